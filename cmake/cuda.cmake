@@ -1,0 +1,43 @@
+# The CUDA backend: a second extension module, so that the CPU backend imports wherever it is absent.
+if(VBGEMM_CUDA STREQUAL "OFF")
+  message(STATUS "CUDA backend: off (VBGEMM_CUDA=OFF)")
+  return()
+endif()
+
+include(CheckLanguage)
+# The architectures have to be known before the language is enabled; check_language enables it in a scratch project.
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  if(VBGEMM_CUDA STREQUAL "ON")
+    message(FATAL_ERROR
+      "VBGEMM_CUDA=ON, but no CUDA compiler was found. Install the CUDA toolkit (nvcc 12.4 or newer) and put nvcc on PATH, set CUDACXX to it, "
+      "or take it from PyPI: pip install nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-cccl (BUILD.md, section CUDA). "
+      "Or set VBGEMM_CUDA=AUTO to build without the CUDA backend.")
+  endif()
+  message(STATUS "CUDA backend: left out (no CUDA compiler found; VBGEMM_CUDA=ON makes this an error)")
+  return()
+endif()
+
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+  # The GPU of this machine, else one ampere and one hopper build; newer GPUs take the embedded PTX of the last.
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE compute_caps RESULT_VARIABLE no_gpu ERROR_QUIET)
+  if(no_gpu OR NOT compute_caps)
+    set(CMAKE_CUDA_ARCHITECTURES 80 90a)
+  else()
+    string(REGEX MATCHALL "[0-9]+\\.[0-9]+" compute_caps "${compute_caps}")
+    string(REPLACE "." "" compute_caps "${compute_caps}")
+    string(REPLACE "90" "90a" compute_caps "${compute_caps}")
+    list(REMOVE_DUPLICATES compute_caps)
+    set(CMAKE_CUDA_ARCHITECTURES ${compute_caps})
+  endif()
+endif()
+set(CMAKE_CUDA_STANDARD 17)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+enable_language(CUDA)
+message(STATUS "CUDA backend: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
+
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # no libcudart to find at import
+nanobind_add_module(_cuda NB_STATIC csrc/gpu/module.cc csrc/gpu/launch.cu csrc/gpu/simt_f32.cu csrc/gpu/simt_f64.cu)
+target_link_libraries(_cuda PRIVATE vbgemm_options)
+target_include_directories(_cuda PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+install(TARGETS _cuda LIBRARY DESTINATION jax_vbgemm)

@@ -1,0 +1,5 @@
+// The CPU backend's XLA FFI handler.
+#pragma once
+#include "xla/ffi/api/c_api.h"
+
+extern "C" XLA_FFI_Error* vbgemm_cpu_matmul(XLA_FFI_CallFrame* call_frame);

@@ -1,0 +1,43 @@
+// What the walk over a plan and the instruction-set-specific kernels have in common: one small product, and how to compute it.
+#pragma once
+#include <cstdint>
+
+#include "catalogue.h"
+
+namespace vbgemm {
+
+// A matrix in place; strides are in elements and may be anything. data points at element (0, 0).
+struct Matrix {
+  void* data;
+  int64_t row_stride, col_stride;
+};
+
+// c = a b, with a m x k, b k x n. out_dtype is that of c: dtype, or f32 for a 16-bit dtype. k = 0 writes zeros.
+struct Product {
+  DType dtype, out_dtype;
+  int64_t m, n, k;
+  Matrix a, b, c;
+};
+
+// A thread's working memory. It is bounded because a product of any size is cut into blocks that fit.
+struct alignas(64) Scratch {
+  static constexpr int kBytesA = 256 << 10, kBytesB = 64 << 10, kBytesSums = 256 << 10;
+  char a[kBytesA];        // a block of A, copied where it can't be read well in place: half of a level-2 cache
+  char b[kBytesB];        // one panel of B
+  char sums[kBytesSums];  // sums over the first part of a long K
+};
+
+// The kernels of one instruction set. Every translation unit kernels_*.cc defines one.
+struct Kernels {
+  const char* name;
+  void (*multiply)(const Product&, Scratch&);
+};
+#if defined(__x86_64__)
+extern const Kernels kAvx2Kernels, kAvx512Kernels;
+#endif
+extern const Kernels kPortableKernels;
+
+// The best kernels this machine can run, or those that VBGEMM_CPU_ISA (avx512, avx2, portable) names if it can run them.
+const Kernels& kernels();
+
+}  // namespace vbgemm

@@ -1,0 +1,7 @@
+// The kernels for portable: multiply.h compiled with that instruction set's flags (CMakeLists.txt).
+#define VBGEMM_ISA portable
+#include "cpu/multiply.h"
+
+namespace vbgemm {
+const Kernels kPortableKernels = {"portable", &VBGEMM_ISA::multiply};
+}

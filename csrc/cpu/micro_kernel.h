@@ -1,0 +1,132 @@
+// The micro-kernel: a block of C, R rows by a few vectors, held in registers while k runs.
+//
+// Each element of C is one chain of multiply-adds in ascending k, whatever R and the block's place, so the bits of a result don't
+// depend on how C is cut into tiles. A complex product is a real one with two rows for each row of A, its real and its imaginary parts,
+// times B as it lies in memory, (re, im) pairs; finish() joins the two rows.
+#pragma once
+#include "cpu/simd.h"
+
+namespace vbgemm::VBGEMM_ISA {
+
+// One call. Strides are in real numbers.
+template <class T>
+struct Micro {
+  int64_t k;
+  const T* a;
+  int64_t a_row, a_k;
+  const T* b;  // rows of contiguous numbers
+  int64_t b_k;
+  const T* sums_in;  // sums to go on from, null for zero; laid out as sums_out
+  T* sums_out;       // where the sums go if K isn't finished, else null
+  int64_t sums_row;
+  T* c;  // where the finished result goes
+  int64_t c_row;
+  int tail;         // lanes of the last vector that are part of C
+  bool masked;      // B has nothing readable behind them
+  const void* next;  // what the next panel will read first, prefetched at a step of next_k bytes
+  int64_t next_k;
+};
+
+// (re, im) pairs times i: (-im, re).
+template <class V, int... kLane>
+inline V times_i(V v, Lanes<kLane...>) {
+  return V{v[kLane ^ 1]...} * V{(kLane & 1 ? 1 : -1)...};
+}
+
+// A vector of results from its sums, those of the real and of the imaginary row where the product is complex. Whatever is to be done to
+// a finished product belongs here.
+template <class T, bool kComplex>
+inline Vec<T> finish(Vec<T> sums, [[maybe_unused]] Vec<T> sums_im) {
+  if constexpr (kComplex) sums += times_i(sums_im, AllLanes<T>{});
+  return sums;
+}
+
+template <class T, bool kComplex, int R, int NV>
+void micro_kernel(const Micro<T>& call) {
+  constexpr int kParts = kComplex ? 2 : 1, kRows = R * kParts, kWidth = kLanes<T>;
+  using V = Vec<T>;
+  const Micro<T> x = call;  // so that stores to C can't be thought to change it
+  V sums[kRows][NV] = {};
+  if (x.sums_in) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) sums[r][v] = load<V>(x.sums_in + r * x.sums_row + v * kWidth);
+    }
+  }
+
+  const T *a = x.a, *b = x.b;
+  const char* next = static_cast<const char*>(x.next);
+  const Mask mask = first_lanes<T>(x.masked ? x.tail : kWidth);
+  for (int64_t k = x.k; k > 0; --k) {
+    V row[NV];
+#pragma GCC unroll 4
+    for (int v = 0; v < NV - 1; ++v) row[v] = load<V>(b + v * kWidth);
+    row[NV - 1] = load(b + (NV - 1) * kWidth, mask);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const T scalar = a[r / kParts * x.a_row + r % kParts];
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) sums[r][v] += scalar * row[v];
+    }
+    a += x.a_k;
+    b += x.b_k;
+    __builtin_prefetch(next);
+    next += x.next_k;
+  }
+
+  if (x.sums_out) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) store(x.sums_out + r * x.sums_row + v * kWidth, sums[r][v]);
+    }
+    return;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) {
+      const V result = finish<T, kComplex>(sums[r * kParts][v], sums[r * kParts + kParts - 1][v]);
+      T* c = x.c + r * x.c_row + v * kWidth;
+      if (v < NV - 1) {
+        store(c, result);
+      } else {
+        store_first(c, result, x.tail);
+      }
+    }
+  }
+}
+
+// Rows of the micro-kernel that is 1, 2, 3, 4 vectors wide: as many sums as registers hold beside a row of B and an element of A.
+#if defined(__AVX512F__) || defined(__aarch64__)
+inline constexpr int kMaxRows[] = {12, 12, 8, 6};
+#else
+inline constexpr int kMaxRows[] = {8, 6, 4, 2};
+#endif
+inline constexpr int kMaxVectors = 4, kMaxSums = 24;
+
+// All of them: kernel[vectors - 1][rows - 1].
+template <class T, bool kComplex>
+struct MicroKernels {
+  using Function = void (*)(const Micro<T>&);
+  Function kernel[kMaxVectors][12] = {};
+
+  static constexpr int max_rows(int vectors) { return kMaxRows[vectors - 1] / (kComplex ? 2 : 1); }
+  constexpr MicroKernels() { fill<1, 1>(); }
+
+ private:
+  template <int NV, int R>
+  constexpr void fill() {
+    kernel[NV - 1][R - 1] = &micro_kernel<T, kComplex, R, NV>;
+    if constexpr (R < max_rows(NV)) {
+      fill<NV, R + 1>();
+    } else if constexpr (NV < kMaxVectors) {
+      fill<NV + 1, 1>();
+    }
+  }
+};
+template <class T, bool kComplex>
+inline constexpr MicroKernels<T, kComplex> kMicroKernels;
+
+}  // namespace vbgemm::VBGEMM_ISA

@@ -1,0 +1,117 @@
+// Vectors as wide as the translation unit's flags allow: arithmetic by the compiler's vector extensions, masks by a few intrinsics.
+//
+// This and the headers that include it are compiled once an instruction set, into a namespace of that name. They use no inline function
+// of the standard library: the linker would keep one copy for everybody, perhaps the one compiled for a machine we aren't on.
+#pragma once
+#include <cstdint>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace vbgemm::VBGEMM_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+inline constexpr int kVectorBytes = 32;
+#else
+inline constexpr int kVectorBytes = 16;
+#endif
+
+template <class T, int kBytes>
+struct VectorOf {
+  typedef T Type __attribute__((vector_size(kBytes)));
+};
+template <class T>
+using Vec = typename VectorOf<T, kVectorBytes>::Type;
+template <class T>
+inline constexpr int kLanes = kVectorBytes / sizeof(T);
+
+// The lanes 0, 1, 2, ... as a parameter pack, for shuffles: V{v[f(lane)]...} becomes one.
+template <int... kLane>
+struct Lanes {};
+template <int kCount, int... kLane>
+struct CountTo : CountTo<kCount - 1, kCount - 1, kLane...> {};
+template <int... kLane>
+struct CountTo<0, kLane...> {
+  using Type = Lanes<kLane...>;
+};
+template <class T>
+using AllLanes = typename CountTo<kLanes<T>>::Type;
+
+template <class V, class T>
+inline V load(const T* p) {
+  V v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class V, class T>
+inline void store(T* p, V v) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+
+// Can the first few lanes be loaded without touching the memory behind them, at the price of a whole load?
+#if defined(__AVX512F__)
+inline constexpr bool kMaskedLoads = true;
+struct Mask {
+  __mmask16 lanes;
+};
+template <class T>
+inline Mask first_lanes(int n) {
+  return {static_cast<__mmask16>((1u << n) - 1)};
+}
+inline Vec<float> load(const float* p, Mask mask) { return Vec<float>(_mm512_maskz_loadu_ps(mask.lanes, p)); }
+inline Vec<double> load(const double* p, Mask mask) { return Vec<double>(_mm512_maskz_loadu_pd(static_cast<__mmask8>(mask.lanes), p)); }
+#elif defined(__AVX2__)
+inline constexpr bool kMaskedLoads = true;
+struct Mask {
+  __m256i lanes;
+};
+template <class T>
+inline Mask first_lanes(int n) {
+  const Vec<int32_t> lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  return {__m256i(lane < n * static_cast<int>(sizeof(T) / 4))};
+}
+inline Vec<float> load(const float* p, Mask mask) { return Vec<float>(_mm256_maskload_ps(p, mask.lanes)); }
+inline Vec<double> load(const double* p, Mask mask) { return Vec<double>(_mm256_maskload_pd(p, mask.lanes)); }
+#else
+inline constexpr bool kMaskedLoads = false;
+struct Mask {};
+template <class T>
+inline Mask first_lanes(int) {
+  return {};
+}
+template <class T>
+inline Vec<T> load(const T* p, Mask) {
+  return load<Vec<T>>(p);
+}
+#endif
+
+// Copies the first n of 2 kPiece numbers, n < 2 kPiece, piece by piece: copies of constant size are single moves.
+template <int kPiece, class T>
+inline void copy_first(T* to, const T* from, int n) {
+  const int piece = n & kPiece;
+  if (piece) __builtin_memcpy(to, from, kPiece * sizeof(T));
+  if constexpr (kPiece > 1) copy_first<kPiece / 2>(to + piece, from + piece, n);
+}
+
+// Stores the first n lanes, 0 < n <= kLanes.
+template <class T>
+inline void store_first(T* p, Vec<T> v, int n) {
+  if (n == kLanes<T>) return store(p, v);
+#if defined(__AVX512F__)
+  const __mmask16 mask = static_cast<__mmask16>((1u << n) - 1);
+  if constexpr (sizeof(T) == 4) {
+    _mm512_mask_storeu_ps(p, mask, __m512(v));
+  } else {
+    _mm512_mask_storeu_pd(p, static_cast<__mmask8>(mask), __m512d(v));
+  }
+#else
+  // AVX2's masked store is microcoded on AMD; a few partial copies cost less.
+  T lanes[kLanes<T>];
+  store(lanes, v);
+  copy_first<kLanes<T> / 2>(p, lanes, n);
+#endif
+}
+
+}  // namespace vbgemm::VBGEMM_ISA

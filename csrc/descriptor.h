@@ -1,0 +1,55 @@
+// The plan as kernels read it: plain data, the same bytes on the host and on the device. jax_vbgemm/descriptors.py writes it.
+//
+// The descriptor blob is one constant of the program: Problem[num_problems], TileRun[num_runs], then int32 block_first[num_blocks + 1]
+// unless every block holds one tile.
+#pragma once
+#include <cstdint>
+
+namespace vbgemm {
+
+// A batch of matrices inside a buffer. Strides are in elements, of op(X): a transposed operand has its strides swapped.
+struct Operand {
+  int32_t buffer;    // index into the call's buffers: operands first, then results
+  int32_t reserved;
+  int64_t offset;    // elements from the buffer's start
+  int64_t row_stride, col_stride;
+  int64_t batch_stride[2];
+};
+
+// c[b] = a[b] b[b] for b in [0, batch); b addresses (b / inner_batch, b % inner_batch).
+struct Problem {
+  int32_t m, n, k;
+  int32_t batch, inner_batch;
+  int32_t reserved;
+  Operand a, b, c;
+};
+
+// A box of equal tiles of one problem, one beside the other: tiles along batch, rows and columns, enumerated in that order.
+// One single tile is a box of one.
+struct TileRun {
+  int32_t problem;
+  int32_t strategy;         // row of the catalogue
+  int32_t row, col, batch;  // origin: elements, elements, batch index
+  int32_t k_begin, k_end;
+  int32_t first_tile;       // number of tiles in the runs before this one
+  int32_t tiles_y, tiles_x;
+  int32_t reserved[2];
+};
+
+static_assert(sizeof(Operand) == 48 && sizeof(Problem) == 168 && sizeof(TileRun) == 48, "descriptors.py writes these layouts");
+
+// One kernel launch: a contiguous range of blocks. Where block_first is null, block i is tile i.
+struct Launch {
+  int32_t kernel;  // Kernel
+  int32_t first_block, num_blocks;
+};
+
+// Everything a kernel is given, beside the pointer table. Where num_runs == num_tiles, tile i is run i; otherwise its run is searched.
+struct Descriptors {
+  const Problem* problems;
+  const TileRun* runs;
+  const int32_t* block_first;
+  int32_t num_problems, num_runs, num_tiles, num_blocks;
+};
+
+}  // namespace vbgemm

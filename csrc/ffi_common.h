@@ -1,0 +1,149 @@
+// What the CPU and the GPU handler share: the checks that stand between a custom call's arguments and a kernel.
+//
+// The problem table travels twice: inside the descriptor constant, where kernels read it, and as a host attribute, which is checked here
+// against the buffers that XLA really passes. Tile descriptors need no check here: kernels clamp them.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "catalogue.h"
+#include "descriptor.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace vbgemm {
+
+namespace ffi = xla::ffi;
+
+// A checked call. plan points into the descriptor constant: device memory on a GPU.
+struct Call {
+  DType dtype;      // of the operands
+  DType out_dtype;  // of the results: dtype, or float32 for a 16-bit dtype
+  Descriptors plan;
+  const Launch* launches;
+  int32_t num_launches;
+  std::vector<void*> buffers;  // operands, then results
+};
+
+inline std::optional<DType> dtype_of(ffi::DataType type) {
+  switch (type) {
+    case ffi::DataType::F32: return DType::f32;
+    case ffi::DataType::F64: return DType::f64;
+    case ffi::DataType::C64: return DType::c64;
+    case ffi::DataType::C128: return DType::c128;
+    case ffi::DataType::BF16: return DType::bf16;
+    case ffi::DataType::F16: return DType::f16;
+    default: return std::nullopt;
+  }
+}
+
+inline ffi::Error refuse(const std::string& why) { return ffi::Error::InvalidArgument("jax_vbgemm: " + why); }
+
+// The last element that a rows x cols x batch operand touches is inside its buffer. Strides are never negative.
+inline bool inside(const Operand& x, int64_t rows, int64_t cols, const Problem& p, int64_t elements) {
+  if (rows == 0 || cols == 0 || p.batch == 0) return true;
+  const int64_t inner = p.batch < p.inner_batch ? p.batch : p.inner_batch;
+  const int64_t outer = (static_cast<int64_t>(p.batch) + p.inner_batch - 1) / p.inner_batch;
+  __int128 last = x.offset;
+  if (x.offset < 0) return false;
+  const int64_t counts[4] = {rows, cols, outer, inner}, strides[4] = {x.row_stride, x.col_stride, x.batch_stride[0], x.batch_stride[1]};
+  for (int i = 0; i < 4; ++i) {
+    if (strides[i] < 0) return false;
+    last += static_cast<__int128>(counts[i] - 1) * strides[i];
+  }
+  return last < elements;
+}
+
+// Fills call, or says which argument breaks which rule. extra_results: results behind the products (a workspace).
+inline ffi::Error check_call(ffi::AnyBuffer descriptors, ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t catalogue,
+                             ffi::Span<const int64_t> table, ffi::Span<const int32_t> launches, int64_t num_runs, int64_t num_tiles,
+                             int64_t num_blocks, size_t extra_results, Call& call) {
+  constexpr int64_t kProblemWords = sizeof(Problem) / 8, kRunInts = sizeof(TileRun) / 4;
+  if (catalogue != catalogue_hash()) {
+    return refuse("this program was planned with another tile catalogue (" + std::to_string(catalogue) + ") than this build has (" +
+                  std::to_string(catalogue_hash()) + "): lower or export it again with this version");
+  }
+  if (args.size() < 1 || rets.size() < 1 + extra_results) return refuse("a call needs at least one operand and one result");
+  if (table.size() % kProblemWords || num_runs < 0 || num_tiles < num_runs || num_blocks > num_tiles || num_tiles > INT32_MAX) {
+    return refuse("malformed problem table or tile counts");
+  }
+  const int64_t num_problems = table.size() / kProblemWords;
+  const bool one_tile_a_block = num_blocks == num_tiles;
+  const int64_t expected = num_problems * kProblemWords * 2 + num_runs * kRunInts + (one_tile_a_block ? 0 : num_blocks + 1);
+  if (descriptors.element_type() != ffi::DataType::S32 || static_cast<int64_t>(descriptors.element_count()) != expected) {
+    return refuse("the descriptor constant has " + std::to_string(descriptors.element_count()) + " words, the problem table needs " +
+                  std::to_string(expected));
+  }
+  if (reinterpret_cast<uintptr_t>(descriptors.untyped_data()) % 8) return refuse("the descriptor constant is not aligned to 8 bytes");
+
+  const size_t num_operands = args.size(), num_results = rets.size() - extra_results;
+  std::vector<int64_t> elements(num_operands + num_results);
+  call.buffers.resize(num_operands + num_results);
+  ffi::DataType in_type{}, out_type{};
+  for (size_t i = 0; i < elements.size(); ++i) {
+    const bool is_result = i >= num_operands;
+    ffi::AnyBuffer buffer = is_result ? **rets.get<ffi::AnyBuffer>(i - num_operands) : *args.get<ffi::AnyBuffer>(i);
+    ffi::DataType& type = is_result ? out_type : in_type;
+    if (i == 0 || i == num_operands) type = buffer.element_type();
+    if (buffer.element_type() != type) return refuse("buffer " + std::to_string(i) + " has another dtype than its fellows");
+    elements[i] = buffer.element_count();
+    call.buffers[i] = buffer.untyped_data();
+  }
+  const std::optional<DType> in = dtype_of(in_type), out = dtype_of(out_type);
+  const bool narrow = in == DType::bf16 || in == DType::f16;
+  if (!in || !out || (*in != *out && !(narrow && *out == DType::f32))) return refuse("no kernel for these operand and result dtypes");
+  call.dtype = *in;
+  call.out_dtype = *out;
+
+  const Problem* problems = reinterpret_cast<const Problem*>(table.begin());
+  for (int64_t i = 0; i < num_problems; ++i) {
+    const Problem& p = problems[i];
+    const auto problem = [i](const char* rule) { return refuse("problem " + std::to_string(i) + ": " + rule); };
+    if (p.m < 0 || p.n < 0 || p.k < 0 || p.batch < 0 || p.inner_batch < 1) return problem("negative size");
+    const auto in_range = [](int32_t buffer, size_t first, size_t last) {
+      return buffer >= 0 && static_cast<size_t>(buffer) >= first && static_cast<size_t>(buffer) < last;
+    };
+    if (!in_range(p.a.buffer, 0, num_operands) || !in_range(p.b.buffer, 0, num_operands) ||
+        !in_range(p.c.buffer, num_operands, num_operands + num_results)) {
+      return problem("names a buffer that the call does not have");
+    }
+    if (!inside(p.a, p.m, p.k, p, elements[p.a.buffer])) return problem("the left operand reaches past its buffer");
+    if (!inside(p.b, p.k, p.n, p, elements[p.b.buffer])) return problem("the right operand reaches past its buffer");
+    if (!inside(p.c, p.m, p.n, p, elements[p.c.buffer])) return problem("the result reaches past its buffer");
+    const bool overlaps = (p.m > 1 && p.c.row_stride == 0) || (p.n > 1 && p.c.col_stride == 0) ||
+                          (p.batch > p.inner_batch && p.c.batch_stride[0] == 0) ||
+                          (p.batch > 1 && p.inner_batch > 1 && p.c.batch_stride[1] == 0);
+    if (overlaps) return problem("the result overlaps itself");
+  }
+
+  if (launches.size() % 3) return refuse("malformed launch table");
+  call.launches = reinterpret_cast<const Launch*>(launches.begin());
+  call.num_launches = static_cast<int32_t>(launches.size() / 3);
+  for (int i = 0; i < call.num_launches; ++i) {
+    const Launch& launch = call.launches[i];
+    if (launch.kernel < 0 || launch.kernel >= kKernels || launch.first_block < 0 || launch.num_blocks < 0 ||
+        static_cast<int64_t>(launch.first_block) + launch.num_blocks > num_blocks) {
+      return refuse("launch " + std::to_string(i) + " names blocks that the plan does not have");
+    }
+  }
+
+  const char* base = static_cast<const char*>(descriptors.untyped_data());
+  call.plan.problems = reinterpret_cast<const Problem*>(base);
+  call.plan.runs = reinterpret_cast<const TileRun*>(base + num_problems * sizeof(Problem));
+  call.plan.block_first =
+      one_tile_a_block ? nullptr : reinterpret_cast<const int32_t*>(base + num_problems * sizeof(Problem) + num_runs * sizeof(TileRun));
+  call.plan.num_problems = static_cast<int32_t>(num_problems);
+  call.plan.num_runs = static_cast<int32_t>(num_runs);
+  call.plan.num_tiles = static_cast<int32_t>(num_tiles);
+  call.plan.num_blocks = static_cast<int32_t>(num_blocks);
+  return ffi::Error::Success();
+}
+
+// The binding both handlers open with: what follows is what check_call takes, in its order.
+#define VBGEMM_BIND_ARGUMENTS(binding)                                                                                          \
+  binding.Arg<::xla::ffi::AnyBuffer>().RemainingArgs().RemainingRets().Attr<int64_t>("catalogue")                              \
+      .Attr<::xla::ffi::Span<const int64_t>>("problems").Attr<::xla::ffi::Span<const int32_t>>("launches")                     \
+      .Attr<int64_t>("num_runs").Attr<int64_t>("num_tiles").Attr<int64_t>("num_blocks")
+
+}  // namespace vbgemm
