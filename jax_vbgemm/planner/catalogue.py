@@ -1,0 +1,166 @@
+"""The tiles a planner may choose from: the rows of the compiled table that run a dtype on a device."""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm.planner.device import DeviceSpec
+
+ELEMENT_BYTES: Mapping[str, int] = {
+    "float32": 4, "float64": 8, "complex64": 8, "complex128": 16, "bfloat16": 2, "float16": 2,
+}  # fmt: skip
+
+TileKey = tuple[str, int]  # (name, threads): several tiles share a name, none share both
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """A tile: `m` x `n` elements of C by `threads` threads, in steps of `k`.
+
+    `index` is its row of the compiled table. `kernel` names the launched kernel that holds it, whose `registers` (a
+    thread) and `shared_bytes` (a block) count for it too; 0 on the CPU.
+    """
+
+    index: int
+    name: str
+    m: int
+    n: int
+    k: int
+    threads: int
+    kernel: str
+    registers: int = 0
+    shared_bytes: int = 0
+
+    @property
+    def key(self) -> TileKey:
+        return self.name, self.threads
+
+
+class Replacement(NamedTuple):
+    """A tile that a planner asked for, isn't built, and what stands in for it."""
+
+    asked: TileKey
+    taken: TileKey
+
+
+@dataclass(frozen=True)
+class TileColumns:
+    """The tiles of a catalogue as arrays indexed by row of the compiled table; rows it doesn't have hold zeros."""
+
+    m: NDArray[np.int64]
+    n: NDArray[np.int64]
+    k: NDArray[np.int64]
+    threads: NDArray[np.int64]
+    kernel: NDArray[np.int64]  # index into Catalogue.kernels
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The tiles built for `dtype` on one device, in the order of the compiled table, and that whole table's hash."""
+
+    dtype: str
+    tiles: tuple[TileShape, ...]
+    hash: int
+
+    def __iter__(self) -> Iterator[TileShape]:
+        return iter(self.tiles)
+
+    def __len__(self) -> int:
+        return len(self.tiles)
+
+    def find(self, name: str, threads: int | None = None) -> TileShape:
+        """The tile of that name; without `threads`, its version with the most threads.
+
+        Raises ValueError, listing the tiles there are, where there is none.
+        """
+        found = [tile for tile in self.tiles if tile.name == name and threads in (None, tile.threads)]
+        if not found:
+            asked = repr(name) if threads is None else repr((name, threads))
+            there = ", ".join(f"{tile.name}/{tile.threads}" for tile in self.tiles)
+            raise ValueError(f"there is no tile {asked} for {self.dtype}; there are {there or 'none'}")
+        return max(found, key=lambda tile: tile.threads)
+
+    def resolve(self, order: Sequence[TileKey]) -> tuple[tuple[TileShape, ...], tuple[Replacement, ...]]:
+        """The tiles that `order`, ascending, names, and what had to be replaced.
+
+        A missing tile is replaced by the next smaller of `order`, one with nothing smaller by the next larger. Raises
+        ValueError where none of them is built.
+        """
+        built = {tile.key: tile for tile in self.tiles}
+        available = [built[key] for key in order if key in built]
+        if not available:
+            asked = ", ".join(f"{name}/{threads}" for name, threads in order)
+            raise ValueError(f"none of the tiles {asked} is built for {self.dtype}")
+        tiles: list[TileShape] = []
+        for key in order:
+            tiles.append(built.get(key, tiles[-1] if tiles else available[0]))
+        replaced = (Replacement(key, tile.key) for key, tile in zip(order, tiles, strict=True) if key != tile.key)
+        return tuple(tiles), tuple(replaced)
+
+    @cached_property
+    def by_index(self) -> Mapping[int, TileShape]:
+        """Tile of each row of the compiled table that the catalogue has."""
+        return {tile.index: tile for tile in self.tiles}
+
+    @cached_property
+    def kernels(self) -> tuple[str, ...]:
+        """The launched kernels of the catalogue's tiles, in order of first appearance."""
+        return tuple(dict.fromkeys(tile.kernel for tile in self.tiles))
+
+    @cached_property
+    def columns(self) -> TileColumns:
+        size = max((tile.index for tile in self.tiles), default=-1) + 1
+        table = np.zeros((5, size), np.int64)
+        for tile in self.tiles:
+            table[:, tile.index] = tile.m, tile.n, tile.k, tile.threads, self.kernels.index(tile.kernel)
+        return TileColumns(*table)
+
+
+@lru_cache(maxsize=256)
+def catalogue_for(dtype: str, device: DeviceSpec) -> Catalogue:
+    """The catalogue of `dtype` on `device`.
+
+    A GPU has the tiles that are built for the dtype and fit it. The CPU kernel walks tiles of any shape in any dtype,
+    so the CPU has every tile, its own beside those of the papers' planners.
+    """
+    from jax_vbgemm import _core  # here, so that planners with a catalogue of their own need no compiled module
+
+    if dtype not in ELEMENT_BYTES:
+        raise ValueError(f"dtype: unknown name {dtype!r}; known are {', '.join(ELEMENT_BYTES)}")
+    tiles = []
+    for index, (name, m, n, k, threads, dtypes, kernel) in enumerate(_core.tiles()):
+        tile = TileShape(index, name, m, n, k, threads, kernel)
+        if device.kind == "cpu":
+            tiles.append(replace(tile, kernel="cpu"))
+        elif threads > 1 and dtype in dtypes:
+            registers, shared_bytes = _kernel_resources(device, kernel, dtype)
+            if shared_bytes <= device.shared_block_bytes:
+                tiles.append(replace(tile, registers=registers, shared_bytes=shared_bytes))
+    return Catalogue(dtype, tuple(tiles), _core.catalogue_hash())
+
+
+def _kernel_resources(device: DeviceSpec, kernel: str, dtype: str) -> tuple[int, int]:
+    """(registers a thread, shared bytes a block) of a launched kernel, from the compiler's report."""
+    rows = {row[2]: figures for row, figures in _resource_table().items() if row[:2] == (device.resources, kernel)}
+    if not rows:
+        raise ValueError(f"resources.csv has no row for kernel {kernel!r} on {device.resources!r} ({device.name})")
+    # A dtype without a row borrows from the one of its element size, else of the nearest larger, else of the largest.
+    size = ELEMENT_BYTES[dtype]
+    donor = min(rows, key=lambda row: (row != dtype, ELEMENT_BYTES[row] < size, abs(ELEMENT_BYTES[row] - size)))
+    return rows[donor]
+
+
+@lru_cache(maxsize=1)
+def _resource_table() -> dict[tuple[str, str, str], tuple[int, int]]:
+    """resources.csv: (arch, kernel, dtype) -> (registers, shared bytes)."""
+    with Path(__file__).with_name("resources.csv").open(newline="") as file:
+        return {
+            (row["arch"], row["kernel"], row["dtype"]): (int(row["registers"]), int(row["shared_bytes"]))
+            for row in csv.DictReader(file)
+        }

@@ -1,0 +1,125 @@
+"""`coordinated`: Li et al., "A coordinated tiling and batching framework for efficient GEMM on GPUs", PPoPP 2019."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from jax_vbgemm.planner.catalogue import Catalogue, TileShape
+from jax_vbgemm.planner.device import DeviceSpec
+from jax_vbgemm.planner.options import check_choice, check_number
+from jax_vbgemm.planner.plan import Plan
+from jax_vbgemm.planner.runs import Ints, offsets, tile_counts
+from jax_vbgemm.problem import Problem, Sizes
+
+QUEUE = ("small", "medium", "large", "tall", "wide", "huge")  # Table 2, in queue order
+MAX_BATCHED_TILES = 2**15  # beyond, batched tiles no longer fit the 1 MB that descriptors may take
+
+
+@dataclass(frozen=True)
+class Coordinated:
+    """Tiles grow for all problems together while there are threads to spare (section 4.2.3); then tiles are batched
+    into blocks (section 5).
+
+    `tlp_threshold`: threads that keep the device busy, and `theta`: sum of K that keeps a block busy; default: the
+    device table's. `batching`: "threshold", "binary", or None for whichever the cost model predicts to finish sooner
+    (the paper trains a random forest). Tiles of one block must belong to one launched kernel, so where a plan needs
+    two kernels, threshold batching ends a block at a change of kernel and binary batching pairs the tiles of each
+    kernel among themselves.
+    """
+
+    tlp_threshold: float | None = None
+    theta: float | None = None
+    batching: Literal["threshold", "binary"] | None = None
+
+    def __post_init__(self) -> None:
+        check_number("Coordinated", "tlp_threshold", self.tlp_threshold)
+        check_number("Coordinated", "theta", self.theta)
+        check_choice("Coordinated", "batching", self.batching, (None, "threshold", "binary"))
+
+    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
+        threshold = device.tlp_threshold if self.tlp_threshold is None else self.tlp_threshold
+        theta = device.theta if self.theta is None else self.theta
+        sizes = Sizes.of(problems)
+        queue, replaced = catalogue.resolve([(name, 256) for name in QUEUE])
+        strategy, tlp = _choose_tiles(sizes, queue, threshold)
+        if tlp > threshold:
+            queue, replaced_128 = catalogue.resolve([(name, 128) for name in QUEUE])
+            replaced += replaced_128
+        plan = Plan.from_choices(
+            problems,
+            device,
+            catalogue,
+            planner="coordinated",
+            tiles=[queue[position] for position in strategy.tolist()],
+            replaced=replaced,
+        )
+        if plan.num_tiles > MAX_BATCHED_TILES:
+            return replace(plan, notes=(*plan.notes, f"one tile a block: more than {MAX_BATCHED_TILES} tiles to batch"))
+        plans = []
+        if self.batching != "binary":
+            plans.append(_batch_by_threshold(plan, threshold, theta))
+        if self.batching != "threshold":
+            plans.append(_batch_by_pairs(plan))
+        return min(plans, key=lambda batched: batched.predicted_seconds)
+
+
+def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) -> tuple[Ints, int]:
+    """Position in the queue of each problem's tile, and the TLP (Eq. 1) of these tiles with 256 threads."""
+    fits = np.array([(tile.m <= sizes.m) & (tile.n <= sizes.n) for tile in queue])
+    fits[0] = True
+    own_queue = np.argsort(~fits, axis=0, kind="stable")  # the positions a problem may take come first, in order
+    last = fits.sum(axis=0) - 1
+    blocks = np.array([tile_counts(sizes, tile.m, tile.n) for tile in queue])
+    problem = np.arange(len(sizes.m))
+    step = np.zeros_like(problem)
+    while True:
+        position = own_queue[step, problem]
+        tlp = int(blocks[position, problem].sum()) * 256
+        if tlp <= threshold or (step == last).all():
+            return position, tlp
+        step = np.minimum(step + 1, last)
+
+
+def _batch_by_threshold(plan: Plan, threshold: float, theta: float) -> Plan:
+    """Section 5: fill blocks in order until their K exceeds theta, while threads are left; then one tile a block."""
+    kernel, depth = _tiles(plan)
+    threads = plan.tiles_used[0].threads if plan.tiles_used else 0  # all 256, or all 128
+    num_tiles = len(depth)
+    total = offsets(depth)
+    full = np.searchsorted(total, total[:-1] + theta, side="right")  # first end with K beyond theta, for each begin
+    change = np.append(np.flatnonzero(np.diff(kernel)) + 1, num_tiles)
+    same_kernel = change[np.searchsorted(change, np.arange(num_tiles), side="right")] if num_tiles else change
+    end = np.minimum(np.minimum(full, num_tiles), same_kernel).tolist()
+    first, assigned = [0], 0
+    while assigned < num_tiles and (num_tiles - assigned + len(first) - 1) * threads > threshold / 2:
+        assigned = end[assigned]
+        first.append(assigned)
+    block_first = np.concatenate((np.array(first), np.arange(assigned + 1, num_tiles + 1)))
+    return replace(plan, block_first=block_first, notes=(*plan.notes, "threshold batching"))
+
+
+def _batch_by_pairs(plan: Plan) -> Plan:
+    """Section 5: sort tiles by K and pair the first with the last, the second with the second-last, ..."""
+    kernel, depth = _tiles(plan)
+    order, block_sizes = [], []
+    for mine in (np.flatnonzero(kernel == index) for index in dict.fromkeys(kernel.tolist())):
+        ascending = mine[np.argsort(depth[mine], kind="stable")]
+        half = len(ascending) // 2
+        paired = np.empty_like(ascending)
+        paired[0 : 2 * half : 2], paired[1 : 2 * half : 2] = ascending[:half], ascending[::-1][:half]
+        paired[2 * half :] = ascending[half : len(ascending) - half]  # an odd one is alone
+        order.append(paired)
+        block_sizes += [2] * half + [1] * (len(ascending) - 2 * half)
+    runs = plan.single_tiles.take(np.concatenate(order)) if order else plan.runs
+    return replace(
+        plan, runs=runs, block_first=offsets(np.array(block_sizes, np.int64)), notes=(*plan.notes, "binary batching")
+    )
+
+
+def _tiles(plan: Plan) -> tuple[Ints, Ints]:
+    """Launched kernel and K of each tile."""
+    runs = plan.runs
+    kernel, depth = plan.catalogue.columns.kernel[runs.strategy], runs.k_end - runs.k_begin
+    return np.repeat(kernel, runs.count), np.repeat(depth, runs.count)

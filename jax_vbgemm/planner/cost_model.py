@@ -1,0 +1,130 @@
+"""The predicted time of a plan: what `auto` and the choices inside other planners compare."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm.planner.catalogue import ELEMENT_BYTES, Catalogue
+from jax_vbgemm.planner.device import DeviceSpec
+from jax_vbgemm.planner.occupancy import tile_occupancy
+from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, offsets
+from jax_vbgemm.problem import Sizes
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """`seconds` of the whole call, `waves`: rounds of resident blocks, `balance`: mean block over longest."""
+
+    seconds: float
+    waves: float
+    balance: float
+
+
+def predict(sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec) -> Prediction:
+    """Predicted makespan of the tiles in `runs` over the device's units; `block_first` is None where each is a block.
+
+    The kernels of a call run one after another. A kernel takes its longest block or its blocks' total over the slots
+    (units times resident blocks), whichever is more, and a launch; the call takes no less than its operands and
+    results need to pass through the memory once. A block's time is a fixed part and the sum of its tiles: see
+    `_gpu_tiles`, `_cpu_tiles`. All coefficients are entries of the device table.
+    """
+    if len(runs) == 0:
+        return Prediction(0.0, 0.0, 1.0)
+    run_kernel = catalogue.columns.kernel[runs.strategy]
+    tile_kernel = None if block_first is None else np.repeat(run_kernel, runs.count)
+    seconds, waves, total_work, total_blocks, longest_block = 0.0, 0.0, 0.0, 0, 0.0
+    for kernel in np.flatnonzero(np.bincount(run_kernel)):
+        mine = runs.take(np.flatnonzero(run_kernel == kernel))
+        if block_first is None or tile_kernel is None:
+            blocks, begins = mine.num_tiles, None
+        else:  # a block lies in one kernel
+            sizes_of_blocks = np.diff(block_first)[tile_kernel[block_first[:-1]] == kernel]
+            blocks, begins = len(sizes_of_blocks), offsets(sizes_of_blocks)[:-1]
+        resident = max(tile_occupancy(catalogue.by_index[int(mine.strategy[0])], device).blocks, 1)
+        sharing = min(resident, math.ceil(blocks / device.units))
+        tile_seconds = (_cpu_tiles if device.kind == "cpu" else _gpu_tiles)(sizes, mine, catalogue, device, sharing)
+        if begins is None:
+            block_seconds = tile_seconds + device.block_latency
+            work = float(block_seconds @ mine.count)
+        else:
+            block_seconds = np.add.reduceat(np.repeat(tile_seconds, mine.count), begins) + device.block_latency
+            work = float(block_seconds.sum())
+        longest = float(block_seconds.max())
+        seconds += max(longest, work / (device.units * sharing)) + device.launch_seconds
+        waves += blocks / (device.units * resident)
+        total_work, total_blocks, longest_block = total_work + work, total_blocks + blocks, max(longest_block, longest)
+    return Prediction(
+        seconds=max(seconds, _operand_bytes(sizes, catalogue) / device.bandwidth + device.launch_seconds),
+        waves=waves,
+        balance=total_work / total_blocks / longest_block if longest_block else 1.0,
+    )
+
+
+def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
+    """Seconds of one tile of each run while `sharing` blocks share a unit.
+
+    A K step takes the longest of its multiply-adds, its reads of shared memory (a thread that owns r x c elements
+    reads r + c values a product, about 2 sqrt(r c)), its loads through the cache, and a latency that nothing hides.
+    Masked tiles cost as much as whole ones.
+    """
+    tile = catalogue.columns
+    tm, tn, tk, threads = (column[runs.strategy] for column in (tile.m, tile.n, tile.k, tile.threads))
+    size = ELEMENT_BYTES[catalogue.dtype]
+    parts = sharing * device.units  # a block gets one of these of the device's rates
+    step = np.maximum.reduce(
+        [
+            _flops(catalogue) * tm * tn * tk * (parts / device.peak_rate(catalogue.dtype)),
+            2 * np.sqrt(tm * tn * threads) * tk * size * (parts / device.shared_bandwidth),
+            (tm + tn) * tk * size * (parts / device.cache_bandwidth),
+            np.full(len(runs), device.step_latency),
+        ]
+    )
+    steps = ceil_div(runs.k_end - runs.k_begin, tk)
+    seconds: Floats = steps * step + tm * tn * size * (parts / device.bandwidth)
+    return seconds
+
+
+def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
+    """Seconds of one tile of each run, averaged over the run: the longer of its multiply-adds and its loads."""
+    size = ELEMENT_BYTES[catalogue.dtype]
+
+    rows, cols = computed_extents(sizes, runs, catalogue, device)
+    depth = runs.k_end - runs.k_begin
+    products = _flops(catalogue) * rows * cols * depth * (device.units / device.peak_rate(catalogue.dtype))
+    loads = ((rows + cols) * depth + rows * cols) * size * (device.units / device.cache_bandwidth)
+    return np.maximum(products, loads)
+
+
+def computed_extents(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> tuple[Floats, Floats]:
+    """Rows and columns that are computed of one tile of each run, averaged over the run.
+
+    A GPU computes masked tiles whole; a core computes an edge tile as far as it reaches, in whole vectors along a row.
+    """
+    tile_m, tile_n = catalogue.columns.m[runs.strategy], catalogue.columns.n[runs.strategy]
+    if device.kind == "gpu":
+        return tile_m.astype(np.float64), tile_n.astype(np.float64)
+
+    def mean(origin: Ints, tiles: Ints, edge: Ints, end: Ints, vector: int) -> Floats:
+        last = np.minimum(edge, end - origin - (tiles - 1) * edge)
+        extent: Floats = ((tiles - 1) * ceil_div(edge, vector) + ceil_div(last, vector)) * vector / tiles
+        return extent
+
+    vector = device.vector_bytes // ELEMENT_BYTES[catalogue.dtype]
+    return (
+        mean(runs.row, runs.tiles_y, tile_m, sizes.m[runs.problem], 1),
+        mean(runs.col, runs.tiles_x, tile_n, sizes.n[runs.problem], vector),
+    )
+
+
+def _flops(catalogue: Catalogue) -> float:
+    """Real floating-point operations of one multiply-add."""
+    return 8.0 if catalogue.dtype.startswith("complex") else 2.0
+
+
+def _operand_bytes(sizes: Sizes, catalogue: Catalogue) -> float:
+    m, n, k = (column.astype(np.float64) for column in (sizes.m, sizes.n, sizes.k))
+    return float(sizes.batch @ (m * k + k * n + m * n)) * ELEMENT_BYTES[catalogue.dtype]

@@ -1,0 +1,99 @@
+"""`load_balanced`: Zhang et al., "A load-balanced acceleration method for small and irregular batch matrix
+multiplication on GPU", J. Syst. Archit. 160 (2025).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jax_vbgemm.planner.catalogue import Catalogue, TileShape
+from jax_vbgemm.planner.device import DeviceSpec
+from jax_vbgemm.planner.occupancy import active_waves
+from jax_vbgemm.planner.options import check_choice, check_number
+from jax_vbgemm.planner.plan import Plan
+from jax_vbgemm.planner.runs import Ints, tile_counts
+from jax_vbgemm.problem import Problem, Sizes
+
+CLASSES = (("small", 128), ("small-medium", 128), ("medium", 128), ("medium-large", 256), ("large", 256))  # Table 3
+
+
+@dataclass(frozen=True)
+class LoadBalanced:
+    """Tiles with about equal work a thread; large ones are demoted until enough waves can be active (Algorithm 1).
+
+    `tlp_threshold`: active threads that fill the device; default: the device table's. `active_waves`: {tile name:
+    waves of that tile that the whole device runs at once}, in place of WF times the units of Eq. 5-9; tiles left out
+    keep the device's own figure. One tile a block; `Plan.tlp` is TLP_new (Eq. 4).
+    """
+
+    tlp_threshold: float | None = None
+    active_waves: Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_number("LoadBalanced", "tlp_threshold", self.tlp_threshold)
+        waves = dict(self.active_waves or {})
+        for name, count in waves.items():
+            check_choice("LoadBalanced", "active_waves", name, tuple(name for name, _ in CLASSES))
+            check_number("LoadBalanced", f"active_waves[{name!r}]", count)
+        object.__setattr__(self, "active_waves", tuple(sorted(waves.items())))  # hashable
+
+    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
+        threshold = device.load_balanced_threshold if self.tlp_threshold is None else self.tlp_threshold
+        tiles, replaced = catalogue.resolve(CLASSES)
+        sizes = Sizes.of(problems)
+        given = dict(self.active_waves or ())
+        most = np.array(
+            [
+                given.get(name, active_waves(tile, device) * device.units)
+                for (name, _), tile in zip(CLASSES, tiles, strict=True)
+            ]
+        )
+        waves_per_block = np.array([device.waves_of(tile.threads) for tile in tiles])
+        blocks = np.array([tile_counts(sizes, tile.m, tile.n) for tile in tiles])
+
+        def tlp_new(class_blocks: Ints) -> Ints:
+            """Eq. 4 from the blocks of each class (first axis): threads of the waves that can be active."""
+            shape = (-1,) + (1,) * (class_blocks.ndim - 1)
+            active = np.minimum(class_blocks * waves_per_block.reshape(shape), most.reshape(shape))
+            threads: Ints = device.wave_size * active.sum(axis=0)
+            return threads
+
+        tile_class = _initial_classes(sizes, tiles)
+        for demoted in range(len(tiles) - 1, 0, -1):
+            members = np.flatnonzero(tile_class == demoted)  # those demoted into the class before among them
+            class_blocks = np.zeros(
+                (len(tiles), len(members) + 1), np.int64
+            )  # after demoting none, one, two, ... members
+            class_blocks += _blocks_of_classes(blocks, tile_class)[:, None]
+            class_blocks[demoted, 1:] -= np.cumsum(blocks[demoted, members])
+            class_blocks[demoted - 1, 1:] += np.cumsum(blocks[demoted - 1, members])
+            reached = np.flatnonzero(tlp_new(class_blocks) >= threshold)
+            tile_class[members[: reached[0]] if len(reached) else members] -= 1
+            if len(reached):
+                break
+        return Plan.from_choices(
+            problems,
+            device,
+            catalogue,
+            planner="load_balanced",
+            tiles=[tiles[index] for index in tile_class.tolist()],
+            tlp=int(tlp_new(_blocks_of_classes(blocks, tile_class))),
+            replaced=replaced,
+        )
+
+
+def _initial_classes(sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
+    """The largest class that fits and divides (Eq. 10, without K), else the largest that fits, else small."""
+    fitting = np.zeros(len(sizes.m), np.int64)
+    dividing = np.full(len(sizes.m), -1)
+    for index, tile in enumerate(tiles):
+        fits = (tile.m <= sizes.m) & (tile.n <= sizes.n)
+        fitting[fits] = index
+        dividing[fits & (sizes.m % tile.m == 0) & (sizes.n % tile.n == 0)] = index
+    return np.where(dividing >= 0, dividing, fitting)
+
+
+def _blocks_of_classes(blocks: Ints, tile_class: Ints) -> Ints:
+    """Blocks of each class, where blocks[c, i] are those of problem i in class c."""
+    return np.array([blocks[index, tile_class == index].sum() for index in range(len(blocks))])

@@ -1,0 +1,93 @@
+"""Problem: the static sizes of one matrix product, all that a planner knows about it."""
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+LARGEST_SIZE = 2**31 - 1  # the kernels' descriptors hold int32
+
+
+@dataclass(frozen=True)
+class Problem:
+    """C[b] = op(A[b]) op(B[b]) for b in [0, batch), where op(A) is m x k, op(B) is k x n and C is m x n.
+
+    Sizes are integers in [0, 2**31 - 1]. `transpose_a`: A is stored as k x m; `transpose_b`: B is stored as n x k.
+
+    Raises:
+      TypeError: a size is not an integer (a bool is none), or a transpose flag not a bool.
+      ValueError: a size is negative or above 2**31 - 1.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+    def __post_init__(self) -> None:
+        for field in ("m", "n", "k", "batch"):
+            object.__setattr__(self, field, _size(field, getattr(self, field)))
+        for field in ("transpose_a", "transpose_b"):
+            flag = getattr(self, field)
+            if not isinstance(flag, bool | np.bool_):
+                raise TypeError(f"Problem has {field} = {flag!r}: transpose flags must be bools")
+            object.__setattr__(self, field, bool(flag))
+
+    @classmethod
+    def of(cls, value: "Problem | Sequence[int]") -> "Problem":
+        """`value` itself, or the Problem that a plain (m, n, k) or (m, n, k, batch) tuple stands for."""
+        if isinstance(value, Problem):
+            return value
+        if isinstance(value, tuple | list) and 3 <= len(value) <= 4:
+            return cls(*value)
+        raise TypeError(f"Problem is {value!r}: expected a Problem or a tuple (m, n, k) or (m, n, k, batch)")
+
+
+def problems_of(values: Iterable["Problem | Sequence[int]"]) -> tuple[Problem, ...]:
+    """The problems that `values` stand for; an error names the index of the one it is about."""
+    problems = []
+    for index, value in enumerate(values):
+        try:
+            problems.append(Problem.of(value))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"plan: problems[{index}]" + str(error).removeprefix("Problem")) from None
+    return tuple(problems)
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """The sizes of a list of problems as int64 columns, one entry a problem, for vectorised planning."""
+
+    m: NDArray[np.int64]
+    n: NDArray[np.int64]
+    k: NDArray[np.int64]
+    batch: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem]) -> Self:
+        return cls(
+            *(
+                np.fromiter(map(operator.attrgetter(field), problems), np.int64, len(problems))
+                for field in ("m", "n", "k", "batch")
+            )
+        )
+
+
+def _size(field: str, value: Any) -> int:
+    """`value` as an int, where it is a legal size."""
+    try:
+        size = None if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        size = None
+    if size is None:
+        raise TypeError(f"Problem has {field} = {value!r}: sizes must be non-negative integers")
+    if size < 0:
+        raise ValueError(f"Problem has {field} = {size}: sizes must be non-negative integers")
+    if size > LARGEST_SIZE:
+        raise ValueError(f"Problem has {field} = {size}: sizes must be at most 2**31 - 1")
+    return size

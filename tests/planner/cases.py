@@ -1,0 +1,59 @@
+"""Problems, devices and small helpers that the planner tests share."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from jax_vbgemm.planner import Plan, Planner, catalogue_for, device_spec
+from jax_vbgemm.problem import Problem, problems_of
+
+DEVICES = ("h100", "v100", "mi210", "cpu")
+DTYPES = ("float32", "float64")
+
+# Around the edges of all tiles, primes, and nothing at all.
+SIZES = (0, 1, 2, 3, 5, 15, 16, 17, 31, 32, 33, 47, 61, 63, 64, 65, 97, 127, 128, 129, 256, 257)
+
+sizes = st.sampled_from(SIZES)
+depths = st.sampled_from((0, 1, 7, 16, 64, 127, 256, 257, 1000))
+problems = st.builds(Problem, m=sizes, n=sizes, k=depths, batch=st.sampled_from((0, 1, 1, 1, 2, 3)))
+problem_lists = st.lists(problems, max_size=8).map(tuple)
+huge_problems = st.builds(
+    Problem,
+    m=st.sampled_from((1, 16, 1000, 65537, 10**7)),
+    n=st.sampled_from((1, 16, 1009)),
+    k=st.sampled_from((0, 1, 16, 10**6)),
+    batch=st.sampled_from((1, 2, 30)),
+)
+
+
+def make(planner: Planner, shapes: Sequence, device: str = "h100", dtype: str = "float32") -> Plan:
+    spec = device_spec(device)
+    return planner(problems_of(shapes), spec, catalogue_for(dtype, spec))
+
+
+def ceil_div(a: int, b: int) -> int:
+    return (a + b - 1) // b
+
+
+def num_tiles(problem: Problem, m: int, n: int) -> int:
+    return ceil_div(problem.m, m) * ceil_div(problem.n, n) * problem.batch
+
+
+def names(plan: Plan) -> list[str]:
+    return [name for name, _ in plan.choices]
+
+
+def times_covered(plan: Plan) -> list[np.ndarray]:
+    """How often each (batch, row, col, k) of each problem is covered, counted tile by tile; K = 0 counts as one k."""
+    counts = [np.zeros((p.batch, p.m, p.n, max(p.k, 1)), int) for p in plan.problems]
+    shapes = {tile.index: tile for tile in plan.catalogue}
+    strategy = iter(plan.tile_strategy.tolist())
+    for block in plan.blocks:
+        for tile in block:
+            shape = shapes[next(strategy)]
+            k_end = tile.k_end if plan.problems[tile.problem].k else 1
+            counts[tile.problem][
+                tile.batch, tile.row : tile.row + shape.m, tile.col : tile.col + shape.n, tile.k_begin : k_end
+            ] += 1
+    return counts

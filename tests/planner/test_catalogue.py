@@ -1,0 +1,118 @@
+import csv
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from jax_vbgemm import _core, planner
+from jax_vbgemm.planner import Catalogue, LoadBalanced, TileShape, catalogue_for, device_spec
+from jax_vbgemm.planner.catalogue import ELEMENT_BYTES
+
+from .cases import make
+
+ROWS = list(csv.DictReader(Path(planner.__file__).with_name("resources.csv").open()))
+
+
+def test_a_gpu_has_the_tiles_built_for_the_dtype():
+    for dtype in ("float32", "float64"):
+        catalogue = catalogue_for(dtype, device_spec("h100"))
+        built = [(row[0], row[4]) for row in _core.tiles() if row[4] > 1 and dtype in row[5]]
+        assert [tile.key for tile in catalogue] == built
+        assert catalogue.hash == _core.catalogue_hash()
+        for tile in catalogue:
+            assert _core.tiles()[tile.index] == (
+                tile.name,
+                tile.m,
+                tile.n,
+                tile.k,
+                tile.threads,
+                *_core.tiles()[tile.index][5:],
+            )
+
+
+def test_a_gpu_has_no_tiles_of_a_dtype_without_kernels():
+    assert len(catalogue_for("complex128", device_spec("h100"))) == 0
+    with pytest.raises(ValueError, match=r"none of the tiles small/128, .* is built for complex128"):
+        make(LoadBalanced(), [(1, 1, 1)], dtype="complex128")
+
+
+@pytest.mark.parametrize("dtype", ELEMENT_BYTES)
+def test_the_cpu_walks_every_tile_in_every_dtype(dtype):
+    catalogue = catalogue_for(dtype, device_spec("cpu"))
+    assert [tile.key for tile in catalogue] == [(row[0], row[4]) for row in _core.tiles()]
+    assert {(tile.kernel, tile.registers, tile.shared_bytes) for tile in catalogue} == {("cpu", 0, 0)}
+
+
+def test_registers_and_shared_memory_are_those_of_the_kernel_that_holds_the_tile():
+    for device in ("h100", "mi210"):
+        spec = device_spec(device)
+        for tile in catalogue_for("float64", spec):
+            (row,) = (
+                r for r in ROWS if (r["arch"], r["kernel"], r["dtype"]) == (spec.resources, tile.kernel, "float64")
+            )
+            assert (tile.registers, tile.shared_bytes) == (int(row["registers"]), int(row["shared_bytes"]))
+
+
+def test_the_resource_file_has_every_kernel_of_every_architecture_named():
+    rows = {(row["arch"], row["kernel"], row["dtype"]): row for row in ROWS}
+    assert len(rows) == len(ROWS)
+    needed = {(row[6], dtype) for row in _core.tiles() if row[4] > 1 for dtype in row[5]}
+    for arch in {spec.resources for spec in planner.DEVICES.values()} - {None}:
+        assert {(kernel, dtype) for a, kernel, dtype in rows if a == arch} >= needed
+
+
+def test_a_tile_that_needs_more_shared_memory_than_a_block_may_have_is_left_out():
+    spec = device_spec("h100")
+    most = max(tile.shared_bytes for tile in catalogue_for("float64", spec))
+    small = catalogue_for("float64", dataclasses.replace(spec, shared_block_bytes=most - 1))
+    assert {tile.key for tile in catalogue_for("float64", spec) if tile.shared_bytes < most} == {t.key for t in small}
+
+
+def test_an_unknown_dtype_is_an_error():
+    with pytest.raises(ValueError, match="unknown name 'int8'; known are float32, float64"):
+        catalogue_for("int8", device_spec("h100"))
+
+
+def tile(index, name, edge, threads=128):
+    return TileShape(index, name, edge, edge, 16, threads, "t128_light", 32, 1024)
+
+
+def test_a_missing_tile_is_replaced_by_the_next_smaller_of_the_order():
+    catalogue = Catalogue("float32", (tile(3, "b", 32), tile(1, "d", 128), tile(2, "a", 16, 256)), 0)
+    order = [("a", 128), ("b", 128), ("c", 128), ("d", 128), ("e", 128)]
+    tiles, replaced = catalogue.resolve(order)
+    assert [t.name for t in tiles] == ["b", "b", "b", "d", "d"]  # nothing is smaller than a: the next larger
+    assert [(r.asked, r.taken) for r in replaced] == [
+        (("a", 128), ("b", 128)),
+        (("c", 128), ("b", 128)),
+        (("e", 128), ("d", 128)),
+    ]
+
+
+def test_the_plan_records_replaced_tiles():
+    # huge/128 is not built for f64: its accumulators need more registers than a thread has.
+    plan = make(planner.Coordinated(tlp_threshold=0), [(256, 256, 8)] * 9, dtype="float64")
+    assert plan.choices == (("wide", 128),) * 9
+    assert plan.replaced == ((("huge", 128), ("wide", 128)),)
+    assert "huge/128 is not built: wide/128" in str(plan)
+    assert make(planner.Coordinated(tlp_threshold=0), [(256, 256, 8)] * 9).choices == (("huge", 128),) * 9
+
+
+def test_finding_a_tile():
+    catalogue = catalogue_for("float32", device_spec("h100"))
+    assert catalogue.find("large").threads == 256
+    assert catalogue.find("large", 128).threads == 128
+    with pytest.raises(ValueError, match=r"there is no tile 'larg' for float32; there are small/128, small/256"):
+        catalogue.find("larg")
+    with pytest.raises(ValueError, match=r"there is no tile \('large', 64\) for float32"):
+        catalogue.find("large", 64)
+
+
+def test_a_dtype_without_figures_borrows_from_its_size_or_the_next_larger(monkeypatch):
+    table = {("sm_90a", "k", "float32"): (40, 1), ("sm_90a", "k", "float64"): (80, 2)}
+    monkeypatch.setattr("jax_vbgemm.planner.catalogue._resource_table", lambda: table)
+    resources = planner.catalogue._kernel_resources
+    h100 = device_spec("h100")
+    assert [resources(h100, "k", dtype)[0] for dtype in ELEMENT_BYTES] == [40, 80, 80, 80, 40, 40]
+    with pytest.raises(ValueError, match=r"resources.csv has no row for kernel 'other' on 'sm_90a' \(h100\)"):
+        resources(h100, "other", "float32")

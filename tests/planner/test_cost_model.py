@@ -1,0 +1,133 @@
+"""Predictions against the docstring's formulas worked by hand, on a device with round figures."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+
+from jax_vbgemm.planner import (
+    Auto,
+    Catalogue,
+    Coordinated,
+    LoadBalanced,
+    Plan,
+    SortSplit,
+    Tile,
+    TileShape,
+    Uniform,
+    device_spec,
+)
+from jax_vbgemm.problem import problems_of
+
+from .cases import make, problem_lists
+
+# One block of 1024 threads a unit; everything free but what a test sets.
+ROUND = dataclasses.replace(
+    device_spec("h100"),
+    name="round",
+    units=4,
+    max_blocks=1,
+    peak_rates=(("float32", 1e30),),
+    bandwidth=1e30,
+    cache_bandwidth=1e30,
+    shared_bandwidth=1e30,
+    step_latency=0.0,
+    block_latency=0.0,
+    launch_seconds=0.0,
+)
+TILE = TileShape(0, "t", 32, 64, 8, 128, "one", 32, 1024)
+OTHER = TileShape(1, "u", 32, 64, 8, 256, "two", 32, 1024)
+CATALOGUE = Catalogue("float32", (TILE, OTHER), 0)
+
+
+def seconds(shapes: Sequence, name: str = "t", **figures: object) -> float:
+    device = dataclasses.replace(ROUND, **figures)
+    return Uniform(name)(problems_of(shapes), device, CATALOGUE).predicted_seconds
+
+
+def test_latencies():
+    assert seconds([(32, 64, 33)], step_latency=1.0) == pytest.approx(5)  # five steps of 8
+    assert seconds([(32, 64, 0)], step_latency=1.0, block_latency=10.0) == pytest.approx(10)
+    assert seconds([(32, 64, 8)], launch_seconds=3.0) == pytest.approx(3)
+
+
+def test_rates():
+    macs = 32 * 64 * 8
+    assert seconds([(32, 64, 8)], peak_rates=(("float32", 4e6),)) == pytest.approx(2 * macs / 1e6)  # one unit's share
+    assert seconds([(1, 1, 1)], peak_rates=(("float32", 4e6),)) == pytest.approx(2 * macs / 1e6)  # masked, but computed
+    assert seconds([(32, 64, 8)], cache_bandwidth=4e6) == pytest.approx((32 + 64) * 8 * 4 / 1e6)
+    assert seconds([(32, 64, 8)], shared_bandwidth=4e6) == pytest.approx(2 * 16**0.5 * 128 * 8 * 4 / 1e6)
+    # The memory: the tile's share of the epilogue, but never less than all operands and results at the full rate.
+    assert seconds([(32, 64, 8)], bandwidth=4e6) == pytest.approx(32 * 64 * 4 / 1e6)
+    assert seconds([(32, 64, 8000)], bandwidth=4e6) == pytest.approx((32 * 8000 + 8000 * 64 + 32 * 64) * 4 / 4e6)
+
+
+def test_makespan():
+    one = {"step_latency": 1.0}
+    assert seconds([(32, 64, 8, 4)], **one) == pytest.approx(1)  # four units
+    assert seconds([(32, 64, 8, 6)], **one) == pytest.approx(6 / 4)
+    assert seconds([(32, 64, 80), (32, 64, 8, 6)], **one) == pytest.approx(10)  # the longest block
+    assert seconds([(32, 64, 8, 8)], max_blocks=2, **one) == pytest.approx(1)  # two resident blocks a unit
+    # ... but they share the unit's rates.
+    flops = {"peak_rates": (("float32", 4e6),), "max_blocks": 2}
+    assert seconds([(32, 64, 8, 8)], **flops) == pytest.approx(2 * seconds([(32, 64, 8, 4)], **flops))
+
+
+def test_kernels_run_one_after_another_and_blocks_sum_their_tiles():
+    device = dataclasses.replace(ROUND, step_latency=1.0, block_latency=0.5, launch_seconds=100.0)
+    problems = problems_of([(32, 64, 16)] * 5)
+    tiles = [Tile(i, 0, 0, 0, 0, 16, name) for i, name in enumerate("ttutu")]
+
+    def plan(*blocks):
+        return Plan.from_blocks(
+            problems, device, CATALOGUE, planner="mine", blocks=[[tiles[i] for i in b] for b in blocks]
+        )
+
+    assert plan((0,), (1,), (2,), (3,), (4,)).predicted_seconds == pytest.approx(200 + 2.5 + 2.5)
+    batched = plan((0, 3), (2, 4), (1,))
+    assert batched.predicted_seconds == pytest.approx(200 + 4.5 + 4.5)
+    assert batched.balance == pytest.approx((4.5 + 2.5 + 4.5) / 3 / 4.5)
+    assert batched.waves == pytest.approx(2 / 4 + 1 / 4)
+
+
+def test_a_core_pays_for_what_a_tile_reaches():
+    device = dataclasses.replace(
+        device_spec("cpu"),
+        peak_rates=(("float32", 2e6),),
+        cache_bandwidth=1e30,
+        bandwidth=1e30,
+        block_latency=0.0,
+        launch_seconds=0.0,
+    )
+
+    def cpu(shapes):
+        return Uniform("t")(problems_of(shapes), device, CATALOGUE).predicted_seconds
+
+    assert cpu([(32, 64, 10)]) == pytest.approx(2 * 32 * 64 * 10 / 1e6)  # one of two cores
+    assert cpu([(5, 20, 10)]) == pytest.approx(2 * 5 * 32 * 10 / 1e6)  # two vectors of sixteen columns
+    assert cpu([(37, 64, 10)]) == pytest.approx(2 * 37 * 64 * 10 / 2e6)  # two tiles on two cores, in the mean
+
+
+@given(problem_lists)
+def test_uniform_takes_the_tile_with_the_smallest_makespan(problems):
+    for device in ("h100", "cpu"):
+        plan = make(Uniform(), problems, device)
+        best = min(make(Uniform(tile.key), problems, device).predicted_seconds for tile in plan.catalogue)
+        assert plan.predicted_seconds == best
+
+
+@given(problem_lists)
+def test_auto_is_never_predicted_slower_than_the_papers_planners(problems):
+    for device in ("h100", "mi210", "cpu"):
+        plan = make(Auto(), problems, device)
+        others = [
+            make(planner, problems, device) for planner in (Uniform(), Coordinated(), SortSplit(), LoadBalanced())
+        ]
+        assert plan.predicted_seconds == min(other.predicted_seconds for other in others)
+        assert plan.planner == "auto"
+        assert all(f"{other.planner} {other.predicted_seconds * 1e6:.2f} us" in plan.notes[-1] for other in others)
+
+
+def test_the_cpus_own_tiles_are_candidates():
+    assert make(Auto(), [(2000, 2000, 2000)], "cpu").choices[0][0].startswith("cpu-")

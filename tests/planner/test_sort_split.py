@@ -1,0 +1,77 @@
+"""Wang 2022, against a transcription of its three steps in plain loops."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jax_vbgemm.planner import SortSplit
+
+from .cases import DEVICES, make, names, num_tiles, problem_lists
+
+LEVELS = {"small": 16, "medium": 32, "large": 64}
+
+
+def reference(problems, target):
+    """(names, order)."""
+    edges = list(LEVELS.values())
+    level = [max((i for i in range(3) if edges[i] <= min(p.m, p.n)), default=0) for p in problems]
+    order = sorted(range(len(problems)), key=lambda i: (-problems[i].k, -(edges[level[i]] ** 2)))
+
+    def blocks():
+        return sum(num_tiles(p, edges[lv], edges[lv]) for p, lv in zip(problems, level, strict=True))
+
+    while blocks() < target and any(level):
+        for i in reversed(order):
+            if blocks() >= target:
+                break
+            level[i] = max(level[i] - 1, 0)
+    return [list(LEVELS)[lv] for lv in level], tuple(order)
+
+
+@given(problem_lists, st.integers(0, 400))
+def test_tiles_and_order_are_those_of_the_paper(problems, target):
+    plan = make(SortSplit(target_blocks=target), problems)
+    assert (names(plan), plan.order) == reference(problems, target)
+    assert {threads for _, threads in plan.choices} <= {128}
+    assert plan.block_first is None
+
+
+@given(problem_lists, st.sampled_from(DEVICES))
+def test_the_default_target_is_split_factor_times_units(problems, device):
+    factor = 2 if device == "mi210" else 1
+    plan = make(SortSplit(), problems, device)
+    assert (names(plan), plan.order) == reference(problems, factor * plan.device.units)
+
+
+def test_sort_up_by_hand():
+    # By K, then by the area of the first tile, then as they came.
+    shapes = [(16, 16, 8), (64, 64, 8), (16, 16, 90), (64, 64, 8), (32, 32, 8), (200, 16, 90)]
+    plan = make(SortSplit(target_blocks=0), shapes)
+    assert plan.order == (2, 5, 1, 3, 4, 0)
+    assert list(dict.fromkeys(plan.tile_problem.tolist())) == [2, 5, 1, 3, 4, 0]
+
+
+def test_split_down_by_hand():
+    shapes = [(128, 128, 64), (128, 128, 32), (64, 64, 16)]  # 4 + 4 + 1 blocks of 64 x 64
+    assert names(make(SortSplit(target_blocks=9), shapes)) == ["large", "large", "large"]
+    assert names(make(SortSplit(target_blocks=10), shapes)) == ["large", "large", "medium"]  # 4 + 4 + 4
+    assert names(make(SortSplit(target_blocks=12), shapes)) == ["large", "large", "medium"]  # met
+    assert names(make(SortSplit(target_blocks=13), shapes)) == ["large", "medium", "medium"]  # 4 + 16 + 4
+    assert names(make(SortSplit(target_blocks=25), shapes)) == ["medium", "medium", "medium"]  # 16 + 16 + 4
+    assert names(make(SortSplit(target_blocks=37), shapes)) == [
+        "medium",
+        "medium",
+        "small",
+    ]  # second pass: 16 + 16 + 16
+    assert names(make(SortSplit(target_blocks=10**9), shapes)) == ["small", "small", "small"]
+
+
+def test_the_order_is_not_sorted_again_after_the_split():
+    # Both 64 x 64 at first; the second is split, and still comes before the third of area 32 x 32.
+    plan = make(SortSplit(target_blocks=4), [(32, 64, 8), (64, 64, 8), (32, 32, 8)])
+    assert plan.order == (1, 0, 2)
+
+
+def test_options():
+    with pytest.raises(ValueError, match="SortSplit: target_blocks = -3 must be finite and not negative"):
+        SortSplit(target_blocks=-3)
