@@ -1,0 +1,47 @@
+"""The few things of JAX that have no public name. Tried with 0.10.2, 0.11.2 and 0.12.0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+from jax._src import core
+from jax._src.dispatch import apply_primitive as apply_primitive
+from jax._src.interpreters.partial_eval import dce_rules as dce_rules
+
+
+def shaped_array(shape: tuple[int, ...], dtype: Any, factors: Iterable[Any]) -> Any:
+    """The abstract value of a product of `factors`: inside shard_map it varies over the union of their mesh axes."""
+    sharding = core.get_cur_mesh_sharding()
+    if sharding.mesh.empty:
+        return core.ShapedArray(shape, dtype)
+    varying = frozenset[str]().union(*(factor.mat.varying for factor in factors))
+    return core.ShapedArray(
+        shape, dtype, sharding=sharding, manual_axis_type=core.ManualAxisType(varying=varying)
+    )
+
+
+def unite_varying(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    """Makes operands of one product vary over the union of their mesh axes.
+
+    An output that merely claims the union would have wrong gradients: the cotangent of an operand that varies over fewer
+    axes must be summed over the others, which is what the transpose of this cast does.
+    """
+    result: Sequence[jax.Array] = core.auto_insert_reshard(*operands)
+    return result
+
+
+def varies(operand: jax.Array) -> bool:
+    """Whether the operand is typed with manual mesh axes, as inside shard_map."""
+    return not jax.typeof(operand).mat.empty  # type: ignore[attr-defined]
+
+
+def is_static(shape: Sequence[Any]) -> bool:
+    """Whether all dimensions are numbers (jax.export also knows symbolic ones)."""
+    return core.is_constant_shape(shape)
+
+
+def is_export(ctx: Any) -> bool:
+    """Whether this lowering is for jax.export: the program may run where this build does not."""
+    return bool(ctx.module_context.lowering_parameters.for_export)

@@ -1,0 +1,133 @@
+"""From a Plan and addressed operands to the arrays that kernels read (csrc/descriptor.h has the layouts)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm import _core
+from jax_vbgemm.planner import Plan
+from jax_vbgemm.primitive import Shape, Sizes, Term
+
+OPERAND = np.dtype(
+    [("buffer", "<i4"), ("reserved", "<i4"), ("offset", "<i8"), ("row_stride", "<i8"), ("col_stride", "<i8"), ("batch_stride", "<i8", 2)]
+)  # fmt: skip
+PROBLEM = np.dtype(
+    [("m", "<i4"), ("n", "<i4"), ("k", "<i4"), ("batch", "<i4"), ("inner_batch", "<i4"), ("reserved", "<i4"),
+     ("a", OPERAND), ("b", OPERAND), ("c", OPERAND)]
+)  # fmt: skip
+RUN = np.dtype(
+    [("problem", "<i4"), ("strategy", "<i4"), ("row", "<i4"), ("col", "<i4"), ("batch", "<i4"), ("k_begin", "<i4"), ("k_end", "<i4"),
+     ("first_tile", "<i4"), ("tiles_y", "<i4"), ("tiles_x", "<i4"), ("reserved", "<i4", 2)]
+)  # fmt: skip
+
+KERNELS = tuple(_core.kernels())
+"""The launched GPU kernels, in the order by which launches name them."""
+
+MAX_BYTES = 1 << 20  # of a descriptor constant with its tiles written out
+
+
+class Address(NamedTuple):
+    """Strides of one problem in elements, batch dimensions collapsed to two; a, b and c are rows of OPERAND without buffer."""
+
+    batch: int
+    inner_batch: int
+    a: tuple[int, int, tuple[int, int]]
+    b: tuple[int, int, tuple[int, int]]
+    c: tuple[int, int, tuple[int, int]]
+
+
+def address(lhs: Shape, rhs: Shape, term: Term, sizes: Sizes) -> Address | None:
+    """How one term's dense row-major operands and result are walked.
+
+    None where the batch dimensions don't collapse into two: an operand has to be broadcast in memory first.
+    """
+    batch = sizes.batch
+    rank = len(batch)
+    levels: list[tuple[int, int, int, int]] = []  # (size, stride of a, of b, of c), outermost first
+    if rank:
+        a, b = _batch_strides(lhs, rank), _batch_strides(rhs, rank)
+        c = _batch_strides((*batch, sizes.m, sizes.n), rank)
+        for level in zip(batch, a, b, c, strict=True):
+            if level[0] == 1:
+                continue
+            size, *strides = level
+            if levels and all(outer == size * inner for outer, inner in zip(levels[-1][1:], strides, strict=True)):
+                levels[-1] = (levels[-1][0] * size, *strides)
+            else:
+                levels.append((size, *strides))
+        if len(levels) > 2:
+            return None
+    levels = [(1, 0, 0, 0)] * (2 - len(levels)) + levels
+    (outer, a0, b0, c0), (inner, a1, b1, c1) = levels
+    a_rows = (1, lhs[-1]) if term.transpose_a else (lhs[-1], 1)
+    b_rows = (1, rhs[-1]) if term.transpose_b else (rhs[-1], 1)
+    return Address(outer * inner, inner, (*a_rows, (a0, a1)), (*b_rows, (b0, b1)), (sizes.n, 1, (c0, c1)))
+
+
+def _batch_strides(shape: Shape, rank: int) -> list[int]:
+    """Strides of the leading dimensions, aligned to `rank` of them; 0 where a dimension is broadcast."""
+    strides, stride = [0] * rank, shape[-2] * shape[-1]
+    for axis in range(1, len(shape) - 1):
+        size = shape[-2 - axis]
+        strides[rank - axis] = 0 if size == 1 else stride
+        stride *= size
+    return strides
+
+
+class Descriptors(NamedTuple):
+    """What one custom call carries: the device constant, and the attributes that the host reads."""
+
+    words: NDArray[np.int32]  # the constant: problems, runs, block_first
+    problems: NDArray[np.int64]  # the problem table once more, for the handler's checks
+    launches: NDArray[np.int32]
+    num_runs: int
+    num_tiles: int
+    num_blocks: int
+
+
+def problem_table(
+    sizes: Sequence[Sizes], addresses: Sequence[Address], buffers: Sequence[tuple[int, int, int]]
+) -> NDArray[np.void]:
+    """PROBLEM rows; `buffers` has the indices of A, B and C among the call's operands and results."""
+    rows = [
+        (s.m, s.n, s.k, x.batch, x.inner_batch, 0, (a, 0, 0, *x.a), (b, 0, 0, *x.b), (c, 0, 0, *x.c))
+        for s, x, (a, b, c) in zip(sizes, addresses, buffers, strict=True)
+    ]
+    return np.array(rows, PROBLEM)
+
+
+def pack(plan: Plan, table: NDArray[np.void]) -> Descriptors:
+    """The descriptor arrays of a plan over these problems.
+
+    On a GPU tiles are written out one by one, so that a block finds its tile in one step, where that stays under
+    MAX_BYTES; otherwise regular regions stay runs, which kernels search.
+
+    Raises NotImplementedError for a plan that splits K: kernels sum a tile's products in one block.
+    """
+    runs, block_first, launches = plan.launch_form()
+    split = np.flatnonzero((runs.k_begin != 0) | (runs.k_end != table["k"][runs.problem]))
+    if len(split):
+        raise NotImplementedError(f"planner {plan.planner!r} splits K of problems[{runs.problem[split[0]]}]; kernels cannot yet")
+    if plan.device.kind == "gpu" and plan.num_tiles * RUN.itemsize + table.nbytes <= MAX_BYTES:
+        runs = runs.expand(plan.catalogue)
+    rows = np.zeros(len(runs), RUN)
+    for field in ("problem", "strategy", "row", "col", "batch", "k_begin", "k_end", "tiles_y", "tiles_x"):
+        rows[field] = getattr(runs, field)
+    rows["first_tile"] = runs.first_tile[:-1]
+    parts = [table.view(np.int32), rows.view(np.int32)]
+    if block_first is not None and plan.num_blocks < plan.num_tiles:
+        parts.append(block_first.astype(np.int32))
+    # On the CPU there is one kernel and nothing to launch: the thread pool walks all blocks.
+    kernels = [(KERNELS.index(launch.kernel), *launch[1:]) for launch in launches if launch.kernel in KERNELS]
+    return Descriptors(
+        words=np.concatenate(parts),
+        problems=table.view(np.int64),
+        launches=np.array(kernels, np.int32).reshape(-1),
+        num_runs=len(runs),
+        num_tiles=plan.num_tiles,
+        num_blocks=plan.num_blocks,
+    )

@@ -1,0 +1,158 @@
+"""Derivatives and vmap of the primitive. Each rule produces terms again and binds once, so the rules are closed under each other.
+
+The primitive is a sum of bilinear products, hence
+  tangent of  op(A) op(B)  =  op(dA) op(B) + op(A) op(dB)           (two terms with one `out`)
+  cotangent of op(A)       =  dC op(B)^T, of op(B) = op(A)^T dC     (transposes are flags, never copies)
+Members without a tangent or cotangent are dropped, never filled with zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import ad, batching
+
+from jax_vbgemm import compat
+from jax_vbgemm.primitive import Shape, Term, batched_matmul_p, compact, contract, sizes_of
+
+
+def accumulator(dtype: Any) -> Any:
+    """The dtype in which products of this dtype are summed: float32 for the 16-bit ones."""
+    return np.dtype(np.float32) if dtype in (jnp.bfloat16, np.float16) else np.dtype(dtype)
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, terms: tuple[Term, ...], out_dtypes: tuple[Any, ...], **options: Any
+) -> tuple[list[Any], list[Any]]:
+    results = batched_matmul_p.bind(*primals, terms=terms, out_dtypes=out_dtypes, **options)
+    operands = [*primals, *tangents]
+    active = [not isinstance(tangent, ad.Zero) for tangent in tangents]
+    moving: list[Term] = []
+    for term in terms:
+        if active[term.lhs]:
+            moving.append(term._replace(lhs=len(primals) + term.lhs))
+        if active[term.rhs]:
+            moving.append(term._replace(rhs=len(primals) + term.rhs))
+    used, outs, moving = compact(moving)
+    values = contract([operands[i] for i in used], moving, [out_dtypes[out] for out in outs], **options)
+    result_tangents: list[Any] = [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
+    for out, tangent in zip(outs, values, strict=True):
+        result_tangents[out] = tangent
+    return results, result_tangents
+
+
+def _transpose(
+    cotangents: Sequence[Any], *operands: Any, terms: tuple[Term, ...], out_dtypes: tuple[Any, ...], **options: Any
+) -> list[Any]:
+    linear = [ad.is_undefined_primal(operand) for operand in operands]
+    avals = [operand.aval if linear[i] else operand for i, operand in enumerate(operands)]
+    factors: list[Any] = []  # the operands of the one call
+    products: list[Term] = []
+    sums: dict[tuple[int, Shape], int] = {}  # (linear operand, shape before its broadcast is summed) -> out
+
+    def factor(value: Any, dtype: Any) -> int:
+        factors.append(value if value.dtype == dtype else value.astype(dtype))
+        return len(factors) - 1
+
+    for term in terms:
+        cotangent = cotangents[term.out]
+        if isinstance(cotangent, ad.Zero):
+            continue
+        if linear[term.lhs] and linear[term.rhs]:
+            raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
+        target, other = (term.lhs, term.rhs) if linear[term.lhs] else (term.rhs, term.lhs)
+        dtype = max(cotangent.dtype, operands[other].dtype, key=lambda dtype: dtype.itemsize)
+        dc, x = factor(cotangent, dtype), factor(operands[other], dtype)
+        a, b = term.transpose_a, term.transpose_b
+        if linear[term.lhs]:
+            product = Term(x, dc, -1, b, True) if a else Term(dc, x, -1, False, not b)
+        else:
+            product = Term(dc, x, -1, True, a) if b else Term(x, dc, -1, not a, False)
+        shape = (*sizes_of(factors[product.lhs].shape, factors[product.rhs].shape, product).batch, *avals[target].shape[-2:])
+        out = sums.setdefault((target, shape), len(sums))
+        products.append(product._replace(out=out))
+    keys = list(sums)
+
+    # Where nothing is left to add, the kernel rounds to the primal's dtype; sums are kept wide until the last one.
+    members = np.bincount([product.out for product in products], minlength=len(sums)).tolist()
+    dtypes = [accumulator(avals[target].dtype) for target, _ in sums]
+    for product in products:
+        (target, shape), dtype = keys[product.out], factors[product.lhs].dtype
+        if members[product.out] == 1 and shape == avals[target].shape and dtype == avals[target].dtype:
+            dtypes[product.out] = dtype
+    results: list[Any] = [None] * len(operands)
+    for (target, _), value in zip(sums, contract(factors, products, dtypes, **options), strict=True):
+        value = _sum_broadcast(value, avals[target].shape)
+        results[target] = value if results[target] is None else results[target] + value
+    return [
+        (ad.Zero(avals[i].to_ct_aval()) if result is None else result.astype(avals[i].dtype)) if linear[i] else None
+        for i, result in enumerate(results)
+    ]
+
+
+def _sum_broadcast(value: jax.Array, shape: Shape) -> jax.Array:
+    """The transpose of broadcasting `shape` to value's shape."""
+    if value.shape == shape:
+        return value
+    value = value.sum(axis=tuple(range(value.ndim - len(shape))))
+    stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 and value.shape[axis] != 1)
+    return value.sum(axis=stretched, keepdims=True)
+
+
+def _batch(
+    operands: Sequence[Any], dims: Sequence[Any], *, terms: tuple[Term, ...], out_dtypes: tuple[Any, ...], **options: Any
+) -> tuple[list[Any], list[Any]]:
+    """Puts the mapped axis in front of the batch dimensions: the kernel sees it as a batch count and a stride."""
+    mapped = [dim is not None for dim in dims]  # None: not mapped
+    values = [jnp.moveaxis(x, dim, 0) if yes else x for x, dim, yes in zip(operands, dims, mapped, strict=True)]
+    size = next(x.shape[0] for x, yes in zip(values, mapped, strict=True) if yes)
+    shapes = [x.shape[1:] if yes else x.shape for x, yes in zip(values, mapped, strict=True)]
+    out_mapped = [False] * len(out_dtypes)
+    out_rank = [0] * len(out_dtypes)
+    for term in terms:
+        out_mapped[term.out] |= mapped[term.lhs] or mapped[term.rhs]
+        out_rank[term.out] = len(sizes_of(shapes[term.lhs], shapes[term.rhs], term).batch) + 2
+
+    factors: dict[tuple[int, int, bool], Any] = {}
+    positions: dict[tuple[int, int, bool], int] = {}
+
+    def factor(index: int, rank: int, stretch: bool) -> int:
+        key = (index, rank if mapped[index] or stretch else 0, stretch)
+        if key not in factors:
+            shape = (size, *(1,) * (rank - len(shapes[index])), *shapes[index])
+            if mapped[index]:
+                factors[key] = values[index].reshape(shape)
+            else:  # stretch: the term has no mapped factor, but it is added to one that has
+                factors[key] = jnp.broadcast_to(values[index], shape) if stretch else values[index]
+        return positions.setdefault(key, len(positions))
+
+    batched = []
+    for term in terms:
+        stretch = out_mapped[term.out] and not (mapped[term.lhs] or mapped[term.rhs])
+        rank = out_rank[term.out]
+        batched.append(term._replace(lhs=factor(term.lhs, rank, stretch), rhs=factor(term.rhs, rank, False)))
+    results = contract(list(factors.values()), batched, out_dtypes, **options)
+    return results, [0 if yes else None for yes in out_mapped]
+
+
+def _dce(used: list[bool], eqn: Any) -> tuple[list[bool], Any]:
+    """Drops the products whose results nobody reads: XLA cannot look into a custom call."""
+    if all(used):
+        return [True] * len(eqn.invars), eqn
+    if not any(used):
+        return [False] * len(eqn.invars), None
+    kept, outs, terms = compact([term for term in eqn.params["terms"] if used[term.out]])
+    params = dict(eqn.params, terms=tuple(terms), out_dtypes=tuple(eqn.params["out_dtypes"][out] for out in outs))
+    new = eqn.replace(invars=[eqn.invars[i] for i in kept], outvars=[eqn.outvars[out] for out in outs], params=params)
+    alive = set(kept)
+    return [index in alive for index in range(len(eqn.invars))], new
+
+
+ad.primitive_jvps[batched_matmul_p] = _jvp
+ad.primitive_transposes[batched_matmul_p] = _transpose
+batching.primitive_batchers[batched_matmul_p] = _batch
+compat.dce_rules[batched_matmul_p] = _dce

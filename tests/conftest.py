@@ -1,0 +1,37 @@
+"""Strict JAX for all tests: 64-bit types on, no silent promotion of dtypes or ranks, several CPU devices."""
+
+import os
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import hypothesis
+import jax
+import pytest
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+hypothesis.settings.register_profile("default", deadline=None, max_examples=25, print_blob=True)
+hypothesis.settings.load_profile("default")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    platform = jax.default_backend()
+    for item in items:
+        if item.get_closest_marker("gpu") and platform != "gpu":
+            item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU, this is {platform}"))
+        if item.get_closest_marker("rocm") and platform != "rocm":
+            item.add_marker(pytest.mark.skip(reason=f"needs an AMD GPU, this is {platform}"))
+        if item.get_closest_marker("slow") and "slow" not in config.getoption("markexpr"):
+            item.add_marker(pytest.mark.skip(reason="slow: run with -m slow"))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    """VBGEMM_NO_SKIP=1 turns every skip into an error, for machines that are meant to run everything."""
+    report = (yield).get_result()
+    if report.skipped and os.environ.get("VBGEMM_NO_SKIP") == "1" and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"VBGEMM_NO_SKIP=1: {item.nodeid} was skipped: {report.longrepr}"

@@ -1,0 +1,52 @@
+"""Random operands and the float64 truth that every test compares with."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+DTYPES = ("float32", "float64", "complex64", "complex128", "bfloat16", "float16")
+
+# Largest error, as a share of sum |a||b|, that rounding explains: unit roundoff of the accumulator a few times over, and of
+# the result once.
+ROUNDING = {
+    "float32": 5e-6, "float64": 1e-14, "complex64": 5e-6, "complex128": 1e-14, "bfloat16": 5e-3, "float16": 6e-4,
+}  # fmt: skip
+
+
+def random(shape: Sequence[int], dtype: Any, seed: int = 0) -> jax.Array:
+    """Uniform in [-1, 1]; both parts for complex dtypes."""
+    rng = np.random.default_rng([seed, *shape])
+    x = rng.uniform(-1, 1, shape)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        x = x + 1j * rng.uniform(-1, 1, shape)
+    return jnp.asarray(x, jnp.float64 if x.dtype == np.float64 else jnp.complex128).astype(dtype)
+
+
+def wide(x: Any) -> np.ndarray:
+    """x as NumPy float64 or complex128."""
+    x = jnp.asarray(x)
+    return np.asarray(x).astype(np.complex128 if jnp.issubdtype(x.dtype, jnp.complexfloating) else np.float64)
+
+
+def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """op(a) op(b) in float64, and sum |a||b| as the scale of its rounding error."""
+    a, b = wide(a), wide(b)
+    a = np.swapaxes(a, -1, -2) if transpose_a else a
+    b = np.swapaxes(b, -1, -2) if transpose_b else b
+    return a @ b, np.abs(a) @ np.abs(b)
+
+
+def check(results: Sequence[Any], As: Sequence[Any], Bs: Sequence[Any], transposes: Any = None) -> None:
+    """Asserts that results are the products, to rounding."""
+    transposes = transposes or [(False, False)] * len(As)
+    for index, (c, a, b, flags) in enumerate(zip(results, As, Bs, transposes, strict=True)):
+        truth, scale = matmul(a, b, *flags)
+        assert c.shape == truth.shape, f"leaf {index}"
+        info = jnp.finfo(c.dtype)
+        allowed = ROUNDING[c.dtype.name] * scale
+        error = np.abs(wide(c) - truth)
+        excess = error - allowed - float(info.smallest_subnormal)
+        assert (excess <= 0).all(), f"leaf {index}: wrong by {(error / (scale + 1e-300)).max():.2e} of sum |a||b|"

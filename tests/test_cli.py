@@ -1,0 +1,48 @@
+"""python -m jax_vbgemm, as a user runs it."""
+
+import pytest
+
+from jax_vbgemm.__main__ import main
+
+
+def test_backends(capsys):
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    assert "cpu" in out
+    assert "rocm  absent: not built" in out
+
+
+@pytest.mark.parametrize("device", ["h100", "mi210", "cpu"])
+def test_plan_of_a_file(device, tmp_path, capsys):
+    file = tmp_path / "shapes.txt"
+    file.write_text("16 32 128\n64 64 64\n\n256 256 64\n")
+    assert main(["plan", str(file), "--device", device, "--planner", "coordinated"]) == 0
+    out = capsys.readouterr().out
+    assert device in out
+    assert "coordinated" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ("1 2\n", [], "shapes.txt, line 1"),
+        ("1 2 -3\n", [], "line 1.*non-negative"),
+        ("1 2 3\n", ["--device", "h1000"], "h1000"),
+        ("1 2 3\n", ["--planner", "best"], "best"),
+        ("1 2 3\n", ["--dtype", "int8"], "int8"),
+    ],
+)
+def test_bad_input_is_explained(text, arguments, message, tmp_path, capsys):
+    file = tmp_path / "shapes.txt"
+    file.write_text(text)
+    with pytest.raises(SystemExit):
+        main(["plan", str(file), *arguments])
+    import re
+
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_missing_file(capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", "nowhere.txt"])
+    assert "nowhere.txt" in capsys.readouterr().err

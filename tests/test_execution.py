@@ -1,0 +1,123 @@
+"""How calls run: the same bits every time, many at once, donated, on several devices, after a restart."""
+
+import concurrent.futures
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import jax_vbgemm as vb
+
+
+def ragged(count, low, high, dtype="float32", seed=0):
+    sizes = np.random.default_rng(seed).integers(low, high, (count, 3))
+    As = [oracle.random((m, k), dtype, i) for i, (m, _, k) in enumerate(sizes)]
+    Bs = [oracle.random((k, n), dtype, 500 + i) for i, (_, n, k) in enumerate(sizes)]
+    return As, Bs
+
+
+@pytest.mark.parametrize("dtype", oracle.DTYPES)
+def test_fifty_runs_give_the_same_bits(dtype):
+    As, Bs = ragged(20, 1, 150, dtype)
+    f = jax.jit(vb.batched_matmul)
+    first = [np.asarray(c).tobytes() for c in f(As, Bs)]
+    for _ in range(49):
+        assert [np.asarray(c).tobytes() for c in f(As, Bs)] == first
+
+
+def test_concurrent_calls():
+    """32 threads, more than the pool has: nobody waits for a helper that never starts."""
+    As, Bs = ragged(24, 1, 100)
+    f = jax.jit(vb.batched_matmul)
+    expected = [np.asarray(c) for c in f(As, Bs)]
+
+    def work(_):
+        for _ in range(20):
+            for c, e in zip(f(As, Bs), expected, strict=True):
+                np.testing.assert_array_equal(c, e)
+
+    with concurrent.futures.ThreadPoolExecutor(32) as pool:
+        list(pool.map(work, range(32)))
+
+
+def test_several_calls_in_one_program():
+    As, Bs = ragged(8, 1, 60)
+
+    @jax.jit
+    def f(As, Bs):
+        return [vb.batched_matmul([a * i for a in As], Bs) for i in range(6)]
+
+    for i, Cs in enumerate(f(As, Bs)):
+        oracle.check(Cs, [a * i for a in As], Bs)
+
+
+def test_donated_operands():
+    As, Bs = ragged(6, 16, 17)
+    expected = vb.batched_matmul(As, Bs)
+    f = jax.jit(lambda As, Bs: vb.batched_matmul(As, Bs), donate_argnums=0)
+    for c, e in zip(f([a.copy() for a in As], Bs), expected, strict=True):
+        np.testing.assert_array_equal(c, e)
+
+
+@pytest.mark.multidevice
+def test_on_each_device():
+    if len(jax.devices()) < 2:
+        pytest.skip("one device")
+    As, Bs = ragged(5, 1, 40)
+    for device in jax.devices()[:3]:
+        Cs = vb.batched_matmul(*jax.device_put((As, Bs), device))
+        assert {c.devices().pop() for c in Cs} == {device}
+        oracle.check(Cs, As, Bs)
+
+
+def test_persistent_compilation_cache(tmp_path):
+    """A second process finds the program in the cache and gets the same bits."""
+    script = textwrap.dedent("""
+        import jax, numpy as np, jax_vbgemm as vb
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+        hits = []
+        jax.monitoring.register_event_listener(lambda event, **_: hits.append(event))
+        A, B = np.ones((5, 7), np.float32), np.arange(21, dtype=np.float32).reshape(7, 3)
+        (c,) = jax.jit(vb.batched_matmul)([A], [B])
+        print(float(c.sum()), sum("cache_hits" in event for event in hits) > 0)
+    """)
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path), "XLA_FLAGS": ""}
+    runs = [
+        subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(2)
+    ]
+    assert [run[0] for run in runs] == ["1050.0", "1050.0"]
+    assert runs[1][1] == "True"
+
+
+def test_import_does_not_initialise_a_backend():
+    script = (
+        "import jax_vbgemm, jax; from jax._src import xla_bridge; assert not xla_bridge.backends_are_initialized();"
+        "print(jax_vbgemm.__version__)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+@pytest.mark.gpu
+def test_command_buffers_replay_with_new_addresses():
+    """XLA_FLAGS=--xla_gpu_graph_min_graph_size=1 in the environment makes every program a CUDA graph."""
+    f = jax.jit(lambda As, Bs: jax.tree.map(jnp.sin, vb.batched_matmul(As, Bs)))
+    for seed in range(6):
+        As, Bs = ragged(12, 1, 90, seed=3)
+        As = [a + seed for a in As]
+        for c, a, b in zip(f(As, Bs), As, Bs, strict=True):
+            np.testing.assert_allclose(c, np.sin(oracle.wide(a) @ oracle.wide(b)), atol=2e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1300, 1400, 3000])
+def test_more_pointers_than_a_launch_can_carry(count):
+    As, Bs = ragged(count, 1, 9)
+    oracle.check(jax.jit(vb.batched_matmul)(As, Bs), As, Bs)
