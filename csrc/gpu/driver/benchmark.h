@@ -1,0 +1,271 @@
+// The driver's timing: one batched operation by the protocol of the peers' figures (shared/peers/README.md), checked against float64.
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "host_plan.h"
+
+namespace vbgemm::driver {
+
+struct Case {
+  std::string peer, workload;
+  HostPlan plan;
+};
+
+struct BenchmarkOptions {
+  bool hot = false;
+  double footprint = 208e6;  // bytes of all copies together: four times the L2 cache
+  int samples = 20;
+  std::string csv;
+};
+
+struct Figures {
+  double graph_us = NAN, stream_us = NAN;
+  double relative_error = 0, componentwise_error = 0;
+  int bad = 0;
+};
+
+// Values in [-1, 1) that depend on the position alone.
+template <class T>
+__global__ void fill(T* to, size_t count, uint64_t seed) {
+  for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < count; i += static_cast<size_t>(gridDim.x) * blockDim.x) {
+    uint64_t x = (i + 1) * 0x9E3779B97F4A7C15ull + seed;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBull;
+    to[i] = static_cast<T>(static_cast<double>((x ^ x >> 31) >> 40) / (1 << 23) - 1);
+  }
+}
+
+// worst = {max |c - reference|, max |reference|, max |c - reference| / (|A| |B|)} over a problem, one thread an element. Non-negative
+// doubles are ordered like their bits, so that an integer maximum serves.
+template <class T>
+__global__ void compare(const T* a, const T* b, const T* c, Problem p, unsigned long long* worst) {
+  const size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
+  if (i >= static_cast<size_t>(p.batch) * p.m * p.n) return;
+  const int col = static_cast<int>(i % p.n), row = static_cast<int>(i / p.n % p.m), batch = static_cast<int>(i / p.n / p.m);
+  const int outer = batch / p.inner_batch, inner = batch % p.inner_batch;
+  a += p.a.offset + outer * p.a.batch_stride[0] + inner * p.a.batch_stride[1] + row * p.a.row_stride;
+  b += p.b.offset + outer * p.b.batch_stride[0] + inner * p.b.batch_stride[1] + col * p.b.col_stride;
+  c += p.c.offset + outer * p.c.batch_stride[0] + inner * p.c.batch_stride[1] + row * p.c.row_stride + col * p.c.col_stride;
+  double reference = 0, size = 0;
+  for (int k = 0; k < p.k; ++k) {
+    const double product = static_cast<double>(a[k * p.a.col_stride]) * static_cast<double>(b[k * p.b.row_stride]);
+    reference += product;
+    size += fabs(product);
+  }
+  double error = fabs(static_cast<double>(*c) - reference);
+  if (!(error < 1e300)) error = 1e300;  // a NaN must not pass
+  atomicMax(worst, static_cast<unsigned long long>(__double_as_longlong(error)));
+  atomicMax(worst + 1, static_cast<unsigned long long>(__double_as_longlong(fabs(reference))));
+  atomicMax(worst + 2, static_cast<unsigned long long>(__double_as_longlong(error / fmax(size, 1e-300))));
+}
+
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(const OwnStream& stream) : stream_(stream) {}
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch() {
+    for (cudaEvent_t event : events_) cudaEventDestroy(event);
+  }
+  void mark() {
+    cudaEvent_t event;
+    require(cudaEventCreate(&event), "event");
+    events_.push_back(event);
+    require(cudaEventRecord(event, stream_.get()), "event");
+  }
+  // Microseconds between consecutive marks.
+  std::vector<double> laps() const {
+    stream_.wait();
+    std::vector<double> laps;
+    for (size_t i = 1; i < events_.size(); ++i) {
+      float milliseconds = 0;
+      require(cudaEventElapsedTime(&milliseconds, events_[i - 1], events_[i]), "elapsed time");
+      laps.push_back(1e3 * milliseconds);
+    }
+    return laps;
+  }
+
+ private:
+  const OwnStream& stream_;
+  std::vector<cudaEvent_t> events_;
+};
+
+// A case's operands and results, as many copies as the footprint asks for, each contiguous and 256-byte aligned.
+template <class T>
+class Bench {
+ public:
+  Bench(const Case& c, const BenchmarkOptions& options) : case_(c), options_(options), plan_(c.plan), device_(c.plan) {
+    const std::vector<Problem>& problems = plan_.problems;
+    const size_t count = problems.size();
+    sizes_.resize(3 * count);
+    for (size_t i = 0; i < count; ++i) {
+      const Problem& p = problems[i];
+      const size_t batch = p.batch;
+      sizes_[2 * i] = batch * p.m * p.k;
+      sizes_[2 * i + 1] = batch * p.k * p.n;
+      sizes_[2 * count + i] = batch * p.m * p.n;
+    }
+    size_t per_copy = 0;
+    std::vector<size_t> offsets;
+    for (size_t size : sizes_) {
+      offsets.push_back(per_copy);
+      per_copy += (size * sizeof(T) + 255) / 256 * 256;
+    }
+    copies_ = options.hot || per_copy == 0 ? 1 : std::clamp(static_cast<int>(std::ceil(options.footprint / per_copy)), 1, 4096);
+    memory_.emplace_back(per_copy * copies_);
+    workspace_.emplace_back(workspace_bytes(sizes_.size()));
+    fill<<<1056, 256, 0, stream_.get()>>>(reinterpret_cast<T*>(memory_[0].data()), per_copy * copies_ / sizeof(T), 12345);
+    for (int copy = 0; copy < copies_; ++copy) {
+      buffers_.emplace_back();
+      for (size_t offset : offsets) buffers_[copy].push_back(memory_[0].data() + copy * per_copy + offset);
+    }
+    stream_.wait();
+  }
+
+  Figures measure() {
+    Figures figures;
+    poison();
+    enqueue(0);
+    stream_.wait();
+    check(figures);
+    figures.stream_us = time_stream();
+    figures.graph_us = time_graphs();
+    Figures replayed;
+    check(replayed);  // the replays have written copy 0 again
+    figures.bad = std::max(figures.bad, replayed.bad);
+    return figures;
+  }
+
+  double gflop() const {
+    double flop = 0;
+    for (const Problem& p : plan_.problems) flop += 2.0 * p.batch * p.m * p.n * p.k;
+    return flop * 1e-9;
+  }
+
+ private:
+  void enqueue(int copy) { require(launch(call_of(plan_, device_, buffers_[copy], workspace_[0]), stream_.get()), "launch"); }
+
+  void poison() {
+    for (size_t i = 2 * plan_.problems.size(); i < sizes_.size(); ++i) {
+      require(cudaMemset(const_cast<void*>(buffers_[0][i]), 0xFF, sizes_[i] * sizeof(T)), "poison");
+    }
+  }
+
+  void check(Figures& figures) {
+    const size_t count = plan_.problems.size();
+    const double tolerance = sizeof(T) == 4 ? 2e-5 : 1e-12;
+    DeviceMemory worst(std::vector<double>(3 * count));
+    for (size_t i = 0; i < count; ++i) {
+      const Problem& p = plan_.problems[i];
+      if (sizes_[2 * count + i] == 0) continue;
+      const auto at = [&](const Operand& x) { return static_cast<const T*>(buffers_[0][x.buffer]); };
+      const unsigned blocks = static_cast<unsigned>((sizes_[2 * count + i] + 127) / 128);
+      compare<<<blocks, 128, 0, stream_.get()>>>(at(p.a), at(p.b), at(p.c), p, reinterpret_cast<unsigned long long*>(worst.data()) + 3 * i);
+    }
+    require(cudaGetLastError(), "compare");
+    stream_.wait();
+    std::vector<double> found(3 * count);
+    worst.read(found.data());
+    for (size_t i = 0; i < count; ++i) {
+      const double relative = found[3 * i] / std::max(found[3 * i + 1], 1e-300);
+      figures.relative_error = std::max(figures.relative_error, relative);
+      figures.componentwise_error = std::max(figures.componentwise_error, found[3 * i + 2]);
+      figures.bad += !(relative <= tolerance);
+    }
+  }
+
+  // Back-to-back calls over all copies, host work included; the median of three passes of about 0.15 s at most.
+  double time_stream() {
+    enqueue(0);
+    stream_.wait();
+    const auto begin = std::chrono::steady_clock::now();
+    enqueue(0);
+    stream_.wait();
+    const double one = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const int calls = std::max(5, std::min(std::max(copies_, options_.samples), static_cast<int>(0.15 / one)));
+    Stopwatch watch(stream_);
+    watch.mark();
+    for (int pass = 0; pass < 3; ++pass) {
+      for (int i = 0; i < calls; ++i) enqueue(i % copies_);
+      watch.mark();
+    }
+    return median(watch.laps()) / calls;
+  }
+
+  // Graphs of consecutive copies, replayed in turn with an event between two; hot: one graph of 20 calls on copy 0.
+  double time_graphs() {
+    const int per_graph = options_.hot ? 20 : (copies_ + options_.samples - 1) / options_.samples;
+    std::vector<Graph> graphs;
+    std::vector<int> calls;
+    for (int first = 0; first < (options_.hot ? 1 : copies_); first += per_graph) {
+      calls.push_back(options_.hot ? per_graph : std::min(per_graph, copies_ - first));
+      graphs.emplace_back(stream_, [&] {
+        for (int i = 0; i < calls.back(); ++i) enqueue(options_.hot ? 0 : first + i);
+      });
+    }
+    const int count = static_cast<int>(graphs.size()), replays = std::max(options_.samples, count);
+    for (int i = 0; i < std::max(2, count); ++i) graphs[i % count].replay(stream_);
+    stream_.wait();
+    graphs[count - 1].replay(stream_);  // keeps the stream busy while the host runs ahead
+    Stopwatch watch(stream_);
+    watch.mark();
+    for (int i = 0; i < replays; ++i) {
+      graphs[i % count].replay(stream_);
+      watch.mark();
+    }
+    std::vector<double> laps = watch.laps();
+    for (int i = 0; i < replays; ++i) laps[i] /= calls[i % count];
+    return median(laps);
+  }
+
+  const Case& case_;
+  const BenchmarkOptions& options_;
+  const HostPlan& plan_;
+  DevicePlan device_;
+  OwnStream stream_;
+  int copies_ = 1;
+  std::vector<size_t> sizes_;  // of the buffers, in elements
+  std::vector<DeviceMemory> memory_, workspace_;
+  std::vector<std::vector<const void*>> buffers_;  // by copy
+};
+
+// Times one case, prints it, and appends a row to the CSV file. Returns whether all results were right.
+inline bool benchmark(const Case& c, const BenchmarkOptions& options) {
+  const bool wide = c.plan.dtype == DType::f64;
+  Figures figures;
+  double gflop = 0;
+  const auto measure = [&](auto&& bench) { figures = bench.measure(), gflop = bench.gflop(); };
+  if (wide) {
+    measure(Bench<double>(c, options));
+  } else {
+    measure(Bench<float>(c, options));
+  }
+  const char* precision = wide ? "fp64" : "fp32";
+  std::printf("%-28s %-24s %s %8.2f us  %8.1f GFLOP/s  stream %8.2f us  error %.2g  bad %d\n", c.peer.c_str(), c.workload.c_str(),
+              precision, figures.graph_us, gflop / figures.graph_us * 1e6, figures.stream_us, figures.relative_error, figures.bad);
+  std::fflush(stdout);
+  if (std::FILE* csv = options.csv.empty() ? nullptr : std::fopen(options.csv.c_str(), "a")) {
+    if (std::ftell(csv) == 0) {
+      std::fprintf(csv, "peer,group,workload,precision,nprob,gflop,cache,graph_us,stream_us,max_rel_err,cw_err,nbad,note\n");
+    }
+    std::fprintf(csv, "%s,%s,%s,%s,%zu,%.6g,%s,%.4f,%.4f,%.4g,%.4g,%d,blocks=%d\n", c.peer.c_str(),
+                 c.workload.substr(0, c.workload.find('_')).c_str(), c.workload.c_str(), precision, c.plan.problems.size(), gflop,
+                 options.hot ? "hot" : "cold", figures.graph_us, figures.stream_us, figures.relative_error, figures.componentwise_error,
+                 figures.bad, c.plan.num_blocks);
+    std::fclose(csv);
+  }
+  return figures.bad == 0;
+}
+
+}  // namespace vbgemm::driver

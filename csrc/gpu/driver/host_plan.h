@@ -1,0 +1,128 @@
+// Plans made without Python, for the stand-alone driver: boxes of equal tiles, put in kernel order and cut into blocks.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "../../catalogue.h"
+#include "../../descriptor.h"
+#include "../launch.h"
+#include "cuda_memory.h"
+
+namespace vbgemm::driver {
+
+// Tiles of one problem in a rectangle of one strategy: `batches` x `tiles_y` x `tiles_x` of them from (batch, row, col) on.
+struct Box {
+  int problem, strategy;
+  int batch, row, col, batches, tiles_y, tiles_x;
+  int k_begin, k_end;
+};
+
+struct HostPlan {
+  DType dtype = DType::f32;
+  std::vector<Problem> problems;
+  std::vector<TileRun> runs;
+  std::vector<int32_t> block_first;  // empty where every block holds one tile
+  std::vector<Launch> launches;
+  int num_tiles = 0, num_blocks = 0;
+};
+
+// A plan in the device's memory.
+struct DevicePlan {
+  explicit DevicePlan(const HostPlan& plan) : blob(bytes_of(plan)), launches(plan.launches) {
+    const size_t problems = plan.problems.size() * sizeof(Problem), runs = plan.runs.size() * sizeof(TileRun);
+    const char* at = blob.data();
+    descriptors.problems = reinterpret_cast<const Problem*>(at);
+    descriptors.runs = reinterpret_cast<const TileRun*>(at + problems);
+    descriptors.block_first = plan.block_first.empty() ? nullptr : reinterpret_cast<const int32_t*>(at + problems + runs);
+    descriptors.num_problems = static_cast<int32_t>(plan.problems.size());
+    descriptors.num_runs = static_cast<int32_t>(plan.runs.size());
+    descriptors.num_tiles = plan.num_tiles;
+    descriptors.num_blocks = plan.num_blocks;
+  }
+
+  static std::vector<char> bytes_of(const HostPlan& plan) {
+    std::vector<char> bytes;
+    const auto append = [&bytes](const auto& items) {
+      const char* first = reinterpret_cast<const char*>(items.data());
+      bytes.insert(bytes.end(), first, first + items.size() * sizeof(items[0]));
+    };
+    append(plan.problems);
+    append(plan.runs);
+    append(plan.block_first);
+    return bytes;
+  }
+
+  DeviceMemory blob;
+  std::vector<Launch> launches;
+  Descriptors descriptors{};
+};
+
+inline int tiles_along(int extent, int tile) { return (extent + tile - 1) / tile; }
+
+// The whole of a problem's C in tiles of one strategy.
+inline Box whole(const std::vector<Problem>& problems, int problem, int strategy) {
+  const Problem& p = problems[problem];
+  return {problem, strategy, 0, 0, 0, p.batch, tiles_along(p.m, kTiles[strategy].m), tiles_along(p.n, kTiles[strategy].n), 0, p.k};
+}
+
+// `block_size()` is the number of tiles of the next block; without it, one tile a block. `single` makes a run of every tile.
+inline void lay_out(HostPlan& plan, const std::vector<Box>& boxes, bool single, const std::function<int()>& block_size = nullptr) {
+  for (int kernel = 0; kernel < kKernels; ++kernel) {
+    const int first_tile = plan.num_tiles, first_block = plan.num_blocks;
+    for (const Box& box : boxes) {
+      const TileShape& shape = kTiles[box.strategy];
+      const int count = box.batches * box.tiles_y * box.tiles_x;
+      if (static_cast<int>(kernel_of(shape)) != kernel || count == 0) continue;
+      TileRun run{box.problem, box.strategy,   box.row,     box.col,     box.batch, box.k_begin,
+                  box.k_end,   plan.num_tiles, box.tiles_y, box.tiles_x, {}};
+      if (single) {
+        run.tiles_y = run.tiles_x = 1;
+        for (int i = 0; i < count; ++i, ++run.first_tile) {
+          run.col = box.col + i % box.tiles_x * shape.n;
+          run.row = box.row + i / box.tiles_x % box.tiles_y * shape.m;
+          run.batch = box.batch + i / box.tiles_x / box.tiles_y;
+          plan.runs.push_back(run);
+        }
+      } else {
+        plan.runs.push_back(run);
+      }
+      plan.num_tiles += count;
+    }
+    for (int tile = first_tile; block_size && tile < plan.num_tiles; tile += block_size()) {
+      plan.block_first.push_back(tile);
+      ++plan.num_blocks;
+    }
+    if (!block_size) plan.num_blocks += plan.num_tiles - first_tile;
+    if (plan.num_blocks > first_block) plan.launches.push_back({kernel, first_block, plan.num_blocks - first_block});
+  }
+  if (block_size) plan.block_first.push_back(plan.num_tiles);
+}
+
+// The catalogue's row with this name and thread count, or -1.
+inline int find_tile(const std::string& name, int threads, DType dtype) {
+  for (int i = 0; i < kNumTiles; ++i) {
+    if (kTiles[i].is_gpu() && kTiles[i].name == name && kTiles[i].threads == threads && kTiles[i].built_for(dtype)) return i;
+  }
+  return -1;
+}
+
+// One set of buffers for a plan, and the call over them.
+inline GpuCall call_of(const HostPlan& plan, const DevicePlan& device, const std::vector<const void*>& buffers,
+                       const DeviceMemory& workspace) {
+  GpuCall call{};
+  call.dtype = call.out_dtype = plan.dtype;
+  call.plan = device.descriptors;
+  call.launches = device.launches.data();
+  call.num_launches = static_cast<int>(device.launches.size());
+  call.buffers = buffers.data();
+  call.num_buffers = static_cast<int>(buffers.size());
+  call.workspace = workspace.bytes() ? workspace.data() : nullptr;
+  return call;
+}
+
+inline size_t workspace_bytes(size_t num_buffers) { return num_buffers > kMaxParameterPointers ? num_buffers * sizeof(void*) : 0; }
+
+}  // namespace vbgemm::driver

@@ -1,0 +1,80 @@
+// Picks the kernels of a call, fills in their parameters and starts them.
+#include <algorithm>
+
+#include "kernels.h"
+#include "launch.h"
+#include "tile_cut.h"
+
+namespace vbgemm {
+inline constexpr int kPointerThreads = 256;
+}
+
+// Writes one chunk of a pointer table that is too long for a launch's parameters.
+extern "C" __global__ void vbgemm_write_pointers(const __grid_constant__ vbgemm::PointerChunk chunk) {
+  const int i = vbgemm::block_index() * vbgemm::kPointerThreads + vbgemm::thread_index();
+  if (i < chunk.count) chunk.to[i] = chunk.table[i];
+}
+
+namespace vbgemm {
+namespace {
+
+// By dtype and kernel; null where the dtype has no kernels.
+const void* find_kernel(DType dtype, Kernel kernel) {
+#define VBGEMM_KERNEL_ADDRESS(kernel, dtype) reinterpret_cast<const void*>(vbgemm_##kernel##_##dtype),
+  static const void* const float32[kKernels] = {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, float32)};
+  static const void* const float64[kKernels] = {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, float64)};
+#undef VBGEMM_KERNEL_ADDRESS
+  const int index = static_cast<int>(kernel);
+  if (index < 0 || index >= kKernels) return nullptr;
+  switch (dtype) {
+    case DType::f32: return float32[index];
+    case DType::f64: return float64[index];
+    default: return nullptr;
+  }
+}
+
+Error write_table(const GpuCall& call, Stream stream) {
+  PointerChunk chunk;
+  for (int first = 0; first < call.num_buffers; first += chunk.count) {
+    chunk.to = static_cast<const void**>(call.workspace) + first;
+    chunk.count = std::min(call.num_buffers - first, kMaxParameterPointers);
+    std::copy_n(call.buffers + first, chunk.count, chunk.table);
+    const uint32_t blocks = (chunk.count + kPointerThreads - 1) / kPointerThreads;
+    const Error error = launch_kernel(reinterpret_cast<const void*>(vbgemm_write_pointers), blocks, kPointerThreads, &chunk, stream);
+    if (error != kSuccess) return error;
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+Error launch(const GpuCall& call, Stream stream) {
+  const bool overflow = call.num_buffers > kMaxParameterPointers;
+  if (call.out_dtype != call.dtype || call.num_buffers < 0 || (overflow && !call.workspace)) return kInvalidValue;
+
+  KernelParameters parameters;
+  parameters.plan = call.plan;
+  parameters.num_buffers = call.num_buffers;
+  parameters.overflow = overflow ? static_cast<const void* const*>(call.workspace) : nullptr;
+  if (overflow) {
+    const Error error = write_table(call, stream);
+    if (error != kSuccess) return error;
+  } else {
+    std::copy_n(call.buffers, call.num_buffers, parameters.table);
+  }
+
+  for (int i = 0; i < call.num_launches; ++i) {
+    const Launch& launch = call.launches[i];
+    if (launch.num_blocks <= 0) continue;
+    const void* kernel = find_kernel(call.dtype, static_cast<Kernel>(launch.kernel));
+    if (!kernel) return kInvalidValue;
+    parameters.first_block = launch.first_block;
+    parameters.num_blocks = launch.num_blocks;
+    const int threads = threads_of(static_cast<Kernel>(launch.kernel));
+    const Error error = launch_kernel(kernel, static_cast<uint32_t>(launch.num_blocks), threads, &parameters, stream);
+    if (error != kSuccess) return error;
+  }
+  return kSuccess;
+}
+
+}  // namespace vbgemm

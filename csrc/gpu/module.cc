@@ -1,0 +1,52 @@
+// The extension module of a GPU backend: its XLA FFI handler.
+#include <nanobind/nanobind.h>
+
+#include "ffi_common.h"
+#include "gpu/launch.h"
+
+namespace {
+
+namespace ffi = xla::ffi;
+namespace nb = nanobind;
+
+ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t catalogue,
+                  ffi::Span<const int64_t> problems, ffi::Span<const int32_t> launches, int64_t num_runs, int64_t num_tiles,
+                  int64_t num_blocks) {
+  // Where the pointers don't fit a launch's parameters, the lowering adds a result to keep them in.
+  const size_t results = rets.size(), pointers = args.size() + results;
+  const bool workspace = results > 0 && pointers > static_cast<size_t>(vbgemm::kMaxParameterPointers) + 1;
+  vbgemm::Call call;
+  ffi::Error error = vbgemm::check_call(descriptors, args, rets, catalogue, problems, launches, num_runs, num_tiles, num_blocks,
+                                        /*extra_results=*/workspace ? 1 : 0, call);
+  if (error.failure()) return error;
+
+  vbgemm::GpuCall gpu{};
+  if (workspace) {
+    ffi::AnyBuffer buffer = **rets.get<ffi::AnyBuffer>(results - 1);
+    if (buffer.size_bytes() < call.buffers.size() * sizeof(void*)) return vbgemm::refuse("the workspace is too small for the pointers");
+    gpu.workspace = buffer.untyped_data();
+  }
+  gpu.dtype = call.dtype;
+  gpu.out_dtype = call.out_dtype;
+  gpu.plan = call.plan;
+  gpu.launches = call.launches;
+  gpu.num_launches = call.num_launches;
+  gpu.buffers = call.buffers.data();
+  gpu.num_buffers = static_cast<int>(call.buffers.size());
+  const vbgemm::Error launched = vbgemm::launch(gpu, stream);
+  if (launched != vbgemm::kSuccess) {
+    return ffi::Error::Internal(std::string("jax_vbgemm: kernel launch failed: ") + vbgemm::error_name(launched));
+  }
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(vbgemm_gpu_matmul, Matmul,
+                              VBGEMM_BIND_ARGUMENTS(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<vbgemm::Stream>>()),
+                              {ffi::Traits::kCmdBufferCompatible});
+
+NB_MODULE(_cuda, m) {
+  m.doc() = "The CUDA backend of jax_vbgemm.";
+  m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_matmul)); }, "The XLA FFI handler.");
+}

@@ -1,0 +1,103 @@
+// Copies one operand's part of a tile, step by step along K, from global to shared memory.
+#pragma once
+#include "gpu_vendor.h"
+#include "tile_cut.h"
+#include "tile_place.h"
+
+namespace vbgemm {
+
+// Ways to spread a block's threads over a rectangle. Each thread makes kCopies copies of kWidth elements, kStep rows (or columns) apart;
+// row() and col() are the place of its first.
+
+// Along the rows: neighbours in a wave copy neighbours in a row.
+template <class Rectangle, int kThreads, int kWidth_>
+struct AlongRows {
+  static constexpr int kWidth = kWidth_, kRowPieces = Rectangle::kCols / kWidth;
+  static constexpr bool kDown = true;  // the copies of one thread lie below each other
+  static constexpr int kStep = kThreads / kRowPieces, kCopies = (Rectangle::kRows + kStep - 1) / kStep;
+  static_assert(kThreads % kRowPieces == 0);
+
+  __device__ static int row(int thread) { return thread / kRowPieces; }
+  __device__ static int col(int thread) { return thread % kRowPieces * kWidth; }
+};
+
+// Down the columns, for an operand that is contiguous that way. A wave takes eight rows by four columns: whole 32-byte sectors of memory,
+// and no two lanes in one bank. It takes more rows only where the block has too few waves to span them all.
+template <class Rectangle, int kThreads>
+struct DownColumns {
+  static constexpr int kWidth = 1;
+  static constexpr bool kDown = false;
+  static constexpr int kStep = kThreads / Rectangle::kRows, kCopies = Rectangle::kCols / kStep;
+  static constexpr int kWaveRows = Rectangle::kRows * 32 / kThreads > 8 ? Rectangle::kRows * 32 / kThreads : 8;
+  static constexpr int kWavesDown = Rectangle::kRows / kWaveRows;
+  static_assert(kThreads % Rectangle::kRows == 0 && Rectangle::kRows % kWaveRows == 0 && Rectangle::kCols % kStep == 0);
+
+  __device__ static int row(int thread) { return thread / 32 % kWavesDown * kWaveRows + thread % kWaveRows; }
+  __device__ static int col(int thread) { return thread / 32 / kWavesDown * (32 / kWaveRows) + thread % 32 / kWaveRows; }
+};
+
+template <class T, class Rectangle, int kThreads>
+class OperandCopy {
+  static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
+  using Vectors = AlongRows<Rectangle, kThreads, kVector>;
+  using Rows = AlongRows<Rectangle, kThreads, 1>;
+  using Columns = DownColumns<Rectangle, kThreads>;
+  enum class Way { vectors, rows, columns };
+
+ public:
+  // Decides, for the whole block, how the steps of this tile are copied: in 16-byte vectors where every row's address permits it, else
+  // element by element along whichever dimension is contiguous. `total_cols` counts the columns of all steps together.
+  __device__ OperandCopy(const MatrixView<const T>& from, int total_cols) {
+    const bool aligned = reinterpret_cast<uintptr_t>(from.first) % kVectorBytes == 0 && from.row_stride % kVector == 0;
+    if (from.col_stride == 1 && aligned && total_cols % kVector == 0) {
+      way_ = Way::vectors;
+      begin<Vectors>(from);
+    } else if (from.row_stride != 1 || from.col_stride == 1) {
+      way_ = Way::rows;
+      begin<Rows>(from);
+    } else {
+      way_ = Way::columns;
+      begin<Columns>(from);
+    }
+  }
+
+  // Starts the copies of one step; what lies outside its first rows x cols elements becomes zero.
+  __device__ void start(T* shared, int rows, int cols) const {
+    switch (way_) {
+      case Way::vectors: return start_as<Vectors>(shared, rows, cols);
+      case Way::rows: return start_as<Rows>(shared, rows, cols);
+      case Way::columns: return start_as<Columns>(shared, rows, cols);
+    }
+  }
+
+  __device__ void advance(int64_t elements) { source_ += elements; }
+
+ private:
+  template <class Spread>
+  __device__ void begin(const MatrixView<const T>& from) {
+    const int thread = thread_index();
+    source_ = from.first + Spread::row(thread) * from.row_stride + Spread::col(thread) * from.col_stride;
+    stride_ = Spread::kStep * (Spread::kDown ? from.row_stride : from.col_stride);
+  }
+
+  // A thread's place is found again at each step: that is cheaper than the registers to keep it.
+  template <class Spread>
+  __device__ void start_as(T* shared, int rows, int cols) const {
+    const int thread = thread_index(), row = Spread::row(thread), col = Spread::col(thread);
+    if (Spread::kStep > Rectangle::kRows && row >= Rectangle::kRows) return;  // more threads than pieces
+    constexpr int kSharedStep = Spread::kStep * (Spread::kDown ? Rectangle::kPitch : 1);
+    const int limit = Spread::kDown ? (col < cols ? rows - row : 0) : (row < rows ? cols - col : 0);
+    T* to = shared + row * Rectangle::kPitch + col;
+    const T* from = source_;
+#pragma unroll
+    for (int i = 0; i < Spread::kCopies; ++i, from += stride_) {
+      copy_async<Spread::kWidth* static_cast<int>(sizeof(T))>(to + i * kSharedStep, from, i * Spread::kStep < limit);
+    }
+  }
+
+  Way way_;
+  const T* source_;  // this thread's first element of the next step
+  int64_t stride_;   // from one of its copies to the next
+};
+
+}  // namespace vbgemm

@@ -1,0 +1,86 @@
+// The kernels' common body: walk the launch's blocks, place each tile, and hand it to the code of its row of the catalogue.
+#pragma once
+#include <initializer_list>
+#include <utility>
+
+#include "simt_tile.h"
+
+namespace vbgemm {
+
+// Whether a row of the catalogue is code in a kernel.
+template <DType kDType, Kernel kKernel, int kRow>
+inline constexpr bool kHolds = kTiles[kRow].is_gpu() && kTiles[kRow].built_for(kDType) && kernel_of(kTiles[kRow]) == kKernel;
+
+// A tile's cut as a value, so that generic code can be called with it.
+template <class Cut>
+struct Chosen {
+  using type = Cut;
+};
+
+template <class T, DType kDType, Kernel kKernel, int kRow>
+constexpr int shared_elements() {
+  if constexpr (kHolds<kDType, kKernel, kRow>) return TileCut<T, kRow>::kSharedElements;
+  return 0;
+}
+
+constexpr int largest(std::initializer_list<int> values) {
+  int most = 0;
+  for (int value : values) most = value > most ? value : most;
+  return most;
+}
+
+template <class T, DType kDType, Kernel kKernel, class Rows = std::make_integer_sequence<int, kNumTiles>>
+struct SimtKernel;
+
+template <class T, DType kDType, Kernel kKernel, int... kRow>
+struct SimtKernel<T, kDType, kKernel, std::integer_sequence<int, kRow...>> {
+  // The largest of the rows' buffers serves them all.
+  static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({shared_elements<T, kDType, kKernel, kRow>()...});
+
+  __device__ static void run(const KernelParameters& parameters, T* shared) {
+    // One wave looks a tile up, and all read its place from shared memory, where it costs no registers. Two places in turn: a tile may be
+    // looked up while others still store the one before it.
+    __shared__ TilePlace<T> places[2];
+    prefetch_problems(parameters.plan);
+    for (uint32_t turn = 0;; ++turn) {
+      TilePlace<T>& place = places[turn % 2];
+      if (thread_index() < kWaveSize) {
+        place_next_tile(parameters, turn == 0 ? walk_begins() : places[(turn + 1) % 2].cursor, extent_of, place);
+      }
+      block_barrier();  // the place is known, and nobody reads the operands of the tile before it any more
+      if (place.strategy == kWalkEnds) return;
+      dispatch(place.strategy, [&](auto chosen) { multiply_tile<typename decltype(chosen)::type>(place, shared); });
+    }
+  }
+
+ private:
+  __device__ static Extent extent_of(int strategy) {
+    Extent extent{0, 0};
+    dispatch(strategy, [&](auto chosen) { extent = {decltype(chosen)::type::kRows, decltype(chosen)::type::kCols}; });
+    return extent;
+  }
+
+  // Calls `action` with the row that `strategy` names, if this kernel holds it.
+  template <class Action>
+  __device__ static void dispatch(int strategy, const Action& action) {
+    (try_row<kRow>(strategy, action), ...);
+  }
+  template <int kIndex, class Action>
+  __device__ static void try_row(int strategy, const Action& action) {
+    if constexpr (kHolds<kDType, kKernel, kIndex>) {
+      if (strategy == kIndex) action(Chosen<TileCut<T, kIndex>>());
+    }
+  }
+
+  // A tile's problem is known only once its run has arrived, and both may have to come from memory: the first blocks ask for all
+  // problems at once, so that the second of the two waits is short.
+  __device__ static void prefetch_problems(const Descriptors& plan) {
+    constexpr int64_t kLine = 128;
+    const int64_t offset = (static_cast<int64_t>(block_index()) * kThreads + thread_index()) * kLine;
+    if (offset < static_cast<int64_t>(sizeof(Problem)) * plan.num_problems) {
+      prefetch_to_l2(reinterpret_cast<const char*>(plan.problems) + offset);
+    }
+  }
+};
+
+}  // namespace vbgemm

@@ -1,0 +1,122 @@
+// One tile of C on the ordinary arithmetic units: a pipeline of copies along K, multiply-adds from shared memory, one store.
+#pragma once
+#include "operand_copy.h"
+#include "tile_place.h"
+
+namespace vbgemm {
+
+// sum += A B over one step of K, operands in shared memory, of which `depth` columns of A (rows of B) count and the rest are zeros. K runs
+// upwards for every element, whatever the tile: the bits of a result do not depend on the plan (unless it splits K).
+template <class Cut, class T, class Accumulator>
+__device__ inline void multiply_step(const T* shared_a, const T* shared_b, int depth,
+                                     Accumulator (&sum)[Cut::kThreadRows][Cut::kThreadCols]) {
+  using DepthVector = Vector<T, Cut::kDepthVector>;
+  using ColVector = Vector<T, Cut::kColVector>;
+#pragma unroll
+  for (int k = 0; k < Cut::kDepth; k += Cut::kDepthVector) {
+    if (k > 0 && k % 16 == 0 && k >= depth) break;
+    DepthVector a[Cut::kThreadRows];
+#pragma unroll
+    for (int i = 0; i < Cut::kThreadRows; ++i) {
+      a[i] = *reinterpret_cast<const DepthVector*>(shared_a + i * Cut::kGridRows * Cut::A::kPitch + k);
+    }
+#pragma unroll
+    for (int l = 0; l < Cut::kDepthVector; ++l) {
+      ColVector b[Cut::kThreadCols / Cut::kColVector];
+#pragma unroll
+      for (int j = 0; j < Cut::kThreadCols / Cut::kColVector; ++j) {
+        b[j] = *reinterpret_cast<const ColVector*>(shared_b + (k + l) * Cut::B::kPitch + j * Cut::kGridCols * Cut::kColVector);
+      }
+#pragma unroll
+      for (int i = 0; i < Cut::kThreadRows; ++i) {
+#pragma unroll
+        for (int j = 0; j < Cut::kThreadCols; ++j) {
+          sum[i][j] = multiply_add(a[i].element[l], b[j / Cut::kColVector].element[j % Cut::kColVector], sum[i][j]);
+        }
+      }
+    }
+  }
+}
+
+// Writes C: the one place where a result leaves the accumulators. Where its rows are aligned each thread writes its vectors; elsewhere
+// a wave first trades them through shared memory, so that neighbouring lanes write neighbouring elements.
+template <class Cut, class T, class Accumulator>
+__device__ inline void store_tile(const TilePlace<T>& place, const GridPlace& thread,
+                                  const Accumulator (&sum)[Cut::kThreadRows][Cut::kThreadCols], T* shared) {
+  constexpr int kVector = Cut::kColVector, kPatchCols = 8 * kVector, kPatch = 4 * kPatchCols;  // what a wave writes at a time
+  using ColVector = Vector<T, kVector>;
+  const MatrixView<T> c = place.c;
+  const int rows = place.rows, cols = place.cols;
+  const bool vectors = c.col_stride == 1 && (c.row_stride | cols) % kVector == 0 && reinterpret_cast<uintptr_t>(c.first) % sizeof(ColVector) == 0;
+  const int index = thread_index();
+  T* patch = shared + index / 32 * kPatch;
+  if (!vectors) block_barrier();  // the last step's operands have been read
+#pragma unroll
+  for (int i = 0; i < Cut::kThreadRows; ++i) {
+    const int first_row = thread.wave_row + i * Cut::kGridRows;
+    if (first_row >= rows) break;
+#pragma unroll
+    for (int j = 0; j < Cut::kThreadCols; j += kVector) {
+      const int first_col = thread.wave_col * kVector + j * Cut::kGridCols;
+      if (first_col >= cols) break;
+      ColVector result;
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) result.element[v] = static_cast<T>(sum[i][j + v]);
+      if (vectors) {
+        const int row = first_row + thread.lane_row, col = first_col + thread.lane_col * kVector;
+        if (row < rows && col < cols) *reinterpret_cast<ColVector*>(c.first + row * c.row_stride + col) = result;
+        continue;
+      }
+      *reinterpret_cast<ColVector*>(patch + thread.lane_row * kPatchCols + thread.lane_col * kVector) = result;
+      wave_barrier();
+#pragma unroll
+      for (int e = index % 32; e < kPatch; e += 32) {
+        const int row = first_row + e / kPatchCols, col = first_col + e % kPatchCols;
+        if (row < rows && col < cols) c.first[row * c.row_stride + col * c.col_stride] = patch[e];
+      }
+      wave_barrier();
+    }
+  }
+}
+
+// Computes one tile. The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies
+// of the step that will use the slot just freed. A K range of length 0 leaves zeros.
+template <class Cut, class T>
+__device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
+  using Accumulator = typename Arithmetic<T>::Accumulator;
+  OperandCopy<T, typename Cut::A, Cut::kThreads> copy_a(place.a, place.depth);
+  OperandCopy<T, typename Cut::B, Cut::kThreads> copy_b(place.b, place.cols);
+  int uncopied = place.depth;  // below 0 once the copies have run past the end
+  const auto start_step = [&](int slot) {
+    if (uncopied > 0) {
+      T* stage = shared + slot * Cut::kStageElements;
+      copy_a.start(stage, place.rows, uncopied);
+      copy_b.start(stage + Cut::A::kElements, uncopied, place.cols);
+      copy_a.advance(Cut::kDepth * place.a.col_stride);
+      copy_b.advance(Cut::kDepth * place.b.row_stride);
+    }
+    uncopied -= Cut::kDepth;
+    commit_copies();
+  };
+#pragma unroll 1
+  for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(slot);
+
+  const GridPlace thread = grid_place<Cut>(thread_index());
+  const T* shared_a = shared + thread.row() * Cut::A::kPitch;
+  const T* shared_b = shared + Cut::A::kElements + thread.col() * Cut::kColVector;
+  Accumulator sum[Cut::kThreadRows][Cut::kThreadCols] = {};
+  int slot = 0, freed = Cut::kStages - 1;
+  constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
+#pragma unroll 1
+  while (uncopied + kAhead > 0) {
+    wait_copies<Cut::kStages - 2>();
+    block_barrier();  // the step's data are visible, and nobody reads the slot before it any more
+    start_step(freed);
+    multiply_step<Cut>(shared_a + slot * Cut::kStageElements, shared_b + slot * Cut::kStageElements, uncopied + kAhead + Cut::kDepth, sum);
+    freed = slot;
+    slot = slot + 1 == Cut::kStages ? 0 : slot + 1;
+  }
+  store_tile<Cut>(place, thread, sum, shared);
+}
+
+}  // namespace vbgemm

@@ -1,0 +1,103 @@
+// How a tile of the catalogue is cut up among the threads of its block, and how it lies in shared memory: constants only.
+#pragma once
+#include "../catalogue.h"
+#include "arithmetic.h"
+
+namespace vbgemm {
+
+inline constexpr int kVectorBytes = 16;  // the widest access of a thread
+
+// N elements moved at once.
+template <class T, int N>
+struct alignas(N * sizeof(T)) Vector {
+  T element[N];
+};
+
+// Shared memory a block of a kernel may use: light kernels leave room for eight blocks of 128 (four of 256) on a multiprocessor that
+// has 227 KB, and all stay within the 48 KB that need no opt-in.
+constexpr int shared_budget(Kernel kernel) {
+  switch (kernel) {
+    case Kernel::t128_light: return 27 * 1024;
+    case Kernel::t256_light: return 40 * 1024;
+    default: return 48 * 1024;
+  }
+}
+
+// Blocks of a kernel that a multiprocessor must be able to hold; with the threads, the compiler's limit on registers.
+template <class T>
+constexpr int min_blocks(Kernel kernel) {
+  constexpr bool wide = sizeof(typename Arithmetic<T>::Accumulator) > 4;
+  switch (kernel) {
+    case Kernel::t128_light: return wide ? 6 : 8;
+    case Kernel::t128_heavy: return 2;
+    case Kernel::t256_light: return wide ? 3 : 4;
+    default: return wide ? 1 : 2;
+  }
+}
+
+constexpr int threads_of(Kernel kernel) { return kernel == Kernel::t256_light || kernel == Kernel::t256_heavy ? 256 : 128; }
+
+// A rectangle of an operand in shared memory, its rows padded by one vector: eight consecutive rows then start in different banks, both for
+// vector reads down a column and for single elements written eight rows by four columns.
+template <class T, int kRows_, int kCols_>
+struct SharedRectangle {
+  static constexpr int kRows = kRows_, kCols = kCols_;
+  static constexpr int kPitch = kCols + kVectorBytes / static_cast<int>(sizeof(T));
+  static constexpr int kElements = kRows * kPitch;
+};
+
+// Row `kIndex` of the catalogue, for operands of type T.
+template <class T, int kIndex>
+struct TileCut {
+  static constexpr TileShape kShape = kTiles[kIndex];
+  static constexpr Kernel kKernel = kernel_of(kShape);
+  static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads;
+  static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
+
+  // The catalogue's step along K is that of 4-byte elements; wider ones take as many bytes a step, so that the pipeline is as deep.
+  static constexpr int kDepth = kShape.k * 4 / static_cast<int>(sizeof(T)) > 8 ? kShape.k * 4 / static_cast<int>(sizeof(T)) : 8;
+
+  // A thread's piece of the tile: as square as powers of two allow, wider than high.
+  static constexpr int thread_cols() {
+    int cols = 1;
+    while (cols * cols * kThreads < kRows * kCols) cols *= 2;
+    return cols;
+  }
+  static constexpr int kThreadCols = thread_cols(), kThreadRows = kRows * kCols / kThreads / kThreadCols;
+  static constexpr int kGridCols = kCols / kThreadCols, kGridRows = kRows / kThreadRows;  // threads along each side
+  static constexpr int kColVector = kThreadCols < kVector ? kThreadCols : kVector;        // neighbouring columns of one thread
+
+  // op(A) lies with K contiguous and is read several steps of K at a time; op(B) lies with its columns contiguous.
+  using A = SharedRectangle<T, kRows, kDepth>;
+  using B = SharedRectangle<T, kDepth, kCols>;
+  static constexpr int kDepthVector = kThreadRows * kVector > 16 ? 16 / kThreadRows : kVector;
+
+  static constexpr int kStageElements = A::kElements + B::kElements;
+  static constexpr int stages() {
+    const int fit = shared_budget(kKernel) / (kStageElements * static_cast<int>(sizeof(T)));
+    return fit < 6 ? fit : 6;
+  }
+  static constexpr int kStages = stages();
+  static constexpr int kSharedElements = kStages * kStageElements;
+  static_assert(kStages >= 2, "the pipeline needs two stages: lower the tile's step along K");
+  static_assert(kThreadRows * kThreadCols * kThreads == kRows * kCols && kGridRows % 4 == 0 && kGridCols % 8 == 0);
+};
+
+// A thread's place in the block's grid: where its wave begins, and where it stands in the wave, which covers 4 rows by 8 columns of threads.
+struct GridPlace {
+  int wave_row, wave_col, lane_row, lane_col;
+
+  __device__ int row() const { return wave_row + lane_row; }
+  __device__ int col() const { return wave_col + lane_col; }
+};
+
+// Lanes are numbered so that neighbours share an address in every vector read of A (lanes 2i, 2i + 1) and of B (lanes i, i + 2): the memory
+// then serves such a read in half the passes.
+template <class Cut>
+__device__ inline GridPlace grid_place(int thread) {
+  constexpr int kWavesAcross = Cut::kGridCols / 8;
+  const int lane = thread % 32, wave = thread / 32;
+  return {wave / kWavesAcross * 4, wave % kWavesAcross * 8, (lane >> 1 & 1) | (lane >> 3 & 2), (lane & 1) | (lane >> 1 & 6)};
+}
+
+}  // namespace vbgemm

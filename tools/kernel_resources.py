@@ -1,0 +1,132 @@
+"""Writes or checks jax_vbgemm/planner/resources.csv: what the compiler reports of every GPU kernel.
+
+The planner computes occupancy from this file, so that a plan is the same on machines without a compiler. Run it after
+any change to the kernels; `--check` is for CI and needs nvcc but no GPU. A kernel that spills is an error either way.
+"""
+
+import argparse
+import csv
+import difflib
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "csrc" / "gpu"
+TABLE = ROOT / "jax_vbgemm" / "planner" / "resources.csv"
+ARCHS = ("sm_80", "sm_90a")
+
+ENTRY = re.compile(r"Compiling entry function 'vbgemm_(?P<kernel>t\d+_\w+)_(?P<dtype>[a-z0-9]+)' for '(?P<arch>\w+)'")
+FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"Used (\d+) registers")
+SHARED = re.compile(r"(\d+) bytes smem")
+
+
+class Resources(NamedTuple):
+    """One kernel on one architecture. None uses dynamic shared memory, so the compiler's figure is all of it."""
+
+    arch: str
+    kernel: str
+    dtype: str
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+
+
+def compiler_report(source: Path, arch: str, nvcc: str) -> str:
+    """What ptxas says about a source file's kernels."""
+    number = arch.removeprefix("sm_")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [nvcc, "-O3", "-std=c++17", "-cubin", "-Xptxas", "-v", f"-gencode=arch=compute_{number},code={arch}"]
+        command += [str(source), "-o", os.path.join(folder, "kernels.cubin")]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise SystemExit(f"{source.name} does not compile for {arch}:\n{result.stderr}")
+    return result.stderr
+
+
+def parse(report: str) -> list[Resources]:
+    """The kernels of a report: the lines after the one that names a kernel are its own; helpers are left out."""
+    kernels = []
+    for text in re.split(r"(?=Compiling entry function)", report):
+        entry = ENTRY.search(text)
+        if not entry:
+            continue
+        frame, used, shared = FRAME.search(text), USED.search(text), SHARED.search(text)
+        if not frame or not used:
+            raise SystemExit(f"the compiler's report has no figures for {entry[0]}")
+        stack, stores, loads = map(int, frame.groups())
+        shared_bytes = int(shared[1]) if shared else 0
+        row = Resources(
+            entry["arch"], entry["kernel"], entry["dtype"], int(used[1]), shared_bytes, stack, stores + loads
+        )
+        kernels.append(row)
+    return kernels
+
+
+def measure(archs: list[str], nvcc: str, jobs: int) -> list[Resources]:
+    """Compiles every source file for every architecture."""
+    tasks = [(source, arch) for arch in archs for source in sorted(SOURCES.glob("*.cu"))]
+    with ThreadPoolExecutor(jobs) as pool:
+        reports = pool.map(lambda task: compiler_report(task[0], task[1], nvcc), tasks)
+        return sorted(row for report in reports for row in parse(report))
+
+
+def render(rows: list[Resources]) -> str:
+    """The file's text."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Resources._fields)
+    writer.writerows(sorted(rows))
+    return text.getvalue()
+
+
+def read(path: Path) -> list[Resources]:
+    """The rows of the committed file; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    return [Resources(arch, kernel, dtype, *map(int, figures)) for arch, kernel, dtype, *figures in rows]
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--check", action="store_true", help="compare with the file, do not write it; 1 where they differ"
+    )
+    parser.add_argument("--arch", action="append", choices=ARCHS, help="architecture, repeatable (default: all)")
+    parser.add_argument("--nvcc", default=os.environ.get("CUDACXX", "nvcc"), help="default: $CUDACXX, else nvcc")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilations at a time")
+    parser.add_argument("--table", type=Path, default=TABLE, help=f"the file (default: {TABLE.relative_to(ROOT)})")
+    arguments = parser.parse_args()
+
+    archs = arguments.arch or list(ARCHS)
+    committed = read(arguments.table)
+    measured = measure(archs, arguments.nvcc, arguments.jobs)
+    spills = [row for row in measured if row.spill_bytes or row.stack_bytes]
+    for row in spills:
+        where = f"{row.kernel} {row.dtype} on {row.arch}"
+        print(f"{where}: spills of {row.spill_bytes} bytes, stack of {row.stack_bytes} bytes", file=sys.stderr)
+
+    fresh = render(measured + [row for row in committed if row.arch not in archs])
+    stale = fresh != render(committed)
+    if not arguments.check:
+        arguments.table.write_text(fresh)
+    elif stale:
+        old, new = render(committed).splitlines(), fresh.splitlines()
+        print("\n".join(difflib.unified_diff(old, new, str(arguments.table), "compiler's report", lineterm="")))
+        print(f"{arguments.table} is stale: run tools/kernel_resources.py", file=sys.stderr)
+    return 1 if spills or (arguments.check and stale) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
