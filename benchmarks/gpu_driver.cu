@@ -1,0 +1,198 @@
+// Stand-alone driver of the GPU kernels, without Python or JAX: checks them, and times plans made elsewhere or here.
+//
+//   gpu_driver --check [--small] [--no-replays]
+//   gpu_driver --cases FILE...    [options]            times the cases of the files
+//   gpu_driver --workload FILE... [options] [--batch B] [--tile NAME,THREADS | --tile all] [--dtype float64] [--runs]
+//                                                      times a uniform plan: the same tile for all, one tile a block
+//   options: --hot, --samples N, --footprint MB, --csv FILE (rows are appended), --filter TEXT (part of "peer workload")
+//
+// A case file is little-endian: the 8 bytes "VBGCASE1", then cases until the end of the file, each
+//
+//   char peer[64], workload[64]         zero-padded names
+//   int32 dtype                         catalogue.h's DType
+//   int32 num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, 0
+//   Launch[num_launches]                12 bytes each, then zeros up to a multiple of 8
+//   Problem[num_problems], TileRun[num_runs], int32 block_first[num_blocks + 1] if has_block_first, then zeros up to a multiple of 8
+//
+// The operands of problem i are buffers 2i and 2i + 1, its result is buffer 2 num_problems + i; each holds batch x rows x columns elements.
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../csrc/gpu/driver/benchmark.h"
+#include "../csrc/gpu/driver/check.h"
+
+namespace vbgemm::driver {
+namespace {
+
+struct CaseHeader {
+  char peer[64], workload[64];
+  int32_t dtype, num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, reserved;
+};
+static_assert(sizeof(CaseHeader) == 160);
+
+[[noreturn]] void refuse(const std::string& why) {
+  std::fprintf(stderr, "gpu_driver: %s\n", why.c_str());
+  std::exit(2);
+}
+
+class CaseFile {
+ public:
+  explicit CaseFile(const std::string& path) : path_(path), in_(path, std::ios::binary) {
+    char magic[8] = {};
+    in_.read(magic, sizeof magic);
+    if (!in_ || std::memcmp(magic, "VBGCASE1", 8) != 0) refuse(path + " is not a case file");
+  }
+
+  bool next(Case& c) {
+    CaseHeader header{};
+    if (in_.peek() == std::ifstream::traits_type::eof()) return false;
+    in_.read(reinterpret_cast<char*>(&header), sizeof header);
+    c = {std::string(header.peer, strnlen(header.peer, 64)), std::string(header.workload, strnlen(header.workload, 64)), {}};
+    c.plan.dtype = static_cast<DType>(header.dtype);
+    c.plan.num_tiles = header.num_tiles;
+    c.plan.num_blocks = header.num_blocks;
+    read(c.plan.launches, header.num_launches);
+    skip_padding();
+    read(c.plan.problems, header.num_problems);
+    read(c.plan.runs, header.num_runs);
+    if (header.has_block_first) read(c.plan.block_first, header.num_blocks + 1);
+    skip_padding();
+    if (c.plan.dtype != DType::f32 && c.plan.dtype != DType::f64) refuse(path_ + ": a case's dtype is neither float32 nor float64");
+    return true;
+  }
+
+ private:
+  template <class T>
+  void read(std::vector<T>& items, int64_t count) {
+    if (!in_ || count < 0 || count > 1 << 26) refuse(path_ + " is cut short or damaged");
+    items.resize(count);
+    in_.read(reinterpret_cast<char*>(items.data()), count * sizeof(T));
+    if (!in_) refuse(path_ + " is cut short");
+  }
+  void skip_padding() { in_.ignore((8 - static_cast<int64_t>(in_.tellg()) % 8) % 8); }
+
+  std::string path_;
+  std::ifstream in_;
+};
+
+// The first `batch` lines "M N K" of a workload file (0: all), every problem in the same tile.
+Case uniform_case(const std::string& path, int batch, int strategy, DType dtype, bool single) {
+  std::ifstream in(path);
+  if (!in) refuse("cannot open " + path);
+  std::string name = path.substr(path.find_last_of('/') + 1);
+  name = name.substr(0, name.rfind(".txt")) + (batch > 0 ? "_b" + std::to_string(batch) : "");
+  Case c{std::string("vbgemm_uniform_") + kTiles[strategy].name + "_" + std::to_string(kTiles[strategy].threads), name, {}};
+  c.plan.dtype = dtype;
+  std::vector<std::array<int, 3>> sizes;
+  for (int m, n, k; (batch == 0 || static_cast<int>(sizes.size()) < batch) && in >> m >> n >> k;) sizes.push_back({m, n, k});
+  if (static_cast<int>(sizes.size()) < batch) refuse(path + " has fewer than " + std::to_string(batch) + " lines");
+  const int count = static_cast<int>(sizes.size());
+  std::vector<Box> boxes;
+  for (int i = 0; i < count; ++i) {
+    const auto [m, n, k] = sizes[i];
+    const auto row_major = [](int buffer, int64_t rows, int64_t cols) {
+      return Operand{buffer, 0, 0, cols, 1, {rows * cols, rows * cols}};
+    };
+    c.plan.problems.push_back({m, n, k, 1, 1, 0, row_major(2 * i, m, k), row_major(2 * i + 1, k, n), row_major(2 * count + i, m, n)});
+    boxes.push_back(whole(c.plan.problems, i, strategy));
+  }
+  lay_out(c.plan, boxes, single);
+  return c;
+}
+
+struct Arguments {
+  bool check = false, runs = false;
+  CheckOptions checks;
+  BenchmarkOptions benchmarks;
+  std::vector<std::string> cases, workloads;
+  std::string filter, tile = "large,256";
+  int batch = 0;
+  DType dtype = DType::f32;
+};
+
+Arguments parse(int count, char** words) {
+  Arguments arguments;
+  for (int i = 1; i < count;) {
+    const std::string option = words[i++];
+    const auto value = [&]() -> std::string { return i < count ? words[i++] : throw std::runtime_error(option + " needs a value"); };
+    const auto values = [&](std::vector<std::string>& list) {
+      while (i < count && words[i][0] != '-') list.push_back(words[i++]);
+    };
+    if (option == "--check")
+      arguments.check = true;
+    else if (option == "--small")
+      arguments.checks.small = true;
+    else if (option == "--no-replays")
+      arguments.checks.replays = false;
+    else if (option == "--cases")
+      values(arguments.cases);
+    else if (option == "--workload")
+      values(arguments.workloads);
+    else if (option == "--batch")
+      arguments.batch = std::stoi(value());
+    else if (option == "--tile")
+      arguments.tile = value();
+    else if (option == "--dtype")
+      arguments.dtype = value() == "float64" ? DType::f64 : DType::f32;
+    else if (option == "--runs")
+      arguments.runs = true;
+    else if (option == "--hot")
+      arguments.benchmarks.hot = true;
+    else if (option == "--samples")
+      arguments.benchmarks.samples = std::stoi(value());
+    else if (option == "--footprint")
+      arguments.benchmarks.footprint = 1e6 * std::stod(value());
+    else if (option == "--csv")
+      arguments.benchmarks.csv = value();
+    else if (option == "--filter")
+      arguments.filter = value();
+    else
+      throw std::runtime_error("unknown option " + option + "; the head of benchmarks/gpu_driver.cu lists them");
+  }
+  return arguments;
+}
+
+// The catalogue's rows that --tile names.
+std::vector<int> chosen_tiles(const Arguments& arguments) {
+  std::vector<int> rows;
+  for (int i = 0; i < kNumTiles; ++i) {
+    const std::string name = std::string(kTiles[i].name) + "," + std::to_string(kTiles[i].threads);
+    if (kTiles[i].is_gpu() && kTiles[i].built_for(arguments.dtype) && (arguments.tile == "all" || arguments.tile == name))
+      rows.push_back(i);
+  }
+  if (rows.empty()) refuse("no tile " + arguments.tile + " for this dtype");
+  return rows;
+}
+
+int run(const Arguments& arguments) {
+  bool right = true;
+  const auto time = [&](const Case& c) {
+    if ((c.peer + " " + c.workload).find(arguments.filter) != std::string::npos) right &= benchmark(c, arguments.benchmarks);
+  };
+  if (arguments.check) right &= Check(arguments.checks).run();
+  for (const std::string& path : arguments.cases) {
+    CaseFile file(path);
+    for (Case c; file.next(c);) time(c);
+  }
+  for (const std::string& path : arguments.workloads) {
+    for (int tile : chosen_tiles(arguments)) time(uniform_case(path, arguments.batch, tile, arguments.dtype, !arguments.runs));
+  }
+  return right ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace vbgemm::driver
+
+int main(int count, char** words) {
+  try {
+    return vbgemm::driver::run(vbgemm::driver::parse(count, words));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gpu_driver: %s\n", error.what());
+    return 2;
+  }
+}
