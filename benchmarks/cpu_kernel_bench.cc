@@ -172,7 +172,8 @@ struct PlanData {
 };
 
 int64_t element_of(const Operand& x, const Problem& p, int64_t batch, int64_t i, int64_t j) {
-  return x.offset + batch / p.inner_batch * x.batch_stride[0] + batch % p.inner_batch * x.batch_stride[1] + i * x.row_stride + j * x.col_stride;
+  return x.offset + batch / p.inner_batch * x.batch_stride[0] + batch % p.inner_batch * x.batch_stride[1] + i * x.row_stride +
+         j * x.col_stride;
 }
 
 // Lays out an operand of rows x cols x batch in a new buffer: any order, padded or strided or broadcast, at an offset.
@@ -263,7 +264,8 @@ PlanData make_plan(const Workload& w, int strategy, bool boxes, bool shuffle, in
   if (tiles_a_block) {
     plan.block_first = {0};
     while (plan.block_first.back() < plan.num_tiles) {
-      plan.block_first.push_back(static_cast<int32_t>(std::min<int64_t>(plan.num_tiles, plan.block_first.back() + uniform(0, 2 * tiles_a_block))));
+      plan.block_first.push_back(
+          static_cast<int32_t>(std::min<int64_t>(plan.num_tiles, plan.block_first.back() + uniform(0, 2 * tiles_a_block))));
     }
   }
   return plan;
@@ -277,7 +279,8 @@ Call make_call(Workload& w, const PlanData& plan) {
   Call result;
   for (Bytes& buffer : w.buffers) result.pointers.push_back(buffer.data());
   const int32_t blocks = plan.block_first.empty() ? plan.num_tiles : static_cast<int32_t>(plan.block_first.size()) - 1;
-  result.call = {w.dtype, w.out_dtype,
+  result.call = {w.dtype,
+                 w.out_dtype,
                  {w.problems.data(), plan.runs.data(), plan.block_first.empty() ? nullptr : plan.block_first.data(),
                   static_cast<int32_t>(w.problems.size()), static_cast<int32_t>(plan.runs.size()), plan.num_tiles, blocks},
                  result.pointers.data()};
@@ -344,7 +347,8 @@ void check_random(DType dtype, DType out_dtype, Pool& pool) {
   std::vector<Bytes> first;
   for (int variant = 0; variant < 4; ++variant) {
     clear_results(w);
-    const PlanData plan = make_plan(w, chance(0.5) ? -1 : kNumTiles - 1, chance(0.5), chance(0.5), chance(0.5) ? 0 : static_cast<int>(uniform(1, 4)));
+    const PlanData plan =
+        make_plan(w, chance(0.5) ? -1 : kNumTiles - 1, chance(0.5), chance(0.5), chance(0.5) ? 0 : static_cast<int>(uniform(1, 4)));
     run(make_call(w, plan).call, chance(0.7) ? &pool : nullptr);
     if (variant == 0) {
       check_results(w);
@@ -398,7 +402,8 @@ void check_halves(DType dtype) {
     for (int i = 0; i < count; ++i) {
       const uint16_t bits = static_cast<uint16_t>(i);
       std::memcpy(&w.buffers[0][2 * i], &bits, 2);
-      put(dtype, &w.buffers[0][2 * (count + i)], std::ldexp(std::fabs(from_half(bits, exponent_bits(dtype))) < INFINITY ? uniform(-9, 9) : 0, -4));
+      put(dtype, &w.buffers[0][2 * (count + i)],
+          std::ldexp(std::fabs(from_half(bits, exponent_bits(dtype))) < INFINITY ? uniform(-9, 9) : 0, -4));
     }
     put(dtype, &w.buffers[1][0], 1.0);
     put(dtype, &w.buffers[1][2], scale);
@@ -527,7 +532,8 @@ void time_ranges(DType dtype) {
     for (int batch : {8, 64, 256}) {
       rng.seed(limit);
       std::vector<Shape> shapes(batch);
-      for (Shape& s : shapes) s = {static_cast<int>(uniform(16, limit)), static_cast<int>(uniform(16, limit)), static_cast<int>(uniform(16, limit))};
+      for (Shape& s : shapes)
+        s = {static_cast<int>(uniform(16, limit)), static_cast<int>(uniform(16, limit)), static_cast<int>(uniform(16, limit))};
       Workload w = plain_workload(dtype, shapes, "nn");
       std::printf("[16,%3d] x %-3d ", limit, batch);
       for (Pool* with : {static_cast<Pool*>(nullptr), &pool}) {

@@ -21,8 +21,8 @@ struct Micro {
   int64_t sums_row;
   T* c;  // where the finished result goes
   int64_t c_row;
-  int tail;         // lanes of the last vector that are part of C
-  bool masked;      // B has nothing readable behind them
+  int tail;          // lanes of the last vector that are part of C
+  bool masked;       // B has nothing readable behind them
   const void* next;  // what the next panel will read first, prefetched at a step of next_k bytes
   int64_t next_k;
 };

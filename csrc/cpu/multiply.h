@@ -59,7 +59,7 @@ class Multiplier {
   // A wide B that few rows of A use comes from memory: read it almost in the order in which it lies there.
   int64_t part_of_k(const Block& block) const {
     const bool streams = block.m <= Micros::max_rows(4) && p_.b.col_stride == 1 && block.n >= 8 * kWidth;
-    return streams ? 16 : kMaxK;
+    return streams ? 8 : kMaxK;
   }
 
   void multiply_part(const Block& block, const PartOfK& k) {
@@ -161,7 +161,7 @@ inline Product transposed(const Product& p) {
 // What a product costs, in vector multiply-adds: vectors run along the columns of B and C.
 inline int64_t cost(const Product& p, int lanes) {
   const int64_t sums = p.m * ceil_div(p.n, lanes) * p.k;
-  const int64_t packing = p.b.col_stride == 1 ? 0 : p.n * p.k * (p.b.row_stride == 1 ? 1 : 8) / 2;
+  const int64_t packing = p.b.col_stride == 1 ? 0 : p.n * p.k * (p.b.row_stride == 1 ? 1 : 4);
   const int64_t storing = p.c.col_stride == 1 ? 0 : p.m * p.n * 4;
   return sums + packing + storing;
 }

@@ -28,8 +28,8 @@ Range cut(int64_t begin, int64_t end, int64_t size) {
 
 Matrix submatrix(const CpuCall& call, DType dtype, const Operand& x, const Problem& problem, int64_t batch, int64_t row, int64_t col) {
   const int64_t inner = std::max(problem.inner_batch, 1);
-  const int64_t element = x.offset + batch / inner * x.batch_stride[0] + batch % inner * x.batch_stride[1] + row * x.row_stride +
-                          col * x.col_stride;
+  const int64_t element =
+      x.offset + batch / inner * x.batch_stride[0] + batch % inner * x.batch_stride[1] + row * x.row_stride + col * x.col_stride;
   char* base = static_cast<char*>(call.buffers[x.buffer]);
   return {base + element * kElementSize[static_cast<int>(dtype)], x.row_stride, x.col_stride};
 }
@@ -37,8 +37,8 @@ Matrix submatrix(const CpuCall& call, DType dtype, const Operand& x, const Probl
 // The run that holds a tile: the last one that begins at or before it.
 const TileRun& run_of(const Descriptors& plan, int64_t tile) {
   if (plan.num_runs == plan.num_tiles) return plan.runs[tile];
-  const TileRun* after = std::upper_bound(plan.runs + 1, plan.runs + plan.num_runs, tile,
-                                          [](int64_t t, const TileRun& run) { return t < run.first_tile; });
+  const TileRun* after =
+      std::upper_bound(plan.runs + 1, plan.runs + plan.num_runs, tile, [](int64_t t, const TileRun& run) { return t < run.first_tile; });
   return after[-1];
 }
 

@@ -38,66 +38,50 @@ struct DownColumns {
 
 template <class T, class Rectangle, int kThreads>
 class OperandCopy {
-  static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
-  using Vectors = AlongRows<Rectangle, kThreads, kVector>;
-  using Rows = AlongRows<Rectangle, kThreads, 1>;
-  using Columns = DownColumns<Rectangle, kThreads>;
-  enum class Way { vectors, rows, columns };
-
  public:
-  // Decides, for the whole block, how the steps of this tile are copied: in 16-byte vectors where every row's address permits it, else
-  // element by element along whichever dimension is contiguous. `total_cols` counts the columns of all steps together.
-  __device__ OperandCopy(const MatrixView<const T>& from, int total_cols) {
-    const bool aligned = reinterpret_cast<uintptr_t>(from.first) % kVectorBytes == 0 && from.row_stride % kVector == 0;
-    if (from.col_stride == 1 && aligned && total_cols % kVector == 0) {
-      way_ = Way::vectors;
-      begin<Vectors>(from);
-    } else if (from.row_stride != 1 || from.col_stride == 1) {
-      way_ = Way::rows;
-      begin<Rows>(from);
-    } else {
-      way_ = Way::columns;
-      begin<Columns>(from);
-    }
+  // `from` lies in shared memory, and is read again at each step: that is cheaper than registers to keep it.
+  __device__ explicit OperandCopy(const MatrixView<T>& from) : from_(from) {
+    const int thread = thread_index();
+    const auto begin = [&](auto spread) {
+      source_ = from.first + spread.row(thread) * from.row_stride + spread.col(thread) * from.col_stride;
+    };
+    with_spread(begin);
   }
 
   // Starts the copies of one step; what lies outside its first rows x cols elements becomes zero.
   __device__ void start(T* shared, int rows, int cols) const {
-    switch (way_) {
-      case Way::vectors: return start_as<Vectors>(shared, rows, cols);
-      case Way::rows: return start_as<Rows>(shared, rows, cols);
-      case Way::columns: return start_as<Columns>(shared, rows, cols);
-    }
+    with_spread([&](auto spread) { start_as<decltype(spread)>(shared, rows, cols); });
   }
 
   __device__ void advance(int64_t elements) { source_ += elements; }
 
  private:
-  template <class Spread>
-  __device__ void begin(const MatrixView<const T>& from) {
-    const int thread = thread_index();
-    source_ = from.first + Spread::row(thread) * from.row_stride + Spread::col(thread) * from.col_stride;
-    stride_ = Spread::kStep * (Spread::kDown ? from.row_stride : from.col_stride);
+  template <class Action>
+  __device__ void with_spread(const Action& action) const {
+    switch (from_.way) {
+      case Way::vectors: return action(AlongRows<Rectangle, kThreads, kVectorBytes / static_cast<int>(sizeof(T))>());
+      case Way::rows: return action(AlongRows<Rectangle, kThreads, 1>());
+      case Way::columns: return action(DownColumns<Rectangle, kThreads>());
+    }
   }
 
-  // A thread's place is found again at each step: that is cheaper than the registers to keep it.
   template <class Spread>
   __device__ void start_as(T* shared, int rows, int cols) const {
     const int thread = thread_index(), row = Spread::row(thread), col = Spread::col(thread);
     if (Spread::kStep > Rectangle::kRows && row >= Rectangle::kRows) return;  // more threads than pieces
     constexpr int kSharedStep = Spread::kStep * (Spread::kDown ? Rectangle::kPitch : 1);
     const int limit = Spread::kDown ? (col < cols ? rows - row : 0) : (row < rows ? cols - col : 0);
+    const int64_t stride = Spread::kStep * (Spread::kDown ? from_.row_stride : from_.col_stride);
     T* to = shared + row * Rectangle::kPitch + col;
     const T* from = source_;
 #pragma unroll
-    for (int i = 0; i < Spread::kCopies; ++i, from += stride_) {
+    for (int i = 0; i < Spread::kCopies; ++i, from += stride) {
       copy_async<Spread::kWidth* static_cast<int>(sizeof(T))>(to + i * kSharedStep, from, i * Spread::kStep < limit);
     }
   }
 
-  Way way_;
+  const MatrixView<T>& from_;
   const T* source_;  // this thread's first element of the next step
-  int64_t stride_;   // from one of its copies to the next
 };
 
 }  // namespace vbgemm

@@ -38,18 +38,16 @@ struct SimtKernel<T, kDType, kKernel, std::integer_sequence<int, kRow...>> {
   static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({shared_elements<T, kDType, kKernel, kRow>()...});
 
   __device__ static void run(const KernelParameters& parameters, T* shared) {
-    // One wave looks a tile up, and all read its place from shared memory, where it costs no registers. Two places in turn: a tile may be
-    // looked up while others still store the one before it.
-    __shared__ TilePlace<T> places[2];
+    __shared__ TilePlace<T> place;
     prefetch_problems(parameters.plan);
-    for (uint32_t turn = 0;; ++turn) {
-      TilePlace<T>& place = places[turn % 2];
-      if (thread_index() < kWaveSize) {
-        place_next_tile(parameters, turn == 0 ? walk_begins() : places[(turn + 1) % 2].cursor, extent_of, place);
-      }
-      block_barrier();  // the place is known, and nobody reads the operands of the tile before it any more
+    if (thread_index() == 0) place.cursor = walk_begins();
+    for (;;) {
+      // One wave looks the tile up, and all read its place from shared memory, where it costs no registers.
+      if (thread_index() < kWaveSize) place_next_tile(parameters, extent_of, place);
+      block_barrier();
       if (place.strategy == kWalkEnds) return;
       dispatch(place.strategy, [&](auto chosen) { multiply_tile<typename decltype(chosen)::type>(place, shared); });
+      block_barrier();  // the next tile overwrites the place and the operands
     }
   }
 

@@ -41,14 +41,15 @@ __device__ inline void multiply_step(const T* shared_a, const T* shared_b, int d
 // Writes C: the one place where a result leaves the accumulators. Where its rows are aligned each thread writes its vectors; elsewhere
 // a wave first trades them through shared memory, so that neighbouring lanes write neighbouring elements.
 template <class Cut, class T, class Accumulator>
-__device__ inline void store_tile(const TilePlace<T>& place, const GridPlace& thread,
-                                  const Accumulator (&sum)[Cut::kThreadRows][Cut::kThreadCols], T* shared) {
+__device__ inline void store_tile(const TilePlace<T>& place, const Accumulator (&sum)[Cut::kThreadRows][Cut::kThreadCols], T* shared) {
   constexpr int kVector = Cut::kColVector, kPatchCols = 8 * kVector, kPatch = 4 * kPatchCols;  // what a wave writes at a time
   using ColVector = Vector<T, kVector>;
-  const MatrixView<T> c = place.c;
+  const MatrixView<T> c = place.matrix[kC];
   const int rows = place.rows, cols = place.cols;
-  const bool vectors = c.col_stride == 1 && (c.row_stride | cols) % kVector == 0 && reinterpret_cast<uintptr_t>(c.first) % sizeof(ColVector) == 0;
-  const int index = thread_index();
+  const bool vectors =
+      c.col_stride == 1 && (c.row_stride | cols) % kVector == 0 && reinterpret_cast<uintptr_t>(c.first) % sizeof(ColVector) == 0;
+  const int index = thread_index();  // read afresh, as the place that follows from it need not be kept over the loop
+  const GridPlace thread = grid_place<Cut>(index);
   T* patch = shared + index / 32 * kPatch;
   if (!vectors) block_barrier();  // the last step's operands have been read
 #pragma unroll
@@ -84,16 +85,16 @@ __device__ inline void store_tile(const TilePlace<T>& place, const GridPlace& th
 template <class Cut, class T>
 __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
   using Accumulator = typename Arithmetic<T>::Accumulator;
-  OperandCopy<T, typename Cut::A, Cut::kThreads> copy_a(place.a, place.depth);
-  OperandCopy<T, typename Cut::B, Cut::kThreads> copy_b(place.b, place.cols);
+  OperandCopy<T, typename Cut::A, Cut::kThreads> copy_a(place.matrix[kA]);
+  OperandCopy<T, typename Cut::B, Cut::kThreads> copy_b(place.matrix[kB]);
   int uncopied = place.depth;  // below 0 once the copies have run past the end
   const auto start_step = [&](int slot) {
     if (uncopied > 0) {
       T* stage = shared + slot * Cut::kStageElements;
       copy_a.start(stage, place.rows, uncopied);
       copy_b.start(stage + Cut::A::kElements, uncopied, place.cols);
-      copy_a.advance(Cut::kDepth * place.a.col_stride);
-      copy_b.advance(Cut::kDepth * place.b.row_stride);
+      copy_a.advance(Cut::kDepth * place.matrix[kA].col_stride);
+      copy_b.advance(Cut::kDepth * place.matrix[kB].row_stride);
     }
     uncopied -= Cut::kDepth;
     commit_copies();
@@ -116,7 +117,7 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
     freed = slot;
     slot = slot + 1 == Cut::kStages ? 0 : slot + 1;
   }
-  store_tile<Cut>(place, thread, sum, shared);
+  store_tile<Cut>(place, sum, shared);
 }
 
 }  // namespace vbgemm

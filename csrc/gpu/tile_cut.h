@@ -83,7 +83,8 @@ struct TileCut {
   static_assert(kThreadRows * kThreadCols * kThreads == kRows * kCols && kGridRows % 4 == 0 && kGridCols % 8 == 0);
 };
 
-// A thread's place in the block's grid: where its wave begins, and where it stands in the wave, which covers 4 rows by 8 columns of threads.
+// A thread's place in the block's grid: where its wave begins, and where it stands in the wave, which covers 4 rows by 8 columns of
+// threads.
 struct GridPlace {
   int wave_row, wave_col, lane_row, lane_col;
 

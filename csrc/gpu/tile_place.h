@@ -3,15 +3,23 @@
 #include "../descriptor.h"
 #include "gpu_vendor.h"
 #include "kernel_parameters.h"
+#include "tile_cut.h"
 
 namespace vbgemm {
 
-// A rectangle of a matrix in global memory, from its first element on.
+// How a thread block goes through a rectangle of global memory: in 16-byte vectors along its rows where every row's address and length
+// permit it, else element by element along the dimension that is contiguous (or along the rows, where none is).
+enum class Way : int32_t { vectors, rows, columns };
+
+// One matrix's part of a tile, from its first element on.
 template <class T>
 struct MatrixView {
   T* first;
   int64_t row_stride, col_stride;
+  Way way;
 };
+
+enum { kA, kB, kC };
 
 // Where a block stands in its walk: at `tile` (its next is at `last` at the latest) of the launch's block number `block`.
 struct Cursor {
@@ -24,8 +32,7 @@ inline constexpr int kNoTile = -1, kWalkEnds = -2;
 // A tile ready to compute: C[rows x cols] = A[rows x depth] B[depth x cols].
 template <class T>
 struct TilePlace {
-  MatrixView<const T> a, b;
-  MatrixView<T> c;
+  MatrixView<T> matrix[3];
   int32_t rows, cols, depth;
   int32_t strategy;  // its row of the catalogue; kNoTile where there is nothing to compute, kWalkEnds after the last
   Cursor cursor;
@@ -86,58 +93,64 @@ __device__ inline int run_of_tile(const Descriptors& plan, int tile) {
   return low;
 }
 
-// The element of op(X)[batch] at (row, col), and what follows it.
+// The matrix x from element (row, col) of op(X)[outer, inner] on; `cols` is how far its rows will be used.
 template <class T>
-__device__ inline MatrixView<T> view_of(const KernelParameters& parameters, const Operand& x, int outer, int inner, int64_t row,
-                                        int64_t col) {
+__device__ inline MatrixView<T> view_of(const void* buffer, const Operand& x, int outer, int inner, int64_t row, int64_t col, int cols) {
+  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
   const int64_t offset = x.offset + outer * x.batch_stride[0] + inner * x.batch_stride[1] + row * x.row_stride + col * x.col_stride;
-  return {static_cast<T*>(const_cast<void*>(parameters.pointer(x.buffer))) + offset, x.row_stride, x.col_stride};
+  T* first = static_cast<T*>(const_cast<void*>(buffer)) + offset;
+  const bool aligned = reinterpret_cast<uintptr_t>(first) % kVectorBytes == 0 && x.row_stride % kVector == 0 && cols % kVector == 0;
+  const Way elements = x.row_stride == 1 && x.col_stride != 1 ? Way::columns : Way::rows;
+  return {first, x.row_stride, x.col_stride, x.col_stride == 1 && aligned ? Way::vectors : elements};
 }
 
-// Finds the tile after `cursor`. The first wave of a block calls this, and its first lane writes what all of them find. `extent_of` gives
-// the size of a strategy's tiles, 0 x 0 for one that this kernel lacks.
+// Moves `place` to the next tile of the walk. The first wave of a block calls this; its lanes 0, 1 and 2 see to A, B and C. `extent_of`
+// gives the size of a strategy's tiles, 0 x 0 for one that this kernel lacks.
 template <class T, class ExtentOf>
-__device__ inline void place_next_tile(const KernelParameters& parameters, Cursor cursor, const ExtentOf& extent_of, TilePlace<T>& place) {
+__device__ inline void place_next_tile(const KernelParameters& parameters, const ExtentOf& extent_of, TilePlace<T>& place) {
   const Descriptors& plan = parameters.plan;
-  const bool writes = thread_index() == 0;
+  const int lane = thread_index();
+  wave_barrier();  // the cursor has been written
+  Cursor cursor = place.cursor;
   const bool found = advance(parameters, cursor);
-  if (writes) place.cursor = cursor, place.strategy = found ? kNoTile : kWalkEnds;
+  wave_barrier();  // and read by all
+  if (lane == 0) place.cursor = cursor, place.strategy = found ? kNoTile : kWalkEnds;
   if (!found) return;
   const TileRun run = load_record(plan.runs + run_of_tile(plan, cursor.tile));
   if (run.problem < 0 || run.problem >= plan.num_problems) return;
-  const Problem problem = load_record(plan.problems + run.problem);
+  const Problem* address = plan.problems + run.problem;
+  const Problem problem = load_record(address);
+  const Operand x = load_record(lane == kA ? &address->a : lane == kB ? &address->b : &address->c);
 
   // Position in the run: batch, row, column, the column fastest.
-  uint32_t index = static_cast<uint32_t>(cursor.tile - run.first_tile), y = 0, x = 0;
+  uint32_t index = static_cast<uint32_t>(cursor.tile - run.first_tile), tile_y = 0, tile_x = 0;
   if (index > 0) {
     const uint32_t tiles_x = run.tiles_x > 0 ? run.tiles_x : 1, tiles_y = run.tiles_y > 0 ? run.tiles_y : 1;
-    x = index % tiles_x;
+    tile_x = index % tiles_x;
     index /= tiles_x;
-    y = index % tiles_y;
+    tile_y = index % tiles_y;
     index /= tiles_y;
   }
   const Extent extent = extent_of(run.strategy);
   const int64_t batch = static_cast<int64_t>(run.batch) + index;
-  const int64_t row = run.row + static_cast<int64_t>(y) * extent.rows, col = run.col + static_cast<int64_t>(x) * extent.cols;
+  const int64_t row = run.row + static_cast<int64_t>(tile_y) * extent.rows, col = run.col + static_cast<int64_t>(tile_x) * extent.cols;
   if (extent.rows == 0 || batch < 0 || batch >= problem.batch || row < 0 || row >= problem.m || col < 0 || col >= problem.n) return;
+  if (count_lanes(x.buffer < 0 || x.buffer >= parameters.num_buffers) > 0 || lane > kC) return;
 
   int outer = 0, inner = static_cast<int>(batch);
   if (problem.inner_batch > 0 && inner >= problem.inner_batch) {
     outer = inner / problem.inner_batch;
     inner -= outer * problem.inner_batch;
   }
-  for (const Operand* operand : {&problem.a, &problem.b, &problem.c}) {
-    if (operand->buffer < 0 || operand->buffer >= parameters.num_buffers) return;
-  }
-  if (!writes) return;
-  const int depth = problem.k > 0 ? problem.k : 0;
-  const int k_begin = clamp(run.k_begin, 0, depth), k_end = clamp(run.k_end, k_begin, depth);
-  place.a = view_of<const T>(parameters, problem.a, outer, inner, row, k_begin);
-  place.b = view_of<const T>(parameters, problem.b, outer, inner, k_begin, col);
-  place.c = view_of<T>(parameters, problem.c, outer, inner, row, col);
-  place.rows = clamp(problem.m - row, 0, extent.rows);
-  place.cols = clamp(problem.n - col, 0, extent.cols);
-  place.depth = k_end - k_begin;
+  const int whole_depth = problem.k > 0 ? problem.k : 0;
+  const int k_begin = clamp(run.k_begin, 0, whole_depth), depth = clamp(run.k_end, k_begin, whole_depth) - k_begin;
+  const int rows = clamp(problem.m - row, 0, extent.rows), cols = clamp(problem.n - col, 0, extent.cols);
+  place.matrix[lane] = view_of<T>(parameters.pointer(x.buffer), x, outer, inner, lane == kB ? k_begin : row, lane == kA ? k_begin : col,
+                                  lane == kA ? depth : cols);
+  if (lane > 0) return;
+  place.rows = rows;
+  place.cols = cols;
+  place.depth = depth;
   place.strategy = run.strategy;
 }
 

@@ -24,9 +24,7 @@ class Coordinated:
 
     `tlp_threshold`: threads that keep the device busy, and `theta`: sum of K that keeps a block busy; default: the
     device table's. `batching`: "threshold", "binary", or None for whichever the cost model predicts to finish sooner
-    (the paper trains a random forest). Tiles of one block must belong to one launched kernel, so where a plan needs
-    two kernels, threshold batching ends a block at a change of kernel and binary batching pairs the tiles of each
-    kernel among themselves.
+    (the paper trains a random forest).
     """
 
     tlp_threshold: float | None = None
@@ -84,14 +82,11 @@ def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) 
 
 def _batch_by_threshold(plan: Plan, threshold: float, theta: float) -> Plan:
     """Section 5: fill blocks in order until their K exceeds theta, while threads are left; then one tile a block."""
-    kernel, depth = _tiles(plan)
     threads = plan.tiles_used[0].threads if plan.tiles_used else 0  # all 256, or all 128
-    num_tiles = len(depth)
-    total = offsets(depth)
+    num_tiles = plan.num_tiles
+    total = offsets(_depths(plan))
     full = np.searchsorted(total, total[:-1] + theta, side="right")  # first end with K beyond theta, for each begin
-    change = np.append(np.flatnonzero(np.diff(kernel)) + 1, num_tiles)
-    same_kernel = change[np.searchsorted(change, np.arange(num_tiles), side="right")] if num_tiles else change
-    end = np.minimum(np.minimum(full, num_tiles), same_kernel).tolist()
+    end = np.minimum(full, num_tiles).tolist()
     first, assigned = [0], 0
     while assigned < num_tiles and (num_tiles - assigned + len(first) - 1) * threads > threshold / 2:
         assigned = end[assigned]
@@ -102,24 +97,17 @@ def _batch_by_threshold(plan: Plan, threshold: float, theta: float) -> Plan:
 
 def _batch_by_pairs(plan: Plan) -> Plan:
     """Section 5: sort tiles by K and pair the first with the last, the second with the second-last, ..."""
-    kernel, depth = _tiles(plan)
-    order, block_sizes = [], []
-    for mine in (np.flatnonzero(kernel == index) for index in dict.fromkeys(kernel.tolist())):
-        ascending = mine[np.argsort(depth[mine], kind="stable")]
-        half = len(ascending) // 2
-        paired = np.empty_like(ascending)
-        paired[0 : 2 * half : 2], paired[1 : 2 * half : 2] = ascending[:half], ascending[::-1][:half]
-        paired[2 * half :] = ascending[half : len(ascending) - half]  # an odd one is alone
-        order.append(paired)
-        block_sizes += [2] * half + [1] * (len(ascending) - 2 * half)
-    runs = plan.single_tiles.take(np.concatenate(order)) if order else plan.runs
+    ascending = np.argsort(_depths(plan), kind="stable")
+    num_tiles, half = len(ascending), len(ascending) // 2
+    paired = np.empty_like(ascending)
+    paired[0 : 2 * half : 2], paired[1 : 2 * half : 2] = ascending[:half], ascending[::-1][:half]
+    paired[2 * half :] = ascending[half : num_tiles - half]  # an odd one is alone
+    block_first = np.append(np.arange(0, 2 * half, 2), np.arange(2 * half, num_tiles + 1))
     return replace(
-        plan, runs=runs, block_first=offsets(np.array(block_sizes, np.int64)), notes=(*plan.notes, "binary batching")
+        plan, runs=plan.single_tiles.take(paired), block_first=block_first, notes=(*plan.notes, "binary batching")
     )
 
 
-def _tiles(plan: Plan) -> tuple[Ints, Ints]:
-    """Launched kernel and K of each tile."""
-    runs = plan.runs
-    kernel, depth = plan.catalogue.columns.kernel[runs.strategy], runs.k_end - runs.k_begin
-    return np.repeat(kernel, runs.count), np.repeat(depth, runs.count)
+def _depths(plan: Plan) -> Ints:
+    """K of each tile."""
+    return np.repeat(plan.runs.k_end - plan.runs.k_begin, plan.runs.count)

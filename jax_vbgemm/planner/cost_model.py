@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from jax_vbgemm.planner.catalogue import ELEMENT_BYTES, Catalogue
 from jax_vbgemm.planner.device import DeviceSpec
+from jax_vbgemm.planner.launches import block_kernels
 from jax_vbgemm.planner.occupancy import tile_occupancy
-from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, offsets
+from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.problem import Sizes
 
 Floats = NDArray[np.float64]
@@ -34,24 +35,23 @@ def predict(sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catal
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
-    run_kernel = catalogue.columns.kernel[runs.strategy]
-    tile_kernel = None if block_first is None else np.repeat(run_kernel, runs.count)
+    kernels = (
+        catalogue.columns.kernel[runs.strategy] if block_first is None else block_kernels(catalogue, runs, block_first)
+    )  # of each run, whose tiles are blocks, or of each block
+    tile_seconds_of = _cpu_tiles if device.kind == "cpu" else _gpu_tiles
     seconds, waves, total_work, total_blocks, longest_block = 0.0, 0.0, 0.0, 0, 0.0
-    for kernel in np.flatnonzero(np.bincount(run_kernel)):
-        mine = runs.take(np.flatnonzero(run_kernel == kernel))
-        if block_first is None or tile_kernel is None:
-            blocks, begins = mine.num_tiles, None
-        else:  # a block lies in one kernel
-            sizes_of_blocks = np.diff(block_first)[tile_kernel[block_first[:-1]] == kernel]
-            blocks, begins = len(sizes_of_blocks), offsets(sizes_of_blocks)[:-1]
-        resident = max(tile_occupancy(catalogue.by_index[int(mine.strategy[0])], device).blocks, 1)
+    for kernel in np.flatnonzero(np.bincount(kernels)):
+        mine = kernels == kernel
+        blocks = int(runs.count[mine].sum()) if block_first is None else int(mine.sum())
+        resident = max(tile_occupancy(catalogue.any_tile_of(int(kernel)), device).blocks, 1)
         sharing = min(resident, math.ceil(blocks / device.units))
-        tile_seconds = (_cpu_tiles if device.kind == "cpu" else _gpu_tiles)(sizes, mine, catalogue, device, sharing)
-        if begins is None:
-            block_seconds = tile_seconds + device.block_latency
-            work = float(block_seconds @ mine.count)
+        if block_first is None:
+            kernel_runs = runs.take(np.flatnonzero(mine))
+            block_seconds = tile_seconds_of(sizes, kernel_runs, catalogue, device, sharing) + device.block_latency
+            work = float(block_seconds @ kernel_runs.count)
         else:
-            block_seconds = np.add.reduceat(np.repeat(tile_seconds, mine.count), begins) + device.block_latency
+            tile_seconds = np.repeat(tile_seconds_of(sizes, runs, catalogue, device, sharing), runs.count)
+            block_seconds = np.add.reduceat(tile_seconds, block_first[:-1])[mine] + device.block_latency
             work = float(block_seconds.sum())
         longest = float(block_seconds.max())
         seconds += max(longest, work / (device.units * sharing)) + device.launch_seconds

@@ -108,12 +108,13 @@ V100 = DeviceSpec(
     step_latency=0.4e-6, block_latency=2e-6, launch_seconds=0.8e-6,  # to be calibrated; the launch is the H100's
     vector_bytes=0,
     tlp_threshold=65536, theta=256,  # Li 2019, section 7
-    load_balanced_threshold=65536,  # the same share of the device's threads; to be found offline
+    load_balanced_threshold=20480,  # an eighth of the device's threads; to be found offline
     split_factor=1,
 )  # fmt: skip
 
-# Thresholds of all other devices: the V100's, scaled by units * max_threads (40% of the threads a device can hold).
-# They are a start, to be found offline as Li 2019, section 4.2.3, describes.
+# Thresholds of all other devices: Li's is the V100's, scaled by units * max_threads (40% of the threads a device holds);
+# Zhang's counts active threads only and must be within reach: an eighth. Both are a start, to be found offline as Li 2019,
+# section 4.2.3, describes.
 A100 = replace(
     V100, name="a100", resources="sm_80",
     units=108,  # A100 paper
@@ -122,7 +123,7 @@ A100 = replace(
     bandwidth=2039e9,  # A100 80GB SXM datasheet
     cache_bandwidth=7.2e12,  # A100 paper: 5120 B a clock, at 1.41 GHz
     shared_bandwidth=19.5e12,
-    tlp_threshold=88474, load_balanced_threshold=88474,
+    tlp_threshold=88474, load_balanced_threshold=27648,
 )  # fmt: skip
 
 H100 = replace(
@@ -134,7 +135,7 @@ H100 = replace(
     cache_bandwidth=9.0e12,  # as the A100, 5120 B a clock, at 1.755 GHz
     shared_bandwidth=33.5e12,  # CUDA guide: 128 B a clock and SM, beside 128 multiply-adds
     step_latency=0.3e-6, block_latency=1.5e-6, launch_seconds=0.8e-6,  # launch measured, the others to be calibrated
-    tlp_threshold=108134, load_balanced_threshold=108134,
+    tlp_threshold=108134, load_balanced_threshold=33792,
 )  # fmt: skip
 
 MI210 = DeviceSpec(
@@ -151,7 +152,7 @@ MI210 = DeviceSpec(
     shared_bandwidth=22.6e12,  # CDNA2 paper: 128 B a clock and CU, beside 64 multiply-adds
     step_latency=0.5e-6, block_latency=3e-6, launch_seconds=2e-6,  # to be calibrated
     vector_bytes=0,
-    tlp_threshold=85197, theta=256, load_balanced_threshold=85197,
+    tlp_threshold=85197, theta=256, load_balanced_threshold=26624,
     split_factor=2,
 )  # fmt: skip
 
@@ -164,7 +165,7 @@ MI100 = replace(
     bandwidth=1229e9,  # MI100 brochure
     cache_bandwidth=3.1e12,  # CDNA paper: 64 B a clock and channel, 32 channels, at 1.5 GHz
     shared_bandwidth=23.1e12,
-    tlp_threshold=122880, load_balanced_threshold=122880,
+    tlp_threshold=122880, load_balanced_threshold=38400,
 )  # fmt: skip
 
 MI250X = replace(
@@ -172,7 +173,7 @@ MI250X = replace(
     units=110,  # MI250X datasheet: 220 on two dies
     peak_rates=(("float32", 23.9e12), ("float64", 23.9e12)),  # MI250X datasheet, half of 47.9
     shared_bandwidth=23.9e12,
-    tlp_threshold=90112, load_balanced_threshold=90112,
+    tlp_threshold=90112, load_balanced_threshold=28160,
 )  # fmt: skip
 
 MI300X = replace(
@@ -182,7 +183,7 @@ MI300X = replace(
     bandwidth=5300e9,  # MI300X datasheet
     cache_bandwidth=34e12,  # CDNA3 paper: L2, 2 KB a clock and die, 8 dies, at 2.1 GHz
     shared_bandwidth=81.7e12,  # CDNA3 paper: 128 B a clock and CU, beside 128 multiply-adds
-    tlp_threshold=249037, load_balanced_threshold=249037,
+    tlp_threshold=249037, load_balanced_threshold=77824,
 )  # fmt: skip
 
 CPU = DeviceSpec(

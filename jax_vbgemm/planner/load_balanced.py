@@ -62,10 +62,8 @@ class LoadBalanced:
         tile_class = _initial_classes(sizes, tiles)
         for demoted in range(len(tiles) - 1, 0, -1):
             members = np.flatnonzero(tile_class == demoted)  # those demoted into the class before among them
-            class_blocks = np.zeros(
-                (len(tiles), len(members) + 1), np.int64
-            )  # after demoting none, one, two, ... members
-            class_blocks += _blocks_of_classes(blocks, tile_class)[:, None]
+            # One column for none, one, two, ... of the members demoted.
+            class_blocks = np.repeat(_blocks_of_classes(blocks, tile_class)[:, None], len(members) + 1, axis=1)
             class_blocks[demoted, 1:] -= np.cumsum(blocks[demoted, members])
             class_blocks[demoted - 1, 1:] += np.cumsum(blocks[demoted - 1, members])
             reached = np.flatnonzero(tlp_new(class_blocks) >= threshold)

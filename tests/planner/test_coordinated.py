@@ -33,31 +33,31 @@ def choose(problems, threshold):
 
 
 def batch_by_threshold(tiles, threads, threshold, theta):
-    """Section 5: blocks of the tiles (each ending in its K and kernel), and a change of kernel ends a block."""
+    """Section 5: blocks of the tiles, each of which ends in its K."""
     rest, blocks = list(tiles), []
     while rest:
         block = [rest.pop(0)]
         if (len(rest) + 1 + len(blocks)) * threads > threshold / 2:
-            while rest and sum(tile[-2] for tile in block) <= theta and rest[0][-1] == block[0][-1]:
+            while rest and sum(tile[-1] for tile in block) <= theta:
                 block.append(rest.pop(0))
         blocks.append(block)
     return blocks
 
 
 def batch_by_pairs(tiles):
-    rest, blocks = sorted(tiles, key=lambda tile: tile[-2]), []
+    rest, blocks = sorted(tiles, key=lambda tile: tile[-1]), []
     while len(rest) > 1:
         blocks.append([rest.pop(0), rest.pop()])
     return blocks + [[tile] for tile in rest]
 
 
 def single_tiles(plan):
-    """(problem, batch, row, col, K, kernel) of every tile, in the order (problem, batch, y, x)."""
+    """(problem, batch, row, col, K) of every tile, in the order (problem, batch, y, x)."""
     tiles = []
     for index, (problem, (name, threads)) in enumerate(zip(plan.problems, plan.choices, strict=True)):
         shape = plan.catalogue.find(name, threads)
         tiles += [
-            (index, batch, row, col, problem.k, shape.kernel)
+            (index, batch, row, col, problem.k)
             for batch in range(problem.batch)
             for row in range(0, problem.m, shape.m)
             for col in range(0, problem.n, shape.n)
@@ -69,7 +69,7 @@ def blocks_of(plan):
     return [[(tile.problem, tile.batch, tile.row, tile.col) for tile in block] for block in plan.blocks]
 
 
-def without_kernel(blocks):
+def without_k(blocks):
     return [[tile[:4] for tile in block] for block in blocks]
 
 
@@ -106,16 +106,13 @@ def test_tiles_are_those_of_the_paper(problems, threshold, device):
 def test_threshold_batching_is_that_of_the_paper(problems, threshold, theta, device):
     plan = make(Coordinated(threshold, theta, "threshold"), problems, device)
     threads = plan.choices[0][1] if problems else 0
-    assert blocks_of(plan) == without_kernel(batch_by_threshold(single_tiles(plan), threads, threshold, theta))
+    assert blocks_of(plan) == without_k(batch_by_threshold(single_tiles(plan), threads, threshold, theta))
 
 
 @given(problem_lists, st.integers(0, 60_000), st.sampled_from(("h100", "cpu")))
 def test_binary_batching_is_that_of_the_paper(problems, threshold, device):
     plan = make(Coordinated(threshold, batching="binary"), problems, device)
-    tiles = single_tiles(plan)
-    kernels = dict.fromkeys(tile[-1] for tile in tiles)
-    expected = [block for kernel in kernels for block in batch_by_pairs([tile for tile in tiles if tile[-1] == kernel])]
-    assert blocks_of(plan) == without_kernel(expected)
+    assert blocks_of(plan) == without_k(batch_by_pairs(single_tiles(plan)))
 
 
 def test_threshold_batching_by_hand():

@@ -1,6 +1,7 @@
 """What holds for every planner's plan, and for plans made by hand."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -92,11 +93,16 @@ def test_the_launch_form_is_the_plan_sorted_by_kernel(problems, planner, device)
     plan = make(planner, problems, device)
     runs, block_first, launches = plan.launch_form()
     launched = dataclasses.replace(plan, runs=runs, block_first=block_first)
-    kernel_of = {tile.index: tile.kernel for tile in plan.catalogue}
+    rank = {name: index for index, name in enumerate(plan.catalogue.kernels)}
+    kernel_of = {tile.index: rank[tile.kernel] for tile in plan.catalogue}
 
     def blocks_by_kernel(plan):
-        strategy = plan.tile_strategy.tolist()
-        kernels = [kernel_of[strategy[first]] for first in plan.block_start[:-1]]
+        """The heaviest kernel of each block's tiles, and the blocks."""
+        first, strategy = plan.block_start.tolist(), plan.tile_strategy.tolist()
+        kernels = [
+            plan.catalogue.kernels[max(kernel_of[row] for row in strategy[begin:end])]
+            for begin, end in itertools.pairwise(first)
+        ]
         return kernels, plan.blocks
 
     kernels, blocks = blocks_by_kernel(plan)
@@ -262,10 +268,14 @@ def test_validation_agrees_with_counting(data):
             plan.validate()
 
 
-def test_a_block_belongs_to_one_kernel():
+def test_a_block_has_one_thread_count():
+    light, heavy = Tile(0, 0, 0, 0, 0, 8, ("small", 128)), Tile(1, 0, 0, 0, 0, 8, ("huge", 128))
+    mixed = from_blocks([(16, 16, 8), (128, 128, 8)], [light, heavy])
+    mixed.validate()
+    assert [launch.kernel for launch in mixed.launch_form()[2]] == ["t128_heavy"]
     tiles = [Tile(0, 0, 0, 0, 0, 8, ("small", 128)), Tile(0, 0, 0, 16, 0, 8, ("small", 256))]
     from_blocks([(16, 32, 8)], *([tile] for tile in tiles)).validate()
-    with pytest.raises(ValueError, match=r"blocks\[0\] mixes tiles of the kernels t128_light and t256_light"):
+    with pytest.raises(ValueError, match=r"blocks\[0\] mixes tiles of 128 and 256 threads"):
         from_blocks([(16, 32, 8)], tiles).validate()
 
 
@@ -274,7 +284,7 @@ def test_a_plan_needs_at_most_three_kernels():
     assert len({FLOAT32.find(*name).kernel for name in shapes}) == 4
     tiles = [[Tile(i, 0, 0, 0, 0, 8, name)] for i, name in enumerate(shapes)]
     from_blocks([(8, 8, 8)] * 3, *tiles[:3]).validate()
-    with pytest.raises(ValueError, match=r"it needs the kernels t128_light, t256_light, .*; a call launches at most 3"):
+    with pytest.raises(ValueError, match=r"it needs the kernels t128_light, t256_light, t128_heavy, t256_heavy; a call launches at most 3"):
         from_blocks([(8, 8, 8)] * 4, *tiles).validate()
 
 
@@ -294,6 +304,31 @@ def test_a_wrong_block_first_is_found():
     for first in ([0, 2, 2, 4], [1, 4], [0, 3]):
         with pytest.raises(ValueError, match="block_first must rise from 0 to the number of tiles"):
             dataclasses.replace(plan, block_first=np.array(first)).validate()
+
+
+@pytest.mark.parametrize(
+    ("field", "step", "place"),
+    [
+        ("k_begin", 1, "batch 0, row 0, col 0, k 0"),
+        ("k_end", -1, "batch 0, row 0, col 0, k 6"),
+        ("tiles_y", -1, "batch 0, row 32, col 0, k 0"),
+        ("tiles_x", -1, "batch 0, row 0, col 64, k 0"),
+        ("tiles_batch", -1, "batch 1, row 0, col 0, k 0"),
+        ("row", 1, "batch 0, row 0, col 0, k 0"),
+        ("col", 1, "batch 0, row 0, col 0, k 0"),
+    ],
+)
+def test_a_run_that_falls_short_is_found(field, step, place):
+    plan = make(Uniform(("medium", 128)), [(40, 70, 7, 2)])
+    runs = dataclasses.replace(plan.runs, **{field: getattr(plan.runs, field) + step})
+    with pytest.raises(ValueError, match=rf"problems\[0\] at {place} is not covered"):
+        dataclasses.replace(plan, runs=runs).validate()
+
+
+def test_two_runs_of_the_whole_are_one_too_many():
+    plan = make(Uniform(), [(40, 70, 7, 2)])
+    with pytest.raises(ValueError, match=r"problems\[0\] at batch 0, row 0, col 0, k 0 is covered 2 times"):
+        dataclasses.replace(plan, runs=plan.runs.take(np.array([0, 0]))).validate()
 
 
 # What people read.
