@@ -1,7 +1,8 @@
-"""Time of one ragged batch inside one jitted loop: this package beside XLA's loop of dots and a padded einsum, in interleaved rounds.
+"""Time of one ragged batch inside one jitted loop: this package beside XLA's loop of dots and a padded einsum.
 
-Every iteration's operands pass an optimisation barrier together with the loop's counter, and its results are carried, so
-that nothing is hoisted or dropped and no kernel is added; `--hlo` counts the products in the compiled program.
+All are timed in interleaved rounds. Every iteration's operands pass an optimisation barrier together with the loop's
+counter, and its results are carried, so that nothing is hoisted or dropped and no kernel is added; `--hlo` counts the
+products in the compiled program.
 """
 
 import argparse
@@ -22,7 +23,9 @@ import jax_vbgemm as vb
 from jax_vbgemm.shapes import read_problems
 
 WORKLOADS = Path(__file__).parent / "workloads"
-COLUMNS = "peer group workload precision nprob gflop cache graph_us stream_us max_rel_err cw_err nbad note".split()
+COLUMNS = (
+    "peer group workload precision nprob gflop cache graph_us stream_us max_rel_err cw_err nbad note".split()  # noqa: SIM905
+)
 
 
 def uniform(low, high, batch):
@@ -80,12 +83,16 @@ def looped(function, iterations):
 def products_in_body(program):
     """Dots and custom calls in the optimised program; each must stand there as often as the batch needs it."""
     text = program.as_text()
-    return len(re.findall(r" dot\(|__onednn|cublas|__cublas", text)), len(re.findall(r'custom_call_target="vbgemm', text))
+    return len(re.findall(r" dot\(|__onednn|cublas|__cublas", text)), len(
+        re.findall(r'custom_call_target="vbgemm', text)
+    )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", default=["[16,128]x8", "[16,128]x64", "[16,128]x256", "[16,256]x64", "[16,512]x64"])
+    parser.add_argument(
+        "workloads", nargs="*", default=["[16,128]x8", "[16,128]x64", "[16,128]x256", "[16,256]x64", "[16,512]x64"]
+    )
     parser.add_argument("--peers", nargs="*", default=["vbgemm", "xla_loop"], choices=PEERS)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--precision", default="highest", help="of float32 on a GPU")
@@ -99,8 +106,21 @@ def main():
     PEERS["vbgemm"] = lambda As, Bs: vb.batched_matmul(As, Bs, planner=options.planner)
 
     device = jax.devices()[0]
-    console, table = Console(), Table(title=f"{device.device_kind}, jax {jax.__version__}, {options.dtype}: us a batch, inside one jitted loop")
-    for column in ("workload", "problems", "GFLOP", *(f"{p} us" for p in options.peers), *(f"{p} GFLOP/s" for p in options.peers), "vs xla_loop", "error"):
+    console, table = (
+        Console(),
+        Table(
+            title=f"{device.device_kind}, jax {jax.__version__}, {options.dtype}: us a batch, inside one jitted loop"
+        ),
+    )
+    for column in (
+        "workload",
+        "problems",
+        "GFLOP",
+        *(f"{p} us" for p in options.peers),
+        *(f"{p} GFLOP/s" for p in options.peers),
+        "vs xla_loop",
+        "error",
+    ):
         table.add_column(column, justify="right")
     rows = []
     with Progress(console=console) as progress:
@@ -115,7 +135,11 @@ def main():
             for peer in options.peers:
                 Cs = jax.jit(PEERS[peer])(As, Bs)
                 truth = [np.asarray(a, np.float64) @ np.asarray(b, np.float64) for a, b in zip(As, Bs, strict=True)]
-                errors[peer] = max(float(np.abs(np.asarray(c, np.float64) - t).max() / np.abs(t).max()) for c, t in zip(Cs, truth, strict=True) if t.size)
+                errors[peer] = max(
+                    float(np.abs(np.asarray(c, np.float64) - t).max() / np.abs(t).max())
+                    for c, t in zip(Cs, truth, strict=True)
+                    if t.size
+                )
                 programs[peer] = looped(PEERS[peer], iterations).lower(As, Bs).compile()
                 if options.hlo:
                     console.print(name, peer, "dots, calls in the loop:", products_in_body(programs[peer]))
@@ -134,7 +158,23 @@ def main():
             )  # fmt: skip
             for peer in options.peers:
                 note = f"jitted loop; {device.device_kind}; {options.dtype}"
-                rows.append([peer, name.split("_")[0], name, options.precision, len(sizes), f"{flops / 1e9:.6g}", "hot", f"{us[peer]:.4f}", "", f"{errors[peer]:.3g}", "", 0, note])
+                rows.append(
+                    [
+                        peer,
+                        name.split("_")[0],
+                        name,
+                        options.precision,
+                        len(sizes),
+                        f"{flops / 1e9:.6g}",
+                        "hot",
+                        f"{us[peer]:.4f}",
+                        "",
+                        f"{errors[peer]:.3g}",
+                        "",
+                        0,
+                        note,
+                    ]
+                )
     console.print(table)
     if options.csv:
         with options.csv.open("w", newline="") as file:

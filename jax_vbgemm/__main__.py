@@ -23,7 +23,8 @@ def show_backends() -> None:
         devices = backend.live_devices()
         kinds = ", ".join(sorted({device.device_kind for device in devices})) or "built, but JAX sees no such device"
         detail = f", {_core.isa()} kernel" if name == "cpu" else ""
-        print(f"  {name:5} {kinds}{detail}; dtypes {', '.join(backend.dtypes)}; planned as {backends.planning_device(name).name}")
+        device = backends.planning_device(name).name
+        print(f"  {name:5} {kinds}{detail}; dtypes {', '.join(backend.dtypes)}; planned as {device}")
 
 
 def main(arguments: list[str] | None = None) -> int:

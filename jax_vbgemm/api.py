@@ -79,7 +79,9 @@ def batched_matmul(
             if a.dtype != b.dtype:
                 dtype = jnp.result_type(a, b)
                 a, b = a.astype(dtype), b.astype(dtype)
-            out_dtypes.append(_result_dtype(a.dtype, precision, preferred_element_type, jax.config.jax_enable_x64))
+            out_dtypes.append(
+                _result_dtype(a.dtype, precision, preferred_element_type, jax.dtypes.canonicalize_dtype(float))
+            )
         except (ValueError, TypeError) as error:
             a_name, b_name = _leaf_names(("As", As), ("Bs", Bs), index=index)
             transposed = "".join(f", {x} transposed" for x, flag in zip((a_name, b_name), flags, strict=True) if flag)
@@ -92,9 +94,7 @@ def batched_matmul(
     if implementation != "kernel" and not all(compat.is_static(x.shape) for x in operands):
         # Nothing can be planned for symbolic dimensions (jax.export).
         return jax.tree.unflatten(structure, reference.products(operands, terms, out_dtypes, precision))
-    results = contract(
-        operands, terms, out_dtypes, precision=precision, planner=planner, implementation=implementation
-    )
+    results = contract(operands, terms, out_dtypes, precision=precision, planner=planner, implementation=implementation)
     return jax.tree.unflatten(structure, results)
 
 
@@ -136,11 +136,14 @@ def _canonical_precision(precision: Any) -> Any:
 
 
 def _paired_leaves(name: str, As: Any, Bs: Any) -> tuple[list[jax.Array], list[jax.Array], Any]:
-    lhs, structure = jax.tree.flatten(As)
-    rhs, other = jax.tree.flatten(Bs)
+    lhs, rhs = jax.tree.leaves(As), jax.tree.leaves(Bs)
+    structure: Any = jax.tree.structure(As)
+    other: Any = jax.tree.structure(Bs)
     if structure != other:
         if isinstance(As, list | tuple) and isinstance(Bs, list | tuple) and len(As) != len(Bs):
-            raise ValueError(f"{name}: As has {len(As)} entries but Bs has {len(Bs)}: one right factor for each left one")
+            raise ValueError(
+                f"{name}: As has {len(As)} entries but Bs has {len(Bs)}: one right factor for each left one"
+            )
         raise ValueError(f"{name}: As and Bs must have the same structure: As is {structure} but Bs is {other}")
 
     def array(tree_name: str, tree: Any, index: int, leaf: Any) -> jax.Array:
@@ -183,9 +186,9 @@ def _describe(x: jax.Array, other: jax.Array) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _result_dtype(dtype: Any, precision: Any, preferred_element_type: Any, x64: bool) -> Any:
+def _result_dtype(dtype: Any, precision: Any, preferred_element_type: Any, default_float: Any) -> Any:
     """What jnp.matmul makes of these options; it also raises its errors for bad ones."""
-    del x64  # canonicalises preferred_element_type
+    del default_float  # whether x64 is on decides what preferred_element_type means
     one = jax.ShapeDtypeStruct((1, 1), dtype)
 
     def matmul(a: jax.Array, b: jax.Array) -> jax.Array:

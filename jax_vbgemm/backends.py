@@ -66,7 +66,7 @@ BACKENDS = {
         _load("cpu", "cpu", "cpu", "_core", "the extension module is broken: install the package again"),
         _load(
             "cuda", "CUDA", "h100", "_cuda",
-            "not built: no CUDA compiler was found when the package was installed; put nvcc on PATH and install with VBGEMM_CUDA=ON",
+            "not built: no CUDA compiler was found at installation; put nvcc on PATH and install with VBGEMM_CUDA=ON",
         ),
         _load("rocm", "ROCM", "mi210", "_rocm", "not built: ROCm kernels are not part of this version"),
     )

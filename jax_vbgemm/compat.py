@@ -17,16 +17,15 @@ def shaped_array(shape: tuple[int, ...], dtype: Any, factors: Iterable[Any]) -> 
     if sharding.mesh.empty:
         return core.ShapedArray(shape, dtype)
     varying = frozenset[str]().union(*(factor.mat.varying for factor in factors))
-    return core.ShapedArray(
-        shape, dtype, sharding=sharding, manual_axis_type=core.ManualAxisType(varying=varying)
-    )
+    axes = core.ManualAxisType(varying=varying)
+    return core.ShapedArray(shape, dtype, sharding=sharding, manual_axis_type=axes)
 
 
 def unite_varying(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
     """Makes operands of one product vary over the union of their mesh axes.
 
-    An output that merely claims the union would have wrong gradients: the cotangent of an operand that varies over fewer
-    axes must be summed over the others, which is what the transpose of this cast does.
+    An output that merely claims the union would have wrong gradients: the cotangent of an operand that varies over
+    fewer axes must be summed over the others, which is what the transpose of this cast does.
     """
     result: Sequence[jax.Array] = core.auto_insert_reshard(*operands)
     return result
@@ -34,7 +33,7 @@ def unite_varying(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
 
 def varies(operand: jax.Array) -> bool:
     """Whether the operand is typed with manual mesh axes, as inside shard_map."""
-    return not jax.typeof(operand).mat.empty  # type: ignore[attr-defined]
+    return not jax.typeof(operand).mat.empty
 
 
 def is_static(shape: Sequence[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""The 1x1 convolutions of GoogLeNet's nine inception blocks, each block one operation: forward, gradient, checked and timed.
+"""The 1x1 convolutions of GoogLeNet's nine inception blocks, each block one operation: checked and timed.
 
 A block's four 1x1 convolutions have different widths; three read the block's input, the fourth the pooled input. As
 matrix products: weights (out channels, in channels) times feature map (in channels, pixels).
@@ -65,7 +65,9 @@ def float64_truth(weights: list[jax.Array], features: list[jax.Array]) -> tuple[
     """The results and gradients in NumPy's float64."""
     w, x = ([np.asarray(leaf, np.float64) for leaf in leaves] for leaves in (weights, features))
     results = [a @ b for a, b in zip(w, x, strict=True)]
-    d_weights = [np.sum(2 * c @ b.swapaxes(-1, -2), axis=tuple(range(c.ndim - 2))) for c, b in zip(results, x, strict=True)]
+    d_weights = [
+        np.sum(2 * c @ b.swapaxes(-1, -2), axis=tuple(range(c.ndim - 2))) for c, b in zip(results, x, strict=True)
+    ]
     d_features = [2 * a.T @ c for a, c in zip(w, results, strict=True)]
     return results, (d_weights, d_features)
 
@@ -88,7 +90,19 @@ def run(batch: int = 1) -> int:
     """Runs the demo; returns the process's exit code, 1 where a result is not right to rounding."""
     console = Console()
     table = Table(title=f"GoogLeNet, {batch} image(s), float32 on {jax.devices()[0].device_kind}; times in us")
-    for column in ("block", "products", "MFLOP", "error", "gradient error", "forward", "XLA loop", "ratio", "with gradient", "XLA loop", "ratio"):
+    for column in (
+        "block",
+        "products",
+        "MFLOP",
+        "error",
+        "gradient error",
+        "forward",
+        "XLA loop",
+        "ratio",
+        "with gradient",
+        "XLA loop",
+        "ratio",
+    ):
         table.add_column(column, justify="right")
     worst = 0.0
     with Progress(console=console) as progress, jax.default_matmul_precision("highest"):
@@ -96,7 +110,9 @@ def run(batch: int = 1) -> int:
         for seed, (name, problems) in enumerate(progress.track(shapes.items(), description="inception blocks")):
             args = operands(problems, batch, seed)
             console.print(f"\n[bold]block {name}[/bold]")
-            console.print(str(vb.plan([Problem(p.m, p.n, p.k, batch) for p in problems])), markup=False, highlight=False)
+            console.print(
+                str(vb.plan([Problem(p.m, p.n, p.k, batch) for p in problems])), markup=False, highlight=False
+            )
             truth, gradients = float64_truth(*args)
             error = relative_error(jax.jit(vb.batched_matmul)(*args), truth)
             gradient_error = relative_error(jax.jit(with_gradient(vb.batched_matmul))(*args)[1], gradients)

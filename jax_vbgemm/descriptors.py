@@ -13,15 +13,17 @@ from jax_vbgemm.planner import Plan
 from jax_vbgemm.primitive import Shape, Sizes, Term
 
 OPERAND = np.dtype(
-    [("buffer", "<i4"), ("reserved", "<i4"), ("offset", "<i8"), ("row_stride", "<i8"), ("col_stride", "<i8"), ("batch_stride", "<i8", 2)]
+    [("buffer", "<i4"), ("reserved", "<i4"), ("offset", "<i8"), ("row_stride", "<i8"), ("col_stride", "<i8"),
+     ("batch_stride", "<i8", 2)]
 )  # fmt: skip
 PROBLEM = np.dtype(
     [("m", "<i4"), ("n", "<i4"), ("k", "<i4"), ("batch", "<i4"), ("inner_batch", "<i4"), ("reserved", "<i4"),
      ("a", OPERAND), ("b", OPERAND), ("c", OPERAND)]
 )  # fmt: skip
 RUN = np.dtype(
-    [("problem", "<i4"), ("strategy", "<i4"), ("row", "<i4"), ("col", "<i4"), ("batch", "<i4"), ("k_begin", "<i4"), ("k_end", "<i4"),
-     ("first_tile", "<i4"), ("tiles_y", "<i4"), ("tiles_x", "<i4"), ("reserved", "<i4", 2)]
+    [("problem", "<i4"), ("strategy", "<i4"), ("row", "<i4"), ("col", "<i4"), ("batch", "<i4"),
+     ("k_begin", "<i4"), ("k_end", "<i4"), ("first_tile", "<i4"), ("tiles_y", "<i4"), ("tiles_x", "<i4"),
+     ("reserved", "<i4", 2)]
 )  # fmt: skip
 
 KERNELS = tuple(_core.kernels())
@@ -31,7 +33,7 @@ MAX_BYTES = 1 << 20  # of a descriptor constant with its tiles written out
 
 
 class Address(NamedTuple):
-    """Strides of one problem in elements, batch dimensions collapsed to two; a, b and c are rows of OPERAND without buffer."""
+    """Strides of one problem in elements, batch dimensions collapsed to two: (row, column, batch) of a, b and c."""
 
     batch: int
     inner_batch: int
@@ -47,7 +49,7 @@ def address(lhs: Shape, rhs: Shape, term: Term, sizes: Sizes) -> Address | None:
     """
     batch = sizes.batch
     rank = len(batch)
-    levels: list[tuple[int, int, int, int]] = []  # (size, stride of a, of b, of c), outermost first
+    levels: list[tuple[int, ...]] = []  # (size, stride of a, of b, of c), outermost first
     if rank:
         a, b = _batch_strides(lhs, rank), _batch_strides(rhs, rank)
         c = _batch_strides((*batch, sizes.m, sizes.n), rank)
@@ -56,9 +58,8 @@ def address(lhs: Shape, rhs: Shape, term: Term, sizes: Sizes) -> Address | None:
                 continue
             size, *strides = level
             if levels and all(outer == size * inner for outer, inner in zip(levels[-1][1:], strides, strict=True)):
-                levels[-1] = (levels[-1][0] * size, *strides)
-            else:
-                levels.append((size, *strides))
+                size *= levels.pop()[0]
+            levels.append((size, *strides))
         if len(levels) > 2:
             return None
     levels = [(1, 0, 0, 0)] * (2 - len(levels)) + levels
@@ -111,7 +112,9 @@ def pack(plan: Plan, table: NDArray[np.void]) -> Descriptors:
     runs, block_first, launches = plan.launch_form()
     split = np.flatnonzero((runs.k_begin != 0) | (runs.k_end != table["k"][runs.problem]))
     if len(split):
-        raise NotImplementedError(f"planner {plan.planner!r} splits K of problems[{runs.problem[split[0]]}]; kernels cannot yet")
+        raise NotImplementedError(
+            f"planner {plan.planner!r} splits K of problems[{runs.problem[split[0]]}]; kernels cannot yet"
+        )
     if plan.device.kind == "gpu" and plan.num_tiles * RUN.itemsize + table.nbytes <= MAX_BYTES:
         runs = runs.expand(plan.catalogue)
     rows = np.zeros(len(runs), RUN)

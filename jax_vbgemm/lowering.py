@@ -32,7 +32,9 @@ def _lower(platform: str, ctx: Any, *operands: Any, implementation: str | None, 
         # An exported program may run where the backend is present; there it is this call that counts.
         rule = partial(_kernel_form, platform=platform, strict=implementation == "kernel")
     elif implementation == "kernel":
-        raise NotImplementedError(f"batched_matmul: implementation='kernel', but the {platform} backend is {backend.absent}")
+        raise NotImplementedError(
+            f"batched_matmul: implementation='kernel', but the {platform} backend is {backend.absent}"
+        )
     else:
         rule = _xla_form
     return mlir.lower_fun(partial(rule, **params), multiple_results=True)(ctx, *operands)
@@ -71,7 +73,7 @@ def _kernel_form(
     for index, term in enumerate(terms):
         lhs, rhs = operands[term.lhs], operands[term.rhs]
         sizes = sizes_of(lhs.shape, rhs.shape, term)
-        # A lone product is rounded to its result's dtype by the kernel; members of a sum are kept wide until it is done.
+        # A lone product is rounded to its result's dtype by the kernel; members of a sum stay wide until it is done.
         dtype = out_dtypes[term.out] if members[term.out] == 1 else accumulator(out_dtypes[term.out])
         if math.prod(sizes.batch) * sizes.m * sizes.n * sizes.k == 0:
             values[index] = jnp.zeros((*sizes.batch, sizes.m, sizes.n), dtype)
@@ -141,7 +143,9 @@ def _call(
     descriptors = pack(plan, table)
     results = [jax.ShapeDtypeStruct((*size.batch, size.m, size.n), dtype) for size in sizes]
     if platform != "cpu" and len(flat) + len(results) > MAX_PARAMETER_POINTERS:
-        results.append(jax.ShapeDtypeStruct((2 * (len(flat) + len(results)),), np.int32))  # a workspace for the pointers
+        results.append(
+            jax.ShapeDtypeStruct((2 * (len(flat) + len(results)),), np.int32)
+        )  # a workspace for the pointers
     values = jax.ffi.ffi_call(backends.TARGET_NAME, results)(
         jnp.asarray(descriptors.words),
         *flat,

@@ -1,8 +1,8 @@
 """The one primitive: ragged products over flat operands, described by static terms.
 
-Everything the package does binds `batched_matmul_p`: the call itself, its tangents, its cotangents and its vmaps. Shared
-inputs are one operand used by several terms; sums of products are several terms with one `out`. The rules are in
-rules.py, the lowering in lowering.py.
+Everything the package does binds `batched_matmul_p`: the call itself, its tangents, its cotangents and its vmaps.
+Shared inputs are one operand used by several terms; sums of products are several terms with one `out`. The rules are
+in rules.py, the lowering in lowering.py.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ batched_matmul_p.def_impl(partial(compat.apply_primitive, batched_matmul_p))
 
 @batched_matmul_p.def_abstract_eval
 def _abstract_eval(*operands: Any, terms: tuple[Term, ...], out_dtypes: tuple[Any, ...], **_: Any) -> list[Any]:
-    shapes: list[Shape | None] = [None] * len(out_dtypes)
+    shapes: list[Any] = [None] * len(out_dtypes)
     factors: list[list[Any]] = [[] for _ in out_dtypes]
     for term in terms:
         lhs, rhs = operands[term.lhs], operands[term.rhs]
-        batch, m, n, _ = sizes_of(lhs.shape, rhs.shape, term)
-        shape = (*batch, m, n)
+        sizes = sizes_of(lhs.shape, rhs.shape, term)
+        shape = (*sizes.batch, sizes.m, sizes.n)
         if shapes[term.out] not in (None, shape):
             raise ValueError(f"terms of one sum must agree in shape: {shapes[term.out]} and {shape}")
         shapes[term.out] = shape
@@ -95,8 +95,8 @@ def contract(
     """Binds the primitive once for these terms, in a form with as few and as plain problems as they allow.
 
     Operands that no term uses are dropped, equal ones are passed once, and a product whose right factor has no batch
-    becomes one tall product: C[b] = A[b] @ B for all b is (b m, k) @ (k, n). That saves tiles, and it makes the gradient
-    of B one product with a long K instead of a batch of products and a sum.
+    becomes one tall product: C[b] = A[b] @ B for all b is (b m, k) @ (k, n). That saves tiles, and it makes the
+    gradient of B one product with a long K instead of a batch of products and a sum.
     """
     if not terms:
         return []

@@ -1,6 +1,7 @@
-"""Derivatives and vmap of the primitive. Each rule produces terms again and binds once, so the rules are closed under each other.
+"""Derivatives and vmap of the primitive.
 
-The primitive is a sum of bilinear products, hence
+Each rule produces terms again and binds once, so the rules are closed under each other. The primitive is a sum of
+bilinear products, hence
   tangent of  op(A) op(B)  =  op(dA) op(B) + op(A) op(dB)           (two terms with one `out`)
   cotangent of op(A)       =  dC op(B)^T, of op(B) = op(A)^T dC     (transposes are flags, never copies)
 Members without a tangent or cotangent are dropped, never filled with zeros.
@@ -26,7 +27,12 @@ def accumulator(dtype: Any) -> Any:
 
 
 def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, terms: tuple[Term, ...], out_dtypes: tuple[Any, ...], **options: Any
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    terms: tuple[Term, ...],
+    out_dtypes: tuple[Any, ...],
+    **options: Any,
 ) -> tuple[list[Any], list[Any]]:
     results = batched_matmul_p.bind(*primals, terms=terms, out_dtypes=out_dtypes, **options)
     operands = [*primals, *tangents]
@@ -72,7 +78,10 @@ def _transpose(
             product = Term(x, dc, -1, b, True) if a else Term(dc, x, -1, False, not b)
         else:
             product = Term(dc, x, -1, True, a) if b else Term(x, dc, -1, not a, False)
-        shape = (*sizes_of(factors[product.lhs].shape, factors[product.rhs].shape, product).batch, *avals[target].shape[-2:])
+        shape = (
+            *sizes_of(factors[product.lhs].shape, factors[product.rhs].shape, product).batch,
+            *avals[target].shape[-2:],
+        )
         out = sums.setdefault((target, shape), len(sums))
         products.append(product._replace(out=out))
     keys = list(sums)
@@ -104,7 +113,12 @@ def _sum_broadcast(value: jax.Array, shape: Shape) -> jax.Array:
 
 
 def _batch(
-    operands: Sequence[Any], dims: Sequence[Any], *, terms: tuple[Term, ...], out_dtypes: tuple[Any, ...], **options: Any
+    operands: Sequence[Any],
+    dims: Sequence[Any],
+    *,
+    terms: tuple[Term, ...],
+    out_dtypes: tuple[Any, ...],
+    **options: Any,
 ) -> tuple[list[Any], list[Any]]:
     """Puts the mapped axis in front of the batch dimensions: the kernel sees it as a batch count and a stride."""
     mapped = [dim is not None for dim in dims]  # None: not mapped

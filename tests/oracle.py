@@ -9,8 +9,8 @@ import numpy as np
 
 DTYPES = ("float32", "float64", "complex64", "complex128", "bfloat16", "float16")
 
-# Largest error, as a share of sum |a||b|, that rounding explains: unit roundoff of the accumulator a few times over, and of
-# the result once.
+# Largest error, as a share of sum |a||b|, that rounding explains: unit roundoff of the accumulator a few times over,
+# and of the result once.
 ROUNDING = {
     "float32": 5e-6, "float64": 1e-14, "complex64": 5e-6, "complex128": 1e-14, "bfloat16": 5e-3, "float16": 6e-4,
 }  # fmt: skip

@@ -21,8 +21,12 @@ def count_calls(function, *args):
 
 def ragged(dtype="float64", transposes=((False, False), (True, False), (False, True), (True, True))):
     sizes = [(3, 4, 5), (1, 7, 2), (6, 2, 3), (5, 5, 1)]
-    As = [oracle.random((k, m) if ta else (m, k), dtype, 1) for (m, n, k), (ta, tb) in zip(sizes, transposes, strict=True)]
-    Bs = [oracle.random((n, k) if tb else (k, n), dtype, 2) for (m, n, k), (ta, tb) in zip(sizes, transposes, strict=True)]
+    As = [
+        oracle.random((k, m) if ta else (m, k), dtype, 1) for (m, n, k), (ta, tb) in zip(sizes, transposes, strict=True)
+    ]
+    Bs = [
+        oracle.random((n, k) if tb else (k, n), dtype, 2) for (m, n, k), (ta, tb) in zip(sizes, transposes, strict=True)
+    ]
     flags = {"transpose_a": [ta for ta, _ in transposes], "transpose_b": [tb for _, tb in transposes]}
     return As, Bs, functools.partial(vb.batched_matmul, **flags)
 
@@ -51,7 +55,8 @@ def test_gradients_equal_those_of_jnp():
 
 
 BROADCASTS = [
-    ((2, 3, 4, 5), (5, 6)), ((4, 5), (2, 5, 6)), ((2, 1, 4, 5), (3, 5, 6)), ((1, 4, 5), (3, 5, 6)), ((3, 4, 5), (1, 1, 5, 6)),
+    ((2, 3, 4, 5), (5, 6)), ((4, 5), (2, 5, 6)), ((2, 1, 4, 5), (3, 5, 6)), ((1, 4, 5), (3, 5, 6)),
+    ((3, 4, 5), (1, 1, 5, 6)),
     ((2, 1, 3, 1, 4, 5), (1, 3, 1, 2, 5, 6)),
 ]  # fmt: skip
 
@@ -69,7 +74,9 @@ def test_gradients_of_broadcasts(lhs, rhs, flags):
 def test_gradients_of_shared_operands_are_summed():
     x, ws = oracle.random((4, 5), "float64"), [oracle.random((5, n), "float64", n) for n in (2, 3, 7)]
     check_grads(lambda x, ws: vb.batched_matmul([x] * 3, ws), (x, ws), order=2, modes=["fwd", "rev"])
-    check_grads(lambda x: vb.batched_matmul([x, x], [x.T, x], transpose_b=[False, True]), (x,), order=2, modes=["fwd", "rev"])
+    check_grads(
+        lambda x: vb.batched_matmul([x, x], [x.T, x], transpose_b=[False, True]), (x,), order=2, modes=["fwd", "rev"]
+    )
 
 
 def test_kernel_calls_of_derivatives():
@@ -134,10 +141,14 @@ def test_linearize_remat_and_jacobians():
     As, Bs, f = ragged("float64")
     scalar = loss(f)
     expected = jax.grad(scalar)(As, Bs)
-    value, linear = jax.linearize(scalar, As, Bs)
+    _, linear = jax.linearize(scalar, As, Bs)
     zero = jax.tree.map(jnp.zeros_like, Bs)
-    np.testing.assert_allclose(linear(As, zero), sum(jnp.vdot(g, a) for g, a in zip(expected, As, strict=True)), rtol=1e-12)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12), jax.grad(jax.checkpoint(scalar))(As, Bs), expected)
+    np.testing.assert_allclose(
+        linear(As, zero), sum(jnp.vdot(g, a) for g, a in zip(expected, As, strict=True)), rtol=1e-12
+    )
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-12), jax.grad(jax.checkpoint(scalar))(As, Bs), expected
+    )
     forward, reverse = (jac(lambda a: f([a, *As[1:]], Bs)[0])(As[0]) for jac in (jax.jacfwd, jax.jacrev))
     np.testing.assert_allclose(forward, reverse, rtol=1e-12)
 

@@ -90,7 +90,9 @@ def test_persistent_compilation_cache(tmp_path):
     """)
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path), "XLA_FLAGS": ""}
     runs = [
-        subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True).stdout.split()
+        subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        ).stdout.split()
         for _ in range(2)
     ]
     assert [run[0] for run in runs] == ["1050.0", "1050.0"]

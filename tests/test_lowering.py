@@ -1,4 +1,4 @@
-"""What the program becomes: one custom call a dtype with constant descriptors, or XLA's dots where there is no kernel."""
+"""What the program becomes: one custom call a dtype with constant descriptors, or XLA's dots without a kernel."""
 
 import contextlib
 import re
@@ -46,7 +46,7 @@ def test_one_call_a_dtype():
 def test_dtypes_without_a_kernel_go_through_xla_or_are_refused():
     As, Bs = [np.ones((2, 3), np.int32)], [np.ones((3, 2), np.int32)]
     assert counts(text(As, Bs)) == (0, 1)
-    with pytest.raises(NotImplementedError, match="implementation='kernel'.*int32"):
+    with pytest.raises(NotImplementedError, match=r"implementation='kernel'.*int32"):
         text(As, Bs, implementation="kernel")
 
 
@@ -105,7 +105,9 @@ def planned_tiles(platform, device):
     """The number of tiles in the program of a call whose plan aims at as many blocks as the device has units."""
     args = [jnp.ones((128, 64), jnp.float32)] * 30, [jnp.ones((64, 128), jnp.float32)] * 30
     with vb.target(device) if device else contextlib.nullcontext():
-        module = exported(lambda As, Bs: vb.batched_matmul(As, Bs, planner="sort_split"), args, [platform]).mlir_module()
+        module = exported(
+            lambda As, Bs: vb.batched_matmul(As, Bs, planner="sort_split"), args, [platform]
+        ).mlir_module()
     return int(re.search(r"num_tiles = (\d+)", module).group(1))
 
 

@@ -68,7 +68,9 @@ def test_deep_broadcasts():
     oracle.check(vb.batched_matmul([a], [b]), [a], [b])
 
 
-@pytest.mark.parametrize("shape", [(10**6, 3, 2), (3, 10**6, 2), (2, 3, 10**6), (1, 1, 1), (4099, 1, 4099), (1, 70001, 1)])
+@pytest.mark.parametrize(
+    "shape", [(10**6, 3, 2), (3, 10**6, 2), (2, 3, 10**6), (1, 1, 1), (4099, 1, 4099), (1, 70001, 1)]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_extreme_aspects(shape, dtype):
     m, n, k = shape
@@ -80,7 +82,10 @@ def test_extreme_aspects(shape, dtype):
 
 @pytest.mark.parametrize("dtype", oracle.DTYPES)
 def test_nan_and_inf_propagate_and_stay_in_their_rows(dtype):
-    As, Bs = [oracle.random((19, 21), dtype, i) for i in range(2)], [oracle.random((21, 35), dtype, 9 + i) for i in range(2)]
+    As, Bs = (
+        [oracle.random((19, 21), dtype, i) for i in range(2)],
+        [oracle.random((21, 35), dtype, 9 + i) for i in range(2)],
+    )
     As[0] = As[0].at[3, 4].set(np.nan)
     Bs[1] = Bs[1].at[7, 11].set(np.inf)
     Cs = vb.batched_matmul(As, Bs)
@@ -130,7 +135,8 @@ def test_pairs_promote_as_in_jnp_matmul():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "preferred"), [("bfloat16", "float32"), ("float16", "float32"), ("float32", "float64"), ("bfloat16", "bfloat16")]
+    ("dtype", "preferred"),
+    [("bfloat16", "float32"), ("float16", "float32"), ("float32", "float64"), ("bfloat16", "bfloat16")],
 )
 def test_preferred_element_type(dtype, preferred):
     a, b = oracle.random((20, 30), dtype), oracle.random((30, 40), dtype, 1)
@@ -147,7 +153,9 @@ def test_16_bit_products_are_accumulated_in_float32():
 
 
 @pytest.mark.parametrize("implementation", [None, "kernel", "xla"])
-@pytest.mark.parametrize("precision", [None, "default", "high", "highest", jax.lax.Precision.HIGHEST, ("high", "highest")])
+@pytest.mark.parametrize(
+    "precision", [None, "default", "high", "highest", jax.lax.Precision.HIGHEST, ("high", "highest")]
+)
 def test_precisions_and_implementations(implementation, precision):
     if implementation == "kernel" and jax.default_backend() == "tpu":
         pytest.skip("no kernel on a TPU")

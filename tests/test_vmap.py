@@ -62,7 +62,10 @@ def test_vmap_of_vmap_with_grad():
     def plain_scalar(As, Bs):
         return sum(jnp.sum(jnp.cos(c)) for c in plain(As, Bs))
 
-    for order in ((lambda f: jax.vmap(jax.vmap(jax.grad(f, (0, 1))), (0, None))), (lambda f: jax.vmap(jax.grad(lambda *a: jax.vmap(f)(*a).sum()), (0, None)))):
+    for order in (
+        (lambda f: jax.vmap(jax.vmap(jax.grad(f, (0, 1))), (0, None))),
+        (lambda f: jax.vmap(jax.grad(lambda *a: jax.vmap(f)(*a).sum()), (0, None))),
+    ):
         assert_equal(order(scalar)(As, Bs), order(plain_scalar)(As, Bs))
 
 

@@ -77,7 +77,7 @@ inline Vec<float> load_wide(const Bf16* p) {
 }
 inline Vec<float> load_wide(const F16* p) {
 #if defined(__AVX512F__)
-  return Vec<float>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+  return Vec<float>(_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
 #elif defined(__F16C__)
   return Vec<float>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 #else

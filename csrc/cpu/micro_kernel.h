@@ -21,10 +21,8 @@ struct Micro {
   int64_t sums_row;
   T* c;  // where the finished result goes
   int64_t c_row;
-  int tail;          // lanes of the last vector that are part of C
-  bool masked;       // B has nothing readable behind them
-  const void* next;  // what the next panel will read first, prefetched at a step of next_k bytes
-  int64_t next_k;
+  int tail;     // lanes of the last vector that are part of C
+  bool masked;  // B has nothing readable behind them
 };
 
 // (re, im) pairs times i: (-im, re).
@@ -56,7 +54,6 @@ void micro_kernel(const Micro<T>& call) {
   }
 
   const T *a = x.a, *b = x.b;
-  const char* next = static_cast<const char*>(x.next);
   const Mask mask = first_lanes<T>(x.masked ? x.tail : kWidth);
   for (int64_t k = x.k; k > 0; --k) {
     V row[NV];
@@ -71,8 +68,6 @@ void micro_kernel(const Micro<T>& call) {
     }
     a += x.a_k;
     b += x.b_k;
-    __builtin_prefetch(next);
-    next += x.next_k;
   }
 
   if (x.sums_out) {

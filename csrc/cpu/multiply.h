@@ -99,11 +99,6 @@ class Multiplier {
       micro.b = reinterpret_cast<const T*>(b), micro.b_k = p_.b.row_stride * kParts, micro.masked = true;
     }
 
-    const bool more = j + columns < block.n;
-    const In* next_b = more ? b + columns * p_.b.col_stride * kParts : b;
-    const In* next_b_end = more ? next_b + width - 1 : b;
-    micro.next_k = p_.b.row_stride * kParts * kSize;
-
     // Groups of rows as even as can be: 16 rows are 6, 5 and 5, which hide latencies better than 6, 6 and 4.
     const int64_t groups = ceil_div(block.m, Micros::max_rows(vectors)), base = block.m / groups, larger = block.m % groups;
     const bool in_place = !kConverts && p_.c.col_stride == 1;
@@ -115,7 +110,6 @@ class Multiplier {
       micro.sums_out = k.last ? nullptr : sums;
       micro.c = in_place ? static_cast<T*>(p_.c.data) + c * kParts : result;
       micro.c_row = in_place ? p_.c.row_stride * kParts : width;
-      micro.next = group == 0 ? next_b : group == 1 ? next_b_end : b;
       kMicroKernels<T, kComplex>.kernel[vectors - 1][rows - 1](micro);
       if (k.last && !in_place) scatter_result(result, width, rows, columns, c);
       micro.a += rows * micro.a_row, i += rows;

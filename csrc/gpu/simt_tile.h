@@ -88,9 +88,8 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
   OperandCopy<T, typename Cut::A, Cut::kThreads> copy_a(place.matrix[kA]);
   OperandCopy<T, typename Cut::B, Cut::kThreads> copy_b(place.matrix[kB]);
   int uncopied = place.depth;  // below 0 once the copies have run past the end
-  const auto start_step = [&](int slot) {
+  const auto start_step = [&](T* stage) {
     if (uncopied > 0) {
-      T* stage = shared + slot * Cut::kStageElements;
       copy_a.start(stage, place.rows, uncopied);
       copy_b.start(stage + Cut::A::kElements, uncopied, place.cols);
       copy_a.advance(Cut::kDepth * place.matrix[kA].col_stride);
@@ -100,22 +99,21 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
     commit_copies();
   };
 #pragma unroll 1
-  for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(slot);
+  for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
 
   const GridPlace thread = grid_place<Cut>(thread_index());
-  const T* shared_a = shared + thread.row() * Cut::A::kPitch;
-  const T* shared_b = shared + Cut::A::kElements + thread.col() * Cut::kColVector;
+  const int thread_a = thread.row() * Cut::A::kPitch, thread_b = Cut::A::kElements + thread.col() * Cut::kColVector;
   Accumulator sum[Cut::kThreadRows][Cut::kThreadCols] = {};
-  int slot = 0, freed = Cut::kStages - 1;
+  T *stage = shared, *freed = shared + (Cut::kStages - 1) * Cut::kStageElements;
   constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
 #pragma unroll 1
   while (uncopied + kAhead > 0) {
     wait_copies<Cut::kStages - 2>();
     block_barrier();  // the step's data are visible, and nobody reads the slot before it any more
     start_step(freed);
-    multiply_step<Cut>(shared_a + slot * Cut::kStageElements, shared_b + slot * Cut::kStageElements, uncopied + kAhead + Cut::kDepth, sum);
-    freed = slot;
-    slot = slot + 1 == Cut::kStages ? 0 : slot + 1;
+    multiply_step<Cut>(stage + thread_a, stage + thread_b, uncopied + kAhead + Cut::kDepth, sum);
+    freed = stage;
+    stage = stage == shared + (Cut::kStages - 1) * Cut::kStageElements ? shared : stage + Cut::kStageElements;
   }
   store_tile<Cut>(place, sum, shared);
 }

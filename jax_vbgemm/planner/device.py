@@ -112,9 +112,9 @@ V100 = DeviceSpec(
     split_factor=1,
 )  # fmt: skip
 
-# Thresholds of all other devices: Li's is the V100's, scaled by units * max_threads (40% of the threads a device holds);
-# Zhang's counts active threads only and must be within reach: an eighth. Both are a start, to be found offline as Li 2019,
-# section 4.2.3, describes.
+# Thresholds of all other devices: Li's is the V100's, scaled by units * max_threads (40% of the threads a device
+# holds); Zhang's counts active threads only and must be within reach: an eighth. Both are a start, to be found offline
+# as Li 2019, section 4.2.3, describes.
 A100 = replace(
     V100, name="a100", resources="sm_80",
     units=108,  # A100 paper

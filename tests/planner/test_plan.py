@@ -284,7 +284,10 @@ def test_a_plan_needs_at_most_three_kernels():
     assert len({FLOAT32.find(*name).kernel for name in shapes}) == 4
     tiles = [[Tile(i, 0, 0, 0, 0, 8, name)] for i, name in enumerate(shapes)]
     from_blocks([(8, 8, 8)] * 3, *tiles[:3]).validate()
-    with pytest.raises(ValueError, match=r"it needs the kernels t128_light, t256_light, t128_heavy, t256_heavy; a call launches at most 3"):
+    with pytest.raises(
+        ValueError,
+        match=r"it needs the kernels t128_light, t256_light, t128_heavy, t256_heavy; a call launches at most 3",
+    ):
         from_blocks([(8, 8, 8)] * 4, *tiles).validate()
 
 
