@@ -104,16 +104,16 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
   const GridPlace thread = grid_place<Cut>(thread_index());
   const int thread_a = thread.row() * Cut::A::kPitch, thread_b = Cut::A::kElements + thread.col() * Cut::kColVector;
   Accumulator sum[Cut::kThreadRows][Cut::kThreadCols] = {};
-  T *stage = shared, *freed = shared + (Cut::kStages - 1) * Cut::kStageElements;
+  T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
+  T* stage = shared;
   constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
 #pragma unroll 1
   while (uncopied + kAhead > 0) {
     wait_copies<Cut::kStages - 2>();
-    block_barrier();  // the step's data are visible, and nobody reads the slot before it any more
-    start_step(freed);
+    block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
+    start_step(stage == shared ? last_stage : stage - Cut::kStageElements);
     multiply_step<Cut>(stage + thread_a, stage + thread_b, uncopied + kAhead + Cut::kDepth, sum);
-    freed = stage;
-    stage = stage == shared + (Cut::kStages - 1) * Cut::kStageElements ? shared : stage + Cut::kStageElements;
+    stage = stage == last_stage ? shared : stage + Cut::kStageElements;
   }
   store_tile<Cut>(place, sum, shared);
 }
