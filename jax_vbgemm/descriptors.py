@@ -122,7 +122,8 @@ def pack(plan: Plan, table: NDArray[np.void]) -> Descriptors:
         rows[field] = getattr(runs, field)
     rows["first_tile"] = runs.first_tile[:-1]
     parts = [table.view(np.int32), rows.view(np.int32)]
-    if block_first is not None and plan.num_blocks < plan.num_tiles:
+    num_blocks = plan.num_tiles if block_first is None else len(block_first) - 1
+    if block_first is not None and num_blocks < plan.num_tiles:
         parts.append(block_first.astype(np.int32))
     # On the CPU there is one kernel and nothing to launch: the thread pool walks all blocks.
     kernels = [(KERNELS.index(launch.kernel), *launch[1:]) for launch in launches if launch.kernel in KERNELS]
@@ -132,5 +133,5 @@ def pack(plan: Plan, table: NDArray[np.void]) -> Descriptors:
         launches=np.array(kernels, np.int32).reshape(-1),
         num_runs=len(runs),
         num_tiles=plan.num_tiles,
-        num_blocks=plan.num_blocks,
+        num_blocks=num_blocks,
     )

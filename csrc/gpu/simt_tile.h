@@ -12,30 +12,35 @@ __device__ inline void multiply_step(const T* shared_a, const T* shared_b, int d
                                      Accumulator (&sum)[Cut::kThreadRows][Cut::kThreadCols]) {
   using DepthVector = Vector<T, Cut::kDepthVector>;
   using ColVector = Vector<T, Cut::kColVector>;
+  const auto multiply_chunk = [&](int begin) {
 #pragma unroll
-  for (int k = 0; k < Cut::kDepth; k += Cut::kDepthVector) {
-    if (k > 0 && k % 16 == 0 && k >= depth) break;
-    DepthVector a[Cut::kThreadRows];
-#pragma unroll
-    for (int i = 0; i < Cut::kThreadRows; ++i) {
-      a[i] = *reinterpret_cast<const DepthVector*>(shared_a + i * Cut::kGridRows * Cut::A::kPitch + k);
-    }
-#pragma unroll
-    for (int l = 0; l < Cut::kDepthVector; ++l) {
-      ColVector b[Cut::kThreadCols / Cut::kColVector];
-#pragma unroll
-      for (int j = 0; j < Cut::kThreadCols / Cut::kColVector; ++j) {
-        b[j] = *reinterpret_cast<const ColVector*>(shared_b + (k + l) * Cut::B::kPitch + j * Cut::kGridCols * Cut::kColVector);
-      }
+    for (int k = begin; k < begin + Cut::kChunk; k += Cut::kDepthVector) {
+      DepthVector a[Cut::kThreadRows];
 #pragma unroll
       for (int i = 0; i < Cut::kThreadRows; ++i) {
+        a[i] = *reinterpret_cast<const DepthVector*>(shared_a + i * Cut::kGridRows * Cut::A::kPitch + k);
+      }
 #pragma unroll
-        for (int j = 0; j < Cut::kThreadCols; ++j) {
-          sum[i][j] = multiply_add(a[i].element[l], b[j / Cut::kColVector].element[j % Cut::kColVector], sum[i][j]);
+      for (int l = 0; l < Cut::kDepthVector; ++l) {
+        ColVector b[Cut::kThreadCols / Cut::kColVector];
+#pragma unroll
+        for (int j = 0; j < Cut::kThreadCols / Cut::kColVector; ++j) {
+          b[j] = *reinterpret_cast<const ColVector*>(shared_b + (k + l) * Cut::B::kPitch + j * Cut::kGridCols * Cut::kColVector);
+        }
+#pragma unroll
+        for (int i = 0; i < Cut::kThreadRows; ++i) {
+#pragma unroll
+          for (int j = 0; j < Cut::kThreadCols; ++j) {
+            sum[i][j] = multiply_add(a[i].element[l], b[j / Cut::kColVector].element[j % Cut::kColVector], sum[i][j]);
+          }
         }
       }
     }
-  }
+  };
+  // Chunk by chunk, as more unrolled code would need more registers than there are; those beyond the end of K are left out.
+  multiply_chunk(0);
+#pragma unroll 1
+  for (int begin = Cut::kChunk; begin < Cut::kDepth && begin < depth; begin += Cut::kChunk) multiply_chunk(begin);
 }
 
 // Writes C: the one place where a result leaves the accumulators. Where its rows are aligned each thread writes its vectors; elsewhere

@@ -72,6 +72,8 @@ struct TileCut {
   using B = SharedRectangle<T, kDepth, kCols>;
   static constexpr int kDepthVector = kThreadRows * kVector > 16 ? 16 / kThreadRows : kVector;
 
+  static constexpr int kChunk = kThreadRows * kThreadCols < 16 && kDepth > 8 ? 16 : 8;  // of a step, as unrolled code
+
   static constexpr int kStageElements = A::kElements + B::kElements;
   static constexpr int stages() {
     const int fit = shared_budget(kKernel) / (kStageElements * static_cast<int>(sizeof(T)));

@@ -62,10 +62,7 @@ class TileColumns:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The tiles built for `dtype` on one device, in the order of the compiled table, and that whole table's hash.
-
-    The table lists a kernel's tiles before those of heavier kernels, which hold them too.
-    """
+    """The tiles built for `dtype` on one device, in the order of the compiled table, and that whole table's hash."""
 
     dtype: str
     tiles: tuple[TileShape, ...]
@@ -116,9 +113,9 @@ class Catalogue:
         """The launched kernels of the catalogue's tiles, in order of first appearance."""
         return tuple(dict.fromkeys(tile.kernel for tile in self.tiles))
 
-    def any_tile_of(self, kernel: int) -> TileShape:
-        """A tile of the kernel with that index, for the kernel's registers and shared memory."""
-        return next(tile for tile in self.tiles if tile.kernel == self.kernels[kernel])
+    def any_tile_of(self, kernel: str) -> TileShape:
+        """A tile of that kernel, for the kernel's registers and shared memory."""
+        return next(tile for tile in self.tiles if tile.kernel == kernel)
 
     @cached_property
     def columns(self) -> TileColumns:

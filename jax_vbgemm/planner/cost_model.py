@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from jax_vbgemm.planner.catalogue import ELEMENT_BYTES, Catalogue
 from jax_vbgemm.planner.device import DeviceSpec
-from jax_vbgemm.planner.launches import block_kernels
+from jax_vbgemm.planner.launches import launch_form
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.problem import Sizes
@@ -35,23 +35,20 @@ def predict(sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catal
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
-    kernels = (
-        catalogue.columns.kernel[runs.strategy] if block_first is None else block_kernels(catalogue, runs, block_first)
-    )  # of each run, whose tiles are blocks, or of each block
+    runs, block_first, launches = launch_form(catalogue, runs, block_first)
     tile_seconds_of = _cpu_tiles if device.kind == "cpu" else _gpu_tiles
     seconds, waves, total_work, total_blocks, longest_block = 0.0, 0.0, 0.0, 0, 0.0
-    for kernel in np.flatnonzero(np.bincount(kernels)):
-        mine = kernels == kernel
-        blocks = int(runs.count[mine].sum()) if block_first is None else int(mine.sum())
-        resident = max(tile_occupancy(catalogue.any_tile_of(int(kernel)), device).blocks, 1)
+    for kernel, first, blocks in launches:
+        resident = max(tile_occupancy(catalogue.any_tile_of(kernel), device).blocks, 1)
         sharing = min(resident, math.ceil(blocks / device.units))
+        mine = runs.take(np.flatnonzero(catalogue.columns.kernel[runs.strategy] == catalogue.kernels.index(kernel)))
+        tile_seconds = tile_seconds_of(sizes, mine, catalogue, device, sharing)
         if block_first is None:
-            kernel_runs = runs.take(np.flatnonzero(mine))
-            block_seconds = tile_seconds_of(sizes, kernel_runs, catalogue, device, sharing) + device.block_latency
-            work = float(block_seconds @ kernel_runs.count)
+            block_seconds = tile_seconds + device.block_latency
+            work = float(block_seconds @ mine.count)
         else:
-            tile_seconds = np.repeat(tile_seconds_of(sizes, runs, catalogue, device, sharing), runs.count)
-            block_seconds = np.add.reduceat(tile_seconds, block_first[:-1])[mine] + device.block_latency
+            begins = block_first[first : first + blocks] - block_first[first]
+            block_seconds = np.add.reduceat(np.repeat(tile_seconds, mine.count), begins) + device.block_latency
             work = float(block_seconds.sum())
         longest = float(block_seconds.max())
         seconds += max(longest, work / (device.units * sharing)) + device.launch_seconds

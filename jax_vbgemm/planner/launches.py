@@ -1,8 +1,4 @@
-"""Which launched kernel computes which blocks: a launch takes a contiguous range of blocks, all of one kernel.
-
-A kernel holds its own tiles and the lighter ones of its thread count, so a block may mix tiles of one thread count: the
-heaviest of them decides its kernel.
-"""
+"""Which launched kernel computes which blocks: a launch takes a contiguous range of blocks, all of one kernel."""
 
 from typing import NamedTuple
 
@@ -22,27 +18,28 @@ class Launch(NamedTuple):
     num_blocks: int
 
 
-def block_kernels(catalogue: Catalogue, runs: Runs, block_first: Ints) -> Ints:
-    """The kernel of each block, as an index into `catalogue.kernels`, which lists heavier ones later."""
-    tile_kernel = np.repeat(catalogue.columns.kernel[runs.strategy], runs.count)
-    return np.maximum.reduceat(tile_kernel, block_first[:-1]) if len(tile_kernel) else tile_kernel
-
-
 def launch_form(
     catalogue: Catalogue, runs: Runs, block_first: Ints | None
 ) -> tuple[Runs, Ints | None, tuple[Launch, ...]]:
-    """`runs` and `block_first` with the blocks of each kernel together, in the order they had, and the launches."""
+    """`runs` and `block_first` with the blocks of each kernel together, in the order they had, and the launches.
+
+    A block whose tiles belong to several kernels becomes one block in each: no kernel holds them all.
+    """
+    run_kernel = catalogue.columns.kernel[runs.strategy]
     if block_first is None:
-        kernel = catalogue.columns.kernel[runs.strategy]
-        blocks = np.bincount(kernel, runs.count)
-        runs = runs.take(np.argsort(kernel, kind="stable"))
+        blocks = np.bincount(run_kernel, runs.count)
+        runs = runs.take(np.argsort(run_kernel, kind="stable"))
+    elif len(np.unique(run_kernel)) < 2:
+        blocks = np.bincount(run_kernel[:1]) * (len(block_first) - 1)
     else:
-        kernel = block_kernels(catalogue, runs, block_first)
-        blocks = np.bincount(kernel)
-        if len(np.unique(kernel)) > 1:  # its tiles move with a block
-            lengths = np.diff(block_first)
-            runs = runs.expand(catalogue).take(np.argsort(np.repeat(kernel, lengths), kind="stable"))
-            block_first = offsets(lengths[np.argsort(kernel, kind="stable")])
+        runs = runs.expand(catalogue)
+        kernel = catalogue.columns.kernel[runs.strategy]
+        block = np.repeat(np.arange(len(block_first) - 1), np.diff(block_first))
+        order = np.argsort(kernel, kind="stable")
+        runs, kernel, block = runs.take(order), kernel[order], block[order]
+        begins = np.flatnonzero(np.append(True, (np.diff(kernel) != 0) | (np.diff(block) != 0)))
+        block_first = np.append(begins, len(block))
+        blocks = np.bincount(kernel[begins])
     counts = blocks.astype(np.int64)
     launches = (
         Launch(catalogue.kernels[index], int(first), int(count))
@@ -53,15 +50,11 @@ def launch_form(
 
 
 def check_launches(catalogue: Catalogue, runs: Runs, block_first: Ints | None) -> None:
-    """Raises ValueError unless each block has tiles, all of one thread count, and at most three kernels are needed."""
-    if block_first is not None:
-        if block_first[0] != 0 or block_first[-1] != runs.num_tiles or (np.diff(block_first) < 1).any():
-            raise ValueError("plan: block_first must rise from 0 to the number of tiles, by at least one a block")
-        threads = np.repeat(catalogue.columns.threads[runs.strategy], runs.count)
-        fewest, most = (reduce.reduceat(threads, block_first[:-1]) if len(threads) else threads
-                        for reduce in (np.minimum, np.maximum))  # fmt: skip
-        for block in np.flatnonzero(fewest != most):
-            raise ValueError(f"plan: blocks[{block}] mixes tiles of {fewest[block]} and {most[block]} threads")
+    """Raises ValueError unless each block has tiles and at most three kernels are needed."""
+    if block_first is not None and (
+        block_first[0] != 0 or block_first[-1] != runs.num_tiles or (np.diff(block_first) < 1).any()
+    ):
+        raise ValueError("plan: block_first must rise from 0 to the number of tiles, by at least one a block")
     _, _, launches = launch_form(catalogue, runs, block_first)
     if len(launches) > MAX_LAUNCHES:
         names = ", ".join(launch.kernel for launch in launches)

@@ -1,7 +1,6 @@
 """What holds for every planner's plan, and for plans made by hand."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
@@ -93,23 +92,23 @@ def test_the_launch_form_is_the_plan_sorted_by_kernel(problems, planner, device)
     plan = make(planner, problems, device)
     runs, block_first, launches = plan.launch_form()
     launched = dataclasses.replace(plan, runs=runs, block_first=block_first)
-    rank = {name: index for index, name in enumerate(plan.catalogue.kernels)}
-    kernel_of = {tile.index: rank[tile.kernel] for tile in plan.catalogue}
+    kernel_of = {tile.index: tile.kernel for tile in plan.catalogue}
 
     def blocks_by_kernel(plan):
-        """The heaviest kernel of each block's tiles, and the blocks."""
-        first, strategy = plan.block_start.tolist(), plan.tile_strategy.tolist()
-        kernels = [
-            plan.catalogue.kernels[max(kernel_of[row] for row in strategy[begin:end])]
-            for begin, end in itertools.pairwise(first)
-        ]
-        return kernels, plan.blocks
+        """(kernel, tiles) of each block; a block of several kernels counts once for each."""
+        first, strategy, blocks = plan.block_start.tolist(), plan.tile_strategy.tolist(), plan.blocks
+        found = []
+        for begin, block in zip(first, blocks, strict=False):
+            kernels = [kernel_of[strategy[begin + place]] for place in range(len(block))]
+            for name in plan.catalogue.kernels:
+                if name in kernels:
+                    found.append((name, [tile for tile, k in zip(block, kernels, strict=True) if k == name]))
+        return found
 
-    kernels, blocks = blocks_by_kernel(plan)
-    launched_kernels, launched_blocks = blocks_by_kernel(launched)
-    assert launched_blocks == [
-        b for name in plan.catalogue.kernels for k, b in zip(kernels, blocks, strict=True) if k == name
-    ]
+    launched_blocks = blocks_by_kernel(launched)
+    launched_kernels = [kernel for kernel, _ in launched_blocks]
+    rank = plan.catalogue.kernels.index
+    assert launched_blocks == sorted(blocks_by_kernel(plan), key=lambda block: rank(block[0]))
     assert launched_kernels == [launch.kernel for launch in launches for _ in range(launch.num_blocks)]
     assert [launch.first_block for launch in launches] == list(np.cumsum([0] + [x.num_blocks for x in launches])[:-1])
     assert len(launches) <= 3
@@ -268,15 +267,14 @@ def test_validation_agrees_with_counting(data):
             plan.validate()
 
 
-def test_a_block_has_one_thread_count():
-    light, heavy = Tile(0, 0, 0, 0, 0, 8, ("small", 128)), Tile(1, 0, 0, 0, 0, 8, ("huge", 128))
-    mixed = from_blocks([(16, 16, 8), (128, 128, 8)], [light, heavy])
+def test_a_block_of_two_kernels_becomes_two():
+    small, huge = Tile(0, 0, 0, 0, 0, 8, ("small", 128)), Tile(1, 0, 0, 0, 0, 8, ("huge", 256))
+    mixed = from_blocks([(16, 16, 8), (128, 128, 8)], [huge, small])
     mixed.validate()
-    assert [launch.kernel for launch in mixed.launch_form()[2]] == ["t128_heavy"]
-    tiles = [Tile(0, 0, 0, 0, 0, 8, ("small", 128)), Tile(0, 0, 0, 16, 0, 8, ("small", 256))]
-    from_blocks([(16, 32, 8)], *([tile] for tile in tiles)).validate()
-    with pytest.raises(ValueError, match=r"blocks\[0\] mixes tiles of 128 and 256 threads"):
-        from_blocks([(16, 32, 8)], tiles).validate()
+    assert len(mixed.blocks) == 1
+    _, block_first, launches = mixed.launch_form()
+    assert block_first.tolist() == [0, 1, 2]
+    assert launches == (("t128_light", 0, 1), ("t256_heavy", 1, 1))
 
 
 def test_a_plan_needs_at_most_three_kernels():
