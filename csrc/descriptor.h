@@ -1,7 +1,7 @@
 // The plan as kernels read it: plain data, the same bytes on the host and on the device. jax_vbgemm/descriptors.py writes it.
 //
-// The descriptor blob is one constant of the program: Problem[num_problems], TileRun[num_runs], then int32 block_first[num_blocks + 1]
-// unless every block holds one tile.
+// The descriptor blob is one constant of the program: Problem[num_problems], Epilogue[num_problems] where the call has epilogues,
+// TileRun[num_runs], then int32 block_first[num_blocks + 1] unless every block holds one tile.
 #pragma once
 #include <cstdint>
 
@@ -24,6 +24,26 @@ struct Problem {
   Operand a, b, c;
 };
 
+// A number known at trace time, or an element of a buffer that holds accumulators.
+struct Scalar {
+  double real, imag;  // where buffer < 0
+  int32_t buffer;
+  int32_t reserved;
+  int64_t offset;     // element of the buffer
+};
+
+enum class Activation : int32_t { none, relu, gelu, silu, tanh, sigmoid };
+
+// What happens to a problem's sums on their way to C: c = activation(alpha sum + beta source + bias). source and bias hold elements of the
+// result's dtype and are addressed like C (a broadcast dimension has stride 0); buffer < 0: there is none. Where beta is 0, source is not
+// read. source may be c itself. Scalars and arithmetic are of the accumulator's dtype.
+struct Epilogue {
+  Scalar alpha, beta;
+  Operand source, bias;
+  Activation activation;
+  int32_t reserved;
+};
+
 // A box of equal tiles of one problem, one beside the other: tiles along batch, rows and columns, enumerated in that order.
 // One single tile is a box of one.
 struct TileRun {
@@ -36,7 +56,8 @@ struct TileRun {
   int32_t reserved[2];
 };
 
-static_assert(sizeof(Operand) == 48 && sizeof(Problem) == 168 && sizeof(TileRun) == 48, "descriptors.py writes these layouts");
+static_assert(sizeof(Operand) == 48 && sizeof(Problem) == 168 && sizeof(Epilogue) == 168 && sizeof(TileRun) == 48,
+              "descriptors.py writes these layouts");
 
 // One kernel launch: a contiguous range of blocks. Where block_first is null, block i is tile i.
 struct Launch {
@@ -47,6 +68,7 @@ struct Launch {
 // Everything a kernel is given, beside the pointer table. Where num_runs == num_tiles, tile i is run i; otherwise its run is searched.
 struct Descriptors {
   const Problem* problems;
+  const Epilogue* epilogues;  // one a problem, or null: c = sum
   const TileRun* runs;
   const int32_t* block_first;
   int32_t num_problems, num_runs, num_tiles, num_blocks;

@@ -130,6 +130,7 @@ inline ffi::Error check_call(ffi::AnyBuffer descriptors, ffi::RemainingArgs args
 
   const char* base = static_cast<const char*>(descriptors.untyped_data());
   call.plan.problems = reinterpret_cast<const Problem*>(base);
+  call.plan.epilogues = nullptr;
   call.plan.runs = reinterpret_cast<const TileRun*>(base + num_problems * sizeof(Problem));
   call.plan.block_first =
       one_tile_a_block ? nullptr : reinterpret_cast<const int32_t*>(base + num_problems * sizeof(Problem) + num_runs * sizeof(TileRun));
