@@ -14,7 +14,8 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 hypothesis.settings.register_profile("default", deadline=None, max_examples=25, print_blob=True)
-hypothesis.settings.load_profile("default")
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=6, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

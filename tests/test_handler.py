@@ -91,7 +91,7 @@ def test_batch_strides_beyond_the_buffer():
     ("changes", "message"),
     [
         ({"catalogue": np.int64(1)}, "planned with another tile catalogue"),
-        ({"num_runs": np.int64(5), "num_tiles": np.int64(5)}, "descriptor constant"),
+        ({"num_runs": np.int64(5), "num_tiles": np.int64(5), "num_blocks": np.int64(5)}, "descriptor constant"),
         ({"num_tiles": np.int64(-1)}, "malformed"),
         ({"problems": np.zeros(20, np.int64)}, "malformed problem table"),
         ({"launches": np.array([9, 0, 1], np.int32)}, "launch 0"),
