@@ -1,6 +1,7 @@
 // Stand-alone driver of the GPU kernels, without Python or JAX: checks them, and times plans made elsewhere or here.
 //
-//   gpu_driver --check [--small] [--no-replays]
+//   gpu_driver --check [--small] [--exact] [--no-replays] [--seed N] [--dtypes NAME...]
+//                                                      small: few and tiny problems; exact: buffers without margins, for memcheck
 //   gpu_driver --cases FILE...    [options]            times the cases of the files
 //   gpu_driver --workload FILE... [options] [--batch B] [--tile NAME,THREADS | --tile all] [--dtype float64] [--runs]
 //                                                      times a uniform plan: the same tile for all, one tile a block
@@ -115,20 +116,17 @@ struct Arguments {
   DType dtype = DType::f32;
 };
 
-Arguments parse(int count, char** words) {
+Arguments parse(const std::vector<std::string>& words) {
   Arguments arguments;
-  for (int i = 1; i < count;) {
+  for (size_t i = 0; i < words.size();) {
+    if (arguments.checks.take(words, i)) continue;
     const std::string option = words[i++];
-    const auto value = [&]() -> std::string { return i < count ? words[i++] : throw std::runtime_error(option + " needs a value"); };
+    const auto value = [&]() -> std::string { return i < words.size() ? words[i++] : throw std::runtime_error(option + " needs a value"); };
     const auto values = [&](std::vector<std::string>& list) {
-      while (i < count && words[i][0] != '-') list.push_back(words[i++]);
+      while (i < words.size() && words[i][0] != '-') list.push_back(words[i++]);
     };
     if (option == "--check")
       arguments.check = true;
-    else if (option == "--small")
-      arguments.checks.small = true;
-    else if (option == "--no-replays")
-      arguments.checks.replays = false;
     else if (option == "--cases")
       values(arguments.cases);
     else if (option == "--workload")
@@ -190,7 +188,7 @@ int run(const Arguments& arguments) {
 
 int main(int count, char** words) {
   try {
-    return vbgemm::driver::run(vbgemm::driver::parse(count, words));
+    return vbgemm::driver::run(vbgemm::driver::parse({words + 1, words + count}));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gpu_driver: %s\n", error.what());
     return 2;

@@ -12,6 +12,7 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_default_matmul_precision", "highest")  # what goes through XLA on a GPU would be TF32 otherwise
 
 hypothesis.settings.register_profile("default", deadline=None, max_examples=25, print_blob=True)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=6, print_blob=True)

@@ -1,7 +1,10 @@
 """The predicted time of a plan: what `auto` and the choices inside other planners compare."""
 
+import csv
 import math
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +58,7 @@ def predict(sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catal
         waves += blocks / (device.units * resident)
         total_work, total_blocks, longest_block = total_work + work, total_blocks + blocks, max(longest_block, longest)
     return Prediction(
-        seconds=max(seconds, _operand_bytes(sizes, catalogue) / device.bandwidth + device.launch_seconds),
+        seconds=max(seconds, operand_bytes(sizes, catalogue) / device.bandwidth + device.launch_seconds),
         waves=waves,
         balance=total_work / total_blocks / longest_block if longest_block else 1.0,
     )
@@ -64,12 +67,20 @@ def predict(sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catal
 def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
     """Seconds of one tile of each run while `sharing` blocks share a unit.
 
-    A K step takes the longest of its multiply-adds, its reads of shared memory (a thread that owns r x c elements
-    reads r + c values a product, about 2 sqrt(r c)), its loads through the cache, and a latency that nothing hides.
-    Masked tiles cost as much as whole ones.
+    Where the device is calibrated (calibration.csv, made by benchmarks/calibrate.py), a tile has a fixed part and a K
+    step has a latency and a share of the unit. Elsewhere a step takes the longest of its multiply-adds, its reads of shared
+    memory (a thread that owns r x c elements reads r + c values a product, about 2 sqrt(r c)), its loads through the
+    cache, and a latency that nothing hides. Masked tiles cost as much as whole ones.
     """
     tile = catalogue.columns
     tm, tn, tk, threads = (column[runs.strategy] for column in (tile.m, tile.n, tile.k, tile.threads))
+    depth = runs.k_end - runs.k_begin
+    calibrated = _calibration(device.calibration, catalogue)
+    if calibrated is not None:
+        fixed, latency, share = calibrated[:, runs.strategy]
+        steps = ceil_div(depth, np.array([step_depth(step, catalogue.dtype) for step in tk.tolist()]))
+        measured: Floats = fixed + steps * np.maximum(latency, sharing * share)
+        return measured
     size = ELEMENT_BYTES[catalogue.dtype]
     parts = sharing * device.units  # a block gets one of these of the device's rates
     step = np.maximum.reduce(
@@ -80,9 +91,28 @@ def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpe
             np.full(len(runs), device.step_latency),
         ]
     )
-    steps = ceil_div(runs.k_end - runs.k_begin, tk)
-    seconds: Floats = steps * step + tm * tn * size * (parts / device.bandwidth)
+    seconds: Floats = ceil_div(depth, tk) * step + tm * tn * size * (parts / device.bandwidth)
     return seconds
+
+
+def step_depth(tile_k: int, dtype: str) -> int:
+    """How far one step of a GPU tile goes along K: the catalogue counts 4-byte elements (csrc/gpu/tile_cut.h)."""
+    return max(tile_k * 4 // ELEMENT_BYTES[dtype], 8)
+
+
+@lru_cache(maxsize=64)
+def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
+    """calibration.csv's (fixed, step, shared step) seconds by row of the catalogue; None unless every tile has them."""
+    table = np.zeros((3, len(catalogue.columns.m)))
+    with Path(__file__).with_name("calibration.csv").open(newline="") as file:
+        rows = {(row["tile"], int(row["threads"])): row for row in csv.DictReader(file)
+                if (row["device"], row["dtype"]) == (device, catalogue.dtype)}  # fmt: skip
+    for tile in catalogue:
+        if tile.key not in rows:
+            return None
+        row = rows[tile.key]
+        table[:, tile.index] = [1e-9 * float(row[column]) for column in ("block_ns", "step_ns", "shared_step_ns")]
+    return table
 
 
 def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
@@ -122,6 +152,6 @@ def _flops(catalogue: Catalogue) -> float:
     return 8.0 if catalogue.dtype.startswith("complex") else 2.0
 
 
-def _operand_bytes(sizes: Sizes, catalogue: Catalogue) -> float:
+def operand_bytes(sizes: Sizes, catalogue: Catalogue) -> float:
     m, n, k = (column.astype(np.float64) for column in (sizes.m, sizes.n, sizes.k))
     return float(sizes.batch @ (m * k + k * n + m * n)) * ELEMENT_BYTES[catalogue.dtype]
