@@ -1,12 +1,12 @@
 """Fits the cost model's coefficients of one GPU to what gpu_driver measured there: jax_vbgemm/planner/calibration.csv.
 
-  write_cases.py all.case grids inception_1 ... --tiles all --dtypes float32 float64      here or anywhere
-  gpu_driver --cases all.case --csv measured.csv                                          on the GPU
+  write_cases.py all.case grids inception_1 ... --tiles all --dtypes float32 float64   anywhere
+  gpu_driver --cases all.case --csv measured.csv                                       on the GPU
   calibrate.py measured.csv --device h100
 
-Each tile and dtype gets three numbers (cost_model.py): `block`, the fixed part of a block, `step`, one K step of a block
-that has its unit to itself, and `shared_step`, what a step takes for each of the blocks that share a unit once that is more.
-The errors are relative (log), and a weak prior keeps numbers that the data don't determine near their neighbours'.
+Each tile and dtype gets three numbers (cost_model.py): `block`, the fixed part of a block, `step`, one K step of a
+block that has its unit to itself, and `shared_step`, what a step takes for each of the blocks that share a unit once
+that is more. The errors are relative (log), and a weak prior holds numbers that the data don't determine.
 """
 
 import argparse

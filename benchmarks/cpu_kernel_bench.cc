@@ -5,7 +5,14 @@
 //   cpu_kernel_bench time [dtype]              GFLOP/s of batches of small problems, 1 and 2 threads
 //   cpu_kernel_bench file F [dtype] [layout]   GFLOP/s of a workload file ("M N K" a line) with each CPU tile; layout nn, nt, tn, tt
 //
-// Build it with the CPU kernel's sources (csrc/cpu/CMakeLists.txt), also with -fsanitize=address,undefined or thread.
+// Build without CMake, as tests/test_cpu_kernel.py does it, also with -fsanitize=address,undefined or thread. Where it is x86-64:
+//
+//   F="g++ -std=c++17 -O3 -fno-math-errno -Wall -Wextra -pthread -Icsrc" X="-mavx2 -mfma -mf16c"
+//   $F $X -c csrc/cpu/kernels_avx2.cc
+//   $F $X -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512 -c csrc/cpu/kernels_avx512.cc
+//   $F benchmarks/cpu_kernel_bench.cc csrc/cpu/{walk,isa,kernels_portable}.cc kernels_avx*.o -o cpu_kernel_bench
+//
+// and elsewhere the last line without the objects.
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -188,8 +195,10 @@ struct Workload {
   DType dtype, out_dtype;
   std::vector<Problem> problems;
   std::vector<Bytes> buffers;  // of exactly the size that the problems reach
-  int num_operands = 0;
+  int num_operands = 0;             // buffers that aren't results
   std::vector<std::pair<int, int>> k_ranges;  // one a problem
+  std::vector<Epilogue> epilogues;            // one a problem, or none
+  std::vector<Bytes> initial;                 // results before the call, where it reads them
 };
 struct PlanData {
   std::vector<TileRun> runs;
@@ -203,10 +212,9 @@ int64_t element_of(const Operand& x, const Problem& p, int64_t batch, int64_t i,
 }
 
 // Lays out an operand of rows x cols x batch in a new buffer: any order, padded or strided or broadcast, at an offset.
-Operand lay_out(Workload& w, const Problem& p, int64_t rows, int64_t cols, bool result, bool plain) {
+Operand lay_out(Workload& w, DType dtype, const Problem& p, int64_t rows, int64_t cols, bool result, bool plain) {
   Operand x{};
   x.buffer = static_cast<int32_t>(w.buffers.size());
-  const DType dtype = result ? w.out_dtype : w.dtype;
   int64_t inner = chance(plain ? 0 : 0.15) ? uniform(2, 3) : 1, gap = chance(plain ? 0 : 0.4) ? uniform(1, 40) : 0;
   if (chance(result ? 0.2 : 0.5) && !plain) {
     x.row_stride = inner, x.col_stride = std::max<int64_t>(rows, 1) * inner + gap;
@@ -240,28 +248,110 @@ Operand lay_out(Workload& w, const Problem& p, int64_t rows, int64_t cols, bool 
   return x;
 }
 
+template <class F>
+void for_each_element(const Problem& p, F f) {
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t i = 0; i < p.m; ++i) {
+      for (int64_t j = 0; j < p.n; ++j) f(b, i, j);
+    }
+  }
+}
+void put_random(DType dtype, unsigned char* p) {
+  std::normal_distribution<> normal;
+  put(dtype, p, {normal(rng), is_complex(dtype) ? normal(rng) : 0});
+}
+DType accumulator_of(DType dtype) { return size_of(dtype) == 2 ? DType::f32 : dtype; }
+std::vector<Bytes> results(const Workload& w) { return {w.buffers.begin() + w.num_operands, w.buffers.end()}; }
+
+// 1, 0 or anything; known at trace time or in a buffer of its own.
+Scalar random_scalar(Workload& w) {
+  std::normal_distribution<> normal;
+  const bool any = chance(0.6);
+  const Number value = any ? Number(normal(rng), is_complex(w.dtype) && chance(0.7) ? normal(rng) : 0) : Number(chance(0.5), 0);
+  Scalar scalar{value.real(), value.imag(), -1, 0, 0};
+  if (chance(0.5)) return scalar;
+  const DType dtype = accumulator_of(w.dtype);
+  scalar = {1e9, 1e9, static_cast<int32_t>(w.buffers.size()), 0, uniform(0, 3)};
+  w.buffers.emplace_back((scalar.offset + 1) * size_of(dtype), 0xFF);
+  put(dtype, &w.buffers.back()[scalar.offset * size_of(dtype)], value);
+  return scalar;
+}
+Number value_of(const Workload& w, const Scalar& scalar) {
+  const DType dtype = accumulator_of(w.dtype);
+  unsigned char bytes[16];
+  if (scalar.buffer < 0) put(dtype, bytes, {scalar.real, scalar.imag});
+  return get(dtype, scalar.buffer < 0 ? bytes : &w.buffers[scalar.buffer][scalar.offset * size_of(dtype)]);
+}
+
+// Something shaped like C, or broadcast to it. nan: there is nothing in it that may be used.
+Operand random_addend(Workload& w, const Problem& p, bool nan) {
+  const bool one_row = chance(0.4), one_column = chance(0.3);
+  Operand x = lay_out(w, w.out_dtype, p, one_row ? std::min(p.m, 1) : p.m, one_column ? std::min(p.n, 1) : p.n, false, false);
+  if (one_row) x.row_stride = 0;
+  if (one_column) x.col_stride = 0;
+  if (nan) std::fill(w.buffers[x.buffer].begin(), w.buffers[x.buffer].end(), 0xFF);
+  return x;
+}
+
+constexpr int32_t kItself = -2;  // as a source: C
+Epilogue random_epilogue(Workload& w, const Problem& p) {
+  Epilogue e{random_scalar(w), random_scalar(w), {}, {}, Activation::none, 0};
+  e.source.buffer = e.bias.buffer = -1;
+  if (chance(0.3)) {
+    e.source.buffer = kItself;
+  } else if (chance(0.7)) {
+    e.source = random_addend(w, p, value_of(w, e.beta) == 0.0);
+  }
+  if (chance(0.5)) e.bias = random_addend(w, p, false);
+  if (!is_complex(w.dtype)) e.activation = static_cast<Activation>(uniform(0, 5));
+  return e;
+}
+
+double sigmoid(double x) { return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x)); }
+double activate(double x, Activation activation) {
+  switch (activation) {
+    case Activation::relu: return x <= 0 ? 0 : x;
+    case Activation::gelu: return x * sigmoid(2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+    case Activation::silu: return x * sigmoid(x);
+    case Activation::tanh: return std::tanh(x);
+    case Activation::sigmoid: return sigmoid(x);
+    default: return x;
+  }
+}
+
 int random_size(int64_t limit) {
   constexpr int kSizes[] = {0, 1, 2, 3, 5, 7, 8, 11, 13, 16, 17, 23, 31, 32, 37, 48, 64, 97, 113, 127, 128, 129, 199, 257};
   return static_cast<int>(std::min(chance(0.5) ? uniform(1, 70) : kSizes[uniform(0, std::size(kSizes) - 1)], limit));
 }
 
 Workload random_workload(DType dtype, DType out_dtype, int count) {
-  Workload w{dtype, out_dtype, {}, {}, 0, {}};
+  Workload w{dtype, out_dtype, {}, {}, 0, {}, {}, {}};
   for (int i = 0; i < count; ++i) {
     Problem p{};
     p.m = random_size(300), p.n = random_size(300), p.k = chance(0.1) ? static_cast<int>(uniform(250, 800)) : random_size(300);
     p.batch = chance(0.7) ? 1 : static_cast<int>(uniform(0, 6));
     p.inner_batch = static_cast<int>(uniform(1, 3));
     if (static_cast<double>(p.m) * p.n * p.k * p.batch > 4e6) p.batch = 1;
-    p.a = lay_out(w, p, p.m, p.k, false, false);
-    p.b = lay_out(w, p, p.k, p.n, false, false);
+    p.a = lay_out(w, dtype, p, p.m, p.k, false, false);
+    p.b = lay_out(w, dtype, p, p.k, p.n, false, false);
     w.problems.push_back(p);
     int begin = 0, end = p.k;
     if (chance(0.2)) begin = static_cast<int>(uniform(0, p.k)), end = static_cast<int>(uniform(begin, p.k));
     w.k_ranges.emplace_back(begin, end);
   }
+  const bool finishing = chance(0.5);
+  for (size_t i = 0; finishing && i < w.problems.size(); ++i) w.epilogues.push_back(random_epilogue(w, w.problems[i]));
   w.num_operands = static_cast<int>(w.buffers.size());
-  for (Problem& p : w.problems) p.c = lay_out(w, p, p.m, p.n, true, false);
+  for (size_t i = 0; i < w.problems.size(); ++i) {
+    Problem& p = w.problems[i];
+    p.c = lay_out(w, out_dtype, p, p.m, p.n, true, false);
+    if (!finishing || w.epilogues[i].source.buffer != kItself) continue;
+    w.epilogues[i].source = p.c;
+    for_each_element(p, [&](int64_t b, int64_t row, int64_t col) {
+      put_random(out_dtype, &w.buffers[p.c.buffer][element_of(p.c, p, b, row, col) * size_of(out_dtype)]);
+    });
+  }
+  w.initial = results(w);
   return w;
 }
 
@@ -307,15 +397,12 @@ Call make_call(Workload& w, const PlanData& plan) {
   const int32_t blocks = plan.block_first.empty() ? plan.num_tiles : static_cast<int32_t>(plan.block_first.size()) - 1;
   result.call = {w.dtype,
                  w.out_dtype,
-                 {w.problems.data(), nullptr, plan.runs.data(), plan.block_first.empty() ? nullptr : plan.block_first.data(),
+                 {w.problems.data(), w.epilogues.empty() ? nullptr : w.epilogues.data(), plan.runs.data(), plan.block_first.empty() ? nullptr : plan.block_first.data(),
                   static_cast<int32_t>(w.problems.size()), static_cast<int32_t>(plan.runs.size()), plan.num_tiles, blocks},
                  result.pointers.data()};
   return result;
 }
-void clear_results(Workload& w) {
-  for (size_t i = w.num_operands; i < w.buffers.size(); ++i) std::fill(w.buffers[i].begin(), w.buffers[i].end(), kUntouched);
-}
-std::vector<Bytes> results(const Workload& w) { return {w.buffers.begin() + w.num_operands, w.buffers.end()}; }
+void clear_results(Workload& w) { std::copy(w.initial.begin(), w.initial.end(), w.buffers.begin() + w.num_operands); }
 
 // ---- Checks.
 
@@ -331,6 +418,25 @@ bool agrees(double got, double expected, double tolerance) {
   if (std::isnan(expected)) return std::isnan(got);
   if (std::isinf(expected)) return got == expected;
   return std::fabs(got - expected) <= tolerance;
+}
+
+// Turns a sum and the bound on its error into what comes of them.
+void expect_epilogue(const Workload& w, const Epilogue& e, const Problem& p, int64_t batch, int64_t i, int64_t j, double (&value)[2],
+                     double& tolerance) {
+  const auto addend = [&](const Operand& x) {
+    const Bytes& from = x.buffer < w.num_operands ? w.buffers[x.buffer] : w.initial[x.buffer - w.num_operands];
+    return get(w.out_dtype, &from[element_of(x, p, batch, i, j) * size_of(w.out_dtype)]);
+  };
+  const Number alpha = value_of(w, e.alpha), beta = value_of(w, e.beta);
+  // Real numbers one by one: a complex product of an infinity with a real number would be NaN.
+  double magnitude = std::abs(alpha) * std::hypot(value[0], value[1]);
+  tolerance *= std::abs(alpha);
+  Number x = alpha.imag() == 0 ? Number(alpha.real() * value[0], alpha.real() * value[1]) : alpha * Number(value[0], value[1]);
+  if (e.source.buffer >= 0 && beta != 0.0) x += beta * addend(e.source), magnitude += std::abs(beta * addend(e.source));
+  if (e.bias.buffer >= 0) x += addend(e.bias), magnitude += std::abs(addend(e.bias));
+  value[0] = activate(x.real(), e.activation), value[1] = x.imag();
+  // No activation is steeper than 1.13; none adds more than a few roundings of its argument.
+  tolerance = 1.13 * tolerance + 8 * magnitude * epsilon(accumulator_of(w.dtype)) + 4 * std::fabs(value[0]) * epsilon(accumulator_of(w.dtype));
 }
 
 void check_results(const Workload& w) {
@@ -352,8 +458,10 @@ void check_results(const Workload& w) {
           }
           const int64_t at = element_of(p.c, p, batch, i, j) * out_size;
           const Number got = get(w.out_dtype, &w.buffers[p.c.buffer][at]);
-          const double tolerance = absolute * (k_end - k_begin + 2) * accumulator;
-          const double expected[2] = {re - im, re_im + im_re}, found[2] = {got.real(), got.imag()};
+          double tolerance = absolute * (k_end - k_begin + 2) * accumulator;
+          double expected[2] = {re - im, re_im + im_re};
+          const double found[2] = {got.real(), got.imag()};
+          if (!w.epilogues.empty()) expect_epilogue(w, w.epilogues[index], p, batch, i, j, expected, tolerance);
           for (int part = 0; part <= is_complex(w.dtype); ++part) {
             const double rounding = std::fabs(expected[part]) * epsilon(w.out_dtype) + (w.out_dtype == DType::f16 ? 0x1p-25 : 0);
             if (!agrees(found[part], expected[part], tolerance + rounding)) fail(w, p, "wrong", i, j, found[part], expected[part]);
@@ -418,7 +526,7 @@ void check_nonsense(DType dtype) {
 // All 65536 values pass unchanged, and sums of two round to nearest even.
 void check_halves(DType dtype) {
   const int count = 65536;
-  Workload w{dtype, dtype, {}, {}, 2, {{0, 2}}};
+  Workload w{dtype, dtype, {}, {}, 2, {{0, 2}}, {}, {}};
   Problem p{};
   p.m = count, p.n = 1, p.k = 2, p.batch = p.inner_batch = 1;
   p.a = {0, 0, 0, 1, count, {0, 0}}, p.b = {1, 0, 0, 1, 1, {0, 0}}, p.c = {2, 0, 0, 1, 1, {0, 0}};
@@ -446,8 +554,43 @@ void check_halves(DType dtype) {
   }
 }
 
+// Each activation of numbers of all magnitudes, to a few units in the last place.
+void check_activations(DType dtype) {
+  std::vector<double> inputs = {0, -0.0, NAN, INFINITY, -INFINITY, 1e30, -1e30};
+  for (int i = 0; i < 4000; ++i) inputs.push_back(std::ldexp(uniform(-(1 << 20), 1 << 20), static_cast<int>(-uniform(13, 60))));
+  for (int i = 0; i < 4000; ++i) inputs.push_back(std::ldexp(uniform(-(1 << 20), 1 << 20), -16));
+  const int count = static_cast<int>(inputs.size());
+  for (const Activation activation : {Activation::relu, Activation::gelu, Activation::silu, Activation::tanh, Activation::sigmoid}) {
+    Workload w{dtype, dtype, {}, {}, 2, {{0, 1}}, {}, {}};
+    Problem p{};
+    p.m = 1, p.n = count, p.k = 1, p.batch = p.inner_batch = 1;
+    p.a = {0, 0, 0, 1, 1, {0, 0}}, p.b = {1, 0, 0, count, 1, {0, 0}}, p.c = {2, 0, 0, count, 1, {0, 0}};
+    w.problems = {p};
+    Epilogue e{{1, 0, -1, 0, 0}, {0, 0, -1, 0, 0}, {}, {}, activation, 0};
+    e.source.buffer = e.bias.buffer = -1;
+    w.epilogues = {e};
+    const int size = size_of(dtype);
+    w.buffers = {Bytes(size), Bytes(count * size), Bytes(count * size)};
+    put(dtype, &w.buffers[0][0], 1.0);
+    for (int i = 0; i < count; ++i) put(dtype, &w.buffers[1][i * size], inputs[i]);
+    const PlanData plan = make_plan(w, kNumTiles - 1, true, false, 0);
+    run(make_call(w, plan).call, static_cast<Pool*>(nullptr));
+    for (int i = 0; i < count; ++i) {
+      const double x = get(dtype, &w.buffers[1][i * size]).real(), expected = activate(x, activation);
+      const double got = get(dtype, &w.buffers[2][i * size]).real();
+      // The sigmoid of a large negative number magnifies the rounding of its argument, which in gelu isn't x itself.
+      const double slope = activation == Activation::gelu && x < 0 ? 1 + 2 * (std::fabs(x) + 0.05 * std::fabs(x * x * x)) : 1;
+      const double smallest = dtype == DType::f32 ? 0x1p-148 : 0x1p-1073;
+      if (!agrees(got, expected, 8 * slope * epsilon(dtype) * std::fabs(expected) + smallest)) {
+        fail(w, p, "activation", static_cast<int64_t>(activation), i, got, expected);
+      }
+    }
+  }
+}
+
 void check(int rounds) {
   Pool pool(2);
+  for (DType dtype : {DType::f32, DType::f64}) check_activations(dtype);
   for (DType dtype : {DType::bf16, DType::f16}) check_halves(dtype);
   for (int round = 0; round < rounds && !failures; ++round) {
     for (int i = 0; i < kDTypes; ++i) {
@@ -465,11 +608,12 @@ void stress(double seconds) {
   Pool pool(2);
   std::atomic<int64_t> calls{0}, wrong{0};
   Workload model = random_workload(DType::f32, DType::f32, 6);
+  model.epilogues.clear();
   Problem big = model.problems[0];
   big.m = big.n = 150, big.k = 40, big.batch = big.inner_batch = 1;
-  big.a = lay_out(model, big, big.m, big.k, false, true);
-  big.b = lay_out(model, big, big.k, big.n, false, true);
-  big.c = lay_out(model, big, big.m, big.n, true, true);
+  big.a = lay_out(model, DType::f32, big, big.m, big.k, false, true);
+  big.b = lay_out(model, DType::f32, big, big.k, big.n, false, true);
+  big.c = lay_out(model, DType::f32, big, big.m, big.n, true, true);
   model.problems.push_back(big);
   model.k_ranges.emplace_back(0, big.k);
   const PlanData plan = make_plan(model, 0, true, false, 0);
@@ -501,7 +645,7 @@ struct Shape {
 };
 
 Workload plain_workload(DType dtype, const std::vector<Shape>& shapes, const std::string& layout) {
-  Workload w{dtype, dtype, {}, {}, 0, {}};
+  Workload w{dtype, dtype, {}, {}, 0, {}, {}, {}};
   auto operand = [&](int64_t rows, int64_t cols, bool transposed) {
     Operand x{};
     x.buffer = static_cast<int32_t>(w.buffers.size());

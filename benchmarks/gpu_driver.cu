@@ -3,7 +3,7 @@
 //   gpu_driver --check [--small] [--exact] [--no-replays] [--seed N] [--dtypes NAME...]
 //                                                      small: few and tiny problems; exact: buffers without margins, for memcheck
 //   gpu_driver --cases FILE...    [options]            times the cases of the files
-//   gpu_driver --workload FILE... [options] [--batch B] [--tile NAME,THREADS | --tile all] [--dtype float64] [--runs]
+//   gpu_driver --workload FILE... [options] [--batch B] [--tile NAME,THREADS | --tile all] [--dtype NAME] [--runs]
 //                                                      times a uniform plan: the same tile for all, one tile a block
 //   options: --hot, --samples N, --footprint MB, --csv FILE (rows are appended), --filter TEXT (part of "peer workload")
 //
@@ -54,7 +54,7 @@ class CaseFile {
     if (in_.peek() == std::ifstream::traits_type::eof()) return false;
     in_.read(reinterpret_cast<char*>(&header), sizeof header);
     c = {std::string(header.peer, strnlen(header.peer, 64)), std::string(header.workload, strnlen(header.workload, 64)), {}};
-    c.plan.dtype = static_cast<DType>(header.dtype);
+    c.plan.dtype = c.plan.out_dtype = static_cast<DType>(header.dtype);
     c.plan.num_tiles = header.num_tiles;
     c.plan.num_blocks = header.num_blocks;
     read(c.plan.launches, header.num_launches);
@@ -63,7 +63,7 @@ class CaseFile {
     read(c.plan.runs, header.num_runs);
     if (header.has_block_first) read(c.plan.block_first, header.num_blocks + 1);
     skip_padding();
-    if (c.plan.dtype != DType::f32 && c.plan.dtype != DType::f64) refuse(path_ + ": a case's dtype is neither float32 nor float64");
+    if (header.dtype < 0 || header.dtype >= kDTypes) refuse(path_ + ": a case has an unknown dtype");
     return true;
   }
 
@@ -88,7 +88,7 @@ Case uniform_case(const std::string& path, int batch, int strategy, DType dtype,
   std::string name = path.substr(path.find_last_of('/') + 1);
   name = name.substr(0, name.rfind(".txt")) + (batch > 0 ? "_b" + std::to_string(batch) : "");
   Case c{std::string("vbgemm_uniform_") + kTiles[strategy].name + "_" + std::to_string(kTiles[strategy].threads), name, {}};
-  c.plan.dtype = dtype;
+  c.plan.dtype = c.plan.out_dtype = dtype;
   std::vector<std::array<int, 3>> sizes;
   for (int m, n, k; (batch == 0 || static_cast<int>(sizes.size()) < batch) && in >> m >> n >> k;) sizes.push_back({m, n, k});
   if (static_cast<int>(sizes.size()) < batch) refuse(path + " has fewer than " + std::to_string(batch) + " lines");
@@ -116,6 +116,13 @@ struct Arguments {
   DType dtype = DType::f32;
 };
 
+DType dtype_named(const std::string& name) {
+  for (int i = 0; i < kDTypes; ++i) {
+    if (name == kDTypeNames[i]) return static_cast<DType>(i);
+  }
+  refuse("unknown dtype " + name);
+}
+
 Arguments parse(const std::vector<std::string>& words) {
   Arguments arguments;
   for (size_t i = 0; i < words.size();) {
@@ -136,7 +143,7 @@ Arguments parse(const std::vector<std::string>& words) {
     else if (option == "--tile")
       arguments.tile = value();
     else if (option == "--dtype")
-      arguments.dtype = value() == "float64" ? DType::f64 : DType::f32;
+      arguments.dtype = dtype_named(value());
     else if (option == "--runs")
       arguments.runs = true;
     else if (option == "--hot")

@@ -55,22 +55,75 @@ inline bool inside(const Operand& x, int64_t rows, int64_t cols, const Problem& 
   return last < elements;
 }
 
+// The arguments of both handlers behind their contexts, and how they are bound.
+struct Arguments {
+  ffi::AnyBuffer descriptors;
+  ffi::RemainingArgs operands;  // factors, then sources and biases (addends), then alphas and betas
+  ffi::RemainingRets results;
+  int64_t catalogue;
+  ffi::Span<const int64_t> problems, epilogues;
+  ffi::Span<const int32_t> launches;
+  int64_t num_factors, num_addends, num_runs, num_tiles, num_blocks;
+};
+
+#define VBGEMM_BIND_ARGUMENTS(binding)                    \
+  binding.Arg<::xla::ffi::AnyBuffer>()                    \
+      .RemainingArgs()                                    \
+      .RemainingRets()                                    \
+      .Attr<int64_t>("catalogue")                         \
+      .Attr<::xla::ffi::Span<const int64_t>>("problems")  \
+      .Attr<::xla::ffi::Span<const int64_t>>("epilogues") \
+      .Attr<::xla::ffi::Span<const int32_t>>("launches")  \
+      .Attr<int64_t>("num_factors")                       \
+      .Attr<int64_t>("num_addends")                       \
+      .Attr<int64_t>("num_runs")                          \
+      .Attr<int64_t>("num_tiles")                         \
+      .Attr<int64_t>("num_blocks")
+
+// What goes wrong with one epilogue, or null.
+inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType dtype, const std::vector<int64_t>& elements,
+                                  size_t num_factors, size_t num_addends, size_t num_operands) {
+  const auto in_range = [](int32_t buffer, size_t first, size_t last) {
+    return static_cast<size_t>(buffer) >= first && static_cast<size_t>(buffer) < last;
+  };
+  for (const Scalar* scalar : {&e.alpha, &e.beta}) {
+    if (scalar->buffer < 0) continue;
+    if (!in_range(scalar->buffer, num_factors + num_addends, num_operands)) return "alpha or beta is not among the call's scalars";
+    if (scalar->offset < 0 || scalar->offset >= elements[scalar->buffer]) return "alpha or beta lies past its buffer";
+  }
+  for (const Operand* addend : {&e.source, &e.bias}) {
+    if (addend->buffer < 0) continue;
+    if (!in_range(addend->buffer, num_factors, num_factors + num_addends)) return "source or bias is not among the call's addends";
+    if (!inside(*addend, p.m, p.n, p, elements[addend->buffer])) return "source or bias reaches past its buffer";
+  }
+  if (e.activation < Activation::none || e.activation > Activation::sigmoid) return "unknown activation";
+  if (e.activation != Activation::none && (dtype == DType::c64 || dtype == DType::c128)) return "complex numbers have no activation";
+  return nullptr;
+}
+
 // Fills call, or says which argument breaks which rule. extra_results: results behind the products (a workspace).
-inline ffi::Error check_call(ffi::AnyBuffer descriptors, ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t catalogue,
-                             ffi::Span<const int64_t> table, ffi::Span<const int32_t> launches, int64_t num_runs, int64_t num_tiles,
-                             int64_t num_blocks, size_t extra_results, Call& call) {
+inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call& call) {
+  const auto& [descriptors, args, rets, catalogue, table, epilogue_table, launches, num_factors, num_addends, num_runs, num_tiles,
+               num_blocks] = given;
   constexpr int64_t kProblemWords = sizeof(Problem) / 8, kRunInts = sizeof(TileRun) / 4;
   if (catalogue != catalogue_hash()) {
     return refuse("this program was planned with another tile catalogue (" + std::to_string(catalogue) + ") than this build has (" +
                   std::to_string(catalogue_hash()) + "): lower or export it again with this version");
   }
   if (args.size() < 1 || rets.size() < 1 + extra_results) return refuse("a call needs at least one operand and one result");
+  if (num_factors < 1 || num_addends < 0 || num_factors + num_addends > static_cast<int64_t>(args.size())) {
+    return refuse("more factors and addends than operands");
+  }
   if (table.size() % kProblemWords || num_runs < 0 || num_tiles < num_runs || num_blocks > num_tiles || num_tiles > INT32_MAX) {
     return refuse("malformed problem table or tile counts");
   }
   const int64_t num_problems = table.size() / kProblemWords;
+  const bool finishing = epilogue_table.size() > 0;
+  static_assert(sizeof(Epilogue) == sizeof(Problem));
+  if (finishing && epilogue_table.size() != table.size()) return refuse("there must be one epilogue a problem, or none");
   const bool one_tile_a_block = num_blocks == num_tiles;
-  const int64_t expected = num_problems * kProblemWords * 2 + num_runs * kRunInts + (one_tile_a_block ? 0 : num_blocks + 1);
+  const int64_t expected =
+      num_problems * kProblemWords * (finishing ? 4 : 2) + num_runs * kRunInts + (one_tile_a_block ? 0 : num_blocks + 1);
   if (descriptors.element_type() != ffi::DataType::S32 || static_cast<int64_t>(descriptors.element_count()) != expected) {
     return refuse("the descriptor constant has " + std::to_string(descriptors.element_count()) + " words, the problem table needs " +
                   std::to_string(expected));
@@ -78,21 +131,26 @@ inline ffi::Error check_call(ffi::AnyBuffer descriptors, ffi::RemainingArgs args
   if (reinterpret_cast<uintptr_t>(descriptors.untyped_data()) % 8) return refuse("the descriptor constant is not aligned to 8 bytes");
 
   const size_t num_operands = args.size(), num_results = rets.size() - extra_results;
+  const size_t kinds[] = {static_cast<size_t>(num_factors), static_cast<size_t>(num_factors + num_addends), num_operands};
   std::vector<int64_t> elements(num_operands + num_results);
   call.buffers.resize(num_operands + num_results);
-  ffi::DataType in_type{}, out_type{};
+  ffi::DataType types[4] = {};  // of factors, addends, scalars, results
+  bool seen[4] = {};
   for (size_t i = 0; i < elements.size(); ++i) {
-    const bool is_result = i >= num_operands;
-    ffi::AnyBuffer buffer = is_result ? **rets.get<ffi::AnyBuffer>(i - num_operands) : *args.get<ffi::AnyBuffer>(i);
-    ffi::DataType& type = is_result ? out_type : in_type;
-    if (i == 0 || i == num_operands) type = buffer.element_type();
-    if (buffer.element_type() != type) return refuse("buffer " + std::to_string(i) + " has another dtype than its fellows");
+    ffi::AnyBuffer buffer = i >= num_operands ? **rets.get<ffi::AnyBuffer>(i - num_operands) : *args.get<ffi::AnyBuffer>(i);
+    const int kind = static_cast<int>((i >= kinds[0]) + (i >= kinds[1]) + (i >= kinds[2]));
+    if (seen[kind] && buffer.element_type() != types[kind])
+      return refuse("buffer " + std::to_string(i) + " has another dtype than its fellows");
+    types[kind] = buffer.element_type();
+    seen[kind] = true;
     elements[i] = buffer.element_count();
     call.buffers[i] = buffer.untyped_data();
   }
-  const std::optional<DType> in = dtype_of(in_type), out = dtype_of(out_type);
+  const std::optional<DType> in = dtype_of(types[0]), out = dtype_of(types[3]);
   const bool narrow = in == DType::bf16 || in == DType::f16;
   if (!in || !out || (*in != *out && !(narrow && *out == DType::f32))) return refuse("no kernel for these operand and result dtypes");
+  if (seen[1] && types[1] != types[3]) return refuse("sources and biases must have the results' dtype");
+  if (seen[2] && dtype_of(types[2]) != (narrow ? DType::f32 : *in)) return refuse("alphas and betas must have the accumulator's dtype");
   call.dtype = *in;
   call.out_dtype = *out;
 
@@ -104,7 +162,7 @@ inline ffi::Error check_call(ffi::AnyBuffer descriptors, ffi::RemainingArgs args
     const auto in_range = [](int32_t buffer, size_t first, size_t last) {
       return buffer >= 0 && static_cast<size_t>(buffer) >= first && static_cast<size_t>(buffer) < last;
     };
-    if (!in_range(p.a.buffer, 0, num_operands) || !in_range(p.b.buffer, 0, num_operands) ||
+    if (!in_range(p.a.buffer, 0, kinds[0]) || !in_range(p.b.buffer, 0, kinds[0]) ||
         !in_range(p.c.buffer, num_operands, num_operands + num_results)) {
       return problem("names a buffer that the call does not have");
     }
@@ -115,6 +173,10 @@ inline ffi::Error check_call(ffi::AnyBuffer descriptors, ffi::RemainingArgs args
                           (p.batch > p.inner_batch && p.c.batch_stride[0] == 0) ||
                           (p.batch > 1 && p.inner_batch > 1 && p.c.batch_stride[1] == 0);
     if (overlaps) return problem("the result overlaps itself");
+    if (!finishing) continue;
+    const Epilogue& epilogue = reinterpret_cast<const Epilogue*>(epilogue_table.begin())[i];
+    const char* wrong = check_epilogue(epilogue, p, *in, elements, kinds[0], num_addends, num_operands);
+    if (wrong) return problem(wrong);
   }
 
   if (launches.size() % 3) return refuse("malformed launch table");
@@ -128,23 +190,19 @@ inline ffi::Error check_call(ffi::AnyBuffer descriptors, ffi::RemainingArgs args
     }
   }
 
-  const char* base = static_cast<const char*>(descriptors.untyped_data());
-  call.plan.problems = reinterpret_cast<const Problem*>(base);
-  call.plan.epilogues = nullptr;
-  call.plan.runs = reinterpret_cast<const TileRun*>(base + num_problems * sizeof(Problem));
-  call.plan.block_first =
-      one_tile_a_block ? nullptr : reinterpret_cast<const int32_t*>(base + num_problems * sizeof(Problem) + num_runs * sizeof(TileRun));
+  const char* at = static_cast<const char*>(descriptors.untyped_data());
+  call.plan.problems = reinterpret_cast<const Problem*>(at);
+  at += num_problems * sizeof(Problem);
+  call.plan.epilogues = finishing ? reinterpret_cast<const Epilogue*>(at) : nullptr;
+  if (finishing) at += num_problems * sizeof(Epilogue);
+  call.plan.runs = reinterpret_cast<const TileRun*>(at);
+  at += num_runs * sizeof(TileRun);
+  call.plan.block_first = one_tile_a_block ? nullptr : reinterpret_cast<const int32_t*>(at);
   call.plan.num_problems = static_cast<int32_t>(num_problems);
   call.plan.num_runs = static_cast<int32_t>(num_runs);
   call.plan.num_tiles = static_cast<int32_t>(num_tiles);
   call.plan.num_blocks = static_cast<int32_t>(num_blocks);
   return ffi::Error::Success();
 }
-
-// The binding both handlers open with: what follows is what check_call takes, in its order.
-#define VBGEMM_BIND_ARGUMENTS(binding)                                                                                          \
-  binding.Arg<::xla::ffi::AnyBuffer>().RemainingArgs().RemainingRets().Attr<int64_t>("catalogue")                              \
-      .Attr<::xla::ffi::Span<const int64_t>>("problems").Attr<::xla::ffi::Span<const int32_t>>("launches")                     \
-      .Attr<int64_t>("num_runs").Attr<int64_t>("num_tiles").Attr<int64_t>("num_blocks")
 
 }  // namespace vbgemm

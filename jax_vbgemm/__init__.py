@@ -10,6 +10,7 @@ except ModuleNotFoundError as _error:
 
 from jax_vbgemm import lowering as _lowering  # noqa: F401  (registers the primitive's rules and lowerings)
 from jax_vbgemm import rules as _rules  # noqa: F401
+from jax_vbgemm.api import batched_gemm as batched_gemm
 from jax_vbgemm.api import batched_matmul as batched_matmul
 from jax_vbgemm.api import plan as plan
 from jax_vbgemm.backends import DISABLE_JAX_EXPORT_CHECKS as DISABLE_JAX_EXPORT_CHECKS

@@ -1,18 +1,15 @@
-"""The public functions: they check what the user gave, name what is wrong with it, and bind the primitive."""
+"""The public functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jax_vbgemm import backends, compat, reference
+from jax_vbgemm import backends
+from jax_vbgemm.call import Call
 from jax_vbgemm.planner import DeviceSpec, Plan, Planner, device_spec, plan_problems, resolve_planner
-from jax_vbgemm.primitive import Term, contract, sizes_of
 from jax_vbgemm.problem import Problem, problems_of
 
 AnyPlanner = str | Planner
@@ -55,47 +52,46 @@ def batched_matmul(
       TypeError: a leaf is not an array, or a flag not a bool.
       NotImplementedError: implementation="kernel" where there is no kernel.
     """
-    name = "batched_matmul"
-    lhs, rhs, structure = _paired_leaves(name, As, Bs)
-    transposes = zip(
-        _flags(name, "transpose_a", transpose_a, As, len(lhs)),
-        _flags(name, "transpose_b", transpose_b, Bs, len(rhs)),
-        strict=True,
-    )
-    if implementation not in (None, "kernel", "xla"):
-        raise ValueError(f"{name}: implementation must be None, 'kernel' or 'xla', not {implementation!r}")
-    planner = resolve_planner(planner)
-    precision = _canonical_precision(precision)
+    call = Call("batched_matmul", As, Bs, transpose_a, transpose_b, precision, preferred_element_type)
+    return call.bind(planner, implementation)
 
-    operands: list[jax.Array] = []
-    terms: list[Term] = []
-    out_dtypes: list[Any] = []
-    for index, (a, b, flags) in enumerate(zip(lhs, rhs, transposes, strict=True)):
-        term = Term(2 * index, 2 * index + 1, index, *flags)
-        try:
-            if a.ndim < 2 or b.ndim < 2:
-                raise ValueError("both need rank 2 or more")
-            sizes_of(a.shape, b.shape, term)
-            if a.dtype != b.dtype:
-                dtype = jnp.result_type(a, b)
-                a, b = a.astype(dtype), b.astype(dtype)
-            out_dtypes.append(
-                _result_dtype(a.dtype, precision, preferred_element_type, jax.dtypes.canonicalize_dtype(float))
-            )
-        except (ValueError, TypeError) as error:
-            a_name, b_name = _leaf_names(("As", As), ("Bs", Bs), index=index)
-            transposed = "".join(f", {x} transposed" for x, flag in zip((a_name, b_name), flags, strict=True) if flag)
-            raise type(error)(
-                f"{name}: {a_name} is {_describe(a, b)} but {b_name} is {_describe(b, a)}{transposed}: {error}"
-            ) from None
-        operands += [a, b]
-        terms.append(term)
 
-    if implementation != "kernel" and not all(compat.is_static(x.shape) for x in operands):
-        # Nothing can be planned for symbolic dimensions (jax.export).
-        return jax.tree.unflatten(structure, reference.products(operands, terms, out_dtypes, precision))
-    results = contract(operands, terms, out_dtypes, precision=precision, planner=planner, implementation=implementation)
-    return jax.tree.unflatten(structure, results)
+def batched_gemm(
+    As: Any,
+    Bs: Any,
+    Cs: Any = None,
+    *,
+    alpha: Any = 1,
+    beta: Any = 0,
+    bias: Any = None,
+    activation: str | None = None,
+    transpose_a: Any = False,
+    transpose_b: Any = False,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    planner: AnyPlanner = "auto",
+    implementation: str | None = None,
+) -> Any:
+    """activation(alpha op(A) op(B) + beta C + bias) for many matrices of different sizes, in one pass.
+
+    The GEMM of BLAS for a pytree of problems, with a bias and an activation. Differentiable in everything. Where C is
+    donated (or not needed any more), the result takes its place.
+
+    Args:
+      As, Bs, and all options not named here: as for `batched_matmul`.
+      Cs: pytree with the structure of As, or None; leaf i has the shape of result i and a dtype that promotes to its.
+      alpha, beta: a number, a pytree of numbers with the structure of As, or a 1-D array with one entry a problem;
+        Python numbers or traced; cast to the accumulator's dtype. Where beta is 0, C is not read, NaN in it is fine.
+      bias: pytree with the structure of As, or None, as may be its leaves; leaf i broadcasts to the shape of result i.
+      activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", for real results.
+
+    Raises:
+      As `batched_matmul`; also ValueError where beta is not 0 and there is no C, and where alpha, beta, C or bias don't
+      fit; the message names the leaf and the rule.
+    """
+    call = Call("batched_gemm", As, Bs, transpose_a, transpose_b, precision, preferred_element_type)
+    call.add_epilogues(Cs, alpha, beta, bias, activation)
+    return call.bind(planner, implementation)
 
 
 def plan(
@@ -122,76 +118,3 @@ def plan(
     del precision
     spec = backends.default_device() if device is None else device_spec(device)
     return plan_problems(problems_of(problems), jnp.dtype(dtype).name, spec, resolve_planner(planner))
-
-
-def _canonical_precision(precision: Any) -> Any:
-    """A hashable precision that the lowering understands without the context that it was given in."""
-    if precision is None:
-        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-    if isinstance(precision, list):
-        return tuple(precision)
-    if isinstance(precision, str) and precision in jax.lax.DotAlgorithmPreset.__members__:
-        return jax.lax.DotAlgorithmPreset[precision]
-    return precision
-
-
-def _paired_leaves(name: str, As: Any, Bs: Any) -> tuple[list[jax.Array], list[jax.Array], Any]:
-    lhs, rhs = jax.tree.leaves(As), jax.tree.leaves(Bs)
-    structure: Any = jax.tree.structure(As)
-    other: Any = jax.tree.structure(Bs)
-    if structure != other:
-        if isinstance(As, list | tuple) and isinstance(Bs, list | tuple) and len(As) != len(Bs):
-            raise ValueError(
-                f"{name}: As has {len(As)} entries but Bs has {len(Bs)}: one right factor for each left one"
-            )
-        raise ValueError(f"{name}: As and Bs must have the same structure: As is {structure} but Bs is {other}")
-
-    def array(tree_name: str, tree: Any, index: int, leaf: Any) -> jax.Array:
-        if isinstance(leaf, jax.Array):
-            return leaf
-        try:
-            return jnp.asarray(leaf)
-        except (TypeError, ValueError) as error:
-            (leaf_name,) = _leaf_names((tree_name, tree), index=index)
-            raise TypeError(f"{name}: {leaf_name} must be an array, but is {leaf!r}: {error}") from None
-
-    return (
-        [array("As", As, i, leaf) for i, leaf in enumerate(lhs)],
-        [array("Bs", Bs, i, leaf) for i, leaf in enumerate(rhs)],
-        structure,
-    )
-
-
-def _flags(name: str, option: str, flags: Any, tree: Any, count: int) -> list[bool]:
-    """A bool or a prefix pytree of bools, one bool a leaf."""
-    if isinstance(flags, bool | np.bool_):
-        return [bool(flags)] * count
-    try:
-        leaves = jax.tree.leaves(jax.tree.map(lambda flag, part: jax.tree.map(lambda _: flag, part), flags, tree))
-    except ValueError as error:
-        raise ValueError(f"{name}: {option} must be a bool or a prefix of the operands' tree: {error}") from None
-    for leaf in leaves:
-        if not isinstance(leaf, bool | np.bool_):
-            raise TypeError(f"{name}: {option} must hold Python bools, not {leaf!r}")
-    return [bool(leaf) for leaf in leaves]
-
-
-def _leaf_names(*trees: tuple[str, Any], index: int) -> list[str]:
-    """As[3], Bs['w']: how the user would write leaf `index`."""
-    return [name + jax.tree_util.keystr(jax.tree.leaves_with_path(tree)[index][0]) for name, tree in trees]
-
-
-def _describe(x: jax.Array, other: jax.Array) -> str:
-    return str(tuple(x.shape)) if x.dtype == other.dtype else f"{x.dtype}{tuple(x.shape)}"
-
-
-@lru_cache(maxsize=1024)
-def _result_dtype(dtype: Any, precision: Any, preferred_element_type: Any, default_float: Any) -> Any:
-    """What jnp.matmul makes of these options; it also raises its errors for bad ones."""
-    del default_float  # whether x64 is on decides what preferred_element_type means
-    one = jax.ShapeDtypeStruct((1, 1), dtype)
-
-    def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
-        return jnp.matmul(a, b, precision=precision, preferred_element_type=preferred_element_type)
-
-    return jax.eval_shape(matmul, one, one).dtype

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 from jax._src import core
 from jax._src.dispatch import apply_primitive as apply_primitive
-from jax._src.interpreters.partial_eval import dce_rules as dce_rules
+from jax._src.interpreters.partial_eval import dce_rules
 
 
 def shaped_array(shape: tuple[int, ...], dtype: Any, factors: Iterable[Any]) -> Any:
@@ -19,6 +19,11 @@ def shaped_array(shape: tuple[int, ...], dtype: Any, factors: Iterable[Any]) -> 
     varying = frozenset[str]().union(*(factor.mat.varying for factor in factors))
     axes = core.ManualAxisType(varying=varying)
     return core.ShapedArray(shape, dtype, sharding=sharding, manual_axis_type=axes)
+
+
+def register_dce_rule(primitive: Any, rule: Callable[[list[bool], Any], tuple[list[bool], Any]]) -> None:
+    """Registers (used results, equation) -> (used operands, new equation); JAX 0.12 passes live operands in between."""
+    dce_rules[primitive] = lambda used, *rest: rule(used, rest[-1])
 
 
 def unite_varying(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
@@ -34,6 +39,15 @@ def unite_varying(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
 def varies(operand: jax.Array) -> bool:
     """Whether the operand is typed with manual mesh axes, as inside shard_map."""
     return not jax.typeof(operand).mat.empty
+
+
+def explicit_axes(operand: jax.Array) -> tuple[str, ...]:
+    """The explicit mesh axes that the operand's type says it is sharded over."""
+    sharding = jax.typeof(operand).sharding
+    if sharding.mesh.empty:
+        return ()
+    named = [axis for entry in sharding.spec if entry for axis in (entry if isinstance(entry, tuple) else (entry,))]
+    return tuple(axis for axis in named if axis in sharding.mesh.explicit_axes)
 
 
 def is_static(shape: Sequence[Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,17 @@ PROBLEM = np.dtype(
     [("m", "<i4"), ("n", "<i4"), ("k", "<i4"), ("batch", "<i4"), ("inner_batch", "<i4"), ("reserved", "<i4"),
      ("a", OPERAND), ("b", OPERAND), ("c", OPERAND)]
 )  # fmt: skip
+SCALAR = np.dtype([("real", "<f8"), ("imag", "<f8"), ("buffer", "<i4"), ("reserved", "<i4"), ("offset", "<i8")])
+EPILOGUE = np.dtype(
+    [
+        ("alpha", SCALAR),
+        ("beta", SCALAR),
+        ("source", OPERAND),
+        ("bias", OPERAND),
+        ("activation", "<i4"),
+        ("reserved", "<i4"),
+    ]
+)
 RUN = np.dtype(
     [("problem", "<i4"), ("strategy", "<i4"), ("row", "<i4"), ("col", "<i4"), ("batch", "<i4"),
      ("k_begin", "<i4"), ("k_end", "<i4"), ("first_tile", "<i4"), ("tiles_y", "<i4"), ("tiles_x", "<i4"),
@@ -29,11 +40,14 @@ RUN = np.dtype(
 KERNELS = tuple(_core.kernels())
 """The launched GPU kernels, in the order by which launches name them."""
 
+ACTIVATIONS = (None, "relu", "gelu", "silu", "tanh", "sigmoid")
+"""In the order of csrc/descriptor.h's Activation."""
+
 MAX_BYTES = 1 << 20  # of a descriptor constant with its tiles written out
 
 
 class Address(NamedTuple):
-    """Strides of one problem in elements, batch dimensions collapsed to two: (row, column, batch) of a, b and c."""
+    """Strides of one problem in elements, batch dimensions collapsed to two: (row, column, batch) of a, b, c."""
 
     batch: int
     inner_batch: int
@@ -79,11 +93,22 @@ def _batch_strides(shape: Shape, rank: int) -> list[int]:
     return strides
 
 
+class EpilogueAddress(NamedTuple):
+    """An epilogue over the call's buffers: numbers or (buffer, element); (buffer, shape) of source and bias or None."""
+
+    alpha: complex | tuple[int, int]
+    beta: complex | tuple[int, int]
+    source: tuple[int, Shape] | None
+    bias: tuple[int, Shape] | None
+    activation: str | None
+
+
 class Descriptors(NamedTuple):
     """What one custom call carries: the device constant, and the attributes that the host reads."""
 
-    words: NDArray[np.int32]  # the constant: problems, runs, block_first
+    words: NDArray[np.int32]  # the constant: problems, epilogues, runs, block_first
     problems: NDArray[np.int64]  # the problem table once more, for the handler's checks
+    epilogues: NDArray[np.int64]  # likewise; empty where there are none
     launches: NDArray[np.int32]
     num_runs: int
     num_tiles: int
@@ -101,8 +126,35 @@ def problem_table(
     return np.array(rows, PROBLEM)
 
 
-def pack(plan: Plan, table: NDArray[np.void]) -> Descriptors:
-    """The descriptor arrays of a plan over these problems.
+def epilogue_table(
+    epilogues: Sequence[EpilogueAddress], sizes: Sequence[Sizes], addresses: Sequence[Address]
+) -> NDArray[np.void]:
+    """EPILOGUE rows, one a problem, or none."""
+    nothing = (-1, 0, 0, 0, 0, (0, 0))
+
+    def scalar(value: complex | tuple[int, int]) -> tuple[float, float, int, int, int]:
+        if isinstance(value, tuple):
+            return 0.0, 0.0, value[0], 0, value[1]
+        return float(np.real(value)), float(np.imag(value)), -1, 0, 0
+
+    def addend(where: tuple[int, Shape] | None, size: Sizes, at: Address) -> tuple[Any, ...]:
+        if where is None:
+            return nothing
+        buffer, shape = where
+        if shape == (*size.batch, size.m, size.n):  # as C
+            return buffer, 0, 0, *at.c
+        return buffer, 0, 0, shape[-1] if shape[-2] > 1 else 0, 1 if shape[-1] > 1 else 0, (0, 0)
+
+    rows = [
+        (scalar(e.alpha), scalar(e.beta), addend(e.source, size, at), addend(e.bias, size, at),
+         ACTIVATIONS.index(e.activation), 0)
+        for e, size, at in zip(epilogues, sizes, addresses, strict=True)
+    ] if epilogues else []  # fmt: skip
+    return np.array(rows, EPILOGUE)
+
+
+def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None = None) -> Descriptors:
+    """The descriptor arrays of a plan over these problems, with one epilogue a problem or none.
 
     On a GPU tiles are written out one by one, so that a block finds its tile in one step, where that stays under
     MAX_BYTES; otherwise regular regions stay runs, which kernels search.
@@ -121,7 +173,8 @@ def pack(plan: Plan, table: NDArray[np.void]) -> Descriptors:
     for field in ("problem", "strategy", "row", "col", "batch", "k_begin", "k_end", "tiles_y", "tiles_x"):
         rows[field] = getattr(runs, field)
     rows["first_tile"] = runs.first_tile[:-1]
-    parts = [table.view(np.int32), rows.view(np.int32)]
+    finishing = np.zeros(0, EPILOGUE) if epilogues is None else epilogues
+    parts = [table.view(np.int32), finishing.view(np.int32), rows.view(np.int32)]
     num_blocks = plan.num_tiles if block_first is None else len(block_first) - 1
     if block_first is not None and num_blocks < plan.num_tiles:
         parts.append(block_first.astype(np.int32))
@@ -130,6 +183,7 @@ def pack(plan: Plan, table: NDArray[np.void]) -> Descriptors:
     return Descriptors(
         words=np.concatenate(parts),
         problems=table.view(np.int64),
+        epilogues=finishing.view(np.int64),
         launches=np.array(kernels, np.int32).reshape(-1),
         num_runs=len(runs),
         num_tiles=plan.num_tiles,

@@ -8,11 +8,12 @@ in rules.py, the lowering in lowering.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
@@ -32,6 +33,29 @@ class Term(NamedTuple):
     out: int
     transpose_a: bool = False
     transpose_b: bool = False
+
+
+Scalar = complex | float | tuple[int, int]
+"""A number known at trace time, or (operand, element) of a one-dimensional operand in the accumulator's dtype."""
+
+
+class Epilogue(NamedTuple):
+    """What happens to a sum on its way to its result: activation(alpha sum + beta operands[source] + operands[bias]).
+
+    The source has the result's shape and dtype, the bias its dtype and a shape that broadcasts to it. Where beta is 0
+    the source is not read, so NaN there doesn't matter.
+    """
+
+    alpha: Scalar = 1.0
+    beta: Scalar = 0.0
+    source: int | None = None
+    bias: int | None = None
+    activation: str | None = None
+
+    def operands(self) -> list[int]:
+        """The operands it refers to."""
+        scalars = [scalar[0] for scalar in (self.alpha, self.beta) if isinstance(scalar, tuple)]
+        return [index for index in (self.source, self.bias, *scalars) if index is not None]
 
 
 class Sizes(NamedTuple):
@@ -64,7 +88,9 @@ batched_matmul_p.def_impl(partial(compat.apply_primitive, batched_matmul_p))
 
 
 @batched_matmul_p.def_abstract_eval
-def _abstract_eval(*operands: Any, terms: tuple[Term, ...], out_dtypes: tuple[Any, ...], **_: Any) -> list[Any]:
+def _abstract_eval(
+    *operands: Any, terms: tuple[Term, ...], out_dtypes: tuple[Any, ...], epilogues: tuple[Epilogue, ...], **_: Any
+) -> list[Any]:
     shapes: list[Any] = [None] * len(out_dtypes)
     factors: list[list[Any]] = [[] for _ in out_dtypes]
     for term in terms:
@@ -75,32 +101,43 @@ def _abstract_eval(*operands: Any, terms: tuple[Term, ...], out_dtypes: tuple[An
             raise ValueError(f"terms of one sum must agree in shape: {shapes[term.out]} and {shape}")
         shapes[term.out] = shape
         factors[term.out] += [lhs, rhs]
+    for out, epilogue in enumerate(epilogues):
+        factors[out] += [operands[index] for index in epilogue.operands()]
     return [compat.shaped_array(*result) for result in zip(shapes, out_dtypes, factors, strict=True)]
 
 
-def compact(terms: Sequence[Term]) -> tuple[list[int], list[int], list[Term]]:
-    """The operands and results these terms use, and the terms renumbered over just those."""
-    operands = sorted({index for term in terms for index in term[:2]})
+def compact(
+    terms: Sequence[Term], epilogues: Sequence[Epilogue] = ()
+) -> tuple[list[int], list[int], list[Term], list[Epilogue]]:
+    """The operands and results these terms use, and the terms and their epilogues renumbered over just those."""
     outs = sorted({term.out for term in terms})
+    epilogues = [epilogues[out] for out in outs] if epilogues else []
+    used = {index for term in terms for index in term[:2]} | {i for e in epilogues for i in e.operands()}
+    operands = sorted(used)
     operand_at, out_at = ({index: place for place, index in enumerate(kept)} for kept in (operands, outs))
     renumbered = [
         term._replace(lhs=operand_at[term.lhs], rhs=operand_at[term.rhs], out=out_at[term.out]) for term in terms
     ]
-    return operands, outs, renumbered
+    return operands, outs, renumbered, [renumber_epilogue(epilogue, operand_at) for epilogue in epilogues]
 
 
 def contract(
-    operands: Sequence[jax.Array], terms: Sequence[Term], out_dtypes: Sequence[Any], **options: Any
+    operands: Sequence[jax.Array],
+    terms: Sequence[Term],
+    out_dtypes: Sequence[Any],
+    *,
+    epilogues: Sequence[Epilogue] = (),
+    **options: Any,
 ) -> list[jax.Array]:
     """Binds the primitive once for these terms, in a form with as few and as plain problems as they allow.
 
-    Operands that no term uses are dropped, equal ones are passed once, and a product whose right factor has no batch
+    Operands that nothing uses are dropped, equal ones are passed once, and a product whose right factor has no batch
     becomes one tall product: C[b] = A[b] @ B for all b is (b m, k) @ (k, n). That saves tiles, and it makes the
-    gradient of B one product with a long K instead of a batch of products and a sum.
+    gradient of B one product with a long K instead of a batch of products and a sum. `epilogues`: one a result or none.
     """
     if not terms:
         return []
-    operands, terms = _unite_varying(list(operands), terms)
+    operands, terms, epilogues = _unite_varying(list(operands), list(terms), list(epilogues))
     shapes = [operand.shape for operand in operands]
     sizes = [sizes_of(shapes[term.lhs], shapes[term.rhs], term) for term in terms]
     tall = [True] * len(out_dtypes)
@@ -120,31 +157,68 @@ def contract(
 
     bound: list[Term] = []
     result_shapes: list[Shape] = [()] * len(out_dtypes)
+    bound_shapes: list[Shape] = [()] * len(out_dtypes)
     for term, (batch, m, n, k) in zip(terms, sizes, strict=True):
         lhs_shape, rhs_shape = shapes[term.lhs], shapes[term.rhs]
+        result_shapes[term.out] = bound_shapes[term.out] = (*batch, m, n)
         if tall[term.out]:
             lhs_shape, rhs_shape = (math.prod(batch) * m, k), rhs_shape[-2:]
-        result_shapes[term.out] = (*batch, m, n)
+            bound_shapes[term.out] = (math.prod(batch) * m, n)
         bound.append(term._replace(lhs=use(term.lhs, lhs_shape), rhs=use(term.rhs, rhs_shape)))
-    results = batched_matmul_p.bind(*flat, terms=tuple(bound), out_dtypes=tuple(out_dtypes), **options)
+
+    bound_epilogues = []
+    for out, epilogue in enumerate(epilogues):
+        bias = epilogue.bias
+        if bias is not None:
+            shape = (1,) * (2 - len(shapes[bias])) + shapes[bias]
+            if math.prod(shape[:-2]) == 1 and not (tall[out] and shape[-2] > 1):
+                shape = shape[-2:]  # one bias for the whole batch
+            else:
+                operands.append(jnp.broadcast_to(operands[bias], result_shapes[out]))
+                bias, shape = len(operands) - 1, bound_shapes[out]
+            bias = use(bias, shape)
+        source = None if epilogue.source is None else use(epilogue.source, bound_shapes[out])
+        alpha, beta = (
+            (use(scalar[0], shapes[scalar[0]]), scalar[1]) if isinstance(scalar, tuple) else scalar
+            for scalar in (epilogue.alpha, epilogue.beta)
+        )
+        bound_epilogues.append(Epilogue(alpha, beta, source, bias, epilogue.activation))
+    results = batched_matmul_p.bind(
+        *flat, terms=tuple(bound), out_dtypes=tuple(out_dtypes), epilogues=tuple(bound_epilogues), **options
+    )
     return [
         result if result.shape == shape else result.reshape(shape)
         for result, shape in zip(results, result_shapes, strict=True)
     ]
 
 
-def _unite_varying(operands: list[jax.Array], terms: Sequence[Term]) -> tuple[list[jax.Array], Sequence[Term]]:
-    """Inside shard_map, makes all factors of one result vary over the same mesh axes; elsewhere does nothing."""
+def _unite_varying(
+    operands: list[jax.Array], terms: list[Term], epilogues: list[Epilogue]
+) -> tuple[list[jax.Array], list[Term], list[Epilogue]]:
+    """Inside shard_map, makes all operands of one result vary over the same mesh axes; elsewhere does nothing."""
     if not any(compat.varies(operand) for operand in operands):
-        return operands, terms
-    united = []
+        return operands, terms, epilogues
     for out in {term.out for term in terms}:
-        members = [index for index, term in enumerate(terms) if term.out == out]
-        factors = [operands[i] for index in members for i in terms[index][:2]]
-        first = len(operands)
-        operands = operands + list(compat.unite_varying(factors))
-        united += [
-            terms[index]._replace(lhs=first + 2 * place, rhs=first + 2 * place + 1)
-            for place, index in enumerate(members)
-        ]
-    return operands, united
+        members = {index for term in terms if term.out == out for index in term[:2]}
+        members |= set(epilogues[out].operands()) if epilogues else set()
+        united = compat.unite_varying([operands[index] for index in members])
+        at = {index: len(operands) + place for place, index in enumerate(members)}
+        operands = [*operands, *united]
+        terms = [t._replace(lhs=at[t.lhs], rhs=at[t.rhs]) if t.out == out else t for t in terms]
+        if epilogues:
+            epilogues[out] = renumber_epilogue(epilogues[out], at)
+    return operands, terms, epilogues
+
+
+def renumber_epilogue(epilogue: Epilogue, at: Mapping[int, int]) -> Epilogue:
+    """The epilogue with its operands renumbered."""
+
+    def scalar(value: Scalar) -> Scalar:
+        return (at[value[0]], value[1]) if isinstance(value, tuple) else value
+
+    return epilogue._replace(
+        alpha=scalar(epilogue.alpha),
+        beta=scalar(epilogue.beta),
+        source=None if epilogue.source is None else at[epilogue.source],
+        bias=None if epilogue.bias is None else at[epilogue.bias],
+    )

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jax_vbgemm.primitive import Term
+from jax_vbgemm.primitive import Epilogue, Scalar, Term
+
+ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
+    "relu": jax.nn.relu,
+    "gelu": jax.nn.gelu,  # its default, the tanh approximation
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+}
+
+
+def accumulator(dtype: Any) -> Any:
+    """The dtype in which products of this dtype are summed: float32 for the 16-bit ones."""
+    return np.dtype(np.float32) if dtype in (jnp.bfloat16, np.float16) else np.dtype(dtype)
 
 
 def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: Any) -> jax.Array:
@@ -16,6 +30,61 @@ def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: 
     a = jnp.swapaxes(lhs, -1, -2) if term.transpose_a else lhs
     b = jnp.swapaxes(rhs, -1, -2) if term.transpose_b else rhs
     return jnp.matmul(a, b, precision=precision, preferred_element_type=dtype)
+
+
+def scalar_value(scalar: Scalar, operands: Sequence[jax.Array], dtype: Any) -> jax.Array:
+    """The number that alpha or beta stands for."""
+    if isinstance(scalar, tuple):
+        return operands[scalar[0]][scalar[1]].astype(dtype)
+    return jnp.asarray(scalar, dtype)
+
+
+@jax.custom_jvp
+def scaled(beta: jax.Array, x: jax.Array) -> jax.Array:
+    """beta x, and zeros where beta is 0, even if x holds NaN or Inf there. Its derivatives are those of the product."""
+    return jnp.where(beta == 0, jnp.zeros_like(x), beta * x)
+
+
+@scaled.defjvp
+def _scaled_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
+    (beta, x), (d_beta, d_x) = primals, tangents
+    return scaled(beta, x), scaled(beta, d_x) + d_beta * x
+
+
+def linear_part(total: jax.Array, epilogue: Epilogue, operands: Sequence[jax.Array]) -> jax.Array:
+    """alpha total + beta source + bias, in total's dtype."""
+    dtype = total.dtype
+    value = total if epilogue.alpha == 1 else scalar_value(epilogue.alpha, operands, dtype) * total
+    if epilogue.source is not None and epilogue.beta != 0:
+        value += scaled(scalar_value(epilogue.beta, operands, dtype), operands[epilogue.source].astype(dtype))
+    if epilogue.bias is not None:
+        value += jnp.broadcast_to(operands[epilogue.bias].astype(dtype), value.shape)
+    return value
+
+
+def finish(
+    sums: Sequence[jax.Array], operands: Sequence[jax.Array], epilogues: Sequence[Epilogue], out_dtypes: Sequence[Any]
+) -> list[jax.Array]:
+    """Each sum with its epilogue, activation(alpha sum + beta source + bias), as its result's dtype."""
+    results = []
+    for total, epilogue, dtype in zip(sums, epilogues, out_dtypes, strict=True):
+        value = linear_part(total, epilogue, operands)
+        results.append((ACTIVATIONS[epilogue.activation](value) if epilogue.activation else value).astype(dtype))
+    return results
+
+
+def results(
+    operands: Sequence[jax.Array],
+    terms: Sequence[Term],
+    out_dtypes: Sequence[Any],
+    epilogues: Sequence[Epilogue],
+    precision: Any,
+) -> list[jax.Array]:
+    """All results of a call: one jnp.matmul a term, sums in order, then the epilogues if there are any."""
+    if not epilogues:
+        return products(operands, terms, out_dtypes, precision)
+    sums = products(operands, terms, [accumulator(dtype) for dtype in out_dtypes], precision)
+    return finish(sums, operands, epilogues, out_dtypes)
 
 
 def products(

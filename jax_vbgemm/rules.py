@@ -17,13 +17,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad, batching
 
-from jax_vbgemm import compat
-from jax_vbgemm.primitive import Shape, Term, batched_matmul_p, compact, contract, sizes_of
-
-
-def accumulator(dtype: Any) -> Any:
-    """The dtype in which products of this dtype are summed: float32 for the 16-bit ones."""
-    return np.dtype(np.float32) if dtype in (jnp.bfloat16, np.float16) else np.dtype(dtype)
+from jax_vbgemm import compat, reference
+from jax_vbgemm.primitive import (
+    Epilogue,
+    Shape,
+    Term,
+    batched_matmul_p,
+    compact,
+    contract,
+    renumber_epilogue,
+    sizes_of,
+)
+from jax_vbgemm.reference import accumulator
 
 
 def _jvp(
@@ -32,9 +37,23 @@ def _jvp(
     *,
     terms: tuple[Term, ...],
     out_dtypes: tuple[Any, ...],
+    epilogues: tuple[Epilogue, ...],
     **options: Any,
 ) -> tuple[list[Any], list[Any]]:
-    results = batched_matmul_p.bind(*primals, terms=terms, out_dtypes=out_dtypes, **options)
+    if epilogues:
+        return _jvp_of_epilogues(primals, tangents, terms=terms, out_dtypes=out_dtypes, epilogues=epilogues, **options)
+    results = batched_matmul_p.bind(*primals, terms=terms, out_dtypes=out_dtypes, epilogues=(), **options)
+    return results, _tangents_of_sums(primals, tangents, results, terms, out_dtypes, **options)
+
+
+def _tangents_of_sums(
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    results: Sequence[Any],
+    terms: Sequence[Term],
+    out_dtypes: Sequence[Any],
+    **options: Any,
+) -> list[Any]:
     operands = [*primals, *tangents]
     active = [not isinstance(tangent, ad.Zero) for tangent in tangents]
     moving: list[Term] = []
@@ -43,17 +62,58 @@ def _jvp(
             moving.append(term._replace(lhs=len(primals) + term.lhs))
         if active[term.rhs]:
             moving.append(term._replace(rhs=len(primals) + term.rhs))
-    used, outs, moving = compact(moving)
+    used, outs, moving, _ = compact(moving)
     values = contract([operands[i] for i in used], moving, [out_dtypes[out] for out in outs], **options)
     result_tangents: list[Any] = [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
     for out, tangent in zip(outs, values, strict=True):
         result_tangents[out] = tangent
-    return results, result_tangents
+    return result_tangents
+
+
+def _jvp_of_epilogues(
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    terms: tuple[Term, ...],
+    out_dtypes: tuple[Any, ...],
+    epilogues: tuple[Epilogue, ...],
+    **options: Any,
+) -> tuple[list[Any], list[Any]]:
+    """The sums by the kernel, as for the plain products; what follows is elementwise, and JAX knows its derivatives."""
+    wide = [accumulator(dtype) for dtype in out_dtypes]
+    sums = contract(primals, terms, wide, **options)
+    sum_tangents = _tangents_of_sums(primals, tangents, sums, terms, wide, **options)
+    referred = {index for epilogue in epilogues for index in epilogue.operands()}
+    values = [*sums, *primals]
+    moving = [not isinstance(tangent, ad.Zero) for tangent in sum_tangents]
+    moving += [index in referred and not isinstance(tangent, ad.Zero) for index, tangent in enumerate(tangents)]
+
+    def finish(*moved: Any) -> list[Any]:
+        given = iter(moved)
+        current = [next(given) if moves else value for moves, value in zip(moving, values, strict=True)]
+        return reference.finish(current[: len(sums)], current[len(sums) :], epilogues, out_dtypes)
+
+    picked = [
+        (value, tangent)
+        for moves, value, tangent in zip(moving, values, [*sum_tangents, *tangents], strict=True)
+        if moves
+    ]
+    if not picked:
+        results = finish()
+        return results, [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
+    moved, moved_tangents = zip(*picked, strict=True)
+    return jax.jvp(finish, moved, moved_tangents)
 
 
 def _transpose(
-    cotangents: Sequence[Any], *operands: Any, terms: tuple[Term, ...], out_dtypes: tuple[Any, ...], **options: Any
+    cotangents: Sequence[Any],
+    *operands: Any,
+    terms: tuple[Term, ...],
+    out_dtypes: tuple[Any, ...],
+    epilogues: tuple[Epilogue, ...],
+    **options: Any,
 ) -> list[Any]:
+    assert not epilogues, "a call with an epilogue is never linear: its derivative has none"
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     avals = [operand.aval if linear[i] else operand for i, operand in enumerate(operands)]
     factors: list[Any] = []  # the operands of the one call
@@ -118,9 +178,18 @@ def _batch(
     *,
     terms: tuple[Term, ...],
     out_dtypes: tuple[Any, ...],
+    epilogues: tuple[Epilogue, ...],
     **options: Any,
 ) -> tuple[list[Any], list[Any]]:
     """Puts the mapped axis in front of the batch dimensions: the kernel sees it as a batch count and a stride."""
+    if any(dims[scalar[0]] is not None for e in epilogues for scalar in e[:2] if isinstance(scalar, tuple)):
+        # A kernel's alpha and beta belong to a whole problem; one for each of its batch entries is elementwise work.
+        def apart(*values: Any) -> list[Any]:
+            sums = contract(values, terms, [accumulator(dtype) for dtype in out_dtypes], **options)
+            return reference.finish(sums, values, epilogues, out_dtypes)
+
+        return jax.vmap(apart, in_axes=tuple(dims))(*operands), [0] * len(out_dtypes)
+
     mapped = [dim is not None for dim in dims]  # None: not mapped
     values = [jnp.moveaxis(x, dim, 0) if yes else x for x, dim, yes in zip(operands, dims, mapped, strict=True)]
     size = next(x.shape[0] for x, yes in zip(values, mapped, strict=True) if yes)
@@ -130,26 +199,38 @@ def _batch(
     for term in terms:
         out_mapped[term.out] |= mapped[term.lhs] or mapped[term.rhs]
         out_rank[term.out] = len(sizes_of(shapes[term.lhs], shapes[term.rhs], term).batch) + 2
+    for out, epilogue in enumerate(epilogues):
+        out_mapped[out] |= any(mapped[index] for index in epilogue.operands())
 
-    factors: dict[tuple[int, int, bool], Any] = {}
+    factors: list[Any] = []
     positions: dict[tuple[int, int, bool], int] = {}
 
-    def factor(index: int, rank: int, stretch: bool) -> int:
+    def factor(index: int, rank: int, stretch: bool = False) -> int:
+        """Where the operand stands among the factors: with the mapped axis, and 1s up to `rank`, if it is mapped.
+
+        stretch: it must have the mapped axis, because nothing else of its result has.
+        """
         key = (index, rank if mapped[index] or stretch else 0, stretch)
-        if key not in factors:
+        if key not in positions:
+            positions[key] = len(factors)
             shape = (size, *(1,) * (rank - len(shapes[index])), *shapes[index])
             if mapped[index]:
-                factors[key] = values[index].reshape(shape)
-            else:  # stretch: the term has no mapped factor, but it is added to one that has
-                factors[key] = jnp.broadcast_to(values[index], shape) if stretch else values[index]
-        return positions.setdefault(key, len(positions))
+                factors.append(values[index].reshape(shape))
+            else:
+                factors.append(jnp.broadcast_to(values[index], shape) if stretch else values[index])
+        return positions[key]
 
-    batched = []
+    batched, batched_epilogues = [], []
     for term in terms:
         stretch = out_mapped[term.out] and not (mapped[term.lhs] or mapped[term.rhs])
         rank = out_rank[term.out]
-        batched.append(term._replace(lhs=factor(term.lhs, rank, stretch), rhs=factor(term.rhs, rank, False)))
-    results = contract(list(factors.values()), batched, out_dtypes, **options)
+        batched.append(term._replace(lhs=factor(term.lhs, rank, stretch), rhs=factor(term.rhs, rank)))
+    for out, epilogue in enumerate(epilogues):
+        at = {index: factor(index, out_rank[out]) for index in epilogue.operands() if index != epilogue.source}
+        if epilogue.source is not None:
+            at[epilogue.source] = factor(epilogue.source, out_rank[out], stretch=out_mapped[out])
+        batched_epilogues.append(renumber_epilogue(epilogue, at))
+    results = contract(factors, batched, out_dtypes, epilogues=batched_epilogues, **options)
     return results, [0 if yes else None for yes in out_mapped]
 
 
@@ -159,8 +240,10 @@ def _dce(used: list[bool], eqn: Any) -> tuple[list[bool], Any]:
         return [True] * len(eqn.invars), eqn
     if not any(used):
         return [False] * len(eqn.invars), None
-    kept, outs, terms = compact([term for term in eqn.params["terms"] if used[term.out]])
-    params = dict(eqn.params, terms=tuple(terms), out_dtypes=tuple(eqn.params["out_dtypes"][out] for out in outs))
+    old = eqn.params
+    kept, outs, terms, epilogues = compact([term for term in old["terms"] if used[term.out]], old["epilogues"])
+    out_dtypes = tuple(old["out_dtypes"][out] for out in outs)
+    params = dict(old, terms=tuple(terms), out_dtypes=out_dtypes, epilogues=tuple(epilogues))
     new = eqn.replace(invars=[eqn.invars[i] for i in kept], outvars=[eqn.outvars[out] for out in outs], params=params)
     alive = set(kept)
     return [index in alive for index in range(len(eqn.invars))], new
@@ -169,4 +252,4 @@ def _dce(used: list[bool], eqn: Any) -> tuple[list[bool], Any]:
 ad.primitive_jvps[batched_matmul_p] = _jvp
 ad.primitive_transposes[batched_matmul_p] = _transpose
 batching.primitive_batchers[batched_matmul_p] = _batch
-compat.dce_rules[batched_matmul_p] = _dce
+compat.register_dce_rule(batched_matmul_p, _dce)

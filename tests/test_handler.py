@@ -27,7 +27,10 @@ def call(a, b, out_shape, out_dtype=None, tamper=lambda table: None, words=lambd
     tampered = np.concatenate((table.view(np.int32), descriptors.words[table.nbytes // 4 :]))
     attributes = {
         "catalogue": np.int64(_core.catalogue_hash()), "problems": table.view(np.int64),
+        "epilogues": descriptors.epilogues,
         "launches": descriptors.launches,
+        "num_factors": np.int64(2),
+        "num_addends": np.int64(0),
         "num_runs": np.int64(descriptors.num_runs), "num_tiles": np.int64(descriptors.num_tiles),
         "num_blocks": np.int64(descriptors.num_blocks),
     } | changes  # fmt: skip

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "catalogue.h"
+#include "descriptor.h"
 
 namespace vbgemm {
 
@@ -12,16 +13,25 @@ struct Matrix {
   int64_t row_stride, col_stride;
 };
 
-// c = a b, with a m x k, b k x n. out_dtype is that of c: dtype, or f32 for a 16-bit dtype. k = 0 writes zeros.
+// What happens to sums on their way to c: activation(alpha sum + beta source + bias). source and bias are addressed like c and of its
+// dtype; data is null where there is none. Where beta is 0, source isn't read.
+struct Finish {
+  double alpha[2], beta[2];  // real and imaginary parts
+  Matrix source, bias;
+  Activation activation;
+};
+
+// c = finish(a b), with a m x k, b k x n. out_dtype is that of c: dtype, or f32 for a 16-bit dtype. k = 0 writes zeros.
 struct Product {
   DType dtype, out_dtype;
   int64_t m, n, k;
   Matrix a, b, c;
+  const Finish* finish;  // null: c = a b
 };
 
 // A thread's working memory. It is bounded because a product of any size is cut into blocks that fit.
 struct alignas(64) Scratch {
-  static constexpr int kBytesA = 256 << 10, kBytesB = 64 << 10, kBytesSums = 256 << 10;
+  static constexpr int kBytesA = 384 << 10, kBytesB = 96 << 10, kBytesSums = 256 << 10;
   char a[kBytesA];        // a block of A, copied where it can't be read well in place: half of a level-2 cache
   char b[kBytesB];        // one panel of B
   char sums[kBytesSums];  // sums over the first part of a long K

@@ -2,7 +2,7 @@
 //
 // Each element of C is one chain of multiply-adds in ascending k, whatever R and the block's place, so the bits of a result don't
 // depend on how C is cut into tiles. A complex product is a real one with two rows for each row of A, its real and its imaginary parts,
-// times B as it lies in memory, (re, im) pairs; finish() joins the two rows.
+// times B as it lies in memory, (re, im) pairs; join() adds the two rows.
 #pragma once
 #include "cpu/simd.h"
 
@@ -31,10 +31,9 @@ inline V times_i(V v, Lanes<kLane...>) {
   return V{v[kLane ^ 1]...} * V{(kLane & 1 ? 1 : -1)...};
 }
 
-// A vector of results from its sums, those of the real and of the imaginary row where the product is complex. Whatever is to be done to
-// a finished product belongs here.
+// A vector of results from its sums, those of the real and of the imaginary row where the product is complex.
 template <class T, bool kComplex>
-inline Vec<T> finish(Vec<T> sums, [[maybe_unused]] Vec<T> sums_im) {
+inline Vec<T> join(Vec<T> sums, [[maybe_unused]] Vec<T> sums_im) {
   if constexpr (kComplex) sums += times_i(sums_im, AllLanes<T>{});
   return sums;
 }
@@ -82,7 +81,7 @@ void micro_kernel(const Micro<T>& call) {
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < NV; ++v) {
-      const V result = finish<T, kComplex>(sums[r * kParts][v], sums[r * kParts + kParts - 1][v]);
+      const V result = join<T, kComplex>(sums[r * kParts][v], sums[r * kParts + kParts - 1][v]);
       T* c = x.c + r * x.c_row + v * kWidth;
       if (v < NV - 1) {
         store(c, result);

@@ -6,6 +6,7 @@
 //       for each panel of B, a few vectors wide   (packed) stays in the level-1 cache
 //         for each group of rows: micro-kernel
 #pragma once
+#include "cpu/epilogue.h"
 #include "cpu/kernels.h"
 #include "cpu/micro_kernel.h"
 #include "cpu/pack.h"
@@ -35,7 +36,8 @@ class Multiplier {
  private:
   static constexpr int kParts = kComplex ? 2 : 1, kSize = sizeof(T), kWidth = kLanes<T>, kMaxWidth = kMaxVectors * kWidth;
   static constexpr bool kConverts = sizeof(In) != sizeof(T);
-  static constexpr int64_t kMaxK = 256, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
+  static constexpr int64_t kMaxK = 384, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
+  static constexpr int64_t kFarApart = 256 << 10;
   static_assert(kMaxK * kMaxVectors * kVectorBytes <= Scratch::kBytesB);
   static_assert(kMaxRowsA * kParts * kMaxWidth * kSize <= Scratch::kBytesSums);
   using Micros = MicroKernels<T, kComplex>;
@@ -101,7 +103,7 @@ class Multiplier {
 
     // Groups of rows as even as can be: 16 rows are 6, 5 and 5, which hide latencies better than 6, 6 and 4.
     const int64_t groups = ceil_div(block.m, Micros::max_rows(vectors)), base = block.m / groups, larger = block.m % groups;
-    const bool in_place = !kConverts && p_.c.col_stride == 1;
+    const bool in_place = !kConverts && !p_.finish && p_.c.col_stride == 1;
     alignas(64) T result[kMaxSums * kWidth];
     for (int64_t group = 0, i = 0; group < groups; ++group) {
       const int64_t rows = base + (group < larger), c = (block.i + i) * p_.c.row_stride + (block.j + j) * p_.c.col_stride;
@@ -111,17 +113,23 @@ class Multiplier {
       micro.c = in_place ? static_cast<T*>(p_.c.data) + c * kParts : result;
       micro.c_row = in_place ? p_.c.row_stride * kParts : width;
       kMicroKernels<T, kComplex>.kernel[vectors - 1][rows - 1](micro);
-      if (k.last && !in_place) scatter_result(result, width, rows, columns, c);
+      if (k.last && !in_place) write_result(result, width, rows, columns, block.i + i, block.j + j);
       micro.a += rows * micro.a_row, i += rows;
     }
   }
 
-  void scatter_result(const T* result, int64_t width, int64_t rows, int64_t columns, int64_t c) {
+  void write_result(T* result, int64_t width, int64_t rows, int64_t columns, int64_t i, int64_t j) {
     if (p_.out_dtype == p_.dtype) {
-      scatter<kParts>(result, width, rows, columns, static_cast<In*>(p_.c.data) + c * kParts, p_.c.row_stride, p_.c.col_stride);
+      write_result<In>(result, width, rows, columns, i, j);
     } else {
-      scatter<kParts>(result, width, rows, columns, static_cast<T*>(p_.c.data) + c * kParts, p_.c.row_stride, p_.c.col_stride);
+      write_result<T>(result, width, rows, columns, i, j);
     }
+  }
+  template <class Out>
+  void write_result(T* result, int64_t width, int64_t rows, int64_t columns, int64_t i, int64_t j) {
+    if (p_.finish) finish_block<kParts, Out>(*p_.finish, result, width, rows, columns, i, j);
+    Out* c = static_cast<Out*>(p_.c.data) + (i * p_.c.row_stride + j * p_.c.col_stride) * kParts;
+    scatter<kParts>(result, width, rows, columns, c, p_.c.row_stride, p_.c.col_stride);
   }
 
   // Rows a multiple of 1 KB apart fall into few sets of the caches and evict each other.
@@ -135,7 +143,7 @@ class Multiplier {
   bool packs_b(const Block& block, const PartOfK& k, int tail) const {
     if (kConverts || p_.b.col_stride != 1 || (!kMaskedLoads && tail < kWidth)) return true;
     const int64_t span = k.count * magnitude(p_.b.row_stride) * kParts * kSize;
-    return block.m > 32 && (span >= Scratch::kBytesA || collides(p_.b.row_stride));
+    return block.m > 32 && (span >= kFarApart || collides(p_.b.row_stride));
   }
 
   const Product& p_;
@@ -147,9 +155,9 @@ class Multiplier {
 };
 
 // c = a b is also c' = b' a', with the same sums and so the same bits.
+inline Matrix transposed(const Matrix& x) { return {x.data, x.col_stride, x.row_stride}; }
 inline Product transposed(const Product& p) {
-  auto transpose = [](const Matrix& x) { return Matrix{x.data, x.col_stride, x.row_stride}; };
-  return {p.dtype, p.out_dtype, p.n, p.m, p.k, transpose(p.b), transpose(p.a), transpose(p.c)};
+  return {p.dtype, p.out_dtype, p.n, p.m, p.k, transposed(p.b), transposed(p.a), transposed(p.c), p.finish};
 }
 
 // What a product costs, in vector multiply-adds: vectors run along the columns of B and C.
@@ -167,7 +175,13 @@ inline void multiply(Product p, Scratch& scratch) {
   if (p.m == 1) p.a.row_stride = p.c.row_stride = 1;
   const int lanes = kLanes<T> / (kComplex ? 2 : 1);
   const Product other = transposed(p);
-  Multiplier<In, T, kComplex>(cost(other, lanes) < cost(p, lanes) ? other : p, scratch).run();
+  if (cost(other, lanes) >= cost(p, lanes)) return Multiplier<In, T, kComplex>(p, scratch).run();
+  if (!p.finish) return Multiplier<In, T, kComplex>(other, scratch).run();
+  Finish finish = *p.finish;
+  finish.source = transposed(finish.source), finish.bias = transposed(finish.bias);
+  Product finished = other;
+  finished.finish = &finish;
+  Multiplier<In, T, kComplex>(finished, scratch).run();
 }
 
 inline void multiply(const Product& p, Scratch& scratch) {

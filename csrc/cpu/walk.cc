@@ -1,6 +1,11 @@
 #include "cpu/walk.h"
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
 #include <algorithm>
+#include <cstring>
 
 #include "cpu/kernels.h"
 
@@ -34,6 +39,21 @@ Matrix submatrix(const CpuCall& call, DType dtype, const Operand& x, const Probl
   return {base + element * kElementSize[static_cast<int>(dtype)], x.row_stride, x.col_stride};
 }
 
+// A scalar known at trace time, or an element of a buffer of accumulators.
+void read_scalar(const CpuCall& call, const Scalar& scalar, double (&to)[2]) {
+  to[0] = scalar.real, to[1] = scalar.imag;
+  if (scalar.buffer < 0) return;
+  const bool is_double = call.dtype == DType::f64 || call.dtype == DType::c128;
+  const int parts = call.dtype == DType::c64 || call.dtype == DType::c128 ? 2 : 1, size = is_double ? 8 : 4;
+  const char* from = static_cast<const char*>(call.buffers[scalar.buffer]) + scalar.offset * parts * size;
+  to[1] = 0;
+  for (int part = 0; part < parts; ++part) {
+    float single;
+    std::memcpy(is_double ? static_cast<void*>(&to[part]) : &single, from + part * size, size);
+    if (!is_double) to[part] = single;
+  }
+}
+
 // The run that holds a tile: the last one that begins at or before it.
 const TileRun& run_of(const Descriptors& plan, int64_t tile) {
   if (plan.num_runs == plan.num_tiles) return plan.runs[tile];
@@ -61,7 +81,19 @@ void run_tile(const CpuCall& call, int64_t tile, Scratch& scratch) {
   const Matrix a = submatrix(call, call.dtype, problem.a, problem, batch, m.begin, k.begin);
   const Matrix b = submatrix(call, call.dtype, problem.b, problem, batch, k.begin, n.begin);
   const Matrix c = submatrix(call, call.out_dtype, problem.c, problem, batch, m.begin, n.begin);
-  kernels().multiply({call.dtype, call.out_dtype, m.end - m.begin, n.end - n.begin, k.end - k.begin, a, b, c}, scratch);
+  Product product{call.dtype, call.out_dtype, m.end - m.begin, n.end - n.begin, k.end - k.begin, a, b, c, nullptr};
+  Finish finish;
+  if (plan.epilogues) {
+    const Epilogue& epilogue = plan.epilogues[run.problem];
+    const auto addend = [&](const Operand& x) {
+      return x.buffer < 0 ? Matrix{} : submatrix(call, call.out_dtype, x, problem, batch, m.begin, n.begin);
+    };
+    read_scalar(call, epilogue.alpha, finish.alpha);
+    read_scalar(call, epilogue.beta, finish.beta);
+    finish.source = addend(epilogue.source), finish.bias = addend(epilogue.bias), finish.activation = epilogue.activation;
+    product.finish = &finish;
+  }
+  kernels().multiply(product, scratch);
 }
 
 }  // namespace
@@ -88,9 +120,30 @@ int64_t useful_threads(const CpuCall& call, int64_t available) {
   return std::min(most, static_cast<int64_t>(work / kWorkWorthAThread));
 }
 
+// Helpers often wake on the core of the thread that woke them and stay there, one running while the other waits, for longer than a call
+// takes. A thread that finds its core taken moves to another one that its affinity allows and that isn't taken, if there is one.
+bool take_core(std::atomic<uint64_t> (&taken)[kMaxCores / 64], int core) {
+  return core < 0 || core >= kMaxCores || !(taken[core / 64].fetch_or(uint64_t{1} << core % 64) >> core % 64 & 1);
+}
+void find_core([[maybe_unused]] std::atomic<uint64_t> (&taken)[kMaxCores / 64]) {
+#if defined(__linux__)
+  if (take_core(taken, sched_getcpu())) return;
+  cpu_set_t allowed, wanted;
+  if (sched_getaffinity(0, sizeof allowed, &allowed)) return;
+  wanted = allowed;
+  for (int core = 0; core < kMaxCores; ++core) {
+    if (taken[core / 64] >> core % 64 & 1) CPU_CLR(core, &wanted);
+  }
+  if (CPU_COUNT(&wanted) == 0 || sched_setaffinity(0, sizeof wanted, &wanted)) return;
+  take_core(taken, sched_getcpu());
+  sched_setaffinity(0, sizeof allowed, &allowed);  // from here on it may be moved again
+#endif
+}
+
 SharedCall::SharedCall(const CpuCall& call, int64_t threads)
     : call_(call), blocks_(call.plan.num_blocks), chunk_(std::clamp<int64_t>(blocks_ / (32 * threads), 1, 64)) {
   std::fegetenv(&environment_);
+  find_core(taken_);
 }
 
 bool SharedCall::claim(int64_t& begin, int64_t& end) {
@@ -99,8 +152,10 @@ bool SharedCall::claim(int64_t& begin, int64_t& end) {
   return begin < blocks_;
 }
 
-void SharedCall::help() {
+void SharedCall::help(bool caller) {
   int64_t begin, end;
+  if (next_ >= blocks_) return;
+  if (!caller) find_core(taken_);
   if (!claim(begin, end)) return;
   std::fenv_t own;
   std::fegetenv(&own);

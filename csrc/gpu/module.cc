@@ -9,15 +9,17 @@ namespace {
 namespace ffi = xla::ffi;
 namespace nb = nanobind;
 
-ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::RemainingArgs args, ffi::RemainingRets rets, int64_t catalogue,
-                  ffi::Span<const int64_t> problems, ffi::Span<const int32_t> launches, int64_t num_runs, int64_t num_tiles,
+ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::RemainingArgs operands, ffi::RemainingRets rets,
+                  int64_t catalogue, ffi::Span<const int64_t> problems, ffi::Span<const int64_t> epilogues,
+                  ffi::Span<const int32_t> launches, int64_t num_factors, int64_t num_addends, int64_t num_runs, int64_t num_tiles,
                   int64_t num_blocks) {
   // Where the pointers don't fit a launch's parameters, the lowering adds a result to keep them in.
-  const size_t results = rets.size(), pointers = args.size() + results;
+  const size_t results = rets.size(), pointers = operands.size() + results;
   const bool workspace = results > 0 && pointers > static_cast<size_t>(vbgemm::kMaxParameterPointers) + 1;
   vbgemm::Call call;
-  ffi::Error error = vbgemm::check_call(descriptors, args, rets, catalogue, problems, launches, num_runs, num_tiles, num_blocks,
-                                        /*extra_results=*/workspace ? 1 : 0, call);
+  ffi::Error error = vbgemm::check_call(
+      {descriptors, operands, rets, catalogue, problems, epilogues, launches, num_factors, num_addends, num_runs, num_tiles, num_blocks},
+      /*extra_results=*/workspace ? 1 : 0, call);
   if (error.failure()) return error;
 
   vbgemm::GpuCall gpu{};
@@ -42,8 +44,7 @@ ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::Remain
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(vbgemm_gpu_matmul, Matmul,
-                              VBGEMM_BIND_ARGUMENTS(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<vbgemm::Stream>>()),
+XLA_FFI_DEFINE_HANDLER_SYMBOL(vbgemm_gpu_matmul, Matmul, VBGEMM_BIND_ARGUMENTS(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<vbgemm::Stream>>()),
                               {ffi::Traits::kCmdBufferCompatible});
 
 NB_MODULE(_cuda, m) {

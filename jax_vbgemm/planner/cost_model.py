@@ -68,9 +68,9 @@ def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpe
     """Seconds of one tile of each run while `sharing` blocks share a unit.
 
     Where the device is calibrated (calibration.csv, made by benchmarks/calibrate.py), a tile has a fixed part and a K
-    step has a latency and a share of the unit. Elsewhere a step takes the longest of its multiply-adds, its reads of shared
-    memory (a thread that owns r x c elements reads r + c values a product, about 2 sqrt(r c)), its loads through the
-    cache, and a latency that nothing hides. Masked tiles cost as much as whole ones.
+    step has a latency and a share of the unit. Elsewhere a step takes the longest of its multiply-adds, its reads of
+    shared memory (a thread that owns r x c elements reads r + c values a product, about 2 sqrt(r c)), its loads
+    through the cache, and a latency that nothing hides. Masked tiles cost as much as whole ones.
     """
     tile = catalogue.columns
     tm, tn, tk, threads = (column[runs.strategy] for column in (tile.m, tile.n, tile.k, tile.threads))

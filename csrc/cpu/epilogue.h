@@ -1,0 +1,148 @@
+// What happens to a block of finished sums on its way to C: activation(alpha sum + beta source + bias), in the accumulator's arithmetic.
+//
+// The activations need one exponential, of numbers that aren't positive, which neither overflows nor loses small results; all of them
+// pass NaN on. They are the compiler's vector extensions like everything else here: libm would take longer than the products.
+#pragma once
+#include "cpu/kernels.h"
+#include "cpu/micro_kernel.h"
+#include "cpu/pack.h"
+
+namespace vbgemm::VBGEMM_ISA {
+
+template <class T>
+struct Integer;
+template <>
+struct Integer<float> {
+  using Type = int32_t;
+};
+template <>
+struct Integer<double> {
+  using Type = int64_t;
+};
+
+template <class T>
+inline Vec<T> splat(T x) {
+  return x - Vec<T>{};  // unlike a sum with zeros, this keeps -0
+}
+template <class T>
+inline Vec<T> minus_magnitude(Vec<T> x) {
+  using I = typename Integer<T>::Type;
+  return Vec<T>(Vec<I>(x) | Vec<I>(splat<T>(T(-0.0))));
+}
+template <class T>
+inline Vec<T> polynomial(Vec<T>, Vec<T> sum) {
+  return sum;
+}
+template <class T, class... Rest>
+inline Vec<T> polynomial(Vec<T> x, Vec<T> sum, T next, Rest... rest) {
+  return polynomial<T>(x, sum * x + next, rest...);
+}
+
+// 2^n for n from -1022 (-126) to 0, given as the bits of a floating-point n that was rounded by adding `rounder`.
+template <class T>
+inline Vec<T> power_of_two(Vec<typename Integer<T>::Type> n) {
+  constexpr int kFraction = sizeof(T) == 4 ? 23 : 52, kBias = sizeof(T) == 4 ? 127 : 1023;
+  return Vec<T>((n + kBias) << kFraction);
+}
+
+// exp(x) for x <= 0: x = n ln 2 + r, exp(r) by a polynomial (float: Cephes expf; double: Taylor), times 2^n in two steps, because
+// the smallest results are subnormal.
+template <class T>
+inline Vec<T> exp_not_positive(Vec<T> x) {
+  using I = typename Integer<T>::Type;
+  constexpr bool kFloat = sizeof(T) == 4;
+  const Vec<T> lowest = splat<T>(kFloat ? T(-104) : T(-746)), rounder = splat<T>(kFloat ? T(0x1.8p23) : T(0x1.8p52));
+  x = x < lowest ? lowest : x;
+  const Vec<T> shifted = x * T(1.44269504088896340736) + rounder, n = shifted - rounder;
+  const Vec<T> r = (x - n * (kFloat ? T(0.693359375) : T(6.93145751953125e-1))) - n * (kFloat ? T(-2.12194440e-4) : T(1.42860682030941723212e-6));
+  Vec<T> y;
+  if constexpr (kFloat) {
+    y = polynomial<T>(r, splat<T>(1.9875691500e-4f), 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
+                      5.0000001201e-1f);
+    y = y * r * r + r + T(1);
+  } else {
+    y = polynomial<T>(r, splat<T>(1 / 6227020800.0), 1 / 479001600.0, 1 / 39916800.0, 1 / 3628800.0, 1 / 362880.0, 1 / 40320.0,
+                      1 / 5040.0, 1 / 720.0, 1 / 120.0, 1 / 24.0, 1 / 6.0, 0.5, 1.0, 1.0);
+  }
+  const Vec<I> exponent = Vec<I>(shifted) - Vec<I>(rounder), half = exponent >> 1;
+  return y * power_of_two<T>(half) * power_of_two<T>(exponent - half);
+}
+
+template <class T>
+inline Vec<T> sigmoid(Vec<T> x) {
+  const Vec<T> t = exp_not_positive<T>(minus_magnitude<T>(x));
+  return (x < T(0) ? t : splat<T>(1)) / (t + T(1));
+}
+
+// Near 0, where 1 - exp(-2|x|) cancels, Cephes' approximations of tanh x - x.
+template <class T>
+inline Vec<T> hyperbolic_tangent(Vec<T> x) {
+  const Vec<T> minus = minus_magnitude<T>(x), t = exp_not_positive<T>(minus * T(2)), z = x * x;
+  const Vec<T> far = (T(1) - t) / (t + T(1));
+  Vec<T> near;
+  if constexpr (sizeof(T) == 4) {
+    near = polynomial<T>(z, splat<T>(-5.70498872745e-3f), 2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f);
+  } else {
+    near = polynomial<T>(z, splat<T>(-9.64399179425052238628e-1), -9.92877231001918586564e1, -1.61468768441708447952e3) /
+           polynomial<T>(z, splat<T>(1), 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3);
+  }
+  return minus > T(-0.625) ? x + x * z * near : x < T(0) ? -far : far;
+}
+
+template <class T>
+inline Vec<T> activate(Vec<T> x, Activation activation) {
+  switch (activation) {
+    case Activation::relu: return x <= T(0) ? Vec<T>{} : x;
+    case Activation::silu: return x * sigmoid<T>(x);
+    case Activation::tanh: return hyperbolic_tangent<T>(x);
+    case Activation::sigmoid: return sigmoid<T>(x);
+    case Activation::gelu:  // 1/2 (1 + tanh(u)) = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+      return x * sigmoid<T>((x + x * x * x * T(0.044715)) * T(1.5957691216057307117598));
+    default: return x;
+  }
+}
+
+// Vectors of numbers times a scalar; complex ones are (re, im) pairs.
+template <class T, int kParts>
+class Scale {
+ public:
+  explicit Scale(const double (&x)[2]) : re_(static_cast<T>(x[0])), im_(static_cast<T>(x[1])) {}
+  bool zero() const { return re_ == 0 && (kParts == 1 || im_ == 0); }
+  Vec<T> operator()(Vec<T> v) const {
+    if constexpr (kParts == 2) {
+      if (im_ != 0) return v * re_ + times_i(v, AllLanes<T>{}) * im_;
+    }
+    return v * re_;
+  }
+
+ private:
+  T re_, im_;
+};
+
+// Finishes rows x columns sums in place, the first of which belongs to element (i, j) of the product. Rows are `width` numbers apart, a
+// multiple of a vector.
+template <int kParts, class Out, class T>
+inline void finish_block(const Finish& finish, T* sums, int64_t width, int64_t rows, int64_t columns, int64_t i, int64_t j) {
+  constexpr int kWidth = kLanes<T>;
+  const Scale<T, kParts> alpha(finish.alpha), beta(finish.beta);
+  const bool reads_source = finish.source.data && !beta.zero();
+  alignas(64) T source[kMaxVectors * kWidth] = {}, bias[kMaxVectors * kWidth] = {};
+  const auto read = [&](const Matrix& x, int64_t row, T* to) {
+    const Out* from = static_cast<const Out*>(x.data) + (row * x.row_stride + j * x.col_stride) * kParts;
+    copy_run<kParts>(from, x.col_stride, columns, to);
+  };
+  for (int64_t row = 0; row < rows; ++row, sums += width) {
+    if (reads_source) read(finish.source, i + row, source);
+    if (finish.bias.data && (row == 0 || finish.bias.row_stride != 0)) read(finish.bias, i + row, bias);
+    for (int64_t at = columns * kParts; at < width; ++at) sums[at] = 0;
+    for (int64_t at = 0; at < width; at += kWidth) {
+      Vec<T> x = alpha(load<Vec<T>>(sums + at));
+      if (reads_source) x += beta(load<Vec<T>>(source + at));
+      if (finish.bias.data) x += load<Vec<T>>(bias + at);
+      if constexpr (kParts == 1) x = activate<T>(x, finish.activation);
+      store(sums + at, x);
+    }
+  }
+}
+
+}  // namespace vbgemm::VBGEMM_ISA

@@ -1,0 +1,275 @@
+"""batched_gemm: alpha, beta, bias and activation against jnp, in values and derivatives."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+
+import jax_vbgemm as vb
+from jax_vbgemm.reference import ACTIVATIONS
+
+SIZES = [(19, 33, 7), (1, 40, 65), (64, 1, 3), (5, 6, 0), (130, 17, 20)]
+REAL = ["float32", "float64", "bfloat16", "float16"]
+
+
+def operands(dtype="float64", sizes=SIZES):
+    As = [oracle.random((m, k), dtype, 1) for m, _, k in sizes]
+    Bs = [oracle.random((k, n), dtype, 2) for _, n, k in sizes]
+    Cs = [oracle.random((m, n), dtype, 3) for m, n, _ in sizes]
+    bias = [oracle.random((n,), dtype, 4) for _, n, _ in sizes]
+    return As, Bs, Cs, bias
+
+
+def truth(As, Bs, Cs, alpha, beta, bias, activation):
+    """In float64 or complex128, whatever the operands are."""
+    results = []
+    for i, (a, b) in enumerate(zip(As, Bs, strict=True)):
+        value = alpha[i] * (oracle.wide(a) @ oracle.wide(b))
+        if Cs is not None and beta[i] != 0:
+            value = value + beta[i] * oracle.wide(Cs[i])
+        if bias is not None and bias[i] is not None:
+            value = value + oracle.wide(bias[i])
+        results.append(np.asarray(ACTIVATIONS[activation](jnp.asarray(value))) if activation else value)
+    return results
+
+
+def assert_close(ours, expected, scale=40):
+    for c, t in zip(ours, expected, strict=True):
+        tolerance = scale * oracle.ROUNDING[c.dtype.name]
+        np.testing.assert_allclose(oracle.wide(c), t, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", oracle.DTYPES)
+@pytest.mark.parametrize("traced", [False, True])
+def test_alpha_beta_bias(dtype, traced):
+    As, Bs, Cs, bias = operands(dtype)
+    alpha, beta = [0.5, -1.0, 2.0, 3.0, 0.0], [1.0, 0.25, 0.0, -2.0, 1.5]
+    scalars = (jnp.asarray(alpha), jnp.asarray(beta)) if traced else (alpha, beta)
+    f = jax.jit(lambda As, Bs, Cs, bias, *s: vb.batched_gemm(As, Bs, Cs, alpha=s[0], beta=s[1], bias=bias))
+    if not traced:
+        f = lambda *args: vb.batched_gemm(*args[:3], alpha=args[4], beta=args[5], bias=args[3])  # noqa: E731
+    ours = f(As, Bs, Cs, bias, *scalars)
+    assert all(c.dtype == dtype for c in ours)
+    assert_close(ours, truth(As, Bs, Cs, alpha, beta, bias, None))
+
+
+@pytest.mark.parametrize("dtype", REAL)
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+def test_activations(dtype, activation):
+    As, Bs, Cs, bias = operands(dtype)
+    ours = jax.jit(functools.partial(vb.batched_gemm, alpha=2, beta=0.5, activation=activation))(As, Bs, Cs, bias=bias)
+    assert_close(ours, truth(As, Bs, Cs, [2.0] * 5, [0.5] * 5, bias, activation))
+
+
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_activations_at_extremes(activation, dtype):
+    x = jnp.asarray([[-np.inf, -1e30, -90.0, -5.0, -1e-8, 0.0, 1e-8, 5.0, 90.0, 1e30, np.inf, np.nan]], dtype)
+    (ours,) = vb.batched_gemm(
+        [jnp.zeros((1, 1), dtype)], [jnp.zeros((1, 12), dtype)], [x], beta=1, activation=activation
+    )
+    expected = np.asarray(ACTIVATIONS[activation](x.astype("float64")))
+    rtol, atol = (2e-6, 5e-7) if dtype == "float32" else (1e-14, 1e-15)  # gelu subtracts numbers near 1
+    np.testing.assert_allclose(np.asarray(ours, np.float64), expected, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("beta", [0, 0.0, jnp.float64(0.0)], ids=["int", "float", "traced"])
+@pytest.mark.parametrize("dtype", oracle.DTYPES)
+def test_a_beta_of_zero_does_not_read_c(beta, dtype):
+    As, Bs, Cs, _ = operands(dtype)
+    poison = [jnp.full_like(c, jnp.nan) for c in Cs]
+    ours = jax.jit(lambda As, Bs, Cs, beta: vb.batched_gemm(As, Bs, Cs, beta=beta))(As, Bs, poison, beta)
+    assert_close(ours, truth(As, Bs, None, [1.0] * 5, [0.0] * 5, None, None))
+
+
+def test_traced_beta_per_problem_reads_only_the_cs_it_needs():
+    As, Bs, Cs, _ = operands()
+    Cs[0], Cs[2] = jnp.full_like(Cs[0], jnp.nan), jnp.full_like(Cs[2], jnp.inf)
+    beta = [0.0, 1.0, 0.0, 2.0, -1.0]
+    ours = jax.jit(lambda beta: vb.batched_gemm(As, Bs, Cs, beta=beta))(jnp.asarray(beta))
+    assert_close(ours, truth(As, Bs, Cs, [1.0] * 5, beta, None, None))
+
+
+def test_scalars_in_every_form():
+    As, Bs, Cs, _ = operands()
+    alpha = [0.5, 2.0, -1.0, 3.0, 1.0]
+    forms = [alpha, tuple(alpha), np.array(alpha), jnp.asarray(alpha), [jnp.asarray(x) for x in alpha],
+             [np.float32(x) for x in alpha], [jnp.float32(alpha[0]), *alpha[1:]]]  # fmt: skip
+    for form in forms:
+        form = list(form) if isinstance(form, tuple) else form
+        assert_close(vb.batched_gemm(As, Bs, alpha=form), truth(As, Bs, None, alpha, [0] * 5, None, None))
+    tree = vb.batched_gemm({"x": As[0]}, {"x": Bs[0]}, {"x": Cs[0]}, alpha={"x": 2}, beta={"x": jnp.float64(0.5)})
+    assert_close([tree["x"]], truth(As[:1], Bs[:1], Cs[:1], [2.0], [0.5], None, None))
+
+
+def test_complex_scalars():
+    As, Bs, Cs, _ = operands("complex64")
+    alpha, beta = 1 - 2j, [0.5j, 1.0, 2j, 0.0, 1.0 + 1j]
+    ours = vb.batched_gemm(As, Bs, Cs, alpha=alpha, beta=beta)
+    assert_close(ours, truth(As, Bs, Cs, [alpha] * 5, beta, None, None))
+    ours = jax.jit(vb.batched_gemm)(As, Bs, Cs, alpha=jnp.asarray(alpha), beta=jnp.asarray(beta))
+    assert_close(ours, truth(As, Bs, Cs, [alpha] * 5, beta, None, None))
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (6,), (1, 6), (4, 1), (4, 6), (3, 1, 6), (3, 4, 6), (2, 1, 1, 1), (2, 3, 4, 6)]
+)
+@pytest.mark.parametrize("shared", [False, True])
+def test_bias_shapes_and_batches(shape, shared):
+    a, b = oracle.random((2, 3, 4, 5), "float64"), oracle.random((5, 6) if shared else (3, 5, 6), "float64", 1)
+    bias, c = oracle.random(shape, "float64", 2), oracle.random((2, 3, 4, 6), "float64", 3)
+    (ours,) = vb.batched_gemm([a], [b], [c], beta=2, bias=[bias])
+    np.testing.assert_allclose(ours, np.asarray(a) @ np.asarray(b) + 2 * np.asarray(c) + np.asarray(bias), rtol=1e-13)
+
+
+def test_bias_of_some():
+    As, Bs, _, bias = operands()
+    bias = [bias[0], None, bias[2], None, None]
+    assert_close(vb.batched_gemm(As, Bs, bias=bias), truth(As, Bs, None, [1.0] * 5, [0] * 5, bias, None))
+
+
+def small():
+    return operands(sizes=[(3, 4, 2), (1, 5, 3)])
+
+
+@pytest.mark.parametrize("activation", [None, "tanh", "gelu", "silu", "sigmoid", "relu"])
+def test_derivatives_in_everything(activation):
+    As, Bs, Cs, bias = small()
+
+    def f(As, Bs, Cs, alpha, beta, bias):
+        return vb.batched_gemm(As, Bs, Cs, alpha=alpha, beta=beta, bias=bias, activation=activation)
+
+    args = (As, Bs, Cs, jnp.asarray([0.7, -1.2]), [jnp.asarray(0.4), jnp.asarray(1.5)], bias)
+    check_grads(f, args, order=2, modes=["fwd", "rev"], atol=1e-3, rtol=1e-3)
+
+
+def test_derivatives_of_complex():
+    As, Bs, Cs, bias = operands("complex128", sizes=[(3, 4, 2)])
+    f = functools.partial(vb.batched_gemm, alpha=1 + 1j, beta=0.5j)
+    check_grads(lambda As, Bs, Cs, bias: f(As, Bs, Cs, bias=bias), (As, Bs, Cs, bias), order=2, modes=["fwd", "rev"])
+
+
+def test_derivative_with_respect_to_beta_at_zero():
+    As, Bs, Cs, _ = small()
+
+    def f(beta):
+        return sum(c.sum() for c in vb.batched_gemm(As, Bs, Cs, beta=beta))
+
+    np.testing.assert_allclose(jax.grad(f)(0.0), sum(float(c.sum()) for c in Cs), rtol=1e-12)
+    np.testing.assert_allclose(jax.jacfwd(f)(0.0), sum(float(c.sum()) for c in Cs), rtol=1e-12)
+
+
+def test_a_gradient_with_its_forward_is_two_calls():
+    As, Bs, Cs, bias = small()
+
+    def f(As, Bs, Cs, bias):
+        return sum(c.sum() for c in vb.batched_gemm(As, Bs, Cs, alpha=2, beta=3, bias=bias, activation="gelu"))
+
+    text = jax.jit(jax.value_and_grad(f, (0, 1, 2, 3))).lower(As, Bs, Cs, bias).as_text()
+    assert text.count("custom_call @vbgemm_v1") == 2
+    assert "dot_general" not in text
+    assert jax.jit(f).lower(As, Bs, Cs, bias).as_text().count("custom_call @vbgemm_v1") == 1
+
+
+@pytest.mark.parametrize("mapped", ["A", "C", "bias", "alpha", "beta", "all"])
+def test_vmap(mapped):
+    As, Bs, Cs, bias = small()
+    args = {"A": As, "B": Bs, "C": Cs, "bias": bias, "alpha": jnp.asarray(2.0), "beta": jnp.asarray([0.5, 0.0])}
+    names = list(args) if mapped == "all" else [mapped]
+    axes = {name: 0 if name in names else None for name in args}
+    stack = lambda x: jnp.stack([x, 2 * x, -x])  # noqa: E731
+    args = {name: jax.tree.map(stack, value) if name in names else value for name, value in args.items()}
+
+    def f(args):
+        return vb.batched_gemm(
+            args["A"],
+            args["B"],
+            args["C"],
+            alpha=args["alpha"],
+            beta=args["beta"],
+            bias=args["bias"],
+            activation="tanh",
+        )
+
+    def take(name, value, i):
+        return jax.tree.map(lambda x: x[i], value) if name in names else value
+
+    ours = jax.vmap(f, in_axes=(axes,))(args)
+    for i in range(3):
+        single = f({name: take(name, value, i) for name, value in args.items()})
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12), [c[i] for c in ours], single)
+
+
+@given(st.lists(st.tuples(*[st.sampled_from([0, 1, 7, 16, 33])] * 3), max_size=4), st.booleans())
+def test_odd_sizes(sizes, with_bias):
+    As, Bs, Cs, bias = operands("float32", sizes)
+    ours = vb.batched_gemm(As, Bs, Cs, alpha=0.5, beta=2, bias=bias if with_bias else None, activation="relu")
+    count = len(sizes)
+    assert_close(ours, truth(As, Bs, Cs, [0.5] * count, [2.0] * count, bias if with_bias else None, "relu"))
+
+
+def test_c_in_place_when_donated():
+    """The result is C's buffer: the compiled program aliases them and copies nothing."""
+    As, Bs, Cs, _ = operands("float32", sizes=[(64, 48, 32), (33, 17, 9)])
+    f = jax.jit(lambda As, Bs, Cs: vb.batched_gemm(As, Bs, Cs, alpha=2, beta=3), donate_argnums=2)
+    compiled = f.lower(As, Bs, Cs).compile().as_text()
+    assert "output_to_operand_aliasing" in compiled
+    assert " copy(" not in compiled
+    expected = truth(As, Bs, Cs, [2.0] * 2, [3.0] * 2, None, None)
+    assert_close(f(As, Bs, [c.copy() for c in Cs]), expected)
+
+
+def test_c_is_kept_when_it_is_not_donated():
+    As, Bs, Cs, _ = operands("float32", sizes=[(64, 48, 32)])
+    before = np.asarray(Cs[0]).copy()
+    jax.block_until_ready(jax.jit(functools.partial(vb.batched_gemm, beta=3))(As, Bs, Cs))
+    np.testing.assert_array_equal(Cs[0], before)
+
+
+def test_c_that_is_also_an_operand():
+    a = oracle.random((40, 40), "float64")
+    for donate in ((), (0,)):
+        f = jax.jit(lambda x: vb.batched_gemm([x, x], [x, x], [x, x], beta=[1, 2]), donate_argnums=donate)
+        ours = f(a.copy())
+        assert_close(ours, truth([a, a], [a, a], [a, a], [1.0] * 2, [1.0, 2.0], None, None))
+    # Two values that XLA finds equal must not share a buffer that is written.
+    f = jax.jit(lambda x: vb.batched_gemm([x + 1], [x + 1], [x + 1], beta=1))
+    assert_close(f(a), truth([a + 1], [a + 1], [a + 1], [1.0], [1.0], None, None))
+
+
+ERRORS = [
+    ({"beta": 1}, None, "beta must be the number 0 where there is no C, but Cs is None"),
+    ({"beta": jnp.float64(0)}, None, "beta must be the number 0"),
+    ({"alpha": jnp.ones(3)}, None, r"alpha has shape \(3,\), but there are 2 problems"),
+    ({"alpha": jnp.ones((2, 2))}, None, "alpha has shape"),
+    ({"alpha": [1.0]}, None, "alpha must have the structure of As"),
+    ({"alpha": [1.0, jnp.ones(2)]}, None, r"alpha\[1\] has shape \(2,\): it must be a number"),
+    ({"alpha": 1j}, None, r"alpha\[0\] is complex, but result 0 is float64"),
+    ({"activation": "elu"}, None, "activation must be None or one of 'relu'.*not 'elu'"),
+    ({"bias": [jnp.ones(5), jnp.ones(5)]}, None, r"bias\[0\] is \(5,\) but result 0 is \(3, 4\): it must broadcast"),
+    ({"beta": 1}, lambda Cs: [Cs[0], Cs[1].T], r"Cs\[1\] is \(5, 1\) but result 1 is \(1, 5\): it must have"),
+    ({"beta": 1}, lambda Cs: Cs[:1], "Cs must have the structure of As"),
+    ({"beta": 1}, lambda Cs: [c.astype("complex128") for c in Cs], "complex128"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "change", "message"), ERRORS, ids=range(len(ERRORS)))
+def test_errors(options, change, message):
+    As, Bs, Cs, _ = small()
+    with pytest.raises(ValueError, match=message):
+        vb.batched_gemm(As, Bs, change(Cs) if change else None, **options)
+
+
+def test_wrong_types():
+    As, Bs, _, _ = small()
+    with pytest.raises(TypeError, match=r"alpha\[1\] must be a number, not 'x'"):
+        vb.batched_gemm(As, Bs, alpha=[1.0, "x"])
+    As, Bs, _, _ = operands("complex64", [(2, 2, 2)])
+    with pytest.raises(ValueError, match="activation='relu', but result 0 is complex64: it must be real"):
+        vb.batched_gemm(As, Bs, activation="relu")
