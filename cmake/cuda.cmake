@@ -36,8 +36,10 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 enable_language(CUDA)
 message(STATUS "CUDA backend: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
 
+set(VBGEMM_DTYPES f32 f64 c64 c128 bf16 f16)  # a file each, so that ninja compiles them side by side
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # no libcudart to find at import
-nanobind_add_module(_cuda NB_STATIC csrc/gpu/module.cc csrc/gpu/launch.cu csrc/gpu/simt_f32.cu csrc/gpu/simt_f64.cu)
+list(TRANSFORM VBGEMM_DTYPES REPLACE "(.+)" "csrc/gpu/simt_\\1.cu" OUTPUT_VARIABLE kernels)
+nanobind_add_module(_cuda NB_STATIC csrc/gpu/module.cc csrc/gpu/launch.cu ${kernels})
 target_link_libraries(_cuda PRIVATE vbgemm_options)
 target_include_directories(_cuda PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 install(TARGETS _cuda LIBRARY DESTINATION jax_vbgemm)

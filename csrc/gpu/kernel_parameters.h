@@ -12,6 +12,7 @@ struct KernelParameters {
   Descriptors plan;
   int32_t first_block, num_blocks;
   int32_t num_buffers;
+  int32_t wide_results;         // 16-bit operands whose results hold their accumulators
   const void* const* overflow;  // the whole table, where the parameters cannot hold it
   const void* table[kMaxParameterPointers];
 

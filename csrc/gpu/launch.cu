@@ -10,28 +10,13 @@ inline constexpr int kPointerThreads = 256;
 }
 
 // Writes one chunk of a pointer table that is too long for a launch's parameters.
-extern "C" __global__ void vbgemm_write_pointers(const __grid_constant__ vbgemm::PointerChunk chunk) {
+extern "C" __global__ void vbgemm_write_pointers(VBGEMM_PARAMETERS(vbgemm::PointerChunk, chunk)) {
   const int i = vbgemm::block_index() * vbgemm::kPointerThreads + vbgemm::thread_index();
   if (i < chunk.count) chunk.to[i] = chunk.table[i];
 }
 
 namespace vbgemm {
 namespace {
-
-// By dtype and kernel; null where the dtype has no kernels.
-const void* find_kernel(DType dtype, Kernel kernel) {
-#define VBGEMM_KERNEL_ADDRESS(kernel, dtype) reinterpret_cast<const void*>(vbgemm_##kernel##_##dtype),
-  static const void* const float32[kKernels] = {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, float32)};
-  static const void* const float64[kKernels] = {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, float64)};
-#undef VBGEMM_KERNEL_ADDRESS
-  const int index = static_cast<int>(kernel);
-  if (index < 0 || index >= kKernels) return nullptr;
-  switch (dtype) {
-    case DType::f32: return float32[index];
-    case DType::f64: return float64[index];
-    default: return nullptr;
-  }
-}
 
 Error write_table(const GpuCall& call, Stream stream) {
   PointerChunk chunk;
@@ -48,13 +33,36 @@ Error write_table(const GpuCall& call, Stream stream) {
 
 }  // namespace
 
+const void* find_kernel(DType dtype, Kernel kernel) {
+#define VBGEMM_KERNEL_ADDRESS(kernel, dtype) reinterpret_cast<const void*>(vbgemm_##kernel##_##dtype),
+  static const void* const kernels[kDTypes][kKernels] = {
+      {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, float32)},   {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, float64)},
+      {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, complex64)}, {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, complex128)},
+      {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, bfloat16)},  {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, float16)},
+  };
+#undef VBGEMM_KERNEL_ADDRESS
+  const int row = static_cast<int>(dtype), column = static_cast<int>(kernel);
+  return row >= 0 && row < kDTypes && column >= 0 && column < kKernels ? kernels[row][column] : nullptr;
+}
+
+Error load_kernels(DType dtype) {
+  Error error = load_kernel(reinterpret_cast<const void*>(vbgemm_write_pointers));
+  for (int kernel = 0; kernel < kKernels && error == kSuccess; ++kernel) {
+    const void* address = find_kernel(dtype, static_cast<Kernel>(kernel));
+    error = address ? load_kernel(address) : kInvalidValue;
+  }
+  return error;
+}
+
 Error launch(const GpuCall& call, Stream stream) {
   const bool overflow = call.num_buffers > kMaxParameterPointers;
-  if (call.out_dtype != call.dtype || call.num_buffers < 0 || (overflow && !call.workspace)) return kInvalidValue;
+  const bool narrow = call.dtype == DType::bf16 || call.dtype == DType::f16, wide_results = narrow && call.out_dtype == DType::f32;
+  if ((call.out_dtype != call.dtype && !wide_results) || call.num_buffers < 0 || (overflow && !call.workspace)) return kInvalidValue;
 
   KernelParameters parameters;
   parameters.plan = call.plan;
   parameters.num_buffers = call.num_buffers;
+  parameters.wide_results = wide_results;
   parameters.overflow = overflow ? static_cast<const void* const*>(call.workspace) : nullptr;
   if (overflow) {
     const Error error = write_table(call, stream);

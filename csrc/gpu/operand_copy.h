@@ -21,30 +21,28 @@ struct AlongRows {
   __device__ static int col(int thread) { return thread % kRowPieces * kWidth; }
 };
 
-// Down the columns, for an operand that is contiguous that way. A wave takes eight rows by four columns: whole 32-byte sectors of memory,
-// and no two lanes in one bank. It takes more rows only where the block has too few waves to span them all.
+// Down the columns, for an operand that is contiguous that way. A wave takes eight rows by four (or eight) columns: whole 32-byte sectors
+// of memory, and no two lanes in one bank. It takes more rows only where the block has too few waves to span them all.
 template <class Rectangle, int kThreads>
 struct DownColumns {
   static constexpr int kWidth = 1;
   static constexpr bool kDown = false;
-  static constexpr int kStep = kThreads / Rectangle::kRows, kCopies = Rectangle::kCols / kStep;
-  static constexpr int kWaveRows = Rectangle::kRows * 32 / kThreads > 8 ? Rectangle::kRows * 32 / kThreads : 8;
-  static constexpr int kWavesDown = Rectangle::kRows / kWaveRows;
-  static_assert(kThreads % Rectangle::kRows == 0 && Rectangle::kRows % kWaveRows == 0 && Rectangle::kCols % kStep == 0);
+  static constexpr int kStep = kThreads / Rectangle::kRows, kCopies = (Rectangle::kCols + kStep - 1) / kStep;
+  static constexpr int kRowsEach = Rectangle::kRows * kWaveSize / kThreads > 8 ? Rectangle::kRows * kWaveSize / kThreads : 8;  // a wave
+  static constexpr int kColsEach = kWaveSize / kRowsEach, kWavesDown = Rectangle::kRows / kRowsEach;
+  static_assert(kThreads % Rectangle::kRows == 0 && Rectangle::kRows % kRowsEach == 0);
 
-  __device__ static int row(int thread) { return thread / 32 % kWavesDown * kWaveRows + thread % kWaveRows; }
-  __device__ static int col(int thread) { return thread / 32 / kWavesDown * (32 / kWaveRows) + thread % 32 / kWaveRows; }
+  __device__ static int row(int thread) { return thread / kWaveSize % kWavesDown * kRowsEach + thread % kRowsEach; }
+  __device__ static int col(int thread) { return thread / kWaveSize / kWavesDown * kColsEach + thread % kWaveSize / kRowsEach; }
 };
 
 template <class T, class Rectangle, int kThreads>
 class OperandCopy {
  public:
   // `from` lies in shared memory, and is read again at each step: that is cheaper than registers to keep it.
-  __device__ explicit OperandCopy(const MatrixView<T>& from) : from_(from) {
+  __device__ explicit OperandCopy(const MatrixView& from) : from_(from) {
     const int thread = thread_index();
-    const auto begin = [&](auto spread) {
-      source_ = from.first + spread.row(thread) * from.row_stride + spread.col(thread) * from.col_stride;
-    };
+    const auto begin = [&](auto spread) { source_ = from.template at<const T>(spread.row(thread), spread.col(thread)); };
     with_spread(begin);
   }
 
@@ -68,19 +66,21 @@ class OperandCopy {
   template <class Spread>
   __device__ void start_as(T* shared, int rows, int cols) const {
     const int thread = thread_index(), row = Spread::row(thread), col = Spread::col(thread);
-    if (Spread::kStep > Rectangle::kRows && row >= Rectangle::kRows) return;  // more threads than pieces
+    constexpr int kExtent = Spread::kDown ? Rectangle::kRows : Rectangle::kCols;
+    if (Spread::kStep > kExtent && (Spread::kDown ? row : col) >= kExtent) return;  // more threads than pieces
     constexpr int kSharedStep = Spread::kStep * (Spread::kDown ? Rectangle::kPitch : 1);
     const int limit = Spread::kDown ? (col < cols ? rows - row : 0) : (row < rows ? cols - col : 0);
     const int64_t stride = Spread::kStep * (Spread::kDown ? from_.row_stride : from_.col_stride);
     T* to = shared + row * Rectangle::kPitch + col;
     const T* from = source_;
+    constexpr int kBytes = Spread::kWidth * static_cast<int>(sizeof(T));
 #pragma unroll
     for (int i = 0; i < Spread::kCopies; ++i, from += stride) {
-      copy_async<Spread::kWidth* static_cast<int>(sizeof(T))>(to + i * kSharedStep, from, i * Spread::kStep < limit);
+      copy_async<kBytes>(to + i * kSharedStep, from, i * Spread::kStep < limit);
     }
   }
 
-  const MatrixView<T>& from_;
+  const MatrixView& from_;
   const T* source_;  // this thread's first element of the next step
 };
 

@@ -34,11 +34,16 @@ struct SimtKernel;
 
 template <class T, DType kDType, Kernel kKernel, int... kRow>
 struct SimtKernel<T, kDType, kKernel, std::integer_sequence<int, kRow...>> {
-  // The largest of the rows' buffers serves them all.
-  static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({shared_elements<T, kDType, kKernel, kRow>()...});
+  // The largest of the rows' buffers serves them all. (A dtype may have no row in a kernel.)
+  static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({1, shared_elements<T, kDType, kKernel, kRow>()...});
 
-  __device__ static void run(const KernelParameters& parameters, T* shared) {
-    __shared__ TilePlace<T> place;
+  struct Shared {
+    TilePlace<T> place;
+    alignas(kVectorBytes) T operands[kSharedElements];
+  };
+
+  __device__ static void run(const KernelParameters& parameters, Shared& shared) {
+    TilePlace<T>& place = shared.place;
     prefetch_problems(parameters.plan);
     if (thread_index() == 0) place.cursor = walk_begins();
     for (;;) {
@@ -46,7 +51,7 @@ struct SimtKernel<T, kDType, kKernel, std::integer_sequence<int, kRow...>> {
       if (thread_index() < kWaveSize) place_next_tile(parameters, extent_of, place);
       block_barrier();
       if (place.strategy == kWalkEnds) return;
-      dispatch(place.strategy, [&](auto chosen) { multiply_tile<typename decltype(chosen)::type>(place, shared); });
+      dispatch(place.strategy, [&](auto chosen) { multiply_tile<typename decltype(chosen)::type>(place, shared.operands); });
       block_barrier();  // the next tile overwrites the place and the operands
     }
   }

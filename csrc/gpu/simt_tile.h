@@ -1,15 +1,15 @@
-// One tile of C on the ordinary arithmetic units: a pipeline of copies along K, multiply-adds from shared memory, one store.
+// One tile of C on the ordinary arithmetic units: a pipeline of copies along K, then multiply-adds from shared memory.
 #pragma once
 #include "operand_copy.h"
 #include "tile_place.h"
+#include "tile_store.h"
 
 namespace vbgemm {
 
 // sum += A B over one step of K, operands in shared memory, of which `depth` columns of A (rows of B) count and the rest are zeros. K runs
 // upwards for every element, whatever the tile: the bits of a result do not depend on the plan (unless it splits K).
-template <class Cut, class T, class Accumulator>
-__device__ inline void multiply_step(const T* shared_a, const T* shared_b, int depth,
-                                     Accumulator (&sum)[Cut::kThreadRows][Cut::kThreadCols]) {
+template <class Cut, class T, class Sum>
+__device__ inline void multiply_step(const T* shared_a, const T* shared_b, int depth, Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols]) {
   using DepthVector = Vector<T, Cut::kDepthVector>;
   using ColVector = Vector<T, Cut::kColVector>;
   const auto multiply_chunk = [&](int begin) {
@@ -22,17 +22,18 @@ __device__ inline void multiply_step(const T* shared_a, const T* shared_b, int d
       }
 #pragma unroll
       for (int l = 0; l < Cut::kDepthVector; ++l) {
-        ColVector b[Cut::kThreadCols / Cut::kColVector];
+        Sum b[Cut::kThreadCols];
 #pragma unroll
-        for (int j = 0; j < Cut::kThreadCols / Cut::kColVector; ++j) {
-          b[j] = *reinterpret_cast<const ColVector*>(shared_b + (k + l) * Cut::B::kPitch + j * Cut::kGridCols * Cut::kColVector);
+        for (int j = 0; j < Cut::kThreadCols; j += Cut::kColVector) {
+          const ColVector cols = *reinterpret_cast<const ColVector*>(shared_b + (k + l) * Cut::B::kPitch + j * Cut::kGridCols);
+#pragma unroll
+          for (int v = 0; v < Cut::kColVector; ++v) b[j + v] = widen(cols.element[v]);
         }
 #pragma unroll
         for (int i = 0; i < Cut::kThreadRows; ++i) {
+          const Sum x = widen(a[i].element[l]);
 #pragma unroll
-          for (int j = 0; j < Cut::kThreadCols; ++j) {
-            sum[i][j] = multiply_add(a[i].element[l], b[j / Cut::kColVector].element[j % Cut::kColVector], sum[i][j]);
-          }
+          for (int j = 0; j < Cut::kThreadCols; ++j) sum[i][j] = multiply_add(x, b[j], sum[i][j]);
         }
       }
     }
@@ -43,53 +44,10 @@ __device__ inline void multiply_step(const T* shared_a, const T* shared_b, int d
   for (int begin = Cut::kChunk; begin < Cut::kDepth && begin < depth; begin += Cut::kChunk) multiply_chunk(begin);
 }
 
-// Writes C: the one place where a result leaves the accumulators. Where its rows are aligned each thread writes its vectors; elsewhere
-// a wave first trades them through shared memory, so that neighbouring lanes write neighbouring elements.
-template <class Cut, class T, class Accumulator>
-__device__ inline void store_tile(const TilePlace<T>& place, const Accumulator (&sum)[Cut::kThreadRows][Cut::kThreadCols], T* shared) {
-  constexpr int kVector = Cut::kColVector, kPatchCols = 8 * kVector, kPatch = 4 * kPatchCols;  // what a wave writes at a time
-  using ColVector = Vector<T, kVector>;
-  const MatrixView<T> c = place.matrix[kC];
-  const int rows = place.rows, cols = place.cols;
-  const bool vectors =
-      c.col_stride == 1 && (c.row_stride | cols) % kVector == 0 && reinterpret_cast<uintptr_t>(c.first) % sizeof(ColVector) == 0;
-  const int index = thread_index();  // read afresh, as the place that follows from it need not be kept over the loop
-  const GridPlace thread = grid_place<Cut>(index);
-  T* patch = shared + index / 32 * kPatch;
-  if (!vectors) block_barrier();  // the last step's operands have been read
-#pragma unroll
-  for (int i = 0; i < Cut::kThreadRows; ++i) {
-    const int first_row = thread.wave_row + i * Cut::kGridRows;
-    if (first_row >= rows) break;
-#pragma unroll
-    for (int j = 0; j < Cut::kThreadCols; j += kVector) {
-      const int first_col = thread.wave_col * kVector + j * Cut::kGridCols;
-      if (first_col >= cols) break;
-      ColVector result;
-#pragma unroll
-      for (int v = 0; v < kVector; ++v) result.element[v] = static_cast<T>(sum[i][j + v]);
-      if (vectors) {
-        const int row = first_row + thread.lane_row, col = first_col + thread.lane_col * kVector;
-        if (row < rows && col < cols) *reinterpret_cast<ColVector*>(c.first + row * c.row_stride + col) = result;
-        continue;
-      }
-      *reinterpret_cast<ColVector*>(patch + thread.lane_row * kPatchCols + thread.lane_col * kVector) = result;
-      wave_barrier();
-#pragma unroll
-      for (int e = index % 32; e < kPatch; e += 32) {
-        const int row = first_row + e / kPatchCols, col = first_col + e % kPatchCols;
-        if (row < rows && col < cols) c.first[row * c.row_stride + col * c.col_stride] = patch[e];
-      }
-      wave_barrier();
-    }
-  }
-}
-
 // Computes one tile. The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies
 // of the step that will use the slot just freed. A K range of length 0 leaves zeros.
 template <class Cut, class T>
 __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
-  using Accumulator = typename Arithmetic<T>::Accumulator;
   OperandCopy<T, typename Cut::A, Cut::kThreads> copy_a(place.matrix[kA]);
   OperandCopy<T, typename Cut::B, Cut::kThreads> copy_b(place.matrix[kB]);
   int uncopied = place.depth;  // below 0 once the copies have run past the end
@@ -108,7 +66,7 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
 
   const GridPlace thread = grid_place<Cut>(thread_index());
   const int thread_a = thread.row() * Cut::A::kPitch, thread_b = Cut::A::kElements + thread.col() * Cut::kColVector;
-  Accumulator sum[Cut::kThreadRows][Cut::kThreadCols] = {};
+  Accumulator<T> sum[Cut::kThreadRows][Cut::kThreadCols] = {};
   T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
   T* stage = shared;
   constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead

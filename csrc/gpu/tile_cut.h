@@ -7,6 +7,9 @@ namespace vbgemm {
 
 inline constexpr int kVectorBytes = 16;  // the widest access of a thread
 
+// A wave covers this many rows and columns of a block's grid of threads.
+inline constexpr int kWaveCols = 8, kWaveRows = kWaveSize / kWaveCols;
+
 // N elements moved at once.
 template <class T, int N>
 struct alignas(N * sizeof(T)) Vector {
@@ -23,15 +26,16 @@ constexpr int shared_budget(Kernel kernel) {
   }
 }
 
-// Blocks of a kernel that a multiprocessor must be able to hold; with the threads, the compiler's limit on registers.
+// Blocks of a kernel that a multiprocessor must be able to hold; with the threads, the compiler's limit on registers. As many as it can
+// fit without spills.
 template <class T>
 constexpr int min_blocks(Kernel kernel) {
-  constexpr bool wide = sizeof(typename Arithmetic<T>::Accumulator) > 4;
+  constexpr int kWords = sizeof(Accumulator<T>) / 4;
   switch (kernel) {
-    case Kernel::t128_light: return wide ? 6 : 8;
+    case Kernel::t128_light: return kWords == 1 ? 8 : kWords == 2 ? 6 : 4;
     case Kernel::t128_heavy: return 2;
-    case Kernel::t256_light: return wide ? 3 : 4;
-    default: return wide ? 1 : 2;
+    case Kernel::t256_light: return kIsComplex<T> ? 2 : sizeof(T) == 4 ? 4 : 3;
+    default: return kWords == 1 ? 2 : 1;
   }
 }
 
@@ -54,7 +58,7 @@ struct TileCut {
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
 
-  // The catalogue's step along K is that of 4-byte elements; wider ones take as many bytes a step, so that the pipeline is as deep.
+  // The catalogue's step along K is that of 4-byte elements; others take as many bytes a step, so that the pipeline is as deep.
   static constexpr int kDepth = kShape.k * 4 / static_cast<int>(sizeof(T)) > 8 ? kShape.k * 4 / static_cast<int>(sizeof(T)) : 8;
 
   // A thread's piece of the tile: as square as powers of two allow, wider than high.
@@ -65,7 +69,10 @@ struct TileCut {
   }
   static constexpr int kThreadCols = thread_cols(), kThreadRows = kRows * kCols / kThreads / kThreadCols;
   static constexpr int kGridCols = kCols / kThreadCols, kGridRows = kRows / kThreadRows;  // threads along each side
-  static constexpr int kColVector = kThreadCols < kVector ? kThreadCols : kVector;        // neighbouring columns of one thread
+
+  // Neighbouring columns of one thread: as many accumulators as one access can move.
+  static constexpr int kSumVector = kVectorBytes / static_cast<int>(sizeof(Accumulator<T>));
+  static constexpr int kColVector = kThreadCols < kSumVector ? kThreadCols : kSumVector;
 
   // op(A) lies with K contiguous and is read several steps of K at a time; op(B) lies with its columns contiguous.
   using A = SharedRectangle<T, kRows, kDepth>;
@@ -81,12 +88,20 @@ struct TileCut {
   }
   static constexpr int kStages = stages();
   static constexpr int kSharedElements = kStages * kStageElements;
+
+  // Rows of a thread's piece that can lie in that memory at a time, as accumulators.
+  static constexpr int pass_rows() {
+    int rows = kThreadRows;
+    while (rows > 1 && rows * kThreadCols * kThreads * sizeof(Accumulator<T>) > kSharedElements * sizeof(T)) rows /= 2;
+    return rows;
+  }
+  static constexpr int kPassRows = pass_rows();
+  static_assert(kPassRows * kThreadCols * kThreads * sizeof(Accumulator<T>) <= kSharedElements * sizeof(T));
   static_assert(kStages >= 2, "the pipeline needs two stages: lower the tile's step along K");
-  static_assert(kThreadRows * kThreadCols * kThreads == kRows * kCols && kGridRows % 4 == 0 && kGridCols % 8 == 0);
+  static_assert(kThreadRows * kThreadCols * kThreads == kRows * kCols && kGridRows % kWaveRows == 0 && kGridCols % kWaveCols == 0);
 };
 
-// A thread's place in the block's grid: where its wave begins, and where it stands in the wave, which covers 4 rows by 8 columns of
-// threads.
+// A thread's place in the grid: where its wave begins, and where it stands in the wave.
 struct GridPlace {
   int wave_row, wave_col, lane_row, lane_col;
 
@@ -98,9 +113,10 @@ struct GridPlace {
 // then serves such a read in half the passes.
 template <class Cut>
 __device__ inline GridPlace grid_place(int thread) {
-  constexpr int kWavesAcross = Cut::kGridCols / 8;
-  const int lane = thread % 32, wave = thread / 32;
-  return {wave / kWavesAcross * 4, wave % kWavesAcross * 8, (lane >> 1 & 1) | (lane >> 3 & 2), (lane & 1) | (lane >> 1 & 6)};
+  constexpr int kWavesAcross = Cut::kGridCols / kWaveCols;
+  const int lane = thread % kWaveSize, wave = thread / kWaveSize;
+  return {wave / kWavesAcross * kWaveRows, wave % kWavesAcross * kWaveCols, (lane >> 1 & 1) | (lane >> 3 & 6),
+          (lane & 1) | (lane >> 1 & 6)};
 }
 
 }  // namespace vbgemm

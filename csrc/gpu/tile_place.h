@@ -1,6 +1,7 @@
 // From a block's number to the matrices its tile reads and writes: every index that a descriptor holds is checked on the way.
 #pragma once
 #include "../descriptor.h"
+#include "epilogue.h"
 #include "gpu_vendor.h"
 #include "kernel_parameters.h"
 #include "tile_cut.h"
@@ -11,15 +12,20 @@ namespace vbgemm {
 // permit it, else element by element along the dimension that is contiguous (or along the rows, where none is).
 enum class Way : int32_t { vectors, rows, columns };
 
-// One matrix's part of a tile, from its first element on.
-template <class T>
+// One matrix's part of a tile, from its first element on; null where there is no such matrix.
 struct MatrixView {
-  T* first;
+  void* first;
   int64_t row_stride, col_stride;
   Way way;
+
+  template <class T>
+  __device__ T* at(int64_t row, int64_t col) const {
+    return static_cast<T*>(first) + row * row_stride + col * col_stride;
+  }
 };
 
-enum { kA, kB, kC };
+// The matrices of a tile; the last two are its epilogue's.
+enum { kA, kB, kC, kSource, kBias, kMatrices };
 
 // Where a block stands in its walk: at `tile` (its next is at `last` at the latest) of the launch's block number `block`.
 struct Cursor {
@@ -29,10 +35,14 @@ struct Cursor {
 
 inline constexpr int kNoTile = -1, kWalkEnds = -2;
 
-// A tile ready to compute: C[rows x cols] = A[rows x depth] B[depth x cols].
+// A tile ready to compute: C[rows x cols] = A[rows x depth] B[depth x cols], perhaps with an epilogue.
 template <class T>
 struct TilePlace {
-  MatrixView<T> matrix[3];
+  MatrixView matrix[kMatrices];
+  Accumulator<T> alpha, beta;
+  Activation activation;
+  bool fused;         // the tile has an epilogue; otherwise what belongs to it is not set
+  bool wide_results;  // results hold accumulators, not elements like the operands'
   int32_t rows, cols, depth;
   int32_t strategy;  // its row of the catalogue; kNoTile where there is nothing to compute, kWalkEnds after the last
   Cursor cursor;
@@ -93,18 +103,25 @@ __device__ inline int run_of_tile(const Descriptors& plan, int tile) {
   return low;
 }
 
-// The matrix x from element (row, col) of op(X)[outer, inner] on; `cols` is how far its rows will be used.
-template <class T>
-__device__ inline MatrixView<T> view_of(const void* buffer, const Operand& x, int outer, int inner, int64_t row, int64_t col, int cols) {
-  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
+// The matrix x from element (row, col) of op(X)[outer, inner] on; `cols` is how far its rows will be used, in elements of `bytes`.
+__device__ inline MatrixView view_of(const void* buffer, int bytes, const Operand& x, int outer, int inner, int64_t row, int64_t col,
+                                     int cols) {
   const int64_t offset = x.offset + outer * x.batch_stride[0] + inner * x.batch_stride[1] + row * x.row_stride + col * x.col_stride;
-  T* first = static_cast<T*>(const_cast<void*>(buffer)) + offset;
-  const bool aligned = reinterpret_cast<uintptr_t>(first) % kVectorBytes == 0 && x.row_stride % kVector == 0 && cols % kVector == 0;
+  char* first = static_cast<char*>(const_cast<void*>(buffer)) + offset * bytes;
+  const bool aligned = reinterpret_cast<uintptr_t>(first) % kVectorBytes == 0 && x.row_stride * bytes % kVectorBytes == 0 &&
+                       cols * bytes % kVectorBytes == 0;
   const Way elements = x.row_stride == 1 && x.col_stride != 1 ? Way::columns : Way::rows;
   return {first, x.row_stride, x.col_stride, x.col_stride == 1 && aligned ? Way::vectors : elements};
 }
 
-// Moves `place` to the next tile of the walk. The first wave of a block calls this; its lanes 0, 1 and 2 see to A, B and C. `extent_of`
+// A scalar of an epilogue; one in a buffer that the call does not have counts as its literal value.
+template <class Sum>
+__device__ inline Sum value_of(const KernelParameters& parameters, const Scalar& scalar) {
+  if (scalar.buffer < 0 || scalar.buffer >= parameters.num_buffers) return make_scalar<Sum>(scalar.real, scalar.imag);
+  return static_cast<const Sum*>(parameters.pointer(scalar.buffer))[scalar.offset];
+}
+
+// Moves `place` to the next tile of the walk. The first wave of a block calls this; its first lanes see to one matrix each. `extent_of`
 // gives the size of a strategy's tiles, 0 x 0 for one that this kernel lacks.
 template <class T, class ExtentOf>
 __device__ inline void place_next_tile(const KernelParameters& parameters, const ExtentOf& extent_of, TilePlace<T>& place) {
@@ -120,7 +137,11 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
   if (run.problem < 0 || run.problem >= plan.num_problems) return;
   const Problem* address = plan.problems + run.problem;
   const Problem problem = load_record(address);
-  const Operand x = load_record(lane == kA ? &address->a : lane == kB ? &address->b : &address->c);
+  const Epilogue* epilogue = plan.epilogues ? plan.epilogues + run.problem : nullptr;
+  const bool optional = epilogue && (lane == kSource || lane == kBias);
+  const Operand* mine = lane == kA ? &address->a : lane == kB ? &address->b : &address->c;
+  if (optional) mine = lane == kSource ? &epilogue->source : &epilogue->bias;
+  const Operand x = load_record(mine);
 
   // Position in the run: batch, row, column, the column fastest.
   uint32_t index = static_cast<uint32_t>(cursor.tile - run.first_tile), tile_y = 0, tile_x = 0;
@@ -135,7 +156,7 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
   const int64_t batch = static_cast<int64_t>(run.batch) + index;
   const int64_t row = run.row + static_cast<int64_t>(tile_y) * extent.rows, col = run.col + static_cast<int64_t>(tile_x) * extent.cols;
   if (extent.rows == 0 || batch < 0 || batch >= problem.batch || row < 0 || row >= problem.m || col < 0 || col >= problem.n) return;
-  if (count_lanes(x.buffer < 0 || x.buffer >= parameters.num_buffers) > 0 || lane > kC) return;
+  if (count_lanes((x.buffer < 0 && !optional) || x.buffer >= parameters.num_buffers) > 0 || (lane > kC && !optional)) return;
 
   int outer = 0, inner = static_cast<int>(batch);
   if (problem.inner_batch > 0 && inner >= problem.inner_batch) {
@@ -145,9 +166,22 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
   const int whole_depth = problem.k > 0 ? problem.k : 0;
   const int k_begin = clamp(run.k_begin, 0, whole_depth), depth = clamp(run.k_end, k_begin, whole_depth) - k_begin;
   const int rows = clamp(problem.m - row, 0, extent.rows), cols = clamp(problem.n - col, 0, extent.cols);
-  place.matrix[lane] = view_of<T>(parameters.pointer(x.buffer), x, outer, inner, lane == kB ? k_begin : row, lane == kA ? k_begin : col,
-                                  lane == kA ? depth : cols);
+  if (x.buffer >= 0) {
+    const int bytes = static_cast<int>(lane >= kC && parameters.wide_results ? sizeof(Accumulator<T>) : sizeof(T));
+    place.matrix[lane] = view_of(parameters.pointer(x.buffer), bytes, x, outer, inner, lane == kB ? k_begin : row,
+                                 lane == kA ? k_begin : col, lane == kA ? depth : cols);
+  } else {
+    place.matrix[lane].first = nullptr;
+  }
+  if (lane == kSource) {
+    place.beta = value_of<Accumulator<T>>(parameters, load_record(&epilogue->beta));
+    if (is_zero(place.beta)) place.matrix[kSource].first = nullptr;
+  }
+  if (lane == kBias) place.alpha = value_of<Accumulator<T>>(parameters, load_record(&epilogue->alpha));
   if (lane > 0) return;
+  place.fused = epilogue != nullptr;
+  place.wide_results = parameters.wide_results;
+  if (epilogue) place.activation = epilogue->activation;
   place.rows = rows;
   place.cols = cols;
   place.depth = depth;

@@ -26,7 +26,7 @@ class Builder:
         self.cache = cache
 
     def executable(self, dtypes: Sequence[str], flags: Sequence[str] = (), csrc: Path = CSRC) -> Path:
-        """The check with the kernels of `dtypes`. `flags` and `csrc` are the kernels' own, the driver is always the same."""
+        """The check with the kernels of `dtypes`; `flags` and `csrc` are theirs, the driver is always the same."""
         parts = [("emulation/main.cc", [], CSRC), ("emulation/fiber.cc", [], CSRC)]
         parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/launch.cu")]
         parts += [(f"gpu/simt_{dtype}.cu", flags, csrc) for dtype in dtypes]
@@ -69,23 +69,30 @@ def assert_passes(executable: Path, *options: str) -> None:
     assert "PASS" in result.stdout
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_all_groups(builder: Builder, dtype: str) -> None:
-    assert_passes(builder.executable(["f32", "f64"]), "--dtypes", dtype)
+@pytest.fixture(scope="session")
+def plain(builder: Builder) -> Path:
+    return builder.executable(["f32", "f64", "c128", "bf16"])
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
-def test_other_orders_of_threads(builder: Builder, seed: int) -> None:
-    assert_passes(builder.executable(["f32", "f64"]), "--small", "--seed", str(seed))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_all_groups(plain: Path, dtype: str) -> None:
+    assert_passes(plain, "--dtypes", dtype)
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_other_orders_and_problems(plain: Path, seed: int) -> None:
+    assert_passes(plain, "--small", "--seed", str(seed))
 
 
 def test_waves_of_64(builder: Builder) -> None:
-    assert_passes(builder.executable(["f32"], ["-DVBGEMM_WAVE_SIZE=64"]))
+    executable = builder.executable(["f32", "bf16"], ["-DVBGEMM_WAVE_SIZE=64"])
+    for seed in range(3):
+        assert_passes(executable, "--small", "--seed", str(seed))
 
 
 def test_sanitizers(builder: Builder) -> None:
-    executable = builder.executable(["f32"], SANITIZE)
-    for seed in range(3):
+    executable = builder.executable(["bf16"], SANITIZE)  # it has copies of every kind and both types of results
+    for seed in range(2):
         assert_passes(executable, "--small", "--exact", "--seed", str(seed))
 
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "host_plan.h"
+#include "number.h"
 
 namespace vbgemm::driver {
 
@@ -29,14 +30,33 @@ struct Figures {
   int bad = 0;
 };
 
-// Values in [-1, 1) that depend on the position alone.
+// Elements on the device, as numbers that hold them all.
+template <class T>
+__device__ inline Complex<double> to_wide(T x) {
+  return {static_cast<double>(widen(x)), 0};
+}
+template <class Real>
+__device__ inline Complex<double> to_wide(Complex<Real> x) {
+  return {x.real, x.imag};
+}
+template <class T>
+__device__ inline void from_wide(Complex<double> x, T& to) {
+  narrow(static_cast<Accumulator<T>>(x.real), to);
+}
+template <class Real>
+__device__ inline void from_wide(Complex<double> x, Complex<Real>& to) {
+  to = {static_cast<Real>(x.real), static_cast<Real>(x.imag)};
+}
+
+// Values whose parts are in [-1, 1) and depend on the position alone.
 template <class T>
 __global__ void fill(T* to, size_t count, uint64_t seed) {
   for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < count; i += static_cast<size_t>(gridDim.x) * blockDim.x) {
     uint64_t x = (i + 1) * 0x9E3779B97F4A7C15ull + seed;
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
     x = (x ^ x >> 27) * 0x94D049BB133111EBull;
-    to[i] = static_cast<T>(static_cast<double>((x ^ x >> 31) >> 40) / (1 << 23) - 1);
+    x ^= x >> 31;
+    from_wide({static_cast<double>(x >> 40) / (1 << 23) - 1, static_cast<double>(x & 0xffffff) / (1 << 23) - 1}, to[i]);
   }
 }
 
@@ -51,16 +71,18 @@ __global__ void compare(const T* a, const T* b, const T* c, Problem p, unsigned 
   a += p.a.offset + outer * p.a.batch_stride[0] + inner * p.a.batch_stride[1] + row * p.a.row_stride;
   b += p.b.offset + outer * p.b.batch_stride[0] + inner * p.b.batch_stride[1] + col * p.b.col_stride;
   c += p.c.offset + outer * p.c.batch_stride[0] + inner * p.c.batch_stride[1] + row * p.c.row_stride + col * p.c.col_stride;
-  double reference = 0, size = 0;
+  Complex<double> reference{};
+  double size = 0;
   for (int k = 0; k < p.k; ++k) {
-    const double product = static_cast<double>(a[k * p.a.col_stride]) * static_cast<double>(b[k * p.b.row_stride]);
-    reference += product;
-    size += fabs(product);
+    const Complex<double> x = to_wide(a[k * p.a.col_stride]), y = to_wide(b[k * p.b.row_stride]);
+    reference = multiply_add(x, y, reference);
+    size += (fabs(x.real) + fabs(x.imag)) * (fabs(y.real) + fabs(y.imag));
   }
-  double error = fabs(static_cast<double>(*c) - reference);
+  const Complex<double> found = to_wide(*c);
+  double error = hypot(found.real - reference.real, found.imag - reference.imag);
   if (!(error < 1e300)) error = 1e300;  // a NaN must not pass
   atomicMax(worst, static_cast<unsigned long long>(__double_as_longlong(error)));
-  atomicMax(worst + 1, static_cast<unsigned long long>(__double_as_longlong(fabs(reference))));
+  atomicMax(worst + 1, static_cast<unsigned long long>(__double_as_longlong(hypot(reference.real, reference.imag))));
   atomicMax(worst + 2, static_cast<unsigned long long>(__double_as_longlong(error / fmax(size, 1e-300))));
 }
 
@@ -149,7 +171,7 @@ class Bench {
 
   double gflop() const {
     double flop = 0;
-    for (const Problem& p : plan_.problems) flop += 2.0 * p.batch * p.m * p.n * p.k;
+    for (const Problem& p : plan_.problems) flop += (kIsComplex<T> ? 8.0 : 2.0) * p.batch * p.m * p.n * p.k;
     return flop * 1e-9;
   }
 
@@ -158,13 +180,13 @@ class Bench {
 
   void poison() {
     for (size_t i = 2 * plan_.problems.size(); i < sizes_.size(); ++i) {
-      require(cudaMemset(const_cast<void*>(buffers_[0][i]), 0xFF, sizes_[i] * sizeof(T)), "poison");
+      require(cudaMemsetAsync(const_cast<void*>(buffers_[0][i]), 0xFF, sizes_[i] * sizeof(T), stream_.get()), "poison");
     }
   }
 
   void check(Figures& figures) {
     const size_t count = plan_.problems.size();
-    const double tolerance = sizeof(T) == 4 ? 2e-5 : 1e-12;
+    const double tolerance = Number<T>::kEpsilon > 1e-4 ? 2 * Number<T>::kEpsilon : Number<T>::kEpsilon > 1e-10 ? 2e-5 : 1e-12;
     DeviceMemory worst(std::vector<double>(3 * count));
     for (size_t i = 0; i < count; ++i) {
       const Problem& p = plan_.problems[i];
@@ -242,16 +264,19 @@ class Bench {
 
 // Times one case, prints it, and appends a row to the CSV file. Returns whether all results were right.
 inline bool benchmark(const Case& c, const BenchmarkOptions& options) {
-  const bool wide = c.plan.dtype == DType::f64;
+  constexpr const char* kPrecisions[kDTypes] = {"fp32", "fp64", "c64", "c128", "bf16", "fp16"};
   Figures figures;
   double gflop = 0;
   const auto measure = [&](auto&& bench) { figures = bench.measure(), gflop = bench.gflop(); };
-  if (wide) {
-    measure(Bench<double>(c, options));
-  } else {
-    measure(Bench<float>(c, options));
+  switch (c.plan.dtype) {
+    case DType::f32: measure(Bench<float>(c, options)); break;
+    case DType::f64: measure(Bench<double>(c, options)); break;
+    case DType::c64: measure(Bench<Complex<float>>(c, options)); break;
+    case DType::c128: measure(Bench<Complex<double>>(c, options)); break;
+    case DType::bf16: measure(Bench<BFloat16>(c, options)); break;
+    case DType::f16: measure(Bench<Float16>(c, options)); break;
   }
-  const char* precision = wide ? "fp64" : "fp32";
+  const char* precision = kPrecisions[static_cast<int>(c.plan.dtype)];
   std::printf("%-28s %-24s %s %8.2f us  %8.1f GFLOP/s  stream %8.2f us  error %.2g  bad %d\n", c.peer.c_str(), c.workload.c_str(),
               precision, figures.graph_us, gflop / figures.graph_us * 1e6, figures.stream_us, figures.relative_error, figures.bad);
   std::fflush(stdout);

@@ -4,12 +4,13 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "../../catalogue.h"
 #include "../../descriptor.h"
 #include "../launch.h"
-#include "cuda_memory.h"
+#include "device.h"
 
 namespace vbgemm::driver {
 
@@ -21,8 +22,9 @@ struct Box {
 };
 
 struct HostPlan {
-  DType dtype = DType::f32;
+  DType dtype = DType::f32, out_dtype = DType::f32;
   std::vector<Problem> problems;
+  std::vector<Epilogue> epilogues;  // none, or one a problem
   std::vector<TileRun> runs;
   std::vector<int32_t> block_first;  // empty where every block holds one tile
   std::vector<Launch> launches;
@@ -32,11 +34,17 @@ struct HostPlan {
 // A plan in the device's memory.
 struct DevicePlan {
   explicit DevicePlan(const HostPlan& plan) : blob(bytes_of(plan)), launches(plan.launches) {
-    const size_t problems = plan.problems.size() * sizeof(Problem), runs = plan.runs.size() * sizeof(TileRun);
     const char* at = blob.data();
-    descriptors.problems = reinterpret_cast<const Problem*>(at);
-    descriptors.runs = reinterpret_cast<const TileRun*>(at + problems);
-    descriptors.block_first = plan.block_first.empty() ? nullptr : reinterpret_cast<const int32_t*>(at + problems + runs);
+    const auto next = [&at](const auto& items) {
+      using Item = std::decay_t<decltype(items[0])>;
+      const Item* first = items.empty() ? nullptr : reinterpret_cast<const Item*>(at);
+      at += items.size() * sizeof(Item);
+      return first;
+    };
+    descriptors.problems = next(plan.problems);
+    descriptors.epilogues = next(plan.epilogues);
+    descriptors.runs = next(plan.runs);
+    descriptors.block_first = next(plan.block_first);
     descriptors.num_problems = static_cast<int32_t>(plan.problems.size());
     descriptors.num_runs = static_cast<int32_t>(plan.runs.size());
     descriptors.num_tiles = plan.num_tiles;
@@ -50,6 +58,7 @@ struct DevicePlan {
       bytes.insert(bytes.end(), first, first + items.size() * sizeof(items[0]));
     };
     append(plan.problems);
+    append(plan.epilogues);
     append(plan.runs);
     append(plan.block_first);
     return bytes;
@@ -113,7 +122,8 @@ inline int find_tile(const std::string& name, int threads, DType dtype) {
 inline GpuCall call_of(const HostPlan& plan, const DevicePlan& device, const std::vector<const void*>& buffers,
                        const DeviceMemory& workspace) {
   GpuCall call{};
-  call.dtype = call.out_dtype = plan.dtype;
+  call.dtype = plan.dtype;
+  call.out_dtype = plan.out_dtype;
   call.plan = device.descriptors;
   call.launches = device.launches.data();
   call.num_launches = static_cast<int>(device.launches.size());

@@ -1,5 +1,10 @@
-// CUDA for the stand-alone driver: every error ends the program, every allocation has an owner.
+// The device as the stand-alone driver sees it: every error ends the program, every allocation has an owner.
 #pragma once
+#include "../gpu_vendor.h"
+
+#ifdef VBGEMM_GPU_VENDOR_HEADER
+#include "emulation/device.h"
+#else
 #include <cuda_runtime.h>
 
 #include <cstddef>
@@ -29,8 +34,9 @@ class DeviceMemory {
 
   char* data() const { return static_cast<char*>(data_); }
   size_t bytes() const { return bytes_; }
-  void write(const void* host) {
-    if (bytes_) require(cudaMemcpy(data_, host, bytes_, cudaMemcpyHostToDevice), "copy to the device");
+  void write(const void* host) { write(host, bytes_, 0); }
+  void write(const void* host, size_t bytes, size_t offset) {
+    if (bytes) require(cudaMemcpy(data() + offset, host, bytes, cudaMemcpyHostToDevice), "copy to the device");
   }
   void read(void* host) const {
     if (bytes_) require(cudaMemcpy(host, data_, bytes_, cudaMemcpyDeviceToHost), "copy from the device");
@@ -40,6 +46,12 @@ class DeviceMemory {
   void* data_ = nullptr;
   size_t bytes_ = 0;
 };
+
+inline size_t free_device_memory() {
+  size_t available = 0, total = 0;
+  require(cudaMemGetInfo(&available, &total), "memory");
+  return available;
+}
 
 class OwnStream {
  public:
@@ -80,3 +92,4 @@ class Graph {
 };
 
 }  // namespace vbgemm::driver
+#endif

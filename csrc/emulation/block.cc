@@ -1,0 +1,195 @@
+#include "block.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "emulation/gpu_vendor.h"
+#include "fiber.h"
+
+namespace vbgemm::emulation {
+namespace {
+
+// A mistake of the kernel that its results would not show.
+[[noreturn]] void fail(const char* what) {
+  std::printf("FAIL emulation: %s\n", what);
+  std::fflush(stdout);
+  std::_Exit(3);
+}
+
+enum class State { running, at_wave_barrier, at_block_barrier, finished };
+
+struct Thread {
+  Fiber fiber;
+  State state;
+  bool vote;
+  int committed;  // groups of copies
+  struct Pending {
+    Copy copy;
+    int group;
+  };
+  std::deque<Pending> copies;
+};
+
+void make(const Copy& copy) {
+  if (copy.from) {
+    std::memcpy(copy.to, copy.from, copy.bytes);
+  } else {
+    std::memset(copy.to, 0, copy.bytes);
+  }
+}
+
+class Block {
+ public:
+  void run(Kernel kernel, const void* parameters, const Grid& grid) {
+    kernel_ = kernel;
+    parameters_ = parameters;
+    grid_ = grid;
+    while (static_cast<int>(threads_.size()) < grid.threads) threads_.push_back(std::make_unique<Thread>());
+    shared_.reset();
+    order_.resize(grid.threads);
+    std::iota(order_.begin(), order_.end(), 0);
+    wave_votes_.assign((grid.threads + kWaveSize - 1) / kWaveSize, 0);
+    for (int i = 0; i < grid.threads; ++i) {
+      Thread& thread = *threads_[i];
+      thread.state = State::running;
+      thread.committed = 0;
+      thread.fiber.begin(enter);
+    }
+    do {
+      // Some waves sit a round out, so that others get far ahead of them.
+      const uint64_t awake = random_();
+      std::shuffle(order_.begin(), order_.end(), random_);
+      for (int i : order_) {
+        if (threads_[i]->state != State::running || !(awake >> i / kWaveSize & 1)) continue;
+        current_ = i;
+        threads_[i]->fiber.resume();
+      }
+    } while (release());
+  }
+
+  void wait(State barrier) {
+    Thread& thread = current();
+    thread.state = barrier;
+    thread.fiber.pause();
+  }
+
+  void* shared(size_t bytes) {
+    if (!shared_) {
+      shared_bytes_ = bytes;
+      shared_.reset(static_cast<char*>(std::aligned_alloc(16, (bytes + 15) / 16 * 16)));
+      std::memset(shared_.get(), 0xFF, bytes);  // NaN in every floating-point format
+    }
+    if (bytes != shared_bytes_) fail("threads disagree on the size of shared memory");
+    return shared_.get();
+  }
+
+  Thread& current() { return *threads_[current_]; }
+  int current_index() const { return current_; }
+  int votes() const { return wave_votes_[current_ / kWaveSize]; }
+  const Grid& grid() const { return grid_; }
+  std::mt19937_64& random() { return random_; }
+
+ private:
+  static void enter();
+
+  // Lets those threads go on that have all arrived at a barrier. False when all have finished.
+  bool release() {
+    const auto all = [this](int first, int last, State state) {
+      return std::all_of(threads_.begin() + first, threads_.begin() + last, [state](const auto& t) { return t->state == state; });
+    };
+    const auto go_on = [this](int first, int last) {
+      for (int i = first; i < last; ++i) threads_[i]->state = State::running;
+    };
+    const int count = grid_.threads;
+    bool any = std::any_of(threads_.begin(), threads_.begin() + count, [](const auto& t) { return t->state == State::running; });
+    for (int first = 0; first < count; first += kWaveSize) {
+      const int last = std::min(first + kWaveSize, count);
+      if (!all(first, last, State::at_wave_barrier)) continue;
+      wave_votes_[first / kWaveSize] =
+          static_cast<int>(std::count_if(threads_.begin() + first, threads_.begin() + last, [](const auto& t) { return t->vote; }));
+      go_on(first, last);
+      any = true;
+    }
+    if (any) return true;
+    if (all(0, count, State::finished)) return false;
+    if (!all(0, count, State::at_block_barrier)) fail("a barrier that only some threads reach");
+    go_on(0, count);
+    return true;
+  }
+
+  struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+  };
+
+  Kernel kernel_;
+  const void* parameters_;
+  Grid grid_;
+  std::vector<std::unique_ptr<Thread>> threads_;
+  std::vector<int> order_, wave_votes_;
+  std::unique_ptr<char[], Free> shared_;
+  size_t shared_bytes_ = 0;
+  int current_ = 0;
+  std::mt19937_64 random_;
+};
+
+Block the_block;
+
+void Block::enter() {
+  the_block.kernel_(the_block.parameters_);
+  if (!the_block.current().copies.empty()) fail("a copy is still under way at the kernel's end");
+  the_block.wait(State::finished);
+  fail("a finished thread runs again");
+}
+
+}  // namespace
+
+void seed(uint64_t value) { the_block.random().seed(value); }
+
+void run_grid(Kernel kernel, const void* parameters, uint32_t blocks, int threads) {
+  std::vector<uint32_t> order(blocks);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), the_block.random());
+  for (uint32_t block : order) the_block.run(kernel, parameters, {threads, blocks, block});
+}
+
+const Grid& grid() { return the_block.grid(); }
+int thread_index() { return the_block.current_index(); }
+void block_barrier() { the_block.wait(State::at_block_barrier); }
+
+int count_lanes(bool yes) {
+  the_block.current().vote = yes;
+  the_block.wait(State::at_wave_barrier);
+  return the_block.votes();
+}
+
+void* shared_memory(size_t bytes) { return the_block.shared(bytes); }
+
+void start_copy(const Copy& copy) {
+  const auto misaligned = [&copy](const void* address) { return reinterpret_cast<uintptr_t>(address) % copy.bytes != 0; };
+  if (misaligned(copy.to) || misaligned(copy.from)) fail("a misaligned copy");
+  Thread& thread = the_block.current();
+  if (the_block.random()() & 1) {
+    make(copy);
+  } else {
+    thread.copies.push_back({copy, thread.committed});
+  }
+}
+
+void commit_copies() { ++the_block.current().committed; }
+
+void wait_copies(int newest) {
+  Thread& thread = the_block.current();
+  while (!thread.copies.empty() && thread.copies.front().group < thread.committed - newest) {
+    make(thread.copies.front().copy);
+    thread.copies.pop_front();
+  }
+}
+
+}  // namespace vbgemm::emulation

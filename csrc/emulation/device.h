@@ -1,0 +1,60 @@
+// The emulated device, as the checks see it: its memory is the host's, its streams do everything at once.
+#pragma once
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "gpu/gpu_vendor.h"
+
+namespace vbgemm::driver {
+
+inline void require(Error error, const char* what) {
+  if (error == kSuccess) return;
+  std::fprintf(stderr, "emulation: %s: %s\n", what, error_name(error));
+  std::exit(2);
+}
+
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(size_t bytes) : data_(new char[bytes]), bytes_(bytes) {}
+  template <class T>
+  explicit DeviceMemory(const std::vector<T>& host) : DeviceMemory(host.size() * sizeof(T)) {
+    write(host.data());
+  }
+  char* data() const { return data_.get(); }
+  size_t bytes() const { return bytes_; }
+  void write(const void* host) { write(host, bytes_, 0); }
+  void write(const void* host, size_t bytes, size_t offset) {
+    if (bytes) std::memcpy(data() + offset, host, bytes);
+  }
+  void read(void* host) const {
+    if (bytes_) std::memcpy(host, data(), bytes_);
+  }
+
+ private:
+  std::unique_ptr<char[]> data_;
+  size_t bytes_;
+};
+
+inline size_t free_device_memory() { return 0; }
+
+class OwnStream {
+ public:
+  Stream get() const { return {}; }
+  void wait() const {}
+};
+
+class Graph {
+ public:
+  Graph(const OwnStream&, std::function<void()> record) : record_(std::move(record)) {}
+  void replay(const OwnStream&) const { record_(); }
+
+ private:
+  std::function<void()> record_;
+};
+
+}  // namespace vbgemm::driver

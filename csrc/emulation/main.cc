@@ -1,0 +1,24 @@
+// The GPU kernels' self-check without a GPU: the groups that `gpu_driver --check` runs on one, over emulated threads.
+//
+//   emulated_check [--seed N] [--small] [--exact] [--no-replays] [--dtypes NAME...]     as in benchmarks/gpu_driver.cu
+//
+// The seed sets the order of threads too. Build: csrc/emulation/*.cc, csrc/gpu/launch.cu and any of csrc/gpu/simt_*.cu as C++17 with
+// -DVBGEMM_GPU_VENDOR_HEADER='"emulation/gpu_vendor.h"' -Icsrc (tests/emulation/test_emulation.py does).
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "block.h"
+#include "gpu/driver/check.h"
+
+int main(int count, char** words) {
+  const std::vector<std::string> options(words + 1, words + count);
+  vbgemm::driver::CheckOptions checks;
+  for (size_t i = 0; i < options.size();) {
+    if (checks.take(options, i)) continue;
+    std::fprintf(stderr, "emulated_check: unknown option %s; the head of csrc/emulation/main.cc lists them\n", options[i].c_str());
+    return 2;
+  }
+  vbgemm::emulation::seed(checks.seed);
+  return vbgemm::driver::Check(checks).run() ? 0 : 1;
+}
