@@ -120,9 +120,10 @@ class Scale {
 };
 
 // Finishes rows x columns sums in place, the first of which belongs to element (i, j) of the product. Rows are `width` numbers apart, a
-// multiple of a vector.
+// multiple of a vector. One function, never inlined: which products a compiler joins with which sums differs from copy to copy, and the
+// bits of a result would depend on the plan.
 template <int kParts, class Out, class T>
-inline void finish_block(const Finish& finish, T* sums, int64_t width, int64_t rows, int64_t columns, int64_t i, int64_t j) {
+__attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64_t width, int64_t rows, int64_t columns, int64_t i, int64_t j) {
   constexpr int kWidth = kLanes<T>;
   const Scale<T, kParts> alpha(finish.alpha), beta(finish.beta);
   const bool reads_source = finish.source.data && !beta.zero();

@@ -27,6 +27,7 @@ struct Product {
   int64_t m, n, k;
   Matrix a, b, c;
   const Finish* finish;  // null: c = a b
+  int64_t whole_m, whole_n;  // of the problem that this is a piece of
 };
 
 // A thread's working memory. It is bounded because a product of any size is cut into blocks that fit.

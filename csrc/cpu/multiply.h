@@ -6,6 +6,7 @@
 //       for each panel of B, a few vectors wide   (packed) stays in the level-1 cache
 //         for each group of rows: micro-kernel
 #pragma once
+#include "cpu/dot.h"
 #include "cpu/epilogue.h"
 #include "cpu/kernels.h"
 #include "cpu/micro_kernel.h"
@@ -26,11 +27,19 @@ class Multiplier {
         sums_(reinterpret_cast<T*>(scratch.sums)) {}
 
   void run() {
+    if constexpr (kParts == 1) {
+      if (is_dot(p_)) return multiply_by_dots();
+    }
     const int64_t rows = smaller(p_.m, kMaxRowsA);
     const int64_t columns = Scratch::kBytesSums / (rows * kParts * kSize) / kMaxWidth * kMaxWidth / kParts;
     for (int64_t i = 0; i < p_.m; i += rows) {
       for (int64_t j = 0; j < p_.n; j += columns) block({i, j, smaller(rows, p_.m - i), smaller(columns, p_.n - j)});
     }
+  }
+
+  // Are dot products the better way? The same for all pieces of a problem, so that its bits don't depend on how it is cut.
+  static bool is_dot(const Product& p) {
+    return kParts == 1 && p.a.col_stride == 1 && p.k >= 32 * kWidth && p.whole_n <= kMaxDotColumns;
   }
 
  private:
@@ -49,6 +58,31 @@ class Multiplier {
     int64_t begin, count;
     bool first, last;
   };
+
+  void multiply_by_dots() {
+    const int64_t part = Scratch::kBytesB / kSize / p_.n / kWidth * kWidth, most = Scratch::kBytesSums / kVectorBytes / p_.n;
+    auto* sums = reinterpret_cast<Vec<T>*>(sums_);
+    for (int64_t i = 0; i < p_.m; i += most) {
+      const int64_t rows = smaller(most, p_.m - i);
+      for (int64_t at = 0; at < rows * p_.n; ++at) sums[at] = Vec<T>{};
+      for (int64_t k = 0; k < p_.k; k += part) {
+        const int64_t count = smaller(part, p_.k - k), column = ceil_div(count, kWidth) * kWidth;
+        for (int64_t j = 0; j < p_.n; ++j) {
+          T* to = packed_b_ + j * column;
+          copy_run<1>(b_ + k * p_.b.row_stride + j * p_.b.col_stride, p_.b.row_stride, count, to);
+          for (int64_t at = count; at < column; ++at) to[at] = T{};
+        }
+        dot_part(p_.n, a_ + i * p_.a.row_stride + k, p_.a.row_stride, rows, packed_b_, column, count, sums);
+      }
+      const int64_t width = ceil_div(p_.n, kWidth) * kWidth, group = kMaxSums * kWidth / width;
+      alignas(64) T result[kMaxSums * kWidth];
+      for (int64_t row = 0; row < rows; row += group) {
+        const int64_t count = smaller(group, rows - row);
+        for (int64_t at = 0; at < count * p_.n; ++at) result[at / p_.n * width + at % p_.n] = sum_of_lanes<T>(sums[row * p_.n + at]);
+        write_result(result, width, count, p_.n, i + row, 0);
+      }
+    }
+  }
 
   void block(const Block& block) {
     const int64_t most = part_of_k(block), parts = p_.k > most ? ceil_div(p_.k, most) : 1, step = ceil_div(p_.k, parts);
@@ -75,14 +109,36 @@ class Multiplier {
       micro.a = reinterpret_cast<const T*>(a), micro.a_row = p_.a.row_stride * kParts, micro.a_k = p_.a.col_stride * kParts;
     }
     micro.sums_row = ceil_div(block.n * kParts, kWidth) * kWidth;
-    int64_t vectors_left = micro.sums_row / kWidth;
-    for (int64_t j = 0; j < block.n;) {
-      const int vectors = panel_vectors(vectors_left, block.m);
-      const int64_t columns = smaller(vectors * kWidth / kParts, block.n - j);
-      multiply_panel(block, k, j, columns, vectors, micro);
-      j += columns, vectors_left -= vectors;
+    if (goes_by_rows(block, k, micro.sums_row)) return multiply_by_rows(block, k, micro);
+    for (int64_t j = 0, left = micro.sums_row / kWidth; left > 0;) {
+      const Panel panel = make_panel(block, k, j, panel_vectors(left, block.m), packed_b_);
+      const RowGroups groups(block.m, Micros::max_rows(panel.vectors));
+      Micro<T> at_panel = micro;
+      for (int64_t group = 0, i = 0; group < groups.count; ++group) {
+        const int64_t rows = groups.rows(group);
+        multiply_group(block, k, panel, i, rows, at_panel);
+        at_panel.a += rows * micro.a_row, i += rows;
+      }
+      j += panel.columns, left -= panel.vectors;
     }
   }
+
+  // Groups of rows as even as can be: 16 rows are 6, 5 and 5, which hide latencies better than 6, 6 and 4.
+  struct RowGroups {
+    RowGroups(int64_t m, int64_t most) : count(ceil_div(m, most)), base(m / count), larger(m % count) {}
+    int64_t rows(int64_t group) const { return base + (group < larger); }
+    int64_t count, base, larger;
+  };
+
+  // A few vectors' width of B, in place or packed.
+  struct Panel {
+    int64_t j, columns;
+    int vectors, tail;
+    const T* b;
+    int64_t b_k;
+    bool masked;
+  };
+  static constexpr int kMaxPanels = 64;
 
   // Two vectors a panel use registers best; a last one of three beats two and one, and very few rows leave room for four.
   static int panel_vectors(int64_t left, int64_t m) {
@@ -90,30 +146,47 @@ class Multiplier {
     return static_cast<int>(left == 3 ? 3 : smaller(left, 2));
   }
 
-  void multiply_panel(const Block& block, const PartOfK& k, int64_t j, int64_t columns, int vectors, Micro<T> micro) {
+  Panel make_panel(const Block& block, const PartOfK& k, int64_t j, int vectors, T* packed) {
     const In* b = b_ + (k.begin * p_.b.row_stride + (block.j + j) * p_.b.col_stride) * kParts;
-    const int64_t width = vectors * kWidth;
-    micro.tail = static_cast<int>(columns * kParts - (width - kWidth));
-    if (packs_b(block, k, micro.tail)) {
-      pack_panel<kParts>(b, p_.b.row_stride, p_.b.col_stride, k.count, columns, packed_b_, width);
-      micro.b = packed_b_, micro.b_k = width, micro.masked = false;
-    } else {
-      micro.b = reinterpret_cast<const T*>(b), micro.b_k = p_.b.row_stride * kParts, micro.masked = true;
+    const int64_t width = vectors * kWidth, columns = smaller(width / kParts, block.n - j);
+    const int tail = static_cast<int>(columns * kParts - (width - kWidth));
+    if (packs_b(block, k, tail)) {
+      pack_panel<kParts>(b, p_.b.row_stride, p_.b.col_stride, k.count, columns, packed, width);
+      return {j, columns, vectors, tail, packed, width, false};
     }
+    return {j, columns, vectors, tail, reinterpret_cast<const T*>(b), p_.b.row_stride * kParts, true};
+  }
 
-    // Groups of rows as even as can be: 16 rows are 6, 5 and 5, which hide latencies better than 6, 6 and 4.
-    const int64_t groups = ceil_div(block.m, Micros::max_rows(vectors)), base = block.m / groups, larger = block.m % groups;
+  void multiply_group(const Block& block, const PartOfK& k, const Panel& panel, int64_t i, int64_t rows, Micro<T>& micro) {
     const bool in_place = !kConverts && !p_.finish && p_.c.col_stride == 1;
+    const int64_t width = panel.vectors * kWidth, c = (block.i + i) * p_.c.row_stride + (block.j + panel.j) * p_.c.col_stride;
     alignas(64) T result[kMaxSums * kWidth];
-    for (int64_t group = 0, i = 0; group < groups; ++group) {
-      const int64_t rows = base + (group < larger), c = (block.i + i) * p_.c.row_stride + (block.j + j) * p_.c.col_stride;
-      T* sums = sums_ + i * kParts * micro.sums_row + j * kParts;
-      micro.sums_in = k.first ? nullptr : sums;
-      micro.sums_out = k.last ? nullptr : sums;
-      micro.c = in_place ? static_cast<T*>(p_.c.data) + c * kParts : result;
-      micro.c_row = in_place ? p_.c.row_stride * kParts : width;
-      kMicroKernels<T, kComplex>.kernel[vectors - 1][rows - 1](micro);
-      if (k.last && !in_place) write_result(result, width, rows, columns, block.i + i, block.j + j);
+    T* sums = sums_ + i * kParts * micro.sums_row + panel.j * kParts;
+    micro.b = panel.b, micro.b_k = panel.b_k, micro.masked = panel.masked, micro.tail = panel.tail;
+    micro.sums_in = k.first ? nullptr : sums;
+    micro.sums_out = k.last ? nullptr : sums;
+    micro.c = in_place ? static_cast<T*>(p_.c.data) + c * kParts : result;
+    micro.c_row = in_place ? p_.c.row_stride * kParts : width;
+    kMicroKernels<T, kComplex>.kernel[panel.vectors - 1][rows - 1](micro);
+    if (k.last && !in_place) write_result(result, width, rows, panel.columns, block.i + i, block.j + panel.j);
+  }
+
+  // A short K does little else than write C: write it along its rows, from a B that stays in the level-2 cache.
+  static bool goes_by_rows(const Block& block, const PartOfK& k, int64_t width) {
+    return k.count <= 64 && block.m > Micros::max_rows(4) && width >= 8 * kWidth && width <= 2 * kMaxPanels * kWidth &&
+           k.count * width * kSize <= Scratch::kBytesB;
+  }
+  void multiply_by_rows(const Block& block, const PartOfK& k, Micro<T>& micro) {
+    Panel panels[kMaxPanels];
+    int count = 0;
+    for (int64_t j = 0; j < block.n; j += panels[count - 1].columns) {
+      const int vectors = static_cast<int>(smaller(2, ceil_div((block.n - j) * kParts, kWidth)));
+      panels[count++] = make_panel(block, k, j, vectors, packed_b_ + j * kParts * k.count);
+    }
+    const RowGroups groups(block.m, Micros::max_rows(2));
+    for (int64_t group = 0, i = 0; group < groups.count; ++group) {
+      const int64_t rows = groups.rows(group);
+      for (int panel = 0; panel < count; ++panel) multiply_group(block, k, panels[panel], i, rows, micro);
       micro.a += rows * micro.a_row, i += rows;
     }
   }
@@ -157,7 +230,7 @@ class Multiplier {
 // c = a b is also c' = b' a', with the same sums and so the same bits.
 inline Matrix transposed(const Matrix& x) { return {x.data, x.col_stride, x.row_stride}; }
 inline Product transposed(const Product& p) {
-  return {p.dtype, p.out_dtype, p.n, p.m, p.k, transposed(p.b), transposed(p.a), transposed(p.c), p.finish};
+  return {p.dtype, p.out_dtype, p.n, p.m, p.k, transposed(p.b), transposed(p.a), transposed(p.c), p.finish, p.whole_n, p.whole_m};
 }
 
 // What a product costs, in vector multiply-adds: vectors run along the columns of B and C.
@@ -175,13 +248,15 @@ inline void multiply(Product p, Scratch& scratch) {
   if (p.m == 1) p.a.row_stride = p.c.row_stride = 1;
   const int lanes = kLanes<T> / (kComplex ? 2 : 1);
   const Product other = transposed(p);
-  if (cost(other, lanes) >= cost(p, lanes)) return Multiplier<In, T, kComplex>(p, scratch).run();
-  if (!p.finish) return Multiplier<In, T, kComplex>(other, scratch).run();
+  using Mine = Multiplier<In, T, kComplex>;
+  const bool stays = Mine::is_dot(p) || (!Mine::is_dot(other) && cost(other, lanes) >= cost(p, lanes));
+  if (stays) return Mine(p, scratch).run();
+  if (!p.finish) return Mine(other, scratch).run();
   Finish finish = *p.finish;
   finish.source = transposed(finish.source), finish.bias = transposed(finish.bias);
   Product finished = other;
   finished.finish = &finish;
-  Multiplier<In, T, kComplex>(finished, scratch).run();
+  Mine(finished, scratch).run();
 }
 
 inline void multiply(const Product& p, Scratch& scratch) {

@@ -81,7 +81,7 @@ void run_tile(const CpuCall& call, int64_t tile, Scratch& scratch) {
   const Matrix a = submatrix(call, call.dtype, problem.a, problem, batch, m.begin, k.begin);
   const Matrix b = submatrix(call, call.dtype, problem.b, problem, batch, k.begin, n.begin);
   const Matrix c = submatrix(call, call.out_dtype, problem.c, problem, batch, m.begin, n.begin);
-  Product product{call.dtype, call.out_dtype, m.end - m.begin, n.end - n.begin, k.end - k.begin, a, b, c, nullptr};
+  Product product{call.dtype, call.out_dtype, m.end - m.begin, n.end - n.begin, k.end - k.begin, a, b, c, nullptr, problem.m, problem.n};
   Finish finish;
   if (plan.epilogues) {
     const Epilogue& epilogue = plan.epilogues[run.problem];

@@ -1,6 +1,7 @@
 """The predicted time of a plan: what `auto` and the choices inside other planners compare."""
 
 import csv
+import heapq
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,12 +33,15 @@ def predict(sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catal
     """Predicted makespan of the tiles in `runs` over the device's units; `block_first` is None where each is a block.
 
     The kernels of a call run one after another. A kernel takes its longest block or its blocks' total over the slots
-    (units times resident blocks), whichever is more, and a launch; the call takes no less than its operands and
-    results need to pass through the memory once. A block's time is a fixed part and the sum of its tiles: see
+    (units times resident blocks), whichever is more, and a launch; cores take blocks in their order, so there
+    few large ones are scheduled one by one. The call takes no less than its operands and results need to pass through
+    the memory once. A block's time is a fixed part and the sum of its tiles: see
     `_gpu_tiles`, `_cpu_tiles`. All coefficients are entries of the device table.
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
+    if device.kind == "cpu" and runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units:
+        runs = runs.expand(catalogue)
     runs, block_first, launches = launch_form(catalogue, runs, block_first)
     tile_seconds_of = _cpu_tiles if device.kind == "cpu" else _gpu_tiles
     seconds, waves, total_work, total_blocks, longest_block = 0.0, 0.0, 0.0, 0, 0.0
@@ -48,20 +52,43 @@ def predict(sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catal
         tile_seconds = tile_seconds_of(sizes, mine, catalogue, device, sharing)
         if block_first is None:
             block_seconds = tile_seconds + device.block_latency
-            work = float(block_seconds @ mine.count)
+            count = mine.count
         else:
             begins = block_first[first : first + blocks] - block_first[first]
             block_seconds = np.add.reduceat(np.repeat(tile_seconds, mine.count), begins) + device.block_latency
-            work = float(block_seconds.sum())
-        longest = float(block_seconds.max())
-        seconds += max(longest, work / (device.units * sharing)) + device.launch_seconds
+            count = np.ones(len(begins), np.int64)
+        work, longest = float(block_seconds @ count), float(block_seconds.max())
+        if device.kind == "cpu":
+            seconds += _list_schedule(block_seconds, count, device.units) + device.launch_seconds
+        else:
+            seconds += max(longest, work / (device.units * sharing)) + device.launch_seconds
         waves += blocks / (device.units * resident)
         total_work, total_blocks, longest_block = total_work + work, total_blocks + blocks, max(longest_block, longest)
+    streaming = operand_bytes(sizes, catalogue) / device.bandwidth
+    # A core that waits for memory doesn't compute all of that time: the larger of both, with some of the smaller.
+    least = math.hypot(seconds, streaming) if device.kind == "cpu" else streaming + device.launch_seconds
     return Prediction(
-        seconds=max(seconds, operand_bytes(sizes, catalogue) / device.bandwidth + device.launch_seconds),
+        seconds=max(seconds, least),
         waves=waves,
         balance=total_work / total_blocks / longest_block if longest_block else 1.0,
     )
+
+
+CACHE_LINE = 64  # bytes
+
+# Beyond so many blocks a core, how they end matters little.
+_BLOCKS_TO_SCHEDULE = 16
+
+
+def _list_schedule(block_seconds: Floats, count: Ints, units: int) -> float:
+    """When the last block ends if each unit, as soon as it is free, takes the next; `count` blocks of each time."""
+    blocks = int(count.sum())
+    if blocks > _BLOCKS_TO_SCHEDULE * units:
+        return max(float(block_seconds @ count) / units, float(block_seconds.max()))
+    free = [0.0] * units
+    for seconds in np.repeat(block_seconds, count).tolist():
+        heapq.heapreplace(free, free[0] + seconds)
+    return max(free)
 
 
 def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
@@ -116,14 +143,19 @@ def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
 
 
 def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
-    """Seconds of one tile of each run, averaged over the run: the longer of its multiply-adds and its loads."""
+    """Seconds of one tile of each run, averaged over the run: its multiply-adds and, hidden by nothing, its loads.
+
+    A tile reads A, reads B and packs it, and reads C to write it; a row of B costs a line more than it is long.
+    """
     size = ELEMENT_BYTES[catalogue.dtype]
 
     rows, cols = computed_extents(sizes, runs, catalogue, device)
     depth = runs.k_end - runs.k_begin
     products = _flops(catalogue) * rows * cols * depth * (device.units / device.peak_rate(catalogue.dtype))
-    loads = ((rows + cols) * depth + rows * cols) * size * (device.units / device.cache_bandwidth)
-    return np.maximum(products, loads)
+    numbers = (rows + 2 * cols) * depth + 2 * rows * cols
+    loads = (numbers * size + CACHE_LINE * depth) * (device.units / device.cache_bandwidth)
+    seconds: Floats = products + loads
+    return seconds
 
 
 def computed_extents(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> tuple[Floats, Floats]:

@@ -106,7 +106,35 @@ def test_a_core_pays_for_what_a_tile_reaches():
 
     assert cpu([(32, 64, 10)]) == pytest.approx(2 * 32 * 64 * 10 / 1e6)  # one of two cores
     assert cpu([(5, 20, 10)]) == pytest.approx(2 * 5 * 32 * 10 / 1e6)  # two vectors of sixteen columns
-    assert cpu([(37, 64, 10)]) == pytest.approx(2 * 37 * 64 * 10 / 2e6)  # two tiles on two cores, in the mean
+    assert cpu([(37, 64, 10)]) == pytest.approx(2 * 32 * 64 * 10 / 1e6)  # two tiles on two cores: the larger one
+    assert cpu([(37, 64, 10, 100)]) == pytest.approx(100 * 2 * 37 * 64 * 10 / 2e6)  # many tiles: their mean
+
+
+def test_cores_take_blocks_in_order():
+    device = dataclasses.replace(
+        device_spec("cpu"), peak_rates=(("float32", 4e6),), cache_bandwidth=1e30, bandwidth=1e30, block_latency=0.0,
+        launch_seconds=0.0,
+    )  # fmt: skip
+
+    def cpu(shapes):
+        return Uniform("t")(problems_of(shapes), device, CATALOGUE).predicted_seconds
+
+    one = 2 * 32 * 64 * 10 / 2e6
+    assert cpu([(32, 64, 10, 3)]) == pytest.approx(2 * one)  # three blocks on two cores
+    assert cpu([(32, 64, 10), (32, 64, 10), (32, 64, 40)]) == pytest.approx(5 * one)  # the longest comes last
+    assert cpu([(32, 64, 40), (32, 64, 10), (32, 64, 10)]) == pytest.approx(4 * one)
+    assert cpu([(32, 64, 10, 101)]) == pytest.approx(50.5 * one)  # too many to count one by one
+
+
+def test_streaming_adds_to_computing_on_a_cpu():
+    device = dataclasses.replace(
+        device_spec("cpu"), peak_rates=(("float32", 2e6),), cache_bandwidth=1e30, bandwidth=1e6, block_latency=0.0,
+        launch_seconds=0.0,
+    )  # fmt: skip
+    bytes_moved = (32 * 10 + 10 * 64 + 32 * 64) * 4
+    computing = 2 * 32 * 64 * 10 / 1e6
+    plan = Uniform("t")(problems_of([(32, 64, 10)]), device, CATALOGUE)
+    assert plan.predicted_seconds == pytest.approx((computing**2 + (bytes_moved / 1e6) ** 2) ** 0.5)
 
 
 @given(problem_lists)

@@ -1,0 +1,73 @@
+// Products with very few columns and a long K: dot products of A's rows, read once and in order, with B's columns.
+//
+// The micro-kernel would fill few lanes, and read so many rows side by side that they evict each other. Here a lane sums every kLanes-th
+// product of an element and the lanes are added at the end, in an order that depends on neither the tile nor its rows.
+#pragma once
+#include "cpu/convert.h"
+#include "cpu/kernels.h"
+#include "cpu/pack.h"
+
+namespace vbgemm::VBGEMM_ISA {
+
+inline constexpr int kMaxDotColumns = 4;
+
+// sums[r][j] += the products of rows a + r a_row and columns b + j b_column, k of each.
+template <int R, int N, class In, class T>
+inline void dot_rows(const In* a, int64_t a_row, const T* b, int64_t b_column, int64_t k_count, Vec<T>* sums) {
+  constexpr int kWidth = kLanes<T>;
+  Vec<T> sum[R][N];
+#pragma GCC unroll 8
+  for (int i = 0; i < R * N; ++i) sum[i / N][i % N] = sums[i];
+  int64_t k = 0;
+  for (; k + kWidth <= k_count; k += kWidth) {
+    Vec<T> row[R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) row[r] = load_wide(a + r * a_row + k);
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j) {
+      const Vec<T> column = load<Vec<T>>(b + j * b_column + k);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) sum[r][j] += row[r] * column;
+    }
+  }
+  if (k < k_count) {  // B has zeros behind its last element
+    for (int r = 0; r < R; ++r) {
+      const Vec<T> row = load_wide(a + r * a_row + k, static_cast<int>(k_count - k));
+      for (int j = 0; j < N; ++j) sum[r][j] += row * load<Vec<T>>(b + j * b_column + k);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < R * N; ++i) sums[i] = sum[i / N][i % N];
+}
+
+template <class T>
+inline T sum_of_lanes(Vec<T> v) {
+  T lanes[kLanes<T>];
+  store(lanes, v);
+  for (int step = kLanes<T> / 2; step > 0; step /= 2) {
+    for (int i = 0; i < step; ++i) lanes[i] += lanes[i + step];
+  }
+  return lanes[0];
+}
+
+// Rows at a time: as many as registers hold sums for.
+constexpr int dot_group(int n) { return n <= 2 ? 4 : 2; }
+
+template <int N, class In, class T>
+inline void dot_part(const In* a, int64_t a_row, int64_t rows, const T* b, int64_t b_column, int64_t k_count, Vec<T>* sums) {
+  constexpr int kGroup = dot_group(N);
+  int64_t i = 0;
+  for (; i + kGroup <= rows; i += kGroup) dot_rows<kGroup, N>(a + i * a_row, a_row, b, b_column, k_count, sums + i * N);
+  for (; i < rows; ++i) dot_rows<1, N>(a + i * a_row, a_row, b, b_column, k_count, sums + i * N);
+}
+template <class In, class T>
+inline void dot_part(int64_t n, const In* a, int64_t a_row, int64_t rows, const T* b, int64_t b_column, int64_t k_count, Vec<T>* sums) {
+  switch (n) {
+    case 1: return dot_part<1>(a, a_row, rows, b, b_column, k_count, sums);
+    case 2: return dot_part<2>(a, a_row, rows, b, b_column, k_count, sums);
+    case 3: return dot_part<3>(a, a_row, rows, b, b_column, k_count, sums);
+    case 4: return dot_part<4>(a, a_row, rows, b, b_column, k_count, sums);
+  }
+}
+
+}  // namespace vbgemm::VBGEMM_ISA
