@@ -1,7 +1,7 @@
 """Fits the cost model's coefficients of one GPU to what gpu_driver measured there: jax_vbgemm/planner/calibration.csv.
 
-  write_cases.py all.case grids inception_1 ... --tiles all --dtypes float32 float64   anywhere
-  gpu_driver --cases all.case --csv measured.csv                                       on the GPU
+  bench.py cases all.case grids "inception_*" --tile all --precision fp32 --precision fp64
+  gpu_driver --cases all.case --csv measured.csv        on the GPU
   calibrate.py measured.csv --device h100
 
 Each tile and dtype gets three numbers (cost_model.py): `block`, the fixed part of a block, `step`, one K step of a
@@ -16,13 +16,13 @@ import statistics
 from pathlib import Path
 
 import numpy as np
-from in_jax import workload
 from scipy.optimize import minimize
 
 from jax_vbgemm.planner import catalogue_for, cost_model, device_spec
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import Runs
 from jax_vbgemm.problem import Problem, Sizes
+from workloads import problems_of
 
 OUTPUT = Path(cost_model.__file__).with_name("calibration.csv")
 PRECISIONS = {"fp32": "float32", "fp64": "float64"}
@@ -44,7 +44,7 @@ def main() -> None:
         if not threads.isdigit() or row["precision"] not in PRECISIONS or int(row["nbad"]):
             continue
         if row["workload"] not in sizes:
-            sizes[row["workload"]] = Sizes.of([Problem(*size) for size in workload(row["workload"])])
+            sizes[row["workload"]] = Sizes.of([Problem(*size) for size in problems_of(row["workload"])])
         key = (PRECISIONS[row["precision"]], name, int(threads))
         points.setdefault(key, []).append((sizes[row["workload"]], float(row["graph_us"]) * 1e-6))
 

@@ -15,8 +15,8 @@ inline constexpr uint32_t ALL_DTYPES = F32 | F64 | C64 | C128 | BF16 | F16;
 struct TileShape {
   const char* name;
   int32_t m, n, k;
-  int32_t threads;   // a block; 1 for a CPU tile
-  uint32_t dtypes;   // bit set of the dtypes the tile is built for
+  int32_t threads;  // a block; 1 for a CPU tile
+  uint32_t dtypes;  // bit set of the dtypes the tile is built for
 
   constexpr bool built_for(DType dtype) const { return dtypes >> static_cast<int>(dtype) & 1; }
   constexpr bool is_gpu() const { return threads > 1; }

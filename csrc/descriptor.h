@@ -9,9 +9,9 @@ namespace vbgemm {
 
 // A batch of matrices inside a buffer. Strides are in elements, of op(X): a transposed operand has its strides swapped.
 struct Operand {
-  int32_t buffer;    // index into the call's buffers: operands first, then results
+  int32_t buffer;  // index into the call's buffers: operands first, then results
   int32_t reserved;
-  int64_t offset;    // elements from the buffer's start
+  int64_t offset;  // elements from the buffer's start
   int64_t row_stride, col_stride;
   int64_t batch_stride[2];
 };
@@ -29,7 +29,7 @@ struct Scalar {
   double real, imag;  // where buffer < 0
   int32_t buffer;
   int32_t reserved;
-  int64_t offset;     // element of the buffer
+  int64_t offset;  // element of the buffer
 };
 
 enum class Activation : int32_t { none, relu, gelu, silu, tanh, sigmoid };
@@ -51,7 +51,7 @@ struct TileRun {
   int32_t strategy;         // row of the catalogue
   int32_t row, col, batch;  // origin: elements, elements, batch index
   int32_t k_begin, k_end;
-  int32_t first_tile;       // number of tiles in the runs before this one
+  int32_t first_tile;  // number of tiles in the runs before this one
   int32_t tiles_y, tiles_x;
   int32_t reserved[2];
 };

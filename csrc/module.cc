@@ -27,10 +27,14 @@ nb::list Tiles() {
 NB_MODULE(_core, m) {
   m.doc() = "The tile catalogue and the CPU backend of jax_vbgemm.";
   m.def("tiles", &Tiles, "The catalogue: (name, m, n, k, threads, dtypes, kernel) a tile, in the order of its rows.");
-  m.def("kernels", [] { nb::list names;
-    for (const char* name : vbgemm::kKernelNames) names.append(name);
-    return names;
-  }, "The launched GPU kernels, in the order of their numbers.");
+  m.def(
+      "kernels",
+      [] {
+        nb::list names;
+        for (const char* name : vbgemm::kKernelNames) names.append(name);
+        return names;
+      },
+      "The launched GPU kernels, in the order of their numbers.");
   m.def("catalogue_hash", &vbgemm::catalogue_hash, "Identifies the catalogue; travels with every call.");
   m.def("isa", &vbgemm::isa, "The instruction set the CPU kernel uses on this machine.");
   m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_matmul)); }, "The XLA FFI handler.");

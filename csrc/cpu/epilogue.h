@@ -54,15 +54,16 @@ inline Vec<T> exp_not_positive(Vec<T> x) {
   const Vec<T> lowest = splat<T>(kFloat ? T(-104) : T(-746)), rounder = splat<T>(kFloat ? T(0x1.8p23) : T(0x1.8p52));
   x = x < lowest ? lowest : x;
   const Vec<T> shifted = x * T(1.44269504088896340736) + rounder, n = shifted - rounder;
-  const Vec<T> r = (x - n * (kFloat ? T(0.693359375) : T(6.93145751953125e-1))) - n * (kFloat ? T(-2.12194440e-4) : T(1.42860682030941723212e-6));
+  const Vec<T> r =
+      (x - n * (kFloat ? T(0.693359375) : T(6.93145751953125e-1))) - n * (kFloat ? T(-2.12194440e-4) : T(1.42860682030941723212e-6));
   Vec<T> y;
   if constexpr (kFloat) {
     y = polynomial<T>(r, splat<T>(1.9875691500e-4f), 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
                       5.0000001201e-1f);
     y = y * r * r + r + T(1);
   } else {
-    y = polynomial<T>(r, splat<T>(1 / 6227020800.0), 1 / 479001600.0, 1 / 39916800.0, 1 / 3628800.0, 1 / 362880.0, 1 / 40320.0,
-                      1 / 5040.0, 1 / 720.0, 1 / 120.0, 1 / 24.0, 1 / 6.0, 0.5, 1.0, 1.0);
+    y = polynomial<T>(r, splat<T>(1 / 6227020800.0), 1 / 479001600.0, 1 / 39916800.0, 1 / 3628800.0, 1 / 362880.0, 1 / 40320.0, 1 / 5040.0,
+                      1 / 720.0, 1 / 120.0, 1 / 24.0, 1 / 6.0, 0.5, 1.0, 1.0);
   }
   const Vec<I> exponent = Vec<I>(shifted) - Vec<I>(rounder), half = exponent >> 1;
   return y * power_of_two<T>(half) * power_of_two<T>(exponent - half);
@@ -123,7 +124,8 @@ class Scale {
 // multiple of a vector. One function, never inlined: which products a compiler joins with which sums differs from copy to copy, and the
 // bits of a result would depend on the plan.
 template <int kParts, class Out, class T>
-__attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64_t width, int64_t rows, int64_t columns, int64_t i, int64_t j) {
+__attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64_t width, int64_t rows, int64_t columns, int64_t i,
+                                            int64_t j) {
   constexpr int kWidth = kLanes<T>;
   const Scale<T, kParts> alpha(finish.alpha), beta(finish.beta);
   const bool reads_source = finish.source.data && !beta.zero();

@@ -26,7 +26,7 @@ struct Product {
   DType dtype, out_dtype;
   int64_t m, n, k;
   Matrix a, b, c;
-  const Finish* finish;  // null: c = a b
+  const Finish* finish;      // null: c = a b
   int64_t whole_m, whole_n;  // of the problem that this is a piece of
 };
 

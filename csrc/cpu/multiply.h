@@ -38,9 +38,7 @@ class Multiplier {
   }
 
   // Are dot products the better way? The same for all pieces of a problem, so that its bits don't depend on how it is cut.
-  static bool is_dot(const Product& p) {
-    return kParts == 1 && p.a.col_stride == 1 && p.k >= 32 * kWidth && p.whole_n <= kMaxDotColumns;
-  }
+  static bool is_dot(const Product& p) { return kParts == 1 && p.a.col_stride == 1 && p.k >= 32 * kWidth && p.whole_n <= kMaxDotColumns; }
 
  private:
   static constexpr int kParts = kComplex ? 2 : 1, kSize = sizeof(T), kWidth = kLanes<T>, kMaxWidth = kMaxVectors * kWidth;

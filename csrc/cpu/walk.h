@@ -37,7 +37,7 @@ class SharedCall {
  public:
   SharedCall(const CpuCall& call, int64_t threads);
   void help(bool caller = false);  // claims and runs blocks until none is left
-  void wait();  // until all claimed blocks are done; to be called after help()
+  void wait();                     // until all claimed blocks are done; to be called after help()
 
  private:
   bool claim(int64_t& begin, int64_t& end);

@@ -1,0 +1,67 @@
+"""Writes plans into a case file that gpu_driver times; its layout is described at the top of gpu_driver.cu."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jax_vbgemm import Uniform, _core
+from jax_vbgemm.descriptors import address, pack, problem_table
+from jax_vbgemm.planner import device_spec, plan_problems, resolve_planner
+from jax_vbgemm.primitive import Term, sizes_of
+from jax_vbgemm.problem import Problem
+from workloads import PRECISIONS, Sizes, problems_of
+
+DTYPES = ("float32", "float64", "complex64", "complex128", "bfloat16", "float16")  # the order of catalogue.h's DType
+
+
+def padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 8)
+
+
+def case(peer: str, name: str, sizes: Sizes, dtype: str, planner: object, device: str) -> bytes:
+    count = len(sizes)
+    term = Term(0, 1, 0)
+    shapes = [((m, k), (k, n)) for m, n, k in sizes]
+    term_sizes = [sizes_of(lhs, rhs, term) for lhs, rhs in shapes]
+    addresses = [address(lhs, rhs, term, size) for (lhs, rhs), size in zip(shapes, term_sizes, strict=True)]
+    table = problem_table(term_sizes, addresses, [(2 * i, 2 * i + 1, 2 * count + i) for i in range(count)])
+    plan = plan_problems([Problem(*size) for size in sizes], dtype, device_spec(device), planner)
+    packed = pack(plan, table)
+    has_block_first = packed.num_blocks != packed.num_tiles
+    header = np.array(
+        [DTYPES.index(dtype), count, packed.num_runs, packed.num_tiles, packed.num_blocks, len(packed.launches) // 3,
+         has_block_first, 0], np.int32
+    )  # fmt: skip
+    names = b"".join(text.encode()[:63].ljust(64, b"\0") for text in (peer, name))
+    return padded(names + header.tobytes() + packed.launches.tobytes()) + padded(packed.words.tobytes())
+
+
+def tiles_of(dtype: str, chosen: Sequence[str]) -> list[tuple[str, int]]:
+    """(name, threads) of "NAME,THREADS" or, for "all", of every GPU tile built for the dtype."""
+    if list(chosen) == ["all"]:
+        return [(name, threads) for name, *_, threads, dtypes, _ in _core.tiles() if threads > 1 and dtype in dtypes]
+    return [(name, int(threads)) for name, _, threads in (tile.rpartition(",") for tile in chosen)]
+
+
+def write(
+    output: Path,
+    names: Sequence[str],
+    planners: Sequence[str],
+    tiles: Sequence[str],
+    precisions: Sequence[str],
+    device: str,
+) -> int:
+    """Every workload by every planner and every tile in each precision; the number of cases."""
+    count = 0
+    with output.open("wb") as file:
+        file.write(b"VBGCASE1")
+        for precision in precisions:
+            dtype, _ = PRECISIONS[precision]
+            plans = {f"vbgemm_{name}": resolve_planner(name) for name in planners}
+            plans |= {f"vbgemm_{name}_{n}": Uniform(tile=(name, n)) for name, n in tiles_of(dtype, tiles)}
+            for name in names:
+                for peer, planner in plans.items():
+                    file.write(case(peer, name, problems_of(name), dtype, planner, device))
+                    count += 1
+    return count

@@ -1,0 +1,135 @@
+"""One ragged batch inside one jitted loop: this package beside XLA's loop of dots, padding and ragged_dot.
+
+All are timed in interleaved rounds. Every iteration's operands pass an optimisation barrier together with the loop's
+counter, and its results are carried, so that nothing is hoisted or dropped and no kernel is added.
+"""
+
+import re
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_vbgemm as vb
+from workloads import PRECISIONS, Row, Sizes, group_of, problems_of
+
+Arrays = Sequence[jax.Array]
+
+
+def vbgemm(As: Arrays, Bs: Arrays) -> Any:
+    return vb.batched_matmul(As, Bs)
+
+
+def xla_loop(As: Arrays, Bs: Arrays) -> Any:
+    return [jnp.matmul(a, b) for a, b in zip(As, Bs, strict=True)]
+
+
+def padded(As: Arrays, Bs: Arrays) -> Any:
+    """One batched dot of operands padded to the largest, as a user would write it; padding and slicing count."""
+    m, k = (max(a.shape[i] for a in As) for i in (0, 1))
+    n = max(b.shape[1] for b in Bs)
+    A = jnp.stack([jnp.pad(a, ((0, m - a.shape[0]), (0, k - a.shape[1]))) for a in As])
+    B = jnp.stack([jnp.pad(b, ((0, k - b.shape[0]), (0, n - b.shape[1]))) for b in Bs])
+    C = jnp.einsum("bmk,bkn->bmn", A, B)
+    return [C[i, : a.shape[0], : b.shape[1]] for i, (a, b) in enumerate(zip(As, Bs, strict=True))]
+
+
+def ragged_dot(A: jax.Array, B: jax.Array, group_sizes: jax.Array) -> Any:
+    """Operands come concatenated, as its users have them."""
+    return jax.lax.ragged_dot(A, B, group_sizes)
+
+
+PEERS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (vbgemm, xla_loop, padded, ragged_dot)}
+
+
+def operands_of(peer: str, As: Arrays, Bs: Arrays) -> tuple[Any, ...]:
+    if peer != "ragged_dot":
+        return As, Bs
+    return jnp.concatenate(As), jnp.stack(Bs), jnp.asarray([a.shape[0] for a in As], jnp.int32)
+
+
+def looped(function: Callable[..., Any], iterations: int) -> Callable[..., Any]:
+    """`function`, that many times; the results of the last time are returned, or XLA would drop them all."""
+
+    def run(*operands: Any) -> Any:
+        def body(_: Any, carry: Any) -> Any:
+            count, _ = carry
+            held, count = jax.lax.optimization_barrier((operands, count))
+            return count + 1, function(*held)
+
+        shapes = jax.eval_shape(function, *operands)
+        zeros = jax.tree.map(lambda c: jnp.zeros(c.shape, c.dtype), shapes)
+        return jax.lax.fori_loop(0, iterations, body, (jnp.int32(0), zeros))[1]
+
+    return jax.jit(run)
+
+
+def products_in(program: Any) -> int:
+    """Dots and calls of this package in an optimised program; the loop's body must hold all that the batch needs."""
+    pattern = r' dot\(|custom_call_target="(?:vbgemm|__cublas|__onednn)|gemm_fusion\w* = '
+    return len(re.findall(pattern, program.as_text()))
+
+
+def worst_error(Cs: Arrays, truth: Sequence[np.ndarray]) -> float:
+    """max over the products of max |C - truth| / max |truth|."""
+    errors = [
+        float(np.abs(np.asarray(c).astype(t.dtype) - t).max() / max(np.abs(t).max(), 1e-300))
+        for c, t in zip(Cs, truth, strict=True)
+        if t.size
+    ]
+    return max(errors, default=0.0)
+
+
+def random_operands(sizes: Sizes, dtype: str) -> tuple[list[jax.Array], list[jax.Array]]:
+    rng = np.random.default_rng(0)
+
+    def uniform(*shape: int) -> jax.Array:
+        x = rng.uniform(-1, 1, shape)
+        return jnp.asarray(x + 1j * rng.uniform(-1, 1, shape) if dtype.startswith("complex") else x, dtype)
+
+    return [uniform(m, k) for m, _, k in sizes], [uniform(k, n) for _, n, k in sizes]
+
+
+def measure(name: str, precision: str, peers: Sequence[str], rounds: int) -> list[Row]:
+    """A row a peer: the median over the rounds of the time of one iteration, hot.
+
+    `note` holds how many products the compiled loop was seen to hold, and how long it compiled.
+    """
+    dtype, matmul_precision = PRECISIONS[precision]
+    sizes = problems_of(name)
+    wide = np.complex128 if dtype.startswith("complex") else np.float64
+    flops = sum(2.0 * m * n * k for m, n, k in sizes) * (4 if wide is np.complex128 else 1)
+    iterations = int(min(200, max(3, 2e9 / max(flops, 1e7))))
+    with jax.enable_x64(True), jax.default_matmul_precision(matmul_precision):
+        As, Bs = random_operands(sizes, dtype)
+        truth = [np.asarray(a).astype(wide) @ np.asarray(b).astype(wide) for a, b in zip(As, Bs, strict=True)]
+        programs, operands, errors, notes = {}, {}, {}, {}
+        for peer in peers:
+            operands[peer] = operands_of(peer, As, Bs)
+            start = time.perf_counter()
+            programs[peer] = looped(PEERS[peer], iterations).lower(*operands[peer]).compile()
+            notes[peer] = (
+                f"{products_in(programs[peer])} products in the loop; compile {time.perf_counter() - start:.2f} s"
+            )
+            Cs = programs[peer](*operands[peer])
+            if peer == "ragged_dot":
+                Cs = jnp.split(Cs, np.cumsum([a.shape[0] for a in As])[:-1])
+            errors[peer] = worst_error(Cs, truth)
+        times: dict[str, list[float]] = {peer: [] for peer in peers}
+        for _ in range(rounds):
+            for peer, program in programs.items():
+                start = time.perf_counter()
+                jax.block_until_ready(program(*operands[peer]))
+                times[peer].append((time.perf_counter() - start) / iterations * 1e6)
+    where, nan = f"jitted loop on {jax.devices()[0].device_kind}, jax {jax.__version__}", float("nan")
+    return [
+        Row(
+            peer, group_of(name), name, precision, len(sizes), flops / 1e9, "hot", statistics.median(times[peer]), nan,
+            errors[peer], nan, 0, f"{where}: {notes[peer]}",
+        )
+        for peer in peers
+    ]  # fmt: skip
