@@ -81,7 +81,8 @@ def loop(
 
 @app.command()
 def cases(
-    output: Path, workloads: Workloads, planner: Planners = ["auto"], tile: Tiles = [], precision: Precisions = ["fp32"],
+    output: Path, workloads: Workloads, planner: Planners = ["auto"], tile: Tiles = [],
+    precision: Precisions = ["fp32"],
     device: Device = "h100",
 ) -> None:  # fmt: skip
     """Writes plans for gpu_driver; runs anywhere."""
