@@ -143,7 +143,9 @@ def test_preferred_element_type(dtype, preferred):
     (c,) = vb.batched_matmul([a], [b], preferred_element_type=preferred)
     assert c.dtype == preferred
     truth, scale = oracle.matmul(a, b)
-    assert (abs(oracle.wide(c) - truth) <= oracle.ROUNDING[preferred] * scale).all()
+    # float32 to float64 is XLA's work, which on a GPU sums in float32.
+    summed_in = dtype if (dtype, jax.default_backend()) == ("float32", "gpu") else preferred
+    assert (abs(oracle.wide(c) - truth) <= oracle.ROUNDING[summed_in] * scale).all()
 
 
 def test_16_bit_products_are_accumulated_in_float32():
