@@ -57,7 +57,7 @@ def main() -> None:
         for size, seconds in measured:
             every = np.arange(len(size.m))
             runs = Runs.whole_problems(size, np.full(len(size.m), tile.index), catalogue, every)
-            steps = -(-(runs.k_end - runs.k_begin) // cost_model.step_depth(tile.k, dtype))
+            steps = -(-(runs.k_end - runs.k_begin) // cost_model.step_depth(np.asarray(tile.k), dtype))
             sharing = min(resident, math.ceil(runs.num_tiles / device.units))
             floor = cost_model.operand_bytes(size, catalogue) / device.bandwidth
             features.append((steps, runs.count, sharing, floor, seconds))

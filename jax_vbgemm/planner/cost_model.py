@@ -35,27 +35,26 @@ def predict(sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catal
     The kernels of a call run one after another. A kernel takes its longest block or its blocks' total over the slots
     (units times resident blocks), whichever is more, and a launch; cores take blocks in their order, so there
     few large ones are scheduled one by one. The call takes no less than its operands and results need to pass through
-    the memory once. A block's time is a fixed part and the sum of its tiles: see
-    `_gpu_tiles`, `_cpu_tiles`. All coefficients are entries of the device table.
+    the memory once. A block's time is a fixed part and the sum of its tiles (`tile_seconds`). All coefficients are
+    entries of the device table.
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
     if device.kind == "cpu" and runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units:
         runs = runs.expand(catalogue)
     runs, block_first, launches = launch_form(catalogue, runs, block_first)
-    tile_seconds_of = _cpu_tiles if device.kind == "cpu" else _gpu_tiles
     seconds, waves, total_work, total_blocks, longest_block = 0.0, 0.0, 0.0, 0, 0.0
     for kernel, first, blocks in launches:
         resident = max(tile_occupancy(catalogue.any_tile_of(kernel), device).blocks, 1)
         sharing = min(resident, math.ceil(blocks / device.units))
         mine = runs.take(np.flatnonzero(catalogue.columns.kernel[runs.strategy] == catalogue.kernels.index(kernel)))
-        tile_seconds = tile_seconds_of(sizes, mine, catalogue, device, sharing)
+        each = tile_seconds(sizes, mine, catalogue, device, sharing)
         if block_first is None:
-            block_seconds = tile_seconds + device.block_latency
+            block_seconds = each + device.block_latency
             count = mine.count
         else:
             begins = block_first[first : first + blocks] - block_first[first]
-            block_seconds = np.add.reduceat(np.repeat(tile_seconds, mine.count), begins) + device.block_latency
+            block_seconds = np.add.reduceat(np.repeat(each, mine.count), begins) + device.block_latency
             count = np.ones(len(begins), np.int64)
         work, longest = float(block_seconds @ count), float(block_seconds.max())
         if device.kind == "cpu":
@@ -72,6 +71,11 @@ def predict(sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catal
         waves=waves,
         balance=total_work / total_blocks / longest_block if longest_block else 1.0,
     )
+
+
+def tile_seconds(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
+    """Seconds of one tile of each run while `sharing` blocks share a unit."""
+    return (_cpu_tiles if device.kind == "cpu" else _gpu_tiles)(sizes, runs, catalogue, device, sharing)
 
 
 CACHE_LINE = 64  # bytes
@@ -105,7 +109,7 @@ def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpe
     calibrated = _calibration(device.calibration, catalogue)
     if calibrated is not None:
         fixed, latency, share = calibrated[:, runs.strategy]
-        steps = ceil_div(depth, np.array([step_depth(step, catalogue.dtype) for step in tk.tolist()]))
+        steps = ceil_div(depth, step_depth(tk, catalogue.dtype))
         measured: Floats = fixed + steps * np.maximum(latency, sharing * share)
         return measured
     size = ELEMENT_BYTES[catalogue.dtype]
@@ -122,9 +126,9 @@ def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpe
     return seconds
 
 
-def step_depth(tile_k: int, dtype: str) -> int:
+def step_depth(tile_k: Ints, dtype: str) -> Ints:
     """How far one step of a GPU tile goes along K: the catalogue counts 4-byte elements (csrc/gpu/tile_cut.h)."""
-    return max(tile_k * 4 // ELEMENT_BYTES[dtype], 8)
+    return np.maximum(tile_k * 4 // ELEMENT_BYTES[dtype], 8)
 
 
 @lru_cache(maxsize=64)

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -88,19 +88,29 @@ class Plan:
         order = range(len(problems)) if order is None else order
         strategy = np.fromiter((tile.index for tile in tiles), np.int64, len(tiles))
         runs = Runs.whole_problems(Sizes.of(problems), strategy, catalogue, np.asarray(order, np.int64))
-        return cls(
-            problems=tuple(problems),
-            device=device,
-            catalogue=catalogue,
-            planner=planner,
-            runs=runs,
-            block_first=None,
-            choices=tuple([tile.key for tile in tiles]),
-            order=tuple(order),
-            tlp=_threads(runs, catalogue) if tlp is None else tlp,
-            replaced=tuple(replaced),
-            notes=tuple(notes),
+        choices = [tile.key for tile in tiles]
+        plan = cls.of_runs(problems, device, catalogue, planner=planner, runs=runs, choices=choices, order=order)
+        return replace(
+            plan, tlp=plan.tlp if tlp is None else tlp, replaced=tuple(replaced), notes=plan.notes + tuple(notes)
         )
+
+    @classmethod
+    def of_runs(
+        cls,
+        problems: Sequence[Problem],
+        device: DeviceSpec,
+        catalogue: Catalogue,
+        *,
+        planner: str,
+        runs: Runs,
+        choices: Sequence[TileKey | None],
+        order: Sequence[int],
+    ) -> "Plan":
+        """A plan of these runs, one tile a block."""
+        return cls(
+            problems=tuple(problems), device=device, catalogue=catalogue, planner=planner, runs=runs, block_first=None,
+            choices=tuple(choices), order=tuple(order), tlp=_threads(runs, catalogue),
+        )  # fmt: skip
 
     @classmethod
     def from_blocks(

@@ -63,6 +63,13 @@ class Runs:
         box = np.ones((len(tiles), 3), np.int64)
         return cls(*np.hstack((np.array(tiles, np.int64).reshape(len(tiles), 7), box)).T)
 
+    @classmethod
+    def joined(cls, parts: Sequence["Runs"]) -> "Runs":
+        """All runs of `parts`, one after another."""
+        if not parts:
+            return cls.single_tiles([])
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
     def __len__(self) -> int:
         return len(self.problem)
 

@@ -149,12 +149,11 @@ def test_uniform_takes_the_tile_with_the_smallest_makespan(problems):
 def test_auto_is_never_predicted_slower_than_the_papers_planners(problems):
     for device in ("h100", "mi210", "cpu"):
         plan = make(Auto(), problems, device)
-        others = [
-            make(planner, problems, device) for planner in (Uniform(), Coordinated(), SortSplit(), LoadBalanced())
-        ]
-        assert plan.predicted_seconds == min(other.predicted_seconds for other in others)
+        papers = [make(planner, problems, device) for planner in (Coordinated(), SortSplit(), LoadBalanced())]
+        shortest = min(other.predicted_seconds for other in (*papers, make(Uniform(), problems, device)))
+        assert plan.predicted_seconds <= shortest * (1 + 1e-12)
         assert plan.planner == "auto"
-        assert all(f"{other.planner} {other.predicted_seconds * 1e6:.2f} us" in plan.notes[-1] for other in others)
+        assert all(f"{other.planner} {other.predicted_seconds * 1e6:.2f} us" in plan.notes[-1] for other in papers)
 
 
 def test_the_cpus_own_tiles_are_candidates():

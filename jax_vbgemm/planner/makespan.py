@@ -1,0 +1,181 @@
+"""`makespan`: a tile, or a pair of tiles, for each problem, so that the whole batch is predicted to finish first."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from jax_vbgemm.planner.catalogue import Catalogue, TileKey, TileShape
+from jax_vbgemm.planner.cost_model import Floats, tile_seconds
+from jax_vbgemm.planner.device import DeviceSpec
+from jax_vbgemm.planner.occupancy import tile_occupancy
+from jax_vbgemm.planner.plan import MAX_TILES, Plan
+from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, saturating_count, tile_counts
+from jax_vbgemm.problem import Problem, Sizes
+
+# How long the longest block may take is tried at so many values between the shortest possible and any.
+_LIMITS = 6
+
+
+@dataclass(frozen=True)
+class Makespan:
+    """All tiles are of one launched kernel, as kernels run one after another; each kernel is tried.
+
+    A problem is covered by one tile, or by a large one inside and a smaller one along the ragged edges. With a limit on
+    the time of a block, each problem takes what costs the device least; the limits that are tried trade the longest
+    block against the total. Blocks come in descending predicted time (longest processing time first), one tile each.
+    """
+
+    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
+        if len(catalogue) == 0:
+            raise ValueError(f"Makespan: no tile is built for {catalogue.dtype} on {device.name}")
+        sizes = Sizes.of(problems)
+        tried = [_choose(sizes, _options(sizes, kernel, catalogue), device, catalogue) for kernel in catalogue.kernels]
+        return _plan(problems, sizes, min(tried, key=lambda found: found.makespan), device, catalogue)
+
+
+@dataclass(frozen=True)
+class _Option:
+    """A way to cover each of the problems: `tile` alone, or `tile` inside and `edge` along the ragged edges.
+
+    `inside` and `outside` count their tiles, by problem.
+    """
+
+    tile: TileShape
+    edge: TileShape
+    inside: Ints
+    outside: Ints
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """An option for each problem, and the longest block of each problem."""
+
+    makespan: float
+    options: Sequence[_Option]
+    choice: Ints
+    longest: Floats
+
+
+def _options(sizes: Sizes, kernel: str, catalogue: Catalogue) -> list[_Option]:
+    """Each tile of the kernel, and the pairs of which the smaller divides the larger."""
+    tiles = [tile for tile in catalogue if tile.kernel == kernel]
+    none = np.zeros_like(sizes.m)
+    options = [_Option(tile, tile, tile_counts(sizes, tile.m, tile.n), none) for tile in tiles]
+    for tile in tiles:
+        inner_y, inner_x = sizes.m // tile.m, sizes.n // tile.n
+        inside = saturating_count(inner_y, inner_x, sizes.batch)
+        for edge in tiles:
+            if edge.m * edge.n < tile.m * tile.n and tile.m % edge.m == 0 and tile.n % edge.n == 0:
+                outside = tile_counts(sizes, edge.m, edge.n) - inside * (tile.m // edge.m) * (tile.n // edge.n)
+                options.append(_Option(tile, edge, inside, outside))
+    return options
+
+
+def _choose(sizes: Sizes, options: Sequence[_Option], device: DeviceSpec, catalogue: Catalogue) -> _Choice:
+    """The best choice among the options, which belong to one kernel.
+
+    The time of a block depends on how many share its unit, and that on the choice: choices are compared that lead to
+    the sharing they were made for. It is known beforehand where one option serves all problems; others follow.
+    """
+    resident = max(tile_occupancy(options[0].tile, device).blocks, 1)
+    inside = np.array([option.inside for option in options])
+    outside = np.array([option.outside for option in options])
+    count, every = inside + outside, np.arange(len(sizes.m))
+
+    def sharing_of(blocks: float) -> int:
+        return min(resident, max(math.ceil(blocks / device.units), 1))
+
+    waiting = {sharing_of(blocks) for blocks in count.sum(axis=1, dtype=np.float64).tolist()}
+    done: set[int] = set()
+    best = _Choice(math.inf, options, np.zeros_like(every), np.zeros(len(every)))
+    while waiting:
+        sharing = waiting.pop()
+        done.add(sharing)
+        seconds = {
+            tile.index: _block_seconds(sizes, tile, catalogue, device, sharing)
+            for tile in {option.tile.index: option.tile for option in options}.values()
+        }
+        of_tile = np.array([seconds[option.tile.index] for option in options])
+        of_edge = np.array([seconds[option.edge.index] for option in options])
+        longest = np.maximum(of_tile * (inside > 0), of_edge * (outside > 0))
+        total = of_tile * inside + of_edge * outside
+        most_promising = math.inf
+        for choice in _candidates(longest, total):
+            blocks = float(count[choice, every].sum())
+            work = float(total[choice, every].sum())
+            makespan = max(float(longest[choice, every].max(initial=0)), work / (device.units * sharing))
+            if sharing_of(blocks) == sharing and makespan < best.makespan and blocks <= MAX_TILES:
+                best = _Choice(makespan, options, choice, longest[choice, every])
+            elif makespan < min(best.makespan, most_promising) and sharing_of(blocks) not in done:
+                most_promising = makespan
+                waiting.add(sharing_of(blocks))
+    return best
+
+
+def _block_seconds(sizes: Sizes, tile: TileShape, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
+    """Of one block of each problem, were it covered by `tile`; 0 where C has no elements."""
+    every = np.arange(len(sizes.m))
+    runs = Runs.whole_problems(sizes, np.full(len(every), tile.index), catalogue, every)
+    seconds = np.zeros(len(every))
+    seconds[runs.problem] = tile_seconds(sizes, runs, catalogue, device, sharing) + device.block_latency
+    return seconds
+
+
+def _candidates(longest: Floats, total: Floats) -> list[Ints]:
+    """Options by problem that are worth comparing.
+
+    One for all; and for limits between the shortest possible longest block and none, the cheapest within the limit.
+    """
+    every = np.arange(longest.shape[1])
+    shortest = longest.argmin(axis=0)
+    low, high = float(longest[shortest, every].max(initial=0)), float(longest.max(initial=0))
+    candidates = [np.full(len(every), option) for option in range(len(longest))]
+    if low < high:
+        for limit in np.geomspace(low, high, _LIMITS):
+            allowed = np.where(longest <= limit * (1 + 1e-9), total, np.inf)
+            candidates.append(allowed.argmin(axis=0))  # each problem has one within the limit
+    return candidates
+
+
+def _plan(problems: Sequence[Problem], sizes: Sizes, found: _Choice, device: DeviceSpec, catalogue: Catalogue) -> Plan:
+    order = np.argsort(-found.longest, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    parts: list[Runs] = []
+    choices: list[TileKey | None] = [None] * len(problems)
+    for index in np.unique(found.choice).tolist():
+        option = found.options[index]
+        mine = np.flatnonzero(found.choice == index)
+        whole = Runs.whole_problems(sizes, np.full(len(problems), option.tile.index), catalogue, mine)
+        parts += [whole] if option.tile is option.edge else _inside_and_edges(sizes, whole, option)
+        mixed = (option.inside > 0) & (option.outside > 0)
+        for problem in mine[~mixed[mine]].tolist():
+            choices[problem] = option.tile.key if option.outside[problem] == 0 else option.edge.key
+    runs = Runs.joined(parts)
+    runs = runs.take(np.flatnonzero(runs.count))
+    runs = runs.take(np.argsort(rank[runs.problem], kind="stable"))
+    return Plan.of_runs(
+        problems, device, catalogue, planner="makespan", runs=runs, choices=choices, order=order.tolist()
+    )
+
+
+def _inside_and_edges(sizes: Sizes, whole: Runs, option: _Option) -> list[Runs]:
+    """Three boxes a problem: whole tiles, edge tiles right of them down to the last row, and edge tiles below them."""
+    tile, edge = option.tile, option.edge
+    m, n = sizes.m[whole.problem], sizes.n[whole.problem]
+    inner_y, inner_x = m // tile.m, n // tile.n
+    inner_y, inner_x = np.where(inner_x > 0, inner_y, 0), np.where(inner_y > 0, inner_x, 0)
+    edges = np.full_like(whole.problem, edge.index)
+    zeros = np.zeros_like(m)
+    end_x = inner_x * tile.n
+
+    def below(row: Ints) -> Ints:
+        return ceil_div(m - row, edge.m)
+
+    return [
+        replace(whole, tiles_y=inner_y, tiles_x=inner_x),
+        replace(whole, strategy=edges, col=end_x, tiles_y=below(zeros), tiles_x=ceil_div(n - end_x, edge.n)),
+        replace(whole, strategy=edges, row=inner_y * tile.m, tiles_y=below(inner_y * tile.m), tiles_x=end_x // edge.n),
+    ]

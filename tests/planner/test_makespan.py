@@ -1,0 +1,63 @@
+"""The planner that chooses for the predicted makespan: it covers everything, and its choices are worth having."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jax_vbgemm.planner import Uniform
+from jax_vbgemm.planner.makespan import Makespan
+
+from .cases import DTYPES, huge_problems, make, problem_lists, times_covered
+
+GPUS = ("h100", "v100", "mi210")
+
+
+@given(problem_lists, st.sampled_from(GPUS), st.sampled_from(DTYPES))
+def test_every_element_is_covered_once(problems, device, dtype):
+    plan = make(Makespan(), problems, device, dtype)
+    plan.validate()
+    if sum(p.m * p.n * max(p.k, 1) * p.batch for p in problems) < 10**7:
+        assert all((counts == 1).all() for counts in times_covered(plan))
+
+
+@given(st.lists(huge_problems, max_size=3))
+def test_huge_problems(problems):
+    make(Makespan(), problems).validate()
+
+
+@given(problem_lists, st.sampled_from(GPUS))
+def test_never_predicted_slower_than_one_tile_for_all(problems, device):
+    plan, uniform = make(Makespan(), problems, device), make(Uniform(), problems, device)
+    assert plan.predicted_seconds <= uniform.predicted_seconds * (1 + 1e-12)
+
+
+def test_one_kernel_does_it_all():
+    rng = np.random.default_rng(0)
+    for count in (1, 16, 300):
+        plan = make(Makespan(), rng.integers(1, 513, (count, 3)).tolist())
+        assert len({tile.kernel for tile in plan.tiles_used}) == 1
+        assert plan.block_first is None
+
+
+def test_a_problem_may_have_small_tiles_along_its_edges():
+    plan = make(Makespan(), [(1000, 1000, 512)] * 40 + [(1030, 1030, 512)] * 40)
+    assert plan.choices[0] is not None or plan.choices[-1] is not None
+    mixed = [index for index, choice in enumerate(plan.choices) if choice is None]
+    assert mixed
+    tiles = [tile for block in plan.blocks for tile in block if tile.problem == mixed[0]]
+    assert len({tile.name for tile in tiles}) == 2
+    assert plan.padding_waste < 1.05
+
+
+def test_the_longest_blocks_come_first():
+    plan = make(Makespan(), [(64, 64, 10), (64, 64, 4000), (64, 64, 300)] * 5)
+    depths = [plan.problems[problem].k for problem in plan.tile_problem]
+    assert depths == sorted(depths, reverse=True)
+    assert [plan.problems[index].k for index in plan.order] == [4000] * 5 + [300] * 5 + [10] * 5
+
+
+def test_choices_name_the_tile_of_each_problem():
+    plan = make(Makespan(), [(16, 16, 16), (500, 500, 64), (0, 5, 5)])
+    for index, choice in enumerate(plan.choices):
+        used = {plan.catalogue.by_index[s].key for s in plan.tile_strategy[plan.tile_problem == index].tolist()}
+        assert used <= {choice} or (choice is None and len(used) == 2)
