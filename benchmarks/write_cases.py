@@ -15,7 +15,7 @@ from jax_vbgemm.planner import device_spec, plan_problems, resolve_planner
 from jax_vbgemm.primitive import Term, sizes_of
 from jax_vbgemm.problem import Problem
 
-DTYPES = {"float32": 0, "float64": 1}  # catalogue.h's DType
+DTYPES = {"float32": 0, "float64": 1}  # catalogue.h's Kind
 
 
 def padded(data: bytes) -> bytes:
@@ -71,8 +71,8 @@ def main() -> None:
             if tiles == ["all"]:
                 tiles = [
                     f"{name},{threads}"
-                    for name, *_, threads, dtypes, _ in _core.tiles()
-                    if threads > 1 and dtype in dtypes
+                    for name, _, _, _, threads, kinds, _, tensor in _core.tiles()
+                    if threads > 1 and dtype in kinds and not tensor
                 ]
             for tile in tiles:
                 name, threads = tile.split(",")
