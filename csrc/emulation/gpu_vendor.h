@@ -1,5 +1,6 @@
 // What the kernels need of a GPU, on the CPU: csrc/gpu/gpu_vendor.h includes this where VBGEMM_GPU_VENDOR_HEADER names it.
 #pragma once
+#include <cmath>
 #include <cstring>
 
 #include "block.h"
@@ -93,7 +94,8 @@ inline uint32_t bits_of_float(float x) {
 inline uint32_t shifted_word(uint32_t low, uint32_t high, int bits) {
   return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> bits);
 }
-inline uint32_t round_to_tf32(float x) { return x == x ? (bits_of_float(x) + 0x1000) & ~0x1fffu : 0x7fffffffu; }
+// What compilers make of cvt.rna.tf32.f32: the last bits are not cleared.
+inline uint32_t round_to_tf32(float x) { return std::fabs(x) < INFINITY ? bits_of_float(x) + 0x1000 : bits_of_float(x); }
 
 inline void load_matrices(const void* row, uint32_t (&to)[4]) {
   const emulation::Lanes<const void*> rows(row);

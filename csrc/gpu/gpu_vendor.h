@@ -153,7 +153,7 @@ __device__ inline void load_matrices_transposed(const void* row, uint32_t (&to)[
                : "memory");
 }
 
-// To the nearest of tf32's numbers, ties away from zero; may overflow to infinity.
+// To the nearest of tf32's numbers, ties away from zero; may overflow to infinity. Its last 13 bits, which the units ignore, hold anything.
 __device__ inline uint32_t round_to_tf32(float x) {
   uint32_t bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));

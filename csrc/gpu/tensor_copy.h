@@ -88,7 +88,7 @@ class LineCopy {
     T* const to = place_of<ByElements>(shared, thread);
     const T* from = source_;
     const int64_t step = ByElements::kStep * line_stride();
-#pragma unroll
+#pragma unroll kBytes == 2 ? 4 : ByElements::kCopies  // those of 2 bytes wait in registers
     for (int i = 0; i < ByElements::kCopies; ++i, from += step) {
       copy_async<kBytes>(to + place_step<ByElements>(i), from, i * ByElements::kStep < limit);
     }

@@ -9,8 +9,10 @@ namespace vbgemm {
 template <class T>
 using Register = std::conditional_t<sizeof(T) == 8, double, uint32_t>;
 
-// Calls put(half, depth_half, register) for a wave's kHalves halves of one chunk of K. `from`: the wave's first row (column).
-template <class Lines, int kHalves, class T, class Put>
+// Calls put(half, depth_half, register) for a wave's kHalves halves of one chunk of K. `from`: the wave's first row (column). An
+// instruction takes neighbouring registers, of A two halves at one depth first, of B (kDeepFirst) both depths of a half: they are loaded in
+// that order.
+template <class Lines, int kHalves, bool kDeepFirst, class T, class Put>
 __device__ inline void load_halves(const T* shared, int from, int chunk, const Put& put) {
   const int lane = thread_index() % kWaveSize, g = lane / 4, t = lane % 4;
   constexpr int kPitch = Lines::kPitch;
@@ -24,21 +26,23 @@ __device__ inline void load_halves(const T* shared, int from, int chunk, const P
       }
     }
   } else if constexpr (Lines::kDepthItems || sizeof(T) == 2) {
-    // Matrix i: half i % 2, depth half i / 2, 8 rows of 16 bytes along the lines.
+    // Matrix i: 8 rows of 16 bytes along the lines.
+    const auto half_of = [](int matrix) { return kDeepFirst ? matrix / 2 : matrix % 2; };
+    const auto deep_of = [](int matrix) { return kDeepFirst ? matrix % 2 : matrix / 2; };
     const int matrix = lane / 8, row = lane % 8;
     constexpr int kPieceItems = kVectorBytes / static_cast<int>(sizeof(T));
 #pragma unroll
     for (int half = 0; half < kHalves; half += 2) {
       uint32_t words[4];
       if constexpr (Lines::kDepthItems) {
-        const int line = from + 8 * (half + matrix % 2) + row, item = (2 * chunk + matrix / 2) * kPieceItems;
+        const int line = from + 8 * (half + half_of(matrix)) + row, item = (2 * chunk + deep_of(matrix)) * kPieceItems;
         load_matrices(shared + line * kPitch + item, words);
       } else {
-        const int line = 16 * chunk + 8 * (matrix / 2) + row, item = from + 8 * (half + matrix % 2);
+        const int line = 16 * chunk + 8 * deep_of(matrix) + row, item = from + 8 * (half + half_of(matrix));
         load_matrices_transposed(shared + line * kPitch + item, words);
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) put(half + i % 2, i / 2, words[i]);
+      for (int i = 0; i < 4; ++i) put(half + half_of(i), deep_of(i), words[i]);
     }
   } else {
     constexpr int kTogether = Lines::kInterleave;
@@ -60,22 +64,22 @@ __device__ inline void load_halves(const T* shared, int from, int chunk, const P
 // the other's big is small's, which is what float32 gives, and no other is infinite or NaN.
 template <int kCount>
 __device__ inline void split(const uint32_t (&bits)[kCount], uint32_t (&big)[kCount], uint32_t (&small)[kCount]) {
+  constexpr uint32_t kSign = 0x80000000u, kInfinity = 0x7f800000u, kOne = 0x3f800000u, kBitsOfTf32 = 0xffffe000u;
   bool special = false;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const float x = float_of_bits(bits[i]);
-    big[i] = round_to_tf32(x);
+    big[i] = round_to_tf32(x) & kBitsOfTf32;
     small[i] = bits_of_float(x - float_of_bits(big[i]));
     special |= !(std::fabs(float_of_bits(big[i])) < static_cast<float>(INFINITY));
   }
   if (!special) return;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    constexpr uint32_t kSign = 0x80000000u, kInfinity = 0x7f800000u, kOne = 0x3f800000u, kFractionOfTf32 = 0xffffe000u;
     const float x = float_of_bits(bits[i]);
     if (std::fabs(float_of_bits(big[i])) < static_cast<float>(INFINITY)) continue;
     const bool finite = (bits[i] & ~kSign) < kInfinity;
-    big[i] = finite ? bits[i] & kFractionOfTf32 : (bits[i] & kSign) | kOne;
+    big[i] = finite ? bits[i] & kBitsOfTf32 : (bits[i] & kSign) | kOne;
     // A NaN whose bits the unit would ignore must not look like an infinity.
     small[i] = finite ? bits_of_float(x - float_of_bits(big[i])) : x == x ? bits[i] : bits[i] | 0x400000u;
   }

@@ -25,9 +25,9 @@ __device__ inline void multiply_tensor_step(const T* shared_a, const T* shared_b
   for (int i = 0; i < Cut::kChunks / Cut::kSplit; ++i) {
     const int chunk = i * Cut::kSplit + wave.share;
     Register<T> a[Cut::kBlocksDown][4], b[Cut::kBlocksAcross][2];
-    load_halves<LinesA, 2 * Cut::kBlocksDown>(shared_a, wave.row, chunk,
-                                              [&](int half, int deep, auto x) { a[half / 2][2 * deep + half % 2] = x; });
-    load_halves<LinesB, Cut::kBlocksAcross>(shared_b, wave.col, chunk, [&](int half, int deep, auto x) { b[half][deep] = x; });
+    load_halves<LinesA, 2 * Cut::kBlocksDown, false>(shared_a, wave.row, chunk,
+                                                     [&](int half, int deep, auto x) { a[half / 2][2 * deep + half % 2] = x; });
+    load_halves<LinesB, Cut::kBlocksAcross, true>(shared_b, wave.col, chunk, [&](int half, int deep, auto x) { b[half][deep] = x; });
     multiply_chunk<Cut>(a, b, sums);
   }
 }

@@ -7,6 +7,8 @@
 
 namespace vbgemm::driver {
 
+inline constexpr double kSmallest = 1e-7;  // float16 is no finer than that around 0
+
 inline double activated(Activation activation, double x) {
   switch (activation) {
     case Activation::none: return x;
@@ -43,7 +45,6 @@ bool expected_epilogue(const EpilogueTerms<Sum, Out>& terms, Sum sum, Out found)
   }
   const double y = activated(e.activation, x.real()), got = Number<Out>::wide(found).real();
   if (!std::isfinite(y)) return same(got, y);
-  constexpr double kSmallest = 1e-7;  // float16 is no finer than that around 0
   return std::fabs(got - y) <= 16 * Number<Sum>::kEpsilon * (std::fabs(y) + std::fabs(x.real())) + Number<Out>::kEpsilon * std::fabs(y) +
                                    (sizeof(Out) == 2 ? kSmallest : 0);
 }
@@ -57,7 +58,7 @@ bool close_to_epilogue(const EpilogueTerms<Sum, Out>& terms, double sum, double 
   const double size = std::fabs(alpha * sum) + std::fabs(rest) + std::fabs(bias);
   const double y = activated(e.activation, alpha * sum + rest + bias);
   return std::fabs(Number<Out>::wide(found).real() - y) <= 1.2 * std::fabs(alpha) * tolerance + 16 * Number<Sum>::kEpsilon * size +
-                                                               Number<Out>::kEpsilon * std::fabs(y) + (sizeof(Out) == 2 ? 1e-7 : 0);
+                                                               Number<Out>::kEpsilon * std::fabs(y) + (sizeof(Out) == 2 ? kSmallest : 0);
 }
 
 }  // namespace vbgemm::driver

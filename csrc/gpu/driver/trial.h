@@ -166,7 +166,7 @@ class Trial {
       // The units neither promise an order nor to round each addition.
       const double tolerance = size * (rounding_of(plan_.kind) + length * Number<Sum>::kEpsilon);
       if (plan_.epilogues.empty()) {
-        const double spacing = sizeof(Out) < sizeof(Sum) ? Number<Out>::kEpsilon * std::abs(wide) : 0;
+        const double spacing = sizeof(Out) < sizeof(Sum) ? Number<Out>::kEpsilon * std::abs(wide) + kSmallest : 0;
         return std::abs(Number<Out>::wide(found) - wide) <= tolerance + spacing;
       }
       return close_to_epilogue(problem_epilogue(box, batch, row, col), wide.real(), tolerance, found);
