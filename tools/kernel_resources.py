@@ -22,14 +22,16 @@ SOURCES = ROOT / "csrc" / "gpu"
 TABLE = ROOT / "jax_vbgemm" / "planner" / "resources.csv"
 ARCHS = ("sm_80", "sm_90a")
 
-ENTRY = re.compile(r"Compiling entry function 'vbgemm_(?P<kernel>[tm]\d+_\w+)_(?P<dtype>[a-z0-9]+)' for '(?P<arch>\w+)'")
+ENTRY = re.compile(
+    r"Compiling entry function 'vbgemm_(?P<kernel>[tm]\d+_\w+)_(?P<dtype>[a-z0-9]+)' for '(?P<arch>\w+)'"
+)
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
 
 
 class Resources(NamedTuple):
-    """One kernel on one architecture. Its shared memory is what it declares (the compiler's figure) or the launch gives."""
+    """One kernel on one architecture. Its shared memory is what it declares and what its launches give."""
 
     arch: str
     kernel: str
@@ -66,10 +68,17 @@ def dynamic_shared_bytes() -> dict[tuple[str, str], int]:
     }"""
     with tempfile.TemporaryDirectory() as folder:
         executable = os.path.join(folder, "print")
-        command = [os.environ.get("CXX", "g++"), "-std=c++17", "-w", '-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"']
+        command = [
+            os.environ.get("CXX", "g++"),
+            "-std=c++17",
+            "-w",
+            '-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"',
+        ]
         command += [f"-I{SOURCES.parent}", "-x", "c++", "-c", "-", "-o", executable + ".o"]
         subprocess.run(command, input=program, text=True, check=True)
-        subprocess.run([command[0], executable + ".o", "-o", executable, "-Wl,--unresolved-symbols=ignore-all"], check=True)
+        subprocess.run(
+            [command[0], executable + ".o", "-o", executable, "-Wl,--unresolved-symbols=ignore-all"], check=True
+        )
         lines = subprocess.run([executable], capture_output=True, text=True, check=True).stdout.splitlines()
     return {(kernel, kind): int(size) for kernel, kind, size in map(str.split, lines)}
 

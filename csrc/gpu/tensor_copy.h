@@ -120,7 +120,7 @@ class LineCopy {
 
   // Each thread shifts the pieces it has copied. A line belongs to one wave, so that its barriers are enough.
   __device__ void shift(T* shared) const {
-    static_assert(kWaveSize % ByPieces::kAcross == 0);
+    static_assert(kLanes % ByPieces::kAcross == 0);
     using Piece = Vector<uint32_t, 4>;
     T* const to = place_of<ByPieces>(shared, thread_index());
     wave_barrier();

@@ -5,6 +5,9 @@
 
 namespace vbgemm {
 
+// Threads that form a product together. (On AMD they are 64: another family.)
+inline constexpr int kLanes = 32;
+
 // Shared memory a block of a tensor kernel may use: three light blocks, two heavy ones on a multiprocessor with 228 KB, 1 KB of which each
 // block costs beside its own. All fit the 163 KB that a block may have on sm_80.
 constexpr int tensor_shared_budget(Kernel kernel) { return kernel == Kernel::m128_light ? 74 * 1024 : 112 * 1024; }
@@ -73,7 +76,7 @@ struct TensorCut {
   static constexpr int kDepth = kShape.k * 4 / kBytes;
   static constexpr int kChunk = kBytes == 2 ? 16 : 8, kChunks = kDepth / kChunk;  // K of one instruction, and how many make a step
 
-  static constexpr int kWaves = kThreads / kWaveSize;
+  static constexpr int kWaves = kThreads / kLanes;
   static constexpr int kWaveRows = kRows < 32 ? 16 : 32;
   static constexpr int kWaveCols = kRows / kWaveRows * (kCols / 32) > kWaves ? 64 : 32;
   static constexpr int kWavesDown = kRows / kWaveRows, kWavesAcross = kCols / kWaveCols;

@@ -14,7 +14,7 @@ using Register = std::conditional_t<sizeof(T) == 8, double, uint32_t>;
 // that order.
 template <class Lines, int kHalves, bool kDeepFirst, class T, class Put>
 __device__ inline void load_halves(const T* shared, int from, int chunk, const Put& put) {
-  const int lane = thread_index() % kWaveSize, g = lane / 4, t = lane % 4;
+  const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
   constexpr int kPitch = Lines::kPitch;
   if constexpr (sizeof(T) == 8) {
 #pragma unroll

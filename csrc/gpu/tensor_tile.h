@@ -55,7 +55,7 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, Sums<Cut
 #pragma unroll 1
   for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
 
-  const WavePlace<Cut> wave(thread_index() / kWaveSize);
+  const WavePlace<Cut> wave(thread_index() / kLanes);
   T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
   T* stage = shared;
   constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
@@ -75,8 +75,8 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, Sums<Cut
 template <class Cut>
 __device__ inline void keep_sums(const Sums<Cut>& sums, typename Cut::Sum* planes) {
   using Sum = typename Cut::Sum;
-  const WavePlace<Cut> wave(thread_index() / kWaveSize);
-  const int lane = thread_index() % kWaveSize, g = lane / 4, t = lane % 4;
+  const WavePlace<Cut> wave(thread_index() / kLanes);
+  const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
   constexpr int kDown = Cut::kRowInterleave, kAcross = Cut::kColInterleave;
   Sum* const plane = planes + wave.share * Cut::kPlane + wave.row * Cut::kSumPitch + wave.col;
 #pragma unroll
@@ -129,7 +129,7 @@ struct TensorFamily {
     block_barrier();  // the last step's operands have been read
     Sum* const planes = reinterpret_cast<Sum*>(shared);
     keep_sums<Cut>(sums, planes);
-    block_barrier();
+    block_barrier();  // all of them are there
     store_planes<Cut>(place, planes);
   }
 };

@@ -130,8 +130,9 @@ class Catalogue:
 def catalogue_for(dtype: str, device: DeviceSpec) -> Catalogue:
     """The catalogue of `dtype` on `device`.
 
-    A GPU has the tiles that are built for the dtype on ordinary units and fit it. The CPU kernel walks tiles of any shape in any dtype,
-    so the CPU has every tile, its own beside those of the papers' planners.
+    A GPU has the tiles that are built for the dtype on ordinary units and fit it (those on tensor cores join when they
+    are calibrated). The CPU kernel walks tiles of any shape in any dtype, so the CPU has every tile, its own beside
+    those of the papers' planners.
     """
     from jax_vbgemm import _core  # here, so that planners with a catalogue of their own need no compiled module
 

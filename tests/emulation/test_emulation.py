@@ -110,11 +110,31 @@ def test_sanitizers(builder: Builder, family: str) -> None:
 
 MISTAKES = {
     "a barrier too few": ("simt_f32", "simt_tile", "    block_barrier();  // this step's", "    // this step's"),
-    "a copy not waited for": ("simt_f32", "simt_tile", "wait_copies<Cut::kStages - 2>()", "wait_copies<Cut::kStages - 1>()"),
+    "a copy not waited for": (
+        "simt_f32",
+        "simt_tile",
+        "wait_copies<Cut::kStages - 2>()",
+        "wait_copies<Cut::kStages - 1>()",
+    ),
     "a mask off by one": ("simt_f32", "operand_copy", "i * Spread::kStep < limit", "i * Spread::kStep <= limit"),
-    "no barrier for tensor cores": ("tensor_tf32x3", "tensor_tile", "    block_barrier();  // this step's", "    // this step's"),
-    "no barrier before the sums": ("tensor_tf32x3", "tensor_tile", "    block_barrier();  // the last", "    // the last"),
-    "a shift off by one": ("tensor_bf16", "tensor_copy", "words[w + 1], shift % 2 * 16", "words[w + 1], (shift + 1) % 2 * 16"),
+    "no barrier for tensor cores": (
+        "tensor_tf32x3",
+        "tensor_tile",
+        "    block_barrier();  // this step's",
+        "    // this step's",
+    ),
+    "sums read too early": (
+        "tensor_tf32x3",
+        "tensor_tile",
+        "    block_barrier();  // all of them",
+        "    // all of them",
+    ),
+    "a shift off by one": (
+        "tensor_bf16",
+        "tensor_copy",
+        "words[w + 1], shift % 2 * 16",
+        "words[w + 1], (shift + 1) % 2 * 16",
+    ),
     "small x big left out": ("tensor_tf32x3", "tensor_product", "multiply_tf32(small_a[i]", "multiply_tf32(big_a[i]"),
 }
 
