@@ -12,7 +12,7 @@ from jax_vbgemm.primitive import Term, sizes_of
 from jax_vbgemm.problem import Problem
 from workloads import PRECISIONS, Sizes, problems_of
 
-DTYPES = ("float32", "float64", "complex64", "complex128", "bfloat16", "float16")  # the order of catalogue.h's DType
+DTYPES = ("float32", "float64", "complex64", "complex128", "bfloat16", "float16")  # the order of catalogue.h's Kind
 
 
 def padded(data: bytes) -> bytes:
@@ -40,7 +40,11 @@ def case(peer: str, name: str, sizes: Sizes, dtype: str, planner: object, device
 def tiles_of(dtype: str, chosen: Sequence[str]) -> list[tuple[str, int]]:
     """(name, threads) of "NAME,THREADS" or, for "all", of every GPU tile built for the dtype."""
     if list(chosen) == ["all"]:
-        return [(name, threads) for name, *_, threads, dtypes, _ in _core.tiles() if threads > 1 and dtype in dtypes]
+        return [
+            (name, threads)
+            for name, _, _, _, threads, kinds, *_ in _core.tiles()
+            if threads > 1 and dtype in kinds
+        ]
     return [(name, int(threads)) for name, _, threads in (tile.rpartition(",") for tile in chosen)]
 
 

@@ -1,16 +1,17 @@
 // Stand-alone driver of the GPU kernels, without Python or JAX: checks them, and times plans made elsewhere or here.
 //
-//   gpu_driver --check [--small] [--exact] [--no-replays] [--seed N] [--dtypes NAME...]
+//   gpu_driver --check [--small] [--exact] [--no-replays] [--seed N] [--kinds NAME...]
 //                                                      small: few and tiny problems; exact: buffers without margins, for memcheck
 //   gpu_driver --cases FILE...    [options]            times the cases of the files
-//   gpu_driver --workload FILE... [options] [--batch B] [--tile NAME,THREADS | --tile all] [--dtype NAME] [--runs]
+//   gpu_driver --workload FILE... [options] [--batch B] [--tile NAME,THREADS | --tile all] [--kind NAME] [--runs]
 //                                                      times a uniform plan: the same tile for all, one tile a block
+//                                                      kind: float32, ..., tf32, tf32x3; 'all': every tile that is built for it
 //   options: --hot, --samples N, --footprint MB, --csv FILE (rows are appended), --filter TEXT (part of "peer workload")
 //
 // A case file is little-endian: the 8 bytes "VBGCASE1", then cases until the end of the file, each
 //
 //   char peer[64], workload[64]         zero-padded names
-//   int32 dtype                         catalogue.h's DType
+//   int32 kind                          catalogue.h's Kind
 //   int32 num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, 0
 //   Launch[num_launches]                12 bytes each, then zeros up to a multiple of 8
 //   Problem[num_problems], TileRun[num_runs], int32 block_first[num_blocks + 1] if has_block_first, then zeros up to a multiple of 8
@@ -32,7 +33,7 @@ namespace {
 
 struct CaseHeader {
   char peer[64], workload[64];
-  int32_t dtype, num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, reserved;
+  int32_t kind, num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, reserved;
 };
 static_assert(sizeof(CaseHeader) == 160);
 
@@ -54,7 +55,9 @@ class CaseFile {
     if (in_.peek() == std::ifstream::traits_type::eof()) return false;
     in_.read(reinterpret_cast<char*>(&header), sizeof header);
     c = {std::string(header.peer, strnlen(header.peer, 64)), std::string(header.workload, strnlen(header.workload, 64)), {}};
-    c.plan.dtype = c.plan.out_dtype = static_cast<DType>(header.dtype);
+    if (header.kind < 0 || header.kind >= kKinds) refuse(path_ + ": a case has an unknown kind");
+    c.plan.kind = static_cast<Kind>(header.kind);
+    c.plan.out_dtype = element_of(c.plan.kind);
     c.plan.num_tiles = header.num_tiles;
     c.plan.num_blocks = header.num_blocks;
     read(c.plan.launches, header.num_launches);
@@ -63,7 +66,6 @@ class CaseFile {
     read(c.plan.runs, header.num_runs);
     if (header.has_block_first) read(c.plan.block_first, header.num_blocks + 1);
     skip_padding();
-    if (header.dtype < 0 || header.dtype >= kDTypes) refuse(path_ + ": a case has an unknown dtype");
     return true;
   }
 
@@ -82,13 +84,14 @@ class CaseFile {
 };
 
 // The first `batch` lines "M N K" of a workload file (0: all), every problem in the same tile.
-Case uniform_case(const std::string& path, int batch, int strategy, DType dtype, bool single) {
+Case uniform_case(const std::string& path, int batch, int strategy, Kind kind, bool single) {
   std::ifstream in(path);
   if (!in) refuse("cannot open " + path);
   std::string name = path.substr(path.find_last_of('/') + 1);
   name = name.substr(0, name.rfind(".txt")) + (batch > 0 ? "_b" + std::to_string(batch) : "");
   Case c{std::string("vbgemm_uniform_") + kTiles[strategy].name + "_" + std::to_string(kTiles[strategy].threads), name, {}};
-  c.plan.dtype = c.plan.out_dtype = dtype;
+  c.plan.kind = kind;
+  c.plan.out_dtype = element_of(kind);
   std::vector<std::array<int, 3>> sizes;
   for (int m, n, k; (batch == 0 || static_cast<int>(sizes.size()) < batch) && in >> m >> n >> k;) sizes.push_back({m, n, k});
   if (static_cast<int>(sizes.size()) < batch) refuse(path + " has fewer than " + std::to_string(batch) + " lines");
@@ -113,14 +116,14 @@ struct Arguments {
   std::vector<std::string> cases, workloads;
   std::string filter, tile = "large,256";
   int batch = 0;
-  DType dtype = DType::f32;
+  Kind kind = Kind::f32;
 };
 
-DType dtype_named(const std::string& name) {
-  for (int i = 0; i < kDTypes; ++i) {
-    if (name == kDTypeNames[i]) return static_cast<DType>(i);
+Kind kind_named(const std::string& name) {
+  for (int i = 0; i < kKinds; ++i) {
+    if (name == kKindNames[i]) return static_cast<Kind>(i);
   }
-  refuse("unknown dtype " + name);
+  refuse("unknown kind " + name);
 }
 
 Arguments parse(const std::vector<std::string>& words) {
@@ -142,8 +145,8 @@ Arguments parse(const std::vector<std::string>& words) {
       arguments.batch = std::stoi(value());
     else if (option == "--tile")
       arguments.tile = value();
-    else if (option == "--dtype")
-      arguments.dtype = dtype_named(value());
+    else if (option == "--kind")
+      arguments.kind = kind_named(value());
     else if (option == "--runs")
       arguments.runs = true;
     else if (option == "--hot")
@@ -167,10 +170,9 @@ std::vector<int> chosen_tiles(const Arguments& arguments) {
   std::vector<int> rows;
   for (int i = 0; i < kNumTiles; ++i) {
     const std::string name = std::string(kTiles[i].name) + "," + std::to_string(kTiles[i].threads);
-    if (kTiles[i].is_gpu() && kTiles[i].built_for(arguments.dtype) && (arguments.tile == "all" || arguments.tile == name))
-      rows.push_back(i);
+    if (kTiles[i].is_gpu() && kTiles[i].built_for(arguments.kind) && (arguments.tile == "all" || arguments.tile == name)) rows.push_back(i);
   }
-  if (rows.empty()) refuse("no tile " + arguments.tile + " for this dtype");
+  if (rows.empty()) refuse("no tile " + arguments.tile + " for this kind");
   return rows;
 }
 
@@ -185,7 +187,7 @@ int run(const Arguments& arguments) {
     for (Case c; file.next(c);) time(c);
   }
   for (const std::string& path : arguments.workloads) {
-    for (int tile : chosen_tiles(arguments)) time(uniform_case(path, arguments.batch, tile, arguments.dtype, !arguments.runs));
+    for (int tile : chosen_tiles(arguments)) time(uniform_case(path, arguments.batch, tile, arguments.kind, !arguments.runs));
   }
   return right ? 0 : 1;
 }

@@ -9,37 +9,54 @@ enum class DType : int32_t { f32, f64, c64, c128, bf16, f16 };
 inline constexpr int kDTypes = 6;
 inline constexpr const char* kDTypeNames[kDTypes] = {"float32", "float64", "complex64", "complex128", "bfloat16", "float16"};
 
+// How products are formed: each element type in its own arithmetic, and two ways to multiply float32 on tensor cores: rounded to tf32, or
+// split into two tf32 numbers each, of whose four products the three largest count. A kind's own name is its dtype's where they are one.
+enum class Kind : int32_t { f32, f64, c64, c128, bf16, f16, tf32, tf32x3 };
+inline constexpr int kKinds = 8;
+inline constexpr const char* kKindNames[kKinds] = {"float32",  "float64", "complex64", "complex128",
+                                                   "bfloat16", "float16", "tf32",      "tf32x3"};
+
+constexpr Kind kind_of(DType dtype) { return static_cast<Kind>(dtype); }
+constexpr DType element_of(Kind kind) { return kind < Kind::tf32 ? static_cast<DType>(kind) : DType::f32; }
+
 inline constexpr uint32_t F32 = 1u << 0, F64 = 1u << 1, C64 = 1u << 2, C128 = 1u << 3, BF16 = 1u << 4, F16 = 1u << 5;
+inline constexpr uint32_t TF32 = 1u << 6, TF32X3 = 1u << 7;
 inline constexpr uint32_t ALL_DTYPES = F32 | F64 | C64 | C128 | BF16 | F16;
+inline constexpr uint32_t ALL_TENSOR = F64 | BF16 | F16 | TF32 | TF32X3;
 
 struct TileShape {
   const char* name;
   int32_t m, n, k;
   int32_t threads;  // a block; 1 for a CPU tile
-  uint32_t dtypes;  // bit set of the dtypes the tile is built for
+  uint32_t kinds;   // bit set of the kinds the tile is built for
+  bool tensor;      // on tensor cores
 
-  constexpr bool built_for(DType dtype) const { return dtypes >> static_cast<int>(dtype) & 1; }
+  constexpr bool built_for(Kind kind) const { return kinds >> static_cast<int>(kind) & 1; }
   constexpr bool is_gpu() const { return threads > 1; }
 };
 
 inline constexpr TileShape kTiles[] = {
-#define GPU_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes},
-#define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes},
+#define GPU_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false},
+#define TENSOR_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true},
+#define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes, false},
 #include "tiles.def"
 #undef GPU_TILE
+#undef TENSOR_TILE
 #undef CPU_TILE
 };
 inline constexpr int kNumTiles = sizeof(kTiles) / sizeof(kTiles[0]);
 
 // The launched kernel that holds a GPU tile. Tiles share a kernel where they share a thread count and a register class, so that a small
 // tile does not inherit the registers (and so the occupancy) of a large one.
-enum class Kernel : int32_t { t128_light, t128_heavy, t256_light, t256_heavy };
-inline constexpr int kKernels = 4;
-inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy"};
+enum class Kernel : int32_t { t128_light, t128_heavy, t256_light, t256_heavy, m128_light, m128_heavy, m256_heavy };
+inline constexpr int kKernels = 7;
+inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy",
+                                                       "m128_light", "m128_heavy", "m256_heavy"};
 
 constexpr Kernel kernel_of(const TileShape& tile) {
-  const bool heavy = tile.m * tile.n > 16 * tile.threads;  // accumulators a thread
-  return static_cast<Kernel>(2 * (tile.threads == 256) + heavy);
+  const int accumulators = tile.m * tile.n / tile.threads;
+  if (tile.tensor) return tile.threads == 256 ? Kernel::m256_heavy : accumulators > 32 ? Kernel::m128_heavy : Kernel::m128_light;
+  return static_cast<Kernel>(2 * (tile.threads == 256) + (accumulators > 16));
 }
 
 // FNV-1a over the whole table: a program planned with another catalogue names rows that mean something else, and is refused.
@@ -48,7 +65,8 @@ constexpr int64_t catalogue_hash() {
   auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001b3ull; };
   for (const TileShape& tile : kTiles) {
     for (char c : std::string_view(tile.name)) mix(static_cast<unsigned char>(c));
-    for (int32_t value : {tile.m, tile.n, tile.k, tile.threads, static_cast<int32_t>(tile.dtypes)}) mix(static_cast<uint32_t>(value));
+    for (int32_t value : {tile.m, tile.n, tile.k, tile.threads, static_cast<int32_t>(tile.kinds), static_cast<int32_t>(tile.tensor)})
+      mix(static_cast<uint32_t>(value));
   }
   return static_cast<int64_t>(hash);
 }

@@ -12,12 +12,12 @@ namespace {
 nb::list Tiles() {
   nb::list tiles;
   for (const vbgemm::TileShape& tile : vbgemm::kTiles) {
-    nb::list dtypes;
-    for (int i = 0; i < vbgemm::kDTypes; ++i) {
-      if (tile.built_for(static_cast<vbgemm::DType>(i))) dtypes.append(vbgemm::kDTypeNames[i]);
+    nb::list kinds;
+    for (int i = 0; i < vbgemm::kKinds; ++i) {
+      if (tile.built_for(static_cast<vbgemm::Kind>(i))) kinds.append(vbgemm::kKindNames[i]);
     }
     const char* kernel = tile.is_gpu() ? vbgemm::kKernelNames[static_cast<int>(vbgemm::kernel_of(tile))] : "cpu";
-    tiles.append(nb::make_tuple(tile.name, tile.m, tile.n, tile.k, tile.threads, nb::tuple(dtypes), kernel));
+    tiles.append(nb::make_tuple(tile.name, tile.m, tile.n, tile.k, tile.threads, nb::tuple(kinds), kernel, tile.tensor));
   }
   return tiles;
 }
@@ -26,7 +26,7 @@ nb::list Tiles() {
 
 NB_MODULE(_core, m) {
   m.doc() = "The tile catalogue and the CPU backend of jax_vbgemm.";
-  m.def("tiles", &Tiles, "The catalogue: (name, m, n, k, threads, dtypes, kernel) a tile, in the order of its rows.");
+  m.def("tiles", &Tiles, "The catalogue: (name, m, n, k, threads, kinds, kernel, tensor) a tile, in the order of its rows.");
   m.def(
       "kernels",
       [] {

@@ -22,14 +22,16 @@ SOURCES = ROOT / "csrc" / "gpu"
 TABLE = ROOT / "jax_vbgemm" / "planner" / "resources.csv"
 ARCHS = ("sm_80", "sm_90a")
 
-ENTRY = re.compile(r"Compiling entry function 'vbgemm_(?P<kernel>t\d+_\w+)_(?P<dtype>[a-z0-9]+)' for '(?P<arch>\w+)'")
+ENTRY = re.compile(
+    r"Compiling entry function 'vbgemm_(?P<kernel>[tm]\d+_\w+)_(?P<dtype>[a-z0-9]+)' for '(?P<arch>\w+)'"
+)
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
 
 
 class Resources(NamedTuple):
-    """One kernel on one architecture. None uses dynamic shared memory, so the compiler's figure is all of it."""
+    """One kernel on one architecture. Its shared memory is what it declares and what its launches give."""
 
     arch: str
     kernel: str
@@ -52,7 +54,36 @@ def compiler_report(source: Path, arch: str, nvcc: str) -> str:
     return result.stderr
 
 
-def parse(report: str) -> list[Resources]:
+def dynamic_shared_bytes() -> dict[tuple[str, str], int]:
+    """What launches give, by (kernel, kind): constants of the sources, printed by a host program."""
+    program = """
+    #include <cstdio>
+    #include "gpu/tensor_shared.h"
+    int main() {
+      using namespace vbgemm;
+      for (int kernel = 0; kernel < kKernels; ++kernel)
+        for (int kind = 0; kind < kKinds; ++kind)
+          std::printf("%s %s %d\\n", kKernelNames[kernel], kKindNames[kind],
+                      dynamic_shared_bytes(static_cast<Kind>(kind), static_cast<Kernel>(kernel)));
+    }"""
+    with tempfile.TemporaryDirectory() as folder:
+        executable = os.path.join(folder, "print")
+        command = [
+            os.environ.get("CXX", "g++"),
+            "-std=c++17",
+            "-w",
+            '-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"',
+        ]
+        command += [f"-I{SOURCES.parent}", "-x", "c++", "-c", "-", "-o", executable + ".o"]
+        subprocess.run(command, input=program, text=True, check=True)
+        subprocess.run(
+            [command[0], executable + ".o", "-o", executable, "-Wl,--unresolved-symbols=ignore-all"], check=True
+        )
+        lines = subprocess.run([executable], capture_output=True, text=True, check=True).stdout.splitlines()
+    return {(kernel, kind): int(size) for kernel, kind, size in map(str.split, lines)}
+
+
+def parse(report: str, dynamic: dict[tuple[str, str], int]) -> list[Resources]:
     """The kernels of a report: the lines after the one that names a kernel are its own; helpers are left out."""
     kernels = []
     for text in re.split(r"(?=Compiling entry function)", report):
@@ -63,7 +94,7 @@ def parse(report: str) -> list[Resources]:
         if not frame or not used:
             raise SystemExit(f"the compiler's report has no figures for {entry[0]}")
         stack, stores, loads = map(int, frame.groups())
-        shared_bytes = int(shared[1]) if shared else 0
+        shared_bytes = (int(shared[1]) if shared else 0) + dynamic[entry["kernel"], entry["dtype"]]
         row = Resources(
             entry["arch"], entry["kernel"], entry["dtype"], int(used[1]), shared_bytes, stack, stores + loads
         )
@@ -74,9 +105,10 @@ def parse(report: str) -> list[Resources]:
 def measure(archs: list[str], nvcc: str, jobs: int) -> list[Resources]:
     """Compiles every source file for every architecture."""
     tasks = [(source, arch) for arch in archs for source in sorted(SOURCES.glob("*.cu"))]
+    dynamic = dynamic_shared_bytes()
     with ThreadPoolExecutor(jobs) as pool:
         reports = pool.map(lambda task: compiler_report(task[0], task[1], nvcc), tasks)
-        return sorted(row for report in reports for row in parse(report))
+        return sorted(row for report in reports for row in parse(report, dynamic))
 
 
 def render(rows: list[Resources]) -> str:

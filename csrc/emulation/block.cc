@@ -30,6 +30,7 @@ struct Thread {
   State state;
   bool vote;
   int committed;  // groups of copies
+  int exchanges;
   struct Pending {
     Copy copy;
     int group;
@@ -39,7 +40,8 @@ struct Thread {
 
 void make(const Copy& copy) {
   if (copy.from) {
-    std::memcpy(copy.to, copy.from, copy.bytes);
+    std::memcpy(copy.to, copy.from, copy.valid);
+    std::memset(static_cast<char*>(copy.to) + copy.valid, 0, copy.bytes - copy.valid);
   } else {
     std::memset(copy.to, 0, copy.bytes);
   }
@@ -55,11 +57,12 @@ class Block {
     shared_.reset();
     order_.resize(grid.threads);
     std::iota(order_.begin(), order_.end(), 0);
+    exchanged_.resize(2 * static_cast<size_t>(grid.threads));
     wave_votes_.assign((grid.threads + kWaveSize - 1) / kWaveSize, 0);
     for (int i = 0; i < grid.threads; ++i) {
       Thread& thread = *threads_[i];
       thread.state = State::running;
-      thread.committed = 0;
+      thread.committed = thread.exchanges = 0;
       thread.fiber.begin(enter);
     }
     do {
@@ -88,6 +91,15 @@ class Block {
     }
     if (bytes != shared_bytes_) fail("threads disagree on the size of shared memory");
     return shared_.get();
+  }
+
+  const char* exchange(const void* value, size_t bytes) {
+    Thread& thread = current();
+    Brought* const all = &exchanged_[thread.exchanges++ % 2 * static_cast<size_t>(grid_.threads)];  // the last ones are still being read
+    std::memcpy(all[current_].bytes, value, bytes);
+    thread.vote = false;
+    wait(State::at_wave_barrier);
+    return all[current_ / 32 * 32].bytes;
   }
 
   Thread& current() { return *threads_[current_]; }
@@ -128,9 +140,14 @@ class Block {
     void operator()(char* memory) const { std::free(memory); }
   };
 
+  struct alignas(16) Brought {
+    char bytes[kExchangeBytes];
+  };
+
   Kernel kernel_;
   const void* parameters_;
   Grid grid_;
+  std::vector<Brought> exchanged_;  // by thread, twice
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<int> order_, wave_votes_;
   std::unique_ptr<char[], Free> shared_;
@@ -168,6 +185,8 @@ int count_lanes(bool yes) {
   the_block.wait(State::at_wave_barrier);
   return the_block.votes();
 }
+
+const char* exchange(const void* value, size_t bytes) { return the_block.exchange(value, bytes); }
 
 void* shared_memory(size_t bytes) { return the_block.shared(bytes); }
 

@@ -24,6 +24,24 @@ int thread_index();
 void block_barrier();
 int count_lanes(bool yes);  // a wave barrier too
 
+// Brings a value, waits for the wave, and gets its lane 0's place in what all lanes brought (64 bytes each). The values stay until the
+// wave's next but one exchange.
+constexpr int kExchangeBytes = 64;
+const char* exchange(const void* value, size_t bytes);
+
+// What the 32 lanes that work on a product together (a wave, or half of one) have brought.
+template <class T>
+class Lanes {
+  static_assert(sizeof(T) <= kExchangeBytes);
+
+ public:
+  explicit Lanes(const T& mine) : first_(exchange(&mine, sizeof mine)) {}
+  const T& operator[](int lane) const { return *reinterpret_cast<const T*>(first_ + lane * kExchangeBytes); }
+
+ private:
+  const char* first_;
+};
+
 // The block's shared memory: the same for all its threads, all NaN at first.
 void* shared_memory(size_t bytes);
 
@@ -32,6 +50,7 @@ struct Copy {
   void* to;
   const void* from;  // null: write zeros
   int bytes;
+  int valid;  // of them; zeros follow
 };
 void start_copy(const Copy& copy);
 void commit_copies();

@@ -1,9 +1,9 @@
 // The GPU kernels' self-check without a GPU: the groups that `gpu_driver --check` runs on one, over emulated threads.
 //
-//   emulated_check [--seed N] [--small] [--exact] [--no-replays] [--dtypes NAME...]     as in benchmarks/gpu_driver.cu
+//   emulated_check [--seed N] [--small] [--exact] [--no-replays] [--kinds NAME...]     as in benchmarks/gpu_driver.cu
 //
-// The seed sets the order of threads too. Build: csrc/emulation/*.cc, csrc/gpu/launch.cu and any of csrc/gpu/simt_*.cu as C++17 with
-// -DVBGEMM_GPU_VENDOR_HEADER='"emulation/gpu_vendor.h"' -Icsrc (tests/emulation/test_emulation.py does).
+// The seed sets the order of threads too. Build: csrc/emulation/*.cc, csrc/gpu/launch.cu and any of csrc/gpu/{simt,tensor}_*.cu as C++17
+// with -DVBGEMM_GPU_VENDOR_HEADER='"emulation/gpu_vendor.h"' -Icsrc (tests/emulation/test_emulation.py does).
 #include <cstdio>
 #include <string>
 #include <vector>

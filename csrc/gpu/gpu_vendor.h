@@ -20,12 +20,23 @@ inline constexpr int kWaveSize = 32;
 // A kernel's parameter block, read in place by all threads, and an object in the block's shared memory.
 #define VBGEMM_PARAMETERS(Type, name) const __grid_constant__ Type name
 #define VBGEMM_SHARED(Type, name) __shared__ Type name
+// The same in memory whose size the launch gives: more than 48 KB needs that.
+#define VBGEMM_DYNAMIC_SHARED(Type, name)                          \
+  extern __shared__ __align__(128) unsigned char vbgemm_dynamic[]; \
+  Type& name = *reinterpret_cast<Type*>(vbgemm_dynamic)
 
 inline const char* error_name(Error error) { return cudaGetErrorString(error); }
 
-inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, void* parameters, Stream stream) {
+// shared_bytes: of dynamic shared memory.
+inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream) {
+  constexpr int kWithoutOptIn = 48 * 1024;
+  if (shared_bytes > kWithoutOptIn) {
+    // Each time: it is remembered by device and context, and costs a fraction of the launch.
+    const Error error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (error != kSuccess) return error;
+  }
   void* arguments[] = {parameters};
-  return cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, 0, stream);
+  return cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, shared_bytes, stream);
 }
 
 // Brings a kernel's code onto the current device.
@@ -120,6 +131,73 @@ __device__ inline void commit_copies() {}
 template <int kNewest>
 __device__ inline void wait_copies() {}
 #endif
+
+// Tensor cores, from sm_80 on. Fragments as in the PTX ISA's chapter on mma, lane = 4 g + t: of a 16 x k product, a lane holds A's rows g
+// and g + 8 (inner index) at depths t and t + 4 (outer index; pairs of depths 2t, 2t + 1 and 2t + 8, 2t + 9 where two share a register),
+// B's column g at the same depths, and C's columns 2t, 2t + 1 of row g, then of row g + 8. All lanes of a wave must call.
+
+// Four 8 x 16-byte matrices from shared memory, lane 8 i + r giving the address of row r of matrix i. Register i gets word t of row g.
+__device__ inline void load_matrices(const void* row, uint32_t (&to)[4]) {
+  const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from)
+               : "memory");
+}
+// The same, transposed by 2-byte elements: register i gets column g's elements of rows 2t and 2t + 1.
+__device__ inline void load_matrices_transposed(const void* row, uint32_t (&to)[4]) {
+  const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from)
+               : "memory");
+}
+
+// To the nearest of tf32's numbers, ties away from zero; may overflow to infinity. Its last 13 bits, which the units ignore, hold anything.
+__device__ inline uint32_t round_to_tf32(float x) {
+  uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return bits;
+}
+__device__ inline float float_of_bits(uint32_t bits) { return __uint_as_float(bits); }
+__device__ inline uint32_t bits_of_float(float x) { return __float_as_uint(x); }
+
+// The 32 bits that begin `bits` (0 to 31) into high:low.
+__device__ inline uint32_t shifted_word(uint32_t low, uint32_t high, int bits) { return __funnelshift_r(low, high, bits); }
+
+#define VBGEMM_DEFINE_PRODUCT(name, shape_and_types)                                                           \
+  __device__ inline void name(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {                 \
+    asm("mma.sync.aligned." shape_and_types " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                       \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                                   \
+  }
+VBGEMM_DEFINE_PRODUCT(multiply_tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")
+VBGEMM_DEFINE_PRODUCT(multiply_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
+VBGEMM_DEFINE_PRODUCT(multiply_float16, "m16n8k16.row.col.f32.f16.f16.f32")
+#undef VBGEMM_DEFINE_PRODUCT
+
+// 16 x 8 x 8, in one instruction where there is one.
+__device__ inline void multiply_float64(const double (&a)[4], const double (&b)[2], double (&c)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int half = i % 2;  // of the rows
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(c[2 * half]), "+d"(c[2 * half + 1])
+        : "d"(a[i]), "d"(b[i / 2]));
+  }
+#endif
+}
+
+// Starts copying the first `bytes` (0 to 16) of 16 from an aligned address and writes zeros for the rest. What isn't copied isn't read.
+__device__ inline void copy_part_async(void* shared, const void* global, int bytes) {
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+}
 
 #endif
 }  // namespace vbgemm

@@ -1,27 +1,49 @@
-// The launched kernels, by name: one a (kernel of the catalogue, dtype), each defined in the file of its dtype.
+// The launched kernels, by name: one a (kernel of the catalogue, kind), each defined in the file of its family and kind.
 #pragma once
 #include "kernel_parameters.h"
 
-// The names are plain C so that tools find them in the compiler's report: vbgemm_<kernel>_<dtype>.
-#define VBGEMM_KERNELS(FOR_EACH, dtype) \
-  FOR_EACH(t128_light, dtype) FOR_EACH(t128_heavy, dtype) FOR_EACH(t256_light, dtype) FOR_EACH(t256_heavy, dtype)
+// The names are plain C so that tools find them in the compiler's report: vbgemm_<kernel>_<kind>.
+#define VBGEMM_SIMT_KERNELS(FOR_EACH, kind) \
+  FOR_EACH(t128_light, kind) FOR_EACH(t128_heavy, kind) FOR_EACH(t256_light, kind) FOR_EACH(t256_heavy, kind)
+#define VBGEMM_TENSOR_KERNELS(FOR_EACH, kind) FOR_EACH(m128_light, kind) FOR_EACH(m128_heavy, kind) FOR_EACH(m256_heavy, kind)
+#define VBGEMM_TENSOR_KERNELS_64(FOR_EACH, kind) FOR_EACH(m128_light, kind) FOR_EACH(m128_heavy, kind)  // float64 has no larger tiles
 
-#define VBGEMM_DECLARE_KERNEL(kernel, dtype) \
-  extern "C" __global__ void vbgemm_##kernel##_##dtype(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters));
+#define VBGEMM_DECLARE_KERNEL(kernel, kind) \
+  extern "C" __global__ void vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters));
 
-VBGEMM_KERNELS(VBGEMM_DECLARE_KERNEL, float32)
-VBGEMM_KERNELS(VBGEMM_DECLARE_KERNEL, float64)
-VBGEMM_KERNELS(VBGEMM_DECLARE_KERNEL, complex64)
-VBGEMM_KERNELS(VBGEMM_DECLARE_KERNEL, complex128)
-VBGEMM_KERNELS(VBGEMM_DECLARE_KERNEL, bfloat16)
-VBGEMM_KERNELS(VBGEMM_DECLARE_KERNEL, float16)
+VBGEMM_SIMT_KERNELS(VBGEMM_DECLARE_KERNEL, float32)
+VBGEMM_SIMT_KERNELS(VBGEMM_DECLARE_KERNEL, float64)
+VBGEMM_SIMT_KERNELS(VBGEMM_DECLARE_KERNEL, complex64)
+VBGEMM_SIMT_KERNELS(VBGEMM_DECLARE_KERNEL, complex128)
+VBGEMM_SIMT_KERNELS(VBGEMM_DECLARE_KERNEL, bfloat16)
+VBGEMM_SIMT_KERNELS(VBGEMM_DECLARE_KERNEL, float16)
+VBGEMM_TENSOR_KERNELS_64(VBGEMM_DECLARE_KERNEL, float64)
+VBGEMM_TENSOR_KERNELS(VBGEMM_DECLARE_KERNEL, bfloat16)
+VBGEMM_TENSOR_KERNELS(VBGEMM_DECLARE_KERNEL, float16)
+VBGEMM_TENSOR_KERNELS(VBGEMM_DECLARE_KERNEL, tf32)
+VBGEMM_TENSOR_KERNELS(VBGEMM_DECLARE_KERNEL, tf32x3)
 
-// Defines a dtype's kernels; `element` is its C++ type, `dtype_` its enumerator.
-#define VBGEMM_DEFINE_KERNEL(kernel, dtype, dtype_, element)                                        \
+// Define a kind's kernels; `element` is its C++ type, `kind_` its enumerator.
+#define VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, kind_, element)                                     \
   extern "C" __global__ void __launch_bounds__(vbgemm::threads_of(vbgemm::Kernel::kernel),          \
                                                vbgemm::min_blocks<element>(vbgemm::Kernel::kernel)) \
-      vbgemm_##kernel##_##dtype(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {          \
-    using Body = vbgemm::SimtKernel<element, vbgemm::DType::dtype_, vbgemm::Kernel::kernel>;        \
+      vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {           \
+    using Family = vbgemm::SimtFamily<element, vbgemm::Kind::kind_>;                                \
+    using Body = vbgemm::TileKernel<Family, vbgemm::Kernel::kernel>;                                \
     VBGEMM_SHARED(Body::Shared, shared);                                                            \
     Body::run(parameters, shared);                                                                  \
   }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, kind_)                                               \
+  extern "C" __global__ void vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, )) { \
+  }  // no tensor cores that it could use
+#else
+#define VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, kind_)                                                               \
+  extern "C" __global__ void __launch_bounds__(vbgemm::threads_of(vbgemm::Kernel::kernel),                             \
+                                               vbgemm::tensor_min_blocks(vbgemm::Kind::kind_, vbgemm::Kernel::kernel)) \
+      vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {                              \
+    using Body = vbgemm::TileKernel<vbgemm::TensorFamily<vbgemm::Kind::kind_>, vbgemm::Kernel::kernel>;                \
+    VBGEMM_DYNAMIC_SHARED(Body::Shared, shared);                                                                       \
+    Body::run(parameters, shared);                                                                                     \
+  }
+#endif

@@ -3,6 +3,7 @@
 
 #include "kernels.h"
 #include "launch.h"
+#include "tensor_shared.h"
 #include "tile_cut.h"
 
 namespace vbgemm {
@@ -25,7 +26,7 @@ Error write_table(const GpuCall& call, Stream stream) {
     chunk.count = std::min(call.num_buffers - first, kMaxParameterPointers);
     std::copy_n(call.buffers + first, chunk.count, chunk.table);
     const uint32_t blocks = (chunk.count + kPointerThreads - 1) / kPointerThreads;
-    const Error error = launch_kernel(reinterpret_cast<const void*>(vbgemm_write_pointers), blocks, kPointerThreads, &chunk, stream);
+    const Error error = launch_kernel(reinterpret_cast<const void*>(vbgemm_write_pointers), blocks, kPointerThreads, 0, &chunk, stream);
     if (error != kSuccess) return error;
   }
   return kSuccess;
@@ -33,31 +34,46 @@ Error write_table(const GpuCall& call, Stream stream) {
 
 }  // namespace
 
-const void* find_kernel(DType dtype, Kernel kernel) {
-#define VBGEMM_KERNEL_ADDRESS(kernel, dtype) reinterpret_cast<const void*>(vbgemm_##kernel##_##dtype),
-  static const void* const kernels[kDTypes][kKernels] = {
-      {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, float32)},   {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, float64)},
-      {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, complex64)}, {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, complex128)},
-      {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, bfloat16)},  {VBGEMM_KERNELS(VBGEMM_KERNEL_ADDRESS, float16)},
+const void* find_kernel(Kind kind, Kernel kernel) {
+#define VBGEMM_KERNEL_ADDRESS(kernel, kind) reinterpret_cast<const void*>(vbgemm_##kernel##_##kind),
+#define VBGEMM_SIMT(kind) VBGEMM_SIMT_KERNELS(VBGEMM_KERNEL_ADDRESS, kind)
+#define VBGEMM_TENSOR(kind) VBGEMM_TENSOR_KERNELS(VBGEMM_KERNEL_ADDRESS, kind)
+#define VBGEMM_NO_SIMT nullptr, nullptr, nullptr, nullptr,
+  static const void* const kernels[kKinds][kKernels] = {
+      {VBGEMM_SIMT(float32)},
+      {VBGEMM_SIMT(float64) VBGEMM_TENSOR_KERNELS_64(VBGEMM_KERNEL_ADDRESS, float64)},
+      {VBGEMM_SIMT(complex64)},
+      {VBGEMM_SIMT(complex128)},
+      {VBGEMM_SIMT(bfloat16) VBGEMM_TENSOR(bfloat16)},
+      {VBGEMM_SIMT(float16) VBGEMM_TENSOR(float16)},
+      {VBGEMM_NO_SIMT VBGEMM_TENSOR(tf32)},
+      {VBGEMM_NO_SIMT VBGEMM_TENSOR(tf32x3)},
   };
+#undef VBGEMM_NO_SIMT
+#undef VBGEMM_TENSOR
+#undef VBGEMM_SIMT
 #undef VBGEMM_KERNEL_ADDRESS
-  const int row = static_cast<int>(dtype), column = static_cast<int>(kernel);
-  return row >= 0 && row < kDTypes && column >= 0 && column < kKernels ? kernels[row][column] : nullptr;
+  const int row = static_cast<int>(kind), column = static_cast<int>(kernel);
+  return row >= 0 && row < kKinds && column >= 0 && column < kKernels ? kernels[row][column] : nullptr;
 }
 
-Error load_kernels(DType dtype) {
+Error load_kernels(Kind kind) {
   Error error = load_kernel(reinterpret_cast<const void*>(vbgemm_write_pointers));
+  bool any = false;
   for (int kernel = 0; kernel < kKernels && error == kSuccess; ++kernel) {
-    const void* address = find_kernel(dtype, static_cast<Kernel>(kernel));
-    error = address ? load_kernel(address) : kInvalidValue;
+    const void* address = find_kernel(kind, static_cast<Kernel>(kernel));
+    if (!address) continue;
+    any = true;
+    error = load_kernel(address);
   }
-  return error;
+  return error == kSuccess && !any ? kInvalidValue : error;
 }
 
 Error launch(const GpuCall& call, Stream stream) {
   const bool overflow = call.num_buffers > kMaxParameterPointers;
-  const bool narrow = call.dtype == DType::bf16 || call.dtype == DType::f16, wide_results = narrow && call.out_dtype == DType::f32;
-  if ((call.out_dtype != call.dtype && !wide_results) || call.num_buffers < 0 || (overflow && !call.workspace)) return kInvalidValue;
+  const DType dtype = element_of(call.kind);
+  const bool narrow = dtype == DType::bf16 || dtype == DType::f16, wide_results = narrow && call.out_dtype == DType::f32;
+  if ((call.out_dtype != dtype && !wide_results) || call.num_buffers < 0 || (overflow && !call.workspace)) return kInvalidValue;
 
   KernelParameters parameters;
   parameters.plan = call.plan;
@@ -74,12 +90,13 @@ Error launch(const GpuCall& call, Stream stream) {
   for (int i = 0; i < call.num_launches; ++i) {
     const Launch& launch = call.launches[i];
     if (launch.num_blocks <= 0) continue;
-    const void* kernel = find_kernel(call.dtype, static_cast<Kernel>(launch.kernel));
+    const void* kernel = find_kernel(call.kind, static_cast<Kernel>(launch.kernel));
     if (!kernel) return kInvalidValue;
     parameters.first_block = launch.first_block;
     parameters.num_blocks = launch.num_blocks;
     const int threads = threads_of(static_cast<Kernel>(launch.kernel));
-    const Error error = launch_kernel(kernel, static_cast<uint32_t>(launch.num_blocks), threads, &parameters, stream);
+    const int shared_bytes = dynamic_shared_bytes(call.kind, static_cast<Kernel>(launch.kernel));
+    const Error error = launch_kernel(kernel, static_cast<uint32_t>(launch.num_blocks), threads, shared_bytes, &parameters, stream);
     if (error != kSuccess) return error;
   }
   return kSuccess;

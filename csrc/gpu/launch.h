@@ -6,7 +6,8 @@
 namespace vbgemm {
 
 struct GpuCall {
-  DType dtype, out_dtype;
+  Kind kind;  // of the products; its element type is the operands'
+  DType out_dtype;
   Descriptors plan;  // device pointers
   const Launch* launches;
   int num_launches;
@@ -15,12 +16,12 @@ struct GpuCall {
   void* workspace;  // device memory for num_buffers pointers; null where num_buffers <= kMaxParameterPointers
 };
 
-// The kernel's address for the launch functions; null where this build has none for the dtype.
-const void* find_kernel(DType dtype, Kernel kernel);
+// The kernel's address for the launch functions; null where this build has none for the kind.
+const void* find_kernel(Kind kind, Kernel kernel);
 
-// Loads a dtype's kernels onto the current device. CUDA does that at a kernel's first launch otherwise, and the first launch may be one
+// Loads a kind's kernels onto the current device. CUDA does that at a kernel's first launch otherwise, and the first launch may be one
 // that is only recorded into a graph.
-Error load_kernels(DType dtype);
+Error load_kernels(Kind kind);
 
 // Puts the call's kernels into the stream. It neither allocates nor waits nor copies, so it may be recorded into a CUDA graph. The host
 // arrays are not needed after it returns.

@@ -28,7 +28,7 @@ ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::Remain
     if (buffer.size_bytes() < call.buffers.size() * sizeof(void*)) return vbgemm::refuse("the workspace is too small for the pointers");
     gpu.workspace = buffer.untyped_data();
   }
-  gpu.dtype = call.dtype;
+  gpu.kind = vbgemm::kind_of(call.dtype);
   gpu.out_dtype = call.out_dtype;
   gpu.plan = call.plan;
   gpu.launches = call.launches;

@@ -1,6 +1,7 @@
 // bfloat16, accumulated in float32, on the ordinary arithmetic units.
 #include "kernels.h"
-#include "simt_kernel.h"
+#include "simt_tile.h"
+#include "tile_kernel.h"
 
-#define DEFINE(kernel, dtype) VBGEMM_DEFINE_KERNEL(kernel, dtype, bf16, vbgemm::BFloat16)
-VBGEMM_KERNELS(DEFINE, bfloat16)
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, bf16, vbgemm::BFloat16)
+VBGEMM_SIMT_KERNELS(DEFINE, bfloat16)

@@ -1,6 +1,7 @@
 // complex64 on the ordinary arithmetic units.
 #include "kernels.h"
-#include "simt_kernel.h"
+#include "simt_tile.h"
+#include "tile_kernel.h"
 
-#define DEFINE(kernel, dtype) VBGEMM_DEFINE_KERNEL(kernel, dtype, c64, vbgemm::Complex<float>)
-VBGEMM_KERNELS(DEFINE, complex64)
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, c64, vbgemm::Complex<float>)
+VBGEMM_SIMT_KERNELS(DEFINE, complex64)

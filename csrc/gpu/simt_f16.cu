@@ -1,6 +1,7 @@
 // float16, accumulated in float32, on the ordinary arithmetic units.
 #include "kernels.h"
-#include "simt_kernel.h"
+#include "simt_tile.h"
+#include "tile_kernel.h"
 
-#define DEFINE(kernel, dtype) VBGEMM_DEFINE_KERNEL(kernel, dtype, f16, vbgemm::Float16)
-VBGEMM_KERNELS(DEFINE, float16)
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f16, vbgemm::Float16)
+VBGEMM_SIMT_KERNELS(DEFINE, float16)

@@ -1,6 +1,7 @@
 // float64 on the ordinary arithmetic units.
 #include "kernels.h"
-#include "simt_kernel.h"
+#include "simt_tile.h"
+#include "tile_kernel.h"
 
-#define DEFINE(kernel, dtype) VBGEMM_DEFINE_KERNEL(kernel, dtype, f64, double)
-VBGEMM_KERNELS(DEFINE, float64)
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f64, double)
+VBGEMM_SIMT_KERNELS(DEFINE, float64)

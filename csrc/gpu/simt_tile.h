@@ -81,4 +81,17 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
   store_tile<Cut>(place, sum, shared);
 }
 
+template <class T, Kind kKind_>
+struct SimtFamily {
+  using Element = T;
+  static constexpr Kind kKind = kKind_;
+  template <int kRow>
+  using Cut = TileCut<T, kRow>;
+
+  template <class Cut>
+  __device__ static void multiply(const TilePlace<T>& place, T* shared) {
+    multiply_tile<Cut>(place, shared);
+  }
+};
+
 }  // namespace vbgemm

@@ -39,7 +39,9 @@ constexpr int min_blocks(Kernel kernel) {
   }
 }
 
-constexpr int threads_of(Kernel kernel) { return kernel == Kernel::t256_light || kernel == Kernel::t256_heavy ? 256 : 128; }
+constexpr int threads_of(Kernel kernel) {
+  return kernel == Kernel::t256_light || kernel == Kernel::t256_heavy || kernel == Kernel::m256_heavy ? 256 : 128;
+}
 
 // A rectangle of an operand in shared memory, its rows padded by one vector: eight consecutive rows then start in different banks, both for
 // vector reads down a column and for single elements written eight rows by four columns.

@@ -68,9 +68,10 @@ struct Stage {
 };
 
 // element = activation(alpha element + beta source + bias), by two multiply-adds, for a lane's elements of a pass.
-template <class Out, class Cut, class T, class Sum>
-__device__ inline void apply_epilogue(const Stage<Cut, Sum>& stage, const TilePlace<T>& place, int pass) {
-  constexpr int kElements = Stage<Cut, Sum>::kElements, kRoom = 32 / static_cast<int>(sizeof(Sum));
+template <class Out, class Stage, class T>
+__device__ inline void apply_epilogue(const Stage& stage, const TilePlace<T>& place, int pass) {
+  using Sum = Accumulator<T>;
+  constexpr int kElements = Stage::kElements, kRoom = 32 / static_cast<int>(sizeof(Sum));
   constexpr int kTogether = kElements < kRoom ? kElements : kRoom;  // so that their loads are under way together
   const MatrixView source = place.matrix[kSource], bias = place.matrix[kBias];
   const Sum alpha = place.alpha, beta = place.beta;
@@ -96,6 +97,15 @@ __device__ inline void apply_epilogue(const Stage<Cut, Sum>& stage, const TilePl
   for (int n = 0; n < kElements; ++n) stage.element(n) = activate(place.activation, stage.element(n));
 }
 
+template <class Out, class Stage, class T>
+__device__ inline void write_elements(const Stage& stage, const TilePlace<T>& place, int pass) {
+#pragma unroll 4
+  for (int n = 0; n < Stage::kElements; ++n) {
+    const auto write = [&](int row, int col) { narrow(stage.element(n), *place.matrix[kC].template at<Out>(row, col)); };
+    stage.locate(place, pass, n, write);
+  }
+}
+
 // For a C whose rows are not aligned, and for epilogues: their code is then there once, and not for every accumulator.
 template <class Out, class Cut, class T, class Sum>
 __device__ inline void store_staged(const TilePlace<T>& place, const Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols], Sum* shared) {
@@ -106,22 +116,21 @@ __device__ inline void store_staged(const TilePlace<T>& place, const Sum (&sum)[
     stage.put(sum, pass);
     wave_barrier();
     if (place.fused) apply_epilogue<Out>(stage, place, pass);
-#pragma unroll 4
-    for (int n = 0; n < stage.kElements; ++n) {
-      const auto write = [&](int row, int col) { narrow(stage.element(n), *place.matrix[kC].template at<Out>(row, col)); };
-      stage.locate(place, pass, n, write);
-    }
+    write_elements<Out>(stage, place, pass);
     wave_barrier();
   }
 }
 
+// Whether all of C's rows in a tile begin at a multiple of the vector, and end at one.
+template <class Out, int kVector>
+__device__ inline bool takes_vectors(const MatrixView& c, int cols) {
+  return c.col_stride == 1 && (c.row_stride | cols) % kVector == 0 && reinterpret_cast<uintptr_t>(c.first) % (kVector * sizeof(Out)) == 0;
+}
+
 template <class Out, class Cut, class T, class Sum>
 __device__ inline void store_as(const TilePlace<T>& place, const Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols], T* shared) {
-  constexpr int kVector = Cut::kColVector;
   const MatrixView& c = place.matrix[kC];
-  const bool aligned = c.col_stride == 1 && (c.row_stride | place.cols) % kVector == 0 &&
-                       reinterpret_cast<uintptr_t>(c.first) % (kVector * sizeof(Out)) == 0;
-  if (aligned && !place.fused) {
+  if (takes_vectors<Out, Cut::kColVector>(c, place.cols) && !place.fused) {
     store_vectors<Out, Cut>(c, place.rows, place.cols, sum);
   } else {
     store_staged<Out, Cut>(place, sum, reinterpret_cast<Sum*>(shared));

@@ -130,19 +130,20 @@ class Catalogue:
 def catalogue_for(dtype: str, device: DeviceSpec) -> Catalogue:
     """The catalogue of `dtype` on `device`.
 
-    A GPU has the tiles that are built for the dtype and fit it. The CPU kernel walks tiles of any shape in any dtype,
-    so the CPU has every tile, its own beside those of the papers' planners.
+    A GPU has the tiles that are built for the dtype on ordinary units and fit it (those on tensor cores join when they
+    are calibrated). The CPU kernel walks tiles of any shape in any dtype, so the CPU has every tile, its own beside
+    those of the papers' planners.
     """
     from jax_vbgemm import _core  # here, so that planners with a catalogue of their own need no compiled module
 
     if dtype not in ELEMENT_BYTES:
         raise ValueError(f"dtype: unknown name {dtype!r}; known are {', '.join(ELEMENT_BYTES)}")
     tiles = []
-    for index, (name, m, n, k, threads, dtypes, kernel) in enumerate(_core.tiles()):
+    for index, (name, m, n, k, threads, kinds, kernel, tensor) in enumerate(_core.tiles()):
         tile = TileShape(index, name, m, n, k, threads, kernel)
         if device.kind == "cpu":
             tiles.append(replace(tile, kernel="cpu"))
-        elif threads > 1 and dtype in dtypes:
+        elif threads > 1 and dtype in kinds and not tensor:
             registers, shared_bytes = _kernel_resources(device, kernel, dtype)
             if shared_bytes <= device.shared_block_bytes:
                 tiles.append(replace(tile, registers=registers, shared_bytes=shared_bytes))

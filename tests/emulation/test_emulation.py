@@ -25,11 +25,11 @@ class Builder:
     def __init__(self, cache: Path) -> None:
         self.cache = cache
 
-    def executable(self, dtypes: Sequence[str], flags: Sequence[str] = (), csrc: Path = CSRC) -> Path:
-        """The check with the kernels of `dtypes`; `flags` and `csrc` are theirs, the driver is always the same."""
+    def executable(self, kernels: Sequence[str], flags: Sequence[str] = (), csrc: Path = CSRC) -> Path:
+        """The check with some files of kernels; `flags` and `csrc` are theirs, the driver is always the same."""
         parts = [("emulation/main.cc", [], CSRC), ("emulation/fiber.cc", [], CSRC)]
         parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/launch.cu")]
-        parts += [(f"gpu/simt_{dtype}.cu", flags, csrc) for dtype in dtypes]
+        parts += [(f"gpu/{name}.cu", flags, csrc) for name in kernels]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda part: self._built(["-c", "-x", "c++"], *part), parts))
         key = hashlib.sha256("".join(map(str, objects)).encode()).hexdigest()[:20]
@@ -71,46 +71,83 @@ def assert_passes(executable: Path, *options: str) -> None:
 
 @pytest.fixture(scope="session")
 def plain(builder: Builder) -> Path:
-    return builder.executable(["f32", "f64", "c128", "bf16"])
+    return builder.executable(["simt_f32", "simt_f64", "simt_c128", "simt_bf16"])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_all_groups(plain: Path, dtype: str) -> None:
-    assert_passes(plain, "--dtypes", dtype)
+@pytest.fixture(scope="session")
+def tensor(builder: Builder) -> Path:
+    return builder.executable(["tensor_f64", "tensor_bf16", "tensor_f16", "tensor_tf32", "tensor_tf32x3"])
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_all_groups(plain: Path, kind: str) -> None:
+    assert_passes(plain, "--kinds", kind)
+
+
+@pytest.mark.parametrize("kind", ["float64", "bfloat16", "tf32x3"])
+def test_all_groups_on_tensor_cores(tensor: Path, kind: str) -> None:
+    assert_passes(tensor, "--kinds", kind)
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
-def test_other_orders_and_problems(plain: Path, seed: int) -> None:
+def test_other_orders_and_problems(plain: Path, tensor: Path, seed: int) -> None:
     assert_passes(plain, "--small", "--seed", str(seed))
+    assert_passes(tensor, "--small", "--seed", str(seed))
 
 
 def test_waves_of_64(builder: Builder) -> None:
-    executable = builder.executable(["f32", "bf16"], ["-DVBGEMM_WAVE_SIZE=64"])
+    executable = builder.executable(["simt_f32", "simt_bf16"], ["-DVBGEMM_WAVE_SIZE=64"])
     for seed in range(3):
         assert_passes(executable, "--small", "--seed", str(seed))
 
 
-def test_sanitizers(builder: Builder) -> None:
-    executable = builder.executable(["bf16"], SANITIZE)  # it has copies of every kind and both types of results
+@pytest.mark.parametrize("family", ["simt_bf16", "tensor_bf16"])
+def test_sanitizers(builder: Builder, family: str) -> None:
+    executable = builder.executable([family], SANITIZE)  # it has copies of every kind and both types of results
     for seed in range(2):
         assert_passes(executable, "--small", "--exact", "--seed", str(seed))
 
 
 MISTAKES = {
-    "a barrier too few": ("gpu/simt_tile.h", "    block_barrier();  // this step's data", "    // this step's data"),
-    "a copy not waited for": ("gpu/simt_tile.h", "wait_copies<Cut::kStages - 2>()", "wait_copies<Cut::kStages - 1>()"),
-    "a mask off by one": ("gpu/operand_copy.h", "i * Spread::kStep < limit", "i * Spread::kStep <= limit"),
+    "a barrier too few": ("simt_f32", "simt_tile", "    block_barrier();  // this step's", "    // this step's"),
+    "a copy not waited for": (
+        "simt_f32",
+        "simt_tile",
+        "wait_copies<Cut::kStages - 2>()",
+        "wait_copies<Cut::kStages - 1>()",
+    ),
+    "a mask off by one": ("simt_f32", "operand_copy", "i * Spread::kStep < limit", "i * Spread::kStep <= limit"),
+    "no barrier for tensor cores": (
+        "tensor_tf32x3",
+        "tensor_tile",
+        "    block_barrier();  // this step's",
+        "    // this step's",
+    ),
+    "sums read too early": (
+        "tensor_tf32x3",
+        "tensor_tile",
+        "    block_barrier();  // all of them",
+        "    // all of them",
+    ),
+    "a shift off by one": (
+        "tensor_bf16",
+        "tensor_copy",
+        "words[w + 1], shift % 2 * 16",
+        "words[w + 1], (shift + 1) % 2 * 16",
+    ),
+    "small x big left out": ("tensor_tf32x3", "tensor_product", "multiply_tf32(small_a[i]", "multiply_tf32(big_a[i]"),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
-    name, right, wrong = MISTAKES[mistake]
+    kernels, stem, right, wrong = MISTAKES[mistake]
+    name = f"gpu/{stem}.h"
     csrc = tmp_path / "csrc"
     shutil.copytree(CSRC, csrc)
     text = (csrc / name).read_text()
     assert text.count(right) == 1, f"{name} no longer has the line that this test changes"
     (csrc / name).write_text(text.replace(right, wrong))
-    result = check(builder.executable(["f32"], csrc=csrc), "--small")
+    result = check(builder.executable([kernels], csrc=csrc), "--small")
     assert result.returncode != 0
     assert "FAIL" in result.stdout

@@ -186,7 +186,8 @@ class Bench {
 
   void check(Figures& figures) {
     const size_t count = plan_.problems.size();
-    const double tolerance = Number<T>::kEpsilon > 1e-4 ? 2 * Number<T>::kEpsilon : Number<T>::kEpsilon > 1e-10 ? 2e-5 : 1e-12;
+    const double rounding = std::max(Number<T>::kEpsilon > 1e-4 ? 2 * Number<T>::kEpsilon : 0, 2 * rounding_of(plan_.kind));
+    const double tolerance = std::max(rounding, Number<T>::kEpsilon > 1e-10 ? 2e-5 : 1e-12);
     DeviceMemory worst(std::vector<double>(3 * count));
     for (size_t i = 0; i < count; ++i) {
       const Problem& p = plan_.problems[i];
@@ -264,11 +265,11 @@ class Bench {
 
 // Times one case, prints it, and appends a row to the CSV file. Returns whether all results were right.
 inline bool benchmark(const Case& c, const BenchmarkOptions& options) {
-  constexpr const char* kPrecisions[kDTypes] = {"fp32", "fp64", "c64", "c128", "bf16", "fp16"};
+  constexpr const char* kPrecisions[kKinds] = {"fp32", "fp64", "c64", "c128", "bf16", "fp16", "tf32", "3xtf32"};
   Figures figures;
   double gflop = 0;
   const auto measure = [&](auto&& bench) { figures = bench.measure(), gflop = bench.gflop(); };
-  switch (c.plan.dtype) {
+  switch (element_of(c.plan.kind)) {
     case DType::f32: measure(Bench<float>(c, options)); break;
     case DType::f64: measure(Bench<double>(c, options)); break;
     case DType::c64: measure(Bench<Complex<float>>(c, options)); break;
@@ -276,7 +277,7 @@ inline bool benchmark(const Case& c, const BenchmarkOptions& options) {
     case DType::bf16: measure(Bench<BFloat16>(c, options)); break;
     case DType::f16: measure(Bench<Float16>(c, options)); break;
   }
-  const char* precision = kPrecisions[static_cast<int>(c.plan.dtype)];
+  const char* precision = kPrecisions[static_cast<int>(c.plan.kind)];
   std::printf("%-28s %-24s %s %8.2f us  %8.1f GFLOP/s  stream %8.2f us  error %.2g  bad %d\n", c.peer.c_str(), c.workload.c_str(),
               precision, figures.graph_us, gflop / figures.graph_us * 1e6, figures.stream_us, figures.relative_error, figures.bad);
   std::fflush(stdout);

@@ -1,4 +1,4 @@
-// The self-check: random problems through every tile, layout and dtype. On a GPU `gpu_driver --check` runs it, without one the emulation.
+// The self-check: random problems through every tile, layout and kind. On a GPU `gpu_driver --check` runs it, without one the emulation.
 #pragma once
 #include <algorithm>
 #include <cstdio>
@@ -16,7 +16,7 @@ struct CheckOptions {
   bool exact = false;   // buffers without margins, for tools that see every access beyond a buffer
   bool replays = true;  // graphs and repeated runs
   uint64_t seed = 0;
-  std::vector<std::string> dtypes;  // none: all that have kernels
+  std::vector<std::string> kinds;  // none: all that have kernels
 
   // Moves `i` past an option that belongs here; false where words[i] doesn't.
   bool take(const std::vector<std::string>& words, size_t& i) {
@@ -29,8 +29,8 @@ struct CheckOptions {
       replays = false;
     else if (option == "--seed" && i + 1 < words.size())
       seed = std::stoull(words[++i]);
-    else if (option == "--dtypes")
-      while (i + 1 < words.size() && words[i + 1][0] != '-') dtypes.push_back(words[++i]);
+    else if (option == "--kinds")
+      while (i + 1 < words.size() && words[i + 1][0] != '-') kinds.push_back(words[++i]);
     else
       return false;
     ++i;
@@ -44,12 +44,14 @@ class Check {
 
   // Prints a line a group; true where all passed.
   bool run() {
-    groups<float>();
-    groups<double>();
-    groups<Complex<float>>();
-    groups<Complex<double>>();
-    groups<BFloat16>();
-    groups<Float16>();
+    groups<float>(Kind::f32);
+    groups<double>(Kind::f64);
+    groups<Complex<float>>(Kind::c64);
+    groups<Complex<double>>(Kind::c128);
+    groups<BFloat16>(Kind::bf16);
+    groups<Float16>(Kind::f16);
+    groups<float>(Kind::tf32);
+    groups<float>(Kind::tf32x3);
     std::printf("%s: %d faults in %d groups\n", faults_ || !groups_ ? "FAIL" : "PASS", faults_, groups_);
     return faults_ == 0 && groups_ > 0;
   }
@@ -64,30 +66,26 @@ class Check {
 
   uint64_t seed(int group) const { return 10000 * options_.seed + group; }
 
-  template <class T>
-  static std::string name() {
-    return kDTypeNames[static_cast<int>(Number<T>::kDType)];
-  }
+  std::string name() const { return kKindNames[static_cast<int>(kind_)]; }
 
   template <class T, class Out>
-  static std::string names() {
-    return name<T>() + (Number<T>::kDType == Number<Out>::kDType ? "" : " to " + name<Out>());
+  std::string names() const {
+    return name() +
+           (Number<T>::kDType == Number<Out>::kDType ? "" : std::string(" to ") + kDTypeNames[static_cast<int>(Number<Out>::kDType)]);
   }
 
-  template <class T>
-  bool wanted() const {
-    if (!find_kernel(Number<T>::kDType, Kernel::t128_light)) return false;
-    const std::vector<std::string>& dtypes = options_.dtypes;
-    return dtypes.empty() || std::find(dtypes.begin(), dtypes.end(), name<T>()) != dtypes.end();
-  }
-
-  template <class T>
-  static std::vector<int> tiles() {
+  // The kind's tiles whose kernels are there. (The emulation is built with some of them.)
+  std::vector<int> tiles() const {
     std::vector<int> rows;
     for (int i = 0; i < kNumTiles; ++i) {
-      if (kTiles[i].is_gpu() && kTiles[i].built_for(Number<T>::kDType)) rows.push_back(i);
+      if (kTiles[i].is_gpu() && kTiles[i].built_for(kind_) && find_kernel(kind_, kernel_of(kTiles[i]))) rows.push_back(i);
     }
     return rows;
+  }
+
+  bool wanted() const {
+    const std::vector<std::string>& kinds = options_.kinds;
+    return !tiles().empty() && (kinds.empty() || std::find(kinds.begin(), kinds.end(), name()) != kinds.end());
   }
 
   // How tiles become runs and blocks.
@@ -117,22 +115,22 @@ class Check {
   // A graph that is recorded before its kernels have ever been launched.
   template <class T>
   void recorded_first() {
-    require(load_kernels(Number<T>::kDType), "load kernels");
-    Trial<T> trial(seed(15), margin_);
-    for (int strategy : tiles<T>()) trial.cover(trial.add(33, 45, 21, 1), strategy);
+    require(load_kernels(kind_), "load kernels");
+    Trial<T> trial(kind_, seed(15), margin_);
+    for (int strategy : tiles()) trial.cover(trial.add(33, 45, 21, 1), strategy);
     lay_out(trial.plan(), trial.boxes(), false);
     trial.upload();
     const Graph graph(stream_, [&] { trial.enqueue(stream_); });
     graph.replay(stream_);
     stream_.wait();
-    report(name<T>() + " recorded before any launch", trial.plan().problems.size(), trial.faults(trial.results()));
+    report(name() + " recorded before any launch", trial.plan().problems.size(), trial.faults(trial.results()));
   }
 
   // Sizes around a tile's edges, K around its steps.
   template <class T, class Out>
   void one_tile(int strategy, bool epilogues) {
     const TileShape& tile = kTiles[strategy];
-    Trial<T, Out> trial(seed(1000 + strategy), margin_);
+    Trial<T, Out> trial(kind_, seed(1000 + strategy), margin_);
     for (int i = 0; i < (options_.small ? 3 : epilogues ? 8 : 16); ++i) {
       const int m = trial.one_of({1, 7, tile.m - 1, tile.m, tile.m + 1, options_.small ? tile.m : 2 * tile.m + 3});
       const int n = trial.one_of({1, 5, tile.n - 1, tile.n, tile.n + 1, options_.small ? tile.n : 2 * tile.n + 12});
@@ -148,8 +146,8 @@ class Check {
   // Problems of all sizes, some cut in two bands of rows with different tiles.
   template <class T, class Out = T>
   void mixed(const std::string& what, int group, Layout layout, bool epilogues = false) {
-    Trial<T, Out> trial(seed(group), margin_);
-    const std::vector<int> rows = tiles<T>();
+    Trial<T, Out> trial(kind_, seed(group), margin_);
+    const std::vector<int> rows = tiles();
     for (int i = 0; i < (options_.small ? 8 : 60); ++i) {
       const auto extent = [&] {
         return options_.small ? trial.one_of({0, 1, 13, 33}) : trial.one_of({0, 1, 2, 13, 31, 33, 64, 97, 128, 131, 200});
@@ -173,8 +171,8 @@ class Check {
 
   template <class T>
   void k_ranges() {
-    Trial<T> trial(seed(5), margin_);
-    const std::vector<int> rows = tiles<T>();
+    Trial<T> trial(kind_, seed(5), margin_);
+    const std::vector<int> rows = tiles();
     for (int i = 0; i < (options_.small ? 4 : 24); ++i) {
       const int k = trial.between(0, 90);
       Box box = whole(trial.plan().problems, trial.add(trial.between(1, 70), trial.between(1, 70), k, 1), rows[i % rows.size()]);
@@ -182,43 +180,46 @@ class Check {
       box.k_end = trial.between(box.k_begin, k);
       trial.boxes().push_back(box);
     }
-    finish(name<T>() + " parts of K", trial, {});
+    finish(name() + " parts of K", trial, {});
   }
 
-  // A NaN or Inf reaches exactly the elements it should; the comparison with the expected bits sees both.
+  // A NaN or Inf reaches exactly the elements it should; the comparison with the expected bits sees both. Neither comes from the largest
+  // numbers; those that tf32 rounds to infinity are left out, and epilogues, which overflow.
   template <class T>
   void not_finite(bool epilogues) {
-    Trial<T> trial(seed(6), margin_);
-    for (int strategy : tiles<T>()) {
-      const int problem = trial.add(33, 45, 21, 1);
-      const Problem& p = trial.plan().problems[problem];
-      const double value = strategy % 4 < 2 ? NAN : INFINITY;
-      if (strategy % 2) {
-        trial.set(p.a, 3, 20, value);
-      } else {
-        trial.set(p.b, 3, 20, value);
+    Trial<T> trial(kind_, seed(6), margin_);
+    std::vector<double> values = {NAN, INFINITY, -INFINITY};
+    if (kind_ != Kind::tf32 && !epilogues) values.push_back(-std::numeric_limits<float>::max());
+    for (int strategy : tiles()) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        const int problem = trial.add(33, 45, 21, 1);
+        const Problem& p = trial.plan().problems[problem];
+        if (strategy % 2) trial.set(p.b, 20, 7, 0);
+        trial.set(strategy % 3 ? p.a : p.b, 3, 20, values[i]);
+        if (i == 1) trial.set(p.b, 20, 9, values[i]);  // meets another, or one in its own row
+        trial.set(p.b, 20, 8, 0.5);                    // a number that rounding leaves as it is
+        trial.cover(problem, strategy);
       }
-      trial.cover(problem, strategy);
     }
     if (epilogues) trial.add_epilogues();
-    finish(name<T>() + " NaN and Inf" + (epilogues ? " with epilogues" : ""), trial, {true, false});
+    finish(name() + " NaN and Inf" + (epilogues ? " with epilogues" : ""), trial, {true, false});
   }
 
   template <class T>
   void many_pointers() {
-    Trial<T> trial(seed(7), margin_);
-    const int light = find_tile("small", 128, Number<T>::kDType);
+    Trial<T> trial(kind_, seed(7), margin_);
+    const int light = tiles().front();
     for (int i = 0; i < kMaxParameterPointers / 3 + 100; ++i) {
       trial.cover(trial.add(trial.between(1, 20), trial.between(1, 20), trial.between(0, 9), 1), light);
     }
-    finish(name<T>() + " more pointers than parameters hold", trial, {});
+    finish(name() + " more pointers than parameters hold", trial, {});
   }
 
   // Descriptors that lie: whatever they hold, nothing outside C may be written (or, under memcheck, anything outside be read).
   template <class T>
   void insane(bool epilogues) {
-    Trial<T> trial(seed(8), margin_);
-    const std::vector<int> rows = tiles<T>();
+    Trial<T> trial(kind_, seed(8), margin_);
+    const std::vector<int> rows = tiles();
     for (int i = 0; i < 20; ++i) {
       trial.cover(trial.add(trial.between(0, 70), trial.between(0, 70), trial.between(0, 40), trial.between(0, 3)), rows[i % rows.size()]);
     }
@@ -245,14 +246,14 @@ class Check {
     trial.upload();
     trial.enqueue(stream_);
     stream_.wait();
-    report(name<T>() + " descriptors that lie" + (epilogues ? ", epilogues too" : ""), trial.plan().problems.size(),
+    report(name() + " descriptors that lie" + (epilogues ? ", epilogues too" : ""), trial.plan().problems.size(),
            trial.strays(trial.results()));
   }
 
   // A grid smaller than the launch's range of blocks.
   void short_grid() {
-    Trial<float> trial(seed(9), margin_);
-    for (int i = 0; i < 6; ++i) trial.cover(trial.add(70, 50, 40, 1), find_tile("medium", 128, DType::f32));
+    Trial<float> trial(Kind::f32, seed(9), margin_);
+    for (int i = 0; i < 6; ++i) trial.cover(trial.add(70, 50, 40, 1), find_tile("medium", 128, Kind::f32));
     lay_out(trial.plan(), trial.boxes(), false);
     trial.upload();
     KernelParameters parameters{};
@@ -260,15 +261,15 @@ class Check {
     parameters.num_blocks = trial.plan().num_blocks;
     parameters.num_buffers = static_cast<int>(trial.pointers().size());
     std::copy(trial.pointers().begin(), trial.pointers().end(), parameters.table);
-    require(launch_kernel(find_kernel(DType::f32, Kernel::t128_light), 5, 128, &parameters, stream_.get()), "launch");
+    require(launch_kernel(find_kernel(Kind::f32, Kernel::t128_light), 5, 128, 0, &parameters, stream_.get()), "launch");
     stream_.wait();
     report("float32 grid of 5 blocks for " + std::to_string(trial.plan().num_blocks), 6, trial.faults(trial.results()));
   }
 
   template <class T>
   void repeats() {
-    Trial<T> trial(seed(10), margin_);
-    const std::vector<int> rows = tiles<T>();
+    Trial<T> trial(kind_, seed(10), margin_);
+    const std::vector<int> rows = tiles();
     for (int i = 0; i < 30; ++i) {
       trial.cover(trial.add(trial.between(1, 150), trial.between(1, 150), trial.between(1, 150), 1), rows[i % rows.size()]);
     }
@@ -286,7 +287,7 @@ class Check {
       stream_.wait();
       faults += trial.results() != first;
     }
-    report(name<T>() + " 50 runs and replays, the same bits", 30, faults);
+    report(name() + " 50 runs and replays, the same bits", 30, faults);
   }
 
   // Rows more than 2^31 elements apart: the offsets do not fit into 32 bits.
@@ -297,8 +298,8 @@ class Check {
       std::printf("skip float32 offsets beyond 2^31: %zu bytes of memory are free\n", free_device_memory());
       return;
     }
-    Trial<float> trial(seed(11), margin_);
-    trial.cover(trial.add(kRows, kCols, kDepth, 1, true), find_tile("medium", 128, DType::f32));
+    Trial<float> trial(Kind::f32, seed(11), margin_);
+    trial.cover(trial.add(kRows, kCols, kDepth, 1, true), find_tile("medium", 128, Kind::f32));
     lay_out(trial.plan(), trial.boxes(), true);
     trial.upload();
     DeviceMemory sparse(sizeof(float) * kRows * kStride);
@@ -318,12 +319,13 @@ class Check {
   }
 
   template <class T>
-  void groups() {
-    if (!wanted<T>()) return;
+  void groups(Kind kind) {
+    kind_ = kind;
+    if (!wanted()) return;
     using Sum = Accumulator<T>;
     recorded_first<T>();
-    for (int strategy : tiles<T>()) one_tile<T, T>(strategy, false);
-    for (int strategy : tiles<T>()) one_tile<T, T>(strategy, true);
+    for (int strategy : tiles()) one_tile<T, T>(strategy, false);
+    for (int strategy : tiles()) one_tile<T, T>(strategy, true);
     mixed<T>("runs", 1, {false, false});
     mixed<T>("single", 2, {true, false});
     mixed<T>("runs, several a block", 3, {false, true});
@@ -340,13 +342,14 @@ class Check {
     insane<T>(true);
     if (!options_.small) many_pointers<T>();
     if (options_.replays && !options_.small) repeats<T>();
-    if (sizeof(T) == 4) short_grid();
-    if (sizeof(T) == 4 && options_.replays && !options_.small) far_apart();
+    if (kind == Kind::f32) short_grid();
+    if (kind == Kind::f32 && options_.replays && !options_.small) far_apart();
   }
 
   CheckOptions options_;
   int margin_;
   OwnStream stream_;
+  Kind kind_ = Kind::f32;  // of the groups that are being run
   int faults_ = 0, groups_ = 0;
 };
 

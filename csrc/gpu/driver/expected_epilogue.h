@@ -7,6 +7,8 @@
 
 namespace vbgemm::driver {
 
+inline constexpr double kSmallest = 1e-7;  // float16 is no finer than that around 0
+
 inline double activated(Activation activation, double x) {
   switch (activation) {
     case Activation::none: return x;
@@ -19,23 +21,44 @@ inline double activated(Activation activation, double x) {
   return NAN;
 }
 
+template <class Sum, class Out>
+struct EpilogueTerms {
+  const Epilogue& epilogue;
+  Sum alpha, beta;
+  Out source, bias;
+
+  bool has_source() const { return epilogue.source.buffer >= 0 && Number<Sum>::wide(beta) != 0.0; }
+};
+
 // Whether `found` is right: the same bits where only products and sums are involved, else close. -0 stands for a missing term, as adding it
 // changes nothing.
 template <class Sum, class Out>
-bool expected_epilogue(const Epilogue& e, Sum sum, Sum alpha, Sum beta, Out source, Out bias, Out found) {
+bool expected_epilogue(const EpilogueTerms<Sum, Out>& terms, Sum sum, Out found) {
+  const Epilogue& e = terms.epilogue;
   const auto number = [](Out x) { return Number<Sum>::from(Number<Out>::wide(x)); };
   const Sum nothing = Number<Sum>::from({-0.0, -0.0});
-  Sum rest = e.bias.buffer < 0 ? nothing : number(bias);
-  if (e.source.buffer >= 0 && Number<Sum>::wide(beta) != 0.0) rest = fused(beta, number(source), rest);
-  const Wide x = Number<Sum>::wide(fused(alpha, sum, rest));
+  Sum rest = e.bias.buffer < 0 ? nothing : number(terms.bias);
+  if (terms.has_source()) rest = fused(terms.beta, number(terms.source), rest);
+  const Wide x = Number<Sum>::wide(fused(terms.alpha, sum, rest));
   if (e.activation == Activation::none || e.activation == Activation::relu) {
     return same(found, Number<Out>::from(e.activation == Activation::none ? x : Wide(activated(Activation::relu, x.real()))));
   }
   const double y = activated(e.activation, x.real()), got = Number<Out>::wide(found).real();
   if (!std::isfinite(y)) return same(got, y);
-  constexpr double kSmallest = 1e-7;  // float16 is no finer than that around 0
   return std::fabs(got - y) <= 16 * Number<Sum>::kEpsilon * (std::fabs(y) + std::fabs(x.real())) + Number<Out>::kEpsilon * std::fabs(y) +
                                    (sizeof(Out) == 2 ? kSmallest : 0);
+}
+
+// The same for a sum that is only known to within `tolerance`. No activation is steeper than 1.2.
+template <class Sum, class Out>
+bool close_to_epilogue(const EpilogueTerms<Sum, Out>& terms, double sum, double tolerance, Out found) {
+  const Epilogue& e = terms.epilogue;
+  const double alpha = Number<Sum>::wide(terms.alpha).real(), bias = e.bias.buffer < 0 ? 0 : Number<Out>::wide(terms.bias).real();
+  const double rest = terms.has_source() ? Number<Sum>::wide(terms.beta).real() * Number<Out>::wide(terms.source).real() : 0;
+  const double size = std::fabs(alpha * sum) + std::fabs(rest) + std::fabs(bias);
+  const double y = activated(e.activation, alpha * sum + rest + bias);
+  return std::fabs(Number<Out>::wide(found).real() - y) <= 1.2 * std::fabs(alpha) * tolerance + 16 * Number<Sum>::kEpsilon * size +
+                                                               Number<Out>::kEpsilon * std::fabs(y) + (sizeof(Out) == 2 ? kSmallest : 0);
 }
 
 }  // namespace vbgemm::driver

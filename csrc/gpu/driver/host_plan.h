@@ -22,7 +22,8 @@ struct Box {
 };
 
 struct HostPlan {
-  DType dtype = DType::f32, out_dtype = DType::f32;
+  Kind kind = Kind::f32;
+  DType out_dtype = DType::f32;
   std::vector<Problem> problems;
   std::vector<Epilogue> epilogues;  // none, or one a problem
   std::vector<TileRun> runs;
@@ -111,9 +112,9 @@ inline void lay_out(HostPlan& plan, const std::vector<Box>& boxes, bool single, 
 }
 
 // The catalogue's row with this name and thread count, or -1.
-inline int find_tile(const std::string& name, int threads, DType dtype) {
+inline int find_tile(const std::string& name, int threads, Kind kind) {
   for (int i = 0; i < kNumTiles; ++i) {
-    if (kTiles[i].is_gpu() && kTiles[i].name == name && kTiles[i].threads == threads && kTiles[i].built_for(dtype)) return i;
+    if (kTiles[i].is_gpu() && kTiles[i].name == name && kTiles[i].threads == threads && kTiles[i].built_for(kind)) return i;
   }
   return -1;
 }
@@ -122,7 +123,7 @@ inline int find_tile(const std::string& name, int threads, DType dtype) {
 inline GpuCall call_of(const HostPlan& plan, const DevicePlan& device, const std::vector<const void*>& buffers,
                        const DeviceMemory& workspace) {
   GpuCall call{};
-  call.dtype = plan.dtype;
+  call.kind = plan.kind;
   call.out_dtype = plan.out_dtype;
   call.plan = device.descriptors;
   call.launches = device.launches.data();

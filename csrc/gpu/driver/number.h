@@ -93,6 +93,13 @@ struct Number<Float16> {
   static Float16 from(Wide x) { return {ShortFormat<10>::encode(x.real())}; }
 };
 
+// The relative error of one product.
+inline double rounding_of(Kind kind) {
+  if (kind == Kind::tf32) return 2.0 / (1 << 11) * 1.01;  // each factor is rounded to 11 bits
+  if (kind == Kind::tf32x3) return 1.0 / (1 << 21);       // small x small and small's last bits are left out
+  return 0;                                               // exact in the accumulator's type, or as good as it
+}
+
 // As the textbook has it: std::complex's own product takes much longer, to repair infinities.
 inline Wide multiplied(Wide a, Wide b) { return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()}; }
 

@@ -1,5 +1,6 @@
-// A random call and what it must give: bit for bit the sum in increasing k that the kernels promise, and close to float64. Operands have
-// NaN on both sides, results a pattern that must survive, so that a stray read or write shows.
+// A random call and what it must give: bit for bit the sum in increasing k that the ordinary kernels promise, and close to float64, which
+// is all that those on tensor cores promise. Operands have NaN on both sides, results a pattern that must survive, so that a stray read or
+// write shows.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -23,8 +24,8 @@ class Trial {
   using Sum = Accumulator<T>;
 
   // margin: elements on either side of a buffer; 0 leaves that to a memory checker.
-  Trial(uint64_t seed, int margin) : random_(seed), margin_(margin) {
-    plan_.dtype = Number<T>::kDType;
+  Trial(Kind kind, uint64_t seed, int margin) : random_(seed), margin_(margin) {
+    plan_.kind = kind;
     plan_.out_dtype = Number<Out>::kDType;
   }
 
@@ -159,17 +160,30 @@ class Trial {
       wide += product;
       size += std::fabs(product.real()) + std::fabs(product.imag());
     }
-    if (std::isfinite(size) && std::abs(Number<Sum>::wide(sum) - wide) > 2 * (box.k_end - box.k_begin + 4) * Number<Sum>::kEpsilon * size) {
-      return false;
+    const double length = box.k_end - box.k_begin + 4;
+    if (std::isfinite(size) && std::abs(Number<Sum>::wide(sum) - wide) > 2 * length * Number<Sum>::kEpsilon * size) return false;
+    if (kTiles[box.strategy].tensor && std::isfinite(size)) {
+      // The units neither promise an order nor to round each addition.
+      const double tolerance = size * (rounding_of(plan_.kind) + length * Number<Sum>::kEpsilon);
+      if (plan_.epilogues.empty()) {
+        const double spacing = sizeof(Out) < sizeof(Sum) ? Number<Out>::kEpsilon * std::abs(wide) + kSmallest : 0;
+        return std::abs(Number<Out>::wide(found) - wide) <= tolerance + spacing;
+      }
+      return close_to_epilogue(problem_epilogue(box, batch, row, col), wide.real(), tolerance, found);
     }
     if (plan_.epilogues.empty()) return same(found, Number<Out>::from(Number<Sum>::wide(sum)));
+    return expected_epilogue(problem_epilogue(box, batch, row, col), sum, found);
+  }
+
+  EpilogueTerms<Sum, Out> problem_epilogue(const Box& box, int batch, int row, int col) const {
+    const Problem& p = plan_.problems[box.problem];
     const Epilogue& e = plan_.epilogues[box.problem];
     const auto read = [&](const Operand& x) { return x.buffer < 0 ? Out{} : elements<Out>(x)[index(x, p, batch, row, col)]; };
     const auto scalar = [&](const Scalar& s) {
       return s.buffer < 0 ? Number<Sum>::from({s.real, s.imag})
                           : reinterpret_cast<const Sum*>(buffers_[s.buffer].data())[margin_ + s.offset];
     };
-    return expected_epilogue(e, sum, scalar(e.alpha), scalar(e.beta), read(e.source), read(e.bias), found);
+    return {e, scalar(e.alpha), scalar(e.beta), read(e.source), read(e.bias)};
   }
 
   // A buffer for rows x cols matrices of E, its margins and what no matrix holds filled with a pattern: NaN in an input.

@@ -3,13 +3,13 @@
 #include <initializer_list>
 #include <utility>
 
-#include "simt_tile.h"
+#include "tile_place.h"
 
 namespace vbgemm {
 
 // Whether a row of the catalogue is code in a kernel.
-template <DType kDType, Kernel kKernel, int kRow>
-inline constexpr bool kHolds = kTiles[kRow].is_gpu() && kTiles[kRow].built_for(kDType) && kernel_of(kTiles[kRow]) == kKernel;
+template <Kind kKind, Kernel kKernel, int kRow>
+inline constexpr bool kHolds = kTiles[kRow].is_gpu() && kTiles[kRow].built_for(kKind) && kernel_of(kTiles[kRow]) == kKernel;
 
 // A tile's cut as a value, so that generic code can be called with it.
 template <class Cut>
@@ -17,9 +17,9 @@ struct Chosen {
   using type = Cut;
 };
 
-template <class T, DType kDType, Kernel kKernel, int kRow>
+template <class Family, Kernel kKernel, int kRow>
 constexpr int shared_elements() {
-  if constexpr (kHolds<kDType, kKernel, kRow>) return TileCut<T, kRow>::kSharedElements;
+  if constexpr (kHolds<Family::kKind, kKernel, kRow>) return Family::template Cut<kRow>::kSharedElements;
   return 0;
 }
 
@@ -29,13 +29,15 @@ constexpr int largest(std::initializer_list<int> values) {
   return most;
 }
 
-template <class T, DType kDType, Kernel kKernel, class Rows = std::make_integer_sequence<int, kNumTiles>>
-struct SimtKernel;
+// Family: the kind of arithmetic and how it computes a tile (SimtFamily, TensorFamily).
+template <class Family, Kernel kKernel, class Rows = std::make_integer_sequence<int, kNumTiles>>
+struct TileKernel;
 
-template <class T, DType kDType, Kernel kKernel, int... kRow>
-struct SimtKernel<T, kDType, kKernel, std::integer_sequence<int, kRow...>> {
-  // The largest of the rows' buffers serves them all. (A dtype may have no row in a kernel.)
-  static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({1, shared_elements<T, kDType, kKernel, kRow>()...});
+template <class Family, Kernel kKernel, int... kRow>
+struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
+  using T = typename Family::Element;
+  // The largest of the rows' buffers serves them all. (A kind may have no row in a kernel.)
+  static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({1, shared_elements<Family, kKernel, kRow>()...});
 
   struct Shared {
     TilePlace<T> place;
@@ -51,7 +53,7 @@ struct SimtKernel<T, kDType, kKernel, std::integer_sequence<int, kRow...>> {
       if (thread_index() < kWaveSize) place_next_tile(parameters, extent_of, place);
       block_barrier();
       if (place.strategy == kWalkEnds) return;
-      dispatch(place.strategy, [&](auto chosen) { multiply_tile<typename decltype(chosen)::type>(place, shared.operands); });
+      dispatch(place.strategy, [&](auto chosen) { Family::template multiply<typename decltype(chosen)::type>(place, shared.operands); });
       block_barrier();  // the next tile overwrites the place and the operands
     }
   }
@@ -70,8 +72,8 @@ struct SimtKernel<T, kDType, kKernel, std::integer_sequence<int, kRow...>> {
   }
   template <int kIndex, class Action>
   __device__ static void try_row(int strategy, const Action& action) {
-    if constexpr (kHolds<kDType, kKernel, kIndex>) {
-      if (strategy == kIndex) action(Chosen<TileCut<T, kIndex>>());
+    if constexpr (kHolds<Family::kKind, kKernel, kIndex>) {
+      if (strategy == kIndex) action(Chosen<typename Family::template Cut<kIndex>>());
     }
   }
 

@@ -1,0 +1,151 @@
+// Copies one operand's part of a tile, step by step along K, from global to shared memory, for tensor cores.
+#pragma once
+#include "gpu_vendor.h"
+#include "tensor_cut.h"
+#include "tile_place.h"
+
+namespace vbgemm {
+
+// kLinesAreRows: of the matrix; else they are its columns.
+template <class T, class Lines, bool kLinesAreRows, int kThreads>
+class LineCopy {
+ public:
+  // `from` lies in shared memory, and is read again at each step: that is cheaper than registers to keep it.
+  __device__ explicit LineCopy(const MatrixView& from) : from_(from) {
+    const T* const first = static_cast<const T*>(from.first);
+    const int64_t line_stride = this->line_stride(), item_stride = kLinesAreRows ? from.col_stride : from.row_stride;
+    const bool aligned = (reinterpret_cast<uintptr_t>(first) | static_cast<uintptr_t>(line_stride * kBytes)) % kVectorBytes == 0;
+    way_ = item_stride != 1 ? Way::elements : aligned ? Way::pieces : kBytes == 2 ? Way::shifted : Way::elements;
+    const int thread = thread_index();
+    source_ = first + (way_ == Way::elements ? ByElements::line(thread) * line_stride + ByElements::item(thread) * item_stride
+                                             : ByPieces::line(thread) * line_stride + ByPieces::item(thread));
+  }
+
+  // Starts the copies of one step; what lies outside its first lines x items elements becomes zero.
+  __device__ void start(T* shared, int lines, int items) const {
+    switch (way_) {
+      case Way::pieces: return start_pieces(shared, lines, items);
+      case Way::elements: return start_elements(shared, lines, items);
+      case Way::shifted:
+        if constexpr (kBytes == 2) start_shifted(shared, lines, items);
+    }
+  }
+
+  // To be called when this thread's copies of a step have arrived, before the barrier that shows them to the block.
+  __device__ void finish(T* shared) const {
+    if constexpr (kBytes == 2) {
+      if (way_ == Way::shifted) shift(shared);
+    }
+  }
+
+  __device__ void advance(int64_t elements) { source_ += elements; }
+
+ private:
+  static constexpr int kBytes = static_cast<int>(sizeof(T));
+
+  // By 16-byte pieces of lines that all begin at a multiple of that; element by element; or, for elements too small to be copied alone: by
+  // the aligned pieces that hold a line's elements, each line then being shifted into its place.
+  enum class Way { pieces, elements, shifted };
+
+  // Neighbouring threads take neighbours in a line; a thread's copies lie kStep lines apart.
+  template <int kWidth>
+  struct Spread {
+    static constexpr int kAcross = Lines::kItems / kWidth, kStep = kThreads / kAcross, kCopies = Lines::kLines / kStep;
+    static_assert(kThreads % kAcross == 0 && Lines::kLines % kStep == 0);
+
+    __device__ static int line(int thread) { return thread / kAcross; }
+    __device__ static int item(int thread) { return thread % kAcross * kWidth; }
+  };
+  static constexpr int kPieceItems = kVectorBytes / kBytes;
+  using ByPieces = Spread<kPieceItems>;
+  using ByElements = Spread<1>;
+
+  __device__ int64_t line_stride() const { return kLinesAreRows ? from_.row_stride : from_.col_stride; }
+
+  template <class Spread>
+  __device__ static T* place_of(T* shared, int thread) {
+    return shared + Lines::stored(Spread::line(thread)) * Lines::kPitch + Spread::item(thread);
+  }
+  template <class Spread>
+  __device__ static constexpr int place_step(int copy) {
+    return Lines::stored(copy * Spread::kStep) * Lines::kPitch;
+  }
+
+  __device__ void start_pieces(T* shared, int lines, int items) const {
+    const int thread = thread_index(), bytes = (items - ByPieces::item(thread)) * kBytes;
+    const int part = bytes < 0 ? 0 : bytes > kVectorBytes ? kVectorBytes : bytes, limit = lines - ByPieces::line(thread);
+    T* const to = place_of<ByPieces>(shared, thread);
+    const T* from = source_;
+    const int64_t step = ByPieces::kStep * line_stride();
+#pragma unroll
+    for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
+      copy_part_async(to + place_step<ByPieces>(i), from, i * ByPieces::kStep < limit ? part : 0);
+    }
+  }
+
+  __device__ void start_elements(T* shared, int lines, int items) const {
+    const int thread = thread_index(), limit = ByElements::item(thread) < items ? lines - ByElements::line(thread) : 0;
+    T* const to = place_of<ByElements>(shared, thread);
+    const T* from = source_;
+    const int64_t step = ByElements::kStep * line_stride();
+#pragma unroll kBytes == 2 ? 4 : ByElements::kCopies  // those of 2 bytes wait in registers
+    for (int i = 0; i < ByElements::kCopies; ++i, from += step) {
+      copy_async<kBytes>(to + place_step<ByElements>(i), from, i * ByElements::kStep < limit);
+    }
+  }
+
+  // By how many elements the line of this thread's copy begins behind a multiple of 16 bytes. A step along K does not change it.
+  __device__ int shift_of(int copy) const {
+    const unsigned first = static_cast<unsigned>(reinterpret_cast<uintptr_t>(source_) / kBytes);
+    return (first + copy * ByPieces::kStep * static_cast<unsigned>(line_stride())) % kPieceItems;
+  }
+
+  // A piece is read only as far as it holds elements of the line, so never beyond a buffer's end; a line's first piece may begin with
+  // elements before the line, in the same aligned 16 bytes. A line has one piece more than it has places; its last thread copies both.
+  __device__ void start_shifted(T* shared, int lines, int items) const {
+    const int thread = thread_index(), item = ByPieces::item(thread), limit = lines - ByPieces::line(thread);
+    T* const to = place_of<ByPieces>(shared, thread);
+    const T* from = source_;
+    const int64_t step = ByPieces::kStep * line_stride();
+#pragma unroll
+    for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
+      const int shift = shift_of(i), bytes = i * ByPieces::kStep < limit ? (shift + items - item) * kBytes : 0;
+      const auto part = [](int left) { return left < 0 ? 0 : left > kVectorBytes ? kVectorBytes : left; };
+      copy_part_async(to + place_step<ByPieces>(i), from - shift, part(bytes));
+      if (item == Lines::kItems - kPieceItems) {
+        copy_part_async(to + place_step<ByPieces>(i) + kPieceItems, from - shift + kPieceItems, part(bytes - kVectorBytes));
+      }
+    }
+  }
+
+  // Each thread shifts the pieces it has copied. A line belongs to one wave, so that its barriers are enough.
+  __device__ void shift(T* shared) const {
+    static_assert(kLanes % ByPieces::kAcross == 0);
+    using Piece = Vector<uint32_t, 4>;
+    T* const to = place_of<ByPieces>(shared, thread_index());
+    wave_barrier();
+#pragma unroll
+    for (int i = 0; i < ByPieces::kCopies; ++i) {
+      Piece* const piece = reinterpret_cast<Piece*>(to + place_step<ByPieces>(i));
+      const Piece low = piece[0], high = piece[1];
+      wave_barrier();
+      const int shift = shift_of(i);
+      uint32_t words[8], result[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) words[w] = low.element[w], words[4 + w] = high.element[w];
+#pragma unroll
+      for (int w = 0; w < 6; ++w) words[w] = shift & 4 ? words[w + 2] : words[w];
+#pragma unroll
+      for (int w = 0; w < 5; ++w) words[w] = shift & 2 ? words[w + 1] : words[w];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) result[w] = shifted_word(words[w], words[w + 1], shift % 2 * 16);
+      *piece = {{result[0], result[1], result[2], result[3]}};
+    }
+  }
+
+  const MatrixView& from_;
+  const T* source_;  // this thread's first element of the next step
+  Way way_;
+};
+
+}  // namespace vbgemm

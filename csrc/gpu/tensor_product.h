@@ -1,0 +1,132 @@
+// A wave's products on tensor cores: fragments from shared memory, and what each kind of arithmetic makes of them.
+#pragma once
+#include "gpu_vendor.h"
+#include "tensor_cut.h"
+
+namespace vbgemm {
+
+// A register's worth of an operand: one number, or two of 16 bits.
+template <class T>
+using Register = std::conditional_t<sizeof(T) == 8, double, uint32_t>;
+
+// Calls put(half, depth_half, register) for a wave's kHalves halves of one chunk of K. `from`: the wave's first row (column). An
+// instruction takes neighbouring registers, of A two halves at one depth first, of B (kDeepFirst) both depths of a half: they are loaded in
+// that order.
+template <class Lines, int kHalves, bool kDeepFirst, class T, class Put>
+__device__ inline void load_halves(const T* shared, int from, int chunk, const Put& put) {
+  const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
+  constexpr int kPitch = Lines::kPitch;
+  if constexpr (sizeof(T) == 8) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int deep = 0; deep < 2; ++deep) {
+        const int outer = from + 8 * half + g, depth = 8 * chunk + 4 * deep + t;
+        put(half, deep, shared[Lines::kDepthItems ? outer * kPitch + depth : depth * kPitch + outer]);
+      }
+    }
+  } else if constexpr (Lines::kDepthItems || sizeof(T) == 2) {
+    // Matrix i: 8 rows of 16 bytes along the lines.
+    const auto half_of = [](int matrix) { return kDeepFirst ? matrix / 2 : matrix % 2; };
+    const auto deep_of = [](int matrix) { return kDeepFirst ? matrix % 2 : matrix / 2; };
+    const int matrix = lane / 8, row = lane % 8;
+    constexpr int kPieceItems = kVectorBytes / static_cast<int>(sizeof(T));
+#pragma unroll
+    for (int half = 0; half < kHalves; half += 2) {
+      uint32_t words[4];
+      if constexpr (Lines::kDepthItems) {
+        const int line = from + 8 * (half + half_of(matrix)) + row, item = (2 * chunk + deep_of(matrix)) * kPieceItems;
+        load_matrices(shared + line * kPitch + item, words);
+      } else {
+        const int line = 16 * chunk + 8 * deep_of(matrix) + row, item = from + 8 * (half + half_of(matrix));
+        load_matrices_transposed(shared + line * kPitch + item, words);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) put(half + half_of(i), deep_of(i), words[i]);
+    }
+  } else {
+    constexpr int kTogether = Lines::kInterleave;
+#pragma unroll
+    for (int half = 0; half < kHalves; half += kTogether) {
+#pragma unroll
+      for (int deep = 0; deep < 2; ++deep) {
+        const T* at = shared + (8 * chunk + 4 * deep + t) * kPitch + from + 8 * half + kTogether * g;
+        const auto numbers = *reinterpret_cast<const Vector<uint32_t, kTogether>*>(at);
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) put(half + j, deep, numbers.element[j]);
+      }
+    }
+  }
+}
+
+// x = big + small, to within a bit less than float32 has, both of them tf32 numbers (the unit ignores small's last bits). What rounding
+// would make infinite is cut off instead. An infinity or NaN is small, and its big is 1: then the only product that sees it together with
+// the other's big is small's, which is what float32 gives, and no other is infinite or NaN.
+template <int kCount>
+__device__ inline void split(const uint32_t (&bits)[kCount], uint32_t (&big)[kCount], uint32_t (&small)[kCount]) {
+  constexpr uint32_t kSign = 0x80000000u, kInfinity = 0x7f800000u, kOne = 0x3f800000u, kBitsOfTf32 = 0xffffe000u;
+  bool special = false;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float x = float_of_bits(bits[i]);
+    big[i] = round_to_tf32(x) & kBitsOfTf32;
+    small[i] = bits_of_float(x - float_of_bits(big[i]));
+    special |= !(std::fabs(float_of_bits(big[i])) < static_cast<float>(INFINITY));
+  }
+  if (!special) return;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float x = float_of_bits(bits[i]);
+    if (std::fabs(float_of_bits(big[i])) < static_cast<float>(INFINITY)) continue;
+    const bool finite = (bits[i] & ~kSign) < kInfinity;
+    big[i] = finite ? bits[i] & kBitsOfTf32 : (bits[i] & kSign) | kOne;
+    // A NaN whose bits the unit would ignore must not look like an infinity.
+    small[i] = finite ? bits_of_float(x - float_of_bits(big[i])) : x == x ? bits[i] : bits[i] | 0x400000u;
+  }
+}
+
+template <class Cut>
+using Sums = typename Cut::Sum[Cut::kBlocksDown][Cut::kBlocksAcross][4];
+
+// sums += a b over one chunk of K.
+template <class Cut, class R>
+__device__ inline void multiply_chunk(R (&a)[Cut::kBlocksDown][4], R (&b)[Cut::kBlocksAcross][2], Sums<Cut>& sums) {
+  const auto each = [&](const auto& multiply) {
+#pragma unroll
+    for (int i = 0; i < Cut::kBlocksDown; ++i) {
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) multiply(i, j);
+    }
+  };
+  if constexpr (Cut::kKind == Kind::f64) {
+    each([&](int i, int j) { multiply_float64(a[i], b[j], sums[i][j]); });
+  } else if constexpr (Cut::kKind == Kind::bf16) {
+    each([&](int i, int j) { multiply_bfloat16(a[i], b[j], sums[i][j]); });
+  } else if constexpr (Cut::kKind == Kind::f16) {
+    each([&](int i, int j) { multiply_float16(a[i], b[j], sums[i][j]); });
+  } else if constexpr (Cut::kKind == Kind::tf32) {
+#pragma unroll
+    for (auto& block : a) {
+#pragma unroll
+      for (uint32_t& x : block) x = round_to_tf32(float_of_bits(x));
+    }
+#pragma unroll
+    for (auto& block : b) {
+#pragma unroll
+      for (uint32_t& x : block) x = round_to_tf32(float_of_bits(x));
+    }
+    each([&](int i, int j) { multiply_tf32(a[i], b[j], sums[i][j]); });
+  } else {
+    static_assert(Cut::kKind == Kind::tf32x3);
+    uint32_t big_a[Cut::kBlocksDown][4], small_a[Cut::kBlocksDown][4], big_b[Cut::kBlocksAcross][2], small_b[Cut::kBlocksAcross][2];
+#pragma unroll
+    for (int i = 0; i < Cut::kBlocksDown; ++i) split(a[i], big_a[i], small_a[i]);
+#pragma unroll
+    for (int j = 0; j < Cut::kBlocksAcross; ++j) split(b[j], big_b[j], small_b[j]);
+    each([&](int i, int j) { multiply_tf32(small_a[i], big_b[j], sums[i][j]); });
+    each([&](int i, int j) { multiply_tf32(big_a[i], small_b[j], sums[i][j]); });
+    each([&](int i, int j) { multiply_tf32(big_a[i], big_b[j], sums[i][j]); });
+  }
+}
+
+}  // namespace vbgemm

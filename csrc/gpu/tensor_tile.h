@@ -1,0 +1,137 @@
+// One tile of C on tensor cores: a pipeline of copies along K, products from shared memory, sums by way of shared memory to C.
+#pragma once
+#include "tensor_copy.h"
+#include "tensor_product.h"
+#include "tensor_store.h"
+#include "tile_kernel.h"
+
+namespace vbgemm {
+
+// Where a wave stands in its block: its piece of the tile, and its share of each step's K.
+template <class Cut>
+struct WavePlace {
+  int row, col, share;
+
+  __device__ explicit WavePlace(int wave)
+      : row(wave / Cut::kWavesAcross % Cut::kWavesDown * Cut::kWaveRows),
+        col(wave % Cut::kWavesAcross * Cut::kWaveCols),
+        share(wave / (Cut::kWavesAcross * Cut::kWavesDown)) {}
+};
+
+// sums += A B over a step of K in shared memory: this wave's piece and share. K runs upwards in every share.
+template <class Cut, class LinesA, class LinesB, class T>
+__device__ inline void multiply_tensor_step(const T* shared_a, const T* shared_b, const WavePlace<Cut>& wave, Sums<Cut>& sums) {
+#pragma unroll
+  for (int i = 0; i < Cut::kChunks / Cut::kSplit; ++i) {
+    const int chunk = i * Cut::kSplit + wave.share;
+    Register<T> a[Cut::kBlocksDown][4], b[Cut::kBlocksAcross][2];
+    load_halves<LinesA, 2 * Cut::kBlocksDown, false>(shared_a, wave.row, chunk,
+                                                     [&](int half, int deep, auto x) { a[half / 2][2 * deep + half % 2] = x; });
+    load_halves<LinesB, Cut::kBlocksAcross, true>(shared_b, wave.col, chunk, [&](int half, int deep, auto x) { b[half][deep] = x; });
+    multiply_chunk<Cut>(a, b, sums);
+  }
+}
+
+// The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies of the step that
+// will use the slot just freed. A K range of length 0 leaves zeros.
+template <class Cut, class LinesA, class LinesB, class T>
+__device__ inline void accumulate(const TilePlace<T>& place, T* shared, Sums<Cut>& sums) {
+  const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
+  constexpr bool kAlongA = LinesA::kDepthItems, kAlongB = LinesB::kDepthItems;
+  LineCopy<T, LinesA, kAlongA, Cut::kThreads> copy_a(a);
+  LineCopy<T, LinesB, !kAlongB, Cut::kThreads> copy_b(b);
+  const int rows = place.rows, cols = place.cols;
+  int uncopied = place.depth;  // below 0 once the copies have run past the end
+  const auto start_step = [&](T* stage) {
+    if (uncopied > 0) {
+      copy_a.start(stage, kAlongA ? rows : uncopied, kAlongA ? uncopied : rows);
+      copy_b.start(stage + Cut::kElementsA, kAlongB ? cols : uncopied, kAlongB ? uncopied : cols);
+      copy_a.advance(Cut::kDepth * a.col_stride);
+      copy_b.advance(Cut::kDepth * b.row_stride);
+    }
+    uncopied -= Cut::kDepth;
+    commit_copies();
+  };
+#pragma unroll 1
+  for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
+
+  const WavePlace<Cut> wave(thread_index() / kLanes);
+  T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
+  T* stage = shared;
+  constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
+#pragma unroll 1
+  while (uncopied + kAhead > 0) {
+    wait_copies<Cut::kStages - 2>();
+    copy_a.finish(stage);
+    copy_b.finish(stage + Cut::kElementsA);
+    block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
+    start_step(stage == shared ? last_stage : stage - Cut::kStageElements);
+    multiply_tensor_step<Cut, LinesA, LinesB>(stage, stage + Cut::kElementsA, wave, sums);
+    stage = stage == last_stage ? shared : stage + Cut::kStageElements;
+  }
+}
+
+// Each thread's sums into its share's plane of shared memory.
+template <class Cut>
+__device__ inline void keep_sums(const Sums<Cut>& sums, typename Cut::Sum* planes) {
+  using Sum = typename Cut::Sum;
+  const WavePlace<Cut> wave(thread_index() / kLanes);
+  const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
+  constexpr int kDown = Cut::kRowInterleave, kAcross = Cut::kColInterleave;
+  Sum* const plane = planes + wave.share * Cut::kPlane + wave.row * Cut::kSumPitch + wave.col;
+#pragma unroll
+  for (int half = 0; half < 2 * Cut::kBlocksDown; ++half) {
+    Sum* const line = plane + Cut::template outer<kDown>(half, g) * Cut::kSumPitch;
+    const auto sum = [&](int block, int n) { return sums[half / 2][block][half % 2 * 2 + n]; };  // column 2t + n of a block
+    if constexpr (kAcross == 1) {
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) *reinterpret_cast<Vector<Sum, 2>*>(line + 8 * j + 2 * t) = {{sum(j, 0), sum(j, 1)}};
+    } else {
+      static_assert(kAcross == 4);
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; j += 4) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const Vector<Sum, 4> four = {{sum(j, n), sum(j + 1, n), sum(j + 2, n), sum(j + 3, n)}};
+          *reinterpret_cast<Vector<Sum, 4>*>(line + Cut::template outer<4>(j, 2 * t + n)) = four;
+        }
+      }
+    }
+  }
+}
+
+template <Kind kKind_>
+struct TensorFamily {
+  static constexpr Kind kKind = kKind_;
+  using Element = typename TensorElement<kKind>::type;
+  template <int kRow>
+  using Cut = TensorCut<kKind, kRow>;
+
+  template <class Cut>
+  __device__ static void multiply(const TilePlace<Element>& place, Element* shared) {
+    using Sum = typename Cut::Sum;
+    Sums<Cut> sums = {};
+    // The products' code per direction of the operands: it is short, and a choice inside would stop the loads from running ahead.
+    const bool across_a = place.matrix[kA].way == Way::columns, along_b = place.matrix[kB].way == Way::columns;
+    const auto with_b = [&](auto lines_a) {
+      using LinesA = typename decltype(lines_a)::type;
+      if (along_b) {
+        accumulate<Cut, LinesA, typename Cut::template B<true>>(place, shared, sums);
+      } else {
+        accumulate<Cut, LinesA, typename Cut::template B<false>>(place, shared, sums);
+      }
+    };
+    if (across_a) {
+      with_b(Chosen<typename Cut::template A<false>>());
+    } else {
+      with_b(Chosen<typename Cut::template A<true>>());
+    }
+    block_barrier();  // the last step's operands have been read
+    Sum* const planes = reinterpret_cast<Sum*>(shared);
+    keep_sums<Cut>(sums, planes);
+    block_barrier();  // all of them are there
+    store_planes<Cut>(place, planes);
+  }
+};
+
+}  // namespace vbgemm
