@@ -4,9 +4,9 @@
   gpu_driver --cases all.case --csv measured.csv        on the GPU
   calibrate.py measured.csv --device h100
 
-Each tile and dtype gets three numbers (cost_model.py): `block`, the fixed part of a block, `step`, one K step of a
-block that has its unit to itself, and `shared_step`, what a step takes for each of the blocks that share a unit once
-that is more. The errors are relative (log), and a weak prior holds numbers that the data don't determine.
+Each tile and kind of arithmetic gets three numbers (cost_model.py): `block`, the fixed part of a block, `step`, one K
+step of a block that has its unit to itself, and `shared_step`, what a step takes for each of the blocks that share a
+unit once that is more. The errors are relative (log), and a weak prior holds numbers that the data don't determine.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from jax_vbgemm.problem import Problem, Sizes
 from workloads import problems_of
 
 OUTPUT = Path(cost_model.__file__).with_name("calibration.csv")
-PRECISIONS = {"fp32": "float32", "fp64": "float64"}
+KINDS = {"fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "tf32": "tf32", "3xtf32": "tf32x3"}
 PRIOR = np.log([3e-6, 0.5e-6, 0.25e-6])
 PRIOR_WEIGHT = 0.003
 
@@ -40,24 +40,26 @@ def main() -> None:
     sizes: dict[str, Sizes] = {}
     points: dict[tuple[str, str, int], list] = {}
     for row in (row for file in options.measured for row in csv.DictReader(file.open())):
-        name, _, threads = row["peer"].removeprefix("vbgemm_").rpartition("_")
-        if not threads.isdigit() or row["precision"] not in PRECISIONS or int(row["nbad"]):
+        name, _, threads = row["peer"].removeprefix("vbgemm_").removeprefix("uniform_").rpartition("_")
+        if not threads.isdigit() or row["precision"] not in KINDS or int(row["nbad"]):
             continue
         if row["workload"] not in sizes:
             sizes[row["workload"]] = Sizes.of([Problem(*size) for size in problems_of(row["workload"])])
-        key = (PRECISIONS[row["precision"]], name, int(threads))
+        key = (KINDS[row["precision"]], name, int(threads))
         points.setdefault(key, []).append((sizes[row["workload"]], float(row["graph_us"]) * 1e-6))
 
     rows = []
-    for (dtype, name, threads), measured in sorted(points.items()):
-        catalogue = catalogue_for(dtype, device)
+    for (kind, name, threads), measured in sorted(points.items()):
+        catalogue = catalogue_for(kind, device)
         tile = catalogue.find(name, threads)
         resident = tile_occupancy(tile, device).blocks
         features = []
         for size, seconds in measured:
             every = np.arange(len(size.m))
             runs = Runs.whole_problems(size, np.full(len(size.m), tile.index), catalogue, every)
-            steps = -(-(runs.k_end - runs.k_begin) // cost_model.step_depth(np.asarray(tile.k), dtype))
+            steps = -(
+                -(runs.k_end - runs.k_begin) // cost_model.step_depth(np.asarray(tile.k), catalogue.element_bytes)
+            )
             sharing = min(resident, math.ceil(runs.num_tiles / device.units))
             floor = cost_model.operand_bytes(size, catalogue) / device.bandwidth
             features.append((steps, runs.count, sharing, floor, seconds))
@@ -78,14 +80,15 @@ def main() -> None:
         fits = [minimize(loss, start, method="Nelder-Mead", options={"maxiter": 800}) for start in starts]
         fit = min(fits, key=lambda fit: fit.fun)
         coefficients = np.exp(fit.x)
-        rows.append([options.device, dtype, name, threads, *(f"{1e9 * value:.0f}" for value in coefficients)])
-        print(f"{dtype} {name}/{threads}: {len(measured)} points, rms {math.sqrt(fit.fun):.2f},", *rows[-1][4:], "ns")
+        rows.append([options.device, kind, name, str(threads), *(f"{1e9 * value:.0f}" for value in coefficients)])
+        print(f"{kind} {name}/{threads}: {len(measured)} points, rms {math.sqrt(fit.fun):.2f},", *rows[-1][4:], "ns")
 
-    kept = [row for row in csv.reader(OUTPUT.open()) if row[0] != options.device][1:] if OUTPUT.exists() else []
+    measured_now = {tuple(row[:4]) for row in rows}
+    kept = [row for row in csv.reader(OUTPUT.open()) if tuple(row[:4]) not in measured_now][1:]
     with OUTPUT.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["device", "dtype", "tile", "threads", "block_ns", "step_ns", "shared_step_ns"])
-        writer.writerows([*kept, *rows])
+        writer.writerow(["device", "kind", "tile", "threads", "block_ns", "step_ns", "shared_step_ns"])
+        writer.writerows(sorted([*kept, *rows]))
 
 
 if __name__ == "__main__":

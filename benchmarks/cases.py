@@ -5,46 +5,40 @@ from pathlib import Path
 
 import numpy as np
 
-from jax_vbgemm import Uniform, _core
-from jax_vbgemm.descriptors import address, pack, problem_table
-from jax_vbgemm.planner import device_spec, plan_problems, resolve_planner
+from jax_vbgemm import Uniform
+from jax_vbgemm.descriptors import KINDS, address, pack, problem_table
+from jax_vbgemm.planner import catalogue_for, device_spec, kind_of, plan_problems, resolve_planner
 from jax_vbgemm.primitive import Term, sizes_of
 from jax_vbgemm.problem import Problem
 from workloads import PRECISIONS, Sizes, problems_of
-
-DTYPES = ("float32", "float64", "complex64", "complex128", "bfloat16", "float16")  # the order of catalogue.h's Kind
 
 
 def padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 8)
 
 
-def case(peer: str, name: str, sizes: Sizes, dtype: str, planner: object, device: str) -> bytes:
+def case(peer: str, name: str, sizes: Sizes, kind: str, planner: object, device: str) -> bytes:
     count = len(sizes)
     term = Term(0, 1, 0)
     shapes = [((m, k), (k, n)) for m, n, k in sizes]
     term_sizes = [sizes_of(lhs, rhs, term) for lhs, rhs in shapes]
     addresses = [address(lhs, rhs, term, size) for (lhs, rhs), size in zip(shapes, term_sizes, strict=True)]
     table = problem_table(term_sizes, addresses, [(2 * i, 2 * i + 1, 2 * count + i) for i in range(count)])
-    plan = plan_problems([Problem(*size) for size in sizes], dtype, device_spec(device), planner)
+    plan = plan_problems([Problem(*size) for size in sizes], kind, device_spec(device), planner)
     packed = pack(plan, table)
     has_block_first = packed.num_blocks != packed.num_tiles
     header = np.array(
-        [DTYPES.index(dtype), count, packed.num_runs, packed.num_tiles, packed.num_blocks, len(packed.launches) // 3,
+        [KINDS.index(kind), count, packed.num_runs, packed.num_tiles, packed.num_blocks, len(packed.launches) // 3,
          has_block_first, 0], np.int32
     )  # fmt: skip
     names = b"".join(text.encode()[:63].ljust(64, b"\0") for text in (peer, name))
     return padded(names + header.tobytes() + packed.launches.tobytes()) + padded(packed.words.tobytes())
 
 
-def tiles_of(dtype: str, chosen: Sequence[str]) -> list[tuple[str, int]]:
-    """(name, threads) of "NAME,THREADS" or, for "all", of every GPU tile built for the dtype."""
+def tiles_of(kind: str, device: str, chosen: Sequence[str]) -> list[tuple[str, int]]:
+    """(name, threads) of "NAME,THREADS" or, for "all", of every tile of the kind."""
     if list(chosen) == ["all"]:
-        return [
-            (name, threads)
-            for name, _, _, _, threads, kinds, *_ in _core.tiles()
-            if threads > 1 and dtype in kinds
-        ]
+        return [tile.key for tile in catalogue_for(kind, device_spec(device))]
     return [(name, int(threads)) for name, _, threads in (tile.rpartition(",") for tile in chosen)]
 
 
@@ -61,11 +55,11 @@ def write(
     with output.open("wb") as file:
         file.write(b"VBGCASE1")
         for precision in precisions:
-            dtype, _ = PRECISIONS[precision]
+            kind = kind_of(*PRECISIONS[precision], device_spec(device))
             plans = {f"vbgemm_{name}": resolve_planner(name) for name in planners}
-            plans |= {f"vbgemm_{name}_{n}": Uniform(tile=(name, n)) for name, n in tiles_of(dtype, tiles)}
+            plans |= {f"vbgemm_{name}_{n}": Uniform(tile=(name, n)) for name, n in tiles_of(kind, device, tiles)}
             for name in names:
                 for peer, planner in plans.items():
-                    file.write(case(peer, name, problems_of(name), dtype, planner, device))
+                    file.write(case(peer, name, problems_of(name), kind, planner, device))
                     count += 1
     return count

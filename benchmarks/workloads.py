@@ -13,7 +13,7 @@ from jax_vbgemm.shapes import read_problems
 FOLDER = Path(__file__).parent / "workloads"
 Sizes = list[tuple[int, int, int]]
 
-# The precisions of the peers' figures: dtype, and the matmul precision of float32 on a GPU.
+# The precisions of the peers' figures: dtype, and the matmul precision, which counts for float32 on a GPU.
 PRECISIONS = {
     "fp32": ("float32", "highest"),
     "3xtf32": ("float32", "high"),

@@ -19,6 +19,7 @@ namespace ffi = xla::ffi;
 // A checked call. plan points into the descriptor constant: device memory on a GPU.
 struct Call {
   DType dtype;      // of the operands
+  Kind kind;        // of their products
   DType out_dtype;  // of the results: dtype, or float32 for a 16-bit dtype
   Descriptors plan;
   const Launch* launches;
@@ -60,7 +61,7 @@ struct Arguments {
   ffi::AnyBuffer descriptors;
   ffi::RemainingArgs operands;  // factors, then sources and biases (addends), then alphas and betas
   ffi::RemainingRets results;
-  int64_t catalogue;
+  int64_t catalogue, kind;
   ffi::Span<const int64_t> problems, epilogues;
   ffi::Span<const int32_t> launches;
   int64_t num_factors, num_addends, num_runs, num_tiles, num_blocks;
@@ -71,6 +72,7 @@ struct Arguments {
       .RemainingArgs()                                    \
       .RemainingRets()                                    \
       .Attr<int64_t>("catalogue")                         \
+      .Attr<int64_t>("kind")                              \
       .Attr<::xla::ffi::Span<const int64_t>>("problems")  \
       .Attr<::xla::ffi::Span<const int64_t>>("epilogues") \
       .Attr<::xla::ffi::Span<const int32_t>>("launches")  \
@@ -103,7 +105,7 @@ inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType dty
 
 // Fills call, or says which argument breaks which rule. extra_results: results behind the products (a workspace).
 inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call& call) {
-  const auto& [descriptors, args, rets, catalogue, table, epilogue_table, launches, num_factors, num_addends, num_runs, num_tiles,
+  const auto& [descriptors, args, rets, catalogue, kind, table, epilogue_table, launches, num_factors, num_addends, num_runs, num_tiles,
                num_blocks] = given;
   constexpr int64_t kProblemWords = sizeof(Problem) / 8, kRunInts = sizeof(TileRun) / 4;
   if (catalogue != catalogue_hash()) {
@@ -131,18 +133,18 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
   if (reinterpret_cast<uintptr_t>(descriptors.untyped_data()) % 8) return refuse("the descriptor constant is not aligned to 8 bytes");
 
   const size_t num_operands = args.size(), num_results = rets.size() - extra_results;
-  const size_t kinds[] = {static_cast<size_t>(num_factors), static_cast<size_t>(num_factors + num_addends), num_operands};
+  const size_t ends[] = {static_cast<size_t>(num_factors), static_cast<size_t>(num_factors + num_addends), num_operands};
   std::vector<int64_t> elements(num_operands + num_results);
   call.buffers.resize(num_operands + num_results);
   ffi::DataType types[4] = {};  // of factors, addends, scalars, results
   bool seen[4] = {};
   for (size_t i = 0; i < elements.size(); ++i) {
     ffi::AnyBuffer buffer = i >= num_operands ? **rets.get<ffi::AnyBuffer>(i - num_operands) : *args.get<ffi::AnyBuffer>(i);
-    const int kind = static_cast<int>((i >= kinds[0]) + (i >= kinds[1]) + (i >= kinds[2]));
-    if (seen[kind] && buffer.element_type() != types[kind])
+    const int role = static_cast<int>((i >= ends[0]) + (i >= ends[1]) + (i >= ends[2]));
+    if (seen[role] && buffer.element_type() != types[role])
       return refuse("buffer " + std::to_string(i) + " has another dtype than its fellows");
-    types[kind] = buffer.element_type();
-    seen[kind] = true;
+    types[role] = buffer.element_type();
+    seen[role] = true;
     elements[i] = buffer.element_count();
     call.buffers[i] = buffer.untyped_data();
   }
@@ -151,7 +153,11 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
   if (!in || !out || (*in != *out && !(narrow && *out == DType::f32))) return refuse("no kernel for these operand and result dtypes");
   if (seen[1] && types[1] != types[3]) return refuse("sources and biases must have the results' dtype");
   if (seen[2] && dtype_of(types[2]) != (narrow ? DType::f32 : *in)) return refuse("alphas and betas must have the accumulator's dtype");
+  if (kind < 0 || kind >= kKinds || element_of(static_cast<Kind>(kind)) != *in) {
+    return refuse("kind " + std::to_string(kind) + " is not a way to multiply the operands");
+  }
   call.dtype = *in;
+  call.kind = static_cast<Kind>(kind);
   call.out_dtype = *out;
 
   const Problem* problems = reinterpret_cast<const Problem*>(table.begin());
@@ -162,7 +168,7 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
     const auto in_range = [](int32_t buffer, size_t first, size_t last) {
       return buffer >= 0 && static_cast<size_t>(buffer) >= first && static_cast<size_t>(buffer) < last;
     };
-    if (!in_range(p.a.buffer, 0, kinds[0]) || !in_range(p.b.buffer, 0, kinds[0]) ||
+    if (!in_range(p.a.buffer, 0, ends[0]) || !in_range(p.b.buffer, 0, ends[0]) ||
         !in_range(p.c.buffer, num_operands, num_operands + num_results)) {
       return problem("names a buffer that the call does not have");
     }
@@ -175,7 +181,7 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
     if (overlaps) return problem("the result overlaps itself");
     if (!finishing) continue;
     const Epilogue& epilogue = reinterpret_cast<const Epilogue*>(epilogue_table.begin())[i];
-    const char* wrong = check_epilogue(epilogue, p, *in, elements, kinds[0], num_addends, num_operands);
+    const char* wrong = check_epilogue(epilogue, p, *in, elements, ends[0], num_addends, num_operands);
     if (wrong) return problem(wrong);
   }
 

@@ -35,6 +35,14 @@ NB_MODULE(_core, m) {
         return names;
       },
       "The launched GPU kernels, in the order of their numbers.");
+  m.def(
+      "kinds",
+      [] {
+        nb::list names;
+        for (const char* name : vbgemm::kKindNames) names.append(name);
+        return names;
+      },
+      "The kinds of arithmetic, in the order of their numbers.");
   m.def("catalogue_hash", &vbgemm::catalogue_hash, "Identifies the catalogue; travels with every call.");
   m.def("isa", &vbgemm::isa, "The instruction set the CPU kernel uses on this machine.");
   m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_matmul)); }, "The XLA FFI handler.");

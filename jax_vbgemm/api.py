@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from jax_vbgemm import backends
 from jax_vbgemm.call import Call
-from jax_vbgemm.planner import DeviceSpec, Plan, Planner, device_spec, plan_problems, resolve_planner
+from jax_vbgemm.planner import DeviceSpec, Plan, Planner, device_spec, kind_of, plan_problems, resolve_planner
+from jax_vbgemm.precision import canonical_precision, precision_name
 from jax_vbgemm.problem import Problem, problems_of
 
 AnyPlanner = str | Planner
@@ -107,7 +108,7 @@ def plan(
     Args:
       problems: Problem objects or plain (m, n, k) tuples.
       dtype: of the operands.
-      precision: as for `batched_matmul`; no planner depends on it yet.
+      precision: as for `batched_matmul`; a dot algorithm is planned as "highest".
       device: a DeviceSpec, a name such as "h100", or None for the device JAX would use.
       planner: as for `batched_matmul`.
 
@@ -115,6 +116,6 @@ def plan(
       ValueError: a size is negative, or a name or an option is unknown, or a planner returned an incomplete plan.
       TypeError: a size is not an integer.
     """
-    del precision
     spec = backends.default_device() if device is None else device_spec(device)
-    return plan_problems(problems_of(problems), jnp.dtype(dtype).name, spec, resolve_planner(planner))
+    kind = kind_of(jnp.dtype(dtype).name, precision_name(canonical_precision(precision)), spec)
+    return plan_problems(problems_of(problems), kind, spec, resolve_planner(planner))

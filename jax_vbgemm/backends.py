@@ -13,6 +13,7 @@ import jax
 
 from jax_vbgemm import _core
 from jax_vbgemm.planner import DeviceSpec, device_spec, match_device
+from jax_vbgemm.planner.catalogue import ELEMENT_OF
 
 TARGET_NAME = "vbgemm_v1"  # the custom call's name; a handler's contract never changes under one name
 
@@ -38,8 +39,8 @@ class Backend:
     def dtypes(self) -> tuple[str, ...]:
         """The operand dtypes that have a kernel here."""
         on_cpu = self.name == "cpu"
-        rows = [dtypes for *_, threads, dtypes, _ in _core.tiles() if on_cpu or threads > 1]
-        return tuple(dict.fromkeys(dtype for dtypes in rows for dtype in dtypes))
+        rows = [kinds for _, _, _, _, threads, kinds, *_ in _core.tiles() if on_cpu or threads > 1]
+        return tuple(dict.fromkeys(ELEMENT_OF[kind] for kinds in rows for kind in kinds))
 
     def live_devices(self) -> list[jax.Device]:
         """The devices of this platform that JAX sees; none where the platform cannot be initialised."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from jax_vbgemm import compat, reference
 from jax_vbgemm.planner import Planner, resolve_planner
+from jax_vbgemm.precision import canonical_precision
 from jax_vbgemm.primitive import Epilogue, Scalar, Term, contract, sizes_of
 
 
@@ -24,7 +25,7 @@ class Call:
     ) -> None:
         self.name, self.As, self.Bs = name, As, Bs
         lhs, rhs, self.structure = _paired_leaves(name, As, Bs)
-        self.precision = _canonical_precision(precision)
+        self.precision = canonical_precision(precision)
         transposes = zip(
             _flags(name, "transpose_a", transpose_a, As, len(lhs)),
             _flags(name, "transpose_b", transpose_b, Bs, len(rhs)),
@@ -197,17 +198,6 @@ def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     return len(shape) <= len(target) and all(
         size in (1, full) for size, full in zip(shape[::-1], target[::-1], strict=False)
     )
-
-
-def _canonical_precision(precision: Any) -> Any:
-    """A hashable precision that the lowering understands without the context that it was given in."""
-    if precision is None:
-        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-    if isinstance(precision, list):
-        return tuple(precision)
-    if isinstance(precision, str) and precision in jax.lax.DotAlgorithmPreset.__members__:
-        return jax.lax.DotAlgorithmPreset[precision]
-    return precision
 
 
 def _paired_leaves(name: str, As: Any, Bs: Any) -> tuple[list[jax.Array], list[jax.Array], Any]:

@@ -40,6 +40,9 @@ RUN = np.dtype(
 KERNELS = tuple(_core.kernels())
 """The launched GPU kernels, in the order by which launches name them."""
 
+KINDS = tuple(_core.kinds())
+"""How products are formed, in the order by which calls name it."""
+
 ACTIVATIONS = (None, "relu", "gelu", "silu", "tanh", "sigmoid")
 """In the order of csrc/descriptor.h's Activation."""
 

@@ -14,8 +14,9 @@ from jax.interpreters import mlir
 
 from jax_vbgemm import backends, compat, reference
 from jax_vbgemm._core import catalogue_hash
-from jax_vbgemm.descriptors import EpilogueAddress, address, epilogue_table, pack, problem_table
-from jax_vbgemm.planner import DeviceSpec, plan_problems
+from jax_vbgemm.descriptors import KINDS, EpilogueAddress, address, epilogue_table, pack, problem_table
+from jax_vbgemm.planner import DeviceSpec, kind_of, plan_problems
+from jax_vbgemm.precision import precision_name
 from jax_vbgemm.primitive import Epilogue, Scalar, Shape, Sizes, Term, batched_matmul_p, sizes_of
 from jax_vbgemm.problem import LARGEST_SIZE, Problem
 from jax_vbgemm.reference import accumulator
@@ -101,7 +102,7 @@ def _kernel_form(
     for (_, dtype, finishing), indices in calls.items():
         call_terms = [terms[index] for index in indices]
         call_epilogues = [epilogues[term.out] for term in call_terms] if finishing else []
-        products = _call(operands, call_terms, call_epilogues, dtype, planner, platform, device)
+        products = _call(operands, call_terms, call_epilogues, dtype, precision, planner, platform, device)
         for index, value in zip(indices, products, strict=True):
             values[index] = value
 
@@ -135,6 +136,7 @@ def _call(
     terms: Sequence[Term],
     epilogues: Sequence[Epilogue],
     dtype: Any,
+    precision: Any,
     planner: Any,
     platform: str,
     device: DeviceSpec,
@@ -182,7 +184,8 @@ def _call(
         sizes,
         addresses,
     )
-    descriptors = pack(plan_problems(tuple(problems), flat[0].dtype.name, device, planner), table, finishing)
+    kind = kind_of(flat[0].dtype.name, precision_name(precision), device)
+    descriptors = pack(plan_problems(tuple(problems), kind, device, planner), table, finishing)
     results = [jax.ShapeDtypeStruct((*size.batch, size.m, size.n), dtype) for size in sizes]
     if platform != "cpu" and len(flat) + len(results) > MAX_PARAMETER_POINTERS:
         results.append(
@@ -194,6 +197,7 @@ def _call(
         jnp.asarray(descriptors.words),
         *flat,
         catalogue=np.int64(catalogue_hash()),
+        kind=np.int64(KINDS.index(kind)),
         problems=descriptors.problems,
         epilogues=descriptors.epilogues,
         launches=descriptors.launches,

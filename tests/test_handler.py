@@ -26,7 +26,7 @@ def call(a, b, out_shape, out_dtype=None, tamper=lambda table: None, words=lambd
     tamper(table)
     tampered = np.concatenate((table.view(np.int32), descriptors.words[table.nbytes // 4 :]))
     attributes = {
-        "catalogue": np.int64(_core.catalogue_hash()), "problems": table.view(np.int64),
+        "catalogue": np.int64(_core.catalogue_hash()), "kind": np.int64(0), "problems": table.view(np.int64),
         "epilogues": descriptors.epilogues,
         "launches": descriptors.launches,
         "num_factors": np.int64(2),

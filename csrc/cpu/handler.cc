@@ -9,13 +9,13 @@ namespace ffi = xla::ffi;
 
 // Stateless: a stateful CPU target registered at import makes all CPU initialisation fail in jaxlib 0.10.2.
 ffi::Error Matmul(ffi::ThreadPool pool, ffi::AnyBuffer descriptors, ffi::RemainingArgs operands, ffi::RemainingRets results,
-                  int64_t catalogue, ffi::Span<const int64_t> problems, ffi::Span<const int64_t> epilogues,
+                  int64_t catalogue, int64_t kind, ffi::Span<const int64_t> problems, ffi::Span<const int64_t> epilogues,
                   ffi::Span<const int32_t> launches, int64_t num_factors, int64_t num_addends, int64_t num_runs, int64_t num_tiles,
                   int64_t num_blocks) {
   vbgemm::Call call;
-  ffi::Error error = vbgemm::check_call(
-      {descriptors, operands, results, catalogue, problems, epilogues, launches, num_factors, num_addends, num_runs, num_tiles, num_blocks},
-      /*extra_results=*/0, call);
+  ffi::Error error = vbgemm::check_call({descriptors, operands, results, catalogue, kind, problems, epilogues, launches, num_factors,
+                                         num_addends, num_runs, num_tiles, num_blocks},
+                                        /*extra_results=*/0, call);
   if (error.failure()) return error;
   vbgemm::run(vbgemm::CpuCall{call.dtype, call.out_dtype, call.plan, call.buffers.data()}, &pool);
   return ffi::Error::Success();

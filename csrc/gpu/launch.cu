@@ -38,7 +38,6 @@ const void* find_kernel(Kind kind, Kernel kernel) {
 #define VBGEMM_KERNEL_ADDRESS(kernel, kind) reinterpret_cast<const void*>(vbgemm_##kernel##_##kind),
 #define VBGEMM_SIMT(kind) VBGEMM_SIMT_KERNELS(VBGEMM_KERNEL_ADDRESS, kind)
 #define VBGEMM_TENSOR(kind) VBGEMM_TENSOR_KERNELS(VBGEMM_KERNEL_ADDRESS, kind)
-#define VBGEMM_NO_SIMT nullptr, nullptr, nullptr, nullptr,
   static const void* const kernels[kKinds][kKernels] = {
       {VBGEMM_SIMT(float32)},
       {VBGEMM_SIMT(float64) VBGEMM_TENSOR_KERNELS_64(VBGEMM_KERNEL_ADDRESS, float64)},
@@ -46,10 +45,9 @@ const void* find_kernel(Kind kind, Kernel kernel) {
       {VBGEMM_SIMT(complex128)},
       {VBGEMM_SIMT(bfloat16) VBGEMM_TENSOR(bfloat16)},
       {VBGEMM_SIMT(float16) VBGEMM_TENSOR(float16)},
-      {VBGEMM_NO_SIMT VBGEMM_TENSOR(tf32)},
-      {VBGEMM_NO_SIMT VBGEMM_TENSOR(tf32x3)},
+      {VBGEMM_SIMT(float32) VBGEMM_TENSOR(tf32)},  // float32 is good enough for both
+      {VBGEMM_SIMT(float32) VBGEMM_TENSOR(tf32x3)},
   };
-#undef VBGEMM_NO_SIMT
 #undef VBGEMM_TENSOR
 #undef VBGEMM_SIMT
 #undef VBGEMM_KERNEL_ADDRESS

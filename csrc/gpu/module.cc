@@ -10,16 +10,16 @@ namespace ffi = xla::ffi;
 namespace nb = nanobind;
 
 ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::RemainingArgs operands, ffi::RemainingRets rets,
-                  int64_t catalogue, ffi::Span<const int64_t> problems, ffi::Span<const int64_t> epilogues,
+                  int64_t catalogue, int64_t kind, ffi::Span<const int64_t> problems, ffi::Span<const int64_t> epilogues,
                   ffi::Span<const int32_t> launches, int64_t num_factors, int64_t num_addends, int64_t num_runs, int64_t num_tiles,
                   int64_t num_blocks) {
   // Where the pointers don't fit a launch's parameters, the lowering adds a result to keep them in.
   const size_t results = rets.size(), pointers = operands.size() + results;
   const bool workspace = results > 0 && pointers > static_cast<size_t>(vbgemm::kMaxParameterPointers) + 1;
   vbgemm::Call call;
-  ffi::Error error = vbgemm::check_call(
-      {descriptors, operands, rets, catalogue, problems, epilogues, launches, num_factors, num_addends, num_runs, num_tiles, num_blocks},
-      /*extra_results=*/workspace ? 1 : 0, call);
+  ffi::Error error = vbgemm::check_call({descriptors, operands, rets, catalogue, kind, problems, epilogues, launches, num_factors,
+                                         num_addends, num_runs, num_tiles, num_blocks},
+                                        /*extra_results=*/workspace ? 1 : 0, call);
   if (error.failure()) return error;
 
   vbgemm::GpuCall gpu{};
@@ -28,7 +28,7 @@ ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::Remain
     if (buffer.size_bytes() < call.buffers.size() * sizeof(void*)) return vbgemm::refuse("the workspace is too small for the pointers");
     gpu.workspace = buffer.untyped_data();
   }
-  gpu.kind = vbgemm::kind_of(call.dtype);
+  gpu.kind = call.kind;
   gpu.out_dtype = call.out_dtype;
   gpu.plan = call.plan;
   gpu.launches = call.launches;

@@ -1,7 +1,7 @@
 """Planners: from static problem sizes and a device description to a Plan. Pure NumPy, no jax."""
 
 from jax_vbgemm.planner.auto import Auto
-from jax_vbgemm.planner.catalogue import Catalogue, Replacement, TileShape, catalogue_for
+from jax_vbgemm.planner.catalogue import Catalogue, Replacement, TileShape, catalogue_for, kind_of
 from jax_vbgemm.planner.coordinated import Coordinated
 from jax_vbgemm.planner.device import DEVICES, DeviceSpec, device_spec, match_device
 from jax_vbgemm.planner.entry import PLANNERS, Planner, plan_problems, resolve_planner
@@ -31,6 +31,7 @@ __all__ = [
     "Uniform",
     "catalogue_for",
     "device_spec",
+    "kind_of",
     "match_device",
     "plan_problems",
     "resolve_planner",

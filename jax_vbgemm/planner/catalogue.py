@@ -16,6 +16,9 @@ ELEMENT_BYTES: Mapping[str, int] = {
     "float32": 4, "float64": 8, "complex64": 8, "complex128": 16, "bfloat16": 2, "float16": 2,
 }  # fmt: skip
 
+# How products are formed: a kind is a dtype's own arithmetic, or a way to multiply float32 on tensor cores.
+ELEMENT_OF: Mapping[str, str] = {**{dtype: dtype for dtype in ELEMENT_BYTES}, "tf32": "float32", "tf32x3": "float32"}
+
 TileKey = tuple[str, int]  # (name, threads): several tiles share a name, none share both
 
 
@@ -36,6 +39,7 @@ class TileShape:
     kernel: str
     registers: int = 0
     shared_bytes: int = 0
+    tensor: bool = False  # on tensor cores
 
     @property
     def key(self) -> TileKey:
@@ -58,15 +62,25 @@ class TileColumns:
     k: NDArray[np.int64]
     threads: NDArray[np.int64]
     kernel: NDArray[np.int64]  # index into Catalogue.kernels
+    tensor: NDArray[np.int64]  # 1 on tensor cores
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The tiles built for `dtype` on one device, in the order of the compiled table, and that whole table's hash."""
+    """The tiles built for `kind` on one device, in the order of the compiled table, and that whole table's hash."""
 
-    dtype: str
+    kind: str
     tiles: tuple[TileShape, ...]
     hash: int
+
+    @property
+    def dtype(self) -> str:
+        """Of the operands."""
+        return ELEMENT_OF[self.kind]
+
+    @property
+    def element_bytes(self) -> int:
+        return ELEMENT_BYTES[self.dtype]
 
     def __iter__(self) -> Iterator[TileShape]:
         return iter(self.tiles)
@@ -83,7 +97,7 @@ class Catalogue:
         if not found:
             asked = repr(name) if threads is None else repr((name, threads))
             there = ", ".join(f"{tile.name}/{tile.threads}" for tile in self.tiles)
-            raise ValueError(f"there is no tile {asked} for {self.dtype}; there are {there or 'none'}")
+            raise ValueError(f"there is no tile {asked} for {self.kind}; there are {there or 'none'}")
         return max(found, key=lambda tile: tile.threads)
 
     def resolve(self, order: Sequence[TileKey]) -> tuple[tuple[TileShape, ...], tuple[Replacement, ...]]:
@@ -96,7 +110,7 @@ class Catalogue:
         available = [built[key] for key in order if key in built]
         if not available:
             asked = ", ".join(f"{name}/{threads}" for name, threads in order)
-            raise ValueError(f"none of the tiles {asked} is built for {self.dtype}")
+            raise ValueError(f"none of the tiles {asked} is built for {self.kind}")
         tiles: list[TileShape] = []
         for key in order:
             tiles.append(built.get(key, tiles[-1] if tiles else available[0]))
@@ -120,45 +134,58 @@ class Catalogue:
     @cached_property
     def columns(self) -> TileColumns:
         size = max((tile.index for tile in self.tiles), default=-1) + 1
-        table = np.zeros((5, size), np.int64)
+        table = np.zeros((6, size), np.int64)
         for tile in self.tiles:
-            table[:, tile.index] = tile.m, tile.n, tile.k, tile.threads, self.kernels.index(tile.kernel)
+            table[:, tile.index] = tile.m, tile.n, tile.k, tile.threads, self.kernels.index(tile.kernel), tile.tensor
         return TileColumns(*table)
 
 
-@lru_cache(maxsize=256)
-def catalogue_for(dtype: str, device: DeviceSpec) -> Catalogue:
-    """The catalogue of `dtype` on `device`.
+def kind_of(dtype: str, precision: str, device: DeviceSpec) -> str:
+    """How products of `dtype` are formed at `precision` ("default", "high" or "highest") on `device`.
 
-    A GPU has the tiles that are built for the dtype on ordinary units and fit it (those on tensor cores join when they
-    are calibrated). The CPU kernel walks tiles of any shape in any dtype, so the CPU has every tile, its own beside
-    those of the papers' planners.
+    float32 goes through tensor cores, where there are some, as tf32 by default and as three tf32 products at "high".
+    """
+    if dtype == "float32" and device.tensor_rates:
+        return {"default": "tf32", "high": "tf32x3"}.get(precision, dtype)
+    return dtype
+
+
+@lru_cache(maxsize=256)
+def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
+    """The catalogue of a kind of arithmetic (a dtype, "tf32" or "tf32x3") on `device`.
+
+    A GPU has the tiles that are built for the kind and fit it; to float32's substitutes its own tiles are open too. The
+    CPU kernel walks tiles of any shape in any dtype, so the CPU has every tile, its own beside those of the papers'
+    planners.
     """
     from jax_vbgemm import _core  # here, so that planners with a catalogue of their own need no compiled module
 
-    if dtype not in ELEMENT_BYTES:
-        raise ValueError(f"dtype: unknown name {dtype!r}; known are {', '.join(ELEMENT_BYTES)}")
+    if kind not in ELEMENT_OF:
+        raise ValueError(f"dtype: unknown name {kind!r}; known are {', '.join(ELEMENT_BYTES)}")
     tiles = []
     for index, (name, m, n, k, threads, kinds, kernel, tensor) in enumerate(_core.tiles()):
-        tile = TileShape(index, name, m, n, k, threads, kernel)
+        tile = TileShape(index, name, m, n, k, threads, kernel, tensor=tensor)
+        arithmetic = kind if tensor else ELEMENT_OF[kind]
         if device.kind == "cpu":
-            tiles.append(replace(tile, kernel="cpu"))
-        elif threads > 1 and dtype in kinds and not tensor:
-            registers, shared_bytes = _kernel_resources(device, kernel, dtype)
+            if not tensor:
+                tiles.append(replace(tile, kernel="cpu"))
+        elif threads > 1 and arithmetic in kinds and (not tensor or device.tensor_rates):
+            registers, shared_bytes = _kernel_resources(device, kernel, arithmetic)
             if shared_bytes <= device.shared_block_bytes:
                 tiles.append(replace(tile, registers=registers, shared_bytes=shared_bytes))
-    return Catalogue(dtype, tuple(tiles), _core.catalogue_hash())
+    return Catalogue(kind, tuple(tiles), _core.catalogue_hash())
 
 
-def _kernel_resources(device: DeviceSpec, kernel: str, dtype: str) -> tuple[int, int]:
+def _kernel_resources(device: DeviceSpec, kernel: str, kind: str) -> tuple[int, int]:
     """(registers a thread, shared bytes a block) of a launched kernel, from the compiler's report."""
     rows = {row[2]: figures for row, figures in _resource_table().items() if row[:2] == (device.resources, kernel)}
     if not rows:
         raise ValueError(f"resources.csv has no row for kernel {kernel!r} on {device.resources!r} ({device.name})")
-    # A dtype without a row borrows from the one of its element size, else of the nearest larger, else of the largest.
-    size = ELEMENT_BYTES[dtype]
-    donor = min(rows, key=lambda row: (row != dtype, ELEMENT_BYTES[row] < size, abs(ELEMENT_BYTES[row] - size)))
-    return rows[donor]
+    if kind in rows:
+        return rows[kind]
+    # One without a row borrows from the one of its element size, else of the nearest larger, else of the largest.
+    size, sizes = ELEMENT_BYTES[ELEMENT_OF[kind]], {row: ELEMENT_BYTES[ELEMENT_OF[row]] for row in rows}
+    return rows[min(rows, key=lambda row: (sizes[row] < size, abs(sizes[row] - size)))]
 
 
 @lru_cache(maxsize=1)

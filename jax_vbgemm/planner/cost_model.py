@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm.planner.catalogue import ELEMENT_BYTES, Catalogue
+from jax_vbgemm.planner.catalogue import Catalogue
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.launches import launch_form
 from jax_vbgemm.planner.occupancy import tile_occupancy
@@ -109,14 +109,15 @@ def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpe
     calibrated = _calibration(device.calibration, catalogue)
     if calibrated is not None:
         fixed, latency, share = calibrated[:, runs.strategy]
-        steps = ceil_div(depth, step_depth(tk, catalogue.dtype))
+        steps = ceil_div(depth, step_depth(tk, catalogue.element_bytes))
         measured: Floats = fixed + steps * np.maximum(latency, sharing * share)
         return measured
-    size = ELEMENT_BYTES[catalogue.dtype]
+    size = catalogue.element_bytes
     parts = sharing * device.units  # a block gets one of these of the device's rates
+    rate = np.where(tile.tensor[runs.strategy], device.tensor_rate(catalogue.kind), device.peak_rate(catalogue.dtype))
     step = np.maximum.reduce(
         [
-            _flops(catalogue) * tm * tn * tk * (parts / device.peak_rate(catalogue.dtype)),
+            _flops(catalogue) * tm * tn * tk * parts / rate,
             2 * np.sqrt(tm * tn * threads) * tk * size * (parts / device.shared_bandwidth),
             (tm + tn) * tk * size * (parts / device.cache_bandwidth),
             np.full(len(runs), device.step_latency),
@@ -126,24 +127,38 @@ def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpe
     return seconds
 
 
-def step_depth(tile_k: Ints, dtype: str) -> Ints:
+def step_depth(tile_k: Ints, element_bytes: int) -> Ints:
     """How far one step of a GPU tile goes along K: the catalogue counts 4-byte elements (csrc/gpu/tile_cut.h)."""
-    return np.maximum(tile_k * 4 // ELEMENT_BYTES[dtype], 8)
+    return np.maximum(tile_k * 4 // element_bytes, 8)
 
 
 @lru_cache(maxsize=64)
 def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
     """calibration.csv's (fixed, step, shared step) seconds by row of the catalogue; None unless every tile has them."""
     table = np.zeros((3, len(catalogue.columns.m)))
-    with Path(__file__).with_name("calibration.csv").open(newline="") as file:
-        rows = {(row["tile"], int(row["threads"])): row for row in csv.DictReader(file)
-                if (row["device"], row["dtype"]) == (device, catalogue.dtype)}  # fmt: skip
+    measured = _calibration_table()
     for tile in catalogue:
-        if tile.key not in rows:
+        kind = catalogue.kind if tile.tensor else catalogue.dtype
+        row = measured.get((device, _CALIBRATED_AS.get(kind, kind), *tile.key))
+        if row is None:
             return None
-        row = rows[tile.key]
-        table[:, tile.index] = [1e-9 * float(row[column]) for column in ("block_ns", "step_ns", "shared_step_ns")]
+        table[:, tile.index] = row
     return table
+
+
+_CALIBRATED_AS = {"float16": "bfloat16"}  # the same kernels
+
+
+@lru_cache(maxsize=1)
+def _calibration_table() -> dict[tuple[str | None, str, str, int], tuple[float, ...]]:
+    """calibration.csv: (device, kind, tile, threads) -> (fixed, step, shared step) seconds."""
+    with Path(__file__).with_name("calibration.csv").open(newline="") as file:
+        return {
+            (row["device"], row["kind"], row["tile"], int(row["threads"])): tuple(
+                1e-9 * float(row[column]) for column in ("block_ns", "step_ns", "shared_step_ns")
+            )
+            for row in csv.DictReader(file)
+        }
 
 
 def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
@@ -151,7 +166,7 @@ def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpe
 
     A tile reads A, reads B and packs it, and reads C to write it; a row of B costs a line more than it is long.
     """
-    size = ELEMENT_BYTES[catalogue.dtype]
+    size = catalogue.element_bytes
 
     rows, cols = computed_extents(sizes, runs, catalogue, device)
     depth = runs.k_end - runs.k_begin
@@ -176,7 +191,7 @@ def computed_extents(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: Dev
         extent: Floats = ((tiles - 1) * ceil_div(edge, vector) + ceil_div(last, vector)) * vector / tiles
         return extent
 
-    vector = device.vector_bytes // ELEMENT_BYTES[catalogue.dtype]
+    vector = device.vector_bytes // catalogue.element_bytes
     return (
         mean(runs.row, runs.tiles_y, tile_m, sizes.m[runs.problem], 1),
         mean(runs.col, runs.tiles_x, tile_n, sizes.n[runs.problem], vector),
@@ -190,4 +205,4 @@ def _flops(catalogue: Catalogue) -> float:
 
 def operand_bytes(sizes: Sizes, catalogue: Catalogue) -> float:
     m, n, k = (column.astype(np.float64) for column in (sizes.m, sizes.n, sizes.k))
-    return float(sizes.batch @ (m * k + k * n + m * n)) * ELEMENT_BYTES[catalogue.dtype]
+    return float(sizes.batch @ (m * k + k * n + m * n)) * catalogue.element_bytes

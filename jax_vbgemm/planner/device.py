@@ -13,6 +13,7 @@ out here.
   CDNA ISA       AMD, "AMD Instinct MI100/MI200/MI300 Instruction Set Architecture" and LLVM's AMDGPU user guide
 """
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -49,6 +50,7 @@ class DeviceSpec:
 
     # Cost model.
     peak_rates: tuple[tuple[str, float], ...]  # FLOP/s of ordinary (not matrix) units, by dtype
+    tensor_rates: tuple[tuple[str, float], ...]  # FLOP/s of tensor cores, by kind; empty where there are none for us
     bandwidth: float  # device memory
     cache_bandwidth: float  # last cache shared by the units
     shared_bandwidth: float  # shared memory of all units together
@@ -78,6 +80,10 @@ class DeviceSpec:
         accumulator = {"complex64": "float32", "complex128": "float64", "bfloat16": "float32", "float16": "float32"}
         return dict(self.peak_rates)[accumulator.get(dtype, dtype)]
 
+    def tensor_rate(self, kind: str) -> float:
+        """FLOP/s of a kind's products on tensor cores; infinite where it has none."""
+        return dict(self.tensor_rates).get("bfloat16" if kind == "float16" else kind, math.inf)
+
     def with_units(self, units: int) -> "DeviceSpec":
         """The same device with another number of units; what grows with the units is scaled."""
         if units == self.units:
@@ -87,6 +93,7 @@ class DeviceSpec:
             self,
             units=units,
             peak_rates=tuple((dtype, rate * scale) for dtype, rate in self.peak_rates),
+            tensor_rates=tuple((kind, rate * scale) for kind, rate in self.tensor_rates),
             cache_bandwidth=self.cache_bandwidth * scale,
             shared_bandwidth=self.shared_bandwidth * scale,
             tlp_threshold=round(self.tlp_threshold * scale),
@@ -103,6 +110,7 @@ V100 = DeviceSpec(
     shared_bytes=96 << 10, shared_block_bytes=96 << 10,  # CUDA guide, 7.0
     shared_granule=256, shared_reserved=0,  # CUDA occupancy
     peak_rates=(("float32", 15.7e12), ("float64", 7.8e12)),  # V100 paper, SXM2
+    tensor_rates=(),  # its tensor cores know float16 only
     bandwidth=900e9,  # V100 paper
     cache_bandwidth=3.1e12,  # A100 paper: 2048 B a clock, at 1.53 GHz
     shared_bandwidth=15.7e12,  # CUDA guide: 128 B a clock and SM, beside 64 multiply-adds
@@ -121,6 +129,7 @@ A100 = replace(
     units=108,  # A100 paper
     shared_bytes=164 << 10, shared_block_bytes=163 << 10, shared_granule=128, shared_reserved=1024,  # CUDA guide, 8.0
     peak_rates=(("float32", 19.5e12), ("float64", 9.7e12)),  # A100 paper
+    tensor_rates=(("tf32", 156e12), ("tf32x3", 52e12), ("bfloat16", 312e12), ("float64", 19.5e12)),  # A100 paper
     bandwidth=2039e9,  # A100 80GB SXM datasheet
     cache_bandwidth=7.2e12,  # A100 paper: 5120 B a clock, at 1.41 GHz
     shared_bandwidth=19.5e12,
@@ -132,6 +141,7 @@ H100 = replace(
     units=132,  # H100 paper, SXM5
     shared_bytes=228 << 10, shared_block_bytes=227 << 10,  # CUDA guide, 9.0; granule and reserve as 8.0
     peak_rates=(("float32", 66.9e12), ("float64", 33.5e12)),  # H100 paper
+    tensor_rates=(("tf32", 495e12), ("tf32x3", 165e12), ("bfloat16", 989e12), ("float64", 66.9e12)),  # H100 paper
     bandwidth=3352e9,  # H100 paper
     cache_bandwidth=9.0e12,  # as the A100, 5120 B a clock, at 1.755 GHz
     shared_bandwidth=33.5e12,  # CUDA guide: 128 B a clock and SM, beside 128 multiply-adds
@@ -149,6 +159,7 @@ MI210 = DeviceSpec(
     scalar_registers=3200,  # CDNA ISA: 800 a SIMD
     shared_bytes=64 << 10, shared_block_bytes=64 << 10, shared_granule=512, shared_reserved=0,  # CDNA ISA
     peak_rates=(("float32", 22.6e12), ("float64", 22.6e12)),  # MI210 datasheet, vector
+    tensor_rates=(),  # no kernels for its matrix units yet
     bandwidth=1638e9,  # MI210 datasheet
     cache_bandwidth=7.0e12,  # CDNA2 paper: 128 B a clock and channel, 32 channels, at 1.7 GHz
     shared_bandwidth=22.6e12,  # CDNA2 paper: 128 B a clock and CU, beside 64 multiply-adds
@@ -197,6 +208,7 @@ CPU = DeviceSpec(
     shared_bytes=0, shared_block_bytes=0, shared_granule=1, shared_reserved=0,
     # Measured on two Zen 5 cores with AVX-512: peers/cpu.md.
     peak_rates=(("float32", 540e9), ("float64", 270e9)),
+    tensor_rates=(),
     bandwidth=48e9,
     # Fitted to every tile on 23 workloads on Zen 3 with AVX2, one core (peak 104e9, 100e9 byte/s, 0.08 us a block), and
     # scaled to the peak above: for a choice of tiles only their ratio counts.
@@ -239,7 +251,7 @@ def device_spec(device: str | DeviceSpec) -> DeviceSpec:
 def match_device(device_kind: str, units: int | None = None) -> DeviceSpec:
     """The spec of a live device, from what it calls itself ("NVIDIA H100 80GB HBM3", "AMD Instinct MI300X", "cpu").
 
-    `units`: its number of units where known, else the table's. A GPU that isn't in the table gets the H100's entry
+    `units`: its number of units where known, else the table's. A GPU that isn't in the table gets the A100's entry
     (NVIDIA) or the MI210's (AMD) and a note that says so.
     """
     words = re.split(r"[^a-z0-9]+", device_kind.lower())
@@ -251,5 +263,7 @@ def match_device(device_kind: str, units: int | None = None) -> DeviceSpec:
     elif "tpu" in words:
         raise ValueError(f"device: there are no kernels for {device_kind!r}")
     else:
-        spec = replace(H100, note=f"{device_kind} is not in the device table: planned as h100")
+        # Every one from compute capability 8.0 on lets a block have this much shared memory (CUDA guide).
+        note = f"{device_kind} is not in the device table: planned as a100"
+        spec = replace(A100, shared_block_bytes=99 << 10, note=note)
     return spec if units is None else spec.with_units(units)

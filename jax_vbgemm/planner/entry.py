@@ -39,20 +39,20 @@ def resolve_planner(planner: str | Planner) -> Planner:
 
 
 def plan_problems(
-    problems: Sequence[Problem | Sequence[int]], dtype: str, device: DeviceSpec, planner: str | Planner = "auto"
+    problems: Sequence[Problem | Sequence[int]], kind: str, device: DeviceSpec, planner: str | Planner = "auto"
 ) -> Plan:
-    """The plan of `planner` for `problems` in `dtype` on `device`, cached by all four.
+    """The plan of `planner` for `problems` in a kind of arithmetic on `device`, cached by all four.
 
     `planner`: a name of PLANNERS, an object with options (Coordinated(theta=512)), or any hashable callable (problems,
     device, catalogue) -> Plan, whose plan is validated. Raises TypeError or ValueError for an illegal size, an unknown
     dtype or planner, and a plan that isn't one for these problems.
     """
-    return _plan(problems_of(problems), dtype, device, resolve_planner(planner))
+    return _plan(problems_of(problems), kind, device, resolve_planner(planner))
 
 
 @lru_cache(maxsize=256)
-def _plan(problems: tuple[Problem, ...], dtype: str, device: DeviceSpec, planner: Planner) -> Plan:
-    catalogue = catalogue_for(dtype, device)
+def _plan(problems: tuple[Problem, ...], kind: str, device: DeviceSpec, planner: Planner) -> Plan:
+    catalogue = catalogue_for(kind, device)
     plan = planner(problems, device, catalogue)
     if isinstance(planner, OWN_PLANNERS):
         return plan  # the tests show that these cover each element once

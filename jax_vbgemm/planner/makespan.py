@@ -29,7 +29,7 @@ class Makespan:
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
         if len(catalogue) == 0:
-            raise ValueError(f"Makespan: no tile is built for {catalogue.dtype} on {device.name}")
+            raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes = Sizes.of(problems)
         tried = [_choose(sizes, _options(sizes, kernel, catalogue), device, catalogue) for kernel in catalogue.kernels]
         return _plan(problems, sizes, min(tried, key=lambda found: found.makespan), device, catalogue)

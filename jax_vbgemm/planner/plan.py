@@ -177,7 +177,13 @@ class Plan:
 
     @property
     def dtype(self) -> str:
+        """Of the operands."""
         return self.catalogue.dtype
+
+    @property
+    def kind(self) -> str:
+        """How products are formed: the dtype's own arithmetic, or "tf32" or "tf32x3"."""
+        return self.catalogue.kind
 
     @property
     def num_tiles(self) -> int:

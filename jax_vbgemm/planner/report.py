@@ -18,7 +18,7 @@ def describe(plan: "Plan") -> str:
     """A plain-text table of `plan`: totals, one line a tile used, one line a group of equal problems, notes."""
     device = plan.device
     lines = [
-        f"Plan by {plan.planner!r} for {device.name} ({device.units} units), {plan.dtype}: "
+        f"Plan by {plan.planner!r} for {device.name} ({device.units} units), {plan.kind}: "
         f"{len(plan.problems)} problems, {plan.num_tiles} tiles, {plan.num_blocks} blocks",
         f"predicted {plan.predicted_seconds * 1e6:.1f} us, {plan.waves:.2f} waves, "
         f"padding waste {plan.padding_waste:.2f}x, balance {plan.balance:.2f}, TLP {plan.tlp}",

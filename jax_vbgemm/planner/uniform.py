@@ -45,7 +45,7 @@ class Uniform:
 
 def _fastest(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> TileShape:
     if len(catalogue) == 0:
-        raise ValueError(f"Uniform: no tile is built for {catalogue.dtype} on {device.name}")
+        raise ValueError(f"Uniform: no tile is built for {catalogue.kind} on {device.name}")
     sizes = Sizes.of(problems)
     natural = np.arange(len(problems))
 

@@ -5,29 +5,40 @@ from pathlib import Path
 import pytest
 
 from jax_vbgemm import _core, planner
-from jax_vbgemm.planner import Catalogue, LoadBalanced, TileShape, catalogue_for, device_spec
-from jax_vbgemm.planner.catalogue import ELEMENT_BYTES
+from jax_vbgemm.planner import Catalogue, LoadBalanced, TileShape, catalogue_for, device_spec, kind_of
+from jax_vbgemm.planner.catalogue import ELEMENT_BYTES, ELEMENT_OF
 
 from .cases import make
 
 ROWS = list(csv.DictReader(Path(planner.__file__).with_name("resources.csv").open()))
 
 
-def test_a_gpu_has_the_tiles_built_for_the_dtype_on_ordinary_units():
-    for dtype in ("float32", "float64"):
-        catalogue = catalogue_for(dtype, device_spec("h100"))
-        built = [(row[0], row[4]) for row in _core.tiles() if row[4] > 1 and dtype in row[5] and not row[7]]
-        assert [tile.key for tile in catalogue] == built
-        assert catalogue.hash == _core.catalogue_hash()
-        for tile in catalogue:
-            assert _core.tiles()[tile.index] == (
-                tile.name,
-                tile.m,
-                tile.n,
-                tile.k,
-                tile.threads,
-                *_core.tiles()[tile.index][5:],
-            )
+KINDS = tuple(_core.kinds())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_has_the_tiles_built_for_the_kind_and_those_of_its_dtype(kind):
+    catalogue = catalogue_for(kind, device_spec("h100"))
+    rows = [row for row in _core.tiles() if row[4] > 1 and (kind if row[7] else ELEMENT_OF[kind]) in row[5]]
+    assert [tile.key for tile in catalogue] == [(row[0], row[4]) for row in rows]
+    assert catalogue.hash == _core.catalogue_hash()
+    for tile in catalogue:
+        name, m, n, k, threads, _, kernel, tensor = _core.tiles()[tile.index]
+        assert (tile.name, tile.m, tile.n, tile.k, tile.threads) == (name, m, n, k, threads)
+        assert (tile.kernel, tile.tensor) == (kernel, tensor)
+
+
+@pytest.mark.parametrize("device", ["v100", "mi210"])
+def test_tensor_tiles_are_for_devices_with_such_cores(device):
+    assert not any(tile.tensor for kind in KINDS for tile in catalogue_for(kind, device_spec(device)))
+    assert kind_of("float32", "default", device_spec(device)) == "float32"
+
+
+def test_the_precision_of_float32_chooses_its_kind():
+    h100 = device_spec("h100")
+    assert [kind_of("float32", p, h100) for p in ("default", "high", "highest")] == ["tf32", "tf32x3", "float32"]
+    assert kind_of("float64", "default", h100) == "float64"
+    assert kind_of("float32", "default", device_spec("cpu")) == "float32"
 
 
 def test_a_gpu_has_only_tiles_whose_dtypes_name_it():
@@ -42,9 +53,9 @@ def test_a_dtype_without_kernels_is_refused_by_name():
 
 
 @pytest.mark.parametrize("dtype", ELEMENT_BYTES)
-def test_the_cpu_walks_every_tile_in_every_dtype(dtype):
+def test_the_cpu_walks_every_ordinary_tile_in_every_dtype(dtype):
     catalogue = catalogue_for(dtype, device_spec("cpu"))
-    assert [tile.key for tile in catalogue] == [(row[0], row[4]) for row in _core.tiles()]
+    assert [tile.key for tile in catalogue] == [(row[0], row[4]) for row in _core.tiles() if not row[7]]
     assert {(tile.kernel, tile.registers, tile.shared_bytes) for tile in catalogue} == {("cpu", 0, 0)}
 
 

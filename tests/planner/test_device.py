@@ -53,7 +53,7 @@ def test_names_and_specs():
         ("AMD Instinct MI300X", "mi300x", True),
         ("AMD Instinct MI250X", "mi250x", True),
         ("cpu", "cpu", True),
-        ("NVIDIA GeForce RTX 4090", "h100", False),
+        ("NVIDIA GeForce RTX 4090", "a100", False),
         ("AMD Instinct MI355X", "mi210", False),
         ("gfx1100", "mi210", False),
     ],
