@@ -96,18 +96,6 @@ def resolve_activation(where: str, activation: Any) -> tuple[str | None, Callabl
     return next((name for function, name in _SAME.items() if meant is function), None), activation
 
 
-def share_casts(inputs: Sequence[jax.Array], branches: Sequence[Branch]) -> list[Branch]:
-    """The branches with one cast of an input instead of one for each branch that reads it.
-
-    XLA would merge the casts, but the gradient would round each branch's part to the narrow dtype before the sum.
-    """
-    casts: dict[tuple[int, Any], jax.Array] = {}
-    return [
-        branch._replace(inputs=casts.setdefault((id(x), branch.inputs.dtype), branch.inputs))
-        for x, branch in zip(inputs, branches, strict=True)
-    ]
-
-
 def outputs_of(
     where: str, branches: Sequence[Branch], activation: Activation, precision: Any, preferred_element_type: Any = None
 ) -> list[jax.Array]:

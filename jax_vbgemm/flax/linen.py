@@ -18,7 +18,6 @@ from jax_vbgemm.flax.branches import (
     inputs_of,
     outputs_of,
     ranks_of,
-    share_casts,
     sizes_of,
     split_groups,
 )
@@ -59,8 +58,6 @@ def _batched_linear(where: str, layers: Sequence[Any], inputs: Any, activation: 
             branches.append(layer(x))
     if not branches:
         return []
-    if all(layer.promote_dtype is dtypes.promote_dtype for layer in layers):
-        branches = share_casts(arrays, branches)
     return outputs_of(where, branches, activation, layers[0].precision)
 
 

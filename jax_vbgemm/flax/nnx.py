@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from flax.nnx.nn import dtypes
 
 from jax_vbgemm.api import batched_matmul
 from jax_vbgemm.flax.branches import (
@@ -20,7 +19,6 @@ from jax_vbgemm.flax.branches import (
     outputs_of,
     ranks_of,
     resolve_activation,
-    share_casts,
     sizes_of,
     split_groups,
 )
@@ -61,8 +59,6 @@ def _batched_linear(where: str, layers: Sequence[Any], inputs: Any, activation: 
         branches.append(Branch(*layer.promote_dtype((x, layer.kernel[...], bias), dtype=layer.dtype)))
     if not branches:
         return []
-    if all(layer.promote_dtype is dtypes.promote_dtype for layer in layers):
-        branches = share_casts(arrays, branches)
     return outputs_of(where, branches, activation, layers[0].precision, layers[0].preferred_element_type)
 
 
