@@ -161,6 +161,7 @@ def main(
     dtype: Annotated[str, typer.Option(help="of parameters, inputs and results")] = "float32",
     precision: Annotated[str, typer.Option(help="of float32 on a GPU")] = "highest",
     rounds: Annotated[int, typer.Option(help="interleaved rounds; the median counts")] = 15,
+    limit: Annotated[float, typer.Option(help="seconds after which there are no more rounds, but at least 3")] = 60,
     iterations: Annotated[int, typer.Option(help="steps in one program; 0: 50 on a GPU, fewer on a CPU")] = 0,
     csv_file: Annotated[
         Path | None, typer.Option("--csv", help="written in the format of the other benchmarks")
@@ -190,13 +191,14 @@ def main(
                     program = looped(functions[stage], steps).lower(parameters, work.inputs).compile()
                     seconds[peer] = time.perf_counter() - start
                     programs[peer] = (program, parameters)
-                    kept = jax.tree.leaves(jax.block_until_ready(program(parameters, work.inputs)))
-                    # Flax's convolutions have kernels (1, 1, in, out).
-                    results[peer] = [np.asarray(leaf, np.float32) for leaf in kept]
-                errors = {peer: error(results[peer], results[next(reversed(results))]) for peer in results}
-                del results
+                    results[peer] = jax.device_get(program(parameters, work.inputs))
+                errors = {peer: error(result, results[next(reversed(results))]) for peer, result in results.items()}
+                results.clear()
                 samples: dict[str, list[float]] = {peer: [] for peer in programs}
-                for _ in range(rounds):
+                begin = time.perf_counter()
+                while len(samples["vbgemm"]) < rounds:
+                    if time.perf_counter() - begin > limit and len(samples["vbgemm"]) >= 3:
+                        break
                     for peer, (program, parameters) in programs.items():
                         start = time.perf_counter()
                         jax.block_until_ready(program(parameters, work.inputs))

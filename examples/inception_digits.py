@@ -1,5 +1,5 @@
-"""A small inception network learns scikit-learn's handwritten digits, twice: its 1x1 branches as one operation, and as a
-loop of nnx.Conv layers. Both start from the same seed and see the same batches, so they learn the same.
+"""A small inception network learns scikit-learn's handwritten digits, with its 1x1 branches as one operation and with a
+loop of nnx.Conv layers in turns. Both start from the same seed and see the same batches, so they learn the same.
 
     python examples/inception_digits.py                # picture and figures in inception_digits.png
     python examples/inception_digits.py --epochs 2
@@ -14,11 +14,11 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 import optax
 import typer
 from flax import nnx
+from matplotlib.figure import Figure  # without pyplot: no screen is needed
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -26,9 +26,6 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from jax_vbgemm.flax.nnx import BranchedConv1x1
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  (after the choice of a backend that needs no screen)
 
 
 class LoopOfConvs(nnx.List):
@@ -130,7 +127,8 @@ def digits(seed: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
 
 def picture(runs: dict[str, Run], file: Path) -> None:
     """Loss curves, test accuracy and time per step, side by side."""
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+    figure = Figure(figsize=(13, 4), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
     for (name, run), style in zip(runs.items(), ("-", "--"), strict=True):
         left.semilogy(run.losses, style, label=name)
         middle.plot(range(1, len(run.accuracies) + 1), [100 * a for a in run.accuracies], style + "o", label=name)
