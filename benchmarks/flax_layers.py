@@ -4,7 +4,8 @@ GoogLeNet's 36 branches (1x1 convolutions and relu, nine blocks) and MultiLoRA's
 base layer, which is the same for all), forward and forward with backward (gradients in parameters and inputs). All are
 timed in interleaved rounds; `dots` counts the products left after XLA merged those with a shared input.
 
-    python benchmarks/flax_layers.py                                                # on the CPU
+    python benchmarks/flax_layers.py googlenet_b1 lora_t16 lora_t512                # on the CPU, and, because XLA's
+    python benchmarks/flax_layers.py googlenet_b32 --without flax_conv              # convolutions take minutes there
     python benchmarks/flax_layers.py --csv h100.csv                                 # on a GPU, float32
     python benchmarks/flax_layers.py --csv h100_bf16.csv --dtype bfloat16           # and bfloat16
     python benchmarks/flax_layers.py --csv h100_tf32.csv --precision default        # and TF32, where XLA uses it
@@ -158,6 +159,7 @@ def error(found: Any, expected: Any) -> float:
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="googlenet_b<images>, lora_t<tokens an adapter>")] = None,
+    without: Annotated[list[str] | None, typer.Option(help="peers to leave out")] = None,
     dtype: Annotated[str, typer.Option(help="of parameters, inputs and results")] = "float32",
     precision: Annotated[str, typer.Option(help="of float32 on a GPU")] = "highest",
     rounds: Annotated[int, typer.Option(help="interleaved rounds; the median counts")] = 15,
@@ -186,6 +188,8 @@ def main(
                 steps = iterations or (50 if device.platform == "gpu" else int(min(50, max(1, 3e9 / flops))))
                 programs, seconds, results = {}, {}, {}
                 for peer, model in work.peers.items():
+                    if peer in (without or ()):
+                        continue
                     parameters, functions = passes(model)
                     start = time.perf_counter()
                     program = looped(functions[stage], steps).lower(parameters, work.inputs).compile()

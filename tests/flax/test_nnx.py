@@ -12,7 +12,7 @@ from flax import nnx
 
 from jax_vbgemm.flax import nnx as vbx
 
-WIDTHS = (5, 1, 17)
+WIDTHS = (5, 17)
 
 
 class LinearLoop(nnx.List):
@@ -57,11 +57,11 @@ def lora(kind, **options):
 GROUPS = (3, 0, 5)
 PAIRS = {
     "shared": (lambda kind, **o: (vbx.BatchedLinear, LinearLoop)[kind](6, WIDTHS, rngs=nnx.Rngs(1), **o), (2, 3, 6)),
-    "separate": (lambda kind, **o: (vbx.BatchedLinear, LinearLoop)[kind]([6, 3, 1], WIDTHS, rngs=nnx.Rngs(1), **o),
-                 [(2, 6), (4, 2, 3), (1,)]),
+    "separate": (lambda kind, **o: (vbx.BatchedLinear, LinearLoop)[kind]([3, 1], WIDTHS, rngs=nnx.Rngs(1), **o),
+                 [(4, 2, 3), (1,)]),
     "conv": (lambda kind, **o: (vbx.BranchedConv1x1, ConvLoop)[kind](6, WIDTHS, rngs=nnx.Rngs(1), **o), (2, 3, 3, 6)),
-    "convs": (lambda kind, **o: (vbx.BranchedConv1x1, ConvLoop)[kind]([6, 3, 3], WIDTHS, rngs=nnx.Rngs(1), **o),
-              [(2, 3, 3, 6), (1, 1, 3), (2, 2, 2, 2, 3)]),
+    "convs": (lambda kind, **o: (vbx.BranchedConv1x1, ConvLoop)[kind]([3, 3], WIDTHS, rngs=nnx.Rngs(1), **o),
+              [(1, 1, 3), (2, 2, 2, 2, 3)]),
     "lora": (lambda kind, **o: lora((vbx.MultiLoRA, LoRALoop)[kind], **o), (8, 6)),
 }  # fmt: skip
 
@@ -124,7 +124,7 @@ def test_outputs_and_gradients(name):
 
 
 @pytest.mark.parametrize("direction", ["ours to loop", "loop to ours"])
-@pytest.mark.parametrize("name", ["shared", "convs", "lora"])
+@pytest.mark.parametrize("name", ["convs", "lora"])
 def test_a_checkpoint_of_one_loads_into_the_other(name, direction, tmp_path):
     checkpointing = pytest.importorskip("orbax.checkpoint")
     ours, loop, inputs = pair(name)
@@ -238,7 +238,7 @@ class Block(nnx.Module):
 
 
 def scanned(kind):
-    @nnx.split_rngs(splits=4)
+    @nnx.split_rngs(splits=3)
     @nnx.vmap(in_axes=0, out_axes=0)
     def make(rngs):
         return Block(kind, rngs)
@@ -260,13 +260,12 @@ def test_scan_and_remat():
     assert_same(*found)
 
 
-@pytest.mark.parametrize("name", ["conv", "lora"])
-def test_training_with_donated_state(name):
+def test_training_with_donated_state():
     """Both ways to train: nnx.jit over modules, and jax.jit over split state, donated."""
     optimizer = optax.sgd(1e-2, momentum=0.9)
     trained = []
-    for model in pair(name)[:2]:
-        inputs = pair(name)[2]
+    for model in pair("lora")[:2]:
+        inputs = pair("lora")[2]
         graph, parameters = nnx.split(model)
         memory = optimizer.init(parameters)
 
@@ -280,7 +279,7 @@ def test_training_with_donated_state(name):
             parameters, memory = step(parameters, memory, inputs)
         trained.append(nnx.to_pure_dict(parameters))
 
-    model = pair(name)[0]
+    model = pair("lora")[0]
     handle = nnx.Optimizer(model, optimizer, wrt=nnx.Param)
 
     @nnx.jit
