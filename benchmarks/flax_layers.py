@@ -1,0 +1,234 @@
+"""Flax layers of different sizes: this package beside the loop of Flax layers, in one jitted program.
+
+GoogLeNet's 36 branches (1x1 convolutions and relu, nine blocks) and MultiLoRA's 32 adapters (ranks 8 to 64, without the
+base layer, which is the same for all), forward and forward with backward (gradients in parameters and inputs). All are
+timed in interleaved rounds; `dots` counts the products left after XLA merged those with a shared input.
+
+    python benchmarks/flax_layers.py googlenet_b1 lora_t16 lora_t512                # on the CPU, and, because XLA's
+    python benchmarks/flax_layers.py googlenet_b32 --without flax_conv              # convolutions take minutes there
+    python benchmarks/flax_layers.py --csv h100.csv                                 # on a GPU, float32
+    python benchmarks/flax_layers.py --csv h100_bf16.csv --dtype bfloat16           # and bfloat16
+    python benchmarks/flax_layers.py --csv h100_tf32.csv --precision default        # and TF32, where XLA uses it
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+from flax import nnx
+from in_jax import COLUMNS, WORKLOADS, looped, products_in_body
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from jax_vbgemm.demo import blocks
+from jax_vbgemm.flax.nnx import BranchedConv1x1, MultiLoRA
+from jax_vbgemm.shapes import read_problems
+
+Kind = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model by several means (the first is ours), its inputs, and its forward products."""
+
+    name: str
+    peers: dict[str, Any]
+    inputs: Any
+    problems: int
+    flops: float
+
+
+class LinearLoop(nnx.List):
+    """One nnx.Linear after another."""
+
+    def __init__(self, i: int, outs: list[int], *, rngs: nnx.Rngs, **options: Any) -> None:
+        super().__init__([nnx.Linear(i, o, rngs=rngs, **options) for o in outs])
+
+    def __call__(self, inputs: list[jax.Array]) -> list[jax.Array]:
+        return [nnx.relu(layer(x)) for layer, x in zip(self, inputs, strict=True)]
+
+
+class ConvLoop(LinearLoop):
+    """One 1x1 nnx.Conv after another."""
+
+    def __init__(self, i: int, outs: list[int], *, rngs: nnx.Rngs, **options: Any) -> None:
+        nnx.List.__init__(self, [nnx.Conv(i, o, (1, 1), rngs=rngs, **options) for o in outs])
+
+
+def ours(i: int, outs: list[int], *, rngs: nnx.Rngs, **options: Any) -> BranchedConv1x1:
+    """The branches of a block as one operation."""
+    return BranchedConv1x1(i, outs, activation=nnx.relu, rngs=rngs, **options)
+
+
+class Inception(nnx.Module):
+    """All blocks' branches; three read the block's input, the fourth the pooled one."""
+
+    def __init__(self, kind: Kind, **options: Any) -> None:
+        rngs = nnx.Rngs(0)
+        self.blocks = nnx.List(
+            [kind(block[0].k, [p.m for p in block], rngs=rngs, **options) for block in blocks().values()]
+        )
+
+    def __call__(self, maps: list[tuple[jax.Array, jax.Array]]) -> list[list[jax.Array]]:
+        return [block([x, x, x, pooled]) for block, (x, pooled) in zip(self.blocks, maps, strict=True)]
+
+
+class LoRALoop(nnx.Module):
+    """One nnx.LoRA after another, each on its own tokens."""
+
+    def __init__(self, i: int, ranks: list[int], o: int, *, rngs: nnx.Rngs, **options: Any) -> None:
+        self.adapters = nnx.List([nnx.LoRA(i, rank, o, rngs=rngs, **options) for rank in ranks])
+
+    def __call__(self, x: jax.Array, group_sizes: tuple[int, ...]) -> jax.Array:
+        parts = jnp.split(x, np.cumsum(group_sizes)[:-1].tolist())
+        return jnp.concatenate([adapter(part) for adapter, part in zip(self.adapters, parts, strict=True)])
+
+
+class Adapters(nnx.Module):
+    """Adapters on groups of equal size."""
+
+    def __init__(self, kind: Kind, features: int, ranks: list[int], tokens: int, **options: Any) -> None:
+        normal = nnx.initializers.normal(features**-0.5)
+        self.lora = kind(features, ranks, features, rngs=nnx.Rngs(0), b_initializer=normal, **options)
+        self.group_sizes = (tokens,) * len(ranks)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        result: jax.Array = self.lora(x, self.group_sizes)
+        return result
+
+
+def googlenet(batch: int, dtype: str) -> Workload:
+    """The 1x1 convolutions of nine inception blocks, for `batch` images."""
+    shapes = blocks().values()
+    kinds: dict[str, Kind] = {"vbgemm": ours, "flax_linear": LinearLoop, "flax_conv": ConvLoop}
+    options = {"dtype": jnp.dtype(dtype), "param_dtype": jnp.dtype(dtype)}
+    maps = []
+    for index, block in enumerate(shapes):
+        side = math.isqrt(block[0].n)
+        x = jax.random.normal(jax.random.key(index), (2, batch, side, side, block[0].k), dtype)
+        maps.append((x[0], x[1]))
+    flops = sum(2.0 * p.m * p.n * p.k * batch for block in shapes for p in block)
+    peers = {name: Inception(kind, **options) for name, kind in kinds.items()}
+    return Workload(f"googlenet_b{batch}", peers, maps, sum(map(len, shapes)), flops)
+
+
+def lora(tokens: int, dtype: str) -> Workload:
+    """The adapters of workloads/lora_*, with `tokens` tokens each."""
+    shrink = read_problems(WORKLOADS / "lora_shrink.txt")
+    ranks, features = [p.n for p in shrink], shrink[0].k
+    options = {"dtype": jnp.dtype(dtype), "param_dtype": jnp.dtype(dtype)}
+    kinds: dict[str, Kind] = {"vbgemm": MultiLoRA, "flax_lora": LoRALoop}
+    peers = {name: Adapters(kind, features, ranks, tokens, **options) for name, kind in kinds.items()}
+    x = jax.random.normal(jax.random.key(0), (tokens * len(ranks), features), dtype)
+    flops = sum(4.0 * tokens * features * rank for rank in ranks)
+    return Workload(f"lora_t{tokens}", peers, x, 2 * len(ranks), flops)
+
+
+def passes(model: Any) -> tuple[Any, dict[str, Callable[[Any, Any], Any]]]:
+    """The parameters, and the functions of (parameters, inputs) that are timed."""
+    graph, parameters = nnx.split(model)
+
+    def forward(parameters: Any, inputs: Any) -> Any:
+        return nnx.merge(graph, parameters)(inputs)
+
+    def loss(parameters: Any, inputs: Any) -> Any:
+        outputs = jax.tree.leaves(forward(parameters, inputs))
+        return sum(jnp.sum(jnp.square(y), dtype=jnp.float32) for y in outputs)
+
+    return parameters, {"forward": forward, "forward+backward": jax.value_and_grad(loss, (0, 1))}
+
+
+def error(found: Any, expected: Any) -> float:
+    """Largest max|a - b| / max|b| over the leaves."""
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    wide = [(np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()) for a, b in pairs]
+    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in wide)
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="googlenet_b<images>, lora_t<tokens an adapter>")] = None,
+    without: Annotated[list[str] | None, typer.Option(help="peers to leave out")] = None,
+    dtype: Annotated[str, typer.Option(help="of parameters, inputs and results")] = "float32",
+    precision: Annotated[str, typer.Option(help="of float32 on a GPU")] = "highest",
+    rounds: Annotated[int, typer.Option(help="interleaved rounds; the median counts")] = 15,
+    limit: Annotated[float, typer.Option(help="seconds after which there are no more rounds, but at least 3")] = 60,
+    iterations: Annotated[int, typer.Option(help="steps in one program; 0: 50 on a GPU, fewer on a CPU")] = 0,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", help="written in the format of the other benchmarks")
+    ] = None,
+) -> None:
+    """Times each workload, forward and with backward, by all means."""
+    jax.config.update("jax_default_matmul_precision", precision)
+    device = jax.devices()[0]
+    console = Console(width=140)
+    table = Table(title=f"{device.device_kind}, jax {jax.__version__}, {dtype}, {precision}: us a step")
+    for column in ("workload", "pass", "GFLOP", "peer", "us", "vs vbgemm", "quartiles", "dots", "calls", "compile s"):
+        table.add_column(column, justify="left" if column in ("workload", "pass", "peer") else "right")
+    rows: list[list[Any]] = []
+    with Progress(console=console) as progress:
+        for name in progress.track(
+            names or ["googlenet_b1", "googlenet_b32", "lora_t16", "lora_t512"], description="workloads"
+        ):
+            kind, _, size = name.partition("_")
+            work = {"googlenet": googlenet, "lora": lora}[kind](int(size[1:]), dtype)
+            for stage in ("forward", "forward+backward"):
+                flops = work.flops * (1 if stage == "forward" else 3)
+                steps = iterations or (50 if device.platform == "gpu" else int(min(50, max(1, 3e9 / flops))))
+                programs, seconds, results = {}, {}, {}
+                for peer, model in work.peers.items():
+                    if peer in (without or ()):
+                        continue
+                    parameters, functions = passes(model)
+                    start = time.perf_counter()
+                    program = looped(functions[stage], steps).lower(parameters, work.inputs).compile()
+                    seconds[peer] = time.perf_counter() - start
+                    programs[peer] = (program, parameters)
+                    results[peer] = jax.device_get(program(parameters, work.inputs))
+                errors = {peer: error(result, results[next(reversed(results))]) for peer, result in results.items()}
+                results.clear()
+                samples: dict[str, list[float]] = {peer: [] for peer in programs}
+                begin = time.perf_counter()
+                while len(samples["vbgemm"]) < rounds:
+                    if time.perf_counter() - begin > limit and len(samples["vbgemm"]) >= 3:
+                        break
+                    for peer, (program, parameters) in programs.items():
+                        start = time.perf_counter()
+                        jax.block_until_ready(program(parameters, work.inputs))
+                        samples[peer].append((time.perf_counter() - start) / steps * 1e6)
+                us = {peer: statistics.median(times) for peer, times in samples.items()}
+                for peer, (program, _) in programs.items():
+                    low, high = np.percentile(samples[peer], [25, 75])
+                    dots, calls = products_in_body(program)
+                    table.add_row(
+                        work.name, stage, f"{flops / 1e9:.3g}", peer, f"{us[peer]:.0f}",
+                        f"{us[peer] / us['vbgemm']:.2f}x", f"{low:.0f}-{high:.0f}", str(dots), str(calls),
+                        f"{seconds[peer]:.1f}",
+                    )  # fmt: skip
+                    note = (
+                        f"{stage}; {device.device_kind}; {dtype}; loop of {steps} in one jitted program; "
+                        f"{dots} dots, {calls} calls; compile {seconds[peer]:.2f} s; error against the last peer"
+                    )
+                    rows.append(
+                        [peer, f"flax_{kind}", f"{work.name}_{stage}", precision, work.problems, f"{flops / 1e9:.6g}",
+                         "hot", f"{us[peer]:.4f}", "", f"{errors[peer]:.3g}", "", 0, note]
+                    )  # fmt: skip
+    console.print(table)
+    if csv_file:
+        with csv_file.open("w", newline="") as file:
+            csv.writer(file).writerows([COLUMNS, *rows])
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,41 @@
+"""The examples run, in a few steps, as a user starts them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+for needed in ("flax", "optax", "sklearn", "matplotlib", "typer", "rich"):
+    pytest.importorskip(needed)
+
+
+def run(name, *options):
+    command = [sys.executable, EXAMPLES / name, *map(str, options)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_inception_digits(tmp_path):
+    picture = tmp_path / "digits.png"
+    text = run("inception_digits.py", "--epochs", 1, "--steps-per-epoch", 2, "--output", picture)
+    batched, loop = (line.split("│")[2:4] for line in text.splitlines() if line.startswith(("│ batched", "│ loop")))
+    assert batched == loop  # loss and accuracy
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_inception_digits_reaches_97_percent(tmp_path):
+    text = run("inception_digits.py", "--output", tmp_path / "digits.png")
+    rows = [line.split("│") for line in text.splitlines() if line.startswith(("│ batched", "│ loop"))]
+    accuracies = [float(row[3].strip().removesuffix("%")) for row in rows]
+    assert min(accuracies) > 97
+    assert abs(accuracies[0] - accuracies[1]) < 0.6
+
+
+def test_multi_lora():
+    text = run("multi_lora.py", "--steps", 20, "--features", 32)
+    assert text.count("%") >= 9
