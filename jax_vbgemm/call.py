@@ -24,7 +24,7 @@ class Call:
     ) -> None:
         self.name, self.As, self.Bs = name, As, Bs
         lhs, rhs, self.structure = _paired_leaves(name, As, Bs)
-        self.precision = _canonical_precision(precision)
+        self.precision = canonical_precision(precision)
         transposes = zip(
             _flags(name, "transpose_a", transpose_a, As, len(lhs)),
             _flags(name, "transpose_b", transpose_b, Bs, len(rhs)),
@@ -199,7 +199,7 @@ def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     )
 
 
-def _canonical_precision(precision: Any) -> Any:
+def canonical_precision(precision: Any) -> Any:
     """A hashable precision that the lowering understands without the context that it was given in."""
     if precision is None:
         precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
