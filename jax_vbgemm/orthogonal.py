@@ -63,7 +63,7 @@ def newton_schulz(
       TypeError: a leaf is neither floating nor complex.
     """
     if preconditioning not in PRECONDITIONINGS:
-        raise ValueError(f"Unknown preconditioning {preconditioning}: it must be one of {', '.join(PRECONDITIONINGS)}")
+        raise ValueError(f"Unknown preconditioning {preconditioning} (known are {', '.join(PRECONDITIONINGS)})")
     if not isinstance(coeffs, jax.Array):
         coeffs = np.asarray(coeffs)
     if coeffs.ndim not in (1, 2) or coeffs.shape[-1] != 3:

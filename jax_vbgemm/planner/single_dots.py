@@ -15,57 +15,56 @@ from jax_vbgemm.problem import Problem
 class DotRates:
     """What XLA's dots reach on a device.
 
-    rates: FLOP/s of a large dot by what it multiplies in. launch: seconds of one dot, however small. tile: edge of the
-    output tiles its library cuts a dot into, 0 where small outputs don't leave units idle.
+    rates: FLOP/s of a large dot by what it multiplies in. launch: seconds of a dot, however small. bandwidth: byte/s.
+    tiles: the output tiles its library chooses from, (edge, share of the rate); none where small outputs don't leave
+    units idle.
     """
 
     rates: tuple[tuple[str, float], ...]
     launch: float
-    tile: int
     bandwidth: float
+    tiles: tuple[tuple[int, float], ...] = ((128, 1.0), (64, 0.5))
 
 
-# H100: 8192^3 in peers/README.md; launch and tile from optax's muon there (1.6 us a launch in yolo26n; the model gives
-# GPT-2 small and ResNet-50 within a fifth). A100, V100: datasheets times the H100's reached share.
+# Rates: measured, 8192^3. Launch and tiles: with these, a step of optax's muon on an H100 (GPT-2 small 15.1 ms,
+# ResNet-50 5.0 ms, yolo26n 4.5 ms, jax 0.11.2) is predicted within an eighth.
 _H100 = DotRates(
     (("float32", 51.6e12), ("tf32", 359e12), ("bfloat16", 688e12), ("float16", 688e12), ("float64", 62e12)),
-    launch=2e-6, tile=128, bandwidth=3.0e12,
+    launch=1.6e-6, bandwidth=3.0e12,
 )  # fmt: skip
+# The A100 datasheet's rates, times the share that the H100 reaches of its own.
 _A100 = DotRates(
-    (("float32", 17e12), ("tf32", 120e12), ("bfloat16", 240e12), ("float16", 240e12), ("float64", 17e12)),
-    launch=2.5e-6, tile=128, bandwidth=1.8e12,
-)  # fmt: skip
-_V100 = DotRates(
-    (("float32", 14e12), ("tf32", 14e12), ("bfloat16", 14e12), ("float16", 95e12), ("float64", 7e12)),
-    launch=3e-6, tile=128, bandwidth=0.8e12,
+    (("float32", 15e12), ("tf32", 113e12), ("bfloat16", 217e12), ("float16", 217e12), ("float64", 18e12)),
+    launch=2e-6, bandwidth=1.8e12,
 )  # fmt: skip
 # The device table's CPU figures are one machine's and only ratios count, so these are in its units: on Zen 3 (AVX2, 2
 # cores) XLA's dots reach 1.08 times our rate from an edge of 1024 on, the same at 512, and less below.
-_CPU = DotRates((("float32", 560e9), ("float64", 280e9)), launch=3e-6, tile=0, bandwidth=90e9)
+_CPU = DotRates((("float32", 560e9), ("float64", 280e9)), launch=3e-6, bandwidth=90e9, tiles=())
 
-_RATES = {"h100": _H100, "h200": _H100, "a100": _A100, "a800": _A100, "v100": _V100, "cpu": _CPU}
+_RATES = {"h100": _H100, "h200": _H100, "a100": _A100, "a800": _A100, "cpu": _CPU}
 
 
 def dot_seconds(problem: Problem, dtype: str, exact: bool, device: DeviceSpec) -> float:
-    """Predicted seconds of XLA's dot for one problem.
+    """Predicted seconds of XLA's dot for one problem, and of scaling the result and adding to it.
 
     exact: float32 is multiplied in float32 (precision HIGHEST); else a GPU's dots multiply it in TF32.
     """
-    known = _RATES.get(device.name)
-    if known is None:
-        known = DotRates(device.peak_rates, launch=device.launch_seconds, tile=128, bandwidth=device.bandwidth)
-    flops = 8.0 if dtype.startswith("complex") else 2.0
+    known = _RATES.get(device.name) or DotRates(device.peak_rates, device.launch_seconds, device.bandwidth)
     scalar = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
-    multiplied = "tf32" if scalar == "float32" and not exact else scalar
     rates = dict(known.rates)
-    rate = rates.get(multiplied) or rates["float64" if scalar == "float64" else "float32"]
+    rate = rates.get("tf32" if scalar == "float32" and not exact else scalar) or rates.get(scalar) or rates["float32"]
     m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
-    if known.tile:
+    products = float(batch) * m * n * k
+    if known.tiles:
         # A wave of tiles takes as long as a full one.
-        tiles = batch * math.ceil(m / known.tile) * math.ceil(n / known.tile)
-        products = math.ceil(tiles / device.units) * device.units * known.tile**2 * float(k)
-    else:
-        products = float(batch) * m * n * k
+        products = (
+            min(
+                math.ceil(batch * math.ceil(m / edge) * math.ceil(n / edge) / device.units) * edge**2 * float(k) / share
+                for edge, share in known.tiles
+            )
+            * device.units
+        )
+    flops = 8.0 if dtype.startswith("complex") else 2.0
     # The result is written, and read and written once more where it is scaled and added to.
     bytes_moved = float(batch) * (m * k + k * n + 3 * m * n) * ELEMENT_BYTES[dtype]
     return known.launch + max(flops * products / rate, bytes_moved / known.bandwidth)
