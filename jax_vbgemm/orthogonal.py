@@ -170,10 +170,12 @@ def _alone(xs: list[jax.Array], precision: Any, planner: AnyPlanner, implementat
     """Which matrices (of one dtype) XLA's single dots serve better; no device is touched."""
     if implementation is not None:
         return [False] * len(xs)
-    device = backends.default_device()
+    # A program for a named target may run where that backend is installed.
+    named = backends.named_target()
+    device = named or backends.default_device()
     backend = backends.BACKENDS[device.platform]
-    fits = all(max(x.shape) <= LARGEST_SIZE for x in xs)
-    if backend.module is None or xs[0].dtype.name not in backend.dtypes or not fits:
+    absent = backend.module is None and named is None
+    if absent or xs[0].dtype.name not in backend.dtypes or any(max(x.shape) > LARGEST_SIZE for x in xs):
         return [True] * len(xs)
     rounds: list[list[Problem]] = [[], [], []]
     for x in xs:
@@ -181,6 +183,6 @@ def _alone(xs: list[jax.Array], precision: Any, planner: AnyPlanner, implementat
         rounds[0].append(Problem(m, m, n, batch))
         rounds[1].append(Problem(m, m, m, batch))
         rounds[2].append(Problem(m, n, m, batch))
-    named = canonical_precision(precision)
-    exact = str(getattr(named, "name", named)).lower() in ("highest", "float32")
+    canonical = canonical_precision(precision)
+    exact = str(getattr(canonical, "name", canonical)).lower() in ("highest", "float32")
     return split(tuple(map(tuple, rounds)), xs[0].dtype.name, exact, device, resolve_planner(planner)).alone

@@ -14,6 +14,9 @@ from jax.test_util import check_grads
 
 import jax_vbgemm as vb
 from jax_vbgemm.orthogonal import MUON_COEFFS
+from jax_vbgemm.planner import device_spec
+from jax_vbgemm.planner.single_dots import split
+from jax_vbgemm.problem import Problem
 
 SHAPES = {"wide": (12, 40), "tall": (37, 9), "batch": (2, 3, 8, 5), "one": (1, 1), "row": (1, 30)}
 
@@ -104,6 +107,23 @@ def test_large_matrices_are_single_dots():
     text = jax.jit(vb.newton_schulz).lower(xs).as_text()
     assert text.count("dot_general") == 15
     assert text.count("custom_call @vbgemm_v1") == 15
+
+
+@pytest.mark.parametrize("precision", ["default", "highest"])
+def test_the_split_is_that_of_the_named_target(precision):
+    """Exported for an H100 from a machine without one: what is alone there is a dot."""
+    sizes = [(384, 1536)] * 40 + [(16, 64)] * 40
+    rounds = [tuple(Problem(*mnk(m, n)) for m, n in sizes)
+              for mnk in (lambda m, n: (m, m, n), lambda m, n: (m, m, m), lambda m, n: (m, n, m))]  # fmt: skip
+    alone = split(tuple(rounds), "float32", precision == "highest", device_spec("h100")).alone
+    f = jax.jit(functools.partial(vb.newton_schulz, precision=precision))
+    with vb.target("h100"):
+        exported = jax.export.export(f, platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
+            [jax.ShapeDtypeStruct(size, "float32") for size in sizes]
+        )
+    text = exported.mlir_module()
+    assert text.count("custom_call @vbgemm_v1") == 15
+    assert text.count("dot_general") == 15 * sum(alone)
 
 
 @pytest.mark.parametrize(
