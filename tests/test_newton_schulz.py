@@ -123,7 +123,7 @@ def test_the_split_is_that_of_the_named_target(precision):
         )
     text = exported.mlir_module()
     assert text.count("custom_call @vbgemm_v1") == 15
-    assert text.count("dot_general") == 15 * sum(alone)
+    assert ("dot_general" in text) == any(alone)
 
 
 @pytest.mark.parametrize(
