@@ -99,7 +99,7 @@ def picture(curves: dict[str, list[float]], step_ms: dict[str, float], file: Pat
         left.semilogy(curve, label=name, **style)
     left.set(xlabel="step", ylabel="training loss", title="the same curve")
     left.legend()
-    bars = right.bar(list(step_ms), list(step_ms.values()), color=["tab:blue", "black"])
+    bars = right.bar([name.split(".")[0] for name in step_ms], list(step_ms.values()), color=["tab:blue", "black"])
     right.bar_label(bars, fmt="%.1f ms")
     right.set(ylabel="one training step, ms", title=f"on {jax.devices()[0].device_kind}")
     figure.savefig(file, dpi=120)
