@@ -92,9 +92,15 @@ def target(device: str | DeviceSpec) -> AbstractContextManager[None]:
     return context
 
 
+def named_target() -> DeviceSpec | None:
+    """The device of the enclosing `target`, if there is one."""
+    named: DeviceSpec | None = _target.value
+    return named
+
+
 def planning_device(platform: str) -> DeviceSpec:
     """The device a program for this platform is planned for: the named target, else the live one, else the default."""
-    named: DeviceSpec | None = _target.value
+    named = named_target()
     if named is not None and named.platform == platform:
         return named
     backend = BACKENDS[platform]

@@ -12,9 +12,9 @@ for needed in ("flax", "optax", "sklearn", "matplotlib", "typer", "rich"):
     pytest.importorskip(needed)
 
 
-def run(name, *options):
-    command = [sys.executable, EXAMPLES / name, *map(str, options)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+def run(name, *options, cwd=None):
+    command = [sys.executable, str(EXAMPLES / name), *map(str, options)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=cwd)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -39,3 +39,16 @@ def test_inception_digits_reaches_97_percent(tmp_path):
 def test_multi_lora():
     text = run("multi_lora.py", "--steps", 20, "--features", 32)
     assert text.count("%") >= 9
+
+
+def test_muon_digits(tmp_path):
+    out = run("muon_digits.py", "--steps", 3, "--width", 16, "--layers", 1, "--batch", 8, cwd=tmp_path)
+    assert "test accuracy" in out
+    assert float(out.split("largest difference of the curves:")[1].split()[0]) < 1e-3
+    assert (tmp_path / "muon_digits.png").stat().st_size > 1000
+
+
+def test_kfac_preconditioning(tmp_path):
+    assert "two operations" in run(
+        "kfac_preconditioning.py", "--shrink", 16, "--rounds", 2, "--batch", 32, cwd=tmp_path
+    )

@@ -1,0 +1,175 @@
+"""One step of optax.contrib.muon and of jax_vbgemm.optax.muon, side by side, for the matrices of whole models.
+
+    python benchmarks/muon.py yolo26n resnet50 gpt2_small llama vit_s --csv muon.csv
+
+Each is timed inside one jitted loop (parameters and state are carried, so every step differs) and as single donated
+calls, in interleaved rounds; medians. An empty jitted loop costs about 17 us an iteration on a GPU. `error` is the
+largest difference of the two first updates of a leaf over that leaf's largest update.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax.contrib
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+import jax_vbgemm.optax
+from jax_vbgemm.shapes import read_problems
+
+WORKLOADS = Path(__file__).parent / "workloads"
+NS_STEPS = 5
+# FLOP/s of the products alone on an H100 (shared peers' ceilings), and of one launch in a graph.
+H100_RATES = {"default": 359e12, "highest": 51.6e12}
+H100_LAUNCH = 0.8e-6
+COLUMNS = (
+    "model", "optimizer", "device", "jax", "precision", "matrices", "gflop",
+    "loop_us", "call_us", "trace_s", "compile_s", "temp_mib", "error",
+)  # fmt: skip
+
+app = typer.Typer(add_completion=False)
+
+
+def shapes(model: str) -> list[tuple[int, int]]:
+    """The weight matrices of a model: a file muon_<model>_apply.txt (all wide), or one of the two below."""
+    if model == "llama":  # one attention and one feed-forward matrix of a 7B-8B layer: the negative control
+        return [(4096, 4096), (4096, 14336)]
+    if model == "vit_s":  # 12 blocks of width 384: query-key-value, projection, the tall and the wide MLP matrix
+        return [(768, 384)] + 12 * [(384, 1152), (384, 384), (384, 1536), (1536, 384)] + [(384, 1000)]
+    return [(problem.m, problem.n) for problem in read_problems(WORKLOADS / f"muon_{model}_apply.txt")]
+
+
+def products_flops(sizes: list[tuple[int, int]]) -> float:
+    """Floating-point operations of one step's products."""
+    return NS_STEPS * sum(2.0 * (2 * m * m * n + m**3) for m, n in map(sorted, sizes))
+
+
+def step(optimizer: optax.GradientTransformation, params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+    updates, state = optimizer.update(grads, state, params)
+    return optax.apply_updates(params, updates), state
+
+
+def looped(optimizer: optax.GradientTransformation, count: Any, params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+    return jax.lax.fori_loop(0, count, lambda _, carry: step(optimizer, *carry, grads), (params, state))
+
+
+@dataclass
+class Candidate:
+    """A compiled optimizer and what was measured of it."""
+
+    optimizer: optax.GradientTransformation
+    loop: Any = None
+    call: Any = None
+    trace_s: float = 0.0
+    compile_s: float = 0.0
+    temp_mib: float = 0.0
+    loop_s: list[float] = field(default_factory=list)
+    call_s: list[float] = field(default_factory=list)
+
+    def compile(self, params: Any, grads: Any) -> None:
+        state = self.optimizer.init(params)
+        start = time.perf_counter()
+        lowered = jax.jit(partial(step, self.optimizer), donate_argnums=(0, 1)).lower(params, state, grads)
+        self.trace_s = time.perf_counter() - start
+        start = time.perf_counter()
+        self.call = lowered.compile()
+        self.compile_s = time.perf_counter() - start
+        self.temp_mib = self.call.memory_analysis().temp_size_in_bytes / 2**20
+        self.loop = jax.jit(partial(looped, self.optimizer)).lower(jnp.int32(1), params, state, grads).compile()
+
+    def seconds(self, function: Callable[..., Any], *leading: Any, params: Any, grads: Any) -> float:
+        args = jax.block_until_ready(jax.tree.map(jnp.copy, (params, self.optimizer.init(params))))
+        start = time.perf_counter()
+        jax.block_until_ready(function(*leading, *args, grads))
+        return time.perf_counter() - start
+
+
+def measure(model: str, rounds: int, budget: float, progress: Progress) -> tuple[dict[str, Candidate], float]:
+    """Both optimizers on one model, and the difference of their first updates."""
+    rng = np.random.default_rng(0)
+    draw = lambda: [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes(model)]  # noqa: E731
+    params, grads = draw(), draw()
+    candidates = {
+        "optax": Candidate(optax.contrib.muon(1e-3, ns_steps=NS_STEPS)),
+        "vbgemm": Candidate(jax_vbgemm.optax.muon(1e-3, ns_steps=NS_STEPS)),
+    }
+    task = progress.add_task(model, total=2 * (2 + rounds))
+    first = {}
+    for name, candidate in candidates.items():
+        candidate.compile(params, grads)
+        progress.advance(task)
+        zeros = jax.tree.map(jnp.zeros_like, params)  # so that the new parameters are the updates, unrounded
+        first[name] = jax.tree.map(np.asarray, candidate.call(zeros, candidate.optimizer.init(params), grads)[0])
+        progress.advance(task)
+    pairs = zip(first["optax"], first["vbgemm"], strict=True)
+    error = max(float(np.abs(x - y).max() / np.abs(x).max()) for x, y in pairs)
+    # As many steps a loop as the slower one does in the budget.
+    timed = partial(Candidate.seconds, params=params, grads=grads)
+    slowest = max(timed(candidate, candidate.loop, jnp.int32(1)) for candidate in candidates.values())
+    count = int(np.clip(budget / slowest, 1, 100))
+    for _ in range(rounds):
+        for candidate in candidates.values():
+            candidate.loop_s.append(timed(candidate, candidate.loop, jnp.int32(count)) / count)
+            candidate.call_s.append(timed(candidate, candidate.call))
+            progress.advance(task)
+    return candidates, error
+
+
+@app.command(help=__doc__)
+def main(
+    models: Annotated[list[str], typer.Argument(help="yolo26n, resnet50, gpt2_small, llama, vit_s")],
+    precision: Annotated[str, typer.Option(help="default, high or highest")] = "default",
+    rounds: Annotated[int, typer.Option(help="interleaved repetitions")] = 9,
+    budget: Annotated[float, typer.Option(help="seconds of one timed loop, about")] = 0.5,
+    file: Annotated[Path | None, typer.Option("--csv", help="where to write the figures")] = None,
+) -> None:
+    jax.config.update("jax_default_matmul_precision", precision)
+    device = jax.devices()[0].device_kind
+    console = Console()
+    table = Table(title=f"Muon, one step: {device}, jax {jax.__version__}, float32, precision {precision}")
+    columns = "model matrices GFLOP optimizer loop/us call/us trace/s compile/s temp/MiB TFLOP/s limit ratio error"
+    for column in columns.split():
+        table.add_column(column, justify="right")
+    rows = []
+    with Progress(console=console) as progress:
+        for model in models:
+            candidates, error = measure(model, rounds, budget, progress)
+            sizes = shapes(model)
+            flops = products_flops(sizes)
+            medians = {name: statistics.median(candidate.loop_s) for name, candidate in candidates.items()}
+            for name, candidate in candidates.items():
+                loop, call = medians[name], statistics.median(candidate.call_s)
+                known = "H100" in device and precision in H100_RATES
+                limit = flops / H100_RATES[precision] + 3 * NS_STEPS * H100_LAUNCH if known else None
+                table.add_row(
+                    model, str(len(sizes)), f"{flops / 1e9:.1f}", name, f"{loop * 1e6:.0f}", f"{call * 1e6:.0f}",
+                    f"{candidate.trace_s:.2f}", f"{candidate.compile_s:.2f}", f"{candidate.temp_mib:.1f}",
+                    f"{flops / loop / 1e12:.2f}", f"{limit / loop:.0%}" if limit else "-",
+                    f"{medians['optax'] / loop:.2f}x", f"{error:.0e}",
+                )  # fmt: skip
+                rows.append(
+                    (model, name, device, jax.__version__, precision, len(sizes), f"{flops / 1e9:.6g}",
+                     f"{loop * 1e6:.1f}", f"{call * 1e6:.1f}", f"{candidate.trace_s:.3f}",
+                     f"{candidate.compile_s:.3f}", f"{candidate.temp_mib:.2f}", f"{error:.2g}")
+                )  # fmt: skip
+            if file:  # after each model: what is measured stays, whatever happens to the next
+                with file.open("w", newline="") as out:
+                    csv.writer(out).writerows([COLUMNS, *rows])
+    console.print(table)
+
+
+if __name__ == "__main__":
+    app()

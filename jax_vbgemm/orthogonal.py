@@ -1,0 +1,187 @@
+"""newton_schulz: every matrix of a pytree brought near its orthogonal polar factor, all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_vbgemm import backends
+from jax_vbgemm.api import AnyPlanner, batched_gemm
+from jax_vbgemm.planner import resolve_planner
+from jax_vbgemm.planner.single_dots import split
+from jax_vbgemm.precision import canonical_precision, precision_name
+from jax_vbgemm.problem import LARGEST_SIZE, Problem
+from jax_vbgemm.reference import accumulator
+
+MUON_COEFFS = (3.4445, -4.7750, 2.0315)
+"""Keller Jordan's quintic: steep at 0, singular values end in about [0.7, 1.2] rather than at 1."""
+
+PRECONDITIONINGS = ("frobenius", "spectral", "aol", "schatten")
+_RESCALING_EPS = 1e-8  # of "aol" and "schatten", a constant of the method in optax too
+
+Gemm = Callable[..., Any]
+
+
+def newton_schulz(
+    tree: Any,
+    steps: int = 5,
+    coeffs: Any = MUON_COEFFS,
+    *,
+    preconditioning: str = "frobenius",
+    eps: Any = 1e-8,
+    precision: Any = None,
+    planner: AnyPlanner = "auto",
+    implementation: str | None = None,
+) -> Any:
+    """The Newton-Schulz iteration X <- c0 X + (c1 A + c2 A A) X with A = X X^H, on all matrices of a pytree.
+
+    Drives the singular values of each matrix towards 1, so that U S V^H becomes about U V^H. A step is three calls for
+    all matrices together: A, then c2 A A + c1 A, then its product with X plus c0 X. Tall matrices are iterated as
+    transposes, by flags. The numbers are those of optax.contrib.muon (`orthogonalize_via_newton_schulz`, 0.2.8).
+
+    Args:
+      tree: pytree of arrays (..., m, n) of a floating or complex dtype; leading dimensions are a batch. A tree
+        without leaves is returned as it is.
+      steps: number of steps; ignored where `coeffs` has a row for each.
+      coeffs: (c0, c1, c2), or an array (steps, 3); numbers or traced. They are rounded to each leaf's dtype first.
+      preconditioning: what bounds the singular values before the first step. "frobenius" and "spectral" divide by
+        that norm + eps; "aol" (arXiv 2512.04632) and "schatten" (arXiv 2506.10935) rescale by the first A.
+      eps: added to the norm.
+      precision, planner: as for `batched_matmul`.
+      implementation: "kernel" (all in one batch), "xla" (one dot a product), or None: the cost model decides at trace
+        time which matrices are so large that XLA's dots serve them better. The rest are one batch.
+
+    Returns:
+      A pytree of the structure, shapes and dtypes of `tree`.
+
+    Raises:
+      ValueError: a leaf has rank 0 or 1, coeffs a shape other than (3,) or (n, 3), or preconditioning is unknown.
+      TypeError: a leaf is neither floating nor complex.
+    """
+    if preconditioning not in PRECONDITIONINGS:
+        raise ValueError(f"Unknown preconditioning {preconditioning} (known are {', '.join(PRECONDITIONINGS)})")
+    if not isinstance(coeffs, jax.Array):
+        coeffs = np.asarray(coeffs)
+    if coeffs.ndim not in (1, 2) or coeffs.shape[-1] != 3:
+        raise ValueError(f"Newton-Schulz coefficients must have shape (3,) or (n, 3), got {coeffs.shape}")
+    if coeffs.ndim == 2:
+        steps = coeffs.shape[0]
+    leaves, structure = jax.tree.flatten(tree)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    for index, leaf in enumerate(leaves):
+        if leaf.ndim < 2 or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            where = jax.tree_util.keystr(jax.tree.leaves_with_path(tree)[index][0])
+            if leaf.ndim < 2:
+                raise ValueError(f"newton_schulz: tree{where} is {leaf.shape}: a matrix has rank 2 or more")
+            raise TypeError(f"newton_schulz: tree{where} is {leaf.dtype}: it must be floating or complex")
+
+    results: list[Any] = [None] * len(leaves)
+    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+        of_dtype = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        alone = _alone([leaves[index] for index in of_dtype], precision, planner, implementation)
+        numbers = _rounded(coeffs, dtype)
+        per_step = [numbers] * steps if coeffs.ndim == 1 else list(numbers)
+        for route in (False, True):
+            members = [index for index, out in zip(of_dtype, alone, strict=True) if out == route]
+            if not members:
+                continue
+
+            def gemm(*operands: Any, route: bool = route, **options: Any) -> Any:
+                chosen = "xla" if route else implementation
+                return batched_gemm(*operands, precision=precision, planner=planner, implementation=chosen, **options)
+
+            iterated = _iterate([leaves[index] for index in members], per_step, preconditioning, eps, gemm)
+            for index, value in zip(members, iterated, strict=True):
+                results[index] = value
+    return jax.tree.unflatten(structure, results)
+
+
+def _iterate(xs: list[jax.Array], coeffs: Sequence[Any], preconditioning: str, eps: Any, gemm: Gemm) -> list[jax.Array]:
+    """The iteration on matrices of one dtype; coeffs: a triple a step."""
+    tall = [x.shape[-2] > x.shape[-1] for x in xs]
+    wide = [not flag for flag in tall]
+    # 1 / norm is not multiplied into X: it is a factor of the first step's A and of its result. None stands for 1.
+    s = None
+    if preconditioning in ("frobenius", "spectral"):
+        inverses = [_inverse_norms(x, preconditioning, eps) for x in xs]
+        # The kernel takes one factor a problem; a problem with a batch has several and gets them here.
+        late = [x.ndim == 2 and len(coeffs) > 0 for x in xs]
+        for i, inverse in enumerate(inverses):
+            if not late[i]:
+                xs[i] = xs[i] * inverse[..., None, None].astype(xs[i].dtype)
+                inverses[i] = jnp.ones((), inverse.dtype)
+        if any(late):
+            s = jnp.stack(inverses)
+    for step, (c0, c1, c2) in enumerate(coeffs):
+        conjugate = step > 0 or preconditioning != "schatten"  # optax takes X X^T there
+        others = [x.conj() if conjugate and jnp.iscomplexobj(x) else x for x in xs]
+        scale = s if step == 0 else None
+        grams = gemm(xs, others, alpha=1 if scale is None else scale * scale, transpose_a=tall, transpose_b=wide)
+        if step == 0 and preconditioning in ("aol", "schatten"):
+            rescale = _rescale_aol if preconditioning == "aol" else _rescale_schatten
+            pairs = [rescale(x, a, flag) for x, a, flag in zip(xs, grams, tall, strict=True)]
+            xs, grams = [x for x, _ in pairs], [a for _, a in pairs]
+        bs = gemm(grams, grams, grams, alpha=c2, beta=c1)
+        # A tall X stands for its transpose: (B X^T)^T = X B^T.
+        left = [x if flag else b for x, b, flag in zip(xs, bs, tall, strict=True)]
+        right = [b if flag else x for x, b, flag in zip(xs, bs, tall, strict=True)]
+        alpha, beta = (1, c0) if scale is None else (scale, c0 * scale)
+        xs = gemm(left, right, xs, alpha=alpha, beta=beta, transpose_b=tall)
+    return xs
+
+
+def _inverse_norms(x: jax.Array, preconditioning: str, eps: Any) -> jax.Array:
+    """1 / (norm + eps) of each matrix of x (*batch, m, n): (*batch,) in the accumulator's real dtype."""
+    wide = x.astype(accumulator(x.dtype))
+    if preconditioning == "frobenius":
+        norm = jnp.sqrt(jnp.sum(jnp.real(wide * wide.conj()), axis=(-2, -1)))
+    else:
+        norm = jnp.linalg.norm(wide, ord=2, axis=(-2, -1))
+    return 1 / (norm + jnp.asarray(eps, norm.dtype))
+
+
+def _rescale_aol(x: jax.Array, a: jax.Array, tall: bool) -> tuple[jax.Array, jax.Array]:
+    """Each row of X by 1 / sqrt of its row sum of |A|: "almost orthogonal layers"."""
+    s = jax.lax.rsqrt(jnp.clip(jnp.abs(a).sum(axis=-1), min=_RESCALING_EPS)).astype(a.dtype)
+    return x * (s[..., None, :] if tall else s[..., :, None]), a * s[..., :, None] * s[..., None, :]
+
+
+def _rescale_schatten(x: jax.Array, a: jax.Array, tall: bool) -> tuple[jax.Array, jax.Array]:
+    """All of X by 1 / sqrt of A's Frobenius norm, X's Schatten-4 norm squared."""
+    del tall
+    norm = jnp.linalg.norm(a, ord="fro", axis=(-2, -1))
+    s = jax.lax.rsqrt(jnp.clip(norm, min=_RESCALING_EPS))[..., None, None].astype(a.dtype)
+    return x * s, a * s**2
+
+
+def _rounded(coeffs: Any, dtype: Any) -> Any:
+    """Coefficients as the leaves' real dtype holds them, in the accumulator's; Python floats where they are known."""
+    real = jnp.real(jnp.zeros((), dtype)).dtype
+    if isinstance(coeffs, jax.Array):
+        return coeffs.astype(real).astype(accumulator(real))
+    return coeffs.astype(real).astype(np.float64).tolist()
+
+
+def _alone(xs: list[jax.Array], precision: Any, planner: AnyPlanner, implementation: str | None) -> Sequence[bool]:
+    """Which matrices (of one dtype) XLA's single dots serve better; no device is touched."""
+    if implementation is not None:
+        return [False] * len(xs)
+    # A program for a named target may run where that backend is installed.
+    named = backends.named_target()
+    device = named or backends.default_device()
+    backend = backends.BACKENDS[device.platform]
+    absent = backend.module is None and named is None
+    if absent or xs[0].dtype.name not in backend.dtypes or any(max(x.shape) > LARGEST_SIZE for x in xs):
+        return [True] * len(xs)
+    rounds: list[list[Problem]] = [[], [], []]
+    for x in xs:
+        (m, n), batch = sorted(x.shape[-2:]), int(np.prod(x.shape[:-2]))
+        rounds[0].append(Problem(m, m, n, batch))
+        rounds[1].append(Problem(m, m, m, batch))
+        rounds[2].append(Problem(m, n, m, batch))
+    name = precision_name(canonical_precision(precision))
+    return split(tuple(map(tuple, rounds)), xs[0].dtype.name, name, device, resolve_planner(planner)).alone

@@ -1,0 +1,158 @@
+"""newton_schulz on pytrees, against a loop in float64."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from jax.test_util import check_grads
+
+import jax_vbgemm as vb
+from jax_vbgemm.orthogonal import MUON_COEFFS
+from jax_vbgemm.planner import device_spec
+from jax_vbgemm.planner.single_dots import split
+from jax_vbgemm.problem import Problem
+
+SHAPES = {"wide": (12, 40), "tall": (37, 9), "batch": (2, 3, 8, 5), "one": (1, 1), "row": (1, 30)}
+
+
+def tree(dtype="float64", names=SHAPES):
+    return {name: oracle.random(SHAPES[name], dtype) for name in names}
+
+
+def truth(x, rows):
+    """In float64, without transposing, one matrix (or batch) at a time; rows: coefficients of each step."""
+    x = oracle.wide(x)
+    x = x / (np.linalg.norm(x, axis=(-2, -1), keepdims=True) + 1e-8)
+    for c0, c1, c2 in rows:
+        a = x @ x.swapaxes(-1, -2).conj()
+        x = c0 * x + (c1 * a + c2 * a @ a) @ x
+    return x
+
+
+def assert_close(ours, expected, tolerance):
+    for name, x in ours.items():
+        np.testing.assert_allclose(oracle.wide(x), expected[name], rtol=0, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [("float64", 1e-12), ("complex128", 1e-12), ("float32", 2e-5), ("complex64", 2e-5), ("bfloat16", 0.1)],
+)
+@pytest.mark.parametrize("implementation", [None, "kernel", "xla"])
+def test_values(dtype, tolerance, implementation):
+    xs = tree(dtype)
+    coeffs = (2.0, -1.5, 0.5)  # exact in every dtype
+    ours = vb.newton_schulz(xs, 4, coeffs, implementation=implementation)
+    assert all(ours[name].dtype == dtype for name in xs)
+    assert_close(ours, {name: truth(x, [coeffs] * 4) for name, x in xs.items()}, tolerance)
+
+
+def test_it_orthogonalises():
+    xs = tree(names=["wide", "tall", "batch"])
+    for x in vb.newton_schulz(xs, 25, (2.0, -1.5, 0.5)).values():
+        gram = x @ x.swapaxes(-1, -2) if x.shape[-2] < x.shape[-1] else x.swapaxes(-1, -2) @ x
+        np.testing.assert_allclose(gram, np.broadcast_to(np.eye(gram.shape[-1]), gram.shape), atol=1e-9)
+
+
+def test_coefficients_in_every_form():
+    xs = tree()
+    rows = np.array([MUON_COEFFS, (2.0, -1.5, 0.5)])
+    for form in (rows, jnp.asarray(rows), rows.tolist()):
+        ours = vb.newton_schulz(xs, coeffs=form)
+        assert_close(ours, {name: truth(x, rows) for name, x in xs.items()}, 1e-12)
+    traced = jax.jit(lambda xs, coeffs: vb.newton_schulz(xs, 3, coeffs))(xs, jnp.asarray(MUON_COEFFS))
+    assert_close(traced, {name: truth(x, [MUON_COEFFS] * 3) for name, x in xs.items()}, 1e-12)
+
+
+def test_transformations():
+    xs = tree(names=["wide", "tall"])
+    once = vb.newton_schulz(xs)
+    stacked = jax.vmap(vb.newton_schulz)(jax.tree.map(lambda x: jnp.stack([x, 2 * x]), xs))
+    assert_close({k: v[1] for k, v in stacked.items()}, once, 1e-7)
+    scanned, _ = jax.lax.scan(lambda x, _: (vb.newton_schulz(x), None), xs, length=2)
+    assert_close(scanned, vb.newton_schulz(once), 1e-12)
+    small = {"a": oracle.random((2, 3), "float64"), "b": oracle.random((3, 2), "float64")}
+    check_grads(functools.partial(vb.newton_schulz, steps=2), (small,), order=1, modes=["fwd", "rev"])
+
+
+def test_trees():
+    assert vb.newton_schulz({}) == {}
+    assert vb.newton_schulz([None, []]) == [None, []]
+    mixed = {"a": oracle.random((4, 6), "float32"), "b": [oracle.random((6, 4), "bfloat16"), None]}
+    ours = vb.newton_schulz(mixed)
+    assert jax.tree.structure(ours) == jax.tree.structure(mixed)
+    assert [x.dtype for x in jax.tree.leaves(ours)] == ["float32", "bfloat16"]
+    empty = vb.newton_schulz([jnp.zeros((0, 3)), jnp.zeros((3, 0)), jnp.zeros((0, 2, 2))])
+    assert [x.shape for x in empty] == [(0, 3), (3, 0), (0, 2, 2)]
+
+
+def test_three_calls_a_step():
+    text = jax.jit(lambda xs: vb.newton_schulz(xs, 4)).lower(tree("float32", ["wide", "tall"])).as_text()
+    assert text.count("custom_call @vbgemm_v1") == 12
+    assert not re.search("stablehlo.(dot_general|transpose)", text)
+    text = jax.jit(lambda xs: vb.newton_schulz(xs, 4, implementation="xla")).lower(tree("float32", ["wide"])).as_text()
+    assert text.count("dot_general") == 12
+
+
+def test_large_matrices_are_single_dots():
+    """The negative control: where XLA's dot is as good, it is XLA's dot."""
+    large, small = (jax.ShapeDtypeStruct(shape, "float32") for shape in [(4096, 14336), (16, 64)])
+    xs = [large] + [small] * 20
+    text = jax.jit(vb.newton_schulz).lower(xs).as_text()
+    assert text.count("dot_general") == 15
+    assert text.count("custom_call @vbgemm_v1") == 15
+
+
+@pytest.mark.parametrize("precision", ["default", "highest"])
+def test_the_split_is_that_of_the_named_target(precision):
+    """Exported for an H100 from a machine without one: what is alone there is a dot."""
+    sizes = [(384, 1536)] * 40 + [(16, 64)] * 40
+    rounds = [tuple(Problem(*mnk(m, n)) for m, n in sizes)
+              for mnk in (lambda m, n: (m, m, n), lambda m, n: (m, m, m), lambda m, n: (m, n, m))]  # fmt: skip
+    alone = split(tuple(rounds), "float32", precision, device_spec("h100")).alone
+    f = jax.jit(functools.partial(vb.newton_schulz, precision=precision))
+    with vb.target("h100"):
+        exported = jax.export.export(f, platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
+            [jax.ShapeDtypeStruct(size, "float32") for size in sizes]
+        )
+    text = exported.mlir_module()
+    assert text.count("custom_call @vbgemm_v1") == 15
+    assert ("dot_general" in text) == any(alone)
+
+
+@pytest.mark.parametrize(
+    ("xs", "options", "error", "message"),
+    [
+        ({"a": jnp.ones(3)}, {}, ValueError, r"tree\['a'\] is \(3,\): a matrix has rank 2 or more"),
+        ([jnp.ones((2, 2), "int32")], {}, TypeError, r"tree\[0\] is int32: it must be floating"),
+        ([], {"coeffs": (1.0, 2.0)}, ValueError, r"shape \(3,\) or \(n, 3\), got \(2,\)"),
+        ([], {"preconditioning": "trace"}, ValueError, "Unknown preconditioning trace"),
+        ([jnp.ones((2, 2))], {"implementation": "cublas"}, ValueError, "implementation must be"),
+    ],
+)
+def test_errors(xs, options, error, message):
+    with pytest.raises(error, match=message):
+        vb.newton_schulz(xs, **options)
+
+
+@pytest.mark.multidevice
+@pytest.mark.skipif(len(jax.devices()) < 4, reason="needs 4 devices")
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_sharding(check_vma):
+    """Sharded matrices under plain jit are replicated; under shard_map each device takes its part of a stack."""
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    xs = {"stack": oracle.random((8, 6, 10), "float64"), "matrix": oracle.random((12, 5), "float64")}
+    expected = vb.newton_schulz(xs)
+    placed = jax.tree.map(lambda x: jax.device_put(x, NamedSharding(mesh, P("x"))), xs)
+    assert_close(jax.jit(vb.newton_schulz)(placed), expected, 1e-12)
+    specs = {"stack": P("x"), "matrix": P()}
+    split = jax.shard_map(vb.newton_schulz, mesh=mesh, in_specs=(specs,), out_specs=specs, check_vma=check_vma)
+    lowered = jax.jit(split).lower(xs)
+    assert_close(jax.jit(split)(xs), expected, 1e-12)
+    assert "all-gather" not in lowered.compile().as_text()
