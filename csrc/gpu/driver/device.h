@@ -36,7 +36,9 @@ class DeviceMemory {
   size_t bytes() const { return bytes_; }
   void write(const void* host) { write(host, bytes_, 0); }
   void write(const void* host, size_t bytes, size_t offset) {
-    if (bytes) require(cudaMemcpy(data() + offset, host, bytes, cudaMemcpyHostToDevice), "copy to the device");
+    if (!bytes) return;
+    require(cudaMemcpy(data() + offset, host, bytes, cudaMemcpyHostToDevice), "copy to the device");
+    require(cudaDeviceSynchronize(), "copy to the device");  // a short copy may still be under way, and other streams don't wait for it
   }
   void read(void* host) const {
     if (bytes_) require(cudaMemcpy(host, data_, bytes_, cudaMemcpyDeviceToHost), "copy from the device");
