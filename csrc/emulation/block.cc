@@ -40,8 +40,7 @@ struct Thread {
 
 void make(const Copy& copy) {
   if (copy.from) {
-    std::memcpy(copy.to, copy.from, copy.valid);
-    std::memset(static_cast<char*>(copy.to) + copy.valid, 0, copy.bytes - copy.valid);
+    std::memcpy(copy.to, copy.from, copy.bytes);
   } else {
     std::memset(copy.to, 0, copy.bytes);
   }

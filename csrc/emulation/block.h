@@ -50,7 +50,6 @@ struct Copy {
   void* to;
   const void* from;  // null: write zeros
   int bytes;
-  int valid;  // of them; zeros follow
 };
 void start_copy(const Copy& copy);
 void commit_copies();

@@ -67,10 +67,7 @@ inline uint16_t float_to_float16(float x) {
 
 template <int kBytes>
 inline void copy_async(void* shared, const void* global, bool valid) {
-  emulation::start_copy({shared, valid ? global : nullptr, kBytes, kBytes});
-}
-inline void copy_part_async(void* shared, const void* global, int bytes) {
-  emulation::start_copy({shared, bytes > 0 ? global : nullptr, 16, bytes});
+  emulation::start_copy({shared, valid ? global : nullptr, kBytes});
 }
 inline void commit_copies() { emulation::commit_copies(); }
 template <int kNewest>

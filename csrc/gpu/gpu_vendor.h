@@ -193,12 +193,6 @@ __device__ inline void multiply_float64(const double (&a)[4], const double (&b)[
 #endif
 }
 
-// Starts copying the first `bytes` (0 to 16) of 16 from an aligned address and writes zeros for the rest. What isn't copied isn't read.
-__device__ inline void copy_part_async(void* shared, const void* global, int bytes) {
-  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
-}
-
 #endif
 }  // namespace vbgemm
 #endif

@@ -15,7 +15,8 @@ class LineCopy {
     const T* const first = static_cast<const T*>(from.first);
     const int64_t line_stride = this->line_stride(), item_stride = kLinesAreRows ? from.col_stride : from.row_stride;
     const bool aligned = (reinterpret_cast<uintptr_t>(first) | static_cast<uintptr_t>(line_stride * kBytes)) % kVectorBytes == 0;
-    way_ = item_stride != 1 ? Way::elements : aligned ? Way::pieces : kBytes == 2 ? Way::shifted : Way::elements;
+    const bool shifted = kBytes == 2 && line_stride >= kPieceItems;
+    way_ = item_stride != 1 ? Way::elements : aligned ? Way::pieces : shifted ? Way::shifted : Way::elements;
     const int thread = thread_index();
     source_ = first + (way_ == Way::elements ? ByElements::line(thread) * line_stride + ByElements::item(thread) * item_stride
                                              : ByPieces::line(thread) * line_stride + ByPieces::item(thread));
@@ -32,9 +33,10 @@ class LineCopy {
   }
 
   // To be called when this thread's copies of a step have arrived, before the barrier that shows them to the block.
-  __device__ void finish(T* shared) const {
+  // What lies outside its first `items` of each line becomes zero, if it wasn't.
+  __device__ void finish(T* shared, int items) const {
     if constexpr (kBytes == 2) {
-      if (way_ == Way::shifted) shift(shared);
+      if (way_ == Way::shifted) shift(shared, items);
     }
   }
 
@@ -71,16 +73,29 @@ class LineCopy {
     return Lines::stored(copy * Spread::kStep) * Lines::kPitch;
   }
 
+  // A piece that is not whole is copied by elements: nothing beyond a line's end is read.
   __device__ void start_pieces(T* shared, int lines, int items) const {
-    const int thread = thread_index(), bytes = (items - ByPieces::item(thread)) * kBytes;
-    const int part = bytes < 0 ? 0 : bytes > kVectorBytes ? kVectorBytes : bytes, limit = lines - ByPieces::line(thread);
+    const int thread = thread_index(), left = items - ByPieces::item(thread), limit = lines - ByPieces::line(thread);
     T* const to = place_of<ByPieces>(shared, thread);
     const T* from = source_;
     const int64_t step = ByPieces::kStep * line_stride();
+    if (left <= 0 || left >= kPieceItems) {
 #pragma unroll
-    for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
-      copy_part_async(to + place_step<ByPieces>(i), from, i * ByPieces::kStep < limit ? part : 0);
+      for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
+        copy_async<kVectorBytes>(to + place_step<ByPieces>(i), from, left > 0 && i * ByPieces::kStep < limit);
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
+        start_part(to + place_step<ByPieces>(i), from, i * ByPieces::kStep < limit ? left : 0);
+      }
     }
+  }
+
+  // The first `count` elements of a piece; the rest becomes zero.
+  __device__ static void start_part(T* to, const T* from, int count) {
+#pragma unroll
+    for (int e = 0; e < kPieceItems; ++e) copy_async<kBytes>(to + e, from + e, e < count);
   }
 
   __device__ void start_elements(T* shared, int lines, int items) const {
@@ -100,26 +115,34 @@ class LineCopy {
     return (first + copy * ByPieces::kStep * static_cast<unsigned>(line_stride())) % kPieceItems;
   }
 
-  // A piece is read only as far as it holds elements of the line, so never beyond a buffer's end; a line's first piece may begin with
-  // elements before the line, in the same aligned 16 bytes. A line has one piece more than it has places; its last thread copies both.
+  // A line's first piece may begin with elements before the line, and its last end with some behind it: another line's, or the gap before
+  // that, but for the very last line, whose end is copied by elements. A line has one piece more than it has places; its last thread
+  // copies both.
   __device__ void start_shifted(T* shared, int lines, int items) const {
     const int thread = thread_index(), item = ByPieces::item(thread), limit = lines - ByPieces::line(thread);
     T* const to = place_of<ByPieces>(shared, thread);
     const T* from = source_;
     const int64_t step = ByPieces::kStep * line_stride();
+    const bool last = item == Lines::kItems - kPieceItems;
 #pragma unroll
     for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
-      const int shift = shift_of(i), bytes = i * ByPieces::kStep < limit ? (shift + items - item) * kBytes : 0;
-      const auto part = [](int left) { return left < 0 ? 0 : left > kVectorBytes ? kVectorBytes : left; };
-      copy_part_async(to + place_step<ByPieces>(i), from - shift, part(bytes));
-      if (item == Lines::kItems - kPieceItems) {
-        copy_part_async(to + place_step<ByPieces>(i) + kPieceItems, from - shift + kPieceItems, part(bytes - kVectorBytes));
-      }
+      const int shift = shift_of(i), left = i * ByPieces::kStep < limit ? shift + items - item : 0;
+      const auto copy = [&](int place) {
+        const bool apart = i * ByPieces::kStep == limit - 1 && left > place && left < place + kPieceItems;
+        if (!apart) copy_async<kVectorBytes>(to + place_step<ByPieces>(i) + place, from - shift + place, left > place);
+      };
+      copy(0);
+      if (last) copy(kPieceItems);
     }
+    if (limit < 1 || (limit - 1) % ByPieces::kStep != 0) return;
+    const int copy = (limit - 1) / ByPieces::kStep, shift = shift_of(copy), left = shift + items - item;
+    const int place = last && left > kPieceItems ? kPieceItems : 0, count = left - place;
+    if (copy >= ByPieces::kCopies || count <= 0 || count >= kPieceItems) return;
+    start_part(to + place_step<ByPieces>(copy) + place, source_ + copy * step - shift + place, count);
   }
 
   // Each thread shifts the pieces it has copied. A line belongs to one wave, so that its barriers are enough.
-  __device__ void shift(T* shared) const {
+  __device__ void shift(T* shared, int items) const {
     static_assert(kLanes % ByPieces::kAcross == 0);
     using Piece = Vector<uint32_t, 4>;
     T* const to = place_of<ByPieces>(shared, thread_index());
@@ -139,6 +162,11 @@ class LineCopy {
       for (int w = 0; w < 5; ++w) words[w] = shift & 2 ? words[w + 1] : words[w];
 #pragma unroll
       for (int w = 0; w < 4; ++w) result[w] = shifted_word(words[w], words[w + 1], shift % 2 * 16);
+      if (items < Lines::kItems) {
+        const int left = items - ByPieces::item(thread_index());
+#pragma unroll
+        for (int w = 0; w < 4; ++w) result[w] = left > 2 * w + 1 ? result[w] : left > 2 * w ? result[w] & 0xffffu : 0;
+      }
       *piece = {{result[0], result[1], result[2], result[3]}};
     }
   }

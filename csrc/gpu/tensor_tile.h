@@ -62,8 +62,8 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, Sums<Cut
 #pragma unroll 1
   while (uncopied + kAhead > 0) {
     wait_copies<Cut::kStages - 2>();
-    copy_a.finish(stage);
-    copy_b.finish(stage + Cut::kElementsA);
+    copy_a.finish(stage, kAlongA ? uncopied + kAhead : LinesA::kItems);  // along the other direction anything may follow
+    copy_b.finish(stage + Cut::kElementsA, kAlongB ? uncopied + kAhead : LinesB::kItems);
     block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
     start_step(stage == shared ? last_stage : stage - Cut::kStageElements);
     multiply_tensor_step<Cut, LinesA, LinesB>(stage, stage + Cut::kElementsA, wave, sums);

@@ -100,6 +100,15 @@ inline double rounding_of(Kind kind) {
   return 0;                                               // exact in the accumulator's type, or as good as it
 }
 
+// The error of sums on tensor cores, relative to the sum of the products' sizes and in spacings of the accumulator's type. An instruction
+// aligns its products and the sum so far to the largest of them, cuts each off there and cuts the result off again (Fasi et al. 2021,
+// "Numerical behavior of NVIDIA tensor cores"): up to one spacing a term, and at least 8 products share an instruction.
+inline double tensor_sum_error(Kind kind, int depth) {
+  constexpr int kTogether = 8;
+  const double instructions = depth / kTogether + 1;
+  return (depth + 2 * instructions + 4) * (kind == Kind::tf32x3 ? 3 : 1);
+}
+
 // As the textbook has it: std::complex's own product takes much longer, to repair infinities.
 inline Wide multiplied(Wide a, Wide b) { return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()}; }
 

@@ -4,6 +4,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <initializer_list>
 #include <random>
@@ -109,7 +110,7 @@ class Trial {
             char* element = results[box.problem].data() + (margin_ + index(p.c, p, batch, row, col)) * sizeof(Out);
             Out found;
             std::memcpy(&found, element, sizeof found);
-            faults += !right(box, batch, row, col, found);
+            if (!right(box, batch, row, col, found) && faults++ < kFaultsShown) show(box, batch, row, col, found);
             std::memcpy(element, elements<Out>(p.c) + index(p.c, p, batch, row, col), sizeof found);  // what remains must be untouched
           }
         }
@@ -144,6 +145,24 @@ class Trial {
            col * x.col_stride;
   }
 
+  static constexpr int kFaultsShown = 3;
+
+  void show(const Box& box, int batch, int row, int col, Out found) const {
+    const Problem& p = plan_.problems[box.problem];
+    Wide exact = 0;
+    for (int k = box.k_begin; k < box.k_end; ++k) {
+      exact += multiplied(Number<T>::wide(elements<T>(p.a)[index(p.a, p, batch, row, k)]),
+                          Number<T>::wide(elements<T>(p.b)[index(p.b, p, batch, k, col)]));
+    }
+    std::printf("  problem %d, %d x %d x %d, tile %s/%d, batch %d, row %d, column %d: sum %.9g, result %.9g\n", box.problem, p.m, p.n, p.k,
+                kTiles[box.strategy].name, kTiles[box.strategy].threads, batch, row, col, exact.real(), Number<Out>::wide(found).real());
+    const auto strides = [](const char* name, const Operand& x) {
+      std::printf("    %s from %lld by %lld, %lld\n", name, static_cast<long long>(x.offset), static_cast<long long>(x.row_stride),
+                  static_cast<long long>(x.col_stride));
+    };
+    strides("a", p.a), strides("b", p.b), strides("c", p.c);
+  }
+
   static Sum number(T x) { return Number<Sum>::from(Number<T>::wide(x)); }
 
   bool right(const Box& box, int batch, int row, int col, Out found) const {
@@ -164,7 +183,8 @@ class Trial {
     if (std::isfinite(size) && std::abs(Number<Sum>::wide(sum) - wide) > 2 * length * Number<Sum>::kEpsilon * size) return false;
     if (kTiles[box.strategy].tensor && std::isfinite(size)) {
       // The units neither promise an order nor to round each addition.
-      const double tolerance = size * (rounding_of(plan_.kind) + length * Number<Sum>::kEpsilon);
+      const double tolerance =
+          size * (rounding_of(plan_.kind) + tensor_sum_error(plan_.kind, box.k_end - box.k_begin) * Number<Sum>::kEpsilon);
       if (plan_.epilogues.empty()) {
         const double spacing = sizeof(Out) < sizeof(Sum) ? Number<Out>::kEpsilon * std::abs(wide) + kSmallest : 0;
         return std::abs(Number<Out>::wide(found) - wide) <= tolerance + spacing;
