@@ -153,8 +153,8 @@ __device__ inline void load_matrices_transposed(const void* row, uint32_t (&to)[
                : "memory");
 }
 
-// To the nearest of tf32's numbers; may overflow to infinity. Its last 13 bits, which the units ignore, hold anything. From sm_90 on that is
-// one instruction; before, it is three.
+// To the nearest of tf32's numbers; may overflow to infinity. Its last 13 bits, which the units ignore, hold anything. One instruction from
+// sm_90 on, three before.
 __device__ inline uint32_t round_to_tf32(float x) {
   uint32_t bits;
 #if __CUDA_ARCH__ >= 900

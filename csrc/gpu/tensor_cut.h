@@ -86,6 +86,9 @@ struct TensorCut {
   static constexpr int kSplit = kWaves / (kWavesDown * kWavesAcross);  // waves that share a step's K
   static_assert(kSplit * kWavesDown * kWavesAcross == kWaves && kChunks % kSplit == 0);
 
+  // Whether a step loads its first fragments before it starts copies: that hides some latency, and costs registers to keep them.
+  static constexpr bool kLoadsFirst = kKernel == Kernel::m128_light && kKind != Kind::f64 && kKind != Kind::tf32x3;
+
   static constexpr int kBlocksDown = kWaveRows / 16, kBlocksAcross = kWaveCols / 8;  // products of 16 x 8 a wave
 
   static constexpr bool kInterleaved = kKind == Kind::tf32 || kKind == Kind::tf32x3;
