@@ -8,14 +8,17 @@ namespace vbgemm {
 // Threads that form a product together. (On AMD they are 64: another family.)
 inline constexpr int kLanes = 32;
 
-// Shared memory a block of a tensor kernel may use: three light blocks, two heavy ones on a multiprocessor with 228 KB, 1 KB of which each
-// block costs beside its own. All fit the 163 KB that a block may have on sm_80.
-constexpr int tensor_shared_budget(Kernel kernel) { return kernel == Kernel::m128_light ? 74 * 1024 : 112 * 1024; }
-
-// As many blocks as that memory holds, where their registers suffice without spills.
+// Blocks of a tensor kernel that a multiprocessor must be able to hold: as many as their registers allow without spills.
 constexpr int tensor_min_blocks(Kind kind, Kernel kernel) {
-  if (kernel == Kernel::m128_light) return 3;
+  if (kernel == Kernel::m128_light) return kind == Kind::f64 ? 3 : 4;
   return kernel == Kernel::m256_heavy && kind == Kind::tf32x3 ? 1 : 2;
+}
+
+// Shared memory a block may use, so that as many fit into the 228 KB of a multiprocessor, 1 KB of which each block costs beside its own.
+// All fit the 163 KB that a block may have on sm_80.
+constexpr int tensor_shared_budget(Kind kind, Kernel kernel) {
+  if (kernel == Kernel::m128_light) return (kind == Kind::f64 ? 74 : 56) * 1024;
+  return 112 * 1024;
 }
 
 // The element type of a kind that tensor cores know.
@@ -83,6 +86,9 @@ struct TensorCut {
   static constexpr int kSplit = kWaves / (kWavesDown * kWavesAcross);  // waves that share a step's K
   static_assert(kSplit * kWavesDown * kWavesAcross == kWaves && kChunks % kSplit == 0);
 
+  // Whether a step loads its first fragments before it starts copies: that hides some latency, and costs registers to keep them.
+  static constexpr bool kLoadsFirst = kKernel == Kernel::m128_light && kKind != Kind::f64 && kKind != Kind::tf32x3;
+
   static constexpr int kBlocksDown = kWaveRows / 16, kBlocksAcross = kWaveCols / 8;  // products of 16 x 8 a wave
 
   static constexpr bool kInterleaved = kKind == Kind::tf32 || kKind == Kind::tf32x3;
@@ -102,7 +108,7 @@ struct TensorCut {
   static constexpr int kElementsB = largest_of(B<true>::kElements, B<false>::kElements);
   static constexpr int kStageElements = kElementsA + kElementsB;
   static constexpr int stages() {
-    const int fit = (tensor_shared_budget(kKernel) - 512) / (kStageElements * kBytes);  // the tile's place lies beside them
+    const int fit = (tensor_shared_budget(kKind, kKernel) - 512) / (kStageElements * kBytes);  // the tile's place lies beside them
     return fit < 8 ? fit : 8;
   }
   static constexpr int kStages = stages();

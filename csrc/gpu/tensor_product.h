@@ -9,40 +9,59 @@ namespace vbgemm {
 template <class T>
 using Register = std::conditional_t<sizeof(T) == 8, double, uint32_t>;
 
-// Calls put(half, depth_half, register) for a wave's kHalves halves of one chunk of K. `from`: the wave's first row (column). An
-// instruction takes neighbouring registers, of A two halves at one depth first, of B (kDeepFirst) both depths of a half: they are loaded in
-// that order.
+// Where the matrices of 8 rows by 16 bytes belong that one instruction loads: an instruction takes neighbouring registers, of A two halves
+// at one depth first, of B (kDeepFirst) both depths of a half.
+template <bool kDeepFirst>
+constexpr __host__ __device__ int half_of(int matrix) {
+  return kDeepFirst ? matrix / 2 : matrix % 2;
+}
+template <bool kDeepFirst>
+constexpr __host__ __device__ int deep_of(int matrix) {
+  return kDeepFirst ? matrix % 2 : matrix / 2;
+}
+
+// Where this lane's first fragment lies in an operand's part of a step; all others lie at constant distances. `from`: the wave's first row
+// (column), `chunk` its first chunk of K.
+template <class T, class Lines, bool kDeepFirst>
+__device__ inline int first_fragment(int from, int chunk) {
+  const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4, matrix = lane / 8, row = lane % 8;
+  constexpr int kPitch = Lines::kPitch, kPieceItems = kVectorBytes / static_cast<int>(sizeof(T));
+  if constexpr (sizeof(T) == 8) {
+    return Lines::kDepthItems ? (from + g) * kPitch + 8 * chunk + t : (8 * chunk + t) * kPitch + from + g;
+  } else if constexpr (Lines::kDepthItems) {
+    return (from + 8 * half_of<kDeepFirst>(matrix) + row) * kPitch + (2 * chunk + deep_of<kDeepFirst>(matrix)) * kPieceItems;
+  } else if constexpr (sizeof(T) == 2) {
+    return (16 * chunk + 8 * deep_of<kDeepFirst>(matrix) + row) * kPitch + from + 8 * half_of<kDeepFirst>(matrix);
+  } else {
+    return (8 * chunk + t) * kPitch + from + Lines::kInterleave * g;
+  }
+}
+
+// Calls put(half, depth_half, register) for a wave's kHalves halves of the chunk of K that is `chunk` behind its first.
 template <class Lines, int kHalves, bool kDeepFirst, class T, class Put>
-__device__ inline void load_halves(const T* shared, int from, int chunk, const Put& put) {
-  const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
+__device__ inline void load_halves(const T* first, int chunk, const Put& put) {
   constexpr int kPitch = Lines::kPitch;
   if constexpr (sizeof(T) == 8) {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
       for (int deep = 0; deep < 2; ++deep) {
-        const int outer = from + 8 * half + g, depth = 8 * chunk + 4 * deep + t;
-        put(half, deep, shared[Lines::kDepthItems ? outer * kPitch + depth : depth * kPitch + outer]);
+        const int outer = 8 * half, depth = 8 * chunk + 4 * deep;
+        put(half, deep, first[Lines::kDepthItems ? outer * kPitch + depth : depth * kPitch + outer]);
       }
     }
   } else if constexpr (Lines::kDepthItems || sizeof(T) == 2) {
-    // Matrix i: 8 rows of 16 bytes along the lines.
-    const auto half_of = [](int matrix) { return kDeepFirst ? matrix / 2 : matrix % 2; };
-    const auto deep_of = [](int matrix) { return kDeepFirst ? matrix % 2 : matrix / 2; };
-    const int matrix = lane / 8, row = lane % 8;
     constexpr int kPieceItems = kVectorBytes / static_cast<int>(sizeof(T));
 #pragma unroll
     for (int half = 0; half < kHalves; half += 2) {
       uint32_t words[4];
       if constexpr (Lines::kDepthItems) {
-        const int line = from + 8 * (half + half_of(matrix)) + row, item = (2 * chunk + deep_of(matrix)) * kPieceItems;
-        load_matrices(shared + line * kPitch + item, words);
+        load_matrices(first + 8 * half * kPitch + 2 * chunk * kPieceItems, words);
       } else {
-        const int line = 16 * chunk + 8 * deep_of(matrix) + row, item = from + 8 * (half + half_of(matrix));
-        load_matrices_transposed(shared + line * kPitch + item, words);
+        load_matrices_transposed(first + 16 * chunk * kPitch + 8 * half, words);
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) put(half + half_of(i), deep_of(i), words[i]);
+      for (int i = 0; i < 4; ++i) put(half + half_of<kDeepFirst>(i), deep_of<kDeepFirst>(i), words[i]);
     }
   } else {
     constexpr int kTogether = Lines::kInterleave;
@@ -50,7 +69,7 @@ __device__ inline void load_halves(const T* shared, int from, int chunk, const P
     for (int half = 0; half < kHalves; half += kTogether) {
 #pragma unroll
       for (int deep = 0; deep < 2; ++deep) {
-        const T* at = shared + (8 * chunk + 4 * deep + t) * kPitch + from + 8 * half + kTogether * g;
+        const T* const at = first + (8 * chunk + 4 * deep) * kPitch + 8 * half;
         const auto numbers = *reinterpret_cast<const Vector<uint32_t, kTogether>*>(at);
 #pragma unroll
         for (int j = 0; j < kTogether; ++j) put(half + j, deep, numbers.element[j]);

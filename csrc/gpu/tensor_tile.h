@@ -15,19 +15,22 @@ struct WavePlace {
   __device__ explicit WavePlace(int wave)
       : row(wave / Cut::kWavesAcross % Cut::kWavesDown * Cut::kWaveRows),
         col(wave % Cut::kWavesAcross * Cut::kWaveCols),
-        share(wave / (Cut::kWavesAcross * Cut::kWavesDown)) {}
+        share(Cut::kSplit == 1 ? 0 : wave / (Cut::kWavesAcross * Cut::kWavesDown)) {}
 };
 
-// sums += A B over a step of K in shared memory: this wave's piece and share. K runs upwards in every share.
-template <class Cut, class LinesA, class LinesB, class T>
-__device__ inline void multiply_tensor_step(const T* shared_a, const T* shared_b, const WavePlace<Cut>& wave, Sums<Cut>& sums) {
+// sums += A B over a step of K in shared memory: this wave's piece and share, which begin at these fragments. K runs upwards in
+// every share. `meanwhile` is called before the first products.
+template <class Cut, class LinesA, class LinesB, class T, class Meanwhile>
+__device__ inline void multiply_tensor_step(const T* first_a, const T* first_b, Sums<Cut>& sums, const Meanwhile& meanwhile) {
+  if (!Cut::kLoadsFirst) meanwhile();
 #pragma unroll
   for (int i = 0; i < Cut::kChunks / Cut::kSplit; ++i) {
-    const int chunk = i * Cut::kSplit + wave.share;
+    const int chunk = i * Cut::kSplit;
     Register<T> a[Cut::kBlocksDown][4], b[Cut::kBlocksAcross][2];
-    load_halves<LinesA, 2 * Cut::kBlocksDown, false>(shared_a, wave.row, chunk,
+    load_halves<LinesA, 2 * Cut::kBlocksDown, false>(first_a, chunk,
                                                      [&](int half, int deep, auto x) { a[half / 2][2 * deep + half % 2] = x; });
-    load_halves<LinesB, Cut::kBlocksAcross, true>(shared_b, wave.col, chunk, [&](int half, int deep, auto x) { b[half][deep] = x; });
+    load_halves<LinesB, Cut::kBlocksAcross, true>(first_b, chunk, [&](int half, int deep, auto x) { b[half][deep] = x; });
+    if (Cut::kLoadsFirst && i == 0) meanwhile();
     multiply_chunk<Cut>(a, b, sums);
   }
 }
@@ -56,6 +59,8 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, Sums<Cut
   for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
 
   const WavePlace<Cut> wave(thread_index() / kLanes);
+  const int first_a = first_fragment<T, LinesA, false>(wave.row, wave.share);
+  const int first_b = Cut::kElementsA + first_fragment<T, LinesB, true>(wave.col, wave.share);
   T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
   T* stage = shared;
   constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
@@ -65,8 +70,8 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, Sums<Cut
     copy_a.finish(stage, kAlongA ? uncopied + kAhead : LinesA::kItems);  // along the other direction anything may follow
     copy_b.finish(stage + Cut::kElementsA, kAlongB ? uncopied + kAhead : LinesB::kItems);
     block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
-    start_step(stage == shared ? last_stage : stage - Cut::kStageElements);
-    multiply_tensor_step<Cut, LinesA, LinesB>(stage, stage + Cut::kElementsA, wave, sums);
+    const auto start_next = [&] { start_step(stage == shared ? last_stage : stage - Cut::kStageElements); };
+    multiply_tensor_step<Cut, LinesA, LinesB>(stage + first_a, stage + first_b, sums, start_next);
     stage = stage == last_stage ? shared : stage + Cut::kStageElements;
   }
 }
@@ -108,7 +113,7 @@ struct TensorFamily {
   using Cut = TensorCut<kKind, kRow>;
 
   template <class Cut>
-  __device__ static void multiply(const TilePlace<Element>& place, Element* shared) {
+  __device__ __attribute__((always_inline)) static void multiply(const TilePlace<Element>& place, Element* shared) {
     using Sum = typename Cut::Sum;
     Sums<Cut> sums = {};
     // The products' code per direction of the operands: it is short, and a choice inside would stop the loads from running ahead.

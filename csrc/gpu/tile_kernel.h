@@ -53,7 +53,9 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
       if (thread_index() < kWaveSize) place_next_tile(parameters, extent_of, place);
       block_barrier();
       if (place.strategy == kWalkEnds) return;
-      dispatch(place.strategy, [&](auto chosen) { Family::template multiply<typename decltype(chosen)::type>(place, shared.operands); });
+      dispatch(place.strategy, [&](auto chosen) __attribute__((always_inline)) {
+        Family::template multiply<typename decltype(chosen)::type>(place, shared.operands);
+      });
       block_barrier();  // the next tile overwrites the place and the operands
     }
   }
@@ -65,13 +67,14 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
     return extent;
   }
 
-  // Calls `action` with the row that `strategy` names, if this kernel holds it.
+  // Calls `action` with the row that `strategy` names, if this kernel holds it. Were a tile's code not inlined, what it refers to would lie
+  // on a stack, and shared memory be read by generic loads.
   template <class Action>
-  __device__ static void dispatch(int strategy, const Action& action) {
+  __device__ __attribute__((always_inline)) static void dispatch(int strategy, const Action& action) {
     (try_row<kRow>(strategy, action), ...);
   }
   template <int kIndex, class Action>
-  __device__ static void try_row(int strategy, const Action& action) {
+  __device__ __attribute__((always_inline)) static void try_row(int strategy, const Action& action) {
     if constexpr (kHolds<Family::kKind, kKernel, kIndex>) {
       if (strategy == kIndex) action(Chosen<typename Family::template Cut<kIndex>>());
     }
