@@ -191,6 +191,7 @@ def _batch(
         return jax.vmap(apart, in_axes=tuple(dims))(*operands), [0] * len(out_dtypes)
 
     mapped = [dim is not None for dim in dims]  # None: not mapped
+    operands = [compat.replicated(x) if yes else x for x, yes in zip(operands, mapped, strict=True)]
     values = [jnp.moveaxis(x, dim, 0) if yes else x for x, dim, yes in zip(operands, dims, mapped, strict=True)]
     size = next(x.shape[0] for x, yes in zip(values, mapped, strict=True) if yes)
     shapes = [x.shape[1:] if yes else x.shape for x, yes in zip(values, mapped, strict=True)]
