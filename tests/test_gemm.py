@@ -96,6 +96,25 @@ def test_traced_beta_per_problem_reads_only_the_cs_it_needs():
     assert_close(ours, truth(As, Bs, Cs, [1.0] * 5, beta, None, None))
 
 
+def test_nan_in_c_under_a_traced_zero_beta_stays_out_of_derivatives():
+    """Those in which beta itself doesn't move: with respect to beta they are C's NaN, rightly."""
+    a, b, c = oracle.random((3, 4), "float64", 1), oracle.random((4, 5), "float64", 2), jnp.full((3, 5), jnp.nan)
+
+    def f(beta, a, c):
+        return vb.batched_gemm([a], [b], [c], beta=beta, activation="tanh")[0]
+
+    def derivatives(beta, c):
+        tangent = jax.jvp(functools.partial(f, beta), (a, c), (a, jnp.ones_like(c)))
+        hessian = jax.hessian(lambda a, c: f(beta, a, c).sum(), (0, 1))(a, c)
+        linear = jax.linearize(functools.partial(f, beta), a, c)[1](a, jnp.ones_like(c))
+        return tangent, hessian, linear
+
+    ours = jax.jit(derivatives)(jnp.float64(0), c)
+    theirs = derivatives(jnp.float64(0), jnp.zeros_like(c))
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-12)
+
+
 def test_scalars_in_every_form():
     As, Bs, Cs, _ = operands()
     alpha = [0.5, 2.0, -1.0, 3.0, 1.0]
