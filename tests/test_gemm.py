@@ -115,6 +115,24 @@ def test_nan_in_c_under_a_traced_zero_beta_stays_out_of_derivatives():
         np.testing.assert_allclose(x, y, atol=1e-12)
 
 
+def test_linear_transpose():
+    As, Bs, Cs, bias = operands()
+    alpha, beta = [0.5, -1.0, 2.0, 3.0, 0.0], jnp.asarray([1.0, 0.25, 0.0, -2.0, 1.5])
+
+    def f(As, Cs, bias):
+        return vb.batched_gemm(As, Bs, Cs, alpha=alpha, beta=beta, bias=bias)
+
+    ours = jax.linear_transpose(f, As, Cs, bias)(Cs)
+    theirs = ([al * c @ b.T for al, b, c in zip(alpha, Bs, Cs, strict=True)],
+              [be * c for be, c in zip(beta, Cs, strict=True)], [c.sum(0) for c in Cs])  # fmt: skip
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-10)
+    with pytest.raises(NotImplementedError, match="not linear in its activation 'relu'"):
+        jax.linear_transpose(lambda As: vb.batched_gemm(As, Bs, activation="relu"), As)(Cs)
+    with pytest.raises(NotImplementedError, match="not linear in its alpha or beta"):
+        jax.linear_transpose(lambda alpha: vb.batched_gemm(As, Bs, alpha=alpha), jnp.float64(1))(Cs)
+
+
 def test_scalars_in_every_form():
     As, Bs, Cs, _ = operands()
     alpha = [0.5, 2.0, -1.0, 3.0, 1.0]
