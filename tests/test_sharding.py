@@ -135,6 +135,9 @@ def test_explicit_meshes():
         sharded = [jax.device_put(a, NamedSharding(explicit, spec)) for a, spec in zip(As, SPECS, strict=True)]
         with pytest.raises(ValueError, match=r"As\[0\].*'x'.*shard_map"):
             jax.jit(vb.batched_matmul)(sharded, replicated[1])
+        alpha = jax.device_put(np.ones(8), NamedSharding(explicit, P("x")))
+        with pytest.raises(ValueError, match=r"alpha is sharded over the explicit mesh axes 'x'"):
+            vb.batched_gemm([replicated[0][0]] * 8, [replicated[1][0]] * 8, alpha=alpha)
 
 
 def test_vmap_over_an_explicit_axis():
