@@ -43,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         show_backends()
         return 0
     if options.command == "demo":
+        if options.batch < 1:
+            parser.error(f"argument --batch: must be at least 1, not {options.batch}")
         try:
             from jax_vbgemm import demo as googlenet
         except ImportError as error:

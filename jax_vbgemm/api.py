@@ -117,5 +117,9 @@ def plan(
       TypeError: a size is not an integer.
     """
     spec = backends.default_device() if device is None else device_spec(device)
-    kind = kind_of(jnp.dtype(dtype).name, precision_name(canonical_precision(precision)), spec)
+    try:
+        dtype = jnp.dtype(dtype).name
+    except TypeError:
+        dtype = str(dtype)  # kind_of says what is known
+    kind = kind_of(dtype, precision_name(canonical_precision(precision)), spec)
     return plan_problems(problems_of(problems), kind, spec, resolve_planner(planner))

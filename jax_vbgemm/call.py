@@ -55,8 +55,9 @@ class Call:
                 raise type(error)(
                     f"{name}: {a_name} is {_describe(a, b)} but {b_name} is {_describe(b, a)}{transposed}: {error}"
                 ) from None
-            self._refuse_explicit_axes("As", As, index, a)
-            self._refuse_explicit_axes("Bs", Bs, index, b)
+            for tree, operand in ((("As", As), a), (("Bs", Bs), b)):
+                if compat.explicit_axes(operand):
+                    self._refuse_explicit_axes(self.leaf(tree, index), operand)
             self.operands += [a, b]
             self.terms.append(term)
             self.shapes.append((*sizes.batch, sizes.m, sizes.n))
@@ -65,12 +66,12 @@ class Call:
         """As[3], Bs['w']: how the user would write leaf `index`."""
         return tree[0] + jax.tree_util.keystr(jax.tree.leaves_with_path(tree[1])[index][0])
 
-    def _refuse_explicit_axes(self, tree_name: str, tree: Any, index: int, operand: jax.Array) -> None:
+    def _refuse_explicit_axes(self, where: str, operand: jax.Array) -> None:
         axes = compat.explicit_axes(operand)
         if axes:
             raise ValueError(
-                f"{self.name}: {self.leaf((tree_name, tree), index)} is sharded over the explicit mesh axes "
-                f"{', '.join(map(repr, axes))}: replicate it with jax.sharding.reshard, or use jax.shard_map"
+                f"{self.name}: {where} is sharded over the explicit mesh axes {', '.join(map(repr, axes))}: "
+                "replicate it with jax.sharding.reshard, or use jax.shard_map"
             )
 
     def bind(self, planner: str | Planner, implementation: str | None) -> Any:
@@ -93,7 +94,7 @@ class Call:
         return jax.tree.unflatten(self.structure, results)
 
     def add_epilogues(self, Cs: Any, alpha: Any, beta: Any, bias: Any, activation: str | None) -> None:
-        if activation is not None and activation not in reference.ACTIVATIONS:
+        if activation is not None and not (isinstance(activation, str) and activation in reference.ACTIVATIONS):
             known = ", ".join(map(repr, reference.ACTIVATIONS))
             raise ValueError(f"{self.name}: activation must be None or one of {known}, not {activation!r}")
         alphas, betas = self._scalars("alpha", alpha), self._scalars("beta", beta)
@@ -104,7 +105,8 @@ class Call:
                 raise ValueError(
                     f"{self.name}: activation={activation!r}, but result {index} is {dtype}: it must be real"
                 )
-            source = sources[index]
+            source = None if sources[index] is None else self._addend("Cs", index, sources[index], exact=True)
+            addend = None if biases[index] is None else self._addend("bias", index, biases[index], exact=False)
             if source is None and not _is_zero(betas[index]):
                 where = "Cs is None" if Cs is None else f"Cs has no leaf {index}"
                 raise ValueError(f"{self.name}: beta must be the number 0 where there is no C, but {where}")
@@ -112,8 +114,8 @@ class Call:
                 Epilogue(
                     self._scalar("alpha", index, alphas[index]),
                     self._scalar("beta", index, betas[index]),
-                    None if source is None or _is_zero(betas[index]) else self._addend("Cs", index, source, exact=True),
-                    None if biases[index] is None else self._addend("bias", index, biases[index], exact=False),
+                    None if source is None or _is_zero(betas[index]) else self._operand(*source),
+                    None if addend is None else self._operand(*addend),
                     activation,
                 )
             )
@@ -135,48 +137,58 @@ class Call:
     def _scalars(self, option: str, value: Any) -> list[Any]:
         """One number a problem: a Python number, an array of rank 0, or (array of rank 1, index)."""
         count = len(self.terms)
+        value = _plain_number(value)
         if isinstance(value, numbers.Number):
             return [value] * count
-        if isinstance(value, np.ndarray | np.generic | jax.Array):
+        if isinstance(value, np.ndarray | jax.Array):
+            if isinstance(value, jax.Array):
+                self._refuse_explicit_axes(option, value)
             if value.ndim == 0:
                 return [value] * count
             if value.shape != (count,):
                 raise ValueError(
                     f"{self.name}: {option} has shape {value.shape}, but there are {count} problems: one entry for each"
                 )
-            return [value[i].item() if isinstance(value, np.ndarray) else (value, i) for i in range(count)]
-        return self._leaves(option, value)
+            return [_plain_number(value[i]) if isinstance(value, np.ndarray) else (value, i) for i in range(count)]
+        return [_plain_number(leaf) for leaf in self._leaves(option, value)]
 
     def _scalar(self, option: str, index: int, value: Any) -> Scalar:
         """A number for problem `index`, as the primitive takes it."""
         array, element = value if isinstance(value, tuple) else (value, None)
-        if isinstance(array, np.ndarray | np.generic) and array.ndim == 0:
-            array = array.item()
+
+        def where() -> str:
+            return self.leaf((option, self.As), index) if element is None else f"{option}[{index}]"
+
         dtype = reference.accumulator(self.dtypes[index])
         is_array = isinstance(array, jax.Array)
         if not is_array and not isinstance(array, numbers.Number):
-            raise TypeError(f"{self.name}: {option}[{index}] must be a number, not {array!r}")
+            raise TypeError(f"{self.name}: {where()} must be a number, not {array!r}")
         if is_array and element is None and array.ndim != 0:
-            raise ValueError(f"{self.name}: {option}[{index}] has shape {array.shape}: it must be a number")
+            raise ValueError(f"{self.name}: {where()} has shape {array.shape}: it must be a number")
         is_complex = jnp.iscomplexobj(array) if is_array else isinstance(array, complex)
         if is_complex and not jnp.issubdtype(dtype, jnp.complexfloating):
-            raise ValueError(f"{self.name}: {option}[{index}] is complex, but result {index} is {self.dtypes[index]}")
+            raise ValueError(f"{self.name}: {where()} is complex, but result {index} is {self.dtypes[index]}")
         if not is_array:
             return array if is_complex else float(array)
         return self._operand((option, id(array), dtype), lambda: array.astype(dtype).reshape(-1)), element or 0
 
-    def _addend(self, option: str, index: int, value: Any, *, exact: bool) -> int:
-        """The operand that C or a bias becomes."""
-        array, shape, dtype = jnp.asarray(value), self.shapes[index], self.dtypes[index]
+    def _addend(
+        self, option: str, index: int, value: Any, *, exact: bool
+    ) -> tuple[tuple[str, int, Any], Callable[[], jax.Array]]:
+        """The operand that C or a bias becomes, as `_operand` takes it."""
+
+        def where() -> str:
+            return self.leaf((option, self.As), index)
+
+        array = value if isinstance(value, jax.Array) else _as_array(self.name, where(), value)
+        shape, dtype = self.shapes[index], self.dtypes[index]
         fits = array.shape == shape if exact else _broadcasts(array.shape, shape)
         if not fits:
             rule = "have that shape" if exact else "broadcast to that"
-            raise ValueError(
-                f"{self.name}: {option}[{index}] is {array.shape} but result {index} is {shape}: it must {rule}"
-            )
-        if array.dtype != dtype and jnp.result_type(array, jnp.zeros((), dtype)) != dtype:
-            raise ValueError(f"{self.name}: {option}[{index}] is {array.dtype}, which does not promote to {dtype}")
-        return self._operand((option, id(value), dtype), lambda: array.astype(dtype))
+            raise ValueError(f"{self.name}: {where()} is {array.shape} but result {index} is {shape}: it must {rule}")
+        if array.dtype != dtype and not _promotes(array, dtype):
+            raise ValueError(f"{self.name}: {where()} is {array.dtype}, which does not promote to {dtype}")
+        return (option, id(value), dtype), lambda: array.astype(dtype)
 
     def _operand(self, key: tuple[str, int, Any], make: Callable[[], jax.Array]) -> int:
         """One operand for one array, however many problems name it."""
@@ -192,6 +204,18 @@ class Call:
 
 def _is_zero(value: Any) -> bool:
     return isinstance(value, int | float | complex) and value == 0
+
+
+def _plain_number(value: Any) -> Any:
+    """A NumPy number or array of rank 0 as a Python number; anything else as it is."""
+    return value.item() if isinstance(value, np.ndarray | np.generic) and value.ndim == 0 else value
+
+
+def _promotes(array: jax.Array, dtype: Any) -> bool:
+    try:
+        return bool(jnp.result_type(array, jnp.zeros((), dtype)) == dtype)
+    except ValueError:  # strict promotion
+        return False
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -211,20 +235,20 @@ def _paired_leaves(name: str, As: Any, Bs: Any) -> tuple[list[jax.Array], list[j
             )
         raise ValueError(f"{name}: As and Bs must have the same structure: As is {structure} but Bs is {other}")
 
-    def array(tree_name: str, tree: Any, index: int, leaf: Any) -> jax.Array:
-        if isinstance(leaf, jax.Array):
-            return leaf
-        try:
-            return jnp.asarray(leaf)
-        except (TypeError, ValueError) as error:
-            where = jax.tree_util.keystr(jax.tree.leaves_with_path(tree)[index][0])
-            raise TypeError(f"{name}: {tree_name}{where} must be an array, but is {leaf!r}: {error}") from None
+    def arrays(tree_name: str, tree: Any, leaves: list[Any]) -> list[jax.Array]:
+        if all(isinstance(leaf, jax.Array) for leaf in leaves):
+            return leaves
+        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(tree)]
+        return [_as_array(name, tree_name + path, leaf) for path, leaf in zip(paths, leaves, strict=True)]
 
-    return (
-        [array("As", As, i, leaf) for i, leaf in enumerate(lhs)],
-        [array("Bs", Bs, i, leaf) for i, leaf in enumerate(rhs)],
-        structure,
-    )
+    return arrays("As", As, lhs), arrays("Bs", Bs, rhs), structure
+
+
+def _as_array(name: str, where: str, leaf: Any) -> jax.Array:
+    try:
+        return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: {where} must be an array, but is {leaf!r}: {error}") from None
 
 
 def _flags(name: str, option: str, flags: Any, tree: Any, count: int) -> list[bool]:

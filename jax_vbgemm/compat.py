@@ -50,6 +50,15 @@ def explicit_axes(operand: jax.Array) -> tuple[str, ...]:
     return tuple(axis for axis in named if axis in sharding.mesh.explicit_axes)
 
 
+def replicated(operand: jax.Array) -> jax.Array:
+    """The operand on every device of an explicit mesh: a vmap may map over an axis that its own call never sees."""
+    if not explicit_axes(operand):
+        return operand
+    mesh = jax.typeof(operand).sharding.mesh
+    result: jax.Array = jax.sharding.reshard(operand, jax.NamedSharding(mesh, jax.P()))
+    return result
+
+
 def is_static(shape: Sequence[Any]) -> bool:
     """Whether all dimensions are numbers (jax.export also knows symbolic ones)."""
     return core.is_constant_shape(shape)

@@ -29,6 +29,10 @@ def _lower(platform: str, ctx: Any, *operands: Any, implementation: str | None, 
     backend = backends.BACKENDS[platform]
     if implementation == "xla":
         rule = _xla_form
+    elif not all(compat.is_static(aval.shape) for aval in ctx.avals_in):  # jax.export: nothing can be planned
+        if implementation == "kernel":
+            raise NotImplementedError("batched_matmul: implementation='kernel', but kernels need static shapes")
+        rule = _xla_form
     elif backend.module is not None or compat.is_export(ctx):
         # An exported program may run where the backend is present; there it is this call that counts.
         rule = partial(_kernel_form, platform=platform, strict=implementation == "kernel")

@@ -31,4 +31,7 @@ def precision_name(precision: Any) -> str:
         return "highest"
     if isinstance(precision, tuple):
         return max(map(precision_name, precision), key=_ORDER.index)
-    return jax.lax.Precision(precision).name.lower()
+    try:
+        return jax.lax.Precision(precision).name.lower()
+    except ValueError:
+        raise ValueError(f"precision: unknown name {precision!r}; known are those of jax.lax.Precision") from None

@@ -76,7 +76,8 @@ def sizes_of(lhs: Shape, rhs: Shape, term: Term) -> Sizes:
     batch = lhs[:-2]
     if batch != rhs[:-2]:
         try:
-            batch = np.broadcast_shapes(batch, rhs[:-2])
+            static = compat.is_static(batch) and compat.is_static(rhs[:-2])
+            batch = (np if static else jnp).broadcast_shapes(batch, rhs[:-2])
         except ValueError:
             raise ValueError(f"leading dimensions {lhs[:-2]} and {rhs[:-2]} must broadcast") from None
     return Sizes(batch, m, n, k)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -45,10 +46,19 @@ def scaled(beta: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.where(beta == 0, jnp.zeros_like(x), beta * x)
 
 
-@scaled.defjvp
 def _scaled_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
     (beta, x), (d_beta, d_x) = primals, tangents
-    return scaled(beta, x), scaled(beta, d_x) + d_beta * x
+    parts = [scaled(beta, d_x)] if _moves(d_x) else []
+    if _moves(d_beta):  # zeros times a NaN in x would be NaN
+        parts.append(d_beta * x)
+    return scaled(beta, x), functools.reduce(jnp.add, parts)
+
+
+def _moves(tangent: Any) -> bool:
+    return not isinstance(tangent, jax.custom_derivatives.SymbolicZero)
+
+
+scaled.defjvp(_scaled_jvp, symbolic_zeros=True)
 
 
 def linear_part(total: jax.Array, epilogue: Epilogue, operands: Sequence[jax.Array]) -> jax.Array:

@@ -113,7 +113,10 @@ def _transpose(
     epilogues: tuple[Epilogue, ...],
     **options: Any,
 ) -> list[Any]:
-    assert not epilogues, "a call with an epilogue is never linear: its derivative has none"
+    if epilogues:
+        return _transpose_of_epilogues(
+            cotangents, operands, terms=terms, out_dtypes=out_dtypes, epilogues=epilogues, **options
+        )
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     avals = [operand.aval if linear[i] else operand for i, operand in enumerate(operands)]
     factors: list[Any] = []  # the operands of the one call
@@ -163,6 +166,48 @@ def _transpose(
     ]
 
 
+def _transpose_of_epilogues(
+    cotangents: Sequence[Any],
+    operands: Sequence[Any],
+    *,
+    terms: Sequence[Term],
+    out_dtypes: Sequence[Any],
+    epilogues: Sequence[Epilogue],
+    **options: Any,
+) -> list[Any]:
+    """For jax.linear_transpose; derivatives never come here. alpha sum + beta source + bias, each part by itself."""
+    linear = [ad.is_undefined_primal(operand) for operand in operands]
+    wide = tuple(accumulator(dtype) for dtype in out_dtypes)
+    scaled_cotangents = list(cotangents)
+    results: list[Any] = [None] * len(operands)
+
+    def give(index: int | None, cotangent: jax.Array) -> None:
+        if index is not None and linear[index]:
+            value = _sum_broadcast(cotangent, operands[index].aval.shape)
+            results[index] = value if results[index] is None else results[index] + value
+
+    for out, (cotangent, epilogue) in enumerate(zip(cotangents, epilogues, strict=True)):
+        if isinstance(cotangent, ad.Zero):
+            continue
+        scalars = [scalar[0] for scalar in (epilogue.alpha, epilogue.beta) if isinstance(scalar, tuple)]
+        if epilogue.activation or any(linear[index] for index in scalars):
+            what = f"activation {epilogue.activation!r}" if epilogue.activation else "alpha or beta"
+            raise NotImplementedError(f"jax_vbgemm: batched_gemm is not linear in its {what}: it cannot be transposed")
+        value = cotangent.astype(wide[out])
+        scaled_cotangents[out] = reference.scalar_value(epilogue.alpha, operands, wide[out]) * value
+        give(epilogue.source, reference.scaled(reference.scalar_value(epilogue.beta, operands, wide[out]), value))
+        give(epilogue.bias, value)
+    moving = tuple(term for term in terms if linear[term.lhs] or linear[term.rhs])
+    of_sums = _transpose(scaled_cotangents, *operands, terms=moving, out_dtypes=wide, epilogues=(), **options)
+    for index, of_sum in enumerate(of_sums):
+        if results[index] is None:
+            results[index] = of_sum
+        else:
+            total = results[index] if isinstance(of_sum, ad.Zero) else results[index] + of_sum
+            results[index] = total.astype(operands[index].aval.dtype)
+    return results
+
+
 def _sum_broadcast(value: jax.Array, shape: Shape) -> jax.Array:
     """The transpose of broadcasting `shape` to value's shape."""
     if value.shape == shape:
@@ -191,6 +236,7 @@ def _batch(
         return jax.vmap(apart, in_axes=tuple(dims))(*operands), [0] * len(out_dtypes)
 
     mapped = [dim is not None for dim in dims]  # None: not mapped
+    operands = [compat.replicated(x) if yes else x for x, yes in zip(operands, mapped, strict=True)]
     values = [jnp.moveaxis(x, dim, 0) if yes else x for x, dim, yes in zip(operands, dims, mapped, strict=True)]
     size = next(x.shape[0] for x, yes in zip(values, mapped, strict=True) if yes)
     shapes = [x.shape[1:] if yes else x.shape for x, yes in zip(values, mapped, strict=True)]

@@ -23,4 +23,8 @@ def parse_problems(text: str, name: str) -> tuple[Problem, ...]:
 
 def read_problems(file: Path) -> tuple[Problem, ...]:
     """The problems of a shape file."""
-    return parse_problems(file.read_text(), file.name)
+    try:
+        text = file.read_text()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file.name} is not a text file: {error}") from None
+    return parse_problems(text, file.name)

@@ -30,6 +30,7 @@ def test_plan_of_a_file(device, tmp_path, capsys):
         ("1 2 3\n", ["--device", "h1000"], "h1000"),
         ("1 2 3\n", ["--planner", "best"], "best"),
         ("1 2 3\n", ["--dtype", "int8"], "int8"),
+        ("1 2 3\n", ["--dtype", "foo"], "dtype: unknown name 'foo'"),
     ],
 )
 def test_bad_input_is_explained(text, arguments, message, tmp_path, capsys):
@@ -40,6 +41,20 @@ def test_bad_input_is_explained(text, arguments, message, tmp_path, capsys):
     import re
 
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_file_that_is_no_text(tmp_path, capsys):
+    (tmp_path / "shapes.bin").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SystemExit):
+        main(["plan", str(tmp_path / "shapes.bin")])
+    assert "shapes.bin is not a text file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("batch", ["0", "-1"])
+def test_a_demo_needs_an_image(batch, capsys):
+    with pytest.raises(SystemExit):
+        main(["demo", "--batch", batch])
+    assert "--batch: must be at least 1" in capsys.readouterr().err
 
 
 def test_a_missing_file(capsys):

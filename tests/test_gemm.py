@@ -96,6 +96,52 @@ def test_traced_beta_per_problem_reads_only_the_cs_it_needs():
     assert_close(ours, truth(As, Bs, Cs, [1.0] * 5, beta, None, None))
 
 
+def test_nan_in_c_under_a_traced_zero_beta_stays_out_of_derivatives():
+    """Those in which beta itself doesn't move: with respect to beta they are C's NaN, rightly."""
+    a, b, c = oracle.random((3, 4), "float64", 1), oracle.random((4, 5), "float64", 2), jnp.full((3, 5), jnp.nan)
+
+    def f(beta, a, c):
+        return vb.batched_gemm([a], [b], [c], beta=beta, activation="tanh")[0]
+
+    def derivatives(beta, c):
+        tangent = jax.jvp(functools.partial(f, beta), (a, c), (a, jnp.ones_like(c)))
+        hessian = jax.hessian(lambda a, c: f(beta, a, c).sum(), (0, 1))(a, c)
+        linear = jax.linearize(functools.partial(f, beta), a, c)[1](a, jnp.ones_like(c))
+        return tangent, hessian, linear
+
+    ours = jax.jit(derivatives)(jnp.float64(0), c)
+    theirs = derivatives(jnp.float64(0), jnp.zeros_like(c))
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [np.float32(0), np.int64(0), np.array(0.0), np.zeros(1), [np.float64(0)], False])
+def test_a_numpy_zero_is_a_number_too(beta):
+    As, Bs, Cs, _ = small()
+    (ours,) = vb.batched_gemm(As[:1], Bs[:1], beta=beta)
+    np.testing.assert_allclose(ours, As[0] @ Bs[0], atol=1e-12)
+    jaxpr = str(jax.make_jaxpr(lambda c: vb.batched_gemm(As[:1], Bs[:1], [c], beta=beta))(Cs[0]))
+    assert "source=None" in jaxpr or "epilogues=()" in jaxpr
+
+
+def test_linear_transpose():
+    As, Bs, Cs, bias = operands()
+    alpha, beta = [0.5, -1.0, 2.0, 3.0, 0.0], jnp.asarray([1.0, 0.25, 0.0, -2.0, 1.5])
+
+    def f(As, Cs, bias):
+        return vb.batched_gemm(As, Bs, Cs, alpha=alpha, beta=beta, bias=bias)
+
+    ours = jax.linear_transpose(f, As, Cs, bias)(Cs)
+    theirs = ([al * c @ b.T for al, b, c in zip(alpha, Bs, Cs, strict=True)],
+              [be * c for be, c in zip(beta, Cs, strict=True)], [c.sum(0) for c in Cs])  # fmt: skip
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-10)
+    with pytest.raises(NotImplementedError, match="not linear in its activation 'relu'"):
+        jax.linear_transpose(lambda As: vb.batched_gemm(As, Bs, activation="relu"), As)(Cs)
+    with pytest.raises(NotImplementedError, match="not linear in its alpha or beta"):
+        jax.linear_transpose(lambda alpha: vb.batched_gemm(As, Bs, alpha=alpha), jnp.float64(1))(Cs)
+
+
 def test_scalars_in_every_form():
     As, Bs, Cs, _ = operands()
     alpha = [0.5, 2.0, -1.0, 3.0, 1.0]
@@ -255,7 +301,10 @@ ERRORS = [
     ({"bias": [jnp.ones(5), jnp.ones(5)]}, None, r"bias\[0\] is \(5,\) but result 0 is \(3, 4\): it must broadcast"),
     ({"beta": 1}, lambda Cs: [Cs[0], Cs[1].T], r"Cs\[1\] is \(5, 1\) but result 1 is \(1, 5\): it must have"),
     ({"beta": 1}, lambda Cs: Cs[:1], "Cs must have the structure of As"),
-    ({"beta": 1}, lambda Cs: [c.astype("complex128") for c in Cs], "complex128"),
+    ({"beta": 1}, lambda Cs: [c.astype("complex128") for c in Cs], r"Cs\[0\] is complex128, which does not promote"),
+    ({"beta": 1}, lambda Cs: [Cs[0], Cs[1].astype("float32")], r"Cs\[1\] is float32, which does not promote"),
+    ({}, lambda Cs: [Cs[0], Cs[1].T], r"Cs\[1\] is \(5, 1\) but result 1 is \(1, 5\): it must have"),
+    ({"activation": ["relu"]}, None, r"activation must be None or one of .*not \['relu'\]"),
 ]  # fmt: skip
 
 
@@ -266,8 +315,23 @@ def test_errors(options, change, message):
         vb.batched_gemm(As, Bs, change(Cs) if change else None, **options)
 
 
+def test_errors_name_the_leaf_as_the_user_would():
+    As, Bs, Cs, _ = ({"w": leaves[0]} for leaves in small())
+    for options, message in (
+        ({"Cs": {"w": Cs["w"].T}, "beta": 1}, r"Cs\['w'\] is "),
+        ({"bias": {"w": jnp.ones(7)}}, r"bias\['w'\] is "),
+        ({"alpha": {"w": 1j}}, r"alpha\['w'\] is complex"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            vb.batched_gemm(As, Bs, **options)
+
+
 def test_wrong_types():
     As, Bs, _, _ = small()
+    with pytest.raises(TypeError, match=r"Cs\[1\] must be an array, but is 'x'"):
+        vb.batched_gemm(As, Bs, [jnp.zeros((3, 4)), "x"])
+    with pytest.raises(TypeError, match=r"alpha\[0\] must be a number, not 'x'"):
+        vb.batched_gemm(As, Bs, alpha=np.array(["x", "y"], object))
     with pytest.raises(TypeError, match=r"alpha\[1\] must be a number, not 'x'"):
         vb.batched_gemm(As, Bs, alpha=[1.0, "x"])
     As, Bs, _, _ = operands("complex64", [(2, 2, 2)])

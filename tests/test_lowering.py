@@ -99,6 +99,23 @@ def test_symbolic_shapes_go_through_xla():
     assert counts(program.mlir_module()) == (0, 1)
     (c,) = program.call([jnp.ones((5, 3), jnp.float32)], [jnp.ones((3, 4), jnp.float32)])
     assert c.shape == (5, 4)
+    with pytest.raises(NotImplementedError, match="kernels need static shapes"):
+        exported(lambda As, Bs: vb.batched_matmul(As, Bs, implementation="kernel"), args, ["cpu"])
+
+
+@pytest.mark.parametrize("in_axes", [(0, None), (0, 0)])
+def test_a_symbolic_vmap_goes_through_xla(in_axes):
+    """The call inside the vmap has static shapes; only the mapped axis is symbolic."""
+    (size,) = export.symbolic_shape("b")
+    a, b = (2, 3), (3, 4)
+    args = [
+        jax.ShapeDtypeStruct((size, *a), "float32"),
+        jax.ShapeDtypeStruct((size, *b) if in_axes[1] == 0 else b, "float32"),
+    ]
+    function = jax.vmap(lambda a, b: vb.batched_gemm([a], [b], alpha=2.0)[0], in_axes)
+    program = exported(function, args, [{"gpu": "cuda"}.get(jax.default_backend(), "cpu")])
+    given = [jnp.ones((5, *a), "float32"), jnp.ones((5, *b) if in_axes[1] == 0 else b, "float32")]
+    np.testing.assert_array_equal(program.call(*given), np.full((5, 2, 4), 6))
 
 
 def planned_tiles(platform, device):

@@ -24,6 +24,11 @@ def test_names_of_precisions(given, name):
     assert precision_name(given) == name
 
 
+def test_an_unknown_precision_names_the_option():
+    with pytest.raises(ValueError, match="precision: unknown name 'foo'"):
+        vb.plan([(8, 8, 8)], device="h100", precision="foo")
+
+
 def test_a_plan_says_how_products_are_formed():
     def kind(**options):
         return vb.plan([(64, 64, 64)], device="h100", **options).kind

@@ -135,3 +135,21 @@ def test_explicit_meshes():
         sharded = [jax.device_put(a, NamedSharding(explicit, spec)) for a, spec in zip(As, SPECS, strict=True)]
         with pytest.raises(ValueError, match=r"As\[0\].*'x'.*shard_map"):
             jax.jit(vb.batched_matmul)(sharded, replicated[1])
+        alpha = jax.device_put(np.ones(8), NamedSharding(explicit, P("x")))
+        with pytest.raises(ValueError, match=r"alpha is sharded over the explicit mesh axes 'x'"):
+            vb.batched_gemm([replicated[0][0]] * 8, [replicated[1][0]] * 8, alpha=alpha)
+
+
+def test_vmap_over_an_explicit_axis():
+    """The call inside the vmap doesn't see the axis, so it cannot refuse it."""
+    explicit = mesh(AxisType.Explicit)
+    a, b = oracle.random((8, 3, 4), "float64", 1), oracle.random((4, 5), "float64", 2)
+
+    def f(a, b, product):
+        return jnp.sum(jax.vmap(product, (0, None))(a, b) ** 3)
+
+    theirs = jax.grad(f, (0, 1))(a, b, jnp.matmul)
+    with jax.set_mesh(explicit):
+        placed = jax.device_put(a, NamedSharding(explicit, P("x"))), jax.device_put(b, NamedSharding(explicit, P()))
+        ours = jax.jit(jax.grad(lambda a, b: f(a, b, lambda a, b: vb.batched_matmul([a], [b])[0]), (0, 1)))(*placed)
+    assert_close(ours, theirs)

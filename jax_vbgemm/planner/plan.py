@@ -162,6 +162,8 @@ class Plan:
         """Raises ValueError, naming problem and element, unless each element of each C is covered exactly once for
         each k, each block's tiles belong to one launched kernel, and the plan needs at most three of them.
         """
+        if len(self.choices) != len(self.problems) or sorted(self.order) != list(range(len(self.problems))):
+            raise ValueError(f"plan: choices and order must have one entry for each of {len(self.problems)} problems")
         check_coverage(self.problems, self.catalogue, self.runs)
         check_launches(self.catalogue, self.runs, self.block_first)
 

@@ -301,6 +301,13 @@ def test_plans_that_cannot_be_built():
         make(Uniform(("small", 256)), [(2**31 - 1, 2**31 - 1, 1, 2**31 - 1)])
 
 
+@pytest.mark.parametrize("fields", [{"choices": ()}, {"order": (5,)}, {"order": (0, 0)}])
+def test_a_choice_and_a_place_for_each_problem(fields):
+    plan = make(Uniform("large"), [(64, 256, 8), (8, 8, 8)])
+    with pytest.raises(ValueError, match="choices and order must have one entry for each of 2 problems"):
+        dataclasses.replace(plan, **fields).validate()
+
+
 def test_a_wrong_block_first_is_found():
     plan = make(Uniform("large"), [(64, 256, 8)])
     for first in ([0, 2, 2, 4], [1, 4], [0, 3]):
