@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,13 +69,24 @@ class Sizes:
     batch: NDArray[np.int64]
 
     @classmethod
-    def of(cls, problems: Sequence[Problem]) -> Self:
-        return cls(
-            *(
-                np.fromiter(map(operator.attrgetter(field), problems), np.int64, len(problems))
-                for field in ("m", "n", "k", "batch")
-            )
-        )
+    def of(cls, problems: Sequence[Problem]) -> "Sizes":
+        if not isinstance(problems, tuple):
+            return cls._of(problems)
+        # Each step of planning asks for the sizes of the same tuple.
+        global _latest
+        known, sizes = _latest
+        if known is not problems:
+            sizes = cls._of(problems)
+            _latest = problems, sizes
+        return sizes
+
+    @classmethod
+    def _of(cls, problems: Sequence[Problem]) -> "Sizes":
+        rows = [(p.m, p.n, p.k, p.batch) for p in problems]
+        return cls(*np.array(rows, np.int64).reshape(len(rows), 4).T.copy())
+
+
+_latest: tuple[tuple[Problem, ...], Sizes] = ((), Sizes._of(()))
 
 
 def _size(field: str, value: Any) -> int:

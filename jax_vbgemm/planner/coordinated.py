@@ -8,6 +8,7 @@ import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
+from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.options import check_choice, check_number
 from jax_vbgemm.planner.plan import Plan
 from jax_vbgemm.planner.runs import Ints, offsets, tile_counts
@@ -37,6 +38,9 @@ class Coordinated:
         check_choice("Coordinated", "batching", self.batching, (None, "threshold", "binary"))
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
+        return self.draft(problems, device, catalogue).build()
+
+    def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         threshold = device.tlp_threshold if self.tlp_threshold is None else self.tlp_threshold
         theta = device.theta if self.theta is None else self.theta
         sizes = Sizes.of(problems)
@@ -45,22 +49,22 @@ class Coordinated:
         if tlp > threshold:
             queue, replaced_128 = catalogue.resolve([(name, 128) for name in QUEUE])
             replaced += replaced_128
-        plan = Plan.from_choices(
+        draft = Draft.whole_problems(
             problems,
             device,
             catalogue,
             planner="coordinated",
-            tiles=[queue[position] for position in strategy.tolist()],
+            strategy=np.array([tile.index for tile in queue])[strategy],
             replaced=replaced,
         )
-        if plan.num_tiles > MAX_BATCHED_TILES:
-            return replace(plan, notes=(*plan.notes, f"one tile a block: more than {MAX_BATCHED_TILES} tiles to batch"))
-        plans = []
+        if draft.runs.num_tiles > MAX_BATCHED_TILES:
+            return replace(draft, notes=(f"one tile a block: more than {MAX_BATCHED_TILES} tiles to batch",))
+        drafts = []
         if self.batching != "binary":
-            plans.append(_batch_by_threshold(plan, threshold, theta))
+            drafts.append(_batch_by_threshold(draft, threshold, theta))
         if self.batching != "threshold":
-            plans.append(_batch_by_pairs(plan))
-        return min(plans, key=lambda batched: batched.predicted_seconds)
+            drafts.append(_batch_by_pairs(draft))
+        return drafts[0] if len(drafts) == 1 else min(drafts, key=lambda batched: batched.seconds)
 
 
 def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) -> tuple[Ints, int]:
@@ -80,34 +84,39 @@ def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) 
         step = np.minimum(step + 1, last)
 
 
-def _batch_by_threshold(plan: Plan, threshold: float, theta: float) -> Plan:
+def _batch_by_threshold(draft: Draft, threshold: float, theta: float) -> Draft:
     """Section 5: fill blocks in order until their K exceeds theta, while threads are left; then one tile a block."""
-    threads = plan.tiles_used[0].threads if plan.tiles_used else 0  # all 256, or all 128
-    num_tiles = plan.num_tiles
-    total = offsets(_depths(plan))
-    full = np.searchsorted(total, total[:-1] + theta, side="right")  # first end with K beyond theta, for each begin
-    end = np.minimum(full, num_tiles).tolist()
-    first, assigned = [0], 0
-    while assigned < num_tiles and (num_tiles - assigned + len(first) - 1) * threads > threshold / 2:
-        assigned = end[assigned]
-        first.append(assigned)
-    block_first = np.concatenate((np.array(first), np.arange(assigned + 1, num_tiles + 1)))
-    return replace(plan, block_first=block_first, notes=(*plan.notes, "threshold batching"))
+    used = draft.runs.strategy[:1]
+    threads = int(draft.catalogue.columns.threads[used].sum())  # all 256, or all 128
+    num_tiles = draft.runs.num_tiles
+    total = offsets(_depths(draft))
+    # The block that begins with a tile ends with the first whose K is beyond theta; after the last, nothing begins.
+    full = np.searchsorted(total, total[:-1] + theta, side="right")
+    jump = np.append(np.minimum(full, num_tiles), num_tiles)
+    # first = 0, jump[0], jump[jump[0]], ...: with 2^i blocks known, 2^i jumps at once give as many more.
+    first = np.zeros(1, np.int64)
+    while first[-1] < num_tiles:
+        first = np.append(first, jump[first])
+        jump = jump[jump]
+    first = first[: np.searchsorted(first, num_tiles) + 1]
+    # Threads never increase from one block to the next.
+    left = (num_tiles - first + np.arange(len(first))) * threads
+    last = int(np.count_nonzero(left[:-1] > threshold / 2))
+    block_first = np.concatenate((first[: last + 1], np.arange(first[last] + 1, num_tiles + 1)))
+    return replace(draft, block_first=block_first, notes=("threshold batching",))
 
 
-def _batch_by_pairs(plan: Plan) -> Plan:
+def _batch_by_pairs(draft: Draft) -> Draft:
     """Section 5: sort tiles by K and pair the first with the last, the second with the second-last, ..."""
-    ascending = np.argsort(_depths(plan), kind="stable")
+    ascending = np.argsort(_depths(draft), kind="stable")
     num_tiles, half = len(ascending), len(ascending) // 2
     paired = np.empty_like(ascending)
     paired[0 : 2 * half : 2], paired[1 : 2 * half : 2] = ascending[:half], ascending[::-1][:half]
     paired[2 * half :] = ascending[half : num_tiles - half]  # an odd one is alone
     block_first = np.append(np.arange(0, 2 * half, 2), np.arange(2 * half, num_tiles + 1))
-    return replace(
-        plan, runs=plan.single_tiles.take(paired), block_first=block_first, notes=(*plan.notes, "binary batching")
-    )
+    return replace(draft, tile_order=paired, block_first=block_first, notes=("binary batching",))
 
 
-def _depths(plan: Plan) -> Ints:
+def _depths(draft: Draft) -> Ints:
     """K of each tile."""
-    return np.repeat(plan.runs.k_end - plan.runs.k_begin, plan.runs.count)
+    return np.repeat(draft.runs.k_end - draft.runs.k_begin, draft.runs.count)

@@ -3,16 +3,17 @@
 import csv
 import heapq
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jax_vbgemm.planner.catalogue import Catalogue
 from jax_vbgemm.planner.device import DeviceSpec
-from jax_vbgemm.planner.launches import launch_form
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.problem import Sizes
@@ -29,8 +30,17 @@ class Prediction:
     balance: float
 
 
-def predict(sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec) -> Prediction:
+def predict(
+    sizes: Sizes,
+    runs: Runs,
+    block_first: Ints | None,
+    catalogue: Catalogue,
+    device: DeviceSpec,
+    tile_order: Ints | None = None,
+) -> Prediction:
     """Predicted makespan of the tiles in `runs` over the device's units; `block_first` is None where each is a block.
+
+    With a `tile_order` the blocks are made of the tiles of `runs` in that order.
 
     The kernels of a call run one after another. A kernel takes its longest block or its blocks' total over the slots
     (units times resident blocks), whichever is more, and a launch; cores take blocks in their order, so there
@@ -40,22 +50,19 @@ def predict(sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catal
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
-    if device.kind == "cpu" and runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units:
+    if device.kind == "cpu" and (tile_order is not None or runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units):
         runs = runs.expand(catalogue)
-    runs, block_first, launches = launch_form(catalogue, runs, block_first)
     seconds, waves, total_work, total_blocks, longest_block = 0.0, 0.0, 0.0, 0, 0.0
-    for kernel, first, blocks in launches:
+    for kernel, mine, members in _by_kernel(runs, block_first, catalogue, tile_order):
+        blocks = int(mine.count.sum()) if members is None else members.blocks
         resident = max(tile_occupancy(catalogue.any_tile_of(kernel), device).blocks, 1)
         sharing = min(resident, math.ceil(blocks / device.units))
-        mine = runs.take(np.flatnonzero(catalogue.columns.kernel[runs.strategy] == catalogue.kernels.index(kernel)))
         each = tile_seconds(sizes, mine, catalogue, device, sharing)
-        if block_first is None:
-            block_seconds = each + device.block_latency
-            count = mine.count
+        if members is None:
+            block_seconds, count = each + device.block_latency, mine.count
         else:
-            begins = block_first[first : first + blocks] - block_first[first]
-            block_seconds = np.add.reduceat(np.repeat(each, mine.count), begins) + device.block_latency
-            count = np.ones(len(begins), np.int64)
+            block_seconds = np.bincount(members.block, each[members.run]) + device.block_latency
+            count = np.ones(blocks, np.int64)
         work, longest = float(block_seconds @ count), float(block_seconds.max())
         if device.kind == "cpu":
             seconds += _list_schedule(block_seconds, count, device.units) + device.launch_seconds
@@ -71,6 +78,45 @@ def predict(sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catal
         waves=waves,
         balance=total_work / total_blocks / longest_block if longest_block else 1.0,
     )
+
+
+class _Members(NamedTuple):
+    """The tiles of one kernel's blocks, in their order: the block each belongs to, and its run among the kernel's."""
+
+    blocks: int
+    block: Ints
+    run: Ints
+
+
+def _by_kernel(
+    runs: Runs, block_first: Ints | None, catalogue: Catalogue, tile_order: Ints | None
+) -> Iterator[tuple[str, Runs, _Members | None]]:
+    """Each kernel, its runs, and how its blocks are made of them: None where each tile is one.
+
+    As in launch_form a block whose tiles belong to several kernels is one block in each, but no tile is expanded.
+    """
+    run_kernel = catalogue.columns.kernel[runs.strategy]
+    present = np.flatnonzero(np.bincount(run_kernel, runs.count)).tolist()
+    if block_first is None:
+        for kernel in present:
+            whole = runs if len(present) == 1 else runs.take(np.flatnonzero(run_kernel == kernel))
+            yield catalogue.kernels[kernel], whole, None
+        return
+    tile_run = np.repeat(np.arange(len(runs)), runs.count)
+    if tile_order is not None:
+        tile_run = tile_run[tile_order]
+    block = np.repeat(np.arange(len(block_first) - 1), np.diff(block_first))
+    for kernel in present:
+        if len(present) == 1:
+            yield catalogue.kernels[kernel], runs, _Members(len(block_first) - 1, block, tile_run)
+            return
+        members = np.flatnonzero(run_kernel[tile_run] == kernel)
+        begins = np.diff(block[members], prepend=-1) != 0
+        kept = np.flatnonzero(run_kernel == kernel)
+        place = np.zeros(len(runs), np.int64)
+        place[kept] = np.arange(len(kept))
+        mine = _Members(int(np.count_nonzero(begins)), np.cumsum(begins) - 1, place[tile_run[members]])
+        yield catalogue.kernels[kernel], runs.take(kept), mine
 
 
 def tile_seconds(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:

@@ -9,6 +9,7 @@ import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
+from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.occupancy import active_waves
 from jax_vbgemm.planner.options import check_choice, check_number
 from jax_vbgemm.planner.plan import Plan
@@ -39,6 +40,9 @@ class LoadBalanced:
         object.__setattr__(self, "active_waves", tuple(sorted(waves.items())))  # hashable
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
+        return self.draft(problems, device, catalogue).build()
+
+    def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         threshold = device.load_balanced_threshold if self.tlp_threshold is None else self.tlp_threshold
         tiles, replaced = catalogue.resolve(CLASSES)
         sizes = Sizes.of(problems)
@@ -70,12 +74,12 @@ class LoadBalanced:
             tile_class[members[: reached[0]] if len(reached) else members] -= 1
             if len(reached):
                 break
-        return Plan.from_choices(
+        return Draft.whole_problems(
             problems,
             device,
             catalogue,
             planner="load_balanced",
-            tiles=[tiles[index] for index in tile_class.tolist()],
+            strategy=np.array([tile.index for tile in tiles])[tile_class],
             tlp=int(tlp_new(_blocks_of_classes(blocks, tile_class))),
             replaced=replaced,
         )

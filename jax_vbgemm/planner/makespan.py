@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jax_vbgemm.planner.catalogue import Catalogue, TileKey, TileShape
+from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.cost_model import Floats, tile_seconds
 from jax_vbgemm.planner.device import DeviceSpec
+from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, saturating_count, tile_counts
@@ -28,11 +29,14 @@ class Makespan:
     """
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
+        return self.draft(problems, device, catalogue).build()
+
+    def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         if len(catalogue) == 0:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes = Sizes.of(problems)
         tried = [_choose(sizes, _options(sizes, kernel, catalogue), device, catalogue) for kernel in catalogue.kernels]
-        return _plan(problems, sizes, min(tried, key=lambda found: found.makespan), device, catalogue)
+        return _draft(problems, sizes, min(tried, key=lambda found: found.makespan), device, catalogue)
 
 
 @dataclass(frozen=True)
@@ -139,26 +143,26 @@ def _candidates(longest: Floats, total: Floats) -> list[Ints]:
     return candidates
 
 
-def _plan(problems: Sequence[Problem], sizes: Sizes, found: _Choice, device: DeviceSpec, catalogue: Catalogue) -> Plan:
+def _draft(
+    problems: Sequence[Problem], sizes: Sizes, found: _Choice, device: DeviceSpec, catalogue: Catalogue
+) -> Draft:
     order = np.argsort(-found.longest, kind="stable")
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     parts: list[Runs] = []
-    choices: list[TileKey | None] = [None] * len(problems)
+    strategy = np.full(len(problems), -1)
     for index in np.unique(found.choice).tolist():
         option = found.options[index]
         mine = np.flatnonzero(found.choice == index)
         whole = Runs.whole_problems(sizes, np.full(len(problems), option.tile.index), catalogue, mine)
         parts += [whole] if option.tile is option.edge else _inside_and_edges(sizes, whole, option)
-        mixed = (option.inside > 0) & (option.outside > 0)
-        for problem in mine[~mixed[mine]].tolist():
-            choices[problem] = option.tile.key if option.outside[problem] == 0 else option.edge.key
+        no_edges = option.outside[mine] == 0
+        strategy[mine[no_edges]] = option.tile.index
+        strategy[mine[~no_edges & (option.inside[mine] == 0)]] = option.edge.index
     runs = Runs.joined(parts)
     runs = runs.take(np.flatnonzero(runs.count))
     runs = runs.take(np.argsort(rank[runs.problem], kind="stable"))
-    return Plan.of_runs(
-        problems, device, catalogue, planner="makespan", runs=runs, choices=choices, order=order.tolist()
-    )
+    return Draft(problems, device, catalogue, "makespan", runs, strategy, order)
 
 
 def _inside_and_edges(sizes: Sizes, whole: Runs, option: _Option) -> list[Runs]:
