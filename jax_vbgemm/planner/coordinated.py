@@ -89,7 +89,7 @@ def _batch_by_threshold(draft: Draft, threshold: float, theta: float) -> Draft:
     used = draft.runs.strategy[:1]
     threads = int(draft.catalogue.columns.threads[used].sum())  # all 256, or all 128
     num_tiles = draft.runs.num_tiles
-    total = offsets(_depths(draft))
+    total = offsets(np.repeat(draft.runs.k_end - draft.runs.k_begin, draft.runs.count))  # K before each tile
     # The block that begins with a tile ends with the first whose K is beyond theta; after the last, nothing begins.
     full = np.searchsorted(total, total[:-1] + theta, side="right")
     jump = np.append(np.minimum(full, num_tiles), num_tiles)
@@ -108,15 +108,13 @@ def _batch_by_threshold(draft: Draft, threshold: float, theta: float) -> Draft:
 
 def _batch_by_pairs(draft: Draft) -> Draft:
     """Section 5: sort tiles by K and pair the first with the last, the second with the second-last, ..."""
-    ascending = np.argsort(_depths(draft), kind="stable")
+    # All tiles of a run have one K, so that runs are sorted and then written out.
+    runs = np.argsort(draft.runs.k_end - draft.runs.k_begin, kind="stable")
+    count = draft.runs.count[runs]
+    ascending = np.repeat(draft.runs.first_tile[runs] - offsets(count)[:-1], count) + np.arange(draft.runs.num_tiles)
     num_tiles, half = len(ascending), len(ascending) // 2
     paired = np.empty_like(ascending)
     paired[0 : 2 * half : 2], paired[1 : 2 * half : 2] = ascending[:half], ascending[::-1][:half]
     paired[2 * half :] = ascending[half : num_tiles - half]  # an odd one is alone
     block_first = np.append(np.arange(0, 2 * half, 2), np.arange(2 * half, num_tiles + 1))
     return replace(draft, tile_order=paired, block_first=block_first, notes=("binary batching",))
-
-
-def _depths(draft: Draft) -> Ints:
-    """K of each tile."""
-    return np.repeat(draft.runs.k_end - draft.runs.k_begin, draft.runs.count)

@@ -3,11 +3,9 @@
 import csv
 import heapq
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,16 +51,30 @@ def predict(
     if device.kind == "cpu" and (tile_order is not None or runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units):
         runs = runs.expand(catalogue)
     seconds, waves, total_work, total_blocks, longest_block = 0.0, 0.0, 0.0, 0, 0.0
-    for kernel, mine, members in _by_kernel(runs, block_first, catalogue, tile_order):
-        blocks = int(mine.count.sum()) if members is None else members.blocks
-        resident = max(tile_occupancy(catalogue.any_tile_of(kernel), device).blocks, 1)
+    kernels = catalogue.columns.kernel[runs.strategy]
+    tile_run: Ints = np.zeros(0, np.int64)
+    if block_first is not None:
+        tile_run = np.repeat(np.arange(len(runs)), runs.count)
+        tile_run = tile_run if tile_order is None else tile_run[tile_order]
+    for kernel in np.flatnonzero(np.bincount(kernels, runs.count)).tolist():
+        belongs = kernels == kernel
+        mine = runs if belongs.all() else runs.take(np.flatnonzero(belongs))
+        if block_first is not None:
+            # As in launch_form, a block whose tiles belong to several kernels is one block in each.
+            present = np.logical_or.reduceat(belongs[tile_run], block_first[:-1])
+            blocks = int(np.count_nonzero(present))
+        else:
+            blocks = mine.num_tiles
+        resident = max(tile_occupancy(catalogue.any_tile_of(catalogue.kernels[kernel]), device).blocks, 1)
         sharing = min(resident, math.ceil(blocks / device.units))
         each = tile_seconds(sizes, mine, catalogue, device, sharing)
-        if members is None:
-            block_seconds, count = each + device.block_latency, mine.count
-        else:
-            block_seconds = np.bincount(members.block, each[members.run]) + device.block_latency
+        if block_first is not None:
+            of_run = np.zeros(len(runs))
+            of_run[belongs] = each
+            block_seconds = np.add.reduceat(of_run[tile_run], block_first[:-1])[present] + device.block_latency
             count = np.ones(blocks, np.int64)
+        else:
+            block_seconds, count = each + device.block_latency, mine.count
         work, longest = float(block_seconds @ count), float(block_seconds.max())
         if device.kind == "cpu":
             seconds += _list_schedule(block_seconds, count, device.units) + device.launch_seconds
@@ -78,45 +90,6 @@ def predict(
         waves=waves,
         balance=total_work / total_blocks / longest_block if longest_block else 1.0,
     )
-
-
-class _Members(NamedTuple):
-    """The tiles of one kernel's blocks, in their order: the block each belongs to, and its run among the kernel's."""
-
-    blocks: int
-    block: Ints
-    run: Ints
-
-
-def _by_kernel(
-    runs: Runs, block_first: Ints | None, catalogue: Catalogue, tile_order: Ints | None
-) -> Iterator[tuple[str, Runs, _Members | None]]:
-    """Each kernel, its runs, and how its blocks are made of them: None where each tile is one.
-
-    As in launch_form a block whose tiles belong to several kernels is one block in each, but no tile is expanded.
-    """
-    run_kernel = catalogue.columns.kernel[runs.strategy]
-    present = np.flatnonzero(np.bincount(run_kernel, runs.count)).tolist()
-    if block_first is None:
-        for kernel in present:
-            whole = runs if len(present) == 1 else runs.take(np.flatnonzero(run_kernel == kernel))
-            yield catalogue.kernels[kernel], whole, None
-        return
-    tile_run = np.repeat(np.arange(len(runs)), runs.count)
-    if tile_order is not None:
-        tile_run = tile_run[tile_order]
-    block = np.repeat(np.arange(len(block_first) - 1), np.diff(block_first))
-    for kernel in present:
-        if len(present) == 1:
-            yield catalogue.kernels[kernel], runs, _Members(len(block_first) - 1, block, tile_run)
-            return
-        members = np.flatnonzero(run_kernel[tile_run] == kernel)
-        begins = np.diff(block[members], prepend=-1) != 0
-        kept = np.flatnonzero(run_kernel == kernel)
-        place = np.zeros(len(runs), np.int64)
-        place[kept] = np.arange(len(kept))
-        mine = _Members(int(np.count_nonzero(begins)), np.cumsum(begins) - 1, place[tile_run[members]])
-        yield catalogue.kernels[kernel], runs.take(kept), mine
 
 
 def tile_seconds(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
@@ -150,7 +123,7 @@ def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpe
     through the cache, and a latency that nothing hides. Masked tiles cost as much as whole ones.
     """
     tile = catalogue.columns
-    tm, tn, tk, threads = (column[runs.strategy] for column in (tile.m, tile.n, tile.k, tile.threads))
+    tk = tile.k[runs.strategy]
     depth = runs.k_end - runs.k_begin
     calibrated = _calibration(device.calibration, catalogue)
     if calibrated is not None:
@@ -158,6 +131,7 @@ def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpe
         steps = ceil_div(depth, step_depth(tk, catalogue.element_bytes))
         measured: Floats = fixed + steps * np.maximum(latency, sharing * share)
         return measured
+    tm, tn, threads = (column[runs.strategy] for column in (tile.m, tile.n, tile.threads))
     size = catalogue.element_bytes
     parts = sharing * device.units  # a block gets one of these of the device's rates
     rate = np.where(tile.tensor[runs.strategy], device.tensor_rate(catalogue.kind), device.peak_rate(catalogue.dtype))

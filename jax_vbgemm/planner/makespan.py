@@ -1,7 +1,7 @@
 """`makespan`: a tile, or a pair of tiles, for each problem, so that the whole batch is predicted to finish first."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,8 +35,11 @@ class Makespan:
         if len(catalogue) == 0:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes = Sizes.of(problems)
-        tried = [_choose(sizes, _options(sizes, kernel, catalogue), device, catalogue) for kernel in catalogue.kernels]
-        return _draft(problems, sizes, min(tried, key=lambda found: found.makespan), device, catalogue)
+        best = None
+        for kernel in catalogue.kernels:
+            best = _choose(sizes, _options(sizes, kernel, catalogue), device, catalogue, best)
+        assert best is not None
+        return _draft(problems, sizes, best, device, catalogue)
 
 
 @dataclass(frozen=True)
@@ -66,19 +69,26 @@ def _options(sizes: Sizes, kernel: str, catalogue: Catalogue) -> list[_Option]:
     """Each tile of the kernel, and the pairs of which the smaller divides the larger."""
     tiles = [tile for tile in catalogue if tile.kernel == kernel]
     none = np.zeros_like(sizes.m)
-    options = [_Option(tile, tile, tile_counts(sizes, tile.m, tile.n), none) for tile in tiles]
+    counts = {tile.index: tile_counts(sizes, tile.m, tile.n) for tile in tiles}
+    options = [_Option(tile, tile, counts[tile.index], none) for tile in tiles]
     for tile in tiles:
-        inner_y, inner_x = sizes.m // tile.m, sizes.n // tile.n
-        inside = saturating_count(inner_y, inner_x, sizes.batch)
-        for edge in tiles:
-            if edge.m * edge.n < tile.m * tile.n and tile.m % edge.m == 0 and tile.n % edge.n == 0:
-                outside = tile_counts(sizes, edge.m, edge.n) - inside * (tile.m // edge.m) * (tile.n // edge.n)
+        edges = [
+            edge
+            for edge in tiles
+            if edge.m * edge.n < tile.m * tile.n and tile.m % edge.m == 0 and tile.n % edge.n == 0
+        ]
+        if edges:
+            inside = saturating_count(sizes.m // tile.m, sizes.n // tile.n, sizes.batch)
+            for edge in edges:
+                outside = counts[edge.index] - inside * (tile.m // edge.m * (tile.n // edge.n))
                 options.append(_Option(tile, edge, inside, outside))
     return options
 
 
-def _choose(sizes: Sizes, options: Sequence[_Option], device: DeviceSpec, catalogue: Catalogue) -> _Choice:
-    """The best choice among the options, which belong to one kernel.
+def _choose(
+    sizes: Sizes, options: Sequence[_Option], device: DeviceSpec, catalogue: Catalogue, best: _Choice | None
+) -> _Choice:
+    """The best choice among the options, which belong to one kernel, or `best` where none is better.
 
     The time of a block depends on how many share its unit, and that on the choice: choices are compared that lead to
     the sharing they were made for. It is known beforehand where one option serves all problems; others follow.
@@ -87,13 +97,15 @@ def _choose(sizes: Sizes, options: Sequence[_Option], device: DeviceSpec, catalo
     inside = np.array([option.inside for option in options])
     outside = np.array([option.outside for option in options])
     count, every = inside + outside, np.arange(len(sizes.m))
+    alone, has_inside, has_outside = count.sum(axis=1, dtype=np.float64), inside > 0, outside > 0
 
     def sharing_of(blocks: float) -> int:
         return min(resident, max(math.ceil(blocks / device.units), 1))
 
-    waiting = {sharing_of(blocks) for blocks in count.sum(axis=1, dtype=np.float64).tolist()}
+    waiting = {sharing_of(blocks) for blocks in alone.tolist()}
     done: set[int] = set()
-    best = _Choice(math.inf, options, np.zeros_like(every), np.zeros(len(every)))
+    if best is None:
+        best = _Choice(math.inf, options, np.zeros_like(every), np.zeros(len(every)))
     while waiting:
         sharing = waiting.pop()
         done.add(sharing)
@@ -103,15 +115,19 @@ def _choose(sizes: Sizes, options: Sequence[_Option], device: DeviceSpec, catalo
         }
         of_tile = np.array([seconds[option.tile.index] for option in options])
         of_edge = np.array([seconds[option.edge.index] for option in options])
-        longest = np.maximum(of_tile * (inside > 0), of_edge * (outside > 0))
+        longest = np.maximum(of_tile * has_inside, of_edge * has_outside)
         total = of_tile * inside + of_edge * outside
+        slots = device.units * sharing
+        least = max(float(longest.min(axis=0).max(initial=0)), float(total.min(axis=0).sum()) / slots)
+        if least >= best.makespan:
+            continue
         most_promising = math.inf
         for choice in _candidates(longest, total):
             blocks = float(count[choice, every].sum())
-            work = float(total[choice, every].sum())
-            makespan = max(float(longest[choice, every].max(initial=0)), work / (device.units * sharing))
+            ends = longest[choice, every]
+            makespan = max(float(ends.max(initial=0)), float(total[choice, every].sum()) / slots)
             if sharing_of(blocks) == sharing and makespan < best.makespan and blocks <= MAX_TILES:
-                best = _Choice(makespan, options, choice, longest[choice, every])
+                best = _Choice(makespan, options, choice, ends)
             elif makespan < min(best.makespan, most_promising) and sharing_of(blocks) not in done:
                 most_promising = makespan
                 waiting.add(sharing_of(blocks))
@@ -127,20 +143,23 @@ def _block_seconds(sizes: Sizes, tile: TileShape, catalogue: Catalogue, device: 
     return seconds
 
 
-def _candidates(longest: Floats, total: Floats) -> list[Ints]:
+def _candidates(longest: Floats, total: Floats) -> Iterator[Ints]:
     """Options by problem that are worth comparing.
 
     One for all; and for limits between the shortest possible longest block and none, the cheapest within the limit.
     """
     every = np.arange(longest.shape[1])
-    shortest = longest.argmin(axis=0)
-    low, high = float(longest[shortest, every].max(initial=0)), float(longest.max(initial=0))
-    candidates = [np.full(len(every), option) for option in range(len(longest))]
+    for option in range(len(longest)):
+        yield np.full(len(every), option)
+    low, high = float(longest.min(axis=0).max(initial=0)), float(longest.max(initial=0))
     if low < high:
-        for limit in np.geomspace(low, high, _LIMITS):
-            allowed = np.where(longest <= limit * (1 + 1e-9), total, np.inf)
-            candidates.append(allowed.argmin(axis=0))  # each problem has one within the limit
-    return candidates
+        cheapest = total.argmin(axis=0)
+        unbound = float(longest[cheapest, every].max())
+        for limit in np.geomspace(low, high, _LIMITS) * (1 + 1e-9):
+            if limit >= unbound:
+                break
+            yield np.where(longest <= limit, total, np.inf).argmin(axis=0)  # each problem has one within the limit
+        yield cheapest
 
 
 def _draft(
