@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,7 @@ class Sizes:
     n: NDArray[np.int64]
     k: NDArray[np.int64]
     batch: NDArray[np.int64]
+    tile_counts: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)  # planner/runs.py
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> "Sizes":

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm.planner.catalogue import Catalogue
+from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
@@ -114,35 +114,49 @@ def _list_schedule(block_seconds: Floats, count: Ints, units: int) -> float:
     return max(free)
 
 
-def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
-    """Seconds of one tile of each run while `sharing` blocks share a unit.
+def block_seconds(sizes: Sizes, tile: TileShape, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
+    """Seconds of one block of each problem, were it covered by `tile`, one a block; 0 where C has no elements."""
+    seconds = np.zeros(len(sizes.m))
+    if device.kind == "cpu":
+        every = np.arange(len(sizes.m))
+        runs = Runs.whole_problems(sizes, np.full(len(every), tile.index), catalogue, every)
+        seconds[runs.problem] = _cpu_tiles(sizes, runs, catalogue, device, sharing) + device.block_latency
+        return seconds
+    exist = (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0)
+    seconds[exist] = _gpu_seconds(sizes.k[exist], tile.index, catalogue, device, sharing) + device.block_latency
+    return seconds
 
-    Where the device is calibrated (calibration.csv, made by benchmarks/calibrate.py), a tile has a fixed part and a K
-    step has a latency and a share of the unit. Elsewhere a step takes the longest of its multiply-adds, its reads of
-    shared memory (a thread that owns r x c elements reads r + c values a product, about 2 sqrt(r c)), its loads
-    through the cache, and a latency that nothing hides. Masked tiles cost as much as whole ones.
+
+def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
+    return _gpu_seconds(runs.k_end - runs.k_begin, runs.strategy, catalogue, device, sharing)
+
+
+def _gpu_seconds(
+    depth: Ints, strategy: Ints | int, catalogue: Catalogue, device: DeviceSpec, sharing: int
+) -> Floats:
+    """Seconds of tiles `depth` deep, one `strategy` for each or one for all, while `sharing` blocks share a unit.
+
+    Where the device is calibrated (calibration.csv), a tile has a fixed part and a K step has a latency and a share of
+    the unit. Elsewhere a step takes the longest of its multiply-adds, its reads of shared memory (a thread that owns
+    r x c elements reads r + c values a product, about 2 sqrt(r c)), its loads through the cache, and a latency that
+    nothing hides. Masked tiles cost as much as whole ones.
     """
     tile = catalogue.columns
-    tk = tile.k[runs.strategy]
-    depth = runs.k_end - runs.k_begin
+    tk = tile.k[strategy]
     calibrated = _calibration(device.calibration, catalogue)
     if calibrated is not None:
-        fixed, latency, share = calibrated[:, runs.strategy]
+        fixed, latency, share = calibrated[:, strategy]
         steps = ceil_div(depth, step_depth(tk, catalogue.element_bytes))
         measured: Floats = fixed + steps * np.maximum(latency, sharing * share)
         return measured
-    tm, tn, threads = (column[runs.strategy] for column in (tile.m, tile.n, tile.threads))
+    tm, tn, threads = tile.m[strategy], tile.n[strategy], tile.threads[strategy]
     size = catalogue.element_bytes
     parts = sharing * device.units  # a block gets one of these of the device's rates
-    rate = np.where(tile.tensor[runs.strategy], device.tensor_rate(catalogue.kind), device.peak_rate(catalogue.dtype))
-    step = np.maximum.reduce(
-        [
-            _flops(catalogue) * tm * tn * tk * parts / rate,
-            2 * np.sqrt(tm * tn * threads) * tk * size * (parts / device.shared_bandwidth),
-            (tm + tn) * tk * size * (parts / device.cache_bandwidth),
-            np.full(len(runs), device.step_latency),
-        ]
-    )
+    rate = np.where(tile.tensor[strategy], device.tensor_rate(catalogue.kind), device.peak_rate(catalogue.dtype))
+    products = _flops(catalogue) * tm * tn * tk * parts / rate
+    shared_memory = 2 * np.sqrt(tm * tn * threads) * tk * size * (parts / device.shared_bandwidth)
+    cache = (tm + tn) * tk * size * (parts / device.cache_bandwidth)
+    step = np.maximum(np.maximum(products, shared_memory), np.maximum(cache, device.step_latency))
     seconds: Floats = ceil_div(depth, tk) * step + tm * tn * size * (parts / device.bandwidth)
     return seconds
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
-from jax_vbgemm.planner.cost_model import Floats, tile_seconds
+from jax_vbgemm.planner.cost_model import Floats, block_seconds
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.occupancy import tile_occupancy
@@ -110,7 +110,7 @@ def _choose(
         sharing = waiting.pop()
         done.add(sharing)
         seconds = {
-            tile.index: _block_seconds(sizes, tile, catalogue, device, sharing)
+            tile.index: block_seconds(sizes, tile, catalogue, device, sharing)
             for tile in {option.tile.index: option.tile for option in options}.values()
         }
         of_tile = np.array([seconds[option.tile.index] for option in options])
@@ -122,43 +122,41 @@ def _choose(
         if least >= best.makespan:
             continue
         most_promising = math.inf
-        for choice in _candidates(longest, total):
-            blocks = float(count[choice, every].sum())
-            ends = longest[choice, every]
-            makespan = max(float(ends.max(initial=0)), float(total[choice, every].sum()) / slots)
+        for choice, blocks, end, work in _candidates(count, longest, total):
+            makespan = max(end, work / slots)
             if sharing_of(blocks) == sharing and makespan < best.makespan and blocks <= MAX_TILES:
-                best = _Choice(makespan, options, choice, ends)
+                chosen = np.broadcast_to(choice, every.shape)
+                best = _Choice(makespan, options, chosen, longest[chosen, every])
             elif makespan < min(best.makespan, most_promising) and sharing_of(blocks) not in done:
                 most_promising = makespan
                 waiting.add(sharing_of(blocks))
     return best
 
 
-def _block_seconds(sizes: Sizes, tile: TileShape, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
-    """Of one block of each problem, were it covered by `tile`; 0 where C has no elements."""
-    every = np.arange(len(sizes.m))
-    runs = Runs.whole_problems(sizes, np.full(len(every), tile.index), catalogue, every)
-    seconds = np.zeros(len(every))
-    seconds[runs.problem] = tile_seconds(sizes, runs, catalogue, device, sharing) + device.block_latency
-    return seconds
+def _candidates(
+    count: Ints, longest: Floats, total: Floats
+) -> Iterator[tuple[Ints | int, float, float, float]]:
+    """Options by problem that are worth comparing, each with its blocks, its longest block and its work.
 
-
-def _candidates(longest: Floats, total: Floats) -> Iterator[Ints]:
-    """Options by problem that are worth comparing.
-
-    One for all; and for limits between the shortest possible longest block and none, the cheapest within the limit.
+    One option for all; and for limits between the shortest possible longest block and none, the cheapest within the
+    limit.
     """
     every = np.arange(longest.shape[1])
-    for option in range(len(longest)):
-        yield np.full(len(every), option)
-    low, high = float(longest.min(axis=0).max(initial=0)), float(longest.max(initial=0))
+    alone = (count.sum(axis=1, dtype=np.float64), longest.max(axis=1, initial=0), total.sum(axis=1))
+    yield from zip(range(len(count)), *(column.tolist() for column in alone), strict=True)
+
+    def figures(choice: Ints) -> tuple[Ints, float, float, float]:
+        # One index into the flattened table is found faster than a pair.
+        at = choice * len(every) + every
+        return choice, float(count.take(at).sum()), float(longest.take(at).max()), float(total.take(at).sum())
+
+    low, high = float(longest.min(axis=0).max(initial=0)), float(alone[1].max())
     if low < high:
-        cheapest = total.argmin(axis=0)
-        unbound = float(longest[cheapest, every].max())
+        cheapest = figures(total.argmin(axis=0))
         for limit in np.geomspace(low, high, _LIMITS) * (1 + 1e-9):
-            if limit >= unbound:
-                break
-            yield np.where(longest <= limit, total, np.inf).argmin(axis=0)  # each problem has one within the limit
+            if limit >= cheapest[2]:
+                break  # it binds no more
+            yield figures(np.where(longest <= limit, total, np.inf).argmin(axis=0))  # each problem has one within it
         yield cheapest
 
 
