@@ -56,12 +56,14 @@ def predict(
     if block_first is not None:
         tile_run = np.repeat(np.arange(len(runs)), runs.count)
         tile_run = tile_run if tile_order is None else tile_run[tile_order]
+        # Which kernels a block needs, a bit each.
+        bits = np.bitwise_or.reduceat((1 << kernels).astype(np.uint8)[tile_run], block_first[:-1])
     for kernel in np.flatnonzero(np.bincount(kernels, runs.count)).tolist():
         belongs = kernels == kernel
         mine = runs if belongs.all() else runs.take(np.flatnonzero(belongs))
         if block_first is not None:
             # As in launch_form, a block whose tiles belong to several kernels is one block in each.
-            present = np.logical_or.reduceat(belongs[tile_run], block_first[:-1])
+            present = (bits & (1 << kernel)) > 0
             blocks = int(np.count_nonzero(present))
         else:
             blocks = mine.num_tiles

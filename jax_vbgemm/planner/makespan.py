@@ -122,7 +122,7 @@ def _choose(
         if least >= best.makespan:
             continue
         most_promising = math.inf
-        for choice, blocks, end, work in _candidates(count, longest, total):
+        for choice, blocks, end, work in _candidates(count, longest, total, slots):
             makespan = max(end, work / slots)
             if sharing_of(blocks) == sharing and makespan < best.makespan and blocks <= MAX_TILES:
                 chosen = np.broadcast_to(choice, every.shape)
@@ -134,7 +134,7 @@ def _choose(
 
 
 def _candidates(
-    count: Ints, longest: Floats, total: Floats
+    count: Ints, longest: Floats, total: Floats, slots: int
 ) -> Iterator[tuple[Ints | int, float, float, float]]:
     """Options by problem that are worth comparing, each with its blocks, its longest block and its work.
 
@@ -153,11 +153,15 @@ def _candidates(
     low, high = float(longest.min(axis=0).max(initial=0)), float(alone[1].max())
     if low < high:
         cheapest = figures(total.argmin(axis=0))
-        for limit in np.geomspace(low, high, _LIMITS) * (1 + 1e-9):
-            if limit >= cheapest[2]:
-                break  # it binds no more
-            yield figures(np.where(longest <= limit, total, np.inf).argmin(axis=0))  # each problem has one within it
         yield cheapest
+        _, _, end, work = cheapest
+        for limit in np.geomspace(high, low, _LIMITS) * (1 + 1e-9):
+            if end <= work / slots:
+                break  # a lower limit only adds work
+            if limit < end:
+                found = figures(np.where(longest <= limit, total, np.inf).argmin(axis=0))  # each has one within it
+                yield found
+                _, _, end, work = found
 
 
 def _draft(
