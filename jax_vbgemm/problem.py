@@ -30,13 +30,13 @@ class Problem:
     transpose_b: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("m", "n", "k", "batch"):
-            object.__setattr__(self, field, _size(field, getattr(self, field)))
-        for field in ("transpose_a", "transpose_b"):
-            flag = getattr(self, field)
+        for name in ("m", "n", "k", "batch"):
+            object.__setattr__(self, name, _size(name, getattr(self, name)))
+        for name in ("transpose_a", "transpose_b"):
+            flag = getattr(self, name)
             if not isinstance(flag, bool | np.bool_):
-                raise TypeError(f"Problem has {field} = {flag!r}: transpose flags must be bools")
-            object.__setattr__(self, field, bool(flag))
+                raise TypeError(f"Problem has {name} = {flag!r}: transpose flags must be bools")
+            object.__setattr__(self, name, bool(flag))
 
     @classmethod
     def of(cls, value: "Problem | Sequence[int]") -> "Problem":

@@ -1,5 +1,6 @@
 """`coordinated`: Li et al., "A coordinated tiling and batching framework for efficient GEMM on GPUs", PPoPP 2019."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -86,18 +87,22 @@ def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) 
 
 def _batch_by_threshold(draft: Draft, threshold: float, theta: float) -> Draft:
     """Section 5: fill blocks in order until their K exceeds theta, while threads are left; then one tile a block."""
-    used = draft.runs.strategy[:1]
-    threads = int(draft.catalogue.columns.threads[used].sum())  # all 256, or all 128
-    num_tiles = draft.runs.num_tiles
-    total = offsets(np.repeat(draft.runs.k_end - draft.runs.k_begin, draft.runs.count))  # K before each tile
-    # The block that begins with a tile ends with the first whose K is beyond theta; after the last, nothing begins.
-    full = np.searchsorted(total, total[:-1] + theta, side="right")
-    jump = np.append(np.minimum(full, num_tiles), num_tiles)
+    runs, num_tiles = draft.runs, draft.runs.num_tiles
+    threads = int(draft.catalogue.columns.threads[runs.strategy[:1]].sum())  # all 256, or all 128
+    depth, whole_theta = runs.k_end - runs.k_begin, math.floor(theta)  # sums of K are whole
+    # A block that begins with a tile ends so many tiles on: the fewest whose K is beyond theta, if their run has them;
+    # a block over several runs is searched for. After the last tile nothing begins.
+    step = np.where(depth > 0, whole_theta // np.maximum(depth, 1) + 1, num_tiles)
+    jump = np.arange(num_tiles + 1)
+    jump[:-1] += np.repeat(step, runs.count)
+    beyond = np.flatnonzero(jump[:-1] > np.repeat(runs.first_tile[1:], runs.count))
+    total = offsets(np.repeat(depth, runs.count))  # K before each tile
+    jump[beyond] = np.minimum(np.searchsorted(total, total[beyond] + whole_theta, side="right"), num_tiles)
     # first = 0, jump[0], jump[jump[0]], ...: with 2^i blocks known, 2^i jumps at once give as many more.
     first = np.zeros(1, np.int64)
     while first[-1] < num_tiles:
-        first = np.append(first, jump[first])
-        jump = jump[jump]
+        first = np.append(first, jump.take(first))
+        jump = jump.take(jump)
     first = first[: np.searchsorted(first, num_tiles) + 1]
     # Threads never increase from one block to the next.
     left = (num_tiles - first + np.arange(len(first))) * threads

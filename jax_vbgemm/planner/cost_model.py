@@ -43,40 +43,42 @@ def predict(
     The kernels of a call run one after another. A kernel takes its longest block or its blocks' total over the slots
     (units times resident blocks), whichever is more, and a launch; cores take blocks in their order, so there
     few large ones are scheduled one by one. The call takes no less than its operands and results need to pass through
-    the memory once. A block's time is a fixed part and the sum of its tiles (`tile_seconds`). All coefficients are
-    entries of the device table.
+    the memory once. A block's time is a fixed part and the sum of its tiles (`_cpu_tiles`, `_gpu_tiles`). All
+    coefficients are entries of the device table.
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
     if device.kind == "cpu" and (tile_order is not None or runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units):
         runs = runs.expand(catalogue)
     seconds, waves, total_work, total_blocks, longest_block = 0.0, 0.0, 0.0, 0, 0.0
-    kernels = catalogue.columns.kernel[runs.strategy]
+    kernels, depth = catalogue.columns.kernel[runs.strategy], runs.k_end - runs.k_begin
     tile_run: Ints = np.zeros(0, np.int64)
     if block_first is not None:
         tile_run = np.repeat(np.arange(len(runs)), runs.count)
         tile_run = tile_run if tile_order is None else tile_run[tile_order]
         # Which kernels a block needs, a bit each.
-        bits = np.bitwise_or.reduceat((1 << kernels).astype(np.uint8)[tile_run], block_first[:-1])
+        bits = np.bitwise_or.reduceat((1 << kernels).astype(np.uint32)[tile_run], block_first[:-1])
     for kernel in np.flatnonzero(np.bincount(kernels, runs.count)).tolist():
-        belongs = kernels == kernel
-        mine = runs if belongs.all() else runs.take(np.flatnonzero(belongs))
+        mine = np.flatnonzero(kernels == kernel)
         if block_first is not None:
             # As in launch_form, a block whose tiles belong to several kernels is one block in each.
             present = (bits & (1 << kernel)) > 0
             blocks = int(np.count_nonzero(present))
         else:
-            blocks = mine.num_tiles
+            blocks = int(runs.count[mine].sum())
         resident = max(tile_occupancy(catalogue.any_tile_of(catalogue.kernels[kernel]), device).blocks, 1)
         sharing = min(resident, math.ceil(blocks / device.units))
-        each = tile_seconds(sizes, mine, catalogue, device, sharing)
+        if device.kind == "cpu":
+            each = _cpu_tiles(sizes, runs, catalogue, device)  # all its tiles belong to one kernel
+        else:
+            each = _gpu_tiles(depth[mine], runs.strategy[mine], catalogue, device, sharing)
         if block_first is not None:
             of_run = np.zeros(len(runs))
-            of_run[belongs] = each
+            of_run[mine] = each
             block_seconds = np.add.reduceat(of_run[tile_run], block_first[:-1])[present] + device.block_latency
             count = np.ones(blocks, np.int64)
         else:
-            block_seconds, count = each + device.block_latency, mine.count
+            block_seconds, count = each + device.block_latency, runs.count[mine]
         work, longest = float(block_seconds @ count), float(block_seconds.max())
         if device.kind == "cpu":
             seconds += _list_schedule(block_seconds, count, device.units) + device.launch_seconds
@@ -92,11 +94,6 @@ def predict(
         waves=waves,
         balance=total_work / total_blocks / longest_block if longest_block else 1.0,
     )
-
-
-def tile_seconds(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
-    """Seconds of one tile of each run while `sharing` blocks share a unit."""
-    return (_cpu_tiles if device.kind == "cpu" else _gpu_tiles)(sizes, runs, catalogue, device, sharing)
 
 
 CACHE_LINE = 64  # bytes
@@ -122,20 +119,14 @@ def block_seconds(sizes: Sizes, tile: TileShape, catalogue: Catalogue, device: D
     if device.kind == "cpu":
         every = np.arange(len(sizes.m))
         runs = Runs.whole_problems(sizes, np.full(len(every), tile.index), catalogue, every)
-        seconds[runs.problem] = _cpu_tiles(sizes, runs, catalogue, device, sharing) + device.block_latency
+        seconds[runs.problem] = _cpu_tiles(sizes, runs, catalogue, device) + device.block_latency
         return seconds
     exist = (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0)
-    seconds[exist] = _gpu_seconds(sizes.k[exist], tile.index, catalogue, device, sharing) + device.block_latency
+    seconds[exist] = _gpu_tiles(sizes.k[exist], tile.index, catalogue, device, sharing) + device.block_latency
     return seconds
 
 
-def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
-    return _gpu_seconds(runs.k_end - runs.k_begin, runs.strategy, catalogue, device, sharing)
-
-
-def _gpu_seconds(
-    depth: Ints, strategy: Ints | int, catalogue: Catalogue, device: DeviceSpec, sharing: int
-) -> Floats:
+def _gpu_tiles(depth: Ints, strategy: Ints | int, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
     """Seconds of tiles `depth` deep, one `strategy` for each or one for all, while `sharing` blocks share a unit.
 
     Where the device is calibrated (calibration.csv), a tile has a fixed part and a K step has a latency and a share of
@@ -197,7 +188,7 @@ def _calibration_table() -> dict[tuple[str | None, str, str, int], tuple[float, 
         }
 
 
-def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
+def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> Floats:
     """Seconds of one tile of each run, averaged over the run: its multiply-adds and, hidden by nothing, its loads.
 
     A tile reads A, reads B and packs it, and reads C to write it; a row of B costs a line more than it is long.
