@@ -173,13 +173,14 @@ def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
     return table
 
 
+CALIBRATION = Path(__file__).with_name("calibration.csv")
 _CALIBRATED_AS = {"float16": "bfloat16"}  # the same kernels
 
 
 @lru_cache(maxsize=1)
 def _calibration_table() -> dict[tuple[str | None, str, str, int], tuple[float, ...]]:
     """calibration.csv: (device, kind, tile, threads) -> (fixed, step, shared step) seconds."""
-    with Path(__file__).with_name("calibration.csv").open(newline="") as file:
+    with CALIBRATION.open(newline="") as file:
         return {
             (row["device"], row["kind"], row["tile"], int(row["threads"])): tuple(
                 1e-9 * float(row[column]) for column in ("block_ns", "step_ns", "shared_step_ns")
