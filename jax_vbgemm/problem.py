@@ -1,5 +1,6 @@
 """Problem: the static sizes of one matrix product, all that a planner knows about it."""
 
+import itertools
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -83,8 +84,9 @@ class Sizes:
 
     @classmethod
     def _of(cls, problems: Sequence[Problem]) -> "Sizes":
-        rows = [(p.m, p.n, p.k, p.batch) for p in problems]
-        return cls(*np.array(rows, np.int64).reshape(len(rows), 4).T.copy())
+        rows = itertools.chain.from_iterable(map(operator.attrgetter("m", "n", "k", "batch"), problems))
+        table = np.fromiter(rows, np.int64, 4 * len(problems)).reshape(len(problems), 4)
+        return cls(*table.T.copy())
 
 
 _latest: tuple[tuple[Problem, ...], Sizes] = ((), Sizes._of(()))

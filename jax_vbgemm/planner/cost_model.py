@@ -57,7 +57,7 @@ def predict(
         tile_run = np.repeat(np.arange(len(runs)), runs.count)
         tile_run = tile_run if tile_order is None else tile_run[tile_order]
         # Which kernels a block needs, a bit each.
-        bits = np.bitwise_or.reduceat((1 << kernels).astype(np.uint32)[tile_run], block_first[:-1])
+        bits = np.bitwise_or.reduceat((1 << kernels).astype(np.uint32).take(tile_run), block_first[:-1])
     for kernel in np.flatnonzero(np.bincount(kernels, runs.count)).tolist():
         mine = np.flatnonzero(kernels == kernel)
         if block_first is not None:
@@ -75,8 +75,9 @@ def predict(
         if block_first is not None:
             of_run = np.zeros(len(runs))
             of_run[mine] = each
-            block_seconds = np.add.reduceat(of_run[tile_run], block_first[:-1])[present] + device.block_latency
-            count = np.ones(blocks, np.int64)
+            # A block without this kernel counts 0 times, and is none of the longest.
+            block_seconds = np.add.reduceat(of_run.take(tile_run), block_first[:-1]) + device.block_latency
+            count = present.astype(np.int64)
         else:
             block_seconds, count = each + device.block_latency, runs.count[mine]
         work, longest = float(block_seconds @ count), float(block_seconds.max())
