@@ -1,7 +1,6 @@
 """One ragged batch inside one jitted loop: this package beside XLA's loop of dots, padding and ragged_dot.
 
-All are timed in interleaved rounds. Every iteration's operands pass an optimisation barrier together with the loop's
-counter, and its results are carried, so that nothing is hoisted or dropped and no kernel is added.
+All are timed in interleaved rounds; what the loop does so that nothing is dropped, jax_vbgemm/timing.py says.
 """
 
 import re
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_vbgemm as vb
+from jax_vbgemm.timing import looped
 from workloads import PRECISIONS, Row, Sizes, group_of, problems_of
 
 Arrays = Sequence[jax.Array]
@@ -50,22 +50,6 @@ def operands_of(peer: str, As: Arrays, Bs: Arrays) -> tuple[Any, ...]:
     if peer != "ragged_dot":
         return As, Bs
     return jnp.concatenate(As), jnp.stack(Bs), jnp.asarray([a.shape[0] for a in As], jnp.int32)
-
-
-def looped(function: Callable[..., Any], iterations: int) -> Callable[..., Any]:
-    """`function`, that many times; the results of the last time are returned, or XLA would drop them all."""
-
-    def run(*operands: Any) -> Any:
-        def body(_: Any, carry: Any) -> Any:
-            count, _ = carry
-            held, count = jax.lax.optimization_barrier((operands, count))
-            return count + 1, function(*held)
-
-        shapes = jax.eval_shape(function, *operands)
-        zeros = jax.tree.map(lambda c: jnp.zeros(c.shape, c.dtype), shapes)
-        return jax.lax.fori_loop(0, iterations, body, (jnp.int32(0), zeros))[1]
-
-    return jax.jit(run)
 
 
 def products_in(program: Any) -> int:

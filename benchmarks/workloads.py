@@ -1,14 +1,11 @@
 """The workloads that benchmarks name, and the columns of their results (those of the peers' figures)."""
 
 import csv
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-import numpy as np
-
-from jax_vbgemm.shapes import read_problems
+from jax_vbgemm.shapes import named_problems
 
 FOLDER = Path(__file__).parent / "workloads"
 Sizes = list[tuple[int, int, int]]
@@ -66,21 +63,8 @@ def group_of(name: str) -> str:
 
 
 def problems_of(name: str) -> Sizes:
-    """M, N, K of each product of a workload.
-
-    "[16,128]x64": 64 problems, M, N and K uniform integers in that range, seeded by their number (the protocol of the
-    CPU peers); "any_mn128_k128_b64": the first 64 lines of a file in workloads/; else a whole file.
-    """
-    if match := re.fullmatch(r"\[(\d+),(\d+)\]x(\d+)", name):
-        low, high, batch = map(int, match.groups())
-        sizes = np.random.default_rng(batch).integers(low, high + 1, (batch, 3))
-        return [(int(m), int(n), int(k)) for m, n, k in sizes]
-    stem, _, batch = name.rpartition("_b")
-    whole = FOLDER / f"{name}.txt"
-    if not whole.exists() and not (batch.isdigit() and (FOLDER / f"{stem}.txt").exists()):
-        raise ValueError(f"no workload {name!r}; there are {', '.join(sorted(f.stem for f in FOLDER.glob('*.txt')))}")
-    problems = read_problems(whole) if whole.exists() else read_problems(FOLDER / f"{stem}.txt")[: int(batch)]
-    return [(p.m, p.n, p.k) for p in problems]
+    """M, N, K of each product of a workload, one of `named_problems`."""
+    return [(p.m, p.n, p.k) for p in named_problems(name, FOLDER)]
 
 
 def expand(names: Iterable[str]) -> list[str]:

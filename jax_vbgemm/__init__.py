@@ -25,5 +25,7 @@ from jax_vbgemm.planner import SortSplit as SortSplit
 from jax_vbgemm.planner import Tile as Tile
 from jax_vbgemm.planner import Uniform as Uniform
 from jax_vbgemm.problem import Problem as Problem
+from jax_vbgemm.tune import Tuned as Tuned
+from jax_vbgemm.tune import autotune as autotune
 
 __version__ = "0.1.0"

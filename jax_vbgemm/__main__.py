@@ -1,4 +1,4 @@
-"""python -m jax_vbgemm: which kernels are here, what a plan looks like, and the demo."""
+"""python -m jax_vbgemm: which kernels are here, what a plan looks like, the demo, and the cost model's calibration."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax
 
 import jax_vbgemm as vb
 from jax_vbgemm import _core, backends
+from jax_vbgemm.planner import device_spec
 from jax_vbgemm.shapes import read_problems
 
 
@@ -27,6 +28,29 @@ def show_backends() -> None:
         print(f"  {name:5} {kinds}{detail}; dtypes {', '.join(backend.dtypes)}; planned as {device}")
 
 
+def run_calibration(options: argparse.Namespace) -> None:
+    import scipy.optimize  # noqa: F401  (a missing one shows before minutes of measuring)
+
+    from jax_vbgemm import calibrate
+    from jax_vbgemm.planner.cost_model import CALIBRATION
+
+    precisions = options.precision or list(calibrate.PRECISIONS)
+    unknown = [name for name in precisions if name not in calibrate.PRECISIONS]
+    if unknown:
+        raise ValueError(f"--precision: unknown name {unknown[0]!r}; known are {', '.join(calibrate.PRECISIONS)}")
+    device = backends.default_device() if options.device is None else device_spec(options.device)
+    if device.kind != "gpu":
+        raise ValueError(f"--device: {device.name} has no tiles to calibrate, only GPUs do")
+    if options.measured:
+        points = calibrate.read_driver(options.measured, options.workloads)
+    elif device.name != backends.default_device().name:
+        raise ValueError(f"--device: there is no {device.name} here to measure on; give --from what was measured there")
+    else:
+        sample = calibrate.workloads()
+        points = calibrate.measured_here(device, sample, precisions, calibrate.measure_in_loop, print)
+    calibrate.calibrate(points, device, device.name, options.output or CALIBRATION, print)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jax_vbgemm", description=__doc__)
     commands = parser.add_subparsers(dest="command", title="commands (without one: show the backends)")
@@ -37,6 +61,14 @@ def main(arguments: list[str] | None = None) -> int:
     plan.add_argument("--planner", default="auto")
     demo = commands.add_parser("demo", help="GoogLeNet's inception blocks, forward and gradient, checked and timed")
     demo.add_argument("--batch", type=int, default=1, help="images (default: 1)")
+    calibrate = commands.add_parser("calibrate", help="measure every tile on this GPU and fit the cost model to it")
+    calibrate.add_argument(
+        "--from", dest="measured", type=Path, nargs="+", metavar="CSV", help="fit what gpu_driver measured instead"
+    )
+    calibrate.add_argument("--workloads", type=Path, help="folder of the shape files that these CSV files name")
+    calibrate.add_argument("--device", help="entry of the device table; default: that of the GPU that is here")
+    calibrate.add_argument("--precision", nargs="+", help="only some of fp32, 3xtf32, tf32, bf16, fp64")
+    calibrate.add_argument("--output", type=Path, help="default: the calibration.csv that plans use")
     options = parser.parse_args(arguments)
 
     if options.command is None:
@@ -50,6 +82,14 @@ def main(arguments: list[str] | None = None) -> int:
         except ImportError as error:
             parser.error(f"the demo needs the extra 'cli': pip install jax-vbgemm[cli] ({error})")
         return googlenet.run(options.batch)
+    if options.command == "calibrate":
+        try:
+            run_calibration(options)
+        except ImportError as error:
+            parser.error(f"calibrate needs the extra 'cli': pip install jax-vbgemm[cli] ({error})")
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+        return 0
     try:
         print(vb.plan(read_problems(options.file), dtype=options.dtype, device=options.device, planner=options.planner))
     except (OSError, ValueError, TypeError) as error:

@@ -111,9 +111,14 @@ def planning_device(platform: str) -> DeviceSpec:
     return device_spec(backend.default_device)
 
 
+def platform_of(device: jax.Device) -> str:
+    """A live device's platform as programs are lowered for it: "cuda" or "rocm" where JAX says "gpu"."""
+    if device.platform == "gpu":
+        return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"
+    return str(device.platform)
+
+
 def default_device() -> DeviceSpec:
     """The live device of JAX's default backend, for `plan` without a device."""
-    platform = jax.default_backend()
-    if platform == "gpu":
-        platform = "rocm" if "rocm" in jax.devices()[0].client.platform_version.lower() else "cuda"
+    platform = platform_of(jax.devices()[0])
     return planning_device(platform if platform in BACKENDS else "cpu")

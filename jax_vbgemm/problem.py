@@ -1,9 +1,10 @@
 """Problem: the static sizes of one matrix product, all that a planner knows about it."""
 
+import itertools
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +31,13 @@ class Problem:
     transpose_b: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("m", "n", "k", "batch"):
-            object.__setattr__(self, field, _size(field, getattr(self, field)))
-        for field in ("transpose_a", "transpose_b"):
-            flag = getattr(self, field)
+        for name in ("m", "n", "k", "batch"):
+            object.__setattr__(self, name, _size(name, getattr(self, name)))
+        for name in ("transpose_a", "transpose_b"):
+            flag = getattr(self, name)
             if not isinstance(flag, bool | np.bool_):
-                raise TypeError(f"Problem has {field} = {flag!r}: transpose flags must be bools")
-            object.__setattr__(self, field, bool(flag))
+                raise TypeError(f"Problem has {name} = {flag!r}: transpose flags must be bools")
+            object.__setattr__(self, name, bool(flag))
 
     @classmethod
     def of(cls, value: "Problem | Sequence[int]") -> "Problem":
@@ -67,15 +68,28 @@ class Sizes:
     n: NDArray[np.int64]
     k: NDArray[np.int64]
     batch: NDArray[np.int64]
+    tile_counts: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)  # planner/runs.py
 
     @classmethod
-    def of(cls, problems: Sequence[Problem]) -> Self:
-        return cls(
-            *(
-                np.fromiter(map(operator.attrgetter(field), problems), np.int64, len(problems))
-                for field in ("m", "n", "k", "batch")
-            )
-        )
+    def of(cls, problems: Sequence[Problem]) -> "Sizes":
+        if not isinstance(problems, tuple):
+            return cls._of(problems)
+        # Each step of planning asks for the sizes of the same tuple.
+        global _latest
+        known, sizes = _latest
+        if known is not problems:
+            sizes = cls._of(problems)
+            _latest = problems, sizes
+        return sizes
+
+    @classmethod
+    def _of(cls, problems: Sequence[Problem]) -> "Sizes":
+        rows = itertools.chain.from_iterable(map(operator.attrgetter("m", "n", "k", "batch"), problems))
+        table = np.fromiter(rows, np.int64, 4 * len(problems)).reshape(len(problems), 4)
+        return cls(*table.T.copy())
+
+
+_latest: tuple[tuple[Problem, ...], Sizes] = ((), Sizes._of(()))
 
 
 def _size(field: str, value: Any) -> int:

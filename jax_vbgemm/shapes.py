@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import numpy as np
 
 from jax_vbgemm.problem import Problem
 
@@ -28,3 +31,26 @@ def read_problems(file: Path) -> tuple[Problem, ...]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{file.name} is not a text file: {error}") from None
     return parse_problems(text, file.name)
+
+
+def named_problems(name: str, folder: Path | None) -> tuple[Problem, ...]:
+    """The problems of a workload that benchmarks name.
+
+    "[16,128]x64": 64 problems, M, N and K uniform integers in that range, seeded by their number (the protocol of the
+    CPU peers); "any_mn128_k128_b64": the first 64 lines of a shape file of `folder`; else a whole file. Raises
+    ValueError for a name that is none of these.
+    """
+    if match := re.fullmatch(r"\[(\d+),(\d+)\]x(\d+)", name):
+        low, high, batch = map(int, match.groups())
+        sizes = np.random.default_rng(batch).integers(low, high + 1, (batch, 3))
+        return tuple(Problem(int(m), int(n), int(k)) for m, n, k in sizes)
+    if folder is None:
+        raise ValueError(f"workload {name!r}: name the folder of its shape file (--workloads)")
+    stem, _, batch_text = name.rpartition("_b")
+    whole, part = folder / f"{name}.txt", folder / f"{stem}.txt"
+    if whole.exists():
+        return read_problems(whole)
+    if not (batch_text.isdigit() and part.exists()):
+        known = ", ".join(sorted(file.stem for file in folder.glob("*.txt")))
+        raise ValueError(f"no workload {name!r} in {folder}; there are {known or 'none'}")
+    return read_problems(part)[: int(batch_text)]

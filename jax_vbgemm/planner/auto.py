@@ -1,7 +1,7 @@
 """`auto`: our own planner and those of the papers; the plan with the smallest predicted makespan is taken."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jax_vbgemm.planner.catalogue import Catalogue
 from jax_vbgemm.planner.coordinated import Coordinated
@@ -22,8 +22,8 @@ class Auto:
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
         # A core computes an edge tile only as far as it reaches, so that one tile for all wastes nothing there.
-        ours = Uniform() if device.kind == "cpu" else Makespan()
-        plans = [planner(problems, device, catalogue) for planner in (ours, *PAPERS)]
-        best = min(plans, key=lambda plan: plan.predicted_seconds)
-        predictions = ", ".join(f"{plan.planner} {plan.predicted_seconds * 1e6:.2f} us" for plan in plans)
-        return replace(best, planner="auto", notes=(*best.notes, f"took {best.planner}; predicted: {predictions}"))
+        ours: Uniform | Makespan = Uniform() if device.kind == "cpu" else Makespan()
+        drafts = [planner.draft(problems, device, catalogue) for planner in (ours, *PAPERS)]
+        best = min(drafts, key=lambda draft: draft.seconds)
+        predictions = ", ".join(f"{draft.planner} {draft.seconds * 1e6:.2f} us" for draft in drafts)
+        return best.build("auto", f"took {best.planner}; predicted: {predictions}")

@@ -73,6 +73,9 @@ class Catalogue:
     tiles: tuple[TileShape, ...]
     hash: int
 
+    def __hash__(self) -> int:
+        return hash((self.kind, self.hash, len(self.tiles)))  # equality compares every tile
+
     @property
     def dtype(self) -> str:
         """Of the operands."""

@@ -1,5 +1,6 @@
 """`coordinated`: Li et al., "A coordinated tiling and batching framework for efficient GEMM on GPUs", PPoPP 2019."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -8,6 +9,7 @@ import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
+from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.options import check_choice, check_number
 from jax_vbgemm.planner.plan import Plan
 from jax_vbgemm.planner.runs import Ints, offsets, tile_counts
@@ -37,6 +39,9 @@ class Coordinated:
         check_choice("Coordinated", "batching", self.batching, (None, "threshold", "binary"))
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
+        return self.draft(problems, device, catalogue).build()
+
+    def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         threshold = device.tlp_threshold if self.tlp_threshold is None else self.tlp_threshold
         theta = device.theta if self.theta is None else self.theta
         sizes = Sizes.of(problems)
@@ -45,22 +50,22 @@ class Coordinated:
         if tlp > threshold:
             queue, replaced_128 = catalogue.resolve([(name, 128) for name in QUEUE])
             replaced += replaced_128
-        plan = Plan.from_choices(
+        draft = Draft.whole_problems(
             problems,
             device,
             catalogue,
             planner="coordinated",
-            tiles=[queue[position] for position in strategy.tolist()],
+            strategy=np.array([tile.index for tile in queue])[strategy],
             replaced=replaced,
         )
-        if plan.num_tiles > MAX_BATCHED_TILES:
-            return replace(plan, notes=(*plan.notes, f"one tile a block: more than {MAX_BATCHED_TILES} tiles to batch"))
-        plans = []
+        if draft.runs.num_tiles > MAX_BATCHED_TILES:
+            return replace(draft, notes=(f"one tile a block: more than {MAX_BATCHED_TILES} tiles to batch",))
+        drafts = []
         if self.batching != "binary":
-            plans.append(_batch_by_threshold(plan, threshold, theta))
+            drafts.append(_batch_by_threshold(draft, threshold, theta))
         if self.batching != "threshold":
-            plans.append(_batch_by_pairs(plan))
-        return min(plans, key=lambda batched: batched.predicted_seconds)
+            drafts.append(_batch_by_pairs(draft))
+        return drafts[0] if len(drafts) == 1 else min(drafts, key=lambda batched: batched.seconds)
 
 
 def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) -> tuple[Ints, int]:
@@ -80,34 +85,41 @@ def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) 
         step = np.minimum(step + 1, last)
 
 
-def _batch_by_threshold(plan: Plan, threshold: float, theta: float) -> Plan:
+def _batch_by_threshold(draft: Draft, threshold: float, theta: float) -> Draft:
     """Section 5: fill blocks in order until their K exceeds theta, while threads are left; then one tile a block."""
-    threads = plan.tiles_used[0].threads if plan.tiles_used else 0  # all 256, or all 128
-    num_tiles = plan.num_tiles
-    total = offsets(_depths(plan))
-    full = np.searchsorted(total, total[:-1] + theta, side="right")  # first end with K beyond theta, for each begin
-    end = np.minimum(full, num_tiles).tolist()
-    first, assigned = [0], 0
-    while assigned < num_tiles and (num_tiles - assigned + len(first) - 1) * threads > threshold / 2:
-        assigned = end[assigned]
-        first.append(assigned)
-    block_first = np.concatenate((np.array(first), np.arange(assigned + 1, num_tiles + 1)))
-    return replace(plan, block_first=block_first, notes=(*plan.notes, "threshold batching"))
+    runs, num_tiles = draft.runs, draft.runs.num_tiles
+    threads = int(draft.catalogue.columns.threads[runs.strategy[:1]].sum())  # all 256, or all 128
+    depth, whole_theta = runs.k_end - runs.k_begin, math.floor(theta)  # sums of K are whole
+    # A block that begins with a tile ends so many tiles on: the fewest whose K is beyond theta, if their run has them;
+    # a block over several runs is searched for. After the last tile nothing begins.
+    step = np.where(depth > 0, whole_theta // np.maximum(depth, 1) + 1, num_tiles)
+    jump = np.arange(num_tiles + 1)
+    jump[:-1] += np.repeat(step, runs.count)
+    beyond = np.flatnonzero(jump[:-1] > np.repeat(runs.first_tile[1:], runs.count))
+    total = offsets(np.repeat(depth, runs.count))  # K before each tile
+    jump[beyond] = np.minimum(np.searchsorted(total, total[beyond] + whole_theta, side="right"), num_tiles)
+    # first = 0, jump[0], jump[jump[0]], ...: with 2^i blocks known, 2^i jumps at once give as many more.
+    first = np.zeros(1, np.int64)
+    while first[-1] < num_tiles:
+        first = np.append(first, jump.take(first))
+        jump = jump.take(jump)
+    first = first[: np.searchsorted(first, num_tiles) + 1]
+    # Threads never increase from one block to the next.
+    left = (num_tiles - first + np.arange(len(first))) * threads
+    last = int(np.count_nonzero(left[:-1] > threshold / 2))
+    block_first = np.concatenate((first[: last + 1], np.arange(first[last] + 1, num_tiles + 1)))
+    return replace(draft, block_first=block_first, notes=("threshold batching",))
 
 
-def _batch_by_pairs(plan: Plan) -> Plan:
+def _batch_by_pairs(draft: Draft) -> Draft:
     """Section 5: sort tiles by K and pair the first with the last, the second with the second-last, ..."""
-    ascending = np.argsort(_depths(plan), kind="stable")
+    # All tiles of a run have one K, so that runs are sorted and then written out.
+    runs = np.argsort(draft.runs.k_end - draft.runs.k_begin, kind="stable")
+    count = draft.runs.count[runs]
+    ascending = np.repeat(draft.runs.first_tile[runs] - offsets(count)[:-1], count) + np.arange(draft.runs.num_tiles)
     num_tiles, half = len(ascending), len(ascending) // 2
     paired = np.empty_like(ascending)
     paired[0 : 2 * half : 2], paired[1 : 2 * half : 2] = ascending[:half], ascending[::-1][:half]
     paired[2 * half :] = ascending[half : num_tiles - half]  # an odd one is alone
     block_first = np.append(np.arange(0, 2 * half, 2), np.arange(2 * half, num_tiles + 1))
-    return replace(
-        plan, runs=plan.single_tiles.take(paired), block_first=block_first, notes=(*plan.notes, "binary batching")
-    )
-
-
-def _depths(plan: Plan) -> Ints:
-    """K of each tile."""
-    return np.repeat(plan.runs.k_end - plan.runs.k_begin, plan.runs.count)
+    return replace(draft, tile_order=paired, block_first=block_first, notes=("binary batching",))

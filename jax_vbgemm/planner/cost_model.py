@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm.planner.catalogue import Catalogue
+from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
-from jax_vbgemm.planner.launches import launch_form
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.problem import Sizes
@@ -29,33 +28,58 @@ class Prediction:
     balance: float
 
 
-def predict(sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec) -> Prediction:
+def predict(
+    sizes: Sizes,
+    runs: Runs,
+    block_first: Ints | None,
+    catalogue: Catalogue,
+    device: DeviceSpec,
+    tile_order: Ints | None = None,
+) -> Prediction:
     """Predicted makespan of the tiles in `runs` over the device's units; `block_first` is None where each is a block.
+
+    With a `tile_order` the blocks are made of the tiles of `runs` in that order.
 
     The kernels of a call run one after another. A kernel takes its longest block or its blocks' total over the slots
     (units times resident blocks), whichever is more, and a launch; cores take blocks in their order, so there
     few large ones are scheduled one by one. The call takes no less than its operands and results need to pass through
-    the memory once. A block's time is a fixed part and the sum of its tiles (`tile_seconds`). All coefficients are
-    entries of the device table.
+    the memory once. A block's time is a fixed part and the sum of its tiles (`_cpu_tiles`, `_gpu_tiles`). All
+    coefficients are entries of the device table.
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
-    if device.kind == "cpu" and runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units:
+    if device.kind == "cpu" and (tile_order is not None or runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units):
         runs = runs.expand(catalogue)
-    runs, block_first, launches = launch_form(catalogue, runs, block_first)
     seconds, waves, total_work, total_blocks, longest_block = 0.0, 0.0, 0.0, 0, 0.0
-    for kernel, first, blocks in launches:
-        resident = max(tile_occupancy(catalogue.any_tile_of(kernel), device).blocks, 1)
-        sharing = min(resident, math.ceil(blocks / device.units))
-        mine = runs.take(np.flatnonzero(catalogue.columns.kernel[runs.strategy] == catalogue.kernels.index(kernel)))
-        each = tile_seconds(sizes, mine, catalogue, device, sharing)
-        if block_first is None:
-            block_seconds = each + device.block_latency
-            count = mine.count
+    kernels, depth = catalogue.columns.kernel[runs.strategy], runs.k_end - runs.k_begin
+    tile_run: Ints = np.zeros(0, np.int64)
+    if block_first is not None:
+        tile_run = np.repeat(np.arange(len(runs)), runs.count)
+        tile_run = tile_run if tile_order is None else tile_run[tile_order]
+        # Which kernels a block needs, a bit each.
+        bits = np.bitwise_or.reduceat((1 << kernels).astype(np.uint32).take(tile_run), block_first[:-1])
+    for kernel in np.flatnonzero(np.bincount(kernels, runs.count)).tolist():
+        mine = np.flatnonzero(kernels == kernel)
+        if block_first is not None:
+            # As in launch_form, a block whose tiles belong to several kernels is one block in each.
+            present = (bits & (1 << kernel)) > 0
+            blocks = int(np.count_nonzero(present))
         else:
-            begins = block_first[first : first + blocks] - block_first[first]
-            block_seconds = np.add.reduceat(np.repeat(each, mine.count), begins) + device.block_latency
-            count = np.ones(len(begins), np.int64)
+            blocks = int(runs.count[mine].sum())
+        resident = max(tile_occupancy(catalogue.any_tile_of(catalogue.kernels[kernel]), device).blocks, 1)
+        sharing = min(resident, math.ceil(blocks / device.units))
+        if device.kind == "cpu":
+            each = _cpu_tiles(sizes, runs, catalogue, device)  # all its tiles belong to one kernel
+        else:
+            each = _gpu_tiles(depth[mine], runs.strategy[mine], catalogue, device, sharing)
+        if block_first is not None:
+            of_run = np.zeros(len(runs))
+            of_run[mine] = each
+            # A block without this kernel counts 0 times, and is none of the longest.
+            block_seconds = np.add.reduceat(of_run.take(tile_run), block_first[:-1]) + device.block_latency
+            count = present.astype(np.int64)
+        else:
+            block_seconds, count = each + device.block_latency, runs.count[mine]
         work, longest = float(block_seconds @ count), float(block_seconds.max())
         if device.kind == "cpu":
             seconds += _list_schedule(block_seconds, count, device.units) + device.launch_seconds
@@ -71,11 +95,6 @@ def predict(sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catal
         waves=waves,
         balance=total_work / total_blocks / longest_block if longest_block else 1.0,
     )
-
-
-def tile_seconds(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
-    """Seconds of one tile of each run while `sharing` blocks share a unit."""
-    return (_cpu_tiles if device.kind == "cpu" else _gpu_tiles)(sizes, runs, catalogue, device, sharing)
 
 
 CACHE_LINE = 64  # bytes
@@ -95,34 +114,43 @@ def _list_schedule(block_seconds: Floats, count: Ints, units: int) -> float:
     return max(free)
 
 
-def _gpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
-    """Seconds of one tile of each run while `sharing` blocks share a unit.
+def block_seconds(sizes: Sizes, tile: TileShape, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
+    """Seconds of one block of each problem, were it covered by `tile`, one a block; 0 where C has no elements."""
+    seconds = np.zeros(len(sizes.m))
+    if device.kind == "cpu":
+        every = np.arange(len(sizes.m))
+        runs = Runs.whole_problems(sizes, np.full(len(every), tile.index), catalogue, every)
+        seconds[runs.problem] = _cpu_tiles(sizes, runs, catalogue, device) + device.block_latency
+        return seconds
+    exist = (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0)
+    seconds[exist] = _gpu_tiles(sizes.k[exist], tile.index, catalogue, device, sharing) + device.block_latency
+    return seconds
 
-    Where the device is calibrated (calibration.csv, made by benchmarks/calibrate.py), a tile has a fixed part and a K
-    step has a latency and a share of the unit. Elsewhere a step takes the longest of its multiply-adds, its reads of
-    shared memory (a thread that owns r x c elements reads r + c values a product, about 2 sqrt(r c)), its loads
-    through the cache, and a latency that nothing hides. Masked tiles cost as much as whole ones.
+
+def _gpu_tiles(depth: Ints, strategy: Ints | int, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
+    """Seconds of tiles `depth` deep, one `strategy` for each or one for all, while `sharing` blocks share a unit.
+
+    Where the device is calibrated (calibration.csv), a tile has a fixed part and a K step has a latency and a share of
+    the unit. Elsewhere a step takes the longest of its multiply-adds, its reads of shared memory (a thread that owns
+    r x c elements reads r + c values a product, about 2 sqrt(r c)), its loads through the cache, and a latency that
+    nothing hides. Masked tiles cost as much as whole ones.
     """
     tile = catalogue.columns
-    tm, tn, tk, threads = (column[runs.strategy] for column in (tile.m, tile.n, tile.k, tile.threads))
-    depth = runs.k_end - runs.k_begin
+    tk = tile.k[strategy]
     calibrated = _calibration(device.calibration, catalogue)
     if calibrated is not None:
-        fixed, latency, share = calibrated[:, runs.strategy]
+        fixed, latency, share = calibrated[:, strategy]
         steps = ceil_div(depth, step_depth(tk, catalogue.element_bytes))
         measured: Floats = fixed + steps * np.maximum(latency, sharing * share)
         return measured
+    tm, tn, threads = tile.m[strategy], tile.n[strategy], tile.threads[strategy]
     size = catalogue.element_bytes
     parts = sharing * device.units  # a block gets one of these of the device's rates
-    rate = np.where(tile.tensor[runs.strategy], device.tensor_rate(catalogue.kind), device.peak_rate(catalogue.dtype))
-    step = np.maximum.reduce(
-        [
-            _flops(catalogue) * tm * tn * tk * parts / rate,
-            2 * np.sqrt(tm * tn * threads) * tk * size * (parts / device.shared_bandwidth),
-            (tm + tn) * tk * size * (parts / device.cache_bandwidth),
-            np.full(len(runs), device.step_latency),
-        ]
-    )
+    rate = np.where(tile.tensor[strategy], device.tensor_rate(catalogue.kind), device.peak_rate(catalogue.dtype))
+    products = _flops(catalogue) * tm * tn * tk * parts / rate
+    shared_memory = 2 * np.sqrt(tm * tn * threads) * tk * size * (parts / device.shared_bandwidth)
+    cache = (tm + tn) * tk * size * (parts / device.cache_bandwidth)
+    step = np.maximum(np.maximum(products, shared_memory), np.maximum(cache, device.step_latency))
     seconds: Floats = ceil_div(depth, tk) * step + tm * tn * size * (parts / device.bandwidth)
     return seconds
 
@@ -146,13 +174,14 @@ def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
     return table
 
 
+CALIBRATION = Path(__file__).with_name("calibration.csv")
 _CALIBRATED_AS = {"float16": "bfloat16"}  # the same kernels
 
 
 @lru_cache(maxsize=1)
 def _calibration_table() -> dict[tuple[str | None, str, str, int], tuple[float, ...]]:
     """calibration.csv: (device, kind, tile, threads) -> (fixed, step, shared step) seconds."""
-    with Path(__file__).with_name("calibration.csv").open(newline="") as file:
+    with CALIBRATION.open(newline="") as file:
         return {
             (row["device"], row["kind"], row["tile"], int(row["threads"])): tuple(
                 1e-9 * float(row[column]) for column in ("block_ns", "step_ns", "shared_step_ns")
@@ -161,7 +190,7 @@ def _calibration_table() -> dict[tuple[str | None, str, str, int], tuple[float, 
         }
 
 
-def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
+def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> Floats:
     """Seconds of one tile of each run, averaged over the run: its multiply-adds and, hidden by nothing, its loads.
 
     A tile reads A, reads B and packs it, and reads C to write it; a row of B costs a line more than it is long.

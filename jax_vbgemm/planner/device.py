@@ -67,6 +67,10 @@ class DeviceSpec:
 
     note: str = ""  # how this entry differs from the device it is used for
 
+    def __hash__(self) -> int:
+        # Plans and figures are cached by device; two that differ in other fields only are rare.
+        return hash((self.name, self.units, self.note))
+
     @property
     def kind(self) -> Literal["gpu", "cpu"]:
         return "cpu" if self.platform == "cpu" else "gpu"

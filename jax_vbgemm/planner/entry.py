@@ -1,6 +1,7 @@
 """plan_problems: from a planner's name, options object or any callable to a checked, cached Plan."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from jax_vbgemm.planner.auto import Auto
@@ -8,8 +9,10 @@ from jax_vbgemm.planner.catalogue import Catalogue, catalogue_for
 from jax_vbgemm.planner.coordinated import Coordinated
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.load_balanced import LoadBalanced
+from jax_vbgemm.planner.makespan import Makespan
 from jax_vbgemm.planner.plan import Plan
 from jax_vbgemm.planner.sort_split import SortSplit
+from jax_vbgemm.planner.tuned import VARIABLE, cache_file, winner_of
 from jax_vbgemm.planner.uniform import Uniform
 from jax_vbgemm.problem import Problem, problems_of
 
@@ -22,7 +25,7 @@ PLANNERS: Mapping[str, Planner] = {
     "sort_split": SortSplit(),
     "load_balanced": LoadBalanced(),
 }
-OWN_PLANNERS = tuple(type(planner) for planner in PLANNERS.values())
+OWN_PLANNERS: tuple[type, ...] = (Makespan, *(type(planner) for planner in PLANNERS.values()))
 
 
 def resolve_planner(planner: str | Planner) -> Planner:
@@ -39,20 +42,45 @@ def resolve_planner(planner: str | Planner) -> Planner:
 
 
 def plan_problems(
-    problems: Sequence[Problem | Sequence[int]], kind: str, device: DeviceSpec, planner: str | Planner = "auto"
+    problems: Sequence[Problem | Sequence[int]],
+    kind: str,
+    device: DeviceSpec,
+    planner: str | Planner = "auto",
+    *,
+    tuned: bool = True,
 ) -> Plan:
     """The plan of `planner` for `problems` in a kind of arithmetic on `device`, cached by all four.
 
     `planner`: a name of PLANNERS, an object with options (Coordinated(theta=512)), or any hashable callable (problems,
-    device, catalogue) -> Plan, whose plan is validated. Raises TypeError or ValueError for an illegal size, an unknown
-    dtype or planner, and a plan that isn't one for these problems.
+    device, catalogue) -> Plan, whose plan is validated. "auto" takes the planner that `autotune` measured to be the
+    fastest for these problems, where its file has one (planner/tuned.py) and unless `tuned` is False, else the one that
+    the cost model predicts to be. Raises TypeError or ValueError for an illegal size, an unknown dtype or planner, and
+    a plan that isn't one for these problems.
     """
-    return _plan(problems_of(problems), kind, device, resolve_planner(planner))
+    problems, planner = problems_of(problems), resolve_planner(planner)
+    follow = tuned and isinstance(planner, Auto)
+    winner = winner_of(problems, device, catalogue_for(kind, device)) if follow else None
+    return _plan(problems, kind, device, planner, winner)
+
+
+def planner_called(name: str) -> Planner:
+    """The planner of a name as the file of tuned plans holds it: "makespan", "sort_split", "uniform huge/256"."""
+    planner, _, tile = name.partition(" ")
+    if planner == "uniform" and tile:
+        shape, _, threads = tile.rpartition("/")
+        return Uniform((shape, int(threads)))
+    return Makespan() if planner == "makespan" else resolve_planner(planner)
 
 
 @lru_cache(maxsize=256)
-def _plan(problems: tuple[Problem, ...], kind: str, device: DeviceSpec, planner: Planner) -> Plan:
+def _plan(problems: tuple[Problem, ...], kind: str, device: DeviceSpec, planner: Planner, winner: str | None) -> Plan:
     catalogue = catalogue_for(kind, device)
+    if winner is not None:
+        try:
+            plan = planner_called(winner)(problems, device, catalogue)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{VARIABLE}: {cache_file()} names the planner {winner!r}: {error}") from None
+        return replace(plan, planner="auto", notes=(*plan.notes, f"took {winner}, measured by autotune"))
     plan = planner(problems, device, catalogue)
     if isinstance(planner, OWN_PLANNERS):
         return plan  # the tests show that these cover each element once

@@ -9,10 +9,11 @@ import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
+from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.occupancy import active_waves
 from jax_vbgemm.planner.options import check_choice, check_number
 from jax_vbgemm.planner.plan import Plan
-from jax_vbgemm.planner.runs import Ints, tile_counts
+from jax_vbgemm.planner.runs import Ints, offsets, tile_counts
 from jax_vbgemm.problem import Problem, Sizes
 
 CLASSES = (("small", 128), ("small-medium", 128), ("medium", 128), ("medium-large", 256), ("large", 256))  # Table 3
@@ -39,6 +40,9 @@ class LoadBalanced:
         object.__setattr__(self, "active_waves", tuple(sorted(waves.items())))  # hashable
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
+        return self.draft(problems, device, catalogue).build()
+
+    def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         threshold = device.load_balanced_threshold if self.tlp_threshold is None else self.tlp_threshold
         tiles, replaced = catalogue.resolve(CLASSES)
         sizes = Sizes.of(problems)
@@ -52,31 +56,33 @@ class LoadBalanced:
         waves_per_block = np.array([device.waves_of(tile.threads) for tile in tiles])
         blocks = np.array([tile_counts(sizes, tile.m, tile.n) for tile in tiles])
 
-        def tlp_new(class_blocks: Ints) -> Ints:
-            """Eq. 4 from the blocks of each class (first axis): threads of the waves that can be active."""
-            shape = (-1,) + (1,) * (class_blocks.ndim - 1)
-            active = np.minimum(class_blocks * waves_per_block.reshape(shape), most.reshape(shape))
-            threads: Ints = device.wave_size * active.sum(axis=0)
-            return threads
+        def active(index: int, class_blocks: Ints) -> Ints:
+            """Waves of a class that can be active, for each of some numbers of blocks."""
+            waves: Ints = np.minimum(class_blocks * waves_per_block[index], most[index])
+            return waves
 
         tile_class = _initial_classes(sizes, tiles)
+        now = _blocks_of_classes(blocks, tile_class)
         for demoted in range(len(tiles) - 1, 0, -1):
+            below = demoted - 1
             members = np.flatnonzero(tile_class == demoted)  # those demoted into the class before among them
-            # One column for none, one, two, ... of the members demoted.
-            class_blocks = np.repeat(_blocks_of_classes(blocks, tile_class)[:, None], len(members) + 1, axis=1)
-            class_blocks[demoted, 1:] -= np.cumsum(blocks[demoted, members])
-            class_blocks[demoted - 1, 1:] += np.cumsum(blocks[demoted - 1, members])
-            reached = np.flatnonzero(tlp_new(class_blocks) >= threshold)
+            # Eq. 4 with none, one, two, ... of the members demoted; the other classes stay as they are.
+            others = sum(active(index, now[index]) for index in range(len(tiles)) if index not in (demoted, below))
+            here = active(demoted, now[demoted] - offsets(blocks[demoted, members]))
+            there = active(below, now[below] + offsets(blocks[below, members]))
+            reached = np.flatnonzero(device.wave_size * (others + here + there) >= threshold)
             tile_class[members[: reached[0]] if len(reached) else members] -= 1
+            now = _blocks_of_classes(blocks, tile_class)
             if len(reached):
                 break
-        return Plan.from_choices(
+        tlp = device.wave_size * sum(active(index, now[index]) for index in range(len(tiles)))
+        return Draft.whole_problems(
             problems,
             device,
             catalogue,
             planner="load_balanced",
-            tiles=[tiles[index] for index in tile_class.tolist()],
-            tlp=int(tlp_new(_blocks_of_classes(blocks, tile_class))),
+            strategy=np.array([tile.index for tile in tiles])[tile_class],
+            tlp=int(tlp),
             replaced=replaced,
         )
 
@@ -94,4 +100,6 @@ def _initial_classes(sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
 
 def _blocks_of_classes(blocks: Ints, tile_class: Ints) -> Ints:
     """Blocks of each class, where blocks[c, i] are those of problem i in class c."""
-    return np.array([blocks[index, tile_class == index].sum() for index in range(len(blocks))])
+    own = blocks[tile_class, np.arange(len(tile_class))]
+    counts: Ints = np.bincount(tile_class, own, minlength=len(blocks)).astype(np.int64)  # exact far beyond any plan
+    return counts

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -89,10 +89,10 @@ class Plan:
         strategy = np.fromiter((tile.index for tile in tiles), np.int64, len(tiles))
         runs = Runs.whole_problems(Sizes.of(problems), strategy, catalogue, np.asarray(order, np.int64))
         choices = [tile.key for tile in tiles]
-        plan = cls.of_runs(problems, device, catalogue, planner=planner, runs=runs, choices=choices, order=order)
-        return replace(
-            plan, tlp=plan.tlp if tlp is None else tlp, replaced=tuple(replaced), notes=plan.notes + tuple(notes)
-        )
+        return cls.of_runs(
+            problems, device, catalogue, planner=planner, runs=runs, choices=choices, order=order, tlp=tlp,
+            replaced=replaced, notes=notes,
+        )  # fmt: skip
 
     @classmethod
     def of_runs(
@@ -105,11 +105,16 @@ class Plan:
         runs: Runs,
         choices: Sequence[TileKey | None],
         order: Sequence[int],
+        block_first: Ints | None = None,
+        tlp: int | None = None,
+        replaced: Sequence[Replacement] = (),
+        notes: Sequence[str] = (),
     ) -> "Plan":
-        """A plan of these runs, one tile a block."""
+        """A plan of these runs, by default one tile a block; by default its TLP is the threads of all tiles."""
         return cls(
-            problems=tuple(problems), device=device, catalogue=catalogue, planner=planner, runs=runs, block_first=None,
-            choices=tuple(choices), order=tuple(order), tlp=_threads(runs, catalogue),
+            problems=tuple(problems), device=device, catalogue=catalogue, planner=planner, runs=runs,
+            block_first=block_first, choices=tuple(choices), order=tuple(order),
+            tlp=_threads(runs, catalogue) if tlp is None else tlp, replaced=tuple(replaced), notes=tuple(notes),
         )  # fmt: skip
 
     @classmethod

@@ -114,9 +114,16 @@ class Runs:
         )
 
 
-def tile_counts(sizes: Sizes, tile_m: Ints | int, tile_n: Ints | int) -> Ints:
-    """ceil(M / Tm) * ceil(N / Tn) * batch of each problem; the tile may differ from problem to problem."""
-    return saturating_count(ceil_div(sizes.m, tile_m), ceil_div(sizes.n, tile_n), sizes.batch)
+def tile_counts(sizes: Sizes, tile_m: int, tile_n: int) -> Ints:
+    """ceil(M / Tm) * ceil(N / Tn) * batch of each problem, read-only."""
+    # Planners ask for the same tiles of the same problems: several of them have one shape, and several look at it.
+    key = (tile_m, tile_n)
+    counts = sizes.tile_counts.get(key)
+    if counts is None:
+        counts = saturating_count(ceil_div(sizes.m, tile_m), ceil_div(sizes.n, tile_n), sizes.batch)
+        counts.flags.writeable = False
+        sizes.tile_counts[key] = counts
+    return counts
 
 
 def saturating_count(tiles_y: Ints, tiles_x: Ints, tiles_batch: Ints) -> Ints:

@@ -114,7 +114,9 @@ def split(
         if not kept:
             return 0.0
         return sum(
-            plan_problems([problems[i] for i in kept], kind, device, planner).predicted_seconds for problems in rounds
+            # The result is kept, so that it must not depend on a file; and the model is compared with itself.
+            plan_problems([problems[i] for i in kept], kind, device, planner, tuned=False).predicted_seconds
+            for problems in rounds
         )
 
     products = [sum(float(r[i].m) * r[i].n * r[i].k * r[i].batch for r in rounds) for i in range(members)]

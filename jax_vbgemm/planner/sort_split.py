@@ -9,6 +9,7 @@ import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
+from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.options import check_number
 from jax_vbgemm.planner.plan import Plan
 from jax_vbgemm.planner.runs import Ints, tile_counts
@@ -30,6 +31,9 @@ class SortSplit:
         check_number("SortSplit", "target_blocks", self.target_blocks)
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
+        return self.draft(problems, device, catalogue).build()
+
+    def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         target = device.split_factor * device.units if self.target_blocks is None else self.target_blocks
         tiles, replaced = catalogue.resolve(LEVELS)
         sizes = Sizes.of(problems)
@@ -37,13 +41,13 @@ class SortSplit:
         area = np.array([tile.m * tile.n for tile in tiles])[level]
         order = np.lexsort((-area, -sizes.k))  # stable, by K first; not sorted again after the split
         level = _split_down(sizes, tiles, level, order, target)
-        return Plan.from_choices(
+        return Draft.whole_problems(
             problems,
             device,
             catalogue,
             planner="sort_split",
-            tiles=[tiles[position] for position in level.tolist()],
-            order=order.tolist(),
+            strategy=np.array([tile.index for tile in tiles])[level],
+            order=order,
             replaced=replaced,
         )
 

@@ -8,6 +8,7 @@ import numpy as np
 from jax_vbgemm.planner.catalogue import Catalogue, TileKey, TileShape
 from jax_vbgemm.planner.cost_model import predict
 from jax_vbgemm.planner.device import DeviceSpec
+from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Runs
 from jax_vbgemm.problem import Problem, Sizes
@@ -33,6 +34,9 @@ class Uniform:
                 raise TypeError(f"Uniform: tile = {self.tile!r} must be a name or a pair (name, threads)")
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
+        return self.draft(problems, device, catalogue).build()
+
+    def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         match self.tile:
             case None:
                 tile = _fastest(problems, device, catalogue)
@@ -40,7 +44,8 @@ class Uniform:
                 tile = catalogue.find(name)
             case (name, threads):
                 tile = catalogue.find(name, threads)
-        return Plan.from_choices(problems, device, catalogue, planner="uniform", tiles=[tile] * len(problems))
+        strategy = np.full(len(problems), tile.index)
+        return Draft.whole_problems(problems, device, catalogue, planner="uniform", strategy=strategy)
 
 
 def _fastest(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> TileShape:

@@ -1,0 +1,92 @@
+"""The cost model's measured coefficients: the file they are in, and the fit that makes them.
+
+Each tile and kind of arithmetic gets three numbers (cost_model.py): `block`, the fixed part of a block, `step`, one K
+step of a block that has its unit to itself, and `shared_step`, what a step takes for each of the blocks that share a
+unit once that is more. The errors are relative (log), and a weak prior holds numbers that the data don't determine.
+"""
+
+import csv
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm.planner.catalogue import TileKey, catalogue_for
+from jax_vbgemm.planner.cost_model import operand_bytes, step_depth
+from jax_vbgemm.planner.device import DeviceSpec
+from jax_vbgemm.planner.occupancy import tile_occupancy
+from jax_vbgemm.planner.runs import ceil_div, tile_counts
+from jax_vbgemm.problem import Sizes
+
+COLUMNS = ("device", "kind", "tile", "threads", "block_ns", "step_ns", "shared_step_ns")
+_PRIOR = np.log([3e-6, 0.5e-6, 0.25e-6])
+_PRIOR_WEIGHT = 0.003
+
+Point = tuple[Sizes, float]  # a batch covered by one tile, and its seconds
+
+
+@dataclass(frozen=True)
+class Fit:
+    """(block, step, shared step) in seconds, and the root mean square of log(predicted / measured)."""
+
+    seconds: tuple[float, float, float]
+    rms: float
+    points: int
+
+
+def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Point]) -> Fit:
+    """The coefficients of one tile from batches that it covers alone. Needs SciPy (extra `cli`)."""
+    from scipy.optimize import minimize
+
+    catalogue = catalogue_for(kind, device)
+    shape = catalogue.find(*tile)
+    resident = max(tile_occupancy(shape, device).blocks, 1)
+    depth = step_depth(np.asarray(shape.k), catalogue.element_bytes)
+    features = []
+    for sizes, seconds in measured:
+        count = tile_counts(sizes, shape.m, shape.n)
+        sharing = min(resident, math.ceil(count.sum() / device.units))
+        floor = operand_bytes(sizes, catalogue) / device.bandwidth
+        exist = count > 0
+        features.append((ceil_div(sizes.k, depth)[exist], count[exist], sharing, floor, seconds))
+
+    def errors(log_coefficients: NDArray[np.float64]) -> list[float]:
+        block, step, shared_step = np.exp(log_coefficients)
+        found = []
+        for steps, count, sharing, floor, seconds in features:
+            blocks = block + steps * max(step, sharing * shared_step)
+            makespan = max(blocks.max(), blocks @ count / (device.units * sharing))
+            found.append(math.log(max(makespan, floor) + device.launch_seconds) - math.log(seconds))
+        return found
+
+    def loss(log_coefficients: NDArray[np.float64]) -> float:
+        prior = float(((log_coefficients - _PRIOR) ** 2).sum())
+        return statistics.fmean(e * e for e in errors(log_coefficients)) + _PRIOR_WEIGHT * prior
+
+    # Two starts: the larger of two numbers decides a step, and the search may begin on the wrong side.
+    starts = (_PRIOR, _PRIOR + np.log([1.0, 2.0, 4.0]))
+    fits = [minimize(loss, start, method="Nelder-Mead", options={"maxiter": 800}) for start in starts]
+    best = min(fits, key=lambda fit: float(fit.fun)).x
+    block, step, shared_step = (float(value) for value in np.exp(best))
+    rms = math.sqrt(statistics.fmean(e * e for e in errors(best)))
+    return Fit((block, step, shared_step), rms, len(measured))
+
+
+def write(file: Path, device: str, fits: Mapping[tuple[str, TileKey], Fit]) -> None:
+    """Adds rows to a calibration file, or replaces those of the same device, kind and tile."""
+    rows = {
+        (device, kind, name, str(threads)): [f"{1e9 * value:.0f}" for value in fit.seconds]
+        for (kind, (name, threads)), fit in fits.items()
+    }
+    kept: dict[tuple[str, ...], list[str]] = {}
+    if file.exists():
+        with file.open(newline="") as lines:
+            kept = {tuple(row[:4]): row[4:] for row in list(csv.reader(lines))[1:]}
+    with file.open("w", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows([*key, *values] for key, values in sorted((kept | rows).items()))

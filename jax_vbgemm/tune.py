@@ -1,0 +1,191 @@
+"""vb.autotune: measures candidate plans on the device that is here and keeps the winner for `auto`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_vbgemm import backends
+from jax_vbgemm.api import batched_matmul
+from jax_vbgemm.planner import Catalogue, DeviceSpec, Plan, catalogue_for, kind_of, plan_problems
+from jax_vbgemm.planner.auto import PAPERS
+from jax_vbgemm.planner.entry import Planner
+from jax_vbgemm.planner.makespan import Makespan
+from jax_vbgemm.planner.tuned import OFF, VARIABLE, cache_file, key_of, store
+from jax_vbgemm.planner.uniform import Uniform
+from jax_vbgemm.precision import canonical_precision, precision_name
+from jax_vbgemm.problem import Problem, problems_of
+from jax_vbgemm.timing import seconds_in_loop
+
+# A tile is worth trying where one for all is predicted within this factor of the best; the model is off by less.
+_PROMISING = 1.5
+_MOST_TILES = 8
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What `autotune` found: the `plan` that `auto` takes from now on, `winner`, the name of the planner that made it,
+    and `seconds`, what a call took with each candidate.
+    """
+
+    plan: Plan
+    winner: str
+    seconds: Mapping[str, float]
+
+
+def autotune(
+    problems: Sequence[Problem | tuple[int, ...]],
+    *,
+    dtype: Any = "float32",
+    precision: Any = None,
+    device: jax.Device | None = None,
+    rounds: int = 7,
+    cache: str | os.PathLike[str] | None = None,
+) -> Tuned:
+    """Measures candidate plans for these shapes inside jit, and keeps the fastest: `auto` takes it from then on.
+
+    Candidates are `auto`'s own plan, those of the papers' planners, and one tile for all problems where that is
+    predicted to come near the best. The winner goes into a file: the one that the environment variable VBGEMM_CACHE
+    names, by default ~/.cache/jax_vbgemm/autotune.json (below XDG_CACHE_HOME, if set). Programs lowered later, in this
+    process or another, follow it wherever the same problems, in the same order and with the same transposes, are
+    planned for the same entry of the device table with the same kernels and kind of arithmetic. A plan depends only on
+    what the file holds when the program is lowered: programs compiled before stay as they are, processes that lower
+    one program together need the same file, and VBGEMM_CACHE=off plans by the model alone.
+
+    Args:
+      problems: Problem objects or plain (m, n, k) tuples, as for `plan`: a call's, leaf by leaf; `batch` is the product
+        of the leading dimensions. The gradient's products are other problems.
+      dtype: of the operands; one with kernels on the device.
+      precision: as for `batched_matmul`; it counts for float32 on GPUs with tensor cores.
+      device: where to measure; None: JAX's default device.
+      rounds: timings of each candidate, of which the median counts.
+      cache: a file in place of the usual one; programs follow it where VBGEMM_CACHE names it.
+
+    Returns:
+      A `Tuned`.
+
+    Raises:
+      ValueError: no problem has any arithmetic, a size is negative, `dtype` or `precision` is unknown, `rounds` is
+        below 1, VBGEMM_CACHE is "off" and no `cache` is given, or the file isn't one of tuned plans.
+      TypeError: a size is not an integer, or `device` is not a jax.Device.
+      NotImplementedError: `device` has no kernels for `dtype`.
+      OSError: the file can't be written.
+    """
+    return tune(problems, dtype, precision, device, rounds, cache, measure)
+
+
+def tune(
+    problems: Sequence[Problem | tuple[int, ...]],
+    dtype: Any,
+    precision: Any,
+    device: jax.Device | None,
+    rounds: int,
+    cache: str | os.PathLike[str] | None,
+    measured: Callable[..., Sequence[float]],
+) -> Tuned:
+    """`autotune` with any function that measures."""
+    if not isinstance(rounds, int) or rounds < 1:
+        raise ValueError(f"autotune: rounds = {rounds!r} must be a whole number from 1 on")
+    file = cache_file() if cache is None else Path(cache).expanduser()
+    if file is None:
+        raise ValueError(f"autotune: {VARIABLE} is {OFF!r} and there is no cache=: nowhere to keep the winner")
+    kept = tuple(p for p in problems_of(problems) if p.m and p.n and p.k and p.batch)
+    if not kept:
+        raise ValueError("autotune: problems has none with any arithmetic")
+    name = jnp.dtype(dtype).name
+    device = _device(device)
+    platform = backends.platform_of(device)
+    backend = backends.BACKENDS.get(platform)
+    if backend is None or backend.module is None or name not in backend.dtypes:
+        raise NotImplementedError(f"autotune: device {device.device_kind!r} has no kernels for dtype {name}")
+    spec = backends.planning_device(platform)
+    precision = canonical_precision(precision)
+    kind = kind_of(name, precision_name(precision), spec)
+    catalogue = catalogue_for(kind, spec)
+
+    candidates = candidate_planners(kept, spec, catalogue)
+    times = measured(list(candidates.values()), kept, name, precision, device, rounds)
+    seconds = dict(zip(candidates, times, strict=True))
+    winner = min(seconds, key=lambda name: seconds[name])
+    entry = {
+        "winner": winner,
+        "microseconds": {name: round(value * 1e6, 3) for name, value in seconds.items()},
+        "measured_on": f"{device.device_kind}, jax {jax.__version__}",
+        "problems": len(kept),
+    }
+    store(file, key_of(kept, spec, catalogue), entry)
+    return Tuned(plan_problems(kept, kind, spec, candidates[winner]), winner, seconds)
+
+
+def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> dict[str, Planner]:
+    """By the names that the file knows; of several that make the same plan only the first."""
+    uniform = {f"uniform {tile.name}/{tile.threads}": Uniform(tile.key) for tile in catalogue}
+    ours: dict[str, Any] = {} if device.kind == "cpu" else {"makespan": Makespan()}
+    ours |= {draft.planner: paper for paper in PAPERS for draft in (paper.draft(problems, device, catalogue),)}
+    predicted = {name: planner.draft(problems, device, catalogue).seconds for name, planner in (ours | uniform).items()}
+    limit = _PROMISING * min(predicted.values())
+    tiles = sorted((name for name in uniform if predicted[name] <= limit), key=predicted.__getitem__)[:_MOST_TILES]
+    found: dict[bytes, tuple[str, Planner]] = {}
+    for name, planner in (ours | {name: uniform[name] for name in tiles}).items():
+        plan = planner(problems, device, catalogue)
+        found.setdefault(_content(plan), (name, planner))
+    return dict(found.values())
+
+
+def _content(plan: Plan) -> bytes:
+    runs, block_first, _ = plan.launch_form()
+    columns = [getattr(runs, name).tobytes() for name in runs.__dataclass_fields__]
+    return b"|".join((*columns, b"" if block_first is None else block_first.tobytes()))
+
+
+def measure(
+    planners: Sequence[Planner],
+    problems: Sequence[Problem],
+    dtype: str,
+    precision: Any,
+    device: jax.Device,
+    rounds: int,
+) -> list[float]:
+    """Seconds of one call with each planner, inside a jitted loop on `device`; the operands are random."""
+    with jax.enable_x64(True), jax.default_device(device):
+        As, Bs = _operands(problems, dtype)
+
+        def with_planner(planner: Planner) -> Callable[..., Any]:
+            flags = {
+                "transpose_a": [problem.transpose_a for problem in problems],
+                "transpose_b": [problem.transpose_b for problem in problems],
+            }
+            return lambda As, Bs: batched_matmul(
+                As, Bs, **flags, precision=precision, planner=planner, implementation="kernel"
+            )
+
+        spec = backends.planning_device(backends.platform_of(device))
+        expected = plan_problems(problems, kind_of(dtype, precision_name(precision), spec), spec, tuned=False)
+        functions = [with_planner(planner) for planner in planners]
+        return seconds_in_loop(functions, (As, Bs), expected.predicted_seconds, rounds)
+
+
+def _operands(problems: Sequence[Problem], dtype: str) -> tuple[list[jax.Array], list[jax.Array]]:
+    keys = iter(jax.random.split(jax.random.key(0), 2 * len(problems)))
+
+    def random(batch: int, rows: int, cols: int, transposed: bool) -> jax.Array:
+        shape = (cols, rows) if transposed else (rows, cols)
+        return jax.random.normal(next(keys), shape if batch == 1 else (batch, *shape), jnp.dtype(dtype))
+
+    As = [random(p.batch, p.m, p.k, p.transpose_a) for p in problems]
+    return As, [random(p.batch, p.k, p.n, p.transpose_b) for p in problems]
+
+
+def _device(device: jax.Device | None) -> jax.Device:
+    if device is None:
+        default = jax.config.jax_default_device  # type: ignore[attr-defined]
+        return default if isinstance(default, jax.Device) else jax.devices(default)[0]
+    if not isinstance(device, jax.Device):
+        raise TypeError(f"autotune: device = {device!r} must be a jax.Device, such as jax.devices()[0]")
+    return device

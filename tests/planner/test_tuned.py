@@ -1,0 +1,88 @@
+"""The file of tuned plans: `auto` follows it, and nothing but it."""
+
+import json
+
+import pytest
+
+from jax_vbgemm.planner import catalogue_for, device_spec, plan_problems, tuned
+from jax_vbgemm.problem import Problem, problems_of
+
+H100 = device_spec("h100")
+SHAPES = problems_of([(64, 64, 8), (10, 20, 30)])
+CATALOGUE = catalogue_for("float32", H100)
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    path = tmp_path / "folder" / "tuned.json"
+    monkeypatch.setenv("VBGEMM_CACHE", str(path))
+    return path
+
+
+def keep(file, winner, problems=SHAPES, device=H100, catalogue=CATALOGUE):
+    tuned.store(file, tuned.key_of(problems, device, catalogue), {"winner": winner})
+
+
+def test_auto_follows_the_file_as_it_is(file):
+    modelled = plan_problems(SHAPES, "float32", H100)
+    for winner, choice in (("uniform small/256", ("small", 256)), ("uniform huge/128", ("huge", 128))):
+        keep(file, winner)
+        plan = plan_problems(SHAPES, "float32", H100)
+        assert plan.choices == (choice,) * 2
+        assert plan.planner == "auto"
+        assert f"took {winner}, measured by autotune" in plan.notes
+    assert plan_problems(SHAPES, "float32", H100, tuned=False).choices == modelled.choices
+    assert plan_problems(SHAPES, "float32", H100, "sort_split").planner == "sort_split"
+    file.unlink()
+    assert plan_problems(SHAPES, "float32", H100).choices == modelled.choices
+
+
+@pytest.mark.parametrize("winner", ["makespan", "coordinated", "sort_split", "load_balanced"])
+def test_planners_by_name(winner, file):
+    keep(file, winner)
+    assert f"took {winner}" in plan_problems(SHAPES, "float32", H100).notes[-1]
+
+
+def test_a_winner_holds_for_its_problems_device_and_kind_only(file):
+    keep(file, "uniform small/256")
+
+    def follows(problems, kind="float32", device=H100):
+        return "measured" in plan_problems(problems, kind, device).notes[-1]
+
+    assert follows(SHAPES)
+    assert follows((*SHAPES, Problem(0, 5, 5), Problem(5, 5, 0)))  # these never reach a kernel
+    assert not follows(SHAPES[::-1])
+    assert not follows((SHAPES[0], Problem(10, 20, 30, transpose_a=True)))
+    assert not follows(SHAPES, "tf32")
+    assert not follows(SHAPES, device=device_spec("a100"))
+    assert not follows(SHAPES, device=H100.with_units(114))
+
+
+def test_entries_stay(file):
+    keep(file, "makespan")
+    keep(file, "sort_split", SHAPES[:1])
+    assert len(json.loads(file.read_text())["entries"]) == 2
+    assert [path.name for path in file.parent.iterdir()] == [file.name]  # no temporary file is left
+
+
+def test_where_the_file_is(monkeypatch, tmp_path):
+    monkeypatch.setenv("VBGEMM_CACHE", "off")
+    assert tuned.cache_file() is None
+    monkeypatch.delenv("VBGEMM_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert tuned.cache_file() == tmp_path / "jax_vbgemm" / "autotune.json"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"version": 0, "entries": {}}', '{"version": 1, "entries": {"a": {}}}'])
+def test_another_file_is_an_error_that_names_it(text, file):
+    file.parent.mkdir()
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"VBGEMM_CACHE: .*tuned\.json is not a file of tuned plans.*delete it"):
+        plan_problems(SHAPES, "float32", H100)
+
+
+@pytest.mark.parametrize("winner", ["uniform enormous/256", "best"])
+def test_an_unknown_winner_is_an_error(winner, file):
+    keep(file, winner)
+    with pytest.raises(ValueError, match=f"VBGEMM_CACHE: .*names the planner '{winner}'"):
+        plan_problems(SHAPES, "float32", H100)

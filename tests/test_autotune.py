@@ -1,0 +1,102 @@
+"""vb.autotune: on the device that is here, and its choice with times that are made up."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax_vbgemm as vb
+from jax_vbgemm import timing, tune
+
+SHAPES = [(40, 50, 60), vb.Problem(33, 20, 17, batch=2, transpose_a=True), (0, 3, 4)]
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    path = tmp_path / "tuned.json"
+    monkeypatch.setenv("VBGEMM_CACHE", str(path))
+    return path
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_measured_here_and_taken_by_auto(dtype, file):
+    tuned = vb.autotune(SHAPES, dtype=dtype, rounds=1)
+    assert tuned.winner in tuned.seconds
+    assert min(tuned.seconds.values()) == tuned.seconds[tuned.winner] > 0
+    plan = vb.plan(SHAPES, dtype=dtype)
+    assert plan.notes[-1] == f"took {tuned.winner}, measured by autotune"
+    assert file.exists()
+
+
+def slowest_first(planners, *_):
+    """The last candidate wins."""
+    return [float(len(planners) - index) for index in range(len(planners))]
+
+
+def test_a_program_lowered_later_follows(file):
+    shapes = [(70, 80, 90), (100, 90, 80)]
+    rng = np.random.default_rng(0)
+    As = [jnp.asarray(rng.standard_normal((m, k)), jnp.float32) for m, _, k in shapes]
+    Bs = [jnp.asarray(rng.standard_normal((k, n)), jnp.float32) for _, n, k in shapes]
+
+    def text():
+        return jax.jit(lambda As, Bs: vb.batched_matmul(As, Bs)).lower(As, Bs).as_text()
+
+    before = text()
+    tuned = tune.tune(shapes, "float32", None, None, 1, None, slowest_first)
+    assert list(tuned.seconds)[-1] == tuned.winner
+    assert text() != before
+    for C, A, B in zip(jax.jit(vb.batched_matmul)(As, Bs), As, Bs, strict=True):
+        np.testing.assert_allclose(C, np.asarray(A) @ np.asarray(B), rtol=1e-4, atol=1e-4)
+    # ... in another process too.
+    program = f"import jax_vbgemm as vb; print(vb.plan({shapes}).notes[-1])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"took {tuned.winner}, measured by autotune"
+    file.unlink()
+    assert text() == before
+
+
+def test_a_path_in_place_of_the_usual(tmp_path):
+    tune.tune(SHAPES, "float32", None, jax.devices()[-1], 1, tmp_path / "mine.json", slowest_first)
+    assert (tmp_path / "mine.json").exists()
+
+
+def test_candidates_are_different_plans():
+    problems = [vb.Problem(64, 64, 64)] * 4
+    h100 = vb.plan(problems, device="h100")
+    found = tune.candidate_planners(problems, h100.device, h100.catalogue)
+    assert next(iter(found)) == "makespan"
+    assert len({tune._content(planner(problems, h100.device, h100.catalogue)) for planner in found.values()}) == len(
+        found
+    )
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "error", "message"),
+    [
+        (SHAPES, {"rounds": 0}, ValueError, "autotune: rounds = 0 must be a whole number from 1 on"),
+        ([(0, 1, 2)], {}, ValueError, "autotune: problems has none with any arithmetic"),
+        (SHAPES, {"device": "h100"}, TypeError, "autotune: device = 'h100' must be a jax.Device"),
+        (SHAPES, {"dtype": "int32"}, NotImplementedError, "autotune: device .* has no kernels for dtype int32"),
+        (SHAPES, {"precision": "best"}, ValueError, "best"),
+        ([(1, 2, -3)], {}, ValueError, r"problems\[0\] has k = -3"),
+    ],
+)
+def test_errors_name_the_option(shapes, options, error, message, file):
+    with pytest.raises(error, match=message):
+        vb.autotune(shapes, **options)
+
+
+def test_nowhere_to_keep_the_winner():
+    with pytest.raises(ValueError, match="VBGEMM_CACHE is 'off' and there is no cache="):
+        vb.autotune(SHAPES)
+
+
+def test_a_loop_calls_its_function_so_often():
+    count = timing.looped(lambda x: x + 1, 5)(jnp.int32(1))
+    assert count == 2  # each iteration's operands are the same
+    assert timing.looped(None, 7)() == 7
+    assert len(timing.seconds_in_loop([jnp.sin, jnp.cos], (jnp.ones((10, 10)),), 1e-3, rounds=1)) == 2

@@ -1,0 +1,98 @@
+"""The fit against times that the cost model itself makes up, and the command around it."""
+
+import csv
+import re
+
+import numpy as np
+import pytest
+
+from jax_vbgemm import calibrate
+from jax_vbgemm.__main__ import main
+from jax_vbgemm.planner import catalogue_for, device_spec, plan_problems
+from jax_vbgemm.planner.calibration import fit_tile, write
+from jax_vbgemm.planner.uniform import Uniform
+from jax_vbgemm.problem import Sizes
+from jax_vbgemm.shapes import named_problems
+
+pytest.importorskip("scipy")
+
+H100 = device_spec("h100")
+LARGE = ("large", 256)
+
+
+def modelled(problems, dtype, precision, tiles):
+    """Seconds by the committed calibration: what a device would measure that is exactly like the model."""
+    kind = {("float32", "default"): "tf32", ("float32", "high"): "tf32x3"}.get((dtype, precision), dtype)
+    return [plan_problems(problems, kind, H100, Uniform(tile)).predicted_seconds for tile in tiles]
+
+
+def test_the_fit_finds_what_made_the_times():
+    sample = calibrate.workloads()
+    points = [(Sizes.of(problems), modelled(problems, "float32", "highest", [LARGE])[0]) for problems in sample]
+    fit = fit_tile("float32", LARGE, H100, points)
+    assert fit.points == len(sample)
+    assert fit.rms < 0.03
+
+
+def test_every_tile_of_every_kind_is_measured_once():
+    seen, sample = [], calibrate.workloads()[:2]
+
+    def measure(problems, dtype, precision, tiles):
+        seen.append((dtype, precision))
+        return [1e-5] * len(tiles)
+
+    points = calibrate.measured_here(H100, sample, calibrate.PRECISIONS, measure, lambda _: None)
+    kinds = ("float32", "tf32", "tf32x3", "bfloat16", "float64")
+    assert set(points) == {(kind, tile.key) for kind in kinds for tile in catalogue_for(kind, H100)}
+    assert all(len(measured) == 2 for measured in points.values())
+    assert len(seen) == 2 * len(kinds)
+    seen.clear()
+    calibrate.measured_here(device_spec("v100"), sample, ["fp32", "3xtf32", "tf32"], measure, lambda _: None)
+    assert seen == [("float32", "highest")] * 2  # one kind without tensor cores
+
+
+def test_rows_are_replaced_and_others_kept(tmp_path):
+    file = tmp_path / "calibration.csv"
+    sample = calibrate.workloads()[:3]
+    fit = fit_tile("float32", LARGE, H100, [(Sizes.of(problems), 1e-4) for problems in sample])
+    write(file, "h100", {("float32", LARGE): fit, ("float64", LARGE): fit})
+    write(file, "a100", {("float32", LARGE): fit})
+    write(file, "h100", {("float32", LARGE): fit_tile("float32", LARGE, H100, [(Sizes.of(sample[0]), 1e-3)])})
+    rows = {tuple(row[:4]): row[4:] for row in csv.reader(file.open())}
+    assert list(rows)[1:] == [(d, k, "large", "256") for d, k in
+                              (("a100", "float32"), ("h100", "float32"), ("h100", "float64"))]  # fmt: skip
+    assert rows["a100", "float32", "large", "256"] == rows["h100", "float64", "large", "256"]
+    assert rows["h100", "float32", "large", "256"] != rows["h100", "float64", "large", "256"]
+
+
+def test_the_command_reads_the_drivers_file(tmp_path, capsys):
+    measured, output = tmp_path / "measured.csv", tmp_path / "calibration.csv"
+    shapes = tmp_path / "some.txt"
+    shapes.write_text("\n".join(f"{m} {m} {k}" for m, k in np.random.default_rng(0).integers(16, 300, (40, 2))))
+    with measured.open("w") as file:
+        file.write(
+            "peer,workload,precision,graph_us,nbad\nvbgemm_auto,some,fp32,1,0\nvbgemm_uniform_large_256,some,fp32,1,3\n"
+        )
+        for name in ("some", "some_b16", "[16,128]x64"):
+            seconds = modelled(named_problems(name, tmp_path), "float32", "highest", [LARGE])[0]
+            file.write(f'vbgemm_large_256,"{name}",fp32,{seconds * 1e6},0\n')
+    arguments = ["calibrate", "--from", str(measured), "--workloads", str(tmp_path), "--device", "h100"]
+    assert main([*arguments, "--output", str(output)]) == 0
+    assert "float32 large/256: 3 points" in capsys.readouterr().out
+    assert [row[:4] for row in csv.reader(output.open())][1:] == [["h100", "float32", "large", "256"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "cpu"], "--device: cpu has no tiles to calibrate"),
+        (["--device", "h1000"], "h1000"),
+        (["--device", "h100", "--precision", "fp8"], "--precision: unknown name 'fp8'"),
+        (["--device", "h100", "--from", "nowhere.csv"], "nowhere.csv"),
+        (["--device", "mi100"], "there is no mi100 here to measure on"),
+    ],
+)
+def test_bad_input_is_explained(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        main(["calibrate", *arguments])
+    assert re.search(message, capsys.readouterr().err)
