@@ -13,7 +13,6 @@ timed in interleaved rounds; `dots` counts the products left after XLA merged th
 
 from __future__ import annotations
 
-import csv
 import math
 import statistics
 import time
@@ -27,14 +26,16 @@ import jax.numpy as jnp
 import numpy as np
 import typer
 from flax import nnx
-from in_jax import COLUMNS, WORKLOADS, looped, products_in_body
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from in_loop import products_in
 from jax_vbgemm.demo import blocks
 from jax_vbgemm.flax.nnx import BranchedConv1x1, MultiLoRA
 from jax_vbgemm.shapes import read_problems
+from jax_vbgemm.timing import looped
+from workloads import FOLDER, Row, write_rows
 
 Kind = Callable[..., Any]
 
@@ -126,7 +127,7 @@ def googlenet(batch: int, dtype: str) -> Workload:
 
 def lora(tokens: int, dtype: str) -> Workload:
     """The adapters of workloads/lora_*, with `tokens` tokens each."""
-    shrink = read_problems(WORKLOADS / "lora_shrink.txt")
+    shrink = read_problems(FOLDER / "lora_shrink.txt")
     ranks, features = [p.n for p in shrink], shrink[0].k
     options = {"dtype": jnp.dtype(dtype), "param_dtype": jnp.dtype(dtype)}
     kinds: dict[str, Kind] = {"vbgemm": MultiLoRA, "flax_lora": LoRALoop}
@@ -176,7 +177,7 @@ def main(
     table = Table(title=f"{device.device_kind}, jax {jax.__version__}, {dtype}, {precision}: us a step")
     for column in ("workload", "pass", "GFLOP", "peer", "us", "vs vbgemm", "quartiles", "dots", "calls", "compile s"):
         table.add_column(column, justify="left" if column in ("workload", "pass", "peer") else "right")
-    rows: list[list[Any]] = []
+    rows: list[Row] = []
     with Progress(console=console) as progress:
         for name in progress.track(
             names or ["googlenet_b1", "googlenet_b32", "lora_t16", "lora_t512"], description="workloads"
@@ -210,7 +211,7 @@ def main(
                 us = {peer: statistics.median(times) for peer, times in samples.items()}
                 for peer, (program, _) in programs.items():
                     low, high = np.percentile(samples[peer], [25, 75])
-                    dots, calls = products_in_body(program)
+                    dots, calls = products_in(program)
                     table.add_row(
                         work.name, stage, f"{flops / 1e9:.3g}", peer, f"{us[peer]:.0f}",
                         f"{us[peer] / us['vbgemm']:.2f}x", f"{low:.0f}-{high:.0f}", str(dots), str(calls),
@@ -221,13 +222,14 @@ def main(
                         f"{dots} dots, {calls} calls; compile {seconds[peer]:.2f} s; error against the last peer"
                     )
                     rows.append(
-                        [peer, f"flax_{kind}", f"{work.name}_{stage}", precision, work.problems, f"{flops / 1e9:.6g}",
-                         "hot", f"{us[peer]:.4f}", "", f"{errors[peer]:.3g}", "", 0, note]
+                        Row(
+                            peer, f"flax_{kind}", f"{work.name}_{stage}", precision, work.problems, flops / 1e9, "hot",
+                            us[peer], math.nan, errors[peer], math.nan, 0, note,
+                        )
                     )  # fmt: skip
     console.print(table)
     if csv_file:
-        with csv_file.open("w", newline="") as file:
-            csv.writer(file).writerows([COLUMNS, *rows])
+        write_rows(csv_file, rows)
 
 
 if __name__ == "__main__":

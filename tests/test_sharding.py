@@ -12,10 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import jax_vbgemm as vb
 
-pytestmark = [
-    pytest.mark.multidevice,
-    pytest.mark.skipif(len(jax.devices()) < 8, reason=f"needs 8 devices, there are {len(jax.devices())}"),
-]
+pytestmark = pytest.mark.multidevice(8)
 
 
 def mesh(axis_type=AxisType.Auto):

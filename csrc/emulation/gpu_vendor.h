@@ -124,12 +124,15 @@ void multiply_fragments(const Register (&a)[4], const Register (&b)[2], Sum (&c)
   const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
   for (int i = 0; i < 4; ++i) {
     const int row_half = i / 2, col = 2 * t + i % 2;
+    double sum = c[i];
     for (int half = 0; half < 2; ++half) {
       for (int k = 0; k < 4 * kEach; ++k) {
         const Fragments &left = all[4 * g + k / kEach], &right = all[4 * col + k / kEach];
-        c[i] += static_cast<Sum>(value(left.a[2 * half + row_half], k % kEach)) * static_cast<Sum>(value(right.b[half], k % kEach));
+        sum += static_cast<double>(value(left.a[2 * half + row_half], k % kEach)) * static_cast<double>(value(right.b[half], k % kEach));
       }
     }
+    c[i] = static_cast<Sum>(sum);
+    if (std::fabs(static_cast<double>(c[i])) > std::fabs(sum)) c[i] = std::nextafter(c[i], Sum{0});  // float32 is cut off, not rounded
   }
 }
 }  // namespace emulation

@@ -142,9 +142,22 @@ __device__ inline void multiply_chunk(R (&a)[Cut::kBlocksDown][4], R (&b)[Cut::k
     for (int i = 0; i < Cut::kBlocksDown; ++i) split(a[i], big_a[i], small_a[i]);
 #pragma unroll
     for (int j = 0; j < Cut::kBlocksAcross; ++j) split(b[j], big_b[j], small_b[j]);
-    each([&](int i, int j) { multiply_tf32(small_a[i], big_b[j], sums[i][j]); });
-    each([&](int i, int j) { multiply_tf32(big_a[i], small_b[j], sums[i][j]); });
-    each([&](int i, int j) { multiply_tf32(big_a[i], big_b[j], sums[i][j]); });
+    // The units cut sums off where float32 rounds them, an error that grows with K: each chunk has a sum of its own, added by rounding.
+#pragma unroll
+    for (int i = 0; i < Cut::kBlocksDown; ++i) {
+      float chunk[Cut::kBlocksAcross][4] = {};
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) multiply_tf32(small_a[i], big_b[j], chunk[j]);
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) multiply_tf32(big_a[i], small_b[j], chunk[j]);
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) multiply_tf32(big_a[i], big_b[j], chunk[j]);
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) {
+#pragma unroll
+        for (int n = 0; n < 4; ++n) sums[i][j][n] += chunk[j][n];
+      }
+    }
   }
 }
 

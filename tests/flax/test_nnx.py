@@ -192,7 +192,7 @@ def test_promotion_where_the_bias_is_wider_than_the_product():
         assert all(y.dtype == jnp.float32 for y in apply(ours, inputs))
 
 
-@pytest.mark.multidevice
+@pytest.mark.multidevice(8)
 def test_sharding_metadata():
     """The parameters are sharded as Flax shards them; under plain jit the operation is right by replication."""
     options = {"kernel_metadata": {"out_sharding": (None, "model")}, "bias_metadata": {"note": "b"}}

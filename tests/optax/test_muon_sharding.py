@@ -13,10 +13,7 @@ from optax.contrib import MuonDimensionNumbers
 
 from jax_vbgemm.optax import muon
 
-pytestmark = [
-    pytest.mark.multidevice,
-    pytest.mark.skipif(len(jax.devices()) < 4, reason=f"needs 4 devices, there are {len(jax.devices())}"),
-]
+pytestmark = pytest.mark.multidevice(4)
 
 
 @pytest.fixture(autouse=True)

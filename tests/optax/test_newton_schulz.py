@@ -141,8 +141,7 @@ def test_errors(xs, options, error, message):
         vb.newton_schulz(xs, **options)
 
 
-@pytest.mark.multidevice
-@pytest.mark.skipif(len(jax.devices()) < 4, reason="needs 4 devices")
+@pytest.mark.multidevice(4)
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_sharding(check_vma):
     """Sharded matrices under plain jit are replicated; under shard_map each device takes its part of a stack."""
