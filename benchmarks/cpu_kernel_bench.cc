@@ -397,7 +397,7 @@ Call make_call(Workload& w, const PlanData& plan) {
   const int32_t blocks = plan.block_first.empty() ? plan.num_tiles : static_cast<int32_t>(plan.block_first.size()) - 1;
   result.call = {w.dtype,
                  w.out_dtype,
-                 {w.problems.data(), w.epilogues.empty() ? nullptr : w.epilogues.data(), plan.runs.data(),
+                 {w.problems.data(), w.epilogues.empty() ? nullptr : w.epilogues.data(), plan.runs.data(), nullptr,
                   plan.block_first.empty() ? nullptr : plan.block_first.data(), static_cast<int32_t>(w.problems.size()),
                   static_cast<int32_t>(plan.runs.size()), plan.num_tiles, blocks},
                  result.pointers.data()};

@@ -14,7 +14,8 @@
 //   int32 kind                          catalogue.h's Kind
 //   int32 num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, 0
 //   Launch[num_launches]                12 bytes each, then zeros up to a multiple of 8
-//   Problem[num_problems], TileRun[num_runs], int32 block_first[num_blocks + 1] if has_block_first, then zeros up to a multiple of 8
+//   Problem[num_problems], TileRun[num_runs] or where that is 0 ReadyTile[num_tiles], int32 block_first[num_blocks + 1] if has_block_first,
+//   then zeros up to a multiple of 8
 //
 // The operands of problem i are buffers 2i and 2i + 1, its result is buffer 2 num_problems + i; each holds batch x rows x columns elements.
 #include <array>
@@ -64,6 +65,7 @@ class CaseFile {
     skip_padding();
     read(c.plan.problems, header.num_problems);
     read(c.plan.runs, header.num_runs);
+    if (header.num_runs == 0) read(c.plan.tiles, header.num_tiles);
     if (header.has_block_first) read(c.plan.block_first, header.num_blocks + 1);
     skip_padding();
     return true;
@@ -84,7 +86,7 @@ class CaseFile {
 };
 
 // The first `batch` lines "M N K" of a workload file (0: all), every problem in the same tile.
-Case uniform_case(const std::string& path, int batch, int strategy, Kind kind, bool single) {
+Case uniform_case(const std::string& path, int batch, int strategy, Kind kind, bool ready) {
   std::ifstream in(path);
   if (!in) refuse("cannot open " + path);
   std::string name = path.substr(path.find_last_of('/') + 1);
@@ -105,7 +107,7 @@ Case uniform_case(const std::string& path, int batch, int strategy, Kind kind, b
     c.plan.problems.push_back({m, n, k, 1, 1, 0, row_major(2 * i, m, k), row_major(2 * i + 1, k, n), row_major(2 * count + i, m, n)});
     boxes.push_back(whole(c.plan.problems, i, strategy));
   }
-  lay_out(c.plan, boxes, single);
+  lay_out(c.plan, boxes, ready);
   return c;
 }
 

@@ -1,7 +1,8 @@
 // The plan as kernels read it: plain data, the same bytes on the host and on the device. jax_vbgemm/descriptors.py writes it.
 //
 // The descriptor blob is one constant of the program: Problem[num_problems], Epilogue[num_problems] where the call has epilogues,
-// TileRun[num_runs], then int32 block_first[num_blocks + 1] unless every block holds one tile.
+// TileRun[num_runs] or, where num_runs is 0, ReadyTile[num_tiles], then int32 block_first[num_blocks + 1] unless every block holds one
+// tile.
 #pragma once
 #include <cstdint>
 
@@ -56,7 +57,29 @@ struct TileRun {
   int32_t reserved[2];
 };
 
-static_assert(sizeof(Operand) == 48 && sizeof(Problem) == 168 && sizeof(Epilogue) == 168 && sizeof(TileRun) == 48,
+// A part of a matrix: where it begins and how it is walked, in elements of its buffer.
+struct Part {
+  int64_t offset;
+  int32_t row_stride, col_stride;
+  int32_t buffer;
+  int32_t reserved;
+};
+
+// What is the same for all matrices of a tile: C[rows x cols] = A[rows x depth] B[depth x cols], and where in its problem it lies.
+struct TilePosition {
+  int32_t strategy;
+  int32_t rows, cols, depth;
+  int32_t problem, batch, row, col;
+};
+
+// One tile with all that a kernel would have to work out from its run and its problem: on a GPU a small call is mostly waiting.
+struct ReadyTile {
+  TilePosition position;
+  Part part[3];  // of A, B and C
+};
+
+static_assert(sizeof(Operand) == 48 && sizeof(Problem) == 168 && sizeof(Epilogue) == 168 && sizeof(TileRun) == 48 &&
+                  sizeof(ReadyTile) == 104,
               "descriptors.py writes these layouts");
 
 // One kernel launch: a contiguous range of blocks. Where block_first is null, block i is tile i.
@@ -65,11 +88,12 @@ struct Launch {
   int32_t first_block, num_blocks;
 };
 
-// Everything a kernel is given, beside the pointer table. Where num_runs == num_tiles, tile i is run i; otherwise its run is searched.
+// Everything a kernel is given, beside the buffers. Where num_runs == num_tiles, tile i is run i; otherwise its run is searched.
 struct Descriptors {
   const Problem* problems;
   const Epilogue* epilogues;  // one a problem, or null: c = sum
   const TileRun* runs;
+  const ReadyTile* tiles;  // in place of runs, or null
   const int32_t* block_first;
   int32_t num_problems, num_runs, num_tiles, num_blocks;
 };

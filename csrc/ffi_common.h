@@ -1,7 +1,7 @@
 // What the CPU and the GPU handler share: the checks that stand between a custom call's arguments and a kernel.
 //
 // The problem table travels twice: inside the descriptor constant, where kernels read it, and as a host attribute, which is checked here
-// against the buffers that XLA really passes. Tile descriptors need no check here: kernels clamp them.
+// against the buffers that XLA really passes. Tile descriptors need no check here: kernels check or clamp them.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -24,7 +24,9 @@ struct Call {
   Descriptors plan;
   const Launch* launches;
   int32_t num_launches;
-  std::vector<void*> buffers;  // operands, then results
+  std::vector<void*> buffers;     // operands, then results
+  std::vector<int64_t> elements;  // of each
+  int32_t num_operands;
 };
 
 inline std::optional<DType> dtype_of(ffi::DataType type) {
@@ -107,7 +109,7 @@ inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType dty
 inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call& call) {
   const auto& [descriptors, args, rets, catalogue, kind, table, epilogue_table, launches, num_factors, num_addends, num_runs, num_tiles,
                num_blocks] = given;
-  constexpr int64_t kProblemWords = sizeof(Problem) / 8, kRunInts = sizeof(TileRun) / 4;
+  constexpr int64_t kProblemWords = sizeof(Problem) / 8, kRunInts = sizeof(TileRun) / 4, kTileInts = sizeof(ReadyTile) / 4;
   if (catalogue != catalogue_hash()) {
     return refuse("this program was planned with another tile catalogue (" + std::to_string(catalogue) + ") than this build has (" +
                   std::to_string(catalogue_hash()) + "): lower or export it again with this version");
@@ -124,8 +126,9 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
   static_assert(sizeof(Epilogue) == sizeof(Problem));
   if (finishing && epilogue_table.size() != table.size()) return refuse("there must be one epilogue a problem, or none");
   const bool one_tile_a_block = num_blocks == num_tiles;
-  const int64_t expected =
-      num_problems * kProblemWords * (finishing ? 4 : 2) + num_runs * kRunInts + (one_tile_a_block ? 0 : num_blocks + 1);
+  const bool ready = num_runs == 0 && num_tiles > 0;
+  const int64_t expected = num_problems * kProblemWords * (finishing ? 4 : 2) + (ready ? num_tiles * kTileInts : num_runs * kRunInts) +
+                           (one_tile_a_block ? 0 : num_blocks + 1);
   if (descriptors.element_type() != ffi::DataType::S32 || static_cast<int64_t>(descriptors.element_count()) != expected) {
     return refuse("the descriptor constant has " + std::to_string(descriptors.element_count()) + " words, the problem table needs " +
                   std::to_string(expected));
@@ -134,8 +137,10 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
 
   const size_t num_operands = args.size(), num_results = rets.size() - extra_results;
   const size_t ends[] = {static_cast<size_t>(num_factors), static_cast<size_t>(num_factors + num_addends), num_operands};
-  std::vector<int64_t> elements(num_operands + num_results);
+  std::vector<int64_t>& elements = call.elements;
+  elements.resize(num_operands + num_results);
   call.buffers.resize(num_operands + num_results);
+  call.num_operands = static_cast<int32_t>(num_operands);
   ffi::DataType types[4] = {};  // of factors, addends, scalars, results
   bool seen[4] = {};
   for (size_t i = 0; i < elements.size(); ++i) {
@@ -201,8 +206,9 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
   at += num_problems * sizeof(Problem);
   call.plan.epilogues = finishing ? reinterpret_cast<const Epilogue*>(at) : nullptr;
   if (finishing) at += num_problems * sizeof(Epilogue);
-  call.plan.runs = reinterpret_cast<const TileRun*>(at);
-  at += num_runs * sizeof(TileRun);
+  call.plan.runs = ready ? nullptr : reinterpret_cast<const TileRun*>(at);
+  call.plan.tiles = ready ? reinterpret_cast<const ReadyTile*>(at) : nullptr;
+  at += ready ? num_tiles * sizeof(ReadyTile) : num_runs * sizeof(TileRun);
   call.plan.block_first = one_tile_a_block ? nullptr : reinterpret_cast<const int32_t*>(at);
   call.plan.num_problems = static_cast<int32_t>(num_problems);
   call.plan.num_runs = static_cast<int32_t>(num_runs);

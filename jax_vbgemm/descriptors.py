@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jax_vbgemm import _core
-from jax_vbgemm.planner import Plan
+from jax_vbgemm.planner import Catalogue, Plan
+from jax_vbgemm.planner.runs import Runs
 from jax_vbgemm.primitive import Shape, Sizes, Term
 
 OPERAND = np.dtype(
@@ -36,6 +37,13 @@ RUN = np.dtype(
      ("k_begin", "<i4"), ("k_end", "<i4"), ("first_tile", "<i4"), ("tiles_y", "<i4"), ("tiles_x", "<i4"),
      ("reserved", "<i4", 2)]
 )  # fmt: skip
+PART = np.dtype(
+    [("offset", "<i8"), ("row_stride", "<i4"), ("col_stride", "<i4"), ("buffer", "<i4"), ("reserved", "<i4")]
+)
+READY_TILE = np.dtype(
+    [("strategy", "<i4"), ("rows", "<i4"), ("cols", "<i4"), ("depth", "<i4"),
+     ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"), ("a", PART), ("b", PART), ("c", PART)]
+)  # fmt: skip
 
 KERNELS = tuple(_core.kernels())
 """The launched GPU kernels, in the order by which launches name them."""
@@ -46,7 +54,7 @@ KINDS = tuple(_core.kinds())
 ACTIVATIONS = (None, "relu", "gelu", "silu", "tanh", "sigmoid")
 """In the order of csrc/descriptor.h's Activation."""
 
-MAX_BYTES = 1 << 20  # of a descriptor constant with its tiles written out
+MAX_BYTES = 1 << 20  # of a descriptor constant with ready tiles
 
 
 class Address(NamedTuple):
@@ -109,11 +117,11 @@ class EpilogueAddress(NamedTuple):
 class Descriptors(NamedTuple):
     """What one custom call carries: the device constant, and the attributes that the host reads."""
 
-    words: NDArray[np.int32]  # the constant: problems, epilogues, runs, block_first
+    words: NDArray[np.int32]  # the constant: problems, epilogues, runs or ready tiles, block_first
     problems: NDArray[np.int64]  # the problem table once more, for the handler's checks
     epilogues: NDArray[np.int64]  # likewise; empty where there are none
     launches: NDArray[np.int32]
-    num_runs: int
+    num_runs: int  # 0: there are ready tiles in their place
     num_tiles: int
     num_blocks: int
 
@@ -156,11 +164,43 @@ def epilogue_table(
     return np.array(rows, EPILOGUE)
 
 
+def _run_table(runs: Runs) -> NDArray[np.void]:
+    """RUN rows."""
+    rows = np.zeros(len(runs), RUN)
+    for field in ("problem", "strategy", "row", "col", "batch", "k_begin", "k_end", "tiles_y", "tiles_x"):
+        rows[field] = getattr(runs, field)
+    rows["first_tile"] = runs.first_tile[:-1]
+    return rows
+
+
+def _ready_tiles(tiles: Runs, table: NDArray[np.void], catalogue: Catalogue) -> NDArray[np.void]:
+    """READY_TILE rows of runs of one tile each."""
+    problems, shape = table[tiles.problem], catalogue.columns
+    outer, inner = np.divmod(tiles.batch, problems["inner_batch"])
+    rows = np.zeros(len(tiles), READY_TILE)
+    for field in ("strategy", "problem", "batch", "row", "col"):
+        rows[field] = getattr(tiles, field)
+    rows["rows"] = np.minimum(problems["m"] - tiles.row, shape.m[tiles.strategy])
+    rows["cols"] = np.minimum(problems["n"] - tiles.col, shape.n[tiles.strategy])
+    rows["depth"] = tiles.k_end - tiles.k_begin
+    for name, row, col in (
+        ("a", tiles.row, tiles.k_begin),
+        ("b", tiles.k_begin, tiles.col),
+        ("c", tiles.row, tiles.col),
+    ):
+        x, part = problems[name], rows[name]
+        batches = outer * x["batch_stride"][:, 0] + inner * x["batch_stride"][:, 1]
+        part["offset"] = x["offset"] + batches + row * x["row_stride"] + col * x["col_stride"]
+        for field in ("row_stride", "col_stride", "buffer"):
+            part[field] = x[field]
+    return rows
+
+
 def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None = None) -> Descriptors:
     """The descriptor arrays of a plan over these problems, with one epilogue a problem or none.
 
-    On a GPU tiles are written out one by one, so that a block finds its tile in one step, where that stays under
-    MAX_BYTES; otherwise regular regions stay runs, which kernels search.
+    On a GPU tiles are made ready one by one, so that a block reads one record and starts, where that stays under
+    MAX_BYTES; otherwise regular regions stay runs, in which kernels look their tiles up.
 
     Raises NotImplementedError for a plan that splits K: kernels sum a tile's products in one block.
     """
@@ -170,14 +210,10 @@ def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None
         raise NotImplementedError(
             f"planner {plan.planner!r} splits K of problems[{runs.problem[split[0]]}]; kernels cannot yet"
         )
-    if plan.device.kind == "gpu" and plan.num_tiles * RUN.itemsize + table.nbytes <= MAX_BYTES:
-        runs = runs.expand(plan.catalogue)
-    rows = np.zeros(len(runs), RUN)
-    for field in ("problem", "strategy", "row", "col", "batch", "k_begin", "k_end", "tiles_y", "tiles_x"):
-        rows[field] = getattr(runs, field)
-    rows["first_tile"] = runs.first_tile[:-1]
+    ready = plan.device.kind == "gpu" and plan.num_tiles * READY_TILE.itemsize + table.nbytes <= MAX_BYTES
+    tiles = _ready_tiles(runs.expand(plan.catalogue), table, plan.catalogue) if ready else _run_table(runs)
     finishing = np.zeros(0, EPILOGUE) if epilogues is None else epilogues
-    parts = [table.view(np.int32), finishing.view(np.int32), rows.view(np.int32)]
+    parts = [table.view(np.int32), finishing.view(np.int32), tiles.view(np.int32)]
     num_blocks = plan.num_tiles if block_first is None else len(block_first) - 1
     if block_first is not None and num_blocks < plan.num_tiles:
         parts.append(block_first.astype(np.int32))
@@ -188,7 +224,7 @@ def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None
         problems=table.view(np.int64),
         epilogues=finishing.view(np.int64),
         launches=np.array(kernels, np.int32).reshape(-1),
-        num_runs=len(runs),
+        num_runs=0 if ready else len(runs),
         num_tiles=plan.num_tiles,
         num_blocks=num_blocks,
     )

@@ -52,7 +52,7 @@ def test_a_program_lowered_later_follows(file):
     for C, A, B in zip(jax.jit(vb.batched_matmul)(As, Bs), As, Bs, strict=True):
         np.testing.assert_allclose(C, np.asarray(A) @ np.asarray(B), rtol=1e-4, atol=1e-4)
     # ... in another process too.
-    program = f"import jax_vbgemm as vb; print(vb.plan({shapes}).notes[-1])"
+    program = f"import jax_vbgemm as vb; print(vb.plan({shapes}, precision='highest').notes[-1])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"took {tuned.winner}, measured by autotune"
     file.unlink()

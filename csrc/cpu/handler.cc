@@ -17,6 +17,7 @@ ffi::Error Matmul(ffi::ThreadPool pool, ffi::AnyBuffer descriptors, ffi::Remaini
                                          num_addends, num_runs, num_tiles, num_blocks},
                                         /*extra_results=*/0, call);
   if (error.failure()) return error;
+  if (call.plan.tiles) return vbgemm::refuse("this call's tiles were laid out for a GPU");
   vbgemm::run(vbgemm::CpuCall{call.dtype, call.out_dtype, call.plan, call.buffers.data()}, &pool);
   return ffi::Error::Success();
 }

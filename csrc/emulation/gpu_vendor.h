@@ -11,6 +11,7 @@
 
 #define __device__
 #define __host__
+#define __forceinline__ inline __attribute__((always_inline))
 #define __global__ __attribute__((weak))  // an executable need not contain the kernels of every dtype
 #define __launch_bounds__(...)
 #define VBGEMM_PARAMETERS(Type, name) const Type& name

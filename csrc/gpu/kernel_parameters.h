@@ -1,31 +1,37 @@
-// What a kernel is given: the plan, its range of blocks, and the pointer table, all in the launch's parameters.
+// What a kernel is given: the plan, its range of blocks, and the buffers, all in the launch's parameters.
 #pragma once
 #include "../descriptor.h"
 #include "gpu_vendor.h"
 
 namespace vbgemm {
 
+// An operand or a result, as XLA passes it.
+struct Buffer {
+  const void* data;
+  int64_t elements;
+};
+
 // As many as fit into a launch's parameters (32,764 bytes) beside the rest; a table with more entries lies in the call's workspace.
-inline constexpr int kMaxParameterPointers = 4000;
+inline constexpr int kMaxParameterBuffers = 2000;
 
 struct KernelParameters {
   Descriptors plan;
   int32_t first_block, num_blocks;
-  int32_t num_buffers;
-  int32_t wide_results;         // 16-bit operands whose results hold their accumulators
-  const void* const* overflow;  // the whole table, where the parameters cannot hold it
-  const void* table[kMaxParameterPointers];
+  int32_t num_buffers, num_operands;  // operands come first, then results
+  int32_t wide_results;               // 16-bit operands whose results hold their accumulators
+  const Buffer* overflow;             // the whole table, where the parameters cannot hold it
+  Buffer table[kMaxParameterBuffers];
 
-  __device__ const void* pointer(int buffer) const { return overflow ? overflow[buffer] : table[buffer]; }
+  __device__ Buffer buffer(int index) const { return overflow ? overflow[index] : table[index]; }
 };
 
 // A piece of a table on its way to the workspace.
-struct PointerChunk {
-  const void** to;
+struct BufferChunk {
+  Buffer* to;
   int32_t count;
-  const void* table[kMaxParameterPointers];
+  Buffer table[kMaxParameterBuffers];
 };
 
-static_assert(sizeof(KernelParameters) <= 32764 && sizeof(PointerChunk) <= 32764, "a launch's parameters");
+static_assert(sizeof(KernelParameters) <= 32764 && sizeof(BufferChunk) <= 32764, "a launch's parameters");
 
 }  // namespace vbgemm

@@ -7,26 +7,30 @@
 #include "tile_cut.h"
 
 namespace vbgemm {
-inline constexpr int kPointerThreads = 256;
+inline constexpr int kChunkThreads = 256;
 }
 
-// Writes one chunk of a pointer table that is too long for a launch's parameters.
-extern "C" __global__ void vbgemm_write_pointers(VBGEMM_PARAMETERS(vbgemm::PointerChunk, chunk)) {
-  const int i = vbgemm::block_index() * vbgemm::kPointerThreads + vbgemm::thread_index();
+// Writes one chunk of a table of buffers that is too long for a launch's parameters.
+extern "C" __global__ void vbgemm_write_buffers(VBGEMM_PARAMETERS(vbgemm::BufferChunk, chunk)) {
+  const int i = vbgemm::block_index() * vbgemm::kChunkThreads + vbgemm::thread_index();
   if (i < chunk.count) chunk.to[i] = chunk.table[i];
 }
 
 namespace vbgemm {
 namespace {
 
+void copy_buffers(const GpuCall& call, int first, int count, Buffer* to) {
+  for (int i = 0; i < count; ++i) to[i] = {call.buffers[first + i], call.elements[first + i]};
+}
+
 Error write_table(const GpuCall& call, Stream stream) {
-  PointerChunk chunk;
+  BufferChunk chunk;
   for (int first = 0; first < call.num_buffers; first += chunk.count) {
-    chunk.to = static_cast<const void**>(call.workspace) + first;
-    chunk.count = std::min(call.num_buffers - first, kMaxParameterPointers);
-    std::copy_n(call.buffers + first, chunk.count, chunk.table);
-    const uint32_t blocks = (chunk.count + kPointerThreads - 1) / kPointerThreads;
-    const Error error = launch_kernel(reinterpret_cast<const void*>(vbgemm_write_pointers), blocks, kPointerThreads, 0, &chunk, stream);
+    chunk.to = static_cast<Buffer*>(call.workspace) + first;
+    chunk.count = std::min(call.num_buffers - first, kMaxParameterBuffers);
+    copy_buffers(call, first, chunk.count, chunk.table);
+    const uint32_t blocks = (chunk.count + kChunkThreads - 1) / kChunkThreads;
+    const Error error = launch_kernel(reinterpret_cast<const void*>(vbgemm_write_buffers), blocks, kChunkThreads, 0, &chunk, stream);
     if (error != kSuccess) return error;
   }
   return kSuccess;
@@ -56,7 +60,7 @@ const void* find_kernel(Kind kind, Kernel kernel) {
 }
 
 Error load_kernels(Kind kind) {
-  Error error = load_kernel(reinterpret_cast<const void*>(vbgemm_write_pointers));
+  Error error = load_kernel(reinterpret_cast<const void*>(vbgemm_write_buffers));
   bool any = false;
   for (int kernel = 0; kernel < kKernels && error == kSuccess; ++kernel) {
     const void* address = find_kernel(kind, static_cast<Kernel>(kernel));
@@ -68,7 +72,7 @@ Error load_kernels(Kind kind) {
 }
 
 Error launch(const GpuCall& call, Stream stream) {
-  const bool overflow = call.num_buffers > kMaxParameterPointers;
+  const bool overflow = call.num_buffers > kMaxParameterBuffers;
   const DType dtype = element_of(call.kind);
   const bool narrow = dtype == DType::bf16 || dtype == DType::f16, wide_results = narrow && call.out_dtype == DType::f32;
   if ((call.out_dtype != dtype && !wide_results) || call.num_buffers < 0 || (overflow && !call.workspace)) return kInvalidValue;
@@ -77,12 +81,13 @@ Error launch(const GpuCall& call, Stream stream) {
   parameters.plan = call.plan;
   parameters.num_buffers = call.num_buffers;
   parameters.wide_results = wide_results;
-  parameters.overflow = overflow ? static_cast<const void* const*>(call.workspace) : nullptr;
+  parameters.num_operands = call.num_operands;
+  parameters.overflow = overflow ? static_cast<const Buffer*>(call.workspace) : nullptr;
   if (overflow) {
     const Error error = write_table(call, stream);
     if (error != kSuccess) return error;
   } else {
-    std::copy_n(call.buffers, call.num_buffers, parameters.table);
+    copy_buffers(call, 0, call.num_buffers, parameters.table);
   }
 
   for (int i = 0; i < call.num_launches; ++i) {

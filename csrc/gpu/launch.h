@@ -11,9 +11,10 @@ struct GpuCall {
   Descriptors plan;  // device pointers
   const Launch* launches;
   int num_launches;
-  const void* const* buffers;  // device pointers, in a host array
-  int num_buffers;
-  void* workspace;  // device memory for num_buffers pointers; null where num_buffers <= kMaxParameterPointers
+  const void* const* buffers;  // device pointers, in a host array: operands, then results
+  const int64_t* elements;     // of each buffer
+  int num_buffers, num_operands;
+  void* workspace;  // device memory for num_buffers Buffers; null where num_buffers <= kMaxParameterBuffers
 };
 
 // The kernel's address for the launch functions; null where this build has none for the kind.

@@ -13,9 +13,9 @@ ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::Remain
                   int64_t catalogue, int64_t kind, ffi::Span<const int64_t> problems, ffi::Span<const int64_t> epilogues,
                   ffi::Span<const int32_t> launches, int64_t num_factors, int64_t num_addends, int64_t num_runs, int64_t num_tiles,
                   int64_t num_blocks) {
-  // Where the pointers don't fit a launch's parameters, the lowering adds a result to keep them in.
-  const size_t results = rets.size(), pointers = operands.size() + results;
-  const bool workspace = results > 0 && pointers > static_cast<size_t>(vbgemm::kMaxParameterPointers) + 1;
+  // Where the table of buffers doesn't fit a launch's parameters, the lowering adds a result to keep it in.
+  const size_t results = rets.size(), buffers = operands.size() + results;
+  const bool workspace = results > 0 && buffers > static_cast<size_t>(vbgemm::kMaxParameterBuffers) + 1;
   vbgemm::Call call;
   ffi::Error error = vbgemm::check_call({descriptors, operands, rets, catalogue, kind, problems, epilogues, launches, num_factors,
                                          num_addends, num_runs, num_tiles, num_blocks},
@@ -25,7 +25,7 @@ ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::Remain
   vbgemm::GpuCall gpu{};
   if (workspace) {
     ffi::AnyBuffer buffer = **rets.get<ffi::AnyBuffer>(results - 1);
-    if (buffer.size_bytes() < call.buffers.size() * sizeof(void*)) return vbgemm::refuse("the workspace is too small for the pointers");
+    if (buffer.size_bytes() < call.buffers.size() * sizeof(vbgemm::Buffer)) return vbgemm::refuse("the workspace is too small for the buffers");
     gpu.workspace = buffer.untyped_data();
   }
   gpu.kind = call.kind;
@@ -34,7 +34,9 @@ ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::Remain
   gpu.launches = call.launches;
   gpu.num_launches = call.num_launches;
   gpu.buffers = call.buffers.data();
+  gpu.elements = call.elements.data();
   gpu.num_buffers = static_cast<int>(call.buffers.size());
+  gpu.num_operands = call.num_operands;
   const vbgemm::Error launched = vbgemm::launch(gpu, stream);
   if (launched != vbgemm::kSuccess) {
     return ffi::Error::Internal(std::string("jax_vbgemm: kernel launch failed: ") + vbgemm::error_name(launched));

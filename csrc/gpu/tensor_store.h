@@ -5,70 +5,82 @@
 
 namespace vbgemm {
 
-// A block's sums, seen by one thread: neighbouring threads have neighbouring elements of a row, and each keeps to its own.
-template <class Cut>
+// A block's sums, seen by one thread: kWidth neighbours of every kStep-th row, the same in all; neighbouring threads have neighbours.
+template <class Cut, int kWidth>
 struct Planes {
   using Sum = typename Cut::Sum;
-  static constexpr int kElements = Cut::kRows * Cut::kCols / Cut::kThreads;
+  static constexpr int kAcross = Cut::kCols / kWidth, kStep = Cut::kThreads / kAcross, kElements = Cut::kRows / kStep;
+  static_assert(Cut::kThreads % kAcross == 0 && Cut::kRows % kStep == 0);
 
-  int thread;
+  int row, col;
   Sum* first;
 
+  __device__ Planes(int thread, Sum* planes)
+      : row(thread / kAcross), col(thread % kAcross * kWidth), first(planes + row * Cut::kSumPitch + col) {}
+
   // The thread's n-th element.
-  __device__ Sum& element(int n) const { return first[row(n) * Cut::kSumPitch + col(n)]; }
+  __device__ Sum& element(int n) const { return first[n * kStep * Cut::kSumPitch]; }
+
+  // The thread's n-th elements, the shares of K added up.
+  __device__ Vector<Sum, kWidth> total(int n) const {
+    const Sum* const from = first + n * kStep * Cut::kSumPitch;
+    auto sum = *reinterpret_cast<const Vector<Sum, kWidth>*>(from);
+#pragma unroll
+    for (int share = 1; share < Cut::kSplit; ++share) {
+      const auto more = *reinterpret_cast<const Vector<Sum, kWidth>*>(from + share * Cut::kPlane);
+#pragma unroll
+      for (int v = 0; v < kWidth; ++v) sum.element[v] += more.element[v];
+    }
+    return sum;
+  }
 
   // Calls action(row, col) with its place in the tile, if the tile reaches that far.
-  template <class T, class Action>
-  __device__ void locate(const TilePlace<T>& place, int, int n, const Action& action) const {
-    if (row(n) < place.rows && col(n) < place.cols) action(row(n), col(n));
+  template <class Action>
+  __device__ void locate(Extent tile, int, int n, const Action& action) const {
+    if (row + n * kStep < tile.rows && col < tile.cols) action(row + n * kStep, col);
   }
 
-  // Adds up the shares of K.
-  __device__ void reduce() const {
-    if constexpr (Cut::kSplit > 1) {
-#pragma unroll 4
-      for (int n = 0; n < kElements; ++n) {
-        Sum* const x = &element(n);
-        Sum sum = *x;
-#pragma unroll
-        for (int share = 1; share < Cut::kSplit; ++share) sum += x[share * Cut::kPlane];
-        *x = sum;
-      }
-    }
+  // How many of the thread's rows the tile has.
+  template <class T>
+  __device__ int count(const TilePlace<T>& place) const {
+    return col < place.cols ? (place.rows - row + kStep - 1) / kStep : 0;
   }
-
- private:
-  __device__ int row(int n) const { return (n * Cut::kThreads + thread) / Cut::kCols; }
-  __device__ int col(int n) const { return (n * Cut::kThreads + thread) % Cut::kCols; }
 };
+
+template <class Out, int kWidth, class Cut, class T, class Sum>
+__device__ inline void store_rows(const TilePlace<T>& place, Sum* planes) {
+  using OutVector = Vector<Out, kWidth>;
+  const Planes<Cut, kWidth> mine(thread_index(), planes);
+  const MatrixView& c = place.matrix[kC];
+  const int count = mine.count(place);
+  const int64_t step = int64_t{mine.kStep} * c.row_stride;
+  Out* to = c.at<Out>(mine.row, mine.col);
+#pragma unroll 4
+  for (int n = 0; n < count; ++n, to += step) {
+    const Vector<Sum, kWidth> sum = mine.total(n);
+    OutVector result;
+#pragma unroll
+    for (int v = 0; v < kWidth; ++v) narrow(sum.element[v], result.element[v]);
+    *reinterpret_cast<OutVector*>(to) = result;
+  }
+}
 
 template <class Out, class Cut, class T, class Sum>
 __device__ inline void store_planes_as(const TilePlace<T>& place, Sum* planes) {
-  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum)), kAcross = Cut::kCols / kVector;
-  const MatrixView& c = place.matrix[kC];
-  const int thread = thread_index();
-  if (place.fused || !takes_vectors<Out, kVector>(c, place.cols)) {
-    const Planes<Cut> mine{thread, planes};
-    mine.reduce();
-    if (place.fused) apply_epilogue<Out>(mine, place, 0);
-    write_elements<Out>(mine, place, 0);
-    return;
-  }
+  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
+  if (place.fused) {
+    const Planes<Cut, 1> mine(thread_index(), planes);
+    if (Cut::kSplit > 1) {
+      const int count = mine.count(place);
 #pragma unroll 4
-  for (int i = thread; i < Cut::kRows * kAcross; i += Cut::kThreads) {
-    const int row = i / kAcross, col = i % kAcross * kVector;
-    if (row >= place.rows || col >= place.cols) continue;
-    Vector<Sum, kVector> sum = *reinterpret_cast<const Vector<Sum, kVector>*>(planes + row * Cut::kSumPitch + col);
-#pragma unroll
-    for (int share = 1; share < Cut::kSplit; ++share) {
-      const auto more = *reinterpret_cast<const Vector<Sum, kVector>*>(planes + share * Cut::kPlane + row * Cut::kSumPitch + col);
-#pragma unroll
-      for (int v = 0; v < kVector; ++v) sum.element[v] += more.element[v];
+      for (int n = 0; n < count; ++n) mine.element(n) = mine.total(n).element[0];
     }
-    Vector<Out, kVector> result;
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) narrow(sum.element[v], result.element[v]);
-    *reinterpret_cast<Vector<Out, kVector>*>(c.at<Out>(row, col)) = result;
+    apply_epilogue<Out>(mine, place, 0);
+    write_elements<Out>(mine, place, 0);
+  } else if (takes_vectors<Out, kVector>(place.matrix[kC], place.cols)) {
+    store_rows<Out, kVector, Cut>(place, planes);
+  } else {
+    store_rows<Out, 1, Cut>(place, planes);
   }
 }
 

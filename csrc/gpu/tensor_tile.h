@@ -113,7 +113,7 @@ struct TensorFamily {
   using Cut = TensorCut<kKind, kRow>;
 
   template <class Cut>
-  __device__ __attribute__((always_inline)) static void multiply(const TilePlace<Element>& place, Element* shared) {
+  __device__ __forceinline__ static void multiply(const TilePlace<Element>& place, Element* shared) {
     using Sum = typename Cut::Sum;
     Sums<Cut> sums = {};
     // The products' code per direction of the operands: it is short, and a choice inside would stop the loads from running ahead.

@@ -44,7 +44,8 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
     alignas(kVectorBytes) T operands[kSharedElements];
   };
 
-  __device__ static void run(const KernelParameters& parameters, Shared& shared) {
+  // Inlined, so that parameters are read as such: behind a reference they would be memory like any other, and slow to arrive.
+  __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     TilePlace<T>& place = shared.place;
     prefetch_problems(parameters.plan);
     if (thread_index() == 0) place.cursor = walk_begins();
@@ -70,22 +71,22 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
   // Calls `action` with the row that `strategy` names, if this kernel holds it. Were a tile's code not inlined, what it refers to would lie
   // on a stack, and shared memory be read by generic loads.
   template <class Action>
-  __device__ __attribute__((always_inline)) static void dispatch(int strategy, const Action& action) {
+  __device__ __forceinline__ static void dispatch(int strategy, const Action& action) {
     (try_row<kRow>(strategy, action), ...);
   }
   template <int kIndex, class Action>
-  __device__ __attribute__((always_inline)) static void try_row(int strategy, const Action& action) {
+  __device__ __forceinline__ static void try_row(int strategy, const Action& action) {
     if constexpr (kHolds<Family::kKind, kKernel, kIndex>) {
       if (strategy == kIndex) action(Chosen<typename Family::template Cut<kIndex>>());
     }
   }
 
-  // A tile's problem is known only once its run has arrived, and both may have to come from memory: the first blocks ask for all
-  // problems at once, so that the second of the two waits is short.
+  // Where tiles are found in runs, a tile's problem is known only once its run has arrived, and both may have to come from memory: the
+  // first blocks ask for all problems at once, so that the second of the two waits is short.
   __device__ static void prefetch_problems(const Descriptors& plan) {
     constexpr int64_t kLine = 128;
     const int64_t offset = (static_cast<int64_t>(block_index()) * kThreads + thread_index()) * kLine;
-    if (offset < static_cast<int64_t>(sizeof(Problem)) * plan.num_problems) {
+    if (plan.runs && offset < static_cast<int64_t>(sizeof(Problem)) * plan.num_problems) {
       prefetch_to_l2(reinterpret_cast<const char*>(plan.problems) + offset);
     }
   }

@@ -103,48 +103,55 @@ __device__ inline int run_of_tile(const Descriptors& plan, int tile) {
   return low;
 }
 
-// The matrix x from element (row, col) of op(X)[outer, inner] on; `cols` is how far its rows will be used, in elements of `bytes`.
-__device__ inline MatrixView view_of(const void* buffer, int bytes, const Operand& x, int outer, int inner, int64_t row, int64_t col,
-                                     int cols) {
+// The part of an operand from element (row, col) of op(X)[batch] on. One with a stride that no matrix has lies nowhere.
+__device__ inline Part part_of(const Operand& x, const Problem& problem, int batch, int64_t row, int64_t col) {
+  int outer = 0, inner = batch;
+  if (problem.inner_batch > 0 && inner >= problem.inner_batch) {
+    outer = inner / problem.inner_batch;
+    inner -= outer * problem.inner_batch;
+  }
   const int64_t offset = x.offset + outer * x.batch_stride[0] + inner * x.batch_stride[1] + row * x.row_stride + col * x.col_stride;
-  char* first = static_cast<char*>(const_cast<void*>(buffer)) + offset * bytes;
-  const bool aligned = reinterpret_cast<uintptr_t>(first) % kVectorBytes == 0 && x.row_stride * bytes % kVectorBytes == 0 &&
-                       cols * bytes % kVectorBytes == 0;
-  const Way elements = x.row_stride == 1 && x.col_stride != 1 ? Way::columns : Way::rows;
-  return {first, x.row_stride, x.col_stride, x.col_stride == 1 && aligned ? Way::vectors : elements};
+  const bool sane = x.row_stride == static_cast<int32_t>(x.row_stride) && x.col_stride == static_cast<int32_t>(x.col_stride);
+  return {sane ? offset : -1, static_cast<int32_t>(x.row_stride), static_cast<int32_t>(x.col_stride), x.buffer, 0};
+}
+
+// Whether rows x cols elements from a part's first on lie in a buffer of so many.
+__device__ inline bool lies_inside(const Part& part, int rows, int cols, int64_t elements) {
+  if (rows == 0 || cols == 0) return true;
+  if (part.offset < 0 || part.offset >= elements || (part.row_stride | part.col_stride) < 0) return false;
+  // Each product is below 2^62, an offset too.
+  const uint64_t last = static_cast<uint64_t>(part.offset) + static_cast<uint64_t>(rows - 1) * static_cast<uint32_t>(part.row_stride) +
+                        static_cast<uint64_t>(cols - 1) * static_cast<uint32_t>(part.col_stride);
+  return last < static_cast<uint64_t>(elements);
+}
+
+// `cols` is how far the part's rows will be used, in elements of `bytes`.
+__device__ inline MatrixView view_of(const void* buffer, int bytes, const Part& part, int cols) {
+  char* first = static_cast<char*>(const_cast<void*>(buffer)) + part.offset * bytes;
+  const uint32_t lengths = static_cast<uint32_t>(part.row_stride) | static_cast<uint32_t>(cols);
+  const bool aligned = reinterpret_cast<uintptr_t>(first) % kVectorBytes == 0 && lengths * bytes % kVectorBytes == 0;
+  const Way elements = part.row_stride == 1 && part.col_stride != 1 ? Way::columns : Way::rows;
+  return {first, part.row_stride, part.col_stride, part.col_stride == 1 && aligned ? Way::vectors : elements};
 }
 
 // A scalar of an epilogue; one in a buffer that the call does not have counts as its literal value.
 template <class Sum>
 __device__ inline Sum value_of(const KernelParameters& parameters, const Scalar& scalar) {
   if (scalar.buffer < 0 || scalar.buffer >= parameters.num_buffers) return make_scalar<Sum>(scalar.real, scalar.imag);
-  return static_cast<const Sum*>(parameters.pointer(scalar.buffer))[scalar.offset];
+  return static_cast<const Sum*>(parameters.buffer(scalar.buffer).data)[scalar.offset];
 }
 
-// Moves `place` to the next tile of the walk. The first wave of a block calls this; its first lanes see to one matrix each. `extent_of`
-// gives the size of a strategy's tiles, 0 x 0 for one that this kernel lacks.
-template <class T, class ExtentOf>
-__device__ inline void place_next_tile(const KernelParameters& parameters, const ExtentOf& extent_of, TilePlace<T>& place) {
-  const Descriptors& plan = parameters.plan;
-  const int lane = thread_index();
-  wave_barrier();  // the cursor has been written
-  Cursor cursor = place.cursor;
-  const bool found = advance(parameters, cursor);
-  wave_barrier();  // and read by all
-  if (lane == 0) place.cursor = cursor, place.strategy = found ? kNoTile : kWalkEnds;
-  if (!found) return;
-  const TileRun run = load_record(plan.runs + run_of_tile(plan, cursor.tile));
-  if (run.problem < 0 || run.problem >= plan.num_problems) return;
+// A tile's position and the part of it that this lane sees to, worked out from its run. False where the run is not a run of its problem.
+template <class ExtentOf>
+__device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, const ExtentOf& extent_of, TilePosition& at, Part& part) {
+  const TileRun run = load_record(plan.runs + run_of_tile(plan, tile));
+  if (run.problem < 0 || run.problem >= plan.num_problems) return false;
   const Problem* address = plan.problems + run.problem;
   const Problem problem = load_record(address);
-  const Epilogue* epilogue = plan.epilogues ? plan.epilogues + run.problem : nullptr;
-  const bool optional = epilogue && (lane == kSource || lane == kBias);
-  const Operand* mine = lane == kA ? &address->a : lane == kB ? &address->b : &address->c;
-  if (optional) mine = lane == kSource ? &epilogue->source : &epilogue->bias;
-  const Operand x = load_record(mine);
+  const Operand x = load_record(lane == kA ? &address->a : lane == kB ? &address->b : &address->c);
 
   // Position in the run: batch, row, column, the column fastest.
-  uint32_t index = static_cast<uint32_t>(cursor.tile - run.first_tile), tile_y = 0, tile_x = 0;
+  uint32_t index = static_cast<uint32_t>(tile - run.first_tile), tile_y = 0, tile_x = 0;
   if (index > 0) {
     const uint32_t tiles_x = run.tiles_x > 0 ? run.tiles_x : 1, tiles_y = run.tiles_y > 0 ? run.tiles_y : 1;
     tile_x = index % tiles_x;
@@ -155,21 +162,63 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
   const Extent extent = extent_of(run.strategy);
   const int64_t batch = static_cast<int64_t>(run.batch) + index;
   const int64_t row = run.row + static_cast<int64_t>(tile_y) * extent.rows, col = run.col + static_cast<int64_t>(tile_x) * extent.cols;
-  if (extent.rows == 0 || batch < 0 || batch >= problem.batch || row < 0 || row >= problem.m || col < 0 || col >= problem.n) return;
-  if (count_lanes((x.buffer < 0 && !optional) || x.buffer >= parameters.num_buffers) > 0 || (lane > kC && !optional)) return;
-
-  int outer = 0, inner = static_cast<int>(batch);
-  if (problem.inner_batch > 0 && inner >= problem.inner_batch) {
-    outer = inner / problem.inner_batch;
-    inner -= outer * problem.inner_batch;
-  }
+  if (batch < 0 || batch >= problem.batch || row < 0 || row >= problem.m || col < 0 || col >= problem.n) return false;
   const int whole_depth = problem.k > 0 ? problem.k : 0;
-  const int k_begin = clamp(run.k_begin, 0, whole_depth), depth = clamp(run.k_end, k_begin, whole_depth) - k_begin;
-  const int rows = clamp(problem.m - row, 0, extent.rows), cols = clamp(problem.n - col, 0, extent.cols);
-  if (x.buffer >= 0) {
+  const int k_begin = clamp(run.k_begin, 0, whole_depth);
+  at = {run.strategy,
+        clamp(problem.m - row, 0, extent.rows),
+        clamp(problem.n - col, 0, extent.cols),
+        clamp(run.k_end, k_begin, whole_depth) - k_begin,
+        run.problem,
+        static_cast<int32_t>(batch),
+        static_cast<int32_t>(row),
+        static_cast<int32_t>(col)};
+  part = part_of(x, problem, at.batch, lane == kB ? k_begin : row, lane == kA ? k_begin : col);
+  return true;
+}
+
+// Moves `place` to the next tile of the walk. The first wave of a block calls this; its first lanes see to one matrix each. `extent_of`
+// gives the size of a strategy's tiles, 0 x 0 for one that this kernel lacks. Whatever the descriptors hold, a tile that would touch an
+// element outside the call's buffers, or write to an operand, is left out.
+template <class T, class ExtentOf>
+__device__ inline void place_next_tile(const KernelParameters& parameters, const ExtentOf& extent_of, TilePlace<T>& place) {
+  const Descriptors& plan = parameters.plan;
+  const int lane = thread_index();
+  wave_barrier();  // the cursor has been written
+  Cursor cursor = place.cursor;
+  const bool found = advance(parameters, cursor);
+  wave_barrier();  // and read by all
+  if (lane == 0) place.cursor = cursor, place.strategy = found ? kNoTile : kWalkEnds;
+  if (!found) return;
+
+  TilePosition at;
+  Part part;
+  if (plan.tiles) {
+    const ReadyTile* tile = plan.tiles + cursor.tile;
+    at = load_record(&tile->position);
+    part = load_record(&tile->part[lane < kC ? lane : kC]);
+  } else if (!find_in_run(plan, cursor.tile, lane, extent_of, at, part)) {
+    return;
+  }
+  const Epilogue* epilogue = nullptr;
+  const bool optional = plan.epilogues && (lane == kSource || lane == kBias);
+  if (plan.epilogues) {
+    if (at.problem < 0 || at.problem >= plan.num_problems) return;
+    epilogue = plan.epilogues + at.problem;
+    const Operand x = load_record(lane == kSource ? &epilogue->source : &epilogue->bias);
+    if (optional) part = part_of(x, load_record(plan.problems + at.problem), at.batch, at.row, at.col);
+  }
+
+  const Extent extent = extent_of(at.strategy);
+  if (at.rows <= 0 || at.rows > extent.rows || at.cols <= 0 || at.cols > extent.cols || at.depth < 0) return;
+  const bool there = part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers;
+  const Buffer buffer = there ? parameters.buffer(part.buffer) : Buffer{nullptr, 0};
+  const bool inside = there && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
+  if (count_lanes((lane <= kC || optional) && !inside && !(optional && part.buffer < 0)) > 0 || (lane > kC && !optional)) return;
+
+  if (there) {
     const int bytes = static_cast<int>(lane >= kC && parameters.wide_results ? sizeof(Accumulator<T>) : sizeof(T));
-    place.matrix[lane] = view_of(parameters.pointer(x.buffer), bytes, x, outer, inner, lane == kB ? k_begin : row,
-                                 lane == kA ? k_begin : col, lane == kA ? depth : cols);
+    place.matrix[lane] = view_of(buffer.data, bytes, part, lane == kA ? at.depth : at.cols);
   } else {
     place.matrix[lane].first = nullptr;
   }
@@ -182,10 +231,10 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
   place.fused = epilogue != nullptr;
   place.wide_results = parameters.wide_results;
   if (epilogue) place.activation = epilogue->activation;
-  place.rows = rows;
-  place.cols = cols;
-  place.depth = depth;
-  place.strategy = run.strategy;
+  place.rows = at.rows;
+  place.cols = at.cols;
+  place.depth = at.depth;
+  place.strategy = at.strategy;
 }
 
 }  // namespace vbgemm

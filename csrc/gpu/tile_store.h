@@ -58,12 +58,12 @@ struct Stage {
   __device__ Sum& element(int n) const { return region[n * kWaveSize + lane]; }
 
   // Calls action(row, col) with its place in the tile, if the tile reaches that far.
-  template <class T, class Action>
-  __device__ void locate(const TilePlace<T>& place, int pass, int n, const Action& action) const {
+  template <class Action>
+  __device__ void locate(Extent tile, int pass, int n, const Action& action) const {
     const int patch = n / kVector, within = n % kVector * kWaveSize + lane;
     const int row = thread.wave_row + (pass + patch / kVectorsAcross) * Cut::kGridRows + within / kPatchCols;
     const int col = (thread.wave_col + patch % kVectorsAcross * Cut::kGridCols) * kVector + within % kPatchCols;
-    if (row < place.rows && col < place.cols) action(row, col);
+    if (row < tile.rows && col < tile.cols) action(row, col);
   }
 };
 
@@ -75,6 +75,7 @@ __device__ inline void apply_epilogue(const Stage& stage, const TilePlace<T>& pl
   constexpr int kTogether = kElements < kRoom ? kElements : kRoom;  // so that their loads are under way together
   const MatrixView source = place.matrix[kSource], bias = place.matrix[kBias];
   const Sum alpha = place.alpha, beta = place.beta;
+  const Extent tile{place.rows, place.cols};
 #pragma unroll 1
   for (int begin = 0; begin < kElements; begin += kTogether) {
     Sum rest[kTogether];
@@ -82,12 +83,12 @@ __device__ inline void apply_epilogue(const Stage& stage, const TilePlace<T>& pl
     for (int n = 0; n < kTogether; ++n) {
       rest[n] = nothing<Sum>();
       const auto read = [&](int row, int col) { rest[n] = widen(*bias.template at<Out>(row, col)); };
-      if (bias.first) stage.locate(place, pass, begin + n, read);
+      if (bias.first) stage.locate(tile, pass, begin + n, read);
     }
 #pragma unroll
     for (int n = 0; n < kTogether; ++n) {
       const auto read = [&](int row, int col) { rest[n] = multiply_add(beta, widen(*source.template at<Out>(row, col)), rest[n]); };
-      if (source.first) stage.locate(place, pass, begin + n, read);
+      if (source.first) stage.locate(tile, pass, begin + n, read);
     }
 #pragma unroll
     for (int n = 0; n < kTogether; ++n) stage.element(begin + n) = multiply_add(alpha, stage.element(begin + n), rest[n]);
@@ -99,10 +100,13 @@ __device__ inline void apply_epilogue(const Stage& stage, const TilePlace<T>& pl
 
 template <class Out, class Stage, class T>
 __device__ inline void write_elements(const Stage& stage, const TilePlace<T>& place, int pass) {
+  // Copies: what is written might be they, for all that the compiler knows.
+  const MatrixView c = place.matrix[kC];
+  const Extent tile{place.rows, place.cols};
 #pragma unroll 4
   for (int n = 0; n < Stage::kElements; ++n) {
-    const auto write = [&](int row, int col) { narrow(stage.element(n), *place.matrix[kC].template at<Out>(row, col)); };
-    stage.locate(place, pass, n, write);
+    const auto write = [&](int row, int col) { narrow(stage.element(n), *c.template at<Out>(row, col)); };
+    stage.locate(tile, pass, n, write);
   }
 }
 

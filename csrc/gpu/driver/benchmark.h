@@ -150,7 +150,7 @@ class Bench {
     fill<<<1056, 256, 0, stream_.get()>>>(reinterpret_cast<T*>(memory_[0].data()), per_copy * copies_ / sizeof(T), 12345);
     for (int copy = 0; copy < copies_; ++copy) {
       buffers_.emplace_back();
-      for (size_t offset : offsets) buffers_[copy].push_back(memory_[0].data() + copy * per_copy + offset);
+      for (size_t i = 0; i < offsets.size(); ++i) buffers_[copy].add(memory_[0].data() + copy * per_copy + offsets[i], sizes_[i]);
     }
     stream_.wait();
   }
@@ -180,7 +180,7 @@ class Bench {
 
   void poison() {
     for (size_t i = 2 * plan_.problems.size(); i < sizes_.size(); ++i) {
-      require(cudaMemsetAsync(const_cast<void*>(buffers_[0][i]), 0xFF, sizes_[i] * sizeof(T), stream_.get()), "poison");
+      require(cudaMemsetAsync(const_cast<void*>(buffers_[0].data[i]), 0xFF, sizes_[i] * sizeof(T), stream_.get()), "poison");
     }
   }
 
@@ -192,7 +192,7 @@ class Bench {
     for (size_t i = 0; i < count; ++i) {
       const Problem& p = plan_.problems[i];
       if (sizes_[2 * count + i] == 0) continue;
-      const auto at = [&](const Operand& x) { return static_cast<const T*>(buffers_[0][x.buffer]); };
+      const auto at = [&](const Operand& x) { return static_cast<const T*>(buffers_[0].data[x.buffer]); };
       const unsigned blocks = static_cast<unsigned>((sizes_[2 * count + i] + 127) / 128);
       compare<<<blocks, 128, 0, stream_.get()>>>(at(p.a), at(p.b), at(p.c), p, reinterpret_cast<unsigned long long*>(worst.data()) + 3 * i);
     }
@@ -260,7 +260,7 @@ class Bench {
   int copies_ = 1;
   std::vector<size_t> sizes_;  // of the buffers, in elements
   std::vector<DeviceMemory> memory_, workspace_;
-  std::vector<std::vector<const void*>> buffers_;  // by copy
+  std::vector<Buffers> buffers_;  // by copy
 };
 
 // Times one case, prints it, and appends a row to the CSV file. Returns whether all results were right.

@@ -90,16 +90,16 @@ class Check {
 
   // How tiles become runs and blocks.
   struct Layout {
-    bool single = false;   // a run a tile
+    bool ready = false;    // tiles in place of runs
     bool several = false;  // tiles a block
   };
 
   template <class T, class Out>
   void run(Trial<T, Out>& trial, Layout layout) {
     if (layout.several) {
-      lay_out(trial.plan(), trial.boxes(), layout.single, [&trial] { return trial.between(1, 5); });
+      lay_out(trial.plan(), trial.boxes(), layout.ready, [&trial] { return trial.between(1, 5); });
     } else {
-      lay_out(trial.plan(), trial.boxes(), layout.single);
+      lay_out(trial.plan(), trial.boxes(), layout.ready);
     }
     trial.upload();
     trial.enqueue(stream_);
@@ -206,35 +206,45 @@ class Check {
   }
 
   template <class T>
-  void many_pointers() {
+  void many_buffers() {
     Trial<T> trial(kind_, seed(7), margin_);
     const int light = tiles().front();
-    for (int i = 0; i < kMaxParameterPointers / 3 + 100; ++i) {
+    for (int i = 0; i < kMaxParameterBuffers / 3 + 100; ++i) {
       trial.cover(trial.add(trial.between(1, 20), trial.between(1, 20), trial.between(0, 9), 1), light);
     }
-    finish(name() + " more pointers than parameters hold", trial, {});
+    finish(name() + " more buffers than parameters hold", trial, {});
   }
 
-  // Descriptors that lie: whatever they hold, nothing outside C may be written (or, under memcheck, anything outside be read).
+  // Descriptors that lie: whatever they hold, nothing outside C (outside its buffer, with ready tiles) may be written (or, under memcheck,
+  // anything outside be read).
   template <class T>
-  void insane(bool epilogues) {
+  void insane(bool ready, bool epilogues) {
     Trial<T> trial(kind_, seed(8), margin_);
     const std::vector<int> rows = tiles();
     for (int i = 0; i < 20; ++i) {
       trial.cover(trial.add(trial.between(0, 70), trial.between(0, 70), trial.between(0, 40), trial.between(0, 3)), rows[i % rows.size()]);
     }
-    lay_out(trial.plan(), trial.boxes(), false, [&trial] { return trial.between(1, 3); });
-    const auto lie = [&trial](int32_t& value) {
+    lay_out(trial.plan(), trial.boxes(), ready, [&trial] { return trial.between(1, 3); });
+    const auto lie = [&trial](auto& value, int one_in) {
       const int extreme = std::numeric_limits<int32_t>::max();
-      if (trial.between(0, 2) == 0) value = trial.one_of({-extreme - 1, -1, 0, 1, 7, 1000, extreme / 2, extreme});
+      if (trial.between(1, one_in) == 1) value = trial.one_of({-extreme - 1, -1, 0, 1, 7, 1000, extreme / 2, extreme});
     };
     for (TileRun& run : trial.plan().runs) {
       for (int32_t* field : {&run.problem, &run.strategy, &run.row, &run.col, &run.batch, &run.k_begin, &run.k_end, &run.first_tile,
                              &run.tiles_y, &run.tiles_x}) {
-        lie(*field);
+        lie(*field, 3);
       }
     }
-    for (int32_t& first : trial.plan().block_first) lie(first);
+    for (ReadyTile& tile : trial.plan().tiles) {
+      TilePosition& at = tile.position;
+      for (int32_t* field : {&at.strategy, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col}) lie(*field, 12);
+      for (Part& part : tile.part) {
+        lie(part.offset, 12);
+        if (&part == &tile.part[2]) continue;  // a C that is walked otherwise, or another, may be written twice at a time
+        for (int32_t* field : {&part.row_stride, &part.col_stride, &part.buffer}) lie(*field, 12);
+      }
+    }
+    for (int32_t& first : trial.plan().block_first) lie(first, 3);
     if (epilogues) {
       trial.add_epilogues();
       for (Epilogue& e : trial.plan().epilogues) {
@@ -246,8 +256,9 @@ class Check {
     trial.upload();
     trial.enqueue(stream_);
     stream_.wait();
-    report(name() + " descriptors that lie" + (epilogues ? ", epilogues too" : ""), trial.plan().problems.size(),
-           trial.strays(trial.results()));
+    const auto results = trial.results();
+    report(name() + (ready ? " ready tiles" : " runs") + " that lie" + (epilogues ? ", epilogues too" : ""), trial.plan().problems.size(),
+           ready ? trial.strays_outside(results) : trial.strays(results));
   }
 
   // A grid smaller than the launch's range of blocks.
@@ -259,8 +270,9 @@ class Check {
     KernelParameters parameters{};
     parameters.plan = trial.descriptors();
     parameters.num_blocks = trial.plan().num_blocks;
-    parameters.num_buffers = static_cast<int>(trial.pointers().size());
-    std::copy(trial.pointers().begin(), trial.pointers().end(), parameters.table);
+    const Buffers& buffers = trial.device_buffers();
+    parameters.num_buffers = static_cast<int>(buffers.data.size());
+    for (int i = 0; i < parameters.num_buffers; ++i) parameters.table[i] = {buffers.data[i], buffers.elements[i]};
     require(launch_kernel(find_kernel(Kind::f32, Kernel::t128_light), 5, 128, 0, &parameters, stream_.get()), "launch");
     stream_.wait();
     report("float32 grid of 5 blocks for " + std::to_string(trial.plan().num_blocks), 6, trial.faults(trial.results()));
@@ -300,7 +312,6 @@ class Check {
     }
     Trial<float> trial(Kind::f32, seed(11), margin_);
     trial.cover(trial.add(kRows, kCols, kDepth, 1, true), find_tile("medium", 128, Kind::f32));
-    lay_out(trial.plan(), trial.boxes(), true);
     trial.upload();
     DeviceMemory sparse(sizeof(float) * kRows * kStride);
     const Problem& dense = trial.plan().problems[0];
@@ -309,11 +320,13 @@ class Check {
     }
     HostPlan plan = trial.plan();
     plan.problems[0].a.row_stride = kStride;
-    std::vector<const void*> pointers = trial.pointers();
-    pointers[dense.a.buffer] = sparse.data();
+    lay_out(plan, trial.boxes(), true);
+    Buffers buffers = trial.device_buffers();
+    buffers.data[dense.a.buffer] = sparse.data();
+    buffers.elements[dense.a.buffer] = kRows * kStride;
     const DevicePlan device(plan);
     const DeviceMemory workspace(size_t{0});
-    require(launch(call_of(plan, device, pointers, workspace), stream_.get()), "launch");
+    require(launch(call_of(plan, device, buffers, workspace), stream_.get()), "launch");
     stream_.wait();
     report("float32 offsets beyond 2^31 elements", 1, trial.faults(trial.results()));
   }
@@ -327,20 +340,21 @@ class Check {
     for (int strategy : tiles()) one_tile<T, T>(strategy, false);
     for (int strategy : tiles()) one_tile<T, T>(strategy, true);
     mixed<T>("runs", 1, {false, false});
-    mixed<T>("single", 2, {true, false});
+    mixed<T>("ready tiles", 2, {true, false});
     mixed<T>("runs, several a block", 3, {false, true});
-    mixed<T>("single, several a block", 4, {true, true});
+    mixed<T>("ready tiles, several a block", 4, {true, true});
     mixed<T>("with epilogues", 12, {false, true}, true);
     if (sizeof(Sum) != sizeof(T)) {
-      mixed<T, Sum>("single, several a block", 13, {true, true});
+      mixed<T, Sum>("ready tiles, several a block", 13, {true, true});
       mixed<T, Sum>("with epilogues", 14, {false, true}, true);
     }
     k_ranges<T>();
     not_finite<T>(false);
     not_finite<T>(true);
-    insane<T>(false);
-    insane<T>(true);
-    if (!options_.small) many_pointers<T>();
+    for (const bool ready : {false, true}) {
+      for (const bool epilogues : {false, true}) insane<T>(ready, epilogues);
+    }
+    if (!options_.small) many_buffers<T>();
     if (options_.replays && !options_.small) repeats<T>();
     if (kind == Kind::f32) short_grid();
     if (kind == Kind::f32 && options_.replays && !options_.small) far_apart();

@@ -1,5 +1,6 @@
 // Plans made without Python, for the stand-alone driver: boxes of equal tiles, put in kernel order and cut into blocks.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -27,6 +28,7 @@ struct HostPlan {
   std::vector<Problem> problems;
   std::vector<Epilogue> epilogues;  // none, or one a problem
   std::vector<TileRun> runs;
+  std::vector<ReadyTile> tiles;      // or these
   std::vector<int32_t> block_first;  // empty where every block holds one tile
   std::vector<Launch> launches;
   int num_tiles = 0, num_blocks = 0;
@@ -45,6 +47,7 @@ struct DevicePlan {
     descriptors.problems = next(plan.problems);
     descriptors.epilogues = next(plan.epilogues);
     descriptors.runs = next(plan.runs);
+    descriptors.tiles = next(plan.tiles);
     descriptors.block_first = next(plan.block_first);
     descriptors.num_problems = static_cast<int32_t>(plan.problems.size());
     descriptors.num_runs = static_cast<int32_t>(plan.runs.size());
@@ -61,6 +64,7 @@ struct DevicePlan {
     append(plan.problems);
     append(plan.epilogues);
     append(plan.runs);
+    append(plan.tiles);
     append(plan.block_first);
     return bytes;
   }
@@ -78,26 +82,35 @@ inline Box whole(const std::vector<Problem>& problems, int problem, int strategy
   return {problem, strategy, 0, 0, 0, p.batch, tiles_along(p.m, kTiles[strategy].m), tiles_along(p.n, kTiles[strategy].n), 0, p.k};
 }
 
-// `block_size()` is the number of tiles of the next block; without it, one tile a block. `single` makes a run of every tile.
-inline void lay_out(HostPlan& plan, const std::vector<Box>& boxes, bool single, const std::function<int()>& block_size = nullptr) {
+// The i-th tile of a box.
+inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i) {
+  const TileShape& shape = kTiles[box.strategy];
+  const Problem& p = plan.problems[box.problem];
+  const int col = box.col + i % box.tiles_x * shape.n, row = box.row + i / box.tiles_x % box.tiles_y * shape.m;
+  const int batch = box.batch + i / box.tiles_x / box.tiles_y;
+  const auto part = [&](const Operand& x, int64_t from_row, int64_t from_col) {
+    const int64_t offset = x.offset + batch / p.inner_batch * x.batch_stride[0] + batch % p.inner_batch * x.batch_stride[1] +
+                           from_row * x.row_stride + from_col * x.col_stride;
+    return Part{offset, static_cast<int32_t>(x.row_stride), static_cast<int32_t>(x.col_stride), x.buffer, 0};
+  };
+  const int rows = std::min(p.m - row, static_cast<int>(shape.m)), cols = std::min(p.n - col, static_cast<int>(shape.n));
+  return {{box.strategy, rows, cols, box.k_end - box.k_begin, box.problem, batch, row, col},
+          {part(p.a, row, box.k_begin), part(p.b, box.k_begin, col), part(p.c, row, col)}};
+}
+
+// `block_size()` is the number of tiles of the next block; without it, one tile a block. `ready`: tiles in place of runs.
+inline void lay_out(HostPlan& plan, const std::vector<Box>& boxes, bool ready, const std::function<int()>& block_size = nullptr) {
   for (int kernel = 0; kernel < kKernels; ++kernel) {
     const int first_tile = plan.num_tiles, first_block = plan.num_blocks;
     for (const Box& box : boxes) {
       const TileShape& shape = kTiles[box.strategy];
       const int count = box.batches * box.tiles_y * box.tiles_x;
       if (static_cast<int>(kernel_of(shape)) != kernel || count == 0) continue;
-      TileRun run{box.problem, box.strategy,   box.row,     box.col,     box.batch, box.k_begin,
-                  box.k_end,   plan.num_tiles, box.tiles_y, box.tiles_x, {}};
-      if (single) {
-        run.tiles_y = run.tiles_x = 1;
-        for (int i = 0; i < count; ++i, ++run.first_tile) {
-          run.col = box.col + i % box.tiles_x * shape.n;
-          run.row = box.row + i / box.tiles_x % box.tiles_y * shape.m;
-          run.batch = box.batch + i / box.tiles_x / box.tiles_y;
-          plan.runs.push_back(run);
-        }
+      if (ready) {
+        for (int i = 0; i < count; ++i) plan.tiles.push_back(ready_tile(plan, box, i));
       } else {
-        plan.runs.push_back(run);
+        plan.runs.push_back(
+            {box.problem, box.strategy, box.row, box.col, box.batch, box.k_begin, box.k_end, plan.num_tiles, box.tiles_y, box.tiles_x, {}});
       }
       plan.num_tiles += count;
     }
@@ -119,21 +132,31 @@ inline int find_tile(const std::string& name, int threads, Kind kind) {
   return -1;
 }
 
-// One set of buffers for a plan, and the call over them.
-inline GpuCall call_of(const HostPlan& plan, const DevicePlan& device, const std::vector<const void*>& buffers,
-                       const DeviceMemory& workspace) {
+// One set of buffers for a plan. In what the driver makes, operands and results come in any order.
+struct Buffers {
+  std::vector<const void*> data;
+  std::vector<int64_t> elements;
+
+  void add(const void* first, int64_t count) {
+    data.push_back(first);
+    elements.push_back(count);
+  }
+};
+
+inline GpuCall call_of(const HostPlan& plan, const DevicePlan& device, const Buffers& buffers, const DeviceMemory& workspace) {
   GpuCall call{};
   call.kind = plan.kind;
   call.out_dtype = plan.out_dtype;
   call.plan = device.descriptors;
   call.launches = device.launches.data();
   call.num_launches = static_cast<int>(device.launches.size());
-  call.buffers = buffers.data();
-  call.num_buffers = static_cast<int>(buffers.size());
+  call.buffers = buffers.data.data();
+  call.elements = buffers.elements.data();
+  call.num_buffers = static_cast<int>(buffers.data.size());
   call.workspace = workspace.bytes() ? workspace.data() : nullptr;
   return call;
 }
 
-inline size_t workspace_bytes(size_t num_buffers) { return num_buffers > kMaxParameterPointers ? num_buffers * sizeof(void*) : 0; }
+inline size_t workspace_bytes(size_t num_buffers) { return num_buffers > kMaxParameterBuffers ? num_buffers * sizeof(Buffer) : 0; }
 
 }  // namespace vbgemm::driver

@@ -74,12 +74,15 @@ class Trial {
   void upload() {
     for (size_t i = 0; i < buffers_.size(); ++i) {
       memory_.emplace_back(buffers_[i]);
-      pointers_.push_back(memory_[i].data() + margin_ * element_bytes_[i]);
+      const auto bytes = static_cast<int64_t>(element_bytes_[i]);
+      device_buffers_.add(memory_[i].data() + margin_ * bytes, static_cast<int64_t>(buffers_[i].size()) / bytes - 2 * margin_);
     }
-    workspace_.emplace_back(workspace_bytes(pointers_.size()));
+    workspace_.emplace_back(workspace_bytes(buffers_.size()));
     device_.emplace_back(plan_);
   }
-  void enqueue(const OwnStream& stream) { require(launch(call_of(plan_, device_[0], pointers_, workspace_[0]), stream.get()), "launch"); }
+  void enqueue(const OwnStream& stream) {
+    require(launch(call_of(plan_, device_[0], device_buffers_, workspace_[0]), stream.get()), "launch");
+  }
   // Every buffer as it was before the call.
   void restore() {
     for (size_t i = 0; i < buffers_.size(); ++i) memory_[i].write(buffers_[i].data());
@@ -94,7 +97,7 @@ class Trial {
     }
     return all;
   }
-  const std::vector<const void*>& pointers() const { return pointers_; }
+  const Buffers& device_buffers() const { return device_buffers_; }
   const Descriptors& descriptors() const { return device_[0].descriptors; }
 
   // Faults of the results: elements that are not what was promised, and anything written elsewhere.
@@ -120,7 +123,19 @@ class Trial {
     return faults;
   }
 
-  // Only what must hold for any descriptors: nothing outside the elements of C is written.
+  // Only what must hold for any tiles: nothing before or behind a buffer is written.
+  int strays_outside(const Results& results) const {
+    int faults = 0;
+    for (size_t i = 0; i < results.size(); ++i) {
+      const std::vector<char>& before = buffers_[plan_.problems[i].c.buffer];
+      const size_t margin = margin_ * sizeof(Out);
+      faults += !std::equal(before.begin(), before.begin() + margin, results[i].begin());
+      faults += !std::equal(before.end() - margin, before.end(), results[i].end() - margin);
+    }
+    return faults;
+  }
+
+  // Only what must hold for any runs: nothing outside the elements of C is written.
   int strays(Results results) const {
     int faults = 0;
     for (size_t i = 0; i < results.size(); ++i) {
@@ -287,7 +302,7 @@ class Trial {
   std::vector<std::vector<char>> buffers_;
   std::vector<size_t> element_bytes_;  // by buffer
   std::vector<DeviceMemory> memory_, workspace_;
-  std::vector<const void*> pointers_;
+  Buffers device_buffers_;
   std::vector<DevicePlan> device_;
 };
 

@@ -1,0 +1,64 @@
+"""Descriptors for a GPU, made and read without one: each ready tile finds its parts of the operands."""
+
+import hypothesis.strategies as st
+import numpy as np
+from hypothesis import given
+
+from jax_vbgemm.descriptors import MAX_BYTES, READY_TILE, RUN, address, pack, problem_table
+from jax_vbgemm.planner import device_spec, plan_problems
+from jax_vbgemm.primitive import Term, sizes_of
+from jax_vbgemm.problem import Problem
+
+H100 = device_spec("h100")
+BATCHES = st.sampled_from([((), ()), ((3,), (3,)), ((2, 3), (2, 3)), ((2, 1), (2, 3)), ((), (4,)), ((5, 1, 2), (1, 2))])
+SIZE = st.sampled_from([1, 15, 16, 17, 64, 131])
+
+
+def packed(lhs, rhs, term, planner="auto"):
+    sizes = sizes_of(lhs, rhs, term)
+    where = address(lhs, rhs, term, sizes)
+    if where is None:
+        return None
+    table = problem_table([sizes], [where], [(0, 1, 2)])
+    plan = plan_problems([Problem(sizes.m, sizes.n, sizes.k, where.batch)], "float32", H100, planner)
+    return sizes, table, pack(plan, table)
+
+
+def part_of(flat, part, rows, cols):
+    at = part["offset"] + np.add.outer(np.arange(rows) * part["row_stride"], np.arange(cols) * part["col_stride"])
+    return flat[at]
+
+
+@given(
+    BATCHES, SIZE, SIZE, SIZE, st.booleans(), st.booleans(), st.sampled_from(["auto", "load_balanced", "coordinated"])
+)
+def test_ready_tiles_find_their_parts(batches, m, n, k, transpose_a, transpose_b, planner):
+    lhs = (*batches[0], *((k, m) if transpose_a else (m, k)))
+    rhs = (*batches[1], *((n, k) if transpose_b else (k, n)))
+    made = packed(lhs, rhs, Term(0, 1, 0, transpose_a, transpose_b), planner)
+    if made is None:
+        return
+    sizes, table, descriptors = made
+    assert descriptors.num_runs == 0
+    words = descriptors.words[table.nbytes // 4 :]
+    tiles = words[: descriptors.num_tiles * READY_TILE.itemsize // 4].view(READY_TILE)
+    a, b = np.arange(np.prod(lhs)), np.arange(np.prod(rhs))
+    A, B = a.reshape(lhs), b.reshape(rhs)
+    A = np.broadcast_to(A.swapaxes(-1, -2) if transpose_a else A, (*sizes.batch, m, k)).reshape(-1, m, k)
+    B = np.broadcast_to(B.swapaxes(-1, -2) if transpose_b else B, (*sizes.batch, k, n)).reshape(-1, k, n)
+    written = np.zeros(len(A) * m * n, int)
+    for tile in tiles:
+        batch, row, col, rows, cols, depth = (int(tile[x]) for x in ("batch", "row", "col", "rows", "cols", "depth"))
+        assert depth == k
+        np.testing.assert_array_equal(part_of(a, tile["a"], rows, depth), A[batch, row : row + rows])
+        np.testing.assert_array_equal(part_of(b, tile["b"], depth, cols), B[batch, :, col : col + cols])
+        written[part_of(np.arange(len(written)), tile["c"], rows, cols)] += 1
+        assert [tile[x]["buffer"] for x in "abc"] == [0, 1, 2]
+    assert (written == 1).all()
+
+
+def test_a_call_of_very_many_tiles_keeps_runs():
+    _, table, descriptors = packed((100000, 8, 8), (100000, 8, 8), Term(0, 1, 0))
+    assert descriptors.num_tiles == 100000
+    assert 0 < descriptors.num_runs * RUN.itemsize < MAX_BYTES
+    assert len(descriptors.words) * 4 == table.nbytes + descriptors.num_runs * RUN.itemsize
