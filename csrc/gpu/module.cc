@@ -25,7 +25,8 @@ ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::Remain
   vbgemm::GpuCall gpu{};
   if (workspace) {
     ffi::AnyBuffer buffer = **rets.get<ffi::AnyBuffer>(results - 1);
-    if (buffer.size_bytes() < call.buffers.size() * sizeof(vbgemm::Buffer)) return vbgemm::refuse("the workspace is too small for the buffers");
+    if (buffer.size_bytes() < call.buffers.size() * sizeof(vbgemm::Buffer))
+      return vbgemm::refuse("the workspace is too small for the buffers");
     gpu.workspace = buffer.untyped_data();
   }
   gpu.kind = call.kind;
