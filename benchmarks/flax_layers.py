@@ -34,7 +34,7 @@ from in_loop import products_in
 from jax_vbgemm.demo import blocks
 from jax_vbgemm.flax.nnx import BranchedConv1x1, MultiLoRA
 from jax_vbgemm.shapes import read_problems
-from jax_vbgemm.timing import looped
+from jax_vbgemm.timing import looped, seconds_of
 from workloads import FOLDER, Row, write_rows
 
 Kind = Callable[..., Any]
@@ -205,9 +205,7 @@ def main(
                     if time.perf_counter() - begin > limit and len(samples["vbgemm"]) >= 3:
                         break
                     for peer, (program, parameters) in programs.items():
-                        start = time.perf_counter()
-                        jax.block_until_ready(program(parameters, work.inputs))
-                        samples[peer].append((time.perf_counter() - start) / steps * 1e6)
+                        samples[peer].append(seconds_of(program, (parameters, work.inputs)) / steps * 1e6)
                 us = {peer: statistics.median(times) for peer, times in samples.items()}
                 for peer, (program, _) in programs.items():
                     low, high = np.percentile(samples[peer], [25, 75])

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_vbgemm as vb
-from jax_vbgemm.timing import looped
+from jax_vbgemm.timing import looped, seconds_of
 from workloads import PRECISIONS, Row, Sizes, group_of, problems_of
 
 Arrays = Sequence[jax.Array]
@@ -106,9 +106,7 @@ def measure(name: str, precision: str, peers: Sequence[str], rounds: int) -> lis
         times: dict[str, list[float]] = {peer: [] for peer in peers}
         for _ in range(rounds):
             for peer, program in programs.items():
-                start = time.perf_counter()
-                jax.block_until_ready(program(*operands[peer]))
-                times[peer].append((time.perf_counter() - start) / iterations * 1e6)
+                times[peer].append(seconds_of(program, operands[peer]) / iterations * 1e6)
     where, nan = f"jitted loop on {jax.devices()[0].device_kind}, jax {jax.__version__}", float("nan")
     return [
         Row(

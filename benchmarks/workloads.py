@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
+from jax_vbgemm import calibrate
 from jax_vbgemm.shapes import named_problems
 
 FOLDER = Path(__file__).parent / "workloads"
@@ -12,12 +13,8 @@ Sizes = list[tuple[int, int, int]]
 
 # The precisions of the peers' figures: dtype, and the matmul precision, which counts for float32 on a GPU.
 PRECISIONS = {
-    "fp32": ("float32", "highest"),
-    "3xtf32": ("float32", "high"),
-    "tf32": ("float32", "default"),
-    "bf16": ("bfloat16", "default"),
+    **calibrate.PRECISIONS,
     "fp16": ("float16", "default"),
-    "fp64": ("float64", "highest"),
     "c64": ("complex64", "highest"),
     "c128": ("complex128", "highest"),
 }

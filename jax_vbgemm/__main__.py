@@ -42,7 +42,7 @@ def run_calibration(options: argparse.Namespace) -> None:
     if device.kind != "gpu":
         raise ValueError(f"--device: {device.name} has no tiles to calibrate, only GPUs do")
     if options.measured:
-        points = calibrate.read_driver(options.measured, options.workloads)
+        points = calibrate.read_driver(options.measured, options.workloads, device)
     elif device.name != backends.default_device().name:
         raise ValueError(f"--device: there is no {device.name} here to measure on; give --from what was measured there")
     else:

@@ -69,7 +69,7 @@ def measured_here(
     return points
 
 
-def read_driver(files: Iterable[Path], folder: Path | None) -> Points:
+def read_driver(files: Iterable[Path], folder: Path | None, device: DeviceSpec) -> Points:
     """What benchmarks/gpu_driver.cu measured: the rows of uniform plans; `folder` holds the workloads that they name.
 
     Raises ValueError for a file without the driver's columns or an unknown workload.
@@ -89,9 +89,7 @@ def read_driver(files: Iterable[Path], folder: Path | None) -> Points:
                 workload = row["workload"]
                 if workload not in sizes:
                     sizes[workload] = Sizes.of(named_problems(workload, folder))
-                # The driver is a GPU's with tensor cores.
-                kind = {"tf32": "tf32", "3xtf32": "tf32x3"}.get(row["precision"], PRECISIONS[row["precision"]][0])
-                key = kind, (name, int(threads))
+                key = kind_of(*PRECISIONS[row["precision"]], device), (name, int(threads))
                 points.setdefault(key, []).append((sizes[workload], float(row["graph_us"]) * 1e-6))
     return points
 

@@ -55,9 +55,8 @@ class Call:
                 raise type(error)(
                     f"{name}: {a_name} is {_describe(a, b)} but {b_name} is {_describe(b, a)}{transposed}: {error}"
                 ) from None
-            for tree, operand in ((("As", As), a), (("Bs", Bs), b)):
-                if compat.explicit_axes(operand):
-                    self._refuse_explicit_axes(self.leaf(tree, index), operand)
+            self._refuse_explicit_axes(functools.partial(self.leaf, ("As", As), index), a)
+            self._refuse_explicit_axes(functools.partial(self.leaf, ("Bs", Bs), index), b)
             self.operands += [a, b]
             self.terms.append(term)
             self.shapes.append((*sizes.batch, sizes.m, sizes.n))
@@ -66,11 +65,11 @@ class Call:
         """As[3], Bs['w']: how the user would write leaf `index`."""
         return tree[0] + jax.tree_util.keystr(jax.tree.leaves_with_path(tree[1])[index][0])
 
-    def _refuse_explicit_axes(self, where: str, operand: jax.Array) -> None:
+    def _refuse_explicit_axes(self, where: Callable[[], str], operand: jax.Array) -> None:
         axes = compat.explicit_axes(operand)
         if axes:
             raise ValueError(
-                f"{self.name}: {where} is sharded over the explicit mesh axes {', '.join(map(repr, axes))}: "
+                f"{self.name}: {where()} is sharded over the explicit mesh axes {', '.join(map(repr, axes))}: "
                 "replicate it with jax.sharding.reshard, or use jax.shard_map"
             )
 
@@ -142,7 +141,7 @@ class Call:
             return [value] * count
         if isinstance(value, np.ndarray | jax.Array):
             if isinstance(value, jax.Array):
-                self._refuse_explicit_axes(option, value)
+                self._refuse_explicit_axes(lambda: option, value)
             if value.ndim == 0:
                 return [value] * count
             if value.shape != (count,):

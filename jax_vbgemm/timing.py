@@ -46,12 +46,13 @@ def seconds_in_loop(
     programs = [looped(function, iterations).lower(*operands).compile() for function in (*functions, None)]
     for program in programs:
         jax.block_until_ready(program(*operands))  # the first call is slower
-    samples = [[_seconds(program, operands) / iterations for program in programs] for _ in range(rounds)]
+    samples = [[seconds_of(program, operands) / iterations for program in programs] for _ in range(rounds)]
     *medians, empty = (statistics.median(column) for column in zip(*samples, strict=True))
     return [max(seconds - empty, math.ulp(seconds)) for seconds in medians]
 
 
-def _seconds(program: Callable[..., Any], operands: Sequence[Any]) -> float:
+def seconds_of(program: Callable[..., Any], operands: Sequence[Any]) -> float:
+    """Of one call, until its results are there."""
     start = time.perf_counter()
     jax.block_until_ready(program(*operands))
     return time.perf_counter() - start

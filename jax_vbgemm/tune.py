@@ -15,9 +15,9 @@ from jax_vbgemm import backends
 from jax_vbgemm.api import batched_matmul
 from jax_vbgemm.planner import Catalogue, DeviceSpec, Plan, catalogue_for, kind_of, plan_problems
 from jax_vbgemm.planner.auto import PAPERS
-from jax_vbgemm.planner.entry import Planner
+from jax_vbgemm.planner.entry import PLANNERS, Planner
 from jax_vbgemm.planner.makespan import Makespan
-from jax_vbgemm.planner.tuned import OFF, VARIABLE, cache_file, key_of, store
+from jax_vbgemm.planner.tuned import OFF, VARIABLE, cache_file, key_of, store, with_arithmetic
 from jax_vbgemm.planner.uniform import Uniform
 from jax_vbgemm.precision import canonical_precision, precision_name
 from jax_vbgemm.problem import Problem, problems_of
@@ -95,7 +95,7 @@ def tune(
     file = cache_file() if cache is None else Path(cache).expanduser()
     if file is None:
         raise ValueError(f"autotune: {VARIABLE} is {OFF!r} and there is no cache=: nowhere to keep the winner")
-    kept = tuple(p for p in problems_of(problems) if p.m and p.n and p.k and p.batch)
+    kept = with_arithmetic(problems_of(problems))
     if not kept:
         raise ValueError("autotune: problems has none with any arithmetic")
     name = jnp.dtype(dtype).name
@@ -127,7 +127,7 @@ def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogu
     """By the names that the file knows; of several that make the same plan only the first."""
     uniform = {f"uniform {tile.name}/{tile.threads}": Uniform(tile.key) for tile in catalogue}
     ours: dict[str, Any] = {} if device.kind == "cpu" else {"makespan": Makespan()}
-    ours |= {draft.planner: paper for paper in PAPERS for draft in (paper.draft(problems, device, catalogue),)}
+    ours |= {name: planner for name, planner in PLANNERS.items() if planner in PAPERS}
     predicted = {name: planner.draft(problems, device, catalogue).seconds for name, planner in (ours | uniform).items()}
     limit = _PROMISING * min(predicted.values())
     tiles = sorted((name for name in uniform if predicted[name] <= limit), key=predicted.__getitem__)[:_MOST_TILES]

@@ -31,11 +31,14 @@ def cache_file() -> Path | None:
     return Path(folder) / "jax_vbgemm" / "autotune.json"
 
 
+def with_arithmetic(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Those that reach a kernel."""
+    return tuple(p for p in problems if p.m and p.n and p.k and p.batch)
+
+
 def key_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> str:
-    """What a winner holds for. Problems without arithmetic don't count: they never reach a kernel."""
-    shapes = [
-        (p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b) for p in problems if p.m and p.n and p.k and p.batch
-    ]
+    """What a winner holds for. Problems without arithmetic don't count."""
+    shapes = [(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b) for p in with_arithmetic(problems)]
     digest = hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:32]
     # A device that borrows another's entry says in its note which it is.
     name = " ".join(filter(None, (device.name, f"{device.units} units", device.note)))

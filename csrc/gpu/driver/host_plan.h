@@ -82,6 +82,12 @@ inline Box whole(const std::vector<Problem>& problems, int problem, int strategy
   return {problem, strategy, 0, 0, 0, p.batch, tiles_along(p.m, kTiles[strategy].m), tiles_along(p.n, kTiles[strategy].n), 0, p.k};
 }
 
+// Where an element of op(X)[batch] lies, in elements of its buffer.
+inline int64_t offset_of(const Operand& x, const Problem& p, int batch, int64_t row, int64_t col) {
+  return x.offset + batch / p.inner_batch * x.batch_stride[0] + batch % p.inner_batch * x.batch_stride[1] + row * x.row_stride +
+         col * x.col_stride;
+}
+
 // The i-th tile of a box.
 inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i) {
   const TileShape& shape = kTiles[box.strategy];
@@ -89,9 +95,8 @@ inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i) {
   const int col = box.col + i % box.tiles_x * shape.n, row = box.row + i / box.tiles_x % box.tiles_y * shape.m;
   const int batch = box.batch + i / box.tiles_x / box.tiles_y;
   const auto part = [&](const Operand& x, int64_t from_row, int64_t from_col) {
-    const int64_t offset = x.offset + batch / p.inner_batch * x.batch_stride[0] + batch % p.inner_batch * x.batch_stride[1] +
-                           from_row * x.row_stride + from_col * x.col_stride;
-    return Part{offset, static_cast<int32_t>(x.row_stride), static_cast<int32_t>(x.col_stride), x.buffer, 0};
+    return Part{offset_of(x, p, batch, from_row, from_col), static_cast<int32_t>(x.row_stride), static_cast<int32_t>(x.col_stride),
+                x.buffer, 0};
   };
   const int rows = std::min(p.m - row, static_cast<int>(shape.m)), cols = std::min(p.n - col, static_cast<int>(shape.n));
   return {{box.strategy, rows, cols, box.k_end - box.k_begin, box.problem, batch, row, col},

@@ -110,11 +110,11 @@ class Trial {
       for (int batch = box.batch; batch < box.batch + box.batches; ++batch) {
         for (int row = box.row; row < rows; ++row) {
           for (int col = box.col; col < cols; ++col) {
-            char* element = results[box.problem].data() + (margin_ + index(p.c, p, batch, row, col)) * sizeof(Out);
+            char* element = results[box.problem].data() + (margin_ + offset_of(p.c, p, batch, row, col)) * sizeof(Out);
             Out found;
             std::memcpy(&found, element, sizeof found);
             if (!right(box, batch, row, col, found) && faults++ < kFaultsShown) show(box, batch, row, col, found);
-            std::memcpy(element, elements<Out>(p.c) + index(p.c, p, batch, row, col), sizeof found);  // what remains must be untouched
+            std::memcpy(element, elements<Out>(p.c) + offset_of(p.c, p, batch, row, col), sizeof found);  // what remains must be untouched
           }
         }
       }
@@ -144,7 +144,7 @@ class Trial {
       for (int batch = 0; batch < p.batch; ++batch) {
         for (int row = 0; row < p.m; ++row) {
           for (int col = 0; col < p.n; ++col) {
-            const size_t at = (margin_ + index(p.c, p, batch, row, col)) * sizeof(Out);
+            const size_t at = (margin_ + offset_of(p.c, p, batch, row, col)) * sizeof(Out);
             std::copy_n(before.begin() + at, sizeof(Out), results[i].begin() + at);
           }
         }
@@ -155,19 +155,14 @@ class Trial {
   }
 
  private:
-  static int64_t index(const Operand& x, const Problem& p, int batch, int row, int col) {
-    return x.offset + batch / p.inner_batch * x.batch_stride[0] + batch % p.inner_batch * x.batch_stride[1] + row * x.row_stride +
-           col * x.col_stride;
-  }
-
   static constexpr int kFaultsShown = 3;
 
   void show(const Box& box, int batch, int row, int col, Out found) const {
     const Problem& p = plan_.problems[box.problem];
     Wide exact = 0;
     for (int k = box.k_begin; k < box.k_end; ++k) {
-      exact += multiplied(Number<T>::wide(elements<T>(p.a)[index(p.a, p, batch, row, k)]),
-                          Number<T>::wide(elements<T>(p.b)[index(p.b, p, batch, k, col)]));
+      exact += multiplied(Number<T>::wide(elements<T>(p.a)[offset_of(p.a, p, batch, row, k)]),
+                          Number<T>::wide(elements<T>(p.b)[offset_of(p.b, p, batch, k, col)]));
     }
     std::printf("  problem %d, %d x %d x %d, tile %s/%d, batch %d, row %d, column %d: sum %.9g, result %.9g\n", box.problem, p.m, p.n, p.k,
                 kTiles[box.strategy].name, kTiles[box.strategy].threads, batch, row, col, exact.real(), Number<Out>::wide(found).real());
@@ -188,7 +183,7 @@ class Trial {
     Wide wide = 0;
     double size = 0;
     for (int k = box.k_begin; k < box.k_end; ++k) {
-      const Sum x = number(a[index(p.a, p, batch, row, k)]), y = number(b[index(p.b, p, batch, k, col)]);
+      const Sum x = number(a[offset_of(p.a, p, batch, row, k)]), y = number(b[offset_of(p.b, p, batch, k, col)]);
       sum = fused(x, y, sum);
       const Wide product = multiplied(Number<Sum>::wide(x), Number<Sum>::wide(y));
       wide += product;
@@ -213,7 +208,7 @@ class Trial {
   EpilogueTerms<Sum, Out> problem_epilogue(const Box& box, int batch, int row, int col) const {
     const Problem& p = plan_.problems[box.problem];
     const Epilogue& e = plan_.epilogues[box.problem];
-    const auto read = [&](const Operand& x) { return x.buffer < 0 ? Out{} : elements<Out>(x)[index(x, p, batch, row, col)]; };
+    const auto read = [&](const Operand& x) { return x.buffer < 0 ? Out{} : elements<Out>(x)[offset_of(x, p, batch, row, col)]; };
     const auto scalar = [&](const Scalar& s) {
       return s.buffer < 0 ? Number<Sum>::from({s.real, s.imag})
                           : reinterpret_cast<const Sum*>(buffers_[s.buffer].data())[margin_ + s.offset];
