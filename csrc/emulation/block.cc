@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "emulation/gpu_vendor.h"
+#include "gpu/gpu_vendor.h"
 #include "fiber.h"
 
 namespace vbgemm::emulation {

@@ -13,8 +13,9 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __global__ __attribute__((weak))  // an executable need not contain the kernels of every dtype
-#define __launch_bounds__(...)
+#define VBGEMM_LAUNCH_BOUNDS(...)
 #define VBGEMM_PARAMETERS(Type, name) const Type& name
+#define VBGEMM_READ_PARAMETERS(Type, name)
 #define VBGEMM_SHARED(Type, name) Type& name = *static_cast<Type*>(vbgemm::emulation::shared_memory(sizeof(Type)))
 #define VBGEMM_DYNAMIC_SHARED VBGEMM_SHARED
 
@@ -22,7 +23,6 @@ namespace vbgemm {
 
 enum Error { kSuccess, kInvalidValue };
 struct Stream {};
-inline constexpr int kWaveSize = VBGEMM_WAVE_SIZE;
 
 inline const char* error_name(Error error) { return error == kSuccess ? "success" : "invalid value"; }
 

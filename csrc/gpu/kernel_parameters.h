@@ -1,7 +1,7 @@
 // What a kernel is given: the plan, its range of blocks, and the buffers, all in the launch's parameters.
 #pragma once
 #include "../descriptor.h"
-#include "gpu_vendor.h"
+#include "machine.h"
 
 namespace vbgemm {
 
@@ -11,8 +11,8 @@ struct Buffer {
   int64_t elements;
 };
 
-// As many as fit into a launch's parameters (32,764 bytes) beside the rest; a table with more entries lies in the call's workspace.
-inline constexpr int kMaxParameterBuffers = 2000;
+// As many as fit into a launch's parameters beside the rest; a table with more entries lies in the call's workspace.
+inline constexpr int kMaxParameterBuffers = kCdna ? 240 : 2000;
 
 struct KernelParameters {
   Descriptors plan;
@@ -32,6 +32,6 @@ struct BufferChunk {
   Buffer table[kMaxParameterBuffers];
 };
 
-static_assert(sizeof(KernelParameters) <= 32764 && sizeof(BufferChunk) <= 32764, "a launch's parameters");
+static_assert(sizeof(KernelParameters) <= kMostParameterBytes && sizeof(BufferChunk) <= kMostParameterBytes, "a launch's parameters");
 
 }  // namespace vbgemm

@@ -5,8 +5,13 @@
 // The names are plain C so that tools find them in the compiler's report: vbgemm_<kernel>_<kind>.
 #define VBGEMM_SIMT_KERNELS(FOR_EACH, kind) \
   FOR_EACH(t128_light, kind) FOR_EACH(t128_heavy, kind) FOR_EACH(t256_light, kind) FOR_EACH(t256_heavy, kind)
+#if VBGEMM_WAVE_SIZE == 64  // none yet
+#define VBGEMM_TENSOR_KERNELS(FOR_EACH, kind)
+#define VBGEMM_TENSOR_KERNELS_64(FOR_EACH, kind)
+#else
 #define VBGEMM_TENSOR_KERNELS(FOR_EACH, kind) FOR_EACH(m128_light, kind) FOR_EACH(m128_heavy, kind) FOR_EACH(m256_heavy, kind)
 #define VBGEMM_TENSOR_KERNELS_64(FOR_EACH, kind) FOR_EACH(m128_light, kind) FOR_EACH(m128_heavy, kind)  // float64 has no larger tiles
+#endif
 
 #define VBGEMM_DECLARE_KERNEL(kernel, kind) \
   extern "C" __global__ void vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters));
@@ -25,9 +30,10 @@ VBGEMM_TENSOR_KERNELS(VBGEMM_DECLARE_KERNEL, tf32x3)
 
 // Define a kind's kernels; `element` is its C++ type, `kind_` its enumerator.
 #define VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, kind_, element)                                     \
-  extern "C" __global__ void __launch_bounds__(vbgemm::threads_of(vbgemm::Kernel::kernel),          \
-                                               vbgemm::min_blocks<element>(vbgemm::Kernel::kernel)) \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),          \
+                                                  vbgemm::min_blocks<element>(vbgemm::Kernel::kernel)) \
       vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {           \
+    VBGEMM_READ_PARAMETERS(vbgemm::KernelParameters, parameters);                                   \
     using Family = vbgemm::SimtFamily<element, vbgemm::Kind::kind_>;                                \
     using Body = vbgemm::TileKernel<Family, vbgemm::Kernel::kernel>;                                \
     VBGEMM_SHARED(Body::Shared, shared);                                                            \
@@ -39,8 +45,8 @@ VBGEMM_TENSOR_KERNELS(VBGEMM_DECLARE_KERNEL, tf32x3)
   }  // no tensor cores that it could use
 #else
 #define VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, kind_)                                                               \
-  extern "C" __global__ void __launch_bounds__(vbgemm::threads_of(vbgemm::Kernel::kernel),                             \
-                                               vbgemm::tensor_min_blocks(vbgemm::Kind::kind_, vbgemm::Kernel::kernel)) \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),                             \
+                                                  vbgemm::tensor_min_blocks(vbgemm::Kind::kind_, vbgemm::Kernel::kernel)) \
       vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {                              \
     using Body = vbgemm::TileKernel<vbgemm::TensorFamily<vbgemm::Kind::kind_>, vbgemm::Kernel::kernel>;                \
     VBGEMM_DYNAMIC_SHARED(Body::Shared, shared);                                                                       \

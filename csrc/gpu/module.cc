@@ -50,7 +50,12 @@ ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::Remain
 XLA_FFI_DEFINE_HANDLER_SYMBOL(vbgemm_gpu_matmul, Matmul, VBGEMM_BIND_ARGUMENTS(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<vbgemm::Stream>>()),
                               {ffi::Traits::kCmdBufferCompatible});
 
+#ifdef __HIP_PLATFORM_AMD__
+NB_MODULE(_rocm, m) {
+  m.doc() = "The ROCm backend of jax_vbgemm.";
+#else
 NB_MODULE(_cuda, m) {
   m.doc() = "The CUDA backend of jax_vbgemm.";
+#endif
   m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_matmul)); }, "The XLA FFI handler.");
 }

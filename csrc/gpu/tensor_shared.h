@@ -1,5 +1,15 @@
 // How much shared memory a launch must give each kernel: the tensor kernels' blocks use more than a kernel can declare.
 #pragma once
+#include "../catalogue.h"
+#include "gpu_vendor.h"
+
+#if VBGEMM_WAVE_SIZE == 64
+
+namespace vbgemm {
+constexpr int dynamic_shared_bytes(Kind, Kernel) { return 0; }  // kernels for CDNA declare all they use
+}
+
+#else
 #include "tensor_tile.h"
 
 namespace vbgemm {
@@ -27,3 +37,4 @@ constexpr int dynamic_shared_bytes(Kind kind, Kernel kernel) {
 }
 
 }  // namespace vbgemm
+#endif

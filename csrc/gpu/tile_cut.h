@@ -2,6 +2,7 @@
 #pragma once
 #include "../catalogue.h"
 #include "arithmetic.h"
+#include "machine.h"
 
 namespace vbgemm {
 
@@ -27,10 +28,18 @@ constexpr int shared_budget(Kernel kernel) {
 }
 
 // Blocks of a kernel that a multiprocessor must be able to hold; with the threads, the compiler's limit on registers. As many as it can
-// fit without spills.
+// fit without spills, and on CDNA no more than its shared memory can hold.
 template <class T>
 constexpr int min_blocks(Kernel kernel) {
   constexpr int kWords = sizeof(Accumulator<T>) / 4;
+  if (kCdna) {
+    switch (kernel) {
+      case Kernel::t128_light: return kWords < 4 ? 6 : 3;
+      case Kernel::t256_light: return kIsComplex<T> ? 2 : kWords == 1 ? 4 : 3;
+      case Kernel::t256_heavy: return kWords == 1 ? 2 : 1;
+      default: return 2;
+    }
+  }
   switch (kernel) {
     case Kernel::t128_light: return kWords == 1 ? 8 : kWords == 2 ? 6 : 4;
     case Kernel::t128_heavy: return 2;
@@ -61,7 +70,7 @@ struct TileCut {
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
 
   // The catalogue's step along K is that of 4-byte elements; others take as many bytes a step, so that the pipeline is as deep.
-  static constexpr int kDepth = kShape.k * 4 / static_cast<int>(sizeof(T)) > 8 ? kShape.k * 4 / static_cast<int>(sizeof(T)) : 8;
+  static constexpr int kStep = kShape.k * 4 / static_cast<int>(sizeof(T)) / kStepShare, kDepth = kStep > 8 ? kStep : 8;
 
   // A thread's piece of the tile: as square as powers of two allow, wider than high.
   static constexpr int thread_cols() {
@@ -86,7 +95,7 @@ struct TileCut {
   static constexpr int kStageElements = A::kElements + B::kElements;
   static constexpr int stages() {
     const int fit = shared_budget(kKernel) / (kStageElements * static_cast<int>(sizeof(T)));
-    return fit < 6 ? fit : 6;
+    return fit < kMostStages ? fit : kMostStages;
   }
   static constexpr int kStages = stages();
   static constexpr int kSharedElements = kStages * kStageElements;

@@ -14,6 +14,7 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 COMPILER = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++17", "-O1", "-march=native", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
 FLAGS += ['-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"']
+CDNA = ["-DVBGEMM_WAVE_SIZE=64"]
 SANITIZE = ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
@@ -25,9 +26,12 @@ class Builder:
     def __init__(self, cache: Path) -> None:
         self.cache = cache
 
-    def executable(self, kernels: Sequence[str], flags: Sequence[str] = (), csrc: Path = CSRC) -> Path:
-        """The check with some files of kernels; `flags` and `csrc` are theirs, the driver is always the same."""
-        parts = [("emulation/main.cc", [], CSRC), ("emulation/fiber.cc", [], CSRC)]
+    def executable(
+        self, kernels: Sequence[str], flags: Sequence[str] = (), csrc: Path = CSRC, machine: Sequence[str] = ()
+    ) -> Path:
+        """The check with some files of kernels; `flags` and `csrc` are theirs, the driver is the same for a machine."""
+        flags = [*flags, *machine]
+        parts = [("emulation/main.cc", machine, CSRC), ("emulation/fiber.cc", [], CSRC)]
         parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/launch.cu")]
         parts += [(f"gpu/{name}.cu", flags, csrc) for name in kernels]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -95,10 +99,21 @@ def test_other_orders_and_problems(plain: Path, tensor: Path, seed: int) -> None
     assert_passes(tensor, "--small", "--seed", str(seed))
 
 
-def test_waves_of_64(builder: Builder) -> None:
-    executable = builder.executable(["simt_f32", "simt_bf16"], ["-DVBGEMM_WAVE_SIZE=64"])
-    for seed in range(3):
-        assert_passes(executable, "--small", "--seed", str(seed))
+@pytest.fixture(scope="session")
+def cdna(builder: Builder) -> Path:
+    """As the ROCm backend has them: waves of 64, CDNA's stages and steps."""
+    kernels = ["simt_f32", "simt_f64", "simt_c64", "simt_c128", "simt_bf16", "simt_f16"]
+    return builder.executable(kernels, machine=CDNA)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "complex64", "complex128", "bfloat16", "float16"])
+def test_all_groups_on_cdna(cdna: Path, kind: str) -> None:
+    assert_passes(cdna, "--kinds", kind)
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_other_orders_and_problems_on_cdna(cdna: Path, seed: int) -> None:
+    assert_passes(cdna, "--small", "--seed", str(seed))
 
 
 @pytest.mark.parametrize("family", ["simt_bf16", "tensor_bf16"])

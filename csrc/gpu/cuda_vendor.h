@@ -1,0 +1,203 @@
+// What the kernels need of CUDA, as plain functions.
+//
+// The asynchronous copies exist from sm_80 on; elsewhere they are plain copies, complete when the block's next barrier is passed, which is
+// all that the kernels rely on.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace vbgemm {
+
+#define VBGEMM_WAVE_SIZE 32
+
+using Error = cudaError_t;
+using Stream = cudaStream_t;
+inline constexpr Error kSuccess = cudaSuccess, kInvalidValue = cudaErrorInvalidValue;
+
+// A kernel's limits: threads a block, blocks that a multiprocessor must be able to hold.
+#define VBGEMM_LAUNCH_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+// A kernel's parameter block, read in place by all threads, and an object in the block's shared memory.
+#define VBGEMM_PARAMETERS(Type, name) const __grid_constant__ Type name
+#define VBGEMM_READ_PARAMETERS(Type, name)
+#define VBGEMM_SHARED(Type, name) __shared__ Type name
+// The same in memory whose size the launch gives: more than 48 KB needs that.
+#define VBGEMM_DYNAMIC_SHARED(Type, name)                          \
+  extern __shared__ __align__(128) unsigned char vbgemm_dynamic[]; \
+  Type& name = *reinterpret_cast<Type*>(vbgemm_dynamic)
+
+inline const char* error_name(Error error) { return cudaGetErrorString(error); }
+
+// shared_bytes: of dynamic shared memory.
+inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream) {
+  constexpr int kWithoutOptIn = 48 * 1024;
+  if (shared_bytes > kWithoutOptIn) {
+    // Each time: it is remembered by device and context, and costs a fraction of the launch.
+    const Error error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (error != kSuccess) return error;
+  }
+  void* arguments[] = {parameters};
+  return cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, shared_bytes, stream);
+}
+
+// Brings a kernel's code onto the current device.
+inline Error load_kernel(const void* kernel) {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, kernel);
+}
+
+#ifdef __CUDACC__  // the rest is device code
+
+// Volatile, so that what one tile derives from it is computed for that tile and not kept in registers for all the tiles of a kernel.
+__device__ inline int thread_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  __builtin_assume(index >= 0 && index < 1024);  // so that dividing it is a shift
+  return index;
+}
+__device__ inline uint32_t block_index() { return blockIdx.x; }
+__device__ inline uint32_t grid_size() { return gridDim.x; }
+__device__ inline void block_barrier() { __syncthreads(); }
+
+__device__ inline void wave_barrier() { __syncwarp(); }
+
+// How many lanes of the wave say yes; every lane of it must call.
+__device__ inline int count_lanes(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
+
+__device__ inline uint64_t load_readonly(const uint64_t* address) { return __ldg(reinterpret_cast<const unsigned long long*>(address)); }
+
+__device__ inline void prefetch_to_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
+
+__device__ inline float bfloat16_to_float(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
+__device__ inline float float16_to_float(uint16_t bits) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
+}
+__device__ inline uint16_t float_to_float16(float x) {
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+
+#if __CUDA_ARCH__ >= 800
+__device__ inline uint16_t float_to_bfloat16(float x) {
+  uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+
+// Starts copying `kBytes` (2, 4, 8 or 16) from global to shared memory, or writes zeros there where `valid` is false; then the source
+// address is not used. The predicate costs nothing: it becomes an operand of the copy instruction. There is none for 2 bytes.
+template <int kBytes>
+__device__ inline void copy_async(void* shared, const void* global, bool valid) {
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const int ignore = !valid;
+  if constexpr (kBytes == 2) {
+    *static_cast<unsigned short*>(shared) = valid ? __ldg(static_cast<const unsigned short*>(global)) : 0;
+  } else if constexpr (kBytes == 16) {
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, p;}" ::"r"(to), "l"(global),
+                 "r"(ignore)
+                 : "memory");
+  } else {
+    static_assert(kBytes == 4 || kBytes == 8);
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; cp.async.ca.shared.global.L2::128B [%0], [%1], %3, p;}" ::"r"(to), "l"(global),
+                 "r"(ignore), "n"(kBytes)
+                 : "memory");
+  }
+}
+
+// Closes the group of copies started since the last call; it may be empty.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until all of this thread's groups but the newest `kNewest` have arrived.
+template <int kNewest>
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
+}
+#else
+__device__ inline uint16_t float_to_bfloat16(float x) {
+  const uint32_t bits = __float_as_uint(x), rounded = bits + 0x7fff + (bits >> 16 & 1);
+  return static_cast<uint16_t>((x == x ? rounded : 0x7fffffff) >> 16);
+}
+
+template <int kBytes>
+__device__ inline void copy_async(void* shared, const void* global, bool valid) {
+  struct alignas(kBytes) Piece {
+    unsigned char bytes[kBytes];
+  };
+  *static_cast<Piece*>(shared) = valid ? *static_cast<const Piece*>(global) : Piece{};
+}
+__device__ inline void commit_copies() {}
+template <int kNewest>
+__device__ inline void wait_copies() {}
+#endif
+
+// Tensor cores, from sm_80 on. Fragments as in the PTX ISA's chapter on mma, lane = 4 g + t: of a 16 x k product, a lane holds A's rows g
+// and g + 8 (inner index) at depths t and t + 4 (outer index; pairs of depths 2t, 2t + 1 and 2t + 8, 2t + 9 where two share a register),
+// B's column g at the same depths, and C's columns 2t, 2t + 1 of row g, then of row g + 8. All lanes of a wave must call.
+
+// Four 8 x 16-byte matrices from shared memory, lane 8 i + r giving the address of row r of matrix i. Register i gets word t of row g.
+__device__ inline void load_matrices(const void* row, uint32_t (&to)[4]) {
+  const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from)
+               : "memory");
+}
+// The same, transposed by 2-byte elements: register i gets column g's elements of rows 2t and 2t + 1.
+__device__ inline void load_matrices_transposed(const void* row, uint32_t (&to)[4]) {
+  const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from)
+               : "memory");
+}
+
+// To the nearest of tf32's numbers; may overflow to infinity. Its last 13 bits, which the units ignore, hold anything. One instruction from
+// sm_90 on, three before.
+__device__ inline uint32_t round_to_tf32(float x) {
+  uint32_t bits;
+#if __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+#else
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+#endif
+  return bits;
+}
+__device__ inline float float_of_bits(uint32_t bits) { return __uint_as_float(bits); }
+__device__ inline uint32_t bits_of_float(float x) { return __float_as_uint(x); }
+
+// The 32 bits that begin `bits` (0 to 31) into high:low.
+__device__ inline uint32_t shifted_word(uint32_t low, uint32_t high, int bits) { return __funnelshift_r(low, high, bits); }
+
+#define VBGEMM_DEFINE_PRODUCT(name, shape_and_types)                                                           \
+  __device__ inline void name(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {                 \
+    asm("mma.sync.aligned." shape_and_types " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                       \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                                   \
+  }
+VBGEMM_DEFINE_PRODUCT(multiply_tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")
+VBGEMM_DEFINE_PRODUCT(multiply_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
+VBGEMM_DEFINE_PRODUCT(multiply_float16, "m16n8k16.row.col.f32.f16.f16.f32")
+#undef VBGEMM_DEFINE_PRODUCT
+
+// 16 x 8 x 8, in one instruction where there is one.
+__device__ inline void multiply_float64(const double (&a)[4], const double (&b)[2], double (&c)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int half = i % 2;  // of the rows
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(c[2 * half]), "+d"(c[2 * half + 1])
+        : "d"(a[i]), "d"(b[i / 2]));
+  }
+#endif
+}
+
+#endif
+}  // namespace vbgemm

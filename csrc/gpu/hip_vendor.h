@@ -1,0 +1,127 @@
+// What the kernels need of HIP on AMD's CDNA, as plain functions. (Its matrix units: mfma.h.)
+//
+// There are no asynchronous copies: a copy is complete when the block's next barrier is passed, which is all that the kernels rely on.
+#pragma once
+#ifdef __HIP__
+#include <hip/hip_runtime.h>
+#else
+#include <hip/hip_runtime_api.h>
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+namespace vbgemm {
+
+#define VBGEMM_WAVE_SIZE 64
+
+using Error = hipError_t;
+using Stream = hipStream_t;
+inline constexpr Error kSuccess = hipSuccess, kInvalidValue = hipErrorInvalidValue;
+
+// Waves that each of a unit's four SIMDs must be able to hold, so that the unit holds so many blocks.
+constexpr int waves_a_simd(int threads, int blocks) { return blocks * threads > 256 ? blocks * threads / 256 : 1; }
+
+// A kernel's limits: threads a block, blocks that a unit must be able to hold.
+#define VBGEMM_LAUNCH_BOUNDS(threads, blocks) \
+  __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(vbgemm::waves_a_simd(threads, blocks))))
+// A kernel's parameter block, and how its threads read it in place: the compiler's own way would be a copy on each thread's stack. And an
+// object in the block's shared memory.
+#define VBGEMM_PARAMETERS(Type, name) const Type
+#define VBGEMM_READ_PARAMETERS(Type, name) \
+  const Type& name = *(const Type*)__builtin_amdgcn_kernarg_segment_ptr() /* no C++ cast leaves the address space */
+#define VBGEMM_SHARED(Type, name) __shared__ Type name
+
+inline const char* error_name(Error error) { return hipGetErrorString(error); }
+
+// shared_bytes: of dynamic shared memory.
+inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream) {
+  void* arguments[] = {parameters};
+  return hipLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, shared_bytes, stream);
+}
+
+// Brings a kernel's code onto the current device.
+inline Error load_kernel(const void* kernel) {
+  hipFuncAttributes attributes;
+  return hipFuncGetAttributes(&attributes, kernel);
+}
+
+// Zeros, written when the stream gets there.
+inline Error clear_memory(void* memory, size_t bytes, Stream stream) { return hipMemsetAsync(memory, 0, bytes, stream); }
+
+#ifdef __HIP__  // the rest is device code
+
+// Anew at each call, so that what one tile derives from it is computed for that tile and not kept in registers for all the tiles of a kernel.
+__device__ inline int thread_index() {
+  int index = __builtin_amdgcn_workitem_id_x();
+  asm volatile("" : "+v"(index));
+  __builtin_assume(index >= 0 && index < 1024);
+  return index;
+}
+__device__ inline uint32_t block_index() { return blockIdx.x; }
+__device__ inline uint32_t grid_size() { return gridDim.x; }
+__device__ inline void block_barrier() { __syncthreads(); }
+
+// The lanes of a wave run in step and its accesses to shared memory are made in their order: only the compiler has to be kept to it.
+__device__ inline void wave_barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+}
+
+// How many lanes of the wave say yes; every lane of it must call.
+__device__ inline int count_lanes(bool yes) { return __builtin_popcountll(__builtin_amdgcn_ballot_w64(yes)); }
+
+// For all blocks of the device. The first returns what was there before.
+__device__ inline uint32_t fetch_and_add(uint32_t* address, uint32_t value) {
+  return __hip_atomic_fetch_add(address, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+__device__ inline void device_fence() { __threadfence(); }
+
+// A pointer that is known to lead to global memory: loads by it needn't look at which memory it leads to.
+template <class T>
+using Global = __attribute__((address_space(1))) T*;
+
+__device__ inline uint64_t load_readonly(const uint64_t* address) { return *(Global<const uint64_t>)address; }
+__device__ inline void prefetch_to_l2(const void*) {}  // there is no such instruction
+
+__device__ inline float bfloat16_to_float(uint16_t bits) { return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16); }
+__device__ inline uint16_t float_to_bfloat16(float x) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x), rounded = bits + 0x7fff + (bits >> 16 & 1);
+  return static_cast<uint16_t>((x == x ? rounded : 0x7fffffff) >> 16);
+}
+__device__ inline float float16_to_float(uint16_t bits) { return static_cast<float>(__builtin_bit_cast(_Float16, bits)); }
+__device__ inline uint16_t float_to_float16(float x) { return __builtin_bit_cast(uint16_t, static_cast<_Float16>(x)); }
+
+// N bytes moved by one instruction.
+template <int kBytes>
+struct Piece;
+template <>
+struct Piece<2> {
+  using type = uint16_t;
+};
+template <>
+struct Piece<4> {
+  using type = uint32_t;
+};
+template <>
+struct Piece<8> {
+  using type = uint32_t __attribute__((ext_vector_type(2)));
+};
+template <>
+struct Piece<16> {
+  using type = uint32_t __attribute__((ext_vector_type(4)));
+};
+
+// Copies `kBytes` (2, 4, 8 or 16) from global to shared memory, or writes zeros there where `valid` is false; then the source address is
+// not used.
+template <int kBytes>
+__device__ inline void copy_async(void* shared, const void* global, bool valid) {
+  using Bytes = typename Piece<kBytes>::type;
+  *static_cast<Bytes*>(shared) = valid ? *(Global<const Bytes>)global : Bytes{};
+}
+__device__ inline void commit_copies() {}
+template <int kNewest>
+__device__ inline void wait_copies() {}
+
+#endif
+}  // namespace vbgemm

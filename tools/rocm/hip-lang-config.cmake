@@ -1,0 +1,12 @@
+# What CMake's HIP language asks of a ROCm install (tools/rocm/make_toolchain.sh): a target for device code, and one for the runtime.
+get_filename_component(vbgemm_rocm "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+if(NOT TARGET hip-lang::amdhip64)
+  add_library(hip-lang::amdhip64 SHARED IMPORTED)
+  set_target_properties(hip-lang::amdhip64 PROPERTIES IMPORTED_LOCATION "${vbgemm_rocm}/stub/libamdhip64.so.7" IMPORTED_SONAME libamdhip64.so.7)
+  add_library(hip-lang::device INTERFACE IMPORTED)
+  target_include_directories(hip-lang::device SYSTEM INTERFACE "${vbgemm_rocm}/include")
+  target_compile_definitions(hip-lang::device INTERFACE __HIP_PLATFORM_AMD__)
+  target_compile_options(hip-lang::device INTERFACE "$<$<COMPILE_LANGUAGE:HIP>:--rocm-path=${vbgemm_rocm}>")
+  target_link_libraries(hip-lang::device INTERFACE hip-lang::amdhip64)
+endif()
+set(_CMAKE_HIP_DEVICE_RUNTIME_TARGET hip-lang::device)

@@ -1,0 +1,135 @@
+"""Writes or checks jax_vbgemm/planner/resources_amd.csv: what clang reports of every kernel of the ROCm backend.
+
+The planner computes occupancy from this file, and tests/planner compares that with the compiler's own. Run it after any
+change to the kernels; `--check` is for CI. Needs clang 19 and a ROCm install or tools/rocm/make_toolchain.sh's stand-in
+(ROCM_PATH), no GPU. A kernel with scratch memory or spills is an error either way.
+"""
+
+import argparse
+import csv
+import difflib
+import io
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "csrc" / "gpu"
+TABLE = ROOT / "jax_vbgemm" / "planner" / "resources_amd.csv"
+FAMILIES = {"gfx908": ("simt",), "gfx90a": ("simt", "mfma"), "gfx942": ("simt", "mfma")}  # the MI100 is only planned for
+FLAGS = ("-O3", "-std=c++17", "-D__HIP_PLATFORM_AMD__")
+FLAGS += ("-mllvm", "-amdgpu-early-inline-all=true", "-mllvm", "-amdgpu-function-calls=false")  # as in cmake/hip
+
+REMARK = re.compile(r"remark: +([^:]+): (\S+) \[-Rpass-analysis=kernel-resource-usage\]")
+KERNEL = re.compile(r"vbgemm_([tm]\d+_[a-z]+)_(\w+)")
+
+
+class Resources(NamedTuple):
+    """One kernel on one architecture: registers of a thread (vector, accumulation) and of a wave (scalar), shared memory
+    of a block, scratch memory of a thread, and the waves that the compiler says a SIMD can hold.
+    """
+
+    arch: str
+    kernel: str
+    dtype: str
+    vgprs: int
+    agprs: int
+    sgprs: int
+    shared_bytes: int
+    scratch_bytes: int
+    spills: int
+    waves_per_simd: int
+
+
+def compiler_report(source: Path, arch: str, clang: str, rocm: str) -> str:
+    """clang's remarks on a source file's kernels."""
+    command = [clang, "-x", "hip", f"--rocm-path={rocm}", f"--offload-arch={arch}", "--cuda-device-only"]
+    command += ["--no-gpu-bundle-output", *FLAGS, "-Rpass-analysis=kernel-resource-usage", "-Wno-pass-failed"]
+    command += ["-c", str(source), "-o", os.devnull]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise SystemExit(f"{source.name} does not compile for {arch}:\n{result.stderr}")
+    return result.stderr
+
+
+def parse(report: str, arch: str) -> list[Resources]:
+    """The kernels of a report: the remarks after the one that names a kernel are its own; helpers are left out."""
+    kernels: list[tuple[str, dict[str, str]]] = []
+    for field, value in REMARK.findall(report):
+        if field == "Function Name":
+            kernels.append((value, {}))
+        else:
+            kernels[-1][1][field.split(" [")[0]] = value
+    rows = []
+    for name, figures in kernels:
+        found = KERNEL.fullmatch(name)
+        if found:
+            spills = int(figures["SGPRs Spill"]) + int(figures["VGPRs Spill"])
+            sizes = [figures[key] for key in ("VGPRs", "AGPRs", "SGPRs", "LDS Size", "ScratchSize")]
+            rows.append(Resources(arch, *found.groups(), *map(int, sizes), spills, int(figures["Occupancy"])))  # type: ignore[misc]
+    return rows
+
+
+def measure(archs: list[str], clang: str, rocm: str, jobs: int) -> list[Resources]:
+    """Compiles every source file for every architecture."""
+    tasks = [
+        (source, arch) for arch in archs for family in FAMILIES[arch] for source in sorted(SOURCES.glob(f"{family}_*.cu"))
+    ]
+    with ThreadPoolExecutor(jobs) as pool:
+        reports = pool.map(lambda task: parse(compiler_report(*task, clang, rocm), task[1]), tasks)
+        return sorted(row for rows in reports for row in rows)
+
+
+def render(rows: list[Resources]) -> str:
+    """The file's text."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Resources._fields)
+    writer.writerows(sorted(rows))
+    return text.getvalue()
+
+
+def read(path: Path) -> list[Resources]:
+    """The rows of the committed file; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    return [Resources(arch, kernel, dtype, *map(int, figures)) for arch, kernel, dtype, *figures in rows]
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with the file, do not write it; 1 where they differ")
+    parser.add_argument("--arch", action="append", choices=FAMILIES, help="architecture, repeatable (default: all)")
+    parser.add_argument("--clang", default=os.environ.get("HIPCXX", "clang++-19"), help="default: $HIPCXX, else clang++-19")
+    parser.add_argument("--rocm", default=os.environ.get("ROCM_PATH", "/opt/rocm"), help="default: $ROCM_PATH, else /opt/rocm")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilations at a time")
+    arguments = parser.parse_args()
+
+    archs = arguments.arch or list(FAMILIES)
+    committed = read(TABLE)
+    measured = measure(archs, arguments.clang, arguments.rocm, arguments.jobs)
+    wasteful = [row for row in measured if row.scratch_bytes or row.spills]
+    for row in wasteful:
+        where = f"{row.kernel} {row.dtype} on {row.arch}"
+        print(f"{where}: {row.scratch_bytes} bytes of scratch memory, {row.spills} spilled registers", file=sys.stderr)
+
+    fresh = render(measured + [row for row in committed if row.arch not in archs])
+    stale = fresh != render(committed)
+    if not arguments.check:
+        TABLE.write_text(fresh)
+    elif stale:
+        old, new = render(committed).splitlines(), fresh.splitlines()
+        print("\n".join(difflib.unified_diff(old, new, str(TABLE), "compiler's report", lineterm="")))
+        print(f"{TABLE} is stale: run tools/rocm/kernel_resources.py", file=sys.stderr)
+    return 1 if wasteful or (arguments.check and stale) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
