@@ -22,7 +22,7 @@ constexpr DType element_of(Kind kind) { return kind < Kind::tf32 ? static_cast<D
 inline constexpr uint32_t F32 = 1u << 0, F64 = 1u << 1, C64 = 1u << 2, C128 = 1u << 3, BF16 = 1u << 4, F16 = 1u << 5;
 inline constexpr uint32_t TF32 = 1u << 6, TF32X3 = 1u << 7;
 inline constexpr uint32_t ALL_DTYPES = F32 | F64 | C64 | C128 | BF16 | F16;
-inline constexpr uint32_t ALL_TENSOR = F64 | BF16 | F16 | TF32 | TF32X3;
+inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // float32: CDNA only
 
 struct TileShape {
   const char* name;

@@ -69,7 +69,10 @@ BACKENDS = {
             "cuda", "CUDA", "h100", "_cuda",
             "not built: no CUDA compiler was found at installation; put nvcc on PATH and install with VBGEMM_CUDA=ON",
         ),
-        _load("rocm", "ROCM", "mi210", "_rocm", "not built: ROCm kernels are not part of this version"),
+        _load(
+            "rocm", "ROCM", "mi210", "_rocm",
+            "not built, or its ROCm runtime is not found: install ROCm and install with VBGEMM_HIP=ON",
+        ),
     )
 }  # fmt: skip
 

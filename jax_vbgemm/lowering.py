@@ -21,8 +21,8 @@ from jax_vbgemm.primitive import Epilogue, Scalar, Shape, Sizes, Term, batched_m
 from jax_vbgemm.problem import LARGEST_SIZE, Problem
 from jax_vbgemm.reference import accumulator
 
-# Above this many buffers the GPU kernels take their table from memory: csrc/gpu/kernel_parameters.h.
-MAX_PARAMETER_BUFFERS = 2000
+# Above this many buffers the kernels take their table from memory: csrc/gpu/kernel_parameters.h.
+MAX_PARAMETER_BUFFERS = {"cpu": math.inf, "cuda": 2000, "rocm": 240}
 
 
 def _lower(platform: str, ctx: Any, *operands: Any, implementation: str | None, **params: Any) -> Any:
@@ -191,7 +191,7 @@ def _call(
     kind = kind_of(flat[0].dtype.name, precision_name(precision), device)
     descriptors = pack(plan_problems(tuple(problems), kind, device, planner), table, finishing)
     results = [jax.ShapeDtypeStruct((*size.batch, size.m, size.n), dtype) for size in sizes]
-    if platform != "cpu" and len(flat) + len(results) > MAX_PARAMETER_BUFFERS:
+    if len(flat) + len(results) > MAX_PARAMETER_BUFFERS[platform]:
         # A workspace for the table: 16 bytes a buffer.
         results.append(jax.ShapeDtypeStruct((4 * (len(flat) + len(results)),), np.int32))
     values = jax.ffi.ffi_call(

@@ -10,6 +10,8 @@ import hypothesis
 import jax
 import pytest
 
+from jax_vbgemm.backends import platform_of
+
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -21,9 +23,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    platform = jax.default_backend()
+    platform = platform_of(jax.devices()[0])  # JAX says "gpu" of both vendors'
     for item in items:
-        if item.get_closest_marker("gpu") and platform != "gpu":
+        if item.get_closest_marker("gpu") and platform != "cuda":
             item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU, this is {platform}"))
         if item.get_closest_marker("rocm") and platform != "rocm":
             item.add_marker(pytest.mark.skip(reason=f"needs an AMD GPU, this is {platform}"))

@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
-#include "gpu/gpu_vendor.h"
 #include "fiber.h"
+#include "gpu/gpu_vendor.h"
 
 namespace vbgemm::emulation {
 namespace {
@@ -98,7 +98,7 @@ class Block {
     std::memcpy(all[current_].bytes, value, bytes);
     thread.vote = false;
     wait(State::at_wave_barrier);
-    return all[current_ / 32 * 32].bytes;
+    return all[current_ / kWaveSize * kWaveSize].bytes;
   }
 
   Thread& current() { return *threads_[current_]; }
@@ -188,6 +188,11 @@ int count_lanes(bool yes) {
 const char* exchange(const void* value, size_t bytes) { return the_block.exchange(value, bytes); }
 
 void* shared_memory(size_t bytes) { return the_block.shared(bytes); }
+
+void load(void* to, const void* from, int bytes) {
+  if (reinterpret_cast<uintptr_t>(from) % bytes != 0) fail("a misaligned load");
+  make({to, from, bytes});
+}
 
 void start_copy(const Copy& copy) {
   const auto misaligned = [&copy](const void* address) { return reinterpret_cast<uintptr_t>(address) % copy.bytes != 0; };

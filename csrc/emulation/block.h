@@ -29,7 +29,7 @@ int count_lanes(bool yes);  // a wave barrier too
 constexpr int kExchangeBytes = 64;
 const char* exchange(const void* value, size_t bytes);
 
-// What the 32 lanes that work on a product together (a wave, or half of one) have brought.
+// What the lanes of the wave have brought.
 template <class T>
 class Lanes {
   static_assert(sizeof(T) <= kExchangeBytes);
@@ -52,6 +52,7 @@ struct Copy {
   int bytes;
 };
 void start_copy(const Copy& copy);
+void load(void* to, const void* from, int bytes);  // at once
 void commit_copies();
 void wait_copies(int newest);
 

@@ -151,4 +151,60 @@ inline void multiply_float64(const double (&a)[4], const double (&b)[2], double 
   emulation::multiply_fragments<1>(a, b, c, [](double x, int) { return x; });
 }
 
+// CDNA's matrix units: collectives of 64 lanes. The places of elements are those of AMD's "CDNA 2" and "CDNA 3 Instruction Set
+// Architecture" guides, chapter "Matrix Arithmetic Instructions", v_mfma_*_16x16x*; tools/rocm/check_lanes.py compares them with what AMD's
+// matrix instruction calculator prints.
+
+template <int kBytes>
+inline void load_bytes(void* registers, const void* global, bool valid) {
+  emulation::load(registers, valid ? global : nullptr, kBytes);
+}
+
+namespace emulation {
+
+// c += A B for 16 x 16 sums and a depth of 4 kEach. `value(register, n)` gives the n-th number in what a lane brings.
+template <int kEach, class Brought, class Sum, class Value>
+void multiply_blocks(const Brought& a, const Brought& b, Sum (&c)[4], const Value& value) {
+  struct Fragments {
+    Brought a, b;
+  };
+  const Lanes<Fragments> all({a, b});
+  const int lane = thread_index() % 64, col = lane % 16;
+  for (int i = 0; i < 4; ++i) {
+    const int row = sizeof(Sum) == 8 ? 4 * i + lane / 16 : 4 * (lane / 16) + i;
+    double sum = c[i];
+    for (int k = 0; k < 4 * kEach; ++k) {
+      const int group = k / kEach * 16;
+      sum += static_cast<double>(value(all[group + row].a, k % kEach)) * static_cast<double>(value(all[group + col].b, k % kEach));
+    }
+    c[i] = static_cast<Sum>(sum);
+  }
+}
+struct Words {
+  uint32_t word[2];
+  uint16_t half(int n) const { return static_cast<uint16_t>(word[n / 2] >> 16 * (n % 2)); }
+};
+}  // namespace emulation
+
+inline void mfma_float32(float a, float b, float (&c)[4]) {
+  emulation::multiply_blocks<1>(a, b, c, [](float x, int) { return x; });
+}
+inline void mfma_float64(double a, double b, double (&c)[4]) {
+  emulation::multiply_blocks<1>(a, b, c, [](double x, int) { return x; });
+}
+inline void mfma_bfloat16(const uint32_t (&a)[2], const uint32_t (&b)[2], float (&c)[4]) {
+  using emulation::Words;
+  emulation::multiply_blocks<4>(Words{{a[0], a[1]}}, Words{{b[0], b[1]}}, c, [](Words x, int n) { return bfloat16_to_float(x.half(n)); });
+}
+inline void mfma_float16(const uint32_t (&a)[2], const uint32_t (&b)[2], float (&c)[4]) {
+  using emulation::Words;
+  emulation::multiply_blocks<4>(Words{{a[0], a[1]}}, Words{{b[0], b[1]}}, c, [](Words x, int n) { return float16_to_float(x.half(n)); });
+}
+// As CDNA 3's xf32 has it: to the nearest of tf32's numbers.
+inline void mfma_tf32(const uint32_t (&a)[2], const uint32_t (&b)[2], float (&c)[4]) {
+  using emulation::Words;
+  emulation::multiply_blocks<2>(Words{{a[0], a[1]}}, Words{{b[0], b[1]}}, c,
+                                [](Words x, int n) { return float_of_bits(round_to_tf32(float_of_bits(x.word[n])) & ~0x1fffu); });
+}
+
 }  // namespace vbgemm

@@ -51,7 +51,8 @@ inline Error clear_memory(void* memory, size_t bytes, Stream stream) { return hi
 
 #ifdef __HIP__  // the rest is device code
 
-// Anew at each call, so that what one tile derives from it is computed for that tile and not kept in registers for all the tiles of a kernel.
+// Anew at each call, so that what one tile derives from it is computed for that tile and not kept in registers for all the tiles of a
+// kernel.
 __device__ inline int thread_index() {
   int index = __builtin_amdgcn_workitem_id_x();
   asm volatile("" : "+v"(index));
@@ -122,6 +123,53 @@ __device__ inline void copy_async(void* shared, const void* global, bool valid) 
 __device__ inline void commit_copies() {}
 template <int kNewest>
 __device__ inline void wait_copies() {}
+
+// The same to registers: the load is waited for where they are used.
+template <int kBytes>
+__device__ inline void load_bytes(void* registers, const void* global, bool valid) {
+  using Bytes = typename Piece<kBytes>::type;
+  const Bytes bytes = valid ? *(Global<const Bytes>)global : Bytes{};
+  __builtin_memcpy(registers, &bytes, kBytes);
+}
+
+// Matrix units: c += a b for 16 x 16 sums, all lanes of a wave together. The places of elements are those of AMD's "CDNA 2" and "CDNA 3
+// Instruction Set Architecture" guides, chapter "Matrix Arithmetic Instructions", as AMD's matrix instruction calculator prints them: with
+// lane = 16 g + i and E elements of K a lane, a holds row i and b column i at depths E g to E g + E - 1; c holds column i of rows 4 g to
+// 4 g + 3, but in float64 of rows g, g + 4, g + 8 and g + 12.
+using Sums32 = float __attribute__((ext_vector_type(4)));
+using Sums64 = double __attribute__((ext_vector_type(4)));
+
+#define VBGEMM_DEFINE_PRODUCT(name, Sum, Sums, Argument, Number, builtin)                                                           \
+  __device__ inline void name(Argument a, Argument b, Sum(&c)[4]) {                                                                 \
+    const Sums sums = builtin(__builtin_bit_cast(Number, a), __builtin_bit_cast(Number, b), Sums{c[0], c[1], c[2], c[3]}, 0, 0, 0); \
+    c[0] = sums[0], c[1] = sums[1], c[2] = sums[2], c[3] = sums[3];                                                                 \
+  }
+using Number32x2 = float __attribute__((ext_vector_type(2)));
+using BFloat16x4 = short __attribute__((ext_vector_type(4)));
+using Float16x4 = _Float16 __attribute__((ext_vector_type(4)));
+using Words = uint32_t __attribute__((ext_vector_type(2)));
+VBGEMM_DEFINE_PRODUCT(mfma_float32, float, Sums32, float, float, __builtin_amdgcn_mfma_f32_16x16x4f32)
+VBGEMM_DEFINE_PRODUCT(mfma_float64, double, Sums64, double, double, __builtin_amdgcn_mfma_f64_16x16x4f64)
+VBGEMM_DEFINE_PRODUCT(mfma_bfloat16_words, float, Sums32, Words, BFloat16x4, __builtin_amdgcn_mfma_f32_16x16x16bf16_1k)
+VBGEMM_DEFINE_PRODUCT(mfma_float16_words, float, Sums32, Words, Float16x4, __builtin_amdgcn_mfma_f32_16x16x16f16)
+#ifdef __gfx942__
+VBGEMM_DEFINE_PRODUCT(mfma_tf32_words, float, Sums32, Words, Number32x2, __builtin_amdgcn_mfma_f32_16x16x8_xf32)
+#else
+__device__ inline void mfma_tf32_words(Words a, Words b, float (&c)[4]) {
+  for (int e = 0; e < 2; ++e) mfma_float32(__builtin_bit_cast(float, a[e]), __builtin_bit_cast(float, b[e]), c);
+}
+#endif
+#undef VBGEMM_DEFINE_PRODUCT
+
+__device__ inline void mfma_bfloat16(const uint32_t (&a)[2], const uint32_t (&b)[2], float (&c)[4]) {
+  mfma_bfloat16_words(Words{a[0], a[1]}, Words{b[0], b[1]}, c);
+}
+__device__ inline void mfma_float16(const uint32_t (&a)[2], const uint32_t (&b)[2], float (&c)[4]) {
+  mfma_float16_words(Words{a[0], a[1]}, Words{b[0], b[1]}, c);
+}
+__device__ inline void mfma_tf32(const uint32_t (&a)[2], const uint32_t (&b)[2], float (&c)[4]) {
+  mfma_tf32_words(Words{a[0], a[1]}, Words{b[0], b[1]}, c);
+}
 
 #endif
 }  // namespace vbgemm

@@ -5,12 +5,16 @@
 // The names are plain C so that tools find them in the compiler's report: vbgemm_<kernel>_<kind>.
 #define VBGEMM_SIMT_KERNELS(FOR_EACH, kind) \
   FOR_EACH(t128_light, kind) FOR_EACH(t128_heavy, kind) FOR_EACH(t256_light, kind) FOR_EACH(t256_heavy, kind)
-#if VBGEMM_WAVE_SIZE == 64  // none yet
-#define VBGEMM_TENSOR_KERNELS(FOR_EACH, kind)
-#define VBGEMM_TENSOR_KERNELS_64(FOR_EACH, kind)
-#else
 #define VBGEMM_TENSOR_KERNELS(FOR_EACH, kind) FOR_EACH(m128_light, kind) FOR_EACH(m128_heavy, kind) FOR_EACH(m256_heavy, kind)
 #define VBGEMM_TENSOR_KERNELS_64(FOR_EACH, kind) FOR_EACH(m128_light, kind) FOR_EACH(m128_heavy, kind)  // float64 has no larger tiles
+
+// CDNA's matrix units multiply float32 as it is; on NVIDIA only its two substitutes have tensor cores.
+#if VBGEMM_WAVE_SIZE == 64
+#define VBGEMM_TENSOR_KERNELS_F32(FOR_EACH) VBGEMM_TENSOR_KERNELS(FOR_EACH, float32)
+#define VBGEMM_TENSOR_KERNELS_TF32X3(FOR_EACH) VBGEMM_TENSOR_KERNELS(FOR_EACH, float32)
+#else
+#define VBGEMM_TENSOR_KERNELS_F32(FOR_EACH)
+#define VBGEMM_TENSOR_KERNELS_TF32X3(FOR_EACH) VBGEMM_TENSOR_KERNELS(FOR_EACH, tf32x3)
 #endif
 
 #define VBGEMM_DECLARE_KERNEL(kernel, kind) \
@@ -26,30 +30,41 @@ VBGEMM_TENSOR_KERNELS_64(VBGEMM_DECLARE_KERNEL, float64)
 VBGEMM_TENSOR_KERNELS(VBGEMM_DECLARE_KERNEL, bfloat16)
 VBGEMM_TENSOR_KERNELS(VBGEMM_DECLARE_KERNEL, float16)
 VBGEMM_TENSOR_KERNELS(VBGEMM_DECLARE_KERNEL, tf32)
-VBGEMM_TENSOR_KERNELS(VBGEMM_DECLARE_KERNEL, tf32x3)
+VBGEMM_TENSOR_KERNELS_F32(VBGEMM_DECLARE_KERNEL)
+VBGEMM_TENSOR_KERNELS_TF32X3(VBGEMM_DECLARE_KERNEL)
 
 // Define a kind's kernels; `element` is its C++ type, `kind_` its enumerator.
-#define VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, kind_, element)                                     \
+#define VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, kind_, element)                                        \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),          \
                                                   vbgemm::min_blocks<element>(vbgemm::Kernel::kernel)) \
-      vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {           \
-    VBGEMM_READ_PARAMETERS(vbgemm::KernelParameters, parameters);                                   \
-    using Family = vbgemm::SimtFamily<element, vbgemm::Kind::kind_>;                                \
-    using Body = vbgemm::TileKernel<Family, vbgemm::Kernel::kernel>;                                \
-    VBGEMM_SHARED(Body::Shared, shared);                                                            \
-    Body::run(parameters, shared);                                                                  \
+      vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {              \
+    VBGEMM_READ_PARAMETERS(vbgemm::KernelParameters, parameters);                                      \
+    using Family = vbgemm::SimtFamily<element, vbgemm::Kind::kind_>;                                   \
+    using Body = vbgemm::TileKernel<Family, vbgemm::Kernel::kernel>;                                   \
+    VBGEMM_SHARED(Body::Shared, shared);                                                               \
+    Body::run(parameters, shared);                                                                     \
   }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #define VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, kind_)                                               \
   extern "C" __global__ void vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, )) { \
   }  // no tensor cores that it could use
 #else
-#define VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, kind_)                                                               \
+#define VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, kind_)                                                                  \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),                             \
                                                   vbgemm::tensor_min_blocks(vbgemm::Kind::kind_, vbgemm::Kernel::kernel)) \
-      vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {                              \
-    using Body = vbgemm::TileKernel<vbgemm::TensorFamily<vbgemm::Kind::kind_>, vbgemm::Kernel::kernel>;                \
-    VBGEMM_DYNAMIC_SHARED(Body::Shared, shared);                                                                       \
-    Body::run(parameters, shared);                                                                                     \
+      vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {                                 \
+    using Body = vbgemm::TileKernel<vbgemm::TensorFamily<vbgemm::Kind::kind_>, vbgemm::Kernel::kernel>;                   \
+    VBGEMM_DYNAMIC_SHARED(Body::Shared, shared);                                                                          \
+    Body::run(parameters, shared);                                                                                        \
   }
 #endif
+
+#define VBGEMM_DEFINE_MFMA_KERNEL(kernel, kind, kind_)                                                                  \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),                           \
+                                                  vbgemm::mfma_min_blocks(vbgemm::Kind::kind_, vbgemm::Kernel::kernel)) \
+      vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {                               \
+    VBGEMM_READ_PARAMETERS(vbgemm::KernelParameters, parameters);                                                       \
+    using Body = vbgemm::TileKernel<vbgemm::MfmaFamily<vbgemm::Kind::kind_>, vbgemm::Kernel::kernel>;                   \
+    VBGEMM_SHARED(Body::Shared, shared);                                                                                \
+    Body::run(parameters, shared);                                                                                      \
+  }

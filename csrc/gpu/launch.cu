@@ -44,14 +44,14 @@ const void* find_kernel(Kind kind, Kernel kernel) {
 #define VBGEMM_SIMT(kind) VBGEMM_SIMT_KERNELS(VBGEMM_KERNEL_ADDRESS, kind)
 #define VBGEMM_TENSOR(kind) VBGEMM_TENSOR_KERNELS(VBGEMM_KERNEL_ADDRESS, kind)
   static const void* const kernels[kKinds][kKernels] = {
-      {VBGEMM_SIMT(float32)},
+      {VBGEMM_SIMT(float32) VBGEMM_TENSOR_KERNELS_F32(VBGEMM_KERNEL_ADDRESS)},
       {VBGEMM_SIMT(float64) VBGEMM_TENSOR_KERNELS_64(VBGEMM_KERNEL_ADDRESS, float64)},
       {VBGEMM_SIMT(complex64)},
       {VBGEMM_SIMT(complex128)},
       {VBGEMM_SIMT(bfloat16) VBGEMM_TENSOR(bfloat16)},
       {VBGEMM_SIMT(float16) VBGEMM_TENSOR(float16)},
       {VBGEMM_SIMT(float32) VBGEMM_TENSOR(tf32)},  // float32 is good enough for both
-      {VBGEMM_SIMT(float32) VBGEMM_TENSOR(tf32x3)},
+      {VBGEMM_SIMT(float32) VBGEMM_TENSOR_KERNELS_TF32X3(VBGEMM_KERNEL_ADDRESS)},
   };
 #undef VBGEMM_TENSOR
 #undef VBGEMM_SIMT

@@ -1,11 +1,12 @@
 // How a tile of the catalogue is cut up among the waves of its block on tensor cores, and how it lies in shared memory: constants only.
 #pragma once
 #include "../catalogue.h"
+#include "tensor_element.h"
 #include "tile_cut.h"
 
 namespace vbgemm {
 
-// Threads that form a product together. (On AMD they are 64: another family.)
+// Threads that form a product together. (On AMD they are 64: mfma_cut.h.)
 inline constexpr int kLanes = 32;
 
 // Blocks of a tensor kernel that a multiprocessor must be able to hold: as many as their registers allow without spills.
@@ -20,24 +21,6 @@ constexpr int tensor_shared_budget(Kind kind, Kernel kernel) {
   if (kernel == Kernel::m128_light) return (kind == Kind::f64 ? 74 : 56) * 1024;
   return 112 * 1024;
 }
-
-// The element type of a kind that tensor cores know.
-template <Kind kKind>
-struct TensorElement {
-  using type = float;
-};
-template <>
-struct TensorElement<Kind::f64> {
-  using type = double;
-};
-template <>
-struct TensorElement<Kind::bf16> {
-  using type = BFloat16;
-};
-template <>
-struct TensorElement<Kind::f16> {
-  using type = Float16;
-};
 
 // One operand's part of a step in shared memory. It keeps the direction in which it is contiguous in global memory, so that both are copied
 // by vectors: with kDepthItems a line holds one row of A (column of B) along K, else one step of K along the rows (columns).

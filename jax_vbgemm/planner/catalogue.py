@@ -27,7 +27,7 @@ class TileShape:
     """A tile: `m` x `n` elements of C by `threads` threads, in steps of `k`.
 
     `index` is its row of the compiled table. `kernel` names the launched kernel that holds it, whose `registers` (a
-    thread) and `shared_bytes` (a block) count for it too; 0 on the CPU.
+    thread), `shared_bytes` (a block) and `scalar_registers` (a wave; AMD's only) count for it too; 0 on the CPU.
     """
 
     index: int
@@ -40,6 +40,7 @@ class TileShape:
     registers: int = 0
     shared_bytes: int = 0
     tensor: bool = False  # on tensor cores
+    scalar_registers: int = 0
 
     @property
     def key(self) -> TileKey:
@@ -146,11 +147,10 @@ class Catalogue:
 def kind_of(dtype: str, precision: str, device: DeviceSpec) -> str:
     """How products of `dtype` are formed at `precision` ("default", "high" or "highest") on `device`.
 
-    float32 goes through tensor cores, where there are some, as tf32 by default and as three tf32 products at "high".
+    Where there are tensor cores for them, float32 is multiplied as tf32 by default, as three tf32 products at "high".
     """
-    if dtype == "float32" and device.tensor_rates:
-        return {"default": "tf32", "high": "tf32x3"}.get(precision, dtype)
-    return dtype
+    kind = {"default": "tf32", "high": "tf32x3"}.get(precision, dtype) if dtype == "float32" else dtype
+    return kind if device.has_tensor(kind) else dtype
 
 
 @lru_cache(maxsize=256)
@@ -172,18 +172,29 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
         if device.kind == "cpu":
             if not tensor:
                 tiles.append(replace(tile, kernel="cpu"))
-        elif threads > 1 and arithmetic in kinds and (not tensor or device.tensor_rates):
-            registers, shared_bytes = _kernel_resources(device, kernel, arithmetic)
+        elif threads > 1 and arithmetic in kinds and (not tensor or device.has_tensor(kind)):
+            registers, shared_bytes, scalars = _kernel_resources(device, kernel, arithmetic)
             if shared_bytes <= device.shared_block_bytes:
-                tiles.append(replace(tile, registers=registers, shared_bytes=shared_bytes))
+                figures = {"registers": registers, "shared_bytes": shared_bytes, "scalar_registers": scalars}
+                tiles.append(replace(tile, **figures))
     return Catalogue(kind, tuple(tiles), _core.catalogue_hash())
 
 
-def _kernel_resources(device: DeviceSpec, kernel: str, kind: str) -> tuple[int, int]:
-    """(registers a thread, shared bytes a block) of a launched kernel, from the compiler's report."""
+class Resources(NamedTuple):
+    """What a launched kernel takes: registers of a thread, shared bytes of a block, scalar registers of a wave."""
+
+    registers: int
+    shared_bytes: int
+    scalar_registers: int = 0
+
+
+def _kernel_resources(device: DeviceSpec, kernel: str, kind: str) -> Resources:
+    """A launched kernel's, from the compiler's report."""
     rows = {row[2]: figures for row, figures in _resource_table().items() if row[:2] == (device.resources, kernel)}
     if not rows:
-        raise ValueError(f"resources.csv has no row for kernel {kernel!r} on {device.resources!r} ({device.name})")
+        raise ValueError(
+            f"the resource tables have no row for kernel {kernel!r} on {device.resources!r} ({device.name})"
+        )
     if kind in rows:
         return rows[kind]
     # One without a row borrows from the one of its element size, else of the nearest larger, else of the largest.
@@ -192,10 +203,20 @@ def _kernel_resources(device: DeviceSpec, kernel: str, kind: str) -> tuple[int, 
 
 
 @lru_cache(maxsize=1)
-def _resource_table() -> dict[tuple[str, str, str], tuple[int, int]]:
-    """resources.csv: (arch, kernel, dtype) -> (registers, shared bytes)."""
-    with Path(__file__).with_name("resources.csv").open(newline="") as file:
-        return {
-            (row["arch"], row["kernel"], row["dtype"]): (int(row["registers"]), int(row["shared_bytes"]))
-            for row in csv.DictReader(file)
-        }
+def _resource_table() -> dict[tuple[str, str, str], Resources]:
+    """(arch, kernel, dtype) -> resources: nvcc's report (resources.csv) and clang's (resources_amd.csv)."""
+    folder = Path(__file__).parent
+    table = {}
+    with (folder / "resources.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            figures = Resources(int(row["registers"]), int(row["shared_bytes"]))
+            table[row["arch"], row["kernel"], row["dtype"]] = figures
+    with (folder / "resources_amd.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            vector, accumulation = int(row["vgprs"]), int(row["agprs"])
+            # On the MI100 they are two files; later they are one, in which the second kind begins at a multiple of 4.
+            two_files = row["arch"] == "gfx908"
+            registers = max(vector, accumulation) if two_files else -(-vector // 4) * 4 + accumulation
+            figures = Resources(registers, int(row["shared_bytes"]), int(row["sgprs"]))
+            table[row["arch"], row["kernel"], row["dtype"]] = figures
+    return table

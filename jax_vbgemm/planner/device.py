@@ -50,7 +50,7 @@ class DeviceSpec:
 
     # Cost model.
     peak_rates: tuple[tuple[str, float], ...]  # FLOP/s of ordinary (not matrix) units, by dtype
-    tensor_rates: tuple[tuple[str, float], ...]  # FLOP/s of tensor cores, by kind; empty where there are none for us
+    tensor_rates: tuple[tuple[str, float], ...]  # FLOP/s of tensor cores, by the kinds for which we have such kernels
     bandwidth: float  # device memory
     cache_bandwidth: float  # last cache shared by the units
     shared_bandwidth: float  # shared memory of all units together
@@ -87,6 +87,10 @@ class DeviceSpec:
     def tensor_rate(self, kind: str) -> float:
         """FLOP/s of a kind's products on tensor cores; infinite where it has none."""
         return dict(self.tensor_rates).get("bfloat16" if kind == "float16" else kind, math.inf)
+
+    def has_tensor(self, kind: str) -> bool:
+        """Whether it multiplies this kind on tensor cores (AMD: matrix units)."""
+        return math.isfinite(self.tensor_rate(kind))
 
     def with_units(self, units: int) -> "DeviceSpec":
         """The same device with another number of units; what grows with the units is scaled."""
@@ -156,14 +160,14 @@ H100 = replace(
 
 MI210 = DeviceSpec(
     name="mi210", platform="rocm", calibration=None,
-    resources="sm_80",  # borrowed until there is a ROCm build, as for every AMD device below
+    resources="gfx90a",
     units=104,  # MI210 datasheet
     wave_size=64, max_waves=32, max_blocks=16, max_threads=2048,  # CDNA ISA; Zhang 2025, Eq. 5
     simds=4, registers=131072, register_granule=8,  # CDNA ISA: 512 a lane, VGPRs and AGPRs unified
     scalar_registers=3200,  # CDNA ISA: 800 a SIMD
     shared_bytes=64 << 10, shared_block_bytes=64 << 10, shared_granule=512, shared_reserved=0,  # CDNA ISA
     peak_rates=(("float32", 22.6e12), ("float64", 22.6e12)),  # MI210 datasheet, vector
-    tensor_rates=(),  # no kernels for its matrix units yet
+    tensor_rates=(("float32", 45.3e12), ("bfloat16", 181e12), ("float64", 45.3e12)),  # MI210 datasheet, matrix
     bandwidth=1638e9,  # MI210 datasheet
     cache_bandwidth=7.0e12,  # CDNA2 paper: 128 B a clock and channel, 32 channels, at 1.7 GHz
     shared_bandwidth=22.6e12,  # CDNA2 paper: 128 B a clock and CU, beside 64 multiply-adds
@@ -174,11 +178,12 @@ MI210 = DeviceSpec(
 )  # fmt: skip
 
 MI100 = replace(
-    MI210, name="mi100",
+    MI210, name="mi100", resources="gfx908",  # for plans only: the backend is not built for it
     units=120,  # CDNA paper
     max_waves=40, max_threads=2560,  # CDNA ISA: 10 waves a SIMD
     registers=65536, register_granule=4,  # CDNA ISA: 256 a lane, the AGPRs are a file of their own
     peak_rates=(("float32", 23.1e12), ("float64", 11.5e12)),  # MI100 brochure
+    tensor_rates=(),  # no kernels for its matrix units
     bandwidth=1229e9,  # MI100 brochure
     cache_bandwidth=3.1e12,  # CDNA paper: 64 B a clock and channel, 32 channels, at 1.5 GHz
     shared_bandwidth=23.1e12,
@@ -189,14 +194,17 @@ MI250X = replace(
     MI210, name="mi250x",  # one of its two dies: HIP shows each as a device
     units=110,  # MI250X datasheet: 220 on two dies
     peak_rates=(("float32", 23.9e12), ("float64", 23.9e12)),  # MI250X datasheet, half of 47.9
+    tensor_rates=(("float32", 47.9e12), ("bfloat16", 191.5e12), ("float64", 47.9e12)),  # half of the same, matrix
     shared_bandwidth=23.9e12,
     tlp_threshold=90112, load_balanced_threshold=28160,
 )  # fmt: skip
 
 MI300X = replace(
-    MI210, name="mi300x",
+    MI210, name="mi300x", resources="gfx942",
     units=304,  # MI300X datasheet
     peak_rates=(("float32", 163.4e12), ("float64", 81.7e12)),  # MI300X datasheet, vector
+    # The same, matrix; tf32 is its xf32.
+    tensor_rates=(("float32", 163.4e12), ("tf32", 653.7e12), ("bfloat16", 1307.4e12), ("float64", 163.4e12)),
     bandwidth=5300e9,  # MI300X datasheet
     cache_bandwidth=34e12,  # CDNA3 paper: L2, 2 KB a clock and die, 8 dies, at 2.1 GHz
     shared_bandwidth=81.7e12,  # CDNA3 paper: 128 B a clock and CU, beside 128 multiply-adds

@@ -96,7 +96,13 @@ def kernel_occupancy(
 @lru_cache(maxsize=1024)
 def tile_occupancy(tile: TileShape, device: DeviceSpec) -> Occupancy:
     """Occupancy of the launched kernel that holds `tile`."""
-    return kernel_occupancy(device, threads=tile.threads, registers=tile.registers, shared_bytes=tile.shared_bytes)
+    return kernel_occupancy(
+        device,
+        threads=tile.threads,
+        registers=tile.registers,
+        shared_bytes=tile.shared_bytes,
+        scalar_registers=tile.scalar_registers,
+    )
 
 
 def active_waves(tile: TileShape, device: DeviceSpec) -> int:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from jax_vbgemm import _core
+
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 COMPILER = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++17", "-O1", "-march=native", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
@@ -67,10 +69,19 @@ def check(executable: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
-def assert_passes(executable: Path, *options: str) -> None:
+def assert_passes(executable: Path, *options: str, tiles: Sequence[str] = ()) -> None:
     result = check(executable, *options)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "PASS" in result.stdout
+    for tile in tiles:
+        assert f" {tile} " in result.stdout, f"{tile} was not run"
+
+
+def tiles_of(kind: str, tensor: bool) -> list[str]:
+    """The GPU tiles that are built for a kind, as the check names them."""
+    rows = [row for row in _core.tiles() if row[4] > 1 and row[7] == tensor and kind in row[5]]
+    assert rows
+    return [f"{kind} {row[0]}/{row[4]}" for row in rows]
 
 
 @pytest.fixture(scope="session")
@@ -106,24 +117,52 @@ def cdna(builder: Builder) -> Path:
     return builder.executable(kernels, machine=CDNA)
 
 
+@pytest.fixture(scope="session")
+def matrix_units(builder: Builder) -> Path:
+    kernels = ["simt_f32", "mfma_f32", "mfma_f64", "mfma_bf16", "mfma_f16", "mfma_tf32"]  # one check is simt_f32's
+    return builder.executable(kernels, machine=CDNA)
+
+
 @pytest.mark.parametrize("kind", ["float32", "float64", "complex64", "complex128", "bfloat16", "float16"])
 def test_all_groups_on_cdna(cdna: Path, kind: str) -> None:
-    assert_passes(cdna, "--kinds", kind)
+    assert_passes(cdna, "--kinds", kind, tiles=tiles_of(kind, tensor=False))
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16", "float16", "tf32", "tf32x3"])
+def test_all_groups_on_matrix_units(matrix_units: Path, kind: str) -> None:
+    assert_passes(matrix_units, "--kinds", kind, tiles=tiles_of(kind, tensor=True))
 
 
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_other_orders_and_problems_on_cdna(cdna: Path, seed: int) -> None:
+def test_other_orders_and_problems_on_cdna(cdna: Path, matrix_units: Path, seed: int) -> None:
     assert_passes(cdna, "--small", "--seed", str(seed))
+    assert_passes(matrix_units, "--small", "--seed", str(seed))
 
 
-@pytest.mark.parametrize("family", ["simt_bf16", "tensor_bf16"])
-def test_sanitizers(builder: Builder, family: str) -> None:
-    executable = builder.executable([family], SANITIZE)  # it has copies of every kind and both types of results
+@pytest.mark.parametrize(
+    ("family", "machine"), [("simt_bf16", []), ("tensor_bf16", []), ("simt_bf16", CDNA), ("mfma_bf16", CDNA)]
+)
+def test_sanitizers(builder: Builder, family: str, machine: list[str]) -> None:
+    executable = builder.executable([family], SANITIZE, machine=machine)  # copies of every kind, both types of results
     for seed in range(2):
         assert_passes(executable, "--small", "--exact", "--seed", str(seed))
 
 
 MISTAKES = {
+    "no barrier for matrix units": (
+        "mfma_f16",
+        "mfma_tile",
+        "      block_barrier();  // this step's",
+        "      // this step's",
+    ),
+    "a step overwritten too early": (
+        "mfma_f16",
+        "mfma_tile",
+        "      block_barrier();  // all have",
+        "      // all have",
+    ),
+    "rows of sums confused": ("mfma_f64", "mfma_product", "4 * r + lane / 16", "4 * (lane / 16) + r"),
+    "a piece too many": ("mfma_f32", "mfma_copy", "items - place.piece", "items + 1 - place.piece"),
     "a barrier too few": ("simt_f32", "simt_tile", "    block_barrier();  // this step's", "    // this step's"),
     "a copy not waited for": (
         "simt_f32",
@@ -163,6 +202,7 @@ def test_mistakes_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> 
     text = (csrc / name).read_text()
     assert text.count(right) == 1, f"{name} no longer has the line that this test changes"
     (csrc / name).write_text(text.replace(right, wrong))
-    result = check(builder.executable([kernels], csrc=csrc), "--small")
+    machine = CDNA if kernels.startswith("mfma") else []
+    result = check(builder.executable([kernels], csrc=csrc, machine=machine), "--small")
     assert result.returncode != 0
     assert "FAIL" in result.stdout

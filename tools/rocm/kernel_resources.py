@@ -20,7 +20,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "csrc" / "gpu"
 TABLE = ROOT / "jax_vbgemm" / "planner" / "resources_amd.csv"
-FAMILIES = {"gfx908": ("simt",), "gfx90a": ("simt", "mfma"), "gfx942": ("simt", "mfma")}  # the MI100 is only planned for
+FAMILIES = {
+    "gfx908": ("simt",),
+    "gfx90a": ("simt", "mfma"),
+    "gfx942": ("simt", "mfma"),
+}  # the MI100 is only planned for
 FLAGS = ("-O3", "-std=c++17", "-D__HIP_PLATFORM_AMD__")
 FLAGS += ("-mllvm", "-amdgpu-early-inline-all=true", "-mllvm", "-amdgpu-function-calls=false")  # as in cmake/hip
 
@@ -29,8 +33,10 @@ KERNEL = re.compile(r"vbgemm_([tm]\d+_[a-z]+)_(\w+)")
 
 
 class Resources(NamedTuple):
-    """One kernel on one architecture: registers of a thread (vector, accumulation) and of a wave (scalar), shared memory
-    of a block, scratch memory of a thread, and the waves that the compiler says a SIMD can hold.
+    """One kernel on one architecture.
+
+    Registers of a thread (vector, accumulation) and of a wave (scalar), shared memory of a block, scratch memory of a
+    thread, and the waves that the compiler says a SIMD can hold.
     """
 
     arch: str
@@ -77,7 +83,10 @@ def parse(report: str, arch: str) -> list[Resources]:
 def measure(archs: list[str], clang: str, rocm: str, jobs: int) -> list[Resources]:
     """Compiles every source file for every architecture."""
     tasks = [
-        (source, arch) for arch in archs for family in FAMILIES[arch] for source in sorted(SOURCES.glob(f"{family}_*.cu"))
+        (source, arch)
+        for arch in archs
+        for family in FAMILIES[arch]
+        for source in sorted(SOURCES.glob(f"{family}_*.cu"))
     ]
     with ThreadPoolExecutor(jobs) as pool:
         reports = pool.map(lambda task: parse(compiler_report(*task, clang, rocm), task[1]), tasks)
@@ -105,10 +114,16 @@ def read(path: Path) -> list[Resources]:
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare with the file, do not write it; 1 where they differ")
+    parser.add_argument(
+        "--check", action="store_true", help="compare with the file, do not write it; 1 where they differ"
+    )
     parser.add_argument("--arch", action="append", choices=FAMILIES, help="architecture, repeatable (default: all)")
-    parser.add_argument("--clang", default=os.environ.get("HIPCXX", "clang++-19"), help="default: $HIPCXX, else clang++-19")
-    parser.add_argument("--rocm", default=os.environ.get("ROCM_PATH", "/opt/rocm"), help="default: $ROCM_PATH, else /opt/rocm")
+    parser.add_argument(
+        "--clang", default=os.environ.get("HIPCXX", "clang++-19"), help="default: $HIPCXX, else clang++-19"
+    )
+    parser.add_argument(
+        "--rocm", default=os.environ.get("ROCM_PATH", "/opt/rocm"), help="default: $ROCM_PATH, else /opt/rocm"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilations at a time")
     arguments = parser.parse_args()
 

@@ -1,6 +1,5 @@
-/* What the ROCm backend calls of libamdhip64.so.7, to link against: nothing works here, and every call says so. */
+/* What the ROCm backend and the stand-alone driver call of libamdhip64.so.7, to link against: every call is an error. */
 typedef int hipError_t;
-enum { kNoDevice = 100 };
 
 void** __hipRegisterFatBinary(const void* binary) {
   static void* modules;
@@ -9,12 +8,36 @@ void** __hipRegisterFatBinary(const void* binary) {
 }
 void __hipRegisterFunction(void) {}
 void __hipUnregisterFatBinary(void** modules) { (void)modules; }
-hipError_t __hipPushCallConfiguration(void) { return kNoDevice; }
-hipError_t __hipPopCallConfiguration(void) { return kNoDevice; }
-hipError_t hipLaunchKernel(void) { return kNoDevice; }
-hipError_t hipFuncGetAttributes(void) { return kNoDevice; }
-hipError_t hipMemsetAsync(void) { return kNoDevice; }
+
 const char* hipGetErrorString(hipError_t error) {
   (void)error;
   return "this is jax_vbgemm's stub of libamdhip64.so.7, made for linking only";
 }
+
+#define FAILS(name) \
+  hipError_t name(void) { return 100; /* no device */ }
+FAILS(__hipPushCallConfiguration)
+FAILS(__hipPopCallConfiguration)
+FAILS(hipLaunchKernel)
+FAILS(hipFuncGetAttributes)
+FAILS(hipMemsetAsync)
+FAILS(hipGetLastError)
+FAILS(hipDeviceSynchronize)
+FAILS(hipMalloc)
+FAILS(hipFree)
+FAILS(hipMemcpy)
+FAILS(hipMemGetInfo)
+FAILS(hipStreamCreateWithFlags)
+FAILS(hipStreamDestroy)
+FAILS(hipStreamSynchronize)
+FAILS(hipStreamBeginCapture)
+FAILS(hipStreamEndCapture)
+FAILS(hipGraphInstantiateWithFlags)
+FAILS(hipGraphDestroy)
+FAILS(hipGraphUpload)
+FAILS(hipGraphLaunch)
+FAILS(hipGraphExecDestroy)
+FAILS(hipEventCreate)
+FAILS(hipEventDestroy)
+FAILS(hipEventRecord)
+FAILS(hipEventElapsedTime)

@@ -5,12 +5,12 @@
 #ifdef VBGEMM_GPU_VENDOR_HEADER
 #include "emulation/device.h"
 #else
-#include <cuda_runtime.h>
-
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
+
+#include "runtime.h"
 
 namespace vbgemm::driver {
 

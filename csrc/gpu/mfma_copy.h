@@ -1,0 +1,74 @@
+// Brings one operand's part of a tile, step by step along K, from global by way of registers to shared memory, for CDNA's matrix units.
+#pragma once
+#include "gpu_vendor.h"
+#include "mfma_cut.h"
+#include "tile_place.h"
+
+namespace vbgemm {
+
+// The block's threads share the pieces of all lines among them: 16 bytes along K each. Where K is contiguous neighbouring threads take
+// neighbouring pieces of a line, and elsewhere those of neighbouring lines, so that what a wave reads at once lies together either way.
+template <class T, class Lines, int kThreads>
+class PieceCopy {
+ public:
+  // kLinesAreRows: of the matrix; else they are its columns. `from` lies in shared memory.
+  __device__ PieceCopy(const MatrixView& from, bool lines_are_rows)
+      : first_(static_cast<const T*>(from.first)),
+        line_stride_(lines_are_rows ? from.row_stride : from.col_stride),
+        item_stride_(lines_are_rows ? from.col_stride : from.row_stride) {
+    const bool aligned = (reinterpret_cast<uintptr_t>(first_) | static_cast<uintptr_t>(line_stride_ * kBytes)) % kVectorBytes == 0;
+    along_ = item_stride_ == 1;
+    whole_ = along_ && aligned;
+  }
+
+  // Starts to load this thread's pieces of a step; what lies outside its first lines x items elements becomes zero.
+  __device__ void load(int lines, int items) {
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const Place place(i, along_);
+      const int left = place.line < lines ? items - place.piece * kPieceItems : 0;
+      const T* const from = first_ + place.line * line_stride_ + place.piece * kPieceItems * item_stride_;
+      if (whole_ && (left <= 0 || left >= kPieceItems)) {
+        load_bytes<kVectorBytes>(&pieces_[i], from, left > 0);
+      } else {
+#pragma unroll
+        for (int e = 0; e < kPieceItems; ++e) load_bytes<kBytes>(&pieces_[i].element[e], from + e * item_stride_, e < left);
+      }
+    }
+    first_ += Lines::kPieces * kPieceItems * item_stride_;
+  }
+
+  // Puts them where they belong.
+  __device__ void store(T* shared) const {
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const Place place(i, along_);
+      if (place.line < Lines::kLines) {
+        *reinterpret_cast<Piece*>(shared + place.line * Lines::kPitch + place.piece * kPieceItems) = pieces_[i];
+      }
+    }
+  }
+
+ private:
+  static constexpr int kBytes = static_cast<int>(sizeof(T)), kPieceItems = Lines::kPieceItems;
+  static constexpr int kAll = Lines::kLines * Lines::kPieces, kCopies = (kAll + kThreads - 1) / kThreads;
+  using Piece = Vector<T, kPieceItems>;
+
+  // Of this thread's i-th piece. Where there are more threads than pieces, the line of some lies beyond the last.
+  struct Place {
+    int line, piece;
+
+    __device__ Place(int i, bool along) {
+      const int index = i * kThreads + thread_index();
+      line = along ? index / Lines::kPieces : index < kAll ? index % Lines::kLines : Lines::kLines;
+      piece = along ? index % Lines::kPieces : index / Lines::kLines % Lines::kPieces;
+    }
+  };
+
+  const T* first_;  // of the next step
+  int64_t line_stride_, item_stride_;
+  bool along_, whole_;
+  Piece pieces_[kCopies];
+};
+
+}  // namespace vbgemm

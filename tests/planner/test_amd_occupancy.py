@@ -1,0 +1,55 @@
+"""Zhang 2025, Eq. 5-9, against what clang says of every kernel of the ROCm backend."""
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+
+from jax_vbgemm import planner
+from jax_vbgemm.planner import catalogue_for, device_spec
+from jax_vbgemm.planner.catalogue import ELEMENT_OF
+from jax_vbgemm.planner.occupancy import kernel_occupancy, tile_occupancy
+
+ROWS = list(csv.DictReader(Path(planner.__file__).with_name("resources_amd.csv").open()))
+DEVICE_OF = {"gfx908": "mi100", "gfx90a": "mi210", "gfx942": "mi300x"}
+
+
+def registers(row):
+    """Of a thread: on the MI100 vector and accumulation registers are two files, later one, cut at a multiple of 4."""
+    vector, accumulation = int(row["vgprs"]), int(row["agprs"])
+    return max(vector, accumulation) if row["arch"] == "gfx908" else -(-vector // 4) * 4 + accumulation
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['arch']}-{row['kernel']}-{row['dtype']}")
+def test_the_papers_equations_give_the_compilers_occupancy(row):
+    device = device_spec(DEVICE_OF[row["arch"]])
+    occupancy = kernel_occupancy(
+        device,
+        threads=256 if "256" in row["kernel"] else 128,
+        registers=registers(row),
+        shared_bytes=int(row["shared_bytes"]),
+        scalar_registers=int(row["sgprs"]),
+    )
+    # The compiler counts the waves of the SIMD that holds most of them, and blocks only as shared memory limits them.
+    limits = (occupancy.by_registers, occupancy.by_scalar_registers, occupancy.by_shared_memory, occupancy.by_unit)
+    assert math.ceil(min(limits) / device.simds) == int(row["waves_per_simd"])
+    assert min(limits) - occupancy.waves < occupancy.waves_per_block
+    assert occupancy.waves > 0
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['arch']}-{row['kernel']}-{row['dtype']}")
+def test_no_kernel_uses_scratch_memory(row):
+    assert (row["scratch_bytes"], row["spills"]) == ("0", "0")
+
+
+@pytest.mark.parametrize("device", ["mi100", "mi210", "mi250x", "mi300x"])
+@pytest.mark.parametrize("kind", ["float32", "float64", "complex64", "complex128", "bfloat16", "float16"])
+def test_tiles_have_the_figures_of_their_kernels(device, kind):
+    spec = device_spec(device)
+    rows = {(row["arch"], row["kernel"], row["dtype"]): row for row in ROWS}
+    for tile in catalogue_for(kind, spec):
+        row = rows[spec.resources, tile.kernel, kind if tile.tensor else ELEMENT_OF[kind]]
+        figures = (registers(row), int(row["shared_bytes"]), int(row["sgprs"]))
+        assert (tile.registers, tile.shared_bytes, tile.scalar_registers) == figures
+        assert tile_occupancy(tile, spec).waves > 0
