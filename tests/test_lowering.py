@@ -12,6 +12,7 @@ from jax import export
 
 import jax_vbgemm as vb
 from jax_vbgemm import backends
+from jax_vbgemm.descriptors import KINDS
 
 
 def pairs(dtype="float32", count=3):
@@ -134,6 +135,29 @@ def test_target_chooses_the_device_that_is_planned_for(platform, default, other)
     if not backends.BACKENDS[platform].live_devices():
         assert planned_tiles(platform, None) == planned_tiles(platform, default)
     assert planned_tiles(platform, "cpu") == planned_tiles(platform, None)  # a target for another platform
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "kind"),
+    [("mi210", "default", "float32"), ("mi300x", "default", "tf32"), ("mi300x", "high", "float32")],
+)
+def test_precision_on_amd(device, precision, kind):
+    with vb.target(device):
+        module = exported(
+            lambda As, Bs: vb.batched_matmul(As, Bs, precision=precision), pairs(), ["rocm"]
+        ).mlir_module()
+    assert int(re.search(r"kind = (\d+)", module).group(1)) == KINDS.index(kind)
+
+
+@pytest.mark.parametrize(("platform", "most"), [("cuda", 2000), ("rocm", 240), ("cpu", 10**9)])
+def test_a_workspace_where_a_launch_cannot_hold_the_buffers(platform, most):
+    for count in (240 // 3, 240 // 3 + 1, 2000 // 3, 2000 // 3 + 1):
+        args = [jnp.ones((2, 3), jnp.float32)] * count, [jnp.ones((3, 2), jnp.float32)] * count
+        module = exported(vb.batched_matmul, args, [platform]).mlir_module()
+        (results,) = re.findall(r"custom_call @vbgemm_v1.*-> (?:\()?(.*?)\)?$", module, re.MULTILINE)
+        buffers = 3 * count
+        assert results.count("tensor<") == count + (buffers > most)
+        assert (f"tensor<{4 * buffers}xi32>" in results) == (buffers > most)
 
 
 def test_target_leaves_other_platforms_alone():

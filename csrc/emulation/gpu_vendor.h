@@ -156,8 +156,8 @@ inline void multiply_float64(const double (&a)[4], const double (&b)[2], double 
 // matrix instruction calculator prints.
 
 template <int kBytes>
-inline void load_bytes(void* registers, const void* global, bool valid) {
-  emulation::load(registers, valid ? global : nullptr, kBytes);
+inline void load_bytes(void* registers, const void* global) {
+  emulation::load(registers, global, kBytes);
 }
 
 namespace emulation {

@@ -114,21 +114,22 @@ struct Piece<16> {
 };
 
 // Copies `kBytes` (2, 4, 8 or 16) from global to shared memory, or writes zeros there where `valid` is false; then the source address is
-// not used.
+// not used: the load is from the kernel's parameters. A load that depended on a branch would be waited for before the next one.
 template <int kBytes>
 __device__ inline void copy_async(void* shared, const void* global, bool valid) {
   using Bytes = typename Piece<kBytes>::type;
-  *static_cast<Bytes*>(shared) = valid ? *(Global<const Bytes>)global : Bytes{};
+  const Bytes bytes =
+      *(Global<const Bytes>)(valid ? (Global<const void>)global : (Global<const void>)__builtin_amdgcn_kernarg_segment_ptr());
+  *static_cast<Bytes*>(shared) = valid ? bytes : Bytes{};
 }
 __device__ inline void commit_copies() {}
 template <int kNewest>
 __device__ inline void wait_copies() {}
 
-// The same to registers: the load is waited for where they are used.
+// The same to registers: what is loaded is waited for where it is used.
 template <int kBytes>
-__device__ inline void load_bytes(void* registers, const void* global, bool valid) {
-  using Bytes = typename Piece<kBytes>::type;
-  const Bytes bytes = valid ? *(Global<const Bytes>)global : Bytes{};
+__device__ inline void load_bytes(void* registers, const void* global) {
+  const auto bytes = *(Global<const typename Piece<kBytes>::type>)global;
   __builtin_memcpy(registers, &bytes, kBytes);
 }
 

@@ -21,36 +21,48 @@ class PieceCopy {
     whole_ = along_ && aligned;
   }
 
-  // Starts to load this thread's pieces of a step; what lies outside its first lines x items elements becomes zero.
+  // Starts to load this thread's pieces of a step of lines x items elements, of which there is at least one. What lies outside is read from
+  // the last line or item instead, as a load that depended on a branch would be waited for at once.
   __device__ void load(int lines, int items) {
+    const auto line_of = [&](const Place& place) { return first_ + (place.line < lines ? place.line : lines - 1) * line_stride_; };
+    if (whole_ && items >= kItems) {
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const Place place(i, along_);
-      const int left = place.line < lines ? items - place.piece * kPieceItems : 0;
-      const T* const from = first_ + place.line * line_stride_ + place.piece * kPieceItems * item_stride_;
-      if (whole_ && (left <= 0 || left >= kPieceItems)) {
-        load_bytes<kVectorBytes>(&pieces_[i], from, left > 0);
-      } else {
+      for (int i = 0; i < kCopies; ++i) {
+        const Place place(i, true);
+        load_bytes<kVectorBytes>(&pieces_[i], line_of(place) + place.piece * kPieceItems);
+      }
+    } else {
 #pragma unroll
-        for (int e = 0; e < kPieceItems; ++e) load_bytes<kBytes>(&pieces_[i].element[e], from + e * item_stride_, e < left);
+      for (int i = 0; i < kCopies; ++i) {
+        const Place place(i, along_);
+        const T* const line = line_of(place);
+#pragma unroll
+        for (int e = 0; e < kPieceItems; ++e) {
+          const int item = place.piece * kPieceItems + e;
+          load_bytes<kBytes>(&pieces_[i].element[e], line + (item < items ? item : items - 1) * item_stride_);
+        }
       }
     }
-    first_ += Lines::kPieces * kPieceItems * item_stride_;
+    first_ += kItems * item_stride_;
   }
 
-  // Puts them where they belong.
-  __device__ void store(T* shared) const {
+  // Puts them where they belong; items outside become zero. What lines outside hold does not matter: it leads to sums outside C.
+  __device__ void store(T* shared, int items) {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const Place place(i, along_);
-      if (place.line < Lines::kLines) {
-        *reinterpret_cast<Piece*>(shared + place.line * Lines::kPitch + place.piece * kPieceItems) = pieces_[i];
+      const int item = place.piece * kPieceItems;
+      if (items < kItems) {
+#pragma unroll
+        for (int e = 0; e < kPieceItems; ++e) pieces_[i].element[e] = item + e < items ? pieces_[i].element[e] : T{};
       }
+      if (place.line < Lines::kLines) *reinterpret_cast<Piece*>(shared + place.line * Lines::kPitch + item) = pieces_[i];
     }
   }
 
  private:
   static constexpr int kBytes = static_cast<int>(sizeof(T)), kPieceItems = Lines::kPieceItems;
+  static constexpr int kItems = Lines::kPieces * kPieceItems;  // a step
   static constexpr int kAll = Lines::kLines * Lines::kPieces, kCopies = (kAll + kThreads - 1) / kThreads;
   using Piece = Vector<T, kPieceItems>;
 

@@ -26,8 +26,8 @@ __device__ inline void multiply_mfma_tile(const TilePlace<T>& place, T* shared) 
     if (left > 0) copy_a.load(rows, left), copy_b.load(cols, left);
 #pragma unroll 1
     while (left > 0) {
-      copy_a.store(shared);
-      copy_b.store(shared_b);
+      copy_a.store(shared, left);
+      copy_b.store(shared_b, left);
       left -= Cut::kDepth;
       if (left > 0) copy_a.load(rows, left), copy_b.load(cols, left);
       block_barrier();  // this step's data are visible

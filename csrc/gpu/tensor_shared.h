@@ -7,7 +7,7 @@
 
 namespace vbgemm {
 constexpr int dynamic_shared_bytes(Kind, Kernel) { return 0; }  // kernels for CDNA declare all they use
-}
+}  // namespace vbgemm
 
 #else
 #include "tensor_tile.h"

@@ -174,9 +174,9 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
                 tiles.append(replace(tile, kernel="cpu"))
         elif threads > 1 and arithmetic in kinds and (not tensor or device.has_tensor(kind)):
             registers, shared_bytes, scalars = _kernel_resources(device, kernel, arithmetic)
+            tile = replace(tile, registers=registers, shared_bytes=shared_bytes, scalar_registers=scalars)
             if shared_bytes <= device.shared_block_bytes:
-                figures = {"registers": registers, "shared_bytes": shared_bytes, "scalar_registers": scalars}
-                tiles.append(replace(tile, **figures))
+                tiles.append(tile)
     return Catalogue(kind, tuple(tiles), _core.catalogue_hash())
 
 

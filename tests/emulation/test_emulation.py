@@ -162,7 +162,7 @@ MISTAKES = {
         "      // all have",
     ),
     "rows of sums confused": ("mfma_f64", "mfma_product", "4 * r + lane / 16", "4 * (lane / 16) + r"),
-    "a piece too many": ("mfma_f32", "mfma_copy", "items - place.piece", "items + 1 - place.piece"),
+    "a piece too many": ("mfma_f32", "mfma_copy", "item + e < items ? pieces_", "item + e <= items ? pieces_"),
     "a barrier too few": ("simt_f32", "simt_tile", "    block_barrier();  // this step's", "    // this step's"),
     "a copy not waited for": (
         "simt_f32",

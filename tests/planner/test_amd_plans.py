@@ -16,8 +16,8 @@ INCEPTION_4E = [(256, 196, 528), (160, 196, 528), (32, 196, 528), (128, 196, 528
 @pytest.mark.parametrize(
     ("device", "shapes", "tiles"),
     [
-        # Target 2 * 104 = 208. 13 + 26 + 25 + 49 tiles of the first choice; the last but one in order is split (+73), then
-        # the second (+49): 235.
+        # Target 2 * 104 = 208. 13 + 26 + 25 + 49 tiles of the first choice; the last but one in order is split (+73),
+        # then the second (+49): 235.
         ("mi210", INCEPTION_3A, ["large", "medium", "small", "small"]),
         # Target 240: the first is split too.
         ("mi100", INCEPTION_3A, ["medium", "medium", "small", "small"]),

@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 rocm=${ROCM_PATH:-/opt/rocm}
-clang=${HIPCXX:-$rocm/lib/llvm/bin/clang++}
+clang=${HIPCXX:-$("$rocm/bin/hipconfig" --hipclangpath)/clang++}
 arch=${1:-$("$rocm/bin/rocm_agent_enumerator" | grep -m1 -E 'gfx90a|gfx942')} || { echo "no gfx90a or gfx942 GPU is seen here" >&2; exit 1; }
 
 mkdir -p build/rocm_check
