@@ -31,6 +31,7 @@ struct Thread {
   bool vote;
   int committed;  // groups of copies
   int exchanges;
+  int wave_barriers, block_barriers;  // passed
   struct Pending {
     Copy copy;
     int group;
@@ -58,10 +59,12 @@ class Block {
     std::iota(order_.begin(), order_.end(), 0);
     exchanged_.resize(2 * static_cast<size_t>(grid.threads));
     wave_votes_.assign((grid.threads + kWaveSize - 1) / kWaveSize, 0);
+    barriers_.resize(2 * (wave_votes_.size() + 1));
+    happens_before(this);
     for (int i = 0; i < grid.threads; ++i) {
       Thread& thread = *threads_[i];
       thread.state = State::running;
-      thread.committed = thread.exchanges = 0;
+      thread.committed = thread.exchanges = thread.wave_barriers = thread.block_barriers = 0;
       thread.fiber.begin(enter);
     }
     do {
@@ -74,20 +77,29 @@ class Block {
         threads_[i]->fiber.resume();
       }
     } while (release());
+    happens_after(&order_);
   }
 
   void wait(State barrier) {
     Thread& thread = current();
     thread.state = barrier;
+    const char* place = barrier_of(barrier);
+    happens_before(place);
     thread.fiber.pause();
+    happens_after(place);
   }
+
+  void begins() { happens_after(this); }
+  void ends() { happens_before(&order_); }
 
   void* shared(size_t bytes) {
     if (!shared_) {
       shared_bytes_ = bytes;
       shared_.reset(static_cast<char*>(std::aligned_alloc(16, (bytes + 15) / 16 * 16)));
       std::memset(shared_.get(), 0xFF, bytes);  // NaN in every floating-point format
+      happens_before(&shared_);
     }
+    happens_after(&shared_);
     if (bytes != shared_bytes_) fail("threads disagree on the size of shared memory");
     return shared_.get();
   }
@@ -109,6 +121,15 @@ class Block {
 
  private:
   static void enter();
+
+  // Where a thread's next barrier is known by to the detector of races: two places take turns, as a thread may arrive at the next barrier
+  // before another has left this one.
+  const char* barrier_of(State barrier) {
+    Thread& thread = current();
+    const bool wave = barrier == State::at_wave_barrier;
+    const int turn = (wave ? thread.wave_barriers : thread.block_barriers)++ % 2;
+    return &barriers_[2 * (wave ? current_ / kWaveSize : wave_votes_.size()) + turn];
+  }
 
   // Lets those threads go on that have all arrived at a barrier. False when all have finished.
   bool release() {
@@ -149,6 +170,7 @@ class Block {
   std::vector<Brought> exchanged_;  // by thread, twice
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<int> order_, wave_votes_;
+  std::vector<char> barriers_;  // two for each wave and two for the block
   std::unique_ptr<char[], Free> shared_;
   size_t shared_bytes_ = 0;
   int current_ = 0;
@@ -158,7 +180,9 @@ class Block {
 Block the_block;
 
 void Block::enter() {
+  the_block.begins();
   the_block.kernel_(the_block.parameters_);
+  the_block.ends();
   if (!the_block.current().copies.empty()) fail("a copy is still under way at the kernel's end");
   the_block.wait(State::finished);
   fail("a finished thread runs again");

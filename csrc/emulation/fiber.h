@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "race_detector.h"
+
 #ifndef __x86_64__
 #include <ucontext.h>
 #endif
@@ -37,13 +39,20 @@ class Fiber {
   void begin(void (*entry)());
 
   // Runs the fiber until it pauses.
-  void resume() { switch_context(outside_, inside_); }
-  void pause() { switch_context(inside_, outside_); }
+  void resume() {
+    thread_.enter();
+    switch_context(outside_, inside_);
+  }
+  void pause() {
+    thread_.leave();
+    switch_context(inside_, outside_);
+  }
 
  private:
   static constexpr size_t kStackBytes = size_t{1} << 18;
   void* stack_;
   Context inside_, outside_;
+  RaceDetectorThread thread_;
 };
 
 }  // namespace vbgemm::emulation

@@ -17,6 +17,7 @@ COMPILER = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++17", "-O1", "-march=native", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
 FLAGS += ['-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"']
 CDNA = ["-DVBGEMM_WAVE_SIZE=64"]
+RACES = ["-DVBGEMM_RACES"]  # of the whole executable; the kernels alone are instrumented
 SANITIZE = ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
@@ -33,13 +34,14 @@ class Builder:
     ) -> Path:
         """The check with some files of kernels; `flags` and `csrc` are theirs, the driver is the same for a machine."""
         flags = [*flags, *machine]
-        parts = [("emulation/main.cc", machine, CSRC), ("emulation/fiber.cc", [], CSRC)]
+        parts = [("emulation/main.cc", machine, CSRC), ("emulation/fiber.cc", machine, CSRC)]
+        instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in flags else []
         parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/launch.cu")]
-        parts += [(f"gpu/{name}.cu", flags, csrc) for name in kernels]
+        parts += [(f"gpu/{name}.cu", [*flags, *instrument], csrc) for name in kernels]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda part: self._built(["-c", "-x", "c++"], *part), parts))
         key = hashlib.sha256("".join(map(str, objects)).encode()).hexdigest()[:20]
-        return self._make([*flags, *map(str, objects)], self.cache / f"check_{key}")
+        return self._make([*flags, *instrument, *map(str, objects)], self.cache / f"check_{key}")
 
     def _built(self, mode: list[str], name: str, flags: Sequence[str], csrc: Path) -> Path:
         command = [*FLAGS, *flags, f"-I{csrc}", *mode, str(csrc / name)]
@@ -66,7 +68,8 @@ def builder(request: pytest.FixtureRequest) -> Builder:
 
 def check(executable: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [str(executable), "--no-replays", *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
 
 
 def assert_passes(executable: Path, *options: str, tiles: Sequence[str] = ()) -> None:
@@ -148,6 +151,22 @@ def test_sanitizers(builder: Builder, family: str, machine: list[str]) -> None:
         assert_passes(executable, "--small", "--exact", "--seed", str(seed))
 
 
+@pytest.mark.parametrize(
+    ("family", "machine"), [("simt_f32", []), ("tensor_tf32x3", []), ("simt_f32", CDNA), ("mfma_bf16", CDNA)]
+)
+def test_races(builder: Builder, family: str, machine: list[str]) -> None:
+    assert_passes(builder.executable([family], machine=[*machine, *RACES]), "--small", "--exact")
+
+
+@pytest.mark.parametrize(
+    "mistake", ["a barrier too few", "no barrier for matrix units", "a step overwritten too early"]
+)
+def test_races_are_seen(builder: Builder, tmp_path: Path, mistake: str) -> None:
+    machine = CDNA if "matrix" in mistake or "step" in mistake else []
+    result = check(changed(builder, tmp_path, mistake, [*machine, *RACES]), "--small")
+    assert "WARNING: ThreadSanitizer: data race" in result.stderr
+
+
 MISTAKES = {
     "no barrier for matrix units": (
         "mfma_f16",
@@ -193,16 +212,21 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
+def changed(builder: Builder, folder: Path, mistake: str, machine: Sequence[str]) -> Path:
+    """The check with a mistake in its kernels."""
     kernels, stem, right, wrong = MISTAKES[mistake]
     name = f"gpu/{stem}.h"
-    csrc = tmp_path / "csrc"
+    csrc = folder / "csrc"
     shutil.copytree(CSRC, csrc)
     text = (csrc / name).read_text()
     assert text.count(right) == 1, f"{name} no longer has the line that this test changes"
     (csrc / name).write_text(text.replace(right, wrong))
-    machine = CDNA if kernels.startswith("mfma") else []
-    result = check(builder.executable([kernels], csrc=csrc, machine=machine), "--small")
+    return builder.executable([kernels], csrc=csrc, machine=machine)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
+    machine = CDNA if MISTAKES[mistake][0].startswith("mfma") else []
+    result = check(changed(builder, tmp_path, mistake, machine), "--small")
     assert result.returncode != 0
     assert "FAIL" in result.stdout
