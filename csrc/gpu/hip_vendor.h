@@ -1,4 +1,4 @@
-// What the kernels need of HIP on AMD's CDNA, as plain functions. (Its matrix units: mfma.h.)
+// What the kernels need of HIP on AMD's CDNA, as plain functions, its matrix units among them.
 //
 // There are no asynchronous copies: a copy is complete when the block's next barrier is passed, which is all that the kernels rely on.
 #pragma once
@@ -93,24 +93,24 @@ __device__ inline uint16_t float_to_bfloat16(float x) {
 __device__ inline float float16_to_float(uint16_t bits) { return static_cast<float>(__builtin_bit_cast(_Float16, bits)); }
 __device__ inline uint16_t float_to_float16(float x) { return __builtin_bit_cast(uint16_t, static_cast<_Float16>(x)); }
 
-// N bytes moved by one instruction.
+// N bytes moved by one instruction, whatever they hold.
 template <int kBytes>
 struct Piece;
 template <>
 struct Piece<2> {
-  using type = uint16_t;
+  using type = uint16_t __attribute__((may_alias));
 };
 template <>
 struct Piece<4> {
-  using type = uint32_t;
+  using type = uint32_t __attribute__((may_alias));
 };
 template <>
 struct Piece<8> {
-  using type = uint32_t __attribute__((ext_vector_type(2)));
+  using type = uint32_t __attribute__((ext_vector_type(2), may_alias));
 };
 template <>
 struct Piece<16> {
-  using type = uint32_t __attribute__((ext_vector_type(4)));
+  using type = uint32_t __attribute__((ext_vector_type(4), may_alias));
 };
 
 // Copies `kBytes` (2, 4, 8 or 16) from global to shared memory, or writes zeros there where `valid` is false; then the source address is

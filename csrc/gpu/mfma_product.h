@@ -30,18 +30,18 @@ __device__ inline void multiply_fragments(const Fragment<T>& a, const Fragment<T
     for (int e = 0; e < 2; ++e) mfma_float64(a.element[e], b.element[e], sum);
   } else {
     // Two instructions, of 8 bytes a lane.
-    using Half = Vector<uint32_t, 2>;
-    const Half* const halves_a = reinterpret_cast<const Half*>(&a);
-    const Half* const halves_b = reinterpret_cast<const Half*>(&b);
+    uint32_t halves_a[2][2], halves_b[2][2];
+    __builtin_memcpy(halves_a, &a, sizeof a);
+    __builtin_memcpy(halves_b, &b, sizeof b);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if constexpr (kKind == Kind::bf16) {
-        mfma_bfloat16(halves_a[h].element, halves_b[h].element, sum);
+        mfma_bfloat16(halves_a[h], halves_b[h], sum);
       } else if constexpr (kKind == Kind::f16) {
-        mfma_float16(halves_a[h].element, halves_b[h].element, sum);
+        mfma_float16(halves_a[h], halves_b[h], sum);
       } else {
         static_assert(kKind == Kind::tf32);
-        mfma_tf32(halves_a[h].element, halves_b[h].element, sum);
+        mfma_tf32(halves_a[h], halves_b[h], sum);
       }
     }
   }
