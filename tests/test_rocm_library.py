@@ -8,9 +8,11 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
+from jaxlib import xla_client
 
 import jax_vbgemm
 from jax_vbgemm import _core
+from jax_vbgemm.backends import BACKENDS, TARGET_NAME
 
 FILES = [Path(folder) / f"_rocm{suffix}" for folder in jax_vbgemm.__path__ for suffix in EXTENSION_SUFFIXES]
 LIBRARY = next((file for file in FILES if file.exists()), None)
@@ -70,3 +72,13 @@ def test_what_the_library_needs():
     assert {"hipLaunchKernel", "__hipRegisterFatBinary"} <= {name for name, _ in imported}
     assert {version for _, version in imported} == {"hip_4.2"}
     assert "PyInit__rocm" in symbols
+
+
+def test_the_handler_is_registered_for_rocm():
+    backend = BACKENDS["rocm"]
+    if backend.module is None:
+        pytest.skip(f"the library does not load: {backend.absent}")
+    if backend.live_devices():
+        pytest.skip("JAX's ROCm client has taken it over")
+    waiting = {name for name, *_ in xla_client._custom_callback["ROCM"]}  # until a client for the platform comes
+    assert TARGET_NAME in {name if isinstance(name, str) else name.decode() for name in waiting}
