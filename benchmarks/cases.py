@@ -29,7 +29,7 @@ def case(peer: str, name: str, sizes: Sizes, kind: str, planner: object, device:
     has_block_first = packed.num_blocks != packed.num_tiles
     header = np.array(
         [KINDS.index(kind), count, packed.num_runs, packed.num_tiles, packed.num_blocks, len(packed.launches) // 3,
-         has_block_first, 0], np.int32
+         has_block_first, packed.num_slots], np.int32
     )  # fmt: skip
     names = b"".join(text.encode()[:63].ljust(64, b"\0") for text in (peer, name))
     return padded(names + header.tobytes() + packed.launches.tobytes()) + padded(packed.words.tobytes())

@@ -12,7 +12,7 @@
 //
 //   char peer[64], workload[64]         zero-padded names
 //   int32 kind                          catalogue.h's Kind
-//   int32 num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, 0
+//   int32 num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, num_slots
 //   Launch[num_launches]                12 bytes each, then zeros up to a multiple of 8
 //   Problem[num_problems], TileRun[num_runs] or where that is 0 ReadyTile[num_tiles], int32 block_first[num_blocks + 1] if has_block_first,
 //   then zeros up to a multiple of 8
@@ -34,7 +34,7 @@ namespace {
 
 struct CaseHeader {
   char peer[64], workload[64];
-  int32_t kind, num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, reserved;
+  int32_t kind, num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, num_slots;
 };
 static_assert(sizeof(CaseHeader) == 160);
 
@@ -61,6 +61,7 @@ class CaseFile {
     c.plan.out_dtype = element_of(c.plan.kind);
     c.plan.num_tiles = header.num_tiles;
     c.plan.num_blocks = header.num_blocks;
+    c.plan.num_slots = header.num_slots;
     read(c.plan.launches, header.num_launches);
     skip_padding();
     read(c.plan.problems, header.num_problems);

@@ -70,16 +70,20 @@ struct TilePosition {
   int32_t strategy;
   int32_t rows, cols, depth;
   int32_t problem, batch, row, col;
+  int32_t share, shares;  // which part of the tile's K this is, of how many: a block each
+  int32_t slot;           // of the workspace: the first of those where the shares' sums meet
+  int32_t reserved;
 };
 
-// One tile with all that a kernel would have to work out from its run and its problem: on a GPU a small call is mostly waiting.
+// One tile, or one share of its K, with all that a kernel would have to work out from its run and its problem: on a GPU a small call is
+// mostly waiting.
 struct ReadyTile {
   TilePosition position;
   Part part[3];  // of A, B and C
 };
 
 static_assert(sizeof(Operand) == 48 && sizeof(Problem) == 168 && sizeof(Epilogue) == 168 && sizeof(TileRun) == 48 &&
-                  sizeof(ReadyTile) == 104,
+                  sizeof(ReadyTile) == 120,
               "descriptors.py writes these layouts");
 
 // One kernel launch: a contiguous range of blocks. Where block_first is null, block i is tile i.

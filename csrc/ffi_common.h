@@ -27,6 +27,7 @@ struct Call {
   std::vector<void*> buffers;     // operands, then results
   std::vector<int64_t> elements;  // of each
   int32_t num_operands;
+  int32_t num_slots;  // that split tiles need
 };
 
 inline std::optional<DType> dtype_of(ffi::DataType type) {
@@ -66,7 +67,7 @@ struct Arguments {
   int64_t catalogue, kind;
   ffi::Span<const int64_t> problems, epilogues;
   ffi::Span<const int32_t> launches;
-  int64_t num_factors, num_addends, num_runs, num_tiles, num_blocks;
+  int64_t num_factors, num_addends, num_runs, num_tiles, num_blocks, num_slots;
 };
 
 #define VBGEMM_BIND_ARGUMENTS(binding)                    \
@@ -82,7 +83,8 @@ struct Arguments {
       .Attr<int64_t>("num_addends")                       \
       .Attr<int64_t>("num_runs")                          \
       .Attr<int64_t>("num_tiles")                         \
-      .Attr<int64_t>("num_blocks")
+      .Attr<int64_t>("num_blocks")                        \
+      .Attr<int64_t>("num_slots")
 
 // What goes wrong with one epilogue, or null.
 inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType dtype, const std::vector<int64_t>& elements,
@@ -108,7 +110,7 @@ inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType dty
 // Fills call, or says which argument breaks which rule. extra_results: results behind the products (a workspace).
 inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call& call) {
   const auto& [descriptors, args, rets, catalogue, kind, table, epilogue_table, launches, num_factors, num_addends, num_runs, num_tiles,
-               num_blocks] = given;
+               num_blocks, num_slots] = given;
   constexpr int64_t kProblemWords = sizeof(Problem) / 8, kRunInts = sizeof(TileRun) / 4, kTileInts = sizeof(ReadyTile) / 4;
   if (catalogue != catalogue_hash()) {
     return refuse("this program was planned with another tile catalogue (" + std::to_string(catalogue) + ") than this build has (" +
@@ -118,9 +120,11 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
   if (num_factors < 1 || num_addends < 0 || num_factors + num_addends > static_cast<int64_t>(args.size())) {
     return refuse("more factors and addends than operands");
   }
-  if (table.size() % kProblemWords || num_runs < 0 || num_tiles < num_runs || num_blocks > num_tiles || num_tiles > INT32_MAX) {
+  if (table.size() % kProblemWords || num_runs < 0 || num_tiles < num_runs || num_blocks > num_tiles || num_tiles > INT32_MAX ||
+      num_slots < 0 || num_slots > INT32_MAX / kSlotSums) {
     return refuse("malformed problem table or tile counts");
   }
+  call.num_slots = static_cast<int32_t>(num_slots);
   const int64_t num_problems = table.size() / kProblemWords;
   const bool finishing = epilogue_table.size() > 0;
   static_assert(sizeof(Epilogue) == sizeof(Problem));

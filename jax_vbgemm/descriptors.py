@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from jax_vbgemm import _core
 from jax_vbgemm.planner import Catalogue, Plan
 from jax_vbgemm.planner.runs import Runs
+from jax_vbgemm.planner.shares import SLOT_SUMS, Shares, shares_of
 from jax_vbgemm.primitive import Shape, Sizes, Term
 
 OPERAND = np.dtype(
@@ -42,7 +43,8 @@ PART = np.dtype(
 )
 READY_TILE = np.dtype(
     [("strategy", "<i4"), ("rows", "<i4"), ("cols", "<i4"), ("depth", "<i4"),
-     ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"), ("a", PART), ("b", PART), ("c", PART)]
+     ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"),
+     ("share", "<i4"), ("shares", "<i4"), ("slot", "<i4"), ("reserved", "<i4"), ("a", PART), ("b", PART), ("c", PART)]
 )  # fmt: skip
 
 KERNELS = tuple(_core.kernels())
@@ -55,6 +57,16 @@ ACTIVATIONS = (None, "relu", "gelu", "silu", "tanh", "sigmoid")
 """In the order of csrc/descriptor.h's Activation."""
 
 MAX_BYTES = 1 << 20  # of a descriptor constant with ready tiles
+
+MAX_PARAMETER_BUFFERS = 2000
+"""Above this many buffers the GPU kernels take their table from memory: csrc/gpu/kernel_parameters.h."""
+
+
+def workspace_bytes(num_buffers: int, num_slots: int, dtype: Any) -> int:
+    """Of a GPU call whose results are summed in `dtype`: csrc/gpu/launch.h."""
+    table = 16 * num_buffers if num_buffers > MAX_PARAMETER_BUFFERS else 0
+    counters = (4 * num_slots + 15) // 16 * 16
+    return table + counters + num_slots * SLOT_SUMS * int(np.dtype(dtype).itemsize)
 
 
 class Address(NamedTuple):
@@ -124,6 +136,7 @@ class Descriptors(NamedTuple):
     num_runs: int  # 0: there are ready tiles in their place
     num_tiles: int
     num_blocks: int
+    num_slots: int  # of the workspace, where the shares of split K meet
 
 
 def problem_table(
@@ -173,7 +186,7 @@ def _run_table(runs: Runs) -> NDArray[np.void]:
     return rows
 
 
-def _ready_tiles(tiles: Runs, table: NDArray[np.void], catalogue: Catalogue) -> NDArray[np.void]:
+def _ready_tiles(tiles: Runs, shares: Shares, table: NDArray[np.void], catalogue: Catalogue) -> NDArray[np.void]:
     """READY_TILE rows of runs of one tile each."""
     problems, shape = table[tiles.problem], catalogue.columns
     outer, inner = np.divmod(tiles.batch, problems["inner_batch"])
@@ -183,6 +196,7 @@ def _ready_tiles(tiles: Runs, table: NDArray[np.void], catalogue: Catalogue) -> 
     rows["rows"] = np.minimum(problems["m"] - tiles.row, shape.m[tiles.strategy])
     rows["cols"] = np.minimum(problems["n"] - tiles.col, shape.n[tiles.strategy])
     rows["depth"] = tiles.k_end - tiles.k_begin
+    rows["share"], rows["shares"], rows["slot"] = shares.share, shares.shares, shares.slot
     for name, row, col in (
         ("a", tiles.row, tiles.k_begin),
         ("b", tiles.k_begin, tiles.col),
@@ -200,18 +214,25 @@ def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None
     """The descriptor arrays of a plan over these problems, with one epilogue a problem or none.
 
     On a GPU tiles are made ready one by one, so that a block reads one record and starts, where that stays under
-    MAX_BYTES; otherwise regular regions stay runs, in which kernels look their tiles up.
+    MAX_BYTES or K is split; otherwise regular regions stay runs, in which kernels look their tiles up.
 
-    Raises NotImplementedError for a plan that splits K: kernels sum a tile's products in one block.
+    Raises NotImplementedError for a plan of the CPU that splits K: its kernel sums a tile's products in one block.
     """
     runs, block_first, launches = plan.launch_form()
     split = np.flatnonzero((runs.k_begin != 0) | (runs.k_end != table["k"][runs.problem]))
-    if len(split):
+    if len(split) and plan.device.kind == "cpu":
         raise NotImplementedError(
-            f"planner {plan.planner!r} splits K of problems[{runs.problem[split[0]]}]; kernels cannot yet"
+            f"planner {plan.planner!r} splits K of problems[{runs.problem[split[0]]}]; the CPU kernel cannot"
         )
-    ready = plan.device.kind == "gpu" and plan.num_tiles * READY_TILE.itemsize + table.nbytes <= MAX_BYTES
-    tiles = _ready_tiles(runs.expand(plan.catalogue), table, plan.catalogue) if ready else _run_table(runs)
+    small = plan.num_tiles * READY_TILE.itemsize + table.nbytes <= MAX_BYTES
+    ready = plan.device.kind == "gpu" and (small or len(split) > 0)
+    num_slots = 0
+    if ready:
+        single = runs.expand(plan.catalogue)
+        shares = shares_of(single, plan.catalogue)
+        tiles, num_slots = _ready_tiles(single, shares, table, plan.catalogue), shares.num_slots
+    else:
+        tiles = _run_table(runs)
     finishing = np.zeros(0, EPILOGUE) if epilogues is None else epilogues
     parts = [table.view(np.int32), finishing.view(np.int32), tiles.view(np.int32)]
     num_blocks = plan.num_tiles if block_first is None else len(block_first) - 1
@@ -227,4 +248,5 @@ def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None
         num_runs=0 if ready else len(runs),
         num_tiles=plan.num_tiles,
         num_blocks=num_blocks,
+        num_slots=num_slots,
     )

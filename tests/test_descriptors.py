@@ -2,10 +2,11 @@
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import given
 
 from jax_vbgemm.descriptors import MAX_BYTES, READY_TILE, RUN, address, pack, problem_table
-from jax_vbgemm.planner import device_spec, plan_problems
+from jax_vbgemm.planner import Plan, Tile, device_spec, plan_problems
 from jax_vbgemm.primitive import Term, sizes_of
 from jax_vbgemm.problem import Problem
 
@@ -55,6 +56,57 @@ def test_ready_tiles_find_their_parts(batches, m, n, k, transpose_a, transpose_b
         written[part_of(np.arange(len(written)), tile["c"], rows, cols)] += 1
         assert [tile[x]["buffer"] for x in "abc"] == [0, 1, 2]
     assert (written == 1).all()
+
+
+SPLIT_K = st.tuples(
+    st.integers(1, 200), st.integers(1, 200), st.integers(0, 40_000), st.integers(1, 3)
+)  # few elements of C, for long K
+
+
+@given(st.lists(SPLIT_K, min_size=1, max_size=3), st.sampled_from(["float32", "tf32", "bfloat16", "complex128"]))
+def test_shares_of_a_place_have_slots_of_their_own_and_all_of_its_k(problems, kind):
+    problems = [Problem(*problem) for problem in problems]
+    plan = plan_problems(problems, kind, H100, "auto")
+    plan.validate()
+    terms = [sizes_of((p.batch, p.m, p.k), (p.batch, p.k, p.n), Term(0, 1, 0)) for p in problems]
+    where = [
+        address((p.batch, p.m, p.k), (p.batch, p.k, p.n), Term(0, 1, 0), size)
+        for p, size in zip(problems, terms, strict=True)
+    ]
+    table = problem_table(terms, where, [(2 * i, 2 * i + 1, 2 * len(problems) + i) for i in range(len(problems))])
+    descriptors = pack(plan, table)
+    if descriptors.num_runs:
+        assert descriptors.num_slots == 0
+        return
+    tiles = descriptors.words[table.nbytes // 4 :][: descriptors.num_tiles * READY_TILE.itemsize // 4].view(READY_TILE)
+    places: dict[tuple, list] = {}
+    for tile in tiles:
+        places.setdefault(tuple(int(tile[x]) for x in ("problem", "batch", "row", "col")), []).append(tile)
+    used = np.zeros(descriptors.num_slots, int)
+    for (problem, batch, row, _), shares in places.items():
+        shares = sorted(shares, key=lambda tile: tile["share"])
+        assert [tile["share"] for tile in shares] == list(range(len(shares)))
+        assert {int(tile["shares"]) for tile in shares} == {len(shares)}
+        assert len({(int(tile["slot"]), int(tile["strategy"])) for tile in shares}) == 1
+        begin = batch * problems[problem].m * problems[problem].k + row * problems[problem].k
+        for tile in shares:  # A is row-major: its parts follow one another
+            assert tile["a"]["offset"] == begin
+            begin += tile["depth"]
+        assert sum(int(tile["depth"]) for tile in shares) == problems[problem].k
+        if len(shares) > 1:
+            slots = plan.catalogue.by_index[int(shares[0]["strategy"])].slots
+            used[int(shares[0]["slot"]) :][: len(shares) * slots] += 1
+    assert (used == 1).all()
+
+
+def test_tiles_of_different_shapes_cannot_share_the_k_of_an_element():
+    def uneven(problems, device, catalogue):
+        tiles = [Tile(0, 0, row, col, 0, 8, "small") for row in (0, 16) for col in (0, 16)]
+        blocks = [[tile] for tile in [*tiles, Tile(0, 0, 0, 0, 8, 20, "medium")]]
+        return Plan.from_blocks(problems, device, catalogue, planner="uneven", blocks=blocks)
+
+    with pytest.raises(ValueError, match=r"problems\[0\] at row 0, col 0 from k 8 on has no fellow"):
+        packed((32, 20), (20, 32), Term(0, 1, 0), uneven)
 
 
 def test_a_call_of_very_many_tiles_keeps_runs():

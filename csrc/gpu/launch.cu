@@ -36,7 +36,23 @@ Error write_table(const GpuCall& call, Stream stream) {
   return kSuccess;
 }
 
+size_t table_bytes(int num_buffers) { return num_buffers > kMaxParameterBuffers ? num_buffers * sizeof(Buffer) : 0; }
+size_t counter_bytes(int num_slots) { return (num_slots * sizeof(uint32_t) + kVectorBytes - 1) / kVectorBytes * kVectorBytes; }
+
+size_t accumulator_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+    case DType::c64: return 8;
+    case DType::c128: return 16;
+    default: return 4;
+  }
+}
+
 }  // namespace
+
+size_t workspace_bytes(Kind kind, int num_buffers, int num_slots) {
+  return table_bytes(num_buffers) + counter_bytes(num_slots) + num_slots * kSlotSums * accumulator_bytes(element_of(kind));
+}
 
 const void* find_kernel(Kind kind, Kernel kernel) {
 #define VBGEMM_KERNEL_ADDRESS(kernel, kind) reinterpret_cast<const void*>(vbgemm_##kernel##_##kind),
@@ -72,22 +88,32 @@ Error load_kernels(Kind kind) {
 }
 
 Error launch(const GpuCall& call, Stream stream) {
-  const bool overflow = call.num_buffers > kMaxParameterBuffers;
   const DType dtype = element_of(call.kind);
   const bool narrow = dtype == DType::bf16 || dtype == DType::f16, wide_results = narrow && call.out_dtype == DType::f32;
-  if ((call.out_dtype != dtype && !wide_results) || call.num_buffers < 0 || (overflow && !call.workspace)) return kInvalidValue;
+  if ((call.out_dtype != dtype && !wide_results) || call.num_buffers < 0 || call.num_slots < 0) return kInvalidValue;
+  if (!call.workspace && workspace_bytes(call.kind, call.num_buffers, call.num_slots) > 0) return kInvalidValue;
 
   KernelParameters parameters;
   parameters.plan = call.plan;
   parameters.num_buffers = call.num_buffers;
   parameters.wide_results = wide_results;
   parameters.num_operands = call.num_operands;
-  parameters.overflow = overflow ? static_cast<const Buffer*>(call.workspace) : nullptr;
-  if (overflow) {
+  parameters.overflow = nullptr;
+  char* const workspace = static_cast<char*>(call.workspace);
+  if (const size_t bytes = table_bytes(call.num_buffers)) {
+    parameters.overflow = reinterpret_cast<const Buffer*>(workspace);
     const Error error = write_table(call, stream);
     if (error != kSuccess) return error;
+    parameters.slots.arrived = reinterpret_cast<uint32_t*>(workspace + bytes);
   } else {
     copy_buffers(call, 0, call.num_buffers, parameters.table);
+    parameters.slots.arrived = reinterpret_cast<uint32_t*>(workspace);
+  }
+  parameters.slots.count = call.num_slots;
+  parameters.slots.sums = reinterpret_cast<char*>(parameters.slots.arrived) + counter_bytes(call.num_slots);
+  if (call.num_slots > 0) {
+    const Error error = clear_memory(parameters.slots.arrived, counter_bytes(call.num_slots), stream);
+    if (error != kSuccess) return error;
   }
 
   for (int i = 0; i < call.num_launches; ++i) {

@@ -63,8 +63,11 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
 
  private:
   __device__ static Extent extent_of(int strategy) {
-    Extent extent{0, 0};
-    dispatch(strategy, [&](auto chosen) { extent = {decltype(chosen)::type::kRows, decltype(chosen)::type::kCols}; });
+    Extent extent{0, 0, 0};
+    dispatch(strategy, [&](auto chosen) {
+      using Cut = typename decltype(chosen)::type;
+      extent = {Cut::kRows, Cut::kCols, Cut::kSlots};
+    });
     return extent;
   }
 

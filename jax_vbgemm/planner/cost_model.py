@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,7 @@ def predict(
             each = _cpu_tiles(sizes, runs, catalogue, device)  # all its tiles belong to one kernel
         else:
             each = _gpu_tiles(depth[mine], runs.strategy[mine], catalogue, device, sharing)
+            each += device.share_latency * (depth[mine] < sizes.k[runs.problem[mine]])
         if block_first is not None:
             of_run = np.zeros(len(runs))
             of_run[mine] = each
@@ -87,6 +89,8 @@ def predict(
             seconds += max(longest, work / (device.units * sharing)) + device.launch_seconds
         waves += blocks / (device.units * resident)
         total_work, total_blocks, longest_block = total_work + work, total_blocks + blocks, max(longest_block, longest)
+    if (depth < sizes.k[runs.problem]).any():
+        seconds += device.launch_seconds  # the counters of its shares become zero
     streaming = operand_bytes(sizes, catalogue) / device.bandwidth
     # A core that waits for memory doesn't compute all of that time: the larger of both, with some of the smaller.
     least = math.hypot(seconds, streaming) if device.kind == "cpu" else streaming + device.launch_seconds
@@ -127,8 +131,23 @@ def block_seconds(sizes: Sizes, tile: TileShape, catalogue: Catalogue, device: D
     return seconds
 
 
+class Pace(NamedTuple):
+    """A tile's fixed seconds, the seconds of a step along K, and how deep that step is."""
+
+    fixed: Floats
+    step: Floats
+    depth: Ints
+
+
 def _gpu_tiles(depth: Ints, strategy: Ints | int, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
-    """Seconds of tiles `depth` deep, one `strategy` for each or one for all, while `sharing` blocks share a unit.
+    """Seconds of tiles `depth` deep, one `strategy` for each or one for all, while `sharing` blocks share a unit."""
+    pace = gpu_pace(strategy, catalogue, device, sharing)
+    seconds: Floats = pace.fixed + ceil_div(depth, pace.depth) * pace.step
+    return seconds
+
+
+def gpu_pace(strategy: Ints | int, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Pace:
+    """How fast tiles are while `sharing` blocks share a unit; one `strategy` for each or one for all.
 
     Where the device is calibrated (calibration.csv), a tile has a fixed part and a K step has a latency and a share of
     the unit. Elsewhere a step takes the longest of its multiply-adds, its reads of shared memory (a thread that owns
@@ -140,9 +159,7 @@ def _gpu_tiles(depth: Ints, strategy: Ints | int, catalogue: Catalogue, device: 
     calibrated = _calibration(device.calibration, catalogue)
     if calibrated is not None:
         fixed, latency, share = calibrated[:, strategy]
-        steps = ceil_div(depth, step_depth(tk, catalogue.element_bytes))
-        measured: Floats = fixed + steps * np.maximum(latency, sharing * share)
-        return measured
+        return Pace(fixed, np.maximum(latency, sharing * share), step_depth(tk, catalogue.element_bytes))
     tm, tn, threads = tile.m[strategy], tile.n[strategy], tile.threads[strategy]
     size = catalogue.element_bytes
     parts = sharing * device.units  # a block gets one of these of the device's rates
@@ -151,8 +168,7 @@ def _gpu_tiles(depth: Ints, strategy: Ints | int, catalogue: Catalogue, device: 
     shared_memory = 2 * np.sqrt(tm * tn * threads) * tk * size * (parts / device.shared_bandwidth)
     cache = (tm + tn) * tk * size * (parts / device.cache_bandwidth)
     step = np.maximum(np.maximum(products, shared_memory), np.maximum(cache, device.step_latency))
-    seconds: Floats = ceil_div(depth, tk) * step + tm * tn * size * (parts / device.bandwidth)
-    return seconds
+    return Pace(tm * tn * size * (parts / device.bandwidth), step, tk)
 
 
 def step_depth(tile_k: Ints, element_bytes: int) -> Ints:

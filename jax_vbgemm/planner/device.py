@@ -65,6 +65,8 @@ class DeviceSpec:
     load_balanced_threshold: int  # threads, `load_balanced`
     split_factor: int  # blocks a unit, `sort_split`: SIMDs / waves of a block of 128 threads
 
+    share_latency: float = 2e-6  # what a block costs beyond its products where it sums up a share of split K
+
     note: str = ""  # how this entry differs from the device it is used for
 
     def __hash__(self) -> int:

@@ -58,6 +58,25 @@ def test_the_longest_blocks_come_first():
     assert [plan.problems[index].k for index in plan.order] == [4000] * 5 + [300] * 5 + [10] * 5
 
 
+def test_k_is_split_where_one_block_would_outlast_the_rest():
+    lone = make(Makespan(), [(64, 192, 25_088)])
+    assert 50 < lone.num_blocks < 2000
+    lone.validate()
+    assert lone.predicted_seconds < 0.2 * make(Uniform(), [(64, 192, 25_088)]).predicted_seconds
+    crowd = make(Makespan(), [(512, 512, 512)] * 100)
+    assert (crowd.runs.k_begin == 0).all()
+    mixed = make(Makespan(), [(512, 512, 64)] * 30 + [(32, 32, 60_000)])
+    assert (mixed.runs.k_begin[mixed.runs.problem < 30] == 0).all()
+    assert (mixed.runs.k_begin[mixed.runs.problem == 30] > 0).any()
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300), st.integers(0, 10**6)), max_size=4))
+def test_few_elements_and_long_k(problems):
+    plan = make(Makespan(), problems)
+    plan.validate()
+    assert plan.predicted_seconds <= make(Uniform(), problems).predicted_seconds * (1 + 1e-12)
+
+
 def test_choices_name_the_tile_of_each_problem():
     plan = make(Makespan(), [(16, 16, 16), (500, 500, 64), (0, 5, 5)])
     for index, choice in enumerate(plan.choices):

@@ -15,11 +15,15 @@
 
 namespace vbgemm::driver {
 
-// Tiles of one problem in a rectangle of one strategy: `batches` x `tiles_y` x `tiles_x` of them from (batch, row, col) on.
+// Tiles of one problem in a rectangle of one strategy: `batches` x `tiles_y` x `tiles_x` of them from (batch, row, col) on. Each is summed
+// by `shares` blocks, part by part of K.
 struct Box {
   int problem, strategy;
   int batch, row, col, batches, tiles_y, tiles_x;
   int k_begin, k_end;
+  int shares = 1;
+
+  int share_begin(int share) const { return k_begin + static_cast<int>(static_cast<int64_t>(k_end - k_begin) * share / shares); }
 };
 
 struct HostPlan {
@@ -31,7 +35,7 @@ struct HostPlan {
   std::vector<ReadyTile> tiles;      // or these
   std::vector<int32_t> block_first;  // empty where every block holds one tile
   std::vector<Launch> launches;
-  int num_tiles = 0, num_blocks = 0;
+  int num_tiles = 0, num_blocks = 0, num_slots = 0;
 };
 
 // A plan in the device's memory.
@@ -88,8 +92,8 @@ inline int64_t offset_of(const Operand& x, const Problem& p, int batch, int64_t 
          col * x.col_stride;
 }
 
-// The i-th tile of a box.
-inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i) {
+// One share of the i-th tile of a box.
+inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int share, int slot) {
   const TileShape& shape = kTiles[box.strategy];
   const Problem& p = plan.problems[box.problem];
   const int col = box.col + i % box.tiles_x * shape.n, row = box.row + i / box.tiles_x % box.tiles_y * shape.m;
@@ -99,11 +103,13 @@ inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i) {
                 x.buffer, 0};
   };
   const int rows = std::min(p.m - row, static_cast<int>(shape.m)), cols = std::min(p.n - col, static_cast<int>(shape.n));
-  return {{box.strategy, rows, cols, box.k_end - box.k_begin, box.problem, batch, row, col},
-          {part(p.a, row, box.k_begin), part(p.b, box.k_begin, col), part(p.c, row, col)}};
+  const int begin = box.share_begin(share), depth = box.share_begin(share + 1) - begin;
+  return {{box.strategy, rows, cols, depth, box.problem, batch, row, col, share, box.shares, slot, 0},
+          {part(p.a, row, begin), part(p.b, begin, col), part(p.c, row, col)}};
 }
 
-// `block_size()` is the number of tiles of the next block; without it, one tile a block. `ready`: tiles in place of runs.
+// `block_size()` is the number of tiles of the next block; without it, one tile a block. `ready`: tiles in place of runs; only they can be
+// split.
 inline void lay_out(HostPlan& plan, const std::vector<Box>& boxes, bool ready, const std::function<int()>& block_size = nullptr) {
   for (int kernel = 0; kernel < kKernels; ++kernel) {
     const int first_tile = plan.num_tiles, first_block = plan.num_blocks;
@@ -112,12 +118,15 @@ inline void lay_out(HostPlan& plan, const std::vector<Box>& boxes, bool ready, c
       const int count = box.batches * box.tiles_y * box.tiles_x;
       if (static_cast<int>(kernel_of(shape)) != kernel || count == 0) continue;
       if (ready) {
-        for (int i = 0; i < count; ++i) plan.tiles.push_back(ready_tile(plan, box, i));
+        for (int i = 0; i < count; ++i) {
+          for (int share = 0; share < box.shares; ++share) plan.tiles.push_back(ready_tile(plan, box, i, share, plan.num_slots));
+          if (box.shares > 1) plan.num_slots += box.shares * slots_of(shape);
+        }
       } else {
         plan.runs.push_back(
             {box.problem, box.strategy, box.row, box.col, box.batch, box.k_begin, box.k_end, plan.num_tiles, box.tiles_y, box.tiles_x, {}});
       }
-      plan.num_tiles += count;
+      plan.num_tiles += count * box.shares;
     }
     for (int tile = first_tile; block_size && tile < plan.num_tiles; tile += block_size()) {
       plan.block_first.push_back(tile);
@@ -158,10 +167,9 @@ inline GpuCall call_of(const HostPlan& plan, const DevicePlan& device, const Buf
   call.buffers = buffers.data.data();
   call.elements = buffers.elements.data();
   call.num_buffers = static_cast<int>(buffers.data.size());
+  call.num_slots = plan.num_slots;
   call.workspace = workspace.bytes() ? workspace.data() : nullptr;
   return call;
 }
-
-inline size_t workspace_bytes(size_t num_buffers) { return num_buffers > kMaxParameterBuffers ? num_buffers * sizeof(Buffer) : 0; }
 
 }  // namespace vbgemm::driver
