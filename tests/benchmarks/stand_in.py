@@ -19,8 +19,8 @@ def read_cases(file):
     data, found = io.BytesIO(file.read_bytes()), []
     assert data.read(8) == b"VBGCASE1"
     while names := data.read(128):
-        kind, problems, runs, tiles, blocks, launches, has_block_first, zero = np.frombuffer(data.read(32), np.int32)
-        assert zero == 0
+        kind, problems, runs, tiles, blocks, launches, has_block_first, slots = np.frombuffer(data.read(32), np.int32)
+        assert slots >= 0
         launch = np.frombuffer(data.read(12 * launches), np.int32).reshape(-1, 3)
         assert launch[:, 2].sum() == blocks
         data.seek(-data.tell() % 8, io.SEEK_CUR)
