@@ -31,7 +31,7 @@ def body_of(sizes: Sizes, plan: Plan) -> bytes:
     has_block_first = packed.num_blocks != packed.num_tiles
     header = np.array(
         [KINDS.index(plan.kind), count, packed.num_runs, packed.num_tiles, packed.num_blocks,
-         len(packed.launches) // 3, has_block_first, packed.num_slots], np.int32
+         len(packed.launches) // 3, has_block_first, packed.num_splits], np.int32
     )  # fmt: skip
     return padded(header.tobytes() + packed.launches.tobytes()) + padded(packed.words.tobytes())
 

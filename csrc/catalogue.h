@@ -58,12 +58,6 @@ constexpr WaveGrid wave_grid(const TileShape& tile) {
   return {rows, cols, down, across, waves / (down * across)};
 }
 
-// A slot of the workspace holds this many accumulators: one to each element of the smallest tile.
-inline constexpr int kSlotSums = 256;
-
-// Slots that a block of a GPU tile fills with its sums.
-constexpr int slots_of(const TileShape& tile) { return tile.m * tile.n * (tile.tensor ? wave_grid(tile).split : 1) / kSlotSums; }
-
 // The launched kernel that holds a GPU tile. Tiles share a kernel where they share a thread count and a register class, so that a small
 // tile does not inherit the registers (and so the occupancy) of a large one.
 enum class Kernel : int32_t { t128_light, t128_heavy, t256_light, t256_heavy, m128_light, m128_heavy, m256_heavy };

@@ -17,8 +17,7 @@ nb::list Tiles() {
       if (tile.built_for(static_cast<vbgemm::Kind>(i))) kinds.append(vbgemm::kKindNames[i]);
     }
     const char* kernel = tile.is_gpu() ? vbgemm::kKernelNames[static_cast<int>(vbgemm::kernel_of(tile))] : "cpu";
-    tiles.append(nb::make_tuple(tile.name, tile.m, tile.n, tile.k, tile.threads, nb::tuple(kinds), kernel, tile.tensor,
-                                tile.is_gpu() ? vbgemm::slots_of(tile) : 0));
+    tiles.append(nb::make_tuple(tile.name, tile.m, tile.n, tile.k, tile.threads, nb::tuple(kinds), kernel, tile.tensor));
   }
   return tiles;
 }
@@ -27,7 +26,7 @@ nb::list Tiles() {
 
 NB_MODULE(_core, m) {
   m.doc() = "The tile catalogue and the CPU backend of jax_vbgemm.";
-  m.def("tiles", &Tiles, "The catalogue: (name, m, n, k, threads, kinds, kernel, tensor, slots) a tile, in the order of its rows.");
+  m.def("tiles", &Tiles, "The catalogue: (name, m, n, k, threads, kinds, kernel, tensor) a tile, in the order of its rows.");
   m.def(
       "kernels",
       [] {

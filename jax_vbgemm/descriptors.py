@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from jax_vbgemm import _core
 from jax_vbgemm.planner import Catalogue, Plan
 from jax_vbgemm.planner.runs import Runs
-from jax_vbgemm.planner.shares import SLOT_SUMS, Shares, shares_of
+from jax_vbgemm.planner.shares import Shares, shares_of
 from jax_vbgemm.primitive import Shape, Sizes, Term
 
 OPERAND = np.dtype(
@@ -44,7 +44,12 @@ PART = np.dtype(
 READY_TILE = np.dtype(
     [("strategy", "<i4"), ("rows", "<i4"), ("cols", "<i4"), ("depth", "<i4"),
      ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"),
-     ("share", "<i4"), ("shares", "<i4"), ("slot", "<i4"), ("reserved", "<i4"), ("a", PART), ("b", PART), ("c", PART)]
+     ("share", "<i4"), ("reserved", "<i4"), ("a", PART), ("b", PART), ("c", PART)]
+)  # fmt: skip
+
+SPLIT_TILE = np.dtype(
+    [("first", "<i8"), ("share_stride", "<i4"), ("shares", "<i4"), ("pitch", "<i4"), ("rows", "<i4"), ("cols", "<i4"),
+     ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"), ("reserved", "<i4"), ("c", PART)]
 )  # fmt: skip
 
 KERNELS = tuple(_core.kernels())
@@ -62,11 +67,10 @@ MAX_PARAMETER_BUFFERS = 2000
 """Above this many buffers the GPU kernels take their table from memory: csrc/gpu/kernel_parameters.h."""
 
 
-def workspace_bytes(num_buffers: int, num_slots: int, dtype: Any) -> int:
+def workspace_bytes(num_buffers: int, num_sums: int, dtype: Any) -> int:
     """Of a GPU call whose results are summed in `dtype`: csrc/gpu/launch.h."""
     table = 16 * num_buffers if num_buffers > MAX_PARAMETER_BUFFERS else 0
-    counters = (4 * num_slots + 15) // 16 * 16
-    return table + counters + num_slots * SLOT_SUMS * int(np.dtype(dtype).itemsize)
+    return table + num_sums * int(np.dtype(dtype).itemsize)
 
 
 class Address(NamedTuple):
@@ -129,14 +133,15 @@ class EpilogueAddress(NamedTuple):
 class Descriptors(NamedTuple):
     """What one custom call carries: the device constant, and the attributes that the host reads."""
 
-    words: NDArray[np.int32]  # the constant: problems, epilogues, runs or ready tiles, block_first
+    words: NDArray[np.int32]  # the constant: problems, epilogues, runs or ready tiles and split ones, block_first
     problems: NDArray[np.int64]  # the problem table once more, for the handler's checks
     epilogues: NDArray[np.int64]  # likewise; empty where there are none
     launches: NDArray[np.int32]
     num_runs: int  # 0: there are ready tiles in their place
     num_tiles: int
     num_blocks: int
-    num_slots: int  # of the workspace, where the shares of split K meet
+    num_splits: int  # tiles whose K is split
+    num_sums: int  # accumulators of their shares
 
 
 def problem_table(
@@ -186,7 +191,7 @@ def _run_table(runs: Runs) -> NDArray[np.void]:
     return rows
 
 
-def _ready_tiles(tiles: Runs, shares: Shares, table: NDArray[np.void], catalogue: Catalogue) -> NDArray[np.void]:
+def _ready_tiles(tiles: Runs, table: NDArray[np.void], catalogue: Catalogue) -> NDArray[np.void]:
     """READY_TILE rows of runs of one tile each."""
     problems, shape = table[tiles.problem], catalogue.columns
     outer, inner = np.divmod(tiles.batch, problems["inner_batch"])
@@ -196,7 +201,6 @@ def _ready_tiles(tiles: Runs, shares: Shares, table: NDArray[np.void], catalogue
     rows["rows"] = np.minimum(problems["m"] - tiles.row, shape.m[tiles.strategy])
     rows["cols"] = np.minimum(problems["n"] - tiles.col, shape.n[tiles.strategy])
     rows["depth"] = tiles.k_end - tiles.k_begin
-    rows["share"], rows["shares"], rows["slot"] = shares.share, shares.shares, shares.slot
     for name, row, col in (
         ("a", tiles.row, tiles.k_begin),
         ("b", tiles.k_begin, tiles.col),
@@ -208,6 +212,23 @@ def _ready_tiles(tiles: Runs, shares: Shares, table: NDArray[np.void], catalogue
         for field in ("row_stride", "col_stride", "buffer"):
             part[field] = x[field]
     return rows
+
+
+def _split_k(rows: NDArray[np.void], shares: Shares, catalogue: Catalogue) -> NDArray[np.void]:
+    """SPLIT_TILE rows of the READY_TILE ones that are shares; those are sent to the call's sums."""
+    shape, strategy = catalogue.columns, rows["strategy"]
+    first = shares.first_tiles
+    splits = np.zeros(len(first), SPLIT_TILE)
+    for field in ("rows", "cols", "problem", "batch", "row", "col", "c"):
+        splits[field] = rows[field][first]
+    splits["first"], splits["shares"] = shares.sums[first], shares.shares[first]
+    splits["pitch"], splits["share_stride"] = shape.n[strategy[first]], (shape.m * shape.n)[strategy[first]]
+    split = shares.shares > 1
+    rows["share"] = split
+    among_sums = {"offset": shares.sums, "row_stride": shape.n[strategy], "col_stride": 1, "buffer": -1}
+    for field, values in among_sums.items():
+        rows["c"][field] = np.where(split, values, rows["c"][field])
+    return splits
 
 
 def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None = None) -> Descriptors:
@@ -226,15 +247,14 @@ def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None
         )
     small = plan.num_tiles * READY_TILE.itemsize + table.nbytes <= MAX_BYTES
     ready = plan.device.kind == "gpu" and (small or len(split) > 0)
-    num_slots = 0
-    if ready:
-        single = runs.expand(plan.catalogue)
+    single = runs.expand(plan.catalogue) if ready else runs
+    tiles = _ready_tiles(single, table, plan.catalogue) if ready else _run_table(runs)
+    splits, num_sums = np.zeros(0, SPLIT_TILE), 0
+    if len(split):
         shares = shares_of(single, plan.catalogue)
-        tiles, num_slots = _ready_tiles(single, shares, table, plan.catalogue), shares.num_slots
-    else:
-        tiles = _run_table(runs)
+        splits, num_sums = _split_k(tiles, shares, plan.catalogue), shares.num_sums
     finishing = np.zeros(0, EPILOGUE) if epilogues is None else epilogues
-    parts = [table.view(np.int32), finishing.view(np.int32), tiles.view(np.int32)]
+    parts = [table.view(np.int32), finishing.view(np.int32), tiles.view(np.int32), splits.view(np.int32)]
     num_blocks = plan.num_tiles if block_first is None else len(block_first) - 1
     if block_first is not None and num_blocks < plan.num_tiles:
         parts.append(block_first.astype(np.int32))
@@ -248,5 +268,6 @@ def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None
         num_runs=0 if ready else len(runs),
         num_tiles=plan.num_tiles,
         num_blocks=num_blocks,
-        num_slots=num_slots,
+        num_splits=len(splits),
+        num_sums=num_sums,
     )

@@ -188,7 +188,7 @@ def _call(
     kind = kind_of(flat[0].dtype.name, precision_name(precision), device)
     descriptors = pack(plan_problems(tuple(problems), kind, device, planner), table, finishing)
     results = [jax.ShapeDtypeStruct((*size.batch, size.m, size.n), dtype) for size in sizes]
-    workspace = workspace_bytes(len(flat) + len(results), descriptors.num_slots, accumulator(dtype))
+    workspace = workspace_bytes(len(flat) + len(results), descriptors.num_sums, accumulator(dtype))
     if platform != "cpu" and workspace:
         results.append(jax.ShapeDtypeStruct((workspace // 4,), np.int32))
     values = jax.ffi.ffi_call(
@@ -206,7 +206,8 @@ def _call(
         num_runs=np.int64(descriptors.num_runs),
         num_tiles=np.int64(descriptors.num_tiles),
         num_blocks=np.int64(descriptors.num_blocks),
-        num_slots=np.int64(descriptors.num_slots),
+        num_splits=np.int64(descriptors.num_splits),
+        num_sums=np.int64(descriptors.num_sums),
     )
     return list(values[: len(terms)])
 

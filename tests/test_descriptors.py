@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from jax_vbgemm.descriptors import MAX_BYTES, READY_TILE, RUN, address, pack, problem_table
+from jax_vbgemm.descriptors import MAX_BYTES, READY_TILE, RUN, SPLIT_TILE, address, pack, problem_table
 from jax_vbgemm.planner import Plan, Tile, device_spec, plan_problems
 from jax_vbgemm.primitive import Term, sizes_of
 from jax_vbgemm.problem import Problem
@@ -76,27 +76,34 @@ def test_shares_of_a_place_have_slots_of_their_own_and_all_of_its_k(problems, ki
     table = problem_table(terms, where, [(2 * i, 2 * i + 1, 2 * len(problems) + i) for i in range(len(problems))])
     descriptors = pack(plan, table)
     if descriptors.num_runs:
-        assert descriptors.num_slots == 0
+        assert descriptors.num_splits == descriptors.num_sums == 0
         return
-    tiles = descriptors.words[table.nbytes // 4 :][: descriptors.num_tiles * READY_TILE.itemsize // 4].view(READY_TILE)
-    places: dict[tuple, list] = {}
+    words = descriptors.words[table.nbytes // 4 :]
+    end = descriptors.num_tiles * READY_TILE.itemsize // 4
+    tiles = words[:end].view(READY_TILE)
+    splits = words[end:][: descriptors.num_splits * SPLIT_TILE.itemsize // 4].view(SPLIT_TILE)
+    used = np.zeros(descriptors.num_sums, int)  # how often an accumulator is written
+    depths: dict[int, int] = {}  # of the tile whose sums begin there
     for tile in tiles:
-        places.setdefault(tuple(int(tile[x]) for x in ("problem", "batch", "row", "col")), []).append(tile)
-    used = np.zeros(descriptors.num_slots, int)
-    for (problem, batch, row, _), shares in places.items():
-        shares = sorted(shares, key=lambda tile: tile["share"])
-        assert [tile["share"] for tile in shares] == list(range(len(shares)))
-        assert {int(tile["shares"]) for tile in shares} == {len(shares)}
-        assert len({(int(tile["slot"]), int(tile["strategy"])) for tile in shares}) == 1
-        begin = batch * problems[problem].m * problems[problem].k + row * problems[problem].k
-        for tile in shares:  # A is row-major: its parts follow one another
-            assert tile["a"]["offset"] == begin
-            begin += tile["depth"]
-        assert sum(int(tile["depth"]) for tile in shares) == problems[problem].k
-        if len(shares) > 1:
-            slots = plan.catalogue.by_index[int(shares[0]["strategy"])].slots
-            used[int(shares[0]["slot"]) :][: len(shares) * slots] += 1
+        problem = problems[tile["problem"]]
+        if not tile["share"]:
+            assert tile["depth"] == problem.k
+            continue
+        shape = plan.catalogue.by_index[int(tile["strategy"])]
+        c = tile["c"]
+        assert (c["row_stride"], c["col_stride"], c["buffer"]) == (shape.n, 1, -1)
+        used[int(c["offset"]) :][: shape.m * shape.n] += 1
+        depths[int(c["offset"])] = int(tile["depth"])
+        row_of_a = (tile["batch"] * problem.m + tile["row"]) * problem.k
+        assert row_of_a <= tile["a"]["offset"] <= row_of_a + problem.k - tile["depth"]
     assert (used == 1).all()
+    for split in splits:
+        first, stride, shares = (int(split[x]) for x in ("first", "share_stride", "shares"))
+        problem = problems[split["problem"]]
+        assert shares > 1
+        assert sum(depths.pop(first + share * stride) for share in range(shares)) == problem.k
+        assert split["c"]["offset"] == (split["batch"] * problem.m + split["row"]) * problem.n + split["col"]
+    assert not depths
 
 
 def test_tiles_of_different_shapes_cannot_share_the_k_of_an_element():

@@ -31,11 +31,6 @@ inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int
   return kSuccess;
 }
 
-inline Error clear_memory(void* first, size_t bytes, Stream) {
-  std::memset(first, 0, bytes);
-  return kSuccess;
-}
-
 inline Error load_kernel(const void*) { return kSuccess; }
 
 inline int thread_index() { return emulation::thread_index(); }
@@ -44,17 +39,6 @@ inline uint32_t grid_size() { return emulation::grid().blocks; }
 inline void block_barrier() { emulation::block_barrier(); }
 inline void wave_barrier() { emulation::count_lanes(false); }
 inline int count_lanes(bool yes) { return emulation::count_lanes(yes); }
-
-inline void device_fence() {}
-inline uint32_t fetch_and_add(uint32_t* address, uint32_t value) {
-  const uint32_t before = *address;
-  *address += value;
-  return before;
-}
-template <class T>
-inline T load_from_l2(const T* address) {
-  return *address;
-}
 
 inline uint64_t load_readonly(const uint64_t* address) { return *address; }
 inline void prefetch_to_l2(const void*) {}

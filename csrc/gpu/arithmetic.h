@@ -54,7 +54,7 @@ __device__ inline void narrow(float x, BFloat16& to) { to.bits = float_to_bfloat
 __device__ inline void narrow(float x, Float16& to) { to.bits = float_to_float16(x); }
 
 template <class Real>
-__device__ inline Complex<Real> operator+(Complex<Real> a, Complex<Real> b) {
+__host__ __device__ inline Complex<Real> operator+(Complex<Real> a, Complex<Real> b) {
   return {a.real + b.real, a.imag + b.imag};
 }
 

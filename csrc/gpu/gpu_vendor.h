@@ -4,7 +4,6 @@
 // all that the kernels rely on. A build that runs kernels on the CPU (csrc/emulation) names its own header in VBGEMM_GPU_VENDOR_HEADER.
 #pragma once
 #include <cstdint>
-#include <type_traits>
 
 #ifdef VBGEMM_GPU_VENDOR_HEADER
 #include VBGEMM_GPU_VENDOR_HEADER
@@ -40,9 +39,6 @@ inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int
   return cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, shared_bytes, stream);
 }
 
-// Zeros, from the stream's point of view.
-inline Error clear_memory(void* first, size_t bytes, Stream stream) { return cudaMemsetAsync(first, 0, bytes, stream); }
-
 // Brings a kernel's code onto the current device.
 inline Error load_kernel(const void* kernel) {
   cudaFuncAttributes attributes;
@@ -66,24 +62,6 @@ __device__ inline void wave_barrier() { __syncwarp(); }
 
 // How many lanes of the wave say yes; every lane of it must call.
 __device__ inline int count_lanes(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
-
-// Whoever sees a write that follows sees all that came before.
-__device__ inline void device_fence() { __threadfence(); }
-__device__ inline uint32_t fetch_and_add(uint32_t* address, uint32_t value) { return atomicAdd(address, value); }
-
-// 4, 8 or 16 bytes that another block may have written: this multiprocessor's own cache is passed by.
-template <class T>
-__device__ inline T load_from_l2(const T* address) {
-  using Word = std::conditional_t<sizeof(T) == 4, unsigned, std::conditional_t<sizeof(T) == 8, uint2, uint4> >;
-  static_assert(sizeof(T) == sizeof(Word));
-  union Both {
-    __device__ Both() {}
-    Word word;
-    T value;
-  } both;
-  both.word = __ldcg(reinterpret_cast<const Word*>(address));
-  return both.value;
-}
 
 __device__ inline uint64_t load_readonly(const uint64_t* address) { return __ldg(reinterpret_cast<const unsigned long long*>(address)); }
 

@@ -14,20 +14,13 @@ struct Buffer {
 // As many as fit into a launch's parameters (32,764 bytes) beside the rest; a table with more entries lies in the call's workspace.
 inline constexpr int kMaxParameterBuffers = 2000;
 
-// Where the shares of split K leave their sums, kSlotSums accumulators a slot, and how many have done so, one counter a slot.
-struct Slots {
-  uint32_t* arrived;  // zeros before the call
-  void* sums;
-  int32_t count;
-};
-
 struct KernelParameters {
   Descriptors plan;
   int32_t first_block, num_blocks;
   int32_t num_buffers, num_operands;  // operands come first, then results
   int32_t wide_results;               // 16-bit operands whose results hold their accumulators
-  Slots slots;
-  const Buffer* overflow;  // the whole table, where the parameters cannot hold it
+  Buffer sums;                        // accumulators: the shares of split K
+  const Buffer* overflow;             // the whole table, where the parameters cannot hold it
   Buffer table[kMaxParameterBuffers];
 
   __device__ Buffer buffer(int index) const { return overflow ? overflow[index] : table[index]; }

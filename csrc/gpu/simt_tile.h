@@ -2,7 +2,6 @@
 #pragma once
 #include "operand_copy.h"
 #include "tile_place.h"
-#include "tile_shares.h"
 #include "tile_store.h"
 
 namespace vbgemm {
@@ -48,7 +47,7 @@ __device__ inline void multiply_step(const T* shared_a, const T* shared_b, int d
 // Computes one tile. The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies
 // of the step that will use the slot just freed. A K range of length 0 leaves zeros.
 template <class Cut, class T>
-__device__ inline void multiply_tile(TilePlace<T>& place, T* shared) {
+__device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
   OperandCopy<T, typename Cut::A, Cut::kThreads> copy_a(place.matrix[kA]);
   OperandCopy<T, typename Cut::B, Cut::kThreads> copy_b(place.matrix[kB]);
   int uncopied = place.depth;  // below 0 once the copies have run past the end
@@ -67,8 +66,7 @@ __device__ inline void multiply_tile(TilePlace<T>& place, T* shared) {
 
   const GridPlace thread = grid_place<Cut>(thread_index());
   const int thread_a = thread.row() * Cut::A::kPitch, thread_b = Cut::A::kElements + thread.col() * Cut::kColVector;
-  using Sum = Accumulator<T>;
-  Sum sum[Cut::kThreadRows][Cut::kThreadCols] = {};
+  Accumulator<T> sum[Cut::kThreadRows][Cut::kThreadCols] = {};
   T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
   T* stage = shared;
   constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
@@ -80,7 +78,6 @@ __device__ inline void multiply_tile(TilePlace<T>& place, T* shared) {
     multiply_step<Cut>(stage + thread_a, stage + thread_b, uncopied + kAhead + Cut::kDepth, sum);
     stage = stage == last_stage ? shared : stage + Cut::kStageElements;
   }
-  if (place.share.count > 1 && !add_shares<Cut>(place, reinterpret_cast<Sum(&)[sizeof(sum) / sizeof(Sum)]>(sum))) return;
   store_tile<Cut>(place, sum, shared);
 }
 
@@ -92,7 +89,7 @@ struct SimtFamily {
   using Cut = TileCut<T, kRow>;
 
   template <class Cut>
-  __device__ static void multiply(TilePlace<T>& place, T* shared) {
+  __device__ static void multiply(const TilePlace<T>& place, T* shared) {
     multiply_tile<Cut>(place, shared);
   }
 };

@@ -72,7 +72,6 @@ struct TensorCut {
   using Sum = Accumulator<T>;
   static constexpr TileShape kShape = kTiles[kIndex];
   static constexpr Kernel kKernel = kernel_of(kShape);
-  static constexpr int kSlots = slots_of(kShape);  // of the workspace, for a share of K
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads;
   static constexpr int kBytes = static_cast<int>(sizeof(T));
 

@@ -4,7 +4,6 @@
 #include "tensor_product.h"
 #include "tensor_store.h"
 #include "tile_kernel.h"
-#include "tile_shares.h"
 
 namespace vbgemm {
 
@@ -114,7 +113,7 @@ struct TensorFamily {
   using Cut = TensorCut<kKind, kRow>;
 
   template <class Cut>
-  __device__ __forceinline__ static void multiply(TilePlace<Element>& place, Element* shared) {
+  __device__ __forceinline__ static void multiply(const TilePlace<Element>& place, Element* shared) {
     using Sum = typename Cut::Sum;
     Sums<Cut> sums = {};
     // The products' code per direction of the operands: it is short, and a choice inside would stop the loads from running ahead.
@@ -132,7 +131,6 @@ struct TensorFamily {
     } else {
       with_b(Chosen<typename Cut::template A<true>>());
     }
-    if (place.share.count > 1 && !add_shares<Cut>(place, reinterpret_cast<Sum(&)[sizeof(sums) / sizeof(Sum)]>(sums))) return;
     block_barrier();  // the last step's operands have been read
     Sum* const planes = reinterpret_cast<Sum*>(shared);
     keep_sums<Cut>(sums, planes);

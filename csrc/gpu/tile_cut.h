@@ -57,7 +57,6 @@ template <class T, int kIndex>
 struct TileCut {
   static constexpr TileShape kShape = kTiles[kIndex];
   static constexpr Kernel kKernel = kernel_of(kShape);
-  static constexpr int kSlots = slots_of(kShape);  // of the workspace, for a share of K
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
 

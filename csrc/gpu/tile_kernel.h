@@ -63,11 +63,8 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
 
  private:
   __device__ static Extent extent_of(int strategy) {
-    Extent extent{0, 0, 0};
-    dispatch(strategy, [&](auto chosen) {
-      using Cut = typename decltype(chosen)::type;
-      extent = {Cut::kRows, Cut::kCols, Cut::kSlots};
-    });
+    Extent extent{0, 0};
+    dispatch(strategy, [&](auto chosen) { extent = {decltype(chosen)::type::kRows, decltype(chosen)::type::kCols}; });
     return extent;
   }
 

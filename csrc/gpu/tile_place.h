@@ -35,14 +35,6 @@ struct Cursor {
 
 inline constexpr int kNoTile = -1, kWalkEnds = -2;
 
-// Which part of a tile's K a block sums up: number `index` of `count`; where there are several, `sums` and `arrived` are theirs in common.
-struct Share {
-  int32_t index, count;
-  void* sums;
-  uint32_t* arrived;
-  uint32_t before;  // how many had arrived before this block
-};
-
 // A tile ready to compute: C[rows x cols] = A[rows x depth] B[depth x cols], perhaps with an epilogue.
 template <class T>
 struct TilePlace {
@@ -53,12 +45,11 @@ struct TilePlace {
   bool wide_results;  // results hold accumulators, not elements like the operands'
   int32_t rows, cols, depth;
   int32_t strategy;  // its row of the catalogue; kNoTile where there is nothing to compute, kWalkEnds after the last
-  Share share;
   Cursor cursor;
 };
 
 struct Extent {
-  int rows, cols, slots = 0;
+  int rows, cols;
 };
 
 __device__ inline int clamp(int64_t value, int low, int high) { return static_cast<int>(value < low ? low : value > high ? high : value); }
@@ -183,15 +174,13 @@ __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, 
         static_cast<int32_t>(row),
         static_cast<int32_t>(col),
         0,
-        1,
-        0,
         0};
   part = part_of(x, problem, at.batch, lane == kB ? k_begin : row, lane == kA ? k_begin : col);
   return true;
 }
 
 // Moves `place` to the next tile of the walk. The first wave of a block calls this; its first lanes see to one matrix each. `extent_of`
-// gives the size of a strategy's tiles and the slots that their sums fill, 0 x 0 for one that this kernel lacks. Whatever the descriptors
+// gives the size of a strategy's tiles, 0 x 0 for one that this kernel lacks. Whatever the descriptors
 // hold, a tile that would touch an element outside the call's buffers, or write to an operand, is left out.
 template <class T, class ExtentOf>
 __device__ inline void place_next_tile(const KernelParameters& parameters, const ExtentOf& extent_of, TilePlace<T>& place) {
@@ -214,8 +203,8 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
     return;
   }
   const Epilogue* epilogue = nullptr;
-  const bool optional = plan.epilogues && (lane == kSource || lane == kBias);
-  if (plan.epilogues) {
+  const bool finished = plan.epilogues && !at.share, optional = finished && (lane == kSource || lane == kBias);
+  if (finished) {
     if (at.problem < 0 || at.problem >= plan.num_problems) return;
     epilogue = plan.epilogues + at.problem;
     const Operand x = load_record(lane == kSource ? &epilogue->source : &epilogue->bias);
@@ -224,16 +213,14 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
 
   const Extent extent = extent_of(at.strategy);
   if (at.rows <= 0 || at.rows > extent.rows || at.cols <= 0 || at.cols > extent.cols || at.depth < 0) return;
-  const bool sane_share = at.share >= 0 && at.share < at.shares && at.slot >= 0 &&
-                          at.slot + static_cast<int64_t>(at.shares) * extent.slots <= parameters.slots.count;
-  if (at.shares != 1 && !sane_share) return;
-  const bool there = part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers;
-  const Buffer buffer = there ? parameters.buffer(part.buffer) : Buffer{nullptr, 0};
+  const bool among_sums = lane == kC && at.share;
+  const bool there = among_sums || (part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers);
+  const Buffer buffer = among_sums ? parameters.sums : there ? parameters.buffer(part.buffer) : Buffer{nullptr, 0};
   const bool inside = there && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
   if (count_lanes((lane <= kC || optional) && !inside && !(optional && part.buffer < 0)) > 0 || (lane > kC && !optional)) return;
 
   if (there) {
-    const int bytes = static_cast<int>(lane >= kC && parameters.wide_results ? sizeof(Accumulator<T>) : sizeof(T));
+    const int bytes = static_cast<int>(lane >= kC && (parameters.wide_results || at.share) ? sizeof(Accumulator<T>) : sizeof(T));
     place.matrix[lane] = view_of(buffer.data, bytes, part, lane == kA ? at.depth : at.cols);
   } else {
     place.matrix[lane].first = nullptr;
@@ -245,15 +232,11 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
   if (lane == kBias) place.alpha = value_of<Accumulator<T>>(parameters, load_record(&epilogue->alpha));
   if (lane > 0) return;
   place.fused = epilogue != nullptr;
-  place.wide_results = parameters.wide_results;
+  place.wide_results = parameters.wide_results || at.share;
   if (epilogue) place.activation = epilogue->activation;
   place.rows = at.rows;
   place.cols = at.cols;
   place.depth = at.depth;
-  place.share.index = at.share;
-  place.share.count = at.shares;
-  place.share.sums = static_cast<Accumulator<T>*>(parameters.slots.sums) + static_cast<int64_t>(at.slot) * kSlotSums;
-  place.share.arrived = parameters.slots.arrived + at.slot;
   place.strategy = at.strategy;
 }
 

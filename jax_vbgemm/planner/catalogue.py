@@ -40,7 +40,6 @@ class TileShape:
     registers: int = 0
     shared_bytes: int = 0
     tensor: bool = False  # on tensor cores
-    slots: int = 0  # of the workspace, that a block's sums fill where K is split
 
     @property
     def key(self) -> TileKey:
@@ -64,7 +63,6 @@ class TileColumns:
     threads: NDArray[np.int64]
     kernel: NDArray[np.int64]  # index into Catalogue.kernels
     tensor: NDArray[np.int64]  # 1 on tensor cores
-    slots: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -139,10 +137,9 @@ class Catalogue:
     @cached_property
     def columns(self) -> TileColumns:
         size = max((tile.index for tile in self.tiles), default=-1) + 1
-        table = np.zeros((7, size), np.int64)
+        table = np.zeros((6, size), np.int64)
         for tile in self.tiles:
-            kernel = self.kernels.index(tile.kernel)
-            table[:, tile.index] = tile.m, tile.n, tile.k, tile.threads, kernel, tile.tensor, tile.slots
+            table[:, tile.index] = tile.m, tile.n, tile.k, tile.threads, self.kernels.index(tile.kernel), tile.tensor
         return TileColumns(*table)
 
 
@@ -169,8 +166,8 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
     if kind not in ELEMENT_OF:
         raise ValueError(f"dtype: unknown name {kind!r}; known are {', '.join(ELEMENT_BYTES)}")
     tiles = []
-    for index, (name, m, n, k, threads, kinds, kernel, tensor, slots) in enumerate(_core.tiles()):
-        tile = TileShape(index, name, m, n, k, threads, kernel, tensor=tensor, slots=slots)
+    for index, (name, m, n, k, threads, kinds, kernel, tensor) in enumerate(_core.tiles()):
+        tile = TileShape(index, name, m, n, k, threads, kernel, tensor=tensor)
         arithmetic = kind if tensor else ELEMENT_OF[kind]
         if device.kind == "cpu":
             if not tensor:

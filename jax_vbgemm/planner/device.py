@@ -67,7 +67,7 @@ class DeviceSpec:
     product_latency: float  # a multiply-add waits for the one before it, `tall_skinny`
     setup_registers: int  # of a thread, beside operands and results, `tall_skinny`
 
-    share_latency: float = 2e-6  # what a block costs beyond its products where it sums up a share of split K
+    split_latency: float = 5.5e-6  # of a call that splits K: its shares are added up by a kernel of their own
 
     note: str = ""  # how this entry differs from the device it is used for
 

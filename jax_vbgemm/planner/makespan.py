@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
-from jax_vbgemm.planner.cost_model import Floats, block_seconds, gpu_pace, step_depth
+from jax_vbgemm.planner.cost_model import Floats, block_seconds, gpu_makespan, gpu_pace, step_depth
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.occupancy import tile_occupancy
@@ -23,6 +23,7 @@ _LIMITS = 6
 # A share of K is at least so many steps deep, and a plan that splits K has at most so many blocks: its tiles are
 # described one by one.
 _FEWEST_STEPS = 2
+_ROUNDS_TO_FILL = 8  # a last round that follows more of them is not worth filling
 _MOST_SPLIT_BLOCKS = 8192
 
 
@@ -47,7 +48,8 @@ class Makespan:
         for kernel in catalogue.kernels:
             best = _choose(sizes, _options(sizes, kernel, catalogue), device, catalogue, best)
         assert best is not None
-        return _draft(problems, sizes, best, device, catalogue)
+        draft = _draft(problems, sizes, best, device, catalogue)
+        return draft if device.kind == "cpu" else _with_last_round_split(draft)
 
 
 @dataclass(frozen=True)
@@ -144,9 +146,9 @@ def _choose(
             continue
         most_promising = math.inf
         for found in _candidates(count, longest, total, slots, splits):
-            makespan = max(found.end, found.work / slots)
+            makespan = gpu_makespan(found.end, found.work, found.blocks, slots)
             if isinstance(found.shares, np.ndarray):
-                makespan += device.launch_seconds  # as `predict` counts
+                makespan += device.split_latency
             if sharing_of(found.blocks) == sharing and makespan < best.makespan and found.blocks <= MAX_TILES:
                 chosen, shares = (np.broadcast_to(column, every.shape) for column in (found.choice, found.shares))
                 of_problem = longest[chosen, every] if found.longest is None else found.longest
@@ -207,11 +209,12 @@ class _Splits:
         sharing: int,
     ) -> None:
         tiles = np.array([option.tile.index for option in options if option.tile is option.edge])  # they come first
-        pace = gpu_pace(tiles, catalogue, device, sharing)
+        aligned = sizes.aligned(catalogue.element_bytes)
+        pace = gpu_pace(tiles[:, None], aligned, catalogue, device, sharing)
         self._count = count
-        self._fixed = (pace.fixed + device.share_latency + device.block_latency)[:, None]
-        self._step = pace.step[:, None]
-        self._steps = ceil_div(sizes.k, pace.depth[:, None])
+        self._fixed = pace.fixed + device.block_latency
+        self._step = pace.step
+        self._steps = ceil_div(sizes.k, pace.depth)
         self.shortest = float((self._fixed + _FEWEST_STEPS * self._step).min())
 
     def within(self, limit: float, longest: Floats, total: Floats) -> _Candidate | None:
@@ -255,7 +258,8 @@ def _draft(
         if option.tile is not option.edge:
             parts += _inside_and_edges(sizes, whole, option)
         elif (found.shares[mine] > 1).any():
-            parts.append(_shares(whole, found.shares, step_depth(np.asarray(option.tile.k), catalogue.element_bytes)))
+            depth = np.full(len(whole), step_depth(np.asarray(option.tile.k), catalogue.element_bytes))
+            parts.append(_shares(whole, found.shares[whole.problem], depth))
         else:
             parts.append(whole)
         no_edges = option.outside[mine] == 0
@@ -267,12 +271,34 @@ def _draft(
     return Draft(problems, device, catalogue, "makespan", runs, strategy, order)
 
 
+def _with_last_round_split(draft: Draft) -> Draft:
+    """The draft, or where that is predicted to be faster, with the tiles of a last round that leaves most units idle
+    split along K, so that all units share them.
+    """
+    runs, device, catalogue = draft.runs, draft.device, draft.catalogue
+    if len(runs) == 0 or runs.num_tiles > _ROUNDS_TO_FILL * device.units * 32 or (runs.k_begin > 0).any():
+        return draft
+    resident = max(tile_occupancy(catalogue.by_index[int(runs.strategy[0])], device).blocks, 1)
+    slots = device.units * resident
+    rounds, last = divmod(runs.num_tiles, slots)
+    if rounds == 0 or rounds > _ROUNDS_TO_FILL or not 0 < last <= slots // 2:
+        return draft
+    tiles = runs.expand(catalogue)
+    first = np.arange(runs.num_tiles - last)
+    tail = tiles.take(np.arange(runs.num_tiles - last, runs.num_tiles))
+    depth = step_depth(catalogue.columns.k[tail.strategy], catalogue.element_bytes)
+    shares = np.minimum(slots // last, tail.k_end // (_FEWEST_STEPS * depth)).clip(1)
+    split = replace(draft, runs=Runs.joined([tiles.take(first), _shares(tail, shares, depth)]))
+    return split if split.seconds < draft.seconds else draft
+
+
 def _shares(whole: Runs, shares: Ints, depth: Ints) -> Runs:
-    """Each run once for each share of its K, which are whole steps but for the last."""
-    run = np.repeat(np.arange(len(whole)), shares[whole.problem])
-    runs = whole.take(run)
+    """Each run once for each of the `shares` of its K, which are whole steps of `depth` but for the last."""
+    each = ceil_div(ceil_div(whole.k_end, depth), shares) * depth
+    shares = ceil_div(whole.k_end, each.clip(1)).clip(1)  # none is empty
+    run = np.repeat(np.arange(len(whole)), shares)
+    runs, each = whole.take(run), each[run]
     share = np.arange(len(run)) - np.searchsorted(run, run)
-    each = ceil_div(ceil_div(runs.k_end, depth), shares[runs.problem]) * depth
     return replace(runs, k_begin=share * each, k_end=np.minimum(runs.k_end, (share + 1) * each))
 
 

@@ -1,4 +1,4 @@
-"""Split K: the tiles that share one place in C, and where their sums meet (csrc/gpu/tile_shares.h)."""
+"""Split K: the tiles that share one place in C, and where each leaves its sums (csrc/gpu/add_shares.h)."""
 
 from typing import NamedTuple
 
@@ -7,20 +7,18 @@ import numpy as np
 from jax_vbgemm.planner.catalogue import Catalogue
 from jax_vbgemm.planner.runs import Ints, Runs, offsets
 
-SLOT_SUMS = 256
-"""Accumulators of a slot of the workspace (csrc/catalogue.h)."""
-
 
 class Shares(NamedTuple):
-    """Of each tile: which share of its place's K it is, of how many, and the first slot of the place's shares.
+    """Of each tile: of how many shares of its place's K it is one, and where its sums begin among the call's.
 
-    A place that is not split has one share and needs no slots; `num_slots` is what all others need.
+    `first_tiles` are the first shares of the places that are split, one tile each, in the order of their sums; a place
+    that is not split needs none. All need `num_sums` accumulators: each share a whole tile's.
     """
 
-    share: Ints
     shares: Ints
-    slot: Ints
-    num_slots: int
+    sums: Ints
+    first_tiles: Ints
+    num_sums: int
 
 
 def shares_of(tiles: Runs, catalogue: Catalogue) -> Shares:
@@ -46,8 +44,8 @@ def shares_of(tiles: Runs, catalogue: Catalogue) -> Shares:
     first = np.flatnonzero(starts)
     place = np.cumsum(starts) - 1
     counts = np.diff(np.append(first, len(order)))
-    slots = np.where(counts > 1, counts * catalogue.columns.slots[tiles.strategy[order[first]]], 0)
-    first_slot = offsets(slots)
+    each = (catalogue.columns.m * catalogue.columns.n)[tiles.strategy[order[first]]]
+    first_sums = offsets(np.where(counts > 1, counts * each, 0))
 
     def in_order(values: Ints) -> Ints:
         found = np.empty_like(values)
@@ -55,8 +53,8 @@ def shares_of(tiles: Runs, catalogue: Catalogue) -> Shares:
         return found
 
     return Shares(
-        share=in_order(np.arange(len(order)) - first[place]),
         shares=in_order(counts[place]),
-        slot=in_order(np.where(counts > 1, first_slot[:-1], 0)[place]),
-        num_slots=int(first_slot[-1]),
+        sums=in_order(first_sums[:-1][place] + (np.arange(len(order)) - first[place]) * each[place]),
+        first_tiles=order[first[counts > 1]],
+        num_sums=int(first_sums[-1]),
     )

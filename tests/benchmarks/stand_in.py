@@ -6,7 +6,7 @@ from dataclasses import fields
 import numpy as np
 
 from candidates import Candidate, list_of
-from jax_vbgemm.descriptors import KINDS, PROBLEM, READY_TILE, RUN
+from jax_vbgemm.descriptors import KINDS, PROBLEM, READY_TILE, RUN, SPLIT_TILE
 from jax_vbgemm.planner import device_spec
 from workloads import Row
 
@@ -19,13 +19,13 @@ def read_cases(file):
     data, found = io.BytesIO(file.read_bytes()), []
     assert data.read(8) == b"VBGCASE1"
     while names := data.read(128):
-        kind, problems, runs, tiles, blocks, launches, has_block_first, slots = np.frombuffer(data.read(32), np.int32)
-        assert slots >= 0
+        kind, problems, runs, tiles, blocks, launches, has_block_first, splits = np.frombuffer(data.read(32), np.int32)
         launch = np.frombuffer(data.read(12 * launches), np.int32).reshape(-1, 3)
         assert launch[:, 2].sum() == blocks
         data.seek(-data.tell() % 8, io.SEEK_CUR)
         rows = np.frombuffer(data.read(PROBLEM.itemsize * problems), PROBLEM)
         data.seek(RUN.itemsize * runs or READY_TILE.itemsize * tiles, io.SEEK_CUR)
+        data.seek(SPLIT_TILE.itemsize * splits, io.SEEK_CUR)
         data.seek(4 * (blocks + 1) if has_block_first else 0, io.SEEK_CUR)
         data.seek(-data.tell() % 8, io.SEEK_CUR)
         peer, workload = (names[i : i + 64].rstrip(b"\0").decode() for i in (0, 64))

@@ -28,7 +28,7 @@ class Builder:
     def executable(self, kernels: Sequence[str], flags: Sequence[str] = (), csrc: Path = CSRC) -> Path:
         """The check with some files of kernels; `flags` and `csrc` are theirs, the driver is always the same."""
         parts = [("emulation/main.cc", [], CSRC), ("emulation/fiber.cc", [], CSRC)]
-        parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/launch.cu")]
+        parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/launch.cu", "gpu/add_shares.cu")]
         parts += [(f"gpu/{name}.cu", flags, csrc) for name in kernels]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda part: self._built(["-c", "-x", "c++"], *part), parts))

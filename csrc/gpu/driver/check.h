@@ -183,7 +183,7 @@ class Check {
     finish(name() + " parts of K", trial, {});
   }
 
-  // From two shares to more than two levels of groups can hold apart, some of them empty.
+  // From two shares to as many as all threads add up in parts, some of them empty.
   template <class T, class Out = T>
   void split_k(bool epilogues, bool several) {
     Trial<T, Out> trial(kind_, seed(20 + epilogues), margin_);
@@ -261,8 +261,7 @@ class Check {
     }
     for (ReadyTile& tile : trial.plan().tiles) {
       TilePosition& at = tile.position;
-      for (int32_t* field :
-           {&at.strategy, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col, &at.share, &at.shares, &at.slot}) {
+      for (int32_t* field : {&at.strategy, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col, &at.share}) {
         lie(*field, 12);
       }
       for (Part& part : tile.part) {
@@ -270,6 +269,14 @@ class Check {
         if (&part == &tile.part[2]) continue;  // a C that is walked otherwise, or another, may be written twice at a time
         for (int32_t* field : {&part.row_stride, &part.col_stride, &part.buffer}) lie(*field, 12);
       }
+    }
+    for (SplitTile& tile : trial.plan().splits) {
+      lie(tile.first, 12);
+      for (int32_t* field :
+           {&tile.share_stride, &tile.shares, &tile.pitch, &tile.rows, &tile.cols, &tile.problem, &tile.batch, &tile.row, &tile.col}) {
+        lie(*field, 12);
+      }
+      lie(tile.c.offset, 12);
     }
     for (int32_t& first : trial.plan().block_first) lie(first, 3);
     if (epilogues) {

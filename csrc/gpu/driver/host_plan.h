@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "../../catalogue.h"
@@ -33,9 +34,11 @@ struct HostPlan {
   std::vector<Epilogue> epilogues;  // none, or one a problem
   std::vector<TileRun> runs;
   std::vector<ReadyTile> tiles;      // or these
+  std::vector<SplitTile> splits;     // with them
   std::vector<int32_t> block_first;  // empty where every block holds one tile
   std::vector<Launch> launches;
-  int num_tiles = 0, num_blocks = 0, num_slots = 0;
+  int num_tiles = 0, num_blocks = 0;
+  int64_t num_sums = 0;
 };
 
 // A plan in the device's memory.
@@ -52,10 +55,12 @@ struct DevicePlan {
     descriptors.epilogues = next(plan.epilogues);
     descriptors.runs = next(plan.runs);
     descriptors.tiles = next(plan.tiles);
+    descriptors.splits = next(plan.splits);
     descriptors.block_first = next(plan.block_first);
     descriptors.num_problems = static_cast<int32_t>(plan.problems.size());
     descriptors.num_runs = static_cast<int32_t>(plan.runs.size());
     descriptors.num_tiles = plan.num_tiles;
+    descriptors.num_splits = static_cast<int32_t>(plan.splits.size());
     descriptors.num_blocks = plan.num_blocks;
   }
 
@@ -69,6 +74,7 @@ struct DevicePlan {
     append(plan.epilogues);
     append(plan.runs);
     append(plan.tiles);
+    append(plan.splits);
     append(plan.block_first);
     return bytes;
   }
@@ -92,8 +98,8 @@ inline int64_t offset_of(const Operand& x, const Problem& p, int batch, int64_t 
          col * x.col_stride;
 }
 
-// One share of the i-th tile of a box.
-inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int share, int slot) {
+// One share of the i-th tile of a box. Its sums, if there are several, are those from `sums` on.
+inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int share, int64_t sums) {
   const TileShape& shape = kTiles[box.strategy];
   const Problem& p = plan.problems[box.problem];
   const int col = box.col + i % box.tiles_x * shape.n, row = box.row + i / box.tiles_x % box.tiles_y * shape.m;
@@ -104,8 +110,20 @@ inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int sha
   };
   const int rows = std::min(p.m - row, static_cast<int>(shape.m)), cols = std::min(p.n - col, static_cast<int>(shape.n));
   const int begin = box.share_begin(share), depth = box.share_begin(share + 1) - begin;
-  return {{box.strategy, rows, cols, depth, box.problem, batch, row, col, share, box.shares, slot, 0},
-          {part(p.a, row, begin), part(p.b, begin, col), part(p.c, row, col)}};
+  const bool split = box.shares > 1;
+  const Part c = split ? Part{sums + static_cast<int64_t>(share) * shape.m * shape.n, shape.n, 1, -1, 0} : part(p.c, row, col);
+  return {{box.strategy, rows, cols, depth, box.problem, batch, row, col, split, 0}, {part(p.a, row, begin), part(p.b, begin, col), c}};
+}
+
+// The i-th tile of a box as its shares' sums and what becomes of them.
+inline void add_split(HostPlan& plan, Box box, int i) {
+  const int shares = std::exchange(box.shares, 1);
+  const ReadyTile whole = ready_tile(plan, box, i, 0, 0);
+  const TilePosition& at = whole.position;
+  const TileShape& shape = kTiles[box.strategy];
+  plan.splits.push_back(
+      {plan.num_sums, shape.m * shape.n, shares, shape.n, at.rows, at.cols, at.problem, at.batch, at.row, at.col, 0, whole.part[2]});
+  plan.num_sums += static_cast<int64_t>(shares) * shape.m * shape.n;
 }
 
 // `block_size()` is the number of tiles of the next block; without it, one tile a block. `ready`: tiles in place of runs; only they can be
@@ -119,8 +137,8 @@ inline void lay_out(HostPlan& plan, const std::vector<Box>& boxes, bool ready, c
       if (static_cast<int>(kernel_of(shape)) != kernel || count == 0) continue;
       if (ready) {
         for (int i = 0; i < count; ++i) {
-          for (int share = 0; share < box.shares; ++share) plan.tiles.push_back(ready_tile(plan, box, i, share, plan.num_slots));
-          if (box.shares > 1) plan.num_slots += box.shares * slots_of(shape);
+          for (int share = 0; share < box.shares; ++share) plan.tiles.push_back(ready_tile(plan, box, i, share, plan.num_sums));
+          if (box.shares > 1) add_split(plan, box, i);
         }
       } else {
         plan.runs.push_back(
@@ -167,7 +185,7 @@ inline GpuCall call_of(const HostPlan& plan, const DevicePlan& device, const Buf
   call.buffers = buffers.data.data();
   call.elements = buffers.elements.data();
   call.num_buffers = static_cast<int>(buffers.data.size());
-  call.num_slots = plan.num_slots;
+  call.num_sums = plan.num_sums;
   call.workspace = workspace.bytes() ? workspace.data() : nullptr;
   return call;
 }

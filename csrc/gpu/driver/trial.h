@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "../tile_shares.h"
+#include "../add_shares.h"
 #include "expected_epilogue.h"
 #include "host_plan.h"
 #include "number.h"
@@ -78,7 +78,7 @@ class Trial {
       const auto bytes = static_cast<int64_t>(element_bytes_[i]);
       device_buffers_.add(memory_[i].data() + margin_ * bytes, static_cast<int64_t>(buffers_[i].size()) / bytes - 2 * margin_);
     }
-    workspace_.emplace_back(workspace_bytes(plan_.kind, static_cast<int>(buffers_.size()), plan_.num_slots));
+    workspace_.emplace_back(workspace_bytes(plan_.kind, static_cast<int>(buffers_.size()), plan_.num_sums));
     device_.emplace_back(plan_);
   }
   void enqueue(const OwnStream& stream) {
@@ -174,20 +174,17 @@ class Trial {
     strides("a", p.a), strides("b", p.b), strides("c", p.c);
   }
 
-  // The shares' sums meet in groups, in order, and the groups' sums again.
-  static Sum added_by_groups(std::vector<Sum> sums) {
-    while (sums.size() > 1) {
-      std::vector<Sum> next;
-      for (size_t i = 0; i < sums.size(); ++i) {
-        if (i % kFanIn == 0) {
-          next.push_back(sums[i]);
-        } else {
-          next.back() = next.back() + sums[i];
-        }
-      }
-      sums = std::move(next);
+  // Each part's shares in order, then the parts.
+  static Sum added_by_parts(const std::vector<Sum>& sums) {
+    const size_t parts = parts_of(static_cast<int>(sums.size()));
+    Sum total{};
+    for (size_t part = 0; part < parts; ++part) {
+      const size_t begin = sums.size() * part / parts, end = sums.size() * (part + 1) / parts;
+      Sum sum = sums[begin];
+      for (size_t i = begin + 1; i < end; ++i) sum = sum + sums[i];
+      total = part == 0 ? sum : total + sum;
     }
-    return sums[0];
+    return total;
   }
 
   static Sum number(T x) { return Number<Sum>::from(Number<T>::wide(x)); }
@@ -210,7 +207,7 @@ class Trial {
       }
       sums.push_back(sum);
     }
-    const Sum sum = added_by_groups(sums);
+    const Sum sum = added_by_parts(sums);
     const double length = box.k_end - box.k_begin + 4;
     if (std::isfinite(size) && std::abs(Number<Sum>::wide(sum) - wide) > 2 * length * Number<Sum>::kEpsilon * size) return false;
     if (kTiles[box.strategy].tensor && std::isfinite(size)) {
