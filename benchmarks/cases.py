@@ -5,34 +5,45 @@ from pathlib import Path
 
 import numpy as np
 
-from jax_vbgemm import Uniform
+from jax_vbgemm import Plan, Uniform
 from jax_vbgemm.descriptors import KINDS, address, pack, problem_table
 from jax_vbgemm.planner import catalogue_for, device_spec, kind_of, plan_problems, resolve_planner
 from jax_vbgemm.primitive import Term, sizes_of
 from jax_vbgemm.problem import Problem
 from workloads import PRECISIONS, Sizes, problems_of
 
+MAGIC = b"VBGCASE1"
+
 
 def padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 8)
 
 
-def case(peer: str, name: str, sizes: Sizes, kind: str, planner: object, device: str) -> bytes:
+def body_of(sizes: Sizes, plan: Plan) -> bytes:
+    """A case but for its names: the same bytes for the same plan, whoever made it."""
     count = len(sizes)
     term = Term(0, 1, 0)
     shapes = [((m, k), (k, n)) for m, n, k in sizes]
     term_sizes = [sizes_of(lhs, rhs, term) for lhs, rhs in shapes]
     addresses = [address(lhs, rhs, term, size) for (lhs, rhs), size in zip(shapes, term_sizes, strict=True)]
     table = problem_table(term_sizes, addresses, [(2 * i, 2 * i + 1, 2 * count + i) for i in range(count)])
-    plan = plan_problems([Problem(*size) for size in sizes], kind, device_spec(device), planner)
     packed = pack(plan, table)
     has_block_first = packed.num_blocks != packed.num_tiles
     header = np.array(
-        [KINDS.index(kind), count, packed.num_runs, packed.num_tiles, packed.num_blocks, len(packed.launches) // 3,
-         has_block_first, 0], np.int32
+        [KINDS.index(plan.kind), count, packed.num_runs, packed.num_tiles, packed.num_blocks,
+         len(packed.launches) // 3, has_block_first, packed.num_splits], np.int32
     )  # fmt: skip
-    names = b"".join(text.encode()[:63].ljust(64, b"\0") for text in (peer, name))
-    return padded(names + header.tobytes() + packed.launches.tobytes()) + padded(packed.words.tobytes())
+    return padded(header.tobytes() + packed.launches.tobytes()) + padded(packed.words.tobytes())
+
+
+def named(peer: str, workload: str, body: bytes) -> bytes:
+    """A whole case."""
+    return b"".join(text.encode()[:63].ljust(64, b"\0") for text in (peer, workload)) + body
+
+
+def case(peer: str, name: str, sizes: Sizes, kind: str, planner: object, device: str) -> bytes:
+    plan = plan_problems([Problem(*size) for size in sizes], kind, device_spec(device), planner)
+    return named(peer, name, body_of(sizes, plan))
 
 
 def tiles_of(kind: str, device: str, chosen: Sequence[str]) -> list[tuple[str, int]]:
@@ -53,7 +64,7 @@ def write(
     """Every workload by every planner and every tile in each precision; the number of cases."""
     count = 0
     with output.open("wb") as file:
-        file.write(b"VBGCASE1")
+        file.write(MAGIC)
         for precision in precisions:
             kind = kind_of(*PRECISIONS[precision], device_spec(device))
             plans = {f"vbgemm_{name}": resolve_planner(name) for name in planners}

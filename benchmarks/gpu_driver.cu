@@ -12,12 +12,14 @@
 //
 //   char peer[64], workload[64]         zero-padded names
 //   int32 kind                          catalogue.h's Kind
-//   int32 num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, 0
+//   int32 num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, num_splits
 //   Launch[num_launches]                12 bytes each, then zeros up to a multiple of 8
-//   Problem[num_problems], TileRun[num_runs] or where that is 0 ReadyTile[num_tiles], int32 block_first[num_blocks + 1] if has_block_first,
+//   Problem[num_problems], TileRun[num_runs] or where that is 0 ReadyTile[num_tiles] and SplitTile[num_splits],
+//   int32 block_first[num_blocks + 1] if has_block_first,
 //   then zeros up to a multiple of 8
 //
 // The operands of problem i are buffers 2i and 2i + 1, its result is buffer 2 num_problems + i; each holds batch x rows x columns elements.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -34,7 +36,7 @@ namespace {
 
 struct CaseHeader {
   char peer[64], workload[64];
-  int32_t kind, num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, reserved;
+  int32_t kind, num_problems, num_runs, num_tiles, num_blocks, num_launches, has_block_first, num_splits;
 };
 static_assert(sizeof(CaseHeader) == 160);
 
@@ -66,6 +68,10 @@ class CaseFile {
     read(c.plan.problems, header.num_problems);
     read(c.plan.runs, header.num_runs);
     if (header.num_runs == 0) read(c.plan.tiles, header.num_tiles);
+    read(c.plan.splits, header.num_splits);
+    for (const SplitTile& tile : c.plan.splits) {
+      c.plan.num_sums = std::max(c.plan.num_sums, tile.first + static_cast<int64_t>(tile.shares) * tile.share_stride);
+    }
     if (header.has_block_first) read(c.plan.block_first, header.num_blocks + 1);
     skip_padding();
     return true;

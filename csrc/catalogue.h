@@ -46,6 +46,18 @@ inline constexpr TileShape kTiles[] = {
 };
 inline constexpr int kNumTiles = sizeof(kTiles) / sizeof(kTiles[0]);
 
+// How a tensor tile is cut into the pieces of its waves, and how many waves share each step's K where there are more waves than pieces.
+struct WaveGrid {
+  int32_t rows, cols;  // of a piece
+  int32_t down, across, split;
+};
+constexpr WaveGrid wave_grid(const TileShape& tile) {
+  const int waves = tile.threads / 32, rows = tile.m < 32 ? 16 : 32;
+  const int cols = tile.m / rows * (tile.n / 32) > waves ? 64 : 32;
+  const int down = tile.m / rows, across = tile.n / cols;
+  return {rows, cols, down, across, waves / (down * across)};
+}
+
 // The launched kernel that holds a GPU tile. Tiles share a kernel where they share a thread count and a register class, so that a small
 // tile does not inherit the registers (and so the occupancy) of a large one.
 enum class Kernel : int32_t { t128_light, t128_heavy, t256_light, t256_heavy, m128_light, m128_heavy, m256_heavy };

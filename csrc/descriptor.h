@@ -1,8 +1,8 @@
 // The plan as kernels read it: plain data, the same bytes on the host and on the device. jax_vbgemm/descriptors.py writes it.
 //
 // The descriptor blob is one constant of the program: Problem[num_problems], Epilogue[num_problems] where the call has epilogues,
-// TileRun[num_runs] or, where num_runs is 0, ReadyTile[num_tiles], then int32 block_first[num_blocks + 1] unless every block holds one
-// tile.
+// TileRun[num_runs] or, where num_runs is 0, ReadyTile[num_tiles] and SplitTile[num_splits], then int32 block_first[num_blocks + 1] unless
+// every block holds one tile.
 #pragma once
 #include <cstdint>
 
@@ -70,16 +70,29 @@ struct TilePosition {
   int32_t strategy;
   int32_t rows, cols, depth;
   int32_t problem, batch, row, col;
+  int32_t share;  // not 0: this is a part of the tile's K, and C lies among the call's sums (buffer is not used)
+  int32_t reserved;
 };
 
-// One tile with all that a kernel would have to work out from its run and its problem: on a GPU a small call is mostly waiting.
+// One tile, or one share of its K, with all that a kernel would have to work out from its run and its problem: on a GPU a small call is
+// mostly waiting.
 struct ReadyTile {
   TilePosition position;
   Part part[3];  // of A, B and C
 };
 
+// A tile whose K is split: the sums of its shares, rows of `pitch`, one share `share_stride` behind the other, and where their sum goes.
+struct SplitTile {
+  int64_t first;  // in accumulators, among the call's sums
+  int32_t share_stride, shares;
+  int32_t pitch, rows, cols;
+  int32_t problem, batch, row, col;
+  int32_t reserved;
+  Part c;
+};
+
 static_assert(sizeof(Operand) == 48 && sizeof(Problem) == 168 && sizeof(Epilogue) == 168 && sizeof(TileRun) == 48 &&
-                  sizeof(ReadyTile) == 104,
+                  sizeof(ReadyTile) == 112 && sizeof(SplitTile) == 72,
               "descriptors.py writes these layouts");
 
 // One kernel launch: a contiguous range of blocks. Where block_first is null, block i is tile i.
@@ -93,9 +106,10 @@ struct Descriptors {
   const Problem* problems;
   const Epilogue* epilogues;  // one a problem, or null: c = sum
   const TileRun* runs;
-  const ReadyTile* tiles;  // in place of runs, or null
+  const ReadyTile* tiles;   // in place of runs, or null
+  const SplitTile* splits;  // behind them
   const int32_t* block_first;
-  int32_t num_problems, num_runs, num_tiles, num_blocks;
+  int32_t num_problems, num_runs, num_tiles, num_splits, num_blocks;
 };
 
 }  // namespace vbgemm

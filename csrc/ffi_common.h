@@ -27,6 +27,7 @@ struct Call {
   std::vector<void*> buffers;     // operands, then results
   std::vector<int64_t> elements;  // of each
   int32_t num_operands;
+  int64_t num_sums;  // accumulators that split tiles need
 };
 
 inline std::optional<DType> dtype_of(ffi::DataType type) {
@@ -66,7 +67,7 @@ struct Arguments {
   int64_t catalogue, kind;
   ffi::Span<const int64_t> problems, epilogues;
   ffi::Span<const int32_t> launches;
-  int64_t num_factors, num_addends, num_runs, num_tiles, num_blocks;
+  int64_t num_factors, num_addends, num_runs, num_tiles, num_blocks, num_splits, num_sums;
 };
 
 #define VBGEMM_BIND_ARGUMENTS(binding)                    \
@@ -82,7 +83,9 @@ struct Arguments {
       .Attr<int64_t>("num_addends")                       \
       .Attr<int64_t>("num_runs")                          \
       .Attr<int64_t>("num_tiles")                         \
-      .Attr<int64_t>("num_blocks")
+      .Attr<int64_t>("num_blocks")                        \
+      .Attr<int64_t>("num_splits")                        \
+      .Attr<int64_t>("num_sums")
 
 // What goes wrong with one epilogue, or null.
 inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType dtype, const std::vector<int64_t>& elements,
@@ -108,8 +111,9 @@ inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType dty
 // Fills call, or says which argument breaks which rule. extra_results: results behind the products (a workspace).
 inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call& call) {
   const auto& [descriptors, args, rets, catalogue, kind, table, epilogue_table, launches, num_factors, num_addends, num_runs, num_tiles,
-               num_blocks] = given;
-  constexpr int64_t kProblemWords = sizeof(Problem) / 8, kRunInts = sizeof(TileRun) / 4, kTileInts = sizeof(ReadyTile) / 4;
+               num_blocks, num_splits, num_sums] = given;
+  constexpr int64_t kProblemWords = sizeof(Problem) / 8, kRunInts = sizeof(TileRun) / 4, kTileInts = sizeof(ReadyTile) / 4,
+                    kSplitInts = sizeof(SplitTile) / 4;
   if (catalogue != catalogue_hash()) {
     return refuse("this program was planned with another tile catalogue (" + std::to_string(catalogue) + ") than this build has (" +
                   std::to_string(catalogue_hash()) + "): lower or export it again with this version");
@@ -118,9 +122,11 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
   if (num_factors < 1 || num_addends < 0 || num_factors + num_addends > static_cast<int64_t>(args.size())) {
     return refuse("more factors and addends than operands");
   }
-  if (table.size() % kProblemWords || num_runs < 0 || num_tiles < num_runs || num_blocks > num_tiles || num_tiles > INT32_MAX) {
+  if (table.size() % kProblemWords || num_runs < 0 || num_tiles < num_runs || num_blocks > num_tiles || num_tiles > INT32_MAX ||
+      num_splits < 0 || num_splits > num_tiles || (num_splits > 0 && num_runs > 0) || num_sums < 0 || num_sums > INT64_MAX / 64) {
     return refuse("malformed problem table or tile counts");
   }
+  call.num_sums = num_sums;
   const int64_t num_problems = table.size() / kProblemWords;
   const bool finishing = epilogue_table.size() > 0;
   static_assert(sizeof(Epilogue) == sizeof(Problem));
@@ -128,7 +134,7 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
   const bool one_tile_a_block = num_blocks == num_tiles;
   const bool ready = num_runs == 0 && num_tiles > 0;
   const int64_t expected = num_problems * kProblemWords * (finishing ? 4 : 2) + (ready ? num_tiles * kTileInts : num_runs * kRunInts) +
-                           (one_tile_a_block ? 0 : num_blocks + 1);
+                           num_splits * kSplitInts + (one_tile_a_block ? 0 : num_blocks + 1);
   if (descriptors.element_type() != ffi::DataType::S32 || static_cast<int64_t>(descriptors.element_count()) != expected) {
     return refuse("the descriptor constant has " + std::to_string(descriptors.element_count()) + " words, the problem table needs " +
                   std::to_string(expected));
@@ -209,10 +215,13 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
   call.plan.runs = ready ? nullptr : reinterpret_cast<const TileRun*>(at);
   call.plan.tiles = ready ? reinterpret_cast<const ReadyTile*>(at) : nullptr;
   at += ready ? num_tiles * sizeof(ReadyTile) : num_runs * sizeof(TileRun);
+  call.plan.splits = reinterpret_cast<const SplitTile*>(at);
+  at += num_splits * sizeof(SplitTile);
   call.plan.block_first = one_tile_a_block ? nullptr : reinterpret_cast<const int32_t*>(at);
   call.plan.num_problems = static_cast<int32_t>(num_problems);
   call.plan.num_runs = static_cast<int32_t>(num_runs);
   call.plan.num_tiles = static_cast<int32_t>(num_tiles);
+  call.plan.num_splits = static_cast<int32_t>(num_splits);
   call.plan.num_blocks = static_cast<int32_t>(num_blocks);
   return ffi::Error::Success();
 }

@@ -32,7 +32,7 @@ Measure = Callable[[tuple[Problem, ...], str, str, Sequence[TileKey]], Sequence[
 
 
 def workloads(seed: int = 0) -> list[tuple[Problem, ...]]:
-    """A sample that tells the three numbers apart: short and long K, from a few blocks to many waves of them."""
+    """A sample that tells the numbers apart: short and long K, few blocks and many waves, odd and aligned rows."""
     rng = np.random.default_rng(seed)
     sample = []
     for count, largest_mn, largest_k in (
@@ -41,7 +41,10 @@ def workloads(seed: int = 0) -> list[tuple[Problem, ...]]:
     ):  # fmt: skip
         mn = rng.integers(max(largest_mn // 8, 1), largest_mn + 1, (count, 2))
         k = rng.integers(max(largest_k // 8, 1), largest_k + 1, count)
-        sample.append(tuple(Problem(int(m), int(n), int(d)) for (m, n), d in zip(mn, k, strict=True)))
+        for multiple in (1, 16):
+            sizes = np.column_stack((mn, k))
+            sizes = -(-sizes // multiple) * multiple
+            sample.append(tuple(Problem(m, n, k) for m, n, k in sizes.tolist()))
     return sample
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from jax_vbgemm import _core
 from jax_vbgemm.planner import Catalogue, Plan
 from jax_vbgemm.planner.runs import Runs
+from jax_vbgemm.planner.shares import Shares, shares_of
 from jax_vbgemm.primitive import Shape, Sizes, Term
 
 OPERAND = np.dtype(
@@ -42,7 +44,13 @@ PART = np.dtype(
 )
 READY_TILE = np.dtype(
     [("strategy", "<i4"), ("rows", "<i4"), ("cols", "<i4"), ("depth", "<i4"),
-     ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"), ("a", PART), ("b", PART), ("c", PART)]
+     ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"),
+     ("share", "<i4"), ("reserved", "<i4"), ("a", PART), ("b", PART), ("c", PART)]
+)  # fmt: skip
+
+SPLIT_TILE = np.dtype(
+    [("first", "<i8"), ("share_stride", "<i4"), ("shares", "<i4"), ("pitch", "<i4"), ("rows", "<i4"), ("cols", "<i4"),
+     ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"), ("reserved", "<i4"), ("c", PART)]
 )  # fmt: skip
 
 KERNELS = tuple(_core.kernels())
@@ -55,6 +63,15 @@ ACTIVATIONS = (None, "relu", "gelu", "silu", "tanh", "sigmoid")
 """In the order of csrc/descriptor.h's Activation."""
 
 MAX_BYTES = 1 << 20  # of a descriptor constant with ready tiles
+
+MAX_PARAMETER_BUFFERS = {"cpu": math.inf, "cuda": 2000, "rocm": 240}
+"""Above this many buffers the kernels take their table from memory: csrc/gpu/kernel_parameters.h."""
+
+
+def workspace_bytes(platform: str, num_buffers: int, num_sums: int, dtype: Any) -> int:
+    """Of a call whose results are summed in `dtype`: csrc/gpu/launch.h."""
+    table = 16 * num_buffers if num_buffers > MAX_PARAMETER_BUFFERS[platform] else 0
+    return table + num_sums * int(np.dtype(dtype).itemsize)
 
 
 class Address(NamedTuple):
@@ -117,13 +134,15 @@ class EpilogueAddress(NamedTuple):
 class Descriptors(NamedTuple):
     """What one custom call carries: the device constant, and the attributes that the host reads."""
 
-    words: NDArray[np.int32]  # the constant: problems, epilogues, runs or ready tiles, block_first
+    words: NDArray[np.int32]  # the constant: problems, epilogues, runs or ready tiles and split ones, block_first
     problems: NDArray[np.int64]  # the problem table once more, for the handler's checks
     epilogues: NDArray[np.int64]  # likewise; empty where there are none
     launches: NDArray[np.int32]
     num_runs: int  # 0: there are ready tiles in their place
     num_tiles: int
     num_blocks: int
+    num_splits: int  # tiles whose K is split
+    num_sums: int  # accumulators of their shares
 
 
 def problem_table(
@@ -196,24 +215,47 @@ def _ready_tiles(tiles: Runs, table: NDArray[np.void], catalogue: Catalogue) -> 
     return rows
 
 
+def _split_k(rows: NDArray[np.void], shares: Shares, catalogue: Catalogue) -> NDArray[np.void]:
+    """SPLIT_TILE rows of the READY_TILE ones that are shares; those are sent to the call's sums."""
+    shape, strategy = catalogue.columns, rows["strategy"]
+    first = shares.first_tiles
+    splits = np.zeros(len(first), SPLIT_TILE)
+    for field in ("rows", "cols", "problem", "batch", "row", "col", "c"):
+        splits[field] = rows[field][first]
+    splits["first"], splits["shares"] = shares.sums[first], shares.shares[first]
+    splits["pitch"], splits["share_stride"] = shape.n[strategy[first]], (shape.m * shape.n)[strategy[first]]
+    split = shares.shares > 1
+    rows["share"] = split
+    among_sums = {"offset": shares.sums, "row_stride": shape.n[strategy], "col_stride": 1, "buffer": -1}
+    for field, values in among_sums.items():
+        rows["c"][field] = np.where(split, values, rows["c"][field])
+    return splits
+
+
 def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None = None) -> Descriptors:
     """The descriptor arrays of a plan over these problems, with one epilogue a problem or none.
 
     On a GPU tiles are made ready one by one, so that a block reads one record and starts, where that stays under
-    MAX_BYTES; otherwise regular regions stay runs, in which kernels look their tiles up.
+    MAX_BYTES or K is split; otherwise regular regions stay runs, in which kernels look their tiles up.
 
-    Raises NotImplementedError for a plan that splits K: kernels sum a tile's products in one block.
+    Raises NotImplementedError for a plan of the CPU that splits K: its kernel sums a tile's products in one block.
     """
     runs, block_first, launches = plan.launch_form()
     split = np.flatnonzero((runs.k_begin != 0) | (runs.k_end != table["k"][runs.problem]))
-    if len(split):
+    if len(split) and plan.device.kind == "cpu":
         raise NotImplementedError(
-            f"planner {plan.planner!r} splits K of problems[{runs.problem[split[0]]}]; kernels cannot yet"
+            f"planner {plan.planner!r} splits K of problems[{runs.problem[split[0]]}]; the CPU kernel cannot"
         )
-    ready = plan.device.kind == "gpu" and plan.num_tiles * READY_TILE.itemsize + table.nbytes <= MAX_BYTES
-    tiles = _ready_tiles(runs.expand(plan.catalogue), table, plan.catalogue) if ready else _run_table(runs)
+    small = plan.num_tiles * READY_TILE.itemsize + table.nbytes <= MAX_BYTES
+    ready = plan.device.kind == "gpu" and (small or len(split) > 0)
+    single = runs.expand(plan.catalogue) if ready else runs
+    tiles = _ready_tiles(single, table, plan.catalogue) if ready else _run_table(runs)
+    splits, num_sums = np.zeros(0, SPLIT_TILE), 0
+    if len(split):
+        shares = shares_of(single, plan.catalogue)
+        splits, num_sums = _split_k(tiles, shares, plan.catalogue), shares.num_sums
     finishing = np.zeros(0, EPILOGUE) if epilogues is None else epilogues
-    parts = [table.view(np.int32), finishing.view(np.int32), tiles.view(np.int32)]
+    parts = [table.view(np.int32), finishing.view(np.int32), tiles.view(np.int32), splits.view(np.int32)]
     num_blocks = plan.num_tiles if block_first is None else len(block_first) - 1
     if block_first is not None and num_blocks < plan.num_tiles:
         parts.append(block_first.astype(np.int32))
@@ -227,4 +269,6 @@ def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None
         num_runs=0 if ready else len(runs),
         num_tiles=plan.num_tiles,
         num_blocks=num_blocks,
+        num_splits=len(splits),
+        num_sums=num_sums,
     )

@@ -14,15 +14,12 @@ from jax.interpreters import mlir
 
 from jax_vbgemm import backends, compat, reference
 from jax_vbgemm._core import catalogue_hash
-from jax_vbgemm.descriptors import KINDS, EpilogueAddress, address, epilogue_table, pack, problem_table
+from jax_vbgemm.descriptors import KINDS, EpilogueAddress, address, epilogue_table, pack, problem_table, workspace_bytes
 from jax_vbgemm.planner import DeviceSpec, kind_of, plan_problems
 from jax_vbgemm.precision import precision_name
 from jax_vbgemm.primitive import Epilogue, Scalar, Shape, Sizes, Term, batched_matmul_p, sizes_of
 from jax_vbgemm.problem import LARGEST_SIZE, Problem
 from jax_vbgemm.reference import accumulator
-
-# Above this many buffers the kernels take their table from memory: csrc/gpu/kernel_parameters.h.
-MAX_PARAMETER_BUFFERS = {"cpu": math.inf, "cuda": 2000, "rocm": 240}
 
 
 def _lower(platform: str, ctx: Any, *operands: Any, implementation: str | None, **params: Any) -> Any:
@@ -191,9 +188,9 @@ def _call(
     kind = kind_of(flat[0].dtype.name, precision_name(precision), device)
     descriptors = pack(plan_problems(tuple(problems), kind, device, planner), table, finishing)
     results = [jax.ShapeDtypeStruct((*size.batch, size.m, size.n), dtype) for size in sizes]
-    if len(flat) + len(results) > MAX_PARAMETER_BUFFERS[platform]:
-        # A workspace for the table: 16 bytes a buffer.
-        results.append(jax.ShapeDtypeStruct((4 * (len(flat) + len(results)),), np.int32))
+    workspace = workspace_bytes(platform, len(flat) + len(results), descriptors.num_sums, accumulator(dtype))
+    if workspace:
+        results.append(jax.ShapeDtypeStruct((workspace // 4,), np.int32))
     values = jax.ffi.ffi_call(
         backends.TARGET_NAME, results, input_output_aliases=_in_place(epilogues, operands, factors, addends)
     )(
@@ -209,6 +206,8 @@ def _call(
         num_runs=np.int64(descriptors.num_runs),
         num_tiles=np.int64(descriptors.num_tiles),
         num_blocks=np.int64(descriptors.num_blocks),
+        num_splits=np.int64(descriptors.num_splits),
+        num_sums=np.int64(descriptors.num_sums),
     )
     return list(values[: len(terms)])
 

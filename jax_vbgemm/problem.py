@@ -68,6 +68,7 @@ class Sizes:
     n: NDArray[np.int64]
     k: NDArray[np.int64]
     batch: NDArray[np.int64]
+    line: NDArray[np.int64]  # greatest common divisor of the lengths of A's and B's stored rows
     tile_counts: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)  # planner/runs.py
 
     @classmethod
@@ -84,9 +85,16 @@ class Sizes:
 
     @classmethod
     def _of(cls, problems: Sequence[Problem]) -> "Sizes":
-        rows = itertools.chain.from_iterable(map(operator.attrgetter("m", "n", "k", "batch"), problems))
-        table = np.fromiter(rows, np.int64, 4 * len(problems)).reshape(len(problems), 4)
-        return cls(*table.T.copy())
+        fields = operator.attrgetter("m", "n", "k", "batch", "transpose_a", "transpose_b")
+        rows = itertools.chain.from_iterable(map(fields, problems))
+        table = np.fromiter(rows, np.int64, 6 * len(problems)).reshape(len(problems), 6)
+        m, n, k, batch, transpose_a, transpose_b = table.T.copy()
+        return cls(m, n, k, batch, np.gcd(np.where(transpose_a, m, k), np.where(transpose_b, k, n)))
+
+    def aligned(self, element_bytes: int) -> NDArray[np.bool_]:
+        """Whether all rows of A and B, stored without gaps, begin at multiples of 16 bytes."""
+        aligned: NDArray[np.bool_] = self.line * element_bytes % 16 == 0
+        return aligned
 
 
 _latest: tuple[tuple[Problem, ...], Sizes] = ((), Sizes._of(()))

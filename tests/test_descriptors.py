@@ -2,10 +2,11 @@
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import given
 
-from jax_vbgemm.descriptors import MAX_BYTES, READY_TILE, RUN, address, pack, problem_table
-from jax_vbgemm.planner import device_spec, plan_problems
+from jax_vbgemm.descriptors import MAX_BYTES, READY_TILE, RUN, SPLIT_TILE, address, pack, problem_table
+from jax_vbgemm.planner import Plan, Tile, device_spec, plan_problems
 from jax_vbgemm.primitive import Term, sizes_of
 from jax_vbgemm.problem import Problem
 
@@ -55,6 +56,64 @@ def test_ready_tiles_find_their_parts(batches, m, n, k, transpose_a, transpose_b
         written[part_of(np.arange(len(written)), tile["c"], rows, cols)] += 1
         assert [tile[x]["buffer"] for x in "abc"] == [0, 1, 2]
     assert (written == 1).all()
+
+
+SPLIT_K = st.tuples(
+    st.integers(1, 200), st.integers(1, 200), st.integers(0, 40_000), st.integers(1, 3)
+)  # few elements of C, for long K
+
+
+@given(st.lists(SPLIT_K, min_size=1, max_size=3), st.sampled_from(["float32", "tf32", "bfloat16", "complex128"]))
+def test_shares_of_a_place_have_slots_of_their_own_and_all_of_its_k(problems, kind):
+    problems = [Problem(*problem) for problem in problems]
+    plan = plan_problems(problems, kind, H100, "auto")
+    plan.validate()
+    terms = [sizes_of((p.batch, p.m, p.k), (p.batch, p.k, p.n), Term(0, 1, 0)) for p in problems]
+    where = [
+        address((p.batch, p.m, p.k), (p.batch, p.k, p.n), Term(0, 1, 0), size)
+        for p, size in zip(problems, terms, strict=True)
+    ]
+    table = problem_table(terms, where, [(2 * i, 2 * i + 1, 2 * len(problems) + i) for i in range(len(problems))])
+    descriptors = pack(plan, table)
+    if descriptors.num_runs:
+        assert descriptors.num_splits == descriptors.num_sums == 0
+        return
+    words = descriptors.words[table.nbytes // 4 :]
+    end = descriptors.num_tiles * READY_TILE.itemsize // 4
+    tiles = words[:end].view(READY_TILE)
+    splits = words[end:][: descriptors.num_splits * SPLIT_TILE.itemsize // 4].view(SPLIT_TILE)
+    used = np.zeros(descriptors.num_sums, int)  # how often an accumulator is written
+    depths: dict[int, int] = {}  # of the tile whose sums begin there
+    for tile in tiles:
+        problem = problems[tile["problem"]]
+        if not tile["share"]:
+            assert tile["depth"] == problem.k
+            continue
+        shape = plan.catalogue.by_index[int(tile["strategy"])]
+        c = tile["c"]
+        assert (c["row_stride"], c["col_stride"], c["buffer"]) == (shape.n, 1, -1)
+        used[int(c["offset"]) :][: shape.m * shape.n] += 1
+        depths[int(c["offset"])] = int(tile["depth"])
+        row_of_a = (tile["batch"] * problem.m + tile["row"]) * problem.k
+        assert row_of_a <= tile["a"]["offset"] <= row_of_a + problem.k - tile["depth"]
+    assert (used == 1).all()
+    for split in splits:
+        first, stride, shares = (int(split[x]) for x in ("first", "share_stride", "shares"))
+        problem = problems[split["problem"]]
+        assert shares > 1
+        assert sum(depths.pop(first + share * stride) for share in range(shares)) == problem.k
+        assert split["c"]["offset"] == (split["batch"] * problem.m + split["row"]) * problem.n + split["col"]
+    assert not depths
+
+
+def test_tiles_of_different_shapes_cannot_share_the_k_of_an_element():
+    def uneven(problems, device, catalogue):
+        tiles = [Tile(0, 0, row, col, 0, 8, "small") for row in (0, 16) for col in (0, 16)]
+        blocks = [[tile] for tile in [*tiles, Tile(0, 0, 0, 0, 8, 20, "medium")]]
+        return Plan.from_blocks(problems, device, catalogue, planner="uneven", blocks=blocks)
+
+    with pytest.raises(ValueError, match=r"problems\[0\] at row 0, col 0 from k 8 on has no fellow"):
+        packed((32, 20), (20, 32), Term(0, 1, 0), uneven)
 
 
 def test_a_call_of_very_many_tiles_keeps_runs():

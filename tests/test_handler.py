@@ -32,7 +32,7 @@ def call(a, b, out_shape, out_dtype=None, tamper=lambda table: None, words=lambd
         "num_factors": np.int64(2),
         "num_addends": np.int64(0),
         "num_runs": np.int64(descriptors.num_runs), "num_tiles": np.int64(descriptors.num_tiles),
-        "num_blocks": np.int64(descriptors.num_blocks),
+        "num_blocks": np.int64(descriptors.num_blocks), "num_splits": np.int64(0), "num_sums": np.int64(0),
     } | changes  # fmt: skip
     result = jax.ShapeDtypeStruct(out_shape, out_dtype or a.dtype)
 

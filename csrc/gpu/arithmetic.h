@@ -53,6 +53,11 @@ __device__ inline void narrow(T x, T& to) {
 __device__ inline void narrow(float x, BFloat16& to) { to.bits = float_to_bfloat16(x); }
 __device__ inline void narrow(float x, Float16& to) { to.bits = float_to_float16(x); }
 
+template <class Real>
+__host__ __device__ inline Complex<Real> operator+(Complex<Real> a, Complex<Real> b) {
+  return {a.real + b.real, a.imag + b.imag};
+}
+
 // One rounding, whatever the compiler's contraction flags: the bits of a result are part of the contract.
 __device__ inline float multiply_add(float a, float b, float sum) { return ::fmaf(a, b, sum); }
 __device__ inline double multiply_add(double a, double b, double sum) { return ::fma(a, b, sum); }

@@ -46,9 +46,6 @@ inline Error load_kernel(const void* kernel) {
   return hipFuncGetAttributes(&attributes, kernel);
 }
 
-// Zeros, written when the stream gets there.
-inline Error clear_memory(void* memory, size_t bytes, Stream stream) { return hipMemsetAsync(memory, 0, bytes, stream); }
-
 #ifdef __HIP__  // the rest is device code
 
 // Anew at each call, so that what one tile derives from it is computed for that tile and not kept in registers for all the tiles of a
@@ -71,12 +68,6 @@ __device__ inline void wave_barrier() {
 
 // How many lanes of the wave say yes; every lane of it must call.
 __device__ inline int count_lanes(bool yes) { return __builtin_popcountll(__builtin_amdgcn_ballot_w64(yes)); }
-
-// For all blocks of the device. The first returns what was there before.
-__device__ inline uint32_t fetch_and_add(uint32_t* address, uint32_t value) {
-  return __hip_atomic_fetch_add(address, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
-}
-__device__ inline void device_fence() { __threadfence(); }
 
 // A pointer that is known to lead to global memory: loads by it needn't look at which memory it leads to.
 template <class T>

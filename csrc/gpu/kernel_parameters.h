@@ -19,6 +19,7 @@ struct KernelParameters {
   int32_t first_block, num_blocks;
   int32_t num_buffers, num_operands;  // operands come first, then results
   int32_t wide_results;               // 16-bit operands whose results hold their accumulators
+  Buffer sums;                        // accumulators: the shares of split K
   const Buffer* overflow;             // the whole table, where the parameters cannot hold it
   Buffer table[kMaxParameterBuffers];
 

@@ -33,6 +33,14 @@ VBGEMM_TENSOR_KERNELS(VBGEMM_DECLARE_KERNEL, tf32)
 VBGEMM_TENSOR_KERNELS_F32(VBGEMM_DECLARE_KERNEL)
 VBGEMM_TENSOR_KERNELS_TF32X3(VBGEMM_DECLARE_KERNEL)
 
+// The kernel that adds up the shares of split K, of each element type.
+VBGEMM_DECLARE_KERNEL(add_shares, float32)
+VBGEMM_DECLARE_KERNEL(add_shares, float64)
+VBGEMM_DECLARE_KERNEL(add_shares, complex64)
+VBGEMM_DECLARE_KERNEL(add_shares, complex128)
+VBGEMM_DECLARE_KERNEL(add_shares, bfloat16)
+VBGEMM_DECLARE_KERNEL(add_shares, float16)
+
 // Define a kind's kernels; `element` is its C++ type, `kind_` its enumerator.
 #define VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, kind_, element)                                        \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),          \

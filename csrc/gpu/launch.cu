@@ -1,6 +1,7 @@
 // Picks the kernels of a call, fills in their parameters and starts them.
 #include <algorithm>
 
+#include "add_shares.h"
 #include "kernels.h"
 #include "launch.h"
 #include "tensor_shared.h"
@@ -37,7 +38,30 @@ Error write_table(const GpuCall& call, Stream stream) {
   return kSuccess;
 }
 
+size_t table_bytes(int num_buffers) { return num_buffers > kMaxParameterBuffers ? num_buffers * sizeof(Buffer) : 0; }
+
+size_t accumulator_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+    case DType::c64: return 8;
+    case DType::c128: return 16;
+    default: return 4;
+  }
+}
+
 }  // namespace
+
+size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums) {
+  return table_bytes(num_buffers) + num_sums * accumulator_bytes(element_of(kind));
+}
+
+static const void* find_add_shares(DType dtype) {
+#define VBGEMM_ADDRESS(kind) reinterpret_cast<const void*>(vbgemm_add_shares_##kind)
+  static const void* const kernels[kDTypes] = {VBGEMM_ADDRESS(float32),    VBGEMM_ADDRESS(float64),  VBGEMM_ADDRESS(complex64),
+                                               VBGEMM_ADDRESS(complex128), VBGEMM_ADDRESS(bfloat16), VBGEMM_ADDRESS(float16)};
+#undef VBGEMM_ADDRESS
+  return kernels[static_cast<int>(dtype)];
+}
 
 const void* find_kernel(Kind kind, Kernel kernel) {
 #define VBGEMM_KERNEL_ADDRESS(kernel, kind) reinterpret_cast<const void*>(vbgemm_##kernel##_##kind),
@@ -62,6 +86,7 @@ const void* find_kernel(Kind kind, Kernel kernel) {
 
 Error load_kernels(Kind kind) {
   Error error = load_kernel(reinterpret_cast<const void*>(vbgemm_write_buffers));
+  if (error == kSuccess) error = load_kernel(find_add_shares(element_of(kind)));
   bool any = false;
   for (int kernel = 0; kernel < kKernels && error == kSuccess; ++kernel) {
     const void* address = find_kernel(kind, static_cast<Kernel>(kernel));
@@ -73,23 +98,27 @@ Error load_kernels(Kind kind) {
 }
 
 Error launch(const GpuCall& call, Stream stream) {
-  const bool overflow = call.num_buffers > kMaxParameterBuffers;
   const DType dtype = element_of(call.kind);
   const bool narrow = dtype == DType::bf16 || dtype == DType::f16, wide_results = narrow && call.out_dtype == DType::f32;
-  if ((call.out_dtype != dtype && !wide_results) || call.num_buffers < 0 || (overflow && !call.workspace)) return kInvalidValue;
+  if ((call.out_dtype != dtype && !wide_results) || call.num_buffers < 0 || call.num_sums < 0) return kInvalidValue;
+  if (!call.workspace && workspace_bytes(call.kind, call.num_buffers, call.num_sums) > 0) return kInvalidValue;
 
   KernelParameters parameters;
   parameters.plan = call.plan;
   parameters.num_buffers = call.num_buffers;
   parameters.wide_results = wide_results;
   parameters.num_operands = call.num_operands;
-  parameters.overflow = overflow ? static_cast<const Buffer*>(call.workspace) : nullptr;
-  if (overflow) {
+  parameters.overflow = nullptr;
+  const char* const workspace = static_cast<const char*>(call.workspace);
+  const size_t before_sums = table_bytes(call.num_buffers);
+  if (before_sums > 0) {
+    parameters.overflow = static_cast<const Buffer*>(call.workspace);
     const Error error = write_table(call, stream);
     if (error != kSuccess) return error;
   } else {
     copy_buffers(call, 0, call.num_buffers, parameters.table);
   }
+  parameters.sums = {call.num_sums > 0 ? workspace + before_sums : nullptr, call.num_sums};
 
   for (int i = 0; i < call.num_launches; ++i) {
     const Launch& launch = call.launches[i];
@@ -103,7 +132,9 @@ Error launch(const GpuCall& call, Stream stream) {
     const Error error = launch_kernel(kernel, static_cast<uint32_t>(launch.num_blocks), threads, shared_bytes, &parameters, stream);
     if (error != kSuccess) return error;
   }
-  return kSuccess;
+  if (call.plan.num_splits <= 0) return kSuccess;
+  const auto blocks = static_cast<uint32_t>(call.plan.num_splits) * kAddBlocks;
+  return launch_kernel(find_add_shares(dtype), blocks, kAddThreads, 0, &parameters, stream);
 }
 
 }  // namespace vbgemm

@@ -14,8 +14,12 @@ struct GpuCall {
   const void* const* buffers;  // device pointers, in a host array: operands, then results
   const int64_t* elements;     // of each buffer
   int num_buffers, num_operands;
-  void* workspace;  // device memory for num_buffers Buffers; null where num_buffers <= kMaxParameterBuffers
+  int64_t num_sums;  // accumulators that the plan's split tiles need
+  void* workspace;   // device memory of workspace_bytes(); null where that is 0
 };
+
+// The workspace holds the table of buffers where the parameters cannot, then the sums of split K.
+size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums);
 
 // The kernel's address for the launch functions; null where this build has none for the kind.
 const void* find_kernel(Kind kind, Kernel kernel);

@@ -12,21 +12,24 @@ namespace nb = nanobind;
 ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::RemainingArgs operands, ffi::RemainingRets rets,
                   int64_t catalogue, int64_t kind, ffi::Span<const int64_t> problems, ffi::Span<const int64_t> epilogues,
                   ffi::Span<const int32_t> launches, int64_t num_factors, int64_t num_addends, int64_t num_runs, int64_t num_tiles,
-                  int64_t num_blocks) {
-  // Where the table of buffers doesn't fit a launch's parameters, the lowering adds a result to keep it in.
+                  int64_t num_blocks, int64_t num_splits, int64_t num_sums) {
+  // Where the kernels need a workspace, the lowering adds a result to have it in.
   const size_t results = rets.size(), buffers = operands.size() + results;
-  const bool workspace = results > 0 && buffers > static_cast<size_t>(vbgemm::kMaxParameterBuffers) + 1;
+  const bool workspace = results > 1 && (num_sums > 0 || buffers > static_cast<size_t>(vbgemm::kMaxParameterBuffers) + 1);
   vbgemm::Call call;
   ffi::Error error = vbgemm::check_call({descriptors, operands, rets, catalogue, kind, problems, epilogues, launches, num_factors,
-                                         num_addends, num_runs, num_tiles, num_blocks},
+                                         num_addends, num_runs, num_tiles, num_blocks, num_splits, num_sums},
                                         /*extra_results=*/workspace ? 1 : 0, call);
   if (error.failure()) return error;
 
   vbgemm::GpuCall gpu{};
-  if (workspace) {
+  gpu.num_sums = call.num_sums;
+  const size_t needed = vbgemm::workspace_bytes(call.kind, static_cast<int>(call.buffers.size()), gpu.num_sums);
+  if (needed > 0) {
     ffi::AnyBuffer buffer = **rets.get<ffi::AnyBuffer>(results - 1);
-    if (buffer.size_bytes() < call.buffers.size() * sizeof(vbgemm::Buffer))
-      return vbgemm::refuse("the workspace is too small for the buffers");
+    if (!workspace || buffer.size_bytes() < needed) {
+      return vbgemm::refuse("the workspace must have " + std::to_string(needed) + " bytes");
+    }
     gpu.workspace = buffer.untyped_data();
   }
   gpu.kind = call.kind;

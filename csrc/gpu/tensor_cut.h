@@ -63,10 +63,9 @@ struct TensorCut {
   static constexpr int kChunk = kBytes == 2 ? 16 : 8, kChunks = kDepth / kChunk;  // K of one instruction, and how many make a step
 
   static constexpr int kWaves = kThreads / kLanes;
-  static constexpr int kWaveRows = kRows < 32 ? 16 : 32;
-  static constexpr int kWaveCols = kRows / kWaveRows * (kCols / 32) > kWaves ? 64 : 32;
-  static constexpr int kWavesDown = kRows / kWaveRows, kWavesAcross = kCols / kWaveCols;
-  static constexpr int kSplit = kWaves / (kWavesDown * kWavesAcross);  // waves that share a step's K
+  static constexpr WaveGrid kGrid = wave_grid(kShape);
+  static constexpr int kWaveRows = kGrid.rows, kWaveCols = kGrid.cols, kWavesDown = kGrid.down, kWavesAcross = kGrid.across;
+  static constexpr int kSplit = kGrid.split;  // waves that share a step's K
   static_assert(kSplit * kWavesDown * kWavesAcross == kWaves && kChunks % kSplit == 0);
 
   // Whether a step loads its first fragments before it starts copies: that hides some latency, and costs registers to keep them.

@@ -1,8 +1,9 @@
 """The cost model's measured coefficients: the file they are in, and the fit that makes them.
 
-Each tile and kind of arithmetic gets three numbers (cost_model.py): `block`, the fixed part of a block, `step`, one K
-step of a block that has its unit to itself, and `shared_step`, what a step takes for each of the blocks that share a
-unit once that is more. The errors are relative (log), and a weak prior holds numbers that the data don't determine.
+Each tile and kind of arithmetic gets three numbers (cost_model.py) for problems with aligned rows, and three for
+others: `block`, the fixed part of a block, `step`, one K step of a block that has its unit to itself, and
+`shared_step`, what a step takes for each of the blocks that share a unit once that is more. The errors are relative
+(log); weak priors hold numbers that the data don't determine, and both classes together.
 """
 
 import csv
@@ -16,24 +17,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jax_vbgemm.planner.catalogue import TileKey, catalogue_for
-from jax_vbgemm.planner.cost_model import operand_bytes, step_depth
+from jax_vbgemm.planner.cost_model import CALIBRATED, gpu_makespan, operand_bytes, step_depth
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import ceil_div, tile_counts
 from jax_vbgemm.problem import Sizes
 
-COLUMNS = ("device", "kind", "tile", "threads", "block_ns", "step_ns", "shared_step_ns")
+COLUMNS = ("device", "kind", "tile", "threads", *CALIBRATED)
 _PRIOR = np.log([3e-6, 0.5e-6, 0.25e-6])
 _PRIOR_WEIGHT = 0.003
+_LIKENESS_WEIGHT = 0.01
 
 Point = tuple[Sizes, float]  # a batch covered by one tile, and its seconds
 
 
 @dataclass(frozen=True)
 class Fit:
-    """(block, step, shared step) in seconds, and the root mean square of log(predicted / measured)."""
+    """(block, step, shared step) in seconds of aligned problems, then of others, and the root mean square of
+    log(predicted / measured)."""
 
-    seconds: tuple[float, float, float]
+    seconds: tuple[float, ...]
     rms: float
     points: int
 
@@ -52,28 +55,32 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
         sharing = min(resident, math.ceil(count.sum() / device.units))
         floor = operand_bytes(sizes, catalogue) / device.bandwidth
         exist = count > 0
-        features.append((ceil_div(sizes.k, depth)[exist], count[exist], sharing, floor, seconds))
+        aligned = sizes.aligned(catalogue.element_bytes)[exist]
+        features.append((ceil_div(sizes.k, depth)[exist], count[exist], aligned, sharing, floor, seconds))
 
     def errors(log_coefficients: NDArray[np.float64]) -> list[float]:
-        block, step, shared_step = np.exp(log_coefficients)
+        of_class = np.exp(log_coefficients).reshape(2, 3)
         found = []
-        for steps, count, sharing, floor, seconds in features:
-            blocks = block + steps * max(step, sharing * shared_step)
-            makespan = max(blocks.max(), blocks @ count / (device.units * sharing))
+        for steps, count, aligned, sharing, floor, seconds in features:
+            block, step, shared_step = of_class[np.where(aligned, 0, 1)].T
+            blocks = block + steps * np.maximum(step, sharing * shared_step)
+            makespan = gpu_makespan(blocks.max(), float(blocks @ count), float(count.sum()), device.units * sharing)
             found.append(math.log(max(makespan, floor) + device.launch_seconds) - math.log(seconds))
         return found
 
     def loss(log_coefficients: NDArray[np.float64]) -> float:
-        prior = float(((log_coefficients - _PRIOR) ** 2).sum())
-        return statistics.fmean(e * e for e in errors(log_coefficients)) + _PRIOR_WEIGHT * prior
+        aligned, others = log_coefficients.reshape(2, 3)
+        prior = _PRIOR_WEIGHT * float(((aligned - _PRIOR) ** 2).sum())
+        prior += _LIKENESS_WEIGHT * float(((aligned - others) ** 2).sum())
+        return statistics.fmean(e * e for e in errors(log_coefficients)) + prior
 
     # Two starts: the larger of two numbers decides a step, and the search may begin on the wrong side.
     starts = (_PRIOR, _PRIOR + np.log([1.0, 2.0, 4.0]))
-    fits = [minimize(loss, start, method="Nelder-Mead", options={"maxiter": 800}) for start in starts]
+    options = {"maxiter": 1500, "adaptive": True}
+    fits = [minimize(loss, np.tile(start, 2), method="Nelder-Mead", options=options) for start in starts]
     best = min(fits, key=lambda fit: float(fit.fun)).x
-    block, step, shared_step = (float(value) for value in np.exp(best))
     rms = math.sqrt(statistics.fmean(e * e for e in errors(best)))
-    return Fit((block, step, shared_step), rms, len(measured))
+    return Fit(tuple(float(value) for value in np.exp(best)), rms, len(measured))
 
 
 def write(file: Path, device: str, fits: Mapping[tuple[str, TileKey], Fit]) -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +72,8 @@ def predict(
         if device.kind == "cpu":
             each = _cpu_tiles(sizes, runs, catalogue, device)  # all its tiles belong to one kernel
         else:
-            each = _gpu_tiles(depth[mine], runs.strategy[mine], catalogue, device, sharing)
+            aligned = sizes.aligned(catalogue.element_bytes)[runs.problem[mine]]
+            each = _gpu_tiles(depth[mine], runs.strategy[mine], aligned, catalogue, device, sharing)
         if block_first is not None:
             of_run = np.zeros(len(runs))
             of_run[mine] = each
@@ -84,9 +86,13 @@ def predict(
         if device.kind == "cpu":
             seconds += _list_schedule(block_seconds, count, device.units) + device.launch_seconds
         else:
-            seconds += max(longest, work / (device.units * sharing)) + device.launch_seconds
+            slots = device.units * sharing
+            makespan = gpu_makespan(longest, work, blocks, slots)
+            seconds += max(makespan, _full_rounds(block_seconds, count, slots)) + device.launch_seconds
         waves += blocks / (device.units * resident)
         total_work, total_blocks, longest_block = total_work + work, total_blocks + blocks, max(longest_block, longest)
+    if (depth < sizes.k[runs.problem]).any():
+        seconds += device.split_latency
     streaming = operand_bytes(sizes, catalogue) / device.bandwidth
     # A core that waits for memory doesn't compute all of that time: the larger of both, with some of the smaller.
     least = math.hypot(seconds, streaming) if device.kind == "cpu" else streaming + device.launch_seconds
@@ -123,26 +129,79 @@ def block_seconds(sizes: Sizes, tile: TileShape, catalogue: Catalogue, device: D
         seconds[runs.problem] = _cpu_tiles(sizes, runs, catalogue, device) + device.block_latency
         return seconds
     exist = (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0)
-    seconds[exist] = _gpu_tiles(sizes.k[exist], tile.index, catalogue, device, sharing) + device.block_latency
+    aligned = sizes.aligned(catalogue.element_bytes)[exist]
+    seconds[exist] = _gpu_tiles(sizes.k[exist], tile.index, aligned, catalogue, device, sharing) + device.block_latency
     return seconds
 
 
-def _gpu_tiles(depth: Ints, strategy: Ints | int, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
-    """Seconds of tiles `depth` deep, one `strategy` for each or one for all, while `sharing` blocks share a unit.
+class Pace(NamedTuple):
+    """A tile's fixed seconds, the seconds of a step along K, and how deep that step is."""
+
+    fixed: Floats
+    step: Floats
+    depth: Ints
+
+
+# Blocks that are too many for one round don't end together: that costs this share of an average one. (Of the shares
+# tried, it fits the measured uniform plans best.)
+_TAIL = 0.3
+
+
+def gpu_makespan(longest: float, work: float, blocks: float, slots: int) -> float:
+    """Seconds from the first block's begin to the last one's end: `work` is all blocks' together."""
+    tail = _TAIL * work / blocks if blocks > slots else 0.0
+    return max(longest, work / slots + tail)
+
+
+def _full_rounds(block_seconds: Floats, count: Ints, slots: int) -> float:
+    """A bound on the makespan: r slots + 1 blocks of at least t seconds each need (r + 1) t.
+
+    `count` blocks of each time. Tight for blocks of one size, the few rounds of which may be far from full.
+    """
+    blocks = int(count.sum())
+    rounds = min((blocks - 1) // slots, _ROUNDS_COUNTED)
+    if rounds < 1:
+        return 0.0
+    order = np.argsort(-block_seconds)
+    before = np.arange(1, rounds + 1) * slots
+    next_block = np.searchsorted(np.cumsum(count[order]), before, side="right")
+    return float((block_seconds[order[next_block]] * np.arange(2, rounds + 2)).max())
+
+
+_ROUNDS_COUNTED = 16
+
+
+def _gpu_tiles(
+    depth: Ints,
+    strategy: Ints | int,
+    aligned: NDArray[np.bool_],
+    catalogue: Catalogue,
+    device: DeviceSpec,
+    sharing: int,
+) -> Floats:
+    """Seconds of tiles `depth` deep, one `strategy` for each or one for all, while `sharing` blocks share a unit."""
+    pace = gpu_pace(strategy, aligned, catalogue, device, sharing)
+    seconds: Floats = pace.fixed + ceil_div(depth, pace.depth) * pace.step
+    return seconds
+
+
+def gpu_pace(
+    strategy: Ints | int, aligned: NDArray[np.bool_], catalogue: Catalogue, device: DeviceSpec, sharing: int
+) -> Pace:
+    """How fast tiles are while `sharing` blocks share a unit; one `strategy` for each or one for all.
 
     Where the device is calibrated (calibration.csv), a tile has a fixed part and a K step has a latency and a share of
-    the unit. Elsewhere a step takes the longest of its multiply-adds, its reads of shared memory (a thread that owns
-    r x c elements reads r + c values a product, about 2 sqrt(r c)), its loads through the cache, and a latency that
-    nothing hides. Masked tiles cost as much as whole ones.
+    the unit, in one version for problems whose rows are aligned (`Sizes.aligned`) and one for others. Elsewhere a step
+    takes the longest of its multiply-adds, its reads of shared memory (a thread that owns r x c elements reads r + c
+    values a product, about 2 sqrt(r c)), its loads through the cache, and a latency that nothing hides. Masked tiles
+    cost as much as whole ones.
     """
     tile = catalogue.columns
     tk = tile.k[strategy]
     calibrated = _calibration(device.calibration, catalogue)
     if calibrated is not None:
-        fixed, latency, share = calibrated[:, strategy]
-        steps = ceil_div(depth, step_depth(tk, catalogue.element_bytes))
-        measured: Floats = fixed + steps * np.maximum(latency, sharing * share)
-        return measured
+        fixed, latency, share = calibrated[:, np.where(aligned, 0, 1), strategy]
+        return Pace(fixed, np.maximum(latency, sharing * share), step_depth(tk, catalogue.element_bytes))
     tm, tn, threads = tile.m[strategy], tile.n[strategy], tile.threads[strategy]
     size = catalogue.element_bytes
     parts = sharing * device.units  # a block gets one of these of the device's rates
@@ -151,8 +210,7 @@ def _gpu_tiles(depth: Ints, strategy: Ints | int, catalogue: Catalogue, device: 
     shared_memory = 2 * np.sqrt(tm * tn * threads) * tk * size * (parts / device.shared_bandwidth)
     cache = (tm + tn) * tk * size * (parts / device.cache_bandwidth)
     step = np.maximum(np.maximum(products, shared_memory), np.maximum(cache, device.step_latency))
-    seconds: Floats = ceil_div(depth, tk) * step + tm * tn * size * (parts / device.bandwidth)
-    return seconds
+    return Pace(tm * tn * size * (parts / device.bandwidth), step, tk)
 
 
 def step_depth(tile_k: Ints, element_bytes: int) -> Ints:
@@ -162,29 +220,33 @@ def step_depth(tile_k: Ints, element_bytes: int) -> Ints:
 
 @lru_cache(maxsize=64)
 def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
-    """calibration.csv's (fixed, step, shared step) seconds by row of the catalogue; None unless every tile has them."""
-    table = np.zeros((3, len(catalogue.columns.m)))
+    """calibration.csv's (fixed, step, shared step) seconds of aligned and of other problems, by row of the catalogue.
+
+    None unless every tile has them.
+    """
+    table = np.zeros((3, 2, len(catalogue.columns.m)))
     measured = _calibration_table()
     for tile in catalogue:
         kind = catalogue.kind if tile.tensor else catalogue.dtype
         row = measured.get((device, _CALIBRATED_AS.get(kind, kind), *tile.key))
         if row is None:
             return None
-        table[:, tile.index] = row
+        table[:, :, tile.index] = np.reshape(row, (2, 3)).T
     return table
 
 
 CALIBRATION = Path(__file__).with_name("calibration.csv")
+CALIBRATED = tuple(f"{what}{rows}_ns" for rows in ("", "_unaligned") for what in ("block", "step", "shared_step"))
 _CALIBRATED_AS = {"float16": "bfloat16"}  # the same kernels
 
 
 @lru_cache(maxsize=1)
 def _calibration_table() -> dict[tuple[str | None, str, str, int], tuple[float, ...]]:
-    """calibration.csv: (device, kind, tile, threads) -> (fixed, step, shared step) seconds."""
+    """calibration.csv: (device, kind, tile, threads) -> `CALIBRATED` in seconds."""
     with CALIBRATION.open(newline="") as file:
         return {
             (row["device"], row["kind"], row["tile"], int(row["threads"])): tuple(
-                1e-9 * float(row[column]) for column in ("block_ns", "step_ns", "shared_step_ns")
+                1e-9 * float(row[column]) for column in CALIBRATED
             )
             for row in csv.DictReader(file)
         }

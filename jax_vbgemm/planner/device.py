@@ -64,6 +64,10 @@ class DeviceSpec:
     theta: int  # sum of K of a block, `coordinated`
     load_balanced_threshold: int  # threads, `load_balanced`
     split_factor: int  # blocks a unit, `sort_split`: SIMDs / waves of a block of 128 threads
+    product_latency: float  # a multiply-add waits for the one before it, `tall_skinny`
+    setup_registers: int  # of a thread, beside operands and results, `tall_skinny`
+
+    split_latency: float = 5.5e-6  # of a call that splits K: its shares are added up by a kernel of their own
 
     note: str = ""  # how this entry differs from the device it is used for
 
@@ -127,6 +131,8 @@ V100 = DeviceSpec(
     tlp_threshold=65536, theta=256,  # Li 2019, section 7
     load_balanced_threshold=20480,  # an eighth of the device's threads; to be found offline
     split_factor=1,
+    product_latency=2.6e-9,  # CUDA guide, 7.0: 4 clocks, at 1.53 GHz
+    setup_registers=32,  # assumed; to be read off the compiler's report, as for every device below
 )  # fmt: skip
 
 # Thresholds of all other devices: Li's is the V100's, scaled by units * max_threads (40% of the threads a device
@@ -175,6 +181,8 @@ MI210 = DeviceSpec(
     vector_bytes=0,
     tlp_threshold=85197, theta=256, load_balanced_threshold=26624,
     split_factor=2,
+    product_latency=4.7e-9,  # assumed: 8 clocks, at 1.7 GHz
+    setup_registers=32,
 )  # fmt: skip
 
 MI100 = replace(
@@ -230,6 +238,7 @@ CPU = DeviceSpec(
     vector_bytes=64,
     tlp_threshold=2048, theta=256, load_balanced_threshold=512,  # four blocks and one block a core; to be found offline
     split_factor=1,
+    product_latency=0.0, setup_registers=0,  # a GPU's
 )  # fmt: skip
 
 DEVICES: dict[str, DeviceSpec] = {

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
+from typing import NamedTuple
 
 import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
-from jax_vbgemm.planner.cost_model import Floats, block_seconds
+from jax_vbgemm.planner.cost_model import Floats, block_seconds, gpu_makespan, gpu_pace, step_depth
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.occupancy import tile_occupancy
@@ -18,6 +20,12 @@ from jax_vbgemm.problem import Problem, Sizes
 # How long the longest block may take is tried at so many values between the shortest possible and any.
 _LIMITS = 6
 
+# A share of K is at least so many steps deep, and a plan that splits K has at most so many blocks: its tiles are
+# described one by one.
+_FEWEST_STEPS = 2
+_ROUNDS_TO_FILL = 8  # a last round that follows more of them is not worth filling
+_MOST_SPLIT_BLOCKS = 8192
+
 
 @dataclass(frozen=True)
 class Makespan:
@@ -25,7 +33,8 @@ class Makespan:
 
     A problem is covered by one tile, or by a large one inside and a smaller one along the ragged edges. With a limit on
     the time of a block, each problem takes what costs the device least; the limits that are tried trade the longest
-    block against the total. Blocks come in descending predicted time (longest processing time first), one tile each.
+    block against the total. Where one block would still take longer than all of them take on average, K is split.
+    Blocks come in descending predicted time (longest processing time first), one tile each.
     """
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
@@ -39,7 +48,8 @@ class Makespan:
         for kernel in catalogue.kernels:
             best = _choose(sizes, _options(sizes, kernel, catalogue), device, catalogue, best)
         assert best is not None
-        return _draft(problems, sizes, best, device, catalogue)
+        draft = _draft(problems, sizes, best, device, catalogue)
+        return draft if device.kind == "cpu" else _with_last_round_split(draft)
 
 
 @dataclass(frozen=True)
@@ -57,12 +67,24 @@ class _Option:
 
 @dataclass(frozen=True)
 class _Choice:
-    """An option for each problem, and the longest block of each problem."""
+    """An option for each problem, into how many shares its K is split, and the longest block of each problem."""
 
     makespan: float
     options: Sequence[_Option]
     choice: Ints
+    shares: Ints
     longest: Floats
+
+
+class _Candidate(NamedTuple):
+    """Options by problem, or one for all, and what they take: blocks, the longest of them, and all their work."""
+
+    choice: Ints | int
+    blocks: float
+    end: float
+    work: float
+    shares: Ints | int = 1
+    longest: Floats | None = None  # by problem, where K is split
 
 
 def _options(sizes: Sizes, kernel: str, catalogue: Catalogue) -> list[_Option]:
@@ -105,7 +127,7 @@ def _choose(
     waiting = {sharing_of(blocks) for blocks in alone.tolist()}
     done: set[int] = set()
     if best is None:
-        best = _Choice(math.inf, options, np.zeros_like(every), np.zeros(len(every)))
+        best = _Choice(math.inf, options, np.zeros_like(every), np.ones_like(every), np.zeros(len(every)))
     while waiting:
         sharing = waiting.pop()
         done.add(sharing)
@@ -118,50 +140,107 @@ def _choose(
         longest = np.maximum(of_tile * has_inside, of_edge * has_outside)
         total = of_tile * inside + of_edge * outside
         slots = device.units * sharing
-        least = max(float(longest.min(axis=0).max(initial=0)), float(total.min(axis=0).sum()) / slots)
-        if least >= best.makespan:
+        shortest, share = float(longest.min(axis=0).max(initial=0)), float(total.min(axis=0).sum()) / slots
+        splits = _Splits(sizes, options, count, catalogue, device, sharing) if shortest > share else None
+        if max(shortest, share) >= best.makespan and splits is None:
             continue
         most_promising = math.inf
-        for choice, blocks, end, work in _candidates(count, longest, total, slots):
-            makespan = max(end, work / slots)
-            if sharing_of(blocks) == sharing and makespan < best.makespan and blocks <= MAX_TILES:
-                chosen = np.broadcast_to(choice, every.shape)
-                best = _Choice(makespan, options, chosen, longest[chosen, every])
-            elif makespan < min(best.makespan, most_promising) and sharing_of(blocks) not in done:
+        for found in _candidates(count, longest, total, slots, splits):
+            makespan = gpu_makespan(found.end, found.work, found.blocks, slots)
+            if isinstance(found.shares, np.ndarray):
+                makespan += device.split_latency
+            if sharing_of(found.blocks) == sharing and makespan < best.makespan and found.blocks <= MAX_TILES:
+                chosen, shares = (np.broadcast_to(column, every.shape) for column in (found.choice, found.shares))
+                of_problem = longest[chosen, every] if found.longest is None else found.longest
+                best = _Choice(makespan, options, chosen, shares, of_problem)
+            elif makespan < min(best.makespan, most_promising) and sharing_of(found.blocks) not in done:
                 most_promising = makespan
-                waiting.add(sharing_of(blocks))
+                waiting.add(sharing_of(found.blocks))
     return best
 
 
 def _candidates(
-    count: Ints, longest: Floats, total: Floats, slots: int
-) -> Iterator[tuple[Ints | int, float, float, float]]:
-    """Options by problem that are worth comparing, each with its blocks, its longest block and its work.
+    count: Ints, longest: Floats, total: Floats, slots: int, splits: "_Splits | None"
+) -> Iterator[_Candidate]:
+    """Options by problem that are worth comparing.
 
-    One option for all; and for limits between the shortest possible longest block and none, the cheapest within the
-    limit.
+    One option for all; for limits between the shortest possible longest block and none, the cheapest within the limit;
+    and where one block lasts longer than the rest needs, the cheapest within lower limits with K split.
     """
     every = np.arange(longest.shape[1])
     alone = (count.sum(axis=1, dtype=np.float64), longest.max(axis=1, initial=0), total.sum(axis=1))
-    yield from zip(range(len(count)), *(column.tolist() for column in alone), strict=True)
+    yield from starmap(_Candidate, zip(range(len(count)), *(column.tolist() for column in alone), strict=True))
 
-    def figures(choice: Ints) -> tuple[Ints, float, float, float]:
+    def figures(choice: Ints) -> _Candidate:
         # One index into the flattened table is found faster than a pair.
         at = choice * len(every) + every
-        return choice, float(count.take(at).sum()), float(longest.take(at).max()), float(total.take(at).sum())
+        blocks, end, work = float(count.take(at).sum()), float(longest.take(at).max()), float(total.take(at).sum())
+        return _Candidate(choice, blocks, end, work)
 
     low, high = float(longest.min(axis=0).max(initial=0)), float(alone[1].max())
+    if low == high and splits is None:
+        return
+    found = figures(total.argmin(axis=0))
     if low < high:
-        cheapest = figures(total.argmin(axis=0))
-        yield cheapest
-        _, _, end, work = cheapest
+        yield found
         for limit in np.geomspace(high, low, _LIMITS) * (1 + 1e-9):
-            if end <= work / slots:
+            if found.end <= found.work / slots:
                 break  # a lower limit only adds work
-            if limit < end:
+            if limit < found.end:
                 found = figures(np.where(longest <= limit, total, np.inf).argmin(axis=0))  # each has one within it
                 yield found
-                _, _, end, work = found
+    if splits is not None and found.end > found.work / slots:
+        for limit in np.geomspace(found.end, max(found.work / slots, splits.shortest), _LIMITS + 1)[1:]:
+            split = splits.within(float(limit), longest, total)
+            if split is not None:
+                yield split
+
+
+class _Splits:
+    """How problems take no longer than a limit if K is split: each of the single tiles in equal shares."""
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        options: Sequence[_Option],
+        count: Ints,
+        catalogue: Catalogue,
+        device: DeviceSpec,
+        sharing: int,
+    ) -> None:
+        tiles = np.array([option.tile.index for option in options if option.tile is option.edge])  # they come first
+        aligned = sizes.aligned(catalogue.element_bytes)
+        pace = gpu_pace(tiles[:, None], aligned, catalogue, device, sharing)
+        self._count = count
+        self._fixed = pace.fixed + device.block_latency
+        self._step = pace.step
+        self._steps = ceil_div(sizes.k, pace.depth)
+        self.shortest = float((self._fixed + _FEWEST_STEPS * self._step).min())
+
+    def within(self, limit: float, longest: Floats, total: Floats) -> _Candidate | None:
+        """The cheapest whose blocks take no longer than `limit`; None where a problem has none."""
+        room = np.floor((limit - self._fixed) / self._step).astype(np.int64)  # steps of a share
+        shares = ceil_div(self._steps, np.maximum(room, 1))
+        shares = ceil_div(self._steps, ceil_div(self._steps, np.maximum(shares, 1)).clip(1))  # none is empty
+        seconds = self._fixed + ceil_div(self._steps, shares.clip(1)) * self._step
+        singles = len(seconds)
+        whole = longest <= limit
+        work = np.where(whole, total, np.inf)
+        split = np.where(room >= _FEWEST_STEPS, self._count[:singles] * shares * seconds, np.inf)
+        work[:singles] = np.where(whole[:singles], work[:singles], split)
+        choice = work.argmin(axis=0)
+        every = np.arange(len(choice))
+        chosen = work[choice, every]
+        if not np.isfinite(chosen).all():
+            return None
+        is_split = ~whole[choice, every]
+        row = np.minimum(choice, singles - 1)
+        of_problem = np.where(is_split, shares[row, every], 1)
+        time = np.where(is_split, seconds[row, every], longest[choice, every])
+        blocks = float((self._count[choice, every] * of_problem).sum())
+        if blocks > _MOST_SPLIT_BLOCKS:
+            return None
+        return _Candidate(choice, blocks, float(time.max()), float(chosen.sum()), of_problem, time)
 
 
 def _draft(
@@ -176,7 +255,13 @@ def _draft(
         option = found.options[index]
         mine = np.flatnonzero(found.choice == index)
         whole = Runs.whole_problems(sizes, np.full(len(problems), option.tile.index), catalogue, mine)
-        parts += [whole] if option.tile is option.edge else _inside_and_edges(sizes, whole, option)
+        if option.tile is not option.edge:
+            parts += _inside_and_edges(sizes, whole, option)
+        elif (found.shares[mine] > 1).any():
+            depth = np.full(len(whole), step_depth(np.asarray(option.tile.k), catalogue.element_bytes))
+            parts.append(_shares(whole, found.shares[whole.problem], depth))
+        else:
+            parts.append(whole)
         no_edges = option.outside[mine] == 0
         strategy[mine[no_edges]] = option.tile.index
         strategy[mine[~no_edges & (option.inside[mine] == 0)]] = option.edge.index
@@ -184,6 +269,37 @@ def _draft(
     runs = runs.take(np.flatnonzero(runs.count))
     runs = runs.take(np.argsort(rank[runs.problem], kind="stable"))
     return Draft(problems, device, catalogue, "makespan", runs, strategy, order)
+
+
+def _with_last_round_split(draft: Draft) -> Draft:
+    """The draft, or where that is predicted to be faster, with the tiles of a last round that leaves most units idle
+    split along K, so that all units share them.
+    """
+    runs, device, catalogue = draft.runs, draft.device, draft.catalogue
+    if len(runs) == 0 or runs.num_tiles > _ROUNDS_TO_FILL * device.units * 32 or (runs.k_begin > 0).any():
+        return draft
+    resident = max(tile_occupancy(catalogue.by_index[int(runs.strategy[0])], device).blocks, 1)
+    slots = device.units * resident
+    rounds, last = divmod(runs.num_tiles, slots)
+    if rounds == 0 or rounds > _ROUNDS_TO_FILL or not 0 < last <= slots // 2:
+        return draft
+    tiles = runs.expand(catalogue)
+    first = np.arange(runs.num_tiles - last)
+    tail = tiles.take(np.arange(runs.num_tiles - last, runs.num_tiles))
+    depth = step_depth(catalogue.columns.k[tail.strategy], catalogue.element_bytes)
+    shares = np.minimum(slots // last, tail.k_end // (_FEWEST_STEPS * depth)).clip(1)
+    split = replace(draft, runs=Runs.joined([tiles.take(first), _shares(tail, shares, depth)]))
+    return split if split.seconds < draft.seconds else draft
+
+
+def _shares(whole: Runs, shares: Ints, depth: Ints) -> Runs:
+    """Each run once for each of the `shares` of its K, which are whole steps of `depth` but for the last."""
+    each = ceil_div(ceil_div(whole.k_end, depth), shares) * depth
+    shares = ceil_div(whole.k_end, each.clip(1)).clip(1)  # none is empty
+    run = np.repeat(np.arange(len(whole)), shares)
+    runs, each = whole.take(run), each[run]
+    share = np.arange(len(run)) - np.searchsorted(run, run)
+    return replace(runs, k_begin=share * each, k_end=np.minimum(runs.k_end, (share + 1) * each))
 
 
 def _inside_and_edges(sizes: Sizes, whole: Runs, option: _Option) -> list[Runs]:

@@ -37,6 +37,7 @@ class Builder:
         parts = [("emulation/main.cc", machine, CSRC), ("emulation/fiber.cc", machine, CSRC)]
         instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in flags else []
         parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/launch.cu")]
+        kernels = ["add_shares", *kernels]
         parts += [(f"gpu/{name}.cu", [*flags, *instrument], csrc) for name in kernels]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda part: self._built(["-c", "-x", "c++"], *part), parts))

@@ -66,7 +66,8 @@ def test_rates():
 def test_makespan():
     one = {"step_latency": 1.0}
     assert seconds([(32, 64, 8, 4)], **one) == pytest.approx(1)  # four units
-    assert seconds([(32, 64, 8, 6)], **one) == pytest.approx(6 / 4)
+    assert seconds([(32, 64, 8, 6)], **one) == pytest.approx(2)  # two rounds
+    assert seconds([(32, 64, 16, 2), (32, 64, 8, 4)], **one) == pytest.approx(8 / 4 + 0.3 * 8 / 6)  # an uneven end
     assert seconds([(32, 64, 80), (32, 64, 8, 6)], **one) == pytest.approx(10)  # the longest block
     assert seconds([(32, 64, 8, 8)], max_blocks=2, **one) == pytest.approx(1)  # two resident blocks a unit
     # ... but they share the unit's rates.

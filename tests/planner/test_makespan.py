@@ -58,6 +58,35 @@ def test_the_longest_blocks_come_first():
     assert [plan.problems[index].k for index in plan.order] == [4000] * 5 + [300] * 5 + [10] * 5
 
 
+def test_k_is_split_where_one_block_would_outlast_the_rest():
+    lone = make(Makespan(), [(64, 192, 25_088)])
+    assert 50 < lone.num_blocks < 2000
+    lone.validate()
+    assert lone.predicted_seconds < 0.2 * make(Uniform(), [(64, 192, 25_088)]).predicted_seconds
+    crowd = make(Makespan(), [(512, 512, 512)] * 100 + [(100, 100, 100)] * 200)
+    assert (crowd.runs.k_begin == 0).all()
+    mixed = make(Makespan(), [(512, 512, 64)] * 30 + [(32, 32, 60_000)])
+    assert (mixed.runs.k_begin[mixed.runs.problem < 30] == 0).all()
+    assert (mixed.runs.k_begin[mixed.runs.problem == 30] > 0).any()
+
+
+def test_a_last_round_of_few_tiles_is_shared_by_all_units():
+    sizes = [(128 * 35, 1024, 1024)]  # 280 tiles of 128 x 128 where 264 fit
+    plan = make(Makespan(), sizes, dtype="bfloat16")
+    plan.validate()
+    assert plan.choices == (("mma-128x128", 256),)
+    split = plan.runs.k_end - plan.runs.k_begin < 1024
+    assert 280 - np.count_nonzero(~split) == 16
+    assert plan.predicted_seconds < make(Uniform(("mma-128x128", 256)), sizes, dtype="bfloat16").predicted_seconds
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300), st.integers(0, 10**6)), max_size=4))
+def test_few_elements_and_long_k(problems):
+    plan = make(Makespan(), problems)
+    plan.validate()
+    assert plan.predicted_seconds <= make(Uniform(), problems).predicted_seconds * (1 + 1e-12)
+
+
 def test_choices_name_the_tile_of_each_problem():
     plan = make(Makespan(), [(16, 16, 16), (500, 500, 64), (0, 5, 5)])
     for index, choice in enumerate(plan.choices):

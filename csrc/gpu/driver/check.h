@@ -183,6 +183,27 @@ class Check {
     finish(name() + " parts of K", trial, {});
   }
 
+  // From two shares to as many as all threads add up in parts, some of them empty.
+  template <class T, class Out = T>
+  void split_k(bool epilogues, bool several) {
+    Trial<T, Out> trial(kind_, seed(20 + epilogues), margin_);
+    const std::vector<int> rows = tiles();
+    for (size_t i = 0; i < (options_.small ? 3 : rows.size() + 6); ++i) {
+      const int strategy = rows[i % rows.size()], k = trial.between(0, options_.small ? 60 : 400);
+      const int m = trial.between(1, kTiles[strategy].m + 5), n = trial.between(1, kTiles[strategy].n + 5);
+      Box box = whole(trial.plan().problems, trial.add(m, n, k, trial.one_of({1, 1, 2})), strategy);
+      box.shares = trial.one_of({1, 2, 3, 5, 15, 16, 17, 33, options_.small ? 4 : 40});
+      trial.boxes().push_back(box);
+    }
+    if (!options_.small) {
+      Box box = whole(trial.plan().problems, trial.add(5, 9, 1100, 1), rows.front());
+      box.shares = 260;
+      trial.boxes().push_back(box);
+    }
+    if (epilogues) trial.add_epilogues();
+    finish(names<T, Out>() + " split K" + (epilogues ? " with epilogues" : ""), trial, {true, several});
+  }
+
   // A NaN or Inf reaches exactly the elements it should; the comparison with the expected bits sees both. Neither comes from the largest
   // numbers; those that tf32 rounds to infinity are left out, and epilogues, which overflow.
   template <class T>
@@ -224,6 +245,9 @@ class Check {
     for (int i = 0; i < 20; ++i) {
       trial.cover(trial.add(trial.between(0, 70), trial.between(0, 70), trial.between(0, 40), trial.between(0, 3)), rows[i % rows.size()]);
     }
+    if (ready) {
+      for (Box& box : trial.boxes()) box.shares = trial.between(1, 3);
+    }
     lay_out(trial.plan(), trial.boxes(), ready, [&trial] { return trial.between(1, 3); });
     const auto lie = [&trial](auto& value, int one_in) {
       const int extreme = std::numeric_limits<int32_t>::max();
@@ -237,12 +261,22 @@ class Check {
     }
     for (ReadyTile& tile : trial.plan().tiles) {
       TilePosition& at = tile.position;
-      for (int32_t* field : {&at.strategy, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col}) lie(*field, 12);
+      for (int32_t* field : {&at.strategy, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col, &at.share}) {
+        lie(*field, 12);
+      }
       for (Part& part : tile.part) {
         lie(part.offset, 12);
         if (&part == &tile.part[2]) continue;  // a C that is walked otherwise, or another, may be written twice at a time
         for (int32_t* field : {&part.row_stride, &part.col_stride, &part.buffer}) lie(*field, 12);
       }
+    }
+    for (SplitTile& tile : trial.plan().splits) {
+      lie(tile.first, 12);
+      for (int32_t* field :
+           {&tile.share_stride, &tile.shares, &tile.pitch, &tile.rows, &tile.cols, &tile.problem, &tile.batch, &tile.row, &tile.col}) {
+        lie(*field, 12);
+      }
+      lie(tile.c.offset, 12);
     }
     for (int32_t& first : trial.plan().block_first) lie(first, 3);
     if (epilogues) {
@@ -285,7 +319,8 @@ class Check {
     for (int i = 0; i < 30; ++i) {
       trial.cover(trial.add(trial.between(1, 150), trial.between(1, 150), trial.between(1, 150), 1), rows[i % rows.size()]);
     }
-    run(trial, {});
+    for (size_t i = 0; i < trial.boxes().size(); ++i) trial.boxes()[i].shares = 1 + i % 4;
+    run(trial, {true, false});
     const auto first = trial.results();
     int faults = trial.faults(first);
     const Graph graph(stream_, [&] { trial.enqueue(stream_); });
@@ -325,8 +360,8 @@ class Check {
     buffers.data[dense.a.buffer] = sparse.data();
     buffers.elements[dense.a.buffer] = kRows * kStride;
     const DevicePlan device(plan);
-    const DeviceMemory workspace(size_t{0});
-    require(launch(call_of(plan, device, buffers, workspace), stream_.get()), "launch");
+    const DeviceMemory none(size_t{0});
+    require(launch(call_of(plan, device, buffers, none), stream_.get()), "launch");
     stream_.wait();
     report("float32 offsets beyond 2^31 elements", 1, trial.faults(trial.results()));
   }
@@ -349,6 +384,8 @@ class Check {
       mixed<T, Sum>("with epilogues", 14, {false, true}, true);
     }
     k_ranges<T>();
+    split_k<T>(false, false);
+    split_k<T, Sum>(true, true);
     not_finite<T>(false);
     not_finite<T>(true);
     for (const bool ready : {false, true}) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "../../catalogue.h"
@@ -15,11 +16,15 @@
 
 namespace vbgemm::driver {
 
-// Tiles of one problem in a rectangle of one strategy: `batches` x `tiles_y` x `tiles_x` of them from (batch, row, col) on.
+// Tiles of one problem in a rectangle of one strategy: `batches` x `tiles_y` x `tiles_x` of them from (batch, row, col) on. Each is summed
+// by `shares` blocks, part by part of K.
 struct Box {
   int problem, strategy;
   int batch, row, col, batches, tiles_y, tiles_x;
   int k_begin, k_end;
+  int shares = 1;
+
+  int share_begin(int share) const { return k_begin + static_cast<int>(static_cast<int64_t>(k_end - k_begin) * share / shares); }
 };
 
 struct HostPlan {
@@ -29,9 +34,11 @@ struct HostPlan {
   std::vector<Epilogue> epilogues;  // none, or one a problem
   std::vector<TileRun> runs;
   std::vector<ReadyTile> tiles;      // or these
+  std::vector<SplitTile> splits;     // with them
   std::vector<int32_t> block_first;  // empty where every block holds one tile
   std::vector<Launch> launches;
   int num_tiles = 0, num_blocks = 0;
+  int64_t num_sums = 0;
 };
 
 // A plan in the device's memory.
@@ -48,10 +55,12 @@ struct DevicePlan {
     descriptors.epilogues = next(plan.epilogues);
     descriptors.runs = next(plan.runs);
     descriptors.tiles = next(plan.tiles);
+    descriptors.splits = next(plan.splits);
     descriptors.block_first = next(plan.block_first);
     descriptors.num_problems = static_cast<int32_t>(plan.problems.size());
     descriptors.num_runs = static_cast<int32_t>(plan.runs.size());
     descriptors.num_tiles = plan.num_tiles;
+    descriptors.num_splits = static_cast<int32_t>(plan.splits.size());
     descriptors.num_blocks = plan.num_blocks;
   }
 
@@ -65,6 +74,7 @@ struct DevicePlan {
     append(plan.epilogues);
     append(plan.runs);
     append(plan.tiles);
+    append(plan.splits);
     append(plan.block_first);
     return bytes;
   }
@@ -88,8 +98,8 @@ inline int64_t offset_of(const Operand& x, const Problem& p, int batch, int64_t 
          col * x.col_stride;
 }
 
-// The i-th tile of a box.
-inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i) {
+// One share of the i-th tile of a box. Its sums, if there are several, are those from `sums` on.
+inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int share, int64_t sums) {
   const TileShape& shape = kTiles[box.strategy];
   const Problem& p = plan.problems[box.problem];
   const int col = box.col + i % box.tiles_x * shape.n, row = box.row + i / box.tiles_x % box.tiles_y * shape.m;
@@ -99,11 +109,25 @@ inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i) {
                 x.buffer, 0};
   };
   const int rows = std::min(p.m - row, static_cast<int>(shape.m)), cols = std::min(p.n - col, static_cast<int>(shape.n));
-  return {{box.strategy, rows, cols, box.k_end - box.k_begin, box.problem, batch, row, col},
-          {part(p.a, row, box.k_begin), part(p.b, box.k_begin, col), part(p.c, row, col)}};
+  const int begin = box.share_begin(share), depth = box.share_begin(share + 1) - begin;
+  const bool split = box.shares > 1;
+  const Part c = split ? Part{sums + static_cast<int64_t>(share) * shape.m * shape.n, shape.n, 1, -1, 0} : part(p.c, row, col);
+  return {{box.strategy, rows, cols, depth, box.problem, batch, row, col, split, 0}, {part(p.a, row, begin), part(p.b, begin, col), c}};
 }
 
-// `block_size()` is the number of tiles of the next block; without it, one tile a block. `ready`: tiles in place of runs.
+// The i-th tile of a box as its shares' sums and what becomes of them.
+inline void add_split(HostPlan& plan, Box box, int i) {
+  const int shares = std::exchange(box.shares, 1);
+  const ReadyTile whole = ready_tile(plan, box, i, 0, 0);
+  const TilePosition& at = whole.position;
+  const TileShape& shape = kTiles[box.strategy];
+  plan.splits.push_back(
+      {plan.num_sums, shape.m * shape.n, shares, shape.n, at.rows, at.cols, at.problem, at.batch, at.row, at.col, 0, whole.part[2]});
+  plan.num_sums += static_cast<int64_t>(shares) * shape.m * shape.n;
+}
+
+// `block_size()` is the number of tiles of the next block; without it, one tile a block. `ready`: tiles in place of runs; only they can be
+// split.
 inline void lay_out(HostPlan& plan, const std::vector<Box>& boxes, bool ready, const std::function<int()>& block_size = nullptr) {
   for (int kernel = 0; kernel < kKernels; ++kernel) {
     const int first_tile = plan.num_tiles, first_block = plan.num_blocks;
@@ -112,12 +136,15 @@ inline void lay_out(HostPlan& plan, const std::vector<Box>& boxes, bool ready, c
       const int count = box.batches * box.tiles_y * box.tiles_x;
       if (static_cast<int>(kernel_of(shape)) != kernel || count == 0) continue;
       if (ready) {
-        for (int i = 0; i < count; ++i) plan.tiles.push_back(ready_tile(plan, box, i));
+        for (int i = 0; i < count; ++i) {
+          for (int share = 0; share < box.shares; ++share) plan.tiles.push_back(ready_tile(plan, box, i, share, plan.num_sums));
+          if (box.shares > 1) add_split(plan, box, i);
+        }
       } else {
         plan.runs.push_back(
             {box.problem, box.strategy, box.row, box.col, box.batch, box.k_begin, box.k_end, plan.num_tiles, box.tiles_y, box.tiles_x, {}});
       }
-      plan.num_tiles += count;
+      plan.num_tiles += count * box.shares;
     }
     for (int tile = first_tile; block_size && tile < plan.num_tiles; tile += block_size()) {
       plan.block_first.push_back(tile);
@@ -158,10 +185,9 @@ inline GpuCall call_of(const HostPlan& plan, const DevicePlan& device, const Buf
   call.buffers = buffers.data.data();
   call.elements = buffers.elements.data();
   call.num_buffers = static_cast<int>(buffers.data.size());
+  call.num_sums = plan.num_sums;
   call.workspace = workspace.bytes() ? workspace.data() : nullptr;
   return call;
 }
-
-inline size_t workspace_bytes(size_t num_buffers) { return num_buffers > kMaxParameterBuffers ? num_buffers * sizeof(Buffer) : 0; }
 
 }  // namespace vbgemm::driver

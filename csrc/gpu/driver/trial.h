@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "../add_shares.h"
 #include "expected_epilogue.h"
 #include "host_plan.h"
 #include "number.h"
@@ -77,7 +78,7 @@ class Trial {
       const auto bytes = static_cast<int64_t>(element_bytes_[i]);
       device_buffers_.add(memory_[i].data() + margin_ * bytes, static_cast<int64_t>(buffers_[i].size()) / bytes - 2 * margin_);
     }
-    workspace_.emplace_back(workspace_bytes(buffers_.size()));
+    workspace_.emplace_back(workspace_bytes(plan_.kind, static_cast<int>(buffers_.size()), plan_.num_sums));
     device_.emplace_back(plan_);
   }
   void enqueue(const OwnStream& stream) {
@@ -173,22 +174,40 @@ class Trial {
     strides("a", p.a), strides("b", p.b), strides("c", p.c);
   }
 
+  // Each part's shares in order, then the parts.
+  static Sum added_by_parts(const std::vector<Sum>& sums) {
+    const size_t parts = parts_of(static_cast<int>(sums.size()));
+    Sum total{};
+    for (size_t part = 0; part < parts; ++part) {
+      const size_t begin = sums.size() * part / parts, end = sums.size() * (part + 1) / parts;
+      Sum sum = sums[begin];
+      for (size_t i = begin + 1; i < end; ++i) sum = sum + sums[i];
+      total = part == 0 ? sum : total + sum;
+    }
+    return total;
+  }
+
   static Sum number(T x) { return Number<Sum>::from(Number<T>::wide(x)); }
 
   bool right(const Box& box, int batch, int row, int col, Out found) const {
     const Problem& p = plan_.problems[box.problem];
     const T* a = elements<T>(p.a);
     const T* b = elements<T>(p.b);
-    Sum sum{};
+    std::vector<Sum> sums;  // of each share
     Wide wide = 0;
     double size = 0;
-    for (int k = box.k_begin; k < box.k_end; ++k) {
-      const Sum x = number(a[offset_of(p.a, p, batch, row, k)]), y = number(b[offset_of(p.b, p, batch, k, col)]);
-      sum = fused(x, y, sum);
-      const Wide product = multiplied(Number<Sum>::wide(x), Number<Sum>::wide(y));
-      wide += product;
-      size += std::fabs(product.real()) + std::fabs(product.imag());
+    for (int share = 0; share < box.shares; ++share) {
+      Sum sum{};
+      for (int k = box.share_begin(share); k < box.share_begin(share + 1); ++k) {
+        const Sum x = number(a[offset_of(p.a, p, batch, row, k)]), y = number(b[offset_of(p.b, p, batch, k, col)]);
+        sum = fused(x, y, sum);
+        const Wide product = multiplied(Number<Sum>::wide(x), Number<Sum>::wide(y));
+        wide += product;
+        size += std::fabs(product.real()) + std::fabs(product.imag());
+      }
+      sums.push_back(sum);
     }
+    const Sum sum = added_by_parts(sums);
     const double length = box.k_end - box.k_begin + 4;
     if (std::isfinite(size) && std::abs(Number<Sum>::wide(sum) - wide) > 2 * length * Number<Sum>::kEpsilon * size) return false;
     if (kTiles[box.strategy].tensor && std::isfinite(size)) {

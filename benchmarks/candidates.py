@@ -1,0 +1,153 @@
+"""Plans that gpu_driver is to compare on the same workloads.
+
+Two files: a case file for the driver, in which each plan stands once however many planners make it, and beside it a
+list (CSV) that says which planner made which plan. The driver's CSV names plans as the list does, so that reports need
+no planner, and the code may change after the measurement.
+"""
+
+import csv
+import hashlib
+import math
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from statistics import median
+from typing import BinaryIO
+
+import cases
+from jax_vbgemm.planner import Planner, catalogue_for, device_spec, kind_of
+from jax_vbgemm.problem import Problem, problems_of
+from workloads import PRECISIONS, Row, Sizes
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A planner's plan for a workload."""
+
+    part: str  # of the question that it answers
+    workload: str
+    precision: str
+    planner: str
+    plan: str  # as the driver's CSV names it
+    planning_us: float
+    predicted_us: float
+    tlp: int
+
+    @classmethod
+    def read(cls, file: Path) -> list["Candidate"]:
+        with file.open(newline="") as lines:
+            rows = list(csv.DictReader(lines))
+        return [cls(**{f.name: f.type(row[f.name]) for f in fields(cls)}) for row in rows]  # type: ignore[operator, misc]
+
+
+Key = tuple[str, str, str]  # workload, precision, plan
+
+
+class Measured:
+    """What the driver measured, in microseconds. A plan that was timed several times has several figures."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self.times: dict[Key, list[float]] = defaultdict(list)
+        self.gflop: dict[str, float] = {}
+        for file in files:
+            for row in Row.read(file):
+                if row.nbad:
+                    raise ValueError(f"{file}: wrong results of {row.peer} on {row.workload} {row.precision}")
+                self.times[row.workload, row.precision, row.peer].append(row.graph_us)
+                self.gflop[row.workload] = row.gflop
+
+    def us(self, candidate: Candidate) -> float | None:
+        found = self.times.get((candidate.workload, candidate.precision, candidate.plan))
+        return median(found) if found else None
+
+
+def list_of(output: Path) -> Path:
+    """The list beside a case file."""
+    return output.with_suffix(".plans.csv")
+
+
+def planned(
+    planner: Planner, sizes: Sizes, kind: str, device: str, repeats: int = 1
+) -> tuple[bytes, float, float, int]:
+    """Body of the case, microseconds that planning took (the best of `repeats`), and what the plan says of itself."""
+    spec, took = device_spec(device), float("inf")
+    catalogue = catalogue_for(kind, spec)
+    for _ in range(repeats):
+        problems = problems_of([Problem(*size) for size in sizes])  # anew: planners remember the last ones
+        begin = time.perf_counter()
+        plan = planner(problems, spec, catalogue)
+        took = min(took, time.perf_counter() - begin)
+    plan.validate()
+    return cases.body_of(sizes, plan), 1e6 * took, 1e6 * plan.predicted_seconds, plan.tlp
+
+
+class Writer:
+    """Writes a case file and its list."""
+
+    def __init__(self, output: Path, device: str, repeats: int = 1) -> None:
+        self.output, self.device, self.repeats = output, device, repeats
+        self.candidates: list[Candidate] = []
+        self.cases = 0
+        self._names: dict[tuple[str, str, str], str] = {}  # by workload, precision and what the plan holds
+        self._written: set[Key] = set()
+
+    def __enter__(self) -> "Writer":
+        self._file: BinaryIO = self.output.open("wb")
+        self._file.write(cases.MAGIC)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        with list_of(self.output).open("w", newline="") as out:
+            writer = csv.writer(out, lineterminator="\n")
+            writer.writerow(f.name for f in fields(Candidate))
+            writer.writerows([f"{x:.6g}" if isinstance(x, float) else x for x in astuple(c)] for c in self.candidates)
+
+    def add(
+        self, part: str, workload: str, sizes: Sizes, precision: str, planners: Mapping[str, Planner],
+        only: Collection[str] | None = None, rounds: int = 1, hopeless: float = math.inf,
+    ) -> None:  # fmt: skip
+        """The plans of `planners` for a workload, or of those plans `only` these; in `rounds` rounds.
+
+        A plan that is predicted to take `hopeless` times as long as the first planner's is left out.
+        """
+        kind, limit = kind_of(*PRECISIONS[precision], device_spec(self.device)), math.inf
+        new = []
+        for name, planner in planners.items():
+            body, planning, predicted, tlp = planned(planner, sizes, kind, self.device, self.repeats)
+            if predicted > limit:
+                continue
+            limit = hopeless * predicted if math.isinf(limit) else limit
+            digest = hashlib.sha1(body).hexdigest()[:10]
+            # The driver's CSV has no quotes.
+            plan = self._names.setdefault((workload, precision, digest), f"{name[:50].replace(', ', '/')}#{digest}")
+            if only is None or plan in only:
+                if (workload, precision, plan) not in self._written:
+                    self._written.add((workload, precision, plan))
+                    new.append((plan, body))
+                self.candidates.append(Candidate(part, workload, precision, name, plan, planning, predicted, tlp))
+        for _ in range(rounds):
+            for plan, body in new:
+                self._file.write(cases.named(plan, workload, body))
+        self.cases += rounds * len(new)
+
+
+Table = dict[str, dict[str, float]]  # workload -> planner -> microseconds
+
+
+def tabulate(candidates: Iterable[Candidate], measured: Measured) -> Table:
+    """What each planner's plan took; plans that weren't measured are left out."""
+    table: Table = defaultdict(dict)
+    for candidate in candidates:
+        us = measured.us(candidate)
+        if us is not None:
+            table[candidate.workload][candidate.planner] = us
+    return dict(table)
+
+
+def ratios(table: Table, planner: str, other: str, workloads: Sequence[str] | None = None) -> list[float]:
+    """How many times as fast `planner` is than `other`, on each workload that has both."""
+    rows = table.values() if workloads is None else [table[name] for name in workloads if name in table]
+    return [row[other] / row[planner] for row in rows if planner in row and other in row]
