@@ -395,12 +395,16 @@ Call make_call(Workload& w, const PlanData& plan) {
   Call result;
   for (Bytes& buffer : w.buffers) result.pointers.push_back(buffer.data());
   const int32_t blocks = plan.block_first.empty() ? plan.num_tiles : static_cast<int32_t>(plan.block_first.size()) - 1;
-  result.call = {w.dtype,
-                 w.out_dtype,
-                 {w.problems.data(), w.epilogues.empty() ? nullptr : w.epilogues.data(), plan.runs.data(), nullptr,
-                  plan.block_first.empty() ? nullptr : plan.block_first.data(), static_cast<int32_t>(w.problems.size()),
-                  static_cast<int32_t>(plan.runs.size()), plan.num_tiles, blocks},
-                 result.pointers.data()};
+  Descriptors descriptors{};
+  descriptors.problems = w.problems.data();
+  descriptors.epilogues = w.epilogues.empty() ? nullptr : w.epilogues.data();
+  descriptors.runs = plan.runs.data();
+  descriptors.block_first = plan.block_first.empty() ? nullptr : plan.block_first.data();
+  descriptors.num_problems = static_cast<int32_t>(w.problems.size());
+  descriptors.num_runs = static_cast<int32_t>(plan.runs.size());
+  descriptors.num_tiles = plan.num_tiles;
+  descriptors.num_blocks = blocks;
+  result.call = {w.dtype, w.out_dtype, descriptors, result.pointers.data()};
   return result;
 }
 void clear_results(Workload& w) { std::copy(w.initial.begin(), w.initial.end(), w.buffers.begin() + w.num_operands); }

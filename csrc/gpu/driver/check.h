@@ -272,11 +272,11 @@ class Check {
     }
     for (SplitTile& tile : trial.plan().splits) {
       lie(tile.first, 12);
-      for (int32_t* field :
-           {&tile.share_stride, &tile.shares, &tile.pitch, &tile.rows, &tile.cols, &tile.problem, &tile.batch, &tile.row, &tile.col}) {
+      lie(tile.c.offset, 12);
+      // Its rows and columns are C's: with more of them one element may be written twice at a time.
+      for (int32_t* field : {&tile.share_stride, &tile.shares, &tile.pitch, &tile.problem, &tile.batch, &tile.row, &tile.col}) {
         lie(*field, 12);
       }
-      lie(tile.c.offset, 12);
     }
     for (int32_t& first : trial.plan().block_first) lie(first, 3);
     if (epilogues) {
