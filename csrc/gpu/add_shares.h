@@ -108,10 +108,12 @@ struct AddShares {
     return sum;
   }
 
-  // Whether all that will be read lies inside the sums, at multiples of a vector.
+  // Whether all that will be read lies inside the sums, at multiples of a vector, and the shares beside each other: then the buffer's
+  // length bounds their number.
   __device__ static bool has_its_sums(const SplitTile& tile, const Buffer& sums) {
     if (tile.shares < 1 || tile.rows < 1 || tile.cols < 1 || tile.pitch < tile.cols || tile.share_stride < 0 || tile.first < 0)
       return false;
+    if (static_cast<int64_t>(tile.rows) * tile.pitch > tile.share_stride) return false;
     if ((tile.first | tile.pitch | tile.share_stride) % kVector != 0 || tile.first >= sums.elements) return false;
     const uint64_t last = static_cast<uint64_t>(tile.first) +
                           static_cast<uint64_t>(tile.shares - 1) * static_cast<uint32_t>(tile.share_stride) +
