@@ -74,7 +74,7 @@ def parse(report: str, arch: str) -> list[Resources]:
     for name, figures in kernels:
         found = KERNEL.fullmatch(name)
         if found:
-            spills = int(figures["VGPRs Spill"])  # a scalar one becomes a lane of a vector register: no memory
+            spills = int(figures["SGPRs Spill"]) + int(figures["VGPRs Spill"])
             sizes = [figures[key] for key in ("VGPRs", "AGPRs", "SGPRs", "LDS Size", "ScratchSize")]
             rows.append(Resources(arch, *found.groups(), *map(int, sizes), spills, int(figures["Occupancy"])))  # type: ignore[misc]
     return rows
