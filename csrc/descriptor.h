@@ -57,6 +57,9 @@ struct TileRun {
   int32_t reserved[2];
 };
 
+// In place of the buffer of C: the tile is a share of one that is summed over K by several blocks, and its C lies among the call's sums.
+inline constexpr int32_t kAmongSums = -1;
+
 // A part of a matrix: where it begins and how it is walked, in elements of its buffer.
 struct Part {
   int64_t offset;
@@ -70,8 +73,6 @@ struct TilePosition {
   int32_t strategy;
   int32_t rows, cols, depth;
   int32_t problem, batch, row, col;
-  int32_t share;  // not 0: this is a part of the tile's K, and C lies among the call's sums (buffer is not used)
-  int32_t reserved;
 };
 
 // One tile, or one share of its K, with all that a kernel would have to work out from its run and its problem: on a GPU a small call is
@@ -92,7 +93,7 @@ struct SplitTile {
 };
 
 static_assert(sizeof(Operand) == 48 && sizeof(Problem) == 168 && sizeof(Epilogue) == 168 && sizeof(TileRun) == 48 &&
-                  sizeof(ReadyTile) == 112 && sizeof(SplitTile) == 72,
+                  sizeof(ReadyTile) == 104 && sizeof(SplitTile) == 72,
               "descriptors.py writes these layouts");
 
 // One kernel launch: a contiguous range of blocks. Where block_first is null, block i is tile i.

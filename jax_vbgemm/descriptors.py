@@ -45,7 +45,7 @@ PART = np.dtype(
 READY_TILE = np.dtype(
     [("strategy", "<i4"), ("rows", "<i4"), ("cols", "<i4"), ("depth", "<i4"),
      ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"),
-     ("share", "<i4"), ("reserved", "<i4"), ("a", PART), ("b", PART), ("c", PART)]
+     ("a", PART), ("b", PART), ("c", PART)]
 )  # fmt: skip
 
 SPLIT_TILE = np.dtype(
@@ -61,6 +61,9 @@ KINDS = tuple(_core.kinds())
 
 ACTIVATIONS = (None, "relu", "gelu", "silu", "tanh", "sigmoid")
 """In the order of csrc/descriptor.h's Activation."""
+
+AMONG_SUMS = -1
+"""In place of the buffer of a C that is a share's: csrc/descriptor.h's kAmongSums."""
 
 MAX_BYTES = 1 << 20  # of a descriptor constant with ready tiles
 
@@ -225,8 +228,7 @@ def _split_k(rows: NDArray[np.void], shares: Shares, catalogue: Catalogue) -> ND
     splits["first"], splits["shares"] = shares.sums[first], shares.shares[first]
     splits["pitch"], splits["share_stride"] = shape.n[strategy[first]], (shape.m * shape.n)[strategy[first]]
     split = shares.shares > 1
-    rows["share"] = split
-    among_sums = {"offset": shares.sums, "row_stride": shape.n[strategy], "col_stride": 1, "buffer": -1}
+    among_sums = {"offset": shares.sums, "row_stride": shape.n[strategy], "col_stride": 1, "buffer": AMONG_SUMS}
     for field, values in among_sums.items():
         rows["c"][field] = np.where(split, values, rows["c"][field])
     return splits

@@ -86,7 +86,7 @@ def test_shares_of_a_place_have_slots_of_their_own_and_all_of_its_k(problems, ki
     depths: dict[int, int] = {}  # of the tile whose sums begin there
     for tile in tiles:
         problem = problems[tile["problem"]]
-        if not tile["share"]:
+        if tile["c"]["buffer"] >= 0:
             assert tile["depth"] == problem.k
             continue
         shape = plan.catalogue.by_index[int(tile["strategy"])]

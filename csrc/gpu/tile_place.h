@@ -172,9 +172,7 @@ __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, 
         run.problem,
         static_cast<int32_t>(batch),
         static_cast<int32_t>(row),
-        static_cast<int32_t>(col),
-        0,
-        0};
+        static_cast<int32_t>(col)};
   part = part_of(x, problem, at.batch, lane == kB ? k_begin : row, lane == kA ? k_begin : col);
   return true;
 }
@@ -203,7 +201,8 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
     return;
   }
   const Epilogue* epilogue = nullptr;
-  const bool finished = plan.epilogues && !at.share, optional = finished && (lane == kSource || lane == kBias);
+  const bool is_share = count_lanes(lane == kC && part.buffer == kAmongSums) > 0;
+  const bool finished = plan.epilogues && !is_share, optional = finished && (lane == kSource || lane == kBias);
   if (finished) {
     if (at.problem < 0 || at.problem >= plan.num_problems) return;
     epilogue = plan.epilogues + at.problem;
@@ -213,14 +212,15 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
 
   const Extent extent = extent_of(at.strategy);
   if (at.rows <= 0 || at.rows > extent.rows || at.cols <= 0 || at.cols > extent.cols || at.depth < 0) return;
-  const bool among_sums = lane == kC && at.share;
-  const bool there = among_sums || (part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers);
-  const Buffer buffer = among_sums ? parameters.sums : there ? parameters.buffer(part.buffer) : Buffer{nullptr, 0};
+  Buffer buffer{nullptr, 0};
+  bool there = part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers;
+  if (there) buffer = parameters.buffer(part.buffer);
+  if (lane == kC && is_share) buffer = parameters.sums, there = true;
   const bool inside = there && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
   if (count_lanes((lane <= kC || optional) && !inside && !(optional && part.buffer < 0)) > 0 || (lane > kC && !optional)) return;
 
   if (there) {
-    const int bytes = static_cast<int>(lane >= kC && (parameters.wide_results || at.share) ? sizeof(Accumulator<T>) : sizeof(T));
+    const int bytes = static_cast<int>(lane >= kC && (parameters.wide_results || is_share) ? sizeof(Accumulator<T>) : sizeof(T));
     place.matrix[lane] = view_of(buffer.data, bytes, part, lane == kA ? at.depth : at.cols);
   } else {
     place.matrix[lane].first = nullptr;
@@ -232,7 +232,7 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
   if (lane == kBias) place.alpha = value_of<Accumulator<T>>(parameters, load_record(&epilogue->alpha));
   if (lane > 0) return;
   place.fused = epilogue != nullptr;
-  place.wide_results = parameters.wide_results || at.share;
+  place.wide_results = parameters.wide_results || is_share;
   if (epilogue) place.activation = epilogue->activation;
   place.rows = at.rows;
   place.cols = at.cols;

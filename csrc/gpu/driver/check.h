@@ -261,7 +261,7 @@ class Check {
     }
     for (ReadyTile& tile : trial.plan().tiles) {
       TilePosition& at = tile.position;
-      for (int32_t* field : {&at.strategy, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col, &at.share}) {
+      for (int32_t* field : {&at.strategy, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col}) {
         lie(*field, 12);
       }
       for (Part& part : tile.part) {

@@ -111,8 +111,8 @@ inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int sha
   const int rows = std::min(p.m - row, static_cast<int>(shape.m)), cols = std::min(p.n - col, static_cast<int>(shape.n));
   const int begin = box.share_begin(share), depth = box.share_begin(share + 1) - begin;
   const bool split = box.shares > 1;
-  const Part c = split ? Part{sums + static_cast<int64_t>(share) * shape.m * shape.n, shape.n, 1, -1, 0} : part(p.c, row, col);
-  return {{box.strategy, rows, cols, depth, box.problem, batch, row, col, split, 0}, {part(p.a, row, begin), part(p.b, begin, col), c}};
+  const Part c = split ? Part{sums + static_cast<int64_t>(share) * shape.m * shape.n, shape.n, 1, kAmongSums, 0} : part(p.c, row, col);
+  return {{box.strategy, rows, cols, depth, box.problem, batch, row, col}, {part(p.a, row, begin), part(p.b, begin, col), c}};
 }
 
 // The i-th tile of a box as its shares' sums and what becomes of them.
