@@ -79,30 +79,75 @@ def _jvp_of_epilogues(
     epilogues: tuple[Epilogue, ...],
     **options: Any,
 ) -> tuple[list[Any], list[Any]]:
-    """The sums by the kernel, as for the plain products; what follows is elementwise, and JAX knows its derivatives."""
-    wide = [accumulator(dtype) for dtype in out_dtypes]
-    sums = contract(primals, terms, wide, **options)
-    sum_tangents = _tangents_of_sums(primals, tangents, sums, terms, wide, **options)
-    referred = {index for epilogue in epilogues for index in epilogue.operands()}
-    values = [*sums, *primals]
-    moving = [not isinstance(tangent, ad.Zero) for tangent in sum_tangents]
-    moving += [index in referred and not isinstance(tangent, ad.Zero) for index, tangent in enumerate(tangents)]
+    """The products by the kernel, as for the plain ones; what follows is elementwise, and JAX knows its derivatives.
 
-    def finish(*moved: Any) -> list[Any]:
+    Their sums are kept only where a derivative needs them. The tangents of the sums have the results' dtype, and so do
+    the cotangents that come back: 16-bit products stay 16-bit products in a gradient.
+    """
+    alone = [_follows_from_result(epilogue, tangents) for epilogue in epilogues]
+    dtypes = [dtype if yes else accumulator(dtype) for dtype, yes in zip(out_dtypes, alone, strict=True)]
+    kept = (
+        [epilogue if yes else Epilogue() for epilogue, yes in zip(epilogues, alone, strict=True)] if any(alone) else ()
+    )
+    values = contract(primals, terms, dtypes, epilogues=kept, **options)
+    sum_tangents = _tangents_of_sums(primals, tangents, values, terms, out_dtypes, **options)
+    results, result_tangents = [], []
+    for out, (epilogue, dtype) in enumerate(zip(epilogues, out_dtypes, strict=True)):
+        result, tangent = _finish(values[out], sum_tangents[out], epilogue, dtype, primals, tangents, alone[out])
+        results.append(result)
+        result_tangents.append(tangent)
+    return results, result_tangents
+
+
+def _follows_from_result(epilogue: Epilogue, tangents: Sequence[Any]) -> bool:
+    """Whether a result's derivative needs the result at most, and not the sum under it."""
+    alpha_moves = isinstance(epilogue.alpha, tuple) and not isinstance(tangents[epilogue.alpha[0]], ad.Zero)
+    return epilogue.activation in (None, "relu") and not alpha_moves
+
+
+def _finish(
+    value: jax.Array,
+    sum_tangent: Any,
+    epilogue: Epilogue,
+    dtype: Any,
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    finished: bool,
+) -> tuple[jax.Array, Any]:
+    """A result and its tangent from its sum, or, where `value` is the finished result, from that."""
+    total = value.astype(
+        accumulator(dtype)
+    )  # stands for the sum if that is not known: only the type of it is used then
+    if not isinstance(sum_tangent, ad.Zero):
+        sum_tangent = sum_tangent.astype(total.dtype)
+    referred = dict.fromkeys(epilogue.operands())
+    current = [total, *(primals[index] for index in referred)]
+    moving = [sum_tangent, *(tangents[index] for index in referred)]
+    moves = [not isinstance(tangent, ad.Zero) for tangent in moving]
+
+    def finish(*moved: Any) -> jax.Array:
         given = iter(moved)
-        current = [next(given) if moves else value for moves, value in zip(moving, values, strict=True)]
-        return reference.finish(current[: len(sums)], current[len(sums) :], epilogues, out_dtypes)
+        total, *rest = (next(given) if yes else x for x, yes in zip(current, moves, strict=True))
+        operands = list(primals)
+        for index, x in zip(referred, rest, strict=True):
+            operands[index] = x
+        if finished:
+            return reference.linear_part(total, epilogue, operands)
+        return reference.finish([total], operands, [epilogue], [dtype])[0]
 
-    picked = [
-        (value, tangent)
-        for moves, value, tangent in zip(moving, values, [*sum_tangents, *tangents], strict=True)
-        if moves
-    ]
-    if not picked:
-        results = finish()
-        return results, [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
-    moved, moved_tangents = zip(*picked, strict=True)
-    return jax.jvp(finish, moved, moved_tangents)
+    if not any(moves):
+        result = value if finished else finish()
+        return result, ad.Zero(jax.typeof(result).to_tangent_aval())
+    result, tangent = jax.jvp(
+        finish,
+        [x for x, yes in zip(current, moves, strict=True) if yes],
+        [tangent for tangent, yes in zip(moving, moves, strict=True) if yes],
+    )
+    if not finished:
+        return result, tangent
+    if epilogue.activation == "relu":
+        tangent = jnp.where(value > 0, tangent, jnp.zeros_like(tangent))
+    return value, tangent.astype(dtype)
 
 
 def _transpose(

@@ -223,6 +223,45 @@ def test_a_gradient_with_its_forward_is_two_calls():
     assert jax.jit(f).lower(As, Bs, Cs, bias).as_text().count("custom_call @vbgemm_v1") == 1
 
 
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gradients_of_16_bit_products_are_16_bit_products(dtype, activation):
+    """As XLA's are: the sums under an epilogue are wide, but what comes back to them has the result's dtype."""
+    As, Bs, Cs, bias = operands(dtype)
+
+    def f(As, Bs, bias, weights):
+        results = vb.batched_gemm(As, Bs, alpha=0.5, bias=bias, activation=activation)
+        return sum(jnp.sum(c.astype(weights[0].dtype) * x) for c, x in zip(results, weights, strict=True))
+
+    gradient = jax.grad(f, (0, 1, 2))
+    jaxpr = jax.make_jaxpr(gradient)(As, Bs, bias, Cs)
+    calls = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "batched_matmul"]
+    factors = [c.invars[i].aval.dtype for c in calls for term in c.params["terms"] for i in (term.lhs, term.rhs)]
+    assert len(calls) == 2
+    assert set(factors) == {jnp.dtype(dtype)}
+
+    expected = gradient(*jax.tree.map(lambda x: jnp.asarray(oracle.wide(x)), (As, Bs, bias, Cs)))
+    tolerance = 20 * oracle.ROUNDING[dtype]
+    for found, right in zip(jax.tree.leaves(gradient(As, Bs, bias, Cs)), jax.tree.leaves(expected), strict=True):
+        assert found.dtype == dtype
+        np.testing.assert_allclose(
+            oracle.wide(found), right, rtol=tolerance, atol=tolerance * jnp.max(jnp.abs(right), initial=0)
+        )
+
+
+def test_a_relu_is_differentiated_from_its_result():
+    As, Bs, _, bias = small()
+
+    def f(As, Bs, bias):
+        return sum(c.sum() for c in vb.batched_gemm(As, Bs, bias=bias, activation="relu"))
+
+    forward, backward = (
+        eqn for eqn in jax.make_jaxpr(jax.grad(f, (0, 1)))(As, Bs, bias).eqns if eqn.primitive.name == "batched_matmul"
+    )
+    assert all(epilogue.activation == "relu" for epilogue in forward.params["epilogues"])
+    assert not backward.params["epilogues"]
+
+
 @pytest.mark.parametrize("mapped", ["A", "C", "bias", "alpha", "beta", "all"])
 def test_vmap(mapped):
     As, Bs, Cs, bias = small()
