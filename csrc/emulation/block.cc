@@ -95,7 +95,7 @@ class Block {
   void* shared(size_t bytes) {
     if (!shared_) {
       shared_bytes_ = bytes;
-      shared_.reset(static_cast<char*>(std::aligned_alloc(16, (bytes + 15) / 16 * 16)));
+      shared_.reset(static_cast<char*>(std::aligned_alloc(1024, (bytes + 1023) / 1024 * 1024)));
       std::memset(shared_.get(), 0xFF, bytes);  // NaN in every floating-point format
       happens_before(&shared_);
     }

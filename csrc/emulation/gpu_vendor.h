@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "../catalogue.h"
 #include "block.h"
 
 #ifndef VBGEMM_WAVE_SIZE
@@ -112,6 +113,13 @@ inline void load_matrices_transposed(const void* row, uint32_t (&to)[4]) {
 }
 
 namespace emulation {
+// As the units do: float32 is not rounded.
+template <class Sum>
+Sum cut_off(double x) {
+  const Sum rounded = static_cast<Sum>(x);
+  return std::fabs(static_cast<double>(rounded)) > std::fabs(x) ? std::nextafter(rounded, Sum{0}) : rounded;
+}
+
 // c += A B for one 16 x 8 product, `value(register, n)` giving the n-th number in a lane's register. A register holds `kEach` neighbours in
 // depth; register 2 h + r of A belongs to row g + 8 r, h to the half of the depth.
 template <int kEach, class Register, class Sum, class Value>
@@ -132,8 +140,7 @@ void multiply_fragments(const Register (&a)[4], const Register (&b)[2], Sum (&c)
         sum += static_cast<double>(value(left.a[2 * half + row_half], k % kEach)) * static_cast<double>(value(right.b[half], k % kEach));
       }
     }
-    c[i] = static_cast<Sum>(sum);
-    if (std::fabs(static_cast<double>(c[i])) > std::fabs(sum)) c[i] = std::nextafter(c[i], Sum{0});  // float32 is cut off, not rounded
+    c[i] = cut_off<Sum>(sum);
   }
 }
 }  // namespace emulation
@@ -149,6 +156,49 @@ inline void multiply_float16(const uint32_t (&a)[4], const uint32_t (&b)[2], flo
 }
 inline void multiply_float64(const double (&a)[4], const double (&b)[2], double (&c)[4]) {
   emulation::multiply_fragments<1>(a, b, c, [](double x, int) { return x; });
+}
+
+// Products of four waves together: each thread reads what its sums need from shared memory, laid out as cuda_warpgroup.h says; its base is
+// a multiple of 1024.
+inline constexpr bool kWarpgroupProducts = true;
+
+struct SharedMatrix {
+  const char* first;
+  int next_items, next_lines;
+
+  // Element (row, k) of A, or (column, k) of B; `across`: its lines are steps of K. The unit permutes by the bits of addresses.
+  uint16_t at(bool across, int outer, int k) const {
+    const int line = across ? k : outer, item = across ? outer : k;
+    const char* const from = first + item / 64 * next_items + line / 8 * next_lines + line % 8 * 128 + item % 64 * 2;
+    const uintptr_t address = reinterpret_cast<uintptr_t>(from);
+    uint16_t bits;
+    std::memcpy(&bits, reinterpret_cast<const char*>(address ^ (address >> 7 & 7) << 4), 2);
+    return bits;
+  }
+};
+inline SharedMatrix shared_matrix(const void* first, int next_items, int next_lines) {
+  return {static_cast<const char*>(first), next_items, next_lines};
+}
+inline SharedMatrix moved(SharedMatrix matrix, int bytes) { return {matrix.first + bytes, matrix.next_items, matrix.next_lines}; }
+inline void show_to_products() {}
+inline void begin_products() {}
+inline void end_products() {}
+inline void wait_products() {}
+
+template <Kind kKind, bool kAcrossA, bool kAcrossB>
+inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float (&sums)[16][4]) {
+  const auto number = [](uint16_t bits) {
+    return static_cast<double>(kKind == Kind::bf16 ? bfloat16_to_float(bits) : float16_to_float(bits));
+  };
+  const int thread = thread_index() % 128, lane = thread % 32, first_row = thread / 32 * 16 + lane / 4;
+  for (int block = 0; block < 16; ++block) {
+    for (int i = 0; i < 4; ++i) {
+      const int row = first_row + i / 2 * 8, col = 8 * block + lane % 4 * 2 + i % 2;
+      double sum = sums[block][i];
+      for (int k = 0; k < 16; ++k) sum += number(a.at(kAcrossA, row, k)) * number(b.at(kAcrossB, col, k));
+      sums[block][i] = emulation::cut_off<float>(sum);
+    }
+  }
 }
 
 // CDNA's matrix units: collectives of 64 lanes. The places of elements are those of AMD's "CDNA 2" and "CDNA 3 Instruction Set

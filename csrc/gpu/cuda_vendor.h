@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "cuda_warpgroup.h"
+
 namespace vbgemm {
 
 #define VBGEMM_WAVE_SIZE 32
@@ -23,7 +25,7 @@ inline constexpr Error kSuccess = cudaSuccess, kInvalidValue = cudaErrorInvalidV
 #define VBGEMM_SHARED(Type, name) __shared__ Type name
 // The same in memory whose size the launch gives: more than 48 KB needs that.
 #define VBGEMM_DYNAMIC_SHARED(Type, name)                          \
-  extern __shared__ __align__(128) unsigned char vbgemm_dynamic[]; \
+  extern __shared__ __align__(1024) unsigned char vbgemm_dynamic[]; \
   Type& name = *reinterpret_cast<Type*>(vbgemm_dynamic)
 
 inline const char* error_name(Error error) { return cudaGetErrorString(error); }

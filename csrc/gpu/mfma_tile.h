@@ -42,6 +42,7 @@ template <Kind kKind_>
 struct MfmaFamily {
   static constexpr Kind kKind = kKind_;
   using Element = typename TensorElement<kKind>::type;
+  static constexpr int kAlignment = kVectorBytes;  // of operands in shared memory
   template <int kRow>
   using Cut = MfmaCut<kKind, kRow>;
 

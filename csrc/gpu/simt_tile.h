@@ -84,6 +84,7 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
 template <class T, Kind kKind_>
 struct SimtFamily {
   using Element = T;
+  static constexpr int kAlignment = kVectorBytes;  // of operands in shared memory
   static constexpr Kind kKind = kKind_;
   template <int kRow>
   using Cut = TileCut<T, kRow>;

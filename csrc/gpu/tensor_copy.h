@@ -6,6 +6,18 @@
 
 namespace vbgemm {
 
+// Whether lines begin at multiples of 16 bytes.
+template <class T>
+__device__ inline bool lines_are_aligned(const MatrixView& x, int64_t line_stride) {
+  return (reinterpret_cast<uintptr_t>(x.first) | static_cast<uintptr_t>(line_stride * static_cast<int>(sizeof(T)))) % kVectorBytes == 0;
+}
+
+// Whether an operand is copied by 16-byte pieces, along its columns where those are contiguous, else along its rows.
+template <class T>
+__device__ inline bool comes_in_pieces(const MatrixView& x) {
+  return x.way == Way::columns ? lines_are_aligned<T>(x, x.col_stride) : x.col_stride == 1 && lines_are_aligned<T>(x, x.row_stride);
+}
+
 // kLinesAreRows: of the matrix; else they are its columns.
 template <class T, class Lines, bool kLinesAreRows, int kThreads>
 class LineCopy {
@@ -14,9 +26,13 @@ class LineCopy {
   __device__ explicit LineCopy(const MatrixView& from) : from_(from) {
     const T* const first = static_cast<const T*>(from.first);
     const int64_t line_stride = this->line_stride(), item_stride = kLinesAreRows ? from.col_stride : from.row_stride;
-    const bool aligned = (reinterpret_cast<uintptr_t>(first) | static_cast<uintptr_t>(line_stride * kBytes)) % kVectorBytes == 0;
+    const bool aligned = lines_are_aligned<T>(from, line_stride);
     const bool shifted = kBytes == 2 && line_stride >= kPieceItems;
-    way_ = item_stride != 1 ? Way::elements : aligned ? Way::pieces : shifted ? Way::shifted : Way::elements;
+    way_ = Lines::kPiecesOnly ? Way::pieces
+           : item_stride != 1 ? Way::elements
+           : aligned          ? Way::pieces
+           : shifted          ? Way::shifted
+                              : Way::elements;
     const int thread = thread_index();
     source_ = first + (way_ == Way::elements ? ByElements::line(thread) * line_stride + ByElements::item(thread) * item_stride
                                              : ByPieces::line(thread) * line_stride + ByPieces::item(thread));
@@ -24,7 +40,7 @@ class LineCopy {
 
   // Starts the copies of one step; what lies outside its first lines x items elements becomes zero.
   __device__ void start(T* shared, int lines, int items) const {
-    switch (way_) {
+    switch (Lines::kPiecesOnly ? Way::pieces : way_) {
       case Way::pieces: return start_pieces(shared, lines, items);
       case Way::elements: return start_elements(shared, lines, items);
       case Way::shifted:
@@ -35,7 +51,7 @@ class LineCopy {
   // To be called when this thread's copies of a step have arrived, before the barrier that shows them to the block.
   // What lies outside its first `items` of each line becomes zero, if it wasn't.
   __device__ void finish(T* shared, int items) const {
-    if constexpr (kBytes == 2) {
+    if constexpr (kBytes == 2 && !Lines::kPiecesOnly) {
       if (way_ == Way::shifted) shift(shared, items);
     }
   }
@@ -64,30 +80,26 @@ class LineCopy {
 
   __device__ int64_t line_stride() const { return kLinesAreRows ? from_.row_stride : from_.col_stride; }
 
+  // Where the thread's copy of this number goes; `behind`: the piece after it.
   template <class Spread>
-  __device__ static T* place_of(T* shared, int thread) {
-    return shared + Lines::stored(Spread::line(thread)) * Lines::kPitch + Spread::item(thread);
-  }
-  template <class Spread>
-  __device__ static constexpr int place_step(int copy) {
-    return Lines::stored(copy * Spread::kStep) * Lines::kPitch;
+  __device__ static T* place_of(T* shared, int thread, int copy, int behind = 0) {
+    return shared + Lines::at(Spread::line(thread), Spread::item(thread) + behind, copy * Spread::kStep);
   }
 
   // A piece that is not whole is copied by elements: nothing beyond a line's end is read.
   __device__ void start_pieces(T* shared, int lines, int items) const {
     const int thread = thread_index(), left = items - ByPieces::item(thread), limit = lines - ByPieces::line(thread);
-    T* const to = place_of<ByPieces>(shared, thread);
     const T* from = source_;
     const int64_t step = ByPieces::kStep * line_stride();
     if (left <= 0 || left >= kPieceItems) {
 #pragma unroll
       for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
-        copy_async<kVectorBytes>(to + place_step<ByPieces>(i), from, left > 0 && i * ByPieces::kStep < limit);
+        copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i), from, left > 0 && i * ByPieces::kStep < limit);
       }
     } else {
 #pragma unroll 1
       for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
-        start_part(to + place_step<ByPieces>(i), from, i * ByPieces::kStep < limit ? left : 0);
+        start_part(place_of<ByPieces>(shared, thread, i), from, i * ByPieces::kStep < limit ? left : 0);
       }
     }
   }
@@ -100,12 +112,11 @@ class LineCopy {
 
   __device__ void start_elements(T* shared, int lines, int items) const {
     const int thread = thread_index(), limit = ByElements::item(thread) < items ? lines - ByElements::line(thread) : 0;
-    T* const to = place_of<ByElements>(shared, thread);
     const T* from = source_;
     const int64_t step = ByElements::kStep * line_stride();
 #pragma unroll kBytes == 2 ? 4 : ByElements::kCopies  // those of 2 bytes wait in registers
     for (int i = 0; i < ByElements::kCopies; ++i, from += step) {
-      copy_async<kBytes>(to + place_step<ByElements>(i), from, i * ByElements::kStep < limit);
+      copy_async<kBytes>(place_of<ByElements>(shared, thread, i), from, i * ByElements::kStep < limit);
     }
   }
 
@@ -120,7 +131,6 @@ class LineCopy {
   // copies both.
   __device__ void start_shifted(T* shared, int lines, int items) const {
     const int thread = thread_index(), item = ByPieces::item(thread), limit = lines - ByPieces::line(thread);
-    T* const to = place_of<ByPieces>(shared, thread);
     const T* from = source_;
     const int64_t step = ByPieces::kStep * line_stride();
     const bool last = item == Lines::kItems - kPieceItems;
@@ -129,7 +139,7 @@ class LineCopy {
       const int shift = shift_of(i), left = i * ByPieces::kStep < limit ? shift + items - item : 0;
       const auto copy = [&](int place) {
         const bool apart = i * ByPieces::kStep == limit - 1 && left > place && left < place + kPieceItems;
-        if (!apart) copy_async<kVectorBytes>(to + place_step<ByPieces>(i) + place, from - shift + place, left > place);
+        if (!apart) copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i, place), from - shift + place, left > place);
       };
       copy(0);
       if (last) copy(kPieceItems);
@@ -138,19 +148,19 @@ class LineCopy {
     const int copy = (limit - 1) / ByPieces::kStep, shift = shift_of(copy), left = shift + items - item;
     const int place = last && left > kPieceItems ? kPieceItems : 0, count = left - place;
     if (copy >= ByPieces::kCopies || count <= 0 || count >= kPieceItems) return;
-    start_part(to + place_step<ByPieces>(copy) + place, source_ + copy * step - shift + place, count);
+    start_part(place_of<ByPieces>(shared, thread, copy, place), source_ + copy * step - shift + place, count);
   }
 
   // Each thread shifts the pieces it has copied. A line belongs to one wave, so that its barriers are enough.
   __device__ void shift(T* shared, int items) const {
     static_assert(kLanes % ByPieces::kAcross == 0);
     using Piece = Vector<uint32_t, 4>;
-    T* const to = place_of<ByPieces>(shared, thread_index());
+    const int thread = thread_index();
     wave_barrier();
 #pragma unroll
     for (int i = 0; i < ByPieces::kCopies; ++i) {
-      Piece* const piece = reinterpret_cast<Piece*>(to + place_step<ByPieces>(i));
-      const Piece low = piece[0], high = piece[1];
+      Piece* const piece = reinterpret_cast<Piece*>(place_of<ByPieces>(shared, thread, i));
+      const Piece low = *piece, high = *reinterpret_cast<const Piece*>(place_of<ByPieces>(shared, thread, i, kPieceItems));
       wave_barrier();
       const int shift = shift_of(i);
       uint32_t words[8], result[4];
@@ -163,7 +173,7 @@ class LineCopy {
 #pragma unroll
       for (int w = 0; w < 4; ++w) result[w] = shifted_word(words[w], words[w + 1], shift % 2 * 16);
       if (items < Lines::kItems) {
-        const int left = items - ByPieces::item(thread_index());
+        const int left = items - ByPieces::item(thread);
 #pragma unroll
         for (int w = 0; w < 4; ++w) result[w] = left > 2 * w + 1 ? result[w] : left > 2 * w ? result[w] & 0xffffu : 0;
       }

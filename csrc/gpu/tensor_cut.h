@@ -37,20 +37,47 @@ struct Lines {
   static constexpr int kPadding = (kBytes == 8 || (kBytes == 4 && !kDepthItems) ? 32 : 16) / kBytes;
   static constexpr int kPitch = kItems + kPadding;
   static constexpr int kElements = kLines * kPitch;
+  static constexpr bool kPiecesOnly = false;  // else only operands that are copied by whole pieces lie like this
 
   // Where a line is stored. A permutation of the number's bits: it may be applied to parts that share none.
   static constexpr __host__ __device__ int stored(int line) {
     constexpr int kGroup = 8 * kInterleave;
     return !kDepthItems || kInterleave == 1 ? line : line / kGroup * kGroup + line % kInterleave * 8 + line % kGroup / kInterleave;
   }
+
+  // Where an item lies, `ahead` lines behind a line; they share no bits with it.
+  static constexpr __host__ __device__ int at(int line, int item, int ahead = 0) { return (stored(line) + stored(ahead)) * kPitch + item; }
+};
+
+// The same for the products of a warpgroup. Its tensor cores read 8 lines' pieces of 16 bytes at a time: the eight pieces of 128 bytes of a
+// line are permuted by the line's number, so that they are in different banks, and so are a line's, which are written together. This is
+// the layout that the PTX ISA calls 128-byte swizzling, of 8 lines of 128 bytes at a multiple of 1024.
+template <class T, int kOuter, int kDepth, bool kDepthItems_>
+struct SwizzledLines {
+  static constexpr bool kDepthItems = kDepthItems_;
+  static constexpr int kLines = kDepthItems ? kOuter : kDepth, kItems = kDepthItems ? kDepth : kOuter;
+  static constexpr int kPiece = kVectorBytes / static_cast<int>(sizeof(T)), kRow = 8 * kPiece, kColumn = kLines * kRow;
+  static constexpr int kElements = kLines * kItems;
+  static constexpr bool kPiecesOnly = true;
+  static_assert(kItems % kRow == 0 && kLines % 64 == 0);
+
+  static constexpr __host__ __device__ int at(int line, int item, int ahead = 0) {
+    line += ahead;
+    return item / kRow * kColumn + line * kRow + (item / kPiece ^ line) % 8 * kPiece + item % kPiece;
+  }
+
+  // From 16 steps of K to the next, and from 64 rows of A (columns of B) to the next.
+  static constexpr int kDepthStep = kDepthItems ? 2 * kPiece : 16 * kRow, kOuterStep = kDepthItems ? 64 * kRow : kColumn;
+  static constexpr int kEightLines = 8 * kRow;
 };
 
 constexpr int largest_of(int a, int b) { return a > b ? a : b; }
 
-// Row `kIndex` of the catalogue.
-template <Kind kKind_, int kIndex>
+// Row `kIndex` of the catalogue; kWarpgroups: for products by four waves together, each of which has 16 of a product's 64 rows.
+template <Kind kKind_, int kIndex_, bool kWarpgroups = false>
 struct TensorCut {
   static constexpr Kind kKind = kKind_;
+  static constexpr int kIndex = kIndex_;
   using T = typename TensorElement<kKind>::type;
   using Sum = Accumulator<T>;
   static constexpr TileShape kShape = kTiles[kIndex];
@@ -63,7 +90,9 @@ struct TensorCut {
   static constexpr int kChunk = kBytes == 2 ? 16 : 8, kChunks = kDepth / kChunk;  // K of one instruction, and how many make a step
 
   static constexpr int kWaves = kThreads / kLanes;
-  static constexpr WaveGrid kGrid = wave_grid(kShape);
+  // Narrower tiles are no faster by warpgroups.
+  static constexpr bool kSuitsWarpgroups = kBytes == 2 && kRows == 16 * kWaves && kWaves % 4 == 0 && kCols == 128;
+  static constexpr WaveGrid kGrid = kWarpgroups ? WaveGrid{16, kCols, kWaves, 1, 1} : wave_grid(kShape);
   static constexpr int kWaveRows = kGrid.rows, kWaveCols = kGrid.cols, kWavesDown = kGrid.down, kWavesAcross = kGrid.across;
   static constexpr int kSplit = kGrid.split;  // waves that share a step's K
   static_assert(kSplit * kWavesDown * kWavesAcross == kWaves && kChunks % kSplit == 0);
@@ -75,10 +104,13 @@ struct TensorCut {
 
   static constexpr bool kInterleaved = kKind == Kind::tf32 || kKind == Kind::tf32x3;
   static constexpr int kRowInterleave = kInterleaved ? kWaveRows / 8 : 1, kColInterleave = kInterleaved ? 4 : 1;
+  template <int kOuter, bool kDepthItems, int kInterleave>
+  using Operand =
+      std::conditional_t<kWarpgroups, SwizzledLines<T, kOuter, kDepth, kDepthItems>, Lines<T, kOuter, kDepth, kDepthItems, kInterleave>>;
   template <bool kDepthItems>
-  using A = Lines<T, kRows, kDepth, kDepthItems, kRowInterleave>;
+  using A = Operand<kRows, kDepthItems, kRowInterleave>;
   template <bool kDepthItems>
-  using B = Lines<T, kCols, kDepth, kDepthItems, kColInterleave>;
+  using B = Operand<kCols, kDepthItems, kColInterleave>;
 
   // Row (column) g of a wave's half.
   template <int kInterleave>
@@ -99,7 +131,13 @@ struct TensorCut {
   // Afterwards the same memory holds the sums, of each share of K.
   static constexpr int kSumPitch = kCols + 8, kPlane = kRows * kSumPitch;
   static constexpr int kSumElements = kSplit * kPlane * static_cast<int>(sizeof(Sum)) / kBytes;
-  static constexpr int kSharedElements = largest_of(kStages * kStageElements, kSumElements);
+  static constexpr int shared_elements() {
+    const int mine = largest_of(kStages * kStageElements, kSumElements);
+    // A launch does not know which of the two its device takes.
+    if constexpr (kSuitsWarpgroups && !kWarpgroups) return largest_of(mine, TensorCut<kKind, kIndex, true>::kSharedElements);
+    return mine;
+  }
+  static constexpr int kSharedElements = shared_elements();
 };
 
 }  // namespace vbgemm

@@ -4,6 +4,7 @@
 #include "tensor_product.h"
 #include "tensor_store.h"
 #include "tile_kernel.h"
+#include "warpgroup_product.h"
 
 namespace vbgemm {
 
@@ -18,26 +19,44 @@ struct WavePlace {
         share(Cut::kSplit == 1 ? 0 : wave / (Cut::kWavesAcross * Cut::kWavesDown)) {}
 };
 
-// sums += A B over a step of K in shared memory: this wave's piece and share, which begin at these fragments. K runs upwards in
-// every share. `meanwhile` is called before the first products.
-template <class Cut, class LinesA, class LinesB, class T, class Meanwhile>
-__device__ inline void multiply_tensor_step(const T* first_a, const T* first_b, Sums<Cut>& sums, const Meanwhile& meanwhile) {
-  if (!Cut::kLoadsFirst) meanwhile();
+// sums += A B over a step of K in shared memory, by a wave's own products.
+template <class Cut, class LinesA, class LinesB>
+class WaveProducts {
+ public:
+  using T = typename Cut::T;
+
+  __device__ WaveProducts() : WaveProducts(WavePlace<Cut>(thread_index() / kLanes)) {}
+
+  // The operands need only the block's barrier.
+  __device__ static void show_operands() {}
+
+  // This wave's piece and share of a step; K runs upwards in every share. `meanwhile` is called before the first products.
+  template <class Meanwhile>
+  __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
+    if (!Cut::kLoadsFirst) meanwhile();
 #pragma unroll
-  for (int i = 0; i < Cut::kChunks / Cut::kSplit; ++i) {
-    const int chunk = i * Cut::kSplit;
-    Register<T> a[Cut::kBlocksDown][4], b[Cut::kBlocksAcross][2];
-    load_halves<LinesA, 2 * Cut::kBlocksDown, false>(first_a, chunk,
-                                                     [&](int half, int deep, auto x) { a[half / 2][2 * deep + half % 2] = x; });
-    load_halves<LinesB, Cut::kBlocksAcross, true>(first_b, chunk, [&](int half, int deep, auto x) { b[half][deep] = x; });
-    if (Cut::kLoadsFirst && i == 0) meanwhile();
-    multiply_chunk<Cut>(a, b, sums);
+    for (int i = 0; i < Cut::kChunks / Cut::kSplit; ++i) {
+      const int chunk = i * Cut::kSplit;
+      Register<T> a[Cut::kBlocksDown][4], b[Cut::kBlocksAcross][2];
+      load_halves<LinesA, 2 * Cut::kBlocksDown, false>(stage + first_a_, chunk,
+                                                       [&](int half, int deep, auto x) { a[half / 2][2 * deep + half % 2] = x; });
+      load_halves<LinesB, Cut::kBlocksAcross, true>(stage + first_b_, chunk, [&](int half, int deep, auto x) { b[half][deep] = x; });
+      if (Cut::kLoadsFirst && i == 0) meanwhile();
+      multiply_chunk<Cut>(a, b, sums);
+    }
   }
-}
+
+ private:
+  __device__ explicit WaveProducts(const WavePlace<Cut>& wave)
+      : first_a_(first_fragment<T, LinesA, false>(wave.row, wave.share)),
+        first_b_(Cut::kElementsA + first_fragment<T, LinesB, true>(wave.col, wave.share)) {}
+
+  int first_a_, first_b_;
+};
 
 // The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies of the step that
 // will use the slot just freed. A K range of length 0 leaves zeros.
-template <class Cut, class LinesA, class LinesB, class T>
+template <class Cut, template <class, class, class> class Products, class LinesA, class LinesB, class T>
 __device__ inline void accumulate(const TilePlace<T>& place, T* shared, Sums<Cut>& sums) {
   const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
   constexpr bool kAlongA = LinesA::kDepthItems, kAlongB = LinesB::kDepthItems;
@@ -58,20 +77,18 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, Sums<Cut
 #pragma unroll 1
   for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
 
-  const WavePlace<Cut> wave(thread_index() / kLanes);
-  const int first_a = first_fragment<T, LinesA, false>(wave.row, wave.share);
-  const int first_b = Cut::kElementsA + first_fragment<T, LinesB, true>(wave.col, wave.share);
+  const Products<Cut, LinesA, LinesB> products;
   T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
-  T* stage = shared;
   constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
+  T* stage = shared;
 #pragma unroll 1
   while (uncopied + kAhead > 0) {
     wait_copies<Cut::kStages - 2>();
     copy_a.finish(stage, kAlongA ? uncopied + kAhead : LinesA::kItems);  // along the other direction anything may follow
     copy_b.finish(stage + Cut::kElementsA, kAlongB ? uncopied + kAhead : LinesB::kItems);
+    products.show_operands();
     block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
-    const auto start_next = [&] { start_step(stage == shared ? last_stage : stage - Cut::kStageElements); };
-    multiply_tensor_step<Cut, LinesA, LinesB>(stage + first_a, stage + first_b, sums, start_next);
+    products.multiply(stage, sums, [&] { start_step(stage == shared ? last_stage : stage - Cut::kStageElements); });
     stage = stage == last_stage ? shared : stage + Cut::kStageElements;
   }
 }
@@ -109,11 +126,24 @@ template <Kind kKind_>
 struct TensorFamily {
   static constexpr Kind kKind = kKind_;
   using Element = typename TensorElement<kKind>::type;
+  static constexpr int kAlignment = sizeof(Element) == 2 ? 1024 : kVectorBytes;  // of operands in shared memory: SwizzledLines
   template <int kRow>
   using Cut = TensorCut<kKind, kRow>;
 
   template <class Cut>
   __device__ __forceinline__ static void multiply(const TilePlace<Element>& place, Element* shared) {
+    if constexpr (kWarpgroupProducts && Cut::kSuitsWarpgroups) {
+      // Where threads have to work on what they copied, showing that to the tensor cores costs more than these save.
+      if (comes_in_pieces<Element>(place.matrix[kA]) && comes_in_pieces<Element>(place.matrix[kB])) {
+        return multiply_by<TensorCut<kKind, Cut::kIndex, true>, WarpgroupProducts>(place, shared);
+      }
+    }
+    multiply_by<Cut, WaveProducts>(place, shared);
+  }
+
+ private:
+  template <class Cut, template <class, class, class> class Products>
+  __device__ __forceinline__ static void multiply_by(const TilePlace<Element>& place, Element* shared) {
     using Sum = typename Cut::Sum;
     Sums<Cut> sums = {};
     // The products' code per direction of the operands: it is short, and a choice inside would stop the loads from running ahead.
@@ -121,9 +151,9 @@ struct TensorFamily {
     const auto with_b = [&](auto lines_a) {
       using LinesA = typename decltype(lines_a)::type;
       if (along_b) {
-        accumulate<Cut, LinesA, typename Cut::template B<true>>(place, shared, sums);
+        accumulate<Cut, Products, LinesA, typename Cut::template B<true>>(place, shared, sums);
       } else {
-        accumulate<Cut, LinesA, typename Cut::template B<false>>(place, shared, sums);
+        accumulate<Cut, Products, LinesA, typename Cut::template B<false>>(place, shared, sums);
       }
     };
     if (across_a) {

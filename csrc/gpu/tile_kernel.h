@@ -41,7 +41,7 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
 
   struct Shared {
     TilePlace<T> place;
-    alignas(kVectorBytes) T operands[kSharedElements];
+    alignas(Family::kAlignment) T operands[kSharedElements];
   };
 
   // Inlined, so that parameters are read as such: behind a reference they would be memory like any other, and slow to arrive.

@@ -1,0 +1,68 @@
+// Products of four waves together (wgmma), which Hopper alone has: sm_90a. Their operands are read from shared memory by the tensor cores
+// themselves, beside the threads' instructions. PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "../catalogue.h"
+
+namespace vbgemm {
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+inline constexpr bool kWarpgroupProducts = true;
+#else
+inline constexpr bool kWarpgroupProducts = false;  // and nothing below is called
+#endif
+
+#ifdef __CUDACC__
+
+// A matrix of two-byte elements in shared memory in the layout of SwizzledLines, and the distances in bytes from 64 items of a line to the
+// next 64 and from 8 lines to the next 8. PTX ISA, "Matrix Descriptor Format".
+struct SharedMatrix {
+  uint64_t descriptor;
+};
+__device__ inline SharedMatrix shared_matrix(const void* first, int next_items, int next_lines) {
+  constexpr uint64_t kSwizzled128 = uint64_t{1} << 62;
+  const uint64_t address = static_cast<uint32_t>(__cvta_generic_to_shared(first));
+  return {kSwizzled128 | static_cast<uint64_t>(next_lines >> 4) << 32 | static_cast<uint64_t>(next_items >> 4) << 16 |
+          (address & 0x3ffff) >> 4};
+}
+__device__ inline SharedMatrix moved(SharedMatrix matrix, int bytes) { return {matrix.descriptor + (bytes >> 4)}; }
+
+// Shows what this thread has written to shared memory to the tensor cores, from the block's next barrier on.
+__device__ inline void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Before the first of some products: their sums may have been touched by other instructions.
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void wait_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+
+#define VBGEMM_SUM(i) "+f"(sums[i][0]), "+f"(sums[i][1]), "+f"(sums[i][2]), "+f"(sums[i][3])
+#define VBGEMM_SUMS(i) VBGEMM_SUM(i), VBGEMM_SUM(i + 1), VBGEMM_SUM(i + 2), VBGEMM_SUM(i + 3)
+#define VBGEMM_WARPGROUP_PRODUCT(shape_and_types)                                                                                    \
+  asm volatile("{.reg .pred add; setp.eq.b32 add, 0, 0; wgmma.mma_async.sync.aligned." shape_and_types                               \
+               " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "    \
+               "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+               "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                              \
+               "%64, %65, add, 1, 1, %66, %67;}"                                                                                     \
+               : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12)                                                     \
+               : "l"(a.descriptor), "l"(b.descriptor), "n"(kAcrossA), "n"(kAcrossB))
+
+// sums += A B for 64 x 128 sums and a depth of 16, where kAcross says that an operand lies along its rows (A) or columns (B), not along K.
+// Wave w of the four has rows 16 w to 16 w + 15, sums[j] its columns 8 j to 8 j + 7: lane 4 g + t those of multiply_bfloat16's.
+template <Kind kKind, bool kAcrossA, bool kAcrossB>
+__device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float (&sums)[16][4]) {
+  static_assert(kKind == Kind::bf16 || kKind == Kind::f16);
+  if constexpr (kKind == Kind::bf16) {
+    VBGEMM_WARPGROUP_PRODUCT("m64n128k16.f32.bf16.bf16");
+  } else {
+    VBGEMM_WARPGROUP_PRODUCT("m64n128k16.f32.f16.f16");
+  }
+}
+
+#undef VBGEMM_SUM
+#undef VBGEMM_SUMS
+#undef VBGEMM_WARPGROUP_PRODUCT
+#endif
+
+}  // namespace vbgemm
