@@ -24,7 +24,7 @@ inline constexpr Error kSuccess = cudaSuccess, kInvalidValue = cudaErrorInvalidV
 #define VBGEMM_READ_PARAMETERS(Type, name)
 #define VBGEMM_SHARED(Type, name) __shared__ Type name
 // The same in memory whose size the launch gives: more than 48 KB needs that.
-#define VBGEMM_DYNAMIC_SHARED(Type, name)                          \
+#define VBGEMM_DYNAMIC_SHARED(Type, name)                           \
   extern __shared__ __align__(1024) unsigned char vbgemm_dynamic[]; \
   Type& name = *reinterpret_cast<Type*>(vbgemm_dynamic)
 
