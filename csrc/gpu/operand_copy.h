@@ -7,12 +7,13 @@
 namespace vbgemm {
 
 // Ways to spread a block's threads over a rectangle. Each thread makes kCopies copies of kWidth elements, kStep rows (or columns) apart;
-// row() and col() are the place of its first.
+// row() and col() are the place of its first. A rectangle that is too long for that is taken in rounds, kSpan columns (or rows) apart.
 
 // Along the rows: neighbours in a wave copy neighbours in a row.
 template <class Rectangle, int kThreads, int kWidth_>
 struct AlongRows {
-  static constexpr int kWidth = kWidth_, kRowPieces = Rectangle::kCols / kWidth;
+  static constexpr int kWidth = kWidth_, kSpan = Rectangle::kCols < kThreads * kWidth ? Rectangle::kCols : kThreads * kWidth;
+  static constexpr int kRounds = Rectangle::kCols / kSpan, kRowPieces = kSpan / kWidth;
   static constexpr bool kDown = true;  // the copies of one thread lie below each other
   static constexpr int kStep = kThreads / kRowPieces, kCopies = (Rectangle::kRows + kStep - 1) / kStep;
   static_assert(kThreads % kRowPieces == 0);
@@ -22,66 +23,52 @@ struct AlongRows {
 };
 
 // Down the columns, for an operand that is contiguous that way. A wave takes eight rows by four (or eight) columns: whole 32-byte sectors
-// of memory, and no two lanes in one bank. It takes more rows only where the block has too few waves to span them all.
+// of memory, and no two lanes in one bank.
 template <class Rectangle, int kThreads>
 struct DownColumns {
-  static constexpr int kWidth = 1;
+  static constexpr int kWidth = 1, kRowsEach = 8, kColsEach = kWaveSize / kRowsEach, kWaves = kThreads / kWaveSize;  // each: wave
+  static constexpr int kSpan = Rectangle::kRows < kRowsEach * kWaves ? Rectangle::kRows : kRowsEach * kWaves;
+  static constexpr int kRounds = Rectangle::kRows / kSpan, kWavesDown = kSpan / kRowsEach;
   static constexpr bool kDown = false;
-  static constexpr int kStep = kThreads / Rectangle::kRows, kCopies = (Rectangle::kCols + kStep - 1) / kStep;
-  static constexpr int kRowsEach = Rectangle::kRows * kWaveSize / kThreads > 8 ? Rectangle::kRows * kWaveSize / kThreads : 8;  // a wave
-  static constexpr int kColsEach = kWaveSize / kRowsEach, kWavesDown = Rectangle::kRows / kRowsEach;
-  static_assert(kThreads % Rectangle::kRows == 0 && Rectangle::kRows % kRowsEach == 0);
+  static constexpr int kStep = kThreads / kSpan, kCopies = (Rectangle::kCols + kStep - 1) / kStep;
+  static_assert(kThreads % kSpan == 0 && kSpan % kRowsEach == 0 && Rectangle::kRows % kSpan == 0);
 
   __device__ static int row(int thread) { return thread / kWaveSize % kWavesDown * kRowsEach + thread % kRowsEach; }
   __device__ static int col(int thread) { return thread / kWaveSize / kWavesDown * kColsEach + thread % kWaveSize / kRowsEach; }
 };
 
-template <class T, class Rectangle, int kThreads>
-class OperandCopy {
- public:
-  // `from` lies in shared memory, and is read again at each step: that is cheaper than registers to keep it.
-  __device__ explicit OperandCopy(const MatrixView& from) : from_(from) {
-    const int thread = thread_index();
-    const auto begin = [&](auto spread) { source_ = from.template at<const T>(spread.row(thread), spread.col(thread)); };
-    with_spread(begin);
-  }
-
-  // Starts the copies of one step; what lies outside its first rows x cols elements becomes zero.
-  __device__ void start(T* shared, int rows, int cols) const {
-    with_spread([&](auto spread) { start_as<decltype(spread)>(shared, rows, cols); });
-  }
-
-  __device__ void advance(int64_t elements) { source_ += elements; }
-
- private:
-  template <class Action>
-  __device__ void with_spread(const Action& action) const {
-    switch (from_.way) {
-      case Way::vectors: return action(AlongRows<Rectangle, kThreads, kVectorBytes / static_cast<int>(sizeof(T))>());
-      case Way::rows: return action(AlongRows<Rectangle, kThreads, 1>());
-      case Way::columns: return action(DownColumns<Rectangle, kThreads>());
-    }
-  }
-
-  template <class Spread>
-  __device__ void start_as(T* shared, int rows, int cols) const {
-    const int thread = thread_index(), row = Spread::row(thread), col = Spread::col(thread);
-    constexpr int kExtent = Spread::kDown ? Rectangle::kRows : Rectangle::kCols;
-    if (Spread::kStep > kExtent && (Spread::kDown ? row : col) >= kExtent) return;  // more threads than pieces
-    constexpr int kSharedStep = Spread::kStep * (Spread::kDown ? Rectangle::kPitch : 1);
-    const int limit = Spread::kDown ? (col < cols ? rows - row : 0) : (row < rows ? cols - col : 0);
-    const int64_t stride = Spread::kStep * (Spread::kDown ? from_.row_stride : from_.col_stride);
-    T* to = shared + row * Rectangle::kPitch + col;
-    const T* from = source_;
-    constexpr int kBytes = Spread::kWidth * static_cast<int>(sizeof(T));
+template <class Spread, class Rectangle, class T>
+__device__ inline void start_spread(const MatrixView& from, int first_row, int first_col, T* shared, int rows, int cols) {
+  const int thread = thread_index(), row = Spread::row(thread), col = Spread::col(thread);
+  constexpr int kExtent = Spread::kDown ? Rectangle::kRows : Rectangle::kCols;
+  if (Spread::kStep > kExtent && (Spread::kDown ? row : col) >= kExtent) return;  // more threads than pieces
+  constexpr int kSharedStep = Spread::kStep * (Spread::kDown ? Rectangle::kPitch : 1);
+  constexpr int kSharedRound = Spread::kSpan * (Spread::kDown ? 1 : Rectangle::kPitch);
+  constexpr int kBytes = Spread::kWidth * static_cast<int>(sizeof(T));
+  const int64_t stride = Spread::kStep * (Spread::kDown ? from.row_stride : from.col_stride);
+#pragma unroll 1
+  for (int round = 0; round < Spread::kRounds; ++round) {
+    const int down = row + (Spread::kDown ? 0 : round * Spread::kSpan), across = col + (Spread::kDown ? round * Spread::kSpan : 0);
+    const int limit = Spread::kDown ? (across < cols ? rows - down : 0) : (down < rows ? cols - across : 0);
+    T* to = shared + row * Rectangle::kPitch + col + round * kSharedRound;
+    const T* source = from.template at<const T>(first_row + down, first_col + across);
 #pragma unroll
-    for (int i = 0; i < Spread::kCopies; ++i, from += stride) {
-      copy_async<kBytes>(to + i * kSharedStep, from, i * Spread::kStep < limit);
+    for (int i = 0; i < Spread::kCopies; ++i, source += stride) {
+      copy_async<kBytes>(to + i * kSharedStep, source, i * Spread::kStep < limit);
     }
   }
+}
 
-  const MatrixView& from_;
-  const T* source_;  // this thread's first element of the next step
-};
+// Starts the copies of the rectangle that begins at an element of a matrix; what lies outside its first rows x cols elements becomes zero.
+// `from` lies in shared memory, and is read again at each step: that is cheaper than registers to keep what follows from it.
+template <class Rectangle, int kThreads, class T>
+__device__ inline void start_copies(const MatrixView& from, int first_row, int first_col, T* shared, int rows, int cols) {
+  const auto start = [&](auto spread) { start_spread<decltype(spread), Rectangle>(from, first_row, first_col, shared, rows, cols); };
+  switch (from.way) {
+    case Way::vectors: return start(AlongRows<Rectangle, kThreads, kVectorBytes / static_cast<int>(sizeof(T))>());
+    case Way::rows: return start(AlongRows<Rectangle, kThreads, 1>());
+    case Way::columns: return start(DownColumns<Rectangle, kThreads>());
+  }
+}
 
 }  // namespace vbgemm

@@ -44,39 +44,33 @@ __device__ inline void multiply_step(const T* shared_a, const T* shared_b, int d
   for (int begin = Cut::kChunk; begin < Cut::kDepth && begin < depth; begin += Cut::kChunk) multiply_chunk(begin);
 }
 
-// Computes one tile. The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies
-// of the step that will use the slot just freed. A K range of length 0 leaves zeros.
+// Computes one tile. The copies lead the products by kStages - 1 steps, and use the slot that the last products have freed; with one stage a
+// step waits for its own copies, and other blocks hide that. The copies' code stands here once, as it is the most of a tile's. A K range of
+// length 0 leaves zeros.
 template <class Cut, class T>
 __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
-  OperandCopy<T, typename Cut::A, Cut::kThreads> copy_a(place.matrix[kA]);
-  OperandCopy<T, typename Cut::B, Cut::kThreads> copy_b(place.matrix[kB]);
-  int uncopied = place.depth;  // below 0 once the copies have run past the end
-  const auto start_step = [&](T* stage) {
-    if (uncopied > 0) {
-      copy_a.start(stage, place.rows, uncopied);
-      copy_b.start(stage + Cut::A::kElements, uncopied, place.cols);
-      copy_a.advance(Cut::kDepth * place.matrix[kA].col_stride);
-      copy_b.advance(Cut::kDepth * place.matrix[kB].row_stride);
-    }
-    uncopied -= Cut::kDepth;
-    commit_copies();
-  };
-#pragma unroll 1
-  for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
-
   const GridPlace thread = grid_place<Cut>(thread_index());
   const int thread_a = thread.row() * Cut::A::kPitch, thread_b = Cut::A::kElements + thread.col() * Cut::kColVector;
   Accumulator<T> sum[Cut::kThreadRows][Cut::kThreadCols] = {};
-  T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
-  T* stage = shared;
+  constexpr bool kAlone = Cut::kStages == 1;
   constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
+  T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
+  T* to = shared;  // of the copies; their slot's neighbour is multiplied
 #pragma unroll 1
-  while (uncopied + kAhead > 0) {
-    wait_copies<Cut::kStages - 2>();
-    block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
-    start_step(stage == shared ? last_stage : stage - Cut::kStageElements);
-    multiply_step<Cut>(stage + thread_a, stage + thread_b, uncopied + kAhead + Cut::kDepth, sum);
-    stage = stage == last_stage ? shared : stage + Cut::kStageElements;
+  for (int begin = -kAhead; begin < place.depth; begin += Cut::kDepth) {
+    if (!kAlone && begin >= 0) wait_copies<kAlone ? 0 : Cut::kStages - 2>();
+    if (begin >= 0) block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
+    if (const int first = begin + kAhead, uncopied = place.depth - first; uncopied > 0) {
+      start_copies<typename Cut::A, Cut::kThreads>(place.matrix[kA], 0, first, to, place.rows, uncopied);
+      start_copies<typename Cut::B, Cut::kThreads>(place.matrix[kB], first, 0, to + Cut::A::kElements, uncopied, place.cols);
+    }
+    commit_copies();
+    if (kAlone) {
+      wait_copies<0>();
+      block_barrier();
+    }
+    to = to == last_stage ? shared : to + Cut::kStageElements;
+    if (begin >= 0) multiply_step<Cut>(to + thread_a, to + thread_b, place.depth - begin, sum);
   }
   store_tile<Cut>(place, sum, shared);
 }
