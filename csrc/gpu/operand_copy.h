@@ -45,16 +45,16 @@ __device__ inline void start_spread(const MatrixView& from, int first_row, int f
   constexpr int kSharedStep = Spread::kStep * (Spread::kDown ? Rectangle::kPitch : 1);
   constexpr int kSharedRound = Spread::kSpan * (Spread::kDown ? 1 : Rectangle::kPitch);
   constexpr int kBytes = Spread::kWidth * static_cast<int>(sizeof(T));
+  shared += row * Rectangle::kPitch + col;
   const int64_t stride = Spread::kStep * (Spread::kDown ? from.row_stride : from.col_stride);
 #pragma unroll 1
-  for (int round = 0; round < Spread::kRounds; ++round) {
+  for (int round = 0; round < Spread::kRounds; ++round, shared += kSharedRound) {
     const int down = row + (Spread::kDown ? 0 : round * Spread::kSpan), across = col + (Spread::kDown ? round * Spread::kSpan : 0);
     const int limit = Spread::kDown ? (across < cols ? rows - down : 0) : (down < rows ? cols - across : 0);
-    T* to = shared + row * Rectangle::kPitch + col + round * kSharedRound;
     const T* source = from.template at<const T>(first_row + down, first_col + across);
 #pragma unroll
     for (int i = 0; i < Spread::kCopies; ++i, source += stride) {
-      copy_async<kBytes>(to + i * kSharedStep, source, i * Spread::kStep < limit);
+      copy_async<kBytes>(shared + i * kSharedStep, source, i * Spread::kStep < limit);
     }
   }
 }

@@ -44,33 +44,34 @@ __device__ inline void multiply_step(const T* shared_a, const T* shared_b, int d
   for (int begin = Cut::kChunk; begin < Cut::kDepth && begin < depth; begin += Cut::kChunk) multiply_chunk(begin);
 }
 
-// Computes one tile. The copies lead the products by kStages - 1 steps, and use the slot that the last products have freed; with one stage a
-// step waits for its own copies, and other blocks hide that. The copies' code stands here once, as it is the most of a tile's. A K range of
-// length 0 leaves zeros.
+// Computes one tile. The copies lead the products by kStages - 1 steps, and use the slot that the last products have freed; with one stage
+// a step waits for its own copies, and other blocks hide that. The copies' code stands here once, as it is the most of a tile's. A K range
+// of length 0 leaves zeros.
 template <class Cut, class T>
 __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
-  const GridPlace thread = grid_place<Cut>(thread_index());
-  const int thread_a = thread.row() * Cut::A::kPitch, thread_b = Cut::A::kElements + thread.col() * Cut::kColVector;
   Accumulator<T> sum[Cut::kThreadRows][Cut::kThreadCols] = {};
   constexpr bool kAlone = Cut::kStages == 1;
   constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
-  T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
-  T* to = shared;  // of the copies; their slot's neighbour is multiplied
+  constexpr int kLastSlot = (Cut::kStages - 1) * Cut::kStageElements;
+  int slot = 0;  // that copies go to; the next one is multiplied
 #pragma unroll 1
   for (int begin = -kAhead; begin < place.depth; begin += Cut::kDepth) {
     if (!kAlone && begin >= 0) wait_copies<kAlone ? 0 : Cut::kStages - 2>();
     if (begin >= 0) block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
     if (const int first = begin + kAhead, uncopied = place.depth - first; uncopied > 0) {
-      start_copies<typename Cut::A, Cut::kThreads>(place.matrix[kA], 0, first, to, place.rows, uncopied);
-      start_copies<typename Cut::B, Cut::kThreads>(place.matrix[kB], first, 0, to + Cut::A::kElements, uncopied, place.cols);
+      start_copies<typename Cut::A, Cut::kThreads>(place.matrix[kA], 0, first, shared + slot, place.rows, uncopied);
+      start_copies<typename Cut::B, Cut::kThreads>(place.matrix[kB], first, 0, shared + slot + Cut::A::kElements, uncopied, place.cols);
     }
     commit_copies();
     if (kAlone) {
       wait_copies<0>();
       block_barrier();
     }
-    to = to == last_stage ? shared : to + Cut::kStageElements;
-    if (begin >= 0) multiply_step<Cut>(to + thread_a, to + thread_b, place.depth - begin, sum);
+    slot = slot == kLastSlot ? 0 : slot + Cut::kStageElements;
+    if (begin < 0) continue;
+    const GridPlace thread = grid_place<Cut>(thread_index());
+    const T *const a = shared + slot, *const b = a + Cut::A::kElements;
+    multiply_step<Cut>(a + thread.row() * Cut::A::kPitch, b + thread.col() * Cut::kColVector, place.depth - begin, sum);
   }
   store_tile<Cut>(place, sum, shared);
 }

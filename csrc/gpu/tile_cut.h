@@ -135,8 +135,8 @@ template <class Cut>
 __device__ inline GridPlace grid_place(int thread) {
   constexpr int kWavesAcross = Cut::kGridCols / Cut::kWaveCols;
   const int lane = thread % kWaveSize, wave = thread / kWaveSize;
-  return {wave / kWavesAcross * Cut::kWaveRows, wave % kWavesAcross * Cut::kWaveCols,
-          (lane >> 1 & 1) | lane / (2 * Cut::kWaveCols) * 2, (lane & 1) | (lane >> 1 & (Cut::kWaveCols - 2))};
+  return {wave / kWavesAcross * Cut::kWaveRows, wave % kWavesAcross * Cut::kWaveCols, (lane >> 1 & 1) | lane / (2 * Cut::kWaveCols) * 2,
+          (lane & 1) | (lane >> 1 & (Cut::kWaveCols - 2))};
 }
 
 }  // namespace vbgemm
