@@ -21,7 +21,7 @@ constexpr DType element_of(Kind kind) { return kind < Kind::tf32 ? static_cast<D
 
 inline constexpr uint32_t F32 = 1u << 0, F64 = 1u << 1, C64 = 1u << 2, C128 = 1u << 3, BF16 = 1u << 4, F16 = 1u << 5;
 inline constexpr uint32_t TF32 = 1u << 6, TF32X3 = 1u << 7;
-inline constexpr uint32_t ALL_DTYPES = F32 | F64 | C64 | C128 | BF16 | F16;
+inline constexpr uint32_t ALL_DTYPES = F32 | F64 | C64 | C128 | BF16 | F16, ALL_REAL = F32 | F64 | BF16 | F16;
 inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // float32: CDNA only
 
 struct TileShape {
@@ -59,15 +59,17 @@ constexpr WaveGrid wave_grid(const TileShape& tile) {
 }
 
 // The launched kernel that holds a GPU tile. Tiles share a kernel where they share a thread count and a register class, so that a small
-// tile does not inherit the registers (and so the occupancy) of a large one.
-enum class Kernel : int32_t { t128_light, t128_heavy, t256_light, t256_heavy, m128_light, m128_heavy, m256_heavy };
-inline constexpr int kKernels = 7;
-inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy",
-                                                       "m128_light", "m128_heavy", "m256_heavy"};
+// tile does not inherit the registers (and so the occupancy) of a large one. Tiles far longer one way than the other are for problems that
+// wait for memory alone, and want as many copies under way as a multiprocessor can hold.
+enum class Kernel : int32_t { t128_light, t128_heavy, t256_light, t256_heavy, t128_skinny, m128_light, m128_heavy, m256_heavy };
+inline constexpr int kKernels = 8;
+inline constexpr const char* kKernelNames[kKernels] = {"t128_light",  "t128_heavy", "t256_light", "t256_heavy",
+                                                       "t128_skinny", "m128_light", "m128_heavy", "m256_heavy"};
 
 constexpr Kernel kernel_of(const TileShape& tile) {
   const int accumulators = tile.m * tile.n / tile.threads;
   if (tile.tensor) return tile.threads == 256 ? Kernel::m256_heavy : accumulators > 32 ? Kernel::m128_heavy : Kernel::m128_light;
+  if (tile.m >= 4 * tile.n || tile.n >= 4 * tile.m) return Kernel::t128_skinny;
   return static_cast<Kernel>(2 * (tile.threads == 256) + (accumulators > 16));
 }
 

@@ -22,6 +22,7 @@ from jax_vbgemm.planner import DeviceSpec as DeviceSpec
 from jax_vbgemm.planner import LoadBalanced as LoadBalanced
 from jax_vbgemm.planner import Plan as Plan
 from jax_vbgemm.planner import SortSplit as SortSplit
+from jax_vbgemm.planner import TallSkinny as TallSkinny
 from jax_vbgemm.planner import Tile as Tile
 from jax_vbgemm.planner import Uniform as Uniform
 from jax_vbgemm.problem import Problem as Problem

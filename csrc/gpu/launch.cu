@@ -65,20 +65,22 @@ static const void* find_add_shares(DType dtype) {
 
 const void* find_kernel(Kind kind, Kernel kernel) {
 #define VBGEMM_KERNEL_ADDRESS(kernel, kind) reinterpret_cast<const void*>(vbgemm_##kernel##_##kind),
-#define VBGEMM_SIMT(kind) VBGEMM_SIMT_KERNELS(VBGEMM_KERNEL_ADDRESS, kind)
+#define VBGEMM_REAL(kind) VBGEMM_REAL_KERNELS(VBGEMM_KERNEL_ADDRESS, kind)
+#define VBGEMM_COMPLEX(kind) VBGEMM_SIMT_KERNELS(VBGEMM_KERNEL_ADDRESS, kind)
 #define VBGEMM_TENSOR(kind) VBGEMM_TENSOR_KERNELS(VBGEMM_KERNEL_ADDRESS, kind)
   static const void* const kernels[kKinds][kKernels] = {
-      {VBGEMM_SIMT(float32) VBGEMM_TENSOR_KERNELS_F32(VBGEMM_KERNEL_ADDRESS)},
-      {VBGEMM_SIMT(float64) VBGEMM_TENSOR_KERNELS_64(VBGEMM_KERNEL_ADDRESS, float64)},
-      {VBGEMM_SIMT(complex64)},
-      {VBGEMM_SIMT(complex128)},
-      {VBGEMM_SIMT(bfloat16) VBGEMM_TENSOR(bfloat16)},
-      {VBGEMM_SIMT(float16) VBGEMM_TENSOR(float16)},
-      {VBGEMM_SIMT(float32) VBGEMM_TENSOR(tf32)},  // float32 is good enough for both
-      {VBGEMM_SIMT(float32) VBGEMM_TENSOR_KERNELS_TF32X3(VBGEMM_KERNEL_ADDRESS)},
+      {VBGEMM_REAL(float32) VBGEMM_TENSOR_KERNELS_F32(VBGEMM_KERNEL_ADDRESS)},
+      {VBGEMM_REAL(float64) VBGEMM_TENSOR_KERNELS_64(VBGEMM_KERNEL_ADDRESS, float64)},
+      {VBGEMM_COMPLEX(complex64)},
+      {VBGEMM_COMPLEX(complex128)},
+      {VBGEMM_REAL(bfloat16) VBGEMM_TENSOR(bfloat16)},
+      {VBGEMM_REAL(float16) VBGEMM_TENSOR(float16)},
+      {VBGEMM_REAL(float32) VBGEMM_TENSOR(tf32)},  // float32 is good enough for both
+      {VBGEMM_REAL(float32) VBGEMM_TENSOR_KERNELS_TF32X3(VBGEMM_KERNEL_ADDRESS)},
   };
 #undef VBGEMM_TENSOR
-#undef VBGEMM_SIMT
+#undef VBGEMM_REAL
+#undef VBGEMM_COMPLEX
 #undef VBGEMM_KERNEL_ADDRESS
   const int row = static_cast<int>(kind), column = static_cast<int>(kernel);
   return row >= 0 && row < kKinds && column >= 0 && column < kKernels ? kernels[row][column] : nullptr;

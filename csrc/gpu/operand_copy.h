@@ -7,15 +7,16 @@
 namespace vbgemm {
 
 // Ways to spread a block's threads over a rectangle. Each thread makes kCopies copies of kWidth elements, kStep rows (or columns) apart;
-// row() and col() are the place of its first.
+// row() and col() are the place of its first. A rectangle that is too long for that is taken in rounds, kSpan columns (or rows) apart.
 
 // Along the rows: neighbours in a wave copy neighbours in a row.
 template <class Rectangle, int kThreads, int kWidth_>
 struct AlongRows {
-  static constexpr int kWidth = kWidth_, kRowPieces = Rectangle::kCols / kWidth;
+  static constexpr int kWidth = kWidth_, kSpan = Rectangle::kCols < kThreads * kWidth ? Rectangle::kCols : kThreads * kWidth;
+  static constexpr int kRounds = Rectangle::kCols / kSpan, kRowPieces = kSpan / kWidth;
   static constexpr bool kDown = true;  // the copies of one thread lie below each other
   static constexpr int kStep = kThreads / kRowPieces, kCopies = (Rectangle::kRows + kStep - 1) / kStep;
-  static_assert(kThreads % kRowPieces == 0);
+  static_assert(kThreads % kRowPieces == 0 && Rectangle::kCols % kSpan == 0);
 
   __device__ static int row(int thread) { return thread / kRowPieces; }
   __device__ static int col(int thread) { return thread % kRowPieces * kWidth; }
@@ -25,12 +26,14 @@ struct AlongRows {
 // of memory, and no two lanes in one bank. It takes more rows only where the block has too few waves to span them all.
 template <class Rectangle, int kThreads>
 struct DownColumns {
-  static constexpr int kWidth = 1;
+  static constexpr int kWidth = 1, kRowsAWave = Rectangle::kRows * kWaveSize / kThreads;
+  static constexpr int kRowsEach = kRowsAWave < 8 ? 8 : kRowsAWave < kWaveSize ? kRowsAWave : kWaveSize;  // a wave
+  static constexpr int kWaves = kThreads / kWaveSize, kColsEach = kWaveSize / kRowsEach;
+  static constexpr int kSpan = Rectangle::kRows < kRowsEach * kWaves ? Rectangle::kRows : kRowsEach * kWaves;
+  static constexpr int kRounds = Rectangle::kRows / kSpan, kWavesDown = kSpan / kRowsEach;
   static constexpr bool kDown = false;
-  static constexpr int kStep = kThreads / Rectangle::kRows, kCopies = (Rectangle::kCols + kStep - 1) / kStep;
-  static constexpr int kRowsEach = Rectangle::kRows * kWaveSize / kThreads > 8 ? Rectangle::kRows * kWaveSize / kThreads : 8;  // a wave
-  static constexpr int kColsEach = kWaveSize / kRowsEach, kWavesDown = Rectangle::kRows / kRowsEach;
-  static_assert(kThreads % Rectangle::kRows == 0 && Rectangle::kRows % kRowsEach == 0);
+  static constexpr int kStep = kThreads / kSpan, kCopies = (Rectangle::kCols + kStep - 1) / kStep;
+  static_assert(kThreads % kSpan == 0 && kSpan % kRowsEach == 0 && Rectangle::kRows % kSpan == 0);
 
   __device__ static int row(int thread) { return thread / kWaveSize % kWavesDown * kRowsEach + thread % kRowsEach; }
   __device__ static int col(int thread) { return thread / kWaveSize / kWavesDown * kColsEach + thread % kWaveSize / kRowsEach; }
@@ -69,14 +72,19 @@ class OperandCopy {
     constexpr int kExtent = Spread::kDown ? Rectangle::kRows : Rectangle::kCols;
     if (Spread::kStep > kExtent && (Spread::kDown ? row : col) >= kExtent) return;  // more threads than pieces
     constexpr int kSharedStep = Spread::kStep * (Spread::kDown ? Rectangle::kPitch : 1);
-    const int limit = Spread::kDown ? (col < cols ? rows - row : 0) : (row < rows ? cols - col : 0);
-    const int64_t stride = Spread::kStep * (Spread::kDown ? from_.row_stride : from_.col_stride);
-    T* to = shared + row * Rectangle::kPitch + col;
-    const T* from = source_;
+    constexpr int kSharedRound = Spread::kSpan * (Spread::kDown ? 1 : Rectangle::kPitch);
     constexpr int kBytes = Spread::kWidth * static_cast<int>(sizeof(T));
+    const int64_t stride = Spread::kStep * (Spread::kDown ? from_.row_stride : from_.col_stride);
+#pragma unroll sizeof(T) == 2 ? 2 : 1  // as spills no register with either compiler
+    for (int round = 0; round < Spread::kRounds; ++round) {
+      const int ahead = round * Spread::kSpan;
+      const int limit = Spread::kDown ? (col + ahead < cols ? rows - row : 0) : (row + ahead < rows ? cols - col : 0);
+      T* const to = shared + row * Rectangle::kPitch + col + round * kSharedRound;
+      const T* from = source_ + (round ? ahead * (Spread::kDown ? from_.col_stride : from_.row_stride) : 0);
 #pragma unroll
-    for (int i = 0; i < Spread::kCopies; ++i, from += stride) {
-      copy_async<kBytes>(to + i * kSharedStep, from, i * Spread::kStep < limit);
+      for (int i = 0; i < Spread::kCopies; ++i, from += stride) {
+        copy_async<kBytes>(to + i * kSharedStep, from, i * Spread::kStep < limit);
+      }
     }
   }
 

@@ -4,4 +4,4 @@
 #include "tile_kernel.h"
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, bf16, vbgemm::BFloat16)
-VBGEMM_SIMT_KERNELS(DEFINE, bfloat16)
+VBGEMM_REAL_KERNELS(DEFINE, bfloat16)

@@ -8,9 +8,6 @@ namespace vbgemm {
 
 inline constexpr int kVectorBytes = 16;  // the widest access of a thread
 
-// A wave covers this many rows and columns of a block's grid of threads.
-inline constexpr int kWaveCols = 8, kWaveRows = kWaveSize / kWaveCols;
-
 // N elements moved at once.
 template <class T, int N>
 struct alignas(N * sizeof(T)) Vector {
@@ -23,6 +20,7 @@ constexpr int shared_budget(Kernel kernel) {
   switch (kernel) {
     case Kernel::t128_light: return 27 * 1024;
     case Kernel::t256_light: return 40 * 1024;
+    case Kernel::t128_skinny: return 44 * 1024;
     default: return 48 * 1024;
   }
 }
@@ -44,6 +42,7 @@ constexpr int min_blocks(Kernel kernel) {
     case Kernel::t128_light: return kWords == 1 ? 8 : kWords == 2 ? 6 : 4;
     case Kernel::t128_heavy: return 2;
     case Kernel::t256_light: return kIsComplex<T> ? 2 : sizeof(T) == 4 ? 4 : 3;
+    case Kernel::t128_skinny: return kWords == 1 ? 4 : 3;
     default: return kWords == 1 ? 2 : 1;
   }
 }
@@ -81,6 +80,14 @@ struct TileCut {
   static constexpr int kThreadCols = thread_cols(), kThreadRows = kRows * kCols / kThreads / kThreadCols;
   static constexpr int kGridCols = kCols / kThreadCols, kGridRows = kRows / kThreadRows;  // threads along each side
 
+  // A wave's part of that grid: eight columns where there are so many, and rows to follow.
+  static constexpr int wave_cols() {
+    int cols = kGridCols < 8 ? kGridCols : 8;
+    while (kWaveSize / cols > kGridRows) cols *= 2;
+    return cols;
+  }
+  static constexpr int kWaveCols = wave_cols(), kWaveRows = kWaveSize / kWaveCols;
+
   // Neighbouring columns of one thread: as many accumulators as one access can move.
   static constexpr int kSumVector = kVectorBytes / static_cast<int>(sizeof(Accumulator<T>));
   static constexpr int kColVector = kThreadCols < kSumVector ? kThreadCols : kSumVector;
@@ -110,6 +117,7 @@ struct TileCut {
   static_assert(kPassRows * kThreadCols * kThreads * sizeof(Accumulator<T>) <= kSharedElements * sizeof(T));
   static_assert(kStages >= 2, "the pipeline needs two stages: lower the tile's step along K");
   static_assert(kThreadRows * kThreadCols * kThreads == kRows * kCols && kGridRows % kWaveRows == 0 && kGridCols % kWaveCols == 0);
+  static_assert(kWaveRows >= 2 && kWaveCols >= 2, "grid_place numbers lanes both ways");
 };
 
 // A thread's place in the grid: where its wave begins, and where it stands in the wave.
@@ -121,13 +129,14 @@ struct GridPlace {
 };
 
 // Lanes are numbered so that neighbours share an address in every vector read of A (lanes 2i, 2i + 1) and of B (lanes i, i + 2): the memory
-// then serves such a read in half the passes.
+// then serves such a read in half the passes. So a lane's number is, from its lowest bit on, one of its column, one of its row, the rest of
+// its column, the rest of its row.
 template <class Cut>
 __device__ inline GridPlace grid_place(int thread) {
-  constexpr int kWavesAcross = Cut::kGridCols / kWaveCols;
+  constexpr int kWavesAcross = Cut::kGridCols / Cut::kWaveCols;
   const int lane = thread % kWaveSize, wave = thread / kWaveSize;
-  return {wave / kWavesAcross * kWaveRows, wave % kWavesAcross * kWaveCols, (lane >> 1 & 1) | (lane >> 3 & 6),
-          (lane & 1) | (lane >> 1 & 6)};
+  return {wave / kWavesAcross * Cut::kWaveRows, wave % kWavesAcross * Cut::kWaveCols, (lane >> 1 & 1) | lane / (2 * Cut::kWaveCols) * 2,
+          (lane & 1) | (lane >> 1 & (Cut::kWaveCols - 2))};
 }
 
 }  // namespace vbgemm

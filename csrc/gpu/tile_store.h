@@ -30,8 +30,8 @@ __device__ inline void store_vectors(const MatrixView& c, int rows, int cols, co
 template <class Cut, class Sum>
 struct Stage {
   static constexpr int kVector = Cut::kColVector, kVectorsAcross = Cut::kThreadCols / kVector;
-  static constexpr int kPatchCols = kWaveCols * kVector, kPatch = kWaveRows * kPatchCols;  // a wave's threads, one vector each
-  static constexpr int kElements = Cut::kPassRows * Cut::kThreadCols;                      // of one lane, a pass
+  static constexpr int kPatchCols = Cut::kWaveCols * kVector, kPatch = Cut::kWaveRows * kPatchCols;  // a wave's threads, one vector each
+  static constexpr int kElements = Cut::kPassRows * Cut::kThreadCols;                                // of one lane, a pass
 
   GridPlace thread;
   int lane;

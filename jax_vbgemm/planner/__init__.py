@@ -10,6 +10,7 @@ from jax_vbgemm.planner.load_balanced import LoadBalanced
 from jax_vbgemm.planner.plan import Plan, Tile
 from jax_vbgemm.planner.runs import Runs
 from jax_vbgemm.planner.sort_split import SortSplit
+from jax_vbgemm.planner.tall_skinny import TallSkinny
 from jax_vbgemm.planner.uniform import Uniform
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Replacement",
     "Runs",
     "SortSplit",
+    "TallSkinny",
     "Tile",
     "TileShape",
     "Uniform",

@@ -12,6 +12,7 @@ from jax_vbgemm.planner.load_balanced import LoadBalanced
 from jax_vbgemm.planner.makespan import Makespan
 from jax_vbgemm.planner.plan import Plan
 from jax_vbgemm.planner.sort_split import SortSplit
+from jax_vbgemm.planner.tall_skinny import TallSkinny
 from jax_vbgemm.planner.tuned import VARIABLE, cache_file, winner_of
 from jax_vbgemm.planner.uniform import Uniform
 from jax_vbgemm.problem import Problem, problems_of
@@ -24,6 +25,7 @@ PLANNERS: Mapping[str, Planner] = {
     "coordinated": Coordinated(),
     "sort_split": SortSplit(),
     "load_balanced": LoadBalanced(),
+    "tall_skinny": TallSkinny(),
 }
 OWN_PLANNERS: tuple[type, ...] = (Makespan, *(type(planner) for planner in PLANNERS.values()))
 

@@ -15,6 +15,8 @@ from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, saturating_count, tile_counts
+from jax_vbgemm.planner.shares import in_shares
+from jax_vbgemm.planner.tall_skinny_shape import SKINNY_KERNEL, is_mostly_tall_skinny
 from jax_vbgemm.problem import Problem, Sizes
 
 # How long the longest block may take is tried at so many values between the shortest possible and any.
@@ -46,6 +48,8 @@ class Makespan:
         sizes = Sizes.of(problems)
         best = None
         for kernel in catalogue.kernels:
+            if kernel == SKINNY_KERNEL and not is_mostly_tall_skinny(sizes):
+                continue
             best = _choose(sizes, _options(sizes, kernel, catalogue), device, catalogue, best)
         assert best is not None
         draft = _draft(problems, sizes, best, device, catalogue)
@@ -259,7 +263,7 @@ def _draft(
             parts += _inside_and_edges(sizes, whole, option)
         elif (found.shares[mine] > 1).any():
             depth = np.full(len(whole), step_depth(np.asarray(option.tile.k), catalogue.element_bytes))
-            parts.append(_shares(whole, found.shares[whole.problem], depth))
+            parts.append(in_shares(whole, found.shares[whole.problem], depth))
         else:
             parts.append(whole)
         no_edges = option.outside[mine] == 0
@@ -288,18 +292,8 @@ def _with_last_round_split(draft: Draft) -> Draft:
     tail = tiles.take(np.arange(runs.num_tiles - last, runs.num_tiles))
     depth = step_depth(catalogue.columns.k[tail.strategy], catalogue.element_bytes)
     shares = np.minimum(slots // last, tail.k_end // (_FEWEST_STEPS * depth)).clip(1)
-    split = replace(draft, runs=Runs.joined([tiles.take(first), _shares(tail, shares, depth)]))
+    split = replace(draft, runs=Runs.joined([tiles.take(first), in_shares(tail, shares, depth)]))
     return split if split.seconds < draft.seconds else draft
-
-
-def _shares(whole: Runs, shares: Ints, depth: Ints) -> Runs:
-    """Each run once for each of the `shares` of its K, which are whole steps of `depth` but for the last."""
-    each = ceil_div(ceil_div(whole.k_end, depth), shares) * depth
-    shares = ceil_div(whole.k_end, each.clip(1)).clip(1)  # none is empty
-    run = np.repeat(np.arange(len(whole)), shares)
-    runs, each = whole.take(run), each[run]
-    share = np.arange(len(run)) - np.searchsorted(run, run)
-    return replace(runs, k_begin=share * each, k_end=np.minimum(runs.k_end, (share + 1) * each))
 
 
 def _inside_and_edges(sizes: Sizes, whole: Runs, option: _Option) -> list[Runs]:

@@ -1,11 +1,12 @@
 """Split K: the tiles that share one place in C, and where each leaves its sums (csrc/gpu/add_shares.h)."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue
-from jax_vbgemm.planner.runs import Ints, Runs, offsets
+from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, offsets
 
 
 class Shares(NamedTuple):
@@ -58,3 +59,13 @@ def shares_of(tiles: Runs, catalogue: Catalogue) -> Shares:
         first_tiles=order[first[counts > 1]],
         num_sums=int(first_sums[-1]),
     )
+
+
+def in_shares(whole: Runs, shares: Ints, depth: Ints) -> Runs:
+    """Each run once for each of the `shares` of its K, which are whole steps of `depth` but for the last."""
+    each = ceil_div(ceil_div(whole.k_end, depth), shares) * depth
+    shares = ceil_div(whole.k_end, each.clip(1)).clip(1)  # none is empty
+    run = np.repeat(np.arange(len(whole)), shares)
+    runs, each = whole.take(run), each[run]
+    share = np.arange(len(run)) - np.searchsorted(run, run)
+    return replace(runs, k_begin=share * each, k_end=np.minimum(runs.k_end, (share + 1) * each))

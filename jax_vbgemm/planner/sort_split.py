@@ -37,7 +37,7 @@ class SortSplit:
         target = device.split_factor * device.units if self.target_blocks is None else self.target_blocks
         tiles, replaced = catalogue.resolve(LEVELS)
         sizes = Sizes.of(problems)
-        level = _largest_that_fits(sizes, tiles)
+        level = largest_that_fits(sizes, tiles)
         area = np.array([tile.m * tile.n for tile in tiles])[level]
         order = np.lexsort((-area, -sizes.k))  # stable, by K first; not sorted again after the split
         level = _split_down(sizes, tiles, level, order, target)
@@ -52,7 +52,7 @@ class SortSplit:
         )
 
 
-def _largest_that_fits(sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
+def largest_that_fits(sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
     level = np.zeros(len(sizes.m), np.int64)
     for index, tile in enumerate(tiles):
         level[(tile.m <= sizes.m) & (tile.n <= sizes.n)] = index

@@ -71,3 +71,20 @@ def is_tall_skinny(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> NDArray[np.bool_
     """Whether each problem is of any Shape but ORDINARY."""
     answer: NDArray[np.bool_] = classify(m, n, k) != Shape.ORDINARY
     return answer
+
+
+SKINNY_KERNEL = "t128_skinny"
+"""The kernel of the tiles that are far longer one way."""
+
+# Of the bytes of a call's operands and results.
+_MOST = 0.9
+
+
+def is_mostly_tall_skinny(sizes: Sizes) -> bool:
+    """Whether nearly all that a call reads and writes belongs to tall and skinny problems.
+
+    Skinny tiles are for such calls: their costs are measured there, and do not tell how they do on ordinary problems.
+    """
+    m, n, k = (column.astype(np.float64) for column in (sizes.m, sizes.n, sizes.k))
+    numbers = sizes.batch * (m * k + k * n + m * n)
+    return bool(numbers[shapes_of(sizes) != Shape.ORDINARY].sum() > _MOST * numbers.sum())

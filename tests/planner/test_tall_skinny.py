@@ -1,0 +1,87 @@
+"""The planner `tall_skinny` and the tiles it chooses from."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jax_vbgemm.planner import TallSkinny, catalogue_for, device_spec, plan_problems
+from jax_vbgemm.problem import Problem
+
+from .cases import DEVICES, make, names, problem_lists, times_covered
+
+# Small dimensions that fill a tile and that don't.
+small = st.sampled_from((1, 2, 3, 5, 7, 8, 12, 16, 24, 31, 32, 40))
+tall = st.builds(Problem, m=st.integers(1, 1500), n=small, k=st.one_of(small, st.sampled_from((700, 1024))))
+wide = st.builds(lambda p: Problem(p.n, p.m, p.k), tall)
+deep = st.builds(Problem, m=small, n=small, k=st.integers(1, 3000))
+mixed = st.lists(st.one_of(tall, wide, deep), min_size=1, max_size=3).map(tuple)
+
+
+@given(st.one_of(mixed, problem_lists), st.sampled_from(DEVICES), st.sampled_from((None, 0, 500)))
+def test_each_product_is_formed_once(problems, device, target):
+    plan = make(TallSkinny(target), problems, device)
+    plan.validate()
+    if sum(p.batch * p.m * p.n * max(p.k, 1) for p in problems) < 10**6:
+        assert all((counts == 1).all() for counts in times_covered(plan))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize(("n", "short"), [(1, 8), (3, 8), (7, 8), (12, 16), (24, 32), (31, 32)])
+def test_tiles_are_as_narrow_as_the_output(dtype, n, short):
+    """Where A is large, once through it is all there is time for; the mirror image is treated alike."""
+    upright, mirrored = (make(TallSkinny(), [size], dtype=dtype) for size in ((20480, n, 20480), (n, 20480, 20480)))
+    tile, image = (plan.catalogue.find(*plan.choices[0]) for plan in (upright, mirrored))
+    assert tile.kernel == image.kernel == "t128_skinny"
+    assert tile.n == short
+    assert image.m == max(short, 16)  # there is no narrower one
+    assert tile.m > tile.n
+    assert image.n > image.m
+
+
+def test_a_long_k_is_split_until_the_device_is_full():
+    sizes = [(16, 16, 10**6), (10240, 16, 10240)]
+    whole, split = make(TallSkinny(target_blocks=0), sizes), make(TallSkinny(target_blocks=500), sizes)
+    assert whole.num_tiles == 81
+    assert 81 < split.num_tiles <= 500
+    assert split.choices == whole.choices
+    split.validate()
+
+
+def test_a_batch_may_mix_them_with_ordinary_problems():
+    plan = make(TallSkinny(), [(10**6, 16, 16), (64, 64, 64), (16, 10**6, 16)])
+    assert names(plan) == ["skinny-256x16", "large", "skinny-16x256"]
+
+
+def test_a_dtype_without_such_tiles_takes_ordinary_ones():
+    assert names(make(TallSkinny(), [(10**5, 16, 16)], dtype="complex64")) == ["small"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("size", [(10**6, 16, 16), (10**6, 8, 8), (10**5, 16, 16), (20480, 8, 20480), (16, 10**6, 16)])
+def test_auto_takes_them(dtype, size):
+    plan = plan_problems([size, (4, 4, 4)], dtype, device_spec("h100"))
+    tile = plan.catalogue.by_index[int(plan.tile_strategy[0])]
+    assert tile.kernel == "t128_skinny"
+
+
+@pytest.mark.parametrize("size", [(2**31 - 1, 16, 40), (16, 2**31 - 1, 40), (10**8, 40, 40)])
+def test_offsets_may_exceed_32_bits(size):
+    """m k > 2**31: tiles are places, not offsets, and a plan of equal tiles stays a run or two."""
+    plan = make(TallSkinny(), [size])
+    assert plan.num_tiles == sum(
+        -(-max(size) // long) * -(-min(size[:2]) // short)
+        for short, long in [sorted((tile.m, tile.n)) for tile in [plan.catalogue.find(*plan.choices[0])]]
+    )
+    assert len(plan.runs) == 1
+
+
+def test_a_target_must_be_a_number():
+    with pytest.raises(TypeError, match="TallSkinny: target_blocks = '1' must be a number"):
+        TallSkinny("1")
+
+
+def test_tiles_are_short_one_way():
+    tiles = [tile for tile in catalogue_for("float32", device_spec("h100")) if tile.kernel == "t128_skinny"]
+    assert all(max(tile.m, tile.n) >= 4 * min(tile.m, tile.n) for tile in tiles)
+    assert np.isin([tile.threads for tile in tiles], 128).all()
