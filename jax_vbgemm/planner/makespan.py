@@ -16,7 +16,7 @@ from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, saturating_count, tile_counts
 from jax_vbgemm.planner.shares import in_shares
-from jax_vbgemm.planner.tall_skinny_shape import SKINNY_KERNEL, is_mostly_tall_skinny
+from jax_vbgemm.planner.tall_skinny_shape import suitable_kernels
 from jax_vbgemm.problem import Problem, Sizes
 
 # How long the longest block may take is tried at so many values between the shortest possible and any.
@@ -47,9 +47,7 @@ class Makespan:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes = Sizes.of(problems)
         best = None
-        for kernel in catalogue.kernels:
-            if kernel == SKINNY_KERNEL and not is_mostly_tall_skinny(sizes):
-                continue
+        for kernel in suitable_kernels(catalogue.kernels, sizes):
             best = _choose(sizes, _options(sizes, kernel, catalogue), device, catalogue, best)
         assert best is not None
         draft = _draft(problems, sizes, best, device, catalogue)

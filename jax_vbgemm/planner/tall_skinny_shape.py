@@ -1,5 +1,6 @@
 """Which problems are tall and skinny: TSM2's, ISM2's, their mirror images and the transposed reduction."""
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -73,18 +74,18 @@ def is_tall_skinny(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> NDArray[np.bool_
     return answer
 
 
-SKINNY_KERNEL = "t128_skinny"
-"""The kernel of the tiles that are far longer one way."""
-
-# Of the bytes of a call's operands and results.
-_MOST = 0.9
+# The kernel of the tiles that are far longer one way, and what share of a call's bytes its problems have to hold.
+_KERNEL, _MOST = "t128_skinny", 0.9
 
 
-def is_mostly_tall_skinny(sizes: Sizes) -> bool:
-    """Whether nearly all that a call reads and writes belongs to tall and skinny problems.
+def suitable_kernels(kernels: Sequence[str], sizes: Sizes) -> list[str]:
+    """Without the skinny tiles' kernel, unless nearly all that the call reads and writes is tall and skinny problems'.
 
-    Skinny tiles are for such calls: their costs are measured there, and do not tell how they do on ordinary problems.
+    Its costs are measured on such calls, and do not tell how it does on ordinary problems. Where there is no other
+    kernel, it is suitable.
     """
     m, n, k = (column.astype(np.float64) for column in (sizes.m, sizes.n, sizes.k))
     numbers = sizes.batch * (m * k + k * n + m * n)
-    return bool(numbers[shapes_of(sizes) != Shape.ORDINARY].sum() > _MOST * numbers.sum())
+    if numbers[shapes_of(sizes) != Shape.ORDINARY].sum() > _MOST * numbers.sum():
+        return list(kernels)
+    return [kernel for kernel in kernels if kernel != _KERNEL] or list(kernels)

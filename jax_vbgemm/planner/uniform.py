@@ -11,7 +11,7 @@ from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Runs
-from jax_vbgemm.planner.tall_skinny_shape import SKINNY_KERNEL, is_mostly_tall_skinny
+from jax_vbgemm.planner.tall_skinny_shape import suitable_kernels
 from jax_vbgemm.problem import Problem, Sizes
 
 
@@ -60,5 +60,5 @@ def _fastest(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalog
         runs = Runs.whole_problems(sizes, np.full(len(problems), tile.index), catalogue, natural)
         return runs.num_tiles > MAX_TILES, predict(sizes, runs, None, catalogue, device).seconds
 
-    worth = [tile for tile in catalogue if tile.kernel != SKINNY_KERNEL or is_mostly_tall_skinny(sizes)]
-    return min(worth, key=makespan)
+    kernels = suitable_kernels(catalogue.kernels, sizes)
+    return min((tile for tile in catalogue if tile.kernel in kernels), key=makespan)

@@ -18,7 +18,7 @@ from jax_vbgemm.planner import (
     Uniform,
     device_spec,
 )
-from jax_vbgemm.planner.tall_skinny_shape import SKINNY_KERNEL, is_mostly_tall_skinny
+from jax_vbgemm.planner.tall_skinny_shape import suitable_kernels
 from jax_vbgemm.problem import Sizes, problems_of
 
 from .cases import make, problem_lists
@@ -143,8 +143,8 @@ def test_streaming_adds_to_computing_on_a_cpu():
 def test_uniform_takes_the_tile_with_the_smallest_makespan(problems):
     for device in ("h100", "cpu"):
         plan = make(Uniform(), problems, device)
-        sizes = Sizes.of(problems_of(problems))
-        tiles = [t for t in plan.catalogue if t.kernel != SKINNY_KERNEL or is_mostly_tall_skinny(sizes)]
+        kernels = suitable_kernels(plan.catalogue.kernels, Sizes.of(problems_of(problems)))
+        tiles = [tile for tile in plan.catalogue if tile.kernel in kernels]
         best = min(make(Uniform(tile.key), problems, device).predicted_seconds for tile in tiles)
         assert plan.predicted_seconds == best
 
