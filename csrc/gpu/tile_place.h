@@ -151,7 +151,7 @@ __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, 
   const Operand x = load_record(lane == kA ? &address->a : lane == kB ? &address->b : &address->c);
 
   // Position in the run: batch, row, column, the column fastest.
-  uint32_t index = static_cast<uint32_t>(tile - run.first_tile), tile_y = 0, tile_x = 0;
+  uint32_t index = static_cast<uint32_t>(tile) - static_cast<uint32_t>(run.first_tile), tile_y = 0, tile_x = 0;
   if (index > 0) {
     const uint32_t tiles_x = run.tiles_x > 0 ? run.tiles_x : 1, tiles_y = run.tiles_y > 0 ? run.tiles_y : 1;
     tile_x = index % tiles_x;
