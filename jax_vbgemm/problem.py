@@ -91,6 +91,12 @@ class Sizes:
         m, n, k, batch, transpose_a, transpose_b = table.T.copy()
         return cls(m, n, k, batch, np.gcd(np.where(transpose_a, m, k), np.where(transpose_b, k, n)))
 
+    def elements(self) -> NDArray[np.float64]:
+        """Of A, B and C together, of one entry of each problem's batch."""
+        m, n, k = (column.astype(np.float64) for column in (self.m, self.n, self.k))
+        elements: NDArray[np.float64] = m * k + k * n + m * n
+        return elements
+
     def aligned(self, element_bytes: int) -> NDArray[np.bool_]:
         """Whether all rows of A and B, stored without gaps, begin at multiples of 16 bytes."""
         aligned: NDArray[np.bool_] = self.line * element_bytes % 16 == 0

@@ -115,9 +115,8 @@ def _finish(
     finished: bool,
 ) -> tuple[jax.Array, Any]:
     """A result and its tangent from its sum, or, where `value` is the finished result, from that."""
-    total = value.astype(
-        accumulator(dtype)
-    )  # stands for the sum if that is not known: only the type of it is used then
+    # It stands for the sum where that is not known: only its type is used then.
+    total = value.astype(accumulator(dtype))
     if not isinstance(sum_tangent, ad.Zero):
         sum_tangent = sum_tangent.astype(total.dtype)
     referred = dict.fromkeys(epilogue.operands())

@@ -295,5 +295,4 @@ def _flops(catalogue: Catalogue) -> float:
 
 
 def operand_bytes(sizes: Sizes, catalogue: Catalogue) -> float:
-    m, n, k = (column.astype(np.float64) for column in (sizes.m, sizes.n, sizes.k))
-    return float(sizes.batch @ (m * k + k * n + m * n)) * catalogue.element_bytes
+    return float(sizes.batch @ sizes.elements()) * catalogue.element_bytes

@@ -99,7 +99,7 @@ def _tile_for(
         return None
     shorts = sorted({sides(tile)[0] for tile in tiles})
     if device.kind == "cpu":
-        short, longest = next(side for side in (*shorts, shorts[-1]) if side >= n or side == shorts[-1]), m
+        short, longest = next((side for side in shorts if side >= n), shorts[-1]), m
     else:
         loads = max(16 // catalogue.element_bytes, 1)  # t3: what a thread copies at once
         found = best_parameters(

@@ -84,8 +84,7 @@ def suitable_kernels(kernels: Sequence[str], sizes: Sizes) -> list[str]:
     Its costs are measured on such calls, and do not tell how it does on ordinary problems. Where there is no other
     kernel, it is suitable.
     """
-    m, n, k = (column.astype(np.float64) for column in (sizes.m, sizes.n, sizes.k))
-    numbers = sizes.batch * (m * k + k * n + m * n)
-    if numbers[shapes_of(sizes) != Shape.ORDINARY].sum() > _MOST * numbers.sum():
+    elements = sizes.batch * sizes.elements()
+    if elements[is_tall_skinny(sizes.m, sizes.n, sizes.k)].sum() > _MOST * elements.sum():
         return list(kernels)
     return [kernel for kernel in kernels if kernel != _KERNEL] or list(kernels)
