@@ -32,7 +32,8 @@ Measure = Callable[[tuple[Problem, ...], str, str, Sequence[TileKey]], Sequence[
 
 
 def workloads(seed: int = 0) -> list[tuple[Problem, ...]]:
-    """A sample that tells the numbers apart: short and long K, few blocks and many waves, odd and aligned rows."""
+    """A sample that tells the numbers apart: short and long K, few blocks and many waves, odd and aligned rows, and
+    outputs with one small dimension, which other tiles suit."""
     rng = np.random.default_rng(seed)
     sample = []
     for count, largest_mn, largest_k in (
@@ -42,10 +43,20 @@ def workloads(seed: int = 0) -> list[tuple[Problem, ...]]:
         mn = rng.integers(max(largest_mn // 8, 1), largest_mn + 1, (count, 2))
         k = rng.integers(max(largest_k // 8, 1), largest_k + 1, count)
         for multiple in (1, 16):
-            sizes = np.column_stack((mn, k))
-            sizes = -(-sizes // multiple) * multiple
-            sample.append(tuple(Problem(m, n, k) for m, n, k in sizes.tolist()))
+            sample.append(_problems(np.column_stack((mn, k)), multiple))
+    for count, *largest in (
+        (1, 10**4, 16, 16), (1, 10**5, 16, 16), (1, 10**6, 8, 16), (1, 10**5, 32, 40), (32, 4000, 24, 32),
+        (1, 10**4, 16, 4096),
+    ):  # fmt: skip
+        tall = rng.integers(np.array(largest) // 2, np.array(largest) + 1, (count, 3))
+        for sizes in (tall, tall[:, [1, 0, 2]]):
+            sample += [_problems(sizes, multiple) for multiple in (1, 8)]
     return sample
+
+
+def _problems(sizes: np.ndarray, multiple: int) -> tuple[Problem, ...]:
+    """Of rows (m, n, k), rounded up to a multiple."""
+    return tuple(Problem(m, n, k) for m, n, k in (-(-sizes // multiple) * multiple).tolist())
 
 
 def measured_here(

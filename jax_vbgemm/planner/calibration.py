@@ -7,6 +7,7 @@ others: `block`, the fixed part of a block, `step`, one K step of a block that h
 """
 
 import csv
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jax_vbgemm.planner.catalogue import TileKey, catalogue_for
-from jax_vbgemm.planner.cost_model import CALIBRATED, gpu_makespan, operand_bytes, step_depth
+from jax_vbgemm.planner.cost_model import CALIBRATED, makespan_of_blocks, operand_bytes, step_depth
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import ceil_div, tile_counts
@@ -43,7 +44,7 @@ class Fit:
 
 def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Point]) -> Fit:
     """The coefficients of one tile from batches that it covers alone. Needs SciPy (extra `cli`)."""
-    from scipy.optimize import minimize
+    from scipy.optimize import least_squares
 
     catalogue = catalogue_for(kind, device)
     shape = catalogue.find(*tile)
@@ -64,21 +65,20 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
         for steps, count, aligned, sharing, floor, seconds in features:
             block, step, shared_step = of_class[np.where(aligned, 0, 1)].T
             blocks = block + steps * np.maximum(step, sharing * shared_step)
-            makespan = gpu_makespan(blocks.max(), float(blocks @ count), float(count.sum()), device.units * sharing)
+            makespan = makespan_of_blocks(blocks, count, device.units * sharing)
             found.append(math.log(max(makespan, floor) + device.launch_seconds) - math.log(seconds))
         return found
 
-    def loss(log_coefficients: NDArray[np.float64]) -> float:
+    def residuals(log_coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         aligned, others = log_coefficients.reshape(2, 3)
-        prior = _PRIOR_WEIGHT * float(((aligned - _PRIOR) ** 2).sum())
-        prior += _LIKENESS_WEIGHT * float(((aligned - others) ** 2).sum())
-        return statistics.fmean(e * e for e in errors(log_coefficients)) + prior
+        relative = np.array(errors(log_coefficients)) / math.sqrt(len(features))
+        prior = math.sqrt(_PRIOR_WEIGHT) * (aligned - _PRIOR)
+        return np.concatenate((relative, prior, math.sqrt(_LIKENESS_WEIGHT) * (aligned - others)))
 
-    # Two starts: the larger of two numbers decides a step, and the search may begin on the wrong side.
-    starts = (_PRIOR, _PRIOR + np.log([1.0, 2.0, 4.0]))
-    options = {"maxiter": 1500, "adaptive": True}
-    fits = [minimize(loss, np.tile(start, 2), method="Nelder-Mead", options=options) for start in starts]
-    best = min(fits, key=lambda fit: float(fit.fun)).x
+    # Many starts: the larger of two numbers decides a step, and the search may begin on the wrong side.
+    starts = (_PRIOR + np.log([1, *steps]) for steps in itertools.product((1, 2, 4), repeat=2))
+    fits = [least_squares(residuals, np.tile(start, 2), diff_step=1e-4) for start in starts]
+    best = min(fits, key=lambda fit: float(fit.cost)).x
     rms = math.sqrt(statistics.fmean(e * e for e in errors(best)))
     return Fit(tuple(float(value) for value in np.exp(best)), rms, len(measured))
 

@@ -86,9 +86,7 @@ def predict(
         if device.kind == "cpu":
             seconds += _list_schedule(block_seconds, count, device.units) + device.launch_seconds
         else:
-            slots = device.units * sharing
-            makespan = gpu_makespan(longest, work, blocks, slots)
-            seconds += max(makespan, _full_rounds(block_seconds, count, slots)) + device.launch_seconds
+            seconds += makespan_of_blocks(block_seconds, count, device.units * sharing) + device.launch_seconds
         waves += blocks / (device.units * resident)
         total_work, total_blocks, longest_block = total_work + work, total_blocks + blocks, max(longest_block, longest)
     if (depth < sizes.k[runs.problem]).any():
@@ -146,11 +144,20 @@ class Pace(NamedTuple):
 # tried, it fits the measured uniform plans best.)
 _TAIL = 0.3
 
+# Rounds of blocks that are looked at one by one.
+_ROUNDS_COUNTED = 16
+
 
 def gpu_makespan(longest: float, work: float, blocks: float, slots: int) -> float:
     """Seconds from the first block's begin to the last one's end: `work` is all blocks' together."""
     tail = _TAIL * work / blocks if blocks > slots else 0.0
     return max(longest, work / slots + tail)
+
+
+def makespan_of_blocks(block_seconds: Floats, count: Ints, slots: int) -> float:
+    """The same of `count` blocks of each time, with their rounds counted."""
+    makespan = gpu_makespan(float(block_seconds.max()), float(block_seconds @ count), int(count.sum()), slots)
+    return max(makespan, _full_rounds(block_seconds, count, slots))
 
 
 def _full_rounds(block_seconds: Floats, count: Ints, slots: int) -> float:
@@ -166,9 +173,6 @@ def _full_rounds(block_seconds: Floats, count: Ints, slots: int) -> float:
     before = np.arange(1, rounds + 1) * slots
     next_block = np.searchsorted(np.cumsum(count[order]), before, side="right")
     return float((block_seconds[order[next_block]] * np.arange(2, rounds + 2)).max())
-
-
-_ROUNDS_COUNTED = 16
 
 
 def _gpu_tiles(

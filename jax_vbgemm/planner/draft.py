@@ -1,7 +1,7 @@
 """Draft: a plan that can be compared with others by its predicted time before anybody builds it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -86,3 +86,14 @@ class Draft:
         if "prediction" in self.__dict__:
             plan.__dict__["prediction"] = self.prediction  # a cached property there too
         return plan
+
+
+def joined(problems: Sequence[Problem], parts: Mapping[tuple[int, ...], Draft]) -> Draft:
+    """The draft that does one part after another; a part is the draft for the problems of its indices."""
+    runs, strategy, order = [], np.empty(len(problems), np.int64), []
+    for indices, part in parts.items():
+        members = np.array(indices)
+        runs.append(replace(part.runs, problem=members[part.runs.problem]))
+        strategy[members] = part.strategy
+        order.append(members[part.order])
+    return replace(part, problems=problems, runs=Runs.joined(runs), strategy=strategy, order=np.concatenate(order))

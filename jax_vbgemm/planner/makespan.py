@@ -11,12 +11,12 @@ import numpy as np
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.cost_model import Floats, block_seconds, gpu_makespan, gpu_pace, step_depth
 from jax_vbgemm.planner.device import DeviceSpec
-from jax_vbgemm.planner.draft import Draft
+from jax_vbgemm.planner.draft import Draft, joined
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, saturating_count, tile_counts
 from jax_vbgemm.planner.shares import in_shares
-from jax_vbgemm.planner.tall_skinny_shape import suitable_kernels
+from jax_vbgemm.planner.tall_skinny_shape import is_tall_skinny
 from jax_vbgemm.problem import Problem, Sizes
 
 # How long the longest block may take is tried at so many values between the shortest possible and any.
@@ -31,7 +31,8 @@ _MOST_SPLIT_BLOCKS = 8192
 
 @dataclass(frozen=True)
 class Makespan:
-    """All tiles are of one launched kernel, as kernels run one after another; each kernel is tried.
+    """All tiles are of one launched kernel, as kernels run one after another; each kernel is tried. Tall and skinny
+    problems among others may get a launch of their own.
 
     A problem is covered by one tile, or by a large one inside and a smaller one along the ragged edges. With a limit on
     the time of a block, each problem takes what costs the device least; the limits that are tried trade the longest
@@ -46,12 +47,26 @@ class Makespan:
         if len(catalogue) == 0:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes = Sizes.of(problems)
-        best = None
-        for kernel in suitable_kernels(catalogue.kernels, sizes):
-            best = _choose(sizes, _options(sizes, kernel, catalogue), device, catalogue, best)
-        assert best is not None
-        draft = _draft(problems, sizes, best, device, catalogue)
-        return draft if device.kind == "cpu" else _with_last_round_split(draft)
+        together = _of_one_kernel(problems, device, catalogue)
+        skinny = is_tall_skinny(sizes.m, sizes.n, sizes.k)
+        if device.kind == "cpu" or skinny.all() or not skinny.any():
+            return together
+        parts = {}
+        for members in (np.flatnonzero(skinny), np.flatnonzero(~skinny)):
+            parts[tuple(members.tolist())] = _of_one_kernel([problems[i] for i in members.tolist()], device, catalogue)
+        apart = joined(problems, parts)
+        return min(together, apart, key=lambda draft: draft.seconds)
+
+
+def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
+    """The best draft whose tiles all belong to one kernel."""
+    sizes = Sizes.of(problems)
+    best = None
+    for kernel in catalogue.kernels:
+        best = _choose(sizes, _options(sizes, kernel, catalogue), device, catalogue, best)
+    assert best is not None
+    draft = _draft(problems, sizes, best, device, catalogue)
+    return draft if device.kind == "cpu" else _with_last_round_split(draft)
 
 
 @dataclass(frozen=True)

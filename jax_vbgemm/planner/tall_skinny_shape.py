@@ -1,6 +1,5 @@
 """Which problems are tall and skinny: TSM2's, ISM2's, their mirror images and the transposed reduction."""
 
-from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -72,19 +71,3 @@ def is_tall_skinny(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> NDArray[np.bool_
     """Whether each problem is of any Shape but ORDINARY."""
     answer: NDArray[np.bool_] = classify(m, n, k) != Shape.ORDINARY
     return answer
-
-
-# The kernel of the tiles that are far longer one way, and what share of a call's bytes its problems have to hold.
-_KERNEL, _MOST = "t128_skinny", 0.9
-
-
-def suitable_kernels(kernels: Sequence[str], sizes: Sizes) -> list[str]:
-    """Without the skinny tiles' kernel, unless nearly all that the call reads and writes is tall and skinny problems'.
-
-    Its costs are measured on such calls, and do not tell how it does on ordinary problems. Where there is no other
-    kernel, it is suitable.
-    """
-    elements = sizes.batch * sizes.elements()
-    if elements[is_tall_skinny(sizes.m, sizes.n, sizes.k)].sum() > _MOST * elements.sum():
-        return list(kernels)
-    return [kernel for kernel in kernels if kernel != _KERNEL] or list(kernels)

@@ -11,14 +11,12 @@ from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Runs
-from jax_vbgemm.planner.tall_skinny_shape import suitable_kernels
 from jax_vbgemm.problem import Problem, Sizes
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """`tile`: a name, (name, threads), or None for the tile with the smallest predicted makespan, the first of equals;
-    skinny tiles are asked only where nearly all of the call is tall and skinny.
+    """`tile`: a name, (name, threads), or None for the tile with the smallest predicted makespan, the first of equals.
 
     A name alone means the version with the most threads. One tile a block. Raises ValueError, listing the tiles there
     are, for one that isn't built for the dtype.
@@ -60,5 +58,4 @@ def _fastest(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalog
         runs = Runs.whole_problems(sizes, np.full(len(problems), tile.index), catalogue, natural)
         return runs.num_tiles > MAX_TILES, predict(sizes, runs, None, catalogue, device).seconds
 
-    kernels = suitable_kernels(catalogue.kernels, sizes)
-    return min((tile for tile in catalogue if tile.kernel in kernels), key=makespan)
+    return min(catalogue, key=makespan)

@@ -1,11 +1,14 @@
 """The planner that chooses for the predicted makespan: it covers everything, and its choices are worth having."""
 
+import dataclasses
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm.planner import Uniform
+from jax_vbgemm.planner import Uniform, catalogue_for, device_spec
 from jax_vbgemm.planner.makespan import Makespan
+from jax_vbgemm.problem import problems_of
 
 from .cases import DTYPES, huge_problems, make, problem_lists, times_covered
 
@@ -72,9 +75,10 @@ def test_k_is_split_where_one_block_would_outlast_the_rest():
 
 def test_a_last_round_of_few_tiles_is_shared_by_all_units():
     sizes = [(128 * 35, 1024, 1024)]  # 280 tiles of 128 x 128 where 264 fit
-    plan = make(Makespan(), sizes, dtype="bfloat16")
+    catalogue = catalogue_for("bfloat16", device_spec("h100"))
+    largest = dataclasses.replace(catalogue, tiles=(catalogue.find("mma-128x128"),))
+    plan = Makespan()(problems_of(sizes), device_spec("h100"), largest)
     plan.validate()
-    assert plan.choices == (("mma-128x128", 256),)
     split = plan.runs.k_end - plan.runs.k_begin < 1024
     assert 280 - np.count_nonzero(~split) == 16
     assert plan.predicted_seconds < make(Uniform(("mma-128x128", 256)), sizes, dtype="bfloat16").predicted_seconds

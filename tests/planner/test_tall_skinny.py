@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_vbgemm.planner import TallSkinny, catalogue_for, device_spec, plan_problems
-from jax_vbgemm.planner.tall_skinny_shape import suitable_kernels
-from jax_vbgemm.problem import Problem, Sizes
+from jax_vbgemm.planner.makespan import Makespan
+from jax_vbgemm.problem import Problem
 
 from .cases import DEVICES, make, names, problem_lists, times_covered
 
@@ -88,13 +88,16 @@ def test_tiles_are_short_one_way():
     assert np.isin([tile.threads for tile in tiles], 128).all()
 
 
-def test_ordinary_problems_are_not_offered_skinny_tiles():
-    """Their costs are measured elsewhere: with unaligned rows they looked fast and took twice the time on an H100."""
-    ordinary = [(100, 90, 1023)] * 64
-    for planner in ("auto", "uniform"):
-        plan = plan_problems(ordinary, "float32", device_spec("h100"), planner)
-        assert all(tile.kernel != "t128_skinny" for tile in plan.tiles_used)
-    kernels = ["t128_light", "t128_skinny"]
-    assert suitable_kernels(kernels, Sizes.of([Problem(*size) for size in ordinary])) == ["t128_light"]
-    assert suitable_kernels(kernels[1:], Sizes.of([Problem(*size) for size in ordinary])) == ["t128_skinny"]
-    assert suitable_kernels(kernels, Sizes.of([Problem(10**6, 16, 16), Problem(4, 4, 4)])) == kernels
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])  # ordinary ones go to tensor cores
+def test_a_mixed_batch_goes_out_as_a_launch_of_each_kind(dtype):
+    skinny, ordinary = [(10**6, 16, 16), (16, 300_001, 7)], [(512, 480, 1000 + i) for i in range(64)]
+    problems = [*ordinary[:32], *skinny, *ordinary[32:]]
+    plan = plan_problems(problems, dtype, device_spec("h100"), Makespan())
+    plan.validate()
+    launches = plan.launch_form()[2]
+    assert len(launches) == 2
+    assert "t128_skinny" in {launch.kernel for launch in launches}
+    kernels = {plan.catalogue.by_index[row].kernel for row in plan.tile_strategy[np.isin(plan.tile_problem, [32, 33])]}
+    assert kernels == {"t128_skinny"}
+    parts = [plan_problems(part, dtype, device_spec("h100"), Makespan()) for part in (skinny, ordinary)]
+    assert plan.predicted_seconds <= sum(part.predicted_seconds for part in parts)
