@@ -32,18 +32,17 @@ Measure = Callable[[tuple[Problem, ...], str, str, Sequence[TileKey]], Sequence[
 
 
 def workloads(seed: int = 0) -> list[tuple[Problem, ...]]:
-    """A sample that tells the numbers apart: short and long K, few blocks and many waves, odd and aligned rows, and
-    outputs with one small dimension, which other tiles suit."""
+    """A sample that tells the numbers apart, with odd and with aligned rows.
+
+    Few blocks and many waves, short and long K; outputs with one small dimension, which other tiles suit.
+    """
     rng = np.random.default_rng(seed)
     sample = []
-    for count, largest_mn, largest_k in (
-        (8, 256, 64), (8, 256, 1024), (8, 512, 4096), (64, 128, 128), (64, 128, 1024), (64, 512, 128),
-        (64, 512, 1024), (256, 128, 256), (256, 256, 512), (256, 512, 64), (256, 512, 512), (512, 64, 64),
-    ):  # fmt: skip
-        mn = rng.integers(max(largest_mn // 8, 1), largest_mn + 1, (count, 2))
-        k = rng.integers(max(largest_k // 8, 1), largest_k + 1, count)
-        for multiple in (1, 16):
-            sample.append(_problems(np.column_stack((mn, k)), multiple))
+    grid = [(count, mn, mn, k) for count in (4, 16, 64, 256) for mn in (128, 256, 512) for k in (128, 1024)]
+    uneven = [(5, 800, 100, 800), (5, 200, 400, 800), (8, 1000, 1000, 1000), (48, 100, 1000, 1000)]
+    for count, *largest in (*grid, *uneven, (8, 512, 512, 4096), (512, 64, 64, 64)):
+        sizes = rng.integers(np.array(largest) // 8, np.array(largest) + 1, (count, 3))
+        sample += [_problems(sizes, multiple) for multiple in (1, 16)]
     for count, *largest in (
         (1, 10**4, 16, 16), (1, 10**5, 16, 16), (1, 10**6, 8, 16), (1, 10**5, 32, 40), (32, 4000, 24, 32),
         (1, 10**4, 16, 4096),

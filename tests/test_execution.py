@@ -81,6 +81,29 @@ def test_several_calls_in_one_program():
         oracle.check(Cs, [a * i for a in As], Bs)
 
 
+def test_a_call_sees_what_the_one_before_it_wrote():
+    """Forty in a row, so that a GPU may start each before the last has ended: permutations are exact."""
+    rng = np.random.default_rng(3)
+    sizes = [1, 7, 33, 64, 100, 127, 250, 257, 384] * 3
+    orders = [rng.permutation(size) for size in sizes]
+    swaps = [jnp.eye(size, dtype="float32")[order] for size, order in zip(sizes, orders, strict=True)]
+
+    @jax.jit
+    def forty(xs, swaps):
+        for _ in range(40):
+            xs = vb.batched_matmul(swaps, xs)
+        return xs
+
+    xs = [rng.integers(-8, 8, (size, 50)).astype("float32") for size in sizes]
+    for _ in range(3):
+        expected = xs
+        for _ in range(40):
+            expected = [x[order] for x, order in zip(expected, orders, strict=True)]
+        xs = jax.device_get(forty(xs, swaps))
+        for found, x in zip(xs, expected, strict=True):
+            np.testing.assert_array_equal(found, x)
+
+
 def test_donated_operands():
     As, Bs = ragged(6, 16, 17)
     expected = vb.batched_matmul(As, Bs)

@@ -3,7 +3,7 @@
 #include "kernels.h"
 
 #define VBGEMM_DEFINE_ADD_SHARES(kind, element)                                           \
-  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::kAddThreads, 2)                 \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::kAddThreads, 4)                 \
       vbgemm_add_shares_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) { \
     VBGEMM_READ_PARAMETERS(vbgemm::KernelParameters, parameters);                         \
     VBGEMM_SHARED(vbgemm::AddShares<element>::Shared, shared);                            \

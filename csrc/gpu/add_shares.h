@@ -43,6 +43,9 @@ struct AddShares {
     const SplitTile tile = load_record(plan.splits + index);
     TilePlace<T> place;
     if (!has_its_sums(tile, parameters.sums) || !find_place(parameters, tile, place)) return;
+    // Only the sums come from the kernel ahead, which has itself waited for all before it.
+    await_previous_kernel();
+    let_next_kernel_start();
 
     const int parts = parts_of(tile.shares), threads = kAddThreads / parts;  // of a part
     const int across = (tile.cols + kVector - 1) / kVector, pieces = tile.rows * across;

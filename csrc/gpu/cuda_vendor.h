@@ -30,7 +30,8 @@ inline constexpr Error kSuccess = cudaSuccess, kInvalidValue = cudaErrorInvalidV
 
 inline const char* error_name(Error error) { return cudaGetErrorString(error); }
 
-// shared_bytes: of dynamic shared memory.
+// shared_bytes: of dynamic shared memory. The kernel may be started before the one ahead of it in the stream has ended, and must call
+// await_previous_kernel().
 inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream) {
   constexpr int kWithoutOptIn = 48 * 1024;
   if (shared_bytes > kWithoutOptIn) {
@@ -38,8 +39,21 @@ inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int
     const Error error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != kSuccess) return error;
   }
+  // What was compiled for an older machine doesn't wait, whatever machine runs it.
+  cudaFuncAttributes compiled;
+  if (const Error error = cudaFuncGetAttributes(&compiled, kernel); error != kSuccess) return error;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = compiled.ptxVersion >= 90 ? 1 : 0;
   void* arguments[] = {parameters};
-  return cudaLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, shared_bytes, stream);
+  return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
 // Brings a kernel's code onto the current device.
@@ -63,10 +77,30 @@ __device__ inline void block_barrier() { __syncthreads(); }
 
 __device__ inline void wave_barrier() { __syncwarp(); }
 
+// Waits until the kernels ahead in the stream have ended and what they wrote is visible. Nothing of it, and nothing that they might still
+// read, may be touched before. The time until then is the launch itself, which so overlaps the end of the kernel ahead.
+__device__ inline void await_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Once all blocks have called this or ended, the blocks of the next kernel may come onto the device.
+__device__ inline void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Not by the read-only path (__ldg), which may hold what was there before the kernel ahead wrote.
+template <class T>
+__device__ inline T load_global(const T* address) {
+  __builtin_assume(__isGlobal(address));
+  return *address;
+}
+
 // How many lanes of the wave say yes; every lane of it must call.
 __device__ inline int count_lanes(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
 
-__device__ inline uint64_t load_readonly(const uint64_t* address) { return __ldg(reinterpret_cast<const unsigned long long*>(address)); }
 
 __device__ inline void prefetch_to_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
@@ -96,7 +130,7 @@ __device__ inline void copy_async(void* shared, const void* global, bool valid) 
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int ignore = !valid;
   if constexpr (kBytes == 2) {
-    *static_cast<unsigned short*>(shared) = valid ? __ldg(static_cast<const unsigned short*>(global)) : 0;
+    *static_cast<uint16_t*>(shared) = valid ? load_global(static_cast<const uint16_t*>(global)) : 0;
   } else if constexpr (kBytes == 16) {
     asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, p;}" ::"r"(to), "l"(global),
                  "r"(ignore)

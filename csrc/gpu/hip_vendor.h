@@ -56,6 +56,10 @@ __device__ inline int thread_index() {
   __builtin_assume(index >= 0 && index < 1024);
   return index;
 }
+// Kernels start one after another.
+__device__ inline void await_previous_kernel() {}
+__device__ inline void let_next_kernel_start() {}
+
 __device__ inline uint32_t block_index() { return blockIdx.x; }
 __device__ inline uint32_t grid_size() { return gridDim.x; }
 __device__ inline void block_barrier() { __syncthreads(); }
@@ -73,7 +77,7 @@ __device__ inline int count_lanes(bool yes) { return __builtin_popcountll(__buil
 template <class T>
 using Global = __attribute__((address_space(1))) T*;
 
-__device__ inline uint64_t load_readonly(const uint64_t* address) { return *(Global<const uint64_t>)address; }
+__device__ inline uint64_t load_global(const uint64_t* address) { return *(Global<const uint64_t>)address; }
 __device__ inline void prefetch_to_l2(const void*) {}  // there is no such instruction
 
 __device__ inline float bfloat16_to_float(uint16_t bits) { return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16); }

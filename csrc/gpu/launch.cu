@@ -14,6 +14,8 @@ inline constexpr int kChunkThreads = 256;
 // Writes one chunk of a table of buffers that is too long for a launch's parameters.
 extern "C" __global__ void vbgemm_write_buffers(VBGEMM_PARAMETERS(vbgemm::BufferChunk, chunk)) {
   VBGEMM_READ_PARAMETERS(vbgemm::BufferChunk, chunk);
+  vbgemm::await_previous_kernel();
+  vbgemm::let_next_kernel_start();
   const int i = vbgemm::block_index() * vbgemm::kChunkThreads + vbgemm::thread_index();
   if (i < chunk.count) chunk.to[i] = chunk.table[i];
 }

@@ -47,6 +47,8 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
   // Inlined, so that parameters are read as such: behind a reference they would be memory like any other, and slow to arrive.
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     TilePlace<T>& place = shared.place;
+    await_previous_kernel();
+    let_next_kernel_start();
     prefetch_problems(parameters.plan);
     if (thread_index() == 0) place.cursor = walk_begins();
     for (;;) {

@@ -65,7 +65,7 @@ __device__ inline Record load_record(const Record* address) {
   } words;
 #pragma unroll
   for (int i = 0; i < static_cast<int>(sizeof(Record) / 8); ++i) {
-    words.word[i] = load_readonly(reinterpret_cast<const uint64_t*>(address) + i);
+    words.word[i] = load_global(reinterpret_cast<const uint64_t*>(address) + i);
   }
   return words.record;
 }
