@@ -57,6 +57,15 @@ class Multiplier {
     bool first, last;
   };
 
+  // A few vectors' width of B, in place or packed.
+  struct Panel {
+    int64_t j, columns;
+    int vectors, tail;
+    const T* b;
+    int64_t b_k;
+    bool masked;
+  };
+
   void multiply_by_dots() {
     const int64_t part = Scratch::kBytesB / kSize / p_.n / kWidth * kWidth, most = Scratch::kBytesSums / kVectorBytes / p_.n;
     auto* sums = reinterpret_cast<Vec<T>*>(sums_);
@@ -90,10 +99,25 @@ class Multiplier {
     }
   }
 
-  // A wide B that few rows of A use comes from memory: read it almost in the order in which it lies there.
+  // A wide B that few rows of A use, and that comes from memory, is read almost in the order in which it lies there.
+  bool streams(const Block& block) const {
+    const bool far = p_.k * magnitude(p_.b.row_stride) * kParts * kSize >= 8 * kFarApart;
+    return block.m <= (far ? 32 : Micros::max_rows(4)) && p_.b.col_stride == 1 && block.n >= 8 * kWidth;
+  }
+  // The longer the pieces of A's rows, the better does the memory follow: where B is one vector wide, more of it stays in the cache.
   int64_t part_of_k(const Block& block) const {
-    const bool streams = block.m <= Micros::max_rows(4) && p_.b.col_stride == 1 && block.n >= 8 * kWidth;
-    return streams ? 8 : kMaxK;
+    if (streams(block)) return 16;
+    return block.n * kParts <= kWidth && !copies_a(block) ? kMaxVectors * kMaxK : kMaxK;
+  }
+
+  // Asks for what the next part of K reads of these columns: processors follow rows, but not from one page into the next.
+  void prefetch_next_part(const Block& block, const PartOfK& k, const Panel& panel) const {
+    const auto* b = reinterpret_cast<const char*>(b_ + ((k.begin + k.count) * p_.b.row_stride + block.j + panel.j) * kParts);
+    const int64_t row = p_.b.row_stride * kParts * static_cast<int64_t>(sizeof(In));
+    const int64_t bytes = panel.vectors * kWidth * static_cast<int64_t>(sizeof(In)), rows = smaller(k.count, p_.k - k.begin - k.count);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(b + r * row + at, 0, 2);
+    }
   }
 
   void multiply_part(const Block& block, const PartOfK& k) {
@@ -108,8 +132,10 @@ class Multiplier {
     }
     micro.sums_row = ceil_div(block.n * kParts, kWidth) * kWidth;
     if (goes_by_rows(block, k, micro.sums_row)) return multiply_by_rows(block, k, micro);
+    const bool prefetches = !k.last && streams(block);
     for (int64_t j = 0, left = micro.sums_row / kWidth; left > 0;) {
       const Panel panel = make_panel(block, k, j, panel_vectors(left, block.m), packed_b_);
+      if (prefetches) prefetch_next_part(block, k, panel);
       const RowGroups groups(block.m, Micros::max_rows(panel.vectors));
       Micro<T> at_panel = micro;
       for (int64_t group = 0, i = 0; group < groups.count; ++group) {
@@ -128,14 +154,6 @@ class Multiplier {
     int64_t count, base, larger;
   };
 
-  // A few vectors' width of B, in place or packed.
-  struct Panel {
-    int64_t j, columns;
-    int vectors, tail;
-    const T* b;
-    int64_t b_k;
-    bool masked;
-  };
   static constexpr int kMaxPanels = 64;
 
   // Two vectors a panel use registers best; a last one of three beats two and one, and very few rows leave room for four.

@@ -101,7 +101,6 @@ __device__ inline T load_global(const T* address) {
 // How many lanes of the wave say yes; every lane of it must call.
 __device__ inline int count_lanes(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
 
-
 __device__ inline void prefetch_to_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
 __device__ inline float bfloat16_to_float(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
@@ -130,7 +129,10 @@ __device__ inline void copy_async(void* shared, const void* global, bool valid) 
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int ignore = !valid;
   if constexpr (kBytes == 2) {
-    *static_cast<uint16_t*>(shared) = valid ? load_global(static_cast<const uint16_t*>(global)) : 0;
+    asm volatile(
+        "{.reg .pred p; .reg .u16 x; setp.eq.b32 p, %2, 0; mov.u16 x, 0; @p ld.global.u16 x, [%1]; st.shared.u16 [%0], x;}" ::"r"(to),
+        "l"(global), "r"(ignore)
+        : "memory");
   } else if constexpr (kBytes == 16) {
     asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, p;}" ::"r"(to), "l"(global),
                  "r"(ignore)
