@@ -206,8 +206,9 @@ def _candidates(
             if limit < found.end:
                 found = figures(np.where(longest <= limit, total, np.inf).argmin(axis=0))  # each has one within it
                 yield found
-    if splits is not None and found.end > found.work / slots:
-        for limit in np.geomspace(found.end, max(found.work / slots, splits.shortest), _LIMITS + 1)[1:]:
+    least = max(float(total.min(axis=0).sum()) / slots, splits.shortest) if splits is not None else math.inf
+    if splits is not None and found.end > least:
+        for limit in np.geomspace(found.end, least, _LIMITS + 1)[1:]:
             split = splits.within(float(limit), longest, total)
             if split is not None:
                 yield split

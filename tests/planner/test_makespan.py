@@ -55,10 +55,10 @@ def test_a_problem_may_have_small_tiles_along_its_edges():
 
 
 def test_the_longest_blocks_come_first():
-    plan = make(Makespan(), [(64, 64, 10), (64, 64, 4000), (64, 64, 300)] * 5)
+    plan = make(Makespan(), [(64, 64, 10), (64, 64, 4000), (64, 64, 300)] * 200)
     depths = [plan.problems[problem].k for problem in plan.tile_problem]
     assert depths == sorted(depths, reverse=True)
-    assert [plan.problems[index].k for index in plan.order] == [4000] * 5 + [300] * 5 + [10] * 5
+    assert [plan.problems[index].k for index in plan.order] == [4000] * 200 + [300] * 200 + [10] * 200
 
 
 def test_k_is_split_where_one_block_would_outlast_the_rest():

@@ -38,7 +38,7 @@ def test_tiles_and_order_are_those_of_the_paper(problems, target):
 
 @given(problem_lists, st.sampled_from(DEVICES))
 def test_the_default_target_is_split_factor_times_units(problems, device):
-    factor = 2 if device == "mi210" else 1
+    factor = {"mi210": 2, "h100": 16}.get(device, 1)
     plan = make(SortSplit(), problems, device)
     assert (names(plan), plan.order) == reference(problems, factor * plan.device.units)
 
