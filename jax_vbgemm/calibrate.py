@@ -45,7 +45,7 @@ def workloads(seed: int = 0) -> list[tuple[Problem, ...]]:
         sample += [_problems(sizes, multiple) for multiple in (1, 16)]
     for count, *largest in (
         (1, 10**4, 16, 16), (1, 10**5, 16, 16), (1, 10**6, 8, 16), (1, 10**5, 32, 40), (32, 4000, 24, 32),
-        (1, 10**4, 16, 4096), (1, 20000, 16, 8000), (1, 12000, 4, 12000),
+        (1, 10**4, 16, 4096),
     ):  # fmt: skip
         tall = rng.integers(np.array(largest) // 2, np.array(largest) + 1, (count, 3))
         for sizes in (tall, tall[:, [1, 0, 2]]):

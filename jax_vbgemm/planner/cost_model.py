@@ -89,8 +89,10 @@ def predict(
             seconds += makespan_of_blocks(block_seconds, count, device.units * sharing) + device.launch_seconds
         waves += blocks / (device.units * resident)
         total_work, total_blocks, longest_block = total_work + work, total_blocks + blocks, max(longest_block, longest)
-    if (depth < sizes.k[runs.problem]).any():
-        seconds += device.split_latency
+    split = depth < sizes.k[runs.problem]
+    if split.any():
+        areas = (catalogue.columns.m * catalogue.columns.n)[runs.strategy]
+        seconds += split_seconds(float((runs.count * areas) @ split), catalogue, device)
     streaming = operand_bytes(sizes, catalogue) / device.bandwidth
     # A core that waits for memory doesn't compute all of that time: the larger of both, with some of the smaller.
     least = math.hypot(seconds, streaming) if device.kind == "cpu" else streaming + device.launch_seconds
@@ -296,6 +298,11 @@ def computed_extents(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: Dev
 def _flops(catalogue: Catalogue) -> float:
     """Real floating-point operations of one multiply-add."""
     return 8.0 if catalogue.dtype.startswith("complex") else 2.0
+
+
+def split_seconds(sums: float, catalogue: Catalogue, device: DeviceSpec) -> float:
+    """What splitting K adds to a call: a launch that adds up so many sums, each written, read and waited for."""
+    return device.split_latency + 3 * sums * max(catalogue.element_bytes, 4) / device.bandwidth
 
 
 def operand_bytes(sizes: Sizes, catalogue: Catalogue) -> float:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
-from jax_vbgemm.planner.cost_model import Floats, block_seconds, gpu_makespan, gpu_pace, step_depth
+from jax_vbgemm.planner.cost_model import Floats, block_seconds, gpu_makespan, gpu_pace, split_seconds, step_depth
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft, joined
 from jax_vbgemm.planner.occupancy import tile_occupancy
@@ -102,6 +102,7 @@ class _Candidate(NamedTuple):
     work: float
     shares: Ints | int = 1
     longest: Floats | None = None  # by problem, where K is split
+    sums: float = 0.0  # accumulators of all shares
 
 
 def _options(sizes: Sizes, kernel: str, catalogue: Catalogue) -> list[_Option]:
@@ -165,7 +166,7 @@ def _choose(
         for found in _candidates(count, longest, total, slots, splits):
             makespan = gpu_makespan(found.end, found.work, found.blocks, slots)
             if isinstance(found.shares, np.ndarray):
-                makespan += device.split_latency
+                makespan += split_seconds(found.sums, catalogue, device)
             if sharing_of(found.blocks) == sharing and makespan < best.makespan and found.blocks <= MAX_TILES:
                 chosen, shares = (np.broadcast_to(column, every.shape) for column in (found.choice, found.shares))
                 of_problem = longest[chosen, every] if found.longest is None else found.longest
@@ -227,6 +228,7 @@ class _Splits:
         sharing: int,
     ) -> None:
         tiles = np.array([option.tile.index for option in options if option.tile is option.edge])  # they come first
+        self._area = (catalogue.columns.m * catalogue.columns.n)[tiles]
         aligned = sizes.aligned(catalogue.element_bytes)
         pace = gpu_pace(tiles[:, None], aligned, catalogue, device, sharing)
         self._count = count
@@ -255,10 +257,11 @@ class _Splits:
         row = np.minimum(choice, singles - 1)
         of_problem = np.where(is_split, shares[row, every], 1)
         time = np.where(is_split, seconds[row, every], longest[choice, every])
-        blocks = float((self._count[choice, every] * of_problem).sum())
+        of_choice = self._count[choice, every] * of_problem
+        blocks, sums = float(of_choice.sum()), float((of_choice * self._area[row]) @ is_split)
         if blocks > _MOST_SPLIT_BLOCKS:
             return None
-        return _Candidate(choice, blocks, float(time.max()), float(chosen.sum()), of_problem, time)
+        return _Candidate(choice, blocks, float(time.max()), float(chosen.sum()), of_problem, time, sums)
 
 
 def _draft(
