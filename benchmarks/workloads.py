@@ -65,13 +65,16 @@ def problems_of(name: str) -> Sizes:
 
 
 def expand(names: Iterable[str]) -> list[str]:
-    """Names; "grids" stands for the any and pow2 grids at batch 16, 64 and 256, "*" for any part of a file's name."""
+    """Names; "grids" stands for the any and pow2 grids at batch 16, 64 and 256, "calibration" for the sample that the
+    cost model is fitted to, "*" for any part of a file's name."""
     result: list[str] = []
     for name in names:
         if name == "grids":
             for kind in ("any", "pow2"):
                 grid = [f"{kind}_mn{mn}_k{k}" for mn in (128, 256, 512) for k in (128, 256, 512, 1024)]
                 result += [f"{stem}_b{batch}" for stem in grid for batch in (16, 64, 256)]
+        elif name == "calibration":
+            result += [f"calibration_{index}" for index in range(len(calibrate.workloads()))]
         elif "*" in name:
             result += sorted(file.stem for file in FOLDER.glob(f"{name}.txt"))
         else:

@@ -37,9 +37,16 @@ def named_problems(name: str, folder: Path | None) -> tuple[Problem, ...]:
     """The problems of a workload that benchmarks name.
 
     "[16,128]x64": 64 problems, M, N and K uniform integers in that range, seeded by their number (the protocol of the
-    CPU peers); "any_mn128_k128_b64": the first 64 lines of a shape file of `folder`; else a whole file. Raises
-    ValueError for a name that is none of these.
+    CPU peers); "calibration_3": that one of the sample that `calibrate` measures; "any_mn128_k128_b64": the first 64
+    lines of a shape file of `folder`; else a whole file. Raises ValueError for a name that is none of these.
     """
+    if match := re.fullmatch(r"calibration_(\d+)", name):
+        from jax_vbgemm.calibrate import workloads  # here: it needs this module
+
+        sample = workloads()
+        if int(match[1]) >= len(sample):
+            raise ValueError(f"workload {name!r}: the sample has {len(sample)}")
+        return sample[int(match[1])]
     if match := re.fullmatch(r"\[(\d+),(\d+)\]x(\d+)", name):
         low, high, batch = map(int, match.groups())
         sizes = np.random.default_rng(batch).integers(low, high + 1, (batch, 3))

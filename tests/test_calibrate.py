@@ -34,6 +34,14 @@ def test_the_fit_finds_what_made_the_times():
     assert fit.rms < 0.03
 
 
+def test_its_workloads_have_names():
+    sample = calibrate.workloads()
+    assert named_problems("calibration_0", None) == sample[0]
+    assert named_problems(f"calibration_{len(sample) - 1}", None) == sample[-1]
+    with pytest.raises(ValueError, match=f"the sample has {len(sample)}"):
+        named_problems(f"calibration_{len(sample)}", None)
+
+
 def test_every_tile_of_every_kind_is_measured_once():
     seen, sample = [], calibrate.workloads()[:2]
 
