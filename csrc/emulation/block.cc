@@ -29,6 +29,7 @@ struct Thread {
   Fiber fiber;
   State state;
   bool vote;
+  bool awaited;   // the kernel ahead in the stream
   int committed;  // groups of copies
   int exchanges;
   int wave_barriers, block_barriers;  // passed
@@ -64,6 +65,7 @@ class Block {
     for (int i = 0; i < grid.threads; ++i) {
       Thread& thread = *threads_[i];
       thread.state = State::running;
+      thread.awaited = false;
       thread.committed = thread.exchanges = thread.wave_barriers = thread.block_barriers = 0;
       thread.fiber.begin(enter);
     }
@@ -183,6 +185,7 @@ void Block::enter() {
   the_block.begins();
   the_block.kernel_(the_block.parameters_);
   the_block.ends();
+  if (!the_block.current().awaited) fail("a thread ends without having waited for the kernel ahead");
   if (!the_block.current().copies.empty()) fail("a copy is still under way at the kernel's end");
   the_block.wait(State::finished);
   fail("a finished thread runs again");
@@ -213,12 +216,20 @@ const char* exchange(const void* value, size_t bytes) { return the_block.exchang
 
 void* shared_memory(size_t bytes) { return the_block.shared(bytes); }
 
+void await_previous_kernel() { the_block.current().awaited = true; }
+
+static void require_awaited() {
+  if (!the_block.current().awaited) fail("an operand is read before the kernel ahead has been waited for");
+}
+
 void load(void* to, const void* from, int bytes) {
+  require_awaited();
   if (reinterpret_cast<uintptr_t>(from) % bytes != 0) fail("a misaligned load");
   make({to, from, bytes});
 }
 
 void start_copy(const Copy& copy) {
+  require_awaited();
   const auto misaligned = [&copy](const void* address) { return reinterpret_cast<uintptr_t>(address) % copy.bytes != 0; };
   if (misaligned(copy.to) || misaligned(copy.from)) fail("a misaligned copy");
   Thread& thread = the_block.current();

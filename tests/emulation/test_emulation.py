@@ -209,6 +209,8 @@ MISTAKES = {
         "words[w + 1], shift % 2 * 16",
         "words[w + 1], (shift + 1) % 2 * 16",
     ),
+    "a kernel that does not wait for the one ahead": ("simt_f32", "tile_kernel", "    await_previous_kernel();\n", ""),
+    "sums taken before they are there": ("simt_f32", "add_shares", "    await_previous_kernel();\n", ""),
     "small x big left out": ("tensor_tf32x3", "tensor_product", "multiply_tf32(small_a[i]", "multiply_tf32(big_a[i]"),
 }
 
