@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from jax_vbgemm import calibrate
-from jax_vbgemm.shapes import named_problems
+from jax_vbgemm.shapes import calibration_sample, named_problems
 
 FOLDER = Path(__file__).parent / "workloads"
 Sizes = list[tuple[int, int, int]]
@@ -74,7 +74,7 @@ def expand(names: Iterable[str]) -> list[str]:
                 grid = [f"{kind}_mn{mn}_k{k}" for mn in (128, 256, 512) for k in (128, 256, 512, 1024)]
                 result += [f"{stem}_b{batch}" for stem in grid for batch in (16, 64, 256)]
         elif name == "calibration":
-            result += [f"calibration_{index}" for index in range(len(calibrate.workloads()))]
+            result += [f"calibration_{index}" for index in range(len(calibration_sample()))]
         elif "*" in name:
             result += sorted(file.stem for file in FOLDER.glob(f"{name}.txt"))
         else:

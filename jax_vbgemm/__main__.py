@@ -11,7 +11,7 @@ import jax
 import jax_vbgemm as vb
 from jax_vbgemm import _core, backends
 from jax_vbgemm.planner import device_spec
-from jax_vbgemm.shapes import read_problems
+from jax_vbgemm.shapes import calibration_sample, read_problems
 
 
 def show_backends() -> None:
@@ -46,7 +46,7 @@ def run_calibration(options: argparse.Namespace) -> None:
     elif device.name != backends.default_device().name:
         raise ValueError(f"--device: there is no {device.name} here to measure on; give --from what was measured there")
     else:
-        sample = calibrate.workloads()
+        sample = calibration_sample()
         points = calibrate.measured_here(device, sample, precisions, calibrate.measure_in_loop, print)
     calibrate.calibrate(points, device, device.name, options.output or CALIBRATION, print)
 

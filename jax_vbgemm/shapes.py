@@ -41,9 +41,7 @@ def named_problems(name: str, folder: Path | None) -> tuple[Problem, ...]:
     lines of a shape file of `folder`; else a whole file. Raises ValueError for a name that is none of these.
     """
     if match := re.fullmatch(r"calibration_(\d+)", name):
-        from jax_vbgemm.calibrate import workloads  # here: it needs this module
-
-        sample = workloads()
+        sample = calibration_sample()
         if int(match[1]) >= len(sample):
             raise ValueError(f"workload {name!r}: the sample has {len(sample)}")
         return sample[int(match[1])]
@@ -61,3 +59,30 @@ def named_problems(name: str, folder: Path | None) -> tuple[Problem, ...]:
         known = ", ".join(sorted(file.stem for file in folder.glob("*.txt")))
         raise ValueError(f"no workload {name!r} in {folder}; there are {known or 'none'}")
     return read_problems(part)[: int(batch_text)]
+
+
+def calibration_sample(seed: int = 0) -> list[tuple[Problem, ...]]:
+    """A sample that tells the numbers apart, with odd and with aligned rows.
+
+    Few blocks and many waves, short and long K; outputs with one small dimension, which other tiles suit.
+    """
+    rng = np.random.default_rng(seed)
+    sample = []
+    grid = [(count, mn, mn, k) for count in (4, 16, 64, 256) for mn in (128, 256, 512) for k in (128, 1024)]
+    uneven = [(5, 800, 100, 800), (5, 200, 400, 800), (8, 1000, 1000, 1000), (48, 100, 1000, 1000)]
+    for count, *largest in (*grid, *uneven, (8, 512, 512, 4096), (512, 64, 64, 64)):
+        sizes = rng.integers(np.array(largest) // 8, np.array(largest) + 1, (count, 3))
+        sample += [_problems(sizes, multiple) for multiple in (1, 16)]
+    for count, *largest in (
+        (1, 10**4, 16, 16), (1, 10**5, 16, 16), (1, 10**6, 8, 16), (1, 10**5, 32, 40), (32, 4000, 24, 32),
+        (1, 10**4, 16, 4096),
+    ):  # fmt: skip
+        tall = rng.integers(np.array(largest) // 2, np.array(largest) + 1, (count, 3))
+        for sizes in (tall, tall[:, [1, 0, 2]]):
+            sample += [_problems(sizes, multiple) for multiple in (1, 8)]
+    return sample
+
+
+def _problems(sizes: np.ndarray, multiple: int) -> tuple[Problem, ...]:
+    """Of rows (m, n, k), rounded up to a multiple."""
+    return tuple(Problem(m, n, k) for m, n, k in (-(-sizes // multiple) * multiple).tolist())

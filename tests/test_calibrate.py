@@ -12,7 +12,7 @@ from jax_vbgemm.planner import catalogue_for, device_spec, plan_problems
 from jax_vbgemm.planner.calibration import fit_tile, write
 from jax_vbgemm.planner.uniform import Uniform
 from jax_vbgemm.problem import Sizes
-from jax_vbgemm.shapes import named_problems
+from jax_vbgemm.shapes import calibration_sample, named_problems
 
 pytest.importorskip("scipy")
 
@@ -27,7 +27,7 @@ def modelled(problems, dtype, precision, tiles):
 
 
 def test_the_fit_finds_what_made_the_times():
-    sample = calibrate.workloads()
+    sample = calibration_sample()
     points = [(Sizes.of(problems), modelled(problems, "float32", "highest", [LARGE])[0]) for problems in sample]
     fit = fit_tile("float32", LARGE, H100, points)
     assert fit.points == len(sample)
@@ -35,7 +35,7 @@ def test_the_fit_finds_what_made_the_times():
 
 
 def test_its_workloads_have_names():
-    sample = calibrate.workloads()
+    sample = calibration_sample()
     assert named_problems("calibration_0", None) == sample[0]
     assert named_problems(f"calibration_{len(sample) - 1}", None) == sample[-1]
     with pytest.raises(ValueError, match=f"the sample has {len(sample)}"):
@@ -43,7 +43,7 @@ def test_its_workloads_have_names():
 
 
 def test_every_tile_of_every_kind_is_measured_once():
-    seen, sample = [], calibrate.workloads()[:2]
+    seen, sample = [], calibration_sample()[:2]
 
     def measure(problems, dtype, precision, tiles):
         seen.append((dtype, precision))
@@ -61,7 +61,7 @@ def test_every_tile_of_every_kind_is_measured_once():
 
 def test_rows_are_replaced_and_others_kept(tmp_path):
     file = tmp_path / "calibration.csv"
-    sample = calibrate.workloads()[:3]
+    sample = calibration_sample()[:3]
     fit = fit_tile("float32", LARGE, H100, [(Sizes.of(problems), 1e-4) for problems in sample])
     write(file, "h100", {("float32", LARGE): fit, ("float64", LARGE): fit})
     write(file, "a100", {("float32", LARGE): fit})

@@ -218,8 +218,8 @@ void* shared_memory(size_t bytes) { return the_block.shared(bytes); }
 
 void await_previous_kernel() { the_block.current().awaited = true; }
 
-static void require_awaited() {
-  if (!the_block.current().awaited) fail("an operand is read before the kernel ahead has been waited for");
+void require_awaited() {
+  if (!the_block.current().awaited) fail("memory is read before the kernel ahead has been waited for");
 }
 
 void load(void* to, const void* from, int bytes) {

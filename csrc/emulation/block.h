@@ -24,9 +24,10 @@ int thread_index();
 void block_barrier();
 int count_lanes(bool yes);  // a wave barrier too
 
-// The grids of a stream run one after another here; but a kernel that does not wait for the one ahead, or reads operands before, is a
+// The grids of a stream run one after another here; but a kernel that does not wait for the one ahead, or reads memory before, is a
 // mistake.
 void await_previous_kernel();
+void require_awaited();
 
 // Brings a value, waits for the wave, and gets its lane 0's place in what all lanes brought (64 bytes each). The values stay until the
 // wave's next but one exchange.

@@ -44,7 +44,10 @@ inline int count_lanes(bool yes) { return emulation::count_lanes(yes); }
 inline void await_previous_kernel() { emulation::await_previous_kernel(); }
 inline void let_next_kernel_start() {}
 
-inline uint64_t load_global(const uint64_t* address) { return *address; }
+inline uint64_t load_global(const uint64_t* address) {
+  emulation::require_awaited();
+  return *address;
+}
 inline void prefetch_to_l2(const void*) {}
 
 inline float bfloat16_to_float(uint16_t bits) {

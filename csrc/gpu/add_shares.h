@@ -38,19 +38,13 @@ struct AddShares {
 
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     const Descriptors& plan = parameters.plan;
-    const int index = static_cast<int>(block_index()) / kAddBlocks;
-    SplitTile tile;
-    TilePlace<T> place;
-    bool found = index < plan.num_splits;
-    if (found) {
-      tile = load_record(plan.splits + index);
-      found = has_its_sums(tile, parameters.sums) && find_place(parameters, tile, place);
-    }
-    // Only the sums come from the kernel ahead, which has itself waited for all before it. Every block waits: what follows this kernel in
-    // the stream counts on the one ahead having ended too.
     await_previous_kernel();
     let_next_kernel_start();
-    if (!found) return;
+    const int index = static_cast<int>(block_index()) / kAddBlocks;
+    if (index >= plan.num_splits) return;
+    const SplitTile tile = load_record(plan.splits + index);
+    TilePlace<T> place;
+    if (!has_its_sums(tile, parameters.sums) || !find_place(parameters, tile, place)) return;
 
     const int parts = parts_of(tile.shares), threads = kAddThreads / parts;  // of a part
     const int across = (tile.cols + kVector - 1) / kVector, pieces = tile.rows * across;

@@ -1,6 +1,6 @@
 """Draft: a plan that can be compared with others by its predicted time before anybody builds it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -88,12 +88,15 @@ class Draft:
         return plan
 
 
-def joined(problems: Sequence[Problem], parts: Mapping[tuple[int, ...], Draft]) -> Draft:
-    """The draft that does one part after another; a part is the draft for the problems of its indices."""
-    runs, strategy, order = [], np.empty(len(problems), np.int64), []
-    for indices, part in parts.items():
-        members = np.array(indices)
-        runs.append(replace(part.runs, problem=members[part.runs.problem]))
+def joined(problems: Sequence[Problem], parts: Sequence[tuple[Ints, Draft]]) -> Draft:
+    """The draft that does one part after another; each is a draft for the problems of its indices."""
+    strategy = np.empty(len(problems), np.int64)
+    for members, part in parts:
         strategy[members] = part.strategy
-        order.append(members[part.order])
-    return replace(part, problems=problems, runs=Runs.joined(runs), strategy=strategy, order=np.concatenate(order))
+    return replace(
+        parts[0][1],
+        problems=problems,
+        runs=Runs.joined([replace(part.runs, problem=members[part.runs.problem]) for members, part in parts]),
+        strategy=strategy,
+        order=np.concatenate([members[part.order] for members, part in parts]),
+    )

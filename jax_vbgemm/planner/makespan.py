@@ -51,11 +51,14 @@ class Makespan:
         skinny = is_tall_skinny(sizes.m, sizes.n, sizes.k)
         if device.kind == "cpu" or skinny.all() or not skinny.any():
             return together
-        parts = {}
-        for members in (np.flatnonzero(skinny), np.flatnonzero(~skinny)):
-            parts[tuple(members.tolist())] = _of_one_kernel([problems[i] for i in members.tolist()], device, catalogue)
-        apart = joined(problems, parts)
-        return min(together, apart, key=lambda draft: draft.seconds)
+        parts = [
+            (members, _of_one_kernel([problems[i] for i in members.tolist()], device, catalogue))
+            for members in (np.flatnonzero(skinny), np.flatnonzero(~skinny))
+        ]
+        kernels = {part.catalogue.columns.kernel[part.runs.strategy[0]] for _, part in parts if len(part.runs)}
+        if len(kernels) < 2:
+            return together  # in one launch, and the longest blocks first
+        return min(together, joined(problems, parts), key=lambda draft: draft.seconds)
 
 
 def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
