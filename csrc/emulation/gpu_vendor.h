@@ -42,7 +42,6 @@ inline void wave_barrier() { emulation::count_lanes(false); }
 inline int count_lanes(bool yes) { return emulation::count_lanes(yes); }
 
 inline void await_previous_kernel() { emulation::await_previous_kernel(); }
-inline void let_next_kernel_start() {}
 
 inline uint64_t load_global(const uint64_t* address) {
   emulation::require_awaited();

@@ -39,7 +39,6 @@ struct AddShares {
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     const Descriptors& plan = parameters.plan;
     await_previous_kernel();
-    let_next_kernel_start();
     const int index = static_cast<int>(block_index()) / kAddBlocks;
     if (index >= plan.num_splits) return;
     const SplitTile tile = load_record(plan.splits + index);

@@ -78,22 +78,17 @@ __device__ inline void block_barrier() { __syncthreads(); }
 __device__ inline void wave_barrier() { __syncwarp(); }
 
 // Waits until the kernels ahead in the stream have ended and what they wrote is visible. Nothing of it, and nothing that they might still
-// read, may be touched before. The time until then is the launch itself, which so overlaps the end of the kernel ahead.
+// read, may be touched before. The time until then is the launch itself, which so overlaps the end of the kernel ahead. Once all blocks
+// have called this or ended, the blocks of the next kernel may come onto the device in turn.
 __device__ inline void await_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-// Once all blocks have called this or ended, the blocks of the next kernel may come onto the device.
-__device__ inline void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
 // Not by the read-only path (__ldg), which may hold what was there before the kernel ahead wrote.
-template <class T>
-__device__ inline T load_global(const T* address) {
+__device__ inline uint64_t load_global(const uint64_t* address) {
   __builtin_assume(__isGlobal(address));
   return *address;
 }

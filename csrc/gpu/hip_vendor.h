@@ -58,7 +58,6 @@ __device__ inline int thread_index() {
 }
 // Kernels start one after another.
 __device__ inline void await_previous_kernel() {}
-__device__ inline void let_next_kernel_start() {}
 
 __device__ inline uint32_t block_index() { return blockIdx.x; }
 __device__ inline uint32_t grid_size() { return gridDim.x; }

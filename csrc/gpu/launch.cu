@@ -15,7 +15,6 @@ inline constexpr int kChunkThreads = 256;
 extern "C" __global__ void vbgemm_write_buffers(VBGEMM_PARAMETERS(vbgemm::BufferChunk, chunk)) {
   VBGEMM_READ_PARAMETERS(vbgemm::BufferChunk, chunk);
   vbgemm::await_previous_kernel();
-  vbgemm::let_next_kernel_start();
   const int i = vbgemm::block_index() * vbgemm::kChunkThreads + vbgemm::thread_index();
   if (i < chunk.count) chunk.to[i] = chunk.table[i];
 }

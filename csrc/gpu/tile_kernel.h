@@ -48,7 +48,6 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     TilePlace<T>& place = shared.place;
     await_previous_kernel();
-    let_next_kernel_start();
     prefetch_problems(parameters.plan);
     if (thread_index() == 0) place.cursor = walk_begins();
     for (;;) {
