@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_vbgemm import backends, compat
 from jax_vbgemm.api import AnyPlanner, batched_gemm
-from jax_vbgemm.planner import resolve_planner
+from jax_vbgemm.planner import DeviceSpec, resolve_planner
 from jax_vbgemm.planner.single_dots import split
 from jax_vbgemm.precision import canonical_precision, precision_name
 from jax_vbgemm.problem import LARGEST_SIZE, Problem
@@ -97,10 +97,8 @@ def newton_schulz(
                 return batched_gemm(*operands, planner=planner, implementation=chosen, **options)
 
             matrices = [leaves[index] for index in members]
-            # An operand that the kernel refuses is refused by the first product, which names it.
-            refused = any(compat.explicit_axes(x) for x in matrices)
-            on_gpu = (backends.named_target() or backends.default_device()).kind == "gpu"
-            small = _SMALL if on_gpu and not (route or implementation == "xla" or refused) else 0
+            by_kernel = preconditioning == "frobenius" and not route and implementation != "xla"
+            small = _small(matrices) if by_kernel else 0
             iterated = _iterate(matrices, per_step, preconditioning, eps, gemm, small)
             for index, value in zip(members, iterated, strict=True):
                 results[index] = value
@@ -110,7 +108,7 @@ def newton_schulz(
 def _iterate(
     xs: list[jax.Array], coeffs: Sequence[Any], preconditioning: str, eps: Any, gemm: Gemm, small: int
 ) -> list[jax.Array]:
-    """The iteration on matrices of one dtype; coeffs: a triple a step; `small` is as in `_frobenius_norms`."""
+    """The iteration on matrices of one dtype; coeffs: a triple a step; `small` is as in `_norms`."""
     tall = [x.shape[-2] > x.shape[-1] for x in xs]
     wide = [not flag for flag in tall]
     # 1 / norm is not multiplied into X: it is a factor of the first step's A and of its result. None stands for 1.
@@ -122,12 +120,7 @@ def _iterate(
             inverse = _inverse(_norm(xs[i], preconditioning), eps)
             xs[i] = xs[i] * inverse[..., None, None].astype(xs[i].dtype)
         if late:
-            matrices = [xs[i] for i in late]
-            if preconditioning == "frobenius":
-                norms = _frobenius_norms(matrices, gemm, small)
-            else:
-                norms = jnp.stack([_norm(x, preconditioning) for x in matrices])
-            s = _inverse(norms, eps)
+            s = _inverse(_norms([xs[i] for i in late], preconditioning, gemm, small), eps)
             s = s if len(late) == len(xs) else jnp.ones(len(xs), s.dtype).at[np.array(late)].set(s)
     for step, (c0, c1, c2) in enumerate(coeffs):
         conjugate = step > 0 or preconditioning != "schatten"  # optax takes X X^T there
@@ -160,21 +153,33 @@ def _norm(x: jax.Array, preconditioning: str) -> Any:
     return jnp.linalg.norm(wide, ord=2, axis=(-2, -1))
 
 
-# On a GPU, to read a matrix of up to so many elements once more takes less than a kernel of its own. A core reads it
-# once, in its reduction.
-_SMALL = 2**20
 _ROWS, _MOST_COLUMNS = 16, 256
 
 
+def _small(xs: list[jax.Array]) -> int:
+    """Up to how many elements a matrix is small, for `_norms`."""
+    if any(compat.explicit_axes(x) for x in xs):
+        return 0  # the first product refuses them, and names one
+    # On a GPU, to read a matrix of that size once more takes less than a kernel of its own. A core reads it once, in
+    # its reduction.
+    return 2**20 if _target().kind == "gpu" else 0
+
+
+def _target() -> DeviceSpec:
+    """What a program that is traced now is for: where a target is named, it may run where that backend is installed."""
+    return backends.named_target() or backends.default_device()
+
+
 def _columns(size: int) -> int:
-    """How long the rows are that `_frobenius_norms` cuts so many elements into; 0 where they don't fit."""
+    """How long the rows are that `_norms` cuts so many elements into; 0 where they don't fit."""
     whole, rest = divmod(size, _ROWS)
     found = next((count for count in range(min(whole, _MOST_COLUMNS), 0, -1) if whole % count == 0), 0)
     return 0 if rest or found < min(whole, 16) else found
 
 
-def _frobenius_norms(xs: list[jax.Array], gemm: Gemm, small: int) -> jax.Array:
-    """The norm of each matrix, (len(xs),): those up to `small` elements by one more product, not a reduction each.
+def _norms(xs: list[jax.Array], preconditioning: str, gemm: Gemm, small: int) -> jax.Array:
+    """The norm of each matrix, (len(xs),): Frobenius norms up to `small` elements by one more product, not a reduction
+    each.
 
     Blocks of sixteen rows that hold a matrix's elements, times their transposes, have the rows' sums of squares on the
     diagonals. The rows are short, so that the sums are as good as a reduction's.
@@ -192,7 +197,7 @@ def _frobenius_norms(xs: list[jax.Array], gemm: Gemm, small: int) -> jax.Array:
         owner = np.repeat(np.arange(len(blocks)), [len(x) for x in blocks])
         norms.append(jnp.sqrt(jnp.where(owner == np.arange(len(blocks))[:, None], squares, 0).sum(axis=1)))
     if others:
-        norms.append(jnp.stack([_norm(xs[i], "frobenius") for i in others]))
+        norms.append(jnp.stack([_norm(xs[i], preconditioning) for i in others]))
     return norms[0] if len(norms) == 1 else jnp.concatenate(norms)[np.argsort(together + others)]
 
 
@@ -222,11 +227,9 @@ def _alone(xs: list[jax.Array], precision: Any, planner: AnyPlanner, implementat
     """Which matrices (of one dtype) XLA's single dots serve better; no device is touched."""
     if implementation is not None:
         return [False] * len(xs)
-    # A program for a named target may run where that backend is installed.
-    named = backends.named_target()
-    device = named or backends.default_device()
+    device = _target()
     backend = backends.BACKENDS[device.platform]
-    absent = backend.module is None and named is None
+    absent = backend.module is None and backends.named_target() is None
     if absent or xs[0].dtype.name not in backend.dtypes or any(max(x.shape) > LARGEST_SIZE for x in xs):
         return [True] * len(xs)
     rounds: list[list[Problem]] = [[], [], []]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +48,7 @@ def named_problems(name: str, folder: Path | None) -> tuple[Problem, ...]:
         return sample[int(match[1])]
     if match := re.fullmatch(r"\[(\d+),(\d+)\]x(\d+)", name):
         low, high, batch = map(int, match.groups())
-        sizes = np.random.default_rng(batch).integers(low, high + 1, (batch, 3))
-        return tuple(Problem(int(m), int(n), int(k)) for m, n, k in sizes)
+        return _problems(np.random.default_rng(batch).integers(low, high + 1, (batch, 3)))
     if folder is None:
         raise ValueError(f"workload {name!r}: name the folder of its shape file (--workloads)")
     stem, _, batch_text = name.rpartition("_b")
@@ -61,13 +61,14 @@ def named_problems(name: str, folder: Path | None) -> tuple[Problem, ...]:
     return read_problems(part)[: int(batch_text)]
 
 
-def calibration_sample(seed: int = 0) -> list[tuple[Problem, ...]]:
+@lru_cache(maxsize=1)
+def calibration_sample() -> tuple[tuple[Problem, ...], ...]:
     """A sample that tells the numbers apart, with odd and with aligned rows.
 
     Few blocks and many waves, short and long K; outputs with one small dimension, which other tiles suit.
     """
-    rng = np.random.default_rng(seed)
-    sample = []
+    rng = np.random.default_rng(0)
+    sample: list[tuple[Problem, ...]] = []
     grid = [(count, mn, mn, k) for count in (4, 16, 64, 256) for mn in (128, 256, 512) for k in (128, 1024)]
     uneven = [(5, 800, 100, 800), (5, 200, 400, 800), (8, 1000, 1000, 1000), (48, 100, 1000, 1000)]
     for count, *largest in (*grid, *uneven, (8, 512, 512, 4096), (512, 64, 64, 64)):
@@ -80,9 +81,9 @@ def calibration_sample(seed: int = 0) -> list[tuple[Problem, ...]]:
         tall = rng.integers(np.array(largest) // 2, np.array(largest) + 1, (count, 3))
         for sizes in (tall, tall[:, [1, 0, 2]]):
             sample += [_problems(sizes, multiple) for multiple in (1, 8)]
-    return sample
+    return tuple(sample)
 
 
-def _problems(sizes: np.ndarray, multiple: int) -> tuple[Problem, ...]:
+def _problems(sizes: np.ndarray, multiple: int = 1) -> tuple[Problem, ...]:
     """Of rows (m, n, k), rounded up to a multiple."""
     return tuple(Problem(m, n, k) for m, n, k in (-(-sizes // multiple) * multiple).tolist())

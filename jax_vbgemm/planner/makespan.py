@@ -55,7 +55,7 @@ class Makespan:
             (members, _of_one_kernel([problems[i] for i in members.tolist()], device, catalogue))
             for members in (np.flatnonzero(skinny), np.flatnonzero(~skinny))
         ]
-        kernels = {part.catalogue.columns.kernel[part.runs.strategy[0]] for _, part in parts if len(part.runs)}
+        kernels = {catalogue.columns.kernel[part.runs.strategy[0]] for _, part in parts if len(part.runs)}
         if len(kernels) < 2:
             return together  # in one launch, and the longest blocks first
         return min(together, joined(problems, parts), key=lambda draft: draft.seconds)

@@ -110,7 +110,7 @@ def test_norms_by_a_product_are_as_good_as_sums(dtype):
     def gemm(*operands, **options):
         return vb.batched_gemm(*operands, **options)
 
-    norms = jax.jit(lambda xs: orthogonal._frobenius_norms(xs, gemm, 2**20))(xs)
+    norms = jax.jit(lambda xs: orthogonal._norms(xs, "frobenius", gemm, 2**20))(xs)
     np.testing.assert_allclose(norms, [np.linalg.norm(oracle.wide(x)) for x in xs], rtol=2e-6)
 
 
