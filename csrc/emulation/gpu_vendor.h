@@ -172,12 +172,14 @@ struct SharedMatrix {
   int next_items, next_lines;
 
   // Element (row, k) of A, or (column, k) of B; `across`: its lines are steps of K. The unit permutes by the bits of addresses.
-  uint16_t at(bool across, int outer, int k) const {
+  template <class Bits>
+  Bits at(bool across, int outer, int k) const {
+    constexpr int kBytes = static_cast<int>(sizeof(Bits)), kRow = 128 / kBytes;
     const int line = across ? k : outer, item = across ? outer : k;
-    const char* const from = first + item / 64 * next_items + line / 8 * next_lines + line % 8 * 128 + item % 64 * 2;
+    const char* const from = first + item / kRow * next_items + line / 8 * next_lines + line % 8 * 128 + item % kRow * kBytes;
     const uintptr_t address = reinterpret_cast<uintptr_t>(from);
-    uint16_t bits;
-    std::memcpy(&bits, reinterpret_cast<const char*>(address ^ (address >> 7 & 7) << 4), 2);
+    Bits bits;
+    std::memcpy(&bits, reinterpret_cast<const char*>(address ^ (address >> 7 & 7) << 4), sizeof bits);
     return bits;
   }
 };
@@ -200,7 +202,28 @@ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float (&sums)[16]
     for (int i = 0; i < 4; ++i) {
       const int row = first_row + i / 2 * 8, col = 8 * block + lane % 4 * 2 + i % 2;
       double sum = sums[block][i];
-      for (int k = 0; k < 16; ++k) sum += number(a.at(kAcrossA, row, k)) * number(b.at(kAcrossB, col, k));
+      for (int k = 0; k < 16; ++k) sum += number(a.at<uint16_t>(kAcrossA, row, k)) * number(b.at<uint16_t>(kAcrossB, col, k));
+      sums[block][i] = emulation::cut_off<float>(sum);
+    }
+  }
+}
+
+template <int kBlocks>
+inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMatrix b, float (&sums)[kBlocks][4]) {
+  struct Fragment {
+    uint32_t a[4];
+  } mine;
+  std::memcpy(mine.a, a, sizeof a);
+  const emulation::Lanes<Fragment> all(mine);
+  const auto number = [](uint32_t bits) { return static_cast<double>(float_of_bits(bits & ~0x1fffu)); };
+  const int lane = thread_index() % 32;
+  for (int block = 0; block < kBlocks; ++block) {
+    for (int i = 0; i < 4; ++i) {
+      const int col = 8 * block + lane % 4 * 2 + i % 2;
+      double sum = sums[block][i];
+      for (int k = 0; k < 8; ++k) {
+        sum += number(all[lane / 4 * 4 + k % 4].a[k / 4 * 2 + i / 2]) * number(b.at<uint32_t>(false, col, k));
+      }
       sums[block][i] = emulation::cut_off<float>(sum);
     }
   }

@@ -17,8 +17,8 @@ inline constexpr bool kWarpgroupProducts = false;  // and nothing below is calle
 
 #ifdef __CUDACC__
 
-// A matrix of two-byte elements in shared memory in the layout of SwizzledLines, and the distances in bytes from 64 items of a line to the
-// next 64 and from 8 lines to the next 8. PTX ISA, "Matrix Descriptor Format".
+// A matrix in shared memory in the layout of SwizzledLines, and the distances in bytes from 128 bytes of a line to the next 128 and from
+// 8 lines to the next 8. PTX ISA, "Matrix Descriptor Format".
 struct SharedMatrix {
   uint64_t descriptor;
 };
@@ -39,27 +39,55 @@ __device__ inline void wait_products() { asm volatile("wgmma.wait_group.sync.ali
 
 #define VBGEMM_SUM(i) "+f"(sums[i][0]), "+f"(sums[i][1]), "+f"(sums[i][2]), "+f"(sums[i][3])
 #define VBGEMM_SUMS(i) VBGEMM_SUM(i), VBGEMM_SUM(i + 1), VBGEMM_SUM(i + 2), VBGEMM_SUM(i + 3)
-#define VBGEMM_WARPGROUP_PRODUCT(shape_and_types)                                                                                    \
-  asm volatile("{.reg .pred add; setp.eq.b32 add, 0, 0; wgmma.mma_async.sync.aligned." shape_and_types                               \
-               " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "    \
-               "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
-               "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                              \
-               "%64, %65, add, 1, 1, %66, %67;}"                                                                                     \
-               : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12)                                                     \
-               : "l"(a.descriptor), "l"(b.descriptor), "n"(kAcrossA), "n"(kAcrossB))
+#define VBGEMM_16_SUMS "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define VBGEMM_32_SUMS VBGEMM_16_SUMS ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define VBGEMM_64_SUMS                                                                                                              \
+  VBGEMM_32_SUMS                                                                                                                    \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, " \
+  "%57, %58, %59, %60, %61, %62, %63"
+#define VBGEMM_WARPGROUP_PRODUCT(shape_and_types, sums, factors) \
+  "{.reg .pred add; setp.eq.b32 add, 0, 0; wgmma.mma_async.sync.aligned." shape_and_types " {" sums "}, " factors ";}"
 
 // sums += A B for 64 x 128 sums and a depth of 16, where kAcross says that an operand lies along its rows (A) or columns (B), not along K.
 // Wave w of the four has rows 16 w to 16 w + 15, sums[j] its columns 8 j to 8 j + 7: lane 4 g + t those of multiply_bfloat16's.
 template <Kind kKind, bool kAcrossA, bool kAcrossB>
 __device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float (&sums)[16][4]) {
   static_assert(kKind == Kind::bf16 || kKind == Kind::f16);
+#define VBGEMM_16_BIT_PRODUCT(shape_and_types)                                                            \
+  asm volatile(VBGEMM_WARPGROUP_PRODUCT(shape_and_types, VBGEMM_64_SUMS, "%64, %65, add, 1, 1, %66, %67") \
+               : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12)                          \
+               : "l"(a.descriptor), "l"(b.descriptor), "n"(kAcrossA), "n"(kAcrossB))
   if constexpr (kKind == Kind::bf16) {
-    VBGEMM_WARPGROUP_PRODUCT("m64n128k16.f32.bf16.bf16");
+    VBGEMM_16_BIT_PRODUCT("m64n128k16.f32.bf16.bf16");
   } else {
-    VBGEMM_WARPGROUP_PRODUCT("m64n128k16.f32.f16.f16");
+    VBGEMM_16_BIT_PRODUCT("m64n128k16.f32.f16.f16");
+  }
+#undef VBGEMM_16_BIT_PRODUCT
+}
+
+// The same for tf32 and a depth of 8: A comes from registers, a wave's 16 rows of it as multiply_tf32's, B lies along K in shared memory.
+// The tensor cores ignore the last 13 bits of what they are given.
+template <int kBlocks>
+__device__ inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMatrix b, float (&sums)[kBlocks][4]) {
+  static_assert(kBlocks == 4 || kBlocks == 8 || kBlocks == 16);
+  if constexpr (kBlocks == 4) {
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n32k8.f32.tf32.tf32", VBGEMM_16_SUMS, "{%16, %17, %18, %19}, %20, add, 1, 1")
+                 : VBGEMM_SUMS(0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor));
+  } else if constexpr (kBlocks == 8) {
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n64k8.f32.tf32.tf32", VBGEMM_32_SUMS, "{%32, %33, %34, %35}, %36, add, 1, 1")
+                 : VBGEMM_SUMS(0), VBGEMM_SUMS(4)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor));
+  } else {
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n128k8.f32.tf32.tf32", VBGEMM_64_SUMS, "{%64, %65, %66, %67}, %68, add, 1, 1")
+                 : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor));
   }
 }
 
+#undef VBGEMM_16_SUMS
+#undef VBGEMM_32_SUMS
+#undef VBGEMM_64_SUMS
 #undef VBGEMM_SUM
 #undef VBGEMM_SUMS
 #undef VBGEMM_WARPGROUP_PRODUCT

@@ -56,6 +56,23 @@ class LineCopy {
     }
   }
 
+  // Calls action(Vector<T, n>&) for all that this thread has copied or left zero in a step.
+  template <class Action>
+  __device__ void visit(T* shared, const Action& action) const {
+    const auto each = [&](auto spread, auto width) __attribute__((always_inline)) {
+      using Items = Vector<T, decltype(width)::value>;
+#pragma unroll
+      for (int i = 0; i < decltype(spread)::kCopies; ++i) {
+        action(*reinterpret_cast<Items*>(place_of<decltype(spread)>(shared, thread_index(), i)));
+      }
+    };
+    if (way_ == Way::pieces) {
+      each(ByPieces(), std::integral_constant<int, kPieceItems>());
+    } else {
+      each(ByElements(), std::integral_constant<int, 1>());
+    }
+  }
+
   __device__ void advance(int64_t elements) { source_ += elements; }
 
  private:

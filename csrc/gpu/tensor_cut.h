@@ -18,8 +18,8 @@ constexpr int tensor_min_blocks(Kind kind, Kernel kernel) {
 // Shared memory a block may use, so that as many fit into the 228 KB of a multiprocessor, 1 KB of which each block costs beside its own.
 // All fit the 163 KB that a block may have on sm_80.
 constexpr int tensor_shared_budget(Kind kind, Kernel kernel) {
-  if (kernel == Kernel::m128_light) return (kind == Kind::f64 ? 74 : 56) * 1024;
-  return 112 * 1024;
+  if (kernel == Kernel::m128_light) return (kind == Kind::f64 || kind == Kind::tf32x3 ? 74 : 56) * 1024;
+  return (kernel == Kernel::m256_heavy && kind == Kind::tf32x3 ? 160 : 112) * 1024;
 }
 
 // One operand's part of a step in shared memory. It keeps the direction in which it is contiguous in global memory, so that both are copied
@@ -52,28 +52,32 @@ struct Lines {
 // The same for the products of a warpgroup. Its tensor cores read 8 lines' pieces of 16 bytes at a time: the eight pieces of 128 bytes of a
 // line are permuted by the line's number, so that they are in different banks, and so are a line's, which are written together. This is
 // the layout that the PTX ISA calls 128-byte swizzling, of 8 lines of 128 bytes at a multiple of 1024.
+// Threads can shift 4-byte elements as they copy them; 2-byte ones come in whole pieces, or not this way.
+inline constexpr int kSwizzleBytes = 1024;
 template <class T, int kOuter, int kDepth, bool kDepthItems_>
 struct SwizzledLines {
   static constexpr bool kDepthItems = kDepthItems_;
   static constexpr int kLines = kDepthItems ? kOuter : kDepth, kItems = kDepthItems ? kDepth : kOuter;
   static constexpr int kPiece = kVectorBytes / static_cast<int>(sizeof(T)), kRow = 8 * kPiece, kColumn = kLines * kRow;
   static constexpr int kElements = kLines * kItems;
-  static constexpr bool kPiecesOnly = true;
-  static_assert(kItems % kRow == 0 && kLines % 64 == 0);
+  static constexpr bool kPiecesOnly = sizeof(T) == 2;
+  static_assert(kItems % kRow == 0 && kLines % 8 == 0);
 
   static constexpr __host__ __device__ int at(int line, int item, int ahead = 0) {
     line += ahead;
     return item / kRow * kColumn + line * kRow + (item / kPiece ^ line) % 8 * kPiece + item % kPiece;
   }
 
-  // From 16 steps of K to the next, and from 64 rows of A (columns of B) to the next.
+  // From one instruction's steps of K to the next's, and from 64 rows of A (columns of B) to the next.
   static constexpr int kDepthStep = kDepthItems ? 2 * kPiece : 16 * kRow, kOuterStep = kDepthItems ? 64 * kRow : kColumn;
   static constexpr int kEightLines = 8 * kRow;
 };
 
 constexpr int largest_of(int a, int b) { return a > b ? a : b; }
 
-// Row `kIndex` of the catalogue; kWarpgroups: for products by four waves together, each of which has 16 of a product's 64 rows.
+// Row `kIndex` of the catalogue; kWarpgroups: for products by four waves together, each of which has 16 of a product's 64 rows. Of 4-byte
+// elements these products want K along the lines of shared memory. A has it there as a rule and B doesn't; but one of the two factors may
+// come from registers, however it lies, the left one. So they compute the transpose, C^T = B^T A^T, and a wave's rows are C's columns.
 template <Kind kKind_, int kIndex_, bool kWarpgroups = false>
 struct TensorCut {
   static constexpr Kind kKind = kKind_;
@@ -90,9 +94,14 @@ struct TensorCut {
   static constexpr int kChunk = kBytes == 2 ? 16 : 8, kChunks = kDepth / kChunk;  // K of one instruction, and how many make a step
 
   static constexpr int kWaves = kThreads / kLanes;
+  static constexpr bool kTransposed = kWarpgroups && kBytes == 4;
   // Narrower tiles are no faster by warpgroups.
-  static constexpr bool kSuitsWarpgroups = kBytes == 2 && kRows == 16 * kWaves && kWaves % 4 == 0 && kCols == 128;
-  static constexpr WaveGrid kGrid = kWarpgroups ? WaveGrid{16, kCols, kWaves, 1, 1} : wave_grid(kShape);
+  static constexpr bool kSuitsWarpgroups =
+      kWaves % 4 == 0 && (kBytes == 2 ? kRows == 16 * kWaves && kCols == 128
+                                      : kBytes == 4 && kRows >= (kKind == Kind::tf32 ? 32 : 64) && kCols >= 16 * kWaves);
+  static constexpr WaveGrid kGrid = kTransposed   ? WaveGrid{kRows, kCols / kWaves, 1, kWaves, 1}
+                                    : kWarpgroups ? WaveGrid{16, kCols, kWaves, 1, 1}
+                                                  : wave_grid(kShape);
   static constexpr int kWaveRows = kGrid.rows, kWaveCols = kGrid.cols, kWavesDown = kGrid.down, kWavesAcross = kGrid.across;
   static constexpr int kSplit = kGrid.split;  // waves that share a step's K
   static_assert(kSplit * kWavesDown * kWavesAcross == kWaves && kChunks % kSplit == 0);
@@ -100,17 +109,19 @@ struct TensorCut {
   // Whether a step loads its first fragments before it starts copies: that hides some latency, and costs registers to keep them.
   static constexpr bool kLoadsFirst = kKernel == Kernel::m128_light && kKind != Kind::f64 && kKind != Kind::tf32x3;
 
-  static constexpr int kBlocksDown = kWaveRows / 16, kBlocksAcross = kWaveCols / 8;  // products of 16 x 8 a wave
+  // Products of 16 x 8 a wave.
+  static constexpr int kBlocksDown = (kTransposed ? kWaveCols : kWaveRows) / 16, kBlocksAcross = (kTransposed ? kWaveRows : kWaveCols) / 8;
 
   static constexpr bool kInterleaved = kKind == Kind::tf32 || kKind == Kind::tf32x3;
-  static constexpr int kRowInterleave = kInterleaved ? kWaveRows / 8 : 1, kColInterleave = kInterleaved ? 4 : 1;
-  template <int kOuter, bool kDepthItems, int kInterleave>
+  static constexpr int kRowInterleave = kInterleaved ? kWaveRows / 8 : 1;
+  static constexpr int kColInterleave = kTransposed ? kWaveCols / 8 : kInterleaved ? 4 : 1;
+  template <bool kSwizzled, int kOuter, bool kDepthItems, int kInterleave>
   using Operand =
-      std::conditional_t<kWarpgroups, SwizzledLines<T, kOuter, kDepth, kDepthItems>, Lines<T, kOuter, kDepth, kDepthItems, kInterleave>>;
+      std::conditional_t<kSwizzled, SwizzledLines<T, kOuter, kDepth, kDepthItems>, Lines<T, kOuter, kDepth, kDepthItems, kInterleave>>;
   template <bool kDepthItems>
-  using A = Operand<kRows, kDepthItems, kRowInterleave>;
+  using A = Operand<kWarpgroups, kRows, kDepthItems, kRowInterleave>;
   template <bool kDepthItems>
-  using B = Operand<kCols, kDepthItems, kColInterleave>;
+  using B = Operand<kWarpgroups && !kTransposed, kCols, kDepthItems, kColInterleave>;
 
   // Row (column) g of a wave's half.
   template <int kInterleave>
@@ -121,8 +132,12 @@ struct TensorCut {
   static constexpr int kElementsA = largest_of(A<true>::kElements, A<false>::kElements);
   static constexpr int kElementsB = largest_of(B<true>::kElements, B<false>::kElements);
   static constexpr int kStageElements = kElementsA + kElementsB;
+  static_assert(!kWarpgroups || kStageElements * kBytes % kSwizzleBytes == 0);
+  // What the tensor cores are to see as A's small parts: this step's, and the one's before, which may still be read.
+  static constexpr int kSmallElements = kTransposed && kKind == Kind::tf32x3 ? 2 * kElementsA : 0;
   static constexpr int stages() {
-    const int fit = (tensor_shared_budget(kKind, kKernel) - 512) / (kStageElements * kBytes);  // the tile's place lies beside them
+    constexpr int kPlace = 512;  // the tile's place lies beside them
+    const int fit = (tensor_shared_budget(kKind, kKernel) - kPlace - kSmallElements * kBytes) / (kStageElements * kBytes);
     return fit < 8 ? fit : 8;
   }
   static constexpr int kStages = stages();
@@ -132,7 +147,7 @@ struct TensorCut {
   static constexpr int kSumPitch = kCols + 8, kPlane = kRows * kSumPitch;
   static constexpr int kSumElements = kSplit * kPlane * static_cast<int>(sizeof(Sum)) / kBytes;
   static constexpr int shared_elements() {
-    const int mine = largest_of(kStages * kStageElements, kSumElements);
+    const int mine = largest_of(kStages * kStageElements + kSmallElements, kSumElements);
     // A launch does not know which of the two its device takes.
     if constexpr (kSuitsWarpgroups && !kWarpgroups) return largest_of(mine, TensorCut<kKind, kIndex, true>::kSharedElements);
     return mine;

@@ -5,6 +5,17 @@
 
 namespace vbgemm {
 
+// Where a wave stands in its block: its piece of the tile, and its share of each step's K.
+template <class Cut>
+struct WavePlace {
+  int row, col, share;
+
+  __device__ explicit WavePlace(int wave)
+      : row(wave / Cut::kWavesAcross % Cut::kWavesDown * Cut::kWaveRows),
+        col(wave % Cut::kWavesAcross * Cut::kWaveCols),
+        share(Cut::kSplit == 1 ? 0 : wave / (Cut::kWavesAcross * Cut::kWavesDown)) {}
+};
+
 // A register's worth of an operand: one number, or two of 16 bits.
 template <class T>
 using Register = std::conditional_t<sizeof(T) == 8, double, uint32_t>;
@@ -81,9 +92,16 @@ __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
 // x = big + small, to within a bit less than float32 has, both of them tf32 numbers (the unit ignores small's last bits). What rounding
 // would make infinite is cut off instead. An infinity or NaN is small, and its big is 1: then the only product that sees it together with
 // the other's big is small's, which is what float32 gives, and no other is infinite or NaN.
+inline constexpr uint32_t kSignBit = 0x80000000u, kInfinityBits = 0x7f800000u, kOneBits = 0x3f800000u, kBitsOfTf32 = 0xffffe000u;
+
+// A NaN whose bits the unit would ignore must not look like an infinity.
+__device__ inline uint32_t special_small(uint32_t bits) {
+  const float x = float_of_bits(bits);
+  return x == x ? bits : bits | 0x400000u;
+}
+
 template <int kCount>
 __device__ inline void split(const uint32_t (&bits)[kCount], uint32_t (&big)[kCount], uint32_t (&small)[kCount]) {
-  constexpr uint32_t kSign = 0x80000000u, kInfinity = 0x7f800000u, kOne = 0x3f800000u, kBitsOfTf32 = 0xffffe000u;
   bool special = false;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
@@ -97,11 +115,18 @@ __device__ inline void split(const uint32_t (&bits)[kCount], uint32_t (&big)[kCo
   for (int i = 0; i < kCount; ++i) {
     const float x = float_of_bits(bits[i]);
     if (std::fabs(float_of_bits(big[i])) < static_cast<float>(INFINITY)) continue;
-    const bool finite = (bits[i] & ~kSign) < kInfinity;
-    big[i] = finite ? bits[i] & kBitsOfTf32 : (bits[i] & kSign) | kOne;
-    // A NaN whose bits the unit would ignore must not look like an infinity.
-    small[i] = finite ? bits_of_float(x - float_of_bits(big[i])) : x == x ? bits[i] : bits[i] | 0x400000u;
+    const bool finite = (bits[i] & ~kSignBit) < kInfinityBits;
+    big[i] = finite ? bits[i] & kBitsOfTf32 : (bits[i] & kSignBit) | kOneBits;
+    small[i] = finite ? bits_of_float(x - float_of_bits(big[i])) : special_small(bits[i]);
   }
+}
+
+// The same where big is what the unit sees of x: returns small, and changes x where that is an infinity or NaN.
+__device__ inline float small_of(float& x) {
+  const uint32_t bits = bits_of_float(x);
+  if (std::fabs(x) < static_cast<float>(INFINITY)) return float_of_bits(round_to_tf32(x - float_of_bits(bits & kBitsOfTf32)));
+  x = float_of_bits((bits & kSignBit) | kOneBits);
+  return float_of_bits(special_small(bits));
 }
 
 template <class Cut>

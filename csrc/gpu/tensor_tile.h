@@ -8,27 +8,17 @@
 
 namespace vbgemm {
 
-// Where a wave stands in its block: its piece of the tile, and its share of each step's K.
-template <class Cut>
-struct WavePlace {
-  int row, col, share;
-
-  __device__ explicit WavePlace(int wave)
-      : row(wave / Cut::kWavesAcross % Cut::kWavesDown * Cut::kWaveRows),
-        col(wave % Cut::kWavesAcross * Cut::kWaveCols),
-        share(Cut::kSplit == 1 ? 0 : wave / (Cut::kWavesAcross * Cut::kWavesDown)) {}
-};
-
 // sums += A B over a step of K in shared memory, by a wave's own products.
 template <class Cut, class LinesA, class LinesB>
 class WaveProducts {
  public:
   using T = typename Cut::T;
 
-  __device__ WaveProducts() : WaveProducts(WavePlace<Cut>(thread_index() / kLanes)) {}
+  __device__ explicit WaveProducts(const T*) : WaveProducts(WavePlace<Cut>(thread_index() / kLanes)) {}
 
   // The operands need only the block's barrier.
-  __device__ static void show_operands() {}
+  template <class CopyA>
+  __device__ static void prepare(const CopyA&, const T*) {}
 
   // This wave's piece and share of a step; K runs upwards in every share. `meanwhile` is called before the first products.
   template <class Meanwhile>
@@ -77,7 +67,7 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, Sums<Cut
 #pragma unroll 1
   for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
 
-  const Products<Cut, LinesA, LinesB> products;
+  Products<Cut, LinesA, LinesB> products(shared + Cut::kStages * Cut::kStageElements);
   T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
   constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
   T* stage = shared;
@@ -86,7 +76,7 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, Sums<Cut
     wait_copies<Cut::kStages - 2>();
     copy_a.finish(stage, kAlongA ? uncopied + kAhead : LinesA::kItems);  // along the other direction anything may follow
     copy_b.finish(stage + Cut::kElementsA, kAlongB ? uncopied + kAhead : LinesB::kItems);
-    products.show_operands();
+    products.prepare(copy_a, stage);
     block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
     products.multiply(stage, sums, [&] { start_step(stage == shared ? last_stage : stage - Cut::kStageElements); });
     stage = stage == last_stage ? shared : stage + Cut::kStageElements;
@@ -122,20 +112,45 @@ __device__ inline void keep_sums(const Sums<Cut>& sums, typename Cut::Sum* plane
   }
 }
 
+// The same of a transposed product: a thread's rows are neighbouring columns of C.
+template <class Cut>
+__device__ inline void keep_transposed_sums(const Sums<Cut>& sums, typename Cut::Sum* plane) {
+  using Sum = typename Cut::Sum;
+  constexpr int kTogether = Cut::kColInterleave;
+  const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
+  Sum* const first = plane + 2 * t * Cut::kSumPitch + WavePlace<Cut>(thread_index() / kLanes).col + kTogether * g;
+#pragma unroll
+  for (int block = 0; block < Cut::kBlocksAcross; ++block) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      Vector<Sum, kTogether> neighbours;
+#pragma unroll
+      for (int half = 0; half < kTogether; ++half) neighbours.element[half] = sums[half / 2][block][half % 2 * 2 + n];
+      *reinterpret_cast<Vector<Sum, kTogether>*>(first + (8 * block + n) * Cut::kSumPitch) = neighbours;
+    }
+  }
+}
+
 template <Kind kKind_>
 struct TensorFamily {
   static constexpr Kind kKind = kKind_;
   using Element = typename TensorElement<kKind>::type;
-  static constexpr int kAlignment = sizeof(Element) == 2 ? 1024 : kVectorBytes;  // of operands in shared memory: SwizzledLines
+  // Of operands in shared memory.
+  static constexpr int kAlignment = sizeof(Element) < 8 ? kSwizzleBytes : kVectorBytes;
   template <int kRow>
   using Cut = TensorCut<kKind, kRow>;
 
   template <class Cut>
   __device__ __forceinline__ static void multiply(const TilePlace<Element>& place, Element* shared) {
     if constexpr (kWarpgroupProducts && Cut::kSuitsWarpgroups) {
-      // Where threads have to work on what they copied, showing that to the tensor cores costs more than these save.
-      if (comes_in_pieces<Element>(place.matrix[kA]) && comes_in_pieces<Element>(place.matrix[kB])) {
-        return multiply_by<TensorCut<kKind, Cut::kIndex, true>, WarpgroupProducts>(place, shared);
+      using Together = TensorCut<kKind, Cut::kIndex, true>;
+      if constexpr (Together::kTransposed) {
+        if (place.matrix[kA].way != Way::columns) return multiply_by<Together, TransposedProducts>(place, shared);
+      } else {
+        // Where threads have to work on what they copied, showing that to the tensor cores costs more than these save.
+        if (comes_in_pieces<Element>(place.matrix[kA]) && comes_in_pieces<Element>(place.matrix[kB])) {
+          return multiply_by<Together, WarpgroupProducts>(place, shared);
+        }
       }
     }
     multiply_by<Cut, WaveProducts>(place, shared);
@@ -156,14 +171,20 @@ struct TensorFamily {
         accumulate<Cut, Products, LinesA, typename Cut::template B<false>>(place, shared, sums);
       }
     };
-    if (across_a) {
+    if constexpr (Cut::kTransposed) {
+      with_b(Chosen<typename Cut::template A<true>>());
+    } else if (across_a) {
       with_b(Chosen<typename Cut::template A<false>>());
     } else {
       with_b(Chosen<typename Cut::template A<true>>());
     }
     block_barrier();  // the last step's operands have been read
     Sum* const planes = reinterpret_cast<Sum*>(shared);
-    keep_sums<Cut>(sums, planes);
+    if constexpr (Cut::kTransposed) {
+      keep_transposed_sums<Cut>(sums, planes);
+    } else {
+      keep_sums<Cut>(sums, planes);
+    }
     block_barrier();  // all of them are there
     store_planes<Cut>(place, planes);
   }

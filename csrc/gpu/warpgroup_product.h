@@ -11,9 +11,13 @@ class WarpgroupProducts {
  public:
   using T = typename Cut::T;
 
-  __device__ WarpgroupProducts() : first_a_(thread_index() / 128 * LinesA::kOuterStep) {}
+  __device__ explicit WarpgroupProducts(const T*) : first_a_(thread_index() / 128 * LinesA::kOuterStep) {}
 
-  __device__ static void show_operands() { show_to_products(); }
+  // Between the arrival of a step's operands and the barrier that shows them to the block.
+  template <class CopyA>
+  __device__ static void prepare(const CopyA&, const T*) {
+    show_to_products();
+  }
 
   // `meanwhile` is called while they run.
   template <class Meanwhile>
@@ -35,6 +39,103 @@ class WarpgroupProducts {
   static constexpr int kBytes = static_cast<int>(sizeof(T));
 
   int first_a_;  // of this warpgroup's 64 rows
+};
+
+// The same by the transpose: B's columns, from registers, are the products' rows. Split numbers are split in registers where they are B's;
+// of A's the tensor cores see big where A lies, and small in a tile of its own behind the stages.
+template <class Cut, class LinesA, class LinesB>
+class TransposedProducts {
+ public:
+  using T = typename Cut::T;
+
+  __device__ explicit TransposedProducts(T* behind_stages)
+      : small_(behind_stages),
+        first_b_(Cut::kElementsA + first_fragment<T, LinesB, false>(WavePlace<Cut>(thread_index() / kLanes).col, 0)) {}
+
+  template <class CopyA>
+  __device__ void prepare(const CopyA& copy_a, T* stage) {
+    if constexpr (kSplits) {
+      odd_ = !odd_;
+      T* const small = small_ + odd_ * Cut::kElementsA;
+      copy_a.visit(stage, [&](auto& place) __attribute__((always_inline)) {
+        auto numbers = place, rest = place;
+        bool special = false;
+#pragma unroll
+        for (size_t i = 0; i < sizeof(numbers) / sizeof(T); ++i) {
+          rest.element[i] = small_of(numbers.element[i]);
+          special |= numbers.element[i] != place.element[i];
+        }
+        if (special) place = numbers;
+        *reinterpret_cast<decltype(numbers)*>(small + (place.element - stage)) = rest;
+      });
+    }
+    show_to_products();
+  }
+
+  // A chunk's fragments are loaded under the products of the one before it.
+  template <class Meanwhile>
+  __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
+    const SharedMatrix a = shared_lines(stage);
+    if constexpr (!kSplits) {
+      each_chunk(stage, [&](int chunk, const uint32_t (&b)[4], int block) __attribute__((always_inline)) {
+        uint32_t rounded[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) rounded[i] = round_to_tf32(float_of_bits(b[i]));
+        begin_products();
+        multiply_warpgroup_tf32(rounded, moved(a, chunk * kStep), sums[block]);
+      });
+      meanwhile();
+      wait_products();
+    } else {
+      // The units cut sums off where float32 rounds them, an error that grows with K: each step has sums of its own, added by rounding.
+      const SharedMatrix small_a = shared_lines(small_ + odd_ * Cut::kElementsA);
+      Sums<Cut> step = {};
+      each_chunk(stage, [&](int chunk, const uint32_t (&b)[4], int block) __attribute__((always_inline)) {
+        uint32_t big[4], small[4];
+        split(b, big, small);
+        begin_products();
+        multiply_warpgroup_tf32(small, moved(a, chunk * kStep), step[block]);
+        multiply_warpgroup_tf32(big, moved(small_a, chunk * kStep), step[block]);
+        multiply_warpgroup_tf32(big, moved(a, chunk * kStep), step[block]);
+      });
+      meanwhile();
+      wait_products();
+#pragma unroll
+      for (int i = 0; i < Cut::kBlocksDown; ++i) {
+#pragma unroll
+        for (int j = 0; j < Cut::kBlocksAcross; ++j) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n) sums[i][j][n] += step[i][j][n];
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr bool kSplits = Cut::kKind == Kind::tf32x3;
+  static constexpr int kBytes = static_cast<int>(sizeof(T)), kStep = LinesA::kDepthStep * kBytes;
+
+  __device__ static SharedMatrix shared_lines(const T* first) {
+    return shared_matrix(first, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
+  }
+
+  // Starts the products of each chunk and each block of 16 columns; those of a chunk wait for no others.
+  template <class Action>
+  __device__ __forceinline__ void each_chunk(const T* stage, const Action& action) const {
+#pragma unroll
+    for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
+      uint32_t b[Cut::kBlocksDown][4];
+      load_halves<LinesB, 2 * Cut::kBlocksDown, false>(stage + first_b_, chunk,
+                                                       [&](int half, int deep, auto x) { b[half / 2][2 * deep + half % 2] = x; });
+#pragma unroll
+      for (int block = 0; block < Cut::kBlocksDown; ++block) action(chunk, b[block], block);
+      end_products();
+    }
+  }
+
+  T* small_;
+  int first_b_;
+  bool odd_ = false;
 };
 
 }  // namespace vbgemm

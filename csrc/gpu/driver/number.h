@@ -95,8 +95,8 @@ struct Number<Float16> {
 
 // The relative error of one product.
 inline double rounding_of(Kind kind) {
-  if (kind == Kind::tf32) return 2.0 / (1 << 11) * 1.01;  // each factor is rounded to 11 bits
-  if (kind == Kind::tf32x3) return 1.0 / (1 << 21);       // small x small and small's last bits are left out
+  if (kind == Kind::tf32) return 3.0 / (1 << 11) * 1.01;  // one factor is rounded to 11 bits, the other rounded or cut off
+  if (kind == Kind::tf32x3) return 1.5 / (1 << 21);       // small x small and small's last bits are left out
   return 0;                                               // exact in the accumulator's type, or as good as it
 }
 
@@ -106,7 +106,8 @@ inline double rounding_of(Kind kind) {
 inline double tensor_sum_error(Kind kind, int depth) {
   constexpr int kTogether = 8;
   const double instructions = depth / kTogether + 1;
-  if (kind == Kind::tf32x3) return 3 * (kTogether + 2) + instructions + 4;  // three in each chunk, then the chunks' sums
+  // Three times in each chunk of K, or step of four, then their sums.
+  if (kind == Kind::tf32x3) return 4 * 3 * (kTogether + 2) + instructions + 4;
   return depth + 2 * instructions + 4;
 }
 
