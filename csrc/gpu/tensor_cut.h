@@ -63,9 +63,9 @@ struct SwizzledLines {
   static constexpr bool kPiecesOnly = sizeof(T) == 2;
   static_assert(kItems % kRow == 0 && kLines % 8 == 0);
 
+  // As for Lines, line and ahead share no bits: many lines ahead then lie at constant distances.
   static constexpr __host__ __device__ int at(int line, int item, int ahead = 0) {
-    line += ahead;
-    return item / kRow * kColumn + line * kRow + (item / kPiece ^ line) % 8 * kPiece + item % kPiece;
+    return item / kRow * kColumn + (line + ahead) * kRow + ((item / kPiece ^ line) % 8 ^ ahead % 8) * kPiece + item % kPiece;
   }
 
   // From one instruction's steps of K to the next's, and from 64 rows of A (columns of B) to the next.

@@ -48,7 +48,7 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     TilePlace<T>& place = shared.place;
     await_previous_kernel();
-    prefetch_problems(parameters.plan);
+    prefetch_descriptors(parameters.plan);
     if (thread_index() == 0) place.cursor = walk_begins();
     for (;;) {
       // One wave looks the tile up, and all read its place from shared memory, where it costs no registers.
@@ -82,14 +82,15 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
     }
   }
 
-  // Where tiles are found in runs, a tile's problem is known only once its run has arrived, and both may have to come from memory: the
-  // first blocks ask for all problems at once, so that the second of the two waits is short.
-  __device__ static void prefetch_problems(const Descriptors& plan) {
+  // A tile is known only once its record has arrived, in a run only once its problem has too, and each may have to come from memory: the
+  // first blocks ask for all of them at once, so that later blocks, and the second of two waits, find them near.
+  __device__ static void prefetch_descriptors(const Descriptors& plan) {
     constexpr int64_t kLine = 128;
     const int64_t offset = (static_cast<int64_t>(block_index()) * kThreads + thread_index()) * kLine;
-    if (plan.runs && offset < static_cast<int64_t>(sizeof(Problem)) * plan.num_problems) {
-      prefetch_to_l2(reinterpret_cast<const char*>(plan.problems) + offset);
-    }
+    const int64_t bytes =
+        plan.tiles ? static_cast<int64_t>(sizeof(ReadyTile)) * plan.num_tiles : static_cast<int64_t>(sizeof(Problem)) * plan.num_problems;
+    const char* const first = plan.tiles ? reinterpret_cast<const char*>(plan.tiles) : reinterpret_cast<const char*>(plan.problems);
+    if (offset < bytes) prefetch_to_l2(first + offset);
   }
 };
 
