@@ -215,7 +215,7 @@ MISTAKES = {
     "a kernel that does not wait for the one ahead": ("simt_f32", "tile_kernel", "    await_previous_kernel();\n", ""),
     "arrays added before they are there": ("simt_f32", "add_scaled", "    await_previous_kernel();\n", ""),
     "a chunk's last elements left out": ("simt_f32", "add_scaled", "count - whole, scales", "0, scales"),
-    "unaligned arrays by vectors": ("simt_f32", "add_scaled", "% kVectorBytes == 0 ?", "% sizeof(T) == 0 ?"),
+    "an array's first chunk left out": ("simt_f32", "add_scaled", "[middle] <= block", "[middle] < block"),
     "sums taken before they are there": ("simt_f32", "add_shares", "    await_previous_kernel();\n", ""),
     "small x big left out": ("tensor_tf32x3", "tensor_product", "multiply_tf32(small_a[i]", "multiply_tf32(big_a[i]"),
 }
