@@ -64,8 +64,10 @@ def add_scaled(
         scales = [_entries(scale, members) for scale in (alpha, beta)]
         traced = [scale.astype(accumulator(dtype)) for scale in scales if not isinstance(scale, tuple)]
         known = [scale if isinstance(scale, tuple) else None for scale in scales]
-        operands = [*traced, *(xs[i] for i in members), *(ys[i] for i in members)]
-        sums = add_scaled_p.bind(*operands, alpha=known[0], beta=known[1], in_place=in_place)
+        summands = [*(xs[i] for i in members), *(ys[i] for i in members)]
+        uses = Counter(map(id, summands))
+        once = tuple(in_place and uses[id(ys[i])] == 1 for i in members)  # what is read twice must stay in between
+        sums = add_scaled_p.bind(*traced, *summands, alpha=known[0], beta=known[1], in_place=once)
         for index, total in zip(members, sums, strict=True):
             results[index] = total
     return results
@@ -127,14 +129,16 @@ def _parts(operands: Sequence[Any], alpha: Known | None, beta: Known | None) -> 
 
 
 @add_scaled_p.def_abstract_eval
-def _abstract_eval(*operands: Any, alpha: Known | None, beta: Known | None, in_place: bool) -> list[Any]:
+def _abstract_eval(*operands: Any, alpha: Known | None, beta: Known | None, in_place: Sequence[bool]) -> list[Any]:
     _, _, xs, ys = _parts(operands, alpha, beta)
     scales = list(operands[: len(operands) - 2 * len(xs)])
     # Inside shard_map a sum varies over all their axes; the derivatives' expression casts its operands itself.
     return [compat.shaped_array(x.shape, x.dtype, [x, y, *scales]) for x, y in zip(xs, ys, strict=True)]
 
 
-def _xla_form(*operands: jax.Array, alpha: Known | None, beta: Known | None, in_place: bool) -> list[jax.Array]:
+def _xla_form(
+    *operands: jax.Array, alpha: Known | None, beta: Known | None, in_place: Sequence[bool]
+) -> list[jax.Array]:
     alphas, betas, xs, ys = _parts(operands, alpha, beta)
     pairs = enumerate(zip(xs, ys, strict=True))
     return [_sum(_entry(alphas, index), x, _entry(betas, index), y, x.dtype) for index, (x, y) in pairs]
@@ -176,16 +180,12 @@ def _lower(platform: str, ctx: Any, *operands: Any, **params: Any) -> Any:
     static = all(compat.is_static(aval.shape) for aval in ctx.avals_in)
     # A program for several devices would gather what is sharded to call the kernel; XLA's sums stay where they are.
     if here and static and ctx.avals_out[0].dtype.name in KERNEL_DTYPES and compat.is_for_one_device(ctx):
-        uses = Counter(operands)
-        ys = operands[len(operands) - len(ctx.avals_out) :]
-        # What is read twice must not change in between.
-        aliases = tuple(params["in_place"] and uses[y] == 1 for y in ys)
-        rule = partial(_kernel_form, aliases=aliases)
+        rule = _kernel_form
     return mlir.lower_fun(partial(rule, **params), multiple_results=True)(ctx, *operands)
 
 
 def _kernel_form(
-    *operands: jax.Array, alpha: Known | None, beta: Known | None, in_place: bool, aliases: Sequence[bool]
+    *operands: jax.Array, alpha: Known | None, beta: Known | None, in_place: Sequence[bool]
 ) -> list[jax.Array]:
     alphas, betas, xs, ys = _parts(operands, alpha, beta)
     wide, count = accumulator(xs[0].dtype), len(xs)
@@ -197,7 +197,7 @@ def _kernel_form(
         jax.ffi.ffi_call(
             backends.ADD_TARGET_NAME,
             [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in xs],
-            input_output_aliases={2 + count + index: index for index, yes in enumerate(aliases) if yes},
+            input_output_aliases={2 + count + index: index for index, yes in enumerate(in_place) if yes},
         )(*scales, *xs, *ys)
     )
 
