@@ -132,3 +132,8 @@ def default_device() -> DeviceSpec:
     """The live device of JAX's default backend, for `plan` without a device."""
     platform = platform_of(jax.devices()[0])
     return planning_device(platform if platform in BACKENDS else "cpu")
+
+
+def traced_target() -> DeviceSpec:
+    """What a program that is traced now is for: where a target is named, it may run where that backend is installed."""
+    return named_target() or default_device()

@@ -13,7 +13,7 @@ import numpy as np
 
 from jax_vbgemm import backends, compat
 from jax_vbgemm.api import AnyPlanner, batched_gemm
-from jax_vbgemm.planner import DeviceSpec, resolve_planner
+from jax_vbgemm.planner import resolve_planner
 from jax_vbgemm.planner.single_dots import split
 from jax_vbgemm.precision import canonical_precision, precision_name
 from jax_vbgemm.problem import LARGEST_SIZE, Problem
@@ -196,12 +196,7 @@ def _small(xs: list[jax.Array]) -> int:
         return 0  # the first product refuses them, and names one
     # On a GPU, to read a matrix of that size once more takes less than a kernel of its own. A core reads it once, in
     # its reduction.
-    return 2**20 if _target().kind == "gpu" else 0
-
-
-def _target() -> DeviceSpec:
-    """What a program that is traced now is for: where a target is named, it may run where that backend is installed."""
-    return backends.named_target() or backends.default_device()
+    return 2**20 if backends.traced_target().kind == "gpu" else 0
 
 
 def _columns(size: int) -> int:
@@ -264,7 +259,7 @@ def _alone(xs: list[jax.Array], precision: Any, planner: AnyPlanner, implementat
     """Which matrices (of one dtype) XLA's single dots serve better; no device is touched."""
     if implementation is not None:
         return [False] * len(xs)
-    device = _target()
+    device = backends.traced_target()
     backend = backends.BACKENDS[device.platform]
     absent = backend.module is None and backends.named_target() is None
     if absent or xs[0].dtype.name not in backend.dtypes or any(max(x.shape) > LARGEST_SIZE for x in xs):

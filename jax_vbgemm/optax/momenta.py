@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jax_vbgemm import backends
 from jax_vbgemm.addition import add_scaled
 
-# XLA reads a gradient once for both averages. From this size on that is worth more than the kernels it takes.
-_LARGE = 2**20
+# XLA reads a gradient once for both averages. On a GPU, beyond this size, that is worth more than the kernels it takes.
+_MOST_ELEMENTS = 2**20
 
 
 def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) -> tuple[Any, Any]:
@@ -22,7 +23,8 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
     gradients = jax.tree.leaves(updates, is_leaf=_is_none)
     structure: Any = jax.tree.structure(updates, is_leaf=_is_none)
     moments = structure.flatten_up_to(mu)
-    ours = [_is_ours(g, m, beta) for g, m in zip(gradients, moments, strict=True)]
+    most = _MOST_ELEMENTS if backends.traced_target().kind == "gpu" else -1
+    ours = [_is_ours(g, m, beta, most) for g, m in zip(gradients, moments, strict=True)]
     correction, ahead = 1 - beta**count, 1 - beta ** optax.safe_increment(count)
 
     def together(gradients: list[Any], moments: list[Any]) -> list[tuple[Any, Any]]:
@@ -52,12 +54,12 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
     return structure.unflatten([new for new, _ in pairs]), structure.unflatten([momentum for _, momentum in pairs])
 
 
-def _is_ours(gradient: Any, moment: Any, beta: Any) -> bool:
+def _is_ours(gradient: Any, moment: Any, beta: Any, most: int) -> bool:
     """Whether the averages have the gradient's dtype; optax rounds their parts one by one where dtypes are mixed."""
     if gradient is None or not jnp.issubdtype(jnp.result_type(gradient), jnp.inexact):
         return False
     dtype = jnp.result_type(gradient)
-    return jnp.size(gradient) <= _LARGE and jnp.result_type(moment) == jnp.result_type(gradient, beta) == dtype
+    return jnp.size(gradient) <= most and jnp.result_type(moment) == jnp.result_type(gradient, beta) == dtype
 
 
 def _is_none(x: Any) -> bool:

@@ -15,6 +15,7 @@ import oracle
 import pytest
 from jax.interpreters import mlir
 
+import jax_vbgemm as vb
 from jax_vbgemm import addition, backends
 from jax_vbgemm.addition import add_scaled, add_scaled_p
 
@@ -116,7 +117,7 @@ def test_a_step_of_muon():
             params = apply(params, updates)
         return params, state
 
-    with jax.numpy_dtype_promotion("standard"):
+    with jax.numpy_dtype_promotion("standard"), vb.target("h100"):
         ours = jax.jit(partial(train, muon, apply_updates)).lower(params).compile()
         assert calls(ours) == 3 * 4  # moments, momenta, weight decay, parameters
         expected = jax.jit(partial(train, theirs, optax.apply_updates))(params)

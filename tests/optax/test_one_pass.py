@@ -114,9 +114,10 @@ def test_large_moments_are_left_to_xla():
     params = [jnp.ones((2048, 1024), "float32"), jnp.ones((16, 32), "float32")]
     optimizer = muon(0.1)
     state = optimizer.init(params)
-    lowered = export.export(
-        jax.jit(optimizer.update), platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS
-    )(params, state, params)
+    with vb.target("h100"):
+        lowered = export.export(
+            jax.jit(optimizer.update), platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS
+        )(params, state, params)
     calls = re.findall(r"custom_call @vbgemm_add_v1.* : \((.*)\) ->", lowered.mlir_module())
     assert len(calls) == 2
     assert not any("2048x1024" in call for call in calls)
@@ -135,13 +136,40 @@ def test_a_learning_rate_with_a_dtype_changes_those_of_updates_as_in_optax(dtype
             np.testing.assert_allclose(oracle.wide(ours), oracle.wide(theirs), atol=2e-2)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [(dtype, options) for dtype in ("float32", "complex64", "bfloat16") for options in ({}, {"nesterov": False})]
+    + [("float32", {"mu_dtype": "bfloat16"}), ("bfloat16", {"mu_dtype": "float32"})],
+    ids=str,
+)
+def test_steps_traced_for_a_gpu(options, dtype):
+    """The same numbers as optax's, by the other way to sum moments."""
+    params = [oracle.random(shape, dtype) for shape in [(12, 40), (37, 9)]]
+    results = []
+    for make in (muon, contrib.muon):
+        optimizer = make(0.1, ns_steps=2, **options)
+        state = optimizer.init(params)
+        for seed in range(2):
+            grads = [oracle.random(x.shape, dtype, seed) for x in params]
+            with vb.target("h100"):
+                updates, state = jax.jit(optimizer.update)(grads, state, params)
+        results.append((updates, state))
+    assert jax.tree.structure(results[0]) == jax.tree.structure(results[1])
+    for ours, theirs in zip(*map(jax.tree.leaves, results), strict=True):
+        assert ours.dtype == theirs.dtype
+        tolerance = 3e-5 if dtype != "bfloat16" and "mu_dtype" not in options else 0.02
+        np.testing.assert_allclose(oracle.wide(ours), oracle.wide(theirs), rtol=0, atol=tolerance)
+
+
 def test_none_among_updates():
     """A gradient that is missing: its moment goes too, as in optax."""
     params = {"a": oracle.random((4, 6), "float32"), "b": oracle.random((6, 4), "float32")}
     optimizer = scale_by_muon()
-    updates, state = optimizer.update({"a": params["a"], "b": None}, optimizer.init(params))
-    assert updates["b"] is None
-    assert state.mu["b"] is None
+    for target in ("h100", "cpu"):
+        with vb.target(target):
+            updates, state = optimizer.update({"a": params["a"], "b": None}, optimizer.init(params))
+        assert updates["b"] is None
+        assert state.mu["b"] is None
 
 
 def test_missing_params_are_an_error_as_in_optax():
