@@ -102,8 +102,7 @@ def test_loops_and_values_that_are_needed_later():
 
 def test_a_step_of_muon():
     optax = pytest.importorskip("optax")
-    from optax.contrib import muon as theirs
-
+    theirs = pytest.importorskip("optax.contrib").muon
     from jax_vbgemm.optax import apply_updates, muon
 
     params = [oracle.random(shape, "float32") for shape in [(12, 20), (20, 12), (7, 7)]] + [jnp.ones(5, "float32")]
