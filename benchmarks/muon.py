@@ -1,5 +1,7 @@
 """One step of optax.contrib.muon and of jax_vbgemm.optax.muon, side by side, for the matrices of whole models.
 
+A step is the update and the new parameters, each by its own apply_updates.
+
     python benchmarks/muon.py yolo26n resnet50 gpt2_small llama vit_s --csv muon.csv
 
 Each is timed inside one jitted loop (parameters and state are carried, so every step differs) and as single donated
@@ -57,20 +59,12 @@ def products_flops(sizes: list[tuple[int, int]]) -> float:
     return NS_STEPS * sum(2.0 * (2 * m * m * n + m**3) for m, n in map(sorted, sizes))
 
 
-def step(optimizer: optax.GradientTransformation, params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
-    updates, state = optimizer.update(grads, state, params)
-    return optax.apply_updates(params, updates), state
-
-
-def looped(optimizer: optax.GradientTransformation, count: Any, params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
-    return jax.lax.fori_loop(0, count, lambda _, carry: step(optimizer, *carry, grads), (params, state))
-
-
 @dataclass
 class Candidate:
     """A compiled optimizer and what was measured of it."""
 
     optimizer: optax.GradientTransformation
+    apply_updates: Callable[..., Any]
     loop: Any = None
     call: Any = None
     trace_s: float = 0.0
@@ -79,16 +73,23 @@ class Candidate:
     loop_s: list[float] = field(default_factory=list)
     call_s: list[float] = field(default_factory=list)
 
+    def step(self, params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+        updates, state = self.optimizer.update(grads, state, params)
+        return self.apply_updates(params, updates), state
+
+    def looped(self, count: Any, params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+        return jax.lax.fori_loop(0, count, lambda _, carry: self.step(*carry, grads), (params, state))
+
     def compile(self, params: Any, grads: Any) -> None:
         state = self.optimizer.init(params)
         start = time.perf_counter()
-        lowered = jax.jit(partial(step, self.optimizer), donate_argnums=(0, 1)).lower(params, state, grads)
+        lowered = jax.jit(self.step, donate_argnums=(0, 1)).lower(params, state, grads)
         self.trace_s = time.perf_counter() - start
         start = time.perf_counter()
         self.call = lowered.compile()
         self.compile_s = time.perf_counter() - start
         self.temp_mib = self.call.memory_analysis().temp_size_in_bytes / 2**20
-        self.loop = jax.jit(partial(looped, self.optimizer)).lower(jnp.int32(1), params, state, grads).compile()
+        self.loop = jax.jit(self.looped).lower(jnp.int32(1), params, state, grads).compile()
 
     def seconds(self, function: Callable[..., Any], *leading: Any, params: Any, grads: Any) -> float:
         args = jax.block_until_ready(jax.tree.map(jnp.copy, (params, self.optimizer.init(params))))
@@ -103,8 +104,8 @@ def measure(model: str, rounds: int, budget: float, progress: Progress) -> tuple
     draw = lambda: [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes(model)]  # noqa: E731
     params, grads = draw(), draw()
     candidates = {
-        "optax": Candidate(optax.contrib.muon(1e-3, ns_steps=NS_STEPS)),
-        "vbgemm": Candidate(jax_vbgemm.optax.muon(1e-3, ns_steps=NS_STEPS)),
+        "optax": Candidate(optax.contrib.muon(1e-3, ns_steps=NS_STEPS), optax.apply_updates),
+        "vbgemm": Candidate(jax_vbgemm.optax.muon(1e-3, ns_steps=NS_STEPS), jax_vbgemm.optax.apply_updates),
     }
     task = progress.add_task(model, total=2 * (2 + rounds))
     first = {}

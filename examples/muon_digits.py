@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,11 +85,18 @@ def loss(params: Params, patches: jax.Array, labels: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits(params, patches), labels).mean()
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
-def train_step(optimizer: optax.GradientTransformation, params: Params, state: Any, patches: Any, labels: Any) -> Any:
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=(2, 3))
+def train_step(
+    optimizer: optax.GradientTransformation,
+    apply_updates: Callable[..., Any],
+    params: Params,
+    state: Any,
+    patches: Any,
+    labels: Any,
+) -> Any:
     value, grads = jax.value_and_grad(loss)(params, patches, labels)
     updates, state = optimizer.update(grads, state, params)
-    return optax.apply_updates(params, updates), state, value
+    return apply_updates(params, updates), state, value
 
 
 def picture(curves: dict[str, list[float]], step_ms: dict[str, float], file: Path) -> None:
@@ -116,13 +124,13 @@ def main(
     images, labels, test_images, test_labels = data()
     schedule = optax.cosine_decay_schedule(0.02, steps)
     optimizers = {
-        "optax.contrib.muon": optax.contrib.muon(schedule),
-        "jax_vbgemm.optax.muon": jax_vbgemm.optax.muon(schedule),
+        "optax.contrib.muon": (optax.contrib.muon(schedule), optax.apply_updates),
+        "jax_vbgemm.optax.muon": (jax_vbgemm.optax.muon(schedule), jax_vbgemm.optax.apply_updates),
     }
     curves: dict[str, list[float]] = {name: [] for name in optimizers}
     times: dict[str, list[float]] = {name: [] for name in optimizers}
     carried: dict[str, Any] = {}
-    for name, optimizer in optimizers.items():
+    for name, (optimizer, _) in optimizers.items():
         params = initial(jax.random.key(seed), width, layers)
         carried[name] = params, optimizer.init(params)
     order = np.random.default_rng(seed)
@@ -131,9 +139,10 @@ def main(
         # Turn by turn, so that both see the same machine.
         for _ in progress.track(range(steps), description=f"{steps} steps with each"):
             chosen = order.choice(len(images), batch, replace=False)
-            for name, optimizer in optimizers.items():
+            for name, (optimizer, apply_updates) in optimizers.items():
                 start = time.perf_counter()
-                *carried[name], value = train_step(optimizer, *carried[name], images[chosen], labels[chosen])
+                arguments = *carried[name], images[chosen], labels[chosen]
+                *carried[name], value = train_step(optimizer, apply_updates, *arguments)
                 curves[name].append(float(value))
                 times[name].append(time.perf_counter() - start)
     step_ms = {name: 1e3 * statistics.median(samples) for name, samples in times.items()}

@@ -15,9 +15,14 @@ from jax_vbgemm import _core
 from jax_vbgemm.planner import DeviceSpec, device_spec, match_device
 from jax_vbgemm.planner.catalogue import ELEMENT_OF
 
-TARGET_NAME = "vbgemm_v1"  # the custom call's name; a handler's contract never changes under one name
+# The custom calls' names; a handler's contract never changes under one name.
+TARGET_NAME = "vbgemm_v1"
+ADD_TARGET_NAME = "vbgemm_add_v1"  # on GPUs; on the CPU XLA's own loops are as good
+GPU_PLATFORMS = ("cuda", "rocm")
 
-DISABLE_JAX_EXPORT_CHECKS = [jax.export.DisabledSafetyCheck.custom_call(TARGET_NAME)]
+DISABLE_JAX_EXPORT_CHECKS = [
+    jax.export.DisabledSafetyCheck.custom_call(name) for name in (TARGET_NAME, ADD_TARGET_NAME)
+]
 """Pass as `disabled_checks` to jax.export.export: it refuses custom calls that it doesn't know."""
 
 
@@ -56,6 +61,8 @@ def _load(name: str, ffi_platform: str, default_device: str, module_name: str, h
         module = importlib.import_module(f"jax_vbgemm.{module_name}")
         # Under exactly this platform name: a target registered as "cuda" before the plugin loads never reaches it.
         jax.ffi.register_ffi_target(TARGET_NAME, module.handler(), platform=ffi_platform)
+        if name in GPU_PLATFORMS:
+            jax.ffi.register_ffi_target(ADD_TARGET_NAME, module.add_handler(), platform=ffi_platform)
     except ImportError as error:
         absent = f"{hint} ({error})"
     return Backend(name, ffi_platform, default_device, module, absent)
@@ -125,3 +132,8 @@ def default_device() -> DeviceSpec:
     """The live device of JAX's default backend, for `plan` without a device."""
     platform = platform_of(jax.devices()[0])
     return planning_device(platform if platform in BACKENDS else "cpu")
+
+
+def traced_target() -> DeviceSpec:
+    """What a program that is traced now is for: where a target is named, it may run where that backend is installed."""
+    return named_target() or default_device()

@@ -67,3 +67,11 @@ def is_static(shape: Sequence[Any]) -> bool:
 def is_export(ctx: Any) -> bool:
     """Whether this lowering is for jax.export: the program may run where this build does not."""
     return bool(ctx.module_context.lowering_parameters.for_export)
+
+
+def is_for_one_device(ctx: Any) -> bool:
+    """Whether the code being lowered runs on one device's part of everything: no partitioner will divide it."""
+    axes = ctx.module_context.axis_context
+    if hasattr(axes, "manual_axes"):  # inside shard_map
+        return frozenset(axes.manual_axes) == frozenset(axes.mesh.axis_names)
+    return bool(axes.num_devices == 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 
 from jax_vbgemm import backends, compat
 from jax_vbgemm.api import AnyPlanner, batched_gemm
-from jax_vbgemm.planner import DeviceSpec, resolve_planner
+from jax_vbgemm.planner import resolve_planner
 from jax_vbgemm.planner.single_dots import split
 from jax_vbgemm.precision import canonical_precision, precision_name
 from jax_vbgemm.problem import LARGEST_SIZE, Problem
@@ -33,6 +35,7 @@ def newton_schulz(
     *,
     preconditioning: str = "frobenius",
     eps: Any = 1e-8,
+    scale: Any = None,
     precision: Any = None,
     planner: AnyPlanner = "auto",
     implementation: str | None = None,
@@ -52,6 +55,8 @@ def newton_schulz(
       preconditioning: what bounds the singular values before the first step. "frobenius" and "spectral" divide by
         that norm + eps; "aol" (arXiv 2512.04632) and "schatten" (arXiv 2506.10935) rescale by the first A.
       eps: added to the norm.
+      scale: what results are multiplied by, in the last product: a number, or a 1-D array with one entry a leaf; real,
+        known or traced.
       precision, planner: as for `batched_matmul`.
       implementation: "kernel" (all in one batch), "xla" (one dot a product), or None: the cost model decides at trace
         time which matrices are so large that XLA's dots serve them better. The rest are one batch.
@@ -60,7 +65,8 @@ def newton_schulz(
       A pytree of the structure, shapes and dtypes of `tree`.
 
     Raises:
-      ValueError: a leaf has rank 0 or 1, coeffs a shape other than (3,) or (n, 3), or preconditioning is unknown.
+      ValueError: a leaf has rank 0 or 1, coeffs a shape other than (3,) or (n, 3), scale one that is neither () nor
+        (leaves,), or preconditioning is unknown.
       TypeError: a leaf is neither floating nor complex.
     """
     if preconditioning not in PRECONDITIONINGS:
@@ -79,6 +85,8 @@ def newton_schulz(
             if leaf.ndim < 2:
                 raise ValueError(f"newton_schulz: tree{where} is {leaf.shape}: a matrix has rank 2 or more")
             raise TypeError(f"newton_schulz: tree{where} is {leaf.dtype}: it must be floating or complex")
+
+    scales = None if scale is None else _scales(scale, len(leaves))
 
     results: list[Any] = [None] * len(leaves)
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
@@ -99,16 +107,28 @@ def newton_schulz(
             matrices = [leaves[index] for index in members]
             by_kernel = preconditioning == "frobenius" and not route and implementation != "xla"
             small = _small(matrices) if by_kernel else 0
-            iterated = _iterate(matrices, per_step, preconditioning, eps, gemm, small)
+            factors = None
+            if scales is not None:
+                factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], dtype)
+            iterated = _iterate(matrices, per_step, preconditioning, eps, gemm, small, factors)
             for index, value in zip(members, iterated, strict=True):
                 results[index] = value
     return jax.tree.unflatten(structure, results)
 
 
 def _iterate(
-    xs: list[jax.Array], coeffs: Sequence[Any], preconditioning: str, eps: Any, gemm: Gemm, small: int
+    xs: list[jax.Array],
+    coeffs: Sequence[Any],
+    preconditioning: str,
+    eps: Any,
+    gemm: Gemm,
+    small: int,
+    factors: Any,
 ) -> list[jax.Array]:
-    """The iteration on matrices of one dtype; coeffs: a triple a step; `small` is as in `_norms`."""
+    """The iteration on matrices of one dtype; coeffs: a triple a step; `small` is as in `_norms`.
+
+    factors: of the results, one a matrix in the accumulator's real dtype, or None.
+    """
     tall = [x.shape[-2] > x.shape[-1] for x in xs]
     wide = [not flag for flag in tall]
     # 1 / norm is not multiplied into X: it is a factor of the first step's A and of its result. None stands for 1.
@@ -135,9 +155,23 @@ def _iterate(
         # A tall X stands for its transpose: (B X^T)^T = X B^T.
         left = [x if flag else b for x, b, flag in zip(xs, bs, tall, strict=True)]
         right = [b if flag else x for x, b, flag in zip(xs, bs, tall, strict=True)]
-        alpha, beta = (1, c0) if scale is None else (scale, c0 * scale)
-        xs = gemm(left, right, xs, alpha=alpha, beta=beta, transpose_b=tall)
+        given = [scale, factors if step == len(coeffs) - 1 else None]
+        alpha = functools.reduce(operator.mul, [value for value in given if value is not None] or [1])
+        xs = gemm(left, right, xs, alpha=alpha, beta=c0 * alpha, transpose_b=tall)
+    if factors is not None and not coeffs:
+        wide = accumulator(xs[0].dtype)
+        xs = [(jnp.asarray(f, wide) * x.astype(wide)).astype(x.dtype) for f, x in zip(factors, xs, strict=True)]
     return xs
+
+
+def _scales(scale: Any, count: int) -> Any:
+    """One number a leaf."""
+    if not isinstance(scale, jax.Array):
+        scale = np.asarray(scale)
+    if scale.shape not in ((), (count,)) or jnp.iscomplexobj(scale):
+        what = f"{scale.dtype}{scale.shape}"
+        raise ValueError(f"newton_schulz: scale is {what}: it must be a real number, or one for each of {count} leaves")
+    return scale if scale.ndim else (jnp if isinstance(scale, jax.Array) else np).broadcast_to(scale, count)
 
 
 def _inverse(norms: jax.Array, eps: Any) -> Any:
@@ -162,12 +196,7 @@ def _small(xs: list[jax.Array]) -> int:
         return 0  # the first product refuses them, and names one
     # On a GPU, to read a matrix of that size once more takes less than a kernel of its own. A core reads it once, in
     # its reduction.
-    return 2**20 if _target().kind == "gpu" else 0
-
-
-def _target() -> DeviceSpec:
-    """What a program that is traced now is for: where a target is named, it may run where that backend is installed."""
-    return backends.named_target() or backends.default_device()
+    return 2**20 if backends.traced_target().kind == "gpu" else 0
 
 
 def _columns(size: int) -> int:
@@ -217,17 +246,20 @@ def _rescale_schatten(x: jax.Array, a: jax.Array, tall: bool) -> tuple[jax.Array
 
 def _rounded(coeffs: Any, dtype: Any) -> Any:
     """Coefficients as the leaves' real dtype holds them, in the accumulator's; Python floats where they are known."""
-    real = jnp.real(jnp.zeros((), dtype)).dtype
-    if isinstance(coeffs, jax.Array):
-        return coeffs.astype(real).astype(accumulator(real))
-    return coeffs.astype(real).astype(np.float64).tolist()
+    coeffs = coeffs.astype(jnp.real(jnp.zeros((), dtype)).dtype)
+    return _real(coeffs, dtype) if isinstance(coeffs, jax.Array) else coeffs.astype(np.float64).tolist()
+
+
+def _real(values: Any, dtype: Any) -> Any:
+    """Numbers in the real dtype that goes with the accumulator's."""
+    return values.astype(accumulator(jnp.real(jnp.zeros((), dtype)).dtype))
 
 
 def _alone(xs: list[jax.Array], precision: Any, planner: AnyPlanner, implementation: str | None) -> Sequence[bool]:
     """Which matrices (of one dtype) XLA's single dots serve better; no device is touched."""
     if implementation is not None:
         return [False] * len(xs)
-    device = _target()
+    device = backends.traced_target()
     backend = backends.BACKENDS[device.platform]
     absent = backend.module is None and backends.named_target() is None
     if absent or xs[0].dtype.name not in backend.dtypes or any(max(x.shape) > LARGEST_SIZE for x in xs):

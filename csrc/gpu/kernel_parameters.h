@@ -33,6 +33,25 @@ struct BufferChunk {
   Buffer table[kMaxParameterBuffers];
 };
 
-static_assert(sizeof(KernelParameters) <= kMostParameterBytes && sizeof(BufferChunk) <= kMostParameterBytes, "a launch's parameters");
+// result = alpha x + beta y, element by element, of one member of a call that adds arrays. The result may be x or y itself.
+struct Addition {
+  const void *x, *y;
+  void* result;
+  int64_t elements;
+};
+
+inline constexpr int kMaxAdditions = (kMostParameterBytes - 32) / static_cast<int>(sizeof(Addition) + sizeof(int32_t));
+
+// What a launch adds. A member's blocks lie beside each other, from its first block on.
+struct AdditionParameters {
+  const void *alpha, *beta;  // accumulators, one of each a member
+  int32_t count;
+  int32_t first_block[kMaxAdditions];
+  Addition additions[kMaxAdditions];
+};
+
+static_assert(sizeof(KernelParameters) <= kMostParameterBytes && sizeof(BufferChunk) <= kMostParameterBytes &&
+                  sizeof(AdditionParameters) <= kMostParameterBytes,
+              "a launch's parameters");
 
 }  // namespace vbgemm

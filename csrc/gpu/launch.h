@@ -1,4 +1,4 @@
-// The GPU kernels' host side: one call computes a whole plan.
+// The GPU kernels' host side: one call computes a whole plan, or adds many arrays.
 #pragma once
 #include "../catalogue.h"
 #include "kernel_parameters.h"
@@ -31,5 +31,15 @@ Error load_kernels(Kind kind);
 // Puts the call's kernels into the stream. It neither allocates nor waits nor copies, so it may be recorded into a CUDA graph. The host
 // arrays are not needed after it returns.
 Error launch(const GpuCall& call, Stream stream);
+
+struct AddScaledCall {
+  DType dtype;               // of x, y and results; a real one
+  const void *alpha, *beta;  // device pointers: accumulators, one of each a member
+  const Addition* members;   // device pointers, in a host array
+  int num_members;
+};
+
+// Puts as few kernels as hold the members into the stream; under the same conditions as launch().
+Error add_scaled(const AddScaledCall& call, Stream stream);
 
 }  // namespace vbgemm

@@ -1,13 +1,19 @@
-// The extension module of a GPU backend: its XLA FFI handler.
+// The extension module of a GPU backend: its XLA FFI handlers.
 #include <nanobind/nanobind.h>
 
 #include "ffi_common.h"
+#include "gpu/addition_call.h"
 #include "gpu/launch.h"
 
 namespace {
 
 namespace ffi = xla::ffi;
 namespace nb = nanobind;
+
+ffi::Error status_of(vbgemm::Error launched) {
+  if (launched == vbgemm::kSuccess) return ffi::Error::Success();
+  return ffi::Error::Internal(std::string("jax_vbgemm: kernel launch failed: ") + vbgemm::error_name(launched));
+}
 
 ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::RemainingArgs operands, ffi::RemainingRets rets,
                   int64_t catalogue, int64_t kind, ffi::Span<const int64_t> problems, ffi::Span<const int64_t> epilogues,
@@ -41,17 +47,26 @@ ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::Remain
   gpu.elements = call.elements.data();
   gpu.num_buffers = static_cast<int>(call.buffers.size());
   gpu.num_operands = call.num_operands;
-  const vbgemm::Error launched = vbgemm::launch(gpu, stream);
-  if (launched != vbgemm::kSuccess) {
-    return ffi::Error::Internal(std::string("jax_vbgemm: kernel launch failed: ") + vbgemm::error_name(launched));
-  }
-  return ffi::Error::Success();
+  return status_of(vbgemm::launch(gpu, stream));
+}
+
+ffi::Error AddScaled(vbgemm::Stream stream, ffi::AnyBuffer alpha, ffi::AnyBuffer beta, ffi::RemainingArgs operands,
+                     ffi::RemainingRets results) {
+  std::vector<vbgemm::Addition> members;
+  vbgemm::AddScaledCall call;
+  const ffi::Error error = vbgemm::check_addition(alpha, beta, operands, results, members, call);
+  return error.failure() ? error : status_of(vbgemm::add_scaled(call, stream));
 }
 
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(vbgemm_gpu_matmul, Matmul, VBGEMM_BIND_ARGUMENTS(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<vbgemm::Stream>>()),
                               {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    vbgemm_gpu_add_scaled, AddScaled,
+    ffi::Ffi::Bind().Ctx<ffi::PlatformStream<vbgemm::Stream>>().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().RemainingArgs().RemainingRets(),
+    {ffi::Traits::kCmdBufferCompatible});
 
 #ifdef __HIP_PLATFORM_AMD__
 NB_MODULE(_rocm, m) {
@@ -60,5 +75,6 @@ NB_MODULE(_rocm, m) {
 NB_MODULE(_cuda, m) {
   m.doc() = "The CUDA backend of jax_vbgemm.";
 #endif
-  m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_matmul)); }, "The XLA FFI handler.");
+  m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_matmul)); }, "The XLA FFI handler of products.");
+  m.def("add_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_add_scaled)); }, "The XLA FFI handler of sums.");
 }

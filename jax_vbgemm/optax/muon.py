@@ -7,14 +7,18 @@ DeepMind).
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from optax.contrib import MuonDimensionNumbers, MuonState
 
+from jax_vbgemm.optax.folding import folded
+from jax_vbgemm.optax.momenta import momenta
 from jax_vbgemm.orthogonal import MUON_COEFFS, newton_schulz
 
 # "dion": Ahn et al., arXiv 2504.05295; one row a step.
@@ -63,20 +67,14 @@ def scale_by_muon(
         mu = optax.tree.zeros_like(params, dtype=mu_dtype)
         return MuonState(count=jnp.zeros([], jnp.int32), mu=mu, ns_coeffs=coeffs)
 
-    def update(updates: Any, state: MuonState, params: Any = None) -> tuple[Any, MuonState]:
+    def update(updates: Any, state: MuonState, params: Any = None, *, scale: Any = None) -> tuple[Any, MuonState]:
         del params
         numbers = weight_dimension_numbers
         if callable(numbers):
             numbers = numbers(updates)  # of the updates: only shapes matter, and params may not be given
-        mu = optax.tree.update_moment(updates, state.mu, beta, 1)
         count = optax.safe_increment(state.count)
-        if nesterov:
-            ahead = optax.tree.bias_correction(mu, beta, optax.safe_increment(count))
-            corrected = optax.tree.bias_correction(updates, beta, count)
-            momentum = jax.tree.map(lambda m, g: beta * m + (1 - beta) * g, ahead, corrected)
-        else:
-            momentum = optax.tree.bias_correction(mu, beta, count)
-        updates = orthogonalize(momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers)
+        mu, momentum = momenta(updates, state.mu, beta, count, nesterov)
+        updates = orthogonalize(momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers, scale)
         if adaptive:  # by the dual norm of the momentum: arXiv 2409.20325
             updates = jax.tree.map(lambda x, y: jnp.sum(x.conj() * y) * y, momentum, updates)
         return updates, MuonState(count=count, mu=optax.tree.cast(mu, mu_dtype), ns_coeffs=state.ns_coeffs)
@@ -91,17 +89,19 @@ def orthogonalize(
     preconditioning: str = "frobenius",
     eps: Any = 1e-8,
     dimension_numbers: Any = None,
+    scale: Any = None,
 ) -> Any:
     """optax.contrib's orthogonalize_via_newton_schulz for a whole tree.
 
     dimension_numbers: a tree with a MuonDimensionNumbers or None for each leaf; None: all leaves are matrices.
+    scale: what results are multiplied by, a number or a 1-D array with one entry a leaf.
     """
     leaves = jax.tree.leaves(tree)
     structure: Any = jax.tree.structure(tree)
     numbers = [None] * len(leaves) if dimension_numbers is None else structure.flatten_up_to(dimension_numbers)
     views = [_Matrices(x, number) for x, number in zip(leaves, numbers, strict=True)]
     matrices = [view.of(x) for view, x in zip(views, leaves, strict=True)]
-    results = newton_schulz(matrices, ns_steps, ns_coeffs, preconditioning=preconditioning, eps=eps)
+    results = newton_schulz(matrices, ns_steps, ns_coeffs, preconditioning=preconditioning, eps=eps, scale=scale)
     return jax.tree.unflatten(structure, [view.back(y) for view, y in zip(views, results, strict=True)])
 
 
@@ -153,13 +153,8 @@ def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = N
     As in optax, where it is private. weight_dimension_numbers: as for `scale_by_muon`, without None leaves.
     """
 
-    def scaled(x: jax.Array, numbers: MuonDimensionNumbers) -> jax.Array:
-        fan_in, fan_out = (math.prod(x.shape[axis] for axis in axes) for axes in _axes(x, numbers))
-        if consistent_rms is None:
-            scale = jnp.sqrt(jnp.maximum(1, fan_out / fan_in))
-        else:
-            scale = jnp.sqrt(jnp.maximum(fan_in, fan_out)) * consistent_rms
-        return scale * x
+    def scaled(x: jax.Array, numbers: MuonDimensionNumbers) -> Any:
+        return _shape_factor(x, numbers, consistent_rms) * x
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
@@ -169,6 +164,13 @@ def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = N
         return jax.tree.map(scaled, updates, numbers, is_leaf=_is_numbers), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def _shape_factor(x: jax.Array, numbers: MuonDimensionNumbers, consistent_rms: Any) -> Any:
+    fan_in, fan_out = (math.prod(x.shape[axis] for axis in axes) for axes in _axes(x, numbers))
+    if consistent_rms is None:
+        return math.sqrt(max(1, fan_out / fan_in))
+    return math.sqrt(max(fan_in, fan_out)) * consistent_rms
 
 
 def _is_numbers(x: Any) -> bool:
@@ -230,7 +232,18 @@ def muon(
 
         return jax.tree.map(expand, numbers_of(params), labels(params), is_leaf=is_leaf)
 
-    of_matrices = optax.chain(
+    def shape_factors(updates: Any) -> Any:
+        """One number a leaf, known unless consistent_rms is traced."""
+        if isinstance(consistent_rms, jax.Array):
+            return shape_factors_of(updates, 1) * consistent_rms
+        return shape_factors_of(updates, consistent_rms)
+
+    def shape_factors_of(updates: Any, rms: Any) -> Any:
+        factor = functools.partial(_shape_factor, consistent_rms=rms)
+        factors = jax.tree.leaves(jax.tree.map(factor, updates, expanded(updates), is_leaf=_is_numbers))
+        return np.array(factors, jax.dtypes.canonicalize_dtype(float))
+
+    parts = (
         scale_by_muon(
             ns_coeffs, ns_steps, beta, eps, mu_dtype,
             nesterov=nesterov, adaptive=adaptive, preconditioning=preconditioning, weight_dimension_numbers=expanded,
@@ -239,6 +252,10 @@ def muon(
         optax.add_decayed_weights(weight_decay, weight_decay_mask),
         optax.scale_by_learning_rate(learning_rate),
     )  # fmt: skip
+    if adaptive:  # what is multiplied by the dual norm cannot be scaled before
+        of_matrices = optax.chain(*parts)
+    else:
+        of_matrices = folded(parts, shape_factors, weight_decay, weight_decay_mask, learning_rate)
     of_the_rest = optax.adamw(
         learning_rate if adam_learning_rate is None else adam_learning_rate,
         b1=adam_b1, b2=adam_b2, eps=eps, eps_root=adam_eps_root, weight_decay=adam_weight_decay,

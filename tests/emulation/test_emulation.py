@@ -37,7 +37,7 @@ class Builder:
         parts = [("emulation/main.cc", machine, CSRC), ("emulation/fiber.cc", machine, CSRC)]
         instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in flags else []
         parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/launch.cu")]
-        kernels = ["add_shares", *kernels]
+        kernels = ["add_shares", "add_scaled", *kernels]
         parts += [(f"gpu/{name}.cu", [*flags, *instrument], csrc) for name in kernels]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda part: self._built(["-c", "-x", "c++"], *part), parts))
@@ -213,6 +213,9 @@ MISTAKES = {
         "words[w + 1], (shift + 1) % 2 * 16",
     ),
     "a kernel that does not wait for the one ahead": ("simt_f32", "tile_kernel", "    await_previous_kernel();\n", ""),
+    "arrays added before they are there": ("simt_f32", "add_scaled", "    await_previous_kernel();\n", ""),
+    "a chunk's last elements left out": ("simt_f32", "add_scaled", "count - whole, scales", "0, scales"),
+    "an array's first chunk left out": ("simt_f32", "add_scaled", "[middle] <= block", "[middle] < block"),
     "sums taken before they are there": ("simt_f32", "add_shares", "    await_previous_kernel();\n", ""),
     "small x big left out": ("tensor_tf32x3", "tensor_product", "multiply_tf32(small_a[i]", "multiply_tf32(big_a[i]"),
 }

@@ -71,6 +71,24 @@ def test_coefficients_in_every_form():
     assert_close(traced, {name: truth(x, [MUON_COEFFS] * 3) for name, x in xs.items()}, 1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "complex64"])
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_scale(dtype, steps):
+    """A factor of the last product, in every form."""
+    xs = tree(dtype)
+    coeffs, tolerance = (2.0, -1.5, 0.5), {"float64": 1e-12, "bfloat16": 0.1}.get(dtype, 2e-5)
+    many = np.linspace(-1, 2, len(xs))
+    for scale in (0.5, many, jnp.asarray(0.5, "float32"), jnp.asarray(many)):
+        ours = jax.jit(functools.partial(vb.newton_schulz, steps=steps, coeffs=coeffs))(xs, scale=scale)
+        assert all(ours[name].dtype == dtype for name in xs)
+        of_leaf = dict(zip(sorted(xs), np.broadcast_to(scale, len(xs)), strict=True))
+        assert_close(ours, {name: of_leaf[name] * truth(x, [coeffs] * steps) for name, x in xs.items()}, tolerance)
+    known = functools.partial(vb.newton_schulz, steps=steps, coeffs=coeffs, scale=many, preconditioning="aol")
+    alone = functools.partial(vb.newton_schulz, steps=steps, coeffs=coeffs, preconditioning="aol")
+    of_leaf = dict(zip(sorted(xs), many, strict=True))
+    assert_close(known(xs), {name: of_leaf[name] * oracle.wide(x) for name, x in alone(xs).items()}, tolerance)
+
+
 def test_transformations():
     xs = tree(names=["wide", "tall"])
     once = vb.newton_schulz(xs)
@@ -146,6 +164,8 @@ def test_the_split_is_that_of_the_named_target(precision):
         ({"a": jnp.ones(3)}, {}, ValueError, r"tree\['a'\] is \(3,\): a matrix has rank 2 or more"),
         ([jnp.ones((2, 2), "int32")], {}, TypeError, r"tree\[0\] is int32: it must be floating"),
         ([], {"coeffs": (1.0, 2.0)}, ValueError, r"shape \(3,\) or \(n, 3\), got \(2,\)"),
+        ([jnp.ones((2, 2))], {"scale": np.ones(2)}, ValueError, r"scale is float64\(2,\): .* one for each of 1 leaves"),
+        ([jnp.ones((2, 2))], {"scale": 1j}, ValueError, "scale is complex128"),
         ([], {"preconditioning": "trace"}, ValueError, "Unknown preconditioning trace"),
         ([jnp.ones((2, 2))], {"implementation": "cublas"}, ValueError, "implementation must be"),
     ],

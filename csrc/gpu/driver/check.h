@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../kernels.h"
+#include "check_addition.h"
 #include "trial.h"
 
 namespace vbgemm::driver {
@@ -367,6 +368,16 @@ class Check {
   }
 
   template <class T>
+  void additions() {
+    const auto run = [this](const char* what, AdditionTrial<T> trial) {
+      const int faults = trial.faults(stream_);
+      report(name() + what, trial.members(), faults);
+    };
+    run(" arrays added", additions_of_all_sizes<T>(seed(16), margin_));
+    if (!options_.small) run(" more arrays added than parameters hold", more_additions_than_a_launch_holds<T>(seed(17), margin_));
+  }
+
+  template <class T>
   void groups(Kind kind) {
     kind_ = kind;
     if (!wanted()) return;
@@ -392,6 +403,9 @@ class Check {
       for (const bool epilogues : {false, true}) insane<T>(ready, epilogues);
     }
     if (!options_.small) many_buffers<T>();
+    if constexpr (!kIsComplex<T>) {
+      if (kind == kind_of(Number<T>::kDType)) additions<T>();
+    }
     if (options_.replays && !options_.small) repeats<T>();
     if (kind == Kind::f32) short_grid();
     if (kind == Kind::f32 && options_.replays && !options_.small) far_apart();

@@ -1,0 +1,90 @@
+// Sums of arrays, alpha x + beta y, for many arrays of different sizes in one launch: each block takes a chunk of one of them.
+#pragma once
+#include "epilogue.h"
+#include "kernel_parameters.h"
+#include "tile_cut.h"
+
+namespace vbgemm {
+
+inline constexpr int kAddScaledThreads = 256;
+inline constexpr int kVectorsTogether = 4;  // of each operand, under way at a time
+
+// How many elements a block takes: as many bytes of every type.
+constexpr __host__ __device__ int chunk_of(size_t element_bytes) {
+  return kAddScaledThreads * kVectorsTogether * kVectorBytes / static_cast<int>(element_bytes);
+}
+
+template <class T>
+struct AddScaled {
+  using Sum = Accumulator<T>;
+  static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T)), kChunk = chunk_of(sizeof(T));
+
+  __device__ __forceinline__ static void run(const AdditionParameters& parameters) {
+    await_previous_kernel();
+    const auto block = static_cast<int32_t>(block_index());
+    const int member = member_of(block, parameters);
+    const Addition& addition = parameters.additions[member];
+    const int64_t first = static_cast<int64_t>(block - parameters.first_block[member]) * kChunk, left = addition.elements - first;
+    if (left <= 0) return;
+    const int count = left < kChunk ? static_cast<int>(left) : kChunk;
+    const Scales scales{static_cast<const Sum*>(parameters.alpha)[member], static_cast<const Sum*>(parameters.beta)[member]};
+    const T* const x = static_cast<const T*>(addition.x) + first;
+    const T* const y = is_zero(scales.beta) ? x : static_cast<const T*>(addition.y) + first;  // then y is not read
+    T* const result = static_cast<T*>(addition.result) + first;
+    const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+    const int whole = (address(x) | address(y) | address(result)) % kVectorBytes == 0 ? count / kVector * kVector : 0;
+    add<kVector>(x, y, result, whole, scales);
+    add<1>(x + whole, y + whole, result + whole, count - whole, scales);
+  }
+
+ private:
+  struct Scales {
+    Sum alpha, beta;
+  };
+
+  // The last member that begins at this block or before: one without elements has no blocks.
+  __device__ static int member_of(int32_t block, const AdditionParameters& parameters) {
+    int low = 0, high = parameters.count;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (parameters.first_block[middle] <= block ? low : high) = middle;
+    }
+    return low;
+  }
+
+  // kWidth neighbours at a time; `count` is a multiple of it. What a thread writes only that thread reads, and before: the result may be
+  // an operand.
+  template <int kWidth>
+  __device__ static void add(const T* x, const T* y, T* result, int count, const Scales& scales) {
+    using Piece = Vector<T, kWidth>;
+    constexpr int kStep = kAddScaledThreads * kWidth;
+    for (int from = thread_index() * kWidth; from < count; from += kStep * kVectorsTogether) {
+      Piece a[kVectorsTogether], b[kVectorsTogether];
+#pragma unroll
+      for (int i = 0; i < kVectorsTogether; ++i) {
+        const int at = from + i * kStep;
+        if (at >= count) continue;
+        a[i] = *reinterpret_cast<const Piece*>(x + at);
+        b[i] = *reinterpret_cast<const Piece*>(y + at);
+      }
+#pragma unroll
+      for (int i = 0; i < kVectorsTogether; ++i) {
+        const int at = from + i * kStep;
+        if (at < count) *reinterpret_cast<Piece*>(result + at) = sum_of(a[i], b[i], scales);
+      }
+    }
+  }
+
+  template <class Piece>
+  __device__ static Piece sum_of(const Piece& a, const Piece& b, const Scales& scales) {
+    Piece sum;
+#pragma unroll
+    for (size_t i = 0; i < sizeof(Piece) / sizeof(T); ++i) {
+      const Sum addend = is_zero(scales.beta) ? nothing<Sum>() : scales.beta * widen(b.element[i]);
+      narrow(multiply_add(scales.alpha, widen(a.element[i]), addend), sum.element[i]);
+    }
+    return sum;
+  }
+};
+
+}  // namespace vbgemm

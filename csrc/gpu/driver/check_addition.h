@@ -1,0 +1,131 @@
+// The check of what adds arrays: members of awkward sizes at aligned and odd starts, against a plain loop, bit for bit.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "../add_scaled.h"
+#include "../launch.h"
+#include "device.h"
+#include "number.h"
+
+namespace vbgemm::driver {
+
+// All members' arrays in one buffer of a device, apart by margins that must survive.
+template <class T>
+class AdditionTrial {
+ public:
+  using Sum = Accumulator<T>;
+  enum class Result { apart, in_x, in_y };
+
+  AdditionTrial(uint64_t seed, int margin) : random_(seed), margin_(margin) {}
+
+  // shift: by how many elements the arrays miss the alignment of vectors; x's, y's and the result's in turn where they are uneven.
+  void add(int elements, Result where, int shift, bool uneven = false) {
+    Member member{elements, where, {}, random_sum(), random_sum()};
+    const int kind = std::uniform_int_distribution<int>(0, 3)(random_);
+    if (kind == 0) member.alpha = member.beta = 1;
+    if (kind == 1) member.beta = 0;
+    for (int i = 0; i < 3; ++i) {
+      const bool odd = !uneven || static_cast<int>(members_.size() % 3) == i;
+      member.first[i] = i == 2 && where != Result::apart ? member.first[where == Result::in_y] : place(elements, odd ? shift : 0);
+    }
+    for (int i = 0; i < elements; ++i) {
+      const bool unread = kind == 1 && where != Result::in_y;
+      const Wide y = unread ? Wide(NAN) : Number<Sum>::wide(random_sum());
+      host_[member.first[0] + i] = Number<T>::from(Number<Sum>::wide(random_sum()));
+      host_[member.first[1] + i] = Number<T>::from(y);
+    }
+    members_.push_back(member);
+  }
+  size_t members() const { return members_.size(); }
+
+  int faults(const OwnStream& stream) {
+    std::vector<std::vector<T>> expected;
+    for (const Member& member : members_) expected.push_back(sums_of(member));
+    DeviceMemory memory(host_);
+    std::vector<Sum> alpha, beta;
+    std::vector<Addition> additions;
+    for (const Member& member : members_) {
+      T* const data = reinterpret_cast<T*>(memory.data());
+      additions.push_back({data + member.first[0], data + member.first[1], data + member.first[2], member.elements});
+      alpha.push_back(member.alpha);
+      beta.push_back(member.beta);
+    }
+    const DeviceMemory alphas(alpha), betas(beta);
+    const int count = static_cast<int>(members_.size());
+    require(add_scaled({Number<T>::kDType, alphas.data(), betas.data(), additions.data(), count}, stream.get()), "add_scaled");
+    stream.wait();
+    std::vector<T> found(host_.size());
+    memory.read(found.data());
+
+    int faults = 0;
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const int64_t first = members_[i].first[2];
+      for (int e = 0; e < members_[i].elements; ++e) {
+        faults += !same(found[first + e], expected[i][e]);
+        found[first + e] = host_[first + e];  // what remains must be untouched
+      }
+    }
+    return faults + (std::memcmp(found.data(), host_.data(), host_.size() * sizeof(T)) != 0);
+  }
+
+ private:
+  struct Member {
+    int elements;
+    Result where;
+    int64_t first[3];  // of x, y and the result
+    Sum alpha, beta;
+  };
+
+  Sum random_sum() { return static_cast<Sum>(std::uniform_real_distribution<double>(-1, 1)(random_)); }
+
+  int64_t place(int elements, int shift) {
+    constexpr int64_t kVector = AddScaled<T>::kVector;
+    const int64_t first = (static_cast<int64_t>(host_.size()) + margin_ + kVector - 1) / kVector * kVector + shift;
+    host_.resize(first + elements + margin_, Number<T>::from(-777));
+    return first;
+  }
+
+  std::vector<T> sums_of(const Member& member) const {
+    std::vector<T> sums;
+    for (int i = 0; i < member.elements; ++i) {
+      const auto number = [&](int operand) { return Number<Sum>::from(Number<T>::wide(host_[member.first[operand] + i])); };
+      const Sum addend = member.beta == 0 ? Sum{-0.0} : member.beta * number(1);
+      sums.push_back(Number<T>::from(Number<Sum>::wide(fused(member.alpha, number(0), addend))));
+    }
+    return sums;
+  }
+
+  std::mt19937_64 random_;
+  const int margin_;
+  std::vector<T> host_;
+  std::vector<Member> members_;
+};
+
+// Sizes around a vector, a step and a chunk; none, one and three elements.
+template <class T>
+AdditionTrial<T> additions_of_all_sizes(uint64_t seed, int margin) {
+  using Result = typename AdditionTrial<T>::Result;
+  constexpr int kVector = AddScaled<T>::kVector, kStep = kAddScaledThreads * kVector, kChunk = AddScaled<T>::kChunk;
+  AdditionTrial<T> trial(seed, margin);
+  for (int elements : {0, 1, 3, kVector, kVector + 1, kStep - 1, kStep + kVector, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk + 5, 0}) {
+    for (const Result where : {Result::apart, Result::in_y, Result::in_x}) {
+      trial.add(elements, where, 0);
+      trial.add(elements, where, 1);
+      trial.add(elements, where, 1, true);
+    }
+  }
+  return trial;
+}
+
+template <class T>
+AdditionTrial<T> more_additions_than_a_launch_holds(uint64_t seed, int margin) {
+  AdditionTrial<T> trial(seed, margin);
+  for (int i = 0; i < 2 * kMaxAdditions + 3; ++i) trial.add(i % 5, AdditionTrial<T>::Result::in_y, i % 2);
+  return trial;
+}
+
+}  // namespace vbgemm::driver

@@ -1,0 +1,157 @@
+"""add_scaled's custom call from end to end without a GPU: its handler's checks and its kernels, emulated, under XLA."""
+
+import ctypes
+import dataclasses
+import os
+import shutil
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from jax.interpreters import mlir
+
+import jax_vbgemm as vb
+from jax_vbgemm import addition, backends
+from jax_vbgemm.addition import add_scaled, add_scaled_p
+
+CSRC = Path(__file__).resolve().parents[2] / "csrc"
+COMPILER = os.environ.get("CXX", "g++")
+FLAGS = ["-std=c++17", "-O1", "-march=native", "-fPIC", '-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"']
+SOURCES = ["emulation/addition_handler.cc", "emulation/block.cc", "emulation/fiber.cc", "gpu/add_scaled.cu"]
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there"),
+    pytest.mark.skipif(jax.default_backend() != "cpu", reason="the call is emulated on the CPU"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def emulated(tmp_path_factory: pytest.TempPathFactory):
+    """The call is there on the CPU, and programs for the CPU have it."""
+    folder = tmp_path_factory.mktemp("addition")
+    for source in SOURCES:
+        command = [COMPILER, *FLAGS, f"-I{CSRC}", "-isystem", jax.ffi.include_dir(), "-c", "-x", "c++"]
+        subprocess.run([*command, str(CSRC / source), "-o", str(folder / f"{Path(source).stem}.o")], check=True)
+    library = folder / "addition.so"
+    objects = [str(path) for path in folder.glob("*.o")]
+    subprocess.run([COMPILER, "-shared", *objects, "-o", str(library)], check=True)
+    handler = ctypes.CDLL(str(library)).vbgemm_emulated_add_scaled
+    jax.ffi.register_ffi_target(backends.ADD_TARGET_NAME, jax.ffi.pycapsule(handler), platform="cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        built = dataclasses.replace(backends.BACKENDS["cpu"])
+        patch.setitem(backends.BACKENDS, "emulated", built)
+        mlir.register_lowering(add_scaled_p, partial(addition._lower, "emulated"), platform="cpu")
+        jax.clear_caches()
+        yield
+        xla = mlir.lower_fun(addition._xla_form, multiple_results=True)
+        mlir.register_lowering(add_scaled_p, xla, platform="cpu")
+    jax.clear_caches()
+
+
+def arrays(dtype, seed=0):
+    shapes = [(), (3,), (64, 67), (5000,), (2, 3, 4), (1, 1)]
+    return [oracle.random(shape, dtype, seed + index) for index, shape in enumerate(shapes)]
+
+
+def calls(compiled):
+    return compiled.as_text().count('custom_call_target="vbgemm_add_v1"')
+
+
+@pytest.mark.parametrize("dtype", addition.KERNEL_DTYPES)
+@pytest.mark.parametrize("donate", [(), (1,)])
+def test_values(dtype, donate):
+    xs, ys = arrays(dtype), arrays(dtype, 100)
+    beta = np.linspace(-1, 1, len(xs))
+
+    def f(xs, ys, alpha, beta):
+        return add_scaled(xs, ys, alpha, beta)
+
+    expected = [0.3 * oracle.wide(x) + b * oracle.wide(y) for x, y, b in zip(xs, ys, beta, strict=True)]
+    compiled = jax.jit(f, donate_argnums=donate).lower(xs, ys, 0.3, beta).compile()
+    assert calls(compiled) == 1
+    tolerance = {"float64": 1e-15, "float32": 3e-7, "bfloat16": 1e-2, "float16": 1e-3}[dtype]
+    given = [jax.tree.map(jnp.copy, values) for values in (xs, ys)]
+    for total, truth in zip(compiled(*given, 0.3, beta), expected, strict=True):
+        np.testing.assert_allclose(oracle.wide(total), truth, rtol=0, atol=2 * tolerance)
+
+
+def test_loops_and_values_that_are_needed_later():
+    """In place or not, XLA keeps what is read afterwards."""
+    xs = arrays("float32")
+
+    def step(carry, scale):
+        xs, ys = carry
+        new = add_scaled(xs, ys, 1.0, scale)
+        more = add_scaled(xs, new, scale, 1.0, in_place=False)
+        return (more, new), [jnp.sum(y) for y in ys]
+
+    def plain(carry, scale):
+        xs, ys = carry
+        new = [x + scale * y for x, y in zip(xs, ys, strict=True)]
+        return ([scale * x + n for x, n in zip(xs, new, strict=True)], new), [jnp.sum(y) for y in ys]
+
+    scales = jnp.array([0.5, 0.0, -1.0], "float32")
+    ours, theirs = (jax.jit(lambda c, f=f: jax.lax.scan(f, c, scales))((xs, xs)) for f in (step, plain))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), ours, theirs)
+
+
+def test_a_step_of_muon():
+    optax = pytest.importorskip("optax")
+    theirs = pytest.importorskip("optax.contrib").muon
+    from jax_vbgemm.optax import apply_updates, muon
+
+    params = [oracle.random(shape, "float32") for shape in [(12, 20), (20, 12), (7, 7)]] + [jnp.ones(5, "float32")]
+    grads = jax.tree.map(lambda x: oracle.random(x.shape, "float32", 3), params)
+
+    def train(make, apply, params):
+        optimizer = make(0.1, weight_decay=0.1)
+        state = optimizer.init(params)
+        for _ in range(3):
+            updates, state = optimizer.update(grads, state, params)
+            params = apply(params, updates)
+        return params, state
+
+    with jax.numpy_dtype_promotion("standard"), vb.target("h100"):
+        ours = jax.jit(partial(train, muon, apply_updates)).lower(params).compile()
+        assert calls(ours) == 3 * 4  # moments, momenta, weight decay, parameters
+        expected = jax.jit(partial(train, theirs, optax.apply_updates))(params)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), ours(params), expected)
+
+
+def call(alpha, beta, operands, results):
+    f = jax.ffi.ffi_call(backends.ADD_TARGET_NAME, [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in results])
+    return jax.block_until_ready(jax.jit(f)(alpha, beta, *operands))
+
+
+X, ONE, TWO = (np.ones(shape, np.float32) for shape in [(2, 3), (1,), (2,)])
+RESULT = ((2, 3), "float32")
+
+
+def test_untampered_call_is_right():
+    np.testing.assert_array_equal(call(ONE, ONE, [X, X], [RESULT])[0], 2 * X)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((ONE, ONE, [X], [RESULT]), "two operands a result, not 1 for 1"),
+        ((ONE, ONE, [X, X, X], [RESULT]), "two operands a result, not 3 for 1"),
+        ((TWO, TWO, [X, X, X, X], [RESULT, ((2, 3), "float64")]), "result 1 has another dtype"),
+        ((ONE, ONE, [X, X], [((2, 3), "int32")]), "no kernel adds arrays of this dtype"),
+        ((ONE, ONE, [X, X], [((2, 3), "complex64")]), "no kernel adds arrays of this dtype"),
+        ((ONE, ONE, [X, X], [((2, 4), "float32")]), "x 0 must have its result's dtype and number of elements"),
+        ((TWO, TWO, [X, X, X, X[:1]], [RESULT, RESULT]), "y 1 must have its result's dtype and number of elements"),
+        ((ONE, ONE, [X, X.astype("float64")], [RESULT]), "y 0 must have its result's dtype and number of elements"),
+        ((TWO, ONE, [X, X], [RESULT]), "alpha and beta must have"),
+        ((ONE, ONE.astype("float64"), [X, X], [RESULT]), "alpha and beta must have"),
+        ((ONE, ONE[:0], [X, X], [RESULT]), "alpha and beta must have"),
+    ],
+)
+def test_calls_that_do_not_fit_their_buffers(arguments, message):
+    with pytest.raises(Exception, match=message):
+        call(*arguments)

@@ -1,0 +1,180 @@
+"""Elementwise work in few passes: apply_updates, and what a step of muon becomes on a GPU."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from jax import export
+
+import jax_vbgemm as vb
+
+optax = pytest.importorskip("optax")
+contrib = pytest.importorskip("optax.contrib")
+
+from jax_vbgemm.optax import apply_updates, muon, scale_by_muon  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def standard_promotion():
+    with jax.numpy_dtype_promotion("standard"):  # optax's own arithmetic needs it
+        yield
+
+
+def assert_equal(ours, theirs):
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        np.testing.assert_array_equal(oracle.wide(a), oracle.wide(b))
+
+
+def tree(seed):
+    dtypes = ["float32", "float64", "bfloat16", "float16", "complex64", "float32"]
+    return [oracle.random((3, 4 + i), dtype, seed + i) for i, dtype in enumerate(dtypes)]
+
+
+def test_apply_updates():
+    params, updates = tree(0), tree(50)
+    assert_equal(apply_updates(params, updates), optax.apply_updates(params, updates))
+    assert_equal(jax.jit(apply_updates)(params, updates), optax.apply_updates(params, updates))
+    nested = {"a": params[:3], "b": (None, {"c": params[3]}), "d": optax.MaskedNode()}
+    moving = {"a": updates[:3], "b": (None, {"c": updates[3]}), "d": optax.MaskedNode()}
+    assert_equal(apply_updates(nested, moving), optax.apply_updates(nested, moving))
+    moving["b"] = (updates[0], {"c": updates[3]})  # an update of no parameter
+    assert_equal(apply_updates(nested, moving), optax.apply_updates(nested, moving))
+
+
+@pytest.mark.parametrize(
+    ("p", "u"),
+    [
+        (jnp.ones((2, 3), "bfloat16"), jnp.full((2, 3), 0.3, "float32")),
+        (jnp.ones((2, 3), "float32"), jnp.full((2, 3), 0.3, "bfloat16")),
+        (np.ones((2, 3), "float32"), np.full((2, 3), 0.3, "float32")),
+        (jnp.arange(6), jnp.arange(6)),
+        (jnp.ones((2, 3)), 0.5),
+        (1.0, 0.5),
+        (jnp.ones((2, 3)), jnp.ones(3)),
+        (jnp.ones((0, 3)), jnp.ones((0, 3))),
+    ],
+    ids=range(8),
+)
+def test_what_apply_updates_converts(p, u):
+    with jax.numpy_rank_promotion("allow"):
+        assert_equal(apply_updates([p, p], [u, u]), optax.apply_updates([p, p], [u, u]))
+
+
+@pytest.mark.parametrize(("params", "updates"), [([1.0], [1.0, 2.0]), ({"a": 1.0}, {"b": 1.0}), ([1.0], [None])])
+def test_apply_updates_answers_bad_input_as_optax_does(params, updates):
+    with pytest.raises(Exception) as theirs:  # noqa: PT011
+        optax.apply_updates(params, updates)
+    with pytest.raises(theirs.type):
+        apply_updates(params, updates)
+
+
+SHAPES = [(12, 40), (48, 9), (64, 64), (128, 27)]  # whose norms are parts of one product
+RATES = [0.1, optax.cosine_decay_schedule(0.1, 10), None]
+
+
+def program(make, apply, **options):
+    """One step with given gradients, as it is exported for a GPU."""
+    params = [oracle.random(shape, "float32") for shape in SHAPES]
+    optimizer = make(**options)
+
+    def step(params, state, grads):
+        updates, state = optimizer.update(grads, state, params)
+        return apply(params, updates), state
+
+    args = (params, optimizer.init(params), params)
+    exported = export.export(jax.jit(step), platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)
+    return exported(*args).mlir_module()
+
+
+def elementwise(text):
+    """Operations along whole matrices."""
+    shapes = "|".join(f"{m}x{n}" for m, n in SHAPES)
+    return re.findall(rf"stablehlo\.(\w+) .*tensor<(?:{shapes})xf32>", text)
+
+
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"nesterov": False}, {"consistent_rms": 0.2}], ids=str)
+@pytest.mark.parametrize("rate", RATES, ids=["known", "schedule", "none"])
+def test_a_step_of_muon_does_no_work_by_leaf(options, rate):
+    with vb.target("h100"):
+        text = program(muon, apply_updates, learning_rate=rate, adam_learning_rate=0.1, **options)
+    assert text.count("custom_call @vbgemm_v1") == 16
+    assert text.count("custom_call @vbgemm_add_v1") == 3 + ("weight_decay" in options)
+    assert set(elementwise(text)) <= {"custom_call", "reshape"}
+    theirs = program(contrib.muon, optax.apply_updates, learning_rate=rate, adam_learning_rate=0.1, **options)
+    assert elementwise(theirs).count("multiply") > 8  # so that the pattern does find some
+
+
+def test_large_moments_are_left_to_xla():
+    """It reads a gradient once for both averages."""
+    params = [jnp.ones((2048, 1024), "float32"), jnp.ones((16, 32), "float32")]
+    optimizer = muon(0.1)
+    state = optimizer.init(params)
+    with vb.target("h100"):
+        lowered = export.export(
+            jax.jit(optimizer.update), platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS
+        )(params, state, params)
+    calls = re.findall(r"custom_call @vbgemm_add_v1.* : \((.*)\) ->", lowered.mlir_module())
+    assert len(calls) == 2
+    assert not any("2048x1024" in call for call in calls)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_a_learning_rate_with_a_dtype_changes_those_of_updates_as_in_optax(dtype):
+    params = [oracle.random((4, 6), "bfloat16"), oracle.random((6, 4), "float32"), jnp.ones(3, "float32")]
+    for options in ({}, {"consistent_rms": jnp.asarray(0.2, dtype)}, {"weight_decay": 0.1}):
+        updates = []
+        for make in (muon, contrib.muon):
+            optimizer = make(jnp.asarray(0.1, dtype), ns_steps=2, **options)
+            updates.append(optimizer.update(params, optimizer.init(params), params)[0])
+        assert [x.dtype for x in updates[0]] == [x.dtype for x in updates[1]]
+        for ours, theirs in zip(*updates, strict=True):
+            np.testing.assert_allclose(oracle.wide(ours), oracle.wide(theirs), atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [(dtype, options) for dtype in ("float32", "complex64", "bfloat16") for options in ({}, {"nesterov": False})]
+    + [("float32", {"mu_dtype": "bfloat16"}), ("bfloat16", {"mu_dtype": "float32"})],
+    ids=str,
+)
+def test_steps_traced_for_a_gpu(options, dtype):
+    """The same numbers as optax's, by the other way to sum moments."""
+    params = [oracle.random(shape, dtype) for shape in [(12, 40), (37, 9)]]
+    results = []
+    for make in (muon, contrib.muon):
+        optimizer = make(0.1, ns_steps=2, **options)
+        state = optimizer.init(params)
+        for seed in range(2):
+            grads = [oracle.random(x.shape, dtype, seed) for x in params]
+            with vb.target("h100"):
+                updates, state = jax.jit(optimizer.update)(grads, state, params)
+        results.append((updates, state))
+    assert jax.tree.structure(results[0]) == jax.tree.structure(results[1])
+    for ours, theirs in zip(*map(jax.tree.leaves, results), strict=True):
+        assert ours.dtype == theirs.dtype
+        tolerance = 3e-5 if dtype != "bfloat16" and "mu_dtype" not in options else 0.02
+        np.testing.assert_allclose(oracle.wide(ours), oracle.wide(theirs), rtol=0, atol=tolerance)
+
+
+def test_none_among_updates():
+    """A gradient that is missing: its moment goes too, as in optax."""
+    params = {"a": oracle.random((4, 6), "float32"), "b": oracle.random((6, 4), "float32")}
+    optimizer = scale_by_muon()
+    for target in ("h100", "cpu"):
+        with vb.target(target):
+            updates, state = optimizer.update({"a": params["a"], "b": None}, optimizer.init(params))
+        assert updates["b"] is None
+        assert state.mu["b"] is None
+
+
+def test_missing_params_are_an_error_as_in_optax():
+    params = [oracle.random((4, 6), "float32")]
+    for make in (muon, contrib.muon):
+        optimizer = make(0.1)
+        with pytest.raises(ValueError, match="params"):
+            optimizer.update(params, optimizer.init(params))
