@@ -2,12 +2,12 @@
 #include "add_shares.h"
 #include "kernels.h"
 
-#define VBGEMM_DEFINE_ADD_SHARES(kind, element)                                           \
-  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::kAddThreads, 4)                 \
-      vbgemm_add_shares_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) { \
-    VBGEMM_READ_PARAMETERS(vbgemm::KernelParameters, parameters);                         \
-    VBGEMM_SHARED(vbgemm::AddShares<element>::Shared, shared);                            \
-    vbgemm::AddShares<element>::run(parameters, shared);                                  \
+#define VBGEMM_DEFINE_ADD_SHARES(kind, element)                                                                \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::kAddThreads, vbgemm::AddShares<element>::kMinBlocks) \
+      vbgemm_add_shares_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {                      \
+    VBGEMM_READ_PARAMETERS(vbgemm::KernelParameters, parameters);                                              \
+    VBGEMM_SHARED(vbgemm::AddShares<element>::Shared, shared);                                                 \
+    vbgemm::AddShares<element>::run(parameters, shared);                                                       \
   }
 
 VBGEMM_DEFINE_ADD_SHARES(float32, float)

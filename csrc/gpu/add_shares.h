@@ -7,7 +7,14 @@
 namespace vbgemm {
 
 inline constexpr int kAddThreads = 256;
-inline constexpr int kAddBlocks = 16;  // a split tile
+
+// How many blocks work on each split tile, of `num_splits` that have `num_sums` sums among them: so many that a thread of one with the
+// average number has three vectors of four sums to load. Where there are many, more blocks would wait for each other and not for memory.
+constexpr int add_blocks(int64_t num_splits, int64_t num_sums) {
+  constexpr int64_t kSumsOfBlock = kAddThreads * 4 * 3, kMost = 64;
+  const int64_t blocks = num_sums / num_splits / kSumsOfBlock;
+  return static_cast<int>(blocks < 1 ? 1 : blocks > kMost ? kMost : blocks);
+}
 
 // How many parts of a block's threads work on the same elements, each on a range of the shares: more where there are many. The order of the
 // additions depends on nothing else.
@@ -18,6 +25,7 @@ struct AddShares {
   using Sum = Accumulator<T>;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
   using Piece = Vector<Sum, kVector>;
+  static constexpr int kMinBlocks = sizeof(Sum) == 8 ? 3 : 4;  // as many as fit without spills
 
   struct Shared {
     Piece piece[kAddThreads];
@@ -39,8 +47,8 @@ struct AddShares {
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     const Descriptors& plan = parameters.plan;
     await_previous_kernel();
-    const int index = static_cast<int>(block_index()) / kAddBlocks;
-    if (index >= plan.num_splits) return;
+    // Block by block the splits take turns, so that one number is all that has to be kept of a block's place.
+    const int index = static_cast<int>(block_index()) % plan.num_splits;
     const SplitTile tile = load_record(plan.splits + index);
     TilePlace<T> place;
     if (!has_its_sums(tile, parameters.sums) || !find_place(parameters, tile, place)) return;
@@ -48,7 +56,7 @@ struct AddShares {
     const int parts = parts_of(tile.shares), threads = kAddThreads / parts;  // of a part
     const int across = (tile.cols + kVector - 1) / kVector, pieces = tile.rows * across;
     const int part = thread_index() / threads, lane = thread_index() % threads;
-    for (int from = static_cast<int>(block_index()) % kAddBlocks * threads; from < pieces; from += kAddBlocks * threads) {
+    for (int from = static_cast<int>(block_index()) / plan.num_splits * threads; from < pieces; from += parameters.num_blocks * threads) {
       const int piece = from + lane, row = piece / across, col = piece % across * kVector;
       Piece& mine = shared.piece[thread_index()];
       if (piece < pieces) {

@@ -136,7 +136,8 @@ Error launch(const GpuCall& call, Stream stream) {
     if (error != kSuccess) return error;
   }
   if (call.plan.num_splits <= 0) return kSuccess;
-  const auto blocks = static_cast<uint32_t>(call.plan.num_splits) * kAddBlocks;
+  parameters.num_blocks = add_blocks(call.plan.num_splits, call.num_sums);
+  const auto blocks = static_cast<uint32_t>(call.plan.num_splits) * parameters.num_blocks;
   return launch_kernel(find_add_shares(dtype), blocks, kAddThreads, 0, &parameters, stream);
 }
 

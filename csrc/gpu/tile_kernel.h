@@ -47,8 +47,8 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
   // Inlined, so that parameters are read as such: behind a reference they would be memory like any other, and slow to arrive.
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     TilePlace<T>& place = shared.place;
-    await_previous_kernel();
     prefetch_descriptors(parameters.plan);
+    await_previous_kernel();
     if (thread_index() == 0) place.cursor = walk_begins();
     for (;;) {
       // One wave looks the tile up, and all read its place from shared memory, where it costs no registers.
@@ -83,7 +83,8 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
   }
 
   // A tile is known only once its record has arrived, in a run only once its problem has too, and each may have to come from memory: the
-  // first blocks ask for all of them at once, so that later blocks, and the second of two waits, find them near.
+  // first blocks ask for all of them at once, under the kernel ahead, as nothing is read yet: the second level's cache is what all
+  // kernels see.
   __device__ static void prefetch_descriptors(const Descriptors& plan) {
     constexpr int64_t kLine = 128;
     const int64_t offset = (static_cast<int64_t>(block_index()) * kThreads + thread_index()) * kLine;
