@@ -54,7 +54,8 @@ struct TileRun {
   int32_t k_begin, k_end;
   int32_t first_tile;  // number of tiles in the runs before this one
   int32_t tiles_y, tiles_x;
-  int32_t reserved[2];
+  int32_t mirrored;  // C is symmetric: the tiles' transposes are stored too, across its diagonal. On tensor cores with waves of 32 alone
+  int32_t reserved;
 };
 
 // In place of the buffer of C: the tile is a share of one that is summed over K by several blocks, and its C lies among the call's sums.
@@ -65,7 +66,7 @@ struct Part {
   int64_t offset;
   int32_t row_stride, col_stride;
   int32_t buffer;
-  int32_t reserved;
+  int32_t mirrored;  // of C alone: as a run's
 };
 
 // What is the same for all matrices of a tile: C[rows x cols] = A[rows x depth] B[depth x cols], and where in its problem it lies.
@@ -88,7 +89,7 @@ struct SplitTile {
   int32_t share_stride, shares;
   int32_t pitch, rows, cols;
   int32_t problem, batch, row, col;
-  int32_t reserved;
+  int32_t mirrored;  // as a run's
   Part c;
 };
 

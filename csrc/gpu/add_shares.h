@@ -25,7 +25,7 @@ struct AddShares {
   using Sum = Accumulator<T>;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
   using Piece = Vector<Sum, kVector>;
-  static constexpr int kMinBlocks = sizeof(Sum) == 8 ? 3 : 4;  // as many as fit without spills
+  static constexpr int kMinBlocks = 3;  // as many as fit without spills
 
   struct Shared {
     Piece piece[kAddThreads];
@@ -88,6 +88,14 @@ struct AddShares {
   __device__ static void finish(const Neighbours& neighbours, const TilePlace<T>& place) {
     if (place.fused) apply_epilogue<Out>(neighbours, place, 0);
     write_elements<Out>(neighbours, place, 0);
+    if (!place.mirror) return;
+    const MatrixView& c = place.matrix[kC];
+    for (int n = 0; n < kVector; ++n) {
+      const auto write = [&](int row, int col) {
+        narrow(neighbours.element(n), static_cast<Out*>(place.mirror)[col * c.row_stride + row * c.col_stride]);
+      };
+      neighbours.locate({place.rows, place.cols}, 0, n, write);
+    }
   }
 
   // Shares [begin, end), in order.
@@ -142,9 +150,16 @@ struct AddShares {
     };
     place.rows = tile.rows;
     place.cols = tile.cols;
+    place.mirror = nullptr;
     place.wide_results = parameters.wide_results;
     place.fused = plan.epilogues != nullptr;
     if (!find(tile.c, parameters.num_operands, place.matrix[kC])) return false;
+    if (tile.mirrored) {
+      const Part image = mirrored_part(tile.c, tile.row, tile.col);
+      const Buffer buffer = parameters.buffer(tile.c.buffer);
+      if (!lies_inside(image, tile.cols, tile.rows, buffer.elements)) return false;
+      place.mirror = static_cast<char*>(const_cast<void*>(buffer.data)) + image.offset * bytes;
+    }
     if (!plan.epilogues) return true;
     if (tile.problem < 0 || tile.problem >= plan.num_problems) return false;
     const Epilogue* const epilogue = plan.epilogues + tile.problem;

@@ -65,6 +65,21 @@ __device__ inline void store_rows(const TilePlace<T>& place, Sum* planes) {
   }
 }
 
+// The tile's transpose. Neighbouring threads have neighbouring rows: the elements of a row of the image.
+template <class Out, class Cut, class T, class Sum>
+__device__ inline void store_mirror(const TilePlace<T>& place, const Sum* planes) {
+  const int row = thread_index() % Cut::kRows, shares = place.fused ? 1 : Cut::kSplit;  // an epilogue leaves its result in the first
+  const int64_t row_stride = place.matrix[kC].row_stride;
+  Out* const to = static_cast<Out*>(place.mirror) + row * place.matrix[kC].col_stride;
+  if (row >= place.rows) return;
+  for (int col = thread_index() / Cut::kRows; col < place.cols; col += Cut::kThreads / Cut::kRows) {
+    const Sum* const from = planes + row * Cut::kSumPitch + col;
+    Sum sum = *from;
+    for (int share = 1; share < shares; ++share) sum += from[share * Cut::kPlane];
+    narrow(sum, to[col * row_stride]);
+  }
+}
+
 template <class Out, class Cut, class T, class Sum>
 __device__ inline void store_planes_as(const TilePlace<T>& place, Sum* planes) {
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
@@ -77,11 +92,13 @@ __device__ inline void store_planes_as(const TilePlace<T>& place, Sum* planes) {
     }
     apply_epilogue<Out>(mine, place, 0);
     write_elements<Out>(mine, place, 0);
+    if (place.mirror) block_barrier();  // threads will read each other's results
   } else if (takes_vectors<Out, kVector>(place.matrix[kC], place.cols)) {
     store_rows<Out, kVector, Cut>(place, planes);
   } else {
     store_rows<Out, 1, Cut>(place, planes);
   }
+  if (place.mirror) store_mirror<Out, Cut>(place, planes);
 }
 
 template <class Cut, class T, class Sum>

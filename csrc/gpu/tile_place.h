@@ -39,6 +39,7 @@ inline constexpr int kNoTile = -1, kWalkEnds = -2;
 template <class T>
 struct TilePlace {
   MatrixView matrix[kMatrices];
+  void* mirror;  // where C has the transpose of the tile's first element, if that is to be stored too; else null
   Accumulator<T> alpha, beta;
   Activation activation;
   bool fused;         // the tile has an epilogue; otherwise what belongs to it is not set
@@ -125,6 +126,13 @@ __device__ inline bool lies_inside(const Part& part, int rows, int cols, int64_t
   return last < static_cast<uint64_t>(elements);
 }
 
+// Where the transpose of the part of a symmetric matrix from (row, col) on lies.
+__device__ inline Part mirrored_part(const Part& part, int row, int col) {
+  const int64_t across = static_cast<int64_t>(col) - row;
+  return {part.offset + across * (static_cast<int64_t>(part.row_stride) - part.col_stride), part.row_stride, part.col_stride, part.buffer,
+          part.mirrored};
+}
+
 // `cols` is how far the part's rows will be used, in elements of `bytes`.
 __device__ inline MatrixView view_of(const void* buffer, int bytes, const Part& part, int cols) {
   char* first = static_cast<char*>(const_cast<void*>(buffer)) + part.offset * bytes;
@@ -174,7 +182,8 @@ __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, 
         static_cast<int32_t>(row),
         static_cast<int32_t>(col)};
   part = part_of(x, problem, at.batch, lane == kB ? k_begin : row, lane == kA ? k_begin : col);
-  return true;
+  part.mirrored = run.mirrored;
+  return !run.mirrored || (at.col + at.cols <= problem.m && at.row + at.rows <= problem.n);
 }
 
 // Moves `place` to the next tile of the walk. The first wave of a block calls this; its first lanes see to one matrix each. `extent_of`
@@ -216,7 +225,10 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
   bool there = part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers;
   if (there) buffer = parameters.buffer(part.buffer);
   if (lane == kC && is_share) buffer = parameters.sums, there = true;
-  const bool inside = there && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
+  bool inside = there && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
+  const bool mirrored = lane == kC && part.mirrored != 0 && !is_share;
+  const Part image = mirrored_part(part, at.row, at.col);
+  if (mirrored) inside = inside && lies_inside(image, at.cols, at.rows, buffer.elements);
   if (count_lanes((lane <= kC || optional) && !inside && !(optional && part.buffer < 0)) > 0 || (lane > kC && !optional)) return;
 
   if (there) {
@@ -224,6 +236,10 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
     place.matrix[lane] = view_of(buffer.data, bytes, part, lane == kA ? at.depth : at.cols);
   } else {
     place.matrix[lane].first = nullptr;
+  }
+  if (lane == kC) {
+    const int bytes = static_cast<int>(parameters.wide_results ? sizeof(Accumulator<T>) : sizeof(T));
+    place.mirror = mirrored ? static_cast<char*>(const_cast<void*>(buffer.data)) + image.offset * bytes : nullptr;
   }
   if (lane == kSource) {
     place.beta = value_of<Accumulator<T>>(parameters, load_record(&epilogue->beta));

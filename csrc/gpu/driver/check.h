@@ -205,6 +205,22 @@ class Check {
     finish(names<T, Out>() + " split K" + (epilogues ? " with epilogues" : ""), trial, {true, several});
   }
 
+  // Products whose results are symmetric: whole and split, with tiles of all shapes.
+  template <class T, class Out = T>
+  void symmetric(bool ready, bool epilogues) {
+    Trial<T, Out> trial(kind_, seed(40 + 2 * ready + epilogues), margin_);
+    for (int strategy : tiles()) {
+      const TileShape& tile = kTiles[strategy];
+      if (!tile.tensor) continue;
+      const int extent = trial.one_of({1, 17, tile.m + tile.n, 2 * std::max(tile.m, tile.n) + (options_.small ? 3 : 45)});
+      const int problem = trial.add_symmetric(extent, trial.between(0, options_.small ? 40 : 200), trial.one_of({1, 1, 2}));
+      trial.cover_symmetric(problem, strategy, ready ? trial.one_of({1, 2, 3}) : 1);
+    }
+    if (trial.boxes().empty()) return;
+    if (epilogues) trial.add_epilogues();
+    finish(names<T, Out>() + " symmetric" + (ready ? ", split" : "") + (epilogues ? " with epilogues" : ""), trial, {ready, false});
+  }
+
   // A NaN or Inf reaches exactly the elements it should; the comparison with the expected bits sees both. Neither comes from the largest
   // numbers; those that tf32 rounds to infinity are left out, and epilogues, which overflow.
   template <class T>
@@ -256,7 +272,7 @@ class Check {
     };
     for (TileRun& run : trial.plan().runs) {
       for (int32_t* field : {&run.problem, &run.strategy, &run.row, &run.col, &run.batch, &run.k_begin, &run.k_end, &run.first_tile,
-                             &run.tiles_y, &run.tiles_x}) {
+                             &run.tiles_y, &run.tiles_x, &run.mirrored}) {
         lie(*field, 3);
       }
     }
@@ -265,6 +281,7 @@ class Check {
       for (int32_t* field : {&at.strategy, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col}) {
         lie(*field, 12);
       }
+      lie(tile.part[2].mirrored, 6);
       for (Part& part : tile.part) {
         lie(part.offset, 12);
         if (&part == &tile.part[2]) continue;  // a C that is walked otherwise, or another, may be written twice at a time
@@ -275,7 +292,8 @@ class Check {
       lie(tile.first, 12);
       lie(tile.c.offset, 12);
       // Its rows and columns are C's: with more of them one element may be written twice at a time.
-      for (int32_t* field : {&tile.share_stride, &tile.shares, &tile.pitch, &tile.problem, &tile.batch, &tile.row, &tile.col}) {
+      for (int32_t* field :
+           {&tile.share_stride, &tile.shares, &tile.pitch, &tile.problem, &tile.batch, &tile.row, &tile.col, &tile.mirrored}) {
         lie(*field, 12);
       }
     }
@@ -397,6 +415,12 @@ class Check {
     k_ranges<T>();
     split_k<T>(false, false);
     split_k<T, Sum>(true, true);
+    if (kWaveSize == 32) {  // those of 64 don't store the image
+      symmetric<T>(false, false);
+      symmetric<T, Sum>(false, true);
+      symmetric<T>(true, false);
+      symmetric<T, Sum>(true, true);
+    }
     not_finite<T>(false);
     not_finite<T>(true);
     for (const bool ready : {false, true}) {

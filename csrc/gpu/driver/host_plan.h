@@ -23,6 +23,7 @@ struct Box {
   int batch, row, col, batches, tiles_y, tiles_x;
   int k_begin, k_end;
   int shares = 1;
+  bool mirrored = false;
 
   int share_begin(int share) const { return k_begin + static_cast<int>(static_cast<int64_t>(k_end - k_begin) * share / shares); }
 };
@@ -111,7 +112,8 @@ inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int sha
   const int rows = std::min(p.m - row, static_cast<int>(shape.m)), cols = std::min(p.n - col, static_cast<int>(shape.n));
   const int begin = box.share_begin(share), depth = box.share_begin(share + 1) - begin;
   const bool split = box.shares > 1;
-  const Part c = split ? Part{sums + static_cast<int64_t>(share) * shape.m * shape.n, shape.n, 1, kAmongSums, 0} : part(p.c, row, col);
+  Part c = split ? Part{sums + static_cast<int64_t>(share) * shape.m * shape.n, shape.n, 1, kAmongSums, 0} : part(p.c, row, col);
+  c.mirrored = box.mirrored && !split;
   return {{box.strategy, rows, cols, depth, box.problem, batch, row, col}, {part(p.a, row, begin), part(p.b, begin, col), c}};
 }
 
@@ -121,8 +123,8 @@ inline void add_split(HostPlan& plan, Box box, int i) {
   const ReadyTile whole = ready_tile(plan, box, i, 0, 0);
   const TilePosition& at = whole.position;
   const TileShape& shape = kTiles[box.strategy];
-  plan.splits.push_back(
-      {plan.num_sums, shape.m * shape.n, shares, shape.n, at.rows, at.cols, at.problem, at.batch, at.row, at.col, 0, whole.part[2]});
+  plan.splits.push_back({plan.num_sums, shape.m * shape.n, shares, shape.n, at.rows, at.cols, at.problem, at.batch, at.row, at.col,
+                         box.mirrored, whole.part[2]});
   plan.num_sums += static_cast<int64_t>(shares) * shape.m * shape.n;
 }
 
@@ -141,8 +143,8 @@ inline void lay_out(HostPlan& plan, const std::vector<Box>& boxes, bool ready, c
           if (box.shares > 1) add_split(plan, box, i);
         }
       } else {
-        plan.runs.push_back(
-            {box.problem, box.strategy, box.row, box.col, box.batch, box.k_begin, box.k_end, plan.num_tiles, box.tiles_y, box.tiles_x, {}});
+        plan.runs.push_back({box.problem, box.strategy, box.row, box.col, box.batch, box.k_begin, box.k_end, plan.num_tiles, box.tiles_y,
+                             box.tiles_x, box.mirrored, 0});
       }
       plan.num_tiles += count * box.shares;
     }

@@ -51,6 +51,28 @@ class Trial {
     plan_.problems.push_back(p);
     return static_cast<int>(plan_.problems.size()) - 1;
   }
+  // The same where B is A's transpose.
+  int add_symmetric(int m, int k, int batch) {
+    const int problem = add(m, m, k, batch);
+    Problem& p = plan_.problems[problem];
+    p.b = p.a;
+    std::swap(p.b.row_stride, p.b.col_stride);
+    return problem;
+  }
+  // Tiles below the diagonal of C are left out, those above it mirrored.
+  void cover_symmetric(int problem, int strategy, int shares) {
+    const TileShape& shape = kTiles[strategy];
+    const Box all = whole(plan_.problems, problem, strategy);
+    for (int y = 0; y < all.tiles_y; ++y) {
+      for (int x = 0; x < all.tiles_x; ++x) {
+        Box box = all;
+        box.tiles_y = box.tiles_x = 1, box.row = y * shape.m, box.col = x * shape.n;
+        box.shares = shares;
+        box.mirrored = box.row + shape.m <= box.col;
+        if (box.row < box.col + shape.n) boxes_.push_back(box);
+      }
+    }
+  }
   void cover(int problem, int strategy) { boxes_.push_back(whole(plan_.problems, problem, strategy)); }
 
   // The problems so far get an epilogue each, of every kind in turn.
@@ -111,11 +133,15 @@ class Trial {
       for (int batch = box.batch; batch < box.batch + box.batches; ++batch) {
         for (int row = box.row; row < rows; ++row) {
           for (int col = box.col; col < cols; ++col) {
-            char* element = results[box.problem].data() + (margin_ + offset_of(p.c, p, batch, row, col)) * sizeof(Out);
-            Out found;
-            std::memcpy(&found, element, sizeof found);
-            if (!right(box, batch, row, col, found) && faults++ < kFaultsShown) show(box, batch, row, col, found);
-            std::memcpy(element, elements<Out>(p.c) + offset_of(p.c, p, batch, row, col), sizeof found);  // what remains must be untouched
+            const auto check = [&](int64_t offset) {
+              char* element = results[box.problem].data() + (margin_ + offset) * sizeof(Out);
+              Out found;
+              std::memcpy(&found, element, sizeof found);
+              if (!right(box, batch, row, col, found) && faults++ < kFaultsShown) show(box, batch, row, col, found);
+              std::memcpy(element, elements<Out>(p.c) + offset, sizeof found);  // what remains must be untouched
+            };
+            check(offset_of(p.c, p, batch, row, col));
+            if (box.mirrored) check(offset_of(p.c, p, batch, col, row));
           }
         }
       }
