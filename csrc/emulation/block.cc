@@ -228,6 +228,12 @@ void load(void* to, const void* from, int bytes) {
   make({to, from, bytes});
 }
 
+void store(void* to, const void* from, int bytes) {
+  require_awaited();
+  if (reinterpret_cast<uintptr_t>(to) % bytes != 0) fail("a misaligned store");
+  make({to, from, bytes});
+}
+
 void start_copy(const Copy& copy) {
   require_awaited();
   const auto misaligned = [&copy](const void* address) { return reinterpret_cast<uintptr_t>(address) % copy.bytes != 0; };
