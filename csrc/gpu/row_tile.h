@@ -212,7 +212,7 @@ __device__ inline void multiply_rows(const TilePlace<T>& place, T* shared) {
   const int rows = place.rows, depth = place.depth, thread = thread_index();
   const bool deep = depth > Cut::kDepth;
   if (!deep) {
-    RowReader<Cut, T>(place.matrix[kA], thread, rows).prefetch();  // on its way while B is waited for
+    if (depth > 0) RowReader<Cut, T>(place.matrix[kA], thread, rows).prefetch();  // on its way while B is waited for
     copy_part_of_b<Cut>(place, 0, shared_b);
     block_barrier();
   }
