@@ -30,17 +30,20 @@ struct TileShape {
   int32_t threads;  // a block; 1 for a CPU tile
   uint32_t kinds;   // bit set of the kinds the tile is built for
   bool tensor;      // on tensor cores
+  bool whole_rows;  // each thread computes rows of the tile, all columns of them (csrc/gpu/row_tile.h)
 
   constexpr bool built_for(Kind kind) const { return kinds >> static_cast<int>(kind) & 1; }
   constexpr bool is_gpu() const { return threads > 1; }
 };
 
 inline constexpr TileShape kTiles[] = {
-#define GPU_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false},
-#define TENSOR_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true},
-#define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes, false},
+#define GPU_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, false},
+#define ROW_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, true},
+#define TENSOR_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, false},
+#define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes, false, false},
 #include "tiles.def"
 #undef GPU_TILE
+#undef ROW_TILE
 #undef TENSOR_TILE
 #undef CPU_TILE
 };
@@ -61,14 +64,15 @@ constexpr WaveGrid wave_grid(const TileShape& tile) {
 // The launched kernel that holds a GPU tile. Tiles share a kernel where they share a thread count and a register class, so that a small
 // tile does not inherit the registers (and so the occupancy) of a large one. Tiles far longer one way than the other are for problems that
 // wait for memory alone, and want as many copies under way as a multiprocessor can hold.
-enum class Kernel : int32_t { t128_light, t128_heavy, t256_light, t256_heavy, t128_skinny, m128_light, m128_heavy, m256_heavy };
-inline constexpr int kKernels = 8;
-inline constexpr const char* kKernelNames[kKernels] = {"t128_light",  "t128_heavy", "t256_light", "t256_heavy",
-                                                       "t128_skinny", "m128_light", "m128_heavy", "m256_heavy"};
+enum class Kernel : int32_t { t128_light, t128_heavy, t256_light, t256_heavy, t128_skinny, t128_rows, m128_light, m128_heavy, m256_heavy };
+inline constexpr int kKernels = 9;
+inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_skinny",
+                                                       "t128_rows",  "m128_light", "m128_heavy", "m256_heavy"};
 
 constexpr Kernel kernel_of(const TileShape& tile) {
   const int accumulators = tile.m * tile.n / tile.threads;
   if (tile.tensor) return tile.threads == 256 ? Kernel::m256_heavy : accumulators > 32 ? Kernel::m128_heavy : Kernel::m128_light;
+  if (tile.whole_rows) return Kernel::t128_rows;
   if (tile.m >= 4 * tile.n || tile.n >= 4 * tile.m) return Kernel::t128_skinny;
   return static_cast<Kernel>(2 * (tile.threads == 256) + (accumulators > 16));
 }
@@ -79,7 +83,8 @@ constexpr int64_t catalogue_hash() {
   auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001b3ull; };
   for (const TileShape& tile : kTiles) {
     for (char c : std::string_view(tile.name)) mix(static_cast<unsigned char>(c));
-    for (int32_t value : {tile.m, tile.n, tile.k, tile.threads, static_cast<int32_t>(tile.kinds), static_cast<int32_t>(tile.tensor)})
+    for (int32_t value : {tile.m, tile.n, tile.k, tile.threads, static_cast<int32_t>(tile.kinds), static_cast<int32_t>(tile.tensor),
+                          static_cast<int32_t>(tile.whole_rows)})
       mix(static_cast<uint32_t>(value));
   }
   return static_cast<int64_t>(hash);

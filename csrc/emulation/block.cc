@@ -222,9 +222,13 @@ void require_awaited() {
   if (!the_block.current().awaited) fail("memory is read before the kernel ahead has been waited for");
 }
 
+void require_aligned(const void* address, int bytes) {
+  if (reinterpret_cast<uintptr_t>(address) % bytes != 0) fail("a misaligned load or store");
+}
+
 void load(void* to, const void* from, int bytes) {
   require_awaited();
-  if (reinterpret_cast<uintptr_t>(from) % bytes != 0) fail("a misaligned load");
+  require_aligned(from, bytes);
   make({to, from, bytes});
 }
 

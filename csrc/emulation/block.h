@@ -58,6 +58,7 @@ struct Copy {
 };
 void start_copy(const Copy& copy);
 void load(void* to, const void* from, int bytes);  // at once
+void require_aligned(const void* address, int bytes);
 void commit_copies();
 void wait_copies(int newest);
 

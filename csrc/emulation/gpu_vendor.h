@@ -73,6 +73,16 @@ inline uint16_t float_to_float16(float x) {
 }
 
 template <int kBytes>
+inline void load_bytes(void* registers, const void* global) {
+  emulation::load(registers, global, kBytes);
+}
+template <int kBytes>
+inline void store_bytes(void* global, const void* registers) {
+  emulation::require_aligned(global, kBytes);
+  std::memcpy(global, registers, kBytes);  // here, where the race detector sees it
+}
+
+template <int kBytes>
 inline void copy_async(void* shared, const void* global, bool valid) {
   emulation::start_copy({shared, valid ? global : nullptr, kBytes});
 }
@@ -232,11 +242,6 @@ inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMatrix b, floa
 // CDNA's matrix units: collectives of 64 lanes. The places of elements are those of AMD's "CDNA 2" and "CDNA 3 Instruction Set
 // Architecture" guides, chapter "Matrix Arithmetic Instructions", v_mfma_*_16x16x*; tools/rocm/check_lanes.py compares them with what AMD's
 // matrix instruction calculator prints.
-
-template <int kBytes>
-inline void load_bytes(void* registers, const void* global) {
-  emulation::load(registers, global, kBytes);
-}
 
 namespace emulation {
 

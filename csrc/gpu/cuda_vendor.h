@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstring>
 
 #include "cuda_warpgroup.h"
 
@@ -93,6 +94,41 @@ __device__ inline uint64_t load_global(const uint64_t* address) {
   return *address;
 }
 
+// N bytes moved by one instruction, whatever they hold.
+template <int kBytes>
+struct Piece;
+template <>
+struct Piece<2> {
+  using type = uint16_t;
+};
+template <>
+struct Piece<4> {
+  using type = uint32_t;
+};
+template <>
+struct Piece<8> {
+  using type = uint2;
+};
+template <>
+struct Piece<16> {
+  using type = uint4;
+};
+
+// Between registers and global memory.
+template <int kBytes>
+__device__ inline void load_bytes(void* registers, const void* global) {
+  __builtin_assume(__isGlobal(global));
+  const auto bytes = *static_cast<const typename Piece<kBytes>::type*>(global);
+  memcpy(registers, &bytes, kBytes);
+}
+template <int kBytes>
+__device__ inline void store_bytes(void* global, const void* registers) {
+  typename Piece<kBytes>::type bytes;
+  memcpy(&bytes, registers, kBytes);
+  __builtin_assume(__isGlobal(global));
+  *static_cast<typename Piece<kBytes>::type*>(global) = bytes;
+}
+
 // How many lanes of the wave say yes; every lane of it must call.
 __device__ inline int count_lanes(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
 
@@ -156,10 +192,8 @@ __device__ inline uint16_t float_to_bfloat16(float x) {
 
 template <int kBytes>
 __device__ inline void copy_async(void* shared, const void* global, bool valid) {
-  struct alignas(kBytes) Piece {
-    unsigned char bytes[kBytes];
-  };
-  *static_cast<Piece*>(shared) = valid ? *static_cast<const Piece*>(global) : Piece{};
+  using Bytes = typename Piece<kBytes>::type;
+  *static_cast<Bytes*>(shared) = valid ? *static_cast<const Bytes*>(global) : Bytes{};
 }
 __device__ inline void commit_copies() {}
 template <int kNewest>

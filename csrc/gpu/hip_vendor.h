@@ -126,6 +126,12 @@ __device__ inline void load_bytes(void* registers, const void* global) {
   const auto bytes = *(Global<const typename Piece<kBytes>::type>)global;
   __builtin_memcpy(registers, &bytes, kBytes);
 }
+template <int kBytes>
+__device__ inline void store_bytes(void* global, const void* registers) {
+  typename Piece<kBytes>::type bytes;
+  __builtin_memcpy(&bytes, registers, kBytes);
+  *(Global<typename Piece<kBytes>::type>)global = bytes;
+}
 
 // Matrix units: c += a b for 16 x 16 sums, all lanes of a wave together. The places of elements are those of AMD's "CDNA 2" and "CDNA 3
 // Instruction Set Architecture" guides, chapter "Matrix Arithmetic Instructions", as AMD's matrix instruction calculator prints them: with

@@ -1,6 +1,9 @@
 // One tile of C on the ordinary arithmetic units: a pipeline of copies along K, then multiply-adds from shared memory.
 #pragma once
+#include <type_traits>
+
 #include "operand_copy.h"
+#include "row_tile.h"
 #include "tile_place.h"
 #include "tile_store.h"
 
@@ -87,11 +90,15 @@ struct SimtFamily {
   static constexpr int kAlignment = kVectorBytes;  // of operands in shared memory
   static constexpr Kind kKind = kKind_;
   template <int kRow>
-  using Cut = TileCut<T, kRow>;
+  using Cut = std::conditional_t<kTiles[kRow].whole_rows, RowCut<T, kRow>, TileCut<T, kRow>>;
 
   template <class Cut>
   __device__ static void multiply(const TilePlace<T>& place, T* shared) {
-    multiply_tile<Cut>(place, shared);
+    if constexpr (Cut::kShape.whole_rows) {
+      multiply_rows<Cut>(place, shared);
+    } else {
+      multiply_tile<Cut>(place, shared);
+    }
   }
 };
 

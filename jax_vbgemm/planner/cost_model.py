@@ -228,21 +228,21 @@ def step_depth(tile_k: Ints, element_bytes: int) -> Ints:
 def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
     """calibration.csv's (fixed, step, shared step) seconds of aligned and of other problems, by row of the catalogue.
 
-    None unless every tile has them.
+    None where no tile has them. One tile that lacks them counts as slow: no plan prefers what was never measured.
     """
     table = np.zeros((3, 2, len(catalogue.columns.m)))
-    measured = _calibration_table()
+    measured, found = _calibration_table(), False
     for tile in catalogue:
         kind = catalogue.kind if tile.tensor else catalogue.dtype
         row = measured.get((device, _CALIBRATED_AS.get(kind, kind), *tile.key))
-        if row is None:
-            return None
-        table[:, :, tile.index] = np.reshape(row, (2, 3)).T
-    return table
+        found = found or row is not None
+        table[:, :, tile.index] = _NEVER_MEASURED if row is None else np.reshape(row, (2, 3)).T
+    return table if found else None
 
 
 CALIBRATION = Path(__file__).with_name("calibration.csv")
 CALIBRATED = tuple(f"{what}{rows}_ns" for rows in ("", "_unaligned") for what in ("block", "step", "shared_step"))
+_NEVER_MEASURED = 1.0  # seconds of a block or of a step
 _CALIBRATED_AS = {"float16": "bfloat16"}  # the same kernels
 
 

@@ -194,6 +194,13 @@ MISTAKES = {
         "wait_copies<Cut::kStages - 1>()",
     ),
     "a mask off by one": ("simt_f32", "operand_copy", "i * Spread::kStep < limit", "i * Spread::kStep <= limit"),
+    "a part of B overwritten too early": (
+        "simt_f32",
+        "row_tile",
+        "        block_barrier();  // nobody reads",
+        "        // nobody reads",
+    ),
+    "a row too many": ("simt_f32", "row_tile", "if (at >= rows) break;", "if (at > rows) break;"),
     "no barrier for tensor cores": (
         "tensor_tf32x3",
         "tensor_tile",

@@ -16,6 +16,7 @@ from jax_vbgemm.planner import (
     Tile,
     TileShape,
     Uniform,
+    cost_model,
     device_spec,
 )
 from jax_vbgemm.problem import problems_of
@@ -155,6 +156,24 @@ def test_auto_is_never_predicted_slower_than_the_papers_planners(problems):
         assert plan.predicted_seconds <= shortest * (1 + 1e-12)
         assert plan.planner == "auto"
         assert all(f"{other.planner} {other.predicted_seconds * 1e6:.2f} us" in plan.notes[-1] for other in papers)
+
+
+def test_no_plan_prefers_a_tile_that_was_never_measured(monkeypatch):
+    shapes = [(512, 512, 512)] * 8
+    before = make(Auto(), shapes)
+    (chosen,) = set(before.choices)
+    table = {key: row for key, row in cost_model._calibration_table().items() if key[2:] != chosen}
+    monkeypatch.setattr(cost_model, "_calibration_table", lambda: table)
+    cost_model._calibration.cache_clear()
+    try:
+        after = make(Auto(), shapes)
+        assert chosen not in after.choices
+        other = after.choices[0]
+        monkeypatch.undo()
+        cost_model._calibration.cache_clear()
+        assert make(Uniform(other), shapes).predicted_seconds >= before.predicted_seconds
+    finally:
+        cost_model._calibration.cache_clear()
 
 
 def test_the_cpus_own_tiles_are_candidates():
