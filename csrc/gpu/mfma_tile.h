@@ -41,6 +41,7 @@ __device__ inline void multiply_mfma_tile(const TilePlace<T>& place, T* shared) 
 template <Kind kKind_>
 struct MfmaFamily {
   static constexpr Kind kKind = kKind_;
+  static constexpr bool kMirrors = false;
   using Element = typename TensorElement<kKind>::type;
   static constexpr int kAlignment = kVectorBytes;  // of operands in shared memory
   template <int kRow>

@@ -89,6 +89,7 @@ struct SimtFamily {
   using Element = T;
   static constexpr int kAlignment = kVectorBytes;  // of operands in shared memory
   static constexpr Kind kKind = kKind_;
+  static constexpr bool kMirrors = false;
   template <int kRow>
   using Cut = std::conditional_t<kTiles[kRow].whole_rows, RowCut<T, kRow>, TileCut<T, kRow>>;
 

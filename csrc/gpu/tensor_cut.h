@@ -11,7 +11,7 @@ inline constexpr int kLanes = 32;
 
 // Blocks of a tensor kernel that a multiprocessor must be able to hold: as many as their registers allow without spills.
 constexpr int tensor_min_blocks(Kind kind, Kernel kernel) {
-  if (kernel == Kernel::m128_light) return kind == Kind::f64 ? 3 : 4;
+  if (kernel == Kernel::m128_light) return kind == Kind::f64 || kind == Kind::tf32x3 ? 3 : 4;
   return kernel == Kernel::m256_heavy && kind == Kind::tf32x3 ? 1 : 2;
 }
 

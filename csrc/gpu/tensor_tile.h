@@ -134,6 +134,7 @@ __device__ inline void keep_transposed_sums(const Sums<Cut>& sums, typename Cut:
 template <Kind kKind_>
 struct TensorFamily {
   static constexpr Kind kKind = kKind_;
+  static constexpr bool kMirrors = true;
   using Element = typename TensorElement<kKind>::type;
   // Of operands in shared memory.
   static constexpr int kAlignment = sizeof(Element) < 8 ? kSwizzleBytes : kVectorBytes;

@@ -52,7 +52,7 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
     if (thread_index() == 0) place.cursor = walk_begins();
     for (;;) {
       // One wave looks the tile up, and all read its place from shared memory, where it costs no registers.
-      if (thread_index() < kWaveSize) place_next_tile(parameters, extent_of, place);
+      if (thread_index() < kWaveSize) place_next_tile<Family::kMirrors>(parameters, extent_of, place);
       block_barrier();
       if (place.strategy == kWalkEnds) return;
       dispatch(place.strategy, [&](auto chosen) __attribute__((always_inline)) {

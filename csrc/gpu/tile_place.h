@@ -182,14 +182,15 @@ __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, 
         static_cast<int32_t>(row),
         static_cast<int32_t>(col)};
   part = part_of(x, problem, at.batch, lane == kB ? k_begin : row, lane == kA ? k_begin : col);
-  part.mirrored = run.mirrored;
-  return !run.mirrored || (at.col + at.cols <= problem.m && at.row + at.rows <= problem.n);
+  part.mirrored = run.mirrored != 0 && at.col + at.cols <= problem.m && at.row + at.rows <= problem.n;
+  return true;
 }
 
 // Moves `place` to the next tile of the walk. The first wave of a block calls this; its first lanes see to one matrix each. `extent_of`
 // gives the size of a strategy's tiles, 0 x 0 for one that this kernel lacks. Whatever the descriptors
-// hold, a tile that would touch an element outside the call's buffers, or write to an operand, is left out.
-template <class T, class ExtentOf>
+// hold, a tile that would touch an element outside the call's buffers, or write to an operand, is left out. kMirrors: whether the kernel
+// can store a tile's transpose too.
+template <bool kMirrors, class T, class ExtentOf>
 __device__ inline void place_next_tile(const KernelParameters& parameters, const ExtentOf& extent_of, TilePlace<T>& place) {
   const Descriptors& plan = parameters.plan;
   const int lane = thread_index();
@@ -225,10 +226,7 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
   bool there = part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers;
   if (there) buffer = parameters.buffer(part.buffer);
   if (lane == kC && is_share) buffer = parameters.sums, there = true;
-  bool inside = there && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
-  const bool mirrored = lane == kC && part.mirrored != 0 && !is_share;
-  const Part image = mirrored_part(part, at.row, at.col);
-  if (mirrored) inside = inside && lies_inside(image, at.cols, at.rows, buffer.elements);
+  const bool inside = there && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
   if (count_lanes((lane <= kC || optional) && !inside && !(optional && part.buffer < 0)) > 0 || (lane > kC && !optional)) return;
 
   if (there) {
@@ -237,8 +235,10 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
   } else {
     place.matrix[lane].first = nullptr;
   }
-  if (lane == kC) {
+  if (kMirrors && lane == kC) {
     const int bytes = static_cast<int>(parameters.wide_results ? sizeof(Accumulator<T>) : sizeof(T));
+    const Part image = mirrored_part(part, at.row, at.col);
+    const bool mirrored = part.mirrored != 0 && !is_share && lies_inside(image, at.cols, at.rows, buffer.elements);
     place.mirror = mirrored ? static_cast<char*>(const_cast<void*>(buffer.data)) + image.offset * bytes : nullptr;
   }
   if (lane == kSource) {
