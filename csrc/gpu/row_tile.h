@@ -175,20 +175,18 @@ __device__ inline void store_rows_as(const TilePlace<T>& place, const Sum (&sum)
       Out* const first = c.at<Out>(at, 0);
 #pragma unroll
       for (int j = 0; j < Cut::kCols; j += kVector) {
-        if (j >= cols) break;
         Vector<Out, kVector> result;
 #pragma unroll
         for (int v = 0; v < kVector; ++v) narrow(sum[i][j + v], result.element[v]);
-        store_bytes<kVectorBytes>(first + j, &result);
+        if (j < cols) store_bytes<kVectorBytes>(first + j, &result);
       }
     } else {
       Out* to = c.at<Out>(at, 0);
 #pragma unroll
       for (int j = 0; j < Cut::kCols; ++j, to += c.col_stride) {
-        if (j >= cols) break;
         Out result;
         narrow(sum[i][j], result);
-        store_bytes<sizeof(Out)>(to, &result);
+        if (j < cols) store_bytes<sizeof(Out)>(to, &result);
       }
     }
   }
