@@ -132,6 +132,16 @@ __device__ inline void store_bytes(void* global, const void* registers) {
 // How many lanes of the wave say yes; every lane of it must call.
 __device__ inline int count_lanes(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
 
+// The same of lane 2 i + 1 for lane 2 i, and the other way round; every lane of a wave must call.
+template <class Value>
+__device__ inline void swap_with_neighbour(Value& value) {
+  uint32_t words[sizeof(Value) / 4];
+  memcpy(words, &value, sizeof(Value));
+#pragma unroll
+  for (uint32_t& word : words) word = __shfl_xor_sync(0xffffffffu, word, 1);
+  memcpy(&value, words, sizeof(Value));
+}
+
 __device__ inline void prefetch_to_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
 __device__ inline float bfloat16_to_float(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }

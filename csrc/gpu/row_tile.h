@@ -150,6 +150,36 @@ struct RowStage {
   }
 };
 
+// Memory is written by sectors of 32 bytes, and a vector is half of one: the lanes of two neighbouring rows trade vectors, so that they
+// write a row's two neighbours together, first of the one, then of the other row. All lanes of a wave call this.
+template <class Out, class Cut, class Sum>
+__device__ inline void store_row_vectors(const MatrixView& c, int rows, int cols, const Sum (&sum)[Cut::kThreadRows][Cut::kCols], int row) {
+  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Out)), kTogether = Cut::kCols < 2 * kVector ? 1 : 2;
+  const int odd = kTogether == 2 ? thread_index() % 2 : 0;
+#pragma unroll
+  for (int i = 0; i < Cut::kThreadRows; ++i) {
+    const int at = row + i * Cut::kThreads - odd;
+    Out* const first = c.at<Out>(at, odd * kVector);
+#pragma unroll
+    for (int j = 0; j < Cut::kCols; j += kTogether * kVector) {
+      Vector<Out, kVector> result[kTogether];
+#pragma unroll
+      for (int v = 0; v < kTogether * kVector; ++v) narrow(sum[i][j + v], result[v / kVector].element[v % kVector]);
+      if (kTogether == 2) {
+        Vector<Out, kVector>& low = result[0];
+        Vector<Out, kVector>& high = result[kTogether - 1];
+        Vector<Out, kVector> traded = odd ? low : high;
+        swap_with_neighbour(traded);
+        (odd ? low : high) = traded;  // now both are of this lane's columns, low of the even row
+      }
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) {
+        if (at + n < rows && j + odd * kVector < cols) store_bytes<kVectorBytes>(first + n * c.row_stride + j, &result[n]);
+      }
+    }
+  }
+}
+
 template <class Out, class Cut, class T, class Sum>
 __device__ inline void store_rows_as(const TilePlace<T>& place, const Sum (&sum)[Cut::kThreadRows][Cut::kCols], int row, Sum* staged) {
   if (place.fused) {
@@ -166,28 +196,17 @@ __device__ inline void store_rows_as(const TilePlace<T>& place, const Sum (&sum)
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Out));
   const MatrixView c = place.matrix[kC];
   const int rows = place.rows, cols = place.cols;
-  const bool vectors = takes_vectors<Out, kVector>(c, cols);
+  if (takes_vectors<Out, kVector>(c, cols)) return store_row_vectors<Out, Cut>(c, rows, cols, sum, row);
 #pragma unroll
   for (int i = 0; i < Cut::kThreadRows; ++i) {
     const int at = row + i * Cut::kThreads;
     if (at >= rows) break;
-    if (vectors) {
-      Out* const first = c.at<Out>(at, 0);
+    Out* to = c.at<Out>(at, 0);
 #pragma unroll
-      for (int j = 0; j < Cut::kCols; j += kVector) {
-        Vector<Out, kVector> result;
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) narrow(sum[i][j + v], result.element[v]);
-        if (j < cols) store_bytes<kVectorBytes>(first + j, &result);
-      }
-    } else {
-      Out* to = c.at<Out>(at, 0);
-#pragma unroll
-      for (int j = 0; j < Cut::kCols; ++j, to += c.col_stride) {
-        Out result;
-        narrow(sum[i][j], result);
-        if (j < cols) store_bytes<sizeof(Out)>(to, &result);
-      }
+    for (int j = 0; j < Cut::kCols; ++j, to += c.col_stride) {
+      Out result;
+      narrow(sum[i][j], result);
+      if (j < cols) store_bytes<sizeof(Out)>(to, &result);
     }
   }
 }
@@ -214,7 +233,8 @@ __device__ inline void multiply_rows(const TilePlace<T>& place, T* shared) {
     copy_part_of_b<Cut>(place, 0, shared_b);
     block_barrier();
   }
-  const int end = deep ? rows + thread : rows;  // a thread without rows still meets the others at the barriers
+  // A thread without rows still meets the others: at the barriers, or where its wave's lanes trade results.
+  const int end = deep ? rows + thread : (rows + kWaveSize - 1) / kWaveSize * kWaveSize;
 #pragma unroll 1
   for (int row = thread; row < end; row += Cut::kPassRows) {
     const RowReader<Cut, T> reader(place.matrix[kA], row, rows);
