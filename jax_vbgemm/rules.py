@@ -4,7 +4,7 @@ Each rule produces terms again and binds once, so the rules are closed under eac
 bilinear products, hence
   tangent of  op(A) op(B)  =  op(dA) op(B) + op(A) op(dB)           (two terms with one `out`)
   cotangent of op(A)       =  dC op(B)^T, of op(B) = op(A)^T dC     (transposes are flags, never copies)
-A product of a symmetric result is symmetric as a whole only: what is derived from it drops the flag.
+Of a symmetric product only the sum of both is: derived terms drop that flag.
 Members without a tangent or cotangent are dropped, never filled with zeros.
 """
 

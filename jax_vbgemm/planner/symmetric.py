@@ -11,7 +11,9 @@ from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, offsets, saturating_count, tile_counts
 from jax_vbgemm.problem import Problem, Sizes
 
-MOST_TILES = 2**16  # of a problem that is folded: its rows of tiles become runs of their own
+# Of a problem that is folded: each of its rows of tiles becomes two runs, and runs must fit descriptors.
+MOST_TILES = 2**16
+MOST_ROWS = 2**13
 
 
 def stores_mirrored(device: DeviceSpec, catalogue: Catalogue) -> NDArray[np.bool_]:
@@ -24,9 +26,9 @@ def fold(runs: Runs, problems: Sequence[Problem], device: DeviceSpec, catalogue:
     """`runs` without the tiles that lie strictly below the diagonal of a symmetric result, those strictly above it
     marked as mirrored; the rest, in the order it had.
 
-    So it is for problems of at most MOST_TILES tiles that are covered by one tile shape, of which one side divides the
-    other, and whose kernel stores mirrored tiles: there each tile below has its mirror image in tiles above. Other
-    problems stay as they are, folded ones too.
+    So it is for problems of at most MOST_TILES tiles in MOST_ROWS rows that are covered by one tile shape, of which one
+    side divides the other, and whose kernel stores mirrored tiles: there each tile below has its mirror image in tiles
+    above. Other problems stay as they are, folded ones too.
     """
     sizes = Sizes.of(problems)
     if device.platform != "cuda" or not sizes.symmetric.any():
@@ -52,7 +54,8 @@ def tiles_computed(sizes: Sizes, tile: TileShape, device: DeviceSpec) -> Ints:
     else:
         squares, rest = np.divmod(rows, ratio)
         below = squares * (squares - 1) // 2 * ratio + squares * rest
-    return np.where(sizes.symmetric & (whole <= MOST_TILES), whole - below * sizes.batch, whole)
+    folded = sizes.symmetric & (whole <= MOST_TILES) & (rows * sizes.batch <= MOST_ROWS)
+    return np.where(folded, whole - below * sizes.batch, whole)
 
 
 def _foldable(runs: Runs, sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> NDArray[np.bool_]:
@@ -68,6 +71,7 @@ def _foldable(runs: Runs, sizes: Sizes, device: DeviceSpec, catalogue: Catalogue
         & (np.gcd(m, n) == np.minimum(m, n))
         & (runs.row % m == 0) & (runs.col % n == 0)
         & (edge > np.maximum(m, n))  # else nothing is below
+        & (ceil_div(edge, m) * batch <= MOST_ROWS)
         & (saturating_count(ceil_div(edge, m), ceil_div(edge, n), batch) <= MOST_TILES)
         & (runs.mirrored == 0)
     )  # fmt: skip

@@ -116,6 +116,8 @@ def test_what_stays_whole():
     assert plan.num_tiles > MOST_TILES
     assert len(plan.runs) == 1
     assert len(Uniform("mma-64x64")([Problem(64, 64, 8, 1000, symmetric=True)], H100, BFLOAT16).runs) == 1
+    many = Uniform("mma-64x64")([Problem(128, 128, 8, 10_000, symmetric=True)], H100, BFLOAT16)  # rows
+    assert (many.num_tiles, len(many.runs)) == (40_000, 1)
     ordinary = Uniform("large")([Problem(512, 512, 8, symmetric=True)], H100, BFLOAT16)  # not on tensor cores
     assert not ordinary.runs.mirrored.any()
     # Two tile shapes.
