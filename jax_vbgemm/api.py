@@ -22,6 +22,7 @@ def batched_matmul(
     *,
     transpose_a: Any = False,
     transpose_b: Any = False,
+    symmetric: Any = False,
     precision: Any = None,
     preferred_element_type: Any = None,
     planner: AnyPlanner = "auto",
@@ -37,6 +38,8 @@ def batched_matmul(
         (..., k_i, n_i) whose leading dimensions broadcast. Any size is legal, 0 and 1 included. Each pair's dtypes
         promote as in jnp.matmul; different pairs may have different dtypes.
       transpose_a, transpose_b: swap the last two axes of the operand; a bool or a prefix pytree of bools.
+      symmetric: the caller's word that result i is symmetric, as X X^T is: a kernel may compute half of it and store
+        the transpose in the other half. A bool or a prefix pytree of bools. Derivatives are those without it.
       precision: as in jax.lax.dot; `jax.default_matmul_precision` counts.
       preferred_element_type: the results' dtype, as in jax.lax.dot.
       planner: a planner's name, an options object (`Coordinated(theta=128)`), or a callable
@@ -48,12 +51,12 @@ def batched_matmul(
       A pytree with the structure of As; leaf i is (..., m_i, n_i).
 
     Raises:
-      ValueError: the structures differ, shapes don't fit, dtypes differ under strict promotion, or an option is
-        unknown; the message names the leaf and the rule.
+      ValueError: the structures differ, shapes don't fit, a symmetric result is not square, dtypes differ under strict
+        promotion, or an option is unknown; the message names the leaf and the rule.
       TypeError: a leaf is not an array, or a flag not a bool.
       NotImplementedError: implementation="kernel" where there is no kernel.
     """
-    call = Call("batched_matmul", As, Bs, transpose_a, transpose_b, precision, preferred_element_type)
+    call = Call("batched_matmul", As, Bs, transpose_a, transpose_b, symmetric, precision, preferred_element_type)
     return call.bind(planner, implementation)
 
 
@@ -68,6 +71,7 @@ def batched_gemm(
     activation: str | None = None,
     transpose_a: Any = False,
     transpose_b: Any = False,
+    symmetric: Any = False,
     precision: Any = None,
     preferred_element_type: Any = None,
     planner: AnyPlanner = "auto",
@@ -81,16 +85,18 @@ def batched_gemm(
     Args:
       As, Bs, and all options not named here: as for `batched_matmul`.
       Cs: pytree with the structure of As, or None; leaf i has the shape of result i and a dtype that promotes to its.
+      symmetric: as for `batched_matmul`, of the products and of the results: a C that is read is symmetric too, and
+        there is no bias.
       alpha, beta: a number, a pytree of numbers with the structure of As, or a 1-D array with one entry a problem;
         Python numbers or traced; cast to the accumulator's dtype. Where beta is 0, C is not read, NaN in it is fine.
       bias: pytree with the structure of As, or None, as may be its leaves; leaf i broadcasts to the shape of result i.
       activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", for real results.
 
     Raises:
-      As `batched_matmul`; also ValueError where beta is not 0 and there is no C, and where alpha, beta, C or bias don't
-      fit; the message names the leaf and the rule.
+      As `batched_matmul`; also ValueError where beta is not 0 and there is no C, where alpha, beta, C or bias don't
+      fit, and where a symmetric result has a bias; the message names the leaf and the rule.
     """
-    call = Call("batched_gemm", As, Bs, transpose_a, transpose_b, precision, preferred_element_type)
+    call = Call("batched_gemm", As, Bs, transpose_a, transpose_b, symmetric, precision, preferred_element_type)
     call.add_epilogues(Cs, alpha, beta, bias, activation)
     return call.bind(planner, implementation)
 

@@ -21,7 +21,15 @@ class Call:
     """One call on its way to the primitive: checked operands, terms and epilogues."""
 
     def __init__(
-        self, name: str, As: Any, Bs: Any, transpose_a: Any, transpose_b: Any, precision: Any, preferred: Any
+        self,
+        name: str,
+        As: Any,
+        Bs: Any,
+        transpose_a: Any,
+        transpose_b: Any,
+        symmetric: Any,
+        precision: Any,
+        preferred: Any,
     ) -> None:
         self.name, self.As, self.Bs = name, As, Bs
         lhs, rhs, self.structure = _paired_leaves(name, As, Bs)
@@ -31,17 +39,20 @@ class Call:
             _flags(name, "transpose_b", transpose_b, Bs, len(rhs)),
             strict=True,
         )
+        is_symmetric = _flags(name, "symmetric", symmetric, As, len(lhs))
         self.operands: list[jax.Array] = []
         self.terms: list[Term] = []
         self.shapes: list[tuple[int, ...]] = []
         self.dtypes: list[Any] = []
         self.epilogues: list[Epilogue] = []
         for index, (a, b, flags) in enumerate(zip(lhs, rhs, transposes, strict=True)):
-            term = Term(2 * index, 2 * index + 1, index, *flags)
+            term = Term(2 * index, 2 * index + 1, index, *flags, symmetric=is_symmetric[index])
             try:
                 if a.ndim < 2 or b.ndim < 2:
                     raise ValueError("both need rank 2 or more")
                 sizes = sizes_of(a.shape, b.shape, term)
+                if term.symmetric and compat.is_static((sizes.m, sizes.n)) and sizes.m != sizes.n:
+                    raise ValueError(f"a symmetric result must be square, but this one is {sizes.m} x {sizes.n}")
                 if a.dtype != b.dtype:
                     dtype = jnp.result_type(a, b)
                     a, b = a.astype(dtype), b.astype(dtype)
@@ -100,6 +111,8 @@ class Call:
         sources, biases = self._leaves("Cs", Cs), self._leaves("bias", bias)
         epilogues = []
         for index, dtype in enumerate(self.dtypes):
+            if biases[index] is not None and self.terms[index].symmetric:
+                raise ValueError(f"{self.name}: {self.leaf(('bias', self.As), index)} is added to a symmetric result")
             if activation and jnp.issubdtype(dtype, jnp.complexfloating):
                 raise ValueError(
                     f"{self.name}: activation={activation!r}, but result {index} is {dtype}: it must be real"

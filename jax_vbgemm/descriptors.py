@@ -192,6 +192,7 @@ def _run_table(runs: Runs) -> NDArray[np.void]:
     for field in ("problem", "strategy", "row", "col", "batch", "k_begin", "k_end", "tiles_y", "tiles_x"):
         rows[field] = getattr(runs, field)
     rows["first_tile"] = runs.first_tile[:-1]
+    rows["reserved"][:, 0] = runs.mirrored
     return rows
 
 
@@ -215,21 +216,24 @@ def _ready_tiles(tiles: Runs, table: NDArray[np.void], catalogue: Catalogue) -> 
         part["offset"] = x["offset"] + batches + row * x["row_stride"] + col * x["col_stride"]
         for field in ("row_stride", "col_stride", "buffer"):
             part[field] = x[field]
+    rows["c"]["reserved"] = tiles.mirrored
     return rows
 
 
 def _split_k(rows: NDArray[np.void], shares: Shares, catalogue: Catalogue) -> NDArray[np.void]:
-    """SPLIT_TILE rows of the READY_TILE ones that are shares; those are sent to the call's sums."""
+    """SPLIT_TILE rows of the READY_TILE ones that are shares; those are sent to the call's sums, unmirrored."""
     shape, strategy = catalogue.columns, rows["strategy"]
     first = shares.first_tiles
     splits = np.zeros(len(first), SPLIT_TILE)
     for field in ("rows", "cols", "problem", "batch", "row", "col", "c"):
         splits[field] = rows[field][first]
+    splits["reserved"] = splits["c"]["reserved"]
+    splits["c"]["reserved"] = 0
     splits["first"], splits["shares"] = shares.sums[first], shares.shares[first]
     splits["pitch"], splits["share_stride"] = shape.n[strategy[first]], (shape.m * shape.n)[strategy[first]]
     split = shares.shares > 1
     among_sums = {"offset": shares.sums, "row_stride": shape.n[strategy], "col_stride": 1, "buffer": AMONG_SUMS}
-    for field, values in among_sums.items():
+    for field, values in {**among_sums, "reserved": 0}.items():
         rows["c"][field] = np.where(split, values, rows["c"][field])
     return splits
 

@@ -100,6 +100,8 @@ def _kernel_form(
             values[index] = reference.multiply(lhs, rhs, term, dtype, precision)
         else:
             calls.setdefault((lhs.dtype, dtype, bool(epilogues) and alone), []).append(index)
+    # Of a sum the caller's word holds for the whole, not for its terms.
+    terms = [term if members[term.out] == 1 else term._replace(symmetric=False) for term in terms]
     for (_, dtype, finishing), indices in calls.items():
         call_terms = [terms[index] for index in indices]
         call_epilogues = [epilogues[term.out] for term in call_terms] if finishing else []
@@ -159,7 +161,7 @@ def _call(
         sizes.append(size)
         addresses.append(at)
         factor_places.append((factors.place(lhs), factors.place(rhs)))
-        problems.append(Problem(size.m, size.n, size.k, at.batch, term.transpose_a, term.transpose_b))
+        problems.append(Problem(size.m, size.n, size.k, at.batch, term.transpose_a, term.transpose_b, term.symmetric))
     for epilogue in epilogues:
         for index in (epilogue.source, epilogue.bias):
             if index is not None:

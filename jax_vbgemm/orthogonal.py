@@ -145,13 +145,15 @@ def _iterate(
     for step, (c0, c1, c2) in enumerate(coeffs):
         conjugate = step > 0 or preconditioning != "schatten"  # optax takes X X^T there
         others = [x.conj() if conjugate and jnp.iscomplexobj(x) else x for x in xs]
+        symmetric = not (conjugate and jnp.iscomplexobj(xs[0]))  # or Hermitian
         scale = s if step == 0 else None
-        grams = gemm(xs, others, alpha=1 if scale is None else scale * scale, transpose_a=tall, transpose_b=wide)
+        square = 1 if scale is None else scale * scale
+        grams = gemm(xs, others, alpha=square, transpose_a=tall, transpose_b=wide, symmetric=symmetric)
         if step == 0 and preconditioning in ("aol", "schatten"):
             rescale = _rescale_aol if preconditioning == "aol" else _rescale_schatten
             pairs = [rescale(x, a, flag) for x, a, flag in zip(xs, grams, tall, strict=True)]
             xs, grams = [x for x, _ in pairs], [a for _, a in pairs]
-        bs = gemm(grams, grams, grams, alpha=c2, beta=c1)
+        bs = gemm(grams, grams, grams, alpha=c2, beta=c1, symmetric=symmetric)
         # A tall X stands for its transpose: (B X^T)^T = X B^T.
         left = [x if flag else b for x, b, flag in zip(xs, bs, tall, strict=True)]
         right = [b if flag else x for x, b, flag in zip(xs, bs, tall, strict=True)]
@@ -265,10 +267,11 @@ def _alone(xs: list[jax.Array], precision: Any, planner: AnyPlanner, implementat
     if absent or xs[0].dtype.name not in backend.dtypes or any(max(x.shape) > LARGEST_SIZE for x in xs):
         return [True] * len(xs)
     rounds: list[list[Problem]] = [[], [], []]
+    symmetric = not jnp.iscomplexobj(xs[0])  # X X^H is Hermitian
     for x in xs:
         (m, n), batch = sorted(x.shape[-2:]), int(np.prod(x.shape[:-2]))
-        rounds[0].append(Problem(m, m, n, batch))
-        rounds[1].append(Problem(m, m, m, batch))
+        rounds[0].append(Problem(m, m, n, batch, symmetric=symmetric))
+        rounds[1].append(Problem(m, m, m, batch, symmetric=symmetric))
         rounds[2].append(Problem(m, n, m, batch))
     name = precision_name(canonical_precision(precision))
     return split(tuple(map(tuple, rounds)), xs[0].dtype.name, name, device, resolve_planner(planner)).alone

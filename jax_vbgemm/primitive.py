@@ -25,7 +25,8 @@ Shape = tuple[int, ...]
 class Term(NamedTuple):
     """The product op(operands[lhs]) @ op(operands[rhs]), added to results[out].
 
-    Operands are (..., rows, columns); leading dimensions broadcast. A flag swaps an operand's last two axes.
+    Operands are (..., rows, columns); leading dimensions broadcast. A transpose flag swaps an operand's last two axes.
+    `symmetric`: each matrix of the result is its own transpose, by the caller's word, before and after its epilogue.
     """
 
     lhs: int
@@ -33,6 +34,7 @@ class Term(NamedTuple):
     out: int
     transpose_a: bool = False
     transpose_b: bool = False
+    symmetric: bool = False
 
 
 Scalar = complex | float | tuple[int, int]
@@ -133,8 +135,9 @@ def contract(
     """Binds the primitive once for these terms, in a form with as few and as plain problems as they allow.
 
     Operands that nothing uses are dropped, equal ones are passed once, and a product whose right factor has no batch
-    becomes one tall product: C[b] = A[b] @ B for all b is (b m, k) @ (k, n). That saves tiles, and it makes the
-    gradient of B one product with a long K instead of a batch of products and a sum. `epilogues`: one a result or none.
+    becomes one tall product: C[b] = A[b] @ B for all b is (b m, k) @ (k, n), unless C[b] is symmetric. That saves
+    tiles, and it makes the gradient of B one product with a long K instead of a batch of products and a sum.
+    `epilogues`: one a result or none.
     """
     if not terms:
         return []
@@ -143,7 +146,8 @@ def contract(
     sizes = [sizes_of(shapes[term.lhs], shapes[term.rhs], term) for term in terms]
     tall = [True] * len(out_dtypes)
     for term, size in zip(terms, sizes, strict=True):
-        tall[term.out] &= bool(size.batch) and not term.transpose_a and math.prod(shapes[term.rhs][:-2]) == 1
+        plain = not term.transpose_a and not term.symmetric
+        tall[term.out] &= bool(size.batch) and plain and math.prod(shapes[term.rhs][:-2]) == 1
 
     flat: list[jax.Array] = []
     position: dict[tuple[int, Shape], int] = {}

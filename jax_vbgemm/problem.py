@@ -17,10 +17,11 @@ class Problem:
     """C[b] = op(A[b]) op(B[b]) for b in [0, batch), where op(A) is m x k, op(B) is k x n and C is m x n.
 
     Sizes are integers in [0, 2**31 - 1]. `transpose_a`: A is stored as k x m; `transpose_b`: B is stored as n x k.
+    `symmetric`: C[b] is symmetric, as X X^T is, so that half of it may be computed and stored twice.
 
     Raises:
-      TypeError: a size is not an integer (a bool is none), or a transpose flag not a bool.
-      ValueError: a size is negative or above 2**31 - 1.
+      TypeError: a size is not an integer (a bool is none), or a flag not a bool.
+      ValueError: a size is negative or above 2**31 - 1, or a symmetric C not square.
     """
 
     m: int
@@ -29,15 +30,19 @@ class Problem:
     batch: int = 1
     transpose_a: bool = False
     transpose_b: bool = False
+    symmetric: bool = False
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
             object.__setattr__(self, name, _size(name, getattr(self, name)))
-        for name in ("transpose_a", "transpose_b"):
+        flags = {"transpose_a": "transpose flags", "transpose_b": "transpose flags", "symmetric": "flags"}
+        for name, what in flags.items():
             flag = getattr(self, name)
             if not isinstance(flag, bool | np.bool_):
-                raise TypeError(f"Problem has {name} = {flag!r}: transpose flags must be bools")
+                raise TypeError(f"Problem has {name} = {flag!r}: {what} must be bools")
             object.__setattr__(self, name, bool(flag))
+        if self.symmetric and self.m != self.n:
+            raise ValueError(f"Problem has symmetric = True, m = {self.m} and n = {self.n}: m and n must be equal")
 
     @classmethod
     def of(cls, value: "Problem | Sequence[int]") -> "Problem":
@@ -69,6 +74,7 @@ class Sizes:
     k: NDArray[np.int64]
     batch: NDArray[np.int64]
     line: NDArray[np.int64]  # greatest common divisor of the lengths of A's and B's stored rows
+    symmetric: NDArray[np.bool_]
     tile_counts: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)  # planner/runs.py
 
     @classmethod
@@ -85,11 +91,12 @@ class Sizes:
 
     @classmethod
     def _of(cls, problems: Sequence[Problem]) -> "Sizes":
-        fields = operator.attrgetter("m", "n", "k", "batch", "transpose_a", "transpose_b")
+        fields = operator.attrgetter("m", "n", "k", "batch", "transpose_a", "transpose_b", "symmetric")
         rows = itertools.chain.from_iterable(map(fields, problems))
-        table = np.fromiter(rows, np.int64, 6 * len(problems)).reshape(len(problems), 6)
-        m, n, k, batch, transpose_a, transpose_b = table.T.copy()
-        return cls(m, n, k, batch, np.gcd(np.where(transpose_a, m, k), np.where(transpose_b, k, n)))
+        table = np.fromiter(rows, np.int64, 7 * len(problems)).reshape(len(problems), 7)
+        m, n, k, batch, transpose_a, transpose_b, symmetric = table.T.copy()
+        line = np.gcd(np.where(transpose_a, m, k), np.where(transpose_b, k, n))
+        return cls(m, n, k, batch, line, symmetric > 0)
 
     def elements(self) -> NDArray[np.float64]:
         """Of A, B and C together, of one entry of each problem's batch."""

@@ -4,6 +4,7 @@ Each rule produces terms again and binds once, so the rules are closed under eac
 bilinear products, hence
   tangent of  op(A) op(B)  =  op(dA) op(B) + op(A) op(dB)           (two terms with one `out`)
   cotangent of op(A)       =  dC op(B)^T, of op(B) = op(A)^T dC     (transposes are flags, never copies)
+Of a symmetric product only the sum of both is: derived terms drop that flag.
 Members without a tangent or cotangent are dropped, never filled with zeros.
 """
 
@@ -59,9 +60,9 @@ def _tangents_of_sums(
     moving: list[Term] = []
     for term in terms:
         if active[term.lhs]:
-            moving.append(term._replace(lhs=len(primals) + term.lhs))
+            moving.append(term._replace(lhs=len(primals) + term.lhs, symmetric=False))
         if active[term.rhs]:
-            moving.append(term._replace(rhs=len(primals) + term.rhs))
+            moving.append(term._replace(rhs=len(primals) + term.rhs, symmetric=False))
     used, outs, moving, _ = compact(moving)
     values = contract([operands[i] for i in used], moving, [out_dtypes[out] for out in outs], **options)
     result_tangents: list[Any] = [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]

@@ -160,6 +160,7 @@ def measure(
             flags = {
                 "transpose_a": [problem.transpose_a for problem in problems],
                 "transpose_b": [problem.transpose_b for problem in problems],
+                "symmetric": [problem.symmetric for problem in problems],
             }
             return lambda As, Bs: batched_matmul(
                 As, Bs, **flags, precision=precision, planner=planner, implementation="kernel"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from jax_vbgemm.descriptors import MAX_BYTES, READY_TILE, RUN, SPLIT_TILE, address, pack, problem_table
-from jax_vbgemm.planner import Plan, Tile, device_spec, plan_problems
+from jax_vbgemm.planner import Plan, Tile, Uniform, device_spec, plan_problems
 from jax_vbgemm.primitive import Term, sizes_of
 from jax_vbgemm.problem import Problem
 
@@ -121,3 +121,54 @@ def test_a_call_of_very_many_tiles_keeps_runs():
     assert descriptors.num_tiles == 100000
     assert 0 < descriptors.num_runs * RUN.itemsize < MAX_BYTES
     assert len(descriptors.words) * 4 == table.nbytes + descriptors.num_runs * RUN.itemsize
+
+
+def symmetric_call(n, planner="auto", k=64, device=H100, kind="bfloat16"):
+    size = sizes_of((n, k), (n, k), Term(0, 1, 0, False, True, True))
+    table = problem_table([size], [address((n, k), (n, k), Term(0, 1, 0, False, True, True), size)], [(0, 0, 1)])
+    plan = plan_problems([Problem(n, n, k, 1, False, True, True)], kind, device, planner)
+    return table, plan, pack(plan, table)
+
+
+@pytest.mark.parametrize("n", [64, 300, 1000])
+def test_ready_tiles_above_the_diagonal_are_mirrored(n):
+    table, plan, descriptors = symmetric_call(n, Uniform("mma-64x128"))
+    tiles = descriptors.words[table.nbytes // 4 :][: descriptors.num_tiles * READY_TILE.itemsize // 4].view(READY_TILE)
+    np.testing.assert_array_equal(tiles["c"]["reserved"], tiles["row"] + 64 <= tiles["col"])
+    assert not tiles["a"]["reserved"].any()
+    assert not tiles["b"]["reserved"].any()
+    assert (tiles["row"] < tiles["col"] + 128).all()
+    assert descriptors.num_splits == 0
+    assert tiles["c"]["reserved"].any() == (n > 128)
+    assert plan.num_tiles == len(tiles)
+
+
+def test_runs_above_the_diagonal_are_mirrored():
+    table, plan, descriptors = symmetric_call(4000, Uniform("mma-16x32"))
+    assert 0 < descriptors.num_runs < descriptors.num_tiles
+    runs = descriptors.words[table.nbytes // 4 :][: descriptors.num_runs * RUN.itemsize // 4].view(RUN)
+    np.testing.assert_array_equal(runs["reserved"][:, 0], runs["row"] + 16 <= runs["col"])
+    assert not runs["reserved"][:, 1].any()
+    assert (runs["row"] < runs["col"] + 32).all()
+    assert descriptors.num_runs * RUN.itemsize < MAX_BYTES < plan.num_tiles * READY_TILE.itemsize
+
+
+def test_shares_are_mirrored_where_they_are_added_up():
+    table, plan, descriptors = symmetric_call(300, k=20_000)
+    words = descriptors.words[table.nbytes // 4 :]
+    end = descriptors.num_tiles * READY_TILE.itemsize // 4
+    tiles = words[:end].view(READY_TILE)
+    splits = words[end:][: descriptors.num_splits * SPLIT_TILE.itemsize // 4].view(SPLIT_TILE)
+    shape = plan.catalogue.by_index[int(tiles["strategy"][0])]
+    assert (tiles["c"]["buffer"] == -1).all()
+    assert not tiles["c"]["reserved"].any()
+    assert not splits["c"]["reserved"].any()
+    np.testing.assert_array_equal(splits["reserved"], splits["row"] + shape.m <= splits["col"])
+    assert splits["reserved"].any()
+
+
+def test_descriptors_elsewhere_know_nothing_of_symmetry():
+    for device, kind in (("cpu", "float32"), ("mi210", "bfloat16")):
+        plain = plan_problems([Problem(300, 300, 64, 1, False, True)], kind, device_spec(device))
+        table, _, descriptors = symmetric_call(300, device=device_spec(device), kind=kind)
+        np.testing.assert_array_equal(descriptors.words, pack(plain, table).words)

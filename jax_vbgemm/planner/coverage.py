@@ -19,12 +19,15 @@ def check_coverage(problems: Sequence[Problem], catalogue: Catalogue, runs: Runs
 
     A problem with K = 0 must have its C covered once by tiles with the empty range k_begin = k_end = 0; one with M, N
     or batch = 0 has no tiles. Tiles may reach beyond the last row and column, where they are masked, but must begin
-    inside.
+    inside. A mirrored tile covers its mirror image too, and only a symmetric problem has such tiles.
     """
     sizes = Sizes.of(problems)
     _check_range("names problem", runs.problem, runs.problem, len(problems))
     _check_range("has tile row", runs.problem, runs.strategy, len(catalogue.columns.m))
     _check_boxes(sizes, catalogue, runs)
+    asymmetric = runs.problem[(runs.mirrored != 0) & ~sizes.symmetric[runs.problem]]
+    if len(asymmetric):
+        raise ValueError(f"plan: a tile of problems[{asymmetric[0]}] is mirrored, but the problem is not symmetric")
     regular = _covered_by_one_run(sizes, catalogue, runs)
     doubtful = np.flatnonzero(~regular & (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0))
     if len(doubtful) == 0:
@@ -79,6 +82,7 @@ def _covered_by_one_run(sizes: Sizes, catalogue: Catalogue, runs: Runs) -> NDArr
         & (runs.tiles_y == ceil_div(sizes.m[problem], tile.m[runs.strategy]))
         & (runs.tiles_x == ceil_div(sizes.n[problem], tile.n[runs.strategy]))
         & (runs.tiles_batch == sizes.batch[problem])
+        & (runs.mirrored == 0)
     )  # fmt: skip
     covered = np.zeros(len(sizes.m), bool)
     covered[problem[whole]] = True
@@ -90,11 +94,18 @@ def _check_problem(index: int, problem: Problem, catalogue: Catalogue, runs: Run
     """Counts how often each element is covered, on coordinates compressed to where some box begins or ends."""
     tile = catalogue.columns
     depth = max(problem.k, 1)  # K = 0: C is covered as if by one k
+    ends = runs.row + runs.tiles_y * tile.m[runs.strategy], runs.col + runs.tiles_x * tile.n[runs.strategy]
     boxes = [
         (runs.batch, runs.batch + runs.tiles_batch, problem.batch),
-        (runs.row, np.minimum(runs.row + runs.tiles_y * tile.m[runs.strategy], problem.m), problem.m),
-        (runs.col, np.minimum(runs.col + runs.tiles_x * tile.n[runs.strategy], problem.n), problem.n),
+        (runs.row, np.minimum(ends[0], problem.m), problem.m),
+        (runs.col, np.minimum(ends[1], problem.n), problem.n),
         (runs.k_begin, runs.k_end if problem.k else np.ones_like(runs.k_end), depth),
+    ]
+    mirrored = np.flatnonzero(runs.mirrored)
+    images = [boxes[axis] for axis in (0, 2, 1, 3)]  # rows are columns there
+    boxes = [
+        (np.append(begin, also[mirrored]), np.append(end, until[mirrored]), size)
+        for (begin, end, size), (also, until, _) in zip(boxes, images, strict=True)
     ]
     edges = [np.unique(np.concatenate((begin, end, [0, size]))) for begin, end, size in boxes]
     corners = [

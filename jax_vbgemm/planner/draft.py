@@ -11,6 +11,7 @@ from jax_vbgemm.planner.cost_model import Prediction, predict
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.plan import Plan
 from jax_vbgemm.planner.runs import Ints, Runs
+from jax_vbgemm.planner.symmetric import fold
 from jax_vbgemm.problem import Problem, Sizes
 
 
@@ -20,7 +21,8 @@ class Draft:
 
     `runs`, `order`, `tlp`, `replaced` and `notes` are as in `Plan`; `tlp` None means the threads of all tiles.
     `strategy` is each problem's tile, a row of the compiled table, -1 where a problem mixes tiles. `block_first` cuts
-    the tiles into blocks; where `tile_order` is given, those are the tiles of `runs` in that order.
+    the tiles into blocks; where `tile_order` is given, those are the tiles of `runs` in that order. Where there is
+    neither, symmetric problems are folded (planner/symmetric.py).
     """
 
     problems: Sequence[Problem]
@@ -35,6 +37,10 @@ class Draft:
     tlp: int | None = None
     replaced: tuple[Replacement, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.block_first is None and self.tile_order is None:
+            object.__setattr__(self, "runs", fold(self.runs, self.problems, self.device, self.catalogue))
 
     @classmethod
     def whole_problems(

@@ -17,6 +17,7 @@ from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.launches import Launch, check_launches, launch_form
 from jax_vbgemm.planner.occupancy import Occupancy, tile_occupancy
 from jax_vbgemm.planner.runs import Ints, Runs, offsets
+from jax_vbgemm.planner.symmetric import fold, stores_mirrored
 from jax_vbgemm.problem import Problem, Sizes
 
 MAX_TILES = 2**31 - 1  # descriptors number tiles in int32
@@ -82,12 +83,16 @@ class Plan:
         replaced: Sequence[Replacement] = (),
         notes: Sequence[str] = (),
     ) -> "Plan":
-        """A plan that covers problem i with `tiles[i]`, one tile a block, problems in `order`: natural by default."""
+        """A plan that covers problem i with `tiles[i]`, one tile a block, problems in `order`: natural by default.
+
+        Symmetric problems are folded.
+        """
         if len(tiles) != len(problems):
             raise ValueError(f"plan: {len(tiles)} tiles were chosen for {len(problems)} problems")
         order = range(len(problems)) if order is None else order
         strategy = np.fromiter((tile.index for tile in tiles), np.int64, len(tiles))
         runs = Runs.whole_problems(Sizes.of(problems), strategy, catalogue, np.asarray(order, np.int64))
+        runs = fold(runs, problems, device, catalogue)
         choices = [tile.key for tile in tiles]
         return cls.of_runs(
             problems, device, catalogue, planner=planner, runs=runs, choices=choices, order=order, tlp=tlp,
@@ -170,6 +175,14 @@ class Plan:
         if len(self.choices) != len(self.problems) or sorted(self.order) != list(range(len(self.problems))):
             raise ValueError(f"plan: choices and order must have one entry for each of {len(self.problems)} problems")
         check_coverage(self.problems, self.catalogue, self.runs)
+        mirrored = self.runs.mirrored != 0
+        unable = np.flatnonzero(mirrored & ~stores_mirrored(self.device, self.catalogue)[self.runs.strategy])
+        if len(unable):
+            tile = self.catalogue.by_index[int(self.runs.strategy[unable[0]])]
+            raise ValueError(
+                f"plan: a tile of problems[{self.runs.problem[unable[0]]}] is mirrored, but on {self.device.name} "
+                f"{tile.name!r} is not stored twice"
+            )
         check_launches(self.catalogue, self.runs, self.block_first)
 
     def launch_form(self) -> tuple[Runs, Ints | None, tuple[Launch, ...]]:
@@ -306,7 +319,8 @@ class Plan:
     def padding_waste(self) -> float:
         """Multiply-adds that are computed over those that are wanted; 1 where none are wanted.
 
-        A GPU computes whole tiles, a core computes edge tiles as far as they reach, in whole vectors.
+        A GPU computes whole tiles, a core computes edge tiles as far as they reach, in whole vectors. All of a
+        symmetric C is wanted: where half of it is stored twice, the figure may be below 1.
         """
         rows, cols = computed_extents(Sizes.of(self.problems), self.runs, self.catalogue, self.device)
         computed = float((self.runs.count * rows * cols) @ (self.runs.k_end - self.runs.k_begin))

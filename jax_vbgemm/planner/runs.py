@@ -1,7 +1,7 @@
 """Runs: boxes of equal tiles, as plans hold them and kernels read them (TileRun in csrc/descriptor.h)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
@@ -23,7 +23,8 @@ class Runs:
     order.
 
     `strategy` is the tile's row of the compiled table; `row`, `col` (elements) and `batch` are the run's origin; the
-    tiles accumulate over k in [k_begin, k_end).
+    tiles accumulate over k in [k_begin, k_end). `mirrored` is 1 where each tile is also stored transposed, in the place
+    of its mirror image in a symmetric C; by default it is 0.
     """
 
     problem: Ints
@@ -36,6 +37,11 @@ class Runs:
     tiles_y: Ints
     tiles_x: Ints
     tiles_batch: Ints
+    mirrored: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if len(self.mirrored) != len(self.problem):
+            object.__setattr__(self, "mirrored", np.zeros_like(self.problem))
 
     @classmethod
     def whole_problems(cls, sizes: Sizes, strategy: Ints, catalogue: Catalogue, order: Ints) -> "Runs":
@@ -68,7 +74,7 @@ class Runs:
         """All runs of `parts`, one after another."""
         if not parts:
             return cls.single_tiles([])
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+        return cls(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(cls)))
 
     def __len__(self) -> int:
         return len(self.problem)
@@ -89,7 +95,7 @@ class Runs:
 
     def take(self, index: Ints) -> "Runs":
         """The runs at `index`, in that order."""
-        return Runs(*(getattr(self, field.name)[index] for field in fields(self)))
+        return Runs(*(getattr(self, column.name)[index] for column in fields(self)))
 
     def expand(self, catalogue: Catalogue) -> "Runs":
         """The same tiles in the same order, each a run of its own."""
@@ -111,6 +117,7 @@ class Runs:
             tiles_y=ones,
             tiles_x=ones,
             tiles_batch=ones,
+            mirrored=tiles.mirrored,
         )
 
 

@@ -38,7 +38,10 @@ def with_arithmetic(problems: Sequence[Problem]) -> tuple[Problem, ...]:
 
 def key_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> str:
     """What a winner holds for. Problems without arithmetic don't count."""
-    shapes = [(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b) for p in with_arithmetic(problems)]
+    shapes = [
+        (p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, *([True] if p.symmetric else []))
+        for p in with_arithmetic(problems)
+    ]
     digest = hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:32]
     # A device that borrows another's entry says in its note which it is.
     name = " ".join(filter(None, (device.name, f"{device.units} units", device.note)))

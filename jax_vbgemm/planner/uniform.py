@@ -11,6 +11,7 @@ from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Runs
+from jax_vbgemm.planner.symmetric import fold
 from jax_vbgemm.problem import Problem, Sizes
 
 
@@ -56,6 +57,7 @@ def _fastest(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalog
 
     def makespan(tile: TileShape) -> tuple[bool, float]:
         runs = Runs.whole_problems(sizes, np.full(len(problems), tile.index), catalogue, natural)
+        runs = fold(runs, problems, device, catalogue)
         return runs.num_tiles > MAX_TILES, predict(sizes, runs, None, catalogue, device).seconds
 
     return min(catalogue, key=makespan)

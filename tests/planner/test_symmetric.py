@@ -1,0 +1,182 @@
+"""Folded plans: each element of a symmetric result is covered once, by a tile or by its mirror image."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jax_vbgemm.planner import Auto, Plan, SortSplit, Uniform, catalogue_for, device_spec, plan_problems
+from jax_vbgemm.planner.draft import Draft
+from jax_vbgemm.planner.makespan import Makespan
+from jax_vbgemm.planner.runs import Runs
+from jax_vbgemm.planner.shares import in_shares
+from jax_vbgemm.planner.symmetric import MOST_TILES, fold, tiles_computed
+from jax_vbgemm.problem import Problem, Sizes
+
+H100 = device_spec("h100")
+BFLOAT16 = catalogue_for("bfloat16", H100)
+TENSOR = [tile for tile in BFLOAT16 if tile.tensor]
+any_tile = st.sampled_from(TENSOR)
+edges = st.sampled_from((0, 1, 16, 31, 64, 65, 127, 128, 129, 200, 256, 300, 513))
+symmetric_problems = st.builds(
+    lambda n, k, batch: Problem(n, n, k, batch, symmetric=True),
+    edges,
+    st.sampled_from((0, 1, 64, 200, 3000)),
+    st.sampled_from((0, 1, 1, 2, 3)),
+)
+other_problems = st.builds(Problem, edges, edges, st.sampled_from((0, 64, 200)), st.sampled_from((1, 2)))
+problem_lists = st.lists(st.one_of(symmetric_problems, other_problems), max_size=6).map(tuple)
+
+
+def times_covered(plan: Plan) -> list[np.ndarray]:
+    """How often each (batch, row, col) is covered, weighted by the K of its tiles over all K, tile by tile."""
+    counts = [np.zeros((p.batch, p.m, p.n), int) for p in plan.problems]
+    tiles = plan.single_tiles
+    columns = (tiles.problem, tiles.strategy, tiles.row, tiles.col, tiles.batch, tiles.k_begin, tiles.k_end)
+    for problem, strategy, row, col, batch, begin, end, mirrored in zip(
+        *(column.tolist() for column in (*columns, tiles.mirrored)), strict=True
+    ):
+        shape, depth = plan.catalogue.by_index[strategy], end - begin if plan.problems[problem].k else 1
+        counts[problem][batch, row : row + shape.m, col : col + shape.n] += depth
+        if mirrored:
+            counts[problem][batch].T[row : row + shape.m, col : col + shape.n] += depth
+    return counts
+
+
+def check(plan: Plan) -> None:
+    plan.validate()
+    for problem, counts in zip(plan.problems, times_covered(plan), strict=True):
+        assert (counts == max(problem.k, 1)).all()
+    assert not plan.runs.mirrored[[not plan.problems[i].symmetric for i in plan.runs.problem]].any()
+
+
+@pytest.mark.parametrize("planner", [Auto(), Makespan(), Uniform(), SortSplit()], ids=repr)
+@given(problem_lists, st.sampled_from(["bfloat16", "tf32", "float64"]))
+def test_planners_cover_each_element_once(planner, problems, kind):
+    check(plan_problems(problems, kind, H100, planner))
+
+
+@given(problem_lists, any_tile, st.integers(1, 4))
+def test_any_tile_and_any_split_covers_each_element_once(problems, tile, shares):
+    draft = Draft.whole_problems(problems, H100, BFLOAT16, planner="mine", strategy=np.full(len(problems), tile.index))
+    check(draft.build())
+    whole = Runs.whole_problems(Sizes.of(problems), draft.strategy, BFLOAT16, draft.order)
+    split = in_shares(whole, np.full(len(whole), shares), np.full(len(whole), 32))
+    check(dataclasses.replace(draft, runs=split).build())
+    count = np.bincount(draft.runs.problem, draft.runs.count, len(problems))
+    assert (count == tiles_computed(Sizes.of(problems), tile, H100)).all()
+    if (runs := fold(draft.runs, problems, H100, BFLOAT16)) is not draft.runs:
+        assert len(runs) == len(draft.runs)  # what is folded stays
+
+
+@given(problem_lists, any_tile)
+def test_the_order_of_the_rest_is_kept(problems, tile):
+    whole = Runs.whole_problems(
+        Sizes.of(problems), np.full(len(problems), tile.index), BFLOAT16, np.arange(len(problems))
+    )
+    folded = fold(whole, problems, H100, BFLOAT16).expand(BFLOAT16)
+
+    def places(tiles):
+        columns = (tiles.problem, tiles.batch, tiles.row, tiles.col)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    below = [problems[i].symmetric and row >= col + tile.n for i, _, row, col in places(whole.expand(BFLOAT16))]
+    kept = [place for place, out in zip(places(whole.expand(BFLOAT16)), below, strict=True) if not out]
+    assert places(folded) == kept
+    above = [problems[i].symmetric and row + tile.m <= col for i, _, row, col in kept]
+    assert folded.mirrored.tolist() == above
+
+
+def test_half_the_tiles_by_hand():
+    problem = Problem(512, 512, 64, symmetric=True)
+    counts = {tile.name: plan.num_tiles for tile in TENSOR for plan in [Uniform(tile.key)([problem], H100, BFLOAT16)]}
+    assert counts["mma-128x128"] == 10
+    assert counts["mma-64x64"] == 36
+    assert counts["mma-64x128"] == 2 * 10
+    tiles = Plan.from_choices([problem], H100, BFLOAT16, planner="mine", tiles=[BFLOAT16.find("mma-128x128")])
+    assert (tiles.num_tiles, tiles.runs.mirrored @ tiles.runs.count) == (10, 6)
+    tiles.validate()
+
+
+@pytest.mark.parametrize(("device", "dtype"), [("cpu", "float32"), ("mi210", "bfloat16"), ("v100", "float32")])
+@given(problem_lists)
+def test_elsewhere_nothing_is_folded(device, dtype, problems):
+    plain = tuple(dataclasses.replace(problem, symmetric=False) for problem in problems)
+    plan, expected = (plan_problems(given, dtype, device_spec(device)) for given in (problems, plain))
+    assert not plan.runs.mirrored.any()
+    for field in dataclasses.fields(Runs):
+        assert (getattr(plan.runs, field.name) == getattr(expected.runs, field.name)).all()
+
+
+def test_what_stays_whole():
+    edge = 16 * 300  # so many small tiles are too many
+    plan = Uniform("mma-16x32")([Problem(edge, edge, 8, 2, symmetric=True)], H100, BFLOAT16)
+    assert plan.num_tiles > MOST_TILES
+    assert len(plan.runs) == 1
+    assert len(Uniform("mma-64x64")([Problem(64, 64, 8, 1000, symmetric=True)], H100, BFLOAT16).runs) == 1
+    many = Uniform("mma-64x64")([Problem(128, 128, 8, 10_000, symmetric=True)], H100, BFLOAT16)  # rows
+    assert (many.num_tiles, len(many.runs)) == (40_000, 1)
+    ordinary = Uniform("large")([Problem(512, 512, 8, symmetric=True)], H100, BFLOAT16)  # not on tensor cores
+    assert not ordinary.runs.mirrored.any()
+    # Two tile shapes.
+    problem, draft = mixed()
+    assert not draft.runs.mirrored.any()
+    check(draft.build())
+    assert draft.build().problems == (problem,)
+
+
+def mixed():
+    problem = Problem(256, 256, 64, symmetric=True)
+    large, small = BFLOAT16.find("mma-128x128").index, BFLOAT16.find("mma-64x128").index
+    tiles = [(0, large, row, col, 0, 0, 64) for row in (0,) for col in (0, 128)]
+    tiles += [(0, small, row, col, 0, 0, 64) for row in (128, 192) for col in (0, 128)]
+    none = np.array([-1])
+    runs = Runs.single_tiles(tiles)
+    return problem, Draft((problem,), H100, BFLOAT16, "mine", runs, none, np.arange(1))
+
+
+@pytest.mark.parametrize("planner", [Auto(), Makespan(), Uniform()], ids=repr)
+@given(problem_lists)
+def test_no_plan_is_predicted_slower_for_it(planner, problems):
+    plain = tuple(dataclasses.replace(problem, symmetric=False) for problem in problems)
+    plan, whole = (plan_problems(given, "bfloat16", H100, planner) for given in (problems, plain))
+    assert plan.predicted_seconds <= whole.predicted_seconds * (1 + 1e-9)
+
+
+def test_the_prediction_sees_half_the_work():
+    plans = [
+        plan_problems([Problem(2048, 2048, 2048, symmetric=flag)] * 12, "bfloat16", H100) for flag in (False, True)
+    ]
+    assert plans[1].predicted_seconds < 0.65 * plans[0].predicted_seconds
+
+
+def folded_plan():
+    return Uniform("mma-64x64")([Problem(200, 200, 64, 2, symmetric=True)], H100, BFLOAT16)
+
+
+def test_a_missing_mirror_image_is_found():
+    plan = folded_plan()
+    runs = dataclasses.replace(plan.runs, mirrored=np.zeros_like(plan.runs.problem))
+    with pytest.raises(ValueError, match=r"problems\[0\] at batch 0, row 64, col 0, k 0 is not covered"):
+        dataclasses.replace(plan, runs=runs).validate()
+    runs = dataclasses.replace(plan.runs, mirrored=np.ones_like(plan.runs.problem))
+    with pytest.raises(ValueError, match=r"problems\[0\] at batch 0, row 0, col 0, k 0 is covered 2 times"):
+        dataclasses.replace(plan, runs=runs).validate()
+
+
+def test_only_a_symmetric_problem_has_mirrored_tiles():
+    plan = folded_plan()
+    with pytest.raises(ValueError, match=r"a tile of problems\[0\] is mirrored, but the problem is not symmetric"):
+        dataclasses.replace(plan, problems=(Problem(200, 200, 64, 2),)).validate()
+    mi210 = device_spec("mi210")
+    with pytest.raises(ValueError, match=r"mirrored, but on mi210 'mma-64x64' is not stored twice"):
+        dataclasses.replace(plan, device=mi210).validate()
+
+
+def test_a_symmetric_problem_is_square():
+    with pytest.raises(ValueError, match="Problem has symmetric = True, m = 3 and n = 4: m and n must be equal"):
+        Problem(3, 4, 5, symmetric=True)
+    with pytest.raises(TypeError, match="symmetric = 1: flags must be bools"):
+        Problem(3, 3, 5, symmetric=1)
