@@ -42,7 +42,7 @@ constexpr int min_blocks(Kernel kernel) {
     case Kernel::t128_light: return kWords == 1 ? 8 : kWords == 2 ? 6 : 4;
     case Kernel::t128_heavy: return 2;
     case Kernel::t256_light: return kIsComplex<T> ? 2 : sizeof(T) == 4 ? 4 : 3;
-    case Kernel::t128_skinny:
+    case Kernel::t128_skinny: return kWords == 1 ? 4 : 3;
     case Kernel::t128_rows: return sizeof(T) == 4 ? 4 : 3;
     default: return kWords == 1 ? 2 : 1;
   }
