@@ -47,7 +47,7 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
   // Inlined, so that parameters are read as such: behind a reference they would be memory like any other, and slow to arrive.
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     TilePlace<T>& place = shared.place;
-    prefetch_descriptors(parameters.plan);
+    if (!kCdna) prefetch_descriptors(parameters.plan);  // which has no such instruction
     await_previous_kernel();
     if (thread_index() == 0) place.cursor = walk_begins();
     for (;;) {
