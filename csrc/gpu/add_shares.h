@@ -79,6 +79,14 @@ struct AddShares {
           finish<T>(neighbours, place);
         }
       }
+      if (place.mirror) {
+        block_barrier();
+        if (sizeof(T) < sizeof(Sum) && place.wide_results) {
+          write_image<Sum>(shared, place, from, threads, across);
+        } else {
+          write_image<T>(shared, place, from, threads, across);
+        }
+      }
       block_barrier();  // the next piece takes this one's place
     }
   }
@@ -88,13 +96,20 @@ struct AddShares {
   __device__ static void finish(const Neighbours& neighbours, const TilePlace<T>& place) {
     if (place.fused) apply_epilogue<Out>(neighbours, place, 0);
     write_elements<Out>(neighbours, place, 0);
-    if (!place.mirror) return;
-    const MatrixView& c = place.matrix[kC];
-    for (int n = 0; n < kVector; ++n) {
-      const auto write = [&](int row, int col) {
-        narrow(neighbours.element(n), static_cast<Out*>(place.mirror)[col * c.row_stride + row * c.col_stride]);
-      };
-      neighbours.locate({place.rows, place.cols}, 0, n, write);
+  }
+
+  // The transpose of the pieces from `from` on, which lie in shared memory: neighbouring threads write what is neighbouring in a row of the
+  // image, as far as the pieces are whole rows.
+  template <class Out>
+  __device__ static void write_image(const Shared& shared, const TilePlace<T>& place, int from, int count, int across) {
+    const MatrixView c = place.matrix[kC];
+    const int rows = count % across == 0 ? count / across : 1, cols = count / rows * kVector;
+    for (int i = thread_index(); i < count * kVector; i += kAddThreads) {
+      const int piece = i % rows * (cols / kVector) + i / rows / kVector, at = from + piece;
+      const int row = at / across, col = at % across * kVector + i / rows % kVector;
+      if (row < place.rows && col < place.cols) {
+        narrow(shared.piece[piece].element[i / rows % kVector], static_cast<Out*>(place.mirror)[col * c.row_stride + row * c.col_stride]);
+      }
     }
   }
 

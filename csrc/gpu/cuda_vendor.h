@@ -132,7 +132,7 @@ __device__ inline void store_bytes(void* global, const void* registers) {
 // How many lanes of the wave say yes; every lane of it must call.
 __device__ inline int count_lanes(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
 
-// The same of lane 2 i + 1 for lane 2 i, and the other way round; every lane of a wave must call.
+// Trades values between lanes 2 i and 2 i + 1; every lane of the wave must call.
 template <class Value>
 __device__ inline void swap_with_neighbour(Value& value) {
   uint32_t words[sizeof(Value) / 4];

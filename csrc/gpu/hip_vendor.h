@@ -70,15 +70,6 @@ __device__ inline void wave_barrier() {
 }
 
 // How many lanes of the wave say yes; every lane of it must call.
-template <class Value>
-__device__ inline void swap_with_neighbour(Value& value) {
-  constexpr int kExclusiveOr1 = 1 << 10 | 31;
-  int words[sizeof(Value) / 4];
-  __builtin_memcpy(words, &value, sizeof(Value));
-#pragma unroll
-  for (int& word : words) word = __builtin_amdgcn_ds_swizzle(word, kExclusiveOr1);
-  __builtin_memcpy(&value, words, sizeof(Value));
-}
 __device__ inline int count_lanes(bool yes) { return __builtin_popcountll(__builtin_amdgcn_ballot_w64(yes)); }
 
 // A pointer that is known to lead to global memory: loads by it needn't look at which memory it leads to.

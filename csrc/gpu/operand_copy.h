@@ -75,7 +75,7 @@ class OperandCopy {
     constexpr int kSharedRound = Spread::kSpan * (Spread::kDown ? 1 : Rectangle::kPitch);
     constexpr int kBytes = Spread::kWidth * static_cast<int>(sizeof(T));
     const int64_t stride = Spread::kStep * (Spread::kDown ? from_.row_stride : from_.col_stride);
-#pragma unroll sizeof(T) == 2 ? 2 : 1  // as spills no register with either compiler
+#pragma unroll sizeof(T) == 2 || (kCdna && sizeof(T) == 8) ? 2 : 1  // as spills no register with either compiler
     for (int round = 0; round < Spread::kRounds; ++round) {
       const int ahead = round * Spread::kSpan;
       const int limit = Spread::kDown ? (col + ahead < cols ? rows - row : 0) : (row + ahead < rows ? cols - col : 0);

@@ -151,10 +151,10 @@ struct RowStage {
 };
 
 // Memory is written by sectors of 32 bytes, and a vector is half of one: the lanes of two neighbouring rows trade vectors, so that they
-// write a row's two neighbours together, first of the one, then of the other row. All lanes of a wave call this.
+// write a row's two neighbours together, first of the one, then of the other row (on NVIDIA's GPUs). All lanes of a wave call this.
 template <class Out, class Cut, class Sum>
 __device__ inline void store_row_vectors(const MatrixView& c, int rows, int cols, const Sum (&sum)[Cut::kThreadRows][Cut::kCols], int row) {
-  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Out)), kTogether = Cut::kCols < 2 * kVector ? 1 : 2;
+  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Out)), kTogether = kCdna || Cut::kCols < 2 * kVector ? 1 : 2;
   const int odd = kTogether == 2 ? thread_index() % 2 : 0;
 #pragma unroll
   for (int i = 0; i < Cut::kThreadRows; ++i) {
@@ -162,20 +162,26 @@ __device__ inline void store_row_vectors(const MatrixView& c, int rows, int cols
     Out* const first = c.at<Out>(at, odd * kVector);
 #pragma unroll
     for (int j = 0; j < Cut::kCols; j += kTogether * kVector) {
-      Vector<Out, kVector> result[kTogether];
+      Vector<Out, kVector> low, high;
 #pragma unroll
-      for (int v = 0; v < kTogether * kVector; ++v) narrow(sum[i][j + v], result[v / kVector].element[v % kVector]);
-      if (kTogether == 2) {
-        Vector<Out, kVector>& low = result[0];
-        Vector<Out, kVector>& high = result[kTogether - 1];
-        Vector<Out, kVector> traded = odd ? low : high;
+      for (int v = 0; v < kVector; ++v) narrow(sum[i][j + v], low.element[v]);
+      if constexpr (kTogether == 2) {
+        Vector<Out, kVector> traded;
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) narrow(sum[i][j + kVector + v], high.element[v]);
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) traded.element[v] = odd ? low.element[v] : high.element[v];
         swap_with_neighbour(traded);
-        (odd ? low : high) = traded;  // now both are of this lane's columns, low of the even row
-      }
+        // Now both become this lane's columns, low of the even row.
 #pragma unroll
-      for (int n = 0; n < kTogether; ++n) {
-        if (at + n < rows && j + odd * kVector < cols) store_bytes<kVectorBytes>(first + n * c.row_stride + j, &result[n]);
+        for (int v = 0; v < kVector; ++v) {
+          low.element[v] = odd ? traded.element[v] : low.element[v];
+          high.element[v] = odd ? high.element[v] : traded.element[v];
+        }
       }
+      const bool inside = j + odd * kVector < cols;
+      if (inside && at < rows) store_bytes<kVectorBytes>(first + j, &low);
+      if (kTogether == 2 && inside && at + 1 < rows) store_bytes<kVectorBytes>(first + c.row_stride + j, &high);
     }
   }
 }

@@ -68,15 +68,23 @@ __device__ inline void store_rows(const TilePlace<T>& place, Sum* planes) {
 // The tile's transpose. Neighbouring threads have neighbouring rows: the elements of a row of the image.
 template <class Out, class Cut, class T, class Sum>
 __device__ inline void store_mirror(const TilePlace<T>& place, const Sum* planes) {
+  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
   const int row = thread_index() % Cut::kRows, shares = place.fused ? 1 : Cut::kSplit;  // an epilogue leaves its result in the first
   const int64_t row_stride = place.matrix[kC].row_stride;
   Out* const to = static_cast<Out*>(place.mirror) + row * place.matrix[kC].col_stride;
-  if (row >= place.rows) return;
-  for (int col = thread_index() / Cut::kRows; col < place.cols; col += Cut::kThreads / Cut::kRows) {
+  const int cols = row < place.rows ? place.cols : 0;
+  for (int col = thread_index() / Cut::kRows * kVector; col < cols; col += Cut::kThreads / Cut::kRows * kVector) {
     const Sum* const from = planes + row * Cut::kSumPitch + col;
-    Sum sum = *from;
-    for (int share = 1; share < shares; ++share) sum += from[share * Cut::kPlane];
-    narrow(sum, to[col * row_stride]);
+    auto sum = *reinterpret_cast<const Vector<Sum, kVector>*>(from);
+    for (int share = 1; share < shares; ++share) {
+      const auto more = *reinterpret_cast<const Vector<Sum, kVector>*>(from + share * Cut::kPlane);
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) sum.element[v] += more.element[v];
+    }
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      if (col + v < cols) narrow(sum.element[v], to[(col + v) * row_stride]);
+    }
   }
 }
 
