@@ -71,3 +71,10 @@ def is_tall_skinny(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> NDArray[np.bool_
     """Whether each problem is of any Shape but ORDINARY."""
     answer: NDArray[np.bool_] = classify(m, n, k) != Shape.ORDINARY
     return answer
+
+
+def suits(kernel: str, sizes: Sizes) -> bool:
+    """Whether a GPU kernel's tiles are worth looking at. Row tiles are for ISM2 alone, and costs were measured there:
+    elsewhere most of their passes are empty, or their B comes piece by piece.
+    """
+    return kernel != "t128_rows" or bool((shapes_of(sizes) == Shape.ISM2).all())

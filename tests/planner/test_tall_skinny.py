@@ -63,7 +63,16 @@ def test_a_dtype_without_such_tiles_takes_ordinary_ones():
 def test_auto_takes_them(dtype, size):
     plan = plan_problems([size, (4, 4, 4)], dtype, device_spec("h100"))
     tile = plan.catalogue.by_index[int(plan.tile_strategy[0])]
-    assert tile.kernel == "t128_skinny"
+    assert tile.kernel in ("t128_skinny", "t128_rows")
+
+
+@pytest.mark.parametrize("planner", ["auto", "uniform"])
+@pytest.mark.parametrize("size", [(4096, 4096, 4096), (10**6, 16, 2000), (16, 10**6, 16), (10**6, 100, 16)])
+def test_row_tiles_are_for_a_small_b(size, planner):
+    plan = plan_problems([size, size], "float32", device_spec("h100"), planner)
+    assert {tile.name for block in plan.blocks[:4] for tile in block}.isdisjoint(
+        name for name, _ in (t.key for t in plan.catalogue) if name.startswith("rows-")
+    )
 
 
 @pytest.mark.parametrize("size", [(2**31 - 1, 16, 40), (16, 2**31 - 1, 40), (10**8, 40, 40)])
