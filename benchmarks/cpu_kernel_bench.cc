@@ -361,7 +361,7 @@ PlanData make_plan(const Workload& w, int strategy, bool boxes, bool shuffle, in
   for (size_t i = 0; i < w.problems.size(); ++i) {
     const Problem& p = w.problems[i];
     const int row = strategy >= 0 ? strategy : static_cast<int>(uniform(0, kNumTiles - 1));
-    TileRun run{static_cast<int32_t>(i), row, 0, 0, 0, w.k_ranges[i].first, w.k_ranges[i].second, 0, 1, 1, {}};
+    TileRun run{static_cast<int32_t>(i), row, 0, 0, 0, w.k_ranges[i].first, w.k_ranges[i].second, 0, 1, 1, 0, 0};
     const int y = (p.m + kTiles[row].m - 1) / kTiles[row].m, x = (p.n + kTiles[row].n - 1) / kTiles[row].n;
     if (boxes && p.batch * y * x > 0) {
       run.tiles_y = y, run.tiles_x = x, run.first_tile = plan.num_tiles;
@@ -541,7 +541,7 @@ void check_nonsense(DType dtype) {
   plan.num_tiles = static_cast<int32_t>(uniform(0, 30));
   plan.runs.resize(chance(0.5) ? plan.num_tiles : uniform(0, plan.num_tiles));
   for (TileRun& run : plan.runs) {
-    run = {number(), number(), number(), number(), number(), number(), number(), number(), number(), number(), {number(), number()}};
+    run = {number(), number(), number(), number(), number(), number(), number(), number(), number(), number(), number(), number()};
     if (chance(0.5)) run.problem = static_cast<int32_t>(uniform(0, 2)), run.strategy = static_cast<int32_t>(uniform(0, kNumTiles - 1));
   }
   if (chance(0.5)) plan.block_first = {number(), number(), number(), number()};
