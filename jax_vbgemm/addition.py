@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -144,25 +144,26 @@ def _xla_form(
     return [_sum(_entry(alphas, index), x, _entry(betas, index), y, x.dtype) for index, (x, y) in pairs]
 
 
+def _form_of(given: Sequence[Any], free: Sequence[bool], params: Any) -> Callable[..., list[jax.Array]]:
+    """The jnp expression as a function of the operands that are free; the others are as given."""
+
+    def form(*values: Any) -> list[jax.Array]:
+        those = iter(values)
+        return _xla_form(*(next(those) if yes else x for x, yes in zip(given, free, strict=True)), **params)
+
+    return form
+
+
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     moves = [not isinstance(tangent, ad.Zero) for tangent in tangents]
-
-    def form(*moved: Any) -> list[jax.Array]:
-        given = iter(moved)
-        return _xla_form(*(next(given) if yes else x for x, yes in zip(primals, moves, strict=True)), **params)
-
     values, directions = ([x for x, yes in zip(given, moves, strict=True) if yes] for given in (primals, tangents))
-    return jax.jvp(form, values, directions)
+    return jax.jvp(_form_of(primals, moves, params), values, directions)
 
 
 def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:
     """For jax.linear_transpose; derivatives never come here."""
     linear = [ad.is_undefined_primal(operand) for operand in operands]
-
-    def form(*values: Any) -> list[jax.Array]:
-        given = iter(values)
-        return _xla_form(*(next(given) if yes else x for x, yes in zip(operands, linear, strict=True)), **params)
-
+    form = _form_of(operands, linear, params)
     avals = [operand.aval for operand, yes in zip(operands, linear, strict=True) if yes]
     transposed = iter(jax.linear_transpose(form, *avals)([ad.instantiate_zeros(value) for value in cotangents]))
     return [next(transposed) if yes else None for yes in linear]

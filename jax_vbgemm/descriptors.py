@@ -37,10 +37,10 @@ EPILOGUE = np.dtype(
 RUN = np.dtype(
     [("problem", "<i4"), ("strategy", "<i4"), ("row", "<i4"), ("col", "<i4"), ("batch", "<i4"),
      ("k_begin", "<i4"), ("k_end", "<i4"), ("first_tile", "<i4"), ("tiles_y", "<i4"), ("tiles_x", "<i4"),
-     ("reserved", "<i4", 2)]
+     ("mirrored", "<i4"), ("reserved", "<i4")]
 )  # fmt: skip
 PART = np.dtype(
-    [("offset", "<i8"), ("row_stride", "<i4"), ("col_stride", "<i4"), ("buffer", "<i4"), ("reserved", "<i4")]
+    [("offset", "<i8"), ("row_stride", "<i4"), ("col_stride", "<i4"), ("buffer", "<i4"), ("mirrored", "<i4")]
 )
 READY_TILE = np.dtype(
     [("strategy", "<i4"), ("rows", "<i4"), ("cols", "<i4"), ("depth", "<i4"),
@@ -50,7 +50,7 @@ READY_TILE = np.dtype(
 
 SPLIT_TILE = np.dtype(
     [("first", "<i8"), ("share_stride", "<i4"), ("shares", "<i4"), ("pitch", "<i4"), ("rows", "<i4"), ("cols", "<i4"),
-     ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"), ("reserved", "<i4"), ("c", PART)]
+     ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"), ("mirrored", "<i4"), ("c", PART)]
 )  # fmt: skip
 
 KERNELS = tuple(_core.kernels())
@@ -189,10 +189,9 @@ def epilogue_table(
 def _run_table(runs: Runs) -> NDArray[np.void]:
     """RUN rows."""
     rows = np.zeros(len(runs), RUN)
-    for field in ("problem", "strategy", "row", "col", "batch", "k_begin", "k_end", "tiles_y", "tiles_x"):
+    for field in ("problem", "strategy", "row", "col", "batch", "k_begin", "k_end", "tiles_y", "tiles_x", "mirrored"):
         rows[field] = getattr(runs, field)
     rows["first_tile"] = runs.first_tile[:-1]
-    rows["reserved"][:, 0] = runs.mirrored
     return rows
 
 
@@ -216,7 +215,7 @@ def _ready_tiles(tiles: Runs, table: NDArray[np.void], catalogue: Catalogue) -> 
         part["offset"] = x["offset"] + batches + row * x["row_stride"] + col * x["col_stride"]
         for field in ("row_stride", "col_stride", "buffer"):
             part[field] = x[field]
-    rows["c"]["reserved"] = tiles.mirrored
+    rows["c"]["mirrored"] = tiles.mirrored
     return rows
 
 
@@ -227,13 +226,15 @@ def _split_k(rows: NDArray[np.void], shares: Shares, catalogue: Catalogue) -> ND
     splits = np.zeros(len(first), SPLIT_TILE)
     for field in ("rows", "cols", "problem", "batch", "row", "col", "c"):
         splits[field] = rows[field][first]
-    splits["reserved"] = splits["c"]["reserved"]
-    splits["c"]["reserved"] = 0
+    splits["mirrored"] = splits["c"]["mirrored"]
+    splits["c"]["mirrored"] = 0
     splits["first"], splits["shares"] = shares.sums[first], shares.shares[first]
     splits["pitch"], splits["share_stride"] = shape.n[strategy[first]], (shape.m * shape.n)[strategy[first]]
     split = shares.shares > 1
-    among_sums = {"offset": shares.sums, "row_stride": shape.n[strategy], "col_stride": 1, "buffer": AMONG_SUMS}
-    for field, values in {**among_sums, "reserved": 0}.items():
+    among_sums = {
+        "offset": shares.sums, "row_stride": shape.n[strategy], "col_stride": 1, "buffer": AMONG_SUMS, "mirrored": 0,
+    }  # fmt: skip
+    for field, values in among_sums.items():
         rows["c"][field] = np.where(split, values, rows["c"][field])
     return splits
 

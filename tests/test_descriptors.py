@@ -134,12 +134,12 @@ def symmetric_call(n, planner="auto", k=64, device=H100, kind="bfloat16"):
 def test_ready_tiles_above_the_diagonal_are_mirrored(n):
     table, plan, descriptors = symmetric_call(n, Uniform("mma-64x128"))
     tiles = descriptors.words[table.nbytes // 4 :][: descriptors.num_tiles * READY_TILE.itemsize // 4].view(READY_TILE)
-    np.testing.assert_array_equal(tiles["c"]["reserved"], tiles["row"] + 64 <= tiles["col"])
-    assert not tiles["a"]["reserved"].any()
-    assert not tiles["b"]["reserved"].any()
+    np.testing.assert_array_equal(tiles["c"]["mirrored"], tiles["row"] + 64 <= tiles["col"])
+    assert not tiles["a"]["mirrored"].any()
+    assert not tiles["b"]["mirrored"].any()
     assert (tiles["row"] < tiles["col"] + 128).all()
     assert descriptors.num_splits == 0
-    assert tiles["c"]["reserved"].any() == (n > 128)
+    assert tiles["c"]["mirrored"].any() == (n > 128)
     assert plan.num_tiles == len(tiles)
 
 
@@ -147,8 +147,8 @@ def test_runs_above_the_diagonal_are_mirrored():
     table, plan, descriptors = symmetric_call(4000, Uniform("mma-16x32"))
     assert 0 < descriptors.num_runs < descriptors.num_tiles
     runs = descriptors.words[table.nbytes // 4 :][: descriptors.num_runs * RUN.itemsize // 4].view(RUN)
-    np.testing.assert_array_equal(runs["reserved"][:, 0], runs["row"] + 16 <= runs["col"])
-    assert not runs["reserved"][:, 1].any()
+    np.testing.assert_array_equal(runs["mirrored"], runs["row"] + 16 <= runs["col"])
+    assert not runs["reserved"].any()
     assert (runs["row"] < runs["col"] + 32).all()
     assert descriptors.num_runs * RUN.itemsize < MAX_BYTES < plan.num_tiles * READY_TILE.itemsize
 
@@ -161,10 +161,10 @@ def test_shares_are_mirrored_where_they_are_added_up():
     splits = words[end:][: descriptors.num_splits * SPLIT_TILE.itemsize // 4].view(SPLIT_TILE)
     shape = plan.catalogue.by_index[int(tiles["strategy"][0])]
     assert (tiles["c"]["buffer"] == -1).all()
-    assert not tiles["c"]["reserved"].any()
-    assert not splits["c"]["reserved"].any()
-    np.testing.assert_array_equal(splits["reserved"], splits["row"] + shape.m <= splits["col"])
-    assert splits["reserved"].any()
+    assert not tiles["c"]["mirrored"].any()
+    assert not splits["c"]["mirrored"].any()
+    np.testing.assert_array_equal(splits["mirrored"], splits["row"] + shape.m <= splits["col"])
+    assert splits["mirrored"].any()
 
 
 def test_descriptors_elsewhere_know_nothing_of_symmetry():

@@ -49,11 +49,12 @@ struct Lines {
   static constexpr __host__ __device__ int at(int line, int item, int ahead = 0) { return (stored(line) + stored(ahead)) * kPitch + item; }
 };
 
+inline constexpr int kSwizzleBytes = 1024;
+
 // The same for the products of a warpgroup. Its tensor cores read 8 lines' pieces of 16 bytes at a time: the eight pieces of 128 bytes of a
 // line are permuted by the line's number, so that they are in different banks, and so are a line's, which are written together. This is
-// the layout that the PTX ISA calls 128-byte swizzling, of 8 lines of 128 bytes at a multiple of 1024.
-// Threads can shift 4-byte elements as they copy them; 2-byte ones come in whole pieces, or not this way.
-inline constexpr int kSwizzleBytes = 1024;
+// the layout that the PTX ISA calls 128-byte swizzling, of 8 lines of 128 bytes at a multiple of kSwizzleBytes. 4-byte elements can also be
+// copied there one by one; 2-byte ones come in whole pieces, or not this way.
 template <class T, int kOuter, int kDepth, bool kDepthItems_>
 struct SwizzledLines {
   static constexpr bool kDepthItems = kDepthItems_;

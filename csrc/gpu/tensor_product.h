@@ -89,9 +89,6 @@ __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
   }
 }
 
-// x = big + small, to within a bit less than float32 has, both of them tf32 numbers (the unit ignores small's last bits). What rounding
-// would make infinite is cut off instead. An infinity or NaN is small, and its big is 1: then the only product that sees it together with
-// the other's big is small's, which is what float32 gives, and no other is infinite or NaN.
 inline constexpr uint32_t kSignBit = 0x80000000u, kInfinityBits = 0x7f800000u, kOneBits = 0x3f800000u, kBitsOfTf32 = 0xffffe000u;
 
 // A NaN whose bits the unit would ignore must not look like an infinity.
@@ -100,6 +97,9 @@ __device__ inline uint32_t special_small(uint32_t bits) {
   return x == x ? bits : bits | 0x400000u;
 }
 
+// x = big + small, to within a bit less than float32 has, both of them tf32 numbers (the unit ignores small's last bits). What rounding
+// would make infinite is cut off instead. An infinity or NaN is small, and its big is 1: then the only product that sees it together with
+// the other's big is small's, which is what float32 gives, and no other is infinite or NaN.
 template <int kCount>
 __device__ inline void split(const uint32_t (&bits)[kCount], uint32_t (&big)[kCount], uint32_t (&small)[kCount]) {
   bool special = false;

@@ -17,7 +17,7 @@ from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, saturating_count, tile_counts
 from jax_vbgemm.planner.shares import in_shares
 from jax_vbgemm.planner.symmetric import tiles_computed
-from jax_vbgemm.planner.tall_skinny_shape import is_tall_skinny, suits
+from jax_vbgemm.planner.tall_skinny_shape import is_tall_skinny, kernels_worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
 # How long the longest block may take is tried at so many values between the shortest possible and any.
@@ -76,9 +76,7 @@ def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: C
 
 def _draft_for(problems: Sequence[Problem], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> Draft:
     best = None
-    for kernel in catalogue.kernels:
-        if not suits(kernel, sizes):
-            continue
+    for kernel in kernels_worth_trying(catalogue, sizes):
         best = _choose(sizes, _options(sizes, kernel, device, catalogue), device, catalogue, best)
     assert best is not None
     draft = _draft(problems, sizes, best, device, catalogue)

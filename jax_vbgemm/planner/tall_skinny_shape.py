@@ -5,6 +5,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from jax_vbgemm.planner.catalogue import WHOLE_ROWS, Catalogue
 from jax_vbgemm.problem import Sizes
 
 # A dimension up to this is small. In one pass over A a thread keeps a whole row of C: 32 columns of float64 take 196
@@ -73,8 +74,11 @@ def is_tall_skinny(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> NDArray[np.bool_
     return answer
 
 
-def suits(kernel: str, sizes: Sizes) -> bool:
-    """Whether a GPU kernel's tiles are worth looking at. Row tiles are for ISM2 alone, and costs were measured there:
-    elsewhere most of their passes are empty, or their B comes piece by piece.
+def kernels_worth_trying(catalogue: Catalogue, sizes: Sizes) -> tuple[str, ...]:
+    """The launched kernels whose tiles are worth looking at. Row tiles are for ISM2 alone, and costs were measured
+    there: elsewhere most of their passes are empty, or their B comes piece by piece. A catalogue of nothing else keeps
+    them.
     """
-    return kernel != "t128_rows" or bool((shapes_of(sizes) == Shape.ISM2).all())
+    if (shapes_of(sizes) == Shape.ISM2).all():
+        return catalogue.kernels
+    return tuple(kernel for kernel in catalogue.kernels if kernel != WHOLE_ROWS) or catalogue.kernels

@@ -12,7 +12,7 @@ from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Runs
 from jax_vbgemm.planner.symmetric import fold
-from jax_vbgemm.planner.tall_skinny_shape import suits
+from jax_vbgemm.planner.tall_skinny_shape import kernels_worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
 
@@ -61,4 +61,5 @@ def _fastest(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalog
         runs = fold(runs, problems, device, catalogue)
         return runs.num_tiles > MAX_TILES, predict(sizes, runs, None, catalogue, device).seconds
 
-    return min((tile for tile in catalogue if suits(tile.kernel, sizes)), key=makespan)
+    kernels = kernels_worth_trying(catalogue, sizes)
+    return min((tile for tile in catalogue if tile.kernel in kernels), key=makespan)
