@@ -116,7 +116,7 @@ class Randomised:
 def _seconds(sizes: Sizes, tiles: Sequence[TileShape], device: DeviceSpec, catalogue: Catalogue) -> np.ndarray:
     """By tile and problem, of a block while the unit is full."""
     resident = max(tile_occupancy(tiles[0], device).blocks, 1)
-    return np.array([block_seconds(sizes, tile, catalogue, device, resident) for tile in tiles])
+    return block_seconds(sizes, tiles, catalogue, device, resident)
 
 
 def _cheapest(sizes: Sizes, tiles: Sequence[TileShape], device: DeviceSpec, catalogue: Catalogue) -> float:

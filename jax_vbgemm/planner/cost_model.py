@@ -3,6 +3,7 @@
 import csv
 import heapq
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -120,18 +121,24 @@ def _list_schedule(block_seconds: Floats, count: Ints, units: int) -> float:
     return max(free)
 
 
-def block_seconds(sizes: Sizes, tile: TileShape, catalogue: Catalogue, device: DeviceSpec, sharing: int) -> Floats:
-    """Seconds of one block of each problem, were it covered by `tile`, one a block; 0 where C has no elements."""
-    seconds = np.zeros(len(sizes.m))
-    if device.kind == "cpu":
-        every = np.arange(len(sizes.m))
-        runs = Runs.whole_problems(sizes, np.full(len(every), tile.index), catalogue, every)
-        seconds[runs.problem] = _cpu_tiles(sizes, runs, catalogue, device) + device.block_latency
-        return seconds
+def block_seconds(
+    sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec, sharing: int
+) -> Floats:
+    """Seconds of one block of each problem, were it covered by a tile, one a block; 0 where C has no elements.
+
+    A row for each of the tiles, a column for each of the problems.
+    """
     exist = (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0)
-    aligned = sizes.aligned(catalogue.element_bytes)[exist]
-    seconds[exist] = _gpu_tiles(sizes.k[exist], tile.index, aligned, catalogue, device, sharing) + device.block_latency
-    return seconds
+    if device.kind == "cpu":
+        seconds = np.zeros((len(tiles), len(sizes.m)))
+        for row, tile in zip(seconds, tiles, strict=True):
+            runs = Runs.whole_problems(sizes, np.full(len(exist), tile.index), catalogue, np.arange(len(exist)))
+            row[runs.problem] = _cpu_tiles(sizes, runs, catalogue, device) + device.block_latency
+        return seconds
+    strategy = np.array([tile.index for tile in tiles])[:, None]
+    aligned = sizes.aligned(catalogue.element_bytes)
+    seconds = _gpu_tiles(sizes.k, strategy, aligned, catalogue, device, sharing) + device.block_latency
+    return np.where(exist, seconds, 0.0)
 
 
 class Pace(NamedTuple):
@@ -146,7 +153,7 @@ class Pace(NamedTuple):
 # tried, it fits the measured uniform plans best.)
 _TAIL = 0.3
 
-# Rounds of blocks that are looked at one by one.
+# Rounds of blocks that are looked at one by one; where there are more, how they end matters little.
 _ROUNDS_COUNTED = 16
 
 
@@ -158,7 +165,8 @@ def gpu_makespan(longest: float, work: float, blocks: float, slots: int) -> floa
 
 def makespan_of_blocks(block_seconds: Floats, count: Ints, slots: int) -> float:
     """The same of `count` blocks of each time, with their rounds counted."""
-    makespan = gpu_makespan(float(block_seconds.max()), float(block_seconds @ count), int(count.sum()), slots)
+    blocks, longest = int(count.sum()), float(block_seconds.max(initial=0, where=count > 0))
+    makespan = gpu_makespan(longest, float(block_seconds @ count), blocks, slots)
     return max(makespan, _full_rounds(block_seconds, count, slots))
 
 
@@ -167,9 +175,8 @@ def _full_rounds(block_seconds: Floats, count: Ints, slots: int) -> float:
 
     `count` blocks of each time. Tight for blocks of one size, the few rounds of which may be far from full.
     """
-    blocks = int(count.sum())
-    rounds = min((blocks - 1) // slots, _ROUNDS_COUNTED)
-    if rounds < 1:
+    rounds = (int(count.sum()) - 1) // slots
+    if not 1 <= rounds <= _ROUNDS_COUNTED:
         return 0.0
     order = np.argsort(-block_seconds)
     before = np.arange(1, rounds + 1) * slots
@@ -206,7 +213,8 @@ def gpu_pace(
     tk = tile.k[strategy]
     calibrated = _calibration(device.calibration, catalogue)
     if calibrated is not None:
-        fixed, latency, share = calibrated[:, np.where(aligned, 0, 1), strategy]
+        of_tile = calibrated[:, :, strategy]
+        fixed, latency, share = np.where(aligned, of_tile[:, 0], of_tile[:, 1])
         return Pace(fixed, np.maximum(latency, sharing * share), step_depth(tk, catalogue.element_bytes))
     tm, tn, threads = tile.m[strategy], tile.n[strategy], tile.threads[strategy]
     size = catalogue.element_bytes

@@ -9,7 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
-from jax_vbgemm.planner.cost_model import Floats, block_seconds, gpu_makespan, gpu_pace, split_seconds, step_depth
+from jax_vbgemm.planner.cost_model import (
+    Floats,
+    block_seconds,
+    gpu_makespan,
+    gpu_pace,
+    makespan_of_blocks,
+    split_seconds,
+    step_depth,
+)
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft, joined
 from jax_vbgemm.planner.occupancy import tile_occupancy
@@ -158,6 +166,9 @@ def _choose(
     def sharing_of(blocks: float) -> int:
         return min(resident, max(math.ceil(blocks / device.units), 1))
 
+    tiles = [option.tile for option in options if option.tile is option.edge]
+    row = {tile.index: i for i, tile in enumerate(tiles)}
+    tile_row, edge_row = [row[option.tile.index] for option in options], [row[option.edge.index] for option in options]
     waiting = {sharing_of(blocks) for blocks in alone.tolist()}
     done: set[int] = set()
     if best is None:
@@ -165,12 +176,8 @@ def _choose(
     while waiting:
         sharing = waiting.pop()
         done.add(sharing)
-        seconds = {
-            tile.index: block_seconds(sizes, tile, catalogue, device, sharing)
-            for tile in {option.tile.index: option.tile for option in options}.values()
-        }
-        of_tile = np.array([seconds[option.tile.index] for option in options])
-        of_edge = np.array([seconds[option.edge.index] for option in options])
+        seconds = block_seconds(sizes, tiles, catalogue, device, sharing)
+        of_tile, of_edge = seconds[tile_row], seconds[edge_row]
         longest = np.maximum(of_tile * has_inside, of_edge * has_outside)
         total = of_tile * inside + of_edge * outside
         slots = device.units * sharing
@@ -180,13 +187,18 @@ def _choose(
             continue
         most_promising = math.inf
         for found in _candidates(count, longest, total, slots, splits):
-            makespan = gpu_makespan(found.end, found.work, found.blocks, slots)
-            if isinstance(found.shares, np.ndarray):
-                makespan += split_seconds(found.sums, catalogue, device)
+            splitting = split_seconds(found.sums, catalogue, device) if found.sums else 0.0
+            makespan = gpu_makespan(found.end, found.work, found.blocks, slots) + splitting
             if sharing_of(found.blocks) == sharing and makespan < best.makespan and found.blocks <= MAX_TILES:
                 chosen, shares = (np.broadcast_to(column, every.shape) for column in (found.choice, found.shares))
-                of_problem = longest[chosen, every] if found.longest is None else found.longest
-                best = _Choice(makespan, options, chosen, shares, of_problem)
+                at = chosen, every
+                of_problem = longest[at] if found.longest is None else found.longest
+                # Few candidates come so far: their rounds are counted.
+                blocks = np.concatenate((inside[at] * shares, outside[at]))
+                each = np.concatenate((np.where(shares > 1, of_problem, of_tile[at]), of_edge[at]))
+                makespan = max(makespan, makespan_of_blocks(each, blocks, slots) + splitting)
+                if makespan < best.makespan:
+                    best = _Choice(makespan, options, chosen, shares, of_problem)
             elif makespan < min(best.makespan, most_promising) and sharing_of(found.blocks) not in done:
                 most_promising = makespan
                 waiting.add(sharing_of(found.blocks))

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,3 +97,17 @@ def test_choices_name_the_tile_of_each_problem():
     for index, choice in enumerate(plan.choices):
         used = {plan.catalogue.by_index[s].key for s in plan.tile_strategy[plan.tile_problem == index].tolist()}
         assert used <= {choice} or (choice is None and len(used) == 2)
+
+
+@pytest.mark.parametrize("kind", ["tf32", "bfloat16"])
+@pytest.mark.parametrize("seed", range(8))
+def test_no_tile_alone_is_predicted_faster(kind, seed):
+    rng = np.random.default_rng(seed)
+    sizes = 2 ** np.stack([rng.integers(4, 10, 64), rng.integers(4, 10, 64), rng.integers(4, 8, 64)], axis=1)
+    device = device_spec("h100")
+    problems, catalogue = problems_of(sizes.tolist()), catalogue_for(kind, device)
+    found = Makespan()(problems, device, catalogue).predicted_seconds
+    tensor_tiles = [tile.key for tile in catalogue if tile.tensor]
+    assert found <= min(Uniform(key)(problems, device, catalogue).predicted_seconds for key in tensor_tiles) * (
+        1 + 1e-9
+    )
