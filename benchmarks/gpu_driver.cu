@@ -1,6 +1,6 @@
 // Stand-alone driver of the GPU kernels, without Python or JAX: checks them, and times plans made elsewhere or here.
 //
-//   gpu_driver --check [--small] [--exact] [--no-replays] [--seed N] [--kinds NAME...]
+//   gpu_driver --check [--small] [--exact] [--races] [--no-replays] [--seed N] [--kinds NAME...]
 //                                                      small: few and tiny problems; exact: buffers without margins, for memcheck
 //   gpu_driver --cases FILE...    [options]            times the cases of the files
 //   gpu_driver --workload FILE... [options] [--batch B] [--tile NAME,THREADS | --tile all] [--kind NAME] [--runs]

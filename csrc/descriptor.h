@@ -83,18 +83,19 @@ struct ReadyTile {
   Part part[3];  // of A, B and C
 };
 
-// A tile whose K is split: the sums of its shares, rows of `pitch`, one share `share_stride` behind the other, and where their sum goes.
+// A tile whose K is split: where the sums of its shares lie, rows of `pitch`, one share `share_stride` behind the other, and where their
+// sum goes. Of its position, strategy and depth are those of its first share.
 struct SplitTile {
+  TilePosition position;
+  Part c;
   int64_t first;  // in accumulators, among the call's sums
   int32_t share_stride, shares;
-  int32_t pitch, rows, cols;
-  int32_t problem, batch, row, col;
-  int32_t mirrored;  // as a run's
-  Part c;
+  int32_t pitch;
+  int32_t reserved;
 };
 
 static_assert(sizeof(Operand) == 48 && sizeof(Problem) == 168 && sizeof(Epilogue) == 168 && sizeof(TileRun) == 48 &&
-                  sizeof(ReadyTile) == 104 && sizeof(SplitTile) == 72,
+                  sizeof(ReadyTile) == 104 && sizeof(SplitTile) == 80,
               "descriptors.py writes these layouts");
 
 // One kernel launch: a contiguous range of blocks. Where block_first is null, block i is tile i.

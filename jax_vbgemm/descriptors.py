@@ -42,15 +42,14 @@ RUN = np.dtype(
 PART = np.dtype(
     [("offset", "<i8"), ("row_stride", "<i4"), ("col_stride", "<i4"), ("buffer", "<i4"), ("mirrored", "<i4")]
 )
-READY_TILE = np.dtype(
-    [("strategy", "<i4"), ("rows", "<i4"), ("cols", "<i4"), ("depth", "<i4"),
-     ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"),
-     ("a", PART), ("b", PART), ("c", PART)]
-)  # fmt: skip
-
+_POSITION = [
+    ("strategy", "<i4"), ("rows", "<i4"), ("cols", "<i4"), ("depth", "<i4"),
+    ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"),
+]  # fmt: skip
+READY_TILE = np.dtype([*_POSITION, ("a", PART), ("b", PART), ("c", PART)])
 SPLIT_TILE = np.dtype(
-    [("first", "<i8"), ("share_stride", "<i4"), ("shares", "<i4"), ("pitch", "<i4"), ("rows", "<i4"), ("cols", "<i4"),
-     ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"), ("mirrored", "<i4"), ("c", PART)]
+    [*_POSITION, ("c", PART), ("first", "<i8"), ("share_stride", "<i4"), ("shares", "<i4"), ("pitch", "<i4"),
+     ("reserved", "<i4")]
 )  # fmt: skip
 
 KERNELS = tuple(_core.kernels())
@@ -224,10 +223,8 @@ def _split_k(rows: NDArray[np.void], shares: Shares, catalogue: Catalogue) -> ND
     shape, strategy = catalogue.columns, rows["strategy"]
     first = shares.first_tiles
     splits = np.zeros(len(first), SPLIT_TILE)
-    for field in ("rows", "cols", "problem", "batch", "row", "col", "c"):
+    for field, _ in (*_POSITION, ("c", PART)):
         splits[field] = rows[field][first]
-    splits["mirrored"] = splits["c"]["mirrored"]
-    splits["c"]["mirrored"] = 0
     splits["first"], splits["shares"] = shares.sums[first], shares.shares[first]
     splits["pitch"], splits["share_stride"] = shape.n[strategy[first]], (shape.m * shape.n)[strategy[first]]
     split = shares.shares > 1

@@ -1,6 +1,6 @@
 // The GPU kernels' self-check without a GPU: the groups that `gpu_driver --check` runs on one, over emulated threads.
 //
-//   emulated_check [--seed N] [--small] [--exact] [--no-replays] [--kinds NAME...]     as in benchmarks/gpu_driver.cu
+//   emulated_check [--seed N] [--small] [--exact] [--races] [--no-replays] [--kinds NAME...]     as in benchmarks/gpu_driver.cu
 //
 // The seed sets the order of threads too. Build: csrc/emulation/*.cc, csrc/gpu/{launch,add_shares,add_scaled}.cu and any of
 // csrc/gpu/{simt,tensor}_*.cu as C++17 with -DVBGEMM_GPU_VENDOR_HEADER='"emulation/gpu_vendor.h"' -Icsrc

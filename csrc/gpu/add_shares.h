@@ -9,11 +9,12 @@ namespace vbgemm {
 inline constexpr int kAddThreads = 256;
 
 // How many blocks work on each split tile, of `num_splits` that have `num_sums` sums among them: so many that a thread of one with the
-// average number has three vectors of four sums to load. Where there are many, more blocks would wait for each other and not for memory.
+// average number loads two vectors of four sums. Where there are many tiles, more blocks would wait for each other and not for memory.
 constexpr int add_blocks(int64_t num_splits, int64_t num_sums) {
-  constexpr int64_t kSumsOfBlock = kAddThreads * 4 * 3, kMost = 64;
-  const int64_t blocks = num_sums / num_splits / kSumsOfBlock;
-  return static_cast<int>(blocks < 1 ? 1 : blocks > kMost ? kMost : blocks);
+  constexpr int64_t kSumsOfBlock = kAddThreads * 4 * 2, kMost = 64, kMostOfAll = 1024;
+  const int64_t blocks = num_sums / num_splits / kSumsOfBlock, fair = kMostOfAll / num_splits, most = fair < kMost ? fair : kMost;
+  const int64_t few = blocks < most ? blocks : most;
+  return static_cast<int>(few < 1 ? 1 : few);
 }
 
 // How many parts of a block's threads work on the same elements, each on a range of the shares: more where there are many. The order of the
@@ -25,171 +26,152 @@ struct AddShares {
   using Sum = Accumulator<T>;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
   using Piece = Vector<Sum, kVector>;
-  static constexpr int kMinBlocks = 3;  // as many as fit without spills
+  static constexpr int kMinBlocks = 4;  // as many as fit without spills
 
   struct Shared {
-    Piece piece[kAddThreads];
+    SplitTile tile;
+    TilePlace<T> place;
+    Piece partial[kAddThreads];              // a part's sums of its range of the shares
+    Sum result[kAddThreads * kVector];       // the elements of C
+    int row[kAddThreads], col[kAddThreads];  // where each piece begins in the tile
   };
 
-  // Neighbouring elements of one thread, as the epilogue sees them.
-  struct Neighbours {
+  // The elements of the block's pieces, dealt out so that neighbouring threads have neighbours, as the epilogue sees them.
+  struct Elements {
     static constexpr int kElements = kVector;
-    Piece* piece;
-    int row, col;
+    Shared& shared;
+    int count;  // of the pieces
 
-    __device__ Sum& element(int n) const { return piece->element[n]; }
+    __device__ static int index(int n) { return n * kAddThreads + thread_index(); }
+    __device__ Sum& element(int n) const { return shared.result[index(n)]; }
     template <class Action>
     __device__ void locate(Extent tile, int, int n, const Action& action) const {
-      if (col + n < tile.cols) action(row, col + n);
+      const int piece = index(n) / kVector;
+      if (piece >= count) return;
+      const int row = shared.row[piece], col = shared.col[piece] + index(n) % kVector;
+      if (col < tile.cols) action(row, col);
     }
   };
 
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     const Descriptors& plan = parameters.plan;
+    if (!kCdna) {  // which has no such instruction
+      prefetch_table<kAddThreads>(plan.splits, plan.num_splits);
+      if (plan.epilogues) prefetch_table<kAddThreads>(plan.epilogues, plan.num_problems);
+    }
     await_previous_kernel();
     // Block by block the splits take turns, so that one number is all that has to be kept of a block's place.
-    const int index = static_cast<int>(block_index()) % plan.num_splits;
-    const SplitTile tile = load_record(plan.splits + index);
-    TilePlace<T> place;
-    if (!has_its_sums(tile, parameters.sums) || !find_place(parameters, tile, place)) return;
-
-    const int parts = parts_of(tile.shares), threads = kAddThreads / parts;  // of a part
-    const int across = (tile.cols + kVector - 1) / kVector, pieces = tile.rows * across;
-    const int part = thread_index() / threads, lane = thread_index() % threads;
-    for (int from = static_cast<int>(block_index()) / plan.num_splits * threads; from < pieces; from += parameters.num_blocks * threads) {
-      const int piece = from + lane, row = piece / across, col = piece % across * kVector;
-      Piece& mine = shared.piece[thread_index()];
-      if (piece < pieces) {
-        const Sum* const first = static_cast<const Sum*>(parameters.sums.data) + tile.first + row * tile.pitch + col;
-        const int begin = static_cast<int>(int64_t{tile.shares} * part / parts),
-                  end = static_cast<int>(int64_t{tile.shares} * (part + 1) / parts);
-        mine = col + kVector <= tile.cols ? sum_of<Piece>(first, begin, end, tile.share_stride)
-                                          : sum_of_some(first, begin, end, tile.share_stride, tile.cols - col);
-      }
-      block_barrier();
-      if (part == 0 && piece < pieces) {
-        for (int other = 1; other < parts; ++other) {
-#pragma unroll
-          for (int v = 0; v < kVector; ++v) mine.element[v] = mine.element[v] + shared.piece[other * threads + lane].element[v];
-        }
-        const Neighbours neighbours{&mine, row, col};
-        if (sizeof(T) < sizeof(Sum) && place.wide_results) {
-          finish<Sum>(neighbours, place);
-        } else {
-          finish<T>(neighbours, place);
-        }
-      }
-      if (place.mirror) {
-        block_barrier();
-        if (sizeof(T) < sizeof(Sum) && place.wide_results) {
-          write_image<Sum>(shared, place, from, threads, across);
-        } else {
-          write_image<T>(shared, place, from, threads, across);
-        }
-      }
-      block_barrier();  // the next piece takes this one's place
+    const int index = static_cast<int>(block_index()) % plan.num_splits, turn = static_cast<int>(block_index()) / plan.num_splits;
+    if (thread_index() < kWaveSize) find_tile(parameters, plan.splits + index, shared);
+    block_barrier();
+    if (shared.place.strategy == kNoTile) return;
+    if (sizeof(T) < sizeof(Sum) && shared.place.wide_results) {
+      add_up<Sum>(parameters, turn, shared);
+    } else {
+      add_up<T>(parameters, turn, shared);
     }
   }
 
  private:
-  template <class Out>
-  __device__ static void finish(const Neighbours& neighbours, const TilePlace<T>& place) {
-    if (place.fused) apply_epilogue<Out>(neighbours, place, 0);
-    write_elements<Out>(neighbours, place, 0);
+  __device__ static void find_tile(const KernelParameters& parameters, const SplitTile* address, Shared& shared) {
+    const SplitTile tile = load_record(address);
+    const TilePosition& at = tile.position;
+    if (thread_index() == 0) shared.tile = tile, shared.place.strategy = kNoTile;
+    wave_barrier();
+    if (!has_its_sums(tile, parameters.sums)) return;
+    place_tile<true, kC>(parameters, at, tile.c, {at.rows, at.cols}, false, shared.place);
   }
 
-  // The transpose of the pieces from `from` on, which lie in shared memory: neighbouring threads write what is neighbouring in a row of the
-  // image, as far as the pieces are whole rows.
+  // Every parameters.num_blocks-th of the tile's rounds, from `turn` on; in each the block finishes as many pieces as a part has threads.
   template <class Out>
-  __device__ static void write_image(const Shared& shared, const TilePlace<T>& place, int from, int count, int across) {
-    const MatrixView c = place.matrix[kC];
-    const int rows = count % across == 0 ? count / across : 1, cols = count / rows * kVector;
-    for (int i = thread_index(); i < count * kVector; i += kAddThreads) {
-      const int piece = i % rows * (cols / kVector) + i / rows / kVector, at = from + piece;
-      const int row = at / across, col = at % across * kVector + i / rows % kVector;
-      if (row < place.rows && col < place.cols) {
-        narrow(shared.piece[piece].element[i / rows % kVector], static_cast<Out*>(place.mirror)[col * c.row_stride + row * c.col_stride]);
+  __device__ static void add_up(const KernelParameters& parameters, int turn, Shared& shared) {
+    const SplitTile& tile = shared.tile;
+    const TilePlace<T>& place = shared.place;
+    const Sum* const sums = static_cast<const Sum*>(parameters.sums.data) + tile.first;
+    const int shares = tile.shares, parts = parts_of(shares), threads = kAddThreads / parts;  // of a part
+    const int across = (place.cols + kVector - 1) / kVector, pieces = place.rows * across;
+    const int part = thread_index() / threads, lane = thread_index() % threads;
+    const int begin = static_cast<int>(int64_t{shares} * part / parts), end = static_cast<int>(int64_t{shares} * (part + 1) / parts);
+    for (int from = turn * threads; from < pieces; from += parameters.num_blocks * threads) {
+      const int piece = from + lane, row = piece / across, col = (piece - row * across) * kVector;
+      if (piece < pieces) {
+        shared.partial[thread_index()] = sum_of(sums + row * tile.pitch + col, begin, end, tile.share_stride);
+        if (part == 0) shared.row[lane] = row, shared.col[lane] = col;
       }
+      block_barrier();
+      const int count = pieces - from < threads ? pieces - from : threads;
+      const Elements mine{shared, count};
+#pragma unroll
+      for (int n = 0; n < kVector; ++n) {
+        const int element = Elements::index(n);
+        if (element < count * kVector) mine.element(n) = total(shared, element, parts, threads);
+      }
+      if (place.fused) apply_epilogue<Out>(mine, place, 0);
+      write_elements<Out>(mine, place, 0);
+      if (place.mirror) {
+        block_barrier();
+        write_image<Out>(shared, count, across);
+      }
+      block_barrier();  // the next pieces take these one's place
     }
   }
 
-  // Shares [begin, end), in order.
-  template <class Loaded>
+  // Shares [begin, end), in order. A vector may reach beyond the tile's columns: into what is left of a row of sums.
   __device__ static Piece sum_of(const Sum* first, int begin, int end, int64_t stride) {
-    constexpr int kCount = sizeof(Loaded) / sizeof(Sum);
+    constexpr int kTogether = 4;  // loads under way
     Piece sum;
 #pragma unroll
     for (Sum& x : sum.element) x = nothing<Sum>();
-    const Sum* at = first + begin * stride;
-#pragma unroll 8
-    for (int share = begin; share < end; ++share, at += stride) {
-      const Loaded more = *reinterpret_cast<const Loaded*>(at);
+#pragma unroll 1
+    for (int share = begin; share < end; share += kTogether) {
+      Piece more[kTogether];
 #pragma unroll
-      for (int v = 0; v < kCount; ++v) sum.element[v] = sum.element[v] + more.element[v];
+      for (int i = 0; i < kTogether; ++i) {
+        if (share + i < end) more[i] = *reinterpret_cast<const Piece*>(first + (share + i) * stride);
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (share + i >= end) break;
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) sum.element[v] = sum.element[v] + more[i].element[v];
+      }
     }
     return sum;
   }
 
-  // The same of a piece of which only `count` elements are there.
-  __device__ static Piece sum_of_some(const Sum* first, int begin, int end, int64_t stride, int count) {
-    Piece sum;
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      if (v < count) sum.element[v] = sum_of<Vector<Sum, 1>>(first + v, begin, end, stride).element[0];
-    }
+  // An element of the block's pieces, its parts added up in order.
+  __device__ static Sum total(const Shared& shared, int element, int parts, int threads) {
+    Sum sum = shared.partial[element / kVector].element[element % kVector];
+#pragma unroll 1
+    for (int part = 1; part < parts; ++part) sum = sum + shared.partial[part * threads + element / kVector].element[element % kVector];
     return sum;
   }
 
-  // Whether all that will be read lies inside the sums, at multiples of a vector, and the shares beside each other: then the buffer's
-  // length bounds their number.
+  // The transpose of the pieces: neighbouring threads write what is neighbouring in a row of the image, as far as the pieces are whole
+  // rows.
+  template <class Out>
+  __device__ static void write_image(const Shared& shared, int count, int across) {
+    const MatrixView& c = shared.place.matrix[kC];
+    const int rows = count % across == 0 ? count / across : 1, cols = count / rows;  // of pieces
+    for (int i = thread_index(); i < count * kVector; i += kAddThreads) {
+      const int piece = i % rows * cols + i / rows / kVector, within = i / rows % kVector;
+      const int row = shared.row[piece], col = shared.col[piece] + within;
+      if (col >= shared.place.cols) continue;
+      narrow(shared.result[piece * kVector + within], static_cast<Out*>(shared.place.mirror)[col * c.row_stride + row * c.col_stride]);
+    }
+  }
+
+  // Whether all that will be read lies inside the sums, in whole vectors, and the shares beside each other: then the buffer's length bounds
+  // their number.
   __device__ static bool has_its_sums(const SplitTile& tile, const Buffer& sums) {
-    if (tile.shares < 1 || tile.rows < 1 || tile.cols < 1 || tile.pitch < tile.cols || tile.share_stride < 0 || tile.first < 0)
-      return false;
-    if (static_cast<int64_t>(tile.rows) * tile.pitch > tile.share_stride) return false;
+    const int rows = tile.position.rows, cols = tile.position.cols;
+    if (tile.shares < 1 || rows < 1 || cols < 1 || tile.pitch < cols || tile.share_stride < 0 || tile.first < 0) return false;
+    if (static_cast<int64_t>(rows) * tile.pitch > tile.share_stride) return false;
     if ((tile.first | tile.pitch | tile.share_stride) % kVector != 0 || tile.first >= sums.elements) return false;
-    const uint64_t last = static_cast<uint64_t>(tile.first) +
-                          static_cast<uint64_t>(tile.shares - 1) * static_cast<uint32_t>(tile.share_stride) +
-                          static_cast<uint64_t>(tile.rows - 1) * static_cast<uint32_t>(tile.pitch) + static_cast<uint32_t>(tile.cols - 1);
-    return last < static_cast<uint64_t>(sums.elements);
-  }
-
-  // Fills in C and the epilogue. False where one of them would lie outside its buffer.
-  __device__ static bool find_place(const KernelParameters& parameters, const SplitTile& tile, TilePlace<T>& place) {
-    const Descriptors& plan = parameters.plan;
-    const int bytes = static_cast<int>(parameters.wide_results ? sizeof(Sum) : sizeof(T));
-    const auto find = [&](const Part& part, int first_buffer, MatrixView& view) {
-      if (part.buffer < first_buffer || part.buffer >= parameters.num_buffers) return false;
-      const Buffer buffer = parameters.buffer(part.buffer);
-      view = view_of(buffer.data, bytes, part, tile.cols);
-      return lies_inside(part, tile.rows, tile.cols, buffer.elements);
-    };
-    place.rows = tile.rows;
-    place.cols = tile.cols;
-    place.mirror = nullptr;
-    place.wide_results = parameters.wide_results;
-    place.fused = plan.epilogues != nullptr;
-    if (!find(tile.c, parameters.num_operands, place.matrix[kC])) return false;
-    if (tile.mirrored) {
-      const Part image = mirrored_part(tile.c, tile.row, tile.col);
-      const Buffer buffer = parameters.buffer(tile.c.buffer);
-      if (!lies_inside(image, tile.cols, tile.rows, buffer.elements)) return false;
-      place.mirror = static_cast<char*>(const_cast<void*>(buffer.data)) + image.offset * bytes;
-    }
-    if (!plan.epilogues) return true;
-    if (tile.problem < 0 || tile.problem >= plan.num_problems) return false;
-    const Epilogue* const epilogue = plan.epilogues + tile.problem;
-    const Problem problem = load_record(plan.problems + tile.problem);
-    const auto find_addend = [&](const Operand& x, MatrixView& view) {
-      view.first = nullptr;
-      return x.buffer < 0 || find(part_of(x, problem, tile.batch, tile.row, tile.col), 0, view);
-    };
-    if (!find_addend(load_record(&epilogue->source), place.matrix[kSource])) return false;
-    if (!find_addend(load_record(&epilogue->bias), place.matrix[kBias])) return false;
-    place.alpha = value_of<Sum>(parameters, load_record(&epilogue->alpha));
-    place.beta = value_of<Sum>(parameters, load_record(&epilogue->beta));
-    if (is_zero(place.beta)) place.matrix[kSource].first = nullptr;
-    place.activation = epilogue->activation;
-    return true;
+    const uint64_t end = static_cast<uint64_t>(tile.first) +
+                         static_cast<uint64_t>(tile.shares - 1) * static_cast<uint32_t>(tile.share_stride) +
+                         static_cast<uint64_t>(rows) * static_cast<uint32_t>(tile.pitch);
+    return end <= static_cast<uint64_t>(sums.elements);
   }
 };
 

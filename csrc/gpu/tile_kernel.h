@@ -83,15 +83,13 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
   }
 
   // A tile is known only once its record has arrived, in a run only once its problem has too, and each may have to come from memory: the
-  // first blocks ask for all of them at once, under the kernel ahead, as nothing is read yet: the second level's cache is what all
-  // kernels see.
+  // first blocks ask for all of them at once, under the kernel ahead, as nothing is read yet.
   __device__ static void prefetch_descriptors(const Descriptors& plan) {
-    constexpr int64_t kLine = 128;
-    const int64_t offset = (static_cast<int64_t>(block_index()) * kThreads + thread_index()) * kLine;
-    const int64_t bytes =
-        plan.tiles ? static_cast<int64_t>(sizeof(ReadyTile)) * plan.num_tiles : static_cast<int64_t>(sizeof(Problem)) * plan.num_problems;
-    const char* const first = plan.tiles ? reinterpret_cast<const char*>(plan.tiles) : reinterpret_cast<const char*>(plan.problems);
-    if (offset < bytes) prefetch_to_l2(first + offset);
+    if (plan.tiles) {
+      prefetch_table<kThreads>(plan.tiles, plan.num_tiles);
+    } else {
+      prefetch_table<kThreads>(plan.problems, plan.num_problems);
+    }
   }
 };
 

@@ -71,6 +71,14 @@ __device__ inline Record load_record(const Record* address) {
   return words.record;
 }
 
+// A table of descriptors on its way to the second level's cache, which is what all kernels see: each thread of the grid asks for a line.
+template <int kThreads, class Record>
+__device__ inline void prefetch_table(const Record* table, int64_t count) {
+  constexpr int64_t kLine = 128;
+  const int64_t offset = (static_cast<int64_t>(block_index()) * kThreads + thread_index()) * kLine;
+  if (offset < count * static_cast<int64_t>(sizeof(Record))) prefetch_to_l2(reinterpret_cast<const char*>(table) + offset);
+}
+
 // Before a block's first tile. The grid may be smaller than the launch's range of blocks: each walks every grid_size()-th.
 __device__ inline Cursor walk_begins() { return {block_index() - grid_size(), 0, 0}; }
 
@@ -186,10 +194,64 @@ __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, 
   return true;
 }
 
-// Moves `place` to the next tile of the walk. The first wave of a block calls this; its first lanes see to one matrix each. `extent_of`
-// gives the size of a strategy's tiles, 0 x 0 for one that this kernel lacks. Whatever the descriptors
-// hold, a tile that would touch an element outside the call's buffers, or write to an operand, is left out. kMirrors: whether the kernel
-// can store a tile's transpose too.
+// Fills in a tile of which each of a wave's first lanes knows its matrix's part: lanes kFirst to kC, and the two after them see to the
+// epilogue's, where there is one. Whatever the descriptors hold, `place` stays kNoTile where the tile is larger than `extent`, would touch
+// an element outside the call's buffers, or write to an operand. is_share: C lies among the call's sums. kMirrors: whether the kernel can
+// store a tile's transpose too.
+template <bool kMirrors, int kFirst, class T>
+__device__ __forceinline__ void place_tile(const KernelParameters& parameters, const TilePosition& at, Part part, const Extent& extent,
+                                           bool is_share, TilePlace<T>& place) {
+  const Descriptors& plan = parameters.plan;
+  const int lane = thread_index();
+  const bool finished = plan.epilogues && !is_share, optional = finished && (lane == kSource || lane == kBias);
+  Scalar factor = {};
+  const Epilogue* epilogue = nullptr;
+  if (finished) {
+    if (at.problem < 0 || at.problem >= plan.num_problems) return;
+    epilogue = plan.epilogues + at.problem;
+    factor = load_record(lane == kSource ? &epilogue->beta : &epilogue->alpha);
+    const Operand x = load_record(lane == kSource ? &epilogue->source : &epilogue->bias);
+    if (optional) part = part_of(x, load_record(plan.problems + at.problem), at.batch, at.row, at.col);
+  }
+
+  if (at.rows <= 0 || at.rows > extent.rows || at.cols <= 0 || at.cols > extent.cols || at.depth < 0) return;
+  Buffer buffer{nullptr, 0};
+  bool there = part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers;
+  if (there) buffer = parameters.buffer(part.buffer);
+  if (lane == kC && is_share) buffer = parameters.sums, there = true;
+  const bool inside = there && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
+  const bool needed = lane >= kFirst && (lane <= kC || optional);
+  if (count_lanes(needed && !inside && !(optional && part.buffer < 0)) > 0 || (lane > kC && !optional)) return;
+
+  if (there) {
+    const int bytes = static_cast<int>(lane >= kC && (parameters.wide_results || is_share) ? sizeof(Accumulator<T>) : sizeof(T));
+    place.matrix[lane] = view_of(buffer.data, bytes, part, lane == kA ? at.depth : at.cols);
+  } else {
+    place.matrix[lane].first = nullptr;
+  }
+  if (kMirrors && lane == kC) {
+    const int bytes = static_cast<int>(parameters.wide_results ? sizeof(Accumulator<T>) : sizeof(T));
+    const Part image = mirrored_part(part, at.row, at.col);
+    const bool mirrored = part.mirrored != 0 && !is_share && lies_inside(image, at.cols, at.rows, buffer.elements);
+    place.mirror = mirrored ? static_cast<char*>(const_cast<void*>(buffer.data)) + image.offset * bytes : nullptr;
+  }
+  if (lane == kSource) {
+    place.beta = value_of<Accumulator<T>>(parameters, factor);
+    if (is_zero(place.beta)) place.matrix[kSource].first = nullptr;
+  }
+  if (lane == kBias) place.alpha = value_of<Accumulator<T>>(parameters, factor);
+  if (lane > 0) return;
+  place.fused = finished;
+  place.wide_results = parameters.wide_results || is_share;
+  if (finished) place.activation = epilogue->activation;
+  place.rows = at.rows;
+  place.cols = at.cols;
+  place.depth = at.depth;
+  place.strategy = at.strategy;
+}
+
+// Moves `place` to the next tile of the walk. The first wave of a block calls this. `extent_of` gives the size of a strategy's tiles, 0 x 0
+// for one that this kernel lacks.
 template <bool kMirrors, class T, class ExtentOf>
 __device__ inline void place_next_tile(const KernelParameters& parameters, const ExtentOf& extent_of, TilePlace<T>& place) {
   const Descriptors& plan = parameters.plan;
@@ -210,50 +272,8 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
   } else if (!find_in_run(plan, cursor.tile, lane, extent_of, at, part)) {
     return;
   }
-  const Epilogue* epilogue = nullptr;
   const bool is_share = count_lanes(lane == kC && part.buffer == kAmongSums) > 0;
-  const bool finished = plan.epilogues && !is_share, optional = finished && (lane == kSource || lane == kBias);
-  if (finished) {
-    if (at.problem < 0 || at.problem >= plan.num_problems) return;
-    epilogue = plan.epilogues + at.problem;
-    const Operand x = load_record(lane == kSource ? &epilogue->source : &epilogue->bias);
-    if (optional) part = part_of(x, load_record(plan.problems + at.problem), at.batch, at.row, at.col);
-  }
-
-  const Extent extent = extent_of(at.strategy);
-  if (at.rows <= 0 || at.rows > extent.rows || at.cols <= 0 || at.cols > extent.cols || at.depth < 0) return;
-  Buffer buffer{nullptr, 0};
-  bool there = part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers;
-  if (there) buffer = parameters.buffer(part.buffer);
-  if (lane == kC && is_share) buffer = parameters.sums, there = true;
-  const bool inside = there && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
-  if (count_lanes((lane <= kC || optional) && !inside && !(optional && part.buffer < 0)) > 0 || (lane > kC && !optional)) return;
-
-  if (there) {
-    const int bytes = static_cast<int>(lane >= kC && (parameters.wide_results || is_share) ? sizeof(Accumulator<T>) : sizeof(T));
-    place.matrix[lane] = view_of(buffer.data, bytes, part, lane == kA ? at.depth : at.cols);
-  } else {
-    place.matrix[lane].first = nullptr;
-  }
-  if (kMirrors && lane == kC) {
-    const int bytes = static_cast<int>(parameters.wide_results ? sizeof(Accumulator<T>) : sizeof(T));
-    const Part image = mirrored_part(part, at.row, at.col);
-    const bool mirrored = part.mirrored != 0 && !is_share && lies_inside(image, at.cols, at.rows, buffer.elements);
-    place.mirror = mirrored ? static_cast<char*>(const_cast<void*>(buffer.data)) + image.offset * bytes : nullptr;
-  }
-  if (lane == kSource) {
-    place.beta = value_of<Accumulator<T>>(parameters, load_record(&epilogue->beta));
-    if (is_zero(place.beta)) place.matrix[kSource].first = nullptr;
-  }
-  if (lane == kBias) place.alpha = value_of<Accumulator<T>>(parameters, load_record(&epilogue->alpha));
-  if (lane > 0) return;
-  place.fused = epilogue != nullptr;
-  place.wide_results = parameters.wide_results || is_share;
-  if (epilogue) place.activation = epilogue->activation;
-  place.rows = at.rows;
-  place.cols = at.cols;
-  place.depth = at.depth;
-  place.strategy = at.strategy;
+  place_tile<kMirrors, kA>(parameters, at, part, extent_of(at.strategy), is_share, place);
 }
 
 }  // namespace vbgemm

@@ -159,7 +159,7 @@ def test_sanitizers(builder: Builder, family: str, machine: list[str]) -> None:
     ("family", "machine"), [("simt_f32", []), ("tensor_tf32x3", []), ("simt_f32", CDNA), ("mfma_bf16", CDNA)]
 )
 def test_races(builder: Builder, family: str, machine: list[str]) -> None:
-    assert_passes(builder.executable([family], machine=[*machine, *RACES]), "--small", "--exact")
+    assert_passes(builder.executable([family], machine=[*machine, *RACES]), "--small", "--exact", "--races")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ namespace vbgemm::driver {
 struct CheckOptions {
   bool small = false;   // few and tiny problems, for compute-sanitizer
   bool exact = false;   // buffers without margins, for tools that see every access beyond a buffer
+  bool races = false;   // nothing that is a race by intention, for tools that find races in global memory
   bool replays = true;  // graphs and repeated runs
   uint64_t seed = 0;
   std::vector<std::string> kinds;  // none: all that have kernels
@@ -26,6 +27,8 @@ struct CheckOptions {
       small = true;
     else if (option == "--exact")
       exact = true;
+    else if (option == "--races")
+      races = true;
     else if (option == "--no-replays")
       replays = false;
     else if (option == "--seed" && i + 1 < words.size())
@@ -270,18 +273,23 @@ class Check {
       const int extreme = std::numeric_limits<int32_t>::max();
       if (trial.between(1, one_in) == 1) value = trial.one_of({-extreme - 1, -1, 0, 1, 7, 1000, extreme / 2, extreme});
     };
+    // The image of a tile that has none is written where another tile, or the same, writes.
+    const auto lie_of_image = [&lie, this](int32_t& mirrored) {
+      if (!options_.races) lie(mirrored, 4);
+    };
     for (TileRun& run : trial.plan().runs) {
       for (int32_t* field : {&run.problem, &run.strategy, &run.row, &run.col, &run.batch, &run.k_begin, &run.k_end, &run.first_tile,
-                             &run.tiles_y, &run.tiles_x, &run.mirrored}) {
+                             &run.tiles_y, &run.tiles_x}) {
         lie(*field, 3);
       }
+      lie_of_image(run.mirrored);
     }
     for (ReadyTile& tile : trial.plan().tiles) {
       TilePosition& at = tile.position;
       for (int32_t* field : {&at.strategy, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col}) {
         lie(*field, 12);
       }
-      lie(tile.part[2].mirrored, 6);
+      lie_of_image(tile.part[2].mirrored);
       for (Part& part : tile.part) {
         lie(part.offset, 12);
         if (&part == &tile.part[2]) continue;  // a C that is walked otherwise, or another, may be written twice at a time
@@ -292,10 +300,9 @@ class Check {
       lie(tile.first, 12);
       lie(tile.c.offset, 12);
       // Its rows and columns are C's: with more of them one element may be written twice at a time.
-      for (int32_t* field :
-           {&tile.share_stride, &tile.shares, &tile.pitch, &tile.problem, &tile.batch, &tile.row, &tile.col, &tile.mirrored}) {
-        lie(*field, 12);
-      }
+      TilePosition& at = tile.position;
+      for (int32_t* field : {&tile.share_stride, &tile.shares, &tile.pitch, &at.problem, &at.batch, &at.row, &at.col}) lie(*field, 12);
+      lie_of_image(tile.c.mirrored);
     }
     for (int32_t& first : trial.plan().block_first) lie(first, 3);
     if (epilogues) {

@@ -121,10 +121,8 @@ inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int sha
 inline void add_split(HostPlan& plan, Box box, int i) {
   const int shares = std::exchange(box.shares, 1);
   const ReadyTile whole = ready_tile(plan, box, i, 0, 0);
-  const TilePosition& at = whole.position;
   const TileShape& shape = kTiles[box.strategy];
-  plan.splits.push_back({plan.num_sums, shape.m * shape.n, shares, shape.n, at.rows, at.cols, at.problem, at.batch, at.row, at.col,
-                         box.mirrored, whole.part[2]});
+  plan.splits.push_back({whole.position, whole.part[2], plan.num_sums, shape.m * shape.n, shares, shape.n, 0});
   plan.num_sums += static_cast<int64_t>(shares) * shape.m * shape.n;
 }
 
