@@ -5,7 +5,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from jax_vbgemm.planner.catalogue import WHOLE_ROWS, Catalogue
+from jax_vbgemm.planner.catalogue import FAR_LONGER, WHOLE_ROWS, Catalogue
 from jax_vbgemm.problem import Sizes
 
 # A dimension up to this is small. In one pass over A a thread keeps a whole row of C: 32 columns of float64 take 196
@@ -75,10 +75,17 @@ def is_tall_skinny(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> NDArray[np.bool_
 
 
 def kernels_worth_trying(catalogue: Catalogue, sizes: Sizes) -> tuple[str, ...]:
-    """The launched kernels whose tiles are worth looking at. Row tiles are for ISM2 alone, and costs were measured
-    there: elsewhere most of their passes are empty, or their B comes piece by piece. A catalogue of nothing else keeps
-    them.
+    """The launched kernels whose tiles are worth looking at; of all the catalogue's, where that leaves none.
+
+    Row tiles are for ISM2 alone: elsewhere most of their passes are empty, or their B comes piece by piece. ISM2 in
+    turn is for them and for the tiles far longer than wide. Where rows are aligned and elements have up to 4 bytes, row
+    tiles were the fastest in all that was measured, or within 3 % (benchmarks/NOTES.md); costs do not show that, since
+    both wait for the same memory.
     """
-    if (shapes_of(sizes) == Shape.ISM2).all():
-        return catalogue.kernels
-    return tuple(kernel for kernel in catalogue.kernels if kernel != WHOLE_ROWS) or catalogue.kernels
+    if not (shapes_of(sizes) == Shape.ISM2).all():
+        worth = {*catalogue.kernels} - {WHOLE_ROWS}
+    elif catalogue.element_bytes <= 4 and sizes.aligned(catalogue.element_bytes).all():
+        worth = {WHOLE_ROWS}
+    else:
+        worth = {WHOLE_ROWS, FAR_LONGER}
+    return tuple(kernel for kernel in catalogue.kernels if kernel in worth) or catalogue.kernels

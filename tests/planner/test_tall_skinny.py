@@ -66,6 +66,13 @@ def test_auto_takes_them(dtype, size):
     assert tile.kernel in ("t128_skinny", "t128_rows")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", [(10**6, 16, 8), (10**5, 8, 16), (10**4, 16, 16), (10**5, 24, 32)])
+def test_aligned_rows_take_row_tiles(dtype, size):
+    plan = plan_problems([size], dtype, device_spec("h100"))
+    assert {plan.catalogue.find(*choice).kernel for choice in plan.choices} == {"t128_rows"}
+
+
 @pytest.mark.parametrize("planner", ["auto", "uniform"])
 @pytest.mark.parametrize("size", [(4096, 4096, 4096), (10**6, 16, 2000), (16, 10**6, 16), (10**6, 100, 16)])
 def test_row_tiles_are_for_a_small_b(size, planner):
