@@ -52,6 +52,8 @@ inline uint64_t load_global(const uint64_t* address) {
   emulation::require_awaited();
   return *address;
 }
+inline uint64_t load_early(const uint64_t* address) { return *address; }
+inline int32_t load_early(const int32_t* address) { return *address; }
 inline void prefetch_to_l2(const void*) {}
 
 inline float bfloat16_to_float(uint16_t bits) {

@@ -59,10 +59,15 @@ struct AddShares {
       prefetch_table<kAddThreads>(plan.splits, plan.num_splits);
       if (plan.epilogues) prefetch_table<kAddThreads>(plan.epilogues, plan.num_problems);
     }
-    await_previous_kernel();
     // Block by block the splits take turns, so that one number is all that has to be kept of a block's place.
     const int index = static_cast<int>(block_index()) % plan.num_splits, turn = static_cast<int>(block_index()) / plan.num_splits;
-    if (thread_index() < kWaveSize) find_tile(parameters, plan.splits + index, shared);
+    if (thread_index() < kWaveSize) {
+      const SplitTile tile = load_early_record(plan.splits + index);
+      await_previous_kernel();
+      place(parameters, tile, shared);
+    } else {
+      await_previous_kernel();
+    }
     block_barrier();
     if (shared.place.strategy == kNoTile) return;
     if (sizeof(T) < sizeof(Sum) && shared.place.wide_results) {
@@ -73,8 +78,7 @@ struct AddShares {
   }
 
  private:
-  __device__ static void find_tile(const KernelParameters& parameters, const SplitTile* address, Shared& shared) {
-    const SplitTile tile = load_record(address);
+  __device__ static void place(const KernelParameters& parameters, const SplitTile& tile, Shared& shared) {
     const TilePosition& at = tile.position;
     if (thread_index() == 0) shared.tile = tile, shared.place.strategy = kNoTile;
     wave_barrier();

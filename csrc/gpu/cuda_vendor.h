@@ -94,6 +94,11 @@ __device__ inline uint64_t load_global(const uint64_t* address) {
   return *address;
 }
 
+// The same of what no kernel that may still run has written, before await_previous_kernel(): from the second level's cache, as this
+// multiprocessor's own may hold what was there long before.
+__device__ inline uint64_t load_early(const uint64_t* address) { return __ldcg(reinterpret_cast<const unsigned long long*>(address)); }
+__device__ inline int32_t load_early(const int32_t* address) { return __ldcg(address); }
+
 // N bytes moved by one instruction, whatever they hold.
 template <int kBytes>
 struct Piece;

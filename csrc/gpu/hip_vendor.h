@@ -77,6 +77,8 @@ template <class T>
 using Global = __attribute__((address_space(1))) T*;
 
 __device__ inline uint64_t load_global(const uint64_t* address) { return *(Global<const uint64_t>)address; }
+__device__ inline uint64_t load_early(const uint64_t* address) { return load_global(address); }  // kernels do not overlap
+__device__ inline int32_t load_early(const int32_t* address) { return *address; }
 __device__ inline void prefetch_to_l2(const void*) {}  // there is no such instruction
 
 __device__ inline float bfloat16_to_float(uint16_t bits) { return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16); }

@@ -48,11 +48,15 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     TilePlace<T>& place = shared.place;
     if (!kCdna) prefetch_descriptors(parameters.plan);  // which has no such instruction
-    await_previous_kernel();
     if (thread_index() == 0) place.cursor = walk_begins();
     for (;;) {
-      // One wave looks the tile up, and all read its place from shared memory, where it costs no registers.
-      if (thread_index() < kWaveSize) place_next_tile<Family::kMirrors>(parameters, extent_of, place);
+      // One wave looks the tile up, the first under the kernel ahead, and all read its place from shared memory, where it costs no
+      // registers.
+      if (thread_index() < kWaveSize) {
+        place_next_tile<Family::kMirrors>(parameters, extent_of, place);
+      } else {
+        await_previous_kernel();  // at once, but for the first tile
+      }
       block_barrier();
       if (place.strategy == kWalkEnds) return;
       dispatch(place.strategy, [&](auto chosen) __attribute__((always_inline)) {
@@ -83,7 +87,7 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
   }
 
   // A tile is known only once its record has arrived, in a run only once its problem has too, and each may have to come from memory: the
-  // first blocks ask for all of them at once, under the kernel ahead, as nothing is read yet.
+  // first blocks ask for all of them at once.
   __device__ static void prefetch_descriptors(const Descriptors& plan) {
     if (plan.tiles) {
       prefetch_table<kThreads>(plan.tiles, plan.num_tiles);

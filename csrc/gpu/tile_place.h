@@ -56,8 +56,8 @@ struct Extent {
 __device__ inline int clamp(int64_t value, int low, int high) { return static_cast<int>(value < low ? low : value > high ? high : value); }
 
 // A descriptor read in 8-byte words: they lie at multiples of 8, and a word that is not used is not loaded.
-template <class Record>
-__device__ inline Record load_record(const Record* address) {
+template <class Record, class Load>
+__device__ inline Record load_words(const Record* address, const Load& load) {
   static_assert(sizeof(Record) % 8 == 0);
   union Words {
     __device__ Words() {}
@@ -66,9 +66,20 @@ __device__ inline Record load_record(const Record* address) {
   } words;
 #pragma unroll
   for (int i = 0; i < static_cast<int>(sizeof(Record) / 8); ++i) {
-    words.word[i] = load_global(reinterpret_cast<const uint64_t*>(address) + i);
+    words.word[i] = load(reinterpret_cast<const uint64_t*>(address) + i);
   }
   return words.record;
+}
+template <class Record>
+__device__ inline Record load_record(const Record* address) {
+  return load_words(address, [](const uint64_t* word) { return load_global(word); });
+}
+
+// The same under the kernel ahead. Descriptors are constants of the program: if something has written them, that was ahead of a kernel
+// which has waited for it before it let this one come.
+template <class Record>
+__device__ inline Record load_early_record(const Record* address) {
+  return load_words(address, [](const uint64_t* word) { return load_early(word); });
 }
 
 // A table of descriptors on its way to the second level's cache, which is what all kernels see: each thread of the grid asks for a line.
@@ -90,8 +101,8 @@ __device__ inline bool advance(const KernelParameters& parameters, Cursor& curso
     cursor.block += grid_size();
     const int64_t block = static_cast<int64_t>(parameters.first_block) + cursor.block;
     if (cursor.block >= static_cast<uint32_t>(parameters.num_blocks) || block < 0 || block >= plan.num_blocks) return false;
-    cursor.tile = clamp(plan.block_first ? plan.block_first[block] : block, 0, plan.num_tiles);
-    cursor.last = clamp(plan.block_first ? plan.block_first[block + 1] : block + 1, 0, plan.num_tiles);
+    cursor.tile = clamp(plan.block_first ? load_early(plan.block_first + block) : block, 0, plan.num_tiles);
+    cursor.last = clamp(plan.block_first ? load_early(plan.block_first + block + 1) : block + 1, 0, plan.num_tiles);
   }
   return true;
 }
@@ -105,7 +116,7 @@ __device__ inline int run_of_tile(const Descriptors& plan, int tile) {
   while (high - low > 1) {
     const int stride = (high - low + kWaveSize - 1) / kWaveSize;
     const int64_t probe = low + static_cast<int64_t>(lane) * stride;
-    const int before = count_lanes(probe < high && plan.runs[probe].first_tile <= tile);
+    const int before = count_lanes(probe < high && load_early(&plan.runs[probe].first_tile) <= tile);
     low += (before > 0 ? before - 1 : 0) * stride;
     high = high - low < stride ? high : low + stride;
   }
@@ -160,11 +171,11 @@ __device__ inline Sum value_of(const KernelParameters& parameters, const Scalar&
 // A tile's position and the part of it that this lane sees to, worked out from its run. False where the run is not a run of its problem.
 template <class ExtentOf>
 __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, const ExtentOf& extent_of, TilePosition& at, Part& part) {
-  const TileRun run = load_record(plan.runs + run_of_tile(plan, tile));
+  const TileRun run = load_early_record(plan.runs + run_of_tile(plan, tile));
   if (run.problem < 0 || run.problem >= plan.num_problems) return false;
   const Problem* address = plan.problems + run.problem;
-  const Problem problem = load_record(address);
-  const Operand x = load_record(lane == kA ? &address->a : lane == kB ? &address->b : &address->c);
+  const Problem problem = load_early_record(address);
+  const Operand x = load_early_record(lane == kA ? &address->a : lane == kB ? &address->b : &address->c);
 
   // Position in the run: batch, row, column, the column fastest.
   uint32_t index = static_cast<uint32_t>(tile) - static_cast<uint32_t>(run.first_tile), tile_y = 0, tile_x = 0;
@@ -250,8 +261,8 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, c
   place.strategy = at.strategy;
 }
 
-// Moves `place` to the next tile of the walk. The first wave of a block calls this. `extent_of` gives the size of a strategy's tiles, 0 x 0
-// for one that this kernel lacks.
+// Moves `place` to the next tile of the walk. The first wave of a block calls this, and waits for the kernel ahead on the way: until then
+// it reads descriptors alone. `extent_of` gives the size of a strategy's tiles, 0 x 0 for one that this kernel lacks.
 template <bool kMirrors, class T, class ExtentOf>
 __device__ inline void place_next_tile(const KernelParameters& parameters, const ExtentOf& extent_of, TilePlace<T>& place) {
   const Descriptors& plan = parameters.plan;
@@ -261,17 +272,18 @@ __device__ inline void place_next_tile(const KernelParameters& parameters, const
   const bool found = advance(parameters, cursor);
   wave_barrier();  // and read by all
   if (lane == 0) place.cursor = cursor, place.strategy = found ? kNoTile : kWalkEnds;
-  if (!found) return;
+  if (!found) return await_previous_kernel();
 
   TilePosition at;
   Part part;
   if (plan.tiles) {
     const ReadyTile* tile = plan.tiles + cursor.tile;
-    at = load_record(&tile->position);
-    part = load_record(&tile->part[lane < kC ? lane : kC]);
+    at = load_early_record(&tile->position);
+    part = load_early_record(&tile->part[lane < kC ? lane : kC]);
   } else if (!find_in_run(plan, cursor.tile, lane, extent_of, at, part)) {
-    return;
+    return await_previous_kernel();
   }
+  await_previous_kernel();
   const bool is_share = count_lanes(lane == kC && part.buffer == kAmongSums) > 0;
   place_tile<kMirrors, kA>(parameters, at, part, extent_of(at.strategy), is_share, place);
 }
