@@ -219,11 +219,27 @@ MISTAKES = {
         "words[w + 1], shift % 2 * 16",
         "words[w + 1], (shift + 1) % 2 * 16",
     ),
-    "a kernel that does not wait for the one ahead": ("simt_f32", "tile_kernel", "    await_previous_kernel();\n", ""),
+    "a kernel that does not wait for the one ahead": (
+        "simt_f32",
+        "tile_place",
+        "  await_previous_kernel();\n  const",
+        "  const",
+    ),
+    "a wave that does not wait for the one ahead": (
+        "simt_f32",
+        "tile_kernel",
+        "        await_previous_kernel();  // at once",
+        "        // at once",
+    ),
     "arrays added before they are there": ("simt_f32", "add_scaled", "    await_previous_kernel();\n", ""),
     "a chunk's last elements left out": ("simt_f32", "add_scaled", "count - whole, scales", "0, scales"),
     "an array's first chunk left out": ("simt_f32", "add_scaled", "[middle] <= block", "[middle] < block"),
-    "sums taken before they are there": ("simt_f32", "add_shares", "    await_previous_kernel();\n", ""),
+    "sums taken before they are there": (
+        "simt_f32",
+        "add_shares",
+        "      await_previous_kernel();\n      place",
+        "      place",
+    ),
     "small x big left out": ("tensor_tf32x3", "tensor_product", "multiply_tf32(small_a[i]", "multiply_tf32(big_a[i]"),
 }
 
