@@ -1,7 +1,8 @@
 // Stand-alone driver of the GPU kernels, without Python or JAX: checks them, and times plans made elsewhere or here.
 //
 //   gpu_driver --check [--small] [--exact] [--races] [--no-replays] [--seed N] [--kinds NAME...]
-//                                                      small: few and tiny problems; exact: buffers without margins, for memcheck
+//                                                      small: few and tiny problems; exact: buffers without margins, for memcheck;
+//                                                      races: none that is meant to be one
 //   gpu_driver --cases FILE...    [options]            times the cases of the files
 //   gpu_driver --workload FILE... [options] [--batch B] [--tile NAME,THREADS | --tile all] [--kind NAME] [--runs]
 //                                                      times a uniform plan: the same tile for all, one tile a block
