@@ -55,10 +55,7 @@ struct AddShares {
 
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     const Descriptors& plan = parameters.plan;
-    if (!kCdna) {  // which has no such instruction
-      prefetch_table<kAddThreads>(plan.splits, plan.num_splits);
-      if (plan.epilogues) prefetch_table<kAddThreads>(plan.epilogues, plan.num_problems);
-    }
+    if (!kCdna && plan.epilogues) prefetch_table<kAddThreads>(plan.epilogues, plan.num_problems);  // CDNA has no such instruction
     // Block by block the splits take turns, so that one number is all that has to be kept of a block's place.
     const int index = static_cast<int>(block_index()) % plan.num_splits, turn = static_cast<int>(block_index()) / plan.num_splits;
     if (thread_index() < kWaveSize) {

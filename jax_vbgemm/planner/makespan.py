@@ -196,7 +196,7 @@ def _choose(
                 # Few candidates come so far: their rounds are counted.
                 blocks = np.concatenate((inside[at] * shares, outside[at]))
                 each = np.concatenate((np.where(shares > 1, of_problem, of_tile[at]), of_edge[at]))
-                makespan = max(makespan, makespan_of_blocks(each, blocks, slots) + splitting)
+                makespan = makespan_of_blocks(each, blocks, slots) + splitting
                 if makespan < best.makespan:
                     best = _Choice(makespan, options, chosen, shares, of_problem)
             elif makespan < min(best.makespan, most_promising) and sharing_of(found.blocks) not in done:

@@ -77,9 +77,7 @@ def test_aligned_rows_take_row_tiles(dtype, size):
 @pytest.mark.parametrize("size", [(4096, 4096, 4096), (10**6, 16, 2000), (16, 10**6, 16), (10**6, 100, 16)])
 def test_row_tiles_are_for_a_small_b(size, planner):
     plan = plan_problems([size, size], "float32", device_spec("h100"), planner)
-    assert {tile.name for block in plan.blocks[:4] for tile in block}.isdisjoint(
-        name for name, _ in (t.key for t in plan.catalogue) if name.startswith("rows-")
-    )
+    assert not any(tile.name.startswith("rows-") for block in plan.blocks[:4] for tile in block)
 
 
 @pytest.mark.parametrize("size", [(2**31 - 1, 16, 40), (16, 2**31 - 1, 40), (10**8, 40, 40)])
