@@ -56,22 +56,36 @@ struct WaveGrid {
 };
 constexpr WaveGrid wave_grid(const TileShape& tile) {
   const int waves = tile.threads / 32, rows = tile.m < 32 ? 16 : 32;
-  const int cols = tile.m / rows * (tile.n / 32) > waves ? 64 : 32;
-  const int down = tile.m / rows, across = tile.n / cols;
+  const int down = tile.m / rows;
+  int cols = 32;
+  while (down * (tile.n / cols) > waves) cols *= 2;
+  const int across = tile.n / cols;
   return {rows, cols, down, across, waves / (down * across)};
 }
 
 // The launched kernel that holds a GPU tile. Tiles share a kernel where they share a thread count and a register class, so that a small
 // tile does not inherit the registers (and so the occupancy) of a large one. Tiles far longer one way than the other are for problems that
 // wait for memory alone, and want as many copies under way as a multiprocessor can hold.
-enum class Kernel : int32_t { t128_light, t128_heavy, t256_light, t256_heavy, t128_skinny, t128_rows, m128_light, m128_heavy, m256_heavy };
-inline constexpr int kKernels = 9;
+enum class Kernel : int32_t {
+  t128_light,
+  t128_heavy,
+  t256_light,
+  t256_heavy,
+  t128_skinny,
+  t128_rows,
+  m128_light,
+  m128_heavy,
+  m256_heavy,
+  m256_full
+};
+inline constexpr int kKernels = 10;
 inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_skinny",
-                                                       "t128_rows",  "m128_light", "m128_heavy", "m256_heavy"};
+                                                       "t128_rows",  "m128_light", "m128_heavy", "m256_heavy", "m256_full"};
 
 constexpr Kernel kernel_of(const TileShape& tile) {
   const int accumulators = tile.m * tile.n / tile.threads;
-  if (tile.tensor) return tile.threads == 256 ? Kernel::m256_heavy : accumulators > 32 ? Kernel::m128_heavy : Kernel::m128_light;
+  if (tile.tensor && tile.threads == 256) return accumulators > 64 ? Kernel::m256_full : Kernel::m256_heavy;
+  if (tile.tensor) return accumulators > 32 ? Kernel::m128_heavy : Kernel::m128_light;
   if (tile.whole_rows) return Kernel::t128_rows;
   if (tile.m >= 4 * tile.n || tile.n >= 4 * tile.m) return Kernel::t128_skinny;
   return static_cast<Kernel>(2 * (tile.threads == 256) + (accumulators > 16));

@@ -36,7 +36,6 @@ inline Error load_kernel(const void*) { return kSuccess; }
 
 inline int thread_index() { return emulation::thread_index(); }
 inline uint32_t block_index() { return emulation::grid().block; }
-inline uint32_t grid_size() { return emulation::grid().blocks; }
 inline void block_barrier() { emulation::block_barrier(); }
 inline void wave_barrier() { emulation::count_lanes(false); }
 inline int count_lanes(bool yes) { return emulation::count_lanes(yes); }
@@ -48,8 +47,9 @@ inline void swap_with_neighbour(Value& value) {
 
 inline void await_previous_kernel() { emulation::await_previous_kernel(); }
 
-inline uint64_t load_global(const uint64_t* address) {
-  emulation::require_awaited();
+template <class T>
+T load_awaited(const T* address) {
+  await_previous_kernel();
   return *address;
 }
 inline uint64_t load_early(const uint64_t* address) { return *address; }

@@ -59,12 +59,9 @@ struct AddShares {
     // Block by block the splits take turns, so that one number is all that has to be kept of a block's place.
     const int index = static_cast<int>(block_index()) % plan.num_splits, turn = static_cast<int>(block_index()) / plan.num_splits;
     if (thread_index() < kWaveSize) {
-      const SplitTile tile = load_early_record(plan.splits + index);
-      await_previous_kernel();
-      place(parameters, tile, shared);
-    } else {
-      await_previous_kernel();
+      place(parameters, load_record(plan.splits + index), shared);
     }
+    await_previous_kernel();
     block_barrier();
     if (shared.place.strategy == kNoTile) return;
     if (sizeof(T) < sizeof(Sum) && shared.place.wide_results) {
@@ -83,7 +80,7 @@ struct AddShares {
     place_tile<true, kC>(parameters, at, tile.c, {at.rows, at.cols}, false, shared.place);
   }
 
-  // Every parameters.num_blocks-th of the tile's rounds, from `turn` on; in each the block finishes as many pieces as a part has threads.
+  // Every parameters.split_blocks-th of the tile's rounds, from `turn` on; in each the block finishes as many pieces as a part has threads.
   template <class Out>
   __device__ static void add_up(const KernelParameters& parameters, int turn, Shared& shared) {
     const SplitTile& tile = shared.tile;
@@ -93,7 +90,7 @@ struct AddShares {
     const int across = (place.cols + kVector - 1) / kVector, pieces = place.rows * across;
     const int part = thread_index() / threads, lane = thread_index() % threads;
     const int begin = static_cast<int>(int64_t{shares} * part / parts), end = static_cast<int>(int64_t{shares} * (part + 1) / parts);
-    for (int from = turn * threads; from < pieces; from += parameters.num_blocks * threads) {
+    for (int from = turn * threads; from < pieces; from += parameters.split_blocks * threads) {
       const int piece = from + lane, row = piece / across, col = (piece - row * across) * kVector;
       if (piece < pieces) {
         shared.partial[thread_index()] = sum_of(sums + row * tile.pitch + col, begin, end, tile.share_stride);

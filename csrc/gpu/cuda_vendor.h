@@ -73,7 +73,6 @@ __device__ inline int thread_index() {
   return index;
 }
 __device__ inline uint32_t block_index() { return blockIdx.x; }
-__device__ inline uint32_t grid_size() { return gridDim.x; }
 __device__ inline void block_barrier() { __syncthreads(); }
 
 __device__ inline void wave_barrier() { __syncwarp(); }
@@ -88,14 +87,15 @@ __device__ inline void await_previous_kernel() {
 #endif
 }
 
-// Not by the read-only path (__ldg), which may hold what was there before the kernel ahead wrote.
-__device__ inline uint64_t load_global(const uint64_t* address) {
-  __builtin_assume(__isGlobal(address));
+// What a kernel ahead may have written. Not by the read-only path (__ldg), which may hold what was there before it did.
+template <class T>
+__device__ inline T load_awaited(const T* address) {
+  await_previous_kernel();
   return *address;
 }
 
-// The same of what no kernel that may still run has written, before await_previous_kernel(): from the second level's cache, as this
-// multiprocessor's own may hold what was there long before.
+// What no kernel that may still run has written, before await_previous_kernel(): from the second level's cache, as this multiprocessor's
+// own may hold what was there long before.
 __device__ inline uint64_t load_early(const uint64_t* address) { return __ldcg(reinterpret_cast<const unsigned long long*>(address)); }
 __device__ inline int32_t load_early(const int32_t* address) { return __ldcg(address); }
 

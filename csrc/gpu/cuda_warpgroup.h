@@ -45,6 +45,11 @@ __device__ inline void wait_products() { asm volatile("wgmma.wait_group.sync.ali
   VBGEMM_32_SUMS                                                                                                                    \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, " \
   "%57, %58, %59, %60, %61, %62, %63"
+#define VBGEMM_128_SUMS                                                                                                        \
+  VBGEMM_64_SUMS                                                                                                               \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, " \
+  "%88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, "   \
+  "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define VBGEMM_WARPGROUP_PRODUCT(shape_and_types, sums, factors) \
   "{.reg .pred add; setp.eq.b32 add, 0, 0; wgmma.mma_async.sync.aligned." shape_and_types " {" sums "}, " factors ";}"
 
@@ -69,7 +74,7 @@ __device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float 
 // The tensor cores ignore the last 13 bits of what they are given.
 template <int kBlocks>
 __device__ inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMatrix b, float (&sums)[kBlocks][4]) {
-  static_assert(kBlocks == 4 || kBlocks == 8 || kBlocks == 16);
+  static_assert(kBlocks == 4 || kBlocks == 8 || kBlocks == 16 || kBlocks == 32);
   if constexpr (kBlocks == 4) {
     asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n32k8.f32.tf32.tf32", VBGEMM_16_SUMS, "{%16, %17, %18, %19}, %20, add, 1, 1")
                  : VBGEMM_SUMS(0)
@@ -78,9 +83,14 @@ __device__ inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMat
     asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n64k8.f32.tf32.tf32", VBGEMM_32_SUMS, "{%32, %33, %34, %35}, %36, add, 1, 1")
                  : VBGEMM_SUMS(0), VBGEMM_SUMS(4)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor));
-  } else {
+  } else if constexpr (kBlocks == 16) {
     asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n128k8.f32.tf32.tf32", VBGEMM_64_SUMS, "{%64, %65, %66, %67}, %68, add, 1, 1")
                  : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor));
+  } else {
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n256k8.f32.tf32.tf32", VBGEMM_128_SUMS, "{%128, %129, %130, %131}, %132, add, 1, 1")
+                 : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12), VBGEMM_SUMS(16), VBGEMM_SUMS(20), VBGEMM_SUMS(24),
+                   VBGEMM_SUMS(28)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor));
   }
 }
@@ -88,6 +98,7 @@ __device__ inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMat
 #undef VBGEMM_16_SUMS
 #undef VBGEMM_32_SUMS
 #undef VBGEMM_64_SUMS
+#undef VBGEMM_128_SUMS
 #undef VBGEMM_SUM
 #undef VBGEMM_SUMS
 #undef VBGEMM_WARPGROUP_PRODUCT

@@ -60,7 +60,6 @@ __device__ inline int thread_index() {
 __device__ inline void await_previous_kernel() {}
 
 __device__ inline uint32_t block_index() { return blockIdx.x; }
-__device__ inline uint32_t grid_size() { return gridDim.x; }
 __device__ inline void block_barrier() { __syncthreads(); }
 
 // The lanes of a wave run in step and its accesses to shared memory are made in their order: only the compiler has to be kept to it.
@@ -76,8 +75,12 @@ __device__ inline int count_lanes(bool yes) { return __builtin_popcountll(__buil
 template <class T>
 using Global = __attribute__((address_space(1))) T*;
 
-__device__ inline uint64_t load_global(const uint64_t* address) { return *(Global<const uint64_t>)address; }
-__device__ inline uint64_t load_early(const uint64_t* address) { return load_global(address); }  // kernels do not overlap
+// Kernels do not overlap: these are loads like any other.
+template <class T>
+__device__ inline T load_awaited(const T* address) {
+  return *address;
+}
+__device__ inline uint64_t load_early(const uint64_t* address) { return *(Global<const uint64_t>)address; }
 __device__ inline int32_t load_early(const int32_t* address) { return *address; }
 __device__ inline void prefetch_to_l2(const void*) {}  // there is no such instruction
 

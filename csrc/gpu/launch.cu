@@ -76,7 +76,7 @@ const void* find_kernel(Kind kind, Kernel kernel) {
       {VBGEMM_COMPLEX(complex128)},
       {VBGEMM_REAL(bfloat16) VBGEMM_TENSOR(bfloat16)},
       {VBGEMM_REAL(float16) VBGEMM_TENSOR(float16)},
-      {VBGEMM_REAL(float32) VBGEMM_TENSOR(tf32)},  // float32 is good enough for both
+      {VBGEMM_REAL(float32) VBGEMM_TENSOR_KERNELS_TF32(VBGEMM_KERNEL_ADDRESS)},  // float32 is good enough for both
       {VBGEMM_REAL(float32) VBGEMM_TENSOR_KERNELS_TF32X3(VBGEMM_KERNEL_ADDRESS)},
   };
 #undef VBGEMM_TENSOR
@@ -129,15 +129,14 @@ Error launch(const GpuCall& call, Stream stream) {
     const void* kernel = find_kernel(call.kind, static_cast<Kernel>(launch.kernel));
     if (!kernel) return kInvalidValue;
     parameters.first_block = launch.first_block;
-    parameters.num_blocks = launch.num_blocks;
     const int threads = threads_of(static_cast<Kernel>(launch.kernel));
     const int shared_bytes = dynamic_shared_bytes(call.kind, static_cast<Kernel>(launch.kernel));
     const Error error = launch_kernel(kernel, static_cast<uint32_t>(launch.num_blocks), threads, shared_bytes, &parameters, stream);
     if (error != kSuccess) return error;
   }
   if (call.plan.num_splits <= 0) return kSuccess;
-  parameters.num_blocks = add_blocks(call.plan.num_splits, call.num_sums);
-  const auto blocks = static_cast<uint32_t>(call.plan.num_splits) * parameters.num_blocks;
+  parameters.split_blocks = add_blocks(call.plan.num_splits, call.num_sums);
+  const auto blocks = static_cast<uint32_t>(call.plan.num_splits) * parameters.split_blocks;
   return launch_kernel(find_add_shares(dtype), blocks, kAddThreads, 0, &parameters, stream);
 }
 

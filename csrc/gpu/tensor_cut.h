@@ -9,17 +9,21 @@ namespace vbgemm {
 // Threads that form a product together. (On AMD they are 64: mfma_cut.h.)
 inline constexpr int kLanes = 32;
 
+constexpr bool fills_multiprocessor(Kind kind, Kernel kernel) {
+  return kernel == Kernel::m256_full || (kernel == Kernel::m256_heavy && kind == Kind::tf32x3);
+}
+
 // Blocks of a tensor kernel that a multiprocessor must be able to hold: as many as their registers allow without spills.
 constexpr int tensor_min_blocks(Kind kind, Kernel kernel) {
   if (kernel == Kernel::m128_light) return kind == Kind::f64 || kind == Kind::tf32x3 ? 3 : 4;
-  return kernel == Kernel::m256_heavy && kind == Kind::tf32x3 ? 1 : 2;
+  return fills_multiprocessor(kind, kernel) ? 1 : 2;
 }
 
 // Shared memory a block may use, so that as many fit into the 228 KB of a multiprocessor, 1 KB of which each block costs beside its own.
 // All fit the 163 KB that a block may have on sm_80.
 constexpr int tensor_shared_budget(Kind kind, Kernel kernel) {
   if (kernel == Kernel::m128_light) return (kind == Kind::f64 || kind == Kind::tf32x3 ? 74 : 56) * 1024;
-  return (kernel == Kernel::m256_heavy && kind == Kind::tf32x3 ? 160 : 112) * 1024;
+  return (fills_multiprocessor(kind, kernel) ? 160 : 112) * 1024;
 }
 
 // One operand's part of a step in shared memory. It keeps the direction in which it is contiguous in global memory, so that both are copied

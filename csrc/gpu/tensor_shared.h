@@ -21,6 +21,7 @@ constexpr int tensor_shared_bytes(Kernel kernel) {
     case Kernel::m128_light: return sizeof(typename TileKernel<Family, Kernel::m128_light>::Shared);
     case Kernel::m128_heavy: return sizeof(typename TileKernel<Family, Kernel::m128_heavy>::Shared);
     case Kernel::m256_heavy: return sizeof(typename TileKernel<Family, Kernel::m256_heavy>::Shared);
+    case Kernel::m256_full: return sizeof(typename TileKernel<Family, Kernel::m256_full>::Shared);
     default: return 0;
   }
 }

@@ -4,4 +4,4 @@
 #include "tile_kernel.h"
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, tf32)
-VBGEMM_TENSOR_KERNELS(DEFINE, tf32)
+VBGEMM_TENSOR_KERNELS_TF32(DEFINE)

@@ -48,22 +48,21 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     TilePlace<T>& place = shared.place;
     if (!kCdna) prefetch_descriptors(parameters.plan);  // which has no such instruction
-    if (thread_index() == 0) place.cursor = walk_begins();
-    for (;;) {
+    for (Walk walk = tiles_of_block(parameters); walk.tile < walk.end; ++walk.tile) {
       // One wave looks the tile up, the first under the kernel ahead, and all read its place from shared memory, where it costs no
       // registers.
-      if (thread_index() < kWaveSize) {
-        place_next_tile<Family::kMirrors>(parameters, extent_of, place);
-      } else {
-        await_previous_kernel();  // at once, but for the first tile
-      }
+      if (thread_index() < kWaveSize) find_tile<Family::kMirrors>(parameters, walk.tile, extent_of, place);
+      if (thread_index() == 0) place.walk = walk;
+      await_previous_kernel();  // at once, but for the first tile
       block_barrier();
-      if (place.strategy == kWalkEnds) return;
       dispatch(place.strategy, [&](auto chosen) __attribute__((always_inline)) {
         Family::template multiply<typename decltype(chosen)::type>(place, shared.operands);
       });
+      if (!parameters.plan.block_first) return;
+      walk = place.walk;
       block_barrier();  // the next tile overwrites the place and the operands
     }
+    await_previous_kernel();  // for the kernel behind, which waits for this one alone
   }
 
  private:

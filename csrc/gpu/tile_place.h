@@ -27,13 +27,12 @@ struct MatrixView {
 // The matrices of a tile; the last two are its epilogue's.
 enum { kA, kB, kC, kSource, kBias, kMatrices };
 
-// Where a block stands in its walk: at `tile` (its next is at `last` at the latest) of the launch's block number `block`.
-struct Cursor {
-  uint32_t block;
-  int32_t tile, last;
+// The tiles of the plan that a block has yet to compute.
+struct Walk {
+  int32_t tile, end;
 };
 
-inline constexpr int kNoTile = -1, kWalkEnds = -2;
+inline constexpr int kNoTile = -1;
 
 // A tile ready to compute: C[rows x cols] = A[rows x depth] B[depth x cols], perhaps with an epilogue.
 template <class T>
@@ -45,8 +44,8 @@ struct TilePlace {
   bool fused;         // the tile has an epilogue; otherwise what belongs to it is not set
   bool wide_results;  // results hold accumulators, not elements like the operands'
   int32_t rows, cols, depth;
-  int32_t strategy;  // its row of the catalogue; kNoTile where there is nothing to compute, kWalkEnds after the last
-  Cursor cursor;
+  int32_t strategy;  // its row of the catalogue; kNoTile where there is nothing to compute
+  Walk walk;         // it is the first of these
 };
 
 struct Extent {
@@ -70,15 +69,10 @@ __device__ inline Record load_words(const Record* address, const Load& load) {
   }
   return words.record;
 }
+// Under the kernel ahead, too. Descriptors are constants of the program: if something has written them, that was ahead of a kernel which
+// has waited for it before it let this one come.
 template <class Record>
 __device__ inline Record load_record(const Record* address) {
-  return load_words(address, [](const uint64_t* word) { return load_global(word); });
-}
-
-// The same under the kernel ahead. Descriptors are constants of the program: if something has written them, that was ahead of a kernel
-// which has waited for it before it let this one come.
-template <class Record>
-__device__ inline Record load_early_record(const Record* address) {
   return load_words(address, [](const uint64_t* word) { return load_early(word); });
 }
 
@@ -90,21 +84,14 @@ __device__ inline void prefetch_table(const Record* table, int64_t count) {
   if (offset < count * static_cast<int64_t>(sizeof(Record))) prefetch_to_l2(reinterpret_cast<const char*>(table) + offset);
 }
 
-// Before a block's first tile. The grid may be smaller than the launch's range of blocks: each walks every grid_size()-th.
-__device__ inline Cursor walk_begins() { return {block_index() - grid_size(), 0, 0}; }
-
-// Moves to the next tile; false where there is none.
-__device__ inline bool advance(const KernelParameters& parameters, Cursor& cursor) {
+// All tiles of this block.
+__device__ inline Walk tiles_of_block(const KernelParameters& parameters) {
   const Descriptors& plan = parameters.plan;
-  ++cursor.tile;
-  while (cursor.tile >= cursor.last) {
-    cursor.block += grid_size();
-    const int64_t block = static_cast<int64_t>(parameters.first_block) + cursor.block;
-    if (cursor.block >= static_cast<uint32_t>(parameters.num_blocks) || block < 0 || block >= plan.num_blocks) return false;
-    cursor.tile = clamp(plan.block_first ? load_early(plan.block_first + block) : block, 0, plan.num_tiles);
-    cursor.last = clamp(plan.block_first ? load_early(plan.block_first + block + 1) : block + 1, 0, plan.num_tiles);
-  }
-  return true;
+  const uint32_t block = static_cast<uint32_t>(parameters.first_block) + block_index();
+  if (block >= static_cast<uint32_t>(plan.num_blocks)) return {0, 0};
+  int begin = static_cast<int>(block), end = begin + 1;
+  if (plan.block_first) begin = load_early(plan.block_first + block), end = load_early(plan.block_first + block + 1);
+  return {begin < 0 ? 0 : begin, end < plan.num_tiles ? end : plan.num_tiles};
 }
 
 // The run that holds a tile: the last whose first tile is not beyond it. The lanes of a wave probe the runs together, so that a search
@@ -161,21 +148,25 @@ __device__ inline MatrixView view_of(const void* buffer, int bytes, const Part& 
   return {first, part.row_stride, part.col_stride, part.col_stride == 1 && aligned ? Way::vectors : elements};
 }
 
+__device__ inline Buffer buffer_of(const KernelParameters& parameters, int index) {
+  return parameters.overflow ? load_awaited(parameters.overflow + index) : parameters.table[index];
+}
+
 // A scalar of an epilogue; one in a buffer that the call does not have counts as its literal value.
 template <class Sum>
 __device__ inline Sum value_of(const KernelParameters& parameters, const Scalar& scalar) {
   if (scalar.buffer < 0 || scalar.buffer >= parameters.num_buffers) return make_scalar<Sum>(scalar.real, scalar.imag);
-  return static_cast<const Sum*>(parameters.buffer(scalar.buffer).data)[scalar.offset];
+  return load_awaited(static_cast<const Sum*>(buffer_of(parameters, scalar.buffer).data) + scalar.offset);
 }
 
 // A tile's position and the part of it that this lane sees to, worked out from its run. False where the run is not a run of its problem.
 template <class ExtentOf>
 __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, const ExtentOf& extent_of, TilePosition& at, Part& part) {
-  const TileRun run = load_early_record(plan.runs + run_of_tile(plan, tile));
+  const TileRun run = load_record(plan.runs + run_of_tile(plan, tile));
   if (run.problem < 0 || run.problem >= plan.num_problems) return false;
   const Problem* address = plan.problems + run.problem;
-  const Problem problem = load_early_record(address);
-  const Operand x = load_early_record(lane == kA ? &address->a : lane == kB ? &address->b : &address->c);
+  const Problem problem = load_record(address);
+  const Operand x = load_record(lane == kA ? &address->a : lane == kB ? &address->b : &address->c);
 
   // Position in the run: batch, row, column, the column fastest.
   uint32_t index = static_cast<uint32_t>(tile) - static_cast<uint32_t>(run.first_tile), tile_y = 0, tile_x = 0;
@@ -208,7 +199,7 @@ __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, 
 // Fills in a tile of which each of a wave's first lanes knows its matrix's part: lanes kFirst to kC, and the two after them see to the
 // epilogue's, where there is one. Whatever the descriptors hold, `place` stays kNoTile where the tile is larger than `extent`, would touch
 // an element outside the call's buffers, or write to an operand. is_share: C lies among the call's sums. kMirrors: whether the kernel can
-// store a tile's transpose too.
+// store a tile's transpose too. All this is done under the kernel ahead, unless there are scalars or buffers to be read from memory.
 template <bool kMirrors, int kFirst, class T>
 __device__ __forceinline__ void place_tile(const KernelParameters& parameters, const TilePosition& at, Part part, const Extent& extent,
                                            bool is_share, TilePlace<T>& place) {
@@ -228,7 +219,7 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, c
   if (at.rows <= 0 || at.rows > extent.rows || at.cols <= 0 || at.cols > extent.cols || at.depth < 0) return;
   Buffer buffer{nullptr, 0};
   bool there = part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers;
-  if (there) buffer = parameters.buffer(part.buffer);
+  if (there) buffer = buffer_of(parameters, part.buffer);
   if (lane == kC && is_share) buffer = parameters.sums, there = true;
   const bool inside = there && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
   const bool needed = lane >= kFirst && (lane <= kC || optional);
@@ -261,29 +252,22 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, c
   place.strategy = at.strategy;
 }
 
-// Moves `place` to the next tile of the walk. The first wave of a block calls this, and waits for the kernel ahead on the way: until then
-// it reads descriptors alone. `extent_of` gives the size of a strategy's tiles, 0 x 0 for one that this kernel lacks.
+// Fills in `place`, but for its walk, with a tile of the plan. The first wave of a block calls this. `extent_of` gives the size of a
+// strategy's tiles, 0 x 0 for one that this kernel lacks.
 template <bool kMirrors, class T, class ExtentOf>
-__device__ inline void place_next_tile(const KernelParameters& parameters, const ExtentOf& extent_of, TilePlace<T>& place) {
+__device__ inline void find_tile(const KernelParameters& parameters, int index, const ExtentOf& extent_of, TilePlace<T>& place) {
   const Descriptors& plan = parameters.plan;
   const int lane = thread_index();
-  wave_barrier();  // the cursor has been written
-  Cursor cursor = place.cursor;
-  const bool found = advance(parameters, cursor);
-  wave_barrier();  // and read by all
-  if (lane == 0) place.cursor = cursor, place.strategy = found ? kNoTile : kWalkEnds;
-  if (!found) return await_previous_kernel();
-
+  if (lane == 0) place.strategy = kNoTile;
   TilePosition at;
   Part part;
   if (plan.tiles) {
-    const ReadyTile* tile = plan.tiles + cursor.tile;
-    at = load_early_record(&tile->position);
-    part = load_early_record(&tile->part[lane < kC ? lane : kC]);
-  } else if (!find_in_run(plan, cursor.tile, lane, extent_of, at, part)) {
-    return await_previous_kernel();
+    const ReadyTile* tile = plan.tiles + index;
+    at = load_record(&tile->position);
+    part = load_record(&tile->part[lane < kC ? lane : kC]);
+  } else if (!find_in_run(plan, index, lane, extent_of, at, part)) {
+    return;
   }
-  await_previous_kernel();
   const bool is_share = count_lanes(lane == kC && part.buffer == kAmongSums) > 0;
   place_tile<kMirrors, kA>(parameters, at, part, extent_of(at.strategy), is_share, place);
 }

@@ -176,7 +176,10 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
             if not tensor and kernel != WHOLE_ROWS:
                 tiles.append(replace(tile, kernel="cpu"))
         elif threads > 1 and arithmetic in kinds and (not tensor or device.has_tensor(kind)):
-            registers, shared_bytes, scalars = _kernel_resources(device, kernel, arithmetic)
+            resources = _kernel_resources(device, kernel, arithmetic)
+            if resources is None:
+                continue
+            registers, shared_bytes, scalars = resources
             tile = replace(tile, registers=registers, shared_bytes=shared_bytes, scalar_registers=scalars)
             if shared_bytes <= device.shared_block_bytes:
                 tiles.append(tile)
@@ -191,9 +194,11 @@ class Resources(NamedTuple):
     scalar_registers: int = 0
 
 
-def _kernel_resources(device: DeviceSpec, kernel: str, kind: str) -> Resources:
-    """A launched kernel's, from the compiler's report."""
+def _kernel_resources(device: DeviceSpec, kernel: str, kind: str) -> Resources | None:
+    """A launched kernel's, from the compiler's report; None where the device's compiler was given no such kernel."""
     rows = {row[2]: figures for row, figures in _resource_table().items() if row[:2] == (device.resources, kernel)}
+    if not rows and any(row[1] == kernel for row in _resource_table()):
+        return None
     if not rows:
         raise ValueError(
             f"the resource tables have no row for kernel {kernel!r} on {device.resources!r} ({device.name})"

@@ -221,15 +221,15 @@ MISTAKES = {
     ),
     "a kernel that does not wait for the one ahead": (
         "simt_f32",
-        "tile_place",
-        "  await_previous_kernel();\n  const",
-        "  const",
+        "tile_kernel",
+        "      await_previous_kernel();  // at once",
+        "      // at once",
     ),
     "a wave that does not wait for the one ahead": (
         "simt_f32",
         "tile_kernel",
-        "        await_previous_kernel();  // at once",
-        "        // at once",
+        "      await_previous_kernel();  // at once",
+        "      if (thread_index() < kWaveSize) await_previous_kernel();  // at once",
     ),
     "arrays added before they are there": ("simt_f32", "add_scaled", "    await_previous_kernel();\n", ""),
     "a chunk's last elements left out": ("simt_f32", "add_scaled", "count - whole, scales", "0, scales"),
@@ -237,8 +237,8 @@ MISTAKES = {
     "sums taken before they are there": (
         "simt_f32",
         "add_shares",
-        "      await_previous_kernel();\n      place",
-        "      place",
+        "    await_previous_kernel();\n    block_barrier();",
+        "    block_barrier();",
     ),
     "small x big left out": ("tensor_tf32x3", "tensor_product", "multiply_tf32(small_a[i]", "multiply_tf32(big_a[i]"),
 }

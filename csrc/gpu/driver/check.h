@@ -321,23 +321,6 @@ class Check {
            ready ? trial.strays_outside(results) : trial.strays(results));
   }
 
-  // A grid smaller than the launch's range of blocks.
-  void short_grid() {
-    Trial<float> trial(Kind::f32, seed(9), margin_);
-    for (int i = 0; i < 6; ++i) trial.cover(trial.add(70, 50, 40, 1), find_tile("medium", 128, Kind::f32));
-    lay_out(trial.plan(), trial.boxes(), false);
-    trial.upload();
-    KernelParameters parameters{};
-    parameters.plan = trial.descriptors();
-    parameters.num_blocks = trial.plan().num_blocks;
-    const Buffers& buffers = trial.device_buffers();
-    parameters.num_buffers = static_cast<int>(buffers.data.size());
-    for (int i = 0; i < parameters.num_buffers; ++i) parameters.table[i] = {buffers.data[i], buffers.elements[i]};
-    require(launch_kernel(find_kernel(Kind::f32, Kernel::t128_light), 5, 128, 0, &parameters, stream_.get()), "launch");
-    stream_.wait();
-    report("float32 grid of 5 blocks for " + std::to_string(trial.plan().num_blocks), 6, trial.faults(trial.results()));
-  }
-
   template <class T>
   void repeats() {
     Trial<T> trial(kind_, seed(10), margin_);
@@ -438,7 +421,6 @@ class Check {
       if (kind == kind_of(Number<T>::kDType)) additions<T>();
     }
     if (options_.replays && !options_.small) repeats<T>();
-    if (kind == Kind::f32) short_grid();
     if (kind == Kind::f32 && options_.replays && !options_.small) far_apart();
   }
 
