@@ -23,6 +23,7 @@ __device__ inline void multiply_mfma_tile(const TilePlace<T>& place, T* shared) 
     PieceCopy<T, typename Cut::B, Cut::kThreads> copy_b(place.matrix[kB], false);
     const int rows = place.rows, cols = place.cols;
     int left = place.depth;
+    await_previous_kernel();
     if (left > 0) copy_a.load(rows, left), copy_b.load(cols, left);
 #pragma unroll 1
     while (left > 0) {

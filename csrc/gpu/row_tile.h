@@ -234,6 +234,7 @@ __device__ inline void multiply_rows(const TilePlace<T>& place, T* shared) {
   Sum* const staged = shared_b + Cut::kDepth * Cut::kCols;
   const int rows = place.rows, depth = place.depth, thread = thread_index();
   const bool deep = depth > Cut::kDepth;
+  await_previous_kernel();
   if (!deep) {
     if (depth > 0) RowReader<Cut, T>(place.matrix[kA], thread, rows).prefetch();  // on its way while B is waited for
     copy_part_of_b<Cut>(place, 0, shared_b);

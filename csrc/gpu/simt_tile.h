@@ -64,6 +64,7 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
     uncopied -= Cut::kDepth;
     commit_copies();
   };
+  await_previous_kernel();
 #pragma unroll 1
   for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
 

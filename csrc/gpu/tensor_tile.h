@@ -64,6 +64,7 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, Sums<Cut
     uncopied -= Cut::kDepth;
     commit_copies();
   };
+  await_previous_kernel();
 #pragma unroll 1
   for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
 

@@ -29,7 +29,8 @@ constexpr int largest(std::initializer_list<int> values) {
   return most;
 }
 
-// Family: the kind of arithmetic and how it computes a tile (SimtFamily, TensorFamily).
+// Family: the kind of arithmetic and how it computes a tile (SimtFamily, TensorFamily). It waits for the kernel ahead as late as it can:
+// until then a tile is found, and its copies are prepared.
 template <class Family, Kernel kKernel, class Rows = std::make_integer_sequence<int, kNumTiles>>
 struct TileKernel;
 
@@ -53,16 +54,15 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
       // registers.
       if (thread_index() < kWaveSize) find_tile<Family::kMirrors>(parameters, walk.tile, extent_of, place);
       if (thread_index() == 0) place.walk = walk;
-      await_previous_kernel();  // at once, but for the first tile
       block_barrier();
       dispatch(place.strategy, [&](auto chosen) __attribute__((always_inline)) {
         Family::template multiply<typename decltype(chosen)::type>(place, shared.operands);
       });
-      if (!parameters.plan.block_first) return;
+      if (!parameters.plan.block_first) break;
       walk = place.walk;
       block_barrier();  // the next tile overwrites the place and the operands
     }
-    await_previous_kernel();  // for the kernel behind, which waits for this one alone
+    await_previous_kernel();  // the kernel behind waits for this one alone
   }
 
  private:
