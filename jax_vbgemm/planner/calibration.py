@@ -1,8 +1,8 @@
 """The cost model's measured coefficients: the file they are in, and the fit that makes them.
 
-Each tile and kind of arithmetic gets three numbers (cost_model.py) for problems with aligned rows, and three for
-others: `block`, the fixed part of a block, `step`, one K step of a block that has its unit to itself, and
-`shared_step`, what a step takes for each of the blocks that share a unit once that is more. The errors are relative
+Each tile and kind of arithmetic gets four numbers (cost_model.py) for problems with aligned rows, and four for
+others: `block`, the fixed part of a block that has its unit to itself, and `step`, one K step of it; `shared_block`
+and `shared_step`, what both take for each of the blocks that share a unit, where that is more. The errors are relative
 (log); weak priors hold numbers that the data don't determine, and both classes together.
 """
 
@@ -25,7 +25,7 @@ from jax_vbgemm.planner.runs import ceil_div, tile_counts
 from jax_vbgemm.problem import Sizes
 
 COLUMNS = ("device", "kind", "tile", "threads", *CALIBRATED)
-_PRIOR = np.log([3e-6, 0.5e-6, 0.25e-6])
+_PRIOR = np.log([3e-6, 0.5e-6, 0.3e-6, 0.25e-6])
 _PRIOR_WEIGHT = 0.003
 _LIKENESS_WEIGHT = 0.01
 
@@ -34,7 +34,7 @@ Point = tuple[Sizes, float]  # a batch covered by one tile, and its seconds
 
 @dataclass(frozen=True)
 class Fit:
-    """(block, step, shared step) in seconds of aligned problems, then of others, and the root mean square of
+    """(block, step, shared block, shared step) in seconds of aligned problems, then of others, and the root mean square of
     log(predicted / measured)."""
 
     seconds: tuple[float, ...]
@@ -60,23 +60,23 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
         features.append((ceil_div(sizes.k, depth)[exist], count[exist], aligned, sharing, floor, seconds))
 
     def errors(log_coefficients: NDArray[np.float64]) -> list[float]:
-        of_class = np.exp(log_coefficients).reshape(2, 3)
+        of_class = np.exp(log_coefficients).reshape(2, 4)
         found = []
         for steps, count, aligned, sharing, floor, seconds in features:
-            block, step, shared_step = of_class[np.where(aligned, 0, 1)].T
-            blocks = block + steps * np.maximum(step, sharing * shared_step)
+            block, step, shared_block, shared_step = of_class[np.where(aligned, 0, 1)].T
+            blocks = np.maximum(block + steps * step, sharing * (shared_block + steps * shared_step))
             makespan = makespan_of_blocks(blocks, count, device.units * sharing)
             found.append(math.log(max(makespan, floor) + device.launch_seconds) - math.log(seconds))
         return found
 
     def residuals(log_coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
-        aligned, others = log_coefficients.reshape(2, 3)
+        aligned, others = log_coefficients.reshape(2, 4)
         relative = np.array(errors(log_coefficients)) / math.sqrt(len(features))
         prior = math.sqrt(_PRIOR_WEIGHT) * (aligned - _PRIOR)
         return np.concatenate((relative, prior, math.sqrt(_LIKENESS_WEIGHT) * (aligned - others)))
 
-    # Many starts: the larger of two numbers decides a step, and the search may begin on the wrong side.
-    starts = (_PRIOR + np.log([1, *steps]) for steps in itertools.product((1, 2, 4), repeat=2))
+    # Many starts: the larger of two decides a block, and the search may begin on the wrong side.
+    starts = (_PRIOR + np.log([1, step, 1, shared]) for step, shared in itertools.product((1, 2, 4), repeat=2))
     fits = [least_squares(residuals, np.tile(start, 2), diff_step=1e-4) for start in starts]
     best = min(fits, key=lambda fit: float(fit.cost)).x
     rms = math.sqrt(statistics.fmean(e * e for e in errors(best)))

@@ -142,11 +142,26 @@ def block_seconds(
 
 
 class Pace(NamedTuple):
-    """A tile's fixed seconds, the seconds of a step along K, and how deep that step is."""
+    """How fast tiles are: fixed seconds and those of a step along K, `depth` deep.
+
+    A block waits for itself (`fixed`, `step`: latencies) or for what it shares with the others on its unit
+    (`shared_fixed`, `shared_step`), whichever takes longer.
+    """
 
     fixed: Floats
     step: Floats
+    shared_fixed: Floats
+    shared_step: Floats
     depth: Ints
+
+    def seconds(self, steps: Ints) -> Floats:
+        found: Floats = np.maximum(self.fixed + steps * self.step, self.shared_fixed + steps * self.shared_step)
+        return found
+
+    def steps_within(self, seconds: float) -> Ints:
+        """How many steps take no longer; negative where not even the fixed part does."""
+        steps = np.minimum((seconds - self.fixed) / self.step, (seconds - self.shared_fixed) / self.shared_step)
+        return np.floor(steps).astype(np.int64)
 
 
 # Blocks that are too many for one round don't end together: that costs this share of an average one. (Of the shares
@@ -194,8 +209,7 @@ def _gpu_tiles(
 ) -> Floats:
     """Seconds of tiles `depth` deep, one `strategy` for each or one for all, while `sharing` blocks share a unit."""
     pace = gpu_pace(strategy, aligned, catalogue, device, sharing)
-    seconds: Floats = pace.fixed + ceil_div(depth, pace.depth) * pace.step
-    return seconds
+    return pace.seconds(ceil_div(depth, pace.depth))
 
 
 def gpu_pace(
@@ -203,8 +217,8 @@ def gpu_pace(
 ) -> Pace:
     """How fast tiles are while `sharing` blocks share a unit; one `strategy` for each or one for all.
 
-    Where the device is calibrated (calibration.csv), a tile has a fixed part and a K step has a latency and a share of
-    the unit, in one version for problems whose rows are aligned (`Sizes.aligned`) and one for others. Elsewhere a step
+    Where the device is calibrated (calibration.csv), a tile's fixed part and its K step have a latency each and a share
+    of the unit, in one version for problems whose rows are aligned (`Sizes.aligned`) and one for others. Elsewhere a step
     takes the longest of its multiply-adds, its reads of shared memory (a thread that owns r x c elements reads r + c
     values a product, about 2 sqrt(r c)), its loads through the cache, and a latency that nothing hides. Masked tiles
     cost as much as whole ones.
@@ -214,8 +228,9 @@ def gpu_pace(
     calibrated = _calibration(device.calibration, catalogue)
     if calibrated is not None:
         of_tile = calibrated[:, :, strategy]
-        fixed, latency, share = np.where(aligned, of_tile[:, 0], of_tile[:, 1])
-        return Pace(fixed, np.maximum(latency, sharing * share), step_depth(tk, catalogue.element_bytes))
+        fixed, step, shared_fixed, shared_step = np.where(aligned, of_tile[:, 0], of_tile[:, 1])
+        depth = step_depth(tk, catalogue.element_bytes)
+        return Pace(fixed, step, sharing * shared_fixed, sharing * shared_step, depth)
     tm, tn, threads = tile.m[strategy], tile.n[strategy], tile.threads[strategy]
     size = catalogue.element_bytes
     parts = sharing * device.units  # a block gets one of these of the device's rates
@@ -224,7 +239,8 @@ def gpu_pace(
     shared_memory = 2 * np.sqrt(tm * tn * threads) * tk * size * (parts / device.shared_bandwidth)
     cache = (tm + tn) * tk * size * (parts / device.cache_bandwidth)
     step = np.maximum(np.maximum(products, shared_memory), np.maximum(cache, device.step_latency))
-    return Pace(tm * tn * size * (parts / device.bandwidth), step, tk)
+    fixed = tm * tn * size * (parts / device.bandwidth)
+    return Pace(fixed, step, fixed, step, tk)
 
 
 def step_depth(tile_k: Ints, element_bytes: int) -> Ints:
@@ -234,22 +250,25 @@ def step_depth(tile_k: Ints, element_bytes: int) -> Ints:
 
 @lru_cache(maxsize=64)
 def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
-    """calibration.csv's (fixed, step, shared step) seconds of aligned and of other problems, by row of the catalogue.
+    """calibration.csv's (fixed, step, shared fixed, shared step) seconds of aligned and of other problems, by row of
+    the catalogue.
 
     None where no tile has them. One tile that lacks them counts as slow: no plan prefers what was never measured.
     """
-    table = np.zeros((3, 2, len(catalogue.columns.m)))
+    table = np.zeros((4, 2, len(catalogue.columns.m)))
     measured, found = _calibration_table(), False
     for tile in catalogue:
         kind = catalogue.kind if tile.tensor else catalogue.dtype
         row = measured.get((device, _CALIBRATED_AS.get(kind, kind), *tile.key))
         found = found or row is not None
-        table[:, :, tile.index] = _NEVER_MEASURED if row is None else np.reshape(row, (2, 3)).T
+        table[:, :, tile.index] = _NEVER_MEASURED if row is None else np.reshape(row, (2, 4)).T
     return table if found else None
 
 
 CALIBRATION = Path(__file__).with_name("calibration.csv")
-CALIBRATED = tuple(f"{what}{rows}_ns" for rows in ("", "_unaligned") for what in ("block", "step", "shared_step"))
+CALIBRATED = tuple(
+    f"{what}{rows}_ns" for rows in ("", "_unaligned") for what in ("block", "step", "shared_block", "shared_step")
+)
 _NEVER_MEASURED = 1.0  # seconds of a block or of a step
 _CALIBRATED_AS = {"float16": "bfloat16"}  # the same kernels
 

@@ -258,19 +258,18 @@ class _Splits:
         tiles = np.array([option.tile.index for option in options if option.tile is option.edge])  # they come first
         self._area = (catalogue.columns.m * catalogue.columns.n)[tiles]
         aligned = sizes.aligned(catalogue.element_bytes)
-        pace = gpu_pace(tiles[:, None], aligned, catalogue, device, sharing)
+        self._pace = gpu_pace(tiles[:, None], aligned, catalogue, device, sharing)
+        self._latency = device.block_latency
         self._count = count
-        self._fixed = pace.fixed + device.block_latency
-        self._step = pace.step
-        self._steps = ceil_div(sizes.k, pace.depth)
-        self.shortest = float((self._fixed + _FEWEST_STEPS * self._step).min())
+        self._steps = ceil_div(sizes.k, self._pace.depth)
+        self.shortest = float(self._pace.seconds(np.asarray(_FEWEST_STEPS)).min()) + self._latency
 
     def within(self, limit: float, longest: Floats, total: Floats) -> _Candidate | None:
         """The cheapest whose blocks take no longer than `limit`; None where a problem has none."""
-        room = np.floor((limit - self._fixed) / self._step).astype(np.int64)  # steps of a share
+        room = self._pace.steps_within(limit - self._latency)  # of a share
         shares = ceil_div(self._steps, np.maximum(room, 1))
         shares = ceil_div(self._steps, ceil_div(self._steps, np.maximum(shares, 1)).clip(1))  # none is empty
-        seconds = self._fixed + ceil_div(self._steps, shares.clip(1)) * self._step
+        seconds = self._pace.seconds(ceil_div(self._steps, shares.clip(1))) + self._latency
         singles = len(seconds)
         whole = longest <= limit
         work = np.where(whole, total, np.inf)

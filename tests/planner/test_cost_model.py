@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given
 
@@ -16,11 +17,12 @@ from jax_vbgemm.planner import (
     Tile,
     TileShape,
     Uniform,
+    catalogue_for,
     cost_model,
     device_spec,
 )
 from jax_vbgemm.planner.tall_skinny_shape import kernels_worth_trying
-from jax_vbgemm.problem import Sizes, problems_of
+from jax_vbgemm.problem import Problem, Sizes, problems_of
 
 from .cases import make, problem_lists
 
@@ -92,6 +94,31 @@ def test_kernels_run_one_after_another_and_blocks_sum_their_tiles():
     assert batched.predicted_seconds == pytest.approx(200 + 4.5 + 4.5)
     assert batched.balance == pytest.approx((4.5 + 2.5 + 4.5) / 3 / 4.5)
     assert batched.waves == pytest.approx(2 / 4 + 1 / 4)
+
+
+def test_a_pace_is_the_slower_of_two_lines():
+    one = np.ones(3)
+    pace = cost_model.Pace(fixed=4 * one, step=1 * one, shared_fixed=1 * one, shared_step=2 * one, depth=np.array(8))
+    steps = np.array([0, 3, 5])
+    assert pace.seconds(steps).tolist() == [4, 7, 11]
+    assert pace.steps_within(7.0).tolist() == [3, 3, 3]
+    assert pace.steps_within(11.5).tolist() == [5, 5, 5]
+    assert (pace.steps_within(3.0) < 0).all()
+
+
+@pytest.mark.parametrize("sharing", [1, 2, 4])
+@pytest.mark.parametrize("aligned", [True, False])
+def test_calibrated_blocks_slow_down_with_what_they_share(sharing, aligned):
+    device = device_spec("h100")
+    catalogue = catalogue_for("tf32", device)
+    tile = catalogue.find("mma-64x64")
+    row = cost_model._calibration_table()["h100", "tf32", *tile.key]
+    block, step, shared_block, shared_step = row[:4] if aligned else row[4:]
+    size = 64 if aligned else 63  # its rows' length in elements
+    seconds = cost_model.block_seconds(Sizes.of([Problem(64, size, size)]), [tile], catalogue, device, sharing)
+    steps = 2
+    expected = max(block + steps * step, sharing * (shared_block + steps * shared_step))
+    assert seconds[0, 0] == pytest.approx(expected + device.block_latency)
 
 
 def test_a_core_pays_for_what_a_tile_reaches():
