@@ -16,8 +16,8 @@ inline constexpr int kMaxParameterBuffers = kCdna ? 240 : 2000;
 
 struct KernelParameters {
   Descriptors plan;
-  int32_t first_block;   // of the tiles' kernels
-  int32_t split_blocks;  // of the kernel that adds up split K, for each tile
+  int32_t first_block;                // of the tiles' kernels
+  int32_t split_blocks;               // of the kernel that adds up split K, for each tile
   int32_t num_buffers, num_operands;  // operands come first, then results
   int32_t wide_results;               // 16-bit operands whose results hold their accumulators
   Buffer sums;                        // accumulators: the shares of split K

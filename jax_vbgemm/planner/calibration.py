@@ -34,8 +34,8 @@ Point = tuple[Sizes, float]  # a batch covered by one tile, and its seconds
 
 @dataclass(frozen=True)
 class Fit:
-    """(block, step, shared block, shared step) in seconds of aligned problems, then of others, and the root mean square of
-    log(predicted / measured)."""
+    """(block, step, shared block, shared step) in seconds of aligned problems, then of others, and the root mean square
+    of log(predicted / measured)."""
 
     seconds: tuple[float, ...]
     rms: float

@@ -43,10 +43,10 @@ def predict(
     With a `tile_order` the blocks are made of the tiles of `runs` in that order.
 
     The kernels of a call run one after another. A kernel takes its longest block or its blocks' total over the slots
-    (units times resident blocks), whichever is more, and a launch; cores take blocks in their order, so there
-    few large ones are scheduled one by one. The call takes no less than its operands and results need to pass through
-    the memory once. A block's time is a fixed part and the sum of its tiles (`_cpu_tiles`, `_gpu_tiles`). All
-    coefficients are entries of the device table.
+    (units times resident blocks), whichever is more, a launch, and on a GPU something for each tile shape beyond its
+    first; cores take blocks in their order, so there few large ones are scheduled one by one. The call takes no less
+    than its operands and results need to pass through the memory once. A block's time is a fixed part and the sum of
+    its tiles (`_cpu_tiles`, `_gpu_tiles`). All coefficients are entries of the device table.
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
@@ -88,6 +88,7 @@ def predict(
             seconds += _list_schedule(block_seconds, count, device.units) + device.launch_seconds
         else:
             seconds += makespan_of_blocks(block_seconds, count, device.units * sharing) + device.launch_seconds
+            seconds += device.further_tile_latency * (len(np.unique(runs.strategy[mine])) - 1)
         waves += blocks / (device.units * resident)
         total_work, total_blocks, longest_block = total_work + work, total_blocks + blocks, max(longest_block, longest)
     split = depth < sizes.k[runs.problem]
@@ -218,10 +219,10 @@ def gpu_pace(
     """How fast tiles are while `sharing` blocks share a unit; one `strategy` for each or one for all.
 
     Where the device is calibrated (calibration.csv), a tile's fixed part and its K step have a latency each and a share
-    of the unit, in one version for problems whose rows are aligned (`Sizes.aligned`) and one for others. Elsewhere a step
-    takes the longest of its multiply-adds, its reads of shared memory (a thread that owns r x c elements reads r + c
-    values a product, about 2 sqrt(r c)), its loads through the cache, and a latency that nothing hides. Masked tiles
-    cost as much as whole ones.
+    of the unit, in one version for problems whose rows are aligned (`Sizes.aligned`) and one for others. Elsewhere a
+    step takes the longest of its multiply-adds, its reads of shared memory (a thread that owns r x c elements reads
+    r + c values a product, about 2 sqrt(r c)), its loads through the cache, and a latency that nothing hides. Masked
+    tiles cost as much as whole ones.
     """
     tile = catalogue.columns
     tk = tile.k[strategy]

@@ -67,6 +67,8 @@ class DeviceSpec:
     product_latency: float  # a multiply-add waits for the one before it, `tall_skinny`
     setup_registers: int  # of a thread, beside operands and results, `tall_skinny`
 
+    # Of a launch, each tile shape beyond the first: its instructions have to come from memory, too.
+    further_tile_latency: float = 0.0
     split_latency: float = 5.5e-6  # of a call that splits K: its shares are added up by a kernel of their own
 
     note: str = ""  # how this entry differs from the device it is used for
@@ -162,6 +164,7 @@ H100 = replace(
     block_latency=0.0,  # calibrated: part of each tile
     launch_seconds=0.8e-6,  # measured: one more kernel in a graph
     split_latency=3.0e-6,  # measured, launches overlapping
+    further_tile_latency=0.8e-6,  # measured: a plan of four tiles takes 2-3 us more than predicted, of one 0-1 (NOTES)
     tlp_threshold=405504, theta=256, load_balanced_threshold=108134, split_factor=16,  # by trial, as the papers (NOTES)
 )  # fmt: skip
 

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import starmap
+from itertools import combinations, starmap
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.cost_model import (
@@ -45,8 +46,9 @@ class Makespan:
 
     A problem is covered by one tile, or by a large one inside and a smaller one along the ragged edges. With a limit on
     the time of a block, each problem takes what costs the device least; the limits that are tried trade the longest
-    block against the total. Where one block would still take longer than all of them take on average, K is split.
-    Blocks come in descending predicted time (longest processing time first), one tile each.
+    block against the total. As each further tile costs a launch some time, that is done twice: with all tiles, and with
+    those two that would need least together. Where one block would still take longer than all of them take on average,
+    K is split. Blocks come in descending predicted time (longest processing time first), one tile each.
     """
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
@@ -167,6 +169,7 @@ def _choose(
         return min(resident, max(math.ceil(blocks / device.units), 1))
 
     tiles = [option.tile for option in options if option.tile is option.edge]
+    uses = _uses(options, has_inside, has_outside)
     row = {tile.index: i for i, tile in enumerate(tiles)}
     tile_row, edge_row = [row[option.tile.index] for option in options], [row[option.edge.index] for option in options]
     waiting = {sharing_of(blocks) for blocks in alone.tolist()}
@@ -186,9 +189,11 @@ def _choose(
         if max(shortest, share) >= best.makespan and splits is None:
             continue
         most_promising = math.inf
-        for found in _candidates(count, longest, total, slots, splits):
-            splitting = split_seconds(found.sums, catalogue, device) if found.sums else 0.0
-            makespan = gpu_makespan(found.end, found.work, found.blocks, slots) + splitting
+        for found in _candidates(options, count, longest, total, slots, splits):
+            besides = split_seconds(found.sums, catalogue, device) if found.sums else 0.0
+            different = int(np.bitwise_or.reduce(uses[found.choice, every])).bit_count()
+            besides += device.further_tile_latency * (different - 1)
+            makespan = gpu_makespan(found.end, found.work, found.blocks, slots) + besides
             if sharing_of(found.blocks) == sharing and makespan < best.makespan and found.blocks <= MAX_TILES:
                 chosen, shares = (np.broadcast_to(column, every.shape) for column in (found.choice, found.shares))
                 at = chosen, every
@@ -196,7 +201,7 @@ def _choose(
                 # Few candidates come so far: their rounds are counted.
                 blocks = np.concatenate((inside[at] * shares, outside[at]))
                 each = np.concatenate((np.where(shares > 1, of_problem, of_tile[at]), of_edge[at]))
-                makespan = makespan_of_blocks(each, blocks, slots) + splitting
+                makespan = makespan_of_blocks(each, blocks, slots) + besides
                 if makespan < best.makespan:
                     best = _Choice(makespan, options, chosen, shares, of_problem)
             elif makespan < min(best.makespan, most_promising) and sharing_of(found.blocks) not in done:
@@ -205,42 +210,91 @@ def _choose(
     return best
 
 
+def _uses(options: Sequence[_Option], has_inside: NDArray[np.bool_], has_outside: NDArray[np.bool_]) -> Ints:
+    """Which tiles an option uses for a problem, a bit each."""
+    bit = {tile: 1 << i for i, tile in enumerate({option.tile.index: None for option in options})}
+    tile, edge = (np.array([[bit[index]] for index in column]) for column in zip(*_indices(options), strict=True))
+    inside: Ints = np.where(has_inside, tile, 0)
+    outside: Ints = np.where(has_outside, edge, 0)
+    return inside | outside
+
+
+def _indices(options: Sequence[_Option]) -> list[tuple[int, int]]:
+    return [(option.tile.index, option.edge.index) for option in options]
+
+
 def _candidates(
-    count: Ints, longest: Floats, total: Floats, slots: int, splits: "_Splits | None"
+    options: Sequence[_Option],
+    count: Ints,
+    longest: Floats,
+    total: Floats,
+    slots: int,
+    splits: "_Splits | None",
 ) -> Iterator[_Candidate]:
     """Options by problem that are worth comparing.
 
-    One option for all; for limits between the shortest possible longest block and none, the cheapest within the limit;
-    and where one block lasts longer than the rest needs, the cheapest within lower limits with K split.
+    One option for all; for limits between the shortest possible longest block and none, the cheapest within the limit,
+    of two tiles and of all; and where one block lasts longer than the rest needs, the cheapest within lower limits with
+    K split.
     """
-    every = np.arange(longest.shape[1])
     alone = (count.sum(axis=1, dtype=np.float64), longest.max(axis=1, initial=0), total.sum(axis=1))
     yield from starmap(_Candidate, zip(range(len(count)), *(column.tolist() for column in alone), strict=True))
-
-    def figures(choice: Ints) -> _Candidate:
-        # One index into the flattened table is found faster than a pair.
-        at = choice * len(every) + every
-        blocks, end, work = float(count.take(at).sum()), float(longest.take(at).max()), float(total.take(at).sum())
-        return _Candidate(choice, blocks, end, work)
-
-    low, high = float(longest.min(axis=0).max(initial=0)), float(alone[1].max())
-    if low == high and splits is None:
-        return
-    found = figures(total.argmin(axis=0))
-    if low < high:
+    pair = _best_pair(options, total)
+    if pair is not None:
+        yield from _within_limits(pair, count, longest, total, slots)
+    cheapest = None
+    for found in _within_limits(np.arange(len(count)), count, longest, total, slots):
+        cheapest = found
         yield found
-        for limit in np.geomspace(high, low, _LIMITS) * (1 + 1e-9):
-            if found.end <= found.work / slots:
-                break  # a lower limit only adds work
-            if limit < found.end:
-                found = figures(np.where(longest <= limit, total, np.inf).argmin(axis=0))  # each has one within it
-                yield found
-    least = max(float(total.min(axis=0).sum()) / slots, splits.shortest) if splits is not None else math.inf
-    if splits is not None and found.end > least:
-        for limit in np.geomspace(found.end, least, _LIMITS + 1)[1:]:
+    if splits is None:
+        return
+    end = float(longest.max()) if cheapest is None else cheapest.end
+    least = max(float(total.min(axis=0).sum()) / slots, splits.shortest)
+    if end > least:
+        for limit in np.geomspace(end, least, _LIMITS + 1)[1:]:
             split = splits.within(float(limit), longest, total)
             if split is not None:
                 yield split
+
+
+def _best_pair(options: Sequence[_Option], total: Floats) -> Ints | None:
+    """The options that two tiles allow, of those two with the least work; None where there are no more tiles."""
+    indices = _indices(options)
+    tiles = [tile for tile, edge in indices if tile == edge]
+    if len(tiles) < 3:
+        return None
+    pairs = [
+        np.array([row for row, used in enumerate(indices) if set(used) <= {one, other}])
+        for one, other in combinations(tiles, 2)
+    ]
+    return min(pairs, key=lambda rows: float(total[rows].min(axis=0).sum()))
+
+
+def _within_limits(rows: Ints, count: Ints, longest: Floats, total: Floats, slots: int) -> Iterator[_Candidate]:
+    """Of some options the cheapest by problem whose blocks take no longer than a limit, for falling limits; none where
+    all have blocks of one length.
+    """
+    every = np.arange(longest.shape[1])
+    mine, work = longest[rows], total[rows]
+
+    def figures(which: Ints) -> _Candidate:
+        choice = rows[which]
+        # One index into the flattened table is found faster than a pair.
+        at = choice * len(every) + every
+        blocks, end = float(count.take(at).sum()), float(longest.take(at).max())
+        return _Candidate(choice, blocks, end, float(total.take(at).sum()))
+
+    low, high = float(mine.min(axis=0).max(initial=0)), float(mine.max(initial=0))
+    if low == high:
+        return
+    found = figures(work.argmin(axis=0))
+    yield found
+    for limit in np.geomspace(high, low, _LIMITS) * (1 + 1e-9):
+        if found.end <= found.work / slots:
+            return  # a lower limit only adds work
+        if limit < found.end:
+            found = figures(np.where(mine <= limit, work, np.inf).argmin(axis=0))  # each has one within it
+            yield found
 
 
 class _Splits:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm.planner import Uniform, catalogue_for, device_spec
+from jax_vbgemm.planner import Plan, Uniform, catalogue_for, device_spec
 from jax_vbgemm.planner.makespan import Makespan
 from jax_vbgemm.problem import problems_of
 
@@ -53,6 +53,30 @@ def test_a_problem_may_have_small_tiles_along_its_edges():
     assert len({tile.name for tile in tiles}) == 2
     inside = max(plan.tiles_used, key=lambda tile: tile.m * tile.n)
     assert plan.padding_waste < make(Uniform(tile=inside.key), sizes).padding_waste
+
+
+@pytest.mark.parametrize(("latency", "most"), [(1.0, 1), (0.0, 6)])
+def test_a_launch_has_few_tiles_where_each_costs_something(latency, most):
+    """At a second for each further tile one serves all; where they are free, several share the work."""
+    device = dataclasses.replace(device_spec("h100"), further_tile_latency=latency)
+    sizes = np.random.default_rng(1).integers(1, 257, (64, 3)).tolist()
+    plan = Makespan()(problems_of(sizes), device, catalogue_for("bfloat16", device))
+    assert len(plan.tiles_used) <= most
+    assert (len(plan.tiles_used) > 1) == (latency == 0)
+
+
+def test_a_prediction_counts_the_tiles_of_each_kernel():
+    sizes = [(64, 64, 64)] * 3
+    free = device_spec("h100")
+    catalogue = catalogue_for("bfloat16", free)
+    names = ["mma-64x64", "mma-32x32", "mma-16x32"]  # of one kernel
+
+    def seconds(latency):
+        device = dataclasses.replace(free, further_tile_latency=latency)
+        tiles = [catalogue.find(name) for name in names]
+        return Plan.from_choices(problems_of(sizes), device, catalogue, planner="mine", tiles=tiles).predicted_seconds
+
+    assert seconds(1e-6) == pytest.approx(seconds(0.0) + 2e-6)
 
 
 def test_the_longest_blocks_come_first():
