@@ -301,6 +301,8 @@ def test_optaxs_own_tests_pass_with_ours_in_its_place(chosen, tmp_path):
     files = "--pyargs optax.contrib._muon_test optax.contrib._common_test"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *command.split(), *files.split(), "-k", chosen], cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": path, "XLA_FLAGS": ""}, capture_output=True, text=True, check=False,
+        # Its tolerances are not for TF32, a GPU's default.
+        env=os.environ | {"PYTHONPATH": path, "XLA_FLAGS": "", "JAX_DEFAULT_MATMUL_PRECISION": "highest"},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]
