@@ -97,7 +97,7 @@ def test_batch_strides_beyond_the_buffer():
         ({"num_runs": np.int64(5), "num_tiles": np.int64(5), "num_blocks": np.int64(5)}, "descriptor constant"),
         ({"num_tiles": np.int64(-1)}, "malformed"),
         ({"problems": np.zeros(20, np.int64)}, "malformed problem table"),
-        ({"launches": np.array([9, 0, 1], np.int32)}, "launch 0"),
+        ({"launches": np.array([99, 0, 1], np.int32)}, "launch 0"),
         ({"launches": np.array([0, 0, 10**6], np.int32)}, "launch 0"),
     ],
 )
