@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import combinations, starmap
 from typing import NamedTuple
 
@@ -169,7 +170,7 @@ def _choose(
         return min(resident, max(math.ceil(blocks / device.units), 1))
 
     tiles = [option.tile for option in options if option.tile is option.edge]
-    uses = _uses(options, has_inside, has_outside)
+    uses, pairs = _uses(options, has_inside, has_outside), _pairs(options)
     row = {tile.index: i for i, tile in enumerate(tiles)}
     tile_row, edge_row = [row[option.tile.index] for option in options], [row[option.edge.index] for option in options]
     waiting = {sharing_of(blocks) for blocks in alone.tolist()}
@@ -189,11 +190,14 @@ def _choose(
         if max(shortest, share) >= best.makespan and splits is None:
             continue
         most_promising = math.inf
-        for found in _candidates(options, count, longest, total, slots, splits):
+        for found in _candidates(pairs, count, longest, total, slots, splits):
             besides = split_seconds(found.sums, catalogue, device) if found.sums else 0.0
+            seconds_alone = gpu_makespan(found.end, found.work, found.blocks, slots)
+            if seconds_alone + besides >= best.makespan:
+                continue
             different = int(np.bitwise_or.reduce(uses[found.choice, every])).bit_count()
             besides += device.further_tile_latency * (different - 1)
-            makespan = gpu_makespan(found.end, found.work, found.blocks, slots) + besides
+            makespan = seconds_alone + besides
             if sharing_of(found.blocks) == sharing and makespan < best.makespan and found.blocks <= MAX_TILES:
                 chosen, shares = (np.broadcast_to(column, every.shape) for column in (found.choice, found.shares))
                 at = chosen, every
@@ -224,7 +228,7 @@ def _indices(options: Sequence[_Option]) -> list[tuple[int, int]]:
 
 
 def _candidates(
-    options: Sequence[_Option],
+    pairs: Sequence[Ints],
     count: Ints,
     longest: Floats,
     total: Floats,
@@ -234,14 +238,13 @@ def _candidates(
     """Options by problem that are worth comparing.
 
     One option for all; for limits between the shortest possible longest block and none, the cheapest within the limit,
-    of two tiles and of all; and where one block lasts longer than the rest needs, the cheapest within lower limits with
-    K split.
+    of one of the `pairs` and of all; and where one block lasts longer than the rest needs, the cheapest within lower
+    limits with K split.
     """
     alone = (count.sum(axis=1, dtype=np.float64), longest.max(axis=1, initial=0), total.sum(axis=1))
     yield from starmap(_Candidate, zip(range(len(count)), *(column.tolist() for column in alone), strict=True))
-    pair = _best_pair(options, total)
-    if pair is not None:
-        yield from _within_limits(pair, count, longest, total, slots)
+    if pairs:
+        yield from _within_limits(min(pairs, key=lambda rows: _least_work(rows, total)), count, longest, total, slots)
     cheapest = None
     for found in _within_limits(np.arange(len(count)), count, longest, total, slots):
         cheapest = found
@@ -257,17 +260,21 @@ def _candidates(
                 yield split
 
 
-def _best_pair(options: Sequence[_Option], total: Floats) -> Ints | None:
-    """The options that two tiles allow, of those two with the least work; None where there are no more tiles."""
+def _pairs(options: Sequence[_Option]) -> list[Ints]:
+    """The options that two tiles allow, for each two of the tiles; none where there are no more than two."""
     indices = _indices(options)
     tiles = [tile for tile, edge in indices if tile == edge]
     if len(tiles) < 3:
-        return None
-    pairs = [
-        np.array([row for row, used in enumerate(indices) if set(used) <= {one, other}])
-        for one, other in combinations(tiles, 2)
+        return []
+    return [
+        np.array([row for row, (tile, edge) in enumerate(indices) if tile in pair and edge in pair])
+        for pair in combinations(tiles, 2)
     ]
-    return min(pairs, key=lambda rows: float(total[rows].min(axis=0).sum()))
+
+
+def _least_work(rows: Ints, total: Floats) -> float:
+    """Of some options, each problem taking the cheapest."""
+    return float(reduce(np.minimum, (total[row] for row in rows.tolist())).sum())
 
 
 def _within_limits(rows: Ints, count: Ints, longest: Floats, total: Floats, slots: int) -> Iterator[_Candidate]:
