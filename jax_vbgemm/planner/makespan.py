@@ -87,7 +87,8 @@ def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: C
 
 def _draft_for(problems: Sequence[Problem], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> Draft:
     best = None
-    for kernel in kernels_worth_trying(catalogue, sizes):
+    kernels = kernels_worth_trying(catalogue, sizes)
+    for kernel in sorted(kernels, key=lambda kernel: not catalogue.any_tile_of(kernel).tensor):  # fast ones first
         best = _choose(sizes, _options(sizes, kernel, device, catalogue), device, catalogue, best)
     assert best is not None
     draft = _draft(problems, sizes, best, device, catalogue)
@@ -173,6 +174,9 @@ def _choose(
     uses, pairs = _uses(options, has_inside, has_outside), _pairs(options)
     row = {tile.index: i for i, tile in enumerate(tiles)}
     tile_row, edge_row = [row[option.tile.index] for option in options], [row[option.edge.index] for option in options]
+    # Tiles of each shape, without those that are not whole, and of symmetric problems half of them.
+    elements = np.where(sizes.symmetric, 0.5, 1.0) * sizes.m * sizes.n * sizes.batch
+    fewest = elements / np.array([[tile.m * tile.n] for tile in tiles])
     waiting = {sharing_of(blocks) for blocks in alone.tolist()}
     done: set[int] = set()
     if best is None:
@@ -181,10 +185,12 @@ def _choose(
         sharing = waiting.pop()
         done.add(sharing)
         seconds = block_seconds(sizes, tiles, catalogue, device, sharing)
+        slots = device.units * sharing
+        if float((seconds * fewest).min(axis=0).sum()) / slots >= best.makespan:
+            continue
         of_tile, of_edge = seconds[tile_row], seconds[edge_row]
         longest = np.maximum(of_tile * has_inside, of_edge * has_outside)
         total = of_tile * inside + of_edge * outside
-        slots = device.units * sharing
         shortest, share = float(longest.min(axis=0).max(initial=0)), float(total.min(axis=0).sum()) / slots
         splits = _Splits(sizes, options, count, catalogue, device, sharing) if shortest > share else None
         if max(shortest, share) >= best.makespan and splits is None:
