@@ -49,8 +49,13 @@ constexpr int min_blocks(Kernel kernel) {
 }
 
 constexpr int threads_of(Kernel kernel) {
-  return kernel == Kernel::t256_light || kernel == Kernel::t256_heavy || kernel == Kernel::m256_heavy || kernel == Kernel::m256_full ? 256
-                                                                                                                                     : 128;
+  switch (kernel) {
+    case Kernel::t256_light:
+    case Kernel::t256_heavy:
+    case Kernel::m256_heavy:
+    case Kernel::m256_full: return 256;
+    default: return 128;
+  }
 }
 
 // A rectangle of an operand in shared memory, its rows padded by one vector: eight consecutive rows then start in different banks, both for

@@ -54,9 +54,11 @@ struct Extent {
 
 __device__ inline int clamp(int64_t value, int low, int high) { return static_cast<int>(value < low ? low : value > high ? high : value); }
 
-// A descriptor read in 8-byte words: they lie at multiples of 8, and a word that is not used is not loaded.
-template <class Record, class Load>
-__device__ inline Record load_words(const Record* address, const Load& load) {
+// A descriptor read in 8-byte words: they lie at multiples of 8, and a word that is not used is not loaded. Under the kernel ahead, too:
+// descriptors are constants of the program, and if something has written them, that was ahead of a kernel which has waited for it before it
+// let this one come.
+template <class Record>
+__device__ inline Record load_record(const Record* address) {
   static_assert(sizeof(Record) % 8 == 0);
   union Words {
     __device__ Words() {}
@@ -65,15 +67,9 @@ __device__ inline Record load_words(const Record* address, const Load& load) {
   } words;
 #pragma unroll
   for (int i = 0; i < static_cast<int>(sizeof(Record) / 8); ++i) {
-    words.word[i] = load(reinterpret_cast<const uint64_t*>(address) + i);
+    words.word[i] = load_early(reinterpret_cast<const uint64_t*>(address) + i);
   }
   return words.record;
-}
-// Under the kernel ahead, too. Descriptors are constants of the program: if something has written them, that was ahead of a kernel which
-// has waited for it before it let this one come.
-template <class Record>
-__device__ inline Record load_record(const Record* address) {
-  return load_words(address, [](const uint64_t* word) { return load_early(word); });
 }
 
 // A table of descriptors on its way to the second level's cache, which is what all kernels see: each thread of the grid asks for a line.

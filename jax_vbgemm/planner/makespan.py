@@ -174,7 +174,7 @@ def _choose(
     uses, pairs = _uses(options, has_inside, has_outside), _pairs(options)
     row = {tile.index: i for i, tile in enumerate(tiles)}
     tile_row, edge_row = [row[option.tile.index] for option in options], [row[option.edge.index] for option in options]
-    # Tiles of each shape, without those that are not whole, and of symmetric problems half of them.
+    # Tiles of each shape that it takes at least, by area: of symmetric problems half may be left out.
     elements = np.where(sizes.symmetric, 0.5, 1.0) * sizes.m * sizes.n * sizes.batch
     fewest = elements / np.array([[tile.m * tile.n] for tile in tiles])
     waiting = {sharing_of(blocks) for blocks in alone.tolist()}

@@ -2,8 +2,7 @@
 
 The planner computes occupancy from this file, and tests/planner compares that with the compiler's own. Run it after any
 change to the kernels; `--check` is for CI. Needs clang 19 and a ROCm install or tools/rocm/make_toolchain.sh's stand-in
-(ROCM_PATH), no GPU. A kernel with scratch memory or spilled vector registers is an error either
-way.
+(ROCM_PATH), no GPU. A kernel with scratch memory or spilled vector registers is an error either way.
 """
 
 import argparse
