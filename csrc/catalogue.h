@@ -64,14 +64,14 @@ constexpr WaveGrid wave_grid(const TileShape& tile) {
 }
 
 // The launched kernel that holds a GPU tile. Tiles share a kernel where they share a thread count and a register class, so that a small
-// tile does not inherit the registers (and so the occupancy) of a large one. Tiles far longer one way than the other are for problems that
-// wait for memory alone, and want as many copies under way as a multiprocessor can hold.
+// tile does not inherit the registers (and so the occupancy) of a large one. Tiles far longer one way than the other wait for memory,
+// however few accumulators they have, and their copies want the shared memory of a medium one.
 enum class Kernel : int32_t {
   t128_light,
   t128_heavy,
   t256_light,
   t256_heavy,
-  t128_skinny,
+  t128_medium,
   t128_rows,
   m128_light,
   m128_heavy,
@@ -79,7 +79,7 @@ enum class Kernel : int32_t {
   m256_full
 };
 inline constexpr int kKernels = 10;
-inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_skinny",
+inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium",
                                                        "t128_rows",  "m128_light", "m128_heavy", "m256_heavy", "m256_full"};
 
 constexpr Kernel kernel_of(const TileShape& tile) {
@@ -87,7 +87,8 @@ constexpr Kernel kernel_of(const TileShape& tile) {
   if (tile.tensor && tile.threads == 256) return accumulators > 64 ? Kernel::m256_full : Kernel::m256_heavy;
   if (tile.tensor) return accumulators > 32 ? Kernel::m128_heavy : Kernel::m128_light;
   if (tile.whole_rows) return Kernel::t128_rows;
-  if (tile.m >= 4 * tile.n || tile.n >= 4 * tile.m) return Kernel::t128_skinny;
+  const bool far_longer = tile.m >= 4 * tile.n || tile.n >= 4 * tile.m;
+  if (tile.threads == 128 && accumulators <= 32 && (far_longer || accumulators > 16)) return Kernel::t128_medium;
   return static_cast<Kernel>(2 * (tile.threads == 256) + (accumulators > 16));
 }
 

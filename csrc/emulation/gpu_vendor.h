@@ -226,7 +226,7 @@ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float (&sums)[16]
 }
 
 template <int kBlocks>
-inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMatrix b, float (&sums)[kBlocks][4]) {
+inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMatrix b, float (&sums)[kBlocks][4], bool adds = true) {
   struct Fragment {
     uint32_t a[4];
   } mine;
@@ -237,7 +237,7 @@ inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMatrix b, floa
   for (int block = 0; block < kBlocks; ++block) {
     for (int i = 0; i < 4; ++i) {
       const int col = 8 * block + lane % 4 * 2 + i % 2;
-      double sum = sums[block][i];
+      double sum = adds ? sums[block][i] : 0;
       for (int k = 0; k < 8; ++k) {
         sum += number(all[lane / 4 * 4 + k % 4].a[k / 4 * 2 + i / 2]) * number(b.at<uint32_t>(false, col, k));
       }

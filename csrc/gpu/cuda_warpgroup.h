@@ -50,17 +50,17 @@ __device__ inline void wait_products() { asm volatile("wgmma.wait_group.sync.ali
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, " \
   "%88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, "   \
   "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define VBGEMM_WARPGROUP_PRODUCT(shape_and_types, sums, factors) \
-  "{.reg .pred add; setp.eq.b32 add, 0, 0; wgmma.mma_async.sync.aligned." shape_and_types " {" sums "}, " factors ";}"
+#define VBGEMM_WARPGROUP_PRODUCT(shape_and_types, sums, factors, adds) \
+  "{.reg .pred add; setp.ne.b32 add, " adds ", 0; wgmma.mma_async.sync.aligned." shape_and_types " {" sums "}, " factors ";}"
 
 // sums += A B for 64 x 128 sums and a depth of 16, where kAcross says that an operand lies along its rows (A) or columns (B), not along K.
 // Wave w of the four has rows 16 w to 16 w + 15, sums[j] its columns 8 j to 8 j + 7: lane 4 g + t those of multiply_bfloat16's.
 template <Kind kKind, bool kAcrossA, bool kAcrossB>
 __device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float (&sums)[16][4]) {
   static_assert(kKind == Kind::bf16 || kKind == Kind::f16);
-#define VBGEMM_16_BIT_PRODUCT(shape_and_types)                                                            \
-  asm volatile(VBGEMM_WARPGROUP_PRODUCT(shape_and_types, VBGEMM_64_SUMS, "%64, %65, add, 1, 1, %66, %67") \
-               : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12)                          \
+#define VBGEMM_16_BIT_PRODUCT(shape_and_types)                                                                 \
+  asm volatile(VBGEMM_WARPGROUP_PRODUCT(shape_and_types, VBGEMM_64_SUMS, "%64, %65, add, 1, 1, %66, %67", "1") \
+               : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12)                               \
                : "l"(a.descriptor), "l"(b.descriptor), "n"(kAcrossA), "n"(kAcrossB))
   if constexpr (kKind == Kind::bf16) {
     VBGEMM_16_BIT_PRODUCT("m64n128k16.f32.bf16.bf16");
@@ -71,27 +71,28 @@ __device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float 
 }
 
 // The same for tf32 and a depth of 8: A comes from registers, a wave's 16 rows of it as multiply_tf32's, B lies along K in shared memory.
-// The tensor cores ignore the last 13 bits of what they are given.
+// The tensor cores ignore the last 13 bits of what they are given. Where it does not add, what the sums held does not count.
 template <int kBlocks>
-__device__ inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMatrix b, float (&sums)[kBlocks][4]) {
+__device__ inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMatrix b, float (&sums)[kBlocks][4], bool adds = true) {
+  const int add = adds;
   static_assert(kBlocks == 4 || kBlocks == 8 || kBlocks == 16 || kBlocks == 32);
   if constexpr (kBlocks == 4) {
-    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n32k8.f32.tf32.tf32", VBGEMM_16_SUMS, "{%16, %17, %18, %19}, %20, add, 1, 1")
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n32k8.f32.tf32.tf32", VBGEMM_16_SUMS, "{%16, %17, %18, %19}, %20, add, 1, 1", "%21")
                  : VBGEMM_SUMS(0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"(add));
   } else if constexpr (kBlocks == 8) {
-    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n64k8.f32.tf32.tf32", VBGEMM_32_SUMS, "{%32, %33, %34, %35}, %36, add, 1, 1")
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n64k8.f32.tf32.tf32", VBGEMM_32_SUMS, "{%32, %33, %34, %35}, %36, add, 1, 1", "%37")
                  : VBGEMM_SUMS(0), VBGEMM_SUMS(4)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"(add));
   } else if constexpr (kBlocks == 16) {
-    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n128k8.f32.tf32.tf32", VBGEMM_64_SUMS, "{%64, %65, %66, %67}, %68, add, 1, 1")
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n128k8.f32.tf32.tf32", VBGEMM_64_SUMS, "{%64, %65, %66, %67}, %68, add, 1, 1", "%69")
                  : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"(add));
   } else {
-    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n256k8.f32.tf32.tf32", VBGEMM_128_SUMS, "{%128, %129, %130, %131}, %132, add, 1, 1")
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n256k8.f32.tf32.tf32", VBGEMM_128_SUMS, "{%128, %129, %130, %131}, %132, add, 1, 1", "%133")
                  : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12), VBGEMM_SUMS(16), VBGEMM_SUMS(20), VBGEMM_SUMS(24),
                    VBGEMM_SUMS(28)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"(add));
   }
 }
 

@@ -4,8 +4,8 @@
 
 // The names are plain C so that tools find them in the compiler's report: vbgemm_<kernel>_<kind>.
 #define VBGEMM_SIMT_KERNELS(FOR_EACH, kind) \
-  FOR_EACH(t128_light, kind) FOR_EACH(t128_heavy, kind) FOR_EACH(t256_light, kind) FOR_EACH(t256_heavy, kind)
-#define VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_SIMT_KERNELS(FOR_EACH, kind) FOR_EACH(t128_skinny, kind) FOR_EACH(t128_rows, kind)
+  FOR_EACH(t128_light, kind) FOR_EACH(t128_heavy, kind) FOR_EACH(t256_light, kind) FOR_EACH(t256_heavy, kind) FOR_EACH(t128_medium, kind)
+#define VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_SIMT_KERNELS(FOR_EACH, kind) FOR_EACH(t128_rows, kind)
 #define VBGEMM_TENSOR_KERNELS(FOR_EACH, kind) FOR_EACH(m128_light, kind) FOR_EACH(m128_heavy, kind) FOR_EACH(m256_heavy, kind)
 #define VBGEMM_TENSOR_KERNELS_64(FOR_EACH, kind) FOR_EACH(m128_light, kind) FOR_EACH(m128_heavy, kind)  // float64 has no larger tiles
 

@@ -12,38 +12,50 @@ __device__ inline bool lines_are_aligned(const MatrixView& x, int64_t line_strid
   return (reinterpret_cast<uintptr_t>(x.first) | static_cast<uintptr_t>(line_stride * static_cast<int>(sizeof(T)))) % kVectorBytes == 0;
 }
 
-// Whether an operand is copied by 16-byte pieces, along its columns where those are contiguous, else along its rows.
+// How an operand's part of a tile is copied: by whole 16-byte pieces; element by element; or, for elements too small to be copied alone, by
+// the aligned pieces that hold a line's elements, each line then being shifted into its place.
+enum class CopyWay { pieces, elements, shifted };
+
+// The fastest that suits an operand's part of rows x cols elements, whose lines are columns where those are contiguous, else rows.
 template <class T>
-__device__ inline bool comes_in_pieces(const MatrixView& x) {
-  return x.way == Way::columns ? lines_are_aligned<T>(x, x.col_stride) : x.col_stride == 1 && lines_are_aligned<T>(x, x.row_stride);
+__device__ inline CopyWay copy_way(const MatrixView& x, int rows, int cols) {
+  constexpr int kPieceItems = kVectorBytes / static_cast<int>(sizeof(T));
+  const bool down = x.way == Way::columns;
+  const int64_t line_stride = down ? x.col_stride : x.row_stride;
+  if ((down ? x.row_stride : x.col_stride) != 1) return CopyWay::elements;
+  if ((down ? rows : cols) % kPieceItems == 0 && lines_are_aligned<T>(x, line_stride)) return CopyWay::pieces;
+  return sizeof(T) == 2 && line_stride >= kPieceItems ? CopyWay::shifted : CopyWay::elements;
 }
 
+// A way that the compiler knows, and one that only the tile does.
+template <CopyWay kWay>
+struct Always {
+  __device__ constexpr operator CopyWay() const { return kWay; }
+};
+struct AsFound {
+  CopyWay way;
+  __device__ operator CopyWay() const { return way; }
+};
+
 // kLinesAreRows: of the matrix; else they are its columns.
-template <class T, class Lines, bool kLinesAreRows, int kThreads>
+template <class T, class Lines, bool kLinesAreRows, int kThreads, class KnownWay>
 class LineCopy {
  public:
   // `from` lies in shared memory, and is read again at each step: that is cheaper than registers to keep it.
-  __device__ explicit LineCopy(const MatrixView& from) : from_(from) {
+  __device__ LineCopy(const MatrixView& from, KnownWay way) : from_(from), way_(way) {
     const T* const first = static_cast<const T*>(from.first);
     const int64_t line_stride = this->line_stride(), item_stride = kLinesAreRows ? from.col_stride : from.row_stride;
-    const bool aligned = lines_are_aligned<T>(from, line_stride);
-    const bool shifted = kBytes == 2 && line_stride >= kPieceItems;
-    way_ = Lines::kPiecesOnly ? Way::pieces
-           : item_stride != 1 ? Way::elements
-           : aligned          ? Way::pieces
-           : shifted          ? Way::shifted
-                              : Way::elements;
     const int thread = thread_index();
-    source_ = first + (way_ == Way::elements ? ByElements::line(thread) * line_stride + ByElements::item(thread) * item_stride
-                                             : ByPieces::line(thread) * line_stride + ByPieces::item(thread));
+    source_ = first + (way_ == CopyWay::elements ? ByElements::line(thread) * line_stride + ByElements::item(thread) * item_stride
+                                                 : ByPieces::line(thread) * line_stride + ByPieces::item(thread));
   }
 
   // Starts the copies of one step; what lies outside its first lines x items elements becomes zero.
   __device__ void start(T* shared, int lines, int items) const {
-    switch (Lines::kPiecesOnly ? Way::pieces : way_) {
-      case Way::pieces: return start_pieces(shared, lines, items);
-      case Way::elements: return start_elements(shared, lines, items);
-      case Way::shifted:
+    switch (way_) {
+      case CopyWay::pieces: return start_pieces(shared, lines, items);
+      case CopyWay::elements: return start_elements(shared, lines, items);
+      case CopyWay::shifted:
         if constexpr (kBytes == 2) start_shifted(shared, lines, items);
     }
   }
@@ -51,8 +63,8 @@ class LineCopy {
   // To be called when this thread's copies of a step have arrived, before the barrier that shows them to the block.
   // What lies outside its first `items` of each line becomes zero, if it wasn't.
   __device__ void finish(T* shared, int items) const {
-    if constexpr (kBytes == 2 && !Lines::kPiecesOnly) {
-      if (way_ == Way::shifted) shift(shared, items);
+    if constexpr (kBytes == 2) {
+      if (way_ == CopyWay::shifted) shift(shared, items);
     }
   }
 
@@ -66,7 +78,7 @@ class LineCopy {
         action(*reinterpret_cast<Items*>(place_of<decltype(spread)>(shared, thread_index(), i)));
       }
     };
-    if (way_ == Way::pieces) {
+    if (way_ == CopyWay::pieces) {
       each(ByPieces(), std::integral_constant<int, kPieceItems>());
     } else {
       each(ByElements(), std::integral_constant<int, 1>());
@@ -77,10 +89,6 @@ class LineCopy {
 
  private:
   static constexpr int kBytes = static_cast<int>(sizeof(T));
-
-  // By 16-byte pieces of lines that all begin at a multiple of that; element by element; or, for elements too small to be copied alone: by
-  // the aligned pieces that hold a line's elements, each line then being shifted into its place.
-  enum class Way { pieces, elements, shifted };
 
   // Neighbouring threads take neighbours in a line; a thread's copies lie kStep lines apart.
   template <int kWidth>
@@ -103,21 +111,13 @@ class LineCopy {
     return shared + Lines::at(Spread::line(thread), Spread::item(thread) + behind, copy * Spread::kStep);
   }
 
-  // A piece that is not whole is copied by elements: nothing beyond a line's end is read.
   __device__ void start_pieces(T* shared, int lines, int items) const {
-    const int thread = thread_index(), left = items - ByPieces::item(thread), limit = lines - ByPieces::line(thread);
+    const int thread = thread_index(), limit = ByPieces::item(thread) < items ? lines - ByPieces::line(thread) : 0;
     const T* from = source_;
     const int64_t step = ByPieces::kStep * line_stride();
-    if (left <= 0 || left >= kPieceItems) {
 #pragma unroll
-      for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
-        copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i), from, left > 0 && i * ByPieces::kStep < limit);
-      }
-    } else {
-#pragma unroll 1
-      for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
-        start_part(place_of<ByPieces>(shared, thread, i), from, i * ByPieces::kStep < limit ? left : 0);
-      }
+    for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
+      copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i), from, i * ByPieces::kStep < limit);
     }
   }
 
@@ -200,7 +200,7 @@ class LineCopy {
 
   const MatrixView& from_;
   const T* source_;  // this thread's first element of the next step
-  Way way_;
+  KnownWay way_;
 };
 
 }  // namespace vbgemm

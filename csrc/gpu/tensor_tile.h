@@ -46,12 +46,12 @@ class WaveProducts {
 
 // The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies of the step that
 // will use the slot just freed. A K range of length 0 leaves zeros.
-template <class Cut, template <class, class, class> class Products, class LinesA, class LinesB, class T>
-__device__ inline void accumulate(const TilePlace<T>& place, T* shared, Sums<Cut>& sums) {
+template <class Cut, template <class, class, class> class Products, class LinesA, class LinesB, class T, class Way>
+__device__ inline void accumulate(const TilePlace<T>& place, T* shared, Way way_a, Way way_b, Sums<Cut>& sums) {
   const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
   constexpr bool kAlongA = LinesA::kDepthItems, kAlongB = LinesB::kDepthItems;
-  LineCopy<T, LinesA, kAlongA, Cut::kThreads> copy_a(a);
-  LineCopy<T, LinesB, !kAlongB, Cut::kThreads> copy_b(b);
+  LineCopy<T, LinesA, kAlongA, Cut::kThreads, Way> copy_a(a, way_a);
+  LineCopy<T, LinesB, !kAlongB, Cut::kThreads, Way> copy_b(b, way_b);
   const int rows = place.rows, cols = place.cols;
   int uncopied = place.depth;  // below 0 once the copies have run past the end
   const auto start_step = [&](T* stage) {
@@ -144,33 +144,49 @@ struct TensorFamily {
 
   template <class Cut>
   __device__ __forceinline__ static void multiply(const TilePlace<Element>& place, Element* shared) {
+    const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
+    const Ways ways{copy_way<Element>(a, place.rows, place.depth), copy_way<Element>(b, place.depth, place.cols)};
     if constexpr (kWarpgroupProducts && Cut::kSuitsWarpgroups) {
       using Together = TensorCut<kKind, Cut::kIndex, true>;
       if constexpr (Together::kTransposed) {
-        if (place.matrix[kA].way != Way::columns) return multiply_by<Together, TransposedProducts>(place, shared);
+        if (a.way != Way::columns) return multiply_by<Together, TransposedProducts>(place, shared, ways);
       } else {
         // Where threads have to work on what they copied, showing that to the tensor cores costs more than these save.
-        if (comes_in_pieces<Element>(place.matrix[kA]) && comes_in_pieces<Element>(place.matrix[kB])) {
-          return multiply_by<Together, WarpgroupProducts>(place, shared);
-        }
+        if (ways.both(CopyWay::pieces)) return multiply_by<Together, WarpgroupProducts>(place, shared, ways);
       }
     }
-    multiply_by<Cut, WaveProducts>(place, shared);
+    multiply_by<Cut, WaveProducts>(place, shared, ways);
   }
 
  private:
+  struct Ways {
+    CopyWay a, b;
+    __device__ bool both(CopyWay way) const { return a == way && b == way; }
+  };
+
   template <class Cut, template <class, class, class> class Products>
-  __device__ __forceinline__ static void multiply_by(const TilePlace<Element>& place, Element* shared) {
+  __device__ __forceinline__ static void multiply_by(const TilePlace<Element>& place, Element* shared, const Ways& ways) {
     using Sum = typename Cut::Sum;
     Sums<Cut> sums = {};
-    // The products' code per direction of the operands: it is short, and a choice inside would stop the loads from running ahead.
+    // The products' code per direction of the operands: it is short, and a choice inside would stop the loads from running ahead. So it is
+    // per way to copy them, where that is one for both: instructions are slow to come, and what a loop does not need would lie in it.
     const bool across_a = place.matrix[kA].way == Way::columns, along_b = place.matrix[kB].way == Way::columns;
-    const auto with_b = [&](auto lines_a) {
-      using LinesA = typename decltype(lines_a)::type;
+    const auto with_both = [&](auto lines_a, auto lines_b) __attribute__((always_inline)) {
+      const auto copied = [&](auto way_a, auto way_b) __attribute__((always_inline)) {
+        accumulate<Cut, Products, typename decltype(lines_a)::type, typename decltype(lines_b)::type>(place, shared, way_a, way_b, sums);
+      };
+      constexpr bool kPiecesOnly = decltype(lines_a)::type::kPiecesOnly;
+      if (kPiecesOnly || ways.both(CopyWay::pieces)) return copied(Always<CopyWay::pieces>(), Always<CopyWay::pieces>());
+      if constexpr (!kPiecesOnly && sizeof(Element) == 2) {
+        if (ways.both(CopyWay::shifted)) return copied(Always<CopyWay::shifted>(), Always<CopyWay::shifted>());
+      }
+      if constexpr (!kPiecesOnly) copied(AsFound{ways.a}, AsFound{ways.b});
+    };
+    const auto with_b = [&](auto lines_a) __attribute__((always_inline)) {
       if (along_b) {
-        accumulate<Cut, Products, LinesA, typename Cut::template B<true>>(place, shared, sums);
+        with_both(lines_a, Chosen<typename Cut::template B<true>>());
       } else {
-        accumulate<Cut, Products, LinesA, typename Cut::template B<false>>(place, shared, sums);
+        with_both(lines_a, Chosen<typename Cut::template B<false>>());
       }
     };
     if constexpr (Cut::kTransposed) {

@@ -20,7 +20,7 @@ constexpr int shared_budget(Kernel kernel) {
   switch (kernel) {
     case Kernel::t128_light: return 27 * 1024;
     case Kernel::t256_light: return 40 * 1024;
-    case Kernel::t128_skinny: return 44 * 1024;
+    case Kernel::t128_medium: return 44 * 1024;
     default: return 48 * 1024;
   }
 }
@@ -42,7 +42,7 @@ constexpr int min_blocks(Kernel kernel) {
     case Kernel::t128_light: return kWords == 1 ? 8 : kWords == 2 ? 6 : 4;
     case Kernel::t128_heavy: return 2;
     case Kernel::t256_light: return kIsComplex<T> ? 2 : sizeof(T) == 4 ? 4 : 3;
-    case Kernel::t128_skinny: return kWords == 1 ? 4 : 3;
+    case Kernel::t128_medium: return kWords == 1 ? 4 : kWords == 2 ? 3 : 2;
     case Kernel::t128_rows: return sizeof(T) == 4 ? 4 : 3;
     default: return kWords == 1 ? 2 : 1;
   }

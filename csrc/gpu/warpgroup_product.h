@@ -89,12 +89,12 @@ class TransposedProducts {
     } else {
       // The units cut sums off where float32 rounds them, an error that grows with K: each step has sums of its own, added by rounding.
       const SharedMatrix small_a = shared_lines(small_ + odd_ * Cut::kElementsA);
-      Sums<Cut> step = {};
+      Sums<Cut> step;
       each_chunk(stage, [&](int chunk, const uint32_t (&b)[4], int block) __attribute__((always_inline)) {
         uint32_t big[4], small[4];
         split(b, big, small);
         begin_products();
-        multiply_warpgroup_tf32(small, moved(a, chunk * kStep), step[block]);
+        multiply_warpgroup_tf32(small, moved(a, chunk * kStep), step[block], chunk > 0);
         multiply_warpgroup_tf32(big, moved(small_a, chunk * kStep), step[block]);
         multiply_warpgroup_tf32(big, moved(a, chunk * kStep), step[block]);
       });

@@ -20,7 +20,7 @@ ELEMENT_BYTES: Mapping[str, int] = {
 ELEMENT_OF: Mapping[str, str] = {**{dtype: dtype for dtype in ELEMENT_BYTES}, "tf32": "float32", "tf32x3": "float32"}
 
 WHOLE_ROWS = "t128_rows"  # the launched kernel of csrc/gpu/row_tile.h
-FAR_LONGER = "t128_skinny"  # of tiles far longer one way than the other
+FAR_LONGER = "t128_medium"  # of all tiles far longer one way than the other, among others
 
 TileKey = tuple[str, int]  # (name, threads): several tiles share a name, none share both
 

@@ -174,9 +174,12 @@ _ROUNDS_COUNTED = 16
 
 
 def gpu_makespan(longest: float, work: float, blocks: float, slots: int) -> float:
-    """Seconds from the first block's begin to the last one's end: `work` is all blocks' together."""
+    """Seconds from the first block's begin to the last one's end: `work` is all blocks' together.
+
+    Whoever is free takes the next block, so no block begins after as many of the longest as there are full rounds.
+    """
     tail = _TAIL * work / blocks if blocks > slots else 0.0
-    return max(longest, work / slots + tail)
+    return max(longest, min(work / slots + tail, math.ceil(blocks / slots) * longest))
 
 
 def makespan_of_blocks(block_seconds: Floats, count: Ints, slots: int) -> float:
