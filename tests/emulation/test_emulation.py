@@ -234,7 +234,7 @@ MISTAKES = {
     ),
     "arrays added before they are there": ("simt_f32", "add_scaled", "    await_previous_kernel();\n", ""),
     "a chunk's last elements left out": ("simt_f32", "add_scaled", "count - whole, scales", "0, scales"),
-    "an array's first chunk left out": ("simt_f32", "add_scaled", "[middle] <= block", "[middle] < block"),
+    "an array's first chunk left out": ("simt_f32", "chunks", "[middle] <= block", "[middle] < block"),
     "sums taken before they are there": (
         "simt_f32",
         "add_shares",
