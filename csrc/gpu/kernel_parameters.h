@@ -53,8 +53,14 @@ struct AdditionParameters {
   Members<Addition> additions;
 };
 
+// Of the kernels that sum squares: accumulators, one of each block of the first and one of each array.
+struct SquareSumParameters {
+  void *partials, *sums;
+  Members<Buffer> arrays;
+};
+
 static_assert(sizeof(KernelParameters) <= kMostParameterBytes && sizeof(BufferChunk) <= kMostParameterBytes &&
-                  sizeof(AdditionParameters) <= kMostParameterBytes,
+                  sizeof(AdditionParameters) <= kMostParameterBytes && sizeof(SquareSumParameters) <= kMostParameterBytes,
               "a launch's parameters");
 
 }  // namespace vbgemm
