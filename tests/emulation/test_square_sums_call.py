@@ -7,7 +7,8 @@ import numpy as np
 import oracle
 import pytest
 
-from jax_vbgemm import array_kernels, backends, square_sums
+import jax_vbgemm as vb
+from jax_vbgemm import array_kernels, backends, orthogonal, square_sums
 from jax_vbgemm.square_sums import square_sums_p
 
 pytestmark = emulated_call.MARKS
@@ -50,6 +51,18 @@ def test_sums_of_equal_elements(dtype):
 
 def test_all_empty():
     np.testing.assert_array_equal(square_sums.square_sums([jnp.ones((0, 3), "float32")] * 2), np.zeros(2))
+
+
+def test_norms_of_newton_schulz():
+    xs = [oracle.random(shape, "float32") for shape in [(12, 40), (37, 9), (1, 1), (0, 3)]]
+    compiled = jax.jit(lambda xs: orthogonal._norms(xs, "frobenius", 2**20)).lower(xs).compile()
+    assert calls(compiled) == 1
+    np.testing.assert_allclose(compiled(xs), [np.linalg.norm(oracle.wide(x)) for x in xs], rtol=1e-6)
+    with vb.target("h100"):
+        iterate = jax.jit(lambda xs: vb.newton_schulz(xs, 3)).lower(xs).compile()
+    assert calls(iterate) == 1
+    for ours, theirs in zip(iterate(xs), vb.newton_schulz(xs, 3, implementation="xla"), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
 def call(operands, results):
