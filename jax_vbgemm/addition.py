@@ -1,27 +1,20 @@
-"""add_scaled: alpha x + beta y for many arrays of different sizes, on a GPU in one launch.
-
-XLA has a kernel for each, as it fuses elementwise work along an array but not across arrays. Where it adds them itself
-(on the CPU, for several devices, in derivatives), the operation is the jnp expression.
-"""
+"""add_scaled: alpha x + beta y for many arrays of different sizes, on a GPU in one launch."""
 
 from __future__ import annotations
 
 import numbers
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad
 
-from jax_vbgemm import backends, compat
+from jax_vbgemm import array_kernels, backends, compat
 from jax_vbgemm.reference import accumulator, scaled
-
-KERNEL_DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 Known = tuple[float, ...]
 """One number a member, known at trace time; where they are traced, None stands for them and an operand holds them."""
@@ -116,8 +109,6 @@ def _is(scale: Any, number: int) -> bool:
 
 
 add_scaled_p = jex_core.Primitive("add_scaled")
-add_scaled_p.multiple_results = True
-add_scaled_p.def_impl(partial(compat.apply_primitive, add_scaled_p))
 
 
 def _parts(operands: Sequence[Any], alpha: Known | None, beta: Known | None) -> tuple[Any, Any, list[Any], list[Any]]:
@@ -144,45 +135,13 @@ def _xla_form(
     return [_sum(_entry(alphas, index), x, _entry(betas, index), y, x.dtype) for index, (x, y) in pairs]
 
 
-def _form_of(given: Sequence[Any], free: Sequence[bool], params: Any) -> Callable[..., list[jax.Array]]:
-    """The jnp expression as a function of the operands that are free; the others are as given."""
-
-    def form(*values: Any) -> list[jax.Array]:
-        those = iter(values)
-        return _xla_form(*(next(those) if yes else x for x, yes in zip(given, free, strict=True)), **params)
-
-    return form
-
-
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
-    moves = [not isinstance(tangent, ad.Zero) for tangent in tangents]
-    values, directions = ([x for x, yes in zip(given, moves, strict=True) if yes] for given in (primals, tangents))
-    return jax.jvp(_form_of(primals, moves, params), values, directions)
-
-
 def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:
     """For jax.linear_transpose; derivatives never come here."""
     linear = [ad.is_undefined_primal(operand) for operand in operands]
-    form = _form_of(operands, linear, params)
+    form = array_kernels.form_of(_xla_form, operands, linear, params)
     avals = [operand.aval for operand, yes in zip(operands, linear, strict=True) if yes]
     transposed = iter(jax.linear_transpose(form, *avals)([ad.instantiate_zeros(value) for value in cotangents]))
     return [next(transposed) if yes else None for yes in linear]
-
-
-def _batch(operands: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[list[Any], list[int]]:
-    sums = jax.vmap(partial(_xla_form, **params), in_axes=tuple(dims))(*operands)
-    return sums, [0] * len(sums)
-
-
-def _lower(platform: str, ctx: Any, *operands: Any, **params: Any) -> Any:
-    rule: Any = _xla_form
-    backend = backends.BACKENDS[platform]
-    here = backend.module is not None or compat.is_export(ctx)
-    static = all(compat.is_static(aval.shape) for aval in ctx.avals_in)
-    # A program for several devices would gather what is sharded to call the kernel; XLA's sums stay where they are.
-    if here and static and ctx.avals_out[0].dtype.name in KERNEL_DTYPES and compat.is_for_one_device(ctx):
-        rule = _kernel_form
-    return mlir.lower_fun(partial(rule, **params), multiple_results=True)(ctx, *operands)
 
 
 def _kernel_form(
@@ -203,9 +162,5 @@ def _kernel_form(
     )
 
 
-ad.primitive_jvps[add_scaled_p] = _jvp
+array_kernels.define(add_scaled_p, _xla_form, _kernel_form)
 ad.primitive_transposes[add_scaled_p] = _transpose
-batching.primitive_batchers[add_scaled_p] = _batch
-mlir.register_lowering(add_scaled_p, mlir.lower_fun(_xla_form, multiple_results=True))
-for _platform in backends.GPU_PLATFORMS:
-    mlir.register_lowering(add_scaled_p, partial(_lower, _platform), platform=_platform)

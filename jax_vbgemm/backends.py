@@ -18,10 +18,11 @@ from jax_vbgemm.planner.catalogue import ELEMENT_OF
 # The custom calls' names; a handler's contract never changes under one name.
 TARGET_NAME = "vbgemm_v1"
 ADD_TARGET_NAME = "vbgemm_add_v1"  # on GPUs; on the CPU XLA's own loops are as good
+SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # likewise
 GPU_PLATFORMS = ("cuda", "rocm")
 
 DISABLE_JAX_EXPORT_CHECKS = [
-    jax.export.DisabledSafetyCheck.custom_call(name) for name in (TARGET_NAME, ADD_TARGET_NAME)
+    jax.export.DisabledSafetyCheck.custom_call(name) for name in (TARGET_NAME, ADD_TARGET_NAME, SQUARE_SUMS_TARGET_NAME)
 ]
 """Pass as `disabled_checks` to jax.export.export: it refuses custom calls that it doesn't know."""
 
@@ -63,6 +64,8 @@ def _load(name: str, ffi_platform: str, default_device: str, module_name: str, h
         jax.ffi.register_ffi_target(TARGET_NAME, module.handler(), platform=ffi_platform)
         if name in GPU_PLATFORMS:
             jax.ffi.register_ffi_target(ADD_TARGET_NAME, module.add_handler(), platform=ffi_platform)
+            handler = module.square_sums_handler()
+            jax.ffi.register_ffi_target(SQUARE_SUMS_TARGET_NAME, handler, platform=ffi_platform)
     except ImportError as error:
         absent = f"{hint} ({error})"
     return Backend(name, ffi_platform, default_device, module, absent)

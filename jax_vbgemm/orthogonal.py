@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm import backends, compat
+from jax_vbgemm import backends
 from jax_vbgemm.api import AnyPlanner, batched_gemm
 from jax_vbgemm.planner import resolve_planner
 from jax_vbgemm.planner.single_dots import split
 from jax_vbgemm.precision import canonical_precision, precision_name
 from jax_vbgemm.problem import LARGEST_SIZE, Problem
 from jax_vbgemm.reference import accumulator
+from jax_vbgemm.square_sums import square_sums, squares
 
 MUON_COEFFS = (3.4445, -4.7750, 2.0315)
 """Keller Jordan's quintic: steep at 0, singular values end in about [0.7, 1.2] rather than at 1."""
@@ -106,7 +107,7 @@ def newton_schulz(
 
             matrices = [leaves[index] for index in members]
             by_kernel = preconditioning == "frobenius" and not route and implementation != "xla"
-            small = _small(matrices) if by_kernel else 0
+            small = _small() if by_kernel else 0
             factors = None
             if scales is not None:
                 factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], dtype)
@@ -140,7 +141,7 @@ def _iterate(
             inverse = _inverse(_norm(xs[i], preconditioning), eps)
             xs[i] = xs[i] * inverse[..., None, None].astype(xs[i].dtype)
         if late:
-            s = _inverse(_norms([xs[i] for i in late], preconditioning, gemm, small), eps)
+            s = _inverse(_norms([xs[i] for i in late], preconditioning, small), eps)
             s = s if len(late) == len(xs) else jnp.ones(len(xs), s.dtype).at[np.array(late)].set(s)
     for step, (c0, c1, c2) in enumerate(coeffs):
         conjugate = step > 0 or preconditioning != "schatten"  # optax takes X X^T there
@@ -182,51 +183,25 @@ def _inverse(norms: jax.Array, eps: Any) -> Any:
 
 def _norm(x: jax.Array, preconditioning: str) -> Any:
     """The norm of each matrix of x (*batch, m, n): (*batch,) in the accumulator's real dtype."""
-    wide = x.astype(accumulator(x.dtype))
     if preconditioning == "frobenius":
-        squares = jnp.sum(jnp.real(wide * wide.conj()), axis=(-2, -1))
-        return jnp.sqrt(squares)
-    return jnp.linalg.norm(wide, ord=2, axis=(-2, -1))
+        return jnp.sqrt(jnp.sum(squares(x), axis=(-2, -1)))
+    return jnp.linalg.norm(x.astype(accumulator(x.dtype)), ord=2, axis=(-2, -1))
 
 
-_ROWS, _MOST_COLUMNS = 16, 256
-
-
-def _small(xs: list[jax.Array]) -> int:
+def _small() -> int:
     """Up to how many elements a matrix is small, for `_norms`."""
-    if any(compat.explicit_axes(x) for x in xs):
-        return 0  # the first product refuses them, and names one
     # On a GPU, to read a matrix of that size once more takes less than a kernel of its own. A core reads it once, in
     # its reduction.
     return 2**20 if backends.traced_target().kind == "gpu" else 0
 
 
-def _columns(size: int) -> int:
-    """How long the rows are that `_norms` cuts so many elements into; 0 where they don't fit."""
-    whole, rest = divmod(size, _ROWS)
-    found = next((count for count in range(min(whole, _MOST_COLUMNS), 0, -1) if whole % count == 0), 0)
-    return 0 if rest or found < min(whole, 16) else found
-
-
-def _norms(xs: list[jax.Array], preconditioning: str, gemm: Gemm, small: int) -> jax.Array:
-    """The norm of each matrix, (len(xs),): Frobenius norms up to `small` elements by one more product, not a reduction
-    each.
-
-    Blocks of sixteen rows that hold a matrix's elements, times their transposes, have the rows' sums of squares on the
-    diagonals. The rows are short, so that the sums are as good as a reduction's.
-    """
-    columns = [_columns(x.size) if x.size <= small else 0 for x in xs]
-    together = [i for i, count in enumerate(columns) if count]
-    others = [i for i, count in enumerate(columns) if not count]
+def _norms(xs: list[jax.Array], preconditioning: str, small: int) -> jax.Array:
+    """The norm of each matrix, (len(xs),): Frobenius norms up to `small` elements in one call, not a reduction each."""
+    together = [i for i, x in enumerate(xs) if 0 < x.size <= small]
+    others = [i for i in range(len(xs)) if i not in set(together)]
     norms = []
     if together:
-        blocks = [xs[i].reshape(-1, _ROWS, columns[i]) for i in together]
-        conjugates = [x.conj() if jnp.iscomplexobj(x) else x for x in blocks]
-        wide = accumulator(xs[0].dtype)
-        products = gemm(blocks, conjugates, transpose_b=True, precision="highest", preferred_element_type=wide)
-        squares = jnp.real(jnp.trace(jnp.concatenate(products), axis1=1, axis2=2))
-        owner = np.repeat(np.arange(len(blocks)), [len(x) for x in blocks])
-        norms.append(jnp.sqrt(jnp.where(owner == np.arange(len(blocks))[:, None], squares, 0).sum(axis=1)))
+        norms.append(jnp.sqrt(square_sums([xs[i] for i in together])))
     if others:
         norms.append(jnp.stack([_norm(xs[i], preconditioning) for i in others]))
     return norms[0] if len(norms) == 1 else jnp.concatenate(norms)[np.argsort(together + others)]

@@ -2,7 +2,7 @@
 //
 //   emulated_check [--seed N] [--small] [--exact] [--races] [--no-replays] [--kinds NAME...]     as in benchmarks/gpu_driver.cu
 //
-// The seed sets the order of threads too. Build: csrc/emulation/*.cc, csrc/gpu/{launch,add_shares,add_scaled}.cu and any of
+// The seed sets the order of threads too. Build: csrc/emulation/*.cc, csrc/gpu/{launch,add_shares,add_scaled,square_sums}.cu and any of
 // csrc/gpu/{simt,tensor}_*.cu as C++17 with -DVBGEMM_GPU_VENDOR_HEADER='"emulation/gpu_vendor.h"' -Icsrc
 // (tests/emulation/test_emulation.py does).
 #include <cstdio>

@@ -1,18 +1,9 @@
 // Sums of arrays, alpha x + beta y, for many arrays of different sizes in one launch: each block takes a chunk of one of them.
 #pragma once
+#include "chunks.h"
 #include "epilogue.h"
-#include "kernel_parameters.h"
-#include "tile_cut.h"
 
 namespace vbgemm {
-
-inline constexpr int kAddScaledThreads = 256;
-inline constexpr int kVectorsTogether = 4;  // of each operand, under way at a time
-
-// How many elements a block takes: as many bytes of every type.
-constexpr __host__ __device__ int chunk_of(size_t element_bytes) {
-  return kAddScaledThreads * kVectorsTogether * kVectorBytes / static_cast<int>(element_bytes);
-}
 
 template <class T>
 struct AddScaled {
@@ -21,12 +12,8 @@ struct AddScaled {
 
   __device__ __forceinline__ static void run(const AdditionParameters& parameters) {
     await_previous_kernel();
-    const auto block = static_cast<int32_t>(block_index());
-    const int member = member_of(block, parameters);
-    const Addition& addition = parameters.additions[member];
-    const int64_t first = static_cast<int64_t>(block - parameters.first_block[member]) * kChunk, left = addition.elements - first;
-    if (left <= 0) return;
-    const int count = left < kChunk ? static_cast<int>(left) : kChunk;
+    const auto [member, count, first] = chunk_of_block<kChunk>(parameters.additions);
+    const Addition& addition = parameters.additions.member[member];
     const Scales scales{static_cast<const Sum*>(parameters.alpha)[member], static_cast<const Sum*>(parameters.beta)[member]};
     const T* const x = static_cast<const T*>(addition.x) + first;
     const T* const y = is_zero(scales.beta) ? x : static_cast<const T*>(addition.y) + first;  // then y is not read
@@ -42,22 +29,12 @@ struct AddScaled {
     Sum alpha, beta;
   };
 
-  // The last member that begins at this block or before: one without elements has no blocks.
-  __device__ static int member_of(int32_t block, const AdditionParameters& parameters) {
-    int low = 0, high = parameters.count;
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (parameters.first_block[middle] <= block ? low : high) = middle;
-    }
-    return low;
-  }
-
   // kWidth neighbours at a time; `count` is a multiple of it. What a thread writes only that thread reads, and before: the result may be
   // an operand.
   template <int kWidth>
   __device__ static void add(const T* x, const T* y, T* result, int count, const Scales& scales) {
     using Piece = Vector<T, kWidth>;
-    constexpr int kStep = kAddScaledThreads * kWidth;
+    constexpr int kStep = kArrayThreads * kWidth;
     for (int from = thread_index() * kWidth; from < count; from += kStep * kVectorsTogether) {
       Piece a[kVectorsTogether], b[kVectorsTogether];
 #pragma unroll

@@ -39,18 +39,28 @@ struct Addition {
   int64_t elements;
 };
 
-inline constexpr int kMaxAdditions = (kMostParameterBytes - 32) / static_cast<int>(sizeof(Addition) + sizeof(int32_t));
+// What a launch works on: as many members as fit into its parameters beside two pointers. A member's blocks lie beside each other.
+template <class Member>
+struct Members {
+  static constexpr int kMost = (kMostParameterBytes - 32) / static_cast<int>(sizeof(Member) + sizeof(int32_t));
+  int32_t count;
+  int32_t first_block[kMost + 1];  // of each member, and behind the last
+  Member member[kMost];
+};
 
-// What a launch adds. A member's blocks lie beside each other, from its first block on.
 struct AdditionParameters {
   const void *alpha, *beta;  // accumulators, one of each a member
-  int32_t count;
-  int32_t first_block[kMaxAdditions];
-  Addition additions[kMaxAdditions];
+  Members<Addition> additions;
+};
+
+// Of the kernels that sum squares: accumulators, one of each block of the first and one of each array.
+struct SquareSumParameters {
+  void *partials, *sums;
+  Members<Buffer> arrays;
 };
 
 static_assert(sizeof(KernelParameters) <= kMostParameterBytes && sizeof(BufferChunk) <= kMostParameterBytes &&
-                  sizeof(AdditionParameters) <= kMostParameterBytes,
+                  sizeof(AdditionParameters) <= kMostParameterBytes && sizeof(SquareSumParameters) <= kMostParameterBytes,
               "a launch's parameters");
 
 }  // namespace vbgemm

@@ -1,4 +1,4 @@
-// The GPU kernels' host side: one call computes a whole plan, or adds many arrays.
+// The GPU kernels' host side: one call computes a whole plan, adds many arrays, or sums the squares of many.
 #pragma once
 #include "../catalogue.h"
 #include "kernel_parameters.h"
@@ -41,5 +41,17 @@ struct AddScaledCall {
 
 // Puts as few kernels as hold the members into the stream; under the same conditions as launch().
 Error add_scaled(const AddScaledCall& call, Stream stream);
+
+struct SquareSumsCall {
+  DType dtype;           // of the arrays; a real one
+  const Buffer* arrays;  // device pointers, in a host array
+  int num_arrays;
+  void *sums, *partials;  // device pointers: accumulators, one an array and num_partials()
+};
+
+int64_t num_partials(const SquareSumsCall& call);
+
+// Puts two kernels for as many arrays as they hold into the stream; under the same conditions as launch().
+Error square_sums(const SquareSumsCall& call, Stream stream);
 
 }  // namespace vbgemm

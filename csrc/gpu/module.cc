@@ -4,6 +4,7 @@
 #include "ffi_common.h"
 #include "gpu/addition_call.h"
 #include "gpu/launch.h"
+#include "gpu/square_sums_call.h"
 
 namespace {
 
@@ -58,6 +59,14 @@ ffi::Error AddScaled(vbgemm::Stream stream, ffi::AnyBuffer alpha, ffi::AnyBuffer
   return error.failure() ? error : status_of(vbgemm::add_scaled(call, stream));
 }
 
+ffi::Error SquareSums(vbgemm::Stream stream, ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> sums,
+                      ffi::Result<ffi::AnyBuffer> partials) {
+  std::vector<vbgemm::Buffer> arrays;
+  vbgemm::SquareSumsCall call;
+  const ffi::Error error = vbgemm::check_square_sums(operands, *sums, *partials, arrays, call);
+  return error.failure() ? error : status_of(vbgemm::square_sums(call, stream));
+}
+
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(vbgemm_gpu_matmul, Matmul, VBGEMM_BIND_ARGUMENTS(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<vbgemm::Stream>>()),
@@ -66,6 +75,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(vbgemm_gpu_matmul, Matmul, VBGEMM_BIND_ARGUMENTS(f
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     vbgemm_gpu_add_scaled, AddScaled,
     ffi::Ffi::Bind().Ctx<ffi::PlatformStream<vbgemm::Stream>>().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().RemainingArgs().RemainingRets(),
+    {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    vbgemm_gpu_square_sums, SquareSums,
+    ffi::Ffi::Bind().Ctx<ffi::PlatformStream<vbgemm::Stream>>().RemainingArgs().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>(),
     {ffi::Traits::kCmdBufferCompatible});
 
 #ifdef __HIP_PLATFORM_AMD__
@@ -77,4 +91,7 @@ NB_MODULE(_cuda, m) {
 #endif
   m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_matmul)); }, "The XLA FFI handler of products.");
   m.def("add_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_add_scaled)); }, "The XLA FFI handler of sums.");
+  m.def(
+      "square_sums_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_square_sums)); },
+      "The XLA FFI handler of sums of squares.");
 }

@@ -1,56 +1,27 @@
 """add_scaled's custom call from end to end without a GPU: its handler's checks and its kernels, emulated, under XLA."""
 
-import ctypes
-import dataclasses
-import os
-import shutil
-import subprocess
 from functools import partial
-from pathlib import Path
 
+import emulated_call
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from jax.interpreters import mlir
 
 import jax_vbgemm as vb
-from jax_vbgemm import addition, backends
+from jax_vbgemm import addition, array_kernels, backends
 from jax_vbgemm.addition import add_scaled, add_scaled_p
 
-CSRC = Path(__file__).resolve().parents[2] / "csrc"
-COMPILER = os.environ.get("CXX", "g++")
-FLAGS = ["-std=c++17", "-O1", "-march=native", "-fPIC", '-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"']
-SOURCES = ["emulation/addition_handler.cc", "emulation/block.cc", "emulation/fiber.cc", "gpu/add_scaled.cu"]
-
-pytestmark = [
-    pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there"),
-    pytest.mark.skipif(jax.default_backend() != "cpu", reason="the call is emulated on the CPU"),
-]
+pytestmark = emulated_call.MARKS
 
 
 @pytest.fixture(scope="module", autouse=True)
 def emulated(tmp_path_factory: pytest.TempPathFactory):
-    """The call is there on the CPU, and programs for the CPU have it."""
     folder = tmp_path_factory.mktemp("addition")
-    for source in SOURCES:
-        command = [COMPILER, *FLAGS, f"-I{CSRC}", "-isystem", jax.ffi.include_dir(), "-c", "-x", "c++"]
-        subprocess.run([*command, str(CSRC / source), "-o", str(folder / f"{Path(source).stem}.o")], check=True)
-    library = folder / "addition.so"
-    objects = [str(path) for path in folder.glob("*.o")]
-    subprocess.run([COMPILER, "-shared", *objects, "-o", str(library)], check=True)
-    handler = ctypes.CDLL(str(library)).vbgemm_emulated_add_scaled
-    jax.ffi.register_ffi_target(backends.ADD_TARGET_NAME, jax.ffi.pycapsule(handler), platform="cpu")
-    with pytest.MonkeyPatch.context() as patch:
-        built = dataclasses.replace(backends.BACKENDS["cpu"])
-        patch.setitem(backends.BACKENDS, "emulated", built)
-        mlir.register_lowering(add_scaled_p, partial(addition._lower, "emulated"), platform="cpu")
-        jax.clear_caches()
+    target = backends.ADD_TARGET_NAME
+    with emulated_call.emulated(add_scaled_p, addition, target, "addition_handler", "add_scaled", folder):
         yield
-        xla = mlir.lower_fun(addition._xla_form, multiple_results=True)
-        mlir.register_lowering(add_scaled_p, xla, platform="cpu")
-    jax.clear_caches()
 
 
 def arrays(dtype, seed=0):
@@ -62,7 +33,7 @@ def calls(compiled):
     return compiled.as_text().count('custom_call_target="vbgemm_add_v1"')
 
 
-@pytest.mark.parametrize("dtype", addition.KERNEL_DTYPES)
+@pytest.mark.parametrize("dtype", array_kernels.KERNEL_DTYPES)
 @pytest.mark.parametrize("donate", [(), (1,)])
 def test_values(dtype, donate):
     xs, ys = arrays(dtype), arrays(dtype, 100)

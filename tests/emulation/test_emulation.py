@@ -37,7 +37,7 @@ class Builder:
         parts = [("emulation/main.cc", machine, CSRC), ("emulation/fiber.cc", machine, CSRC)]
         instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in flags else []
         parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/launch.cu")]
-        kernels = ["add_shares", "add_scaled", *kernels]
+        kernels = ["add_shares", "add_scaled", "square_sums", *kernels]
         parts += [(f"gpu/{name}.cu", [*flags, *instrument], csrc) for name in kernels]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda part: self._built(["-c", "-x", "c++"], *part), parts))
@@ -234,7 +234,16 @@ MISTAKES = {
     ),
     "arrays added before they are there": ("simt_f32", "add_scaled", "    await_previous_kernel();\n", ""),
     "a chunk's last elements left out": ("simt_f32", "add_scaled", "count - whole, scales", "0, scales"),
-    "an array's first chunk left out": ("simt_f32", "add_scaled", "[middle] <= block", "[middle] < block"),
+    "an array's first chunk left out": ("simt_f32", "chunks", "[middle] <= block", "[middle] < block"),
+    "squares summed before they are there": (
+        "simt_f32",
+        "square_sums",
+        "    await_previous_kernel();\n    const auto [member",
+        "    const auto [member",
+    ),
+    "an array's last square left out": ("simt_f32", "square_sums", "at < count", "at < count - 1"),
+    "a chunk's sum left out": ("simt_f32", "square_sums", "i < blocks[1]", "i < blocks[1] - 1"),
+    "sums of threads added too early": ("simt_f32", "square_sums", "    block_barrier();\n", ""),
     "sums taken before they are there": (
         "simt_f32",
         "add_shares",

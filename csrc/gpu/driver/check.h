@@ -8,6 +8,7 @@
 
 #include "../kernels.h"
 #include "check_addition.h"
+#include "check_square_sums.h"
 #include "trial.h"
 
 namespace vbgemm::driver {
@@ -386,6 +387,15 @@ class Check {
   }
 
   template <class T>
+  void sums_of_squares() {
+    const auto run = [this](const char* what, const SquareSumsTrial<T>& trial) {
+      report(name() + what, trial.arrays(), trial.faults(stream_));
+    };
+    run(" squares summed", square_sums_of_all_sizes<T>(seed(18), margin_));
+    if (!options_.small) run(" more squares summed than parameters hold", more_square_sums_than_a_launch_holds<T>(seed(19), margin_));
+  }
+
+  template <class T>
   void groups(Kind kind) {
     kind_ = kind;
     if (!wanted()) return;
@@ -418,7 +428,10 @@ class Check {
     }
     if (!options_.small) many_buffers<T>();
     if constexpr (!kIsComplex<T>) {
-      if (kind == kind_of(Number<T>::kDType)) additions<T>();
+      if (kind == kind_of(Number<T>::kDType)) {
+        additions<T>();
+        sums_of_squares<T>();
+      }
     }
     if (options_.replays && !options_.small) repeats<T>();
     if (kind == Kind::f32 && options_.replays && !options_.small) far_apart();

@@ -109,7 +109,7 @@ class AdditionTrial {
 template <class T>
 AdditionTrial<T> additions_of_all_sizes(uint64_t seed, int margin) {
   using Result = typename AdditionTrial<T>::Result;
-  constexpr int kVector = AddScaled<T>::kVector, kStep = kAddScaledThreads * kVector, kChunk = AddScaled<T>::kChunk;
+  constexpr int kVector = AddScaled<T>::kVector, kStep = kArrayThreads * kVector, kChunk = AddScaled<T>::kChunk;
   AdditionTrial<T> trial(seed, margin);
   for (int elements : {0, 1, 3, kVector, kVector + 1, kStep - 1, kStep + kVector, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk + 5, 0}) {
     for (const Result where : {Result::apart, Result::in_y, Result::in_x}) {
@@ -124,7 +124,7 @@ AdditionTrial<T> additions_of_all_sizes(uint64_t seed, int margin) {
 template <class T>
 AdditionTrial<T> more_additions_than_a_launch_holds(uint64_t seed, int margin) {
   AdditionTrial<T> trial(seed, margin);
-  for (int i = 0; i < 2 * kMaxAdditions + 3; ++i) trial.add(i % 5, AdditionTrial<T>::Result::in_y, i % 2);
+  for (int i = 0; i < 2 * Members<Addition>::kMost + 3; ++i) trial.add(i % 5, AdditionTrial<T>::Result::in_y, i % 2);
   return trial;
 }
 
