@@ -57,8 +57,9 @@ bool close_to_epilogue(const EpilogueTerms<Sum, Out>& terms, double sum, double 
   const double rest = terms.has_source() ? Number<Sum>::wide(terms.beta).real() * Number<Out>::wide(terms.source).real() : 0;
   const double size = std::fabs(alpha * sum) + std::fabs(rest) + std::fabs(bias);
   const double y = activated(e.activation, alpha * sum + rest + bias);
-  return std::fabs(Number<Out>::wide(found).real() - y) <= 1.2 * std::fabs(alpha) * tolerance + 16 * Number<Sum>::kEpsilon * size +
-                                                               Number<Out>::kEpsilon * std::fabs(y) + (sizeof(Out) == 2 ? kSmallest : 0);
+  const double rounding = 16 * Number<Sum>::kEpsilon * (std::fabs(y) + size) + Number<Out>::kEpsilon * std::fabs(y);
+  return std::fabs(Number<Out>::wide(found).real() - y) <=
+         1.2 * std::fabs(alpha) * tolerance + rounding + (sizeof(Out) == 2 ? kSmallest : 0);
 }
 
 }  // namespace vbgemm::driver
