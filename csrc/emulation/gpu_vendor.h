@@ -89,7 +89,7 @@ inline void store_bytes(void* global, const void* registers) {
   std::memcpy(global, registers, kBytes);  // here, where the race detector sees it
 }
 
-template <int kBytes>
+template <int kBytes, int kAhead = 128>
 inline void copy_async(void* shared, const void* global, bool valid) {
   emulation::start_copy({shared, valid ? global : nullptr, kBytes});
 }

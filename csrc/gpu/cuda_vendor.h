@@ -169,8 +169,9 @@ __device__ inline uint16_t float_to_bfloat16(float x) {
 }
 
 // Starts copying `kBytes` (2, 4, 8 or 16) from global to shared memory, or writes zeros there where `valid` is false; then the source
-// address is not used. The predicate costs nothing: it becomes an operand of the copy instruction. There is none for 2 bytes.
-template <int kBytes>
+// address is not used. The predicate costs nothing: it becomes an operand of the copy instruction. There is none for 2 bytes. kAhead: how
+// many bytes around them the second level's cache fetches together, a hint.
+template <int kBytes, int kAhead = 128>
 __device__ inline void copy_async(void* shared, const void* global, bool valid) {
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int ignore = !valid;
@@ -180,9 +181,16 @@ __device__ inline void copy_async(void* shared, const void* global, bool valid) 
         "l"(global), "r"(ignore)
         : "memory");
   } else if constexpr (kBytes == 16) {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, p;}" ::"r"(to), "l"(global),
-                 "r"(ignore)
-                 : "memory");
+#define VBGEMM_COPY(ahead)                                                                                                                 \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; cp.async.cg.shared.global.L2::" ahead "B [%0], [%1], 16, p;}" ::"r"(to), "l"(global), \
+               "r"(ignore)                                                                                                                 \
+               : "memory")
+    if constexpr (kAhead == 256) {
+      VBGEMM_COPY("256");
+    } else {
+      VBGEMM_COPY("128");
+    }
+#undef VBGEMM_COPY
   } else {
     static_assert(kBytes == 4 || kBytes == 8);
     asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; cp.async.ca.shared.global.L2::128B [%0], [%1], %3, p;}" ::"r"(to), "l"(global),
@@ -205,7 +213,7 @@ __device__ inline uint16_t float_to_bfloat16(float x) {
   return static_cast<uint16_t>((x == x ? rounded : 0x7fffffff) >> 16);
 }
 
-template <int kBytes>
+template <int kBytes, int kAhead = 128>
 __device__ inline void copy_async(void* shared, const void* global, bool valid) {
   using Bytes = typename Piece<kBytes>::type;
   *static_cast<Bytes*>(shared) = valid ? *static_cast<const Bytes*>(global) : Bytes{};

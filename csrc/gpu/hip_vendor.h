@@ -114,7 +114,7 @@ struct Piece<16> {
 
 // Copies `kBytes` (2, 4, 8 or 16) from global to shared memory, or writes zeros there where `valid` is false; then the source address is
 // not used: the load is from the kernel's parameters. A load that depended on a branch would be waited for before the next one.
-template <int kBytes>
+template <int kBytes, int kAhead = 128>
 __device__ inline void copy_async(void* shared, const void* global, bool valid) {
   using Bytes = typename Piece<kBytes>::type;
   const Bytes bytes =

@@ -39,7 +39,8 @@ struct DownColumns {
   __device__ static int col(int thread) { return thread / kWaveSize / kWavesDown * kColsEach + thread % kWaveSize / kRowsEach; }
 };
 
-template <class T, class Rectangle, int kThreads>
+// kAhead: as for copy_async.
+template <class T, class Rectangle, int kThreads, int kAhead = 128>
 class OperandCopy {
  public:
   // `from` lies in shared memory, and is read again at each step: that is cheaper than registers to keep it.
@@ -83,7 +84,7 @@ class OperandCopy {
       const T* from = source_ + (round ? ahead * (Spread::kDown ? from_.col_stride : from_.row_stride) : 0);
 #pragma unroll
       for (int i = 0; i < Spread::kCopies; ++i, from += stride) {
-        copy_async<kBytes>(to + i * kSharedStep, from, i * Spread::kStep < limit);
+        copy_async<kBytes, kAhead>(to + i * kSharedStep, from, i * Spread::kStep < limit);
       }
     }
   }

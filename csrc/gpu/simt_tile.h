@@ -51,8 +51,8 @@ __device__ inline void multiply_step(const T* shared_a, const T* shared_b, int d
 // of the step that will use the slot just freed. A K range of length 0 leaves zeros.
 template <class Cut, class T>
 __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
-  OperandCopy<T, typename Cut::A, Cut::kThreads> copy_a(place.matrix[kA]);
-  OperandCopy<T, typename Cut::B, Cut::kThreads> copy_b(place.matrix[kB]);
+  OperandCopy<T, typename Cut::A, Cut::kThreads, Cut::kAhead> copy_a(place.matrix[kA]);
+  OperandCopy<T, typename Cut::B, Cut::kThreads, Cut::kAhead> copy_b(place.matrix[kB]);
   int uncopied = place.depth;  // below 0 once the copies have run past the end
   const auto start_step = [&](T* stage) {
     if (uncopied > 0) {
