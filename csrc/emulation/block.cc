@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -196,6 +197,9 @@ void Block::enter() {
 void seed(uint64_t value) { the_block.random().seed(value); }
 
 void run_grid(Kernel kernel, const void* parameters, uint32_t blocks, int threads) {
+  // XLA runs calls at the same time that do not depend on each other, and there is one block.
+  static std::mutex one_at_a_time;
+  const std::lock_guard<std::mutex> lock(one_at_a_time);
   std::vector<uint32_t> order(blocks);
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), the_block.random());

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from jax_vbgemm import planner
+from jax_vbgemm import _core, planner
 from jax_vbgemm.planner import catalogue_for, device_spec
 from jax_vbgemm.planner.catalogue import ELEMENT_OF
 from jax_vbgemm.planner.occupancy import kernel_occupancy, tile_occupancy
 
-ROWS = list(csv.DictReader(Path(planner.__file__).with_name("resources_amd.csv").open()))
+TILES = {(kernel, kind) for *_, kinds, kernel, _ in _core.tiles() for kind in kinds}
+TABLE = csv.DictReader(Path(planner.__file__).with_name("resources_amd.csv").open())
+ROWS = [row for row in TABLE if (row["kernel"], row["dtype"]) in TILES]  # complex128 has an empty kernel
 DEVICE_OF = {"gfx908": "mi100", "gfx90a": "mi210", "gfx942": "mi300x"}
 
 

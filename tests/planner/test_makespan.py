@@ -45,14 +45,14 @@ def test_one_kernel_does_it_all():
 
 def test_a_problem_may_have_small_tiles_along_its_edges():
     sizes = [(1000, 1000, 512)] * 40 + [(1030, 1030, 512)] * 40
-    plan = make(Makespan(), sizes)
+    plan = make(Makespan(), sizes, dtype="float64")
     assert plan.choices[0] is not None or plan.choices[-1] is not None
     mixed = [index for index, choice in enumerate(plan.choices) if choice is None]
     assert mixed
     tiles = [tile for block in plan.blocks for tile in block if tile.problem == mixed[0]]
     assert len({tile.name for tile in tiles}) == 2
     inside = max(plan.tiles_used, key=lambda tile: tile.m * tile.n)
-    assert plan.padding_waste < make(Uniform(tile=inside.key), sizes).padding_waste
+    assert plan.padding_waste < make(Uniform(tile=inside.key), sizes, dtype="float64").padding_waste
 
 
 @pytest.mark.parametrize(("latency", "most"), [(1.0, 1), (0.0, 6)])

@@ -285,7 +285,7 @@ def test_a_plan_needs_at_most_three_kernels():
     from_blocks([(8, 8, 8)] * 3, *tiles[:3]).validate()
     with pytest.raises(
         ValueError,
-        match=r"it needs the kernels t128_light, t256_light, t128_heavy, t256_heavy; a call launches at most 3",
+        match=r"it needs the kernels t128_light, t256_light, t128_medium, t256_heavy; a call launches at most 3",
     ):
         from_blocks([(8, 8, 8)] * 4, *tiles).validate()
 
