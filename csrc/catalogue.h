@@ -82,13 +82,15 @@ inline constexpr int kKernels = 10;
 inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium",
                                                        "t128_rows",  "m128_light", "m128_heavy", "m256_heavy", "m256_full"};
 
+// One way than the other.
+constexpr bool is_far_longer(const TileShape& tile) { return tile.m >= 4 * tile.n || tile.n >= 4 * tile.m; }
+
 constexpr Kernel kernel_of(const TileShape& tile) {
   const int accumulators = tile.m * tile.n / tile.threads;
   if (tile.tensor && tile.threads == 256) return accumulators > 64 ? Kernel::m256_full : Kernel::m256_heavy;
   if (tile.tensor) return accumulators > 32 ? Kernel::m128_heavy : Kernel::m128_light;
   if (tile.whole_rows) return Kernel::t128_rows;
-  const bool far_longer = tile.m >= 4 * tile.n || tile.n >= 4 * tile.m;
-  if (tile.threads == 128 && accumulators <= 32 && (far_longer || accumulators > 16)) return Kernel::t128_medium;
+  if (tile.threads == 128 && accumulators <= 32 && (is_far_longer(tile) || accumulators > 16)) return Kernel::t128_medium;
   return static_cast<Kernel>(2 * (tile.threads == 256) + (accumulators > 16));
 }
 

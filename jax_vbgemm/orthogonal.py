@@ -198,7 +198,7 @@ def _small() -> int:
 def _norms(xs: list[jax.Array], preconditioning: str, small: int) -> jax.Array:
     """The norm of each matrix, (len(xs),): Frobenius norms up to `small` elements in one call, not a reduction each."""
     together = [i for i, x in enumerate(xs) if 0 < x.size <= small]
-    others = [i for i in range(len(xs)) if i not in set(together)]
+    others = sorted(set(range(len(xs))) - set(together))
     norms = []
     if together:
         norms.append(jnp.sqrt(square_sums([xs[i] for i in together])))

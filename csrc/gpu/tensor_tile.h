@@ -46,12 +46,12 @@ class WaveProducts {
 
 // The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies of the step that
 // will use the slot just freed. A K range of length 0 leaves zeros.
-template <class Cut, template <class, class, class> class Products, class LinesA, class LinesB, class T, class Way>
-__device__ inline void accumulate(const TilePlace<T>& place, T* shared, Way way_a, Way way_b, Sums<Cut>& sums) {
+template <class Cut, template <class, class, class> class Products, class LinesA, class LinesB, class T, class KnownWay>
+__device__ inline void accumulate(const TilePlace<T>& place, T* shared, KnownWay way_a, KnownWay way_b, Sums<Cut>& sums) {
   const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
   constexpr bool kAlongA = LinesA::kDepthItems, kAlongB = LinesB::kDepthItems;
-  LineCopy<T, LinesA, kAlongA, Cut::kThreads, Way> copy_a(a, way_a);
-  LineCopy<T, LinesB, !kAlongB, Cut::kThreads, Way> copy_b(b, way_b);
+  LineCopy<T, LinesA, kAlongA, Cut::kThreads, KnownWay> copy_a(a, way_a);
+  LineCopy<T, LinesB, !kAlongB, Cut::kThreads, KnownWay> copy_b(b, way_b);
   const int rows = place.rows, cols = place.cols;
   int uncopied = place.depth;  // below 0 once the copies have run past the end
   const auto start_step = [&](T* stage) {

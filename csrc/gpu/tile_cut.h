@@ -79,7 +79,7 @@ struct TileCut {
   static constexpr int kStep = kShape.k * 4 / static_cast<int>(sizeof(T)) / kStepShare, kDepth = kStep > 8 ? kStep : 8;
 
   // Tiles far longer one way than the other are for problems that wait for memory, which is faster by longer pieces of its rows.
-  static constexpr int kAhead = kRows >= 4 * kCols || kCols >= 4 * kRows ? 256 : 128;
+  static constexpr int kAhead = is_far_longer(kShape) ? 256 : 128;
 
   // A thread's piece of the tile: as square as powers of two allow, wider than high.
   static constexpr int thread_cols() {

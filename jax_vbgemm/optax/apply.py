@@ -19,8 +19,9 @@ def apply_updates(params: Any, updates: Any) -> Any:
     structure: Any = jax.tree.structure(params, is_leaf=_is_none)
     others = structure.flatten_up_to(updates)
     ours = [i for i, (p, u) in enumerate(zip(leaves, others, strict=True)) if _is_ours(p, u)]
+    summed = set(ours)
     results: list[Any] = [
-        None if p is None or index in set(ours) else jnp.asarray(p + u).astype(jnp.asarray(p).dtype)
+        None if p is None or index in summed else jnp.asarray(p + u).astype(jnp.asarray(p).dtype)
         for index, (p, u) in enumerate(zip(leaves, others, strict=True))
     ]
     for index, total in zip(ours, add_scaled([others[i] for i in ours], [leaves[i] for i in ours]), strict=True):
