@@ -64,24 +64,21 @@ class LineCopy {
   // What lies outside its first `items` of each line becomes zero, if it wasn't.
   __device__ void finish(T* shared, int items) const {
     if constexpr (kBytes == 2) {
-      if (way_ == CopyWay::shifted) shift(shared, items);
+      if (way_ == CopyWay::shifted) shift_pieces(shared, items);
     }
   }
 
-  // Calls action(Vector<T, n>&) for all that this thread has copied or left zero in a step.
+  // To be called when this thread's copies of a step have arrived, before its visits: what it visits others may have copied.
+  __device__ void begin_visits() const {
+    if (way_ != CopyWay::pieces) block_barrier();
+  }
+
+  // Calls action(Vector<T, kPieceItems>&) for this thread's share of a step's pieces.
   template <class Action>
   __device__ void visit(T* shared, const Action& action) const {
-    const auto each = [&](auto spread, auto width) __attribute__((always_inline)) {
-      using Items = Vector<T, decltype(width)::value>;
 #pragma unroll
-      for (int i = 0; i < decltype(spread)::kCopies; ++i) {
-        action(*reinterpret_cast<Items*>(place_of<decltype(spread)>(shared, thread_index(), i)));
-      }
-    };
-    if (way_ == CopyWay::pieces) {
-      each(ByPieces(), std::integral_constant<int, kPieceItems>());
-    } else {
-      each(ByElements(), std::integral_constant<int, 1>());
+    for (int i = 0; i < ByPieces::kCopies; ++i) {
+      action(*reinterpret_cast<Vector<T, kPieceItems>*>(place_of<ByPieces>(shared, thread_index(), i)));
     }
   }
 
@@ -137,40 +134,42 @@ class LineCopy {
     }
   }
 
-  // By how many elements the line of this thread's copy begins behind a multiple of 16 bytes. A step along K does not change it.
-  __device__ int shift_of(int copy) const {
-    const unsigned first = static_cast<unsigned>(reinterpret_cast<uintptr_t>(source_) / kBytes);
-    return (first + copy * ByPieces::kStep * static_cast<unsigned>(line_stride())) % kPieceItems;
+  // By how many elements this thread's lines begin behind a multiple of 16 bytes: all by the same, in every step along K.
+  __device__ int shift() const {
+    static_assert(ByPieces::kStep % kPieceItems == 0);
+    return static_cast<int>(reinterpret_cast<uintptr_t>(source_) / kBytes % kPieceItems);
   }
 
   // A line's first piece may begin with elements before the line, and its last end with some behind it: another line's, or the gap before
   // that, but for the very last line, whose end is copied by elements. A line has one piece more than it has places; its last thread
   // copies both.
   __device__ void start_shifted(T* shared, int lines, int items) const {
-    const int thread = thread_index(), item = ByPieces::item(thread), limit = lines - ByPieces::line(thread);
-    const T* from = source_;
+    const int thread = thread_index(), item = ByPieces::item(thread), limit = lines - ByPieces::line(thread), left = shift() + items - item;
+    const T* const first = source_ - shift();
+    const T* from = first;
     const int64_t step = ByPieces::kStep * line_stride();
     const bool last = item == Lines::kItems - kPieceItems;
+    const int place = last && left > kPieceItems ? kPieceItems : 0, count = left - place, very_last = limit - 1;  // a part, and its line
+    const bool is_part = count > 0 && count < kPieceItems;
+    const int apart = is_part && place == 0 ? very_last : -1, apart_behind = is_part && place > 0 ? very_last : -1;
+    const int full = left > 0 ? limit : 0, full_behind = left > kPieceItems ? limit : 0;
 #pragma unroll
     for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
-      const int shift = shift_of(i), left = i * ByPieces::kStep < limit ? shift + items - item : 0;
-      const auto copy = [&](int place) {
-        const bool apart = i * ByPieces::kStep == limit - 1 && left > place && left < place + kPieceItems;
-        if (!apart) copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i, place), from - shift + place, left > place);
-      };
-      copy(0);
-      if (last) copy(kPieceItems);
+      const int line = i * ByPieces::kStep;
+      if (line != apart) copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i), from, line < full);
+      if (last && line != apart_behind) {
+        copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i, kPieceItems), from + kPieceItems, line < full_behind);
+      }
     }
-    if (limit < 1 || (limit - 1) % ByPieces::kStep != 0) return;
-    const int copy = (limit - 1) / ByPieces::kStep, shift = shift_of(copy), left = shift + items - item;
-    const int place = last && left > kPieceItems ? kPieceItems : 0, count = left - place;
-    if (copy >= ByPieces::kCopies || count <= 0 || count >= kPieceItems) return;
-    start_part(place_of<ByPieces>(shared, thread, copy, place), source_ + copy * step - shift + place, count);
+    if (!is_part || very_last < 0 || very_last % ByPieces::kStep != 0) return;
+    const int copy = very_last / ByPieces::kStep;
+    if (copy < ByPieces::kCopies) start_part(place_of<ByPieces>(shared, thread, copy, place), first + copy * step + place, count);
   }
 
   // Each thread shifts the pieces it has copied. A line belongs to one wave, so that its barriers are enough.
-  __device__ void shift(T* shared, int items) const {
+  __device__ void shift_pieces(T* shared, int items) const {
     static_assert(kLanes % ByPieces::kAcross == 0);
+    const int shift = this->shift();
     using Piece = Vector<uint32_t, 4>;
     const int thread = thread_index();
     wave_barrier();
@@ -179,7 +178,6 @@ class LineCopy {
       Piece* const piece = reinterpret_cast<Piece*>(place_of<ByPieces>(shared, thread, i));
       const Piece low = *piece, high = *reinterpret_cast<const Piece*>(place_of<ByPieces>(shared, thread, i, kPieceItems));
       wave_barrier();
-      const int shift = shift_of(i);
       uint32_t words[8], result[4];
 #pragma unroll
       for (int w = 0; w < 4; ++w) words[w] = low.element[w], words[4 + w] = high.element[w];

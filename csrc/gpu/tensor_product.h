@@ -97,36 +97,53 @@ __device__ inline uint32_t special_small(uint32_t bits) {
   return x == x ? bits : bits | 0x400000u;
 }
 
+// Whether none of them is an infinity or NaN, of numbers too small for an infinite sum: it tells, by an instruction each.
+template <int kCount>
+__device__ inline bool all_finite(const float (&numbers)[kCount]) {
+  constexpr int kChains = 4;
+  float sum[kChains] = {};
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) sum[i % kChains] += numbers[i];
+  return std::fabs((sum[0] + sum[1]) + (sum[2] + sum[3])) < static_cast<float>(INFINITY);
+}
+
 // x = big + small, to within a bit less than float32 has, both of them tf32 numbers (the unit ignores small's last bits). What rounding
 // would make infinite is cut off instead. An infinity or NaN is small, and its big is 1: then the only product that sees it together with
 // the other's big is small's, which is what float32 gives, and no other is infinite or NaN.
-template <int kCount>
-__device__ inline void split(const uint32_t (&bits)[kCount], uint32_t (&big)[kCount], uint32_t (&small)[kCount]) {
-  bool special = false;
+template <int kRows, int kCols>
+__device__ inline void split(const uint32_t (&bits)[kRows][kCols], uint32_t (&big)[kRows][kCols], uint32_t (&small)[kRows][kCols]) {
+  float rest[kRows * kCols];
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const float x = float_of_bits(bits[i]);
-    big[i] = round_to_tf32(x) & kBitsOfTf32;
-    small[i] = bits_of_float(x - float_of_bits(big[i]));
-    special |= !(std::fabs(float_of_bits(big[i])) < static_cast<float>(INFINITY));
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kCols; ++j) {
+      const float x = float_of_bits(bits[i][j]);
+      big[i][j] = round_to_tf32(x) & kBitsOfTf32;
+      rest[i * kCols + j] = x - float_of_bits(big[i][j]);
+      small[i][j] = bits_of_float(rest[i * kCols + j]);
+    }
   }
-  if (!special) return;
+  if (all_finite(rest)) return;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const float x = float_of_bits(bits[i]);
-    if (std::fabs(float_of_bits(big[i])) < static_cast<float>(INFINITY)) continue;
-    const bool finite = (bits[i] & ~kSignBit) < kInfinityBits;
-    big[i] = finite ? bits[i] & kBitsOfTf32 : (bits[i] & kSignBit) | kOneBits;
-    small[i] = finite ? bits_of_float(x - float_of_bits(big[i])) : special_small(bits[i]);
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kCols; ++j) {
+      const uint32_t x = bits[i][j];
+      if (std::fabs(float_of_bits(big[i][j])) < static_cast<float>(INFINITY)) continue;
+      const bool finite = (x & ~kSignBit) < kInfinityBits;
+      big[i][j] = finite ? x & kBitsOfTf32 : (x & kSignBit) | kOneBits;
+      small[i][j] = finite ? bits_of_float(float_of_bits(x) - float_of_bits(big[i][j])) : special_small(x);
+    }
   }
 }
 
-// The same where big is what the unit sees of x: returns small, and changes x where that is an infinity or NaN.
-__device__ inline float small_of(float& x) {
+// The same where big is what the unit sees of x. Of an infinity or NaN the rest is NaN; see_special() then puts it right.
+__device__ inline float rest_of(float x) { return x - float_of_bits(bits_of_float(x) & kBitsOfTf32); }
+__device__ inline void see_special(float& x, float& small) {
   const uint32_t bits = bits_of_float(x);
-  if (std::fabs(x) < static_cast<float>(INFINITY)) return float_of_bits(round_to_tf32(x - float_of_bits(bits & kBitsOfTf32)));
+  if (std::fabs(x) < static_cast<float>(INFINITY)) return;
+  small = float_of_bits(special_small(bits));
   x = float_of_bits((bits & kSignBit) | kOneBits);
-  return float_of_bits(special_small(bits));
 }
 
 template <class Cut>
@@ -163,10 +180,8 @@ __device__ inline void multiply_chunk(R (&a)[Cut::kBlocksDown][4], R (&b)[Cut::k
   } else {
     static_assert(Cut::kKind == Kind::tf32x3);
     uint32_t big_a[Cut::kBlocksDown][4], small_a[Cut::kBlocksDown][4], big_b[Cut::kBlocksAcross][2], small_b[Cut::kBlocksAcross][2];
-#pragma unroll
-    for (int i = 0; i < Cut::kBlocksDown; ++i) split(a[i], big_a[i], small_a[i]);
-#pragma unroll
-    for (int j = 0; j < Cut::kBlocksAcross; ++j) split(b[j], big_b[j], small_b[j]);
+    split(a, big_a, small_a);
+    split(b, big_b, small_b);
     // The units cut sums off where float32 rounds them, an error that grows with K: each chunk has a sum of its own, added by rounding.
 #pragma unroll
     for (int i = 0; i < Cut::kBlocksDown; ++i) {

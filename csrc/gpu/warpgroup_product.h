@@ -57,17 +57,24 @@ class TransposedProducts {
     if constexpr (kSplits) {
       odd_ = !odd_;
       T* const small = small_ + odd_ * Cut::kElementsA;
-      copy_a.visit(stage, [&](auto& place) __attribute__((always_inline)) {
-        auto numbers = place, rest = place;
-        bool special = false;
+      bool finite = true;
+      copy_a.begin_visits();
+      copy_a.visit(stage, [&](const auto& piece) __attribute__((always_inline)) {
+        auto rest = piece;
 #pragma unroll
-        for (size_t i = 0; i < sizeof(numbers) / sizeof(T); ++i) {
-          rest.element[i] = small_of(numbers.element[i]);
-          special |= numbers.element[i] != place.element[i];
-        }
-        if (special) place = numbers;
-        *reinterpret_cast<decltype(numbers)*>(small + (place.element - stage)) = rest;
+        for (float& x : rest.element) x = rest_of(x);
+        finite &= all_finite(rest.element);
+#pragma unroll
+        for (float& x : rest.element) x = float_of_bits(round_to_tf32(x));
+        reinterpret_cast<decltype(rest)&>(small[piece.element - stage]) = rest;
       });
+      if (!finite) {
+        copy_a.visit(stage, [&](auto& piece) __attribute__((always_inline)) {
+          T* const rest = small + (piece.element - stage);
+#pragma unroll 1
+          for (int i = 0; i < static_cast<int>(sizeof(piece) / sizeof(T)); ++i) see_special(piece.element[i], rest[i]);
+        });
+      }
     }
     show_to_products();
   }
@@ -77,12 +84,15 @@ class TransposedProducts {
   __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
     const SharedMatrix a = shared_lines(stage);
     if constexpr (!kSplits) {
-      each_chunk(stage, [&](int chunk, const uint32_t (&b)[4], int block) __attribute__((always_inline)) {
-        uint32_t rounded[4];
+      each_chunk(stage, [&](int chunk, Fragments& b) __attribute__((always_inline)) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) rounded[i] = round_to_tf32(float_of_bits(b[i]));
+        for (auto& block : b) {
+#pragma unroll
+          for (uint32_t& x : block) x = round_to_tf32(float_of_bits(x));
+        }
         begin_products();
-        multiply_warpgroup_tf32(rounded, moved(a, chunk * kStep), sums[block]);
+#pragma unroll
+        for (int block = 0; block < Cut::kBlocksDown; ++block) multiply_warpgroup_tf32(b[block], moved(a, chunk * kStep), sums[block]);
       });
       meanwhile();
       wait_products();
@@ -90,13 +100,16 @@ class TransposedProducts {
       // The units cut sums off where float32 rounds them, an error that grows with K: each step has sums of its own, added by rounding.
       const SharedMatrix small_a = shared_lines(small_ + odd_ * Cut::kElementsA);
       Sums<Cut> step;
-      each_chunk(stage, [&](int chunk, const uint32_t (&b)[4], int block) __attribute__((always_inline)) {
-        uint32_t big[4], small[4];
+      each_chunk(stage, [&](int chunk, Fragments& b) __attribute__((always_inline)) {
+        Fragments big, small;
         split(b, big, small);
         begin_products();
-        multiply_warpgroup_tf32(small, moved(a, chunk * kStep), step[block], chunk > 0);
-        multiply_warpgroup_tf32(big, moved(small_a, chunk * kStep), step[block]);
-        multiply_warpgroup_tf32(big, moved(a, chunk * kStep), step[block]);
+#pragma unroll
+        for (int block = 0; block < Cut::kBlocksDown; ++block) {
+          multiply_warpgroup_tf32(small[block], moved(a, chunk * kStep), step[block], chunk > 0);
+          multiply_warpgroup_tf32(big[block], moved(small_a, chunk * kStep), step[block]);
+          multiply_warpgroup_tf32(big[block], moved(a, chunk * kStep), step[block]);
+        }
       });
       meanwhile();
       wait_products();
@@ -114,21 +127,21 @@ class TransposedProducts {
  private:
   static constexpr bool kSplits = Cut::kKind == Kind::tf32x3;
   static constexpr int kBytes = static_cast<int>(sizeof(T)), kStep = LinesA::kDepthStep * kBytes;
+  using Fragments = uint32_t[Cut::kBlocksDown][4];  // of a chunk of B
 
   __device__ static SharedMatrix shared_lines(const T* first) {
     return shared_matrix(first, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
   }
 
-  // Starts the products of each chunk and each block of 16 columns; those of a chunk wait for no others.
+  // Starts the products of each chunk; they wait for no others.
   template <class Action>
   __device__ __forceinline__ void each_chunk(const T* stage, const Action& action) const {
 #pragma unroll
     for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
-      uint32_t b[Cut::kBlocksDown][4];
+      Fragments b;
       load_halves<LinesB, 2 * Cut::kBlocksDown, false>(stage + first_b_, chunk,
                                                        [&](int half, int deep, auto x) { b[half / 2][2 * deep + half % 2] = x; });
-#pragma unroll
-      for (int block = 0; block < Cut::kBlocksDown; ++block) action(chunk, b[block], block);
+      action(chunk, b);
       end_products();
     }
   }
