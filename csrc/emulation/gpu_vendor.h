@@ -88,6 +88,10 @@ inline void store_bytes(void* global, const void* registers) {
   emulation::require_aligned(global, kBytes);
   std::memcpy(global, registers, kBytes);  // here, where the race detector sees it
 }
+template <int kBytes>
+inline void store_bytes_if(bool valid, void* global, const void* registers) {
+  if (valid) store_bytes<kBytes>(global, registers);
+}
 
 template <int kBytes, int kAhead = 128>
 inline void copy_async(void* shared, const void* global, bool valid) {

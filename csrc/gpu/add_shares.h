@@ -44,12 +44,11 @@ struct AddShares {
 
     __device__ static int index(int n) { return n * kAddThreads + thread_index(); }
     __device__ Sum& element(int n) const { return shared.result[index(n)]; }
-    template <class Action>
-    __device__ void locate(Extent tile, int, int n, const Action& action) const {
+    __device__ Location locate(Extent tile, int, int n) const {
       const int piece = index(n) / kVector;
-      if (piece >= count) return;
+      if (piece >= count) return {0, 0, false};
       const int row = shared.row[piece], col = shared.col[piece] + index(n) % kVector;
-      if (col < tile.cols) action(row, col);
+      return {row, col, col < tile.cols};
     }
   };
 

@@ -133,6 +133,21 @@ __device__ inline void store_bytes(void* global, const void* registers) {
   __builtin_assume(__isGlobal(global));
   *static_cast<typename Piece<kBytes>::type*>(global) = bytes;
 }
+// Nothing where `valid` is false: without a branch, into which the compiler would move what leads to the store.
+template <int kBytes>
+__device__ inline void store_bytes_if(bool valid, void* global, const void* registers) {
+  typename Piece<kBytes>::type bytes;
+  memcpy(&bytes, registers, kBytes);
+  const int store = valid;
+#define VBGEMM_STORE(type, values, ...)                                                                                               \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global." type " [%1], " values ";}" ::"r"(store), "l"(global), __VA_ARGS__ \
+               : "memory")
+  if constexpr (kBytes == 2) VBGEMM_STORE("u16", "%2", "h"(bytes));
+  if constexpr (kBytes == 4) VBGEMM_STORE("u32", "%2", "r"(bytes));
+  if constexpr (kBytes == 8) VBGEMM_STORE("v2.u32", "{%2, %3}", "r"(bytes.x), "r"(bytes.y));
+  if constexpr (kBytes == 16) VBGEMM_STORE("v4.u32", "{%2, %3, %4, %5}", "r"(bytes.x), "r"(bytes.y), "r"(bytes.z), "r"(bytes.w));
+#undef VBGEMM_STORE
+}
 
 // How many lanes of the wave say yes; every lane of it must call.
 __device__ inline int count_lanes(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }

@@ -137,6 +137,10 @@ __device__ inline void store_bytes(void* global, const void* registers) {
   __builtin_memcpy(&bytes, registers, kBytes);
   *(Global<typename Piece<kBytes>::type>)global = bytes;
 }
+template <int kBytes>
+__device__ inline void store_bytes_if(bool valid, void* global, const void* registers) {
+  if (valid) store_bytes<kBytes>(global, registers);
+}
 
 // Matrix units: c += a b for 16 x 16 sums, all lanes of a wave together. The places of elements are those of AMD's "CDNA 2" and "CDNA 3
 // Instruction Set Architecture" guides, chapter "Matrix Arithmetic Instructions", as AMD's matrix instruction calculator prints them: with

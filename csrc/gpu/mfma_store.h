@@ -21,11 +21,10 @@ struct Band {
   // The lane's n-th element.
   __device__ Sum& element(int n) const { return sums[row(n) * Cut::kBandPitch + col(n)]; }
 
-  // Calls action(row, col) with its place in the tile, if the tile reaches that far. `pass` numbers the bands.
-  template <class Action>
-  __device__ void locate(Extent tile, int pass, int n, const Action& action) const {
+  // Its place in the tile. `pass` numbers the bands.
+  __device__ Location locate(Extent tile, int pass, int n) const {
     const int tile_row = first_row + pass * Cut::kBlock + row(n), tile_col = first_col + col(n);
-    if (tile_row < tile.rows && tile_col < tile.cols) action(tile_row, tile_col);
+    return {tile_row, tile_col, tile_row < tile.rows && tile_col < tile.cols};
   }
 };
 

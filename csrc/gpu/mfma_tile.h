@@ -44,7 +44,7 @@ struct MfmaFamily {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = false;
   using Element = typename TensorElement<kKind>::type;
-  static constexpr int kAlignment = kVectorBytes;  // of operands in shared memory
+  static constexpr int kAlignment = kBankLineBytes;  // of operands in shared memory
   template <int kRow>
   using Cut = MfmaCut<kKind, kRow>;
 

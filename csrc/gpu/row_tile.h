@@ -143,10 +143,9 @@ struct RowStage {
   int row;
 
   __device__ Sum& element(int n) const { return first[n * Cut::kThreads]; }
-  template <class Action>
-  __device__ void locate(Extent tile, int, int n, const Action& action) const {
+  __device__ Location locate(Extent tile, int, int n) const {
     const int at = row + n / Cut::kCols * Cut::kThreads, col = n % Cut::kCols;
-    if (at < tile.rows && col < tile.cols) action(at, col);
+    return {at, col, at < tile.rows && col < tile.cols};
   }
 };
 
@@ -159,7 +158,7 @@ __device__ inline void store_row_vectors(const MatrixView& c, int rows, int cols
 #pragma unroll
   for (int i = 0; i < Cut::kThreadRows; ++i) {
     const int at = row + i * Cut::kThreads - odd;
-    Out* const first = c.at<Out>(at, odd * kVector);
+    Out* const first = c.at<Out>(at, 0) + odd * kVector;
 #pragma unroll
     for (int j = 0; j < Cut::kCols; j += kTogether * kVector) {
       Vector<Out, kVector> low, high;

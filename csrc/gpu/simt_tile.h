@@ -41,10 +41,12 @@ __device__ inline void multiply_step(const T* shared_a, const T* shared_b, int d
       }
     }
   };
-  // Chunk by chunk, as more unrolled code would need more registers than there are; those beyond the end of K are left out.
-  multiply_chunk(0);
+  // Chunk by chunk, as more unrolled code would need more registers than there are; those beyond the end of K are left out. The first has
+  // code of its own where that is short, and is then mixed with what surrounds it. Where it is long, instructions would be slow to come.
+  constexpr bool kFirstApart = Cut::kThreadRows * Cut::kThreadCols <= 16;
+  if (kFirstApart) multiply_chunk(0);
 #pragma unroll 1
-  for (int begin = Cut::kChunk; begin < Cut::kDepth && begin < depth; begin += Cut::kChunk) multiply_chunk(begin);
+  for (int begin = kFirstApart ? Cut::kChunk : 0; begin < Cut::kDepth && begin < depth; begin += Cut::kChunk) multiply_chunk(begin);
 }
 
 // Computes one tile. The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies
@@ -88,7 +90,7 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
 template <class T, Kind kKind_>
 struct SimtFamily {
   using Element = T;
-  static constexpr int kAlignment = kVectorBytes;  // of operands in shared memory
+  static constexpr int kAlignment = kBankLineBytes;  // of operands in shared memory
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = false;
   template <int kRow>

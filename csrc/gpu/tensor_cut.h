@@ -148,8 +148,9 @@ struct TensorCut {
   static constexpr int kStages = stages();
   static_assert(kStages >= 2, "the pipeline needs two stages: lower the tile's step along K");
 
-  // Afterwards the same memory holds the sums, of each share of K.
-  static constexpr int kSumPitch = kCols + 8, kPlane = kRows * kSumPitch;
+  // Afterwards the same memory holds the sums, of each share of K. Lanes write to four neighbouring rows at a time, of a transposed product
+  // to every second of eight: each row has banks of its own.
+  static constexpr int kSumPitch = kCols + (kTransposed ? 4 : 8), kPlane = kRows * kSumPitch;
   static constexpr int kSumElements = kSplit * kPlane * static_cast<int>(sizeof(Sum)) / kBytes;
   static constexpr int shared_elements() {
     const int mine = largest_of(kStages * kStageElements + kSmallElements, kSumElements);

@@ -138,7 +138,7 @@ struct TensorFamily {
   static constexpr bool kMirrors = true;
   using Element = typename TensorElement<kKind>::type;
   // Of operands in shared memory.
-  static constexpr int kAlignment = sizeof(Element) < 8 ? kSwizzleBytes : kVectorBytes;
+  static constexpr int kAlignment = sizeof(Element) < 8 ? kSwizzleBytes : kBankLineBytes;
   template <int kRow>
   using Cut = TensorCut<kKind, kRow>;
 

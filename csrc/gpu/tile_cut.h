@@ -8,6 +8,10 @@ namespace vbgemm {
 
 inline constexpr int kVectorBytes = 16;  // the widest access of a thread
 
+// What all banks of shared memory hold side by side. Operands begin at a multiple of it: what arrives from global memory comes by sectors
+// of 32 bytes, and one that lies across two such sectors of shared memory takes twice as long.
+inline constexpr int kBankLineBytes = 128;
+
 // N elements moved at once.
 template <class T, int N>
 struct alignas(N * sizeof(T)) Vector {

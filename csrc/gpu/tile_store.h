@@ -25,6 +25,12 @@ __device__ inline void store_vectors(const MatrixView& c, int rows, int cols, co
   }
 }
 
+// Of an element in its tile, if the tile reaches that far.
+struct Location {
+  int row, col;
+  bool inside;
+};
+
 // A wave's own part of shared memory, where its lanes trade their sums so that neighbouring lanes get neighbouring elements of C. It takes
 // the sums in passes of kPassRows of every thread's rows; from then on a lane keeps to elements of its own, so one barrier is enough.
 template <class Cut, class Sum>
@@ -57,13 +63,12 @@ struct Stage {
   // The lane's n-th element.
   __device__ Sum& element(int n) const { return region[n * kWaveSize + lane]; }
 
-  // Calls action(row, col) with its place in the tile, if the tile reaches that far.
-  template <class Action>
-  __device__ void locate(Extent tile, int pass, int n, const Action& action) const {
+  // Its place in the tile.
+  __device__ Location locate(Extent tile, int pass, int n) const {
     const int patch = n / kVector, within = n % kVector * kWaveSize + lane;
     const int row = thread.wave_row + (pass + patch / kVectorsAcross) * Cut::kGridRows + within / kPatchCols;
     const int col = (thread.wave_col + patch % kVectorsAcross * Cut::kGridCols) * kVector + within % kPatchCols;
-    if (row < tile.rows && col < tile.cols) action(row, col);
+    return {row, col, row < tile.rows && col < tile.cols};
   }
 };
 
@@ -82,13 +87,13 @@ __device__ inline void apply_epilogue(const Stage& stage, const TilePlace<T>& pl
 #pragma unroll
     for (int n = 0; n < kTogether; ++n) {
       rest[n] = nothing<Sum>();
-      const auto read = [&](int row, int col) { rest[n] = widen(*bias.template at<Out>(row, col)); };
-      if (bias.first) stage.locate(tile, pass, begin + n, read);
+      const Location at = stage.locate(tile, pass, begin + n);
+      if (bias.first && at.inside) rest[n] = widen(*bias.template at<Out>(at.row, at.col));
     }
 #pragma unroll
     for (int n = 0; n < kTogether; ++n) {
-      const auto read = [&](int row, int col) { rest[n] = multiply_add(beta, widen(*source.template at<Out>(row, col)), rest[n]); };
-      if (source.first) stage.locate(tile, pass, begin + n, read);
+      const Location at = stage.locate(tile, pass, begin + n);
+      if (source.first && at.inside) rest[n] = multiply_add(beta, widen(*source.template at<Out>(at.row, at.col)), rest[n]);
     }
 #pragma unroll
     for (int n = 0; n < kTogether; ++n) stage.element(begin + n) = multiply_add(alpha, stage.element(begin + n), rest[n]);
@@ -103,10 +108,16 @@ __device__ inline void write_elements(const Stage& stage, const TilePlace<T>& pl
   // Copies: what is written might be they, for all that the compiler knows.
   const MatrixView c = place.matrix[kC];
   const Extent tile{place.rows, place.cols};
-#pragma unroll 4
-  for (int n = 0; n < Stage::kElements; ++n) {
-    const auto write = [&](int row, int col) { narrow(stage.element(n), *c.template at<Out>(row, col)); };
-    stage.locate(tile, pass, n, write);
+  constexpr int kTogether = Stage::kElements < 8 ? Stage::kElements : 8;  // their places are at constant distances, as a rule
+#pragma unroll 1
+  for (int begin = 0; begin < Stage::kElements; begin += kTogether) {
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) {
+      const Location at = stage.locate(tile, pass, begin + n);
+      Out result;
+      narrow(stage.element(begin + n), result);
+      store_bytes_if<sizeof(Out)>(at.inside, c.template at<Out>(at.row, at.col), &result);
+    }
   }
 }
 
