@@ -39,6 +39,10 @@ _FEWEST_STEPS = 2
 _ROUNDS_TO_FILL = 8  # a last round that follows more of them is not worth filling
 _MOST_SPLIT_BLOCKS = 8192
 
+# The best of each kernel is looked at with its last round split where there are no more problems than that: the blocks
+# of more are of many lengths, and fill a last round better.
+_FEW_PROBLEMS = 16
+
 
 @dataclass(frozen=True)
 class Makespan:
@@ -86,13 +90,17 @@ def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: C
 
 
 def _draft_for(problems: Sequence[Problem], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> Draft:
-    best = None
     kernels = kernels_worth_trying(catalogue, sizes)
-    for kernel in sorted(kernels, key=lambda kernel: not catalogue.any_tile_of(kernel).tensor):  # fast ones first
-        best = _choose(sizes, _options(sizes, kernel, device, catalogue), device, catalogue, best)
-    assert best is not None
-    draft = _draft(problems, sizes, best, device, catalogue)
-    return draft if device.kind == "cpu" else _with_last_round_split(draft)
+    in_order = sorted(kernels, key=lambda kernel: not catalogue.any_tile_of(kernel).tensor)  # fast ones first
+    each = device.kind != "cpu" and len(problems) <= _FEW_PROBLEMS
+    best, choices = None, []
+    for kernel in in_order:
+        best = _choose(sizes, _options(sizes, kernel, device, catalogue), device, catalogue, None if each else best)
+        choices.append(best)
+    drafts = [_draft(problems, sizes, choice, device, catalogue) for choice in (choices if each else choices[-1:])]
+    if device.kind == "cpu":
+        return drafts[0]
+    return min(map(_with_last_round_split, drafts), key=lambda draft: draft.seconds)
 
 
 @dataclass(frozen=True)
