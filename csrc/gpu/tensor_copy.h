@@ -43,11 +43,10 @@ class LineCopy {
  public:
   // `from` lies in shared memory, and is read again at each step: that is cheaper than registers to keep it.
   __device__ LineCopy(const MatrixView& from, KnownWay way) : from_(from), way_(way) {
-    const T* const first = static_cast<const T*>(from.first);
-    const int64_t line_stride = this->line_stride(), item_stride = kLinesAreRows ? from.col_stride : from.row_stride;
     const int thread = thread_index();
-    source_ = first + (way_ == CopyWay::elements ? ByElements::line(thread) * line_stride + ByElements::item(thread) * item_stride
-                                                 : ByPieces::line(thread) * line_stride + ByPieces::item(thread));
+    const int line = way_ == CopyWay::elements ? ByElements::line(thread) : ByPieces::line(thread);
+    const int item = way_ == CopyWay::elements ? ByElements::item(thread) : ByPieces::item(thread);
+    source_ = from.template at<const T>(kLinesAreRows ? line : item, kLinesAreRows ? item : line);
   }
 
   // Starts the copies of one step; what lies outside its first lines x items elements becomes zero.
@@ -149,17 +148,19 @@ class LineCopy {
     const T* from = first;
     const int64_t step = ByPieces::kStep * line_stride();
     const bool last = item == Lines::kItems - kPieceItems;
-    const int place = last && left > kPieceItems ? kPieceItems : 0, count = left - place, very_last = limit - 1;  // a part, and its line
+    const int place = last && left > kPieceItems ? kPieceItems : 0, count = left - place;
     const bool is_part = count > 0 && count < kPieceItems;
-    const int apart = is_part && place == 0 ? very_last : -1, apart_behind = is_part && place > 0 ? very_last : -1;
-    const int full = left > 0 ? limit : 0, full_behind = left > kPieceItems ? limit : 0;
+    const int very_last = limit - 1, apart = is_part ? very_last : -1;  // the line with a part of a piece
 #pragma unroll
     for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
-      const int line = i * ByPieces::kStep;
-      if (line != apart) copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i), from, line < full);
-      if (last && line != apart_behind) {
-        copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i, kPieceItems), from + kPieceItems, line < full_behind);
-      }
+      const int line = i * ByPieces::kStep, there = line < limit ? left : 0;
+      const auto copy = [&](int behind) {
+        if (line != apart || place != behind) {
+          copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i, behind), from + behind, there > behind);
+        }
+      };
+      copy(0);
+      if (last) copy(kPieceItems);
     }
     if (!is_part || very_last < 0 || very_last % ByPieces::kStep != 0) return;
     const int copy = very_last / ByPieces::kStep;

@@ -12,23 +12,17 @@ namespace vbgemm {
 // permit it, else element by element along the dimension that is contiguous (or along the rows, where none is).
 enum class Way : int32_t { vectors, rows, columns };
 
-// Elements from one row (column) to the next. No matrix has strides of more than 32 bits, and a product with a number of so many is one
-// instruction then, but it may need 64.
-struct Stride {
-  uint32_t elements;
-
-  __device__ operator int64_t() const { return elements; }
-};
-
-// One matrix's part of a tile, from its first element on; null where there is no such matrix.
+// One matrix's part of a tile, from its first element on; null where there is no such matrix. Its strides fit 32 bits.
 struct MatrixView {
   void* first;
-  Stride row_stride, col_stride;
+  int64_t row_stride, col_stride;
   Way way;
 
+  // A product of two numbers of 32 bits is one instruction.
   template <class T>
   __device__ T* at(uint32_t row, uint32_t col) const {
-    return static_cast<T*>(first) + (uint64_t{row} * row_stride.elements + uint64_t{col} * col_stride.elements);
+    const uint64_t down = static_cast<uint32_t>(row_stride), across = static_cast<uint32_t>(col_stride);
+    return static_cast<T*>(first) + (row * down + col * across);
   }
 };
 
@@ -149,8 +143,7 @@ __device__ inline MatrixView view_of(const void* buffer, int bytes, const Part& 
   const uint32_t lengths = static_cast<uint32_t>(part.row_stride) | static_cast<uint32_t>(cols);
   const bool aligned = reinterpret_cast<uintptr_t>(first) % kVectorBytes == 0 && lengths * bytes % kVectorBytes == 0;
   const Way elements = part.row_stride == 1 && part.col_stride != 1 ? Way::columns : Way::rows;
-  const Stride down{static_cast<uint32_t>(part.row_stride)}, across{static_cast<uint32_t>(part.col_stride)};
-  return {first, down, across, part.col_stride == 1 && aligned ? Way::vectors : elements};
+  return {first, part.row_stride, part.col_stride, part.col_stride == 1 && aligned ? Way::vectors : elements};
 }
 
 __device__ inline Buffer buffer_of(const KernelParameters& parameters, int index) {
