@@ -97,10 +97,13 @@ def _draft_for(problems: Sequence[Problem], sizes: Sizes, device: DeviceSpec, ca
     for kernel in in_order:
         best = _choose(sizes, _options(sizes, kernel, device, catalogue), device, catalogue, None if each else best)
         choices.append(best)
-    drafts = [_draft(problems, sizes, choice, device, catalogue) for choice in (choices if each else choices[-1:])]
-    if device.kind == "cpu":
-        return drafts[0]
-    return min(map(_with_last_round_split, drafts), key=lambda draft: draft.seconds)
+    if not each:
+        choices = choices[-1:]
+    drafts = [_draft(problems, sizes, choice, device, catalogue) for choice in choices]
+    if device.kind != "cpu":
+        drafts = [_with_last_round_split(draft) for draft in drafts]
+    # Where all wait for the memory, the one whose blocks need least.
+    return min(zip(drafts, choices, strict=True), key=lambda pair: (pair[0].seconds, pair[1].makespan))[0]
 
 
 @dataclass(frozen=True)
