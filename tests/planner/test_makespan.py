@@ -98,6 +98,22 @@ def test_k_is_split_where_one_block_would_outlast_the_rest():
     assert (mixed.runs.k_begin[mixed.runs.problem == 30] > 0).any()
 
 
+def test_few_problems_take_the_kernel_that_is_best_with_its_last_round_split():
+    """128 x 128 tiles need more than one round here, and are slower than others until the second is shared."""
+    device, sizes = device_spec("h100"), [(m, 1024, 1024) for m in (783, 146, 350, 837, 453, 1072, 332, 123)]
+    catalogue, problems = catalogue_for("tf32x3", device), problems_of(sizes)
+    chosen = Makespan().draft(problems, device, catalogue)
+    for kernel in {tile.kernel for tile in catalogue if tile.tensor}:
+        alone = dataclasses.replace(catalogue, tiles=tuple(tile for tile in catalogue if tile.kernel == kernel))
+        assert chosen.seconds <= Makespan().draft(problems, device, alone).seconds
+    assert {tile.name for tile in chosen.build().tiles_used} == {"mma-128x128"}
+
+
+def test_where_the_memory_limits_all_kernels_the_one_with_the_least_work_is_taken():
+    tile = make(Makespan(), [(20480, 8, 20480), (4, 4, 4)], dtype="float64").tiles_used[0]
+    assert not tile.tensor
+
+
 def test_a_last_round_of_few_tiles_is_shared_by_all_units():
     sizes = [(128 * 35, 1024, 1024)]  # 280 tiles of 128 x 128 where 264 fit
     catalogue = catalogue_for("bfloat16", device_spec("h100"))
