@@ -42,6 +42,7 @@ _MOST_SPLIT_BLOCKS = 8192
 # The best of each kernel is looked at with its last round split where there are no more problems than that: the blocks
 # of more are of many lengths, and fill a last round better.
 _FEW_PROBLEMS = 16
+_MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than one
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,14 @@ def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: C
 
 def _draft_for(problems: Sequence[Problem], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> Draft:
     kernels = kernels_worth_trying(catalogue, sizes)
-    in_order = sorted(kernels, key=lambda kernel: not catalogue.any_tile_of(kernel).tensor)  # fast ones first
-    each = device.kind != "cpu" and len(problems) <= _FEW_PROBLEMS
-    best, choices = None, []
-    for kernel in in_order:
-        best = _choose(sizes, _options(sizes, kernel, device, catalogue), device, catalogue, None if each else best)
-        choices.append(best)
-    if not each:
-        choices = choices[-1:]
+    gain = _MOST_OF_SPLIT if device.kind != "cpu" and len(problems) <= _FEW_PROBLEMS else 1.0
+    choices: list[_Choice] = []
+    for kernel in sorted(kernels, key=lambda kernel: not catalogue.any_tile_of(kernel).tensor):  # fast ones first
+        best = min(choices, key=lambda choice: choice.makespan, default=None)
+        bound = None if best is None else replace(best, makespan=best.makespan * gain)
+        found = _choose(sizes, _options(sizes, kernel, device, catalogue), device, catalogue, bound)
+        if found is not bound:
+            choices = [*choices, found] if gain > 1 else [found]
     drafts = [_draft(problems, sizes, choice, device, catalogue) for choice in choices]
     if device.kind != "cpu":
         drafts = [_with_last_round_split(draft) for draft in drafts]
