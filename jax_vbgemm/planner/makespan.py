@@ -1,21 +1,17 @@
 """`makespan`: a tile, or a pair of tiles, for each problem, so that the whole batch is predicted to finish first."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from itertools import combinations, starmap
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from jax_vbgemm.planner.catalogue import Catalogue, TileShape
+from jax_vbgemm.planner.candidates import FEWEST_STEPS, Option, Splits, candidates, options_of_kernel, pairs_of, uses_of
+from jax_vbgemm.planner.catalogue import Catalogue
 from jax_vbgemm.planner.cost_model import (
     Floats,
     block_seconds,
     gpu_makespan,
-    gpu_pace,
     makespan_of_blocks,
     split_seconds,
     step_depth,
@@ -24,20 +20,12 @@ from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft, joined
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
-from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, saturating_count, tile_counts
+from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.planner.shares import in_shares
-from jax_vbgemm.planner.symmetric import tiles_computed
 from jax_vbgemm.planner.tall_skinny_shape import is_tall_skinny, kernels_worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
-# How long the longest block may take is tried at so many values between the shortest possible and any.
-_LIMITS = 6
-
-# A share of K is at least so many steps deep, and a plan that splits K has at most so many blocks: its tiles are
-# described one by one.
-_FEWEST_STEPS = 2
 _ROUNDS_TO_FILL = 8  # a last round that follows more of them is not worth filling
-_MOST_SPLIT_BLOCKS = 8192
 
 # The best of each kernel is looked at with its last round split where there are no more problems than that: the blocks
 # of more are of many lengths, and fill a last round better.
@@ -97,7 +85,7 @@ def _draft_for(problems: Sequence[Problem], sizes: Sizes, device: DeviceSpec, ca
     for kernel in sorted(kernels, key=lambda kernel: not catalogue.any_tile_of(kernel).tensor):  # fast ones first
         best = min(choices, key=lambda choice: choice.makespan, default=None)
         bound = None if best is None else replace(best, makespan=best.makespan * gain)
-        found = _choose(sizes, _options(sizes, kernel, device, catalogue), device, catalogue, bound)
+        found = _choose(sizes, options_of_kernel(sizes, kernel, device, catalogue), device, catalogue, bound)
         if found is not bound:
             choices = [*choices, found] if gain > 1 else [found]
     drafts = [_draft(problems, sizes, choice, device, catalogue) for choice in choices]
@@ -108,65 +96,18 @@ def _draft_for(problems: Sequence[Problem], sizes: Sizes, device: DeviceSpec, ca
 
 
 @dataclass(frozen=True)
-class _Option:
-    """A way to cover each of the problems: `tile` alone, or `tile` inside and `edge` along the ragged edges.
-
-    `inside` and `outside` count their tiles, by problem.
-    """
-
-    tile: TileShape
-    edge: TileShape
-    inside: Ints
-    outside: Ints
-
-
-@dataclass(frozen=True)
 class _Choice:
     """An option for each problem, into how many shares its K is split, and the longest block of each problem."""
 
     makespan: float
-    options: Sequence[_Option]
+    options: Sequence[Option]
     choice: Ints
     shares: Ints
     longest: Floats
 
 
-class _Candidate(NamedTuple):
-    """Options by problem, or one for all, and what they take: blocks, the longest of them, and all their work."""
-
-    choice: Ints | int
-    blocks: float
-    end: float
-    work: float
-    shares: Ints | int = 1
-    longest: Floats | None = None  # by problem, where K is split
-    sums: float = 0.0  # accumulators of all shares
-
-
-def _options(sizes: Sizes, kernel: str, device: DeviceSpec, catalogue: Catalogue) -> list[_Option]:
-    """Each tile of the kernel, and the pairs of which the smaller divides the larger. Symmetric problems are folded
-    where they have one tile.
-    """
-    tiles = [tile for tile in catalogue if tile.kernel == kernel]
-    none = np.zeros_like(sizes.m)
-    counts = {tile.index: tile_counts(sizes, tile.m, tile.n) for tile in tiles}
-    options = [_Option(tile, tile, tiles_computed(sizes, tile, device), none) for tile in tiles]
-    for tile in tiles:
-        edges = [
-            edge
-            for edge in tiles
-            if edge.m * edge.n < tile.m * tile.n and tile.m % edge.m == 0 and tile.n % edge.n == 0
-        ]
-        if edges:
-            inside = saturating_count(sizes.m // tile.m, sizes.n // tile.n, sizes.batch)
-            for edge in edges:
-                outside = counts[edge.index] - inside * (tile.m // edge.m * (tile.n // edge.n))
-                options.append(_Option(tile, edge, inside, outside))
-    return options
-
-
 def _choose(
-    sizes: Sizes, options: Sequence[_Option], device: DeviceSpec, catalogue: Catalogue, best: _Choice | None
+    sizes: Sizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue, best: _Choice | None
 ) -> _Choice:
     """The best choice among the options, which belong to one kernel, or `best` where none is better.
 
@@ -183,7 +124,7 @@ def _choose(
         return min(resident, max(math.ceil(blocks / device.units), 1))
 
     tiles = [option.tile for option in options if option.tile is option.edge]
-    uses, pairs = _uses(options, has_inside, has_outside), _pairs(options)
+    uses, pairs = uses_of(options, has_inside, has_outside), pairs_of(options)
     row = {tile.index: i for i, tile in enumerate(tiles)}
     tile_row, edge_row = [row[option.tile.index] for option in options], [row[option.edge.index] for option in options]
     # Tiles of each shape that it takes at least, by area: of symmetric problems half may be left out.
@@ -204,11 +145,11 @@ def _choose(
         longest = np.maximum(of_tile * has_inside, of_edge * has_outside)
         total = of_tile * inside + of_edge * outside
         shortest, share = float(longest.min(axis=0).max(initial=0)), float(total.min(axis=0).sum()) / slots
-        splits = _Splits(sizes, options, count, catalogue, device, sharing) if shortest > share else None
+        splits = Splits(sizes, options, count, catalogue, device, sharing) if shortest > share else None
         if max(shortest, share) >= best.makespan and splits is None:
             continue
         most_promising = math.inf
-        for found in _candidates(pairs, count, longest, total, slots, splits):
+        for found in candidates(pairs, count, longest, total, slots, splits):
             besides = split_seconds(found.sums, catalogue, device) if found.sums else 0.0
             seconds_alone = gpu_makespan(found.end, found.work, found.blocks, slots)
             if seconds_alone + besides >= best.makespan:
@@ -230,144 +171,6 @@ def _choose(
                 most_promising = makespan
                 waiting.add(sharing_of(found.blocks))
     return best
-
-
-def _uses(options: Sequence[_Option], has_inside: NDArray[np.bool_], has_outside: NDArray[np.bool_]) -> Ints:
-    """Which tiles an option uses for a problem, a bit each."""
-    bit = {tile: 1 << i for i, tile in enumerate({option.tile.index: None for option in options})}
-    tile, edge = (np.array([[bit[index]] for index in column]) for column in zip(*_indices(options), strict=True))
-    inside: Ints = np.where(has_inside, tile, 0)
-    outside: Ints = np.where(has_outside, edge, 0)
-    return inside | outside
-
-
-def _indices(options: Sequence[_Option]) -> list[tuple[int, int]]:
-    return [(option.tile.index, option.edge.index) for option in options]
-
-
-def _candidates(
-    pairs: Sequence[Ints],
-    count: Ints,
-    longest: Floats,
-    total: Floats,
-    slots: int,
-    splits: "_Splits | None",
-) -> Iterator[_Candidate]:
-    """Options by problem that are worth comparing.
-
-    One option for all; for limits between the shortest possible longest block and none, the cheapest within the limit,
-    of one of the `pairs` and of all; and where one block lasts longer than the rest needs, the cheapest within lower
-    limits with K split.
-    """
-    alone = (count.sum(axis=1, dtype=np.float64), longest.max(axis=1, initial=0), total.sum(axis=1))
-    yield from starmap(_Candidate, zip(range(len(count)), *(column.tolist() for column in alone), strict=True))
-    if pairs:
-        yield from _within_limits(min(pairs, key=lambda rows: _least_work(rows, total)), count, longest, total, slots)
-    cheapest = None
-    for found in _within_limits(np.arange(len(count)), count, longest, total, slots):
-        cheapest = found
-        yield found
-    if splits is None:
-        return
-    end = float(longest.max()) if cheapest is None else cheapest.end
-    least = max(float(total.min(axis=0).sum()) / slots, splits.shortest)
-    if end > least:
-        for limit in np.geomspace(end, least, _LIMITS + 1)[1:]:
-            split = splits.within(float(limit), longest, total)
-            if split is not None:
-                yield split
-
-
-def _pairs(options: Sequence[_Option]) -> list[Ints]:
-    """The options that two tiles allow, for each two of the tiles; none where there are no more than two."""
-    indices = _indices(options)
-    tiles = [tile for tile, edge in indices if tile == edge]
-    if len(tiles) < 3:
-        return []
-    return [
-        np.array([row for row, (tile, edge) in enumerate(indices) if tile in pair and edge in pair])
-        for pair in combinations(tiles, 2)
-    ]
-
-
-def _least_work(rows: Ints, total: Floats) -> float:
-    """Of some options, each problem taking the cheapest."""
-    return float(reduce(np.minimum, (total[row] for row in rows.tolist())).sum())
-
-
-def _within_limits(rows: Ints, count: Ints, longest: Floats, total: Floats, slots: int) -> Iterator[_Candidate]:
-    """Of some options the cheapest by problem whose blocks take no longer than a limit, for falling limits; none where
-    all have blocks of one length.
-    """
-    every = np.arange(longest.shape[1])
-    mine, work = longest[rows], total[rows]
-
-    def figures(which: Ints) -> _Candidate:
-        choice = rows[which]
-        # One index into the flattened table is found faster than a pair.
-        at = choice * len(every) + every
-        blocks, end = float(count.take(at).sum()), float(longest.take(at).max())
-        return _Candidate(choice, blocks, end, float(total.take(at).sum()))
-
-    low, high = float(mine.min(axis=0).max(initial=0)), float(mine.max(initial=0))
-    if low == high:
-        return
-    found = figures(work.argmin(axis=0))
-    yield found
-    for limit in np.geomspace(high, low, _LIMITS) * (1 + 1e-9):
-        if found.end <= found.work / slots:
-            return  # a lower limit only adds work
-        if limit < found.end:
-            found = figures(np.where(mine <= limit, work, np.inf).argmin(axis=0))  # each has one within it
-            yield found
-
-
-class _Splits:
-    """How problems take no longer than a limit if K is split: each of the single tiles in equal shares."""
-
-    def __init__(
-        self,
-        sizes: Sizes,
-        options: Sequence[_Option],
-        count: Ints,
-        catalogue: Catalogue,
-        device: DeviceSpec,
-        sharing: int,
-    ) -> None:
-        tiles = np.array([option.tile.index for option in options if option.tile is option.edge])  # they come first
-        self._area = (catalogue.columns.m * catalogue.columns.n)[tiles]
-        aligned = sizes.aligned(catalogue.element_bytes)
-        self._pace = gpu_pace(tiles[:, None], aligned, catalogue, device, sharing)
-        self._latency = device.block_latency
-        self._count = count
-        self._steps = ceil_div(sizes.k, self._pace.depth)
-        self.shortest = float(self._pace.seconds(np.asarray(_FEWEST_STEPS)).min()) + self._latency
-
-    def within(self, limit: float, longest: Floats, total: Floats) -> _Candidate | None:
-        """The cheapest whose blocks take no longer than `limit`; None where a problem has none."""
-        room = self._pace.steps_within(limit - self._latency)  # of a share
-        shares = ceil_div(self._steps, np.maximum(room, 1))
-        shares = ceil_div(self._steps, ceil_div(self._steps, np.maximum(shares, 1)).clip(1))  # none is empty
-        seconds = self._pace.seconds(ceil_div(self._steps, shares.clip(1))) + self._latency
-        singles = len(seconds)
-        whole = longest <= limit
-        work = np.where(whole, total, np.inf)
-        split = np.where(room >= _FEWEST_STEPS, self._count[:singles] * shares * seconds, np.inf)
-        work[:singles] = np.where(whole[:singles], work[:singles], split)
-        choice = work.argmin(axis=0)
-        every = np.arange(len(choice))
-        chosen = work[choice, every]
-        if not np.isfinite(chosen).all():
-            return None
-        is_split = ~whole[choice, every]
-        row = np.minimum(choice, singles - 1)
-        of_problem = np.where(is_split, shares[row, every], 1)
-        time = np.where(is_split, seconds[row, every], longest[choice, every])
-        of_choice = self._count[choice, every] * of_problem
-        blocks, sums = float(of_choice.sum()), float((of_choice * self._area[row]) @ is_split)
-        if blocks > _MOST_SPLIT_BLOCKS:
-            return None
-        return _Candidate(choice, blocks, float(time.max()), float(chosen.sum()), of_problem, time, sums)
 
 
 def _draft(
@@ -414,12 +217,12 @@ def _with_last_round_split(draft: Draft) -> Draft:
     first = np.arange(runs.num_tiles - last)
     tail = tiles.take(np.arange(runs.num_tiles - last, runs.num_tiles))
     depth = step_depth(catalogue.columns.k[tail.strategy], catalogue.element_bytes)
-    shares = np.minimum(slots // last, tail.k_end // (_FEWEST_STEPS * depth)).clip(1)
+    shares = np.minimum(slots // last, tail.k_end // (FEWEST_STEPS * depth)).clip(1)
     split = replace(draft, runs=Runs.joined([tiles.take(first), in_shares(tail, shares, depth)]))
     return split if split.seconds < draft.seconds else draft
 
 
-def _inside_and_edges(sizes: Sizes, whole: Runs, option: _Option) -> list[Runs]:
+def _inside_and_edges(sizes: Sizes, whole: Runs, option: Option) -> list[Runs]:
     """Three boxes a problem: whole tiles, edge tiles right of them down to the last row, and edge tiles below them."""
     tile, edge = option.tile, option.edge
     m, n = sizes.m[whole.problem], sizes.n[whole.problem]
