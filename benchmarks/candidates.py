@@ -95,7 +95,7 @@ class Writer:
 
     def __enter__(self) -> "Writer":
         self._file: BinaryIO = self.output.open("wb")
-        self._file.write(cases.MAGIC)
+        self._file.write(cases.HEADING)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from jax_vbgemm import Plan, Uniform
+from jax_vbgemm import Plan, Uniform, _core
 from jax_vbgemm.descriptors import KINDS, address, pack, problem_table
 from jax_vbgemm.planner import catalogue_for, device_spec, kind_of, plan_problems, resolve_planner
 from jax_vbgemm.primitive import Term, sizes_of
 from jax_vbgemm.problem import Problem
 from workloads import PRECISIONS, Sizes, problems_of
 
-MAGIC = b"VBGCASE1"
+# What a case file begins with: a driver with another catalogue refuses it.
+HEADING = b"VBGCASE2" + np.int64(_core.catalogue_hash()).tobytes()
 
 
 def padded(data: bytes) -> bytes:
@@ -64,7 +65,7 @@ def write(
     """Every workload by every planner and every tile in each precision; the number of cases."""
     count = 0
     with output.open("wb") as file:
-        file.write(MAGIC)
+        file.write(HEADING)
         for precision in precisions:
             kind = kind_of(*PRECISIONS[precision], device_spec(device))
             plans = {f"vbgemm_{name}": resolve_planner(name) for name in planners}

@@ -9,7 +9,8 @@
 //                                                      kind: float32, ..., tf32, tf32x3; 'all': every tile that is built for it
 //   options: --hot, --samples N, --footprint MB, --csv FILE (rows are appended), --filter TEXT (part of "peer workload")
 //
-// A case file is little-endian: the 8 bytes "VBGCASE1", then cases until the end of the file, each
+// A case file is little-endian: the 8 bytes "VBGCASE2", int64 catalogue_hash() of the library that made its plans, then cases until the end
+// of the file, each
 //
 //   char peer[64], workload[64]         zero-padded names
 //   int32 kind                          catalogue.h's Kind
@@ -50,8 +51,11 @@ class CaseFile {
  public:
   explicit CaseFile(const std::string& path) : path_(path), in_(path, std::ios::binary) {
     char magic[8] = {};
+    int64_t catalogue = 0;
     in_.read(magic, sizeof magic);
-    if (!in_ || std::memcmp(magic, "VBGCASE1", 8) != 0) refuse(path + " is not a case file");
+    in_.read(reinterpret_cast<char*>(&catalogue), sizeof catalogue);
+    if (!in_ || std::memcmp(magic, "VBGCASE2", 8) != 0) refuse(path + " is not a case file");
+    if (catalogue != catalogue_hash()) refuse(path + ": its plans were made with another tile catalogue");
   }
 
   bool next(Case& c) {

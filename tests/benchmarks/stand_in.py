@@ -6,6 +6,7 @@ from dataclasses import fields
 import numpy as np
 
 from candidates import Candidate, list_of
+from cases import HEADING
 from jax_vbgemm.descriptors import KINDS, PROBLEM, READY_TILE, RUN, SPLIT_TILE
 from jax_vbgemm.planner import device_spec
 from workloads import Row
@@ -17,7 +18,7 @@ SIZES = [(100, 70, 64), (33, 47, 129), (64, 64, 64)]
 def read_cases(file):
     """(peer, workload, kind, problems, tiles, blocks) of each case, by the layout at the top of gpu_driver.cu."""
     data, found = io.BytesIO(file.read_bytes()), []
-    assert data.read(8) == b"VBGCASE1"
+    assert data.read(16) == HEADING
     while names := data.read(128):
         kind, problems, runs, tiles, blocks, launches, has_block_first, splits = np.frombuffer(data.read(32), np.int32)
         launch = np.frombuffer(data.read(12 * launches), np.int32).reshape(-1, 3)
