@@ -16,6 +16,7 @@ from statistics import fmean, geometric_mean
 from typing import Annotated
 
 import typer
+from figures import by_title, cold
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table as Grid
@@ -24,7 +25,6 @@ from candidates import Candidate, Measured, Table, Writer, list_of, ratios, tabu
 from jax_vbgemm import Coordinated, LoadBalanced, SortSplit, Uniform
 from jax_vbgemm.planner import PLANNERS, DeviceSpec, Planner, device_spec
 from jax_vbgemm.planner.load_balanced import CLASSES
-from report import by_title, cold
 from workloads import Row, Sizes, expand, problems_of
 
 app = typer.Typer(help=__doc__, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False)

@@ -8,6 +8,9 @@ import pytest
 
 pytest.importorskip("typer")
 
+import figures
+import plots
+
 import report
 from workloads import Row
 
@@ -30,7 +33,7 @@ def results(tmp_path):
                 csv.writer(file).writerows([head, *rows])
         sources = "\n".join(f"{name},a device,2026-11-21,made up" for name in ("ours.csv", "peers.csv", "best.csv"))
         (tmp_path / "sources.csv").write_text(f"file,device,date,about\n{sources}\n")
-        return report.Results.read(*(tmp_path / f"{name}.csv" for name in ("ours", "peers", "best", "sources")))
+        return figures.Results.read(*(tmp_path / f"{name}.csv" for name in ("ours", "peers", "best", "sources")))
 
     return make
 
@@ -45,16 +48,16 @@ def test_only_right_results_from_memory_count(results):
         ],
     )  # fmt: skip
     assert found.ours == {(WORKLOAD, "fp32"): 5.0}
-    assert report.gains(found.ours, found.peers["CUTLASS grouped"]) == {("any", "fp32"): [1.6]}
-    assert report.gains(found.ours, found.peers["Zhang 2025, mended"]) == {("any", "fp32"): [3.0]}
-    assert report.gains(found.ours, found.best_times) == {("any", "fp32"): [2.0]}
-    assert report.shares(found.ours, found.best) == {("any", "fp32", 16): pytest.approx(0.4)}
-    assert report.shares(found.best_times, found.best) == {("any", "fp32", 16): pytest.approx(0.2)}
+    assert figures.gains(found.ours, found.peers["CUTLASS grouped"]) == {("any", "fp32"): [1.6]}
+    assert figures.gains(found.ours, found.peers["Zhang 2025, mended"]) == {("any", "fp32"): [3.0]}
+    assert figures.gains(found.ours, found.best_times) == {("any", "fp32"): [2.0]}
+    assert figures.shares(found.ours, found.best) == {("any", "fp32", 16): pytest.approx(0.4)}
+    assert figures.shares(found.best_times, found.best) == {("any", "fp32", 16): pytest.approx(0.2)}
 
 
 def test_a_peer_measured_beside_us_replaces_the_file_s(results):
     found = results([row("vbgemm_auto", 5.0), row("cublas_loop", 50.0)], [row("cublas_loop", 55.0)])
-    assert found.peers[report.LOOP] == {(WORKLOAD, "fp32"): 50.0}
+    assert found.peers[figures.LOOP] == {(WORKLOAD, "fp32"): 50.0}
     assert found.machines == {"fp32": pytest.approx(1.1)}
     assert "differ by up to 10%" in report.page(found, "plots", "command")
 
@@ -67,7 +70,7 @@ def test_wrong_results_of_ours_make_no_page(results):
 def test_a_file_of_unknown_origin_makes_no_page(tmp_path):
     (tmp_path / "sources.csv").write_text("file,device,date,about\n")
     with pytest.raises(ValueError, match=r"has no line for .*new\.csv"):
-        report.source_of(tmp_path / "new.csv", tmp_path / "sources.csv")
+        figures.source_of(tmp_path / "new.csv", tmp_path / "sources.csv")
 
 
 @pytest.mark.parametrize(
@@ -81,12 +84,12 @@ def test_a_file_of_unknown_origin_makes_no_page(tmp_path):
     ],
 )
 def test_titles(peer, title):
-    assert report.title_of(peer) == title
+    assert figures.title_of(peer) == title
 
 
 def committed():
     peers = report.RESULTS / "peers"
-    return report.Results.read(
+    return figures.Results.read(
         report.RESULTS / "h100_kernel.csv", peers / "h100.csv", peers / "h100_best.csv", report.RESULTS / "sources.csv"
     )
 
@@ -98,15 +101,13 @@ def test_the_committed_page_is_what_the_figures_say():
 
 def test_plots_are_small(tmp_path):
     pytest.importorskip("matplotlib")
-    files = report.draw(committed(), tmp_path)
+    files = plots.draw(committed(), tmp_path)
     assert [file.name for file in files] == ["limit.svg", "peers.svg"]
     assert all((ROOT / "docs" / "benchmarks" / file.name).exists() for file in files)
     assert all(file.stat().st_size < 100_000 for file in files)
 
 
-@pytest.mark.parametrize(
-    "colour", [report.TEXT, *report.COLOURS.values(), *(c for _, c in report.FAMILY_STYLE.values())]
-)
+@pytest.mark.parametrize("colour", [plots.TEXT, *plots.COLOURS.values(), *(c for _, c in plots.FAMILY_STYLE.values())])
 def test_colours_are_seen_on_white_and_on_dark(colour):
     def luminance(text):
         parts = [int(text[i : i + 2], 16) / 255 for i in (1, 3, 5)]
