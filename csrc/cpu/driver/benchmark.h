@@ -1,0 +1,123 @@
+// GFLOP/s of batches, best of many.
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "pool.h"
+#include "workload.h"
+
+namespace vbgemm::driver {
+
+struct Shape {
+  int m, n, k;
+};
+
+inline Workload plain_workload(DType dtype, const std::vector<Shape>& shapes, const std::string& layout) {
+  Workload w{dtype, dtype, {}, {}, 0, {}, {}, {}};
+  auto operand = [&](int64_t rows, int64_t cols, bool transposed) {
+    Operand x{};
+    x.buffer = static_cast<int32_t>(w.buffers.size());
+    x.row_stride = transposed ? 1 : cols, x.col_stride = transposed ? rows : 1;
+    Bytes buffer((rows * cols * size_of(dtype) + 63) / 64 * 64);  // so that it begins at a cache line, as XLA's do
+    const int parts = is_complex(dtype) ? 2 : 1, size = size_of(dtype) / parts;
+    const DType part = size == 8 ? DType::f64 : size == 4 ? DType::f32 : dtype;
+    for (int64_t i = 0; i < rows * cols * parts; ++i) put(part, &buffer[i * size], static_cast<double>(i % 17) / 16 - 0.5);
+    w.buffers.push_back(std::move(buffer));
+    return x;
+  };
+  for (const Shape& s : shapes) {
+    Problem p{};
+    p.m = s.m, p.n = s.n, p.k = s.k, p.batch = p.inner_batch = 1;
+    p.a = operand(s.m, s.k, layout[0] == 't');
+    p.b = operand(s.k, s.n, layout[1] == 't');
+    w.problems.push_back(p);
+    w.k_ranges.emplace_back(0, s.k);
+  }
+  w.num_operands = static_cast<int>(w.buffers.size());
+  for (Problem& p : w.problems) p.c = operand(p.m, p.n, false);
+  return w;
+}
+
+inline double seconds_of(const std::function<void()>& f) {
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+// The best of many: other work on the machine only ever adds time.
+inline double best_seconds(const std::function<void()>& f) {
+  f();
+  const int rounds = std::clamp(static_cast<int>(0.2 / seconds_of(f)), 4, 400);
+  double best = seconds_of(f);
+  for (int i = 0; i < rounds; ++i) best = std::min(best, seconds_of(f));
+  return best;
+}
+
+inline double flops_of(const Workload& w) {
+  double flops = 0;
+  for (const Problem& p : w.problems) flops += (is_complex(w.dtype) ? 8.0 : 2.0) * p.m * p.n * p.k * p.batch;
+  return flops;
+}
+inline double gflops(Workload& w, int strategy, Pool* pool) {
+  const PlanData plan = make_plan(w, strategy, true, false, 0);
+  const Call call = make_call(w, plan);
+  return flops_of(w) / best_seconds([&] { run(call.call, pool); }) / 1e9;
+}
+
+inline void time_ranges(DType dtype) {
+  Pool pool(2, /*pinned=*/true);
+  std::printf("%-10s %s, GFLOP/s; columns: CPU tiles of the catalogue, 1 thread then 2\n", isa(), kDTypeNames[static_cast<int>(dtype)]);
+  for (int limit : {128, 256, 512}) {
+    for (int batch : {8, 64, 256}) {
+      rng.seed(limit);
+      std::vector<Shape> shapes(batch);
+      for (Shape& s : shapes)
+        s = {static_cast<int>(uniform(16, limit)), static_cast<int>(uniform(16, limit)), static_cast<int>(uniform(16, limit))};
+      Workload w = plain_workload(dtype, shapes, "nn");
+      std::printf("[16,%3d] x %-3d ", limit, batch);
+      for (Pool* with : {static_cast<Pool*>(nullptr), &pool}) {
+        for (int tile = 0; tile < kNumTiles; ++tile) {
+          if (!kTiles[tile].is_gpu()) std::printf(" %6.1f", gflops(w, tile, with));
+        }
+        std::printf(" |");
+      }
+      std::printf("\n");
+    }
+  }
+}
+
+inline void time_file(const char* path, DType dtype, const std::string& layout) {
+  std::vector<Shape> shapes;
+  std::FILE* file = std::fopen(path, "r");
+  Shape s;
+  while (file && std::fscanf(file, "%d %d %d", &s.m, &s.n, &s.k) == 3) shapes.push_back(s);
+  if (file) std::fclose(file);
+  if (shapes.empty()) {
+    std::printf("%s holds no \"M N K\" lines\n", path);
+    return;
+  }
+  Pool pool(2, /*pinned=*/true);
+  Workload w = plain_workload(dtype, shapes, layout);
+  std::printf("%-60s %s %s %3zu problems:", path, kDTypeNames[static_cast<int>(dtype)], layout.c_str(), shapes.size());
+  for (Pool* with : {static_cast<Pool*>(nullptr), &pool}) {
+    for (int tile = 0; tile < kNumTiles; ++tile) {
+      if (!kTiles[tile].is_gpu()) std::printf(" %6.1f", gflops(w, tile, with));
+    }
+    std::printf(" |");
+  }
+  std::printf("\n");
+}
+
+inline DType dtype_named(const char* name) {
+  for (int i = 0; i < kDTypes; ++i) {
+    if (name && std::strcmp(name, kDTypeNames[i]) == 0) return static_cast<DType>(i);
+  }
+  return DType::f32;
+}
+
+}  // namespace vbgemm::driver

@@ -1,0 +1,243 @@
+// Random calls against float64, and calls that must not do anything.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+#include "pool.h"
+#include "workload.h"
+
+namespace vbgemm::driver {
+
+inline int failures = 0;
+inline void fail(const Workload& w, const Problem& p, const char* what, int64_t i = 0, int64_t j = 0, double got = 0, double expected = 0) {
+  if (++failures > 20) return;
+  std::printf("FAIL %s -> %s m %d n %d k %d batch %d, A strides %ld %ld, B %ld %ld, C %ld %ld: %s at (%ld, %ld): %g, expected %g\n",
+              kDTypeNames[static_cast<int>(w.dtype)], kDTypeNames[static_cast<int>(w.out_dtype)], p.m, p.n, p.k, p.batch, p.a.row_stride,
+              p.a.col_stride, p.b.row_stride, p.b.col_stride, p.c.row_stride, p.c.col_stride, what, i, j, got, expected);
+}
+
+inline bool agrees(double got, double expected, double tolerance) {
+  if (std::isnan(expected)) return std::isnan(got);
+  if (std::isinf(expected)) return got == expected;
+  return std::fabs(got - expected) <= tolerance;
+}
+
+// As the kernel has it where there are infinities: a real factor scales both parts, a complex one is multiplied by the schoolbook.
+inline Number scaled(Number x, Number by) {
+  const double re = by.real(), im = by.imag();
+  if (im == 0) return {re * x.real(), re * x.imag()};
+  return {re * x.real() - im * x.imag(), re * x.imag() + im * x.real()};
+}
+
+// One part of a number may be NaN and the other one not.
+inline double finite_size(Number x) {
+  return (std::isfinite(x.real()) ? std::fabs(x.real()) : 0) + (std::isfinite(x.imag()) ? std::fabs(x.imag()) : 0);
+}
+
+// Turns a sum and the bound on its error into what comes of them.
+inline void expect_epilogue(const Workload& w, const Epilogue& e, const Problem& p, int64_t batch, int64_t i, int64_t j, double (&value)[2],
+                            double& tolerance) {
+  const auto addend = [&](const Operand& x) {
+    const Bytes& from = x.buffer < w.num_operands ? w.buffers[x.buffer] : w.initial[x.buffer - w.num_operands];
+    return get(w.out_dtype, &from[element_of(x, p, batch, i, j) * size_of(w.out_dtype)]);
+  };
+  const Number alpha = value_of(w, e.alpha), beta = value_of(w, e.beta);
+  double magnitude = std::abs(alpha) * finite_size({value[0], value[1]});
+  tolerance *= std::abs(alpha);
+  Number x = scaled({value[0], value[1]}, alpha);
+  if (e.source.buffer >= 0 && beta != 0.0) {
+    x += scaled(addend(e.source), beta);
+    magnitude += std::abs(beta) * finite_size(addend(e.source));
+  }
+  if (e.bias.buffer >= 0) x += addend(e.bias), magnitude += finite_size(addend(e.bias));
+  value[0] = activate(x.real(), e.activation), value[1] = x.imag();
+  // No activation is steeper than 1.13; none adds more than a few roundings of its argument.
+  tolerance =
+      1.13 * tolerance + 8 * magnitude * epsilon(accumulator_of(w.dtype)) + 4 * finite_size(value[0]) * epsilon(accumulator_of(w.dtype));
+}
+
+inline void check_results(const Workload& w) {
+  const int in_size = size_of(w.dtype), out_size = size_of(w.out_dtype);
+  const double accumulator = epsilon(w.dtype == DType::f64 || w.dtype == DType::c128 ? DType::f64 : DType::f32);
+  for (size_t index = 0; index < w.problems.size(); ++index) {
+    const Problem& p = w.problems[index];
+    Bytes outside = w.buffers[p.c.buffer];
+    const auto [k_begin, k_end] = w.k_ranges[index];
+    for (int64_t batch = 0; batch < p.batch; ++batch) {
+      for (int64_t i = 0; i < p.m; ++i) {
+        for (int64_t j = 0; j < p.n; ++j) {
+          double re = 0, im = 0, re_im = 0, im_re = 0, absolute = 0;
+          for (int64_t k = k_begin; k < k_end; ++k) {
+            const Number a = get(w.dtype, &w.buffers[p.a.buffer][element_of(p.a, p, batch, i, k) * in_size]);
+            const Number b = get(w.dtype, &w.buffers[p.b.buffer][element_of(p.b, p, batch, k, j) * in_size]);
+            re += a.real() * b.real(), im += a.imag() * b.imag(), re_im += a.real() * b.imag(), im_re += a.imag() * b.real();
+            absolute += std::abs(a) * std::abs(b);
+          }
+          const int64_t at = element_of(p.c, p, batch, i, j) * out_size;
+          const Number got = get(w.out_dtype, &w.buffers[p.c.buffer][at]);
+          double tolerance = absolute * (k_end - k_begin + 2) * accumulator;
+          double expected[2] = {re - im, re_im + im_re};
+          const double found[2] = {got.real(), got.imag()};
+          if (!w.epilogues.empty()) expect_epilogue(w, w.epilogues[index], p, batch, i, j, expected, tolerance);
+          for (int part = 0; part <= is_complex(w.dtype); ++part) {
+            const double rounding = std::fabs(expected[part]) * epsilon(w.out_dtype) + (w.out_dtype == DType::f16 ? 0x1p-25 : 0);
+            if (!agrees(found[part], expected[part], tolerance + rounding)) fail(w, p, "wrong", i, j, found[part], expected[part]);
+          }
+          std::fill_n(outside.begin() + at, out_size, kUntouched);
+        }
+      }
+    }
+    if (std::any_of(outside.begin(), outside.end(), [](unsigned char byte) { return byte != kUntouched; })) {
+      fail(w, p, "written outside of C");
+    }
+  }
+}
+
+// The results, with one NaN for all: which of two NaNs a processor passes on depends on their order, and so on the plan.
+inline std::vector<Bytes> canonical_results(const Workload& w) {
+  std::vector<Bytes> all = results(w);
+  for (const Problem& p : w.problems) {
+    for_each_element(p, [&](int64_t batch, int64_t i, int64_t j) {
+      unsigned char* at = &all[p.c.buffer - w.num_operands][element_of(p.c, p, batch, i, j) * size_of(w.out_dtype)];
+      const Number x = get(w.out_dtype, at);
+      if (std::isnan(x.real()) || std::isnan(x.imag())) {
+        put(w.out_dtype, at, {std::isnan(x.real()) ? NAN : x.real(), std::isnan(x.imag()) ? NAN : x.imag()});
+      }
+    });
+  }
+  return all;
+}
+
+inline void check_random(DType dtype, DType out_dtype, Pool& pool) {
+  Workload w = random_workload(dtype, out_dtype, static_cast<int>(uniform(1, 5)));
+  std::vector<Bytes> first;
+  for (int variant = 0; variant < 4; ++variant) {
+    clear_results(w);
+    const PlanData plan =
+        make_plan(w, chance(0.5) ? -1 : kNumTiles - 1, chance(0.5), chance(0.5), chance(0.5) ? 0 : static_cast<int>(uniform(1, 4)));
+    run(make_call(w, plan).call, chance(0.7) ? &pool : nullptr);
+    if (variant == 0) {
+      check_results(w);
+      first = canonical_results(w);
+    } else {
+      const std::vector<Bytes> again = canonical_results(w);
+      for (size_t i = 0; i < w.problems.size(); ++i) {
+        if (first[i] != again[i]) fail(w, w.problems[i], "bits depend on the plan");
+      }
+    }
+  }
+}
+
+// Descriptors of nonsense may compute nonsense, but only inside C.
+inline void check_nonsense(DType dtype) {
+  Workload w = random_workload(dtype, dtype, 3);
+  PlanData plan;
+  auto number = [] {
+    return static_cast<int32_t>(chance(0.6) ? uniform(-3, 9) : chance(0.5) ? uniform(-300, 300) : uniform(INT32_MIN, INT32_MAX));
+  };
+  plan.num_tiles = static_cast<int32_t>(uniform(0, 30));
+  plan.runs.resize(chance(0.5) ? plan.num_tiles : uniform(0, plan.num_tiles));
+  for (TileRun& run : plan.runs) {
+    run = {number(), number(), number(), number(), number(), number(), number(), number(), number(), number(), number(), number()};
+    if (chance(0.5)) run.problem = static_cast<int32_t>(uniform(0, 2)), run.strategy = static_cast<int32_t>(uniform(0, kNumTiles - 1));
+  }
+  if (chance(0.5)) plan.block_first = {number(), number(), number(), number()};
+  run(make_call(w, plan).call, static_cast<Pool*>(nullptr));
+  for (const Problem& p : w.problems) {
+    Bytes outside = w.buffers[p.c.buffer];
+    for (int64_t batch = 0; batch < p.batch; ++batch) {
+      for (int64_t i = 0; i < p.m; ++i) {
+        for (int64_t j = 0; j < p.n; ++j) {
+          std::fill_n(outside.begin() + element_of(p.c, p, batch, i, j) * size_of(dtype), size_of(dtype), kUntouched);
+        }
+      }
+    }
+    if (std::any_of(outside.begin(), outside.end(), [](unsigned char byte) { return byte != kUntouched; })) {
+      fail(w, p, "nonsense written outside of C");
+    }
+  }
+}
+
+// All 65536 values pass unchanged, and sums of two round to nearest even.
+inline void check_halves(DType dtype) {
+  const int count = 65536;
+  Workload w{dtype, dtype, {}, {}, 2, {{0, 2}}, {}, {}};
+  Problem p{};
+  p.m = count, p.n = 1, p.k = 2, p.batch = p.inner_batch = 1;
+  p.a = {0, 0, 0, 1, count, {0, 0}}, p.b = {1, 0, 0, 1, 1, {0, 0}}, p.c = {2, 0, 0, 1, 1, {0, 0}};
+  w.problems = {p};
+  for (const double scale : {0.0, 1.0}) {
+    w.buffers = {Bytes(4 * count), Bytes(4), Bytes(2 * count)};
+    for (int i = 0; i < count; ++i) {
+      const uint16_t bits = static_cast<uint16_t>(i);
+      std::memcpy(&w.buffers[0][2 * i], &bits, 2);
+      put(dtype, &w.buffers[0][2 * (count + i)],
+          std::ldexp(std::fabs(from_half(bits, exponent_bits(dtype))) < INFINITY ? uniform(-9, 9) : 0, -4));
+    }
+    put(dtype, &w.buffers[1][0], 1.0);
+    put(dtype, &w.buffers[1][2], scale);
+    const PlanData plan = make_plan(w, kNumTiles - 1, true, false, 0);
+    run(make_call(w, plan).call, static_cast<Pool*>(nullptr));
+    for (int i = 0; i < count; ++i) {
+      const float a = static_cast<float>(from_half(static_cast<uint16_t>(i), exponent_bits(dtype)));
+      const float b = static_cast<float>(get(dtype, &w.buffers[0][2 * (count + i)]).real() * scale);
+      const uint16_t got = read<uint16_t>(&w.buffers[2][2 * i]), expected = to_half(static_cast<double>(a + b), exponent_bits(dtype));
+      const bool both_nan = std::isnan(a) && std::isnan(from_half(got, exponent_bits(dtype)));
+      const bool zeros = a + b == 0 && (got & 0x7fff) == 0;  // -0 + 0 is 0
+      if (got != expected && !both_nan && !zeros) fail(w, p, "half rounded wrongly", i, 0, got, expected);
+    }
+  }
+}
+
+// Each activation of numbers of all magnitudes, to a few units in the last place.
+inline void check_activations(DType dtype) {
+  std::vector<double> inputs = {0, -0.0, NAN, INFINITY, -INFINITY, 1e30, -1e30};
+  for (int i = 0; i < 4000; ++i) inputs.push_back(std::ldexp(uniform(-(1 << 20), 1 << 20), static_cast<int>(-uniform(13, 60))));
+  for (int i = 0; i < 4000; ++i) inputs.push_back(std::ldexp(uniform(-(1 << 20), 1 << 20), -16));
+  const int count = static_cast<int>(inputs.size());
+  for (const Activation activation : {Activation::relu, Activation::gelu, Activation::silu, Activation::tanh, Activation::sigmoid}) {
+    Workload w{dtype, dtype, {}, {}, 2, {{0, 1}}, {}, {}};
+    Problem p{};
+    p.m = 1, p.n = count, p.k = 1, p.batch = p.inner_batch = 1;
+    p.a = {0, 0, 0, 1, 1, {0, 0}}, p.b = {1, 0, 0, count, 1, {0, 0}}, p.c = {2, 0, 0, count, 1, {0, 0}};
+    w.problems = {p};
+    Epilogue e{{1, 0, -1, 0, 0}, {0, 0, -1, 0, 0}, {}, {}, activation, 0};
+    e.source.buffer = e.bias.buffer = -1;
+    w.epilogues = {e};
+    const int size = size_of(dtype);
+    w.buffers = {Bytes(size), Bytes(count * size), Bytes(count * size)};
+    put(dtype, &w.buffers[0][0], 1.0);
+    for (int i = 0; i < count; ++i) put(dtype, &w.buffers[1][i * size], inputs[i]);
+    const PlanData plan = make_plan(w, kNumTiles - 1, true, false, 0);
+    run(make_call(w, plan).call, static_cast<Pool*>(nullptr));
+    for (int i = 0; i < count; ++i) {
+      const double x = get(dtype, &w.buffers[1][i * size]).real(), expected = activate(x, activation);
+      const double got = get(dtype, &w.buffers[2][i * size]).real();
+      // The sigmoid of a large negative number magnifies the rounding of its argument, which in gelu isn't x itself.
+      const double slope = activation == Activation::gelu && x < 0 ? 1 + 2 * (std::fabs(x) + 0.05 * std::fabs(x * x * x)) : 1;
+      const double smallest = dtype == DType::f32 ? 0x1p-148 : 0x1p-1073;
+      if (!agrees(got, expected, 8 * slope * epsilon(dtype) * std::fabs(expected) + smallest * std::fmax(1, std::fabs(x)))) {
+        fail(w, p, "activation", static_cast<int64_t>(activation), i, got, expected);
+      }
+    }
+  }
+}
+
+inline void check(int rounds) {
+  Pool pool(2);
+  for (DType dtype : {DType::f32, DType::f64}) check_activations(dtype);
+  for (DType dtype : {DType::bf16, DType::f16}) check_halves(dtype);
+  for (int round = 0; round < rounds && !failures; ++round) {
+    for (int i = 0; i < kDTypes; ++i) {
+      const DType dtype = static_cast<DType>(i);
+      check_random(dtype, dtype, pool);
+      if (size_of(dtype) == 2) check_random(dtype, DType::f32, pool);
+      check_nonsense(dtype);
+    }
+  }
+  std::printf("check: %d rounds, %d failures\n", rounds, failures);
+}
+
+}  // namespace vbgemm::driver

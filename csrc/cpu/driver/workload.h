@@ -1,0 +1,235 @@
+// Random problems with their buffers, plans for them, and the calls that compute them.
+#pragma once
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../walk.h"
+#include "memory.h"
+#include "number.h"
+
+namespace vbgemm::driver {
+
+// What owns a call's memory. Everything in a buffer that no problem addresses is NaN in operands and kUntouched in results.
+inline constexpr unsigned char kUntouched = 0xA5;
+inline constexpr int64_t kGuard = 256;  // bytes before and behind each result
+struct Workload {
+  DType dtype, out_dtype;
+  std::vector<Problem> problems;
+  std::vector<Bytes> buffers;                 // of exactly the size that the problems reach
+  int num_operands = 0;                       // buffers that aren't results
+  std::vector<std::pair<int, int>> k_ranges;  // one a problem
+  std::vector<Epilogue> epilogues;            // one a problem, or none
+  std::vector<Bytes> initial;                 // results before the call, where it reads them
+};
+struct PlanData {
+  std::vector<TileRun> runs;
+  std::vector<int32_t> block_first;
+  int32_t num_tiles = 0;
+};
+
+inline int64_t element_of(const Operand& x, const Problem& p, int64_t batch, int64_t i, int64_t j) {
+  return x.offset + batch / p.inner_batch * x.batch_stride[0] + batch % p.inner_batch * x.batch_stride[1] + i * x.row_stride +
+         j * x.col_stride;
+}
+
+// Lays out an operand of rows x cols x batch in a new buffer: any order, padded or strided or broadcast, at an offset.
+inline Operand lay_out(Workload& w, DType dtype, const Problem& p, int64_t rows, int64_t cols, bool result, bool plain) {
+  Operand x{};
+  x.buffer = static_cast<int32_t>(w.buffers.size());
+  int64_t inner = chance(plain ? 0 : 0.15) ? uniform(2, 3) : 1, gap = chance(plain ? 0 : 0.4) ? uniform(1, 40) : 0;
+  if (chance(result ? 0.2 : 0.5) && !plain) {
+    x.row_stride = inner, x.col_stride = std::max<int64_t>(rows, 1) * inner + gap;
+  } else {
+    x.col_stride = inner, x.row_stride = std::max<int64_t>(cols, 1) * inner + gap;
+  }
+  const int64_t matrix = std::max(rows, 1l) * std::max(cols, 1l) * inner + gap * std::max({rows, cols, int64_t{1}});
+  const int64_t outer = (p.batch + p.inner_batch - 1) / p.inner_batch;
+  x.batch_stride[1] = !result && chance(0.3) ? 0 : matrix;
+  x.batch_stride[0] = !result && chance(0.3) ? 0 : matrix * p.inner_batch;
+  x.offset = result ? kGuard / size_of(dtype) : uniform(0, 5);
+  int64_t elements = x.offset;
+  if (rows > 0 && cols > 0 && p.batch > 0) {
+    elements += (rows - 1) * x.row_stride + (cols - 1) * x.col_stride + (outer - 1) * x.batch_stride[0] +
+                (std::min(p.batch, p.inner_batch) - 1) * x.batch_stride[1] + 1;
+  }
+  w.buffers.emplace_back(elements * size_of(dtype) + (result ? kGuard : 0), result ? kUntouched : 0xFF);
+  if (result) return x;
+  std::normal_distribution<> normal;
+  const bool wild = chance(plain ? 0 : 0.1);
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < cols; ++j) {
+        double value = normal(rng);
+        if (wild && chance(0.01)) value = chance(0.3) ? NAN : chance(0.5) ? INFINITY : -INFINITY;
+        const Number number(value, is_complex(dtype) ? normal(rng) : 0);
+        put(dtype, &w.buffers[x.buffer][element_of(x, p, b, i, j) * size_of(dtype)], number);
+      }
+    }
+  }
+  return x;
+}
+
+template <class F>
+void for_each_element(const Problem& p, F f) {
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t i = 0; i < p.m; ++i) {
+      for (int64_t j = 0; j < p.n; ++j) f(b, i, j);
+    }
+  }
+}
+inline void put_random(DType dtype, unsigned char* p) {
+  std::normal_distribution<> normal;
+  put(dtype, p, {normal(rng), is_complex(dtype) ? normal(rng) : 0});
+}
+inline DType accumulator_of(DType dtype) { return size_of(dtype) == 2 ? DType::f32 : dtype; }
+inline std::vector<Bytes> results(const Workload& w) { return {w.buffers.begin() + w.num_operands, w.buffers.end()}; }
+
+// 1, 0 or anything; known at trace time or in a buffer of its own.
+inline Scalar random_scalar(Workload& w) {
+  std::normal_distribution<> normal;
+  const bool any = chance(0.6);
+  const Number value = any ? Number(normal(rng), is_complex(w.dtype) && chance(0.7) ? normal(rng) : 0) : Number(chance(0.5), 0);
+  Scalar scalar{value.real(), value.imag(), -1, 0, 0};
+  if (chance(0.5)) return scalar;
+  const DType dtype = accumulator_of(w.dtype);
+  scalar = {1e9, 1e9, static_cast<int32_t>(w.buffers.size()), 0, uniform(0, 3)};
+  w.buffers.emplace_back((scalar.offset + 1) * size_of(dtype), 0xFF);
+  put(dtype, &w.buffers.back()[scalar.offset * size_of(dtype)], value);
+  return scalar;
+}
+inline Number value_of(const Workload& w, const Scalar& scalar) {
+  const DType dtype = accumulator_of(w.dtype);
+  unsigned char bytes[16];
+  if (scalar.buffer < 0) put(dtype, bytes, {scalar.real, scalar.imag});
+  return get(dtype, scalar.buffer < 0 ? bytes : &w.buffers[scalar.buffer][scalar.offset * size_of(dtype)]);
+}
+
+// Something shaped like C, or broadcast to it. nan: there is nothing in it that may be used.
+inline Operand random_addend(Workload& w, const Problem& p, bool nan) {
+  const bool one_row = chance(0.4), one_column = chance(0.3);
+  Operand x = lay_out(w, w.out_dtype, p, one_row ? std::min(p.m, 1) : p.m, one_column ? std::min(p.n, 1) : p.n, false, false);
+  if (one_row) x.row_stride = 0;
+  if (one_column) x.col_stride = 0;
+  if (nan) std::fill(w.buffers[x.buffer].begin(), w.buffers[x.buffer].end(), 0xFF);
+  return x;
+}
+
+inline constexpr int32_t kItself = -2;  // as a source: C
+inline Epilogue random_epilogue(Workload& w, const Problem& p) {
+  Epilogue e{random_scalar(w), random_scalar(w), {}, {}, Activation::none, 0};
+  e.source.buffer = e.bias.buffer = -1;
+  if (chance(0.3)) {
+    e.source.buffer = kItself;
+  } else if (chance(0.7)) {
+    e.source = random_addend(w, p, value_of(w, e.beta) == 0.0);
+  }
+  if (chance(0.5)) e.bias = random_addend(w, p, false);
+  if (!is_complex(w.dtype)) e.activation = static_cast<Activation>(uniform(0, 5));
+  return e;
+}
+
+inline double sigmoid(double x) { return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x)); }
+inline double activate(double x, Activation activation) {
+  switch (activation) {
+    case Activation::relu: return x <= 0 ? 0 : x;
+    case Activation::gelu: return x * sigmoid(2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+    case Activation::silu: return x * sigmoid(x);
+    case Activation::tanh: return std::tanh(x);
+    case Activation::sigmoid: return sigmoid(x);
+    default: return x;
+  }
+}
+
+inline int random_size(int64_t limit) {
+  constexpr int kSizes[] = {0, 1, 2, 3, 5, 7, 8, 11, 13, 16, 17, 23, 31, 32, 37, 48, 64, 97, 113, 127, 128, 129, 199, 257};
+  return static_cast<int>(std::min(chance(0.5) ? uniform(1, 70) : kSizes[uniform(0, std::size(kSizes) - 1)], limit));
+}
+
+inline Workload random_workload(DType dtype, DType out_dtype, int count) {
+  Workload w{dtype, out_dtype, {}, {}, 0, {}, {}, {}};
+  for (int i = 0; i < count; ++i) {
+    Problem p{};
+    p.m = random_size(300), p.n = random_size(300), p.k = chance(0.1) ? static_cast<int>(uniform(250, 800)) : random_size(300);
+    p.batch = chance(0.7) ? 1 : static_cast<int>(uniform(0, 6));
+    p.inner_batch = static_cast<int>(uniform(1, 3));
+    if (static_cast<double>(p.m) * p.n * p.k * p.batch > 4e6) p.batch = 1;
+    p.a = lay_out(w, dtype, p, p.m, p.k, false, false);
+    p.b = lay_out(w, dtype, p, p.k, p.n, false, false);
+    w.problems.push_back(p);
+    int begin = 0, end = p.k;
+    if (chance(0.2)) begin = static_cast<int>(uniform(0, p.k)), end = static_cast<int>(uniform(begin, p.k));
+    w.k_ranges.emplace_back(begin, end);
+  }
+  const bool finishing = chance(0.5);
+  for (size_t i = 0; finishing && i < w.problems.size(); ++i) w.epilogues.push_back(random_epilogue(w, w.problems[i]));
+  w.num_operands = static_cast<int>(w.buffers.size());
+  for (size_t i = 0; i < w.problems.size(); ++i) {
+    Problem& p = w.problems[i];
+    p.c = lay_out(w, out_dtype, p, p.m, p.n, true, false);
+    if (!finishing || w.epilogues[i].source.buffer != kItself) continue;
+    w.epilogues[i].source = p.c;
+    for_each_element(p, [&](int64_t b, int64_t row, int64_t col) {
+      put_random(out_dtype, &w.buffers[p.c.buffer][element_of(p.c, p, b, row, col) * size_of(out_dtype)]);
+    });
+  }
+  w.initial = results(w);
+  return w;
+}
+
+// Covers all problems with tiles: boxes of tiles or single ones, in any order, several in a block or one. strategy < 0: any.
+inline PlanData make_plan(const Workload& w, int strategy, bool boxes, bool shuffle, int tiles_a_block) {
+  PlanData plan;
+  for (size_t i = 0; i < w.problems.size(); ++i) {
+    const Problem& p = w.problems[i];
+    const int row = strategy >= 0 ? strategy : static_cast<int>(uniform(0, kNumTiles - 1));
+    TileRun run{static_cast<int32_t>(i), row, 0, 0, 0, w.k_ranges[i].first, w.k_ranges[i].second, 0, 1, 1, 0, 0};
+    const int y = (p.m + kTiles[row].m - 1) / kTiles[row].m, x = (p.n + kTiles[row].n - 1) / kTiles[row].n;
+    if (boxes && p.batch * y * x > 0) {
+      run.tiles_y = y, run.tiles_x = x, run.first_tile = plan.num_tiles;
+      plan.num_tiles += p.batch * y * x;
+      plan.runs.push_back(run);
+    }
+    for (int t = 0; !boxes && t < p.batch * y * x; ++t, ++plan.num_tiles) {
+      run.col = t % x * kTiles[row].n, run.row = t / x % y * kTiles[row].m, run.batch = t / x / y;
+      plan.runs.push_back(run);
+    }
+  }
+  if (shuffle && !boxes) std::shuffle(plan.runs.begin(), plan.runs.end(), rng);
+  if (!boxes) {
+    for (int t = 0; t < plan.num_tiles; ++t) plan.runs[t].first_tile = t;
+  }
+  if (tiles_a_block) {
+    plan.block_first = {0};
+    while (plan.block_first.back() < plan.num_tiles) {
+      plan.block_first.push_back(
+          static_cast<int32_t>(std::min<int64_t>(plan.num_tiles, plan.block_first.back() + uniform(0, 2 * tiles_a_block))));
+    }
+  }
+  return plan;
+}
+
+struct Call {
+  CpuCall call;
+  std::vector<void*> pointers;
+};
+inline Call make_call(Workload& w, const PlanData& plan) {
+  Call result;
+  for (Bytes& buffer : w.buffers) result.pointers.push_back(buffer.data());
+  const int32_t blocks = plan.block_first.empty() ? plan.num_tiles : static_cast<int32_t>(plan.block_first.size()) - 1;
+  Descriptors descriptors{};
+  descriptors.problems = w.problems.data();
+  descriptors.epilogues = w.epilogues.empty() ? nullptr : w.epilogues.data();
+  descriptors.runs = plan.runs.data();
+  descriptors.block_first = plan.block_first.empty() ? nullptr : plan.block_first.data();
+  descriptors.num_problems = static_cast<int32_t>(w.problems.size());
+  descriptors.num_runs = static_cast<int32_t>(plan.runs.size());
+  descriptors.num_tiles = plan.num_tiles;
+  descriptors.num_blocks = blocks;
+  result.call = {w.dtype, w.out_dtype, descriptors, result.pointers.data()};
+  return result;
+}
+inline void clear_results(Workload& w) { std::copy(w.initial.begin(), w.initial.end(), w.buffers.begin() + w.num_operands); }
+
+}  // namespace vbgemm::driver
