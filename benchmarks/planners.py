@@ -16,12 +16,12 @@ from statistics import fmean, geometric_mean
 from typing import Annotated
 
 import typer
-from figures import by_title, cold
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table as Grid
 
 from candidates import Candidate, Measured, Table, Writer, list_of, ratios, tabulate
+from figures import by_title, cold
 from jax_vbgemm import Coordinated, LoadBalanced, SortSplit, Uniform
 from jax_vbgemm.planner import PLANNERS, DeviceSpec, Planner, device_spec
 from jax_vbgemm.planner.load_balanced import CLASSES

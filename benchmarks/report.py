@@ -15,6 +15,7 @@ from statistics import geometric_mean
 from typing import Annotated
 
 import typer
+
 from figures import FAMILIES, GRIDS, LOOP, PRECISIONS, Results, family_of, gains, shares
 from plots import draw
 

@@ -82,7 +82,7 @@ inline constexpr int kKernels = 10;
 inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium",
                                                        "t128_rows",  "m128_light", "m128_heavy", "m256_heavy", "m256_full"};
 
-// One way than the other.
+// Whether a tile is far longer one way than the other.
 constexpr bool is_far_longer(const TileShape& tile) { return tile.m >= 4 * tile.n || tile.n >= 4 * tile.m; }
 
 constexpr Kernel kernel_of(const TileShape& tile) {

@@ -10,7 +10,6 @@ pytest.importorskip("typer")
 
 import figures
 import plots
-
 import report
 from workloads import Row
 

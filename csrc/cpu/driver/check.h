@@ -36,6 +36,18 @@ inline double finite_size(Number x) {
   return (std::isfinite(x.real()) ? std::fabs(x.real()) : 0) + (std::isfinite(x.imag()) ? std::fabs(x.imag()) : 0);
 }
 
+inline double sigmoid(double x) { return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x)); }
+inline double activate(double x, Activation activation) {
+  switch (activation) {
+    case Activation::relu: return x <= 0 ? 0 : x;
+    case Activation::gelu: return x * sigmoid(2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+    case Activation::silu: return x * sigmoid(x);
+    case Activation::tanh: return std::tanh(x);
+    case Activation::sigmoid: return sigmoid(x);
+    default: return x;
+  }
+}
+
 // Turns a sum and the bound on its error into what comes of them.
 inline void expect_epilogue(const Workload& w, const Epilogue& e, const Problem& p, int64_t batch, int64_t i, int64_t j, double (&value)[2],
                             double& tolerance) {

@@ -130,18 +130,6 @@ inline Epilogue random_epilogue(Workload& w, const Problem& p) {
   return e;
 }
 
-inline double sigmoid(double x) { return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x)); }
-inline double activate(double x, Activation activation) {
-  switch (activation) {
-    case Activation::relu: return x <= 0 ? 0 : x;
-    case Activation::gelu: return x * sigmoid(2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
-    case Activation::silu: return x * sigmoid(x);
-    case Activation::tanh: return std::tanh(x);
-    case Activation::sigmoid: return sigmoid(x);
-    default: return x;
-  }
-}
-
 inline int random_size(int64_t limit) {
   constexpr int kSizes[] = {0, 1, 2, 3, 5, 7, 8, 11, 13, 16, 17, 23, 31, 32, 37, 48, 64, 97, 113, 127, 128, 129, 199, 257};
   return static_cast<int>(std::min(chance(0.5) ? uniform(1, 70) : kSizes[uniform(0, std::size(kSizes) - 1)], limit));
