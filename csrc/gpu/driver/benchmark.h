@@ -226,9 +226,11 @@ class Bench {
     return median(watch.laps()) / calls;
   }
 
-  // Graphs of consecutive copies, replayed in turn with an event between two; hot: one graph of 20 calls on copy 0.
+  // Graphs of consecutive copies, replayed in turn with an event between two, or where there are few copies one graph of them all: a graph
+  // of one call would mostly time its own launch. Hot: one graph of 20 calls on copy 0.
   double time_graphs() {
-    const int per_graph = options_.hot ? 20 : (copies_ + options_.samples - 1) / options_.samples;
+    const bool one_holds_all = copies_ <= options_.samples;
+    const int per_graph = options_.hot ? 20 : one_holds_all ? copies_ : (copies_ + options_.samples - 1) / options_.samples;
     std::vector<Graph> graphs;
     std::vector<int> calls;
     for (int first = 0; first < (options_.hot ? 1 : copies_); first += per_graph) {
