@@ -15,9 +15,9 @@ template <class Cut, class T, class Sum>
 __device__ inline void multiply_step(const T* shared_a, const T* shared_b, int depth, Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols]) {
   using DepthVector = Vector<T, Cut::kDepthVector>;
   using ColVector = Vector<T, Cut::kColVector>;
-  const auto multiply_chunk = [&](int begin) {
+  const auto multiply_chunk = [&] {
 #pragma unroll
-    for (int k = begin; k < begin + Cut::kChunk; k += Cut::kDepthVector) {
+    for (int k = 0; k < Cut::kChunk; k += Cut::kDepthVector) {
       DepthVector a[Cut::kThreadRows];
 #pragma unroll
       for (int i = 0; i < Cut::kThreadRows; ++i) {
@@ -40,13 +40,16 @@ __device__ inline void multiply_step(const T* shared_a, const T* shared_b, int d
         }
       }
     }
+    shared_a += Cut::kChunk;
+    shared_b += Cut::kChunk * Cut::B::kPitch;
   };
   // Chunk by chunk, as more unrolled code would need more registers than there are; those beyond the end of K are left out. The first has
   // code of its own where that is short, and is then mixed with what surrounds it. Where it is long, instructions would be slow to come.
   constexpr bool kFirstApart = Cut::kThreadRows * Cut::kThreadCols <= 16;
-  if (kFirstApart) multiply_chunk(0);
+  int left = depth < Cut::kDepth ? depth : Cut::kDepth;
+  if (kFirstApart) multiply_chunk(), left -= Cut::kChunk;
 #pragma unroll 1
-  for (int begin = kFirstApart ? Cut::kChunk : 0; begin < Cut::kDepth && begin < depth; begin += Cut::kChunk) multiply_chunk(begin);
+  for (; left > 0; left -= Cut::kChunk) multiply_chunk();
 }
 
 // Computes one tile. The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies

@@ -143,8 +143,9 @@ class LineCopy {
   // that, but for the very last line, whose end is copied by elements. A line has one piece more than it has places; its last thread
   // copies both.
   __device__ void start_shifted(T* shared, int lines, int items) const {
-    const int thread = thread_index(), item = ByPieces::item(thread), limit = lines - ByPieces::line(thread), left = shift() + items - item;
-    const T* const first = source_ - shift();
+    const int thread = thread_index(), shift = this->shift(), item = ByPieces::item(thread), limit = lines - ByPieces::line(thread);
+    const int left = shift + items - item;
+    const T* const first = source_ - shift;
     const T* from = first;
     const int64_t step = ByPieces::kStep * line_stride();
     const bool last = item == Lines::kItems - kPieceItems;

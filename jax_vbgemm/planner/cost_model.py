@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.occupancy import tile_occupancy
-from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
+from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, tile_counts
 from jax_vbgemm.problem import Sizes
 
 Floats = NDArray[np.float64]
@@ -140,6 +140,17 @@ def block_seconds(
     aligned = sizes.aligned(catalogue.element_bytes)
     seconds = _gpu_tiles(sizes.k, strategy, aligned, catalogue, device, sharing) + device.block_latency
     return np.where(exist, seconds, 0.0)
+
+
+def least_seconds(sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec) -> float:
+    """No plan of these tiles is predicted to take less on a GPU, whatever its blocks: their work, spread evenly.
+
+    What a block takes of its unit falls with the number that share it, so it is counted for as many as a unit can hold.
+    """
+    sharing = device.max_blocks
+    seconds = block_seconds(sizes, tiles, catalogue, device, sharing) / sharing
+    count = np.array([tile_counts(sizes, tile.m, tile.n) for tile in tiles]) * np.where(sizes.symmetric, 0.5, 1.0)
+    return float((seconds * count).min(axis=0).sum()) / device.units + device.launch_seconds
 
 
 class Pace(NamedTuple):
