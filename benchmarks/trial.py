@@ -58,18 +58,6 @@ CLOSE = 1.05
 
 
 @dataclass(frozen=True)
-class Among:
-    """`Makespan` with only some of the tiles, by their rows of the compiled table."""
-
-    rows: frozenset[int]
-
-    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
-        some = replace(catalogue, tiles=tuple(tile for tile in catalogue if tile.index in self.rows))
-        # The calibration is for whole catalogues: it names every tile that the smaller one has.
-        return replace(Makespan()(problems, device, some), catalogue=catalogue)
-
-
-@dataclass(frozen=True)
 class Reordered:
     """`auto`'s plan with its blocks the other way round, or problem by problem."""
 
@@ -136,12 +124,10 @@ def planners(problems: Sequence[Problem], kind: str, device: DeviceSpec, randoms
     found |= {f"coordinated {share}": Coordinated(share * whole) for share in (0.4, 3.0)}
     found |= {f"load_balanced {share}": LoadBalanced(share * whole) for share in (0.125, 0.75, 1.5)}
     found |= {f"sort_split {factor}": SortSplit(factor * device.units) for factor in (1, 4, 16)}
-    every = frozenset(tile.index for tile in catalogue)
-    for kernel in catalogue.kernels:
-        found[f"only {kernel}"] = Among(frozenset(tile.index for tile in catalogue if tile.kernel == kernel))
+    found |= {f"only {kernel}": Makespan(kernel=kernel) for kernel in catalogue.kernels}
     for index in sorted(set(plan.runs.strategy.tolist())):
         tile = catalogue.by_index[index]
-        found[f"without {tile.name}/{tile.threads}"] = Among(every - {index})
+        found[f"without {tile.name}/{tile.threads}"] = Makespan(without=tile.key)
     found |= {f"auto {way}": Reordered(way) for way in ("reversed", "in order")}
     return found | {f"random {seed}": Randomised(seed) for seed in range(randoms)}
 

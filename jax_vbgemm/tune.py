@@ -17,13 +17,14 @@ from jax_vbgemm.planner import Catalogue, DeviceSpec, Plan, catalogue_for, kind_
 from jax_vbgemm.planner.auto import PAPERS
 from jax_vbgemm.planner.entry import PLANNERS, Planner
 from jax_vbgemm.planner.makespan import Makespan
+from jax_vbgemm.planner.tall_skinny_shape import kernels_worth_trying
 from jax_vbgemm.planner.tuned import OFF, VARIABLE, cache_file, key_of, store, with_arithmetic
 from jax_vbgemm.planner.uniform import Uniform
 from jax_vbgemm.precision import canonical_precision, precision_name
-from jax_vbgemm.problem import Problem, problems_of
+from jax_vbgemm.problem import Problem, Sizes, problems_of
 from jax_vbgemm.timing import seconds_in_loop
 
-# A tile is worth trying where one for all is predicted within this factor of the best; the model is off by less.
+# A plan is worth trying where it is predicted within this factor of the best; the model is off by less.
 _PROMISING = 1.5
 _MOST_TILES = 8
 
@@ -50,13 +51,15 @@ def autotune(
 ) -> Tuned:
     """Measures candidate plans for these shapes inside jit, and keeps the fastest: `auto` takes it from then on.
 
-    Candidates are `auto`'s own plan, those of the papers' planners, and one tile for all problems where that is
-    predicted to come near the best. The winner goes into a file: the one that the environment variable VBGEMM_CACHE
-    names, by default ~/.cache/jax_vbgemm/autotune.json (below XDG_CACHE_HOME, if set). Programs lowered later, in this
-    process or another, follow it wherever the same problems, in the same order and with the same transposes, are
-    planned for the same entry of the device table with the same kernels and kind of arithmetic. A plan depends only on
-    what the file holds when the program is lowered: programs compiled before stay as they are, processes that lower
-    one program together need the same file, and VBGEMM_CACHE=off plans by the model alone.
+    Candidates are `auto`'s own plan, the same search with one kernel's tiles alone and without each of the tiles that
+    it took, the papers' planners, and one tile for all problems; of them those that are predicted to come near the
+    best.
+    The winner goes into a file: the one that the environment variable VBGEMM_CACHE names, by default
+    ~/.cache/jax_vbgemm/autotune.json (below XDG_CACHE_HOME, if set). Programs lowered later, in this process or
+    another, follow it wherever the same problems, in the same order and with the same transposes, are planned for the
+    same entry of the device table with the same kernels and kind of arithmetic. A plan depends only on what the file
+    holds when the program is lowered: programs compiled before stay as they are, processes that lower one program
+    together need the same file, and VBGEMM_CACHE=off plans by the model alone.
 
     Args:
       problems: Problem objects or plain (m, n, k) tuples, as for `plan`: a call's, leaf by leaf; `batch` is the product
@@ -125,17 +128,34 @@ def tune(
 
 def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> dict[str, Planner]:
     """By the names that the file knows; of several that make the same plan only the first."""
-    uniform = {f"uniform {tile.name}/{tile.threads}": Uniform(tile.key) for tile in catalogue}
-    ours: dict[str, Any] = {} if device.kind == "cpu" else {"makespan": Makespan()}
-    ours |= {name: planner for name, planner in PLANNERS.items() if planner in PAPERS}
-    predicted = {name: planner.draft(problems, device, catalogue).seconds for name, planner in (ours | uniform).items()}
-    limit = _PROMISING * min(predicted.values())
-    tiles = sorted((name for name in uniform if predicted[name] <= limit), key=predicted.__getitem__)[:_MOST_TILES]
+    # The predictions of the other kernels' tiles mean nothing.
+    kernels = kernels_worth_trying(catalogue, Sizes.of(problems))
+    worth = [tile for tile in catalogue if tile.kernel in kernels]
+    uniform = {f"uniform {tile.name}/{tile.threads}": Uniform(tile.key) for tile in worth}
+    others: dict[str, Any] = {name: planner for name, planner in PLANNERS.items() if planner in PAPERS}
+    if device.kind != "cpu":
+        others = _searches(problems, device, catalogue, kernels) | others
+    drafts = {name: planner.draft(problems, device, catalogue) for name, planner in (others | uniform).items()}
+    limit = _PROMISING * min(draft.seconds for draft in drafts.values())
+    near = [name for name, draft in drafts.items() if draft.seconds <= limit]
+    tiles = sorted((name for name in near if name in uniform), key=lambda name: drafts[name].seconds)[:_MOST_TILES]
     found: dict[bytes, tuple[str, Planner]] = {}
-    for name, planner in (ours | {name: uniform[name] for name in tiles}).items():
-        plan = planner(problems, device, catalogue)
-        found.setdefault(_content(plan), (name, planner))
+    for name in (*(name for name in near if name in others), *tiles):
+        found.setdefault(_content(drafts[name].build()), (name, (others | uniform)[name]))
     return dict(found.values())
+
+
+def _searches(
+    problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, kernels: Sequence[str]
+) -> dict[str, Planner]:
+    """Our own planner: as it is, with each kernel's tiles alone, and without each of the tiles that it takes."""
+    taken = Makespan().draft(problems, device, catalogue).runs.strategy
+    tiles = [catalogue.by_index[index] for index in sorted(set(taken.tolist()))]
+    found: dict[str, Planner] = {"makespan": Makespan()}
+    found |= {f"makespan only {kernel}": Makespan(kernel=kernel) for kernel in kernels}
+    if len(catalogue) > 1:
+        found |= {f"makespan without {tile.name}/{tile.threads}": Makespan(without=tile.key) for tile in tiles}
+    return found
 
 
 def _content(plan: Plan) -> bytes:

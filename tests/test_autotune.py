@@ -69,9 +69,21 @@ def test_candidates_are_different_plans():
     h100 = vb.plan(problems, device="h100")
     found = tune.candidate_planners(problems, h100.device, h100.catalogue)
     assert next(iter(found)) == "makespan"
+    assert any(name.startswith("makespan only ") for name in found)
     assert len({tune._content(planner(problems, h100.device, h100.catalogue)) for planner in found.values()}) == len(
         found
     )
+
+
+def test_candidates_are_near_the_best_by_kernels_that_suit():
+    # Costs of tiles of whole rows are those of tall problems: elsewhere they promise what is not so.
+    problems = [vb.Problem(437, 391, 870), vb.Problem(300, 512, 1000)] * 8
+    h100 = vb.plan(problems, device="h100", precision="highest")
+    found = tune.candidate_planners(problems, h100.device, h100.catalogue)
+    assert not any("rows" in name for name in found)
+    seconds = [planner(problems, h100.device, h100.catalogue).predicted_seconds for planner in found.values()]
+    assert len(found) > 6
+    assert max(seconds) <= 1.5 * min(seconds)
 
 
 @pytest.mark.parametrize(

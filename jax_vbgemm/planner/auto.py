@@ -42,4 +42,4 @@ class Auto:
 def _least_of_papers(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> float:
     """Seconds that no plan of tiles like the papers' is predicted to stay below."""
     tiles = [tile for tile in catalogue if not tile.tensor and tile.kernel != WHOLE_ROWS]
-    return least_seconds(Sizes.of(problems), tiles, catalogue, device)
+    return least_seconds(Sizes.of(problems), {"papers": tiles}, catalogue, device)["papers"]

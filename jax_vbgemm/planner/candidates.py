@@ -54,7 +54,7 @@ def options_of_kernel(sizes: Sizes, kernel: str, device: DeviceSpec, catalogue: 
     """Each tile of the kernel, and the pairs of which the smaller divides the larger. Symmetric problems are folded
     where they have one tile.
     """
-    tiles = [tile for tile in catalogue if tile.kernel == kernel]
+    tiles = catalogue.tiles_of(kernel)
     none = np.zeros_like(sizes.m)
     counts = {tile.index: tile_counts(sizes, tile.m, tile.n) for tile in tiles}
     options = [Option(tile, tile, tiles_computed(sizes, tile, device), none) for tile in tiles]

@@ -134,6 +134,9 @@ class Catalogue:
         """The launched kernels of the catalogue's tiles, in order of first appearance."""
         return tuple(dict.fromkeys(tile.kernel for tile in self.tiles))
 
+    def tiles_of(self, kernel: str) -> list[TileShape]:
+        return [tile for tile in self.tiles if tile.kernel == kernel]
+
     def any_tile_of(self, kernel: str) -> TileShape:
         """A tile of that kernel, for the kernel's registers and shared memory."""
         return next(tile for tile in self.tiles if tile.kernel == kernel)

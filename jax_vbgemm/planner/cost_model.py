@@ -3,7 +3,7 @@
 import csv
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.occupancy import tile_occupancy
-from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, tile_counts
+from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.problem import Sizes
 
 Floats = NDArray[np.float64]
@@ -142,15 +142,23 @@ def block_seconds(
     return np.where(exist, seconds, 0.0)
 
 
-def least_seconds(sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec) -> float:
-    """No plan of these tiles is predicted to take less on a GPU, whatever its blocks: their work, spread evenly.
+def least_seconds(
+    sizes: Sizes, kernels: Mapping[str, Sequence[TileShape]], catalogue: Catalogue, device: DeviceSpec
+) -> dict[str, float]:
+    """By name of some sets of tiles, what no plan of a set's tiles is predicted to stay below on a GPU, whatever its
+    blocks: their work, spread evenly over the units, as if there were no edges.
 
     What a block takes of its unit falls with the number that share it, so it is counted for as many as a unit can hold.
     """
     sharing = device.max_blocks
-    seconds = block_seconds(sizes, tiles, catalogue, device, sharing) / sharing
-    count = np.array([tile_counts(sizes, tile.m, tile.n) for tile in tiles]) * np.where(sizes.symmetric, 0.5, 1.0)
-    return float((seconds * count).min(axis=0).sum()) / device.units + device.launch_seconds
+    tiles = list(dict.fromkeys(tile for members in kernels.values() for tile in members))
+    elements = np.where(sizes.symmetric, 0.5, 1.0) * sizes.m * sizes.n * sizes.batch
+    fewest = elements / np.array([[tile.m * tile.n] for tile in tiles])
+    work = block_seconds(sizes, tiles, catalogue, device, sharing) * fewest / (sharing * device.units)
+    row = {tile.index: i for i, tile in enumerate(tiles)}
+    return {
+        name: float(work[[row[tile.index] for tile in members]].min(axis=0).sum()) for name, members in kernels.items()
+    }
 
 
 class Pace(NamedTuple):

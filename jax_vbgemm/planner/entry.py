@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from jax_vbgemm.planner.auto import Auto
-from jax_vbgemm.planner.catalogue import Catalogue, catalogue_for
+from jax_vbgemm.planner.catalogue import Catalogue, TileKey, catalogue_for
 from jax_vbgemm.planner.coordinated import Coordinated
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.load_balanced import LoadBalanced
@@ -66,12 +66,24 @@ def plan_problems(
 
 
 def planner_called(name: str) -> Planner:
-    """The planner of a name as the file of tuned plans holds it: "makespan", "sort_split", "uniform huge/256"."""
-    planner, _, tile = name.partition(" ")
-    if planner == "uniform" and tile:
-        shape, _, threads = tile.rpartition("/")
-        return Uniform((shape, int(threads)))
-    return Makespan() if planner == "makespan" else resolve_planner(planner)
+    """The planner of a name as the file of tuned plans holds it: "sort_split", "uniform huge/256", "makespan",
+    "makespan only t128_medium", "makespan without huge/256".
+    """
+
+    def tile(text: str) -> TileKey:
+        shape, _, threads = text.rpartition("/")
+        return shape, int(threads)
+
+    match name.split(" "):
+        case ["makespan"]:
+            return Makespan()
+        case ["makespan", "only", kernel]:
+            return Makespan(kernel=kernel)
+        case ["makespan", "without", text]:
+            return Makespan(without=tile(text))
+        case ["uniform", text]:
+            return Uniform(tile(text))
+    return resolve_planner(name)
 
 
 @lru_cache(maxsize=256)

@@ -1,17 +1,18 @@
 """`makespan`: a tile, or a pair of tiles, for each problem, so that the whole batch is predicted to finish first."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from jax_vbgemm.planner.candidates import FEWEST_STEPS, Option, Splits, candidates, options_of_kernel, pairs_of, uses_of
-from jax_vbgemm.planner.catalogue import Catalogue
+from jax_vbgemm.planner.catalogue import Catalogue, TileKey
 from jax_vbgemm.planner.cost_model import (
     Floats,
     block_seconds,
     gpu_makespan,
+    least_seconds,
     makespan_of_blocks,
     split_seconds,
     step_depth,
@@ -43,7 +44,13 @@ class Makespan:
     block against the total. As each further tile costs a launch some time, that is done twice: with all tiles, and with
     those two that would need least together. Where one block would still take longer than all of them take on average,
     K is split. Blocks come in descending predicted time (longest processing time first), one tile each.
+
+    `kernel`: only the tiles of this launched kernel; `without`: not this tile, (name, threads). Raises ValueError where
+    there is no such kernel or tile, or no other.
     """
+
+    kernel: str | None = None
+    without: TileKey | None = None
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
         return self.draft(problems, device, catalogue).build()
@@ -51,13 +58,13 @@ class Makespan:
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         if len(catalogue) == 0:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
-        sizes = Sizes.of(problems)
-        together = _of_one_kernel(problems, device, catalogue)
+        sizes, among = Sizes.of(problems), self._among(catalogue)
+        together = _of_one_kernel(problems, device, catalogue, among)
         skinny = is_tall_skinny(sizes.m, sizes.n, sizes.k)
         if device.kind == "cpu" or skinny.all() or not skinny.any():
             return together
         parts = [
-            (members, _of_one_kernel([problems[i] for i in members.tolist()], device, catalogue))
+            (members, _of_one_kernel([problems[i] for i in members.tolist()], device, catalogue, among))
             for members in (np.flatnonzero(skinny), np.flatnonzero(~skinny))
         ]
         kernels = {catalogue.columns.kernel[part.runs.strategy[0]] for _, part in parts if len(part.runs)}
@@ -65,29 +72,53 @@ class Makespan:
             return together  # in one launch, and the longest blocks first
         return min(together, joined(problems, parts), key=lambda draft: draft.seconds)
 
+    def _among(self, catalogue: Catalogue) -> Catalogue:
+        """The tiles that may be chosen."""
+        if self.kernel is None and self.without is None:
+            return catalogue
+        if self.kernel not in (None, *catalogue.kernels):
+            raise ValueError(
+                f"Makespan: there is no kernel {self.kernel!r} for {catalogue.kind}; there are "
+                + ", ".join(catalogue.kernels)
+            )
+        left_out = None if self.without is None else catalogue.find(*self.without)
+        tiles = tuple(tile for tile in catalogue if self.kernel in (None, tile.kernel) and tile != left_out)
+        if not tiles:
+            raise ValueError(f"Makespan: without {self.without} there is no tile left")
+        return replace(catalogue, tiles=tiles)
 
-def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
-    """The best draft whose tiles all belong to one kernel."""
+
+def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, among: Catalogue) -> Draft:
+    """The best draft whose tiles all belong to one kernel; they are chosen `among` those of the catalogue."""
     sizes = Sizes.of(problems)
-    draft = _draft_for(problems, sizes, device, catalogue)
+    draft = _draft_for(problems, sizes, device, catalogue, among)
     if not sizes.symmetric.any():
         return draft
     # The choice knows folded problems by their number of tiles only, and may err where few are left: what is chosen for
     # whole ones is folded too.
-    whole = _draft_for(problems, replace(sizes, symmetric=np.zeros_like(sizes.symmetric)), device, catalogue)
+    whole = _draft_for(problems, replace(sizes, symmetric=np.zeros_like(sizes.symmetric)), device, catalogue, among)
     return min(draft, whole, key=lambda draft: draft.seconds)
 
 
-def _draft_for(problems: Sequence[Problem], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> Draft:
-    kernels = kernels_worth_trying(catalogue, sizes)
+def _draft_for(
+    problems: Sequence[Problem], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue, among: Catalogue
+) -> Draft:
+    kernels = kernels_worth_trying(among, sizes)
     gain = _MOST_OF_SPLIT if device.kind != "cpu" and len(problems) <= _FEW_PROBLEMS else 1.0
+    least: Mapping[str, float] = {}
+    if len(kernels) > 1:
+        least = least_seconds(sizes, {kernel: among.tiles_of(kernel) for kernel in kernels}, catalogue, device)
     choices: list[_Choice] = []
     for kernel in sorted(kernels, key=lambda kernel: not catalogue.any_tile_of(kernel).tensor):  # fast ones first
         best = min(choices, key=lambda choice: choice.makespan, default=None)
         bound = None if best is None else replace(best, makespan=best.makespan * gain)
-        found = _choose(sizes, options_of_kernel(sizes, kernel, device, catalogue), device, catalogue, bound)
+        if bound is not None and least[kernel] >= bound.makespan:
+            continue
+        found = _choose(sizes, options_of_kernel(sizes, kernel, device, among), device, catalogue, bound)
         if found is not bound:
-            choices = [*choices, found] if gain > 1 else [found]
+            choices.append(found)
+    if gain == 1.0:
+        choices = choices[-1:]  # each is better than those before it
     drafts = [_draft(problems, sizes, choice, device, catalogue) for choice in choices]
     if device.kind != "cpu":
         drafts = [_with_last_round_split(draft) for draft in drafts]

@@ -198,7 +198,7 @@ def test_no_plan_is_predicted_to_take_less_than_the_least(problems, device):
     for plan in plans:
         if plan.num_tiles:
             tiles = [catalogue.by_index[index] for index in sorted(set(plan.runs.strategy.tolist()))]
-            least = cost_model.least_seconds(sizes, tiles, catalogue, plan.device)
+            least = cost_model.least_seconds(sizes, {"all": tiles}, catalogue, plan.device)["all"]
             assert 0 < least <= plan.predicted_seconds * (1 + 1e-12)
 
 

@@ -151,3 +151,44 @@ def test_no_tile_alone_is_predicted_faster(kind, seed):
     assert found <= min(Uniform(key)(problems, device, catalogue).predicted_seconds for key in tensor_tiles) * (
         1 + 1e-9
     )
+
+
+@given(problem_lists)
+def test_only_some_tiles(problems):
+    device = device_spec("h100")
+    catalogue = catalogue_for("float32", device)
+    whole = Makespan().draft(problems_of(problems), device, catalogue)
+    for kernel in catalogue.kernels:
+        plan = make(Makespan(kernel=kernel), problems)
+        plan.validate()
+        assert plan.catalogue == catalogue
+        assert {tile.kernel for tile in plan.tiles_used} <= {kernel}
+    for index in set(whole.runs.strategy.tolist()):
+        tile = catalogue.by_index[index]
+        plan = make(Makespan(without=tile.key), problems)
+        plan.validate()
+        assert tile not in plan.tiles_used
+
+
+@pytest.mark.parametrize(
+    ("planner", "message"),
+    [
+        (
+            Makespan(kernel="m128_light"),
+            "Makespan: there is no kernel 'm128_light' for float32; there are t128_light, ",
+        ),
+        (Makespan(without=("small", 64)), r"there is no tile \('small', 64\) for float32"),
+        (Makespan("t128_rows", ("rows-256x8", 256)), r"there is no tile \('rows-256x8', 256\)"),
+    ],
+)
+def test_tiles_that_are_not_there(planner, message):
+    with pytest.raises(ValueError, match=message):
+        make(planner, [(64, 64, 64)])
+
+
+def test_no_tile_left():
+    device = device_spec("h100")
+    catalogue = catalogue_for("float32", device)
+    one = dataclasses.replace(catalogue, tiles=(catalogue.find("large", 128),))
+    with pytest.raises(ValueError, match=r"Makespan: without \('large', 128\) there is no tile left"):
+        Makespan(without=("large", 128))(problems_of([(64, 64, 64)]), device, one)

@@ -37,10 +37,15 @@ def test_auto_follows_the_file_as_it_is(file):
     assert plan_problems(SHAPES, "float32", H100).choices == modelled.choices
 
 
-@pytest.mark.parametrize("winner", ["makespan", "coordinated", "sort_split", "load_balanced"])
+SEARCHES = ["makespan", "makespan only t128_light", "makespan without small/256"]
+
+
+@pytest.mark.parametrize("winner", [*SEARCHES, "coordinated", "sort_split", "load_balanced"])
 def test_planners_by_name(winner, file):
     keep(file, winner)
-    assert f"took {winner}" in plan_problems(SHAPES, "float32", H100).notes[-1]
+    plan = plan_problems(SHAPES, "float32", H100)
+    assert f"took {winner}" in plan.notes[-1]
+    assert plan.catalogue == CATALOGUE
 
 
 def test_a_winner_holds_for_its_problems_device_and_kind_only(file):
