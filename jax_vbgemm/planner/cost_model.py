@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.occupancy import tile_occupancy
-from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
+from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, tile_counts
 from jax_vbgemm.problem import Sizes
 
 Floats = NDArray[np.float64]
@@ -123,7 +123,7 @@ def _list_schedule(block_seconds: Floats, count: Ints, units: int) -> float:
 
 
 def block_seconds(
-    sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec, sharing: int
+    sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec, sharing: int | Ints
 ) -> Floats:
     """Seconds of one block of each problem, were it covered by a tile, one a block; 0 where C has no elements.
 
@@ -146,19 +146,23 @@ def least_seconds(
     sizes: Sizes, kernels: Mapping[str, Sequence[TileShape]], catalogue: Catalogue, device: DeviceSpec
 ) -> dict[str, float]:
     """By name of some sets of tiles, what no plan of a set's tiles is predicted to stay below on a GPU, whatever its
-    blocks: their work, spread evenly over the units, as if there were no edges.
+    blocks: their work, spread evenly over the units.
 
     What a block takes of its unit falls with the number that share it, so it is counted for as many as a unit can hold.
+    Tiles lie on a grid of the set's smallest ones, of which they are multiples, and cover each of its cells.
     """
-    sharing = device.max_blocks
     tiles = list(dict.fromkeys(tile for members in kernels.values() for tile in members))
-    elements = np.where(sizes.symmetric, 0.5, 1.0) * sizes.m * sizes.n * sizes.batch
-    fewest = elements / np.array([[tile.m * tile.n] for tile in tiles])
-    work = block_seconds(sizes, tiles, catalogue, device, sharing) * fewest / (sharing * device.units)
+    resident = np.array([[max(tile_occupancy(tile, device).blocks, 1)] for tile in tiles])
+    slot_seconds = block_seconds(sizes, tiles, catalogue, device, resident) / resident
+    pace = slot_seconds / np.array([[tile.m * tile.n] for tile in tiles])  # seconds of a unit for each element
     row = {tile.index: i for i, tile in enumerate(tiles)}
-    return {
-        name: float(work[[row[tile.index] for tile in members]].min(axis=0).sum()) for name, members in kernels.items()
-    }
+    found = {}
+    for name, members in kernels.items():
+        tile_m, tile_n = min(tile.m for tile in members), min(tile.n for tile in members)
+        elements = tile_counts(sizes, tile_m, tile_n) * np.where(sizes.symmetric, 0.5, 1.0) * (tile_m * tile_n)
+        of_set = pace[[row[tile.index] for tile in members]].min(axis=0)
+        found[name] = float(of_set @ elements) / device.units
+    return found
 
 
 class Pace(NamedTuple):
@@ -228,7 +232,7 @@ def _gpu_tiles(
     aligned: NDArray[np.bool_],
     catalogue: Catalogue,
     device: DeviceSpec,
-    sharing: int,
+    sharing: int | Ints,
 ) -> Floats:
     """Seconds of tiles `depth` deep, one `strategy` for each or one for all, while `sharing` blocks share a unit."""
     pace = gpu_pace(strategy, aligned, catalogue, device, sharing)
@@ -236,7 +240,7 @@ def _gpu_tiles(
 
 
 def gpu_pace(
-    strategy: Ints | int, aligned: NDArray[np.bool_], catalogue: Catalogue, device: DeviceSpec, sharing: int
+    strategy: Ints | int, aligned: NDArray[np.bool_], catalogue: Catalogue, device: DeviceSpec, sharing: int | Ints
 ) -> Pace:
     """How fast tiles are while `sharing` blocks share a unit; one `strategy` for each or one for all.
 

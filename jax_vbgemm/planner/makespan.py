@@ -109,7 +109,7 @@ def _draft_for(
     if len(kernels) > 1:
         least = least_seconds(sizes, {kernel: among.tiles_of(kernel) for kernel in kernels}, catalogue, device)
     choices: list[_Choice] = []
-    for kernel in sorted(kernels, key=lambda kernel: not catalogue.any_tile_of(kernel).tensor):  # fast ones first
+    for kernel in sorted(kernels, key=lambda kernel: least.get(kernel, 0.0)):  # the most promising first
         best = min(choices, key=lambda choice: choice.makespan, default=None)
         bound = None if best is None else replace(best, makespan=best.makespan * gain)
         if bound is not None and least[kernel] >= bound.makespan:
