@@ -148,17 +148,18 @@ def least_seconds(
     """By name of some sets of tiles, what no plan of a set's tiles is predicted to stay below on a GPU, whatever its
     blocks: their work, spread evenly over the units.
 
-    What a block takes of its unit falls with the number that share it, so it is counted for as many as a unit can hold.
-    Tiles lie on a grid of the set's smallest ones, of which they are multiples, and cover each of its cells.
+    What a block takes of its unit falls with the number that share it, so it is counted for as many as a unit can hold,
+    and without its latency, which several tiles of one block have once. Tiles lie on a grid of their sizes' common
+    divisors, and cover each of its cells.
     """
     tiles = list(dict.fromkeys(tile for members in kernels.values() for tile in members))
     resident = np.array([[max(tile_occupancy(tile, device).blocks, 1)] for tile in tiles])
-    slot_seconds = block_seconds(sizes, tiles, catalogue, device, resident) / resident
+    slot_seconds = (block_seconds(sizes, tiles, catalogue, device, resident) - device.block_latency) / resident
     pace = slot_seconds / np.array([[tile.m * tile.n] for tile in tiles])  # seconds of a unit for each element
     row = {tile.index: i for i, tile in enumerate(tiles)}
     found = {}
     for name, members in kernels.items():
-        tile_m, tile_n = min(tile.m for tile in members), min(tile.n for tile in members)
+        tile_m, tile_n = math.gcd(*(tile.m for tile in members)), math.gcd(*(tile.n for tile in members))
         elements = tile_counts(sizes, tile_m, tile_n) * np.where(sizes.symmetric, 0.5, 1.0) * (tile_m * tile_n)
         of_set = pace[[row[tile.index] for tile in members]].min(axis=0)
         found[name] = float(of_set @ elements) / device.units
