@@ -30,7 +30,7 @@ from candidates import Candidate, Measured, Writer, list_of
 from jax_vbgemm import Coordinated, LoadBalanced, Plan, SortSplit, Uniform
 from jax_vbgemm.planner import PLANNERS, Catalogue, DeviceSpec, Planner, TileShape, catalogue_for, device_spec, kind_of
 from jax_vbgemm.planner.cost_model import block_seconds
-from jax_vbgemm.planner.makespan import Makespan
+from jax_vbgemm.planner.makespan import narrower_searches
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import tile_counts
 from jax_vbgemm.problem import Problem, Sizes, problems_of
@@ -124,10 +124,7 @@ def planners(problems: Sequence[Problem], kind: str, device: DeviceSpec, randoms
     found |= {f"coordinated {share}": Coordinated(share * whole) for share in (0.4, 3.0)}
     found |= {f"load_balanced {share}": LoadBalanced(share * whole) for share in (0.125, 0.75, 1.5)}
     found |= {f"sort_split {factor}": SortSplit(factor * device.units) for factor in (1, 4, 16)}
-    found |= {f"only {kernel}": Makespan(kernel=kernel) for kernel in catalogue.kernels}
-    for index in sorted(set(plan.runs.strategy.tolist())):
-        tile = catalogue.by_index[index]
-        found[f"without {tile.name}/{tile.threads}"] = Makespan(without=tile.key)
+    found |= narrower_searches(plan.runs, catalogue, catalogue.kernels)
     found |= {f"auto {way}": Reordered(way) for way in ("reversed", "in order")}
     return found | {f"random {seed}": Randomised(seed) for seed in range(randoms)}
 

@@ -16,7 +16,7 @@ from jax_vbgemm.api import batched_matmul
 from jax_vbgemm.planner import Catalogue, DeviceSpec, Plan, catalogue_for, kind_of, plan_problems
 from jax_vbgemm.planner.auto import PAPERS
 from jax_vbgemm.planner.entry import PLANNERS, Planner
-from jax_vbgemm.planner.makespan import Makespan
+from jax_vbgemm.planner.makespan import Makespan, narrower_searches
 from jax_vbgemm.planner.tall_skinny_shape import kernels_worth_trying
 from jax_vbgemm.planner.tuned import OFF, VARIABLE, cache_file, key_of, store, with_arithmetic
 from jax_vbgemm.planner.uniform import Uniform
@@ -130,32 +130,20 @@ def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogu
     """By the names that the file knows; of several that make the same plan only the first."""
     # The predictions of the other kernels' tiles mean nothing.
     kernels = kernels_worth_trying(catalogue, Sizes.of(problems))
-    worth = [tile for tile in catalogue if tile.kernel in kernels]
-    uniform = {f"uniform {tile.name}/{tile.threads}": Uniform(tile.key) for tile in worth}
-    others: dict[str, Any] = {name: planner for name, planner in PLANNERS.items() if planner in PAPERS}
+    uniform = {f"uniform {tile.name}/{tile.threads}": Uniform(tile.key) for tile in catalogue if tile.kernel in kernels}
+    planners: dict[str, Any] = {name: planner for name, planner in PLANNERS.items() if planner in PAPERS} | uniform
     if device.kind != "cpu":
-        others = _searches(problems, device, catalogue, kernels) | others
-    drafts = {name: planner.draft(problems, device, catalogue) for name, planner in (others | uniform).items()}
+        own = Makespan()
+        narrower = narrower_searches(own.draft(problems, device, catalogue).runs, catalogue, kernels)
+        planners = {"makespan": own} | {f"makespan {name}": search for name, search in narrower.items()} | planners
+    drafts = {name: planner.draft(problems, device, catalogue) for name, planner in planners.items()}
     limit = _PROMISING * min(draft.seconds for draft in drafts.values())
     near = [name for name, draft in drafts.items() if draft.seconds <= limit]
     tiles = sorted((name for name in near if name in uniform), key=lambda name: drafts[name].seconds)[:_MOST_TILES]
     found: dict[bytes, tuple[str, Planner]] = {}
-    for name in (*(name for name in near if name in others), *tiles):
-        found.setdefault(_content(drafts[name].build()), (name, (others | uniform)[name]))
+    for name in (*(name for name in near if name not in uniform), *tiles):
+        found.setdefault(_content(drafts[name].build()), (name, planners[name]))
     return dict(found.values())
-
-
-def _searches(
-    problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, kernels: Sequence[str]
-) -> dict[str, Planner]:
-    """Our own planner: as it is, with each kernel's tiles alone, and without each of the tiles that it takes."""
-    taken = Makespan().draft(problems, device, catalogue).runs.strategy
-    tiles = [catalogue.by_index[index] for index in sorted(set(taken.tolist()))]
-    found: dict[str, Planner] = {"makespan": Makespan()}
-    found |= {f"makespan only {kernel}": Makespan(kernel=kernel) for kernel in kernels}
-    if len(catalogue) > 1:
-        found |= {f"makespan without {tile.name}/{tile.threads}": Makespan(without=tile.key) for tile in tiles}
-    return found
 
 
 def _content(plan: Plan) -> bytes:

@@ -88,6 +88,15 @@ class Makespan:
         return replace(catalogue, tiles=tiles)
 
 
+def narrower_searches(runs: Runs, catalogue: Catalogue, kernels: Sequence[str]) -> dict[str, Makespan]:
+    """The search with one kernel's tiles alone ("only t128_medium"), and without one tile that a plan's `runs` took
+    ("without huge/256"), by these names.
+    """
+    found = {f"only {kernel}": Makespan(kernel=kernel) for kernel in kernels}
+    taken = [catalogue.by_index[index] for index in sorted(set(runs.strategy.tolist()))] if len(catalogue) > 1 else []
+    return found | {f"without {tile.name}/{tile.threads}": Makespan(without=tile.key) for tile in taken}
+
+
 def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, among: Catalogue) -> Draft:
     """The best draft whose tiles all belong to one kernel; they are chosen `among` those of the catalogue."""
     sizes = Sizes.of(problems)
@@ -158,9 +167,6 @@ def _choose(
     uses, pairs = uses_of(options, has_inside, has_outside), pairs_of(options)
     row = {tile.index: i for i, tile in enumerate(tiles)}
     tile_row, edge_row = [row[option.tile.index] for option in options], [row[option.edge.index] for option in options]
-    # Tiles of each shape that it takes at least, by area: of symmetric problems half may be left out.
-    elements = np.where(sizes.symmetric, 0.5, 1.0) * sizes.m * sizes.n * sizes.batch
-    fewest = elements / np.array([[tile.m * tile.n] for tile in tiles])
     waiting = {sharing_of(blocks) for blocks in alone.tolist()}
     done: set[int] = set()
     if best is None:
@@ -170,8 +176,6 @@ def _choose(
         done.add(sharing)
         seconds = block_seconds(sizes, tiles, catalogue, device, sharing)
         slots = device.units * sharing
-        if float((seconds * fewest).min(axis=0).sum()) / slots >= best.makespan:
-            continue
         of_tile, of_edge = seconds[tile_row], seconds[edge_row]
         longest = np.maximum(of_tile * has_inside, of_edge * has_outside)
         total = of_tile * inside + of_edge * outside

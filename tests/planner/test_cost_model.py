@@ -1,6 +1,7 @@
 """Predictions against the docstring's formulas worked by hand, on a device with round figures."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -186,7 +187,9 @@ def test_auto_is_never_predicted_slower_than_the_papers_planners(problems):
         shortest = min(other.predicted_seconds for other in (*papers, make(Uniform(), problems, device)))
         assert plan.predicted_seconds <= shortest * (1 + 1e-12)
         assert plan.planner == "auto"
-        if "no less than" not in plan.notes[-1]:
+        if left_out := re.search(r"no less than ([\d.]+) us", plan.notes[-1]):
+            assert all(other.predicted_seconds * 1e6 >= float(left_out[1]) - 0.005 for other in papers)
+        else:
             assert all(f"{other.planner} {other.predicted_seconds * 1e6:.2f} us" in plan.notes[-1] for other in papers)
 
 
