@@ -37,13 +37,14 @@ struct AsFound {
   __device__ operator CopyWay() const { return way; }
 };
 
-// kLinesAreRows: of the matrix; else they are its columns.
-template <class T, class Lines, bool kLinesAreRows, int kThreads, class KnownWay>
+// kLinesAreRows: of the matrix; else they are its columns. kKeepsPlaces: what each step needs again stays in registers, else it is read
+// anew from shared memory, where `from` lies.
+template <class T, class Lines, bool kLinesAreRows, int kThreads, bool kKeepsPlaces, class KnownWay>
 class LineCopy {
  public:
-  // `from` lies in shared memory, and is read again at each step: that is cheaper than registers to keep it.
-  __device__ LineCopy(const MatrixView& from, KnownWay way) : from_(from), way_(way) {
-    const int thread = thread_index();
+  __device__ LineCopy(const MatrixView& from, KnownWay way)
+      : from_(from), thread_(thread_index()), stride_(kLinesAreRows ? from.row_stride : from.col_stride), way_(way) {
+    const int thread = thread_;
     const int line = way_ == CopyWay::elements ? ByElements::line(thread) : ByPieces::line(thread);
     const int item = way_ == CopyWay::elements ? ByElements::item(thread) : ByPieces::item(thread);
     source_ = from.template at<const T>(kLinesAreRows ? line : item, kLinesAreRows ? item : line);
@@ -60,10 +61,9 @@ class LineCopy {
   }
 
   // To be called when this thread's copies of a step have arrived, before the barrier that shows them to the block.
-  // What lies outside its first `items` of each line becomes zero, if it wasn't.
-  __device__ void finish(T* shared, int items) const {
+  __device__ void finish(T* shared) const {
     if constexpr (kBytes == 2) {
-      if (way_ == CopyWay::shifted) shift_pieces(shared, items);
+      if (way_ == CopyWay::shifted) shift_pieces(shared);
     }
   }
 
@@ -77,7 +77,7 @@ class LineCopy {
   __device__ void visit(T* shared, const Action& action) const {
 #pragma unroll
     for (int i = 0; i < ByPieces::kCopies; ++i) {
-      action(*reinterpret_cast<Vector<T, kPieceItems>*>(place_of<ByPieces>(shared, thread_index(), i)));
+      action(*reinterpret_cast<Vector<T, kPieceItems>*>(place_of<ByPieces>(shared, thread(), i)));
     }
   }
 
@@ -99,7 +99,8 @@ class LineCopy {
   using ByPieces = Spread<kPieceItems>;
   using ByElements = Spread<1>;
 
-  __device__ int64_t line_stride() const { return kLinesAreRows ? from_.row_stride : from_.col_stride; }
+  __device__ int thread() const { return kKeepsPlaces ? thread_ : thread_index(); }
+  __device__ int64_t line_stride() const { return kKeepsPlaces ? stride_ : kLinesAreRows ? from_.row_stride : from_.col_stride; }
 
   // Where the thread's copy of this number goes; `behind`: the piece after it.
   template <class Spread>
@@ -108,7 +109,7 @@ class LineCopy {
   }
 
   __device__ void start_pieces(T* shared, int lines, int items) const {
-    const int thread = thread_index(), limit = ByPieces::item(thread) < items ? lines - ByPieces::line(thread) : 0;
+    const int thread = this->thread(), limit = ByPieces::item(thread) < items ? lines - ByPieces::line(thread) : 0;
     const T* from = source_;
     const int64_t step = ByPieces::kStep * line_stride();
 #pragma unroll
@@ -119,12 +120,11 @@ class LineCopy {
 
   // The first `count` elements of a piece; the rest becomes zero.
   __device__ static void start_part(T* to, const T* from, int count) {
-#pragma unroll
-    for (int e = 0; e < kPieceItems; ++e) copy_async<kBytes>(to + e, from + e, e < count);
+    copy_part_async(to, from, (count < 0 ? 0 : count < kPieceItems ? count : kPieceItems) * kBytes);
   }
 
   __device__ void start_elements(T* shared, int lines, int items) const {
-    const int thread = thread_index(), limit = ByElements::item(thread) < items ? lines - ByElements::line(thread) : 0;
+    const int thread = this->thread(), limit = ByElements::item(thread) < items ? lines - ByElements::line(thread) : 0;
     const T* from = source_;
     const int64_t step = ByElements::kStep * line_stride();
 #pragma unroll kBytes == 2 ? 4 : ByElements::kCopies  // those of 2 bytes wait in registers
@@ -140,40 +140,40 @@ class LineCopy {
   }
 
   // A line's first piece may begin with elements before the line, and its last end with some behind it: another line's, or the gap before
-  // that, but for the very last line, whose end is copied by elements. A line has one piece more than it has places; its last thread
-  // copies both.
+  // that. In the last step along K pieces end where their line does, and zeros follow: behind the very last line there may be nothing. A
+  // line has one piece more than it has places; its last thread copies both.
   __device__ void start_shifted(T* shared, int lines, int items) const {
-    const int thread = thread_index(), shift = this->shift(), item = ByPieces::item(thread), limit = lines - ByPieces::line(thread);
+    constexpr bool kAlongK = Lines::kDepthItems;
+    const int thread = this->thread(), shift = this->shift(), item = ByPieces::item(thread), limit = lines - ByPieces::line(thread);
     const int left = shift + items - item;
-    const T* const first = source_ - shift;
-    const T* from = first;
+    const bool last = item == Lines::kItems - kPieceItems,
+               last_step = kAlongK ? items < Lines::kItems + kPieceItems : lines <= Lines::kLines;
+    const T* from = source_ - shift;
     const int64_t step = ByPieces::kStep * line_stride();
-    const bool last = item == Lines::kItems - kPieceItems;
-    const int place = last && left > kPieceItems ? kPieceItems : 0, count = left - place;
-    const bool is_part = count > 0 && count < kPieceItems;
-    const int very_last = limit - 1, apart = is_part ? very_last : -1;  // the line with a part of a piece
+    if (last_step) {
+#pragma unroll 1
+      for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
+        const int there = i * ByPieces::kStep < limit ? left : 0;
+        start_part(place_of<ByPieces>(shared, thread, i), from, there);
+        if (last) start_part(place_of<ByPieces>(shared, thread, i, kPieceItems), from + kPieceItems, there - kPieceItems);
+      }
+      return;
+    }
+    const bool there = kAlongK || left > 0, more = last && (kAlongK || left > kPieceItems);
 #pragma unroll
     for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
-      const int line = i * ByPieces::kStep, there = line < limit ? left : 0;
-      const auto copy = [&](int behind) {
-        if (line != apart || place != behind) {
-          copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i, behind), from + behind, there > behind);
-        }
-      };
-      copy(0);
-      if (last) copy(kPieceItems);
+      const bool line = !kAlongK || i * ByPieces::kStep < limit;
+      copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i), from, line && there);
+      if (more) copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i, kPieceItems), from + kPieceItems, line);
     }
-    if (!is_part || very_last < 0 || very_last % ByPieces::kStep != 0) return;
-    const int copy = very_last / ByPieces::kStep;
-    if (copy < ByPieces::kCopies) start_part(place_of<ByPieces>(shared, thread, copy, place), first + copy * step + place, count);
   }
 
   // Each thread shifts the pieces it has copied. A line belongs to one wave, so that its barriers are enough.
-  __device__ void shift_pieces(T* shared, int items) const {
+  __device__ void shift_pieces(T* shared) const {
     static_assert(kLanes % ByPieces::kAcross == 0);
     const int shift = this->shift();
     using Piece = Vector<uint32_t, 4>;
-    const int thread = thread_index();
+    const int thread = this->thread();
     wave_barrier();
 #pragma unroll
     for (int i = 0; i < ByPieces::kCopies; ++i) {
@@ -189,16 +189,13 @@ class LineCopy {
       for (int w = 0; w < 5; ++w) words[w] = shift & 2 ? words[w + 1] : words[w];
 #pragma unroll
       for (int w = 0; w < 4; ++w) result[w] = shifted_word(words[w], words[w + 1], shift % 2 * 16);
-      if (items < Lines::kItems) {
-        const int left = items - ByPieces::item(thread);
-#pragma unroll
-        for (int w = 0; w < 4; ++w) result[w] = left > 2 * w + 1 ? result[w] : left > 2 * w ? result[w] & 0xffffu : 0;
-      }
       *piece = {{result[0], result[1], result[2], result[3]}};
     }
   }
 
   const MatrixView& from_;
+  int thread_;
+  int64_t stride_;
   const T* source_;  // this thread's first element of the next step
   KnownWay way_;
 };

@@ -114,6 +114,9 @@ struct TensorCut {
   // Whether a step loads its first fragments before it starts copies: that hides some latency, and costs registers to keep them.
   static constexpr bool kLoadsFirst = kKernel == Kernel::m128_light && kKind != Kind::f64 && kKind != Kind::tf32x3;
 
+  // Whether what a step's copies need again stays in registers: where some are left.
+  static constexpr bool kKeepsPlaces = kThreads == 128 || fills_multiprocessor(kKind, kKernel);
+
   // Products of 16 x 8 a wave.
   static constexpr int kBlocksDown = (kTransposed ? kWaveCols : kWaveRows) / 16, kBlocksAcross = (kTransposed ? kWaveRows : kWaveCols) / 8;
 

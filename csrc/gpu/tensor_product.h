@@ -97,15 +97,17 @@ __device__ inline uint32_t special_small(uint32_t bits) {
   return x == x ? bits : bits | 0x400000u;
 }
 
-// Whether none of them is an infinity or NaN, of numbers too small for an infinite sum: it tells, by an instruction each.
+// The sum of numbers too small for an infinite one: it is finite unless one of them is an infinity or NaN.
 template <int kCount>
-__device__ inline bool all_finite(const float (&numbers)[kCount]) {
+__device__ inline float sum_of(const float (&numbers)[kCount]) {
   constexpr int kChains = 4;
-  float sum[kChains] = {};
+  static_assert(kCount >= kChains);
+  float sum[kChains] = {numbers[0], numbers[1], numbers[2], numbers[3]};
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) sum[i % kChains] += numbers[i];
-  return std::fabs((sum[0] + sum[1]) + (sum[2] + sum[3])) < static_cast<float>(INFINITY);
+  for (int i = kChains; i < kCount; ++i) sum[i % kChains] += numbers[i];
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
+__device__ inline bool is_finite(float x) { return std::fabs(x) < static_cast<float>(INFINITY); }
 
 // x = big + small, to within a bit less than float32 has, both of them tf32 numbers (the unit ignores small's last bits). What rounding
 // would make infinite is cut off instead. An infinity or NaN is small, and its big is 1: then the only product that sees it together with
@@ -123,13 +125,13 @@ __device__ inline void split(const uint32_t (&bits)[kRows][kCols], uint32_t (&bi
       small[i][j] = bits_of_float(rest[i * kCols + j]);
     }
   }
-  if (all_finite(rest)) return;
+  if (is_finite(sum_of(rest))) return;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
 #pragma unroll
     for (int j = 0; j < kCols; ++j) {
       const uint32_t x = bits[i][j];
-      if (std::fabs(float_of_bits(big[i][j])) < static_cast<float>(INFINITY)) continue;
+      if (is_finite(float_of_bits(big[i][j]))) continue;
       const bool finite = (x & ~kSignBit) < kInfinityBits;
       big[i][j] = finite ? x & kBitsOfTf32 : (x & kSignBit) | kOneBits;
       small[i][j] = finite ? bits_of_float(float_of_bits(x) - float_of_bits(big[i][j])) : special_small(x);
@@ -141,7 +143,7 @@ __device__ inline void split(const uint32_t (&bits)[kRows][kCols], uint32_t (&bi
 __device__ inline float rest_of(float x) { return x - float_of_bits(bits_of_float(x) & kBitsOfTf32); }
 __device__ inline void see_special(float& x, float& small) {
   const uint32_t bits = bits_of_float(x);
-  if (std::fabs(x) < static_cast<float>(INFINITY)) return;
+  if (is_finite(x)) return;
   small = float_of_bits(special_small(bits));
   x = float_of_bits((bits & kSignBit) | kOneBits);
 }

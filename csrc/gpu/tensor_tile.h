@@ -50,8 +50,8 @@ template <class Cut, template <class, class, class> class Products, class LinesA
 __device__ inline void accumulate(const TilePlace<T>& place, T* shared, KnownWay way_a, KnownWay way_b, Sums<Cut>& sums) {
   const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
   constexpr bool kAlongA = LinesA::kDepthItems, kAlongB = LinesB::kDepthItems;
-  LineCopy<T, LinesA, kAlongA, Cut::kThreads, KnownWay> copy_a(a, way_a);
-  LineCopy<T, LinesB, !kAlongB, Cut::kThreads, KnownWay> copy_b(b, way_b);
+  LineCopy<T, LinesA, kAlongA, Cut::kThreads, Cut::kKeepsPlaces, KnownWay> copy_a(a, way_a);
+  LineCopy<T, LinesB, !kAlongB, Cut::kThreads, Cut::kKeepsPlaces, KnownWay> copy_b(b, way_b);
   const int rows = place.rows, cols = place.cols;
   int uncopied = place.depth;  // below 0 once the copies have run past the end
   const auto start_step = [&](T* stage) {
@@ -75,8 +75,8 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, KnownWay
 #pragma unroll 1
   while (uncopied + kAhead > 0) {
     wait_copies<Cut::kStages - 2>();
-    copy_a.finish(stage, kAlongA ? uncopied + kAhead : LinesA::kItems);  // along the other direction anything may follow
-    copy_b.finish(stage + Cut::kElementsA, kAlongB ? uncopied + kAhead : LinesB::kItems);
+    copy_a.finish(stage);
+    copy_b.finish(stage + Cut::kElementsA);
     products.prepare(copy_a, stage);
     block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
     products.multiply(stage, sums, [&] { start_step(stage == shared ? last_stage : stage - Cut::kStageElements); });

@@ -57,18 +57,18 @@ class TransposedProducts {
     if constexpr (kSplits) {
       odd_ = !odd_;
       T* const small = small_ + odd_ * Cut::kElementsA;
-      bool finite = true;
+      float sum = 0;  // of all small parts
       copy_a.begin_visits();
       copy_a.visit(stage, [&](const auto& piece) __attribute__((always_inline)) {
         auto rest = piece;
 #pragma unroll
         for (float& x : rest.element) x = rest_of(x);
-        finite &= all_finite(rest.element);
+        sum += sum_of(rest.element);
 #pragma unroll
         for (float& x : rest.element) x = float_of_bits(round_to_tf32(x));
         reinterpret_cast<decltype(rest)&>(small[piece.element - stage]) = rest;
       });
-      if (!finite) {
+      if (!is_finite(sum)) {
         copy_a.visit(stage, [&](auto& piece) __attribute__((always_inline)) {
           T* const rest = small + (piece.element - stage);
 #pragma unroll 1
