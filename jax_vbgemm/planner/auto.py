@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jax_vbgemm.planner.catalogue import WHOLE_ROWS, Catalogue
+from jax_vbgemm.planner.catalogue import Catalogue
 from jax_vbgemm.planner.coordinated import Coordinated
-from jax_vbgemm.planner.cost_model import least_seconds
+from jax_vbgemm.planner.cost_model import least_of_whole_problems
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.load_balanced import LoadBalanced
 from jax_vbgemm.planner.makespan import Makespan
@@ -21,7 +21,7 @@ PAPERS = (Coordinated(), SortSplit(), LoadBalanced())
 class Auto:
     """Never slower than the papers' planners, by the cost model; the plan's notes say what each would take.
 
-    Where no plan of the papers' tiles can be as fast as ours, theirs are not made.
+    Those whose plans cannot be as fast as ours, whatever they choose, make none.
     """
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
@@ -29,17 +29,15 @@ class Auto:
         ours: Uniform | Makespan = Uniform() if device.kind == "cpu" else Makespan()
         drafts = [ours.draft(problems, device, catalogue)]
         rest = ""
-        least = _least_of_papers(problems, device, catalogue) if device.kind == "gpu" else 0.0
-        if least > drafts[0].seconds:
-            rest = f"; the papers' planners no less than {least * 1e6:.2f} us"
-        else:
-            drafts += [planner.draft(problems, device, catalogue) for planner in PAPERS]
+        least = dict.fromkeys((planner.name for planner in PAPERS), 0.0)
+        if device.kind == "gpu":
+            sets = {planner.name: [catalogue.resolve(tiles)[0] for tiles in planner.tile_sets] for planner in PAPERS}
+            least = least_of_whole_problems(Sizes.of(problems), sets, catalogue, device)
+        for planner in PAPERS:
+            if least[planner.name] > drafts[0].seconds:
+                rest += f"; {planner.name} no less than {least[planner.name] * 1e6:.2f} us"
+            else:
+                drafts.append(planner.draft(problems, device, catalogue))
         best = min(drafts, key=lambda draft: draft.seconds)
         predictions = ", ".join(f"{draft.planner} {draft.seconds * 1e6:.2f} us" for draft in drafts)
         return best.build("auto", f"took {best.planner}; predicted: {predictions}{rest}")
-
-
-def _least_of_papers(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> float:
-    """Seconds that no plan of tiles like the papers' is predicted to stay below."""
-    tiles = [tile for tile in catalogue if not tile.tensor and tile.kernel != WHOLE_ROWS]
-    return least_seconds(Sizes.of(problems), {"papers": tiles}, catalogue, device)["papers"]

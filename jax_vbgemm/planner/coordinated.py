@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from jax_vbgemm.planner.catalogue import Catalogue, TileShape
+from jax_vbgemm.planner.catalogue import Catalogue, TileKey, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.options import check_choice, check_number
@@ -16,6 +16,7 @@ from jax_vbgemm.planner.runs import Ints, offsets, tile_counts
 from jax_vbgemm.problem import Problem, Sizes
 
 QUEUE = ("small", "medium", "large", "tall", "wide", "huge")  # Table 2, in queue order
+BY_256, BY_128 = (tuple((name, threads) for name in QUEUE) for threads in (256, 128))
 MAX_BATCHED_TILES = 2**15  # beyond, batched tiles no longer fit the 1 MB that descriptors may take
 
 
@@ -28,6 +29,9 @@ class Coordinated:
     device table's. `batching`: "threshold", "binary", or None for whichever the cost model predicts to finish sooner
     (the paper trains a random forest).
     """
+
+    name: ClassVar[str] = "coordinated"
+    tile_sets: ClassVar[tuple[tuple[TileKey, ...], ...]] = (BY_256, BY_128)  # a plan's tiles are all of one
 
     tlp_threshold: float | None = None
     theta: float | None = None
@@ -45,16 +49,16 @@ class Coordinated:
         threshold = device.tlp_threshold if self.tlp_threshold is None else self.tlp_threshold
         theta = device.theta if self.theta is None else self.theta
         sizes = Sizes.of(problems)
-        queue, replaced = catalogue.resolve([(name, 256) for name in QUEUE])
+        queue, replaced = catalogue.resolve(BY_256)
         strategy, tlp = _choose_tiles(sizes, queue, threshold)
         if tlp > threshold:
-            queue, replaced_128 = catalogue.resolve([(name, 128) for name in QUEUE])
+            queue, replaced_128 = catalogue.resolve(BY_128)
             replaced += replaced_128
         draft = Draft.whole_problems(
             problems,
             device,
             catalogue,
-            planner="coordinated",
+            planner=self.name,
             strategy=np.array([tile.index for tile in queue])[strategy],
             replaced=replaced,
         )

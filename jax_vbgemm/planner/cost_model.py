@@ -3,7 +3,7 @@
 import csv
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -148,22 +148,61 @@ def least_seconds(
     """By name of some sets of tiles, what no plan of a set's tiles is predicted to stay below on a GPU, whatever its
     blocks: their work, spread evenly over the units.
 
-    What a block takes of its unit falls with the number that share it, so it is counted for as many as a unit can hold,
-    and without its latency, which several tiles of one block have once. Tiles lie on a grid of their sizes' common
-    divisors, and cover each of its cells.
+    Tiles lie on a grid of their sizes' common divisors, and cover each of its cells.
     """
-    tiles = list(dict.fromkeys(tile for members in kernels.values() for tile in members))
-    resident = np.array([[max(tile_occupancy(tile, device).blocks, 1)] for tile in tiles])
-    slot_seconds = (block_seconds(sizes, tiles, catalogue, device, resident) - device.block_latency) / resident
-    pace = slot_seconds / np.array([[tile.m * tile.n] for tile in tiles])  # seconds of a unit for each element
+    tiles = _each_once(kernels.values())
+    areas = np.array([[tile.m * tile.n] for tile in tiles])
+    pace = _unit_seconds(sizes, tiles, catalogue, device) / areas  # of a unit for each element
     row = {tile.index: i for i, tile in enumerate(tiles)}
     found = {}
     for name, members in kernels.items():
         tile_m, tile_n = math.gcd(*(tile.m for tile in members)), math.gcd(*(tile.n for tile in members))
-        elements = tile_counts(sizes, tile_m, tile_n) * np.where(sizes.symmetric, 0.5, 1.0) * (tile_m * tile_n)
+        elements = _least_tiles(sizes, tile_m, tile_n) * (tile_m * tile_n)
         of_set = pace[[row[tile.index] for tile in members]].min(axis=0)
         found[name] = float(of_set @ elements) / device.units
     return found
+
+
+def least_of_whole_problems(
+    sizes: Sizes,
+    planners: Mapping[str, Sequence[Sequence[TileShape]]],
+    catalogue: Catalogue,
+    device: DeviceSpec,
+) -> dict[str, float]:
+    """The same of each of some planners that cover a problem by one tile, all tiles from one of their sets: more, as
+    the waste along edges is counted.
+    """
+    tiles = _each_once(members for sets in planners.values() for members in sets)
+    count = np.array([_least_tiles(sizes, tile.m, tile.n) for tile in tiles])
+    work = _unit_seconds(sizes, tiles, catalogue, device) * count
+    row = {tile.index: i for i, tile in enumerate(tiles)}
+
+    def of_set(members: Sequence[TileShape]) -> float:
+        return float(work[[row[tile.index] for tile in members]].min(axis=0).sum()) / device.units
+
+    return {name: min(map(of_set, sets)) for name, sets in planners.items()}
+
+
+def _each_once(sets: Iterable[Sequence[TileShape]]) -> list[TileShape]:
+    return list(dict.fromkeys(tile for members in sets for tile in members))
+
+
+def _least_tiles(sizes: Sizes, tile_m: int, tile_n: int) -> Floats:
+    """Tiles that each problem needs, a symmetric one as few as folding could leave."""
+    share: Floats = np.where(sizes.symmetric, 0.5, 1.0)
+    return share * tile_counts(sizes, tile_m, tile_n)
+
+
+def _unit_seconds(sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec) -> Floats:
+    """Seconds of its unit that one tile takes at the least: a row for each of the tiles, a column for each problem.
+
+    What a block takes of its unit falls with the number that share it, so it is counted for as many as a unit can hold,
+    and without its latency, which several tiles of one block have once.
+    """
+    resident = np.array([[max(tile_occupancy(tile, device).blocks, 1)] for tile in tiles])
+    seconds = block_seconds(sizes, tiles, catalogue, device, resident)
+    taken: Floats = np.maximum(seconds - device.block_latency, 0.0) / resident
+    return taken
 
 
 class Pace(NamedTuple):

@@ -4,10 +4,11 @@ multiplication on GPU", J. Syst. Archit. 160 (2025).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from jax_vbgemm.planner.catalogue import Catalogue, TileShape
+from jax_vbgemm.planner.catalogue import Catalogue, TileKey, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.occupancy import active_waves
@@ -27,6 +28,9 @@ class LoadBalanced:
     waves of that tile that the whole device runs at once}, in place of WF times the units of Eq. 5-9; tiles left out
     keep the device's own figure. One tile a block; `Plan.tlp` is TLP_new (Eq. 4).
     """
+
+    name: ClassVar[str] = "load_balanced"
+    tile_sets: ClassVar[tuple[tuple[TileKey, ...], ...]] = (CLASSES,)
 
     tlp_threshold: float | None = None
     active_waves: Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
@@ -80,7 +84,7 @@ class LoadBalanced:
             problems,
             device,
             catalogue,
-            planner="load_balanced",
+            planner=self.name,
             strategy=np.array([tile.index for tile in tiles])[tile_class],
             tlp=int(tlp),
             replaced=replaced,

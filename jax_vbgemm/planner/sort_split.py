@@ -4,10 +4,11 @@ input distribution", J. Supercomput. 78 (2022).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from jax_vbgemm.planner.catalogue import Catalogue, TileShape
+from jax_vbgemm.planner.catalogue import Catalogue, TileKey, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.options import check_number
@@ -24,6 +25,9 @@ class SortSplit:
 
     `target_blocks`: blocks that fill the device; default: its split factor times its units.
     """
+
+    name: ClassVar[str] = "sort_split"
+    tile_sets: ClassVar[tuple[tuple[TileKey, ...], ...]] = (LEVELS,)
 
     target_blocks: float | None = None
 
@@ -45,7 +49,7 @@ class SortSplit:
             problems,
             device,
             catalogue,
-            planner="sort_split",
+            planner=self.name,
             strategy=np.array([tile.index for tile in tiles])[level],
             order=order,
             replaced=replaced,
