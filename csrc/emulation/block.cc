@@ -42,7 +42,8 @@ struct Thread {
 };
 
 void make(const Copy& copy) {
-  std::memcpy(copy.to, copy.from, copy.read);
+  // A copy of a part reads the whole, too, for all that compute-sanitizer's memcheck knows.
+  if (copy.read > 0) std::memcpy(copy.to, copy.from, copy.bytes);
   std::memset(static_cast<char*>(copy.to) + copy.read, 0, copy.bytes - copy.read);
 }
 

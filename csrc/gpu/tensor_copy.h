@@ -118,9 +118,14 @@ class LineCopy {
     }
   }
 
-  // The first `count` elements of a piece; the rest becomes zero.
-  __device__ static void start_part(T* to, const T* from, int count) {
-    copy_part_async(to, from, (count < 0 ? 0 : count < kPieceItems ? count : kPieceItems) * kBytes);
+  // The first `count` elements of a piece; the rest becomes zero. `apart`: nothing behind them may be read.
+  __device__ static void start_part(T* to, const T* from, int count, bool apart) {
+    if (apart && count > 0 && count < kPieceItems) {
+#pragma unroll
+      for (int e = 0; e < kPieceItems; ++e) copy_async<kBytes>(to + e, from + e, e < count);
+    } else {
+      copy_part_async(to, from, (count < 0 ? 0 : count < kPieceItems ? count : kPieceItems) * kBytes);
+    }
   }
 
   __device__ void start_elements(T* shared, int lines, int items) const {
@@ -154,8 +159,9 @@ class LineCopy {
 #pragma unroll 1
       for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
         const int there = i * ByPieces::kStep < limit ? left : 0;
-        start_part(place_of<ByPieces>(shared, thread, i), from, there);
-        if (last) start_part(place_of<ByPieces>(shared, thread, i, kPieceItems), from + kPieceItems, there - kPieceItems);
+        const bool apart = i * ByPieces::kStep == limit - 1;
+        start_part(place_of<ByPieces>(shared, thread, i), from, there, apart);
+        if (last) start_part(place_of<ByPieces>(shared, thread, i, kPieceItems), from + kPieceItems, there - kPieceItems, apart);
       }
       return;
     }
