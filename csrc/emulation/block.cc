@@ -42,9 +42,11 @@ struct Thread {
 };
 
 void make(const Copy& copy) {
-  // A copy of a part reads the whole, too, for all that compute-sanitizer's memcheck knows.
-  if (copy.read > 0) std::memcpy(copy.to, copy.from, copy.bytes);
-  std::memset(static_cast<char*>(copy.to) + copy.read, 0, copy.bytes - copy.read);
+  if (copy.from) {
+    std::memcpy(copy.to, copy.from, copy.bytes);
+  } else {
+    std::memset(copy.to, 0, copy.bytes);
+  }
 }
 
 class Block {
@@ -231,13 +233,13 @@ void require_aligned(const void* address, int bytes) {
 void load(void* to, const void* from, int bytes) {
   require_awaited();
   require_aligned(from, bytes);
-  make({to, from, bytes, bytes});
+  make({to, from, bytes});
 }
 
 void start_copy(const Copy& copy) {
   require_awaited();
   const auto misaligned = [&copy](const void* address) { return reinterpret_cast<uintptr_t>(address) % copy.bytes != 0; };
-  if (misaligned(copy.to) || (copy.read > 0 && misaligned(copy.from))) fail("a misaligned copy");
+  if (misaligned(copy.to) || misaligned(copy.from)) fail("a misaligned copy");
   Thread& thread = the_block.current();
   if (the_block.random()() & 1) {
     make(copy);

@@ -53,8 +53,8 @@ void* shared_memory(size_t bytes);
 // An asynchronous copy is made at a moment chosen at random: at once, or not before it is waited for.
 struct Copy {
   void* to;
-  const void* from;
-  int bytes, read;  // zeros follow what is read
+  const void* from;  // null: write zeros
+  int bytes;
 };
 void start_copy(const Copy& copy);
 void load(void* to, const void* from, int bytes);  // at once

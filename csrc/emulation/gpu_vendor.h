@@ -95,9 +95,8 @@ inline void store_bytes_if(bool valid, void* global, const void* registers) {
 
 template <int kBytes, int kAhead = 128>
 inline void copy_async(void* shared, const void* global, bool valid) {
-  emulation::start_copy({shared, global, kBytes, valid ? kBytes : 0});
+  emulation::start_copy({shared, valid ? global : nullptr, kBytes});
 }
-inline void copy_part_async(void* shared, const void* global, int bytes) { emulation::start_copy({shared, global, 16, bytes}); }
 inline void commit_copies() { emulation::commit_copies(); }
 template <int kNewest>
 inline void wait_copies() {

@@ -236,12 +236,6 @@ __device__ inline void copy_async(void* shared, const void* global, bool valid) 
   }
 }
 
-// The same of the first `bytes` of 16, none or all of them too; zeros follow.
-__device__ inline void copy_part_async(void* shared, const void* global, int bytes) {
-  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
-}
-
 // Closes the group of copies started since the last call; it may be empty.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
@@ -260,9 +254,6 @@ template <int kBytes, int kAhead = 128>
 __device__ inline void copy_async(void* shared, const void* global, bool valid) {
   using Bytes = typename Piece<kBytes>::type;
   *static_cast<Bytes*>(shared) = valid ? *static_cast<const Bytes*>(global) : Bytes{};
-}
-__device__ inline void copy_part_async(void* shared, const void* global, int bytes) {
-  for (int i = 0; i < 16; i += 2) copy_async<2>(static_cast<char*>(shared) + i, static_cast<const char*>(global) + i, i < bytes);
 }
 __device__ inline void commit_copies() {}
 template <int kNewest>

@@ -61,9 +61,10 @@ class LineCopy {
   }
 
   // To be called when this thread's copies of a step have arrived, before the barrier that shows them to the block.
-  __device__ void finish(T* shared) const {
+  // What lies outside its first `items` of each line becomes zero, if it wasn't.
+  __device__ void finish(T* shared, int items) const {
     if constexpr (kBytes == 2) {
-      if (way_ == CopyWay::shifted) shift_pieces(shared);
+      if (way_ == CopyWay::shifted) shift_pieces(shared, items);
     }
   }
 
@@ -118,14 +119,10 @@ class LineCopy {
     }
   }
 
-  // The first `count` elements of a piece; the rest becomes zero. `apart`: nothing behind them may be read.
-  __device__ static void start_part(T* to, const T* from, int count, bool apart) {
-    if (apart && count > 0 && count < kPieceItems) {
+  // The first `count` elements of a piece; the rest becomes zero.
+  __device__ static void start_part(T* to, const T* from, int count) {
 #pragma unroll
-      for (int e = 0; e < kPieceItems; ++e) copy_async<kBytes>(to + e, from + e, e < count);
-    } else {
-      copy_part_async(to, from, (count < 0 ? 0 : count < kPieceItems ? count : kPieceItems) * kBytes);
-    }
+    for (int e = 0; e < kPieceItems; ++e) copy_async<kBytes>(to + e, from + e, e < count);
   }
 
   __device__ void start_elements(T* shared, int lines, int items) const {
@@ -145,37 +142,36 @@ class LineCopy {
   }
 
   // A line's first piece may begin with elements before the line, and its last end with some behind it: another line's, or the gap before
-  // that. In the last step along K pieces end where their line does, and zeros follow: behind the very last line there may be nothing. A
-  // line has one piece more than it has places; its last thread copies both.
+  // that, but for the very last line, whose end is copied by elements. A line has one piece more than it has places; its last thread
+  // copies both.
   __device__ void start_shifted(T* shared, int lines, int items) const {
-    constexpr bool kAlongK = Lines::kDepthItems;
     const int thread = this->thread(), shift = this->shift(), item = ByPieces::item(thread), limit = lines - ByPieces::line(thread);
     const int left = shift + items - item;
-    const bool last = item == Lines::kItems - kPieceItems,
-               last_step = kAlongK ? items < Lines::kItems + kPieceItems : lines <= Lines::kLines;
-    const T* from = source_ - shift;
+    const T* const first = source_ - shift;
+    const T* from = first;
     const int64_t step = ByPieces::kStep * line_stride();
-    if (last_step) {
-#pragma unroll 1
-      for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
-        const int there = i * ByPieces::kStep < limit ? left : 0;
-        const bool apart = i * ByPieces::kStep == limit - 1;
-        start_part(place_of<ByPieces>(shared, thread, i), from, there, apart);
-        if (last) start_part(place_of<ByPieces>(shared, thread, i, kPieceItems), from + kPieceItems, there - kPieceItems, apart);
-      }
-      return;
-    }
-    const bool there = kAlongK || left > 0, more = last && (kAlongK || left > kPieceItems);
+    const bool last = item == Lines::kItems - kPieceItems;
+    const int place = last && left > kPieceItems ? kPieceItems : 0, count = left - place;
+    const bool is_part = count > 0 && count < kPieceItems;
+    const int very_last = limit - 1, apart = is_part ? very_last : -1;  // the line with a part of a piece
 #pragma unroll
     for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
-      const bool line = !kAlongK || i * ByPieces::kStep < limit;
-      copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i), from, line && there);
-      if (more) copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i, kPieceItems), from + kPieceItems, line);
+      const int line = i * ByPieces::kStep, there = line < limit ? left : 0;
+      const auto copy = [&](int behind) {
+        if (line != apart || place != behind) {
+          copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i, behind), from + behind, there > behind);
+        }
+      };
+      copy(0);
+      if (last) copy(kPieceItems);
     }
+    if (!is_part || very_last < 0 || very_last % ByPieces::kStep != 0) return;
+    const int copy = very_last / ByPieces::kStep;
+    if (copy < ByPieces::kCopies) start_part(place_of<ByPieces>(shared, thread, copy, place), first + copy * step + place, count);
   }
 
   // Each thread shifts the pieces it has copied. A line belongs to one wave, so that its barriers are enough.
-  __device__ void shift_pieces(T* shared) const {
+  __device__ void shift_pieces(T* shared, int items) const {
     static_assert(kLanes % ByPieces::kAcross == 0);
     const int shift = this->shift();
     using Piece = Vector<uint32_t, 4>;
@@ -195,6 +191,11 @@ class LineCopy {
       for (int w = 0; w < 5; ++w) words[w] = shift & 2 ? words[w + 1] : words[w];
 #pragma unroll
       for (int w = 0; w < 4; ++w) result[w] = shifted_word(words[w], words[w + 1], shift % 2 * 16);
+      if (items < Lines::kItems) {
+        const int left = items - ByPieces::item(thread);
+#pragma unroll
+        for (int w = 0; w < 4; ++w) result[w] = left > 2 * w + 1 ? result[w] : left > 2 * w ? result[w] & 0xffffu : 0;
+      }
       *piece = {{result[0], result[1], result[2], result[3]}};
     }
   }

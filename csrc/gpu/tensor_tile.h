@@ -75,8 +75,8 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, KnownWay
 #pragma unroll 1
   while (uncopied + kAhead > 0) {
     wait_copies<Cut::kStages - 2>();
-    copy_a.finish(stage);
-    copy_b.finish(stage + Cut::kElementsA);
+    copy_a.finish(stage, kAlongA ? uncopied + kAhead : LinesA::kItems);  // along the other direction anything may follow
+    copy_b.finish(stage + Cut::kElementsA, kAlongB ? uncopied + kAhead : LinesB::kItems);
     products.prepare(copy_a, stage);
     block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
     products.multiply(stage, sums, [&] { start_step(stage == shared ? last_stage : stage - Cut::kStageElements); });
