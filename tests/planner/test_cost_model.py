@@ -211,6 +211,15 @@ def test_no_plan_is_predicted_to_take_less_than_the_least(problems, copies, devi
             assert whole <= plan.predicted_seconds * (1 + 1e-12)
 
 
+@given(problem_lists, st.sampled_from(("h100", "a100", "v100", "mi210")))
+def test_the_papers_tiles_are_those_that_auto_bounds(problems, device):
+    for planner in PAPERS:
+        plan = make(planner, problems, device)
+        used = set(plan.runs.strategy.tolist())
+        sets = [plan.catalogue.resolve(tiles)[0] for tiles in planner.tile_sets]
+        assert any(used <= {tile.index for tile in tiles} for tiles in sets)
+
+
 def test_auto_makes_no_plans_of_the_papers_where_they_cannot_win():
     note = make(Auto(), [(512, 512, 512)] * 64, dtype="tf32").notes[-1]
     assert "took makespan" in note
