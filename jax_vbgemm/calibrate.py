@@ -9,8 +9,8 @@ from typing import Any
 
 from jax_vbgemm.planner import DeviceSpec, catalogue_for, kind_of
 from jax_vbgemm.planner.calibration import Fit, Point, fit_tile, write
-from jax_vbgemm.planner.catalogue import WHOLE_ROWS, TileKey, TileShape
-from jax_vbgemm.planner.tall_skinny_shape import Shape, shapes_of
+from jax_vbgemm.planner.catalogue import WHOLE_ROWS, TileKey
+from jax_vbgemm.planner.tall_skinny_shape import suits_rows
 from jax_vbgemm.planner.uniform import Uniform
 from jax_vbgemm.problem import Problem, Sizes
 from jax_vbgemm.shapes import named_problems
@@ -87,7 +87,7 @@ def calibrate(points: Points, device: DeviceSpec, name: str, output: Path, say: 
     for (kind, tile), measured in sorted(points.items()):
         shape = catalogue_for(kind, device).find(*tile)
         if shape.kernel == WHOLE_ROWS:
-            measured = [point for point in measured if _suits_rows(shape, point[0])]
+            measured = [point for point in measured if suits_rows(point[0], shape.n).all()]
             if not measured:
                 continue
         fit = fits[kind, tile] = fit_tile(kind, tile, device, measured)
@@ -97,11 +97,6 @@ def calibrate(points: Points, device: DeviceSpec, name: str, output: Path, say: 
     say(f"{output}: {len(fits)} rows of {name}")
     if device.calibration != name:
         say(f"planner/device.py: set calibration={name!r} in the entry of {device.name} for plans to use them")
-
-
-def _suits_rows(tile: TileShape, sizes: Sizes) -> bool:
-    """What a row tile is for. Elsewhere most of its passes are empty, which the model does not know."""
-    return bool((shapes_of(sizes) == Shape.ISM2).all() and (sizes.n <= tile.n).all())
 
 
 def measure_in_loop(problems: tuple[Problem, ...], dtype: str, precision: str, tiles: Sequence[TileKey]) -> list[float]:

@@ -76,11 +76,18 @@ def calibration_sample() -> tuple[tuple[Problem, ...], ...]:
         sample += [_problems(sizes, multiple) for multiple in (1, 16)]
     for count, *largest in (
         (1, 10**4, 16, 16), (1, 10**5, 16, 16), (1, 10**6, 8, 16), (1, 10**5, 32, 40), (32, 4000, 24, 32),
-        (1, 10**4, 16, 4096),
+        (1, 10**4, 16, 4096), (1, 10**6, 8, 8), (1, 10**6, 40, 40), (1, 10**5, 40, 16), (16, 40000, 32, 32),
     ):  # fmt: skip
         tall = rng.integers(np.array(largest) // 2, np.array(largest) + 1, (count, 3))
         for sizes in (tall, tall[:, [1, 0, 2]]):
             sample += [_problems(sizes, multiple) for multiple in (1, 8)]
+    square = [(10**6, n, n) for n in (1, 3, 5, 7, 12, 16, 24, 31, 32, 33, 40)]
+    others = [(10**6, n, k) for n, k in ((31, 1), (1, 31), (3, 40), (40, 3), (24, 8), (7, 24))]
+    for m, n, k in (*square, *others):
+        sample += [_problems(np.array([[m, n, k]])), _problems(np.array([[n, m, k]]))]
+    sample += [_problems(np.array([[10**5, n, n]])) for n in (3, 7, 24, 31)]
+    few = [(3, 3), (8, 8), (8, 16), (16, 8), (16, 16), (31, 31), (32, 32)]
+    sample += [_problems(np.array([[m, n, k]])) for m in (10**4, 3 * 10**4) for n, k in few]
     return tuple(sample)
 
 

@@ -17,7 +17,7 @@ from jax_vbgemm.planner import Catalogue, DeviceSpec, Plan, catalogue_for, kind_
 from jax_vbgemm.planner.auto import PAPERS
 from jax_vbgemm.planner.entry import PLANNERS, Planner
 from jax_vbgemm.planner.makespan import Makespan, narrower_searches
-from jax_vbgemm.planner.tall_skinny_shape import kernels_worth_trying
+from jax_vbgemm.planner.tall_skinny_shape import worth_trying
 from jax_vbgemm.planner.tuned import OFF, VARIABLE, cache_file, key_of, store, with_arithmetic
 from jax_vbgemm.planner.uniform import Uniform
 from jax_vbgemm.precision import canonical_precision, precision_name
@@ -128,13 +128,13 @@ def tune(
 
 def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> dict[str, Planner]:
     """By the names that the file knows; of several that make the same plan only the first."""
-    # The predictions of the other kernels' tiles mean nothing.
-    kernels = kernels_worth_trying(catalogue, Sizes.of(problems))
-    uniform = {f"uniform {tile.name}/{tile.threads}": Uniform(tile.key) for tile in catalogue if tile.kernel in kernels}
+    # The predictions of other tiles mean nothing.
+    worth = worth_trying(catalogue, Sizes.of(problems))
+    uniform = {f"uniform {tile.name}/{tile.threads}": Uniform(tile.key) for tile in worth}
     planners: dict[str, Any] = {name: planner for name, planner in PLANNERS.items() if planner in PAPERS} | uniform
     if device.kind != "cpu":
         own = Makespan()
-        narrower = narrower_searches(own.draft(problems, device, catalogue).runs, catalogue, kernels)
+        narrower = narrower_searches(own.draft(problems, device, catalogue).runs, catalogue, worth.kernels)
         planners = {"makespan": own} | {f"makespan {name}": search for name, search in narrower.items()} | planners
     drafts = {name: planner.draft(problems, device, catalogue) for name, planner in planners.items()}
     limit = _PROMISING * min(draft.seconds for draft in drafts.values())

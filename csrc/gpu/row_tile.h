@@ -14,18 +14,19 @@ struct RowCut {
   static constexpr TileShape kShape = kTiles[kIndex];
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads;
 
-  // The rows of a thread lie a block apart, so that a wave's rows are neighbours; the block takes the tile in passes. (With two rows a
-  // thread CDNA's shared memory would hold the sums of one block.)
-  static constexpr int kThreadRows = kCdna ? 1 : 2, kPassRows = kThreadRows * kThreads;
+  // The rows of a thread lie a block apart, so that a wave's rows are neighbours; the block takes the tile in passes. Two, as long as a
+  // thread has registers for their sums. (With two rows a thread CDNA's shared memory would hold the sums of one block.)
+  static constexpr int kThreadRows = kCdna || kCols * sizeof(Sum) > 160 ? 1 : 2, kPassRows = kThreadRows * kThreads;
 
   // Of K: what B's part of shared memory holds, what one vector of A holds, and how much of A a thread loads before it multiplies
   // (less where the sums take most of its registers).
-  static constexpr int kDepth = kShape.k, kVector = kVectorBytes / static_cast<int>(sizeof(T));
+  static constexpr int kDepth = 32, kVector = kVectorBytes / static_cast<int>(sizeof(T));
   static constexpr int kBatch = (kCols < 32 ? 64 : 32) / static_cast<int>(sizeof(T)), kGroups = kBatch / kVector;
 
-  // B lies there as accumulators, since all threads read all of it, and then the sums of a pass.
-  static constexpr int kColVector = kVectorBytes / static_cast<int>(sizeof(Sum));
-  static constexpr int kSharedElements = (kDepth + kPassRows) * kCols * static_cast<int>(sizeof(Sum) / sizeof(T));
+  // B lies there as accumulators, since all threads read all of it, and then the sums of a row a thread: each row's begin one bank behind
+  // those of the row before.
+  static constexpr int kColVector = kVectorBytes / static_cast<int>(sizeof(Sum)), kPitch = kCols + 1;
+  static constexpr int kSharedElements = (kDepth * kCols + kThreads * kPitch) * static_cast<int>(sizeof(Sum) / sizeof(T));
   static_assert(kSharedElements * static_cast<int>(sizeof(T)) <= shared_budget(kernel_of(kShape)));
   static_assert(kRows % kPassRows == 0 && kDepth % kBatch == 0);
 };
@@ -34,12 +35,28 @@ struct RowCut {
 template <class Cut, class T>
 using RowBatch = Vector<T, Cut::kVector>[Cut::kThreadRows][Cut::kGroups];
 
+// Moves elements of kBytes towards the front, by `elements` < 16 / kBytes: by 8, 4 and 2 bytes, as the bits of the distance say. The last
+// four words are lost.
+template <int kBytes, int kWords>
+__device__ inline void shift_down(uint32_t (&words)[kWords], int elements) {
+  const int bytes = elements * kBytes;
+#pragma unroll
+  for (int w = 0; w < kWords - 2; ++w) words[w] = bytes & 8 ? words[w + 2] : words[w];
+  if (kBytes == 8) return;
+#pragma unroll
+  for (int w = 0; w < kWords - 3; ++w) words[w] = bytes & 4 ? words[w + 1] : words[w];
+  if (kBytes == 4) return;
+#pragma unroll
+  for (int w = 0; w < kWords - 4; ++w) words[w] = bytes & 2 ? words[w] >> 16 | words[w + 1] << 16 : words[w];
+}
+
 // Reads a thread's rows of A. In place of rows beyond the tile's last it reads that one again: nothing will be written of them.
 template <class Cut, class T>
 class RowReader {
  public:
   // `a` lies in shared memory, and is read again at each batch: that is cheaper than registers to keep it.
-  __device__ RowReader(const MatrixView& a, int row, int rows) : a_(a) {
+  __device__ RowReader(const MatrixView& a, int row, int rows)
+      : a_(a), last_(row + (Cut::kThreadRows - 1) * Cut::kThreads >= rows - 1 || a.row_stride < kVector) {
 #pragma unroll
     for (int i = 0; i < Cut::kThreadRows; ++i) {
       const int mine = row + i * Cut::kThreads;
@@ -54,30 +71,66 @@ class RowReader {
 
   // The batch that begins at `k`, zeros from `depth` on: a register that is not always written would be kept over the whole kernel.
   __device__ void read(int k, int depth, RowBatch<Cut, T>& batch) const {
+    if (a_.way == Way::vectors) return read_vectors(k, depth, batch);
+    // Short rows are read faster one element at a time. (On CDNA the shift takes scratch memory.)
+    const bool overhangs = last_ && depth - k < Cut::kBatch + kVector - 1;
+    if (!kCdna && a_.way == Way::rows && a_.col_stride == 1 && depth >= kShortRow && !overhangs) return read_pieces(k, depth, batch);
+    read_elements(k, depth, batch);
+  }
+
+ private:
+  static constexpr int kVector = Cut::kVector, kGroups = Cut::kGroups, kShortRow = 8;
+
+  __device__ void read_vectors(int k, int depth, RowBatch<Cut, T>& batch) const {
+    clear(batch);
 #pragma unroll
-    for (auto& row : batch) {
+    for (int group = 0; group < kGroups; ++group) {
+      const int at = k + group * kVector;
+      if (at >= depth) break;  // the depth is a multiple of the vector
 #pragma unroll
-      for (auto& group : row) group = {};
+      for (int i = 0; i < Cut::kThreadRows; ++i) load_bytes<kVectorBytes>(&batch[i][group], first_[i] + at);
     }
-    if (a_.way == Way::vectors) {
+  }
+
+  // Rows that begin anywhere: aligned pieces, shifted in registers. A row's first piece may begin in the row ahead of it, and its last one
+  // end in the row behind it.
+  __device__ void read_pieces(int k, int depth, RowBatch<Cut, T>& batch) const {
+    constexpr int kPieceWords = kVectorBytes / 4;
+    const int left = depth - k, needed = left < Cut::kBatch ? left : Cut::kBatch;
+    uint32_t words[Cut::kThreadRows][(kGroups + 1) * kPieceWords] = {};
+    int ahead[Cut::kThreadRows];  // elements of the first piece ahead of the row's first
 #pragma unroll
-      for (int group = 0; group < Cut::kGroups; ++group) {
-        const int at = k + group * Cut::kVector;
-        if (at >= depth) break;  // the depth is a multiple of the vector
+    for (int i = 0; i < Cut::kThreadRows; ++i) {
+      const T* const first = first_[i] + k;
+      ahead[i] = static_cast<int>(reinterpret_cast<uintptr_t>(first) / sizeof(T) % kVector);
 #pragma unroll
-        for (int i = 0; i < Cut::kThreadRows; ++i) load_bytes<kVectorBytes>(&batch[i][group], first_[i] + at);
+      for (int piece = 0; piece <= kGroups; ++piece) {
+        const int begin = piece * kVector - ahead[i];
+        if (begin < needed) load_bytes<kVectorBytes>(&words[i][piece * kPieceWords], first + begin);
       }
-      return;
     }
-    // Element by element, a column of all the wave's rows at once: that is along memory where A is transposed.
+#pragma unroll
+    for (int i = 0; i < Cut::kThreadRows; ++i) {
+      shift_down<sizeof(T)>(words[i], ahead[i]);
+      memcpy(batch[i], words[i], sizeof(batch[i]));
+#pragma unroll
+      for (int n = 0; n < Cut::kBatch; ++n) {
+        if (n >= left) batch[i][n / kVector].element[n % kVector] = T{};  // in place of the next row's
+      }
+    }
+  }
+
+  // A column of all the wave's rows at once: that is along memory where A is transposed.
+  __device__ void read_elements(int k, int depth, RowBatch<Cut, T>& batch) const {
+    clear(batch);
     const int64_t stride = a_.col_stride;
     int64_t offset = k * stride;
 #pragma unroll
-    for (int group = 0; group < Cut::kGroups; ++group) {
-      if (k + group * Cut::kVector >= depth) break;
+    for (int group = 0; group < kGroups; ++group) {
+      if (k + group * kVector >= depth) break;
 #pragma unroll
-      for (int n = 0; n < Cut::kVector; ++n, offset += stride) {
-        const bool inside = k + group * Cut::kVector + n < depth;
+      for (int n = 0; n < kVector; ++n, offset += stride) {
+        const bool inside = k + group * kVector + n < depth;
 #pragma unroll
         for (int i = 0; i < Cut::kThreadRows; ++i) {
           if (inside) load_bytes<sizeof(T)>(&batch[i][group].element[n], first_[i] + offset);
@@ -86,8 +139,16 @@ class RowReader {
     }
   }
 
- private:
+  __device__ static void clear(RowBatch<Cut, T>& batch) {
+#pragma unroll
+    for (auto& row : batch) {
+#pragma unroll
+      for (auto& group : row) group = {};
+    }
+  }
+
   const MatrixView& a_;
+  const bool last_;  // behind the thread's last row there may be nothing
   const T* first_[Cut::kThreadRows];
 };
 
@@ -119,35 +180,85 @@ __device__ inline void multiply_batch(const RowBatch<Cut, T>& batch, const Sum* 
 // B's rows from `k` on, as many as shared memory has room for; zeros beyond its end. By way of registers, where they are widened.
 template <class Cut, class T>
 __device__ inline void copy_part_of_b(const TilePlace<T>& place, int k, typename Cut::Sum* shared) {
-  constexpr int kStep = Cut::kThreads / Cut::kCols, kElements = Cut::kDepth / kStep;
-  const int row = thread_index() / Cut::kCols, col = thread_index() % Cut::kCols;
+  constexpr int kElements = Cut::kDepth * Cut::kCols / Cut::kThreads;
+  static_assert(kElements * Cut::kThreads == Cut::kDepth * Cut::kCols);
   const MatrixView& b = place.matrix[kB];
-  const int rows = col < place.cols ? place.depth - k - row : 0;
-  const T* from = b.template at<const T>(k + row, col);
-  const int64_t step = kStep * b.row_stride;
+  const int rows = place.depth - k, cols = place.cols, thread = thread_index();
   T element[kElements];
 #pragma unroll
-  for (int i = 0; i < kElements; ++i, from += step) {
+  for (int i = 0; i < kElements; ++i) {
+    const int at = thread + i * Cut::kThreads, row = at / Cut::kCols, col = at % Cut::kCols;
     element[i] = T{};
-    if (i * kStep < rows) load_bytes<sizeof(T)>(&element[i], from);
+    if (row < rows && col < cols) load_bytes<sizeof(T)>(&element[i], b.template at<const T>(k + row, col));
   }
 #pragma unroll
-  for (int i = 0; i < kElements; ++i) shared[(row + i * kStep) * Cut::kCols + col] = widen(element[i]);
+  for (int i = 0; i < kElements; ++i) shared[thread + i * Cut::kThreads] = widen(element[i]);
 }
 
-// A thread's own part of shared memory, as an epilogue sees it: the sums of its rows.
+// A wave's own part of shared memory, where its lanes trade the sums of a row each so that neighbouring lanes get neighbouring elements.
 template <class Cut, class Sum>
 struct RowStage {
-  static constexpr int kElements = Cut::kThreadRows * Cut::kCols;
+  static constexpr int kElements = Cut::kCols;  // of one lane
   Sum* first;
-  int row;
+  int lane, row;  // of the tile, the wave's first
 
-  __device__ Sum& element(int n) const { return first[n * Cut::kThreads]; }
+  __device__ RowStage(Sum* staged, int row_of_lane)
+      : first(staged + thread_index() / kWaveSize * (kWaveSize * Cut::kPitch)),
+        lane(thread_index() % kWaveSize),
+        row(row_of_lane - thread_index() % kWaveSize) {}
+
+  __device__ void put(const Sum (&sum)[Cut::kCols]) const {
+#pragma unroll
+    for (int j = 0; j < Cut::kCols; ++j) first[lane * Cut::kPitch + j] = sum[j];
+  }
+
+  // The lane's n-th element, and its place in the tile.
+  __device__ Sum& element(int n) const {
+    const int at = n * kWaveSize + lane;
+    return first[at / Cut::kCols * Cut::kPitch + at % Cut::kCols];
+  }
   __device__ Location locate(Extent tile, int, int n) const {
-    const int at = row + n / Cut::kCols * Cut::kThreads, col = n % Cut::kCols;
-    return {at, col, at < tile.rows && col < tile.cols};
+    const int at = n * kWaveSize + lane, in_tile = row + at / Cut::kCols, col = at % Cut::kCols;
+    return {in_tile, col, in_tile < tile.rows && col < tile.cols};
+  }
+
+  // Writes the rows one behind the other, each as long as the tile: as they lie in memory, if C has no more columns.
+  template <class Out>
+  __device__ void write(const MatrixView& c, Extent tile) const {
+    // Exact for every element: an inverse too large by less than 2^-18 is off by less than 1 / cols then.
+    static_assert(kWaveSize * Cut::kCols * Cut::kCols <= 1 << 18);
+    const int inverse = (1 << 18) / tile.cols + 1, left = tile.rows - row;
+    const int elements = (left < kWaveSize ? left : kWaveSize) * tile.cols;
+#pragma unroll 4
+    for (int at = lane; at < elements; at += kWaveSize) {
+      const int down = at * inverse >> 18, col = at - down * tile.cols;
+      Out result;
+      narrow(first[down * Cut::kPitch + col], result);
+      store_bytes<sizeof(Out)>(c.template at<Out>(row + down, col), &result);
+    }
   }
 };
+
+// Sectors of memory that a wave may write one element each, so often as a row has elements, and be faster so than by way of shared memory
+// (measured on an H100: 5 columns of float64, 7 of float32).
+inline constexpr int kFewSectors = 200;
+
+// Each thread writes its own rows.
+template <class Out, class Cut, class Sum>
+__device__ inline void store_short_rows(const MatrixView& c, int rows, int cols, const Sum (&sum)[Cut::kThreadRows][Cut::kCols], int row) {
+#pragma unroll
+  for (int i = 0; i < Cut::kThreadRows; ++i) {
+    const int at = row + i * Cut::kThreads;
+    if (at >= rows) break;
+    Out* to = c.at<Out>(at, 0);
+#pragma unroll
+    for (int j = 0; j < Cut::kCols && (j + 1) * (j + 1) * static_cast<int>(sizeof(Out)) <= kFewSectors; ++j, to += c.col_stride) {
+      Out result;
+      narrow(sum[i][j], result);
+      if (j < cols) store_bytes<sizeof(Out)>(to, &result);
+    }
+  }
+}
 
 // Memory is written by sectors of 32 bytes, and a vector is half of one: the lanes of two neighbouring rows trade vectors, so that they
 // write a row's two neighbours together, first of the one, then of the other row (on NVIDIA's GPUs). All lanes of a wave call this.
@@ -187,32 +298,23 @@ __device__ inline void store_row_vectors(const MatrixView& c, int rows, int cols
 
 template <class Out, class Cut, class T, class Sum>
 __device__ inline void store_rows_as(const TilePlace<T>& place, const Sum (&sum)[Cut::kThreadRows][Cut::kCols], int row, Sum* staged) {
-  if (place.fused) {
-    const RowStage<Cut, Sum> stage{staged + thread_index(), row};
-#pragma unroll
-    for (int i = 0; i < Cut::kThreadRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < Cut::kCols; ++j) stage.element(i * Cut::kCols + j) = sum[i][j];
-    }
-    apply_epilogue<Out>(stage, place, 0);
-    write_elements<Out>(stage, place, 0);
-    return;
-  }
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Out));
   const MatrixView c = place.matrix[kC];
   const int rows = place.rows, cols = place.cols;
-  if (takes_vectors<Out, kVector>(c, cols)) return store_row_vectors<Out, Cut>(c, rows, cols, sum, row);
+  if (takes_vectors<Out, kVector>(c, cols) && !place.fused) return store_row_vectors<Out, Cut>(c, rows, cols, sum, row);
+  if (cols * cols * static_cast<int>(sizeof(Out)) <= kFewSectors && !place.fused)
+    return store_short_rows<Out, Cut>(c, rows, cols, sum, row);
 #pragma unroll
   for (int i = 0; i < Cut::kThreadRows; ++i) {
-    const int at = row + i * Cut::kThreads;
-    if (at >= rows) break;
-    Out* to = c.at<Out>(at, 0);
-#pragma unroll
-    for (int j = 0; j < Cut::kCols; ++j, to += c.col_stride) {
-      Out result;
-      narrow(sum[i][j], result);
-      if (j < cols) store_bytes<sizeof(Out)>(to, &result);
+    const RowStage<Cut, Sum> stage(staged, row + i * Cut::kThreads);
+    stage.put(sum[i]);
+    wave_barrier();
+    if (place.fused) {
+      apply_epilogue<Out>(stage, place, 0);
+      wave_barrier();
     }
+    stage.template write<Out>(c, {rows, cols});
+    wave_barrier();  // before the next rows' sums
   }
 }
 

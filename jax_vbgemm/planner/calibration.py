@@ -76,7 +76,7 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
         return np.concatenate((relative, prior, math.sqrt(_LIKENESS_WEIGHT) * (aligned - others)))
 
     # Many starts: the larger of two decides a block, and the search may begin on the wrong side.
-    starts = (_PRIOR + np.log([1, step, 1, shared]) for step, shared in itertools.product((1, 2, 4), repeat=2))
+    starts = (_PRIOR + np.log([1, step, 1, shared]) for step, shared in itertools.product((1, 4, 16, 64), repeat=2))
     fits = [least_squares(residuals, np.tile(start, 2), diff_step=1e-4) for start in starts]
     best = min(fits, key=lambda fit: float(fit.cost)).x
     rms = math.sqrt(statistics.fmean(e * e for e in errors(best)))

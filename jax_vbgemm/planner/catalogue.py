@@ -1,7 +1,7 @@
 """The tiles a planner may choose from: the rows of the compiled table that run a dtype on a device."""
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,7 +20,6 @@ ELEMENT_BYTES: Mapping[str, int] = {
 ELEMENT_OF: Mapping[str, str] = {**{dtype: dtype for dtype in ELEMENT_BYTES}, "tf32": "float32", "tf32x3": "float32"}
 
 WHOLE_ROWS = "t128_rows"  # the launched kernel of csrc/gpu/row_tile.h
-FAR_LONGER = "t128_medium"  # of all tiles far longer one way than the other, among others
 
 TileKey = tuple[str, int]  # (name, threads): several tiles share a name, none share both
 
@@ -48,6 +47,11 @@ class TileShape:
     @property
     def key(self) -> TileKey:
         return self.name, self.threads
+
+    @property
+    def is_far_longer(self) -> bool:
+        """One way than the other, as csrc/catalogue.h has it."""
+        return self.m >= 4 * self.n or self.n >= 4 * self.m
 
 
 class Replacement(NamedTuple):
@@ -134,6 +138,11 @@ class Catalogue:
         """The launched kernels of the catalogue's tiles, in order of first appearance."""
         return tuple(dict.fromkeys(tile.kernel for tile in self.tiles))
 
+    def only(self, wanted: Callable[[TileShape], bool]) -> "Catalogue":
+        """The catalogue without other tiles; itself where that would leave none."""
+        tiles = tuple(tile for tile in self.tiles if wanted(tile))
+        return replace(self, tiles=tiles) if tiles else self
+
     def tiles_of(self, kernel: str) -> list[TileShape]:
         return [tile for tile in self.tiles if tile.kernel == kernel]
 
@@ -180,7 +189,8 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
                 tiles.append(replace(tile, kernel="cpu"))
         elif threads > 1 and arithmetic in kinds and (not tensor or device.has_tensor(kind)):
             resources = _kernel_resources(device, kernel, arithmetic)
-            if resources is None:
+            wide_wave = device.wave_size == 64  # for which far longer tensor tiles are no code (csrc/tiles.def)
+            if resources is None or (tensor and tile.is_far_longer and wide_wave):
                 continue
             registers, shared_bytes, scalars = resources
             tile = replace(tile, registers=registers, shared_bytes=shared_bytes, scalar_registers=scalars)

@@ -23,7 +23,7 @@ from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.planner.shares import in_shares
-from jax_vbgemm.planner.tall_skinny_shape import is_tall_skinny, kernels_worth_trying
+from jax_vbgemm.planner.tall_skinny_shape import is_tall_skinny, worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
 _ROUNDS_TO_FILL = 8  # a last round that follows more of them is not worth filling
@@ -112,7 +112,8 @@ def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: C
 def _draft_for(
     problems: Sequence[Problem], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue, among: Catalogue
 ) -> Draft:
-    kernels = kernels_worth_trying(among, sizes)
+    among = worth_trying(among, sizes)
+    kernels = among.kernels
     gain = _MOST_OF_SPLIT if device.kind != "cpu" and len(problems) <= _FEW_PROBLEMS else 1.0
     least: Mapping[str, float] = {}
     if len(kernels) > 1:

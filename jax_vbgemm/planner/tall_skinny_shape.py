@@ -5,7 +5,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from jax_vbgemm.planner.catalogue import FAR_LONGER, WHOLE_ROWS, Catalogue
+from jax_vbgemm.planner.catalogue import WHOLE_ROWS, Catalogue
 from jax_vbgemm.problem import Sizes
 
 # A dimension up to this is small. In one pass over A a thread keeps a whole row of C: 32 columns of float64 take 196
@@ -16,6 +16,9 @@ SKINNY = 32
 # A dimension from this on is large. Against A with both sides large, B and C then hold at most 1/32 each, which is
 # what lets Algorithm 5 count A alone; and one row a thread makes at least eight blocks of 128 threads of a problem.
 TALL = 1024
+
+# Fewer rows than these, in all, are worth spreading over a GPU by shorter tiles than those of whole rows.
+MANY_ROWS = 1 << 15
 
 
 class Shape(IntEnum):
@@ -74,18 +77,36 @@ def is_tall_skinny(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> NDArray[np.bool_
     return answer
 
 
-def kernels_worth_trying(catalogue: Catalogue, sizes: Sizes) -> tuple[str, ...]:
-    """The launched kernels whose tiles are worth looking at; of all the catalogue's, where that leaves none.
+def suits_rows(sizes: Sizes, widest: int) -> NDArray[np.bool_]:
+    """Which problems tiles of whole rows are for, of up to `widest` columns: ISM2's, and a little beyond.
 
-    Row tiles are for ISM2 alone: elsewhere most of their passes are empty, or their B comes piece by piece. ISM2 in
-    turn is for them and for the tiles far longer than wide. Where rows are aligned and elements have up to 4 bytes, row
-    tiles were the fastest in all that was measured, or within 3 % (benchmarks/NOTES.md); costs do not show that, since
-    both wait for the same memory.
+    Elsewhere most of their passes are empty, or their B comes piece by piece.
     """
-    if not (shapes_of(sizes) == Shape.ISM2).all():
-        worth = {*catalogue.kernels} - {WHOLE_ROWS}
-    elif catalogue.element_bytes <= 4 and sizes.aligned(catalogue.element_bytes).all():
-        worth = {WHOLE_ROWS}
-    else:
-        worth = {WHOLE_ROWS, FAR_LONGER}
-    return tuple(kernel for kernel in catalogue.kernels if kernel in worth) or catalogue.kernels
+    answer: NDArray[np.bool_] = (sizes.m >= TALL) & (sizes.n <= widest) & (sizes.k <= max(widest, SKINNY))
+    return answer
+
+
+def worth_trying(catalogue: Catalogue, sizes: Sizes) -> Catalogue:
+    """The tiles that are worth looking at for these problems.
+
+    Far longer tiles of tensor cores are for batches of tall and skinny problems alone. Where row tiles suit, the time
+    is that of the memory, which costs do not show well: A is read once, so only the narrowest tiles that hold a
+    problem's columns are left; far longer ones where its sizes are skinny; and of those, for up to 16 columns and many
+    rows, the row tiles, which were the fastest in nearly all that was measured (benchmarks/NOTES.md).
+    """
+    widest = max((tile.n for tile in catalogue.tiles_of(WHOLE_ROWS)), default=0)
+    if not suits_rows(sizes, widest).all():
+        ordinary = not is_tall_skinny(sizes.m, sizes.n, sizes.k).all()
+        return catalogue.only(
+            lambda tile: tile.kernel != WHOLE_ROWS and not (ordinary and tile.tensor and tile.is_far_longer)
+        )
+    found = catalogue
+    if (shapes_of(sizes) == Shape.ISM2).all():
+        rows_alone = (sizes.n <= 16).all() and int(sizes.batch @ sizes.m) >= MANY_ROWS
+        found = found.only(lambda tile: tile.m >= 4 * tile.n and (tile.kernel == WHOLE_ROWS or not rows_alone))
+    holding = set()
+    for kernel in found.kernels:
+        widths = np.unique([tile.n for tile in found.tiles_of(kernel)])
+        at = np.searchsorted(widths, sizes.n)
+        holding |= {(kernel, width) for width in widths[at[at < len(widths)]].tolist()}
+    return found.only(lambda tile: (tile.kernel, tile.n) in holding)

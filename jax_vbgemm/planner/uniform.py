@@ -12,7 +12,7 @@ from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Runs
 from jax_vbgemm.planner.symmetric import fold
-from jax_vbgemm.planner.tall_skinny_shape import kernels_worth_trying
+from jax_vbgemm.planner.tall_skinny_shape import worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
 
@@ -61,5 +61,4 @@ def _fastest(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalog
         runs = fold(runs, problems, device, catalogue)
         return runs.num_tiles > MAX_TILES, predict(sizes, runs, None, catalogue, device).seconds
 
-    kernels = kernels_worth_trying(catalogue, sizes)
-    return min((tile for tile in catalogue if tile.kernel in kernels), key=makespan)
+    return min(worth_trying(catalogue, sizes), key=makespan)

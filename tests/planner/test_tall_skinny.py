@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from jax_vbgemm.planner import TallSkinny, catalogue_for, device_spec, plan_problems
 from jax_vbgemm.planner.makespan import Makespan
-from jax_vbgemm.problem import Problem
+from jax_vbgemm.planner.tall_skinny_shape import worth_trying
+from jax_vbgemm.problem import Problem, Sizes
 
 from .cases import DEVICES, make, names, problem_lists, times_covered
 
@@ -66,11 +67,34 @@ def test_auto_takes_them(dtype, size):
     assert tile.kernel in ("t128_medium", "t128_rows")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("size", [(10**6, 16, 8), (10**5, 8, 16), (10**4, 16, 16), (10**5, 24, 32)])
-def test_aligned_rows_take_row_tiles(dtype, size):
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("size", [(10**6, 16, 8), (10**5, 8, 16), (10**5, 16, 16), (10**6, 7, 15)])
+def test_many_rows_of_few_columns_take_row_tiles(dtype, size):
     plan = plan_problems([size], dtype, device_spec("h100"))
     assert {plan.catalogue.find(*choice).kernel for choice in plan.choices} == {"t128_rows"}
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16", "tf32", "tf32x3"])
+@pytest.mark.parametrize("columns", [1, 9, 17, 31, 32])
+def test_a_tall_operand_is_read_once(kind, columns):
+    for k in (1, 8, 32):
+        plan = plan_problems([(10**6, columns, k)], kind, device_spec("h100"))
+        assert all(plan.catalogue.find(*choice).n >= columns for choice in plan.choices)
+
+
+def test_long_tensor_tiles_are_for_tall_and_skinny_batches_alone():
+    device = device_spec("h100")
+    catalogue = catalogue_for("tf32", device)
+    tall, ordinary = Problem(10**6, 32, 32), Problem(300, 300, 300)
+
+    def long_tiles(problems):
+        return [t.name for t in worth_trying(catalogue, Sizes.of(problems)) if t.tensor and t.is_far_longer]
+
+    assert long_tiles([tall]) == ["mma-128x32"]
+    assert long_tiles([Problem(20480, 8, 20480)]) == ["mma-128x32", "mma-32x128"]
+    assert long_tiles([ordinary]) == long_tiles([tall, ordinary]) == []
+    amd = catalogue_for("tf32", device_spec("mi300x"))
+    assert not any(tile.tensor and tile.is_far_longer for tile in amd)
 
 
 @pytest.mark.parametrize("planner", ["auto", "uniform"])
