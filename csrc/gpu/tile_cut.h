@@ -18,6 +18,9 @@ struct alignas(N * sizeof(T)) Vector {
   T element[N];
 };
 
+// Far longer tiles of tensor cores are none on CDNA: a wave of 64 would have too many sums of them.
+constexpr bool has_code(const TileShape& tile) { return tile.is_gpu() && !(kCdna && tile.tensor && is_far_longer(tile)); }
+
 // Shared memory a block of a kernel may use: light kernels leave room for eight blocks of 128 (four of 256) on a multiprocessor that
 // has 227 KB, and all stay within the 48 KB that need no opt-in.
 constexpr int shared_budget(Kernel kernel) {

@@ -9,8 +9,7 @@ namespace vbgemm {
 
 // Whether a row of the catalogue is code in a kernel.
 template <Kind kKind, Kernel kKernel, int kRow>
-inline constexpr bool kHolds = kTiles[kRow].is_gpu() && kTiles[kRow].built_for(kKind) && kernel_of(kTiles[kRow]) == kKernel &&
-                               !(kCdna && kTiles[kRow].tensor && is_far_longer(kTiles[kRow]));
+inline constexpr bool kHolds = has_code(kTiles[kRow]) && kTiles[kRow].built_for(kKind) && kernel_of(kTiles[kRow]) == kKernel;
 
 // A tile's cut as a value, so that generic code can be called with it.
 template <class Cut>

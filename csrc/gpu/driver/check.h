@@ -83,7 +83,7 @@ class Check {
   std::vector<int> tiles() const {
     std::vector<int> rows;
     for (int i = 0; i < kNumTiles; ++i) {
-      if (kTiles[i].is_gpu() && kTiles[i].built_for(kind_) && find_kernel(kind_, kernel_of(kTiles[i]))) rows.push_back(i);
+      if (has_code(kTiles[i]) && kTiles[i].built_for(kind_) && find_kernel(kind_, kernel_of(kTiles[i]))) rows.push_back(i);
     }
     return rows;
   }
