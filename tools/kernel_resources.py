@@ -2,6 +2,7 @@
 
 The planner computes occupancy from this file, so that a plan is the same on machines without a compiler. Run it after
 any change to the kernels; `--check` is for CI and needs nvcc but no GPU. A kernel that spills is an error either way.
+`--reports` reads what a build by tools/keep_report.sh kept instead of compiling again.
 """
 
 import argparse
@@ -102,13 +103,11 @@ def parse(report: str, dynamic: dict[tuple[str, str], int]) -> list[Resources]:
     return kernels
 
 
-def measure(archs: list[str], nvcc: str, jobs: int) -> list[Resources]:
-    """Compiles every source file for every architecture."""
+def measure(archs: list[str], nvcc: str, jobs: int) -> list[str]:
+    """Compiles every source file for every architecture: the compiler's reports."""
     tasks = [(source, arch) for arch in archs for source in sorted(SOURCES.glob("[!m]*.cu"))]  # not mfma_
-    dynamic = dynamic_shared_bytes()
     with ThreadPoolExecutor(jobs) as pool:
-        reports = pool.map(lambda task: compiler_report(task[0], task[1], nvcc), tasks)
-        return sorted(row for report in reports for row in parse(report, dynamic))
+        return list(pool.map(lambda task: compiler_report(task[0], task[1], nvcc), tasks))
 
 
 def render(rows: list[Resources]) -> str:
@@ -137,13 +136,19 @@ def main() -> int:
     )
     parser.add_argument("--arch", action="append", choices=ARCHS, help="architecture, repeatable (default: all)")
     parser.add_argument("--nvcc", default=os.environ.get("CUDACXX", "nvcc"), help="default: $CUDACXX, else nvcc")
+    parser.add_argument("--reports", type=Path, metavar="DIR", help="take the reports that a build kept there")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilations at a time")
     parser.add_argument("--table", type=Path, default=TABLE, help=f"the file (default: {TABLE.relative_to(ROOT)})")
     arguments = parser.parse_args()
 
     archs = arguments.arch or list(ARCHS)
     committed = read(arguments.table)
-    measured = measure(archs, arguments.nvcc, arguments.jobs)
+    if arguments.reports:
+        reports = [path.read_text() for path in arguments.reports.glob("*.txt")]
+    else:
+        reports = measure(archs, arguments.nvcc, arguments.jobs)
+    dynamic = dynamic_shared_bytes()
+    measured = [row for report in reports for row in parse(report, dynamic) if row.arch in archs]
     spills = [row for row in measured if row.spill_bytes or row.stack_bytes]
     for row in spills:
         where = f"{row.kernel} {row.dtype} on {row.arch}"

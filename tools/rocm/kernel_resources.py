@@ -2,7 +2,8 @@
 
 The planner computes occupancy from this file, and tests/planner compares that with the compiler's own. Run it after any
 change to the kernels; `--check` is for CI. Needs clang 19 and a ROCm install or tools/rocm/make_toolchain.sh's stand-in
-(ROCM_PATH), no GPU. A kernel with scratch memory or spilled vector registers is an error either way.
+(ROCM_PATH), no GPU. A kernel with scratch memory or spilled vector registers is an error either way. `--reports` reads
+what a build by tools/keep_report.sh kept instead of compiling again.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -62,8 +64,11 @@ def compiler_report(source: Path, arch: str, clang: str, rocm: str) -> str:
     return result.stderr
 
 
-def parse(report: str, arch: str) -> list[Resources]:
-    """The kernels of a report: the remarks after the one that names a kernel are its own; helpers are left out."""
+def parse(report: str, archs: list[str]) -> list[Resources]:
+    """The kernels of a report: the remarks after the one that names a kernel are its own; helpers are left out.
+
+    Remarks don't name an architecture; a kernel compiled for several is there once for each, in their order.
+    """
     kernels: list[tuple[str, dict[str, str]]] = []
     for field, value in REMARK.findall(report):
         if field == "Function Name":
@@ -71,9 +76,12 @@ def parse(report: str, arch: str) -> list[Resources]:
         else:
             kernels[-1][1][field.split(" [")[0]] = value
     rows = []
+    seen: Counter[str] = Counter()
     for name, figures in kernels:
         found = KERNEL.fullmatch(name)
         if found:
+            arch = archs[seen[name]]
+            seen[name] += 1
             spills = int(figures["VGPRs Spill"])  # scalar ones go to lanes of vector registers, not to memory
             sizes = [figures[key] for key in ("VGPRs", "AGPRs", "SGPRs", "LDS Size", "ScratchSize")]
             rows.append(Resources(arch, *found.groups(), *map(int, sizes), spills, int(figures["Occupancy"])))  # type: ignore[misc]
@@ -89,7 +97,7 @@ def measure(archs: list[str], clang: str, rocm: str, jobs: int) -> list[Resource
         for source in sorted(SOURCES.glob(f"{family}_*.cu"))
     ]
     with ThreadPoolExecutor(jobs) as pool:
-        reports = pool.map(lambda task: parse(compiler_report(*task, clang, rocm), task[1]), tasks)
+        reports = pool.map(lambda task: parse(compiler_report(*task, clang, rocm), [task[1]]), tasks)
         return sorted(row for rows in reports for row in rows)
 
 
@@ -124,12 +132,18 @@ def main() -> int:
     parser.add_argument(
         "--rocm", default=os.environ.get("ROCM_PATH", "/opt/rocm"), help="default: $ROCM_PATH, else /opt/rocm"
     )
+    parser.add_argument(
+        "--reports", type=Path, metavar="DIR", help="take the reports that a build for exactly these --arch kept there"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilations at a time")
     arguments = parser.parse_args()
 
     archs = arguments.arch or list(FAMILIES)
     committed = read(TABLE)
-    measured = measure(archs, arguments.clang, arguments.rocm, arguments.jobs)
+    if arguments.reports:
+        measured = [row for path in arguments.reports.glob("*.txt") for row in parse(path.read_text(), archs)]
+    else:
+        measured = measure(archs, arguments.clang, arguments.rocm, arguments.jobs)
     wasteful = [row for row in measured if row.scratch_bytes or row.spills]
     for row in wasteful:
         where = f"{row.kernel} {row.dtype} on {row.arch}"
