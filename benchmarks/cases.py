@@ -9,8 +9,11 @@ from jax_vbgemm import Plan, Uniform, _core
 from jax_vbgemm.descriptors import KINDS, address, pack, problem_table
 from jax_vbgemm.planner import catalogue_for, device_spec, kind_of, plan_problems, resolve_planner
 from jax_vbgemm.primitive import Term, sizes_of
-from jax_vbgemm.problem import Problem
-from workloads import PRECISIONS, Sizes, problems_of
+from jax_vbgemm.problem import Problem, problems_of
+from jax_vbgemm.shapes import named_problems
+from workloads import FOLDER, PRECISIONS
+
+Size = Problem | Sequence[int]  # M, N, K
 
 # What a case file begins with: a driver with another catalogue refuses it.
 HEADING = b"VBGCASE2" + np.int64(_core.catalogue_hash()).tobytes()
@@ -20,13 +23,16 @@ def padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 8)
 
 
-def body_of(sizes: Sizes, plan: Plan) -> bytes:
+def body_of(sizes: Sequence[Size], plan: Plan) -> bytes:
     """A case but for its names: the same bytes for the same plan, whoever made it."""
-    count = len(sizes)
-    term = Term(0, 1, 0)
-    shapes = [((m, k), (k, n)) for m, n, k in sizes]
-    term_sizes = [sizes_of(lhs, rhs, term) for lhs, rhs in shapes]
-    addresses = [address(lhs, rhs, term, size) for (lhs, rhs), size in zip(shapes, term_sizes, strict=True)]
+    problems = problems_of(sizes)
+    count = len(problems)
+    terms = [Term(0, 1, 0, p.transpose_a, p.transpose_b) for p in problems]
+    shapes = [
+        ((p.k, p.m) if p.transpose_a else (p.m, p.k), (p.n, p.k) if p.transpose_b else (p.k, p.n)) for p in problems
+    ]
+    term_sizes = [sizes_of(*pair, term) for pair, term in zip(shapes, terms, strict=True)]
+    addresses = [address(*pair, *rest) for pair, *rest in zip(shapes, terms, term_sizes, strict=True)]
     table = problem_table(term_sizes, addresses, [(2 * i, 2 * i + 1, 2 * count + i) for i in range(count)])
     packed = pack(plan, table)
     has_block_first = packed.num_blocks != packed.num_tiles
@@ -42,8 +48,8 @@ def named(peer: str, workload: str, body: bytes) -> bytes:
     return b"".join(text.encode()[:63].ljust(64, b"\0") for text in (peer, workload)) + body
 
 
-def case(peer: str, name: str, sizes: Sizes, kind: str, planner: object, device: str) -> bytes:
-    plan = plan_problems([Problem(*size) for size in sizes], kind, device_spec(device), planner)
+def case(peer: str, name: str, sizes: Sequence[Size], kind: str, planner: object, device: str) -> bytes:
+    plan = plan_problems(list(problems_of(sizes)), kind, device_spec(device), planner)
     return named(peer, name, body_of(sizes, plan))
 
 
@@ -72,6 +78,6 @@ def write(
             plans |= {f"vbgemm_{name}_{n}": Uniform(tile=(name, n)) for name, n in tiles_of(kind, device, tiles)}
             for name in names:
                 for peer, planner in plans.items():
-                    file.write(case(peer, name, problems_of(name), kind, planner, device))
+                    file.write(case(peer, name, named_problems(name, FOLDER), kind, planner, device))
                     count += 1
     return count

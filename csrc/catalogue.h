@@ -24,26 +24,32 @@ inline constexpr uint32_t TF32 = 1u << 6, TF32X3 = 1u << 7;
 inline constexpr uint32_t ALL_DTYPES = F32 | F64 | C64 | C128 | BF16 | F16, ALL_REAL = F32 | F64 | BF16 | F16;
 inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // float32: CDNA only
 
+// What a thread of a block has to itself: a piece of the tile, whole rows of it (csrc/gpu/row_tile.h), or, together with a few others,
+// steps of K (csrc/gpu/deep_tile.h).
+enum class Owned : int32_t { piece, rows, steps };
+
 struct TileShape {
   const char* name;
   int32_t m, n, k;
   int32_t threads;  // a block; 1 for a CPU tile
   uint32_t kinds;   // bit set of the kinds the tile is built for
   bool tensor;      // on tensor cores
-  bool whole_rows;  // each thread computes rows of the tile, all columns of them (csrc/gpu/row_tile.h)
+  Owned owned;
 
   constexpr bool built_for(Kind kind) const { return kinds >> static_cast<int>(kind) & 1; }
   constexpr bool is_gpu() const { return threads > 1; }
 };
 
 inline constexpr TileShape kTiles[] = {
-#define GPU_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, false},
-#define ROW_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, true},
-#define TENSOR_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, false},
-#define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes, false, false},
+#define GPU_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::piece},
+#define ROW_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::rows},
+#define DEEP_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::steps},
+#define TENSOR_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::piece},
+#define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes, false, Owned::piece},
 #include "tiles.def"
 #undef GPU_TILE
 #undef ROW_TILE
+#undef DEEP_TILE
 #undef TENSOR_TILE
 #undef CPU_TILE
 };
@@ -73,14 +79,15 @@ enum class Kernel : int32_t {
   t256_heavy,
   t128_medium,
   t128_rows,
+  t128_deep,
   m128_light,
   m128_heavy,
   m256_heavy,
   m256_full
 };
-inline constexpr int kKernels = 10;
-inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium",
-                                                       "t128_rows",  "m128_light", "m128_heavy", "m256_heavy", "m256_full"};
+inline constexpr int kKernels = 11;
+inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium", "t128_rows",
+                                                       "t128_deep",  "m128_light", "m128_heavy", "m256_heavy", "m256_full"};
 
 // Whether a tile is far longer one way than the other.
 constexpr bool is_far_longer(const TileShape& tile) { return tile.m >= 4 * tile.n || tile.n >= 4 * tile.m; }
@@ -89,7 +96,8 @@ constexpr Kernel kernel_of(const TileShape& tile) {
   const int accumulators = tile.m * tile.n / tile.threads;
   if (tile.tensor && tile.threads == 256) return accumulators > 64 ? Kernel::m256_full : Kernel::m256_heavy;
   if (tile.tensor) return accumulators > 32 ? Kernel::m128_heavy : Kernel::m128_light;
-  if (tile.whole_rows) return Kernel::t128_rows;
+  if (tile.owned == Owned::rows) return Kernel::t128_rows;
+  if (tile.owned == Owned::steps) return Kernel::t128_deep;
   if (tile.threads == 128 && accumulators <= 32 && (is_far_longer(tile) || accumulators > 16)) return Kernel::t128_medium;
   return static_cast<Kernel>(2 * (tile.threads == 256) + (accumulators > 16));
 }
@@ -101,7 +109,7 @@ constexpr int64_t catalogue_hash() {
   for (const TileShape& tile : kTiles) {
     for (char c : std::string_view(tile.name)) mix(static_cast<unsigned char>(c));
     for (int32_t value : {tile.m, tile.n, tile.k, tile.threads, static_cast<int32_t>(tile.kinds), static_cast<int32_t>(tile.tensor),
-                          static_cast<int32_t>(tile.whole_rows)})
+                          static_cast<int32_t>(tile.owned)})
       mix(static_cast<uint32_t>(value));
   }
   return static_cast<int64_t>(hash);

@@ -9,8 +9,8 @@ from typing import Any
 
 from jax_vbgemm.planner import DeviceSpec, catalogue_for, kind_of
 from jax_vbgemm.planner.calibration import Fit, Point, fit_tile, write
-from jax_vbgemm.planner.catalogue import WHOLE_ROWS, TileKey
-from jax_vbgemm.planner.tall_skinny_shape import suits_rows
+from jax_vbgemm.planner.catalogue import TileKey
+from jax_vbgemm.planner.tall_skinny_shape import is_made_for
 from jax_vbgemm.planner.uniform import Uniform
 from jax_vbgemm.problem import Problem, Sizes
 from jax_vbgemm.shapes import named_problems
@@ -86,10 +86,9 @@ def calibrate(points: Points, device: DeviceSpec, name: str, output: Path, say: 
     fits: dict[tuple[str, TileKey], Fit] = {}
     for (kind, tile), measured in sorted(points.items()):
         shape = catalogue_for(kind, device).find(*tile)
-        if shape.kernel == WHOLE_ROWS:
-            measured = [point for point in measured if suits_rows(point[0], shape.n).all()]
-            if not measured:
-                continue
+        measured = [point for point in measured if is_made_for(shape, point[0])]
+        if not measured:
+            continue
         fit = fits[kind, tile] = fit_tile(kind, tile, device, measured)
         numbers = " ".join(f"{1e9 * value:.0f}" for value in fit.seconds)
         say(f"{kind} {tile[0]}/{tile[1]}: {fit.points} points, rms {fit.rms:.2f}, {numbers} ns")

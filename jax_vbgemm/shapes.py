@@ -65,7 +65,7 @@ def named_problems(name: str, folder: Path | None) -> tuple[Problem, ...]:
 def calibration_sample() -> tuple[tuple[Problem, ...], ...]:
     """A sample that tells the numbers apart, with odd and with aligned rows.
 
-    Few blocks and many waves, short and long K; outputs with one small dimension, which other tiles suit.
+    Few blocks and many waves, short and long K; outputs with one small dimension or two, which other tiles suit.
     """
     rng = np.random.default_rng(0)
     sample: list[tuple[Problem, ...]] = []
@@ -88,6 +88,10 @@ def calibration_sample() -> tuple[tuple[Problem, ...], ...]:
     sample += [_problems(np.array([[10**5, n, n]])) for n in (3, 7, 24, 31)]
     few = [(3, 3), (8, 8), (8, 16), (16, 8), (16, 16), (31, 31), (32, 32)]
     sample += [_problems(np.array([[m, n, k]])) for m in (10**4, 3 * 10**4) for n, k in few]
+    ends = [(4, 4), (1, 1), (8, 8), (7, 5), (16, 16), (13, 9), (8, 32), (3, 31), (32, 8), (31, 3), (32, 32), (31, 31)]
+    ends += [(8, 40), (3, 33), (40, 8), (33, 3)]
+    for count, k in ((1, 4096), (1, 65536), (132, 4096), (264, 16384), (1056, 2048)):
+        sample += [(Problem(m, n, k, transpose_a=True),) * count for m, n in ends]  # as gradients store them
     return tuple(sample)
 
 

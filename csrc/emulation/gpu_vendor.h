@@ -39,10 +39,10 @@ inline uint32_t block_index() { return emulation::grid().block; }
 inline void block_barrier() { emulation::block_barrier(); }
 inline void wave_barrier() { emulation::count_lanes(false); }
 inline int count_lanes(bool yes) { return emulation::count_lanes(yes); }
-template <class Value>
-inline void swap_with_neighbour(Value& value) {
+template <int kDistance, class Value>
+inline void swap_lanes(Value& value) {
   const emulation::Lanes<Value> all(value);
-  value = all[thread_index() % VBGEMM_WAVE_SIZE ^ 1];
+  value = all[thread_index() % VBGEMM_WAVE_SIZE ^ kDistance];
 }
 
 inline void await_previous_kernel() { emulation::await_previous_kernel(); }

@@ -19,7 +19,11 @@ constexpr int add_blocks(int64_t num_splits, int64_t num_sums) {
 
 // How many parts of a block's threads work on the same elements, each on a range of the shares: more where there are many. The order of the
 // additions depends on nothing else.
-constexpr __host__ __device__ int parts_of(int shares) { return shares > 32 ? 8 : shares > 16 ? 4 : shares > 8 ? 2 : 1; }
+constexpr __host__ __device__ int parts_of(int shares) {
+  int parts = 1;
+  while (parts < 64 && shares > 8 * parts) parts *= 2;
+  return parts;
+}
 
 template <class T>
 struct AddShares {
@@ -139,7 +143,7 @@ struct AddShares {
   // An element of the block's pieces, its parts added up in order.
   __device__ static Sum total(const Shared& shared, int element, int parts, int threads) {
     Sum sum = shared.partial[element / kVector].element[element % kVector];
-#pragma unroll 1
+#pragma unroll 4
     for (int part = 1; part < parts; ++part) sum = sum + shared.partial[part * threads + element / kVector].element[element % kVector];
     return sum;
   }

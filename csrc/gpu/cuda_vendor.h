@@ -174,13 +174,13 @@ __device__ inline void store_bytes_if(bool valid, void* global, const void* regi
 // How many lanes of the wave say yes; every lane of it must call.
 __device__ inline int count_lanes(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
 
-// Trades values between lanes 2 i and 2 i + 1; every lane of the wave must call.
-template <class Value>
-__device__ inline void swap_with_neighbour(Value& value) {
+// Trades values between the lanes whose numbers differ by the bit kDistance; every lane of the wave must call.
+template <int kDistance, class Value>
+__device__ inline void swap_lanes(Value& value) {
   uint32_t words[sizeof(Value) / 4];
   memcpy(words, &value, sizeof(Value));
 #pragma unroll
-  for (uint32_t& word : words) word = __shfl_xor_sync(0xffffffffu, word, 1);
+  for (uint32_t& word : words) word = __shfl_xor_sync(0xffffffffu, word, kDistance);
   memcpy(&value, words, sizeof(Value));
 }
 

@@ -71,6 +71,16 @@ __device__ inline void wave_barrier() {
 // How many lanes of the wave say yes; every lane of it must call.
 __device__ inline int count_lanes(bool yes) { return __builtin_popcountll(__builtin_amdgcn_ballot_w64(yes)); }
 
+// Trades values between the lanes whose numbers differ by the bit kDistance; every lane of the wave must call.
+template <int kDistance, class Value>
+__device__ inline void swap_lanes(Value& value) {
+  int words[sizeof(Value) / 4];
+  __builtin_memcpy(words, &value, sizeof(Value));
+#pragma unroll
+  for (int& word : words) word = __shfl_xor(word, kDistance, VBGEMM_WAVE_SIZE);
+  __builtin_memcpy(&value, words, sizeof(Value));
+}
+
 // A pointer that is known to lead to global memory: loads by it needn't look at which memory it leads to.
 template <class T>
 using Global = __attribute__((address_space(1))) T*;

@@ -1,5 +1,6 @@
 // Picks the kernels of a call, fills in their parameters and starts them.
 #include <algorithm>
+#include <string_view>
 
 #include "add_shares.h"
 #include "kernels.h"
@@ -64,27 +65,28 @@ static const void* find_add_shares(DType dtype) {
   return kernels[static_cast<int>(dtype)];
 }
 
+namespace {
+
+struct Compiled {
+  std::string_view kind;
+  Kernel kernel;
+  const void* address;
+};
+
+}  // namespace
+
 const void* find_kernel(Kind kind, Kernel kernel) {
-#define VBGEMM_KERNEL_ADDRESS(kernel, kind) reinterpret_cast<const void*>(vbgemm_##kernel##_##kind),
-#define VBGEMM_REAL(kind) VBGEMM_REAL_KERNELS(VBGEMM_KERNEL_ADDRESS, kind)
-#define VBGEMM_COMPLEX(kind) VBGEMM_SIMT_KERNELS(VBGEMM_KERNEL_ADDRESS, kind)
-#define VBGEMM_TENSOR(kind) VBGEMM_TENSOR_KERNELS(VBGEMM_KERNEL_ADDRESS, kind)
-  static const void* const kernels[kKinds][kKernels] = {
-      {VBGEMM_REAL(float32) VBGEMM_TENSOR_KERNELS_F32(VBGEMM_KERNEL_ADDRESS)},
-      {VBGEMM_REAL(float64) VBGEMM_TENSOR_KERNELS_64(VBGEMM_KERNEL_ADDRESS, float64)},
-      {VBGEMM_COMPLEX(complex64)},
-      {VBGEMM_COMPLEX(complex128)},
-      {VBGEMM_REAL(bfloat16) VBGEMM_TENSOR(bfloat16)},
-      {VBGEMM_REAL(float16) VBGEMM_TENSOR(float16)},
-      {VBGEMM_REAL(float32) VBGEMM_TENSOR_KERNELS_TF32(VBGEMM_KERNEL_ADDRESS)},  // float32 is good enough for both
-      {VBGEMM_REAL(float32) VBGEMM_TENSOR_KERNELS_TF32X3(VBGEMM_KERNEL_ADDRESS)},
-  };
-#undef VBGEMM_TENSOR
-#undef VBGEMM_REAL
-#undef VBGEMM_COMPLEX
-#undef VBGEMM_KERNEL_ADDRESS
-  const int row = static_cast<int>(kind), column = static_cast<int>(kernel);
-  return row >= 0 && row < kKinds && column >= 0 && column < kKernels ? kernels[row][column] : nullptr;
+#define VBGEMM_COMPILED(kernel, kind) {#kind, Kernel::kernel, reinterpret_cast<const void*>(vbgemm_##kernel##_##kind)},
+  static const Compiled compiled[] = {VBGEMM_EVERY_KERNEL(VBGEMM_COMPILED)};
+#undef VBGEMM_COMPILED
+  if (static_cast<int>(kind) < 0 || static_cast<int>(kind) >= kKinds) return nullptr;
+  // A kind's own, else its elements': float32 is good enough for its substitutes.
+  for (const char* name : {kKindNames[static_cast<int>(kind)], kDTypeNames[static_cast<int>(element_of(kind))]}) {
+    for (const Compiled& one : compiled) {
+      if (one.kernel == kernel && one.kind == name) return one.address;
+    }
+  }
+  return nullptr;
 }
 
 Error load_kernels(Kind kind) {

@@ -281,7 +281,7 @@ __device__ inline void store_row_vectors(const MatrixView& c, int rows, int cols
         for (int v = 0; v < kVector; ++v) narrow(sum[i][j + kVector + v], high.element[v]);
 #pragma unroll
         for (int v = 0; v < kVector; ++v) traded.element[v] = odd ? low.element[v] : high.element[v];
-        swap_with_neighbour(traded);
+        swap_lanes<1>(traded);
         // Now both become this lane's columns, low of the even row.
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {

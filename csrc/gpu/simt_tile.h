@@ -2,6 +2,7 @@
 #pragma once
 #include <type_traits>
 
+#include "deep_tile.h"
 #include "operand_copy.h"
 #include "row_tile.h"
 #include "tile_place.h"
@@ -97,12 +98,15 @@ struct SimtFamily {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = false;
   template <int kRow>
-  using Cut = std::conditional_t<kTiles[kRow].whole_rows, RowCut<T, kRow>, TileCut<T, kRow>>;
+  using Cut = std::conditional_t<kTiles[kRow].owned == Owned::rows, RowCut<T, kRow>,
+                                 std::conditional_t<kTiles[kRow].owned == Owned::steps, DeepCut<T, kRow>, TileCut<T, kRow>>>;
 
   template <class Cut>
   __device__ static void multiply(const TilePlace<T>& place, T* shared) {
-    if constexpr (Cut::kShape.whole_rows) {
+    if constexpr (Cut::kShape.owned == Owned::rows) {
       multiply_rows<Cut>(place, shared);
+    } else if constexpr (Cut::kShape.owned == Owned::steps) {
+      multiply_deep<Cut>(place, shared);
     } else {
       multiply_tile<Cut>(place, shared);
     }

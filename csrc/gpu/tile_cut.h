@@ -28,6 +28,7 @@ constexpr int shared_budget(Kernel kernel) {
     case Kernel::t128_light: return 27 * 1024;
     case Kernel::t256_light: return 40 * 1024;
     case Kernel::t128_medium: return 44 * 1024;
+    case Kernel::t128_deep: return 44 * 1024;
     default: return 48 * 1024;
   }
 }
@@ -51,6 +52,7 @@ constexpr int min_blocks(Kernel kernel) {
     case Kernel::t256_light: return kIsComplex<T> ? 2 : sizeof(T) == 4 ? 4 : 3;
     case Kernel::t128_medium: return kWords == 1 ? 4 : kWords == 2 ? 3 : 2;
     case Kernel::t128_rows: return sizeof(T) == 4 ? 4 : 3;
+    case Kernel::t128_deep: return kWords == 1 ? 4 : 2;
     default: return kWords == 1 ? 2 : 1;
   }
 }

@@ -20,6 +20,7 @@ ELEMENT_BYTES: Mapping[str, int] = {
 ELEMENT_OF: Mapping[str, str] = {**{dtype: dtype for dtype in ELEMENT_BYTES}, "tf32": "float32", "tf32x3": "float32"}
 
 WHOLE_ROWS = "t128_rows"  # the launched kernel of csrc/gpu/row_tile.h
+SHARED_DEPTH = "t128_deep"  # and of csrc/gpu/deep_tile.h
 
 TileKey = tuple[str, int]  # (name, threads): several tiles share a name, none share both
 
@@ -174,7 +175,7 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
 
     A GPU has the tiles that are built for the kind and fit it; to float32's substitutes its own tiles are open too. The
     CPU kernel walks tiles of any shape in any dtype, so the CPU has every tile, its own beside those of the papers'
-    planners; but not those of whole rows, which differ from others by how a GPU computes them.
+    planners; but not those of whole rows or shared depth, which differ from others by how a GPU computes them.
     """
     from jax_vbgemm import _core  # here, so that planners with a catalogue of their own need no compiled module
 
@@ -185,7 +186,7 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
         tile = TileShape(index, name, m, n, k, threads, kernel, tensor=tensor)
         arithmetic = kind if tensor else ELEMENT_OF[kind]
         if device.kind == "cpu":
-            if not tensor and kernel != WHOLE_ROWS:
+            if not tensor and kernel not in (WHOLE_ROWS, SHARED_DEPTH):
                 tiles.append(replace(tile, kernel="cpu"))
         elif threads > 1 and arithmetic in kinds and (not tensor or device.has_tensor(kind)):
             resources = _kernel_resources(device, kernel, arithmetic)

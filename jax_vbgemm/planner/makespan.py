@@ -6,8 +6,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jax_vbgemm.planner.candidates import FEWEST_STEPS, Option, Splits, candidates, options_of_kernel, pairs_of, uses_of
-from jax_vbgemm.planner.catalogue import Catalogue, TileKey
+from jax_vbgemm.planner.candidates import (
+    FEWEST_STEPS,
+    Option,
+    Splits,
+    candidates,
+    options_of_kernel,
+    pairs_of,
+    uses_of,
+)
+from jax_vbgemm.planner.catalogue import SHARED_DEPTH, Catalogue, TileKey
 from jax_vbgemm.planner.cost_model import (
     Floats,
     block_seconds,
@@ -23,7 +31,7 @@ from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.planner.shares import in_shares
-from jax_vbgemm.planner.tall_skinny_shape import is_tall_skinny, worth_trying
+from jax_vbgemm.planner.tall_skinny_shape import families_of, worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
 _ROUNDS_TO_FILL = 8  # a last round that follows more of them is not worth filling
@@ -31,13 +39,14 @@ _ROUNDS_TO_FILL = 8  # a last round that follows more of them is not worth filli
 # The best of each kernel is looked at with its last round split where there are no more problems than that: the blocks
 # of more are of many lengths, and fill a last round better.
 _FEW_PROBLEMS = 16
+_HARDLY_SLOWER = 1.1  # as far as the costs can tell
 _MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than one
 
 
 @dataclass(frozen=True)
 class Makespan:
-    """All tiles are of one launched kernel, as kernels run one after another; each kernel is tried. Tall and skinny
-    problems among others may get a launch of their own.
+    """All tiles are of one launched kernel, as kernels run one after another; each kernel is tried. Problems of several
+    families (planner/tall_skinny_shape.py) may get a launch of each.
 
     A problem is covered by one tile, or by a large one inside and a smaller one along the ragged edges. With a limit on
     the time of a block, each problem takes what costs the device least; the limits that are tried trade the longest
@@ -59,18 +68,22 @@ class Makespan:
         if len(catalogue) == 0:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes, among = Sizes.of(problems), self._among(catalogue)
-        together = _of_one_kernel(problems, device, catalogue, among)
-        skinny = is_tall_skinny(sizes.m, sizes.n, sizes.k)
-        if device.kind == "cpu" or skinny.all() or not skinny.any():
-            return together
-        parts = [
-            (members, _of_one_kernel([problems[i] for i in members.tolist()], device, catalogue, among))
-            for members in (np.flatnonzero(skinny), np.flatnonzero(~skinny))
-        ]
-        kernels = {catalogue.columns.kernel[part.runs.strategy[0]] for _, part in parts if len(part.runs)}
-        if len(kernels) < 2:
-            return together  # in one launch, and the longest blocks first
-        return min(together, joined(problems, parts), key=lambda draft: draft.seconds)
+        drafts = [_of_one_kernel(problems, device, catalogue, among)]
+        if device.kind == "cpu":
+            return drafts[0]
+        families = families_of(sizes, among)
+        for groups in (families > 0, families) if families.max(initial=0) > 1 else (families,):
+            numbers = np.unique(groups)[::-1]
+            if len(numbers) < 2:
+                continue
+            parts = [
+                (members, _of_one_kernel([problems[i] for i in members.tolist()], device, catalogue, among))
+                for members in (np.flatnonzero(groups == number) for number in numbers)
+            ]
+            # Of one kernel they are better in one launch, the longest blocks first.
+            if len({catalogue.columns.kernel[part.runs.strategy[0]] for _, part in parts if len(part.runs)}) > 1:
+                drafts.append(joined(problems, parts))
+        return min(drafts, key=lambda draft: draft.seconds)
 
     def _among(self, catalogue: Catalogue) -> Catalogue:
         """The tiles that may be chosen."""
@@ -130,6 +143,8 @@ def _draft_for(
     if gain == 1.0:
         choices = choices[-1:]  # each is better than those before it
     drafts = [_draft(problems, sizes, choice, device, catalogue) for choice in choices]
+    if gain > 1.0:
+        drafts = [_with_full_rounds(problems, sizes, *pair) for pair in zip(choices, drafts, strict=True)]
     if device.kind != "cpu":
         drafts = [_with_last_round_split(draft) for draft in drafts]
     # Where all wait for the memory, the one whose blocks need least.
@@ -235,6 +250,27 @@ def _draft(
     runs = runs.take(np.flatnonzero(runs.count))
     runs = runs.take(np.argsort(rank[runs.problem], kind="stable"))
     return Draft(problems, device, catalogue, "makespan", runs, strategy, order)
+
+
+def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: _Choice, draft: Draft) -> Draft:
+    """The draft, or where K is split, the one with the most shares that all run at once and that is hardly slower.
+
+    For tiles of shared depth, which wait for the memory: costs say little between blocks enough to use it up and more,
+    which hide more latency (benchmarks/NOTES.md). Other tiles have been measured to lose by it.
+    """
+    blocks, device, catalogue = draft.runs.num_tiles, draft.device, draft.catalogue
+    if blocks == 0 or not (found.shares > 1).any():
+        return draft
+    tile = catalogue.by_index[int(draft.runs.strategy[0])]
+    if tile.kernel != SHARED_DEPTH:
+        return draft
+    drafts = []
+    for resident in range(tile_occupancy(tile, device).blocks, 0, -1):
+        scaled = (found.shares * (device.units * resident / blocks)).astype(np.int64).clip(1)
+        shares = np.where(found.shares > 1, scaled, 1)
+        drafts.append(_draft(problems, sizes, replace(found, shares=shares), device, catalogue))
+    least = min(each.seconds for each in [*drafts, draft])
+    return next((each for each in drafts if each.seconds <= least * _HARDLY_SLOWER), draft)
 
 
 def _with_last_round_split(draft: Draft) -> Draft:

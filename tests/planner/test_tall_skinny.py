@@ -74,6 +74,35 @@ def test_many_rows_of_few_columns_take_row_tiles(dtype, size):
     assert {plan.catalogue.find(*choice).kernel for choice in plan.choices} == {"t128_rows"}
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize(
+    ("m", "n", "tile"), [(1, 1, 16), (3, 4, 16), (5, 1, 64), (9, 9, 256), (1, 31, 256), (40, 3, 512)]
+)
+def test_a_deep_reduction_takes_the_smallest_tile_of_shared_depth_that_holds_it(dtype, m, n, tile):
+    plan = plan_problems([Problem(m, n, 10**6, transpose_a=True)], dtype, device_spec("h100"))
+    plan.validate()
+    (used,) = plan.tiles_used
+    assert used.kernel == "t128_deep"
+    assert used.m * used.n == tile
+    assert 132 <= plan.num_tiles <= 132 * 32  # shares for every multiprocessor
+
+
+def test_a_layer_and_its_gradients_get_the_tiles_of_each():
+    layer = [(10**6, 16, 16), (16, 16, 10**6), (512, 512, 512)]
+    plan = plan_problems(layer, "float64", device_spec("h100"))
+    plan.validate()
+    kernels = [plan.catalogue.by_index[row].kernel for row in plan.tile_strategy]
+    of_problem = [{kernels[i] for i in np.flatnonzero(plan.tile_problem == p)} for p in range(3)]
+    assert of_problem[:2] == [{"t128_rows"}, {"t128_deep"}]
+    assert not of_problem[2] & {"t128_rows", "t128_deep"}
+
+
+def test_tiles_of_shared_depth_are_no_choice_for_what_they_do_not_hold():
+    for problem in ((65, 8, 10**6), (33, 33, 10**6), (16, 16, 1023), (512, 512, 10**6)):
+        plan = plan_problems([problem], "float64", device_spec("h100"))
+        assert "t128_deep" not in {tile.kernel for tile in plan.tiles_used}
+
+
 @pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16", "tf32", "tf32x3"])
 @pytest.mark.parametrize("columns", [1, 9, 17, 31, 32])
 def test_a_tall_operand_is_read_once(kind, columns):
@@ -132,10 +161,9 @@ def test_a_mixed_batch_goes_out_as_a_launch_of_each_kind(dtype):
     problems = [*ordinary[:32], *skinny, *ordinary[32:]]
     plan = plan_problems(problems, dtype, device_spec("h100"), Makespan())
     plan.validate()
-    launches = plan.launch_form()[2]
-    assert len(launches) == 2
-    assert "t128_medium" in {launch.kernel for launch in launches}
-    kernels = {plan.catalogue.by_index[row].kernel for row in plan.tile_strategy[np.isin(plan.tile_problem, [32, 33])]}
-    assert kernels == {"t128_medium"}
+    assert "t128_medium" in {launch.kernel for launch in plan.launch_form()[2]}
+    for problem, kernels in ((32, {"t128_rows", "t128_medium"}), (33, {"t128_medium"})):
+        rows = np.unique(plan.tile_strategy[plan.tile_problem == problem])
+        assert {plan.catalogue.by_index[row].kernel for row in rows.tolist()} <= kernels
     parts = [plan_problems(part, dtype, device_spec("h100"), Makespan()) for part in (skinny, ordinary)]
     assert plan.predicted_seconds <= sum(part.predicted_seconds for part in parts)

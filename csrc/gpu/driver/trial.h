@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "../add_shares.h"
+#include "../deep_tile.h"
 #include "expected_epilogue.h"
 #include "host_plan.h"
 #include "number.h"
@@ -213,6 +214,21 @@ class Trial {
     return total;
   }
 
+  // As tiles add up what they share out among groups of threads (deep_tile.h): neighbours within a wave, then the waves.
+  static Sum added_by_groups(std::vector<Sum> sums, size_t of_wave) {
+    for (size_t distance = 1; distance < of_wave; distance *= 2) {
+      for (size_t i = 0; i < sums.size(); i += 2 * distance) sums[i] = sums[i] + sums[i + distance];
+    }
+    Sum total = sums[0];
+    for (size_t i = of_wave; i < sums.size(); i += of_wave) total = total + sums[i];
+    return total;
+  }
+
+  // Which group of a tile's threads takes a step of K: the waves take turns, and share out their steps among their groups.
+  static int group_of(const DeepShares& shares, int waves, int k) {
+    return k / shares.depth % waves * shares.groups + k % shares.depth % shares.groups;
+  }
+
   static Sum number(T x) { return Number<Sum>::from(Number<T>::wide(x)); }
 
   bool right(const Box& box, int batch, int row, int col, Out found) const {
@@ -222,16 +238,20 @@ class Trial {
     std::vector<Sum> sums;  // of each share
     Wide wide = 0;
     double size = 0;
+    const bool deep = kTiles[box.strategy].owned == Owned::steps;
+    const DeepShares shares = deep_shares<T>(kTiles[box.strategy]);
+    const int waves = kTiles[box.strategy].threads / kWaveSize;
     for (int share = 0; share < box.shares; ++share) {
-      Sum sum{};
+      std::vector<Sum> of_group(deep ? waves * shares.groups : 1);
       for (int k = box.share_begin(share); k < box.share_begin(share + 1); ++k) {
         const Sum x = number(a[offset_of(p.a, p, batch, row, k)]), y = number(b[offset_of(p.b, p, batch, k, col)]);
+        Sum& sum = of_group[deep ? group_of(shares, waves, k - box.share_begin(share)) : 0];
         sum = fused(x, y, sum);
         const Wide product = multiplied(Number<Sum>::wide(x), Number<Sum>::wide(y));
         wide += product;
         size += std::fabs(product.real()) + std::fabs(product.imag());
       }
-      sums.push_back(sum);
+      sums.push_back(deep ? added_by_groups(of_group, shares.groups) : of_group[0]);
     }
     const Sum sum = added_by_parts(sums);
     const double length = box.k_end - box.k_begin + 4;
