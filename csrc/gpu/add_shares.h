@@ -18,11 +18,10 @@ constexpr int add_blocks(int64_t num_splits, int64_t num_sums) {
 }
 
 // How many parts of a block's threads work on the same elements, each on a range of the shares: more where there are many. The order of the
-// additions depends on nothing else.
+// additions depends on nothing else. (Constants, so that nothing is divided by them at run time.)
 constexpr __host__ __device__ int parts_of(int shares) {
-  int parts = 1;
-  while (parts < 64 && shares > 8 * parts) parts *= 2;
-  return parts;
+  const int many = shares > 256 ? 64 : shares > 128 ? 32 : shares > 64 ? 16 : 8;
+  return shares > 32 ? many : shares > 16 ? 4 : shares > 8 ? 2 : 1;
 }
 
 template <class T>
