@@ -6,15 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jax_vbgemm.planner.candidates import (
-    FEWEST_STEPS,
-    Option,
-    Splits,
-    candidates,
-    options_of_kernel,
-    pairs_of,
-    uses_of,
-)
+from jax_vbgemm.planner.candidates import FEWEST_STEPS, Option, Splits, candidates, options_of_kernel, pairs_of, uses_of
 from jax_vbgemm.planner.catalogue import SHARED_DEPTH, Catalogue, TileKey
 from jax_vbgemm.planner.cost_model import (
     Floats,
