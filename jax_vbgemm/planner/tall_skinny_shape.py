@@ -96,7 +96,7 @@ def is_made_for(tile: TileShape, sizes: Sizes) -> bool:
     if tile.kernel == WHOLE_ROWS:
         return bool(suits_rows(sizes, tile.n).all())
     if tile.kernel == SHARED_DEPTH:
-        return bool(((sizes.k >= TALL) & (sizes.m <= tile.m) & (sizes.n <= tile.n)).all())
+        return bool(_suits_depth(sizes, [tile]).all())
     return True
 
 
