@@ -11,15 +11,15 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from statistics import median
 from typing import BinaryIO
 
 import cases
 from jax_vbgemm.planner import Planner, catalogue_for, device_spec, kind_of
-from jax_vbgemm.problem import Problem, problems_of
-from workloads import PRECISIONS, Row, Sizes
+from jax_vbgemm.problem import Problem
+from workloads import PRECISIONS, Row
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,18 @@ def list_of(output: Path) -> Path:
 
 
 def planned(
-    planner: Planner, sizes: Sizes, kind: str, device: str, repeats: int = 1
+    planner: Planner, problems: Sequence[Problem], kind: str, device: str, repeats: int = 1
 ) -> tuple[bytes, float, float, int]:
     """Body of the case, microseconds that planning took (the best of `repeats`), and what the plan says of itself."""
     spec, took = device_spec(device), float("inf")
     catalogue = catalogue_for(kind, spec)
     for _ in range(repeats):
-        problems = problems_of([Problem(*size) for size in sizes])  # anew: planners remember the last ones
+        anew = tuple(map(replace, problems))  # planners remember the last ones
         begin = time.perf_counter()
-        plan = planner(problems, spec, catalogue)
+        plan = planner(anew, spec, catalogue)
         took = min(took, time.perf_counter() - begin)
     plan.validate()
-    return cases.body_of(sizes, plan), 1e6 * took, 1e6 * plan.predicted_seconds, plan.tlp
+    return cases.body_of(problems, plan), 1e6 * took, 1e6 * plan.predicted_seconds, plan.tlp
 
 
 class Writer:
@@ -106,7 +106,7 @@ class Writer:
             writer.writerows([f"{x:.6g}" if isinstance(x, float) else x for x in astuple(c)] for c in self.candidates)
 
     def add(
-        self, part: str, workload: str, sizes: Sizes, precision: str, planners: Mapping[str, Planner],
+        self, part: str, workload: str, problems: Sequence[Problem], precision: str, planners: Mapping[str, Planner],
         only: Collection[str] | None = None, rounds: int = 1, hopeless: float = math.inf,
     ) -> None:  # fmt: skip
         """The plans of `planners` for a workload, or of those plans `only` these; in `rounds` rounds.
@@ -116,7 +116,7 @@ class Writer:
         kind, limit = kind_of(*PRECISIONS[precision], device_spec(self.device)), math.inf
         new = []
         for name, planner in planners.items():
-            body, planning, predicted, tlp = planned(planner, sizes, kind, self.device, self.repeats)
+            body, planning, predicted, tlp = planned(planner, problems, kind, self.device, self.repeats)
             if predicted > limit:
                 continue
             limit = hopeless * predicted if math.isinf(limit) else limit

@@ -10,8 +10,7 @@ from jax_vbgemm.descriptors import KINDS, address, pack, problem_table
 from jax_vbgemm.planner import catalogue_for, device_spec, kind_of, plan_problems, resolve_planner
 from jax_vbgemm.primitive import Term, sizes_of
 from jax_vbgemm.problem import Problem, problems_of
-from jax_vbgemm.shapes import named_problems
-from workloads import FOLDER, PRECISIONS
+from workloads import PRECISIONS, problems_named
 
 Size = Problem | Sequence[int]  # M, N, K
 
@@ -43,9 +42,9 @@ def body_of(sizes: Sequence[Size], plan: Plan) -> bytes:
     return padded(header.tobytes() + packed.launches.tobytes()) + padded(packed.words.tobytes())
 
 
-def named(peer: str, workload: str, body: bytes) -> bytes:
-    """A whole case."""
-    return b"".join(text.encode()[:63].ljust(64, b"\0") for text in (peer, workload)) + body
+def named(peer: str, name: str, body: bytes) -> bytes:
+    """A whole case, of a workload of that name."""
+    return b"".join(text.encode()[:63].ljust(64, b"\0") for text in (peer, name)) + body
 
 
 def case(peer: str, name: str, sizes: Sequence[Size], kind: str, planner: object, device: str) -> bytes:
@@ -78,6 +77,6 @@ def write(
             plans |= {f"vbgemm_{name}_{n}": Uniform(tile=(name, n)) for name, n in tiles_of(kind, device, tiles)}
             for name in names:
                 for peer, planner in plans.items():
-                    file.write(case(peer, name, named_problems(name, FOLDER), kind, planner, device))
+                    file.write(case(peer, name, problems_named(name), kind, planner, device))
                     count += 1
     return count

@@ -7,6 +7,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,22 +15,29 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_vbgemm as vb
+from jax_vbgemm.problem import Problem
 from jax_vbgemm.timing import looped, seconds_of
-from workloads import PRECISIONS, Row, Sizes, group_of, problems_of
+from workloads import PRECISIONS, Row, group_of, problems_named
 
 Arrays = Sequence[jax.Array]
+Flags = Sequence[bool]  # an array is stored transposed
 
 
-def vbgemm(As: Arrays, Bs: Arrays) -> Any:
-    return vb.batched_matmul(As, Bs)
+def turned(arrays: Arrays, transposed: Flags) -> Arrays:
+    return [x.T if turn else x for x, turn in zip(arrays, transposed, strict=True)]
 
 
-def xla_loop(As: Arrays, Bs: Arrays) -> Any:
-    return [jnp.matmul(a, b) for a, b in zip(As, Bs, strict=True)]
+def vbgemm(As: Arrays, Bs: Arrays, *, transpose_a: Flags, transpose_b: Flags) -> Any:
+    return vb.batched_matmul(As, Bs, transpose_a=transpose_a, transpose_b=transpose_b)
 
 
-def padded(As: Arrays, Bs: Arrays) -> Any:
+def xla_loop(As: Arrays, Bs: Arrays, *, transpose_a: Flags, transpose_b: Flags) -> Any:
+    return list(map(jnp.matmul, turned(As, transpose_a), turned(Bs, transpose_b)))
+
+
+def padded(As: Arrays, Bs: Arrays, *, transpose_a: Flags, transpose_b: Flags) -> Any:
     """One batched dot of operands padded to the largest, as a user would write it; padding and slicing count."""
+    As, Bs = turned(As, transpose_a), turned(Bs, transpose_b)
     m, k = (max(a.shape[i] for a in As) for i in (0, 1))
     n = max(b.shape[1] for b in Bs)
     A = jnp.stack([jnp.pad(a, ((0, m - a.shape[0]), (0, k - a.shape[1]))) for a in As])
@@ -38,8 +46,10 @@ def padded(As: Arrays, Bs: Arrays) -> Any:
     return [C[i, : a.shape[0], : b.shape[1]] for i, (a, b) in enumerate(zip(As, Bs, strict=True))]
 
 
-def ragged_dot(A: jax.Array, B: jax.Array, group_sizes: jax.Array) -> Any:
+def ragged_dot(A: jax.Array, B: jax.Array, group_sizes: jax.Array, *, transpose_a: Flags, transpose_b: Flags) -> Any:
     """Operands come concatenated, as its users have them."""
+    if any((*transpose_a, *transpose_b)):
+        raise ValueError("ragged_dot takes no transposed operands")
     return jax.lax.ragged_dot(A, B, group_sizes)
 
 
@@ -69,14 +79,15 @@ def worst_error(Cs: Arrays, truth: Sequence[np.ndarray]) -> float:
     return max(errors, default=0.0)
 
 
-def random_operands(sizes: Sizes, dtype: str) -> tuple[list[jax.Array], list[jax.Array]]:
+def random_operands(problems: Sequence[Problem], dtype: str) -> tuple[list[jax.Array], list[jax.Array]]:
     rng = np.random.default_rng(0)
 
     def uniform(*shape: int) -> jax.Array:
         x = rng.uniform(-1, 1, shape)
         return jnp.asarray(x + 1j * rng.uniform(-1, 1, shape) if dtype.startswith("complex") else x, dtype)
 
-    return [uniform(m, k) for m, _, k in sizes], [uniform(k, n) for _, n, k in sizes]
+    As = [uniform(p.k, p.m) if p.transpose_a else uniform(p.m, p.k) for p in problems]
+    return As, [uniform(p.n, p.k) if p.transpose_b else uniform(p.k, p.n) for p in problems]
 
 
 def measure(name: str, precision: str, peers: Sequence[str], rounds: int) -> list[Row]:
@@ -85,19 +96,21 @@ def measure(name: str, precision: str, peers: Sequence[str], rounds: int) -> lis
     `note` holds how many products the compiled loop was seen to hold, and how long it compiled.
     """
     dtype, matmul_precision = PRECISIONS[precision]
-    sizes = problems_of(name)
+    problems = problems_named(name)
+    transposes = {flag: [getattr(p, flag) for p in problems] for flag in ("transpose_a", "transpose_b")}
     wide = np.complex128 if dtype.startswith("complex") else np.float64
-    flops = sum(2.0 * m * n * k for m, n, k in sizes) * (4 if wide is np.complex128 else 1)
+    flops = sum(2.0 * p.m * p.n * p.k for p in problems) * (4 if wide is np.complex128 else 1)
     # A call with hundreds of arrays costs the host up to a millisecond or two: on a GPU that must vanish in the loop.
     iterations = 200 if jax.default_backend() == "gpu" else int(min(200, max(3, 2e9 / max(flops, 1e7))))
     with jax.enable_x64(True), jax.default_matmul_precision(matmul_precision):
-        As, Bs = random_operands(sizes, dtype)
-        truth = [np.asarray(a).astype(wide) @ np.asarray(b).astype(wide) for a, b in zip(As, Bs, strict=True)]
+        As, Bs = random_operands(problems, dtype)
+        pairs = zip(*map(turned, (As, Bs), transposes.values()), strict=True)
+        truth = [np.asarray(a).astype(wide) @ np.asarray(b).astype(wide) for a, b in pairs]
         programs, operands, errors, notes = {}, {}, {}, {}
         for peer in peers:
             operands[peer] = operands_of(peer, As, Bs)
             start = time.perf_counter()
-            programs[peer] = looped(PEERS[peer], iterations).lower(*operands[peer]).compile()
+            programs[peer] = looped(partial(PEERS[peer], **transposes), iterations).lower(*operands[peer]).compile()
             dots, calls = products_in(programs[peer])
             notes[peer] = f"{dots} dots, {calls} calls in the loop; compile {time.perf_counter() - start:.2f} s"
             Cs = programs[peer](*operands[peer])
@@ -111,8 +124,8 @@ def measure(name: str, precision: str, peers: Sequence[str], rounds: int) -> lis
     where, nan = f"jitted loop on {jax.devices()[0].device_kind}, jax {jax.__version__}", float("nan")
     return [
         Row(
-            peer, group_of(name), name, precision, len(sizes), flops / 1e9, "hot", statistics.median(times[peer]), nan,
-            errors[peer], nan, 0, f"{where}: {notes[peer]}",
+            peer, group_of(name), name, precision, len(problems), flops / 1e9, "hot", statistics.median(times[peer]),
+            nan, errors[peer], nan, 0, f"{where}: {notes[peer]}",
         )
         for peer in peers
     ]  # fmt: skip

@@ -25,7 +25,8 @@ from figures import by_title, cold
 from jax_vbgemm import Coordinated, LoadBalanced, SortSplit, Uniform
 from jax_vbgemm.planner import PLANNERS, DeviceSpec, Planner, device_spec
 from jax_vbgemm.planner.load_balanced import CLASSES
-from workloads import Row, Sizes, expand, problems_of
+from jax_vbgemm.problem import Problem
+from workloads import Row, expand, problems_named
 
 app = typer.Typer(help=__doc__, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console()
@@ -92,9 +93,9 @@ def default_of(part: str, device: DeviceSpec) -> str:
     }[part]
 
 
-def curve_sizes(tile: tuple[int, int], rows: int) -> Sizes:
-    """One product that `rows` times CURVE_COLUMNS tiles cover exactly."""
-    return [(tile[0] * rows, tile[1] * CURVE_COLUMNS, CURVE_K)]
+def curve_problem(tile: tuple[int, int], rows: int) -> Problem:
+    """The product that `rows` times CURVE_COLUMNS tiles cover exactly."""
+    return Problem(tile[0] * rows, tile[1] * CURVE_COLUMNS, CURVE_K)
 
 
 @app.command()
@@ -109,18 +110,18 @@ def cases(
     device = device_spec(device_name)
     with Writer(output, device_name, repeats=5) as writer:
         for name in track(expand(["grids"]), "planners", console=console):
-            writer.add(COMPARE, name, problems_of(name), precision, COMPARED)
+            writer.add(COMPARE, name, problems_named(name), precision, COMPARED)
         compared = writer.cases
         for name in track(SAMPLE, "thresholds", console=console):
             for part, planners in options(device).items():
-                writer.add(part, name, problems_of(name), precision, planners)
+                writer.add(part, name, problems_named(name), precision, planners)
         tried = writer.cases - compared
         for name in CURVE_TILES:
             tile = catalogue_for("float32", device).find(name, 256)
             for rows in CURVE_ROWS:
-                sizes = curve_sizes((tile.m, tile.n), rows)
+                problem = curve_problem((tile.m, tile.n), rows)
                 workload = f"{CURVE}_{name}_{CURVE_COLUMNS * rows}"
-                writer.add(CURVE, workload, sizes, precision, {name: Uniform((name, 256))})
+                writer.add(CURVE, workload, [problem], precision, {name: Uniform((name, 256))})
     console.print(
         f"{output}: {writer.cases} cases ({compared} compare planners, {tried} try thresholds, "
         f"{writer.cases - compared - tried} shrink a huge product), {output.stat().st_size / 1e6:.1f} MB; "

@@ -33,9 +33,8 @@ from jax_vbgemm.planner.cost_model import block_seconds
 from jax_vbgemm.planner.makespan import narrower_searches
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import tile_counts
-from jax_vbgemm.problem import Problem, Sizes, problems_of
-from workloads import PRECISIONS
-from workloads import problems_of as sizes_of
+from jax_vbgemm.problem import Problem, Sizes
+from workloads import PRECISIONS, problems_named
 
 app = typer.Typer(help=__doc__, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console()
@@ -138,10 +137,10 @@ def _write(
     device = device_spec(device_name)
     with Writer(output, device_name) as writer:
         for name, precision in track(work, "workloads", console=console):
-            problems = problems_of([Problem(*size) for size in sizes_of(name)])
+            problems = problems_named(name)
             tried = planners(problems, kind_of(*PRECISIONS[precision], device), device, randoms)
             plans = None if only is None else only[name, precision]
-            writer.add("trial", name, sizes_of(name), precision, tried, plans, rounds, HOPELESS)
+            writer.add("trial", name, problems, precision, tried, plans, rounds, HOPELESS)
     console.print(f"{output}: {writer.cases} cases, {output.stat().st_size / 1e6:.1f} MB; {list_of(output)}")
 
 

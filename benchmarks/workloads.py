@@ -6,10 +6,10 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from jax_vbgemm import calibrate
+from jax_vbgemm.problem import Problem
 from jax_vbgemm.shapes import calibration_sample, named_problems
 
 FOLDER = Path(__file__).parent / "workloads"
-Sizes = list[tuple[int, int, int]]
 
 # The precisions of the peers' figures: dtype, and the matmul precision, which counts for float32 on a GPU.
 PRECISIONS = {
@@ -59,13 +59,25 @@ def group_of(name: str) -> str:
     return "range" if name.startswith("[") else name.split("_")[0]
 
 
-def problems_of(name: str) -> Sizes:
-    """M, N, K of each product of a workload, one of `named_problems`."""
-    return [(p.m, p.n, p.k) for p in named_problems(name, FOLDER)]
+def problems_named(name: str) -> tuple[Problem, ...]:
+    """The problems of a workload, one of `named_problems`."""
+    return named_problems(name, FOLDER)
+
+
+# Tall products as layers and their gradients hold them: few columns, few rows, and reductions over the long side.
+TALL_COLUMNS = (1, 3, 5, 7, 12, 16, 24, 31, 32, 33, 40)
+TALL_PAIRS = ((1, 31), (31, 1), (40, 3), (3, 40), (8, 24), (24, 7))  # K and columns
+
+
+def tall_names(long: int, k: int, n: int) -> list[str]:
+    """A tall product, with A transposed, with B transposed, its mirror image, and the gradient of its small factor."""
+    upright = f"one_{long}x{n}x{k}"
+    return [upright, f"{upright}_tn", f"{upright}_nt", f"one_{n}x{long}x{k}", f"one_{k}x{n}x{long}_tn"]
 
 
 def expand(names: Iterable[str]) -> list[str]:
-    """Names; "grids" stands for the any and pow2 grids at batch 16, 64 and 256, "calibration" for the sample that the
+    """Names; "grids" stands for the any and pow2 grids at batch 16, 64 and 256, "tall" for single products of a long
+    side of 10^6 and two small ones in five layouts, some also of 10^5 and 10^7, "calibration" for the sample that the
     cost model is fitted to, "*" for any part of a file's name."""
     result: list[str] = []
     for name in names:
@@ -73,6 +85,13 @@ def expand(names: Iterable[str]) -> list[str]:
             for kind in ("any", "pow2"):
                 grid = [f"{kind}_mn{mn}_k{k}" for mn in (128, 256, 512) for k in (128, 256, 512, 1024)]
                 result += [f"{stem}_b{batch}" for stem in grid for batch in (16, 64, 256)]
+        elif name == "tall":
+            for k, n in (*((n, n) for n in TALL_COLUMNS), *TALL_PAIRS):
+                result += tall_names(10**6, k, n)
+            for long in (10**5, 10**7):
+                for n in (3, 7, 24, 31):
+                    upright, *_, gradient = tall_names(long, n, n)
+                    result += [upright, gradient]
         elif name == "calibration":
             result += [f"calibration_{index}" for index in range(len(calibration_sample()))]
         elif "*" in name:

@@ -38,8 +38,9 @@ def named_problems(name: str, folder: Path | None) -> tuple[Problem, ...]:
     """The problems of a workload that benchmarks name.
 
     "[16,128]x64": 64 problems, M, N and K uniform integers in that range, seeded by their number (the protocol of the
-    CPU peers); "calibration_3": that one of the sample that `calibrate` measures; "any_mn128_k128_b64": the first 64
-    lines of a shape file of `folder`; else a whole file. Raises ValueError for a name that is none of these.
+    CPU peers); "one_7x5x1000000_tn": one problem, M x N x K, with A stored transposed and B not, as BLAS says it;
+    "calibration_3": that one of the sample that `calibrate` measures; "any_mn128_k128_b64": the first 64 lines of a
+    shape file of `folder`; else a whole file. Raises ValueError for a name that is none of these.
     """
     if match := re.fullmatch(r"calibration_(\d+)", name):
         sample = calibration_sample()
@@ -49,6 +50,9 @@ def named_problems(name: str, folder: Path | None) -> tuple[Problem, ...]:
     if match := re.fullmatch(r"\[(\d+),(\d+)\]x(\d+)", name):
         low, high, batch = map(int, match.groups())
         return _problems(np.random.default_rng(batch).integers(low, high + 1, (batch, 3)))
+    if match := re.fullmatch(r"one_(\d+)x(\d+)x(\d+)(?:_([nt])([nt]))?", name):
+        m, n, k = map(int, match.groups()[:3])
+        return (Problem(m, n, k, transpose_a=match[4] == "t", transpose_b=match[5] == "t"),)
     if folder is None:
         raise ValueError(f"workload {name!r}: name the folder of its shape file (--workloads)")
     stem, _, batch_text = name.rpartition("_b")

@@ -9,10 +9,11 @@ from candidates import Candidate, list_of
 from cases import HEADING
 from jax_vbgemm.descriptors import KINDS, PROBLEM, READY_TILE, RUN, SPLIT_TILE
 from jax_vbgemm.planner import device_spec
+from jax_vbgemm.problem import problems_of
 from workloads import Row
 
 H100 = device_spec("h100")
-SIZES = [(100, 70, 64), (33, 47, 129), (64, 64, 64)]
+PROBLEMS = problems_of([(100, 70, 64), (33, 47, 129), (64, 64, 64)])
 
 
 def read_cases(file):

@@ -8,18 +8,18 @@ import cases
 from candidates import Candidate, Measured, Writer, list_of, ratios, tabulate
 from jax_vbgemm import Uniform
 from jax_vbgemm.planner import PLANNERS, catalogue_for
-from stand_in import H100, SIZES, driver, read_cases
-from workloads import problems_of as sizes_of
+from stand_in import H100, PROBLEMS, driver, read_cases
+from workloads import problems_named
 
 
 def test_equal_plans_are_measured_once(tmp_path):
     file = tmp_path / "a.case"
     tile = Uniform(("small", 128))
     with Writer(file, "h100") as writer:
-        writer.add("one", "any_x", SIZES, "fp32", {"a": tile, "b": Uniform(("medium", 128)), "c": tile})
-        writer.add("two", "any_x", SIZES, "fp32", {"d": tile})
-        writer.add("two", "any_x", SIZES, "tf32", {"d": tile})
-        writer.add("two", "any_y", SIZES, "fp32", {"d": tile}, rounds=2)
+        writer.add("one", "any_x", PROBLEMS, "fp32", {"a": tile, "b": Uniform(("medium", 128)), "c": tile})
+        writer.add("two", "any_x", PROBLEMS, "fp32", {"d": tile})
+        writer.add("two", "any_x", PROBLEMS, "tf32", {"d": tile})
+        writer.add("two", "any_y", PROBLEMS, "fp32", {"d": tile}, rounds=2)
     found = read_cases(file)
     assert len(found) == writer.cases == 5
     assert [(workload, kind) for _, workload, kind, *_ in found] == [
@@ -39,18 +39,18 @@ def test_equal_plans_are_measured_once(tmp_path):
 def test_only_some_plans_and_none_that_is_hopeless(tmp_path):
     tiles = {str(tile.key): Uniform(tile.key) for tile in catalogue_for("float32", H100)}
     with Writer(tmp_path / "a.case", "h100") as writer:
-        writer.add("one", "any_x", SIZES, "fp32", {"auto": PLANNERS["auto"], **tiles}, hopeless=1.5)
+        writer.add("one", "any_x", PROBLEMS, "fp32", {"auto": PLANNERS["auto"], **tiles}, hopeless=1.5)
     listed = Candidate.read(list_of(tmp_path / "a.case"))
     assert 1 < len(listed) < len(tiles) + 1
     assert all(c.predicted_us <= 1.5 * listed[0].predicted_us for c in listed)
     with Writer(tmp_path / "b.case", "h100") as writer:
-        writer.add("one", "any_x", SIZES, "fp32", tiles, only={listed[-1].plan})
+        writer.add("one", "any_x", PROBLEMS, "fp32", tiles, only={listed[-1].plan})
     assert {c.plan for c in Candidate.read(list_of(tmp_path / "b.case"))} == {listed[-1].plan}
 
 
 def test_wrong_results_are_no_measurement(tmp_path):
     with Writer(tmp_path / "a.case", "h100") as writer:
-        writer.add("one", "any_x", SIZES, "fp32", {"auto": PLANNERS["auto"]})
+        writer.add("one", "any_x", PROBLEMS, "fp32", {"auto": PLANNERS["auto"]})
     with pytest.raises(ValueError, match="wrong results of auto#"):
         Measured([driver(tmp_path / "a.case", tmp_path / "a.csv", nbad=1)])
 
@@ -59,4 +59,4 @@ def test_a_case_is_what_bench_writes(tmp_path):
     cases.write(tmp_path / "a.case", ["any_mn128_k128_b16"], ["auto"], ["all"], ["bf16"], "h100")
     found = read_cases(tmp_path / "a.case")
     assert len(found) == 1 + len(catalogue_for("bfloat16", H100))
-    assert [tuple(row)[:3] for row in found[0][3]] == sizes_of("any_mn128_k128_b16")
+    assert [tuple(row)[:3] for row in found[0][3]] == [(p.m, p.n, p.k) for p in problems_named("any_mn128_k128_b16")]

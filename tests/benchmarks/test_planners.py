@@ -12,9 +12,8 @@ import planners
 from candidates import Candidate, Measured, list_of
 from jax_vbgemm import LoadBalanced
 from jax_vbgemm.planner import catalogue_for
-from jax_vbgemm.problem import problems_of
 from stand_in import H100, driver, read_cases
-from workloads import problems_of as sizes_of
+from workloads import problems_named
 
 
 @pytest.mark.parametrize("corner", [20_000, 60_000, 135_168])
@@ -74,7 +73,7 @@ def test_values_are_compared_where_all_were_measured():
 def test_old_and_new_tlp_differ_only_beyond_what_a_class_can_keep_active():
     """So that they need thresholds of their own to be compared."""
     catalogue = catalogue_for("float32", H100)
-    problems = problems_of(sizes_of("any_mn512_k512_b64"))
+    problems = problems_named("any_mn512_k512_b64")
     choices = {
         (threshold, new): LoadBalanced(threshold, None if new else planners.ALL_WAVES)(
             problems, H100, catalogue

@@ -8,12 +8,12 @@ import trial
 from candidates import Candidate, list_of
 from jax_vbgemm.planner import catalogue_for
 from jax_vbgemm.problem import problems_of
-from stand_in import H100, SIZES, driver, read_cases
+from stand_in import H100, PROBLEMS, driver, read_cases
 
 
 @pytest.mark.parametrize("kind", ["float32", "tf32", "bfloat16"])
 def test_whatever_is_tried_is_a_plan(kind):
-    problems, catalogue = problems_of([*SIZES, (0, 3, 4), (5, 6, 0), (700, 300, 40)]), catalogue_for(kind, H100)
+    problems, catalogue = problems_of([*PROBLEMS, (0, 3, 4), (5, 6, 0), (700, 300, 40)]), catalogue_for(kind, H100)
     tried = trial.planners(problems, kind, H100, randoms=6)
     assert next(iter(tried)) == "auto"
     plans = {name: planner(problems, H100, catalogue) for name, planner in tried.items()}

@@ -1,0 +1,32 @@
+"""Workloads by name, and the timing loop on products whose operands are stored transposed."""
+
+import pytest
+
+pytest.importorskip("typer")
+
+import in_loop
+from jax_vbgemm import Problem
+from workloads import expand, problems_named
+
+
+def test_one_product_by_its_name():
+    assert problems_named("one_7x5x100") == (Problem(7, 5, 100),)
+    assert problems_named("one_7x5x100_tn") == (Problem(7, 5, 100, transpose_a=True),)
+    assert problems_named("one_7x5x100_nt") == (Problem(7, 5, 100, transpose_b=True),)
+
+
+def test_tall_products_are_as_tall_as_they_say():
+    names = expand(["tall"])
+    assert len(set(names)) == len(names)
+    problems = [problem for name in names for problem in problems_named(name)]
+    assert len(problems) == len(names)
+    assert all(sorted((p.m, p.n, p.k))[1] <= 40 and max(p.m, p.n, p.k) >= 10**5 for p in problems)
+
+
+@pytest.mark.parametrize("name", ["one_5x3x40_tn", "one_5x3x40_nt", "one_5x3x40_tt"])
+def test_every_peer_reads_operands_as_they_are_stored(name):
+    rows = in_loop.measure(name, "fp32", ["vbgemm", "xla_loop", "padded"], rounds=1)
+    assert [row.peer for row in rows] == ["vbgemm", "xla_loop", "padded"]
+    assert all(row.max_rel_err < 1e-6 for row in rows)
+    with pytest.raises(ValueError, match="no transposed operands"):
+        in_loop.measure(name, "fp32", ["ragged_dot"], rounds=1)
