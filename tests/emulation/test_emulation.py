@@ -212,7 +212,7 @@ MISTAKES = {
         "        block_barrier();  // nobody reads",
         "        // nobody reads",
     ),
-    "a row too many": ("simt_f32", "row_tile", "if (at >= rows) break;", "if (at > rows) break;"),
+    "a row too many": ("simt_f32", "row_store", "if (at >= rows) break;", "if (at > rows) break;"),
     "no barrier for tensor cores": (
         "tensor_tf32x3",
         "tensor_tile",
