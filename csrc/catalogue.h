@@ -8,6 +8,11 @@ namespace vbgemm {
 enum class DType : int32_t { f32, f64, c64, c128, bf16, f16 };
 inline constexpr int kDTypes = 6;
 inline constexpr const char* kDTypeNames[kDTypes] = {"float32", "float64", "complex64", "complex128", "bfloat16", "float16"};
+inline constexpr int kDTypeBytes[kDTypes] = {4, 8, 8, 16, 2, 2};
+
+// What products of a dtype are summed in.
+constexpr DType accumulator_of(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16 ? DType::f32 : dtype; }
+constexpr int accumulator_bytes(DType dtype) { return kDTypeBytes[static_cast<int>(accumulator_of(dtype))]; }
 
 // How products are formed: each element type in its own arithmetic, and two ways to multiply float32 on tensor cores: rounded to tf32, or
 // split into two tf32 numbers each, of whose four products the three largest count. A kind's own name is its dtype's where they are one.

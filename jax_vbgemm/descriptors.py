@@ -239,19 +239,13 @@ def _split_k(rows: NDArray[np.void], shares: Shares, catalogue: Catalogue) -> ND
 def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None = None) -> Descriptors:
     """The descriptor arrays of a plan over these problems, with one epilogue a problem or none.
 
-    On a GPU tiles are made ready one by one, so that a block reads one record and starts, where that stays under
-    MAX_BYTES or K is split; otherwise regular regions stay runs, in which kernels look their tiles up.
-
-    Raises NotImplementedError for a plan of the CPU that splits K: its kernel sums a tile's products in one block.
+    Tiles are made ready one by one where K is split, and on a GPU, so that a block reads one record and starts, where
+    that stays under MAX_BYTES; otherwise regular regions stay runs, in which kernels look their tiles up.
     """
     runs, block_first, launches = plan.launch_form()
     split = np.flatnonzero((runs.k_begin != 0) | (runs.k_end != table["k"][runs.problem]))
-    if len(split) and plan.device.kind == "cpu":
-        raise NotImplementedError(
-            f"planner {plan.planner!r} splits K of problems[{runs.problem[split[0]]}]; the CPU kernel cannot"
-        )
     small = plan.num_tiles * READY_TILE.itemsize + table.nbytes <= MAX_BYTES
-    ready = plan.device.kind == "gpu" and (small or len(split) > 0)
+    ready = len(split) > 0 or (small and plan.device.kind == "gpu")
     single = runs.expand(plan.catalogue) if ready else runs
     tiles = _ready_tiles(single, table, plan.catalogue) if ready else _run_table(runs)
     splits, num_sums = np.zeros(0, SPLIT_TILE), 0

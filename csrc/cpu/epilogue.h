@@ -148,4 +148,13 @@ __attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64
   }
 }
 
+// The same, and on to where they belong, in the dtype of c.
+template <int kParts, class Out, class T>
+inline void write_block(const Finish* finish, const Matrix& c, T* sums, int64_t width, int64_t rows, int64_t columns, int64_t i,
+                        int64_t j) {
+  if (finish) finish_block<kParts, Out>(*finish, sums, width, rows, columns, i, j);
+  Out* to = static_cast<Out*>(c.data) + (i * c.row_stride + j * c.col_stride) * kParts;
+  scatter<kParts>(sums, width, rows, columns, to, c.row_stride, c.col_stride);
+}
+
 }  // namespace vbgemm::VBGEMM_ISA

@@ -12,13 +12,27 @@ ffi::Error Matmul(ffi::ThreadPool pool, ffi::AnyBuffer descriptors, ffi::Remaini
                   int64_t catalogue, int64_t kind, ffi::Span<const int64_t> problems, ffi::Span<const int64_t> epilogues,
                   ffi::Span<const int32_t> launches, int64_t num_factors, int64_t num_addends, int64_t num_runs, int64_t num_tiles,
                   int64_t num_blocks, int64_t num_splits, int64_t num_sums) {
+  // Where K is split, the lowering adds a result to have the shares' sums in.
+  const size_t extra_results = num_sums > 0;
   vbgemm::Call call;
   ffi::Error error = vbgemm::check_call({descriptors, operands, results, catalogue, kind, problems, epilogues, launches, num_factors,
                                          num_addends, num_runs, num_tiles, num_blocks, num_splits, num_sums},
-                                        /*extra_results=*/0, call);
+                                        extra_results, call);
   if (error.failure()) return error;
-  if (call.plan.tiles) return vbgemm::refuse("this call's tiles were laid out for a GPU");
-  vbgemm::run(vbgemm::CpuCall{call.dtype, call.out_dtype, call.plan, call.buffers.data()}, &pool);
+  if (call.num_launches > 0) return vbgemm::refuse("this call was planned for a GPU");
+  vbgemm::CpuCall cpu{};
+  if (num_sums > 0) {
+    ffi::AnyBuffer sums = **results.get<ffi::AnyBuffer>(results.size() - 1);
+    const size_t needed = num_sums * vbgemm::accumulator_bytes(call.dtype);
+    if (sums.size_bytes() < needed) return vbgemm::refuse("the workspace must have " + std::to_string(needed) + " bytes");
+    cpu.sums = sums.untyped_data();
+  }
+  cpu.dtype = call.dtype, cpu.out_dtype = call.out_dtype;
+  cpu.plan = call.plan;
+  cpu.buffers = call.buffers.data(), cpu.elements = call.elements.data();
+  cpu.num_operands = call.num_operands, cpu.num_buffers = static_cast<int32_t>(call.buffers.size());
+  cpu.num_sums = call.num_sums;
+  vbgemm::run(cpu, &pool);
   return ffi::Error::Success();
 }
 

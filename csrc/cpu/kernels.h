@@ -1,4 +1,5 @@
-// What the walk over a plan and the instruction-set-specific kernels have in common: one small product, and how to compute it.
+// What the walk over a plan and the instruction-set-specific kernels have in common: one small product or the shares of one, and how to
+// compute it.
 #pragma once
 #include <cstdint>
 
@@ -30,6 +31,16 @@ struct Product {
   int64_t whole_m, whole_n;  // of the problem that this is a piece of
 };
 
+// c = finish(the sum over `shares` of rows x cols sums). The sums are accumulators: rows `pitch` apart, shares `share_stride`.
+struct ShareSum {
+  DType dtype, out_dtype;
+  int64_t rows, cols;
+  const void* first;
+  int64_t pitch, shares, share_stride;
+  Matrix c;
+  const Finish* finish;  // null: c = the sum
+};
+
 // A thread's working memory. It is bounded because a product of any size is cut into blocks that fit.
 struct alignas(64) Scratch {
   static constexpr int kBytesA = 384 << 10, kBytesB = 96 << 10, kBytesSums = 256 << 10;
@@ -42,6 +53,7 @@ struct alignas(64) Scratch {
 struct Kernels {
   const char* name;
   void (*multiply)(const Product&, Scratch&);
+  void (*add_shares)(const ShareSum&);
 };
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels, kAvx512Kernels;

@@ -1,7 +1,8 @@
 // The kernels for portable: multiply.h compiled with that instruction set's flags (CMakeLists.txt).
 #define VBGEMM_ISA portable
+#include "cpu/add_shares.h"
 #include "cpu/multiply.h"
 
 namespace vbgemm {
-const Kernels kPortableKernels = {"portable", &VBGEMM_ISA::multiply};
+const Kernels kPortableKernels = {"portable", &VBGEMM_ISA::multiply, &VBGEMM_ISA::add_shares};
 }

@@ -209,16 +209,10 @@ class Multiplier {
 
   void write_result(T* result, int64_t width, int64_t rows, int64_t columns, int64_t i, int64_t j) {
     if (p_.out_dtype == p_.dtype) {
-      write_result<In>(result, width, rows, columns, i, j);
+      write_block<kParts, In>(p_.finish, p_.c, result, width, rows, columns, i, j);
     } else {
-      write_result<T>(result, width, rows, columns, i, j);
+      write_block<kParts, T>(p_.finish, p_.c, result, width, rows, columns, i, j);
     }
-  }
-  template <class Out>
-  void write_result(T* result, int64_t width, int64_t rows, int64_t columns, int64_t i, int64_t j) {
-    if (p_.finish) finish_block<kParts, Out>(*p_.finish, result, width, rows, columns, i, j);
-    Out* c = static_cast<Out*>(p_.c.data) + (i * p_.c.row_stride + j * p_.c.col_stride) * kParts;
-    scatter<kParts>(result, width, rows, columns, c, p_.c.row_stride, p_.c.col_stride);
   }
 
   // Rows a multiple of 1 KB apart fall into few sets of the caches and evict each other.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "cpu/kernels.h"
 
@@ -18,8 +19,8 @@
 namespace vbgemm {
 namespace {
 
-constexpr int kElementSize[kDTypes] = {4, 8, 8, 16, 2, 2};
 constexpr double kWorkWorthAThread = 5e5;  // multiply-adds: what a core does while another one wakes up
+constexpr double kWorkOfAMove = 8;         // moving an element takes as long as a few of them
 constexpr int kPauses = 200;               // before the caller goes to sleep: about the time of a small block
 
 struct Range {
@@ -36,7 +37,7 @@ Matrix submatrix(const CpuCall& call, DType dtype, const Operand& x, const Probl
   const int64_t element =
       x.offset + batch / inner * x.batch_stride[0] + batch % inner * x.batch_stride[1] + row * x.row_stride + col * x.col_stride;
   char* base = static_cast<char*>(call.buffers[x.buffer]);
-  return {base + element * kElementSize[static_cast<int>(dtype)], x.row_stride, x.col_stride};
+  return {base + element * kDTypeBytes[static_cast<int>(dtype)], x.row_stride, x.col_stride};
 }
 
 // A scalar known at trace time, or an element of a buffer of accumulators.
@@ -62,13 +63,26 @@ const TileRun& run_of(const Descriptors& plan, int64_t tile) {
   return after[-1];
 }
 
+// The epilogue of a piece of a problem's C; null where there is none.
+const Finish* read_epilogue(const CpuCall& call, int32_t index, int64_t batch, int64_t row, int64_t col, Finish& finish) {
+  if (!call.plan.epilogues) return nullptr;
+  const Epilogue& epilogue = call.plan.epilogues[index];
+  const auto addend = [&](const Operand& x) {
+    return x.buffer < 0 ? Matrix{} : submatrix(call, call.out_dtype, x, call.plan.problems[index], batch, row, col);
+  };
+  read_scalar(call, epilogue.alpha, finish.alpha);
+  read_scalar(call, epilogue.beta, finish.beta);
+  finish.source = addend(epilogue.source), finish.bias = addend(epilogue.bias), finish.activation = epilogue.activation;
+  return &finish;
+}
+
 // The problem table has been checked against the buffers; whatever a tile's descriptor says is cut to its problem here.
-void run_tile(const CpuCall& call, int64_t tile, Scratch& scratch) {
+std::optional<Product> product_of_run(const CpuCall& call, int64_t tile, Finish& finish) {
   const Descriptors& plan = call.plan;
   const TileRun& run = run_of(plan, tile);
   const int64_t place = plan.num_runs == plan.num_tiles ? 0 : tile - run.first_tile;
   const bool exists = run.problem >= 0 && run.problem < plan.num_problems && run.strategy >= 0 && run.strategy < kNumTiles;
-  if (!exists || run.tiles_y <= 0 || run.tiles_x <= 0 || place < 0) return;
+  if (!exists || run.tiles_y <= 0 || run.tiles_x <= 0 || place < 0) return {};
 
   const Problem& problem = plan.problems[run.problem];
   const TileShape& shape = kTiles[run.strategy];
@@ -76,48 +90,108 @@ void run_tile(const CpuCall& call, int64_t tile, Scratch& scratch) {
   const int64_t row = run.row + place / run.tiles_x % run.tiles_y * shape.m, col = run.col + place % run.tiles_x * shape.n;
   const Range m = cut(row, row + shape.m, problem.m), n = cut(col, col + shape.n, problem.n);
   const Range k = cut(run.k_begin, run.k_end, problem.k);
-  if (batch < 0 || batch >= problem.batch || m.begin == m.end || n.begin == n.end) return;
+  if (batch < 0 || batch >= problem.batch || m.begin == m.end || n.begin == n.end) return {};
 
   const Matrix a = submatrix(call, call.dtype, problem.a, problem, batch, m.begin, k.begin);
   const Matrix b = submatrix(call, call.dtype, problem.b, problem, batch, k.begin, n.begin);
   const Matrix c = submatrix(call, call.out_dtype, problem.c, problem, batch, m.begin, n.begin);
-  Product product{call.dtype, call.out_dtype, m.end - m.begin, n.end - n.begin, k.end - k.begin, a, b, c, nullptr, problem.m, problem.n};
-  Finish finish;
-  if (plan.epilogues) {
-    const Epilogue& epilogue = plan.epilogues[run.problem];
-    const auto addend = [&](const Operand& x) {
-      return x.buffer < 0 ? Matrix{} : submatrix(call, call.out_dtype, x, problem, batch, m.begin, n.begin);
-    };
-    read_scalar(call, epilogue.alpha, finish.alpha);
-    read_scalar(call, epilogue.beta, finish.beta);
-    finish.source = addend(epilogue.source), finish.bias = addend(epilogue.bias), finish.activation = epilogue.activation;
-    product.finish = &finish;
-  }
-  kernels().multiply(product, scratch);
+  const Finish* epilogue = read_epilogue(call, run.problem, batch, m.begin, n.begin, finish);
+  return Product{call.dtype, call.out_dtype, m.end - m.begin, n.end - n.begin, k.end - k.begin, a, b, c, epilogue, problem.m, problem.n};
 }
+
+// Is there such a place in a problem's C?
+bool exists(const Descriptors& plan, const TilePosition& at) {
+  if (at.problem < 0 || at.problem >= plan.num_problems || at.rows <= 0 || at.cols <= 0 || at.depth < 0) return false;
+  const Problem& p = plan.problems[at.problem];
+  return at.batch >= 0 && at.batch < p.batch && at.row >= 0 && at.col >= 0 && int64_t{at.row} + at.rows <= p.m &&
+         int64_t{at.col} + at.cols <= p.n;
+}
+
+// A part of one of the buffers [first, last); nothing where it reaches past the buffer.
+std::optional<Matrix> part_of(const CpuCall& call, DType dtype, const Part& x, int64_t rows, int64_t cols, int32_t first, int32_t last) {
+  if (x.buffer < first || x.buffer >= last || x.offset < 0 || x.row_stride < 0 || x.col_stride < 0) return {};
+  if (rows == 0 || cols == 0) return Matrix{call.buffers[x.buffer], x.row_stride, x.col_stride};
+  const __int128 end = static_cast<__int128>(x.offset) + (rows - 1) * x.row_stride + (cols - 1) * x.col_stride;
+  if (end >= call.elements[x.buffer]) return {};
+  return Matrix{static_cast<char*>(call.buffers[x.buffer]) + x.offset * kDTypeBytes[static_cast<int>(dtype)], x.row_stride, x.col_stride};
+}
+
+// Rows of accumulators among the call's sums; null where they reach past them.
+char* sums_at(const CpuCall& call, int64_t first, int64_t rows, int64_t pitch, int64_t cols) {
+  if (first < 0 || pitch < 0 || static_cast<__int128>(first) + (rows - 1) * pitch + cols > call.num_sums) return nullptr;
+  return static_cast<char*>(call.sums) + first * accumulator_bytes(call.dtype);
+}
+
+// A ready tile is checked against the buffers that it names, not against its problem.
+std::optional<Product> product_of_ready_tile(const CpuCall& call, const ReadyTile& tile, Finish& finish) {
+  const TilePosition& at = tile.position;
+  if (!exists(call.plan, at)) return {};
+  const auto& [a_part, b_part, c_part] = tile.part;
+  const std::optional<Matrix> a = part_of(call, call.dtype, a_part, at.rows, at.depth, 0, call.num_operands);
+  const std::optional<Matrix> b = part_of(call, call.dtype, b_part, at.depth, at.cols, 0, call.num_operands);
+  if (!a || !b) return {};
+  const Problem& problem = call.plan.problems[at.problem];
+  Product product{call.dtype, call.out_dtype, at.rows, at.cols, at.depth, *a, *b, {}, nullptr, problem.m, problem.n};
+  if (c_part.buffer == kAmongSums) {
+    char* const sums = sums_at(call, c_part.offset, at.rows, c_part.row_stride, at.cols);
+    if (!sums || c_part.col_stride != 1) return {};
+    product.out_dtype = accumulator_of(call.dtype), product.c = {sums, c_part.row_stride, 1};
+    return product;
+  }
+  const std::optional<Matrix> c = part_of(call, call.out_dtype, c_part, at.rows, at.cols, call.num_operands, call.num_buffers);
+  if (!c) return {};
+  product.c = *c, product.finish = read_epilogue(call, at.problem, at.batch, at.row, at.col, finish);
+  return product;
+}
+
+void add_split(const CpuCall& call, const SplitTile& split) {
+  const TilePosition& at = split.position;
+  if (!exists(call.plan, at) || split.shares < 1 || split.share_stride < 0 || split.pitch < at.cols) return;
+  const std::optional<Matrix> c = part_of(call, call.out_dtype, split.c, at.rows, at.cols, call.num_operands, call.num_buffers);
+  const int64_t of_share = int64_t{at.rows - 1} * split.pitch + at.cols;
+  const char* const sums = sums_at(call, split.first, split.shares, split.share_stride, of_share);
+  if (!c || !sums) return;
+  Finish finish;
+  const Finish* epilogue = read_epilogue(call, at.problem, at.batch, at.row, at.col, finish);
+  kernels().add_shares({call.dtype, call.out_dtype, at.rows, at.cols, sums, split.pitch, split.shares, split.share_stride, *c, epilogue});
+}
+
+int64_t threads_for(double work, int64_t most) { return std::min(most, static_cast<int64_t>(work / kWorkWorthAThread)); }
 
 }  // namespace
 
 void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
   thread_local Scratch scratch;
   const Descriptors& plan = call.plan;
-  if (plan.num_runs <= 0) return;
+  if (!plan.tiles && plan.num_runs <= 0) return;
   for (int64_t block = begin; block < end; ++block) {
     const Range tiles = plan.block_first ? cut(plan.block_first[block], plan.block_first[block + 1], plan.num_tiles)
                                          : cut(block, block + 1, plan.num_tiles);
-    for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) run_tile(call, tile, scratch);
+    for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
+      Finish finish;
+      const auto product = plan.tiles ? product_of_ready_tile(call, plan.tiles[tile], finish) : product_of_run(call, tile, finish);
+      if (product) kernels().multiply(*product, scratch);
+    }
   }
 }
 
-int64_t useful_threads(const CpuCall& call, int64_t available) {
+void add_splits(const CpuCall& call, int64_t begin, int64_t end) {
+  for (int64_t split = begin; split < end; ++split) add_split(call, call.plan.splits[split]);
+}
+
+int64_t threads_for_blocks(const CpuCall& call, int64_t available) {
   const int64_t most = std::min<int64_t>(available, call.plan.num_blocks);
   double work = 0;
   for (int32_t i = 0; i < call.plan.num_problems && work < most * kWorkWorthAThread; ++i) {
     const Problem& p = call.plan.problems[i];
     const double m = p.m, n = p.n, k = p.k;
-    work += p.batch * (m * n * k + 8 * (m * n + m * k + k * n));  // moving an element takes as long as a few multiply-adds
+    work += p.batch * (m * n * k + kWorkOfAMove * (m * n + m * k + k * n));
   }
-  return std::min(most, static_cast<int64_t>(work / kWorkWorthAThread));
+  return threads_for(work, most);
+}
+
+int64_t threads_for_splits(const CpuCall& call, int64_t available) {
+  return threads_for(kWorkOfAMove * call.num_sums, std::min<int64_t>(available, call.plan.num_splits));
 }
 
 // Helpers often wake on the core of the thread that woke them and stay there, one running while the other waits, for longer than a call
@@ -140,29 +214,29 @@ void find_core([[maybe_unused]] std::atomic<uint64_t> (&taken)[kMaxCores / 64]) 
 #endif
 }
 
-SharedCall::SharedCall(const CpuCall& call, int64_t threads)
-    : call_(call), blocks_(call.plan.num_blocks), chunk_(std::clamp<int64_t>(blocks_ / (32 * threads), 1, 64)) {
+SharedWork::SharedWork(const CpuCall& call, Work* work, int64_t pieces, int64_t threads)
+    : call_(call), work_(work), pieces_(pieces), chunk_(std::clamp<int64_t>(pieces / (32 * threads), 1, 64)) {
   std::fegetenv(&environment_);
   find_core(taken_);
 }
 
-bool SharedCall::claim(int64_t& begin, int64_t& end) {
+bool SharedWork::claim(int64_t& begin, int64_t& end) {
   begin = next_.fetch_add(chunk_);
-  end = std::min(begin + chunk_, blocks_);
-  return begin < blocks_;
+  end = std::min(begin + chunk_, pieces_);
+  return begin < pieces_;
 }
 
-void SharedCall::help(bool caller) {
+void SharedWork::help(bool caller) {
   int64_t begin, end;
-  if (next_ >= blocks_) return;
+  if (next_ >= pieces_) return;
   if (!caller) find_core(taken_);
   if (!claim(begin, end)) return;
   std::fenv_t own;
   std::fegetenv(&own);
   std::fesetenv(&environment_);
   do {
-    run_blocks(call_, begin, end);
-    if (done_.fetch_add(end - begin) + end - begin == blocks_) {
+    work_(call_, begin, end);
+    if (done_.fetch_add(end - begin) + end - begin == pieces_) {
       std::lock_guard<std::mutex> lock(mutex_);
       all_done_.notify_all();
     }
@@ -170,11 +244,11 @@ void SharedCall::help(bool caller) {
   std::fesetenv(&own);
 }
 
-void SharedCall::wait() {
-  for (int i = 0; i < kPauses && done_ != blocks_; ++i) VBGEMM_PAUSE();
-  if (done_ == blocks_) return;
+void SharedWork::wait() {
+  for (int i = 0; i < kPauses && done_ != pieces_; ++i) VBGEMM_PAUSE();
+  if (done_ == pieces_) return;
   std::unique_lock<std::mutex> lock(mutex_);
-  all_done_.wait(lock, [this] { return done_ == blocks_; });
+  all_done_.wait(lock, [this] { return done_ == pieces_; });
 }
 
 }  // namespace vbgemm

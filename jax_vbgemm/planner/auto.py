@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from jax_vbgemm.planner.catalogue import Catalogue
 from jax_vbgemm.planner.coordinated import Coordinated
+from jax_vbgemm.planner.cores import Cores
 from jax_vbgemm.planner.cost_model import least_of_whole_problems
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.load_balanced import LoadBalanced
 from jax_vbgemm.planner.makespan import Makespan
 from jax_vbgemm.planner.plan import Plan
 from jax_vbgemm.planner.sort_split import SortSplit
-from jax_vbgemm.planner.uniform import Uniform
 from jax_vbgemm.problem import Problem, Sizes
 
 PAPERS = (Coordinated(), SortSplit(), LoadBalanced())
@@ -26,7 +26,7 @@ class Auto:
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
         # A core computes an edge tile only as far as it reaches, so that one tile for all wastes nothing there.
-        ours: Uniform | Makespan = Uniform() if device.kind == "cpu" else Makespan()
+        ours: Cores | Makespan = Cores() if device.kind == "cpu" else Makespan()
         drafts = [ours.draft(problems, device, catalogue)]
         rest = ""
         least = dict.fromkeys((planner.name for planner in PAPERS), 0.0)

@@ -142,6 +142,49 @@ inline void check_random(DType dtype, DType out_dtype, Pool& pool) {
   }
 }
 
+// Split K: right, and the same bits whoever computes which share.
+inline void check_split(DType dtype, DType out_dtype, Pool& pool) {
+  Workload w = random_workload(dtype, out_dtype, static_cast<int>(uniform(1, 3)));
+  const PlanData plan = make_split_plan(w, chance(0.5) ? -1 : kNumTiles - 1, chance(0.8) ? 5 : 40);
+  run(make_call(w, plan).call, static_cast<Pool*>(nullptr));
+  check_results(w);
+  const std::vector<Bytes> first = results(w);
+  clear_results(w);
+  run(make_call(w, plan).call, &pool);
+  if (results(w) != first) fail(w, w.problems[0], "bits of split K depend on the threads");
+}
+
+// Ready tiles of nonsense may not write to operands, or (under AddressSanitizer) touch anything outside the buffers.
+inline void check_ready_nonsense(DType dtype) {
+  Workload w = random_workload(dtype, dtype, 3);
+  PlanData plan = make_split_plan(w, -1, 4);
+  const std::vector<Bytes> operands(w.buffers.begin(), w.buffers.begin() + w.num_operands);
+  const auto lie = [](auto& value, int one_in) {
+    constexpr int kExtreme = INT32_MAX;
+    const int lies[] = {-kExtreme - 1, -1, 0, 1, 7, 1000, kExtreme / 2, kExtreme};
+    if (uniform(1, one_in) == 1) value = lies[uniform(0, std::size(lies) - 1)];
+  };
+  const auto lie_of_place = [&](TilePosition& at) {
+    for (int32_t* field : {&at.strategy, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col}) lie(*field, 12);
+  };
+  for (ReadyTile& tile : plan.tiles) {
+    lie_of_place(tile.position);
+    for (Part& part : tile.part) {
+      lie(part.offset, 12);
+      for (int32_t* field : {&part.row_stride, &part.col_stride, &part.buffer}) lie(*field, 12);
+    }
+  }
+  for (SplitTile& tile : plan.splits) {
+    lie_of_place(tile.position);
+    lie(tile.first, 12), lie(tile.c.offset, 12);
+    for (int32_t* field : {&tile.share_stride, &tile.shares, &tile.pitch, &tile.c.row_stride, &tile.c.col_stride, &tile.c.buffer}) {
+      lie(*field, 12);
+    }
+  }
+  run(make_call(w, plan).call, static_cast<Pool*>(nullptr));
+  if (!std::equal(operands.begin(), operands.end(), w.buffers.begin())) fail(w, w.problems[0], "nonsense written to an operand");
+}
+
 // Descriptors of nonsense may compute nonsense, but only inside C.
 inline void check_nonsense(DType dtype) {
   Workload w = random_workload(dtype, dtype, 3);
@@ -245,8 +288,10 @@ inline void check(int rounds) {
     for (int i = 0; i < kDTypes; ++i) {
       const DType dtype = static_cast<DType>(i);
       check_random(dtype, dtype, pool);
-      if (size_of(dtype) == 2) check_random(dtype, DType::f32, pool);
+      check_split(dtype, dtype, pool);
+      if (size_of(dtype) == 2) check_random(dtype, DType::f32, pool), check_split(dtype, DType::f32, pool);
       check_nonsense(dtype);
+      check_ready_nonsense(dtype);
     }
   }
   std::printf("check: %d rounds, %d failures\n", rounds, failures);

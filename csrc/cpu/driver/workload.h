@@ -25,8 +25,11 @@ struct Workload {
 };
 struct PlanData {
   std::vector<TileRun> runs;
+  std::vector<ReadyTile> tiles;  // in place of runs, where K is split
+  std::vector<SplitTile> splits;
   std::vector<int32_t> block_first;
   int32_t num_tiles = 0;
+  int64_t num_sums = 0;
 };
 
 inline int64_t element_of(const Operand& x, const Problem& p, int64_t batch, int64_t i, int64_t j) {
@@ -83,7 +86,6 @@ inline void put_random(DType dtype, unsigned char* p) {
   std::normal_distribution<> normal;
   put(dtype, p, {normal(rng), is_complex(dtype) ? normal(rng) : 0});
 }
-inline DType accumulator_of(DType dtype) { return size_of(dtype) == 2 ? DType::f32 : dtype; }
 inline std::vector<Bytes> results(const Workload& w) { return {w.buffers.begin() + w.num_operands, w.buffers.end()}; }
 
 // 1, 0 or anything; known at trace time or in a buffer of its own.
@@ -198,24 +200,69 @@ inline PlanData make_plan(const Workload& w, int strategy, bool boxes, bool shuf
   return plan;
 }
 
+inline Part part_of(const Operand& x, const Problem& p, int64_t batch, int64_t row, int64_t col) {
+  return {element_of(x, p, batch, row, col), static_cast<int32_t>(x.row_stride), static_cast<int32_t>(x.col_stride), x.buffer, 0};
+}
+
+// Covers all problems with ready tiles, most of them in up to `most` shares of their K, some of them empty; in any order.
+inline PlanData make_split_plan(const Workload& w, int strategy, int most) {
+  PlanData whole = make_plan(w, strategy, false, false, 0), plan;
+  for (const TileRun& run : whole.runs) {
+    const Problem& p = w.problems[run.problem];
+    const TileShape& shape = kTiles[run.strategy];
+    const int rows = std::min(shape.m, p.m - run.row), cols = std::min(shape.n, p.n - run.col), depth = run.k_end - run.k_begin;
+    const int shares = chance(0.8) ? static_cast<int>(uniform(1, most)) : 1, step = (depth + shares - 1) / shares;
+    const TilePosition place{run.strategy, rows, cols, step, run.problem, run.batch, run.row, run.col};
+    const Part c = part_of(p.c, p, run.batch, run.row, run.col);
+    if (shares > 1) plan.splits.push_back({place, c, plan.num_sums, shape.m * shape.n, shares, shape.n, 0});
+    for (int share = 0; share < shares; ++share) {
+      const int k = run.k_begin + std::min(share * step, depth);
+      ReadyTile tile{place, {part_of(p.a, p, run.batch, run.row, k), part_of(p.b, p, run.batch, k, run.col), c}};
+      tile.position.depth = std::min(step, run.k_end - k);
+      if (shares > 1) tile.part[2] = {plan.num_sums, shape.n, 1, kAmongSums, 0}, plan.num_sums += shape.m * shape.n;
+      plan.tiles.push_back(tile);
+    }
+  }
+  std::shuffle(plan.tiles.begin(), plan.tiles.end(), rng);
+  plan.num_tiles = static_cast<int32_t>(plan.tiles.size());
+  return plan;
+}
+
 struct Call {
   CpuCall call;
   std::vector<void*> pointers;
+  std::vector<int64_t> elements;
+  Bytes sums;
 };
 inline Call make_call(Workload& w, const PlanData& plan) {
   Call result;
-  for (Bytes& buffer : w.buffers) result.pointers.push_back(buffer.data());
+  for (size_t i = 0; i < w.buffers.size(); ++i) {
+    result.pointers.push_back(w.buffers[i].data());
+    result.elements.push_back(w.buffers[i].size() / size_of(static_cast<int>(i) < w.num_operands ? w.dtype : w.out_dtype));
+  }
+  result.sums = Bytes(plan.num_sums * accumulator_bytes(w.dtype), 0xFF);
   const int32_t blocks = plan.block_first.empty() ? plan.num_tiles : static_cast<int32_t>(plan.block_first.size()) - 1;
   Descriptors descriptors{};
   descriptors.problems = w.problems.data();
   descriptors.epilogues = w.epilogues.empty() ? nullptr : w.epilogues.data();
   descriptors.runs = plan.runs.data();
+  descriptors.tiles = plan.tiles.empty() ? nullptr : plan.tiles.data();
+  descriptors.splits = plan.splits.data();
+  descriptors.num_splits = static_cast<int32_t>(plan.splits.size());
   descriptors.block_first = plan.block_first.empty() ? nullptr : plan.block_first.data();
   descriptors.num_problems = static_cast<int32_t>(w.problems.size());
   descriptors.num_runs = static_cast<int32_t>(plan.runs.size());
   descriptors.num_tiles = plan.num_tiles;
   descriptors.num_blocks = blocks;
-  result.call = {w.dtype, w.out_dtype, descriptors, result.pointers.data()};
+  result.call = {w.dtype,
+                 w.out_dtype,
+                 descriptors,
+                 result.pointers.data(),
+                 result.elements.data(),
+                 w.num_operands,
+                 static_cast<int32_t>(w.buffers.size()),
+                 result.sums.data(),
+                 plan.num_sums};
   return result;
 }
 inline void clear_results(Workload& w) { std::copy(w.initial.begin(), w.initial.end(), w.buffers.begin() + w.num_operands); }

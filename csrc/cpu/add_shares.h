@@ -1,0 +1,42 @@
+// Split K, the second part: adds up the shares that other blocks have left, in their order, and finishes C as they would.
+#pragma once
+#include "cpu/epilogue.h"
+#include "cpu/kernels.h"
+
+namespace vbgemm::VBGEMM_ISA {
+
+template <class In, class T, bool kComplex>
+inline void add_shares(const ShareSum& p) {
+  constexpr int kParts = kComplex ? 2 : 1, kWidth = kMaxVectors * kLanes<T>;
+  alignas(64) T result[kWidth];
+  for (int64_t i = 0; i < p.rows; ++i) {
+    for (int64_t j = 0; j < p.cols; j += kWidth / kParts) {
+      const int64_t columns = smaller(kWidth / kParts, p.cols - j), numbers = columns * kParts;
+      const T* share = static_cast<const T*>(p.first) + (i * p.pitch + j) * kParts;
+      for (int64_t at = 0; at < numbers; ++at) result[at] = share[at];
+      for (int64_t left = p.shares - 1; left > 0; --left) {
+        share += p.share_stride * kParts;
+        for (int64_t at = 0; at < numbers; ++at) result[at] += share[at];
+      }
+      const int64_t width = ceil_div(numbers, kLanes<T>) * kLanes<T>;
+      if (p.out_dtype == p.dtype) {
+        write_block<kParts, In>(p.finish, p.c, result, width, 1, columns, i, j);
+      } else {
+        write_block<kParts, T>(p.finish, p.c, result, width, 1, columns, i, j);
+      }
+    }
+  }
+}
+
+inline void add_shares(const ShareSum& p) {
+  switch (p.dtype) {
+    case DType::f32: return add_shares<float, float, false>(p);
+    case DType::f64: return add_shares<double, double, false>(p);
+    case DType::c64: return add_shares<float, float, true>(p);
+    case DType::c128: return add_shares<double, double, true>(p);
+    case DType::bf16: return add_shares<Bf16, float, false>(p);
+    case DType::f16: return add_shares<F16, float, false>(p);
+  }
+}
+
+}  // namespace vbgemm::VBGEMM_ISA
