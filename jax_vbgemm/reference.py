@@ -28,6 +28,9 @@ def accumulator(dtype: Any) -> Any:
 
 def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: Any) -> jax.Array:
     """One product op(lhs) @ op(rhs) in `dtype`."""
+    # Equal ranks: XLA's CPU backend compiles some 16-bit products of unequal ones that it cannot run (jax 0.11.2).
+    rank = max(lhs.ndim, rhs.ndim)
+    lhs, rhs = (x.reshape((*(1,) * (rank - x.ndim), *x.shape)) for x in (lhs, rhs))
     a = jnp.swapaxes(lhs, -1, -2) if term.transpose_a else lhs
     b = jnp.swapaxes(rhs, -1, -2) if term.transpose_b else rhs
     return jnp.matmul(a, b, precision=precision, preferred_element_type=dtype)
@@ -48,7 +51,8 @@ def scaled(beta: jax.Array, x: jax.Array) -> jax.Array:
 
 def _scaled_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
     (beta, x), (d_beta, d_x) = primals, tangents
-    parts = [scaled(beta, d_x)] if _moves(d_x) else []
+    # Not `scaled` again: what is transposed has no rules of its own, and forgets that beta may move.
+    parts = [beta * d_x] if _moves(d_x) else []
     if _moves(d_beta):  # zeros times a NaN in x would be NaN
         parts.append(d_beta * x)
     return scaled(beta, x), functools.reduce(jnp.add, parts)

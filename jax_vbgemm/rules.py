@@ -10,12 +10,12 @@ Members without a tangent or cotangent are dropped, never filled with zeros.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.interpreters import ad, batching
 
 from jax_vbgemm import compat, reference
@@ -195,11 +195,11 @@ def _transpose(
     keys = list(sums)
 
     # Where nothing is left to add, the kernel rounds to the primal's dtype; sums are kept wide until the last one.
-    members = np.bincount([product.out for product in products], minlength=len(sums)).tolist()
+    members = Counter(keys[product.out][0] for product in products)
     dtypes = [accumulator(avals[target].dtype) for target, _ in sums]
     for product in products:
         (target, shape), dtype = keys[product.out], factors[product.lhs].dtype
-        if members[product.out] == 1 and shape == avals[target].shape and dtype == avals[target].dtype:
+        if members[target] == 1 and shape == avals[target].shape and dtype == avals[target].dtype:
             dtypes[product.out] = dtype
     results: list[Any] = [None] * len(operands)
     for (target, _), value in zip(sums, contract(factors, products, dtypes, **options), strict=True):
@@ -248,7 +248,9 @@ def _transpose_of_epilogues(
         if results[index] is None:
             results[index] = of_sum
         else:
-            total = results[index] if isinstance(of_sum, ad.Zero) else results[index] + of_sum
+            total = results[index]
+            if not isinstance(of_sum, ad.Zero):
+                total += of_sum.astype(total.dtype)
             results[index] = total.astype(operands[index].aval.dtype)
     return results
 
@@ -262,6 +264,25 @@ def _sum_broadcast(value: jax.Array, shape: Shape) -> jax.Array:
     return value.sum(axis=stretched, keepdims=True)
 
 
+def _finished_apart(dims: Sequence[Any], terms: Sequence[Term], epilogues: Sequence[Epilogue]) -> list[bool]:
+    """Which results' epilogues are elementwise work under vmap, and no part of the kernel.
+
+    A kernel's alpha and beta belong to a whole problem, not to each of its batch entries. And where C or a bias is
+    mapped but no factor is, one product serves all entries.
+    """
+
+    def is_mapped(index: int) -> bool:
+        return dims[index] is not None
+
+    product_is = [False] * len(epilogues)
+    for term in terms if epilogues else ():
+        product_is[term.out] |= is_mapped(term.lhs) or is_mapped(term.rhs)
+    return [
+        any(map(is_mapped, e.operands() if not product else [s[0] for s in e[:2] if isinstance(s, tuple)]))
+        for e, product in zip(epilogues, product_is, strict=True)
+    ]
+
+
 def _batch(
     operands: Sequence[Any],
     dims: Sequence[Any],
@@ -272,13 +293,20 @@ def _batch(
     **options: Any,
 ) -> tuple[list[Any], list[Any]]:
     """Puts the mapped axis in front of the batch dimensions: the kernel sees it as a batch count and a stride."""
-    if any(dims[scalar[0]] is not None for e in epilogues for scalar in e[:2] if isinstance(scalar, tuple)):
-        # A kernel's alpha and beta belong to a whole problem; one for each of its batch entries is elementwise work.
-        def apart(*values: Any) -> list[Any]:
-            sums = contract(values, terms, [accumulator(dtype) for dtype in out_dtypes], **options)
-            return reference.finish(sums, values, epilogues, out_dtypes)
+    apart = _finished_apart(dims, terms, epilogues)
+    if any(apart):
+        dtypes = [accumulator(dtype) if yes else dtype for dtype, yes in zip(out_dtypes, apart, strict=True)]
+        kept = tuple(Epilogue() if yes else epilogue for epilogue, yes in zip(epilogues, apart, strict=True))
+        kept = () if all(epilogue == Epilogue() for epilogue in kept) else kept
+        values, out_dims = _batch(operands, dims, terms=terms, out_dtypes=tuple(dtypes), epilogues=kept, **options)
+        for out in (out for out, yes in enumerate(apart) if yes):
 
-        return jax.vmap(apart, in_axes=tuple(dims))(*operands), [0] * len(out_dtypes)
+            def finish(total: Any, *operands: Any, out: int = out) -> Any:
+                return reference.finish([total], operands, [epilogues[out]], [out_dtypes[out]])[0]
+
+            values[out] = jax.vmap(finish, in_axes=(out_dims[out], *dims))(values[out], *operands)
+            out_dims[out] = 0
+        return values, out_dims
 
     mapped = [dim is not None for dim in dims]  # None: not mapped
     operands = [compat.replicated(x) if yes else x for x, yes in zip(operands, mapped, strict=True)]

@@ -166,3 +166,20 @@ def test_third_derivatives():
 
     ours, theirs = (jax.jacfwd(jax.jacrev(jax.jacrev(f)))(a) for f in (cubic, plain))
     np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_a_shared_16_bit_operand_is_summed_wide_whatever_shapes_it_meets():
+    a = jnp.ones((1, 1), "bfloat16")
+    B = jnp.asarray([[256, 1]], "bfloat16")  # sums to 257, which is no bfloat16
+    batch = jnp.asarray([[[-256]], [[0]]], "bfloat16")
+
+    def total(a):
+        return sum(jnp.sum(c.astype("float32")) for c in vb.batched_matmul([a, a], [B, batch]))
+
+    np.testing.assert_array_equal(jax.grad(total)(a).astype("float32"), [[1]])
+
+
+def test_linear_transpose_of_a_16_bit_factor_that_is_added_too():
+    x = jnp.eye(2, dtype="bfloat16")
+    (ct,) = jax.linear_transpose(lambda c: vb.batched_gemm([x], [c], [c], beta=1.0)[0], x)(jnp.full((2, 2), 3, x.dtype))
+    np.testing.assert_array_equal(ct.astype("float32"), np.full((2, 2), 6))

@@ -10,6 +10,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_vbgemm as vb
+from jax_vbgemm.primitive import Epilogue
 
 
 def pair(lead_a=(), lead_b=(), dtype="float64"):
@@ -114,3 +115,24 @@ def test_scan_and_while_and_cond():
     assert_equal((carry, list(sums)), (expected, total))
     chosen = jax.jit(lambda p: jax.lax.cond(p, vb.batched_matmul, plain, As, Bs))(True)
     assert_equal(chosen, plain(As, Bs))
+
+
+@pytest.mark.parametrize("name", ["C", "bias"])
+def test_what_is_added_alone_is_mapped(name):
+    """One product for all entries, and the other results' epilogues stay in the kernel."""
+    As = [oracle.random((5, 7), "float64", 1), oracle.random((3, 2, 4), "float64", 2)]
+    Bs = [oracle.random((7, 6), "float64", 3), oracle.random((4, 8), "float64", 4)]
+    mapped = oracle.random((9, 5, 6) if name == "C" else (9, 6), "float64", 5)
+    other = oracle.random((3, 2, 8), "float64", 6)
+
+    def both(x):
+        options = {"Cs": [x, other], "beta": 0.5} if name == "C" else {"bias": [x, other]}
+        return vb.batched_gemm(As, Bs, **options, alpha=2.0, activation="tanh")
+
+    found = jax.vmap(both)(mapped)
+    for i in range(9):
+        for ours, truth in zip(found, both(mapped[i]), strict=True):
+            np.testing.assert_allclose(ours[i], truth, rtol=1e-13)
+    (eqn,) = (eqn for eqn in jax.make_jaxpr(jax.vmap(both))(mapped).eqns if "batched_matmul" in eqn.primitive.name)
+    assert eqn.outvars[0].aval.shape == (5, 6)
+    assert [epilogue != Epilogue() for epilogue in eqn.params["epilogues"]] == [False, True]
