@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm import backends
+from jax_vbgemm import backends, compat
 from jax_vbgemm.api import AnyPlanner, batched_gemm
 from jax_vbgemm.planner import resolve_planner
 from jax_vbgemm.planner.single_dots import split
@@ -51,7 +51,8 @@ def newton_schulz(
     Args:
       tree: pytree of arrays (..., m, n) of a floating or complex dtype; leading dimensions are a batch. A tree
         without leaves is returned as it is.
-      steps: number of steps; ignored where `coeffs` has a row for each.
+      steps: number of steps, an integer of at least 0; ignored where `coeffs` has a row for each. It may be traced
+        (optax.inject_hyperparams does that): then the steps are a loop of XLA's.
       coeffs: (c0, c1, c2), or an array (steps, 3); numbers or traced. They are rounded to each leaf's dtype first.
       preconditioning: what bounds the singular values before the first step. "frobenius" and "spectral" divide by
         that norm + eps; "aol" (arXiv 2512.04632) and "schatten" (arXiv 2506.10935) rescale by the first A.
@@ -67,17 +68,18 @@ def newton_schulz(
 
     Raises:
       ValueError: a leaf has rank 0 or 1, coeffs a shape other than (3,) or (n, 3), scale one that is neither () nor
-        (leaves,), or preconditioning is unknown.
-      TypeError: a leaf is neither floating nor complex.
+        (leaves,), steps is negative, or preconditioning is unknown.
+      TypeError: a leaf is neither floating nor complex, coeffs are complex, or steps is no integer.
     """
     if preconditioning not in PRECONDITIONINGS:
         raise ValueError(f"Unknown preconditioning {preconditioning} (known are {', '.join(PRECONDITIONINGS)})")
     if not isinstance(coeffs, jax.Array):
         coeffs = np.asarray(coeffs)
+    if jnp.iscomplexobj(coeffs):
+        raise TypeError(f"newton_schulz: coeffs are {coeffs.dtype}: they must be real")
     if coeffs.ndim not in (1, 2) or coeffs.shape[-1] != 3:
         raise ValueError(f"Newton-Schulz coefficients must have shape (3,) or (n, 3), got {coeffs.shape}")
-    if coeffs.ndim == 2:
-        steps = coeffs.shape[0]
+    steps = coeffs.shape[0] if coeffs.ndim == 2 else _steps(steps)
     leaves, structure = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     for index, leaf in enumerate(leaves):
@@ -94,7 +96,7 @@ def newton_schulz(
         of_dtype = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
         alone = _alone([leaves[index] for index in of_dtype], precision, planner, implementation)
         numbers = _rounded(coeffs, dtype)
-        per_step = [numbers] * steps if coeffs.ndim == 1 else list(numbers)
+        per_step = list(numbers) if coeffs.ndim == 2 else [numbers] * (steps if isinstance(steps, int) else 1)
         for route in (False, True):
             members = [index for index, out in zip(of_dtype, alone, strict=True) if out == route]
             if not members:
@@ -111,16 +113,59 @@ def newton_schulz(
             factors = None
             if scales is not None:
                 factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], dtype)
-            iterated = _iterate(matrices, per_step, preconditioning, eps, gemm, small, factors)
+            if isinstance(steps, int):
+                iterated = _iterate(matrices, per_step, preconditioning, eps, gemm, small, factors)
+            else:
+                iterated = _loop(matrices, steps, numbers, preconditioning, eps, gemm, small, factors)
             for index, value in zip(members, iterated, strict=True):
                 results[index] = value
     return jax.tree.unflatten(structure, results)
 
 
+def _steps(steps: Any) -> Any:
+    """A Python integer where the number is known, else the traced one."""
+    if isinstance(steps, jax.core.Tracer):
+        if steps.shape or not jnp.issubdtype(steps.dtype, jnp.integer):
+            raise TypeError(f"newton_schulz: steps is {steps.dtype}{steps.shape}: it must be an integer")
+        return steps
+    try:
+        steps = operator.index(steps)
+    except TypeError:
+        raise TypeError(f"newton_schulz: steps = {steps!r} must be an integer") from None
+    if steps < 0:
+        raise ValueError(f"newton_schulz: steps = {steps} must not be negative")
+    return steps
+
+
+def _loop(
+    xs: list[jax.Array],
+    steps: jax.Array,
+    numbers: Any,
+    preconditioning: str,
+    eps: Any,
+    gemm: Gemm,
+    small: int,
+    factors: Any,
+) -> list[jax.Array]:
+    """The iteration with a traced number of steps, and the same coefficients in each."""
+
+    def first(xs: list[jax.Array]) -> list[jax.Array]:
+        return _iterate(xs, [numbers], preconditioning, eps, gemm, small, None)
+
+    def none(xs: list[jax.Array]) -> list[jax.Array]:
+        return _iterate(xs, [], preconditioning, eps, gemm, small, None)
+
+    def further(_: Any, xs: list[jax.Array]) -> list[jax.Array]:
+        return _iterate(xs, [numbers], None, eps, gemm, small, None)
+
+    xs = jax.lax.fori_loop(1, steps, further, jax.lax.cond(steps > 0, first, none, xs))
+    return xs if factors is None else _multiplied(xs, factors)
+
+
 def _iterate(
     xs: list[jax.Array],
     coeffs: Sequence[Any],
-    preconditioning: str,
+    preconditioning: str | None,
     eps: Any,
     gemm: Gemm,
     small: int,
@@ -128,8 +173,10 @@ def _iterate(
 ) -> list[jax.Array]:
     """The iteration on matrices of one dtype; coeffs: a triple a step; `small` is as in `_norms`.
 
-    factors: of the results, one a matrix in the accumulator's real dtype, or None.
+    preconditioning: None where a first step has been done. factors: of the results, one a matrix in the accumulator's
+    real dtype, or None.
     """
+    xs = list(xs)
     tall = [x.shape[-2] > x.shape[-1] for x in xs]
     wide = [not flag for flag in tall]
     # 1 / norm is not multiplied into X: it is a factor of the first step's A and of its result. None stands for 1.
@@ -161,10 +208,13 @@ def _iterate(
         given = [scale, factors if step == len(coeffs) - 1 else None]
         alpha = functools.reduce(operator.mul, [value for value in given if value is not None] or [1])
         xs = gemm(left, right, xs, alpha=alpha, beta=c0 * alpha, transpose_b=tall)
-    if factors is not None and not coeffs:
-        wide = accumulator(xs[0].dtype)
-        xs = [(jnp.asarray(f, wide) * x.astype(wide)).astype(x.dtype) for f, x in zip(factors, xs, strict=True)]
-    return xs
+    return _multiplied(xs, factors) if factors is not None and not coeffs else xs
+
+
+def _multiplied(xs: list[jax.Array], factors: Any) -> list[jax.Array]:
+    """One number a matrix, in the accumulator's dtype."""
+    wide = accumulator(xs[0].dtype)
+    return [(jnp.asarray(f, wide) * x.astype(wide)).astype(x.dtype) for f, x in zip(factors, xs, strict=True)]
 
 
 def _scales(scale: Any, count: int) -> Any:
@@ -236,6 +286,8 @@ def _alone(xs: list[jax.Array], precision: Any, planner: AnyPlanner, implementat
     """Which matrices (of one dtype) XLA's single dots serve better; no device is touched."""
     if implementation is not None:
         return [False] * len(xs)
+    if not all(compat.is_static(x.shape) for x in xs):  # jax.export: nothing can be planned
+        return [True] * len(xs)
     device = backends.traced_target()
     backend = backends.BACKENDS[device.platform]
     absent = backend.module is None and backends.named_target() is None

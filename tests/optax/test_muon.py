@@ -307,3 +307,14 @@ def test_optaxs_own_tests_pass_with_ours_in_its_place(chosen, tmp_path):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_hyperparameters_may_be_injected():
+    """Which makes an array of every number, the number of steps too."""
+    params = tree()
+    states = [optax.inject_hyperparams(make)(learning_rate=1e-2).init(params) for make in (muon, optax.contrib.muon)]
+    updates = [
+        jax.jit(optax.inject_hyperparams(make)(learning_rate=1e-2).update)(params, state, params)[0]
+        for make, state in zip((muon, optax.contrib.muon), states, strict=True)
+    ]
+    assert_close(*updates)

@@ -72,6 +72,38 @@ def test_coefficients_in_every_form():
     assert_close(traced, {name: truth(x, [MUON_COEFFS] * 3) for name, x in xs.items()}, 1e-12)
 
 
+@pytest.mark.parametrize("preconditioning", orthogonal.PRECONDITIONINGS)
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_a_traced_number_of_steps(preconditioning, steps):
+    xs = tree()
+
+    def run(xs, steps):
+        return vb.newton_schulz(xs, steps, preconditioning=preconditioning, scale=2.0)
+
+    assert_close(jax.jit(run)(xs, jnp.int32(steps)), run(xs, steps), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"steps": -1}, ValueError, "steps = -1 must not be negative"),
+        ({"steps": 2.0}, TypeError, "steps = 2.0 must be an integer"),
+        ({"coeffs": (1j, 0, 0)}, TypeError, "coeffs are complex128: they must be real"),
+    ],
+)
+def test_bad_steps_and_coefficients(options, error, message):
+    with pytest.raises(error, match=message):
+        vb.newton_schulz(tree(), **options)
+
+
+def test_a_symbolic_batch_goes_through_xla():
+    (b,) = jax.export.symbolic_shape("b")
+    shape = jax.ShapeDtypeStruct((b, 4, 8), "float64")
+    program = jax.export.export(jax.jit(lambda x: vb.newton_schulz([x])[0]))(shape)
+    x = oracle.random((3, 4, 8), "float64")
+    np.testing.assert_allclose(program.call(x), vb.newton_schulz([x])[0], rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "complex64"])
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_scale(dtype, steps):
