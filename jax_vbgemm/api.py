@@ -31,7 +31,7 @@ def batched_matmul(
     """Multiplies many matrices of different sizes, pair by pair, as one operation.
 
     The same as `jax.tree.map(jnp.matmul, As, Bs)` for operands of rank 2 and more, under every transformation
-    (jit, grad, jvp, vmap, shard_map, remat, in any composition).
+    (jit, grad, jvp, vmap, shard_map, remat, in any composition); but that no result is weakly typed.
 
     Args:
       As, Bs: pytrees of arrays with the same structure, usually lists. Leaf i is a product (..., m_i, k_i) x
@@ -53,7 +53,7 @@ def batched_matmul(
     Raises:
       ValueError: the structures differ, shapes don't fit, a symmetric result is not square, dtypes differ under strict
         promotion, or an option is unknown; the message names the leaf and the rule.
-      TypeError: a leaf is not an array, or a flag not a bool.
+      TypeError: a leaf is not an array, a flag not a bool, a planner not callable, or an option of a wrong type.
       NotImplementedError: implementation="kernel" where there is no kernel.
     """
     call = Call("batched_matmul", As, Bs, transpose_a, transpose_b, symmetric, precision, preferred_element_type)
@@ -94,7 +94,8 @@ def batched_gemm(
 
     Raises:
       As `batched_matmul`; also ValueError where beta is not 0 and there is no C, where alpha, beta, C or bias don't
-      fit, and where a symmetric result has a bias; the message names the leaf and the rule.
+      fit (a fraction does not fit an integer result), and where a symmetric result has a bias; TypeError where alpha or
+      beta is no number. The message names the leaf and the rule.
     """
     call = Call("batched_gemm", As, Bs, transpose_a, transpose_b, symmetric, precision, preferred_element_type)
     call.add_epilogues(Cs, alpha, beta, bias, activation)

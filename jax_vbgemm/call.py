@@ -13,7 +13,7 @@ import numpy as np
 
 from jax_vbgemm import compat, reference
 from jax_vbgemm.planner import Planner, resolve_planner
-from jax_vbgemm.precision import canonical_precision
+from jax_vbgemm.precision import canonical_precision, precision_name
 from jax_vbgemm.primitive import Epilogue, Scalar, Term, contract, sizes_of
 
 
@@ -34,6 +34,7 @@ class Call:
         self.name, self.As, self.Bs = name, As, Bs
         lhs, rhs, self.structure = _paired_leaves(name, As, Bs)
         self.precision = canonical_precision(precision)
+        _check_options(name, self.precision, preferred)
         transposes = zip(
             _flags(name, "transpose_a", transpose_a, As, len(lhs)),
             _flags(name, "transpose_b", transpose_b, Bs, len(rhs)),
@@ -41,6 +42,7 @@ class Call:
         )
         is_symmetric = _flags(name, "symmetric", symmetric, As, len(lhs))
         self.operands: list[jax.Array] = []
+        self._made: dict[tuple[str, int, Any], int] = {}
         self.terms: list[Term] = []
         self.shapes: list[tuple[int, ...]] = []
         self.dtypes: list[Any] = []
@@ -75,6 +77,10 @@ class Call:
     def leaf(self, tree: tuple[str, Any], index: int) -> str:
         """As[3], Bs['w']: how the user would write leaf `index`."""
         return tree[0] + jax.tree_util.keystr(jax.tree.leaves_with_path(tree[1])[index][0])
+
+    def result(self, index: int) -> str:
+        """result[3], result['w']."""
+        return self.leaf(("result", self.As), index)
 
     def _refuse_explicit_axes(self, where: Callable[[], str], operand: jax.Array) -> None:
         axes = compat.explicit_axes(operand)
@@ -113,14 +119,15 @@ class Call:
         for index, dtype in enumerate(self.dtypes):
             if biases[index] is not None and self.terms[index].symmetric:
                 raise ValueError(f"{self.name}: {self.leaf(('bias', self.As), index)} is added to a symmetric result")
-            if activation and jnp.issubdtype(dtype, jnp.complexfloating):
+            if activation and not jnp.issubdtype(dtype, jnp.floating):
                 raise ValueError(
-                    f"{self.name}: activation={activation!r}, but result {index} is {dtype}: it must be real"
+                    f"{self.name}: activation={activation!r}, but {self.result(index)} is {dtype}: it must be real and "
+                    "floating"
                 )
             source = None if sources[index] is None else self._addend("Cs", index, sources[index], exact=True)
             addend = None if biases[index] is None else self._addend("bias", index, biases[index], exact=False)
             if source is None and not _is_zero(betas[index]):
-                where = "Cs is None" if Cs is None else f"Cs has no leaf {index}"
+                where = "Cs is None" if Cs is None else f"{self.leaf(('Cs', self.As), index)} is None"
                 raise ValueError(f"{self.name}: beta must be the number 0 where there is no C, but {where}")
             epilogues.append(
                 Epilogue(
@@ -140,9 +147,10 @@ class Call:
             return [None] * len(self.terms)
         try:
             leaves: list[Any] = self.structure.flatten_up_to(tree)
-        except ValueError as error:
+        except ValueError:
+            found = jax.tree.structure(tree)
             raise ValueError(
-                f"{self.name}: {option} must have the structure of As, {self.structure}: {error}"
+                f"{self.name}: {option} must have the structure of As, {self.structure}, but is {found}"
             ) from None
         return leaves
 
@@ -179,7 +187,11 @@ class Call:
             raise ValueError(f"{self.name}: {where()} has shape {array.shape}: it must be a number")
         is_complex = jnp.iscomplexobj(array) if is_array else isinstance(array, complex)
         if is_complex and not jnp.issubdtype(dtype, jnp.complexfloating):
-            raise ValueError(f"{self.name}: {where()} is complex, but result {index} is {self.dtypes[index]}")
+            raise ValueError(f"{self.name}: {where()} is complex, but {self.result(index)} is {self.dtypes[index]}")
+        is_whole = jnp.issubdtype(array.dtype, jnp.integer) if is_array else float(array.real).is_integer()
+        if not is_whole and not jnp.issubdtype(dtype, jnp.inexact):
+            given = array.dtype if is_array else array
+            raise ValueError(f"{self.name}: {where()} is {given}, but {self.result(index)} is {self.dtypes[index]}")
         if not is_array:
             return array if is_complex else float(array)
         return self._operand((option, id(array), dtype), lambda: array.astype(dtype).reshape(-1)), element or 0
@@ -197,7 +209,9 @@ class Call:
         fits = array.shape == shape if exact else _broadcasts(array.shape, shape)
         if not fits:
             rule = "have that shape" if exact else "broadcast to that"
-            raise ValueError(f"{self.name}: {where()} is {array.shape} but result {index} is {shape}: it must {rule}")
+            raise ValueError(
+                f"{self.name}: {where()} is {array.shape} but {self.result(index)} is {shape}: it must {rule}"
+            )
         if array.dtype != dtype and not _promotes(array, dtype):
             raise ValueError(f"{self.name}: {where()} is {array.dtype}, which does not promote to {dtype}")
         return (option, id(value), dtype), lambda: array.astype(dtype)
@@ -209,9 +223,13 @@ class Call:
             self.operands.append(make())
         return self._made[key]
 
-    @functools.cached_property
-    def _made(self) -> dict[tuple[str, int, Any], int]:
-        return {}
+
+def _check_options(name: str, precision: Any, preferred: Any) -> None:
+    try:
+        precision_name(precision)
+        np.dtype(preferred)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{name}: {error}") from None
 
 
 def _is_zero(value: Any) -> bool:

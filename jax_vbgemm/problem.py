@@ -56,6 +56,8 @@ class Problem:
 
 def problems_of(values: Iterable["Problem | Sequence[int]"]) -> tuple[Problem, ...]:
     """The problems that `values` stand for; an error names the index of the one it is about."""
+    if not isinstance(values, Iterable):
+        raise TypeError(f"plan: problems is {values!r}: expected a sequence of problems")
     problems = []
     for index, value in enumerate(values):
         try:

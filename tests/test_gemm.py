@@ -335,14 +335,14 @@ ERRORS = [
     ({"alpha": jnp.ones((2, 2))}, None, "alpha has shape"),
     ({"alpha": [1.0]}, None, "alpha must have the structure of As"),
     ({"alpha": [1.0, jnp.ones(2)]}, None, r"alpha\[1\] has shape \(2,\): it must be a number"),
-    ({"alpha": 1j}, None, r"alpha\[0\] is complex, but result 0 is float64"),
+    ({"alpha": 1j}, None, r"alpha\[0\] is complex, but result\[0\] is float64"),
     ({"activation": "elu"}, None, "activation must be None or one of 'relu'.*not 'elu'"),
-    ({"bias": [jnp.ones(5), jnp.ones(5)]}, None, r"bias\[0\] is \(5,\) but result 0 is \(3, 4\): it must broadcast"),
-    ({"beta": 1}, lambda Cs: [Cs[0], Cs[1].T], r"Cs\[1\] is \(5, 1\) but result 1 is \(1, 5\): it must have"),
+    ({"bias": [jnp.ones(5), jnp.ones(5)]}, None, r"bias\[0\] is \(5,\) but result\[0\] is \(3, 4\): it must broadcast"),
+    ({"beta": 1}, lambda Cs: [Cs[0], Cs[1].T], r"Cs\[1\] is \(5, 1\) but result\[1\] is \(1, 5\): it must have"),
     ({"beta": 1}, lambda Cs: Cs[:1], "Cs must have the structure of As"),
     ({"beta": 1}, lambda Cs: [c.astype("complex128") for c in Cs], r"Cs\[0\] is complex128, which does not promote"),
     ({"beta": 1}, lambda Cs: [Cs[0], Cs[1].astype("float32")], r"Cs\[1\] is float32, which does not promote"),
-    ({}, lambda Cs: [Cs[0], Cs[1].T], r"Cs\[1\] is \(5, 1\) but result 1 is \(1, 5\): it must have"),
+    ({}, lambda Cs: [Cs[0], Cs[1].T], r"Cs\[1\] is \(5, 1\) but result\[1\] is \(1, 5\): it must have"),
     ({"activation": ["relu"]}, None, r"activation must be None or one of .*not \['relu'\]"),
 ]  # fmt: skip
 
@@ -352,6 +352,46 @@ def test_errors(options, change, message):
     As, Bs, Cs, _ = small()
     with pytest.raises(ValueError, match=message):
         vb.batched_gemm(As, Bs, change(Cs) if change else None, **options)
+
+
+def test_integer_results_take_whole_numbers_alone():
+    A, B = [jnp.full((2, 2), 3)], [jnp.eye(2, dtype=int)]
+    np.testing.assert_array_equal(vb.batched_gemm(A, B, alpha=2.0)[0], np.full((2, 2), 6))
+    for alpha in (0.5, jnp.float32(2)):
+        with pytest.raises(ValueError, match=r"alpha\[0\] is .*, but result\[0\] is int64"):
+            vb.batched_gemm(A, B, alpha=alpha)
+    with pytest.raises(ValueError, match=r"activation='tanh', but result\[0\] is int64: it must be real and floating"):
+        vb.batched_gemm(A, B, activation="tanh")
+
+
+@pytest.mark.parametrize("options", [{"precision": "foo"}, {"preferred_element_type": "foo"}])
+def test_an_option_is_not_blamed_on_a_leaf(options):
+    for As, Bs, *_ in (small(), ([], [])):
+        with pytest.raises((TypeError, ValueError), match=r"batched_gemm: (?!As).*foo"):
+            vb.batched_gemm(As, Bs, **options)
+
+
+def test_a_wrong_structure_is_told_without_the_arrays():
+    As, Bs, _, _ = small()
+    with pytest.raises(ValueError, match=r"bias must have the structure of As, .*, but is PyTreeDef\(\*\)$"):
+        vb.batched_gemm(As, Bs, bias=jnp.ones(33))
+
+
+@pytest.mark.parametrize("outer", [jax.jacfwd, jax.jacrev])
+@pytest.mark.parametrize("first", [0, 1, 2, 3])
+def test_second_derivatives_where_a_traced_beta_is_zero(outer, first):
+    """A gate that starts at 0 has no second derivative of its own, but mixed ones."""
+    x, w, c = (oracle.random((2, 2), "float64", seed) for seed in (1, 2, 3))
+
+    def loss(multiply):
+        return lambda beta, x, w, c: jnp.sum(multiply(beta, x, w, c) ** 2 * jnp.arange(4.0).reshape(2, 2))
+
+    ours = loss(lambda beta, x, w, c: vb.batched_gemm([x], [w], [c], beta=beta)[0])
+    truth = loss(lambda beta, x, w, c: x @ w + beta * c)
+    arguments = (jnp.float64(0), x, w, c)
+    for second in range(4):
+        found, expected = (outer(jax.grad(f, first), second)(*arguments) for f in (ours, truth))
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_errors_name_the_leaf_as_the_user_would():
@@ -374,5 +414,5 @@ def test_wrong_types():
     with pytest.raises(TypeError, match=r"alpha\[1\] must be a number, not 'x'"):
         vb.batched_gemm(As, Bs, alpha=[1.0, "x"])
     As, Bs, _, _ = operands("complex64", [(2, 2, 2)])
-    with pytest.raises(ValueError, match="activation='relu', but result 0 is complex64: it must be real"):
+    with pytest.raises(ValueError, match=r"activation='relu', but result\[0\] is complex64: it must be real"):
         vb.batched_gemm(As, Bs, activation="relu")

@@ -36,6 +36,8 @@ def resolve_planner(planner: str | Planner) -> Planner:
         if planner not in PLANNERS:
             raise ValueError(f"planner: unknown name {planner!r}; known are {', '.join(PLANNERS)}, or any callable")
         return PLANNERS[planner]
+    if isinstance(planner, type):
+        raise TypeError(f"planner: {planner.__name__} is a class: give an object of it, {planner.__name__}()")
     if not callable(planner) or not isinstance(planner, Hashable):
         raise TypeError(
             f"planner: expected a name or a hashable callable (problems, device, catalogue) -> Plan, got {planner!r}"

@@ -37,6 +37,8 @@ class LoadBalanced:
 
     def __post_init__(self) -> None:
         check_number("LoadBalanced", "tlp_threshold", self.tlp_threshold)
+        if not isinstance(self.active_waves, Mapping | tuple | None):
+            raise TypeError(f"LoadBalanced: active_waves = {self.active_waves!r} must map classes to numbers")
         waves = dict(self.active_waves or {})
         for name, count in waves.items():
             check_choice("LoadBalanced", "active_waves", name, tuple(name for name, _ in CLASSES))
