@@ -3,14 +3,11 @@
   bench.py loop "[16,128]x64" --peer vbgemm --peer xla_loop    inside one jitted loop, on whatever backend is there
   bench.py kernel grids --precision fp32 --precision fp64      the kernel alone, by CUDA-graph replay (needs gpu_driver)
   bench.py cases all.case grids --tile all                     only writes the plans that gpu_driver times
-  bench.py compare ours.csv peers.csv --base cublas_loop       geometric means of the speed-up over one peer
 
 A workload is "[low,high]xbatch", a file in workloads/ ("inception_1", "ism2_*"), its first lines
 ("any_mn128_k128_b64"), or "grids": the any and pow2 files at batch 16, 64 and 256.
 """
 
-import math
-import statistics
 import subprocess
 import tempfile
 from collections import defaultdict
@@ -111,27 +108,6 @@ def kernel(
                 raise typer.BadParameter(f"{driver} failed: {done.stderr or done.stdout}")
             rows += Row.read(result)
     show(rows, csv)
-
-
-@app.command()
-def compare(
-    files: Annotated[list[Path], typer.Argument(help="CSV files of one GPU and one cache state")],
-    base: Annotated[str, typer.Option(help="the peer to compare with")] = "cublas_loop",
-    peer: Annotated[list[str], typer.Option(help="only these; default all")] = [],
-) -> None:
-    """Geometric means, by group and precision, of a peer's speed-up over `base` on the same workloads."""
-    rows = [row for file in files for row in Row.read(file)]
-    reference = {(row.workload, row.precision): row.graph_us for row in rows if row.peer == base}
-    gains: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for row in rows:
-        key = row.workload, row.precision
-        if key in reference and row.peer != base and (not peer or row.peer in peer) and not row.nbad:
-            gains[row.peer, row.precision, row.group].append(reference[key] / row.graph_us)
-    table = Table("peer", "precision", "group", "workloads", "geomean", "worst", title=f"speed-up over {base}")
-    for (name, which, group), values in sorted(gains.items()):
-        mean = math.exp(statistics.fmean(map(math.log, values)))
-        table.add_row(name, which, group, str(len(values)), f"{mean:.2f}", f"{min(values):.2f}")
-    console.print(table)
 
 
 if __name__ == "__main__":
