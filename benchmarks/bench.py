@@ -20,7 +20,7 @@ from rich.progress import track
 from rich.table import Table
 
 import cases as case_files
-from workloads import PRECISIONS, Row, expand, write_rows
+from workloads import PRECISIONS, Row, expand, read_csv, write_csv
 
 app = typer.Typer(help=__doc__, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console()
@@ -36,7 +36,7 @@ Device = Annotated[str, typer.Option(help="that the plans are made for")]
 def show(rows: list[Row], csv: Path | None) -> None:
     """One line a workload and precision, one column a peer."""
     if csv:
-        write_rows(csv, rows)
+        write_csv(csv, rows)
     peers = list(dict.fromkeys(row.peer for row in rows))
     table = Table(title="us a batch")
     for column in ("workload", "precision", "products", "GFLOP", *peers, "GFLOP/s of the first", "its error"):
@@ -106,7 +106,7 @@ def kernel(
             done = subprocess.run(command, capture_output=True, text=True)
             if not result.exists():
                 raise typer.BadParameter(f"{driver} failed: {done.stderr or done.stdout}")
-            rows += Row.read(result)
+            rows += read_csv(Row, result)
     show(rows, csv)
 
 

@@ -35,7 +35,7 @@ from jax_vbgemm.demo import blocks
 from jax_vbgemm.flax.nnx import BranchedConv1x1, MultiLoRA
 from jax_vbgemm.shapes import read_problems
 from jax_vbgemm.timing import looped, seconds_of
-from workloads import FOLDER, Row, write_rows
+from workloads import FOLDER, Row, write_csv
 
 Kind = Callable[..., Any]
 
@@ -227,7 +227,7 @@ def main(
                     )  # fmt: skip
     console.print(table)
     if csv_file:
-        write_rows(csv_file, rows)
+        write_csv(csv_file, rows)
 
 
 if __name__ == "__main__":

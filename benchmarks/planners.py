@@ -26,7 +26,7 @@ from jax_vbgemm import Coordinated, LoadBalanced, SortSplit, Uniform
 from jax_vbgemm.planner import PLANNERS, DeviceSpec, Planner, device_spec
 from jax_vbgemm.planner.load_balanced import CLASSES
 from jax_vbgemm.problem import Problem
-from workloads import Row, expand, problems_named
+from workloads import Row, expand, problems_named, read_csv
 
 app = typer.Typer(help=__doc__, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console()
@@ -156,7 +156,7 @@ def report(
     device_name: Annotated[str, typer.Option("--device")] = "h100",
 ) -> None:
     """Prints every planner against every other, beside the papers' claims, and what planning costs."""
-    times, every = Measured(measured), Candidate.read(plans)
+    times, every = Measured(measured), list(read_csv(Candidate, plans))
     compared = [candidate for candidate in every if candidate.part == COMPARE]
     table, names = tabulate(compared, times), list(COMPARED)
     console.print(f"{sum(map(len, table.values()))} of {len(compared)} plans of {len(table)} workloads were measured")
@@ -174,7 +174,7 @@ def _claims(every: Sequence[Candidate], table: Table, times: Measured, peers: Pa
         tried = by_value([candidate for candidate in every if candidate.part == part], times)
         if tried:
             best[part] = tried[search(tried, default_of(part, device)).best]
-    for_peers = by_title(cold(Row.read(peers)))
+    for_peers = by_title(cold(read_csv(Row, peers)))
     precision = every[0].precision if every else ""
 
     def over_peer(planner: str, title: str) -> str:
@@ -329,7 +329,7 @@ def thresholds(
     device_name: Annotated[str, typer.Option("--device")] = "h100",
 ) -> None:
     """Prints where performance breaks off, what each threshold that was tried gives, and the values to enter."""
-    device, times, every = device_spec(device_name), Measured(measured), Candidate.read(plans)
+    device, times, every = device_spec(device_name), Measured(measured), list(read_csv(Candidate, plans))
     curves: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for candidate in every:
         us = times.us(candidate)

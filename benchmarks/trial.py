@@ -14,7 +14,7 @@ many plans owes part of its lead to luck, so the finals decide: more timings, th
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
@@ -34,7 +34,7 @@ from jax_vbgemm.planner.makespan import narrower_searches
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import tile_counts
 from jax_vbgemm.problem import Problem, Sizes
-from workloads import PRECISIONS, problems_named
+from workloads import PRECISIONS, problems_named, read_csv
 
 app = typer.Typer(help=__doc__, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False)
 console = Console()
@@ -170,7 +170,7 @@ def finals(
     device_name: Device = "h100",
 ) -> None:
     """Writes auto's plan and the fastest others of each workload, for several rounds of timings."""
-    tried = by_workload(Candidate.read(plans), Measured(measured))
+    tried = by_workload(read_csv(Candidate, plans), Measured(measured))
     only = {
         key: {trial.auto.plan, *(candidate.plan for candidate, _ in trial.others[:FINALISTS])}
         for key, trial in tried.items()
@@ -198,7 +198,7 @@ class Trial:
         return self.auto_us / self.best[1]
 
 
-def by_workload(candidates: Sequence[Candidate], measured: Measured) -> dict[tuple[str, str], Trial]:
+def by_workload(candidates: Iterable[Candidate], measured: Measured) -> dict[tuple[str, str], Trial]:
     """By workload and precision; those where auto's plan wasn't measured are left out."""
     groups: dict[tuple[str, str], dict[str, tuple[Candidate, float]]] = defaultdict(dict)
     autos: dict[tuple[str, str], Candidate] = {}
@@ -240,7 +240,7 @@ def report(
     final: Annotated[list[Path] | None, typer.Option("--finals", help="the driver's CSV of the finals")] = None,
 ) -> None:
     """Prints auto's time over the best that was found, by workload, and geometric means."""
-    candidates = Candidate.read(plans)
+    candidates = list(read_csv(Candidate, plans))
     tried = by_workload(candidates, Measured(measured))
     again = by_workload(candidates, Measured(final)) if final else {}
     verdicts = {key: judge(trial, again.get(key)) for key, trial in tried.items()}

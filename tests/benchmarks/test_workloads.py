@@ -1,12 +1,15 @@
 """Workloads by name, and the timing loop on products whose operands are stored transposed."""
 
+import dataclasses
+import math
+
 import pytest
 
 pytest.importorskip("typer")
 
 import in_loop
 from jax_vbgemm import Problem
-from workloads import expand, problems_named
+from workloads import Row, expand, problems_named, read_csv, write_csv
 
 
 def test_one_product_by_its_name():
@@ -30,3 +33,14 @@ def test_every_peer_reads_operands_as_they_are_stored(name):
     assert all(row.max_rel_err < 1e-6 for row in rows)
     with pytest.raises(ValueError, match="no transposed operands"):
         in_loop.measure(name, "fp32", ["ragged_dot"], rounds=1)
+
+
+def test_rows_come_back_from_a_file(tmp_path):
+    row = Row("a", "g", "[16,128]x64", "fp32", 64, 0.5, "hot", 1.25, math.nan, 1e-7, 1e-7, 0, "")
+    for peer in ("a", "b"):
+        write_csv(tmp_path / "rows.csv", [dataclasses.replace(row, peer=peer)])
+    found = list(read_csv(Row, tmp_path / "rows.csv"))
+    assert [row.peer for row in found] == ["a", "b"]
+    assert repr(found[0]) == repr(row)  # NaN equals nothing
+    (tmp_path / "rows.csv").write_text((tmp_path / "rows.csv").read_text().replace("nan", ""))
+    assert math.isnan(next(read_csv(Row, tmp_path / "rows.csv")).stream_us)
