@@ -1,6 +1,7 @@
 """The papers' own questions, asked of our kernels: how do the planners compare, what does planning cost, and which
 thresholds does the device want?
 
+\b
   planners.py cases planners.case                         on any machine; writes planners.plans.csv beside it
   gpu_driver --cases planners.case --csv planners.csv     on the GPU
   planners.py report planners.plans.csv planners.csv      every planner against every other, beside the papers' claims
@@ -23,12 +24,13 @@ from rich.table import Table as Grid
 from candidates import Candidate, Measured, Table, Writer, list_of, ratios, tabulate
 from figures import by_title, cold
 from jax_vbgemm import Coordinated, LoadBalanced, SortSplit, Uniform
-from jax_vbgemm.planner import PLANNERS, DeviceSpec, Planner, device_spec
+from jax_vbgemm.planner import PLANNERS, DeviceSpec, Planner, catalogue_for, device_spec
 from jax_vbgemm.planner.load_balanced import CLASSES
 from jax_vbgemm.problem import Problem
+from options import Device, Precision, commands
 from workloads import Row, expand, problems_named, read_csv
 
-app = typer.Typer(help=__doc__, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False)
+app = commands(__doc__)
 console = Console()
 
 PEERS = Path(__file__).parent / "results" / "peers" / "h100.csv"
@@ -101,12 +103,10 @@ def curve_problem(tile: tuple[int, int], rows: int) -> Problem:
 @app.command()
 def cases(
     output: Path,
-    device_name: Annotated[str, typer.Option("--device", help="that the plans are made for")] = "h100",
-    precision: str = "fp32",
+    device_name: Device = "h100",
+    precision: Precision = "fp32",
 ) -> None:
     """Writes the plans for gpu_driver, and the list of them."""
-    from jax_vbgemm.planner import catalogue_for
-
     device = device_spec(device_name)
     with Writer(output, device_name, repeats=5) as writer:
         for name in track(expand(["grids"]), "planners", console=console):
@@ -153,7 +153,7 @@ def report(
     plans: Annotated[Path, typer.Argument(help="the list that `cases` wrote")],
     measured: Annotated[list[Path], typer.Argument(help="the driver's CSV files")],
     peers: Annotated[Path, typer.Option(help="CSV of MAGMA, cuBLAS and CUTLASS on the same workloads")] = PEERS,
-    device_name: Annotated[str, typer.Option("--device")] = "h100",
+    device_name: Device = "h100",
 ) -> None:
     """Prints every planner against every other, beside the papers' claims, and what planning costs."""
     times, every = Measured(measured), list(read_csv(Candidate, plans))
@@ -326,7 +326,7 @@ def break_off(points: Sequence[tuple[float, float]]) -> BreakOff:
 def thresholds(
     plans: Annotated[Path, typer.Argument(help="the list that `cases` wrote")],
     measured: Annotated[list[Path], typer.Argument(help="the driver's CSV files")],
-    device_name: Annotated[str, typer.Option("--device")] = "h100",
+    device_name: Device = "h100",
 ) -> None:
     """Prints where performance breaks off, what each threshold that was tried gives, and the values to enter."""
     device, times, every = device_spec(device_name), Measured(measured), list(read_csv(Candidate, plans))

@@ -1,8 +1,9 @@
 """How far is `auto` from the best plan that anybody finds by trying?
 
+\b
   trial.py cases trial.case                              on any machine; writes trial.plans.csv beside it
   gpu_driver --cases trial.case --csv trial.csv          on the GPU
-  trial.py finals trial.plans.csv finals.case trial.csv     auto and the fastest others of each workload again
+  trial.py finals trial.plans.csv finals.case trial.csv  auto and the fastest others of each workload again
   gpu_driver --cases finals.case --csv finals.csv        on the GPU
   trial.py report trial.plans.csv trial.csv --finals finals.csv
 
@@ -34,9 +35,10 @@ from jax_vbgemm.planner.makespan import narrower_searches
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import tile_counts
 from jax_vbgemm.problem import Problem, Sizes
+from options import Device, Precisions, commands
 from workloads import PRECISIONS, problems_named, read_csv
 
-app = typer.Typer(help=__doc__, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False)
+app = commands(__doc__)
 console = Console()
 
 # Small, middle and large products, short and long K, few and many products, in both families.
@@ -144,7 +146,6 @@ def _write(
     console.print(f"{output}: {writer.cases} cases, {output.stat().st_size / 1e6:.1f} MB; {list_of(output)}")
 
 
-Device = Annotated[str, typer.Option("--device", help="that the plans are made for")]
 Randoms = Annotated[int, typer.Option("--random", help="random plans a workload; the same for cases and finals")]
 Plans = Annotated[Path, typer.Argument(help="the list that `cases` wrote")]
 
@@ -152,12 +153,12 @@ Plans = Annotated[Path, typer.Argument(help="the list that `cases` wrote")]
 @app.command()
 def cases(
     output: Path,
-    precision: Annotated[str, typer.Option(help="separated by commas")] = "fp32,tf32,bf16",
+    precision: Precisions = ["fp32", "tf32", "bf16"],
     randoms: Randoms = 8,
     device_name: Device = "h100",
 ) -> None:
     """Writes the plans for gpu_driver, and the list of them."""
-    work = [(name, which) for which in precision.split(",") for name in SAMPLE]
+    work = [(name, which) for which in precision for name in SAMPLE]
     _write(output, device_name, randoms, work, None, 1)
 
 

@@ -84,7 +84,7 @@ def tall_names(long: int, k: int, n: int) -> list[str]:
 def expand(names: Iterable[str]) -> list[str]:
     """Names; "grids" stands for the any and pow2 grids at batch 16, 64 and 256, "tall" for single products of a long
     side of 10^6 and two small ones in five layouts, some also of 10^5 and 10^7, "calibration" for the sample that the
-    cost model is fitted to, "*" for any part of a file's name."""
+    cost model is fitted to, "*" for any part of a file's name; ValueError where no file has such a name."""
     result: list[str] = []
     for name in names:
         if name == "grids":
@@ -101,7 +101,10 @@ def expand(names: Iterable[str]) -> list[str]:
         elif name == "calibration":
             result += [f"calibration_{index}" for index in range(len(calibration_sample()))]
         elif "*" in name:
-            result += sorted(file.stem for file in FOLDER.glob(f"{name}.txt"))
+            found = sorted(file.stem for file in FOLDER.glob(f"{name}.txt"))
+            if not found:
+                raise ValueError(f"no workload matches {name!r} in {FOLDER}")
+            result += found
         else:
             result.append(name)
     return result

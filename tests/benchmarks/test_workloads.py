@@ -1,4 +1,4 @@
-"""Workloads by name, and the timing loop on products whose operands are stored transposed."""
+"""Workloads by name, rows in files, and the timing loop on products whose operands are stored transposed."""
 
 import dataclasses
 import math
@@ -7,6 +7,9 @@ import pytest
 
 pytest.importorskip("typer")
 
+from typer.testing import CliRunner
+
+import bench
 import in_loop
 from jax_vbgemm import Problem
 from workloads import Row, expand, problems_named, read_csv, write_csv
@@ -24,6 +27,22 @@ def test_tall_products_are_as_tall_as_they_say():
     problems = [problem for name in names for problem in problems_named(name)]
     assert len(problems) == len(names)
     assert all(sorted((p.m, p.n, p.k))[1] <= 40 and max(p.m, p.n, p.k) >= 10**5 for p in problems)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["loop", "ism9*"], "no workload matches 'ism9*'"),
+        (["loop", "inception_99"], "no workload 'inception_99'"),
+        (["loop", "inception_1", "--precision", "fp33"], "--precision': unknown name 'fp33'"),
+        (["loop", "inception_1", "--peer", "magma"], "--peer': unknown name 'magma'"),
+        (["cases", "a.case", "inception_1", "--device", "h1"], "--device': device: unknown name 'h1'"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line(arguments, message):
+    result = CliRunner().invoke(bench.app, arguments)
+    assert result.exit_code == 2
+    assert message in result.output
 
 
 @pytest.mark.parametrize("name", ["one_5x3x40_tn", "one_5x3x40_nt", "one_5x3x40_tt"])
