@@ -72,6 +72,15 @@ def test_a_file_of_unknown_origin_makes_no_page(tmp_path):
         figures.source_of(tmp_path / "new.csv", tmp_path / "sources.csv")
 
 
+def test_every_committed_file_says_where_it_was_measured():
+    folder = report.RESULTS
+    files = {str(file.relative_to(folder)) for file in folder.rglob("*.csv")} - {"sources.csv"}
+    with (folder / "sources.csv").open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert sorted(row["file"] for row in rows) == sorted(files)
+    assert all(row["device"] and row["date"] and row["about"] for row in rows)
+
+
 @pytest.mark.parametrize(
     ("peer", "title"),
     [
