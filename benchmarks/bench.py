@@ -1,16 +1,14 @@
 """The benchmark: workloads by name, results checked against float64, a table, CSV in the format of the peers' figures.
 
+\b
   bench.py loop "[16,128]x64" --peer vbgemm --peer xla_loop    inside one jitted loop, on whatever backend is there
   bench.py kernel grids --precision fp32 --precision fp64      the kernel alone, by CUDA-graph replay (needs gpu_driver)
   bench.py cases all.case grids --tile all                     only writes the plans that gpu_driver times
-  bench.py compare ours.csv peers.csv --base cublas_loop       geometric means of the speed-up over one peer
 
 A workload is "[low,high]xbatch", a file in workloads/ ("inception_1", "ism2_*"), its first lines
-("any_mn128_k128_b64"), or "grids": the any and pow2 files at batch 16, 64 and 256.
+("any_mn128_k128_b64"), "grids": the any and pow2 files at batch 16, 64 and 256, or another name of workloads.py.
 """
 
-import math
-import statistics
 import subprocess
 import tempfile
 from collections import defaultdict
@@ -23,23 +21,24 @@ from rich.progress import track
 from rich.table import Table
 
 import cases as case_files
-from workloads import PRECISIONS, Row, expand, write_rows
+import in_loop
+from options import Device, Planners, Precisions, Workloads, commands, one_of
+from workloads import Row, read_csv, write_csv
 
-app = typer.Typer(help=__doc__, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False)
+app = commands(__doc__)
 console = Console()
 
-Workloads = Annotated[list[str], typer.Argument(help="names; 'grids' or patterns with *")]
-Precisions = Annotated[list[str], typer.Option("--precision", help=", ".join(PRECISIONS))]
+Peers = Annotated[
+    list[str], typer.Option("--peer", help=f"any of {', '.join(in_loop.PEERS)}", callback=one_of(in_loop.PEERS))
+]
 Csv = Annotated[Path | None, typer.Option(help="rows are appended")]
-Planners = Annotated[list[str], typer.Option("--planner")]
 Tiles = Annotated[list[str], typer.Option("--tile", help="uniform plans: NAME,THREADS, or 'all'")]
-Device = Annotated[str, typer.Option(help="that the plans are made for")]
 
 
 def show(rows: list[Row], csv: Path | None) -> None:
     """One line a workload and precision, one column a peer."""
     if csv:
-        write_rows(csv, rows)
+        write_csv(csv, rows)
     peers = list(dict.fromkeys(row.peer for row in rows))
     table = Table(title="us a batch")
     for column in ("workload", "precision", "products", "GFLOP", *peers, "GFLOP/s of the first", "its error"):
@@ -61,19 +60,14 @@ def show(rows: list[Row], csv: Path | None) -> None:
 @app.command()
 def loop(
     workloads: Workloads,
-    peers: Annotated[list[str], typer.Option("--peer", help="vbgemm, xla_loop, padded, ragged_dot")] = [
-        "vbgemm",
-        "xla_loop",
-    ],
+    peers: Peers = ["vbgemm", "xla_loop"],
     precision: Precisions = ["fp32"],
     rounds: int = 15,
     csv: Csv = None,
 ) -> None:
     """Inside one jitted loop, in interleaved rounds."""
-    import in_loop  # here: the other commands need no JAX backend
-
     rows = []
-    work = [(name, which) for which in precision for name in expand(workloads)]
+    work = [(name, which) for which in precision for name in workloads]
     for name, which in track(work, "workloads", console=console):
         rows += in_loop.measure(name, which, peers, rounds)
     show(rows, csv)
@@ -86,7 +80,7 @@ def cases(
     device: Device = "h100",
 ) -> None:  # fmt: skip
     """Writes plans for gpu_driver; runs anywhere."""
-    count = case_files.write(output, expand(workloads), planner, tile, precision, device)
+    count = case_files.write(output, workloads, planner, tile, precision, device)
     console.print(f"{output}: {count} cases, {output.stat().st_size / 1e6:.1f} MB")
 
 
@@ -102,36 +96,15 @@ def kernel(
     """The kernel alone, by CUDA-graph replay on the GPU that is here."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in track(expand(workloads), "workloads", console=console):
+        for name in track(workloads, "workloads", console=console):
             file, result = Path(folder) / "case", Path(folder) / f"{name}.csv"
             case_files.write(file, [name], planner, tile, precision, device)
             command = [str(driver), "--cases", str(file), "--csv", str(result), *(["--hot"] if hot else [])]
             done = subprocess.run(command, capture_output=True, text=True)
             if not result.exists():
                 raise typer.BadParameter(f"{driver} failed: {done.stderr or done.stdout}")
-            rows += Row.read(result)
+            rows += read_csv(Row, result)
     show(rows, csv)
-
-
-@app.command()
-def compare(
-    files: Annotated[list[Path], typer.Argument(help="CSV files of one GPU and one cache state")],
-    base: Annotated[str, typer.Option(help="the peer to compare with")] = "cublas_loop",
-    peer: Annotated[list[str], typer.Option(help="only these; default all")] = [],
-) -> None:
-    """Geometric means, by group and precision, of a peer's speed-up over `base` on the same workloads."""
-    rows = [row for file in files for row in Row.read(file)]
-    reference = {(row.workload, row.precision): row.graph_us for row in rows if row.peer == base}
-    gains: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for row in rows:
-        key = row.workload, row.precision
-        if key in reference and row.peer != base and (not peer or row.peer in peer) and not row.nbad:
-            gains[row.peer, row.precision, row.group].append(reference[key] / row.graph_us)
-    table = Table("peer", "precision", "group", "workloads", "geomean", "worst", title=f"speed-up over {base}")
-    for (name, which, group), values in sorted(gains.items()):
-        mean = math.exp(statistics.fmean(map(math.log, values)))
-        table.add_row(name, which, group, str(len(values)), f"{mean:.2f}", f"{min(values):.2f}")
-    console.print(table)
 
 
 if __name__ == "__main__":

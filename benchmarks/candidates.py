@@ -5,13 +5,12 @@ list (CSV) that says which planner made which plan. The driver's CSV names plans
 no planner, and the code may change after the measurement.
 """
 
-import csv
 import hashlib
 import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import BinaryIO
@@ -19,7 +18,7 @@ from typing import BinaryIO
 import cases
 from jax_vbgemm.planner import Planner, catalogue_for, device_spec, kind_of
 from jax_vbgemm.problem import Problem
-from workloads import PRECISIONS, Row
+from workloads import PRECISIONS, Row, read_csv, write_csv
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,6 @@ class Candidate:
     predicted_us: float
     tlp: int
 
-    @classmethod
-    def read(cls, file: Path) -> list["Candidate"]:
-        with file.open(newline="") as lines:
-            rows = list(csv.DictReader(lines))
-        return [cls(**{f.name: f.type(row[f.name]) for f in fields(cls)}) for row in rows]  # type: ignore[operator, misc]
-
 
 Key = tuple[str, str, str]  # workload, precision, plan
 
@@ -52,7 +45,7 @@ class Measured:
         self.times: dict[Key, list[float]] = defaultdict(list)
         self.gflop: dict[str, float] = {}
         for file in files:
-            for row in Row.read(file):
+            for row in read_csv(Row, file):
                 if row.nbad:
                     raise ValueError(f"{file}: wrong results of {row.peer} on {row.workload} {row.precision}")
                 self.times[row.workload, row.precision, row.peer].append(row.graph_us)
@@ -100,10 +93,8 @@ class Writer:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-        with list_of(self.output).open("w", newline="") as out:
-            writer = csv.writer(out, lineterminator="\n")
-            writer.writerow(f.name for f in fields(Candidate))
-            writer.writerows([f"{x:.6g}" if isinstance(x, float) else x for x in astuple(c)] for c in self.candidates)
+        list_of(self.output).unlink(missing_ok=True)  # of an older case file
+        write_csv(list_of(self.output), self.candidates)
 
     def add(
         self, part: str, workload: str, problems: Sequence[Problem], precision: str, planners: Mapping[str, Planner],

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import geometric_mean, median
 
-from workloads import Row
+from workloads import Row, read_csv
 
 OURS, LOOP = "vbgemm_auto", "cuBLAS loop"
 FAMILIES = ("any", "pow2", "inception", "moe")
@@ -143,7 +143,7 @@ class Results:
 
     @classmethod
     def read(cls, ours: Path, peers: Path, best: Path, sources: Path) -> "Results":
-        rows = list(Row.read(ours))
+        rows = list(read_csv(Row, ours))
         wrong = [f"{row.workload} {row.precision}" for row in rows if row.peer == OURS and row.nbad]
         if wrong:
             raise ValueError(f"{ours}: wrong results of {OURS} on {', '.join(wrong)}")
@@ -154,7 +154,7 @@ class Results:
         if not runs:
             raise ValueError(f"{ours} has no row of {OURS} with cache = cold")
         beside = by_title(row for row in cold(rows) if not row.peer.startswith("vbgemm"))
-        theirs = by_title(cold(Row.read(peers)))
+        theirs = by_title(cold(read_csv(Row, peers)))
         machines: dict[str, list[float]] = defaultdict(list)
         for case, us in beside.get(LOOP, {}).items():
             if case in theirs.get(LOOP, {}):

@@ -7,8 +7,8 @@ timed in interleaved rounds; `dots` counts the products left after XLA merged th
     python benchmarks/flax_layers.py googlenet_b1 lora_t16 lora_t512                # on the CPU, and, because XLA's
     python benchmarks/flax_layers.py googlenet_b32 --without flax_conv              # convolutions take minutes there
     python benchmarks/flax_layers.py --csv h100.csv                                 # on a GPU, float32
-    python benchmarks/flax_layers.py --csv h100_bf16.csv --dtype bfloat16           # and bfloat16
-    python benchmarks/flax_layers.py --csv h100_tf32.csv --precision default        # and TF32, where XLA uses it
+    python benchmarks/flax_layers.py --csv h100.csv --precision bf16                # and bfloat16
+    python benchmarks/flax_layers.py --csv h100.csv --precision tf32                # and TF32, where XLA uses it
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from jax_vbgemm.demo import blocks
 from jax_vbgemm.flax.nnx import BranchedConv1x1, MultiLoRA
 from jax_vbgemm.shapes import read_problems
 from jax_vbgemm.timing import looped, seconds_of
-from workloads import FOLDER, Row, write_rows
+from options import checked, one_of
+from workloads import FOLDER, PRECISIONS, Row, write_csv
 
 Kind = Callable[..., Any]
 
@@ -158,11 +159,28 @@ def error(found: Any, expected: Any) -> float:
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in wide)
 
 
+MODELS = {"googlenet_b": googlenet, "lora_t": lora}
+PEERS = ("flax_linear", "flax_conv", "flax_lora")
+NARROW = [name for name, (dtype, _) in PRECISIONS.items() if dtype in ("float32", "bfloat16", "float16")]
+
+
+def models(names: list[str]) -> list[tuple[Callable[[int, str], Workload], int]]:
+    """What makes each workload, and of which size."""
+    found = []
+    for name in names:
+        stem = name.rstrip("0123456789")
+        if stem not in MODELS or stem == name:
+            raise ValueError(f"unknown name {name!r}; there are googlenet_b<images> and lora_t<tokens an adapter>")
+        found.append((MODELS[stem], int(name.removeprefix(stem))))
+    return found
+
+
 def main(
-    names: Annotated[list[str] | None, typer.Argument(help="googlenet_b<images>, lora_t<tokens an adapter>")] = None,
-    without: Annotated[list[str] | None, typer.Option(help="peers to leave out")] = None,
-    dtype: Annotated[str, typer.Option(help="of parameters, inputs and results")] = "float32",
-    precision: Annotated[str, typer.Option(help="of float32 on a GPU")] = "highest",
+    names: Annotated[
+        list[str], typer.Argument(help="googlenet_b<images>, lora_t<tokens an adapter>", callback=checked(models))
+    ] = ["googlenet_b1", "googlenet_b32", "lora_t16", "lora_t512"],
+    without: Annotated[list[str], typer.Option(help="peers to leave out", callback=one_of(PEERS))] = [],
+    precision: Annotated[str, typer.Option(help=", ".join(NARROW), callback=one_of(NARROW))] = "fp32",
     rounds: Annotated[int, typer.Option(help="interleaved rounds; the median counts")] = 15,
     limit: Annotated[float, typer.Option(help="seconds after which there are no more rounds, but at least 3")] = 60,
     iterations: Annotated[int, typer.Option(help="steps in one program; 0: 50 on a GPU, fewer on a CPU")] = 0,
@@ -171,25 +189,24 @@ def main(
     ] = None,
 ) -> None:
     """Times each workload, forward and with backward, by all means."""
-    jax.config.update("jax_default_matmul_precision", precision)
+    dtype, matmul_precision = PRECISIONS[precision]
+    jax.config.update("jax_default_matmul_precision", matmul_precision)
     device = jax.devices()[0]
     console = Console(width=140)
-    table = Table(title=f"{device.device_kind}, jax {jax.__version__}, {dtype}, {precision}: us a step")
+    table = Table(title=f"{device.device_kind}, jax {jax.__version__}, {precision}: us a step")
     for column in ("workload", "pass", "GFLOP", "peer", "us", "vs vbgemm", "quartiles", "dots", "calls", "compile s"):
         table.add_column(column, justify="left" if column in ("workload", "pass", "peer") else "right")
     rows: list[Row] = []
     with Progress(console=console) as progress:
-        for name in progress.track(
-            names or ["googlenet_b1", "googlenet_b32", "lora_t16", "lora_t512"], description="workloads"
-        ):
-            kind, _, size = name.partition("_")
-            work = {"googlenet": googlenet, "lora": lora}[kind](int(size[1:]), dtype)
+        for make, size in progress.track(names, description="workloads"):
+            work = make(size, dtype)
+            group = f"flax_{work.name.partition('_')[0]}"
             for stage in ("forward", "forward+backward"):
                 flops = work.flops * (1 if stage == "forward" else 3)
                 steps = iterations or (50 if device.platform == "gpu" else int(min(50, max(1, 3e9 / flops))))
                 programs, seconds, results = {}, {}, {}
                 for peer, model in work.peers.items():
-                    if peer in (without or ()):
+                    if peer in without:
                         continue
                     parameters, functions = passes(model)
                     start = time.perf_counter()
@@ -221,13 +238,13 @@ def main(
                     )
                     rows.append(
                         Row(
-                            peer, f"flax_{kind}", f"{work.name}_{stage}", precision, work.problems, flops / 1e9, "hot",
+                            peer, group, f"{work.name}_{stage}", precision, work.problems, flops / 1e9, "hot",
                             us[peer], math.nan, errors[peer], math.nan, 0, note,
                         )
                     )  # fmt: skip
     console.print(table)
     if csv_file:
-        write_rows(csv_file, rows)
+        write_csv(csv_file, rows)
 
 
 if __name__ == "__main__":

@@ -31,12 +31,14 @@ from rich.table import Table
 
 import jax_vbgemm.optax
 from jax_vbgemm.shapes import read_problems
+from options import one_of
 
 WORKLOADS = Path(__file__).parent / "workloads"
 NS_STEPS = 5
 # FLOP/s of the products alone on an H100 (shared peers' ceilings), and of one launch in a graph.
 H100_RATES = {"default": 359e12, "highest": 51.6e12}
 H100_LAUNCH = 0.8e-6
+NAMES = ("default", "high", "highest")  # of jax.default_matmul_precision
 COLUMNS = (
     "model", "optimizer", "device", "jax", "precision", "matrices", "gflop",
     "loop_us", "call_us", "trace_s", "compile_s", "temp_mib", "error",
@@ -135,7 +137,7 @@ def measure(model: str, rounds: int, budget: float, progress: Progress) -> tuple
 @app.command(help=__doc__)
 def main(
     models: Annotated[list[str], typer.Argument(help="yolo26n, resnet50, gpt2_small, llama, vit_s")],
-    precision: Annotated[str, typer.Option(help="default, high or highest")] = "default",
+    precision: Annotated[str, typer.Option(help=", ".join(NAMES), callback=one_of(NAMES))] = "default",
     rounds: Annotated[int, typer.Option(help="interleaved repetitions")] = 9,
     budget: Annotated[float, typer.Option(help="seconds of one timed loop, about")] = 0.5,
     file: Annotated[Path | None, typer.Option("--csv", help="where to write the figures")] = None,

@@ -1,6 +1,7 @@
 """The papers' own questions, asked of our kernels: how do the planners compare, what does planning cost, and which
 thresholds does the device want?
 
+\b
   planners.py cases planners.case                         on any machine; writes planners.plans.csv beside it
   gpu_driver --cases planners.case --csv planners.csv     on the GPU
   planners.py report planners.plans.csv planners.csv      every planner against every other, beside the papers' claims
@@ -23,12 +24,13 @@ from rich.table import Table as Grid
 from candidates import Candidate, Measured, Table, Writer, list_of, ratios, tabulate
 from figures import by_title, cold
 from jax_vbgemm import Coordinated, LoadBalanced, SortSplit, Uniform
-from jax_vbgemm.planner import PLANNERS, DeviceSpec, Planner, device_spec
+from jax_vbgemm.planner import PLANNERS, DeviceSpec, Planner, catalogue_for, device_spec
 from jax_vbgemm.planner.load_balanced import CLASSES
 from jax_vbgemm.problem import Problem
-from workloads import Row, expand, problems_named
+from options import Device, Precision, commands
+from workloads import Row, expand, problems_named, read_csv
 
-app = typer.Typer(help=__doc__, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False)
+app = commands(__doc__)
 console = Console()
 
 PEERS = Path(__file__).parent / "results" / "peers" / "h100.csv"
@@ -101,12 +103,10 @@ def curve_problem(tile: tuple[int, int], rows: int) -> Problem:
 @app.command()
 def cases(
     output: Path,
-    device_name: Annotated[str, typer.Option("--device", help="that the plans are made for")] = "h100",
-    precision: str = "fp32",
+    device_name: Device = "h100",
+    precision: Precision = "fp32",
 ) -> None:
     """Writes the plans for gpu_driver, and the list of them."""
-    from jax_vbgemm.planner import catalogue_for
-
     device = device_spec(device_name)
     with Writer(output, device_name, repeats=5) as writer:
         for name in track(expand(["grids"]), "planners", console=console):
@@ -129,7 +129,7 @@ def cases(
     )
 
 
-def _percent(values: Sequence[float]) -> str:
+def _speedup(values: Sequence[float]) -> str:
     return f"{geometric_mean(values):.3f}x" if values else "-"
 
 
@@ -139,7 +139,7 @@ def pairs(table: Table, planners: Sequence[str], title: str) -> Grid:
     for column in ("as fast as", *planners):
         grid.add_column(column, justify="right")
     for planner in planners:
-        cells = ["" if other == planner else _percent(ratios(table, planner, other)) for other in planners]
+        cells = ["" if other == planner else _speedup(ratios(table, planner, other)) for other in planners]
         grid.add_row(planner, *cells)
     return grid
 
@@ -153,10 +153,10 @@ def report(
     plans: Annotated[Path, typer.Argument(help="the list that `cases` wrote")],
     measured: Annotated[list[Path], typer.Argument(help="the driver's CSV files")],
     peers: Annotated[Path, typer.Option(help="CSV of MAGMA, cuBLAS and CUTLASS on the same workloads")] = PEERS,
-    device_name: Annotated[str, typer.Option("--device")] = "h100",
+    device_name: Device = "h100",
 ) -> None:
     """Prints every planner against every other, beside the papers' claims, and what planning costs."""
-    times, every = Measured(measured), Candidate.read(plans)
+    times, every = Measured(measured), list(read_csv(Candidate, plans))
     compared = [candidate for candidate in every if candidate.part == COMPARE]
     table, names = tabulate(compared, times), list(COMPARED)
     console.print(f"{sum(map(len, table.values()))} of {len(compared)} plans of {len(table)} workloads were measured")
@@ -174,7 +174,7 @@ def _claims(every: Sequence[Candidate], table: Table, times: Measured, peers: Pa
         tried = by_value([candidate for candidate in every if candidate.part == part], times)
         if tried:
             best[part] = tried[search(tried, default_of(part, device)).best]
-    for_peers = by_title(cold(Row.read(peers)))
+    for_peers = by_title(cold(read_csv(Row, peers)))
     precision = every[0].precision if every else ""
 
     def over_peer(planner: str, title: str) -> str:
@@ -183,20 +183,18 @@ def _claims(every: Sequence[Candidate], table: Table, times: Measured, peers: Pa
             for name, row in table.items()
             if planner in row and (name, precision) in for_peers.get(title, {})
         ]
-        return f"{_percent(found)} ({len(found)})"
+        return f"{_speedup(found)} ({len(found)})"
 
     def tuned(part: str, other: str) -> str:
         if part not in best or other not in best:
             return "-"
         common = best[part].keys() & best[other].keys()
-        return f"{_percent([best[other][name] / best[part][name] for name in common])} ({len(common)})"
+        return f"{_speedup([best[other][name] / best[part][name] for name in common])} ({len(common)})"
 
-    def ours(planner: str, other: str, **only: range) -> str:
-        values = ratios(table, planner, other)
-        for batches in only.values():
-            names = [name for name in table if int(name.rpartition("_b")[2]) in batches]
-            values = ratios(table, planner, other, names)
-        return f"{_percent(values)} ({len(values)})"
+    def ours(planner: str, other: str, batches: range | None = None) -> str:
+        names = [name for name in table if batches is None or int(name.rpartition("_b")[2]) in batches]
+        values = ratios(table, planner, other, names)
+        return f"{_speedup(values)} ({len(values)})"
 
     plan_of = {(c.workload, c.planner): c.plan for c in every if c.part == COMPARE}
     workloads = {name for name, _ in plan_of}
@@ -209,8 +207,8 @@ def _claims(every: Sequence[Candidate], table: Table, times: Measured, peers: Pa
         ("load_balanced over coordinated", "1.94x (A800)", ours("load_balanced", "coordinated"), tuned(BALANCED, TLP)),
         ("load_balanced over sort_split", "1.88x (MI210)", ours("load_balanced", "sort_split"), tuned(BALANCED, SPLIT)),
         ("new TLP over old", "1.085x (A800)", ours("load_balanced", OLD_TLP), tuned(BALANCED, OLD)),
-        ("  batch <= 16", "1.04x", ours("load_balanced", OLD_TLP, batches=small), ""),
-        ("  batch >= 32", "1.11x", ours("load_balanced", OLD_TLP, batches=large), ""),
+        ("  batch <= 16", "1.04x", ours("load_balanced", OLD_TLP, small), ""),
+        ("  batch >= 32", "1.11x", ours("load_balanced", OLD_TLP, large), ""),
         (f"  (their plans differ on {differ} of {len(workloads)} workloads)", "", "", ""),
         ("coordinated over MAGMA", "1.40x (V100)", over_peer("coordinated", "MAGMA vbatched"), ""),
         ("load_balanced over MAGMA", "3.63x (A800)", over_peer("load_balanced", "MAGMA vbatched"), ""),
@@ -326,10 +324,10 @@ def break_off(points: Sequence[tuple[float, float]]) -> BreakOff:
 def thresholds(
     plans: Annotated[Path, typer.Argument(help="the list that `cases` wrote")],
     measured: Annotated[list[Path], typer.Argument(help="the driver's CSV files")],
-    device_name: Annotated[str, typer.Option("--device")] = "h100",
+    device_name: Device = "h100",
 ) -> None:
     """Prints where performance breaks off, what each threshold that was tried gives, and the values to enter."""
-    device, times, every = device_spec(device_name), Measured(measured), Candidate.read(plans)
+    device, times, every = device_spec(device_name), Measured(measured), list(read_csv(Candidate, plans))
     curves: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for candidate in every:
         us = times.us(candidate)

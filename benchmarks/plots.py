@@ -42,6 +42,11 @@ def draw(results: Results, folder: Path) -> list[Path]:
     return files
 
 
+def _title(precision: str) -> str:
+    """On two lines where one is too long for an axis."""
+    return PRECISIONS[precision].replace(" without", "\nwithout").replace(" as ", "\nas ")
+
+
 def _draw_limit(results: Results, plt: Any) -> Any:
     mine, theirs = shares(results.ours, results.best), shares(results.best_times, results.best)
     batches = sorted({batch for family, _, batch in mine if family in GRIDS and batch is not None})
@@ -59,7 +64,7 @@ def _draw_limit(results: Results, plt: Any) -> Any:
             axis.set_xticks(range(len(batches)), batches)
             axis.grid(axis="y")
             if family == GRIDS[0]:
-                axis.set_title(PRECISIONS[precision].replace(" without", "\nwithout").replace(" as ", "\nas "))
+                axis.set_title(_title(precision))
             else:
                 axis.set_xlabel("products in the batch")
         row[0].set_ylabel(f"{family}: % of the limit")
@@ -93,7 +98,7 @@ def _draw_peers(results: Results, plt: Any) -> Any:
         axis.axvline(1, color=TEXT, linewidth=1)
         axis.set_xscale("log", base=2)
         axis.grid(axis="both")
-        axis.set_title(PRECISIONS[precision].replace(" without", "\nwithout").replace(" as ", "\nas "))
+        axis.set_title(_title(precision))
     every = [geometric_mean(values) for gain in found.values() for values in gain.values()]
     low, high = min(0.5, *every) / 1.5, max(2.0, *every) * 1.5
     axes[0][0].set_xlim(low, high)

@@ -1,6 +1,7 @@
-"""docs/benchmarks.md and its plots, from the CSV files of the kernel alone: no figure on that page is typed by hand.
+"""docs/benchmarks.md, its plots and the tables of README, from the CSV files of the kernel alone: no figure there is
+typed by hand.
 
-  report.py                                 the page of benchmarks/results/h100_kernel.csv
+  report.py                                 the page and README's tables, of benchmarks/results/h100_*.csv
   report.py --ours new.csv --page new.md    the page of another file; sources.csv beside it says where it was measured
 
 Needs matplotlib (extra `dev`).
@@ -16,13 +17,26 @@ from typing import Annotated
 
 import typer
 
-from figures import FAMILIES, GRIDS, LOOP, PRECISIONS, Results, family_of, gains, shares
+from figures import FAMILIES, GRIDS, LOOP, OURS, PRECISIONS, Results, family_of, gains, shares
 from plots import draw
+from workloads import Row, read_csv
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 
+PAGE = ROOT / "docs" / "benchmarks.md"
+README = ROOT / "README.md"
+
 COMMAND = "python benchmarks/report.py"
+
+# Tall and skinny workloads by what their names begin with.
+SKINNY = {
+    "ism2_m1000000_": "1,000,000 rows, K and columns 8 or 16",
+    "ism2_m100000_": "100,000 rows, the same",
+    "ism2_m10000_": "10,000 rows, the same",
+    "tsm2_s10240_": "10240 x 10240 times 2 to 16 columns",
+    "tsm2_s20480_": "20480 x 20480, the same",
+}
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
@@ -33,10 +47,14 @@ def mean(values: Sequence[float] | None, text: str = "{:.2f}x") -> str:
     return text.format(geometric_mean(values)) if values else ""
 
 
+def families_of(results: Results) -> list[str]:
+    return [family for family in FAMILIES if any(family_of(workload) == family for workload, _ in results.ours)]
+
+
 def page(results: Results, plots: str, command: str) -> str:
     """The text; `plots` is the folder of the plots as the page links it."""
     ours, best = results.ours, results.best
-    families = [family for family in FAMILIES if any(family_of(workload) == family for workload, _ in ours)]
+    families = families_of(results)
     lines = [
         "# Benchmarks: the kernel alone",
         "",
@@ -47,9 +65,10 @@ def page(results: Results, plots: str, command: str) -> str:
         "## Summary",
         "",
         "Geometric means: how many times as fast as the peer, and the share of the limit that is reached. `best peer` "
-        "is an oracle: for each workload the fastest of all peers and configurations, chosen afterwards.",
+        "is an oracle: for each workload the fastest of all peers and configurations at that precision, chosen "
+        "afterwards, but for those whose operands were padded before.",
         "",
-        *_summary(results, families),
+        *table(*_summary(results, families)),
         "",
         "## Share of the limit by batch size",
         "",
@@ -119,7 +138,36 @@ def _introduction(results: Results, command: str) -> list[str]:
     return [*lines, "", f"This page is written by `{command}`."]
 
 
-def _summary(results: Results, families: Sequence[str]) -> list[str]:
+def readme(text: str, results: Results, skinny: Path) -> str:
+    """README with the tables between its comments as the figures say."""
+    head, rows = _summary(results, families_of(results))
+    for name, lines in (
+        ("speed", table(head[:3], [row[:3] for row in rows])),
+        ("skinny", _skinny_table(results, skinny)),
+    ):
+        begin, end = f"<!-- {name}: by {COMMAND} -->\n", f"<!-- end of {name} -->"
+        start, stop = text.index(begin) + len(begin), text.index(end)
+        text = "\n".join((text[:start], *lines, "", text[stop:]))
+    return text
+
+
+def _skinny_table(results: Results, skinny: Path) -> list[str]:
+    """Slowest and fastest against the best peer, by shape and precision."""
+    gain = {
+        (row.workload, row.precision): results.best[row.workload, row.precision].us / row.graph_us
+        for row in read_csv(Row, skinny)
+        if row.peer == OURS
+    }
+    precisions = [name for name in PRECISIONS if any(precision == name for _, precision in gain)]
+    rows = []
+    for start, title in SKINNY.items():
+        found = [[x for (name, which), x in gain.items() if name.startswith(start) and which == p] for p in precisions]
+        rows.append((title, *(f"{min(values):.2f}-{max(values):.2f}x" for values in found)))
+    return table(("", *(PRECISIONS[precision] for precision in precisions)), rows)
+
+
+def _summary(results: Results, families: Sequence[str]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Heading and rows."""
     over_loop = gains(results.ours, results.peers.get(LOOP, {}))
     over_best = gains(results.ours, results.best_times)
     limit_gains = {case: results.best[case].limit for case in results.ours if case in results.best}
@@ -128,7 +176,7 @@ def _summary(results: Results, families: Sequence[str]) -> list[str]:
     def cells(found: Mapping[tuple[str, str], list[float]], precision: str, text: str) -> str:
         return " / ".join(mean(found.get((family, precision)), text) or "-" for family in families)
 
-    rows = []
+    rows: list[Sequence[str]] = []
     for precision in results.precisions:
         wins = [gain > 1 for family in families for gain in over_best.get((family, precision), [])]
         rows.append(
@@ -142,7 +190,7 @@ def _summary(results: Results, families: Sequence[str]) -> list[str]:
         )
     names = " / ".join(families)
     head = ("", f"cuBLAS loop: {names}", "best peer", "faster than the best peer", "share of the limit")
-    return table(head, rows)
+    return head, rows
 
 
 def _share_table(results: Results) -> list[str]:
@@ -186,14 +234,14 @@ def main(
     / "peers"
     / "h100_best.csv",
     sources: Annotated[Path, typer.Option(help="where each file was measured")] = RESULTS / "sources.csv",
-    page_file: Annotated[Path, typer.Option("--page", help="to write; plots go into a folder of its name")] = ROOT
-    / "docs"
-    / "benchmarks.md",
+    page_file: Annotated[Path, typer.Option("--page", help="to write; plots go into a folder of its name")] = PAGE,
 ) -> None:
-    """Writes the page and its plots."""
+    """Writes the page and its plots, and README's tables where it is the committed page."""
     results = Results.read(ours, peers, best, sources)
     text = page(results, page_file.stem, " ".join((COMMAND, *sys.argv[1:])))
     page_file.write_text(text)
+    if page_file == PAGE:
+        README.write_text(readme(README.read_text(), results, RESULTS / "h100_skinny.csv"))
     for file in (page_file, *draw(results, page_file.with_suffix(""))):
         print(f"{os.path.relpath(file)}: {file.stat().st_size / 1e3:.0f} KB")
 

@@ -1,65 +1,95 @@
 """Trace + lower and compile time of ragged batches, beside XLA's loop of dots.
 
-The median of 5, minus that of an identity jit of the same arguments; no cache is warm, that of plans included.
+The median of 5, less that of an identity jit of the same arguments; no cache is warm, that of plans included.
+
+    python benchmarks/trace_time.py                       64, 256 and 1000 problems
+    python benchmarks/trace_time.py 64 --gradient --loop --csv trace.csv
 """
 
-import argparse
 import statistics
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
 
 import jax_vbgemm as vb
 from jax_vbgemm.planner import entry
+from workloads import write_csv
 
 
-def loop(As, Bs):
+@dataclass
+class Row:
+    """Seconds beyond an identity of the same arguments."""
+
+    device: str
+    jax: str
+    program: str
+    gradient: bool
+    problems: int
+    lower_s: float
+    compile_s: float
+
+
+def loop(As: Sequence[jax.Array], Bs: Sequence[jax.Array]) -> list[jax.Array]:
     return [jnp.matmul(a, b) for a, b in zip(As, Bs, strict=True)]
 
 
-def seconds(function, args, compile_too):
+def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.value_and_grad(lambda As, Bs: sum(map(jnp.sum, function(As, Bs))), (0, 1))
+
+
+def seconds(function: Callable[..., Any], args: Any) -> tuple[float, float]:
     """Of tracing and lowering a fresh jit, and of compiling it, caches cleared."""
     jax.clear_caches()
     entry._plan.cache_clear()
     start = time.perf_counter()
     lowered = jax.jit(lambda *a: function(*a)).lower(*args)
     middle = time.perf_counter()
-    if compile_too:
-        lowered.compile()
+    lowered.compile()
     return middle - start, time.perf_counter() - middle
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--problems", type=int, nargs="*", default=[64, 256, 1000])
-    parser.add_argument("--gradient", action="store_true", help="value and gradient instead of the forward pass")
-    parser.add_argument("--loop", action="store_true", help="compile XLA's loop too (a minute and more on a GPU)")
-    options = parser.parse_args()
-    rng = np.random.default_rng(0)
-    print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}\nproblems  program   trace+lower s   compile s")
-    for count in options.problems:
+def medians(function: Callable[..., Any], args: Any, times: int) -> tuple[float, ...]:
+    samples = [seconds(function, args) for _ in range(times)]
+    return tuple(statistics.median(column) for column in zip(*samples, strict=True))
+
+
+def main(
+    counts: Annotated[list[int], typer.Argument(help="problems of a batch", min=1)] = [64, 256, 1000],
+    gradient: Annotated[bool, typer.Option("--gradient", help="value and gradient, not the forward pass")] = False,
+    xla_loop: Annotated[bool, typer.Option("--loop", help="XLA's loop, too (a minute and more on a GPU)")] = False,
+    csv: Annotated[Path | None, typer.Option(help="rows are appended")] = None,
+) -> None:
+    """Prints what tracing and lowering, and what compiling takes."""
+    device, rng, rows = jax.devices()[0].device_kind, np.random.default_rng(0), []
+    programs = {"ours": vb.batched_matmul} | ({"XLA loop": loop} if xla_loop else {})
+    console = Console()
+    for count in track(counts, "batches", console=console):
         sizes = rng.integers(16, 129, (count, 3))
         args = [jnp.ones((m, k)) for m, _, k in sizes], [jnp.ones((k, n)) for _, n, k in sizes]
-        programs = {"identity": lambda As, Bs: (As, Bs), "ours": vb.batched_matmul}
-        if options.loop:
-            programs["XLA loop"] = loop
-        if options.gradient:
-            programs = {
-                name: f
-                if name == "identity"
-                else jax.value_and_grad(lambda As, Bs, f=f: sum(map(jnp.sum, f(As, Bs))), (0, 1))
-                for name, f in programs.items()
-            }
-        base = (0.0, 0.0)
+        base = medians(lambda As, Bs: (As, Bs), args, 5)
         for name, function in programs.items():
-            samples = [seconds(function, args, compile_too=True) for _ in range(5 if name != "XLA loop" else 1)]
-            medians = [statistics.median(column) for column in zip(*samples, strict=True)]
-            if name == "identity":
-                base = medians
-            print(f"{count:8}  {name:9} {medians[0] - base[0]:12.3f} {medians[1] - base[1]:12.3f}", flush=True)
+            took = medians(with_gradient(function) if gradient else function, args, 1 if function is loop else 5)
+            lower_s, compile_s = (mine - identity for mine, identity in zip(took, base, strict=True))
+            rows.append(Row(device, jax.__version__, name, gradient, count, lower_s, compile_s))
+    table = Table(title=f"{device}, jax {jax.__version__}, {'with gradient' if gradient else 'forward'}: seconds")
+    for column in ("problems", "program", "trace + lower", "compile"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(str(row.problems), row.program, f"{row.lower_s:.3f}", f"{row.compile_s:.3f}")
+    console.print(table)
+    if csv:
+        write_csv(csv, rows)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -1,8 +1,9 @@
 """How far is `auto` from the best plan that anybody finds by trying?
 
+\b
   trial.py cases trial.case                              on any machine; writes trial.plans.csv beside it
   gpu_driver --cases trial.case --csv trial.csv          on the GPU
-  trial.py finals trial.plans.csv finals.case trial.csv     auto and the fastest others of each workload again
+  trial.py finals trial.plans.csv finals.case trial.csv  auto and the fastest others of each workload again
   gpu_driver --cases finals.case --csv finals.csv        on the GPU
   trial.py report trial.plans.csv trial.csv --finals finals.csv
 
@@ -14,7 +15,7 @@ many plans owes part of its lead to luck, so the finals decide: more timings, th
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
@@ -34,9 +35,10 @@ from jax_vbgemm.planner.makespan import narrower_searches
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import tile_counts
 from jax_vbgemm.problem import Problem, Sizes
-from workloads import PRECISIONS, problems_named
+from options import Device, Precisions, commands
+from workloads import PRECISIONS, problems_named, read_csv
 
-app = typer.Typer(help=__doc__, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False)
+app = commands(__doc__)
 console = Console()
 
 # Small, middle and large products, short and long K, few and many products, in both families.
@@ -144,7 +146,6 @@ def _write(
     console.print(f"{output}: {writer.cases} cases, {output.stat().st_size / 1e6:.1f} MB; {list_of(output)}")
 
 
-Device = Annotated[str, typer.Option("--device", help="that the plans are made for")]
 Randoms = Annotated[int, typer.Option("--random", help="random plans a workload; the same for cases and finals")]
 Plans = Annotated[Path, typer.Argument(help="the list that `cases` wrote")]
 
@@ -152,12 +153,12 @@ Plans = Annotated[Path, typer.Argument(help="the list that `cases` wrote")]
 @app.command()
 def cases(
     output: Path,
-    precision: Annotated[str, typer.Option(help="separated by commas")] = "fp32,tf32,bf16",
+    precision: Precisions = ["fp32", "tf32", "bf16"],
     randoms: Randoms = 8,
     device_name: Device = "h100",
 ) -> None:
     """Writes the plans for gpu_driver, and the list of them."""
-    work = [(name, which) for which in precision.split(",") for name in SAMPLE]
+    work = [(name, which) for which in precision for name in SAMPLE]
     _write(output, device_name, randoms, work, None, 1)
 
 
@@ -170,7 +171,7 @@ def finals(
     device_name: Device = "h100",
 ) -> None:
     """Writes auto's plan and the fastest others of each workload, for several rounds of timings."""
-    tried = by_workload(Candidate.read(plans), Measured(measured))
+    tried = by_workload(read_csv(Candidate, plans), Measured(measured))
     only = {
         key: {trial.auto.plan, *(candidate.plan for candidate, _ in trial.others[:FINALISTS])}
         for key, trial in tried.items()
@@ -198,7 +199,7 @@ class Trial:
         return self.auto_us / self.best[1]
 
 
-def by_workload(candidates: Sequence[Candidate], measured: Measured) -> dict[tuple[str, str], Trial]:
+def by_workload(candidates: Iterable[Candidate], measured: Measured) -> dict[tuple[str, str], Trial]:
     """By workload and precision; those where auto's plan wasn't measured are left out."""
     groups: dict[tuple[str, str], dict[str, tuple[Candidate, float]]] = defaultdict(dict)
     autos: dict[tuple[str, str], Candidate] = {}
@@ -240,7 +241,7 @@ def report(
     final: Annotated[list[Path] | None, typer.Option("--finals", help="the driver's CSV of the finals")] = None,
 ) -> None:
     """Prints auto's time over the best that was found, by workload, and geometric means."""
-    candidates = Candidate.read(plans)
+    candidates = list(read_csv(Candidate, plans))
     tried = by_workload(candidates, Measured(measured))
     again = by_workload(candidates, Measured(final)) if final else {}
     verdicts = {key: judge(trial, again.get(key)) for key, trial in tried.items()}

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
 from jax_vbgemm import calibrate
 from jax_vbgemm.problem import Problem
@@ -38,20 +39,25 @@ class Row:
     nbad: int
     note: str
 
-    @classmethod
-    def read(cls, file: Path) -> Iterator["Row"]:
-        with file.open(newline="") as lines:
-            for line in csv.DictReader(lines):
-                yield cls(**{f.name: f.type(line[f.name] or "nan") for f in fields(cls)})  # type: ignore[operator, misc]
+
+T = TypeVar("T")
 
 
-def write_rows(file: Path, rows: Iterable[Row]) -> None:
-    """Appends; a new file gets a heading."""
+def read_csv(cls: type[T], file: Path) -> Iterator[T]:
+    """The lines as instances of a dataclass, whose fields are among the columns; an empty number is NaN."""
+    with file.open(newline="") as lines:
+        for line in csv.DictReader(lines):
+            yield cls(**{f.name: f.type(line[f.name] or ("nan" if f.type is float else "")) for f in fields(cls)})
+
+
+def write_csv(file: Path, rows: Iterable[Any]) -> None:
+    """Appends instances of one dataclass; a new file gets a heading."""
+    rows = list(rows)
     new = not file.exists()
     with file.open("a", newline="") as out:
-        writer = csv.writer(out)
-        if new:
-            writer.writerow(f.name for f in fields(Row))
+        writer = csv.writer(out, lineterminator="\n")
+        if new and rows:
+            writer.writerow(f.name for f in fields(rows[0]))
         writer.writerows([f"{x:.6g}" if isinstance(x, float) else x for x in astuple(row)] for row in rows)
 
 
@@ -78,7 +84,7 @@ def tall_names(long: int, k: int, n: int) -> list[str]:
 def expand(names: Iterable[str]) -> list[str]:
     """Names; "grids" stands for the any and pow2 grids at batch 16, 64 and 256, "tall" for single products of a long
     side of 10^6 and two small ones in five layouts, some also of 10^5 and 10^7, "calibration" for the sample that the
-    cost model is fitted to, "*" for any part of a file's name."""
+    cost model is fitted to, "*" for any part of a file's name; ValueError where no file has such a name."""
     result: list[str] = []
     for name in names:
         if name == "grids":
@@ -95,7 +101,10 @@ def expand(names: Iterable[str]) -> list[str]:
         elif name == "calibration":
             result += [f"calibration_{index}" for index in range(len(calibration_sample()))]
         elif "*" in name:
-            result += sorted(file.stem for file in FOLDER.glob(f"{name}.txt"))
+            found = sorted(file.stem for file in FOLDER.glob(f"{name}.txt"))
+            if not found:
+                raise ValueError(f"no workload matches {name!r} in {FOLDER}")
+            result += found
         else:
             result.append(name)
     return result

@@ -1,6 +1,6 @@
 """K-FAC's preconditioning, left @ G @ right for every layer, as two operations over a tree of odd sizes.
 
-    pip install jax-vbgemm[examples]
+    pip install ".[examples]"
     python examples/kfac_preconditioning.py
 
 The autoencoder of Martens and Grosse (2015): 784-1000-500-250-30 and back, inputs with a bias entry. All sixteen

@@ -1,6 +1,6 @@
 """A small vision transformer on scikit-learn's digits, trained with optax.contrib.muon and with jax_vbgemm.optax.muon.
 
-    pip install jax-vbgemm[examples]
+    pip install ".[examples]"
     python examples/muon_digits.py
 
 The same seed, data and steps for both. The picture shows both loss curves, which lie on each other, and the time of one

@@ -29,7 +29,7 @@ _PROMISING = 1.5
 _MOST_TILES = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuned:
     """What `autotune` found: the `plan` that `auto` takes from now on, `winner`, the name of the planner that made it,
     and `seconds`, what a call took with each candidate.
@@ -38,6 +38,12 @@ class Tuned:
     plan: Plan
     winner: str
     seconds: Mapping[str, float]
+
+    def __repr__(self) -> str:
+        """The winner, and a line a candidate; the plan has a description of its own, `print(tuned.plan)`."""
+        ordered = sorted(self.seconds.items(), key=lambda item: item[1])
+        lines = [f"  {1e6 * seconds:10.1f} us  {name}" for name, seconds in ordered]
+        return "\n".join((f"Tuned: {self.winner!r} is the fastest of {len(lines)}", *lines))
 
 
 def autotune(

@@ -22,24 +22,28 @@ hypothesis.settings.register_profile("quick", deadline=None, max_examples=6, pri
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     platform = platform_of(jax.devices()[0])  # JAX says "gpu" of both vendors'
     for item in items:
         if item.get_closest_marker("gpu") and platform != "cuda":
             item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU, this is {platform}"))
-        if item.get_closest_marker("rocm") and platform != "rocm":
-            item.add_marker(pytest.mark.skip(reason=f"needs an AMD GPU, this is {platform}"))
         if (wanted := item.get_closest_marker("multidevice")) and jax.device_count() < wanted.args[0]:
             reason = f"needs {wanted.args[0]} devices, there are {jax.device_count()}"
             item.add_marker(pytest.mark.skip(reason=reason))
-        if item.get_closest_marker("slow") and "slow" not in config.getoption("markexpr"):
-            item.add_marker(pytest.mark.skip(reason="slow: run with -m slow"))
+
+
+def fail_instead_of_skipping(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """VBGEMM_NO_SKIP=1 turns every skip into a failure, for machines that are meant to run everything."""
+    if report.skipped and os.environ.get("VBGEMM_NO_SKIP") == "1" and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"VBGEMM_NO_SKIP=1: {report.nodeid} was skipped: {report.longrepr}"
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
-    """VBGEMM_NO_SKIP=1 turns every skip into an error, for machines that are meant to run everything."""
-    report = (yield).get_result()
-    if report.skipped and os.environ.get("VBGEMM_NO_SKIP") == "1" and not hasattr(report, "wasxfail"):
-        report.outcome = "failed"
-        report.longrepr = f"VBGEMM_NO_SKIP=1: {item.nodeid} was skipped: {report.longrepr}"
+def pytest_runtest_makereport():
+    fail_instead_of_skipping((yield).get_result())
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report():
+    fail_instead_of_skipping((yield).get_result())  # a module's importorskip comes here, with all its tests

@@ -43,13 +43,13 @@ def test_values(dtype, in_place):
     check(add_scaled(xs, xs), xs, xs, 1, 1)
 
 
-def test_one_rounding():
-    """16-bit sums are rounded once: a third of a spacing in each term is not lost."""
-    x, y = (jnp.full(8, value, "bfloat16") for value in (1.0, 1.0))
-    (total,) = add_scaled([x], [y], 1.0, 0.0039)
-    np.testing.assert_array_equal(oracle.wide(total), 1.0)  # 1.0039 is nearer to 1 than to 1 + 2^-7
-    (total,) = add_scaled([x], [y], 1 / 3, 2 / 3)
-    np.testing.assert_array_equal(oracle.wide(total), 1.0)
+@pytest.mark.parametrize(("beta", "expected"), [(0.0039, 1.0), (0.00392, 1.0078125)])
+def test_one_rounding(beta, expected):
+    """1 + beta lies on either side of half a spacing above 1; rounded before, beta is that half, and both sums 1."""
+    ones = jnp.ones(8, "bfloat16")
+    for function in (add_scaled, jax.jit(add_scaled)):
+        (total,) = function([ones], [ones], 1.0, beta)
+        np.testing.assert_array_equal(oracle.wide(total), expected)
 
 
 def test_no_members_and_mixed_dtypes():

@@ -31,6 +31,13 @@ def test_measured_here_and_taken_by_auto(dtype, file):
     assert file.exists()
 
 
+def test_what_was_found_is_short_to_print():
+    plan = vb.plan(SHAPES)
+    lines = str(vb.Tuned(plan, "sort_split", {"coordinated": 2.5e-3, "sort_split": 1.25e-5})).splitlines()
+    assert lines[0] == "Tuned: 'sort_split' is the fastest of 2"
+    assert [line.split() for line in lines[1:]] == [["12.5", "us", "sort_split"], ["2500.0", "us", "coordinated"]]
+
+
 def slowest_first(planners, *_):
     """The last candidate wins."""
     return [float(len(planners) - index) for index in range(len(planners))]

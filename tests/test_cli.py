@@ -51,6 +51,16 @@ def test_a_file_that_is_no_text(tmp_path, capsys):
     assert "shapes.bin is not a text file" in capsys.readouterr().err
 
 
+def test_the_demo(capsys, monkeypatch):
+    pytest.importorskip("rich")
+    from jax_vbgemm import demo
+
+    smallest = dict([min(demo.blocks().items(), key=lambda item: item[1][0].n)])  # all nine take half a minute
+    monkeypatch.setattr(demo, "blocks", lambda: smallest)
+    assert main(["demo"]) == 0
+    assert "right to rounding" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("batch", ["0", "-1"])
 def test_a_demo_needs_an_image(batch, capsys):
     with pytest.raises(SystemExit):

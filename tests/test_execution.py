@@ -154,13 +154,23 @@ def test_import_does_not_initialise_a_backend():
 
 @pytest.mark.gpu
 def test_command_buffers_replay_with_new_addresses():
-    """XLA_FLAGS=--xla_gpu_graph_min_graph_size=1 in the environment makes every program a CUDA graph."""
-    f = jax.jit(lambda As, Bs: jax.tree.map(jnp.sin, vb.batched_matmul(As, Bs)))
-    for seed in range(6):
-        As, Bs = ragged(12, 1, 90, seed=3)
-        As = [a + seed for a in As]
-        for c, a, b in zip(f(As, Bs), As, Bs, strict=True):
-            np.testing.assert_allclose(c, np.sin(oracle.wide(a) @ oracle.wide(b)), atol=2e-3)
+    """In a process of its own, as XLA reads its flags once; this one makes every program a CUDA graph."""
+    script = textwrap.dedent("""
+        import jax, jax.numpy as jnp, numpy as np, jax_vbgemm as vb
+        rng = np.random.default_rng(3)
+        sizes = rng.integers(1, 90, (12, 3))
+        f = jax.jit(lambda As, Bs: jax.tree.map(jnp.sin, vb.batched_matmul(As, Bs, precision="highest")))
+        kept = []  # what lives keeps its address, so that the next call has others
+        for _ in range(6):
+            As = jax.device_put([rng.uniform(-1, 1, (m, k)).astype(np.float32) for m, _, k in sizes])
+            Bs = jax.device_put([rng.uniform(-1, 1, (k, n)).astype(np.float32) for _, n, k in sizes])
+            kept.append((f(As, Bs), As, Bs))
+        for c, a, b in (triple for batch in kept for triple in zip(*batch)):
+            np.testing.assert_allclose(c, np.sin(np.float64(a) @ np.float64(b)), atol=1e-5)
+    """)
+    environment = os.environ | {"XLA_FLAGS": "--xla_gpu_graph_min_graph_size=1"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.gpu

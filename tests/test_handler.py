@@ -12,7 +12,7 @@ from jax_vbgemm.planner import plan_problems
 from jax_vbgemm.primitive import Term, sizes_of
 from jax_vbgemm.problem import Problem
 
-PLATFORM = {"cpu": "cpu", "gpu": "cuda"}[jax.default_backend()]
+PLATFORM = backends.platform_of(jax.devices()[0])
 
 
 def call(a, b, out_shape, out_dtype=None, tamper=lambda table: None, words=lambda words: words, **changes):

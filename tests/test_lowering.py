@@ -96,7 +96,7 @@ def test_export_round_trip():
 def test_symbolic_shapes_go_through_xla():
     (size,) = export.symbolic_shape("b")
     args = [jax.ShapeDtypeStruct((size, 3), jnp.float32)], [jax.ShapeDtypeStruct((3, 4), jnp.float32)]
-    program = exported(vb.batched_matmul, args, [{"gpu": "cuda"}.get(jax.default_backend(), "cpu")])
+    program = exported(vb.batched_matmul, args, [backends.platform_of(jax.devices()[0])])
     assert counts(program.mlir_module()) == (0, 1)
     (c,) = program.call([jnp.ones((5, 3), jnp.float32)], [jnp.ones((3, 4), jnp.float32)])
     assert c.shape == (5, 4)
@@ -114,7 +114,7 @@ def test_a_symbolic_vmap_goes_through_xla(in_axes):
         jax.ShapeDtypeStruct((size, *b) if in_axes[1] == 0 else b, "float32"),
     ]
     function = jax.vmap(lambda a, b: vb.batched_gemm([a], [b], alpha=2.0)[0], in_axes)
-    program = exported(function, args, [{"gpu": "cuda"}.get(jax.default_backend(), "cpu")])
+    program = exported(function, args, [backends.platform_of(jax.devices()[0])])
     given = [jnp.ones((5, *a), "float32"), jnp.ones((5, *b) if in_axes[1] == 0 else b, "float32")]
     np.testing.assert_array_equal(program.call(*given), np.full((5, 2, 4), 6))
 

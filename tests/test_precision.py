@@ -63,11 +63,12 @@ def test_errors_of_the_precisions(planner):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["high", "highest"])
-@pytest.mark.parametrize("planner", ["auto", *TENSOR_TILES[:2]], ids=str)
+@pytest.mark.parametrize(
+    ("precision", "planner"),
+    [("high", "auto"), *(("high", tile) for tile in TENSOR_TILES[:2]), ("highest", "auto"), ("highest", "uniform")],
+    ids=str,
+)
 def test_infinities_and_nans_are_those_of_float32(precision, planner):
-    if precision == "highest" and planner != "auto":
-        planner = "uniform"
     rng = np.random.default_rng(0)
     a, b = rng.uniform(-1, 1, (40, 64)).astype(np.float32), rng.uniform(-1, 1, (64, 48)).astype(np.float32)
     a[3, 5], a[7, 9], b[11, 2], b[5, 4], a[20, 1] = np.inf, np.nan, -np.inf, 0.0, 3e38

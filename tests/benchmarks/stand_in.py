@@ -10,7 +10,7 @@ from cases import HEADING
 from jax_vbgemm.descriptors import KINDS, PROBLEM, READY_TILE, RUN, SPLIT_TILE
 from jax_vbgemm.planner import device_spec
 from jax_vbgemm.problem import problems_of
-from workloads import Row
+from workloads import Row, read_csv
 
 H100 = device_spec("h100")
 PROBLEMS = problems_of([(100, 70, 64), (33, 47, 129), (64, 64, 64)])
@@ -37,7 +37,7 @@ def read_cases(file):
 
 def driver(file, output, seconds=None, nbad=0):
     """What gpu_driver would write if every case took as long as predicted, or as long as `seconds` says."""
-    predicted = {(c.workload, c.plan): c.predicted_us for c in Candidate.read(list_of(file))}
+    predicted = {(c.workload, c.plan): c.predicted_us for c in read_csv(Candidate, list_of(file))}
     lines = [",".join(f.name for f in fields(Row))]
     for peer, workload, kind, rows, _, _ in read_cases(file):
         us = predicted[workload, peer] if seconds is None else seconds(peer, workload)

@@ -9,7 +9,7 @@ from candidates import Candidate, Measured, Writer, list_of, ratios, tabulate
 from jax_vbgemm import Uniform
 from jax_vbgemm.planner import PLANNERS, catalogue_for
 from stand_in import H100, PROBLEMS, driver, read_cases
-from workloads import problems_named
+from workloads import problems_named, read_csv
 
 
 def test_equal_plans_are_measured_once(tmp_path):
@@ -25,7 +25,7 @@ def test_equal_plans_are_measured_once(tmp_path):
     assert [(workload, kind) for _, workload, kind, *_ in found] == [
         ("any_x", "float32"), ("any_x", "float32"), ("any_x", "tf32"), ("any_y", "float32"), ("any_y", "float32"),
     ]  # fmt: skip
-    listed = Candidate.read(list_of(file))
+    listed = list(read_csv(Candidate, list_of(file)))
     assert [c.planner for c in listed] == ["a", "b", "c", "d", "d", "d"]
     assert listed[0].plan == listed[2].plan == listed[3].plan == found[0][0] != listed[1].plan
     table = tabulate(
@@ -40,12 +40,12 @@ def test_only_some_plans_and_none_that_is_hopeless(tmp_path):
     tiles = {str(tile.key): Uniform(tile.key) for tile in catalogue_for("float32", H100)}
     with Writer(tmp_path / "a.case", "h100") as writer:
         writer.add("one", "any_x", PROBLEMS, "fp32", {"auto": PLANNERS["auto"], **tiles}, hopeless=1.5)
-    listed = Candidate.read(list_of(tmp_path / "a.case"))
+    listed = list(read_csv(Candidate, list_of(tmp_path / "a.case")))
     assert 1 < len(listed) < len(tiles) + 1
     assert all(c.predicted_us <= 1.5 * listed[0].predicted_us for c in listed)
     with Writer(tmp_path / "b.case", "h100") as writer:
         writer.add("one", "any_x", PROBLEMS, "fp32", tiles, only={listed[-1].plan})
-    assert {c.plan for c in Candidate.read(list_of(tmp_path / "b.case"))} == {listed[-1].plan}
+    assert {c.plan for c in read_csv(Candidate, list_of(tmp_path / "b.case"))} == {listed[-1].plan}
 
 
 def test_wrong_results_are_no_measurement(tmp_path):

@@ -13,7 +13,7 @@ from candidates import Candidate, Measured, list_of
 from jax_vbgemm import LoadBalanced
 from jax_vbgemm.planner import catalogue_for
 from stand_in import H100, driver, read_cases
-from workloads import problems_named
+from workloads import problems_named, read_csv
 
 
 @pytest.mark.parametrize("corner", [20_000, 60_000, 135_168])
@@ -94,7 +94,7 @@ def test_planners_from_cases_to_values(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(planners.console, "width", 200)
     file = tmp_path / "p.case"
     planners.cases(file)
-    listed = Candidate.read(list_of(file))
+    listed = list(read_csv(Candidate, list_of(file)))
     assert len(read_cases(file)) == len({(c.workload, c.plan) for c in listed}) < len(listed)
     assert {c.part for c in listed} == {"compare", "curve", *planners.options(H100)}
     tlp = {c.plan: c.tlp for c in listed if c.part == "curve"}

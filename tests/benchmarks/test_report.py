@@ -72,6 +72,15 @@ def test_a_file_of_unknown_origin_makes_no_page(tmp_path):
         figures.source_of(tmp_path / "new.csv", tmp_path / "sources.csv")
 
 
+def test_every_committed_file_says_where_it_was_measured():
+    folder = report.RESULTS
+    files = {str(file.relative_to(folder)) for file in folder.rglob("*.csv")} - {"sources.csv"}
+    with (folder / "sources.csv").open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert sorted(row["file"] for row in rows) == sorted(files)
+    assert all(row["device"] and row["date"] and row["about"] for row in rows)
+
+
 @pytest.mark.parametrize(
     ("peer", "title"),
     [
@@ -96,6 +105,11 @@ def committed():
 def test_the_committed_page_is_what_the_figures_say():
     text = (ROOT / "docs" / "benchmarks.md").read_text()
     assert text == report.page(committed(), "benchmarks", report.COMMAND), f"run {report.COMMAND}"
+
+
+def test_readme_s_tables_are_what_the_figures_say():
+    text = report.README.read_text()
+    assert text == report.readme(text, committed(), report.RESULTS / "h100_skinny.csv"), f"run {report.COMMAND}"
 
 
 def test_plots_are_small(tmp_path):

@@ -29,7 +29,7 @@ def test_trial_from_cases_to_the_finals(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(trial, "SAMPLE", ("any_mn128_k128_b16",))
     monkeypatch.setattr(trial.console, "width", 200)
     file = tmp_path / "t.case"
-    trial.cases(file, precision="fp32,bf16", randoms=2)
+    trial.cases(file, precision=["fp32", "bf16"], randoms=2)
     first = driver(
         file, tmp_path / "t.csv", lambda peer, _: {"auto": 10.0, "unif": 8.0, "rand": 8.0}.get(peer[:4], 20.0)
     )
