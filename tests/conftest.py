@@ -27,6 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and platform != "cuda":
             item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU, this is {platform}"))
+        if item.get_closest_marker("rocm") and platform != "rocm":
+            item.add_marker(pytest.mark.skip(reason=f"needs an AMD GPU, this is {platform}"))
         if (wanted := item.get_closest_marker("multidevice")) and jax.device_count() < wanted.args[0]:
             reason = f"needs {wanted.args[0]} devices, there are {jax.device_count()}"
             item.add_marker(pytest.mark.skip(reason=reason))

@@ -178,3 +178,12 @@ def test_command_buffers_replay_with_new_addresses():
 def test_more_pointers_than_a_launch_can_carry(count):
     As, Bs = ragged(count, 1, 9)
     oracle.check(jax.jit(vb.batched_matmul)(As, Bs), As, Bs)
+
+
+@pytest.mark.rocm
+@pytest.mark.parametrize("dtype", oracle.DTYPES)
+def test_kernels_on_an_amd_gpu(dtype):
+    shapes = [(1, 1, 1), (5, 7, 3), (64, 48, 80), (130, 33, 257), (16, 16, 20_000)]
+    As = [oracle.random((m, k), dtype, m) for m, _, k in shapes]
+    Bs = [oracle.random((k, n), dtype, n) for _, n, k in shapes]
+    oracle.check(vb.batched_matmul(As, Bs, precision="highest", implementation="kernel"), As, Bs)
