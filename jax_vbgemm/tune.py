@@ -15,10 +15,11 @@ from jax_vbgemm import backends
 from jax_vbgemm.api import batched_matmul
 from jax_vbgemm.planner import Catalogue, DeviceSpec, Plan, catalogue_for, kind_of, plan_problems
 from jax_vbgemm.planner.auto import PAPERS
+from jax_vbgemm.planner.cores import Cores
 from jax_vbgemm.planner.entry import PLANNERS, Planner
 from jax_vbgemm.planner.makespan import Makespan, narrower_searches
 from jax_vbgemm.planner.tall_skinny_shape import worth_trying
-from jax_vbgemm.planner.tuned import OFF, VARIABLE, cache_file, key_of, store, with_arithmetic
+from jax_vbgemm.planner.tuned import OFF, VARIABLE, cache_file, check, key_of, store, with_arithmetic
 from jax_vbgemm.planner.uniform import Uniform
 from jax_vbgemm.precision import canonical_precision, precision_name
 from jax_vbgemm.problem import Problem, Sizes, problems_of
@@ -104,10 +105,14 @@ def tune(
     file = cache_file() if cache is None else Path(cache).expanduser()
     if file is None:
         raise ValueError(f"autotune: {VARIABLE} is {OFF!r} and there is no cache=: nowhere to keep the winner")
+    check(file)
     kept = with_arithmetic(problems_of(problems))
     if not kept:
         raise ValueError("autotune: problems has none with any arithmetic")
-    name = jnp.dtype(dtype).name
+    try:
+        name = jnp.dtype(dtype).name
+    except TypeError:
+        raise ValueError(f"autotune: dtype is {dtype!r}, which is unknown") from None
     device = _device(device)
     platform = backends.platform_of(device)
     backend = backends.BACKENDS.get(platform)
@@ -138,7 +143,9 @@ def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogu
     worth = worth_trying(catalogue, Sizes.of(problems))
     uniform = {f"uniform {tile.name}/{tile.threads}": Uniform(tile.key) for tile in worth}
     planners: dict[str, Any] = {name: planner for name, planner in PLANNERS.items() if planner in PAPERS} | uniform
-    if device.kind != "cpu":
+    if device.kind == "cpu":
+        planners = {"cores": Cores()} | planners
+    else:
         own = Makespan()
         narrower = narrower_searches(own.draft(problems, device, catalogue).runs, catalogue, worth.kernels)
         planners = {"makespan": own} | {f"makespan {name}": search for name, search in narrower.items()} | planners

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 from jax.test_util import check_grads
 
 import jax_vbgemm as vb
@@ -183,3 +184,18 @@ def test_linear_transpose_of_a_16_bit_factor_that_is_added_too():
     x = jnp.eye(2, dtype="bfloat16")
     (ct,) = jax.linear_transpose(lambda c: vb.batched_gemm([x], [c], [c], beta=1.0)[0], x)(jnp.full((2, 2), 3, x.dtype))
     np.testing.assert_array_equal(ct.astype("float32"), np.full((2, 2), 6))
+
+
+def test_results_are_saved_by_name_under_checkpoint():
+    w, x = oracle.random((6, 6), "float64", 1), oracle.random((3, 6), "float64", 2)
+
+    def products(policy):
+        @functools.partial(jax.checkpoint, policy=policy)
+        def f(x):
+            (y,) = vb.batched_matmul([x], [w])
+            return jnp.sum(jnp.sin(jnp.sin(checkpoint_name(y, "product"))))
+
+        return str(jax.make_jaxpr(jax.grad(f))(x)).count("batched_matmul[")
+
+    policies = jax.checkpoint_policies
+    assert 0 < products(policies.save_only_these_names("product")) < products(policies.nothing_saveable)

@@ -10,6 +10,7 @@ import pytest
 
 import jax_vbgemm as vb
 from jax_vbgemm import timing, tune
+from jax_vbgemm.planner.cores import Cores
 
 SHAPES = [(40, 50, 60), vb.Problem(33, 20, 17, batch=2, transpose_a=True), (0, 3, 4)]
 
@@ -119,3 +120,27 @@ def test_a_loop_calls_its_function_so_often():
     assert count == 2  # each iteration's operands are the same
     assert timing.looped(None, 7)() == 7
     assert len(timing.seconds_in_loop([jnp.sin, jnp.cos], (jnp.ones((10, 10)),), 1e-3, rounds=1)) == 2
+
+
+def test_a_file_that_is_none_of_ours_is_refused_before_anything_is_measured(tmp_path):
+    (tmp_path / "other.json").write_text("{}")
+
+    def measured(*_):
+        raise AssertionError("measured")
+
+    for file, error in ((tmp_path / "other.json", ValueError), (tmp_path, OSError)):
+        with pytest.raises(error):
+            tune.tune([(8, 8, 8)], "float32", None, None, 1, file, measured)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the CPU's planner")
+def test_k_in_shares_is_tried_on_a_cpu(tmp_path):
+    seen = []
+
+    def measured(planners, *_):
+        seen.extend(planners)
+        return [float(not isinstance(planner, Cores)) for planner in planners]
+
+    found = tune.tune([(16, 16, 10**6)], "float32", None, None, 1, tmp_path / "tuned.json", measured)
+    assert any(isinstance(planner, Cores) for planner in seen)
+    assert found.winner == "cores"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jax_vbgemm.api import batched_gemm
 from jax_vbgemm.reference import ACTIVATIONS
@@ -41,21 +42,24 @@ def inputs_of(where: str, inputs: Any, count: int) -> list[jax.Array]:
 
 def sizes_of(where: str, name: str, sizes: Sequence[int], minimum: int) -> tuple[int, ...]:
     """Sizes known at trace time, none below `minimum`."""
+    if not isinstance(sizes, Iterable):
+        raise TypeError(f"{where}: {name} is {sizes!r}: expected one number for each")
     known = []
     for index, size in enumerate(sizes):
         if isinstance(size, jax.core.Tracer):
             raise TypeError(f"{where}: {name}[{index}] is traced: sizes must be known at trace time (static under jit)")
-        if int(size) != size or size < minimum:
-            raise ValueError(f"{where}: {name}[{index}] is {size}: must be an integer of at least {minimum}")
+        if not isinstance(size, int | float | np.number) or int(size) != size or size < minimum:
+            raise ValueError(f"{where}: {name}[{index}] is {size!r}: must be an integer of at least {minimum}")
         known.append(int(size))
     return tuple(known)
 
 
 def ranks_of(where: str, ranks: Sequence[int]) -> tuple[int, ...]:
     """The ranks of adapters: one or more, each at least 1."""
-    if len(ranks) == 0:
+    known = sizes_of(where, "ranks", ranks, 1)
+    if not known:
         raise ValueError(f"{where}: ranks is empty: one for each adapter")
-    return sizes_of(where, "ranks", ranks, 1)
+    return known
 
 
 def check_rank(where: str, index: int, inputs: jax.Array, rank: int) -> None:
@@ -129,9 +133,9 @@ def outputs_of(
 
 def split_groups(where: str, inputs: jax.Array, group_sizes: Sequence[int], count: int) -> list[jax.Array]:
     """Consecutive groups of rows of inputs (tokens, ..., features), one an adapter."""
-    if len(group_sizes) != count:
-        raise ValueError(f"{where}: group_sizes has {len(group_sizes)} entries but there are {count} adapters")
     sizes = sizes_of(where, "group_sizes", group_sizes, 0)
+    if len(sizes) != count:
+        raise ValueError(f"{where}: group_sizes has {len(sizes)} entries but there are {count} adapters")
     if inputs.ndim < 2 or sum(sizes) != inputs.shape[0]:
         raise ValueError(
             f"{where}: inputs has shape {inputs.shape} but group_sizes add up to {sum(sizes)}: "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -222,7 +222,8 @@ def _promoted(adapter: nnx.LoRA, x: jax.Array) -> tuple[jax.Array, jax.Array, ja
 def _feature_pairs(where: str, in_features: int | Sequence[int], out_features: Sequence[int]) -> list[tuple[int, int]]:
     """(in, out) of each branch."""
     outs = sizes_of(where, "out_features", out_features, 0)
-    ins = sizes_of(where, "in_features", [in_features] * len(outs) if isinstance(in_features, int) else in_features, 0)
+    of_each = in_features if isinstance(in_features, Iterable) else [in_features] * len(outs)
+    ins = sizes_of(where, "in_features", of_each, 0)
     if len(ins) != len(outs):
         raise ValueError(
             f"{where}: in_features has {len(ins)} entries but out_features has {len(outs)}: one for each branch"

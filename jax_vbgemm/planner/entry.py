@@ -7,6 +7,7 @@ from functools import lru_cache
 from jax_vbgemm.planner.auto import Auto
 from jax_vbgemm.planner.catalogue import Catalogue, TileKey, catalogue_for
 from jax_vbgemm.planner.coordinated import Coordinated
+from jax_vbgemm.planner.cores import Cores
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.load_balanced import LoadBalanced
 from jax_vbgemm.planner.makespan import Makespan
@@ -68,7 +69,7 @@ def plan_problems(
 
 
 def planner_called(name: str) -> Planner:
-    """The planner of a name as the file of tuned plans holds it: "sort_split", "uniform huge/256", "makespan",
+    """The planner of a name as the file of tuned plans holds it: "sort_split", "uniform huge/256", "cores", "makespan",
     "makespan only t128_medium", "makespan without huge/256".
     """
 
@@ -77,6 +78,8 @@ def planner_called(name: str) -> Planner:
         return shape, int(threads)
 
     match name.split(" "):
+        case ["cores"]:
+            return Cores()
         case ["makespan"]:
             return Makespan()
         case ["makespan", "only", kernel]:

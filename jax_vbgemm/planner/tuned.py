@@ -68,6 +68,13 @@ def winner_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalo
     return None if winner is None else str(winner["winner"])
 
 
+def check(file: Path) -> None:
+    """Raises as `store`, before anything is measured for it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.exists():
+        _parse(file)
+
+
 def store(file: Path, key: str, entry: Mapping[str, Any]) -> None:
     """Adds an entry or replaces it; what other processes added meanwhile stays. Raises as `winner_of` and OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)

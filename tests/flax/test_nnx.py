@@ -355,6 +355,13 @@ def test_wrong_types():
         jax.jit(LORA(3, [1, 1], 5))(X, [1, 1])
     with pytest.raises(TypeError, match="unexpected keyword argument 'sparsity'"):
         LINEAR(3, [4], sparsity=2)
+    with pytest.raises(TypeError, match=r"BatchedLinear: out_features is 3: expected one number for each"):
+        LINEAR(5, 3)
+    with pytest.raises(TypeError, match=r"MultiLoRA: ranks is 2: expected"):
+        LORA(3, 2, 5)
+    with pytest.raises(ValueError, match=r"out_features\[0\] is 'a': must be an integer"):
+        LINEAR(3, ["a"])
+    assert LINEAR(np.int64(3), [4])(X)[0].shape == (2, 4)
     with pytest.raises(TypeError, match="activation must be"):
         LINEAR(3, [4], activation=3)
     with pytest.raises(TypeError, match="without parameters"):
