@@ -162,9 +162,10 @@ class Bench {
     stream_.wait();
     check(figures);
     figures.stream_us = time_stream();
+    poison();
     figures.graph_us = time_graphs();
     Figures replayed;
-    check(replayed);  // the replays have written copy 0 again
+    check(replayed);  // of copy 0, which the replays have written again
     figures.bad = std::max(figures.bad, replayed.bad);
     return figures;
   }
