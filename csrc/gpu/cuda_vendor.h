@@ -33,6 +33,9 @@ inline constexpr Error kSuccess = cudaSuccess, kInvalidValue = cudaErrorInvalidV
 
 inline const char* error_name(Error error) { return cudaGetErrorString(error); }
 
+// How many blocks of so many threads a launch may have.
+constexpr int64_t most_blocks(int) { return INT32_MAX; }
+
 // What a launch of so many blocks asks for in dynamic shared memory, `shared_bytes` or more, so that no multiprocessor holds more of them
 // than an even share. Blocks that fit in one round, but not beside those of a launch like theirs, come one by one as room appears under the
 // kernel ahead, to whichever multiprocessor has it: some would get too many, and all wait for those. (Measured: up to 1.3 times as slow.)
