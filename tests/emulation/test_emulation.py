@@ -213,6 +213,7 @@ MISTAKES = {
         "        block_barrier();  // nobody reads",
         "        // nobody reads",
     ),
+    "an operand as a result": ("simt_f32", "tile_place", "lane == kC ? parameters.num_operands : 0", "0"),
     "a row too many": ("simt_f32", "row_store", "if (at >= rows) break;", "if (at > rows) break;"),
     "no barrier for tensor cores": (
         "tensor_tf32x3",

@@ -76,9 +76,9 @@ class Check {
   template <class T, class Out>
   void run(Trial<T, Out>& trial, Layout layout) {
     if (layout.several) {
-      lay_out(trial.plan(), trial.boxes(), layout.ready, [&trial] { return trial.between(1, 5); });
+      trial.lay_out(layout.ready, [&trial] { return trial.between(1, 5); });
     } else {
-      lay_out(trial.plan(), trial.boxes(), layout.ready);
+      trial.lay_out(layout.ready);
     }
     trial.upload();
     trial.enqueue(stream_);
@@ -97,7 +97,7 @@ class Check {
     require(load_kernels(kind_), "load kernels");
     Trial<T> trial(kind_, seed(15), margin_);
     for (int strategy : tiles()) trial.cover(trial.add(33, 45, 21, 1), strategy);
-    lay_out(trial.plan(), trial.boxes(), false);
+    trial.lay_out(false);
     trial.upload();
     const Graph graph(stream_, [&] { trial.enqueue(stream_); });
     graph.replay(stream_);
@@ -232,8 +232,8 @@ class Check {
     finish(name() + " more buffers than parameters hold", trial, {});
   }
 
-  // Whatever descriptors hold, nothing outside C (outside its buffer, with ready tiles) may be written (or, under memcheck, anything
-  // outside be read).
+  // Whatever descriptors hold, nothing outside C (outside the results' buffers, with ready tiles) may be written (or, under memcheck,
+  // anything outside be read).
   template <class T>
   void insane(bool ready, bool epilogues) {
     Trial<T> trial(kind_, seed(8), margin_);
@@ -244,12 +244,10 @@ class Check {
     if (ready) {
       for (Box& box : trial.boxes()) box.shares = trial.between(1, 3);
     }
-    lay_out(trial.plan(), trial.boxes(), ready, [&trial] { return trial.between(1, 3); });
+    if (epilogues) trial.add_epilogues();
+    trial.lay_out(ready, [&trial] { return trial.between(1, 3); });
     lie_in_plan(trial, /*of_images=*/!options_.races);
-    if (epilogues) {
-      trial.add_epilogues();
-      lie_in_epilogues(trial);
-    }
+    lie_in_epilogues(trial);
     trial.upload();
     trial.enqueue(stream_);
     stream_.wait();

@@ -20,6 +20,10 @@ void lie_in_plan(RandomCall<T>& call, bool of_images) {
     };
     (one(fields), ...);
   };
+  // A result that is to be written to an operand. (Another result may be written twice at a time.)
+  const auto lie_of_result = [&call](Part& c) {
+    if (call.between(1, 12) == 1) c.buffer = call.between(0, call.num_operands() - 1);
+  };
   for (TileRun& run : plan.runs) {
     lie(3, run.problem, run.strategy, run.row, run.col, run.batch, run.k_begin, run.k_end, run.first_tile, run.tiles_y, run.tiles_x);
     if (of_images) lie(4, run.mirrored);
@@ -29,7 +33,8 @@ void lie_in_plan(RandomCall<T>& call, bool of_images) {
     Part &a = tile.part[0], &b = tile.part[1], &c = tile.part[2];
     lie(12, at.strategy, at.rows, at.cols, at.depth, at.problem, at.batch, at.row, at.col);
     for (Part* part : {&a, &b}) lie(12, part->offset, part->row_stride, part->col_stride, part->buffer);
-    lie(12, c.offset);  // a C that is walked otherwise, or another, may be written twice at a time
+    lie(12, c.offset);  // a C that is walked otherwise may be written twice at a time
+    lie_of_result(c);
     if (of_images) lie(4, c.mirrored);
   }
   for (SplitTile& tile : plan.splits) {
@@ -37,6 +42,7 @@ void lie_in_plan(RandomCall<T>& call, bool of_images) {
     lie(12, tile.first, tile.c.offset, tile.share_stride, tile.shares, tile.pitch);
     // Its rows and columns are C's: with more of them one element may be written twice at a time.
     lie(12, at.problem, at.batch, at.row, at.col);
+    lie_of_result(tile.c);
     if (of_images) lie(4, tile.c.mirrored);
   }
   for (int32_t& first : plan.block_first) lie(3, first);

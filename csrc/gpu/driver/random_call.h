@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
 #include <random>
 #include <utility>
@@ -75,6 +76,13 @@ class RandomCall {
     for (const Problem& p : plan_.problems) plan_.epilogues.push_back(epilogue_of(p));
   }
 
+  // Once the call has all its problems and epilogues: operands come first, as in every call, and boxes become tiles.
+  void lay_out(bool ready, const std::function<int()>& block_size = nullptr) {
+    put_operands_first();
+    driver::lay_out(plan_, boxes_, ready, block_size);
+  }
+  int num_operands() const { return static_cast<int>(buffers_.size() - plan_.problems.size()); }
+
   // One element of an operand, by op(X)'s row and column in batch 0.
   void set(const Operand& x, int row, int col, Wide value) {
     const int64_t at = x.offset + row * x.row_stride + col * x.col_stride;
@@ -126,6 +134,27 @@ class RandomCall {
     buffers_.push_back(std::move(bytes));
     element_bytes_.push_back(sizeof(E));
     return static_cast<int>(buffers_.size()) - 1;
+  }
+
+  void put_operands_first() {
+    std::vector<bool> is_result(buffers_.size());
+    for (const Problem& p : plan_.problems) is_result[p.c.buffer] = true;
+    int operands = 0, results = num_operands();
+    std::vector<int> place;  // where each buffer goes
+    for (const bool result : is_result) place.push_back(result ? results++ : operands++);
+
+    std::vector<std::vector<char>> buffers(place.size());
+    std::vector<size_t> element_bytes(place.size());
+    for (size_t i = 0; i < place.size(); ++i) {
+      buffers[place[i]] = std::move(buffers_[i]);
+      element_bytes[place[i]] = element_bytes_[i];
+    }
+    buffers_ = std::move(buffers), element_bytes_ = std::move(element_bytes);
+    const auto move = [&place](int32_t& buffer) {
+      if (buffer >= 0) buffer = place[buffer];
+    };
+    for (Problem& p : plan_.problems) move(p.a.buffer), move(p.b.buffer), move(p.c.buffer);
+    for (Epilogue& e : plan_.epilogues) move(e.alpha.buffer), move(e.beta.buffer), move(e.source.buffer), move(e.bias.buffer);
   }
 
   Wide random_number() {

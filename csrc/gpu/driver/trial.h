@@ -26,6 +26,7 @@ class Trial : public RandomCall<T, Out> {
       const auto bytes = static_cast<int64_t>(element_bytes_[i]);
       device_buffers_.add(memory_[i].data() + margin_ * bytes, static_cast<int64_t>(buffers_[i].size()) / bytes - 2 * margin_);
     }
+    device_buffers_.num_operands = this->num_operands();
     workspace_.emplace_back(workspace_bytes(plan_.kind, static_cast<int>(buffers_.size()), plan_.num_sums));
     device_.emplace_back(plan_);
   }
@@ -79,9 +80,9 @@ class Trial : public RandomCall<T, Out> {
     return faults;
   }
 
-  // Only what must hold for any tiles: nothing before or behind a buffer is written.
+  // Only what must hold for any tiles: no operand is written, and nothing before or behind a result.
   int strays_outside(const Results& results) const {
-    int faults = 0;
+    int faults = changed_operands();
     for (size_t i = 0; i < results.size(); ++i) {
       const std::vector<char>& before = buffers_[plan_.problems[i].c.buffer];
       const size_t margin = margin_ * sizeof(Out);
@@ -93,7 +94,7 @@ class Trial : public RandomCall<T, Out> {
 
   // Only what must hold for any runs: nothing outside the elements of C is written.
   int strays(Results results) const {
-    int faults = 0;
+    int faults = changed_operands();
     for (size_t i = 0; i < results.size(); ++i) {
       const Problem& p = plan_.problems[i];
       const std::vector<char>& before = buffers_[p.c.buffer];
@@ -113,6 +114,16 @@ class Trial : public RandomCall<T, Out> {
  private:
   static constexpr int kFaultsShown = 3;
   using Base::boxes_, Base::buffers_, Base::element_bytes_, Base::margin_, Base::plan_;
+
+  int changed_operands() const {
+    int changed = 0;
+    for (int i = 0; i < this->num_operands(); ++i) {
+      std::vector<char> now(buffers_[i].size());
+      memory_[i].read(now.data());
+      changed += now != buffers_[i];
+    }
+    return changed;
+  }
 
   ExpectedSum<T> expected_sum(const Box& box, int batch, int row, int col) const {
     const Problem& p = plan_.problems[box.problem];
