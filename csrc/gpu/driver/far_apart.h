@@ -8,15 +8,14 @@ namespace vbgemm::driver {
 
 inline constexpr int kFarRows = 4;
 inline constexpr int64_t kFarStride = (int64_t{1} << 30) + 7;  // so that the last row begins beyond 2^31 elements
-inline constexpr size_t kFarApartBytes = sizeof(float) * (kFarRows * kFarStride + (1 << 20));
+inline constexpr size_t kFarApartBytes = sizeof(float) * kFarRows * kFarStride;
 
-// One product of float32, its A at rows that far apart.
-inline int far_apart_faults(const OwnStream& stream, uint64_t seed, int margin) {
+// One product of float32 in tiles of a strategy, its A in `sparse`, kFarApartBytes on the device, at rows that far apart.
+inline int far_apart_faults(Kind kind, int strategy, DeviceMemory& sparse, const OwnStream& stream, uint64_t seed, int margin) {
   constexpr int kCols = 40, kDepth = 37;
-  Trial<float> trial(Kind::f32, seed, margin);
-  trial.cover(trial.add(kFarRows, kCols, kDepth, 1, true), find_tile("medium", 128, Kind::f32));
+  Trial<float> trial(kind, seed, margin);
+  trial.cover(trial.add(kFarRows, kCols, kDepth, 1, true), strategy);
   trial.upload();
-  DeviceMemory sparse(sizeof(float) * kFarRows * kFarStride);
   const Problem& dense = trial.plan().problems[0];
   for (int row = 0; row < kFarRows; ++row) {
     sparse.write(trial.elements<float>(dense.a) + row * kDepth, kDepth * sizeof(float), row * kFarStride * sizeof(float));
