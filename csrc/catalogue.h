@@ -1,5 +1,6 @@
 // The tile catalogue as a constexpr table: what tiles.def declares, for host and device code.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -8,6 +9,16 @@ namespace vbgemm {
 enum class DType : int32_t { f32, f64, c64, c128, bf16, f16 };
 inline constexpr int kDTypes = 6;
 inline constexpr const char* kDTypeNames[kDTypes] = {"float32", "float64", "complex64", "complex128", "bfloat16", "float16"};
+
+// Of what products of a dtype are summed in: 16-bit ones in float32.
+constexpr size_t accumulator_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+    case DType::c64: return 8;
+    case DType::c128: return 16;
+    default: return 4;
+  }
+}
 
 // How products are formed: each element type in its own arithmetic, and two ways to multiply float32 on tensor cores: rounded to tf32, or
 // split into two tf32 numbers each, of whose four products the three largest count. A kind's own name is its dtype's where they are one.

@@ -42,15 +42,6 @@ Error write_table(const GpuCall& call, Stream stream) {
 
 size_t table_bytes(int num_buffers) { return num_buffers > kMaxParameterBuffers ? num_buffers * sizeof(Buffer) : 0; }
 
-size_t accumulator_bytes(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-    case DType::c64: return 8;
-    case DType::c128: return 16;
-    default: return 4;
-  }
-}
-
 }  // namespace
 
 size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums) {
