@@ -9,6 +9,11 @@
 //                                                      kind: float32, ..., tf32, tf32x3; 'all': every tile that is built for it
 //   options: --hot, --samples N, --footprint MB, --csv FILE (rows are appended), --filter TEXT (part of "peer workload")
 //
+// Build (for AMD's GPUs tools/rocm/first_run.sh does it):
+//
+//   nvcc -std=c++17 -O3 -arch=sm_90a -Icsrc -o build/gpu_driver benchmarks/gpu_driver.cu
+//     csrc/gpu/{launch,add_shares,add_scaled,square_sums}.cu csrc/gpu/{simt,tensor}_*.cu
+//
 // A case file is little-endian: the 8 bytes "VBGCASE2", int64 catalogue_hash() of the library that made its plans, then cases until the end
 // of the file, each
 //

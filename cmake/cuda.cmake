@@ -4,6 +4,20 @@ if(VBGEMM_CUDA STREQUAL "OFF")
   return()
 endif()
 
+# The kernels need compute capability 8.0 (tensor cores, asynchronous copies).
+if(DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(named ${CMAKE_CUDA_ARCHITECTURES})
+else()
+  set(named $ENV{CUDAARCHS})
+endif()
+foreach(architecture ${named})
+  if(architecture MATCHES "^[1-7][0-9]($|[^0-9])")
+    message(FATAL_ERROR
+      "CUDA architecture ${architecture} is too old: the kernels need compute capability 8.0. Name none below 80 in CUDAARCHS or "
+      "CMAKE_CUDA_ARCHITECTURES, or set VBGEMM_CUDA=OFF to build without the CUDA backend.")
+  endif()
+endforeach()
+
 include(CheckLanguage)
 # The architectures have to be known before the language is enabled; check_language enables it in a scratch project.
 check_language(CUDA)
@@ -19,12 +33,25 @@ if(NOT CMAKE_CUDA_COMPILER)
 endif()
 
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
-  # The GPU of this machine, else one ampere and one hopper build; newer GPUs take the embedded PTX of the last.
+  # The GPUs of this machine that are new enough, else one ampere and one hopper build; newer GPUs take the PTX of 80, as that of 90a runs
+  # on compute capability 9.0 alone.
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE compute_caps RESULT_VARIABLE no_gpu ERROR_QUIET)
   if(no_gpu OR NOT compute_caps)
     set(CMAKE_CUDA_ARCHITECTURES 80 90a)
   else()
     string(REGEX MATCHALL "[0-9]+\\.[0-9]+" compute_caps "${compute_caps}")
+    set(found ${compute_caps})
+    list(FILTER compute_caps EXCLUDE REGEX "^[1-7]\\.")
+    if(NOT compute_caps)
+      if(VBGEMM_CUDA STREQUAL "ON")
+        message(FATAL_ERROR
+          "VBGEMM_CUDA=ON, but the kernels need compute capability 8.0 and this machine's GPUs have ${found}. Set CUDAARCHS to build for those "
+          "of another machine, or VBGEMM_CUDA=AUTO to build without the CUDA backend.")
+      endif()
+      message(STATUS
+        "CUDA backend: left out (it needs compute capability 8.0, this machine's GPUs have ${found}; VBGEMM_CUDA=ON makes this an error)")
+      return()
+    endif()
     string(REPLACE "." "" compute_caps "${compute_caps}")
     string(REPLACE "90" "90a" compute_caps "${compute_caps}")
     list(REMOVE_DUPLICATES compute_caps)

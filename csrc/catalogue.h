@@ -1,5 +1,6 @@
 // The tile catalogue as a constexpr table: what tiles.def declares, for host and device code.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 

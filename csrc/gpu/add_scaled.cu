@@ -32,7 +32,7 @@ const void* find_add_scaled(DType dtype) {
 Error add_scaled(const AddScaledCall& call, Stream stream) {
   const void* const kernel = find_add_scaled(call.dtype);
   if (!kernel) return kInvalidValue;
-  const size_t bytes = real_bytes(call.dtype), sum_bytes = std::max(bytes, sizeof(float));
+  const size_t bytes = real_bytes(call.dtype), sum_bytes = accumulator_bytes(call.dtype);
 
   AdditionParameters parameters;
   Members<Addition>& members = parameters.additions;

@@ -1,8 +1,8 @@
 // Split K, the second part: adds up the shares that the tile kernels have left among the call's sums, and finishes C as they would.
 #pragma once
 #include "epilogue.h"
+#include "finish.h"
 #include "tile_place.h"
-#include "tile_store.h"
 
 namespace vbgemm {
 

@@ -8,8 +8,7 @@
 namespace vbgemm {
 
 inline constexpr int kArrayThreads = 256;
-inline constexpr int kVectorsTogether = 4;       // of each operand, under way at a time
-inline constexpr int64_t kMostBlocks = 1 << 23;  // of a launch; their threads must be fewer than 2^32 on AMD's GPUs
+inline constexpr int kVectorsTogether = 4;  // of each operand, under way at a time
 
 // How many elements a block takes: as many bytes of every type.
 constexpr __host__ __device__ int chunk_of(size_t element_bytes) {
@@ -35,7 +34,7 @@ bool take_members(const Member* first, int left, int chunk, Members<Member>& mem
   while (members.count < std::min(left, Members<Member>::kMost)) {
     const Member& next = first[members.count];
     blocks += chunks_of(next.elements, chunk);
-    if (next.elements < 0 || blocks > kMostBlocks) break;
+    if (next.elements < 0 || blocks > most_blocks(kArrayThreads)) break;
     members.member[members.count++] = next;
     members.first_block[members.count] = static_cast<int32_t>(blocks);
   }

@@ -1,7 +1,4 @@
 // What the kernels need of CUDA, as plain functions.
-//
-// The asynchronous copies exist from sm_80 on; elsewhere they are plain copies, complete when the block's next barrier is passed, which is
-// all that the kernels rely on.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -9,6 +6,11 @@
 #include <cstring>
 
 #include "cuda_warpgroup.h"
+
+// Older GPUs have neither the asynchronous copies nor the tensor cores' products that the kernels are made of.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "jax_vbgemm's kernels need compute capability 8.0 or newer: compile for sm_80 at least"
+#endif
 
 namespace vbgemm {
 
@@ -30,6 +32,9 @@ inline constexpr Error kSuccess = cudaSuccess, kInvalidValue = cudaErrorInvalidV
   Type& name = *reinterpret_cast<Type*>(vbgemm_dynamic)
 
 inline const char* error_name(Error error) { return cudaGetErrorString(error); }
+
+// How many blocks of so many threads a launch may have.
+constexpr int64_t most_blocks(int) { return INT32_MAX; }
 
 // What a launch of so many blocks asks for in dynamic shared memory, `shared_bytes` or more, so that no multiprocessor holds more of them
 // than an even share. Blocks that fit in one round, but not beside those of a launch like theirs, come one by one as room appears under the
@@ -198,7 +203,6 @@ __device__ inline uint16_t float_to_float16(float x) {
   return bits;
 }
 
-#if __CUDA_ARCH__ >= 800
 __device__ inline uint16_t float_to_bfloat16(float x) {
   uint16_t bits;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
@@ -244,25 +248,10 @@ template <int kNewest>
 __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
 }
-#else
-__device__ inline uint16_t float_to_bfloat16(float x) {
-  const uint32_t bits = __float_as_uint(x), rounded = bits + 0x7fff + (bits >> 16 & 1);
-  return static_cast<uint16_t>((x == x ? rounded : 0x7fffffff) >> 16);
-}
 
-template <int kBytes, int kAhead = 128>
-__device__ inline void copy_async(void* shared, const void* global, bool valid) {
-  using Bytes = typename Piece<kBytes>::type;
-  *static_cast<Bytes*>(shared) = valid ? *static_cast<const Bytes*>(global) : Bytes{};
-}
-__device__ inline void commit_copies() {}
-template <int kNewest>
-__device__ inline void wait_copies() {}
-#endif
-
-// Tensor cores, from sm_80 on. Fragments as in the PTX ISA's chapter on mma, lane = 4 g + t: of a 16 x k product, a lane holds A's rows g
-// and g + 8 (inner index) at depths t and t + 4 (outer index; pairs of depths 2t, 2t + 1 and 2t + 8, 2t + 9 where two share a register),
-// B's column g at the same depths, and C's columns 2t, 2t + 1 of row g, then of row g + 8. All lanes of a wave must call.
+// Tensor cores. Fragments as in the PTX ISA's chapter on mma, lane = 4 g + t: of a 16 x k product, a lane holds A's rows g and g + 8 (inner
+// index) at depths t and t + 4 (outer index; pairs of depths 2t, 2t + 1 and 2t + 8, 2t + 9 where two share a register), B's column g at the
+// same depths, and C's columns 2t, 2t + 1 of row g, then of row g + 8. All lanes of a wave must call.
 
 // Four 8 x 16-byte matrices from shared memory, lane 8 i + r giving the address of row r of matrix i. Register i gets word t of row g.
 __device__ inline void load_matrices(const void* row, uint32_t (&to)[4]) {

@@ -2,8 +2,8 @@
 // for steps of K of its own, and in the end the groups' sums are added up. A wave streams its steps through shared memory by itself, as
 // they lie in memory: where the steps of an operand follow each other without gaps, as in X^T X, by aligned pieces, whatever their length.
 #pragma once
+#include "finish.h"
 #include "tile_place.h"
-#include "tile_store.h"
 
 namespace vbgemm {
 

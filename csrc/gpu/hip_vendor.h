@@ -34,6 +34,9 @@ constexpr int waves_a_simd(int threads, int blocks) { return blocks * threads > 
 
 inline const char* error_name(Error error) { return hipGetErrorString(error); }
 
+// How many blocks of so many threads a launch may have: all of them together must be fewer than 2^32.
+constexpr int64_t most_blocks(int threads) { return UINT32_MAX / threads; }
+
 // shared_bytes: of dynamic shared memory.
 inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream) {
   void* arguments[] = {parameters};

@@ -57,11 +57,6 @@ VBGEMM_DECLARE_KERNEL(add_shares, float16)
     VBGEMM_SHARED(Body::Shared, shared);                                                               \
     Body::run(parameters, shared);                                                                     \
   }
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-#define VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, kind_)                                               \
-  extern "C" __global__ void vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, )) { \
-  }  // no tensor cores that it could use
-#else
 #define VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, kind_)                                                                  \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),                             \
                                                   vbgemm::tensor_min_blocks(vbgemm::Kind::kind_, vbgemm::Kernel::kernel)) \
@@ -70,7 +65,6 @@ VBGEMM_DECLARE_KERNEL(add_shares, float16)
     VBGEMM_DYNAMIC_SHARED(Body::Shared, shared);                                                                          \
     Body::run(parameters, shared);                                                                                        \
   }
-#endif
 
 #define VBGEMM_DEFINE_MFMA_KERNEL(kernel, kind, kind_)                                                                  \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),                           \

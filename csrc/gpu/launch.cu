@@ -121,11 +121,15 @@ Error launch(const GpuCall& call, Stream stream) {
     if (launch.num_blocks <= 0) continue;
     const void* kernel = find_kernel(call.kind, static_cast<Kernel>(launch.kernel));
     if (!kernel) return kInvalidValue;
-    parameters.first_block = launch.first_block;
     const int threads = threads_of(static_cast<Kernel>(launch.kernel));
     const int shared_bytes = dynamic_shared_bytes(call.kind, static_cast<Kernel>(launch.kernel));
-    const Error error = launch_kernel(kernel, static_cast<uint32_t>(launch.num_blocks), threads, shared_bytes, &parameters, stream);
-    if (error != kSuccess) return error;
+    const int64_t most = most_blocks(threads);
+    for (int64_t begin = 0; begin < launch.num_blocks; begin += most) {
+      const auto blocks = static_cast<uint32_t>(std::min(launch.num_blocks - begin, most));
+      parameters.first_block = static_cast<int32_t>(launch.first_block + begin);
+      const Error error = launch_kernel(kernel, blocks, threads, shared_bytes, &parameters, stream);
+      if (error != kSuccess) return error;
+    }
   }
   if (call.plan.num_splits <= 0) return kSuccess;
   parameters.split_blocks = add_blocks(call.plan.num_splits, call.num_sums);

@@ -1,8 +1,8 @@
 // Writes a tile's sums to C, by way of shared memory, where each wave lays out a band of 16 rows at a time: neighbouring lanes then write
 // neighbouring elements, and the code of epilogues is there once.
 #pragma once
+#include "finish.h"
 #include "mfma_product.h"
-#include "tile_store.h"
 
 namespace vbgemm {
 

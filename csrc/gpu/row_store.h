@@ -1,8 +1,8 @@
 // How a tile of whole rows gets to memory: each thread has all sums of its rows. As vectors where C takes them, a thread's own elements
 // where rows are short, else by way of shared memory. `Cut` is the tile's, of row_tile.h.
 #pragma once
+#include "finish.h"
 #include "tile_place.h"
-#include "tile_store.h"
 
 namespace vbgemm {
 

@@ -43,7 +43,7 @@ Error square_sums(const SquareSumsCall& call, Stream stream) {
   if (!square) return kInvalidValue;
   const void* const add = call.dtype == DType::f64 ? reinterpret_cast<const void*>(vbgemm_add_square_sums_float64)
                                                    : reinterpret_cast<const void*>(vbgemm_add_square_sums_float32);
-  const size_t bytes = real_bytes(call.dtype), sum_bytes = std::max(bytes, sizeof(float));
+  const size_t bytes = real_bytes(call.dtype), sum_bytes = accumulator_bytes(call.dtype);
 
   SquareSumParameters parameters;
   parameters.partials = call.partials;

@@ -111,7 +111,8 @@ __device__ inline bool is_finite(float x) { return std::fabs(x) < static_cast<fl
 
 // x = big + small, to within a bit less than float32 has, both of them tf32 numbers (the unit ignores small's last bits). What rounding
 // would make infinite is cut off instead. An infinity or NaN is small, and its big is 1: then the only product that sees it together with
-// the other's big is small's, which is what float32 gives, and no other is infinite or NaN.
+// the other's big is small's, which is what float32 gives unless the other is below tf32's smallest number (its big is 0, and infinity
+// times that NaN), and no other is infinite or NaN.
 template <int kRows, int kCols>
 __device__ inline void split(const uint32_t (&bits)[kRows][kCols], uint32_t (&big)[kRows][kCols], uint32_t (&small)[kRows][kCols]) {
   float rest[kRows * kCols];

@@ -1,7 +1,7 @@
 // Writes a tile's sums from shared memory to C: the shares of K are added in their order, then come epilogue and type.
 #pragma once
+#include "finish.h"
 #include "tensor_cut.h"
-#include "tile_store.h"
 
 namespace vbgemm {
 

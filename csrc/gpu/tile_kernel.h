@@ -29,8 +29,8 @@ constexpr int largest(std::initializer_list<int> values) {
   return most;
 }
 
-// Family: the kind of arithmetic and how it computes a tile (SimtFamily, TensorFamily). It waits for the kernel ahead as late as it can:
-// until then a tile is found, and its copies are prepared.
+// Family: the kind of arithmetic and how it computes a tile (SimtFamily, TensorFamily, MfmaFamily). It waits for the kernel ahead as late
+// as it can: until then a tile is found, and its copies are prepared.
 template <class Family, Kernel kKernel, class Rows = std::make_integer_sequence<int, kNumTiles>>
 struct TileKernel;
 

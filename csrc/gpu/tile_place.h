@@ -1,4 +1,5 @@
-// From a block's number to the matrices its tile reads and writes: every index that a descriptor holds is checked on the way.
+// From a block's number to the matrices its tile reads and writes: every index that a descriptor holds is checked on the way, but for the
+// place of an epilogue's scalar in its buffer.
 #pragma once
 #include "../descriptor.h"
 #include "epilogue.h"
@@ -57,8 +58,9 @@ struct Extent {
 __device__ inline int clamp(int64_t value, int low, int high) { return static_cast<int>(value < low ? low : value > high ? high : value); }
 
 // A descriptor read in 8-byte words: they lie at multiples of 8, and a word that is not used is not loaded. Under the kernel ahead, too:
-// descriptors are constants of the program, and if something has written them, that was ahead of a kernel which has waited for it before it
-// let this one come.
+// descriptors are constants of the program, written before its first kernel, and a kernel of ours between has waited for that before it let
+// this one come. Were they written by somebody else's kernel directly ahead, what is read might be old: a tile would be left out or wrong,
+// but nothing written outside the buffers nor, but for an epilogue's scalar, read there.
 template <class Record>
 __device__ inline Record load_record(const Record* address) {
   static_assert(sizeof(Record) % 8 == 0);
@@ -150,7 +152,8 @@ __device__ inline Buffer buffer_of(const KernelParameters& parameters, int index
   return parameters.overflow ? load_awaited(parameters.overflow + index) : parameters.table[index];
 }
 
-// A scalar of an epilogue; one in a buffer that the call does not have counts as its literal value.
+// A scalar of an epilogue; one in a buffer that the call does not have counts as its literal value. Where in the buffer it lies the handler
+// has checked, in its copy of the epilogues (check_epilogue, ../ffi_common.h), and nothing does here.
 template <class Sum>
 __device__ inline Sum value_of(const KernelParameters& parameters, const Scalar& scalar) {
   if (scalar.buffer < 0 || scalar.buffer >= parameters.num_buffers) return make_scalar<Sum>(scalar.real, scalar.imag);

@@ -1,6 +1,6 @@
-// Writes a tile's sums to C: the one place where a result leaves the accumulators, and where its epilogue and its type are applied.
+// Writes the sums of a tile of pieces (simt_tile.h) to C: as vectors where C takes them, else by way of shared memory.
 #pragma once
-#include "epilogue.h"
+#include "finish.h"
 #include "tile_place.h"
 
 namespace vbgemm {
@@ -24,12 +24,6 @@ __device__ inline void store_vectors(const MatrixView& c, int rows, int cols, co
     }
   }
 }
-
-// Of an element in its tile, if the tile reaches that far.
-struct Location {
-  int row, col;
-  bool inside;
-};
 
 // A wave's own part of shared memory, where its lanes trade their sums so that neighbouring lanes get neighbouring elements of C. It takes
 // the sums in passes of kPassRows of every thread's rows; from then on a lane keeps to elements of its own, so one barrier is enough.
@@ -72,55 +66,6 @@ struct Stage {
   }
 };
 
-// element = activation(alpha element + beta source + bias), by two multiply-adds, for a lane's elements of a pass.
-template <class Out, class Stage, class T>
-__device__ inline void apply_epilogue(const Stage& stage, const TilePlace<T>& place, int pass) {
-  using Sum = Accumulator<T>;
-  constexpr int kElements = Stage::kElements, kRoom = 32 / static_cast<int>(sizeof(Sum));
-  constexpr int kTogether = kElements < kRoom ? kElements : kRoom;  // so that their loads are under way together
-  const MatrixView source = place.matrix[kSource], bias = place.matrix[kBias];
-  const Sum alpha = place.alpha, beta = place.beta;
-  const Extent tile{place.rows, place.cols};
-#pragma unroll 1
-  for (int begin = 0; begin < kElements; begin += kTogether) {
-    Sum rest[kTogether];
-#pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
-      rest[n] = nothing<Sum>();
-      const Location at = stage.locate(tile, pass, begin + n);
-      if (bias.first && at.inside) rest[n] = widen(*bias.template at<Out>(at.row, at.col));
-    }
-#pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
-      const Location at = stage.locate(tile, pass, begin + n);
-      if (source.first && at.inside) rest[n] = multiply_add(beta, widen(*source.template at<Out>(at.row, at.col)), rest[n]);
-    }
-#pragma unroll
-    for (int n = 0; n < kTogether; ++n) stage.element(begin + n) = multiply_add(alpha, stage.element(begin + n), rest[n]);
-  }
-  if (place.activation == Activation::none) return;
-#pragma unroll 1
-  for (int n = 0; n < kElements; ++n) stage.element(n) = activate(place.activation, stage.element(n));
-}
-
-template <class Out, class Stage, class T>
-__device__ inline void write_elements(const Stage& stage, const TilePlace<T>& place, int pass) {
-  // Copies: what is written might be they, for all that the compiler knows.
-  const MatrixView c = place.matrix[kC];
-  const Extent tile{place.rows, place.cols};
-  constexpr int kTogether = Stage::kElements < 8 ? Stage::kElements : 8;  // their places are at constant distances, as a rule
-#pragma unroll 1
-  for (int begin = 0; begin < Stage::kElements; begin += kTogether) {
-#pragma unroll
-    for (int n = 0; n < kTogether; ++n) {
-      const Location at = stage.locate(tile, pass, begin + n);
-      Out result;
-      narrow(stage.element(begin + n), result);
-      store_bytes_if<sizeof(Out)>(at.inside, c.template at<Out>(at.row, at.col), &result);
-    }
-  }
-}
-
 // For a C whose rows are not aligned, and for epilogues: their code is then there once, and not for every accumulator.
 template <class Out, class Cut, class T, class Sum>
 __device__ inline void store_staged(const TilePlace<T>& place, const Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols], Sum* shared) {
@@ -134,12 +79,6 @@ __device__ inline void store_staged(const TilePlace<T>& place, const Sum (&sum)[
     write_elements<Out>(stage, place, pass);
     wave_barrier();
   }
-}
-
-// Whether all of C's rows in a tile begin at a multiple of the vector, and end at one.
-template <class Out, int kVector>
-__device__ inline bool takes_vectors(const MatrixView& c, int cols) {
-  return c.col_stride == 1 && (c.row_stride | cols) % kVector == 0 && reinterpret_cast<uintptr_t>(c.first) % (kVector * sizeof(Out)) == 0;
 }
 
 template <class Out, class Cut, class T, class Sum>

@@ -79,7 +79,8 @@ class TransposedProducts {
     show_to_products();
   }
 
-  // A chunk's fragments are loaded under the products of the one before it.
+  // A chunk's fragments are loaded under the products of the one before it. In TF32 B's are rounded on the way, but the tensor cores see A
+  // as it lies in shared memory, cut off: a NaN of A whose payload is in the low 13 bits alone counts as an infinity.
   template <class Meanwhile>
   __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
     const SharedMatrix a = shared_lines(stage);

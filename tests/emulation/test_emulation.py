@@ -199,6 +199,7 @@ MISTAKES = {
     "rows of sums confused": ("mfma_f64", "mfma_product", "4 * r + lane / 16", "4 * (lane / 16) + r"),
     "a piece too many": ("mfma_f32", "mfma_copy", "item + e < items ? pieces_", "item + e <= items ? pieces_"),
     "a barrier too few": ("simt_f32", "simt_tile", "    block_barrier();  // this step's", "    // this step's"),
+    "blocks left out between launches": ("simt_f32", "launch.cu", "begin += most", "begin += most + 1"),
     "a copy not waited for": (
         "simt_f32",
         "simt_tile",
@@ -212,6 +213,7 @@ MISTAKES = {
         "        block_barrier();  // nobody reads",
         "        // nobody reads",
     ),
+    "an operand as a result": ("simt_f32", "tile_place", "lane == kC ? parameters.num_operands : 0", "0"),
     "a row too many": ("simt_f32", "row_store", "if (at >= rows) break;", "if (at > rows) break;"),
     "no barrier for tensor cores": (
         "tensor_tf32x3",
@@ -268,7 +270,7 @@ MISTAKES = {
 def changed(builder: Builder, folder: Path, mistake: str, machine: Sequence[str]) -> Path:
     """The check with a mistake in its kernels."""
     kernels, stem, right, wrong = MISTAKES[mistake]
-    name = f"gpu/{stem}.h"
+    name = f"gpu/{stem}" + ("" if "." in stem else ".h")
     csrc = folder / "csrc"
     shutil.copytree(CSRC, csrc)
     text = (csrc / name).read_text()

@@ -150,6 +150,7 @@ class Bench {
     fill<<<1056, 256, 0, stream_.get()>>>(reinterpret_cast<T*>(memory_[0].data()), per_copy * copies_ / sizeof(T), 12345);
     for (int copy = 0; copy < copies_; ++copy) {
       buffers_.emplace_back();
+      buffers_[copy].num_operands = static_cast<int>(2 * count);
       for (size_t i = 0; i < offsets.size(); ++i) buffers_[copy].add(memory_[0].data() + copy * per_copy + offsets[i], sizes_[i]);
     }
     stream_.wait();
@@ -162,9 +163,10 @@ class Bench {
     stream_.wait();
     check(figures);
     figures.stream_us = time_stream();
+    poison();
     figures.graph_us = time_graphs();
     Figures replayed;
-    check(replayed);  // the replays have written copy 0 again
+    check(replayed);  // of copy 0, which the replays have written again
     figures.bad = std::max(figures.bad, replayed.bad);
     return figures;
   }

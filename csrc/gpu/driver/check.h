@@ -1,6 +1,7 @@
 // The self-check: random problems through every tile, layout and kind. On a GPU `gpu_driver --check` runs it, without one the emulation.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <string>
@@ -8,40 +9,13 @@
 
 #include "../kernels.h"
 #include "check_addition.h"
+#include "check_options.h"
 #include "check_square_sums.h"
+#include "far_apart.h"
+#include "lies.h"
 #include "trial.h"
 
 namespace vbgemm::driver {
-
-struct CheckOptions {
-  bool small = false;   // few and tiny problems, for compute-sanitizer
-  bool exact = false;   // buffers without margins, for tools that see every access beyond a buffer
-  bool races = false;   // nothing that is a race by intention, for tools that find races in global memory
-  bool replays = true;  // graphs and repeated runs
-  uint64_t seed = 0;
-  std::vector<std::string> kinds;  // none: all that have kernels
-
-  // Moves `i` past an option that belongs here; false where words[i] doesn't.
-  bool take(const std::vector<std::string>& words, size_t& i) {
-    const std::string& option = words[i];
-    if (option == "--small")
-      small = true;
-    else if (option == "--exact")
-      exact = true;
-    else if (option == "--races")
-      races = true;
-    else if (option == "--no-replays")
-      replays = false;
-    else if (option == "--seed" && i + 1 < words.size())
-      seed = std::stoull(words[++i]);
-    else if (option == "--kinds")
-      while (i + 1 < words.size() && words[i + 1][0] != '-') kinds.push_back(words[++i]);
-    else
-      return false;
-    ++i;
-    return true;
-  }
-};
 
 class Check {
  public:
@@ -102,9 +76,9 @@ class Check {
   template <class T, class Out>
   void run(Trial<T, Out>& trial, Layout layout) {
     if (layout.several) {
-      lay_out(trial.plan(), trial.boxes(), layout.ready, [&trial] { return trial.between(1, 5); });
+      trial.lay_out(layout.ready, [&trial] { return trial.between(1, 5); });
     } else {
-      lay_out(trial.plan(), trial.boxes(), layout.ready);
+      trial.lay_out(layout.ready);
     }
     trial.upload();
     trial.enqueue(stream_);
@@ -123,7 +97,7 @@ class Check {
     require(load_kernels(kind_), "load kernels");
     Trial<T> trial(kind_, seed(15), margin_);
     for (int strategy : tiles()) trial.cover(trial.add(33, 45, 21, 1), strategy);
-    lay_out(trial.plan(), trial.boxes(), false);
+    trial.lay_out(false);
     trial.upload();
     const Graph graph(stream_, [&] { trial.enqueue(stream_); });
     graph.replay(stream_);
@@ -153,6 +127,7 @@ class Check {
   void mixed(const std::string& what, int group, Layout layout, bool epilogues = false) {
     Trial<T, Out> trial(kind_, seed(group), margin_);
     const std::vector<int> rows = tiles();
+    trial.cover(trial.add(2, 3, 4, 310), rows.front());  // in the emulation, more blocks than a launch may have
     for (int i = 0; i < (options_.small ? 8 : 60); ++i) {
       const auto extent = [&] {
         return options_.small ? trial.one_of({0, 1, 13, 33}) : trial.one_of({0, 1, 2, 13, 31, 33, 64, 97, 128, 131, 200});
@@ -257,7 +232,7 @@ class Check {
     finish(name() + " more buffers than parameters hold", trial, {});
   }
 
-  // Descriptors that lie: whatever they hold, nothing outside C (outside its buffer, with ready tiles) may be written (or, under memcheck,
+  // Whatever descriptors hold, nothing outside C (outside the results' buffers, with ready tiles) may be written (or, under memcheck,
   // anything outside be read).
   template <class T>
   void insane(bool ready, bool epilogues) {
@@ -269,51 +244,10 @@ class Check {
     if (ready) {
       for (Box& box : trial.boxes()) box.shares = trial.between(1, 3);
     }
-    lay_out(trial.plan(), trial.boxes(), ready, [&trial] { return trial.between(1, 3); });
-    const auto lie = [&trial](auto& value, int one_in) {
-      const int extreme = std::numeric_limits<int32_t>::max();
-      if (trial.between(1, one_in) == 1) value = trial.one_of({-extreme - 1, -1, 0, 1, 7, 1000, extreme / 2, extreme});
-    };
-    // The image of a tile that has none is written where another tile, or the same, writes.
-    const auto lie_of_image = [&lie, this](int32_t& mirrored) {
-      if (!options_.races) lie(mirrored, 4);
-    };
-    for (TileRun& run : trial.plan().runs) {
-      for (int32_t* field : {&run.problem, &run.strategy, &run.row, &run.col, &run.batch, &run.k_begin, &run.k_end, &run.first_tile,
-                             &run.tiles_y, &run.tiles_x}) {
-        lie(*field, 3);
-      }
-      lie_of_image(run.mirrored);
-    }
-    for (ReadyTile& tile : trial.plan().tiles) {
-      TilePosition& at = tile.position;
-      for (int32_t* field : {&at.strategy, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col}) {
-        lie(*field, 12);
-      }
-      lie_of_image(tile.part[2].mirrored);
-      for (Part& part : tile.part) {
-        lie(part.offset, 12);
-        if (&part == &tile.part[2]) continue;  // a C that is walked otherwise, or another, may be written twice at a time
-        for (int32_t* field : {&part.row_stride, &part.col_stride, &part.buffer}) lie(*field, 12);
-      }
-    }
-    for (SplitTile& tile : trial.plan().splits) {
-      lie(tile.first, 12);
-      lie(tile.c.offset, 12);
-      // Its rows and columns are C's: with more of them one element may be written twice at a time.
-      TilePosition& at = tile.position;
-      for (int32_t* field : {&tile.share_stride, &tile.shares, &tile.pitch, &at.problem, &at.batch, &at.row, &at.col}) lie(*field, 12);
-      lie_of_image(tile.c.mirrored);
-    }
-    for (int32_t& first : trial.plan().block_first) lie(first, 3);
-    if (epilogues) {
-      trial.add_epilogues();
-      for (Epilogue& e : trial.plan().epilogues) {
-        for (int32_t* field : {&e.alpha.buffer, &e.beta.buffer, &e.source.buffer, &e.bias.buffer}) *field = std::max(*field, 0) + 1000;
-        e.activation = static_cast<Activation>(1 << trial.between(0, 30));
-      }
-    }
-    for (Launch& launch : trial.plan().launches) launch.num_blocks += 3, launch.first_block -= 1;
+    if (epilogues) trial.add_epilogues();
+    trial.lay_out(ready, [&trial] { return trial.between(1, 3); });
+    lie_in_plan(trial, /*of_images=*/!options_.races);
+    lie_in_epilogues(trial);
     trial.upload();
     trial.enqueue(stream_);
     stream_.wait();
@@ -347,33 +281,23 @@ class Check {
     report(name() + " 50 runs and replays, the same bits", 30, faults);
   }
 
-  // Rows more than 2^31 elements apart: the offsets do not fit into 32 bits.
-  void far_apart() {
-    constexpr int64_t kStride = (int64_t{1} << 30) + 7;
-    constexpr int kRows = 4, kCols = 40, kDepth = 37;
-    if (free_device_memory() < sizeof(float) * (kRows * kStride + (1 << 20))) {
-      std::printf("skip float32 offsets beyond 2^31: %zu bytes of memory are free\n", free_device_memory());
+  // A tile of each family, as they walk A in ways of their own.
+  void rows_far_apart() {
+    const size_t available = free_device_memory();
+    if (available < kFarApartBytes + (1 << 20)) {
+      std::printf("skip float32 offsets beyond 2^31: %zu bytes of memory are free\n", available);
       return;
     }
-    Trial<float> trial(Kind::f32, seed(11), margin_);
-    trial.cover(trial.add(kRows, kCols, kDepth, 1, true), find_tile("medium", 128, Kind::f32));
-    trial.upload();
-    DeviceMemory sparse(sizeof(float) * kRows * kStride);
-    const Problem& dense = trial.plan().problems[0];
-    for (int row = 0; row < kRows; ++row) {
-      sparse.write(trial.elements<float>(dense.a) + row * kDepth, kDepth * sizeof(float), row * kStride * sizeof(float));
+    struct Chosen {
+      Kind kind;
+      const char* tile;
+    };
+    DeviceMemory sparse(kFarApartBytes);
+    for (const auto& [kind, tile] :
+         {Chosen{Kind::f32, "medium"}, {Kind::f32, "rows-256x40"}, {Kind::f32, "deep-8x8"}, {Kind::tf32, "mma-64x64"}}) {
+      const int faults = far_apart_faults(kind, find_tile(tile, 128, kind), sparse, stream_, seed(11), margin_);
+      report(std::string("float32 offsets beyond 2^31 elements, ") + tile, 1, faults);
     }
-    HostPlan plan = trial.plan();
-    plan.problems[0].a.row_stride = kStride;
-    lay_out(plan, trial.boxes(), true);
-    Buffers buffers = trial.device_buffers();
-    buffers.data[dense.a.buffer] = sparse.data();
-    buffers.elements[dense.a.buffer] = kRows * kStride;
-    const DevicePlan device(plan);
-    const DeviceMemory none(size_t{0});
-    require(launch(call_of(plan, device, buffers, none), stream_.get()), "launch");
-    stream_.wait();
-    report("float32 offsets beyond 2^31 elements", 1, trial.faults(trial.results()));
   }
 
   template <class T>
@@ -434,7 +358,7 @@ class Check {
       }
     }
     if (options_.replays && !options_.small) repeats<T>();
-    if (kind == Kind::f32 && options_.replays && !options_.small) far_apart();
+    if (kind == Kind::f32 && options_.replays && !options_.small) rows_far_apart();
   }
 
   CheckOptions options_;

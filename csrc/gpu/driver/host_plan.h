@@ -164,10 +164,11 @@ inline int find_tile(const std::string& name, int threads, Kind kind) {
   return -1;
 }
 
-// One set of buffers for a plan. In what the driver makes, operands and results come in any order.
+// One set of buffers for a plan: operands, then results.
 struct Buffers {
   std::vector<const void*> data;
   std::vector<int64_t> elements;
+  int num_operands = 0;
 
   void add(const void* first, int64_t count) {
     data.push_back(first);
@@ -185,6 +186,7 @@ inline GpuCall call_of(const HostPlan& plan, const DevicePlan& device, const Buf
   call.buffers = buffers.data.data();
   call.elements = buffers.elements.data();
   call.num_buffers = static_cast<int>(buffers.data.size());
+  call.num_operands = buffers.num_operands;
   call.num_sums = plan.num_sums;
   call.workspace = workspace.bytes() ? workspace.data() : nullptr;
   return call;

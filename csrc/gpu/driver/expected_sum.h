@@ -1,0 +1,78 @@
+// What the sum of a row of A and a column of B must be: bit for bit in increasing k, shares and groups of threads in the order that the
+// ordinary kernels promise, and in float64, to which those on tensor cores promise to come close.
+#pragma once
+#include <cmath>
+#include <vector>
+
+#include "../add_shares.h"
+#include "../deep_tile.h"
+#include "host_plan.h"
+#include "number.h"
+
+namespace vbgemm::driver {
+
+template <class T>
+class ExpectedSum {
+ public:
+  using Sum = Accumulator<T>;
+
+  Sum sum;
+  Wide wide = 0;
+  double size = 0;  // the sum of the products' sizes
+
+  // a, b: the elements of the buffers that the problem names.
+  ExpectedSum(const Problem& p, const Box& box, const T* a, const T* b, int batch, int row, int col) {
+    const TileShape& tile = kTiles[box.strategy];
+    const bool deep = tile.owned == Owned::steps;
+    const DeepShares groups = deep_shares<T>(tile);
+    const int waves = tile.threads / kWaveSize;
+    std::vector<Sum> sums;  // of each share
+    for (int share = 0; share < box.shares; ++share) {
+      const int begin = box.share_begin(share), end = box.share_begin(share + 1);
+      std::vector<Sum> of_group(deep ? waves * groups.groups : 1);
+      for (int k = begin; k < end; ++k) {
+        const Sum x = number(a[offset_of(p.a, p, batch, row, k)]), y = number(b[offset_of(p.b, p, batch, k, col)]);
+        Sum& mine = of_group[deep ? group_of(groups, waves, k - begin) : 0];
+        mine = fused(x, y, mine);
+        const Wide product = multiplied(Number<Sum>::wide(x), Number<Sum>::wide(y));
+        wide += product;
+        size += std::fabs(product.real()) + std::fabs(product.imag());
+      }
+      sums.push_back(deep ? added_by_groups(of_group, groups.groups) : of_group[0]);
+    }
+    sum = added_by_parts(sums);
+  }
+
+ private:
+  static Sum number(T x) { return Number<Sum>::from(Number<T>::wide(x)); }
+
+  // Each part's shares in order, then the parts.
+  static Sum added_by_parts(const std::vector<Sum>& sums) {
+    const size_t parts = parts_of(static_cast<int>(sums.size()));
+    Sum total{};
+    for (size_t part = 0; part < parts; ++part) {
+      const size_t begin = sums.size() * part / parts, end = sums.size() * (part + 1) / parts;
+      Sum sum = sums[begin];
+      for (size_t i = begin + 1; i < end; ++i) sum = sum + sums[i];
+      total = part == 0 ? sum : total + sum;
+    }
+    return total;
+  }
+
+  // As tiles add up what they share out among groups of threads (deep_tile.h): neighbours within a wave, then the waves.
+  static Sum added_by_groups(std::vector<Sum> sums, size_t of_wave) {
+    for (size_t distance = 1; distance < of_wave; distance *= 2) {
+      for (size_t i = 0; i < sums.size(); i += 2 * distance) sums[i] = sums[i] + sums[i + distance];
+    }
+    Sum total = sums[0];
+    for (size_t i = of_wave; i < sums.size(); i += of_wave) total = total + sums[i];
+    return total;
+  }
+
+  // Which group of a tile's threads takes a step of K: the waves take turns, and share out their steps among their groups.
+  static int group_of(const DeepShares& shares, int waves, int k) {
+    return k / shares.depth % waves * shares.groups + k % shares.depth % shares.groups;
+  }
+};
+
+}  // namespace vbgemm::driver

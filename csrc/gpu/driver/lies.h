@@ -1,0 +1,61 @@
+// Descriptors that lie.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "random_call.h"
+
+namespace vbgemm::driver {
+
+// Into a call that is laid out. of_images: also about what is mirrored. The image of a tile that has none is written where another tile, or
+// the same, writes: a race.
+template <class T>
+void lie_in_plan(RandomCall<T>& call, bool of_images) {
+  HostPlan& plan = call.plan();
+  const auto lie = [&call](int one_in, auto&... fields) {
+    constexpr int kExtreme = std::numeric_limits<int32_t>::max();
+    const auto one = [&](auto& field) {
+      if (call.between(1, one_in) == 1) field = call.one_of({-kExtreme - 1, -1, 0, 1, 7, 1000, kExtreme / 2, kExtreme});
+    };
+    (one(fields), ...);
+  };
+  // A result that is to be written to an operand. (Another result may be written twice at a time.)
+  const auto lie_of_result = [&call](Part& c) {
+    if (call.between(1, 12) == 1) c.buffer = call.between(0, call.num_operands() - 1);
+  };
+  for (TileRun& run : plan.runs) {
+    lie(3, run.problem, run.strategy, run.row, run.col, run.batch, run.k_begin, run.k_end, run.first_tile, run.tiles_y, run.tiles_x);
+    if (of_images) lie(4, run.mirrored);
+  }
+  for (ReadyTile& tile : plan.tiles) {
+    TilePosition& at = tile.position;
+    Part &a = tile.part[0], &b = tile.part[1], &c = tile.part[2];
+    lie(12, at.strategy, at.rows, at.cols, at.depth, at.problem, at.batch, at.row, at.col);
+    for (Part* part : {&a, &b}) lie(12, part->offset, part->row_stride, part->col_stride, part->buffer);
+    lie(12, c.offset);  // a C that is walked otherwise may be written twice at a time
+    lie_of_result(c);
+    if (of_images) lie(4, c.mirrored);
+  }
+  for (SplitTile& tile : plan.splits) {
+    TilePosition& at = tile.position;
+    lie(12, tile.first, tile.c.offset, tile.share_stride, tile.shares, tile.pitch);
+    // Its rows and columns are C's: with more of them one element may be written twice at a time.
+    lie(12, at.problem, at.batch, at.row, at.col);
+    lie_of_result(tile.c);
+    if (of_images) lie(4, tile.c.mirrored);
+  }
+  for (int32_t& first : plan.block_first) lie(3, first);
+  for (Launch& launch : plan.launches) launch.num_blocks += 3, launch.first_block -= 1;
+}
+
+// Buffers that the call does not have, and activations that nobody knows.
+template <class T>
+void lie_in_epilogues(RandomCall<T>& call) {
+  for (Epilogue& e : call.plan().epilogues) {
+    for (int32_t* field : {&e.alpha.buffer, &e.beta.buffer, &e.source.buffer, &e.bias.buffer}) *field = std::max(*field, 0) + 1000;
+    e.activation = static_cast<Activation>(1 << call.between(0, 30));
+  }
+}
+
+}  // namespace vbgemm::driver

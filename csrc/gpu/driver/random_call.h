@@ -1,0 +1,206 @@
+// A random call on the host: problems with operands and results in all layouts, and epilogues. Operands have NaN on both sides, results a
+// pattern that must survive, so that a stray read or write shows.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <initializer_list>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "host_plan.h"
+#include "number.h"
+
+namespace vbgemm::driver {
+
+// T: the operands' elements, Out: the results'.
+template <class T, class Out = T>
+class RandomCall {
+ public:
+  using Sum = Accumulator<T>;
+
+  // margin: elements on either side of a buffer; 0 leaves that to a memory checker.
+  RandomCall(Kind kind, uint64_t seed, int margin) : margin_(margin), random_(seed) {
+    plan_.kind = kind;
+    plan_.out_dtype = Number<Out>::kDType;
+  }
+
+  int between(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
+  int one_of(std::initializer_list<int> values) { return values.begin()[between(0, static_cast<int>(values.size()) - 1)]; }
+
+  HostPlan& plan() { return plan_; }
+  std::vector<Box>& boxes() { return boxes_; }
+
+  // A problem with random layouts: each operand row-major, transposed, padded or strided both ways, at an aligned or an odd offset;
+  // batches with one or two strides, some of them 0.
+  int add(int m, int n, int k, int batch, bool plain = false) {
+    Problem p{};
+    p.m = m, p.n = n, p.k = k, p.batch = batch;
+    p.inner_batch = batch % 2 == 0 && between(0, 1) ? batch / 2 : std::max(batch, 1);
+    p.a = place<T>(m, k, p, plain, true);
+    fill<T>(p.a);
+    p.b = place<T>(k, n, p, plain, true);
+    fill<T>(p.b);
+    p.c = place<Out>(m, n, p, plain, false);
+    plan_.problems.push_back(p);
+    return static_cast<int>(plan_.problems.size()) - 1;
+  }
+  // The same where B is A's transpose.
+  int add_symmetric(int m, int k, int batch) {
+    const int problem = add(m, m, k, batch);
+    Problem& p = plan_.problems[problem];
+    p.b = p.a;
+    std::swap(p.b.row_stride, p.b.col_stride);
+    return problem;
+  }
+  // Tiles below the diagonal of C are left out, those above it mirrored.
+  void cover_symmetric(int problem, int strategy, int shares) {
+    const TileShape& shape = kTiles[strategy];
+    const Box all = whole(plan_.problems, problem, strategy);
+    for (int y = 0; y < all.tiles_y; ++y) {
+      for (int x = 0; x < all.tiles_x; ++x) {
+        Box box = all;
+        box.tiles_y = box.tiles_x = 1, box.row = y * shape.m, box.col = x * shape.n;
+        box.shares = shares;
+        box.mirrored = box.row + shape.m <= box.col;
+        if (box.row < box.col + shape.n) boxes_.push_back(box);
+      }
+    }
+  }
+  void cover(int problem, int strategy) { boxes_.push_back(whole(plan_.problems, problem, strategy)); }
+
+  // The problems so far get an epilogue each, of every kind in turn.
+  void add_epilogues() {
+    for (const Problem& p : plan_.problems) plan_.epilogues.push_back(epilogue_of(p));
+  }
+
+  // Once the call has all its problems and epilogues: operands come first, as in every call, and boxes become tiles.
+  void lay_out(bool ready, const std::function<int()>& block_size = nullptr) {
+    put_operands_first();
+    driver::lay_out(plan_, boxes_, ready, block_size);
+  }
+  int num_operands() const { return static_cast<int>(buffers_.size() - plan_.problems.size()); }
+
+  // One element of an operand, by op(X)'s row and column in batch 0.
+  void set(const Operand& x, int row, int col, Wide value) {
+    const int64_t at = x.offset + row * x.row_stride + col * x.col_stride;
+    elements<T>(x)[at] = Number<T>::from(value);
+  }
+  template <class E>
+  E* elements(const Operand& x) {
+    return reinterpret_cast<E*>(buffers_[x.buffer].data()) + margin_;
+  }
+  template <class E>
+  const E* elements(const Operand& x) const {
+    return reinterpret_cast<const E*>(buffers_[x.buffer].data()) + margin_;
+  }
+
+ protected:
+  const int margin_;
+  HostPlan plan_;
+  std::vector<Box> boxes_;
+  std::vector<std::vector<char>> buffers_;
+  std::vector<size_t> element_bytes_;  // by buffer
+
+ private:
+  // A buffer for rows x cols matrices of E, its margins and what no matrix holds filled with a pattern: NaN in an input.
+  template <class E>
+  Operand place(int rows, int cols, const Problem& p, bool plain, bool input) {
+    Operand x{};
+    const int layout = plain ? 0 : between(0, 5);
+    const int64_t pad = between(0, 1) ? 4 : between(0, 5);
+    x.row_stride = cols, x.col_stride = 1;                                                 // row-major
+    if (layout == 2) x.row_stride = 1, x.col_stride = rows;                                // transposed
+    if (layout == 3) x.row_stride = cols + pad;                                            // a view with a longer row
+    if (layout == 4) x.row_stride = 1, x.col_stride = rows + pad;                          // the same, transposed
+    if (layout == 5) x.row_stride = 3 * static_cast<int64_t>(cols) + 1, x.col_stride = 3;  // contiguous in no way
+    x.offset = plain ? 0 : one_of({0, 0, 4, 1, 3});
+    const int64_t extent = std::max(rows - 1, 0) * x.row_stride + std::max(cols - 1, 0) * x.col_stride + 1;
+    x.batch_stride[1] = input && !plain && between(0, 3) == 0 ? 0 : extent + pad;
+    x.batch_stride[0] = input && !plain && between(0, 3) == 0 ? 0 : p.inner_batch * (extent + pad);
+    const int outer = p.inner_batch ? std::max(p.batch / p.inner_batch, 1) : 1;
+    const int64_t size = x.offset + (outer - 1) * x.batch_stride[0] + std::max(p.inner_batch - 1, 0) * x.batch_stride[1] + extent;
+    x.buffer = add_buffer<E>(size, input ? NAN : -777.0);
+    return x;
+  }
+
+  template <class E>
+  int add_buffer(int64_t size, double pattern) {
+    const E element = Number<E>::from(pattern);
+    std::vector<char> bytes((size + 2 * margin_) * sizeof(E));
+    for (size_t i = 0; i < bytes.size(); i += sizeof(E)) std::memcpy(bytes.data() + i, &element, sizeof(E));
+    buffers_.push_back(std::move(bytes));
+    element_bytes_.push_back(sizeof(E));
+    return static_cast<int>(buffers_.size()) - 1;
+  }
+
+  void put_operands_first() {
+    std::vector<bool> is_result(buffers_.size());
+    for (const Problem& p : plan_.problems) is_result[p.c.buffer] = true;
+    int operands = 0, results = num_operands();
+    std::vector<int> place;  // where each buffer goes
+    for (const bool result : is_result) place.push_back(result ? results++ : operands++);
+
+    std::vector<std::vector<char>> buffers(place.size());
+    std::vector<size_t> element_bytes(place.size());
+    for (size_t i = 0; i < place.size(); ++i) {
+      buffers[place[i]] = std::move(buffers_[i]);
+      element_bytes[place[i]] = element_bytes_[i];
+    }
+    buffers_ = std::move(buffers), element_bytes_ = std::move(element_bytes);
+    const auto move = [&place](int32_t& buffer) {
+      if (buffer >= 0) buffer = place[buffer];
+    };
+    for (Problem& p : plan_.problems) move(p.a.buffer), move(p.b.buffer), move(p.c.buffer);
+    for (Epilogue& e : plan_.epilogues) move(e.alpha.buffer), move(e.beta.buffer), move(e.source.buffer), move(e.bias.buffer);
+  }
+
+  Wide random_number() {
+    std::uniform_real_distribution<double> value(-1, 1);
+    return {value(random_), value(random_)};
+  }
+
+  // Random numbers all over an operand's buffer but its margins.
+  template <class E>
+  void fill(const Operand& x) {
+    const int64_t size = static_cast<int64_t>(buffers_[x.buffer].size() / sizeof(E)) - 2 * margin_;
+    for (int64_t i = 0; i < size; ++i) elements<E>(x)[i] = Number<E>::from(random_number());
+  }
+
+  // Known, or an element of a buffer among NaNs.
+  Scalar scalar_of(Wide value) {
+    const Sum number = Number<Sum>::from(value);
+    if (between(0, 1)) {
+      const Wide rounded = Number<Sum>::wide(number);
+      return {rounded.real(), rounded.imag(), -1, 0, 0};
+    }
+    Scalar s{NAN, NAN, 0, 0, between(0, 3)};
+    s.buffer = add_buffer<Sum>(4, NAN);
+    reinterpret_cast<Sum*>(buffers_[s.buffer].data())[margin_ + s.offset] = number;
+    return s;
+  }
+
+  Epilogue epilogue_of(const Problem& p) {
+    Epilogue e{};
+    e.source.buffer = e.bias.buffer = -1;
+    e.alpha = scalar_of(between(0, 1) ? Wide(1) : random_number());
+    const int kind = between(0, 3);
+    e.beta = scalar_of(kind < 2 ? Wide(0) : random_number());
+    if (kind == 1) e.source = place<Out>(p.m, p.n, p, false, true);  // NaN, which a beta of 0 must not read
+    if (kind == 2) e.source = place<Out>(p.m, p.n, p, false, true), fill<Out>(e.source);
+    if (kind == 3) e.source = p.c, fill<Out>(p.c);  // in place
+    if (between(0, 2)) {
+      e.bias = place<Out>(p.m, p.n, p, false, true);
+      fill<Out>(e.bias);
+      (between(0, 1) ? e.bias.row_stride : e.bias.col_stride) *= between(0, 1);  // broadcast along one of them, or along none
+    }
+    if (!kIsComplex<Out>) e.activation = static_cast<Activation>(between(0, 5));
+    return e;
+  }
+
+  std::mt19937_64 random_;
+};
+
+}  // namespace vbgemm::driver
