@@ -204,7 +204,7 @@ class Splits:
         of_problem = np.where(is_split, shares[row, every], 1)
         time = np.where(is_split, seconds[row, every], longest[choice, every])
         of_choice = self._count[choice, every] * of_problem
-        blocks, sums = float(of_choice.sum()), float((of_choice * self._area[row]) @ is_split)
+        blocks, sums = float(of_choice.sum()), float((of_choice * self._area[row])[is_split].sum())
         if blocks > _MOST_SPLIT_BLOCKS:
             return None
         return Candidate(choice, blocks, float(time.max()), float(chosen.sum()), of_problem, time, sums)

@@ -83,7 +83,7 @@ def predict(
             count = present.astype(np.int64)
         else:
             block_seconds, count = each + device.block_latency, runs.count[mine]
-        work, longest = float(block_seconds @ count), float(block_seconds.max())
+        work, longest = weighted_sum(block_seconds, count), float(block_seconds.max())
         if device.kind == "cpu":
             seconds += _list_schedule(block_seconds, count, device.units) + device.launch_seconds
         else:
@@ -94,7 +94,7 @@ def predict(
     split = depth < sizes.k[runs.problem]
     if split.any():
         areas = (catalogue.columns.m * catalogue.columns.n)[runs.strategy]
-        seconds += split_seconds(float((runs.count * areas) @ split), catalogue, device)
+        seconds += split_seconds(float((runs.count * areas)[split].sum()), catalogue, device)
     streaming = operand_bytes(sizes, catalogue) / device.bandwidth
     # A core that waits for memory doesn't compute all of that time: the larger of both, with some of the smaller.
     least = math.hypot(seconds, streaming) if device.kind == "cpu" else streaming + device.launch_seconds
@@ -103,6 +103,13 @@ def predict(
         waves=waves,
         balance=total_work / total_blocks / longest_block if longest_block else 1.0,
     )
+
+
+def weighted_sum(values: Floats, weights: Floats | Ints) -> float:
+    """Each value times its weight, added up by NumPy: a BLAS, which `@` goes to, sums in an order that depends on the
+    host's CPU, and with it which of two plans of nearly one time is taken.
+    """
+    return float((values * weights).sum())
 
 
 CACHE_LINE = 64  # bytes
@@ -115,7 +122,7 @@ def _list_schedule(block_seconds: Floats, count: Ints, units: int) -> float:
     """When the last block ends if each unit, as soon as it is free, takes the next; `count` blocks of each time."""
     blocks = int(count.sum())
     if blocks > _BLOCKS_TO_SCHEDULE * units:
-        return max(float(block_seconds @ count) / units, float(block_seconds.max()))
+        return max(weighted_sum(block_seconds, count) / units, float(block_seconds.max()))
     free = [0.0] * units
     for seconds in np.repeat(block_seconds, count).tolist():
         heapq.heapreplace(free, free[0] + seconds)
@@ -159,7 +166,7 @@ def least_seconds(
         tile_m, tile_n = math.gcd(*(tile.m for tile in members)), math.gcd(*(tile.n for tile in members))
         elements = _least_tiles(sizes, tile_m, tile_n) * (tile_m * tile_n)
         of_set = pace[[row[tile.index] for tile in members]].min(axis=0)
-        found[name] = float(of_set @ elements) / device.units
+        found[name] = weighted_sum(of_set, elements) / device.units
     return found
 
 
@@ -248,7 +255,7 @@ def gpu_makespan(longest: float, work: float, blocks: float, slots: int) -> floa
 def makespan_of_blocks(block_seconds: Floats, count: Ints, slots: int) -> float:
     """The same of `count` blocks of each time, with their rounds counted."""
     blocks, longest = int(count.sum()), float(block_seconds.max(initial=0, where=count > 0))
-    makespan = gpu_makespan(longest, float(block_seconds @ count), blocks, slots)
+    makespan = gpu_makespan(longest, weighted_sum(block_seconds, count), blocks, slots)
     return max(makespan, _full_rounds(block_seconds, count, slots))
 
 
@@ -400,4 +407,4 @@ def split_seconds(sums: float, catalogue: Catalogue, device: DeviceSpec) -> floa
 
 
 def operand_bytes(sizes: Sizes, catalogue: Catalogue) -> float:
-    return float(sizes.batch @ sizes.elements()) * catalogue.element_bytes
+    return weighted_sum(sizes.elements(), sizes.batch) * catalogue.element_bytes

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from jax_vbgemm.planner import report
 from jax_vbgemm.planner.catalogue import Catalogue, Replacement, TileKey, TileShape
-from jax_vbgemm.planner.cost_model import Prediction, computed_extents, predict
+from jax_vbgemm.planner.cost_model import Prediction, computed_extents, predict, weighted_sum
 from jax_vbgemm.planner.coverage import check_coverage
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.launches import Launch, check_launches, launch_form
@@ -323,7 +323,7 @@ class Plan:
         symmetric C is wanted: where half of it is stored twice, the figure may be below 1.
         """
         rows, cols = computed_extents(Sizes.of(self.problems), self.runs, self.catalogue, self.device)
-        computed = float((self.runs.count * rows * cols) @ (self.runs.k_end - self.runs.k_begin))
+        computed = weighted_sum(self.runs.count * rows * cols, self.runs.k_end - self.runs.k_begin)
         useful = float(sum(p.m * p.n * p.k * p.batch for p in self.problems))
         return computed / useful if useful else 1.0
 
