@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from jax_vbgemm.planner.cost_model import (
 )
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft, joined
+from jax_vbgemm.planner.launches import MAX_LAUNCHES
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
@@ -63,18 +65,7 @@ class Makespan:
         drafts = [_of_one_kernel(problems, device, catalogue, among)]
         if device.kind == "cpu":
             return drafts[0]
-        families = families_of(sizes, among)
-        for groups in (families > 0, families) if families.max(initial=0) > 1 else (families,):
-            numbers = np.unique(groups)[::-1]
-            if len(numbers) < 2:
-                continue
-            parts = [
-                (members, _of_one_kernel([problems[i] for i in members.tolist()], device, catalogue, among))
-                for members in (np.flatnonzero(groups == number) for number in numbers)
-            ]
-            # Of one kernel they are better in one launch, the longest blocks first.
-            if len({catalogue.columns.kernel[part.runs.strategy[0]] for _, part in parts if len(part.runs)}) > 1:
-                drafts.append(joined(problems, parts))
+        drafts += _of_a_kernel_each(problems, families_of(sizes, among), device, catalogue, among)
         return min(drafts, key=lambda draft: draft.seconds)
 
     def _among(self, catalogue: Catalogue) -> Catalogue:
@@ -100,6 +91,34 @@ def narrower_searches(runs: Runs, catalogue: Catalogue, kernels: Sequence[str]) 
     found = {f"only {kernel}": Makespan(kernel=kernel) for kernel in kernels}
     taken = [catalogue.by_index[index] for index in sorted(set(runs.strategy.tolist()))] if len(catalogue) > 1 else []
     return found | {f"without {tile.name}/{tile.threads}": Makespan(without=tile.key) for tile in taken}
+
+
+def _of_a_kernel_each(
+    problems: Sequence[Problem], families: Ints, device: DeviceSpec, catalogue: Catalogue, among: Catalogue
+) -> list[Draft]:
+    """Drafts in which tall and skinny problems get another launch than ordinary ones, and each family one of its own.
+
+    Where all families would need more launches than a call has, other tall ones (family 1) stay with the ordinary.
+    """
+
+    @cache
+    def search(members: tuple[int, ...]) -> Draft:
+        return _of_one_kernel(tuple(problems[i] for i in members), device, catalogue, among)
+
+    def apart(groups: Ints) -> list[tuple[Ints, Draft]]:
+        """Each group's members and their draft; nothing where there is one group."""
+        members = [np.flatnonzero(groups == number) for number in np.unique(groups)[::-1]]
+        return [(each, search(tuple(each.tolist()))) for each in members] if len(members) > 1 else []
+
+    def launches(parts: list[tuple[Ints, Draft]]) -> int:
+        return len({catalogue.columns.kernel[part.runs.strategy[0]] for _, part in parts if len(part.runs)})
+
+    two, each = apart(np.minimum(families, 1)), apart(families)
+    if launches(each) > MAX_LAUNCHES:
+        each = apart(np.maximum(families, 1))
+    partitions = [two, each] if len(each) > len(two) else [two]  # else they are the same
+    # Of one kernel they are better in one launch, the longest blocks first.
+    return [joined(problems, parts) for parts in partitions if launches(parts) > 1]
 
 
 def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, among: Catalogue) -> Draft:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jax_vbgemm.planner.catalogue import SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileShape
+from jax_vbgemm.planner.runs import Ints
 from jax_vbgemm.problem import Sizes
 
 # A dimension up to this is small. In one pass over A a thread keeps a whole row of C: 32 columns of float64 take 196
@@ -100,12 +101,12 @@ def is_made_for(tile: TileShape, sizes: Sizes) -> bool:
     return True
 
 
-def families_of(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.int8]:
+def families_of(sizes: Sizes, catalogue: Catalogue) -> Ints:
     """Problems of one number have tiles of their own: those that row tiles suit, or tiles of shared depth, other tall
     and skinny ones, ordinary ones."""
     rows, depth = suits_rows(sizes, _widest(catalogue)), _suits_depth(sizes, catalogue.tiles_of(SHARED_DEPTH))
-    families: NDArray[np.int8] = np.select([rows, depth, shapes_of(sizes) != Shape.ORDINARY], [3, 2, 1], 0)
-    return families.astype(np.int8)
+    families: Ints = np.select([rows, depth, shapes_of(sizes) != Shape.ORDINARY], [3, 2, 1], 0)
+    return families
 
 
 def _widest(catalogue: Catalogue) -> int:

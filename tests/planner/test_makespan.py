@@ -11,7 +11,7 @@ from jax_vbgemm.planner import Plan, Uniform, catalogue_for, device_spec
 from jax_vbgemm.planner.makespan import Makespan
 from jax_vbgemm.problem import problems_of
 
-from .cases import DTYPES, huge_problems, make, problem_lists, times_covered
+from .cases import DTYPES, huge_problems, make, of_all_families, problem_lists, times_covered
 
 GPUS = ("h100", "v100", "mi210")
 
@@ -22,6 +22,20 @@ def test_every_element_is_covered_once(problems, device, dtype):
     plan.validate()
     if sum(p.m * p.n * max(p.k, 1) * p.batch for p in problems) < 10**7:
         assert all((counts == 1).all() for counts in times_covered(plan))
+
+
+@given(of_all_families, st.sampled_from(GPUS), st.sampled_from((*DTYPES, "bfloat16")))
+def test_every_family(problems, device, dtype):
+    make(Makespan(), problems, device, dtype).validate()
+
+
+def test_four_families_need_no_more_launches_than_a_call_has():
+    """Row tiles, tiles of shared depth, far longer ones, and one of ordinary problems: four kernels, each the best."""
+    sizes = [(10**6, 16, 16), (64, 8, 10_000), (4096, 32, 256), *[(512, 512, 512)] * 8]
+    plan = make(Makespan(), sizes)
+    plan.validate()
+    _, _, launches = plan.launch_form()
+    assert len(launches) == 3
 
 
 @given(st.lists(huge_problems, max_size=3))

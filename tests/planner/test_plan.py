@@ -20,7 +20,7 @@ from jax_vbgemm.planner import (
 )
 from jax_vbgemm.problem import Problem, problems_of
 
-from .cases import DEVICES, DTYPES, huge_problems, make, problem_lists, times_covered
+from .cases import DEVICES, DTYPES, huge_problems, make, of_all_families, problem_lists, times_covered
 
 H100 = device_spec("h100")
 FLOAT32 = catalogue_for("float32", H100)
@@ -56,8 +56,8 @@ def test_each_element_is_covered_once_for_each_k(planner, problems, device, dtyp
 
 
 @pytest.mark.parametrize("planner", PLANNERS, ids=repr)
-@given(st.lists(huge_problems, min_size=1, max_size=3), any_device)
-def test_huge_problems(planner, problems, device):
+@given(st.one_of(st.lists(huge_problems, min_size=1, max_size=3), of_all_families), any_device)
+def test_huge_problems_and_every_family(planner, problems, device):
     plan = make(planner, problems, device)
     plan.validate()
     tiles = np.bincount(plan.runs.problem, plan.runs.count * (plan.runs.k_begin == 0), len(problems))
