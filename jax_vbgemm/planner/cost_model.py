@@ -16,6 +16,7 @@ from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, tile_counts
+from jax_vbgemm.planner.symmetric import stores_mirrored, tiles_computed
 from jax_vbgemm.problem import Sizes
 
 Floats = NDArray[np.float64]
@@ -155,16 +156,19 @@ def least_seconds(
     """By name of some sets of tiles, what no plan of a set's tiles is predicted to stay below on a GPU, whatever its
     blocks: their work, spread evenly over the units.
 
-    Tiles lie on a grid of their sizes' common divisors, and cover each of its cells.
+    Tiles lie on a grid of their sizes' common divisors, and cover each of its cells, or at least half of them where
+    folding leaves tiles out.
     """
     tiles = _each_once(kernels.values())
     areas = np.array([[tile.m * tile.n] for tile in tiles])
     pace = _unit_seconds(sizes, tiles, catalogue, device) / areas  # of a unit for each element
+    folds = stores_mirrored(device, catalogue)[[tile.index for tile in tiles]]
+    pace *= np.where(folds[:, None] & sizes.symmetric, 0.5, 1.0)
     row = {tile.index: i for i, tile in enumerate(tiles)}
     found = {}
     for name, members in kernels.items():
         tile_m, tile_n = math.gcd(*(tile.m for tile in members)), math.gcd(*(tile.n for tile in members))
-        elements = _least_tiles(sizes, tile_m, tile_n) * (tile_m * tile_n)
+        elements = tile_counts(sizes, tile_m, tile_n) * (tile_m * tile_n)
         of_set = pace[[row[tile.index] for tile in members]].min(axis=0)
         found[name] = weighted_sum(of_set, elements) / device.units
     return found
@@ -180,7 +184,7 @@ def least_of_whole_problems(
     the waste along edges is counted.
     """
     tiles = _each_once(members for sets in planners.values() for members in sets)
-    count = np.array([_least_tiles(sizes, tile.m, tile.n) for tile in tiles])
+    count = np.array([tiles_computed(sizes, tile, device) for tile in tiles])
     work = _unit_seconds(sizes, tiles, catalogue, device) * count
     row = {tile.index: i for i, tile in enumerate(tiles)}
 
@@ -192,12 +196,6 @@ def least_of_whole_problems(
 
 def _each_once(sets: Iterable[Sequence[TileShape]]) -> list[TileShape]:
     return list(dict.fromkeys(tile for members in sets for tile in members))
-
-
-def _least_tiles(sizes: Sizes, tile_m: int, tile_n: int) -> Floats:
-    """Tiles that each problem needs, a symmetric one as few as folding could leave."""
-    share: Floats = np.where(sizes.symmetric, 0.5, 1.0)
-    return share * tile_counts(sizes, tile_m, tile_n)
 
 
 def _unit_seconds(sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec) -> Floats:

@@ -25,6 +25,7 @@ from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.planner.shares import in_shares
+from jax_vbgemm.planner.symmetric import stores_mirrored
 from jax_vbgemm.planner.tall_skinny_shape import families_of, worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
@@ -125,7 +126,7 @@ def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: C
     """The best draft whose tiles all belong to one kernel; they are chosen `among` those of the catalogue."""
     sizes = Sizes.of(problems)
     draft = _draft_for(problems, sizes, device, catalogue, among)
-    if not sizes.symmetric.any():
+    if not (sizes.symmetric.any() and stores_mirrored(device, among).any()):
         return draft
     # The choice knows folded problems by their number of tiles only, and may err where few are left: what is chosen for
     # whole ones is folded too.
