@@ -139,7 +139,7 @@ def _draft_for(
 ) -> Draft:
     among = worth_trying(among, sizes)
     kernels = among.kernels
-    gain = _MOST_OF_SPLIT if device.kind != "cpu" and len(problems) <= _FEW_PROBLEMS else 1.0
+    gain = _MOST_OF_SPLIT if device.kind != "cpu" and len(sizes.with_products().m) <= _FEW_PROBLEMS else 1.0
     least: Mapping[str, float] = {}
     if len(kernels) > 1:
         least = least_seconds(sizes, {kernel: among.tiles_of(kernel) for kernel in kernels}, catalogue, device)

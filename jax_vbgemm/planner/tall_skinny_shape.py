@@ -102,10 +102,13 @@ def is_made_for(tile: TileShape, sizes: Sizes) -> bool:
 
 
 def families_of(sizes: Sizes, catalogue: Catalogue) -> Ints:
-    """Problems of one number have tiles of their own: those that row tiles suit, or tiles of shared depth, other tall
-    and skinny ones, ordinary ones."""
+    """Problems of one number have tiles of their own: 3 those that row tiles suit, 2 tiles of shared depth, 1 other
+    tall and skinny ones, 0 ordinary ones. Those without products join the lowest there is.
+    """
     rows, depth = suits_rows(sizes, _widest(catalogue)), _suits_depth(sizes, catalogue.tiles_of(SHARED_DEPTH))
     families: Ints = np.select([rows, depth, shapes_of(sizes) != Shape.ORDINARY], [3, 2, 1], 0)
+    some = sizes.has_products
+    families[~some] = families[some].min(initial=3)
     return families
 
 
@@ -121,8 +124,9 @@ def worth_trying(catalogue: Catalogue, sizes: Sizes) -> Catalogue:
     nothing else. Where row tiles suit, the time is that of the memory, which costs do not show well: A is read once, so
     only the narrowest tiles that hold a problem's columns are left; far longer ones where its sizes are skinny; and of
     those, for up to 16 columns and many rows, the row tiles, which were the fastest in nearly all that was measured
-    (benchmarks/NOTES.md).
+    (benchmarks/NOTES.md). Problems without products don't count.
     """
+    sizes = sizes.with_products()
     deep = sorted(catalogue.tiles_of(SHARED_DEPTH), key=lambda tile: tile.m * tile.n)
     if not _suits_depth(sizes, deep).all():
         deep = []

@@ -38,6 +38,16 @@ def test_four_families_need_no_more_launches_than_a_call_has():
     assert len(launches) == 3
 
 
+@pytest.mark.parametrize("empty", [(0, 16, 16), (16, 0, 16), (5, 5, 0), (5, 5, 5, 0)])
+@pytest.mark.parametrize("size", [(10**6, 16, 16), (16, 16, 10**6), (4096, 32, 256), (512, 512, 512)])
+def test_members_without_products_do_not_change_what_is_tried(size, empty):
+    """They never reach a kernel: the lowering leaves them out, and is to get the plan that people see."""
+    plan, alone = (make(Makespan(), sizes, dtype="bfloat16") for sizes in ([size, size, empty], [size, size]))
+    plan.validate()
+    assert plan.choices[:2] == alone.choices
+    assert {tile.kernel for tile in plan.tiles_used} == {tile.kernel for tile in alone.tiles_used}
+
+
 @given(st.lists(huge_problems, max_size=3))
 def test_huge_problems(problems):
     make(Makespan(), problems).validate()
