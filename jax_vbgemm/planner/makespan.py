@@ -50,7 +50,7 @@ class Makespan:
     K is split. Blocks come in descending predicted time (longest processing time first), one tile each.
 
     `kernel`: only the tiles of this launched kernel; `without`: not this tile, (name, threads). Raises ValueError where
-    there is no such kernel or tile, or no other.
+    there is no such kernel or tile, or no other, and on a CPU, where one tile for all wastes nothing along edges.
     """
 
     kernel: str | None = None
@@ -60,14 +60,14 @@ class Makespan:
         return self.draft(problems, device, catalogue).build()
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
+        if device.kind == "cpu":
+            raise ValueError(f"Makespan: it plans for GPUs; {device.name!r} is none")
         if len(catalogue) == 0:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes, among = Sizes.of(problems), self._among(catalogue)
-        drafts = [_of_one_kernel(problems, device, catalogue, among)]
-        if device.kind == "cpu":
-            return drafts[0]
-        drafts += _of_a_kernel_each(problems, families_of(sizes, among), device, catalogue, among)
-        return min(drafts, key=lambda draft: draft.seconds)
+        one = _of_one_kernel(problems, device, catalogue, among)
+        several = _of_a_kernel_each(problems, families_of(sizes, among), device, catalogue, among)
+        return min([one, *several], key=lambda draft: draft.seconds)
 
     def _among(self, catalogue: Catalogue) -> Catalogue:
         """The tiles that may be chosen."""
@@ -139,7 +139,7 @@ def _draft_for(
 ) -> Draft:
     among = worth_trying(among, sizes)
     kernels = among.kernels
-    gain = _MOST_OF_SPLIT if device.kind != "cpu" and len(sizes.with_products().m) <= _FEW_PROBLEMS else 1.0
+    gain = _MOST_OF_SPLIT if len(sizes.with_products().m) <= _FEW_PROBLEMS else 1.0
     least: Mapping[str, float] = {}
     if len(kernels) > 1:
         least = least_seconds(sizes, {kernel: among.tiles_of(kernel) for kernel in kernels}, catalogue, device)
@@ -157,8 +157,7 @@ def _draft_for(
     drafts = [_draft(problems, sizes, choice, device, catalogue) for choice in choices]
     if gain > 1.0:
         drafts = [_with_full_rounds(problems, sizes, *pair) for pair in zip(choices, drafts, strict=True)]
-    if device.kind != "cpu":
-        drafts = [_with_last_round_split(draft) for draft in drafts]
+    drafts = [_with_last_round_split(draft) for draft in drafts]
     # Where all wait for the memory, the one whose blocks need least.
     return min(zip(drafts, choices, strict=True), key=lambda pair: (pair[0].seconds, pair[1].makespan))[0]
 

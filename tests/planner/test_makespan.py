@@ -209,6 +209,11 @@ def test_tiles_that_are_not_there(planner, message):
         make(planner, [(64, 64, 64)])
 
 
+def test_a_cpu_is_none_of_its_devices():
+    with pytest.raises(ValueError, match="Makespan: it plans for GPUs; 'cpu' is none"):
+        make(Makespan(), [(8, 8, 32768)], "cpu")
+
+
 def test_no_tile_left():
     device = device_spec("h100")
     catalogue = catalogue_for("float32", device)
