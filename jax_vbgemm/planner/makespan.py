@@ -18,6 +18,7 @@ from jax_vbgemm.planner.cost_model import (
     split_seconds,
     step_depth,
 )
+from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft, joined
 from jax_vbgemm.planner.launches import MAX_LAUNCHES
@@ -289,12 +290,14 @@ def _with_last_round_split(draft: Draft) -> Draft:
     split along K, so that all units share them.
     """
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
-    if len(runs) == 0 or runs.num_tiles > _ROUNDS_TO_FILL * device.units * 32 or (runs.k_begin > 0).any():
+    if len(runs) == 0 or (runs.k_begin > 0).any():
         return draft
     resident = max(tile_occupancy(catalogue.by_index[int(runs.strategy[0])], device).blocks, 1)
     slots = device.units * resident
     rounds, last = divmod(runs.num_tiles, slots)
     if rounds == 0 or rounds > _ROUNDS_TO_FILL or not 0 < last <= slots // 2:
+        return draft
+    if ready_bytes(rounds * slots + slots, last) > MAX_BYTES:
         return draft
     tiles = runs.expand(catalogue)
     first = np.arange(runs.num_tiles - last)
