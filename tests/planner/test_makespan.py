@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_vbgemm.planner import Plan, Uniform, catalogue_for, device_spec
+from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.makespan import Makespan
 from jax_vbgemm.problem import problems_of
 
@@ -120,6 +121,17 @@ def test_k_is_split_where_one_block_would_outlast_the_rest():
     mixed = make(Makespan(), [(512, 512, 64)] * 30 + [(32, 32, 60_000)])
     assert (mixed.runs.k_begin[mixed.runs.problem < 30] == 0).all()
     assert (mixed.runs.k_begin[mixed.runs.problem == 30] > 0).any()
+
+
+@pytest.mark.parametrize("crowd", [[(64, 64, 64, 9000)], [(64, 64, 64)] * 9000], ids=["batch", "members"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_deep_problem_is_split_among_a_crowd(crowd, dtype):
+    deep = [(64, 64, 100_000)]
+    plan = make(Makespan(), crowd + deep, dtype=dtype)
+    assert (plan.runs.k_begin[plan.runs.problem == len(crowd)] > 0).any()
+    assert ready_bytes(plan.num_tiles) < MAX_BYTES
+    alone = [make(Makespan(), part, dtype=dtype).predicted_seconds for part in (crowd, deep)]
+    assert plan.predicted_seconds < 1.1 * sum(alone)
 
 
 def test_few_problems_take_the_kernel_that_is_best_with_its_last_round_split():
