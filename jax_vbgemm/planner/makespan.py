@@ -36,6 +36,7 @@ _ROUNDS_TO_FILL = 8  # a last round that follows more of them is not worth filli
 # of more are of many lengths, and fill a last round better.
 _FEW_PROBLEMS = 16
 _HARDLY_SLOWER = 1.1  # as far as the costs can tell
+_CLEARLY_FASTER = 0.95  # what is equal or hardly slower by the model has been measured to lose (benchmarks/NOTES.md)
 _MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than one
 
 
@@ -265,24 +266,34 @@ def _draft(
 
 
 def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: _Choice, draft: Draft) -> Draft:
-    """The draft, or where K is split, the one with the most shares that all run at once and that is hardly slower.
+    """The draft, or where K is split, one with fewer or more shares, that fill whole rounds and begin none beyond.
 
-    For tiles of shared depth, which wait for the memory: costs say little between blocks enough to use it up and more,
-    which hide more latency (benchmarks/NOTES.md). Other tiles have been measured to lose by it.
+    The limits on the longest block, by which shares were chosen, may leave a few blocks to a round of their own. Full
+    rounds are taken where they are clearly faster. Tiles of shared depth wait for the memory, and costs say little
+    between blocks enough to use it up and more, which hide more latency: of those that all run at once, the most
+    shares are taken that are hardly slower.
     """
-    blocks, device, catalogue = draft.runs.num_tiles, draft.device, draft.catalogue
-    if blocks == 0 or not (found.shares > 1).any():
+    runs, device, catalogue = draft.runs, draft.device, draft.catalogue
+    in_shares = found.shares[runs.problem] > 1
+    blocks, whole = runs.num_tiles, int(runs.count[~in_shares].sum())
+    if blocks == whole:
         return draft
-    tile = catalogue.by_index[int(draft.runs.strategy[0])]
-    if tile.kernel != SHARED_DEPTH:
-        return draft
-    drafts = []
-    for resident in range(tile_occupancy(tile, device).blocks, 0, -1):
-        scaled = (found.shares * (device.units * resident / blocks)).astype(np.int64).clip(1)
-        shares = np.where(found.shares > 1, scaled, 1)
-        drafts.append(_draft(problems, sizes, replace(found, shares=shares), device, catalogue))
-    least = min(each.seconds for each in [*drafts, draft])
-    return next((each for each in drafts if each.seconds <= least * _HARDLY_SLOWER), draft)
+    tile = catalogue.by_index[int(runs.strategy[0])]
+    resident = max(tile_occupancy(tile, device).blocks, 1)
+
+    def filled(slots: int) -> Draft:
+        scale = max(slots - whole, 0) / (blocks - whole)
+        shares = np.where(found.shares > 1, (found.shares * scale).astype(np.int64).clip(1), 1)
+        return _draft(problems, sizes, replace(found, shares=shares), device, catalogue)
+
+    in_one_round = [filled(device.units * sharing) for sharing in range(resident, 0, -1)]
+    if tile.kernel == SHARED_DEPTH:
+        least = min(each.seconds for each in [*in_one_round, draft])
+        return next((each for each in in_one_round if each.seconds <= least * _HARDLY_SLOWER), draft)
+    slots = device.units * resident
+    in_more = [filled(blocks // slots * slots)] if blocks >= 2 * slots else []
+    best = min([*in_one_round, *in_more], key=lambda each: each.seconds)
+    return best if best.seconds <= draft.seconds * _CLEARLY_FASTER else draft
 
 
 def _with_last_round_split(draft: Draft) -> Draft:

@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_vbgemm.planner import Plan, Uniform, catalogue_for, device_spec
+from jax_vbgemm.planner.cost_model import step_depth
 from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.makespan import Makespan
+from jax_vbgemm.planner.occupancy import tile_occupancy
+from jax_vbgemm.planner.shares import in_shares
 from jax_vbgemm.problem import problems_of
 
 from .cases import DTYPES, huge_problems, make, of_all_families, problem_lists, times_covered
@@ -121,6 +124,30 @@ def test_k_is_split_where_one_block_would_outlast_the_rest():
     mixed = make(Makespan(), [(512, 512, 64)] * 30 + [(32, 32, 60_000)])
     assert (mixed.runs.k_begin[mixed.runs.problem < 30] == 0).all()
     assert (mixed.runs.k_begin[mixed.runs.problem == 30] > 0).any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("tf32", [(100, 100, 10**6)]),
+        ("float32", [(33, 64, 10**6)]),
+        ("bfloat16", [(256, 256, 65_536)] * 2),
+        ("tf32", [(300, 64, 65_536)] * 2),
+        ("float64", [(100, 100, 100_000)] * 3),
+    ],
+)
+def test_shares_fill_whole_rounds(kind, sizes):
+    """A few blocks more than run at once would double the time: no equal shares that fill a round are faster."""
+    device = device_spec("h100")
+    problems, catalogue = problems_of(sizes), catalogue_for(kind, device)
+    found = Makespan().draft(problems, device, catalogue).seconds
+    for tile in catalogue:
+        draft = Uniform(tile.key).draft(problems, device, catalogue)
+        depth = step_depth(catalogue.columns.k[draft.runs.strategy], catalogue.element_bytes)
+        for resident in range(1, tile_occupancy(tile, device).blocks + 1):
+            shares = np.full(len(draft.runs), max(device.units * resident // draft.runs.num_tiles, 1))
+            split = dataclasses.replace(draft, runs=in_shares(draft.runs, shares, depth))
+            assert found <= 1.01 * split.seconds
 
 
 @pytest.mark.parametrize("crowd", [[(64, 64, 64, 9000)], [(64, 64, 64)] * 9000], ids=["batch", "members"])
