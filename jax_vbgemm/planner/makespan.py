@@ -27,7 +27,7 @@ from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.planner.shares import in_shares
 from jax_vbgemm.planner.symmetric import stores_mirrored
-from jax_vbgemm.planner.tall_skinny_shape import families_of, worth_trying
+from jax_vbgemm.planner.tile_families import families_of, worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
 _ROUNDS_TO_FILL = 8  # a last round that follows more of them is not worth filling
@@ -43,7 +43,7 @@ _MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than 
 @dataclass(frozen=True)
 class Makespan:
     """All tiles are of one launched kernel, as kernels run one after another; each kernel is tried. Problems of several
-    families (planner/tall_skinny_shape.py) may get a launch of each.
+    families (planner/tile_families.py) may get a launch of each.
 
     A problem is covered by one tile, or by a large one inside and a smaller one along the ragged edges. With a limit on
     the time of a block, each problem takes what costs the device least; the limits that are tried trade the longest

@@ -12,7 +12,7 @@ from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Runs
 from jax_vbgemm.planner.symmetric import fold
-from jax_vbgemm.planner.tall_skinny_shape import worth_trying
+from jax_vbgemm.planner.tile_families import worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
 

@@ -19,7 +19,7 @@ depths = st.sampled_from((0, 1, 7, 16, 64, 127, 256, 257, 1000))
 problems = st.builds(Problem, m=sizes, n=sizes, k=depths, batch=st.sampled_from((0, 1, 1, 1, 2, 3)))
 problem_lists = st.lists(problems, max_size=8).map(tuple)
 
-# Of every family that has tiles of its own (planner/tall_skinny_shape.py), beside ordinary ones.
+# Of every family that has tiles of its own (planner/tile_families.py), beside ordinary ones.
 short = st.sampled_from((1, 3, 8, 16, 17, 32, 33))
 long = st.sampled_from((1023, 1024, 4099, 32768, 10**6))
 rows = st.builds(Problem, m=long, n=short, k=short)
