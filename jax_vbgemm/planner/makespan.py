@@ -7,23 +7,16 @@ from functools import cache
 
 import numpy as np
 
-from jax_vbgemm.planner.candidates import FEWEST_STEPS, Option, Splits, candidates, options_of_kernel, pairs_of, uses_of
+from jax_vbgemm.planner.candidates import FEWEST_STEPS, Option, options_of_kernel
 from jax_vbgemm.planner.catalogue import SHARED_DEPTH, Catalogue, TileKey
-from jax_vbgemm.planner.cost_model import (
-    Floats,
-    block_seconds,
-    gpu_makespan,
-    least_seconds,
-    makespan_of_blocks,
-    split_seconds,
-    step_depth,
-)
+from jax_vbgemm.planner.choice import Choice, choose
+from jax_vbgemm.planner.cost_model import least_seconds, step_depth
 from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft, joined
 from jax_vbgemm.planner.launches import MAX_LAUNCHES
 from jax_vbgemm.planner.occupancy import tile_occupancy
-from jax_vbgemm.planner.plan import MAX_TILES, Plan
+from jax_vbgemm.planner.plan import Plan
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.planner.shares import in_shares
 from jax_vbgemm.planner.symmetric import stores_mirrored
@@ -145,15 +138,12 @@ def _draft_for(
     least: Mapping[str, float] = {}
     if len(kernels) > 1:
         least = least_seconds(sizes, {kernel: among.tiles_of(kernel) for kernel in kernels}, catalogue, device)
-    choices: list[_Choice] = []
+    choices: list[Choice] = []
     for kernel in sorted(kernels, key=lambda kernel: least.get(kernel, 0.0)):  # the most promising first
-        best = min(choices, key=lambda choice: choice.makespan, default=None)
-        bound = None if best is None else replace(best, makespan=best.makespan * gain)
-        if bound is not None and least[kernel] >= bound.makespan:
-            continue
-        found = _choose(sizes, options_of_kernel(sizes, kernel, device, among), device, catalogue, bound)
-        if found is not bound:
-            choices.append(found)
+        limit = gain * min((choice.makespan for choice in choices), default=math.inf)
+        if least.get(kernel, 0.0) < limit:
+            found = choose(sizes, options_of_kernel(sizes, kernel, device, among), device, catalogue, limit)
+            choices += [] if found is None else [found]
     if gain == 1.0:
         choices = choices[-1:]  # each is better than those before it
     drafts = [_draft(problems, sizes, choice, device, catalogue) for choice in choices]
@@ -164,82 +154,7 @@ def _draft_for(
     return min(zip(drafts, choices, strict=True), key=lambda pair: (pair[0].seconds, pair[1].makespan))[0]
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """An option for each problem, into how many shares its K is split, and the longest block of each problem."""
-
-    makespan: float
-    options: Sequence[Option]
-    choice: Ints
-    shares: Ints
-    longest: Floats
-
-
-def _choose(
-    sizes: Sizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue, best: _Choice | None
-) -> _Choice:
-    """The best choice among the options, which belong to one kernel, or `best` where none is better.
-
-    The time of a block depends on how many share its unit, and that on the choice: choices are compared that lead to
-    the sharing they were made for. It is known beforehand where one option serves all problems; others follow.
-    """
-    resident = max(tile_occupancy(options[0].tile, device).blocks, 1)
-    inside = np.array([option.inside for option in options])
-    outside = np.array([option.outside for option in options])
-    count, every = inside + outside, np.arange(len(sizes.m))
-    alone, has_inside, has_outside = count.sum(axis=1, dtype=np.float64), inside > 0, outside > 0
-
-    def sharing_of(blocks: float) -> int:
-        return min(resident, max(math.ceil(blocks / device.units), 1))
-
-    tiles = [option.tile for option in options if option.tile is option.edge]
-    uses, pairs = uses_of(options, has_inside, has_outside), pairs_of(options)
-    row = {tile.index: i for i, tile in enumerate(tiles)}
-    tile_row, edge_row = [row[option.tile.index] for option in options], [row[option.edge.index] for option in options]
-    waiting = {sharing_of(blocks) for blocks in alone.tolist()}
-    done: set[int] = set()
-    if best is None:
-        best = _Choice(math.inf, options, np.zeros_like(every), np.ones_like(every), np.zeros(len(every)))
-    while waiting:
-        sharing = waiting.pop()
-        done.add(sharing)
-        seconds = block_seconds(sizes, tiles, catalogue, device, sharing)
-        slots = device.units * sharing
-        of_tile, of_edge = seconds[tile_row], seconds[edge_row]
-        longest = np.maximum(of_tile * has_inside, of_edge * has_outside)
-        total = of_tile * inside + of_edge * outside
-        shortest, share = float(longest.min(axis=0).max(initial=0)), float(total.min(axis=0).sum()) / slots
-        splits = Splits(sizes, options, count, catalogue, device, sharing) if shortest > share else None
-        if max(shortest, share) >= best.makespan and splits is None:
-            continue
-        most_promising = math.inf
-        for found in candidates(pairs, count, longest, total, slots, splits):
-            besides = split_seconds(found.sums, catalogue, device) if found.sums else 0.0
-            seconds_alone = gpu_makespan(found.end, found.work, found.blocks, slots)
-            if seconds_alone + besides >= best.makespan:
-                continue
-            different = int(np.bitwise_or.reduce(uses[found.choice, every])).bit_count()
-            besides += device.further_tile_latency * (different - 1)
-            makespan = seconds_alone + besides
-            if sharing_of(found.blocks) == sharing and makespan < best.makespan and found.blocks <= MAX_TILES:
-                chosen, shares = (np.broadcast_to(column, every.shape) for column in (found.choice, found.shares))
-                at = chosen, every
-                of_problem = longest[at] if found.longest is None else found.longest
-                # Few candidates come so far: their rounds are counted.
-                blocks = np.concatenate((inside[at] * shares, outside[at]))
-                each = np.concatenate((np.where(shares > 1, of_problem, of_tile[at]), of_edge[at]))
-                makespan = makespan_of_blocks(each, blocks, slots) + besides
-                if makespan < best.makespan:
-                    best = _Choice(makespan, options, chosen, shares, of_problem)
-            elif makespan < min(best.makespan, most_promising) and sharing_of(found.blocks) not in done:
-                most_promising = makespan
-                waiting.add(sharing_of(found.blocks))
-    return best
-
-
-def _draft(
-    problems: Sequence[Problem], sizes: Sizes, found: _Choice, device: DeviceSpec, catalogue: Catalogue
-) -> Draft:
+def _draft(problems: Sequence[Problem], sizes: Sizes, found: Choice, device: DeviceSpec, catalogue: Catalogue) -> Draft:
     order = np.argsort(-found.longest, kind="stable")
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
@@ -265,7 +180,7 @@ def _draft(
     return Draft(problems, device, catalogue, "makespan", runs, strategy, order)
 
 
-def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: _Choice, draft: Draft) -> Draft:
+def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, draft: Draft) -> Draft:
     """The draft, or where K is split, one with fewer or more shares, that fill whole rounds and begin none beyond.
 
     The limits on the longest block, by which shares were chosen, may leave a few blocks to a round of their own. Full
@@ -274,8 +189,8 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: _Choice,
     shares are taken that are hardly slower.
     """
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
-    in_shares = found.shares[runs.problem] > 1
-    blocks, whole = runs.num_tiles, int(runs.count[~in_shares].sum())
+    is_split = found.shares[runs.problem] > 1
+    blocks, whole = runs.num_tiles, int(runs.count[~is_split].sum())
     if blocks == whole:
         return draft
     tile = catalogue.by_index[int(runs.strategy[0])]
