@@ -4,7 +4,7 @@ import csv
 import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -51,59 +51,82 @@ def predict(
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
-    if device.kind == "cpu" and (tile_order is not None or runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units):
-        runs = runs.expand(catalogue)
-    seconds, waves, total_work, total_blocks, longest_block = 0.0, 0.0, 0.0, 0, 0.0
-    kernels, depth = catalogue.columns.kernel[runs.strategy], runs.k_end - runs.k_begin
-    tile_run: Ints = np.zeros(0, np.int64)
-    if block_first is not None:
-        tile_run = np.repeat(np.arange(len(runs)), runs.count)
-        tile_run = tile_run if tile_order is None else tile_run[tile_order]
-        # Which kernels a block needs, a bit each.
-        bits = np.bitwise_or.reduceat((1 << kernels).astype(np.uint32).take(tile_run), block_first[:-1])
-    for kernel in np.flatnonzero(np.bincount(kernels, runs.count)).tolist():
-        mine = np.flatnonzero(kernels == kernel)
-        if block_first is not None:
-            # As in launch_form, a block whose tiles belong to several kernels is one block in each.
-            present = (bits & (1 << kernel)) > 0
-            blocks = int(np.count_nonzero(present))
-        else:
-            blocks = int(runs.count[mine].sum())
-        resident = max(tile_occupancy(catalogue.any_tile_of(catalogue.kernels[kernel]), device).blocks, 1)
-        sharing = min(resident, math.ceil(blocks / device.units))
-        if device.kind == "cpu":
-            each = _cpu_tiles(sizes, runs, catalogue, device)  # all its tiles belong to one kernel
-        else:
-            aligned = sizes.aligned(catalogue.element_bytes)[runs.problem[mine]]
-            each = _gpu_tiles(depth[mine], runs.strategy[mine], aligned, catalogue, device, sharing)
-        if block_first is not None:
-            of_run = np.zeros(len(runs))
-            of_run[mine] = each
-            # A block without this kernel counts 0 times, and is none of the longest.
-            block_seconds = np.add.reduceat(of_run.take(tile_run), block_first[:-1]) + device.block_latency
-            count = present.astype(np.int64)
-        else:
-            block_seconds, count = each + device.block_latency, runs.count[mine]
-        work, longest = weighted_sum(block_seconds, count), float(block_seconds.max())
-        if device.kind == "cpu":
-            seconds += _list_schedule(block_seconds, count, device.units) + device.launch_seconds
-        else:
-            seconds += makespan_of_blocks(block_seconds, count, device.units * sharing) + device.launch_seconds
-            seconds += device.further_tile_latency * (len(np.unique(runs.strategy[mine])) - 1)
-        waves += blocks / (device.units * resident)
-        total_work, total_blocks, longest_block = total_work + work, total_blocks + blocks, max(longest_block, longest)
-    split = depth < sizes.k[runs.problem]
+    blocks_alone = _on_cores if device.kind == "cpu" else _on_gpu
+    found = blocks_alone(sizes, runs, block_first, catalogue, device, tile_order)
+    seconds = found.seconds
+    split = runs.k_end - runs.k_begin < sizes.k[runs.problem]
     if split.any():
         areas = (catalogue.columns.m * catalogue.columns.n)[runs.strategy]
         seconds += split_seconds(float((runs.count * areas)[split].sum()), catalogue, device)
     streaming = operand_bytes(sizes, catalogue) / device.bandwidth
     # A core that waits for memory doesn't compute all of that time: the larger of both, with some of the smaller.
     least = math.hypot(seconds, streaming) if device.kind == "cpu" else streaming + device.launch_seconds
+    return replace(found, seconds=max(seconds, least))
+
+
+def _on_cores(
+    sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec,
+    tile_order: Ints | None,
+) -> Prediction:  # fmt: skip
+    """Of the blocks alone: all belong to one kernel, and few enough are scheduled one by one, in their order."""
+    if tile_order is not None or runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units:
+        runs = runs.expand(catalogue)
+    seconds, count = _cpu_tiles(sizes, runs, catalogue, device), runs.count
+    if block_first is not None:
+        seconds = np.add.reduceat(seconds.take(_run_of_tile(runs, tile_order)), block_first[:-1])
+        count = np.ones(len(seconds), np.int64)
+    seconds = seconds + device.block_latency
+    work, blocks = weighted_sum(seconds, count), int(count.sum())
     return Prediction(
-        seconds=max(seconds, least),
-        waves=waves,
-        balance=total_work / total_blocks / longest_block if longest_block else 1.0,
+        seconds=_list_schedule(seconds, count, device.units) + device.launch_seconds,
+        waves=blocks / device.units,
+        balance=_balance(work, blocks, float(seconds.max())),
     )
+
+
+def _on_gpu(
+    sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec,
+    tile_order: Ints | None,
+) -> Prediction:  # fmt: skip
+    """Of the blocks alone, kernel by kernel."""
+    seconds, waves, total_work, total_blocks, longest = 0.0, 0.0, 0.0, 0, 0.0
+    kernels, depth = catalogue.columns.kernel[runs.strategy], runs.k_end - runs.k_begin
+    run_of_tile, needed = np.zeros(0, np.int64), np.zeros(0, np.uint32)
+    if block_first is not None:
+        run_of_tile = _run_of_tile(runs, tile_order)
+        # Which kernels a block needs, a bit each.
+        needed = np.bitwise_or.reduceat((1 << kernels).astype(np.uint32).take(run_of_tile), block_first[:-1])
+    for kernel in np.flatnonzero(np.bincount(kernels, runs.count)).tolist():
+        mine = np.flatnonzero(kernels == kernel)
+        # As in launch_form, a block whose tiles belong to several kernels is one block in each.
+        count = runs.count[mine] if block_first is None else ((needed & (1 << kernel)) > 0).astype(np.int64)
+        blocks = int(count.sum())
+        resident = max(tile_occupancy(catalogue.any_tile_of(catalogue.kernels[kernel]), device).blocks, 1)
+        sharing = min(resident, math.ceil(blocks / device.units))
+        aligned = sizes.aligned(catalogue.element_bytes)[runs.problem[mine]]
+        each = _gpu_tiles(depth[mine], runs.strategy[mine], aligned, catalogue, device, sharing)
+        if block_first is not None:
+            of_run = np.zeros(len(runs))
+            of_run[mine] = each
+            # A block without this kernel counts 0 times, and is none of the longest.
+            each = np.add.reduceat(of_run.take(run_of_tile), block_first[:-1])
+        each = each + device.block_latency
+        seconds += makespan_of_blocks(each, count, device.units * sharing) + device.launch_seconds
+        seconds += device.further_tile_latency * (len(np.unique(runs.strategy[mine])) - 1)
+        waves += blocks / (device.units * resident)
+        total_work, total_blocks = total_work + weighted_sum(each, count), total_blocks + blocks
+        longest = max(longest, float(each.max()))
+    return Prediction(seconds, waves, _balance(total_work, total_blocks, longest))
+
+
+def _run_of_tile(runs: Runs, tile_order: Ints | None) -> Ints:
+    """Of each tile, in the order in which blocks are made of them."""
+    run = np.repeat(np.arange(len(runs)), runs.count)
+    return run if tile_order is None else run[tile_order]
+
+
+def _balance(work: float, blocks: int, longest: float) -> float:
+    return work / blocks / longest if longest else 1.0
 
 
 def weighted_sum(values: Floats, weights: Floats | Ints) -> float:
