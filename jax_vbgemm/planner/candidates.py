@@ -14,13 +14,15 @@ from jax_vbgemm.planner.cost_model import Floats, gpu_pace
 from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.runs import Ints, ceil_div, saturating_count, tile_counts
+from jax_vbgemm.planner.shares import even_shares
 from jax_vbgemm.planner.symmetric import tiles_computed
 from jax_vbgemm.problem import Sizes
 
-# How long the longest block may take is tried at so many values between the shortest possible and any.
+# How long the longest block may take is tried at so many values between the shortest possible and any. (4 make the
+# published plans 0.1% slower, by the model; 12 make them 0.1% faster and planning 1.2 times as long.)
 _LIMITS = 6
 
-# A share of K is at least so many steps deep.
+# A share of K is at least so many steps deep: while one is computed, the next is loaded.
 FEWEST_STEPS = 2
 
 
@@ -185,9 +187,8 @@ class Splits:
     def within(self, limit: float, longest: Floats, total: Floats) -> Candidate | None:
         """The cheapest whose blocks take no longer than `limit`; None where a problem has none or they are too many."""
         room = self._pace.steps_within(limit - self._latency)  # of a share
-        shares = ceil_div(self._steps, np.maximum(room, 1))
-        shares = ceil_div(self._steps, ceil_div(self._steps, np.maximum(shares, 1)).clip(1))  # none is empty
-        seconds = self._pace.seconds(ceil_div(self._steps, shares.clip(1))) + self._latency
+        steps, shares = even_shares(self._steps, ceil_div(self._steps, np.maximum(room, 1)))
+        seconds = self._pace.seconds(steps) + self._latency
         singles = len(seconds)
         whole = longest <= limit
         work = np.where(whole, total, np.inf)

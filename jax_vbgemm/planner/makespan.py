@@ -23,12 +23,14 @@ from jax_vbgemm.planner.symmetric import stores_mirrored
 from jax_vbgemm.planner.tile_families import families_of, worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
-_ROUNDS_TO_FILL = 8  # a last round that follows more of them is not worth filling
+# A last round that follows more of them is not worth filling: less than a ninth of the time could be saved.
+_ROUNDS_TO_FILL = 8
 
-# The best of each kernel is looked at with its last round split where there are no more problems than that: the blocks
-# of more are of many lengths, and fill a last round better.
+# The best of each kernel is looked at with its shares filling rounds and its last round split where there are no more
+# problems than that: the blocks of more are of many lengths, and fill a last round better. (8 and 64 give the same
+# published plans.)
 _FEW_PROBLEMS = 16
-_HARDLY_SLOWER = 1.1  # as far as the costs can tell
+_HARDLY_SLOWER = 1.1  # as far as the costs can tell, which are fitted to 3-11% (benchmarks/NOTES.md)
 _CLEARLY_FASTER = 0.95  # what is equal or hardly slower by the model has been measured to lose (benchmarks/NOTES.md)
 _MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than one
 

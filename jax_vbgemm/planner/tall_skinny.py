@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.cost_model import step_depth
@@ -23,8 +24,9 @@ from jax_vbgemm.problem import Problem, Sizes
 MIRRORED = (Shape.TSM2_MIRRORED, Shape.ISM2_MIRRORED)
 DEEP = (Shape.TSM2, Shape.TSM2_MIRRORED, Shape.REDUCTION)  # K is more than small, and may be split
 
-# A share of K is at least so many steps deep.
-_FEWEST_STEPS = 8
+# The paper splits no K, and no costs are weighed here: a share is at least so many steps deep, that its sums be few
+# beside its products.
+_STEPS_OF_A_SHARE = 8
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,9 @@ class TallSkinny:
         draft = Draft.whole_problems(
             problems, device, catalogue, planner="tall_skinny", strategy=strategy, order=order, replaced=replaced
         )
-        return draft if device.kind == "cpu" else self._split(draft, sizes, shapes)
+        return draft if device.kind == "cpu" else self._split(draft, shapes)
 
-    def _split(self, draft: Draft, sizes: Sizes, shapes: np.ndarray) -> Draft:
+    def _split(self, draft: Draft, shapes: NDArray[np.int8]) -> Draft:
         """The draft with the K of deep problems in as many shares as bring it to `target_blocks`."""
         runs, device, catalogue = draft.runs, draft.device, draft.catalogue
         deep = np.isin(shapes[runs.problem], DEEP)
@@ -76,7 +78,7 @@ class TallSkinny:
         others = int(runs.count[~deep].sum())
         fill = int(max(target - others, 0) // int(runs.count[deep].sum()))
         depth = step_depth(catalogue.columns.k[runs.strategy], catalogue.element_bytes)
-        shares = np.where(deep, np.minimum(fill, ceil_div(runs.k_end, depth) // _FEWEST_STEPS), 1).clip(1)
+        shares = np.where(deep, np.minimum(fill, ceil_div(runs.k_end, depth) // _STEPS_OF_A_SHARE), 1).clip(1)
         if (shares == 1).all():
             return draft
         tiles = runs.expand(catalogue)

@@ -69,7 +69,9 @@ def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileSh
     """
     if (shapes_of(sizes) == Shape.ISM2).all():
         rows_alone = (sizes.n <= FEW_COLUMNS).all() and int(sizes.batch @ sizes.m) >= MANY_ROWS
-        catalogue = catalogue.only(lambda tile: tile.m >= 4 * tile.n and (ROWS.has(tile) or not rows_alone))
+        catalogue = catalogue.only(
+            lambda tile: tile.is_far_longer and tile.m > tile.n and (ROWS.has(tile) or not rows_alone)
+        )
     holding = set()
     for kernel in catalogue.kernels:
         widths = np.unique([tile.n for tile in catalogue.tiles_of(kernel)])
