@@ -10,9 +10,8 @@ import numpy as np
 from jax_vbgemm.planner.catalogue import Catalogue, TileKey, TileShape
 from jax_vbgemm.planner.descriptor_size import MOST_BATCHED_TILES
 from jax_vbgemm.planner.device import DeviceSpec
-from jax_vbgemm.planner.draft import Draft
+from jax_vbgemm.planner.draft import Draft, DraftPlanner
 from jax_vbgemm.planner.options import check_choice, check_number
-from jax_vbgemm.planner.plan import Plan
 from jax_vbgemm.planner.runs import Ints, offsets, tile_counts
 from jax_vbgemm.problem import Problem, Sizes
 
@@ -21,7 +20,7 @@ BY_256, BY_128 = (tuple((name, threads) for name in QUEUE) for threads in (256, 
 
 
 @dataclass(frozen=True)
-class Coordinated:
+class Coordinated(DraftPlanner):
     """Tiles grow for all problems together while there are threads to spare (section 4.2.3); then tiles are batched
     into blocks (section 5).
 
@@ -41,9 +40,6 @@ class Coordinated:
         check_number("Coordinated", "tlp_threshold", self.tlp_threshold)
         check_number("Coordinated", "theta", self.theta)
         check_choice("Coordinated", "batching", self.batching, (None, "threshold", "binary"))
-
-    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
-        return self.draft(problems, device, catalogue).build()
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         threshold = device.tlp_threshold if self.tlp_threshold is None else self.tlp_threshold

@@ -1,5 +1,6 @@
 """Draft: a plan that can be compared with others by its predicted time before anybody builds it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -92,6 +93,16 @@ class Draft:
         if "prediction" in self.__dict__:
             plan.__dict__["prediction"] = self.prediction  # a cached property there too
         return plan
+
+
+class DraftPlanner(ABC):
+    """A planner whose plans can be compared before one of them is built."""
+
+    @abstractmethod
+    def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft: ...
+
+    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
+        return self.draft(problems, device, catalogue).build()
 
 
 def joined(problems: Sequence[Problem], parts: Sequence[tuple[Ints, Draft]]) -> Draft:

@@ -13,10 +13,9 @@ from jax_vbgemm.planner.choice import Choice, choose
 from jax_vbgemm.planner.cost_model import least_seconds, step_depth
 from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.device import DeviceSpec
-from jax_vbgemm.planner.draft import Draft, joined
+from jax_vbgemm.planner.draft import Draft, DraftPlanner, joined
 from jax_vbgemm.planner.launches import MAX_LAUNCHES
 from jax_vbgemm.planner.occupancy import tile_occupancy
-from jax_vbgemm.planner.plan import Plan
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.planner.shares import in_shares
 from jax_vbgemm.planner.symmetric import stores_mirrored
@@ -36,7 +35,7 @@ _MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than 
 
 
 @dataclass(frozen=True)
-class Makespan:
+class Makespan(DraftPlanner):
     """All tiles are of one launched kernel, as kernels run one after another; each kernel is tried. Problems of several
     families (planner/tile_families.py) may get a launch of each.
 
@@ -52,9 +51,6 @@ class Makespan:
 
     kernel: str | None = None
     without: TileKey | None = None
-
-    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
-        return self.draft(problems, device, catalogue).build()
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         if device.kind == "cpu":

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.cost_model import step_depth
 from jax_vbgemm.planner.device import DeviceSpec
-from jax_vbgemm.planner.draft import Draft
+from jax_vbgemm.planner.draft import Draft, DraftPlanner
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.options import check_number
-from jax_vbgemm.planner.plan import MAX_TILES, Plan
+from jax_vbgemm.planner.plan import MAX_TILES
 from jax_vbgemm.planner.runs import ceil_div
 from jax_vbgemm.planner.shares import in_shares
 from jax_vbgemm.planner.sort_split import LEVELS, largest_that_fits
@@ -30,7 +30,7 @@ _STEPS_OF_A_SHARE = 8
 
 
 @dataclass(frozen=True)
-class TallSkinny:
+class TallSkinny(DraftPlanner):
     """Tall and skinny problems get the tile that the paper's performance model asks for, one tile a block.
 
     t2 is the tile's short side and t1 tcf its long one: the model chooses among the short sides there are, then the
@@ -44,9 +44,6 @@ class TallSkinny:
 
     def __post_init__(self) -> None:
         check_number("TallSkinny", "target_blocks", self.target_blocks)
-
-    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
-        return self.draft(problems, device, catalogue).build()
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         sizes = Sizes.of(problems)
