@@ -104,15 +104,27 @@ def _of_a_kernel_each(
         members = [np.flatnonzero(groups == number) for number in np.unique(groups)[::-1]]
         return [(each, search(tuple(each.tolist()))) for each in members] if len(members) > 1 else []
 
-    def launches(parts: list[tuple[Ints, Draft]]) -> int:
-        return len({catalogue.columns.kernel[part.runs.strategy[0]] for _, part in parts if len(part.runs)})
+    def kernels(parts: list[tuple[Ints, Draft]]) -> dict[str, int]:
+        """What the parts launch, and for how many problems."""
+        found: dict[str, int] = {}
+        for members, part in parts:
+            if len(part.runs):
+                kernel = catalogue.by_index[int(part.runs.strategy[0])].kernel
+                found[kernel] = found.get(kernel, 0) + len(members)
+        return found
 
     two, each = apart(np.minimum(families, 1)), apart(families)
-    if launches(each) > MAX_LAUNCHES:
+    if len(kernels(each)) > MAX_LAUNCHES:
         each = apart(np.maximum(families, 1))
-    partitions = [two, each] if len(each) > len(two) else [two]  # else they are the same
-    # Of one kernel they are better in one launch, the longest blocks first.
-    return [joined(problems, parts) for parts in partitions if launches(parts) > 1]
+    drafts = []
+    for parts in [two, each] if len(each) > len(two) else [two]:  # else they are the same
+        if len(kernels(parts)) > 1:  # of one kernel they are better in one launch, the longest blocks first
+            note = "families apart: " + ", ".join(
+                f"{count} problems by {kernel}" for kernel, count in kernels(parts).items()
+            )
+            draft = joined(problems, parts)
+            drafts.append(replace(draft, notes=(*draft.notes, note)))
+    return drafts
 
 
 def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, among: Catalogue) -> Draft:

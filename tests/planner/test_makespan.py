@@ -40,6 +40,7 @@ def test_four_families_need_no_more_launches_than_a_call_has():
     plan.validate()
     _, _, launches = plan.launch_form()
     assert len(launches) == 3
+    assert plan.notes[0].startswith("families apart: 1 problems by t128_rows, ")
 
 
 @pytest.mark.parametrize("empty", [(0, 16, 16), (16, 0, 16), (5, 5, 0), (5, 5, 5, 0)])

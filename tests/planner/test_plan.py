@@ -290,6 +290,17 @@ def test_a_plan_needs_at_most_three_kernels():
         from_blocks([(8, 8, 8)] * 4, *tiles).validate()
 
 
+def test_a_places_k_is_cut_into_tiles_of_one_shape():
+    small = [Tile(1, 0, row, col, 0, 8, "small") for row in (0, 16) for col in (0, 16)]
+    rest = [tile._replace(k_begin=8, k_end=20) for tile in small]
+    other = Tile(0, 0, 0, 0, 0, 8, "small")
+    sizes = [(8, 8, 8), (32, 32, 20)]
+    from_blocks(sizes, [other], *([tile] for tile in (*small, *rest))).validate()
+    uneven = from_blocks(sizes, [other], *([tile] for tile in small), [Tile(1, 0, 0, 0, 8, 20, "medium")])
+    with pytest.raises(ValueError, match=r"problems\[1\] at row 0, col 0 from k 8 on has no fellow of its shape"):
+        uneven.validate()
+
+
 def test_plans_that_cannot_be_built():
     with pytest.raises(ValueError, match=r"plan: blocks\[1\] has no tiles"):
         from_blocks([(8, 8, 8)], [Tile(0, 0, 0, 0, 0, 8, "small")], [])
