@@ -10,7 +10,7 @@ from typing import Any
 from jax_vbgemm.planner import DeviceSpec, catalogue_for, kind_of
 from jax_vbgemm.planner.calibration import Fit, Point, fit_tile, write
 from jax_vbgemm.planner.catalogue import TileKey
-from jax_vbgemm.planner.tall_skinny_shape import is_made_for
+from jax_vbgemm.planner.tile_families import is_made_for
 from jax_vbgemm.planner.uniform import Uniform
 from jax_vbgemm.problem import Problem, Sizes
 from jax_vbgemm.shapes import named_problems

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from jax_vbgemm import _core
 from jax_vbgemm.planner import Catalogue, Plan
+from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.runs import Runs
 from jax_vbgemm.planner.shares import Shares, shares_of
 from jax_vbgemm.primitive import Shape, Sizes, Term
@@ -63,8 +64,6 @@ ACTIVATIONS = (None, "relu", "gelu", "silu", "tanh", "sigmoid")
 
 AMONG_SUMS = -1
 """In place of the buffer of a C that is a share's: csrc/descriptor.h's kAmongSums."""
-
-MAX_BYTES = 1 << 20  # of a descriptor constant with ready tiles
 
 MAX_PARAMETER_BUFFERS = {"cpu": math.inf, "cuda": 2000, "rocm": 240}
 """Above this many buffers the kernels take their table from memory: csrc/gpu/kernel_parameters.h."""
@@ -244,7 +243,8 @@ def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None
     """
     runs, block_first, launches = plan.launch_form()
     split = np.flatnonzero((runs.k_begin != 0) | (runs.k_end != table["k"][runs.problem]))
-    small = plan.num_tiles * READY_TILE.itemsize + table.nbytes <= MAX_BYTES
+    beside = table.nbytes + (0 if epilogues is None else epilogues.nbytes)
+    small = beside + ready_bytes(plan.num_tiles, num_blocks=0 if block_first is None else len(block_first)) <= MAX_BYTES
     ready = len(split) > 0 or (small and plan.device.kind == "gpu")
     single = runs.expand(plan.catalogue) if ready else runs
     tiles = _ready_tiles(single, table, plan.catalogue) if ready else _run_table(runs)

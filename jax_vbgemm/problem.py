@@ -100,6 +100,19 @@ class Sizes:
         line = np.gcd(np.where(transpose_a, m, k), np.where(transpose_b, k, n))
         return cls(m, n, k, batch, line, symmetric > 0)
 
+    def with_products(self) -> "Sizes":
+        """Those of the problems that have any, which alone reach a kernel; of all where none has."""
+        kept = np.flatnonzero(self.has_products)
+        if len(kept) in (0, len(self.m)):
+            return self
+        return Sizes(*(getattr(self, name)[kept] for name in ("m", "n", "k", "batch", "line", "symmetric")))
+
+    @property
+    def has_products(self) -> NDArray[np.bool_]:
+        """Of each problem: is no size 0?"""
+        has: NDArray[np.bool_] = (self.m > 0) & (self.n > 0) & (self.k > 0) & (self.batch > 0)
+        return has
+
     def elements(self) -> NDArray[np.float64]:
         """Of A, B and C together, of one entry of each problem's batch."""
         m, n, k = (column.astype(np.float64) for column in (self.m, self.n, self.k))

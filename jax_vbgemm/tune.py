@@ -18,7 +18,7 @@ from jax_vbgemm.planner.auto import PAPERS
 from jax_vbgemm.planner.cores import Cores
 from jax_vbgemm.planner.entry import PLANNERS, Planner
 from jax_vbgemm.planner.makespan import Makespan, narrower_searches
-from jax_vbgemm.planner.tall_skinny_shape import worth_trying
+from jax_vbgemm.planner.tile_families import worth_trying
 from jax_vbgemm.planner.tuned import OFF, VARIABLE, cache_file, check, key_of, store, with_arithmetic
 from jax_vbgemm.planner.uniform import Uniform
 from jax_vbgemm.precision import canonical_precision, precision_name

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from jax_vbgemm.descriptors import MAX_BYTES, READY_TILE, RUN, SPLIT_TILE, address, pack, problem_table
+from jax_vbgemm.descriptors import EPILOGUE, READY_TILE, RUN, SPLIT_TILE, address, pack, problem_table
 from jax_vbgemm.planner import Plan, Tile, Uniform, device_spec, plan_problems
+from jax_vbgemm.planner.descriptor_size import MAX_BYTES, READY_TILE_BYTES, RUN_BYTES, SPLIT_TILE_BYTES
 from jax_vbgemm.primitive import Term, sizes_of
 from jax_vbgemm.problem import Problem
 
@@ -114,6 +115,33 @@ def test_tiles_of_different_shapes_cannot_share_the_k_of_an_element():
 
     with pytest.raises(ValueError, match=r"problems\[0\] at row 0, col 0 from k 8 on has no fellow"):
         packed((32, 20), (20, 32), Term(0, 1, 0), uneven)
+
+
+def test_planners_know_how_large_descriptors_are():
+    """They import no descriptors, which are made of plans."""
+    assert (RUN.itemsize, READY_TILE.itemsize, SPLIT_TILE.itemsize) == (RUN_BYTES, READY_TILE_BYTES, SPLIT_TILE_BYTES)
+
+
+def test_epilogues_count_where_tiles_are_made_ready():
+    count = 3000
+    size = sizes_of((8, 8), (8, 8), Term(0, 1, 0))
+    table = problem_table([size] * count, [address((8, 8), (8, 8), Term(0, 1, 0), size)] * count, [(0, 0, 1)] * count)
+    plan = plan_problems([Problem(8, 8, 8)] * count, "float32", H100)
+    plain, finished = pack(plan, table), pack(plan, table, np.zeros(count, EPILOGUE))
+    assert (plain.num_runs, finished.num_runs) == (0, count)
+    assert plain.words.nbytes <= MAX_BYTES < finished.words.nbytes + count * (READY_TILE.itemsize - RUN.itemsize)
+
+
+@pytest.mark.parametrize("device", ["h100", "mi300x"])
+@pytest.mark.parametrize("rounds", [2, 8])
+def test_a_last_round_is_split_only_where_descriptors_have_room(device, rounds):
+    spec = device_spec(device)
+    for resident in (2, 4, 6, 8):
+        slots = spec.units * resident
+        batch, term = rounds * slots + slots // 8, Term(0, 1, 0)
+        plan, size = plan_problems([(8, 8, 1000, batch)], "float32", spec), sizes_of((batch, 8, 1000), (1000, 8), term)
+        table = problem_table([size], [address((batch, 8, 1000), (1000, 8), term, size)], [(0, 0, 1)])
+        assert pack(plan, table).words.nbytes <= MAX_BYTES
 
 
 def test_a_call_of_very_many_tiles_keeps_runs():

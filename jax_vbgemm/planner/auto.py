@@ -19,7 +19,8 @@ PAPERS = (Coordinated(), SortSplit(), LoadBalanced())
 
 @dataclass(frozen=True)
 class Auto:
-    """Never slower than the papers' planners, by the cost model; the plan's notes say what each would take.
+    """Never slower than PAPERS, by the cost model; the plan's notes say what each would take. `tall_skinny`, whose own
+    model chooses its tiles, is no candidate.
 
     Those whose plans cannot be as fast as ours, whatever they choose, make none.
     """

@@ -8,20 +8,19 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileKey, TileShape
+from jax_vbgemm.planner.descriptor_size import MOST_BATCHED_TILES
 from jax_vbgemm.planner.device import DeviceSpec
-from jax_vbgemm.planner.draft import Draft
+from jax_vbgemm.planner.draft import Draft, DraftPlanner
 from jax_vbgemm.planner.options import check_choice, check_number
-from jax_vbgemm.planner.plan import Plan
 from jax_vbgemm.planner.runs import Ints, offsets, tile_counts
 from jax_vbgemm.problem import Problem, Sizes
 
 QUEUE = ("small", "medium", "large", "tall", "wide", "huge")  # Table 2, in queue order
 BY_256, BY_128 = (tuple((name, threads) for name in QUEUE) for threads in (256, 128))
-MAX_BATCHED_TILES = 2**15  # beyond, batched tiles no longer fit the 1 MB that descriptors may take
 
 
 @dataclass(frozen=True)
-class Coordinated:
+class Coordinated(DraftPlanner):
     """Tiles grow for all problems together while there are threads to spare (section 4.2.3); then tiles are batched
     into blocks (section 5).
 
@@ -42,9 +41,6 @@ class Coordinated:
         check_number("Coordinated", "theta", self.theta)
         check_choice("Coordinated", "batching", self.batching, (None, "threshold", "binary"))
 
-    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
-        return self.draft(problems, device, catalogue).build()
-
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         threshold = device.tlp_threshold if self.tlp_threshold is None else self.tlp_threshold
         theta = device.theta if self.theta is None else self.theta
@@ -62,8 +58,8 @@ class Coordinated:
             strategy=np.array([tile.index for tile in queue])[strategy],
             replaced=replaced,
         )
-        if draft.runs.num_tiles > MAX_BATCHED_TILES:
-            return replace(draft, notes=(f"one tile a block: more than {MAX_BATCHED_TILES} tiles to batch",))
+        if draft.runs.num_tiles > MOST_BATCHED_TILES:
+            return replace(draft, notes=(f"one tile a block: more than {MOST_BATCHED_TILES} tiles to batch",))
         drafts = []
         if self.batching != "binary":
             drafts.append(_batch_by_threshold(draft, threshold, theta))

@@ -1,15 +1,15 @@
 """`auto` on a CPU: one tile for all problems, and K in shares where whole products would leave cores idle."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.cost_model import block_seconds
+from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.device import DeviceSpec
-from jax_vbgemm.planner.draft import Draft
-from jax_vbgemm.planner.plan import Plan
+from jax_vbgemm.planner.draft import Draft, DraftPlanner
 from jax_vbgemm.planner.runs import Runs, ceil_div
 from jax_vbgemm.planner.shares import in_shares
 from jax_vbgemm.planner.uniform import Uniform
@@ -17,49 +17,40 @@ from jax_vbgemm.problem import Problem, Sizes
 
 _STEP = 256  # of K: a share is whole steps, long enough that its sums cost little beside its products
 _BLOCKS_A_CORE = (1, 2, 4)  # as many as the longest products are cut for
-_MOST_TILES = 4096  # of a plan that splits K, whose tiles are described one by one
 _WORTHWHILE = 0.9  # of the predicted time without: less is no reason to need memory for sums
 
 
 @dataclass(frozen=True)
-class Cores:
+class Cores(DraftPlanner):
     """The tile, and the shares of K, with the smallest predicted makespan.
 
     A product is split where one of its tiles would take longer than the cores' even part of all work: a reduction over
     10^6 rows has a single tile.
     """
 
-    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
-        return self.draft(problems, device, catalogue).build()
-
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         best = Uniform().draft(problems, device, catalogue)
-        if device.units == 1 or best.runs.num_tiles > _MOST_TILES:
+        if device.units == 1:
             return best
         own = [tile for tile in catalogue if tile.threads == 1]  # the others are a GPU's
-        split = [_split(problems, tile, blocks, device, catalogue) for tile in own for blocks in _BLOCKS_A_CORE]
-        worthwhile = _WORTHWHILE * best.seconds
-        return min((draft for draft in split if draft and draft.seconds < worthwhile), key=_seconds, default=best)
+        split = [draft for tile in own for draft in _split(problems, tile, device, catalogue)]
+        limit = _WORTHWHILE * best.seconds
+        return min((draft for draft in split if draft.seconds < limit), key=lambda draft: draft.seconds, default=best)
 
 
-def _seconds(draft: Draft) -> float:
-    return draft.seconds
-
-
-def _split(
-    problems: Sequence[Problem], tile: TileShape, blocks_a_core: int, device: DeviceSpec, catalogue: Catalogue
-) -> Draft | None:
-    """All problems by one tile, with K in shares so short that a core gets so many; None where none is long enough."""
+def _split(problems: Sequence[Problem], tile: TileShape, device: DeviceSpec, catalogue: Catalogue) -> Iterator[Draft]:
+    """All problems by one tile, with K in shares so short that each core gets a block, two, or four of the longest."""
     strategy = np.full(len(problems), tile.index)
     draft = Draft.whole_problems(problems, device, catalogue, planner="cores", strategy=strategy)
     runs = draft.runs
     each = block_seconds(Sizes.of(problems), [tile], catalogue, device, 1)[0][runs.problem]
-    limit = (each * runs.count).sum() / (device.units * blocks_a_core)
+    even = (each * runs.count).sum() / device.units
     steps = ceil_div(runs.k_end, _STEP)
-    shares = np.minimum(np.ceil(each / limit), steps).astype(np.int64).clip(1)
-    split = np.flatnonzero(shares > 1)
-    if len(split) == 0 or runs.num_tiles + ((shares - 1) * runs.count).sum() > _MOST_TILES:
-        return None
-    tiles = runs.take(split).expand(catalogue)
-    deep = in_shares(tiles, np.repeat(shares[split], runs.count[split]), np.full(len(tiles), _STEP))
-    return replace(draft, runs=Runs.joined([deep, runs.take(np.flatnonzero(shares == 1))]))
+    for blocks in _BLOCKS_A_CORE:
+        shares = np.minimum(np.ceil(each * blocks / even), steps).astype(np.int64).clip(1)
+        split = np.flatnonzero(shares > 1)
+        if len(split) == 0 or ready_bytes((shares * runs.count).sum(), runs.count[split].sum()) > MAX_BYTES:
+            continue
+        tiles = runs.take(split).expand(catalogue)
+        deep = in_shares(tiles, np.repeat(shares[split], runs.count[split]), np.full(len(tiles), _STEP))
+        yield replace(draft, runs=Runs.joined([deep, runs.take(np.flatnonzero(shares == 1))]))

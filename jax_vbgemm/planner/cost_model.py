@@ -4,7 +4,7 @@ import csv
 import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, tile_counts
+from jax_vbgemm.planner.symmetric import stores_mirrored, tiles_computed
 from jax_vbgemm.problem import Sizes
 
 Floats = NDArray[np.float64]
@@ -50,64 +51,94 @@ def predict(
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
-    if device.kind == "cpu" and (tile_order is not None or runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units):
+    blocks_alone = _on_cores if device.kind == "cpu" else _on_gpu
+    found = blocks_alone(sizes, runs, block_first, catalogue, device, tile_order)
+    seconds = found.seconds
+    split = runs.k_end - runs.k_begin < sizes.k[runs.problem]
+    if split.any():
+        areas = (catalogue.columns.m * catalogue.columns.n)[runs.strategy]
+        seconds += split_seconds(float((runs.count * areas)[split].sum()), catalogue, device)
+    streaming = operand_bytes(sizes, catalogue) / device.bandwidth
+    # A core that waits for memory doesn't compute all of that time: the larger of both, with some of the smaller.
+    least = math.hypot(seconds, streaming) if device.kind == "cpu" else streaming + device.launch_seconds
+    return replace(found, seconds=max(seconds, least))
+
+
+def _on_cores(
+    sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec,
+    tile_order: Ints | None,
+) -> Prediction:  # fmt: skip
+    """Of the blocks alone: all belong to one kernel, and few enough are scheduled one by one, in their order."""
+    if tile_order is not None or runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units:
         runs = runs.expand(catalogue)
-    seconds, waves, total_work, total_blocks, longest_block = 0.0, 0.0, 0.0, 0, 0.0
-    kernels, depth = catalogue.columns.kernel[runs.strategy], runs.k_end - runs.k_begin
-    tile_run: Ints = np.zeros(0, np.int64)
+    seconds, count = _cpu_tiles(sizes, runs, catalogue, device), runs.count
     if block_first is not None:
-        tile_run = np.repeat(np.arange(len(runs)), runs.count)
-        tile_run = tile_run if tile_order is None else tile_run[tile_order]
+        seconds = np.add.reduceat(seconds.take(_run_of_tile(runs, tile_order)), block_first[:-1])
+        count = np.ones(len(seconds), np.int64)
+    seconds = seconds + device.block_latency
+    work, blocks = weighted_sum(seconds, count), int(count.sum())
+    return Prediction(
+        seconds=_list_schedule(seconds, count, device.units) + device.launch_seconds,
+        waves=blocks / device.units,
+        balance=_balance(work, blocks, float(seconds.max())),
+    )
+
+
+def _on_gpu(
+    sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec,
+    tile_order: Ints | None,
+) -> Prediction:  # fmt: skip
+    """Of the blocks alone, kernel by kernel."""
+    seconds, waves, total_work, total_blocks, longest = 0.0, 0.0, 0.0, 0, 0.0
+    kernels, depth = catalogue.columns.kernel[runs.strategy], runs.k_end - runs.k_begin
+    run_of_tile, needed = np.zeros(0, np.int64), np.zeros(0, np.uint32)
+    if block_first is not None:
+        run_of_tile = _run_of_tile(runs, tile_order)
         # Which kernels a block needs, a bit each.
-        bits = np.bitwise_or.reduceat((1 << kernels).astype(np.uint32).take(tile_run), block_first[:-1])
+        needed = np.bitwise_or.reduceat((1 << kernels).astype(np.uint32).take(run_of_tile), block_first[:-1])
     for kernel in np.flatnonzero(np.bincount(kernels, runs.count)).tolist():
         mine = np.flatnonzero(kernels == kernel)
-        if block_first is not None:
-            # As in launch_form, a block whose tiles belong to several kernels is one block in each.
-            present = (bits & (1 << kernel)) > 0
-            blocks = int(np.count_nonzero(present))
-        else:
-            blocks = int(runs.count[mine].sum())
+        # As in launch_form, a block whose tiles belong to several kernels is one block in each.
+        count = runs.count[mine] if block_first is None else ((needed & (1 << kernel)) > 0).astype(np.int64)
+        blocks = int(count.sum())
         resident = max(tile_occupancy(catalogue.any_tile_of(catalogue.kernels[kernel]), device).blocks, 1)
         sharing = min(resident, math.ceil(blocks / device.units))
-        if device.kind == "cpu":
-            each = _cpu_tiles(sizes, runs, catalogue, device)  # all its tiles belong to one kernel
-        else:
-            aligned = sizes.aligned(catalogue.element_bytes)[runs.problem[mine]]
-            each = _gpu_tiles(depth[mine], runs.strategy[mine], aligned, catalogue, device, sharing)
+        aligned = sizes.aligned(catalogue.element_bytes)[runs.problem[mine]]
+        each = _gpu_tiles(depth[mine], runs.strategy[mine], aligned, catalogue, device, sharing)
         if block_first is not None:
             of_run = np.zeros(len(runs))
             of_run[mine] = each
             # A block without this kernel counts 0 times, and is none of the longest.
-            block_seconds = np.add.reduceat(of_run.take(tile_run), block_first[:-1]) + device.block_latency
-            count = present.astype(np.int64)
-        else:
-            block_seconds, count = each + device.block_latency, runs.count[mine]
-        work, longest = float(block_seconds @ count), float(block_seconds.max())
-        if device.kind == "cpu":
-            seconds += _list_schedule(block_seconds, count, device.units) + device.launch_seconds
-        else:
-            seconds += makespan_of_blocks(block_seconds, count, device.units * sharing) + device.launch_seconds
-            seconds += device.further_tile_latency * (len(np.unique(runs.strategy[mine])) - 1)
+            each = np.add.reduceat(of_run.take(run_of_tile), block_first[:-1])
+        each = each + device.block_latency
+        seconds += makespan_of_blocks(each, count, device.units * sharing) + device.launch_seconds
+        seconds += device.further_tile_latency * (len(np.unique(runs.strategy[mine])) - 1)
         waves += blocks / (device.units * resident)
-        total_work, total_blocks, longest_block = total_work + work, total_blocks + blocks, max(longest_block, longest)
-    split = depth < sizes.k[runs.problem]
-    if split.any():
-        areas = (catalogue.columns.m * catalogue.columns.n)[runs.strategy]
-        seconds += split_seconds(float((runs.count * areas) @ split), catalogue, device)
-    streaming = operand_bytes(sizes, catalogue) / device.bandwidth
-    # A core that waits for memory doesn't compute all of that time: the larger of both, with some of the smaller.
-    least = math.hypot(seconds, streaming) if device.kind == "cpu" else streaming + device.launch_seconds
-    return Prediction(
-        seconds=max(seconds, least),
-        waves=waves,
-        balance=total_work / total_blocks / longest_block if longest_block else 1.0,
-    )
+        total_work, total_blocks = total_work + weighted_sum(each, count), total_blocks + blocks
+        longest = max(longest, float(each.max()))
+    return Prediction(seconds, waves, _balance(total_work, total_blocks, longest))
+
+
+def _run_of_tile(runs: Runs, tile_order: Ints | None) -> Ints:
+    """Of each tile, in the order in which blocks are made of them."""
+    run = np.repeat(np.arange(len(runs)), runs.count)
+    return run if tile_order is None else run[tile_order]
+
+
+def _balance(work: float, blocks: int, longest: float) -> float:
+    return work / blocks / longest if longest else 1.0
+
+
+def weighted_sum(values: Floats, weights: Floats | Ints) -> float:
+    """Each value times its weight, added up by NumPy: a BLAS, which `@` goes to, sums in an order that depends on the
+    host's CPU, and with it which of two plans of nearly one time is taken.
+    """
+    return float((values * weights).sum())
 
 
 CACHE_LINE = 64  # bytes
 
-# Beyond so many blocks a core, how they end matters little.
+# Beyond so many blocks a core, the last ones are less than a sixteenth of the time.
 _BLOCKS_TO_SCHEDULE = 16
 
 
@@ -115,7 +146,7 @@ def _list_schedule(block_seconds: Floats, count: Ints, units: int) -> float:
     """When the last block ends if each unit, as soon as it is free, takes the next; `count` blocks of each time."""
     blocks = int(count.sum())
     if blocks > _BLOCKS_TO_SCHEDULE * units:
-        return max(float(block_seconds @ count) / units, float(block_seconds.max()))
+        return max(weighted_sum(block_seconds, count) / units, float(block_seconds.max()))
     free = [0.0] * units
     for seconds in np.repeat(block_seconds, count).tolist():
         heapq.heapreplace(free, free[0] + seconds)
@@ -148,18 +179,21 @@ def least_seconds(
     """By name of some sets of tiles, what no plan of a set's tiles is predicted to stay below on a GPU, whatever its
     blocks: their work, spread evenly over the units.
 
-    Tiles lie on a grid of their sizes' common divisors, and cover each of its cells.
+    Tiles lie on a grid of their sizes' common divisors, and cover each of its cells, or at least half of them where
+    folding leaves tiles out.
     """
     tiles = _each_once(kernels.values())
     areas = np.array([[tile.m * tile.n] for tile in tiles])
     pace = _unit_seconds(sizes, tiles, catalogue, device) / areas  # of a unit for each element
+    folds = stores_mirrored(device, catalogue)[[tile.index for tile in tiles]]
+    pace *= np.where(folds[:, None] & sizes.symmetric, 0.5, 1.0)
     row = {tile.index: i for i, tile in enumerate(tiles)}
     found = {}
     for name, members in kernels.items():
         tile_m, tile_n = math.gcd(*(tile.m for tile in members)), math.gcd(*(tile.n for tile in members))
-        elements = _least_tiles(sizes, tile_m, tile_n) * (tile_m * tile_n)
+        elements = tile_counts(sizes, tile_m, tile_n) * (tile_m * tile_n)
         of_set = pace[[row[tile.index] for tile in members]].min(axis=0)
-        found[name] = float(of_set @ elements) / device.units
+        found[name] = weighted_sum(of_set, elements) / device.units
     return found
 
 
@@ -173,7 +207,7 @@ def least_of_whole_problems(
     the waste along edges is counted.
     """
     tiles = _each_once(members for sets in planners.values() for members in sets)
-    count = np.array([_least_tiles(sizes, tile.m, tile.n) for tile in tiles])
+    count = np.array([tiles_computed(sizes, tile, device) for tile in tiles])
     work = _unit_seconds(sizes, tiles, catalogue, device) * count
     row = {tile.index: i for i, tile in enumerate(tiles)}
 
@@ -185,12 +219,6 @@ def least_of_whole_problems(
 
 def _each_once(sets: Iterable[Sequence[TileShape]]) -> list[TileShape]:
     return list(dict.fromkeys(tile for members in sets for tile in members))
-
-
-def _least_tiles(sizes: Sizes, tile_m: int, tile_n: int) -> Floats:
-    """Tiles that each problem needs, a symmetric one as few as folding could leave."""
-    share: Floats = np.where(sizes.symmetric, 0.5, 1.0)
-    return share * tile_counts(sizes, tile_m, tile_n)
 
 
 def _unit_seconds(sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec) -> Floats:
@@ -232,7 +260,7 @@ class Pace(NamedTuple):
 # tried, it fits the measured uniform plans best.)
 _TAIL = 0.3
 
-# Rounds of blocks that are looked at one by one; where there are more, how they end matters little.
+# Rounds of blocks that are looked at one by one; where there are more, the last is less than a sixteenth of the time.
 _ROUNDS_COUNTED = 16
 
 
@@ -248,7 +276,7 @@ def gpu_makespan(longest: float, work: float, blocks: float, slots: int) -> floa
 def makespan_of_blocks(block_seconds: Floats, count: Ints, slots: int) -> float:
     """The same of `count` blocks of each time, with their rounds counted."""
     blocks, longest = int(count.sum()), float(block_seconds.max(initial=0, where=count > 0))
-    makespan = gpu_makespan(longest, float(block_seconds @ count), blocks, slots)
+    makespan = gpu_makespan(longest, weighted_sum(block_seconds, count), blocks, slots)
     return max(makespan, _full_rounds(block_seconds, count, slots))
 
 
@@ -400,4 +428,4 @@ def split_seconds(sums: float, catalogue: Catalogue, device: DeviceSpec) -> floa
 
 
 def operand_bytes(sizes: Sizes, catalogue: Catalogue) -> float:
-    return float(sizes.batch @ sizes.elements()) * catalogue.element_bytes
+    return weighted_sum(sizes.elements(), sizes.batch) * catalogue.element_bytes

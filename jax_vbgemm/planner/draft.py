@@ -1,5 +1,7 @@
 """Draft: a plan that can be compared with others by its predicted time before anybody builds it."""
 
+import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -94,8 +96,21 @@ class Draft:
         return plan
 
 
+class DraftPlanner(ABC):
+    """A planner whose plans can be compared before one of them is built."""
+
+    @abstractmethod
+    def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft: ...
+
+    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
+        return self.draft(problems, device, catalogue).build()
+
+
 def joined(problems: Sequence[Problem], parts: Sequence[tuple[Ints, Draft]]) -> Draft:
-    """The draft that does one part after another; each is a draft for the problems of its indices."""
+    """The draft that does one part after another; each is a draft for the problems of its indices.
+
+    It keeps what each part has to say, once.
+    """
     strategy = np.empty(len(problems), np.int64)
     for members, part in parts:
         strategy[members] = part.strategy
@@ -105,4 +120,6 @@ def joined(problems: Sequence[Problem], parts: Sequence[tuple[Ints, Draft]]) -> 
         runs=Runs.joined([replace(part.runs, problem=members[part.runs.problem]) for members, part in parts]),
         strategy=strategy,
         order=np.concatenate([members[part.order] for members, part in parts]),
+        replaced=tuple(dict.fromkeys(itertools.chain.from_iterable(part.replaced for _, part in parts))),
+        notes=tuple(dict.fromkeys(itertools.chain.from_iterable(part.notes for _, part in parts))),
     )

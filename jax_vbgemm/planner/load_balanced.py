@@ -10,10 +10,9 @@ import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileKey, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
-from jax_vbgemm.planner.draft import Draft
+from jax_vbgemm.planner.draft import Draft, DraftPlanner
 from jax_vbgemm.planner.occupancy import active_waves
 from jax_vbgemm.planner.options import check_choice, check_number
-from jax_vbgemm.planner.plan import Plan
 from jax_vbgemm.planner.runs import Ints, offsets, tile_counts
 from jax_vbgemm.problem import Problem, Sizes
 
@@ -21,7 +20,7 @@ CLASSES = (("small", 128), ("small-medium", 128), ("medium", 128), ("medium-larg
 
 
 @dataclass(frozen=True)
-class LoadBalanced:
+class LoadBalanced(DraftPlanner):
     """Tiles with about equal work a thread; large ones are demoted until enough waves can be active (Algorithm 1).
 
     `tlp_threshold`: active threads that fill the device; default: the device table's. `active_waves`: {tile name:
@@ -44,9 +43,6 @@ class LoadBalanced:
             check_choice("LoadBalanced", "active_waves", name, tuple(name for name, _ in CLASSES))
             check_number("LoadBalanced", f"active_waves[{name!r}]", count)
         object.__setattr__(self, "active_waves", tuple(sorted(waves.items())))  # hashable
-
-    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
-        return self.draft(problems, device, catalogue).build()
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         threshold = device.load_balanced_threshold if self.tlp_threshold is None else self.tlp_threshold

@@ -3,42 +3,41 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
-from jax_vbgemm.planner.candidates import FEWEST_STEPS, Option, Splits, candidates, options_of_kernel, pairs_of, uses_of
+from jax_vbgemm.planner.candidates import FEWEST_STEPS, Option, options_of_kernel
 from jax_vbgemm.planner.catalogue import SHARED_DEPTH, Catalogue, TileKey
-from jax_vbgemm.planner.cost_model import (
-    Floats,
-    block_seconds,
-    gpu_makespan,
-    least_seconds,
-    makespan_of_blocks,
-    split_seconds,
-    step_depth,
-)
+from jax_vbgemm.planner.choice import Choice, choose
+from jax_vbgemm.planner.cost_model import least_seconds, step_depth
+from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.device import DeviceSpec
-from jax_vbgemm.planner.draft import Draft, joined
+from jax_vbgemm.planner.draft import Draft, DraftPlanner, joined
+from jax_vbgemm.planner.launches import MAX_LAUNCHES
 from jax_vbgemm.planner.occupancy import tile_occupancy
-from jax_vbgemm.planner.plan import MAX_TILES, Plan
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.planner.shares import in_shares
-from jax_vbgemm.planner.tall_skinny_shape import families_of, worth_trying
+from jax_vbgemm.planner.symmetric import stores_mirrored
+from jax_vbgemm.planner.tile_families import families_of, worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
-_ROUNDS_TO_FILL = 8  # a last round that follows more of them is not worth filling
+# A last round that follows more of them is not worth filling: less than a ninth of the time could be saved.
+_ROUNDS_TO_FILL = 8
 
-# The best of each kernel is looked at with its last round split where there are no more problems than that: the blocks
-# of more are of many lengths, and fill a last round better.
+# The best of each kernel is looked at with its shares filling rounds and its last round split where there are no more
+# problems than that: the blocks of more are of many lengths, and fill a last round better. (8 and 64 give the same
+# published plans.)
 _FEW_PROBLEMS = 16
-_HARDLY_SLOWER = 1.1  # as far as the costs can tell
+_HARDLY_SLOWER = 1.1  # as far as the costs can tell, which are fitted to 3-11% (benchmarks/NOTES.md)
+_CLEARLY_FASTER = 0.8  # of the time; what was equal by the model has been measured to lose (benchmarks/NOTES.md)
 _MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than one
 
 
 @dataclass(frozen=True)
-class Makespan:
+class Makespan(DraftPlanner):
     """All tiles are of one launched kernel, as kernels run one after another; each kernel is tried. Problems of several
-    families (planner/tall_skinny_shape.py) may get a launch of each.
+    families (planner/tile_families.py) may get a launch of each.
 
     A problem is covered by one tile, or by a large one inside and a smaller one along the ragged edges. With a limit on
     the time of a block, each problem takes what costs the device least; the limits that are tried trade the longest
@@ -47,35 +46,21 @@ class Makespan:
     K is split. Blocks come in descending predicted time (longest processing time first), one tile each.
 
     `kernel`: only the tiles of this launched kernel; `without`: not this tile, (name, threads). Raises ValueError where
-    there is no such kernel or tile, or no other.
+    there is no such kernel or tile, or no other, and on a CPU, where one tile for all wastes nothing along edges.
     """
 
     kernel: str | None = None
     without: TileKey | None = None
 
-    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
-        return self.draft(problems, device, catalogue).build()
-
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
+        if device.kind == "cpu":
+            raise ValueError(f"Makespan: it plans for GPUs; {device.name!r} is none")
         if len(catalogue) == 0:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes, among = Sizes.of(problems), self._among(catalogue)
-        drafts = [_of_one_kernel(problems, device, catalogue, among)]
-        if device.kind == "cpu":
-            return drafts[0]
-        families = families_of(sizes, among)
-        for groups in (families > 0, families) if families.max(initial=0) > 1 else (families,):
-            numbers = np.unique(groups)[::-1]
-            if len(numbers) < 2:
-                continue
-            parts = [
-                (members, _of_one_kernel([problems[i] for i in members.tolist()], device, catalogue, among))
-                for members in (np.flatnonzero(groups == number) for number in numbers)
-            ]
-            # Of one kernel they are better in one launch, the longest blocks first.
-            if len({catalogue.columns.kernel[part.runs.strategy[0]] for _, part in parts if len(part.runs)}) > 1:
-                drafts.append(joined(problems, parts))
-        return min(drafts, key=lambda draft: draft.seconds)
+        one = _of_one_kernel(problems, device, catalogue, among)
+        several = _of_a_kernel_each(problems, families_of(sizes, among), device, catalogue, among)
+        return min([one, *several], key=lambda draft: draft.seconds)
 
     def _among(self, catalogue: Catalogue) -> Catalogue:
         """The tiles that may be chosen."""
@@ -102,11 +87,51 @@ def narrower_searches(runs: Runs, catalogue: Catalogue, kernels: Sequence[str]) 
     return found | {f"without {tile.name}/{tile.threads}": Makespan(without=tile.key) for tile in taken}
 
 
+def _of_a_kernel_each(
+    problems: Sequence[Problem], families: Ints, device: DeviceSpec, catalogue: Catalogue, among: Catalogue
+) -> list[Draft]:
+    """Drafts in which tall and skinny problems get another launch than ordinary ones, and each family one of its own.
+
+    Where all families would need more launches than a call has, other tall ones (family 1) stay with the ordinary.
+    """
+
+    @cache
+    def search(members: tuple[int, ...]) -> Draft:
+        return _of_one_kernel(tuple(problems[i] for i in members), device, catalogue, among)
+
+    def apart(groups: Ints) -> list[tuple[Ints, Draft]]:
+        """Each group's members and their draft; nothing where there is one group."""
+        members = [np.flatnonzero(groups == number) for number in np.unique(groups)[::-1]]
+        return [(each, search(tuple(each.tolist()))) for each in members] if len(members) > 1 else []
+
+    def kernels(parts: list[tuple[Ints, Draft]]) -> dict[str, int]:
+        """What the parts launch, and for how many problems."""
+        found: dict[str, int] = {}
+        for members, part in parts:
+            if len(part.runs):
+                kernel = catalogue.by_index[int(part.runs.strategy[0])].kernel
+                found[kernel] = found.get(kernel, 0) + len(members)
+        return found
+
+    two, each = apart(np.minimum(families, 1)), apart(families)
+    if len(kernels(each)) > MAX_LAUNCHES:
+        each = apart(np.maximum(families, 1))
+    drafts = []
+    for parts in [two, each] if len(each) > len(two) else [two]:  # else they are the same
+        if len(kernels(parts)) > 1:  # of one kernel they are better in one launch, the longest blocks first
+            note = "families apart: " + ", ".join(
+                f"{count} problems by {kernel}" for kernel, count in kernels(parts).items()
+            )
+            draft = joined(problems, parts)
+            drafts.append(replace(draft, notes=(*draft.notes, note)))
+    return drafts
+
+
 def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, among: Catalogue) -> Draft:
     """The best draft whose tiles all belong to one kernel; they are chosen `among` those of the catalogue."""
     sizes = Sizes.of(problems)
     draft = _draft_for(problems, sizes, device, catalogue, among)
-    if not sizes.symmetric.any():
+    if not (sizes.symmetric.any() and stores_mirrored(device, among).any()):
         return draft
     # The choice knows folded problems by their number of tiles only, and may err where few are left: what is chosen for
     # whole ones is folded too.
@@ -119,106 +144,27 @@ def _draft_for(
 ) -> Draft:
     among = worth_trying(among, sizes)
     kernels = among.kernels
-    gain = _MOST_OF_SPLIT if device.kind != "cpu" and len(problems) <= _FEW_PROBLEMS else 1.0
+    gain = _MOST_OF_SPLIT if len(sizes.with_products().m) <= _FEW_PROBLEMS else 1.0
     least: Mapping[str, float] = {}
     if len(kernels) > 1:
         least = least_seconds(sizes, {kernel: among.tiles_of(kernel) for kernel in kernels}, catalogue, device)
-    choices: list[_Choice] = []
+    choices: list[Choice] = []
     for kernel in sorted(kernels, key=lambda kernel: least.get(kernel, 0.0)):  # the most promising first
-        best = min(choices, key=lambda choice: choice.makespan, default=None)
-        bound = None if best is None else replace(best, makespan=best.makespan * gain)
-        if bound is not None and least[kernel] >= bound.makespan:
-            continue
-        found = _choose(sizes, options_of_kernel(sizes, kernel, device, among), device, catalogue, bound)
-        if found is not bound:
-            choices.append(found)
+        limit = gain * min((choice.makespan for choice in choices), default=math.inf)
+        if least.get(kernel, 0.0) < limit:
+            found = choose(sizes, options_of_kernel(sizes, kernel, device, among), device, catalogue, limit)
+            choices += [] if found is None else [found]
     if gain == 1.0:
         choices = choices[-1:]  # each is better than those before it
     drafts = [_draft(problems, sizes, choice, device, catalogue) for choice in choices]
     if gain > 1.0:
         drafts = [_with_full_rounds(problems, sizes, *pair) for pair in zip(choices, drafts, strict=True)]
-    if device.kind != "cpu":
-        drafts = [_with_last_round_split(draft) for draft in drafts]
+    drafts = [_with_last_round_split(draft) for draft in drafts]
     # Where all wait for the memory, the one whose blocks need least.
     return min(zip(drafts, choices, strict=True), key=lambda pair: (pair[0].seconds, pair[1].makespan))[0]
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """An option for each problem, into how many shares its K is split, and the longest block of each problem."""
-
-    makespan: float
-    options: Sequence[Option]
-    choice: Ints
-    shares: Ints
-    longest: Floats
-
-
-def _choose(
-    sizes: Sizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue, best: _Choice | None
-) -> _Choice:
-    """The best choice among the options, which belong to one kernel, or `best` where none is better.
-
-    The time of a block depends on how many share its unit, and that on the choice: choices are compared that lead to
-    the sharing they were made for. It is known beforehand where one option serves all problems; others follow.
-    """
-    resident = max(tile_occupancy(options[0].tile, device).blocks, 1)
-    inside = np.array([option.inside for option in options])
-    outside = np.array([option.outside for option in options])
-    count, every = inside + outside, np.arange(len(sizes.m))
-    alone, has_inside, has_outside = count.sum(axis=1, dtype=np.float64), inside > 0, outside > 0
-
-    def sharing_of(blocks: float) -> int:
-        return min(resident, max(math.ceil(blocks / device.units), 1))
-
-    tiles = [option.tile for option in options if option.tile is option.edge]
-    uses, pairs = uses_of(options, has_inside, has_outside), pairs_of(options)
-    row = {tile.index: i for i, tile in enumerate(tiles)}
-    tile_row, edge_row = [row[option.tile.index] for option in options], [row[option.edge.index] for option in options]
-    waiting = {sharing_of(blocks) for blocks in alone.tolist()}
-    done: set[int] = set()
-    if best is None:
-        best = _Choice(math.inf, options, np.zeros_like(every), np.ones_like(every), np.zeros(len(every)))
-    while waiting:
-        sharing = waiting.pop()
-        done.add(sharing)
-        seconds = block_seconds(sizes, tiles, catalogue, device, sharing)
-        slots = device.units * sharing
-        of_tile, of_edge = seconds[tile_row], seconds[edge_row]
-        longest = np.maximum(of_tile * has_inside, of_edge * has_outside)
-        total = of_tile * inside + of_edge * outside
-        shortest, share = float(longest.min(axis=0).max(initial=0)), float(total.min(axis=0).sum()) / slots
-        splits = Splits(sizes, options, count, catalogue, device, sharing) if shortest > share else None
-        if max(shortest, share) >= best.makespan and splits is None:
-            continue
-        most_promising = math.inf
-        for found in candidates(pairs, count, longest, total, slots, splits):
-            besides = split_seconds(found.sums, catalogue, device) if found.sums else 0.0
-            seconds_alone = gpu_makespan(found.end, found.work, found.blocks, slots)
-            if seconds_alone + besides >= best.makespan:
-                continue
-            different = int(np.bitwise_or.reduce(uses[found.choice, every])).bit_count()
-            besides += device.further_tile_latency * (different - 1)
-            makespan = seconds_alone + besides
-            if sharing_of(found.blocks) == sharing and makespan < best.makespan and found.blocks <= MAX_TILES:
-                chosen, shares = (np.broadcast_to(column, every.shape) for column in (found.choice, found.shares))
-                at = chosen, every
-                of_problem = longest[at] if found.longest is None else found.longest
-                # Few candidates come so far: their rounds are counted.
-                blocks = np.concatenate((inside[at] * shares, outside[at]))
-                each = np.concatenate((np.where(shares > 1, of_problem, of_tile[at]), of_edge[at]))
-                makespan = makespan_of_blocks(each, blocks, slots) + besides
-                if makespan < best.makespan:
-                    best = _Choice(makespan, options, chosen, shares, of_problem)
-            elif makespan < min(best.makespan, most_promising) and sharing_of(found.blocks) not in done:
-                most_promising = makespan
-                waiting.add(sharing_of(found.blocks))
-    return best
-
-
-def _draft(
-    problems: Sequence[Problem], sizes: Sizes, found: _Choice, device: DeviceSpec, catalogue: Catalogue
-) -> Draft:
+def _draft(problems: Sequence[Problem], sizes: Sizes, found: Choice, device: DeviceSpec, catalogue: Catalogue) -> Draft:
     order = np.argsort(-found.longest, kind="stable")
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
@@ -244,25 +190,35 @@ def _draft(
     return Draft(problems, device, catalogue, "makespan", runs, strategy, order)
 
 
-def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: _Choice, draft: Draft) -> Draft:
-    """The draft, or where K is split, the one with the most shares that all run at once and that is hardly slower.
+def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, draft: Draft) -> Draft:
+    """The draft, or where K is split, one with fewer or more shares, that fill whole rounds and begin none beyond.
 
-    For tiles of shared depth, which wait for the memory: costs say little between blocks enough to use it up and more,
-    which hide more latency (benchmarks/NOTES.md). Other tiles have been measured to lose by it.
+    The limits on the longest block, by which shares were chosen, may leave a few blocks to a round of their own. Full
+    rounds are taken where they are clearly faster. Tiles of shared depth wait for the memory, and costs say little
+    between blocks enough to use it up and more, which hide more latency: of those that all run at once, the most
+    shares are taken that are hardly slower.
     """
-    blocks, device, catalogue = draft.runs.num_tiles, draft.device, draft.catalogue
-    if blocks == 0 or not (found.shares > 1).any():
+    runs, device, catalogue = draft.runs, draft.device, draft.catalogue
+    is_split = found.shares[runs.problem] > 1
+    blocks, whole = runs.num_tiles, int(runs.count[~is_split].sum())
+    if blocks == whole:
         return draft
-    tile = catalogue.by_index[int(draft.runs.strategy[0])]
-    if tile.kernel != SHARED_DEPTH:
-        return draft
-    drafts = []
-    for resident in range(tile_occupancy(tile, device).blocks, 0, -1):
-        scaled = (found.shares * (device.units * resident / blocks)).astype(np.int64).clip(1)
-        shares = np.where(found.shares > 1, scaled, 1)
-        drafts.append(_draft(problems, sizes, replace(found, shares=shares), device, catalogue))
-    least = min(each.seconds for each in [*drafts, draft])
-    return next((each for each in drafts if each.seconds <= least * _HARDLY_SLOWER), draft)
+    tile = catalogue.by_index[int(runs.strategy[0])]
+    resident = max(tile_occupancy(tile, device).blocks, 1)
+
+    def filled(slots: int) -> Draft:
+        scale = max(slots - whole, 0) / (blocks - whole)
+        shares = np.where(found.shares > 1, (found.shares * scale).astype(np.int64).clip(1), 1)
+        return _draft(problems, sizes, replace(found, shares=shares), device, catalogue)
+
+    in_one_round = [filled(device.units * sharing) for sharing in range(resident, 0, -1)]
+    if tile.kernel == SHARED_DEPTH:
+        least = min(each.seconds for each in [*in_one_round, draft])
+        return next((each for each in in_one_round if each.seconds <= least * _HARDLY_SLOWER), draft)
+    slots = device.units * resident
+    in_more = [filled(blocks // slots * slots)] if blocks >= 2 * slots else []
+    best = min([*in_one_round, *in_more], key=lambda each: each.seconds)
+    return best if best.seconds <= draft.seconds * _CLEARLY_FASTER else draft
 
 
 def _with_last_round_split(draft: Draft) -> Draft:
@@ -270,12 +226,14 @@ def _with_last_round_split(draft: Draft) -> Draft:
     split along K, so that all units share them.
     """
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
-    if len(runs) == 0 or runs.num_tiles > _ROUNDS_TO_FILL * device.units * 32 or (runs.k_begin > 0).any():
+    if len(runs) == 0 or (runs.k_begin > 0).any():
         return draft
     resident = max(tile_occupancy(catalogue.by_index[int(runs.strategy[0])], device).blocks, 1)
     slots = device.units * resident
     rounds, last = divmod(runs.num_tiles, slots)
     if rounds == 0 or rounds > _ROUNDS_TO_FILL or not 0 < last <= slots // 2:
+        return draft
+    if ready_bytes(rounds * slots + slots, last) > MAX_BYTES:
         return draft
     tiles = runs.expand(catalogue)
     first = np.arange(runs.num_tiles - last)

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from jax_vbgemm.planner import report
 from jax_vbgemm.planner.catalogue import Catalogue, Replacement, TileKey, TileShape
-from jax_vbgemm.planner.cost_model import Prediction, computed_extents, predict
+from jax_vbgemm.planner.cost_model import Prediction, computed_extents, predict, weighted_sum
 from jax_vbgemm.planner.coverage import check_coverage
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.launches import Launch, check_launches, launch_form
 from jax_vbgemm.planner.occupancy import Occupancy, tile_occupancy
 from jax_vbgemm.planner.runs import Ints, Runs, offsets
+from jax_vbgemm.planner.shares import shares_of
 from jax_vbgemm.planner.symmetric import fold, stores_mirrored
 from jax_vbgemm.problem import Problem, Sizes
 
@@ -170,11 +171,15 @@ class Plan:
 
     def validate(self) -> None:
         """Raises ValueError, naming problem and element, unless each element of each C is covered exactly once for
-        each k, each block's tiles belong to one launched kernel, and the plan needs at most three of them.
+        each k, where K is split by tiles of one shape and place, each block's tiles belong to one launched kernel, and
+        the plan needs at most three of them.
         """
         if len(self.choices) != len(self.problems) or sorted(self.order) != list(range(len(self.problems))):
             raise ValueError(f"plan: choices and order must have one entry for each of {len(self.problems)} problems")
         check_coverage(self.problems, self.catalogue, self.runs)
+        split = np.isin(self.runs.problem, self.runs.problem[self.runs.k_begin > 0])
+        if split.any():
+            shares_of(self.runs.take(np.flatnonzero(split)).expand(self.catalogue), self.catalogue)
         mirrored = self.runs.mirrored != 0
         unable = np.flatnonzero(mirrored & ~stores_mirrored(self.device, self.catalogue)[self.runs.strategy])
         if len(unable):
@@ -323,7 +328,7 @@ class Plan:
         symmetric C is wanted: where half of it is stored twice, the figure may be below 1.
         """
         rows, cols = computed_extents(Sizes.of(self.problems), self.runs, self.catalogue, self.device)
-        computed = float((self.runs.count * rows * cols) @ (self.runs.k_end - self.runs.k_begin))
+        computed = weighted_sum(self.runs.count * rows * cols, self.runs.k_end - self.runs.k_begin)
         useful = float(sum(p.m * p.n * p.k * p.batch for p in self.problems))
         return computed / useful if useful else 1.0
 

@@ -61,11 +61,16 @@ def shares_of(tiles: Runs, catalogue: Catalogue) -> Shares:
     )
 
 
+def even_shares(steps: Ints, shares: Ints) -> tuple[Ints, Ints]:
+    """Of so many steps along K, cut into about `shares` parts: steps of each but the last, and how many, none empty."""
+    each = ceil_div(steps, shares.clip(1)).clip(1)
+    return each, ceil_div(steps, each).clip(1)
+
+
 def in_shares(whole: Runs, shares: Ints, depth: Ints) -> Runs:
     """Each run once for each of the `shares` of its K, which are whole steps of `depth` but for the last."""
-    each = ceil_div(ceil_div(whole.k_end, depth), shares) * depth
-    shares = ceil_div(whole.k_end, each.clip(1)).clip(1)  # none is empty
+    steps, shares = even_shares(ceil_div(whole.k_end, depth), shares)
     run = np.repeat(np.arange(len(whole)), shares)
-    runs, each = whole.take(run), each[run]
+    runs, each = whole.take(run), (steps * depth)[run]
     share = np.arange(len(run)) - np.searchsorted(run, run)
     return replace(runs, k_begin=share * each, k_end=np.minimum(runs.k_end, (share + 1) * each))

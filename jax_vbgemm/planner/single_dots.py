@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from jax_vbgemm.planner.catalogue import ELEMENT_BYTES, kind_of
@@ -41,7 +41,17 @@ _A100 = DotRates(
 # cores) XLA's dots reach 1.08 times our rate from an edge of 1024 on, the same at 512, and less below.
 _CPU = DotRates((("float32", 560e9), ("float64", 280e9)), launch=3e-6, bandwidth=90e9, tiles=())
 
-_RATES = {"h100": _H100, "h200": _H100, "a100": _A100, "a800": _A100, "cpu": _CPU}
+# The same units with other memory: the device table's bandwidth.
+_H200 = replace(_H100, bandwidth=4.8e12)
+
+_RATES = {"h100": _H100, "h200": _H200, "a100": _A100, "a800": _A100, "cpu": _CPU}
+
+
+def _of_data_sheet(device: DeviceSpec) -> DotRates:
+    """Of a device on which none was measured: its tensor cores' rates where it has them."""
+    kinds = ("float32", "tf32", "float64", "bfloat16", "float16")
+    tensor = tuple((kind, device.tensor_rate(kind)) for kind in kinds if device.has_tensor(kind))
+    return DotRates((*device.peak_rates, *tensor), device.launch_seconds, device.bandwidth)
 
 
 def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec) -> float:
@@ -49,7 +59,7 @@ def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec
 
     precision: "default", "high" or "highest"; at all but the last a GPU's dots multiply float32 in TF32.
     """
-    known = _RATES.get(device.name) or DotRates(device.peak_rates, device.launch_seconds, device.bandwidth)
+    known = _RATES.get(device.name) or _of_data_sheet(device)
     scalar = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     rates = dict(known.rates)
     rate = (

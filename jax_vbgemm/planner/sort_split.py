@@ -10,9 +10,8 @@ import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileKey, TileShape
 from jax_vbgemm.planner.device import DeviceSpec
-from jax_vbgemm.planner.draft import Draft
+from jax_vbgemm.planner.draft import Draft, DraftPlanner
 from jax_vbgemm.planner.options import check_number
-from jax_vbgemm.planner.plan import Plan
 from jax_vbgemm.planner.runs import Ints, tile_counts
 from jax_vbgemm.problem import Problem, Sizes
 
@@ -20,7 +19,7 @@ LEVELS = (("small", 128), ("medium", 128), ("large", 128))
 
 
 @dataclass(frozen=True)
-class SortSplit:
+class SortSplit(DraftPlanner):
     """Flexible tiles, heavy problems first, and the light ones split until the device is full. One tile a block.
 
     `target_blocks`: blocks that fill the device; default: its split factor times its units.
@@ -33,9 +32,6 @@ class SortSplit:
 
     def __post_init__(self) -> None:
         check_number("SortSplit", "target_blocks", self.target_blocks)
-
-    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
-        return self.draft(problems, device, catalogue).build()
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         target = device.split_factor * device.units if self.target_blocks is None else self.target_blocks

@@ -5,14 +5,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileShape
 from jax_vbgemm.planner.cost_model import step_depth
 from jax_vbgemm.planner.device import DeviceSpec
-from jax_vbgemm.planner.draft import Draft
+from jax_vbgemm.planner.draft import Draft, DraftPlanner
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.options import check_number
-from jax_vbgemm.planner.plan import MAX_TILES, Plan
+from jax_vbgemm.planner.plan import MAX_TILES
 from jax_vbgemm.planner.runs import ceil_div
 from jax_vbgemm.planner.shares import in_shares
 from jax_vbgemm.planner.sort_split import LEVELS, largest_that_fits
@@ -23,12 +24,13 @@ from jax_vbgemm.problem import Problem, Sizes
 MIRRORED = (Shape.TSM2_MIRRORED, Shape.ISM2_MIRRORED)
 DEEP = (Shape.TSM2, Shape.TSM2_MIRRORED, Shape.REDUCTION)  # K is more than small, and may be split
 
-# A share of K is at least so many steps deep.
-_FEWEST_STEPS = 8
+# The paper splits no K, and no costs are weighed here: a share is at least so many steps deep, that its sums be few
+# beside its products.
+_STEPS_OF_A_SHARE = 8
 
 
 @dataclass(frozen=True)
-class TallSkinny:
+class TallSkinny(DraftPlanner):
     """Tall and skinny problems get the tile that the paper's performance model asks for, one tile a block.
 
     t2 is the tile's short side and t1 tcf its long one: the model chooses among the short sides there are, then the
@@ -42,9 +44,6 @@ class TallSkinny:
 
     def __post_init__(self) -> None:
         check_number("TallSkinny", "target_blocks", self.target_blocks)
-
-    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
-        return self.draft(problems, device, catalogue).build()
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         sizes = Sizes.of(problems)
@@ -62,9 +61,9 @@ class TallSkinny:
         draft = Draft.whole_problems(
             problems, device, catalogue, planner="tall_skinny", strategy=strategy, order=order, replaced=replaced
         )
-        return draft if device.kind == "cpu" else self._split(draft, sizes, shapes)
+        return draft if device.kind == "cpu" else self._split(draft, shapes)
 
-    def _split(self, draft: Draft, sizes: Sizes, shapes: np.ndarray) -> Draft:
+    def _split(self, draft: Draft, shapes: NDArray[np.int8]) -> Draft:
         """The draft with the K of deep problems in as many shares as bring it to `target_blocks`."""
         runs, device, catalogue = draft.runs, draft.device, draft.catalogue
         deep = np.isin(shapes[runs.problem], DEEP)
@@ -76,7 +75,7 @@ class TallSkinny:
         others = int(runs.count[~deep].sum())
         fill = int(max(target - others, 0) // int(runs.count[deep].sum()))
         depth = step_depth(catalogue.columns.k[runs.strategy], catalogue.element_bytes)
-        shares = np.where(deep, np.minimum(fill, ceil_div(runs.k_end, depth) // _FEWEST_STEPS), 1).clip(1)
+        shares = np.where(deep, np.minimum(fill, ceil_div(runs.k_end, depth) // _STEPS_OF_A_SHARE), 1).clip(1)
         if (shares == 1).all():
             return draft
         tiles = runs.expand(catalogue)

@@ -22,14 +22,14 @@ Where our reading and the paper part:
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jax_vbgemm.planner.catalogue import ELEMENT_BYTES
-from jax_vbgemm.planner.device import DEVICES, DeviceSpec
+from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.tall_skinny_shape import SKINNY
 
 Floats = NDArray[np.float64]
@@ -82,25 +82,6 @@ class Gpu:
     def peak_rate(self, dtype: str) -> float:
         """FLOP/s in the real dtype that `dtype` accumulates in."""
         return dict(self.peak_rates)["float64" if dtype in ("float64", "complex128") else "float32"]
-
-
-# The paper's GPUs. Float64 rates and bandwidths are its section 4.1's, units and float32 rates those of NVIDIA's data
-# sheets; threads, registers and shared memory of a unit are the CUDA guide's for 3.5, 5.2 and 6.0. It prints neither
-# latencies nor C, and no figure of the V100: the device table's V100 serves there.
-V100 = Gpu.of(DEVICES["v100"])
-K40C = replace(
-    V100, name="k40c", units=15, shared_bytes=48 << 10,
-    peak_rates=(("float32", 4290e9), ("float64", 1430e9)), bandwidth=288e9,
-)  # fmt: skip
-M40 = replace(
-    V100, name="m40", units=24, shared_bytes=96 << 10,
-    peak_rates=(("float32", 6840e9), ("float64", 213e9)), bandwidth=288e9,
-)  # fmt: skip
-P100 = replace(
-    V100, name="p100", units=56, shared_bytes=64 << 10,
-    peak_rates=(("float32", 9300e9), ("float64", 4600e9)), bandwidth=720e9,
-)  # fmt: skip
-PAPER_GPUS = {gpu.name: gpu for gpu in (K40C, M40, P100, V100)}
 
 
 @dataclass(frozen=True)

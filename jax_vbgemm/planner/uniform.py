@@ -6,18 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileKey, TileShape
-from jax_vbgemm.planner.cost_model import predict
 from jax_vbgemm.planner.device import DeviceSpec
-from jax_vbgemm.planner.draft import Draft
-from jax_vbgemm.planner.plan import MAX_TILES, Plan
-from jax_vbgemm.planner.runs import Runs
-from jax_vbgemm.planner.symmetric import fold
-from jax_vbgemm.planner.tall_skinny_shape import worth_trying
+from jax_vbgemm.planner.draft import Draft, DraftPlanner
+from jax_vbgemm.planner.plan import MAX_TILES
+from jax_vbgemm.planner.tile_families import worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(DraftPlanner):
     """`tile`: a name, (name, threads), or None for the tile with the smallest predicted makespan, the first of equals.
 
     A name alone means the version with the most threads. One tile a block. Raises ValueError, listing the tiles there
@@ -35,30 +32,24 @@ class Uniform:
             case _:
                 raise TypeError(f"Uniform: tile = {self.tile!r} must be a name or a pair (name, threads)")
 
-    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
-        return self.draft(problems, device, catalogue).build()
-
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         match self.tile:
             case None:
-                tile = _fastest(problems, device, catalogue)
+                return _fastest(problems, device, catalogue)
             case str(name):
-                tile = catalogue.find(name)
+                return _all_by(catalogue.find(name), problems, device, catalogue)
             case (name, threads):
-                tile = catalogue.find(name, threads)
-        strategy = np.full(len(problems), tile.index)
-        return Draft.whole_problems(problems, device, catalogue, planner="uniform", strategy=strategy)
+                return _all_by(catalogue.find(name, threads), problems, device, catalogue)
 
 
-def _fastest(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> TileShape:
+def _all_by(tile: TileShape, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
+    strategy = np.full(len(problems), tile.index)
+    return Draft.whole_problems(problems, device, catalogue, planner="uniform", strategy=strategy)
+
+
+def _fastest(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
     if len(catalogue) == 0:
         raise ValueError(f"Uniform: no tile is built for {catalogue.kind} on {device.name}")
-    sizes = Sizes.of(problems)
-    natural = np.arange(len(problems))
-
-    def makespan(tile: TileShape) -> tuple[bool, float]:
-        runs = Runs.whole_problems(sizes, np.full(len(problems), tile.index), catalogue, natural)
-        runs = fold(runs, problems, device, catalogue)
-        return runs.num_tiles > MAX_TILES, predict(sizes, runs, None, catalogue, device).seconds
-
-    return min(worth_trying(catalogue, sizes), key=makespan)
+    tiles = worth_trying(catalogue, Sizes.of(problems))
+    drafts = (_all_by(tile, problems, device, catalogue) for tile in tiles)
+    return min(drafts, key=lambda draft: (draft.runs.num_tiles > MAX_TILES, draft.seconds))

@@ -18,6 +18,16 @@ sizes = st.sampled_from(SIZES)
 depths = st.sampled_from((0, 1, 7, 16, 64, 127, 256, 257, 1000))
 problems = st.builds(Problem, m=sizes, n=sizes, k=depths, batch=st.sampled_from((0, 1, 1, 1, 2, 3)))
 problem_lists = st.lists(problems, max_size=8).map(tuple)
+
+# Of every family that has tiles of its own (planner/tile_families.py), beside ordinary ones.
+short = st.sampled_from((1, 3, 8, 16, 17, 32, 33))
+long = st.sampled_from((1023, 1024, 4099, 32768, 10**6))
+rows = st.builds(Problem, m=long, n=short, k=short)
+reductions = st.builds(Problem, m=short, n=short, k=long)
+tall = st.builds(Problem, m=long, n=short, k=st.sampled_from((100, 257)))
+wide = st.builds(Problem, m=short, n=long, k=st.sampled_from((8, 100)))
+of_all_families = st.lists(st.one_of(problems, rows, reductions, tall, wide), max_size=8).map(tuple)
+
 huge_problems = st.builds(
     Problem,
     m=st.sampled_from((1, 16, 1000, 65537, 10**7)),

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_vbgemm.planner import Coordinated, device_spec
+from jax_vbgemm.planner.descriptor_size import MOST_BATCHED_TILES
 
 from .cases import DEVICES, make, names, num_tiles, problem_lists
 
@@ -170,12 +171,12 @@ def test_the_batching_that_is_predicted_to_finish_sooner_is_taken():
 
 
 def test_blocks_of_very_many_tiles_are_not_batched():
-    plan = make(Coordinated(tlp_threshold=0), [(16 * 2**15, 16, 1)])
+    plan = make(Coordinated(tlp_threshold=0), [(16 * MOST_BATCHED_TILES, 16, 1)])
     assert plan.block_first is not None
-    plan = make(Coordinated(tlp_threshold=0), [(16 * (2**15 + 1), 16, 1)])
+    plan = make(Coordinated(tlp_threshold=0), [(16 * (MOST_BATCHED_TILES + 1), 16, 1)])
     assert plan.block_first is None
     assert len(plan.runs) == 1
-    assert any("more than 32768 tiles" in note for note in plan.notes)
+    assert any(f"more than {MOST_BATCHED_TILES} tiles" in note for note in plan.notes)
 
 
 def test_defaults_come_from_the_device():

@@ -24,7 +24,7 @@ from jax_vbgemm.planner import (
     device_spec,
 )
 from jax_vbgemm.planner.auto import PAPERS
-from jax_vbgemm.planner.tall_skinny_shape import worth_trying
+from jax_vbgemm.planner.tile_families import worth_trying
 from jax_vbgemm.problem import Problem, Sizes, problems_of
 
 from .cases import make, problem_lists

@@ -78,6 +78,13 @@ def test_a_users_plan_is_validated():
     with pytest.raises(TypeError, match="returned dict, not a Plan"):
         plan_problems(SHAPES, "float32", H100, lambda *_: {})
 
+    class Subclass(Uniform):
+        def __call__(self, problems, device, catalogue):
+            return hole(problems, device, catalogue)
+
+    with pytest.raises(ValueError, match=r"problems\[1\] at batch 0, row 0, col 0, k 0 is not covered"):
+        plan_problems(SHAPES, "float32", H100, Subclass())
+
     def others(problems, device, catalogue):
         return Uniform()(problems[::-1], device, catalogue)
 

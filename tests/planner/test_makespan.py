@@ -8,10 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_vbgemm.planner import Plan, Uniform, catalogue_for, device_spec
+from jax_vbgemm.planner.cost_model import step_depth
+from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.makespan import Makespan
+from jax_vbgemm.planner.occupancy import tile_occupancy
+from jax_vbgemm.planner.shares import in_shares
 from jax_vbgemm.problem import problems_of
 
-from .cases import DTYPES, huge_problems, make, problem_lists, times_covered
+from .cases import DTYPES, huge_problems, make, of_all_families, problem_lists, times_covered
 
 GPUS = ("h100", "v100", "mi210")
 
@@ -22,6 +26,31 @@ def test_every_element_is_covered_once(problems, device, dtype):
     plan.validate()
     if sum(p.m * p.n * max(p.k, 1) * p.batch for p in problems) < 10**7:
         assert all((counts == 1).all() for counts in times_covered(plan))
+
+
+@given(of_all_families, st.sampled_from(GPUS), st.sampled_from((*DTYPES, "bfloat16")))
+def test_every_family(problems, device, dtype):
+    make(Makespan(), problems, device, dtype).validate()
+
+
+def test_four_families_need_no_more_launches_than_a_call_has():
+    """Row tiles, tiles of shared depth, far longer ones, and one of ordinary problems: four kernels, each the best."""
+    sizes = [(10**6, 16, 16), (64, 8, 10_000), (4096, 32, 256), *[(512, 512, 512)] * 8]
+    plan = make(Makespan(), sizes)
+    plan.validate()
+    _, _, launches = plan.launch_form()
+    assert len(launches) == 3
+    assert plan.notes[0].startswith("families apart: 1 problems by t128_rows, ")
+
+
+@pytest.mark.parametrize("empty", [(0, 16, 16), (16, 0, 16), (5, 5, 0), (5, 5, 5, 0)])
+@pytest.mark.parametrize("size", [(10**6, 16, 16), (16, 16, 10**6), (4096, 32, 256), (512, 512, 512)])
+def test_members_without_products_do_not_change_what_is_tried(size, empty):
+    """They never reach a kernel: the lowering leaves them out, and is to get the plan that people see."""
+    plan, alone = (make(Makespan(), sizes, dtype="bfloat16") for sizes in ([size, size, empty], [size, size]))
+    plan.validate()
+    assert plan.choices[:2] == alone.choices
+    assert {tile.kernel for tile in plan.tiles_used} == {tile.kernel for tile in alone.tiles_used}
 
 
 @given(st.lists(huge_problems, max_size=3))
@@ -96,6 +125,41 @@ def test_k_is_split_where_one_block_would_outlast_the_rest():
     mixed = make(Makespan(), [(512, 512, 64)] * 30 + [(32, 32, 60_000)])
     assert (mixed.runs.k_begin[mixed.runs.problem < 30] == 0).all()
     assert (mixed.runs.k_begin[mixed.runs.problem == 30] > 0).any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("tf32", [(100, 100, 10**6)]),
+        ("float32", [(33, 64, 10**6)]),
+        ("bfloat16", [(256, 256, 65_536)] * 2),
+        ("tf32", [(300, 64, 65_536)] * 2),
+        ("float64", [(100, 100, 100_000)] * 3),
+    ],
+)
+def test_shares_fill_whole_rounds(kind, sizes):
+    """A few blocks more than run at once would double the time: no equal shares that fill a round are faster."""
+    device = device_spec("h100")
+    problems, catalogue = problems_of(sizes), catalogue_for(kind, device)
+    found = Makespan().draft(problems, device, catalogue).seconds
+    for tile in catalogue:
+        draft = Uniform(tile.key).draft(problems, device, catalogue)
+        depth = step_depth(catalogue.columns.k[draft.runs.strategy], catalogue.element_bytes)
+        for resident in range(1, tile_occupancy(tile, device).blocks + 1):
+            shares = np.full(len(draft.runs), max(device.units * resident // draft.runs.num_tiles, 1))
+            split = dataclasses.replace(draft, runs=in_shares(draft.runs, shares, depth))
+            assert found <= 1.01 * split.seconds
+
+
+@pytest.mark.parametrize("crowd", [[(64, 64, 64, 9000)], [(64, 64, 64)] * 9000], ids=["batch", "members"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_deep_problem_is_split_among_a_crowd(crowd, dtype):
+    deep = [(64, 64, 100_000)]
+    plan = make(Makespan(), crowd + deep, dtype=dtype)
+    assert (plan.runs.k_begin[plan.runs.problem == len(crowd)] > 0).any()
+    assert ready_bytes(plan.num_tiles) < MAX_BYTES
+    alone = [make(Makespan(), part, dtype=dtype).predicted_seconds for part in (crowd, deep)]
+    assert plan.predicted_seconds < 1.1 * sum(alone)
 
 
 def test_few_problems_take_the_kernel_that_is_best_with_its_last_round_split():
@@ -183,6 +247,11 @@ def test_only_some_tiles(problems):
 def test_tiles_that_are_not_there(planner, message):
     with pytest.raises(ValueError, match=message):
         make(planner, [(64, 64, 64)])
+
+
+def test_a_cpu_is_none_of_its_devices():
+    with pytest.raises(ValueError, match="Makespan: it plans for GPUs; 'cpu' is none"):
+        make(Makespan(), [(8, 8, 32768)], "cpu")
 
 
 def test_no_tile_left():

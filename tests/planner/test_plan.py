@@ -20,7 +20,7 @@ from jax_vbgemm.planner import (
 )
 from jax_vbgemm.problem import Problem, problems_of
 
-from .cases import DEVICES, DTYPES, huge_problems, make, problem_lists, times_covered
+from .cases import DEVICES, DTYPES, huge_problems, make, of_all_families, problem_lists, times_covered
 
 H100 = device_spec("h100")
 FLOAT32 = catalogue_for("float32", H100)
@@ -56,8 +56,8 @@ def test_each_element_is_covered_once_for_each_k(planner, problems, device, dtyp
 
 
 @pytest.mark.parametrize("planner", PLANNERS, ids=repr)
-@given(st.lists(huge_problems, min_size=1, max_size=3), any_device)
-def test_huge_problems(planner, problems, device):
+@given(st.one_of(st.lists(huge_problems, min_size=1, max_size=3), of_all_families), any_device)
+def test_huge_problems_and_every_family(planner, problems, device):
     plan = make(planner, problems, device)
     plan.validate()
     tiles = np.bincount(plan.runs.problem, plan.runs.count * (plan.runs.k_begin == 0), len(problems))
@@ -288,6 +288,17 @@ def test_a_plan_needs_at_most_three_kernels():
         match=r"it needs the kernels t128_light, t256_light, t128_medium, t256_heavy; a call launches at most 3",
     ):
         from_blocks([(8, 8, 8)] * 4, *tiles).validate()
+
+
+def test_a_places_k_is_cut_into_tiles_of_one_shape():
+    small = [Tile(1, 0, row, col, 0, 8, "small") for row in (0, 16) for col in (0, 16)]
+    rest = [tile._replace(k_begin=8, k_end=20) for tile in small]
+    other = Tile(0, 0, 0, 0, 0, 8, "small")
+    sizes = [(8, 8, 8), (32, 32, 20)]
+    from_blocks(sizes, [other], *([tile] for tile in (*small, *rest))).validate()
+    uneven = from_blocks(sizes, [other], *([tile] for tile in small), [Tile(1, 0, 0, 0, 8, 20, "medium")])
+    with pytest.raises(ValueError, match=r"problems\[1\] at row 0, col 0 from k 8 on has no fellow of its shape"):
+        uneven.validate()
 
 
 def test_plans_that_cannot_be_built():

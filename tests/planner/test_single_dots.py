@@ -61,6 +61,22 @@ def test_dots_cost_what_optax_takes_on_an_h100(model, step):
     assert 0.8 < predicted / step < 1.25
 
 
+def test_where_no_dot_was_measured_the_tensor_cores_count():
+    large, mi210, mi300x = Problem(8192, 8192, 8192), device_spec("mi210"), device_spec("mi300x")
+    flops = 2 * 8192**3
+    assert dot_seconds(large, "float32", "highest", mi210) == pytest.approx(flops / 45.3e12, rel=0.02)
+    assert dot_seconds(large, "float16", "default", mi210) == pytest.approx(flops / 181e12, rel=0.02)
+    assert dot_seconds(large, "float32", "default", mi300x) == pytest.approx(flops / 653.7e12, rel=0.1)
+
+
+def test_an_h200_is_an_h100_with_faster_memory():
+    flat, deep = Problem(16384, 16384, 64), Problem(8192, 8192, 8192)
+    seconds = {device: [dot_seconds(p, "float32", "default", device_spec(device)) for p in (flat, deep)]
+               for device in ("h100", "h200")}  # fmt: skip
+    assert seconds["h100"][0] == pytest.approx(1.6 * seconds["h200"][0], rel=0.01)
+    assert seconds["h100"][1] == seconds["h200"][1]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "complex64", "complex128"])
 @pytest.mark.parametrize("device", ["h100", "a100", "v100", "mi210", "cpu"])
 def test_every_dtype_and_device_has_a_rate(dtype, device):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_vbgemm.planner import Auto, Plan, SortSplit, Uniform, catalogue_for, device_spec, plan_problems
+from jax_vbgemm.planner.cost_model import least_of_whole_problems, least_seconds
 from jax_vbgemm.planner.draft import Draft
 from jax_vbgemm.planner.makespan import Makespan
 from jax_vbgemm.planner.runs import Runs
@@ -108,6 +109,27 @@ def test_elsewhere_nothing_is_folded(device, dtype, problems):
     assert not plan.runs.mirrored.any()
     for field in dataclasses.fields(Runs):
         assert (getattr(plan.runs, field.name) == getattr(expected.runs, field.name)).all()
+
+
+def test_tiles_that_never_fold_are_not_bounded_as_if_they_did():
+    """Else the papers' planners seem to have a chance, and all plan."""
+    sizes = [(512, 512, 512), (300, 300, 100)] * 32
+    notes = [
+        plan_problems([Problem(*size, symmetric=symmetric) for size in sizes], "float32", H100).notes
+        for symmetric in (True, False)
+    ]
+    assert notes[0] == notes[1]
+    assert "no less than" in notes[0][-1]
+
+
+@given(problem_lists, st.sampled_from(["bfloat16", "float32"]))
+def test_no_plan_is_predicted_to_take_less_than_the_least(problems, kind):
+    sizes, catalogue = Sizes.of(problems), catalogue_for(kind, H100)
+    for tile in catalogue:
+        seconds = Uniform(tile.key)(problems, H100, catalogue).predicted_seconds
+        least = least_seconds(sizes, {"one": [tile]}, catalogue, H100)["one"]
+        whole = least_of_whole_problems(sizes, {"one": [[tile]]}, catalogue, H100)["one"]
+        assert least <= whole * (1 + 1e-12) <= seconds * (1 + 1e-11)
 
 
 def test_what_stays_whole():

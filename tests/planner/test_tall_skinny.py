@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from jax_vbgemm.planner import TallSkinny, catalogue_for, device_spec, plan_problems
 from jax_vbgemm.planner.makespan import Makespan
-from jax_vbgemm.planner.tall_skinny_shape import worth_trying
+from jax_vbgemm.planner.tile_families import worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
 from .cases import DEVICES, make, names, problem_lists, times_covered

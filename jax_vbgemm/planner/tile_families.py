@@ -1,0 +1,130 @@
+"""Families of tiles that are for some problems only: of each, its tiles, its problems, and what is tried for those.
+
+All other tiles are for any problem.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm.planner.catalogue import SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileShape
+from jax_vbgemm.planner.runs import Ints
+from jax_vbgemm.planner.tall_skinny_shape import SKINNY, TALL, Shape, is_tall_skinny, shapes_of
+from jax_vbgemm.problem import Sizes
+
+# Fewer rows than these, in all, are worth spreading over a GPU by shorter tiles than those of whole rows: 2^15 are 128
+# of the shortest of those. Up to so many columns row tiles were the fastest in nearly all that was measured
+# (benchmarks/NOTES.md).
+MANY_ROWS = 1 << 15
+FEW_COLUMNS = 16
+
+# From here on a K is so deep that tiles which share it were the fastest in all that was measured.
+VERY_DEEP = 1 << 15
+
+
+class Family(NamedTuple):
+    """Tiles that are for some problems only.
+
+    `has`: is a tile one of them? `suits`: which problems the family's tiles are for. `keeps`: where they are for all
+    problems of a batch, whether a tile of the catalogue, of this family or none, is worth looking at; elsewhere the
+    family's are not. `last`: no later family has a say then.
+    """
+
+    has: Callable[[TileShape], bool]
+    suits: Callable[[Sizes, Sequence[TileShape]], NDArray[np.bool_]]
+    keeps: Callable[[Sizes, Catalogue], Callable[[TileShape], bool]]
+    last: bool = False
+
+
+def _are_deep_and_held(sizes: Sizes, tiles: Sequence[TileShape]) -> NDArray[np.bool_]:
+    """A deep K, and an output that one of the tiles holds."""
+    held = np.zeros(len(sizes.m), bool)
+    for tile in tiles:
+        held |= (sizes.m <= tile.m) & (sizes.n <= tile.n)
+    return held & (sizes.k >= TALL)
+
+
+def _smallest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
+    """Of the family only the smallest tiles that hold a problem, and where all K are very deep, nothing else."""
+    tiles = sorted(filter(DEEP.has, catalogue), key=lambda tile: tile.m * tile.n)
+    outputs = set(zip(sizes.m.tolist(), sizes.n.tolist(), strict=True))
+    wanted = {next(tile for tile in tiles if tile.m >= m and tile.n >= n) for m, n in outputs}
+    others = not (sizes.k >= VERY_DEEP).all()
+    return lambda tile: tile in wanted if DEEP.has(tile) else others
+
+
+def _have_few_columns(sizes: Sizes, tiles: Sequence[TileShape]) -> NDArray[np.bool_]:
+    """ISM2's problems, and a little beyond: elsewhere most passes of the tiles are empty, or B comes piece by piece."""
+    widest = max((tile.n for tile in tiles), default=0)
+    answer: NDArray[np.bool_] = (sizes.m >= TALL) & (sizes.n <= widest) & (sizes.k <= max(widest, SKINNY))
+    return answer
+
+
+def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
+    """Of each kernel's tiles the narrowest that hold a problem's columns, for the time is that of the memory, which
+    costs do not show well, and these read A once; for ISM2's problems far longer ones alone, and for few columns and
+    many rows row tiles alone.
+    """
+    if (shapes_of(sizes) == Shape.ISM2).all():
+        rows_alone = (sizes.n <= FEW_COLUMNS).all() and int(sizes.batch @ sizes.m) >= MANY_ROWS
+        catalogue = catalogue.only(
+            lambda tile: tile.is_far_longer and tile.m > tile.n and (ROWS.has(tile) or not rows_alone)
+        )
+    holding = set()
+    for kernel in catalogue.kernels:
+        widths = np.unique([tile.n for tile in catalogue.tiles_of(kernel)])
+        at = np.searchsorted(widths, sizes.n)
+        holding |= {(kernel, width) for width in widths[at[at < len(widths)]].tolist()}
+    kept = {tile for tile in catalogue if (tile.kernel, tile.n) in holding}
+    return lambda tile: tile in kept
+
+
+DEEP = Family(lambda tile: tile.kernel == SHARED_DEPTH, _are_deep_and_held, _smallest_that_hold)
+ROWS = Family(lambda tile: tile.kernel == WHOLE_ROWS, _have_few_columns, _narrowest_that_hold, last=True)
+# Far longer tiles of tensor cores: for tall and skinny problems, among all others.
+LONG = Family(
+    lambda tile: tile.tensor and tile.is_far_longer,
+    lambda sizes, _: is_tall_skinny(sizes.m, sizes.n, sizes.k),
+    lambda *_: lambda _: True,
+)
+FAMILIES = (DEEP, ROWS, LONG)
+
+
+def worth_trying(catalogue: Catalogue, sizes: Sizes) -> Catalogue:
+    """The tiles that are worth looking at for these problems. Those without products don't count."""
+    sizes = sizes.with_products()
+    for family in FAMILIES:
+        if family.suits(sizes, list(filter(family.has, catalogue))).all():
+            catalogue = catalogue.only(family.keeps(sizes, catalogue))
+            if family.last:
+                break
+        else:
+            catalogue = _without(family, catalogue)
+    return catalogue
+
+
+def _without(family: Family, catalogue: Catalogue) -> Catalogue:
+    return catalogue.only(lambda tile: not family.has(tile))
+
+
+def families_of(sizes: Sizes, catalogue: Catalogue) -> Ints:
+    """Problems of one number have tiles of their own: 3 whole rows, 2 shared depth, 1 far longer ones, 0 none of these.
+
+    Those without products join the lowest there is.
+    """
+    families: Ints = np.zeros(len(sizes.m), np.int64)
+    for number, family in enumerate((LONG, DEEP, ROWS), 1):
+        families[family.suits(sizes, list(filter(family.has, catalogue)))] = number
+    some = sizes.has_products
+    families[~some] = families[some].min(initial=len(FAMILIES))
+    return families
+
+
+def is_made_for(tile: TileShape, sizes: Sizes) -> bool:
+    """Whether a tile may be chosen for such problems, so that its cost for them matters: true of most tiles.
+
+    Far longer tiles are made as others are, and their costs hold for all problems.
+    """
+    return all(family.suits(sizes, [tile]).all() for family in (DEEP, ROWS) if family.has(tile))
