@@ -16,8 +16,7 @@ from jax_vbgemm.planner.uniform import Uniform
 from jax_vbgemm.problem import Problem, Sizes
 
 _STEP = 256  # of K: a share is whole steps, long enough that its sums cost little beside its products
-_BLOCKS_A_CORE = (1, 2, 4)  # as many as the longest products are cut for
-_WORTHWHILE = 0.9  # of the predicted time without: less is no reason to need memory for sums
+_BLOCKS_A_CORE = (2, 4)  # as many as the longest products are cut for: one each would end when the slower core does
 
 
 @dataclass(frozen=True)
@@ -25,21 +24,20 @@ class Cores(DraftPlanner):
     """The tile, and the shares of K, with the smallest predicted makespan.
 
     A product is split where one of its tiles would take longer than the cores' even part of all work: a reduction over
-    10^6 rows has a single tile.
+    10^6 rows has a single tile. (Of smaller tiles there are enough for a few cores, but each reads its part of A or B
+    again: 31 x 31 over 10^6 rows took twice as long that way on two.)
     """
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
-        best = Uniform().draft(problems, device, catalogue)
-        if device.units == 1:
-            return best
-        own = [tile for tile in catalogue if tile.threads == 1]  # the others are a GPU's
-        split = [draft for tile in own for draft in _split(problems, tile, device, catalogue)]
-        limit = _WORTHWHILE * best.seconds
-        return min((draft for draft in split if draft.seconds < limit), key=lambda draft: draft.seconds, default=best)
+        drafts = [Uniform().draft(problems, device, catalogue)]
+        if device.units > 1:
+            own = [tile for tile in catalogue if tile.threads == 1]  # the others are a GPU's
+            drafts += [draft for tile in own for draft in _split(problems, tile, device, catalogue)]
+        return min(drafts, key=lambda draft: draft.seconds)
 
 
 def _split(problems: Sequence[Problem], tile: TileShape, device: DeviceSpec, catalogue: Catalogue) -> Iterator[Draft]:
-    """All problems by one tile, with K in shares so short that each core gets a block, two, or four of the longest."""
+    """All problems by one tile, with K in shares so short that each core gets two blocks, or four."""
     strategy = np.full(len(problems), tile.index)
     draft = Draft.whole_problems(problems, device, catalogue, planner="cores", strategy=strategy)
     runs = draft.runs
