@@ -16,7 +16,7 @@ template <int R, int N, class In, class T>
 inline void dot_rows(const In* a, int64_t a_row, const T* b, int64_t b_column, int64_t k_count, Vec<T>* sums) {
   constexpr int kWidth = kLanes<T>;
   Vec<T> sum[R][N];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int i = 0; i < R * N; ++i) sum[i / N][i % N] = sums[i];
   int64_t k = 0;
   for (; k + kWidth <= k_count; k += kWidth) {
@@ -36,7 +36,7 @@ inline void dot_rows(const In* a, int64_t a_row, const T* b, int64_t b_column, i
       for (int j = 0; j < N; ++j) sum[r][j] += row * load<Vec<T>>(b + j * b_column + k);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int i = 0; i < R * N; ++i) sums[i] = sum[i / N][i % N];
 }
 
@@ -50,8 +50,12 @@ inline T sum_of_lanes(Vec<T> v) {
   return lanes[0];
 }
 
-// Rows at a time: as many as registers hold sums for.
+// Rows at a time: as many as registers hold sums for. The more there are, the less often is B read, which is larger than the level-1 cache.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int dot_group(int) { return 4; }
+#else
 constexpr int dot_group(int n) { return n <= 2 ? 4 : 2; }
+#endif
 
 template <int N, class In, class T>
 inline void dot_part(const In* a, int64_t a_row, int64_t rows, const T* b, int64_t b_column, int64_t k_count, Vec<T>* sums) {
