@@ -137,10 +137,12 @@ def contract(
     Operands that nothing uses are dropped, equal ones are passed once, and a product whose right factor has no batch
     becomes one tall product: C[b] = A[b] @ B for all b is (b m, k) @ (k, n), unless C[b] is symmetric. That saves
     tiles, and it makes the gradient of B one product with a long K instead of a batch of products and a sum.
-    `epilogues`: one a result or none.
+    `epilogues`: one a result or none, which is the same where each leaves its sum as it is.
     """
     if not terms:
         return []
+    if all(epilogue == Epilogue() for epilogue in epilogues):
+        epilogues = ()
     operands, terms, epilogues = _unite_varying(list(operands), list(terms), list(epilogues))
     shapes = [operand.shape for operand in operands]
     sizes = [sizes_of(shapes[term.lhs], shapes[term.rhs], term) for term in terms]

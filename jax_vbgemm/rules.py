@@ -87,9 +87,7 @@ def _jvp_of_epilogues(
     """
     alone = [_follows_from_result(epilogue, tangents) for epilogue in epilogues]
     dtypes = [dtype if yes else accumulator(dtype) for dtype, yes in zip(out_dtypes, alone, strict=True)]
-    kept = (
-        [epilogue if yes else Epilogue() for epilogue, yes in zip(epilogues, alone, strict=True)] if any(alone) else ()
-    )
+    kept = [epilogue if yes else Epilogue() for epilogue, yes in zip(epilogues, alone, strict=True)]
     values = contract(primals, terms, dtypes, epilogues=kept, **options)
     sum_tangents = _tangents_of_sums(primals, tangents, values, terms, out_dtypes, **options)
     results, result_tangents = [], []
@@ -297,7 +295,6 @@ def _batch(
     if any(apart):
         dtypes = [accumulator(dtype) if yes else dtype for dtype, yes in zip(out_dtypes, apart, strict=True)]
         kept = tuple(Epilogue() if yes else epilogue for epilogue, yes in zip(epilogues, apart, strict=True))
-        kept = () if all(epilogue == Epilogue() for epilogue in kept) else kept
         values, out_dims = _batch(operands, dims, terms=terms, out_dtypes=tuple(dtypes), epilogues=kept, **options)
         for out in (out for out, yes in enumerate(apart) if yes):
 

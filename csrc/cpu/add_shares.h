@@ -19,11 +19,7 @@ inline void add_shares(const ShareSum& p) {
         for (int64_t at = 0; at < numbers; ++at) result[at] += share[at];
       }
       const int64_t width = ceil_div(numbers, kLanes<T>) * kLanes<T>;
-      if (p.out_dtype == p.dtype) {
-        write_block<kParts, In>(p.finish, p.c, result, width, 1, columns, i, j);
-      } else {
-        write_block<kParts, T>(p.finish, p.c, result, width, 1, columns, i, j);
-      }
+      write_block<kParts, In>(p, result, width, 1, columns, i, j);
     }
   }
 }

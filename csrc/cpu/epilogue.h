@@ -3,6 +3,8 @@
 // The activations need one exponential, of numbers that aren't positive, which neither overflows nor loses small results; all of them
 // pass NaN on. They are the compiler's vector extensions like everything else here: libm would take longer than the products.
 #pragma once
+#include <type_traits>
+
 #include "cpu/kernels.h"
 #include "cpu/micro_kernel.h"
 #include "cpu/pack.h"
@@ -148,13 +150,19 @@ __attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64
   }
 }
 
-// The same, and on to where they belong, in the dtype of c.
-template <int kParts, class Out, class T>
-inline void write_block(const Finish* finish, const Matrix& c, T* sums, int64_t width, int64_t rows, int64_t columns, int64_t i,
-                        int64_t j) {
-  if (finish) finish_block<kParts, Out>(*finish, sums, width, rows, columns, i, j);
-  Out* to = static_cast<Out*>(c.data) + (i * c.row_stride + j * c.col_stride) * kParts;
-  scatter<kParts>(sums, width, rows, columns, to, c.row_stride, c.col_stride);
+// Finishes sums of `p`, a product of `In` elements or the shares of one, and writes them where they belong, in the result's dtype.
+template <int kParts, class In, class P, class T>
+inline void write_block(const P& p, T* sums, int64_t width, int64_t rows, int64_t columns, int64_t i, int64_t j) {
+  const auto write_as = [&](auto* c) {
+    using Out = std::remove_reference_t<decltype(*c)>;
+    if (p.finish) finish_block<kParts, Out>(*p.finish, sums, width, rows, columns, i, j);
+    scatter<kParts>(sums, width, rows, columns, c + (i * p.c.row_stride + j * p.c.col_stride) * kParts, p.c.row_stride, p.c.col_stride);
+  };
+  if (p.out_dtype == p.dtype) {
+    write_as(static_cast<In*>(p.c.data));
+  } else {
+    write_as(static_cast<T*>(p.c.data));
+  }
 }
 
 }  // namespace vbgemm::VBGEMM_ISA

@@ -86,7 +86,7 @@ class Multiplier {
       for (int64_t row = 0; row < rows; row += group) {
         const int64_t count = smaller(group, rows - row);
         for (int64_t at = 0; at < count * p_.n; ++at) result[at / p_.n * width + at % p_.n] = sum_of_lanes<T>(sums[row * p_.n + at]);
-        write_result(result, width, count, p_.n, i + row, 0);
+        write_block<kParts, In>(p_, result, width, count, p_.n, i + row, 0);
       }
     }
   }
@@ -184,7 +184,7 @@ class Multiplier {
     micro.c = in_place ? static_cast<T*>(p_.c.data) + c * kParts : result;
     micro.c_row = in_place ? p_.c.row_stride * kParts : width;
     kMicroKernels<T, kComplex>.kernel[panel.vectors - 1][rows - 1](micro);
-    if (k.last && !in_place) write_result(result, width, rows, panel.columns, block.i + i, block.j + panel.j);
+    if (k.last && !in_place) write_block<kParts, In>(p_, result, width, rows, panel.columns, block.i + i, block.j + panel.j);
   }
 
   // A short K does little else than write C: write it along its rows, from a B that stays in the level-2 cache.
@@ -204,14 +204,6 @@ class Multiplier {
       const int64_t rows = groups.rows(group);
       for (int panel = 0; panel < count; ++panel) multiply_group(block, k, panels[panel], i, rows, micro);
       micro.a += rows * micro.a_row, i += rows;
-    }
-  }
-
-  void write_result(T* result, int64_t width, int64_t rows, int64_t columns, int64_t i, int64_t j) {
-    if (p_.out_dtype == p_.dtype) {
-      write_block<kParts, In>(p_.finish, p_.c, result, width, rows, columns, i, j);
-    } else {
-      write_block<kParts, T>(p_.finish, p_.c, result, width, rows, columns, i, j);
     }
   }
 

@@ -159,26 +159,26 @@ inline void check_ready_nonsense(DType dtype) {
   Workload w = random_workload(dtype, dtype, 3);
   PlanData plan = make_split_plan(w, -1, 4);
   const std::vector<Bytes> operands(w.buffers.begin(), w.buffers.begin() + w.num_operands);
-  const auto lie = [](auto& value, int one_in) {
+  const auto lie = [](auto& value) {
     constexpr int kExtreme = INT32_MAX;
     const int lies[] = {-kExtreme - 1, -1, 0, 1, 7, 1000, kExtreme / 2, kExtreme};
-    if (uniform(1, one_in) == 1) value = lies[uniform(0, std::size(lies) - 1)];
+    if (uniform(1, 12) == 1) value = lies[uniform(0, std::size(lies) - 1)];
   };
   const auto lie_of_place = [&](TilePosition& at) {
-    for (int32_t* field : {&at.strategy, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col}) lie(*field, 12);
+    for (int32_t* field : {&at.strategy, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col}) lie(*field);
   };
   for (ReadyTile& tile : plan.tiles) {
     lie_of_place(tile.position);
     for (Part& part : tile.part) {
-      lie(part.offset, 12);
-      for (int32_t* field : {&part.row_stride, &part.col_stride, &part.buffer}) lie(*field, 12);
+      lie(part.offset);
+      for (int32_t* field : {&part.row_stride, &part.col_stride, &part.buffer}) lie(*field);
     }
   }
   for (SplitTile& tile : plan.splits) {
     lie_of_place(tile.position);
-    lie(tile.first, 12), lie(tile.c.offset, 12);
+    lie(tile.first), lie(tile.c.offset);
     for (int32_t* field : {&tile.share_stride, &tile.shares, &tile.pitch, &tile.c.row_stride, &tile.c.col_stride, &tile.c.buffer}) {
-      lie(*field, 12);
+      lie(*field);
     }
   }
   run(make_call(w, plan).call, static_cast<Pool*>(nullptr));
