@@ -33,6 +33,18 @@ __device__ inline Sum nothing() {
   return make_scalar<Sum>(-0.0, -0.0);
 }
 
+// scale x + rest.
+template <class Real>
+__device__ inline Real scale_and_add(Real scale, Real x, Real rest) {
+  return multiply_add(scale, x, rest);
+}
+// A scale without imaginary part takes each part by itself, as on the CPU: 1 times (Inf, 0) is not (Inf, NaN).
+template <class Real>
+__device__ inline Complex<Real> scale_and_add(Complex<Real> scale, Complex<Real> x, Complex<Real> rest) {
+  if (scale.imag != 0) return multiply_add(scale, x, rest);
+  return {multiply_add(scale.real, x.real, rest.real), multiply_add(scale.real, x.imag, rest.imag)};
+}
+
 template <class Real>
 __device__ inline Real sigmoid(Real x) {
   return 1 / (1 + exp(-x));

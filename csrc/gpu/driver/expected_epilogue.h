@@ -21,6 +21,15 @@ inline double activated(Activation activation, double x) {
   return NAN;
 }
 
+// scale x + rest; a complex scale without imaginary part takes each part by itself.
+template <class Sum>
+Sum scaled(Sum scale, Sum x, Sum rest) {
+  if constexpr (kIsComplex<Sum>) {
+    if (scale.imag == 0) return {fused(scale.real, x.real, rest.real), fused(scale.real, x.imag, rest.imag)};
+  }
+  return fused(scale, x, rest);
+}
+
 template <class Sum, class Out>
 struct EpilogueTerms {
   const Epilogue& epilogue;
@@ -38,8 +47,8 @@ bool expected_epilogue(const EpilogueTerms<Sum, Out>& terms, Sum sum, Out found)
   const auto number = [](Out x) { return Number<Sum>::from(Number<Out>::wide(x)); };
   const Sum nothing = Number<Sum>::from({-0.0, -0.0});
   Sum rest = e.bias.buffer < 0 ? nothing : number(terms.bias);
-  if (terms.has_source()) rest = fused(terms.beta, number(terms.source), rest);
-  const Wide x = Number<Sum>::wide(fused(terms.alpha, sum, rest));
+  if (terms.has_source()) rest = scaled(terms.beta, number(terms.source), rest);
+  const Wide x = Number<Sum>::wide(scaled(terms.alpha, sum, rest));
   if (e.activation == Activation::none || e.activation == Activation::relu) {
     return same(found, Number<Out>::from(e.activation == Activation::none ? x : Wide(activated(Activation::relu, x.real()))));
   }
@@ -57,6 +66,7 @@ bool close_to_epilogue(const EpilogueTerms<Sum, Out>& terms, double sum, double 
   const double rest = terms.has_source() ? Number<Sum>::wide(terms.beta).real() * Number<Out>::wide(terms.source).real() : 0;
   const double size = std::fabs(alpha * sum) + std::fabs(rest) + std::fabs(bias);
   const double y = activated(e.activation, alpha * sum + rest + bias);
+  if (!std::isfinite(y)) return same(Number<Out>::wide(found).real(), y);
   const double rounding = 16 * Number<Sum>::kEpsilon * (std::fabs(y) + size) + Number<Out>::kEpsilon * std::fabs(y);
   return std::fabs(Number<Out>::wide(found).real() - y) <=
          1.2 * std::fabs(alpha) * tolerance + rounding + (sizeof(Out) == 2 ? kSmallest : 0);

@@ -162,11 +162,15 @@ class RandomCall {
     return {value(random_), value(random_)};
   }
 
-  // Random numbers all over an operand's buffer but its margins.
+  // Random numbers all over an operand's buffer but its margins; one in so many infinite, if any.
   template <class E>
-  void fill(const Operand& x) {
+  void fill(const Operand& x, int infinite_of = 0) {
     const int64_t size = static_cast<int64_t>(buffers_[x.buffer].size() / sizeof(E)) - 2 * margin_;
-    for (int64_t i = 0; i < size; ++i) elements<E>(x)[i] = Number<E>::from(random_number());
+    for (int64_t i = 0; i < size; ++i) {
+      Wide number = random_number();
+      if (infinite_of && between(1, infinite_of) == 1) number.real(INFINITY);
+      elements<E>(x)[i] = Number<E>::from(number);
+    }
   }
 
   // Known, or an element of a buffer among NaNs.
@@ -187,10 +191,10 @@ class RandomCall {
     e.source.buffer = e.bias.buffer = -1;
     e.alpha = scalar_of(between(0, 1) ? Wide(1) : random_number());
     const int kind = between(0, 3);
-    e.beta = scalar_of(kind < 2 ? Wide(0) : random_number());
+    e.beta = scalar_of(kind < 2 ? Wide(0) : between(0, 1) ? Wide(1) : random_number());
     if (kind == 1) e.source = place<Out>(p.m, p.n, p, false, true);  // NaN, which a beta of 0 must not read
-    if (kind == 2) e.source = place<Out>(p.m, p.n, p, false, true), fill<Out>(e.source);
-    if (kind == 3) e.source = p.c, fill<Out>(p.c);  // in place
+    if (kind == 2) e.source = place<Out>(p.m, p.n, p, false, true), fill<Out>(e.source, 16);
+    if (kind == 3) e.source = p.c, fill<Out>(p.c, 16);  // in place
     if (between(0, 2)) {
       e.bias = place<Out>(p.m, p.n, p, false, true);
       fill<Out>(e.bias);
