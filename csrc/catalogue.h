@@ -30,9 +30,9 @@ inline constexpr uint32_t TF32 = 1u << 6, TF32X3 = 1u << 7;
 inline constexpr uint32_t ALL_DTYPES = F32 | F64 | C64 | C128 | BF16 | F16, ALL_REAL = F32 | F64 | BF16 | F16;
 inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // float32: CDNA only
 
-// What a thread of a block has to itself: a piece of the tile, whole rows of it (csrc/gpu/row_tile.h), or, together with a few others,
-// steps of K (csrc/gpu/deep_tile.h).
-enum class Owned : int32_t { piece, rows, steps };
+// What a thread of a block has to itself: a piece of the tile, whole rows of it (csrc/gpu/row_tile.h), or steps of K: of those of the whole
+// block, together with a few others (csrc/gpu/deep_tile.h), or of its wave's rows (csrc/gpu/dot_tile.h).
+enum class Owned : int32_t { piece, rows, steps, steps_of_rows };
 
 struct TileShape {
   const char* name;
@@ -50,12 +50,14 @@ inline constexpr TileShape kTiles[] = {
 #define GPU_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::piece},
 #define ROW_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::rows},
 #define DEEP_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::steps},
+#define DOT_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::steps_of_rows},
 #define TENSOR_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::piece},
 #define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes, false, Owned::piece},
 #include "tiles.def"
 #undef GPU_TILE
 #undef ROW_TILE
 #undef DEEP_TILE
+#undef DOT_TILE
 #undef TENSOR_TILE
 #undef CPU_TILE
 };
@@ -86,14 +88,15 @@ enum class Kernel : int32_t {
   t128_medium,
   t128_rows,
   t128_deep,
+  t256_dots,
   m128_light,
   m128_heavy,
   m256_heavy,
   m256_full
 };
-inline constexpr int kKernels = 11;
+inline constexpr int kKernels = 12;
 inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium", "t128_rows",
-                                                       "t128_deep",  "m128_light", "m128_heavy", "m256_heavy", "m256_full"};
+                                                       "t128_deep",  "t256_dots",  "m128_light", "m128_heavy", "m256_heavy",  "m256_full"};
 
 // Whether a tile is far longer one way than the other.
 constexpr bool is_far_longer(const TileShape& tile) { return tile.m >= 4 * tile.n || tile.n >= 4 * tile.m; }
@@ -104,6 +107,7 @@ constexpr Kernel kernel_of(const TileShape& tile) {
   if (tile.tensor) return accumulators > 32 ? Kernel::m128_heavy : Kernel::m128_light;
   if (tile.owned == Owned::rows) return Kernel::t128_rows;
   if (tile.owned == Owned::steps) return Kernel::t128_deep;
+  if (tile.owned == Owned::steps_of_rows) return Kernel::t256_dots;
   if (tile.threads == 128 && accumulators <= 32 && (is_far_longer(tile) || accumulators > 16)) return Kernel::t128_medium;
   return static_cast<Kernel>(2 * (tile.threads == 256) + (accumulators > 16));
 }

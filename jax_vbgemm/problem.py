@@ -77,6 +77,7 @@ class Sizes:
     batch: NDArray[np.int64]
     line: NDArray[np.int64]  # greatest common divisor of the lengths of A's and B's stored rows
     symmetric: NDArray[np.bool_]
+    rows_along: NDArray[np.bool_]  # whether A's rows, all of a row's K, lie along memory
     tile_counts: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)  # planner/runs.py
 
     @classmethod
@@ -98,14 +99,16 @@ class Sizes:
         table = np.fromiter(rows, np.int64, 7 * len(problems)).reshape(len(problems), 7)
         m, n, k, batch, transpose_a, transpose_b, symmetric = table.T.copy()
         line = np.gcd(np.where(transpose_a, m, k), np.where(transpose_b, k, n))
-        return cls(m, n, k, batch, line, symmetric > 0)
+        return cls(m, n, k, batch, line, symmetric > 0, transpose_a == 0)
 
     def with_products(self) -> "Sizes":
         """Those of the problems that have any, which alone reach a kernel; of all where none has."""
         kept = np.flatnonzero(self.has_products)
         if len(kept) in (0, len(self.m)):
             return self
-        return Sizes(*(getattr(self, name)[kept] for name in ("m", "n", "k", "batch", "line", "symmetric")))
+        return Sizes(
+            *(getattr(self, name)[kept] for name in ("m", "n", "k", "batch", "line", "symmetric", "rows_along"))
+        )
 
     @property
     def has_products(self) -> NDArray[np.bool_]:

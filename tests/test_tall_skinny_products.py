@@ -20,6 +20,14 @@ def skinny(draw):
     return (*draw(st.permutations(sizes)), draw(st.booleans()), draw(st.booleans()))
 
 
+@st.composite
+def of_long_rows(draw):
+    """The same of few columns and a deep K, mostly with A's rows along memory."""
+    m = draw(st.one_of(st.sampled_from([15, 16, 31, 32, 33, 63, 64, 65, 129, 1025]), st.integers(1, 300)))
+    k = draw(st.one_of(st.sampled_from([255, 256, 1023, 1024, 1025, 8192, 33_001]), st.integers(1, 3000)))
+    return m, draw(st.integers(1, 9)), k, draw(st.sampled_from([False, False, True])), draw(st.booleans())
+
+
 def operands(products, dtype):
     As = [oracle.random((k, m) if ta else (m, k), dtype, i) for i, (m, _, k, ta, _) in enumerate(products)]
     Bs = [oracle.random((n, k) if tb else (k, n), dtype, 99 + i) for i, (_, n, k, _, tb) in enumerate(products)]
@@ -28,7 +36,7 @@ def operands(products, dtype):
 
 @pytest.mark.parametrize("planner", ["auto", "tall_skinny"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
-@given(products=st.lists(skinny(), min_size=1, max_size=3))
+@given(products=st.lists(st.one_of(skinny(), of_long_rows()), min_size=1, max_size=3))
 def test_values(dtype, planner, products):
     As, Bs, flags = operands(products, dtype)
     ta, tb = [a for a, _ in flags], [b for _, b in flags]
@@ -39,7 +47,7 @@ def test_values(dtype, planner, products):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_mixed_batch_and_its_gradients(dtype):
     """A gradient of a tall and skinny product is its mirror image and a reduction over its long side."""
-    products = [(30_011, 12, 7), (64, 48, 80), (9, 20_000, 31), (5, 6, 40_003), (33, 1, 17)]
+    products = [(30_011, 12, 7), (64, 48, 80), (9, 20_000, 31), (5, 6, 40_003), (33, 1, 17), (1030, 5, 2001)]
     As, Bs, flags = operands([(*product, False, False) for product in products], dtype)
     weights = [oracle.random((m, n), dtype, 7 + i) for i, (m, n, _) in enumerate(products)]
 

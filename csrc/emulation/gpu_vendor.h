@@ -87,6 +87,10 @@ inline void load_bytes(void* registers, const void* global) {
   emulation::load(registers, global, kBytes);
 }
 template <int kBytes>
+inline void load_streamed(void* registers, const void* global) {
+  load_bytes<kBytes>(registers, global);
+}
+template <int kBytes>
 inline void store_bytes(void* global, const void* registers) {
   emulation::require_aligned(global, kBytes);
   std::memcpy(global, registers, kBytes);  // here, where the race detector sees it

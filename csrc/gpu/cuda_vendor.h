@@ -153,6 +153,13 @@ __device__ inline void load_bytes(void* registers, const void* global) {
   const auto bytes = *static_cast<const typename Piece<kBytes>::type*>(global);
   memcpy(registers, &bytes, kBytes);
 }
+// The same of what will not be read again, and may leave the caches first.
+template <int kBytes>
+__device__ inline void load_streamed(void* registers, const void* global) {
+  __builtin_assume(__isGlobal(global));
+  const auto bytes = __ldcs(static_cast<const typename Piece<kBytes>::type*>(global));
+  memcpy(registers, &bytes, kBytes);
+}
 template <int kBytes>
 __device__ inline void store_bytes(void* global, const void* registers) {
   typename Piece<kBytes>::type bytes;

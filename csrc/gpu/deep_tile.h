@@ -2,7 +2,7 @@
 // for steps of K of its own, and in the end the groups' sums are added up. A wave streams its steps through shared memory by itself, as
 // they lie in memory: where the steps of an operand follow each other without gaps, as in X^T X, by aligned pieces, whatever their length.
 #pragma once
-#include "finish.h"
+#include "lane_sums.h"
 #include "tile_place.h"
 
 namespace vbgemm {
@@ -149,56 +149,18 @@ class DeepOperand {
   bool gapless_, steps_together_, pieces_;
 };
 
-// Adds up the sums of the lanes whose numbers differ in the bits from kDistance on, always in the same order. With each bit a lane keeps
-// one half of its kCount sums and gives the other away, until there is one. Returns which of its sums is now its first.
-template <int kDistance, int kCount, class Sum, int kAll>
-__device__ inline int add_lanes(Sum (&sum)[kAll]) {
-  if constexpr (kDistance < kWaveSize) {
-    constexpr int kHalf = kCount > 1 ? kCount / 2 : 1;
-    const bool upper = kCount > 1 && (thread_index() & kDistance) != 0;
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-      const Sum low = sum[i], high = sum[kCount > 1 ? i + kHalf : i];
-      Sum traded = upper ? low : high;
-      swap_lanes<kDistance>(traded);
-      sum[i] = (upper ? high : low) + traded;
-    }
-    return (upper ? kHalf : 0) + add_lanes<2 * kDistance, kHalf>(sum);
-  }
-  return 0;
-}
-
-// A tile's sums in shared memory, row by row, of each wave; neighbouring threads have neighbouring elements.
+// The first wave's sums become those of all waves.
 template <class Cut>
-struct DeepStage {
-  using Sum = typename Cut::Sum;
-  static constexpr int kElements = (Cut::kTileSums + Cut::kThreads - 1) / Cut::kThreads;
-  Sum* sums;
-
-  __device__ static int index(int n) { return n * Cut::kThreads + thread_index(); }
-  __device__ Sum& element(int n) const { return sums[index(n)]; }
-  __device__ Location locate(Extent tile, int, int n) const {
-    const int row = index(n) / Cut::kCols, col = index(n) % Cut::kCols;
-    return {row, col, row < tile.rows && col < tile.cols};
-  }
-
-  // The first wave's sums become those of all waves.
-  __device__ void add_waves() const {
+__device__ inline void add_waves(const TileStage<Cut>& stage) {
 #pragma unroll
-    for (int n = 0; n < kElements; ++n) {
-      if (index(n) >= Cut::kTileSums) break;
-      Sum sum = element(n);
+  for (int n = 0; n < TileStage<Cut>::kElements; ++n) {
+    const int at = stage.index(n);
+    if (at >= Cut::kTileSums) break;
+    typename Cut::Sum sum = stage.element(n);
 #pragma unroll
-      for (int wave = 1; wave < Cut::kWaves; ++wave) sum = sum + sums[wave * Cut::kTileSums + index(n)];
-      element(n) = sum;
-    }
+    for (int wave = 1; wave < Cut::kWaves; ++wave) sum = sum + stage.sums[wave * Cut::kTileSums + at];
+    stage.element(n) = sum;
   }
-};
-
-template <class Out, class Cut, class T>
-__device__ inline void store_deep(const TilePlace<T>& place, const DeepStage<Cut>& stage) {
-  if (place.fused && DeepStage<Cut>::index(0) < Cut::kTileSums) apply_epilogue<Out>(stage, place, 0);
-  write_elements<Out>(stage, place, 0);
 }
 
 // Computes one tile. The waves take turns at K, each with the copies of kStages - 1 of its turns under way before the first is waited for.
@@ -254,7 +216,7 @@ __device__ inline void multiply_deep(const TilePlace<T>& place, T* shared) {
   constexpr int kLeft = Cut::kSums > Cut::kGroups ? Cut::kSums / Cut::kGroups : 1;
   const int first = add_lanes<Cut::kGroup, Cut::kSums>(sum);
   block_barrier();  // all waves have read their last operands
-  const DeepStage<Cut> tile{reinterpret_cast<Sum*>(shared)};
+  const TileStage<Cut> tile{reinterpret_cast<Sum*>(shared)};
   const bool twin = Cut::kSums < Cut::kGroups && lane >= Cut::kSums * Cut::kGroup;  // what it has left is another lane's too
   if (!twin) {
     Sum* const mine = tile.sums + wave * Cut::kTileSums;
@@ -265,12 +227,8 @@ __device__ inline void multiply_deep(const TilePlace<T>& place, T* shared) {
     }
   }
   block_barrier();
-  tile.add_waves();
-  if (sizeof(T) < sizeof(Sum) && place.wide_results) {
-    store_deep<Sum>(place, tile);
-  } else {
-    store_deep<T>(place, tile);
-  }
+  add_waves(tile);
+  tile.store(place);
 }
 
 }  // namespace vbgemm

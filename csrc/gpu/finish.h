@@ -2,7 +2,7 @@
 // tensor_store.h.)
 //
 // A "stage" is what one thread sees of such sums, or of a pass over them where not all fit. There is one for each way to lay them out:
-// Stage (tile_store.h), RowStage (row_store.h), DeepStage (deep_tile.h), Band (mfma_store.h), AddShares::Elements (add_shares.h). Each has
+// Stage (tile_store.h), RowStage (row_store.h), TileStage (lane_sums.h), Band (mfma_store.h), AddShares::Elements (add_shares.h). Each has
 //
 //   static constexpr int kElements;                       how many elements the thread sees to, in each pass
 //   Sum& element(int n) const;                            the n-th of them

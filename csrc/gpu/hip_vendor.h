@@ -145,6 +145,10 @@ __device__ inline void load_bytes(void* registers, const void* global) {
   __builtin_memcpy(registers, &bytes, kBytes);
 }
 template <int kBytes>
+__device__ inline void load_streamed(void* registers, const void* global) {
+  load_bytes<kBytes>(registers, global);
+}
+template <int kBytes>
 __device__ inline void store_bytes(void* global, const void* registers) {
   typename Piece<kBytes>::type bytes;
   __builtin_memcpy(&bytes, registers, kBytes);

@@ -6,6 +6,11 @@
 #define VBGEMM_SIMT_KERNELS(FOR_EACH, kind) \
   FOR_EACH(t128_light, kind) FOR_EACH(t128_heavy, kind) FOR_EACH(t256_light, kind) FOR_EACH(t256_heavy, kind) FOR_EACH(t128_medium, kind)
 #define VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_SIMT_KERNELS(FOR_EACH, kind) FOR_EACH(t128_rows, kind) FOR_EACH(t128_deep, kind)
+#if VBGEMM_WAVE_SIZE == 64
+#define VBGEMM_FULL_KERNELS VBGEMM_REAL_KERNELS
+#else
+#define VBGEMM_FULL_KERNELS(FOR_EACH, kind) VBGEMM_REAL_KERNELS(FOR_EACH, kind) FOR_EACH(t256_dots, kind)
+#endif
 #define VBGEMM_TENSOR_KERNELS(FOR_EACH, kind) FOR_EACH(m128_light, kind) FOR_EACH(m128_heavy, kind) FOR_EACH(m256_heavy, kind)
 #define VBGEMM_TENSOR_KERNELS_64(FOR_EACH, kind) FOR_EACH(m128_light, kind) FOR_EACH(m128_heavy, kind)  // float64 has no larger tiles
 
@@ -21,8 +26,8 @@
 #endif
 
 #define VBGEMM_EVERY_KERNEL(FOR_EACH)         \
-  VBGEMM_REAL_KERNELS(FOR_EACH, float32)      \
-  VBGEMM_REAL_KERNELS(FOR_EACH, float64)      \
+  VBGEMM_FULL_KERNELS(FOR_EACH, float32)      \
+  VBGEMM_FULL_KERNELS(FOR_EACH, float64)      \
   VBGEMM_SIMT_KERNELS(FOR_EACH, complex64)    \
   VBGEMM_SIMT_KERNELS(FOR_EACH, complex128)   \
   VBGEMM_REAL_KERNELS(FOR_EACH, bfloat16)     \

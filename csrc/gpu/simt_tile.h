@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "deep_tile.h"
+#include "dot_tile.h"
 #include "operand_copy.h"
 #include "row_tile.h"
 #include "tile_place.h"
@@ -91,6 +92,28 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
   store_tile<Cut>(place, sum, shared);
 }
 
+// How a tile is cut up, by what its threads own.
+template <Owned kOwned>
+struct CutOf {
+  template <class T, int kRow>
+  using Type = TileCut<T, kRow>;
+};
+template <>
+struct CutOf<Owned::rows> {
+  template <class T, int kRow>
+  using Type = RowCut<T, kRow>;
+};
+template <>
+struct CutOf<Owned::steps> {
+  template <class T, int kRow>
+  using Type = DeepCut<T, kRow>;
+};
+template <>
+struct CutOf<Owned::steps_of_rows> {
+  template <class T, int kRow>
+  using Type = DotCut<T, kRow>;
+};
+
 template <class T, Kind kKind_>
 struct SimtFamily {
   using Element = T;
@@ -98,8 +121,7 @@ struct SimtFamily {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = false;
   template <int kRow>
-  using Cut = std::conditional_t<kTiles[kRow].owned == Owned::rows, RowCut<T, kRow>,
-                                 std::conditional_t<kTiles[kRow].owned == Owned::steps, DeepCut<T, kRow>, TileCut<T, kRow>>>;
+  using Cut = typename CutOf<kTiles[kRow].owned>::template Type<T, kRow>;
 
   template <class Cut>
   __device__ static void multiply(const TilePlace<T>& place, T* shared) {
@@ -107,6 +129,8 @@ struct SimtFamily {
       multiply_rows<Cut>(place, shared);
     } else if constexpr (Cut::kShape.owned == Owned::steps) {
       multiply_deep<Cut>(place, shared);
+    } else if constexpr (Cut::kShape.owned == Owned::steps_of_rows) {
+      multiply_dots<Cut>(place, shared);
     } else {
       multiply_tile<Cut>(place, shared);
     }

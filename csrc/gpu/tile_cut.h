@@ -18,8 +18,11 @@ struct alignas(N * sizeof(T)) Vector {
   T element[N];
 };
 
-// Far longer tiles of tensor cores are none on CDNA: a wave of 64 would have too many sums of them.
-constexpr bool has_code(const TileShape& tile) { return tile.is_gpu() && !(kCdna && tile.tensor && is_far_longer(tile)); }
+// Some tiles are none on CDNA, as a wave of 64 would have too many sums of them: far longer ones of tensor cores, and dot products.
+constexpr bool has_code(const TileShape& tile) {
+  const bool nvidia_only = (tile.tensor && is_far_longer(tile)) || tile.owned == Owned::steps_of_rows;
+  return tile.is_gpu() && !(kCdna && nvidia_only);
+}
 
 // Shared memory a block of a kernel may use: light kernels leave room for eight blocks of 128 (four of 256) on a multiprocessor that
 // has 227 KB, and all stay within the 48 KB that need no opt-in.
@@ -28,7 +31,8 @@ constexpr int shared_budget(Kernel kernel) {
     case Kernel::t128_light: return 27 * 1024;
     case Kernel::t256_light: return 40 * 1024;
     case Kernel::t128_medium: return 44 * 1024;
-    case Kernel::t128_deep: return 44 * 1024;
+    case Kernel::t128_deep:
+    case Kernel::t256_dots: return 44 * 1024;
     default: return 48 * 1024;
   }
 }
@@ -53,6 +57,7 @@ constexpr int min_blocks(Kernel kernel) {
     case Kernel::t128_medium: return kWords == 1 ? 4 : kWords == 2 ? 3 : 2;
     case Kernel::t128_rows: return sizeof(T) == 4 ? 4 : 3;
     case Kernel::t128_deep: return kWords == 1 ? 4 : 2;
+    case Kernel::t256_dots: return 2;
     default: return kWords == 1 ? 2 : 1;
   }
 }
@@ -61,6 +66,7 @@ constexpr int threads_of(Kernel kernel) {
   switch (kernel) {
     case Kernel::t256_light:
     case Kernel::t256_heavy:
+    case Kernel::t256_dots:
     case Kernel::m256_heavy:
     case Kernel::m256_full: return 256;
     default: return 128;

@@ -21,6 +21,7 @@ ELEMENT_OF: Mapping[str, str] = {**{dtype: dtype for dtype in ELEMENT_BYTES}, "t
 
 WHOLE_ROWS = "t128_rows"  # the launched kernel of csrc/gpu/row_tile.h
 SHARED_DEPTH = "t128_deep"  # and of csrc/gpu/deep_tile.h
+DOT_PRODUCTS = "t256_dots"  # and of csrc/gpu/dot_tile.h
 
 TileKey = tuple[str, int]  # (name, threads): several tiles share a name, none share both
 
@@ -175,7 +176,7 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
 
     A GPU has the tiles that are built for the kind and fit it; to float32's substitutes its own tiles are open too. The
     CPU kernel walks tiles of any shape in any dtype, so the CPU has every tile, its own beside those of the papers'
-    planners; but not those of whole rows or shared depth, which differ from others by how a GPU computes them.
+    planners; but not those of whole rows or shared steps of K, which differ from others by how a GPU computes them.
     """
     from jax_vbgemm import _core  # here, so that planners with a catalogue of their own need no compiled module
 
@@ -186,12 +187,12 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
         tile = TileShape(index, name, m, n, k, threads, kernel, tensor=tensor)
         arithmetic = kind if tensor else ELEMENT_OF[kind]
         if device.kind == "cpu":
-            if not tensor and kernel not in (WHOLE_ROWS, SHARED_DEPTH):
+            if not tensor and kernel not in (WHOLE_ROWS, SHARED_DEPTH, DOT_PRODUCTS):
                 tiles.append(replace(tile, kernel="cpu"))
         elif threads > 1 and arithmetic in kinds and (not tensor or device.has_tensor(kind)):
             resources = _kernel_resources(device, kernel, arithmetic)
-            wide_wave = device.wave_size == 64  # for which far longer tensor tiles are no code (csrc/tiles.def)
-            if resources is None or (tensor and tile.is_far_longer and wide_wave):
+            nvidia_only = kernel == DOT_PRODUCTS or (tensor and tile.is_far_longer)  # csrc/tiles.def
+            if resources is None or (nvidia_only and device.wave_size == 64):
                 continue
             registers, shared_bytes, scalars = resources
             tile = replace(tile, registers=registers, shared_bytes=shared_bytes, scalar_registers=scalars)

@@ -8,18 +8,18 @@ from functools import cache
 import numpy as np
 
 from jax_vbgemm.planner.candidates import FEWEST_STEPS, Option, options_of_kernel
-from jax_vbgemm.planner.catalogue import SHARED_DEPTH, Catalogue, TileKey
+from jax_vbgemm.planner.catalogue import DOT_PRODUCTS, SHARED_DEPTH, Catalogue, TileKey
 from jax_vbgemm.planner.choice import Choice, choose
-from jax_vbgemm.planner.cost_model import least_seconds, step_depth
+from jax_vbgemm.planner.cost_model import least_seconds, step_depth, weighted_sum
 from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft, DraftPlanner, joined
 from jax_vbgemm.planner.launches import MAX_LAUNCHES
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
-from jax_vbgemm.planner.shares import in_shares
+from jax_vbgemm.planner.shares import fewest_filling_shares, in_shares
 from jax_vbgemm.planner.symmetric import stores_mirrored
-from jax_vbgemm.planner.tile_families import families_of, worth_trying
+from jax_vbgemm.planner.tile_families import are_dot_products, families_of, worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
 # A last round that follows more of them is not worth filling: less than a ninth of the time could be saved.
@@ -31,6 +31,8 @@ _ROUNDS_TO_FILL = 8
 _FEW_PROBLEMS = 16
 _HARDLY_SLOWER = 1.1  # as far as the costs can tell, which are fitted to 3-11% (benchmarks/NOTES.md)
 _CLEARLY_FASTER = 0.8  # of the time; what was equal by the model has been measured to lose (benchmarks/NOTES.md)
+_FULL_ENOUGH = 0.85  # of the time of tiles that wait for the memory alone
+_SLOWER_READS = 0.08  # of the time that bytes take at the least (benchmarks/NOTES.md, seventeenth session)
 _MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than one
 
 
@@ -58,9 +60,18 @@ class Makespan(DraftPlanner):
         if len(catalogue) == 0:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes, among = Sizes.of(problems), self._among(catalogue)
+        families = families_of(sizes, among)
         one = _of_one_kernel(problems, device, catalogue, among)
-        several = _of_a_kernel_each(problems, families_of(sizes, among), device, catalogue, among)
-        return min([one, *several], key=lambda draft: draft.seconds)
+        several = _of_a_kernel_each(problems, families, device, catalogue, among)
+        long_rows = are_dot_products(families)
+
+        def seconds(draft: Draft) -> float:
+            """What is predicted, and what other tiles take longer to read long rows, which costs do not show."""
+            by_others = long_rows & ~np.isin(draft.strategy, [t.index for t in catalogue if t.kernel == DOT_PRODUCTS])
+            elements = weighted_sum(sizes.elements() * by_others, sizes.batch)
+            return draft.seconds + _SLOWER_READS * elements * catalogue.element_bytes / device.bandwidth
+
+        return min([one, *several], key=seconds)
 
     def _among(self, catalogue: Catalogue) -> Catalogue:
         """The tiles that may be chosen."""
@@ -196,9 +207,12 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, 
     The limits on the longest block, by which shares were chosen, may leave a few blocks to a round of their own. Full
     rounds are taken where they are clearly faster. Tiles of shared depth wait for the memory, and costs say little
     between blocks enough to use it up and more, which hide more latency: of those that all run at once, the most
-    shares are taken that are hardly slower.
+    shares are taken that are hardly slower. Dot products wait for it so evenly that the fewest shares are taken that
+    leave few units idle.
     """
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
+    if len(runs) and catalogue.by_index[int(runs.strategy[0])].kernel == DOT_PRODUCTS:
+        return _draft(problems, sizes, _evenly_split(sizes, found, device, catalogue), device, catalogue)
     is_split = found.shares[runs.problem] > 1
     blocks, whole = runs.num_tiles, int(runs.count[~is_split].sum())
     if blocks == whole:
@@ -219,6 +233,17 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, 
     in_more = [filled(blocks // slots * slots)] if blocks >= 2 * slots else []
     best = min([*in_one_round, *in_more], key=lambda each: each.seconds)
     return best if best.seconds <= draft.seconds * _CLEARLY_FASTER else draft
+
+
+def _evenly_split(sizes: Sizes, found: Choice, device: DeviceSpec, catalogue: Catalogue) -> Choice:
+    """The choice with the fewest shares that leave few units idle."""
+    options = [found.options[index] for index in found.choice.tolist()]
+    resident = max(tile_occupancy(options[0].tile, device).blocks, 1)
+    depth = step_depth(np.array([option.tile.k for option in options]), catalogue.element_bytes)
+    tiles = np.array([option.inside[i] + option.outside[i] for i, option in enumerate(options)])
+    steps = np.where([option.tile is option.edge for option in options], ceil_div(sizes.k, depth), 1)
+    shares = fewest_filling_shares(steps, tiles, device.units * resident, FEWEST_STEPS, _FULL_ENOUGH)
+    return replace(found, shares=shares)
 
 
 def _with_last_round_split(draft: Draft) -> Draft:

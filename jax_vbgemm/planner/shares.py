@@ -1,5 +1,6 @@
 """Split K: the tiles that share one place in C, and where each leaves its sums (csrc/gpu/add_shares.h)."""
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -7,6 +8,9 @@ import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, offsets
+
+# More rounds of blocks are full enough, whatever the last one is.
+_MOST_ROUNDS = 16
 
 
 class Shares(NamedTuple):
@@ -65,6 +69,26 @@ def even_shares(steps: Ints, shares: Ints) -> tuple[Ints, Ints]:
     """Of so many steps along K, cut into about `shares` parts: steps of each but the last, and how many, none empty."""
     each = ceil_div(steps, shares.clip(1)).clip(1)
     return each, ceil_div(steps, each).clip(1)
+
+
+def fewest_filling_shares(steps: Ints, tiles: Ints, slots: int, fewest_steps: int, filled: float) -> Ints:
+    """Of problems with so many tiles, each so many steps along K: the fewest shares by which the tiles keep a device of
+    `slots` busy for the part `filled` of its time, were all steps equally long; the fullest where none does.
+
+    No share but a problem's only one has less than `fewest_steps`.
+    """
+    work, best, fullest = float((steps * tiles).sum()), np.ones_like(steps), 0.0
+    most = max(int(steps.max()) // fewest_steps, 1)
+    for parts in range(min(max(int(filled * slots / tiles.sum()), 1), most), most + 1):  # fewer leave too many idle
+        longest = ceil_div(steps.max(), parts)
+        each, shares = even_shares(steps, ceil_div(steps, longest))
+        blocks = float((shares * tiles).sum())
+        full = work / slots / max(float(each.max()), math.ceil(blocks / slots) * work / blocks)
+        if full > fullest:
+            best, fullest = shares, full
+        if full >= filled or blocks > _MOST_ROUNDS * slots:
+            break
+    return best
 
 
 def in_shares(whole: Runs, shares: Ints, depth: Ints) -> Runs:

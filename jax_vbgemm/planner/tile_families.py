@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm.planner.catalogue import SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileShape
+from jax_vbgemm.planner.catalogue import DOT_PRODUCTS, SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileShape
 from jax_vbgemm.planner.runs import Ints
 from jax_vbgemm.planner.tall_skinny_shape import SKINNY, TALL, Shape, is_tall_skinny, shapes_of
 from jax_vbgemm.problem import Sizes
@@ -22,6 +22,12 @@ FEW_COLUMNS = 16
 
 # From here on a K is so deep that tiles which share it were the fastest in all that was measured.
 VERY_DEEP = 1 << 15
+
+# Dot products of rows of A with columns of B are for a K from here on, and from so many rows on: fewer are left to
+# tiles that share depth. Of A's elements from here on they were the fastest in all that was measured.
+LONG_ROWS = 256
+SOME_ROWS = 16
+MANY_ELEMENTS = 1 << 19
 
 
 class Family(NamedTuple):
@@ -81,6 +87,22 @@ def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileSh
     return lambda tile: tile in kept
 
 
+def _have_long_rows(sizes: Sizes, tiles: Sequence[TileShape]) -> NDArray[np.bool_]:
+    """Few columns, and a deep K that lies along A's rows."""
+    widest = max((tile.n for tile in tiles), default=0)
+    answer: NDArray[np.bool_] = sizes.rows_along & (sizes.k >= LONG_ROWS) & (sizes.m >= SOME_ROWS) & (sizes.n <= widest)
+    return answer
+
+
+def _narrowest_dots(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
+    """The narrowest of the family that hold a problem's columns, and where all K are deep and A large, nothing else."""
+    tiles = sorted(filter(DOTS.has, catalogue), key=lambda tile: tile.n)
+    wanted = {next(tile for tile in tiles if tile.n >= n) for n in set(sizes.n.tolist())}
+    others = not ((sizes.k >= TALL) & (sizes.m * sizes.k >= MANY_ELEMENTS)).all()
+    return lambda tile: tile in wanted if DOTS.has(tile) else others and not DEEP.has(tile)
+
+
+DOTS = Family(lambda tile: tile.kernel == DOT_PRODUCTS, _have_long_rows, _narrowest_dots, last=True)
 DEEP = Family(lambda tile: tile.kernel == SHARED_DEPTH, _are_deep_and_held, _smallest_that_hold)
 ROWS = Family(lambda tile: tile.kernel == WHOLE_ROWS, _have_few_columns, _narrowest_that_hold, last=True)
 # Far longer tiles of tensor cores: for tall and skinny problems, among all others.
@@ -89,7 +111,7 @@ LONG = Family(
     lambda sizes, _: is_tall_skinny(sizes.m, sizes.n, sizes.k),
     lambda *_: lambda _: True,
 )
-FAMILIES = (DEEP, ROWS, LONG)
+FAMILIES = (DOTS, DEEP, ROWS, LONG)
 
 
 def worth_trying(catalogue: Catalogue, sizes: Sizes) -> Catalogue:
@@ -110,16 +132,23 @@ def _without(family: Family, catalogue: Catalogue) -> Catalogue:
 
 
 def families_of(sizes: Sizes, catalogue: Catalogue) -> Ints:
-    """Problems of one number have tiles of their own: 3 whole rows, 2 shared depth, 1 far longer ones, 0 none of these.
+    """Problems of one number have tiles of their own: 4 whole rows, 3 dot products, 2 shared depth, 1 far longer ones,
+    0 none of these.
 
     Those without products join the lowest there is.
     """
     families: Ints = np.zeros(len(sizes.m), np.int64)
-    for number, family in enumerate((LONG, DEEP, ROWS), 1):
+    for number, family in enumerate((LONG, DEEP, DOTS, ROWS), 1):
         families[family.suits(sizes, list(filter(family.has, catalogue)))] = number
     some = sizes.has_products
     families[~some] = families[some].min(initial=len(FAMILIES))
     return families
+
+
+def are_dot_products(families: Ints) -> NDArray[np.bool_]:
+    """Of `families_of`: which problems."""
+    answer: NDArray[np.bool_] = families == 3
+    return answer
 
 
 def is_made_for(tile: TileShape, sizes: Sizes) -> bool:
@@ -127,4 +156,4 @@ def is_made_for(tile: TileShape, sizes: Sizes) -> bool:
 
     Far longer tiles are made as others are, and their costs hold for all problems.
     """
-    return all(family.suits(sizes, [tile]).all() for family in (DEEP, ROWS) if family.has(tile))
+    return all(family.suits(sizes, [tile]).all() for family in (DOTS, DEEP, ROWS) if family.has(tile))

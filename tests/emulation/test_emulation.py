@@ -84,7 +84,7 @@ def assert_passes(executable: Path, *options: str, tiles: Sequence[str] = ()) ->
 def tiles_of(kind: str, tensor: bool) -> list[str]:
     """The tiles that are built for a kind on CDNA, as the check names them."""
     rows = [row for row in _core.tiles() if row[4] > 1 and row[7] == tensor and kind in row[5]]
-    rows = [row for row in rows if row[6] != "m256_full"]  # a kernel that is NVIDIA's alone
+    rows = [row for row in rows if row[6] not in ("m256_full", "t256_dots")]  # kernels that are NVIDIA's alone
     rows = [row for row in rows if not (tensor and max(row[1:3]) >= 4 * min(row[1:3]))]  # and so are far longer tiles
     assert rows
     return [f"{kind} {row[0]}/{row[4]}" for row in rows]
@@ -213,6 +213,20 @@ MISTAKES = {
         "        block_barrier();  // nobody reads",
         "        // nobody reads",
     ),
+    "a step behind K's end": (
+        "simt_f32",
+        "dot_tile",
+        "k + n * kWaveSize + lane < depth",
+        "k + n * kWaveSize + lane <= depth",
+    ),
+    "a step of B read too early": (
+        "simt_f64",
+        "dot_tile",
+        "    block_barrier();  // this step's",
+        "    // this step's",
+    ),
+    "lanes' sums confused": ("simt_f64", "lane_sums", "upper ? kHalf : 0", "upper ? 0 : kHalf"),
+    "a real scale times both parts": ("simt_c128", "epilogue", "if (scale.imag != 0) return", "return"),
     "an operand as a result": ("simt_f32", "tile_place", "lane == kC ? parameters.num_operands : 0", "0"),
     "a row too many": ("simt_f32", "row_store", "if (at >= rows) break;", "if (at > rows) break;"),
     "no barrier for tensor cores": (

@@ -6,7 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_vbgemm.planner import TallSkinny, catalogue_for, device_spec, plan_problems
+from jax_vbgemm.planner.cost_model import step_depth
 from jax_vbgemm.planner.makespan import Makespan
+from jax_vbgemm.planner.occupancy import tile_occupancy
+from jax_vbgemm.planner.shares import fewest_filling_shares
 from jax_vbgemm.planner.tile_families import worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
@@ -64,7 +67,7 @@ def test_a_dtype_without_such_tiles_takes_ordinary_ones():
 def test_auto_takes_them(dtype, size):
     plan = plan_problems([size, (4, 4, 4)], dtype, device_spec("h100"))
     tile = plan.catalogue.by_index[int(plan.tile_strategy[0])]
-    assert tile.kernel in ("t128_medium", "t128_rows")
+    assert tile.kernel in ("t128_medium", "t128_rows", "t256_dots")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
@@ -85,6 +88,55 @@ def test_a_deep_reduction_takes_the_smallest_tile_of_shared_depth_that_holds_it(
     assert used.kernel == "t128_deep"
     assert used.m * used.n == tile
     assert 132 <= plan.num_tiles <= 132 * 32  # shares for every multiprocessor
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "tf32", "tf32x3"])
+@pytest.mark.parametrize("size", [(20480, 2, 20480), (10240, 8, 10240), (16, 3, 10**6), (1000, 1, 2000), (64, 5, 8192)])
+def test_few_columns_and_long_rows_take_dot_products(kind, size):
+    m, n, k = size
+    device = device_spec("h100")
+    plan = plan_problems([size], kind, device)
+    plan.validate()
+    (used,) = plan.tiles_used
+    assert used.kernel == "t256_dots"
+    assert used.n == (4 if n <= 4 else 8)
+    slots = device.units * tile_occupancy(used, device).blocks
+    rounds = plan.num_tiles / slots
+    deepest = k // step_depth(used.k, plan.catalogue.element_bytes) // 2 * -(-m // used.m)  # as many shares as K has
+    assert rounds / np.ceil(rounds) >= min(0.85, 0.5 * deepest / slots)
+    other = plan_problems([Problem(m, n, k, transpose_a=True)], kind, device)
+    assert "t256_dots" not in {tile.kernel for tile in other.tiles_used}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "complex64"])
+def test_dtypes_without_dot_products_take_other_tiles(dtype):
+    plan_problems([(20480, 2, 20480)], dtype, device_spec("h100")).validate()
+
+
+def test_dot_products_and_ordinary_products_are_launched_apart():
+    plan = plan_problems([(20480, 2, 20480), (512, 512, 512)], "float32", device_spec("h100"))
+    plan.validate()
+    kernels = [plan.catalogue.by_index[row].kernel for row in plan.tile_strategy]
+    assert {kernels[i] for i in np.flatnonzero(plan.tile_problem == 0)} == {"t256_dots"}
+    assert "t256_dots" not in {kernels[i] for i in np.flatnonzero(plan.tile_problem == 1)}
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 10**5), st.integers(1, 3000)), min_size=1, max_size=5),
+    st.sampled_from((132, 264)),
+)
+def test_shares_that_fill_are_no_more_than_that_takes(problems, slots):
+    steps, tiles = (np.array(column) for column in zip(*problems, strict=True))
+
+    def fullness(shares):
+        each = -(-steps // shares)
+        blocks = (shares * tiles).sum()
+        work = (steps * tiles).sum()
+        return work / slots / max(each.max(), np.ceil(blocks / slots) * work / blocks)
+
+    shares = fewest_filling_shares(steps, tiles, slots, 2, 0.85)
+    assert ((shares == 1) | (-(-steps // shares) >= 2)).all()
+    assert fullness(shares) >= min(0.85, fullness(np.ones_like(steps)))
 
 
 def test_a_layer_and_its_gradients_get_the_tiles_of_each():
@@ -120,7 +172,7 @@ def test_long_tensor_tiles_are_for_tall_and_skinny_batches_alone():
         return [t.name for t in worth_trying(catalogue, Sizes.of(problems)) if t.tensor and t.is_far_longer]
 
     assert long_tiles([tall]) == ["mma-128x32"]
-    assert long_tiles([Problem(20480, 8, 20480)]) == ["mma-128x32", "mma-32x128"]
+    assert long_tiles([Problem(20480, 8, 20480, transpose_a=True)]) == ["mma-128x32", "mma-32x128"]
     assert long_tiles([ordinary]) == long_tiles([tall, ordinary]) == []
     amd = catalogue_for("tf32", device_spec("mi300x"))
     assert not any(tile.tensor and tile.is_far_longer for tile in amd)

@@ -23,10 +23,10 @@ class ExpectedSum {
   // a, b: the elements of the buffers that the problem names.
   ExpectedSum(const Problem& p, const Box& box, const T* a, const T* b, int batch, int row, int col) {
     const TileShape& tile = kTiles[box.strategy];
-    const bool deep = tile.owned == Owned::steps;
-    const DeepShares groups = deep_shares<T>(tile);
-    const int waves = tile.threads / kWaveSize;
-    std::vector<Sum> sums;  // of each share
+    const bool deep = tile.owned == Owned::steps || tile.owned == Owned::steps_of_rows;
+    const DeepShares groups = tile.owned == Owned::steps ? deep_shares<T>(tile) : DeepShares{1, 1, kWaveSize, kWaveSize};
+    const int waves = tile.owned == Owned::steps ? tile.threads / kWaveSize : 1;  // that share an element's K
+    std::vector<Sum> sums;                                                        // of each share
     for (int share = 0; share < box.shares; ++share) {
       const int begin = box.share_begin(share), end = box.share_begin(share + 1);
       std::vector<Sum> of_group(deep ? waves * groups.groups : 1);
