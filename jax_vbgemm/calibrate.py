@@ -85,8 +85,9 @@ def calibrate(points: Points, device: DeviceSpec, name: str, output: Path, say: 
         raise ValueError("calibrate: nothing was measured with one tile for all problems")
     fits: dict[tuple[str, TileKey], Fit] = {}
     for (kind, tile), measured in sorted(points.items()):
-        shape = catalogue_for(kind, device).find(*tile)
-        measured = [point for point in measured if is_made_for(shape, point[0])]
+        catalogue = catalogue_for(kind, device)
+        shape = catalogue.find(*tile)
+        measured = [point for point in measured if is_made_for(shape, point[0], catalogue)]
         if not measured:
             continue
         fit = fits[kind, tile] = fit_tile(kind, tile, device, measured)

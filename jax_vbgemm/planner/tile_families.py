@@ -3,7 +3,7 @@
 All other tiles are for any problem.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -33,46 +33,59 @@ MANY_ELEMENTS = 1 << 19
 class Family(NamedTuple):
     """Tiles that are for some problems only.
 
-    `has`: is a tile one of them? `suits`: which problems the family's tiles are for. `keeps`: where they are for all
-    problems of a batch, whether a tile of the catalogue, of this family or none, is worth looking at; elsewhere the
-    family's are not. `last`: no later family has a say then.
+    `has`: is a tile one of them? `suits`: which problems the catalogue's tiles of the family are for. `keeps`: where
+    they are for all problems of a batch, whether a tile of the catalogue, of this family or none, is worth looking at;
+    elsewhere the family's are not. `last`: no later family has a say then.
     """
 
     has: Callable[[TileShape], bool]
-    suits: Callable[[Sizes, Sequence[TileShape]], NDArray[np.bool_]]
+    suits: Callable[[Sizes, Catalogue], NDArray[np.bool_]]
     keeps: Callable[[Sizes, Catalogue], Callable[[TileShape], bool]]
     last: bool = False
 
+    def tiles_of(self, catalogue: Catalogue) -> Iterator[TileShape]:
+        return filter(self.has, catalogue)
 
-def _are_deep_and_held(sizes: Sizes, tiles: Sequence[TileShape]) -> NDArray[np.bool_]:
+    def widest_of(self, catalogue: Catalogue) -> int:
+        """Columns of its widest tile, 0 where the catalogue has none."""
+        return max((tile.n for tile in self.tiles_of(catalogue)), default=0)
+
+
+def _are_deep_and_held(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """A deep K, and an output that one of the tiles holds."""
     held = np.zeros(len(sizes.m), bool)
-    for tile in tiles:
+    for tile in DEEP.tiles_of(catalogue):
         held |= (sizes.m <= tile.m) & (sizes.n <= tile.n)
     return held & (sizes.k >= TALL)
 
 
 def _smallest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
     """Of the family only the smallest tiles that hold a problem, and where all K are very deep, nothing else."""
-    tiles = sorted(filter(DEEP.has, catalogue), key=lambda tile: tile.m * tile.n)
+    tiles = sorted(DEEP.tiles_of(catalogue), key=lambda tile: tile.m * tile.n)
     outputs = set(zip(sizes.m.tolist(), sizes.n.tolist(), strict=True))
     wanted = {next(tile for tile in tiles if tile.m >= m and tile.n >= n) for m, n in outputs}
     others = not (sizes.k >= VERY_DEEP).all()
     return lambda tile: tile in wanted if DEEP.has(tile) else others
 
 
-def _have_few_columns(sizes: Sizes, tiles: Sequence[TileShape]) -> NDArray[np.bool_]:
-    """ISM2's problems, and a little beyond: elsewhere most passes of the tiles are empty, or B comes piece by piece."""
-    widest = max((tile.n for tile in tiles), default=0)
+def _have_few_columns(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+    """ISM2's problems, and a little beyond: elsewhere most passes of the tiles are empty, or B comes piece by piece.
+    And TSM2's of which A is stored transposed, in float32: no other tile reads single elements of it so fast.
+    """
+    widest = ROWS.widest_of(catalogue)
     answer: NDArray[np.bool_] = (sizes.m >= TALL) & (sizes.n <= widest) & (sizes.k <= max(widest, SKINNY))
+    if widest and catalogue.dtype == "float32":
+        answer |= ~sizes.rows_along & (sizes.m >= TALL) & (sizes.n <= FEW_COLUMNS) & (sizes.k >= TALL)
     return answer
 
 
 def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
     """Of each kernel's tiles the narrowest that hold a problem's columns, for the time is that of the memory, which
     costs do not show well, and these read A once; for ISM2's problems far longer ones alone, and for few columns and
-    many rows row tiles alone.
+    many rows row tiles alone. Of a deep K the shorter row tiles, as its shares make blocks enough.
     """
+    if (sizes.k >= TALL).all():
+        catalogue = catalogue.only(lambda tile: ROWS.has(tile) and tile.m < MANY_ROWS // 32)
     if (shapes_of(sizes) == Shape.ISM2).all():
         rows_alone = (sizes.n <= FEW_COLUMNS).all() and int(sizes.batch @ sizes.m) >= MANY_ROWS
         catalogue = catalogue.only(
@@ -87,16 +100,16 @@ def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileSh
     return lambda tile: tile in kept
 
 
-def _have_long_rows(sizes: Sizes, tiles: Sequence[TileShape]) -> NDArray[np.bool_]:
+def _have_long_rows(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """Few columns, and a deep K that lies along A's rows."""
-    widest = max((tile.n for tile in tiles), default=0)
-    answer: NDArray[np.bool_] = sizes.rows_along & (sizes.k >= LONG_ROWS) & (sizes.m >= SOME_ROWS) & (sizes.n <= widest)
+    long_rows = sizes.rows_along & (sizes.k >= LONG_ROWS) & (sizes.m >= SOME_ROWS)
+    answer: NDArray[np.bool_] = long_rows & (sizes.n > 0) & (sizes.n <= DOTS.widest_of(catalogue))
     return answer
 
 
 def _narrowest_dots(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
     """The narrowest of the family that hold a problem's columns, and where all K are deep and A large, nothing else."""
-    tiles = sorted(filter(DOTS.has, catalogue), key=lambda tile: tile.n)
+    tiles = sorted(DOTS.tiles_of(catalogue), key=lambda tile: tile.n)
     wanted = {next(tile for tile in tiles if tile.n >= n) for n in set(sizes.n.tolist())}
     others = not ((sizes.k >= TALL) & (sizes.m * sizes.k >= MANY_ELEMENTS)).all()
     return lambda tile: tile in wanted if DOTS.has(tile) else others and not DEEP.has(tile)
@@ -118,7 +131,7 @@ def worth_trying(catalogue: Catalogue, sizes: Sizes) -> Catalogue:
     """The tiles that are worth looking at for these problems. Those without products don't count."""
     sizes = sizes.with_products()
     for family in FAMILIES:
-        if family.suits(sizes, list(filter(family.has, catalogue))).all():
+        if family.suits(sizes, catalogue).all():
             catalogue = catalogue.only(family.keeps(sizes, catalogue))
             if family.last:
                 break
@@ -139,7 +152,7 @@ def families_of(sizes: Sizes, catalogue: Catalogue) -> Ints:
     """
     families: Ints = np.zeros(len(sizes.m), np.int64)
     for number, family in enumerate((LONG, DEEP, DOTS, ROWS), 1):
-        families[family.suits(sizes, list(filter(family.has, catalogue)))] = number
+        families[family.suits(sizes, catalogue)] = number
     some = sizes.has_products
     families[~some] = families[some].min(initial=len(FAMILIES))
     return families
@@ -151,9 +164,15 @@ def are_dot_products(families: Ints) -> NDArray[np.bool_]:
     return answer
 
 
-def is_made_for(tile: TileShape, sizes: Sizes) -> bool:
+def stream_deep(tile: TileShape, sizes: Sizes) -> bool:
+    """Whether tiles read a deep K as fast as the memory gives it, so that only the number of their blocks matters."""
+    return DOTS.has(tile) or (ROWS.has(tile) and bool((sizes.k >= TALL).all()))
+
+
+def is_made_for(tile: TileShape, sizes: Sizes, catalogue: Catalogue) -> bool:
     """Whether a tile may be chosen for such problems, so that its cost for them matters: true of most tiles.
 
     Far longer tiles are made as others are, and their costs hold for all problems.
     """
-    return all(family.suits(sizes, [tile]).all() for family in (DOTS, DEEP, ROWS) if family.has(tile))
+    alone = catalogue.only(lambda other: other == tile)
+    return all(family.suits(sizes, alone).all() for family in (DOTS, DEEP, ROWS) if family.has(tile))

@@ -108,6 +108,18 @@ def test_few_columns_and_long_rows_take_dot_products(kind, size):
     assert "t256_dots" not in {tile.kernel for tile in other.tiles_used}
 
 
+@pytest.mark.parametrize("n", [1, 3, 8, 16])
+@pytest.mark.parametrize("kind", ["float32", "tf32"])
+def test_a_transposed_tall_operand_of_float32_takes_row_tiles(kind, n):
+    for m, k in ((10240, 10240), (2048, 100_000), (100_000, 2000)):
+        plan = plan_problems([Problem(m, n, k, transpose_a=True)], kind, device_spec("h100"))
+        plan.validate()
+        (used,) = plan.tiles_used
+        assert used.kernel == "t128_rows"
+        assert used.m == 256
+        assert plan.num_tiles >= 0.8 * 132 * tile_occupancy(used, plan.device).blocks
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "complex64"])
 def test_dtypes_without_dot_products_take_other_tiles(dtype):
     plan_problems([(20480, 2, 20480)], dtype, device_spec("h100")).validate()
@@ -172,7 +184,7 @@ def test_long_tensor_tiles_are_for_tall_and_skinny_batches_alone():
         return [t.name for t in worth_trying(catalogue, Sizes.of(problems)) if t.tensor and t.is_far_longer]
 
     assert long_tiles([tall]) == ["mma-128x32"]
-    assert long_tiles([Problem(20480, 8, 20480, transpose_a=True)]) == ["mma-128x32", "mma-32x128"]
+    assert long_tiles([Problem(20480, 24, 20480)]) == ["mma-128x32", "mma-32x128"]
     assert long_tiles([ordinary]) == long_tiles([tall, ordinary]) == []
     amd = catalogue_for("tf32", device_spec("mi300x"))
     assert not any(tile.tensor and tile.is_far_longer for tile in amd)
