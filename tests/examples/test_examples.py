@@ -22,8 +22,10 @@ def run(name, *options, cwd=None):
 def test_inception_digits(tmp_path):
     picture = tmp_path / "digits.png"
     text = run("inception_digits.py", "--epochs", 1, "--steps-per-epoch", 2, "--output", picture)
-    batched, loop = (line.split("│")[2:4] for line in text.splitlines() if line.startswith(("│ batched", "│ loop")))
-    assert batched == loop  # loss and accuracy
+    rows = [line.split("│")[2:4] for line in text.splitlines() if line.startswith(("│ batched", "│ loop"))]
+    (batched, accuracy), (loop, other_accuracy) = rows
+    assert float(batched) == pytest.approx(float(loop), rel=1e-3)  # on a GPU both are TF32, summed in other orders
+    assert accuracy == other_accuracy
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
