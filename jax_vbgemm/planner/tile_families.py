@@ -29,6 +29,9 @@ LONG_ROWS = 256
 SOME_ROWS = 16
 MANY_ELEMENTS = 1 << 19
 
+# The same of row tiles where A is stored transposed.
+MORE_ELEMENTS = 1 << 22
+
 
 class Family(NamedTuple):
     """Tiles that are for some problems only.
@@ -75,7 +78,8 @@ def _have_few_columns(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     widest = ROWS.widest_of(catalogue)
     answer: NDArray[np.bool_] = (sizes.m >= TALL) & (sizes.n <= widest) & (sizes.k <= max(widest, SKINNY))
     if widest and catalogue.dtype == "float32":
-        answer |= ~sizes.rows_along & (sizes.m >= TALL) & (sizes.n <= FEW_COLUMNS) & (sizes.k >= TALL)
+        large = (sizes.m >= TALL) & (sizes.k >= TALL) & (sizes.m * sizes.k >= MORE_ELEMENTS)
+        answer |= ~sizes.rows_along & large & (sizes.n <= FEW_COLUMNS)
     return answer
 
 
