@@ -75,8 +75,9 @@ def fewest_filling_shares(steps: Ints, tiles: Ints, slots: int, fewest_steps: in
     """Of problems with so many tiles, each so many steps along K: the fewest shares by which the tiles keep a device of
     `slots` busy for the part `filled` of its time, were all steps equally long; the fullest where none does.
 
-    No share but a problem's only one has less than `fewest_steps`.
+    There is a tile. No share but a problem's only one has less than `fewest_steps`.
     """
+    steps = steps.clip(1)
     work, best, fullest = float((steps * tiles).sum()), np.ones_like(steps), 0.0
     most = max(int(steps.max()) // fewest_steps, 1)
     for parts in range(min(max(int(filled * slots / tiles.sum()), 1), most), most + 1):  # fewer leave too many idle

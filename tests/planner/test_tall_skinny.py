@@ -9,7 +9,7 @@ from jax_vbgemm.planner import TallSkinny, catalogue_for, device_spec, plan_prob
 from jax_vbgemm.planner.cost_model import step_depth
 from jax_vbgemm.planner.makespan import Makespan
 from jax_vbgemm.planner.occupancy import tile_occupancy
-from jax_vbgemm.planner.shares import fewest_filling_shares
+from jax_vbgemm.planner.shares import even_shares, fewest_filling_shares
 from jax_vbgemm.planner.tile_families import worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
@@ -134,11 +134,12 @@ def test_dot_products_and_ordinary_products_are_launched_apart():
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 10**5), st.integers(1, 3000)), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(0, 10**5), st.integers(1, 3000)), min_size=1, max_size=5),
     st.sampled_from((132, 264)),
 )
 def test_shares_that_fill_are_no_more_than_that_takes(problems, slots):
-    steps, tiles = (np.array(column) for column in zip(*problems, strict=True))
+    given_steps, tiles = (np.array(column) for column in zip(*problems, strict=True))
+    steps = given_steps.clip(1)  # a problem of no depth has tiles, too
 
     def fullness(shares):
         each = -(-steps // shares)
@@ -146,9 +147,12 @@ def test_shares_that_fill_are_no_more_than_that_takes(problems, slots):
         work = (steps * tiles).sum()
         return work / slots / max(each.max(), np.ceil(blocks / slots) * work / blocks)
 
-    shares = fewest_filling_shares(steps, tiles, slots, 2, 0.85)
+    shares = fewest_filling_shares(given_steps, tiles, slots, 2, 0.85)
     assert ((shares == 1) | (-(-steps // shares) >= 2)).all()
     assert fullness(shares) >= min(0.85, fullness(np.ones_like(steps)))
+    if len(problems) == 1:
+        fewer = [even_shares(steps, np.array([parts]))[1] for parts in range(1, int(shares[0]))]
+        assert all(fullness(each) < 0.85 for each in fewer)
 
 
 def test_a_layer_and_its_gradients_get_the_tiles_of_each():
