@@ -4,4 +4,4 @@
 #include "tile_kernel.h"
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f32, float)
-VBGEMM_FULL_KERNELS(DEFINE, float32)
+VBGEMM_REAL_AND_DOT_KERNELS(DEFINE, float32)

@@ -4,4 +4,4 @@
 #include "tile_kernel.h"
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f64, double)
-VBGEMM_FULL_KERNELS(DEFINE, float64)
+VBGEMM_REAL_AND_DOT_KERNELS(DEFINE, float64)

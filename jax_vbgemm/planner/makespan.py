@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jax_vbgemm.planner.candidates import FEWEST_STEPS, Option, options_of_kernel
-from jax_vbgemm.planner.catalogue import DOT_PRODUCTS, SHARED_DEPTH, Catalogue, TileKey
+from jax_vbgemm.planner.catalogue import DOT_PRODUCTS, SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileKey
 from jax_vbgemm.planner.choice import Choice, choose
 from jax_vbgemm.planner.cost_model import least_seconds, step_depth, weighted_sum
 from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
@@ -19,7 +20,13 @@ from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.planner.shares import fewest_filling_shares, in_shares
 from jax_vbgemm.planner.symmetric import stores_mirrored
-from jax_vbgemm.planner.tile_families import are_dot_products, families_of, stream_deep, worth_trying
+from jax_vbgemm.planner.tile_families import (
+    are_dot_products,
+    families_of,
+    stream_deep,
+    without_dot_products,
+    worth_trying,
+)
 from jax_vbgemm.problem import Problem, Sizes
 
 # A last round that follows more of them is not worth filling: less than a ninth of the time could be saved.
@@ -32,6 +39,7 @@ _FEW_PROBLEMS = 16
 _HARDLY_SLOWER = 1.1  # as far as the costs can tell, which are fitted to 3-11% (benchmarks/NOTES.md)
 _CLEARLY_FASTER = 0.8  # of the time; what was equal by the model has been measured to lose (benchmarks/NOTES.md)
 _FULL_ENOUGH = 0.85  # of the time of tiles that wait for the memory alone
+_MOST_BYTES_JOINED = 4 * MAX_BYTES  # where a part that splits K makes the tiles of others described one by one
 _SLOWER_READS = 0.08  # of the time that bytes take at the least (benchmarks/NOTES.md, seventeenth session)
 _MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than one
 
@@ -61,6 +69,8 @@ class Makespan(DraftPlanner):
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes, among = Sizes.of(problems), self._among(catalogue)
         families = families_of(sizes, among)
+        if _slower_reads(are_dot_products(families), sizes, device, catalogue) < device.launch_seconds:
+            families = families_of(sizes, without_dot_products(among))
         one = _of_one_kernel(problems, device, catalogue, among)
         several = _of_a_kernel_each(problems, families, device, catalogue, among)
         long_rows = are_dot_products(families)
@@ -68,8 +78,7 @@ class Makespan(DraftPlanner):
         def seconds(draft: Draft) -> float:
             """What is predicted, and what other tiles take longer to read long rows, which costs do not show."""
             by_others = long_rows & ~np.isin(draft.strategy, [t.index for t in catalogue if t.kernel == DOT_PRODUCTS])
-            elements = weighted_sum(sizes.elements() * by_others, sizes.batch)
-            return draft.seconds + _SLOWER_READS * elements * catalogue.element_bytes / device.bandwidth
+            return draft.seconds + _slower_reads(by_others, sizes, device, catalogue)
 
         return min([one, *several], key=seconds)
 
@@ -87,6 +96,12 @@ class Makespan(DraftPlanner):
         if not tiles:
             raise ValueError(f"Makespan: without {self.without} there is no tile left")
         return replace(catalogue, tiles=tiles)
+
+
+def _slower_reads(problems: NDArray[np.bool_], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> float:
+    """Seconds that other tiles than dot products take longer to read these problems' operands."""
+    elements = weighted_sum(sizes.elements() * problems, sizes.batch)
+    return _SLOWER_READS * elements * catalogue.element_bytes / device.bandwidth
 
 
 def narrower_searches(runs: Runs, catalogue: Catalogue, kernels: Sequence[str]) -> dict[str, Makespan]:
@@ -132,13 +147,22 @@ def _of_a_kernel_each(
             each = apart(fewer)
     drafts = []
     for parts in [two, each] if len(each) > len(two) else [two]:  # else they are the same
-        if len(kernels(parts)) > 1:  # of one kernel they are better in one launch, the longest blocks first
+        # Of one kernel they are better in one launch, the longest blocks first; but not short and long row tiles.
+        if len(kernels(parts)) > 1 or (parts and set(kernels(parts)) == {WHOLE_ROWS}):
             note = "families apart: " + ", ".join(
                 f"{count} problems by {kernel}" for kernel, count in kernels(parts).items()
             )
             draft = joined(problems, parts)
-            drafts.append(replace(draft, notes=(*draft.notes, note)))
+            if _fits_descriptors(draft):
+                drafts.append(replace(draft, notes=(*draft.notes, note)))
     return drafts
+
+
+def _fits_descriptors(draft: Draft) -> bool:
+    """Whether tiles that are described one by one, as those of a plan that splits K are, make no huge constant."""
+    runs = draft.runs
+    split = (runs.k_begin == 0) & (runs.k_end < Sizes.of(draft.problems).k[runs.problem])
+    return not split.any() or ready_bytes(runs.num_tiles, int(runs.count[split].sum())) <= _MOST_BYTES_JOINED
 
 
 def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, among: Catalogue) -> Draft:
@@ -245,7 +269,8 @@ def _evenly_split(sizes: Sizes, found: Choice, device: DeviceSpec, catalogue: Ca
     resident = max(tile_occupancy(options[0].tile, device).blocks, 1)
     depth = step_depth(np.array([option.tile.k for option in options]), catalogue.element_bytes)
     tiles = np.array([option.inside[i] + option.outside[i] for i, option in enumerate(options)])
-    steps = np.where([option.tile is option.edge for option in options], ceil_div(sizes.k, depth), 1)
+    may_split = np.array([option.tile is option.edge for option in options]) & (tiles > 0)
+    steps = np.where(may_split, ceil_div(sizes.k, depth), 1)
     shares = fewest_filling_shares(steps, tiles, device.units * resident, FEWEST_STEPS, _FULL_ENOUGH)
     return replace(found, shares=shares)
 

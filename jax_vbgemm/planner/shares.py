@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue
+from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, offsets
 
-# More rounds of blocks are full enough, whatever the last one is.
-_MOST_ROUNDS = 16
+# Numbers of shares that are looked at: the first few as a rule fill the device, or none does.
+_TRIED = 256
 
 
 class Shares(NamedTuple):
@@ -75,19 +76,24 @@ def fewest_filling_shares(steps: Ints, tiles: Ints, slots: int, fewest_steps: in
     """Of problems with so many tiles, each so many steps along K: the fewest shares by which the tiles keep a device of
     `slots` busy for the part `filled` of its time, were all steps equally long; the fullest where none does.
 
-    There is a tile. No share but a problem's only one has less than `fewest_steps`.
+    There is a tile. All shares of a split problem but its last have `fewest_steps` or more, and a descriptor constant
+    (planner/descriptor_size.py) holds them.
     """
     steps = steps.clip(1)
     work, best, fullest = float((steps * tiles).sum()), np.ones_like(steps), 0.0
     most = max(int(steps.max()) // fewest_steps, 1)
-    for parts in range(min(max(int(filled * slots / tiles.sum()), 1), most), most + 1):  # fewer leave too many idle
+    # Fewer leave too many idle, or one block at work for too long.
+    least = min(max(int(filled * slots / tiles.sum()), int(filled * slots * steps.max() / work), 1), most)
+    for parts in range(least, min(most, least + _TRIED) + 1):
         longest = ceil_div(steps.max(), parts)
         each, shares = even_shares(steps, ceil_div(steps, longest))
         blocks = float((shares * tiles).sum())
+        if ready_bytes(blocks, float(tiles[shares > 1].sum())) > MAX_BYTES:
+            break
         full = work / slots / max(float(each.max()), math.ceil(blocks / slots) * work / blocks)
         if full > fullest:
             best, fullest = shares, full
-        if full >= filled or blocks > _MOST_ROUNDS * slots:
+        if full >= filled:
             break
     return best
 

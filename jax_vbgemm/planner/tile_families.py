@@ -77,19 +77,25 @@ def _have_few_columns(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """
     widest = ROWS.widest_of(catalogue)
     answer: NDArray[np.bool_] = (sizes.m >= TALL) & (sizes.n <= widest) & (sizes.k <= max(widest, SKINNY))
-    if widest and catalogue.dtype == "float32":
+    if not answer.any() and catalogue.dtype == "float32":  # both in one launch would want different tiles
+        narrow = ROWS.widest_of(catalogue.only(_is_short_row_tile))
         large = (sizes.m >= TALL) & (sizes.k >= TALL) & (sizes.m * sizes.k >= MORE_ELEMENTS)
-        answer |= ~sizes.rows_along & large & (sizes.n <= FEW_COLUMNS)
+        answer = ~sizes.rows_along & large & (sizes.n <= min(narrow, FEW_COLUMNS)) & (sizes.n > 0)
     return answer
+
+
+def _is_short_row_tile(tile: TileShape) -> bool:
+    """Of some hundred rows, and not for a million: where K is deep its shares make blocks enough."""
+    return ROWS.has(tile) and tile.m < TALL
 
 
 def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
     """Of each kernel's tiles the narrowest that hold a problem's columns, for the time is that of the memory, which
     costs do not show well, and these read A once; for ISM2's problems far longer ones alone, and for few columns and
-    many rows row tiles alone. Of a deep K the shorter row tiles, as its shares make blocks enough.
+    many rows row tiles alone. Of a deep K the shorter row tiles.
     """
     if (sizes.k >= TALL).all():
-        catalogue = catalogue.only(lambda tile: ROWS.has(tile) and tile.m < MANY_ROWS // 32)
+        catalogue = catalogue.only(_is_short_row_tile)
     if (shapes_of(sizes) == Shape.ISM2).all():
         rows_alone = (sizes.n <= FEW_COLUMNS).all() and int(sizes.batch @ sizes.m) >= MANY_ROWS
         catalogue = catalogue.only(
@@ -142,6 +148,10 @@ def worth_trying(catalogue: Catalogue, sizes: Sizes) -> Catalogue:
         else:
             catalogue = _without(family, catalogue)
     return catalogue
+
+
+def without_dot_products(catalogue: Catalogue) -> Catalogue:
+    return _without(DOTS, catalogue)
 
 
 def _without(family: Family, catalogue: Catalogue) -> Catalogue:

@@ -159,7 +159,8 @@ def test_other_orders_and_problems_on_cdna(cdna: Path, matrix_units: Path, seed:
 
 
 @pytest.mark.parametrize(
-    ("family", "machine"), [("simt_bf16", []), ("tensor_bf16", []), ("simt_bf16", CDNA), ("mfma_bf16", CDNA)]
+    ("family", "machine"),
+    [("simt_bf16", []), ("simt_f32", []), ("tensor_bf16", []), ("simt_bf16", CDNA), ("mfma_bf16", CDNA)],
 )
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_sanitizers(builder: Builder, family: str, machine: list[str], seed: int) -> None:
@@ -168,7 +169,8 @@ def test_sanitizers(builder: Builder, family: str, machine: list[str], seed: int
 
 
 @pytest.mark.parametrize(
-    ("family", "machine"), [("simt_f32", []), ("tensor_tf32x3", []), ("simt_f32", CDNA), ("mfma_bf16", CDNA)]
+    ("family", "machine"),
+    [("simt_f32", []), ("simt_f64", []), ("tensor_tf32x3", []), ("simt_f32", CDNA), ("mfma_bf16", CDNA)],
 )
 def test_races(builder: Builder, family: str, machine: list[str]) -> None:
     assert_passes(builder.executable([family], machine=[*machine, *RACES]), "--small", "--exact", "--races")

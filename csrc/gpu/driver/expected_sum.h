@@ -59,7 +59,8 @@ class ExpectedSum {
     return total;
   }
 
-  // As tiles add up what they share out among groups of threads (deep_tile.h): neighbours within a wave, then the waves.
+  // As tiles add up what they share out among groups of threads (deep_tile.h) or lanes (dot_tile.h): neighbours within a wave, then the
+  // waves.
   static Sum added_by_groups(std::vector<Sum> sums, size_t of_wave) {
     for (size_t distance = 1; distance < of_wave; distance *= 2) {
       for (size_t i = 0; i < sums.size(); i += 2 * distance) sums[i] = sums[i] + sums[i + distance];
