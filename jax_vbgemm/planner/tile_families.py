@@ -77,10 +77,11 @@ def _have_few_columns(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """
     widest = ROWS.widest_of(catalogue)
     answer: NDArray[np.bool_] = (sizes.m >= TALL) & (sizes.n <= widest) & (sizes.k <= max(widest, SKINNY))
-    if not answer.any() and catalogue.dtype == "float32":  # both in one launch would want different tiles
+    both = bool((answer & sizes.has_products).any())  # in one launch would want different tiles
+    if not both and catalogue.dtype == "float32":
         narrow = ROWS.widest_of(catalogue.only(_is_short_row_tile))
         large = (sizes.m >= TALL) & (sizes.k >= TALL) & (sizes.m * sizes.k >= MORE_ELEMENTS)
-        answer = ~sizes.rows_along & large & (sizes.n <= min(narrow, FEW_COLUMNS)) & (sizes.n > 0)
+        answer |= ~sizes.rows_along & large & (sizes.n <= min(narrow, FEW_COLUMNS)) & (sizes.n > 0)
     return answer
 
 
@@ -134,7 +135,8 @@ LONG = Family(
     lambda sizes, _: is_tall_skinny(sizes.m, sizes.n, sizes.k),
     lambda *_: lambda _: True,
 )
-FAMILIES = (DOTS, DEEP, ROWS, LONG)
+FAMILIES = (DOTS, DEEP, ROWS, LONG)  # in the order in which they have a say
+_NUMBERED = (LONG, DEEP, DOTS, ROWS)  # from 1 on; a problem that suits several has the last
 
 
 def worth_trying(catalogue: Catalogue, sizes: Sizes) -> Catalogue:
@@ -165,7 +167,7 @@ def families_of(sizes: Sizes, catalogue: Catalogue) -> Ints:
     Those without products join the lowest there is.
     """
     families: Ints = np.zeros(len(sizes.m), np.int64)
-    for number, family in enumerate((LONG, DEEP, DOTS, ROWS), 1):
+    for number, family in enumerate(_NUMBERED, 1):
         families[family.suits(sizes, catalogue)] = number
     some = sizes.has_products
     families[~some] = families[some].min(initial=len(FAMILIES))
@@ -174,7 +176,7 @@ def families_of(sizes: Sizes, catalogue: Catalogue) -> Ints:
 
 def are_dot_products(families: Ints) -> NDArray[np.bool_]:
     """Of `families_of`: which problems."""
-    answer: NDArray[np.bool_] = families == 3
+    answer: NDArray[np.bool_] = families == _NUMBERED.index(DOTS) + 1
     return answer
 
 

@@ -144,6 +144,12 @@ def test_a_transposed_tall_operand_beside_small_factors_keeps_its_speed():
     assert plan_problems(problems, "float32", device_spec("h100")).predicted_seconds < 2.5e-3
 
 
+def test_a_member_without_products_leaves_a_transposed_tall_operand_its_tiles():
+    tall = Problem(10240, 4, 10240, transpose_a=True)
+    alone, beside = (plan_problems([tall, *rest], "float32", device_spec("h100")) for rest in ([], [(10**6, 8, 0)]))
+    assert beside.tiles_used == alone.tiles_used
+
+
 @pytest.mark.parametrize("crowd", [Problem(4096, 4096, 512, batch=60), Problem(512, 512, 512, batch=300)])
 def test_shares_beside_a_crowd_fit_the_descriptors(crowd):
     plan = plan_problems([(20480, 2, 20480), crowd], "float32", device_spec("h100"))
