@@ -37,11 +37,7 @@ struct DeepCut {
   // In shared memory lines that lie apart begin in different banks. (The bank of element (line, k) is that of line x kPitch + k.)
   static constexpr int kPitch = kDepth + kVector;
   static constexpr int kStageA = kRows * kPitch, kStageElements = kStageA + kCols * kPitch;  // of a wave
-  static constexpr int stages() {
-    const int fit = shared_budget(kernel_of(kShape)) / (kWaves * kStageElements * static_cast<int>(sizeof(T)));
-    return fit < kMostStages ? fit : kMostStages;
-  }
-  static constexpr int kStages = stages();
+  static constexpr int kStages = stages_of(kernel_of(kShape), kWaves * kStageElements * static_cast<int>(sizeof(T)));
 
   // Shared memory holds those stages, and then a tile of sums of each wave.
   static constexpr int kTileSums = kRows * kCols, kSumElements = kTileSums * static_cast<int>(sizeof(Sum) / sizeof(T));

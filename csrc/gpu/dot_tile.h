@@ -1,7 +1,7 @@
 // One tile of a product of few columns whose K is deep and lies along A's rows: dot products of rows with columns, each shared out among
-// the lanes of a wave. So a wave reads long pieces of few rows, which memory is fastest at (on an H100 3.0 TB/s by 256 bytes and more of a
-// row, 2.2 by 64), straight to registers, and no bytes of A pass through shared memory. There lies B alone, which all waves of the block
-// read.
+// the lanes of a wave. So a wave reads long pieces of few rows, which memory is fastest at (on an H100 2.9 to 3.0 TB/s by 256 bytes and
+// more of a row, 1.6 to 2.3 by 64), straight to registers, and no bytes of A pass through shared memory. There lies B alone, which all
+// waves of the block read.
 #pragma once
 #include "lane_sums.h"
 #include "tile_place.h"
@@ -22,11 +22,8 @@ struct DotCut {
 
   // In shared memory a step of B takes an odd number of vectors: those that eight lanes read together lie in different banks then.
   static constexpr int kVectors = kCols / kVector, kPitch = (kVectors | 1) * kVector, kStageElements = kDepth * kPitch;
-  static constexpr int stages() {
-    const int fit = shared_budget(kernel_of(kShape)) / (kStageElements * static_cast<int>(sizeof(T)));
-    return fit < kMostStages ? fit : kMostStages;
-  }
-  static constexpr int kStages = stages(), kSharedElements = kStages * kStageElements;
+  static constexpr int kStages = stages_of(kernel_of(kShape), kStageElements* static_cast<int>(sizeof(T)));
+  static constexpr int kSharedElements = kStages * kStageElements;
   static_assert(kStages >= 2 && kRows * kCols * sizeof(Sum) <= kSharedElements * sizeof(T));
   static_assert(kCols % kVector == 0 && kWaveRows * kWaves == kRows && kLaneSteps * kWaveSize == kDepth && kSums >= kWaveSize);
 };

@@ -1,7 +1,5 @@
 // One tile of C on the ordinary arithmetic units: a pipeline of copies along K, then multiply-adds from shared memory.
 #pragma once
-#include <type_traits>
-
 #include "deep_tile.h"
 #include "dot_tile.h"
 #include "operand_copy.h"
@@ -92,27 +90,20 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
   store_tile<Cut>(place, sum, shared);
 }
 
-// How a tile is cut up, by what its threads own.
-template <Owned kOwned>
-struct CutOf {
-  template <class T, int kRow>
-  using Type = TileCut<T, kRow>;
-};
-template <>
-struct CutOf<Owned::rows> {
-  template <class T, int kRow>
-  using Type = RowCut<T, kRow>;
-};
-template <>
-struct CutOf<Owned::steps> {
-  template <class T, int kRow>
-  using Type = DeepCut<T, kRow>;
-};
-template <>
-struct CutOf<Owned::steps_of_rows> {
-  template <class T, int kRow>
-  using Type = DotCut<T, kRow>;
-};
+// A tile's cut, by what its threads own; called for its type alone.
+template <class T, int kRow>
+constexpr auto cut_of() {
+  constexpr Owned kOwned = kTiles[kRow].owned;
+  if constexpr (kOwned == Owned::rows) {
+    return RowCut<T, kRow>();
+  } else if constexpr (kOwned == Owned::steps) {
+    return DeepCut<T, kRow>();
+  } else if constexpr (kOwned == Owned::steps_of_rows) {
+    return DotCut<T, kRow>();
+  } else {
+    return TileCut<T, kRow>();
+  }
+}
 
 template <class T, Kind kKind_>
 struct SimtFamily {
@@ -121,7 +112,7 @@ struct SimtFamily {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = false;
   template <int kRow>
-  using Cut = typename CutOf<kTiles[kRow].owned>::template Type<T, kRow>;
+  using Cut = decltype(cut_of<T, kRow>());
 
   template <class Cut>
   __device__ static void multiply(const TilePlace<T>& place, T* shared) {

@@ -37,6 +37,12 @@ constexpr int shared_budget(Kernel kernel) {
   }
 }
 
+// Steps along K that lie in that memory at a time, each of so many bytes.
+constexpr int stages_of(Kernel kernel, int stage_bytes) {
+  const int fit = shared_budget(kernel) / stage_bytes;
+  return fit < kMostStages ? fit : kMostStages;
+}
+
 // Blocks of a kernel that a multiprocessor must be able to hold; with the threads, the compiler's limit on registers. As many as it can
 // fit without spills, and on CDNA no more than its shared memory can hold.
 template <class T>
@@ -125,11 +131,7 @@ struct TileCut {
   static constexpr int kChunk = kThreadRows * kThreadCols < 16 && kDepth > 8 ? 16 : 8;  // of a step, as unrolled code
 
   static constexpr int kStageElements = A::kElements + B::kElements;
-  static constexpr int stages() {
-    const int fit = shared_budget(kKernel) / (kStageElements * static_cast<int>(sizeof(T)));
-    return fit < kMostStages ? fit : kMostStages;
-  }
-  static constexpr int kStages = stages();
+  static constexpr int kStages = stages_of(kKernel, kStageElements* static_cast<int>(sizeof(T)));
   static constexpr int kSharedElements = kStages * kStageElements;
 
   // Rows of a thread's piece that can lie in that memory at a time, as accumulators.
