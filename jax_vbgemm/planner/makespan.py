@@ -69,11 +69,12 @@ class Makespan(DraftPlanner):
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes, among = Sizes.of(problems), self._among(catalogue)
         families = families_of(sizes, among)
-        if _slower_reads(are_dot_products(families), sizes, device, catalogue) < device.launch_seconds:
+        long_rows = are_dot_products(families)
+        if 0 < _slower_reads(long_rows, sizes, device, catalogue) < device.launch_seconds:
             families = families_of(sizes, without_dot_products(among))
+            long_rows = are_dot_products(families)
         one = _of_one_kernel(problems, device, catalogue, among)
         several = _of_a_kernel_each(problems, families, device, catalogue, among)
-        long_rows = are_dot_products(families)
 
         def seconds(draft: Draft) -> float:
             """What is predicted, and what other tiles take longer to read long rows, which costs do not show."""
