@@ -31,7 +31,7 @@ inline constexpr uint32_t ALL_DTYPES = F32 | F64 | C64 | C128 | BF16 | F16, ALL_
 inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // float32: CDNA only
 
 // What a thread of a block has to itself: a piece of the tile, whole rows of it (csrc/gpu/row_tile.h), or steps of K: of those of the whole
-// block, together with a few others (csrc/gpu/deep_tile.h), or of its wave's rows (csrc/gpu/dot_tile.h).
+// block, together with a few others (csrc/gpu/deep_tile.h), or of its wave's rows (csrc/gpu/dot_tile.h, tensor_dot_tile.h).
 enum class Owned : int32_t { piece, rows, steps, steps_of_rows };
 
 struct TileShape {
@@ -52,6 +52,7 @@ inline constexpr TileShape kTiles[] = {
 #define DEEP_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::steps},
 #define DOT_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::steps_of_rows},
 #define TENSOR_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::piece},
+#define TENSOR_DOT_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::steps_of_rows},
 #define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes, false, Owned::piece},
 #include "tiles.def"
 #undef GPU_TILE
@@ -59,6 +60,7 @@ inline constexpr TileShape kTiles[] = {
 #undef DEEP_TILE
 #undef DOT_TILE
 #undef TENSOR_TILE
+#undef TENSOR_DOT_TILE
 #undef CPU_TILE
 };
 inline constexpr int kNumTiles = sizeof(kTiles) / sizeof(kTiles[0]);
@@ -92,22 +94,24 @@ enum class Kernel : int32_t {
   m128_light,
   m128_heavy,
   m256_heavy,
-  m256_full
+  m256_full,
+  m256_dots
 };
-inline constexpr int kKernels = 12;
-inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium", "t128_rows",
-                                                       "t128_deep",  "t256_dots",  "m128_light", "m128_heavy", "m256_heavy",  "m256_full"};
+inline constexpr int kKernels = 13;
+inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium",
+                                                       "t128_rows",  "t128_deep",  "t256_dots",  "m128_light", "m128_heavy",
+                                                       "m256_heavy", "m256_full",  "m256_dots"};
 
 // Whether a tile is far longer one way than the other.
 constexpr bool is_far_longer(const TileShape& tile) { return tile.m >= 4 * tile.n || tile.n >= 4 * tile.m; }
 
 constexpr Kernel kernel_of(const TileShape& tile) {
   const int accumulators = tile.m * tile.n / tile.threads;
+  if (tile.owned == Owned::steps_of_rows) return tile.tensor ? Kernel::m256_dots : Kernel::t256_dots;
   if (tile.tensor && tile.threads == 256) return accumulators > 64 ? Kernel::m256_full : Kernel::m256_heavy;
   if (tile.tensor) return accumulators > 32 ? Kernel::m128_heavy : Kernel::m128_light;
   if (tile.owned == Owned::rows) return Kernel::t128_rows;
   if (tile.owned == Owned::steps) return Kernel::t128_deep;
-  if (tile.owned == Owned::steps_of_rows) return Kernel::t256_dots;
   if (tile.threads == 128 && accumulators <= 32 && (is_far_longer(tile) || accumulators > 16)) return Kernel::t128_medium;
   return static_cast<Kernel>(2 * (tile.threads == 256) + (accumulators > 16));
 }

@@ -23,7 +23,15 @@ constexpr int tensor_min_blocks(Kind kind, Kernel kernel) {
 // All fit the 163 KB that a block may have on sm_80.
 constexpr int tensor_shared_budget(Kind kind, Kernel kernel) {
   if (kernel == Kernel::m128_light) return (kind == Kind::f64 || kind == Kind::tf32x3 ? 74 : 56) * 1024;
+  if (kernel == Kernel::m256_dots) return 44 * 1024;
   return (fills_multiprocessor(kind, kernel) ? 160 : 112) * 1024;
+}
+
+// Steps along K that lie in that memory at a time, each of so many bytes, beside `other_bytes`.
+constexpr int tensor_stages(Kind kind, Kernel kernel, int stage_bytes, int other_bytes = 0) {
+  constexpr int kPlace = 512, kMost = 8;  // the tile's place lies there too
+  const int fit = (tensor_shared_budget(kind, kernel) - kPlace - other_bytes) / stage_bytes;
+  return fit < kMost ? fit : kMost;
 }
 
 // One operand's part of a step in shared memory. It keeps the direction in which it is contiguous in global memory, so that both are copied
@@ -78,6 +86,12 @@ struct SwizzledLines {
   static constexpr int kEightLines = 8 * kRow;
 };
 
+// Row (column) g of a wave's half, of which kInterleave are interleaved.
+template <int kInterleave>
+constexpr __host__ __device__ int interleaved(int half, int g) {
+  return half / kInterleave * 8 * kInterleave + kInterleave * g + half % kInterleave;
+}
+
 constexpr int largest_of(int a, int b) { return a > b ? a : b; }
 
 // Row `kIndex` of the catalogue; kWarpgroups: for products by four waves together, each of which has 16 of a product's 64 rows. Of 4-byte
@@ -131,24 +145,13 @@ struct TensorCut {
   template <bool kDepthItems>
   using B = Operand<kWarpgroups && !kTransposed, kCols, kDepthItems, kColInterleave>;
 
-  // Row (column) g of a wave's half.
-  template <int kInterleave>
-  static constexpr __host__ __device__ int outer(int half, int g) {
-    return half / kInterleave * 8 * kInterleave + kInterleave * g + half % kInterleave;
-  }
-
   static constexpr int kElementsA = largest_of(A<true>::kElements, A<false>::kElements);
   static constexpr int kElementsB = largest_of(B<true>::kElements, B<false>::kElements);
   static constexpr int kStageElements = kElementsA + kElementsB;
   static_assert(!kWarpgroups || kStageElements * kBytes % kSwizzleBytes == 0);
   // What the tensor cores are to see as A's small parts: this step's, and the one's before, which may still be read.
   static constexpr int kSmallElements = kTransposed && kKind == Kind::tf32x3 ? 2 * kElementsA : 0;
-  static constexpr int stages() {
-    constexpr int kPlace = 512;  // the tile's place lies beside them
-    const int fit = (tensor_shared_budget(kKind, kKernel) - kPlace - kSmallElements * kBytes) / (kStageElements * kBytes);
-    return fit < 8 ? fit : 8;
-  }
-  static constexpr int kStages = stages();
+  static constexpr int kStages = tensor_stages(kKind, kKernel, kStageElements* kBytes, kSmallElements* kBytes);
   static_assert(kStages >= 2, "the pipeline needs two stages: lower the tile's step along K");
 
   // Afterwards the same memory holds the sums, of each share of K. Lanes write to four neighbouring rows at a time, of a transposed product

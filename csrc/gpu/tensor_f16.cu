@@ -4,4 +4,4 @@
 #include "tile_kernel.h"
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, f16)
-VBGEMM_TENSOR_KERNELS(DEFINE, float16)
+VBGEMM_TENSOR_KERNELS_16(DEFINE, float16)

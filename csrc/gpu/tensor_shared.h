@@ -22,6 +22,7 @@ constexpr int tensor_shared_bytes(Kernel kernel) {
     case Kernel::m128_heavy: return sizeof(typename TileKernel<Family, Kernel::m128_heavy>::Shared);
     case Kernel::m256_heavy: return sizeof(typename TileKernel<Family, Kernel::m256_heavy>::Shared);
     case Kernel::m256_full: return sizeof(typename TileKernel<Family, Kernel::m256_full>::Shared);
+    case Kernel::m256_dots: return sizeof(typename TileKernel<Family, Kernel::m256_dots>::Shared);
     default: return 0;
   }
 }

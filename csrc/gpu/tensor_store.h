@@ -1,9 +1,57 @@
-// Writes a tile's sums from shared memory to C: the shares of K are added in their order, then come epilogue and type.
+// Writes a tile's sums by way of shared memory to C: the shares of K are added in their order, then come epilogue and type.
 #pragma once
 #include "finish.h"
-#include "tensor_cut.h"
+#include "tensor_product.h"
 
 namespace vbgemm {
+
+// Each thread's sums into its share's plane of shared memory.
+template <class Cut>
+__device__ inline void keep_sums(const Sums<Cut>& sums, typename Cut::Sum* planes) {
+  using Sum = typename Cut::Sum;
+  const WavePlace<Cut> wave(thread_index() / kLanes);
+  const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
+  constexpr int kDown = Cut::kRowInterleave, kAcross = Cut::kColInterleave;
+  Sum* const plane = planes + wave.share * Cut::kPlane + wave.row * Cut::kSumPitch + wave.col;
+#pragma unroll
+  for (int half = 0; half < 2 * Cut::kBlocksDown; ++half) {
+    Sum* const line = plane + interleaved<kDown>(half, g) * Cut::kSumPitch;
+    const auto sum = [&](int block, int n) { return sums[half / 2][block][half % 2 * 2 + n]; };  // column 2t + n of a block
+    if constexpr (kAcross == 1) {
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) *reinterpret_cast<Vector<Sum, 2>*>(line + 8 * j + 2 * t) = {{sum(j, 0), sum(j, 1)}};
+    } else {
+      static_assert(kAcross == 4);
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; j += 4) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const Vector<Sum, 4> four = {{sum(j, n), sum(j + 1, n), sum(j + 2, n), sum(j + 3, n)}};
+          *reinterpret_cast<Vector<Sum, 4>*>(line + interleaved<4>(j, 2 * t + n)) = four;
+        }
+      }
+    }
+  }
+}
+
+// The same of a transposed product: a thread's rows are neighbouring columns of C.
+template <class Cut>
+__device__ inline void keep_transposed_sums(const Sums<Cut>& sums, typename Cut::Sum* plane) {
+  using Sum = typename Cut::Sum;
+  constexpr int kTogether = Cut::kColInterleave;
+  const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
+  Sum* const first = plane + 2 * t * Cut::kSumPitch + WavePlace<Cut>(thread_index() / kLanes).col + kTogether * g;
+#pragma unroll
+  for (int block = 0; block < Cut::kBlocksAcross; ++block) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      Vector<Sum, kTogether> neighbours;
+#pragma unroll
+      for (int half = 0; half < kTogether; ++half) neighbours.element[half] = sums[half / 2][block][half % 2 * 2 + n];
+      *reinterpret_cast<Vector<Sum, kTogether>*>(first + (8 * block + n) * Cut::kSumPitch) = neighbours;
+    }
+  }
+}
 
 // A block's sums, seen by one thread: kWidth neighbours of every kStep-th row, the same in all; neighbouring threads have neighbours.
 template <class Cut, int kWidth>
@@ -155,6 +203,20 @@ __device__ inline void store_planes(const TilePlace<T>& place, Sum* planes) {
   } else {
     store_planes_as<T, Cut>(place, planes);
   }
+}
+
+// All of it, in the memory of the operands.
+template <class Cut, class T>
+__device__ inline void store_sums(const TilePlace<T>& place, const Sums<Cut>& sums, T* shared) {
+  typename Cut::Sum* const planes = reinterpret_cast<typename Cut::Sum*>(shared);
+  block_barrier();  // the last step's operands have been read
+  if constexpr (Cut::kTransposed) {
+    keep_transposed_sums<Cut>(sums, planes);
+  } else {
+    keep_sums<Cut>(sums, planes);
+  }
+  block_barrier();  // all of them are there
+  store_planes<Cut>(place, planes);
 }
 
 }  // namespace vbgemm

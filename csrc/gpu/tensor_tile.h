@@ -1,6 +1,7 @@
 // One tile of C on tensor cores: a pipeline of copies along K, products from shared memory, sums by way of shared memory to C.
 #pragma once
 #include "tensor_copy.h"
+#include "tensor_dot_tile.h"
 #include "tensor_product.h"
 #include "tensor_store.h"
 #include "tile_kernel.h"
@@ -84,54 +85,6 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, KnownWay
   }
 }
 
-// Each thread's sums into its share's plane of shared memory.
-template <class Cut>
-__device__ inline void keep_sums(const Sums<Cut>& sums, typename Cut::Sum* planes) {
-  using Sum = typename Cut::Sum;
-  const WavePlace<Cut> wave(thread_index() / kLanes);
-  const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
-  constexpr int kDown = Cut::kRowInterleave, kAcross = Cut::kColInterleave;
-  Sum* const plane = planes + wave.share * Cut::kPlane + wave.row * Cut::kSumPitch + wave.col;
-#pragma unroll
-  for (int half = 0; half < 2 * Cut::kBlocksDown; ++half) {
-    Sum* const line = plane + Cut::template outer<kDown>(half, g) * Cut::kSumPitch;
-    const auto sum = [&](int block, int n) { return sums[half / 2][block][half % 2 * 2 + n]; };  // column 2t + n of a block
-    if constexpr (kAcross == 1) {
-#pragma unroll
-      for (int j = 0; j < Cut::kBlocksAcross; ++j) *reinterpret_cast<Vector<Sum, 2>*>(line + 8 * j + 2 * t) = {{sum(j, 0), sum(j, 1)}};
-    } else {
-      static_assert(kAcross == 4);
-#pragma unroll
-      for (int j = 0; j < Cut::kBlocksAcross; j += 4) {
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          const Vector<Sum, 4> four = {{sum(j, n), sum(j + 1, n), sum(j + 2, n), sum(j + 3, n)}};
-          *reinterpret_cast<Vector<Sum, 4>*>(line + Cut::template outer<4>(j, 2 * t + n)) = four;
-        }
-      }
-    }
-  }
-}
-
-// The same of a transposed product: a thread's rows are neighbouring columns of C.
-template <class Cut>
-__device__ inline void keep_transposed_sums(const Sums<Cut>& sums, typename Cut::Sum* plane) {
-  using Sum = typename Cut::Sum;
-  constexpr int kTogether = Cut::kColInterleave;
-  const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
-  Sum* const first = plane + 2 * t * Cut::kSumPitch + WavePlace<Cut>(thread_index() / kLanes).col + kTogether * g;
-#pragma unroll
-  for (int block = 0; block < Cut::kBlocksAcross; ++block) {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      Vector<Sum, kTogether> neighbours;
-#pragma unroll
-      for (int half = 0; half < kTogether; ++half) neighbours.element[half] = sums[half / 2][block][half % 2 * 2 + n];
-      *reinterpret_cast<Vector<Sum, kTogether>*>(first + (8 * block + n) * Cut::kSumPitch) = neighbours;
-    }
-  }
-}
-
 template <Kind kKind_>
 struct TensorFamily {
   static constexpr Kind kKind = kKind_;
@@ -140,10 +93,25 @@ struct TensorFamily {
   // Of operands in shared memory.
   static constexpr int kAlignment = sizeof(Element) < 8 ? kSwizzleBytes : kBankLineBytes;
   template <int kRow>
-  using Cut = TensorCut<kKind, kRow>;
+  using Cut = std::conditional_t<kTiles[kRow].owned == Owned::steps_of_rows, TensorDotCut<kKind, kRow>, TensorCut<kKind, kRow>>;
 
   template <class Cut>
   __device__ __forceinline__ static void multiply(const TilePlace<Element>& place, Element* shared) {
+    if constexpr (Cut::kShape.owned == Owned::steps_of_rows) {
+      multiply_tensor_dots<Cut>(place, shared);
+    } else {
+      multiply_tile<Cut>(place, shared);
+    }
+  }
+
+ private:
+  struct Ways {
+    CopyWay a, b;
+    __device__ bool both(CopyWay way) const { return a == way && b == way; }
+  };
+
+  template <class Cut>
+  __device__ __forceinline__ static void multiply_tile(const TilePlace<Element>& place, Element* shared) {
     const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
     const Ways ways{copy_way<Element>(a, place.rows, place.depth), copy_way<Element>(b, place.depth, place.cols)};
     if constexpr (kWarpgroupProducts && Cut::kSuitsWarpgroups) {
@@ -158,15 +126,8 @@ struct TensorFamily {
     multiply_by<Cut, WaveProducts>(place, shared, ways);
   }
 
- private:
-  struct Ways {
-    CopyWay a, b;
-    __device__ bool both(CopyWay way) const { return a == way && b == way; }
-  };
-
   template <class Cut, template <class, class, class> class Products>
   __device__ __forceinline__ static void multiply_by(const TilePlace<Element>& place, Element* shared, const Ways& ways) {
-    using Sum = typename Cut::Sum;
     Sums<Cut> sums = {};
     // The products' code per direction of the operands: it is short, and a choice inside would stop the loads from running ahead. So it is
     // per way to copy them, where that is one for both: instructions are slow to come, and what a loop does not need would lie in it.
@@ -196,15 +157,7 @@ struct TensorFamily {
     } else {
       with_b(Chosen<typename Cut::template A<true>>());
     }
-    block_barrier();  // the last step's operands have been read
-    Sum* const planes = reinterpret_cast<Sum*>(shared);
-    if constexpr (Cut::kTransposed) {
-      keep_transposed_sums<Cut>(sums, planes);
-    } else {
-      keep_sums<Cut>(sums, planes);
-    }
-    block_barrier();  // all of them are there
-    store_planes<Cut>(place, planes);
+    store_sums<Cut>(place, sums, shared);
   }
 };
 

@@ -74,7 +74,8 @@ constexpr int threads_of(Kernel kernel) {
     case Kernel::t256_heavy:
     case Kernel::t256_dots:
     case Kernel::m256_heavy:
-    case Kernel::m256_full: return 256;
+    case Kernel::m256_full:
+    case Kernel::m256_dots: return 256;
     default: return 128;
   }
 }

@@ -21,7 +21,7 @@ ELEMENT_OF: Mapping[str, str] = {**{dtype: dtype for dtype in ELEMENT_BYTES}, "t
 
 WHOLE_ROWS = "t128_rows"  # the launched kernel of csrc/gpu/row_tile.h
 SHARED_DEPTH = "t128_deep"  # and of csrc/gpu/deep_tile.h
-DOT_PRODUCTS = "t256_dots"  # and of csrc/gpu/dot_tile.h
+DOT_PRODUCTS = ("t256_dots", "m256_dots")  # those of csrc/gpu/dot_tile.h and tensor_dot_tile.h
 
 TileKey = tuple[str, int]  # (name, threads): several tiles share a name, none share both
 
@@ -187,11 +187,11 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
         tile = TileShape(index, name, m, n, k, threads, kernel, tensor=tensor)
         arithmetic = kind if tensor else ELEMENT_OF[kind]
         if device.kind == "cpu":
-            if not tensor and kernel not in (WHOLE_ROWS, SHARED_DEPTH, DOT_PRODUCTS):
+            if not tensor and kernel not in (WHOLE_ROWS, SHARED_DEPTH, *DOT_PRODUCTS):
                 tiles.append(replace(tile, kernel="cpu"))
         elif threads > 1 and arithmetic in kinds and (not tensor or device.has_tensor(kind)):
             resources = _kernel_resources(device, kernel, arithmetic)
-            nvidia_only = kernel == DOT_PRODUCTS or (tensor and tile.is_far_longer)  # csrc/tiles.def
+            nvidia_only = kernel in DOT_PRODUCTS or (tensor and tile.is_far_longer)  # csrc/tiles.def
             if resources is None or (nvidia_only and device.wave_size == 64):
                 continue
             registers, shared_bytes, scalars = resources

@@ -78,7 +78,7 @@ class Makespan(DraftPlanner):
 
         def seconds(draft: Draft) -> float:
             """What is predicted, and what other tiles take longer to read long rows, which costs do not show."""
-            by_others = long_rows & ~np.isin(draft.strategy, [t.index for t in catalogue if t.kernel == DOT_PRODUCTS])
+            by_others = long_rows & ~np.isin(draft.strategy, [t.index for t in catalogue if t.kernel in DOT_PRODUCTS])
             return draft.seconds + _slower_reads(by_others, sizes, device, catalogue)
 
         return min([one, *several], key=seconds)

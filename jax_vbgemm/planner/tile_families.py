@@ -23,10 +23,11 @@ FEW_COLUMNS = 16
 # From here on a K is so deep that tiles which share it were the fastest in all that was measured.
 VERY_DEEP = 1 << 15
 
-# Dot products of rows of A with columns of B are for a K from here on, and from so many rows on: fewer are left to
-# tiles that share depth. Of A's elements from here on they were the fastest in all that was measured.
+# Dot products of rows of A with columns of B are for a K from here on, and where rows fill at least such a part of a
+# tile: fewer are left to tiles that share depth. Of A's elements from here on they were the fastest in all that was
+# measured.
 LONG_ROWS = 256
-SOME_ROWS = 16
+FEWEST_FILLED = 4
 MANY_ELEMENTS = 1 << 19
 
 # The same of row tiles where A is stored transposed.
@@ -112,10 +113,16 @@ def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileSh
 
 
 def _have_long_rows(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
-    """Few columns, and a deep K that lies along A's rows."""
-    long_rows = sizes.rows_along & (sizes.k >= LONG_ROWS) & (sizes.m >= SOME_ROWS)
-    answer: NDArray[np.bool_] = long_rows & (sizes.n > 0) & (sizes.n <= DOTS.widest_of(catalogue))
-    return answer
+    """Few columns, and a deep K that lies along A's rows, which of elements of 16 bits are whole vectors: others would
+    be read one by one, and are left to tiles that shift them.
+    """
+    long_rows = sizes.rows_along & (sizes.k >= LONG_ROWS) & (sizes.n > 0)
+    if catalogue.element_bytes == 2:
+        long_rows &= sizes.k % 8 == 0
+    enough_rows: NDArray[np.bool_] = np.zeros(len(sizes.m), bool)
+    for tile in sorted(DOTS.tiles_of(catalogue), key=lambda tile: -tile.n):  # the narrowest has the last word
+        enough_rows = np.where(sizes.n <= tile.n, sizes.m >= tile.m // FEWEST_FILLED, enough_rows)
+    return enough_rows & long_rows
 
 
 def _narrowest_dots(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
@@ -126,12 +133,12 @@ def _narrowest_dots(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape],
     return lambda tile: tile in wanted if DOTS.has(tile) else others and not DEEP.has(tile)
 
 
-DOTS = Family(lambda tile: tile.kernel == DOT_PRODUCTS, _have_long_rows, _narrowest_dots, last=True)
+DOTS = Family(lambda tile: tile.kernel in DOT_PRODUCTS, _have_long_rows, _narrowest_dots, last=True)
 DEEP = Family(lambda tile: tile.kernel == SHARED_DEPTH, _are_deep_and_held, _smallest_that_hold)
 ROWS = Family(lambda tile: tile.kernel == WHOLE_ROWS, _have_few_columns, _narrowest_that_hold, last=True)
 # Far longer tiles of tensor cores: for tall and skinny problems, among all others.
 LONG = Family(
-    lambda tile: tile.tensor and tile.is_far_longer,
+    lambda tile: tile.tensor and tile.is_far_longer and not DOTS.has(tile),
     lambda sizes, _: is_tall_skinny(sizes.m, sizes.n, sizes.k),
     lambda *_: lambda _: True,
 )

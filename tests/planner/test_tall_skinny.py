@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_vbgemm.planner import TallSkinny, catalogue_for, device_spec, plan_problems
+from jax_vbgemm.planner.catalogue import DOT_PRODUCTS
 from jax_vbgemm.planner.cost_model import step_depth
 from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.makespan import Makespan
@@ -68,7 +69,7 @@ def test_a_dtype_without_such_tiles_takes_ordinary_ones():
 def test_auto_takes_them(dtype, size):
     plan = plan_problems([size, (4, 4, 4)], dtype, device_spec("h100"))
     tile = plan.catalogue.by_index[int(plan.tile_strategy[0])]
-    assert tile.kernel in ("t128_medium", "t128_rows", "t256_dots")
+    assert tile.kernel in ("t128_medium", "t128_rows", *DOT_PRODUCTS)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
@@ -91,22 +92,71 @@ def test_a_deep_reduction_takes_the_smallest_tile_of_shared_depth_that_holds_it(
     assert 132 <= plan.num_tiles <= 132 * 32  # shares for every multiprocessor
 
 
-@pytest.mark.parametrize("kind", ["float32", "float64", "tf32", "tf32x3"])
-@pytest.mark.parametrize("size", [(20480, 2, 20480), (10240, 8, 10240), (16, 3, 10**6), (1000, 1, 2000), (64, 5, 8192)])
-def test_few_columns_and_long_rows_take_dot_products(kind, size):
+DOTS = {
+    "float32": ["dots-64x4", "dots-64x8"],
+    "float64": ["dots-64x4", "mma-dots-128x8", "mma-dots-128x16"],
+    "tf32": ["dots-64x4", "dots-64x8", "mma-dots-128x16"],
+    "tf32x3": ["dots-64x4", "dots-64x8"],
+    "bfloat16": ["mma-dots-128x8", "mma-dots-128x16"],
+    "float16": ["mma-dots-128x8", "mma-dots-128x16"],
+}  # in ascending width
+LONG_ROWS = [
+    (20480, 2, 20480),
+    (10240, 8, 10240),
+    (16, 3, 10**6),
+    (1000, 1, 2000),
+    (64, 5, 8192),
+    (20480, 9, 20480),
+    (32, 16, 10**6),
+]
+
+
+def test_the_tiles_of_dot_products():
+    for kind, tiles in DOTS.items():
+        catalogue = catalogue_for(kind, device_spec("h100"))
+        assert [tile.name for tile in catalogue if tile.kernel in DOT_PRODUCTS] == tiles
+        assert all(catalogue.find(name).tensor == name.startswith("mma") for name in tiles)
+    assert not any(tile.kernel in DOT_PRODUCTS for kind in DOTS for tile in catalogue_for(kind, device_spec("mi300x")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [
+        (kind, (m, n, k))
+        for kind, tiles in DOTS.items()
+        for m, n, k in LONG_ROWS
+        if n <= int(tiles[-1].split("x")[1]) and m >= int(tiles[0].split("-")[-1].split("x")[0]) // 4
+    ],
+)
+def test_few_columns_and_long_rows_take_the_narrowest_dot_products(kind, size):
     m, n, k = size
     device = device_spec("h100")
     plan = plan_problems([size], kind, device)
     plan.validate()
     (used,) = plan.tiles_used
-    assert used.kernel == "t256_dots"
-    assert used.n == (4 if n <= 4 else 8)
+    assert used.name == next(name for name in DOTS[kind] if n <= plan.catalogue.find(name).n)
     slots = device.units * tile_occupancy(used, device).blocks
     rounds = plan.num_tiles / slots
     deepest = k // step_depth(used.k, plan.catalogue.element_bytes) // 2 * -(-m // used.m)  # as many shares as K has
     assert rounds / np.ceil(rounds) >= min(0.85, 0.5 * deepest / slots)
     other = plan_problems([Problem(m, n, k, transpose_a=True)], kind, device)
-    assert "t256_dots" not in {tile.kernel for tile in other.tiles_used}
+    assert not any(tile.kernel in DOT_PRODUCTS for tile in other.tiles_used)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [
+        ("float64", (31, 8, 8192)),  # of 128 rows of a tile less than a quarter
+        ("float32", (15, 8, 8192)),
+        ("tf32", (20480, 17, 20480)),
+        ("bfloat16", (20480, 8, 20481)),  # rows that begin anywhere, of short elements
+        ("float16", (20480, 16, 20476)),
+    ],
+)
+def test_problems_that_dot_products_are_not_for(kind, size):
+    plan = plan_problems([size], kind, device_spec("h100"))
+    plan.validate()
+    assert not any(tile.kernel in DOT_PRODUCTS for tile in plan.tiles_used)
 
 
 @pytest.mark.parametrize("n", [1, 3, 8, 16])
@@ -121,11 +171,21 @@ def test_a_transposed_tall_operand_of_float32_takes_row_tiles(kind, n):
         assert plan.num_tiles >= 0.8 * 132 * tile_occupancy(used, plan.device).blocks
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "complex64"])
-def test_dtypes_without_dot_products_take_other_tiles(dtype):
-    plan = plan_problems([(20480, 2, 20480)], dtype, device_spec("h100"))
+def test_a_dtype_without_dot_products_takes_other_tiles():
+    plan = plan_problems([(20480, 2, 20480)], "complex64", device_spec("h100"))
     plan.validate()
-    assert "t256_dots" not in {tile.kernel for tile in plan.tiles_used}
+    assert not any(tile.kernel in DOT_PRODUCTS for tile in plan.tiles_used)
+
+
+@pytest.mark.parametrize("widths", [(3, 12), (7, 12), (2, 5, 16)])
+def test_dot_products_of_several_widths_are_tiles_of_them_all(widths):
+    plan = plan_problems([(20480, n, 20480) for n in widths], "float64", device_spec("h100"))
+    plan.validate()
+    assert all(tile.kernel in DOT_PRODUCTS for tile in plan.tiles_used)
+    assert all(
+        (counts == 1).all()
+        for counts in times_covered(plan_problems([(130, n, 4100) for n in widths], "float64", device_spec("h100")))
+    )
 
 
 def test_one_deep_problem_among_many_dot_products_is_split():

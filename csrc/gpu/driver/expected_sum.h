@@ -23,7 +23,7 @@ class ExpectedSum {
   // a, b: the elements of the buffers that the problem names.
   ExpectedSum(const Problem& p, const Box& box, const T* a, const T* b, int batch, int row, int col) {
     const TileShape& tile = kTiles[box.strategy];
-    const bool deep = tile.owned == Owned::steps || tile.owned == Owned::steps_of_rows;
+    const bool deep = tile.owned == Owned::steps || (tile.owned == Owned::steps_of_rows && !tile.tensor);
     const DeepShares groups = tile.owned == Owned::steps ? deep_shares<T>(tile) : DeepShares{1, 1, kWaveSize, kWaveSize};
     const int waves = tile.owned == Owned::steps ? tile.threads / kWaveSize : 1;  // that share an element's K
     std::vector<Sum> sums;                                                        // of each share
