@@ -258,8 +258,8 @@ MISTAKES = {
     "sums read too early": (
         "tensor_tf32x3",
         "tensor_store",
-        "    block_barrier();  // all of them",
-        "    // all of them",
+        "  block_barrier();  // all of them",
+        "  // all of them",
     ),
     "a shift off by one": (
         "tensor_bf16",

@@ -13,7 +13,7 @@ from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.makespan import Makespan
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.shares import in_shares
-from jax_vbgemm.problem import problems_of
+from jax_vbgemm.problem import Problem, problems_of
 
 from .cases import DTYPES, huge_problems, make, of_all_families, problem_lists, times_covered
 
@@ -173,7 +173,7 @@ def test_few_problems_take_the_kernel_that_is_best_with_its_last_round_split():
 
 
 def test_where_the_memory_limits_all_kernels_the_one_with_the_least_work_is_taken():
-    tile = make(Makespan(), [(20480, 8, 20480), (4, 4, 4)], dtype="float64").tiles_used[0]
+    tile = make(Makespan(), [Problem(20480, 8, 20480, transpose_a=True), (4, 4, 4)], dtype="float64").tiles_used[0]
     assert not tile.tensor
 
 
