@@ -98,7 +98,7 @@ def calibration_sample() -> tuple[tuple[Problem, ...], ...]:
         sample += [(Problem(m, n, k, transpose_a=True),) * count for m, n in ends]  # as gradients store them
     tsm2 = [(2048, 4096), (8192, 4096), (16384, 2048), (10240, 10240), (65536, 1024), (60001, 4099), (20000, 16384)]
     for count, m, k in (*((1, *sizes) for sizes in tsm2), (16, 1500, 2000), (66, 1024, 1024), (5, 4000, 12000)):
-        sample += [(Problem(m, n, k),) * count for n in (2, 4, 7, 8)]
+        sample += [(Problem(m, n, k),) * count for n in (2, 4, 7, 8, 13, 16)]
         sample += [(Problem(m, n, k, transpose_a=True),) * count for n in (3, 8, 16)]
     return tuple(sample)
 

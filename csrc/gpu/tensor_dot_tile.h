@@ -27,26 +27,25 @@ class TensorDotReader {
     }
   }
 
-  // Those of the lines from `k` on, zeros from `depth` on.
+  // Those of the lines from `k` on; kWhole: all of them exist, else zeros from `depth` on. (Were that asked here, both ways would meet in
+  // the same registers, by moves that wait for what was loaded.)
+  template <bool kWhole>
   __device__ void read(int k, int depth, Pieces& x) const {
     const int begin = k + thread_index() % 4 * Line::kPiece;
-    const auto each = [&](const auto& load) {
+    const int64_t col_stride = kVectors ? 1 : a_.col_stride;
+    const T* const from[2] = {first_[0] + begin * col_stride, first_[1] + begin * col_stride};
 #pragma unroll
-      for (int line = 0; line < kTogether; ++line) {
+    for (int line = 0; line < kTogether; ++line) {
+      const int ahead = line * Line::kDepth, left = kWhole ? Line::kPiece : depth - begin - ahead;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) load(x[half][line], first_[half], begin + line * Line::kDepth);
+      for (int half = 0; half < 2; ++half) {
+        if constexpr (kVectors) {
+          x[half][line] = {};
+          if (left > 0) load_streamed<kVectorBytes>(&x[half][line], from[half] + ahead);  // the depth is a multiple of the vector
+        } else {
+          x[half][line] = elements(from[half] + ahead * col_stride, col_stride, left);
+        }
       }
-    };
-    if constexpr (!kVectors) {
-      const int64_t col_stride = a_.col_stride;
-      each([&](auto& piece, const T* row, int at) { piece = elements(row + at * col_stride, col_stride, depth - at); });
-    } else if (k + kTogether * Line::kDepth <= depth) {
-      each([](auto& piece, const T* row, int at) { load_streamed<kVectorBytes>(&piece, row + at); });
-    } else {
-      each([&](auto& piece, const T* row, int at) {
-        piece = {};
-        if (at < depth) load_streamed<kVectorBytes>(&piece, row + at);  // the depth is a multiple of the vector
-      });
     }
   }
 
@@ -111,10 +110,10 @@ __device__ inline void add_dots(const TilePlace<T>& place, T* shared, KnownWay w
   const int first = LinesB::first();
   T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
   T* stage = shared;
-#pragma unroll 1
-  for (int k = 0; k < depth; k += Cut::kDepth) {
+  const auto take_step = [&](auto whole, int k) __attribute__((always_inline)) {
+    constexpr bool kWhole = decltype(whole)::value;
     typename Reader::Pieces x;
-    rows.read(k, depth, x);
+    rows.template read<kWhole>(k, depth, x);
     wait_copies<Cut::kStages - 2>();
     copy.finish(stage, kAlong ? depth - k : LinesB::kItems);
     block_barrier();  // this step's B is visible, and nobody reads the stage before it any more
@@ -122,11 +121,15 @@ __device__ inline void add_dots(const TilePlace<T>& place, T* shared, KnownWay w
     multiply_lines<Cut, LinesB>(x, stage + first, sums);
 #pragma unroll 1
     for (int line = Reader::kTogether; line < Cut::kLines; line += Reader::kTogether) {
-      rows.read(k + line * Cut::Line::kDepth, depth, x);
+      rows.template read<kWhole>(k + line * Cut::Line::kDepth, depth, x);
       multiply_lines<Cut, LinesB>(x, stage + first + line * LinesB::kLineElements, sums);
     }
     stage = stage == last_stage ? shared : stage + Cut::kStageElements;
-  }
+  };
+  int k = 0;
+#pragma unroll 1
+  for (; k + Cut::kDepth <= depth; k += Cut::kDepth) take_step(std::true_type(), k);
+  if (k < depth) take_step(std::false_type(), k);
 }
 
 // Computes one tile. A loop for each way to read A and B: instructions are slow to come, and what it does not need would lie in it.
