@@ -237,7 +237,7 @@ MISTAKES = {
         "    // this step's",
     ),
     "an element behind K's end on tensor cores": ("tensor_f64", "tensor_dot_tile", "if (e < count)", "if (e <= count)"),
-    "a vector behind K's end": ("tensor_f64", "tensor_dot_tile", "if (at < depth)", "if (at <= depth)"),
+    "a vector behind K's end": ("tensor_f64", "tensor_dot_tile", "if (left > 0)", "if (left >= 0)"),
     "a step of B multiplied too early": (
         "tensor_tf32",
         "tensor_dot_tile",
