@@ -9,7 +9,9 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-inline constexpr int kMaxDotColumns = 4;
+// Where the micro-kernel would leave half of its lanes idle, and always up to four columns.
+template <class T>
+inline constexpr int kMaxDotColumns = kLanes<T> > 8 ? kLanes<T> / 2 : 4;
 
 // sums[r][j] += the products of rows a + r a_row and columns b + j b_column, k of each.
 template <int R, int N, class In, class T>
@@ -22,7 +24,10 @@ inline void dot_rows(const In* a, int64_t a_row, const T* b, int64_t b_column, i
   for (; k + kWidth <= k_count; k += kWidth) {
     Vec<T> row[R];
 #pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) row[r] = load_wide(a + r * a_row + k);
+    for (int r = 0; r < R; ++r) {
+      __builtin_prefetch(a + (R + r) * a_row + k, 0, 2);  // processors follow a row, but not to the next one
+      row[r] = load_wide(a + r * a_row + k);
+    }
 #pragma GCC unroll 8
     for (int j = 0; j < N; ++j) {
       const Vec<T> column = load<Vec<T>>(b + j * b_column + k);
@@ -52,7 +57,7 @@ inline T sum_of_lanes(Vec<T> v) {
 
 // Rows at a time: as many as registers hold sums for. The more there are, the less often is B read, which is larger than the level-1 cache.
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int dot_group(int) { return 4; }
+constexpr int dot_group(int n) { return n <= 6 ? 4 : 3; }
 #else
 constexpr int dot_group(int n) { return n <= 2 ? 4 : 2; }
 #endif
@@ -64,14 +69,10 @@ inline void dot_part(const In* a, int64_t a_row, int64_t rows, const T* b, int64
   for (; i + kGroup <= rows; i += kGroup) dot_rows<kGroup, N>(a + i * a_row, a_row, b, b_column, k_count, sums + i * N);
   for (; i < rows; ++i) dot_rows<1, N>(a + i * a_row, a_row, b, b_column, k_count, sums + i * N);
 }
-template <class In, class T>
+template <class In, class T, int N = kMaxDotColumns<T>>
 inline void dot_part(int64_t n, const In* a, int64_t a_row, int64_t rows, const T* b, int64_t b_column, int64_t k_count, Vec<T>* sums) {
-  switch (n) {
-    case 1: return dot_part<1>(a, a_row, rows, b, b_column, k_count, sums);
-    case 2: return dot_part<2>(a, a_row, rows, b, b_column, k_count, sums);
-    case 3: return dot_part<3>(a, a_row, rows, b, b_column, k_count, sums);
-    case 4: return dot_part<4>(a, a_row, rows, b, b_column, k_count, sums);
-  }
+  if (n == N) return dot_part<N>(a, a_row, rows, b, b_column, k_count, sums);
+  if constexpr (N > 1) dot_part<In, T, N - 1>(n, a, a_row, rows, b, b_column, k_count, sums);
 }
 
 }  // namespace vbgemm::VBGEMM_ISA

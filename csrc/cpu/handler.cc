@@ -32,6 +32,7 @@ ffi::Error Matmul(ffi::ThreadPool pool, ffi::AnyBuffer descriptors, ffi::Remaini
   cpu.buffers = call.buffers.data(), cpu.elements = call.elements.data();
   cpu.num_operands = call.num_operands, cpu.num_buffers = static_cast<int32_t>(call.buffers.size());
   cpu.num_sums = call.num_sums;
+  cpu.past_caches = vbgemm::fills_caches(cpu);
   vbgemm::run(cpu, &pool);
   return ffi::Error::Success();
 }

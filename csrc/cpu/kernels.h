@@ -29,6 +29,7 @@ struct Product {
   Matrix a, b, c;
   const Finish* finish;      // null: c = a b
   int64_t whole_m, whole_n;  // of the problem that this is a piece of
+  bool past_caches;          // is c to be written past the caches?
 };
 
 // c = finish(the sum over `shares` of rows x cols sums). The sums are accumulators: rows `pitch` apart, shares `share_stride`.
@@ -43,10 +44,11 @@ struct ShareSum {
 
 // A thread's working memory. It is bounded because a product of any size is cut into blocks that fit.
 struct alignas(64) Scratch {
-  static constexpr int kBytesA = 384 << 10, kBytesB = 96 << 10, kBytesSums = 256 << 10;
-  char a[kBytesA];        // a block of A, copied where it can't be read well in place: half of a level-2 cache
-  char b[kBytesB];        // one panel of B
-  char sums[kBytesSums];  // sums over the first part of a long K
+  static constexpr int kBytesA = 384 << 10, kBytesB = 96 << 10, kBytesSums = 256 << 10, kBytesResults = 16 << 10;
+  char a[kBytesA];              // a block of A, copied where it can't be read well in place: half of a level-2 cache
+  char b[kBytesB];              // one panel of B
+  char sums[kBytesSums];        // sums over the first part of a long K
+  char results[kBytesResults];  // on their way past the caches
 };
 
 // The kernels of one instruction set. Every translation unit kernels_*.cc defines one.

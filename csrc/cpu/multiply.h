@@ -11,6 +11,7 @@
 #include "cpu/kernels.h"
 #include "cpu/micro_kernel.h"
 #include "cpu/pack.h"
+#include "cpu/past_caches.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
@@ -38,7 +39,9 @@ class Multiplier {
   }
 
   // Are dot products the better way? The same for all pieces of a problem, so that its bits don't depend on how it is cut.
-  static bool is_dot(const Product& p) { return kParts == 1 && p.a.col_stride == 1 && p.k >= 32 * kWidth && p.whole_n <= kMaxDotColumns; }
+  static bool is_dot(const Product& p) {
+    return kParts == 1 && p.a.col_stride == 1 && p.k >= 32 * kWidth && p.whole_n <= kMaxDotColumns<T>;
+  }
 
  private:
   static constexpr int kParts = kComplex ? 2 : 1, kSize = sizeof(T), kWidth = kLanes<T>, kMaxWidth = kMaxVectors * kWidth;
@@ -66,20 +69,18 @@ class Multiplier {
     bool masked;
   };
 
+  // Parts of K as long as the memory for a block of A allows, which isn't needed otherwise here: where a row's part ends, processors lose
+  // track of it. A vector of room between columns of B keeps them out of each other's cache lines where K is a power of two.
   void multiply_by_dots() {
-    const int64_t part = Scratch::kBytesB / kSize / p_.n / kWidth * kWidth, most = Scratch::kBytesSums / kVectorBytes / p_.n;
+    const int64_t part = (Scratch::kBytesA / kSize / p_.n - kWidth) / kWidth * kWidth, most = Scratch::kBytesSums / kVectorBytes / p_.n;
     auto* sums = reinterpret_cast<Vec<T>*>(sums_);
     for (int64_t i = 0; i < p_.m; i += most) {
       const int64_t rows = smaller(most, p_.m - i);
       for (int64_t at = 0; at < rows * p_.n; ++at) sums[at] = Vec<T>{};
       for (int64_t k = 0; k < p_.k; k += part) {
-        const int64_t count = smaller(part, p_.k - k), column = ceil_div(count, kWidth) * kWidth;
-        for (int64_t j = 0; j < p_.n; ++j) {
-          T* to = packed_b_ + j * column;
-          copy_run<1>(b_ + k * p_.b.row_stride + j * p_.b.col_stride, p_.b.row_stride, count, to);
-          for (int64_t at = count; at < column; ++at) to[at] = T{};
-        }
-        dot_part(p_.n, a_ + i * p_.a.row_stride + k, p_.a.row_stride, rows, packed_b_, column, count, sums);
+        const int64_t count = smaller(part, p_.k - k), column = ceil_div(count, kWidth) * kWidth + kWidth;
+        copy_columns_of_b(k, count, column);
+        dot_part(p_.n, a_ + i * p_.a.row_stride + k, p_.a.row_stride, rows, columns_of_b(), column, count, sums);
       }
       const int64_t width = ceil_div(p_.n, kWidth) * kWidth, group = kMaxSums * kWidth / width;
       alignas(64) T result[kMaxSums * kWidth];
@@ -88,6 +89,20 @@ class Multiplier {
         for (int64_t at = 0; at < count * p_.n; ++at) result[at / p_.n * width + at % p_.n] = sum_of_lanes<T>(sums[row * p_.n + at]);
         write_block<kParts, In>(p_, result, width, count, p_.n, i + row, 0);
       }
+    }
+  }
+
+  T* columns_of_b() const { return copy_of_a_; }
+  void copy_columns_of_b(int64_t k, int64_t count, int64_t column) {
+    const In* from = b_ + k * p_.b.row_stride;
+    T* const to = columns_of_b();
+    if (p_.b.col_stride == 1) {
+      turn_panel(from, p_.b.row_stride, p_.n, count, to, column);
+    } else {
+      for (int64_t j = 0; j < p_.n; ++j) copy_run<1>(from + j * p_.b.col_stride, p_.b.row_stride, count, to + j * column);
+    }
+    for (int64_t j = 0; j < p_.n; ++j) {
+      for (int64_t at = count; at < column; ++at) to[j * column + at] = T{};
     }
   }
 
@@ -232,7 +247,8 @@ class Multiplier {
 // c = a b is also c' = b' a', with the same sums and so the same bits.
 inline Matrix transposed(const Matrix& x) { return {x.data, x.col_stride, x.row_stride}; }
 inline Product transposed(const Product& p) {
-  return {p.dtype, p.out_dtype, p.n, p.m, p.k, transposed(p.b), transposed(p.a), transposed(p.c), p.finish, p.whole_n, p.whole_m};
+  return {p.dtype,         p.out_dtype,     p.n,      p.m,       p.k,       transposed(p.b),
+          transposed(p.a), transposed(p.c), p.finish, p.whole_n, p.whole_m, p.past_caches};
 }
 
 // What a product costs, in vector multiply-adds: vectors run along the columns of B and C.
@@ -251,14 +267,20 @@ inline void multiply(Product p, Scratch& scratch) {
   const int lanes = kLanes<T> / (kComplex ? 2 : 1);
   const Product other = transposed(p);
   using Mine = Multiplier<In, T, kComplex>;
+  const auto run = [&scratch](const Product& product) {
+    if (!Mine::is_dot(product) && goes_past_caches(product)) {
+      return run_past_caches(product, scratch, [&scratch](const Product& piece) { Mine(piece, scratch).run(); });
+    }
+    Mine(product, scratch).run();
+  };
   const bool stays = Mine::is_dot(p) || (!Mine::is_dot(other) && cost(other, lanes) >= cost(p, lanes));
-  if (stays) return Mine(p, scratch).run();
-  if (!p.finish) return Mine(other, scratch).run();
+  if (stays) return run(p);
+  if (!p.finish) return run(other);
   Finish finish = *p.finish;
   finish.source = transposed(finish.source), finish.bias = transposed(finish.bias);
   Product finished = other;
   finished.finish = &finish;
-  Mine(finished, scratch).run();
+  run(finished);
 }
 
 inline void multiply(const Product& p, Scratch& scratch) {

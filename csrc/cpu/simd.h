@@ -4,7 +4,7 @@
 // of the standard library: the linker would keep one copy for everybody, perhaps the one compiled for a machine we aren't on.
 #pragma once
 #include <cstdint>
-#if defined(__AVX2__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 

@@ -12,16 +12,19 @@
 
 #if defined(__x86_64__)
 #define VBGEMM_PAUSE() __builtin_ia32_pause()
+#define VBGEMM_END_STREAMS() __builtin_ia32_sfence()
 #else
 #define VBGEMM_PAUSE() static_cast<void>(0)
+#define VBGEMM_END_STREAMS() static_cast<void>(0)
 #endif
 
 namespace vbgemm {
 namespace {
 
-constexpr double kWorkWorthAThread = 5e5;  // multiply-adds: what a core does while another one wakes up
-constexpr double kWorkOfAMove = 8;         // moving an element takes as long as a few of them
-constexpr int kPauses = 200;               // before the caller goes to sleep: about the time of a small block
+constexpr double kWorkWorthAThread = 5e5;     // multiply-adds: what a core does while another one wakes up
+constexpr double kWorkOfAMove = 8;            // moving an element takes as long as a few of them
+constexpr int64_t kBytesOfCaches = 16 << 20;  // half of a last-level cache: who reads the results has other data, too
+constexpr int kPauses = 200;                  // before the caller goes to sleep: about the time of a small block
 
 struct Range {
   int64_t begin, end;
@@ -96,7 +99,8 @@ std::optional<Product> product_of_run(const CpuCall& call, int64_t tile, Finish&
   const Matrix b = submatrix(call, call.dtype, problem.b, problem, batch, k.begin, n.begin);
   const Matrix c = submatrix(call, call.out_dtype, problem.c, problem, batch, m.begin, n.begin);
   const Finish* epilogue = read_epilogue(call, run.problem, batch, m.begin, n.begin, finish);
-  return Product{call.dtype, call.out_dtype, m.end - m.begin, n.end - n.begin, k.end - k.begin, a, b, c, epilogue, problem.m, problem.n};
+  return Product{call.dtype, call.out_dtype, m.end - m.begin, n.end - n.begin, k.end - k.begin, a, b,
+                 c,          epilogue,       problem.m,       problem.n,       call.past_caches};
 }
 
 // Is there such a place in a problem's C?
@@ -131,7 +135,7 @@ std::optional<Product> product_of_ready_tile(const CpuCall& call, const ReadyTil
   const std::optional<Matrix> b = part_of(call, call.dtype, b_part, at.depth, at.cols, 0, call.num_operands);
   if (!a || !b) return {};
   const Problem& problem = call.plan.problems[at.problem];
-  Product product{call.dtype, call.out_dtype, at.rows, at.cols, at.depth, *a, *b, {}, nullptr, problem.m, problem.n};
+  Product product{call.dtype, call.out_dtype, at.rows, at.cols, at.depth, *a, *b, {}, nullptr, problem.m, problem.n, false};
   if (c_part.buffer == kAmongSums) {
     char* const sums = sums_at(call, c_part.offset, at.rows, c_part.row_stride, at.cols);
     if (!sums || c_part.col_stride != 1) return {};
@@ -141,12 +145,13 @@ std::optional<Product> product_of_ready_tile(const CpuCall& call, const ReadyTil
   const std::optional<Matrix> c = part_of(call, call.out_dtype, c_part, at.rows, at.cols, call.num_operands, call.num_buffers);
   if (!c) return {};
   product.c = *c, product.finish = read_epilogue(call, at.problem, at.batch, at.row, at.col, finish);
+  product.past_caches = call.past_caches;
   return product;
 }
 
 void add_split(const CpuCall& call, const SplitTile& split) {
   const TilePosition& at = split.position;
-  if (!exists(call.plan, at) || split.shares < 1 || split.share_stride < 0 || split.pitch < at.cols) return;
+  if (!exists(call.plan, at) || split.shares < 1 || split.share_stride < (split.shares > 1) || split.pitch < at.cols) return;
   const std::optional<Matrix> c = part_of(call, call.out_dtype, split.c, at.rows, at.cols, call.num_operands, call.num_buffers);
   const int64_t of_share = int64_t{at.rows - 1} * split.pitch + at.cols;
   const char* const sums = sums_at(call, split.first, split.shares, split.share_stride, of_share);
@@ -159,6 +164,12 @@ void add_split(const CpuCall& call, const SplitTile& split) {
 int64_t threads_for(double work, int64_t most) { return std::min(most, static_cast<int64_t>(work / kWorkWorthAThread)); }
 
 }  // namespace
+
+bool fills_caches(const CpuCall& call) {
+  int64_t elements = 0;
+  for (int32_t i = call.num_operands; i < call.num_buffers; ++i) elements += call.elements[i];
+  return elements * kDTypeBytes[static_cast<int>(call.out_dtype)] >= kBytesOfCaches;
+}
 
 void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
   thread_local Scratch scratch;
@@ -173,6 +184,7 @@ void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
       if (product) kernels().multiply(*product, scratch);
     }
   }
+  VBGEMM_END_STREAMS();  // stores past the caches pass later ones: results must be there before anybody is told so
 }
 
 void add_splits(const CpuCall& call, int64_t begin, int64_t end) {

@@ -21,7 +21,11 @@ struct CpuCall {
   int32_t num_operands, num_buffers;
   void* sums;  // memory for the accumulators of split tiles
   int64_t num_sums;
+  bool past_caches;  // results are written past the caches where that pays
 };
+
+// Are the results more than a cache holds until somebody reads them?
+bool fills_caches(const CpuCall& call);
 
 // "avx512", "avx2" or "portable": the kernels in use. The environment variable VBGEMM_CPU_ISA names others; what isn't known, or what
 // this machine can't run, is ignored.

@@ -129,7 +129,9 @@ inline void check_random(DType dtype, DType out_dtype, Pool& pool) {
     clear_results(w);
     const PlanData plan =
         make_plan(w, chance(0.5) ? -1 : kNumTiles - 1, chance(0.5), chance(0.5), chance(0.5) ? 0 : static_cast<int>(uniform(1, 4)));
-    run(make_call(w, plan).call, chance(0.7) ? &pool : nullptr);
+    Call call = make_call(w, plan);
+    call.call.past_caches = chance(0.5);
+    run(call.call, chance(0.7) ? &pool : nullptr);
     if (variant == 0) {
       check_results(w);
       first = canonical_results(w);

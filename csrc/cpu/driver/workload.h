@@ -262,7 +262,9 @@ inline Call make_call(Workload& w, const PlanData& plan) {
                  w.num_operands,
                  static_cast<int32_t>(w.buffers.size()),
                  result.sums.data(),
-                 plan.num_sums};
+                 plan.num_sums,
+                 false};
+  result.call.past_caches = fills_caches(result.call);
   return result;
 }
 inline void clear_results(Workload& w) { std::copy(w.initial.begin(), w.initial.end(), w.buffers.begin() + w.num_operands); }

@@ -1,0 +1,59 @@
+"""Tall and narrow results, larger than caches, which the CPU kernel writes past them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jax_vbgemm as vb
+
+BYTES_OF_CACHES = 16 << 20  # as in csrc/cpu/walk.cc
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="of the CPU kernel")
+
+
+def rows_for(n: int, dtype: str) -> int:
+    return BYTES_OF_CACHES // (n * np.dtype(dtype).itemsize) + 1
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 67), st.sampled_from(["float32", "float64"]))
+def test_tall_products(n: int, k: int, more: int, dtype: str):
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(n * 41 + k)
+        A = rng.uniform(-1, 1, (rows_for(n, dtype) + more, k)).astype(dtype)
+        B = rng.uniform(-1, 1, (k, n)).astype(dtype)
+        [C] = jax.jit(vb.batched_matmul)([A], [B])
+        truth = A.astype(np.float64) @ B.astype(np.float64)
+        assert np.abs(np.asarray(C) - truth).max() <= 2 * (k + 1) * np.finfo(dtype).eps * max(k, 1)
+
+
+def test_an_epilogue_and_the_bits_of_a_smaller_product():
+    """Which way results are written changes nothing in them."""
+    m, n, k = rows_for(12, "float32"), 12, 16
+    rng = np.random.default_rng(0)
+    A, B, C = (jnp.asarray(rng.uniform(-1, 1, s), "float32") for s in ((m, k), (k, n), (m, n)))
+    bias = jnp.asarray(rng.uniform(-1, 1, n), "float32")
+
+    def gemm(A: jax.Array, C: jax.Array) -> jax.Array:
+        return vb.batched_gemm([A], [B], [C], alpha=2.0, beta=0.5, bias=[bias], activation="relu")[0]
+
+    whole = jax.jit(gemm)(A, C)
+    assert whole.nbytes >= BYTES_OF_CACHES
+    halves = [jax.jit(gemm)(A[part], C[part]) for part in (slice(0, m // 2), slice(m // 2, None))]
+    np.testing.assert_array_equal(whole, jnp.concatenate(halves))
+    sums = 2.0 * np.asarray(A, np.float64) @ np.asarray(B, np.float64)
+    truth = np.maximum(sums + 0.5 * np.asarray(C) + np.asarray(bias), 0)
+    np.testing.assert_allclose(whole, truth, atol=1e-5)
+
+
+def test_a_batch_of_results_that_are_large_together():
+    rng = np.random.default_rng(1)
+    sizes = [(70_001 + 13 * i, 5 + i, 7 + i) for i in range(9)]
+    As = [rng.uniform(-1, 1, (m, k)).astype("float32") for m, _, k in sizes]
+    Bs = [rng.uniform(-1, 1, (k, n)).astype("float32") for _, n, k in sizes]
+    Cs = jax.jit(vb.batched_matmul)(As, Bs)
+    assert sum(C.nbytes for C in Cs) >= BYTES_OF_CACHES
+    for A, B, C in zip(As, Bs, Cs, strict=True):
+        np.testing.assert_allclose(C, A.astype(np.float64) @ B, atol=1e-5)
