@@ -101,7 +101,7 @@ def measure(name: str, precision: str, peers: Sequence[str], rounds: int) -> lis
     wide = np.complex128 if dtype.startswith("complex") else np.float64
     flops = sum(2.0 * p.m * p.n * p.k for p in problems) * (4 if wide is np.complex128 else 1)
     # A call with hundreds of arrays costs the host up to a millisecond or two, and new pages for its results a quarter
-    # of a microsecond each: that must vanish in the loop. A core does about 1e11 operations and moves 2e10 bytes a second.
+    # of a microsecond each: that must vanish in the loop. A core does 1e11 operations and moves 2e10 bytes a second.
     size = jnp.dtype(dtype).itemsize
     moved = sum(p.m * p.k + p.k * p.n + p.m * p.n for p in problems) * size
     seconds = max(flops / 1e11, moved / 2e10, 1e-3)
