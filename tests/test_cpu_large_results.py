@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import jax_vbgemm as vb
 
-BYTES_OF_CACHES = 16 << 20  # as in csrc/cpu/walk.cc
+BYTES_OF_CACHES = 24 << 20  # as in csrc/cpu/walk.cc
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="of the CPU kernel")
 
 
@@ -41,19 +41,19 @@ def test_an_epilogue_and_the_bits_of_a_smaller_product():
 
     whole = jax.jit(gemm)(A, C)
     assert whole.nbytes >= BYTES_OF_CACHES
-    halves = [jax.jit(gemm)(A[part], C[part]) for part in (slice(0, m // 2), slice(m // 2, None))]
-    np.testing.assert_array_equal(whole, jnp.concatenate(halves))
+    for rows in (slice(0, 997), slice(m - 1009, m)):
+        np.testing.assert_array_equal(whole[rows], jax.jit(gemm)(A[rows], C[rows]))
     sums = 2.0 * np.asarray(A, np.float64) @ np.asarray(B, np.float64)
     truth = np.maximum(sums + 0.5 * np.asarray(C) + np.asarray(bias), 0)
     np.testing.assert_allclose(whole, truth, atol=1e-5)
 
 
-def test_a_batch_of_results_that_are_large_together():
+def test_a_batch_that_is_large_together():
     rng = np.random.default_rng(1)
     sizes = [(70_001 + 13 * i, 5 + i, 7 + i) for i in range(9)]
     As = [rng.uniform(-1, 1, (m, k)).astype("float32") for m, _, k in sizes]
     Bs = [rng.uniform(-1, 1, (k, n)).astype("float32") for _, n, k in sizes]
     Cs = jax.jit(vb.batched_matmul)(As, Bs)
-    assert sum(C.nbytes for C in Cs) >= BYTES_OF_CACHES
+    assert sum(x.nbytes for x in (*As, *Cs)) >= BYTES_OF_CACHES
     for A, B, C in zip(As, Bs, Cs, strict=True):
         np.testing.assert_allclose(C, A.astype(np.float64) @ B, atol=1e-5)

@@ -8,10 +8,10 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-// One call. Strides are in real numbers.
+// One call: so many groups of R rows, one behind the other, by the same columns of B. Strides are in real numbers.
 template <class T>
 struct Micro {
-  int64_t k;
+  int64_t groups, k;
   const T* a;
   int64_t a_row, a_k;
   const T* b;  // rows of contiguous numbers
@@ -43,52 +43,59 @@ void micro_kernel(const Micro<T>& call) {
   constexpr int kParts = kComplex ? 2 : 1, kRows = R * kParts, kWidth = kLanes<T>;
   using V = Vec<T>;
   const Micro<T> x = call;  // so that stores to C can't be thought to change it
-  V sums[kRows][NV] = {};
-  if (x.sums_in) {
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) sums[r][v] = load<V>(x.sums_in + r * x.sums_row + v * kWidth);
-    }
-  }
-
-  const T *a = x.a, *b = x.b;
   const Mask mask = first_lanes<T>(x.masked ? x.tail : kWidth);
-  for (int64_t k = x.k; k > 0; --k) {
-    V row[NV];
-#pragma GCC unroll 4
-    for (int v = 0; v < NV - 1; ++v) row[v] = load<V>(b + v * kWidth);
-    row[NV - 1] = load(b + (NV - 1) * kWidth, mask);
+  const T *a_rows = x.a, *sums_in = x.sums_in;
+  T *c_rows = x.c, *sums_out = x.sums_out;
+  for (int64_t group = x.groups; group > 0; --group, a_rows += R * x.a_row) {
+    V sums[kRows][NV] = {};
+    if (sums_in) {
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const T scalar = a[r / kParts * x.a_row + r % kParts];
+      for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) sums[r][v] += scalar * row[v];
+        for (int v = 0; v < NV; ++v) sums[r][v] = load<V>(sums_in + r * x.sums_row + v * kWidth);
+      }
+      sums_in += kRows * x.sums_row;
     }
-    a += x.a_k;
-    b += x.b_k;
-  }
 
-  if (x.sums_out) {
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
+    const T *a = a_rows, *b = x.b;
+    for (int64_t k = x.k; k > 0; --k) {
+      V row[NV];
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) store(x.sums_out + r * x.sums_row + v * kWidth, sums[r][v]);
+      for (int v = 0; v < NV - 1; ++v) row[v] = load<V>(b + v * kWidth);
+      row[NV - 1] = load(b + (NV - 1) * kWidth, mask);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const T scalar = a[r / kParts * x.a_row + r % kParts];
+#pragma GCC unroll 4
+        for (int v = 0; v < NV; ++v) sums[r][v] += scalar * row[v];
+      }
+      a += x.a_k;
+      b += x.b_k;
     }
-    return;
-  }
+
+    if (sums_out) {
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
+      for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) {
-      const V result = join<T, kComplex>(sums[r * kParts][v], sums[r * kParts + kParts - 1][v]);
-      T* c = x.c + r * x.c_row + v * kWidth;
-      if (v < NV - 1) {
-        store(c, result);
-      } else {
-        store_first(c, result, x.tail);
+        for (int v = 0; v < NV; ++v) store(sums_out + r * x.sums_row + v * kWidth, sums[r][v]);
+      }
+      sums_out += kRows * x.sums_row;
+      continue;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) {
+        const V result = join<T, kComplex>(sums[r * kParts][v], sums[r * kParts + kParts - 1][v]);
+        T* c = c_rows + r * x.c_row + v * kWidth;
+        if (v < NV - 1) {
+          store(c, result);
+        } else {
+          store_first(c, result, x.tail);
+        }
       }
     }
+    c_rows += R * x.c_row;
   }
 }
 

@@ -153,10 +153,10 @@ class Multiplier {
       if (prefetches) prefetch_next_part(block, k, panel);
       const RowGroups groups(block.m, Micros::max_rows(panel.vectors));
       Micro<T> at_panel = micro;
-      for (int64_t group = 0, i = 0; group < groups.count; ++group) {
-        const int64_t rows = groups.rows(group);
-        multiply_group(block, k, panel, i, rows, at_panel);
-        at_panel.a += rows * micro.a_row, i += rows;
+      for (int64_t group = 0, i = 0; group < groups.count;) {
+        const int64_t rows = groups.rows(group), alike = finishes_in_place() ? groups.alike(group) : 1;
+        multiply_groups(block, k, panel, i, rows, alike, at_panel);
+        at_panel.a += alike * rows * micro.a_row, i += alike * rows, group += alike;
       }
       j += panel.columns, left -= panel.vectors;
     }
@@ -166,6 +166,7 @@ class Multiplier {
   struct RowGroups {
     RowGroups(int64_t m, int64_t most) : count(ceil_div(m, most)), base(m / count), larger(m % count) {}
     int64_t rows(int64_t group) const { return base + (group < larger); }
+    int64_t alike(int64_t group) const { return (group < larger ? larger : count) - group; }  // from this one on
     int64_t count, base, larger;
   };
 
@@ -188,11 +189,16 @@ class Multiplier {
     return {j, columns, vectors, tail, reinterpret_cast<const T*>(b), p_.b.row_stride * kParts, true};
   }
 
-  void multiply_group(const Block& block, const PartOfK& k, const Panel& panel, int64_t i, int64_t rows, Micro<T>& micro) {
-    const bool in_place = !kConverts && !p_.finish && p_.c.col_stride == 1;
+  // Sums are what C gets, where it lies.
+  bool finishes_in_place() const { return !kConverts && !p_.finish && p_.c.col_stride == 1; }
+
+  // Groups of `rows` rows: one where the sums must be finished.
+  void multiply_groups(const Block& block, const PartOfK& k, const Panel& panel, int64_t i, int64_t rows, int64_t groups, Micro<T>& micro) {
+    const bool in_place = finishes_in_place();
     const int64_t width = panel.vectors * kWidth, c = (block.i + i) * p_.c.row_stride + (block.j + panel.j) * p_.c.col_stride;
     alignas(64) T result[kMaxSums * kWidth];
     T* sums = sums_ + i * kParts * micro.sums_row + panel.j * kParts;
+    micro.groups = groups;
     micro.b = panel.b, micro.b_k = panel.b_k, micro.masked = panel.masked, micro.tail = panel.tail;
     micro.sums_in = k.first ? nullptr : sums;
     micro.sums_out = k.last ? nullptr : sums;
@@ -217,7 +223,7 @@ class Multiplier {
     const RowGroups groups(block.m, Micros::max_rows(2));
     for (int64_t group = 0, i = 0; group < groups.count; ++group) {
       const int64_t rows = groups.rows(group);
-      for (int panel = 0; panel < count; ++panel) multiply_group(block, k, panels[panel], i, rows, micro);
+      for (int panel = 0; panel < count; ++panel) multiply_groups(block, k, panels[panel], i, rows, 1, micro);
       micro.a += rows * micro.a_row, i += rows;
     }
   }

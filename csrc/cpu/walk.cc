@@ -23,7 +23,7 @@ namespace {
 
 constexpr double kWorkWorthAThread = 5e5;     // multiply-adds: what a core does while another one wakes up
 constexpr double kWorkOfAMove = 8;            // moving an element takes as long as a few of them
-constexpr int64_t kBytesOfCaches = 16 << 20;  // half of a last-level cache: who reads the results has other data, too
+constexpr int64_t kBytesOfCaches = 24 << 20;  // most of a last-level cache
 constexpr int kPauses = 200;                  // before the caller goes to sleep: about the time of a small block
 
 struct Range {
@@ -166,9 +166,12 @@ int64_t threads_for(double work, int64_t most) { return std::min(most, static_ca
 }  // namespace
 
 bool fills_caches(const CpuCall& call) {
-  int64_t elements = 0;
-  for (int32_t i = call.num_operands; i < call.num_buffers; ++i) elements += call.elements[i];
-  return elements * kDTypeBytes[static_cast<int>(call.out_dtype)] >= kBytesOfCaches;
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < call.num_buffers; ++i) {
+    const DType dtype = i < call.num_operands ? call.dtype : call.out_dtype;
+    bytes += call.elements[i] * kDTypeBytes[static_cast<int>(dtype)];
+  }
+  return bytes >= kBytesOfCaches;
 }
 
 void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {

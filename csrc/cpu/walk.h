@@ -24,7 +24,7 @@ struct CpuCall {
   bool past_caches;  // results are written past the caches where that pays
 };
 
-// Are the results more than a cache holds until somebody reads them?
+// Are operands and results more than a cache holds, so that results won't be there when somebody reads them?
 bool fills_caches(const CpuCall& call);
 
 // "avx512", "avx2" or "portable": the kernels in use. The environment variable VBGEMM_CPU_ISA names others; what isn't known, or what
