@@ -89,6 +89,7 @@ enum class Kernel : int32_t {
   t256_heavy,
   t128_medium,
   t128_rows,
+  t128_wide_rows,
   t128_deep,
   t256_dots,
   m128_light,
@@ -97,20 +98,25 @@ enum class Kernel : int32_t {
   m256_full,
   m256_dots
 };
-inline constexpr int kKernels = 13;
-inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium",
-                                                       "t128_rows",  "t128_deep",  "t256_dots",  "m128_light", "m128_heavy",
-                                                       "m256_heavy", "m256_full",  "m256_dots"};
+inline constexpr int kKernels = 14;
+inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy",     "t256_light", "t256_heavy", "t128_medium",
+                                                       "t128_rows",  "t128_wide_rows", "t128_deep",  "t256_dots",  "m128_light",
+                                                       "m128_heavy", "m256_heavy",     "m256_full",  "m256_dots"};
 
 // Whether a tile is far longer one way than the other.
 constexpr bool is_far_longer(const TileShape& tile) { return tile.m >= 4 * tile.n || tile.n >= 4 * tile.m; }
+
+constexpr int shorter_side(const TileShape& tile) { return tile.m < tile.n ? tile.m : tile.n; }
+
+// Whether a tile of whole rows (columns) is for so few that each thread has one.
+constexpr bool is_short(const TileShape& tile) { return tile.m < 256 && tile.n < 256; }
 
 constexpr Kernel kernel_of(const TileShape& tile) {
   const int accumulators = tile.m * tile.n / tile.threads;
   if (tile.owned == Owned::steps_of_rows) return tile.tensor ? Kernel::m256_dots : Kernel::t256_dots;
   if (tile.tensor && tile.threads == 256) return accumulators > 64 ? Kernel::m256_full : Kernel::m256_heavy;
   if (tile.tensor) return accumulators > 32 ? Kernel::m128_heavy : Kernel::m128_light;
-  if (tile.owned == Owned::rows) return Kernel::t128_rows;
+  if (tile.owned == Owned::rows) return shorter_side(tile) > 16 ? Kernel::t128_wide_rows : Kernel::t128_rows;
   if (tile.owned == Owned::steps) return Kernel::t128_deep;
   if (tile.threads == 128 && accumulators <= 32 && (is_far_longer(tile) || accumulators > 16)) return Kernel::t128_medium;
   return static_cast<Kernel>(2 * (tile.threads == 256) + (accumulators > 16));

@@ -59,7 +59,7 @@ def dynamic_shared_bytes() -> dict[tuple[str, str], int]:
     """What launches give, by (kernel, kind): constants of the sources, printed by a host program."""
     program = """
     #include <cstdio>
-    #include "gpu/tensor_shared.h"
+    #include "gpu/dynamic_shared.h"
     int main() {
       using namespace vbgemm;
       for (int kernel = 0; kernel < kKernels; ++kernel)

@@ -79,7 +79,7 @@ struct AddShares {
     if (thread_index() == 0) shared.tile = tile, shared.place.strategy = kNoTile;
     wave_barrier();
     if (!has_its_sums(tile, parameters.sums)) return;
-    place_tile<true, kC>(parameters, at, tile.c, {at.rows, at.cols}, false, shared.place);
+    place_tile<true, kC>(parameters, at, tile.c, {at.rows, at.cols, false}, false, shared.place);
   }
 
   // Every parameters.split_blocks-th of the tile's rounds, from `turn` on; in each the block finishes as many pieces as a part has threads.

@@ -26,9 +26,10 @@ inline constexpr Error kSuccess = cudaSuccess, kInvalidValue = cudaErrorInvalidV
 #define VBGEMM_PARAMETERS(Type, name) const __grid_constant__ Type name
 #define VBGEMM_READ_PARAMETERS(Type, name)
 #define VBGEMM_SHARED(Type, name) __shared__ Type name
-// The same in memory whose size the launch gives: more than 48 KB needs that.
-#define VBGEMM_DYNAMIC_SHARED(Type, name)                           \
-  extern __shared__ __align__(1024) unsigned char vbgemm_dynamic[]; \
+// The same in memory whose size the launch gives: more than 48 KB needs that. A larger alignment than that of the type would be given to
+// what the file's other kernels declare, too.
+#define VBGEMM_DYNAMIC_SHARED(Type, name)                                    \
+  extern __shared__ __align__(alignof(Type)) unsigned char vbgemm_dynamic[]; \
   Type& name = *reinterpret_cast<Type*>(vbgemm_dynamic)
 
 inline const char* error_name(Error error) { return cudaGetErrorString(error); }

@@ -31,6 +31,7 @@ constexpr int waves_a_simd(int threads, int blocks) { return blocks * threads > 
 #define VBGEMM_READ_PARAMETERS(Type, name) \
   const Type& name = *(const Type*)__builtin_amdgcn_kernarg_segment_ptr() /* no C++ cast leaves the address space */
 #define VBGEMM_SHARED(Type, name) __shared__ Type name
+#define VBGEMM_DYNAMIC_SHARED VBGEMM_SHARED  // kernels declare all they use
 
 inline const char* error_name(Error error) { return hipGetErrorString(error); }
 

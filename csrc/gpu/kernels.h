@@ -5,7 +5,7 @@
 // The names are plain C so that tools find them in the compiler's report: vbgemm_<kernel>_<kind>.
 #define VBGEMM_SIMT_KERNELS(FOR_EACH, kind) \
   FOR_EACH(t128_light, kind) FOR_EACH(t128_heavy, kind) FOR_EACH(t256_light, kind) FOR_EACH(t256_heavy, kind) FOR_EACH(t128_medium, kind)
-#define VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_SIMT_KERNELS(FOR_EACH, kind) FOR_EACH(t128_rows, kind) FOR_EACH(t128_deep, kind)
+#define VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_SIMT_KERNELS(FOR_EACH, kind) FOR_EACH(t128_deep, kind)
 
 // Dot products are NVIDIA's alone.
 #if VBGEMM_WAVE_SIZE == 64
@@ -34,7 +34,14 @@
 #define VBGEMM_TENSOR_KERNELS_TF32X3(FOR_EACH) VBGEMM_TENSOR_KERNELS(FOR_EACH, tf32x3)
 #endif
 
+// Their blocks use more shared memory than a kernel can declare.
+#define VBGEMM_ROW_KERNELS(FOR_EACH, kind) FOR_EACH(t128_rows, kind) FOR_EACH(t128_wide_rows, kind)
+
 #define VBGEMM_EVERY_KERNEL(FOR_EACH)            \
+  VBGEMM_ROW_KERNELS(FOR_EACH, float32)          \
+  VBGEMM_ROW_KERNELS(FOR_EACH, float64)          \
+  VBGEMM_ROW_KERNELS(FOR_EACH, bfloat16)         \
+  VBGEMM_ROW_KERNELS(FOR_EACH, float16)          \
   VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, float32) \
   VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, float64) \
   VBGEMM_SIMT_KERNELS(FOR_EACH, complex64)       \
@@ -61,16 +68,19 @@ VBGEMM_DECLARE_KERNEL(add_shares, bfloat16)
 VBGEMM_DECLARE_KERNEL(add_shares, float16)
 
 // Define a kind's kernels; `element` is its C++ type, `kind_` its enumerator.
-#define VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, kind_, element)                                        \
+#define VBGEMM_DEFINE_SIMT_KERNEL_IN(SHARED, kernel, kind, kind_, element)                             \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),          \
                                                   vbgemm::min_blocks<element>(vbgemm::Kernel::kernel)) \
       vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {              \
     VBGEMM_READ_PARAMETERS(vbgemm::KernelParameters, parameters);                                      \
     using Family = vbgemm::SimtFamily<element, vbgemm::Kind::kind_>;                                   \
     using Body = vbgemm::TileKernel<Family, vbgemm::Kernel::kernel>;                                   \
-    VBGEMM_SHARED(Body::Shared, shared);                                                               \
+    SHARED(Body::Shared, shared);                                                                      \
     Body::run(parameters, shared);                                                                     \
   }
+#define VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, kind_, element) VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_SHARED, kernel, kind, kind_, element)
+#define VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, kind_, element) \
+  VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_DYNAMIC_SHARED, kernel, kind, kind_, element)
 #define VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, kind_)                                                                  \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),                             \
                                                   vbgemm::tensor_min_blocks(vbgemm::Kind::kind_, vbgemm::Kernel::kernel)) \

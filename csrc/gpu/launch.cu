@@ -3,9 +3,9 @@
 #include <string_view>
 
 #include "add_shares.h"
+#include "dynamic_shared.h"
 #include "kernels.h"
 #include "launch.h"
-#include "tensor_shared.h"
 #include "tile_cut.h"
 
 namespace vbgemm {

@@ -1,141 +1,177 @@
-// How a tile of whole rows gets to memory: each thread has all sums of its rows. As vectors where C takes them, a thread's own elements
-// where rows are short, else by way of shared memory. `Cut` is the tile's, of row_tile.h.
+// How a tile of whole rows gets to memory: each thread has all sums of its rows. They go through shared memory, where lanes trade them, so
+// that a wave writes neighbours; but where C's columns lie along memory, lanes have neighbours as it is. `Cut` is the tile's, of
+// row_tile.h.
 #pragma once
 #include "finish.h"
+#include "swizzle.h"
 #include "tile_place.h"
 
 namespace vbgemm {
 
-// A wave's own part of shared memory, where its lanes trade the sums of a row each so that neighbouring lanes get neighbouring elements.
-template <class Cut, class Sum>
+// A wave's own part of shared memory: a row of sums of each lane, one behind the other without gaps, as they lie in most C. kWhole: they
+// are known to be whole vectors, of C's elements too.
+template <class Cut, bool kWhole>
 struct RowStage {
-  static constexpr int kElements = Cut::kCols;  // of one lane
+  using Sum = typename Cut::Sum;
+  static constexpr int kElements = Cut::kCols, kVector = Cut::kColVector;  // of one lane
   Sum* first;
-  int lane, row;  // of the tile, the wave's first
+  int lane, cols;  // the tile's columns
 
-  __device__ RowStage(Sum* staged, int row_of_lane)
-      : first(staged + thread_index() / kWaveSize * (kWaveSize * Cut::kPitch)),
-        lane(thread_index() % kWaveSize),
-        row(row_of_lane - thread_index() % kWaveSize) {}
+  __device__ bool swizzled() const { return kWhole || cols % kVector == 0; }
+  __device__ int place(unsigned at) const { return swizzled() ? swizzled_vector(at / kVector) * kVector + at % kVector : at; }
 
   __device__ void put(const Sum (&sum)[Cut::kCols]) const {
+    if (swizzled()) {
+      const int mine = lane * (static_cast<unsigned>(cols) / kVector);
 #pragma unroll
-    for (int j = 0; j < Cut::kCols; ++j) first[lane * Cut::kPitch + j] = sum[j];
-  }
-
-  // The lane's n-th element, and its place in the tile.
-  __device__ Sum& element(int n) const {
-    const int at = n * kWaveSize + lane;
-    return first[at / Cut::kCols * Cut::kPitch + at % Cut::kCols];
-  }
-  __device__ Location locate(Extent tile, int, int n) const {
-    const int at = n * kWaveSize + lane, in_tile = row + at / Cut::kCols, col = at % Cut::kCols;
-    return {in_tile, col, in_tile < tile.rows && col < tile.cols};
-  }
-
-  // Writes the rows one behind the other, each as long as the tile: as they lie in memory, if C has no more columns.
-  template <class Out>
-  __device__ void write(const MatrixView& c, Extent tile) const {
-    // Exact for every element: an inverse too large by less than 2^-18 is off by less than 1 / cols then.
-    static_assert(kWaveSize * Cut::kCols * Cut::kCols <= 1 << 18);
-    const int inverse = (1 << 18) / tile.cols + 1, left = tile.rows - row;
-    const int elements = (left < kWaveSize ? left : kWaveSize) * tile.cols;
-#pragma unroll 4
-    for (int at = lane; at < elements; at += kWaveSize) {
-      const int down = at * inverse >> 18, col = at - down * tile.cols;
-      Out result;
-      narrow(first[down * Cut::kPitch + col], result);
-      store_bytes<sizeof(Out)>(c.template at<Out>(row + down, col), &result);
+      for (int j = 0; j < Cut::kCols; j += kVector) {
+        if (j >= cols) continue;  // a break would keep clang from unrolling the loop
+        Vector<Sum, kVector> vector;
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) vector.element[v] = sum[j + v];
+        *reinterpret_cast<Vector<Sum, kVector>*>(first + swizzled_vector(mine + j / kVector) * kVector) = vector;
+      }
+      return;
     }
+    Sum* const mine = first + lane * cols;
+#pragma unroll
+    for (int j = 0; j < Cut::kCols; ++j) {
+      if (j < cols) mine[j] = sum[j];
+    }
+  }
+
+  // Writes so many elements of whole rows to a C without gaps, in vectors.
+  template <class Out>
+  __device__ void write_gapless(Out* to, int elements) const {
+    constexpr int kOutVector = kVectorBytes / static_cast<int>(sizeof(Out));
+    using Mine = LaneVectors<kOutVector / kVector>;
+    const int vectors = static_cast<unsigned>(elements) / kOutVector;
+    const Mine mine(lane, swizzled());
+    const Sum* from = first;
+    Out* target = to + lane * kOutVector;
+#pragma unroll 1
+    for (int at = lane; at < vectors; at += Mine::kPeriod * kWaveSize) {
+#pragma unroll
+      for (int turn = 0; turn < Mine::kPeriod; ++turn) {
+        if (at + turn * kWaveSize >= vectors) break;
+        Vector<Out, kOutVector> vector;
+#pragma unroll
+        for (int v = 0; v < kOutVector; v += kVector) {
+          const auto sums = *reinterpret_cast<const Vector<Sum, kVector>*>(from + mine.place[turn][v / kVector] * kVector);
+#pragma unroll
+          for (int n = 0; n < kVector; ++n) narrow(sums.element[n], vector.element[v + n]);
+        }
+        store_bytes<kVectorBytes>(target + turn * kWaveSize * kOutVector, &vector);
+      }
+      from += Mine::kPeriodVectors * kVector;
+      target += Mine::kPeriod * kWaveSize * kOutVector;
+    }
+    if (kWhole) return;
+    const int rest = vectors * kOutVector + lane;
+    if (rest >= elements) return;
+    Out result;
+    narrow(first[place(rest)], result);
+    store_bytes<sizeof(Out)>(to + rest, &result);
   }
 };
 
-// Sectors of memory that a wave may write one element each, so often as a row has elements, and be faster so than by way of shared memory
-// (measured on an H100: 5 columns of float64, 7 of float32).
-inline constexpr int kFewSectors = 200;
+// The same with each element's place in the tile, for epilogues and for other C.
+template <class Cut>
+struct LocatedRowStage : RowStage<Cut, false> {
+  using Stage = RowStage<Cut, false>;
+  using Sum = typename Cut::Sum;
+  int row, inverse;  // the wave's first row of the tile; of the columns
 
-// Each thread writes its own rows.
-template <class Out, class Cut, class Sum>
-__device__ inline void store_short_rows(const MatrixView& c, int rows, int cols, const Sum (&sum)[Cut::kThreadRows][Cut::kCols], int row) {
-#pragma unroll
-  for (int i = 0; i < Cut::kThreadRows; ++i) {
-    const int at = row + i * Cut::kThreads;
-    if (at >= rows) break;
-    Out* to = c.at<Out>(at, 0);
-#pragma unroll
-    for (int j = 0; j < Cut::kCols && (j + 1) * (j + 1) * static_cast<int>(sizeof(Out)) <= kFewSectors; ++j, to += c.col_stride) {
-      Out result;
-      narrow(sum[i][j], result);
-      if (j < cols) store_bytes<sizeof(Out)>(to, &result);
-    }
+  __device__ LocatedRowStage(const Stage& stage, int first_row)
+      : Stage(stage), row(first_row), inverse((1 << kInverseBits) / stage.cols + 1) {}
+
+  // The lane's n-th element.
+  __device__ Sum& element(int n) const { return this->first[this->place(n * kWaveSize + this->lane)]; }
+  __device__ Location locate(Extent tile, int, int n) const {
+    const int at = n * kWaveSize + this->lane, down = at * inverse >> kInverseBits;
+    return {row + down, at - down * this->cols, n < this->cols && row + down < tile.rows};
   }
+
+ private:
+  // Exact for every element: an inverse too large by less than 2^-18 is off by less than 1 / cols then.
+  static constexpr int kInverseBits = 18;
+  static_assert(kWaveSize * Cut::kCols * Cut::kCols <= 1 << kInverseBits);
+};
+
+// Whether C's rows lie one behind the other in whole vectors and hold what the operands do, without an epilogue.
+template <class Cut, class T>
+__device__ inline bool stores_whole_vectors(const TilePlace<T>& place) {
+  const MatrixView& c = place.matrix[kC];
+  return c.way == Way::vectors && c.row_stride == place.cols && !place.fused &&
+         !(sizeof(T) < sizeof(typename Cut::Sum) && place.wide_results);
 }
 
-// Memory is written by sectors of 32 bytes, and a vector is half of one: the lanes of two neighbouring rows trade vectors, so that they
-// write a row's two neighbours together, first of the one, then of the other row (on NVIDIA's GPUs). All lanes of a wave call this.
-template <class Out, class Cut, class Sum>
-__device__ inline void store_row_vectors(const MatrixView& c, int rows, int cols, const Sum (&sum)[Cut::kThreadRows][Cut::kCols], int row) {
-  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Out)), kTogether = kCdna || Cut::kCols < 2 * kVector ? 1 : 2;
-  const int odd = kTogether == 2 ? thread_index() % 2 : 0;
-#pragma unroll
-  for (int i = 0; i < Cut::kThreadRows; ++i) {
-    const int at = row + i * Cut::kThreads - odd;
-    Out* const first = c.at<Out>(at, 0) + odd * kVector;
-#pragma unroll
-    for (int j = 0; j < Cut::kCols; j += kTogether * kVector) {
-      Vector<Out, kVector> low, high;
-#pragma unroll
-      for (int v = 0; v < kVector; ++v) narrow(sum[i][j + v], low.element[v]);
-      if constexpr (kTogether == 2) {
-        Vector<Out, kVector> traded;
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) narrow(sum[i][j + kVector + v], high.element[v]);
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) traded.element[v] = odd ? low.element[v] : high.element[v];
-        swap_lanes<1>(traded);
-        // Now both become this lane's columns, low of the even row.
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) {
-          low.element[v] = odd ? traded.element[v] : low.element[v];
-          high.element[v] = odd ? high.element[v] : traded.element[v];
-        }
-      }
-      const bool inside = j + odd * kVector < cols;
-      if (inside && at < rows) store_bytes<kVectorBytes>(first + j, &low);
-      if (kTogether == 2 && inside && at + 1 < rows) store_bytes<kVectorBytes>(first + c.row_stride + j, &high);
+// Where a wave's rows go. kWhole: as above.
+template <class Cut, class T, bool kWhole>
+class RowStore {
+ public:
+  using Sum = typename Cut::Sum;
+  using Sums = Sum[Cut::kThreadRows][Cut::kCols];
+
+  // `place` lies in shared memory. `staged`: the wave's own part of that, of kStagedSums.
+  __device__ RowStore(const TilePlace<T>& place, int lane, Sum* staged)
+      : place_(place), stage_{staged, lane, place.cols}, rows_(place.rows) {
+    const MatrixView& c = place.matrix[kC];
+    const bool aligned = reinterpret_cast<uintptr_t>(c.first) % kVectorBytes == 0;
+    gapless_ = kWhole || (aligned && c.row_stride == place.cols && c.col_stride == 1 && !place.fused);
+  }
+
+  // `row`: the wave's first. All its lanes call this.
+  __device__ void operator()(int row, const Sums& sum) const {
+    if (!kWhole && sizeof(T) < sizeof(Sum) && place_.wide_results) {
+      store_as<Sum>(row, sum);
+    } else {
+      store_as<T>(row, sum);
     }
   }
-}
 
-template <class Out, class Cut, class T, class Sum>
-__device__ inline void store_rows_as(const TilePlace<T>& place, const Sum (&sum)[Cut::kThreadRows][Cut::kCols], int row, Sum* staged) {
-  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Out));
-  const MatrixView c = place.matrix[kC];
-  const int rows = place.rows, cols = place.cols;
-  if (takes_vectors<Out, kVector>(c, cols) && !place.fused) return store_row_vectors<Out, Cut>(c, rows, cols, sum, row);
-  if (cols * cols * static_cast<int>(sizeof(Out)) <= kFewSectors && !place.fused)
-    return store_short_rows<Out, Cut>(c, rows, cols, sum, row);
+ private:
+  template <class Out>
+  __device__ void store_as(int row, const Sums& sum) const {
+    if (!gapless_ && place_.matrix[kC].way == Way::columns && !place_.fused) return store_columns<Out>(row + stage_.lane, sum);
 #pragma unroll
-  for (int i = 0; i < Cut::kThreadRows; ++i) {
-    const RowStage<Cut, Sum> stage(staged, row + i * Cut::kThreads);
-    stage.put(sum[i]);
-    wave_barrier();
-    if (place.fused) {
-      apply_epilogue<Out>(stage, place, 0);
+    for (int i = 0; i < Cut::kThreadRows; ++i, row += kWaveSize) {
+      if (row >= rows_) break;
+      stage_.put(sum[i]);
       wave_barrier();
+      if (gapless_) {
+        const int left = rows_ - row, rows = left < kWaveSize ? left : kWaveSize;
+        stage_.write_gapless(static_cast<Out*>(place_.matrix[kC].first) + static_cast<int64_t>(row) * stage_.cols, rows * stage_.cols);
+      } else if constexpr (!kWhole) {
+        const LocatedRowStage<Cut> stage(stage_, row);
+        if (place_.fused) apply_epilogue<Out>(stage, place_, 0);
+        write_elements<Out>(stage, place_, 0);
+      }
+      wave_barrier();  // before the next rows' sums
     }
-    stage.template write<Out>(c, {rows, cols});
-    wave_barrier();  // before the next rows' sums
   }
-}
 
-template <class Cut, class T, class Sum>
-__device__ inline void store_rows(const TilePlace<T>& place, const Sum (&sum)[Cut::kThreadRows][Cut::kCols], int row, Sum* staged) {
-  if (sizeof(T) < sizeof(Sum) && place.wide_results) {
-    store_rows_as<Sum, Cut>(place, sum, row, staged);
-  } else {
-    store_rows_as<T, Cut>(place, sum, row, staged);
+  // Columns that lie along memory: each lane writes its own rows.
+  template <class Out>
+  __device__ void store_columns(int row, const Sums& sum) const {
+    const MatrixView c = place_.matrix[kC];
+#pragma unroll
+    for (int i = 0; i < Cut::kThreadRows; ++i, row += kWaveSize) {
+      Out* to = c.at<Out>(row, 0);
+#pragma unroll
+      for (int j = 0; j < Cut::kCols; ++j, to += c.col_stride) {
+        if (j >= stage_.cols) continue;
+        Out result;
+        narrow(sum[i][j], result);
+        store_bytes_if<sizeof(Out)>(row < rows_, to, &result);
+      }
+    }
   }
-}
+
+  const TilePlace<T>& place_;
+  RowStage<Cut, kWhole> stage_;
+  int rows_;
+  bool gapless_;
+};
 
 }  // namespace vbgemm

@@ -25,12 +25,15 @@ constexpr bool has_code(const TileShape& tile) {
 }
 
 // Shared memory a block of a kernel may use: light kernels leave room for eight blocks of 128 (four of 256) on a multiprocessor that
-// has 227 KB, and all stay within the 48 KB that need no opt-in.
+// has 227 KB, and all stay within the 48 KB that need no opt-in but for tiles of whole rows, of which four (two) blocks keep as much of A
+// under way as there is room for.
 constexpr int shared_budget(Kernel kernel) {
   switch (kernel) {
     case Kernel::t128_light: return 27 * 1024;
     case Kernel::t256_light: return 40 * 1024;
     case Kernel::t128_medium: return 44 * 1024;
+    case Kernel::t128_rows: return (kCdna ? 48 : 55) * 1024;
+    case Kernel::t128_wide_rows: return (kCdna ? 48 : 110) * 1024;
     case Kernel::t128_deep:
     case Kernel::t256_dots: return 44 * 1024;
     default: return 48 * 1024;
@@ -61,7 +64,8 @@ constexpr int min_blocks(Kernel kernel) {
     case Kernel::t128_heavy: return 2;
     case Kernel::t256_light: return kIsComplex<T> ? 2 : sizeof(T) == 4 ? 4 : 3;
     case Kernel::t128_medium: return kWords == 1 ? 4 : kWords == 2 ? 3 : 2;
-    case Kernel::t128_rows: return sizeof(T) == 4 ? 4 : 3;
+    case Kernel::t128_rows: return 4;
+    case Kernel::t128_wide_rows: return 2;
     case Kernel::t128_deep: return kWords == 1 ? 4 : 2;
     case Kernel::t256_dots: return 2;
     default: return kWords == 1 ? 2 : 1;

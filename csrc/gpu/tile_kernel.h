@@ -11,6 +11,14 @@ namespace vbgemm {
 template <Kind kKind, Kernel kKernel, int kRow>
 inline constexpr bool kHolds = has_code(kTiles[kRow]) && kTiles[kRow].built_for(kKind) && kernel_of(kTiles[kRow]) == kKernel;
 
+// Whether two rows of the catalogue are the same code: tiles of whole rows (columns) are, if both are short or neither is.
+constexpr bool share_code(const TileShape& tile, const TileShape& other) {
+  const bool whole_rows = tile.owned == Owned::rows && other.owned == Owned::rows;
+  return whole_rows && shorter_side(tile) == shorter_side(other) && is_short(tile) == is_short(other);
+}
+template <int kRow, int kOther>
+inline constexpr bool kShareCode = kRow == kOther || share_code(kTiles[kRow], kTiles[kOther]);
+
 // A tile's cut as a value, so that generic code can be called with it.
 template <class Cut>
 struct Chosen {
@@ -55,9 +63,10 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
       if (thread_index() < kWaveSize) find_tile<Family::kMirrors>(parameters, walk.tile, extent_of, place);
       if (thread_index() == 0) place.walk = walk;
       block_barrier();
-      dispatch(place.strategy, [&](auto chosen) __attribute__((always_inline)) {
+      const auto multiply = [&](auto chosen) __attribute__((always_inline)) {
         Family::template multiply<typename decltype(chosen)::type>(place, shared.operands);
-      });
+      };
+      (multiply_by<kRow>(place.strategy, multiply), ...);
       if (!parameters.plan.block_first) break;
       walk = place.walk;
       block_barrier();  // the next tile overwrites the place and the operands
@@ -66,22 +75,30 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
   }
 
  private:
-  __device__ static Extent extent_of(int strategy) {
-    Extent extent{0, 0};
-    dispatch(strategy, [&](auto chosen) { extent = {decltype(chosen)::type::kRows, decltype(chosen)::type::kCols}; });
+  __device__ static TileExtent extent_of(int strategy) {
+    TileExtent extent{0, 0, false};
+    (find_extent<kRow>(strategy, extent), ...);
     return extent;
   }
-
-  // Calls `action` with the row that `strategy` names, if this kernel holds it. Were a tile's code not inlined, what it refers to would lie
-  // on a stack, and shared memory be read by generic loads.
-  template <class Action>
-  __device__ __forceinline__ static void dispatch(int strategy, const Action& action) {
-    (try_row<kRow>(strategy, action), ...);
-  }
-  template <int kIndex, class Action>
-  __device__ __forceinline__ static void try_row(int strategy, const Action& action) {
+  template <int kIndex>
+  __device__ __forceinline__ static void find_extent(int strategy, TileExtent& extent) {
     if constexpr (kHolds<Family::kKind, kKernel, kIndex>) {
-      if (strategy == kIndex) action(Chosen<typename Family::template Cut<kIndex>>());
+      constexpr TileShape kShape = kTiles[kIndex];
+      if (strategy == kIndex) extent = {kShape.m, kShape.n, kShape.owned == Owned::rows && kShape.n > kShape.m};
+    }
+  }
+
+  template <int kIndex>
+  static constexpr bool kIsFirstOfItsCode = !((kRow < kIndex && kHolds<Family::kKind, kKernel, kRow> && kShareCode<kRow, kIndex>) || ...);
+
+  // Calls `multiply` with the row that `strategy` names, if this kernel holds it and its code is here. Were a tile's code not inlined, what
+  // it refers to would lie on a stack, and shared memory be read by generic loads.
+  template <int kIndex, class Multiply>
+  __device__ __forceinline__ static void multiply_by(int strategy, const Multiply& multiply) {
+    if constexpr (kHolds<Family::kKind, kKernel, kIndex>) {
+      if constexpr (kIsFirstOfItsCode<kIndex>) {
+        if (((kShareCode<kRow, kIndex> && strategy == kRow) || ...)) multiply(Chosen<typename Family::template Cut<kIndex>>());
+      }
     }
   }
 

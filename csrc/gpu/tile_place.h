@@ -55,6 +55,12 @@ struct Extent {
   int rows, cols;
 };
 
+// A row of the catalogue: the size of its tiles, and whether they compute C^T = B^T A^T.
+struct TileExtent {
+  int rows, cols;
+  bool transposed;
+};
+
 __device__ inline int clamp(int64_t value, int low, int high) { return static_cast<int>(value < low ? low : value > high ? high : value); }
 
 // A descriptor read in 8-byte words: they lie at multiples of 8, and a word that is not used is not loaded. Under the kernel ahead, too:
@@ -178,7 +184,7 @@ __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, 
     tile_y = index % tiles_y;
     index /= tiles_y;
   }
-  const Extent extent = extent_of(run.strategy);
+  const TileExtent extent = extent_of(run.strategy);
   const int64_t batch = static_cast<int64_t>(run.batch) + index;
   const int64_t row = run.row + static_cast<int64_t>(tile_y) * extent.rows, col = run.col + static_cast<int64_t>(tile_x) * extent.cols;
   if (batch < 0 || batch >= problem.batch || row < 0 || row >= problem.m || col < 0 || col >= problem.n) return false;
@@ -197,12 +203,24 @@ __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, 
   return true;
 }
 
+// A tile's position and a lane's part of it, seen as C^T = B^T A^T: A becomes B^T, and B A^T. All lanes of the wave call this.
+__device__ inline void transpose(TilePosition& at, Part& part, int lane) {
+  Part other = part;
+  swap_lanes<1>(other);
+  if (lane < kC) part = other;
+  const int32_t row_stride = part.row_stride, rows = at.rows;
+  part.row_stride = part.col_stride;
+  part.col_stride = row_stride;
+  at.rows = at.cols;
+  at.cols = rows;
+}
+
 // Fills in a tile of which each of a wave's first lanes knows its matrix's part: lanes kFirst to kC, and the two after them see to the
 // epilogue's, where there is one. Whatever the descriptors hold, `place` stays kNoTile where the tile is larger than `extent`, would touch
 // an element outside the call's buffers, or write to an operand. is_share: C lies among the call's sums. kMirrors: whether the kernel can
 // store a tile's transpose too. All this is done under the kernel ahead, unless there are scalars or buffers to be read from memory.
 template <bool kMirrors, int kFirst, class T>
-__device__ __forceinline__ void place_tile(const KernelParameters& parameters, const TilePosition& at, Part part, const Extent& extent,
+__device__ __forceinline__ void place_tile(const KernelParameters& parameters, TilePosition at, Part part, const TileExtent& extent,
                                            bool is_share, TilePlace<T>& place) {
   const Descriptors& plan = parameters.plan;
   const int lane = thread_index();
@@ -218,6 +236,7 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, c
   }
 
   if (at.rows <= 0 || at.rows > extent.rows || at.cols <= 0 || at.cols > extent.cols || at.depth < 0) return;
+  if (extent.transposed) transpose(at, part, lane);
   Buffer buffer{nullptr, 0};
   bool there = part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers;
   if (there) buffer = buffer_of(parameters, part.buffer);

@@ -12,6 +12,7 @@ from jax_vbgemm.planner.load_balanced import LoadBalanced
 from jax_vbgemm.planner.makespan import Makespan
 from jax_vbgemm.planner.plan import Plan
 from jax_vbgemm.planner.sort_split import SortSplit
+from jax_vbgemm.planner.tile_families import STREAMING, worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
 PAPERS = (Coordinated(), SortSplit(), LoadBalanced())
@@ -22,7 +23,8 @@ class Auto:
     """Never slower than PAPERS, by the cost model; the plan's notes say what each would take. `tall_skinny`, whose own
     model chooses its tiles, is no candidate.
 
-    Those whose plans cannot be as fast as ours, whatever they choose, make none.
+    Those whose plans cannot be as fast as ours, whatever they choose, make none. Nor do any where nothing is worth
+    trying but tiles that stream: by what was measured, not by costs.
     """
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
@@ -34,7 +36,8 @@ class Auto:
         if device.kind == "gpu":
             sets = {planner.name: [catalogue.resolve(tiles)[0] for tiles in planner.tile_sets] for planner in PAPERS}
             least = least_of_whole_problems(Sizes.of(problems), sets, catalogue, device)
-        for planner in PAPERS:
+        streamed = {tile.kernel for tile in worth_trying(catalogue, Sizes.of(problems))} <= set(STREAMING)
+        for planner in () if streamed else PAPERS:
             if least[planner.name] > drafts[0].seconds:
                 rest += f"; {planner.name} no less than {least[planner.name] * 1e6:.2f} us"
             else:

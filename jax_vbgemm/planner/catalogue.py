@@ -19,8 +19,8 @@ ELEMENT_BYTES: Mapping[str, int] = {
 # How products are formed: a kind is a dtype's own arithmetic, or a way to multiply float32 on tensor cores.
 ELEMENT_OF: Mapping[str, str] = {**{dtype: dtype for dtype in ELEMENT_BYTES}, "tf32": "float32", "tf32x3": "float32"}
 
-WHOLE_ROWS = "t128_rows"  # the launched kernel of csrc/gpu/row_tile.h
-SHARED_DEPTH = "t128_deep"  # and of csrc/gpu/deep_tile.h
+WHOLE_ROWS = ("t128_rows", "t128_wide_rows")  # the launched kernels of csrc/gpu/row_tile.h
+SHARED_DEPTH = "t128_deep"  # that of csrc/gpu/deep_tile.h
 DOT_PRODUCTS = ("t256_dots", "m256_dots")  # those of csrc/gpu/dot_tile.h and tensor_dot_tile.h
 
 TileKey = tuple[str, int]  # (name, threads): several tiles share a name, none share both
@@ -187,7 +187,7 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
         tile = TileShape(index, name, m, n, k, threads, kernel, tensor=tensor)
         arithmetic = kind if tensor else ELEMENT_OF[kind]
         if device.kind == "cpu":
-            if not tensor and kernel not in (WHOLE_ROWS, SHARED_DEPTH, *DOT_PRODUCTS):
+            if not tensor and kernel not in (*WHOLE_ROWS, SHARED_DEPTH, *DOT_PRODUCTS):
                 tiles.append(replace(tile, kernel="cpu"))
         elif threads > 1 and arithmetic in kinds and (not tensor or device.has_tensor(kind)):
             resources = _kernel_resources(device, kernel, arithmetic)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jax_vbgemm.planner.candidates import FEWEST_STEPS, Option, options_of_kernel
-from jax_vbgemm.planner.catalogue import DOT_PRODUCTS, SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileKey
+from jax_vbgemm.planner.catalogue import SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileKey
 from jax_vbgemm.planner.choice import Choice, choose
 from jax_vbgemm.planner.cost_model import least_seconds, step_depth, weighted_sum
 from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
@@ -21,7 +21,10 @@ from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.planner.shares import fewest_filling_shares, in_shares
 from jax_vbgemm.planner.symmetric import stores_mirrored
 from jax_vbgemm.planner.tile_families import (
+    STREAMING,
     are_dot_products,
+    are_few_lines,
+    are_whole_columns,
     families_of,
     stream_deep,
     without_dot_products,
@@ -40,7 +43,7 @@ _HARDLY_SLOWER = 1.1  # as far as the costs can tell, which are fitted to 3-11% 
 _CLEARLY_FASTER = 0.8  # of the time; what was equal by the model has been measured to lose (benchmarks/NOTES.md)
 _FULL_ENOUGH = 0.85  # of the time of tiles that wait for the memory alone
 _MOST_BYTES_JOINED = 4 * MAX_BYTES  # where a part that splits K makes the tiles of others described one by one
-_SLOWER_READS = 0.08  # of the time that bytes take at the least (benchmarks/NOTES.md, seventeenth session)
+_SLOWER_READS = 0.08  # than others, of the time that bytes take at the least (benchmarks/NOTES.md, seventeenth session)
 _MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than one
 
 
@@ -73,12 +76,13 @@ class Makespan(DraftPlanner):
         if 0 < _slower_reads(long_rows, sizes, device, catalogue) < device.launch_seconds:
             families = families_of(sizes, without_dot_products(among))
             long_rows = are_dot_products(families)
+        streamed = long_rows | are_few_lines(families, sizes)
         one = _of_one_kernel(problems, device, catalogue, among)
         several = _of_a_kernel_each(problems, families, device, catalogue, among)
 
         def seconds(draft: Draft) -> float:
-            """What is predicted, and what other tiles take longer to read long rows, which costs do not show."""
-            by_others = long_rows & ~np.isin(draft.strategy, [t.index for t in catalogue if t.kernel in DOT_PRODUCTS])
+            """What is predicted, and what other tiles take longer to read such operands, which costs do not show."""
+            by_others = streamed & ~np.isin(draft.strategy, [t.index for t in catalogue if t.kernel in STREAMING])
             return draft.seconds + _slower_reads(by_others, sizes, device, catalogue)
 
         return min([one, *several], key=seconds)
@@ -100,7 +104,7 @@ class Makespan(DraftPlanner):
 
 
 def _slower_reads(problems: NDArray[np.bool_], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> float:
-    """Seconds that other tiles than dot products take longer to read these problems' operands."""
+    """Seconds that other tiles than STREAMING take longer to read these problems' operands."""
     elements = weighted_sum(sizes.elements() * problems, sizes.batch)
     return _SLOWER_READS * elements * catalogue.element_bytes / device.bandwidth
 
@@ -119,8 +123,8 @@ def _of_a_kernel_each(
 ) -> list[Draft]:
     """Drafts in which tall and skinny problems get another launch than ordinary ones, and each family one of its own.
 
-    Where all families would need more launches than a call has, other tall ones (family 1) stay with the ordinary, and
-    then dot products, which lose least by it.
+    Where all families would need more launches than a call has, other tall ones (family 1) stay with the ordinary, then
+    dot products, which lose least by it, and then whole columns.
     """
 
     @cache
@@ -141,15 +145,15 @@ def _of_a_kernel_each(
                 found[kernel] = found.get(kernel, 0) + len(members)
         return found
 
-    tall = np.maximum(families, 1)
-    two, each = apart(np.minimum(families, 1)), apart(families)
-    for fewer in (tall, np.where(are_dot_products(families), 1, tall)):
+    two, each, fewer = apart(np.minimum(families, 1)), apart(families), families
+    for staying in (families == 0, are_dot_products(families), are_whole_columns(families)):
         if len(kernels(each)) > MAX_LAUNCHES:
+            fewer = np.where(staying, 1, fewer)
             each = apart(fewer)
     drafts = []
     for parts in [two, each] if len(each) > len(two) else [two]:  # else they are the same
         # Of one kernel they are better in one launch, the longest blocks first; but not short and long row tiles.
-        if len(kernels(parts)) > 1 or (parts and set(kernels(parts)) == {WHOLE_ROWS}):
+        if len(kernels(parts)) > 1 or (parts and set(kernels(parts)) <= set(WHOLE_ROWS)):
             note = "families apart: " + ", ".join(
                 f"{count} problems by {kernel}" for kernel, count in kernels(parts).items()
             )

@@ -14,11 +14,20 @@ from jax_vbgemm.planner.runs import Ints
 from jax_vbgemm.planner.tall_skinny_shape import SKINNY, TALL, Shape, is_tall_skinny, shapes_of
 from jax_vbgemm.problem import Sizes
 
-# Fewer rows than these, in all, are worth spreading over a GPU by shorter tiles than those of whole rows: 2^15 are 128
-# of the shortest of those. Up to so many columns row tiles were the fastest in nearly all that was measured
-# (benchmarks/NOTES.md).
+# Kernels that read long rows, or few columns and many rows, faster than others.
+STREAMING = (*DOT_PRODUCTS, *WHOLE_ROWS)
+
+# Of so many rows or more, in all, and up to so many columns, tiles of whole rows were the fastest in nearly all that
+# was measured (benchmarks/NOTES.md); of elements narrower than float64, of a quarter of them.
 MANY_ROWS = 1 << 15
 FEW_COLUMNS = 16
+
+# A block of them that reads and writes more bytes than these was slower than those of shorter tiles.
+MOST_BYTES = 180 << 10
+
+# Up to NARROW columns their waves stream rows of so many steps of K in every dtype.
+NARROW = 8
+STREAMED = 40
 
 # From here on a K is so deep that tiles which share it were the fastest in all that was measured.
 VERY_DEEP = 1 << 15
@@ -51,8 +60,8 @@ class Family(NamedTuple):
         return filter(self.has, catalogue)
 
     def widest_of(self, catalogue: Catalogue) -> int:
-        """Columns of its widest tile, 0 where the catalogue has none."""
-        return max((tile.n for tile in self.tiles_of(catalogue)), default=0)
+        """The shorter side of its widest tile, 0 where the catalogue has none."""
+        return max((min(tile.m, tile.n) for tile in self.tiles_of(catalogue)), default=0)
 
 
 def _are_deep_and_held(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
@@ -76,40 +85,88 @@ def _have_few_columns(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """ISM2's problems, and a little beyond: elsewhere most passes of the tiles are empty, or B comes piece by piece.
     And TSM2's of which A is stored transposed, in float32: no other tile reads single elements of it so fast.
     """
-    widest = ROWS.widest_of(catalogue)
-    answer: NDArray[np.bool_] = (sizes.m >= TALL) & (sizes.n <= widest) & (sizes.k <= max(widest, SKINNY))
+    answer = (sizes.m >= TALL) & _are_streamed(sizes.n, sizes.k, ROWS.widest_of(catalogue))
     both = bool((answer & sizes.has_products).any())  # in one launch would want different tiles
     if not both and catalogue.dtype == "float32":
-        narrow = ROWS.widest_of(catalogue.only(_is_short_row_tile))
+        widest = max((tile.n for tile in filter(_is_short_row_tile, catalogue)), default=0)
         large = (sizes.m >= TALL) & (sizes.k >= TALL) & (sizes.m * sizes.k >= MORE_ELEMENTS)
-        answer |= ~sizes.rows_along & large & (sizes.n <= min(narrow, FEW_COLUMNS)) & (sizes.n > 0)
+        answer |= ~sizes.rows_along & large & (sizes.n <= widest) & (sizes.n > 0)
+    return answer
+
+
+def _are_streamed(few: Ints, k: Ints, widest: int) -> NDArray[np.bool_]:
+    """Whether so few columns, or rows, and such a K suit tiles of whole rows that are up to `widest` wide."""
+    deepest = np.where(few <= NARROW, max(widest, STREAMED), max(widest, SKINNY))
+    answer: NDArray[np.bool_] = (few <= widest) & (k <= deepest)
     return answer
 
 
 def _is_short_row_tile(tile: TileShape) -> bool:
-    """Of some hundred rows, and not for a million: where K is deep its shares make blocks enough."""
-    return ROWS.has(tile) and tile.m < TALL
+    """Of two rows a thread, and not for a million: where K is deep its shares make blocks enough."""
+    return ROWS.has(tile) and tile.m == 2 * tile.threads and tile.n <= FEW_COLUMNS
 
 
 def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """Of each kernel's tiles the narrowest that hold a problem's columns, for the time is that of the memory, which
-    costs do not show well, and these read A once; for ISM2's problems far longer ones alone, and for few columns and
-    many rows row tiles alone. Of a deep K the shorter row tiles.
+    """For ISM2's problems far longer tiles alone, and for few columns and many rows row tiles alone; of a deep K the
+    shorter row tiles.
     """
     if (sizes.k >= TALL).all():
         catalogue = catalogue.only(_is_short_row_tile)
-    if (shapes_of(sizes) == Shape.ISM2).all():
-        rows_alone = (sizes.n <= FEW_COLUMNS).all() and int(sizes.batch @ sizes.m) >= MANY_ROWS
-        catalogue = catalogue.only(
-            lambda tile: tile.is_far_longer and tile.m > tile.n and (ROWS.has(tile) or not rows_alone)
-        )
+    elif _are_many_and_narrow(sizes.n, sizes.m, sizes, catalogue):
+        catalogue = _alone(ROWS, sizes.n, sizes, catalogue)
+    elif (shapes_of(sizes) == Shape.ISM2).all():
+        catalogue = catalogue.only(lambda tile: tile.is_far_longer and tile.m > tile.n)
+    return _narrowest(sizes.n, lambda tile: tile.n, ROWS, catalogue)
+
+
+def _are_many_and_narrow(few: Ints, many: Ints, sizes: Sizes, catalogue: Catalogue) -> bool:
+    enough = MANY_ROWS if catalogue.element_bytes > 4 else MANY_ROWS // 4
+    return bool((few <= FEW_COLUMNS).all()) and int(sizes.batch @ many) >= enough
+
+
+def _alone(family: Family, few: Ints, sizes: Sizes, catalogue: Catalogue) -> Catalogue:
+    """The family's tiles alone, the longer ones where their blocks don't move too many bytes."""
+    line_bytes = int((sizes.k + few).max(initial=0)) * catalogue.element_bytes
+
+    def is_wanted(tile: TileShape) -> bool:
+        lines = max(tile.m, tile.n)
+        return family.has(tile) and (lines < TALL or lines * line_bytes <= MOST_BYTES)
+
+    return catalogue.only(is_wanted)
+
+
+def _narrowest(
+    few: Ints, short: Callable[[TileShape], int], family: Family, catalogue: Catalogue
+) -> Callable[[TileShape], bool]:
+    """Of the family, and of each kernel's other tiles, those whose `short` side is the smallest that holds the `few`
+    rows or columns of a problem: the time is that of the memory, which costs do not show well, and these read the long
+    operand once.
+    """
+
+    def group(tile: TileShape) -> str:
+        return "" if family.has(tile) else tile.kernel
+
     holding = set()
-    for kernel in catalogue.kernels:
-        widths = np.unique([tile.n for tile in catalogue.tiles_of(kernel)])
-        at = np.searchsorted(widths, sizes.n)
-        holding |= {(kernel, width) for width in widths[at[at < len(widths)]].tolist()}
-    kept = {tile for tile in catalogue if (tile.kernel, tile.n) in holding}
+    for one in {group(tile) for tile in catalogue}:
+        widths = np.unique([short(tile) for tile in catalogue if group(tile) == one])
+        at = np.searchsorted(widths, few)
+        holding |= {(one, width) for width in widths[at[at < len(widths)]].tolist()}
+    kept = {tile for tile in catalogue if (group(tile), short(tile)) in holding}
     return lambda tile: tile in kept
+
+
+def _have_few_rows(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+    """ISM2's mirror images, and a little beyond."""
+    return (sizes.n >= TALL) & _are_streamed(sizes.m, sizes.k, COLUMNS.widest_of(catalogue))
+
+
+def _lowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
+    """Up to SKINNY rows far longer tiles alone, and for few rows and many columns those of whole columns alone."""
+    if _are_many_and_narrow(sizes.m, sizes.n, sizes, catalogue):
+        catalogue = _alone(COLUMNS, sizes.m, sizes, catalogue)
+    elif (sizes.m <= SKINNY).all():
+        catalogue = catalogue.only(lambda tile: tile.is_far_longer and tile.n > tile.m)
+    return _narrowest(sizes.m, lambda tile: tile.m, COLUMNS, catalogue)
 
 
 def _have_long_rows(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
@@ -135,15 +192,20 @@ def _narrowest_dots(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape],
 
 DOTS = Family(lambda tile: tile.kernel in DOT_PRODUCTS, _have_long_rows, _narrowest_dots, last=True)
 DEEP = Family(lambda tile: tile.kernel == SHARED_DEPTH, _are_deep_and_held, _smallest_that_hold)
-ROWS = Family(lambda tile: tile.kernel == WHOLE_ROWS, _have_few_columns, _narrowest_that_hold, last=True)
+ROWS = Family(
+    lambda tile: tile.kernel in WHOLE_ROWS and tile.m > tile.n, _have_few_columns, _narrowest_that_hold, last=True
+)
+COLUMNS = Family(
+    lambda tile: tile.kernel in WHOLE_ROWS and tile.n > tile.m, _have_few_rows, _lowest_that_hold, last=True
+)
 # Far longer tiles of tensor cores: for tall and skinny problems, among all others.
 LONG = Family(
     lambda tile: tile.tensor and tile.is_far_longer and not DOTS.has(tile),
     lambda sizes, _: is_tall_skinny(sizes.m, sizes.n, sizes.k),
     lambda *_: lambda _: True,
 )
-FAMILIES = (DOTS, DEEP, ROWS, LONG)  # in the order in which they have a say
-_NUMBERED = (LONG, DEEP, DOTS, ROWS)  # from 1 on; a problem that suits several has the last
+FAMILIES = (DOTS, DEEP, ROWS, COLUMNS, LONG)  # in the order in which they have a say
+_NUMBERED = (LONG, DEEP, DOTS, ROWS, COLUMNS)  # from 1 on; a problem that suits several has the last
 
 
 def worth_trying(catalogue: Catalogue, sizes: Sizes) -> Catalogue:
@@ -168,8 +230,8 @@ def _without(family: Family, catalogue: Catalogue) -> Catalogue:
 
 
 def families_of(sizes: Sizes, catalogue: Catalogue) -> Ints:
-    """Problems of one number have tiles of their own: 4 whole rows, 3 dot products, 2 shared depth, 1 far longer ones,
-    0 none of these.
+    """Problems of one number have tiles of their own: 5 whole columns, 4 whole rows, 3 dot products, 2 shared depth, 1
+    far longer ones, 0 none of these.
 
     Those without products join the lowest there is.
     """
@@ -187,6 +249,18 @@ def are_dot_products(families: Ints) -> NDArray[np.bool_]:
     return answer
 
 
+def are_whole_columns(families: Ints) -> NDArray[np.bool_]:
+    answer: NDArray[np.bool_] = families == _NUMBERED.index(COLUMNS) + 1
+    return answer
+
+
+def are_few_lines(families: Ints, sizes: Sizes) -> NDArray[np.bool_]:
+    """Of `families_of`: which problems have so few columns (rows) that tiles of whole ones are the fastest."""
+    few = np.where(families == _NUMBERED.index(ROWS) + 1, sizes.n, sizes.m)
+    answer: NDArray[np.bool_] = (families > _NUMBERED.index(DOTS) + 1) & (few <= FEW_COLUMNS)
+    return answer
+
+
 def stream_deep(tile: TileShape, sizes: Sizes) -> bool:
     """Whether tiles read a deep K as fast as the memory gives it, so that only the number of their blocks matters."""
     return DOTS.has(tile) or (ROWS.has(tile) and bool((sizes.k >= TALL).all()))
@@ -198,4 +272,4 @@ def is_made_for(tile: TileShape, sizes: Sizes, catalogue: Catalogue) -> bool:
     Far longer tiles are made as others are, and their costs hold for all problems.
     """
     alone = catalogue.only(lambda other: other == tile)
-    return all(family.suits(sizes, alone).all() for family in (DOTS, DEEP, ROWS) if family.has(tile))
+    return all(family.suits(sizes, alone).all() for family in FAMILIES[:-1] if family.has(tile))

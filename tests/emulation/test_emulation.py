@@ -248,7 +248,17 @@ MISTAKES = {
     "lanes' sums confused": ("simt_f64", "lane_sums", "upper ? kHalf : 0", "upper ? 0 : kHalf"),
     "a real scale times both parts": ("simt_c128", "epilogue", "if (scale.imag != 0) return", "return"),
     "an operand as a result": ("simt_f32", "tile_place", "lane == kC ? parameters.num_operands : 0", "0"),
-    "a row too many": ("simt_f32", "row_store", "if (at >= rows) break;", "if (at > rows) break;"),
+    "a row too many": ("simt_f32", "row_store", "row < rows_, to", "row <= rows_, to"),
+    "a pass not waited for": ("simt_f32", "row_stream", "passes_ > kLast", "passes_ >= kLast"),
+    "a pass overwritten too early": (
+        "simt_f32",
+        "row_tile",
+        "    wave_barrier();  // all lanes",
+        "    // all lanes",
+    ),
+    "vectors of rows confused": ("simt_f64", "swizzle", "swizzled ? swizzled_vector(number)", "swizzled ? number"),
+    "rows of a column confused": ("simt_f32", "row_stream", "i % kVectors * kVector, true", "0, true"),
+    "rows of C confused": ("simt_bf16", "row_store", "mine.place[turn][v / kVector]", "mine.place[turn][0]"),
     "no barrier for tensor cores": (
         "tensor_tf32x3",
         "tensor_tile",

@@ -57,7 +57,8 @@ def test_a_dtype_without_kernels_is_refused_by_name():
 @pytest.mark.parametrize("dtype", ELEMENT_BYTES)
 def test_the_cpu_walks_every_ordinary_tile_in_every_dtype(dtype):
     catalogue = catalogue_for(dtype, device_spec("cpu"))
-    others = ("t128_rows", "t128_deep", *planner.catalogue.DOT_PRODUCTS)
+    kernels = planner.catalogue
+    others = (*kernels.WHOLE_ROWS, kernels.SHARED_DEPTH, *kernels.DOT_PRODUCTS)
     ordinary = [row for row in _core.tiles() if not row[7] and row[6] not in others]
     assert [tile.key for tile in catalogue] == [(row[0], row[4]) for row in ordinary]
     assert {(tile.kernel, tile.registers, tile.shared_bytes) for tile in catalogue} == {("cpu", 0, 0)}

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jax_vbgemm.planner import Plan, Uniform, catalogue_for, device_spec
@@ -28,6 +28,11 @@ def test_every_element_is_covered_once(problems, device, dtype):
         assert all((counts == 1).all() for counts in times_covered(plan))
 
 
+@example(
+    problems=(Problem(1023, 1, 1), Problem(1024, 1, 1), Problem(1, 1, 1024), Problem(1, 10**6, 8)),
+    device="h100",
+    dtype="float32",
+)
 @given(of_all_families, st.sampled_from(GPUS), st.sampled_from((*DTYPES, "bfloat16")))
 def test_every_family(problems, device, dtype):
     make(Makespan(), problems, device, dtype).validate()
@@ -35,7 +40,7 @@ def test_every_family(problems, device, dtype):
 
 def test_four_families_need_no_more_launches_than_a_call_has():
     """Row tiles, tiles of shared depth, far longer ones, and one of ordinary problems: four kernels, each the best."""
-    sizes = [(10**6, 16, 16), (64, 8, 10_000), (4096, 32, 256), *[(512, 512, 512)] * 8]
+    sizes = [(4 * 10**6, 8, 8), (64, 8, 10_000), (4096, 32, 256), *[(512, 512, 512)] * 8]
     plan = make(Makespan(), sizes)
     plan.validate()
     _, _, launches = plan.launch_form()
