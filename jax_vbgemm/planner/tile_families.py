@@ -86,6 +86,8 @@ def _have_few_columns(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     And TSM2's of which A is stored transposed, in float32: no other tile reads single elements of it so fast.
     """
     answer = (sizes.m >= TALL) & _are_streamed(sizes.n, sizes.k, ROWS.widest_of(catalogue))
+    if catalogue.element_bytes == 2 and any(map(LONG.has, catalogue)):  # which 32 columns fill, by whole vectors
+        answer &= ~((sizes.n == SKINNY) & (sizes.k > SKINNY // 2) & (sizes.k % 8 == 0))
     both = bool((answer & sizes.has_products).any())  # in one launch would want different tiles
     if not both and catalogue.dtype == "float32":
         widest = max((tile.n for tile in filter(_is_short_row_tile, catalogue)), default=0)
