@@ -42,6 +42,9 @@ _FEW_PROBLEMS = 16
 _HARDLY_SLOWER = 1.1  # as far as the costs can tell, which are fitted to 3-11% (benchmarks/NOTES.md)
 _CLEARLY_FASTER = 0.8  # of the time; what was equal by the model has been measured to lose (benchmarks/NOTES.md)
 _FULL_ENOUGH = 0.85  # of the time of tiles that wait for the memory alone
+_MOST_READ = (
+    6 << 20
+)  # bytes of A by one of their blocks: 7 MB each took 4% longer (benchmarks/NOTES.md, twentieth session)
 _MOST_BYTES_JOINED = 4 * MAX_BYTES  # where a part that splits K makes the tiles of others described one by one
 _SLOWER_READS = 0.08  # than others, of the time that bytes take at the least (benchmarks/NOTES.md, seventeenth session)
 _MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than one
@@ -276,7 +279,9 @@ def _evenly_split(sizes: Sizes, found: Choice, device: DeviceSpec, catalogue: Ca
     tiles = np.array([option.inside[i] + option.outside[i] for i, option in enumerate(options)])
     may_split = np.array([option.tile is option.edge for option in options]) & (tiles > 0)
     steps = np.where(may_split, ceil_div(sizes.k, depth), 1)
-    shares = fewest_filling_shares(steps, tiles, device.units * resident, FEWEST_STEPS, _FULL_ENOUGH)
+    step_bytes = max(option.tile.m for option in options) * int(depth.max()) * catalogue.element_bytes
+    longest = max(_MOST_READ // step_bytes, FEWEST_STEPS)
+    shares = fewest_filling_shares(steps, tiles, device.units * resident, FEWEST_STEPS, _FULL_ENOUGH, longest)
     return replace(found, shares=shares)
 
 

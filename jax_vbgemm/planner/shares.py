@@ -13,6 +13,8 @@ from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, offsets
 # Numbers of shares that are looked at: the first few as a rule fill the device, or none does.
 _TRIED = 256
 
+_ROUNDS_ENOUGH = 3
+
 
 class Shares(NamedTuple):
     """Of each tile: of how many shares of its place's K it is one, and where its sums begin among the call's.
@@ -72,18 +74,23 @@ def even_shares(steps: Ints, shares: Ints) -> tuple[Ints, Ints]:
     return each, ceil_div(steps, each).clip(1)
 
 
-def fewest_filling_shares(steps: Ints, tiles: Ints, slots: int, fewest_steps: int, filled: float) -> Ints:
+def fewest_filling_shares(
+    steps: Ints, tiles: Ints, slots: int, fewest_steps: int, filled: float, most_steps: int | None = None
+) -> Ints:
     """Of problems with so many tiles, each so many steps along K: the fewest shares by which the tiles keep a device of
     `slots` busy for the part `filled` of its time, were all steps equally long; the fullest where none does.
 
     There is a tile. All shares of a split problem but its last have `fewest_steps` or more, and a descriptor constant
-    (planner/descriptor_size.py) holds them.
+    (planner/descriptor_size.py) holds them. Where whole problems have more than `most_steps`, shares have no more, and
+    three rounds of them do: blocks have drifted apart by then, so that an incomplete last round matters less.
     """
     steps = steps.clip(1)
     work, best, fullest = float((steps * tiles).sum()), np.ones_like(steps), 0.0
     most = max(int(steps.max()) // fewest_steps, 1)
     # Fewer leave too many idle, or one block at work for too long.
-    least = min(max(int(filled * slots / tiles.sum()), int(filled * slots * steps.max() / work), 1), most)
+    short_enough = 1 if most_steps is None else int(ceil_div(steps.max(), most_steps))
+    least = max(int(filled * slots / tiles.sum()), int(filled * slots * steps.max() / work), short_enough, 1)
+    least = min(least, most)
     for parts in range(least, min(most, least + _TRIED) + 1):
         longest = ceil_div(steps.max(), parts)
         each, shares = even_shares(steps, ceil_div(steps, longest))
@@ -91,9 +98,10 @@ def fewest_filling_shares(steps: Ints, tiles: Ints, slots: int, fewest_steps: in
         if ready_bytes(blocks, float(tiles[shares > 1].sum())) > MAX_BYTES:
             break
         full = work / slots / max(float(each.max()), math.ceil(blocks / slots) * work / blocks)
-        if full > fullest:
+        enough = full >= filled or (short_enough > 1 and blocks >= _ROUNDS_ENOUGH * slots)
+        if full > fullest or enough:
             best, fullest = shares, full
-        if full >= filled:
+        if enough:
             break
     return best
 

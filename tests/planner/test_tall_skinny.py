@@ -138,7 +138,7 @@ def test_few_columns_and_long_rows_take_the_narrowest_dot_products(kind, size):
     slots = device.units * tile_occupancy(used, device).blocks
     rounds = plan.num_tiles / slots
     deepest = k // step_depth(used.k, plan.catalogue.element_bytes) // 2 * -(-m // used.m)  # as many shares as K has
-    assert rounds / np.ceil(rounds) >= min(0.85, 0.5 * deepest / slots)
+    assert rounds >= 3 or rounds / np.ceil(rounds) >= min(0.85, 0.5 * deepest / slots)
     other = plan_problems([Problem(m, n, k, transpose_a=True)], kind, device)
     assert not any(tile.kernel in DOT_PRODUCTS for tile in other.tiles_used)
 
@@ -248,6 +248,24 @@ def test_shares_that_fill_are_no_more_than_that_takes(problems, slots):
     if len(problems) == 1:
         fewer = [even_shares(steps, np.array([parts]))[1] for parts in range(1, int(shares[0]))]
         assert all(fullness(each) < 0.85 for each in fewer)
+
+
+@pytest.mark.parametrize(("size", "shares"), [((20480, 8, 20480), 5), ((10240, 8, 10240), 3), ((30_000, 16, 5001), 1)])
+def test_no_block_of_dot_products_reads_for_long(size, shares):
+    """As measured: five shares of 4 MB are faster than three of 7 MB, three of 3.5 MB as fast as ten."""
+    plan = plan_problems([size], "float64", device_spec("h100"))
+    plan.validate()
+    (tile,) = plan.tiles_used
+    assert tile.kernel == "m256_dots"
+    assert plan.num_tiles == -(-size[0] // tile.m) * shares
+
+
+@given(st.integers(1, 5000), st.integers(1, 500), st.integers(1, 400), st.integers(2, 300))
+def test_shares_have_no_more_steps_than_asked_for(steps, tiles, slots, most_steps):
+    shares = fewest_filling_shares(np.array([steps]), np.array([tiles]), slots, 2, 0.85, most_steps)
+    assert shares[0] >= 1
+    if ready_bytes(float(tiles) * -(-steps // most_steps) * 2, float(tiles)) < MAX_BYTES:
+        assert -(-steps // shares[0]) <= most_steps or shares[0] >= steps // 3  # no share has less than two
 
 
 def test_a_layer_and_its_gradients_get_the_tiles_of_each():
