@@ -175,6 +175,14 @@ inline void check_ready_nonsense(DType dtype) {
       lie(part.offset);
       for (int32_t* field : {&part.row_stride, &part.col_stride, &part.buffer}) lie(*field);
     }
+    // By strides of 0 any length stays inside: 2^31 steps would be computed, for minutes.
+    const auto& [a, b, c] = tile.part;
+    const auto shorten = [](int32_t& length, int32_t stride, int32_t other) {
+      if (stride == 0 && other == 0) length = std::min(length, 1000);
+    };
+    shorten(tile.position.depth, a.col_stride, b.row_stride);
+    shorten(tile.position.rows, a.row_stride, c.row_stride);
+    shorten(tile.position.cols, b.col_stride, c.col_stride);
   }
   for (SplitTile& tile : plan.splits) {
     lie_of_place(tile.position);
