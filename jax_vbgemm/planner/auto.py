@@ -32,12 +32,15 @@ class Auto:
         ours: Cores | Makespan = Cores() if device.kind == "cpu" else Makespan()
         drafts = [ours.draft(problems, device, catalogue)]
         rest = ""
+        papers: tuple[Coordinated | SortSplit | LoadBalanced, ...] = PAPERS
         least = dict.fromkeys((planner.name for planner in PAPERS), 0.0)
-        if device.kind == "gpu":
+        sizes = Sizes.of(problems)
+        if device.kind == "gpu" and {tile.kernel for tile in worth_trying(catalogue, sizes)} <= set(STREAMING):
+            papers = ()
+        elif device.kind == "gpu":
             sets = {planner.name: [catalogue.resolve(tiles)[0] for tiles in planner.tile_sets] for planner in PAPERS}
-            least = least_of_whole_problems(Sizes.of(problems), sets, catalogue, device)
-        streamed = {tile.kernel for tile in worth_trying(catalogue, Sizes.of(problems))} <= set(STREAMING)
-        for planner in () if streamed else PAPERS:
+            least = least_of_whole_problems(sizes, sets, catalogue, device)
+        for planner in papers:
             if least[planner.name] > drafts[0].seconds:
                 rest += f"; {planner.name} no less than {least[planner.name] * 1e6:.2f} us"
             else:

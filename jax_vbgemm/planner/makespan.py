@@ -21,10 +21,11 @@ from jax_vbgemm.planner.runs import Ints, Runs, ceil_div
 from jax_vbgemm.planner.shares import fewest_filling_shares, in_shares
 from jax_vbgemm.planner.symmetric import stores_mirrored
 from jax_vbgemm.planner.tile_families import (
+    COLUMNS,
+    DOTS,
     STREAMING,
-    are_dot_products,
-    are_few_lines,
-    are_whole_columns,
+    are_of,
+    are_read_fastest,
     families_of,
     stream_deep,
     without_dot_products,
@@ -42,9 +43,7 @@ _FEW_PROBLEMS = 16
 _HARDLY_SLOWER = 1.1  # as far as the costs can tell, which are fitted to 3-11% (benchmarks/NOTES.md)
 _CLEARLY_FASTER = 0.8  # of the time; what was equal by the model has been measured to lose (benchmarks/NOTES.md)
 _FULL_ENOUGH = 0.85  # of the time of tiles that wait for the memory alone
-_MOST_READ = (
-    6 << 20
-)  # bytes of A by one of their blocks: 7 MB each took 4% longer (benchmarks/NOTES.md, twentieth session)
+_MOST_READ = 6 << 20  # bytes of A by one of their blocks: 7 MB took 4% longer (benchmarks/NOTES.md, twentieth session)
 _MOST_BYTES_JOINED = 4 * MAX_BYTES  # where a part that splits K makes the tiles of others described one by one
 _SLOWER_READS = 0.08  # than others, of the time that bytes take at the least (benchmarks/NOTES.md, seventeenth session)
 _MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than one
@@ -75,11 +74,9 @@ class Makespan(DraftPlanner):
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes, among = Sizes.of(problems), self._among(catalogue)
         families = families_of(sizes, among)
-        long_rows = are_dot_products(families)
-        if 0 < _slower_reads(long_rows, sizes, device, catalogue) < device.launch_seconds:
+        if 0 < _slower_reads(are_of(DOTS, families), sizes, device, catalogue) < device.launch_seconds:
             families = families_of(sizes, without_dot_products(among))
-            long_rows = are_dot_products(families)
-        streamed = long_rows | are_few_lines(families, sizes)
+        streamed = are_read_fastest(families, sizes)
         one = _of_one_kernel(problems, device, catalogue, among)
         several = _of_a_kernel_each(problems, families, device, catalogue, among)
 
@@ -149,7 +146,7 @@ def _of_a_kernel_each(
         return found
 
     two, each, fewer = apart(np.minimum(families, 1)), apart(families), families
-    for staying in (families == 0, are_dot_products(families), are_whole_columns(families)):
+    for staying in (families == 0, are_of(DOTS, families), are_of(COLUMNS, families)):
         if len(kernels(each)) > MAX_LAUNCHES:
             fewer = np.where(staying, 1, fewer)
             each = apart(fewer)

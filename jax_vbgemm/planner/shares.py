@@ -13,6 +13,7 @@ from jax_vbgemm.planner.runs import Ints, Runs, ceil_div, offsets
 # Numbers of shares that are looked at: the first few as a rule fill the device, or none does.
 _TRIED = 256
 
+# From so many on it matters little how full the last one is, as blocks have drifted apart.
 _ROUNDS_ENOUGH = 3
 
 
@@ -82,7 +83,7 @@ def fewest_filling_shares(
 
     There is a tile. All shares of a split problem but its last have `fewest_steps` or more, and a descriptor constant
     (planner/descriptor_size.py) holds them. Where whole problems have more than `most_steps`, shares have no more, and
-    three rounds of them do: blocks have drifted apart by then, so that an incomplete last round matters less.
+    `_ROUNDS_ENOUGH` of them do.
     """
     steps = steps.clip(1)
     work, best, fullest = float((steps * tiles).sum()), np.ones_like(steps), 0.0

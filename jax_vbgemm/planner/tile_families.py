@@ -245,22 +245,17 @@ def families_of(sizes: Sizes, catalogue: Catalogue) -> Ints:
     return families
 
 
-def are_dot_products(families: Ints) -> NDArray[np.bool_]:
-    """Of `families_of`: which problems."""
-    answer: NDArray[np.bool_] = families == _NUMBERED.index(DOTS) + 1
+def are_of(family: Family, families: Ints) -> NDArray[np.bool_]:
+    """Of `families_of`: which problems are this family's."""
+    answer: NDArray[np.bool_] = families == _NUMBERED.index(family) + 1
     return answer
 
 
-def are_whole_columns(families: Ints) -> NDArray[np.bool_]:
-    answer: NDArray[np.bool_] = families == _NUMBERED.index(COLUMNS) + 1
-    return answer
-
-
-def are_few_lines(families: Ints, sizes: Sizes) -> NDArray[np.bool_]:
-    """Of `families_of`: which problems have so few columns (rows) that tiles of whole ones are the fastest."""
-    few = np.where(families == _NUMBERED.index(ROWS) + 1, sizes.n, sizes.m)
-    answer: NDArray[np.bool_] = (families > _NUMBERED.index(DOTS) + 1) & (few <= FEW_COLUMNS)
-    return answer
+def are_read_fastest(families: Ints, sizes: Sizes) -> NDArray[np.bool_]:
+    """Of `families_of`: which problems' operands tiles of STREAMING read faster than others do."""
+    few_columns = are_of(ROWS, families) & (sizes.n <= FEW_COLUMNS)
+    few_rows = are_of(COLUMNS, families) & (sizes.m <= FEW_COLUMNS)
+    return are_of(DOTS, families) | few_columns | few_rows
 
 
 def stream_deep(tile: TileShape, sizes: Sizes) -> bool:

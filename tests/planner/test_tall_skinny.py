@@ -138,7 +138,8 @@ def test_few_columns_and_long_rows_take_the_narrowest_dot_products(kind, size):
     slots = device.units * tile_occupancy(used, device).blocks
     rounds = plan.num_tiles / slots
     deepest = k // step_depth(used.k, plan.catalogue.element_bytes) // 2 * -(-m // used.m)  # as many shares as K has
-    assert rounds >= 3 or rounds / np.ceil(rounds) >= min(0.85, 0.5 * deepest / slots)
+    too_long = used.m * k * plan.catalogue.element_bytes > 6 << 20 and rounds >= 3  # whole, so that three rounds do
+    assert too_long or rounds / np.ceil(rounds) >= min(0.85, 0.5 * deepest / slots)
     other = plan_problems([Problem(m, n, k, transpose_a=True)], kind, device)
     assert not any(tile.kernel in DOT_PRODUCTS for tile in other.tiles_used)
 
@@ -207,7 +208,7 @@ def test_a_transposed_tall_operand_beside_small_factors_keeps_its_speed():
 def test_a_member_without_products_leaves_a_transposed_tall_operand_its_tiles():
     tall = Problem(10240, 4, 10240, transpose_a=True)
     alone, beside = (plan_problems([tall, *rest], "float32", device_spec("h100")) for rest in ([], [(10**6, 8, 0)]))
-    assert beside.choices[0] == alone.choices[0]
+    assert beside.tiles_used == alone.tiles_used
 
 
 @pytest.mark.parametrize("crowd", [Problem(4096, 4096, 512, batch=60), Problem(512, 512, 512, batch=300)])
@@ -265,7 +266,7 @@ def test_shares_have_no_more_steps_than_asked_for(steps, tiles, slots, most_step
     shares = fewest_filling_shares(np.array([steps]), np.array([tiles]), slots, 2, 0.85, most_steps)
     assert shares[0] >= 1
     if ready_bytes(float(tiles) * -(-steps // most_steps) * 2, float(tiles)) < MAX_BYTES:
-        assert -(-steps // shares[0]) <= most_steps or shares[0] >= steps // 3  # no share has less than two
+        assert -(-steps // shares[0]) <= max(most_steps, 3)  # three, where two shares would have less than two
 
 
 def test_a_layer_and_its_gradients_get_the_tiles_of_each():
