@@ -23,9 +23,12 @@ def test_inception_digits(tmp_path):
     picture = tmp_path / "digits.png"
     text = run("inception_digits.py", "--epochs", 1, "--steps-per-epoch", 2, "--output", picture)
     rows = [line.split("│")[2:4] for line in text.splitlines() if line.startswith(("│ batched", "│ loop"))]
-    (batched, accuracy), (loop, other_accuracy) = rows
-    assert float(batched) == pytest.approx(float(loop), rel=1e-3)  # on a GPU both are TF32, summed in other orders
-    assert accuracy == other_accuracy
+    (batched, accuracy), (loop, other_accuracy) = [
+        map(float, (loss, text.strip().removesuffix("%"))) for loss, text in rows
+    ]
+    assert batched == pytest.approx(loop, rel=1e-3)  # on a GPU both are TF32, summed in other orders
+    # Which XLA chooses anew in each process, by measurement: on an H100 one of 360 digits was another in 1 of 6 runs.
+    assert abs(accuracy - other_accuracy) < 0.6
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
