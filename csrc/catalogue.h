@@ -30,8 +30,9 @@ inline constexpr uint32_t TF32 = 1u << 6, TF32X3 = 1u << 7;
 inline constexpr uint32_t ALL_DTYPES = F32 | F64 | C64 | C128 | BF16 | F16, ALL_REAL = F32 | F64 | BF16 | F16;
 inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // float32: CDNA only
 
-// What a thread of a block has to itself: a piece of the tile, whole rows of it (csrc/gpu/row_tile.h), or steps of K: of those of the whole
-// block, together with a few others (csrc/gpu/deep_tile.h), or of its wave's rows (csrc/gpu/dot_tile.h, tensor_dot_tile.h).
+// What a thread of a block (on tensor cores a wave) has to itself: a piece of the tile, whole rows of it (csrc/gpu/row_tile.h), or steps of
+// K: of those of the whole block, together with a few others (csrc/gpu/deep_tile.h), or of its wave's rows (csrc/gpu/dot_tile.h,
+// tensor_dot_tile.h).
 enum class Owned : int32_t { piece, rows, steps, steps_of_rows };
 
 struct TileShape {
@@ -52,6 +53,7 @@ inline constexpr TileShape kTiles[] = {
 #define DEEP_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::steps},
 #define DOT_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::steps_of_rows},
 #define TENSOR_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::piece},
+#define TENSOR_ROW_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::rows},
 #define TENSOR_DOT_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::steps_of_rows},
 #define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes, false, Owned::piece},
 #include "tiles.def"
@@ -60,6 +62,7 @@ inline constexpr TileShape kTiles[] = {
 #undef DEEP_TILE
 #undef DOT_TILE
 #undef TENSOR_TILE
+#undef TENSOR_ROW_TILE
 #undef TENSOR_DOT_TILE
 #undef CPU_TILE
 };
@@ -96,17 +99,22 @@ enum class Kernel : int32_t {
   m128_heavy,
   m256_heavy,
   m256_full,
-  m256_dots
+  m256_dots,
+  m128_rows,
+  m128_wide_rows
 };
-inline constexpr int kKernels = 14;
-inline constexpr const char* kKernelNames[kKernels] = {"t128_light", "t128_heavy",     "t256_light", "t256_heavy", "t128_medium",
-                                                       "t128_rows",  "t128_wide_rows", "t128_deep",  "t256_dots",  "m128_light",
-                                                       "m128_heavy", "m256_heavy",     "m256_full",  "m256_dots"};
+inline constexpr int kKernels = 16;
+inline constexpr const char* kKernelNames[kKernels] = {
+    "t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium", "t128_rows", "t128_wide_rows", "t128_deep",
+    "t256_dots",  "m128_light", "m128_heavy", "m256_heavy", "m256_full",   "m256_dots", "m128_rows",      "m128_wide_rows"};
 
 // Whether a tile is far longer one way than the other.
 constexpr bool is_far_longer(const TileShape& tile) { return tile.m >= 4 * tile.n || tile.n >= 4 * tile.m; }
 
 constexpr int shorter_side(const TileShape& tile) { return tile.m < tile.n ? tile.m : tile.n; }
+
+// Whether a tile can also store what it computes transposed, as its mirror image in a symmetric C.
+constexpr bool stores_mirrored(const TileShape& tile) { return tile.tensor && tile.owned != Owned::rows; }
 
 // Whether a tile of whole rows (columns) is for so few that each thread has one.
 constexpr bool is_short(const TileShape& tile) { return tile.m < 256 && tile.n < 256; }
@@ -114,9 +122,12 @@ constexpr bool is_short(const TileShape& tile) { return tile.m < 256 && tile.n <
 constexpr Kernel kernel_of(const TileShape& tile) {
   const int accumulators = tile.m * tile.n / tile.threads;
   if (tile.owned == Owned::steps_of_rows) return tile.tensor ? Kernel::m256_dots : Kernel::t256_dots;
+  if (tile.owned == Owned::rows) {
+    const bool wide = shorter_side(tile) > 16;
+    return tile.tensor ? (wide ? Kernel::m128_wide_rows : Kernel::m128_rows) : wide ? Kernel::t128_wide_rows : Kernel::t128_rows;
+  }
   if (tile.tensor && tile.threads == 256) return accumulators > 64 ? Kernel::m256_full : Kernel::m256_heavy;
   if (tile.tensor) return accumulators > 32 ? Kernel::m128_heavy : Kernel::m128_light;
-  if (tile.owned == Owned::rows) return shorter_side(tile) > 16 ? Kernel::t128_wide_rows : Kernel::t128_rows;
   if (tile.owned == Owned::steps) return Kernel::t128_deep;
   if (tile.threads == 128 && accumulators <= 32 && (is_far_longer(tile) || accumulators > 16)) return Kernel::t128_medium;
   return static_cast<Kernel>(2 * (tile.threads == 256) + (accumulators > 16));

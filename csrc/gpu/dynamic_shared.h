@@ -25,6 +25,8 @@ constexpr int tensor_shared_bytes(Kernel kernel) {
     case Kernel::m256_heavy: return sizeof(typename TileKernel<Family, Kernel::m256_heavy>::Shared);
     case Kernel::m256_full: return sizeof(typename TileKernel<Family, Kernel::m256_full>::Shared);
     case Kernel::m256_dots: return sizeof(typename TileKernel<Family, Kernel::m256_dots>::Shared);
+    case Kernel::m128_rows: return sizeof(typename TileKernel<Family, Kernel::m128_rows>::Shared);
+    case Kernel::m128_wide_rows: return sizeof(typename TileKernel<Family, Kernel::m128_wide_rows>::Shared);
     default: return 0;
   }
 }

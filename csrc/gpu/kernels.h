@@ -7,20 +7,20 @@
   FOR_EACH(t128_light, kind) FOR_EACH(t128_heavy, kind) FOR_EACH(t256_light, kind) FOR_EACH(t256_heavy, kind) FOR_EACH(t128_medium, kind)
 #define VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_SIMT_KERNELS(FOR_EACH, kind) FOR_EACH(t128_deep, kind)
 
-// Dot products are NVIDIA's alone.
+// Dot products are NVIDIA's alone, and so are whole rows on tensor cores.
 #if VBGEMM_WAVE_SIZE == 64
 #define VBGEMM_DOT_KERNELS(FOR_EACH, kind)
-#define VBGEMM_TENSOR_DOT_KERNELS(FOR_EACH, kind)
+#define VBGEMM_TENSOR_STREAMING_KERNELS(FOR_EACH, kind)
 #else
 #define VBGEMM_DOT_KERNELS(FOR_EACH, kind) FOR_EACH(t256_dots, kind)
-#define VBGEMM_TENSOR_DOT_KERNELS(FOR_EACH, kind) FOR_EACH(m256_dots, kind)
+#define VBGEMM_TENSOR_STREAMING_KERNELS(FOR_EACH, kind) FOR_EACH(m256_dots, kind) FOR_EACH(m128_rows, kind) FOR_EACH(m128_wide_rows, kind)
 #endif
 #define VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, kind) VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_DOT_KERNELS(FOR_EACH, kind)
 
 #define VBGEMM_TENSOR_KERNELS(FOR_EACH, kind) FOR_EACH(m128_light, kind) FOR_EACH(m128_heavy, kind) FOR_EACH(m256_heavy, kind)
-#define VBGEMM_TENSOR_KERNELS_16(FOR_EACH, kind) VBGEMM_TENSOR_KERNELS(FOR_EACH, kind) VBGEMM_TENSOR_DOT_KERNELS(FOR_EACH, kind)
+#define VBGEMM_TENSOR_KERNELS_16(FOR_EACH, kind) VBGEMM_TENSOR_KERNELS(FOR_EACH, kind) VBGEMM_TENSOR_STREAMING_KERNELS(FOR_EACH, kind)
 #define VBGEMM_TENSOR_KERNELS_64(FOR_EACH, kind) \
-  FOR_EACH(m128_light, kind) FOR_EACH(m128_heavy, kind) VBGEMM_TENSOR_DOT_KERNELS(FOR_EACH, kind)  // float64 has no larger tiles
+  FOR_EACH(m128_light, kind) FOR_EACH(m128_heavy, kind) VBGEMM_TENSOR_STREAMING_KERNELS(FOR_EACH, kind)  // float64 has no larger tiles
 
 // CDNA's matrix units multiply float32 as it is; on NVIDIA only its two substitutes have tensor cores, and tf32's largest tile is NVIDIA's.
 #if VBGEMM_WAVE_SIZE == 64
@@ -29,7 +29,7 @@
 #define VBGEMM_TENSOR_KERNELS_TF32X3(FOR_EACH)
 #else
 #define VBGEMM_TENSOR_KERNELS_TF32(FOR_EACH) \
-  VBGEMM_TENSOR_KERNELS(FOR_EACH, tf32) VBGEMM_TENSOR_DOT_KERNELS(FOR_EACH, tf32) FOR_EACH(m256_full, tf32)
+  VBGEMM_TENSOR_KERNELS(FOR_EACH, tf32) FOR_EACH(m256_dots, tf32) FOR_EACH(m128_wide_rows, tf32) FOR_EACH(m256_full, tf32)
 #define VBGEMM_TENSOR_KERNELS_F32(FOR_EACH)
 #define VBGEMM_TENSOR_KERNELS_TF32X3(FOR_EACH) VBGEMM_TENSOR_KERNELS(FOR_EACH, tf32x3)
 #endif

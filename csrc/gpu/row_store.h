@@ -1,5 +1,5 @@
-// How a tile of whole rows gets to memory: each thread has all sums of its rows. They go through shared memory, where lanes trade them, so
-// that a wave writes neighbours; but where C's columns lie along memory, lanes have neighbours as it is. `Cut` is the tile's, of
+// How a tile of whole rows gets to memory. A wave's sums go through shared memory, where lanes trade them, so that it writes neighbours;
+// but where C's columns lie along memory and each thread has all sums of its rows, lanes have neighbours as it is. `Cut` is the tile's, of
 // row_tile.h.
 #pragma once
 #include "finish.h"
@@ -8,8 +8,8 @@
 
 namespace vbgemm {
 
-// A wave's own part of shared memory: a row of sums of each lane, one behind the other without gaps, as they lie in most C. kWhole: they
-// are known to be whole vectors, of C's elements too.
+// A wave's own part of shared memory: as many rows of sums as it has lanes, one behind the other without gaps, as they lie in most C.
+// kWhole: they are known to be whole vectors, of C's elements too.
 template <class Cut, bool kWhole>
 struct RowStage {
   using Sum = typename Cut::Sum;
@@ -20,6 +20,7 @@ struct RowStage {
   __device__ bool swizzled() const { return kWhole || cols % kVector == 0; }
   __device__ int place(unsigned at) const { return swizzled() ? swizzled_vector(at / kVector) * kVector + at % kVector : at; }
 
+  // The lane's row.
   __device__ void put(const Sum (&sum)[Cut::kCols]) const {
     if (swizzled()) {
       const int mine = lane * (static_cast<unsigned>(cols) / kVector);
@@ -38,6 +39,18 @@ struct RowStage {
     for (int j = 0; j < Cut::kCols; ++j) {
       if (j < cols) mine[j] = sum[j];
     }
+  }
+
+  // Of the lane's row, from column `col` on, a multiple of the vector; behind the row's end anything.
+  __device__ Vector<Sum, kVector> neighbours(int col) const {
+    const int at = lane * cols + col;
+    if (swizzled()) return *reinterpret_cast<const Vector<Sum, kVector>*>(first + place(at));
+    Vector<Sum, kVector> vector = {};
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      if (col + v < cols) vector.element[v] = first[at + v];
+    }
+    return vector;
   }
 
   // Writes so many elements of whole rows to a C without gaps, in vectors.
@@ -106,12 +119,11 @@ __device__ inline bool stores_whole_vectors(const TilePlace<T>& place) {
          !(sizeof(T) < sizeof(typename Cut::Sum) && place.wide_results);
 }
 
-// Where a wave's rows go. kWhole: as above.
-template <class Cut, class T, bool kWhole>
+// Where a wave's rows go. kWhole: as above. Products: how the wave has their sums, of row_tile.h.
+template <class Cut, class T, bool kWhole, class Products>
 class RowStore {
  public:
   using Sum = typename Cut::Sum;
-  using Sums = Sum[Cut::kThreadRows][Cut::kCols];
 
   // `place` lies in shared memory. `staged`: the wave's own part of that, of kStagedSums.
   __device__ RowStore(const TilePlace<T>& place, int lane, Sum* staged)
@@ -122,22 +134,22 @@ class RowStore {
   }
 
   // `row`: the wave's first. All its lanes call this.
-  __device__ void operator()(int row, const Sums& sum) const {
+  __device__ void operator()(int row, const Products& products) const {
     if (!kWhole && sizeof(T) < sizeof(Sum) && place_.wide_results) {
-      store_as<Sum>(row, sum);
+      store_as<Sum>(row, products);
     } else {
-      store_as<T>(row, sum);
+      store_as<T>(row, products);
     }
   }
 
  private:
   template <class Out>
-  __device__ void store_as(int row, const Sums& sum) const {
-    if (!gapless_ && place_.matrix[kC].way == Way::columns && !place_.fused) return store_columns<Out>(row + stage_.lane, sum);
+  __device__ void store_as(int row, const Products& products) const {
+    if (!gapless_ && place_.matrix[kC].way == Way::columns && !place_.fused) return store_columns<Out>(row, products);
 #pragma unroll
     for (int i = 0; i < Cut::kThreadRows; ++i, row += kWaveSize) {
       if (row >= rows_) break;
-      stage_.put(sum[i]);
+      products.put(i, stage_);
       wave_barrier();
       if (gapless_) {
         const int left = rows_ - row, rows = left < kWaveSize ? left : kWaveSize;
@@ -151,19 +163,38 @@ class RowStore {
     }
   }
 
-  // Columns that lie along memory: each lane writes its own rows.
+  // Columns that lie along memory: each lane writes a row.
   template <class Out>
-  __device__ void store_columns(int row, const Sums& sum) const {
+  __device__ void store_columns(int row, const Products& products) const {
     const MatrixView c = place_.matrix[kC];
+    const auto store = [&](Sum sum, Out* to, bool exists) __attribute__((always_inline)) {
+      Out result;
+      narrow(sum, result);
+      store_bytes_if<sizeof(Out)>(exists, to, &result);
+    };
 #pragma unroll
     for (int i = 0; i < Cut::kThreadRows; ++i, row += kWaveSize) {
-      Out* to = c.at<Out>(row, 0);
+      const int mine = row + stage_.lane;
+      Out* to = c.at<Out>(mine, 0);
+      if constexpr (Products::kOwnRows) {
 #pragma unroll
-      for (int j = 0; j < Cut::kCols; ++j, to += c.col_stride) {
-        if (j >= stage_.cols) continue;
-        Out result;
-        narrow(sum[i][j], result);
-        store_bytes_if<sizeof(Out)>(row < rows_, to, &result);
+        for (int j = 0; j < Cut::kCols; ++j, to += c.col_stride) {
+          if (j < stage_.cols) store(products.sum[i][j], to, mine < rows_);
+        }
+      } else {
+        constexpr int kVector = Cut::kColVector;
+        products.put(i, stage_);
+        wave_barrier();
+#pragma unroll
+        for (int j = 0; j < Cut::kCols; j += kVector) {
+          if (j >= stage_.cols) continue;
+          const Vector<Sum, kVector> sums = stage_.neighbours(j);
+#pragma unroll
+          for (int v = 0; v < kVector; ++v, to += c.col_stride) {
+            if (j + v < stage_.cols) store(sums.element[v], to, mine < rows_);
+          }
+        }
+        wave_barrier();  // before the next rows' sums
       }
     }
   }

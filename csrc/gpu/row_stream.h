@@ -11,8 +11,8 @@ namespace vbgemm {
 template <class Cut, class T, bool kWhole>
 class RowStream {
  public:
+  static constexpr bool kStreams = true;
   static constexpr int kVector = Cut::kVector;
-  using Steps = Vector<T, kVector>[Cut::kThreadRows];  // of K, of a thread's rows
 
   // `place` lies in shared memory, and is read again where it is needed: that is cheaper than registers to keep it. `ring`: the wave's own
   // part of that memory, of kRingElements.
@@ -28,6 +28,8 @@ class RowStream {
 #pragma unroll
     for (int passes = 1; passes <= kMostPasses; ++passes) passes_ += passes * stage_elements_ <= Cut::kRingElements;
   }
+
+  __device__ bool in_columns() const { return columns_; }
 
   // How many passes may be under way; 0 where A does not lie like that, or shared memory is too small for one.
   __device__ int passes() const { return passes_; }
@@ -52,24 +54,31 @@ class RowStream {
     wave_barrier();
   }
 
-  // Of the oldest pass: the vector's steps from `k` on, of which the first `count` exist.
-  __device__ void read(int lane, int k, int count, Steps& x) const {
+  // Of a row of the oldest pass: the vector's steps from `k` on, of which the first `count` exist; the others are left as they are.
+  __device__ void read(unsigned row, int k, int count, Vector<T, kVector>& x) const {
     const T* const stage = ring_ + newest_ * stage_elements_;  // the next to be overwritten
-#pragma unroll
-    for (int i = 0; i < Cut::kThreadRows; ++i) {
-      const unsigned row = i * kWaveSize + lane, vector = (row * depth_ + k) / kVector;
-      if (columns_) {
-        read_elements<Cut::kWaveRows>(stage + k * Cut::kWaveRows + row, count, x[i]);
-      } else if (whole_) {
-        x[i] = *reinterpret_cast<const Vector<T, kVector>*>(stage + swizzled_vector(vector) * kVector);
-      } else {
-        read_elements<1>(stage + row * depth_ + k, count, x[i]);
-      }
+    if (columns_) {
+      read_elements<Cut::kWaveRows>(stage + k * Cut::kWaveRows + (kEights ? in_column(k, row / 8) * 8 + row % 8 : row), count, x);
+    } else if (whole_) {
+      const unsigned vector = (row * depth_ + k) / kVector;
+      if (count > 0) x = *reinterpret_cast<const Vector<T, kVector>*>(stage + swizzled_vector(vector) * kVector);
+    } else {
+      read_elements<1>(stage + row * depth_ + k, count, x);
     }
+  }
+
+  // Where, of an oldest pass in columns, eight rows of a step of K lie beside each other, of 16 bits each.
+  __device__ const T* eight_rows(int eight, int k) const {
+    return ring_ + newest_ * stage_elements_ + k * Cut::kWaveRows + in_column(k, eight) * 8;
   }
 
  private:
   static constexpr int kMostPasses = 6;
+
+  // Of 16 bits tensor cores get eight rows of eight steps by one instruction: those of a line's pieces with the same place in each
+  // (tensor_row_tile.h). They are to lie in different banks; of neighbouring steps they do as it is.
+  static constexpr bool kEights = Cut::kTensor && sizeof(T) == 2;
+  __device__ static int in_column(int k, int eight) { return kEights ? eight ^ (k >> 3 & 3) : eight; }
 
   // One behind the other, as a jump by a table would wait for instructions from memory.
   template <int kLast>
@@ -117,14 +126,16 @@ class RowStream {
       constexpr int kVectors = Cut::kWaveRows / kVector;
 #pragma unroll 2
       for (int i = lane; i < depth_ * kVectors; i += kWaveSize) {
-        copy_async<kVectorBytes, 256>(stage + i * kVector, from + i / kVectors * stride + i % kVectors * kVector, true);
+        const int k = i / kVectors, vector = i % kVectors;
+        copy_async<kVectorBytes, 256>(stage + (k * kVectors + in_column(k, vector)) * kVector, from + k * stride + vector * kVector, true);
       }
       return;
     }
 #pragma unroll 1
     for (int i = lane; i < depth_ * Cut::kWaveRows; i += kWaveSize) {
-      const int row = i % Cut::kWaveRows;
-      if (row < rows) copy_async<sizeof(T)>(stage + i, from + i / Cut::kWaveRows * stride + row, true);
+      const int k = i / Cut::kWaveRows, row = i % Cut::kWaveRows;
+      const int at = kEights ? k * Cut::kWaveRows + in_column(k, row / 8) * 8 + row % 8 : i;
+      if (row < rows) copy_async<sizeof(T)>(stage + at, from + k * stride + row, true);
     }
   }
 

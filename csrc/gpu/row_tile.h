@@ -1,5 +1,6 @@
-// One tile of whole rows of C, for a B that is small: each thread computes all columns of its rows, and only B is shared by the block, so
-// that once B is there no wave waits for another: they drift apart, and one's loads are under way while others multiply or write.
+// One tile of whole rows of C, for a B that is small: each thread computes all columns of its rows (on tensor cores each wave:
+// tensor_row_tile.h), and only B is shared by the block, so that once B is there no wave waits for another: they drift apart, and one's
+// loads are under way while others multiply or write.
 #pragma once
 #include "row_store.h"
 #include "row_stream.h"
@@ -12,6 +13,7 @@ template <class T, int kIndex>
 struct RowCut {
   using Sum = Accumulator<T>;
   static constexpr TileShape kShape = kTiles[kIndex];
+  static constexpr bool kTensor = kShape.tensor;
   // Whole columns are whole rows of C^T = B^T A^T.
   static constexpr bool kTransposed = kShape.n > kShape.m;
   static constexpr int kRows = kTransposed ? kShape.n : kShape.m, kCols = kTransposed ? kShape.m : kShape.n;
@@ -19,30 +21,34 @@ struct RowCut {
 
   // The waves take the tile in passes, each of neighbouring rows, of which a thread has every kWaveSize-th: two, so that fewer waves read
   // all of B, where there are rows enough for all of them and two are not so long that none is under way while others are multiplied. (On
-  // CDNA the sums of a thread's second row would leave room for one block.)
-  static constexpr int kThreadRows = kCdna || is_short(kShape) || sizeof(Sum) == 8 ? 1 : 2;
+  // CDNA the sums of a thread's second row would leave room for one block, and on tensor cores shorter passes of more waves are faster.)
+  static constexpr int kThreadRows = kCdna || kTensor || is_short(kShape) || sizeof(Sum) == 8 ? 1 : 2;
   static constexpr int kWaveRows = kThreadRows * kWaveSize;
   static constexpr int kPassRows = kWaves * kWaveRows;  // of the block
 
   // Of K: what B's part of shared memory holds, what one vector of A holds, and how much of A a thread that reads it from global memory
   // loads before it multiplies (less where the sums take most of its registers).
-  static constexpr int kDepth = kCdna ? 32 : sizeof(T) == 2 ? 64 : 48, kVector = kVectorBytes / static_cast<int>(sizeof(T));
+  static constexpr int kDepth = kCdna ? 32 : sizeof(T) == 2 || (kTensor && sizeof(T) == 4) ? 64 : 48;
+  static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
   static constexpr int kBatch = (kCols < 16 && sizeof(Sum) == 4 ? 64 : 32) / static_cast<int>(sizeof(T)), kGroups = kBatch / kVector;
 
-  // B lies there as accumulators, since all threads read all of it; then each wave's results, a row a thread; then A.
-  static constexpr int kColVector = kVectorBytes / static_cast<int>(sizeof(Sum));
+  // B lies there as accumulators, since all threads read all of it (for tensor cores as elements, its columns along K and padded); then
+  // each wave's results, a row a thread; then A.
+  static constexpr int kColVector = kVectorBytes / static_cast<int>(sizeof(Sum)), kElementsOfSum = sizeof(Sum) / sizeof(T);
   static constexpr int kSumsOfB = kDepth * kCols, kStagedSums = kWaveSize * kCols;
-  static constexpr int kSumElements = (kSumsOfB + kWaves * kStagedSums) * static_cast<int>(sizeof(Sum) / sizeof(T));
+  static constexpr int kElementsOfB = kTensor ? kCols * (kDepth + 4 * kVector) : kSumsOfB * kElementsOfSum;
+  static constexpr int kSumElements = kElementsOfB + kWaves * kStagedSums * kElementsOfSum;
+  static constexpr int kBudget = kTensor ? tensor_row_budget(kernel_of(kShape), sizeof(T)) : shared_budget(kernel_of(kShape));
   static constexpr int ring_elements() {
     if (kCdna) return 0;  // which would wait for copies where they are made
     constexpr int kLine = kBankLineBytes / static_cast<int>(sizeof(T));
-    const int left = shared_budget(kernel_of(kShape)) / static_cast<int>(sizeof(T)) - kSumElements;
+    const int left = kBudget / static_cast<int>(sizeof(T)) - kSumElements;
     return left / kWaves / kLine * kLine;
   }
   static constexpr int kRingElements = ring_elements(),
                        kWholeDepth = kRingElements / kWaveRows < kDepth ? kRingElements / kWaveRows : kDepth;
   static constexpr int kSharedElements = kSumElements + kWaves * kRingElements;
-  static_assert(kSharedElements * static_cast<int>(sizeof(T)) <= shared_budget(kernel_of(kShape)));
+  static_assert(kSharedElements * static_cast<int>(sizeof(T)) <= kBudget);
   static_assert(kRows % kPassRows == 0 && kDepth % kBatch == 0 && kWaveRows * kVectorBytes % kBankLineBytes == 0);
 };
 
@@ -163,36 +169,84 @@ class PartOfB {
     }
   }
 
+  // As accumulators, row by row, the first `rows`.
   __device__ void store(typename Cut::Sum* shared, int rows) const {
     const int thread = thread_index();
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
-      const int at = thread + i * kRowsAtOnce * Cut::kCols;
-      const bool there = kExact || (thread < kRowsAtOnce * Cut::kCols && at < Cut::kSumsOfB);
-      if (i * kRowsAtOnce < rows && there) shared[at] = widen(element_[i]);
+      if (i * kRowsAtOnce < rows && exists(thread, i)) shared[thread + i * kRowsAtOnce * Cut::kCols] = widen(element_[i]);
+    }
+  }
+
+  // As they are, column by column, and zeros behind their end.
+  __device__ void store_columns(T* shared, int pitch) const {
+    const int thread = thread_index(), row = thread / Cut::kCols, col = thread % Cut::kCols;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      if (exists(thread, i)) shared[col * pitch + row + i * kRowsAtOnce] = element_[i];
     }
   }
 
  private:
   static constexpr int kRowsAtOnce = Cut::kThreads / Cut::kCols, kElements = (Cut::kDepth + kRowsAtOnce - 1) / kRowsAtOnce;
   static constexpr bool kExact = kRowsAtOnce * Cut::kCols == Cut::kThreads && kElements * kRowsAtOnce == Cut::kDepth;
+  __device__ static bool exists(int thread, int i) {
+    return kExact || (thread < kRowsAtOnce * Cut::kCols && thread + i * kRowsAtOnce * Cut::kCols < Cut::kSumsOfB);
+  }
   T element_[kElements];
 };
 
 // A thread's number is read anew, so that what follows from it is worked out for each pass and not kept in registers for all of them.
-template <class Cut, bool kWhole, class T>
-__device__ inline void store_rows(const TilePlace<T>& place, typename Cut::Sum* staged, int row,
-                                  const typename Cut::Sum (&sum)[Cut::kThreadRows][Cut::kCols]) {
+template <class Cut, bool kWhole, class Products, class T>
+__device__ inline void store_rows(const TilePlace<T>& place, T* shared, int row, const Products& products) {
   const int thread = thread_index();
-  RowStore<Cut, T, kWhole>(place, thread % kWaveSize, staged + thread / kWaveSize * Cut::kStagedSums)(row, sum);
+  auto* const staged = reinterpret_cast<typename Cut::Sum*>(shared + Cut::kElementsOfB) + thread / kWaveSize * Cut::kStagedSums;
+  RowStore<Cut, T, kWhole, Products>(place, thread % kWaveSize, staged)(row, products);
 }
 
-// Computes one tile of which A is streamed.
-template <class Cut, bool kWhole, class T>
-__device__ inline void stream_rows(const TilePlace<T>& place, RowStream<Cut, T, kWhole>& stream, T* shared) {
+// A wave's sums of a pass, on the ordinary units: each thread has all of its rows.
+template <class Cut, class T>
+struct RowProducts {
   using Sum = typename Cut::Sum;
-  constexpr int kVector = Cut::kVector;
-  Sum* const shared_b = reinterpret_cast<Sum*>(shared);
+  static constexpr bool kOwnRows = true;
+  Sum sum[Cut::kThreadRows][Cut::kCols] = {};
+
+  __device__ static void store(const PartOfB<Cut, T>& b, T* shared, int rows) { b.store(reinterpret_cast<Sum*>(shared), rows); }
+
+  // sum += A B, of a pass that is there, with B in shared memory.
+  template <bool kWhole>
+  __device__ void add(const RowStream<Cut, T, kWhole>& stream, int lane, int depth, const T* shared) {
+    constexpr int kVector = Cut::kVector;
+    const Sum* const shared_b = reinterpret_cast<const Sum*>(shared);
+    Vector<T, kVector> x[Cut::kThreadRows];
+    const auto read = [&](int k, int count) __attribute__((always_inline)) {
+#pragma unroll
+      for (int i = 0; i < Cut::kThreadRows; ++i) stream.read(i * kWaveSize + lane, k, count, x[i]);
+    };
+    int k = 0;
+#pragma unroll 1
+    for (; k + kVector <= depth; k += kVector) {
+      read(k, kVector);
+      multiply_vector<Cut>(x, shared_b + k * Cut::kCols, kVector, sum);
+    }
+    if (!kWhole && k < depth) {
+      read(k, depth - k);
+      multiply_vector<Cut>(x, shared_b + k * Cut::kCols, depth - k, sum);
+    }
+  }
+
+  // To where all of a wave's rows lie: the lane's i-th.
+  template <class Stage>
+  __device__ void put(int i, const Stage& stage) const {
+    stage.put(sum[i]);
+  }
+
+  __device__ static void walk(const TilePlace<T>& place, T* shared);
+};
+
+// Computes one tile of which A is streamed.
+template <class Cut, class Products, bool kWhole, class T>
+__device__ inline void stream_rows(const TilePlace<T>& place, RowStream<Cut, T, kWhole>& stream, T* shared) {
   const int thread = thread_index(), wave = thread / kWaveSize, lane = thread % kWaveSize, rows = place.rows, depth = place.depth;
   const int passes = stream.passes();
   int row = wave * Cut::kWaveRows;
@@ -200,34 +254,23 @@ __device__ inline void stream_rows(const TilePlace<T>& place, RowStream<Cut, T, 
   const PartOfB<Cut, T> b(place, 0);  // first, as behind all those copies its loads would wait for them
 #pragma unroll 1
   for (int pass = 0; pass < passes; ++pass) stream.start(lane, row + pass * Cut::kPassRows);
-  b.store(shared_b, depth);
+  Products::store(b, shared, depth);
   block_barrier();
 #pragma unroll 1
   for (; row < rows; row += Cut::kPassRows) {
-    Sum sum[Cut::kThreadRows][Cut::kCols] = {};
+    Products products;
     stream.await();
-    typename RowStream<Cut, T, kWhole>::Steps x;
-    int k = 0;
-#pragma unroll 1
-    for (; k + kVector <= depth; k += kVector) {
-      stream.read(lane, k, kVector, x);
-      multiply_vector<Cut>(x, shared_b + k * Cut::kCols, kVector, sum);
-    }
-    if (!kWhole && k < depth) {
-      stream.read(lane, k, depth - k, x);
-      multiply_vector<Cut>(x, shared_b + k * Cut::kCols, depth - k, sum);
-    }
+    products.add(stream, lane, depth, shared);
     wave_barrier();  // all lanes have read this pass
     stream.start(lane, row + passes * Cut::kPassRows);
-    store_rows<Cut, kWhole>(place, shared_b + Cut::kSumsOfB, row, sum);
+    store_rows<Cut, kWhole>(place, shared, row, products);
   }
 }
 
 // Computes one tile whose threads read A from global memory. A K that shared memory can hold is there once for all passes; a deeper one is
 // walked anew in each.
 template <class Cut, class T>
-__device__ inline void walk_rows(const TilePlace<T>& place, T* shared) {
-  using Sum = typename Cut::Sum;
+__device__ inline void RowProducts<Cut, T>::walk(const TilePlace<T>& place, T* shared) {
   Sum* const shared_b = reinterpret_cast<Sum*>(shared);
   const int depth = place.depth;
   const bool deep = depth > Cut::kDepth;
@@ -241,7 +284,7 @@ __device__ inline void walk_rows(const TilePlace<T>& place, T* shared) {
     const int thread = thread_index(), row = first + thread / kWaveSize * Cut::kWaveRows;
     if (!deep && row >= place.rows) break;  // else waves without rows still meet the others
     const RowReader<Cut, T> reader(place.matrix[kA], row + thread % kWaveSize, place.rows);
-    Sum sum[Cut::kThreadRows][Cut::kCols] = {};
+    RowProducts products;
 #pragma unroll 1
     for (int k = 0; k < depth; k += Cut::kBatch) {
       const int k_there = k % Cut::kDepth;
@@ -255,16 +298,16 @@ __device__ inline void walk_rows(const TilePlace<T>& place, T* shared) {
       const Sum* const b = shared_b + k_there * Cut::kCols;
       // A second copy of the products costs float64 registers that it doesn't have.
       if (sizeof(Sum) == 4 && k + Cut::kBatch <= depth) {
-        multiply_batch<Cut>(batch, b, Cut::kBatch, sum);
+        multiply_batch<Cut>(batch, b, Cut::kBatch, products.sum);
       } else {
-        multiply_batch<Cut>(batch, b, depth - k, sum);
+        multiply_batch<Cut>(batch, b, depth - k, products.sum);
       }
     }
-    store_rows<Cut, false>(place, shared_b + Cut::kSumsOfB, row, sum);
+    store_rows<Cut, false>(place, shared, row, products);
   }
 }
 
-template <class Cut, class T>
+template <class Cut, class Products, class T>
 __device__ inline void multiply_rows(const TilePlace<T>& place, T* shared) {
   if constexpr (!kCdna) {
     T* const ring = shared + Cut::kSumElements + thread_index() / kWaveSize * Cut::kRingElements;
@@ -272,12 +315,12 @@ __device__ inline void multiply_rows(const TilePlace<T>& place, T* shared) {
     const int depth = place.depth;
     if (depth > 0 && depth <= Cut::kWholeDepth && a.way == Way::vectors && a.row_stride == depth && stores_whole_vectors<Cut>(place)) {
       RowStream<Cut, T, true> stream(place, ring);
-      return stream_rows<Cut>(place, stream, shared);
+      return stream_rows<Cut, Products>(place, stream, shared);
     }
     RowStream<Cut, T, false> stream(place, ring);
-    if (depth <= Cut::kDepth && stream.passes() > 0) return stream_rows<Cut>(place, stream, shared);
+    if (depth <= Cut::kDepth && stream.passes() > 0) return stream_rows<Cut, Products>(place, stream, shared);
   }
-  walk_rows<Cut>(place, shared);
+  Products::walk(place, shared);
 }
 
 }  // namespace vbgemm

@@ -117,7 +117,7 @@ struct SimtFamily {
   template <class Cut>
   __device__ static void multiply(const TilePlace<T>& place, T* shared) {
     if constexpr (Cut::kShape.owned == Owned::rows) {
-      multiply_rows<Cut>(place, shared);
+      multiply_rows<Cut, RowProducts<Cut, T>>(place, shared);
     } else if constexpr (Cut::kShape.owned == Owned::steps) {
       multiply_deep<Cut>(place, shared);
     } else if constexpr (Cut::kShape.owned == Owned::steps_of_rows) {

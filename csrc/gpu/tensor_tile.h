@@ -3,6 +3,7 @@
 #include "tensor_copy.h"
 #include "tensor_dot_tile.h"
 #include "tensor_product.h"
+#include "tensor_row_tile.h"
 #include "tensor_store.h"
 #include "tile_kernel.h"
 #include "warpgroup_product.h"
@@ -90,14 +91,27 @@ struct TensorFamily {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = true;
   using Element = typename TensorElement<kKind>::type;
+  // A tile's cut, by what its threads own; called for its type alone.
+  template <int kRow>
+  static constexpr auto cut_of() {
+    if constexpr (kTiles[kRow].owned == Owned::rows) {
+      return TensorRowCut<kKind, kRow>();
+    } else if constexpr (kTiles[kRow].owned == Owned::steps_of_rows) {
+      return TensorDotCut<kKind, kRow>();
+    } else {
+      return TensorCut<kKind, kRow>();
+    }
+  }
   // Of operands in shared memory.
   static constexpr int kAlignment = sizeof(Element) < 8 ? kSwizzleBytes : kBankLineBytes;
   template <int kRow>
-  using Cut = std::conditional_t<kTiles[kRow].owned == Owned::steps_of_rows, TensorDotCut<kKind, kRow>, TensorCut<kKind, kRow>>;
+  using Cut = decltype(cut_of<kRow>());
 
   template <class Cut>
   __device__ __forceinline__ static void multiply(const TilePlace<Element>& place, Element* shared) {
-    if constexpr (Cut::kShape.owned == Owned::steps_of_rows) {
+    if constexpr (Cut::kShape.owned == Owned::rows) {
+      multiply_rows<Cut, TensorRowProducts<Cut, Element>>(place, shared);
+    } else if constexpr (Cut::kShape.owned == Owned::steps_of_rows) {
       multiply_tensor_dots<Cut>(place, shared);
     } else {
       multiply_tile<Cut>(place, shared);

@@ -40,6 +40,11 @@ constexpr int shared_budget(Kernel kernel) {
   }
 }
 
+// Blocks of tiles of whole rows on tensor cores that a multiprocessor holds, for elements of so many bytes, and the shared memory of each:
+// few waves that each wait for one pass after the other would not keep memory busy. (Their operands are aligned more strictly.)
+constexpr int tensor_row_blocks(Kernel kernel, int bytes) { return kernel == Kernel::m128_wide_rows && bytes == 8 ? 2 : 4; }
+constexpr int tensor_row_budget(Kernel kernel, int bytes) { return (220 / tensor_row_blocks(kernel, bytes) - 1) * 1024; }
+
 // Steps along K that lie in that memory at a time, each of so many bytes.
 constexpr int stages_of(Kernel kernel, int stage_bytes) {
   const int fit = shared_budget(kernel) / stage_bytes;

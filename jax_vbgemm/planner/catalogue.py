@@ -19,7 +19,8 @@ ELEMENT_BYTES: Mapping[str, int] = {
 # How products are formed: a kind is a dtype's own arithmetic, or a way to multiply float32 on tensor cores.
 ELEMENT_OF: Mapping[str, str] = {**{dtype: dtype for dtype in ELEMENT_BYTES}, "tf32": "float32", "tf32x3": "float32"}
 
-WHOLE_ROWS = ("t128_rows", "t128_wide_rows")  # the launched kernels of csrc/gpu/row_tile.h
+# The launched kernels of csrc/gpu/row_tile.h and tensor_row_tile.h.
+WHOLE_ROWS = ("t128_rows", "t128_wide_rows", "m128_rows", "m128_wide_rows")
 SHARED_DEPTH = "t128_deep"  # that of csrc/gpu/deep_tile.h
 DOT_PRODUCTS = ("t256_dots", "m256_dots")  # those of csrc/gpu/dot_tile.h and tensor_dot_tile.h
 
@@ -49,6 +50,11 @@ class TileShape:
     @property
     def key(self) -> TileKey:
         return self.name, self.threads
+
+    @property
+    def stores_mirrored(self) -> bool:
+        """Whether, on NVIDIA GPUs, it can store what it computes twice, as csrc/catalogue.h has it."""
+        return self.tensor and self.kernel not in WHOLE_ROWS
 
     @property
     def is_far_longer(self) -> bool:

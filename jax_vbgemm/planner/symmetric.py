@@ -18,7 +18,8 @@ MOST_ROWS = 2**13
 
 def stores_mirrored(device: DeviceSpec, catalogue: Catalogue) -> NDArray[np.bool_]:
     """Which tiles, by row of the compiled table, have kernels that can store what they compute twice."""
-    able: NDArray[np.bool_] = (catalogue.columns.tensor > 0) & (device.platform == "cuda")
+    able = np.zeros(len(catalogue.columns.m), bool)
+    able[[tile.index for tile in catalogue if tile.stores_mirrored]] = device.platform == "cuda"
     return able
 
 
@@ -46,7 +47,7 @@ def tiles_computed(sizes: Sizes, tile: TileShape, device: DeviceSpec) -> Ints:
     """Tiles of each problem, were it covered by `tile`, that are left by `fold`."""
     whole = tile_counts(sizes, tile.m, tile.n)
     short, long = sorted((tile.m, tile.n))
-    if not tile.tensor or device.platform != "cuda" or long % short or not sizes.symmetric.any():
+    if not tile.stores_mirrored or device.platform != "cuda" or long % short or not sizes.symmetric.any():
         return whole
     rows, ratio = ceil_div(sizes.m, tile.m), long // short
     if tile.m >= tile.n:

@@ -17,13 +17,18 @@ from jax_vbgemm.problem import Sizes
 # Kernels that read long rows, or few columns and many rows, faster than others.
 STREAMING = (*DOT_PRODUCTS, *WHOLE_ROWS)
 
-# Of so many rows or more, in all, and up to so many columns, tiles of whole rows were the fastest in nearly all that
-# was measured (benchmarks/NOTES.md); of elements narrower than float64, of a quarter of them.
+# Of so many rows or more, in all, tiles of whole rows were the fastest in nearly all that was measured
+# (benchmarks/NOTES.md): up to so many columns all of them, and of elements narrower than float64 from a quarter of
+# those rows on; of more columns those on tensor cores.
 MANY_ROWS = 1 << 15
 FEW_COLUMNS = 16
 
-# A block of them that reads and writes more bytes than these was slower than those of shorter tiles.
-MOST_BYTES = 180 << 10
+# Below so many steps of K tensor cores would be given zeros for the most part: there ordinary row tiles were faster.
+FEW_STEPS = 8
+
+# A block of them that reads and writes more bytes than so many times its shared memory was slower than those of shorter
+# tiles: there are too few of them, then.
+LONGEST = 3.3
 
 # Up to NARROW columns their waves stream rows of so many steps of K in every dtype.
 NARROW = 8
@@ -86,8 +91,6 @@ def _have_few_columns(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     And TSM2's of which A is stored transposed, in float32: no other tile reads single elements of it so fast.
     """
     answer = (sizes.m >= TALL) & _are_streamed(sizes.n, sizes.k, ROWS.widest_of(catalogue))
-    if catalogue.element_bytes == 2 and any(map(LONG.has, catalogue)):  # which 32 columns fill, by whole vectors
-        answer &= ~((sizes.n == SKINNY) & (sizes.k > SKINNY // 2) & (sizes.k % 8 == 0))
     both = bool((answer & sizes.has_products).any())  # in one launch would want different tiles
     if not both and catalogue.dtype == "float32":
         widest = max((tile.n for tile in filter(_is_short_row_tile, catalogue)), default=0)
@@ -109,30 +112,47 @@ def _is_short_row_tile(tile: TileShape) -> bool:
 
 
 def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """For ISM2's problems far longer tiles alone, and for few columns and many rows row tiles alone; of a deep K the
+    """For few columns and many rows row tiles alone, and for ISM2's other problems far longer tiles; of a deep K the
     shorter row tiles.
     """
     if (sizes.k >= TALL).all():
         catalogue = catalogue.only(_is_short_row_tile)
-    elif _are_many_and_narrow(sizes.n, sizes.m, sizes, catalogue):
-        catalogue = _alone(ROWS, sizes.n, sizes, catalogue)
+    elif alone := _alone(ROWS, sizes.n, sizes.m, sizes, catalogue):
+        catalogue = alone
     elif (shapes_of(sizes) == Shape.ISM2).all():
         catalogue = catalogue.only(lambda tile: tile.is_far_longer and tile.m > tile.n)
+    catalogue = _without_too_long(ROWS, sizes.n, sizes, catalogue)
     return _narrowest(sizes.n, lambda tile: tile.n, ROWS, catalogue)
 
 
-def _are_many_and_narrow(few: Ints, many: Ints, sizes: Sizes, catalogue: Catalogue) -> bool:
-    enough = MANY_ROWS if catalogue.element_bytes > 4 else MANY_ROWS // 4
-    return bool((few <= FEW_COLUMNS).all()) and int(sizes.batch @ many) >= enough
+def _alone(family: Family, few: Ints, many: Ints, sizes: Sizes, catalogue: Catalogue) -> Catalogue | None:
+    """The family's tiles, where they alone are worth a look: for few columns all, for more those on tensor cores, but
+    for the fewest steps of K.
+    """
+    rows = int(sizes.batch @ many)
+    if (few <= FEW_COLUMNS).all():
+        enough = MANY_ROWS if catalogue.element_bytes > 4 else MANY_ROWS // 4
+        return catalogue.only(family.has) if rows >= enough else None
+    wide = [tile for tile in family.tiles_of(catalogue) if min(tile.m, tile.n) >= few.max(initial=0)]
+    if rows < MANY_ROWS or (few <= FEW_COLUMNS).any() or not any(tile.tensor for tile in wide):
+        return None
+    ordinary = [tile for tile in wide if not tile.tensor]
+    on_tensor_cores = not ordinary or bool((sizes.k >= FEW_STEPS).any())
+    return catalogue.only(lambda tile: tile in wide and tile.tensor == on_tensor_cores)
 
 
-def _alone(family: Family, few: Ints, sizes: Sizes, catalogue: Catalogue) -> Catalogue:
-    """The family's tiles alone, the longer ones where their blocks don't move too many bytes."""
+def _without_too_long(family: Family, few: Ints, sizes: Sizes, catalogue: Catalogue) -> Catalogue:
+    """Without the family's longer tiles whose blocks would move too many bytes, where shorter ones are as wide."""
     line_bytes = int((sizes.k + few).max(initial=0)) * catalogue.element_bytes
+    shortest: dict[int, int] = {}
+    for tile in family.tiles_of(catalogue):
+        width, lines = sorted((tile.m, tile.n))
+        shortest[width] = min(lines, shortest.get(width, lines))
 
     def is_wanted(tile: TileShape) -> bool:
-        lines = max(tile.m, tile.n)
-        return family.has(tile) and (lines < TALL or lines * line_bytes <= MOST_BYTES)
+        width, lines = sorted((tile.m, tile.n))
+        moves_too_much = lines >= TALL and lines * line_bytes > LONGEST * tile.shared_bytes
+        return not (family.has(tile) and moves_too_much and lines > shortest[width])
 
     return catalogue.only(is_wanted)
 
@@ -164,10 +184,12 @@ def _have_few_rows(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
 
 def _lowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
     """Up to SKINNY rows far longer tiles alone, and for few rows and many columns those of whole columns alone."""
-    if _are_many_and_narrow(sizes.m, sizes.n, sizes, catalogue):
-        catalogue = _alone(COLUMNS, sizes.m, sizes, catalogue)
+    if alone := _alone(COLUMNS, sizes.m, sizes.n, sizes, catalogue):
+        catalogue = alone
     elif (sizes.m <= SKINNY).all():
         catalogue = catalogue.only(lambda tile: tile.is_far_longer and tile.n > tile.m)
+    if (sizes.m <= FEW_COLUMNS).all():  # of more the longer tiles were as fast
+        catalogue = _without_too_long(COLUMNS, sizes.m, sizes, catalogue)
     return _narrowest(sizes.m, lambda tile: tile.m, COLUMNS, catalogue)
 
 
@@ -202,7 +224,7 @@ COLUMNS = Family(
 )
 # Far longer tiles of tensor cores: for tall and skinny problems, among all others.
 LONG = Family(
-    lambda tile: tile.tensor and tile.is_far_longer and not DOTS.has(tile),
+    lambda tile: tile.tensor and tile.is_far_longer and tile.kernel not in STREAMING,
     lambda sizes, _: is_tall_skinny(sizes.m, sizes.n, sizes.k),
     lambda *_: lambda _: True,
 )

@@ -248,7 +248,7 @@ MISTAKES = {
     "lanes' sums confused": ("simt_f64", "lane_sums", "upper ? kHalf : 0", "upper ? 0 : kHalf"),
     "a real scale times both parts": ("simt_c128", "epilogue", "if (scale.imag != 0) return", "return"),
     "an operand as a result": ("simt_f32", "tile_place", "lane == kC ? parameters.num_operands : 0", "0"),
-    "a row too many": ("simt_f32", "row_store", "row < rows_, to", "row <= rows_, to"),
+    "a row too many": ("simt_f32", "row_store", "sum[i][j], to, mine < rows_", "sum[i][j], to, mine <= rows_"),
     "a pass not waited for": ("simt_f32", "row_stream", "passes_ > kLast", "passes_ >= kLast"),
     "a pass overwritten too early": (
         "simt_f32",
@@ -257,7 +257,14 @@ MISTAKES = {
         "    // all lanes",
     ),
     "vectors of rows confused": ("simt_f64", "swizzle", "swizzled ? swizzled_vector(number)", "swizzled ? number"),
-    "rows of a column confused": ("simt_f32", "row_stream", "i % kVectors * kVector, true", "0, true"),
+    "rows of a column confused": ("simt_f32", "row_stream", "k * stride + vector * kVector, true", "k * stride, true"),
+    "steps of a column confused": ("tensor_bf16", "tensor_row_tile", "2 * matrix + row % 2;", "2 * matrix;"),
+    "rows of tensor cores confused": (
+        "tensor_f64",
+        "tensor_row_tile",
+        "(8 * half + g) * stage",
+        "(8 * half + (g ^ 1)) * stage",
+    ),
     "rows of C confused": ("simt_bf16", "row_store", "mine.place[turn][v / kVector]", "mine.place[turn][0]"),
     "no barrier for tensor cores": (
         "tensor_tf32x3",

@@ -6,13 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_vbgemm.planner import TallSkinny, catalogue_for, device_spec, plan_problems
-from jax_vbgemm.planner.catalogue import DOT_PRODUCTS
+from jax_vbgemm.planner.catalogue import DOT_PRODUCTS, WHOLE_ROWS
 from jax_vbgemm.planner.cost_model import step_depth
 from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm.planner.makespan import Makespan
 from jax_vbgemm.planner.occupancy import tile_occupancy
 from jax_vbgemm.planner.shares import even_shares, fewest_filling_shares
-from jax_vbgemm.planner.tile_families import worth_trying
+from jax_vbgemm.planner.symmetric import stores_mirrored
+from jax_vbgemm.planner.tile_families import LONG, worth_trying
 from jax_vbgemm.problem import Problem, Sizes
 
 from .cases import DEVICES, make, names, problem_lists, times_covered
@@ -69,14 +70,14 @@ def test_a_dtype_without_such_tiles_takes_ordinary_ones():
 def test_auto_takes_them(dtype, size):
     plan = plan_problems([size, (4, 4, 4)], dtype, device_spec("h100"))
     tile = plan.catalogue.by_index[int(plan.tile_strategy[0])]
-    assert tile.kernel in ("t128_medium", "t128_rows", *DOT_PRODUCTS)
+    assert tile.kernel in ("t128_medium", "t128_rows", "m128_rows", *DOT_PRODUCTS)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("size", [(10**6, 16, 8), (10**5, 8, 16), (10**5, 16, 16), (10**6, 7, 15)])
 def test_many_rows_of_few_columns_take_row_tiles(dtype, size):
     plan = plan_problems([size], dtype, device_spec("h100"))
-    assert {plan.catalogue.find(*choice).kernel for choice in plan.choices} == {"t128_rows"}
+    assert {plan.catalogue.find(*choice).kernel for choice in plan.choices} <= {"t128_rows", "m128_rows"}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
@@ -275,8 +276,8 @@ def test_a_layer_and_its_gradients_get_the_tiles_of_each():
     plan.validate()
     kernels = [plan.catalogue.by_index[row].kernel for row in plan.tile_strategy]
     of_problem = [{kernels[i] for i in np.flatnonzero(plan.tile_problem == p)} for p in range(3)]
-    assert of_problem[:2] == [{"t128_rows"}, {"t128_deep"}]
-    assert not of_problem[2] & {"t128_rows", "t128_deep"}
+    assert of_problem[:2] == [{"m128_rows"}, {"t128_deep"}]
+    assert not of_problem[2] & {"m128_rows", "t128_deep"}
 
 
 def test_tiles_of_shared_depth_are_no_choice_for_what_they_do_not_hold():
@@ -296,12 +297,13 @@ def test_a_tall_operand_is_read_once(kind, columns):
 def test_long_tensor_tiles_are_for_tall_and_skinny_batches_alone():
     device = device_spec("h100")
     catalogue = catalogue_for("tf32", device)
-    tall, ordinary = Problem(10**6, 32, 32), Problem(300, 300, 300)
+    tall, ordinary = Problem(20_000, 32, 32), Problem(300, 300, 300)
 
     def long_tiles(problems):
-        return [t.name for t in worth_trying(catalogue, Sizes.of(problems)) if t.tensor and t.is_far_longer]
+        return [tile.name for tile in LONG.tiles_of(worth_trying(catalogue, Sizes.of(problems)))]
 
     assert long_tiles([tall]) == ["mma-128x32"]
+    assert long_tiles([Problem(10**6, 32, 32)]) == []  # whole rows on tensor cores alone
     assert long_tiles([Problem(20480, 24, 20480)]) == ["mma-128x32", "mma-32x128"]
     assert long_tiles([ordinary]) == long_tiles([tall, ordinary]) == []
     amd = catalogue_for("tf32", device_spec("mi300x"))
@@ -344,11 +346,43 @@ def test_a_mixed_batch_goes_out_as_a_launch_of_each_kind(dtype):
     plan = plan_problems(problems, dtype, device_spec("h100"), Makespan())
     plan.validate()
     launches = plan.launch_form()[2]
-    assert len(launches) == 2
-    for problem, longer in ((32, "m"), (33, "n")):  # whole rows and whole columns are one kernel's
+    kernels = {launch.kernel for launch in launches}
+    assert len(launches) == len(kernels) == len(kernels & {*WHOLE_ROWS}) + 1
+    for problem, longer in ((32, "m"), (33, "n")):
         (row,) = np.unique(plan.tile_strategy[plan.tile_problem == problem]).tolist()
         tile = plan.catalogue.by_index[row]
-        assert tile.kernel == "t128_rows"
+        assert tile.kernel in WHOLE_ROWS
         assert getattr(tile, longer) == max(tile.m, tile.n)
     parts = [plan_problems(part, dtype, device_spec("h100"), Makespan()) for part in (skinny, ordinary)]
     assert plan.predicted_seconds <= sum(part.predicted_seconds for part in parts)
+
+
+@pytest.mark.parametrize("kind", ["float64", "bfloat16", "float16", "tf32"])
+@pytest.mark.parametrize("columns", [17, 24, 31, 32, 33, 40])
+def test_many_rows_of_more_columns_take_row_tiles_on_tensor_cores(kind, columns):
+    for size in ((10**6, columns, 24), (columns, 10**6, 24), (10**5, columns, 24)):
+        plan = plan_problems([size], kind, device_spec("h100"))
+        plan.validate()
+        (used,) = plan.tiles_used
+        assert used.kernel == "m128_wide_rows"
+        assert min(used.m, used.n) == (32 if columns <= 32 else 40)
+        assert (used.m > used.n) == (size[0] > size[1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "kernel"), [("bfloat16", 40, "t128"), ("float64", 31, "t128"), ("float64", 40, "m128")]
+)
+def test_of_few_steps_of_k_ordinary_row_tiles_are_enough(kind, columns, kernel):
+    for size in ((10**6, columns, 3), (columns, 10**6, 3)):
+        plan = plan_problems([size], kind, device_spec("h100"))
+        assert {tile.kernel for tile in plan.tiles_used} == {f"{kernel}_wide_rows"}  # float64 has none for 40 columns
+
+
+def test_row_tiles_on_tensor_cores_are_nvidias_alone_and_store_no_mirror_image():
+    catalogue = catalogue_for("float64", device_spec("h100"))
+    rows = [tile for tile in catalogue if tile.kernel in ("m128_rows", "m128_wide_rows")]
+    assert rows
+    assert not stores_mirrored(device_spec("h100"), catalogue)[[tile.index for tile in rows]].any()
+    for kind in ("float64", "bfloat16", "tf32"):
+        amd = catalogue_for(kind, device_spec("mi300x"))
+        assert not any(tile.name.startswith(("mma-rows", "mma-columns")) for tile in amd)

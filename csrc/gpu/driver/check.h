@@ -191,7 +191,7 @@ class Check {
     Trial<T, Out> trial(kind_, seed(40 + 2 * ready + epilogues), margin_);
     for (int strategy : tiles()) {
       const TileShape& tile = kTiles[strategy];
-      if (!tile.tensor) continue;
+      if (!stores_mirrored(tile)) continue;
       const int extent = trial.one_of({1, 17, tile.m + tile.n, 2 * std::max(tile.m, tile.n) + (options_.small ? 3 : 45)});
       const int problem = trial.add_symmetric(extent, trial.between(0, options_.small ? 40 : 200), trial.one_of({1, 1, 2}));
       trial.cover_symmetric(problem, strategy, ready ? trial.one_of({1, 2, 3}) : 1);
