@@ -4,6 +4,7 @@
 // depend on how C is cut into tiles. A complex product is a real one with two rows for each row of A, its real and its imaginary parts,
 // times B as it lies in memory, (re, im) pairs; join() adds the two rows.
 #pragma once
+#include "cpu/past_caches.h"
 #include "cpu/simd.h"
 
 namespace vbgemm::VBGEMM_ISA {
@@ -21,8 +22,10 @@ struct Micro {
   int64_t sums_row;
   T* c;  // where the finished result goes
   int64_t c_row;
-  int tail;     // lanes of the last vector that are part of C
-  bool masked;  // B has nothing readable behind them
+  bool streams;   // c gets whole vectors, past the caches
+  int64_t ahead;  // so many bytes ahead of its rows a group asks for others; 0: none
+  int tail;       // lanes of the last vector that are part of C
+  bool masked;    // B has nothing readable behind them
 };
 
 // (re, im) pairs times i: (-im, re).
@@ -47,6 +50,7 @@ void micro_kernel(const Micro<T>& call) {
   const T *a_rows = x.a, *sums_in = x.sums_in;
   T *c_rows = x.c, *sums_out = x.sums_out;
   for (int64_t group = x.groups; group > 0; --group, a_rows += R * x.a_row) {
+    if (x.ahead) prefetch(reinterpret_cast<const char*>(a_rows) + x.ahead, R * x.a_row * static_cast<int64_t>(sizeof(T)));
     V sums[kRows][NV] = {};
     if (sums_in) {
 #pragma GCC unroll 16
@@ -88,7 +92,9 @@ void micro_kernel(const Micro<T>& call) {
       for (int v = 0; v < NV; ++v) {
         const V result = join<T, kComplex>(sums[r * kParts][v], sums[r * kParts + kParts - 1][v]);
         T* c = c_rows + r * x.c_row + v * kWidth;
-        if (v < NV - 1) {
+        if (x.streams) {
+          stream(c, result);
+        } else if (v < NV - 1) {
           store(c, result);
         } else {
           store_first(c, result, x.tail);

@@ -8,6 +8,7 @@
 #pragma once
 #include "cpu/dot.h"
 #include "cpu/epilogue.h"
+#include "cpu/few_columns.h"
 #include "cpu/kernels.h"
 #include "cpu/micro_kernel.h"
 #include "cpu/pack.h"
@@ -36,6 +37,11 @@ class Multiplier {
     for (int64_t i = 0; i < p_.m; i += rows) {
       for (int64_t j = 0; j < p_.n; j += columns) block({i, j, smaller(rows, p_.m - i), smaller(columns, p_.n - j)});
     }
+  }
+
+  // Are rows whole vectors where C is?
+  bool writes_vectors() const {
+    return finishes_in_place() && p_.n * kParts % kWidth == 0 && p_.c.row_stride * kParts % kWidth == 0 && is_vector_aligned(p_.c.data);
   }
 
   // Are dot products the better way? The same for all pieces of a problem, so that its bits don't depend on how it is cut.
@@ -139,6 +145,8 @@ class Multiplier {
     const In* a = a_ + (block.i * p_.a.row_stride + k.begin * p_.a.col_stride) * kParts;
     Micro<T> micro{};
     micro.k = k.count;
+    micro.streams = goes_past_caches(p_) && writes_vectors();
+    micro.ahead = micro.streams && !copies_a(block) ? bytes_ahead(p_, Micros::max_rows(1)) : 0;
     if (copies_a(block)) {
       const Strides strides = copy_block<kParts>(a, p_.a.row_stride, p_.a.col_stride, block.m, k.count, copy_of_a_);
       micro.a = copy_of_a_, micro.a_row = strides.row, micro.a_k = strides.k;
@@ -273,13 +281,25 @@ inline void multiply(Product p, Scratch& scratch) {
   const int lanes = kLanes<T> / (kComplex ? 2 : 1);
   const Product other = transposed(p);
   using Mine = Multiplier<In, T, kComplex>;
-  const auto run = [&scratch](const Product& product) {
-    if (!Mine::is_dot(product) && goes_past_caches(product)) {
-      return run_past_caches(product, scratch, [&scratch](const Product& piece) { Mine(piece, scratch).run(); });
-    }
-    Mine(product, scratch).run();
+  const auto sums_in_lanes = [](const Product& product) {
+    return !kComplex && (Mine::is_dot(product) || FewColumns<In, T>::takes(product));
   };
-  const bool stays = Mine::is_dot(p) || (!Mine::is_dot(other) && cost(other, lanes) >= cost(p, lanes));
+  const auto run = [&scratch](const Product& product) {
+    const auto run_by = [&](bool writes_vectors, auto run_piece) {
+      if (goes_past_caches(product) && !writes_vectors) return run_past_caches(product, scratch, run_piece);
+      run_piece(product);
+    };
+    Mine multiplier(product, scratch);
+    if (Mine::is_dot(product)) return multiplier.run();
+    if constexpr (!kComplex) {
+      if (FewColumns<In, T>::takes(product)) {
+        const FewColumns<In, T> few(product, scratch);
+        return run_by(few.writes_vectors(product), [&](const Product& piece) { few.run(piece); });
+      }
+    }
+    run_by(multiplier.writes_vectors(), [&](const Product& piece) { Mine(piece, scratch).run(); });
+  };
+  const bool stays = sums_in_lanes(p) || (!sums_in_lanes(other) && cost(other, lanes) >= cost(p, lanes));
   if (stays) return run(p);
   if (!p.finish) return run(other);
   Finish finish = *p.finish;

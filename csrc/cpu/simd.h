@@ -50,6 +50,28 @@ inline void store(T* p, V v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
+// A vector full of copies of the S numbers at p.
+template <int S, class T>
+inline Vec<T> load_repeated(const T* p) {
+  constexpr int kBytes = S * sizeof(T);
+  if constexpr (kBytes == kVectorBytes) {
+    return load<Vec<T>>(p);
+  } else if constexpr (kBytes == 8) {
+    int64_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return Vec<T>(Vec<int64_t>{} + pair);
+#if defined(__AVX512F__)
+  } else if constexpr (kBytes == 16) {
+    return Vec<T>(_mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  } else {
+    return Vec<T>(_mm512_maskz_broadcast_i64x4(0xff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+#elif defined(__AVX2__)
+  } else {
+    return Vec<T>(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#endif
+  }
+}
+
 // Can the first few lanes be loaded without touching the memory behind them, at the price of a whole load?
 #if defined(__AVX512F__)
 inline constexpr bool kMaskedLoads = true;

@@ -122,8 +122,8 @@ inline std::vector<Bytes> canonical_results(const Workload& w) {
   return all;
 }
 
-inline void check_random(DType dtype, DType out_dtype, Pool& pool) {
-  Workload w = random_workload(dtype, out_dtype, static_cast<int>(uniform(1, 5)));
+inline void check_random(DType dtype, DType out_dtype, Pool& pool, bool tall) {
+  Workload w = random_workload(dtype, out_dtype, static_cast<int>(uniform(1, 5)), tall);
   std::vector<Bytes> first;
   for (int variant = 0; variant < 4; ++variant) {
     clear_results(w);
@@ -297,9 +297,11 @@ inline void check(int rounds) {
   for (int round = 0; round < rounds && !failures; ++round) {
     for (int i = 0; i < kDTypes; ++i) {
       const DType dtype = static_cast<DType>(i);
-      check_random(dtype, dtype, pool);
-      check_split(dtype, dtype, pool);
-      if (size_of(dtype) == 2) check_random(dtype, DType::f32, pool), check_split(dtype, DType::f32, pool);
+      for (const DType out_dtype : {dtype, DType::f32}) {
+        if (out_dtype != dtype && size_of(dtype) != 2) continue;
+        for (const bool tall : {false, true}) check_random(dtype, out_dtype, pool, tall);
+        check_split(dtype, out_dtype, pool);
+      }
       check_nonsense(dtype);
       check_ready_nonsense(dtype);
     }

@@ -137,16 +137,23 @@ inline int random_size(int64_t limit) {
   return static_cast<int>(std::min(chance(0.5) ? uniform(1, 70) : kSizes[uniform(0, std::size(kSizes) - 1)], limit));
 }
 
-inline Workload random_workload(DType dtype, DType out_dtype, int count) {
+// tall: with many rows, few columns and a short K, most of them without gaps.
+inline Workload random_workload(DType dtype, DType out_dtype, int count, bool tall = false) {
   Workload w{dtype, out_dtype, {}, {}, 0, {}, {}, {}};
+  std::vector<bool> plain;
   for (int i = 0; i < count; ++i) {
     Problem p{};
     p.m = random_size(300), p.n = random_size(300), p.k = chance(0.1) ? static_cast<int>(uniform(250, 800)) : random_size(300);
+    if (tall) {
+      p.m = static_cast<int>(chance(0.5) ? 16 * uniform(1, 40) : uniform(1, 400)), p.k = random_size(70);
+      p.n = static_cast<int>(chance(0.6) ? uniform(1, 9) : 8 * uniform(1, 4));
+    }
+    plain.push_back(tall && chance(0.7));
     p.batch = chance(0.7) ? 1 : static_cast<int>(uniform(0, 6));
     p.inner_batch = static_cast<int>(uniform(1, 3));
     if (static_cast<double>(p.m) * p.n * p.k * p.batch > 4e6) p.batch = 1;
-    p.a = lay_out(w, dtype, p, p.m, p.k, false, false);
-    p.b = lay_out(w, dtype, p, p.k, p.n, false, false);
+    p.a = lay_out(w, dtype, p, p.m, p.k, false, plain.back());
+    p.b = lay_out(w, dtype, p, p.k, p.n, false, plain.back());
     w.problems.push_back(p);
     int begin = 0, end = p.k;
     if (chance(0.2)) begin = static_cast<int>(uniform(0, p.k)), end = static_cast<int>(uniform(begin, p.k));
@@ -157,7 +164,7 @@ inline Workload random_workload(DType dtype, DType out_dtype, int count) {
   w.num_operands = static_cast<int>(w.buffers.size());
   for (size_t i = 0; i < w.problems.size(); ++i) {
     Problem& p = w.problems[i];
-    p.c = lay_out(w, out_dtype, p, p.m, p.n, true, false);
+    p.c = lay_out(w, out_dtype, p, p.m, p.n, true, plain[i]);
     if (!finishing || w.epilogues[i].source.buffer != kItself) continue;
     w.epilogues[i].source = p.c;
     for_each_element(p, [&](int64_t b, int64_t row, int64_t col) {

@@ -1,0 +1,194 @@
+// Products with few columns, many rows and a short K: the lanes that a row of C leaves idle take further steps of K.
+//
+// A vector holds, for each column, its sums of every S-th step side by side. A part of A's row as long is loaded once for all columns, and
+// the sums of a column are added at the end, neighbour to neighbour, in an order that depends on neither the tile nor its rows.
+#pragma once
+#include <type_traits>
+
+#include "cpu/convert.h"
+#include "cpu/epilogue.h"
+#include "cpu/kernels.h"
+#include "cpu/pack.h"
+#include "cpu/past_caches.h"
+
+namespace vbgemm::VBGEMM_ISA {
+
+// The sums of two neighbours each: those of u, then those of v.
+template <class V, int... kLane>
+inline V add_neighbours(V u, V v, Lanes<kLane...>) {
+  constexpr int kCount = sizeof...(kLane);
+  return V{(kLane < kCount / 2 ? u[2 * kLane % kCount] : v[2 * kLane % kCount])...} +
+         V{(kLane < kCount / 2 ? u[2 * kLane % kCount + 1] : v[2 * kLane % kCount + 1])...};
+}
+
+// The lanes of u and v in turn, as many as a vector holds.
+template <class V, int... kLane>
+inline V interleave(V u, V v, Lanes<kLane...>) {
+  return V{(kLane % 2 == 0 ? u[kLane / 2] : v[kLane / 2])...};
+}
+
+// S vectors `stride` numbers apart as one: lane j of each, then lane j + 1 of each.
+template <int S, class T>
+inline Vec<T> interleave(const T* from, int64_t stride) {
+  if constexpr (S == 1) {
+    return load<Vec<T>>(from);
+  } else {
+    return interleave(interleave<S / 2>(from, 2 * stride), interleave<S / 2>(from + stride, 2 * stride), AllLanes<T>{});
+  }
+}
+
+// One product of `In` elements, not complex, computed in numbers of type T.
+template <class In, class T>
+class FewColumns {
+ public:
+  // The same for all pieces of a problem.
+  static bool takes(const Product& p) {
+    return p.a.col_stride == 1 && p.whole_m >= kManyRows && p.whole_n <= kWidth / 2 && p.k >= 2 && p.k <= kMaxK;
+  }
+
+  FewColumns(const Product& p, Scratch& scratch)
+      : k_(p.k), copy_of_a_(reinterpret_cast<T*>(scratch.a)), packed_b_(reinterpret_cast<T*>(scratch.b)) {
+    steps_ = kWidth;
+    while (steps_ > k_ || steps_ * p.whole_n > kWidth) steps_ /= 2;
+    pack_panel<1>(static_cast<const In*>(p.b.data), p.b.row_stride, p.b.col_stride, k_, p.n, packed_b_, kWidth);
+    interleave_steps<kWidth>();
+  }
+
+  // Are groups of rows whole vectors where C is?
+  bool writes_vectors(const Product& p) const { return finishes_in_place(p) && p.n * steps_ == kWidth && is_vector_aligned(p.c.data); }
+
+  // Computes rows of the product.
+  void run(const Product& p) const { run_by<kWidth>(p); }
+
+ private:
+  using V = Vec<T>;
+  using Int = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+  using Ints = Vec<Int>;
+  static constexpr int kWidth = kLanes<T>, kGroup = kVectorBytes == 64 ? 16 : 8;  // rows whose sums registers hold
+  static constexpr bool kConverts = sizeof(In) != sizeof(T);
+  static constexpr int64_t kManyRows = 12;  // of fewer the micro-kernel was faster
+  static constexpr int64_t kMaxK = 32 * kWidth;
+  static constexpr int64_t kRows = 128;  // whose results lie beside each other until they are finished
+  static_assert(kMaxK / 2 * kVectorBytes <= Scratch::kBytesB && kRows * kMaxK * static_cast<int64_t>(sizeof(T)) <= Scratch::kBytesA);
+  static_assert(kGroup >= kWidth && kRows % kGroup == 0);
+
+  // Sums are what C gets, where it lies.
+  static bool finishes_in_place(const Product& p) { return !kConverts && !p.finish && p.c.col_stride == 1 && p.c.row_stride == p.n; }
+
+  template <int... kLane>
+  static Ints numbered(Lanes<kLane...>) {
+    return Ints{kLane...};
+  }
+
+  // Of B, which has a vector for each step of K. What is left of K goes with steps before it, as those of A are there to be read.
+  template <int S>
+  void interleave_steps() {
+    if constexpr (S > 2) {
+      if (S > steps_) return interleave_steps<S / 2>();
+    }
+    T* to = packed_b_;
+    int64_t k = 0;
+    for (; k + S <= k_; k += S, to += kWidth) store(to, interleave<S>(packed_b_ + k * kWidth, kWidth));
+    are_left_ = (numbered(AllLanes<T>{}) & (S - 1)) >= static_cast<Int>(S - (k_ - k));
+    if (k < k_) store(to, V(Ints(interleave<S>(packed_b_ + (k_ - S) * kWidth, kWidth)) & are_left_));
+  }
+
+  template <int S>
+  void run_by(const Product& p) const {
+    if constexpr (S > 2) {
+      if (S > steps_) return run_by<S / 2>(p);
+    }
+    constexpr int kColumns = kWidth / S;
+    const auto* a = static_cast<const In*>(p.a.data);
+    const bool in_place = finishes_in_place(p), streams = goes_past_caches(p) && writes_vectors(p);
+    const int64_t ahead = streams ? bytes_ahead(p, kGroup) : 0;
+    alignas(64) T results[kRows * kColumns];
+    for (int64_t i = 0; i < p.m; i += kRows, a += kRows * p.a.row_stride) {
+      const int64_t rows = smaller(kRows, p.m - i);
+      T* const c = in_place ? static_cast<T*>(p.c.data) + i * p.n : nullptr;
+      T* const to = in_place && p.n == kColumns ? c : results;
+      if constexpr (kConverts) {
+        copy_block<1>(a, p.a.row_stride, 1, rows, k_, copy_of_a_);
+        multiply<S>(copy_of_a_, k_, rows, to, streams, ahead);
+      } else {
+        multiply<S>(a, p.a.row_stride, rows, to, streams, ahead);
+      }
+      if (!in_place) {
+        finish<kColumns>(p, results, i, rows);
+      } else if (to != c) {
+        copy_rows<kColumns>(results, rows, p.n, c);
+      }
+    }
+  }
+
+  template <int kColumns>
+  static void copy_rows(const T* from, int64_t rows, int64_t columns, T* to) {
+    for (; rows * columns >= kColumns; --rows, from += kColumns, to += columns) {
+      __builtin_memcpy(to, from, kColumns * sizeof(T));  // more than the row: those behind it are yet to come
+    }
+    for (; rows > 0; --rows, from += kColumns, to += columns) {
+      for (int64_t j = 0; j < columns; ++j) to[j] = from[j];
+    }
+  }
+
+  template <int kColumns>
+  static void finish(const Product& p, const T* results, int64_t i, int64_t rows) {
+    T in_vectors[kGroup * kWidth] = {};
+    for (int64_t first = 0; first < rows; first += kGroup) {
+      const int64_t count = smaller(kGroup, rows - first);
+      for (int64_t r = 0; r < count; ++r) {
+        __builtin_memcpy(in_vectors + r * kWidth, results + (first + r) * kColumns, kColumns * sizeof(T));
+      }
+      write_block<1, In>(p, in_vectors, kWidth, count, p.n, i + first, 0);
+    }
+  }
+
+  // So many rows of kWidth / S sums, without gaps. streams: past the caches; ahead: so many bytes of A are asked for.
+  template <int S>
+  void multiply(const T* a, int64_t a_row, int64_t rows, T* to, bool streams, int64_t ahead) const {
+    constexpr int kVectors = kGroup / S;
+    for (; rows >= kGroup; rows -= kGroup, a += kGroup * a_row, to += kVectors * kWidth) {
+      if (ahead) prefetch(reinterpret_cast<const char*>(a) + ahead, kGroup * a_row * static_cast<int64_t>(sizeof(T)));
+      V sums[kGroup];
+      multiply_group<S>([=](int r) { return a + r * a_row; }, sums);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) streams ? stream(to + v * kWidth, sums[v]) : store(to + v * kWidth, sums[v]);
+    }
+    if (rows == 0) return;
+    V sums[kGroup];
+    multiply_group<S>([=](int r) { return a + smaller(r, rows - 1) * a_row; }, sums);
+    __builtin_memcpy(to, sums, rows * (kWidth / S) * sizeof(T));
+  }
+
+  // row(r): where that row of A begins. The first kGroup / S vectors are what remains.
+  template <int S, class Row>
+  __attribute__((always_inline)) void multiply_group(Row row, V (&sums)[kGroup]) const {
+#pragma GCC unroll 16
+    for (int r = 0; r < kGroup; ++r) sums[r] = V{};
+    const T* b = packed_b_;
+    int64_t k = 0;
+    for (; k + S <= k_; k += S, b += kWidth) {
+      const V steps = load<V>(b);
+#pragma GCC unroll 16
+      for (int r = 0; r < kGroup; ++r) sums[r] += load_repeated<S>(row(r) + k) * steps;
+    }
+    if (k < k_) {
+      const V steps = load<V>(b);
+#pragma GCC unroll 16
+      for (int r = 0; r < kGroup; ++r) sums[r] += V(Ints(load_repeated<S>(row(r) + k_ - S)) & are_left_) * steps;
+    }
+#pragma GCC unroll 4
+    for (int step = 1, count = kGroup / 2; step < S; step *= 2, count /= 2) {
+#pragma GCC unroll 16
+      for (int r = 0; r < count; ++r) sums[r] = add_neighbours(sums[2 * r], sums[2 * r + 1], AllLanes<T>{});
+    }
+  }
+
+  int64_t k_;
+  int64_t steps_;  // of K in a vector
+  Ints are_left_;  // lanes of its last one whose steps aren't those before
+  T* copy_of_a_;
+  T* packed_b_;
+};
+
+}  // namespace vbgemm::VBGEMM_ISA
