@@ -65,7 +65,7 @@ ACTIVATIONS = (None, "relu", "gelu", "silu", "tanh", "sigmoid")
 AMONG_SUMS = -1
 """In place of the buffer of a C that is a share's: csrc/descriptor.h's kAmongSums."""
 
-MAX_PARAMETER_BUFFERS = {"cpu": math.inf, "cuda": 2000, "rocm": 240}
+MAX_PARAMETER_BUFFERS = {"cpu": math.inf, "cuda": 1008, "rocm": 240}
 """Above this many buffers the kernels take their table from memory: csrc/gpu/kernel_parameters.h."""
 
 

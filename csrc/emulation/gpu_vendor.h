@@ -49,6 +49,7 @@ inline void swap_lanes(Value& value) {
 }
 
 inline void await_previous_kernel() { emulation::await_previous_kernel(); }
+inline void leave_kernel() {}
 
 template <class T>
 T load_awaited(const T* address) {

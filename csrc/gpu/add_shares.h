@@ -65,7 +65,7 @@ struct AddShares {
     }
     await_previous_kernel();
     block_barrier();
-    if (shared.place.strategy == kNoTile) return;
+    if (shared.place.code == kNoCode) return;
     if (sizeof(T) < sizeof(Sum) && shared.place.wide_results) {
       add_up<Sum>(parameters, turn, shared);
     } else {
@@ -76,10 +76,10 @@ struct AddShares {
  private:
   __device__ static void place(const KernelParameters& parameters, const SplitTile& tile, Shared& shared) {
     const TilePosition& at = tile.position;
-    if (thread_index() == 0) shared.tile = tile, shared.place.strategy = kNoTile;
+    if (thread_index() == 0) shared.tile = tile, shared.place.code = kNoCode;
     wave_barrier();
     if (!has_its_sums(tile, parameters.sums)) return;
-    place_tile<true, kC>(parameters, at, tile.c, {at.rows, at.cols, false}, false, shared.place);
+    place_tile<true, kC>(parameters, at, tile.c, {at.rows, at.cols, 0, false}, false, shared.place);
   }
 
   // Every parameters.split_blocks-th of the tile's rounds, from `turn` on; in each the block finishes as many pieces as a part has threads.

@@ -44,6 +44,7 @@ inline Error share_evenly(const void* kernel, const cudaFuncAttributes& compiled
                           int& shared_bytes) {
   int units, unit_bytes, reserved, resident;
   Error error = cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);
+  if (error == kSuccess && int64_t{blocks} <= units) return kSuccess;  // an even share is one, and all that has to be asked takes time
   if (error == kSuccess) error = cudaDeviceGetAttribute(&unit_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
   if (error == kSuccess) error = cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device);
   if (error == kSuccess) error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, shared_bytes);
@@ -114,6 +115,9 @@ __device__ inline void await_previous_kernel() {
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
+
+// Ends this thread, which has called await_previous_kernel(); where a machine cannot, it does nothing.
+__device__ inline void leave_kernel() { asm volatile("exit;"); }
 
 // What a kernel ahead may have written. Not by the read-only path (__ldg), which may hold what was there before it did.
 template <class T>

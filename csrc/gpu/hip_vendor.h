@@ -62,6 +62,7 @@ __device__ inline int thread_index() {
 }
 // Kernels start one after another.
 __device__ inline void await_previous_kernel() {}
+__device__ inline void leave_kernel() { __builtin_amdgcn_endpgm(); }
 
 __device__ inline uint32_t block_index() { return blockIdx.x; }
 __device__ inline void block_barrier() { __syncthreads(); }

@@ -12,7 +12,7 @@ struct Buffer {
 };
 
 // As many as fit into a launch's parameters beside the rest; a table with more entries lies in the call's workspace.
-inline constexpr int kMaxParameterBuffers = kCdna ? 240 : 2000;
+inline constexpr int kMaxParameterBuffers = (kMostParameterBytes - 256) / static_cast<int>(sizeof(Buffer));
 
 struct KernelParameters {
   Descriptors plan;

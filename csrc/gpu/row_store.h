@@ -8,6 +8,10 @@
 
 namespace vbgemm {
 
+// What is known of C before a tile begins: that its rows lie one behind the other in whole vectors and hold what the operands do; that its
+// columns lie along memory; both without an epilogue; nothing. Each has code of its own, as what is jumped over is waited for.
+enum class Stored { vectors, columns, anyhow };
+
 // A wave's own part of shared memory: as many rows of sums as it has lanes, one behind the other without gaps, as they lie in most C.
 // kWhole: they are known to be whole vectors, of C's elements too.
 template <class Cut, bool kWhole>
@@ -111,19 +115,23 @@ struct LocatedRowStage : RowStage<Cut, false> {
   static_assert(kWaveSize * Cut::kCols * Cut::kCols <= 1 << kInverseBits);
 };
 
-// Whether C's rows lie one behind the other in whole vectors and hold what the operands do, without an epilogue.
 template <class Cut, class T>
-__device__ inline bool stores_whole_vectors(const TilePlace<T>& place) {
+__device__ inline bool stores_vectors(const TilePlace<T>& place) {
   const MatrixView& c = place.matrix[kC];
   return c.way == Way::vectors && c.row_stride == place.cols && !place.fused &&
          !(sizeof(T) < sizeof(typename Cut::Sum) && place.wide_results);
 }
+template <class T>
+__device__ inline bool stores_columns(const TilePlace<T>& place) {
+  return place.matrix[kC].way == Way::columns && !place.fused;
+}
 
-// Where a wave's rows go. kWhole: as above. Products: how the wave has their sums, of row_tile.h.
-template <class Cut, class T, bool kWhole, class Products>
+// Where a wave's rows go. Products: how the wave has their sums, of row_tile.h.
+template <class Cut, class T, Stored kStored, class Products>
 class RowStore {
  public:
   using Sum = typename Cut::Sum;
+  static constexpr bool kWhole = kStored == Stored::vectors;
 
   // `place` lies in shared memory. `staged`: the wave's own part of that, of kStagedSums.
   __device__ RowStore(const TilePlace<T>& place, int lane, Sum* staged)
@@ -145,7 +153,11 @@ class RowStore {
  private:
   template <class Out>
   __device__ void store_as(int row, const Products& products) const {
-    if (!gapless_ && place_.matrix[kC].way == Way::columns && !place_.fused) return store_columns<Out>(row, products);
+    if constexpr (kStored == Stored::columns) {
+      return store_own_columns<Out>(row, products);
+    } else if (!kWhole && stores_columns(place_)) {
+      return store_columns<Out>(row, products);
+    }
 #pragma unroll
     for (int i = 0; i < Cut::kThreadRows; ++i, row += kWaveSize) {
       if (row >= rows_) break;
@@ -163,40 +175,47 @@ class RowStore {
     }
   }
 
-  // Columns that lie along memory: each lane writes a row.
+  // Columns that lie along memory: each lane writes its rows,
+  template <class Out>
+  __device__ void store_own_columns(int row, const Products& products) const {
+    const MatrixView c = place_.matrix[kC];
+#pragma unroll
+    for (int i = 0; i < Cut::kThreadRows; ++i) {
+      const int mine = row + i * kWaveSize + stage_.lane;
+      Out* to = c.at<Out>(mine, 0);
+#pragma unroll
+      for (int j = 0; j < Cut::kCols; ++j, to += c.col_stride) {
+        if (j < stage_.cols) store(products.sum[i][j], to, mine < rows_);
+      }
+    }
+  }
+
+  // or one from shared memory, where a loop can find its columns.
   template <class Out>
   __device__ void store_columns(int row, const Products& products) const {
+    constexpr int kVector = Cut::kColVector;
     const MatrixView c = place_.matrix[kC];
-    const auto store = [&](Sum sum, Out* to, bool exists) __attribute__((always_inline)) {
-      Out result;
-      narrow(sum, result);
-      store_bytes_if<sizeof(Out)>(exists, to, &result);
-    };
 #pragma unroll
     for (int i = 0; i < Cut::kThreadRows; ++i, row += kWaveSize) {
       const int mine = row + stage_.lane;
       Out* to = c.at<Out>(mine, 0);
-      if constexpr (Products::kOwnRows) {
+      products.put(i, stage_);
+      wave_barrier();
+#pragma unroll 1
+      for (int j = 0; j < stage_.cols; j += kVector) {
+        const Vector<Sum, kVector> sums = stage_.neighbours(j);
 #pragma unroll
-        for (int j = 0; j < Cut::kCols; ++j, to += c.col_stride) {
-          if (j < stage_.cols) store(products.sum[i][j], to, mine < rows_);
-        }
-      } else {
-        constexpr int kVector = Cut::kColVector;
-        products.put(i, stage_);
-        wave_barrier();
-#pragma unroll
-        for (int j = 0; j < Cut::kCols; j += kVector) {
-          if (j >= stage_.cols) continue;
-          const Vector<Sum, kVector> sums = stage_.neighbours(j);
-#pragma unroll
-          for (int v = 0; v < kVector; ++v, to += c.col_stride) {
-            if (j + v < stage_.cols) store(sums.element[v], to, mine < rows_);
-          }
-        }
-        wave_barrier();  // before the next rows' sums
+        for (int v = 0; v < kVector; ++v, to += c.col_stride) store(sums.element[v], to, j + v < stage_.cols && mine < rows_);
       }
+      wave_barrier();  // before the next rows' sums
     }
+  }
+
+  template <class Out>
+  __device__ static void store(Sum sum, Out* to, bool exists) {
+    Out result;
+    narrow(sum, result);
+    store_bytes_if<sizeof(Out)>(exists, to, &result);
   }
 
   const TilePlace<T>& place_;

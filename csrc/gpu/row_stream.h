@@ -26,12 +26,14 @@ class RowStream {
     passes_ = 0;
     if (!kWhole && (stage_elements_ == 0 || !(columns_ || (gapless && aligned)))) return;
 #pragma unroll
-    for (int passes = 1; passes <= kMostPasses; ++passes) passes_ += passes * stage_elements_ <= Cut::kRingElements;
+    for (int passes = 1; passes <= kMostPasses; ++passes) {
+      passes_ += passes * stage_elements_ <= Cut::kRingElements && (passes == 1 || (passes - 1) * Cut::kPassRows < place.rows);
+    }
   }
 
   __device__ bool in_columns() const { return columns_; }
 
-  // How many passes may be under way; 0 where A does not lie like that, or shared memory is too small for one.
+  // How many passes may be under way, no more than there are; 0 where A does not lie like that, or shared memory is too small for one.
   __device__ int passes() const { return passes_; }
 
   // Starts the copies of the pass whose first row is `row`; of none beyond the tile's last. As many as passes() may be ahead of read().
@@ -50,7 +52,7 @@ class RowStream {
 
   // Waits for the oldest pass.
   __device__ void await() const {
-    await_all_but<kMostPasses - 1>();
+    await_all_but<0>();
     wave_barrier();
   }
 
@@ -81,14 +83,12 @@ class RowStream {
   __device__ static int in_column(int k, int eight) { return kEights ? eight ^ (k >> 3 & 3) : eight; }
 
   // One behind the other, as a jump by a table would wait for instructions from memory.
-  template <int kLast>
+  template <int kFirst>
   __device__ void await_all_but() const {
-    if constexpr (kLast > 0) {
-      if (passes_ > kLast) return wait_copies<kLast>();
-      await_all_but<kLast - 1>();
-    } else {
-      wait_copies<0>();
+    if constexpr (kFirst < kMostPasses - 1) {
+      if (passes_ > kFirst + 1) return await_all_but<kFirst + 1>();
     }
+    wait_copies<kFirst>();
   }
 
   template <int kStride>

@@ -197,11 +197,11 @@ class PartOfB {
 };
 
 // A thread's number is read anew, so that what follows from it is worked out for each pass and not kept in registers for all of them.
-template <class Cut, bool kWhole, class Products, class T>
+template <class Cut, Stored kStored, class Products, class T>
 __device__ inline void store_rows(const TilePlace<T>& place, T* shared, int row, const Products& products) {
   const int thread = thread_index();
   auto* const staged = reinterpret_cast<typename Cut::Sum*>(shared + Cut::kElementsOfB) + thread / kWaveSize * Cut::kStagedSums;
-  RowStore<Cut, T, kWhole, Products>(place, thread % kWaveSize, staged)(row, products);
+  RowStore<Cut, T, kStored, Products>(place, thread % kWaveSize, staged)(row, products);
 }
 
 // A wave's sums of a pass, on the ordinary units: each thread has all of its rows.
@@ -245,7 +245,7 @@ struct RowProducts {
 };
 
 // Computes one tile of which A is streamed.
-template <class Cut, class Products, bool kWhole, class T>
+template <class Cut, class Products, Stored kStored, bool kWhole, class T>
 __device__ inline void stream_rows(const TilePlace<T>& place, RowStream<Cut, T, kWhole>& stream, T* shared) {
   const int thread = thread_index(), wave = thread / kWaveSize, lane = thread % kWaveSize, rows = place.rows, depth = place.depth;
   const int passes = stream.passes();
@@ -263,7 +263,7 @@ __device__ inline void stream_rows(const TilePlace<T>& place, RowStream<Cut, T, 
     products.add(stream, lane, depth, shared);
     wave_barrier();  // all lanes have read this pass
     stream.start(lane, row + passes * Cut::kPassRows);
-    store_rows<Cut, kWhole>(place, shared, row, products);
+    store_rows<Cut, kStored>(place, shared, row, products);
   }
 }
 
@@ -303,7 +303,7 @@ __device__ inline void RowProducts<Cut, T>::walk(const TilePlace<T>& place, T* s
         multiply_batch<Cut>(batch, b, depth - k, products.sum);
       }
     }
-    store_rows<Cut, false>(place, shared, row, products);
+    store_rows<Cut, Stored::anyhow>(place, shared, row, products);
   }
 }
 
@@ -313,12 +313,20 @@ __device__ inline void multiply_rows(const TilePlace<T>& place, T* shared) {
     T* const ring = shared + Cut::kSumElements + thread_index() / kWaveSize * Cut::kRingElements;
     const MatrixView& a = place.matrix[kA];
     const int depth = place.depth;
-    if (depth > 0 && depth <= Cut::kWholeDepth && a.way == Way::vectors && a.row_stride == depth && stores_whole_vectors<Cut>(place)) {
+    if (depth > 0 && depth <= Cut::kWholeDepth && a.way == Way::vectors && a.row_stride == depth && stores_vectors<Cut>(place)) {
       RowStream<Cut, T, true> stream(place, ring);
-      return stream_rows<Cut, Products>(place, stream, shared);
+      stream_rows<Cut, Products, Stored::vectors>(place, stream, shared);
+      return leave_after_last(place);
     }
     RowStream<Cut, T, false> stream(place, ring);
-    if (depth <= Cut::kDepth && stream.passes() > 0) return stream_rows<Cut, Products>(place, stream, shared);
+    if (depth <= Cut::kDepth && stream.passes() > 0) {
+      if (!Products::kOwnRows || !stores_columns(place)) {
+        stream_rows<Cut, Products, Stored::anyhow>(place, stream, shared);
+        return leave_after_last(place);
+      }
+      if constexpr (Products::kOwnRows) stream_rows<Cut, Products, Stored::columns>(place, stream, shared);
+      return leave_after_last(place);
+    }
   }
   Products::walk(place, shared);
 }

@@ -146,7 +146,7 @@ struct TensorRowProducts {
         products.add(RowsInPlace<T>{place.matrix[kA], row, place.rows - 1, k}, thread % kWaveSize, left < Cut::kDepth ? left : Cut::kDepth,
                      shared);
       }
-      store_rows<Cut, false>(place, shared, row, products);
+      store_rows<Cut, Stored::anyhow>(place, shared, row, products);
     }
   }
 };

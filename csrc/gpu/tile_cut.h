@@ -71,7 +71,7 @@ constexpr int min_blocks(Kernel kernel) {
     case Kernel::t128_medium: return kWords == 1 ? 4 : kWords == 2 ? 3 : 2;
     case Kernel::t128_rows: return 4;
     case Kernel::t128_wide_rows: return 2;
-    case Kernel::t128_deep: return kWords == 1 ? 4 : 2;
+    case Kernel::t128_deep: return 4;
     case Kernel::t256_dots: return 2;
     default: return kWords == 1 ? 2 : 1;
   }

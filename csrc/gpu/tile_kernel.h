@@ -63,10 +63,10 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
       if (thread_index() < kWaveSize) find_tile<Family::kMirrors>(parameters, walk.tile, extent_of, place);
       if (thread_index() == 0) place.walk = walk;
       block_barrier();
-      const auto multiply = [&](auto chosen) __attribute__((always_inline)) {
+      choose<0, kCodes>(place.code, [&](auto chosen) __attribute__((always_inline)) {
         Family::template multiply<typename decltype(chosen)::type>(place, shared.operands);
-      };
-      (multiply_by<kRow>(place.strategy, multiply), ...);
+        leave_after_last(place);
+      });
       if (!parameters.plan.block_first) break;
       walk = place.walk;
       block_barrier();  // the next tile overwrites the place and the operands
@@ -75,30 +75,54 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
   }
 
  private:
-  __device__ static TileExtent extent_of(int strategy) {
-    TileExtent extent{0, 0, false};
-    (find_extent<kRow>(strategy, extent), ...);
-    return extent;
+  template <int kIndex>
+  static constexpr bool kIsFirstOfItsCode = kHolds<Family::kKind, kKernel, kIndex> &&
+                                            !((kRow < kIndex && kHolds<Family::kKind, kKernel, kRow> && kShareCode<kRow, kIndex>) || ...);
+  static constexpr int kCodes = (kIsFirstOfItsCode<kRow> + ...);
+
+  // How many codes come before a row; its own; and the first row of each.
+  template <int kIndex>
+  static constexpr int kCodesBefore = ((kRow < kIndex && kIsFirstOfItsCode<kRow>)+...);
+  template <int kIndex>
+  static constexpr int kCodeOf = ((kIsFirstOfItsCode<kRow> && kShareCode<kRow, kIndex> ? kCodesBefore<kRow> : 0) + ...);
+  template <int kCode>
+  static constexpr int kRowOfCode = ((kIsFirstOfItsCode<kRow> && kCodesBefore<kRow> == kCode ? kRow : 0) + ...);
+
+  // A row's extent as one number: to find it is one choice among the rows then, and not four.
+  template <int kIndex>
+  static constexpr uint32_t pack() {
+    constexpr TileShape kShape = kTiles[kIndex];
+    static_assert(kShape.m < 1 << 12 && kShape.n < 1 << 12 && kCodes < 1 << 7);
+    const uint32_t transposed = kShape.owned == Owned::rows && kShape.n > kShape.m;
+    return kShape.m | kShape.n << 12 | kCodeOf<kIndex> << 24 | transposed << 31;
   }
   template <int kIndex>
-  __device__ __forceinline__ static void find_extent(int strategy, TileExtent& extent) {
+  static constexpr uint32_t kPacked = pack<kIndex>();
+
+  __device__ static TileExtent extent_of(int strategy) {
+    uint32_t packed = 0;
+    (find_packed<kRow>(strategy, packed), ...);
+    return {static_cast<int>(packed & 0xfff), static_cast<int>(packed >> 12 & 0xfff), static_cast<int>(packed >> 24 & 0x7f),
+            packed >> 31 != 0};
+  }
+  template <int kIndex>
+  __device__ __forceinline__ static void find_packed(int strategy, uint32_t& packed) {
     if constexpr (kHolds<Family::kKind, kKernel, kIndex>) {
-      constexpr TileShape kShape = kTiles[kIndex];
-      if (strategy == kIndex) extent = {kShape.m, kShape.n, kShape.owned == Owned::rows && kShape.n > kShape.m};
+      if (strategy == kIndex) packed = kPacked<kIndex>;
     }
   }
 
-  template <int kIndex>
-  static constexpr bool kIsFirstOfItsCode = !((kRow < kIndex && kHolds<Family::kKind, kKernel, kRow> && kShareCode<kRow, kIndex>) || ...);
-
-  // Calls `multiply` with the row that `strategy` names, if this kernel holds it and its code is here. Were a tile's code not inlined, what
-  // it refers to would lie on a stack, and shared memory be read by generic loads.
-  template <int kIndex, class Multiply>
-  __device__ __forceinline__ static void multiply_by(int strategy, const Multiply& multiply) {
-    if constexpr (kHolds<Family::kKind, kKernel, kIndex>) {
-      if constexpr (kIsFirstOfItsCode<kIndex>) {
-        if (((kShareCode<kRow, kIndex> && strategy == kRow) || ...)) multiply(Chosen<typename Family::template Cut<kIndex>>());
-      }
+  // Calls `multiply` with the cut of a code, if there is such a code. By halves: a test behind each tile's code would wait for instructions
+  // once for every tile that is not chosen. (With an `else` both compilers spill in one kernel or another.) Were a tile's code not inlined,
+  // what it refers to would lie on a stack, and shared memory be read by generic loads.
+  template <int kFirst, int kEnd, class Multiply>
+  __device__ __forceinline__ static void choose(int code, const Multiply& multiply) {
+    if constexpr (kEnd - kFirst > 1) {
+      constexpr int kMiddle = (kFirst + kEnd) / 2;
+      if (code < kMiddle) choose<kFirst, kMiddle>(code, multiply);
+      if (code >= kMiddle) choose<kMiddle, kEnd>(code, multiply);
+    } else if constexpr (kEnd > kFirst) {
+      if (code == kFirst) multiply(Chosen<typename Family::template Cut<kRowOfCode<kFirst>>>());
     }
   }
 

@@ -35,7 +35,7 @@ struct Walk {
   int32_t tile, end;
 };
 
-inline constexpr int kNoTile = -1;
+inline constexpr int kNoCode = -1;
 
 // A tile ready to compute: C[rows x cols] = A[rows x depth] B[depth x cols], perhaps with an epilogue.
 template <class T>
@@ -47,17 +47,24 @@ struct TilePlace {
   bool fused;         // the tile has an epilogue; otherwise what belongs to it is not set
   bool wide_results;  // results hold accumulators, not elements like the operands'
   int32_t rows, cols, depth;
-  int32_t strategy;  // its row of the catalogue; kNoTile where there is nothing to compute
-  Walk walk;         // it is the first of these
+  int32_t code;  // which of the kernel's computes it; kNoCode where there is nothing to compute
+  Walk walk;     // it is the first of these
 };
+
+// Ends the block's threads where they have no further tile: to run on to the kernel's end would be to jump over all code between, and to
+// wait for instructions there.
+template <class T>
+__device__ inline void leave_after_last(const TilePlace<T>& place) {
+  if (place.walk.tile + 1 >= place.walk.end) leave_kernel();
+}
 
 struct Extent {
   int rows, cols;
 };
 
-// A row of the catalogue: the size of its tiles, and whether they compute C^T = B^T A^T.
+// A row of the catalogue: the size of its tiles, which of the kernel's codes computes them, and whether as C^T = B^T A^T.
 struct TileExtent {
-  int rows, cols;
+  int rows, cols, code;
   bool transposed;
 };
 
@@ -128,14 +135,14 @@ __device__ inline Part part_of(const Operand& x, const Problem& problem, int bat
   return {sane ? offset : -1, static_cast<int32_t>(x.row_stride), static_cast<int32_t>(x.col_stride), x.buffer, 0};
 }
 
-// Whether rows x cols elements from a part's first on lie in a buffer of so many.
+// Whether rows x cols elements from a part's first on lie in a buffer of so many. (Without jumps, as all tiles come this way.)
 __device__ inline bool lies_inside(const Part& part, int rows, int cols, int64_t elements) {
-  if (rows == 0 || cols == 0) return true;
-  if (part.offset < 0 || part.offset >= elements || (part.row_stride | part.col_stride) < 0) return false;
+  const uint32_t down = static_cast<uint32_t>(rows) - 1, across = static_cast<uint32_t>(cols) - 1;
   // Each product is below 2^62, an offset too.
-  const uint64_t last = static_cast<uint64_t>(part.offset) + static_cast<uint64_t>(rows - 1) * static_cast<uint32_t>(part.row_stride) +
-                        static_cast<uint64_t>(cols - 1) * static_cast<uint32_t>(part.col_stride);
-  return last < static_cast<uint64_t>(elements);
+  const uint64_t last = static_cast<uint64_t>(part.offset) + uint64_t{down} * static_cast<uint32_t>(part.row_stride) +
+                        uint64_t{across} * static_cast<uint32_t>(part.col_stride);
+  const bool forward = part.offset >= 0 & part.offset < elements & (part.row_stride | part.col_stride) >= 0;
+  return (rows == 0) | (cols == 0) | (forward & (last < static_cast<uint64_t>(elements)));
 }
 
 // Where the transpose of the part of a symmetric matrix from (row, col) on lies.
@@ -216,9 +223,9 @@ __device__ inline void transpose(TilePosition& at, Part& part, int lane) {
 }
 
 // Fills in a tile of which each of a wave's first lanes knows its matrix's part: lanes kFirst to kC, and the two after them see to the
-// epilogue's, where there is one. Whatever the descriptors hold, `place` stays kNoTile where the tile is larger than `extent`, would touch
-// an element outside the call's buffers, or write to an operand. is_share: C lies among the call's sums. kMirrors: whether the kernel can
-// store a tile's transpose too. All this is done under the kernel ahead, unless there are scalars or buffers to be read from memory.
+// epilogue's, where there is one. Whatever the descriptors hold, `place` stays without code where the tile is larger than `extent`, would
+// touch an element outside the call's buffers, or write to an operand. is_share: C lies among the call's sums. kMirrors: whether the kernel
+// can store a tile's transpose too. All this is done under the kernel ahead, unless there are scalars or buffers to be read from memory.
 template <bool kMirrors, int kFirst, class T>
 __device__ __forceinline__ void place_tile(const KernelParameters& parameters, TilePosition at, Part part, const TileExtent& extent,
                                            bool is_share, TilePlace<T>& place) {
@@ -257,11 +264,15 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, T
     const bool mirrored = part.mirrored != 0 && !is_share && lies_inside(image, at.cols, at.rows, buffer.elements);
     place.mirror = mirrored ? static_cast<char*>(const_cast<void*>(buffer.data)) + image.offset * bytes : nullptr;
   }
-  if (lane == kSource) {
-    place.beta = value_of<Accumulator<T>>(parameters, factor);
-    if (is_zero(place.beta)) place.matrix[kSource].first = nullptr;
+  if (optional) {
+    const Accumulator<T> value = value_of<Accumulator<T>>(parameters, factor);
+    if (lane == kBias) {
+      place.alpha = value;
+    } else {
+      place.beta = value;
+      if (is_zero(value)) place.matrix[kSource].first = nullptr;
+    }
   }
-  if (lane == kBias) place.alpha = value_of<Accumulator<T>>(parameters, factor);
   if (lane > 0) return;
   place.fused = finished;
   place.wide_results = parameters.wide_results || is_share;
@@ -269,7 +280,7 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, T
   place.rows = at.rows;
   place.cols = at.cols;
   place.depth = at.depth;
-  place.strategy = at.strategy;
+  place.code = extent.code;
 }
 
 // Fills in `place`, but for its walk, with a tile of the plan. The first wave of a block calls this. `extent_of` gives the size of a
@@ -278,7 +289,7 @@ template <bool kMirrors, class T, class ExtentOf>
 __device__ inline void find_tile(const KernelParameters& parameters, int index, const ExtentOf& extent_of, TilePlace<T>& place) {
   const Descriptors& plan = parameters.plan;
   const int lane = thread_index();
-  if (lane == 0) place.strategy = kNoTile;
+  if (lane == 0) place.code = kNoCode;
   TilePosition at;
   Part part;
   if (plan.tiles) {

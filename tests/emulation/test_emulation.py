@@ -249,7 +249,9 @@ MISTAKES = {
     "a real scale times both parts": ("simt_c128", "epilogue", "if (scale.imag != 0) return", "return"),
     "an operand as a result": ("simt_f32", "tile_place", "lane == kC ? parameters.num_operands : 0", "0"),
     "a row too many": ("simt_f32", "row_store", "sum[i][j], to, mine < rows_", "sum[i][j], to, mine <= rows_"),
-    "a pass not waited for": ("simt_f32", "row_stream", "passes_ > kLast", "passes_ >= kLast"),
+    "a column too many": ("simt_f32", "row_store", "j + v < stage_.cols && mine", "mine"),
+    "a tile by another's code": ("simt_f32", "tile_kernel", "code >= kMiddle", "code > kMiddle"),
+    "a pass not waited for": ("simt_f32", "row_stream", "passes_ > kFirst + 1", "passes_ > kFirst"),
     "a pass overwritten too early": (
         "simt_f32",
         "row_tile",
