@@ -141,7 +141,7 @@ __device__ inline bool lies_inside(const Part& part, int rows, int cols, int64_t
   // Each product is below 2^62, an offset too.
   const uint64_t last = static_cast<uint64_t>(part.offset) + uint64_t{down} * static_cast<uint32_t>(part.row_stride) +
                         uint64_t{across} * static_cast<uint32_t>(part.col_stride);
-  const bool forward = part.offset >= 0 & part.offset < elements & (part.row_stride | part.col_stride) >= 0;
+  const bool forward = (part.offset >= 0) & (part.offset < elements) & ((part.row_stride | part.col_stride) >= 0);
   return (rows == 0) | (cols == 0) | (forward & (last < static_cast<uint64_t>(elements)));
 }
 
