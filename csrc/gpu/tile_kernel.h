@@ -7,29 +7,46 @@
 
 namespace vbgemm {
 
-// Whether a row of the catalogue is code in a kernel.
-template <Kind kKind, Kernel kKernel, int kRow>
-inline constexpr bool kHolds = has_code(kTiles[kRow]) && kTiles[kRow].built_for(kKind) && kernel_of(kTiles[kRow]) == kKernel;
-
 // Whether two rows of the catalogue are the same code: tiles of whole rows (columns) are, if both are short or neither is.
 constexpr bool share_code(const TileShape& tile, const TileShape& other) {
   const bool whole_rows = tile.owned == Owned::rows && other.owned == Owned::rows;
   return whole_rows && shorter_side(tile) == shorter_side(other) && is_short(tile) == is_short(other);
 }
-template <int kRow, int kOther>
-inline constexpr bool kShareCode = kRow == kOther || share_code(kTiles[kRow], kTiles[kOther]);
+
+// A row's extent and code as one number: to find it is one choice among a kernel's rows then, and not four.
+constexpr uint32_t packed_extent(const TileShape& shape, int code) {
+  const uint32_t transposed = shape.owned == Owned::rows && shape.n > shape.m;
+  return shape.m | shape.n << 12 | code << 24 | transposed << 31;
+}
+
+// The rows of the catalogue that a kernel holds, and their codes. (By loops: templates over all rows took seconds to compile.)
+struct Held {
+  int rows = 0, codes = 0;
+  int row[kNumTiles] = {};          // each that is held
+  uint32_t packed[kNumTiles] = {};  // its extent and code
+  int row_of_code[kNumTiles] = {};  // the first
+  bool fits = true;                 // all of it in a packed number
+};
+constexpr Held held_by(Kind kind, Kernel kernel) {
+  Held held;
+  for (int row = 0; row < kNumTiles; ++row) {
+    const TileShape& tile = kTiles[row];
+    if (!has_code(tile) || !tile.built_for(kind) || kernel_of(tile) != kernel) continue;
+    int code = 0;
+    while (code < held.codes && !share_code(kTiles[held.row_of_code[code]], tile)) ++code;
+    if (code == held.codes) held.row_of_code[held.codes++] = row;
+    held.row[held.rows] = row, held.packed[held.rows] = packed_extent(tile, code);
+    held.fits &= tile.m < 1 << 12 && tile.n < 1 << 12 && code < 1 << 7;
+    ++held.rows;
+  }
+  return held;
+}
 
 // A tile's cut as a value, so that generic code can be called with it.
 template <class Cut>
 struct Chosen {
   using type = Cut;
 };
-
-template <class Family, Kernel kKernel, int kRow>
-constexpr int shared_elements() {
-  if constexpr (kHolds<Family::kKind, kKernel, kRow>) return Family::template Cut<kRow>::kSharedElements;
-  return 0;
-}
 
 constexpr int largest(std::initializer_list<int> values) {
   int most = 0;
@@ -39,14 +56,18 @@ constexpr int largest(std::initializer_list<int> values) {
 
 // Family: the kind of arithmetic and how it computes a tile (SimtFamily, TensorFamily, MfmaFamily). It waits for the kernel ahead as late
 // as it can: until then a tile is found, and its copies are prepared.
-template <class Family, Kernel kKernel, class Rows = std::make_integer_sequence<int, kNumTiles>>
+template <class Family, Kernel kKernel, class Indices = std::make_integer_sequence<int, held_by(Family::kKind, kKernel).rows>>
 struct TileKernel;
 
-template <class Family, Kernel kKernel, int... kRow>
-struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
+template <class Family, Kernel kKernel, int... kIndex>
+struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
   using T = typename Family::Element;
-  // The largest of the rows' buffers serves them all. (A kind may have no row in a kernel.)
-  static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({1, shared_elements<Family, kKernel, kRow>()...});
+  static constexpr Held kHeld = held_by(Family::kKind, kKernel);
+  static_assert(kHeld.fits);
+  template <int kRow>
+  using Cut = typename Family::template Cut<kRow>;
+  // The largest of the rows' buffers serves them all.
+  static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({1, Cut<kHeld.row[kIndex]>::kSharedElements...});
 
   struct Shared {
     TilePlace<T> place;
@@ -63,7 +84,7 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
       if (thread_index() < kWaveSize) find_tile<Family::kMirrors>(parameters, walk.tile, extent_of, place);
       if (thread_index() == 0) place.walk = walk;
       block_barrier();
-      choose<0, kCodes>(place.code, [&](auto chosen) __attribute__((always_inline)) {
+      choose<0, kHeld.codes>(place.code, [&](auto chosen) __attribute__((always_inline)) {
         Family::template multiply<typename decltype(chosen)::type>(place, shared.operands);
         leave_after_last(place);
       });
@@ -75,41 +96,15 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
   }
 
  private:
-  template <int kIndex>
-  static constexpr bool kIsFirstOfItsCode = kHolds<Family::kKind, kKernel, kIndex> &&
-                                            !((kRow < kIndex && kHolds<Family::kKind, kKernel, kRow> && kShareCode<kRow, kIndex>) || ...);
-  static constexpr int kCodes = (kIsFirstOfItsCode<kRow> + ...);
-
-  // How many codes come before a row; its own; and the first row of each.
-  template <int kIndex>
-  static constexpr int kCodesBefore = ((kRow < kIndex && kIsFirstOfItsCode<kRow>)+...);
-  template <int kIndex>
-  static constexpr int kCodeOf = ((kIsFirstOfItsCode<kRow> && kShareCode<kRow, kIndex> ? kCodesBefore<kRow> : 0) + ...);
-  template <int kCode>
-  static constexpr int kRowOfCode = ((kIsFirstOfItsCode<kRow> && kCodesBefore<kRow> == kCode ? kRow : 0) + ...);
-
-  // A row's extent as one number: to find it is one choice among the rows then, and not four.
-  template <int kIndex>
-  static constexpr uint32_t pack() {
-    constexpr TileShape kShape = kTiles[kIndex];
-    static_assert(kShape.m < 1 << 12 && kShape.n < 1 << 12 && kCodes < 1 << 7);
-    const uint32_t transposed = kShape.owned == Owned::rows && kShape.n > kShape.m;
-    return kShape.m | kShape.n << 12 | kCodeOf<kIndex> << 24 | transposed << 31;
-  }
-  template <int kIndex>
-  static constexpr uint32_t kPacked = pack<kIndex>();
-
-  __device__ static TileExtent extent_of(int strategy) {
+  __device__ static TileExtent extent_of([[maybe_unused]] int strategy) {  // a kind may have no row in a kernel
     uint32_t packed = 0;
-    (find_packed<kRow>(strategy, packed), ...);
+    (find_packed<kHeld.row[kIndex], kHeld.packed[kIndex]>(strategy, packed), ...);
     return {static_cast<int>(packed & 0xfff), static_cast<int>(packed >> 12 & 0xfff), static_cast<int>(packed >> 24 & 0x7f),
             packed >> 31 != 0};
   }
-  template <int kIndex>
+  template <int kRow, uint32_t kPacked>
   __device__ __forceinline__ static void find_packed(int strategy, uint32_t& packed) {
-    if constexpr (kHolds<Family::kKind, kKernel, kIndex>) {
-      if (strategy == kIndex) packed = kPacked<kIndex>;
-    }
+    if (strategy == kRow) packed = kPacked;
   }
 
   // Calls `multiply` with the cut of a code, if there is such a code. By halves: a test behind each tile's code would wait for instructions
@@ -122,7 +117,7 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kRow...>> {
       if (code < kMiddle) choose<kFirst, kMiddle>(code, multiply);
       if (code >= kMiddle) choose<kMiddle, kEnd>(code, multiply);
     } else if constexpr (kEnd > kFirst) {
-      if (code == kFirst) multiply(Chosen<typename Family::template Cut<kRowOfCode<kFirst>>>());
+      if (code == kFirst) multiply(Chosen<Cut<kHeld.row_of_code[kFirst]>>());
     }
   }
 
