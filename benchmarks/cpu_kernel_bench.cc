@@ -3,7 +3,8 @@
 //   cpu_kernel_bench check [rounds]            random problems of every dtype against float64; bits equal whatever the plan
 //   cpu_kernel_bench stress [seconds]          32 concurrent calls on a pool of 2 threads
 //   cpu_kernel_bench time [dtype]              GFLOP/s of batches of small problems, 1 and 2 threads
-//   cpu_kernel_bench file F [dtype] [layout]   GFLOP/s of a workload file ("M N K" a line) with each CPU tile; layout nn, nt, tn, tt
+//   cpu_kernel_bench file F [dtype] [layout]   GFLOP/s of a workload file ("M N K" a line) with each CPU tile, and GB/s beside those of a
+//                                              triad over as many bytes; layout nn, nt, tn, tt
 //
 // Build without CMake, as tests/test_cpu_kernel.py does it, also with -fsanitize=address,undefined or thread. Where it is x86-64:
 //

@@ -1,12 +1,14 @@
 // GFLOP/s of batches, best of many.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "pool.h"
@@ -70,6 +72,35 @@ inline double gflops(Workload& w, int strategy, Pool* pool) {
   return flops_of(w) / best_seconds([&] { run(call.call, pool); }) / 1e9;
 }
 
+// Of all buffers: what is read once, or written.
+inline int64_t bytes_of(const Workload& w) {
+  int64_t elements = 0;
+  for (const Problem& p : w.problems) elements += int64_t{p.m} * p.k + int64_t{p.k} * p.n + int64_t{p.m} * p.n;
+  return elements * size_of(w.dtype);
+}
+
+// GB/s of c = a + 3 b, half of it by a thread of the pool, where a, b and c together are so many bytes: what the memory, or the cache that
+// holds as much, gives such loops.
+inline double triad_rate(int64_t bytes, Pool& pool) {
+  const int64_t count = std::max<int64_t>(bytes / (3 * sizeof(double)), 2);
+  std::vector<double> a(count, 1), b(count, 2), c(count);
+  const auto add = [&](int64_t begin, int64_t end) {
+    const double *x = a.data(), *y = b.data();
+    double* z = c.data();
+    for (int64_t i = begin; i < end; ++i) z[i] = x[i] + 3 * y[i];
+  };
+  const double seconds = best_seconds([&] {
+    std::atomic<bool> done = false;
+    pool.Schedule([&] {
+      add(count / 2, count);
+      done = true;
+    });
+    add(0, count / 2);
+    while (!done) std::this_thread::yield();
+  });
+  return 3.0 * sizeof(double) * count / seconds / 1e9;
+}
+
 inline void time_ranges(DType dtype) {
   Pool pool(2, /*pinned=*/true);
   std::printf("%-10s %s, GFLOP/s; columns: CPU tiles of the catalogue, 1 thread then 2\n", isa(), kDTypeNames[static_cast<int>(dtype)]);
@@ -105,13 +136,18 @@ inline void time_file(const char* path, DType dtype, const std::string& layout) 
   Pool pool(2, /*pinned=*/true);
   Workload w = plain_workload(dtype, shapes, layout);
   std::printf("%-60s %s %s %3zu problems:", path, kDTypeNames[static_cast<int>(dtype)], layout.c_str(), shapes.size());
+  double best = 0;
   for (Pool* with : {static_cast<Pool*>(nullptr), &pool}) {
     for (int tile = 0; tile < kNumTiles; ++tile) {
-      if (!kTiles[tile].is_gpu()) std::printf(" %6.1f", gflops(w, tile, with));
+      if (kTiles[tile].is_gpu()) continue;
+      const double rate = gflops(w, tile, with);
+      best = std::max(best, rate);
+      std::printf(" %6.1f", rate);
     }
     std::printf(" |");
   }
-  std::printf("\n");
+  const int64_t bytes = bytes_of(w);
+  std::printf(" %.1f GB/s at best, a triad %.1f\n", static_cast<double>(bytes) * best / flops_of(w), triad_rate(bytes, pool));
 }
 
 inline DType dtype_named(const char* name) {
