@@ -9,9 +9,12 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-// Where the micro-kernel would leave half of its lanes idle, and always up to four columns.
+// Where the micro-kernel would leave half of its lanes idle, and always up to four columns; but two of float64 in vectors of 512 bits, as
+// from three on the micro-kernel reads as fast as the memory gives, and dot products do not.
 template <class T>
-inline constexpr int kMaxDotColumns = kLanes<T> > 8 ? kLanes<T> / 2 : 4;
+inline constexpr int kMaxDotColumns = kLanes<T> > 8        ? kLanes<T> / 2
+                                      : kVectorBytes == 64 ? 2
+                                                           : 4;
 
 // sums[r][j] += the products of rows a + r a_row and columns b + j b_column, k of each.
 template <int R, int N, class In, class T>
@@ -55,17 +58,16 @@ inline T sum_of_lanes(Vec<T> v) {
   return lanes[0];
 }
 
-// Rows at a time. The more there are, the less often is B read, which is larger than the level-1 cache; but processors follow few of them at
-// once, so that it is as many as registers hold sums for where B is largest, and else four.
+// Rows at a time: as many as registers hold sums for. The more there are, the less often is B read, which is larger than the level-1 cache.
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int dot_group(int n, int bytes) { return n == 4 && bytes == 8 ? 6 : n <= 6 ? 4 : 3; }
+constexpr int dot_group(int n) { return n <= 6 ? 4 : 3; }
 #else
-constexpr int dot_group(int n, int) { return n <= 2 ? 4 : 2; }
+constexpr int dot_group(int n) { return n <= 2 ? 4 : 2; }
 #endif
 
 template <int N, class In, class T>
 inline void dot_part(const In* a, int64_t a_row, int64_t rows, const T* b, int64_t b_column, int64_t k_count, Vec<T>* sums) {
-  constexpr int kGroup = dot_group(N, sizeof(T));
+  constexpr int kGroup = dot_group(N);
   int64_t i = 0;
   for (; i + kGroup <= rows; i += kGroup) dot_rows<kGroup, N>(a + i * a_row, a_row, b, b_column, k_count, sums + i * N);
   for (; i < rows; ++i) dot_rows<1, N>(a + i * a_row, a_row, b, b_column, k_count, sums + i * N);
