@@ -1,8 +1,9 @@
-"""Tall and narrow results, larger than caches, which the CPU kernel writes past them."""
+"""Products larger than caches: tall and narrow results, written past them, and few columns of a deep K."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,3 +61,18 @@ def test_a_batch_that_is_large_together():
     assert sum(x.nbytes for x in (*As, *Cs)) >= BYTES_OF_CACHES
     for A, B, C in zip(As, Bs, Cs, strict=True):
         np.testing.assert_allclose(C, A.astype(np.float64) @ B, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+@pytest.mark.parametrize(("m", "n", "k"), [(61, 16, 20_011), (137, 3, 9973), (100, 31, 12_289), (33, 70, 8209)])
+def test_a_deep_k_by_some_rows_and_some_of_it_at_a_time(m: int, n: int, k: int, dtype: str):
+    """B's part of K is more than the level-2 cache keeps; few rows alone are less than what is cut up, and the same."""
+    with jax.enable_x64(True):
+        A, B = (oracle.random(shape, dtype) for shape in [(m, k), (k, n)])
+        multiply = jax.jit(lambda As: vb.batched_matmul(As, [B] * len(As), planner="uniform"))  # which splits no K
+        [C] = multiply([A])
+        truth = oracle.wide(A) @ oracle.wide(B)
+        assert np.abs(oracle.wide(C) - truth).max() <= 4 * np.finfo(dtype).eps * k**0.5 * np.abs(truth).max()
+        rows = [slice(0, 3), slice(m - 2, m), slice(17, 21)]
+        for part, result in zip(rows, multiply([A[part] for part in rows]), strict=True):
+            np.testing.assert_array_equal(C[part], result)
