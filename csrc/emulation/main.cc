@@ -4,7 +4,7 @@
 //
 // The seed sets the order of threads too. Build: csrc/emulation/*.cc, csrc/gpu/{launch,add_shares,add_scaled,square_sums}.cu and any of
 // csrc/gpu/{simt,tensor}_*.cu as C++17 with -DVBGEMM_GPU_VENDOR_HEADER='"emulation/gpu_vendor.h"' -Icsrc
-// (tests/emulation/test_emulation.py does).
+// (tests/emulation/emulated_check.py does).
 #include <cstdio>
 #include <string>
 #include <vector>

@@ -1,0 +1,267 @@
+"""Mistakes planted in the kernels, one at a time: the emulation's check finds each."""
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from emulated_check import CDNA, COMPILER, CSRC, RACES, Builder, assert_passes, check
+
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
+
+# File of kernels, the kernel, where the mistake is made, what is right there and what wrong.
+MISTAKES = {
+    "no barrier for matrix units": (
+        "mfma_f16",
+        "m128_light",
+        "mfma_tile",
+        "      block_barrier();  // this step's",
+        "      // this step's",
+    ),
+    "a step overwritten too early": (
+        "mfma_f16",
+        "m128_light",
+        "mfma_tile",
+        "      block_barrier();  // all have",
+        "      // all have",
+    ),
+    "rows of sums confused": ("mfma_f64", "m128_light", "mfma_product", "4 * r + lane / 16", "4 * (lane / 16) + r"),
+    "a piece too many": (
+        "mfma_f32",
+        "m128_light",
+        "mfma_copy",
+        "item + e < items ? pieces_",
+        "item + e <= items ? pieces_",
+    ),
+    "a barrier too few": (
+        "simt_f32",
+        "t128_light",
+        "simt_tile",
+        "    block_barrier();  // this step's",
+        "    // this step's",
+    ),
+    "blocks left out between launches": ("simt_f32", "t128_light", "launch.cu", "begin += most", "begin += most + 1"),
+    "a copy not waited for": (
+        "simt_f32",
+        "t128_light",
+        "simt_tile",
+        "wait_copies<Cut::kStages - 2>()",
+        "wait_copies<Cut::kStages - 1>()",
+    ),
+    "a mask off by one": (
+        "simt_f32",
+        "t128_light",
+        "operand_copy",
+        "i * Spread::kStep < limit",
+        "i * Spread::kStep <= limit",
+    ),
+    "a part of B overwritten too early": (
+        "simt_f32",
+        "t128_rows",
+        "row_tile",
+        "        block_barrier();  // nobody reads",
+        "        // nobody reads",
+    ),
+    "a step behind K's end": (
+        "simt_f32",
+        "t256_dots",
+        "dot_tile",
+        "k + n * kWaveSize + lane < depth",
+        "k + n * kWaveSize + lane <= depth",
+    ),
+    "a step of B read too early": (
+        "simt_f64",
+        "t256_dots",
+        "dot_tile",
+        "    block_barrier();  // this step's",
+        "    // this step's",
+    ),
+    "an element behind K's end on tensor cores": (
+        "tensor_f64",
+        "m256_dots",
+        "tensor_dot_tile",
+        "if (e < count)",
+        "if (e <= count)",
+    ),
+    "a vector behind K's end": ("tensor_f64", "m256_dots", "tensor_dot_tile", "if (left > 0)", "if (left >= 0)"),
+    "a step of B multiplied too early": (
+        "tensor_tf32",
+        "m256_dots",
+        "tensor_dot_tile",
+        "    block_barrier();  // this step's",
+        "    // this step's",
+    ),
+    "steps of B confused": ("tensor_bf16", "m256_dots", "tensor_dot_cut", "step % 8 / 2 * 8", "(step % 8 / 2 ^ 1) * 8"),
+    "lanes' sums confused": ("simt_f64", "t256_dots", "lane_sums", "upper ? kHalf : 0", "upper ? 0 : kHalf"),
+    "a real scale times both parts": ("simt_c128", "t128_light", "epilogue", "if (scale.imag != 0) return", "return"),
+    "an operand as a result": ("simt_f32", "t128_light", "tile_place", "lane == kC ? parameters.num_operands : 0", "0"),
+    "a row too many": (
+        "simt_f32",
+        "t128_rows",
+        "row_store",
+        "sum[i][j], to, mine < rows_",
+        "sum[i][j], to, mine <= rows_",
+    ),
+    "a column too many": ("simt_f32", "t128_rows", "row_store", "j + v < stage_.cols && mine", "mine"),
+    "a tile by another's code": ("simt_f32", "t128_light", "tile_kernel", "code >= kMiddle", "code > kMiddle"),
+    "a pass not waited for": ("simt_f32", "t128_rows", "row_stream", "passes_ > kFirst + 1", "passes_ > kFirst"),
+    "a pass overwritten too early": (
+        "simt_f32",
+        "t128_rows",
+        "row_tile",
+        "    wave_barrier();  // all lanes",
+        "    // all lanes",
+    ),
+    "vectors of rows confused": (
+        "simt_f64",
+        "t128_rows",
+        "swizzle",
+        "swizzled ? swizzled_vector(number)",
+        "swizzled ? number",
+    ),
+    "rows of a column confused": (
+        "simt_f32",
+        "t128_rows",
+        "row_stream",
+        "k * stride + vector * kVector, true",
+        "k * stride, true",
+    ),
+    "steps of a column confused": (
+        "tensor_bf16",
+        "m128_rows",
+        "tensor_row_tile",
+        "2 * matrix + row % 2;",
+        "2 * matrix;",
+    ),
+    "rows of tensor cores confused": (
+        "tensor_f64",
+        "m128_rows",
+        "tensor_row_tile",
+        "(8 * half + g) * stage",
+        "(8 * half + (g ^ 1)) * stage",
+    ),
+    "rows of C confused": (
+        "simt_bf16",
+        "t128_rows",
+        "row_store",
+        "mine.place[turn][v / kVector]",
+        "mine.place[turn][0]",
+    ),
+    "no barrier for tensor cores": (
+        "tensor_tf32x3",
+        "m128_light",
+        "tensor_tile",
+        "    block_barrier();  // this step's",
+        "    // this step's",
+    ),
+    "sums read too early": (
+        "tensor_tf32x3",
+        "m128_light",
+        "tensor_store",
+        "  block_barrier();  // all of them",
+        "  // all of them",
+    ),
+    "a shift off by one": (
+        "tensor_bf16",
+        "m128_light",
+        "tensor_copy",
+        "words[w + 1], shift % 2 * 16",
+        "words[w + 1], (shift + 1) % 2 * 16",
+    ),
+    "a kernel that does not wait for the one ahead": (
+        "simt_f32",
+        "t128_light",
+        "simt_tile",
+        "  await_previous_kernel();\n",
+        "",
+    ),
+    "a wave that does not wait for the one ahead": (
+        "simt_f32",
+        "t128_light",
+        "simt_tile",
+        "  await_previous_kernel();\n",
+        "  if (thread_index() < kWaveSize) await_previous_kernel();\n",
+    ),
+    "arrays added before they are there": (
+        "simt_f32",
+        "t128_light",
+        "add_scaled",
+        "    await_previous_kernel();\n",
+        "",
+    ),
+    "a chunk's last elements left out": ("simt_f32", "t128_light", "add_scaled", "count - whole, scales", "0, scales"),
+    "an array's first chunk left out": ("simt_f32", "t128_light", "chunks", "[middle] <= block", "[middle] < block"),
+    "squares summed before they are there": (
+        "simt_f32",
+        "t128_light",
+        "square_sums",
+        "    await_previous_kernel();\n    const auto [member",
+        "    const auto [member",
+    ),
+    "an array's last square left out": ("simt_f32", "t128_light", "square_sums", "at < count", "at < count - 1"),
+    "a chunk's sum left out": ("simt_f32", "t128_light", "square_sums", "i < blocks[1]", "i < blocks[1] - 1"),
+    "sums of threads added too early": ("simt_f32", "t128_light", "square_sums", "    block_barrier();\n", ""),
+    "sums taken before they are there": (
+        "simt_f32",
+        "t128_light",
+        "add_shares",
+        "    await_previous_kernel();\n    block_barrier();",
+        "    block_barrier();",
+    ),
+    "small x big left out": (
+        "tensor_tf32x3",
+        "m128_light",
+        "tensor_product",
+        "multiply_tf32(small_a[i]",
+        "multiply_tf32(big_a[i]",
+    ),
+}
+
+
+def machine_of(kernels: str) -> list[str]:
+    return CDNA if kernels.startswith("mfma") else []
+
+
+def with_one_kernel(builder: Builder, folder: Path, mistake: str, machine: Sequence[str], *, made: bool) -> Path:
+    """The check of the kernel that a mistake concerns, with it or without: each kernel costs seconds of compilation."""
+    kernels, kernel, stem, right, wrong = MISTAKES[mistake]
+    csrc = folder / "csrc"
+    shutil.copytree(CSRC, csrc)
+    if made:
+        place = csrc / f"gpu/{stem}" if "." in stem else csrc / f"gpu/{stem}.h"
+        text = place.read_text()
+        assert text.count(right) == 1, f"{place.name} no longer has the line that this test changes"
+        place.write_text(text.replace(right, wrong))
+    leave_one(csrc / f"gpu/{kernels}.cu", kernel)
+    return builder.executable([kernels], csrc=csrc, machine=[*machine_of(kernels), *machine])
+
+
+def leave_one(file: Path, kernel: str) -> None:
+    """Takes all kernels but one out of a file."""
+    define = "DEFINE_ROWS" if kernel in ("t128_rows", "t128_wide_rows") else "DEFINE"
+    text = file.read_text()
+    lists = re.findall(r"^VBGEMM_\w*KERNELS\w*\((\w+)(?:, (\w+))?\)$", text, re.MULTILINE)
+    kind = dict(lists)[define] or file.stem.split("_")[1]
+    text = re.sub(r"^VBGEMM_.*$", "", text, flags=re.MULTILINE)
+    file.write_text(f"{text}{define}({kernel}, {kind})\n")
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
+    result = check(with_one_kernel(builder, tmp_path, mistake, [], made=True), "--small")
+    assert result.returncode != 0
+    assert "FAIL" in result.stdout
+
+
+@pytest.mark.parametrize("mistake", {MISTAKES[name][:2]: name for name in MISTAKES}.values())
+def test_each_of_these_kernels_passes_without(builder: Builder, tmp_path: Path, mistake: str) -> None:
+    assert_passes(with_one_kernel(builder, tmp_path, mistake, [], made=False), "--small")
+
+
+@pytest.mark.parametrize(
+    "mistake", ["a barrier too few", "no barrier for matrix units", "a step overwritten too early"]
+)
+def test_races_are_seen(builder: Builder, tmp_path: Path, mistake: str) -> None:
+    result = check(with_one_kernel(builder, tmp_path, mistake, RACES, made=True), "--small")
+    assert "WARNING: ThreadSanitizer: data race" in result.stderr
