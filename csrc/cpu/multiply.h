@@ -114,24 +114,29 @@ class Multiplier {
     }
   }
 
-  // Of few columns some rows at a time go through all parts of K, or as many as leave B's in the level-2 cache.
+  // Even parts of a length, none longer than `most`: how long they are.
+  static int64_t even_part(int64_t length, int64_t most) { return length > most ? ceil_div(length, ceil_div(length, most)) : length; }
+
+  // Of few columns some rows at a time go through all parts of K, or as many as leave B's in the level-2 cache. (A K of 0 has one part.)
   void block(const Block& block) {
     const bool narrow = is_narrow(block);
-    const int64_t rows = narrow ? kNarrowRows : block.m, most = narrow ? kBytesOfNarrowB / (p_.n * kParts * kSize) : p_.k;
-    const int64_t stretches = p_.k > most ? ceil_div(p_.k, most) : 1, stretch = ceil_div(p_.k, stretches);
-    for (int64_t k = 0, left = stretches; left > 0; k += stretch, --left) {
+    const int64_t rows = narrow ? kNarrowRows : block.m;
+    const int64_t stretch = narrow ? even_part(p_.k, kBytesOfNarrowB / (p_.n * kParts * kSize)) : p_.k;
+    int64_t k = 0;
+    do {
       for (int64_t i = 0; i < block.m; i += rows) {
-        multiply_stretch({block.i + i, block.j, smaller(rows, block.m - i), block.n, i}, k, smaller(stretch, p_.k - k));
+        multiply_stretch({block.i + i, block.j, smaller(rows, block.m - i), block.n, i}, k, smaller(p_.k, k + stretch));
       }
-    }
+    } while ((k += stretch) < p_.k);
   }
 
-  void multiply_stretch(const Block& block, int64_t first, int64_t depth) {
-    const int64_t most = part_of_k(block), parts = depth > most ? ceil_div(depth, most) : 1, step = ceil_div(depth, parts);
-    for (int64_t part = 0; part < parts; ++part) {
-      const int64_t begin = first + part * step, count = smaller(step, first + depth - begin);
-      multiply_part(block, {begin, count, begin == 0, begin + count == p_.k});
-    }
+  void multiply_stretch(const Block& block, int64_t begin, int64_t end) {
+    const int64_t step = even_part(end - begin, part_of_k(block));
+    int64_t k = begin;
+    do {
+      const int64_t count = smaller(step, end - k);
+      multiply_part(block, {k, count, k == 0, k + count == p_.k});
+    } while ((k += step) < end);
   }
 
   // Processors follow few rows at once, and each only where it goes on before too many others have come: rows from memory that are read a
