@@ -9,9 +9,10 @@ from pathlib import Path
 import jax
 
 import jax_vbgemm as vb
-from jax_vbgemm import _core, backends
-from jax_vbgemm.planner import device_spec
-from jax_vbgemm.shapes import calibration_sample, read_problems
+from jax_vbgemm import _core
+from jax_vbgemm._src import backends
+from jax_vbgemm._src.planner import device_spec
+from jax_vbgemm._src.tools.shapes import calibration_sample, read_problems
 
 
 def show_backends() -> None:
@@ -31,8 +32,8 @@ def show_backends() -> None:
 def run_calibration(options: argparse.Namespace) -> None:
     import scipy.optimize  # noqa: F401  (a missing one shows before minutes of measuring)
 
-    from jax_vbgemm import calibrate
-    from jax_vbgemm.planner.cost_model import CALIBRATION
+    from jax_vbgemm._src.planner.model.cost_model import CALIBRATION
+    from jax_vbgemm._src.tools import calibrate
 
     precisions = options.precision or list(calibrate.PRECISIONS)
     unknown = [name for name in precisions if name not in calibrate.PRECISIONS]
@@ -78,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.batch < 1:
             parser.error(f"argument --batch: must be at least 1, not {options.batch}")
         try:
-            from jax_vbgemm import demo as googlenet
+            from jax_vbgemm._src.tools import demo as googlenet
         except ImportError as error:
             parser.error(f"the demo needs the extra 'cli': pip install jax-vbgemm[cli] ({error})")
         return googlenet.run(options.batch)

@@ -1,4 +1,4 @@
-"""Writes or checks jax_vbgemm/planner/resources.csv: what the compiler reports of every GPU kernel.
+"""Writes or checks jax_vbgemm/_src/planner/tables/resources.csv: what the compiler reports of every GPU kernel.
 
 The planner computes occupancy from this file, so that a plan is the same on machines without a compiler. Run it after
 any change to the kernels; `--check` is for CI and needs nvcc but no GPU. A kernel that spills is an error either way.

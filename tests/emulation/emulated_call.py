@@ -15,7 +15,8 @@ import jax
 import pytest
 from jax.interpreters import mlir
 
-from jax_vbgemm import array_kernels, backends
+from jax_vbgemm._src import backends
+from jax_vbgemm._src.elementwise import array_kernels
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 COMPILER = os.environ.get("CXX", "g++")

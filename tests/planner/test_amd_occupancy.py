@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from jax_vbgemm import _core, planner
-from jax_vbgemm.planner import catalogue_for, device_spec
-from jax_vbgemm.planner.catalogue import ELEMENT_OF
-from jax_vbgemm.planner.occupancy import kernel_occupancy, tile_occupancy
+from jax_vbgemm import _core
+from jax_vbgemm._src import planner
+from jax_vbgemm._src.planner import catalogue_for, device_spec
+from jax_vbgemm._src.planner.model.occupancy import kernel_occupancy, tile_occupancy
+from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_OF
 
 ROWS = list(csv.DictReader(Path(planner.__file__).with_name("resources_amd.csv").open()))
 TILES = {(kernel, kind) for *_, kinds, kernel, _ in _core.tiles() for kind in kinds}

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from jax_vbgemm import _core, planner
-from jax_vbgemm.planner import Catalogue, LoadBalanced, TileShape, catalogue_for, device_spec, kind_of
-from jax_vbgemm.planner.catalogue import ELEMENT_BYTES, ELEMENT_OF
+from jax_vbgemm import _core
+from jax_vbgemm._src import planner
+from jax_vbgemm._src.planner import Catalogue, LoadBalanced, TileShape, catalogue_for, device_spec, kind_of
+from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES, ELEMENT_OF
 
 from .cases import make
 
@@ -130,7 +131,7 @@ def test_finding_a_tile():
 
 def test_a_dtype_without_figures_borrows_from_its_size_or_the_next_larger(monkeypatch):
     table = {("sm_90a", "k", "float32"): (40, 1, 0), ("sm_90a", "k", "float64"): (80, 2, 0)}
-    monkeypatch.setattr("jax_vbgemm.planner.catalogue._resource_table", lambda: table)
+    monkeypatch.setattr("jax_vbgemm._src.planner.tables.catalogue._resource_table", lambda: table)
     resources = planner.catalogue._kernel_resources
     h100 = device_spec("h100")
     assert [resources(h100, "k", dtype)[0] for dtype in ELEMENT_BYTES] == [40, 80, 80, 80, 40, 40]
