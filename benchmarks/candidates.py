@@ -16,8 +16,8 @@ from statistics import median
 from typing import BinaryIO
 
 import cases
-from jax_vbgemm.planner import Planner, catalogue_for, device_spec, kind_of
-from jax_vbgemm.problem import Problem
+from jax_vbgemm._src.planner import Planner, catalogue_for, device_spec, kind_of
+from jax_vbgemm._src.problem import Problem
 from workloads import PRECISIONS, Row, read_csv, write_csv
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from jax_vbgemm import Plan, Uniform, _core
-from jax_vbgemm.descriptors import KINDS, address, pack, problem_table
-from jax_vbgemm.planner import catalogue_for, device_spec, kind_of, plan_problems, resolve_planner
-from jax_vbgemm.primitive import Term, sizes_of
-from jax_vbgemm.problem import Problem, problems_of
+from jax_vbgemm._src.matmul.descriptors import KINDS, address, pack, problem_table
+from jax_vbgemm._src.matmul.primitive import Term, sizes_of
+from jax_vbgemm._src.planner import catalogue_for, device_spec, kind_of, plan_problems, resolve_planner
+from jax_vbgemm._src.problem import Problem, problems_of
 from workloads import PRECISIONS, problems_named
 
 Size = Problem | Sequence[int]  # M, N, K

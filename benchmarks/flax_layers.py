@@ -31,10 +31,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from in_loop import products_in
-from jax_vbgemm.demo import blocks
+from jax_vbgemm._src.tools.demo import blocks
+from jax_vbgemm._src.tools.shapes import read_problems
+from jax_vbgemm._src.tools.timing import looped, seconds_of
 from jax_vbgemm.flax.nnx import BranchedConv1x1, MultiLoRA
-from jax_vbgemm.shapes import read_problems
-from jax_vbgemm.timing import looped, seconds_of
 from options import checked, one_of
 from workloads import FOLDER, PRECISIONS, Row, write_csv
 

@@ -1,6 +1,6 @@
 """One ragged batch inside one jitted loop: this package beside XLA's loop of dots, padding and ragged_dot.
 
-All are timed in interleaved rounds; what the loop does so that nothing is dropped, jax_vbgemm/timing.py says.
+All are timed in interleaved rounds; jax_vbgemm/_src/tools/timing.py says how nothing is dropped.
 """
 
 import re
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_vbgemm as vb
-from jax_vbgemm.problem import Problem
-from jax_vbgemm.timing import looped, seconds_of
+from jax_vbgemm._src.problem import Problem
+from jax_vbgemm._src.tools.timing import looped, seconds_of
 from workloads import PRECISIONS, Row, group_of, problems_named
 
 Arrays = Sequence[jax.Array]

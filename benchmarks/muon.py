@@ -30,7 +30,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import jax_vbgemm.optax
-from jax_vbgemm.shapes import read_problems
+from jax_vbgemm._src.tools.shapes import read_problems
 from options import one_of
 
 WORKLOADS = Path(__file__).parent / "workloads"

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jax_vbgemm.planner import PLANNERS, device_spec
+from jax_vbgemm._src.planner import PLANNERS, device_spec
 from workloads import PRECISIONS, expand, problems_named
 
 

@@ -5,7 +5,7 @@ thresholds does the device want?
   planners.py cases planners.case                         on any machine; writes planners.plans.csv beside it
   gpu_driver --cases planners.case --csv planners.csv     on the GPU
   planners.py report planners.plans.csv planners.csv      every planner against every other, beside the papers' claims
-  planners.py thresholds planners.plans.csv planners.csv  the values to enter into jax_vbgemm/planner/device.py
+  planners.py thresholds planners.plans.csv planners.csv  values for jax_vbgemm/_src/planner/tables/device.py
 """
 
 import math
@@ -24,9 +24,9 @@ from rich.table import Table as Grid
 from candidates import Candidate, Measured, Table, Writer, list_of, ratios, tabulate
 from figures import by_title, cold
 from jax_vbgemm import Coordinated, LoadBalanced, SortSplit, Uniform
-from jax_vbgemm.planner import PLANNERS, DeviceSpec, Planner, catalogue_for, device_spec
-from jax_vbgemm.planner.load_balanced import CLASSES
-from jax_vbgemm.problem import Problem
+from jax_vbgemm._src.planner import PLANNERS, DeviceSpec, Planner, catalogue_for, device_spec
+from jax_vbgemm._src.planner.papers.load_balanced import CLASSES
+from jax_vbgemm._src.problem import Problem
 from options import Device, Precision, commands
 from workloads import Row, expand, problems_named, read_csv
 
@@ -344,7 +344,7 @@ def thresholds(
             _print_tried(part, found, default_of(part, device))
             if part != OLD:
                 advice.append(_advice(part, found, default_of(part, device)))
-    console.print("to enter into jax_vbgemm/planner/device.py:", *advice, sep="\n", highlight=False)
+    console.print("to enter into jax_vbgemm/_src/planner/tables/device.py:", *advice, sep="\n", highlight=False)
 
 
 def _advice(part: str, found: Search, default: str) -> str:

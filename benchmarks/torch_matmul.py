@@ -14,7 +14,7 @@ import torch
 import typer
 from rich.progress import track
 
-from jax_vbgemm.problem import Problem
+from jax_vbgemm._src.problem import Problem
 from options import Precisions, Workloads
 from workloads import Row, group_of, problems_named, write_csv
 

@@ -22,7 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 import jax_vbgemm as vb
-from jax_vbgemm.planner import entry
+from jax_vbgemm._src.planner import entry
 from workloads import write_csv
 
 

@@ -29,12 +29,21 @@ from rich.table import Table as Grid
 
 from candidates import Candidate, Measured, Writer, list_of
 from jax_vbgemm import Coordinated, LoadBalanced, Plan, SortSplit, Uniform
-from jax_vbgemm.planner import PLANNERS, Catalogue, DeviceSpec, Planner, TileShape, catalogue_for, device_spec, kind_of
-from jax_vbgemm.planner.cost_model import block_seconds
-from jax_vbgemm.planner.makespan import narrower_searches
-from jax_vbgemm.planner.occupancy import tile_occupancy
-from jax_vbgemm.planner.runs import tile_counts
-from jax_vbgemm.problem import Problem, Sizes
+from jax_vbgemm._src.planner import (
+    PLANNERS,
+    Catalogue,
+    DeviceSpec,
+    Planner,
+    TileShape,
+    catalogue_for,
+    device_spec,
+    kind_of,
+)
+from jax_vbgemm._src.planner.model.cost_model import block_seconds
+from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
+from jax_vbgemm._src.planner.search.makespan import narrower_searches
+from jax_vbgemm._src.planner.tiles.runs import tile_counts
+from jax_vbgemm._src.problem import Problem, Sizes
 from options import Device, Precisions, commands
 from workloads import PRECISIONS, problems_named, read_csv
 

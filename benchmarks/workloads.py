@@ -6,9 +6,9 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jax_vbgemm import calibrate
-from jax_vbgemm.problem import Problem
-from jax_vbgemm.shapes import calibration_sample, named_problems
+from jax_vbgemm._src.problem import Problem
+from jax_vbgemm._src.tools import calibrate
+from jax_vbgemm._src.tools.shapes import calibration_sample, named_problems
 
 FOLDER = Path(__file__).parent / "workloads"
 

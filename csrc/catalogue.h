@@ -30,9 +30,9 @@ inline constexpr uint32_t TF32 = 1u << 6, TF32X3 = 1u << 7;
 inline constexpr uint32_t ALL_DTYPES = F32 | F64 | C64 | C128 | BF16 | F16, ALL_REAL = F32 | F64 | BF16 | F16;
 inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // float32: CDNA only
 
-// What a thread of a block (on tensor cores a wave) has to itself: a piece of the tile, whole rows of it (csrc/gpu/row_tile.h), or steps of
-// K: of those of the whole block, together with a few others (csrc/gpu/deep_tile.h), or of its wave's rows (csrc/gpu/dot_tile.h,
-// tensor_dot_tile.h).
+// What a thread of a block (on tensor cores a wave) has to itself: a piece of the tile, whole rows of it (csrc/gpu/simt/row_tile.h), or
+// steps of K: of those of the whole block, together with a few others (csrc/gpu/simt/deep_tile.h), or of its wave's rows
+// (csrc/gpu/simt/dot_tile.h, tensor_dot_tile.h).
 enum class Owned : int32_t { piece, rows, steps, steps_of_rows };
 
 struct TileShape {

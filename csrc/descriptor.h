@@ -1,4 +1,4 @@
-// The plan as kernels read it: plain data, the same bytes on the host and on the device. jax_vbgemm/descriptors.py writes it.
+// The plan as kernels read it: plain data, the same bytes on the host and on the device. jax_vbgemm/_src/matmul/descriptors.py writes it.
 //
 // The descriptor blob is one constant of the program: Problem[num_problems], Epilogue[num_problems] where the call has epilogues,
 // TileRun[num_runs] or, where num_runs is 0, ReadyTile[num_tiles] and SplitTile[num_splits], then int32 block_first[num_blocks + 1] unless

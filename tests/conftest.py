@@ -12,7 +12,7 @@ import hypothesis
 import jax
 import pytest
 
-from jax_vbgemm.backends import platform_of
+from jax_vbgemm._src.backends import platform_of
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

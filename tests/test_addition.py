@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 import jax_vbgemm as vb
-from jax_vbgemm.addition import add_scaled
+from jax_vbgemm._src.elementwise.addition import add_scaled
 
 SHAPES = [(), (1,), (7,), (3, 5), (64, 33), (2, 3, 4), (0, 4), (4099,)]
 DTYPES = {"float64": 1e-15, "float32": 1e-6, "bfloat16": 1e-2, "float16": 1e-3, "complex64": 1e-6, "complex128": 1e-15}

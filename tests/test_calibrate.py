@@ -6,13 +6,13 @@ import re
 import numpy as np
 import pytest
 
-from jax_vbgemm import calibrate
 from jax_vbgemm.__main__ import main
-from jax_vbgemm.planner import catalogue_for, device_spec, plan_problems
-from jax_vbgemm.planner.calibration import fit_tile, write
-from jax_vbgemm.planner.uniform import Uniform
-from jax_vbgemm.problem import Sizes
-from jax_vbgemm.shapes import calibration_sample, named_problems
+from jax_vbgemm._src.planner import catalogue_for, device_spec, plan_problems
+from jax_vbgemm._src.planner.model.calibration import fit_tile, write
+from jax_vbgemm._src.planner.papers.uniform import Uniform
+from jax_vbgemm._src.problem import Sizes
+from jax_vbgemm._src.tools import calibrate
+from jax_vbgemm._src.tools.shapes import calibration_sample, named_problems
 
 pytest.importorskip("scipy")
 

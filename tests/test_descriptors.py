@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from jax_vbgemm.descriptors import EPILOGUE, READY_TILE, RUN, SPLIT_TILE, address, pack, problem_table
-from jax_vbgemm.planner import Plan, Tile, Uniform, device_spec, plan_problems
-from jax_vbgemm.planner.descriptor_size import MAX_BYTES, READY_TILE_BYTES, RUN_BYTES, SPLIT_TILE_BYTES
-from jax_vbgemm.primitive import Term, sizes_of
-from jax_vbgemm.problem import Problem
+from jax_vbgemm._src.matmul.descriptors import EPILOGUE, READY_TILE, RUN, SPLIT_TILE, address, pack, problem_table
+from jax_vbgemm._src.matmul.primitive import Term, sizes_of
+from jax_vbgemm._src.planner import Plan, Tile, Uniform, device_spec, plan_problems
+from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, READY_TILE_BYTES, RUN_BYTES, SPLIT_TILE_BYTES
+from jax_vbgemm._src.problem import Problem
 
 H100 = device_spec("h100")
 BATCHES = st.sampled_from([((), ()), ((3,), (3,)), ((2, 3), (2, 3)), ((2, 1), (2, 3)), ((), (4,)), ((5, 1, 2), (1, 2))])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 
 import jax_vbgemm as vb
-from jax_vbgemm.reference import ACTIVATIONS
+from jax_vbgemm._src.matmul.reference import ACTIVATIONS
 
 SIZES = [(19, 33, 7), (1, 40, 65), (64, 1, 3), (5, 6, 0), (130, 17, 20)]
 REAL = ["float32", "float64", "bfloat16", "float16"]

@@ -6,11 +6,12 @@ import numpy as np
 import oracle
 import pytest
 
-from jax_vbgemm import _core, backends
-from jax_vbgemm.descriptors import address, pack, problem_table
-from jax_vbgemm.planner import plan_problems
-from jax_vbgemm.primitive import Term, sizes_of
-from jax_vbgemm.problem import Problem
+from jax_vbgemm import _core
+from jax_vbgemm._src import backends
+from jax_vbgemm._src.matmul.descriptors import address, pack, problem_table
+from jax_vbgemm._src.matmul.primitive import Term, sizes_of
+from jax_vbgemm._src.planner import plan_problems
+from jax_vbgemm._src.problem import Problem
 
 PLATFORM = backends.platform_of(jax.devices()[0])
 

@@ -11,8 +11,8 @@ import pytest
 from jax import export
 
 import jax_vbgemm as vb
-from jax_vbgemm import backends
-from jax_vbgemm.descriptors import KINDS
+from jax_vbgemm._src import backends
+from jax_vbgemm._src.matmul.descriptors import KINDS
 
 
 def pairs(dtype="float32", count=3):

@@ -7,7 +7,7 @@ import oracle
 import pytest
 
 import jax_vbgemm as vb
-from jax_vbgemm.precision import precision_name
+from jax_vbgemm._src.matmul.precision import precision_name
 
 SIZES = [(100, 64, 512), (33, 17, 1000), (256, 256, 300), (1, 5, 4096)]
 

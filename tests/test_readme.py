@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from jax_vbgemm import tune
+from jax_vbgemm._src.tools import tune
 
 README = Path(__file__).parents[1] / "README.md"
 

@@ -12,7 +12,7 @@ from jaxlib import xla_client
 
 import jax_vbgemm
 from jax_vbgemm import _core
-from jax_vbgemm.backends import BACKENDS, TARGET_NAME
+from jax_vbgemm._src.backends import BACKENDS, TARGET_NAME
 
 FILES = [Path(folder) / f"_rocm{suffix}" for folder in jax_vbgemm.__path__ for suffix in EXTENSION_SUFFIXES]
 LIBRARY = next((file for file in FILES if file.exists()), None)

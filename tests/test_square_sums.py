@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 import jax_vbgemm as vb
-from jax_vbgemm.square_sums import _CHUNK_BYTES, square_sums
+from jax_vbgemm._src.elementwise.square_sums import _CHUNK_BYTES, square_sums
 
 SHAPES = [(), (1,), (7,), (3, 5), (64, 33), (2, 3, 4), (0, 4), (4099,)]
 

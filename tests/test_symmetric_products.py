@@ -7,8 +7,8 @@ import oracle
 import pytest
 
 import jax_vbgemm as vb
-from jax_vbgemm.orthogonal import newton_schulz
-from jax_vbgemm.primitive import Term
+from jax_vbgemm._src.matmul.primitive import Term
+from jax_vbgemm._src.newton_schulz import newton_schulz
 
 SIZES = [(19, 33), (1, 5), (64, 7), (130, 20)]
 XS = [oracle.random((n, k), "float64", 1) for n, k in SIZES]

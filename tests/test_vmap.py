@@ -10,7 +10,7 @@ import pytest
 from jax.test_util import check_grads
 
 import jax_vbgemm as vb
-from jax_vbgemm.primitive import Epilogue
+from jax_vbgemm._src.matmul.primitive import Epilogue
 
 
 def pair(lead_a=(), lead_b=(), dtype="float64"):

@@ -1,5 +1,5 @@
 // The custom call that adds arrays, for XLA's CPU platform: the GPU backend's checks and its kernels over emulated threads.
-#include "gpu/addition_call.h"
+#include "gpu/host/addition_call.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "block.h"
+#include "emulation/block.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -11,8 +11,8 @@
 #include <random>
 #include <vector>
 
-#include "fiber.h"
-#include "gpu/gpu_vendor.h"
+#include "emulation/fiber.h"
+#include "gpu/arch/gpu_vendor.h"
 
 namespace vbgemm::emulation {
 namespace {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "gpu/gpu_vendor.h"
+#include "gpu/arch/gpu_vendor.h"
 
 namespace vbgemm::driver {
 

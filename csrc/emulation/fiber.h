@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "race_detector.h"
+#include "emulation/race_detector.h"
 
 #ifndef __x86_64__
 #include <ucontext.h>

@@ -1,10 +1,10 @@
-// What the kernels need of a GPU, on the CPU: csrc/gpu/gpu_vendor.h includes this where VBGEMM_GPU_VENDOR_HEADER names it.
+// What the kernels need of a GPU, on the CPU: csrc/gpu/arch/gpu_vendor.h includes this where VBGEMM_GPU_VENDOR_HEADER names it.
 #pragma once
 #include <cmath>
 #include <cstring>
 
-#include "../catalogue.h"
-#include "block.h"
+#include "catalogue.h"
+#include "emulation/block.h"
 
 #ifndef VBGEMM_WAVE_SIZE
 #define VBGEMM_WAVE_SIZE 32

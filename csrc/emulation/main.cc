@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "block.h"
+#include "emulation/block.h"
 #include "gpu/driver/check.h"
 
 int main(int count, char** words) {

@@ -1,5 +1,5 @@
 // The custom call that sums squares, for XLA's CPU platform: the GPU backend's checks and its kernels over emulated threads.
-#include "gpu/square_sums_call.h"
+#include "gpu/host/square_sums_call.h"
 
 namespace {
 

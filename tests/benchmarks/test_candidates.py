@@ -7,7 +7,7 @@ pytest.importorskip("typer")
 import cases
 from candidates import Candidate, Measured, Writer, list_of, ratios, tabulate
 from jax_vbgemm import Uniform
-from jax_vbgemm.planner import PLANNERS, catalogue_for
+from jax_vbgemm._src.planner import PLANNERS, catalogue_for
 from stand_in import H100, PROBLEMS, driver, read_cases
 from workloads import problems_named, read_csv
 

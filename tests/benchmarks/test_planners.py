@@ -11,7 +11,7 @@ pytest.importorskip("typer")
 import planners
 from candidates import Candidate, Measured, list_of
 from jax_vbgemm import LoadBalanced
-from jax_vbgemm.planner import catalogue_for
+from jax_vbgemm._src.planner import catalogue_for
 from stand_in import H100, driver, read_cases
 from workloads import problems_named, read_csv
 

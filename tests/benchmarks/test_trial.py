@@ -6,8 +6,8 @@ pytest.importorskip("typer")
 
 import trial
 from candidates import Candidate, list_of
-from jax_vbgemm.planner import catalogue_for
-from jax_vbgemm.problem import problems_of
+from jax_vbgemm._src.planner import catalogue_for
+from jax_vbgemm._src.problem import problems_of
 from stand_in import H100, PROBLEMS, driver, read_cases
 
 

@@ -10,8 +10,9 @@ import oracle
 import pytest
 
 import jax_vbgemm as vb
-from jax_vbgemm import addition, array_kernels, backends
-from jax_vbgemm.addition import add_scaled, add_scaled_p
+from jax_vbgemm._src import backends
+from jax_vbgemm._src.elementwise import addition, array_kernels
+from jax_vbgemm._src.elementwise.addition import add_scaled, add_scaled_p
 
 pytestmark = emulated_call.MARKS
 

@@ -8,8 +8,10 @@ import oracle
 import pytest
 
 import jax_vbgemm as vb
-from jax_vbgemm import array_kernels, backends, orthogonal, square_sums
-from jax_vbgemm.square_sums import square_sums_p
+from jax_vbgemm._src import backends
+from jax_vbgemm._src import newton_schulz as orthogonal
+from jax_vbgemm._src.elementwise import array_kernels, square_sums
+from jax_vbgemm._src.elementwise.square_sums import square_sums_p
 
 pytestmark = emulated_call.MARKS
 

@@ -13,11 +13,11 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 import jax_vbgemm as vb
-from jax_vbgemm import orthogonal
-from jax_vbgemm.orthogonal import MUON_COEFFS
-from jax_vbgemm.planner import device_spec
-from jax_vbgemm.planner.single_dots import split
-from jax_vbgemm.problem import Problem
+from jax_vbgemm._src import newton_schulz as orthogonal
+from jax_vbgemm._src.newton_schulz import MUON_COEFFS
+from jax_vbgemm._src.planner import device_spec
+from jax_vbgemm._src.planner.single_dots import split
+from jax_vbgemm._src.problem import Problem
 
 ONE_FOR_NORMS = int(jax.default_backend() == "gpu")
 SHAPES = {"wide": (12, 40), "tall": (37, 9), "batch": (2, 3, 8, 5), "one": (1, 1), "row": (1, 30)}

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from jax_vbgemm.planner import Plan, Planner, catalogue_for, device_spec
-from jax_vbgemm.problem import Problem, problems_of
+from jax_vbgemm._src.planner import Plan, Planner, catalogue_for, device_spec
+from jax_vbgemm._src.problem import Problem, problems_of
 
 DEVICES = ("h100", "v100", "mi210", "cpu")
 DTYPES = ("float32", "float64")

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from jax_vbgemm.planner import LoadBalanced, SortSplit, catalogue_for, device_spec, kind_of
-from jax_vbgemm.planner.occupancy import active_waves
+from jax_vbgemm._src.planner import LoadBalanced, SortSplit, catalogue_for, device_spec, kind_of
+from jax_vbgemm._src.planner.model.occupancy import active_waves
 
 from .cases import make, names
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm.planner import Coordinated, device_spec
-from jax_vbgemm.planner.descriptor_size import MOST_BATCHED_TILES
+from jax_vbgemm._src.planner import Coordinated, device_spec
+from jax_vbgemm._src.planner.tiles.descriptor_size import MOST_BATCHED_TILES
 
 from .cases import DEVICES, make, names, num_tiles, problem_lists
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm.planner import (
+from jax_vbgemm._src.planner import (
     Auto,
     Catalogue,
     Coordinated,
@@ -20,12 +20,12 @@ from jax_vbgemm.planner import (
     TileShape,
     Uniform,
     catalogue_for,
-    cost_model,
     device_spec,
 )
-from jax_vbgemm.planner.auto import PAPERS
-from jax_vbgemm.planner.tile_families import worth_trying
-from jax_vbgemm.problem import Problem, Sizes, problems_of
+from jax_vbgemm._src.planner.model import cost_model
+from jax_vbgemm._src.planner.model.tile_families import worth_trying
+from jax_vbgemm._src.planner.search.auto import PAPERS
+from jax_vbgemm._src.problem import Problem, Sizes, problems_of
 
 from .cases import make, problem_lists
 

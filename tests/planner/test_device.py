@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from jax_vbgemm.planner import DEVICES, device_spec, match_device
+from jax_vbgemm._src.planner import DEVICES, device_spec, match_device
 
 
 def test_the_table_has_the_devices_we_promise():

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from jax_vbgemm.planner import (
+from jax_vbgemm._src.planner import (
     PLANNERS,
     Coordinated,
     LoadBalanced,
@@ -103,7 +103,7 @@ def test_planning_imports_no_jax():
     program = """
 import sys, types
 package = types.ModuleType("jax_vbgemm"); package.__path__ = [sys.argv[1]]; sys.modules["jax_vbgemm"] = package
-from jax_vbgemm.planner import plan_problems, device_spec
+from jax_vbgemm._src.planner import plan_problems, device_spec
 print(plan_problems([(64, 64, 8)], "float32", device_spec("h100")).num_tiles)
 assert not [name for name in sys.modules if name.split(".")[0] in ("jax", "jaxlib")]
 """

@@ -6,8 +6,8 @@ import sys
 
 PLANS = """
 import hashlib, random
-from jax_vbgemm.planner import Auto, catalogue_for, device_spec
-from jax_vbgemm.problem import Problem
+from jax_vbgemm._src.planner import Auto, catalogue_for, device_spec
+from jax_vbgemm._src.problem import Problem
 
 rng = random.Random(7)
 for _ in range(60):

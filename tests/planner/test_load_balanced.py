@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm.planner import LoadBalanced, catalogue_for, device_spec
-from jax_vbgemm.planner.occupancy import active_waves
-from jax_vbgemm.problem import problems_of
+from jax_vbgemm._src.planner import LoadBalanced, catalogue_for, device_spec
+from jax_vbgemm._src.planner.model.occupancy import active_waves
+from jax_vbgemm._src.problem import problems_of
 
 from .cases import DEVICES, ceil_div, make, names, num_tiles, problem_lists
 

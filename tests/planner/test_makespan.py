@@ -7,13 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jax_vbgemm.planner import Plan, Uniform, catalogue_for, device_spec
-from jax_vbgemm.planner.cost_model import step_depth
-from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
-from jax_vbgemm.planner.makespan import Makespan
-from jax_vbgemm.planner.occupancy import tile_occupancy
-from jax_vbgemm.planner.shares import in_shares
-from jax_vbgemm.problem import Problem, problems_of
+from jax_vbgemm._src.planner import Plan, Uniform, catalogue_for, device_spec
+from jax_vbgemm._src.planner.model.cost_model import step_depth
+from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
+from jax_vbgemm._src.planner.search.makespan import Makespan
+from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
+from jax_vbgemm._src.planner.tiles.shares import in_shares
+from jax_vbgemm._src.problem import Problem, problems_of
 
 from .cases import DTYPES, huge_problems, make, of_all_families, problem_lists, times_covered
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from jax_vbgemm.planner import TileShape, device_spec
-from jax_vbgemm.planner.occupancy import active_waves, kernel_occupancy, tile_occupancy
+from jax_vbgemm._src.planner import TileShape, device_spec
+from jax_vbgemm._src.planner.model.occupancy import active_waves, kernel_occupancy, tile_occupancy
 
 MI210, H100, V100 = device_spec("mi210"), device_spec("h100"), device_spec("v100")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from jax_vbgemm.planner import (
+from jax_vbgemm._src.planner import (
     Auto,
     Coordinated,
     LoadBalanced,
@@ -18,7 +18,7 @@ from jax_vbgemm.planner import (
     catalogue_for,
     device_spec,
 )
-from jax_vbgemm.problem import Problem, problems_of
+from jax_vbgemm._src.problem import Problem, problems_of
 
 from .cases import DEVICES, DTYPES, huge_problems, make, of_all_families, problem_lists, times_covered
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from jax_vbgemm.problem import Problem, problems_of
+from jax_vbgemm._src.problem import Problem, problems_of
 
 
 def test_plain_tuples_stand_for_problems():

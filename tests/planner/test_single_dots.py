@@ -2,9 +2,9 @@
 
 import pytest
 
-from jax_vbgemm.planner import device_spec
-from jax_vbgemm.planner.single_dots import dot_seconds, split
-from jax_vbgemm.problem import Problem
+from jax_vbgemm._src.planner import device_spec
+from jax_vbgemm._src.planner.single_dots import dot_seconds, split
+from jax_vbgemm._src.problem import Problem
 
 H100, CPU = device_spec("h100"), device_spec("cpu")
 
@@ -51,7 +51,7 @@ def test_dots_cost_what_optax_takes_on_an_h100(model, step):
     """A measured step of optax.contrib.muon, five Newton-Schulz iterations, jax 0.11.2."""
     from pathlib import Path
 
-    from jax_vbgemm.shapes import read_problems
+    from jax_vbgemm._src.tools.shapes import read_problems
 
     workloads = Path(__file__).parents[2] / "benchmarks" / "workloads"
     problems = [

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm.planner import SortSplit
+from jax_vbgemm._src.planner import SortSplit
 
 from .cases import DEVICES, make, names, num_tiles, problem_lists
 

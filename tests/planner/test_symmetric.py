@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm.planner import Auto, Plan, SortSplit, Uniform, catalogue_for, device_spec, plan_problems
-from jax_vbgemm.planner.cost_model import least_of_whole_problems, least_seconds
-from jax_vbgemm.planner.draft import Draft
-from jax_vbgemm.planner.makespan import Makespan
-from jax_vbgemm.planner.runs import Runs
-from jax_vbgemm.planner.shares import in_shares
-from jax_vbgemm.planner.symmetric import MOST_TILES, fold, tiles_computed
-from jax_vbgemm.problem import Problem, Sizes
+from jax_vbgemm._src.planner import Auto, Plan, SortSplit, Uniform, catalogue_for, device_spec, plan_problems
+from jax_vbgemm._src.planner.model.cost_model import least_of_whole_problems, least_seconds
+from jax_vbgemm._src.planner.plan.draft import Draft
+from jax_vbgemm._src.planner.search.makespan import Makespan
+from jax_vbgemm._src.planner.tiles.runs import Runs
+from jax_vbgemm._src.planner.tiles.shares import in_shares
+from jax_vbgemm._src.planner.tiles.symmetric import MOST_TILES, fold, tiles_computed
+from jax_vbgemm._src.problem import Problem, Sizes
 
 H100 = device_spec("h100")
 BFLOAT16 = catalogue_for("bfloat16", H100)

@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm.planner import TallSkinny, catalogue_for, device_spec, plan_problems
-from jax_vbgemm.planner.catalogue import DOT_PRODUCTS, WHOLE_ROWS
-from jax_vbgemm.planner.cost_model import step_depth
-from jax_vbgemm.planner.descriptor_size import MAX_BYTES, ready_bytes
-from jax_vbgemm.planner.makespan import Makespan
-from jax_vbgemm.planner.occupancy import tile_occupancy
-from jax_vbgemm.planner.shares import even_shares, fewest_filling_shares
-from jax_vbgemm.planner.symmetric import stores_mirrored
-from jax_vbgemm.planner.tile_families import LONG, worth_trying
-from jax_vbgemm.problem import Problem, Sizes
+from jax_vbgemm._src.planner import TallSkinny, catalogue_for, device_spec, plan_problems
+from jax_vbgemm._src.planner.model.cost_model import step_depth
+from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
+from jax_vbgemm._src.planner.model.tile_families import LONG, worth_trying
+from jax_vbgemm._src.planner.search.makespan import Makespan
+from jax_vbgemm._src.planner.tables.catalogue import DOT_PRODUCTS, WHOLE_ROWS
+from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
+from jax_vbgemm._src.planner.tiles.shares import even_shares, fewest_filling_shares
+from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored
+from jax_vbgemm._src.problem import Problem, Sizes
 
 from .cases import DEVICES, make, names, problem_lists, times_covered
 

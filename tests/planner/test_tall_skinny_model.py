@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from jax_vbgemm.planner import DEVICES, device_spec
-from jax_vbgemm.planner.tall_skinny_model import (
+from jax_vbgemm._src.planner import DEVICES, device_spec
+from jax_vbgemm._src.planner.model.tall_skinny_model import (
     Gpu,
     best_parameters,
     bound,

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm.planner import DEVICES
-from jax_vbgemm.planner.tall_skinny_model import Gpu, t2_threshold, thread_registers
-from jax_vbgemm.planner.tall_skinny_shape import SKINNY, TALL, Shape, classify, is_tall_skinny, shapes_of
-from jax_vbgemm.problem import Sizes
+from jax_vbgemm._src.planner import DEVICES
+from jax_vbgemm._src.planner.model.tall_skinny_model import Gpu, t2_threshold, thread_registers
+from jax_vbgemm._src.planner.model.tall_skinny_shape import SKINNY, TALL, Shape, classify, is_tall_skinny, shapes_of
+from jax_vbgemm._src.problem import Sizes
 
 from .cases import problem_lists
 

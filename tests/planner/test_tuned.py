@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from jax_vbgemm.planner import catalogue_for, device_spec, plan_problems, tuned
-from jax_vbgemm.problem import Problem, problems_of
+from jax_vbgemm._src.planner import catalogue_for, device_spec, plan_problems
+from jax_vbgemm._src.planner.search import tuned
+from jax_vbgemm._src.problem import Problem, problems_of
 
 H100 = device_spec("h100")
 SHAPES = problems_of([(64, 64, 8), (10, 20, 30)])

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "pool.h"
-#include "workload.h"
+#include "cpu/driver/pool.h"
+#include "cpu/driver/workload.h"
 
 namespace vbgemm::driver {
 

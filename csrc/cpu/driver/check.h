@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "pool.h"
-#include "workload.h"
+#include "cpu/driver/pool.h"
+#include "cpu/driver/workload.h"
 
 namespace vbgemm::driver {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "../../catalogue.h"
+#include "catalogue.h"
 
 namespace vbgemm::driver {
 

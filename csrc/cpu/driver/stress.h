@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "check.h"
+#include "cpu/driver/check.h"
 
 namespace vbgemm::driver {
 

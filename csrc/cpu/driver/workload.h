@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "../walk.h"
-#include "memory.h"
-#include "number.h"
+#include "cpu/driver/memory.h"
+#include "cpu/driver/number.h"
 
 namespace vbgemm::driver {
 

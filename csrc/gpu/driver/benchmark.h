@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "host_plan.h"
-#include "number.h"
+#include "gpu/driver/host_plan.h"
+#include "gpu/driver/number.h"
 
 namespace vbgemm::driver {
 

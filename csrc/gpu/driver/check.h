@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "../kernels.h"
-#include "check_addition.h"
-#include "check_options.h"
-#include "check_square_sums.h"
-#include "far_apart.h"
-#include "lies.h"
-#include "trial.h"
+#include "gpu/driver/check_addition.h"
+#include "gpu/driver/check_options.h"
+#include "gpu/driver/check_square_sums.h"
+#include "gpu/driver/far_apart.h"
+#include "gpu/driver/lies.h"
+#include "gpu/driver/trial.h"
+#include "gpu/tile/kernels.h"
 
 namespace vbgemm::driver {
 

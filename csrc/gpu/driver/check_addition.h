@@ -6,10 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "../add_scaled.h"
-#include "../launch.h"
-#include "device.h"
-#include "number.h"
+#include "gpu/driver/device.h"
+#include "gpu/driver/number.h"
+#include "gpu/elementwise/add_scaled.h"
+#include "gpu/host/launch.h"
 
 namespace vbgemm::driver {
 

@@ -6,10 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "../launch.h"
-#include "../square_sums.h"
-#include "device.h"
-#include "number.h"
+#include "gpu/driver/device.h"
+#include "gpu/driver/number.h"
+#include "gpu/elementwise/square_sums.h"
+#include "gpu/host/launch.h"
 
 namespace vbgemm::driver {
 

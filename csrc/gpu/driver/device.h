@@ -1,6 +1,6 @@
 // The device as the stand-alone driver sees it: every error ends the program, every allocation has an owner.
 #pragma once
-#include "../gpu_vendor.h"
+#include "gpu/arch/gpu_vendor.h"
 
 #ifdef VBGEMM_GPU_VENDOR_HEADER
 #include "emulation/device.h"
@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "runtime.h"
+#include "gpu/driver/runtime.h"
 
 namespace vbgemm::driver {
 

@@ -2,8 +2,8 @@
 #pragma once
 #include <cmath>
 
-#include "../../descriptor.h"
-#include "number.h"
+#include "descriptor.h"
+#include "gpu/driver/number.h"
 
 namespace vbgemm::driver {
 

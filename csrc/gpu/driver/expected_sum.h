@@ -4,10 +4,10 @@
 #include <cmath>
 #include <vector>
 
-#include "../add_shares.h"
-#include "../deep_tile.h"
-#include "host_plan.h"
-#include "number.h"
+#include "gpu/driver/host_plan.h"
+#include "gpu/driver/number.h"
+#include "gpu/simt/deep_tile.h"
+#include "gpu/tile/add_shares.h"
 
 namespace vbgemm::driver {
 

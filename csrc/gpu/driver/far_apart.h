@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "trial.h"
+#include "gpu/driver/trial.h"
 
 namespace vbgemm::driver {
 

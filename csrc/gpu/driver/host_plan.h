@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "../../catalogue.h"
-#include "../../descriptor.h"
-#include "../launch.h"
-#include "device.h"
+#include "catalogue.h"
+#include "descriptor.h"
+#include "gpu/driver/device.h"
+#include "gpu/host/launch.h"
 
 namespace vbgemm::driver {
 

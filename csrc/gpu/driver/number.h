@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include "../../catalogue.h"
-#include "../arithmetic.h"
+#include "catalogue.h"
+#include "gpu/tile/arithmetic.h"
 
 namespace vbgemm::driver {
 

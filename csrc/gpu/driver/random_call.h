@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "host_plan.h"
-#include "number.h"
+#include "gpu/driver/host_plan.h"
+#include "gpu/driver/number.h"
 
 namespace vbgemm::driver {
 

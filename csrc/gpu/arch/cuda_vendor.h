@@ -1,0 +1,331 @@
+// What the kernels need of CUDA, as plain functions.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "gpu/arch/cuda_warpgroup.h"
+
+// Older GPUs have neither the asynchronous copies nor the tensor cores' products that the kernels are made of.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "jax_vbgemm's kernels need compute capability 8.0 or newer: compile for sm_80 at least"
+#endif
+
+namespace vbgemm {
+
+#define VBGEMM_WAVE_SIZE 32
+
+using Error = cudaError_t;
+using Stream = cudaStream_t;
+inline constexpr Error kSuccess = cudaSuccess, kInvalidValue = cudaErrorInvalidValue;
+
+// A kernel's limits: threads a block, blocks that a multiprocessor must be able to hold.
+#define VBGEMM_LAUNCH_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+// A kernel's parameter block, read in place by all threads, and an object in the block's shared memory.
+#define VBGEMM_PARAMETERS(Type, name) const __grid_constant__ Type name
+#define VBGEMM_READ_PARAMETERS(Type, name)
+#define VBGEMM_SHARED(Type, name) __shared__ Type name
+// The same in memory whose size the launch gives: more than 48 KB needs that. A larger alignment than that of the type would be given to
+// what the file's other kernels declare, too.
+#define VBGEMM_DYNAMIC_SHARED(Type, name)                                    \
+  extern __shared__ __align__(alignof(Type)) unsigned char vbgemm_dynamic[]; \
+  Type& name = *reinterpret_cast<Type*>(vbgemm_dynamic)
+
+inline const char* error_name(Error error) { return cudaGetErrorString(error); }
+
+// How many blocks of so many threads a launch may have.
+constexpr int64_t most_blocks(int) { return INT32_MAX; }
+
+// What a launch of so many blocks asks for in dynamic shared memory, `shared_bytes` or more, so that no multiprocessor holds more of them
+// than an even share. Blocks that fit in one round, but not beside those of a launch like theirs, come one by one as room appears under the
+// kernel ahead, to whichever multiprocessor has it: some would get too many, and all wait for those. (Measured: up to 1.3 times as slow.)
+inline Error share_evenly(const void* kernel, const cudaFuncAttributes& compiled, int device, uint32_t blocks, int threads,
+                          int& shared_bytes) {
+  int units, unit_bytes, reserved, resident;
+  Error error = cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);
+  if (error == kSuccess && int64_t{blocks} <= units) return kSuccess;  // an even share is one, and all that has to be asked takes time
+  if (error == kSuccess) error = cudaDeviceGetAttribute(&unit_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+  if (error == kSuccess) error = cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device);
+  if (error == kSuccess) error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, shared_bytes);
+  if (error != kSuccess) return error;
+  const int64_t slots = int64_t{units} * resident, share = (int64_t{blocks} + units - 1) / units;
+  if (share >= resident || 2 * int64_t{blocks} <= slots) return kSuccess;
+  constexpr int kGranule = 128;
+  const int most = (unit_bytes / static_cast<int>(share) - reserved) / kGranule * kGranule - static_cast<int>(compiled.sharedSizeBytes);
+  if (most > shared_bytes) shared_bytes = most;
+  return kSuccess;
+}
+
+// shared_bytes: of dynamic shared memory. The kernel may be started before the one ahead of it in the stream has ended, and must call
+// await_previous_kernel().
+inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream) {
+  int device = 0, block_bytes = 0;
+  cudaFuncAttributes compiled{};
+  Error error = cudaFuncGetAttributes(&compiled, kernel);
+  if (error == kSuccess) error = cudaGetDevice(&device);
+  if (error == kSuccess) error = cudaDeviceGetAttribute(&block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  // Launches may ask for all there is. Each time: it is remembered by device and context, and costs a fraction of the launch.
+  const int most = block_bytes - static_cast<int>(compiled.sharedSizeBytes);
+  if (error == kSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+  // What was compiled for an older machine doesn't wait, whatever machine runs it.
+  const bool early = compiled.ptxVersion >= 90;
+  if (error == kSuccess && early) error = share_evenly(kernel, compiled, device, blocks, threads, shared_bytes);
+  if (error != kSuccess) return error;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  void* arguments[] = {parameters};
+  return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+// Brings a kernel's code onto the current device.
+inline Error load_kernel(const void* kernel) {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, kernel);
+}
+
+#ifdef __CUDACC__  // the rest is device code
+
+// Volatile, so that what one tile derives from it is computed for that tile and not kept in registers for all the tiles of a kernel.
+__device__ inline int thread_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  __builtin_assume(index >= 0 && index < 1024);  // so that dividing it is a shift
+  return index;
+}
+__device__ inline uint32_t block_index() { return blockIdx.x; }
+__device__ inline void block_barrier() { __syncthreads(); }
+
+__device__ inline void wave_barrier() { __syncwarp(); }
+
+// Waits until the kernels ahead in the stream have ended and what they wrote is visible. Nothing of it, and nothing that they might still
+// read, may be touched before. The time until then is the launch itself, which so overlaps the end of the kernel ahead. Once all blocks
+// have called this or ended, the blocks of the next kernel may come onto the device in turn.
+__device__ inline void await_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Ends this thread, which has called await_previous_kernel(); where a machine cannot, it does nothing.
+__device__ inline void leave_kernel() { asm volatile("exit;"); }
+
+// What a kernel ahead may have written. Not by the read-only path (__ldg), which may hold what was there before it did.
+template <class T>
+__device__ inline T load_awaited(const T* address) {
+  await_previous_kernel();
+  return *address;
+}
+
+// What no kernel that may still run has written, before await_previous_kernel(): from the second level's cache, as this multiprocessor's
+// own may hold what was there long before.
+__device__ inline uint64_t load_early(const uint64_t* address) { return __ldcg(reinterpret_cast<const unsigned long long*>(address)); }
+__device__ inline int32_t load_early(const int32_t* address) { return __ldcg(address); }
+
+// N bytes moved by one instruction, whatever they hold.
+template <int kBytes>
+struct Piece;
+template <>
+struct Piece<2> {
+  using type = uint16_t;
+};
+template <>
+struct Piece<4> {
+  using type = uint32_t;
+};
+template <>
+struct Piece<8> {
+  using type = uint2;
+};
+template <>
+struct Piece<16> {
+  using type = uint4;
+};
+
+// Between registers and global memory.
+template <int kBytes>
+__device__ inline void load_bytes(void* registers, const void* global) {
+  __builtin_assume(__isGlobal(global));
+  const auto bytes = *static_cast<const typename Piece<kBytes>::type*>(global);
+  memcpy(registers, &bytes, kBytes);
+}
+// The same of what will not be read again, and may leave the caches first.
+template <int kBytes>
+__device__ inline void load_streamed(void* registers, const void* global) {
+  __builtin_assume(__isGlobal(global));
+  const auto bytes = __ldcs(static_cast<const typename Piece<kBytes>::type*>(global));
+  memcpy(registers, &bytes, kBytes);
+}
+template <int kBytes>
+__device__ inline void store_bytes(void* global, const void* registers) {
+  typename Piece<kBytes>::type bytes;
+  memcpy(&bytes, registers, kBytes);
+  __builtin_assume(__isGlobal(global));
+  *static_cast<typename Piece<kBytes>::type*>(global) = bytes;
+}
+// Nothing where `valid` is false: without a branch, into which the compiler would move what leads to the store.
+template <int kBytes>
+__device__ inline void store_bytes_if(bool valid, void* global, const void* registers) {
+  typename Piece<kBytes>::type bytes;
+  memcpy(&bytes, registers, kBytes);
+  const int store = valid;
+#define VBGEMM_STORE(type, values, ...)                                                                                               \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global." type " [%1], " values ";}" ::"r"(store), "l"(global), __VA_ARGS__ \
+               : "memory")
+  if constexpr (kBytes == 2) VBGEMM_STORE("u16", "%2", "h"(bytes));
+  if constexpr (kBytes == 4) VBGEMM_STORE("u32", "%2", "r"(bytes));
+  if constexpr (kBytes == 8) VBGEMM_STORE("v2.u32", "{%2, %3}", "r"(bytes.x), "r"(bytes.y));
+  if constexpr (kBytes == 16) VBGEMM_STORE("v4.u32", "{%2, %3, %4, %5}", "r"(bytes.x), "r"(bytes.y), "r"(bytes.z), "r"(bytes.w));
+#undef VBGEMM_STORE
+}
+
+// How many lanes of the wave say yes; every lane of it must call.
+__device__ inline int count_lanes(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
+
+// Trades values between the lanes whose numbers differ by the bit kDistance; every lane of the wave must call.
+template <int kDistance, class Value>
+__device__ inline void swap_lanes(Value& value) {
+  uint32_t words[sizeof(Value) / 4];
+  memcpy(words, &value, sizeof(Value));
+#pragma unroll
+  for (uint32_t& word : words) word = __shfl_xor_sync(0xffffffffu, word, kDistance);
+  memcpy(&value, words, sizeof(Value));
+}
+
+__device__ inline void prefetch_to_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
+
+__device__ inline float bfloat16_to_float(uint16_t bits) { return __uint_as_float(static_cast<uint32_t>(bits) << 16); }
+__device__ inline float float16_to_float(uint16_t bits) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
+}
+__device__ inline uint16_t float_to_float16(float x) {
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+
+__device__ inline uint16_t float_to_bfloat16(float x) {
+  uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+
+// Starts copying `kBytes` (2, 4, 8 or 16) from global to shared memory, or writes zeros there where `valid` is false; then the source
+// address is not used. The predicate costs nothing: it becomes an operand of the copy instruction. There is none for 2 bytes. kAhead: how
+// many bytes around them the second level's cache fetches together, a hint.
+template <int kBytes, int kAhead = 128>
+__device__ inline void copy_async(void* shared, const void* global, bool valid) {
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const int ignore = !valid;
+  if constexpr (kBytes == 2) {
+    asm volatile(
+        "{.reg .pred p; .reg .u16 x; setp.eq.b32 p, %2, 0; mov.u16 x, 0; @p ld.global.u16 x, [%1]; st.shared.u16 [%0], x;}" ::"r"(to),
+        "l"(global), "r"(ignore)
+        : "memory");
+  } else if constexpr (kBytes == 16) {
+#define VBGEMM_COPY(ahead)                                                                                                                 \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; cp.async.cg.shared.global.L2::" ahead "B [%0], [%1], 16, p;}" ::"r"(to), "l"(global), \
+               "r"(ignore)                                                                                                                 \
+               : "memory")
+    if constexpr (kAhead == 256) {
+      VBGEMM_COPY("256");
+    } else {
+      VBGEMM_COPY("128");
+    }
+#undef VBGEMM_COPY
+  } else {
+    static_assert(kBytes == 4 || kBytes == 8);
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; cp.async.ca.shared.global.L2::128B [%0], [%1], %3, p;}" ::"r"(to), "l"(global),
+                 "r"(ignore), "n"(kBytes)
+                 : "memory");
+  }
+}
+
+// Closes the group of copies started since the last call; it may be empty.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until all of this thread's groups but the newest `kNewest` have arrived.
+template <int kNewest>
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
+}
+
+// Tensor cores. Fragments as in the PTX ISA's chapter on mma, lane = 4 g + t: of a 16 x k product, a lane holds A's rows g and g + 8 (inner
+// index) at depths t and t + 4 (outer index; pairs of depths 2t, 2t + 1 and 2t + 8, 2t + 9 where two share a register), B's column g at the
+// same depths, and C's columns 2t, 2t + 1 of row g, then of row g + 8. All lanes of a wave must call.
+
+// Four 8 x 16-byte matrices from shared memory, lane 8 i + r giving the address of row r of matrix i. Register i gets word t of row g.
+__device__ inline void load_matrices(const void* row, uint32_t (&to)[4]) {
+  const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from)
+               : "memory");
+}
+// The same, transposed by 2-byte elements: register i gets column g's elements of rows 2t and 2t + 1.
+__device__ inline void load_matrices_transposed(const void* row, uint32_t (&to)[4]) {
+  const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from)
+               : "memory");
+}
+
+// To the nearest of tf32's numbers; may overflow to infinity. Its last 13 bits, which the units ignore, hold anything. One instruction from
+// sm_90 on, three before.
+__device__ inline uint32_t round_to_tf32(float x) {
+  uint32_t bits;
+#if __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+#else
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+#endif
+  return bits;
+}
+__device__ inline float float_of_bits(uint32_t bits) { return __uint_as_float(bits); }
+__device__ inline uint32_t bits_of_float(float x) { return __float_as_uint(x); }
+
+// The 32 bits that begin `bits` (0 to 31) into high:low.
+__device__ inline uint32_t shifted_word(uint32_t low, uint32_t high, int bits) { return __funnelshift_r(low, high, bits); }
+
+#define VBGEMM_DEFINE_PRODUCT(name, shape_and_types)                                                           \
+  __device__ inline void name(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {                 \
+    asm("mma.sync.aligned." shape_and_types " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                       \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                                   \
+  }
+VBGEMM_DEFINE_PRODUCT(multiply_tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")
+VBGEMM_DEFINE_PRODUCT(multiply_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
+VBGEMM_DEFINE_PRODUCT(multiply_float16, "m16n8k16.row.col.f32.f16.f16.f32")
+#undef VBGEMM_DEFINE_PRODUCT
+
+// 16 x 8 x 8, in one instruction where there is one.
+__device__ inline void multiply_float64(const double (&a)[4], const double (&b)[2], double (&c)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int half = i % 2;  // of the rows
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(c[2 * half]), "+d"(c[2 * half + 1])
+        : "d"(a[i]), "d"(b[i / 2]));
+  }
+#endif
+}
+
+#endif
+}  // namespace vbgemm

@@ -1,0 +1,67 @@
+// Sums of arrays, alpha x + beta y, for many arrays of different sizes in one launch: each block takes a chunk of one of them.
+#pragma once
+#include "gpu/tile/chunks.h"
+#include "gpu/tile/epilogue.h"
+
+namespace vbgemm {
+
+template <class T>
+struct AddScaled {
+  using Sum = Accumulator<T>;
+  static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T)), kChunk = chunk_of(sizeof(T));
+
+  __device__ __forceinline__ static void run(const AdditionParameters& parameters) {
+    await_previous_kernel();
+    const auto [member, count, first] = chunk_of_block<kChunk>(parameters.additions);
+    const Addition& addition = parameters.additions.member[member];
+    const Scales scales{static_cast<const Sum*>(parameters.alpha)[member], static_cast<const Sum*>(parameters.beta)[member]};
+    const T* const x = static_cast<const T*>(addition.x) + first;
+    const T* const y = is_zero(scales.beta) ? x : static_cast<const T*>(addition.y) + first;  // then y is not read
+    T* const result = static_cast<T*>(addition.result) + first;
+    const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
+    const int whole = (address(x) | address(y) | address(result)) % kVectorBytes == 0 ? count / kVector * kVector : 0;
+    add<kVector>(x, y, result, whole, scales);
+    add<1>(x + whole, y + whole, result + whole, count - whole, scales);
+  }
+
+ private:
+  struct Scales {
+    Sum alpha, beta;
+  };
+
+  // kWidth neighbours at a time; `count` is a multiple of it. What a thread writes only that thread reads, and before: the result may be
+  // an operand.
+  template <int kWidth>
+  __device__ static void add(const T* x, const T* y, T* result, int count, const Scales& scales) {
+    using Piece = Vector<T, kWidth>;
+    constexpr int kStep = kArrayThreads * kWidth;
+    for (int from = thread_index() * kWidth; from < count; from += kStep * kVectorsTogether) {
+      Piece a[kVectorsTogether], b[kVectorsTogether];
+#pragma unroll
+      for (int i = 0; i < kVectorsTogether; ++i) {
+        const int at = from + i * kStep;
+        if (at >= count) continue;
+        a[i] = *reinterpret_cast<const Piece*>(x + at);
+        b[i] = *reinterpret_cast<const Piece*>(y + at);
+      }
+#pragma unroll
+      for (int i = 0; i < kVectorsTogether; ++i) {
+        const int at = from + i * kStep;
+        if (at < count) *reinterpret_cast<Piece*>(result + at) = sum_of(a[i], b[i], scales);
+      }
+    }
+  }
+
+  template <class Piece>
+  __device__ static Piece sum_of(const Piece& a, const Piece& b, const Scales& scales) {
+    Piece sum;
+#pragma unroll
+    for (size_t i = 0; i < sizeof(Piece) / sizeof(T); ++i) {
+      const Sum addend = is_zero(scales.beta) ? nothing<Sum>() : scales.beta * widen(b.element[i]);
+      narrow(multiply_add(scales.alpha, widen(a.element[i]), addend), sum.element[i]);
+    }
+    return sum;
+  }
+};
+
+}  // namespace vbgemm

@@ -1,0 +1,90 @@
+// Sums of the squares of arrays of different sizes, in two launches for all: each block of the first sums a chunk of one of them, those of
+// the second add up an array's chunks. The order of the additions depends on the sizes alone.
+#pragma once
+#include "gpu/tile/chunks.h"
+
+namespace vbgemm {
+
+// In thread 0, the sum of all threads' addends.
+template <class Sum>
+__device__ inline Sum sum_of_block(Sum addend, Sum (&shared)[kArrayThreads]) {
+  const int thread = thread_index();
+  shared[thread] = addend;
+  for (int half = kArrayThreads / 2; half > 0; half /= 2) {
+    block_barrier();
+    if (thread < half) shared[thread] += shared[thread + half];
+  }
+  return shared[thread];  // its own place: only thread 0 may read that without another barrier
+}
+
+template <class T>
+struct SquareSums {
+  using Sum = Accumulator<T>;
+  static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T)), kChunk = chunk_of(sizeof(T));
+  struct Shared {
+    Sum sums[kArrayThreads];
+  };
+
+  __device__ __forceinline__ static void run(const SquareSumParameters& parameters, Shared& shared) {
+    await_previous_kernel();
+    const auto [member, count, first] = chunk_of_block<kChunk>(parameters.arrays);
+    const T* const x = static_cast<const T*>(parameters.arrays.member[member].data) + first;
+    const Sum sum = sum_of_block(sum_of(x, count), shared.sums);
+    if (thread_index() == 0) static_cast<Sum*>(parameters.partials)[block_index()] = sum;
+  }
+
+ private:
+  // A thread's share of the chunk. An element's place does not depend on how it can be loaded.
+  __device__ static Sum sum_of(const T* x, int count) {
+    Vector<T, kVector> pieces[kVectorsTogether];
+    const auto place = [](int i) { return (i * kArrayThreads + thread_index()) * kVector; };
+    const int whole = reinterpret_cast<uintptr_t>(x) % kVectorBytes == 0 ? count / kVector * kVector : 0;
+#pragma unroll
+    for (int i = 0; i < kVectorsTogether; ++i) {
+      pieces[i] = {};
+      if (place(i) < whole) load_bytes<kVectorBytes>(&pieces[i], x + place(i));
+    }
+    if (whole < count) {
+#pragma unroll
+      for (int i = 0; i < kVectorsTogether; ++i) {
+#pragma unroll
+        for (int e = 0; e < kVector; ++e) {
+          const int at = place(i) + e;
+          if (at >= whole && at < count) pieces[i].element[e] = x[at];
+        }
+      }
+    }
+    Sum sums[kVector] = {};
+#pragma unroll
+    for (const auto& piece : pieces) {
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) sums[e] = multiply_add(widen(piece.element[e]), widen(piece.element[e]), sums[e]);
+    }
+#pragma unroll
+    for (int half = kVector / 2; half > 0; half /= 2) {
+#pragma unroll
+      for (int e = 0; e < half; ++e) sums[e] += sums[e + half];
+    }
+    return sums[0];
+  }
+};
+
+// In float64, as a thread of an array with many chunks has many to add.
+template <class Sum>
+struct AddSquareSums {
+  struct Shared {
+    double sums[kArrayThreads];
+  };
+
+  __device__ __forceinline__ static void run(const SquareSumParameters& parameters, Shared& shared) {
+    await_previous_kernel();
+    const auto member = static_cast<int>(block_index());
+    const int32_t* const blocks = &parameters.arrays.first_block[member];
+    double mine = 0;
+    for (int i = blocks[0] + thread_index(); i < blocks[1]; i += kArrayThreads) mine += static_cast<const Sum*>(parameters.partials)[i];
+    const double sum = sum_of_block(mine, shared.sums);
+    if (thread_index() == 0) static_cast<Sum*>(parameters.sums)[member] = static_cast<Sum>(sum);
+  }
+};
+
+}  // namespace vbgemm

@@ -1,0 +1,140 @@
+// Picks the kernels of a call, fills in their parameters and starts them.
+#include <algorithm>
+#include <string_view>
+
+#include "gpu/host/dynamic_shared.h"
+#include "gpu/host/launch.h"
+#include "gpu/tile/add_shares.h"
+#include "gpu/tile/kernels.h"
+#include "gpu/tile/tile_cut.h"
+
+namespace vbgemm {
+inline constexpr int kChunkThreads = 256;
+}
+
+// Writes one chunk of a table of buffers that is too long for a launch's parameters.
+extern "C" __global__ void vbgemm_write_buffers(VBGEMM_PARAMETERS(vbgemm::BufferChunk, chunk)) {
+  VBGEMM_READ_PARAMETERS(vbgemm::BufferChunk, chunk);
+  vbgemm::await_previous_kernel();
+  const int i = vbgemm::block_index() * vbgemm::kChunkThreads + vbgemm::thread_index();
+  if (i < chunk.count) chunk.to[i] = chunk.table[i];
+}
+
+namespace vbgemm {
+namespace {
+
+void copy_buffers(const GpuCall& call, int first, int count, Buffer* to) {
+  for (int i = 0; i < count; ++i) to[i] = {call.buffers[first + i], call.elements[first + i]};
+}
+
+Error write_table(const GpuCall& call, Stream stream) {
+  BufferChunk chunk;
+  for (int first = 0; first < call.num_buffers; first += chunk.count) {
+    chunk.to = static_cast<Buffer*>(call.workspace) + first;
+    chunk.count = std::min(call.num_buffers - first, kMaxParameterBuffers);
+    copy_buffers(call, first, chunk.count, chunk.table);
+    const uint32_t blocks = (chunk.count + kChunkThreads - 1) / kChunkThreads;
+    const Error error = launch_kernel(reinterpret_cast<const void*>(vbgemm_write_buffers), blocks, kChunkThreads, 0, &chunk, stream);
+    if (error != kSuccess) return error;
+  }
+  return kSuccess;
+}
+
+size_t table_bytes(int num_buffers) { return num_buffers > kMaxParameterBuffers ? num_buffers * sizeof(Buffer) : 0; }
+
+}  // namespace
+
+size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums) {
+  return table_bytes(num_buffers) + num_sums * accumulator_bytes(element_of(kind));
+}
+
+static const void* find_add_shares(DType dtype) {
+#define VBGEMM_ADDRESS(kind) reinterpret_cast<const void*>(vbgemm_add_shares_##kind)
+  static const void* const kernels[kDTypes] = {VBGEMM_ADDRESS(float32),    VBGEMM_ADDRESS(float64),  VBGEMM_ADDRESS(complex64),
+                                               VBGEMM_ADDRESS(complex128), VBGEMM_ADDRESS(bfloat16), VBGEMM_ADDRESS(float16)};
+#undef VBGEMM_ADDRESS
+  return kernels[static_cast<int>(dtype)];
+}
+
+namespace {
+
+struct Compiled {
+  std::string_view kind;
+  Kernel kernel;
+  const void* address;
+};
+
+}  // namespace
+
+const void* find_kernel(Kind kind, Kernel kernel) {
+#define VBGEMM_COMPILED(kernel, kind) {#kind, Kernel::kernel, reinterpret_cast<const void*>(vbgemm_##kernel##_##kind)},
+  static const Compiled compiled[] = {VBGEMM_EVERY_KERNEL(VBGEMM_COMPILED)};
+#undef VBGEMM_COMPILED
+  if (static_cast<int>(kind) < 0 || static_cast<int>(kind) >= kKinds) return nullptr;
+  // A kind's own, else its elements': float32 is good enough for its substitutes.
+  for (const char* name : {kKindNames[static_cast<int>(kind)], kDTypeNames[static_cast<int>(element_of(kind))]}) {
+    for (const Compiled& one : compiled) {
+      if (one.kernel == kernel && one.kind == name) return one.address;
+    }
+  }
+  return nullptr;
+}
+
+Error load_kernels(Kind kind) {
+  Error error = load_kernel(reinterpret_cast<const void*>(vbgemm_write_buffers));
+  if (error == kSuccess) error = load_kernel(find_add_shares(element_of(kind)));
+  bool any = false;
+  for (int kernel = 0; kernel < kKernels && error == kSuccess; ++kernel) {
+    const void* address = find_kernel(kind, static_cast<Kernel>(kernel));
+    if (!address) continue;
+    any = true;
+    error = load_kernel(address);
+  }
+  return error == kSuccess && !any ? kInvalidValue : error;
+}
+
+Error launch(const GpuCall& call, Stream stream) {
+  const DType dtype = element_of(call.kind);
+  const bool narrow = dtype == DType::bf16 || dtype == DType::f16, wide_results = narrow && call.out_dtype == DType::f32;
+  if ((call.out_dtype != dtype && !wide_results) || call.num_buffers < 0 || call.num_sums < 0) return kInvalidValue;
+  if (!call.workspace && workspace_bytes(call.kind, call.num_buffers, call.num_sums) > 0) return kInvalidValue;
+
+  KernelParameters parameters;
+  parameters.plan = call.plan;
+  parameters.num_buffers = call.num_buffers;
+  parameters.wide_results = wide_results;
+  parameters.num_operands = call.num_operands;
+  parameters.overflow = nullptr;
+  const char* const workspace = static_cast<const char*>(call.workspace);
+  const size_t before_sums = table_bytes(call.num_buffers);
+  if (before_sums > 0) {
+    parameters.overflow = static_cast<const Buffer*>(call.workspace);
+    const Error error = write_table(call, stream);
+    if (error != kSuccess) return error;
+  } else {
+    copy_buffers(call, 0, call.num_buffers, parameters.table);
+  }
+  parameters.sums = {call.num_sums > 0 ? workspace + before_sums : nullptr, call.num_sums};
+
+  for (int i = 0; i < call.num_launches; ++i) {
+    const Launch& launch = call.launches[i];
+    if (launch.num_blocks <= 0) continue;
+    const void* kernel = find_kernel(call.kind, static_cast<Kernel>(launch.kernel));
+    if (!kernel) return kInvalidValue;
+    const int threads = threads_of(static_cast<Kernel>(launch.kernel));
+    const int shared_bytes = dynamic_shared_bytes(call.kind, static_cast<Kernel>(launch.kernel));
+    const int64_t most = most_blocks(threads);
+    for (int64_t begin = 0; begin < launch.num_blocks; begin += most) {
+      const auto blocks = static_cast<uint32_t>(std::min(launch.num_blocks - begin, most));
+      parameters.first_block = static_cast<int32_t>(launch.first_block + begin);
+      const Error error = launch_kernel(kernel, blocks, threads, shared_bytes, &parameters, stream);
+      if (error != kSuccess) return error;
+    }
+  }
+  if (call.plan.num_splits <= 0) return kSuccess;
+  parameters.split_blocks = add_blocks(call.plan.num_splits, call.num_sums);
+  const auto blocks = static_cast<uint32_t>(call.plan.num_splits) * parameters.split_blocks;
+  return launch_kernel(find_add_shares(dtype), blocks, kAddThreads, 0, &parameters, stream);
+}
+
+}  // namespace vbgemm

@@ -1,0 +1,7 @@
+// float16, accumulated in float32, on CDNA's matrix units.
+#include "gpu/mfma/mfma_tile.h"
+#include "gpu/tile/kernels.h"
+#include "gpu/tile/tile_kernel.h"
+
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_MFMA_KERNEL(kernel, kind, f16)
+VBGEMM_TENSOR_KERNELS_16(DEFINE, float16)

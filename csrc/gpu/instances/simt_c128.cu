@@ -1,0 +1,7 @@
+// complex128 on the ordinary arithmetic units.
+#include "gpu/simt/simt_tile.h"
+#include "gpu/tile/kernels.h"
+#include "gpu/tile/tile_kernel.h"
+
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, c128, vbgemm::Complex<double>)
+VBGEMM_SIMT_KERNELS(DEFINE, complex128)

@@ -1,0 +1,9 @@
+// float16, accumulated in float32, on the ordinary arithmetic units.
+#include "gpu/simt/simt_tile.h"
+#include "gpu/tile/kernels.h"
+#include "gpu/tile/tile_kernel.h"
+
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f16, vbgemm::Float16)
+VBGEMM_REAL_KERNELS(DEFINE, float16)
+#define DEFINE_ROWS(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, f16, vbgemm::Float16)
+VBGEMM_ROW_KERNELS(DEFINE_ROWS, float16)

@@ -1,0 +1,9 @@
+// float32 on the ordinary arithmetic units.
+#include "gpu/simt/simt_tile.h"
+#include "gpu/tile/kernels.h"
+#include "gpu/tile/tile_kernel.h"
+
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f32, float)
+VBGEMM_REAL_AND_DOT_KERNELS(DEFINE, float32)
+#define DEFINE_ROWS(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, f32, float)
+VBGEMM_ROW_KERNELS(DEFINE_ROWS, float32)

@@ -1,0 +1,9 @@
+// float64 on the ordinary arithmetic units.
+#include "gpu/simt/simt_tile.h"
+#include "gpu/tile/kernels.h"
+#include "gpu/tile/tile_kernel.h"
+
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f64, double)
+VBGEMM_REAL_AND_DOT_KERNELS(DEFINE, float64)
+#define DEFINE_ROWS(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, f64, double)
+VBGEMM_ROW_KERNELS(DEFINE_ROWS, float64)

@@ -1,0 +1,86 @@
+// Brings one operand's part of a tile, step by step along K, from global by way of registers to shared memory, for CDNA's matrix units.
+#pragma once
+#include "gpu/arch/gpu_vendor.h"
+#include "gpu/mfma/mfma_cut.h"
+#include "gpu/tile/tile_place.h"
+
+namespace vbgemm {
+
+// The block's threads share the pieces of all lines among them: 16 bytes along K each. Where K is contiguous neighbouring threads take
+// neighbouring pieces of a line, and elsewhere those of neighbouring lines, so that what a wave reads at once lies together either way.
+template <class T, class Lines, int kThreads>
+class PieceCopy {
+ public:
+  // kLinesAreRows: of the matrix; else they are its columns. `from` lies in shared memory.
+  __device__ PieceCopy(const MatrixView& from, bool lines_are_rows)
+      : first_(static_cast<const T*>(from.first)),
+        line_stride_(lines_are_rows ? from.row_stride : from.col_stride),
+        item_stride_(lines_are_rows ? from.col_stride : from.row_stride) {
+    const bool aligned = (reinterpret_cast<uintptr_t>(first_) | static_cast<uintptr_t>(line_stride_ * kBytes)) % kVectorBytes == 0;
+    along_ = item_stride_ == 1;
+    whole_ = along_ && aligned;
+  }
+
+  // Starts to load this thread's pieces of a step of lines x items elements, of which there is at least one. What lies outside is read from
+  // the last line or item instead, as a load that depended on a branch would be waited for at once.
+  __device__ void load(int lines, int items) {
+    const auto line_of = [&](const Place& place) { return first_ + (place.line < lines ? place.line : lines - 1) * line_stride_; };
+    if (whole_ && items >= kItems) {
+#pragma unroll
+      for (int i = 0; i < kCopies; ++i) {
+        const Place place(i, true);
+        load_bytes<kVectorBytes>(&pieces_[i], line_of(place) + place.piece * kPieceItems);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCopies; ++i) {
+        const Place place(i, along_);
+        const T* const line = line_of(place);
+#pragma unroll
+        for (int e = 0; e < kPieceItems; ++e) {
+          const int item = place.piece * kPieceItems + e;
+          load_bytes<kBytes>(&pieces_[i].element[e], line + (item < items ? item : items - 1) * item_stride_);
+        }
+      }
+    }
+    first_ += kItems * item_stride_;
+  }
+
+  // Puts them where they belong; items outside become zero. What lines outside hold does not matter: it leads to sums outside C.
+  __device__ void store(T* shared, int items) {
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const Place place(i, along_);
+      const int item = place.piece * kPieceItems;
+      if (items < kItems) {
+#pragma unroll
+        for (int e = 0; e < kPieceItems; ++e) pieces_[i].element[e] = item + e < items ? pieces_[i].element[e] : T{};
+      }
+      if (place.line < Lines::kLines) *reinterpret_cast<Piece*>(shared + place.line * Lines::kPitch + item) = pieces_[i];
+    }
+  }
+
+ private:
+  static constexpr int kBytes = static_cast<int>(sizeof(T)), kPieceItems = Lines::kPieceItems;
+  static constexpr int kItems = Lines::kPieces * kPieceItems;  // a step
+  static constexpr int kAll = Lines::kLines * Lines::kPieces, kCopies = (kAll + kThreads - 1) / kThreads;
+  using Piece = Vector<T, kPieceItems>;
+
+  // Of this thread's i-th piece. Where there are more threads than pieces, the line of some lies beyond the last.
+  struct Place {
+    int line, piece;
+
+    __device__ Place(int i, bool along) {
+      const int index = i * kThreads + thread_index();
+      line = along ? index / Lines::kPieces : index < kAll ? index % Lines::kLines : Lines::kLines;
+      piece = along ? index % Lines::kPieces : index / Lines::kLines % Lines::kPieces;
+    }
+  };
+
+  const T* first_;  // of the next step
+  int64_t line_stride_, item_stride_;
+  bool along_, whole_;
+  Piece pieces_[kCopies];
+};
+
+}  // namespace vbgemm

@@ -1,0 +1,64 @@
+// A wave's products on CDNA's matrix units: fragments from shared memory, and what each kind of arithmetic makes of them.
+#pragma once
+#include "gpu/arch/gpu_vendor.h"
+#include "gpu/mfma/mfma_cut.h"
+
+namespace vbgemm {
+
+// Of a block of 16 x 16 sums, element r of a lane lies in this row; its column is lane % 16.
+template <class Sum>
+__device__ inline int mfma_row(int lane, int r) {
+  return sizeof(Sum) == 8 ? 4 * r + lane / 16 : lane / 16 * 4 + r;
+}
+
+// 16 bytes along K: lanes 0 to 15 hold the first piece of lines 0 to 15 of a block, lanes 16 to 31 the second, and so on. An instruction
+// takes a few elements of each lane; which k it takes them for is the same for A and B, and so does not matter.
+template <class T>
+using Fragment = Vector<T, kVectorBytes / static_cast<int>(sizeof(T))>;
+
+template <class Cut>
+using MfmaSums = typename Cut::Sum[Cut::kBlocksDown][Cut::kBlocksAcross][4];
+
+// sum += a b for one block, over the K of a fragment.
+template <Kind kKind, class T, class Sum>
+__device__ inline void multiply_fragments(const Fragment<T>& a, const Fragment<T>& b, Sum (&sum)[4]) {
+  if constexpr (kKind == Kind::f32) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) mfma_float32(a.element[e], b.element[e], sum);
+  } else if constexpr (kKind == Kind::f64) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) mfma_float64(a.element[e], b.element[e], sum);
+  } else {
+    // Two instructions, of 8 bytes a lane.
+    uint32_t halves_a[2][2], halves_b[2][2];
+    __builtin_memcpy(halves_a, &a, sizeof a);
+    __builtin_memcpy(halves_b, &b, sizeof b);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if constexpr (kKind == Kind::bf16) {
+        mfma_bfloat16(halves_a[h], halves_b[h], sum);
+      } else if constexpr (kKind == Kind::f16) {
+        mfma_float16(halves_a[h], halves_b[h], sum);
+      } else {
+        static_assert(kKind == Kind::tf32);
+        mfma_tf32(halves_a[h], halves_b[h], sum);
+      }
+    }
+  }
+}
+
+// sums += A B over a step of K in shared memory; `a` and `b` are this lane's first fragments.
+template <class Cut, class T>
+__device__ inline void multiply_mfma_step(const T* a, const T* b, MfmaSums<Cut>& sums) {
+  Fragment<T> columns[Cut::kBlocksAcross];
+#pragma unroll
+  for (int j = 0; j < Cut::kBlocksAcross; ++j) columns[j] = *reinterpret_cast<const Fragment<T>*>(b + j * Cut::kBlock * Cut::B::kPitch);
+#pragma unroll
+  for (int i = 0; i < Cut::kBlocksDown; ++i) {
+    const Fragment<T> rows = *reinterpret_cast<const Fragment<T>*>(a + i * Cut::kBlock * Cut::A::kPitch);
+#pragma unroll
+    for (int j = 0; j < Cut::kBlocksAcross; ++j) multiply_fragments<Cut::kKind, T>(rows, columns[j], sums[i][j]);
+  }
+}
+
+}  // namespace vbgemm

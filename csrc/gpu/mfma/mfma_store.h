@@ -1,0 +1,59 @@
+// Writes a tile's sums to C, by way of shared memory, where each wave lays out a band of 16 rows at a time: neighbouring lanes then write
+// neighbouring elements, and the code of epilogues is there once.
+#pragma once
+#include "gpu/mfma/mfma_product.h"
+#include "gpu/tile/finish.h"
+
+namespace vbgemm {
+
+// A wave's band, of which a lane sees to every 64th element.
+template <class Cut>
+struct Band {
+  using Sum = typename Cut::Sum;
+  static constexpr int kElements = Cut::kBlock * Cut::kPieceCols / kWaveSize;
+
+  int first_row, first_col, lane;  // of the wave's piece in the tile
+  Sum* sums;
+
+  __device__ int row(int n) const { return (n * kWaveSize + lane) / Cut::kPieceCols; }
+  __device__ int col(int n) const { return (n * kWaveSize + lane) % Cut::kPieceCols; }
+
+  // The lane's n-th element.
+  __device__ Sum& element(int n) const { return sums[row(n) * Cut::kBandPitch + col(n)]; }
+
+  // Its place in the tile. `pass` numbers the bands.
+  __device__ Location locate(Extent tile, int pass, int n) const {
+    const int tile_row = first_row + pass * Cut::kBlock + row(n), tile_col = first_col + col(n);
+    return {tile_row, tile_col, tile_row < tile.rows && tile_col < tile.cols};
+  }
+};
+
+template <class Out, class Cut, class T>
+__device__ inline void store_bands_as(const TilePlace<T>& place, const MfmaSums<Cut>& sums, const Band<Cut>& band) {
+#pragma unroll
+  for (int i = 0; i < Cut::kBlocksDown; ++i) {
+#pragma unroll
+    for (int j = 0; j < Cut::kBlocksAcross; ++j) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        band.sums[mfma_row<typename Cut::Sum>(band.lane, r) * Cut::kBandPitch + j * Cut::kBlock + band.lane % 16] = sums[i][j][r];
+      }
+    }
+    wave_barrier();
+    if (place.fused) apply_epilogue<Out>(band, place, i);
+    write_elements<Out>(band, place, i);
+    wave_barrier();  // the next band may overwrite this one
+  }
+}
+
+template <class Cut, class T>
+__device__ inline void store_bands(const TilePlace<T>& place, const MfmaSums<Cut>& sums, int row, int col, typename Cut::Sum* shared) {
+  const Band<Cut> band{row, col, thread_index() % kWaveSize, shared};
+  if (sizeof(T) < sizeof(typename Cut::Sum) && place.wide_results) {
+    store_bands_as<typename Cut::Sum, Cut>(place, sums, band);
+  } else {
+    store_bands_as<T, Cut>(place, sums, band);
+  }
+}
+
+}  // namespace vbgemm

@@ -1,0 +1,57 @@
+// One tile of C on CDNA's matrix units: each step of K by way of registers to shared memory, products from there, sums by way of shared
+// memory to C.
+#pragma once
+#include "gpu/mfma/mfma_copy.h"
+#include "gpu/mfma/mfma_product.h"
+#include "gpu/mfma/mfma_store.h"
+#include "gpu/tile/tile_kernel.h"
+
+namespace vbgemm {
+
+// The loads of a step are under way while the one before it is multiplied. K runs upwards. A K range of length 0 leaves zeros.
+template <class Cut, class T>
+__device__ inline void multiply_mfma_tile(const TilePlace<T>& place, T* shared) {
+  const int wave = thread_index() / kWaveSize, lane = thread_index() % kWaveSize;
+  const int row = wave / Cut::kWavesAcross * Cut::kPieceRows, col = wave % Cut::kWavesAcross * Cut::kPieceCols;
+  T* const shared_b = shared + Cut::A::kElements;
+  const T* const lane_a = shared + (row + lane % 16) * Cut::A::kPitch + lane / 16 * Cut::A::kPieceItems;
+  const T* const lane_b = shared_b + (col + lane % 16) * Cut::B::kPitch + lane / 16 * Cut::B::kPieceItems;
+
+  MfmaSums<Cut> sums = {};
+  {
+    PieceCopy<T, typename Cut::A, Cut::kThreads> copy_a(place.matrix[kA], true);
+    PieceCopy<T, typename Cut::B, Cut::kThreads> copy_b(place.matrix[kB], false);
+    const int rows = place.rows, cols = place.cols;
+    int left = place.depth;
+    await_previous_kernel();
+    if (left > 0) copy_a.load(rows, left), copy_b.load(cols, left);
+#pragma unroll 1
+    while (left > 0) {
+      copy_a.store(shared, left);
+      copy_b.store(shared_b, left);
+      left -= Cut::kDepth;
+      if (left > 0) copy_a.load(rows, left), copy_b.load(cols, left);
+      block_barrier();  // this step's data are visible
+      multiply_mfma_step<Cut>(lane_a, lane_b, sums);
+      block_barrier();  // all have read them
+    }
+  }
+  store_bands<Cut>(place, sums, row, col, reinterpret_cast<typename Cut::Sum*>(shared) + wave * Cut::kBandElements);
+}
+
+template <Kind kKind_>
+struct MfmaFamily {
+  static constexpr Kind kKind = kKind_;
+  static constexpr bool kMirrors = false;
+  using Element = typename TensorElement<kKind>::type;
+  static constexpr int kAlignment = kBankLineBytes;  // of operands in shared memory
+  template <int kRow>
+  using Cut = MfmaCut<kKind, kRow>;
+
+  template <class Cut>
+  __device__ static void multiply(const TilePlace<Element>& place, Element* shared) {
+    multiply_mfma_tile<Cut>(place, shared);
+  }
+};
+
+}  // namespace vbgemm

@@ -1,7 +1,0 @@
-// float32, its factors rounded to tf32, on CDNA 3's matrix units (in float32 on CDNA 2's, which know no tf32).
-#include "kernels.h"
-#include "mfma_tile.h"
-#include "tile_kernel.h"
-
-#define DEFINE(kernel, kind) VBGEMM_DEFINE_MFMA_KERNEL(kernel, kind, tf32)
-VBGEMM_TENSOR_KERNELS(DEFINE, tf32)

@@ -1,0 +1,230 @@
+// One tile of a product whose K is far deeper than C has rows and columns: the threads share K. Each group of a few computes the whole tile
+// for steps of K of its own, and in the end the groups' sums are added up. A wave streams its steps through shared memory by itself, as
+// they lie in memory: where the steps of an operand follow each other without gaps, as in X^T X, by aligned pieces, whatever their length.
+#pragma once
+#include "gpu/simt/lane_sums.h"
+#include "gpu/tile/tile_place.h"
+
+namespace vbgemm {
+
+// How a tile is shared out, for operands of type T: the piece of it that a thread of a group has, as large as leaves registers for several
+// blocks; the groups of a wave; and the steps of K that a wave takes at a time. The catalogue's step is that of the block and of 4-byte
+// elements, but each group takes part in one.
+struct DeepShares {
+  int thread_rows, thread_cols, groups, depth;
+};
+template <class T>
+constexpr DeepShares deep_shares(const TileShape& tile) {
+  const int most_cols = sizeof(Accumulator<T>) == 8 ? 4 : 8;
+  const int rows = tile.m < 8 ? tile.m : 8, cols = tile.n < most_cols ? tile.n : most_cols;
+  const int groups = kWaveSize / (tile.m / rows * (tile.n / cols)),
+            step = tile.k * 4 / static_cast<int>(sizeof(T)) * kWaveSize / tile.threads;
+  return {rows, cols, groups, step > groups ? step : groups};
+}
+
+// Row `kIndex` of the catalogue, for operands of type T.
+template <class T, int kIndex>
+struct DeepCut {
+  using Sum = Accumulator<T>;
+  static constexpr TileShape kShape = kTiles[kIndex];
+  static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads, kWaves = kThreads / kWaveSize;
+  static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
+
+  static constexpr DeepShares kShares = deep_shares<T>(kShape);
+  static constexpr int kThreadRows = kShares.thread_rows, kThreadCols = kShares.thread_cols, kSums = kThreadRows * kThreadCols;
+  static constexpr int kDepth = kShares.depth, kGroups = kShares.groups, kGroup = kWaveSize / kGroups, kAcross = kCols / kThreadCols;
+
+  // In shared memory lines that lie apart begin in different banks. (The bank of element (line, k) is that of line x kPitch + k.)
+  static constexpr int kPitch = kDepth + kVector;
+  static constexpr int kStageA = kRows * kPitch, kStageElements = kStageA + kCols * kPitch;  // of a wave
+  static constexpr int kStages = stages_of(kernel_of(kShape), kWaves * kStageElements * static_cast<int>(sizeof(T)));
+
+  // Shared memory holds those stages, and then a tile of sums of each wave.
+  static constexpr int kTileSums = kRows * kCols, kSumElements = kTileSums * static_cast<int>(sizeof(Sum) / sizeof(T));
+  static constexpr int kWaveElements = kStages * kStageElements > kSumElements ? kStages * kStageElements : kSumElements;
+  static constexpr int kSharedElements = kWaves * kWaveElements;
+  static_assert(kStages >= 2 && kSharedElements * static_cast<int>(sizeof(T)) <= shared_budget(kernel_of(kShape)));
+  static_assert(kRows % kThreadRows == 0 && kCols % kThreadCols == 0 && kGroup <= kWaveSize && kDepth % kGroups == 0);
+};
+
+// One operand's part of a tile: `count` rows of A or columns of B (here: lines) of at most kLines, `across` from one to the next and
+// `along` from one step of K to the next. A thread takes part in kMine of them, as the `member` of so many. In shared memory a line's steps
+// lie together where they do so in memory, else all lines of a step.
+template <class Cut, class T, int kLines, int kMine>
+class DeepOperand {
+ public:
+  using Sum = typename Cut::Sum;
+
+  __device__ DeepOperand(const MatrixView& view, int count, int64_t across, int64_t along, int member)
+      : first_(static_cast<const T*>(view.first)), across_(across), along_(along), count_(count) {
+    const bool aligned = reinterpret_cast<uintptr_t>(first_) % kVectorBytes == 0;
+    gapless_ = along == count && (across == 1 || count == 1);
+    steps_together_ = along == 1 && !gapless_;
+    const int64_t lengths = gapless_ ? 0 : steps_together_ ? across : along | count;
+    pieces_ = aligned && lengths % kVector == 0 && (gapless_ || steps_together_ || across == 1);
+    mine_ = steps_together_ ? member : member * kMine;
+    width_ = steps_together_ ? 1 : count | kVector;
+  }
+
+  // The i-th line of this thread.
+  __device__ int line(int i) const { return steps_together_ ? mine_ + i * (kLines / kMine) : mine_ + i; }
+
+  // Starts a wave's copies of `steps` steps of K, from `k` on.
+  __device__ void start(T* shared, int k, int steps) const {
+    const T* const from = first_ + k * along_;
+    if (gapless_) return copy_all(shared, from, steps * count_);
+    if (pieces_) {
+      copy_lines<kVector>(shared, from, steps);
+    } else {
+      copy_lines<1>(shared, from, steps);
+    }
+  }
+
+  // This thread's lines at a step. Those beyond the last hold anything: nothing will be written of them.
+  __device__ void read(const T* shared, int k, Sum (&line)[kMine]) const {
+    if (steps_together_) {
+#pragma unroll
+      for (int i = 0; i < kMine; ++i) line[i] = widen(shared[(mine_ + i * (kLines / kMine)) * Cut::kPitch + k]);
+      return;
+    }
+    const T* const from = shared + k * count_ + mine_;
+    if (width_ % kVector == 0) return read_lines<kVector>(from, line);
+    if (width_ % 2 == 0) return read_lines<2>(from, line);
+    read_lines<1>(from, line);
+  }
+
+ private:
+  static constexpr int kVector = Cut::kVector;
+
+  template <int kWidth>
+  __device__ static void read_lines(const T* from, Sum (&line)[kMine]) {
+    constexpr int kTogether = kWidth < kMine ? kWidth : kMine;
+#pragma unroll
+    for (int i = 0; i < kMine; i += kTogether) {
+      const auto lines = *reinterpret_cast<const Vector<T, kTogether>*>(from + i);
+#pragma unroll
+      for (int v = 0; v < kTogether; ++v) line[i + v] = widen(lines.element[v]);
+    }
+  }
+
+  // What follows each other in memory and is to do so in shared memory.
+  __device__ void copy_all(T* shared, const T* from, int elements) const {
+    constexpr int kCopies = (kLines * Cut::kDepth / kVector + kWaveSize - 1) / kWaveSize;
+    const int lane = thread_index() % kWaveSize, pieces = pieces_ ? elements / kVector : 0;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const int piece = lane + i * kWaveSize;
+      if (piece < pieces) copy_async<kVectorBytes, 256>(shared + piece * kVector, from + piece * kVector, true);
+    }
+#pragma unroll 1
+    for (int at = pieces * kVector + lane; at < elements; at += kWaveSize) copy_async<sizeof(T)>(shared + at, from + at, true);
+  }
+
+  // Line by line, or step by step, in pieces of kWidth; ends by elements.
+  template <int kWidth>
+  __device__ void copy_lines(T* shared, const T* from, int steps) const {
+    const int rows = steps_together_ ? count_ : steps, length = steps_together_ ? steps : count_;
+    const int64_t pitch = steps_together_ ? across_ : along_, next = steps_together_ ? 1 : across_;
+    const int shared_pitch = steps_together_ ? Cut::kPitch : count_, pieces = (length + kWidth - 1) / kWidth;
+#pragma unroll 1
+    for (int piece = thread_index() % kWaveSize; piece < rows * pieces; piece += kWaveSize) {
+      const int row = piece / pieces, at = (piece - row * pieces) * kWidth;
+      const T* const source = from + row * pitch + at * next;
+      T* const to = shared + row * shared_pitch + at;
+      if (at + kWidth <= length) {
+        copy_async<kWidth* static_cast<int>(sizeof(T)), 256>(to, source, true);
+      } else {
+        for (int i = 0; at + i < length; ++i) copy_async<sizeof(T)>(to + i, source + i, true);
+      }
+    }
+  }
+
+  const T* first_;
+  int64_t across_, along_;
+  int count_, mine_, width_;
+  bool gapless_, steps_together_, pieces_;
+};
+
+// The first wave's sums become those of all waves.
+template <class Cut>
+__device__ inline void add_waves(const TileStage<Cut>& stage) {
+#pragma unroll
+  for (int n = 0; n < TileStage<Cut>::kElements; ++n) {
+    const int at = stage.index(n);
+    if (at >= Cut::kTileSums) break;
+    typename Cut::Sum sum = stage.element(n);
+#pragma unroll
+    for (int wave = 1; wave < Cut::kWaves; ++wave) sum = sum + stage.sums[wave * Cut::kTileSums + at];
+    stage.element(n) = sum;
+  }
+}
+
+// Computes one tile. The waves take turns at K, each with the copies of kStages - 1 of its turns under way before the first is waited for.
+template <class Cut, class T>
+__device__ inline void multiply_deep(const TilePlace<T>& place, T* shared) {
+  using Sum = typename Cut::Sum;
+  const int thread = thread_index(), wave = thread / kWaveSize, lane = thread % kWaveSize, member = lane % Cut::kGroup;
+  const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
+  const DeepOperand<Cut, T, Cut::kRows, Cut::kThreadRows> rows(a, place.rows, a.row_stride, a.col_stride, member / Cut::kAcross);
+  const DeepOperand<Cut, T, Cut::kCols, Cut::kThreadCols> cols(b, place.cols, b.col_stride, b.row_stride, member % Cut::kAcross);
+  const int depth = place.depth;
+  constexpr int kTurn = Cut::kWaves * Cut::kDepth;  // of K, that of all waves
+  T* const stages = shared + wave * Cut::kWaveElements;
+  int uncopied = wave * Cut::kDepth;
+  const auto start_step = [&](T* stage) {
+    const int left = depth - uncopied, steps = left < Cut::kDepth ? left : Cut::kDepth;
+    if (steps > 0) {
+      rows.start(stage, uncopied, steps);
+      cols.start(stage + Cut::kStageA, uncopied, steps);
+    }
+    uncopied += kTurn;
+    commit_copies();
+  };
+  await_previous_kernel();
+#pragma unroll 1
+  for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(stages + slot * Cut::kStageElements);
+
+  Sum sum[Cut::kSums] = {};
+  int slot = 0;
+#pragma unroll 1
+  for (int begin = wave * Cut::kDepth; begin < depth; begin += kTurn) {
+    wait_copies<Cut::kStages - 2>();
+    wave_barrier();  // this step's data are visible, and no lane reads the stage before it any more
+    start_step(stages + (slot == 0 ? Cut::kStages - 1 : slot - 1) * Cut::kStageElements);
+    const T* const stage = stages + slot * Cut::kStageElements;
+    const int left = depth - begin, steps = left < Cut::kDepth ? left : Cut::kDepth;
+#pragma unroll 1
+    for (int k = lane / Cut::kGroup; k < steps; k += Cut::kGroups) {
+      Sum x[Cut::kThreadRows], y[Cut::kThreadCols];
+      rows.read(stage, k, x);
+      cols.read(stage + Cut::kStageA, k, y);
+#pragma unroll
+      for (int i = 0; i < Cut::kThreadRows; ++i) {
+#pragma unroll
+        for (int j = 0; j < Cut::kThreadCols; ++j) {
+          sum[i * Cut::kThreadCols + j] = multiply_add(x[i], y[j], sum[i * Cut::kThreadCols + j]);
+        }
+      }
+    }
+    slot = slot == Cut::kStages - 1 ? 0 : slot + 1;
+  }
+
+  constexpr int kLeft = Cut::kSums > Cut::kGroups ? Cut::kSums / Cut::kGroups : 1;
+  const int first = add_lanes<Cut::kGroup, Cut::kSums>(sum);
+  block_barrier();  // all waves have read their last operands
+  const TileStage<Cut> tile{reinterpret_cast<Sum*>(shared)};
+  const bool twin = Cut::kSums < Cut::kGroups && lane >= Cut::kSums * Cut::kGroup;  // what it has left is another lane's too
+  if (!twin) {
+    Sum* const mine = tile.sums + wave * Cut::kTileSums;
+#pragma unroll
+    for (int n = 0; n < kLeft; ++n) {
+      const int at = first + n;
+      mine[rows.line(at / Cut::kThreadCols) * Cut::kCols + cols.line(at % Cut::kThreadCols)] = sum[n];
+    }
+  }
+  block_barrier();
+  add_waves(tile);
+  tile.store(place);
+}
+
+}  // namespace vbgemm

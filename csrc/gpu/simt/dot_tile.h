@@ -1,0 +1,156 @@
+// One tile of a product of few columns whose K is deep and lies along A's rows: dot products of rows with columns, each shared out among
+// the lanes of a wave. So a wave reads long pieces of few rows, which memory is fastest at (on an H100 2.9 to 3.0 TB/s by 256 bytes and
+// more of a row, 1.6 to 2.3 by 64), straight to registers, and no bytes of A pass through shared memory. There lies B alone, which all
+// waves of the block read.
+#pragma once
+#include "gpu/simt/lane_sums.h"
+#include "gpu/tile/tile_place.h"
+
+namespace vbgemm {
+
+// Row `kIndex` of the catalogue, for operands of type T.
+template <class T, int kIndex>
+struct DotCut {
+  using Sum = Accumulator<T>;
+  static constexpr TileShape kShape = kTiles[kIndex];
+  static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads, kWaves = kThreads / kWaveSize;
+  static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
+
+  // A wave has rows to itself. Its lanes take every kWaveSize-th step of K, kLaneSteps of them at a time.
+  static constexpr int kWaveRows = kRows / kWaves, kSums = kWaveRows * kCols;
+  static constexpr int kDepth = kShape.k * 4 / static_cast<int>(sizeof(T)), kLaneSteps = kDepth / kWaveSize;
+
+  // In shared memory a step of B takes an odd number of vectors: those that eight lanes read together lie in different banks then.
+  static constexpr int kVectors = kCols / kVector, kPitch = (kVectors | 1) * kVector, kStageElements = kDepth * kPitch;
+  static constexpr int kStages = stages_of(kernel_of(kShape), kStageElements* static_cast<int>(sizeof(T)));
+  static constexpr int kSharedElements = kStages * kStageElements;
+  static_assert(kStages >= 2 && kRows * kCols * sizeof(Sum) <= kSharedElements * sizeof(T));
+  static_assert(kCols % kVector == 0 && kWaveRows * kWaves == kRows && kLaneSteps * kWaveSize == kDepth && kSums >= kWaveSize);
+};
+
+// A lane's steps of its wave's rows of A. In place of rows beyond the tile's last that one is read again: nothing will be written of them.
+template <class Cut, class T>
+class DotReader {
+ public:
+  using Steps = T[Cut::kWaveRows][Cut::kLaneSteps];
+
+  // `a` lies in shared memory, and is read again at each step: that is cheaper than registers to keep it.
+  __device__ DotReader(const MatrixView& a, int rows, int first_row)
+      : a_(a), first_(a.template at<const T>(first_row < rows ? first_row : rows - 1, 0)), rows_behind_(rows - 1 - first_row) {}
+
+  // Those from `k` on, zeros from `depth` on.
+  __device__ void read(int k, int depth, Steps& x) const {
+    const int lane = thread_index() % kWaveSize;
+    const int64_t col_stride = a_.col_stride;
+    const T* from = first_ + (k + lane) * col_stride;
+    if (col_stride == 1 && k + Cut::kDepth <= depth) {
+#pragma unroll
+      for (int i = 0; i < Cut::kWaveRows; from = below(from, i), ++i) {
+#pragma unroll
+        for (int n = 0; n < Cut::kLaneSteps; ++n) load_streamed<sizeof(T)>(&x[i][n], from + n * kWaveSize);
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < Cut::kWaveRows; from = below(from, i), ++i) {
+#pragma unroll
+      for (int n = 0; n < Cut::kLaneSteps; ++n) {
+        x[i][n] = T{};
+        if (k + n * kWaveSize + lane < depth) load_streamed<sizeof(T)>(&x[i][n], from + n * kWaveSize * col_stride);
+      }
+    }
+  }
+
+ private:
+  // One row down from the wave's i-th.
+  __device__ const T* below(const T* from, int i) const { return from + (i < rows_behind_ ? static_cast<uint32_t>(a_.row_stride) : 0); }
+
+  const MatrixView& a_;
+  const T* first_;
+  int rows_behind_;  // the wave's first, in the tile
+};
+
+// Starts the copies of the steps of B from `k` on, zeros beyond its end. Columns that the tile does not have hold anything.
+template <class Cut, class T>
+__device__ inline void copy_steps_of_b(const TilePlace<T>& place, int k, T* stage) {
+  const MatrixView& b = place.matrix[kB];
+  const int left = place.depth - k, cols = place.cols, thread = thread_index();
+  const T* const from = b.template at<const T>(k, 0);
+  const int64_t row_stride = b.row_stride, col_stride = b.col_stride;
+  if (b.way == Way::vectors) {
+    constexpr int kCopies = Cut::kDepth * Cut::kVectors / Cut::kThreads > 0 ? Cut::kDepth * Cut::kVectors / Cut::kThreads : 1;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const int at = thread + i * Cut::kThreads, step = at / Cut::kVectors, col = at % Cut::kVectors * Cut::kVector;
+      if (step < Cut::kDepth && col < cols) {
+        copy_async<kVectorBytes>(stage + step * Cut::kPitch + col, from + step * row_stride + col, step < left);
+      }
+    }
+    return;
+  }
+  constexpr int kCopies = Cut::kDepth * Cut::kCols / Cut::kThreads;
+  static_assert(kCopies * Cut::kThreads == Cut::kDepth * Cut::kCols);
+  const bool down = b.way == Way::columns;  // neighbouring threads copy neighbours in memory
+#pragma unroll
+  for (int i = 0; i < kCopies; ++i) {
+    const int at = thread + i * Cut::kThreads;
+    const int step = down ? at % Cut::kDepth : at / Cut::kCols, col = down ? at / Cut::kDepth : at % Cut::kCols;
+    if (col < cols) copy_async<sizeof(T)>(stage + step * Cut::kPitch + col, from + step * row_stride + col * col_stride, step < left);
+  }
+}
+
+// Computes one tile.
+template <class Cut, class T>
+__device__ inline void multiply_dots(const TilePlace<T>& place, T* shared) {
+  using Sum = typename Cut::Sum;
+  const int wave = thread_index() / kWaveSize, lane = thread_index() % kWaveSize, depth = place.depth;
+  const DotReader<Cut, T> rows(place.matrix[kA], place.rows, wave * Cut::kWaveRows);
+  int uncopied = 0;
+  const auto start_step = [&](T* stage) {
+    if (uncopied < depth) copy_steps_of_b<Cut>(place, uncopied, stage);
+    uncopied += Cut::kDepth;
+    commit_copies();
+  };
+  await_previous_kernel();
+#pragma unroll 1
+  for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
+
+  Sum sum[Cut::kSums] = {};
+  int slot = 0;
+#pragma unroll 1
+  for (int k = 0; k < depth; k += Cut::kDepth) {
+    typename DotReader<Cut, T>::Steps x;
+    rows.read(k, depth, x);
+    wait_copies<Cut::kStages - 2>();
+    block_barrier();  // this step's B is visible, and nobody reads the stage before it any more
+    start_step(shared + (slot == 0 ? Cut::kStages - 1 : slot - 1) * Cut::kStageElements);
+    const T* const b = shared + slot * Cut::kStageElements + lane * Cut::kPitch;
+#pragma unroll
+    for (int n = 0; n < Cut::kLaneSteps; ++n) {
+#pragma unroll
+      for (int j = 0; j < Cut::kCols; j += Cut::kVector) {
+        const auto y = *reinterpret_cast<const Vector<T, Cut::kVector>*>(b + n * kWaveSize * Cut::kPitch + j);
+#pragma unroll
+        for (int i = 0; i < Cut::kWaveRows; ++i) {
+#pragma unroll
+          for (int v = 0; v < Cut::kVector; ++v) {
+            Sum& mine = sum[i * Cut::kCols + j + v];
+            mine = multiply_add(widen(x[i][n]), widen(y.element[v]), mine);
+          }
+        }
+      }
+    }
+    slot = slot == Cut::kStages - 1 ? 0 : slot + 1;
+  }
+
+  constexpr int kLeft = Cut::kSums / kWaveSize;
+  const int first = add_lanes<1, Cut::kSums>(sum);
+  block_barrier();  // all waves have read their last B
+  const TileStage<Cut> tile{reinterpret_cast<Sum*>(shared)};
+#pragma unroll
+  for (int n = 0; n < kLeft; ++n) tile.sums[wave * Cut::kSums + first + n] = sum[n];
+  block_barrier();
+  tile.store(place);
+}
+
+}  // namespace vbgemm

@@ -1,0 +1,58 @@
+// Sums of which several lanes have a share each: how they are added up, and get to C by way of shared memory.
+#pragma once
+#include "gpu/tile/finish.h"
+#include "gpu/tile/tile_place.h"
+
+namespace vbgemm {
+
+// Adds up the sums of the lanes whose numbers differ in the bits from kDistance on, always in the same order. With each bit a lane keeps
+// one half of its kCount sums and gives the other away, until there is one. Returns which of its sums is now its first.
+template <int kDistance, int kCount, class Sum, int kAll>
+__device__ inline int add_lanes(Sum (&sum)[kAll]) {
+  if constexpr (kDistance < kWaveSize) {
+    constexpr int kHalf = kCount > 1 ? kCount / 2 : 1;
+    const bool upper = kCount > 1 && (thread_index() & kDistance) != 0;
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const Sum low = sum[i], high = sum[kCount > 1 ? i + kHalf : i];
+      Sum traded = upper ? low : high;
+      swap_lanes<kDistance>(traded);
+      sum[i] = (upper ? high : low) + traded;
+    }
+    return (upper ? kHalf : 0) + add_lanes<2 * kDistance, kHalf>(sum);
+  }
+  return 0;
+}
+
+// A tile's sums in shared memory, row by row; neighbouring threads have neighbouring elements.
+template <class Cut>
+struct TileStage {
+  using Sum = typename Cut::Sum;
+  static constexpr int kTileSums = Cut::kRows * Cut::kCols, kElements = (kTileSums + Cut::kThreads - 1) / Cut::kThreads;
+  Sum* sums;
+
+  __device__ static int index(int n) { return n * Cut::kThreads + thread_index(); }
+  __device__ Sum& element(int n) const { return sums[index(n)]; }
+  __device__ Location locate(Extent tile, int, int n) const {
+    const int row = index(n) / Cut::kCols, col = index(n) % Cut::kCols;
+    return {row, col, row < tile.rows && col < tile.cols};
+  }
+
+  template <class T>
+  __device__ void store(const TilePlace<T>& place) const {
+    if (sizeof(T) < sizeof(Sum) && place.wide_results) {
+      store_as<Sum>(place);
+    } else {
+      store_as<T>(place);
+    }
+  }
+
+ private:
+  template <class Out, class T>
+  __device__ void store_as(const TilePlace<T>& place) const {
+    if (place.fused && index(0) < kTileSums) apply_epilogue<Out>(*this, place, 0);
+    write_elements<Out>(*this, place, 0);
+  }
+};
+
+}  // namespace vbgemm

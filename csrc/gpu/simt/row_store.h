@@ -1,0 +1,227 @@
+// How a tile of whole rows gets to memory. A wave's sums go through shared memory, where lanes trade them, so that it writes neighbours;
+// but where C's columns lie along memory and each thread has all sums of its rows, lanes have neighbours as it is. `Cut` is the tile's, of
+// row_tile.h.
+#pragma once
+#include "gpu/tile/finish.h"
+#include "gpu/tile/swizzle.h"
+#include "gpu/tile/tile_place.h"
+
+namespace vbgemm {
+
+// What is known of C before a tile begins: that its rows lie one behind the other in whole vectors and hold what the operands do; that its
+// columns lie along memory; both without an epilogue; nothing. Each has code of its own, as what is jumped over is waited for.
+enum class Stored { vectors, columns, anyhow };
+
+// A wave's own part of shared memory: as many rows of sums as it has lanes, one behind the other without gaps, as they lie in most C.
+// kWhole: they are known to be whole vectors, of C's elements too.
+template <class Cut, bool kWhole>
+struct RowStage {
+  using Sum = typename Cut::Sum;
+  static constexpr int kElements = Cut::kCols, kVector = Cut::kColVector;  // of one lane
+  Sum* first;
+  int lane, cols;  // the tile's columns
+
+  __device__ bool swizzled() const { return kWhole || cols % kVector == 0; }
+  __device__ int place(unsigned at) const { return swizzled() ? swizzled_vector(at / kVector) * kVector + at % kVector : at; }
+
+  // The lane's row.
+  __device__ void put(const Sum (&sum)[Cut::kCols]) const {
+    if (swizzled()) {
+      const int mine = lane * (static_cast<unsigned>(cols) / kVector);
+#pragma unroll
+      for (int j = 0; j < Cut::kCols; j += kVector) {
+        if (j >= cols) continue;  // a break would keep clang from unrolling the loop
+        Vector<Sum, kVector> vector;
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) vector.element[v] = sum[j + v];
+        *reinterpret_cast<Vector<Sum, kVector>*>(first + swizzled_vector(mine + j / kVector) * kVector) = vector;
+      }
+      return;
+    }
+    Sum* const mine = first + lane * cols;
+#pragma unroll
+    for (int j = 0; j < Cut::kCols; ++j) {
+      if (j < cols) mine[j] = sum[j];
+    }
+  }
+
+  // Of the lane's row, from column `col` on, a multiple of the vector; behind the row's end anything.
+  __device__ Vector<Sum, kVector> neighbours(int col) const {
+    const int at = lane * cols + col;
+    if (swizzled()) return *reinterpret_cast<const Vector<Sum, kVector>*>(first + place(at));
+    Vector<Sum, kVector> vector = {};
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      if (col + v < cols) vector.element[v] = first[at + v];
+    }
+    return vector;
+  }
+
+  // Writes so many elements of whole rows to a C without gaps, in vectors.
+  template <class Out>
+  __device__ void write_gapless(Out* to, int elements) const {
+    constexpr int kOutVector = kVectorBytes / static_cast<int>(sizeof(Out));
+    using Mine = LaneVectors<kOutVector / kVector>;
+    const int vectors = static_cast<unsigned>(elements) / kOutVector;
+    const Mine mine(lane, swizzled());
+    const Sum* from = first;
+    Out* target = to + lane * kOutVector;
+#pragma unroll 1
+    for (int at = lane; at < vectors; at += Mine::kPeriod * kWaveSize) {
+#pragma unroll
+      for (int turn = 0; turn < Mine::kPeriod; ++turn) {
+        if (at + turn * kWaveSize >= vectors) break;
+        Vector<Out, kOutVector> vector;
+#pragma unroll
+        for (int v = 0; v < kOutVector; v += kVector) {
+          const auto sums = *reinterpret_cast<const Vector<Sum, kVector>*>(from + mine.place[turn][v / kVector] * kVector);
+#pragma unroll
+          for (int n = 0; n < kVector; ++n) narrow(sums.element[n], vector.element[v + n]);
+        }
+        store_bytes<kVectorBytes>(target + turn * kWaveSize * kOutVector, &vector);
+      }
+      from += Mine::kPeriodVectors * kVector;
+      target += Mine::kPeriod * kWaveSize * kOutVector;
+    }
+    if (kWhole) return;
+    const int rest = vectors * kOutVector + lane;
+    if (rest >= elements) return;
+    Out result;
+    narrow(first[place(rest)], result);
+    store_bytes<sizeof(Out)>(to + rest, &result);
+  }
+};
+
+// The same with each element's place in the tile, for epilogues and for other C.
+template <class Cut>
+struct LocatedRowStage : RowStage<Cut, false> {
+  using Stage = RowStage<Cut, false>;
+  using Sum = typename Cut::Sum;
+  int row, inverse;  // the wave's first row of the tile; of the columns
+
+  __device__ LocatedRowStage(const Stage& stage, int first_row)
+      : Stage(stage), row(first_row), inverse((1 << kInverseBits) / stage.cols + 1) {}
+
+  // The lane's n-th element.
+  __device__ Sum& element(int n) const { return this->first[this->place(n * kWaveSize + this->lane)]; }
+  __device__ Location locate(Extent tile, int, int n) const {
+    const int at = n * kWaveSize + this->lane, down = at * inverse >> kInverseBits;
+    return {row + down, at - down * this->cols, n < this->cols && row + down < tile.rows};
+  }
+
+ private:
+  // Exact for every element: an inverse too large by less than 2^-18 is off by less than 1 / cols then.
+  static constexpr int kInverseBits = 18;
+  static_assert(kWaveSize * Cut::kCols * Cut::kCols <= 1 << kInverseBits);
+};
+
+template <class Cut, class T>
+__device__ inline bool stores_vectors(const TilePlace<T>& place) {
+  const MatrixView& c = place.matrix[kC];
+  return c.way == Way::vectors && c.row_stride == place.cols && !place.fused &&
+         !(sizeof(T) < sizeof(typename Cut::Sum) && place.wide_results);
+}
+template <class T>
+__device__ inline bool stores_columns(const TilePlace<T>& place) {
+  return place.matrix[kC].way == Way::columns && !place.fused;
+}
+
+// Where a wave's rows go. Products: how the wave has their sums, of row_tile.h.
+template <class Cut, class T, Stored kStored, class Products>
+class RowStore {
+ public:
+  using Sum = typename Cut::Sum;
+  static constexpr bool kWhole = kStored == Stored::vectors;
+
+  // `place` lies in shared memory. `staged`: the wave's own part of that, of kStagedSums.
+  __device__ RowStore(const TilePlace<T>& place, int lane, Sum* staged)
+      : place_(place), stage_{staged, lane, place.cols}, rows_(place.rows) {
+    const MatrixView& c = place.matrix[kC];
+    const bool aligned = reinterpret_cast<uintptr_t>(c.first) % kVectorBytes == 0;
+    gapless_ = kWhole || (aligned && c.row_stride == place.cols && c.col_stride == 1 && !place.fused);
+  }
+
+  // `row`: the wave's first. All its lanes call this.
+  __device__ void operator()(int row, const Products& products) const {
+    if (!kWhole && sizeof(T) < sizeof(Sum) && place_.wide_results) {
+      store_as<Sum>(row, products);
+    } else {
+      store_as<T>(row, products);
+    }
+  }
+
+ private:
+  template <class Out>
+  __device__ void store_as(int row, const Products& products) const {
+    if constexpr (kStored == Stored::columns) {
+      return store_own_columns<Out>(row, products);
+    } else if (!kWhole && stores_columns(place_)) {
+      return store_columns<Out>(row, products);
+    }
+#pragma unroll
+    for (int i = 0; i < Cut::kThreadRows; ++i, row += kWaveSize) {
+      if (row >= rows_) break;
+      products.put(i, stage_);
+      wave_barrier();
+      if (gapless_) {
+        const int left = rows_ - row, rows = left < kWaveSize ? left : kWaveSize;
+        stage_.write_gapless(static_cast<Out*>(place_.matrix[kC].first) + static_cast<int64_t>(row) * stage_.cols, rows * stage_.cols);
+      } else if constexpr (!kWhole) {
+        const LocatedRowStage<Cut> stage(stage_, row);
+        if (place_.fused) apply_epilogue<Out>(stage, place_, 0);
+        write_elements<Out>(stage, place_, 0);
+      }
+      wave_barrier();  // before the next rows' sums
+    }
+  }
+
+  // Columns that lie along memory: each lane writes its rows,
+  template <class Out>
+  __device__ void store_own_columns(int row, const Products& products) const {
+    const MatrixView c = place_.matrix[kC];
+#pragma unroll
+    for (int i = 0; i < Cut::kThreadRows; ++i) {
+      const int mine = row + i * kWaveSize + stage_.lane;
+      Out* to = c.at<Out>(mine, 0);
+#pragma unroll
+      for (int j = 0; j < Cut::kCols; ++j, to += c.col_stride) {
+        if (j < stage_.cols) store(products.sum[i][j], to, mine < rows_);
+      }
+    }
+  }
+
+  // or one from shared memory, where a loop can find its columns.
+  template <class Out>
+  __device__ void store_columns(int row, const Products& products) const {
+    constexpr int kVector = Cut::kColVector;
+    const MatrixView c = place_.matrix[kC];
+#pragma unroll
+    for (int i = 0; i < Cut::kThreadRows; ++i, row += kWaveSize) {
+      const int mine = row + stage_.lane;
+      Out* to = c.at<Out>(mine, 0);
+      products.put(i, stage_);
+      wave_barrier();
+#pragma unroll 1
+      for (int j = 0; j < stage_.cols; j += kVector) {
+        const Vector<Sum, kVector> sums = stage_.neighbours(j);
+#pragma unroll
+        for (int v = 0; v < kVector; ++v, to += c.col_stride) store(sums.element[v], to, j + v < stage_.cols && mine < rows_);
+      }
+      wave_barrier();  // before the next rows' sums
+    }
+  }
+
+  template <class Out>
+  __device__ static void store(Sum sum, Out* to, bool exists) {
+    Out result;
+    narrow(sum, result);
+    store_bytes_if<sizeof(Out)>(exists, to, &result);
+  }
+
+  const TilePlace<T>& place_;
+  RowStage<Cut, kWhole> stage_;
+  int rows_;
+  bool gapless_;
+};
+
+}  // namespace vbgemm

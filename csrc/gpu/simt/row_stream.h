@@ -1,0 +1,148 @@
+// A wave's rows of A on their way through shared memory: copied as they lie in memory, several passes ahead of the one that is multiplied,
+// where either they lie there one behind the other, whatever their length, or their columns lie along memory. (On an H100 a wave that
+// loads its rows into registers reads at 2.2 TB/s, as so little is under way while it multiplies and writes; by such copies it is 2.75.)
+#pragma once
+#include "gpu/tile/swizzle.h"
+#include "gpu/tile/tile_place.h"
+
+namespace vbgemm {
+
+// `Cut` is the tile's, of row_tile.h. kWhole: A's rows are known to lie one behind the other in whole vectors.
+template <class Cut, class T, bool kWhole>
+class RowStream {
+ public:
+  static constexpr bool kStreams = true;
+  static constexpr int kVector = Cut::kVector;
+
+  // `place` lies in shared memory, and is read again where it is needed: that is cheaper than registers to keep it. `ring`: the wave's own
+  // part of that memory, of kRingElements.
+  __device__ RowStream(const TilePlace<T>& place, T* ring) : place_(place), ring_(ring), depth_(place.depth) {
+    const MatrixView& a = place.matrix[kA];
+    const bool aligned = reinterpret_cast<uintptr_t>(a.first) % kVectorBytes == 0;
+    const bool gapless = a.row_stride == depth_ && a.col_stride == 1;
+    columns_ = !kWhole && !gapless && a.way == Way::columns;
+    whole_ = kWhole || (aligned && (columns_ ? a.col_stride : depth_) % kVector == 0);
+    stage_elements_ = Cut::kWaveRows * depth_;
+    passes_ = 0;
+    if (!kWhole && (stage_elements_ == 0 || !(columns_ || (gapless && aligned)))) return;
+#pragma unroll
+    for (int passes = 1; passes <= kMostPasses; ++passes) {
+      passes_ += passes * stage_elements_ <= Cut::kRingElements && (passes == 1 || (passes - 1) * Cut::kPassRows < place.rows);
+    }
+  }
+
+  __device__ bool in_columns() const { return columns_; }
+
+  // How many passes may be under way, no more than there are; 0 where A does not lie like that, or shared memory is too small for one.
+  __device__ int passes() const { return passes_; }
+
+  // Starts the copies of the pass whose first row is `row`; of none beyond the tile's last. As many as passes() may be ahead of read().
+  __device__ void start(int lane, int row) {
+    const int left = place_.rows - row, rows = left < Cut::kWaveRows ? left : Cut::kWaveRows;
+    const T* const first = static_cast<const T*>(place_.matrix[kA].first);
+    T* const stage = ring_ + newest_ * stage_elements_;
+    if (rows > 0 && columns_) {
+      copy_columns(lane, first + row, rows, stage);
+    } else if (rows > 0) {
+      copy_rows(lane, first + row * depth_, rows * depth_, stage);
+    }
+    commit_copies();
+    newest_ = newest_ == passes_ - 1 ? 0 : newest_ + 1;
+  }
+
+  // Waits for the oldest pass.
+  __device__ void await() const {
+    await_all_but<0>();
+    wave_barrier();
+  }
+
+  // Of a row of the oldest pass: the vector's steps from `k` on, of which the first `count` exist; the others are left as they are.
+  __device__ void read(unsigned row, int k, int count, Vector<T, kVector>& x) const {
+    const T* const stage = ring_ + newest_ * stage_elements_;  // the next to be overwritten
+    if (columns_) {
+      read_elements<Cut::kWaveRows>(stage + k * Cut::kWaveRows + (kEights ? in_column(k, row / 8) * 8 + row % 8 : row), count, x);
+    } else if (whole_) {
+      const unsigned vector = (row * depth_ + k) / kVector;
+      if (count > 0) x = *reinterpret_cast<const Vector<T, kVector>*>(stage + swizzled_vector(vector) * kVector);
+    } else {
+      read_elements<1>(stage + row * depth_ + k, count, x);
+    }
+  }
+
+  // Where, of an oldest pass in columns, eight rows of a step of K lie beside each other, of 16 bits each.
+  __device__ const T* eight_rows(int eight, int k) const {
+    return ring_ + newest_ * stage_elements_ + k * Cut::kWaveRows + in_column(k, eight) * 8;
+  }
+
+ private:
+  static constexpr int kMostPasses = 6;
+
+  // Of 16 bits tensor cores get eight rows of eight steps by one instruction: those of a line's pieces with the same place in each
+  // (tensor_row_tile.h). They are to lie in different banks; of neighbouring steps they do as it is.
+  static constexpr bool kEights = Cut::kTensor && sizeof(T) == 2;
+  __device__ static int in_column(int k, int eight) { return kEights ? eight ^ (k >> 3 & 3) : eight; }
+
+  // One behind the other, as a jump by a table would wait for instructions from memory.
+  template <int kFirst>
+  __device__ void await_all_but() const {
+    if constexpr (kFirst < kMostPasses - 1) {
+      if (passes_ > kFirst + 1) return await_all_but<kFirst + 1>();
+    }
+    wait_copies<kFirst>();
+  }
+
+  template <int kStride>
+  __device__ static void read_elements(const T* from, int count, Vector<T, kVector>& x) {
+#pragma unroll
+    for (int n = 0; n < kVector; ++n) {
+      if (n < count) x.element[n] = from[n * kStride];
+    }
+  }
+
+  __device__ void copy_rows(int lane, const T* const first, int elements, T* const to) const {
+    const T* from = first + lane * kVector;
+    T* stage = to;
+    const int vectors = static_cast<unsigned>(elements) / kVector;
+    const LaneVectors<1> mine(lane, whole_);
+#pragma unroll 1
+    for (int at = lane; at < vectors; at += LaneVectors<1>::kPeriodVectors) {
+#pragma unroll
+      for (int turn = 0; turn < LaneVectors<1>::kPeriod; ++turn) {
+        if (at + turn * kWaveSize >= vectors) break;
+        copy_async<kVectorBytes, 256>(stage + mine.place[turn][0] * kVector, from + turn * kWaveSize * kVector, true);
+      }
+      from += LaneVectors<1>::kPeriodVectors * kVector;
+      stage += LaneVectors<1>::kPeriodVectors * kVector;
+    }
+    if (kWhole) return;
+#pragma unroll 1
+    for (int i = vectors * kVector + lane; i < elements; i += kWaveSize) copy_async<sizeof(T)>(to + i, first + i, true);
+  }
+
+  // Column behind column, each of a pass's length.
+  __device__ void copy_columns(int lane, const T* from, int rows, T* stage) const {
+    const int64_t stride = place_.matrix[kA].col_stride;
+    if (whole_ && rows == Cut::kWaveRows) {
+      constexpr int kVectors = Cut::kWaveRows / kVector;
+#pragma unroll 2
+      for (int i = lane; i < depth_ * kVectors; i += kWaveSize) {
+        const int k = i / kVectors, vector = i % kVectors;
+        copy_async<kVectorBytes, 256>(stage + (k * kVectors + in_column(k, vector)) * kVector, from + k * stride + vector * kVector, true);
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int i = lane; i < depth_ * Cut::kWaveRows; i += kWaveSize) {
+      const int k = i / Cut::kWaveRows, row = i % Cut::kWaveRows;
+      const int at = kEights ? k * Cut::kWaveRows + in_column(k, row / 8) * 8 + row % 8 : i;
+      if (row < rows) copy_async<sizeof(T)>(stage + at, from + k * stride + row, true);
+    }
+  }
+
+  const TilePlace<T>& place_;
+  T* ring_;
+  int depth_, stage_elements_, passes_, newest_ = 0;
+  bool columns_, whole_;  // whole vectors
+};
+
+}  // namespace vbgemm

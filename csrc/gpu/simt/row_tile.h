@@ -1,0 +1,334 @@
+// One tile of whole rows of C, for a B that is small: each thread computes all columns of its rows (on tensor cores each wave:
+// tensor_row_tile.h), and only B is shared by the block, so that once B is there no wave waits for another: they drift apart, and one's
+// loads are under way while others multiply or write.
+#pragma once
+#include "gpu/simt/row_store.h"
+#include "gpu/simt/row_stream.h"
+#include "gpu/tile/tile_place.h"
+
+namespace vbgemm {
+
+// Row `kIndex` of the catalogue, for operands of type T.
+template <class T, int kIndex>
+struct RowCut {
+  using Sum = Accumulator<T>;
+  static constexpr TileShape kShape = kTiles[kIndex];
+  static constexpr bool kTensor = kShape.tensor;
+  // Whole columns are whole rows of C^T = B^T A^T.
+  static constexpr bool kTransposed = kShape.n > kShape.m;
+  static constexpr int kRows = kTransposed ? kShape.n : kShape.m, kCols = kTransposed ? kShape.m : kShape.n;
+  static constexpr int kThreads = kShape.threads, kWaves = kThreads / kWaveSize;
+
+  // The waves take the tile in passes, each of neighbouring rows, of which a thread has every kWaveSize-th: two, so that fewer waves read
+  // all of B, where there are rows enough for all of them and two are not so long that none is under way while others are multiplied. (On
+  // CDNA the sums of a thread's second row would leave room for one block, and on tensor cores shorter passes of more waves are faster.)
+  static constexpr int kThreadRows = kCdna || kTensor || is_short(kShape) || sizeof(Sum) == 8 ? 1 : 2;
+  static constexpr int kWaveRows = kThreadRows * kWaveSize;
+  static constexpr int kPassRows = kWaves * kWaveRows;  // of the block
+
+  // Of K: what B's part of shared memory holds, what one vector of A holds, and how much of A a thread that reads it from global memory
+  // loads before it multiplies (less where the sums take most of its registers).
+  static constexpr int kDepth = kCdna ? 32 : sizeof(T) == 2 || (kTensor && sizeof(T) == 4) ? 64 : 48;
+  static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
+  static constexpr int kBatch = (kCols < 16 && sizeof(Sum) == 4 ? 64 : 32) / static_cast<int>(sizeof(T)), kGroups = kBatch / kVector;
+
+  // B lies there as accumulators, since all threads read all of it (for tensor cores as elements, its columns along K and padded); then
+  // each wave's results, a row a thread; then A.
+  static constexpr int kColVector = kVectorBytes / static_cast<int>(sizeof(Sum)), kElementsOfSum = sizeof(Sum) / sizeof(T);
+  static constexpr int kSumsOfB = kDepth * kCols, kStagedSums = kWaveSize * kCols;
+  static constexpr int kElementsOfB = kTensor ? kCols * (kDepth + 4 * kVector) : kSumsOfB * kElementsOfSum;
+  static constexpr int kSumElements = kElementsOfB + kWaves * kStagedSums * kElementsOfSum;
+  static constexpr int kBudget = kTensor ? tensor_row_budget(kernel_of(kShape), sizeof(T)) : shared_budget(kernel_of(kShape));
+  static constexpr int ring_elements() {
+    if (kCdna) return 0;  // which would wait for copies where they are made
+    constexpr int kLine = kBankLineBytes / static_cast<int>(sizeof(T));
+    const int left = kBudget / static_cast<int>(sizeof(T)) - kSumElements;
+    return left / kWaves / kLine * kLine;
+  }
+  static constexpr int kRingElements = ring_elements(),
+                       kWholeDepth = kRingElements / kWaveRows < kDepth ? kRingElements / kWaveRows : kDepth;
+  static constexpr int kSharedElements = kSumElements + kWaves * kRingElements;
+  static_assert(kSharedElements * static_cast<int>(sizeof(T)) <= kBudget);
+  static_assert(kRows % kPassRows == 0 && kDepth % kBatch == 0 && kWaveRows * kVectorBytes % kBankLineBytes == 0);
+};
+
+// K steps of a thread's rows of A, a vector each.
+template <class Cut, class T>
+using RowBatch = Vector<T, Cut::kVector>[Cut::kGroups][Cut::kThreadRows];
+
+// Reads a thread's rows of A straight into registers. In place of rows beyond the tile's last it reads that one again: nothing will be
+// written of them.
+template <class Cut, class T>
+class RowReader {
+ public:
+  // `a` lies in shared memory, and is read again at each batch: that is cheaper than registers to keep it. `row`: the thread's first.
+  __device__ RowReader(const MatrixView& a, int row, int rows) : a_(a) {
+#pragma unroll
+    for (int i = 0; i < Cut::kThreadRows; ++i) {
+      const int mine = row + i * kWaveSize;
+      first_[i] = a.template at<const T>(mine < rows ? mine : rows - 1, 0);
+    }
+  }
+
+  // The batch that begins at `k`; what lies behind `depth` is not used. (Zeros first: a register that is not always written would be kept
+  // over the whole kernel.)
+  __device__ void read(int k, int depth, RowBatch<Cut, T>& batch) const {
+#pragma unroll
+    for (auto& group : batch) {
+#pragma unroll
+      for (auto& row : group) row = {};
+    }
+    if (a_.way == Way::vectors) {
+      read_vectors(k, depth, batch);
+    } else {
+      read_elements(k, depth, batch);
+    }
+  }
+
+ private:
+  static constexpr int kVector = Cut::kVector, kGroups = Cut::kGroups;
+
+  __device__ void read_vectors(int k, int depth, RowBatch<Cut, T>& batch) const {
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int at = k + group * kVector;
+      if (at >= depth) break;  // the depth is a multiple of the vector
+#pragma unroll
+      for (int i = 0; i < Cut::kThreadRows; ++i) load_bytes<kVectorBytes>(&batch[group][i], first_[i] + at);
+    }
+  }
+
+  // A column of all the wave's rows at once: that is along memory where A is transposed.
+  __device__ void read_elements(int k, int depth, RowBatch<Cut, T>& batch) const {
+    const int64_t stride = a_.col_stride;
+    int64_t offset = k * stride;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      if (k + group * kVector >= depth) break;
+#pragma unroll
+      for (int n = 0; n < kVector; ++n, offset += stride) {
+        const bool inside = k + group * kVector + n < depth;
+#pragma unroll
+        for (int i = 0; i < Cut::kThreadRows; ++i) {
+          if (inside) load_bytes<sizeof(T)>(&batch[group][i].element[n], first_[i] + offset);
+        }
+      }
+    }
+  }
+
+  const MatrixView& a_;
+  const T* first_[Cut::kThreadRows];
+};
+
+// sum += A B over one vector's steps of K, of which the first `count` exist: the products of steps beyond are left out. K runs upwards, as
+// in every other tile.
+template <class Cut, class T, class Sum>
+__device__ inline void multiply_vector(const Vector<T, Cut::kVector> (&x)[Cut::kThreadRows], const Sum* shared_b, int count,
+                                       Sum (&sum)[Cut::kThreadRows][Cut::kCols]) {
+  using ColVector = Vector<Sum, Cut::kColVector>;
+#pragma unroll
+  for (int n = 0; n < Cut::kVector; ++n) {
+    if (n >= count) break;
+#pragma unroll
+    for (int j = 0; j < Cut::kCols; j += Cut::kColVector) {
+      const ColVector b = *reinterpret_cast<const ColVector*>(shared_b + n * Cut::kCols + j);
+#pragma unroll
+      for (int i = 0; i < Cut::kThreadRows; ++i) {
+#pragma unroll
+        for (int v = 0; v < Cut::kColVector; ++v) sum[i][j + v] = multiply_add(widen(x[i].element[n]), b.element[v], sum[i][j + v]);
+      }
+    }
+  }
+}
+
+// The same of a batch.
+template <class Cut, class T, class Sum>
+__device__ inline void multiply_batch(const RowBatch<Cut, T>& batch, const Sum* shared_b, int count,
+                                      Sum (&sum)[Cut::kThreadRows][Cut::kCols]) {
+#pragma unroll
+  for (int group = 0; group < Cut::kGroups; ++group) {
+    const int first = group * Cut::kVector;
+    if (first >= count) break;
+    multiply_vector<Cut>(batch[group], shared_b + first * Cut::kCols, count - first, sum);
+  }
+}
+
+// A thread's part of B's rows from `k` on, as many as shared memory has room for, on its way there: by registers, where it is widened.
+template <class Cut, class T>
+class PartOfB {
+ public:
+  __device__ PartOfB(const TilePlace<T>& place, int k) {
+    const MatrixView& b = place.matrix[kB];
+    const int thread = thread_index(), row = thread / Cut::kCols, col = thread % Cut::kCols;
+    const int rows = row < kRowsAtOnce && col < place.cols ? place.depth - k - row : 0;  // from the thread's first on
+    const T* from = rows > 0 ? b.template at<const T>(k + row, col) : nullptr;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      element_[i] = T{};
+      if (i * kRowsAtOnce < rows) load_bytes<sizeof(T)>(&element_[i], from + i * kRowsAtOnce * b.row_stride);
+    }
+  }
+
+  // As accumulators, row by row, the first `rows`.
+  __device__ void store(typename Cut::Sum* shared, int rows) const {
+    const int thread = thread_index();
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      if (i * kRowsAtOnce < rows && exists(thread, i)) shared[thread + i * kRowsAtOnce * Cut::kCols] = widen(element_[i]);
+    }
+  }
+
+  // As they are, column by column, and zeros behind their end.
+  __device__ void store_columns(T* shared, int pitch) const {
+    const int thread = thread_index(), row = thread / Cut::kCols, col = thread % Cut::kCols;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      if (exists(thread, i)) shared[col * pitch + row + i * kRowsAtOnce] = element_[i];
+    }
+  }
+
+ private:
+  static constexpr int kRowsAtOnce = Cut::kThreads / Cut::kCols, kElements = (Cut::kDepth + kRowsAtOnce - 1) / kRowsAtOnce;
+  static constexpr bool kExact = kRowsAtOnce * Cut::kCols == Cut::kThreads && kElements * kRowsAtOnce == Cut::kDepth;
+  __device__ static bool exists(int thread, int i) {
+    return kExact || (thread < kRowsAtOnce * Cut::kCols && thread + i * kRowsAtOnce * Cut::kCols < Cut::kSumsOfB);
+  }
+  T element_[kElements];
+};
+
+// A thread's number is read anew, so that what follows from it is worked out for each pass and not kept in registers for all of them.
+template <class Cut, Stored kStored, class Products, class T>
+__device__ inline void store_rows(const TilePlace<T>& place, T* shared, int row, const Products& products) {
+  const int thread = thread_index();
+  auto* const staged = reinterpret_cast<typename Cut::Sum*>(shared + Cut::kElementsOfB) + thread / kWaveSize * Cut::kStagedSums;
+  RowStore<Cut, T, kStored, Products>(place, thread % kWaveSize, staged)(row, products);
+}
+
+// A wave's sums of a pass, on the ordinary units: each thread has all of its rows.
+template <class Cut, class T>
+struct RowProducts {
+  using Sum = typename Cut::Sum;
+  static constexpr bool kOwnRows = true;
+  Sum sum[Cut::kThreadRows][Cut::kCols] = {};
+
+  __device__ static void store(const PartOfB<Cut, T>& b, T* shared, int rows) { b.store(reinterpret_cast<Sum*>(shared), rows); }
+
+  // sum += A B, of a pass that is there, with B in shared memory.
+  template <bool kWhole>
+  __device__ void add(const RowStream<Cut, T, kWhole>& stream, int lane, int depth, const T* shared) {
+    constexpr int kVector = Cut::kVector;
+    const Sum* const shared_b = reinterpret_cast<const Sum*>(shared);
+    Vector<T, kVector> x[Cut::kThreadRows];
+    const auto read = [&](int k, int count) __attribute__((always_inline)) {
+#pragma unroll
+      for (int i = 0; i < Cut::kThreadRows; ++i) stream.read(i * kWaveSize + lane, k, count, x[i]);
+    };
+    int k = 0;
+#pragma unroll 1
+    for (; k + kVector <= depth; k += kVector) {
+      read(k, kVector);
+      multiply_vector<Cut>(x, shared_b + k * Cut::kCols, kVector, sum);
+    }
+    if (!kWhole && k < depth) {
+      read(k, depth - k);
+      multiply_vector<Cut>(x, shared_b + k * Cut::kCols, depth - k, sum);
+    }
+  }
+
+  // To where all of a wave's rows lie: the lane's i-th.
+  template <class Stage>
+  __device__ void put(int i, const Stage& stage) const {
+    stage.put(sum[i]);
+  }
+
+  __device__ static void walk(const TilePlace<T>& place, T* shared);
+};
+
+// Computes one tile of which A is streamed.
+template <class Cut, class Products, Stored kStored, bool kWhole, class T>
+__device__ inline void stream_rows(const TilePlace<T>& place, RowStream<Cut, T, kWhole>& stream, T* shared) {
+  const int thread = thread_index(), wave = thread / kWaveSize, lane = thread % kWaveSize, rows = place.rows, depth = place.depth;
+  const int passes = stream.passes();
+  int row = wave * Cut::kWaveRows;
+  await_previous_kernel();
+  const PartOfB<Cut, T> b(place, 0);  // first, as behind all those copies its loads would wait for them
+#pragma unroll 1
+  for (int pass = 0; pass < passes; ++pass) stream.start(lane, row + pass * Cut::kPassRows);
+  Products::store(b, shared, depth);
+  block_barrier();
+#pragma unroll 1
+  for (; row < rows; row += Cut::kPassRows) {
+    Products products;
+    stream.await();
+    products.add(stream, lane, depth, shared);
+    wave_barrier();  // all lanes have read this pass
+    stream.start(lane, row + passes * Cut::kPassRows);
+    store_rows<Cut, kStored>(place, shared, row, products);
+  }
+}
+
+// Computes one tile whose threads read A from global memory. A K that shared memory can hold is there once for all passes; a deeper one is
+// walked anew in each.
+template <class Cut, class T>
+__device__ inline void RowProducts<Cut, T>::walk(const TilePlace<T>& place, T* shared) {
+  Sum* const shared_b = reinterpret_cast<Sum*>(shared);
+  const int depth = place.depth;
+  const bool deep = depth > Cut::kDepth;
+  await_previous_kernel();
+  if (!deep) {
+    PartOfB<Cut, T>(place, 0).store(shared_b, depth);
+    block_barrier();
+  }
+#pragma unroll 1
+  for (int first = 0; first < place.rows; first += Cut::kPassRows) {
+    const int thread = thread_index(), row = first + thread / kWaveSize * Cut::kWaveRows;
+    if (!deep && row >= place.rows) break;  // else waves without rows still meet the others
+    const RowReader<Cut, T> reader(place.matrix[kA], row + thread % kWaveSize, place.rows);
+    RowProducts products;
+#pragma unroll 1
+    for (int k = 0; k < depth; k += Cut::kBatch) {
+      const int k_there = k % Cut::kDepth;
+      if (deep && k_there == 0) {
+        block_barrier();  // nobody reads the part of B before this one any more
+        PartOfB<Cut, T>(place, k).store(shared_b, depth - k);
+        block_barrier();
+      }
+      RowBatch<Cut, T> batch;
+      reader.read(k, depth, batch);
+      const Sum* const b = shared_b + k_there * Cut::kCols;
+      // A second copy of the products costs float64 registers that it doesn't have.
+      if (sizeof(Sum) == 4 && k + Cut::kBatch <= depth) {
+        multiply_batch<Cut>(batch, b, Cut::kBatch, products.sum);
+      } else {
+        multiply_batch<Cut>(batch, b, depth - k, products.sum);
+      }
+    }
+    store_rows<Cut, Stored::anyhow>(place, shared, row, products);
+  }
+}
+
+template <class Cut, class Products, class T>
+__device__ inline void multiply_rows(const TilePlace<T>& place, T* shared) {
+  if constexpr (!kCdna) {
+    T* const ring = shared + Cut::kSumElements + thread_index() / kWaveSize * Cut::kRingElements;
+    const MatrixView& a = place.matrix[kA];
+    const int depth = place.depth;
+    if (depth > 0 && depth <= Cut::kWholeDepth && a.way == Way::vectors && a.row_stride == depth && stores_vectors<Cut>(place)) {
+      RowStream<Cut, T, true> stream(place, ring);
+      stream_rows<Cut, Products, Stored::vectors>(place, stream, shared);
+      return leave_after_last(place);
+    }
+    RowStream<Cut, T, false> stream(place, ring);
+    if (depth <= Cut::kDepth && stream.passes() > 0) {
+      if (!Products::kOwnRows || !stores_columns(place)) {
+        stream_rows<Cut, Products, Stored::anyhow>(place, stream, shared);
+        return leave_after_last(place);
+      }
+      if constexpr (Products::kOwnRows) stream_rows<Cut, Products, Stored::columns>(place, stream, shared);
+      return leave_after_last(place);
+    }
+  }
+  Products::walk(place, shared);
+}
+
+}  // namespace vbgemm

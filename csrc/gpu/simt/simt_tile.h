@@ -1,0 +1,131 @@
+// One tile of C on the ordinary arithmetic units: a pipeline of copies along K, then multiply-adds from shared memory.
+#pragma once
+#include "gpu/simt/deep_tile.h"
+#include "gpu/simt/dot_tile.h"
+#include "gpu/simt/row_tile.h"
+#include "gpu/tile/operand_copy.h"
+#include "gpu/tile/tile_place.h"
+#include "gpu/tile/tile_store.h"
+
+namespace vbgemm {
+
+// sum += A B over one step of K, operands in shared memory, of which `depth` columns of A (rows of B) count and the rest are zeros. K runs
+// upwards for every element, whatever the tile: the bits of a result do not depend on the plan (unless it splits K).
+template <class Cut, class T, class Sum>
+__device__ inline void multiply_step(const T* shared_a, const T* shared_b, int depth, Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols]) {
+  using DepthVector = Vector<T, Cut::kDepthVector>;
+  using ColVector = Vector<T, Cut::kColVector>;
+  const auto multiply_chunk = [&] {
+#pragma unroll
+    for (int k = 0; k < Cut::kChunk; k += Cut::kDepthVector) {
+      DepthVector a[Cut::kThreadRows];
+#pragma unroll
+      for (int i = 0; i < Cut::kThreadRows; ++i) {
+        a[i] = *reinterpret_cast<const DepthVector*>(shared_a + i * Cut::kGridRows * Cut::A::kPitch + k);
+      }
+#pragma unroll
+      for (int l = 0; l < Cut::kDepthVector; ++l) {
+        Sum b[Cut::kThreadCols];
+#pragma unroll
+        for (int j = 0; j < Cut::kThreadCols; j += Cut::kColVector) {
+          const ColVector cols = *reinterpret_cast<const ColVector*>(shared_b + (k + l) * Cut::B::kPitch + j * Cut::kGridCols);
+#pragma unroll
+          for (int v = 0; v < Cut::kColVector; ++v) b[j + v] = widen(cols.element[v]);
+        }
+#pragma unroll
+        for (int i = 0; i < Cut::kThreadRows; ++i) {
+          const Sum x = widen(a[i].element[l]);
+#pragma unroll
+          for (int j = 0; j < Cut::kThreadCols; ++j) sum[i][j] = multiply_add(x, b[j], sum[i][j]);
+        }
+      }
+    }
+    shared_a += Cut::kChunk;
+    shared_b += Cut::kChunk * Cut::B::kPitch;
+  };
+  // Chunk by chunk, as more unrolled code would need more registers than there are; those beyond the end of K are left out. The first has
+  // code of its own where that is short, and is then mixed with what surrounds it. Where it is long, instructions would be slow to come.
+  constexpr bool kFirstApart = Cut::kThreadRows * Cut::kThreadCols <= 16;
+  int left = depth < Cut::kDepth ? depth : Cut::kDepth;
+  if (kFirstApart) multiply_chunk(), left -= Cut::kChunk;
+#pragma unroll 1
+  for (; left > 0; left -= Cut::kChunk) multiply_chunk();
+}
+
+// Computes one tile. The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies
+// of the step that will use the slot just freed. A K range of length 0 leaves zeros.
+template <class Cut, class T>
+__device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
+  OperandCopy<T, typename Cut::A, Cut::kThreads, Cut::kAhead> copy_a(place.matrix[kA]);
+  OperandCopy<T, typename Cut::B, Cut::kThreads, Cut::kAhead> copy_b(place.matrix[kB]);
+  int uncopied = place.depth;  // below 0 once the copies have run past the end
+  const auto start_step = [&](T* stage) {
+    if (uncopied > 0) {
+      copy_a.start(stage, place.rows, uncopied);
+      copy_b.start(stage + Cut::A::kElements, uncopied, place.cols);
+      copy_a.advance(Cut::kDepth * place.matrix[kA].col_stride);
+      copy_b.advance(Cut::kDepth * place.matrix[kB].row_stride);
+    }
+    uncopied -= Cut::kDepth;
+    commit_copies();
+  };
+  await_previous_kernel();
+#pragma unroll 1
+  for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
+
+  const GridPlace thread = grid_place<Cut>(thread_index());
+  const int thread_a = thread.row() * Cut::A::kPitch, thread_b = Cut::A::kElements + thread.col() * Cut::kColVector;
+  Accumulator<T> sum[Cut::kThreadRows][Cut::kThreadCols] = {};
+  T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
+  T* stage = shared;
+  constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
+#pragma unroll 1
+  while (uncopied + kAhead > 0) {
+    wait_copies<Cut::kStages - 2>();
+    block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
+    start_step(stage == shared ? last_stage : stage - Cut::kStageElements);
+    multiply_step<Cut>(stage + thread_a, stage + thread_b, uncopied + kAhead + Cut::kDepth, sum);
+    stage = stage == last_stage ? shared : stage + Cut::kStageElements;
+  }
+  store_tile<Cut>(place, sum, shared);
+}
+
+// A tile's cut, by what its threads own; called for its type alone.
+template <class T, int kRow>
+constexpr auto cut_of() {
+  constexpr Owned kOwned = kTiles[kRow].owned;
+  if constexpr (kOwned == Owned::rows) {
+    return RowCut<T, kRow>();
+  } else if constexpr (kOwned == Owned::steps) {
+    return DeepCut<T, kRow>();
+  } else if constexpr (kOwned == Owned::steps_of_rows) {
+    return DotCut<T, kRow>();
+  } else {
+    return TileCut<T, kRow>();
+  }
+}
+
+template <class T, Kind kKind_>
+struct SimtFamily {
+  using Element = T;
+  static constexpr int kAlignment = kBankLineBytes;  // of operands in shared memory
+  static constexpr Kind kKind = kKind_;
+  static constexpr bool kMirrors = false;
+  template <int kRow>
+  using Cut = decltype(cut_of<T, kRow>());
+
+  template <class Cut>
+  __device__ static void multiply(const TilePlace<T>& place, T* shared) {
+    if constexpr (Cut::kShape.owned == Owned::rows) {
+      multiply_rows<Cut, RowProducts<Cut, T>>(place, shared);
+    } else if constexpr (Cut::kShape.owned == Owned::steps) {
+      multiply_deep<Cut>(place, shared);
+    } else if constexpr (Cut::kShape.owned == Owned::steps_of_rows) {
+      multiply_dots<Cut>(place, shared);
+    } else {
+      multiply_tile<Cut>(place, shared);
+    }
+  }
+};
+
+}  // namespace vbgemm

@@ -1,9 +1,0 @@
-// bfloat16, accumulated in float32, on the ordinary arithmetic units.
-#include "kernels.h"
-#include "simt_tile.h"
-#include "tile_kernel.h"
-
-#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, bf16, vbgemm::BFloat16)
-VBGEMM_REAL_KERNELS(DEFINE, bfloat16)
-#define DEFINE_ROWS(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, bf16, vbgemm::BFloat16)
-VBGEMM_ROW_KERNELS(DEFINE_ROWS, bfloat16)

@@ -1,7 +1,0 @@
-// complex64 on the ordinary arithmetic units.
-#include "kernels.h"
-#include "simt_tile.h"
-#include "tile_kernel.h"
-
-#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, c64, vbgemm::Complex<float>)
-VBGEMM_SIMT_KERNELS(DEFINE, complex64)

@@ -1,9 +1,0 @@
-// float32 on the ordinary arithmetic units.
-#include "kernels.h"
-#include "simt_tile.h"
-#include "tile_kernel.h"
-
-#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f32, float)
-VBGEMM_REAL_AND_DOT_KERNELS(DEFINE, float32)
-#define DEFINE_ROWS(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, f32, float)
-VBGEMM_ROW_KERNELS(DEFINE_ROWS, float32)

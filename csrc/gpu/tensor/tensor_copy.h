@@ -1,0 +1,210 @@
+// Copies one operand's part of a tile, step by step along K, from global to shared memory, for tensor cores.
+#pragma once
+#include "gpu/arch/gpu_vendor.h"
+#include "gpu/tensor/tensor_cut.h"
+#include "gpu/tile/tile_place.h"
+
+namespace vbgemm {
+
+// Whether lines begin at multiples of 16 bytes.
+template <class T>
+__device__ inline bool lines_are_aligned(const MatrixView& x, int64_t line_stride) {
+  return (reinterpret_cast<uintptr_t>(x.first) | static_cast<uintptr_t>(line_stride * static_cast<int>(sizeof(T)))) % kVectorBytes == 0;
+}
+
+// How an operand's part of a tile is copied: by whole 16-byte pieces; element by element; or, for elements too small to be copied alone, by
+// the aligned pieces that hold a line's elements, each line then being shifted into its place.
+enum class CopyWay { pieces, elements, shifted };
+
+// The fastest that suits an operand's part of rows x cols elements, whose lines are columns where those are contiguous, else rows.
+template <class T>
+__device__ inline CopyWay copy_way(const MatrixView& x, int rows, int cols) {
+  constexpr int kPieceItems = kVectorBytes / static_cast<int>(sizeof(T));
+  const bool down = x.way == Way::columns;
+  const int64_t line_stride = down ? x.col_stride : x.row_stride;
+  if ((down ? x.row_stride : x.col_stride) != 1) return CopyWay::elements;
+  if ((down ? rows : cols) % kPieceItems == 0 && lines_are_aligned<T>(x, line_stride)) return CopyWay::pieces;
+  return sizeof(T) == 2 && line_stride >= kPieceItems ? CopyWay::shifted : CopyWay::elements;
+}
+
+// A way that the compiler knows, and one that only the tile does.
+template <CopyWay kWay>
+struct Always {
+  __device__ constexpr operator CopyWay() const { return kWay; }
+};
+struct AsFound {
+  CopyWay way;
+  __device__ operator CopyWay() const { return way; }
+};
+
+// kLinesAreRows: of the matrix; else they are its columns. kKeepsPlaces: what each step needs again stays in registers, else it is read
+// anew from shared memory, where `from` lies.
+template <class T, class Lines, bool kLinesAreRows, int kThreads, bool kKeepsPlaces, class KnownWay>
+class LineCopy {
+ public:
+  __device__ LineCopy(const MatrixView& from, KnownWay way)
+      : from_(from), thread_(thread_index()), stride_(kLinesAreRows ? from.row_stride : from.col_stride), way_(way) {
+    const int thread = thread_;
+    const int line = way_ == CopyWay::elements ? ByElements::line(thread) : ByPieces::line(thread);
+    const int item = way_ == CopyWay::elements ? ByElements::item(thread) : ByPieces::item(thread);
+    source_ = from.template at<const T>(kLinesAreRows ? line : item, kLinesAreRows ? item : line);
+  }
+
+  // Starts the copies of one step; what lies outside its first lines x items elements becomes zero.
+  __device__ void start(T* shared, int lines, int items) const {
+    switch (way_) {
+      case CopyWay::pieces: return start_pieces(shared, lines, items);
+      case CopyWay::elements: return start_elements(shared, lines, items);
+      case CopyWay::shifted:
+        if constexpr (kBytes == 2) start_shifted(shared, lines, items);
+    }
+  }
+
+  // To be called when this thread's copies of a step have arrived, before the barrier that shows them to the block.
+  // What lies outside its first `items` of each line becomes zero, if it wasn't.
+  __device__ void finish(T* shared, int items) const {
+    if constexpr (kBytes == 2) {
+      if (way_ == CopyWay::shifted) shift_pieces(shared, items);
+    }
+  }
+
+  // To be called when this thread's copies of a step have arrived, before its visits: what it visits others may have copied.
+  __device__ void begin_visits() const {
+    if (way_ != CopyWay::pieces) block_barrier();
+  }
+
+  // Calls action(Vector<T, kPieceItems>&) for this thread's share of a step's pieces.
+  template <class Action>
+  __device__ void visit(T* shared, const Action& action) const {
+#pragma unroll
+    for (int i = 0; i < ByPieces::kCopies; ++i) {
+      action(*reinterpret_cast<Vector<T, kPieceItems>*>(place_of<ByPieces>(shared, thread(), i)));
+    }
+  }
+
+  __device__ void advance(int64_t elements) { source_ += elements; }
+
+ private:
+  static constexpr int kBytes = static_cast<int>(sizeof(T));
+
+  // Neighbouring threads take neighbours in a line; a thread's copies lie kStep lines apart.
+  template <int kWidth>
+  struct Spread {
+    static constexpr int kAcross = Lines::kItems / kWidth, kStep = kThreads / kAcross, kCopies = Lines::kLines / kStep;
+    static_assert(kThreads % kAcross == 0 && Lines::kLines % kStep == 0);
+
+    __device__ static int line(int thread) { return thread / kAcross; }
+    __device__ static int item(int thread) { return thread % kAcross * kWidth; }
+  };
+  static constexpr int kPieceItems = kVectorBytes / kBytes;
+  using ByPieces = Spread<kPieceItems>;
+  using ByElements = Spread<1>;
+
+  __device__ int thread() const { return kKeepsPlaces ? thread_ : thread_index(); }
+  __device__ int64_t line_stride() const { return kKeepsPlaces ? stride_ : kLinesAreRows ? from_.row_stride : from_.col_stride; }
+
+  // Where the thread's copy of this number goes; `behind`: the piece after it.
+  template <class Spread>
+  __device__ static T* place_of(T* shared, int thread, int copy, int behind = 0) {
+    return shared + Lines::at(Spread::line(thread), Spread::item(thread) + behind, copy * Spread::kStep);
+  }
+
+  __device__ void start_pieces(T* shared, int lines, int items) const {
+    const int thread = this->thread(), limit = ByPieces::item(thread) < items ? lines - ByPieces::line(thread) : 0;
+    const T* from = source_;
+    const int64_t step = ByPieces::kStep * line_stride();
+#pragma unroll
+    for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
+      copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i), from, i * ByPieces::kStep < limit);
+    }
+  }
+
+  // The first `count` elements of a piece; the rest becomes zero.
+  __device__ static void start_part(T* to, const T* from, int count) {
+#pragma unroll
+    for (int e = 0; e < kPieceItems; ++e) copy_async<kBytes>(to + e, from + e, e < count);
+  }
+
+  __device__ void start_elements(T* shared, int lines, int items) const {
+    const int thread = this->thread(), limit = ByElements::item(thread) < items ? lines - ByElements::line(thread) : 0;
+    const T* from = source_;
+    const int64_t step = ByElements::kStep * line_stride();
+#pragma unroll kBytes == 2 ? 4 : ByElements::kCopies  // those of 2 bytes wait in registers
+    for (int i = 0; i < ByElements::kCopies; ++i, from += step) {
+      copy_async<kBytes>(place_of<ByElements>(shared, thread, i), from, i * ByElements::kStep < limit);
+    }
+  }
+
+  // By how many elements this thread's lines begin behind a multiple of 16 bytes: all by the same, in every step along K.
+  __device__ int shift() const {
+    static_assert(ByPieces::kStep % kPieceItems == 0);
+    return static_cast<int>(reinterpret_cast<uintptr_t>(source_) / kBytes % kPieceItems);
+  }
+
+  // A line's first piece may begin with elements before the line, and its last end with some behind it: another line's, or the gap before
+  // that, but for the very last line, whose end is copied by elements. A line has one piece more than it has places; its last thread
+  // copies both.
+  __device__ void start_shifted(T* shared, int lines, int items) const {
+    const int thread = this->thread(), shift = this->shift(), item = ByPieces::item(thread), limit = lines - ByPieces::line(thread);
+    const int left = shift + items - item;
+    const T* const first = source_ - shift;
+    const T* from = first;
+    const int64_t step = ByPieces::kStep * line_stride();
+    const bool last = item == Lines::kItems - kPieceItems;
+    const int place = last && left > kPieceItems ? kPieceItems : 0, count = left - place;
+    const bool is_part = count > 0 && count < kPieceItems;
+    const int very_last = limit - 1, apart = is_part ? very_last : -1;  // the line with a part of a piece
+#pragma unroll
+    for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
+      const int line = i * ByPieces::kStep, there = line < limit ? left : 0;
+      const auto copy = [&](int behind) {
+        if (line != apart || place != behind) {
+          copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i, behind), from + behind, there > behind);
+        }
+      };
+      copy(0);
+      if (last) copy(kPieceItems);
+    }
+    if (!is_part || very_last < 0 || very_last % ByPieces::kStep != 0) return;
+    const int copy = very_last / ByPieces::kStep;
+    if (copy < ByPieces::kCopies) start_part(place_of<ByPieces>(shared, thread, copy, place), first + copy * step + place, count);
+  }
+
+  // Each thread shifts the pieces it has copied. A line belongs to one wave, so that its barriers are enough.
+  __device__ void shift_pieces(T* shared, int items) const {
+    static_assert(kLanes % ByPieces::kAcross == 0);
+    const int shift = this->shift();
+    using Piece = Vector<uint32_t, 4>;
+    const int thread = this->thread();
+    wave_barrier();
+#pragma unroll
+    for (int i = 0; i < ByPieces::kCopies; ++i) {
+      Piece* const piece = reinterpret_cast<Piece*>(place_of<ByPieces>(shared, thread, i));
+      const Piece low = *piece, high = *reinterpret_cast<const Piece*>(place_of<ByPieces>(shared, thread, i, kPieceItems));
+      wave_barrier();
+      uint32_t words[8], result[4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) words[w] = low.element[w], words[4 + w] = high.element[w];
+#pragma unroll
+      for (int w = 0; w < 6; ++w) words[w] = shift & 4 ? words[w + 2] : words[w];
+#pragma unroll
+      for (int w = 0; w < 5; ++w) words[w] = shift & 2 ? words[w + 1] : words[w];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) result[w] = shifted_word(words[w], words[w + 1], shift % 2 * 16);
+      if (items < Lines::kItems) {
+        const int left = items - ByPieces::item(thread);
+#pragma unroll
+        for (int w = 0; w < 4; ++w) result[w] = left > 2 * w + 1 ? result[w] : left > 2 * w ? result[w] & 0xffffu : 0;
+      }
+      *piece = {{result[0], result[1], result[2], result[3]}};
+    }
+  }
+
+  const MatrixView& from_;
+  int thread_;
+  int64_t stride_;
+  const T* source_;  // this thread's first element of the next step
+  KnownWay way_;
+};
+
+}  // namespace vbgemm

@@ -1,0 +1,159 @@
+// One tile of dot products (dot_tile.h) on tensor cores, for more columns than the ordinary units keep up with, or wider numbers: each wave
+// has rows of A to itself and loads them straight into the registers that products take, and shared memory holds B alone.
+#pragma once
+#include "gpu/tensor/tensor_copy.h"
+#include "gpu/tensor/tensor_dot_cut.h"
+#include "gpu/tensor/tensor_store.h"
+
+namespace vbgemm {
+
+// A lane's pieces of its two rows of A, kTogether lines at a time. In place of rows beyond the tile's last that one is read again: nothing
+// will be written of them. kVectors: whether all pieces are aligned, else they come by elements, and those of 2 bytes would wait in
+// registers of 4.
+template <class Cut, class T, bool kVectors>
+class TensorDotReader {
+ public:
+  using Line = typename Cut::Line;
+  static constexpr int kTogether = kVectors || sizeof(T) > 2 ? Cut::kLines : 1;
+  using Pieces = typename Line::Piece[2][kTogether];
+
+  // `a` lies in shared memory, and is read again at each step: that is cheaper than registers to keep it.
+  __device__ TensorDotReader(const MatrixView& a, int rows) : a_(a) {
+    const int thread = thread_index(), row = thread / kLanes * Cut::kWaveRows + thread % kLanes / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int mine = row + 8 * half;
+      first_[half] = a.template at<const T>(mine < rows ? mine : rows - 1, 0);
+    }
+  }
+
+  // Those of the lines from `k` on; kWhole: all of them exist, else zeros from `depth` on. (Were that asked here, both ways would meet in
+  // the same registers, by moves that wait for what was loaded.)
+  template <bool kWhole>
+  __device__ void read(int k, int depth, Pieces& x) const {
+    const int begin = k + thread_index() % 4 * Line::kPiece;
+    const int64_t col_stride = kVectors ? 1 : a_.col_stride;
+    const T* const from[2] = {first_[0] + begin * col_stride, first_[1] + begin * col_stride};
+#pragma unroll
+    for (int line = 0; line < kTogether; ++line) {
+      const int ahead = line * Line::kDepth, left = kWhole ? Line::kPiece : depth - begin - ahead;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if constexpr (kVectors) {
+          x[half][line] = {};
+          if (left > 0) load_streamed<kVectorBytes>(&x[half][line], from[half] + ahead);  // the depth is a multiple of the vector
+        } else {
+          x[half][line] = elements(from[half] + ahead * col_stride, col_stride, left);
+        }
+      }
+    }
+  }
+
+ private:
+  // The first `count` of a piece, and zeros.
+  __device__ static typename Line::Piece elements(const T* from, int64_t stride, int count) {
+    T element[Line::kPiece] = {};
+#pragma unroll
+    for (int e = 0; e < Line::kPiece; ++e) {
+      if (e < count) load_bytes<sizeof(T)>(&element[e], from + e * stride);
+    }
+    typename Line::Piece piece;
+    memcpy(&piece, element, sizeof piece);
+    return piece;
+  }
+
+  const MatrixView& a_;
+  const T* first_[2];
+};
+
+// sums += A B for some lines of K, those of B from `b` on.
+template <class Cut, class LinesB, class T, class Piece, int kTogether>
+__device__ inline void multiply_lines(const Piece (&x)[2][kTogether], const T* b, Sums<Cut>& sums) {
+#pragma unroll
+  for (int line = 0; line < kTogether; ++line) {
+    Piece y[Cut::kBlocksAcross];
+#pragma unroll
+    for (int j = 0; j < Cut::kBlocksAcross; ++j) y[j] = LinesB::read(b, line, j);
+#pragma unroll
+    for (int w = 0; w < Cut::Line::kWords; w += 2) {
+      const auto &upper = x[0][line].element, &lower = x[1][line].element;
+      Register<T> left[1][4] = {{upper[w], lower[w], upper[w + 1], lower[w + 1]}}, right[Cut::kBlocksAcross][2];
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) right[j][0] = y[j].element[w], right[j][1] = y[j].element[w + 1];
+      multiply_chunk<Cut>(left, right, sums);
+    }
+  }
+}
+
+// sums += A B, with B in shared memory as LinesB has it. The first loads of a step of A are under way while the step's B is waited for.
+template <class Cut, class LinesB, bool kVectors, class T, class KnownWay>
+__device__ inline void add_dots(const TilePlace<T>& place, T* shared, KnownWay way, Sums<Cut>& sums) {
+  const MatrixView& b = place.matrix[kB];
+  constexpr bool kAlong = LinesB::kDepthItems;
+  using Reader = TensorDotReader<Cut, T, kVectors>;
+  const Reader rows(place.matrix[kA], place.rows);
+  LineCopy<T, LinesB, !kAlong, Cut::kThreads, false, KnownWay> copy(b, way);
+  const int depth = place.depth, cols = place.cols;
+  int uncopied = depth;  // below 0 once the copies have run past the end
+  const auto start_step = [&](T* stage) {
+    if (uncopied > 0) {
+      copy.start(stage, kAlong ? cols : uncopied, kAlong ? uncopied : cols);
+      copy.advance(Cut::kDepth * b.row_stride);
+    }
+    uncopied -= Cut::kDepth;
+    commit_copies();
+  };
+  await_previous_kernel();
+#pragma unroll 1
+  for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
+
+  const int first = LinesB::first();
+  T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
+  T* stage = shared;
+  const auto take_step = [&](auto whole, int k) __attribute__((always_inline)) {
+    constexpr bool kWhole = decltype(whole)::value;
+    typename Reader::Pieces x;
+    rows.template read<kWhole>(k, depth, x);
+    wait_copies<Cut::kStages - 2>();
+    copy.finish(stage, kAlong ? depth - k : LinesB::kItems);
+    block_barrier();  // this step's B is visible, and nobody reads the stage before it any more
+    start_step(stage == shared ? last_stage : stage - Cut::kStageElements);
+    multiply_lines<Cut, LinesB>(x, stage + first, sums);
+#pragma unroll 1
+    for (int line = Reader::kTogether; line < Cut::kLines; line += Reader::kTogether) {
+      rows.template read<kWhole>(k + line * Cut::Line::kDepth, depth, x);
+      multiply_lines<Cut, LinesB>(x, stage + first + line * LinesB::kLineElements, sums);
+    }
+    stage = stage == last_stage ? shared : stage + Cut::kStageElements;
+  };
+  int k = 0;
+#pragma unroll 1
+  for (; k + Cut::kDepth <= depth; k += Cut::kDepth) take_step(std::true_type(), k);
+  if (k < depth) take_step(std::false_type(), k);
+}
+
+// Computes one tile. A loop for each way to read A and B: instructions are slow to come, and what it does not need would lie in it.
+template <class Cut, class T>
+__device__ __forceinline__ void multiply_tensor_dots(const TilePlace<T>& place, T* shared) {
+  const MatrixView& b = place.matrix[kB];
+  Sums<Cut> sums = {};
+  const auto with_b = [&](auto along, auto way) __attribute__((always_inline)) {
+    using LinesB = typename Cut::template B<decltype(along)::value>;
+    if (place.matrix[kA].way == Way::vectors) {
+      add_dots<Cut, LinesB, true>(place, shared, way, sums);
+    } else {
+      add_dots<Cut, LinesB, false>(place, shared, way, sums);
+    }
+  };
+  const AsFound way{copy_way<T>(b, place.depth, place.cols)};
+  if (b.way == Way::columns) {
+    with_b(std::true_type(), way);
+  } else if constexpr (sizeof(T) == 2) {
+    with_b(std::false_type(), way);
+  } else {
+    with_b(std::false_type(), Always<CopyWay::elements>());
+  }
+  store_sums<Cut>(place, sums, shared);
+}
+
+}  // namespace vbgemm

@@ -1,0 +1,207 @@
+// A wave's products on tensor cores: fragments from shared memory, and what each kind of arithmetic makes of them.
+#pragma once
+#include "gpu/arch/gpu_vendor.h"
+#include "gpu/tensor/tensor_cut.h"
+
+namespace vbgemm {
+
+// Where a wave stands in its block: its piece of the tile, and its share of each step's K.
+template <class Cut>
+struct WavePlace {
+  int row, col, share;
+
+  __device__ explicit WavePlace(int wave)
+      : row(wave / Cut::kWavesAcross % Cut::kWavesDown * Cut::kWaveRows),
+        col(wave % Cut::kWavesAcross * Cut::kWaveCols),
+        share(Cut::kSplit == 1 ? 0 : wave / (Cut::kWavesAcross * Cut::kWavesDown)) {}
+};
+
+// A register's worth of an operand: one number, or two of 16 bits.
+template <class T>
+using Register = std::conditional_t<sizeof(T) == 8, double, uint32_t>;
+
+// Where the matrices of 8 rows by 16 bytes belong that one instruction loads: an instruction takes neighbouring registers, of A two halves
+// at one depth first, of B (kDeepFirst) both depths of a half.
+template <bool kDeepFirst>
+constexpr __host__ __device__ int half_of(int matrix) {
+  return kDeepFirst ? matrix / 2 : matrix % 2;
+}
+template <bool kDeepFirst>
+constexpr __host__ __device__ int deep_of(int matrix) {
+  return kDeepFirst ? matrix % 2 : matrix / 2;
+}
+
+// Where this lane's first fragment lies in an operand's part of a step; all others lie at constant distances. `from`: the wave's first row
+// (column), `chunk` its first chunk of K.
+template <class T, class Lines, bool kDeepFirst>
+__device__ inline int first_fragment(int from, int chunk) {
+  const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4, matrix = lane / 8, row = lane % 8;
+  constexpr int kPitch = Lines::kPitch, kPieceItems = kVectorBytes / static_cast<int>(sizeof(T));
+  if constexpr (sizeof(T) == 8) {
+    return Lines::kDepthItems ? (from + g) * kPitch + 8 * chunk + t : (8 * chunk + t) * kPitch + from + g;
+  } else if constexpr (Lines::kDepthItems) {
+    return (from + 8 * half_of<kDeepFirst>(matrix) + row) * kPitch + (2 * chunk + deep_of<kDeepFirst>(matrix)) * kPieceItems;
+  } else if constexpr (sizeof(T) == 2) {
+    return (16 * chunk + 8 * deep_of<kDeepFirst>(matrix) + row) * kPitch + from + 8 * half_of<kDeepFirst>(matrix);
+  } else {
+    return (8 * chunk + t) * kPitch + from + Lines::kInterleave * g;
+  }
+}
+
+// Calls put(half, depth_half, register) for a wave's kHalves halves of the chunk of K that is `chunk` behind its first.
+template <class Lines, int kHalves, bool kDeepFirst, class T, class Put>
+__device__ inline void load_halves(const T* first, int chunk, const Put& put) {
+  constexpr int kPitch = Lines::kPitch;
+  if constexpr (sizeof(T) == 8) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int deep = 0; deep < 2; ++deep) {
+        const int outer = 8 * half, depth = 8 * chunk + 4 * deep;
+        put(half, deep, first[Lines::kDepthItems ? outer * kPitch + depth : depth * kPitch + outer]);
+      }
+    }
+  } else if constexpr (Lines::kDepthItems || sizeof(T) == 2) {
+    constexpr int kPieceItems = kVectorBytes / static_cast<int>(sizeof(T));
+#pragma unroll
+    for (int half = 0; half < kHalves; half += 2) {
+      uint32_t words[4];
+      if constexpr (Lines::kDepthItems) {
+        load_matrices(first + 8 * half * kPitch + 2 * chunk * kPieceItems, words);
+      } else {
+        load_matrices_transposed(first + 16 * chunk * kPitch + 8 * half, words);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) put(half + half_of<kDeepFirst>(i), deep_of<kDeepFirst>(i), words[i]);
+    }
+  } else {
+    constexpr int kTogether = Lines::kInterleave;
+#pragma unroll
+    for (int half = 0; half < kHalves; half += kTogether) {
+#pragma unroll
+      for (int deep = 0; deep < 2; ++deep) {
+        const T* const at = first + (8 * chunk + 4 * deep) * kPitch + 8 * half;
+        const auto numbers = *reinterpret_cast<const Vector<uint32_t, kTogether>*>(at);
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) put(half + j, deep, numbers.element[j]);
+      }
+    }
+  }
+}
+
+inline constexpr uint32_t kSignBit = 0x80000000u, kInfinityBits = 0x7f800000u, kOneBits = 0x3f800000u, kBitsOfTf32 = 0xffffe000u;
+
+// A NaN whose bits the unit would ignore must not look like an infinity.
+__device__ inline uint32_t special_small(uint32_t bits) {
+  const float x = float_of_bits(bits);
+  return x == x ? bits : bits | 0x400000u;
+}
+
+// The sum of numbers too small for an infinite one: it is finite unless one of them is an infinity or NaN.
+template <int kCount>
+__device__ inline float sum_of(const float (&numbers)[kCount]) {
+  constexpr int kChains = 4;
+  static_assert(kCount >= kChains);
+  float sum[kChains] = {numbers[0], numbers[1], numbers[2], numbers[3]};
+#pragma unroll
+  for (int i = kChains; i < kCount; ++i) sum[i % kChains] += numbers[i];
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+__device__ inline bool is_finite(float x) { return std::fabs(x) < static_cast<float>(INFINITY); }
+
+// x = big + small, to within a bit less than float32 has, both of them tf32 numbers (the unit ignores small's last bits). What rounding
+// would make infinite is cut off instead. An infinity or NaN is small, and its big is 1: then the only product that sees it together with
+// the other's big is small's, which is what float32 gives unless the other is below tf32's smallest number (its big is 0, and infinity
+// times that NaN), and no other is infinite or NaN.
+template <int kRows, int kCols>
+__device__ inline void split(const uint32_t (&bits)[kRows][kCols], uint32_t (&big)[kRows][kCols], uint32_t (&small)[kRows][kCols]) {
+  float rest[kRows * kCols];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kCols; ++j) {
+      const float x = float_of_bits(bits[i][j]);
+      big[i][j] = round_to_tf32(x) & kBitsOfTf32;
+      rest[i * kCols + j] = x - float_of_bits(big[i][j]);
+      small[i][j] = bits_of_float(rest[i * kCols + j]);
+    }
+  }
+  if (is_finite(sum_of(rest))) return;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kCols; ++j) {
+      const uint32_t x = bits[i][j];
+      if (is_finite(float_of_bits(big[i][j]))) continue;
+      const bool finite = (x & ~kSignBit) < kInfinityBits;
+      big[i][j] = finite ? x & kBitsOfTf32 : (x & kSignBit) | kOneBits;
+      small[i][j] = finite ? bits_of_float(float_of_bits(x) - float_of_bits(big[i][j])) : special_small(x);
+    }
+  }
+}
+
+// The same where big is what the unit sees of x. Of an infinity or NaN the rest is NaN; see_special() then puts it right.
+__device__ inline float rest_of(float x) { return x - float_of_bits(bits_of_float(x) & kBitsOfTf32); }
+__device__ inline void see_special(float& x, float& small) {
+  const uint32_t bits = bits_of_float(x);
+  if (is_finite(x)) return;
+  small = float_of_bits(special_small(bits));
+  x = float_of_bits((bits & kSignBit) | kOneBits);
+}
+
+template <class Cut>
+using Sums = typename Cut::Sum[Cut::kBlocksDown][Cut::kBlocksAcross][4];
+
+// sums += a b over one chunk of K.
+template <class Cut, class R>
+__device__ inline void multiply_chunk(R (&a)[Cut::kBlocksDown][4], R (&b)[Cut::kBlocksAcross][2], Sums<Cut>& sums) {
+  const auto each = [&](const auto& multiply) {
+#pragma unroll
+    for (int i = 0; i < Cut::kBlocksDown; ++i) {
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) multiply(i, j);
+    }
+  };
+  if constexpr (Cut::kKind == Kind::f64) {
+    each([&](int i, int j) { multiply_float64(a[i], b[j], sums[i][j]); });
+  } else if constexpr (Cut::kKind == Kind::bf16) {
+    each([&](int i, int j) { multiply_bfloat16(a[i], b[j], sums[i][j]); });
+  } else if constexpr (Cut::kKind == Kind::f16) {
+    each([&](int i, int j) { multiply_float16(a[i], b[j], sums[i][j]); });
+  } else if constexpr (Cut::kKind == Kind::tf32) {
+#pragma unroll
+    for (auto& block : a) {
+#pragma unroll
+      for (uint32_t& x : block) x = round_to_tf32(float_of_bits(x));
+    }
+#pragma unroll
+    for (auto& block : b) {
+#pragma unroll
+      for (uint32_t& x : block) x = round_to_tf32(float_of_bits(x));
+    }
+    each([&](int i, int j) { multiply_tf32(a[i], b[j], sums[i][j]); });
+  } else {
+    static_assert(Cut::kKind == Kind::tf32x3);
+    uint32_t big_a[Cut::kBlocksDown][4], small_a[Cut::kBlocksDown][4], big_b[Cut::kBlocksAcross][2], small_b[Cut::kBlocksAcross][2];
+    split(a, big_a, small_a);
+    split(b, big_b, small_b);
+    // The units cut sums off where float32 rounds them, an error that grows with K: each chunk has a sum of its own, added by rounding.
+#pragma unroll
+    for (int i = 0; i < Cut::kBlocksDown; ++i) {
+      float chunk[Cut::kBlocksAcross][4] = {};
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) multiply_tf32(small_a[i], big_b[j], chunk[j]);
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) multiply_tf32(big_a[i], small_b[j], chunk[j]);
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) multiply_tf32(big_a[i], big_b[j], chunk[j]);
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) {
+#pragma unroll
+        for (int n = 0; n < 4; ++n) sums[i][j][n] += chunk[j][n];
+      }
+    }
+  }
+}
+
+}  // namespace vbgemm

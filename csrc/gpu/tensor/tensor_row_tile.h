@@ -1,0 +1,154 @@
+// One tile of whole rows of C (row_tile.h) on tensor cores, for more columns than the ordinary units keep up with, or wider numbers: a
+// wave's lanes share its rows.
+#pragma once
+#include "gpu/simt/row_tile.h"
+#include "gpu/tensor/tensor_dot_cut.h"
+
+namespace vbgemm {
+
+// Row `kIndex` of the catalogue. K is permuted within each line of it, alike in A and B, as for dot products.
+template <Kind kKind_, int kIndex>
+struct TensorRowCut : RowCut<typename TensorElement<kKind_>::type, kIndex> {
+  using T = typename TensorElement<kKind_>::type;
+  using Base = RowCut<T, kIndex>;
+  using Line = DotLine<T>;
+  using LinesB = DotColumns<T, Base::kCols, Base::kDepth, true>;
+  static constexpr Kind kKind = kKind_;
+  static constexpr int kBlocksDown = 1, kBlocksAcross = Base::kCols / 8, kBlocksOfRows = Base::kWaveRows / 16;  // products of 16 x 8
+  static_assert(Base::kTensor && Base::kWaveRows % kWaveSize == 0 && kBlocksAcross * 8 == Base::kCols);
+  static_assert(Base::kDepth % Line::kDepth == 0 && LinesB::kElements == Base::kElementsOfB && Line::kPiece == Base::kVector);
+};
+
+// A wave's rows of A, straight from global memory. In place of rows beyond the tile's last it reads that one again: nothing will be written
+// of them.
+template <class T>
+struct RowsInPlace {
+  static constexpr bool kStreams = false;
+  static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
+  const MatrixView& a;
+  int first, last, k_first;
+
+  // Of a row: the vector's steps from `k` on, of which the first `count` exist; the others are left as they are.
+  __device__ void read(int row, int k, int count, Vector<T, kVector>& x) const {
+    wave_barrier();  // one piece after the other: the compiler would have registers for the loads of several
+    const int mine = first + row;
+    const T* const from = a.template at<const T>(mine < last ? mine : last, k_first + k);
+    if (a.way == Way::vectors) {
+      if (count > 0) load_bytes<kVectorBytes>(&x, from);
+      return;
+    }
+#pragma unroll
+    for (int n = 0; n < kVector; ++n) {
+      if (n < count) load_bytes<sizeof(T)>(&x.element[n], from + n * a.col_stride);
+    }
+  }
+};
+
+// A wave's sums of a pass, as fragments.
+template <class Cut, class T>
+struct TensorRowProducts {
+  using Sum = typename Cut::Sum;
+  using Line = typename Cut::Line;
+  static constexpr bool kOwnRows = false;
+  Sums<Cut> sums[Cut::kBlocksOfRows] = {};
+
+  __device__ static void store(const PartOfB<Cut, T>& b, T* shared, int) { b.store_columns(shared, Cut::LinesB::kPitch); }
+
+  // sums += A B, of rows of A that are there, with B in shared memory. Steps that do not exist are zeros in both.
+  template <class Rows>
+  __device__ void add(const Rows& rows, int lane, int depth, const T* shared) {
+    const int t = lane % 4;
+    const T* b = shared + Cut::LinesB::first();
+#pragma unroll 1
+    for (int k = t * Line::kPiece; k - t * Line::kPiece < depth; k += Line::kDepth, b += Line::kDepth) {
+      typename Line::Piece y[Cut::kBlocksAcross];
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) y[j] = Cut::LinesB::read(b, 0, j);
+      // Sixteen rows at a time: all at once would take too many registers.
+#pragma unroll
+      for (int i = 0; i < Cut::kBlocksOfRows; ++i) {
+        typename Line::Piece x[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) read(rows, lane, 2 * i + half, k, depth - k, x[half]);
+#pragma unroll
+        for (int w = 0; w < Line::kWords; w += 2) {
+          Register<T> left[1][4] = {{x[0].element[w], x[1].element[w], x[0].element[w + 1], x[1].element[w + 1]}};
+          Register<T> right[Cut::kBlocksAcross][2];
+#pragma unroll
+          for (int j = 0; j < Cut::kBlocksAcross; ++j) right[j][0] = y[j].element[w], right[j][1] = y[j].element[w + 1];
+          multiply_chunk<Cut>(left, right, sums[i]);
+        }
+      }
+    }
+  }
+
+  // A lane's piece of a line of K, of eight rows.
+  template <class Rows>
+  __device__ static void read(const Rows& rows, int lane, int eight, int k, int count, typename Line::Piece& x) {
+    if constexpr (sizeof(T) == 2 && Rows::kStreams) {
+      if (rows.in_columns()) {
+        // Of the line's four pieces the w-th pairs of steps are the w-th matrix: a row is a step, and a lane gets a pair of its own piece.
+        const int matrix = lane / 8, row = lane % 8, ahead = (row / 2 - lane % 4) * Line::kPiece + 2 * matrix + row % 2;
+        load_matrices_transposed(rows.eight_rows(eight, ahead < count ? k + ahead : 0), x.element);
+#pragma unroll
+        for (int w = 0; w < Line::kWords; ++w) {
+          if (2 * w + 1 >= count) x.element[w] &= 2 * w < count ? 0xffffu : 0u;
+        }
+        return;
+      }
+    }
+    Vector<T, Cut::kVector> steps = {};
+    rows.read(8 * eight + lane / 4, k, count, steps);
+    memcpy(&x, &steps, sizeof steps);
+  }
+
+  // To where all of a wave's rows lie: the i-th as many as it has lanes.
+  template <class Stage>
+  __device__ void put(int i, const Stage& stage) const {
+    constexpr int kHalves = kWaveSize / 8;
+    const int g = stage.lane / 4, t = stage.lane % 4;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const int row = (8 * half + g) * stage.cols;
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) {
+        const auto& sum = sums[(i * kHalves + half) / 2][0][j];
+        const int col = 8 * j + 2 * t;
+        const Vector<Sum, 2> two = {{sum[half % 2 * 2], sum[half % 2 * 2 + 1]}};
+        if (stage.swizzled()) {  // in whole vectors: two neighbours lie in one
+          if (col < stage.cols) *reinterpret_cast<Vector<Sum, 2>*>(stage.first + stage.place(row + col)) = two;
+        } else {
+          if (col < stage.cols) stage.first[row + col] = two.element[0];
+          if (col + 1 < stage.cols) stage.first[row + col + 1] = two.element[1];
+        }
+      }
+    }
+  }
+
+  // Computes one tile whose A is not streamed. A K that shared memory can hold is there once for all passes; a deeper one is walked anew in
+  // each.
+  __device__ static void walk(const TilePlace<T>& place, T* shared) {
+    const int depth = place.depth;
+    const bool deep = depth > Cut::kDepth;
+    await_previous_kernel();
+#pragma unroll 1
+    for (int first = 0; first < place.rows; first += Cut::kPassRows) {
+      const int thread = thread_index(), row = first + thread / kWaveSize * Cut::kWaveRows;
+      TensorRowProducts products;
+#pragma unroll 1
+      for (int k = 0; k < depth; k += Cut::kDepth) {
+        if (deep || first == 0) {
+          block_barrier();  // nobody reads the part of B before this one any more
+          PartOfB<Cut, T>(place, k).store_columns(shared, Cut::LinesB::kPitch);
+          block_barrier();
+        }
+        const int left = depth - k;
+        products.add(RowsInPlace<T>{place.matrix[kA], row, place.rows - 1, k}, thread % kWaveSize, left < Cut::kDepth ? left : Cut::kDepth,
+                     shared);
+      }
+      store_rows<Cut, Stored::anyhow>(place, shared, row, products);
+    }
+  }
+};
+
+}  // namespace vbgemm

@@ -1,0 +1,222 @@
+// Writes a tile's sums by way of shared memory to C: the shares of K are added in their order, then come epilogue and type.
+#pragma once
+#include "gpu/tensor/tensor_product.h"
+#include "gpu/tile/finish.h"
+
+namespace vbgemm {
+
+// Each thread's sums into its share's plane of shared memory.
+template <class Cut>
+__device__ inline void keep_sums(const Sums<Cut>& sums, typename Cut::Sum* planes) {
+  using Sum = typename Cut::Sum;
+  const WavePlace<Cut> wave(thread_index() / kLanes);
+  const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
+  constexpr int kDown = Cut::kRowInterleave, kAcross = Cut::kColInterleave;
+  Sum* const plane = planes + wave.share * Cut::kPlane + wave.row * Cut::kSumPitch + wave.col;
+#pragma unroll
+  for (int half = 0; half < 2 * Cut::kBlocksDown; ++half) {
+    Sum* const line = plane + interleaved<kDown>(half, g) * Cut::kSumPitch;
+    const auto sum = [&](int block, int n) { return sums[half / 2][block][half % 2 * 2 + n]; };  // column 2t + n of a block
+    if constexpr (kAcross == 1) {
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; ++j) *reinterpret_cast<Vector<Sum, 2>*>(line + 8 * j + 2 * t) = {{sum(j, 0), sum(j, 1)}};
+    } else {
+      static_assert(kAcross == 4);
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; j += 4) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const Vector<Sum, 4> four = {{sum(j, n), sum(j + 1, n), sum(j + 2, n), sum(j + 3, n)}};
+          *reinterpret_cast<Vector<Sum, 4>*>(line + interleaved<4>(j, 2 * t + n)) = four;
+        }
+      }
+    }
+  }
+}
+
+// The same of a transposed product: a thread's rows are neighbouring columns of C.
+template <class Cut>
+__device__ inline void keep_transposed_sums(const Sums<Cut>& sums, typename Cut::Sum* plane) {
+  using Sum = typename Cut::Sum;
+  constexpr int kTogether = Cut::kColInterleave;
+  const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
+  Sum* const first = plane + 2 * t * Cut::kSumPitch + WavePlace<Cut>(thread_index() / kLanes).col + kTogether * g;
+#pragma unroll
+  for (int block = 0; block < Cut::kBlocksAcross; ++block) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      Vector<Sum, kTogether> neighbours;
+#pragma unroll
+      for (int half = 0; half < kTogether; ++half) neighbours.element[half] = sums[half / 2][block][half % 2 * 2 + n];
+      *reinterpret_cast<Vector<Sum, kTogether>*>(first + (8 * block + n) * Cut::kSumPitch) = neighbours;
+    }
+  }
+}
+
+// A block's sums, seen by one thread: kWidth neighbours of every kStep-th row, the same in all; neighbouring threads have neighbours.
+template <class Cut, int kWidth>
+struct Planes {
+  using Sum = typename Cut::Sum;
+  static constexpr int kAcross = Cut::kCols / kWidth, kStep = Cut::kThreads / kAcross;
+  static_assert(Cut::kThreads % kAcross == 0 && Cut::kRows % kStep == 0);
+
+  int row, col;
+  Sum* first;
+
+  __device__ Planes(int thread, Sum* planes)
+      : row(thread / kAcross), col(thread % kAcross * kWidth), first(planes + row * Cut::kSumPitch + col) {}
+
+  // The thread's n-th elements in the first plane.
+  __device__ Vector<Sum, kWidth>& elements(int n) const {
+    return *reinterpret_cast<Vector<Sum, kWidth>*>(first + n * kStep * Cut::kSumPitch);
+  }
+
+  // How many of the thread's rows the tile has.
+  template <class T>
+  __device__ int count(const TilePlace<T>& place) const {
+    return col < place.cols ? (place.rows - row + kStep - 1) / kStep : 0;
+  }
+};
+
+// Elements of the first plane, to which those of the other shares of K are added.
+template <class Cut, int kWidth, class Sum>
+__device__ inline Vector<Sum, kWidth> total(const Vector<Sum, kWidth>& first, int shares) {
+  Vector<Sum, kWidth> sum = first;
+  if (Cut::kSplit == 1) return sum;
+#pragma unroll
+  for (int share = 1; share < Cut::kSplit; ++share) {
+    if (share >= shares) break;
+    const auto& more = *reinterpret_cast<const Vector<Sum, kWidth>*>(first.element + share * Cut::kPlane);
+#pragma unroll
+    for (int v = 0; v < kWidth; ++v) sum.element[v] += more.element[v];
+  }
+  return sum;
+}
+
+// What the epilogue makes of the sums, into the first plane.
+template <class Out, int kWidth, class Cut, class T, class Sum>
+__device__ inline void finish_sums(const TilePlace<T>& place, Sum* planes) {
+  using Sums = Vector<Sum, kWidth>;
+  using OutVector = Vector<Out, kWidth>;
+  constexpr int kTogether = kWidth == 1 ? 32 / static_cast<int>(sizeof(Sum)) : 4;  // loads that are under way together
+  const Planes<Cut, kWidth> mine(thread_index(), planes);
+  const int count = mine.count(place);
+  const MatrixView source = place.matrix[kSource], bias = place.matrix[kBias];
+  const Sum alpha = place.alpha, beta = place.beta;
+#pragma unroll 1
+  for (int begin = 0; begin < count; begin += kTogether) {
+    const int row = mine.row + begin * mine.kStep;
+    Sums rest[kTogether];
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) {
+#pragma unroll
+      for (Sum& x : rest[n].element) x = nothing<Sum>();
+      if (!bias.first || begin + n >= count) continue;
+      const OutVector read = *reinterpret_cast<const OutVector*>(bias.template at<Out>(row + n * mine.kStep, mine.col));
+#pragma unroll
+      for (int v = 0; v < kWidth; ++v) rest[n].element[v] = widen(read.element[v]);
+    }
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) {
+      if (!source.first || begin + n >= count) continue;
+      const OutVector read = *reinterpret_cast<const OutVector*>(source.template at<Out>(row + n * mine.kStep, mine.col));
+#pragma unroll
+      for (int v = 0; v < kWidth; ++v) rest[n].element[v] = multiply_add(beta, widen(read.element[v]), rest[n].element[v]);
+    }
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) {
+      if (begin + n >= count) break;
+      Sums sum = total<Cut>(mine.elements(begin + n), Cut::kSplit);
+#pragma unroll
+      for (int v = 0; v < kWidth; ++v) sum.element[v] = multiply_add(alpha, sum.element[v], rest[n].element[v]);
+      mine.elements(begin + n) = sum;
+    }
+  }
+  if (place.activation == Activation::none) return;
+#pragma unroll 1
+  for (int n = 0; n < count * kWidth; ++n) {
+    Sum& x = mine.elements(n / kWidth).element[n % kWidth];
+    x = activate(place.activation, x);
+  }
+}
+
+template <class Out, int kWidth, class Cut, class T, class Sum>
+__device__ inline void store_rows(const TilePlace<T>& place, Sum* planes, int shares) {
+  using OutVector = Vector<Out, kWidth>;
+  const Planes<Cut, kWidth> mine(thread_index(), planes);
+  const MatrixView& c = place.matrix[kC];
+  const int count = mine.count(place);
+  const int64_t step = int64_t{mine.kStep} * c.row_stride;
+  Out* to = c.at<Out>(mine.row, mine.col);
+#pragma unroll 4
+  for (int n = 0; n < count; ++n, to += step) {
+    const auto sum = total<Cut>(mine.elements(n), shares);
+    OutVector result;
+#pragma unroll
+    for (int v = 0; v < kWidth; ++v) narrow(sum.element[v], result.element[v]);
+    *reinterpret_cast<OutVector*>(to) = result;
+  }
+}
+
+// The tile's transpose. Neighbouring threads have neighbouring rows: the elements of a row of the image.
+template <class Out, class Cut, class T, class Sum>
+__device__ inline void store_mirror(const TilePlace<T>& place, const Sum* planes, int shares) {
+  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
+  const int row = thread_index() % Cut::kRows;
+  const int64_t row_stride = place.matrix[kC].row_stride;
+  Out* const to = static_cast<Out*>(place.mirror) + row * place.matrix[kC].col_stride;
+  const int cols = row < place.rows ? place.cols : 0;
+  for (int col = thread_index() / Cut::kRows * kVector; col < cols; col += Cut::kThreads / Cut::kRows * kVector) {
+    const auto sum = total<Cut>(*reinterpret_cast<const Vector<Sum, kVector>*>(planes + row * Cut::kSumPitch + col), shares);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      if (col + v < cols) narrow(sum.element[v], to[(col + v) * row_stride]);
+    }
+  }
+}
+
+template <class Out, int kWidth, class Cut, class T, class Sum>
+__device__ inline void store_by(const TilePlace<T>& place, Sum* planes) {
+  const int shares = place.fused ? 1 : Cut::kSplit;  // an epilogue leaves its results in the first plane
+  if (place.fused) finish_sums<Out, kWidth, Cut>(place, planes);
+  store_rows<Out, kWidth, Cut>(place, planes, shares);
+}
+
+template <class Out, class Cut, class T, class Sum>
+__device__ inline void store_planes_as(const TilePlace<T>& place, Sum* planes) {
+  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
+  const auto takes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
+  if (takes(place.matrix[kC]) && (!place.fused || (takes(place.matrix[kSource]) && takes(place.matrix[kBias])))) {
+    store_by<Out, kVector, Cut>(place, planes);
+  } else {
+    store_by<Out, 1, Cut>(place, planes);
+  }
+  if (!place.mirror) return;
+  if (place.fused) block_barrier();  // threads will read each other's results
+  store_mirror<Out, Cut>(place, planes, place.fused ? 1 : Cut::kSplit);
+}
+
+template <class Cut, class T, class Sum>
+__device__ inline void store_planes(const TilePlace<T>& place, Sum* planes) {
+  if (sizeof(T) < sizeof(Sum) && place.wide_results) {
+    store_planes_as<Sum, Cut>(place, planes);
+  } else {
+    store_planes_as<T, Cut>(place, planes);
+  }
+}
+
+// All of it, in the memory of the operands.
+template <class Cut, class T>
+__device__ inline void store_sums(const TilePlace<T>& place, const Sums<Cut>& sums, T* shared) {
+  typename Cut::Sum* const planes = reinterpret_cast<typename Cut::Sum*>(shared);
+  block_barrier();  // the last step's operands have been read
+  if constexpr (Cut::kTransposed) {
+    keep_transposed_sums<Cut>(sums, planes);
+  } else {
+    keep_sums<Cut>(sums, planes);
+  }
+  block_barrier();  // all of them are there
+  store_planes<Cut>(place, planes);
+}
+
+}  // namespace vbgemm

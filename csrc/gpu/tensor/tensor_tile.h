@@ -1,0 +1,178 @@
+// One tile of C on tensor cores: a pipeline of copies along K, products from shared memory, sums by way of shared memory to C.
+#pragma once
+#include "gpu/tensor/tensor_copy.h"
+#include "gpu/tensor/tensor_dot_tile.h"
+#include "gpu/tensor/tensor_product.h"
+#include "gpu/tensor/tensor_row_tile.h"
+#include "gpu/tensor/tensor_store.h"
+#include "gpu/tensor/warpgroup_product.h"
+#include "gpu/tile/tile_kernel.h"
+
+namespace vbgemm {
+
+// sums += A B over a step of K in shared memory, by a wave's own products.
+template <class Cut, class LinesA, class LinesB>
+class WaveProducts {
+ public:
+  using T = typename Cut::T;
+
+  __device__ explicit WaveProducts(const T*) : WaveProducts(WavePlace<Cut>(thread_index() / kLanes)) {}
+
+  // The operands need only the block's barrier.
+  template <class CopyA>
+  __device__ static void prepare(const CopyA&, const T*) {}
+
+  // This wave's piece and share of a step; K runs upwards in every share. `meanwhile` is called before the first products.
+  template <class Meanwhile>
+  __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
+    if (!Cut::kLoadsFirst) meanwhile();
+#pragma unroll
+    for (int i = 0; i < Cut::kChunks / Cut::kSplit; ++i) {
+      const int chunk = i * Cut::kSplit;
+      Register<T> a[Cut::kBlocksDown][4], b[Cut::kBlocksAcross][2];
+      load_halves<LinesA, 2 * Cut::kBlocksDown, false>(stage + first_a_, chunk,
+                                                       [&](int half, int deep, auto x) { a[half / 2][2 * deep + half % 2] = x; });
+      load_halves<LinesB, Cut::kBlocksAcross, true>(stage + first_b_, chunk, [&](int half, int deep, auto x) { b[half][deep] = x; });
+      if (Cut::kLoadsFirst && i == 0) meanwhile();
+      multiply_chunk<Cut>(a, b, sums);
+    }
+  }
+
+ private:
+  __device__ explicit WaveProducts(const WavePlace<Cut>& wave)
+      : first_a_(first_fragment<T, LinesA, false>(wave.row, wave.share)),
+        first_b_(Cut::kElementsA + first_fragment<T, LinesB, true>(wave.col, wave.share)) {}
+
+  int first_a_, first_b_;
+};
+
+// The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies of the step that
+// will use the slot just freed. A K range of length 0 leaves zeros.
+template <class Cut, template <class, class, class> class Products, class LinesA, class LinesB, class T, class KnownWay>
+__device__ inline void accumulate(const TilePlace<T>& place, T* shared, KnownWay way_a, KnownWay way_b, Sums<Cut>& sums) {
+  const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
+  constexpr bool kAlongA = LinesA::kDepthItems, kAlongB = LinesB::kDepthItems;
+  LineCopy<T, LinesA, kAlongA, Cut::kThreads, Cut::kKeepsPlaces, KnownWay> copy_a(a, way_a);
+  LineCopy<T, LinesB, !kAlongB, Cut::kThreads, Cut::kKeepsPlaces, KnownWay> copy_b(b, way_b);
+  const int rows = place.rows, cols = place.cols;
+  int uncopied = place.depth;  // below 0 once the copies have run past the end
+  const auto start_step = [&](T* stage) {
+    if (uncopied > 0) {
+      copy_a.start(stage, kAlongA ? rows : uncopied, kAlongA ? uncopied : rows);
+      copy_b.start(stage + Cut::kElementsA, kAlongB ? cols : uncopied, kAlongB ? uncopied : cols);
+      copy_a.advance(Cut::kDepth * a.col_stride);
+      copy_b.advance(Cut::kDepth * b.row_stride);
+    }
+    uncopied -= Cut::kDepth;
+    commit_copies();
+  };
+  await_previous_kernel();
+#pragma unroll 1
+  for (int slot = 0; slot < Cut::kStages - 1; ++slot) start_step(shared + slot * Cut::kStageElements);
+
+  Products<Cut, LinesA, LinesB> products(shared + Cut::kStages * Cut::kStageElements);
+  T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
+  constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
+  T* stage = shared;
+#pragma unroll 1
+  while (uncopied + kAhead > 0) {
+    wait_copies<Cut::kStages - 2>();
+    copy_a.finish(stage, kAlongA ? uncopied + kAhead : LinesA::kItems);  // along the other direction anything may follow
+    copy_b.finish(stage + Cut::kElementsA, kAlongB ? uncopied + kAhead : LinesB::kItems);
+    products.prepare(copy_a, stage);
+    block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
+    products.multiply(stage, sums, [&] { start_step(stage == shared ? last_stage : stage - Cut::kStageElements); });
+    stage = stage == last_stage ? shared : stage + Cut::kStageElements;
+  }
+}
+
+template <Kind kKind_>
+struct TensorFamily {
+  static constexpr Kind kKind = kKind_;
+  static constexpr bool kMirrors = true;
+  using Element = typename TensorElement<kKind>::type;
+  // A tile's cut, by what its threads own; called for its type alone.
+  template <int kRow>
+  static constexpr auto cut_of() {
+    if constexpr (kTiles[kRow].owned == Owned::rows) {
+      return TensorRowCut<kKind, kRow>();
+    } else if constexpr (kTiles[kRow].owned == Owned::steps_of_rows) {
+      return TensorDotCut<kKind, kRow>();
+    } else {
+      return TensorCut<kKind, kRow>();
+    }
+  }
+  // Of operands in shared memory.
+  static constexpr int kAlignment = sizeof(Element) < 8 ? kSwizzleBytes : kBankLineBytes;
+  template <int kRow>
+  using Cut = decltype(cut_of<kRow>());
+
+  template <class Cut>
+  __device__ __forceinline__ static void multiply(const TilePlace<Element>& place, Element* shared) {
+    if constexpr (Cut::kShape.owned == Owned::rows) {
+      multiply_rows<Cut, TensorRowProducts<Cut, Element>>(place, shared);
+    } else if constexpr (Cut::kShape.owned == Owned::steps_of_rows) {
+      multiply_tensor_dots<Cut>(place, shared);
+    } else {
+      multiply_tile<Cut>(place, shared);
+    }
+  }
+
+ private:
+  struct Ways {
+    CopyWay a, b;
+    __device__ bool both(CopyWay way) const { return a == way && b == way; }
+  };
+
+  template <class Cut>
+  __device__ __forceinline__ static void multiply_tile(const TilePlace<Element>& place, Element* shared) {
+    const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
+    const Ways ways{copy_way<Element>(a, place.rows, place.depth), copy_way<Element>(b, place.depth, place.cols)};
+    if constexpr (kWarpgroupProducts && Cut::kSuitsWarpgroups) {
+      using Together = TensorCut<kKind, Cut::kIndex, true>;
+      if constexpr (Together::kTransposed) {
+        if (a.way != Way::columns) return multiply_by<Together, TransposedProducts>(place, shared, ways);
+      } else {
+        // Where threads have to work on what they copied, showing that to the tensor cores costs more than these save.
+        if (ways.both(CopyWay::pieces)) return multiply_by<Together, WarpgroupProducts>(place, shared, ways);
+      }
+    }
+    multiply_by<Cut, WaveProducts>(place, shared, ways);
+  }
+
+  template <class Cut, template <class, class, class> class Products>
+  __device__ __forceinline__ static void multiply_by(const TilePlace<Element>& place, Element* shared, const Ways& ways) {
+    Sums<Cut> sums = {};
+    // The products' code per direction of the operands: it is short, and a choice inside would stop the loads from running ahead. So it is
+    // per way to copy them, where that is one for both: instructions are slow to come, and what a loop does not need would lie in it.
+    const bool across_a = place.matrix[kA].way == Way::columns, along_b = place.matrix[kB].way == Way::columns;
+    const auto with_both = [&](auto lines_a, auto lines_b) __attribute__((always_inline)) {
+      const auto copied = [&](auto way_a, auto way_b) __attribute__((always_inline)) {
+        accumulate<Cut, Products, typename decltype(lines_a)::type, typename decltype(lines_b)::type>(place, shared, way_a, way_b, sums);
+      };
+      constexpr bool kPiecesOnly = decltype(lines_a)::type::kPiecesOnly;
+      if (kPiecesOnly || ways.both(CopyWay::pieces)) return copied(Always<CopyWay::pieces>(), Always<CopyWay::pieces>());
+      if constexpr (!kPiecesOnly && sizeof(Element) == 2) {
+        if (ways.both(CopyWay::shifted)) return copied(Always<CopyWay::shifted>(), Always<CopyWay::shifted>());
+      }
+      if constexpr (!kPiecesOnly) copied(AsFound{ways.a}, AsFound{ways.b});
+    };
+    const auto with_b = [&](auto lines_a) __attribute__((always_inline)) {
+      if (along_b) {
+        with_both(lines_a, Chosen<typename Cut::template B<true>>());
+      } else {
+        with_both(lines_a, Chosen<typename Cut::template B<false>>());
+      }
+    };
+    if constexpr (Cut::kTransposed) {
+      with_b(Chosen<typename Cut::template A<true>>());
+    } else if (across_a) {
+      with_b(Chosen<typename Cut::template A<false>>());
+    } else {
+      with_b(Chosen<typename Cut::template A<true>>());
+    }
+    store_sums<Cut>(place, sums, shared);
+  }
+};
+
+}  // namespace vbgemm

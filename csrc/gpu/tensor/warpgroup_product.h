@@ -1,0 +1,155 @@
+// A block's products on tensor cores that take their operands from shared memory by themselves, four waves together.
+#pragma once
+#include "gpu/arch/gpu_vendor.h"
+#include "gpu/tensor/tensor_product.h"
+
+namespace vbgemm {
+
+// sums += A B over a step of K, the counterpart of WaveProducts.
+template <class Cut, class LinesA, class LinesB>
+class WarpgroupProducts {
+ public:
+  using T = typename Cut::T;
+
+  __device__ explicit WarpgroupProducts(const T*) : first_a_(thread_index() / 128 * LinesA::kOuterStep) {}
+
+  // Between the arrival of a step's operands and the barrier that shows them to the block.
+  template <class CopyA>
+  __device__ static void prepare(const CopyA&, const T*) {
+    show_to_products();
+  }
+
+  // `meanwhile` is called while they run.
+  template <class Meanwhile>
+  __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
+    const SharedMatrix a = shared_matrix(stage + first_a_, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
+    const SharedMatrix b = shared_matrix(stage + Cut::kElementsA, LinesB::kOuterStep * kBytes, LinesB::kEightLines * kBytes);
+    begin_products();
+#pragma unroll
+    for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
+      multiply_warpgroup<Cut::kKind, !LinesA::kDepthItems, !LinesB::kDepthItems>(moved(a, chunk * LinesA::kDepthStep * kBytes),
+                                                                                 moved(b, chunk * LinesB::kDepthStep * kBytes), sums[0]);
+    }
+    end_products();
+    meanwhile();
+    wait_products();
+  }
+
+ private:
+  static constexpr int kBytes = static_cast<int>(sizeof(T));
+
+  int first_a_;  // of this warpgroup's 64 rows
+};
+
+// The same by the transpose: B's columns, from registers, are the products' rows. Split numbers are split in registers where they are B's;
+// of A's the tensor cores see big where A lies, and small in a tile of its own behind the stages.
+template <class Cut, class LinesA, class LinesB>
+class TransposedProducts {
+ public:
+  using T = typename Cut::T;
+
+  __device__ explicit TransposedProducts(T* behind_stages)
+      : small_(behind_stages),
+        first_b_(Cut::kElementsA + first_fragment<T, LinesB, false>(WavePlace<Cut>(thread_index() / kLanes).col, 0)) {}
+
+  template <class CopyA>
+  __device__ void prepare(const CopyA& copy_a, T* stage) {
+    if constexpr (kSplits) {
+      odd_ = !odd_;
+      T* const small = small_ + odd_ * Cut::kElementsA;
+      float sum = 0;  // of all small parts
+      copy_a.begin_visits();
+      copy_a.visit(stage, [&](const auto& piece) __attribute__((always_inline)) {
+        auto rest = piece;
+#pragma unroll
+        for (float& x : rest.element) x = rest_of(x);
+        sum += sum_of(rest.element);
+#pragma unroll
+        for (float& x : rest.element) x = float_of_bits(round_to_tf32(x));
+        reinterpret_cast<decltype(rest)&>(small[piece.element - stage]) = rest;
+      });
+      if (!is_finite(sum)) {
+        copy_a.visit(stage, [&](auto& piece) __attribute__((always_inline)) {
+          T* const rest = small + (piece.element - stage);
+#pragma unroll 1
+          for (int i = 0; i < static_cast<int>(sizeof(piece) / sizeof(T)); ++i) see_special(piece.element[i], rest[i]);
+        });
+      }
+    }
+    show_to_products();
+  }
+
+  // A chunk's fragments are loaded under the products of the one before it. In TF32 B's are rounded on the way, but the tensor cores see A
+  // as it lies in shared memory, cut off: a NaN of A whose payload is in the low 13 bits alone counts as an infinity.
+  template <class Meanwhile>
+  __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
+    const SharedMatrix a = shared_lines(stage);
+    if constexpr (!kSplits) {
+      each_chunk(stage, [&](int chunk, Fragments& b) __attribute__((always_inline)) {
+#pragma unroll
+        for (auto& block : b) {
+#pragma unroll
+          for (uint32_t& x : block) x = round_to_tf32(float_of_bits(x));
+        }
+        begin_products();
+#pragma unroll
+        for (int block = 0; block < Cut::kBlocksDown; ++block) multiply_warpgroup_tf32(b[block], moved(a, chunk * kStep), sums[block]);
+      });
+      meanwhile();
+      wait_products();
+    } else {
+      // The units cut sums off where float32 rounds them, an error that grows with K: each step has sums of its own, added by rounding.
+      const SharedMatrix small_a = shared_lines(small_ + odd_ * Cut::kElementsA);
+      Sums<Cut> step;
+      each_chunk(stage, [&](int chunk, Fragments& b) __attribute__((always_inline)) {
+        Fragments big, small;
+        split(b, big, small);
+        begin_products();
+#pragma unroll
+        for (int block = 0; block < Cut::kBlocksDown; ++block) {
+          multiply_warpgroup_tf32(small[block], moved(a, chunk * kStep), step[block], chunk > 0);
+          multiply_warpgroup_tf32(big[block], moved(small_a, chunk * kStep), step[block]);
+          multiply_warpgroup_tf32(big[block], moved(a, chunk * kStep), step[block]);
+        }
+      });
+      meanwhile();
+      wait_products();
+#pragma unroll
+      for (int i = 0; i < Cut::kBlocksDown; ++i) {
+#pragma unroll
+        for (int j = 0; j < Cut::kBlocksAcross; ++j) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n) sums[i][j][n] += step[i][j][n];
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr bool kSplits = Cut::kKind == Kind::tf32x3;
+  static constexpr int kBytes = static_cast<int>(sizeof(T)), kStep = LinesA::kDepthStep * kBytes;
+  using Fragments = uint32_t[Cut::kBlocksDown][4];  // of a chunk of B
+
+  __device__ static SharedMatrix shared_lines(const T* first) {
+    return shared_matrix(first, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
+  }
+
+  // Starts the products of each chunk; they wait for no others.
+  template <class Action>
+  __device__ __forceinline__ void each_chunk(const T* stage, const Action& action) const {
+#pragma unroll
+    for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
+      Fragments b;
+      load_halves<LinesB, 2 * Cut::kBlocksDown, false>(stage + first_b_, chunk,
+                                                       [&](int half, int deep, auto x) { b[half / 2][2 * deep + half % 2] = x; });
+      action(chunk, b);
+      end_products();
+    }
+  }
+
+  T* small_;
+  int first_b_;
+  bool odd_ = false;
+};
+
+}  // namespace vbgemm

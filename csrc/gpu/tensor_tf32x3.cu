@@ -1,7 +1,0 @@
-// float32 as sums of two tf32 numbers, on tensor cores.
-#include "kernels.h"
-#include "tensor_tile.h"
-#include "tile_kernel.h"
-
-#define DEFINE(kernel, kind) VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, tf32x3)
-VBGEMM_TENSOR_KERNELS(DEFINE, tf32x3)

@@ -1,0 +1,178 @@
+// Split K, the second part: adds up the shares that the tile kernels have left among the call's sums, and finishes C as they would.
+#pragma once
+#include "gpu/tile/epilogue.h"
+#include "gpu/tile/finish.h"
+#include "gpu/tile/tile_place.h"
+
+namespace vbgemm {
+
+inline constexpr int kAddThreads = 256;
+
+// How many blocks work on each split tile, of `num_splits` that have `num_sums` sums among them: so many that a thread of one with the
+// average number loads two vectors of four sums. Where there are many tiles, more blocks would wait for each other and not for memory.
+constexpr int add_blocks(int64_t num_splits, int64_t num_sums) {
+  constexpr int64_t kSumsOfBlock = kAddThreads * 4 * 2, kMost = 64, kMostOfAll = 1024;
+  const int64_t blocks = num_sums / num_splits / kSumsOfBlock, fair = kMostOfAll / num_splits, most = fair < kMost ? fair : kMost;
+  const int64_t few = blocks < most ? blocks : most;
+  return static_cast<int>(few < 1 ? 1 : few);
+}
+
+// How many parts of a block's threads work on the same elements, each on a range of the shares: more where there are many. The order of the
+// additions depends on nothing else. (Constants, so that nothing is divided by them at run time.)
+constexpr __host__ __device__ int parts_of(int shares) {
+  const int many = shares > 256 ? 64 : shares > 128 ? 32 : shares > 64 ? 16 : 8;
+  return shares > 32 ? many : shares > 16 ? 4 : shares > 8 ? 2 : 1;
+}
+
+template <class T>
+struct AddShares {
+  using Sum = Accumulator<T>;
+  static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
+  using Piece = Vector<Sum, kVector>;
+  static constexpr int kMinBlocks = 4;  // as many as fit without spills
+
+  struct Shared {
+    SplitTile tile;
+    TilePlace<T> place;
+    Piece partial[kAddThreads];              // a part's sums of its range of the shares
+    Sum result[kAddThreads * kVector];       // the elements of C
+    int row[kAddThreads], col[kAddThreads];  // where each piece begins in the tile
+  };
+
+  // The elements of the block's pieces, dealt out so that neighbouring threads have neighbours, as the epilogue sees them.
+  struct Elements {
+    static constexpr int kElements = kVector;
+    Shared& shared;
+    int count;  // of the pieces
+
+    __device__ static int index(int n) { return n * kAddThreads + thread_index(); }
+    __device__ Sum& element(int n) const { return shared.result[index(n)]; }
+    __device__ Location locate(Extent tile, int, int n) const {
+      const int piece = index(n) / kVector;
+      if (piece >= count) return {0, 0, false};
+      const int row = shared.row[piece], col = shared.col[piece] + index(n) % kVector;
+      return {row, col, col < tile.cols};
+    }
+  };
+
+  __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
+    const Descriptors& plan = parameters.plan;
+    if (!kCdna && plan.epilogues) prefetch_table<kAddThreads>(plan.epilogues, plan.num_problems);  // CDNA has no such instruction
+    // Block by block the splits take turns, so that one number is all that has to be kept of a block's place.
+    const int index = static_cast<int>(block_index()) % plan.num_splits, turn = static_cast<int>(block_index()) / plan.num_splits;
+    if (thread_index() < kWaveSize) {
+      place(parameters, load_record(plan.splits + index), shared);
+    }
+    await_previous_kernel();
+    block_barrier();
+    if (shared.place.code == kNoCode) return;
+    if (sizeof(T) < sizeof(Sum) && shared.place.wide_results) {
+      add_up<Sum>(parameters, turn, shared);
+    } else {
+      add_up<T>(parameters, turn, shared);
+    }
+  }
+
+ private:
+  __device__ static void place(const KernelParameters& parameters, const SplitTile& tile, Shared& shared) {
+    const TilePosition& at = tile.position;
+    if (thread_index() == 0) shared.tile = tile, shared.place.code = kNoCode;
+    wave_barrier();
+    if (!has_its_sums(tile, parameters.sums)) return;
+    place_tile<true, kC>(parameters, at, tile.c, {at.rows, at.cols, 0, false}, false, shared.place);
+  }
+
+  // Every parameters.split_blocks-th of the tile's rounds, from `turn` on; in each the block finishes as many pieces as a part has threads.
+  template <class Out>
+  __device__ static void add_up(const KernelParameters& parameters, int turn, Shared& shared) {
+    const SplitTile& tile = shared.tile;
+    const TilePlace<T>& place = shared.place;
+    const Sum* const sums = static_cast<const Sum*>(parameters.sums.data) + tile.first;
+    const int shares = tile.shares, parts = parts_of(shares), threads = kAddThreads / parts;  // of a part
+    const int across = (place.cols + kVector - 1) / kVector, pieces = place.rows * across;
+    const int part = thread_index() / threads, lane = thread_index() % threads;
+    const int begin = static_cast<int>(int64_t{shares} * part / parts), end = static_cast<int>(int64_t{shares} * (part + 1) / parts);
+    for (int from = turn * threads; from < pieces; from += parameters.split_blocks * threads) {
+      const int piece = from + lane, row = piece / across, col = (piece - row * across) * kVector;
+      if (piece < pieces) {
+        shared.partial[thread_index()] = sum_of(sums + row * tile.pitch + col, begin, end, tile.share_stride);
+        if (part == 0) shared.row[lane] = row, shared.col[lane] = col;
+      }
+      block_barrier();
+      const int count = pieces - from < threads ? pieces - from : threads;
+      const Elements mine{shared, count};
+#pragma unroll
+      for (int n = 0; n < kVector; ++n) {
+        const int element = Elements::index(n);
+        if (element < count * kVector) mine.element(n) = total(shared, element, parts, threads);
+      }
+      if (place.fused) apply_epilogue<Out>(mine, place, 0);
+      write_elements<Out>(mine, place, 0);
+      if (place.mirror) {
+        block_barrier();
+        write_image<Out>(shared, count, across);
+      }
+      block_barrier();  // the next pieces take these one's place
+    }
+  }
+
+  // Shares [begin, end), in order. A vector may reach beyond the tile's columns: into what is left of a row of sums.
+  __device__ static Piece sum_of(const Sum* first, int begin, int end, int64_t stride) {
+    constexpr int kTogether = 4;  // loads under way
+    Piece sum;
+#pragma unroll
+    for (Sum& x : sum.element) x = nothing<Sum>();
+#pragma unroll 1
+    for (int share = begin; share < end; share += kTogether) {
+      Piece more[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (share + i < end) more[i] = *reinterpret_cast<const Piece*>(first + (share + i) * stride);
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (share + i >= end) break;
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) sum.element[v] = sum.element[v] + more[i].element[v];
+      }
+    }
+    return sum;
+  }
+
+  // An element of the block's pieces, its parts added up in order.
+  __device__ static Sum total(const Shared& shared, int element, int parts, int threads) {
+    Sum sum = shared.partial[element / kVector].element[element % kVector];
+#pragma unroll 4
+    for (int part = 1; part < parts; ++part) sum = sum + shared.partial[part * threads + element / kVector].element[element % kVector];
+    return sum;
+  }
+
+  // The transpose of the pieces: neighbouring threads write what is neighbouring in a row of the image, as far as the pieces are whole
+  // rows.
+  template <class Out>
+  __device__ static void write_image(const Shared& shared, int count, int across) {
+    const MatrixView& c = shared.place.matrix[kC];
+    const int rows = count % across == 0 ? count / across : 1, cols = count / rows;  // of pieces
+    for (int i = thread_index(); i < count * kVector; i += kAddThreads) {
+      const int piece = i % rows * cols + i / rows / kVector, within = i / rows % kVector;
+      const int row = shared.row[piece], col = shared.col[piece] + within;
+      if (col >= shared.place.cols) continue;
+      narrow(shared.result[piece * kVector + within], static_cast<Out*>(shared.place.mirror)[col * c.row_stride + row * c.col_stride]);
+    }
+  }
+
+  // Whether all that will be read lies inside the sums, in whole vectors, and the shares beside each other: then the buffer's length bounds
+  // their number.
+  __device__ static bool has_its_sums(const SplitTile& tile, const Buffer& sums) {
+    const int rows = tile.position.rows, cols = tile.position.cols;
+    if (tile.shares < 1 || rows < 1 || cols < 1 || tile.pitch < cols || tile.share_stride < 0 || tile.first < 0) return false;
+    if (static_cast<int64_t>(rows) * tile.pitch > tile.share_stride) return false;
+    if ((tile.first | tile.pitch | tile.share_stride) % kVector != 0 || tile.first >= sums.elements) return false;
+    const uint64_t end = static_cast<uint64_t>(tile.first) +
+                         static_cast<uint64_t>(tile.shares - 1) * static_cast<uint32_t>(tile.share_stride) +
+                         static_cast<uint64_t>(rows) * static_cast<uint32_t>(tile.pitch);
+    return end <= static_cast<uint64_t>(sums.elements);
+  }
+};
+
+}  // namespace vbgemm

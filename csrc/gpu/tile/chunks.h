@@ -1,0 +1,63 @@
+// How many arrays of different sizes share a launch: each block takes a chunk of one of them.
+#pragma once
+#include <algorithm>
+
+#include "gpu/tile/kernel_parameters.h"
+#include "gpu/tile/tile_cut.h"
+
+namespace vbgemm {
+
+inline constexpr int kArrayThreads = 256;
+inline constexpr int kVectorsTogether = 4;  // of each operand, under way at a time
+
+// How many elements a block takes: as many bytes of every type.
+constexpr __host__ __device__ int chunk_of(size_t element_bytes) {
+  return kArrayThreads * kVectorsTogether * kVectorBytes / static_cast<int>(element_bytes);
+}
+
+constexpr int64_t chunks_of(int64_t elements, int chunk) { return elements / chunk + (elements % chunk != 0); }
+
+constexpr size_t real_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 8;
+    case DType::bf16:
+    case DType::f16: return 2;
+    default: return 4;
+  }
+}
+
+// Takes as many of `left` members as a launch holds; false where not even the first fits.
+template <class Member>
+bool take_members(const Member* first, int left, int chunk, Members<Member>& members) {
+  int64_t blocks = 0;
+  members.count = members.first_block[0] = 0;
+  while (members.count < std::min(left, Members<Member>::kMost)) {
+    const Member& next = first[members.count];
+    blocks += chunks_of(next.elements, chunk);
+    if (next.elements < 0 || blocks > most_blocks(kArrayThreads)) break;
+    members.member[members.count++] = next;
+    members.first_block[members.count] = static_cast<int32_t>(blocks);
+  }
+  return members.count > 0;
+}
+
+// A block's part of a member.
+struct Chunk {
+  int member, count;
+  int64_t first;
+};
+
+template <int kChunk, class Member>
+__device__ inline Chunk chunk_of_block(const Members<Member>& members) {
+  const auto block = static_cast<int32_t>(block_index());
+  // The last member that begins at this block or before: one without elements has no blocks.
+  int low = 0, high = members.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (members.first_block[middle] <= block ? low : high) = middle;
+  }
+  const int64_t first = static_cast<int64_t>(block - members.first_block[low]) * kChunk, left = members.member[low].elements - first;
+  return {low, left < kChunk ? static_cast<int>(left) : kChunk, first};
+}
+
+}  // namespace vbgemm

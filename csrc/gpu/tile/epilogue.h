@@ -1,0 +1,72 @@
+// What becomes of a sum on its way to C: activation(alpha sum + beta source + bias), in the accumulator's type.
+#pragma once
+#include "descriptor.h"
+#include "gpu/tile/arithmetic.h"
+
+namespace vbgemm {
+
+template <class Sum>
+__device__ inline Sum make_scalar(double real, double) {
+  return static_cast<Sum>(real);
+}
+template <>
+__device__ inline Complex<float> make_scalar<Complex<float>>(double real, double imag) {
+  return {static_cast<float>(real), static_cast<float>(imag)};
+}
+template <>
+__device__ inline Complex<double> make_scalar<Complex<double>>(double real, double imag) {
+  return {real, imag};
+}
+
+template <class Real>
+__device__ inline bool is_zero(Real x) {
+  return x == 0;
+}
+template <class Real>
+__device__ inline bool is_zero(Complex<Real> x) {
+  return x.real == 0 && x.imag == 0;
+}
+
+// Stands for a term that is missing: adding -0 changes nothing.
+template <class Sum>
+__device__ inline Sum nothing() {
+  return make_scalar<Sum>(-0.0, -0.0);
+}
+
+// scale x + rest.
+template <class Real>
+__device__ inline Real scale_and_add(Real scale, Real x, Real rest) {
+  return multiply_add(scale, x, rest);
+}
+// A scale without imaginary part takes each part by itself, as on the CPU: 1 times (Inf, 0) is not (Inf, NaN).
+template <class Real>
+__device__ inline Complex<Real> scale_and_add(Complex<Real> scale, Complex<Real> x, Complex<Real> rest) {
+  if (scale.imag != 0) return multiply_add(scale, x, rest);
+  return {multiply_add(scale.real, x.real, rest.real), multiply_add(scale.real, x.imag, rest.imag)};
+}
+
+template <class Real>
+__device__ inline Real sigmoid(Real x) {
+  return 1 / (1 + exp(-x));
+}
+
+template <class Real>
+__device__ inline Real activate(Activation activation, Real x) {
+  constexpr Real kSqrt2OverPi = static_cast<Real>(0.79788456080286535588), kCubic = static_cast<Real>(0.044715);
+  switch (activation) {
+    case Activation::none: break;
+    case Activation::relu: return x < 0 ? 0 : x;  // NaN stays
+    case Activation::gelu: return x / 2 * (1 + tanh(kSqrt2OverPi * (x + kCubic * x * x * x)));
+    case Activation::silu: return x * sigmoid(x);
+    case Activation::tanh: return tanh(x);
+    case Activation::sigmoid: return sigmoid(x);
+  }
+  return x;
+}
+// Activations are for real numbers.
+template <class Real>
+__device__ inline Complex<Real> activate(Activation, Complex<Real> x) {
+  return x;
+}
+
+}  // namespace vbgemm

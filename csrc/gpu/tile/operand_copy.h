@@ -1,0 +1,96 @@
+// Copies one operand's part of a tile, step by step along K, from global to shared memory.
+#pragma once
+#include "gpu/arch/gpu_vendor.h"
+#include "gpu/tile/tile_cut.h"
+#include "gpu/tile/tile_place.h"
+
+namespace vbgemm {
+
+// Ways to spread a block's threads over a rectangle. Each thread makes kCopies copies of kWidth elements, kStep rows (or columns) apart;
+// row() and col() are the place of its first. A rectangle that is too long for that is taken in rounds, kSpan columns (or rows) apart.
+
+// Along the rows: neighbours in a wave copy neighbours in a row.
+template <class Rectangle, int kThreads, int kWidth_>
+struct AlongRows {
+  static constexpr int kWidth = kWidth_, kSpan = Rectangle::kCols < kThreads * kWidth ? Rectangle::kCols : kThreads * kWidth;
+  static constexpr int kRounds = Rectangle::kCols / kSpan, kRowPieces = kSpan / kWidth;
+  static constexpr bool kDown = true;  // the copies of one thread lie below each other
+  static constexpr int kStep = kThreads / kRowPieces, kCopies = (Rectangle::kRows + kStep - 1) / kStep;
+  static_assert(kThreads % kRowPieces == 0 && Rectangle::kCols % kSpan == 0);
+
+  __device__ static int row(int thread) { return thread / kRowPieces; }
+  __device__ static int col(int thread) { return thread % kRowPieces * kWidth; }
+};
+
+// Down the columns, for an operand that is contiguous that way. A wave takes eight rows by four (or eight) columns: whole 32-byte sectors
+// of memory, and no two lanes in one bank. It takes more rows only where the block has too few waves to span them all.
+template <class Rectangle, int kThreads>
+struct DownColumns {
+  static constexpr int kWidth = 1, kRowsAWave = Rectangle::kRows * kWaveSize / kThreads;
+  static constexpr int kRowsEach = kRowsAWave < 8 ? 8 : kRowsAWave < kWaveSize ? kRowsAWave : kWaveSize;  // a wave
+  static constexpr int kWaves = kThreads / kWaveSize, kColsEach = kWaveSize / kRowsEach;
+  static constexpr int kSpan = Rectangle::kRows < kRowsEach * kWaves ? Rectangle::kRows : kRowsEach * kWaves;
+  static constexpr int kRounds = Rectangle::kRows / kSpan, kWavesDown = kSpan / kRowsEach;
+  static constexpr bool kDown = false;
+  static constexpr int kStep = kThreads / kSpan, kCopies = (Rectangle::kCols + kStep - 1) / kStep;
+  static_assert(kThreads % kSpan == 0 && kSpan % kRowsEach == 0 && Rectangle::kRows % kSpan == 0);
+
+  __device__ static int row(int thread) { return thread / kWaveSize % kWavesDown * kRowsEach + thread % kRowsEach; }
+  __device__ static int col(int thread) { return thread / kWaveSize / kWavesDown * kColsEach + thread % kWaveSize / kRowsEach; }
+};
+
+// kAhead: as for copy_async.
+template <class T, class Rectangle, int kThreads, int kAhead = 128>
+class OperandCopy {
+ public:
+  // `from` lies in shared memory, and is read again at each step: that is cheaper than registers to keep it.
+  __device__ explicit OperandCopy(const MatrixView& from) : from_(from) {
+    const int thread = thread_index();
+    const auto begin = [&](auto spread) { source_ = from.template at<const T>(spread.row(thread), spread.col(thread)); };
+    with_spread(begin);
+  }
+
+  // Starts the copies of one step; what lies outside its first rows x cols elements becomes zero.
+  __device__ void start(T* shared, int rows, int cols) const {
+    with_spread([&](auto spread) { start_as<decltype(spread)>(shared, rows, cols); });
+  }
+
+  __device__ void advance(int64_t elements) { source_ += elements; }
+
+ private:
+  template <class Action>
+  __device__ void with_spread(const Action& action) const {
+    switch (from_.way) {
+      case Way::vectors: return action(AlongRows<Rectangle, kThreads, kVectorBytes / static_cast<int>(sizeof(T))>());
+      case Way::rows: return action(AlongRows<Rectangle, kThreads, 1>());
+      case Way::columns: return action(DownColumns<Rectangle, kThreads>());
+    }
+  }
+
+  template <class Spread>
+  __device__ void start_as(T* shared, int rows, int cols) const {
+    const int thread = thread_index(), row = Spread::row(thread), col = Spread::col(thread);
+    constexpr int kExtent = Spread::kDown ? Rectangle::kRows : Rectangle::kCols;
+    if (Spread::kStep > kExtent && (Spread::kDown ? row : col) >= kExtent) return;  // more threads than pieces
+    constexpr int kSharedStep = Spread::kStep * (Spread::kDown ? Rectangle::kPitch : 1);
+    constexpr int kSharedRound = Spread::kSpan * (Spread::kDown ? 1 : Rectangle::kPitch);
+    constexpr int kBytes = Spread::kWidth * static_cast<int>(sizeof(T));
+    const int64_t stride = Spread::kStep * (Spread::kDown ? from_.row_stride : from_.col_stride);
+#pragma unroll sizeof(T) == 2 || (kCdna && sizeof(T) == 8) ? 2 : 1  // as spills no register with either compiler
+    for (int round = 0; round < Spread::kRounds; ++round) {
+      const int ahead = round * Spread::kSpan;
+      const int limit = Spread::kDown ? (col + ahead < cols ? rows - row : 0) : (row + ahead < rows ? cols - col : 0);
+      T* const to = shared + row * Rectangle::kPitch + col + round * kSharedRound;
+      const T* from = source_ + (round ? ahead * (Spread::kDown ? from_.col_stride : from_.row_stride) : 0);
+#pragma unroll
+      for (int i = 0; i < Spread::kCopies; ++i, from += stride) {
+        copy_async<kBytes, kAhead>(to + i * kSharedStep, from, i * Spread::kStep < limit);
+      }
+    }
+  }
+
+  const MatrixView& from_;
+  const T* source_;  // this thread's first element of the next step
+};
+
+}  // namespace vbgemm

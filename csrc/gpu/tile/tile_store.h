@@ -1,0 +1,103 @@
+// Writes the sums of a tile of pieces (simt_tile.h) to C: as vectors where C takes them, else by way of shared memory.
+#pragma once
+#include "gpu/tile/finish.h"
+#include "gpu/tile/tile_place.h"
+
+namespace vbgemm {
+
+// Each thread writes its own vectors, straight from the accumulators.
+template <class Out, class Cut, class Sum>
+__device__ inline void store_vectors(const MatrixView& c, int rows, int cols, const Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols]) {
+  using OutVector = Vector<Out, Cut::kColVector>;
+  const GridPlace thread = grid_place<Cut>(thread_index());  // read afresh: what follows from it need not be kept over the main loop
+#pragma unroll
+  for (int i = 0; i < Cut::kThreadRows; ++i) {
+    const int row = thread.row() + i * Cut::kGridRows;
+    if (row >= rows) break;
+#pragma unroll
+    for (int j = 0; j < Cut::kThreadCols; j += Cut::kColVector) {
+      const int col = thread.col() * Cut::kColVector + j * Cut::kGridCols;
+      OutVector result;
+#pragma unroll
+      for (int v = 0; v < Cut::kColVector; ++v) narrow(sum[i][j + v], result.element[v]);
+      if (col < cols) *reinterpret_cast<OutVector*>(c.at<Out>(row, col)) = result;
+    }
+  }
+}
+
+// A wave's own part of shared memory, where its lanes trade their sums so that neighbouring lanes get neighbouring elements of C. It takes
+// the sums in passes of kPassRows of every thread's rows; from then on a lane keeps to elements of its own, so one barrier is enough.
+template <class Cut, class Sum>
+struct Stage {
+  static constexpr int kVector = Cut::kColVector, kVectorsAcross = Cut::kThreadCols / kVector;
+  static constexpr int kPatchCols = Cut::kWaveCols * kVector, kPatch = Cut::kWaveRows * kPatchCols;  // a wave's threads, one vector each
+  static constexpr int kElements = Cut::kPassRows * Cut::kThreadCols;                                // of one lane, a pass
+
+  GridPlace thread;
+  int lane;
+  Sum* region;
+
+  __device__ Stage(int index, Sum* shared)
+      : thread(grid_place<Cut>(index)), lane(index % kWaveSize), region(shared + index / kWaveSize * kWaveSize * kElements) {}
+
+  __device__ void put(const Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols], int pass) const {
+#pragma unroll
+    for (int i = 0; i < Cut::kPassRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < Cut::kThreadCols; j += kVector) {
+        Vector<Sum, kVector> vector;
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) vector.element[v] = sum[pass + i][j + v];
+        Sum* const patch = region + (i * kVectorsAcross + j / kVector) * kPatch;
+        *reinterpret_cast<Vector<Sum, kVector>*>(patch + thread.lane_row * kPatchCols + thread.lane_col * kVector) = vector;
+      }
+    }
+  }
+
+  // The lane's n-th element.
+  __device__ Sum& element(int n) const { return region[n * kWaveSize + lane]; }
+
+  // Its place in the tile.
+  __device__ Location locate(Extent tile, int pass, int n) const {
+    const int patch = n / kVector, within = n % kVector * kWaveSize + lane;
+    const int row = thread.wave_row + (pass + patch / kVectorsAcross) * Cut::kGridRows + within / kPatchCols;
+    const int col = (thread.wave_col + patch % kVectorsAcross * Cut::kGridCols) * kVector + within % kPatchCols;
+    return {row, col, row < tile.rows && col < tile.cols};
+  }
+};
+
+// For a C whose rows are not aligned, and for epilogues: their code is then there once, and not for every accumulator.
+template <class Out, class Cut, class T, class Sum>
+__device__ inline void store_staged(const TilePlace<T>& place, const Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols], Sum* shared) {
+  const Stage<Cut, Sum> stage(thread_index(), shared);
+  block_barrier();  // the last step's operands have been read
+#pragma unroll
+  for (int pass = 0; pass < Cut::kThreadRows; pass += Cut::kPassRows) {
+    stage.put(sum, pass);
+    wave_barrier();
+    if (place.fused) apply_epilogue<Out>(stage, place, pass);
+    write_elements<Out>(stage, place, pass);
+    wave_barrier();
+  }
+}
+
+template <class Out, class Cut, class T, class Sum>
+__device__ inline void store_as(const TilePlace<T>& place, const Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols], T* shared) {
+  const MatrixView& c = place.matrix[kC];
+  if (takes_vectors<Out, Cut::kColVector>(c, place.cols) && !place.fused) {
+    store_vectors<Out, Cut>(c, place.rows, place.cols, sum);
+  } else {
+    store_staged<Out, Cut>(place, sum, reinterpret_cast<Sum*>(shared));
+  }
+}
+
+template <class Cut, class T, class Sum>
+__device__ inline void store_tile(const TilePlace<T>& place, const Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols], T* shared) {
+  if (sizeof(T) < sizeof(Sum) && place.wide_results) {
+    store_as<Sum, Cut>(place, sum, shared);
+  } else {
+    store_as<T, Cut>(place, sum, shared);
+  }
+}
+
+}  // namespace vbgemm

@@ -1,0 +1,142 @@
+"""Which kernels this installation has, and the device a program is planned for."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import os
+from contextlib import AbstractContextManager
+from types import ModuleType
+
+import jax
+
+from jax_vbgemm import _core
+from jax_vbgemm._src.planner import DeviceSpec, device_spec, match_device
+from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_OF
+
+# The custom calls' names; a handler's contract never changes under one name.
+TARGET_NAME = "vbgemm_v1"
+ADD_TARGET_NAME = "vbgemm_add_v1"  # on GPUs; on the CPU XLA's own loops are as good
+SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # likewise
+GPU_PLATFORMS = ("cuda", "rocm")
+
+DISABLE_JAX_EXPORT_CHECKS = [
+    jax.export.DisabledSafetyCheck.custom_call(name) for name in (TARGET_NAME, ADD_TARGET_NAME, SQUARE_SUMS_TARGET_NAME)
+]
+"""Pass as `disabled_checks` to jax.export.export: it refuses custom calls that it doesn't know."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """The kernels for one of JAX's platforms.
+
+    name: the platform as JAX lowers for it ("cpu", "cuda", "rocm"). module: the extension, None where it is absent, and
+    then `absent` says why.
+    """
+
+    name: str
+    ffi_platform: str
+    default_device: str
+    module: ModuleType | None
+    absent: str | None
+
+    @functools.cached_property
+    def dtypes(self) -> tuple[str, ...]:
+        """The operand dtypes that have a kernel here."""
+        on_cpu = self.name == "cpu"
+        rows = [kinds for _, _, _, _, threads, kinds, *_ in _core.tiles() if on_cpu or threads > 1]
+        return tuple(dict.fromkeys(ELEMENT_OF[kind] for kinds in rows for kind in kinds))
+
+    def live_devices(self) -> list[jax.Device]:
+        """The devices of this platform that JAX sees; none where the platform cannot be initialised."""
+        try:
+            return jax.devices(self.name)
+        except RuntimeError:
+            return []
+
+
+def _load(name: str, ffi_platform: str, default_device: str, module_name: str, hint: str) -> Backend:
+    module, absent = None, None
+    try:
+        module = importlib.import_module(f"jax_vbgemm.{module_name}")
+        # Under exactly this platform name: a target registered as "cuda" before the plugin loads never reaches it.
+        jax.ffi.register_ffi_target(TARGET_NAME, module.handler(), platform=ffi_platform)
+        if name in GPU_PLATFORMS:
+            jax.ffi.register_ffi_target(ADD_TARGET_NAME, module.add_handler(), platform=ffi_platform)
+            handler = module.square_sums_handler()
+            jax.ffi.register_ffi_target(SQUARE_SUMS_TARGET_NAME, handler, platform=ffi_platform)
+    except ImportError as error:
+        absent = f"{hint} ({error})"
+    return Backend(name, ffi_platform, default_device, module, absent)
+
+
+BACKENDS = {
+    backend.name: backend
+    for backend in (
+        _load("cpu", "cpu", "cpu", "_core", "the extension module is broken: install the package again"),
+        _load(
+            "cuda", "CUDA", "h100", "_cuda",
+            "not built: no CUDA compiler was found at installation; put nvcc on PATH and install with VBGEMM_CUDA=ON",
+        ),
+        _load(
+            "rocm", "ROCM", "mi210", "_rocm",
+            "not built, or its ROCm runtime is not found: install ROCm and install with VBGEMM_HIP=ON",
+        ),
+    )
+}  # fmt: skip
+
+
+def available_backends() -> tuple[str, ...]:
+    """The platforms whose kernels can run here: built, and with a device that JAX sees."""
+    return tuple(name for name, backend in BACKENDS.items() if backend.module and backend.live_devices())
+
+
+# Part of jit's cache key, so that a program lowered for one target is not reused for another.
+_target = jax.make_user_context(None)
+
+
+def target(device: str | DeviceSpec) -> AbstractContextManager[None]:
+    """Plans programs lowered for this device's platform for this device, e.g. `with vb.target("a100"): jax.export...`.
+
+    Raises ValueError for an unknown name.
+    """
+    context: AbstractContextManager[None] = _target(device_spec(device))
+    return context
+
+
+def named_target() -> DeviceSpec | None:
+    """The device of the enclosing `target`, if there is one."""
+    named: DeviceSpec | None = _target.value
+    return named
+
+
+def planning_device(platform: str) -> DeviceSpec:
+    """The device a program for this platform is planned for: the named target, else the live one, else the default."""
+    named = named_target()
+    if named is not None and named.platform == platform:
+        return named
+    backend = BACKENDS[platform]
+    if platform == "cpu":
+        return match_device("cpu", len(os.sched_getaffinity(0)))
+    for device in backend.live_devices():
+        return match_device(device.device_kind, getattr(device, "core_count", None))
+    return device_spec(backend.default_device)
+
+
+def platform_of(device: jax.Device) -> str:
+    """A live device's platform as programs are lowered for it: "cuda" or "rocm" where JAX says "gpu"."""
+    if device.platform == "gpu":
+        return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"
+    return str(device.platform)
+
+
+def default_device() -> DeviceSpec:
+    """The live device of JAX's default backend, for `plan` without a device."""
+    platform = platform_of(jax.devices()[0])
+    return planning_device(platform if platform in BACKENDS else "cpu")
+
+
+def traced_target() -> DeviceSpec:
+    """What a program that is traced now is for: where a target is named, it may run where that backend is installed."""
+    return named_target() or default_device()

@@ -1,0 +1,167 @@
+"""add_scaled: alpha x + beta y for many arrays of different sizes, on a GPU in one launch."""
+
+from __future__ import annotations
+
+import numbers
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jex_core
+from jax.interpreters import ad
+
+from jax_vbgemm._src import backends, compat
+from jax_vbgemm._src.elementwise import array_kernels
+from jax_vbgemm._src.matmul.reference import accumulator, scaled
+
+Known = tuple[float, ...]
+"""One number a member, known at trace time; where they are traced, None stands for them and an operand holds them."""
+
+
+def add_scaled(
+    xs: Sequence[Any], ys: Sequence[Any], alpha: Any = 1, beta: Any = 1, *, in_place: bool = True
+) -> list[jax.Array]:
+    """[alpha_i x_i + beta_i y_i], computed in the accumulator's dtype and rounded once.
+
+    Args:
+      xs, ys: arrays of any rank; x_i and y_i have one shape. Their floating or complex dtypes promote as in jnp.
+      alpha, beta: a real number, or a 1-D array with one entry a member; known or traced. Where beta is 0, y is not
+        read, NaN in it is fine.
+      in_place: a kernel's sums take the place of the y; XLA copies those that are needed later. Say no where they are.
+
+    Raises:
+      ValueError: lengths or shapes differ. TypeError: a dtype is neither floating nor complex, a scale is not real.
+    """
+    xs, ys = [jnp.asarray(x) for x in xs], [jnp.asarray(y) for y in ys]
+    if len(xs) != len(ys):
+        raise ValueError(f"add_scaled: there are {len(xs)} xs but {len(ys)} ys")
+    for index, (x, y) in enumerate(zip(xs, ys, strict=True)):
+        if x.shape != y.shape:
+            raise ValueError(f"add_scaled: xs[{index}] is {x.shape} but ys[{index}] is {y.shape}: they must be equal")
+        for name, array in (("xs", x), ("ys", y)):
+            if not jnp.issubdtype(array.dtype, jnp.inexact):
+                raise TypeError(f"add_scaled: {name}[{index}] is {array.dtype}: it must be floating or complex")
+    alpha, beta = _scale("alpha", alpha, len(xs)), _scale("beta", beta, len(xs))
+
+    results: list[Any] = [None] * len(xs)
+    alike: dict[Any, list[int]] = {}
+    for index, (x, y) in enumerate(zip(xs, ys, strict=True)):
+        apart = x.dtype != y.dtype or x.size == 0 or compat.explicit_axes(x) or compat.explicit_axes(y)
+        if apart:
+            results[index] = _sum(_entry(alpha, index), x, _entry(beta, index), y, jnp.result_type(x, y))
+        else:
+            alike.setdefault(x.dtype, []).append(index)
+    for dtype, members in alike.items():
+        scales = [_entries(scale, members) for scale in (alpha, beta)]
+        traced = [scale.astype(accumulator(dtype)) for scale in scales if not isinstance(scale, tuple)]
+        known = [scale if isinstance(scale, tuple) else None for scale in scales]
+        summands = [*(xs[i] for i in members), *(ys[i] for i in members)]
+        uses = Counter(map(id, summands))
+        once = tuple(in_place and uses[id(ys[i])] == 1 for i in members)  # what is read twice must stay in between
+        sums = add_scaled_p.bind(*traced, *summands, alpha=known[0], beta=known[1], in_place=once)
+        for index, total in zip(members, sums, strict=True):
+            results[index] = total
+    return results
+
+
+def _scale(name: str, value: Any, count: int) -> Known | jax.Array:
+    """Numbers where they are known, else an array of rank 0 or 1."""
+    if isinstance(value, numbers.Real):
+        return (float(value),) * count
+    if not isinstance(value, jax.Array):
+        value = np.asarray(value)
+    if not (jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)):
+        raise TypeError(f"add_scaled: {name} is {value.dtype}: it must be real")
+    if value.shape not in ((), (count,)):
+        raise ValueError(
+            f"add_scaled: {name} has shape {value.shape}, but there are {count} members: one entry for each"
+        )
+    if isinstance(value, jax.Array):
+        return value
+    return tuple(np.broadcast_to(value, count).astype(np.float64).tolist())
+
+
+def _entry(scale: Known | jax.Array, index: int) -> Any:
+    return scale if isinstance(scale, jax.Array) and scale.ndim == 0 else scale[index]
+
+
+def _entries(scale: Known | jax.Array, members: Sequence[int]) -> Known | jax.Array:
+    if isinstance(scale, tuple):
+        return tuple(scale[index] for index in members)
+    return scale if scale.ndim == 0 or len(members) == len(scale) else scale[np.array(members)]
+
+
+def _sum(alpha: Any, x: jax.Array, beta: Any, y: jax.Array, dtype: Any) -> jax.Array:
+    """alpha x + beta y as a dtype, the definition."""
+    wide = accumulator(dtype)
+    x, y = x.astype(wide), y.astype(wide)
+    alpha, beta = (scale.astype(wide) if isinstance(scale, jax.Array) else scale for scale in (alpha, beta))
+    total = x if _is(alpha, 1) else alpha * x
+    if not _is(beta, 0):
+        total += y if _is(beta, 1) else beta * y if isinstance(beta, float) else scaled(beta, y)
+    return total.astype(dtype)
+
+
+def _is(scale: Any, number: int) -> bool:
+    return isinstance(scale, float) and scale == number
+
+
+add_scaled_p = jex_core.Primitive("add_scaled")
+
+
+def _parts(operands: Sequence[Any], alpha: Known | None, beta: Known | None) -> tuple[Any, Any, list[Any], list[Any]]:
+    """Alphas, betas, xs and ys of the primitive's operands and parameters."""
+    rest = list(operands)
+    scales = [rest.pop(0) if known is None else known for known in (alpha, beta)]
+    count = len(rest) // 2
+    return scales[0], scales[1], rest[:count], rest[count:]
+
+
+@add_scaled_p.def_abstract_eval
+def _abstract_eval(*operands: Any, alpha: Known | None, beta: Known | None, in_place: Sequence[bool]) -> list[Any]:
+    _, _, xs, ys = _parts(operands, alpha, beta)
+    scales = list(operands[: len(operands) - 2 * len(xs)])
+    # Inside shard_map a sum varies over all their axes; the derivatives' expression casts its operands itself.
+    return [compat.shaped_array(x.shape, x.dtype, [x, y, *scales]) for x, y in zip(xs, ys, strict=True)]
+
+
+def _xla_form(
+    *operands: jax.Array, alpha: Known | None, beta: Known | None, in_place: Sequence[bool]
+) -> list[jax.Array]:
+    alphas, betas, xs, ys = _parts(operands, alpha, beta)
+    pairs = enumerate(zip(xs, ys, strict=True))
+    return [_sum(_entry(alphas, index), x, _entry(betas, index), y, x.dtype) for index, (x, y) in pairs]
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:
+    """For jax.linear_transpose; derivatives never come here."""
+    linear = [ad.is_undefined_primal(operand) for operand in operands]
+    form = array_kernels.form_of(_xla_form, operands, linear, params)
+    avals = [operand.aval for operand, yes in zip(operands, linear, strict=True) if yes]
+    transposed = iter(jax.linear_transpose(form, *avals)([ad.instantiate_zeros(value) for value in cotangents]))
+    return [next(transposed) if yes else None for yes in linear]
+
+
+def _kernel_form(
+    *operands: jax.Array, alpha: Known | None, beta: Known | None, in_place: Sequence[bool]
+) -> list[jax.Array]:
+    alphas, betas, xs, ys = _parts(operands, alpha, beta)
+    wide, count = accumulator(xs[0].dtype), len(xs)
+    scales = [
+        jnp.asarray(np.array(scale, wide)) if isinstance(scale, tuple) else jnp.broadcast_to(scale, (count,))
+        for scale in (alphas, betas)
+    ]
+    return list(
+        jax.ffi.ffi_call(
+            backends.ADD_TARGET_NAME,
+            [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in xs],
+            input_output_aliases={2 + count + index: index for index, yes in enumerate(in_place) if yes},
+        )(*scales, *xs, *ys)
+    )
+
+
+array_kernels.define(add_scaled_p, _xla_form, _kernel_form)
+ad.primitive_transposes[add_scaled_p] = _transpose

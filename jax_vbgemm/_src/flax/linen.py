@@ -1,0 +1,236 @@
+"""Flax Linen layers of different sizes as one operation, with the parameters of the layers they replace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.linen import dtypes, initializers
+from flax.linen.linear import default_kernel_init
+
+from jax_vbgemm._src.flax.branches import (
+    Activation,
+    Branch,
+    check_rank,
+    inputs_of,
+    outputs_of,
+    ranks_of,
+    sizes_of,
+    split_groups,
+)
+
+
+def batched_linear(layers: Sequence[nn.Dense | nn.Conv], inputs: Any, activation: Activation = None) -> list[jax.Array]:
+    """The same as `[activation(layer(x)) for layer, x in zip(layers, inputs)]`, as one operation.
+
+    Called where the layers could be called: inside a module's compact method or after its setup.
+
+    Args:
+      layers: nn.Dense layers and nn.Conv layers of kernel size 1, in any mixture, created as usual; they keep their
+        names, parameters and initial values.
+      inputs: one array (..., in_features) for all layers, or a list or tuple with one array for each.
+      activation: None, one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid", or a function. The
+        named ones, and the functions of jax.nn that mean the same, are done in the kernel, the others after it.
+
+    Returns:
+      One array (..., features) a layer, in the dtype that the layer would give.
+
+    Raises:
+      ValueError: lengths or shapes don't fit, or a layer is one that this is no shorter form of (a subclass with a
+        __call__ of its own, a strided or masked Conv, another dot_general); the message names the index.
+      flax.errors.ScopeParamShapeError: an input's features don't fit the parameters; Flax's own, it names the layer.
+    """
+    return _batched_linear("batched_linear", layers, inputs, activation)
+
+
+def _batched_linear(where: str, layers: Sequence[Any], inputs: Any, activation: Activation) -> list[jax.Array]:
+    arrays = inputs_of(where, inputs, len(layers))
+    branches = []
+    for index, (layer, x) in enumerate(zip(layers, arrays, strict=True)):
+        why = _why_not(layer, layers[0])
+        if why:
+            raise ValueError(f"{where}: layers[{index}] {why}")
+        check_rank(where, index, x, 1 + len(_kernel_size(layer)))
+        with nn.intercept_methods(_give_factors):
+            branches.append(layer(x))
+    if not branches:
+        return []
+    return outputs_of(where, branches, activation, layers[0].precision)
+
+
+def _give_factors(call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+    """Makes a Dense or Conv layer declare its parameters as always, but give the product's factors instead of it."""
+    layer = context.module
+    if context.method_name != "__call__":
+        return call(*args, **kwargs)
+    (x,) = args
+    shape = (*_kernel_size(layer), x.shape[-1], layer.features)
+    kernel = layer.param("kernel", layer.kernel_init, shape, layer.param_dtype)
+    bias = layer.param("bias", layer.bias_init, (layer.features,), layer.param_dtype) if layer.use_bias else None
+    return Branch(*layer.promote_dtype(x, kernel, bias, dtype=layer.dtype))
+
+
+def _kernel_size(layer: Any) -> tuple[int, ...]:
+    """A convolution's kernel size; nothing for a Dense."""
+    if isinstance(layer, nn.Dense):
+        return ()
+    return (layer.kernel_size,) if isinstance(layer.kernel_size, int) else tuple(layer.kernel_size)
+
+
+def _why_not(layer: Any, first: Any) -> str | None:
+    """Why this layer's product cannot be part of the operation, None where it can."""
+    if type(layer).__call__ is nn.Dense.__call__:
+        if layer.dot_general is not None or layer.dot_general_cls is not None:
+            return "has a dot_general of its own"
+    elif isinstance(layer, nn.Conv) and type(layer).__call__ is nn.Conv.__call__:
+        ones = jax.tree.leaves(
+            (layer.kernel_size, layer.strides, layer.input_dilation, layer.feature_group_count)
+        )  # None is 1, too
+        # Padding by name adds nothing to a kernel of size 1.
+        if any(size != 1 for size in ones) or not isinstance(layer.padding, str) or layer.mask is not None:
+            return "is not a plain 1x1 convolution (size, strides, dilation and groups 1, no explicit padding, no mask)"
+        if layer.conv_general_dilated is not None or layer.conv_general_dilated_cls is not None:
+            return "has a conv_general_dilated of its own"
+    else:
+        return f"is a {type(layer).__name__}, neither an nn.Dense nor an nn.Conv"
+    if layer.precision != first.precision:
+        return "has another precision than layers[0]"
+    return None
+
+
+class _Branches(nn.Module):
+    """Layers of one kind and different widths, called as one operation."""
+
+    features: Sequence[int]
+    activation: Activation = None
+    use_bias: bool = True
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    precision: Any = None
+    kernel_init: Callable[..., Any] = default_kernel_init
+    bias_init: Callable[..., Any] = initializers.zeros_init()
+    promote_dtype: Callable[..., Any] = dtypes.promote_dtype
+    names: Sequence[str] | None = None
+
+    def _layer(self, width: int, **options: Any) -> Any:
+        """Flax's own layer of that width."""
+        raise NotImplementedError
+
+    @nn.compact
+    def __call__(self, inputs: Any) -> list[jax.Array]:
+        """One output (..., features[i]) a branch.
+
+        Args:
+          inputs: one array (..., in_features) for all branches, or a list or tuple with one array for each.
+
+        Raises:
+          As `batched_linear`.
+        """
+        where = type(self).__name__
+        widths = sizes_of(where, "features", self.features, 0)
+        names = [None] * len(widths) if self.names is None else self.names
+        if len(names) != len(widths):
+            raise ValueError(
+                f"{where}: names has {len(names)} entries but features has {len(widths)}: one for each branch"
+            )
+        shared = ("use_bias", "dtype", "param_dtype", "precision", "kernel_init", "bias_init", "promote_dtype")
+        options = {name: getattr(self, name) for name in shared}
+        layers = [self._layer(width, name=name, **options) for width, name in zip(widths, names, strict=True)]
+        return _batched_linear(where, layers, inputs, self.activation)
+
+
+class BatchedLinear(_Branches):
+    """nn.Dense layers of different sizes as one operation.
+
+    Its parameters are those of a module that loops over nn.Dense: Dense_0, Dense_1 and so on, or `names`, with the same
+    initial values from the same seed. To keep them in the parent's own scope, use `nn.share_scope` or `batched_linear`.
+
+    Attributes:
+      features: output features, one number a branch.
+      activation: as in `batched_linear`.
+      use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype: as in nn.Dense, for every branch.
+      names: of the branches' parameters.
+    """
+
+    def _layer(self, width: int, **options: Any) -> nn.Dense:
+        return nn.Dense(width, **options)
+
+
+class BranchedConv1x1(_Branches):
+    """1x1 nn.Conv layers of different widths, such as an inception block's, as one operation.
+
+    Its parameters are those of a module that loops over nn.Conv: Conv_0, Conv_1 and so on, or `names`. Inputs are
+    (..., height, width, channels).
+
+    Attributes:
+      spatial_dims: 2 for images (kernels (1, 1, in, out)), 1 for sequences, 3 for volumes.
+      The others: as in `BatchedLinear`.
+    """
+
+    spatial_dims: int = 2
+
+    def _layer(self, width: int, **options: Any) -> nn.Conv:
+        return nn.Conv(width, (1,) * self.spatial_dims, **options)
+
+
+class MultiLoRA(nn.Module):
+    """Low-rank adapters of different rank on one base layer, each for its own group of tokens.
+
+    The same as `base_module(x) + nn.Dense(features, use_bias=False)(nn.Dense(rank, use_bias=False)(x))` for each group,
+    with the base done once for all tokens and the adapters as two operations. Parameters: `base_module`, and
+    `lora_a_0`, `lora_b_0` and so on, each an nn.Dense's.
+
+    Attributes:
+      ranks: one an adapter, at least 1; at least one adapter.
+      features: of the base layer's output.
+      base_module: a layer (tokens, ..., in_features) -> (tokens, ..., features), or None.
+      a_initializer, b_initializer: as in nnx.LoRA; zeros for b, so that training starts at the base layer.
+      dtype, param_dtype, precision, promote_dtype: as in nn.Dense, for every adapter.
+    """
+
+    ranks: Sequence[int]
+    features: int
+    base_module: nn.Module | None = None
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    precision: Any = None
+    a_initializer: Callable[..., Any] = initializers.he_uniform()
+    b_initializer: Callable[..., Any] = initializers.zeros_init()
+    promote_dtype: Callable[..., Any] = dtypes.promote_dtype
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array, group_sizes: Sequence[int], **kwargs: Any) -> jax.Array:
+        """Adapter i on the i-th group of consecutive tokens.
+
+        Args:
+          inputs: (tokens, ..., in_features), the tokens of the first adapter first.
+          group_sizes: how many tokens each adapter has, static; 0 is fine.
+          **kwargs: go to the base layer.
+
+        Returns:
+          (tokens, ..., features).
+
+        Raises:
+          ValueError: a rank is below 1, or the sizes don't fit; the message names the index.
+          TypeError: a group size is traced.
+        """
+        ranks = ranks_of("MultiLoRA", self.ranks)
+        inputs = jnp.asarray(inputs)
+        groups = split_groups("MultiLoRA", inputs, group_sizes, len(ranks))
+
+        def layers(letter: str, widths: Sequence[int], init: Callable[..., Any]) -> list[nn.Dense]:
+            options = {name: getattr(self, name) for name in ("dtype", "param_dtype", "precision", "promote_dtype")}
+            return [
+                nn.Dense(width, use_bias=False, kernel_init=init, name=f"lora_{letter}_{i}", **options)
+                for i, width in enumerate(widths)
+            ]
+
+        hidden = _batched_linear("MultiLoRA", layers("a", ranks, self.a_initializer), groups, None)
+        ups = layers("b", [self.features] * len(ranks), self.b_initializer)
+        output = jnp.concatenate(_batched_linear("MultiLoRA", ups, hidden, None))
+        if self.base_module is not None:
+            output += self.base_module(inputs, **kwargs)
+        return output

@@ -1,0 +1,238 @@
+"""Flax NNX layers of different sizes as one operation, with the parameters of the layers they replace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jax_vbgemm._src.flax.branches import (
+    Activation,
+    Branch,
+    check_features,
+    check_rank,
+    inputs_of,
+    outputs_of,
+    ranks_of,
+    resolve_activation,
+    sizes_of,
+    split_groups,
+)
+from jax_vbgemm._src.matmul.api import batched_matmul
+
+
+def batched_linear(
+    layers: Sequence[nnx.Linear | nnx.Conv], inputs: Any, activation: Activation = None
+) -> list[jax.Array]:
+    """The same as `[activation(layer(x)) for layer, x in zip(layers, inputs)]`, as one operation.
+
+    Args:
+      layers: nnx.Linear layers and nnx.Conv layers of kernel size 1, in any mixture, created as usual.
+      inputs: one array (..., in_features) for all layers, or a list or tuple with one array for each.
+      activation: None, one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid", or a function. The
+        named ones, and the functions of jax.nn that mean the same, are done in the kernel, the others after it.
+
+    Returns:
+      One array (..., out_features) a layer, in the dtype that the layer would give.
+
+    Raises:
+      ValueError: lengths or shapes don't fit, or a layer is one that this is no shorter form of (a subclass with a
+        __call__ of its own, a strided or masked Conv, another dot_general); the message names the index.
+    """
+    return _batched_linear("batched_linear", layers, inputs, activation)
+
+
+def _batched_linear(where: str, layers: Sequence[Any], inputs: Any, activation: Activation) -> list[jax.Array]:
+    arrays = inputs_of(where, inputs, len(layers))
+    branches = []
+    for index, (layer, x) in enumerate(zip(layers, arrays, strict=True)):
+        why = _why_not(layer, layers[0])
+        if why:
+            raise ValueError(f"{where}: layers[{index}] {why}")
+        spatial = len(layer.kernel_size) if isinstance(layer, nnx.Conv) else 0
+        check_rank(where, index, x, 1 + spatial)
+        check_features(where, index, x, layer.in_features)
+        bias = None if layer.bias is None else layer.bias[...]
+        branches.append(Branch(*layer.promote_dtype((x, layer.kernel[...], bias), dtype=layer.dtype)))
+    if not branches:
+        return []
+    return outputs_of(where, branches, activation, layers[0].precision, layers[0].preferred_element_type)
+
+
+def _why_not(layer: Any, first: Any) -> str | None:
+    """Why this layer's product cannot be part of the operation, None where it can."""
+    if type(layer).__call__ is nnx.Linear.__call__:
+        if layer.dot_general is not jax.lax.dot_general:
+            return "has a dot_general of its own"
+    elif type(layer).__call__ is nnx.Conv.__call__:
+        ones = jax.tree.leaves(
+            (layer.kernel_size, layer.strides, layer.input_dilation, layer.feature_group_count)
+        )  # None is 1, too
+        # Padding by name adds nothing to a kernel of size 1.
+        if any(size != 1 for size in ones) or not isinstance(layer.padding, str) or layer.mask is not None:
+            return "is not a plain 1x1 convolution (size, strides, dilation and groups 1, no explicit padding, no mask)"
+        if layer.conv_general_dilated is not jax.lax.conv_general_dilated:
+            return "has a conv_general_dilated of its own"
+    else:
+        return f"is a {type(layer).__name__}, neither an nnx.Linear nor an nnx.Conv"
+    if (layer.precision, layer.preferred_element_type) != (first.precision, first.preferred_element_type):
+        return "has another precision or preferred_element_type than layers[0]"
+    return None
+
+
+class BatchedLinear(nnx.List[nnx.Linear]):
+    """An nnx.List of nnx.Linear layers of different sizes that is called as one operation.
+
+    Its parameters are those of the list, with the same initial values from the same rngs, so that a checkpoint of one
+    loads into the other.
+
+    Args:
+      in_features: features of the input, or one number a branch.
+      out_features: one number a branch.
+      activation: as in `batched_linear`; a function must have no parameters.
+      rngs: rng keys.
+      **options: of nnx.Linear, for every branch: use_bias, dtype, param_dtype, precision, kernel_init, bias_init,
+        promote_dtype, preferred_element_type, kernel_metadata, bias_metadata.
+
+    Raises:
+      ValueError: lengths differ, a size is negative, or the activation is unknown; the message names the index.
+    """
+
+    def __init__(
+        self,
+        in_features: int | Sequence[int],
+        out_features: Sequence[int],
+        *,
+        activation: Activation = None,
+        rngs: nnx.Rngs,
+        **options: Any,
+    ) -> None:
+        pairs = _feature_pairs("BatchedLinear", in_features, out_features)
+        super().__init__([nnx.Linear(*pair, rngs=rngs, **options) for pair in pairs])
+        self.activation = _static_activation("BatchedLinear", activation)
+
+    def __call__(self, inputs: Any) -> list[jax.Array]:
+        """One output (..., out_features[i]) a branch; `inputs`: an array for all, or a list with one for each."""
+        return _batched_linear("BatchedLinear", self, inputs, self.activation)
+
+
+class BranchedConv1x1(nnx.List[nnx.Conv]):
+    """An nnx.List of 1x1 nnx.Conv layers of different widths, such as an inception block's, called as one operation.
+
+    Args:
+      in_features, out_features, activation, rngs: as for `BatchedLinear`.
+      spatial_dims: 2 for images (kernels (1, 1, in, out)), 1 for sequences, 3 for volumes.
+      **options: of nnx.Conv, for every branch, as for `BatchedLinear`.
+
+    Raises:
+      As `BatchedLinear`.
+    """
+
+    def __init__(
+        self,
+        in_features: int | Sequence[int],
+        out_features: Sequence[int],
+        *,
+        activation: Activation = None,
+        spatial_dims: int = 2,
+        rngs: nnx.Rngs,
+        **options: Any,
+    ) -> None:
+        pairs = _feature_pairs("BranchedConv1x1", in_features, out_features)
+        super().__init__([nnx.Conv(*pair, (1,) * spatial_dims, rngs=rngs, **options) for pair in pairs])
+        self.activation = _static_activation("BranchedConv1x1", activation)
+
+    def __call__(self, inputs: Any) -> list[jax.Array]:
+        """One feature map (..., height, width, out_features[i]) a branch; `inputs` as for `BatchedLinear`."""
+        return _batched_linear("BranchedConv1x1", self, inputs, self.activation)
+
+
+class MultiLoRA(nnx.Module):
+    """Low-rank adapters of different rank on one base layer, each for its own group of tokens.
+
+    The same as `nnx.LoRA(..., base_module=base_module)` for each group, with the base done once for all tokens and the
+    adapters as two operations. Parameters: `base_module`, and `adapters`, an nnx.List of nnx.LoRA.
+
+    Args:
+      in_features, out_features: of the base layer.
+      ranks: one an adapter, at least 1; at least one adapter.
+      base_module: a layer (tokens, ..., in_features) -> (tokens, ..., out_features), or None.
+      rngs: rng keys.
+      **options: of nnx.LoRA, for every adapter: dtype, param_dtype, a_initializer, b_initializer, lora_param_type,
+        promote_dtype, a_metadata, b_metadata.
+
+    Raises:
+      ValueError: a rank is below 1, or base_module is not callable; the message names the index.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        ranks: Sequence[int],
+        out_features: int,
+        *,
+        base_module: Any = None,
+        rngs: nnx.Rngs,
+        **options: Any,
+    ) -> None:
+        ranks = ranks_of("MultiLoRA", ranks)
+        if base_module is not None and not callable(base_module):
+            raise ValueError("MultiLoRA: `base_module` must be callable.")
+        self.base_module = base_module
+        self.adapters = nnx.List([nnx.LoRA(in_features, rank, out_features, rngs=rngs, **options) for rank in ranks])
+
+    def __call__(self, inputs: jax.Array, group_sizes: Sequence[int], **kwargs: Any) -> jax.Array:
+        """Adapter i on the i-th group of consecutive tokens.
+
+        Args:
+          inputs: (tokens, ..., in_features), the tokens of the first adapter first.
+          group_sizes: how many tokens each adapter has, static; 0 is fine.
+          **kwargs: go to the base layer.
+
+        Returns:
+          (tokens, ..., out_features).
+
+        Raises:
+          ValueError: the sizes don't fit; the message names the index.
+          TypeError: a group size is traced.
+        """
+        inputs = jnp.asarray(inputs)
+        check_features("MultiLoRA", None, inputs, self.adapters[0].in_features)
+        inputs = _promoted(self.adapters[0], inputs)[0]
+        groups = split_groups("MultiLoRA", inputs, group_sizes, len(self.adapters))
+        factors = [_promoted(adapter, x) for adapter, x in zip(self.adapters, groups, strict=True)]
+        xs, downs, ups = map(list, zip(*factors, strict=True))
+        outputs = batched_matmul(batched_matmul(xs, downs), ups)
+        output = jnp.concatenate(outputs)
+        if self.base_module is not None:
+            output += self.base_module(inputs, **kwargs)
+        return output
+
+
+def _promoted(adapter: nnx.LoRA, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The factors of one adapter's two products, after promotion."""
+    factors: tuple[jax.Array, jax.Array, jax.Array]
+    factors = adapter.promote_dtype((x, adapter.lora_a[...], adapter.lora_b[...]), dtype=adapter.dtype)
+    return factors
+
+
+def _feature_pairs(where: str, in_features: int | Sequence[int], out_features: Sequence[int]) -> list[tuple[int, int]]:
+    """(in, out) of each branch."""
+    outs = sizes_of(where, "out_features", out_features, 0)
+    of_each = in_features if isinstance(in_features, Iterable) else [in_features] * len(outs)
+    ins = sizes_of(where, "in_features", of_each, 0)
+    if len(ins) != len(outs):
+        raise ValueError(
+            f"{where}: in_features has {len(ins)} entries but out_features has {len(outs)}: one for each branch"
+        )
+    return list(zip(ins, outs, strict=True))
+
+
+def _static_activation(where: str, activation: Activation) -> Activation:
+    if isinstance(activation, nnx.Module):
+        raise TypeError(f"{where}: activation must be a function without parameters, not {type(activation).__name__}")
+    resolve_activation(where, activation)
+    return activation

@@ -1,0 +1,272 @@
+"""From a Plan and addressed operands to the arrays that kernels read (csrc/descriptor.h has the layouts)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm import _core
+from jax_vbgemm._src.matmul.primitive import Shape, Sizes, Term
+from jax_vbgemm._src.planner import Catalogue, Plan
+from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
+from jax_vbgemm._src.planner.tiles.runs import Runs
+from jax_vbgemm._src.planner.tiles.shares import Shares, shares_of
+
+OPERAND = np.dtype(
+    [("buffer", "<i4"), ("reserved", "<i4"), ("offset", "<i8"), ("row_stride", "<i8"), ("col_stride", "<i8"),
+     ("batch_stride", "<i8", 2)]
+)  # fmt: skip
+PROBLEM = np.dtype(
+    [("m", "<i4"), ("n", "<i4"), ("k", "<i4"), ("batch", "<i4"), ("inner_batch", "<i4"), ("reserved", "<i4"),
+     ("a", OPERAND), ("b", OPERAND), ("c", OPERAND)]
+)  # fmt: skip
+SCALAR = np.dtype([("real", "<f8"), ("imag", "<f8"), ("buffer", "<i4"), ("reserved", "<i4"), ("offset", "<i8")])
+EPILOGUE = np.dtype(
+    [
+        ("alpha", SCALAR),
+        ("beta", SCALAR),
+        ("source", OPERAND),
+        ("bias", OPERAND),
+        ("activation", "<i4"),
+        ("reserved", "<i4"),
+    ]
+)
+RUN = np.dtype(
+    [("problem", "<i4"), ("strategy", "<i4"), ("row", "<i4"), ("col", "<i4"), ("batch", "<i4"),
+     ("k_begin", "<i4"), ("k_end", "<i4"), ("first_tile", "<i4"), ("tiles_y", "<i4"), ("tiles_x", "<i4"),
+     ("mirrored", "<i4"), ("reserved", "<i4")]
+)  # fmt: skip
+PART = np.dtype(
+    [("offset", "<i8"), ("row_stride", "<i4"), ("col_stride", "<i4"), ("buffer", "<i4"), ("mirrored", "<i4")]
+)
+_POSITION = [
+    ("strategy", "<i4"), ("rows", "<i4"), ("cols", "<i4"), ("depth", "<i4"),
+    ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"),
+]  # fmt: skip
+READY_TILE = np.dtype([*_POSITION, ("a", PART), ("b", PART), ("c", PART)])
+SPLIT_TILE = np.dtype(
+    [*_POSITION, ("c", PART), ("first", "<i8"), ("share_stride", "<i4"), ("shares", "<i4"), ("pitch", "<i4"),
+     ("reserved", "<i4")]
+)  # fmt: skip
+
+KERNELS = tuple(_core.kernels())
+"""The launched GPU kernels, in the order by which launches name them."""
+
+KINDS = tuple(_core.kinds())
+"""How products are formed, in the order by which calls name it."""
+
+ACTIVATIONS = (None, "relu", "gelu", "silu", "tanh", "sigmoid")
+"""In the order of csrc/descriptor.h's Activation."""
+
+AMONG_SUMS = -1
+"""In place of the buffer of a C that is a share's: csrc/descriptor.h's kAmongSums."""
+
+MAX_PARAMETER_BUFFERS = {"cpu": math.inf, "cuda": 1008, "rocm": 240}
+"""Above this many buffers the kernels take their table from memory: csrc/gpu/tile/kernel_parameters.h."""
+
+
+def workspace_bytes(platform: str, num_buffers: int, num_sums: int, dtype: Any) -> int:
+    """Of a call whose results are summed in `dtype`: csrc/gpu/host/launch.h."""
+    table = 16 * num_buffers if num_buffers > MAX_PARAMETER_BUFFERS[platform] else 0
+    return table + num_sums * int(np.dtype(dtype).itemsize)
+
+
+class Address(NamedTuple):
+    """Strides of one problem in elements, batch dimensions collapsed to two: (row, column, batch) of a, b, c."""
+
+    batch: int
+    inner_batch: int
+    a: tuple[int, int, tuple[int, int]]
+    b: tuple[int, int, tuple[int, int]]
+    c: tuple[int, int, tuple[int, int]]
+
+
+def address(lhs: Shape, rhs: Shape, term: Term, sizes: Sizes) -> Address | None:
+    """How one term's dense row-major operands and result are walked.
+
+    None where the batch dimensions don't collapse into two: an operand has to be broadcast in memory first.
+    """
+    batch = sizes.batch
+    rank = len(batch)
+    levels: list[tuple[int, ...]] = []  # (size, stride of a, of b, of c), outermost first
+    if rank:
+        a, b = _batch_strides(lhs, rank), _batch_strides(rhs, rank)
+        c = _batch_strides((*batch, sizes.m, sizes.n), rank)
+        for level in zip(batch, a, b, c, strict=True):
+            if level[0] == 1:
+                continue
+            size, *strides = level
+            if levels and all(outer == size * inner for outer, inner in zip(levels[-1][1:], strides, strict=True)):
+                size *= levels.pop()[0]
+            levels.append((size, *strides))
+        if len(levels) > 2:
+            return None
+    levels = [(1, 0, 0, 0)] * (2 - len(levels)) + levels
+    (outer, a0, b0, c0), (inner, a1, b1, c1) = levels
+    a_rows = (1, lhs[-1]) if term.transpose_a else (lhs[-1], 1)
+    b_rows = (1, rhs[-1]) if term.transpose_b else (rhs[-1], 1)
+    return Address(outer * inner, inner, (*a_rows, (a0, a1)), (*b_rows, (b0, b1)), (sizes.n, 1, (c0, c1)))
+
+
+def _batch_strides(shape: Shape, rank: int) -> list[int]:
+    """Strides of the leading dimensions, aligned to `rank` of them; 0 where a dimension is broadcast."""
+    strides, stride = [0] * rank, shape[-2] * shape[-1]
+    for axis in range(1, len(shape) - 1):
+        size = shape[-2 - axis]
+        strides[rank - axis] = 0 if size == 1 else stride
+        stride *= size
+    return strides
+
+
+class EpilogueAddress(NamedTuple):
+    """An epilogue over the call's buffers: numbers or (buffer, element); (buffer, shape) of source and bias or None."""
+
+    alpha: complex | tuple[int, int]
+    beta: complex | tuple[int, int]
+    source: tuple[int, Shape] | None
+    bias: tuple[int, Shape] | None
+    activation: str | None
+
+
+class Descriptors(NamedTuple):
+    """What one custom call carries: the device constant, and the attributes that the host reads."""
+
+    words: NDArray[np.int32]  # the constant: problems, epilogues, runs or ready tiles and split ones, block_first
+    problems: NDArray[np.int64]  # the problem table once more, for the handler's checks
+    epilogues: NDArray[np.int64]  # likewise; empty where there are none
+    launches: NDArray[np.int32]
+    num_runs: int  # 0: there are ready tiles in their place
+    num_tiles: int
+    num_blocks: int
+    num_splits: int  # tiles whose K is split
+    num_sums: int  # accumulators of their shares
+
+
+def problem_table(
+    sizes: Sequence[Sizes], addresses: Sequence[Address], buffers: Sequence[tuple[int, int, int]]
+) -> NDArray[np.void]:
+    """PROBLEM rows; `buffers` has the indices of A, B and C among the call's operands and results."""
+    rows = [
+        (s.m, s.n, s.k, x.batch, x.inner_batch, 0, (a, 0, 0, *x.a), (b, 0, 0, *x.b), (c, 0, 0, *x.c))
+        for s, x, (a, b, c) in zip(sizes, addresses, buffers, strict=True)
+    ]
+    return np.array(rows, PROBLEM)
+
+
+def epilogue_table(
+    epilogues: Sequence[EpilogueAddress], sizes: Sequence[Sizes], addresses: Sequence[Address]
+) -> NDArray[np.void]:
+    """EPILOGUE rows, one a problem, or none."""
+    nothing = (-1, 0, 0, 0, 0, (0, 0))
+
+    def scalar(value: complex | tuple[int, int]) -> tuple[float, float, int, int, int]:
+        if isinstance(value, tuple):
+            return 0.0, 0.0, value[0], 0, value[1]
+        return float(np.real(value)), float(np.imag(value)), -1, 0, 0
+
+    def addend(where: tuple[int, Shape] | None, size: Sizes, at: Address) -> tuple[Any, ...]:
+        if where is None:
+            return nothing
+        buffer, shape = where
+        if shape == (*size.batch, size.m, size.n):  # as C
+            return buffer, 0, 0, *at.c
+        return buffer, 0, 0, shape[-1] if shape[-2] > 1 else 0, 1 if shape[-1] > 1 else 0, (0, 0)
+
+    rows = [
+        (scalar(e.alpha), scalar(e.beta), addend(e.source, size, at), addend(e.bias, size, at),
+         ACTIVATIONS.index(e.activation), 0)
+        for e, size, at in zip(epilogues, sizes, addresses, strict=True)
+    ] if epilogues else []  # fmt: skip
+    return np.array(rows, EPILOGUE)
+
+
+def _run_table(runs: Runs) -> NDArray[np.void]:
+    """RUN rows."""
+    rows = np.zeros(len(runs), RUN)
+    for field in ("problem", "strategy", "row", "col", "batch", "k_begin", "k_end", "tiles_y", "tiles_x", "mirrored"):
+        rows[field] = getattr(runs, field)
+    rows["first_tile"] = runs.first_tile[:-1]
+    return rows
+
+
+def _ready_tiles(tiles: Runs, table: NDArray[np.void], catalogue: Catalogue) -> NDArray[np.void]:
+    """READY_TILE rows of runs of one tile each."""
+    problems, shape = table[tiles.problem], catalogue.columns
+    outer, inner = np.divmod(tiles.batch, problems["inner_batch"])
+    rows = np.zeros(len(tiles), READY_TILE)
+    for field in ("strategy", "problem", "batch", "row", "col"):
+        rows[field] = getattr(tiles, field)
+    rows["rows"] = np.minimum(problems["m"] - tiles.row, shape.m[tiles.strategy])
+    rows["cols"] = np.minimum(problems["n"] - tiles.col, shape.n[tiles.strategy])
+    rows["depth"] = tiles.k_end - tiles.k_begin
+    for name, row, col in (
+        ("a", tiles.row, tiles.k_begin),
+        ("b", tiles.k_begin, tiles.col),
+        ("c", tiles.row, tiles.col),
+    ):
+        x, part = problems[name], rows[name]
+        batches = outer * x["batch_stride"][:, 0] + inner * x["batch_stride"][:, 1]
+        part["offset"] = x["offset"] + batches + row * x["row_stride"] + col * x["col_stride"]
+        for field in ("row_stride", "col_stride", "buffer"):
+            part[field] = x[field]
+    rows["c"]["mirrored"] = tiles.mirrored
+    return rows
+
+
+def _split_k(rows: NDArray[np.void], shares: Shares, catalogue: Catalogue) -> NDArray[np.void]:
+    """SPLIT_TILE rows of the READY_TILE ones that are shares; those are sent to the call's sums, unmirrored."""
+    shape, strategy = catalogue.columns, rows["strategy"]
+    first = shares.first_tiles
+    splits = np.zeros(len(first), SPLIT_TILE)
+    for field, _ in (*_POSITION, ("c", PART)):
+        splits[field] = rows[field][first]
+    splits["first"], splits["shares"] = shares.sums[first], shares.shares[first]
+    splits["pitch"], splits["share_stride"] = shape.n[strategy[first]], (shape.m * shape.n)[strategy[first]]
+    split = shares.shares > 1
+    among_sums = {
+        "offset": shares.sums, "row_stride": shape.n[strategy], "col_stride": 1, "buffer": AMONG_SUMS, "mirrored": 0,
+    }  # fmt: skip
+    for field, values in among_sums.items():
+        rows["c"][field] = np.where(split, values, rows["c"][field])
+    return splits
+
+
+def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None = None) -> Descriptors:
+    """The descriptor arrays of a plan over these problems, with one epilogue a problem or none.
+
+    Tiles are made ready one by one where K is split, and on a GPU, so that a block reads one record and starts, where
+    that stays under MAX_BYTES; otherwise regular regions stay runs, in which kernels look their tiles up.
+    """
+    runs, block_first, launches = plan.launch_form()
+    split = np.flatnonzero((runs.k_begin != 0) | (runs.k_end != table["k"][runs.problem]))
+    beside = table.nbytes + (0 if epilogues is None else epilogues.nbytes)
+    small = beside + ready_bytes(plan.num_tiles, num_blocks=0 if block_first is None else len(block_first)) <= MAX_BYTES
+    ready = len(split) > 0 or (small and plan.device.kind == "gpu")
+    single = runs.expand(plan.catalogue) if ready else runs
+    tiles = _ready_tiles(single, table, plan.catalogue) if ready else _run_table(runs)
+    splits, num_sums = np.zeros(0, SPLIT_TILE), 0
+    if len(split):
+        shares = shares_of(single, plan.catalogue)
+        splits, num_sums = _split_k(tiles, shares, plan.catalogue), shares.num_sums
+    finishing = np.zeros(0, EPILOGUE) if epilogues is None else epilogues
+    parts = [table.view(np.int32), finishing.view(np.int32), tiles.view(np.int32), splits.view(np.int32)]
+    num_blocks = plan.num_tiles if block_first is None else len(block_first) - 1
+    if block_first is not None and num_blocks < plan.num_tiles:
+        parts.append(block_first.astype(np.int32))
+    # On the CPU there is one kernel and nothing to launch: the thread pool walks all blocks.
+    kernels = [(KERNELS.index(launch.kernel), *launch[1:]) for launch in launches if launch.kernel in KERNELS]
+    return Descriptors(
+        words=np.concatenate(parts),
+        problems=table.view(np.int64),
+        epilogues=finishing.view(np.int64),
+        launches=np.array(kernels, np.int32).reshape(-1),
+        num_runs=0 if ready else len(runs),
+        num_tiles=plan.num_tiles,
+        num_blocks=num_blocks,
+        num_splits=len(splits),
+        num_sums=num_sums,
+    )

@@ -1,0 +1,112 @@
+"""What the operation means, in jnp: the fallback where no kernel exists, and the oracle of the tests."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_vbgemm._src.matmul.primitive import Epilogue, Scalar, Term
+
+ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
+    "relu": jax.nn.relu,
+    "gelu": jax.nn.gelu,  # its default, the tanh approximation
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+}
+
+
+def accumulator(dtype: Any) -> Any:
+    """The dtype in which products of this dtype are summed: float32 for the 16-bit ones."""
+    return np.dtype(np.float32) if dtype in (jnp.bfloat16, np.float16) else np.dtype(dtype)
+
+
+def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: Any) -> jax.Array:
+    """One product op(lhs) @ op(rhs) in `dtype`."""
+    # Equal ranks: XLA's CPU backend compiles some 16-bit products of unequal ones that it cannot run (jax 0.11.2).
+    rank = max(lhs.ndim, rhs.ndim)
+    lhs, rhs = (x.reshape((*(1,) * (rank - x.ndim), *x.shape)) for x in (lhs, rhs))
+    a = jnp.swapaxes(lhs, -1, -2) if term.transpose_a else lhs
+    b = jnp.swapaxes(rhs, -1, -2) if term.transpose_b else rhs
+    return jnp.matmul(a, b, precision=precision, preferred_element_type=dtype)
+
+
+def scalar_value(scalar: Scalar, operands: Sequence[jax.Array], dtype: Any) -> jax.Array:
+    """The number that alpha or beta stands for."""
+    if isinstance(scalar, tuple):
+        return operands[scalar[0]][scalar[1]].astype(dtype)
+    return jnp.asarray(scalar, dtype)
+
+
+@jax.custom_jvp
+def scaled(beta: jax.Array, x: jax.Array) -> jax.Array:
+    """beta x, and zeros where beta is 0, even if x holds NaN or Inf there. Its derivatives are those of the product."""
+    return jnp.where(beta == 0, jnp.zeros_like(x), beta * x)
+
+
+def _scaled_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
+    (beta, x), (d_beta, d_x) = primals, tangents
+    # Not `scaled` again: what is transposed has no rules of its own, and forgets that beta may move.
+    parts = [beta * d_x] if _moves(d_x) else []
+    if _moves(d_beta):  # zeros times a NaN in x would be NaN
+        parts.append(d_beta * x)
+    return scaled(beta, x), functools.reduce(jnp.add, parts)
+
+
+def _moves(tangent: Any) -> bool:
+    return not isinstance(tangent, jax.custom_derivatives.SymbolicZero)
+
+
+scaled.defjvp(_scaled_jvp, symbolic_zeros=True)
+
+
+def linear_part(total: jax.Array, epilogue: Epilogue, operands: Sequence[jax.Array]) -> jax.Array:
+    """alpha total + beta source + bias, in total's dtype."""
+    dtype = total.dtype
+    value = total if epilogue.alpha == 1 else scalar_value(epilogue.alpha, operands, dtype) * total
+    if epilogue.source is not None and epilogue.beta != 0:
+        value += scaled(scalar_value(epilogue.beta, operands, dtype), operands[epilogue.source].astype(dtype))
+    if epilogue.bias is not None:
+        value += jnp.broadcast_to(operands[epilogue.bias].astype(dtype), value.shape)
+    return value
+
+
+def finish(
+    sums: Sequence[jax.Array], operands: Sequence[jax.Array], epilogues: Sequence[Epilogue], out_dtypes: Sequence[Any]
+) -> list[jax.Array]:
+    """Each sum with its epilogue, activation(alpha sum + beta source + bias), as its result's dtype."""
+    results = []
+    for total, epilogue, dtype in zip(sums, epilogues, out_dtypes, strict=True):
+        value = linear_part(total, epilogue, operands)
+        results.append((ACTIVATIONS[epilogue.activation](value) if epilogue.activation else value).astype(dtype))
+    return results
+
+
+def results(
+    operands: Sequence[jax.Array],
+    terms: Sequence[Term],
+    out_dtypes: Sequence[Any],
+    epilogues: Sequence[Epilogue],
+    precision: Any,
+) -> list[jax.Array]:
+    """All results of a call: one jnp.matmul a term, sums in order, then the epilogues if there are any."""
+    if not epilogues:
+        return products(operands, terms, out_dtypes, precision)
+    sums = products(operands, terms, [accumulator(dtype) for dtype in out_dtypes], precision)
+    return finish(sums, operands, epilogues, out_dtypes)
+
+
+def products(
+    operands: Sequence[jax.Array], terms: Sequence[Term], out_dtypes: Sequence[Any], precision: Any
+) -> list[jax.Array]:
+    """All results, one jnp.matmul a term; terms with the same `out` are added in order."""
+    results: list[Any] = [None] * len(out_dtypes)
+    for term in terms:
+        value = multiply(operands[term.lhs], operands[term.rhs], term, out_dtypes[term.out], precision)
+        results[term.out] = value if results[term.out] is None else results[term.out] + value
+    return results

@@ -1,0 +1,304 @@
+"""newton_schulz: every matrix of a pytree brought near its orthogonal polar factor, all of them together."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_vbgemm._src import backends, compat
+from jax_vbgemm._src.elementwise.square_sums import square_sums, squares
+from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
+from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
+from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.planner import resolve_planner
+from jax_vbgemm._src.planner.single_dots import split
+from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
+
+MUON_COEFFS = (3.4445, -4.7750, 2.0315)
+"""Keller Jordan's quintic: steep at 0, singular values end in about [0.7, 1.2] rather than at 1."""
+
+PRECONDITIONINGS = ("frobenius", "spectral", "aol", "schatten")
+_RESCALING_EPS = 1e-8  # of "aol" and "schatten", a constant of the method in optax too
+
+Gemm = Callable[..., Any]
+
+
+def newton_schulz(
+    tree: Any,
+    steps: int = 5,
+    coeffs: Any = MUON_COEFFS,
+    *,
+    preconditioning: str = "frobenius",
+    eps: Any = 1e-8,
+    scale: Any = None,
+    precision: Any = None,
+    planner: AnyPlanner = "auto",
+    implementation: str | None = None,
+) -> Any:
+    """The Newton-Schulz iteration X <- c0 X + (c1 A + c2 A A) X with A = X X^H, on all matrices of a pytree.
+
+    Drives the singular values of each matrix towards 1, so that U S V^H becomes about U V^H. A step is three calls for
+    all matrices together: A, then c2 A A + c1 A, then its product with X plus c0 X. Tall matrices are iterated as
+    transposes, by flags; Frobenius norms of small matrices are one more call on a GPU. The numbers are those of
+    optax.contrib.muon (`orthogonalize_via_newton_schulz`, 0.2.8).
+
+    Args:
+      tree: pytree of arrays (..., m, n) of a floating or complex dtype; leading dimensions are a batch. A tree
+        without leaves is returned as it is.
+      steps: number of steps, an integer of at least 0; ignored where `coeffs` has a row for each. It may be traced
+        (optax.inject_hyperparams does that): then the steps are a loop of XLA's.
+      coeffs: (c0, c1, c2), or an array (steps, 3); numbers or traced. They are rounded to each leaf's dtype first.
+      preconditioning: what bounds the singular values before the first step. "frobenius" and "spectral" divide by
+        that norm + eps; "aol" (arXiv 2512.04632) and "schatten" (arXiv 2506.10935) rescale by the first A.
+      eps: added to the norm.
+      scale: what results are multiplied by, in the last product: a number, or a 1-D array with one entry a leaf; real,
+        known or traced.
+      precision, planner: as for `batched_matmul`.
+      implementation: "kernel" (all in one batch), "xla" (one dot a product), or None: the cost model decides at trace
+        time which matrices are so large that XLA's dots serve them better. The rest are one batch.
+
+    Returns:
+      A pytree of the structure, shapes and dtypes of `tree`.
+
+    Raises:
+      ValueError: a leaf has rank 0 or 1, coeffs a shape other than (3,) or (n, 3), scale one that is neither () nor
+        (leaves,), steps is negative, or preconditioning is unknown.
+      TypeError: a leaf is neither floating nor complex, coeffs are complex, or steps is no integer.
+    """
+    if preconditioning not in PRECONDITIONINGS:
+        raise ValueError(f"Unknown preconditioning {preconditioning} (known are {', '.join(PRECONDITIONINGS)})")
+    if not isinstance(coeffs, jax.Array):
+        coeffs = np.asarray(coeffs)
+    if jnp.iscomplexobj(coeffs):
+        raise TypeError(f"newton_schulz: coeffs are {coeffs.dtype}: they must be real")
+    if coeffs.ndim not in (1, 2) or coeffs.shape[-1] != 3:
+        raise ValueError(f"Newton-Schulz coefficients must have shape (3,) or (n, 3), got {coeffs.shape}")
+    steps = coeffs.shape[0] if coeffs.ndim == 2 else _steps(steps)
+    leaves, structure = jax.tree.flatten(tree)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    for index, leaf in enumerate(leaves):
+        if leaf.ndim < 2 or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            where = jax.tree_util.keystr(jax.tree.leaves_with_path(tree)[index][0])
+            if leaf.ndim < 2:
+                raise ValueError(f"newton_schulz: tree{where} is {leaf.shape}: a matrix has rank 2 or more")
+            raise TypeError(f"newton_schulz: tree{where} is {leaf.dtype}: it must be floating or complex")
+
+    scales = None if scale is None else _scales(scale, len(leaves))
+
+    results: list[Any] = [None] * len(leaves)
+    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+        of_dtype = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        alone = _alone([leaves[index] for index in of_dtype], precision, planner, implementation)
+        numbers = _rounded(coeffs, dtype)
+        per_step = list(numbers) if coeffs.ndim == 2 else [numbers] * (steps if isinstance(steps, int) else 1)
+        for route in (False, True):
+            members = [index for index, out in zip(of_dtype, alone, strict=True) if out == route]
+            if not members:
+                continue
+
+            def gemm(*operands: Any, route: bool = route, **options: Any) -> Any:
+                chosen = "xla" if route else implementation
+                options = {"precision": precision, **options}
+                return batched_gemm(*operands, planner=planner, implementation=chosen, **options)
+
+            matrices = [leaves[index] for index in members]
+            by_kernel = preconditioning == "frobenius" and not route and implementation != "xla"
+            small = _small() if by_kernel else 0
+            factors = None
+            if scales is not None:
+                factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], dtype)
+            if isinstance(steps, int):
+                iterated = _iterate(matrices, per_step, preconditioning, eps, gemm, small, factors)
+            else:
+                iterated = _loop(matrices, steps, numbers, preconditioning, eps, gemm, small, factors)
+            for index, value in zip(members, iterated, strict=True):
+                results[index] = value
+    return jax.tree.unflatten(structure, results)
+
+
+def _steps(steps: Any) -> Any:
+    """A Python integer where the number is known, else the traced one."""
+    if isinstance(steps, jax.core.Tracer):
+        if steps.shape or not jnp.issubdtype(steps.dtype, jnp.integer):
+            raise TypeError(f"newton_schulz: steps is {steps.dtype}{steps.shape}: it must be an integer")
+        return steps
+    try:
+        steps = operator.index(steps)
+    except TypeError:
+        raise TypeError(f"newton_schulz: steps = {steps!r} must be an integer") from None
+    if steps < 0:
+        raise ValueError(f"newton_schulz: steps = {steps} must not be negative")
+    return steps
+
+
+def _loop(
+    xs: list[jax.Array],
+    steps: jax.Array,
+    numbers: Any,
+    preconditioning: str,
+    eps: Any,
+    gemm: Gemm,
+    small: int,
+    factors: Any,
+) -> list[jax.Array]:
+    """The iteration with a traced number of steps, and the same coefficients in each."""
+
+    def first(xs: list[jax.Array]) -> list[jax.Array]:
+        return _iterate(xs, [numbers], preconditioning, eps, gemm, small, None)
+
+    def none(xs: list[jax.Array]) -> list[jax.Array]:
+        return _iterate(xs, [], preconditioning, eps, gemm, small, None)
+
+    def further(_: Any, xs: list[jax.Array]) -> list[jax.Array]:
+        return _iterate(xs, [numbers], None, eps, gemm, small, None)
+
+    xs = jax.lax.fori_loop(1, steps, further, jax.lax.cond(steps > 0, first, none, xs))
+    return xs if factors is None else _multiplied(xs, factors)
+
+
+def _iterate(
+    xs: list[jax.Array],
+    coeffs: Sequence[Any],
+    preconditioning: str | None,
+    eps: Any,
+    gemm: Gemm,
+    small: int,
+    factors: Any,
+) -> list[jax.Array]:
+    """The iteration on matrices of one dtype; coeffs: a triple a step; `small` is as in `_norms`.
+
+    preconditioning: None where a first step has been done. factors: of the results, one a matrix in the accumulator's
+    real dtype, or None.
+    """
+    xs = list(xs)
+    tall = [x.shape[-2] > x.shape[-1] for x in xs]
+    wide = [not flag for flag in tall]
+    # 1 / norm is not multiplied into X: it is a factor of the first step's A and of its result. None stands for 1.
+    s = None
+    if preconditioning in ("frobenius", "spectral"):
+        # The kernel takes one factor a problem; a problem with a batch has several and gets them here.
+        late = [i for i, x in enumerate(xs) if x.ndim == 2 and len(coeffs) > 0]
+        for i in set(range(len(xs))) - set(late):
+            inverse = _inverse(_norm(xs[i], preconditioning), eps)
+            xs[i] = xs[i] * inverse[..., None, None].astype(xs[i].dtype)
+        if late:
+            s = _inverse(_norms([xs[i] for i in late], preconditioning, small), eps)
+            s = s if len(late) == len(xs) else jnp.ones(len(xs), s.dtype).at[np.array(late)].set(s)
+    for step, (c0, c1, c2) in enumerate(coeffs):
+        conjugate = step > 0 or preconditioning != "schatten"  # optax takes X X^T there
+        others = [x.conj() if conjugate and jnp.iscomplexobj(x) else x for x in xs]
+        symmetric = not (conjugate and jnp.iscomplexobj(xs[0]))  # or Hermitian
+        scale = s if step == 0 else None
+        square = 1 if scale is None else scale * scale
+        grams = gemm(xs, others, alpha=square, transpose_a=tall, transpose_b=wide, symmetric=symmetric)
+        if step == 0 and preconditioning in ("aol", "schatten"):
+            rescale = _rescale_aol if preconditioning == "aol" else _rescale_schatten
+            pairs = [rescale(x, a, flag) for x, a, flag in zip(xs, grams, tall, strict=True)]
+            xs, grams = [x for x, _ in pairs], [a for _, a in pairs]
+        bs = gemm(grams, grams, grams, alpha=c2, beta=c1, symmetric=symmetric)
+        # A tall X stands for its transpose: (B X^T)^T = X B^T.
+        left = [x if flag else b for x, b, flag in zip(xs, bs, tall, strict=True)]
+        right = [b if flag else x for x, b, flag in zip(xs, bs, tall, strict=True)]
+        given = [scale, factors if step == len(coeffs) - 1 else None]
+        alpha = functools.reduce(operator.mul, [value for value in given if value is not None] or [1])
+        xs = gemm(left, right, xs, alpha=alpha, beta=c0 * alpha, transpose_b=tall)
+    return _multiplied(xs, factors) if factors is not None and not coeffs else xs
+
+
+def _multiplied(xs: list[jax.Array], factors: Any) -> list[jax.Array]:
+    """One number a matrix, in the accumulator's dtype."""
+    wide = accumulator(xs[0].dtype)
+    return [(jnp.asarray(f, wide) * x.astype(wide)).astype(x.dtype) for f, x in zip(factors, xs, strict=True)]
+
+
+def _scales(scale: Any, count: int) -> Any:
+    """One number a leaf."""
+    if not isinstance(scale, jax.Array):
+        scale = np.asarray(scale)
+    if scale.shape not in ((), (count,)) or jnp.iscomplexobj(scale):
+        what = f"{scale.dtype}{scale.shape}"
+        raise ValueError(f"newton_schulz: scale is {what}: it must be a real number, or one for each of {count} leaves")
+    return scale if scale.ndim else (jnp if isinstance(scale, jax.Array) else np).broadcast_to(scale, count)
+
+
+def _inverse(norms: jax.Array, eps: Any) -> Any:
+    return 1 / (norms + jnp.asarray(eps, norms.dtype))
+
+
+def _norm(x: jax.Array, preconditioning: str) -> Any:
+    """The norm of each matrix of x (*batch, m, n): (*batch,) in the accumulator's real dtype."""
+    if preconditioning == "frobenius":
+        return jnp.sqrt(jnp.sum(squares(x), axis=(-2, -1)))
+    return jnp.linalg.norm(x.astype(accumulator(x.dtype)), ord=2, axis=(-2, -1))
+
+
+def _small() -> int:
+    """Up to how many elements a matrix is small, for `_norms`."""
+    # On a GPU, to read a matrix of that size once more takes less than a kernel of its own. A core reads it once, in
+    # its reduction.
+    return 2**20 if backends.traced_target().kind == "gpu" else 0
+
+
+def _norms(xs: list[jax.Array], preconditioning: str, small: int) -> jax.Array:
+    """The norm of each matrix, (len(xs),): Frobenius norms up to `small` elements in one call, not a reduction each."""
+    together = [i for i, x in enumerate(xs) if 0 < x.size <= small]
+    others = sorted(set(range(len(xs))) - set(together))
+    norms = []
+    if together:
+        norms.append(jnp.sqrt(square_sums([xs[i] for i in together])))
+    if others:
+        norms.append(jnp.stack([_norm(xs[i], preconditioning) for i in others]))
+    return norms[0] if len(norms) == 1 else jnp.concatenate(norms)[np.argsort(together + others)]
+
+
+def _rescale_aol(x: jax.Array, a: jax.Array, tall: bool) -> tuple[jax.Array, jax.Array]:
+    """Each row of X by 1 / sqrt of its row sum of |A|: "almost orthogonal layers"."""
+    s = jax.lax.rsqrt(jnp.clip(jnp.abs(a).sum(axis=-1), min=_RESCALING_EPS)).astype(a.dtype)
+    return x * (s[..., None, :] if tall else s[..., :, None]), a * s[..., :, None] * s[..., None, :]
+
+
+def _rescale_schatten(x: jax.Array, a: jax.Array, tall: bool) -> tuple[jax.Array, jax.Array]:
+    """All of X by 1 / sqrt of A's Frobenius norm, X's Schatten-4 norm squared."""
+    del tall
+    norm = jnp.linalg.norm(a, ord="fro", axis=(-2, -1))
+    s = jax.lax.rsqrt(jnp.clip(norm, min=_RESCALING_EPS))[..., None, None].astype(a.dtype)
+    return x * s, a * s**2
+
+
+def _rounded(coeffs: Any, dtype: Any) -> Any:
+    """Coefficients as the leaves' real dtype holds them, in the accumulator's; Python floats where they are known."""
+    coeffs = coeffs.astype(jnp.real(jnp.zeros((), dtype)).dtype)
+    return _real(coeffs, dtype) if isinstance(coeffs, jax.Array) else coeffs.astype(np.float64).tolist()
+
+
+def _real(values: Any, dtype: Any) -> Any:
+    """Numbers in the real dtype that goes with the accumulator's."""
+    return values.astype(accumulator(jnp.real(jnp.zeros((), dtype)).dtype))
+
+
+def _alone(xs: list[jax.Array], precision: Any, planner: AnyPlanner, implementation: str | None) -> Sequence[bool]:
+    """Which matrices (of one dtype) XLA's single dots serve better; no device is touched."""
+    if implementation is not None:
+        return [False] * len(xs)
+    if not all(compat.is_static(x.shape) for x in xs):  # jax.export: nothing can be planned
+        return [True] * len(xs)
+    device = backends.traced_target()
+    backend = backends.BACKENDS[device.platform]
+    absent = backend.module is None and backends.named_target() is None
+    if absent or xs[0].dtype.name not in backend.dtypes or any(max(x.shape) > LARGEST_SIZE for x in xs):
+        return [True] * len(xs)
+    rounds: list[list[Problem]] = [[], [], []]
+    symmetric = not jnp.iscomplexobj(xs[0])  # X X^H is Hermitian
+    for x in xs:
+        (m, n), batch = sorted(x.shape[-2:]), int(np.prod(x.shape[:-2]))
+        rounds[0].append(Problem(m, m, n, batch, symmetric=symmetric))
+        rounds[1].append(Problem(m, m, m, batch, symmetric=symmetric))
+        rounds[2].append(Problem(m, n, m, batch))
+    name = precision_name(canonical_precision(precision))
+    return split(tuple(map(tuple, rounds)), xs[0].dtype.name, name, device, resolve_planner(planner)).alone

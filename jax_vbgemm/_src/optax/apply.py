@@ -1,0 +1,40 @@
+"""apply_updates: new parameters, all in one operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_vbgemm._src.elementwise.addition import add_scaled
+
+
+def apply_updates(params: Any, updates: Any) -> Any:
+    """optax.apply_updates: params + updates, in the parameters' dtypes; a None among the parameters stays None.
+
+    On a GPU one kernel for all leaves, in the place of the parameters: donate them, or XLA copies them before.
+    """
+    leaves = jax.tree.leaves(params, is_leaf=_is_none)
+    structure: Any = jax.tree.structure(params, is_leaf=_is_none)
+    others = structure.flatten_up_to(updates)
+    ours = [i for i, (p, u) in enumerate(zip(leaves, others, strict=True)) if _is_ours(p, u)]
+    summed = set(ours)
+    results: list[Any] = [
+        None if p is None or index in summed else jnp.asarray(p + u).astype(jnp.asarray(p).dtype)
+        for index, (p, u) in enumerate(zip(leaves, others, strict=True))
+    ]
+    for index, total in zip(ours, add_scaled([others[i] for i in ours], [leaves[i] for i in ours]), strict=True):
+        results[index] = total
+    return structure.unflatten(results)
+
+
+def _is_ours(p: Any, u: Any) -> bool:
+    """Whether the sum needs no conversion and no broadcast."""
+    if not (isinstance(p, jax.Array) and isinstance(u, jax.Array)):
+        return False
+    return p.dtype == u.dtype and p.shape == u.shape and jnp.issubdtype(p.dtype, jnp.inexact)
+
+
+def _is_none(x: Any) -> bool:
+    return x is None

@@ -1,0 +1,54 @@
+"""Muon's chain with its factors in the last product: no pass over the updates to scale them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jax_vbgemm._src.elementwise.addition import add_scaled
+
+
+def folded(
+    parts: tuple[Any, Any, Any, Any],
+    shape_factors: Callable[[Any], Any],
+    weight_decay: Any,
+    weight_decay_mask: Any,
+    learning_rate: Any,
+) -> optax.GradientTransformation:
+    """optax.chain(*parts), of Muon, the scaling by shape, weight decay and the learning rate, with the same state.
+
+    shape_factors: one number a leaf. What it cannot fold goes through the chain: factors of other dtypes than the
+    leaves', which change theirs, and any weight decay that is not one known number.
+    """
+    chain = optax.chain(*parts)
+    by_muon, _, _, by_rate = parts
+    simple_decay = isinstance(weight_decay, int | float) and (weight_decay == 0 or weight_decay_mask is None)
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        leaves = jax.tree.leaves(updates)
+        structure: Any = jax.tree.structure(updates)
+        factors = shape_factors(updates)
+        typed = [learning_rate] if isinstance(learning_rate, jax.Array | np.ndarray | np.generic) else []
+        typed += [factors] if isinstance(factors, jax.Array) else []
+        keep_dtypes = all(jnp.result_type(leaf, *typed) == leaf.dtype for leaf in leaves)
+        if params is None or not simple_decay or not keep_dtypes:
+            return chain.update(updates, state, params)
+        weights = structure.flatten_up_to(params) if weight_decay else []
+        if any(weight.dtype != leaf.dtype for weight, leaf in zip(weights, leaves, strict=False)):
+            return chain.update(updates, state, params)
+
+        of_muon, of_shape, of_decay, of_rate = state
+        # The learning rate's transformation multiplies whatever it is given.
+        decay = np.full(1, weight_decay, jax.dtypes.canonicalize_dtype(float))
+        (scale, decay), of_rate = by_rate.update((factors, decay), of_rate)
+        updates, of_muon = by_muon.update(updates, of_muon, scale=scale)
+        if weight_decay:
+            updates = structure.unflatten(add_scaled(weights, jax.tree.leaves(updates), decay[0], 1))
+        return updates, (of_muon, of_shape, of_decay, of_rate)
+
+    return optax.GradientTransformation(chain.init, update)

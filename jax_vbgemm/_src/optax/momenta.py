@@ -1,0 +1,66 @@
+"""The moving averages of Muon's gradients: two operations for all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jax_vbgemm._src import backends
+from jax_vbgemm._src.elementwise.addition import add_scaled
+
+# XLA reads a gradient once for both averages. On a GPU, beyond this size, that is worth more than the kernels it takes.
+_MOST_ELEMENTS = 2**20
+
+
+def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) -> tuple[Any, Any]:
+    """The new first moments, and the momentum (Nesterov's looks a step ahead), corrected for the zeros at the start.
+
+    count: of the steps, this one included. A None in `updates` stays None.
+    """
+    gradients = jax.tree.leaves(updates, is_leaf=_is_none)
+    structure: Any = jax.tree.structure(updates, is_leaf=_is_none)
+    moments = structure.flatten_up_to(mu)
+    most = _MOST_ELEMENTS if backends.traced_target().kind == "gpu" else -1
+    ours = [_is_ours(g, m, beta, most) for g, m in zip(gradients, moments, strict=True)]
+    correction, ahead = 1 - beta**count, 1 - beta ** optax.safe_increment(count)
+
+    def together(gradients: list[Any], moments: list[Any]) -> list[tuple[Any, Any]]:
+        new = add_scaled(gradients, moments, 1 - beta, beta)
+        if nesterov:
+            scales = (1 - beta) / correction, beta / ahead
+            return list(zip(new, add_scaled(gradients, new, *scales, in_place=False), strict=True))
+        return list(zip(new, add_scaled(new, new, 1 / correction, 0, in_place=False), strict=True))
+
+    def apart(gradients: list[Any], moments: list[Any]) -> list[tuple[Any, Any]]:
+        """As optax has it."""
+        new = optax.tree.update_moment(gradients, moments, beta, 1)
+        if nesterov:
+            later = optax.tree.bias_correction(new, beta, optax.safe_increment(count))
+            corrected = optax.tree.bias_correction(gradients, beta, count)
+            momentum = [None if m is None else beta * m + (1 - beta) * g for m, g in zip(later, corrected, strict=True)]
+        else:
+            momentum = optax.tree.bias_correction(new, beta, count)
+        return list(zip(new, momentum, strict=True))
+
+    pairs: list[Any] = [None] * len(gradients)
+    for way, chosen in ((together, True), (apart, False)):
+        indices = [index for index, mine in enumerate(ours) if mine == chosen]
+        values = way([gradients[i] for i in indices], [moments[i] for i in indices])
+        for index, pair in zip(indices, values, strict=True):
+            pairs[index] = pair
+    return structure.unflatten([new for new, _ in pairs]), structure.unflatten([momentum for _, momentum in pairs])
+
+
+def _is_ours(gradient: Any, moment: Any, beta: Any, most: int) -> bool:
+    """Whether the averages have the gradient's dtype; optax rounds their parts one by one where dtypes are mixed."""
+    if gradient is None or not jnp.issubdtype(jnp.result_type(gradient), jnp.inexact):
+        return False
+    dtype = jnp.result_type(gradient)
+    return jnp.size(gradient) <= most and jnp.result_type(moment) == jnp.result_type(gradient, beta) == dtype
+
+
+def _is_none(x: Any) -> bool:
+    return x is None

@@ -1,0 +1,264 @@
+"""Muon, a drop-in for optax.contrib.muon that orthogonalises all matrices together.
+
+Arguments, state (optax's own MuonState, so checkpoints are interchangeable), numerics and errors are those of optax
+0.2.8; what each argument means is documented there. The structure follows optax/contrib/_muon.py (Apache-2.0,
+DeepMind).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from optax.contrib import MuonDimensionNumbers, MuonState
+
+from jax_vbgemm._src.newton_schulz import MUON_COEFFS, newton_schulz
+from jax_vbgemm._src.optax.folding import folded
+from jax_vbgemm._src.optax.momenta import momenta
+
+# "dion": Ahn et al., arXiv 2504.05295; one row a step.
+_PRESETS: dict[str, Any] = {
+    "standard": MUON_COEFFS,
+    "dion": [
+        (4.0848, -6.8946, 2.9270),
+        (3.9505, -6.3029, 2.6377),
+        (3.7418, -5.5913, 2.3037),
+        (2.8769, -3.1427, 1.2046),
+        (2.8366, -3.0525, 1.2012),
+    ],
+}
+
+
+def scale_by_muon(
+    ns_coeffs: Any = MUON_COEFFS,
+    ns_steps: int = 5,
+    beta: Any = 0.95,
+    eps: Any = 1e-8,
+    mu_dtype: Any = None,
+    *,
+    nesterov: bool = True,
+    adaptive: bool = False,
+    preconditioning: str = "frobenius",
+    weight_dimension_numbers: Any = None,
+) -> optax.GradientTransformation:
+    """optax.contrib.scale_by_muon, three products a Newton-Schulz step for all matrices together.
+
+    Products take `jax.default_matmul_precision`, as optax's do. `weight_dimension_numbers`: a tree of
+    MuonDimensionNumbers (None: a 2-D leaf) or a callable that returns one; None: all leaves are matrices.
+
+    Raises:
+      ValueError: in `init`, ns_coeffs is not (3,) or (n, 3) or has more rows than steps; in `update`, a leaf is not a
+        matrix and has no dimension numbers, its axes overlap, or preconditioning is unknown.
+    """
+
+    def init(params: Any) -> MuonState:
+        coeffs = jnp.asarray(ns_coeffs)
+        if coeffs.ndim > 2 or coeffs.shape[-1] != 3:
+            raise ValueError(f"ns_coeffs must have shape (3,) or (n, 3), got {coeffs.shape}")
+        if coeffs.ndim == 2:
+            if coeffs.shape[0] > ns_steps:
+                raise ValueError(f"Not enough coeffs to perform {ns_steps} steps")
+            coeffs = coeffs[-ns_steps:]
+        mu = optax.tree.zeros_like(params, dtype=mu_dtype)
+        return MuonState(count=jnp.zeros([], jnp.int32), mu=mu, ns_coeffs=coeffs)
+
+    def update(updates: Any, state: MuonState, params: Any = None, *, scale: Any = None) -> tuple[Any, MuonState]:
+        del params
+        numbers = weight_dimension_numbers
+        if callable(numbers):
+            numbers = numbers(updates)  # of the updates: only shapes matter, and params may not be given
+        count = optax.safe_increment(state.count)
+        mu, momentum = momenta(updates, state.mu, beta, count, nesterov)
+        updates = orthogonalize(momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers, scale)
+        if adaptive:  # by the dual norm of the momentum: arXiv 2409.20325
+            updates = jax.tree.map(lambda x, y: jnp.sum(x.conj() * y) * y, momentum, updates)
+        return updates, MuonState(count=count, mu=optax.tree.cast(mu, mu_dtype), ns_coeffs=state.ns_coeffs)
+
+    return optax.GradientTransformation(init, update)
+
+
+def orthogonalize(
+    tree: Any,
+    ns_coeffs: Any = MUON_COEFFS,
+    ns_steps: int = 5,
+    preconditioning: str = "frobenius",
+    eps: Any = 1e-8,
+    dimension_numbers: Any = None,
+    scale: Any = None,
+) -> Any:
+    """optax.contrib's orthogonalize_via_newton_schulz for a whole tree.
+
+    dimension_numbers: a tree with a MuonDimensionNumbers or None for each leaf; None: all leaves are matrices.
+    scale: what results are multiplied by, a number or a 1-D array with one entry a leaf.
+    """
+    leaves = jax.tree.leaves(tree)
+    structure: Any = jax.tree.structure(tree)
+    numbers = [None] * len(leaves) if dimension_numbers is None else structure.flatten_up_to(dimension_numbers)
+    views = [_Matrices(x, number) for x, number in zip(leaves, numbers, strict=True)]
+    matrices = [view.of(x) for view, x in zip(views, leaves, strict=True)]
+    results = newton_schulz(matrices, ns_steps, ns_coeffs, preconditioning=preconditioning, eps=eps, scale=scale)
+    return jax.tree.unflatten(structure, [view.back(y) for view, y in zip(views, results, strict=True)])
+
+
+class _Matrices:
+    """A leaf as matrices (reduction, output) or a batch of them, by its dimension numbers."""
+
+    def __init__(self, x: jax.Array, numbers: MuonDimensionNumbers | None) -> None:
+        self.shape = x.shape
+        self.permutation: tuple[int, ...] | None = None  # None: x is its matrix
+        if x.ndim != 2 and not isinstance(numbers, MuonDimensionNumbers):
+            raise ValueError(
+                "Input must have shape (m, n) or weight dimension numbers must be provided."
+                f" Got shape={x.shape} and dimension_numbers={numbers!r}."
+            )
+        if x.ndim == 2:  # whatever its numbers: the transposed polar factor is the transpose's
+            return
+        if x.ndim < 2:
+            raise ValueError(f"Muon optimized parameters must have rank >= 2, got x.ndim={x.ndim}")
+        reduction, output = _axes(x, numbers)
+        if set(reduction) & set(output):
+            raise ValueError(
+                f"Normalized reduction axes and output axes must be disjoint, got {reduction} and {output}."
+                f" Originally dim_nums={numbers} and x.shape={x.shape}"
+            )
+        batch = tuple(axis for axis in range(x.ndim) if axis not in (*reduction, *output))
+        self.permutation = (*batch, *reduction, *output)
+        sizes = [math.prod(x.shape[axis] for axis in axes) for axes in (batch, reduction, output)]
+        self.matrices = tuple(sizes if sizes[0] != 1 else sizes[1:])
+
+    def of(self, x: jax.Array) -> jax.Array:
+        return x if self.permutation is None else x.transpose(self.permutation).reshape(self.matrices)
+
+    def back(self, y: jax.Array) -> jax.Array:
+        if self.permutation is None:
+            return y
+        inverse = sorted(range(len(self.shape)), key=self.permutation.__getitem__)
+        return y.reshape([self.shape[axis] for axis in self.permutation]).transpose(inverse)
+
+
+def _axes(x: jax.Array, numbers: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Reduction and output axes, counted from 0."""
+    reduction, output = ((axes,) if isinstance(axes, int) else axes for axes in numbers)
+    return tuple(axis % x.ndim for axis in reduction), tuple(axis % x.ndim for axis in output)
+
+
+def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = None) -> optax.GradientTransformation:
+    """Scales each leaf by sqrt(max(1, fan out / fan in)), or by sqrt(max(fan in, fan out)) * consistent_rms.
+
+    As in optax, where it is private. weight_dimension_numbers: as for `scale_by_muon`, without None leaves.
+    """
+
+    def scaled(x: jax.Array, numbers: MuonDimensionNumbers) -> Any:
+        return _shape_factor(x, numbers, consistent_rms) * x
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        del params
+        numbers = weight_dimension_numbers
+        if callable(numbers):
+            numbers = numbers(updates)
+        return jax.tree.map(scaled, updates, numbers, is_leaf=_is_numbers), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def _shape_factor(x: jax.Array, numbers: MuonDimensionNumbers, consistent_rms: Any) -> Any:
+    fan_in, fan_out = (math.prod(x.shape[axis] for axis in axes) for axes in _axes(x, numbers))
+    if consistent_rms is None:
+        return math.sqrt(max(1, fan_out / fan_in))
+    return math.sqrt(max(fan_in, fan_out)) * consistent_rms
+
+
+def _is_numbers(x: Any) -> bool:
+    return isinstance(x, MuonDimensionNumbers)
+
+
+def muon(
+    learning_rate: Any,
+    ns_coeffs: Any = MUON_COEFFS,
+    ns_steps: int = 5,
+    beta: Any = 0.95,
+    eps: Any = 1e-8,
+    weight_decay: Any = 0.0,
+    weight_decay_mask: Any = None,
+    mu_dtype: Any = None,
+    *,
+    nesterov: bool = True,
+    adaptive: bool = False,
+    preconditioning: str = "frobenius",
+    adam_b1: Any = 0.9,
+    adam_b2: Any = 0.999,
+    adam_eps_root: Any = 0.0,
+    adam_weight_decay: Any = 0.0,
+    adam_learning_rate: Any = None,
+    muon_weight_dimension_numbers: Any = None,
+    consistent_rms: Any = None,
+) -> optax.GradientTransformation:
+    """optax.contrib.muon, all matrices together: matrices go to Muon, everything else to AdamW.
+
+    Raises:
+      ValueError: `ns_coeffs` is an unknown preset; and as `scale_by_muon`.
+    """
+    if isinstance(ns_coeffs, str):
+        if ns_coeffs not in _PRESETS:
+            raise ValueError(f"Unknown ns_coeff preset string: {ns_coeffs}")
+        ns_coeffs = _PRESETS[ns_coeffs]
+    given = muon_weight_dimension_numbers
+
+    def numbers_of(params: Any) -> Any:
+        """A prefix tree of dimension numbers; None where Adam is to be used."""
+        if given is None:
+            return jax.tree.map(lambda x: MuonDimensionNumbers() if x.ndim == 2 else None, params)
+        return given(params) if callable(given) else given
+
+    def is_leaf(x: Any) -> bool:
+        return x is None or isinstance(x, MuonDimensionNumbers | optax.MaskedNode)
+
+    def labels(params: Any) -> Any:
+        def label(number: Any, part: Any) -> Any:
+            return jax.tree.map(lambda _: "adam" if number is None else "muon", part)
+
+        return jax.tree.map(label, numbers_of(params), params, is_leaf=is_leaf)
+
+    def expanded(params: Any) -> Any:
+        """Dimension numbers with the structure that `optax.partition` gives Muon's part of the tree."""
+
+        def expand(number: Any, part: Any) -> Any:
+            return jax.tree.map(lambda label: number if label == "muon" else optax.MaskedNode(), part)
+
+        return jax.tree.map(expand, numbers_of(params), labels(params), is_leaf=is_leaf)
+
+    def shape_factors(updates: Any) -> Any:
+        """One number a leaf, known unless consistent_rms is traced."""
+        if isinstance(consistent_rms, jax.Array):
+            return shape_factors_of(updates, 1) * consistent_rms
+        return shape_factors_of(updates, consistent_rms)
+
+    def shape_factors_of(updates: Any, rms: Any) -> Any:
+        factor = functools.partial(_shape_factor, consistent_rms=rms)
+        factors = jax.tree.leaves(jax.tree.map(factor, updates, expanded(updates), is_leaf=_is_numbers))
+        return np.array(factors, jax.dtypes.canonicalize_dtype(float))
+
+    parts = (
+        scale_by_muon(
+            ns_coeffs, ns_steps, beta, eps, mu_dtype,
+            nesterov=nesterov, adaptive=adaptive, preconditioning=preconditioning, weight_dimension_numbers=expanded,
+        ),
+        scale_by_shape(expanded, consistent_rms),
+        optax.add_decayed_weights(weight_decay, weight_decay_mask),
+        optax.scale_by_learning_rate(learning_rate),
+    )  # fmt: skip
+    if adaptive:  # what is multiplied by the dual norm cannot be scaled before
+        of_matrices = optax.chain(*parts)
+    else:
+        of_matrices = folded(parts, shape_factors, weight_decay, weight_decay_mask, learning_rate)
+    of_the_rest = optax.adamw(
+        learning_rate if adam_learning_rate is None else adam_learning_rate,
+        b1=adam_b1, b2=adam_b2, eps=eps, eps_root=adam_eps_root, weight_decay=adam_weight_decay,
+        mu_dtype=mu_dtype, nesterov=nesterov,
+    )  # fmt: skip
+    return optax.partition({"muon": of_matrices, "adam": of_the_rest}, labels)

@@ -1,0 +1,113 @@
+"""plan_problems: from a planner's name, options object or any callable to a checked, cached Plan."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from jax_vbgemm._src.planner.papers.coordinated import Coordinated
+from jax_vbgemm._src.planner.papers.load_balanced import LoadBalanced
+from jax_vbgemm._src.planner.papers.sort_split import SortSplit
+from jax_vbgemm._src.planner.papers.tall_skinny import TallSkinny
+from jax_vbgemm._src.planner.papers.uniform import Uniform
+from jax_vbgemm._src.planner.plan.plan import Plan
+from jax_vbgemm._src.planner.search.auto import Auto
+from jax_vbgemm._src.planner.search.cores import Cores
+from jax_vbgemm._src.planner.search.makespan import Makespan
+from jax_vbgemm._src.planner.search.tuned import VARIABLE, cache_file, winner_of
+from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileKey, catalogue_for
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.problem import Problem, problems_of
+
+Planner = Callable[[Sequence[Problem], DeviceSpec, Catalogue], Plan]
+
+PLANNERS: Mapping[str, Planner] = {
+    "auto": Auto(),
+    "uniform": Uniform(),
+    "coordinated": Coordinated(),
+    "sort_split": SortSplit(),
+    "load_balanced": LoadBalanced(),
+    "tall_skinny": TallSkinny(),
+}
+OWN_PLANNERS = frozenset({Makespan, *map(type, PLANNERS.values())})
+
+
+def resolve_planner(planner: str | Planner) -> Planner:
+    """The planner of that name, or the callable itself; ValueError for an unknown name, else TypeError."""
+    if isinstance(planner, str):
+        if planner not in PLANNERS:
+            raise ValueError(f"planner: unknown name {planner!r}; known are {', '.join(PLANNERS)}, or any callable")
+        return PLANNERS[planner]
+    if isinstance(planner, type):
+        raise TypeError(f"planner: {planner.__name__} is a class: give an object of it, {planner.__name__}()")
+    if not callable(planner) or not isinstance(planner, Hashable):
+        raise TypeError(
+            f"planner: expected a name or a hashable callable (problems, device, catalogue) -> Plan, got {planner!r}"
+        )
+    return planner
+
+
+def plan_problems(
+    problems: Sequence[Problem | Sequence[int]],
+    kind: str,
+    device: DeviceSpec,
+    planner: str | Planner = "auto",
+    *,
+    tuned: bool = True,
+) -> Plan:
+    """The plan of `planner` for `problems` in a kind of arithmetic on `device`, cached by all four.
+
+    `planner`: a name of PLANNERS, an object with options (Coordinated(theta=512)), or any hashable callable (problems,
+    device, catalogue) -> Plan, whose plan is validated. "auto" takes the planner that `autotune` measured to be the
+    fastest for these problems, where its file has one (planner/tuned.py) and unless `tuned` is False, else the one that
+    the cost model predicts to be. Raises TypeError or ValueError for an illegal size, an unknown dtype or planner, and
+    a plan that isn't one for these problems.
+    """
+    problems, planner = problems_of(problems), resolve_planner(planner)
+    follow = tuned and type(planner) is Auto
+    winner = winner_of(problems, device, catalogue_for(kind, device)) if follow else None
+    return _plan(problems, kind, device, planner, winner)
+
+
+def planner_called(name: str) -> Planner:
+    """The planner of a name as the file of tuned plans holds it: "sort_split", "uniform huge/256", "cores", "makespan",
+    "makespan only t128_medium", "makespan without huge/256".
+    """
+
+    def tile(text: str) -> TileKey:
+        shape, _, threads = text.rpartition("/")
+        return shape, int(threads)
+
+    match name.split(" "):
+        case ["cores"]:
+            return Cores()
+        case ["makespan"]:
+            return Makespan()
+        case ["makespan", "only", kernel]:
+            return Makespan(kernel=kernel)
+        case ["makespan", "without", text]:
+            return Makespan(without=tile(text))
+        case ["uniform", text]:
+            return Uniform(tile(text))
+    return resolve_planner(name)
+
+
+@lru_cache(maxsize=256)
+def _plan(problems: tuple[Problem, ...], kind: str, device: DeviceSpec, planner: Planner, winner: str | None) -> Plan:
+    catalogue = catalogue_for(kind, device)
+    if winner is not None:
+        try:
+            plan = planner_called(winner)(problems, device, catalogue)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{VARIABLE}: {cache_file()} names the planner {winner!r}: {error}") from None
+        return replace(plan, planner="auto", notes=(*plan.notes, f"took {winner}, measured by autotune"))
+    plan = planner(problems, device, catalogue)
+    if type(planner) in OWN_PLANNERS:  # a subclass may do anything
+        return plan  # the tests show that these cover each element once
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan: planner {planner!r} returned {type(plan).__name__}, not a Plan")
+    if (plan.problems, plan.device, plan.catalogue) != (problems, device, catalogue):
+        raise ValueError(
+            f"plan: planner {planner!r} returned a plan for other problems or another device than it was given"
+        )
+    plan.validate()
+    return plan

@@ -1,0 +1,99 @@
+"""The cost model's measured coefficients: the file they are in, and the fit that makes them.
+
+Each tile and kind of arithmetic gets four numbers (cost_model.py) for problems with aligned rows, and four for
+others: `block`, the fixed part of a block that has its unit to itself, and `step`, one K step of it; `shared_block`
+and `shared_step`, what both take for each of the blocks that share a unit, where that is more. The errors are relative
+(log); weak priors hold numbers that the data don't determine, and both classes together.
+"""
+
+import csv
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm._src.planner.model.cost_model import CALIBRATED, makespan_of_blocks, operand_bytes, step_depth
+from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
+from jax_vbgemm._src.planner.tables.catalogue import TileKey, catalogue_for
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tiles.runs import ceil_div, tile_counts
+from jax_vbgemm._src.problem import Sizes
+
+COLUMNS = ("device", "kind", "tile", "threads", *CALIBRATED)
+_PRIOR = np.log([3e-6, 0.5e-6, 0.3e-6, 0.25e-6])
+_PRIOR_WEIGHT = 0.003
+_LIKENESS_WEIGHT = 0.01
+
+Point = tuple[Sizes, float]  # a batch covered by one tile, and its seconds
+
+
+@dataclass(frozen=True)
+class Fit:
+    """(block, step, shared block, shared step) in seconds of aligned problems, then of others, and the root mean square
+    of log(predicted / measured)."""
+
+    seconds: tuple[float, ...]
+    rms: float
+    points: int
+
+
+def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Point]) -> Fit:
+    """The coefficients of one tile from batches that it covers alone. Needs SciPy (extra `cli`)."""
+    from scipy.optimize import least_squares
+
+    catalogue = catalogue_for(kind, device)
+    shape = catalogue.find(*tile)
+    resident = max(tile_occupancy(shape, device).blocks, 1)
+    depth = step_depth(np.asarray(shape.k), catalogue.element_bytes)
+    features = []
+    for sizes, seconds in measured:
+        count = tile_counts(sizes, shape.m, shape.n)
+        sharing = min(resident, math.ceil(count.sum() / device.units))
+        floor = operand_bytes(sizes, catalogue) / device.bandwidth
+        exist = count > 0
+        aligned = sizes.aligned(catalogue.element_bytes)[exist]
+        features.append((ceil_div(sizes.k, depth)[exist], count[exist], aligned, sharing, floor, seconds))
+
+    def errors(log_coefficients: NDArray[np.float64]) -> list[float]:
+        of_class = np.exp(log_coefficients).reshape(2, 4)
+        found = []
+        for steps, count, aligned, sharing, floor, seconds in features:
+            block, step, shared_block, shared_step = of_class[np.where(aligned, 0, 1)].T
+            blocks = np.maximum(block + steps * step, sharing * (shared_block + steps * shared_step))
+            makespan = makespan_of_blocks(blocks, count, device.units * sharing)
+            found.append(math.log(max(makespan, floor) + device.launch_seconds) - math.log(seconds))
+        return found
+
+    def residuals(log_coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+        aligned, others = log_coefficients.reshape(2, 4)
+        relative = np.array(errors(log_coefficients)) / math.sqrt(len(features))
+        prior = math.sqrt(_PRIOR_WEIGHT) * (aligned - _PRIOR)
+        return np.concatenate((relative, prior, math.sqrt(_LIKENESS_WEIGHT) * (aligned - others)))
+
+    # Many starts: the larger of two decides a block, and the search may begin on the wrong side.
+    starts = (_PRIOR + np.log([1, step, 1, shared]) for step, shared in itertools.product((1, 4, 16, 64), repeat=2))
+    fits = [least_squares(residuals, np.tile(start, 2), diff_step=1e-4) for start in starts]
+    best = min(fits, key=lambda fit: float(fit.cost)).x
+    rms = math.sqrt(statistics.fmean(e * e for e in errors(best)))
+    return Fit(tuple(float(value) for value in np.exp(best)), rms, len(measured))
+
+
+def write(file: Path, device: str, fits: Mapping[tuple[str, TileKey], Fit]) -> None:
+    """Adds rows to a calibration file, or replaces those of the same device, kind and tile."""
+    rows = {
+        (device, kind, name, str(threads)): [f"{1e9 * value:.0f}" for value in fit.seconds]
+        for (kind, (name, threads)), fit in fits.items()
+    }
+    kept: dict[tuple[str, ...], list[str]] = {}
+    if file.exists():
+        with file.open(newline="") as lines:
+            kept = {tuple(row[:4]): row[4:] for row in list(csv.reader(lines))[1:]}
+    with file.open("w", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows([*key, *values] for key, values in sorted((kept | rows).items()))

@@ -1,0 +1,431 @@
+"""The predicted time of a plan: what `auto` and the choices inside other planners compare."""
+
+import csv
+import heapq
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
+from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, tile_counts
+from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored, tiles_computed
+from jax_vbgemm._src.problem import Sizes
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """`seconds` of the whole call, `waves`: rounds of resident blocks, `balance`: mean block over longest."""
+
+    seconds: float
+    waves: float
+    balance: float
+
+
+def predict(
+    sizes: Sizes,
+    runs: Runs,
+    block_first: Ints | None,
+    catalogue: Catalogue,
+    device: DeviceSpec,
+    tile_order: Ints | None = None,
+) -> Prediction:
+    """Predicted makespan of the tiles in `runs` over the device's units; `block_first` is None where each is a block.
+
+    With a `tile_order` the blocks are made of the tiles of `runs` in that order.
+
+    The kernels of a call run one after another. A kernel takes its longest block or its blocks' total over the slots
+    (units times resident blocks), whichever is more, a launch, and on a GPU something for each tile shape beyond its
+    first; cores take blocks in their order, so there few large ones are scheduled one by one. The call takes no less
+    than its operands and results need to pass through the memory once. A block's time is a fixed part and the sum of
+    its tiles (`_cpu_tiles`, `_gpu_tiles`). All coefficients are entries of the device table.
+    """
+    if len(runs) == 0:
+        return Prediction(0.0, 0.0, 1.0)
+    blocks_alone = _on_cores if device.kind == "cpu" else _on_gpu
+    found = blocks_alone(sizes, runs, block_first, catalogue, device, tile_order)
+    seconds = found.seconds
+    split = runs.k_end - runs.k_begin < sizes.k[runs.problem]
+    if split.any():
+        areas = (catalogue.columns.m * catalogue.columns.n)[runs.strategy]
+        seconds += split_seconds(float((runs.count * areas)[split].sum()), catalogue, device)
+    streaming = operand_bytes(sizes, catalogue) / device.bandwidth
+    # A core that waits for memory doesn't compute all of that time: the larger of both, with some of the smaller.
+    least = math.hypot(seconds, streaming) if device.kind == "cpu" else streaming + device.launch_seconds
+    return replace(found, seconds=max(seconds, least))
+
+
+def _on_cores(
+    sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec,
+    tile_order: Ints | None,
+) -> Prediction:  # fmt: skip
+    """Of the blocks alone: all belong to one kernel, and few enough are scheduled one by one, in their order."""
+    if tile_order is not None or runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units:
+        runs = runs.expand(catalogue)
+    seconds, count = _cpu_tiles(sizes, runs, catalogue, device), runs.count
+    if block_first is not None:
+        seconds = np.add.reduceat(seconds.take(_run_of_tile(runs, tile_order)), block_first[:-1])
+        count = np.ones(len(seconds), np.int64)
+    seconds = seconds + device.block_latency
+    work, blocks = weighted_sum(seconds, count), int(count.sum())
+    return Prediction(
+        seconds=_list_schedule(seconds, count, device.units) + device.launch_seconds,
+        waves=blocks / device.units,
+        balance=_balance(work, blocks, float(seconds.max())),
+    )
+
+
+def _on_gpu(
+    sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec,
+    tile_order: Ints | None,
+) -> Prediction:  # fmt: skip
+    """Of the blocks alone, kernel by kernel."""
+    seconds, waves, total_work, total_blocks, longest = 0.0, 0.0, 0.0, 0, 0.0
+    kernels, depth = catalogue.columns.kernel[runs.strategy], runs.k_end - runs.k_begin
+    run_of_tile, needed = np.zeros(0, np.int64), np.zeros(0, np.uint32)
+    if block_first is not None:
+        run_of_tile = _run_of_tile(runs, tile_order)
+        # Which kernels a block needs, a bit each.
+        needed = np.bitwise_or.reduceat((1 << kernels).astype(np.uint32).take(run_of_tile), block_first[:-1])
+    for kernel in np.flatnonzero(np.bincount(kernels, runs.count)).tolist():
+        mine = np.flatnonzero(kernels == kernel)
+        # As in launch_form, a block whose tiles belong to several kernels is one block in each.
+        count = runs.count[mine] if block_first is None else ((needed & (1 << kernel)) > 0).astype(np.int64)
+        blocks = int(count.sum())
+        resident = max(tile_occupancy(catalogue.any_tile_of(catalogue.kernels[kernel]), device).blocks, 1)
+        sharing = min(resident, math.ceil(blocks / device.units))
+        aligned = sizes.aligned(catalogue.element_bytes)[runs.problem[mine]]
+        each = _gpu_tiles(depth[mine], runs.strategy[mine], aligned, catalogue, device, sharing)
+        if block_first is not None:
+            of_run = np.zeros(len(runs))
+            of_run[mine] = each
+            # A block without this kernel counts 0 times, and is none of the longest.
+            each = np.add.reduceat(of_run.take(run_of_tile), block_first[:-1])
+        each = each + device.block_latency
+        seconds += makespan_of_blocks(each, count, device.units * sharing) + device.launch_seconds
+        seconds += device.further_tile_latency * (len(np.unique(runs.strategy[mine])) - 1)
+        waves += blocks / (device.units * resident)
+        total_work, total_blocks = total_work + weighted_sum(each, count), total_blocks + blocks
+        longest = max(longest, float(each.max()))
+    return Prediction(seconds, waves, _balance(total_work, total_blocks, longest))
+
+
+def _run_of_tile(runs: Runs, tile_order: Ints | None) -> Ints:
+    """Of each tile, in the order in which blocks are made of them."""
+    run = np.repeat(np.arange(len(runs)), runs.count)
+    return run if tile_order is None else run[tile_order]
+
+
+def _balance(work: float, blocks: int, longest: float) -> float:
+    return work / blocks / longest if longest else 1.0
+
+
+def weighted_sum(values: Floats, weights: Floats | Ints) -> float:
+    """Each value times its weight, added up by NumPy: a BLAS, which `@` goes to, sums in an order that depends on the
+    host's CPU, and with it which of two plans of nearly one time is taken.
+    """
+    return float((values * weights).sum())
+
+
+CACHE_LINE = 64  # bytes
+
+# Beyond so many blocks a core, the last ones are less than a sixteenth of the time.
+_BLOCKS_TO_SCHEDULE = 16
+
+
+def _list_schedule(block_seconds: Floats, count: Ints, units: int) -> float:
+    """When the last block ends if each unit, as soon as it is free, takes the next; `count` blocks of each time."""
+    blocks = int(count.sum())
+    if blocks > _BLOCKS_TO_SCHEDULE * units:
+        return max(weighted_sum(block_seconds, count) / units, float(block_seconds.max()))
+    free = [0.0] * units
+    for seconds in np.repeat(block_seconds, count).tolist():
+        heapq.heapreplace(free, free[0] + seconds)
+    return max(free)
+
+
+def block_seconds(
+    sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec, sharing: int | Ints
+) -> Floats:
+    """Seconds of one block of each problem, were it covered by a tile, one a block; 0 where C has no elements.
+
+    A row for each of the tiles, a column for each of the problems.
+    """
+    exist = (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0)
+    if device.kind == "cpu":
+        seconds = np.zeros((len(tiles), len(sizes.m)))
+        for row, tile in zip(seconds, tiles, strict=True):
+            runs = Runs.whole_problems(sizes, np.full(len(exist), tile.index), catalogue, np.arange(len(exist)))
+            row[runs.problem] = _cpu_tiles(sizes, runs, catalogue, device) + device.block_latency
+        return seconds
+    strategy = np.array([tile.index for tile in tiles])[:, None]
+    aligned = sizes.aligned(catalogue.element_bytes)
+    seconds = _gpu_tiles(sizes.k, strategy, aligned, catalogue, device, sharing) + device.block_latency
+    return np.where(exist, seconds, 0.0)
+
+
+def least_seconds(
+    sizes: Sizes, kernels: Mapping[str, Sequence[TileShape]], catalogue: Catalogue, device: DeviceSpec
+) -> dict[str, float]:
+    """By name of some sets of tiles, what no plan of a set's tiles is predicted to stay below on a GPU, whatever its
+    blocks: their work, spread evenly over the units.
+
+    Tiles lie on a grid of their sizes' common divisors, and cover each of its cells, or at least half of them where
+    folding leaves tiles out.
+    """
+    tiles = _each_once(kernels.values())
+    areas = np.array([[tile.m * tile.n] for tile in tiles])
+    pace = _unit_seconds(sizes, tiles, catalogue, device) / areas  # of a unit for each element
+    folds = stores_mirrored(device, catalogue)[[tile.index for tile in tiles]]
+    pace *= np.where(folds[:, None] & sizes.symmetric, 0.5, 1.0)
+    row = {tile.index: i for i, tile in enumerate(tiles)}
+    found = {}
+    for name, members in kernels.items():
+        tile_m, tile_n = math.gcd(*(tile.m for tile in members)), math.gcd(*(tile.n for tile in members))
+        elements = tile_counts(sizes, tile_m, tile_n) * (tile_m * tile_n)
+        of_set = pace[[row[tile.index] for tile in members]].min(axis=0)
+        found[name] = weighted_sum(of_set, elements) / device.units
+    return found
+
+
+def least_of_whole_problems(
+    sizes: Sizes,
+    planners: Mapping[str, Sequence[Sequence[TileShape]]],
+    catalogue: Catalogue,
+    device: DeviceSpec,
+) -> dict[str, float]:
+    """The same of each of some planners that cover a problem by one tile, all tiles from one of their sets: more, as
+    the waste along edges is counted.
+    """
+    tiles = _each_once(members for sets in planners.values() for members in sets)
+    count = np.array([tiles_computed(sizes, tile, device) for tile in tiles])
+    work = _unit_seconds(sizes, tiles, catalogue, device) * count
+    row = {tile.index: i for i, tile in enumerate(tiles)}
+
+    def of_set(members: Sequence[TileShape]) -> float:
+        return float(work[[row[tile.index] for tile in members]].min(axis=0).sum()) / device.units
+
+    return {name: min(map(of_set, sets)) for name, sets in planners.items()}
+
+
+def _each_once(sets: Iterable[Sequence[TileShape]]) -> list[TileShape]:
+    return list(dict.fromkeys(tile for members in sets for tile in members))
+
+
+def _unit_seconds(sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec) -> Floats:
+    """Seconds of its unit that one tile takes at the least: a row for each of the tiles, a column for each problem.
+
+    What a block takes of its unit falls with the number that share it, so it is counted for as many as a unit can hold,
+    and without its latency, which several tiles of one block have once.
+    """
+    resident = np.array([[max(tile_occupancy(tile, device).blocks, 1)] for tile in tiles])
+    seconds = block_seconds(sizes, tiles, catalogue, device, resident)
+    taken: Floats = np.maximum(seconds - device.block_latency, 0.0) / resident
+    return taken
+
+
+class Pace(NamedTuple):
+    """How fast tiles are: fixed seconds and those of a step along K, `depth` deep.
+
+    A block waits for itself (`fixed`, `step`: latencies) or for what it shares with the others on its unit
+    (`shared_fixed`, `shared_step`), whichever takes longer.
+    """
+
+    fixed: Floats
+    step: Floats
+    shared_fixed: Floats
+    shared_step: Floats
+    depth: Ints
+
+    def seconds(self, steps: Ints) -> Floats:
+        found: Floats = np.maximum(self.fixed + steps * self.step, self.shared_fixed + steps * self.shared_step)
+        return found
+
+    def steps_within(self, seconds: float) -> Ints:
+        """How many steps take no longer; negative where not even the fixed part does."""
+        steps = np.minimum((seconds - self.fixed) / self.step, (seconds - self.shared_fixed) / self.shared_step)
+        return np.floor(steps).astype(np.int64)
+
+
+# Blocks that are too many for one round don't end together: that costs this share of an average one. (Of the shares
+# tried, it fits the measured uniform plans best.)
+_TAIL = 0.3
+
+# Rounds of blocks that are looked at one by one; where there are more, the last is less than a sixteenth of the time.
+_ROUNDS_COUNTED = 16
+
+
+def gpu_makespan(longest: float, work: float, blocks: float, slots: int) -> float:
+    """Seconds from the first block's begin to the last one's end: `work` is all blocks' together.
+
+    Whoever is free takes the next block, so no block begins after as many of the longest as there are full rounds.
+    """
+    tail = _TAIL * work / blocks if blocks > slots else 0.0
+    return max(longest, min(work / slots + tail, math.ceil(blocks / slots) * longest))
+
+
+def makespan_of_blocks(block_seconds: Floats, count: Ints, slots: int) -> float:
+    """The same of `count` blocks of each time, with their rounds counted."""
+    blocks, longest = int(count.sum()), float(block_seconds.max(initial=0, where=count > 0))
+    makespan = gpu_makespan(longest, weighted_sum(block_seconds, count), blocks, slots)
+    return max(makespan, _full_rounds(block_seconds, count, slots))
+
+
+def _full_rounds(block_seconds: Floats, count: Ints, slots: int) -> float:
+    """A bound on the makespan: r slots + 1 blocks of at least t seconds each need (r + 1) t.
+
+    `count` blocks of each time. Tight for blocks of one size, the few rounds of which may be far from full.
+    """
+    rounds = (int(count.sum()) - 1) // slots
+    if not 1 <= rounds <= _ROUNDS_COUNTED:
+        return 0.0
+    order = np.argsort(-block_seconds)
+    before = np.arange(1, rounds + 1) * slots
+    next_block = np.searchsorted(np.cumsum(count[order]), before, side="right")
+    return float((block_seconds[order[next_block]] * np.arange(2, rounds + 2)).max())
+
+
+def _gpu_tiles(
+    depth: Ints,
+    strategy: Ints | int,
+    aligned: NDArray[np.bool_],
+    catalogue: Catalogue,
+    device: DeviceSpec,
+    sharing: int | Ints,
+) -> Floats:
+    """Seconds of tiles `depth` deep, one `strategy` for each or one for all, while `sharing` blocks share a unit."""
+    pace = gpu_pace(strategy, aligned, catalogue, device, sharing)
+    return pace.seconds(ceil_div(depth, pace.depth))
+
+
+def gpu_pace(
+    strategy: Ints | int, aligned: NDArray[np.bool_], catalogue: Catalogue, device: DeviceSpec, sharing: int | Ints
+) -> Pace:
+    """How fast tiles are while `sharing` blocks share a unit; one `strategy` for each or one for all.
+
+    Where the device is calibrated (calibration.csv), a tile's fixed part and its K step have a latency each and a share
+    of the unit, in one version for problems whose rows are aligned (`Sizes.aligned`) and one for others. Elsewhere a
+    step takes the longest of its multiply-adds, its reads of shared memory (a thread that owns r x c elements reads
+    r + c values a product, about 2 sqrt(r c)), its loads through the cache, and a latency that nothing hides. Masked
+    tiles cost as much as whole ones.
+    """
+    tile = catalogue.columns
+    tk = tile.k[strategy]
+    calibrated = _calibration(device.calibration, catalogue)
+    if calibrated is not None:
+        of_tile = calibrated[:, :, strategy]
+        fixed, step, shared_fixed, shared_step = np.where(aligned, of_tile[:, 0], of_tile[:, 1])
+        depth = step_depth(tk, catalogue.element_bytes)
+        return Pace(fixed, step, sharing * shared_fixed, sharing * shared_step, depth)
+    tm, tn, threads = tile.m[strategy], tile.n[strategy], tile.threads[strategy]
+    size = catalogue.element_bytes
+    parts = sharing * device.units  # a block gets one of these of the device's rates
+    rate = np.where(tile.tensor[strategy], device.tensor_rate(catalogue.kind), device.peak_rate(catalogue.dtype))
+    products = _flops(catalogue) * tm * tn * tk * parts / rate
+    shared_memory = 2 * np.sqrt(tm * tn * threads) * tk * size * (parts / device.shared_bandwidth)
+    cache = (tm + tn) * tk * size * (parts / device.cache_bandwidth)
+    step = np.maximum(np.maximum(products, shared_memory), np.maximum(cache, device.step_latency))
+    fixed = tm * tn * size * (parts / device.bandwidth)
+    return Pace(fixed, step, fixed, step, tk)
+
+
+def step_depth(tile_k: Ints, element_bytes: int) -> Ints:
+    """How far one step of a GPU tile goes along K: the catalogue counts 4-byte elements (csrc/gpu/tile/tile_cut.h)."""
+    return np.maximum(tile_k * 4 // element_bytes, 8)
+
+
+@lru_cache(maxsize=64)
+def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
+    """calibration.csv's (fixed, step, shared fixed, shared step) seconds of aligned and of other problems, by row of
+    the catalogue.
+
+    None where no tile has them. One tile that lacks them counts as slow: no plan prefers what was never measured.
+    """
+    table = np.zeros((4, 2, len(catalogue.columns.m)))
+    measured, found = _calibration_table(), False
+    for tile in catalogue:
+        kind = catalogue.kind if tile.tensor else catalogue.dtype
+        row = measured.get((device, _CALIBRATED_AS.get(kind, kind), *tile.key))
+        found = found or row is not None
+        table[:, :, tile.index] = _NEVER_MEASURED if row is None else np.reshape(row, (2, 4)).T
+    return table if found else None
+
+
+CALIBRATION = Path(__file__).parents[1] / "tables" / "calibration.csv"
+CALIBRATED = tuple(
+    f"{what}{rows}_ns" for rows in ("", "_unaligned") for what in ("block", "step", "shared_block", "shared_step")
+)
+_NEVER_MEASURED = 1.0  # seconds of a block or of a step
+_CALIBRATED_AS = {"float16": "bfloat16"}  # the same kernels
+
+
+@lru_cache(maxsize=1)
+def _calibration_table() -> dict[tuple[str | None, str, str, int], tuple[float, ...]]:
+    """calibration.csv: (device, kind, tile, threads) -> `CALIBRATED` in seconds."""
+    with CALIBRATION.open(newline="") as file:
+        return {
+            (row["device"], row["kind"], row["tile"], int(row["threads"])): tuple(
+                1e-9 * float(row[column]) for column in CALIBRATED
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> Floats:
+    """Seconds of one tile of each run, averaged over the run: its multiply-adds and, hidden by nothing, its loads.
+
+    A tile reads A, reads B and packs it, and reads C to write it; a row of B costs a line more than it is long.
+    """
+    size = catalogue.element_bytes
+
+    rows, cols = computed_extents(sizes, runs, catalogue, device)
+    depth = runs.k_end - runs.k_begin
+    products = _flops(catalogue) * rows * cols * depth * (device.units / device.peak_rate(catalogue.dtype))
+    numbers = (rows + 2 * cols) * depth + 2 * rows * cols
+    loads = (numbers * size + CACHE_LINE * depth) * (device.units / device.cache_bandwidth)
+    seconds: Floats = products + loads
+    return seconds
+
+
+def computed_extents(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> tuple[Floats, Floats]:
+    """Rows and columns that are computed of one tile of each run, averaged over the run.
+
+    A GPU computes masked tiles whole; a core computes an edge tile as far as it reaches, in whole vectors along a row.
+    """
+    tile_m, tile_n = catalogue.columns.m[runs.strategy], catalogue.columns.n[runs.strategy]
+    if device.kind == "gpu":
+        return tile_m.astype(np.float64), tile_n.astype(np.float64)
+
+    def mean(origin: Ints, tiles: Ints, edge: Ints, end: Ints, vector: int) -> Floats:
+        last = np.minimum(edge, end - origin - (tiles - 1) * edge)
+        extent: Floats = ((tiles - 1) * ceil_div(edge, vector) + ceil_div(last, vector)) * vector / tiles
+        return extent
+
+    vector = device.vector_bytes // catalogue.element_bytes
+    return (
+        mean(runs.row, runs.tiles_y, tile_m, sizes.m[runs.problem], 1),
+        mean(runs.col, runs.tiles_x, tile_n, sizes.n[runs.problem], vector),
+    )
+
+
+def _flops(catalogue: Catalogue) -> float:
+    """Real floating-point operations of one multiply-add."""
+    return 8.0 if catalogue.dtype.startswith("complex") else 2.0
+
+
+def split_seconds(sums: float, catalogue: Catalogue, device: DeviceSpec) -> float:
+    """What splitting K adds to a call: a launch that adds up so many sums, each written, read and waited for."""
+    return device.split_latency + 3 * sums * max(catalogue.element_bytes, 4) / device.bandwidth
+
+
+def operand_bytes(sizes: Sizes, catalogue: Catalogue) -> float:
+    return weighted_sum(sizes.elements(), sizes.batch) * catalogue.element_bytes

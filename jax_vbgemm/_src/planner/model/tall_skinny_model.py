@@ -1,0 +1,306 @@
+"""The performance model of TSM2 and ISM2: Rivera et al., "ISM2: Optimizing irregular-shaped matrix-matrix
+multiplication on GPUs", section 3.6 and Algorithm 5.
+
+C = A B, where A is m x k, B is k x n and C is m x n, all of one dtype. A block of t1 threads takes t1 rows of A, one
+a thread, and t1 x t2 elements of B at a time; a thread computes t2 columns of C at once and loads t3 elements of A at
+once; with tcf > 1 (ISM2) it walks tcf rows of A. A problem with m small is given as its mirror image.
+
+All functions are pure; t2 and t3 may be arrays, which broadcast. Times are seconds, rates are per second.
+
+Where our reading and the paper part:
+- Section 3.6.2 puts no limit to Util_mem and Util_comp; they can't exceed 1.
+- Util_mem's numerator counts elements and its denominator bytes; we count bytes.
+- r and t2_threshold count a multiply-add as one operation at the peak rate, line 7 of Algorithm 5 as two. Verdicts are
+  by r; seconds count two, so they are ruled by arithmetic from half of t2_threshold on.
+- Algorithm 5 compares the time of memory for t2 below the threshold with that of arithmetic above it, by which the
+  M40 would not be given the t2 = 8 reported; we compare the larger of both times everywhere.
+- Lines 9 and 12 say k and n where n and m, k are meant: t2 divides the columns of C.
+- Algorithm 5 divides by t2 as if it were a real number; passes over A are whole, and in the last one a thread computes
+  all t2 columns.
+- Section 4.4 reports t2 = 4 for 16 columns on the P100; by section 3.6 that reads A four times for nothing.
+- t1 and tcf are profiled offline; t1 is given to us, for tcf see `predicted_seconds`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm._src.planner.model.tall_skinny_shape import SKINNY
+from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Number = int | Ints
+
+THREADS = 128  # t1 where none is given: the paper's choice on the K40c and the P100, and its code's on the V100
+MOST_REGISTERS = 255  # of a thread (CUDA guide, from 3.5 on); AMD's have 256
+MOST_ROWS = 64  # largest tcf: up to here the paper loses nothing, with 10**7 rows (section 5.2)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the model knows of a GPU. A unit is a streaming multiprocessor or compute unit."""
+
+    name: str
+    units: int
+    peak_rates: tuple[tuple[str, float], ...]  # FLOP/s of the whole device, by real dtype: Peak Perf.
+    bandwidth: float  # byte/s of the whole device: Peak Band.
+    memory_latency: float  # seconds from a load to its use: latency_mem
+    product_latency: float  # seconds from a multiply-add to the next that needs it: latency_comp
+    max_threads: int  # a unit: HW_MAX
+    registers: int  # 32-bit, a unit: R_SM
+    shared_bytes: int  # a unit: S_SM
+    setup_registers: int  # a thread: C
+
+    @classmethod
+    def of(cls, device: DeviceSpec) -> "Gpu":
+        """The figures of an entry of the device table. A device that is no GPU is a ValueError."""
+        if device.kind != "gpu":
+            raise ValueError(f"tall_skinny: device {device.name!r} is a {device.kind}: the model is one of GPUs")
+        return cls(
+            name=device.name,
+            units=device.units,
+            peak_rates=device.peak_rates,
+            bandwidth=device.bandwidth,
+            memory_latency=device.step_latency,  # load, barrier, first product: what a prefetch has to hide
+            product_latency=device.product_latency,
+            max_threads=device.max_threads,
+            registers=device.registers,
+            shared_bytes=device.shared_bytes,
+            setup_registers=device.setup_registers,
+        )
+
+    @property
+    def unit_bandwidth(self) -> float:
+        """Throughput_max_mem of section 3.6.2, in byte/s of a unit rather than bytes a clock."""
+        return self.bandwidth / self.units
+
+    def peak_rate(self, dtype: str) -> float:
+        """FLOP/s in the real dtype that `dtype` accumulates in."""
+        return dict(self.peak_rates)["float64" if dtype in ("float64", "complex128") else "float32"]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How a kernel is to run a problem, and the seconds predicted for it (`predicted_seconds`)."""
+
+    t1: int
+    t2: int
+    t3: int
+    tcf: int
+    seconds: float
+
+
+def thread_registers(gpu: Gpu, dtype: str, t2: Number, t3: Number) -> Ints:
+    """R_thread = (3 t2 + 2 t3) bytes/4 + C (section 3.6.2): this and the next elements of B, C's, A's twice.
+
+    An element narrower than a register takes a whole one.
+    """
+    elements = 3 * np.asarray(t2, np.int64) + 2 * np.asarray(t3, np.int64)
+    registers: Ints = elements * _element_registers(dtype) + gpu.setup_registers
+    return registers
+
+
+def occupancy(gpu: Gpu, dtype: str, t2: Number, t3: Number, t1: int = 1) -> Ints:
+    """MaxOccup_SM = min(HW_MAX, R_SM / R_thread, S_SM / S_thread) threads a unit, S_thread = t2 bytes (section 3.6.2).
+
+    Rounded down to whole blocks of `t1` threads; none where a thread would need more than 255 registers.
+    """
+    needed = thread_registers(gpu, dtype, t2, t3)
+    by_shared_memory = gpu.shared_bytes // (np.asarray(t2, np.int64) * _bytes(dtype))
+    threads = np.minimum(np.minimum(gpu.registers // needed, by_shared_memory), gpu.max_threads) // t1 * t1
+    return np.where(needed <= MOST_REGISTERS, threads, 0)
+
+
+def memory_utilisation(gpu: Gpu, dtype: str, threads: Number | Floats, t3: Number) -> Floats:
+    """Util_mem = min(1, threads t3 bytes / (latency_mem bandwidth)) of a unit with `threads` active (section 3.6.2).
+
+    Little's law: the loads of A in flight over those that fill the memory's pipeline.
+    """
+    in_flight = np.asarray(threads, np.float64) * t3 * _bytes(dtype)
+    utilisation: Floats = np.minimum(1.0, in_flight / (gpu.memory_latency * gpu.unit_bandwidth))
+    return utilisation
+
+
+def compute_utilisation(gpu: Gpu, dtype: str, threads: Number | Floats, t2: Number, t3: Number) -> Floats:
+    """Util_comp = min(1, threads t2 t3 FLOP / (latency_comp peak)) of a unit with `threads` active (section 3.6.2)."""
+    in_flight = np.asarray(threads, np.float64) * t2 * t3 * _flops(dtype)
+    utilisation: Floats = np.minimum(1.0, in_flight / (gpu.product_latency * gpu.peak_rate(dtype) / gpu.units))
+    return utilisation
+
+
+def compute_to_memory_ratio(gpu: Gpu, dtype: str, t2: Number | Floats) -> Floats:
+    """r = t2/bytes bandwidth/peak (section 3.6.2); a complex multiply-add counts as its four real ones."""
+    ratio: Floats = np.asarray(t2, np.float64) / t2_threshold(gpu, dtype)
+    return ratio
+
+
+def t2_threshold(gpu: Gpu, dtype: str) -> float:
+    """t2_threshold = peak/bandwidth bytes (section 3.6.2): the t2, or n, at which r = 1."""
+    return gpu.peak_rate(dtype) / gpu.bandwidth * _bytes(dtype) / (_flops(dtype) / 2)
+
+
+def bound(gpu: Gpu, dtype: str, t2: int) -> Literal["memory", "compute"]:
+    """What limits t2 columns at a time; of the whole problem where t2 = n (section 3.6.3)."""
+    return "compute" if t2 > t2_threshold(gpu, dtype) else "memory"
+
+
+def steady_seconds(
+    gpu: Gpu, dtype: str, m: int, n: int, k: int, *, t2: Number, t3: Number, t1: int = THREADS, tcf: int = 1,
+    batch: int = 1,
+) -> Floats:  # fmt: skip
+    """Algorithm 5's time, what `best_parameters` minimises: that of memory or of arithmetic, whichever is longer.
+
+    Memory: A is read ceil(n / t2) times and C, which Algorithm 5 leaves out, is written once; with n and k small they
+    are alike. The threads at work are no more than are launched. Infinite where not one block fits a unit.
+    """
+    problem = _Problem.of(dtype, m, n, k, batch, t1)
+    _check_tiles(t2, t3, tcf)
+    return _steady(gpu, problem, occupancy(gpu, dtype, t2, t3, t1) * gpu.units, t2, t3, tcf)
+
+
+def predicted_seconds(
+    gpu: Gpu, dtype: str, m: int, n: int, k: int, *, t2: Number, t3: Number, t1: int = THREADS, tcf: Number = 1,
+    batch: int = 1,
+) -> Floats:  # fmt: skip
+    """Seconds of TSM2 (tcf = 1) or ISM2 (tcf rows a thread): `steady_seconds` and what starting threads costs.
+
+    The threads that a device holds at once are a round. Each round waits for its first loads, one memory latency, and
+    in the last one fewer threads may be at work. So with k small many short rounds are slow (section 5.1), a larger
+    tcf makes fewer of them, and one too large leaves the device empty (section 5.2). This part is ours.
+    """
+    problem = _Problem.of(dtype, m, n, k, batch, t1)
+    _check_tiles(t2, t3, tcf)
+    return _predicted(gpu, problem, occupancy(gpu, dtype, t2, t3, t1) * gpu.units, t2, t3, tcf)
+
+
+def best_parameters(
+    gpu: Gpu, dtype: str, m: int, n: int, k: int, *, batch: int = 1, t1: int = THREADS,
+    t2: Iterable[int] | None = None, t3: Iterable[int] | None = None,
+) -> Parameters:  # fmt: skip
+    """Algorithm 5 by exhaustive search: t2 and t3 with the least `steady_seconds`, then tcf for them.
+
+    t2 <= n; t3 <= k and t1, as far as a thread's registers allow. `t2`, `t3`: the values to choose from, where kernels
+    exist for some only; the smallest t2 above n is then one of them, as it reads A once, and so is the smallest t3.
+    Ties go to the side of t2_threshold that n is on, which section 3.6.3 tries first, then to the smallest t3, then to
+    the smallest t2. tcf is 1 unless k is small; there, the power of two up to 64 with the least `predicted_seconds`,
+    the smallest of equals.
+
+    Raises:
+      ValueError: a size, t1, t2 or t3 is not positive, or no t2 and t3 leave a block of t1 threads room on a unit.
+    """
+    problem = _Problem.of(dtype, m, n, k, batch, t1)
+    most = (MOST_REGISTERS - gpu.setup_registers) // _element_registers(dtype)  # elements a thread can hold
+    t2s = _choices("t2", t2, n, (most - 2) // 3)
+    t3s = _choices("t3", t3, min(k, t1), (most - 3) // 2)
+    t2s = t2s[: np.searchsorted(t2s, n) + 1]
+    t3s = t3s[: max(1, np.searchsorted(t3s, min(k, t1), side="right"))]
+    slots = occupancy(gpu, dtype, t2s[:, None], t3s, t1) * gpu.units
+    if not slots.any():
+        raise ValueError(
+            f"tall_skinny: no t2 in {t2s.tolist()} and t3 in {t3s.tolist()} leave room for a block of t1 = {t1} "
+            f"threads on {gpu.name} in {dtype}"
+        )
+    seconds = _steady(gpu, problem, slots, t2s[:, None], t3s, 1)
+    row, column = np.nonzero(seconds <= seconds.min() * (1 + 1e-12))  # equal but for rounding
+    threshold = t2_threshold(gpu, dtype)
+    other_side = (n > threshold) & (t2s[row] < threshold)
+    first = np.lexsort((t2s[row], t3s[column], other_side))[0]
+    best = row[first], column[first]
+    best2, best3 = int(t2s[best[0]]), int(t3s[best[1]])
+    tcfs = 1 << np.arange(MOST_ROWS.bit_length() if k <= SKINNY else 1)
+    times = _predicted(gpu, problem, slots[best], best2, best3, tcfs)
+    fastest = int(np.argmin(times))
+    return Parameters(t1, best2, best3, int(tcfs[fastest]), float(times[fastest]))
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """A checked problem, and the threads of its blocks."""
+
+    dtype: str
+    m: int
+    n: int
+    k: int
+    batch: int
+    t1: int
+
+    @classmethod
+    def of(cls, dtype: str, m: int, n: int, k: int, batch: int, t1: int) -> "_Problem":
+        for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch), ("t1", t1)):
+            _check_positive(name, value)
+        _bytes(dtype)
+        return cls(dtype, int(m), int(n), int(k), int(batch), int(t1))
+
+
+def _steady(gpu: Gpu, problem: _Problem, slots: Ints, t2: Number, t3: Number, tcf: int) -> Floats:
+    return _seconds(gpu, problem, t2, t3, np.minimum(slots, problem.batch * -(-problem.m // tcf)))
+
+
+def _predicted(gpu: Gpu, problem: _Problem, slots: Ints, t2: Number, t3: Number, tcf: Number) -> Floats:
+    threads = problem.batch * -(-problem.m // np.asarray(tcf, np.int64))
+    full = threads // np.maximum(slots, 1)
+    rest = threads - full * slots
+    rounds = full + (rest > 0)
+    in_full_rounds = _seconds(gpu, problem, t2, t3, np.maximum(slots, 1)) * (full * slots / threads)
+    in_the_last = _seconds(gpu, problem, t2, t3, np.maximum(rest, 1)) * (rest / threads)
+    return np.where(slots > 0, in_full_rounds + in_the_last + rounds * gpu.memory_latency, np.inf)
+
+
+def _seconds(gpu: Gpu, problem: _Problem, t2: Number, t3: Number, threads: Ints) -> Floats:
+    """Seconds of the whole problem with `threads` at work on the whole device."""
+    dtype, n, k = problem.dtype, problem.n, problem.k
+    passes = -(-n // np.asarray(t2, np.int64))
+    rows = float(problem.batch) * problem.m
+    moved = rows * (k * passes + n) * _bytes(dtype)
+    flops = rows * k * passes * t2 * _flops(dtype)
+    busy = np.minimum(threads / problem.t1, gpu.units)  # units that hold a block
+    with np.errstate(divide="ignore", invalid="ignore"):
+        memory = moved / (gpu.bandwidth * memory_utilisation(gpu, dtype, threads / gpu.units, t3))
+        utilisation = compute_utilisation(gpu, dtype, threads / busy, t2, t3)
+        arithmetic = flops / (gpu.peak_rate(dtype) / gpu.units * busy * utilisation)
+        longer = np.where(threads > 0, np.maximum(memory, arithmetic), np.inf)
+    return longer
+
+
+def _bytes(dtype: str) -> int:
+    if dtype not in ELEMENT_BYTES:
+        raise ValueError(f"dtype: unknown name {dtype!r}; known are {', '.join(ELEMENT_BYTES)}")
+    return ELEMENT_BYTES[dtype]
+
+
+def _element_registers(dtype: str) -> int:
+    return -(-_bytes(dtype) // 4)
+
+
+def _flops(dtype: str) -> int:
+    """Real operations of a multiply-add."""
+    return 8 if dtype.startswith("complex") else 2
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"tall_skinny: {name} = {value!r} must be a positive integer")
+
+
+def _check_tiles(t2: Number, t3: Number, tcf: Number) -> None:
+    for name, values in (("t2", t2), ("t3", t3), ("tcf", tcf)):
+        values = np.asarray(values)
+        if values.dtype.kind not in "iu" or (values < 1).any():
+            raise ValueError(f"tall_skinny: {name} = {values.tolist()} must be positive integers")
+
+
+def _choices(name: str, given: Iterable[int] | None, largest: int, by_registers: int) -> Ints:
+    """The values given, ascending, or else all up to the largest that is useful and that registers allow."""
+    if given is None:
+        return np.arange(1, max(1, min(largest, by_registers)) + 1)
+    values = list(given)
+    for value in values:
+        _check_positive(name, value)
+    if not values:
+        raise ValueError(f"tall_skinny: {name} has no values to choose from")
+    return np.unique(np.array(values, np.int64))

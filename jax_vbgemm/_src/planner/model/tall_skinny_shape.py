@@ -1,0 +1,73 @@
+"""Which problems are tall and skinny: TSM2's, ISM2's, their mirror images and the transposed reduction."""
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from jax_vbgemm._src.problem import Sizes
+
+# A dimension up to this is small. In one pass over A a thread keeps a whole row of C: 32 columns of float64 take 196
+# registers beside those of its setup, 64 don't fit. And it is below t2_threshold, where memory is the limit, of every
+# GPU in the device table in float32 and float64 (38 at least).
+SKINNY = 32
+
+# A dimension from this on is large. Against A with both sides large, B and C then hold at most 1/32 each, which is
+# what lets Algorithm 5 count A alone; and one row a thread makes at least eight blocks of 128 threads of a problem.
+TALL = 1024
+
+
+class Shape(IntEnum):
+    """How C = A B is tall and skinny, where A is m x k, B is k x n and C is m x n.
+
+    A mirrored problem is computed as C^T = B^T A^T: m and n change places, B^T is the tall operand.
+    """
+
+    ORDINARY = 0
+    TSM2 = 1  # n small, m large, k more than small: a tall A against a skinny B
+    TSM2_MIRRORED = 2  # m small, n large, k more than small
+    ISM2 = 3  # k and n small, m large: a tall, skinny A against a small B
+    ISM2_MIRRORED = 4  # k and m small, n large
+    REDUCTION = 5  # m and n small, k large: rows of C don't fill a device, so k is split
+
+
+def classify(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> NDArray[np.int8]:
+    """The Shape of each problem; m, n and k are integers or arrays of one shape, which the result has too.
+
+    The classes exclude each other. How an operand is stored, and how often the batch repeats it, plays no part. What
+    has no products (m, n or k = 0) is ordinary.
+    """
+    m, n, k = np.asarray(m), np.asarray(n), np.asarray(k)
+    skinny_n, skinny_m, skinny_k = n <= SKINNY, m <= SKINNY, k <= SKINNY
+    tall, wide, deep = m >= TALL, n >= TALL, k >= TALL
+    shape = np.select(
+        [
+            (m <= 0) | (n <= 0) | (k <= 0),
+            tall & skinny_n & skinny_k,
+            wide & skinny_m & skinny_k,
+            tall & skinny_n,
+            wide & skinny_m,
+            deep & skinny_m & skinny_n,
+        ],
+        [
+            Shape.ORDINARY,
+            Shape.ISM2,
+            Shape.ISM2_MIRRORED,
+            Shape.TSM2,
+            Shape.TSM2_MIRRORED,
+            Shape.REDUCTION,
+        ],
+        Shape.ORDINARY,
+    )
+    return shape.astype(np.int8)
+
+
+def shapes_of(sizes: Sizes) -> NDArray[np.int8]:
+    """The Shape of each problem of a list."""
+    return classify(sizes.m, sizes.n, sizes.k)
+
+
+def is_tall_skinny(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> NDArray[np.bool_]:
+    """Whether each problem is of any Shape but ORDINARY."""
+    answer: NDArray[np.bool_] = classify(m, n, k) != Shape.ORDINARY
+    return answer

@@ -1,0 +1,55 @@
+"""`uniform`: one tile for every problem, what a library with a fixed tile does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jax_vbgemm._src.planner.model.tile_families import worth_trying
+from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner
+from jax_vbgemm._src.planner.plan.plan import MAX_TILES
+from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileKey, TileShape
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.problem import Problem, Sizes
+
+
+@dataclass(frozen=True)
+class Uniform(DraftPlanner):
+    """`tile`: a name, (name, threads), or None for the tile with the smallest predicted makespan, the first of equals.
+
+    A name alone means the version with the most threads. One tile a block. Raises ValueError, listing the tiles there
+    are, for one that isn't built for the dtype.
+    """
+
+    tile: str | TileKey | None = None
+
+    def __post_init__(self) -> None:
+        match self.tile:
+            case None | str():
+                pass
+            case (str(name), int(threads)):
+                object.__setattr__(self, "tile", (name, threads))
+            case _:
+                raise TypeError(f"Uniform: tile = {self.tile!r} must be a name or a pair (name, threads)")
+
+    def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
+        match self.tile:
+            case None:
+                return _fastest(problems, device, catalogue)
+            case str(name):
+                return _all_by(catalogue.find(name), problems, device, catalogue)
+            case (name, threads):
+                return _all_by(catalogue.find(name, threads), problems, device, catalogue)
+
+
+def _all_by(tile: TileShape, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
+    strategy = np.full(len(problems), tile.index)
+    return Draft.whole_problems(problems, device, catalogue, planner="uniform", strategy=strategy)
+
+
+def _fastest(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
+    if len(catalogue) == 0:
+        raise ValueError(f"Uniform: no tile is built for {catalogue.kind} on {device.name}")
+    tiles = worth_trying(catalogue, Sizes.of(problems))
+    drafts = (_all_by(tile, problems, device, catalogue) for tile in tiles)
+    return min(drafts, key=lambda draft: (draft.runs.num_tiles > MAX_TILES, draft.seconds))

@@ -1,0 +1,125 @@
+"""Draft: a plan that can be compared with others by its predicted time before anybody builds it."""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from jax_vbgemm._src.planner.model.cost_model import Prediction, predict
+from jax_vbgemm._src.planner.plan.plan import Plan
+from jax_vbgemm._src.planner.tables.catalogue import Catalogue, Replacement
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tiles.runs import Ints, Runs
+from jax_vbgemm._src.planner.tiles.symmetric import fold
+from jax_vbgemm._src.problem import Problem, Sizes
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """What a planner decided. Of several candidates only the one that is taken becomes a `Plan`.
+
+    `runs`, `order`, `tlp`, `replaced` and `notes` are as in `Plan`; `tlp` None means the threads of all tiles.
+    `strategy` is each problem's tile, a row of the compiled table, -1 where a problem mixes tiles. `block_first` cuts
+    the tiles into blocks; where `tile_order` is given, those are the tiles of `runs` in that order. Where there is
+    neither, symmetric problems are folded (planner/symmetric.py).
+    """
+
+    problems: Sequence[Problem]
+    device: DeviceSpec
+    catalogue: Catalogue
+    planner: str
+    runs: Runs
+    strategy: Ints
+    order: Ints
+    block_first: Ints | None = None
+    tile_order: Ints | None = None
+    tlp: int | None = None
+    replaced: tuple[Replacement, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.block_first is None and self.tile_order is None:
+            object.__setattr__(self, "runs", fold(self.runs, self.problems, self.device, self.catalogue))
+
+    @classmethod
+    def whole_problems(
+        cls,
+        problems: Sequence[Problem],
+        device: DeviceSpec,
+        catalogue: Catalogue,
+        *,
+        planner: str,
+        strategy: Ints,
+        order: Ints | None = None,
+        tlp: int | None = None,
+        replaced: tuple[Replacement, ...] = (),
+    ) -> "Draft":
+        """Problem i covered by tile `strategy[i]`, one tile a block, problems in `order`: natural by default."""
+        order = np.arange(len(problems)) if order is None else order
+        runs = Runs.whole_problems(Sizes.of(problems), strategy, catalogue, order)
+        return cls(problems, device, catalogue, planner, runs, strategy, order, tlp=tlp, replaced=replaced)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        sizes = Sizes.of(self.problems)
+        return predict(sizes, self.runs, self.block_first, self.catalogue, self.device, self.tile_order)
+
+    @property
+    def seconds(self) -> float:
+        """The cost model's makespan."""
+        return self.prediction.seconds
+
+    def build(self, planner: str | None = None, *notes: str) -> Plan:
+        """The plan; `planner` replaces the planner's name, `notes` come after its own."""
+        runs = self.runs
+        if self.tile_order is not None:
+            runs = runs.expand(self.catalogue).take(self.tile_order)
+        keys = {index: tile.key for index, tile in self.catalogue.by_index.items()}
+        plan = Plan.of_runs(
+            self.problems,
+            self.device,
+            self.catalogue,
+            planner=planner or self.planner,
+            runs=runs,
+            block_first=self.block_first,
+            choices=tuple(map(keys.get, self.strategy.tolist())),
+            order=self.order.tolist(),
+            tlp=self.tlp,
+            replaced=self.replaced,
+            notes=(*self.notes, *notes),
+        )
+        if "prediction" in self.__dict__:
+            plan.__dict__["prediction"] = self.prediction  # a cached property there too
+        return plan
+
+
+class DraftPlanner(ABC):
+    """A planner whose plans can be compared before one of them is built."""
+
+    @abstractmethod
+    def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft: ...
+
+    def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
+        return self.draft(problems, device, catalogue).build()
+
+
+def joined(problems: Sequence[Problem], parts: Sequence[tuple[Ints, Draft]]) -> Draft:
+    """The draft that does one part after another; each is a draft for the problems of its indices.
+
+    It keeps what each part has to say, once.
+    """
+    strategy = np.empty(len(problems), np.int64)
+    for members, part in parts:
+        strategy[members] = part.strategy
+    return replace(
+        parts[0][1],
+        problems=problems,
+        runs=Runs.joined([replace(part.runs, problem=members[part.runs.problem]) for members, part in parts]),
+        strategy=strategy,
+        order=np.concatenate([members[part.order] for members, part in parts]),
+        replaced=tuple(dict.fromkeys(itertools.chain.from_iterable(part.replaced for _, part in parts))),
+        notes=tuple(dict.fromkeys(itertools.chain.from_iterable(part.notes for _, part in parts))),
+    )

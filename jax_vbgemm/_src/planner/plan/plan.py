@@ -1,0 +1,338 @@
+"""Plan: which tiles are computed, in which blocks and order. What a planner returns and what people read."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm._src.planner.model.cost_model import Prediction, computed_extents, predict, weighted_sum
+from jax_vbgemm._src.planner.model.occupancy import Occupancy, tile_occupancy
+from jax_vbgemm._src.planner.plan import report
+from jax_vbgemm._src.planner.tables.catalogue import Catalogue, Replacement, TileKey, TileShape
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tiles.coverage import check_coverage
+from jax_vbgemm._src.planner.tiles.launches import Launch, check_launches, launch_form
+from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, offsets
+from jax_vbgemm._src.planner.tiles.shares import shares_of
+from jax_vbgemm._src.planner.tiles.symmetric import fold, stores_mirrored
+from jax_vbgemm._src.problem import Problem, Sizes
+
+MAX_TILES = 2**31 - 1  # descriptors number tiles in int32
+
+
+class Tile(NamedTuple):
+    """A piece of one problem's C, of batch entry `batch`, from element (row, col) on, summed over k in [k_begin,
+    k_end).
+
+    `name` is the tile's name in the catalogue. Given to `Plan.from_blocks` it may be (name, threads) as well; the name
+    alone means the version with the most threads.
+    """
+
+    problem: int
+    batch: int
+    row: int
+    col: int
+    k_begin: int
+    k_end: int
+    name: str | TileKey
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Tiles and blocks for `problems` on `device`, made by `planner`. Planners build one by `from_choices` or
+    `from_blocks`.
+
+    `runs` are the tiles, as boxes, in the planner's order. Block i holds the tiles [block_first[i], block_first[i +
+    1]), or tile i where `block_first` is None. `choices` is one (tile name, threads) a problem, None where a problem
+    mixes tiles; `order` the problems in scheduling order; `tlp` the threads that the planner counts (Li 2019, Eq. 1,
+    or Zhang 2025, Eq. 4); `replaced` the tiles that had to be replaced; `notes` what else the planner has to say.
+    """
+
+    problems: tuple[Problem, ...]
+    device: DeviceSpec
+    catalogue: Catalogue
+    planner: str
+    runs: Runs
+    block_first: Ints | None
+    choices: tuple[TileKey | None, ...]
+    order: tuple[int, ...]
+    tlp: int
+    replaced: tuple[Replacement, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.num_tiles > MAX_TILES:
+            raise ValueError(f"plan: {self.num_tiles} tiles are more than the 2**31 - 1 that a plan can hold")
+        if self.device.note and self.device.note not in self.notes:
+            object.__setattr__(self, "notes", (self.device.note, *self.notes))
+
+    @classmethod
+    def from_choices(
+        cls,
+        problems: Sequence[Problem],
+        device: DeviceSpec,
+        catalogue: Catalogue,
+        *,
+        planner: str,
+        tiles: Sequence[TileShape],
+        order: Sequence[int] | None = None,
+        tlp: int | None = None,
+        replaced: Sequence[Replacement] = (),
+        notes: Sequence[str] = (),
+    ) -> "Plan":
+        """A plan that covers problem i with `tiles[i]`, one tile a block, problems in `order`: natural by default.
+
+        Symmetric problems are folded.
+        """
+        if len(tiles) != len(problems):
+            raise ValueError(f"plan: {len(tiles)} tiles were chosen for {len(problems)} problems")
+        order = range(len(problems)) if order is None else order
+        strategy = np.fromiter((tile.index for tile in tiles), np.int64, len(tiles))
+        runs = Runs.whole_problems(Sizes.of(problems), strategy, catalogue, np.asarray(order, np.int64))
+        runs = fold(runs, problems, device, catalogue)
+        choices = [tile.key for tile in tiles]
+        return cls.of_runs(
+            problems, device, catalogue, planner=planner, runs=runs, choices=choices, order=order, tlp=tlp,
+            replaced=replaced, notes=notes,
+        )  # fmt: skip
+
+    @classmethod
+    def of_runs(
+        cls,
+        problems: Sequence[Problem],
+        device: DeviceSpec,
+        catalogue: Catalogue,
+        *,
+        planner: str,
+        runs: Runs,
+        choices: Sequence[TileKey | None],
+        order: Sequence[int],
+        block_first: Ints | None = None,
+        tlp: int | None = None,
+        replaced: Sequence[Replacement] = (),
+        notes: Sequence[str] = (),
+    ) -> "Plan":
+        """A plan of these runs, by default one tile a block; by default its TLP is the threads of all tiles."""
+        return cls(
+            problems=tuple(problems), device=device, catalogue=catalogue, planner=planner, runs=runs,
+            block_first=block_first, choices=tuple(choices), order=tuple(order),
+            tlp=_threads(runs, catalogue) if tlp is None else tlp, replaced=tuple(replaced), notes=tuple(notes),
+        )  # fmt: skip
+
+    @classmethod
+    def from_blocks(
+        cls,
+        problems: Sequence[Problem],
+        device: DeviceSpec,
+        catalogue: Catalogue,
+        *,
+        planner: str,
+        blocks: Sequence[Sequence[Tile]],
+        notes: Sequence[str] = (),
+    ) -> "Plan":
+        """A plan of any blocks of any tiles. All tiles of one block must belong to one launched kernel.
+
+        Raises ValueError for a tile that isn't in the catalogue and for an empty block; `validate` checks the rest.
+        """
+        for index, block in enumerate(blocks):
+            if len(block) == 0:
+                raise ValueError(f"plan: blocks[{index}] has no tiles")
+        names = {tile.name for block in blocks for tile in block}
+        shapes = {name: catalogue.find(name) if isinstance(name, str) else catalogue.find(*name) for name in names}
+        rows = [
+            (tile.problem, shapes[tile.name].index, tile.row, tile.col, tile.batch, tile.k_begin, tile.k_end)
+            for block in blocks
+            for tile in block
+        ]
+        runs = Runs.single_tiles(rows)
+        block_first = (
+            None if len(rows) == len(blocks) else offsets(np.array([len(block) for block in blocks], np.int64))
+        )
+        used: list[set[TileKey]] = [set() for _ in problems]
+        for tile in (tile for block in blocks for tile in block):
+            if 0 <= tile.problem < len(problems):  # validate() reports the others
+                used[tile.problem].add(shapes[tile.name].key)
+        return cls(
+            problems=tuple(problems),
+            device=device,
+            catalogue=catalogue,
+            planner=planner,
+            runs=runs,
+            block_first=block_first,
+            choices=tuple(next(iter(keys)) if len(keys) == 1 else None for keys in used),
+            order=tuple(range(len(problems))),
+            tlp=_threads(runs, catalogue),
+            notes=tuple(notes),
+        )
+
+    def validate(self) -> None:
+        """Raises ValueError, naming problem and element, unless each element of each C is covered exactly once for
+        each k, where K is split by tiles of one shape and place, each block's tiles belong to one launched kernel, and
+        the plan needs at most three of them.
+        """
+        if len(self.choices) != len(self.problems) or sorted(self.order) != list(range(len(self.problems))):
+            raise ValueError(f"plan: choices and order must have one entry for each of {len(self.problems)} problems")
+        check_coverage(self.problems, self.catalogue, self.runs)
+        split = np.isin(self.runs.problem, self.runs.problem[self.runs.k_begin > 0])
+        if split.any():
+            shares_of(self.runs.take(np.flatnonzero(split)).expand(self.catalogue), self.catalogue)
+        mirrored = self.runs.mirrored != 0
+        unable = np.flatnonzero(mirrored & ~stores_mirrored(self.device, self.catalogue)[self.runs.strategy])
+        if len(unable):
+            tile = self.catalogue.by_index[int(self.runs.strategy[unable[0]])]
+            raise ValueError(
+                f"plan: a tile of problems[{self.runs.problem[unable[0]]}] is mirrored, but on {self.device.name} "
+                f"{tile.name!r} is not stored twice"
+            )
+        check_launches(self.catalogue, self.runs, self.block_first)
+
+    def launch_form(self) -> tuple[Runs, Ints | None, tuple[Launch, ...]]:
+        """Runs and block_first as kernels get them: each kernel's blocks together, in the planner's order."""
+        return launch_form(self.catalogue, self.runs, self.block_first)
+
+    def __str__(self) -> str:
+        return report.describe(self)
+
+    # Tiles and blocks one by one. The five arrays of Li 2019, Fig. 6, are block_start (its "Tile"), tile_problem
+    # ("GEMM"), tile_strategy, tile_row and tile_col (in elements); a batch index and a range of k come beside them.
+
+    @property
+    def dtype(self) -> str:
+        """Of the operands."""
+        return self.catalogue.dtype
+
+    @property
+    def kind(self) -> str:
+        """How products are formed: the dtype's own arithmetic, or "tf32" or "tf32x3"."""
+        return self.catalogue.kind
+
+    @property
+    def num_tiles(self) -> int:
+        return self.runs.num_tiles
+
+    @property
+    def num_blocks(self) -> int:
+        return self.num_tiles if self.block_first is None else len(self.block_first) - 1
+
+    @cached_property
+    def single_tiles(self) -> Runs:
+        """The tiles in order, each a run of its own."""
+        return self.runs.expand(self.catalogue)
+
+    @cached_property
+    def blocks(self) -> list[list[Tile]]:
+        """The blocks in order, each a list of Tile."""
+        single = self.single_tiles
+        names = [self.catalogue.by_index[row].name for row in single.strategy.tolist()]
+        columns = (single.problem, single.batch, single.row, single.col, single.k_begin, single.k_end)
+        tiles = [Tile(*tile) for tile in zip(*(column.tolist() for column in columns), names, strict=True)]
+        first = self.block_start.tolist()
+        return [tiles[begin:end] for begin, end in itertools.pairwise(first)]
+
+    @cached_property
+    def block_start(self) -> NDArray[np.int32]:
+        """First tile of each block, and the number of tiles: blocks + 1 entries."""
+        first = np.arange(self.num_tiles + 1) if self.block_first is None else self.block_first
+        return first.astype(np.int32)
+
+    @cached_property
+    def tile_problem(self) -> NDArray[np.int32]:
+        return self.single_tiles.problem.astype(np.int32)
+
+    @cached_property
+    def tile_strategy(self) -> NDArray[np.int32]:
+        """Each tile's row of the compiled table."""
+        return self.single_tiles.strategy.astype(np.int32)
+
+    @cached_property
+    def tile_row(self) -> NDArray[np.int32]:
+        return self.single_tiles.row.astype(np.int32)
+
+    @cached_property
+    def tile_col(self) -> NDArray[np.int32]:
+        return self.single_tiles.col.astype(np.int32)
+
+    @cached_property
+    def tile_batch(self) -> NDArray[np.int32]:
+        return self.single_tiles.batch.astype(np.int32)
+
+    @cached_property
+    def tile_k_begin(self) -> NDArray[np.int32]:
+        return self.single_tiles.k_begin.astype(np.int32)
+
+    @cached_property
+    def tile_k_end(self) -> NDArray[np.int32]:
+        return self.single_tiles.k_end.astype(np.int32)
+
+    # Figures.
+
+    @cached_property
+    def tiles_used(self) -> tuple[TileShape, ...]:
+        """The tiles that occur in the plan, in the catalogue's order."""
+        return tuple(self.catalogue.by_index[row] for row in np.unique(self.runs.strategy).tolist())
+
+    @cached_property
+    def tile_occupancies(self) -> Mapping[TileKey, Occupancy]:
+        """Occupancy of each tile used, by (name, threads), with the limit of every resource (Zhang 2025, Eq. 5-9)."""
+        return {tile.key: tile_occupancy(tile, self.device) for tile in self.tiles_used}
+
+    @cached_property
+    def occupancy(self) -> Mapping[TileKey, float]:
+        """Share of a unit's waves that each tile's kernel keeps active, by (name, threads)."""
+        return {key: occupancy.fraction for key, occupancy in self.tile_occupancies.items()}
+
+    @cached_property
+    def active_waves(self) -> Mapping[TileKey, int]:
+        """WF (Zhang 2025, Eq. 9): waves of each tile's kernel that one unit runs at once, by (name, threads)."""
+        return {key: occupancy.waves for key, occupancy in self.tile_occupancies.items()}
+
+    @cached_property
+    def work_per_thread(self) -> Mapping[TileKey, tuple[float, float]]:
+        """(W_CP, W_DL) of each tile used: elements a thread computes, and moves (Zhang 2025, Eq. 1 and 2)."""
+        return {
+            tile.key: (
+                tile.m * tile.n / tile.threads,
+                (tile.m * tile.n + tile.m * tile.k + tile.k * tile.n) / tile.threads,
+            )
+            for tile in self.tiles_used
+        }
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        return predict(Sizes.of(self.problems), self.runs, self.block_first, self.catalogue, self.device)
+
+    @property
+    def predicted_seconds(self) -> float:
+        """The cost model's makespan of the whole call."""
+        return self.prediction.seconds
+
+    @property
+    def waves(self) -> float:
+        """Rounds of resident blocks: blocks / (units * resident blocks of a unit), summed over the kernels."""
+        return self.prediction.waves
+
+    @property
+    def balance(self) -> float:
+        """Mean over longest predicted time of a block: 1 is perfectly even."""
+        return self.prediction.balance
+
+    @cached_property
+    def padding_waste(self) -> float:
+        """Multiply-adds that are computed over those that are wanted; 1 where none are wanted.
+
+        A GPU computes whole tiles, a core computes edge tiles as far as they reach, in whole vectors. All of a
+        symmetric C is wanted: where half of it is stored twice, the figure may be below 1.
+        """
+        rows, cols = computed_extents(Sizes.of(self.problems), self.runs, self.catalogue, self.device)
+        computed = weighted_sum(self.runs.count * rows * cols, self.runs.k_end - self.runs.k_begin)
+        useful = float(sum(p.m * p.n * p.k * p.batch for p in self.problems))
+        return computed / useful if useful else 1.0
+
+
+def _threads(runs: Runs, catalogue: Catalogue) -> int:
+    """TLP (Li 2019, Eq. 1): the threads of all tiles."""
+    return int(runs.count @ catalogue.columns.threads[runs.strategy])

@@ -1,0 +1,145 @@
+"""The options that one kernel's tiles leave, and the choice among them that is predicted to finish first."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from jax_vbgemm._src.planner.model.cost_model import (
+    Floats,
+    block_seconds,
+    gpu_makespan,
+    makespan_of_blocks,
+    split_seconds,
+)
+from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
+from jax_vbgemm._src.planner.plan.plan import MAX_TILES
+from jax_vbgemm._src.planner.search.candidates import Candidate, Option, Splits, candidates, pairs_of, uses_of
+from jax_vbgemm._src.planner.tables.catalogue import Catalogue
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tiles.runs import Ints
+from jax_vbgemm._src.problem import Sizes
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Of `options` one for each problem, into how many shares its K is split, the longest block of each problem, and
+    the seconds from the first block's begin to the last one's end.
+    """
+
+    makespan: float
+    options: Sequence[Option]
+    choice: Ints
+    shares: Ints
+    longest: Floats
+
+
+def choose(
+    sizes: Sizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue, limit: float
+) -> Choice | None:
+    """The best choice among the options, which belong to one kernel; None where none takes less than `limit` seconds.
+
+    Without a limit (infinite) there is always one, if of more tiles than a plan can hold.
+
+    The time of a block depends on how many share its unit, and that on the choice: choices are compared that lead to
+    the sharing they were made for. It is known beforehand where one option serves all problems; others follow.
+    """
+    table = _Table(sizes, options, device, catalogue)
+    best = None if limit < math.inf else table.first_for_all()
+    waiting = {table.sharing_of(blocks) for blocks in table.count.sum(axis=1, dtype=np.float64).tolist()}
+    done: set[int] = set()
+    while waiting:
+        sharing = waiting.pop()
+        done.add(sharing)
+        costs = table.costs(sharing)
+        if costs.least >= limit and costs.splits is None:
+            continue
+        most_promising = math.inf
+        for found in candidates(table.pairs, table.count, costs.longest, costs.total, costs.slots, costs.splits):
+            makespan = gpu_makespan(found.end, found.work, found.blocks, costs.slots)
+            if makespan >= limit:
+                continue
+            besides = table.besides(found)
+            makespan += besides
+            leads_to = table.sharing_of(found.blocks)
+            if leads_to == sharing and makespan < limit and found.blocks <= MAX_TILES:
+                choice = table.choice(found, costs, besides)  # few come so far
+                if choice.makespan < limit:
+                    best, limit = choice, choice.makespan
+            elif makespan < min(limit, most_promising) and leads_to not in done:
+                most_promising = makespan
+                waiting.add(leads_to)
+    return best
+
+
+class _Costs(NamedTuple):
+    """Seconds while as many blocks share a unit as make `slots` on the device, by option and problem.
+
+    Of a block of the option's tile, of its edge tile, of the longest block and of all blocks; `least` is less than no
+    choice takes that splits no K. `splits`: where a block of one problem takes longer than all blocks do on average.
+    """
+
+    slots: int
+    of_tile: Floats
+    of_edge: Floats
+    longest: Floats
+    total: Floats
+    least: float
+    splits: Splits | None
+
+
+class _Table:
+    """What is known of the options whatever is chosen, by option and problem: tiles inside and along the edges."""
+
+    def __init__(self, sizes: Sizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue) -> None:
+        self._sizes, self._options, self._device, self._catalogue = sizes, options, device, catalogue
+        self._resident = max(tile_occupancy(options[0].tile, device).blocks, 1)
+        self._inside = np.array([option.inside for option in options])
+        self._outside = np.array([option.outside for option in options])
+        self._has_inside, self._has_outside = self._inside > 0, self._outside > 0
+        self.count = self._inside + self._outside
+        self._every = np.arange(len(sizes.m))
+        self._uses, self.pairs = uses_of(options, self._has_inside, self._has_outside), pairs_of(options)
+        self._tiles = [option.tile for option in options if option.tile is option.edge]
+        row = {tile.index: i for i, tile in enumerate(self._tiles)}
+        self._tile_row = [row[option.tile.index] for option in options]
+        self._edge_row = [row[option.edge.index] for option in options]
+
+    def sharing_of(self, blocks: float) -> int:
+        """How many of so many blocks share a unit."""
+        return min(self._resident, max(math.ceil(blocks / self._device.units), 1))
+
+    def costs(self, sharing: int) -> _Costs:
+        """What `sharing` blocks take that share a unit."""
+        seconds = block_seconds(self._sizes, self._tiles, self._catalogue, self._device, sharing)
+        slots = self._device.units * sharing
+        of_tile, of_edge = seconds[self._tile_row], seconds[self._edge_row]
+        longest = np.maximum(of_tile * self._has_inside, of_edge * self._has_outside)
+        total = of_tile * self._inside + of_edge * self._outside
+        shortest, share = float(longest.min(axis=0).max(initial=0)), float(total.min(axis=0).sum()) / slots
+        splits = None
+        if shortest > share:
+            splits = Splits(self._sizes, self._options, self.count, self._catalogue, self._device, sharing)
+        return _Costs(slots, of_tile, of_edge, longest, total, max(shortest, share), splits)
+
+    def besides(self, found: Candidate) -> float:
+        """Seconds that no block takes: shares are added up, and each further tile's instructions are fetched."""
+        different = int(np.bitwise_or.reduce(self._uses[found.choice, self._every])).bit_count()
+        adding = split_seconds(found.sums, self._catalogue, self._device) if found.sums else 0.0
+        return adding + self._device.further_tile_latency * (different - 1)
+
+    def first_for_all(self) -> Choice:
+        zeros = np.zeros_like(self._every)
+        return Choice(math.inf, self._options, zeros, zeros + 1, np.zeros(len(zeros)))
+
+    def choice(self, found: Candidate, costs: _Costs, besides: float) -> Choice:
+        """The candidate with its rounds counted."""
+        chosen, shares = (np.broadcast_to(column, self._every.shape) for column in (found.choice, found.shares))
+        at = chosen, self._every
+        longest = costs.longest[at] if found.longest is None else found.longest
+        blocks = np.concatenate((self._inside[at] * shares, self._outside[at]))
+        each = np.concatenate((np.where(shares > 1, longest, costs.of_tile[at]), costs.of_edge[at]))
+        makespan = makespan_of_blocks(each, blocks, costs.slots) + besides
+        return Choice(makespan, self._options, chosen, shares, longest)

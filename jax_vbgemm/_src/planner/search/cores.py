@@ -1,0 +1,54 @@
+"""`auto` on a CPU: one tile for all problems, and K in shares where whole products would leave cores idle."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from jax_vbgemm._src.planner.model.cost_model import block_seconds
+from jax_vbgemm._src.planner.papers.uniform import Uniform
+from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner
+from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
+from jax_vbgemm._src.planner.tiles.runs import Runs, ceil_div
+from jax_vbgemm._src.planner.tiles.shares import in_shares
+from jax_vbgemm._src.problem import Problem, Sizes
+
+_STEP = 256  # of K: a share is whole steps, long enough that its sums cost little beside its products
+_BLOCKS_A_CORE = (2, 4)  # as many as the longest products are cut for: one each would end when the slower core does
+
+
+@dataclass(frozen=True)
+class Cores(DraftPlanner):
+    """The tile, and the shares of K, with the smallest predicted makespan.
+
+    A product is split where one of its tiles would take longer than the cores' even part of all work: a reduction over
+    10^6 rows has a single tile. (Of smaller tiles there are enough for a few cores, but each reads its part of A or B
+    again: 31 x 31 over 10^6 rows took twice as long that way on two.)
+    """
+
+    def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
+        drafts = [Uniform().draft(problems, device, catalogue)]
+        if device.units > 1:
+            own = [tile for tile in catalogue if tile.threads == 1]  # the others are a GPU's
+            drafts += [draft for tile in own for draft in _split(problems, tile, device, catalogue)]
+        return min(drafts, key=lambda draft: draft.seconds)
+
+
+def _split(problems: Sequence[Problem], tile: TileShape, device: DeviceSpec, catalogue: Catalogue) -> Iterator[Draft]:
+    """All problems by one tile, with K in shares so short that each core gets two blocks, or four."""
+    strategy = np.full(len(problems), tile.index)
+    draft = Draft.whole_problems(problems, device, catalogue, planner="cores", strategy=strategy)
+    runs = draft.runs
+    each = block_seconds(Sizes.of(problems), [tile], catalogue, device, 1)[0][runs.problem]
+    even = (each * runs.count).sum() / device.units
+    steps = ceil_div(runs.k_end, _STEP)
+    for blocks in _BLOCKS_A_CORE:
+        shares = np.minimum(np.ceil(each * blocks / even), steps).astype(np.int64).clip(1)
+        split = np.flatnonzero(shares > 1)
+        if len(split) == 0 or ready_bytes((shares * runs.count).sum(), runs.count[split].sum()) > MAX_BYTES:
+            continue
+        tiles = runs.take(split).expand(catalogue)
+        deep = in_shares(tiles, np.repeat(shares[split], runs.count[split]), np.full(len(tiles), _STEP))
+        yield replace(draft, runs=Runs.joined([deep, runs.take(np.flatnonzero(shares == 1))]))

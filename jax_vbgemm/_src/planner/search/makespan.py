@@ -1,0 +1,337 @@
+"""`makespan`: a tile, or a pair of tiles, for each problem, so that the whole batch is predicted to finish first."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm._src.planner.model.cost_model import least_seconds, step_depth, weighted_sum
+from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
+from jax_vbgemm._src.planner.model.tile_families import (
+    COLUMNS,
+    DOTS,
+    STREAMING,
+    are_of,
+    are_read_fastest,
+    families_of,
+    stream_deep,
+    without_dot_products,
+    worth_trying,
+)
+from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner, joined
+from jax_vbgemm._src.planner.search.candidates import FEWEST_STEPS, Option, options_of_kernel
+from jax_vbgemm._src.planner.search.choice import Choice, choose
+from jax_vbgemm._src.planner.tables.catalogue import SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileKey
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
+from jax_vbgemm._src.planner.tiles.launches import MAX_LAUNCHES
+from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div
+from jax_vbgemm._src.planner.tiles.shares import fewest_filling_shares, in_shares
+from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored
+from jax_vbgemm._src.problem import Problem, Sizes
+
+# A last round that follows more of them is not worth filling: less than a ninth of the time could be saved.
+_ROUNDS_TO_FILL = 8
+
+# The best of each kernel is looked at with its shares filling rounds and its last round split where there are no more
+# problems than that: the blocks of more are of many lengths, and fill a last round better. (8 and 64 give the same
+# published plans.)
+_FEW_PROBLEMS = 16
+_HARDLY_SLOWER = 1.1  # as far as the costs can tell, which are fitted to 3-11% (benchmarks/NOTES.md)
+_CLEARLY_FASTER = 0.8  # of the time; what was equal by the model has been measured to lose (benchmarks/NOTES.md)
+_FULL_ENOUGH = 0.85  # of the time of tiles that wait for the memory alone
+_MOST_READ = 6 << 20  # bytes of A by one of their blocks: 7 MB took 4% longer (benchmarks/NOTES.md, twentieth session)
+_MOST_BYTES_JOINED = 4 * MAX_BYTES  # where a part that splits K makes the tiles of others described one by one
+_SLOWER_READS = 0.08  # than others, of the time that bytes take at the least (benchmarks/NOTES.md, seventeenth session)
+_MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than one
+
+
+@dataclass(frozen=True)
+class Makespan(DraftPlanner):
+    """All tiles are of one launched kernel, as kernels run one after another; each kernel is tried. Problems of several
+    families (planner/tile_families.py) may get a launch of each.
+
+    A problem is covered by one tile, or by a large one inside and a smaller one along the ragged edges. With a limit on
+    the time of a block, each problem takes what costs the device least; the limits that are tried trade the longest
+    block against the total. As each further tile costs a launch some time, that is done twice: with all tiles, and with
+    those two that would need least together. Where one block would still take longer than all of them take on average,
+    K is split. Blocks come in descending predicted time (longest processing time first), one tile each.
+
+    `kernel`: only the tiles of this launched kernel; `without`: not this tile, (name, threads). Raises ValueError where
+    there is no such kernel or tile, or no other, and on a CPU, where one tile for all wastes nothing along edges.
+    """
+
+    kernel: str | None = None
+    without: TileKey | None = None
+
+    def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
+        if device.kind == "cpu":
+            raise ValueError(f"Makespan: it plans for GPUs; {device.name!r} is none")
+        if len(catalogue) == 0:
+            raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
+        sizes, among = Sizes.of(problems), self._among(catalogue)
+        families = families_of(sizes, among)
+        if 0 < _slower_reads(are_of(DOTS, families), sizes, device, catalogue) < device.launch_seconds:
+            families = families_of(sizes, without_dot_products(among))
+        streamed = are_read_fastest(families, sizes)
+        one = _of_one_kernel(problems, device, catalogue, among)
+        several = _of_a_kernel_each(problems, families, device, catalogue, among)
+
+        def seconds(draft: Draft) -> float:
+            """What is predicted, and what other tiles take longer to read such operands, which costs do not show."""
+            by_others = streamed & ~np.isin(draft.strategy, [t.index for t in catalogue if t.kernel in STREAMING])
+            return draft.seconds + _slower_reads(by_others, sizes, device, catalogue)
+
+        return min([one, *several], key=seconds)
+
+    def _among(self, catalogue: Catalogue) -> Catalogue:
+        """The tiles that may be chosen."""
+        if self.kernel is None and self.without is None:
+            return catalogue
+        if self.kernel not in (None, *catalogue.kernels):
+            raise ValueError(
+                f"Makespan: there is no kernel {self.kernel!r} for {catalogue.kind}; there are "
+                + ", ".join(catalogue.kernels)
+            )
+        left_out = None if self.without is None else catalogue.find(*self.without)
+        tiles = tuple(tile for tile in catalogue if self.kernel in (None, tile.kernel) and tile != left_out)
+        if not tiles:
+            raise ValueError(f"Makespan: without {self.without} there is no tile left")
+        return replace(catalogue, tiles=tiles)
+
+
+def _slower_reads(problems: NDArray[np.bool_], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> float:
+    """Seconds that other tiles than STREAMING take longer to read these problems' operands."""
+    elements = weighted_sum(sizes.elements() * problems, sizes.batch)
+    return _SLOWER_READS * elements * catalogue.element_bytes / device.bandwidth
+
+
+def narrower_searches(runs: Runs, catalogue: Catalogue, kernels: Sequence[str]) -> dict[str, Makespan]:
+    """The search with one kernel's tiles alone ("only t128_medium"), and without one tile that a plan's `runs` took
+    ("without huge/256"), by these names.
+    """
+    found = {f"only {kernel}": Makespan(kernel=kernel) for kernel in kernels}
+    taken = [catalogue.by_index[index] for index in sorted(set(runs.strategy.tolist()))] if len(catalogue) > 1 else []
+    return found | {f"without {tile.name}/{tile.threads}": Makespan(without=tile.key) for tile in taken}
+
+
+def _of_a_kernel_each(
+    problems: Sequence[Problem], families: Ints, device: DeviceSpec, catalogue: Catalogue, among: Catalogue
+) -> list[Draft]:
+    """Drafts in which tall and skinny problems get another launch than ordinary ones, and each family one of its own.
+
+    Where all families would need more launches than a call has, other tall ones (family 1) stay with the ordinary, then
+    dot products, which lose least by it, and then whole columns.
+    """
+
+    @cache
+    def search(members: tuple[int, ...]) -> Draft:
+        return _of_one_kernel(tuple(problems[i] for i in members), device, catalogue, among)
+
+    def apart(groups: Ints) -> list[tuple[Ints, Draft]]:
+        """Each group's members and their draft; nothing where there is one group."""
+        members = [np.flatnonzero(groups == number) for number in np.unique(groups)[::-1]]
+        return [(each, search(tuple(each.tolist()))) for each in members] if len(members) > 1 else []
+
+    def kernels(parts: list[tuple[Ints, Draft]]) -> dict[str, int]:
+        """What the parts launch, and for how many problems."""
+        found: dict[str, int] = {}
+        for members, part in parts:
+            if len(part.runs):
+                kernel = catalogue.by_index[int(part.runs.strategy[0])].kernel
+                found[kernel] = found.get(kernel, 0) + len(members)
+        return found
+
+    two, each, fewer = apart(np.minimum(families, 1)), apart(families), families
+    for staying in (families == 0, are_of(DOTS, families), are_of(COLUMNS, families)):
+        if len(kernels(each)) > MAX_LAUNCHES:
+            fewer = np.where(staying, 1, fewer)
+            each = apart(fewer)
+    drafts = []
+    for parts in [two, each] if len(each) > len(two) else [two]:  # else they are the same
+        # Of one kernel they are better in one launch, the longest blocks first; but not short and long row tiles.
+        if len(kernels(parts)) > 1 or (parts and set(kernels(parts)) <= set(WHOLE_ROWS)):
+            note = "families apart: " + ", ".join(
+                f"{count} problems by {kernel}" for kernel, count in kernels(parts).items()
+            )
+            draft = joined(problems, parts)
+            if _fits_descriptors(draft):
+                drafts.append(replace(draft, notes=(*draft.notes, note)))
+    return drafts
+
+
+def _fits_descriptors(draft: Draft) -> bool:
+    """Whether tiles that are described one by one, as those of a plan that splits K are, make no huge constant."""
+    runs = draft.runs
+    split = (runs.k_begin == 0) & (runs.k_end < Sizes.of(draft.problems).k[runs.problem])
+    return not split.any() or ready_bytes(runs.num_tiles, int(runs.count[split].sum())) <= _MOST_BYTES_JOINED
+
+
+def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, among: Catalogue) -> Draft:
+    """The best draft whose tiles all belong to one kernel; they are chosen `among` those of the catalogue."""
+    sizes = Sizes.of(problems)
+    draft = _draft_for(problems, sizes, device, catalogue, among)
+    if not (sizes.symmetric.any() and stores_mirrored(device, among).any()):
+        return draft
+    # The choice knows folded problems by their number of tiles only, and may err where few are left: what is chosen for
+    # whole ones is folded too.
+    whole = _draft_for(problems, replace(sizes, symmetric=np.zeros_like(sizes.symmetric)), device, catalogue, among)
+    return min(draft, whole, key=lambda draft: draft.seconds)
+
+
+def _draft_for(
+    problems: Sequence[Problem], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue, among: Catalogue
+) -> Draft:
+    among = worth_trying(among, sizes)
+    kernels = among.kernels
+    gain = _MOST_OF_SPLIT if len(sizes.with_products().m) <= _FEW_PROBLEMS else 1.0
+    least: Mapping[str, float] = {}
+    if len(kernels) > 1:
+        least = least_seconds(sizes, {kernel: among.tiles_of(kernel) for kernel in kernels}, catalogue, device)
+    choices: list[Choice] = []
+    for kernel in sorted(kernels, key=lambda kernel: least.get(kernel, 0.0)):  # the most promising first
+        limit = gain * min((choice.makespan for choice in choices), default=math.inf)
+        if least.get(kernel, 0.0) < limit:
+            found = choose(sizes, options_of_kernel(sizes, kernel, device, among), device, catalogue, limit)
+            choices += [] if found is None else [found]
+    if gain == 1.0:
+        choices = choices[-1:]  # each is better than those before it
+    drafts = [_draft(problems, sizes, choice, device, catalogue) for choice in choices]
+    if gain > 1.0:
+        drafts = [_with_full_rounds(problems, sizes, *pair) for pair in zip(choices, drafts, strict=True)]
+    drafts = [_with_last_round_split(draft) for draft in drafts]
+    # Where all wait for the memory, the one whose blocks need least.
+    return min(zip(drafts, choices, strict=True), key=lambda pair: (pair[0].seconds, pair[1].makespan))[0]
+
+
+def _draft(problems: Sequence[Problem], sizes: Sizes, found: Choice, device: DeviceSpec, catalogue: Catalogue) -> Draft:
+    order = np.argsort(-found.longest, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    parts: list[Runs] = []
+    strategy = np.full(len(problems), -1)
+    for index in np.unique(found.choice).tolist():
+        option = found.options[index]
+        mine = np.flatnonzero(found.choice == index)
+        whole = Runs.whole_problems(sizes, np.full(len(problems), option.tile.index), catalogue, mine)
+        if option.tile is not option.edge:
+            parts += _inside_and_edges(sizes, whole, option)
+        elif (found.shares[mine] > 1).any():
+            depth = np.full(len(whole), step_depth(np.asarray(option.tile.k), catalogue.element_bytes))
+            parts.append(in_shares(whole, found.shares[whole.problem], depth))
+        else:
+            parts.append(whole)
+        no_edges = option.outside[mine] == 0
+        strategy[mine[no_edges]] = option.tile.index
+        strategy[mine[~no_edges & (option.inside[mine] == 0)]] = option.edge.index
+    runs = Runs.joined(parts)
+    runs = runs.take(np.flatnonzero(runs.count))
+    runs = runs.take(np.argsort(rank[runs.problem], kind="stable"))
+    return Draft(problems, device, catalogue, "makespan", runs, strategy, order)
+
+
+def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, draft: Draft) -> Draft:
+    """The draft, or where K is split, one with fewer or more shares, that fill whole rounds and begin none beyond.
+
+    The limits on the longest block, by which shares were chosen, may leave a few blocks to a round of their own. Full
+    rounds are taken where they are clearly faster. Tiles of shared depth wait for the memory, and costs say little
+    between blocks enough to use it up and more, which hide more latency: of those that all run at once, the most
+    shares are taken that are hardly slower. Tiles that stream a deep K wait for it so evenly that the fewest shares are
+    taken that leave few units idle.
+    """
+    runs, device, catalogue = draft.runs, draft.device, draft.catalogue
+    if len(runs) and stream_deep(catalogue.by_index[int(runs.strategy[0])], sizes.with_products()):
+        even = _evenly_split(sizes, found, device, catalogue)
+        return _place_by_place(_draft(problems, sizes, even, device, catalogue))
+    is_split = found.shares[runs.problem] > 1
+    blocks, whole = runs.num_tiles, int(runs.count[~is_split].sum())
+    if blocks == whole:
+        return draft
+    tile = catalogue.by_index[int(runs.strategy[0])]
+    resident = max(tile_occupancy(tile, device).blocks, 1)
+
+    def filled(slots: int) -> Draft:
+        scale = max(slots - whole, 0) / (blocks - whole)
+        shares = np.where(found.shares > 1, (found.shares * scale).astype(np.int64).clip(1), 1)
+        return _draft(problems, sizes, replace(found, shares=shares), device, catalogue)
+
+    in_one_round = [filled(device.units * sharing) for sharing in range(resident, 0, -1)]
+    if tile.kernel == SHARED_DEPTH:
+        least = min(each.seconds for each in [*in_one_round, draft])
+        return next((each for each in in_one_round if each.seconds <= least * _HARDLY_SLOWER), draft)
+    slots = device.units * resident
+    in_more = [filled(blocks // slots * slots)] if blocks >= 2 * slots else []
+    best = min([*in_one_round, *in_more], key=lambda each: each.seconds)
+    return best if best.seconds <= draft.seconds * _CLEARLY_FASTER else draft
+
+
+def _evenly_split(sizes: Sizes, found: Choice, device: DeviceSpec, catalogue: Catalogue) -> Choice:
+    """The choice with the fewest shares that leave few units idle."""
+    options = [found.options[index] for index in found.choice.tolist()]
+    resident = max(tile_occupancy(options[0].tile, device).blocks, 1)
+    depth = step_depth(np.array([option.tile.k for option in options]), catalogue.element_bytes)
+    tiles = np.array([option.inside[i] + option.outside[i] for i, option in enumerate(options)])
+    may_split = np.array([option.tile is option.edge for option in options]) & (tiles > 0)
+    steps = np.where(may_split, ceil_div(sizes.k, depth), 1)
+    step_bytes = max(option.tile.m for option in options) * int(depth.max()) * catalogue.element_bytes
+    longest = max(_MOST_READ // step_bytes, FEWEST_STEPS)
+    shares = fewest_filling_shares(steps, tiles, device.units * resident, FEWEST_STEPS, _FULL_ENOUGH, longest)
+    return replace(found, shares=shares)
+
+
+def _place_by_place(draft: Draft) -> Draft:
+    """The draft with the shares of a place one behind the other: what blocks read at the same time lies in different
+    columns of A then, and so in different banks of the memory (5% faster; benchmarks/NOTES.md).
+    """
+    if not (draft.runs.k_begin > 0).any():
+        return draft
+    tiles = draft.runs.expand(draft.catalogue)
+    rank = np.argsort(draft.order)[tiles.problem]
+    order = np.lexsort((tiles.k_begin, tiles.col, tiles.row, tiles.batch, rank))
+    return replace(draft, runs=tiles.take(order))
+
+
+def _with_last_round_split(draft: Draft) -> Draft:
+    """The draft, or where that is predicted to be faster, with the tiles of a last round that leaves most units idle
+    split along K, so that all units share them.
+    """
+    runs, device, catalogue = draft.runs, draft.device, draft.catalogue
+    if len(runs) == 0 or (runs.k_begin > 0).any():
+        return draft
+    resident = max(tile_occupancy(catalogue.by_index[int(runs.strategy[0])], device).blocks, 1)
+    slots = device.units * resident
+    rounds, last = divmod(runs.num_tiles, slots)
+    if rounds == 0 or rounds > _ROUNDS_TO_FILL or not 0 < last <= slots // 2:
+        return draft
+    if ready_bytes(rounds * slots + slots, last) > MAX_BYTES:
+        return draft
+    tiles = runs.expand(catalogue)
+    first = np.arange(runs.num_tiles - last)
+    tail = tiles.take(np.arange(runs.num_tiles - last, runs.num_tiles))
+    depth = step_depth(catalogue.columns.k[tail.strategy], catalogue.element_bytes)
+    shares = np.minimum(slots // last, tail.k_end // (FEWEST_STEPS * depth)).clip(1)
+    split = replace(draft, runs=Runs.joined([tiles.take(first), in_shares(tail, shares, depth)]))
+    return split if split.seconds < draft.seconds else draft
+
+
+def _inside_and_edges(sizes: Sizes, whole: Runs, option: Option) -> list[Runs]:
+    """Three boxes a problem: whole tiles, edge tiles right of them down to the last row, and edge tiles below them."""
+    tile, edge = option.tile, option.edge
+    m, n = sizes.m[whole.problem], sizes.n[whole.problem]
+    inner_y, inner_x = m // tile.m, n // tile.n
+    inner_y, inner_x = np.where(inner_x > 0, inner_y, 0), np.where(inner_y > 0, inner_x, 0)
+    edges = np.full_like(whole.problem, edge.index)
+    zeros = np.zeros_like(m)
+    end_x = inner_x * tile.n
+
+    def below(row: Ints) -> Ints:
+        return ceil_div(m - row, edge.m)
+
+    return [
+        replace(whole, tiles_y=inner_y, tiles_x=inner_x),
+        replace(whole, strategy=edges, col=end_x, tiles_y=below(zeros), tiles_x=ceil_div(n - end_x, edge.n)),
+        replace(whole, strategy=edges, row=inner_y * tile.m, tiles_y=below(inner_y * tile.m), tiles_x=end_x // edge.n),
+    ]

@@ -1,0 +1,144 @@
+"""Which members of a batch are better off as XLA's own dots, one after another: the cost model's answer."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from jax_vbgemm._src.planner.entry import Planner, plan_problems
+from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES, kind_of
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.problem import Problem
+
+
+@dataclass(frozen=True)
+class DotRates:
+    """What XLA's dots reach on a device.
+
+    rates: FLOP/s of a large dot by what it multiplies in. launch: seconds of a dot, however small. bandwidth: byte/s.
+    tiles: the output tiles its library chooses from, (edge, share of the rate); none where small outputs don't leave
+    units idle.
+    """
+
+    rates: tuple[tuple[str, float], ...]
+    launch: float
+    bandwidth: float
+    tiles: tuple[tuple[int, float], ...] = ((128, 1.0), (64, 0.5))
+
+
+# Rates: measured, 8192^3. Launch and tiles: with these, a step of optax's muon on an H100 (GPT-2 small 15.1 ms,
+# ResNet-50 5.0 ms, yolo26n 4.5 ms, jax 0.11.2) is predicted within an eighth.
+_H100 = DotRates(
+    (("float32", 51.6e12), ("tf32", 359e12), ("bfloat16", 688e12), ("float16", 688e12), ("float64", 62e12)),
+    launch=1.6e-6, bandwidth=3.0e12,
+)  # fmt: skip
+# The A100 datasheet's rates, times the share that the H100 reaches of its own.
+_A100 = DotRates(
+    (("float32", 15e12), ("tf32", 113e12), ("bfloat16", 217e12), ("float16", 217e12), ("float64", 18e12)),
+    launch=2e-6, bandwidth=1.8e12,
+)  # fmt: skip
+# The device table's CPU figures are one machine's and only ratios count, so these are in its units: on Zen 3 (AVX2, 2
+# cores) XLA's dots reach 1.08 times our rate from an edge of 1024 on, the same at 512, and less below.
+_CPU = DotRates((("float32", 560e9), ("float64", 280e9)), launch=3e-6, bandwidth=90e9, tiles=())
+
+# The same units with other memory: the device table's bandwidth.
+_H200 = replace(_H100, bandwidth=4.8e12)
+
+_RATES = {"h100": _H100, "h200": _H200, "a100": _A100, "a800": _A100, "cpu": _CPU}
+
+
+def _of_data_sheet(device: DeviceSpec) -> DotRates:
+    """Of a device on which none was measured: its tensor cores' rates where it has them."""
+    kinds = ("float32", "tf32", "float64", "bfloat16", "float16")
+    tensor = tuple((kind, device.tensor_rate(kind)) for kind in kinds if device.has_tensor(kind))
+    return DotRates((*device.peak_rates, *tensor), device.launch_seconds, device.bandwidth)
+
+
+def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec) -> float:
+    """Predicted seconds of XLA's dot for one problem, and of scaling the result and adding to it.
+
+    precision: "default", "high" or "highest"; at all but the last a GPU's dots multiply float32 in TF32.
+    """
+    known = _RATES.get(device.name) or _of_data_sheet(device)
+    scalar = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+    rates = dict(known.rates)
+    rate = (
+        rates.get("tf32" if scalar == "float32" and precision != "highest" else scalar)
+        or rates.get(scalar)
+        or rates["float32"]
+    )
+    m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
+    products = float(batch) * m * n * k
+    if known.tiles:
+        # A wave of tiles takes as long as a full one.
+        products = (
+            min(
+                math.ceil(batch * math.ceil(m / edge) * math.ceil(n / edge) / device.units) * edge**2 * float(k) / share
+                for edge, share in known.tiles
+            )
+            * device.units
+        )
+    flops = 8.0 if dtype.startswith("complex") else 2.0
+    # The result is written, and read and written once more where it is scaled and added to.
+    bytes_moved = float(batch) * (m * k + k * n + 3 * m * n) * ELEMENT_BYTES[dtype]
+    return known.launch + max(flops * products / rate, bytes_moved / known.bandwidth)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which members leave the batch (`alone`); predicted seconds of that, of one batch, and of dots only."""
+
+    alone: tuple[bool, ...]
+    seconds: float
+    batched_seconds: float
+    dots_seconds: float
+
+
+@lru_cache(maxsize=64)
+def split(
+    rounds: tuple[tuple[Problem, ...], ...],
+    dtype: str,
+    precision: str,
+    device: DeviceSpec,
+    planner: str | Planner = "auto",
+) -> Split:
+    """Splits members between one batch and XLA's single dots, so that the predicted time is the smallest.
+
+    A batch saves launches and fills the device with small products; one product that fills the device by itself is
+    served as well or better by the vendor's library. So what leaves is whatever is larger than some size, and each
+    size (by factors of 4 in arithmetic) is tried.
+
+    Args:
+      rounds: products that run one round after another; rounds[r][i] is what member i needs in round r.
+      dtype: of the operands, one with kernels.
+      precision: "default", "high" or "highest": how float32 is multiplied, in batches (`kind_of`) and by dots.
+      device, planner: as for `plan`.
+    """
+    members = len(rounds[0]) if rounds else 0
+    alone_seconds = [sum(dot_seconds(r[i], dtype, precision, device) for r in rounds) for i in range(members)]
+    dots_seconds = sum(alone_seconds)
+
+    kind = kind_of(dtype, precision, device)
+
+    def batch_seconds(kept: Sequence[int]) -> float:
+        if not kept:
+            return 0.0
+        return sum(
+            # The result is kept, so that it must not depend on a file; and the model is compared with itself.
+            plan_problems([problems[i] for i in kept], kind, device, planner, tuned=False).predicted_seconds
+            for problems in rounds
+        )
+
+    products = [sum(float(r[i].m) * r[i].n * r[i].k * r[i].batch for r in rounds) for i in range(members)]
+    size_class = [math.floor(math.log(max(count, 1.0), 4)) for count in products]
+    batched_seconds = batch_seconds(range(members))
+    best = Split((False,) * members, batched_seconds, batched_seconds, dots_seconds)
+    for limit in sorted(set(size_class), reverse=True):
+        alone = tuple(of_member >= limit for of_member in size_class)
+        seconds = sum(cost for cost, out in zip(alone_seconds, alone, strict=True) if out)
+        if seconds >= best.seconds:
+            break  # lower limits only take out more
+        seconds += batch_seconds([i for i, out in enumerate(alone) if not out])
+        if seconds < best.seconds:
+            best = Split(alone, seconds, batched_seconds, dots_seconds)
+    return best

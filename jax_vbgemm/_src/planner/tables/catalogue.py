@@ -1,0 +1,251 @@
+"""The tiles a planner may choose from: the rows of the compiled table that run a dtype on a device."""
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+
+ELEMENT_BYTES: Mapping[str, int] = {
+    "float32": 4, "float64": 8, "complex64": 8, "complex128": 16, "bfloat16": 2, "float16": 2,
+}  # fmt: skip
+
+# How products are formed: a kind is a dtype's own arithmetic, or a way to multiply float32 on tensor cores.
+ELEMENT_OF: Mapping[str, str] = {**{dtype: dtype for dtype in ELEMENT_BYTES}, "tf32": "float32", "tf32x3": "float32"}
+
+# The launched kernels of csrc/gpu/simt/row_tile.h and tensor_row_tile.h.
+WHOLE_ROWS = ("t128_rows", "t128_wide_rows", "m128_rows", "m128_wide_rows")
+SHARED_DEPTH = "t128_deep"  # that of csrc/gpu/simt/deep_tile.h
+DOT_PRODUCTS = ("t256_dots", "m256_dots")  # those of csrc/gpu/simt/dot_tile.h and tensor_dot_tile.h
+
+TileKey = tuple[str, int]  # (name, threads): several tiles share a name, none share both
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """A tile: `m` x `n` elements of C by `threads` threads, in steps of `k`.
+
+    `index` is its row of the compiled table. `kernel` names the launched kernel that holds it, whose `registers` (a
+    thread), `shared_bytes` (a block) and `scalar_registers` (a wave; AMD's only) count for it too; 0 on the CPU.
+    """
+
+    index: int
+    name: str
+    m: int
+    n: int
+    k: int
+    threads: int
+    kernel: str
+    registers: int = 0
+    shared_bytes: int = 0
+    tensor: bool = False  # on tensor cores
+    scalar_registers: int = 0
+
+    @property
+    def key(self) -> TileKey:
+        return self.name, self.threads
+
+    @property
+    def stores_mirrored(self) -> bool:
+        """Whether, on NVIDIA GPUs, it can store what it computes twice, as csrc/catalogue.h has it."""
+        return self.tensor and self.kernel not in WHOLE_ROWS
+
+    @property
+    def is_far_longer(self) -> bool:
+        """One way than the other, as csrc/catalogue.h has it."""
+        return self.m >= 4 * self.n or self.n >= 4 * self.m
+
+
+class Replacement(NamedTuple):
+    """A tile that a planner asked for, isn't built, and what stands in for it."""
+
+    asked: TileKey
+    taken: TileKey
+
+
+@dataclass(frozen=True)
+class TileColumns:
+    """The tiles of a catalogue as arrays indexed by row of the compiled table; rows it doesn't have hold zeros."""
+
+    m: NDArray[np.int64]
+    n: NDArray[np.int64]
+    k: NDArray[np.int64]
+    threads: NDArray[np.int64]
+    kernel: NDArray[np.int64]  # index into Catalogue.kernels
+    tensor: NDArray[np.int64]  # 1 on tensor cores
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The tiles built for `kind` on one device, in the order of the compiled table, and that whole table's hash."""
+
+    kind: str
+    tiles: tuple[TileShape, ...]
+    hash: int
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.hash, len(self.tiles)))  # equality compares every tile
+
+    @property
+    def dtype(self) -> str:
+        """Of the operands."""
+        return ELEMENT_OF[self.kind]
+
+    @property
+    def element_bytes(self) -> int:
+        return ELEMENT_BYTES[self.dtype]
+
+    def __iter__(self) -> Iterator[TileShape]:
+        return iter(self.tiles)
+
+    def __len__(self) -> int:
+        return len(self.tiles)
+
+    def find(self, name: str, threads: int | None = None) -> TileShape:
+        """The tile of that name; without `threads`, its version with the most threads.
+
+        Raises ValueError, listing the tiles there are, where there is none.
+        """
+        found = [tile for tile in self.tiles if tile.name == name and threads in (None, tile.threads)]
+        if not found:
+            asked = repr(name) if threads is None else repr((name, threads))
+            there = ", ".join(f"{tile.name}/{tile.threads}" for tile in self.tiles)
+            raise ValueError(f"there is no tile {asked} for {self.kind}; there are {there or 'none'}")
+        return max(found, key=lambda tile: tile.threads)
+
+    def resolve(self, order: Sequence[TileKey]) -> tuple[tuple[TileShape, ...], tuple[Replacement, ...]]:
+        """The tiles that `order`, ascending, names, and what had to be replaced.
+
+        A missing tile is replaced by the next smaller of `order`, one with nothing smaller by the next larger. Raises
+        ValueError where none of them is built.
+        """
+        built = {tile.key: tile for tile in self.tiles}
+        available = [built[key] for key in order if key in built]
+        if not available:
+            asked = ", ".join(f"{name}/{threads}" for name, threads in order)
+            raise ValueError(f"none of the tiles {asked} is built for {self.kind}")
+        tiles: list[TileShape] = []
+        for key in order:
+            tiles.append(built.get(key, tiles[-1] if tiles else available[0]))
+        replaced = (Replacement(key, tile.key) for key, tile in zip(order, tiles, strict=True) if key != tile.key)
+        return tuple(tiles), tuple(replaced)
+
+    @cached_property
+    def by_index(self) -> Mapping[int, TileShape]:
+        """Tile of each row of the compiled table that the catalogue has."""
+        return {tile.index: tile for tile in self.tiles}
+
+    @cached_property
+    def kernels(self) -> tuple[str, ...]:
+        """The launched kernels of the catalogue's tiles, in order of first appearance."""
+        return tuple(dict.fromkeys(tile.kernel for tile in self.tiles))
+
+    def only(self, wanted: Callable[[TileShape], bool]) -> "Catalogue":
+        """The catalogue without other tiles; itself where that would leave none."""
+        tiles = tuple(tile for tile in self.tiles if wanted(tile))
+        return replace(self, tiles=tiles) if tiles else self
+
+    def tiles_of(self, kernel: str) -> list[TileShape]:
+        return [tile for tile in self.tiles if tile.kernel == kernel]
+
+    def any_tile_of(self, kernel: str) -> TileShape:
+        """A tile of that kernel, for the kernel's registers and shared memory."""
+        return next(tile for tile in self.tiles if tile.kernel == kernel)
+
+    @cached_property
+    def columns(self) -> TileColumns:
+        size = max((tile.index for tile in self.tiles), default=-1) + 1
+        table = np.zeros((6, size), np.int64)
+        for tile in self.tiles:
+            table[:, tile.index] = tile.m, tile.n, tile.k, tile.threads, self.kernels.index(tile.kernel), tile.tensor
+        return TileColumns(*table)
+
+
+def kind_of(dtype: str, precision: str, device: DeviceSpec) -> str:
+    """How products of `dtype` are formed at `precision` ("default", "high" or "highest") on `device`.
+
+    Where there are tensor cores for them, float32 is multiplied as tf32 by default, as three tf32 products at "high".
+    """
+    kind = {"default": "tf32", "high": "tf32x3"}.get(precision, dtype) if dtype == "float32" else dtype
+    return kind if device.has_tensor(kind) else dtype
+
+
+@lru_cache(maxsize=256)
+def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
+    """The catalogue of a kind of arithmetic (a dtype, "tf32" or "tf32x3") on `device`.
+
+    A GPU has the tiles that are built for the kind and fit it; to float32's substitutes its own tiles are open too. The
+    CPU kernel walks tiles of any shape in any dtype, so the CPU has every tile, its own beside those of the papers'
+    planners; but not those of whole rows or shared steps of K, which differ from others by how a GPU computes them.
+    """
+    from jax_vbgemm import _core  # here, so that planners with a catalogue of their own need no compiled module
+
+    if kind not in ELEMENT_OF:
+        raise ValueError(f"dtype: unknown name {kind!r}; known are {', '.join(ELEMENT_BYTES)}")
+    tiles = []
+    for index, (name, m, n, k, threads, kinds, kernel, tensor) in enumerate(_core.tiles()):
+        tile = TileShape(index, name, m, n, k, threads, kernel, tensor=tensor)
+        arithmetic = kind if tensor else ELEMENT_OF[kind]
+        if device.kind == "cpu":
+            if not tensor and kernel not in (*WHOLE_ROWS, SHARED_DEPTH, *DOT_PRODUCTS):
+                tiles.append(replace(tile, kernel="cpu"))
+        elif threads > 1 and arithmetic in kinds and (not tensor or device.has_tensor(kind)):
+            resources = _kernel_resources(device, kernel, arithmetic)
+            nvidia_only = kernel in DOT_PRODUCTS or (tensor and tile.is_far_longer)  # csrc/tiles.def
+            if resources is None or (nvidia_only and device.wave_size == 64):
+                continue
+            registers, shared_bytes, scalars = resources
+            tile = replace(tile, registers=registers, shared_bytes=shared_bytes, scalar_registers=scalars)
+            if shared_bytes <= device.shared_block_bytes:
+                tiles.append(tile)
+    return Catalogue(kind, tuple(tiles), _core.catalogue_hash())
+
+
+class Resources(NamedTuple):
+    """What a launched kernel takes: registers of a thread, shared bytes of a block, scalar registers of a wave."""
+
+    registers: int
+    shared_bytes: int
+    scalar_registers: int = 0
+
+
+def _kernel_resources(device: DeviceSpec, kernel: str, kind: str) -> Resources | None:
+    """A launched kernel's, from the compiler's report; None where the device's compiler was given no such kernel."""
+    rows = {row[2]: figures for row, figures in _resource_table().items() if row[:2] == (device.resources, kernel)}
+    if not rows and any(row[1] == kernel for row in _resource_table()):
+        return None
+    if not rows:
+        raise ValueError(
+            f"the resource tables have no row for kernel {kernel!r} on {device.resources!r} ({device.name})"
+        )
+    if kind in rows:
+        return rows[kind]
+    # One without a row borrows from the one of its element size, else of the nearest larger, else of the largest.
+    size, sizes = ELEMENT_BYTES[ELEMENT_OF[kind]], {row: ELEMENT_BYTES[ELEMENT_OF[row]] for row in rows}
+    return rows[min(rows, key=lambda row: (sizes[row] < size, abs(sizes[row] - size)))]
+
+
+@lru_cache(maxsize=1)
+def _resource_table() -> dict[tuple[str, str, str], Resources]:
+    """(arch, kernel, dtype) -> resources: nvcc's report (resources.csv) and clang's (resources_amd.csv)."""
+    folder = Path(__file__).parent
+    table = {}
+    with (folder / "resources.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            figures = Resources(int(row["registers"]), int(row["shared_bytes"]))
+            table[row["arch"], row["kernel"], row["dtype"]] = figures
+    with (folder / "resources_amd.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            vector, accumulation = int(row["vgprs"]), int(row["agprs"])
+            # On the MI100 they are two files; later they are one, in which the second kind begins at a multiple of 4.
+            two_files = row["arch"] == "gfx908"
+            registers = max(vector, accumulation) if two_files else -(-vector // 4) * 4 + accumulation
+            figures = Resources(registers, int(row["shared_bytes"]), int(row["sgprs"]))
+            table[row["arch"], row["kernel"], row["dtype"]] = figures
+    return table

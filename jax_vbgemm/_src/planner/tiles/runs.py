@@ -1,0 +1,147 @@
+"""Runs: boxes of equal tiles, as plans hold them and kernels read them (TileRun in csrc/descriptor.h)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm._src.planner.tables.catalogue import Catalogue
+from jax_vbgemm._src.problem import Sizes
+
+Ints = NDArray[np.int64]
+
+# A planner may look at far more tiles than a plan can hold (2**31 - 1); its counts stop here, so that their sums stay
+# exact.
+_COUNT_LIMIT = 2.0**40
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """One entry a run: `tiles_batch` x `tiles_y` x `tiles_x` tiles of one problem side by side, enumerated in that
+    order.
+
+    `strategy` is the tile's row of the compiled table; `row`, `col` (elements) and `batch` are the run's origin; the
+    tiles accumulate over k in [k_begin, k_end). `mirrored` is 1 where each tile is also stored transposed, in the place
+    of its mirror image in a symmetric C; by default it is 0.
+    """
+
+    problem: Ints
+    strategy: Ints
+    row: Ints
+    col: Ints
+    batch: Ints
+    k_begin: Ints
+    k_end: Ints
+    tiles_y: Ints
+    tiles_x: Ints
+    tiles_batch: Ints
+    mirrored: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if len(self.mirrored) != len(self.problem):
+            object.__setattr__(self, "mirrored", np.zeros_like(self.problem))
+
+    @classmethod
+    def whole_problems(cls, sizes: Sizes, strategy: Ints, catalogue: Catalogue, order: Ints) -> "Runs":
+        """One run a problem, in `order`, that covers it with tile `strategy`; none where C has no elements."""
+        tile = catalogue.columns
+        problem = order[(sizes.m[order] > 0) & (sizes.n[order] > 0) & (sizes.batch[order] > 0)]
+        strategy = strategy[problem]
+        zeros = np.zeros_like(problem)
+        return cls(
+            problem=problem,
+            strategy=strategy,
+            row=zeros,
+            col=zeros,
+            batch=zeros,
+            k_begin=zeros,
+            k_end=sizes.k[problem],
+            tiles_y=ceil_div(sizes.m[problem], tile.m[strategy]),
+            tiles_x=ceil_div(sizes.n[problem], tile.n[strategy]),
+            tiles_batch=sizes.batch[problem],
+        )
+
+    @classmethod
+    def single_tiles(cls, tiles: Sequence[tuple[int, ...]]) -> "Runs":
+        """One run a tile, each given as (problem, strategy, row, col, batch, k_begin, k_end)."""
+        box = np.ones((len(tiles), 3), np.int64)
+        return cls(*np.hstack((np.array(tiles, np.int64).reshape(len(tiles), 7), box)).T)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Runs"]) -> "Runs":
+        """All runs of `parts`, one after another."""
+        if not parts:
+            return cls.single_tiles([])
+        return cls(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(cls)))
+
+    def __len__(self) -> int:
+        return len(self.problem)
+
+    @cached_property
+    def count(self) -> Ints:
+        """Tiles of each run."""
+        return saturating_count(self.tiles_y, self.tiles_x, self.tiles_batch)
+
+    @cached_property
+    def first_tile(self) -> Ints:
+        """Number of tiles in the runs before each run, and of them all: len(self) + 1 entries."""
+        return offsets(self.count)
+
+    @property
+    def num_tiles(self) -> int:
+        return int(self.first_tile[-1])
+
+    def take(self, index: Ints) -> "Runs":
+        """The runs at `index`, in that order."""
+        return Runs(*(getattr(self, column.name)[index] for column in fields(self)))
+
+    def expand(self, catalogue: Catalogue) -> "Runs":
+        """The same tiles in the same order, each a run of its own."""
+        if len(self) == self.num_tiles:
+            return self
+        run = np.repeat(np.arange(len(self)), self.count)
+        local = np.arange(self.num_tiles) - self.first_tile[run]
+        tiles = self.take(run)
+        y = local // tiles.tiles_x
+        ones = np.ones_like(run)
+        return Runs(
+            problem=tiles.problem,
+            strategy=tiles.strategy,
+            row=tiles.row + y % tiles.tiles_y * catalogue.columns.m[tiles.strategy],
+            col=tiles.col + local % tiles.tiles_x * catalogue.columns.n[tiles.strategy],
+            batch=tiles.batch + y // tiles.tiles_y,
+            k_begin=tiles.k_begin,
+            k_end=tiles.k_end,
+            tiles_y=ones,
+            tiles_x=ones,
+            tiles_batch=ones,
+            mirrored=tiles.mirrored,
+        )
+
+
+def tile_counts(sizes: Sizes, tile_m: int, tile_n: int) -> Ints:
+    """ceil(M / Tm) * ceil(N / Tn) * batch of each problem, read-only."""
+    # Planners ask for the same tiles of the same problems: several of them have one shape, and several look at it.
+    key = (tile_m, tile_n)
+    counts = sizes.tile_counts.get(key)
+    if counts is None:
+        counts = saturating_count(ceil_div(sizes.m, tile_m), ceil_div(sizes.n, tile_n), sizes.batch)
+        counts.flags.writeable = False
+        sizes.tile_counts[key] = counts
+    return counts
+
+
+def saturating_count(tiles_y: Ints, tiles_x: Ints, tiles_batch: Ints) -> Ints:
+    product = tiles_y.astype(np.float64) * tiles_x * tiles_batch
+    return np.minimum(product, _COUNT_LIMIT).astype(np.int64)  # exact below the limit
+
+
+def offsets(counts: Ints) -> Ints:
+    """The sums of `counts` before each entry, and of them all: len(counts) + 1 entries."""
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+
+
+def ceil_div(numerator: Ints, denominator: Ints | int) -> Ints:
+    return -(-numerator // denominator)

@@ -1,0 +1,112 @@
+"""Symmetric results: of two tiles that are each other's mirror images one is computed, and stored twice."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, offsets, saturating_count, tile_counts
+from jax_vbgemm._src.problem import Problem, Sizes
+
+# Of a problem that is folded: each of its rows of tiles becomes two runs, and runs must fit descriptors.
+MOST_TILES = 2**16
+MOST_ROWS = 2**13
+
+
+def stores_mirrored(device: DeviceSpec, catalogue: Catalogue) -> NDArray[np.bool_]:
+    """Which tiles, by row of the compiled table, have kernels that can store what they compute twice."""
+    able = np.zeros(len(catalogue.columns.m), bool)
+    able[[tile.index for tile in catalogue if tile.stores_mirrored]] = device.platform == "cuda"
+    return able
+
+
+def fold(runs: Runs, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Runs:
+    """`runs` without the tiles that lie strictly below the diagonal of a symmetric result, those strictly above it
+    marked as mirrored; the rest, in the order it had.
+
+    So it is for problems of at most MOST_TILES tiles in MOST_ROWS rows that are covered by one tile shape, of which one
+    side divides the other, and whose kernel stores mirrored tiles: there each tile below has its mirror image in tiles
+    above. Other problems stay as they are, folded ones too.
+    """
+    sizes = Sizes.of(problems)
+    if device.platform != "cuda" or not sizes.symmetric.any():
+        return runs
+    folds = _foldable(runs, sizes, device, catalogue)[runs.problem]
+    if not folds.any():
+        return runs
+    mine, others = np.flatnonzero(folds), np.flatnonzero(~folds)
+    upper, origin = _upper(runs.take(mine), catalogue)
+    place = np.concatenate((others, mine[origin]))
+    return Runs.joined([runs.take(others), upper]).take(np.argsort(place, kind="stable"))
+
+
+def tiles_computed(sizes: Sizes, tile: TileShape, device: DeviceSpec) -> Ints:
+    """Tiles of each problem, were it covered by `tile`, that are left by `fold`."""
+    whole = tile_counts(sizes, tile.m, tile.n)
+    short, long = sorted((tile.m, tile.n))
+    if not tile.stores_mirrored or device.platform != "cuda" or long % short or not sizes.symmetric.any():
+        return whole
+    rows, ratio = ceil_div(sizes.m, tile.m), long // short
+    if tile.m >= tile.n:
+        below = rows * (rows - 1) // 2 * ratio
+    else:
+        squares, rest = np.divmod(rows, ratio)
+        below = squares * (squares - 1) // 2 * ratio + squares * rest
+    folded = sizes.symmetric & (whole <= MOST_TILES) & (rows * sizes.batch <= MOST_ROWS)
+    return np.where(folded, whole - below * sizes.batch, whole)
+
+
+def _foldable(runs: Runs, sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> NDArray[np.bool_]:
+    """Which problems are folded."""
+    problem, strategy = runs.problem, runs.strategy
+    m, n = catalogue.columns.m[strategy], catalogue.columns.n[strategy]
+    edge, batch = sizes.m[problem], sizes.batch[problem]
+    of_problem = np.full(len(sizes.m), -1)
+    of_problem[problem] = strategy
+    fits = (
+        stores_mirrored(device, catalogue)[strategy]
+        & (of_problem[problem] == strategy)
+        & (np.gcd(m, n) == np.minimum(m, n))
+        & (runs.row % m == 0) & (runs.col % n == 0)
+        & (edge > np.maximum(m, n))  # else nothing is below
+        & (ceil_div(edge, m) * batch <= MOST_ROWS)
+        & (saturating_count(ceil_div(edge, m), ceil_div(edge, n), batch) <= MOST_TILES)
+        & (runs.mirrored == 0)
+    )  # fmt: skip
+    foldable = sizes.symmetric.copy()
+    foldable[problem[~fits]] = False
+    return foldable
+
+
+def _upper(runs: Runs, catalogue: Catalogue) -> tuple[Runs, Ints]:
+    """The tiles of `runs` that are not below the diagonal, two runs for each row of tiles: those on it and those above
+    it; and from which run each comes.
+    """
+    rows = runs.tiles_batch * runs.tiles_y
+    run = np.repeat(np.arange(len(runs)), rows)
+    local = np.arange(len(run)) - offsets(rows)[run]
+    each = runs.take(run)
+    m, n = catalogue.columns.m[each.strategy], catalogue.columns.n[each.strategy]
+    row = each.row + local % each.tiles_y * m
+    on: Ints = np.clip((row - each.col) // n, 0, each.tiles_x)  # the first tile of the row that isn't below
+    above: Ints = np.clip(ceil_div(row + m - each.col, n), on, each.tiles_x)
+    begin: Ints = np.stack((on, above), axis=1).ravel()
+    end: Ints = np.stack((above, each.tiles_x), axis=1).ravel()
+    kept = np.flatnonzero(begin < end)
+    each_half = np.repeat(np.arange(len(each)), 2)[kept]
+    half = each.take(each_half)
+    ones = np.ones_like(kept)
+    found = replace(
+        half,
+        row=row[each_half],
+        col=half.col + begin[kept] * n[each_half],
+        batch=half.batch + (local // each.tiles_y)[each_half],
+        tiles_y=ones,
+        tiles_x=(end - begin)[kept],
+        tiles_batch=ones,
+        mirrored=kept % 2,
+    )
+    return found, run[each_half]

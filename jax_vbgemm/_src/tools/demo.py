@@ -1,0 +1,133 @@
+"""The 1x1 convolutions of GoogLeNet's nine inception blocks, each block one operation: checked and timed.
+
+A block's four 1x1 convolutions have different widths; three read the block's input, the fourth the pooled input. As
+matrix products: weights (out channels, in channels) times feature map (in channels, pixels).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+import jax_vbgemm as vb
+from jax_vbgemm._src.problem import Problem
+from jax_vbgemm._src.tools.shapes import parse_problems
+
+Block = tuple[list[jax.Array], list[jax.Array]]
+
+
+def blocks() -> dict[str, tuple[Problem, ...]]:
+    """The shapes of each block, by name (3a to 5b)."""
+    found = sorted(files("jax_vbgemm._src.tools").joinpath("workloads").iterdir(), key=lambda file: file.name)
+    return {file.name.split("_")[1].removesuffix(".txt"): parse_problems(file.read_text(), file.name) for file in found}
+
+
+def operands(problems: tuple[Problem, ...], batch: int, seed: int) -> Block:
+    """Random weights, and the feature maps: the first three convolutions share one."""
+    keys = iter(jax.random.split(jax.random.key(seed), len(problems) + 2))
+    weights = [jax.random.normal(next(keys), (p.m, p.k)) / np.sqrt(p.k) for p in problems]
+    shape = (batch, problems[0].k, problems[0].n) if batch > 1 else (problems[0].k, problems[0].n)
+    features, pooled = (jax.random.normal(next(keys), shape) for _ in range(2))
+    return weights, [features] * (len(problems) - 1) + [pooled]
+
+
+def loop(weights: list[jax.Array], features: list[jax.Array]) -> list[jax.Array]:
+    """What a JAX program does without this package: one dot a branch."""
+    return [jnp.matmul(w, x) for w, x in zip(weights, features, strict=True)]
+
+
+def with_gradient(forward: Callable[..., list[jax.Array]]) -> Callable[..., Any]:
+    """Value and gradient of a loss over all branches, with respect to weights and feature maps."""
+
+    def loss(weights: list[jax.Array], features: list[jax.Array]) -> Any:
+        return sum(jnp.sum(jnp.square(c)) for c in forward(weights, features))
+
+    return jax.value_and_grad(loss, (0, 1))
+
+
+def relative_error(ours: Any, truth: Any) -> float:
+    """Largest max|x - truth| / max|truth| over all leaves."""
+    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(truth), strict=True)
+    return max(float(np.abs(np.asarray(x, np.float64) - t).max() / np.abs(t).max()) for x, t in pairs)
+
+
+def float64_truth(weights: list[jax.Array], features: list[jax.Array]) -> tuple[Any, Any]:
+    """The results and gradients in NumPy's float64."""
+    w, x = ([np.asarray(leaf, np.float64) for leaf in leaves] for leaves in (weights, features))
+    results = [a @ b for a, b in zip(w, x, strict=True)]
+    d_weights = [
+        np.sum(2 * c @ b.swapaxes(-1, -2), axis=tuple(range(c.ndim - 2))) for c, b in zip(results, x, strict=True)
+    ]
+    d_features = [2 * a.T @ c for a, c in zip(w, results, strict=True)]
+    return results, (d_weights, d_features)
+
+
+def side_by_side(functions: list[Callable[..., Any]], args: Block, rounds: int = 15) -> list[float]:
+    """Median seconds a call of each jitted function, in interleaved rounds, so that all see the same machine."""
+    jitted = [jax.jit(function) for function in functions]
+    samples: list[list[float]] = [[] for _ in functions]
+    for function in jitted:
+        jax.block_until_ready(function(*args))
+    for _ in range(rounds):
+        for function, times in zip(jitted, samples, strict=True):
+            start = time.perf_counter()
+            jax.block_until_ready(function(*args))
+            times.append(time.perf_counter() - start)
+    return [statistics.median(times) for times in samples]
+
+
+def run(batch: int = 1) -> int:
+    """Runs the demo; returns the process's exit code, 1 where a result is not right to rounding."""
+    console = Console()
+    title = f"GoogLeNet, {batch} image(s), float32 on {jax.devices()[0].device_kind}; times in us"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # fits 80 columns
+    for column in (
+        "block",
+        "products",
+        "MFLOP",
+        "error",
+        "gradient error",
+        "forward",
+        "XLA loop",
+        "ratio",
+        "with gradient",
+        "XLA loop",
+        "ratio",
+    ):
+        table.add_column(column, justify="right")
+    worst = 0.0
+    with Progress(console=console) as progress, jax.default_matmul_precision("highest"):
+        shapes = blocks()
+        for seed, (name, problems) in enumerate(progress.track(shapes.items(), description="inception blocks")):
+            args = operands(problems, batch, seed)
+            console.print(f"\n[bold]block {name}[/bold]")
+            console.print(
+                str(vb.plan([Problem(p.m, p.n, p.k, batch) for p in problems])), markup=False, highlight=False
+            )
+            truth, gradients = float64_truth(*args)
+            error = relative_error(jax.jit(vb.batched_matmul)(*args), truth)
+            gradient_error = relative_error(jax.jit(with_gradient(vb.batched_matmul))(*args)[1], gradients)
+            worst = max(worst, error, gradient_error)
+            ours, theirs = side_by_side([vb.batched_matmul, loop], args)
+            ours_gradient, theirs_gradient = side_by_side([with_gradient(vb.batched_matmul), with_gradient(loop)], args)
+            flops = sum(2 * p.m * p.n * p.k * batch for p in problems)
+            table.add_row(
+                name, str(len(problems)), f"{flops / 1e6:.1f}", f"{error:.0e}", f"{gradient_error:.0e}",
+                f"{ours * 1e6:.0f}", f"{theirs * 1e6:.0f}", f"{theirs / ours:.2f}x",
+                f"{ours_gradient * 1e6:.0f}", f"{theirs_gradient * 1e6:.0f}", f"{theirs_gradient / ours_gradient:.2f}x",
+            )  # fmt: skip
+    console.print(table)
+    right = worst < 1e-4
+    console.print(f"largest error against float64: {worst:.1e} ({'right to rounding' if right else 'WRONG'})")
+    return 0 if right else 1
