@@ -1,4 +1,4 @@
-"""Writes or checks jax_vbgemm/_src/planner/tables/resources_amd.csv: what clang reports of every kernel of the ROCm backend.
+"""Writes or checks resources_amd.csv of jax_vbgemm/_src/planner/tables: what clang reports of every ROCm kernel.
 
 The planner computes occupancy from this file, and tests/planner compares that with the compiler's own. Run it after any
 change to the kernels; `--check` is for CI. Needs clang 19 and a ROCm install or tools/rocm/make_toolchain.sh's stand-in
