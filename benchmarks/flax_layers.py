@@ -26,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 import typer
 from flax import nnx
-from jax_vbgemm.flax.nnx import BranchedConv1x1, MultiLoRA
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -35,6 +34,7 @@ from in_loop import products_in
 from jax_vbgemm._src.tools.demo import blocks
 from jax_vbgemm._src.tools.shapes import read_problems
 from jax_vbgemm._src.tools.timing import looped, seconds_of
+from jax_vbgemm.flax.nnx import BranchedConv1x1, MultiLoRA
 from options import checked, one_of
 from workloads import FOLDER, PRECISIONS, Row, write_csv
 

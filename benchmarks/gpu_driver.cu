@@ -35,8 +35,8 @@
 #include <string>
 #include <vector>
 
-#include "../csrc/gpu/driver/benchmark.h"
-#include "../csrc/gpu/driver/check.h"
+#include "gpu/driver/benchmark.h"
+#include "gpu/driver/check.h"
 
 namespace vbgemm::driver {
 namespace {

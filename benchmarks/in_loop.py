@@ -1,6 +1,6 @@
 """One ragged batch inside one jitted loop: this package beside XLA's loop of dots, padding and ragged_dot.
 
-All are timed in interleaved rounds; what the loop does so that nothing is dropped, jax_vbgemm/_src/tools/timing.py says.
+All are timed in interleaved rounds; jax_vbgemm/_src/tools/timing.py says how nothing is dropped.
 """
 
 import re

@@ -5,7 +5,7 @@ thresholds does the device want?
   planners.py cases planners.case                         on any machine; writes planners.plans.csv beside it
   gpu_driver --cases planners.case --csv planners.csv     on the GPU
   planners.py report planners.plans.csv planners.csv      every planner against every other, beside the papers' claims
-  planners.py thresholds planners.plans.csv planners.csv  the values to enter into jax_vbgemm/_src/planner/tables/device.py
+  planners.py thresholds planners.plans.csv planners.csv  values for jax_vbgemm/_src/planner/tables/device.py
 """
 
 import math

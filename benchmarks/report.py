@@ -117,7 +117,7 @@ def _introduction(results: Results, command: str) -> list[str]:
         "One batched operation by CUDA-graph replay, operands from memory, every result checked against float64; the "
         "protocol, and what the limit of a workload is, are in "
         "[benchmarks/results/peers](../benchmarks/results/peers/README.md). Inside JAX: "
-        "[benchmarks/NOTES.md](../benchmarks/NOTES.md), [flax.md](flax.md), [optax.md](optax.md).",
+        "[design/jax.md](design/jax.md), [flax.md](flax.md), [optax.md](optax.md).",
         "",
         *table(
             ("CSV", "device", "date", "what"),

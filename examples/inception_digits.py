@@ -18,13 +18,14 @@ import numpy as np
 import optax
 import typer
 from flax import nnx
-from jax_vbgemm.flax.nnx import BranchedConv1x1
 from matplotlib.figure import Figure  # without pyplot: no screen is needed
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+
+from jax_vbgemm.flax.nnx import BranchedConv1x1
 
 
 class LoopOfConvs(nnx.List):

@@ -18,12 +18,13 @@ import numpy as np
 import optax
 import typer
 from flax import nnx
-from jax_vbgemm.flax.nnx import MultiLoRA
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+
+from jax_vbgemm.flax.nnx import MultiLoRA
 
 RANKS = (4, 8, 12, 16)
 DISTORTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ROOT / "csrc" / "gpu"
-TABLE = ROOT / "jax_vbgemm" / "planner" / "resources.csv"
+SOURCES = ROOT / "csrc" / "gpu" / "instances"
+TABLE = ROOT / "jax_vbgemm" / "_src" / "planner" / "tables" / "resources.csv"
 ARCHS = ("sm_80", "sm_90a")
 
 ENTRY = re.compile(
@@ -48,7 +48,7 @@ def compiler_report(source: Path, arch: str, nvcc: str) -> str:
     number = arch.removeprefix("sm_")
     with tempfile.TemporaryDirectory() as folder:
         command = [nvcc, "-O3", "-std=c++17", "-cubin", "-Xptxas", "-v", f"-gencode=arch=compute_{number},code={arch}"]
-        command += [str(source), "-o", os.path.join(folder, "kernels.cubin")]
+        command += [f"-I{ROOT / 'csrc'}", str(source), "-o", os.path.join(folder, "kernels.cubin")]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise SystemExit(f"{source.name} does not compile for {arch}:\n{result.stderr}")
@@ -59,7 +59,7 @@ def dynamic_shared_bytes() -> dict[tuple[str, str], int]:
     """What launches give, by (kernel, kind): constants of the sources, printed by a host program."""
     program = """
     #include <cstdio>
-    #include "gpu/dynamic_shared.h"
+    #include "gpu/host/dynamic_shared.h"
     int main() {
       using namespace vbgemm;
       for (int kernel = 0; kernel < kKernels; ++kernel)
@@ -75,7 +75,7 @@ def dynamic_shared_bytes() -> dict[tuple[str, str], int]:
             "-w",
             '-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"',
         ]
-        command += [f"-I{SOURCES.parent}", "-x", "c++", "-c", "-", "-o", executable + ".o"]
+        command += [f"-I{ROOT / 'csrc'}", "-x", "c++", "-c", "-", "-o", executable + ".o"]
         subprocess.run(command, input=program, text=True, check=True)
         subprocess.run(
             [command[0], executable + ".o", "-o", executable, "-Wl,--unresolved-symbols=ignore-all"], check=True

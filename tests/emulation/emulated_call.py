@@ -33,7 +33,12 @@ def emulated(
     primitive: Any, module: ModuleType, target: str, handler: str, kernels: str, folder: Path
 ) -> Iterator[None]:
     """The call is there on the CPU, and programs for the CPU have it; handler and kernels name their source files."""
-    for source in (f"emulation/{handler}.cc", "emulation/block.cc", "emulation/fiber.cc", f"gpu/{kernels}.cu"):
+    for source in (
+        f"emulation/{handler}.cc",
+        "emulation/block.cc",
+        "emulation/fiber.cc",
+        f"gpu/instances/{kernels}.cu",
+    ):
         command = [COMPILER, *FLAGS, f"-I{CSRC}", "-isystem", jax.ffi.include_dir(), "-c", "-x", "c++"]
         subprocess.run([*command, str(CSRC / source), "-o", str(folder / f"{Path(source).stem}.o")], check=True)
     library = folder / "call.so"

@@ -30,9 +30,9 @@ class Builder:
         flags = [*flags, *machine]
         parts = [("emulation/main.cc", machine, CSRC), ("emulation/fiber.cc", machine, CSRC)]
         instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in flags else []
-        parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/launch.cu")]
+        parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/host/launch.cu")]
         kernels = ["add_shares", "add_scaled", "square_sums", *kernels]
-        parts += [(f"gpu/{name}.cu", [*flags, *instrument], csrc) for name in kernels]
+        parts += [(f"gpu/instances/{name}.cu", [*flags, *instrument], csrc) for name in kernels]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda part: self._built(["-c", "-x", "c++"], *part), parts))
         key = hashlib.sha256("".join(map(str, objects)).encode()).hexdigest()[:20]

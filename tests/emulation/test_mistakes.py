@@ -229,11 +229,11 @@ def with_one_kernel(builder: Builder, folder: Path, mistake: str, machine: Seque
     csrc = folder / "csrc"
     shutil.copytree(CSRC, csrc)
     if made:
-        place = csrc / f"gpu/{stem}" if "." in stem else csrc / f"gpu/{stem}.h"
+        (place,) = csrc.glob(f"gpu/*/{stem if '.' in stem else stem + '.h'}")
         text = place.read_text()
         assert text.count(right) == 1, f"{place.name} no longer has the line that this test changes"
         place.write_text(text.replace(right, wrong))
-    leave_one(csrc / f"gpu/{kernels}.cu", kernel)
+    leave_one(csrc / f"gpu/instances/{kernels}.cu", kernel)
     return builder.executable([kernels], csrc=csrc, machine=[*machine_of(kernels), *machine])
 
 

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 pytest.importorskip("optax")
 from optax.contrib import MuonDimensionNumbers
 
-from jax_vbgemm._src.optax import muon
+from jax_vbgemm.optax import muon
 
 pytestmark = pytest.mark.multidevice(4)
 

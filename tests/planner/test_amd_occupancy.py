@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from jax_vbgemm import _core
-from jax_vbgemm._src import planner
 from jax_vbgemm._src.planner import catalogue_for, device_spec
 from jax_vbgemm._src.planner.model.occupancy import kernel_occupancy, tile_occupancy
+from jax_vbgemm._src.planner.tables import catalogue
 from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_OF
 
-ROWS = list(csv.DictReader(Path(planner.__file__).with_name("resources_amd.csv").open()))
+ROWS = list(csv.DictReader(Path(catalogue.__file__).with_name("resources_amd.csv").open()))
 TILES = {(kernel, kind) for *_, kinds, kernel, _ in _core.tiles() for kind in kinds}
 ROWS_WITH_TILES = [row for row in ROWS if (row["kernel"], row["dtype"]) in TILES]  # complex128 has empty kernels
 DEVICE_OF = {"gfx908": "mi100", "gfx90a": "mi210", "gfx942": "mi300x"}

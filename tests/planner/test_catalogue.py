@@ -7,12 +7,13 @@ import pytest
 from jax_vbgemm import _core
 from jax_vbgemm._src import planner
 from jax_vbgemm._src.planner import Catalogue, LoadBalanced, TileShape, catalogue_for, device_spec, kind_of
+from jax_vbgemm._src.planner.tables import catalogue as tables
 from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES, ELEMENT_OF
 
 from .cases import make
 
-ROWS = list(csv.DictReader(Path(planner.__file__).with_name("resources.csv").open()))
-AMD_ROWS = list(csv.DictReader(Path(planner.__file__).with_name("resources_amd.csv").open()))
+ROWS = list(csv.DictReader(Path(tables.__file__).with_name("resources.csv").open()))
+AMD_ROWS = list(csv.DictReader(Path(tables.__file__).with_name("resources_amd.csv").open()))
 
 
 KINDS = tuple(_core.kinds())
@@ -58,7 +59,7 @@ def test_a_dtype_without_kernels_is_refused_by_name():
 @pytest.mark.parametrize("dtype", ELEMENT_BYTES)
 def test_the_cpu_walks_every_ordinary_tile_in_every_dtype(dtype):
     catalogue = catalogue_for(dtype, device_spec("cpu"))
-    kernels = planner.catalogue
+    kernels = tables
     others = (*kernels.WHOLE_ROWS, kernels.SHARED_DEPTH, *kernels.DOT_PRODUCTS)
     ordinary = [row for row in _core.tiles() if not row[7] and row[6] not in others]
     assert [tile.key for tile in catalogue] == [(row[0], row[4]) for row in ordinary]
@@ -132,7 +133,7 @@ def test_finding_a_tile():
 def test_a_dtype_without_figures_borrows_from_its_size_or_the_next_larger(monkeypatch):
     table = {("sm_90a", "k", "float32"): (40, 1, 0), ("sm_90a", "k", "float64"): (80, 2, 0)}
     monkeypatch.setattr("jax_vbgemm._src.planner.tables.catalogue._resource_table", lambda: table)
-    resources = planner.catalogue._kernel_resources
+    resources = tables._kernel_resources
     h100 = device_spec("h100")
     assert [resources(h100, "k", dtype)[0] for dtype in ELEMENT_BYTES] == [40, 80, 80, 80, 40, 40]
     with pytest.raises(ValueError, match=r"the resource tables have no row for kernel 'other' on 'sm_90a' \(h100\)"):

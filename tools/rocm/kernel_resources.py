@@ -1,4 +1,4 @@
-"""Writes or checks jax_vbgemm/_src/planner/tables/resources_amd.csv: what clang reports of every kernel of the ROCm backend.
+"""Writes or checks resources_amd.csv of jax_vbgemm/_src/planner/tables: what clang reports of every ROCm kernel.
 
 The planner computes occupancy from this file, and tests/planner compares that with the compiler's own. Run it after any
 change to the kernels; `--check` is for CI. Needs clang 19 and a ROCm install or tools/rocm/make_toolchain.sh's stand-in
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ROOT / "csrc" / "gpu"
-TABLE = ROOT / "jax_vbgemm" / "planner" / "resources_amd.csv"
+SOURCES = ROOT / "csrc" / "gpu" / "instances"
+TABLE = ROOT / "jax_vbgemm" / "_src" / "planner" / "tables" / "resources_amd.csv"
 FAMILIES = {
     "gfx908": ("simt",),
     "gfx90a": ("simt", "mfma"),
@@ -57,7 +57,7 @@ def compiler_report(source: Path, arch: str, clang: str, rocm: str) -> str:
     """clang's remarks on a source file's kernels."""
     command = [clang, "-x", "hip", f"--rocm-path={rocm}", f"--offload-arch={arch}", "--cuda-device-only"]
     command += ["--no-gpu-bundle-output", *FLAGS, "-Rpass-analysis=kernel-resource-usage", "-Wno-pass-failed"]
-    command += ["-c", str(source), "-o", os.devnull]
+    command += [f"-I{ROOT / 'csrc'}", "-c", str(source), "-o", os.devnull]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise SystemExit(f"{source.name} does not compile for {arch}:\n{result.stderr}")

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
-from jax_vbgemm._core import catalogue_hash
 
+from jax_vbgemm._core import catalogue_hash
 from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.descriptors import (

@@ -29,7 +29,7 @@ Block = tuple[list[jax.Array], list[jax.Array]]
 
 def blocks() -> dict[str, tuple[Problem, ...]]:
     """The shapes of each block, by name (3a to 5b)."""
-    found = sorted(files("jax_vbgemm").joinpath("workloads").iterdir(), key=lambda file: file.name)
+    found = sorted(files("jax_vbgemm._src.tools").joinpath("workloads").iterdir(), key=lambda file: file.name)
     return {file.name.split("_")[1].removesuffix(".txt"): parse_problems(file.read_text(), file.name) for file in found}
 
 

@@ -360,7 +360,7 @@ def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
     return table if found else None
 
 
-CALIBRATION = Path(__file__).with_name("calibration.csv")
+CALIBRATION = Path(__file__).parents[1] / "tables" / "calibration.csv"
 CALIBRATED = tuple(
     f"{what}{rows}_ns" for rows in ("", "_unaligned") for what in ("block", "step", "shared_block", "shared_step")
 )

@@ -18,7 +18,7 @@ from jax_vbgemm._src.problem import Sizes
 STREAMING = (*DOT_PRODUCTS, *WHOLE_ROWS)
 
 # Of so many rows or more, in all, tiles of whole rows were the fastest in nearly all that was measured
-# (benchmarks/NOTES.md): up to so many columns all of them, and of elements narrower than float64 from a quarter of
+# (docs/design, T23): up to so many columns all of them, and of elements narrower than float64 from a quarter of
 # those rows on; of more columns those on tensor cores.
 MANY_ROWS = 1 << 15
 FEW_COLUMNS = 16

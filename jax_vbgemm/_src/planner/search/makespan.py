@@ -40,12 +40,12 @@ _ROUNDS_TO_FILL = 8
 # problems than that: the blocks of more are of many lengths, and fill a last round better. (8 and 64 give the same
 # published plans.)
 _FEW_PROBLEMS = 16
-_HARDLY_SLOWER = 1.1  # as far as the costs can tell, which are fitted to 3-11% (benchmarks/NOTES.md)
-_CLEARLY_FASTER = 0.8  # of the time; what was equal by the model has been measured to lose (benchmarks/NOTES.md)
+_HARDLY_SLOWER = 1.1  # as far as the costs can tell, which are fitted to 3-11% (docs/design, C2)
+_CLEARLY_FASTER = 0.8  # of the time; what was equal by the model has been measured to lose (docs/design, T14)
 _FULL_ENOUGH = 0.85  # of the time of tiles that wait for the memory alone
-_MOST_READ = 6 << 20  # bytes of A by one of their blocks: 7 MB took 4% longer (benchmarks/NOTES.md, twentieth session)
+_MOST_READ = 6 << 20  # bytes of A by one of their blocks: 7 MB took 4% longer (docs/design, T25)
 _MOST_BYTES_JOINED = 4 * MAX_BYTES  # where a part that splits K makes the tiles of others described one by one
-_SLOWER_READS = 0.08  # than others, of the time that bytes take at the least (benchmarks/NOTES.md, seventeenth session)
+_SLOWER_READS = 0.08  # than others, of the time that bytes take at the least (docs/design, T17)
 _MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than one
 
 
@@ -284,7 +284,7 @@ def _evenly_split(sizes: Sizes, found: Choice, device: DeviceSpec, catalogue: Ca
 
 def _place_by_place(draft: Draft) -> Draft:
     """The draft with the shares of a place one behind the other: what blocks read at the same time lies in different
-    columns of A then, and so in different banks of the memory (5% faster; benchmarks/NOTES.md).
+    columns of A then, and so in different banks of the memory (5% faster; docs/design, T17).
     """
     if not (draft.runs.k_begin > 0).any():
         return draft

@@ -164,8 +164,8 @@ H100 = replace(
     block_latency=0.0,  # calibrated: part of each tile
     launch_seconds=0.8e-6,  # measured: one more kernel in a graph
     split_latency=3.0e-6,  # measured, launches overlapping
-    further_tile_latency=0.8e-6,  # measured: a plan of four tiles takes 2-3 us more than predicted, of one 0-1 (NOTES)
-    tlp_threshold=405504, theta=256, load_balanced_threshold=108134, split_factor=16,  # by trial, as the papers (NOTES)
+    further_tile_latency=0.8e-6,  # measured: a plan of four tiles takes 2-3 us more than predicted, of one 0-1 (docs/design, L7)
+    tlp_threshold=405504, theta=256, load_balanced_threshold=108134, split_factor=16,  # by trial, as the papers (docs/design, R4)
 )  # fmt: skip
 
 MI210 = DeviceSpec(

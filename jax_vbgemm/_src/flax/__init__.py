@@ -1,0 +1,1 @@
+"""Flax layers of different sizes as one operation."""

@@ -1,0 +1,1 @@
+"""Optimizers that treat all weight matrices together."""

@@ -1,0 +1,1 @@
+"""The planners of the four papers, and one tile for all."""

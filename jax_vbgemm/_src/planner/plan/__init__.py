@@ -1,0 +1,1 @@
+"""The plan that a planner returns: drafted, validated, printed."""

@@ -1,0 +1,97 @@
+"""python -m jax_vbgemm: which kernels are here, what a plan looks like, the demo, and the cost model's calibration."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import jax
+
+import jax_vbgemm as vb
+from jax_vbgemm import _core
+from jax_vbgemm._src import backends
+from jax_vbgemm._src.planner import device_spec
+from jax_vbgemm._src.tools.shapes import calibration_sample, read_problems
+
+
+def show_backends() -> None:
+    """One line a backend: what it runs on, or why it is absent."""
+    print(f"jax_vbgemm {vb.__version__}, jax {jax.__version__}, default backend: {jax.default_backend()}")
+    for name, backend in backends.BACKENDS.items():
+        if backend.module is None:
+            print(f"  {name:5} absent: {backend.absent}")
+            continue
+        devices = backend.live_devices()
+        kinds = ", ".join(sorted({device.device_kind for device in devices})) or "built, but JAX sees no such device"
+        detail = f", {_core.isa()} kernel" if name == "cpu" else ""
+        device = backends.planning_device(name).name
+        print(f"  {name:5} {kinds}{detail}; dtypes {', '.join(backend.dtypes)}; planned as {device}")
+
+
+def run_calibration(options: argparse.Namespace) -> None:
+    import scipy.optimize  # noqa: F401  (a missing one shows before minutes of measuring)
+
+    from jax_vbgemm._src.planner.model.cost_model import CALIBRATION
+    from jax_vbgemm._src.tools import calibrate
+
+    precisions = options.precision or list(calibrate.PRECISIONS)
+    unknown = [name for name in precisions if name not in calibrate.PRECISIONS]
+    if unknown:
+        raise ValueError(f"--precision: unknown name {unknown[0]!r}; known are {', '.join(calibrate.PRECISIONS)}")
+    device = backends.default_device() if options.device is None else device_spec(options.device)
+    if device.kind != "gpu":
+        raise ValueError(f"--device: {device.name} has no tiles to calibrate, only GPUs do")
+    if options.measured:
+        points = calibrate.read_driver(options.measured, options.workloads, device)
+    elif device.name != backends.default_device().name:
+        raise ValueError(f"--device: there is no {device.name} here to measure on; give --from what was measured there")
+    else:
+        sample = calibration_sample()
+        points = calibrate.measured_here(device, sample, precisions, calibrate.measure_in_loop, print)
+    calibrate.calibrate(points, device, device.name, options.output or CALIBRATION, print)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m jax_vbgemm", description=__doc__)
+    commands = parser.add_subparsers(dest="command", title="commands (without one: show the backends)")
+    plan = commands.add_parser("plan", help="print the plan for a file of 'M N K' lines")
+    plan.add_argument("file", type=Path)
+    plan.add_argument("--device", help="such as h100, a100, mi210, cpu; default: the one JAX would use")
+    plan.add_argument("--dtype", default="float32")
+    plan.add_argument("--planner", default="auto")
+    demo = commands.add_parser("demo", help="GoogLeNet's inception blocks, forward and gradient, checked and timed")
+    demo.add_argument("--batch", type=int, default=1, help="images (default: 1)")
+    calibrate = commands.add_parser("calibrate", help="measure every tile on this GPU and fit the cost model to it")
+    calibrate.add_argument(
+        "--from", dest="measured", type=Path, nargs="+", metavar="CSV", help="fit what gpu_driver measured instead"
+    )
+    calibrate.add_argument("--workloads", type=Path, help="folder of the shape files that these CSV files name")
+    calibrate.add_argument("--device", help="entry of the device table; default: that of the GPU that is here")
+    calibrate.add_argument("--precision", nargs="+", help="only some of fp32, 3xtf32, tf32, bf16, fp64")
+    calibrate.add_argument("--output", type=Path, help="default: the calibration.csv that plans use")
+    options = parser.parse_args(arguments)
+
+    if options.command is None:
+        show_backends()
+        return 0
+    if options.command == "demo":
+        if options.batch < 1:
+            parser.error(f"argument --batch: must be at least 1, not {options.batch}")
+        try:
+            from jax_vbgemm._src.tools import demo as googlenet
+        except ImportError as error:
+            parser.error(f"the demo needs the extra 'cli': pip install jax-vbgemm[cli] ({error})")
+        return googlenet.run(options.batch)
+    if options.command == "calibrate":
+        try:
+            run_calibration(options)
+        except ImportError as error:
+            parser.error(f"calibrate needs the extra 'cli': pip install jax-vbgemm[cli] ({error})")
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+        return 0
+    try:
+        print(vb.plan(read_problems(options.file), dtype=options.dtype, device=options.device, planner=options.planner))
+    except (OSError, ValueError, TypeError) as error:
+        parser.error(str(error))
+    return 0
