@@ -270,7 +270,7 @@ def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 def _with_shared_operand(name: str, As: Any, Bs: Any) -> tuple[Any, Any, str | None]:
     """Both operands as trees, and the name of the one that was an array against a tree and stands for all leaves."""
-    lone_a, lone_b = (jax.tree.structure(tree) == jax.tree.structure(0) for tree in (As, Bs))
+    lone_a, lone_b = (jax.tree_util.all_leaves([tree]) for tree in (As, Bs))
     if lone_a == lone_b:
         return As, Bs, None
     which, array, other, tree = ("As", As, "Bs", Bs) if lone_a else ("Bs", Bs, "As", As)
