@@ -10,23 +10,46 @@ except ModuleNotFoundError as _error:
 
 from jax_vbgemm import lowering as _lowering  # noqa: F401  (registers the primitive's rules and lowerings)
 from jax_vbgemm import rules as _rules  # noqa: F401
-from jax_vbgemm.api import batched_gemm as batched_gemm
-from jax_vbgemm.api import batched_matmul as batched_matmul
-from jax_vbgemm.api import plan as plan
-from jax_vbgemm.backends import DISABLE_JAX_EXPORT_CHECKS as DISABLE_JAX_EXPORT_CHECKS
-from jax_vbgemm.backends import available_backends as available_backends
-from jax_vbgemm.backends import target as target
-from jax_vbgemm.orthogonal import newton_schulz as newton_schulz
-from jax_vbgemm.planner import Coordinated as Coordinated
-from jax_vbgemm.planner import DeviceSpec as DeviceSpec
-from jax_vbgemm.planner import LoadBalanced as LoadBalanced
-from jax_vbgemm.planner import Plan as Plan
-from jax_vbgemm.planner import SortSplit as SortSplit
-from jax_vbgemm.planner import TallSkinny as TallSkinny
-from jax_vbgemm.planner import Tile as Tile
-from jax_vbgemm.planner import Uniform as Uniform
-from jax_vbgemm.problem import Problem as Problem
-from jax_vbgemm.tune import Tuned as Tuned
-from jax_vbgemm.tune import autotune as autotune
+from jax_vbgemm.api import batched_gemm, batched_matmul, plan
+from jax_vbgemm.backends import DISABLE_JAX_EXPORT_CHECKS, available_backends, target
+from jax_vbgemm.orthogonal import newton_schulz
+from jax_vbgemm.planner import (
+    Coordinated,
+    DeviceSpec,
+    LoadBalanced,
+    Plan,
+    SortSplit,
+    TallSkinny,
+    Tile,
+    Uniform,
+)
+from jax_vbgemm.problem import Problem
+from jax_vbgemm.tune import Tuned, autotune
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "DISABLE_JAX_EXPORT_CHECKS",
+    "Coordinated",
+    "DeviceSpec",
+    "LoadBalanced",
+    "Plan",
+    "Problem",
+    "SortSplit",
+    "TallSkinny",
+    "Tile",
+    "Tuned",
+    "Uniform",
+    "autotune",
+    "available_backends",
+    "batched_gemm",
+    "batched_matmul",
+    "newton_schulz",
+    "plan",
+    "target",
+]
+
+
+def __dir__() -> list[str]:
+    """What is public: importing the package also binds its internal modules here."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

@@ -86,6 +86,12 @@ def autotune(
       TypeError: a size is not an integer, or `device` is not a jax.Device.
       NotImplementedError: `device` has no kernels for `dtype`.
       OSError: the file can't be written.
+
+    Examples:
+      >>> import jax_vbgemm as vb
+      >>> tuned = vb.autotune([(64, 784, 192), (96, 784, 192)], rounds=1)
+      >>> tuned.winner in tuned.seconds
+      True
     """
     return tune(problems, dtype, precision, device, rounds, cache, measure)
 
