@@ -111,8 +111,12 @@ class TallSkinny(DraftPlanner):
 
     def _profiled(self, device: DeviceSpec) -> DeviceSpec:
         """The device with the latencies that were given."""
-        latencies = {"step_latency": self.memory_latency, "product_latency": self.product_latency}
-        return replace(device, **{name: float(value) for name, value in latencies.items() if value is not None})
+        memory, product = self.memory_latency, self.product_latency
+        return replace(
+            device,
+            step_latency=device.step_latency if memory is None else memory,
+            product_latency=device.product_latency if product is None else product,
+        )
 
     def _split(self, draft: Draft, shapes: NDArray[np.int8], target: float | None) -> Draft:
         """The draft with the K of deep problems in as many shares as bring it to `target` blocks: by default those that
@@ -179,7 +183,7 @@ def _tile_for(
 
     if device.kind == "cpu":
         return min(tiles, key=lambda tile: (sides(tile)[0] < n, abs(sides(tile)[0] - n), -sides(tile)[1]))
-    kernels = [_kernel(tile, *sides(tile), problem.k, device, catalogue) for tile in tiles]
+    kernels = [kernel_of(tile, *sides(tile), problem.k, device, catalogue) for tile in tiles]
     if tcf is not None and any(kernel.tcf == tcf for kernel in kernels):
         tiles = [tile for tile, kernel in zip(tiles, kernels, strict=True) if kernel.tcf == tcf]
         kernels = [kernel for kernel in kernels if kernel.tcf == tcf]
@@ -187,7 +191,7 @@ def _tile_for(
     return tiles[index]
 
 
-def _kernel(tile: TileShape, short: int, long: int, k: int, device: DeviceSpec, catalogue: Catalogue) -> Kernel:
+def kernel_of(tile: TileShape, short: int, long: int, k: int, device: DeviceSpec, catalogue: Catalogue) -> Kernel:
     """A tile as the paper's model sees it, for a problem of so many steps along K."""
     step = int(step_depth(np.asarray(tile.k), catalogue.element_bytes))
     depth = min(_ROWS_AHEAD if tile.kernel in WHOLE_ROWS else step, k)

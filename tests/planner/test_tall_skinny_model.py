@@ -423,7 +423,7 @@ def test_the_ratio_is_that_of_the_times(gpu, dtype, t2):
 # Kernels that exist.
 
 
-def kernel(t2, *, t3=8, tcf=1, threads=512, peak_rate=H100.peak_rate("float64"), t1=128):
+def kernel(t2, *, t3=8, tcf=1, threads=512, peak_rate=33.5e12, t1=128):
     return Kernel(t1=t1, t2=t2, t3=t3, tcf=tcf, threads=threads, peak_rate=peak_rate)
 
 
