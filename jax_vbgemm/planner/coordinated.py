@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from jax_vbgemm.planner.catalogue import Catalogue, TileKey, TileShape
-from jax_vbgemm.planner.cost_model import weighted_sum
 from jax_vbgemm.planner.descriptor_size import MOST_BATCHED_TILES, MOST_DESCRIBED_TILES
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft
@@ -108,7 +107,7 @@ class Coordinated(PaperPlanner):
 def features_of(sizes: Sizes) -> tuple[float, float, float, int]:
     """Mean M, N and K, and the number of problems: what the paper's random forest is given (section 5)."""
     number = int(sizes.batch.sum())
-    m, n, k = (weighted_sum(column, sizes.batch) / max(number, 1) for column in (sizes.m, sizes.n, sizes.k))
+    m, n, k = (int((column * sizes.batch).sum()) / max(number, 1) for column in (sizes.m, sizes.n, sizes.k))
     return m, n, k, number
 
 

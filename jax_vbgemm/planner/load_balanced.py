@@ -13,7 +13,7 @@ from jax_vbgemm.planner.catalogue import Catalogue, TileKey, TileShape
 from jax_vbgemm.planner.cost_model import Floats
 from jax_vbgemm.planner.device import DeviceSpec
 from jax_vbgemm.planner.draft import Draft
-from jax_vbgemm.planner.occupancy import active_waves
+from jax_vbgemm.planner.occupancy import active_waves, work_per_thread
 from jax_vbgemm.planner.options import check_choice, check_number
 from jax_vbgemm.planner.paper_planner import PaperPlanner
 from jax_vbgemm.planner.runs import Ints, tile_counts
@@ -24,7 +24,7 @@ CLASSES = (("small", 128), ("small-medium", 128), ("medium", 128), ("medium-larg
 # The same shapes on tensor cores; they have no 16 x 16.
 TENSOR_CLASSES = (("mma-16x32", 128), ("mma-32x32", 128), ("mma-32x64", 128), ("mma-64x64", 128))
 
-TABLE_3_STEP = 16  # Tk of all tiles of Table 3; what our kernels take is their own matter
+TABLE_3_STEP = 16  # Tk of all tiles of Table 3; our kernels' steps are their own matter (Plan.work_per_thread)
 
 Bound = Literal["problem", "class", "device", "none"]
 Demotion = Literal["class", "batch"]
@@ -113,6 +113,12 @@ class LoadBalanced(PaperPlanner):
         )
 
 
+def table_3(catalogue: Catalogue) -> dict[TileKey, tuple[float, float]]:
+    """The paper's Table 3: (W_CP, W_DL) of each class, by (name, threads), with the paper's Tk."""
+    tiles, _ = catalogue.resolve(CLASSES)
+    return {tile.key: work_per_thread(tile.m, tile.n, TABLE_3_STEP, tile.threads) for tile in tiles}
+
+
 def _active(waves: Floats, *, most: Floats, bound: Bound) -> Floats:
     """Sum of phi (Eq. 4): of the waves of each class, a row a class, those that can be active at once.
 
@@ -168,4 +174,4 @@ def _initial_classes(sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
 def _of_classes(waves: Floats, tile_class: Ints) -> Floats:
     """Waves of each class, where waves[c, i] are those of problem i in class c. Whole numbers, exact up to 2**53."""
     own = waves[tile_class, np.arange(len(tile_class))]
-    return np.bincount(tile_class, own, minlength=len(waves))
+    return np.bincount(tile_class, own, minlength=len(waves)).astype(np.float64)  # of nothing it counts in integers

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from jax_vbgemm.planner import Coordinated, device_spec
 from jax_vbgemm.planner.descriptor_size import MOST_BATCHED_TILES
+from jax_vbgemm.problem import Problem
 
-from .cases import DEVICES, make, names, num_tiles, problem_lists
+from .cases import DEVICES, make, names, num_tiles, problem_lists, times_covered
 
 TABLE_2 = {
     "small": (16, 16),
