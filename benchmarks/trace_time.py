@@ -4,6 +4,7 @@ The median of 5, less that of an identity jit of the same arguments; no cache is
 
     python benchmarks/trace_time.py                       64, 256 and 1000 problems
     python benchmarks/trace_time.py 64 --gradient --loop --csv trace.csv
+    python benchmarks/trace_time.py 1000 5000 --floor     beside what JAX and XLA take for so many arrays
 """
 
 import statistics
@@ -22,6 +23,7 @@ from rich.progress import track
 from rich.table import Table
 
 import jax_vbgemm as vb
+from jax_vbgemm._src.backends import TARGET_NAME
 from jax_vbgemm._src.planner import entry
 from workloads import write_csv
 
@@ -41,6 +43,12 @@ class Row:
 
 def loop(As: Sequence[jax.Array], Bs: Sequence[jax.Array]) -> list[jax.Array]:
     return [jnp.matmul(a, b) for a, b in zip(As, Bs, strict=True)]
+
+
+def empty_call(As: Sequence[jax.Array], Bs: Sequence[jax.Array]) -> Any:
+    """A custom call with the operands and results of the products, and nothing else; it is compiled but never run."""
+    results = [jax.ShapeDtypeStruct((a.shape[0], b.shape[1]), a.dtype) for a, b in zip(As, Bs, strict=True)]
+    return jax.ffi.ffi_call(TARGET_NAME, results)(*As, *Bs)
 
 
 def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,11 +75,15 @@ def main(
     counts: Annotated[list[int], typer.Argument(help="problems of a batch", min=1)] = [64, 256, 1000],
     gradient: Annotated[bool, typer.Option("--gradient", help="value and gradient, not the forward pass")] = False,
     xla_loop: Annotated[bool, typer.Option("--loop", help="XLA's loop, too (a minute and more on a GPU)")] = False,
+    floor: Annotated[
+        bool, typer.Option("--floor", help="an empty custom call of the same arrays, too, forward")
+    ] = False,
     csv: Annotated[Path | None, typer.Option(help="rows are appended")] = None,
 ) -> None:
     """Prints what tracing and lowering, and what compiling takes."""
     device, rng, rows = jax.devices()[0].device_kind, np.random.default_rng(0), []
     programs = {"ours": vb.batched_matmul} | ({"XLA loop": loop} if xla_loop else {})
+    programs |= {"empty call": empty_call} if floor and not gradient else {}
     console = Console()
     for count in track(counts, "batches", console=console):
         sizes = rng.integers(16, 129, (count, 3))

@@ -1,32 +1,48 @@
 """Variable-size batched matrix multiplication for JAX: a list of differently sized products as one operation."""
 
-try:
-    from jax_vbgemm import _core as _core
-except ModuleNotFoundError as _error:
-    raise ImportError(
-        f"jax_vbgemm was imported from {__path__[0]}, where its extension module is missing. If that is a source tree, "
-        "install it with `pip install -e .` or start Python elsewhere; otherwise install the package again."
-    ) from _error
-
-from jax_vbgemm._src.backends import DISABLE_JAX_EXPORT_CHECKS as DISABLE_JAX_EXPORT_CHECKS
-from jax_vbgemm._src.backends import available_backends as available_backends
-from jax_vbgemm._src.backends import target as target
+from jax_vbgemm._src import installation as _installation  # noqa: F401  (first: raises where something is missing)
+from jax_vbgemm._src.backends import DISABLE_JAX_EXPORT_CHECKS, available_backends, target
 from jax_vbgemm._src.matmul import lowering as _lowering  # noqa: F401  (registers the primitive's rules and lowerings)
 from jax_vbgemm._src.matmul import rules as _rules  # noqa: F401
-from jax_vbgemm._src.matmul.api import batched_gemm as batched_gemm
-from jax_vbgemm._src.matmul.api import batched_matmul as batched_matmul
-from jax_vbgemm._src.matmul.api import plan as plan
-from jax_vbgemm._src.newton_schulz import newton_schulz as newton_schulz
-from jax_vbgemm._src.planner import Coordinated as Coordinated
-from jax_vbgemm._src.planner import DeviceSpec as DeviceSpec
-from jax_vbgemm._src.planner import LoadBalanced as LoadBalanced
-from jax_vbgemm._src.planner import Plan as Plan
-from jax_vbgemm._src.planner import SortSplit as SortSplit
-from jax_vbgemm._src.planner import TallSkinny as TallSkinny
-from jax_vbgemm._src.planner import Tile as Tile
-from jax_vbgemm._src.planner import Uniform as Uniform
-from jax_vbgemm._src.problem import Problem as Problem
-from jax_vbgemm._src.tools.tune import Tuned as Tuned
-from jax_vbgemm._src.tools.tune import autotune as autotune
+from jax_vbgemm._src.matmul.api import batched_gemm, batched_matmul, plan
+from jax_vbgemm._src.newton_schulz import newton_schulz
+from jax_vbgemm._src.planner import (
+    Coordinated,
+    DeviceSpec,
+    LoadBalanced,
+    Plan,
+    SortSplit,
+    TallSkinny,
+    Tile,
+    Uniform,
+)
+from jax_vbgemm._src.problem import Problem
+from jax_vbgemm._src.tools.tune import Tuned, autotune
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "DISABLE_JAX_EXPORT_CHECKS",
+    "Coordinated",
+    "DeviceSpec",
+    "LoadBalanced",
+    "Plan",
+    "Problem",
+    "SortSplit",
+    "TallSkinny",
+    "Tile",
+    "Tuned",
+    "Uniform",
+    "autotune",
+    "available_backends",
+    "batched_gemm",
+    "batched_matmul",
+    "newton_schulz",
+    "plan",
+    "target",
+]
+
+
+def __dir__() -> list[str]:
+    """What is public: importing the package also binds its internal modules here."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

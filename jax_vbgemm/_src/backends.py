@@ -77,7 +77,7 @@ BACKENDS = {
         _load("cpu", "cpu", "cpu", "_core", "the extension module is broken: install the package again"),
         _load(
             "cuda", "CUDA", "h100", "_cuda",
-            "not built: no CUDA compiler was found at installation; put nvcc on PATH and install with VBGEMM_CUDA=ON",
+            "not built: no GPU or no nvcc was found at installation; put nvcc on PATH and install with VBGEMM_CUDA=ON",
         ),
         _load(
             "rocm", "ROCM", "mi210", "_rocm",
@@ -88,7 +88,13 @@ BACKENDS = {
 
 
 def available_backends() -> tuple[str, ...]:
-    """The platforms whose kernels can run here: built, and with a device that JAX sees."""
+    """The platforms whose kernels can run here: built, and with a device that JAX sees.
+
+    Examples:
+      >>> import jax_vbgemm as vb
+      >>> "cpu" in vb.available_backends()
+      True
+    """
     return tuple(name for name, backend in BACKENDS.items() if backend.module and backend.live_devices())
 
 
@@ -100,6 +106,18 @@ def target(device: str | DeviceSpec) -> AbstractContextManager[None]:
     """Plans programs lowered for this device's platform for this device, e.g. `with vb.target("a100"): jax.export...`.
 
     Raises ValueError for an unknown name.
+
+    Examples:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm as vb
+      >>> operands = [jnp.ones((5, 7))], [jnp.ones((7, 3))]
+      >>> with vb.target("a100"):
+      ...     exported = jax.export.export(
+      ...         jax.jit(vb.batched_matmul), platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS
+      ...     )(*operands)
+      >>> exported.platforms
+      ('cuda',)
     """
     context: AbstractContextManager[None] = _target(device_spec(device))
     return context

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-from jax._src import core
+from jax._src import checkify, core
 from jax._src.dispatch import apply_primitive as apply_primitive
 from jax._src.interpreters.partial_eval import dce_rules
 
@@ -24,6 +25,11 @@ def shaped_array(shape: tuple[int, ...], dtype: Any, factors: Iterable[Any]) -> 
 def register_dce_rule(primitive: Any, rule: Callable[[list[bool], Any], tuple[list[bool], Any]]) -> None:
     """Registers (used results, equation) -> (used operands, new equation); JAX 0.12 passes live operands in between."""
     dce_rules[primitive] = lambda used, *rest: rule(used, rest[-1])
+
+
+def register_nan_check(primitive: Any) -> None:
+    """Makes checkify's NaN checks look at the primitive's results, as they look at those of JAX's own."""
+    checkify.error_checks[primitive] = functools.partial(checkify.nan_error_check, primitive)
 
 
 def unite_varying(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:

@@ -70,6 +70,14 @@ def newton_schulz(
       ValueError: a leaf has rank 0 or 1, coeffs a shape other than (3,) or (n, 3), scale one that is neither () nor
         (leaves,), steps is negative, or preconditioning is unknown.
       TypeError: a leaf is neither floating nor complex, coeffs are complex, or steps is no integer.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm as vb
+      >>> weights = {"up": jnp.eye(3, 4), "down": 5 * jnp.eye(2)}
+      >>> near = vb.newton_schulz(weights, steps=10, coeffs=(1.5, -0.5, 0.0))
+      >>> near["down"].round(3).tolist()
+      [[1.0, 0.0], [0.0, 1.0]]
     """
     if preconditioning not in PRECONDITIONINGS:
         raise ValueError(f"Unknown preconditioning {preconditioning} (known are {', '.join(PRECONDITIONINGS)})")

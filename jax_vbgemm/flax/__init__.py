@@ -9,5 +9,11 @@ try:
 except ModuleNotFoundError as _error:
     raise ImportError("jax_vbgemm.flax needs the extra 'flax': pip install jax-vbgemm[flax]") from _error
 
-from jax_vbgemm.flax import linen as linen
-from jax_vbgemm.flax import nnx as nnx
+from jax_vbgemm.flax import linen, nnx
+
+__all__ = ["linen", "nnx"]
+
+
+def __dir__() -> list[str]:
+    """What is public."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

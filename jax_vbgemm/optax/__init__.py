@@ -1,7 +1,11 @@
 """Optimizers for optax that treat all weight matrices together. Needs the extra: pip install jax-vbgemm[optax]."""
 
-from jax_vbgemm._src.optax.apply import apply_updates as apply_updates
-from jax_vbgemm._src.optax.muon import muon as muon
-from jax_vbgemm._src.optax.muon import orthogonalize as orthogonalize
-from jax_vbgemm._src.optax.muon import scale_by_muon as scale_by_muon
-from jax_vbgemm._src.optax.muon import scale_by_shape as scale_by_shape
+from jax_vbgemm._src.optax.apply import apply_updates
+from jax_vbgemm._src.optax.muon import muon, orthogonalize, scale_by_muon, scale_by_shape
+
+__all__ = ["apply_updates", "muon", "orthogonalize", "scale_by_muon", "scale_by_shape"]
+
+
+def __dir__() -> list[str]:
+    """What is public."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

@@ -27,6 +27,7 @@ def define(primitive: Any, xla_form: Form, kernel_form: Form) -> None:
     """
     primitive.multiple_results = True
     primitive.def_impl(partial(compat.apply_primitive, primitive))
+    compat.register_nan_check(primitive)
     ad.primitive_jvps[primitive] = partial(_jvp, xla_form)
     batching.primitive_batchers[primitive] = partial(_batch, xla_form)
     mlir.register_lowering(primitive, mlir.lower_fun(xla_form, multiple_results=True))

@@ -22,6 +22,8 @@ from jax_vbgemm._src.flax.branches import (
     split_groups,
 )
 
+__all__ = ["BatchedLinear", "BranchedConv1x1", "MultiLoRA", "batched_linear"]
+
 
 def batched_linear(layers: Sequence[nn.Dense | nn.Conv], inputs: Any, activation: Activation = None) -> list[jax.Array]:
     """The same as `[activation(layer(x)) for layer, x in zip(layers, inputs)]`, as one operation.
@@ -42,6 +44,19 @@ def batched_linear(layers: Sequence[nn.Dense | nn.Conv], inputs: Any, activation
       ValueError: lengths or shapes don't fit, or a layer is one that this is no shorter form of (a subclass with a
         __call__ of its own, a strided or masked Conv, another dot_general); the message names the index.
       flax.errors.ScopeParamShapeError: an input's features don't fit the parameters; Flax's own, it names the layer.
+
+    Examples:
+      >>> import flax.linen as nn
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from jax_vbgemm._src.flax.linen import batched_linear
+      >>> class Branches(nn.Module):
+      ...     @nn.compact
+      ...     def __call__(self, x):
+      ...         return batched_linear([nn.Dense(3), nn.Dense(5)], x, "relu")
+      >>> results, params = Branches().init_with_output(jax.random.key(0), jnp.ones((2, 8), jnp.float32))
+      >>> [y.shape for y in results]
+      [(2, 3), (2, 5)]
     """
     return _batched_linear("batched_linear", layers, inputs, activation)
 

@@ -23,6 +23,8 @@ from jax_vbgemm._src.flax.branches import (
 )
 from jax_vbgemm._src.matmul.api import batched_matmul
 
+__all__ = ["BatchedLinear", "BranchedConv1x1", "MultiLoRA", "batched_linear"]
+
 
 def batched_linear(
     layers: Sequence[nnx.Linear | nnx.Conv], inputs: Any, activation: Activation = None
@@ -41,6 +43,14 @@ def batched_linear(
     Raises:
       ValueError: lengths or shapes don't fit, or a layer is one that this is no shorter form of (a subclass with a
         __call__ of its own, a strided or masked Conv, another dot_general); the message names the index.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from jax_vbgemm._src.flax.nnx import batched_linear
+      >>> layers = [nnx.Linear(8, 3, rngs=nnx.Rngs(0)), nnx.Linear(8, 5, rngs=nnx.Rngs(1))]
+      >>> [y.shape for y in batched_linear(layers, jnp.ones((2, 8), jnp.float32), "relu")]
+      [(2, 3), (2, 5)]
     """
     return _batched_linear("batched_linear", layers, inputs, activation)
 

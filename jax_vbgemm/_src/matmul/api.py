@@ -36,7 +36,11 @@ def batched_matmul(
     Args:
       As, Bs: pytrees of arrays with the same structure, usually lists. Leaf i is a product (..., m_i, k_i) x
         (..., k_i, n_i) whose leading dimensions broadcast. Any size is legal, 0 and 1 included. Each pair's dtypes
-        promote as in jnp.matmul; different pairs may have different dtypes.
+        promote as in jnp.matmul; different pairs may have different dtypes. One array against a tree is the shared
+        operand of all products: `batched_matmul(x, Ws)` is x @ W for every leaf W, x entering the call once, and so is
+        its gradient. It is never taken apart: where a shared array of rank 3 or more has a leading axis as long as the
+        other tree has leaves (and that isn't 1), it might be meant as a stack of matrices and is refused; write
+        `[x] * n` or `list(x)`.
       transpose_a, transpose_b: swap the last two axes of the operand; a bool or a prefix pytree of bools.
       symmetric: the caller's word that result i is symmetric, as X X^T is: a kernel may compute half of it and store
         the transpose in the other half. A bool or a prefix pytree of bools. Derivatives are those without it.
@@ -55,6 +59,20 @@ def batched_matmul(
         promotion, or an option is unknown; the message names the leaf and the rule.
       TypeError: a leaf is not an array, a flag not a bool, a planner not callable, or an option of a wrong type.
       NotImplementedError: implementation="kernel" where there is no kernel.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm as vb
+      >>> As = [jnp.ones((5, 7)), jnp.ones((100, 30))]
+      >>> Bs = [jnp.ones((7, 3)), jnp.ones((30, 40))]
+      >>> [C.shape for C in vb.batched_matmul(As, Bs)]
+      [(5, 3), (100, 40)]
+
+      One array for all products:
+
+      >>> queries, values = vb.batched_matmul(jnp.ones((4, 10, 7)), [jnp.ones((7, 3)), jnp.ones((7, 9))])
+      >>> queries.shape, values.shape
+      ((4, 10, 3), (4, 10, 9))
     """
     call = Call("batched_matmul", As, Bs, transpose_a, transpose_b, symmetric, precision, preferred_element_type)
     return call.bind(planner, implementation)
@@ -96,6 +114,17 @@ def batched_gemm(
       As `batched_matmul`; also ValueError where beta is not 0 and there is no C, where alpha, beta, C or bias don't
       fit (a fraction does not fit an integer result), and where a symmetric result has a bias; TypeError where alpha or
       beta is no number. The message names the leaf and the rule.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm as vb
+      >>> As, Bs = [jnp.ones((2, 3)), jnp.ones((1, 2))], [jnp.ones((3, 2)), jnp.ones((2, 1))]
+      >>> Cs = [jnp.ones((2, 2)), jnp.ones((1, 1))]
+      >>> [C.tolist() for C in vb.batched_gemm(As, Bs, Cs, alpha=2, beta=-1)]
+      [[[5.0, 5.0], [5.0, 5.0]], [[3.0]]]
+      >>> biases = [jnp.array([-9.0, 1.0]), None]
+      >>> [C.tolist() for C in vb.batched_gemm(As, Bs, bias=biases, activation="relu")]
+      [[[0.0, 4.0], [0.0, 4.0]], [[2.0]]]
     """
     call = Call("batched_gemm", As, Bs, transpose_a, transpose_b, symmetric, precision, preferred_element_type)
     call.add_epilogues(Cs, alpha, beta, bias, activation)
@@ -122,6 +151,14 @@ def plan(
     Raises:
       ValueError: a size is negative, or a name or an option is unknown, or a planner returned an incomplete plan.
       TypeError: a size is not an integer.
+
+    Examples:
+      >>> import jax_vbgemm as vb
+      >>> plan = vb.plan([(64, 784, 192), (96, 784, 192), vb.Problem(16, 784, 192, batch=4)], device="h100")
+      >>> len(plan.choices)
+      3
+      >>> sum(len(block) for block in plan.blocks) == plan.num_tiles
+      True
     """
     spec = backends.default_device() if device is None else device_spec(device)
     try:

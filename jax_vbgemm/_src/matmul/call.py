@@ -32,6 +32,8 @@ class Call:
         precision: Any,
         preferred: Any,
     ) -> None:
+        self._shared: str | None
+        As, Bs, self._shared = _with_shared_operand(name, As, Bs)
         self.name, self.As, self.Bs = name, As, Bs
         lhs, rhs, self.structure = _paired_leaves(name, As, Bs)
         self.precision = canonical_precision(precision)
@@ -44,6 +46,7 @@ class Call:
         is_symmetric = _flags(name, "symmetric", symmetric, As, len(lhs))
         self.operands: list[jax.Array] = []
         self._made: dict[tuple[str, int, Any], int] = {}
+        self._converted: dict[tuple[int, Any], jax.Array] = {}
         self.terms: list[Term] = []
         self.shapes: list[tuple[int, ...]] = []
         self.dtypes: list[Any] = []
@@ -58,7 +61,7 @@ class Call:
                     raise ValueError(f"a symmetric result must be square, but this one is {sizes.m} x {sizes.n}")
                 if a.dtype != b.dtype:
                     dtype = jnp.result_type(a, b)
-                    a, b = a.astype(dtype), b.astype(dtype)
+                    a, b = self._as_dtype(a, dtype), self._as_dtype(b, dtype)
                 default_float = jax.dtypes.canonicalize_dtype(float)
                 self.dtypes.append(_result_dtype(a.dtype, self.precision, preferred, default_float))
             except (ValueError, TypeError) as error:
@@ -76,12 +79,23 @@ class Call:
             self.shapes.append((*sizes.batch, sizes.m, sizes.n))
 
     def leaf(self, tree: tuple[str, Any], index: int) -> str:
-        """As[3], Bs['w']: how the user would write leaf `index`."""
+        """As[3], Bs['w']: how the user would write leaf `index`; just As where one array stands for all leaves."""
+        if tree[0] == self._shared:
+            return tree[0]
         return tree[0] + jax.tree_util.keystr(jax.tree.leaves_with_path(tree[1])[index][0])
 
     def result(self, index: int) -> str:
         """result[3], result['w']."""
         return self.leaf(("result", self.As), index)
+
+    def _as_dtype(self, operand: jax.Array, dtype: Any) -> jax.Array:
+        """The operand as `dtype`: one conversion, hence one operand of the call, for all leaves that are this array."""
+        if operand.dtype == dtype:
+            return operand
+        key = id(operand), dtype
+        if key not in self._converted:
+            self._converted[key] = operand.astype(dtype)
+        return self._converted[key]
 
     def _refuse_explicit_axes(self, where: Callable[[], str], operand: jax.Array) -> None:
         axes = compat.explicit_axes(operand)
@@ -253,6 +267,25 @@ def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     return len(shape) <= len(target) and all(
         size in (1, full) for size, full in zip(shape[::-1], target[::-1], strict=False)
     )
+
+
+def _with_shared_operand(name: str, As: Any, Bs: Any) -> tuple[Any, Any, str | None]:
+    """Both operands as trees, and the name of the one that was an array against a tree and stands for all leaves."""
+    lone_a, lone_b = (jax.tree_util.all_leaves([tree]) for tree in (As, Bs))
+    if lone_a == lone_b:
+        return As, Bs, None
+    which, array, other, tree = ("As", As, "Bs", Bs) if lone_a else ("Bs", Bs, "As", As)
+    if tree is None:
+        raise ValueError(f"{name}: {other} is None, but {which} is an array")
+    array, leaves = _as_array(name, which, array), jax.tree.leaves(tree)
+    if array.ndim > 2 and array.shape[0] == len(leaves) > 1:
+        raise ValueError(
+            f"{name}: {which} is one array of shape {tuple(array.shape)} against the {len(leaves)} leaves of {other}: "
+            f"give a tree of the same structure, of {len(leaves)} times the array if all of it belongs to each leaf "
+            "([x] * n), of its entries if entry i belongs to leaf i (list(x))"
+        )
+    repeated = jax.tree.unflatten(jax.tree.structure(tree), [array] * len(leaves))
+    return (repeated, tree, which) if lone_a else (tree, repeated, which)
 
 
 def _paired_leaves(name: str, As: Any, Bs: Any) -> tuple[list[jax.Array], list[jax.Array], Any]:

@@ -1,4 +1,4 @@
-"""Derivatives and vmap of the primitive.
+"""Derivatives and vmap of the primitive, and what else of JAX asks for a rule.
 
 Each rule produces terms again and binds once, so the rules are closed under each other. The primitive is a sum of
 bilinear products, hence
@@ -366,3 +366,4 @@ ad.primitive_jvps[batched_matmul_p] = _jvp
 ad.primitive_transposes[batched_matmul_p] = _transpose
 batching.primitive_batchers[batched_matmul_p] = _batch
 compat.register_dce_rule(batched_matmul_p, _dce)
+compat.register_nan_check(batched_matmul_p)

@@ -14,6 +14,14 @@ def apply_updates(params: Any, updates: Any) -> Any:
     """optax.apply_updates: params + updates, in the parameters' dtypes; a None among the parameters stays None.
 
     On a GPU one kernel for all leaves, in the place of the parameters: donate them, or XLA copies them before.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm.optax
+      >>> params = {"w": jnp.ones((2, 2)), "b": jnp.zeros(2)}
+      >>> updates = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+      >>> jax_vbgemm.optax.apply_updates(params, updates)["w"].tolist()
+      [[2.0, 2.0], [2.0, 2.0]]
     """
     leaves = jax.tree.leaves(params, is_leaf=_is_none)
     structure: Any = jax.tree.structure(params, is_leaf=_is_none)

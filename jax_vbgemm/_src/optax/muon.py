@@ -54,6 +54,15 @@ def scale_by_muon(
     Raises:
       ValueError: in `init`, ns_coeffs is not (3,) or (n, 3) or has more rows than steps; in `update`, a leaf is not a
         matrix and has no dimension numbers, its axes overlap, or preconditioning is unknown.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm.optax
+      >>> gradients = [jnp.ones((4, 6)), jnp.ones((2, 3))]
+      >>> transformation = jax_vbgemm.optax.scale_by_muon()
+      >>> updates, state = transformation.update(gradients, transformation.init(gradients))
+      >>> [update.shape for update in updates]
+      [(4, 6), (2, 3)]
     """
 
     def init(params: Any) -> MuonState:
@@ -95,6 +104,14 @@ def orthogonalize(
 
     dimension_numbers: a tree with a MuonDimensionNumbers or None for each leaf; None: all leaves are matrices.
     scale: what results are multiplied by, a number or a 1-D array with one entry a leaf.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm.optax
+      >>> tree = {"w": 3 * jnp.eye(2)}
+      >>> result = jax_vbgemm.optax.orthogonalize(tree, ns_coeffs=(1.5, -0.5, 0.0), ns_steps=10)
+      >>> result["w"].round(3).tolist()
+      [[1.0, 0.0], [0.0, 1.0]]
     """
     leaves = jax.tree.leaves(tree)
     structure: Any = jax.tree.structure(tree)
@@ -151,6 +168,16 @@ def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = N
     """Scales each leaf by sqrt(max(1, fan out / fan in)), or by sqrt(max(fan in, fan out)) * consistent_rms.
 
     As in optax, where it is private. weight_dimension_numbers: as for `scale_by_muon`, without None leaves.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm.optax
+      >>> from optax.contrib import MuonDimensionNumbers
+      >>> transformation = jax_vbgemm.optax.scale_by_shape([MuonDimensionNumbers()])
+      >>> updates = [jnp.ones((1, 4))]
+      >>> scaled, _ = transformation.update(updates, transformation.init(updates))
+      >>> scaled[0].tolist()
+      [[2.0, 2.0, 2.0, 2.0]]
     """
 
     def scaled(x: jax.Array, numbers: MuonDimensionNumbers) -> Any:
@@ -202,6 +229,16 @@ def muon(
 
     Raises:
       ValueError: `ns_coeffs` is an unknown preset; and as `scale_by_muon`.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm.optax
+      >>> params = {"w": jnp.ones((4, 6)), "b": jnp.zeros(6)}
+      >>> optimizer = jax_vbgemm.optax.muon(learning_rate=0.1)
+      >>> state = optimizer.init(params)
+      >>> updates, state = optimizer.update(params, state, params)  # gradients in the place of the first `params`
+      >>> updates["w"].shape
+      (4, 6)
     """
     if isinstance(ns_coeffs, str):
         if ns_coeffs not in _PRESETS:

@@ -121,7 +121,7 @@ def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileSh
         catalogue = alone
     elif (shapes_of(sizes) == Shape.ISM2).all():
         catalogue = catalogue.only(lambda tile: tile.is_far_longer and tile.m > tile.n)
-    catalogue = _without_too_long(ROWS, sizes.n, sizes, catalogue)
+    catalogue = without_too_long(ROWS, sizes.n, sizes, catalogue)
     return _narrowest(sizes.n, lambda tile: tile.n, ROWS, catalogue)
 
 
@@ -141,7 +141,7 @@ def _alone(family: Family, few: Ints, many: Ints, sizes: Sizes, catalogue: Catal
     return catalogue.only(lambda tile: tile in wide and tile.tensor == on_tensor_cores)
 
 
-def _without_too_long(family: Family, few: Ints, sizes: Sizes, catalogue: Catalogue) -> Catalogue:
+def without_too_long(family: Family, few: Ints, sizes: Sizes, catalogue: Catalogue) -> Catalogue:
     """Without the family's longer tiles whose blocks would move too many bytes, where shorter ones are as wide."""
     line_bytes = int((sizes.k + few).max(initial=0)) * catalogue.element_bytes
     shortest: dict[int, int] = {}
@@ -189,7 +189,7 @@ def _lowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape
     elif (sizes.m <= SKINNY).all():
         catalogue = catalogue.only(lambda tile: tile.is_far_longer and tile.n > tile.m)
     if (sizes.m <= FEW_COLUMNS).all():  # of more the longer tiles were as fast
-        catalogue = _without_too_long(COLUMNS, sizes.m, sizes, catalogue)
+        catalogue = without_too_long(COLUMNS, sizes.m, sizes, catalogue)
     return _narrowest(sizes.m, lambda tile: tile.m, COLUMNS, catalogue)
 
 

@@ -1,0 +1,68 @@
+"""What the packages show of themselves: their public names, and the examples of their docstrings."""
+
+import doctest
+import importlib
+import inspect
+
+import jax
+import pytest
+
+from jax_vbgemm._src.tools import tune
+
+PACKAGES = ("jax_vbgemm", "jax_vbgemm.flax", "jax_vbgemm.flax.linen", "jax_vbgemm.flax.nnx", "jax_vbgemm.optax")
+
+
+def package(name):
+    if name.count(".") and name != "jax_vbgemm.flax":
+        pytest.importorskip(name.split(".")[1])
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_all_names_what_is_public(name):
+    found = package(name)
+    assert list(found.__all__) == sorted(found.__all__, key=lambda x: (not x.isupper(), not x[0].isupper(), x))
+    for public in found.__all__:
+        thing = getattr(found, public)
+        assert inspect.isclass(thing) or inspect.isfunction(thing) or inspect.ismodule(thing) or public.isupper()
+        assert inspect.getdoc(thing)
+
+
+@pytest.mark.parametrize("name", ["jax_vbgemm", "jax_vbgemm.flax", "jax_vbgemm.optax"])
+def test_dir_shows_no_internal_module(name):
+    found = package(name)
+    shown = {x for x in dir(found) if not x.startswith("__")}
+    assert shown == set(found.__all__)
+
+
+FUNCTIONS = [
+    (name, public)
+    for name, names in {
+        "jax_vbgemm": (
+            "autotune", "available_backends", "batched_gemm", "batched_matmul", "newton_schulz", "plan", "target",
+        ),
+        "jax_vbgemm.flax.linen": ("batched_linear",),
+        "jax_vbgemm.flax.nnx": ("batched_linear",),
+        "jax_vbgemm.optax": ("apply_updates", "muon", "orthogonalize", "scale_by_muon", "scale_by_shape"),
+    }.items()
+    for public in names
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_public_function_is_among_those_whose_examples_run(name):
+    found = package(name)
+    public = {x for x in found.__all__ if inspect.isfunction(getattr(found, x))}
+    assert public == {function for owner, function in FUNCTIONS if owner == name}
+
+
+@pytest.mark.parametrize(("name", "public"), FUNCTIONS)
+def test_the_example_runs(name, public, tmp_path, monkeypatch):
+    monkeypatch.setenv("VBGEMM_CACHE", str(tmp_path / "tuned.json"))
+    monkeypatch.setattr(tune, "measure", lambda planners, *_: [1.0] * len(planners))  # measuring takes seconds
+    (found,) = doctest.DocTestFinder(recurse=False).find(getattr(package(name), public), public, globs={})
+    assert found.examples
+    runner = doctest.DocTestRunner(verbose=False)
+    report = []
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):  # as users have them
+        assert runner.run(found, out=report.append).failed == 0, "".join(report)
