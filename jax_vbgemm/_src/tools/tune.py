@@ -26,14 +26,14 @@ from jax_vbgemm._src.planner import (
     kind_of,
     plan_problems,
 )
+from jax_vbgemm._src.planner.cores import Cores
 from jax_vbgemm._src.planner.model.tile_families import worth_trying
 from jax_vbgemm._src.planner.papers.coordinated import HEURISTICS, Coordinated, Heuristic
 from jax_vbgemm._src.planner.papers.uniform import Uniform
 from jax_vbgemm._src.planner.plan.draft import DraftPlanner
-from jax_vbgemm._src.planner.search.cores import Cores
 from jax_vbgemm._src.planner.search.makespan import Makespan, narrower_searches
-from jax_vbgemm._src.planner.search.tuned import OFF, VARIABLE, cache_file, check, key_of, store, with_arithmetic
 from jax_vbgemm._src.planner.tiles.descriptor_size import MOST_BATCHED_TILES
+from jax_vbgemm._src.planner.tuned import OFF, VARIABLE, cache_file, check, key_of, store, with_arithmetic
 from jax_vbgemm._src.problem import Problem, Sizes, problems_of
 from jax_vbgemm._src.tools.timing import seconds_in_loop
 

@@ -1,1 +1,1 @@
-"""The planners of `auto`: by predicted makespan, over a CPU's cores, and what was measured."""
+"""The search for the plan of least predicted makespan."""
