@@ -169,7 +169,7 @@ H100 = replace(
     block_latency=0.0,  # calibrated: part of each tile
     launch_seconds=0.8e-6,  # measured: one more kernel in a graph
     split_latency=3.0e-6,  # measured, launches overlapping
-    further_tile_latency=0.8e-6,  # measured: plans of four tiles 2-3 us more than predicted, of one 0-1 (docs/design, L7)
+    further_tile_latency=0.8e-6,  # measured: four tiles 2-3 us more than predicted, one 0-1 (docs/design, L7)
     tlp_threshold=405504, theta=256, split_factor=16,  # by trial, as the papers (docs/design, R4)
     load_balanced_threshold=202752,  # three quarters: of those above its classes' active threads the best by the model
 )  # fmt: skip
