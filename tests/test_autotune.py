@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.planner.search.cores import Cores
+from jax_vbgemm._src.planner.cores import Cores
 from jax_vbgemm._src.tools import timing, tune
 
 SHAPES = [(40, 50, 60), vb.Problem(33, 20, 17, batch=2, transpose_a=True), (0, 3, 4)]

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_vbgemm._src.planner import catalogue_for, device_spec
-from jax_vbgemm._src.planner.search.auto import Auto
-from jax_vbgemm._src.planner.search.cores import Cores
+from jax_vbgemm._src.planner.auto import Auto
+from jax_vbgemm._src.planner.cores import Cores
 from jax_vbgemm._src.problem import Problem, problems_of
 
 from .cases import make, problem_lists, times_covered

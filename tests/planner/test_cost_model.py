@@ -22,9 +22,9 @@ from jax_vbgemm._src.planner import (
     catalogue_for,
     device_spec,
 )
+from jax_vbgemm._src.planner.auto import PAPERS
 from jax_vbgemm._src.planner.model import cost_model
 from jax_vbgemm._src.planner.model.tile_families import worth_trying
-from jax_vbgemm._src.planner.search.auto import PAPERS
 from jax_vbgemm._src.problem import Problem, Sizes, problems_of
 
 from .cases import make, problem_lists

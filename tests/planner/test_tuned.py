@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from jax_vbgemm._src.planner import catalogue_for, device_spec, plan_problems
-from jax_vbgemm._src.planner.search import tuned
+from jax_vbgemm._src.planner import catalogue_for, device_spec, plan_problems, tuned
 from jax_vbgemm._src.problem import Problem, problems_of
 
 H100 = device_spec("h100")

@@ -1,5 +1,6 @@
 """Planners: from static problem sizes and a device description to a Plan. Pure NumPy, no jax."""
 
+from jax_vbgemm._src.planner.auto import Auto
 from jax_vbgemm._src.planner.entry import PLANNERS, Planner, plan_problems, resolve_planner
 from jax_vbgemm._src.planner.papers.coordinated import Coordinated
 from jax_vbgemm._src.planner.papers.load_balanced import LoadBalanced
@@ -7,7 +8,6 @@ from jax_vbgemm._src.planner.papers.sort_split import SortSplit
 from jax_vbgemm._src.planner.papers.tall_skinny import TallSkinny
 from jax_vbgemm._src.planner.papers.uniform import Uniform
 from jax_vbgemm._src.planner.plan.plan import Plan, Tile
-from jax_vbgemm._src.planner.search.auto import Auto
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, Replacement, TileShape, catalogue_for, kind_of
 from jax_vbgemm._src.planner.tables.device import DEVICES, DeviceSpec, device_spec, match_device
 from jax_vbgemm._src.planner.tiles.launches import Launch

@@ -4,18 +4,18 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from jax_vbgemm._src.planner.auto import Auto
+from jax_vbgemm._src.planner.cores import Cores
 from jax_vbgemm._src.planner.papers.coordinated import Coordinated
 from jax_vbgemm._src.planner.papers.load_balanced import LoadBalanced
 from jax_vbgemm._src.planner.papers.sort_split import SortSplit
 from jax_vbgemm._src.planner.papers.tall_skinny import TallSkinny
 from jax_vbgemm._src.planner.papers.uniform import Uniform
 from jax_vbgemm._src.planner.plan.plan import Plan
-from jax_vbgemm._src.planner.search.auto import Auto
-from jax_vbgemm._src.planner.search.cores import Cores
 from jax_vbgemm._src.planner.search.makespan import Makespan
-from jax_vbgemm._src.planner.search.tuned import VARIABLE, cache_file, winner_of
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileKey, catalogue_for
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tuned import VARIABLE, cache_file, winner_of
 from jax_vbgemm._src.problem import Problem, problems_of
 
 Planner = Callable[[Sequence[Problem], DeviceSpec, Catalogue], Plan]

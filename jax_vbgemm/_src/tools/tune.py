@@ -15,13 +15,13 @@ from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.api import batched_matmul
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
 from jax_vbgemm._src.planner import Catalogue, DeviceSpec, Plan, catalogue_for, kind_of, plan_problems
+from jax_vbgemm._src.planner.auto import PAPERS
+from jax_vbgemm._src.planner.cores import Cores
 from jax_vbgemm._src.planner.entry import PLANNERS, Planner
 from jax_vbgemm._src.planner.model.tile_families import worth_trying
 from jax_vbgemm._src.planner.papers.uniform import Uniform
-from jax_vbgemm._src.planner.search.auto import PAPERS
-from jax_vbgemm._src.planner.search.cores import Cores
 from jax_vbgemm._src.planner.search.makespan import Makespan, narrower_searches
-from jax_vbgemm._src.planner.search.tuned import OFF, VARIABLE, cache_file, check, key_of, store, with_arithmetic
+from jax_vbgemm._src.planner.tuned import OFF, VARIABLE, cache_file, check, key_of, store, with_arithmetic
 from jax_vbgemm._src.problem import Problem, Sizes, problems_of
 from jax_vbgemm._src.tools.timing import seconds_in_loop
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jax_vbgemm._src.planner.cores import Cores
 from jax_vbgemm._src.planner.model.cost_model import least_of_whole_problems
 from jax_vbgemm._src.planner.model.tile_families import STREAMING, worth_trying
 from jax_vbgemm._src.planner.papers.coordinated import Coordinated
 from jax_vbgemm._src.planner.papers.load_balanced import LoadBalanced
 from jax_vbgemm._src.planner.papers.sort_split import SortSplit
 from jax_vbgemm._src.planner.plan.plan import Plan
-from jax_vbgemm._src.planner.search.cores import Cores
 from jax_vbgemm._src.planner.search.makespan import Makespan
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
