@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from jax_vbgemm import backends
+from jax_vbgemm.activation import Activation
 from jax_vbgemm.call import Call
 from jax_vbgemm.planner import DeviceSpec, Plan, Planner, device_spec, kind_of, plan_problems, resolve_planner
 from jax_vbgemm.precision import canonical_precision, precision_name
@@ -68,7 +69,7 @@ def batched_gemm(
     alpha: Any = 1,
     beta: Any = 0,
     bias: Any = None,
-    activation: str | None = None,
+    activation: Activation = None,
     transpose_a: Any = False,
     transpose_b: Any = False,
     symmetric: Any = False,
@@ -90,12 +91,14 @@ def batched_gemm(
       alpha, beta: a number, a pytree of numbers with the structure of As, or a 1-D array with one entry a problem;
         Python numbers or traced; cast to the accumulator's dtype. Where beta is 0, C is not read, NaN in it is fine.
       bias: pytree with the structure of As, or None, as may be its leaves; leaf i broadcasts to the shape of result i.
-      activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", for real results.
+      activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", for real results, or a function.
+        The functions of jax.nn that mean the same as a name are done in the kernel too, all others after it.
 
     Raises:
       As `batched_matmul`; also ValueError where beta is not 0 and there is no C, where alpha, beta, C or bias don't
-      fit (a fraction does not fit an integer result), and where a symmetric result has a bias; TypeError where alpha or
-      beta is no number. The message names the leaf and the rule.
+      fit (a fraction, or an integer beyond the dtype's range, does not fit an integer result), where an activation's
+      name is unknown, and where a symmetric result has a bias; TypeError where alpha or beta is no number or activation
+      neither a name nor a function. The message names the leaf and the rule.
     """
     call = Call("batched_gemm", As, Bs, transpose_a, transpose_b, symmetric, precision, preferred_element_type)
     call.add_epilogues(Cs, alpha, beta, bias, activation)

@@ -33,7 +33,14 @@ def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: 
     lhs, rhs = (x.reshape((*(1,) * (rank - x.ndim), *x.shape)) for x in (lhs, rhs))
     a = jnp.swapaxes(lhs, -1, -2) if term.transpose_a else lhs
     b = jnp.swapaxes(rhs, -1, -2) if term.transpose_b else rhs
-    return jnp.matmul(a, b, precision=precision, preferred_element_type=dtype)
+    if a.dtype == b.dtype:
+        return jnp.matmul(a, b, precision=precision, preferred_element_type=dtype)
+    # A float8 cotangent and its factor: jnp.matmul would promote them, XLA's dot takes them as they are.
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
+    axes = tuple(range(rank - 2))
+    dimensions = (((rank - 1,), (rank - 2,)), (axes, axes))
+    return jax.lax.dot_general(a, b, dimensions, precision=precision, preferred_element_type=dtype)
 
 
 def scalar_value(scalar: Scalar, operands: Sequence[jax.Array], dtype: Any) -> jax.Array:

@@ -11,8 +11,8 @@ from flax import linen as nn
 from flax.linen import dtypes, initializers
 from flax.linen.linear import default_kernel_init
 
+from jax_vbgemm.activation import Activation
 from jax_vbgemm.flax.branches import (
-    Activation,
     Branch,
     check_rank,
     inputs_of,

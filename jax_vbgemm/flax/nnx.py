@@ -10,15 +10,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_vbgemm.api import batched_matmul
+from jax_vbgemm.activation import Activation, resolve_activation
 from jax_vbgemm.flax.branches import (
-    Activation,
     Branch,
     check_features,
     check_rank,
     inputs_of,
     outputs_of,
     ranks_of,
-    resolve_activation,
     sizes_of,
     split_groups,
 )
