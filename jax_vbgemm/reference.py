@@ -73,9 +73,9 @@ scaled.defjvp(_scaled_jvp, symbolic_zeros=True)
 
 
 def linear_part(total: jax.Array, epilogue: Epilogue, operands: Sequence[jax.Array]) -> jax.Array:
-    """alpha total + beta source + bias, in total's dtype."""
+    """alpha total + beta source + bias, in total's dtype; where a factor is 0 its term is, even if it holds NaN."""
     dtype = total.dtype
-    value = total if epilogue.alpha == 1 else scalar_value(epilogue.alpha, operands, dtype) * total
+    value = total if epilogue.alpha == 1 else scaled(scalar_value(epilogue.alpha, operands, dtype), total)
     if epilogue.source is not None and epilogue.beta != 0:
         value += scaled(scalar_value(epilogue.beta, operands, dtype), operands[epilogue.source].astype(dtype))
     if epilogue.bias is not None:
