@@ -89,7 +89,8 @@ def batched_gemm(
       symmetric: as for `batched_matmul`, of the products and of the results: a C that is read is symmetric too, and
         there is no bias.
       alpha, beta: a number, a pytree of numbers with the structure of As, or a 1-D array with one entry a problem;
-        Python numbers or traced; cast to the accumulator's dtype. Where beta is 0, C is not read, NaN in it is fine.
+        Python numbers or traced; cast to the accumulator's dtype. Where beta is 0, C is not read, and where alpha
+        is 0, the product does not count: NaN there is fine.
       bias: pytree with the structure of As, or None, as may be its leaves; leaf i broadcasts to the shape of result i.
       activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", for real results, or a function.
         The functions of jax.nn that mean the same as a name are done in the kernel too, all others after it.

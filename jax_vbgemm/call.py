@@ -97,12 +97,20 @@ class Call:
         if implementation not in (None, "kernel", "xla"):
             raise ValueError(f"{self.name}: implementation must be None, 'kernel' or 'xla', not {implementation!r}")
         planner = resolve_planner(planner)
-        if implementation != "kernel" and not all(compat.is_static(x.shape) for x in self.operands):
-            # Nothing can be planned for symbolic dimensions (jax.export).
-            results = reference.results(self.operands, self.terms, self.dtypes, self.epilogues, self.precision)
-        else:
-            results = contract(
-                self.operands,
+        # Nothing can be planned for symbolic dimensions (jax.export).
+        by_plan = implementation == "kernel" or all(compat.is_static(x.shape) for x in self.operands)
+        dtypes = dict(enumerate(x.dtype for x in self.operands))
+        dtypes |= {position: dtype for (_, _, dtype), position in self._made.items()}
+
+        def run(operands: list[jax.Array]) -> list[jax.Array]:
+            # One array stays one: `contract` passes equal operands once.
+            cast = [
+                x if x.dtype == dtypes[position] else x.astype(dtypes[position]) for position, x in enumerate(operands)
+            ]
+            if not by_plan:
+                return reference.results(cast, self.terms, self.dtypes, self.epilogues, self.precision)
+            return contract(
+                cast,
                 self.terms,
                 self.dtypes,
                 epilogues=self.epilogues,
@@ -110,6 +118,8 @@ class Call:
                 planner=planner,
                 implementation=implementation,
             )
+
+        results = list(_unchecked(run, self.epilogues)(self.operands))
         for index, function in enumerate(self.after):
             results[index] = results[index] if function is None else function(results[index])
         return jax.tree.unflatten(self.structure, results)
@@ -155,7 +165,7 @@ class Call:
             leaves: list[Any] = self.structure.flatten_up_to(tree)
         except ValueError:
             found = difference("As", self.As, option, tree, prefix=True)
-            raise ValueError(f"{self.name}: {option} must have the structure of As, but {found}") from None
+            raise ValueError(f"{self.name}: {option} must have the structure of As: {found}") from None
         return leaves
 
     def _scalars(self, option: str, value: Any) -> list[Any]:
@@ -198,14 +208,13 @@ class Call:
             try:
                 return _number(array, dtype)
             except ValueError as error:
+                given, wanted = _shown(array), self.dtypes[index]
                 raise ValueError(
-                    f"{self.name}: {where()} is {_shown(array)}, but {self.result(index)} is {self.dtypes[index]}{error}"
+                    f"{self.name}: {where()} is {given}, but {self.result(index)} is {wanted}{error}"
                 ) from None
-        return self._operand((option, id(array), dtype), lambda: array.astype(dtype).reshape(-1)), element or 0
+        return self._operand((option, id(array), dtype), array.reshape(-1)), element or 0
 
-    def _addend(
-        self, option: str, index: int, value: Any, *, exact: bool
-    ) -> tuple[tuple[str, int, Any], Callable[[], jax.Array]]:
+    def _addend(self, option: str, index: int, value: Any, *, exact: bool) -> tuple[tuple[str, int, Any], jax.Array]:
         """The operand that C or a bias becomes, as `_operand` takes it."""
 
         def where() -> str:
@@ -221,14 +230,21 @@ class Call:
             )
         if array.dtype != dtype and not _promotes(array, dtype):
             raise ValueError(f"{self.name}: {where()} is {array.dtype}, which does not promote to {dtype}")
-        return (option, id(value), dtype), lambda: array.astype(dtype)
+        return (option, id(value), dtype), array
 
-    def _operand(self, key: tuple[str, int, Any], make: Callable[[], jax.Array]) -> int:
-        """One operand for one array, however many problems name it."""
+    def _operand(self, key: tuple[str, int, Any], array: jax.Array) -> int:
+        """One operand for one array, however many problems name it; it becomes the dtype that the key ends in."""
         if key not in self._made:
             self._made[key] = len(self.operands)
-            self.operands.append(make())
+            self.operands.append(array)
         return self._made[key]
+
+
+def _unchecked(run: Callable[..., Any], epilogues: list[Epilogue]) -> Callable[..., Any]:
+    """`run` for arguments that may hold NaN which its results don't, as C may where beta is 0: JAX's checkers
+    (jax_debug_nans, jax_debug_infs) then see the results alone, not what becomes of C on the way."""
+    checked = jax.config.jax_debug_nans or jax.config.jax_debug_infs  # type: ignore[attr-defined]
+    return jax.jit(run) if checked and any(epilogue.source is not None for epilogue in epilogues) else run
 
 
 def _check_options(name: str, precision: Any, preferred: Any) -> None:
@@ -250,9 +266,9 @@ def _number(value: Any, dtype: Any) -> complex | float:
             raise ValueError(": it is beyond the range of float64") from None
     if not (value.denominator == 1 if isinstance(value, numbers.Rational) else float(value).is_integer()):
         raise ValueError("")
-    if dtype == bool:
+    if np.dtype(dtype).kind == "b":
         return int(value)
-    limits = jnp.iinfo(dtype)
+    limits = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
     if not int(limits.min) <= int(value) <= int(limits.max):
         raise ValueError(f": it must lie in [{limits.min}, {limits.max}]")
     return int(value)
@@ -291,7 +307,7 @@ def _paired_leaves(name: str, As: Any, Bs: Any) -> tuple[list[jax.Array], list[j
     structure: Any = jax.tree.structure(As)
     other: Any = jax.tree.structure(Bs)
     if structure != other:
-        raise ValueError(f"{name}: As and Bs must have the same structure, but {difference('As', As, 'Bs', Bs)}")
+        raise ValueError(f"{name}: As and Bs must have the same structure: {difference('As', As, 'Bs', Bs)}")
 
     def arrays(tree_name: str, tree: Any, leaves: list[Any]) -> list[jax.Array]:
         if all(isinstance(leaf, jax.Array) for leaf in leaves):
@@ -318,7 +334,7 @@ def _flags(name: str, option: str, flags: Any, of: tuple[str, Any], count: int) 
         leaves = jax.tree.leaves(jax.tree.map(lambda flag, part: jax.tree.map(lambda _: flag, part), flags, tree))
     except ValueError:
         found = difference(option, flags, tree_name, tree, prefix=True)
-        raise ValueError(f"{name}: {option} must be a bool or a prefix of {tree_name}, but {found}") from None
+        raise ValueError(f"{name}: {option} must be a bool or a prefix of {tree_name}: {found}") from None
     for leaf in leaves:
         if not isinstance(leaf, bool | np.bool_):
             raise TypeError(f"{name}: {option} must hold Python bools, not {leaf!r}")

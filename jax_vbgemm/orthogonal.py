@@ -182,9 +182,9 @@ def _iterate(
     xs = list(xs)
     tall = [_is_tall(x.shape) for x in xs]
     wide = [not flag for flag in tall]
-    # Where X has a divisor of its first step it is not divided: 1 / divisor is a factor of the first step's A and of its
-    # result. A kernel takes one factor a problem; a batch has several and is divided here. So is an X whose spectral
-    # norm can be held where X X^H overflows.
+    # X is not divided by its divisor: 1 / divisor is a factor of the first step's A and of its result. But a kernel takes
+    # one factor a problem; a batch has several and is divided here. So is an X whose spectral norm can be held where
+    # X X^H overflows.
     divisors: list[Any] = [1.0] * len(xs)
     late_divisors = None  # stands for ones
     if preconditioning in ("frobenius", "spectral") or (preconditioning and coeffs):
@@ -204,7 +204,9 @@ def _iterate(
         conjugate = step > 0 or preconditioning != "schatten"  # optax takes X X^T there
         others = [x.conj() if conjugate and jnp.iscomplexobj(x) else x for x in xs]
         symmetric = not (conjugate and jnp.iscomplexobj(xs[0]))  # or Hermitian
-        scale, square, unit = None, 1, 1
+        scale: jax.Array | None = None
+        square: Any = 1
+        unit = 1
         if step == 0 and late_divisors is not None:
             scale = 1 / late_divisors
             # The square of 1 / norm may be subnormal, its quadruple is not: A is held 4 times as large then. (XLA would
@@ -253,15 +255,15 @@ def _is_tall(shape: Sequence[Any]) -> bool:
 
 def _divisors(norms: jax.Array, preconditioning: str, eps: Any) -> jax.Array:
     """What each matrix is divided by before the first product; infinite where that would overflow."""
-    limits = jnp.finfo(norms.dtype)
+    largest = float(np.finfo(norms.dtype).max)
     if preconditioning == "spectral":
         return norms + jnp.asarray(eps, norms.dtype)
     # Rounding may let an element of X X^H overflow where the sum of squares just did not.
-    norms = jnp.where(norms < (1 - 2**-10) * float(limits.max) ** 0.5, norms, norms * jnp.inf)
+    norms = jnp.where(norms < (1 - 2**-10) * largest**0.5, norms, norms * jnp.inf)
     if preconditioning == "frobenius":
         return norms + jnp.asarray(eps, norms.dtype)
-    # "aol" and "schatten" divide by a norm of X X^H later: here X gets one in [1, 2), by a power of two, so that A can be
-    # held in float16 too. Below 2^-30 their least norm decides.
+    # "aol" and "schatten" divide by a norm of X X^H later: here X gets one in [1, 2), by a power of two, so that A can
+    # be held in float16 too. Below 2^-30 their least norm decides.
     exponents = jnp.maximum(jnp.frexp(norms)[1] - 1, -30)
     return jnp.where(jnp.isfinite(norms), jnp.ldexp(jnp.ones_like(norms), exponents), norms)
 
@@ -309,7 +311,7 @@ def _rescale_schatten(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> t
 
 def _inverse_root(values: jax.Array, divisor: Any) -> jax.Array:
     """1 / sqrt of values that were divided by divisor^2, as optax clips them before that."""
-    least = jnp.maximum(_RESCALING_EPS / divisor / divisor, jnp.finfo(values.dtype).tiny).astype(values.dtype)
+    least = jnp.maximum(_RESCALING_EPS / divisor / divisor, np.finfo(values.dtype).tiny).astype(values.dtype)
     return jax.lax.rsqrt(jnp.maximum(values, least[..., None] if values.ndim > least.ndim else least))
 
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jax_vbgemm.api import batched_matmul
 from jax_vbgemm.activation import Activation, resolve_activation
+from jax_vbgemm.api import batched_matmul
 from jax_vbgemm.flax.branches import (
     Branch,
     check_features,
