@@ -17,6 +17,7 @@ ROOMS = [
     "_src.planner.search",
     "_src.planner.papers",
     "_src.planner",
+    "_src.structure",
     "_src.compat",
     "_src.backends",
     "_src.matmul",

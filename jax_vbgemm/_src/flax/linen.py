@@ -12,7 +12,6 @@ from flax.linen import dtypes, initializers
 from flax.linen.linear import default_kernel_init
 
 from jax_vbgemm._src.flax.branches import (
-    Activation,
     Branch,
     check_rank,
     inputs_of,
@@ -21,6 +20,7 @@ from jax_vbgemm._src.flax.branches import (
     sizes_of,
     split_groups,
 )
+from jax_vbgemm._src.matmul.activation import Activation
 
 __all__ = ["BatchedLinear", "BranchedConv1x1", "MultiLoRA", "batched_linear"]
 
