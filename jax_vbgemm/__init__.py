@@ -1,13 +1,6 @@
 """Variable-size batched matrix multiplication for JAX: a list of differently sized products as one operation."""
 
-try:
-    from jax_vbgemm import _core as _core
-except ModuleNotFoundError as _error:
-    raise ImportError(
-        f"jax_vbgemm was imported from {__path__[0]}, where its extension module is missing. If that is a source tree, "
-        "install it with `pip install -e .` or start Python elsewhere; otherwise install the package again."
-    ) from _error
-
+from jax_vbgemm import installation as _installation  # noqa: F401  (first: raises where something is missing)
 from jax_vbgemm import lowering as _lowering  # noqa: F401  (registers the primitive's rules and lowerings)
 from jax_vbgemm import rules as _rules  # noqa: F401
 from jax_vbgemm.api import batched_gemm as batched_gemm

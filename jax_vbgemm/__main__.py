@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -52,6 +53,18 @@ def run_calibration(options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """The command line. Where its reader has gone (`| head -1`), it ends quietly, with SIGPIPE's status."""
+    try:
+        try:
+            return run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        return 128 + 13
+
+
+def run(arguments: list[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jax_vbgemm", description=__doc__)
     commands = parser.add_subparsers(dest="command", title="commands (without one: show the backends)")
     plan = commands.add_parser("plan", help="print the plan for a file of 'M N K' lines")

@@ -77,7 +77,7 @@ BACKENDS = {
         _load("cpu", "cpu", "cpu", "_core", "the extension module is broken: install the package again"),
         _load(
             "cuda", "CUDA", "h100", "_cuda",
-            "not built: no CUDA compiler was found at installation; put nvcc on PATH and install with VBGEMM_CUDA=ON",
+            "not built: no GPU or no nvcc was found at installation; put nvcc on PATH and install with VBGEMM_CUDA=ON",
         ),
         _load(
             "rocm", "ROCM", "mi210", "_rocm",
