@@ -21,5 +21,4 @@ from jax_vbgemm.planner import Uniform as Uniform
 from jax_vbgemm.problem import Problem as Problem
 from jax_vbgemm.tune import Tuned as Tuned
 from jax_vbgemm.tune import autotune as autotune
-
-__version__ = "0.1.0"
+from jax_vbgemm.version import __version__ as __version__
