@@ -25,6 +25,8 @@ extensions = [
 ]
 html_theme = "sphinx_book_theme"
 html_theme_options = {"show_navbar_depth": 1, "home_page_in_toc": True}
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 html_copy_source = False
 html_show_sourcelink = False
 

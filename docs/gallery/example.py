@@ -16,6 +16,8 @@ def run(script: str, *options: str) -> None:
         print(" ".join(("$ python", f"examples/{script}", *options)))
         command = [sys.executable, str(EXAMPLES / script), *options]
         environment = os.environ | {"COLUMNS": "100", "MPLCONFIGDIR": folder}
+        for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):  # Jupyter's; a progress bar would be a line a step
+            environment.pop(name, None)
         result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
         print(result.stdout)
         if result.returncode:
