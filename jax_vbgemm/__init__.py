@@ -1,13 +1,6 @@
 """Variable-size batched matrix multiplication for JAX: a list of differently sized products as one operation."""
 
-try:
-    from jax_vbgemm import _core as _core
-except ModuleNotFoundError as _error:
-    raise ImportError(
-        f"jax_vbgemm was imported from {__path__[0]}, where its extension module is missing. If that is a source tree, "
-        "install it with `pip install -e .` or start Python elsewhere; otherwise install the package again."
-    ) from _error
-
+from jax_vbgemm._src import installation as _installation  # noqa: F401  (first: raises where something is missing)
 from jax_vbgemm._src.backends import DISABLE_JAX_EXPORT_CHECKS as DISABLE_JAX_EXPORT_CHECKS
 from jax_vbgemm._src.backends import available_backends as available_backends
 from jax_vbgemm._src.backends import target as target
@@ -28,5 +21,4 @@ from jax_vbgemm._src.planner import Uniform as Uniform
 from jax_vbgemm._src.problem import Problem as Problem
 from jax_vbgemm._src.tools.tune import Tuned as Tuned
 from jax_vbgemm._src.tools.tune import autotune as autotune
-
-__version__ = "0.1.0"
+from jax_vbgemm._src.version import __version__ as __version__

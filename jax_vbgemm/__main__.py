@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -23,10 +24,22 @@ def show_backends() -> None:
             print(f"  {name:5} absent: {backend.absent}")
             continue
         devices = backend.live_devices()
-        kinds = ", ".join(sorted({device.device_kind for device in devices})) or "built, but JAX sees no such device"
+        kinds = ", ".join(sorted({device.device_kind for device in devices})) or why_no_device(backend)
         detail = f", {_core.isa()} kernel" if name == "cpu" else ""
         device = backends.planning_device(name).name
         print(f"  {name:5} {kinds}{detail}; dtypes {', '.join(backend.dtypes)}; planned as {device}")
+
+
+def why_no_device(backend: backends.Backend) -> str:
+    """Why JAX sees no device of a backend whose module is here."""
+    if backend.name == "cuda":
+        assert backend.module is not None
+        needed, known = backend.module.cuda_versions()
+        if known == 0:
+            return "built, but this machine has no NVIDIA driver"
+        if known // 1000 < needed // 1000:
+            return f"built for CUDA {needed // 1000}, but the driver is for CUDA {known // 1000}: install a newer one"
+    return "built, but JAX sees no such device"
 
 
 def run_calibration(options: argparse.Namespace) -> None:
@@ -53,6 +66,18 @@ def run_calibration(options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """The command line. Where its reader has gone (`| head -1`), it ends quietly, with SIGPIPE's status."""
+    try:
+        try:
+            return run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        return 128 + 13
+
+
+def run(arguments: list[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jax_vbgemm", description=__doc__)
     commands = parser.add_subparsers(dest="command", title="commands (without one: show the backends)")
     plan = commands.add_parser("plan", help="print the plan for a file of 'M N K' lines")

@@ -24,6 +24,12 @@ hypothesis.settings.register_profile("quick", deadline=None, max_examples=6, pri
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Of `-n auto`: the cores this process may use, at most 16, as every worker has memory of its own on each GPU."""
+    return min(len(os.sched_getaffinity(0)), 16)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     platform = platform_of(jax.devices()[0])  # JAX says "gpu" of both vendors'
     for item in items:

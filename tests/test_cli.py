@@ -1,5 +1,8 @@
 """python -m jax_vbgemm, as a user runs it."""
 
+import subprocess
+import sys
+
 import pytest
 
 from jax_vbgemm.__main__ import main
@@ -72,3 +75,15 @@ def test_a_missing_file(capsys):
     with pytest.raises(SystemExit):
         main(["plan", "nowhere.txt"])
     assert "nowhere.txt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]], ids=["backends", "help"])
+def test_a_reader_that_has_gone(arguments):
+    command = [sys.executable, "-m", "jax_vbgemm", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, errors = process.communicate()
+    assert errors == ""
+    # As of a program that SIGPIPE ended. (argparse lets a failed write of its help pass, where output is not buffered.)
+    assert process.returncode == 141 or arguments == ["--help"]

@@ -20,6 +20,7 @@ from jax.interpreters import ad, batching
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul import reference
+from jax_vbgemm._src.matmul.batch_in_k import fold_batch
 from jax_vbgemm._src.matmul.primitive import (
     Epilogue,
     Shape,
@@ -167,10 +168,6 @@ def _transpose(
     products: list[Term] = []
     sums: dict[tuple[int, Shape], int] = {}  # (linear operand, shape before its broadcast is summed) -> out
 
-    def factor(value: Any, dtype: Any) -> int:
-        factors.append(value if value.dtype == dtype else value.astype(dtype))
-        return len(factors) - 1
-
     for term in terms:
         cotangent = cotangents[term.out]
         if isinstance(cotangent, ad.Zero):
@@ -179,18 +176,17 @@ def _transpose(
             raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
         target, other = (term.lhs, term.rhs) if linear[term.lhs] else (term.rhs, term.lhs)
         dtype = max(cotangent.dtype, operands[other].dtype, key=lambda dtype: dtype.itemsize)
-        dc, x = factor(cotangent, dtype), factor(operands[other], dtype)
+        dc, x = (value if value.dtype == dtype else value.astype(dtype) for value in (cotangent, operands[other]))
         a, b = term.transpose_a, term.transpose_b
         if linear[term.lhs]:
-            product = Term(x, dc, -1, b, True) if a else Term(dc, x, -1, False, not b)
+            lhs, rhs, product = (x, dc, Term(0, 1, 0, b, True)) if a else (dc, x, Term(0, 1, 0, False, not b))
         else:
-            product = Term(dc, x, -1, True, a) if b else Term(x, dc, -1, not a, False)
-        shape = (
-            *sizes_of(factors[product.lhs].shape, factors[product.rhs].shape, product).batch,
-            *avals[target].shape[-2:],
-        )
+            lhs, rhs, product = (dc, x, Term(0, 1, 0, True, a)) if b else (x, dc, Term(0, 1, 0, not a, False))
+        lhs, rhs, product = fold_batch(lhs, rhs, product, avals[target].shape[:-2]) or (lhs, rhs, product)
+        shape = (*sizes_of(lhs.shape, rhs.shape, product).batch, *avals[target].shape[-2:])
         out = sums.setdefault((target, shape), len(sums))
-        products.append(product._replace(out=out))
+        products.append(product._replace(lhs=len(factors), rhs=len(factors) + 1, out=out))
+        factors += [lhs, rhs]
     keys = list(sums)
 
     # Where nothing is left to add, the kernel rounds to the primal's dtype; sums are kept wide until the last one.

@@ -1,0 +1,40 @@
+"""Checks at import what the package needs of JAX and of the machine: errors name what is missing, how to get it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+
+OLDEST_JAX = (0, 10, 2)
+
+
+def check_jax(version: tuple[int, ...] = jax.__version_info__) -> None:
+    """Raises ImportError where JAX is older than what the handlers and the tracing rules are written for."""
+    if version < OLDEST_JAX:
+        needed, here = (".".join(map(str, numbers)) for numbers in (OLDEST_JAX, version))
+        raise ImportError(
+            f"jax_vbgemm needs JAX {needed} or newer, this is {here}: pip install --upgrade 'jax>={needed}'"
+        )
+
+
+def why_not_loaded(error: ImportError, folder: str) -> str:
+    """What to do about an extension module in `folder` that could not be loaded."""
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            f"jax_vbgemm was imported from {folder}, where its extension module is missing. If that is a source tree, "
+            "install it with `pip install -e .` or start Python elsewhere; otherwise install the package again."
+        )
+    if "GLIBC" in str(error):  # of libstdc++ GLIBCXX_, of glibc GLIBC_
+        return (
+            "jax_vbgemm's extension module was built on a system with newer C and C++ libraries than this one has "
+            f"({error}). Build it here: pip install --force-reinstall --no-deps --no-binary jax-vbgemm jax-vbgemm"
+        )
+    return f"jax_vbgemm's extension module does not load ({error}): install the package again."
+
+
+check_jax()
+try:
+    from jax_vbgemm import _core as _core
+except ImportError as error:
+    raise ImportError(why_not_loaded(error, str(Path(__file__).parent))) from error

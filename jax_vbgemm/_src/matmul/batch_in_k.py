@@ -1,0 +1,48 @@
+"""A sum of products over a batch as one product with a long K.
+
+The cotangent of a factor that a batch shares is sum_b A[b] B[b]. As a batch of products and a sum it would pass
+through a temporary of batch x m x n numbers, where (batch, k) together are the K of one product of m x n.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from jax_vbgemm._src import compat
+from jax_vbgemm._src.matmul.primitive import Shape, Term, sizes_of
+
+
+def fold_batch(lhs: jax.Array, rhs: jax.Array, term: Term, batch: Shape) -> tuple[jax.Array, jax.Array, Term] | None:
+    """Factors and term of the product summed over the batch axes that `batch`, of lower rank or with 1s, lacks.
+
+    None where there is no such axis, where a factor is broadcast along one, or where it would need copies that are
+    larger than the products whose sum it saves.
+    """
+    if not (compat.is_static(lhs.shape) and compat.is_static(rhs.shape)):
+        return None
+    sizes = sizes_of(lhs.shape, rhs.shape, term)
+    rank = len(sizes.batch)
+    kept = (1,) * (rank - len(batch)) + tuple(batch)
+    summed = [axis for axis in range(rank) if kept[axis] == 1 and sizes.batch[axis] > 1]
+    shapes = [(1,) * (rank + 2 - x.ndim) + x.shape for x in (lhs, rhs)]
+    if not summed or any(shape[axis] == 1 for shape in shapes for axis in summed):
+        return None
+    # K is the second but last axis of what is read as a transpose of A, and of what is B as it is.
+    k_first = [term.transpose_a, not term.transpose_b]
+    copied = sum(x.size for x, first in zip((lhs, rhs), k_first, strict=True) if not first and sizes.k > 1)
+    if copied >= math.prod(sizes.batch) * sizes.m * sizes.n:
+        return None
+    others = [axis for axis in range(rank) if axis not in summed]
+
+    def fold(x: jax.Array, shape: Shape, k_first: bool) -> jax.Array:
+        """(batch..., k, columns) or (batch..., columns, k) as (kept batch..., summed batch x k, columns)."""
+        k, columns = (rank, rank + 1) if k_first else (rank + 1, rank)
+        x = jnp.transpose(x.reshape(shape), (*others, *summed, k, columns))
+        leading = [1 if axis in summed else shape[axis] for axis in range(rank - len(batch), rank)]
+        return x.reshape(*leading, -1, shape[columns])
+
+    folded = [fold(*each) for each in zip((lhs, rhs), shapes, k_first, strict=True)]
+    return folded[0], folded[1], term._replace(transpose_a=True, transpose_b=False)

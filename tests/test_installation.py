@@ -1,0 +1,52 @@
+"""What an import says on a machine that lacks something."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from jax_vbgemm._src import installation
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_an_old_jax() -> None:
+    program = "import jax; jax.__version_info__ = (0, 9, 1); import jax_vbgemm"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "ImportError: jax_vbgemm needs JAX 0.10.2 or newer, this is 0.9.1: pip install" in result.stderr
+
+
+def test_the_oldest_jax_is_that_of_the_dependencies() -> None:
+    oldest = ".".join(map(str, installation.OLDEST_JAX))
+    assert f'"jax>={oldest}"' in (ROOT / "pyproject.toml").read_text()
+    installation.check_jax(installation.OLDEST_JAX)
+    assert jax.__version_info__ >= installation.OLDEST_JAX
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ModuleNotFoundError("No module named 'jax_vbgemm._core'"), "imported from /src, where .* is missing"),
+        (ImportError("libc.so.6: version `GLIBC_2.38' not found"), "GLIBC_2.38.* Build it here: pip"),
+        (ImportError("libstdc++.so.6: version `GLIBCXX_3.4.32' not found"), "GLIBCXX_3.4.32.* Build it here: pip"),
+        (ImportError("_core.so: file too short"), "file too short.*install the package again"),
+    ],
+)
+def test_an_extension_module_that_does_not_load(error: ImportError, message: str) -> None:
+    assert re.search(message, installation.why_not_loaded(error, "/src"))
+
+
+def test_a_broken_extension_module_is_explained(tmp_path: Path) -> None:
+    package = tmp_path / "jax_vbgemm"
+    package.mkdir()
+    for file in ("__init__.py", "installation.py"):
+        (package / file).write_text((ROOT / "jax_vbgemm" / file).read_text())
+    (package / "_core.py").write_text('raise ImportError("version `GLIBC_2.38\' not found")')
+    command = [sys.executable, "-c", "import jax_vbgemm"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert result.returncode == 1
+    assert "newer C and C++ libraries than this one has (version `GLIBC_2.38' not found)" in result.stderr
