@@ -1,7 +1,7 @@
-"""docs/benchmarks.md, its plots and the tables of README, from the CSV files of the kernel alone: no figure there is
-typed by hand.
+"""docs/benchmarks.md, its plots and the tables of docs/speed.md, from the CSV files of the kernel alone: no figure
+there is typed by hand.
 
-  report.py                                 the page and README's tables, of benchmarks/results/h100_*.csv
+  report.py                                 the page and docs/speed.md's tables, of benchmarks/results/h100_*.csv
   report.py --ours new.csv --page new.md    the page of another file; sources.csv beside it says where it was measured
 
 Needs matplotlib (extra `dev`).
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-README = ROOT / "README.md"
+SPEED = ROOT / "docs" / "speed.md"
 
 COMMAND = "python benchmarks/report.py"
 
@@ -116,8 +116,8 @@ def _introduction(results: Results, command: str) -> list[str]:
     lines = [
         "One batched operation by CUDA-graph replay, operands from memory, every result checked against float64; the "
         "protocol, and what the limit of a workload is, are in "
-        "[benchmarks/results/peers](../benchmarks/results/peers/README.md). Inside JAX: "
-        "[design/jax.md](design/jax.md), [flax.md](flax.md), [optax.md](optax.md).",
+        "`benchmarks/results/peers/README.md`. Inside JAX: [speed](speed.md), [measurements](design/jax.md), "
+        "[Flax](guides/flax.md), [optax](guides/optax.md).",
         "",
         *table(
             ("CSV", "device", "date", "what"),
@@ -138,8 +138,8 @@ def _introduction(results: Results, command: str) -> list[str]:
     return [*lines, "", f"This page is written by `{command}`."]
 
 
-def readme(text: str, results: Results, skinny: Path) -> str:
-    """README with the tables between its comments as the figures say."""
+def speed(text: str, results: Results, skinny: Path) -> str:
+    """docs/speed.md with the tables between its comments as the figures say."""
     head, rows = _summary(results, families_of(results))
     for name, lines in (
         ("speed", table(head[:3], [row[:3] for row in rows])),
@@ -236,12 +236,12 @@ def main(
     sources: Annotated[Path, typer.Option(help="where each file was measured")] = RESULTS / "sources.csv",
     page_file: Annotated[Path, typer.Option("--page", help="to write; plots go into a folder of its name")] = PAGE,
 ) -> None:
-    """Writes the page and its plots, and README's tables where it is the committed page."""
+    """Writes the page and its plots, and docs/speed.md's tables where it is the committed page."""
     results = Results.read(ours, peers, best, sources)
     text = page(results, page_file.stem, " ".join((COMMAND, *sys.argv[1:])))
     page_file.write_text(text)
     if page_file == PAGE:
-        README.write_text(readme(README.read_text(), results, RESULTS / "h100_skinny.csv"))
+        SPEED.write_text(speed(SPEED.read_text(), results, RESULTS / "h100_skinny.csv"))
     for file in (page_file, *draw(results, page_file.with_suffix(""))):
         print(f"{os.path.relpath(file)}: {file.stat().st_size / 1e3:.0f} KB")
 

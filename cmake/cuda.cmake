@@ -35,7 +35,7 @@ if(NOT CMAKE_CUDA_COMPILER)
   if(VBGEMM_CUDA STREQUAL "ON")
     message(FATAL_ERROR
       "VBGEMM_CUDA=ON, but no CUDA compiler was found. Install the CUDA toolkit (nvcc 12.4 or newer) and put nvcc on PATH, set CUDACXX to it, "
-      "or take it from PyPI: pip install nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-cccl (BUILD.md, section CUDA). "
+      "or take it from PyPI: pip install nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-cccl (docs/internals/building.md, CUDA). "
       "Or set VBGEMM_CUDA=AUTO to build without the CUDA backend.")
   endif()
   message(STATUS "CUDA backend: left out (no CUDA compiler found; VBGEMM_CUDA=ON makes this an error)")

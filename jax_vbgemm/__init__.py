@@ -18,8 +18,7 @@ from jax_vbgemm._src.planner import (
 )
 from jax_vbgemm._src.problem import Problem
 from jax_vbgemm._src.tools.tune import Tuned, autotune
-
-__version__ = "0.1.0"
+from jax_vbgemm._src.version import __version__ as __version__
 
 __all__ = [
     "DISABLE_JAX_EXPORT_CHECKS",

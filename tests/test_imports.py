@@ -19,6 +19,8 @@ ROOMS = [
     "_src.planner",
     "_src.structure",
     "_src.compat",
+    "_src.version",
+    "_src.plugins",
     "_src.backends",
     "_src.matmul",
     "_src.elementwise",

@@ -18,7 +18,9 @@ FILES = [Path(folder) / f"_rocm{suffix}" for folder in jax_vbgemm.__path__ for s
 LIBRARY = next((file for file in FILES if file.exists()), None)
 BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 
-pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the ROCm backend is not built: VBGEMM_HIP=ON (BUILD.md)")
+pytestmark = pytest.mark.skipif(
+    LIBRARY is None, reason="the ROCm backend is not built: VBGEMM_HIP=ON (docs/internals/building.md)"
+)
 
 
 def code_objects():

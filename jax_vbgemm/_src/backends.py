@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import ModuleType
 
@@ -14,6 +15,7 @@ import jax
 from jax_vbgemm import _core
 from jax_vbgemm._src.planner import DeviceSpec, device_spec, match_device
 from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_OF
+from jax_vbgemm._src.plugins import cuda_module
 
 # The custom calls' names; a handler's contract never changes under one name.
 TARGET_NAME = "vbgemm_v1"
@@ -56,10 +58,10 @@ class Backend:
             return []
 
 
-def _load(name: str, ffi_platform: str, default_device: str, module_name: str, hint: str) -> Backend:
+def _load(name: str, ffi_platform: str, default_device: str, load: Callable[[], ModuleType], hint: str) -> Backend:
     module, absent = None, None
     try:
-        module = importlib.import_module(f"jax_vbgemm.{module_name}")
+        module = load()
         # Under exactly this platform name: a target registered as "cuda" before the plugin loads never reaches it.
         jax.ffi.register_ffi_target(TARGET_NAME, module.handler(), platform=ffi_platform)
         if name in GPU_PLATFORMS:
@@ -74,13 +76,13 @@ def _load(name: str, ffi_platform: str, default_device: str, module_name: str, h
 BACKENDS = {
     backend.name: backend
     for backend in (
-        _load("cpu", "cpu", "cpu", "_core", "the extension module is broken: install the package again"),
+        _load("cpu", "cpu", "cpu", lambda: _core, "the extension module is broken: install the package again"),
         _load(
-            "cuda", "CUDA", "h100", "_cuda",
-            "not built: no GPU or no nvcc was found at installation; put nvcc on PATH and install with VBGEMM_CUDA=ON",
+            "cuda", "CUDA", "h100", cuda_module,
+            "not installed: pip install 'jax-vbgemm[cuda13]' or [cuda12]; from source: nvcc and VBGEMM_CUDA=ON",
         ),
         _load(
-            "rocm", "ROCM", "mi210", "_rocm",
+            "rocm", "ROCM", "mi210", lambda: importlib.import_module("jax_vbgemm._rocm"),
             "not built, or its ROCm runtime is not found: install ROCm and install with VBGEMM_HIP=ON",
         ),
     )

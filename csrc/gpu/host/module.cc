@@ -88,6 +88,16 @@ NB_MODULE(_rocm, m) {
 #else
 NB_MODULE(_cuda, m) {
   m.doc() = "The CUDA backend of jax_vbgemm.";
+  m.def(
+      "cuda_versions",
+      [] {
+        int runtime = 0, driver = 0;
+        cudaRuntimeGetVersion(&runtime);
+        cudaDriverGetVersion(&driver);
+        return nb::make_tuple(runtime, driver);
+      },
+      "The version of CUDA that the kernels were built with and the newest that the driver knows, as 1000 major + 10 minor; 0 without a "
+      "driver.");
 #endif
   m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_matmul)); }, "The XLA FFI handler of products.");
   m.def("add_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_add_scaled)); }, "The XLA FFI handler of sums.");

@@ -24,10 +24,22 @@ def show_backends() -> None:
             print(f"  {name:5} absent: {backend.absent}")
             continue
         devices = backend.live_devices()
-        kinds = ", ".join(sorted({device.device_kind for device in devices})) or "built, but JAX sees no such device"
+        kinds = ", ".join(sorted({device.device_kind for device in devices})) or why_no_device(backend)
         detail = f", {_core.isa()} kernel" if name == "cpu" else ""
         device = backends.planning_device(name).name
         print(f"  {name:5} {kinds}{detail}; dtypes {', '.join(backend.dtypes)}; planned as {device}")
+
+
+def why_no_device(backend: backends.Backend) -> str:
+    """Why JAX sees no device of a backend whose module is here."""
+    if backend.name == "cuda":
+        assert backend.module is not None
+        needed, known = backend.module.cuda_versions()
+        if known == 0:
+            return "built, but this machine has no NVIDIA driver"
+        if known // 1000 < needed // 1000:
+            return f"built for CUDA {needed // 1000}, but the driver is for CUDA {known // 1000}: install a newer one"
+    return "built, but JAX sees no such device"
 
 
 def run_calibration(options: argparse.Namespace) -> None:

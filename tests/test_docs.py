@@ -1,0 +1,34 @@
+"""What the build of the site cannot see: code that it does not run, and public names that no API page has."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = sorted(page.relative_to(DOCS) for page in DOCS.rglob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_python_is_run_by_the_build(page):
+    """Only cells of pages with this header are run; a plain block would show code that nobody tries."""
+    text = (DOCS / page).read_text()
+    assert "```python" not in text, f"docs/{page} has a Python block that is not a {{code-cell}}"
+    if "{code-cell}" in text:
+        assert text.startswith("---\nfile_format: mystnb\n"), f"docs/{page} lacks the header of docs/quickstart.md"
+
+
+@pytest.mark.parametrize("module", ["jax_vbgemm", "jax_vbgemm.flax.nnx", "jax_vbgemm.flax.linen", "jax_vbgemm.optax"])
+def test_every_public_name_has_an_entry(module):
+    pytest.importorskip(module.split(".")[1] if "." in module else "jax")
+    documented, current = set(), ""
+    for page in sorted((DOCS / "api").glob("*.md")):
+        for directive, name in re.findall(r"^\.\. (\w+):: ([\w.]+)", page.read_text(), re.MULTILINE):
+            if directive == "currentmodule":
+                current = name
+            elif current == module:
+                documented.add(name)
+    public = set(importlib.import_module(module).__all__)
+    assert public
+    assert documented == public
