@@ -69,7 +69,7 @@ def plan_problems(
 
 
 def planner_called(name: str) -> Planner:
-    """The planner of a name as the file of tuned plans holds it: "sort_split", "coordinated binary", "uniform huge/256",
+    """The planner of a name as the file of tuned plans has it: "sort_split", "coordinated binary", "uniform huge/256",
     "cores", "makespan", "makespan only t128_medium", "makespan without huge/256".
     """
 
