@@ -97,7 +97,10 @@ class Forest:
                 nodes.setdefault(int(row["tree"]), []).append(row)
         kinds = {"feature": int, "threshold": float, "left": int, "right": int, "binary": float}
         return cls(
-            tuple(Tree(*(tuple(kind(row[name]) for row in rows) for name, kind in kinds.items())) for rows in nodes.values())
+            tuple(
+                Tree(*(tuple(kind(row[name]) for row in rows) for name, kind in kinds.items()))
+                for rows in nodes.values()
+            )
         )
 
     def write(self, file: Path) -> None:
@@ -172,7 +175,8 @@ def main(
     forest, found = train(list(read_csv(Candidate, plans)), Measured(measured))
     forest.write(output)
     print(
-        f"{found.samples} samples; right: forest {found.forest_right:.1%} (held out), cost model {found.model_right:.1%}; "
+        f"{found.samples} samples; right: forest {found.forest_right:.1%} (held out), cost model "
+        f"{found.model_right:.1%}; "
         f"time over the better one's: forest {found.forest_loss:.3f}, cost model {found.model_loss:.3f}, "
         + ", ".join(f"always {name} {loss:.3f}" for name, loss in found.always.items())
     )

@@ -20,7 +20,7 @@ def made_up(samples, model_is_right=True):
     """Binary batching is faster where the mean K is above 200; plans of both, and what they took."""
     listed, times = [], Measured([])
     for index in range(samples):
-        m, n, k, batch = features_of(Sizes.of(sample(index)))
+        k = features_of(Sizes.of(sample(index)))[2]
         for heuristic in ("threshold", "binary"):
             fast = (heuristic == "binary") == (k > 200)
             expected = fast if model_is_right else not fast
