@@ -50,7 +50,7 @@ def test_sort_split(device, shapes, tiles):
             ["small", "small-medium", "small-medium", "small-medium"],
             2 * (208 + 10 * 7 + 2 * 7 + 8 * 7),
         ),
-        # Half of the threads that they hold: not reached by 13 * (16 + 10 + 2 + 8) blocks, of which 936 waves are active.
+        # Half of the threads that they hold: not reached by 13 * (16 + 10 + 2 + 8) blocks, all 936 waves active.
         ("mi210", None, INCEPTION_4E, ["small"] * 4, 2 * 13 * 36),
         ("mi100", None, INCEPTION_4E, ["small"] * 4, 2 * 13 * 36),
     ],
