@@ -55,7 +55,7 @@ def _planners(data: "Data", plt: Any) -> Any:
         axis.set_xlabel("batch")
         axis.grid(True, axis="y")
     axes[0].set_ylabel("times as fast as MAGMA")
-    axes[1].legend(fontsize=7)
+    axes[0].legend(fontsize=7)
     return figure
 
 
@@ -65,6 +65,8 @@ def _latency(data: "Data", plt: Any) -> Any:
     figure, axis = plt.subplots(figsize=(4.5, 2.6))
     for planner, colour in COLOURS.items():
         axis.loglog(sizes, [took[f"range_b{size}"][planner] for size in sizes], marker="o", color=colour, label=planner)
+    axis.set_xticks(sizes, [str(size) for size in sizes])
+    axis.minorticks_off()
     axis.set_xlabel("batch, sizes in [16, 256]")
     axis.set_ylabel("microseconds a call")
     axis.grid(True)
@@ -82,7 +84,7 @@ def _threads(data: "Data", plt: Any) -> Any:
         ]
         places = [index + 0.4 * offset - 0.2 for index in range(len(shapes))]
         axis.bar(places, rates, 0.38, color=colour, label=f"{threads} threads")
-    axis.set_xticks(range(len(shapes)), shapes)
+    axis.set_xticks(range(len(shapes)), [shape.replace("-", "-\n") for shape in shapes])
     axis.set_ylabel("TFLOP/s")
     axis.legend(fontsize=7)
     return figure
