@@ -52,6 +52,19 @@ def run_calibration(options: argparse.Namespace) -> None:
     calibrate.calibrate(points, device, device.name, options.output or CALIBRATION, print)
 
 
+def run_profile(options: argparse.Namespace) -> None:
+    from jax_vbgemm._src.tools import calibrate
+    from jax_vbgemm._src.tools.profile import profile
+
+    if options.precision not in calibrate.PRECISIONS:
+        known = ", ".join(calibrate.PRECISIONS)
+        raise ValueError(f"--precision: unknown name {options.precision!r}; known are {known}")
+    device = backends.default_device()
+    if device.kind != "gpu":
+        raise ValueError(f"profile: the model of TSM2 and ISM2 is one of GPUs, and here is a {device.kind}")
+    print(profile(device, *calibrate.PRECISIONS[options.precision], calibrate.measure_in_loop, print))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jax_vbgemm", description=__doc__)
     commands = parser.add_subparsers(dest="command", title="commands (without one: show the backends)")
@@ -70,6 +83,10 @@ def main(arguments: list[str] | None = None) -> int:
     calibrate.add_argument("--device", help="entry of the device table; default: that of the GPU that is here")
     calibrate.add_argument("--precision", nargs="+", help="only some of fp32, 3xtf32, tf32, bf16, fp64")
     calibrate.add_argument("--output", type=Path, help="default: the calibration.csv that plans use")
+    profile = commands.add_parser(
+        "profile", help="measure the latencies, t1 and tcf of tall_skinny's model on this GPU"
+    )
+    profile.add_argument("--precision", default="fp32", help="one of fp32, 3xtf32, tf32, bf16, fp64 (default: fp32)")
     options = parser.parse_args(arguments)
 
     if options.command is None:
@@ -83,6 +100,12 @@ def main(arguments: list[str] | None = None) -> int:
         except ImportError as error:
             parser.error(f"the demo needs the extra 'cli': pip install jax-vbgemm[cli] ({error})")
         return googlenet.run(options.batch)
+    if options.command == "profile":
+        try:
+            run_profile(options)
+        except ValueError as error:
+            parser.error(str(error))
+        return 0
     if options.command == "calibrate":
         try:
             run_calibration(options)

@@ -83,6 +83,17 @@ def test_candidates_are_different_plans():
     )
 
 
+def test_both_batchings_and_tall_skinny_are_candidates():
+    def names(problems):
+        h100 = vb.plan(problems, device="h100", precision="highest")
+        return tune.candidate_planners(problems, h100.device, h100.catalogue)
+
+    assert {"coordinated threshold", "coordinated binary"} <= set(names([vb.Problem(128, 128, 64)] * 300))
+    assert "tall_skinny" in names([vb.Problem(10240, 16, 10240)])  # another tile than makespan's
+    many = names([vb.Problem(128, 128, 8, batch=40_000)])  # more tiles than are batched
+    assert not any(name.startswith("coordinated ") for name in many)
+
+
 def test_candidates_are_near_the_best_by_kernels_that_suit():
     # Costs of tiles of whole rows are those of tall problems: elsewhere they promise what is not so.
     problems = [vb.Problem(437, 391, 870), vb.Problem(300, 512, 1000)] * 8

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from jax_vbgemm._src.planner import Coordinated, device_spec
 from jax_vbgemm._src.planner.tiles.descriptor_size import MOST_BATCHED_TILES
+from jax_vbgemm._src.problem import Problem
 
-from .cases import DEVICES, make, names, num_tiles, problem_lists
+from .cases import DEVICES, make, names, num_tiles, problem_lists, times_covered
 
 TABLE_2 = {
     "small": (16, 16),
@@ -179,6 +180,68 @@ def test_blocks_of_very_many_tiles_are_not_batched():
     assert any(f"more than {MOST_BATCHED_TILES} tiles" in note for note in plan.notes)
 
 
+@pytest.mark.parametrize("batching", ["threshold", "binary"])
+def test_a_forced_batching_holds_for_any_number_of_tiles(batching):
+    tiles = MOST_BATCHED_TILES + 1
+    plan = make(Coordinated(tlp_threshold=0, batching=batching), [(16 * tiles, 16, 1)])
+    plan.validate()
+    assert plan.num_blocks < plan.num_tiles == tiles
+    assert plan.notes == (f"{batching} batching",)
+
+
+def test_more_tiles_than_a_program_can_describe_are_not_batched():
+    with pytest.raises(ValueError, match=r"Coordinated: batching = 'binary' would describe 62500000 tiles one by one"):
+        make(Coordinated(tlp_threshold=0, batching="binary"), [(10**9, 16, 1)])
+
+
+def test_tiling_alone_has_a_tile_a_block():
+    batched, alone = (make(Coordinated(batching=batching), PAPER) for batching in ("threshold", "none"))
+    assert alone.block_first is None
+    assert (alone.choices, alone.tlp, alone.notes) == (batched.choices, batched.tlp, ())
+
+
+def test_a_selector_sees_means_and_the_number_of_problems():
+    seen = []
+
+    def selector(*features):
+        seen.append(features)
+        return "binary" if features[3] == 5 else "threshold"
+
+    shapes = [Problem(16, 32, 64, batch=3), Problem(40, 8, 12), Problem(0, 0, 0)]
+    assert make(Coordinated(batching=selector), shapes).notes == ("binary batching",)
+    assert seen == [((3 * 16 + 40) / 5, (3 * 32 + 8) / 5, (3 * 64 + 12) / 5, 5)]
+    assert make(Coordinated(batching=selector), []).notes == ("threshold batching",)
+    with pytest.raises(ValueError, match="Coordinated: batching returned 'both'; it must be one of threshold, binary"):
+        make(Coordinated(batching=lambda *_: "both"), shapes)
+
+
+def test_on_tensor_cores_tiles_of_the_same_shapes_are_chosen():
+    for kind, device in (("tf32", "h100"), ("bfloat16", "h100"), ("bfloat16", "mi210"), ("tf32", "mi300x")):
+        plan = make(Coordinated(tlp_threshold=20_000), PAPER, device, kind)
+        plan.validate()
+        assert all(plan.catalogue.find(*choice).tensor for choice in plan.choices), (kind, device)
+        assert not any(tile.tensor for tile in make(Coordinated(tensor=False), PAPER, device, kind).tiles_used)
+    # 256 x 256: 128 x 64 is replaced by 64 x 64, which the plan says. TLP counts each tile's own threads.
+    plan = make(Coordinated(tlp_threshold=0), PAPER, dtype="bfloat16")
+    assert names(plan) == ["mma-16x32", "mma-64x64", "mma-128x128"]
+    assert plan.tlp == 128 + 128 + 4 * 256
+    assert (("mma-128x64", 128), ("mma-64x64", 128)) in plan.replaced
+    for kind in ("float32", "float64"):  # the papers' own arithmetic
+        assert not any(tile.tensor for tile in make(Coordinated(), PAPER, dtype=kind).tiles_used)
+    assert any(tile.tensor for tile in make(Coordinated(tensor=True), PAPER, dtype="float64").tiles_used)
+    with pytest.raises(ValueError, match=r"none of the tiles mma-16x32/128, .* is built for float32"):
+        make(Coordinated(tensor=True), PAPER)
+
+
+@pytest.mark.parametrize("batching", ["threshold", "binary"])
+def test_batches_of_tensor_tiles_cover_each_element_once(batching):
+    shapes = [(130, 257, 70), (16, 33, 512), (64, 128, 200), (300, 40, 8)]
+    plan = make(Coordinated(tlp_threshold=0, batching=batching), shapes, dtype="bfloat16")
+    plan.validate()
+    assert {tile.threads for tile in plan.tiles_used} == {128, 256}
+    assert all((counts == 1).all() for counts in times_covered(plan))
+
+
 def test_defaults_come_from_the_device():
     for device in DEVICES:
         spec = device_spec(device)
@@ -195,8 +258,9 @@ def test_defaults_come_from_the_device():
         (
             {"batching": "pairs"},
             ValueError,
-            "Coordinated: batching = 'pairs' must be one of None, 'threshold', 'binary'",
+            "Coordinated: batching = 'pairs' must be one of None, 'threshold', 'binary', 'none' or a hashable callable",
         ),
+        ({"tensor": 1}, ValueError, "Coordinated: tensor = 1 must be one of None, True, False"),
     ],
 )
 def test_option_errors(options, error, message):

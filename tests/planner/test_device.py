@@ -6,7 +6,8 @@ from jax_vbgemm._src.planner import DEVICES, device_spec, match_device
 
 
 def test_the_table_has_the_devices_we_promise():
-    assert {"v100", "a100", "a800", "h100", "h200", "mi100", "mi210", "mi250x", "mi300x", "cpu"} <= set(DEVICES)
+    ours = {"v100", "a100", "a800", "h100", "h200", "mi100", "mi210", "mi250x", "mi300x", "cpu"}
+    assert ours | {"k40c", "m40", "p100", "mi50"} == set(DEVICES)
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -24,6 +25,7 @@ def test_entries_are_consistent(name):
         assert spec.tlp_threshold == round(65536 / (80 * 2048) * spec.units * spec.max_threads)
         # Wang 2022: SIMDs of a unit over waves of a block of 128 threads.
         assert spec.split_factor == spec.simds // spec.waves_of(128)
+        assert spec.load_balanced_threshold == spec.units * spec.max_threads // 2
 
 
 def test_figures_of_the_documents():
@@ -32,6 +34,12 @@ def test_figures_of_the_documents():
     assert (h100.units, h100.wave_size, h100.max_waves, h100.max_blocks) == (132, 32, 64, 32)
     assert (h100.registers, h100.shared_bytes, h100.shared_reserved) == (65536, 233472, 1024)
     assert (mi210.units, mi210.wave_size, mi210.max_waves, mi210.max_blocks) == (104, 64, 32, 16)
+    k40c, m40, p100, mi50 = map(device_spec, ("k40c", "m40", "p100", "mi50"))
+    # Rivera et al., section 4.1: GFLOP/s of float64 and GB/s.
+    for spec, rate, bandwidth in ((k40c, 1430e9, 288e9), (m40, 213e9, 288e9), (p100, 4600e9, 720e9)):
+        assert spec.peak_rate("float64") == pytest.approx(rate, rel=0.025)
+        assert spec.bandwidth == pytest.approx(bandwidth, rel=0.02)
+    assert (mi50.units, mi50.max_waves, mi50.split_factor) == (60, 40, 2)
     assert (mi210.registers // mi210.simds // mi210.wave_size, mi210.shared_bytes) == (512, 65536)
 
 
@@ -50,6 +58,10 @@ def test_names_and_specs():
         ("NVIDIA H100 80GB HBM3", "h100", True),
         ("NVIDIA H200", "h200", True),
         ("Tesla V100-SXM2-16GB", "v100", True),
+        ("Tesla P100-PCIE-16GB", "p100", True),
+        ("Tesla M40 24GB", "m40", True),
+        ("Tesla K40c", "k40c", True),
+        ("AMD Instinct MI50/MI60", "mi50", True),
         ("NVIDIA A100-SXM4-80GB", "a100", True),
         ("AMD Instinct MI300X", "mi300x", True),
         ("AMD Instinct MI250X", "mi250x", True),

@@ -1,14 +1,13 @@
 """Zhang 2025, against a transcription of Eq. 4, Eq. 10 and Algorithm 1 in plain loops."""
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jax_vbgemm._src.planner import DEVICES as ALL_DEVICES
 from jax_vbgemm._src.planner import LoadBalanced, catalogue_for, device_spec
-from jax_vbgemm._src.planner.model.occupancy import active_waves
-from jax_vbgemm._src.problem import problems_of
+from jax_vbgemm._src.planner.model.occupancy import active_waves, work_per_thread
+from jax_vbgemm._src.planner.papers.load_balanced import table_3
 
 from .cases import DEVICES, ceil_div, make, names, num_tiles, problem_lists
 
@@ -107,15 +106,148 @@ def test_only_active_waves_count():
     assert make(LoadBalanced(0, {"small": 10}), shapes, "mi210").tlp == 64 * 10
 
 
-def test_work_per_thread_is_table_3():
-    # The table is for steps of 16 along K; what our kernels take is their own matter.
-    device = device_spec("mi210")
-    built = catalogue_for("float32", device)
-    catalogue = dataclasses.replace(built, tiles=tuple(dataclasses.replace(tile, k=16) for tile in built))
-    shapes = problems_of([(16, 16, 8), (16, 32, 8), (32, 32, 8), (32, 64, 8), (64, 64, 8)])
-    plan = LoadBalanced(tlp_threshold=0)(shapes, device, catalogue)
-    expected = {(name, threads): (w_cp, w_dl) for name, (_, _, threads, w_cp, w_dl) in TABLE_3.items()}
-    assert plan.work_per_thread == expected
+@pytest.mark.parametrize(("edge", "computed", "moved"), [(16, 2, (4, 6)), (32, 8, (12, 16)), (64, 32, (40, 48))])
+def test_the_papers_table_2(edge, computed, moved):
+    """Tk of 8 and of 16, all tiles by 128 threads."""
+    assert [work_per_thread(edge, edge, k, 128) for k in (8, 16)] == [(computed, each) for each in moved]
+
+
+ONE_OF_EACH = [(16, 16, 8), (16, 32, 8), (32, 32, 8), (32, 64, 8), (64, 64, 8)]
+
+
+@pytest.mark.parametrize("device", ["h100", "mi210", "cpu"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_the_papers_table_3(device, dtype):
+    found = table_3(catalogue_for(dtype, device_spec(device)))
+    assert found == {(name, threads): (w_cp, w_dl) for name, (_, _, threads, w_cp, w_dl) in TABLE_3.items()}
+    assert [w_dl for _, w_dl in found.values()] == [6, 10, 16, 14, 24]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "moved"),
+    [
+        # Steps of 128 bytes along K, the large tile's of 64: of float32 32 and 16 elements, of float64 half as many.
+        ("float32", [10, 16, 24, 20, 24]),
+        ("float64", [6, 10, 16, 14, 20]),
+        ("bfloat16", [18, 28, 40, 32, 32]),
+        ("complex64", [6, 10, 16, 14, 20]),
+    ],
+)
+def test_work_per_thread_is_that_of_the_dtypes_steps(dtype, moved):
+    plan = make(LoadBalanced(tlp_threshold=0, tensor=False), ONE_OF_EACH, "mi210", dtype)
+    assert [w_cp for w_cp, _ in plan.work_per_thread.values()] == [2, 4, 8, 8, 16]
+    assert [w_dl for _, w_dl in plan.work_per_thread.values()] == moved
+
+
+# The readings that the text allows.
+
+
+def readings(problems, threshold, wave_size, most_waves, bound, demotion):
+    """(names, TLP_new) with every step written out."""
+    chosen = [initial(p) for p in problems]
+
+    def tlp():
+        waves = {c: [] for c in CLASSES}
+        for p, mine in zip(problems, chosen, strict=True):
+            m, n, threads, *_ = TABLE_3[mine]
+            waves[mine].append(num_tiles(p, m, n) * ceil_div(threads, wave_size))
+        if bound == "none":
+            total = sum(map(sum, waves.values()))
+        elif bound == "problem":
+            total = sum(min(each, most_waves[c]) for c in CLASSES for each in waves[c])
+        elif bound == "class":
+            total = sum(min(sum(waves[c]), most_waves[c]) for c in CLASSES)
+        else:
+            every = sum(map(sum, waves.values()))
+            total = every / max(1.0, sum(sum(waves[c]) / most_waves[c] for c in CLASSES))
+        return total * wave_size
+
+    def demote(index):
+        chosen[index] = CLASSES[max(CLASSES.index(chosen[index]) - 1, 0)]
+
+    if demotion == "batch":
+        while tlp() < threshold and set(chosen) - {"small"}:
+            for index in range(len(problems)):
+                demote(index)
+        return chosen, int(tlp())
+    for position in range(4, 0, -1):
+        for index in range(len(problems)):
+            if chosen[index] == CLASSES[position]:
+                if tlp() >= threshold:
+                    return chosen, int(tlp())
+                demote(index)
+    return chosen, int(tlp())
+
+
+@given(
+    problem_lists,
+    st.integers(0, 40_000),
+    st.sampled_from((64, 300, 1000)),
+    st.sampled_from(("h100", "mi210")),
+    st.sampled_from(("problem", "class", "device", "none")),
+    st.sampled_from(("class", "batch")),
+)
+def test_each_reading(problems, threshold, most, device, bound, demotion):
+    waves = {name: most // (position + 1) for position, name in enumerate(CLASSES)}
+    plan = make(LoadBalanced(threshold, waves, bound, demotion), problems, device)
+    expected, tlp = readings(problems, threshold, plan.device.wave_size, waves, bound, demotion)
+    assert names(plan) == expected
+    assert abs(plan.tlp - tlp) <= 1  # rounded down; shares of the device add up in another order
+
+
+def test_readings_by_hand():
+    # On an H100 a block of 128 threads has 4 waves; two of them of each class can be active.
+    waves = dict.fromkeys(CLASSES, 8)
+    shapes = [(16, 16, 8)] * 3 + [(32, 16, 8)] * 3  # 3 and 6 blocks of small: 36 waves
+
+    def tlp(bound):
+        return make(LoadBalanced(0, waves, bound), shapes).tlp // 32
+
+    # Problems of 4 and 8 waves all fit; a class, and here the device, has 8.
+    assert [tlp(bound) for bound in ("none", "problem", "class", "device")] == [36, 36, 8, 8]
+    mixed = [(16, 16, 8), (16, 32, 8)]  # 4 waves of two classes: half of the device each
+    assert [make(LoadBalanced(0, waves, bound), mixed).tlp // 32 for bound in ("class", "device")] == [8, 8]
+    more = [*mixed, *mixed]
+    assert [make(LoadBalanced(0, waves, bound), more).tlp // 32 for bound in ("class", "device")] == [16, 8]
+
+
+def test_a_pass_of_algorithm_1_demotes_the_whole_batch():
+    waves = dict.fromkeys(CLASSES, 10**6)
+    shapes = [(64, 64, 8), (32, 32, 8), (16, 16, 8)]
+
+    def plan(threshold, demotion):
+        return names(make(LoadBalanced(threshold, waves, "class", demotion), shapes))
+
+    assert plan(512, "batch") == plan(512, "class") == ["large", "medium", "small"]  # 256 + 128 + 128 threads
+    assert plan(513, "class") == ["medium-large", "medium", "small"]
+    assert plan(513, "batch") == ["medium-large", "small-medium", "small"]
+    assert plan(10**9, "batch") == ["small"] * 3
+
+
+@pytest.mark.parametrize("name", [name for name, spec in ALL_DEVICES.items() if spec.kind == "gpu"])
+def test_the_devices_threshold_is_where_occupancy_counts(name):
+    """Below every class's active threads Eq. 4-9 would make the plans of Eq. 3."""
+    spec = device_spec(name)
+    catalogue = catalogue_for("float32", spec)
+    active = [active_waves(catalogue.find(c, TABLE_3[c][2]), spec) * spec.units * spec.wave_size for c in CLASSES]
+    assert spec.load_balanced_threshold > min(active)
+
+
+def test_the_new_tlp_changes_plans_at_the_default_threshold():
+    shapes = [(64, 64, 64)] * 900
+    new, old = (make(LoadBalanced(bound=bound), shapes) for bound in ("class", "none"))
+    assert old.tlp >= 900 * 256 > new.device.load_balanced_threshold > new.tlp - 32 * 4224
+    assert set(names(old)) == {"large"}
+    assert set(names(new)) == {"large", "medium-large"}
+
+
+def test_on_tensor_cores_the_same_shapes_are_chosen():
+    plan = make(LoadBalanced(tlp_threshold=0), ONE_OF_EACH, dtype="tf32")
+    plan.validate()
+    assert names(plan) == ["mma-16x32", "mma-16x32", "mma-32x32", "mma-32x64", "mma-64x64"]
+    assert names(make(LoadBalanced(tlp_threshold=10**9), ONE_OF_EACH, dtype="tf32")) == ["mma-16x32"] * 5
+    assert names(make(LoadBalanced(tlp_threshold=0, tensor=False), ONE_OF_EACH, dtype="tf32")) == CLASSES
+    assert names(make(LoadBalanced(tlp_threshold=0), ONE_OF_EACH, dtype="float64")) == CLASSES
 
 
 def test_options():
@@ -126,5 +258,9 @@ def test_options():
         LoadBalanced(active_waves={"huge": 3})
     with pytest.raises(ValueError, match=r"LoadBalanced: active_waves\['small'\] = -1 must be finite and not negative"):
         LoadBalanced(active_waves={"small": -1})
+    with pytest.raises(ValueError, match="LoadBalanced: bound = 'unit' must be one of 'problem', 'class', 'device'"):
+        LoadBalanced(bound="unit")
+    with pytest.raises(ValueError, match="LoadBalanced: demotion = 'all' must be one of 'class', 'batch'"):
+        LoadBalanced(demotion="all")
     with pytest.raises(TypeError, match="LoadBalanced: tlp_threshold = True must be a number"):
         LoadBalanced(tlp_threshold=True)

@@ -11,11 +11,13 @@ from .cases import DEVICES, make, names, num_tiles, problem_lists
 LEVELS = {"small": 16, "medium": 32, "large": 64}
 
 
-def reference(problems, target):
+def reference(problems, target, sort_by="k", passes="repeat"):
     """(names, order)."""
     edges = list(LEVELS.values())
     level = [max((i for i in range(3) if edges[i] <= min(p.m, p.n)), default=0) for p in problems]
-    order = sorted(range(len(problems)), key=lambda i: (-problems[i].k, -(edges[level[i]] ** 2)))
+    by_k, by_tile = [-p.k for p in problems], [-edges[lv] for lv in level]
+    keys = list(zip(by_k, by_tile, strict=True) if sort_by == "k" else zip(by_tile, by_k, strict=True))
+    order = sorted(range(len(problems)), key=lambda i: keys[i])
 
     def blocks():
         return sum(num_tiles(p, edges[lv], edges[lv]) for p, lv in zip(problems, level, strict=True))
@@ -25,6 +27,8 @@ def reference(problems, target):
             if blocks() >= target:
                 break
             level[i] = max(level[i] - 1, 0)
+        if passes == "one":
+            break
     return [list(LEVELS)[lv] for lv in level], tuple(order)
 
 
@@ -41,6 +45,33 @@ def test_the_default_target_is_split_factor_times_units(problems, device):
     factor = {"mi210": 2, "h100": 16}.get(device, 1)
     plan = make(SortSplit(), problems, device)
     assert (names(plan), plan.order) == reference(problems, factor * plan.device.units)
+
+
+@given(
+    problem_lists, st.integers(0, 400), st.sampled_from(("k", "tile")), st.sampled_from(("repeat", "one")),
+)  # fmt: skip
+def test_each_reading(problems, target, sort_by, passes):
+    plan = make(SortSplit(target, sort_by, passes), problems)
+    assert (names(plan), plan.order) == reference(problems, target, sort_by, passes)
+
+
+def test_readings_by_hand():
+    shapes = [(64, 64, 8), (16, 16, 90), (32, 32, 50)]
+    assert make(SortSplit(target_blocks=0), shapes).order == (1, 2, 0)
+    assert make(SortSplit(target_blocks=0, sort_by="tile"), shapes).order == (0, 2, 1)
+    # 1 + 1 + 1 blocks; one pass makes 4 + 1 + 4, the second of 64 x 64 another 16.
+    assert names(make(SortSplit(target_blocks=10, passes="one"), shapes)) == ["medium", "small", "small"]
+    assert names(make(SortSplit(target_blocks=10), shapes)) == ["small"] * 3
+
+
+def test_on_tensor_cores_the_same_shapes_are_chosen():
+    shapes = [(64, 64, 8), (16, 16, 90), (32, 32, 50)]
+    plan = make(SortSplit(target_blocks=0), shapes, dtype="bfloat16")
+    plan.validate()
+    assert names(plan) == ["mma-64x64", "mma-16x32", "mma-32x32"]
+    assert names(make(SortSplit(target_blocks=0, tensor=False), shapes, dtype="bfloat16")) == [
+        "large", "small", "medium",
+    ]  # fmt: skip
 
 
 def test_sort_up_by_hand():
@@ -75,3 +106,7 @@ def test_the_order_is_not_sorted_again_after_the_split():
 def test_options():
     with pytest.raises(ValueError, match="SortSplit: target_blocks = -3 must be finite and not negative"):
         SortSplit(target_blocks=-3)
+    with pytest.raises(ValueError, match="SortSplit: sort_by = 'm' must be one of 'k', 'tile'"):
+        SortSplit(sort_by="m")
+    with pytest.raises(ValueError, match="SortSplit: passes = 2 must be one of 'repeat', 'one'"):
+        SortSplit(passes=2)

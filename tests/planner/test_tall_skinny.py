@@ -34,17 +34,97 @@ def test_each_product_is_formed_once(problems, device, target):
         assert all((counts == 1).all() for counts in times_covered(plan))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
-@pytest.mark.parametrize(("n", "short"), [(1, 8), (3, 8), (7, 8), (12, 16), (24, 32), (31, 32)])
-def test_tiles_are_as_narrow_as_the_output(dtype, n, short):
-    """Where A is large, once through it is all there is time for; the mirror image is treated alike."""
-    upright, mirrored = (make(TallSkinny(), [size], dtype=dtype) for size in ((20480, n, 20480), (n, 20480, 20480)))
+@pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16", "float16", "tf32"])
+@pytest.mark.parametrize("n", [1, 3, 7, 12, 24, 31])
+def test_tsm2_reads_a_once(kind, n):
+    """Dot products along A's rows where they are wide enough, else the narrowest far longer tile."""
+    upright, mirrored = (make(TallSkinny(), [size], dtype=kind) for size in ((20480, n, 20480), (n, 20480, 20480)))
     tile, image = (plan.catalogue.find(*plan.choices[0]) for plan in (upright, mirrored))
-    assert tile.kernel == image.kernel == "t128_medium"
-    assert tile.n == short
-    assert image.m == max(short, 16)  # there is no narrower one
-    assert tile.m > tile.n
-    assert image.n > image.m
+    dots = [each for each in upright.catalogue if each.kernel in DOT_PRODUCTS and each.n >= n]
+    if dots:
+        assert tile == min(dots, key=lambda each: each.n)
+    else:
+        assert (tile.kernel, tile.n) == ("t128_medium", next(short for short in (8, 16, 32) if n <= short))
+    assert image.kernel == "t128_medium"
+    assert image.m == (16 if n <= 16 else 32)  # there is no narrower one
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16", "tf32"])
+@pytest.mark.parametrize("n", [1, 8, 9, 16, 25, 32])
+@pytest.mark.parametrize("k", [1, 8, 32])
+@pytest.mark.parametrize("transpose_a", [False, True])
+def test_ism2_reads_a_once_by_whole_rows(kind, n, k, transpose_a):
+    for m in (10**4, 10**5, 10**6):
+        upright = Problem(m, n, k, transpose_a=transpose_a)
+        for problem in (upright, Problem(n, m, k)):
+            plan = make(TallSkinny(), [problem], dtype=kind)
+            plan.validate()
+            (tile,) = plan.tiles_used
+            assert min(tile.m, tile.n) >= n
+            shortest = min(max(each.m, each.n) for each in plan.catalogue
+                           if each.kernel in WHOLE_ROWS and (each.m > each.n) == (problem is upright)
+                           and min(each.m, each.n) == min(tile.m, tile.n))  # fmt: skip
+            if m >= 132 * shortest:
+                assert tile.kernel in WHOLE_ROWS
+                assert min(tile.m, tile.n) == next(short for short in (8, 16, 32) if n <= short)
+                assert plan.num_tiles >= 132
+            else:  # other long tiles may be shorter, but leave no more units empty
+                assert plan.num_tiles >= -(-m // shortest)
+
+
+def test_a_float64_product_of_25_columns_takes_one_pass():
+    plan = make(TallSkinny(), [(10**6, 25, 8)], dtype="float64")
+    assert names(plan) == ["mma-rows-1024x32"]
+    assert plan.num_tiles == -(-(10**6) // 1024)
+
+
+@pytest.mark.parametrize("n", [1, 8, 16])
+def test_a_tall_operand_stored_in_columns_is_the_papers_own(n):
+    plan = make(TallSkinny(), [Problem(10240, n, 10240, transpose_a=True)])
+    plan.validate()
+    (tile,) = plan.tiles_used
+    assert (tile.kernel, tile.m) == ("t128_rows", 256)
+    assert plan.num_tiles > 132
+
+
+def test_a_device_without_such_kernels_takes_far_longer_tiles():
+    for name in ("p100", "k40c", "m40"):
+        plan = make(TallSkinny(), [(10**6, 16, 16), (10**5, 8, 8)], name, "float64")
+        plan.validate()
+        assert all(tile.name.startswith("skinny-") and tile.n >= 8 for tile in plan.tiles_used)
+
+
+def test_reductions_share_depth():
+    plan = make(TallSkinny(), [Problem(5, 3, 10**6, transpose_a=True)])
+    plan.validate()
+    assert names(plan) == ["deep-8x8"]
+    assert plan.num_tiles > 132
+
+
+def test_more_kernels_than_a_call_launches_are_not_asked_for():
+    """The kernels with least to read give their problems up."""
+    sizes = [
+        (10**6, 8, 8), (10**6, 32, 32), (20480, 4, 20480), Problem(8, 8, 10**5, transpose_a=True), (512, 512, 512),
+        (16, 16, 16),
+    ]  # fmt: skip
+    for kind in ("float32", "float64", "bfloat16"):
+        plan = make(TallSkinny(), sizes, dtype=kind)
+        plan.validate()
+        kernels = [plan.catalogue.find(*choice).kernel for choice in plan.choices]
+        assert len(set(kernels)) <= 3
+        assert kernels[2] in DOT_PRODUCTS  # A is 1.7 GB
+
+
+def test_latencies_and_rows_a_thread_may_be_given():
+    slow = TallSkinny(memory_latency=1e-3)  # nothing is hidden: fewest rounds
+    assert names(make(slow, [(10**5, 8, 8)])) == ["rows-256x8"]
+    assert names(make(TallSkinny(tcf=8), [(10**6, 8, 8)])) == ["rows-1024x8"]
+    assert names(make(TallSkinny(tcf=16), [(10**6, 8, 8)])) == ["rows-2048x8"]
+    assert names(make(TallSkinny(tcf=3), [(10**6, 8, 8)])) == names(make(TallSkinny(), [(10**6, 8, 8)]))
+    with pytest.raises(ValueError, match="TallSkinny: memory_latency = -1 must be finite and not negative"):
+        TallSkinny(memory_latency=-1)
+    with pytest.raises(TypeError, match="TallSkinny: tcf = '8' must be a number"):
+        TallSkinny(tcf="8")
 
 
 def test_a_long_k_is_split_until_the_device_is_full():
@@ -58,7 +138,7 @@ def test_a_long_k_is_split_until_the_device_is_full():
 
 def test_a_batch_may_mix_them_with_ordinary_problems():
     plan = make(TallSkinny(), [(10**6, 16, 16), (64, 64, 64), (16, 10**6, 16)])
-    assert names(plan) == ["skinny-256x16", "large", "skinny-16x256"]
+    assert names(plan) == ["rows-1024x16", "large", "columns-16x1024"]
 
 
 def test_a_dtype_without_such_tiles_takes_ordinary_ones():

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from jax_vbgemm._src.planner import DEVICES, device_spec
 from jax_vbgemm._src.planner.model.tall_skinny_model import (
     Gpu,
+    Kernel,
+    best_kernel,
     best_parameters,
     bound,
     compute_to_memory_ratio,
@@ -25,22 +27,8 @@ from jax_vbgemm._src.planner.model.tall_skinny_model import (
     thread_registers,
 )
 
-# The paper's GPUs. Float64 rates and bandwidths are its section 4.1's, units and float32 rates those of NVIDIA's data
-# sheets; threads, registers and shared memory of a unit are the CUDA guide's for 3.5, 5.2 and 6.0. It prints neither
-# latencies nor C, and no figure of the V100: the device table's V100 serves there.
-V100 = Gpu.of(device_spec("v100"))
-K40C = dataclasses.replace(
-    V100, name="k40c", units=15, shared_bytes=48 << 10,
-    peak_rates=(("float32", 4290e9), ("float64", 1430e9)), bandwidth=288e9,
-)  # fmt: skip
-M40 = dataclasses.replace(
-    V100, name="m40", units=24, shared_bytes=96 << 10,
-    peak_rates=(("float32", 6840e9), ("float64", 213e9)), bandwidth=288e9,
-)  # fmt: skip
-P100 = dataclasses.replace(
-    V100, name="p100", units=56, shared_bytes=64 << 10,
-    peak_rates=(("float32", 9300e9), ("float64", 4600e9)), bandwidth=720e9,
-)  # fmt: skip
+# The paper's GPUs, by the device table. It prints neither latencies nor C.
+V100, K40C, M40, P100 = (Gpu.of(device_spec(name)) for name in ("v100", "k40c", "m40", "p100"))
 H100 = Gpu.of(device_spec("h100"))
 BYTES = {"float32": 4, "float64": 8, "complex64": 8, "complex128": 16, "bfloat16": 2, "float16": 2}
 
@@ -67,14 +55,14 @@ problems = st.tuples(rows, columns, depths)
     [
         (K40C, 1430 / 288 * 8, 40),  # section 4.2
         (M40, 213 / 288 * 8, 6),  # section 4.4
-        (P100, 4600 / 720 * 8, 50),  # section 4.4; 51.1, to the nearest ten
+        (P100, 4700 / 732 * 8, 50),  # section 4.4; with its own 4600 GFLOP/s and 720 GB/s 51.1: to the nearest ten
     ],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_thresholds(gpu, worked, reported):
     threshold = t2_threshold(gpu, "float64")
     assert threshold == pytest.approx(worked)
-    assert threshold == pytest.approx(reported, rel=0.025)
+    assert threshold == pytest.approx(reported, rel=0.03)
     assert compute_to_memory_ratio(gpu, "float64", threshold) == pytest.approx(1)
 
 
@@ -154,9 +142,9 @@ def test_rows_a_thread_on_the_v100(size, dtype):
 
 def test_threads_may_become_a_64th_of_the_rows():
     """Figure 12, m = 10^7, n = 16 on the V100: little is lost up to there, and much when the device stands empty."""
-    seconds = predicted_seconds(V100, "float64", 10**7, 16, 16, t2=16, t3=4, tcf=2 ** np.arange(12))
+    seconds = predicted_seconds(V100, "float64", 10**7, 16, 16, t2=16, t3=4, tcf=2 ** np.arange(13))
     assert (seconds[:7] < 1.15 * seconds.min()).all()
-    assert seconds[11] > 2 * seconds.min()
+    assert seconds[12] > 2 * seconds.min()
 
 
 # Worked by hand.
@@ -213,16 +201,16 @@ def test_complex_multiply_adds_count_four_times():
 @pytest.mark.parametrize(
     ("arguments", "seconds"),
     [
-        # 100 threads on ten units with one load of 4 bytes: 400 of 10000 in flight. A and C are 4 (1000 + 300).
-        ({"m": 100, "n": 3, "k": 10, "t2": 3, "t3": 1}, 5200 / 400),
+        # 100 threads on ten units with one load of 4 bytes: 400 of 10000 in flight. A is 4000 bytes, C 1200.
+        ({"m": 100, "n": 3, "k": 10, "t2": 3, "t3": 1}, 4000 / 400 + 0.12),
         # Three times the loads in flight.
-        ({"m": 100, "n": 3, "k": 10, "t2": 3, "t3": 3}, 5200 / 1200),
-        # Two passes over A: 4 (2000 + 300).
-        ({"m": 100, "n": 3, "k": 10, "t2": 2, "t3": 1}, 9200 / 400),
+        ({"m": 100, "n": 3, "k": 10, "t2": 3, "t3": 3}, 4000 / 1200 + 0.12),
+        # Two passes over A.
+        ({"m": 100, "n": 3, "k": 10, "t2": 2, "t3": 1}, 8000 / 400 + 0.12),
         # Half the threads, two rows each.
-        ({"m": 100, "n": 3, "k": 10, "t2": 3, "t3": 1, "tcf": 2}, 5200 / 200),
+        ({"m": 100, "n": 3, "k": 10, "t2": 3, "t3": 1, "tcf": 2}, 4000 / 200 + 0.12),
         # Two such products at once.
-        ({"m": 50, "n": 3, "k": 10, "t2": 3, "t3": 1, "batch": 2}, 5200 / 400),
+        ({"m": 50, "n": 3, "k": 10, "t2": 3, "t3": 1, "batch": 2}, 4000 / 400 + 0.12),
         # The memory is full; 2 m n k operations at 2000 a second are more.
         ({"m": 5000, "n": 8, "k": 10, "t2": 8, "t3": 8}, 800000 / 2000),
         # Three passes of three columns: nine are computed.
@@ -236,15 +224,16 @@ def test_steady_seconds(arguments, seconds):
 def test_predicted_seconds_are_rounds():
     gpu = dataclasses.replace(ROUND, max_threads=20)  # 200 threads at once, 200 of 2500 that fill the memory
     common = {"n": 1, "k": 9, "t2": 1, "t3": 1, "t1": 10}
-    full = 200 * (9 + 1) * 4 / 800  # seconds of A and C in a full round
+    full = 200 * 9 * 4 / 800 + 200 * 4 / 10000  # seconds of A and C in a full round
     assert predicted_seconds(gpu, "float32", 200, **common) == pytest.approx(full + 1)
     # A second round of one row takes as long as one of 200, and its own start.
     assert predicted_seconds(gpu, "float32", 201, **common) == pytest.approx(2 * full + 2, rel=0.01)
     # Three rows a thread: one round of 200 threads, one latency.
     assert predicted_seconds(gpu, "float32", 600, **common) == pytest.approx(3 * full + 3)
     assert predicted_seconds(gpu, "float32", 600, tcf=3, **common) == pytest.approx(3 * full + 1)
-    # Six rows a thread: half of the threads are missing.
-    assert predicted_seconds(gpu, "float32", 600, tcf=6, **common) == pytest.approx(6 * full + 1)
+    # Six rows a thread: half of the threads are missing, and half of the loads of A.
+    emptier = 600 * 9 * 4 / 400 + 600 * 4 / 10000
+    assert predicted_seconds(gpu, "float32", 600, tcf=6, **common) == pytest.approx(emptier + 1)
     assert predicted_seconds(gpu, "float32", 600, tcf=np.array([3, 6]), **common).shape == (2,)
 
 
@@ -281,7 +270,7 @@ def slow_search(gpu, dtype, m, n, k, t1):
         threads = min(resident * gpu.units, m)
         passes = math.ceil(n / t2)
         in_flight = threads * t3 * size / (gpu.memory_latency * gpu.bandwidth)
-        memory = m * (k * passes + n) * size / gpu.bandwidth / min(1, in_flight)
+        memory = m * (k * passes / min(1, in_flight) + n) * size / gpu.bandwidth
         busy = min(threads / t1, gpu.units) / gpu.units
         in_flight = threads / busy * t2 * t3 * flops / (gpu.product_latency * peak)
         arithmetic = m * k * passes * t2 * flops / (peak * busy) / min(1, in_flight)
@@ -429,6 +418,73 @@ def test_the_ratio_is_that_of_the_times(gpu, dtype, t2):
     time_mem = BYTES[dtype] / gpu.bandwidth
     assert compute_to_memory_ratio(gpu, dtype, t2) == pytest.approx(time_comp / time_mem)
     assert bound(gpu, dtype, t2) == ("compute" if time_comp > time_mem else "memory")
+
+
+# Kernels that exist.
+
+
+def kernel(t2, *, t3=8, tcf=1, threads=512, peak_rate=33.5e12, t1=128):
+    return Kernel(t1=t1, t2=t2, t3=t3, tcf=tcf, threads=threads, peak_rate=peak_rate)
+
+
+def widths_by_algorithm_5(gpu, dtype, n, kernels):
+    """Lines 1-5, with whole passes: the time of reading A with each kernel."""
+    assert n <= t2_threshold(gpu, dtype)
+    in_flight = [min(k.threads * k.t3 * BYTES[dtype] / (gpu.memory_latency * gpu.unit_bandwidth), 1) for k in kernels]
+    times = [math.ceil(n / k.t2) / used for k, used in zip(kernels, in_flight, strict=True)]
+    return {k.t2 for k, time in zip(kernels, times, strict=True) if time <= min(times) * (1 + 1e-9)}
+
+
+@given(
+    st.sampled_from((P100, V100, H100)),
+    st.sampled_from(("float32", "float64")),
+    st.integers(1, 32),
+    st.sampled_from((1, 8, 25, 20480)),
+    st.lists(
+        st.builds(
+            kernel,
+            st.sampled_from((4, 8, 16, 32)),
+            t3=st.sampled_from((1, 2, 8, 32)),
+            threads=st.sampled_from((128, 256, 512)),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+)
+def test_the_width_is_that_of_lines_2_to_4(gpu, dtype, n, k, kernels):
+    """With rows enough for any device: more than are at work at once."""
+    best, seconds = best_kernel(gpu, dtype, 10**8, n, k, kernels)
+    assert kernels[best].t2 in widths_by_algorithm_5(gpu, dtype, n, kernels)
+    assert 0 < seconds < math.inf
+
+
+def test_a_wide_kernel_with_few_threads_still_reads_a_once():
+    """k and n small: what C's traffic takes is no reason to read A several times."""
+    kernels = [kernel(8, threads=512), kernel(16, threads=512), kernel(32, t3=2, threads=256)]
+    # 25 columns in 4, 2 or 1 passes, with 1, 1 and 0.45 of the bandwidth.
+    best, _ = best_kernel(H100, "float64", 10**6, 25, 8, kernels)
+    assert kernels[best].t2 == 16
+    best, _ = best_kernel(H100, "float64", 10**6, 25, 8, [*kernels, kernel(32, t3=4, threads=256)])
+    assert best == 3
+
+
+def test_rows_a_thread_leave_no_unit_empty():
+    kernels = [kernel(8, tcf=tcf) for tcf in (1, 2, 8, 16)]
+    for m, tcf in ((10**6, 16), (10**5, 2), (10**4, 1)):
+        assert kernels[best_kernel(H100, "float64", m, 8, 8, kernels)[0]].tcf == tcf
+    # Ten thousand of them have rows enough, however few each has.
+    assert kernels[best_kernel(H100, "float64", 2048, 8, 8, kernels, batch=10**4)[0]].tcf == 16
+
+
+def test_of_equal_kernels_the_one_with_the_highest_rate():
+    kernels = [kernel(16), kernel(16, peak_rate=66.9e12), kernel(16)]
+    assert best_kernel(H100, "float64", 10**6, 16, 16, kernels)[0] == 1
+
+
+@pytest.mark.parametrize("kernels", [[], [kernel(8, threads=0)]])
+def test_kernels_that_no_unit_holds_are_an_error(kernels):
+    with pytest.raises(ValueError, match=f"tall_skinny: none of {len(kernels)} kernels fits a unit of h100"):
+        best_kernel(H100, "float64", 1000, 8, 8, kernels)
 
 
 # Errors.

@@ -92,6 +92,9 @@ def test_a_list_is_classified_at_once(problems):
 )
 def test_the_reasons_of_the_threshold_hold(device):
     gpu = Gpu.of(device)
-    assert min(t2_threshold(gpu, "float32"), t2_threshold(gpu, "float64")) > 38 > SKINNY
+    thresholds = [
+        t2_threshold(gpu, dtype) for dtype in ("float32", "float64") if (gpu.name, dtype) != ("m40", "float64")
+    ]
+    assert min(thresholds) > 38 > SKINNY
     assert thread_registers(gpu, "float64", SKINNY, 1) == 196 + gpu.setup_registers <= 255
     assert thread_registers(gpu, "float64", 2 * SKINNY, 1) > 255

@@ -41,7 +41,18 @@ def test_auto_follows_the_file_as_it_is(file):
 SEARCHES = ["makespan", "makespan only t128_light", "makespan without small/256"]
 
 
-@pytest.mark.parametrize("winner", [*SEARCHES, "coordinated", "sort_split", "load_balanced"])
+@pytest.mark.parametrize(
+    "winner",
+    [
+        *SEARCHES,
+        "coordinated",
+        "coordinated threshold",
+        "coordinated binary",
+        "sort_split",
+        "load_balanced",
+        "tall_skinny",
+    ],
+)
 def test_planners_by_name(winner, file):
     keep(file, winner)
     plan = plan_problems(SHAPES, "float32", H100)

@@ -69,8 +69,8 @@ def plan_problems(
 
 
 def planner_called(name: str) -> Planner:
-    """The planner of a name as the file of tuned plans holds it: "sort_split", "uniform huge/256", "cores", "makespan",
-    "makespan only t128_medium", "makespan without huge/256".
+    """The planner of a name as the file of tuned plans has it: "sort_split", "coordinated binary", "uniform huge/256",
+    "cores", "makespan", "makespan only t128_medium", "makespan without huge/256".
     """
 
     def tile(text: str) -> TileKey:
@@ -86,6 +86,8 @@ def planner_called(name: str) -> Planner:
             return Makespan(kernel=kernel)
         case ["makespan", "without", text]:
             return Makespan(without=tile(text))
+        case ["coordinated", ("threshold" | "binary") as batching]:
+            return Coordinated(batching=batching)
         case ["uniform", text]:
             return Uniform(tile(text))
     return resolve_planner(name)

@@ -1,4 +1,6 @@
-"""How many waves of a kernel a compute unit runs at once: Zhang et al. 2025, section 4.2.1, Eq. 5-9."""
+"""What a tile asks of a compute unit: Zhang et al. 2025, section 4.1, Eq. 1-2, the work of a thread, and section 4.2.1,
+Eq. 5-9, how many waves of its kernel a unit runs at once.
+"""
 
 import math
 from dataclasses import dataclass
@@ -49,6 +51,11 @@ class Occupancy:
             "blocks": self.by_blocks,
             "scalar registers": self.by_scalar_registers,
         }
+
+
+def work_per_thread(m: int, n: int, k: int, threads: int) -> tuple[float, float]:
+    """(W_CP, W_DL), Eq. 1 and 2: elements that a thread of an m x n tile computes, and moves in a step of `k`."""
+    return m * n / threads, (m * n + m * k + k * n) / threads
 
 
 def waves_by_blocks(device: DeviceSpec, threads: int) -> int:

@@ -15,14 +15,16 @@ Where our reading and the paper part:
 - Algorithm 5 compares the time of memory for t2 below the threshold with that of arithmetic above it, by which the
   M40 would not be given the t2 = 8 reported; we compare the larger of both times everywhere.
 - Lines 9 and 12 say k and n where n and m, k are meant: t2 divides the columns of C.
+- Util_mem is of the loads of A (section 3.6.2); C, which Algorithm 5 leaves out, is written at the full bandwidth. So
+  among kernels that memory limits, the time orders t2 and t3 as lines 2-4 do.
 - Algorithm 5 divides by t2 as if it were a real number; passes over A are whole, and in the last one a thread computes
   all t2 columns.
 - Section 4.4 reports t2 = 4 for 16 columns on the P100; by section 3.6 that reads A four times for nothing.
 - t1 and tcf are profiled offline; t1 is given to us, for tcf see `predicted_seconds`.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -155,8 +157,8 @@ def steady_seconds(
 ) -> Floats:  # fmt: skip
     """Algorithm 5's time, what `best_parameters` minimises: that of memory or of arithmetic, whichever is longer.
 
-    Memory: A is read ceil(n / t2) times and C, which Algorithm 5 leaves out, is written once; with n and k small they
-    are alike. The threads at work are no more than are launched. Infinite where not one block fits a unit.
+    Memory: A is read ceil(n / t2) times and C is written once; with n and k small they are alike. The threads at work
+    are no more than are launched. Infinite where not one block fits a unit.
     """
     problem = _Problem.of(dtype, m, n, k, batch, t1)
     _check_tiles(t2, t3, tcf)
@@ -219,6 +221,63 @@ def best_parameters(
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """A kernel that is built: what the compiler made of t1, t2, t3 and tcf.
+
+    `threads` is MaxOccup_SM by the compiler's registers and shared memory, which are no more R_thread = (3 t2 + 2 t3)
+    bytes/4 + C than the compiler's choice of what to keep; `peak_rate` that of the units that it multiplies on.
+    """
+
+    t1: int
+    t2: int
+    t3: int
+    tcf: int
+    threads: int
+    peak_rate: float
+
+
+def best_kernel(
+    gpu: Gpu, dtype: str, m: int, n: int, k: int, kernels: Sequence[Kernel], *, batch: int = 1
+) -> tuple[int, float]:
+    """Which of the kernels there are is to run a problem, and the seconds predicted for it.
+
+    As `best_parameters`: t2 and t3 with the least time of Algorithm 5, of equals those that read A least, or where n is
+    above t2_threshold those on its side, and then with the smallest t2. Then of the kernels of that width those that
+    leave the fewest units without a block (Util_mem spreads threads evenly), and of these the one with the least
+    `predicted_seconds`, which knows tcf; of equals the one with the highest peak rate, then the smallest t3 and the
+    fewest rows.
+
+    Raises:
+      ValueError: a size is not positive, or there are no kernels or none that a unit holds.
+    """
+    if not any(kernel.threads for kernel in kernels):
+        raise ValueError(f"tall_skinny: none of {len(kernels)} kernels fits a unit of {gpu.name}")
+    steady, predicted = [], []
+    for kernel in kernels:
+        problem = _Problem.of(dtype, m, n, k, batch, kernel.t1)
+        own = replace(gpu, peak_rates=(("float32", kernel.peak_rate), ("float64", kernel.peak_rate)))
+        slots = np.asarray(kernel.threads * gpu.units)
+        steady.append(float(_steady(own, problem, slots, kernel.t2, kernel.t3, 1)))
+        predicted.append(float(_predicted(own, problem, slots, kernel.t2, kernel.t3, kernel.tcf)))
+    threshold = t2_threshold(gpu, dtype)
+    least = min(steady) * (1 + 1e-12)  # equal but for rounding
+    fastest = [kernel for kernel, time in zip(kernels, steady, strict=True) if time <= least]
+    if n <= threshold:
+        width = min((-(-n // kernel.t2), kernel.t2) for kernel in fastest)[1]
+    else:
+        width = min((kernel.t2 < threshold, kernel.t2) for kernel in fastest)[1]
+
+    def rank(index: int) -> tuple[int, float, float, int, int]:
+        kernel = kernels[index]
+        rows = kernel.t1 * kernel.tcf
+        idle = max(gpu.units - batch * -(-m // rows), 0)
+        return idle, predicted[index], -kernel.peak_rate, kernel.t3, rows
+
+    best = min((index for index, kernel in enumerate(kernels) if kernel.t2 == width), key=rank)
+    return best, predicted[best]
+
+
+@dataclass(frozen=True)
 class _Problem:
     """A checked problem, and the threads of its blocks."""
 
@@ -256,11 +315,12 @@ def _seconds(gpu: Gpu, problem: _Problem, t2: Number, t3: Number, threads: Ints)
     dtype, n, k = problem.dtype, problem.n, problem.k
     passes = -(-n // np.asarray(t2, np.int64))
     rows = float(problem.batch) * problem.m
-    moved = rows * (k * passes + n) * _bytes(dtype)
+    read, written = rows * k * passes * _bytes(dtype), rows * n * _bytes(dtype)
     flops = rows * k * passes * t2 * _flops(dtype)
     busy = np.minimum(threads / problem.t1, gpu.units)  # units that hold a block
     with np.errstate(divide="ignore", invalid="ignore"):
-        memory = moved / (gpu.bandwidth * memory_utilisation(gpu, dtype, threads / gpu.units, t3))
+        loading = memory_utilisation(gpu, dtype, threads / gpu.units, t3)
+        memory = (read / loading + written) / gpu.bandwidth
         utilisation = compute_utilisation(gpu, dtype, threads / busy, t2, t3)
         arithmetic = flops / (gpu.peak_rate(dtype) / gpu.units * busy * utilisation)
         longer = np.where(threads > 0, np.maximum(memory, arithmetic), np.inf)

@@ -121,7 +121,7 @@ def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileSh
         catalogue = alone
     elif (shapes_of(sizes) == Shape.ISM2).all():
         catalogue = catalogue.only(lambda tile: tile.is_far_longer and tile.m > tile.n)
-    catalogue = _without_too_long(ROWS, sizes.n, sizes, catalogue)
+    catalogue = without_too_long(ROWS, sizes.n, sizes, catalogue)
     return _narrowest(sizes.n, lambda tile: tile.n, ROWS, catalogue)
 
 
@@ -131,8 +131,7 @@ def _alone(family: Family, few: Ints, many: Ints, sizes: Sizes, catalogue: Catal
     """
     rows = int(sizes.batch @ many)
     if (few <= FEW_COLUMNS).all():
-        enough = MANY_ROWS if catalogue.element_bytes > 4 else MANY_ROWS // 4
-        return catalogue.only(family.has) if rows >= enough else None
+        return catalogue.only(family.has) if rows >= many_rows(catalogue) else None
     wide = [tile for tile in family.tiles_of(catalogue) if min(tile.m, tile.n) >= few.max(initial=0)]
     if rows < MANY_ROWS or (few <= FEW_COLUMNS).any() or not any(tile.tensor for tile in wide):
         return None
@@ -141,7 +140,12 @@ def _alone(family: Family, few: Ints, many: Ints, sizes: Sizes, catalogue: Catal
     return catalogue.only(lambda tile: tile in wide and tile.tensor == on_tensor_cores)
 
 
-def _without_too_long(family: Family, few: Ints, sizes: Sizes, catalogue: Catalogue) -> Catalogue:
+def many_rows(catalogue: Catalogue) -> int:
+    """From so many rows of few columns on tiles of whole rows were the fastest."""
+    return MANY_ROWS if catalogue.element_bytes > 4 else MANY_ROWS // 4
+
+
+def without_too_long(family: Family, few: Ints, sizes: Sizes, catalogue: Catalogue) -> Catalogue:
     """Without the family's longer tiles whose blocks would move too many bytes, where shorter ones are as wide."""
     line_bytes = int((sizes.k + few).max(initial=0)) * catalogue.element_bytes
     shortest: dict[int, int] = {}
@@ -189,7 +193,7 @@ def _lowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape
     elif (sizes.m <= SKINNY).all():
         catalogue = catalogue.only(lambda tile: tile.is_far_longer and tile.n > tile.m)
     if (sizes.m <= FEW_COLUMNS).all():  # of more the longer tiles were as fast
-        catalogue = _without_too_long(COLUMNS, sizes.m, sizes, catalogue)
+        catalogue = without_too_long(COLUMNS, sizes.m, sizes, catalogue)
     return _narrowest(sizes.m, lambda tile: tile.m, COLUMNS, catalogue)
 
 

@@ -1,55 +1,83 @@
 """`coordinated`: Li et al., "A coordinated tiling and batching framework for efficient GEMM on GPUs", PPoPP 2019."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from jax_vbgemm._src.planner.papers.options import check_choice, check_number
-from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner
+from jax_vbgemm._src.planner.papers.paper_planner import PaperPlanner
+from jax_vbgemm._src.planner.plan.draft import Draft
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.planner.tiles.descriptor_size import MOST_BATCHED_TILES
+from jax_vbgemm._src.planner.tiles.descriptor_size import MOST_BATCHED_TILES, MOST_DESCRIBED_TILES
 from jax_vbgemm._src.planner.tiles.runs import Ints, offsets, tile_counts
 from jax_vbgemm._src.problem import Problem, Sizes
 
 QUEUE = ("small", "medium", "large", "tall", "wide", "huge")  # Table 2, in queue order
 BY_256, BY_128 = (tuple((name, threads) for name in QUEUE) for threads in (256, 128))
 
+# Tensor cores have no 128 x 64, which is replaced by the next smaller, and one version of each shape.
+TENSOR_QUEUE = (
+    ("mma-16x32", 128), ("mma-32x32", 128), ("mma-64x64", 128), ("mma-128x64", 128), ("mma-64x128", 128),
+    ("mma-128x128", 256),
+)  # fmt: skip
+
+Heuristic = Literal["threshold", "binary"]
+Selector = Callable[[float, float, float, int], Heuristic]
+HEURISTICS: tuple[Heuristic, ...] = ("threshold", "binary")
+
 
 @dataclass(frozen=True)
-class Coordinated(DraftPlanner):
+class Coordinated(PaperPlanner):
     """Tiles grow for all problems together while there are threads to spare (section 4.2.3); then tiles are batched
     into blocks (section 5).
 
     `tlp_threshold`: threads that keep the device busy, and `theta`: sum of K that keeps a block busy; default: the
-    device table's. `batching`: "threshold", "binary", or None for whichever the cost model predicts to finish sooner
-    (the paper trains a random forest).
+    device table's.
+
+    `batching`: how tiles are put into blocks.
+      "threshold", "binary": that heuristic, however many tiles there are. (Beyond MOST_BATCHED_TILES the constant
+        that describes them is longer than a megabyte.)
+      "none": one tile a block, so that the tiling engine can be looked at alone (section 7.1).
+      None (default): of both heuristics the one that the cost model predicts to finish sooner, and one tile a block
+        beyond MOST_BATCHED_TILES tiles. For fixed shapes the paper tries both and keeps the better (section 5), as
+        `autotune` does by measurement.
+      a hashable callable: "threshold" or "binary" from the mean M, N and K of the problems, each counted once for
+        each of its batch, and their number, as the paper's random forest (benchmarks/batching_forest.py trains one).
+
+    `tensor`: see PaperPlanner.
     """
 
     name: ClassVar[str] = "coordinated"
-    tile_sets: ClassVar[tuple[tuple[TileKey, ...], ...]] = (BY_256, BY_128)  # a plan's tiles are all of one
+    tile_sets: ClassVar[tuple[tuple[TileKey, ...], ...]] = (BY_256, BY_128)
+    tensor_sets: ClassVar[tuple[tuple[TileKey, ...], ...]] = (TENSOR_QUEUE,)
 
     tlp_threshold: float | None = None
     theta: float | None = None
-    batching: Literal["threshold", "binary"] | None = None
+    batching: Heuristic | Literal["none"] | Selector | None = None
+    tensor: bool | None = None
 
     def __post_init__(self) -> None:
         check_number("Coordinated", "tlp_threshold", self.tlp_threshold)
         check_number("Coordinated", "theta", self.theta)
-        check_choice("Coordinated", "batching", self.batching, (None, "threshold", "binary"))
+        if not (callable(self.batching) and isinstance(self.batching, Hashable)):
+            known = (None, *HEURISTICS, "none")
+            check_choice("Coordinated", "batching", self.batching, known, "or a hashable callable")
+        check_choice("Coordinated", "tensor", self.tensor, (None, True, False))
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         threshold = device.tlp_threshold if self.tlp_threshold is None else self.tlp_threshold
         theta = device.theta if self.theta is None else self.theta
         sizes = Sizes.of(problems)
-        queue, replaced = catalogue.resolve(BY_256)
+        most_threads, *fewer_threads = self.sets_for(catalogue)
+        queue, replaced = catalogue.resolve(most_threads)
         strategy, tlp = _choose_tiles(sizes, queue, threshold)
-        if tlp > threshold:
-            queue, replaced_128 = catalogue.resolve(BY_128)
-            replaced += replaced_128
+        if tlp > threshold and fewer_threads:
+            queue, also_replaced = catalogue.resolve(fewer_threads[0])
+            replaced += also_replaced
         draft = Draft.whole_problems(
             problems,
             device,
@@ -58,28 +86,50 @@ class Coordinated(DraftPlanner):
             strategy=np.array([tile.index for tile in queue])[strategy],
             replaced=replaced,
         )
-        if draft.runs.num_tiles > MOST_BATCHED_TILES:
+        batching = _selected(self.batching, sizes) if callable(self.batching) else self.batching
+        if batching == "none":
+            return draft
+        if batching is not None and draft.runs.num_tiles > MOST_DESCRIBED_TILES:
+            raise ValueError(
+                f"Coordinated: batching = {batching!r} would describe {draft.runs.num_tiles} tiles one by one; a "
+                f"program holds {MOST_DESCRIBED_TILES} at most. batching=None leaves so many unbatched"
+            )
+        if batching is None and draft.runs.num_tiles > MOST_BATCHED_TILES:
             return replace(draft, notes=(f"one tile a block: more than {MOST_BATCHED_TILES} tiles to batch",))
         drafts = []
-        if self.batching != "binary":
+        if batching != "binary":
             drafts.append(_batch_by_threshold(draft, threshold, theta))
-        if self.batching != "threshold":
+        if batching != "threshold":
             drafts.append(_batch_by_pairs(draft))
         return drafts[0] if len(drafts) == 1 else min(drafts, key=lambda batched: batched.seconds)
 
 
+def features_of(sizes: Sizes) -> tuple[float, float, float, int]:
+    """Mean M, N and K, and the number of problems: what the paper's random forest is given (section 5)."""
+    number = int(sizes.batch.sum())
+    m, n, k = (int((column * sizes.batch).sum()) / max(number, 1) for column in (sizes.m, sizes.n, sizes.k))
+    return m, n, k, number
+
+
+def _selected(selector: Selector, sizes: Sizes) -> Heuristic:
+    found = selector(*features_of(sizes))
+    if found not in HEURISTICS:
+        raise ValueError(f"Coordinated: batching returned {found!r}; it must be one of {', '.join(HEURISTICS)}")
+    return found
+
+
 def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) -> tuple[Ints, int]:
-    """Position in the queue of each problem's tile, and the TLP (Eq. 1) of these tiles with 256 threads."""
+    """Position in the queue of each problem's tile, and the TLP (Eq. 1) of these tiles."""
     fits = np.array([(tile.m <= sizes.m) & (tile.n <= sizes.n) for tile in queue])
     fits[0] = True
     own_queue = np.argsort(~fits, axis=0, kind="stable")  # the positions a problem may take come first, in order
     last = fits.sum(axis=0) - 1
-    blocks = np.array([tile_counts(sizes, tile.m, tile.n) for tile in queue])
+    threads = np.array([tile_counts(sizes, tile.m, tile.n) * tile.threads for tile in queue])
     problem = np.arange(len(sizes.m))
     step = np.zeros_like(problem)
     while True:
         position = own_queue[step, problem]
-        tlp = int(blocks[position, problem].sum()) * 256
+        tlp = int(threads[position, problem].sum())
         if tlp <= threshold or (step == last).all():
             return position, tlp
         step = np.minimum(step + 1, last)
@@ -88,7 +138,8 @@ def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) 
 def _batch_by_threshold(draft: Draft, threshold: float, theta: float) -> Draft:
     """Section 5: fill blocks in order until their K exceeds theta, while threads are left; then one tile a block."""
     runs, num_tiles = draft.runs, draft.runs.num_tiles
-    threads = int(draft.catalogue.columns.threads[runs.strategy[:1]].sum())  # all 256, or all 128
+    # All 256, or all 128; only on tensor cores both may occur, and every block is taken for the larger.
+    threads = int(draft.catalogue.columns.threads[runs.strategy].max(initial=0))
     depth, whole_theta = runs.k_end - runs.k_begin, math.floor(theta)  # sums of K are whole
     # A block that begins with a tile ends so many tiles on: the fewest whose K is beyond theta, if their run has them;
     # a block over several runs is searched for. After the last tile nothing begins.

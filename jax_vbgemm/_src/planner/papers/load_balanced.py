@@ -2,91 +2,162 @@
 multiplication on GPU", J. Syst. Archit. 160 (2025).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from jax_vbgemm._src.planner.model.occupancy import active_waves
+from jax_vbgemm._src.planner.model.cost_model import Floats
+from jax_vbgemm._src.planner.model.occupancy import active_waves, work_per_thread
 from jax_vbgemm._src.planner.papers.options import check_choice, check_number
-from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner
+from jax_vbgemm._src.planner.papers.paper_planner import PaperPlanner
+from jax_vbgemm._src.planner.plan.draft import Draft
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.planner.tiles.runs import Ints, offsets, tile_counts
+from jax_vbgemm._src.planner.tiles.runs import Ints, tile_counts
 from jax_vbgemm._src.problem import Problem, Sizes
 
 CLASSES = (("small", 128), ("small-medium", 128), ("medium", 128), ("medium-large", 256), ("large", 256))  # Table 3
 
+# The same shapes on tensor cores; they have no 16 x 16.
+TENSOR_CLASSES = (("mma-16x32", 128), ("mma-32x32", 128), ("mma-32x64", 128), ("mma-64x64", 128))
+
+TABLE_3_STEP = 16  # Tk of all tiles of Table 3; our kernels' steps are their own matter (Plan.work_per_thread)
+
+Bound = Literal["problem", "class", "device", "none"]
+Demotion = Literal["class", "batch"]
+
 
 @dataclass(frozen=True)
-class LoadBalanced(DraftPlanner):
+class LoadBalanced(PaperPlanner):
     """Tiles with about equal work a thread; large ones are demoted until enough waves can be active (Algorithm 1).
 
     `tlp_threshold`: active threads that fill the device; default: the device table's. `active_waves`: {tile name:
     waves of that tile that the whole device runs at once}, in place of WF times the units of Eq. 5-9; tiles left out
     keep the device's own figure. One tile a block; `Plan.tlp` is TLP_new (Eq. 4).
+
+    `bound`: whose waves phi of Eq. 4 bounds, W waves by the WF times the units that the device runs of a class.
+      "class" (default): those of all problems of a class together. WF (Eq. 9) is a kernel's, and a class is a kernel.
+      "problem": those of each problem, as the sum over i in Eq. 4 is printed. Few small problems have so many waves.
+      "device": those of the whole batch, as phi(total_workgroup) in Algorithm 1, lines 6 and 21: classes share the
+        device, each block taking its part of a unit. No threshold above every WF times the units is ever reached
+        then, and where all classes have one WF, as in float32 on an H100, none below it is affected.
+      "none": nobody's. That is Eq. 3, the TLP that section 5.5 compares with and the authors' released code counts.
+    All make the same plans where the threshold is below every class's WF times the units; the device table's is above.
+
+    `demotion`: who is demoted while TLP_new is below the threshold. (Algorithm 1 prints >= in its `while`; by its prose
+    and the released code the loop ends there.)
+      "class" (default): problem by problem in the order of the batch, those of the largest class first, then those of
+        the next, among them what was just demoted into it; TLP_new is compared before each. So the released code, and
+        section 4.2.2 ("some larger GEMMs are cut"): no more than one problem beyond what is needed.
+      "batch": all problems by one class, as in each pass of Algorithm 1 (lines 9-20); compared after the pass.
+
+    `tensor`: see PaperPlanner.
     """
 
     name: ClassVar[str] = "load_balanced"
     tile_sets: ClassVar[tuple[tuple[TileKey, ...], ...]] = (CLASSES,)
+    tensor_sets: ClassVar[tuple[tuple[TileKey, ...], ...]] = (TENSOR_CLASSES,)
 
     tlp_threshold: float | None = None
     active_waves: Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
+    bound: Bound = "class"
+    demotion: Demotion = "class"
+    tensor: bool | None = None
 
     def __post_init__(self) -> None:
         check_number("LoadBalanced", "tlp_threshold", self.tlp_threshold)
+        check_choice("LoadBalanced", "bound", self.bound, ("problem", "class", "device", "none"))
+        check_choice("LoadBalanced", "demotion", self.demotion, ("class", "batch"))
+        check_choice("LoadBalanced", "tensor", self.tensor, (None, True, False))
         if not isinstance(self.active_waves, Mapping | tuple | None):
             raise TypeError(f"LoadBalanced: active_waves = {self.active_waves!r} must map classes to numbers")
         waves = dict(self.active_waves or {})
+        known = dict.fromkeys(name for name, _ in (*CLASSES, *TENSOR_CLASSES))
         for name, count in waves.items():
-            check_choice("LoadBalanced", "active_waves", name, tuple(name for name, _ in CLASSES))
+            check_choice("LoadBalanced", "active_waves", name, tuple(known))
             check_number("LoadBalanced", f"active_waves[{name!r}]", count)
         object.__setattr__(self, "active_waves", tuple(sorted(waves.items())))  # hashable
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         threshold = device.load_balanced_threshold if self.tlp_threshold is None else self.tlp_threshold
-        tiles, replaced = catalogue.resolve(CLASSES)
+        (order,) = self.sets_for(catalogue)
+        tiles, replaced = catalogue.resolve(order)
         sizes = Sizes.of(problems)
         given = dict(self.active_waves or ())
         most = np.array(
             [
                 given.get(name, active_waves(tile, device) * device.units)
-                for (name, _), tile in zip(CLASSES, tiles, strict=True)
-            ]
+                for (name, _), tile in zip(order, tiles, strict=True)
+            ],
+            np.float64,
         )
-        waves_per_block = np.array([device.waves_of(tile.threads) for tile in tiles])
         blocks = np.array([tile_counts(sizes, tile.m, tile.n) for tile in tiles])
-
-        def active(index: int, class_blocks: Ints) -> Ints:
-            """Waves of a class that can be active, for each of some numbers of blocks."""
-            waves: Ints = np.minimum(class_blocks * waves_per_block[index], most[index])
-            return waves
-
+        waves = blocks * np.array([[device.waves_of(tile.threads)] for tile in tiles])
+        if self.bound == "problem":
+            waves = np.minimum(waves, most[:, None])
         tile_class = _initial_classes(sizes, tiles)
-        now = _blocks_of_classes(blocks, tile_class)
-        for demoted in range(len(tiles) - 1, 0, -1):
-            below = demoted - 1
-            members = np.flatnonzero(tile_class == demoted)  # those demoted into the class before among them
-            # Eq. 4 with none, one, two, ... of the members demoted; the other classes stay as they are.
-            others = sum(active(index, now[index]) for index in range(len(tiles)) if index not in (demoted, below))
-            here = active(demoted, now[demoted] - offsets(blocks[demoted, members]))
-            there = active(below, now[below] + offsets(blocks[below, members]))
-            reached = np.flatnonzero(device.wave_size * (others + here + there) >= threshold)
-            tile_class[members[: reached[0]] if len(reached) else members] -= 1
-            now = _blocks_of_classes(blocks, tile_class)
-            if len(reached):
-                break
-        tlp = device.wave_size * sum(active(index, now[index]) for index in range(len(tiles)))
+        active = partial(_active, most=most, bound=self.bound)
+        demote = _demote_by_class if self.demotion == "class" else _demote_all
+        tile_class = demote(tile_class, waves, active, threshold / device.wave_size)
         return Draft.whole_problems(
             problems,
             device,
             catalogue,
             planner=self.name,
             strategy=np.array([tile.index for tile in tiles])[tile_class],
-            tlp=int(tlp),
+            tlp=int(device.wave_size * active(_of_classes(waves, tile_class))),
             replaced=replaced,
         )
+
+
+def table_3(catalogue: Catalogue) -> dict[TileKey, tuple[float, float]]:
+    """The paper's Table 3: (W_CP, W_DL) of each class, by (name, threads), with the paper's Tk."""
+    tiles, _ = catalogue.resolve(CLASSES)
+    return {tile.key: work_per_thread(tile.m, tile.n, TABLE_3_STEP, tile.threads) for tile in tiles}
+
+
+def _active(waves: Floats, *, most: Floats, bound: Bound) -> Floats:
+    """Sum of phi (Eq. 4): of the waves of each class, a row a class, those that can be active at once.
+
+    `most`: waves of each class that the device runs at once, if it runs nothing else. Several columns are several
+    plans.
+    """
+    limit = most.reshape(-1, *[1] * (waves.ndim - 1))
+    if bound == "class":
+        waves = np.minimum(waves, limit)
+    total: Floats = waves.sum(axis=0, dtype=np.float64)
+    if bound == "device":
+        with np.errstate(divide="ignore"):  # what never runs takes all of the device
+            share = np.divide(waves, limit, out=np.zeros(waves.shape), where=waves > 0).sum(axis=0)
+        total = total / np.maximum(share, 1.0)
+    return total
+
+
+def _demote_by_class(tile_class: Ints, waves: Floats, active: Callable[[Floats], Floats], enough: float) -> Ints:
+    """Class by class from the largest, problem by problem, until `enough` waves are active."""
+    for demoted in range(len(waves) - 1, 0, -1):
+        below = demoted - 1
+        members = np.flatnonzero(tile_class == demoted)  # those demoted into the class before among them
+        # Waves with none, one, two, ... of the members demoted; the other classes stay as they are.
+        now = np.repeat(_of_classes(waves, tile_class)[:, None], len(members) + 1, axis=1)
+        now[demoted, 1:] -= np.cumsum(waves[demoted, members])
+        now[below, 1:] += np.cumsum(waves[below, members])
+        reached = np.flatnonzero(active(now) >= enough)
+        tile_class = tile_class.copy()
+        tile_class[members[: reached[0]] if len(reached) else members] -= 1
+        if len(reached):
+            break
+    return tile_class
+
+
+def _demote_all(tile_class: Ints, waves: Floats, active: Callable[[Floats], Floats], enough: float) -> Ints:
+    """Every problem by a class, until `enough` waves are active or all tiles are the smallest."""
+    while tile_class.any() and active(_of_classes(waves, tile_class)) < enough:
+        tile_class = np.maximum(tile_class - 1, 0)
+    return tile_class
 
 
 def _initial_classes(sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
@@ -100,8 +171,7 @@ def _initial_classes(sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
     return np.where(dividing >= 0, dividing, fitting)
 
 
-def _blocks_of_classes(blocks: Ints, tile_class: Ints) -> Ints:
-    """Blocks of each class, where blocks[c, i] are those of problem i in class c."""
-    own = blocks[tile_class, np.arange(len(tile_class))]
-    counts: Ints = np.bincount(tile_class, own, minlength=len(blocks)).astype(np.int64)  # exact far beyond any plan
-    return counts
+def _of_classes(waves: Floats, tile_class: Ints) -> Floats:
+    """Waves of each class, where waves[c, i] are those of problem i in class c. Whole numbers, exact up to 2**53."""
+    own = waves[tile_class, np.arange(len(tile_class))]
+    return np.bincount(tile_class, own, minlength=len(waves)).astype(np.float64)  # of nothing it counts in integers

@@ -16,7 +16,8 @@ def check_number(planner: str, option: str, value: Any) -> None:
         raise ValueError(f"{planner}: {option} = {value!r} must be finite and not negative")
 
 
-def check_choice(planner: str, option: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """`value` is one of `choices`."""
-    if value not in choices:
-        raise ValueError(f"{planner}: {option} = {value!r} must be one of {', '.join(map(repr, choices))}")
+def check_choice(planner: str, option: str, value: Any, choices: tuple[Any, ...], besides: str = "") -> None:
+    """`value` is one of `choices`, True and False being no numbers; `besides` says what else may be given."""
+    if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
+        known = " ".join(filter(None, (", ".join(map(repr, choices)), besides)))
+        raise ValueError(f"{planner}: {option} = {value!r} must be one of {known}")

@@ -4,43 +4,71 @@ input distribution", J. Supercomput. 78 (2022).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from jax_vbgemm._src.planner.papers.options import check_number
-from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner
+from jax_vbgemm._src.planner.papers.options import check_choice, check_number
+from jax_vbgemm._src.planner.papers.paper_planner import PaperPlanner
+from jax_vbgemm._src.planner.plan.draft import Draft
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.runs import Ints, tile_counts
 from jax_vbgemm._src.problem import Problem, Sizes
 
 LEVELS = (("small", 128), ("medium", 128), ("large", 128))
+TENSOR_LEVELS = (("mma-16x32", 128), ("mma-32x32", 128), ("mma-64x64", 128))
 
 
 @dataclass(frozen=True)
-class SortSplit(DraftPlanner):
+class SortSplit(PaperPlanner):
     """Flexible tiles, heavy problems first, and the light ones split until the device is full. One tile a block.
 
     `target_blocks`: blocks that fill the device; default: its split factor times its units.
+
+    Two steps of the paper, "sort-up" and "split-down", allow two readings each; its text is without formulas here.
+
+    `sort_by`: the first key of sort-up, descending; the other one is the second.
+      "k" (default): K, which the paper calls the workload of a workgroup, as it determines the inner loop; the tile
+        strategy is "secondary" there.
+      "tile": the tile's area, as in the authors' later code.
+
+    `passes`: how often split-down walks from the last problem to the first.
+      "repeat" (default): until there are blocks enough or all tiles are the smallest. The split factor is what keeps
+        all SIMDs of a unit busy, and one level may not reach it.
+      "one": once, so that each problem shrinks one level at most, as in the authors' later code.
+
+    On an H100 both other readings together are predicted to be 1.03 times as fast (docs/experiments.md), which is less
+    than the cost model errs by.
+
+    `tensor`: see PaperPlanner.
     """
 
     name: ClassVar[str] = "sort_split"
     tile_sets: ClassVar[tuple[tuple[TileKey, ...], ...]] = (LEVELS,)
+    tensor_sets: ClassVar[tuple[tuple[TileKey, ...], ...]] = (TENSOR_LEVELS,)
 
     target_blocks: float | None = None
+    sort_by: Literal["k", "tile"] = "k"
+    passes: Literal["repeat", "one"] = "repeat"
+    tensor: bool | None = None
 
     def __post_init__(self) -> None:
         check_number("SortSplit", "target_blocks", self.target_blocks)
+        check_choice("SortSplit", "sort_by", self.sort_by, ("k", "tile"))
+        check_choice("SortSplit", "passes", self.passes, ("repeat", "one"))
+        check_choice("SortSplit", "tensor", self.tensor, (None, True, False))
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         target = device.split_factor * device.units if self.target_blocks is None else self.target_blocks
-        tiles, replaced = catalogue.resolve(LEVELS)
+        (levels,) = self.sets_for(catalogue)
+        tiles, replaced = catalogue.resolve(levels)
         sizes = Sizes.of(problems)
         level = largest_that_fits(sizes, tiles)
         area = np.array([tile.m * tile.n for tile in tiles])[level]
-        order = np.lexsort((-area, -sizes.k))  # stable, by K first; not sorted again after the split
-        level = _split_down(sizes, tiles, level, order, target)
+        keys = (-area, -sizes.k) if self.sort_by == "k" else (-sizes.k, -area)
+        order = np.lexsort(keys)  # stable, by the last key first; not sorted again after the split
+        level = _split_down(sizes, tiles, level, order, target, self.passes == "repeat")
         return Draft.whole_problems(
             problems,
             device,
@@ -59,8 +87,12 @@ def largest_that_fits(sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
     return level
 
 
-def _split_down(sizes: Sizes, tiles: tuple[TileShape, ...], level: Ints, order: Ints, target: float) -> Ints:
-    """Shrinks problems by a level, from the last in `order` to the first, in passes, up to `target` blocks."""
+def _split_down(
+    sizes: Sizes, tiles: tuple[TileShape, ...], level: Ints, order: Ints, target: float, repeat: bool
+) -> Ints:
+    """Shrinks problems by a level, from the last in `order` to the first, up to `target` blocks; in passes, if they
+    `repeat`.
+    """
     blocks = np.array([tile_counts(sizes, tile.m, tile.n) for tile in tiles])
     problem = np.arange(len(level))
     backwards = order[::-1]
@@ -70,4 +102,6 @@ def _split_down(sizes: Sizes, tiles: tuple[TileShape, ...], level: Ints, order: 
         before = total + np.cumsum(gain) - gain  # blocks when a problem's turn comes
         level = level.copy()
         level[shrinking[before < target]] -= 1
+        if not repeat:
+            break
     return level

@@ -1,6 +1,6 @@
 """`tall_skinny`: Rivera et al., "ISM2: Optimizing irregular-shaped matrix-matrix multiplication on GPUs"."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -9,69 +9,134 @@ from numpy.typing import NDArray
 
 from jax_vbgemm._src.planner.model.cost_model import step_depth
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
-from jax_vbgemm._src.planner.model.tall_skinny_model import Gpu, best_parameters
+from jax_vbgemm._src.planner.model.tall_skinny_model import Gpu, Kernel, best_kernel
 from jax_vbgemm._src.planner.model.tall_skinny_shape import Shape, shapes_of
+from jax_vbgemm._src.planner.model.tile_families import (
+    COLUMNS,
+    DEEP,
+    DOTS,
+    ROWS,
+    STREAMING,
+    many_rows,
+    without_too_long,
+)
 from jax_vbgemm._src.planner.papers.options import check_number
 from jax_vbgemm._src.planner.papers.sort_split import LEVELS, largest_that_fits
-from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner
+from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner, joined
 from jax_vbgemm._src.planner.plan.plan import MAX_TILES
-from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
+from jax_vbgemm._src.planner.search.makespan import by_one_tile
+from jax_vbgemm._src.planner.tables.catalogue import SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.planner.tiles.runs import ceil_div
+from jax_vbgemm._src.planner.tiles.launches import MAX_LAUNCHES
+from jax_vbgemm._src.planner.tiles.runs import Ints, ceil_div
 from jax_vbgemm._src.planner.tiles.shares import in_shares
 from jax_vbgemm._src.problem import Problem, Sizes
 
 MIRRORED = (Shape.TSM2_MIRRORED, Shape.ISM2_MIRRORED)
-DEEP = (Shape.TSM2, Shape.TSM2_MIRRORED, Shape.REDUCTION)  # K is more than small, and may be split
+DEEP_SHAPES = (Shape.TSM2, Shape.TSM2_MIRRORED, Shape.REDUCTION)  # K is more than small, and may be split
 
-# The paper splits no K, and no costs are weighed here: a share is at least so many steps deep, that its sums be few
-# beside its products.
+# Where no costs are weighed a share is at least so many steps deep, that its sums be few beside its products.
 _STEPS_OF_A_SHARE = 8
+
+# Elements of each of its rows that a thread of a tile of whole rows has asked for before it multiplies (all of a small
+# K: csrc/gpu/simt/row_tile.h).
+_ROWS_AHEAD = 32
 
 
 @dataclass(frozen=True)
 class TallSkinny(DraftPlanner):
     """Tall and skinny problems get the tile that the paper's performance model asks for, one tile a block.
 
-    t2 is the tile's short side and t1 tcf its long one: the model chooses among the short sides there are, then the
-    longest tile of that side is taken that is no longer than t1 tcf. On a CPU, which the model does not cover, the
-    tile is as narrow as holds the small dimension, and as long as there is. Other problems get the largest square tile
-    that fits. Where all blocks together are fewer than `target_blocks` (default: those that the device holds at once),
-    K is split, if it is more than small, until they are not; the paper has rows enough for its GPUs.
+    Which kernels are the paper's depends on how the tall operand is stored: it assumes columns along memory, JAX has
+    rows. ISM2's are those whose threads compute whole rows of C (Algorithm 6: one row of A a thread, tcf rows in turn),
+    in either storage, and TSM2's those of the same kind where A is stored as k x m; where its rows lie along memory,
+    TSM2's are dot products, whose waves read along K. Elsewhere, of few rows, and where the device has none of these,
+    they are the far longer tiles. Reductions, which the paper has not, get the smallest tile of shared depth that holds
+    them, other problems the largest square tile that fits.
+
+    t2 is the tile's short side, t3 what a thread loads of A in a step, t1 tcf the long side; MaxOccup_SM is the
+    compiler's (`Kernel`). The model chooses among all tiles of the kind (`best_kernel`: Algorithm 5, and our
+    `predicted_seconds` for t1 and tcf, which the paper profiles). On a CPU, which it does not cover, the tile is as
+    narrow as holds the small dimension, and as long as there is.
+
+    The paper splits no K, having rows enough for its GPUs. `target_blocks`: K is split, if it is more than small, until
+    there are so many blocks of all problems; 0: nowhere. By default until the device is full, tiles with a kernel of
+    their own as they were measured to be fastest (planner/makespan.py).
+
+    `memory_latency`, `product_latency`: seconds from a load, and from a multiply-add, to its use; default: the device
+    table's. `tcf`: rows that a thread of ISM2 walks, where such a tile is built; default: the model's.
+    `python -m jax_vbgemm profile` measures all three on the device at hand.
     """
 
     target_blocks: float | None = None
+    memory_latency: float | None = None
+    product_latency: float | None = None
+    tcf: float | None = None
 
     def __post_init__(self) -> None:
-        check_number("TallSkinny", "target_blocks", self.target_blocks)
+        for name in ("target_blocks", "memory_latency", "product_latency", "tcf"):
+            check_number("TallSkinny", name, getattr(self, name))
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         sizes = Sizes.of(problems)
         ordinary, replaced = catalogue.resolve(LEVELS)
-        strategy = np.array([tile.index for tile in ordinary])[largest_that_fits(sizes, ordinary)]
+        squares = np.array([tile.index for tile in ordinary])[largest_that_fits(sizes, ordinary)]
         shapes = shapes_of(sizes)
-        for i in np.flatnonzero((shapes != Shape.ORDINARY) & (shapes != Shape.REDUCTION)).tolist():
-            m, n, k, batch = (int(column[i]) for column in (sizes.m, sizes.n, sizes.k, sizes.batch))
-            mirrored = shapes[i] in MIRRORED
-            if mirrored:
-                m, n = n, m
-            tile = _tile_for(m, n, k, batch, mirrored, device, catalogue) if batch else None
-            strategy[i] = strategy[i] if tile is None else tile.index
+        profiled = self._profiled(device)
+
+        def chosen(streaming: NDArray[np.bool_]) -> Ints:
+            """Each problem's tile; those that are not `streaming` get none of a kernel of their own."""
+            strategy = squares.copy()
+            for i in np.flatnonzero((shapes != Shape.ORDINARY) & sizes.has_products).tolist():
+                one = replace(problems[i], symmetric=False)
+                tile = _tile_for(one, Shape(shapes[i]), profiled, catalogue, self.tcf, bool(streaming[i]))
+                strategy[i] = strategy[i] if tile is None else tile.index
+            return strategy
+
+        strategy = _within_launches(chosen, sizes, catalogue)
         order = np.arange(len(problems))
         draft = Draft.whole_problems(
             problems, device, catalogue, planner="tall_skinny", strategy=strategy, order=order, replaced=replaced
         )
-        return draft if device.kind == "cpu" else self._split(draft, shapes)
+        if device.kind == "cpu":
+            return draft
+        if self.target_blocks is not None:
+            return self._split(draft, shapes, self.target_blocks)
+        own = np.isin(strategy, [tile.index for tile in catalogue if tile.kernel in (*STREAMING, SHARED_DEPTH)])
+        if not own.any():
+            return self._split(draft, shapes, None)
+        parts = []
+        for index in np.unique(strategy[own]).tolist():
+            members = np.flatnonzero(own & (strategy == index))
+            mine = tuple(problems[i] for i in members.tolist())
+            parts.append((members, by_one_tile(mine, device, catalogue, catalogue.by_index[index])))
+        if not own.all():
+            rest = np.flatnonzero(~own)
+            others = tuple(problems[i] for i in rest.tolist())
+            whole = Draft.whole_problems(others, device, catalogue, planner="", strategy=strategy[rest])
+            parts.append((rest, self._split(whole, shapes[rest], None)))
+        return replace(joined(problems, parts), planner="tall_skinny", replaced=replaced)
 
-    def _split(self, draft: Draft, shapes: NDArray[np.int8]) -> Draft:
-        """The draft with the K of deep problems in as many shares as bring it to `target_blocks`."""
+    def _profiled(self, device: DeviceSpec) -> DeviceSpec:
+        """The device with the latencies that were given."""
+        memory, product = self.memory_latency, self.product_latency
+        return replace(
+            device,
+            step_latency=device.step_latency if memory is None else memory,
+            product_latency=device.product_latency if product is None else product,
+        )
+
+    def _split(self, draft: Draft, shapes: NDArray[np.int8], target: float | None) -> Draft:
+        """The draft with the K of deep problems in as many shares as bring it to `target` blocks: by default those that
+        the device holds at once.
+        """
         runs, device, catalogue = draft.runs, draft.device, draft.catalogue
-        deep = np.isin(shapes[runs.problem], DEEP)
+        deep = np.isin(shapes[runs.problem], DEEP_SHAPES)
         if not deep.any() or runs.num_tiles > MAX_TILES:
             return draft
-        tile = catalogue.by_index[int(runs.strategy[deep][0])]
-        held = device.units * tile_occupancy(tile, device).blocks
-        target = held if self.target_blocks is None else self.target_blocks
+        if target is None:
+            tile = catalogue.by_index[int(runs.strategy[deep][0])]
+            target = device.units * tile_occupancy(tile, device).blocks
         others = int(runs.count[~deep].sum())
         fill = int(max(target - others, 0) // int(runs.count[deep].sum()))
         depth = step_depth(catalogue.columns.k[runs.strategy], catalogue.element_bytes)
@@ -83,27 +148,92 @@ class TallSkinny(DraftPlanner):
         return replace(draft, runs=in_shares(tiles, shares[run], depth[run]))
 
 
+def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: Sizes, catalogue: Catalogue) -> Ints:
+    """Each problem's tile, so that a call has launches enough: where it has not, the kernel with the fewest elements
+    to read gives its problems up.
+    """
+    streaming = np.ones(len(sizes.m), bool)
+    elements = sizes.elements() * sizes.batch
+    while True:
+        strategy = chosen(streaming)
+        kernel = catalogue.columns.kernel[strategy]
+        launched = np.unique(kernel[sizes.has_products])
+        own = [index for index in launched.tolist() if catalogue.kernels[index] not in _SHARED_KERNELS]
+        if len(launched) <= MAX_LAUNCHES or not own:
+            return strategy
+        least = min(own, key=lambda index: float(elements[kernel == index].sum()))
+        streaming &= kernel != least
+
+
+_SHARED_KERNELS = ("t128_light", "t128_medium", "t128_heavy", "cpu")  # of the ordinary and the far longer tiles
+
+
 @lru_cache(maxsize=1024)
 def _tile_for(
-    m: int, n: int, k: int, batch: int, mirrored: bool, device: DeviceSpec, catalogue: Catalogue
+    problem: Problem, shape: Shape, device: DeviceSpec, catalogue: Catalogue, tcf: float | None, streaming: bool
 ) -> TileShape | None:
-    """The tile for an m x n output with n small, or for its mirror image; None where none is built."""
+    """The tile for a tall and skinny problem; None where none is built."""
+    if shape == Shape.REDUCTION:
+        return _smallest_that_holds(problem, catalogue) if streaming and device.kind == "gpu" else None
+    mirrored = shape in MIRRORED
+    m, n = (problem.n, problem.m) if mirrored else (problem.m, problem.n)
 
     def sides(tile: TileShape) -> tuple[int, int]:
         """The short and the long one."""
         return (tile.m, tile.n) if mirrored else (tile.n, tile.m)
 
-    tiles = [tile for tile in catalogue if tile.name.startswith("skinny-") and sides(tile)[0] < sides(tile)[1]]
+    tiles = _streaming(problem, shape, catalogue) if streaming and device.kind == "gpu" else []
+    shortest = min((sides(tile)[1] for tile in tiles), default=0)
+    if shortest == 0 or (shape not in DEEP_SHAPES and problem.batch * -(-m // shortest) < device.units):
+        tiles += _far_longer(catalogue, mirrored)  # shorter ones may leave fewer units empty; a deep K is split
     if not tiles:
         return None
-    shorts = sorted({sides(tile)[0] for tile in tiles})
+
     if device.kind == "cpu":
-        short, longest = next((side for side in shorts if side >= n), shorts[-1]), m
-    else:
-        loads = max(16 // catalogue.element_bytes, 1)  # t3: what a thread copies at once
-        found = best_parameters(
-            Gpu.of(device), catalogue.dtype, m, n, k, batch=batch, t1=tiles[0].threads, t2=shorts, t3=[loads]
-        )
-        short, longest = found.t2, found.t1 * found.tcf
-    of_side = sorted((tile for tile in tiles if sides(tile)[0] == short), key=lambda tile: sides(tile)[1])
-    return next((tile for tile in reversed(of_side) if sides(tile)[1] <= longest), of_side[0])
+        return min(tiles, key=lambda tile: (sides(tile)[0] < n, abs(sides(tile)[0] - n), -sides(tile)[1]))
+    kernels = [kernel_of(tile, *sides(tile), problem.k, device, catalogue) for tile in tiles]
+    if tcf is not None and any(kernel.tcf == tcf for kernel in kernels):
+        tiles = [tile for tile, kernel in zip(tiles, kernels, strict=True) if kernel.tcf == tcf]
+        kernels = [kernel for kernel in kernels if kernel.tcf == tcf]
+    index, _ = best_kernel(Gpu.of(device), catalogue.dtype, m, n, problem.k, kernels, batch=problem.batch)
+    return tiles[index]
+
+
+def kernel_of(tile: TileShape, short: int, long: int, k: int, device: DeviceSpec, catalogue: Catalogue) -> Kernel:
+    """A tile as the paper's model sees it, for a problem of so many steps along K."""
+    step = int(step_depth(np.asarray(tile.k), catalogue.element_bytes))
+    depth = min(_ROWS_AHEAD if tile.kernel in WHOLE_ROWS else step, k)
+    return Kernel(
+        t1=tile.threads,
+        t2=short,
+        t3=max(depth * min(long, tile.threads) // tile.threads, 1),
+        tcf=max(long // tile.threads, 1),
+        threads=tile_occupancy(tile, device).blocks * tile.threads,
+        peak_rate=device.tensor_rate(catalogue.kind) if tile.tensor else device.peak_rate(catalogue.dtype),
+    )
+
+
+def _far_longer(catalogue: Catalogue, mirrored: bool) -> list[TileShape]:
+    tiles = (tile for tile in catalogue if tile.name.startswith("skinny-"))
+    return [tile for tile in tiles if (tile.n > tile.m) == mirrored]
+
+
+def _streaming(problem: Problem, shape: Shape, catalogue: Catalogue) -> list[TileShape]:
+    """The tiles that are the paper's kernels for this problem."""
+    one = Sizes.of((problem,))
+    if shape in (Shape.ISM2, Shape.ISM2_MIRRORED):
+        family, few, many = (ROWS, one.n, problem.m) if shape == Shape.ISM2 else (COLUMNS, one.m, problem.n)
+        if problem.batch * many < many_rows(catalogue):
+            return []
+        # tcf is profiled offline (section 5.2): blocks of too many bytes were slower.
+        return list(family.tiles_of(without_too_long(family, few, one, catalogue)))
+    if shape == Shape.TSM2 and DOTS.suits(one, catalogue).all():
+        return list(DOTS.tiles_of(catalogue))
+    if shape == Shape.TSM2 and problem.transpose_a and ROWS.suits(one, catalogue).all():
+        return [tile for tile in ROWS.tiles_of(catalogue) if tile.m == 2 * tile.threads and tile.n <= 16]
+    return []
+
+
+def _smallest_that_holds(problem: Problem, catalogue: Catalogue) -> TileShape | None:
+    tiles = [tile for tile in DEEP.tiles_of(catalogue) if tile.m >= problem.m and tile.n >= problem.n]
+    return min(tiles, key=lambda tile: tile.m * tile.n, default=None)

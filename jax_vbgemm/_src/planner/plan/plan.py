@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm._src.planner.model.cost_model import Prediction, computed_extents, predict, weighted_sum
-from jax_vbgemm._src.planner.model.occupancy import Occupancy, tile_occupancy
+from jax_vbgemm._src.planner.model.cost_model import Prediction, computed_extents, predict, step_depth, weighted_sum
+from jax_vbgemm._src.planner.model.occupancy import Occupancy, tile_occupancy, work_per_thread
 from jax_vbgemm._src.planner.plan import report
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, Replacement, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
@@ -292,14 +292,17 @@ class Plan:
 
     @cached_property
     def work_per_thread(self) -> Mapping[TileKey, tuple[float, float]]:
-        """(W_CP, W_DL) of each tile used: elements a thread computes, and moves (Zhang 2025, Eq. 1 and 2)."""
-        return {
-            tile.key: (
-                tile.m * tile.n / tile.threads,
-                (tile.m * tile.n + tile.m * tile.k + tile.k * tile.n) / tile.threads,
-            )
-            for tile in self.tiles_used
-        }
+        """(W_CP, W_DL) of each tile used: elements that a thread computes, and moves (Zhang 2025, Eq. 1 and 2).
+
+        Tk is the kernel's step along K, of as many elements as the dtype gives it. The paper's is 16 for all tiles:
+        `load_balanced.table_3`.
+        """
+        size = self.catalogue.element_bytes
+        found = {}
+        for tile in self.tiles_used:
+            step = tile.k if self.device.kind == "cpu" else int(step_depth(np.asarray(tile.k), size))
+            found[tile.key] = work_per_thread(tile.m, tile.n, step, tile.threads)
+        return found
 
     @cached_property
     def prediction(self) -> Prediction:

@@ -24,7 +24,7 @@ from jax_vbgemm._src.planner.model.tile_families import (
 from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner, joined
 from jax_vbgemm._src.planner.search.candidates import FEWEST_STEPS, Option, options_of_kernel
 from jax_vbgemm._src.planner.search.choice import Choice, choose
-from jax_vbgemm._src.planner.tables.catalogue import SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileKey
+from jax_vbgemm._src.planner.tables.catalogue import SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.launches import MAX_LAUNCHES
@@ -107,6 +107,11 @@ def _slower_reads(problems: NDArray[np.bool_], sizes: Sizes, device: DeviceSpec,
     """Seconds that other tiles than STREAMING take longer to read these problems' operands."""
     elements = weighted_sum(sizes.elements() * problems, sizes.batch)
     return _SLOWER_READS * elements * catalogue.element_bytes / device.bandwidth
+
+
+def by_one_tile(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, tile: TileShape) -> Draft:
+    """The search with one tile alone: what it decides is how K is split, and the order."""
+    return _of_one_kernel(problems, device, catalogue, replace(catalogue, tiles=(tile,)))
 
 
 def narrower_searches(runs: Runs, catalogue: Catalogue, kernels: Sequence[str]) -> dict[str, Makespan]:

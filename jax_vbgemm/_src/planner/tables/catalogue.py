@@ -101,6 +101,14 @@ class Catalogue:
     def element_bytes(self) -> int:
         return ELEMENT_BYTES[self.dtype]
 
+    @property
+    def on_tensor_cores(self) -> bool:
+        """Whether products of this kind are what tensor cores are for: TF32 is formed nowhere else, and 16-bit floats
+        are given away elsewhere. (Those of float64, which have some, are as exact on ordinary units.)
+        """
+        theirs = self.kind != self.dtype or self.element_bytes == 2
+        return theirs and any(tile.tensor for tile in self.tiles)
+
     def __iter__(self) -> Iterator[TileShape]:
         return iter(self.tiles)
 

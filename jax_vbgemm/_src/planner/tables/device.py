@@ -7,6 +7,11 @@ out here.
   A100 paper     NVIDIA, A100 Tensor Core GPU Architecture whitepaper, Tables 1 and 4
   H100 paper     NVIDIA, H100 Tensor Core GPU Architecture whitepaper, Tables 2 and 3
   H200 sheet     NVIDIA, H200 Tensor Core GPU datasheet
+  K40 sheet      NVIDIA, Tesla K40 GPU Active Accelerator board specification (BD-06902)
+  M40 sheet      NVIDIA, Tesla M40 datasheet and product brief (PB-07541)
+  P100 sheet     NVIDIA, Tesla P100 datasheet, PCIe, 16 GB
+  Jia            Jia et al., Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking, arXiv:1804.06826
+  MI50 sheet     AMD, Radeon Instinct MI50 datasheet; "Vega" 7nm Instruction Set Architecture
   CDNA paper     AMD, Introducing AMD CDNA Architecture whitepaper; MI100 brochure
   CDNA2 paper    AMD, Introducing AMD CDNA 2 Architecture whitepaper; MI200 series datasheets
   CDNA3 paper    AMD, AMD CDNA 3 Architecture whitepaper; MI300X datasheet
@@ -131,15 +136,15 @@ V100 = DeviceSpec(
     step_latency=0.4e-6, block_latency=2e-6, launch_seconds=0.8e-6,  # to be calibrated; the launch is the H100's
     vector_bytes=0,
     tlp_threshold=65536, theta=256,  # Li 2019, section 7
-    load_balanced_threshold=20480,  # an eighth of the device's threads; to be found offline
+    load_balanced_threshold=81920,  # half of the device's threads; to be found offline
     split_factor=1,
     product_latency=2.6e-9,  # CUDA guide, 7.0: 4 clocks, at 1.53 GHz
     setup_registers=32,  # assumed; to be read off the compiler's report, as for every device below
 )  # fmt: skip
 
 # Thresholds of all other devices: Li's is the V100's, scaled by units * max_threads (40% of the threads a device
-# holds); Zhang's counts active threads only and must be within reach: an eighth. Both are a start, to be found offline
-# as Li 2019, section 4.2.3, describes.
+# holds). Zhang's is half of those threads: more than one class of tiles can have active, as otherwise Eq. 4-9 would
+# make the plans of Eq. 3. Both are a start, to be found offline as Li 2019, section 4.2.3, describes.
 A100 = replace(
     V100, name="a100", resources="sm_80",
     units=108,  # A100 paper
@@ -149,7 +154,7 @@ A100 = replace(
     bandwidth=2039e9,  # A100 80GB SXM datasheet
     cache_bandwidth=7.2e12,  # A100 paper: 5120 B a clock, at 1.41 GHz
     shared_bandwidth=19.5e12,
-    tlp_threshold=88474, load_balanced_threshold=27648,
+    tlp_threshold=88474, load_balanced_threshold=110592,
 )  # fmt: skip
 
 H100 = replace(
@@ -165,7 +170,46 @@ H100 = replace(
     launch_seconds=0.8e-6,  # measured: one more kernel in a graph
     split_latency=3.0e-6,  # measured, launches overlapping
     further_tile_latency=0.8e-6,  # measured: a plan of four tiles takes 2-3 us more than predicted, of one 0-1 (NOTES)
-    tlp_threshold=405504, theta=256, load_balanced_threshold=108134, split_factor=16,  # by trial, as the papers (NOTES)
+    tlp_threshold=405504, theta=256, split_factor=16,  # by trial, as the papers (NOTES)
+    load_balanced_threshold=202752,  # three quarters: of those above its classes' active threads the best by the model
+)  # fmt: skip
+
+# GPUs that the papers report; no kernels are built for them. Latencies in clocks are Jia's.
+P100 = replace(
+    V100, name="p100",
+    units=56,  # P100 sheet
+    shared_bytes=64 << 10, shared_block_bytes=48 << 10,  # CUDA guide, 6.0
+    peak_rates=(("float32", 9.3e12), ("float64", 4.7e12)),  # P100 sheet
+    bandwidth=732e9,  # P100 sheet
+    cache_bandwidth=1.6e12,  # Jia
+    shared_bandwidth=9.3e12,  # CUDA guide: 128 B a clock and SM, beside 64 multiply-adds
+    tlp_threshold=45875, load_balanced_threshold=57344,
+    product_latency=4.6e-9,  # 6 clocks, at 1.30 GHz
+)  # fmt: skip
+
+M40 = replace(
+    P100, name="m40",
+    units=24,  # M40 sheet
+    shared_bytes=96 << 10,  # CUDA guide, 5.2
+    peak_rates=(("float32", 6.84e12), ("float64", 0.213e12)),  # M40 sheet: 3072 cores at 1.11 GHz, and a 32nd of them
+    bandwidth=288e9,  # M40 sheet
+    cache_bandwidth=0.57e12,  # assumed: 512 B a clock
+    shared_bandwidth=3.4e12,  # CUDA guide: 128 B a clock and SM
+    tlp_threshold=19661, load_balanced_threshold=24576,
+    product_latency=5.4e-9,  # 6 clocks, at 1.11 GHz
+)  # fmt: skip
+
+K40C = replace(
+    P100, name="k40c",
+    units=15,  # K40 sheet
+    max_blocks=16,  # CUDA guide, 3.5
+    shared_bytes=48 << 10,  # CUDA guide, 3.5
+    peak_rates=(("float32", 4.29e12), ("float64", 1.43e12)),  # K40 sheet
+    bandwidth=288e9,  # K40 sheet
+    cache_bandwidth=0.38e12,  # assumed: 512 B a clock, at 745 MHz
+    shared_bandwidth=2.9e12,  # CUDA guide, 3.5: 32 banks of 8 B a clock and SM
+    tlp_threshold=12288, load_balanced_threshold=15360,
+    product_latency=12e-9,  # 9 clocks, at 745 MHz
 )  # fmt: skip
 
 MI210 = DeviceSpec(
@@ -183,7 +227,7 @@ MI210 = DeviceSpec(
     shared_bandwidth=22.6e12,  # CDNA2 paper: 128 B a clock and CU, beside 64 multiply-adds
     step_latency=0.5e-6, block_latency=3e-6, launch_seconds=2e-6,  # to be calibrated
     vector_bytes=0,
-    tlp_threshold=85197, theta=256, load_balanced_threshold=26624,
+    tlp_threshold=85197, theta=256, load_balanced_threshold=106496,
     split_factor=2,
     product_latency=4.7e-9,  # assumed: 8 clocks, at 1.7 GHz
     setup_registers=32,
@@ -199,7 +243,17 @@ MI100 = replace(
     bandwidth=1229e9,  # MI100 brochure
     cache_bandwidth=3.1e12,  # CDNA paper: 64 B a clock and channel, 32 channels, at 1.5 GHz
     shared_bandwidth=23.1e12,
-    tlp_threshold=122880, load_balanced_threshold=38400,
+    tlp_threshold=122880, load_balanced_threshold=153600,
+)  # fmt: skip
+
+MI50 = replace(
+    MI100, name="mi50",  # borrows the MI100's registers, whose ordinary instructions it has
+    units=60,  # MI50 sheet
+    peak_rates=(("float32", 13.3e12), ("float64", 6.6e12)),  # MI50 sheet
+    bandwidth=1024e9,  # MI50 sheet
+    cache_bandwidth=1.8e12,  # CDNA paper, of the generation before: 64 B a clock and channel; 16 channels, at 1.73 GHz
+    shared_bandwidth=13.3e12,
+    tlp_threshold=61440, load_balanced_threshold=76800,
 )  # fmt: skip
 
 MI250X = replace(
@@ -208,7 +262,7 @@ MI250X = replace(
     peak_rates=(("float32", 23.9e12), ("float64", 23.9e12)),  # MI250X datasheet, half of 47.9
     tensor_rates=(("float32", 47.9e12), ("bfloat16", 191.5e12), ("float64", 47.9e12)),  # half of the same, matrix
     shared_bandwidth=23.9e12,
-    tlp_threshold=90112, load_balanced_threshold=28160,
+    tlp_threshold=90112, load_balanced_threshold=112640,
 )  # fmt: skip
 
 MI300X = replace(
@@ -220,7 +274,7 @@ MI300X = replace(
     bandwidth=5300e9,  # MI300X datasheet
     cache_bandwidth=34e12,  # CDNA3 paper: L2, 2 KB a clock and die, 8 dies, at 2.1 GHz
     shared_bandwidth=81.7e12,  # CDNA3 paper: 128 B a clock and CU, beside 128 multiply-adds
-    tlp_threshold=249037, load_balanced_threshold=77824,
+    tlp_threshold=249037, load_balanced_threshold=311296,
 )  # fmt: skip
 
 CPU = DeviceSpec(
@@ -253,6 +307,10 @@ DEVICES: dict[str, DeviceSpec] = {
         replace(A100, name="a800"),  # an A100 with a slower NVLink
         H100,
         replace(H100, name="h200", bandwidth=4800e9),  # H200 sheet: an H100 with other memory
+        P100,
+        M40,
+        K40C,
+        MI50,
         MI100,
         MI210,
         MI250X,

@@ -7,6 +7,9 @@ RUN_BYTES, READY_TILE_BYTES, SPLIT_TILE_BYTES, BLOCK_BYTES = 48, 104, 80, 4
 # Tiles in an order of their own are runs of one each, and where several share a block, it is said where blocks begin.
 MOST_BATCHED_TILES = MAX_BYTES // (RUN_BYTES + BLOCK_BYTES)
 
+# And those that a serialised program can hold at all: XLA's are protocol buffers, of less than 2 GiB.
+MOST_DESCRIBED_TILES = (1 << 30) // (RUN_BYTES + BLOCK_BYTES)
+
 
 def ready_bytes(num_tiles: float, num_splits: float = 0, num_blocks: int = 0) -> float:
     """Of tiles that kernels find ready, one by one: those whose K is split are always, with a record for each of the
