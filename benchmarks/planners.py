@@ -25,7 +25,6 @@ from candidates import Candidate, Measured, Table, Writer, list_of, ratios, tabu
 from figures import by_title, cold
 from jax_vbgemm import Coordinated, LoadBalanced, SortSplit, Uniform
 from jax_vbgemm._src.planner import PLANNERS, DeviceSpec, Planner, catalogue_for, device_spec
-from jax_vbgemm._src.planner.papers.load_balanced import CLASSES
 from jax_vbgemm._src.problem import Problem
 from options import Device, Precision, commands
 from workloads import Row, expand, problems_named, read_csv
@@ -35,10 +34,8 @@ console = Console()
 
 PEERS = Path(__file__).parent / "results" / "peers" / "h100.csv"
 
-# Zhang's Eq. 3 in place of its Eq. 4: all waves count, not only those that can be active at once.
-ALL_WAVES = {name: 1e12 for name, _ in CLASSES}
-OLD_TLP = "load_balanced, old TLP"
-COMPARED: Mapping[str, Planner] = {**PLANNERS, OLD_TLP: LoadBalanced(active_waves=ALL_WAVES)}
+OLD_TLP = "load_balanced, old TLP"  # Zhang's Eq. 3 in place of its Eq. 4
+COMPARED: Mapping[str, Planner] = {**PLANNERS, OLD_TLP: LoadBalanced(bound="none")}
 
 # Workloads on which thresholds are tried: each size of problem, range of K and batch in both families.
 SAMPLE = tuple(
@@ -79,7 +76,7 @@ def options(device: DeviceSpec) -> dict[str, dict[str, Planner]]:
     found: dict[str, dict[str, Planner]] = {
         TLP: {f"{tlp}, {theta}": Coordinated(tlp, theta) for tlp in thresholds for theta in THETAS},
         BALANCED: {str(tlp): LoadBalanced(tlp) for tlp in thresholds},
-        OLD: {str(tlp): LoadBalanced(tlp, ALL_WAVES) for tlp in thresholds},
+        OLD: {str(tlp): LoadBalanced(tlp, bound="none") for tlp in thresholds},
         SPLIT: {str(factor): SortSplit(factor * device.units) for factor in SPLIT_FACTORS},
     }
     return found
@@ -107,26 +104,24 @@ def cases(
     precision: Precision = "fp32",
 ) -> None:
     """Writes the plans for gpu_driver, and the list of them."""
-    device = device_spec(device_name)
     with Writer(output, device_name, repeats=5) as writer:
-        for name in track(expand(["grids"]), "planners", console=console):
-            writer.add(COMPARE, name, problems_named(name), precision, COMPARED)
-        compared = writer.cases
-        for name in track(SAMPLE, "thresholds", console=console):
-            for part, planners in options(device).items():
-                writer.add(part, name, problems_named(name), precision, planners)
-        tried = writer.cases - compared
-        for name in CURVE_TILES:
-            tile = catalogue_for("float32", device).find(name, 256)
-            for rows in CURVE_ROWS:
-                problem = curve_problem((tile.m, tile.n), rows)
-                workload = f"{CURVE}_{name}_{CURVE_COLUMNS * rows}"
-                writer.add(CURVE, workload, [problem], precision, {name: Uniform((name, 256))})
-    console.print(
-        f"{output}: {writer.cases} cases ({compared} compare planners, {tried} try thresholds, "
-        f"{writer.cases - compared - tried} shrink a huge product), {output.stat().st_size / 1e6:.1f} MB; "
-        f"{list_of(output)}"
-    )
+        add(writer, precision, device_spec(device_name), console)
+    console.print(f"{output}: {writer.cases} cases, {output.stat().st_size / 1e6:.1f} MB; {list_of(output)}")
+
+
+def add(writer: Writer, precision: str, device: DeviceSpec, console: Console) -> None:
+    """The plans that compare planners, try thresholds, and shrink a huge product."""
+    for name in track(expand(["grids"]), "planners", console=console):
+        writer.add(COMPARE, name, problems_named(name), precision, COMPARED)
+    for name in track(SAMPLE, "thresholds", console=console):
+        for part, planners in options(device).items():
+            writer.add(part, name, problems_named(name), precision, planners)
+    for name in CURVE_TILES:
+        tile = catalogue_for("float32", device).find(name, 256)
+        for rows in CURVE_ROWS:
+            problem = curve_problem((tile.m, tile.n), rows)
+            workload = f"{CURVE}_{name}_{CURVE_COLUMNS * rows}"
+            writer.add(CURVE, workload, [problem], precision, {name: Uniform((name, 256))})
 
 
 def _speedup(values: Sequence[float]) -> str:

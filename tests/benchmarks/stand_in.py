@@ -41,7 +41,7 @@ def driver(file, output, seconds=None, nbad=0):
     lines = [",".join(f.name for f in fields(Row))]
     for peer, workload, kind, rows, _, _ in read_cases(file):
         us = predicted[workload, peer] if seconds is None else seconds(peer, workload)
-        precision = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16"}[kind]
+        precision = {"float32": "fp32", "float64": "fp64", "tf32": "tf32", "bfloat16": "bf16"}[kind]
         gflop = 2e-9 * float((rows["m"].astype(float) * rows["n"] * rows["k"]).sum())
         lines.append(f"{peer},any,{workload},{precision},{len(rows)},{gflop},cold,{us},{us},1e-7,1e-7,{nbad},blocks=1")
     output.write_text("\n".join(lines) + "\n")  # without quotes, as gpu_driver does

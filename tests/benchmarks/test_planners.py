@@ -75,9 +75,7 @@ def test_old_and_new_tlp_differ_only_beyond_what_a_class_can_keep_active():
     catalogue = catalogue_for("float32", H100)
     problems = problems_named("any_mn512_k512_b64")
     choices = {
-        (threshold, new): LoadBalanced(threshold, None if new else planners.ALL_WAVES)(
-            problems, H100, catalogue
-        ).choices
+        (threshold, new): LoadBalanced(threshold, bound="class" if new else "none")(problems, H100, catalogue).choices
         for threshold in (33792, 270336)
         for new in (True, False)
     }

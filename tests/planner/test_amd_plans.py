@@ -34,29 +34,33 @@ def test_sort_split(device, shapes, tiles):
 
 
 @pytest.mark.parametrize(
-    ("device", "shapes", "tiles", "waves"),
+    ("device", "threshold", "shapes", "tiles", "waves"),
     [
         # Only 16 divides 784: 13 * 49 blocks of two waves, of which 12 * 104 can be active.
-        ("mi210", INCEPTION_3A, ["small"] * 4, 12 * 104),
-        ("mi100", INCEPTION_3A, ["small"] * 4, 2 * 13 * 49),
+        ("mi210", None, INCEPTION_3A, ["small"] * 4, 12 * 104),
+        ("mi100", None, INCEPTION_3A, ["small"] * 4, 2 * 13 * 49),
         # Nothing divides 196: large, large, medium-large, large at first, 160 waves. Demoted until 26624 threads are
         # reached: 16 * 7 + 10 * 7 small-medium blocks and 7 + 4 * 7 medium ones.
-        ("mi210", INCEPTION_4E, ["small-medium", "small-medium", "medium", "medium"], 2 * (182 + 35)),
+        ("mi210", 26624, INCEPTION_4E, ["small-medium", "small-medium", "medium", "medium"], 2 * (182 + 35)),
         # 38400 threads need one more: 16 * 13 small blocks.
         (
             "mi100",
+            38400,
             INCEPTION_4E,
             ["small", "small-medium", "small-medium", "small-medium"],
             2 * (208 + 10 * 7 + 2 * 7 + 8 * 7),
         ),
+        # Half of the threads that they hold: not reached by 13 * (16 + 10 + 2 + 8) blocks, all 936 waves active.
+        ("mi210", None, INCEPTION_4E, ["small"] * 4, 2 * 13 * 36),
+        ("mi100", None, INCEPTION_4E, ["small"] * 4, 2 * 13 * 36),
     ],
 )
-def test_load_balanced(device, shapes, tiles, waves):
+def test_load_balanced(device, threshold, shapes, tiles, waves):
     spec = device_spec(device)
     # Eq. 9 by our kernels: 9936 bytes of LDS let a unit have 6 blocks of two waves, 14032 bytes 4 of four.
     active = {tile.key: active_waves(tile, spec) for tile in catalogue_for("float32", spec)}
     assert (active["small", 128], active["medium", 128], active["large", 256]) == (12, 12, 16)
-    plan = make(LoadBalanced(), shapes, device)
+    plan = make(LoadBalanced(threshold), shapes, device)
     assert names(plan) == tiles
     assert plan.tlp == 64 * waves
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jax_vbgemm._src.planner import DEVICES as ALL_DEVICES
 from jax_vbgemm._src.planner import LoadBalanced, catalogue_for, device_spec
-from jax_vbgemm._src.planner.model.occupancy import active_waves
+from jax_vbgemm._src.planner.model.occupancy import active_waves, work_per_thread
 from jax_vbgemm._src.planner.papers.load_balanced import table_3
 
 from .cases import DEVICES, ceil_div, make, names, num_tiles, problem_lists
@@ -104,6 +104,12 @@ def test_only_active_waves_count():
     assert make(LoadBalanced(0, {"small": 10}), shapes).tlp == 32 * 10
     assert make(LoadBalanced(0, {"small": 10**6}), shapes).tlp == 32 * 400
     assert make(LoadBalanced(0, {"small": 10}), shapes, "mi210").tlp == 64 * 10
+
+
+@pytest.mark.parametrize(("edge", "computed", "moved"), [(16, 2, (4, 6)), (32, 8, (12, 16)), (64, 32, (40, 48))])
+def test_the_papers_table_2(edge, computed, moved):
+    """Tk of 8 and of 16, all tiles by 128 threads."""
+    assert [work_per_thread(edge, edge, k, 128) for k in (8, 16)] == [(computed, each) for each in moved]
 
 
 ONE_OF_EACH = [(16, 16, 8), (16, 32, 8), (32, 32, 8), (32, 64, 8), (64, 64, 8)]

@@ -90,7 +90,7 @@ def test_concurrent_writers_lose_nothing(file):
     program = """if True:
         import sys
         from pathlib import Path
-        from jax_vbgemm._src.planner.search import tuned
+        from jax_vbgemm._src.planner import tuned
         for index in range(40):
             tuned.store(Path(sys.argv[1]), f"{sys.argv[2]} {index}", {"winner": "makespan"})
     """

@@ -131,14 +131,18 @@ def _alone(family: Family, few: Ints, many: Ints, sizes: Sizes, catalogue: Catal
     """
     rows = int(sizes.batch @ many)
     if (few <= FEW_COLUMNS).all():
-        enough = MANY_ROWS if catalogue.element_bytes > 4 else MANY_ROWS // 4
-        return catalogue.only(family.has) if rows >= enough else None
+        return catalogue.only(family.has) if rows >= many_rows(catalogue) else None
     wide = [tile for tile in family.tiles_of(catalogue) if min(tile.m, tile.n) >= few.max(initial=0)]
     if rows < MANY_ROWS or (few <= FEW_COLUMNS).any() or not any(tile.tensor for tile in wide):
         return None
     ordinary = [tile for tile in wide if not tile.tensor]
     on_tensor_cores = not ordinary or bool((sizes.k >= FEW_STEPS).any())
     return catalogue.only(lambda tile: tile in wide and tile.tensor == on_tensor_cores)
+
+
+def many_rows(catalogue: Catalogue) -> int:
+    """From so many rows of few columns on tiles of whole rows were the fastest."""
+    return MANY_ROWS if catalogue.element_bytes > 4 else MANY_ROWS // 4
 
 
 def without_too_long(family: Family, few: Ints, sizes: Sizes, catalogue: Catalogue) -> Catalogue:

@@ -26,18 +26,20 @@ class SortSplit(PaperPlanner):
 
     `target_blocks`: blocks that fill the device; default: its split factor times its units.
 
-    Two steps of the paper allow two readings each; the text that we have is stemmed and without formulas.
+    Two steps of the paper, "sort-up" and "split-down", allow two readings each; its text is without formulas here.
 
     `sort_by`: the first key of sort-up, descending; the other one is the second.
-      "k" (default): the paper sorts by a primary key "and the tile strategy as secondary", and calls K, which
-        determines the inner loop, the workload of a workgroup.
-      "tile": the tile's area, as the authors' later code.
+      "k" (default): K, which the paper calls the workload of a workgroup, as it determines the inner loop; the tile
+        strategy is "secondary" there.
+      "tile": the tile's area, as in the authors' later code.
 
     `passes`: how often split-down walks from the last problem to the first.
-      "repeat" (default): until there are blocks enough or all tiles are the smallest: the paper asks for a number of
-        workgroups that keeps all SIMDs busy, which one level may not reach.
-      "one": once, each problem shrinking one level at most, as the authors' later code and the paper's "traverse the
-        entire input batch".
+      "repeat" (default): until there are blocks enough or all tiles are the smallest. The split factor is what keeps
+        all SIMDs of a unit busy, and one level may not reach it.
+      "one": once, so that each problem shrinks one level at most, as in the authors' later code.
+
+    On an H100 both other readings together are predicted to be 1.03 times as fast (docs/experiments.md), which is less
+    than the cost model errs by.
 
     `tensor`: see PaperPlanner.
     """

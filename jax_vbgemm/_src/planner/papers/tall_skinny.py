@@ -11,7 +11,15 @@ from jax_vbgemm._src.planner.model.cost_model import step_depth
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.model.tall_skinny_model import Gpu, Kernel, best_kernel
 from jax_vbgemm._src.planner.model.tall_skinny_shape import Shape, shapes_of
-from jax_vbgemm._src.planner.model.tile_families import COLUMNS, DEEP, DOTS, ROWS, STREAMING, without_too_long
+from jax_vbgemm._src.planner.model.tile_families import (
+    COLUMNS,
+    DEEP,
+    DOTS,
+    ROWS,
+    STREAMING,
+    many_rows,
+    without_too_long,
+)
 from jax_vbgemm._src.planner.papers.options import check_number
 from jax_vbgemm._src.planner.papers.sort_split import LEVELS, largest_that_fits
 from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner, joined
@@ -42,9 +50,9 @@ class TallSkinny(DraftPlanner):
     Which kernels are the paper's depends on how the tall operand is stored: it assumes columns along memory, JAX has
     rows. ISM2's are those whose threads compute whole rows of C (Algorithm 6: one row of A a thread, tcf rows in turn),
     in either storage, and TSM2's those of the same kind where A is stored as k x m; where its rows lie along memory,
-    TSM2's are dot products, whose waves read along K. Elsewhere, and where the device has none of these, they are the
-    far longer tiles. Reductions, which the paper has not, get the smallest tile of shared depth that holds them, other
-    problems the largest square tile that fits.
+    TSM2's are dot products, whose waves read along K. Elsewhere, of few rows, and where the device has none of these,
+    they are the far longer tiles. Reductions, which the paper has not, get the smallest tile of shared depth that holds
+    them, other problems the largest square tile that fits.
 
     t2 is the tile's short side, t3 what a thread loads of A in a step, t1 tcf the long side; MaxOccup_SM is the
     compiler's (`Kernel`). The model chooses among all tiles of the kind (`best_kernel`: Algorithm 5, and our
@@ -214,7 +222,9 @@ def _streaming(problem: Problem, shape: Shape, catalogue: Catalogue) -> list[Til
     """The tiles that are the paper's kernels for this problem."""
     one = Sizes.of((problem,))
     if shape in (Shape.ISM2, Shape.ISM2_MIRRORED):
-        family, few = (ROWS, one.n) if shape == Shape.ISM2 else (COLUMNS, one.m)
+        family, few, many = (ROWS, one.n, problem.m) if shape == Shape.ISM2 else (COLUMNS, one.m, problem.n)
+        if problem.batch * many < many_rows(catalogue):
+            return []
         # tcf is profiled offline (section 5.2): blocks of too many bytes were slower.
         return list(family.tiles_of(without_too_long(family, few, one, catalogue)))
     if shape == Shape.TSM2 and DOTS.suits(one, catalogue).all():

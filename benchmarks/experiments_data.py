@@ -1,0 +1,71 @@
+"""The figures that docs/experiments.md is made of: plans and what they took, beside the peers' times."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import geometric_mean
+
+from candidates import Candidate, Measured, Table, tabulate
+from figures import by_title, cold, fastest
+from jax_vbgemm._src.planner import DeviceSpec
+from report import table
+from workloads import Row, read_csv
+
+
+@dataclass(frozen=True)
+class Data:
+    """The plans, what they took, and the peers' times on the same workloads.
+
+    Without measurements every plan takes what the cost model predicts, and `measured` is false.
+    """
+
+    every: Sequence[Candidate]
+    times: Measured
+    peers_file: Path
+    device: DeviceSpec
+
+    @property
+    def measured(self) -> bool:
+        return bool(self.times.times)
+
+    def table(self, *parts: str, precision: str = "fp32") -> Table:
+        """Workload -> planner -> microseconds."""
+        mine = [c for c in self.every if c.part in parts and c.precision == precision]
+        if self.measured:
+            return tabulate(mine, self.times)
+        found: Table = {}
+        for candidate in mine:
+            found.setdefault(candidate.workload, {})[candidate.planner] = candidate.predicted_us
+        return found
+
+    @cached_property
+    def peers(self) -> dict[str, dict[tuple[str, str], float]]:
+        """Title -> (workload, precision) -> microseconds, of the grids and inception."""
+        return by_title(cold(read_csv(Row, self.peers_file)))
+
+    @cached_property
+    def skinny_peers(self) -> dict[str, dict[tuple[str, str], float]]:
+        """The same of cuBLAS, in either storage, and TSM2X, on tall and skinny products."""
+        rows = [row for row in read_csv(Row, self.peers_file) if row.group in ("ism2", "tsm2") and row.nbad == 0]
+        kinds = {"cuBLAS": "cublas_loop", "TSM2X, released code": "tsm2x"}
+        return {title: fastest(row for row in rows if row.peer.startswith(start)) for title, start in kinds.items()}
+
+    def over_peer(self, table: Table, planner: str, title: str, precision: str = "fp32") -> list[float]:
+        times = self.peers.get(title, {})
+        return [
+            times[name, precision] / row[planner]
+            for name, row in table.items()
+            if planner in row and (name, precision) in times
+        ]
+
+
+def times(values: Sequence[float], count: bool = True) -> str:
+    """A geometric mean, and of how many."""
+    if not values:
+        return "-"
+    return f"{geometric_mean(values):.2f}x" + (f" ({len(values)})" if count else "")
+
+
+def claims(rows: Iterable[tuple[str, str, Sequence[float]]]) -> list[str]:
+    return table(("", "paper", "ours"), ((what, paper, times(values)) for what, paper, values in rows))

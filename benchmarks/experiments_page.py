@@ -1,0 +1,428 @@
+"""docs/experiments.md: what the papers report beside what our kernels do, a section an experiment."""
+
+from pathlib import Path
+
+import experiments_plots
+from batching_forest import train
+from candidates import ratios
+from experiments_data import Data, claims, times
+from figures import batch_of
+from jax_vbgemm._src.planner import catalogue_for, device_spec
+from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
+from jax_vbgemm._src.planner.papers.load_balanced import CLASSES, TENSOR_CLASSES, table_3
+from report import table
+from workloads import Row, read_csv
+
+COMMAND = "python benchmarks/experiments.py page"
+_PREDICTED = (
+    "**Our times on this page are the cost model's predictions**: these plans have not been timed since the readings "
+    "below became options. The peers' are measured. `benchmarks/experiments.sh` measures every plan; this page then "
+    "shows that."
+)
+CONVOLUTIONS = Path(__file__).parent / "results" / "h100_conv.csv"  # experiments.sh writes it
+PAPERS = ("coordinated", "sort_split", "load_balanced")
+
+
+def _tiling_and_batching(data: Data) -> list[str]:
+    grids = data.table("compare", "readings")
+    steps = ("coordinated, tiling alone", "coordinated, threshold", "coordinated, binary", "coordinated")
+    batches = sorted({batch_of(name) or 0 for name in grids})
+
+    def at(planner: str, batch: int) -> str:
+        return times(
+            data.over_peer({n: row for n, row in grids.items() if batch_of(n) == batch}, planner, "MAGMA vbatched"),
+            False,
+        )
+
+    return [
+        "## Tiling alone, tiling and batching (Li 2019, Fig. 8 and 9)",
+        "",
+        "Over MAGMA's vbatched kernel. The paper's products are synthetic, of equal sizes, on a V100; ours are "
+        "Zhang's grids of "
+        "unequal ones (`any`: uniform integers, `pow2`: powers of two).",
+        "",
+        *claims(
+            (
+                ("tiling engine alone", "1.20x", data.over_peer(grids, "coordinated, tiling alone", "MAGMA vbatched")),
+                ("tiling and batching", "1.40x", data.over_peer(grids, "coordinated", "MAGMA vbatched")),
+            )
+        ),
+        "",
+        "The two heuristics, and the choice between them by the cost model:",
+        "",
+        *table(
+            ("over MAGMA", *(f"batch {batch}" for batch in batches)), ((s, *(at(s, b) for b in batches)) for s in steps)
+        ),
+        "",
+        "The paper batches tiles so that a block has loads in flight while it multiplies. Our kernels ask for all of "
+        "a short K at once, "
+        "and several blocks share a multiprocessor, so that a second tile in a block has little left to hide.",
+        "",
+        *_selector(data),
+    ]
+
+
+def _selector(data: Data) -> list[str]:
+    lines = [
+        "### Which batching? Random forest and cost model (section 5)",
+        "",
+        "The paper trains a random forest on more than 400 samples by mean M, N, K and batch. Ours is trained on 420 "
+        "random batches by "
+        "scikit-learn (`benchmarks/batching_forest.py`), with the samples whose batchings differ by 1% and more.",
+        "",
+    ]
+    if not data.measured:
+        return [*lines, "Not measured yet; until then the cost model chooses."]
+    _, found = train(data.every, data.times)
+    rows = [
+        ("forest, on samples held out", f"{found.forest_right:.1%}", f"{found.forest_loss:.3f}x"),
+        ("cost model", f"{found.model_right:.1%}", f"{found.model_loss:.3f}x"),
+        *((f"always {name}", "-", f"{loss:.3f}x") for name, loss in found.always.items()),
+    ]
+    head = (f"of {found.samples} samples", "right", "time over the better one's")
+    return [*lines, *table(head, rows)]
+
+
+def _branches(data: Data) -> list[str]:
+    branches = data.table("branches")
+    families = ("inception", "squeezenet", "densenet")
+    planners = ("auto", *PAPERS)
+    rows = []
+    for family in families:
+        mine = {name: row for name, row in branches.items() if name.startswith(family)}
+        rows.append((family, str(len(mine)), *(times(ratios(mine, planner, "uniform"), False) for planner in planners)))
+    return [
+        "## Branches of networks (Li 2019, Fig. 10)",
+        "",
+        *claims(
+            (
+                (
+                    "inception 3a and 4a over MAGMA",
+                    "1.40x",
+                    data.over_peer(
+                        {n: r for n, r in branches.items() if n in ("inception_1", "inception_3")},
+                        "coordinated",
+                        "MAGMA vbatched",
+                    ),
+                ),
+                (
+                    "all inception layers over MAGMA",
+                    "about 1.25x",
+                    data.over_peer(branches, "coordinated", "MAGMA vbatched"),
+                ),
+                ("the same, `auto`", "", data.over_peer(branches, "auto", "MAGMA vbatched")),
+            )
+        ),
+        "",
+        "`inception_1` to `9` are Zhang's Table 6. Beside them SqueezeNet's fire modules (two branches) and "
+        "DenseNet's bottlenecks (a "
+        "product for each map that a layer concatenates), times as fast as one tile for all, the best one by the "
+        "cost model:",
+        "",
+        *table(("", "workloads", *planners), rows),
+        "",
+        *_convolutions(),
+    ]
+
+
+def _convolutions() -> list[str]:
+    """GoogLeNet's branches in JAX, where they were measured."""
+    if not CONVOLUTIONS.exists():
+        return ["cuDNN's convolutions in JAX (`lax.conv`) have not been timed beside them yet."]
+    rows: dict[tuple[str, str], dict[str, float]] = {}
+    for row in read_csv(Row, CONVOLUTIONS):
+        rows.setdefault((row.workload, row.precision), {})[row.peer] = row.graph_us
+    peers = ("vbgemm", "flax_linear", "flax_conv")
+    return [
+        "GoogLeNet's 36 branches in a jitted loop, microseconds a step: ours, one product after another (cuBLAS), and "
+        "convolutions (`lax.conv`, cuDNN):",
+        "",
+        *table(
+            ("", *peers),
+            (
+                (f"{name}, {precision}", *(f"{row[peer]:.1f}" if peer in row else "-" for peer in peers))
+                for (name, precision), row in rows.items()
+            ),
+        ),
+    ]
+
+
+def _planners(data: Data) -> list[str]:
+    grids = data.table("compare", "readings")
+    names = ("auto", "uniform", *PAPERS)
+    return [
+        "## The planners against each other and the libraries (Wang 2022; Zhang 2025, Fig. 4 and 5)",
+        "",
+        *claims(
+            (
+                ("load_balanced over coordinated", "1.94x (A800)", ratios(grids, "load_balanced", "coordinated")),
+                ("load_balanced over sort_split", "1.88x (MI210)", ratios(grids, "load_balanced", "sort_split")),
+                (
+                    "load_balanced over MAGMA",
+                    "3.63x (A800), 4.37x (MI210)",
+                    data.over_peer(grids, "load_balanced", "MAGMA vbatched"),
+                ),
+                (
+                    "load_balanced over CUTLASS",
+                    "4.64x (A800)",
+                    data.over_peer(grids, "load_balanced", "CUTLASS grouped"),
+                ),
+                (
+                    "load_balanced over a cuBLAS loop",
+                    "7.18x (A800)",
+                    data.over_peer(grids, "load_balanced", "cuBLAS loop"),
+                ),
+                (
+                    "sort_split over MAGMA",
+                    "lost in our copy of the text",
+                    data.over_peer(grids, "sort_split", "MAGMA vbatched"),
+                ),
+                ("auto over MAGMA", "", data.over_peer(grids, "auto", "MAGMA vbatched")),
+            )
+        ),
+        "",
+        "All planners share our kernels, so that these ratios are of plans alone; the papers' are of planners and "
+        "kernels together. Row over "
+        "column, times as fast:",
+        "",
+        *table(
+            ("", *names),
+            (
+                (row, *("" if row == column else times(ratios(grids, row, column), False) for column in names))
+                for row in names
+            ),
+        ),
+        "",
+        "![Over MAGMA by batch size](experiments/planners.svg)",
+        "",
+        "### On tensor cores",
+        "",
+        "At JAX's default precision float32 is multiplied as TF32, and the papers' planners take tensor tiles of "
+        "their shapes "
+        "(`tensor=None`; 16 x 16 and 128 x 64 have none). Times as fast as the same planner with ordinary tiles, "
+        "TF32, batch 64:",
+        "",
+        *table(
+            PAPERS,
+            [
+                [
+                    times(ratios(data.table("tensor", precision="tf32"), name, f"{name}, ordinary tiles"))
+                    for name in PAPERS
+                ]
+            ],
+        ),
+    ]
+
+
+def _readings(data: Data) -> list[str]:
+    grids = data.table("compare", "readings")
+    small = [name for name in grids if (batch_of(name) or 0) <= 16]
+    large = [name for name in grids if (batch_of(name) or 0) >= 32]
+    plan_of = {(c.workload, c.planner): c.plan for c in data.every if c.part == "compare"}
+    names = {name for name, _ in plan_of}
+    differ = sum(plan_of[name, "load_balanced"] != plan_of[name, "load_balanced, old TLP"] for name in names)
+
+    def new(some: list[str]) -> list[float]:
+        return ratios(grids, "load_balanced", "load_balanced, old TLP", some)
+
+    readings = (
+        ("sort_split", "sort_split, tile first", "tiles sorted by area, then K (the authors' later code)"),
+        ("sort_split", "sort_split, one pass", "split-down walks once (the same)"),
+        ("sort_split", "sort_split, tile first, one pass", "both"),
+        ("load_balanced", "load_balanced, by problem", "phi bounds each problem's waves (Eq. 4 as printed)"),
+        ("load_balanced", "load_balanced, by device", "phi bounds the batch's waves (Algorithm 1)"),
+        ("load_balanced", "load_balanced, whole passes", "Algorithm 1 as printed: all problems by a class each pass"),
+    )
+    return [
+        "## The new TLP (Zhang 2025, Fig. 8 and 9), and what else the texts leave open",
+        "",
+        f"Eq. 4-9 count only the waves that can be active. At the device table's threshold "
+        f"({data.device.load_balanced_threshold} threads, "
+        f"above what one class can have active) they change the plans of {differ} of {len(names)} workloads.",
+        "",
+        *claims(
+            (
+                ("new TLP over old", "1.085x (A800), 1.077x (MI210)", new(list(grids))),
+                ("batch <= 16", "1.04x", new(small)),
+                ("batch >= 32", "1.11x (A800), 1.10x (MI210)", new(large)),
+            )
+        ),
+        "",
+        "Each planner's docstring says which reading is its default and why. Times as fast as that default:",
+        "",
+        *table(
+            ("planner", "other reading", "times as fast as the default"),
+            ((planner, what, times(ratios(grids, other, planner))) for planner, other, what in readings),
+        ),
+    ]
+
+
+def _occupancy() -> list[str]:
+    devices = ("a800", "mi210", "h100")
+    rows = []
+    for kind, order in (("float32", CLASSES), ("bfloat16", TENSOR_CLASSES)):
+        for key in order:
+            cells = []
+            for spec in map(device_spec, devices):
+                tiles = {tile.key: tile for tile in catalogue_for(kind, spec)}
+                cells.append(f"{tile_occupancy(tiles[key], spec).fraction:.0%}" if key in tiles else "-")
+            rows.append((f"{key[0]}/{key[1]}, {kind}", *cells))
+    w_dl = ", ".join(f"{moved:g}" for _, moved in table_3(catalogue_for("float32", device_spec("h100"))).values())
+    return [
+        "## Kernel occupancy (Zhang 2025, Fig. 6) and work per thread (Table 3)",
+        "",
+        "The share of a unit's waves that Eq. 5-9 let be active, from the compiler's registers and shared memory:",
+        "",
+        *table(("tile", *devices), rows),
+        "",
+        "Measured on an H100 with Nsight Compute, 17 kernels on `pow2_mn512_k512_b256`: the equations give what the "
+        "profiler calls "
+        "theoretical occupancy in all 17 (12.5 to 50%); achieved are 92-100% of it. Fig. 6 has the proposed method "
+        "highest of all; ours keep few "
+        "threads with many registers each, as high rates need, and are the faster for it.",
+        "",
+        f"W_DL of Table 3, with the paper's Tk = 16: {w_dl} (the paper: 6, 10, 16, 14, 24). `Plan.work_per_thread` "
+        f"has those of our kernels' steps.",
+    ]
+
+
+def _planning(data: Data) -> list[str]:
+    batches = [c for c in data.every if c.part == "batches"]
+    sizes = sorted({batch_of(c.workload) or 0 for c in batches})
+    took = data.table("batches")
+
+    def cell(planner: str, size: int) -> str:
+        (candidate,) = (c for c in batches if c.planner == planner and batch_of(c.workload) == size)
+        share = candidate.planning_us / took[candidate.workload][planner]
+        return f"{candidate.planning_us / 1e3:.2f} ms, {share:.0f}x"
+
+    return [
+        "## Planning time (Zhang 2025, Fig. 7)",
+        "",
+        "The paper plans in every call: 6.06% and 6.37% of the run time at batch 8, less than 1% at 1024. We plan "
+        "once a compiled program, in "
+        "Python, and never at run time: a share of 0. What planning takes (one core, the best of 3), and in times of "
+        "one call's kernel, which is "
+        "after how many hundred calls it is 1%:",
+        "",
+        *table(
+            ("[16,256]", *(f"batch {size}" for size in sizes)),
+            ((p, *(cell(p, s) for s in sizes)) for p in ("auto", *PAPERS)),
+        ),
+        "",
+        "![Latency by batch size](experiments/latency.svg)",
+        "",
+        "## Latency by batch size (Zhang 2025, Fig. 10)",
+        "",
+        "The paper, on an A800: 3.02x, 2.59x, 2.45x and 1.89x less than cuBLAS, MAGMA, CUTLASS and Li. Ours, M, N "
+        "and K in [16, 256], "
+        "microseconds a call:",
+        "",
+        *table(
+            ("", *(f"batch {size}" for size in sizes)),
+            ((p, *(f"{took[f'range_b{s}'][p]:.1f}" for s in sizes)) for p in ("auto", "uniform", *PAPERS)),
+        ),
+    ]
+
+
+def _threads(data: Data) -> list[str]:
+    (row,) = data.table("threads").values()
+    gflop = 2e-9 * 64 * 512**3
+    shapes = list(dict.fromkeys(name.rpartition("/")[0] for name in row))
+
+    def cell(shape: str, threads: int) -> str:
+        us = row.get(f"{shape}/{threads}")
+        return "-" if us is None else f"{1e3 * gflop / us:.1f}"
+
+    return [
+        "## Threads and tiles (Zhang 2025, Fig. 3)",
+        "",
+        "TFLOP/s of 64 products of 512 x 512 x 512, each tile by 128 and by 256 threads (the paper: 64, 128, 256 and "
+        "512; kernels of 64 and 512 "
+        "are not built). The paper's finding, that rates rise and then fall as a thread's share of a tile grows, and "
+        "that more threads suit larger "
+        "tiles:",
+        "",
+        *table(("tile", "128 threads", "256 threads"), ((s, cell(s, 128), cell(s, 256)) for s in shapes)),
+        "",
+        "![Threads and tiles](experiments/threads.svg)",
+    ]
+
+
+def _skinny(data: Data) -> list[str]:
+    lines = []
+    for precision in ("fp32", "fp64"):
+        mine = data.table("skinny", precision=precision)
+        for family in ("ism2", "tsm2"):
+            rows = []
+            for planner in ("tall_skinny", "auto", "whole rows", "dot products", "far longer tiles"):
+                cells = []
+                for title in data.skinny_peers:
+                    peer = data.skinny_peers[title]
+                    found = [
+                        peer[name, precision] / row[planner]
+                        for name, row in mine.items()
+                        if name.startswith(family) and planner in row and (name, precision) in peer
+                    ]
+                    cells.append(f"{times(found)}, worst {min(found):.2f}x" if found else "-")
+                rows.append((planner, *cells))
+            lines += [f"{family}, {precision}:", "", *table(("over", *data.skinny_peers), rows), ""]
+    return [
+        "## TSM2 and ISM2 (Rivera et al., Fig. 4-12)",
+        "",
+        "The paper's versions on a K40c: outer products 2.2-4.7x inner ones (V1 over V0), shared memory another "
+        "1.1-2.1x (V2), prefetch 1.3-3.5x "
+        "(V3); over cuBLAS 1.1-3.2x on P100, M40 and V100. On an H100 the released kernels are slower than cuBLAS. "
+        "Our kernels, all of which share "
+        "B through shared memory and prefetch, by how they read A: threads with whole rows of C (the paper's outer "
+        "product, tcf rows each), waves "
+        "along K (inner products, which row-major storage makes fast), and far longer tiles; K is whole in these "
+        "three, as in the paper. "
+        "`tall_skinny` chooses among them by the paper's model and splits K where it has to. Times as fast as cuBLAS "
+        "(row- or column-major, the "
+        "faster) and as TSM2X:",
+        "",
+        *lines,
+        "![Tall and skinny products](experiments/skinny.svg)",
+        "",
+        "t2_threshold of the K40c, M40 and P100 (section 4: 40, 6, 50) and the parameters that follow from the model "
+        "are tests "
+        "(`tests/planner/test_tall_skinny_model.py`). The P100's t2 = 4 for 16 columns does not follow.",
+    ]
+
+
+def page(data: Data) -> str:
+    state = _PREDICTED
+    if data.measured:
+        state = (
+            f"Times are measured on an H100 ({data.device.units} multiprocessors), by CUDA-graph replay with operands "
+        )
+        state += "from memory; `benchmarks/results/sources.csv` says where and when."
+    sections = (
+        _tiling_and_batching(data), _branches(data), _planners(data), _readings(data), _occupancy(), _planning(data),
+        _threads(data), _skinny(data),
+    )  # fmt: skip
+    lines = [
+        "# The papers' experiments",
+        "",
+        f"<!-- Written by `{COMMAND}`: change that script, not this page. -->",
+        "",
+        "What the four papers behind the planners report, and the same of our kernels on an H100, float32 without "
+        "tensor cores unless it says "
+        "otherwise. Papers: Li et al. 2019 (`coordinated`), Wang et al. 2022 (`sort_split`), Zhang et al. 2025 "
+        "(`load_balanced`), Rivera et al. "
+        "(`tall_skinny`). Speed-ups are geometric means, in brackets of how many workloads.",
+        "",
+        state,
+        "",
+        f"The plans: `python benchmarks/experiments.py cases`; this page: `{COMMAND}`.",
+    ]
+    for section in sections:
+        lines += ["", *section]
+    return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
+
+
+def write(data: Data, output: Path) -> list[Path]:
+    """The page, and the plots in a folder of its name."""
+    output.write_text(page(data))
+    return [output, *experiments_plots.draw(data, output.with_suffix(""))]
