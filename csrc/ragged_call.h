@@ -38,30 +38,9 @@
 #include <string>
 
 #include "ffi_common.h"
+#include "ragged.h"
 
 namespace vbgemm {
-
-// One operand of all entries; data is null where the call hasn't it.
-struct RaggedOperand {
-  const void* data;
-  int64_t batch_stride[2];  // elements
-};
-
-struct RaggedCall {
-  DType dtype, out_dtype;  // of lhs and rhs; of the result
-  Kind kind;
-  bool contraction, transpose_rhs;
-  Activation activation;
-  bool wide_sizes;  // group_sizes are int64
-  int64_t m, k, n, groups, total_groups;
-  int64_t batch[2];
-  RaggedOperand lhs, rhs, group_sizes, bias, row_scale, group_offset;
-  void* out;
-  void* workspace;
-  int64_t workspace_bytes;
-  const int32_t* plan;
-  int64_t plan_words;
-};
 
 struct RaggedArguments {
   ffi::RemainingArgs operands;
