@@ -1,9 +1,9 @@
 """What ragged products mean, in jnp: the form for platforms and dtypes without a kernel.
 
-Each group's rows are cut into tiles of a fixed number of rows, gathered into one batch of tiles, and multiplied by the
-weights of their groups in one batched product: at most `tiles_of` tiles, so about the work that the sizes ask for, where
-jax.lax.ragged_dot's expansion does that of all groups for each row. Rows are selected by index and mask, never by
-multiplication with 0, so NaN stays where it is.
+Each group's rows are cut into tiles of a fixed number of rows. Ragged rows gather these into one batch, multiplied by the
+weights of their groups in one batched product; a ragged contraction adds one tile's product after the other. Either is
+about the work that the sizes ask for, where jax.lax.ragged_dot's expansion does that of all groups for each row. Rows are
+selected by index and mask, never by multiplication with 0, so NaN stays where it is.
 """
 
 from __future__ import annotations
@@ -37,16 +37,13 @@ def rows_of_groups(group_sizes: jax.Array, group_offset: jax.Array | None, m: An
     sizes = jnp.clip(group_sizes, 0, m.astype(group_sizes.dtype)).astype(jnp.int32)
     # Sums that stop at m: of sizes that are too large an ordinary sum might overflow.
     ends = lax.associative_scan(lambda x, y: x + jnp.minimum(y, m - x), sizes)
-    begins = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])
+    bounds = jnp.concatenate([jnp.zeros((1,), jnp.int32), ends])
     if group_offset is None:
-        return Rows(begins, ends)
-    index = jnp.arange(groups, dtype=jnp.int32) + group_offset.astype(jnp.int32)
-    exists = (index >= 0) & (index < len(ends))
-    index = jnp.clip(index, 0, len(ends) - 1)
-    # Groups before the first one that exists have no rows where that begins, those behind the last where it ends.
-    first, last = jnp.zeros_like(index), jnp.broadcast_to(ends[-1], index.shape)
-    outside = jnp.where(jnp.arange(groups, dtype=jnp.int32) + group_offset < 0, first, last)
-    return Rows(jnp.where(exists, begins[index], outside), jnp.where(exists, ends[index], outside))
+        return Rows(bounds[:-1], bounds[1:])
+    # Groups before the first one have no rows where that begins, those behind the last one none where it ends.
+    total = len(ends)
+    index = lax.iota(jnp.int32, groups) + jnp.clip(group_offset, -groups, total).astype(jnp.int32)
+    return Rows(bounds[jnp.clip(index, 0, total)], bounds[jnp.clip(index + 1, 0, total)])
 
 
 def rows_with_weights(group_sizes: jax.Array, group_offset: jax.Array | None, m: Any, groups: int) -> jax.Array:
@@ -77,7 +74,7 @@ def result(*operands: jax.Array, ragged: Ragged) -> jax.Array:
     """The whole call, with its batch dimensions."""
     sizes = sizes_of([operand.shape for operand in operands], ragged)
     shape = sizes.result(ragged)
-    if compat.is_static((*shape, sizes.total_groups)) and 0 in (*shape, ragged.groups, sizes.total_groups):
+    if any(compat.is_static((size,)) and size == 0 for size in (*shape, sizes.m, ragged.groups, sizes.total_groups)):
         return jnp.zeros(shape, ragged.out_dtype)
     rank = len(sizes.batch)
     aligned = [
@@ -178,23 +175,23 @@ def _contraction(ragged: Ragged, *operands: jax.Array) -> jax.Array:
     rows = rows_of_groups(group_sizes, extras.get("group_offset"), lhs.shape[0], ragged.groups)
     tiles = _tiles(rows, lhs.shape[0], ragged)
 
-    def tiled(x: jax.Array) -> jax.Array:
-        return jnp.where(tiles.valid[:, :, None], x.at[tiles.rows].get(mode="clip"), jnp.zeros((), x.dtype))
+    def tile_of(x: jax.Array, tile: Any) -> jax.Array:
+        return jnp.where(tiles.valid[tile][:, None], x.at[tiles.rows[tile]].get(mode="clip"), jnp.zeros((), x.dtype))
 
-    partial_sums = jnp.einsum(
-        "tik,tin->tkn",
-        tiled(lhs),
-        tiled(rhs),
-        precision=ragged.precision,
-        preferred_element_type=accumulator(ragged.out_dtype),
-    )
+    wide = accumulator(ragged.out_dtype)
 
-    # A group's tiles are added in their order, by a scan that starts anew with each group: a scatter may add in any.
-    def add(x: tuple[jax.Array, jax.Array], y: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        (x_starts, x_sum), (y_starts, y_sum) = x, y
-        return x_starts | y_starts, jnp.where(y_starts[:, None, None], y_sum, x_sum + y_sum)
+    # One tile after the other, in their order: a scatter of all products may add them in any.
+    def add(tile: Any, sums: jax.Array) -> jax.Array:
+        product = jnp.einsum(
+            "ik,in->kn",
+            tile_of(lhs, tile),
+            tile_of(rhs, tile),
+            precision=ragged.precision,
+            preferred_element_type=wide,
+        )
+        return sums.at[tiles.group[tile]].add(product)
 
-    starts = jnp.concatenate([jnp.ones((1,), bool), tiles.group[1:] != tiles.group[:-1]])
-    _, sums = lax.associative_scan(add, (starts, partial_sums))
-    last = sums.at[tiles.end - 1].get(mode="clip")
-    return jnp.where((tiles.count > 0)[:, None, None], last, jnp.zeros((), last.dtype)).astype(ragged.out_dtype)
+    zeros = jnp.zeros((ragged.groups, lhs.shape[1], rhs.shape[1]), wide)
+    sums = compat.unite_varying([zeros, lhs])[0]  # inside shard_map what a loop carries varies from the start
+    result: jax.Array = lax.fori_loop(0, tiles.end[-1], add, sums).astype(ragged.out_dtype)
+    return result
