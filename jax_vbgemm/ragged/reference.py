@@ -20,8 +20,7 @@ from jax_vbgemm import compat
 from jax_vbgemm.ragged.primitive import Ragged, sizes_of
 from jax_vbgemm.reference import ACTIVATIONS, accumulator
 
-
-Form = Callable[..., jax.Array]
+Form = Callable[..., Any]
 
 
 class Rows(NamedTuple):
@@ -83,20 +82,20 @@ def result(*operands: jax.Array, ragged: Ragged) -> jax.Array:
     ]
     form: Form = partial(_contraction if ragged.contraction else _rows, ragged)
     for _ in sizes.batch:
-        form = _mapped(form)
-    return form(*aligned)
+        form = mapped(form)
+    whole: jax.Array = form(*aligned)
+    return whole
 
 
-def _mapped(form: Form) -> Form:
+def mapped(form: Form) -> Form:
     """form over one more leading dimension, in which operands of size 1 serve all."""
 
-    def of_all(*operands: jax.Array) -> jax.Array:
+    def of_all(*operands: jax.Array) -> Any:
         shared = [compat.is_static(x.shape[:1]) and x.shape[0] == 1 for x in operands]
         values = [x[0] if yes else x for x, yes in zip(operands, shared, strict=True)]
         if all(shared):
-            return form(*values)[None]
-        mapped: jax.Array = jax.vmap(form, in_axes=[None if yes else 0 for yes in shared])(*values)
-        return mapped
+            return jax.tree.map(lambda result: result[None], form(*values))
+        return jax.vmap(form, in_axes=[None if yes else 0 for yes in shared])(*values)
 
     return of_all
 
@@ -104,14 +103,14 @@ def _mapped(form: Form) -> Form:
 class Tiles(NamedTuple):
     """The tiles of all groups, one group's behind the other's.
 
-    group: (tiles,) whose weights each takes. rows: (tiles, tile rows), valid where a tile has such a row. count: how
-    many tiles each group has; end: how many it and those before it have.
+    group: (tiles,) whose weights each takes. rows: (tiles, tile rows), valid where a tile has such a row. of_group:
+    how many tiles each group has; end: how many it and those before it have.
     """
 
     group: jax.Array
     rows: jax.Array
     valid: jax.Array
-    count: jax.Array
+    of_group: jax.Array
     end: jax.Array
 
 
@@ -134,14 +133,14 @@ def _tiles(rows: Rows, m: Any, ragged: Ragged) -> Tiles:
     count = (rows.end - rows.begin + (size - 1)) // size
     end = jnp.cumsum(count, dtype=jnp.int32)
     tile = lax.iota(jnp.int32, tiles)
-    group = _group_of(tile, end)
+    group = group_of(tile, end)
     first_row = rows.begin[group] + (tile - (end - count)[group]) * size
     row = first_row[:, None] + lax.iota(jnp.int32, size)[None]
     valid = (tile < end[-1])[:, None] & (row < rows.end[group][:, None])
     return Tiles(group, row, valid, count, end)
 
 
-def _group_of(index: jax.Array, end: jax.Array) -> jax.Array:
+def group_of(index: jax.Array, end: jax.Array) -> jax.Array:
     """The first group that ends behind each index, or the last group."""
     found = jnp.searchsorted(end, index, side="right").astype(jnp.int32)
     return jnp.minimum(found, len(end) - 1)
@@ -160,9 +159,9 @@ def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
         preferred_element_type=accumulator(ragged.out_dtype),
     )
     row = lax.iota(jnp.int32, m)
-    group = _group_of(row, rows.end)
+    group = group_of(row, rows.end)
     size = tiles.rows.shape[1]
-    slot = (tiles.end - tiles.count)[group] * size + row - rows.begin[group]
+    slot = (tiles.end - tiles.of_group)[group] * size + row - rows.begin[group]
     total = total.reshape(-1, total.shape[-1]).at[slot].get(mode="clip")
     if "bias" in extras:
         total = total + extras["bias"][group].astype(total.dtype)

@@ -1,5 +1,6 @@
 """What ragged_dot means, by a loop of jnp.matmul over sizes known to the host; and operands for it."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ def group_rows(sizes: Sequence[int], m: int) -> list[tuple[int, int]]:
     ends = [0]
     for size in sizes:
         ends.append(min(m, ends[-1] + max(int(size), 0)))
-    return list(zip(ends[:-1], ends[1:], strict=True))
+    return list(itertools.pairwise(ends))
 
 
 NUMPY_ACTIVATIONS = {

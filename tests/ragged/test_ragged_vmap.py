@@ -105,7 +105,9 @@ def test_gradients_of_a_map_and_maps_of_a_gradient(mapped):
     mapped_loss = jax.vmap(loss, in_axes=(float_axes, axes["group_sizes"]))
     assert_same(jax.grad(lambda x: mapped_loss(x, sizes).sum())(x), jax.grad(looped_loss)(x, sizes))
     per_entry = jax.vmap(jax.grad(loss), in_axes=(float_axes, axes["group_sizes"]))(x, sizes)
-    truth = one_by_one(lambda e: jax.grad(loss)({k: e[k] for k in x}, e["group_sizes"]), {**x, "group_sizes": sizes}, axes)
+    truth = one_by_one(
+        lambda e: jax.grad(loss)({k: e[k] for k in x}, e["group_sizes"]), {**x, "group_sizes": sizes}, axes
+    )
     assert_same(per_entry, truth)
 
 
