@@ -17,6 +17,12 @@ from jax_vbgemm._src.planner import (
     Uniform,
 )
 from jax_vbgemm._src.problem import Problem
+from jax_vbgemm._src.ragged import lists_lowering as _lists_lowering  # noqa: F401
+from jax_vbgemm._src.ragged import lowering as _ragged_lowering  # noqa: F401
+from jax_vbgemm._src.ragged import rules as _ragged_rules  # noqa: F401
+from jax_vbgemm._src.ragged.api import ragged_dot
+from jax_vbgemm._src.ragged.general import ragged_dot_general
+from jax_vbgemm._src.ragged.packed_api import ragged_matmul
 from jax_vbgemm._src.tools.tune import Tuned, autotune
 from jax_vbgemm._src.version import __version__ as __version__
 
@@ -38,6 +44,9 @@ __all__ = [
     "batched_matmul",
     "newton_schulz",
     "plan",
+    "ragged_dot",
+    "ragged_dot_general",
+    "ragged_matmul",
     "target",
 ]
 

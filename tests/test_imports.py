@@ -23,6 +23,7 @@ ROOMS = [
     "_src.plugins",
     "_src.backends",
     "_src.matmul",
+    "_src.ragged",
     "_src.elementwise",
     "_src.newton_schulz",
     "_src.tools",
