@@ -34,10 +34,11 @@ __device__ inline void arrive(SharedBarrier& barrier) {
 __device__ inline void arrive_expecting(SharedBarrier& barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes) : "memory");
 }
-// Arrives at the barrier at the same place in the shared memory of a block of this cluster.
+// Arrives at the barrier at the same place in the shared memory of a block of this cluster. Without a scope in the instruction: with that
+// of the cluster it becomes a fence of all memory, which takes longer than a step of products.
 __device__ inline void arrive_at(SharedBarrier& barrier, int block) {
   asm volatile(
-      "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];}" ::"r"(
+      "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [remote];}" ::"r"(
           shared_address(&barrier)),
       "r"(block)
       : "memory");
@@ -82,6 +83,17 @@ __device__ inline void copy_box_to(uint16_t blocks, void* shared, const CUtensor
       "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier)), "h"(blocks)
       : "memory");
 }
+// Copies bytes from shared to global memory, as one of the copies that the next call of close_stores() closes: both addresses and the number
+// of bytes are multiples of 16. What this thread and others have written there must have been shown to the copy engine.
+__device__ inline void copy_out(void* global, const void* shared, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared_address(shared)), "r"(bytes)
+               : "memory");
+}
+__device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until this thread's copies have read shared memory, or are done.
+__device__ inline void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
 __device__ inline void prefetch_map(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 __device__ inline int cluster_rank() {

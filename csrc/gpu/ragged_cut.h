@@ -12,19 +12,26 @@
 
 namespace vbgemm {
 
+// What a block may have of a multiprocessor of sm_90.
+inline constexpr int kRaggedMostShared = 227 * 1024;
+
 // A lies along K (rows) or across it (contraction: A is the transpose of lhs, and groups are ranges of K), B along K or across it.
 template <Kind kKindOfProducts, bool kAcrossOfA, bool kAcrossOfB, int kTileCols, int kBlocks>
 struct RaggedCut {
   static constexpr Kind kKind = kKindOfProducts;
   using T = typename TensorElement<kKind>::type;
   static constexpr bool kAcrossA = kAcrossOfA, kAcrossB = kAcrossOfB, kContraction = kAcrossA;
-  static constexpr int kRows = 128, kCols = kTileCols, kDepth = 64, kCluster = kBlocks;
+  static constexpr int kRows = 128, kCols = kTileCols, kCluster = kBlocks;
+  static constexpr int kDepth = kContraction ? 32 : 64;  // of a stage; shorter where groups are what K is cut into
   static constexpr int kMultiplyingWarps = 8, kThreads = 384;
-  // All copies are of boxes of 64 lines, 128 bytes each, swizzled: an operand's lines lie along K, or across it.
-  static constexpr int kBox = 64, kBoxBytes = kBox * 128, kBoxesA = kRows / kBox, kBoxesB = kCols / kBox;
+  // All copies are of boxes of 64 rows or columns and a stage's depth, swizzled: lines of 128 bytes that lie along K, or across it.
+  static constexpr int kBox = 64, kBoxBytes = kBox * kDepth * 2, kBoxesA = kRows / kBox, kBoxesB = kCols / kBox;
+  static_assert(kDepth == 64 || (kAcrossA && kAcrossB));
   static constexpr int kStageBytes = (kBoxesA + kBoxesB) * kBoxBytes;
-  static constexpr int kStages = 4 * 6 * kBoxBytes / kStageBytes, kTiles = 4;
-  static constexpr int kStagingBytes = 4096;  // of a warp that stores
+  // What a warp stores: 16 rows of results of 16 bits, each 16 bytes longer, so that equal places of neighbours are in different banks.
+  static constexpr int kStagingLine = kCols * 2 + 16, kStagingBytes = 16 * kStagingLine;
+  static constexpr int kTiles = 4;
+  static constexpr int kStages = (kRaggedMostShared - 2048 - kMultiplyingWarps * kStagingBytes) / kStageBytes;
   using Units = RaggedUnits<kRows, kCols, kCluster>;
 };
 
@@ -38,7 +45,11 @@ struct RaggedShared {
 };
 // The shared memory of a block begins at any multiple of 16 bytes.
 template <class Cut>
-inline constexpr int kRaggedSharedBytes = sizeof(RaggedShared<Cut>) + 1024;
+constexpr int ragged_shared_bytes() {
+  constexpr int kBytes = sizeof(RaggedShared<Cut>) + 1024;
+  static_assert(kBytes <= kRaggedMostShared);
+  return kBytes;
+}
 
 struct RaggedParameters {
   CUtensorMap a, b;

@@ -18,7 +18,7 @@ struct Pipelined {
 
 #define VBGEMM_COMPILED(name, kind, across_a, across_b, cols, cluster)                                                  \
   {Kind::kind, across_a, across_b, cols, cluster, reinterpret_cast<const void*>(name),                                  \
-   kRaggedSharedBytes<RaggedCut<Kind::kind, across_a, across_b, cols, cluster>>},
+   ragged_shared_bytes<RaggedCut<Kind::kind, across_a, across_b, cols, cluster>>()},
 const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16)};
 #undef VBGEMM_COMPILED
 
@@ -72,13 +72,13 @@ EncodeMap find_encode_map() {
 }
 
 // `matrices` matrices of `lines` lines, each of `items` elements of 16 bits, one behind the other.
-Error describe(CUtensorMap& map, Kind kind, const void* data, int64_t items, int64_t lines, int64_t matrices) {
+Error describe(CUtensorMap& map, Kind kind, const void* data, int64_t items, int64_t lines, int64_t matrices, uint32_t box_lines) {
   static const EncodeMap encode = find_encode_map();
   if (!encode) return cudaErrorSymbolNotFound;
   const auto type = kind == Kind::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(items), static_cast<cuuint64_t>(lines), static_cast<cuuint64_t>(matrices)};
   const cuuint64_t strides[2] = {sizes[0] * 2, sizes[0] * sizes[1] * 2};
-  const cuuint32_t box[3] = {64, 64, 1}, steps[3] = {1, 1, 1};
+  const cuuint32_t box[3] = {64, box_lines, 1}, steps[3] = {1, 1, 1};
   const CUresult result =
       encode(&map, type, 3, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -111,14 +111,15 @@ Error launch_pipelined(const RaggedEntry& entry, Stream stream) {
   parameters.activation = entry.activation;
   parameters.wide_results = entry.out_dtype != element_of(entry.kind);
   parameters.finishes = entry.bias || entry.row_scale || entry.activation != Activation::none;
-  Error error = describe(parameters.a, entry.kind, entry.lhs, entry.k, entry.m, 1);
+  const uint32_t box_lines = entry.contraction ? 32 : 64;  // RaggedCut
+  Error error = describe(parameters.a, entry.kind, entry.lhs, entry.k, entry.m, 1, box_lines);
   if (error != kSuccess) return error;
   if (entry.contraction) {
-    error = describe(parameters.b, entry.kind, entry.rhs, entry.n, entry.m, 1);
+    error = describe(parameters.b, entry.kind, entry.rhs, entry.n, entry.m, 1, box_lines);
   } else if (entry.transpose_rhs) {
-    error = describe(parameters.b, entry.kind, entry.rhs, entry.k, entry.n, entry.g);
+    error = describe(parameters.b, entry.kind, entry.rhs, entry.k, entry.n, entry.g, box_lines);
   } else {
-    error = describe(parameters.b, entry.kind, entry.rhs, entry.n, entry.k, entry.g);
+    error = describe(parameters.b, entry.kind, entry.rhs, entry.n, entry.k, entry.g, box_lines);
   }
   int device = 0, units = 0;
   if (error == kSuccess) error = cudaGetDevice(&device);

@@ -24,44 +24,49 @@ struct RaggedDestination {
   int rows, cols;       // that exist; 0 rows or fewer: none
 };
 
-// Through shared memory, so that a warp stores whole lines.
-template <class Cut, int kBlocks>
-__device__ inline void store_narrow(const RaggedDestination& to, const float (&sums)[kBlocks][4], unsigned char* staging, int lane) {
-  constexpr int kRound = 16, kRoundBytes = 256;  // blocks of 8 columns a round, bytes of their line
-  using T = typename Cut::T;
-#pragma unroll
-  for (int round = 0; round < kBlocks / kRound; ++round) {
-    __syncwarp();  // all have read what the round before has left
-#pragma unroll
-    for (int block = 0; block < kRound; block += 2) {
-      const float(&x)[4] = sums[round * kRound + block], (&y)[4] = sums[round * kRound + block + 1];
-      const uint32_t words[4] = {narrow_pair<Cut::kKind>(x[0], x[1]), narrow_pair<Cut::kKind>(x[2], x[3]),
-                                 narrow_pair<Cut::kKind>(y[0], y[1]), narrow_pair<Cut::kKind>(y[2], y[3])};
-      const int row = lane % 16, vector = block + lane / 16;
-      store_matrices(staging + row * kRoundBytes + (vector ^ (row & 7)) * 16, words);
-    }
-    __syncwarp();
-    const int vector = lane % 16, col = (round * kRound + vector) * 8;
-    T* out = static_cast<T*>(to.out) + (lane / 16) * to.row_stride + col;
-#pragma unroll
-    for (int row = lane / 16; row < 16; row += 2, out += 2 * to.row_stride) {
-      const uint4 bytes = *reinterpret_cast<const uint4*>(staging + row * kRoundBytes + (vector ^ (row & 7)) * 16);
-      store_bytes_if<16>(row < to.rows && col < to.cols, out, &bytes);
-    }
+// Starts the copies of the rows that the warp has staged, as many columns as a line holds from `col` on.
+template <class Cut>
+__device__ inline void copy_rows(const RaggedDestination& to, int col, int element_bytes, const unsigned char* staging, int lane) {
+  show_to_products();
+  __syncwarp();
+  const int bytes = min((to.cols - col) * element_bytes, Cut::kCols * 2);
+  if (lane < min(to.rows, 16) && bytes > 0) {
+    copy_out(static_cast<char*>(to.out) + (lane * to.row_stride + col) * element_bytes, staging + lane * Cut::kStagingLine, bytes);
   }
+  close_stores();
 }
 
-// Four lanes store a whole sector.
-template <int kBlocks>
-__device__ inline void store_wide(const RaggedDestination& to, const float (&sums)[kBlocks][4], int lane) {
-  const int row = lane / 4, col = lane % 4 * 2;
-  float* out = static_cast<float*>(to.out) + row * to.row_stride + col;
+// Through shared memory, from where the copy engine takes the rows: the warp goes on to its next tile while they are written.
+template <class Cut, int kBlocks>
+__device__ inline void store_narrow(const RaggedDestination& to, const float (&sums)[kBlocks][4], unsigned char* staging, int lane) {
+  using T = typename Cut::T;
+  wait_stores_read();
+  __syncwarp();
 #pragma unroll
-  for (int block = 0; block < kBlocks; ++block) {
+  for (int block = 0; block < kBlocks; block += 2) {
+    const float(&x)[4] = sums[block], (&y)[4] = sums[block + 1];
+    const uint32_t words[4] = {narrow_pair<Cut::kKind>(x[0], x[1]), narrow_pair<Cut::kKind>(x[2], x[3]),
+                               narrow_pair<Cut::kKind>(y[0], y[1]), narrow_pair<Cut::kKind>(y[2], y[3])};
+    store_matrices(staging + lane % 16 * Cut::kStagingLine + (block + lane / 16) * 16, words);
+  }
+  copy_rows<Cut>(to, 0, static_cast<int>(sizeof(T)), staging, lane);
+}
+
+// The same of float32, in two rounds.
+template <class Cut, int kBlocks>
+__device__ inline void store_wide(const RaggedDestination& to, const float (&sums)[kBlocks][4], unsigned char* staging, int lane) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      store_bytes_if<8>(row + 8 * half < to.rows && block * 8 + col < to.cols, out + half * 8 * to.row_stride + block * 8, &sums[block][2 * half]);
+  for (int round = 0; round < 2; ++round) {
+    wait_stores_read();
+    __syncwarp();
+#pragma unroll
+    for (int block = 0; block < kBlocks / 2; ++block) {
+      const float(&x)[4] = sums[round * kBlocks / 2 + block];
+      unsigned char* const place = staging + lane / 4 * Cut::kStagingLine + block * 32 + lane % 4 * 8;
+      *reinterpret_cast<float2*>(place) = make_float2(x[0], x[1]);
+      *reinterpret_cast<float2*>(place + 8 * Cut::kStagingLine) = make_float2(x[2], x[3]);
     }
+    copy_rows<Cut>(to, round * Cut::kCols / 2, 4, staging, lane);
   }
 }
 
@@ -82,6 +87,7 @@ __device__ inline void store_finished(const RaggedDestination& to, const float (
                                       const void* bias, const float* row_scale, Activation activation, bool wide_results) {
   constexpr int kRound = 8, kLine = 64;  // blocks of 8 columns a round, their columns
   using T = typename Cut::T;
+  wait_stores_read();
 #pragma unroll
   for (int round = 0; round < kBlocks / kRound; ++round) {
     __syncwarp();

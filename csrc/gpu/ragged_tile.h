@@ -9,6 +9,9 @@ namespace vbgemm {
 #ifndef VBGEMM_RAGGED_COPIES
 #define VBGEMM_RAGGED_COPIES 1
 #endif
+#ifndef VBGEMM_RAGGED_STORES
+#define VBGEMM_RAGGED_STORES 1
+#endif
 #ifndef VBGEMM_RAGGED_PRODUCTS
 #define VBGEMM_RAGGED_PRODUCTS 1
 #endif
@@ -98,7 +101,7 @@ class RaggedBlock {
       __syncwarp();
       if (lane == 0) arrive(shared_.tile_empty[tiles.index]);
       tiles.advance();
-      if (tile.depth < 0) return;
+      if (tile.depth < 0) break;
       if (tile.rows <= half * 64 || tile.cols <= 0) {  // the other half's, or the other block's, alone
         for (int k = 0; k < tile.depth; k += Cut::kDepth, stages.advance()) {
           wait_phase(shared_.full[stages.index], stages.parity);
@@ -113,8 +116,9 @@ class RaggedBlock {
       }
       float sums[kBlocks][4];
       multiply(tile.depth, half, lane, stages, sums);
-      store(tile, warp, lane, sums);
+      if (VBGEMM_RAGGED_STORES || parameters_.sizes.m < 0) store(tile, warp, lane, sums);
     }
+    wait_stores();
   }
 
  private:
@@ -205,7 +209,7 @@ class RaggedBlock {
                           bias ? bias + (int64_t{tile.matrix} * parameters_.sizes.n + tile.col) * result_bytes() : nullptr,
                           row_scale ? row_scale + tile.row + warp * 16 : nullptr, parameters_.activation, parameters_.wide_results);
     } else if (parameters_.wide_results) {
-      store_wide(to, sums, lane);
+      store_wide<Cut>(to, sums, staging, lane);
     } else {
       store_narrow<Cut>(to, sums, staging, lane);
     }

@@ -5,6 +5,10 @@
 
 #include "gpu_vendor.h"
 
+#ifndef VBGEMM_RAGGED_BAND
+#define VBGEMM_RAGGED_BAND 16
+#endif
+
 namespace vbgemm {
 
 // Sizes that are known when the kernel is launched, and where those that are not lie.
@@ -30,7 +34,7 @@ struct RaggedTile {
 template <int kTileRows, int kTileCols, int kCluster>
 struct RaggedUnits {
   // Columns of units are walked in bands of this many rows of tiles, so that what is computed at one time is about as wide as it is high.
-  static constexpr int kBand = 16 / kCluster;
+  static constexpr int kBand = VBGEMM_RAGGED_BAND / kCluster;
 
   int cols;  // of tiles
 
