@@ -12,9 +12,15 @@ extern "C" int ragged_trial(int kind, int wide_results, int contraction, int tra
   entry.kind = static_cast<vbgemm::Kind>(kind);
   entry.out_dtype = wide_results ? vbgemm::DType::f32 : vbgemm::element_of(entry.kind);
   entry.contraction = contraction, entry.transpose_rhs = transpose_rhs, entry.wide_sizes = wide_sizes;
-  entry.activation = static_cast<vbgemm::Activation>(activation), entry.shape = static_cast<vbgemm::RaggedShape>(shape);
+  entry.activation = static_cast<vbgemm::Activation>(activation);
   entry.m = m, entry.k = k, entry.n = n, entry.g = g, entry.num_sizes = num_sizes;
   entry.lhs = lhs, entry.rhs = rhs, entry.group_sizes = group_sizes, entry.bias = bias, entry.row_scale = row_scale, entry.out = out;
   entry.group_offset = static_cast<const int32_t*>(group_offset);
+  static void* const workspace = [] {
+    void* memory = nullptr;
+    return cudaMalloc(&memory, 256) == cudaSuccess ? memory : nullptr;
+  }();
+  entry.workspace = shape >= 4 ? workspace : nullptr;
+  entry.shape = static_cast<vbgemm::RaggedShape>(shape % 4);
   return static_cast<int>(vbgemm::launch_ragged(entry, static_cast<vbgemm::Stream>(stream)));
 }

@@ -23,7 +23,7 @@ import torch
 
 KINDS = {torch.float32: 0, torch.float64: 1, torch.complex64: 2, torch.complex128: 3, torch.bfloat16: 4, torch.float16: 5}
 KINDS_OF_FLOAT32 = {"tf32": 6, "tf32x3": 7}
-SHAPES = ["automatic", "wide_pair", "wide", "narrow"]
+SHAPES = ["automatic", "wide_pair", "wide", "narrow", "automatic_taken", "wide_pair_taken", "wide_taken", "narrow_taken"]
 ACTIVATIONS = ["none", "relu", "gelu", "silu", "tanh", "sigmoid"]
 WORKLOADS = Path(__file__).parent / "workloads"
 

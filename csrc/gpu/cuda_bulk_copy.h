@@ -68,6 +68,15 @@ __device__ inline void wait_phase(SharedBarrier& barrier, uint32_t parity) {
   }
 }
 
+// Writes a number into another block's shared memory, 4 bytes of what its barrier expects.
+__device__ inline void send(uint32_t* to, int block, uint32_t value, SharedBarrier& barrier) {
+  asm volatile(
+      "{.reg .b32 place, full; mapa.shared::cluster.u32 place, %0, %1; mapa.shared::cluster.u32 full, %2, %1;"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [place], %3, [full];}" ::"r"(shared_address(to)),
+      "r"(block), "r"(shared_address(&barrier)), "r"(value)
+      : "memory");
+}
+
 // Copies a box of a tensor to shared memory, zeros where it reaches beyond the tensor. One thread calls.
 __device__ inline void copy_box(void* shared, const CUtensorMap& map, int x, int y, int z, SharedBarrier& barrier) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
@@ -83,14 +92,15 @@ __device__ inline void copy_box_to(uint16_t blocks, void* shared, const CUtensor
       "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier)), "h"(blocks)
       : "memory");
 }
-// Copies bytes from shared to global memory, as one of the copies that the next call of close_stores() closes: both addresses and the number
-// of bytes are multiples of 16. What this thread and others have written there must have been shown to the copy engine.
-__device__ inline void copy_out(void* global, const void* shared, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared_address(shared)), "r"(bytes)
+// Copies a box from shared memory to a tensor, without what reaches beyond it, as one of the copies that the next call of close_stores()
+// closes. What threads have written there must have been shown to the copy engine.
+__device__ inline void store_box(const CUtensorMap& map, int x, int y, int z, const void* shared) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(x), "r"(y), "r"(z),
+               "r"(shared_address(shared))
                : "memory");
 }
 __device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Waits until this thread's copies have read shared memory, or are done.
+// Waits until this thread's stores have read shared memory, or are done.
 __device__ inline void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 

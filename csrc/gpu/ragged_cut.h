@@ -12,6 +12,13 @@
 
 namespace vbgemm {
 
+#ifndef VBGEMM_RAGGED_STORE_BOXES
+#define VBGEMM_RAGGED_STORE_BOXES 2
+#endif
+#ifndef VBGEMM_RAGGED_TILES
+#define VBGEMM_RAGGED_TILES 2
+#endif
+
 // What a block may have of a multiprocessor of sm_90.
 inline constexpr int kRaggedMostShared = 227 * 1024;
 
@@ -21,16 +28,14 @@ struct RaggedCut {
   static constexpr Kind kKind = kKindOfProducts;
   using T = typename TensorElement<kKind>::type;
   static constexpr bool kAcrossA = kAcrossOfA, kAcrossB = kAcrossOfB, kContraction = kAcrossA;
-  static constexpr int kRows = 128, kCols = kTileCols, kCluster = kBlocks;
-  static constexpr int kDepth = kContraction ? 32 : 64;  // of a stage; shorter where groups are what K is cut into
+  static constexpr int kRows = 128, kCols = kTileCols, kDepth = 64, kCluster = kBlocks;
   static constexpr int kMultiplyingWarps = 8, kThreads = 384;
-  // All copies are of boxes of 64 rows or columns and a stage's depth, swizzled: lines of 128 bytes that lie along K, or across it.
-  static constexpr int kBox = 64, kBoxBytes = kBox * kDepth * 2, kBoxesA = kRows / kBox, kBoxesB = kCols / kBox;
-  static_assert(kDepth == 64 || (kAcrossA && kAcrossB));
+  // All copies are of boxes of 64 lines, 128 bytes each, swizzled: an operand's lines lie along K, or across it.
+  static constexpr int kBox = 64, kBoxBytes = kBox * 128, kBoxesA = kRows / kBox, kBoxesB = kCols / kBox;
   static constexpr int kStageBytes = (kBoxesA + kBoxesB) * kBoxBytes;
-  // What a warp stores: 16 rows of results of 16 bits, each 16 bytes longer, so that equal places of neighbours are in different banks.
-  static constexpr int kStagingLine = kCols * 2 + 16, kStagingBytes = 16 * kStagingLine;
-  static constexpr int kTiles = 4;
+  // What a warp stages at a time of its 16 rows of results: boxes of 128 bytes of each row.
+  static constexpr int kStoreBoxBytes = 16 * 128, kStoreBoxes = VBGEMM_RAGGED_STORE_BOXES, kStagingBytes = kStoreBoxes * kStoreBoxBytes;
+  static constexpr int kTiles = VBGEMM_RAGGED_TILES;
   static constexpr int kStages = (kRaggedMostShared - 2048 - kMultiplyingWarps * kStagingBytes) / kStageBytes;
   using Units = RaggedUnits<kRows, kCols, kCluster>;
 };
@@ -38,10 +43,12 @@ struct RaggedCut {
 template <class Cut>
 struct RaggedShared {
   alignas(1024) unsigned char stage[Cut::kStages][Cut::kStageBytes];
-  alignas(128) unsigned char staging[Cut::kMultiplyingWarps][Cut::kStagingBytes];
+  alignas(1024) unsigned char staging[Cut::kMultiplyingWarps][Cut::kStagingBytes];
   SharedBarrier full[Cut::kStages], empty[Cut::kStages];
   RaggedTile tile[Cut::kTiles];
   SharedBarrier tile_full[Cut::kTiles], tile_empty[Cut::kTiles];
+  uint32_t unit;  // passed on by the first block of the cluster
+  SharedBarrier unit_full, unit_empty;
 };
 // The shared memory of a block begins at any multiple of 16 bytes.
 template <class Cut>
@@ -52,9 +59,10 @@ constexpr int ragged_shared_bytes() {
 }
 
 struct RaggedParameters {
-  CUtensorMap a, b;
+  CUtensorMap a, b, out;
   RaggedSizes sizes;
-  void* out;
+  void* results;
+  unsigned* next_unit;  // zero when the kernel starts: how many units have been taken beyond each cluster's first; null: in turn
   const void *bias, *row_scale;
   Activation activation;
   bool wide_results, finishes;  // finishes: there is a bias, a row scale or an activation

@@ -71,14 +71,17 @@ EncodeMap find_encode_map() {
   return error == kSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeMap>(function) : nullptr;
 }
 
-// `matrices` matrices of `lines` lines, each of `items` elements of 16 bits, one behind the other.
-Error describe(CUtensorMap& map, Kind kind, const void* data, int64_t items, int64_t lines, int64_t matrices, uint32_t box_lines) {
+// `matrices` matrices of `lines` lines, each of `items` elements, one behind the other; boxes of 128 bytes of `box_lines` lines.
+Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, int64_t lines, int64_t matrices, uint32_t box_lines) {
   static const EncodeMap encode = find_encode_map();
   if (!encode) return cudaErrorSymbolNotFound;
-  const auto type = kind == Kind::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const auto type = dtype == DType::bf16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                    : dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  const int bytes = kDTypeBytes[static_cast<int>(dtype)];
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(items), static_cast<cuuint64_t>(lines), static_cast<cuuint64_t>(matrices)};
-  const cuuint64_t strides[2] = {sizes[0] * 2, sizes[0] * sizes[1] * 2};
-  const cuuint32_t box[3] = {64, box_lines, 1}, steps[3] = {1, 1, 1};
+  const cuuint64_t strides[2] = {sizes[0] * bytes, sizes[0] * sizes[1] * bytes};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(128 / bytes), box_lines, 1}, steps[3] = {1, 1, 1};
   const CUresult result =
       encode(&map, type, 3, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -105,22 +108,25 @@ Error launch_pipelined(const RaggedEntry& entry, Stream stream) {
                       static_cast<int32_t>(entry.num_sizes),
                       entry.wide_sizes,
                       entry.contraction};
-  parameters.out = entry.out;
+  parameters.results = entry.out;
   parameters.bias = entry.bias;
   parameters.row_scale = entry.row_scale;
   parameters.activation = entry.activation;
   parameters.wide_results = entry.out_dtype != element_of(entry.kind);
   parameters.finishes = entry.bias || entry.row_scale || entry.activation != Activation::none;
-  const uint32_t box_lines = entry.contraction ? 32 : 64;  // RaggedCut
-  Error error = describe(parameters.a, entry.kind, entry.lhs, entry.k, entry.m, 1, box_lines);
-  if (error != kSuccess) return error;
-  if (entry.contraction) {
-    error = describe(parameters.b, entry.kind, entry.rhs, entry.n, entry.m, 1, box_lines);
-  } else if (entry.transpose_rhs) {
-    error = describe(parameters.b, entry.kind, entry.rhs, entry.k, entry.n, entry.g, box_lines);
-  } else {
-    error = describe(parameters.b, entry.kind, entry.rhs, entry.n, entry.k, entry.g, box_lines);
+  parameters.next_unit = static_cast<unsigned*>(entry.workspace);
+  const DType dtype = element_of(entry.kind);
+  constexpr int kBoxLines = 64, kStoreLines = 16;
+  const bool contraction = entry.contraction, transposed = entry.transpose_rhs;
+  Error error = describe(parameters.a, dtype, entry.lhs, entry.k, entry.m, 1, kBoxLines);
+  if (error == kSuccess) {
+    error = describe(parameters.b, dtype, entry.rhs, transposed ? entry.k : entry.n, contraction ? entry.m : transposed ? entry.n : entry.k,
+                     contraction ? 1 : entry.g, kBoxLines);
   }
+  if (error == kSuccess) {
+    error = describe(parameters.out, entry.out_dtype, entry.out, entry.n, contraction ? entry.k : entry.m, contraction ? entry.g : 1, kStoreLines);
+  }
+  if (error == kSuccess && entry.workspace) error = cudaMemsetAsync(entry.workspace, 0, sizeof(unsigned), stream);
   int device = 0, units = 0;
   if (error == kSuccess) error = cudaGetDevice(&device);
   if (error == kSuccess) error = cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);

@@ -32,6 +32,7 @@ struct RaggedEntry {
   const void* bias;             // (g, n) of the result's dtype; null: none
   const void* row_scale;        // (m) accumulators, which must be real; null: none
   void* out;
+  void* workspace;              // 4 bytes; null: blocks take their work in turn, however long what they have takes
   RaggedShape shape;            // automatic: by the sizes that the host knows
 };
 

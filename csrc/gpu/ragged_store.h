@@ -19,54 +19,65 @@ __device__ inline uint32_t narrow_pair(float low, float high) {
 
 // Where the warp's rows go, and how much of them there is.
 struct RaggedDestination {
-  void* out;            // the first element of the first row
-  int64_t row_stride;   // elements
-  int rows, cols;       // that exist; 0 rows or fewer: none
+  char* out;           // the first element of the first row
+  int64_t row_bytes;   // from one row to the next
+  int rows, cols;      // that exist; 0 rows or fewer: none
+  const CUtensorMap& map;
+  int x, y, z;         // of the first element in the map
 };
 
-// Starts the copies of the rows that the warp has staged, as many columns as a line holds from `col` on.
-template <class Cut>
-__device__ inline void copy_rows(const RaggedDestination& to, int col, int element_bytes, const unsigned char* staging, int lane) {
-  show_to_products();
-  __syncwarp();
-  const int bytes = min((to.cols - col) * element_bytes, Cut::kCols * 2);
-  if (lane < min(to.rows, 16) && bytes > 0) {
-    copy_out(static_cast<char*>(to.out) + (lane * to.row_stride + col) * element_bytes, staging + lane * Cut::kStagingLine, bytes);
-  }
-  close_stores();
-}
-
-// Through shared memory, from where the copy engine takes the rows: the warp goes on to its next tile while they are written.
-template <class Cut, int kBlocks>
-__device__ inline void store_narrow(const RaggedDestination& to, const float (&sums)[kBlocks][4], unsigned char* staging, int lane) {
-  using T = typename Cut::T;
-  wait_stores_read();
-  __syncwarp();
+// Through shared memory, from where the copy engine takes them; but the rows at a group's border are stored by the threads, as the engine
+// would write all 16.
+template <class Cut, bool kWide, bool kClipped, int kBlocks>
+__device__ inline void store_rows(const RaggedDestination& to, const float (&sums)[kBlocks][4], unsigned char* staging, int lane) {
+  constexpr int kBoxCols = kWide ? 32 : 64, kBoxBlocks = kBoxCols / 8, kBoxes = kBlocks / kBoxBlocks;
+  constexpr int kRounds = kBoxes / Cut::kStoreBoxes, kElement = kWide ? 4 : 2;
+  const bool whole = kClipped || to.rows >= 16;
 #pragma unroll
-  for (int block = 0; block < kBlocks; block += 2) {
-    const float(&x)[4] = sums[block], (&y)[4] = sums[block + 1];
-    const uint32_t words[4] = {narrow_pair<Cut::kKind>(x[0], x[1]), narrow_pair<Cut::kKind>(x[2], x[3]),
-                               narrow_pair<Cut::kKind>(y[0], y[1]), narrow_pair<Cut::kKind>(y[2], y[3])};
-    store_matrices(staging + lane % 16 * Cut::kStagingLine + (block + lane / 16) * 16, words);
-  }
-  copy_rows<Cut>(to, 0, static_cast<int>(sizeof(T)), staging, lane);
-}
-
-// The same of float32, in two rounds.
-template <class Cut, int kBlocks>
-__device__ inline void store_wide(const RaggedDestination& to, const float (&sums)[kBlocks][4], unsigned char* staging, int lane) {
-#pragma unroll
-  for (int round = 0; round < 2; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     wait_stores_read();
     __syncwarp();
 #pragma unroll
-    for (int block = 0; block < kBlocks / 2; ++block) {
-      const float(&x)[4] = sums[round * kBlocks / 2 + block];
-      unsigned char* const place = staging + lane / 4 * Cut::kStagingLine + block * 32 + lane % 4 * 8;
-      *reinterpret_cast<float2*>(place) = make_float2(x[0], x[1]);
-      *reinterpret_cast<float2*>(place + 8 * Cut::kStagingLine) = make_float2(x[2], x[3]);
+    for (int block = 0; block < Cut::kStoreBoxes * kBoxBlocks; block += 2) {
+      unsigned char* const box = staging + block / kBoxBlocks * Cut::kStoreBoxBytes;
+      const int in_box = block % kBoxBlocks;
+      const float(&x)[4] = sums[round * Cut::kStoreBoxes * kBoxBlocks + block], (&y)[4] = sums[round * Cut::kStoreBoxes * kBoxBlocks + block + 1];
+      if constexpr (kWide) {
+        const int row = lane / 4, vector = in_box * 2 + lane % 4 / 2;
+        unsigned char* const first = box + row * 128 + (lane & 1) * 8;
+        const int left = (vector ^ row) * 16, right = (vector + 2 ^ row) * 16;
+        *reinterpret_cast<float2*>(first + left) = make_float2(x[0], x[1]);
+        *reinterpret_cast<float2*>(first + 8 * 128 + left) = make_float2(x[2], x[3]);
+        *reinterpret_cast<float2*>(first + right) = make_float2(y[0], y[1]);
+        *reinterpret_cast<float2*>(first + 8 * 128 + right) = make_float2(y[2], y[3]);
+      } else {
+        const uint32_t words[4] = {narrow_pair<Cut::kKind>(x[0], x[1]), narrow_pair<Cut::kKind>(x[2], x[3]),
+                                   narrow_pair<Cut::kKind>(y[0], y[1]), narrow_pair<Cut::kKind>(y[2], y[3])};
+        const int row = lane % 16;
+        store_matrices(box + row * 128 + (in_box + lane / 16 ^ (row & 7)) * 16, words);
+      }
     }
-    copy_rows<Cut>(to, round * Cut::kCols / 2, 4, staging, lane);
+    if (whole) {
+      show_to_products();
+      __syncwarp();
+      if (lane == 0) {
+#pragma unroll
+        for (int box = 0; box < Cut::kStoreBoxes; ++box) {
+          const int col = (round * Cut::kStoreBoxes + box) * kBoxCols;
+          if (to.rows > 0 && col < to.cols) store_box(to.map, to.x + col, to.y, to.z, staging + box * Cut::kStoreBoxBytes);
+        }
+        close_stores();
+      }
+    } else {
+      __syncwarp();
+      for (int box = 0; box < Cut::kStoreBoxes; ++box) {
+        const int vector = lane % 8, col = (round * Cut::kStoreBoxes + box) * kBoxCols + vector * (16 / kElement);
+        for (int row = lane / 8; row < to.rows; row += 4) {
+          const unsigned char* const from = staging + box * Cut::kStoreBoxBytes + row * 128 + (vector ^ (row & 7)) * 16;
+          if (col < to.cols) store_bytes<16>(to.out + row * to.row_bytes + col * kElement, from);
+        }
+      }
+    }
   }
 }
 
@@ -75,7 +86,7 @@ __device__ inline void store_zeros(const RaggedDestination& to, int lane, bool w
   constexpr uint4 kZeros{};
   const int bytes = wide_results ? 4 : 2, line = min(to.cols, Cut::kCols) * bytes;
   for (int row = 0; row < min(to.rows, 16); ++row) {
-    char* const out = static_cast<char*>(to.out) + row * to.row_stride * bytes;
+    char* const out = to.out + row * to.row_bytes;
     for (int byte = lane * 16; byte < line; byte += 32 * 16) store_bytes<16>(out + byte, &kZeros);
   }
 }
@@ -113,10 +124,10 @@ __device__ inline void store_finished(const RaggedDestination& to, const float (
         if (row_scale) x[i] *= scale;
       }
       if (wide_results) {
-        store_bytes<8>(static_cast<float*>(to.out) + row * to.row_stride + col, x);
+        store_bytes<8>(to.out + row * to.row_bytes + col * 4, x);
       } else {
         const uint32_t bits = narrow_pair<Cut::kKind>(x[0], x[1]);
-        store_bytes<4>(static_cast<T*>(to.out) + row * to.row_stride + col, &bits);
+        store_bytes<4>(to.out + row * to.row_bytes + col * 2, &bits);
       }
     }
   }

@@ -33,6 +33,8 @@ class RaggedBlock {
       make_barrier(shared_.tile_full[i], 1);
       make_barrier(shared_.tile_empty[i], 1 + Cut::kMultiplyingWarps);
     }
+    make_barrier(shared_.unit_full, 1);
+    make_barrier(shared_.unit_empty, 1);
     show_barriers();
   }
 
@@ -41,7 +43,8 @@ class RaggedBlock {
     RaggedWalk<typename Cut::Units> walk(parameters_.sizes, lane, rank_);
     RingPlace<Cut::kTiles> place;
     const int clusters = gridDim.x / Cut::kCluster;
-    for (int unit = blockIdx.x / Cut::kCluster;; unit += clusters, place.advance()) {
+    uint32_t parity = 0;
+    for (int unit = blockIdx.x / Cut::kCluster;; place.advance()) {
       wait_phase(shared_.tile_empty[place.index], place.parity ^ 1);
       RaggedTile& tile = shared_.tile[place.index];
       bool ends = false;
@@ -50,7 +53,29 @@ class RaggedBlock {
         arrive(shared_.tile_full[place.index]);
       }
       if (__any_sync(0xffffffffu, ends)) return;
+      unit = parameters_.next_unit ? clusters + take_unit(lane, parity) : unit + clusters;
+      parity ^= 1;
     }
+  }
+
+  // The next unit that no cluster has taken: which cluster computes it does not matter to the result. The first block of a cluster takes it
+  // and tells the other one.
+  __device__ int take_unit(int lane, uint32_t parity) const {
+    uint32_t unit = 0;
+    if (rank_ == 0) {
+      if (lane == 0) unit = atomicAdd(parameters_.next_unit, 1u);
+      if (Cut::kCluster > 1) {
+        wait_phase(shared_.unit_empty, parity ^ 1);
+        if (lane == 0) send(&shared_.unit, 1, unit, shared_.unit_full);
+      }
+      return static_cast<int>(__shfl_sync(0xffffffffu, unit, 0));
+    }
+    if (lane == 0) arrive_expecting(shared_.unit_full, 4);
+    wait_phase(shared_.unit_full, parity);
+    unit = *static_cast<volatile uint32_t*>(&shared_.unit);
+    __syncwarp();
+    if (lane == 0) arrive_at(shared_.unit_empty, 0);
+    return static_cast<int>(unit);
   }
 
   // One thread.
@@ -194,8 +219,15 @@ class RaggedBlock {
   __device__ RaggedDestination destination(const RaggedTile& tile, int warp) const {
     const RaggedSizes& sizes = parameters_.sizes;
     const int row = tile.row + warp * 16;
-    const int64_t line = Cut::kContraction ? int64_t{tile.matrix} * sizes.k + row : row;
-    return {static_cast<char*>(parameters_.out) + (line * sizes.n + tile.col) * result_bytes(), sizes.n, tile.rows - warp * 16, tile.cols};
+    const int64_t line = Cut::kContraction ? int64_t{tile.matrix} * sizes.k + row : row, row_bytes = int64_t{sizes.n} * result_bytes();
+    return {static_cast<char*>(parameters_.results) + line * row_bytes + tile.col * result_bytes(),
+            row_bytes,
+            tile.rows - warp * 16,
+            tile.cols,
+            parameters_.out,
+            tile.col,
+            row,
+            Cut::kContraction ? tile.matrix : 0};
   }
   __device__ int result_bytes() const { return parameters_.wide_results ? 4 : 2; }
 
@@ -209,9 +241,9 @@ class RaggedBlock {
                           bias ? bias + (int64_t{tile.matrix} * parameters_.sizes.n + tile.col) * result_bytes() : nullptr,
                           row_scale ? row_scale + tile.row + warp * 16 : nullptr, parameters_.activation, parameters_.wide_results);
     } else if (parameters_.wide_results) {
-      store_wide<Cut>(to, sums, staging, lane);
+      store_rows<Cut, true, Cut::kContraction>(to, sums, staging, lane);
     } else {
-      store_narrow<Cut>(to, sums, staging, lane);
+      store_rows<Cut, false, Cut::kContraction>(to, sums, staging, lane);
     }
   }
 
@@ -228,6 +260,7 @@ __device__ inline void run_ragged(const RaggedParameters& parameters, unsigned c
   if (thread_index() == 0) {
     prefetch_map(parameters.a);
     prefetch_map(parameters.b);
+    prefetch_map(parameters.out);
     block.make_barriers();
   }
   if constexpr (Cut::kCluster > 1) {
