@@ -198,31 +198,33 @@ def sizes_of(name, m, g):
     return sizes.tolist()
 
 
-def graph_time(calls, samples=20):
-    """Microseconds of a call: graphs that hold all copies once."""
+def graph_times(peers, samples=20):
+    """Microseconds of a call of each peer, whose calls go over all copies once. Replays take turns, so that all find the card as warm."""
+    graphs = {}
     stream = torch.cuda.Stream()
-    torch.cuda.synchronize()
-    time.sleep(0.15)  # the card slows down under load: each figure begins in the same state
     with torch.cuda.stream(stream):
-        for call in calls:
-            call()
-        graph = torch.cuda.CUDAGraph()
-        repeat = max(1, 4 // len(calls))
-        with torch.cuda.graph(graph, stream=stream):
-            for _ in range(repeat):
-                for call in calls:
-                    call()
-        for _ in range(2):
+        for peer, calls in peers.items():
+            for call in calls:
+                call()
+            graph = torch.cuda.CUDAGraph()
+            repeat = max(1, 4 // len(calls))
+            with torch.cuda.graph(graph, stream=stream):
+                for _ in range(repeat):
+                    for call in calls:
+                        call()
             graph.replay()
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(samples + 1)]
-        graph.replay()
-        for event in events:
-            event.record()
-            if event is not events[-1]:
+            graphs[peer] = graph, repeat * len(calls)
+        laps = {peer: [] for peer in peers}
+        for _ in range(samples):
+            for peer, (graph, _) in graphs.items():
+                events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+                graph.replay()  # after another peer's, so that none profits from what it finds in the caches
+                events[0].record()
                 graph.replay()
+                events[1].record()
+                laps[peer].append(events)
         torch.cuda.synchronize()
-    laps = [a.elapsed_time(b) * 1e3 for a, b in zip(events, events[1:], strict=False)]
-    return statistics.median(laps) / (repeat * len(calls))
+    return {peer: statistics.median(a.elapsed_time(b) for a, b in laps[peer]) * 1e3 / graphs[peer][1] for peer in peers}
 
 
 def time_all(libraries, options):
@@ -255,28 +257,21 @@ def time_all(libraries, options):
         for what, calls in forms.items():
             if options.what and what not in options.what:
                 continue
-            found = {}
+            peers = {}
             for label, library in libraries.items():
                 for shape in options.shapes if label == "vbgemm" else options.shapes[:1]:
-                    peer = label if shape == "automatic" else f"{label}_{shape}"
-                    found[peer] = graph_time([lambda c=c, s=shape: library(c[0], c[1], sizes, c[2], shape=s, **c[3]) for c in calls])
+                    peer = label if shape == "automatic_taken" else f"{label}_{shape}"
+                    peers[peer] = [lambda c=c, s=shape, library=library: library(c[0], c[1], sizes, c[2], shape=s, **c[3]) for c in calls]
             if options.peers:
-                def torch_call(c, what=what):
-                    if what == "fwd":
-                        return torch._grouped_mm(c[0], c[1], offs=ends)
-                    if what == "dgrad":
-                        return torch._grouped_mm(c[0], c[1].mT, offs=ends)
-                    return torch._grouped_mm(c[0].mT, c[1], offs=ends)
-
-                def dense_call(c, what=what):
-                    if what == "fwd":
-                        return torch.mm(c[0], c[1][0], out=c[2])
-                    if what == "dgrad":
-                        return torch.mm(c[0], c[1][0].mT, out=c[2])
-                    return torch.mm(c[0].mT, c[1], out=c[2][0])
-
-                found["torch_grouped_mm"] = graph_time([lambda c=c: torch_call(c) for c in calls])
-                found["cublas_dense"] = graph_time([lambda c=c: dense_call(c) for c in calls])
+                weights = {"fwd": lambda c: c[1], "dgrad": lambda c: c[1].mT, "wgrad": lambda c: c[1]}[what]
+                lhs = {"fwd": lambda c: c[0], "dgrad": lambda c: c[0], "wgrad": lambda c: c[0].mT}[what]
+                # One product of the same work: all rows with the first matrix; where groups are summed, all rows into the first one.
+                one = (lambda x: x) if what == "wgrad" else (lambda x: x[0])
+                peers["torch_grouped_mm"] = [lambda c=c: torch._grouped_mm(lhs(c), weights(c), offs=ends) for c in calls]
+                peers["cublas_dense"] = [
+                    lambda c=c: torch.mm(lhs(c), one(weights(c)), out=c[2][0] if what == "wgrad" else c[2]) for c in calls
+                ]
+            found = graph_times(peers, options.samples)
             limit = needed[what] / 3.0e6
             for peer, us in found.items():
                 print(f"{name:20} {what:6} {peer:24} {us:9.1f} us {gflop / us * 1e3:7.1f} TFLOP/s  bytes' limit {limit:7.1f} us "
@@ -307,7 +302,8 @@ def main():
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--filter", nargs="*")
     parser.add_argument("--what", nargs="*")
-    parser.add_argument("--shapes", nargs="*", default=["automatic"], choices=SHAPES)
+    parser.add_argument("--shapes", nargs="*", default=["automatic_taken"], choices=SHAPES)
+    parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--csv")
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False

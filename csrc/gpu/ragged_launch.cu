@@ -24,13 +24,20 @@ const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16
 
 constexpr int kTileRows = 128;
 
-// Pairs pay where most groups fill more than one row of tiles.
+// What is fastest, measured on an H100 (docs/design/ragged.md). Pairs pay where most groups fill more than one row of tiles, or where a
+// contraction is deep; narrow tiles where groups are smaller than a tile, so that time goes into reading matrices: there are more of them
+// to share out.
 RaggedShape shape_of(const RaggedEntry& entry) {
   if (entry.shape != RaggedShape::automatic) return entry.shape;
-  if (entry.n <= 128) return RaggedShape::narrow;
-  const int64_t rows = entry.contraction ? entry.k : entry.m / entry.num_sizes;
-  return rows > kTileRows && entry.n > 256 ? RaggedShape::wide_pair : RaggedShape::wide;
+  const int64_t rows = entry.m / entry.num_sizes;  // of a group, on average
+  if (entry.n <= 128 || (!entry.contraction && rows < kTileRows)) return RaggedShape::narrow;
+  const bool pairs = entry.contraction ? entry.k > kTileRows && rows >= 384 : entry.n > 256;
+  return pairs ? RaggedShape::wide_pair : RaggedShape::wide;
 }
+
+// Whether blocks take tiles as they come. That costs a launch that clears a counter, about 2 us; in turn, the last blocks of an H100 end 3 to
+// 8% later where groups are skewed and there is work for 100 us or more.
+bool takes_tiles(const RaggedEntry& entry) { return entry.workspace && 2.0 * entry.m * entry.k * entry.n > 5e10; }
 
 const Pipelined* find_pipelined(const RaggedEntry& entry) {
   const RaggedShape shape = shape_of(entry);
@@ -88,33 +95,37 @@ Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, i
   return result == CUDA_SUCCESS ? kSuccess : kInvalidValue;
 }
 
-// How many units of work there are at most, whatever the sizes (RaggedUnits).
-int64_t most_units(const RaggedEntry& entry, int cols) {
+// How many units of work there are at most, whatever the sizes (RaggedUnits): of tiles of so many rows and columns.
+int64_t most_units(const RaggedEntry& entry, int rows, int cols) {
   const auto tiles = [](int64_t size, int each) { return (size + each - 1) / each; };
   const int64_t across = tiles(entry.n, cols);
-  return entry.contraction ? entry.g * tiles(entry.k, kTileRows) * across : (entry.m / kTileRows + entry.num_sizes + 1) * across;
+  return entry.contraction ? entry.g * tiles(entry.k, rows) * across : (entry.m / rows + entry.num_sizes + 1) * across;
+}
+
+RaggedSizes sizes_of(const RaggedEntry& entry) {
+  return {entry.group_sizes,
+          entry.group_offset,
+          static_cast<int32_t>(entry.m),
+          static_cast<int32_t>(entry.k),
+          static_cast<int32_t>(entry.n),
+          static_cast<int32_t>(entry.g),
+          static_cast<int32_t>(entry.num_sizes),
+          entry.wide_sizes,
+          entry.contraction};
 }
 
 Error launch_pipelined(const RaggedEntry& entry, Stream stream) {
   const Pipelined* kernel = find_pipelined(entry);
   if (!kernel) return kInvalidValue;
   RaggedParameters parameters{};
-  parameters.sizes = {entry.group_sizes,
-                      entry.group_offset,
-                      static_cast<int32_t>(entry.m),
-                      static_cast<int32_t>(entry.k),
-                      static_cast<int32_t>(entry.n),
-                      static_cast<int32_t>(entry.g),
-                      static_cast<int32_t>(entry.num_sizes),
-                      entry.wide_sizes,
-                      entry.contraction};
+  parameters.sizes = sizes_of(entry);
   parameters.results = entry.out;
   parameters.bias = entry.bias;
   parameters.row_scale = entry.row_scale;
   parameters.activation = entry.activation;
   parameters.wide_results = entry.out_dtype != element_of(entry.kind);
   parameters.finishes = entry.bias || entry.row_scale || entry.activation != Activation::none;
-  parameters.next_unit = static_cast<unsigned*>(entry.workspace);
+  parameters.next_unit = takes_tiles(entry) ? static_cast<unsigned*>(entry.workspace) : nullptr;
   const DType dtype = element_of(entry.kind);
   constexpr int kBoxLines = 64, kStoreLines = 16;
   const bool contraction = entry.contraction, transposed = entry.transpose_rhs;
@@ -126,7 +137,7 @@ Error launch_pipelined(const RaggedEntry& entry, Stream stream) {
   if (error == kSuccess) {
     error = describe(parameters.out, entry.out_dtype, entry.out, entry.n, contraction ? entry.k : entry.m, contraction ? entry.g : 1, kStoreLines);
   }
-  if (error == kSuccess && entry.workspace) error = cudaMemsetAsync(entry.workspace, 0, sizeof(unsigned), stream);
+  if (error == kSuccess && parameters.next_unit) error = cudaMemsetAsync(parameters.next_unit, 0, sizeof(unsigned), stream);
   int device = 0, units = 0;
   if (error == kSuccess) error = cudaGetDevice(&device);
   if (error == kSuccess) error = cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);
@@ -139,7 +150,7 @@ Error launch_pipelined(const RaggedEntry& entry, Stream stream) {
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(kernel->cluster), 1, 1};
   cudaLaunchConfig_t config{};
-  const int64_t clusters = std::min<int64_t>(std::max(units / kernel->cluster, 1), std::max<int64_t>(most_units(entry, kernel->cols), 1));
+  const int64_t clusters = std::min<int64_t>(std::max(units / kernel->cluster, 1), most_units(entry, kTileRows, kernel->cols));
   config.gridDim = dim3(static_cast<unsigned>(clusters * kernel->cluster));
   config.blockDim = dim3(384);
   config.dynamicSmemBytes = kernel->shared_bytes;
@@ -150,18 +161,50 @@ Error launch_pipelined(const RaggedEntry& entry, Stream stream) {
   return cudaLaunchKernelExC(&config, kernel->address, arguments);
 }
 
+struct Plain {
+  const void* address;
+  int tile;
+};
+
+Plain find_plain(DType dtype) {
+#define VBGEMM_COMPILED(name, T, each) {reinterpret_cast<const void*>(name), RaggedPlainCut<T, each>::kTile},
+  static const Plain compiled[kDTypes] = {VBGEMM_EVERY_RAGGED_PLAIN_KERNEL(VBGEMM_COMPILED)};  // in DType's order
+#undef VBGEMM_COMPILED
+  return compiled[static_cast<int>(dtype)];
+}
+
+Error launch_plain(const RaggedEntry& entry, Stream stream) {
+  const DType dtype = element_of(entry.kind);
+  const Plain kernel = find_plain(dtype);
+  RaggedPlainParameters parameters{};
+  parameters.sizes = sizes_of(entry);
+  parameters.lhs = entry.lhs;
+  parameters.rhs = entry.rhs;
+  parameters.bias = entry.bias;
+  parameters.row_scale = entry.row_scale;
+  parameters.out = entry.out;
+  parameters.activation = entry.activation;
+  parameters.transpose_rhs = entry.transpose_rhs;
+  parameters.wide_results = entry.out_dtype != dtype;
+  int device = 0, units = 0;
+  Error error = cudaGetDevice(&device);
+  if (error == kSuccess) error = cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);
+  if (error != kSuccess) return error;
+  const int64_t blocks = std::min<int64_t>(2 * units, most_units(entry, kernel.tile, kernel.tile));
+  return launch_kernel(kernel.address, static_cast<uint32_t>(blocks), 256, 0, &parameters, stream);
+}
+
 }  // namespace
 
 Error launch_ragged(const RaggedEntry& entry, Stream stream) {
   const int64_t results = entry.contraction ? entry.g * entry.k * entry.n : entry.m * entry.n;
   if (results == 0) return kSuccess;
-  if (is_pipelined(entry)) return launch_pipelined(entry, stream);
-  return kInvalidValue;
+  return is_pipelined(entry) ? launch_pipelined(entry, stream) : launch_plain(entry, stream);
 }
 
 Error load_ragged(const RaggedEntry& entry) {
   const Pipelined* kernel = is_pipelined(entry) ? find_pipelined(entry) : nullptr;
-  return kernel ? load_kernel(kernel->address) : kSuccess;
+  return load_kernel(kernel ? kernel->address : find_plain(element_of(entry.kind)).address);
 }
 
 }  // namespace vbgemm

@@ -17,6 +17,8 @@ namespace vbgemm {
 // alone; or 128 x 128.
 enum class RaggedShape : int32_t { automatic, wide_pair, wide, narrow };
 
+inline constexpr int kRaggedWorkspaceBytes = 4;
+
 // One entry of a batch, or all there is.
 struct RaggedEntry {
   Kind kind;                    // how products are formed; its element type is the operands'
@@ -32,7 +34,7 @@ struct RaggedEntry {
   const void* bias;             // (g, n) of the result's dtype; null: none
   const void* row_scale;        // (m) accumulators, which must be real; null: none
   void* out;
-  void* workspace;              // 4 bytes; null: blocks take their work in turn, however long what they have takes
+  void* workspace;              // kRaggedWorkspaceBytes; null: blocks take tiles in turn, however long those take
   RaggedShape shape;            // automatic: by the sizes that the host knows
 };
 

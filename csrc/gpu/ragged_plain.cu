@@ -1,0 +1,6 @@
+// The plain kernels of ragged products, one an element type.
+#include "ragged_plain.h"
+
+#include "ragged_kernels.h"
+
+VBGEMM_EVERY_RAGGED_PLAIN_KERNEL(VBGEMM_DEFINE_RAGGED_PLAIN_KERNEL)
