@@ -27,23 +27,23 @@ constexpr int kTileRows = 128;
 // What is fastest, measured on an H100 (docs/design/ragged.md). Pairs pay where most groups fill more than one row of tiles, or where a
 // contraction is deep; narrow tiles where groups are smaller than a tile, so that time goes into reading matrices: there are more of them
 // to share out.
-RaggedShape shape_of(const RaggedEntry& entry) {
-  if (entry.shape != RaggedShape::automatic) return entry.shape;
-  const int64_t rows = entry.m / entry.num_sizes;  // of a group, on average
-  if (entry.n <= 128 || (!entry.contraction && rows < kTileRows)) return RaggedShape::narrow;
-  const bool pairs = entry.contraction ? entry.k > kTileRows && rows >= 384 : entry.n > 256;
+RaggedShape shape_of(const RaggedCall& call) {
+  if (call.plan_words > 0) return static_cast<RaggedShape>(call.plan[0]);
+  const int64_t rows = call.m / call.total_groups;  // of a group, on average
+  if (call.n <= 128 || (!call.contraction && rows < kTileRows)) return RaggedShape::narrow;
+  const bool pairs = call.contraction ? call.k > kTileRows && rows >= 384 : call.n > 256;
   return pairs ? RaggedShape::wide_pair : RaggedShape::wide;
 }
 
 // Whether blocks take tiles as they come. That costs a launch that clears a counter, about 2 us; in turn, the last blocks of an H100 end 3 to
 // 8% later where groups are skewed and there is work for 100 us or more.
-bool takes_tiles(const RaggedEntry& entry) { return entry.workspace && 2.0 * entry.m * entry.k * entry.n > 5e10; }
+bool takes_tiles(const RaggedCall& call) { return call.workspace && 2.0 * call.m * call.k * call.n > 5e10; }
 
-const Pipelined* find_pipelined(const RaggedEntry& entry) {
-  const RaggedShape shape = shape_of(entry);
+const Pipelined* find_pipelined(const RaggedCall& call) {
+  const RaggedShape shape = shape_of(call);
   const int cols = shape == RaggedShape::narrow ? 128 : 256, cluster = shape == RaggedShape::wide_pair ? 2 : 1;
   for (const Pipelined& one : kPipelined) {
-    if (one.kind == entry.kind && one.across_a == entry.contraction && one.across_b == !entry.transpose_rhs && one.cols == cols &&
+    if (one.kind == call.kind && one.across_a == call.contraction && one.across_b == !call.transpose_rhs && one.cols == cols &&
         one.cluster == cluster) {
       return &one;
     }
@@ -52,10 +52,10 @@ const Pipelined* find_pipelined(const RaggedEntry& entry) {
 }
 
 // The copy engine wants lines that begin at multiples of 16 bytes. A build or a device without its instructions has no such kernel.
-bool is_pipelined(const RaggedEntry& entry) {
-  if (entry.kind != Kind::bf16 && entry.kind != Kind::f16) return false;
+bool is_pipelined(const RaggedCall& call) {
+  if (call.kind != Kind::bf16 && call.kind != Kind::f16) return false;
   const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
-  if (entry.k % 8 || entry.n % 8 || !aligned(entry.lhs) || !aligned(entry.rhs) || !aligned(entry.out)) return false;
+  if (call.k % 8 || call.n % 8 || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
   int device = 0, major = 0;
   cudaFuncAttributes compiled{};
   return cudaGetDevice(&device) == kSuccess && cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == kSuccess &&
@@ -96,46 +96,46 @@ Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, i
 }
 
 // How many units of work there are at most, whatever the sizes (RaggedUnits): of tiles of so many rows and columns.
-int64_t most_units(const RaggedEntry& entry, int rows, int cols) {
+int64_t most_units(const RaggedCall& call, int rows, int cols) {
   const auto tiles = [](int64_t size, int each) { return (size + each - 1) / each; };
-  const int64_t across = tiles(entry.n, cols);
-  return entry.contraction ? entry.g * tiles(entry.k, rows) * across : (entry.m / rows + entry.num_sizes + 1) * across;
+  const int64_t across = tiles(call.n, cols);
+  return call.contraction ? call.groups * tiles(call.k, rows) * across : (call.m / rows + call.total_groups + 1) * across;
 }
 
-RaggedSizes sizes_of(const RaggedEntry& entry) {
-  return {entry.group_sizes,
-          entry.group_offset,
-          static_cast<int32_t>(entry.m),
-          static_cast<int32_t>(entry.k),
-          static_cast<int32_t>(entry.n),
-          static_cast<int32_t>(entry.g),
-          static_cast<int32_t>(entry.num_sizes),
-          entry.wide_sizes,
-          entry.contraction};
+RaggedSizes sizes_of(const RaggedCall& call) {
+  return {call.group_sizes.data,
+          static_cast<const int32_t*>(call.group_offset.data),
+          static_cast<int32_t>(call.m),
+          static_cast<int32_t>(call.k),
+          static_cast<int32_t>(call.n),
+          static_cast<int32_t>(call.groups),
+          static_cast<int32_t>(call.total_groups),
+          call.wide_sizes,
+          call.contraction};
 }
 
-Error launch_pipelined(const RaggedEntry& entry, Stream stream) {
-  const Pipelined* kernel = find_pipelined(entry);
+Error launch_pipelined(const RaggedCall& call, Stream stream) {
+  const Pipelined* kernel = find_pipelined(call);
   if (!kernel) return kInvalidValue;
   RaggedParameters parameters{};
-  parameters.sizes = sizes_of(entry);
-  parameters.results = entry.out;
-  parameters.bias = entry.bias;
-  parameters.row_scale = entry.row_scale;
-  parameters.activation = entry.activation;
-  parameters.wide_results = entry.out_dtype != element_of(entry.kind);
-  parameters.finishes = entry.bias || entry.row_scale || entry.activation != Activation::none;
-  parameters.next_unit = takes_tiles(entry) ? static_cast<unsigned*>(entry.workspace) : nullptr;
-  const DType dtype = element_of(entry.kind);
+  parameters.sizes = sizes_of(call);
+  parameters.results = call.out;
+  parameters.bias = call.bias.data;
+  parameters.row_scale = call.row_scale.data;
+  parameters.activation = call.activation;
+  parameters.wide_results = call.out_dtype != element_of(call.kind);
+  parameters.finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none;
+  parameters.next_unit = takes_tiles(call) ? static_cast<unsigned*>(call.workspace) : nullptr;
+  const DType dtype = element_of(call.kind);
   constexpr int kBoxLines = 64, kStoreLines = 16;
-  const bool contraction = entry.contraction, transposed = entry.transpose_rhs;
-  Error error = describe(parameters.a, dtype, entry.lhs, entry.k, entry.m, 1, kBoxLines);
+  const bool contraction = call.contraction, transposed = call.transpose_rhs;
+  Error error = describe(parameters.a, dtype, call.lhs.data, call.k, call.m, 1, kBoxLines);
   if (error == kSuccess) {
-    error = describe(parameters.b, dtype, entry.rhs, transposed ? entry.k : entry.n, contraction ? entry.m : transposed ? entry.n : entry.k,
-                     contraction ? 1 : entry.g, kBoxLines);
+    error = describe(parameters.b, dtype, call.rhs.data, transposed ? call.k : call.n, contraction ? call.m : transposed ? call.n : call.k,
+                     contraction ? 1 : call.groups, kBoxLines);
   }
   if (error == kSuccess) {
-    error = describe(parameters.out, entry.out_dtype, entry.out, entry.n, contraction ? entry.k : entry.m, contraction ? entry.g : 1, kStoreLines);
+    error = describe(parameters.out, call.out_dtype, call.out, call.n, contraction ? call.k : call.m, contraction ? call.groups : 1, kStoreLines);
   }
   if (error == kSuccess && parameters.next_unit) error = cudaMemsetAsync(parameters.next_unit, 0, sizeof(unsigned), stream);
   int device = 0, units = 0;
@@ -150,7 +150,7 @@ Error launch_pipelined(const RaggedEntry& entry, Stream stream) {
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(kernel->cluster), 1, 1};
   cudaLaunchConfig_t config{};
-  const int64_t clusters = std::min<int64_t>(std::max(units / kernel->cluster, 1), most_units(entry, kTileRows, kernel->cols));
+  const int64_t clusters = std::min<int64_t>(std::max(units / kernel->cluster, 1), most_units(call, kTileRows, kernel->cols));
   config.gridDim = dim3(static_cast<unsigned>(clusters * kernel->cluster));
   config.blockDim = dim3(384);
   config.dynamicSmemBytes = kernel->shared_bytes;
@@ -173,38 +173,66 @@ Plain find_plain(DType dtype) {
   return compiled[static_cast<int>(dtype)];
 }
 
-Error launch_plain(const RaggedEntry& entry, Stream stream) {
-  const DType dtype = element_of(entry.kind);
+Error launch_plain(const RaggedCall& call, Stream stream) {
+  const DType dtype = element_of(call.kind);
   const Plain kernel = find_plain(dtype);
   RaggedPlainParameters parameters{};
-  parameters.sizes = sizes_of(entry);
-  parameters.lhs = entry.lhs;
-  parameters.rhs = entry.rhs;
-  parameters.bias = entry.bias;
-  parameters.row_scale = entry.row_scale;
-  parameters.out = entry.out;
-  parameters.activation = entry.activation;
-  parameters.transpose_rhs = entry.transpose_rhs;
-  parameters.wide_results = entry.out_dtype != dtype;
+  parameters.sizes = sizes_of(call);
+  parameters.lhs = call.lhs.data;
+  parameters.rhs = call.rhs.data;
+  parameters.bias = call.bias.data;
+  parameters.row_scale = call.row_scale.data;
+  parameters.out = call.out;
+  parameters.activation = call.activation;
+  parameters.transpose_rhs = call.transpose_rhs;
+  parameters.wide_results = call.out_dtype != dtype;
   int device = 0, units = 0;
   Error error = cudaGetDevice(&device);
   if (error == kSuccess) error = cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);
   if (error != kSuccess) return error;
-  const int64_t blocks = std::min<int64_t>(2 * units, most_units(entry, kernel.tile, kernel.tile));
+  const int64_t blocks = std::min<int64_t>(2 * units, most_units(call, kernel.tile, kernel.tile));
   return launch_kernel(kernel.address, static_cast<uint32_t>(blocks), 256, 0, &parameters, stream);
+}
+
+int64_t results_of(const RaggedCall& call) { return call.contraction ? call.groups * call.k * call.n : call.m * call.n; }
+
+// One entry of a batch as a call of its own.
+RaggedCall entry_of(const RaggedCall& call, int64_t outer, int64_t inner) {
+  RaggedCall entry = call;
+  entry.batch[0] = entry.batch[1] = 1;
+  const int bytes = kDTypeBytes[static_cast<int>(call.dtype)], out_bytes = kDTypeBytes[static_cast<int>(call.out_dtype)];
+  const auto move = [&](RaggedOperand& operand, int element_bytes) {
+    if (!operand.data) return;
+    const int64_t elements = outer * operand.batch_stride[0] + inner * operand.batch_stride[1];
+    operand.data = static_cast<const char*>(operand.data) + elements * element_bytes;
+  };
+  move(entry.lhs, bytes);
+  move(entry.rhs, bytes);
+  move(entry.group_sizes, call.wide_sizes ? 8 : 4);
+  move(entry.bias, out_bytes);
+  move(entry.row_scale, accumulator_bytes(call.dtype));
+  move(entry.group_offset, 4);
+  entry.out = static_cast<char*>(call.out) + (outer * call.batch[1] + inner) * results_of(call) * out_bytes;
+  return entry;
 }
 
 }  // namespace
 
-Error launch_ragged(const RaggedEntry& entry, Stream stream) {
-  const int64_t results = entry.contraction ? entry.g * entry.k * entry.n : entry.m * entry.n;
-  if (results == 0) return kSuccess;
-  return is_pipelined(entry) ? launch_pipelined(entry, stream) : launch_plain(entry, stream);
+Error launch_ragged(const RaggedCall& call, Stream stream) {
+  if (results_of(call) == 0) return kSuccess;
+  for (int64_t outer = 0; outer < call.batch[0]; ++outer) {
+    for (int64_t inner = 0; inner < call.batch[1]; ++inner) {
+      const RaggedCall entry = entry_of(call, outer, inner);
+      const Error error = is_pipelined(entry) ? launch_pipelined(entry, stream) : launch_plain(entry, stream);
+      if (error != kSuccess) return error;
+    }
+  }
+  return kSuccess;
 }
 
-Error load_ragged(const RaggedEntry& entry) {
-  const Pipelined* kernel = is_pipelined(entry) ? find_pipelined(entry) : nullptr;
-  return load_kernel(kernel ? kernel->address : find_plain(element_of(entry.kind)).address);
+Error load_ragged(const RaggedCall& call) {
+  const Pipelined* kernel = is_pipelined(call) ? find_pipelined(call) : nullptr;
+  return load_kernel(kernel ? kernel->address : find_plain(call.dtype).address);
 }
 
 }  // namespace vbgemm

@@ -1,6 +1,8 @@
 // The plain kernel of ragged products: every element type, alignment and device, by ordinary multiplications. It walks the groups as the
 // pipelined kernel does.
 #pragma once
+#include <new>
+
 #include "epilogue.h"
 #include "ragged_walk.h"
 
@@ -25,8 +27,10 @@ struct RaggedPlainCut {
 
 template <class Cut>
 struct RaggedPlainShared {
+  using Walk = RaggedWalk<typename Cut::Units>;
   typename Cut::T a[Cut::kDepth][Cut::kTile + 1], b[Cut::kDepth][Cut::kTile + 1];
   RaggedTile tile;
+  alignas(Walk) unsigned char walk[32][sizeof(Walk)];  // of the first warp's lanes: not in registers, which the products need
 };
 
 // One operand of a tile: where element (item, depth) lies, and which of them exist.
@@ -78,7 +82,7 @@ __device__ inline void multiply_plain(const RaggedPlainOperand<Cut>& a, const Ra
     block_barrier();
     a.load(from + Cut::kDepth, next_a);
     b.load(from + Cut::kDepth, next_b);
-#pragma unroll 4
+#pragma unroll
     for (int deep = 0; deep < Cut::kDepth; ++deep) {
       typename Cut::Sum x[Cut::kEach], y[Cut::kEach];
 #pragma unroll
@@ -135,9 +139,11 @@ __device__ inline void run_ragged_plain(const RaggedPlainParameters& parameters,
   await_previous_kernel();
   const RaggedSizes& sizes = parameters.sizes;
   const int lane = thread_index() % 32;
-  RaggedWalk<typename Cut::Units> walk(sizes, lane, 0);
+  using Walk = RaggedWalk<typename Cut::Units>;
+  Walk* const walk = reinterpret_cast<Walk*>(shared.walk[lane]);
+  if (thread_index() < 32) new (walk) Walk(sizes, lane, 0);
   for (int unit = block_index();; unit += gridDim.x) {
-    if (thread_index() < 32) walk.find(unit, shared.tile);
+    if (thread_index() < 32) walk->find(unit, shared.tile);
     block_barrier();
     const RaggedTile tile = shared.tile;
     block_barrier();
