@@ -95,13 +95,23 @@ __device__ inline void copy_box_to(uint16_t blocks, void* shared, const CUtensor
 // Copies a box from shared memory to a tensor, without what reaches beyond it, as one of the copies that the next call of close_stores()
 // closes. What threads have written there must have been shown to the copy engine.
 __device__ inline void store_box(const CUtensorMap& map, int x, int y, int z, const void* shared) {
+#ifdef VBGEMM_RAGGED_HINT
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%1, %2, %3}], [%4], %5;" ::"l"(&map), "r"(x), "r"(y), "r"(z),
+               "r"(shared_address(shared)), "l"(0x12F0000000000000ull)
+               : "memory");
+#else
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(x), "r"(y), "r"(z),
                "r"(shared_address(shared))
                : "memory");
+#endif
 }
 __device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Waits until this thread's stores have read shared memory, or are done.
-__device__ inline void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// But for those of the newest `kNewest` groups.
+template <int kNewest = 0>
+__device__ inline void wait_stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kNewest) : "memory");
+}
 __device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 __device__ inline void prefetch_map(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }

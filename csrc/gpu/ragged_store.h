@@ -30,21 +30,19 @@ struct RaggedDestination {
 // would write all 16.
 template <class Cut, bool kWide, bool kClipped, int kBlocks>
 __device__ inline void store_rows(const RaggedDestination& to, const float (&sums)[kBlocks][4], unsigned char* staging, int lane) {
-  constexpr int kBoxCols = kWide ? 32 : 64, kBoxBlocks = kBoxCols / 8, kBoxes = kBlocks / kBoxBlocks;
-  constexpr int kRounds = kBoxes / Cut::kStoreBoxes, kElement = kWide ? 4 : 2;
+  constexpr int kBoxCols = kWide ? 32 : 64, kBoxBlocks = kBoxCols / 8, kElement = kWide ? 4 : 2;
   const bool whole = kClipped || to.rows >= 16;
 #pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    wait_stores_read();
+  for (int box = 0; box < kBlocks / kBoxBlocks; ++box) {
+    unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
+    wait_stores_read<Cut::kStoreBoxes - 1>();  // of what has been staged there before
     __syncwarp();
 #pragma unroll
-    for (int block = 0; block < Cut::kStoreBoxes * kBoxBlocks; block += 2) {
-      unsigned char* const box = staging + block / kBoxBlocks * Cut::kStoreBoxBytes;
-      const int in_box = block % kBoxBlocks;
-      const float(&x)[4] = sums[round * Cut::kStoreBoxes * kBoxBlocks + block], (&y)[4] = sums[round * Cut::kStoreBoxes * kBoxBlocks + block + 1];
+    for (int block = 0; block < kBoxBlocks; block += 2) {
+      const float(&x)[4] = sums[box * kBoxBlocks + block], (&y)[4] = sums[box * kBoxBlocks + block + 1];
       if constexpr (kWide) {
-        const int row = lane / 4, vector = in_box * 2 + lane % 4 / 2;
-        unsigned char* const first = box + row * 128 + (lane & 1) * 8;
+        const int row = lane / 4, vector = block * 2 + lane % 4 / 2;
+        unsigned char* const first = place + row * 128 + (lane & 1) * 8;
         const int left = (vector ^ row) * 16, right = (vector + 2 ^ row) * 16;
         *reinterpret_cast<float2*>(first + left) = make_float2(x[0], x[1]);
         *reinterpret_cast<float2*>(first + 8 * 128 + left) = make_float2(x[2], x[3]);
@@ -54,30 +52,20 @@ __device__ inline void store_rows(const RaggedDestination& to, const float (&sum
         const uint32_t words[4] = {narrow_pair<Cut::kKind>(x[0], x[1]), narrow_pair<Cut::kKind>(x[2], x[3]),
                                    narrow_pair<Cut::kKind>(y[0], y[1]), narrow_pair<Cut::kKind>(y[2], y[3])};
         const int row = lane % 16;
-        store_matrices(box + row * 128 + (in_box + lane / 16 ^ (row & 7)) * 16, words);
+        store_matrices(place + row * 128 + (block + lane / 16 ^ (row & 7)) * 16, words);
       }
     }
+    if (whole) show_to_products();
+    __syncwarp();
     if (whole) {
-      show_to_products();
-      __syncwarp();
-      if (lane == 0) {
-#pragma unroll
-        for (int box = 0; box < Cut::kStoreBoxes; ++box) {
-          const int col = (round * Cut::kStoreBoxes + box) * kBoxCols;
-          if (to.rows > 0 && col < to.cols) store_box(to.map, to.x + col, to.y, to.z, staging + box * Cut::kStoreBoxBytes);
-        }
-        close_stores();
-      }
+      if (lane == 0 && to.rows > 0 && box * kBoxCols < to.cols) store_box(to.map, to.x + box * kBoxCols, to.y, to.z, place);
     } else {
-      __syncwarp();
-      for (int box = 0; box < Cut::kStoreBoxes; ++box) {
-        const int vector = lane % 8, col = (round * Cut::kStoreBoxes + box) * kBoxCols + vector * (16 / kElement);
-        for (int row = lane / 8; row < to.rows; row += 4) {
-          const unsigned char* const from = staging + box * Cut::kStoreBoxBytes + row * 128 + (vector ^ (row & 7)) * 16;
-          if (col < to.cols) store_bytes<16>(to.out + row * to.row_bytes + col * kElement, from);
-        }
+      const int vector = lane % 8, col = box * kBoxCols + vector * (16 / kElement);
+      for (int row = lane / 8; row < to.rows; row += 4) {
+        if (col < to.cols) store_bytes<16>(to.out + row * to.row_bytes + col * kElement, place + row * 128 + (vector ^ (row & 7)) * 16);
       }
     }
+    close_stores();  // of each box, stored so or otherwise: by their number it is known which are to be waited for
   }
 }
 

@@ -9,6 +9,9 @@ namespace vbgemm {
 #ifndef VBGEMM_RAGGED_COPIES
 #define VBGEMM_RAGGED_COPIES 1
 #endif
+#ifndef VBGEMM_RAGGED_LAG
+#define VBGEMM_RAGGED_LAG 1
+#endif
 #ifndef VBGEMM_RAGGED_STORES
 #define VBGEMM_RAGGED_STORES 1
 #endif
@@ -187,9 +190,10 @@ class RaggedBlock {
                                                                        k + chunk > 0);
         }
         end_products();
-        wait_products_before<1>();
+        wait_products_before<VBGEMM_RAGGED_LAG>();
       }
-      if (before >= 0) release(before, lane);
+      if (VBGEMM_RAGGED_LAG == 0) release(stages.index, lane);
+      if (VBGEMM_RAGGED_LAG && before >= 0) release(before, lane);
       before = stages.index;
     }
     wait_products();
@@ -199,7 +203,7 @@ class RaggedBlock {
 #pragma unroll
       for (float& x : block) asm volatile("" : "+f"(x)::"memory");
     }
-    release(before, lane);
+    if (VBGEMM_RAGGED_LAG) release(before, lane);
   }
 
   // Zeros instead of the next group's rows, of both operands: 0 times what those hold need not be 0. Both halves clear B's, to the same end.
