@@ -21,10 +21,27 @@ from pathlib import Path
 import numpy as np
 import torch
 
-KINDS = {torch.float32: 0, torch.float64: 1, torch.complex64: 2, torch.complex128: 3, torch.bfloat16: 4, torch.float16: 5}
+KINDS = {
+    torch.float32: 0,
+    torch.float64: 1,
+    torch.complex64: 2,
+    torch.complex128: 3,
+    torch.bfloat16: 4,
+    torch.float16: 5,
+}
 KINDS_OF_FLOAT32 = {"tf32": 6, "tf32x3": 7}
-SHAPES = ["automatic", "wide_pair", "wide", "narrow", "automatic_taken", "wide_pair_taken", "wide_taken", "narrow_taken"]
+SHAPES = [
+    "automatic",
+    "wide_pair",
+    "wide",
+    "narrow",
+    "automatic_taken",
+    "wide_pair_taken",
+    "wide_taken",
+    "narrow_taken",
+]
 ACTIVATIONS = ["none", "relu", "gelu", "silu", "tanh", "sigmoid"]
+COLUMNS = "peer,group,workload,precision,nprob,gflop,cache,graph_us,stream_us,max_rel_err,cw_err,nbad,note".split(",")
 WORKLOADS = Path(__file__).parent / "workloads"
 
 
@@ -34,16 +51,44 @@ class Library:
         self.call.argtypes = [ctypes.c_int] * 7 + [ctypes.c_int64] * 5 + [ctypes.c_void_p] * 8
         self.call.restype = ctypes.c_int
 
-    def __call__(self, lhs, rhs, sizes, out, *, contraction=False, transpose_rhs=False, offset=None, bias=None, row_scale=None,
-                 activation="none", shape="automatic", kind=None):
+    def __call__(
+        self,
+        lhs,
+        rhs,
+        sizes,
+        out,
+        *,
+        contraction=False,
+        transpose_rhs=False,
+        offset=None,
+        bias=None,
+        row_scale=None,
+        activation="none",
+        shape="automatic",
+        kind=None,
+    ):
         m, k = lhs.shape
         n = out.shape[-1]
         g = out.shape[0] if contraction else rhs.shape[0]
         pointers = [None if x is None else x.data_ptr() for x in (lhs, rhs, sizes, offset, bias, row_scale, out)]
         wide = out.dtype == torch.float32 and lhs.dtype in (torch.bfloat16, torch.float16)
         number = KINDS[lhs.dtype] if kind is None else KINDS_OF_FLOAT32[kind]
-        error = self.call(number, wide, contraction, transpose_rhs, sizes.dtype == torch.int64, ACTIVATIONS.index(activation),
-                          SHAPES.index(shape), m, k, n, g, sizes.shape[0], *pointers, torch.cuda.current_stream().cuda_stream)
+        error = self.call(
+            number,
+            wide,
+            contraction,
+            transpose_rhs,
+            sizes.dtype == torch.int64,
+            ACTIVATIONS.index(activation),
+            SHAPES.index(shape),
+            m,
+            k,
+            n,
+            g,
+            sizes.shape[0],
+            *pointers,
+            torch.cuda.current_stream().cuda_stream,
+        )
         if error:
             raise RuntimeError(f"ragged_trial: CUDA error {error}")
 
@@ -118,7 +163,9 @@ def check(library, options):
     torch.manual_seed(options.seed)
     begin, done, failed = time.time(), 0, 0
     while done < options.count and time.time() - begin < options.seconds:
-        dtype = [torch.bfloat16, torch.float16][rng.integers(2)] if options.dtype is None else getattr(torch, options.dtype)
+        dtype = (
+            [torch.bfloat16, torch.float16][rng.integers(2)] if options.dtype is None else getattr(torch, options.dtype)
+        )
         step = 8 if options.dtype in (None, "bfloat16", "float16") and (options.aligned or rng.integers(8)) else 1
         high = 80 if rng.integers(2) else 20
         k, n = (int(rng.integers(1, high)) * step for _ in range(2))
@@ -127,7 +174,9 @@ def check(library, options):
         contraction, transpose = bool(rng.integers(2)), bool(rng.integers(2))
         transpose = transpose and not contraction
         num_sizes = g if rng.integers(2) else int(rng.integers(1, g + 3))
-        sizes = torch.tensor(random_sizes(rng, num_sizes, m), dtype=[torch.int32, torch.int64][rng.integers(2)], device="cuda")
+        sizes = torch.tensor(
+            random_sizes(rng, num_sizes, m), dtype=[torch.int32, torch.int64][rng.integers(2)], device="cuda"
+        )
         offset = None if rng.integers(2) else torch.tensor(int(rng.integers(-2, 4)), dtype=torch.int32, device="cuda")
         narrow = dtype in (torch.bfloat16, torch.float16)
         out_dtype = torch.float32 if narrow and rng.integers(3) == 0 else dtype
@@ -149,17 +198,33 @@ def check(library, options):
         lhs[total:] = float("nan")
         if contraction:
             rhs[total:] = float("nan")
-        kwargs = dict(contraction=contraction, transpose_rhs=transpose, offset=offset, bias=bias, row_scale=row_scale, activation=activation)
+        kwargs = dict(
+            contraction=contraction,
+            transpose_rhs=transpose,
+            offset=offset,
+            bias=bias,
+            row_scale=row_scale,
+            activation=activation,
+        )
         library(lhs, rhs, sizes, out, shape=shape, **kwargs)
         torch.cuda.synchronize()
         expected, size = reference(lhs, rhs, sizes, out, **kwargs)
         epsilon = torch.finfo(dtype).eps if not narrow else 2e-6
-        tolerance = size * epsilon * 4 + expected.abs() * torch.finfo(out_dtype).eps + torch.finfo(out_dtype).smallest_normal * torch.finfo(out_dtype).eps
+        tolerance = (
+            size * epsilon * 4
+            + expected.abs() * torch.finfo(out_dtype).eps
+            + torch.finfo(out_dtype).smallest_normal * torch.finfo(out_dtype).eps
+        )
         wrong = ~((out.to(wide_type(dtype)) - expected).abs() <= tolerance)
-        outside = not bool(torch.isnan(memory[:margin].abs()).all() & torch.isnan(memory[margin + out.numel() :].abs()).all())
+        outside = not bool(
+            torch.isnan(memory[:margin].abs()).all() & torch.isnan(memory[margin + out.numel() :].abs()).all()
+        )
         again = torch.empty_like(out)
         library(lhs, rhs, sizes, again, shape=shape, **kwargs)
-        same = torch.equal(torch.view_as_real(again) if dtype.is_complex else again, torch.view_as_real(out) if dtype.is_complex else out)
+        same = torch.equal(
+            torch.view_as_real(again) if dtype.is_complex else again,
+            torch.view_as_real(out) if dtype.is_complex else out,
+        )
         done += 1
         if wrong.any() or outside or not same:
             failed += 1
@@ -248,7 +313,11 @@ def time_all(libraries, options):
         def uniform(*shape):
             return torch.empty(shape, device="cuda", dtype=torch.bfloat16).uniform_(-1, 1)
 
-        xs, ws, ys = [uniform(m, k) for _ in range(copies)], [uniform(g, k, n) for _ in range(copies)], [uniform(m, n) for _ in range(copies)]
+        xs, ws, ys = (
+            [uniform(m, k) for _ in range(copies)],
+            [uniform(g, k, n) for _ in range(copies)],
+            [uniform(m, n) for _ in range(copies)],
+        )
         forms = {
             "fwd": [(x, w, torch.empty_like(y), {}) for x, w, y in zip(xs, ws, ys, strict=True)],
             "dgrad": [(y, w, torch.empty_like(x), {"transpose_rhs": True}) for x, w, y in zip(xs, ws, ys, strict=True)],
@@ -261,15 +330,21 @@ def time_all(libraries, options):
             for label, library in libraries.items():
                 for shape in options.shapes if label == "vbgemm" else options.shapes[:1]:
                     peer = label if shape == "automatic_taken" else f"{label}_{shape}"
-                    peers[peer] = [lambda c=c, s=shape, library=library: library(c[0], c[1], sizes, c[2], shape=s, **c[3]) for c in calls]
+                    peers[peer] = [
+                        lambda c=c, s=shape, library=library: library(c[0], c[1], sizes, c[2], shape=s, **c[3])
+                        for c in calls
+                    ]
             if options.peers:
                 weights = {"fwd": lambda c: c[1], "dgrad": lambda c: c[1].mT, "wgrad": lambda c: c[1]}[what]
                 lhs = {"fwd": lambda c: c[0], "dgrad": lambda c: c[0], "wgrad": lambda c: c[0].mT}[what]
                 # One product of the same work: all rows with the first matrix; where groups are summed, all rows into the first one.
                 one = (lambda x: x) if what == "wgrad" else (lambda x: x[0])
-                peers["torch_grouped_mm"] = [lambda c=c: torch._grouped_mm(lhs(c), weights(c), offs=ends) for c in calls]
+                peers["torch_grouped_mm"] = [
+                    lambda c=c: torch._grouped_mm(lhs(c), weights(c), offs=ends) for c in calls
+                ]
                 peers["cublas_dense"] = [
-                    lambda c=c: torch.mm(lhs(c), one(weights(c)), out=c[2][0] if what == "wgrad" else c[2]) for c in calls
+                    lambda c=c: torch.mm(lhs(c), one(weights(c)), out=c[2][0] if what == "wgrad" else c[2])
+                    for c in calls
                 ]
             found = graph_times(peers, options.samples)
             limit = needed[what] / 3.0e6
@@ -277,13 +352,33 @@ def time_all(libraries, options):
                 print(f"{name:20} {what:6} {peer:24} {us:9.1f} us {gflop / us * 1e3:7.1f} TFLOP/s  bytes' limit {limit:7.1f} us "
                       f"{limit / us:5.2f}" + (f"  dense/ours {found['cublas_dense'] / us:5.2f}  torch/ours {found['torch_grouped_mm'] / us:5.2f}"
                                                if options.peers else ""), flush=True)  # fmt: skip
-                rows.append([peer, "ragged", f"{name}_{what}", "bf16", g, f"{gflop:.6g}", "hot" if options.hot else "cold", f"{us:.4f}",
-                             f"{torch.cuda.get_device_name()}; sizes as data"])  # fmt: skip
+                note = f"{what}; sizes as data; {torch.cuda.get_device_name()}; replays of all peers take turns"
+                if peer == "cublas_dense":
+                    note = note.replace("sizes as data", "one dense product of the same work")
+                cache = "hot" if options.hot else "cold"
+                rows.append(
+                    [
+                        peer,
+                        "ragged",
+                        f"{name}_{what}",
+                        "bf16",
+                        g,
+                        f"{gflop:.6g}",
+                        cache,
+                        f"{us:.4f}",
+                        "nan",
+                        "nan",
+                        "nan",
+                        "",
+                        note,
+                    ]
+                )
         del xs, ws, ys, forms
         torch.cuda.empty_cache()
     if options.csv:
+        new = not Path(options.csv).exists()
         with open(options.csv, "a", newline="") as file:
-            csv.writer(file).writerows(rows)
+            csv.writer(file).writerows([COLUMNS, *rows] if new else rows)
 
 
 def main():

@@ -21,7 +21,8 @@ ADD_TARGET_NAME = "vbgemm_add_v1"  # on GPUs; on the CPU XLA's own loops are as 
 SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # likewise
 RAGGED_TARGET_NAME = "vbgemm_ragged_v1"  # on RAGGED_PLATFORMS
 GPU_PLATFORMS = ("cuda", "rocm")
-RAGGED_PLATFORMS = ("cpu",)
+RAGGED_PLATFORMS = ("cpu", "cuda")
+RAGGED_WORKSPACE_BYTES = 4  # on cuda: csrc/gpu/ragged_launch.h
 
 DISABLE_JAX_EXPORT_CHECKS = [
     jax.export.DisabledSafetyCheck.custom_call(name)

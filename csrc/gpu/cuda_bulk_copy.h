@@ -37,11 +37,10 @@ __device__ inline void arrive_expecting(SharedBarrier& barrier, int bytes) {
 // Arrives at the barrier at the same place in the shared memory of a block of this cluster. Without a scope in the instruction: with that
 // of the cluster it becomes a fence of all memory, which takes longer than a step of products.
 __device__ inline void arrive_at(SharedBarrier& barrier, int block) {
-  asm volatile(
-      "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [remote];}" ::"r"(
-          shared_address(&barrier)),
-      "r"(block)
-      : "memory");
+  asm volatile("{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [remote];}" ::"r"(
+                   shared_address(&barrier)),
+               "r"(block)
+               : "memory");
 }
 
 // Waits until the phase of this parity has ended. VBGEMM_DEADLINE, a number of clock cycles, makes a wait that lasts longer end the kernel
@@ -53,11 +52,10 @@ __device__ inline void wait_phase(SharedBarrier& barrier, uint32_t parity) {
 #endif
   while (true) {
     uint32_t done;
-    asm volatile(
-        "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-        : "=r"(done)
-        : "r"(address), "r"(parity)
-        : "memory");
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                 : "=r"(done)
+                 : "r"(address), "r"(parity)
+                 : "memory");
     if (done) return;
 #ifdef VBGEMM_DEADLINE
     if (clock64() - begin > VBGEMM_DEADLINE) {
@@ -87,23 +85,17 @@ __device__ inline void copy_box(void* shared, const CUtensorMap& map, int x, int
 // The same to the same place of each block of the cluster whose bit is set, and its barrier.
 __device__ inline void copy_box_to(uint16_t blocks, void* shared, const CUtensorMap& map, int x, int y, int z, SharedBarrier& barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::
-          "r"(shared_address(shared)),
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], "
+      "%6;" ::"r"(shared_address(shared)),
       "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier)), "h"(blocks)
       : "memory");
 }
 // Copies a box from shared memory to a tensor, without what reaches beyond it, as one of the copies that the next call of close_stores()
 // closes. What threads have written there must have been shown to the copy engine.
 __device__ inline void store_box(const CUtensorMap& map, int x, int y, int z, const void* shared) {
-#ifdef VBGEMM_RAGGED_HINT
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%1, %2, %3}], [%4], %5;" ::"l"(&map), "r"(x), "r"(y), "r"(z),
-               "r"(shared_address(shared)), "l"(0x12F0000000000000ull)
-               : "memory");
-#else
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(x), "r"(y), "r"(z),
                "r"(shared_address(shared))
                : "memory");
-#endif
 }
 __device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Waits until this thread's stores have read shared memory, or are done.

@@ -5,9 +5,9 @@
 #include "gpu/addition_call.h"
 #include "gpu/launch.h"
 #include "gpu/square_sums_call.h"
+
 #ifndef __HIP_PLATFORM_AMD__
-#include "gpu/ragged_launch.h"
-#include "ragged_call.h"
+extern "C" XLA_FFI_Error* vbgemm_cuda_ragged(XLA_FFI_CallFrame* call_frame);
 #endif
 
 namespace {
@@ -71,24 +71,6 @@ ffi::Error SquareSums(vbgemm::Stream stream, ffi::RemainingArgs operands, ffi::R
   return error.failure() ? error : status_of(vbgemm::square_sums(call, stream));
 }
 
-#ifndef __HIP_PLATFORM_AMD__
-ffi::Error Ragged(vbgemm::Stream stream, ffi::RemainingArgs operands, ffi::RemainingRets results, int64_t kind, int64_t contraction,
-                  int64_t transpose_rhs, int64_t activation, ffi::Span<const int64_t> sizes, ffi::Span<const int64_t> batch_strides,
-                  ffi::Span<const int32_t> plan) {
-  vbgemm::RaggedCall call;
-  const ffi::Error error =
-      vbgemm::check_ragged({operands, results, kind, contraction, transpose_rhs, activation, sizes, batch_strides, plan}, call);
-  if (error.failure()) return error;
-  if (call.workspace && call.workspace_bytes < vbgemm::kRaggedWorkspaceBytes) {
-    return vbgemm::refuse("the workspace must have " + std::to_string(vbgemm::kRaggedWorkspaceBytes) + " bytes");
-  }
-  if (call.plan_words > 1 || (call.plan_words == 1 && (call.plan[0] < 0 || call.plan[0] >= vbgemm::kRaggedShapes))) {
-    return vbgemm::refuse("a ragged call's plan is one shape of tiles, or empty");
-  }
-  return status_of(vbgemm::launch_ragged(call, stream));
-}
-#endif
-
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(vbgemm_gpu_matmul, Matmul, VBGEMM_BIND_ARGUMENTS(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<vbgemm::Stream>>()),
@@ -104,12 +86,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
     ffi::Ffi::Bind().Ctx<ffi::PlatformStream<vbgemm::Stream>>().RemainingArgs().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>(),
     {ffi::Traits::kCmdBufferCompatible});
 
-#ifndef __HIP_PLATFORM_AMD__
-XLA_FFI_DEFINE_HANDLER_SYMBOL(vbgemm_gpu_ragged, Ragged,
-                              VBGEMM_BIND_RAGGED_ARGUMENTS(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<vbgemm::Stream>>()),
-                              {ffi::Traits::kCmdBufferCompatible});
-#endif
-
 #ifdef __HIP_PLATFORM_AMD__
 NB_MODULE(_rocm, m) {
   m.doc() = "The ROCm backend of jax_vbgemm.";
@@ -124,7 +100,7 @@ NB_MODULE(_cuda, m) {
       "The XLA FFI handler of sums of squares.");
 #ifndef __HIP_PLATFORM_AMD__
   m.def(
-      "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_ragged)); },
+      "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cuda_ragged)); },
       "The XLA FFI handler of products over rows in groups whose sizes are data.");
 #endif
 }

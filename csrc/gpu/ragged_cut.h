@@ -5,19 +5,12 @@
 // barriers in shared memory, and neither of the two multiplying warpgroups waits for the other: while one stores its half of a tile,
 // the other one still multiplies, and the copies of the next tile are under way.
 #pragma once
-#include "cuda_bulk_copy.h"
 #include "../descriptor.h"
+#include "cuda_bulk_copy.h"
 #include "ragged_walk.h"
 #include "tensor_element.h"
 
 namespace vbgemm {
-
-#ifndef VBGEMM_RAGGED_STORE_BOXES
-#define VBGEMM_RAGGED_STORE_BOXES 2
-#endif
-#ifndef VBGEMM_RAGGED_TILES
-#define VBGEMM_RAGGED_TILES 2
-#endif
 
 // What a block may have of a multiprocessor of sm_90.
 inline constexpr int kRaggedMostShared = 227 * 1024;
@@ -33,9 +26,10 @@ struct RaggedCut {
   // All copies are of boxes of 64 lines, 128 bytes each, swizzled: an operand's lines lie along K, or across it.
   static constexpr int kBox = 64, kBoxBytes = kBox * 128, kBoxesA = kRows / kBox, kBoxesB = kCols / kBox;
   static constexpr int kStageBytes = (kBoxesA + kBoxesB) * kBoxBytes;
-  // What a warp stages at a time of its 16 rows of results: boxes of 128 bytes of each row.
-  static constexpr int kStoreBoxBytes = 16 * 128, kStoreBoxes = VBGEMM_RAGGED_STORE_BOXES, kStagingBytes = kStoreBoxes * kStoreBoxBytes;
-  static constexpr int kTiles = VBGEMM_RAGGED_TILES;
+  // What a warp stages at a time of its 16 rows of results: two boxes, of 128 bytes of each row. All of a tile would cost a stage, and
+  // with three of those the products wait for copies.
+  static constexpr int kStoreBoxBytes = 16 * 128, kStoreBoxes = 2, kStagingBytes = kStoreBoxes * kStoreBoxBytes;
+  static constexpr int kTiles = 2;  // found ahead
   static constexpr int kStages = (kRaggedMostShared - 2048 - kMultiplyingWarps * kStagingBytes) / kStageBytes;
   using Units = RaggedUnits<kRows, kCols, kCluster>;
 };

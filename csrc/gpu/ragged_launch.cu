@@ -1,9 +1,8 @@
 // Picks the kernel of a ragged product, describes its operands to the copy engine and starts it.
-#include "ragged_launch.h"
-
 #include <algorithm>
 
 #include "ragged_kernels.h"
+#include "ragged_launch.h"
 
 namespace vbgemm {
 namespace {
@@ -16,8 +15,13 @@ struct Pipelined {
   int shared_bytes;
 };
 
-#define VBGEMM_COMPILED(name, kind, across_a, across_b, cols, cluster)                                                  \
-  {Kind::kind, across_a, across_b, cols, cluster, reinterpret_cast<const void*>(name),                                  \
+#define VBGEMM_COMPILED(name, kind, across_a, across_b, cols, cluster) \
+  {Kind::kind,                                                         \
+   across_a,                                                           \
+   across_b,                                                           \
+   cols,                                                               \
+   cluster,                                                            \
+   reinterpret_cast<const void*>(name),                                \
    ragged_shared_bytes<RaggedCut<Kind::kind, across_a, across_b, cols, cluster>>()},
 const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16)};
 #undef VBGEMM_COMPILED
@@ -35,8 +39,8 @@ RaggedShape shape_of(const RaggedCall& call) {
   return pairs ? RaggedShape::wide_pair : RaggedShape::wide;
 }
 
-// Whether blocks take tiles as they come. That costs a launch that clears a counter, about 2 us; in turn, the last blocks of an H100 end 3 to
-// 8% later where groups are skewed and there is work for 100 us or more.
+// Whether blocks take tiles as they come. That costs a launch that clears a counter, about 2 us; in turn, the last blocks of an H100 end 3
+// to 8% later where groups are skewed and there is work for 100 us or more.
 bool takes_tiles(const RaggedCall& call) { return call.workspace && 2.0 * call.m * call.k * call.n > 5e10; }
 
 const Pipelined* find_pipelined(const RaggedCall& call) {
@@ -89,9 +93,8 @@ Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, i
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(items), static_cast<cuuint64_t>(lines), static_cast<cuuint64_t>(matrices)};
   const cuuint64_t strides[2] = {sizes[0] * bytes, sizes[0] * sizes[1] * bytes};
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(128 / bytes), box_lines, 1}, steps[3] = {1, 1, 1};
-  const CUresult result =
-      encode(&map, type, 3, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(&map, type, 3, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? kSuccess : kInvalidValue;
 }
 
@@ -131,11 +134,15 @@ Error launch_pipelined(const RaggedCall& call, Stream stream) {
   const bool contraction = call.contraction, transposed = call.transpose_rhs;
   Error error = describe(parameters.a, dtype, call.lhs.data, call.k, call.m, 1, kBoxLines);
   if (error == kSuccess) {
-    error = describe(parameters.b, dtype, call.rhs.data, transposed ? call.k : call.n, contraction ? call.m : transposed ? call.n : call.k,
+    error = describe(parameters.b, dtype, call.rhs.data, transposed ? call.k : call.n,
+                     contraction  ? call.m
+                     : transposed ? call.n
+                                  : call.k,
                      contraction ? 1 : call.groups, kBoxLines);
   }
   if (error == kSuccess) {
-    error = describe(parameters.out, call.out_dtype, call.out, call.n, contraction ? call.k : call.m, contraction ? call.groups : 1, kStoreLines);
+    error = describe(parameters.out, call.out_dtype, call.out, call.n, contraction ? call.k : call.m, contraction ? call.groups : 1,
+                     kStoreLines);
   }
   if (error == kSuccess && parameters.next_unit) error = cudaMemsetAsync(parameters.next_unit, 0, sizeof(unsigned), stream);
   int device = 0, units = 0;

@@ -167,12 +167,12 @@ __device__ inline void run_ragged_plain(const RaggedPlainParameters& parameters,
   }
 }
 
-#define VBGEMM_DEFINE_RAGGED_PLAIN_KERNEL(name, T, each)                                                                 \
+#define VBGEMM_DEFINE_RAGGED_PLAIN_KERNEL(name, T, each)                                                                       \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(256, 2) name(VBGEMM_PARAMETERS(vbgemm::RaggedPlainParameters, parameters)) { \
-    VBGEMM_READ_PARAMETERS(vbgemm::RaggedPlainParameters, parameters);                                                   \
-    using Cut = vbgemm::RaggedPlainCut<T, each>;                                                                         \
-    VBGEMM_SHARED(vbgemm::RaggedPlainShared<Cut>, shared);                                                               \
-    vbgemm::run_ragged_plain<Cut>(parameters, shared);                                                                   \
+    VBGEMM_READ_PARAMETERS(vbgemm::RaggedPlainParameters, parameters);                                                         \
+    using Cut = vbgemm::RaggedPlainCut<T, each>;                                                                               \
+    VBGEMM_SHARED(vbgemm::RaggedPlainShared<Cut>, shared);                                                                     \
+    vbgemm::run_ragged_plain<Cut>(parameters, shared);                                                                         \
   }
 
 }  // namespace vbgemm

@@ -19,11 +19,11 @@ __device__ inline uint32_t narrow_pair(float low, float high) {
 
 // Where the warp's rows go, and how much of them there is.
 struct RaggedDestination {
-  char* out;           // the first element of the first row
-  int64_t row_bytes;   // from one row to the next
-  int rows, cols;      // that exist; 0 rows or fewer: none
+  char* out;          // the first element of the first row
+  int64_t row_bytes;  // from one row to the next
+  int rows, cols;     // that exist; 0 rows or fewer: none
   const CUtensorMap& map;
-  int x, y, z;         // of the first element in the map
+  int x, y, z;  // of the first element in the map
 };
 
 // Through shared memory, from where the copy engine takes them; but the rows at a group's border are stored by the threads, as the engine
@@ -39,7 +39,7 @@ __device__ inline void store_rows(const RaggedDestination& to, const float (&sum
     __syncwarp();
 #pragma unroll
     for (int block = 0; block < kBoxBlocks; block += 2) {
-      const float(&x)[4] = sums[box * kBoxBlocks + block], (&y)[4] = sums[box * kBoxBlocks + block + 1];
+      const float (&x)[4] = sums[box * kBoxBlocks + block], (&y)[4] = sums[box * kBoxBlocks + block + 1];
       if constexpr (kWide) {
         const int row = lane / 4, vector = block * 2 + lane % 4 / 2;
         unsigned char* const first = place + row * 128 + (lane & 1) * 8;
@@ -92,7 +92,7 @@ __device__ inline void store_finished(const RaggedDestination& to, const float (
     __syncwarp();
 #pragma unroll
     for (int block = 0; block < kRound; ++block) {
-      const float(&x)[4] = sums[round * kRound + block];
+      const float (&x)[4] = sums[round * kRound + block];
       const int row = lane / 4, place = ((block ^ row) * 8) + lane % 4 * 2;
       *reinterpret_cast<float2*>(staging + row * kLine + place) = make_float2(x[0], x[1]);
       *reinterpret_cast<float2*>(staging + (row + 8) * kLine + place) = make_float2(x[2], x[3]);

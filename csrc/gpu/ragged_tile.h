@@ -9,9 +9,6 @@ namespace vbgemm {
 #ifndef VBGEMM_RAGGED_COPIES
 #define VBGEMM_RAGGED_COPIES 1
 #endif
-#ifndef VBGEMM_RAGGED_LAG
-#define VBGEMM_RAGGED_LAG 1
-#endif
 #ifndef VBGEMM_RAGGED_STORES
 #define VBGEMM_RAGGED_STORES 1
 #endif
@@ -22,8 +19,6 @@ namespace vbgemm {
 template <class Cut>
 class RaggedBlock {
  public:
-  using Shared_ = RaggedShared<Cut>;
-
   __device__ RaggedBlock(const RaggedParameters& parameters, RaggedShared<Cut>& shared)
       : parameters_(parameters), shared_(shared), rank_(Cut::kCluster > 1 ? cluster_rank() : 0) {}
 
@@ -106,8 +101,8 @@ class RaggedBlock {
         const int deep = tile.first + k;
         for (int box = 0; box < boxes_a; ++box) {
           const int along = tile.row + box * Cut::kBox;
-          copy_shared(shares_a, box, stage + box * Cut::kBoxBytes, parameters_.a, Cut::kAcrossA ? along : deep, Cut::kAcrossA ? deep : along,
-                      0, full);
+          copy_shared(shares_a, box, stage + box * Cut::kBoxBytes, parameters_.a, Cut::kAcrossA ? along : deep,
+                      Cut::kAcrossA ? deep : along, 0, full);
         }
         for (int box = 0; box < boxes_b; ++box) {
           const int along = tile.col + box * Cut::kBox;
@@ -190,10 +185,9 @@ class RaggedBlock {
                                                                        k + chunk > 0);
         }
         end_products();
-        wait_products_before<VBGEMM_RAGGED_LAG>();
+        wait_products_before<1>();
       }
-      if (VBGEMM_RAGGED_LAG == 0) release(stages.index, lane);
-      if (VBGEMM_RAGGED_LAG && before >= 0) release(before, lane);
+      if (before >= 0) release(before, lane);
       before = stages.index;
     }
     wait_products();
@@ -203,10 +197,11 @@ class RaggedBlock {
 #pragma unroll
       for (float& x : block) asm volatile("" : "+f"(x)::"memory");
     }
-    if (VBGEMM_RAGGED_LAG) release(before, lane);
+    release(before, lane);
   }
 
-  // Zeros instead of the next group's rows, of both operands: 0 times what those hold need not be 0. Both halves clear B's, to the same end.
+  // Zeros instead of the next group's rows, of both operands: 0 times what those hold need not be 0. Both halves clear B's, to the same
+  // end.
   __device__ void clear_lines(int stage, int half, int begin) const {
     constexpr int kVectors = 8;  // of 16 bytes a line; the swizzle moves them within it
     const int thread = thread_index() % 128, count = (Cut::kDepth - begin) * kVectors;
@@ -292,14 +287,14 @@ __device__ inline void run_ragged(const RaggedParameters& parameters, unsigned c
 }
 
 // Its name says which operand lies across K: of rows none or B, of a contraction both.
-#define VBGEMM_DEFINE_RAGGED_KERNEL(name, kind, across_a, across_b, cols, cluster)                                       \
-  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(384, 1) name(VBGEMM_PARAMETERS(vbgemm::RaggedParameters, parameters)) { \
-    extern __shared__ unsigned char vbgemm_dynamic[];                                                                     \
-    if constexpr (vbgemm::kWarpgroupProducts) {                                                                           \
+#define VBGEMM_DEFINE_RAGGED_KERNEL(name, kind, across_a, across_b, cols, cluster)                                              \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(384, 1) name(VBGEMM_PARAMETERS(vbgemm::RaggedParameters, parameters)) {       \
+    extern __shared__ unsigned char vbgemm_dynamic[];                                                                           \
+    if constexpr (vbgemm::kWarpgroupProducts) {                                                                                 \
       vbgemm::run_ragged<vbgemm::RaggedCut<vbgemm::Kind::kind, across_a, across_b, cols, cluster>>(parameters, vbgemm_dynamic); \
-    } else {                                                                                                              \
-      asm volatile("trap;");                                                                                              \
-    }                                                                                                                     \
+    } else {                                                                                                                    \
+      asm volatile("trap;");                                                                                                    \
+    }                                                                                                                           \
   }
 
 }  // namespace vbgemm

@@ -5,10 +5,6 @@
 
 #include "gpu_vendor.h"
 
-#ifndef VBGEMM_RAGGED_BAND
-#define VBGEMM_RAGGED_BAND 16
-#endif
-
 namespace vbgemm {
 
 // Sizes that are known when the kernel is launched, and where those that are not lie.
@@ -34,7 +30,7 @@ struct RaggedTile {
 template <int kTileRows, int kTileCols, int kCluster>
 struct RaggedUnits {
   // Columns of units are walked in bands of this many rows of tiles, so that what is computed at one time is about as wide as it is high.
-  static constexpr int kBand = VBGEMM_RAGGED_BAND / kCluster;
+  static constexpr int kBand = 16 / kCluster;
 
   int cols;  // of tiles
 
@@ -206,8 +202,8 @@ class RaggedWalk {
   const RaggedSizes& sizes_;
   Units units_;
   int lane_, rank_, offset_;
-  int chunk_ = 0, loaded_ = 0;                   // the first group of the chunk; that of the one to be loaded
-  int first_unit_ = 0, chunk_units_ = 0;         // before the chunk; up to its end
+  int chunk_ = 0, loaded_ = 0;            // the first group of the chunk; that of the one to be loaded
+  int first_unit_ = 0, chunk_units_ = 0;  // before the chunk; up to its end
   int64_t first_row_ = 0;
   int chunk_rows_ = 0;
   int size_[kEach] = {}, next_[kEach] = {};
