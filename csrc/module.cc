@@ -49,4 +49,7 @@ NB_MODULE(_core, m) {
   m.def(
       "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_ragged)); },
       "The XLA FFI handler of products whose group sizes are data.");
+  m.def(
+      "ragged_lists_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_packed)); },
+      "The XLA FFI handler of packed rows times weights of different shapes.");
 }

@@ -29,4 +29,14 @@ struct RaggedCall {
   int64_t plan_words;
 };
 
+// A call of packed rows times weights of different shapes; what it has to compute, csrc/cpu/packed_handler.cc says.
+struct PackedCall {
+  DType dtype, out_dtype;  // of the operands; of the results
+  bool contraction, transpose_rhs, wide_sizes;
+  int64_t rows, x_size, y_size, entries, groups;
+  const int64_t* shapes;            // k and n of each group
+  RaggedOperand x, y, group_sizes;  // batch_stride[0] alone counts; y is the result but of a contraction
+  const RaggedOperand* weights;     // of each group; results of a contraction
+};
+
 }  // namespace vbgemm

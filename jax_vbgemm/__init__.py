@@ -26,9 +26,12 @@ from jax_vbgemm.planner import TallSkinny as TallSkinny
 from jax_vbgemm.planner import Tile as Tile
 from jax_vbgemm.planner import Uniform as Uniform
 from jax_vbgemm.problem import Problem as Problem
+from jax_vbgemm.ragged import lists_lowering as _lists_lowering  # noqa: F401
 from jax_vbgemm.ragged import lowering as _ragged_lowering  # noqa: F401
 from jax_vbgemm.ragged import rules as _ragged_rules  # noqa: F401
 from jax_vbgemm.ragged.api import ragged_dot as ragged_dot
+from jax_vbgemm.ragged.general import ragged_dot_general as ragged_dot_general
+from jax_vbgemm.ragged.packed_api import ragged_matmul as ragged_matmul
 from jax_vbgemm.tune import Tuned as Tuned
 from jax_vbgemm.tune import autotune as autotune
 

@@ -42,6 +42,7 @@ class GroupWalk {
 
 // The products of all entries of a call. No size, whatever it is, leads outside the call's buffers.
 void add_products(const RaggedCall& call, GroupWalk& walk);
+void add_products(const PackedCall& call, GroupWalk& walk);
 
 // Pool: anything with num_threads() and Schedule(f), such as XLA's FFI thread pool, or null.
 template <class Pool>
@@ -55,6 +56,12 @@ void run(GroupWalk& walk, Pool* pool) {
 template <class Pool>
 void run(const RaggedCall& call, Pool* pool) {
   GroupWalk walk(call.dtype, call.out_dtype, call.activation);
+  add_products(call, walk);
+  run(walk, pool);
+}
+template <class Pool>
+void run(const PackedCall& call, Pool* pool) {
+  GroupWalk walk(call.dtype, call.out_dtype, Activation::none);
   add_products(call, walk);
   run(walk, pool);
 }

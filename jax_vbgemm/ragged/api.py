@@ -13,6 +13,7 @@ import numpy as np
 from jax_vbgemm import compat
 from jax_vbgemm.call import as_array, check_options, promotes, result_dtype
 from jax_vbgemm.precision import canonical_precision
+from jax_vbgemm.problem import LARGEST_SIZE
 from jax_vbgemm.ragged.primitive import Ragged, bind
 from jax_vbgemm.ragged.reference import rows_with_weights
 from jax_vbgemm.reference import ACTIVATIONS, accumulator
@@ -80,21 +81,22 @@ def ragged_dot(
       NotImplementedError: implementation="kernel" where there is no kernel.
     """
     name = "ragged_dot"
-    lhs, rhs, precision, out_dtype = _factors(name, lhs, rhs, precision, preferred_element_type)
-    group_sizes = integers(name, "group_sizes", group_sizes)
+    lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
+    group_sizes = sizes_argument(name, group_sizes)
     if not isinstance(transpose_rhs, bool | np.bool_):
         raise TypeError(f"{name}: transpose_rhs must be a bool, not {transpose_rhs!r}")
     if lhs.ndim != 2 or rhs.ndim != 3 or group_sizes.ndim != 1:
         raise ValueError(
-            f"{name}: lhs must be (m, k), rhs (g, k, n) and group_sizes (g,), but they are {lhs.shape}, {rhs.shape} and "
-            f"{group_sizes.shape}"
+            f"{name}: lhs must be (m, k), rhs (g, k, n) and group_sizes (g,), but they are {lhs.shape}, {rhs.shape} "
+            f"and {group_sizes.shape}"
         )
     m, (groups, *matrix) = lhs.shape[0], rhs.shape
     k, n = reversed(matrix) if transpose_rhs else matrix
     if lhs.shape[1] != k:
         stored = ", transposed" if transpose_rhs else ""
         raise ValueError(
-            f"{name}: lhs is {lhs.shape} but rhs is {rhs.shape}{stored}: inner dimensions {lhs.shape[1]} and {k} must match"
+            f"{name}: lhs is {lhs.shape} but rhs is {rhs.shape}{stored}: inner dimensions {lhs.shape[1]} and {k} "
+            "must match"
         )
     if group_offset is None and len(group_sizes) != groups:
         raise ValueError(
@@ -132,7 +134,7 @@ def ragged_dot(
     return result
 
 
-def _factors(name: str, lhs: Any, rhs: Any, precision: Any, preferred: Any) -> tuple[jax.Array, jax.Array, Any, Any]:
+def factors(name: str, lhs: Any, rhs: Any, precision: Any, preferred: Any) -> tuple[jax.Array, jax.Array, Any, Any]:
     """Both operands in one dtype, the canonical precision, and the dtype of their products."""
     lhs, rhs = as_array(name, "lhs", lhs), as_array(name, "rhs", rhs)
     precision = canonical_precision(precision)
@@ -141,13 +143,21 @@ def _factors(name: str, lhs: Any, rhs: Any, precision: Any, preferred: Any) -> t
         dtype = jnp.result_type(lhs, rhs)
         out_dtype = result_dtype(dtype, precision, preferred, jax.dtypes.canonicalize_dtype(float))
     except (ValueError, TypeError) as error:
-        raise type(error)(
-            f"{name}: lhs is {lhs.dtype}{lhs.shape} but rhs is {rhs.dtype}{rhs.shape}: {error}"
-        ) from None
+        raise type(error)(f"{name}: lhs is {lhs.dtype}{lhs.shape} but rhs is {rhs.dtype}{rhs.shape}: {error}") from None
     return lhs.astype(dtype), rhs.astype(dtype), precision, out_dtype
 
 
-def integers(name: str, argument: str, value: Any) -> jax.Array:
+def sizes_argument(name: str, value: Any) -> jax.Array:
+    """Group sizes as int32 or int64. A size beyond these is as good as the largest one: no operand has so many rows."""
+    sizes = _integers(name, "group_sizes", value)
+    if sizes.dtype in (np.int32, np.int64):
+        return sizes
+    if sizes.dtype in (np.uint32, np.uint64):
+        sizes = jnp.minimum(sizes, jnp.asarray(LARGEST_SIZE, sizes.dtype))
+    return sizes.astype(np.int32)
+
+
+def _integers(name: str, argument: str, value: Any) -> jax.Array:
     array = as_array(name, argument, value)
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise TypeError(f"{name}: {argument} is {array.dtype}{array.shape}: it must be integers")
@@ -156,7 +166,7 @@ def integers(name: str, argument: str, value: Any) -> jax.Array:
 
 def scalar_integer(name: str, argument: str, value: Any) -> jax.Array:
     """An integer of rank 0, from one of rank 0 or of shape (1,)."""
-    array = integers(name, argument, value)
+    array = _integers(name, argument, value)
     if array.shape not in ((), (1,)):
         raise ValueError(f"{name}: {argument} has shape {array.shape}: it must be () or (1,)")
     return array.reshape(())
@@ -178,7 +188,9 @@ def check_activation(name: str, activation: Any, out_dtype: Any) -> None:
         known = ", ".join(map(repr, ACTIVATIONS))
         raise ValueError(f"{name}: activation must be None or one of {known}, not {activation!r}")
     if not jnp.issubdtype(out_dtype, jnp.floating):
-        raise ValueError(f"{name}: activation={activation!r}, but the result is {out_dtype}: it must be real and floating")
+        raise ValueError(
+            f"{name}: activation={activation!r}, but the result is {out_dtype}: it must be real and floating"
+        )
 
 
 def checked_implementation(name: str, implementation: Any) -> str | None:

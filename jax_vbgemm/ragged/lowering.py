@@ -1,4 +1,4 @@
-"""From the primitive of ragged products to its custom call, whose contract is csrc/ragged_call.h, or to its XLA form."""
+"""From the primitive of ragged products to its XLA form or its custom call, whose contract is csrc/ragged_call.h."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from jax_vbgemm.reference import accumulator
 
 
 def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
-    why = _why_not_kernel(platform, ctx, ragged)
+    why = why_not_kernel(
+        platform, backends.RAGGED_PLATFORMS, ctx, ragged.implementation, ragged.out_dtype, ragged.precision
+    ) or _why_no_sizes(ctx.avals_in, ragged)
     if why and ragged.implementation == "kernel" and not _is_empty(ctx.avals_in, ragged):
         raise NotImplementedError(f"ragged_dot: implementation='kernel', but {why}")
     form = partial(reference.result, ragged=ragged) if why else partial(_call, platform=platform, ragged=ragged)
@@ -34,11 +36,13 @@ def _lower_elsewhere(ctx: Any, *operands: Any, ragged: Ragged) -> Any:
     return _lower(" or ".join(ctx.module_context.platforms), ctx, *operands, ragged=ragged)
 
 
-def _why_not_kernel(platform: str, ctx: Any, ragged: Ragged) -> str | None:
-    """Why XLA has to do it, None where the kernel can."""
-    if ragged.implementation == "xla":
+def why_not_kernel(
+    platform: str, platforms: Sequence[str], ctx: Any, implementation: str | None, out_dtype: Any, precision: Any
+) -> str | None:
+    """Why XLA has to do a product of operands of one dtype, None where a kernel can. `platforms`: those that have it."""
+    if implementation == "xla":
         return "XLA was asked for"
-    if platform not in backends.RAGGED_PLATFORMS:
+    if platform not in platforms:
         return f"there is no such kernel for {platform}"
     backend = backends.BACKENDS[platform]
     # An exported program may run where the backend is present; there it is this call that counts.
@@ -46,14 +50,19 @@ def _why_not_kernel(platform: str, ctx: Any, ragged: Ragged) -> str | None:
         return f"the {platform} backend is {backend.absent}"
     if not all(compat.is_static(aval.shape) for aval in ctx.avals_in):  # jax.export
         return "kernels need static shapes"
-    lhs, rhs = ctx.avals_in[:2]
-    if lhs.dtype != rhs.dtype or ragged.out_dtype not in (lhs.dtype, accumulator(lhs.dtype)):
-        return f"there is no kernel for {lhs.dtype} x {rhs.dtype} -> {ragged.out_dtype}"
-    if lhs.dtype.name not in backend.dtypes:
-        return f"there is no kernel for {lhs.dtype} on this platform (there is for {', '.join(backend.dtypes)})"
-    if isinstance(ragged.precision, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm):
-        return f"kernels don't implement the dot algorithm {ragged.precision}"
-    sizes = sizes_of([aval.shape for aval in ctx.avals_in], ragged)
+    dtype = ctx.avals_in[0].dtype
+    if out_dtype not in (dtype, accumulator(dtype)):
+        return f"there is no kernel for {dtype} -> {out_dtype}"
+    if dtype.name not in backend.dtypes:
+        return f"there is no kernel for {dtype} on this platform (there is for {', '.join(backend.dtypes)})"
+    if isinstance(precision, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm):
+        return f"kernels don't implement the dot algorithm {precision}"
+    return None
+
+
+def _why_no_sizes(avals: Sequence[Any], ragged: Ragged) -> str | None:
+    """Why a kernel does not take these sizes, None where it does."""
+    sizes = sizes_of([aval.shape for aval in avals], ragged)
     stated = (*_stated(sizes, ragged), math.prod(sizes.batch))
     if 0 in stated:
         return "nothing is to be multiplied"
@@ -120,8 +129,6 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged) -> jax.Array:
     counts, entries = strides
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     of_lhs, of_rhs, of_sizes, of_extras = ragged.split(entries)
-    if group_sizes.dtype not in (np.int32, np.int64):
-        group_sizes = jnp.minimum(group_sizes, min(LARGEST_SIZE, jnp.iinfo(group_sizes.dtype).max)).astype(np.int32)
     if "group_offset" in extras:
         # Beyond these no group has weights, whichever it is exactly.
         limit = LARGEST_SIZE // 2

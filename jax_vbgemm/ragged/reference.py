@@ -1,9 +1,9 @@
 """What ragged products mean, in jnp: the form for platforms and dtypes without a kernel.
 
-Each group's rows are cut into tiles of a fixed number of rows, gathered into one batch of tiles, and multiplied by the
-weights of their groups in one batched product: at most `tiles_of` tiles, so about the work that the sizes ask for, where
-jax.lax.ragged_dot's expansion does that of all groups for each row. Rows are selected by index and mask, never by
-multiplication with 0, so NaN stays where it is.
+Each group's rows are cut into tiles of a fixed number of rows. Ragged rows gather these into one batch, multiplied by the
+weights of their groups in one batched product; a ragged contraction adds one tile's product after the other. Either is
+about the work that the sizes ask for, where jax.lax.ragged_dot's expansion does that of all groups for each row. Rows are
+selected by index and mask, never by multiplication with 0, so NaN stays where it is.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from jax_vbgemm import compat
 from jax_vbgemm.ragged.primitive import Ragged, sizes_of
 from jax_vbgemm.reference import ACTIVATIONS, accumulator
 
-
-Form = Callable[..., jax.Array]
+Form = Callable[..., Any]
 
 
 class Rows(NamedTuple):
@@ -37,16 +36,13 @@ def rows_of_groups(group_sizes: jax.Array, group_offset: jax.Array | None, m: An
     sizes = jnp.clip(group_sizes, 0, m.astype(group_sizes.dtype)).astype(jnp.int32)
     # Sums that stop at m: of sizes that are too large an ordinary sum might overflow.
     ends = lax.associative_scan(lambda x, y: x + jnp.minimum(y, m - x), sizes)
-    begins = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])
+    bounds = jnp.concatenate([jnp.zeros((1,), jnp.int32), ends])
     if group_offset is None:
-        return Rows(begins, ends)
-    index = jnp.arange(groups, dtype=jnp.int32) + group_offset.astype(jnp.int32)
-    exists = (index >= 0) & (index < len(ends))
-    index = jnp.clip(index, 0, len(ends) - 1)
-    # Groups before the first one that exists have no rows where that begins, those behind the last where it ends.
-    first, last = jnp.zeros_like(index), jnp.broadcast_to(ends[-1], index.shape)
-    outside = jnp.where(jnp.arange(groups, dtype=jnp.int32) + group_offset < 0, first, last)
-    return Rows(jnp.where(exists, begins[index], outside), jnp.where(exists, ends[index], outside))
+        return Rows(bounds[:-1], bounds[1:])
+    # Groups before the first one have no rows where that begins, those behind the last one none where it ends.
+    total = len(ends)
+    index = lax.iota(jnp.int32, groups) + jnp.clip(group_offset, -groups, total).astype(jnp.int32)
+    return Rows(bounds[jnp.clip(index, 0, total)], bounds[jnp.clip(index + 1, 0, total)])
 
 
 def rows_with_weights(group_sizes: jax.Array, group_offset: jax.Array | None, m: Any, groups: int) -> jax.Array:
@@ -77,7 +73,7 @@ def result(*operands: jax.Array, ragged: Ragged) -> jax.Array:
     """The whole call, with its batch dimensions."""
     sizes = sizes_of([operand.shape for operand in operands], ragged)
     shape = sizes.result(ragged)
-    if compat.is_static((*shape, sizes.total_groups)) and 0 in (*shape, ragged.groups, sizes.total_groups):
+    if any(compat.is_static((size,)) and size == 0 for size in (*shape, sizes.m, ragged.groups, sizes.total_groups)):
         return jnp.zeros(shape, ragged.out_dtype)
     rank = len(sizes.batch)
     aligned = [
@@ -86,20 +82,20 @@ def result(*operands: jax.Array, ragged: Ragged) -> jax.Array:
     ]
     form: Form = partial(_contraction if ragged.contraction else _rows, ragged)
     for _ in sizes.batch:
-        form = _mapped(form)
-    return form(*aligned)
+        form = mapped(form)
+    whole: jax.Array = form(*aligned)
+    return whole
 
 
-def _mapped(form: Form) -> Form:
+def mapped(form: Form) -> Form:
     """form over one more leading dimension, in which operands of size 1 serve all."""
 
-    def of_all(*operands: jax.Array) -> jax.Array:
+    def of_all(*operands: jax.Array) -> Any:
         shared = [compat.is_static(x.shape[:1]) and x.shape[0] == 1 for x in operands]
         values = [x[0] if yes else x for x, yes in zip(operands, shared, strict=True)]
         if all(shared):
-            return form(*values)[None]
-        mapped: jax.Array = jax.vmap(form, in_axes=[None if yes else 0 for yes in shared])(*values)
-        return mapped
+            return jax.tree.map(lambda result: result[None], form(*values))
+        return jax.vmap(form, in_axes=[None if yes else 0 for yes in shared])(*values)
 
     return of_all
 
@@ -107,14 +103,14 @@ def _mapped(form: Form) -> Form:
 class Tiles(NamedTuple):
     """The tiles of all groups, one group's behind the other's.
 
-    group: (tiles,) whose weights each takes. rows: (tiles, tile rows), valid where a tile has such a row. count: how
-    many tiles each group has; end: how many it and those before it have.
+    group: (tiles,) whose weights each takes. rows: (tiles, tile rows), valid where a tile has such a row. of_group:
+    how many tiles each group has; end: how many it and those before it have.
     """
 
     group: jax.Array
     rows: jax.Array
     valid: jax.Array
-    count: jax.Array
+    of_group: jax.Array
     end: jax.Array
 
 
@@ -137,14 +133,14 @@ def _tiles(rows: Rows, m: Any, ragged: Ragged) -> Tiles:
     count = (rows.end - rows.begin + (size - 1)) // size
     end = jnp.cumsum(count, dtype=jnp.int32)
     tile = lax.iota(jnp.int32, tiles)
-    group = _group_of(tile, end)
+    group = group_of(tile, end)
     first_row = rows.begin[group] + (tile - (end - count)[group]) * size
     row = first_row[:, None] + lax.iota(jnp.int32, size)[None]
     valid = (tile < end[-1])[:, None] & (row < rows.end[group][:, None])
     return Tiles(group, row, valid, count, end)
 
 
-def _group_of(index: jax.Array, end: jax.Array) -> jax.Array:
+def group_of(index: jax.Array, end: jax.Array) -> jax.Array:
     """The first group that ends behind each index, or the last group."""
     found = jnp.searchsorted(end, index, side="right").astype(jnp.int32)
     return jnp.minimum(found, len(end) - 1)
@@ -163,9 +159,9 @@ def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
         preferred_element_type=accumulator(ragged.out_dtype),
     )
     row = lax.iota(jnp.int32, m)
-    group = _group_of(row, rows.end)
+    group = group_of(row, rows.end)
     size = tiles.rows.shape[1]
-    slot = (tiles.end - tiles.count)[group] * size + row - rows.begin[group]
+    slot = (tiles.end - tiles.of_group)[group] * size + row - rows.begin[group]
     total = total.reshape(-1, total.shape[-1]).at[slot].get(mode="clip")
     if "bias" in extras:
         total = total + extras["bias"][group].astype(total.dtype)
@@ -178,23 +174,23 @@ def _contraction(ragged: Ragged, *operands: jax.Array) -> jax.Array:
     rows = rows_of_groups(group_sizes, extras.get("group_offset"), lhs.shape[0], ragged.groups)
     tiles = _tiles(rows, lhs.shape[0], ragged)
 
-    def tiled(x: jax.Array) -> jax.Array:
-        return jnp.where(tiles.valid[:, :, None], x.at[tiles.rows].get(mode="clip"), jnp.zeros((), x.dtype))
+    def tile_of(x: jax.Array, tile: Any) -> jax.Array:
+        return jnp.where(tiles.valid[tile][:, None], x.at[tiles.rows[tile]].get(mode="clip"), jnp.zeros((), x.dtype))
 
-    partial_sums = jnp.einsum(
-        "tik,tin->tkn",
-        tiled(lhs),
-        tiled(rhs),
-        precision=ragged.precision,
-        preferred_element_type=accumulator(ragged.out_dtype),
-    )
+    wide = accumulator(ragged.out_dtype)
 
-    # A group's tiles are added in their order, by a scan that starts anew with each group: a scatter may add in any.
-    def add(x: tuple[jax.Array, jax.Array], y: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        (x_starts, x_sum), (y_starts, y_sum) = x, y
-        return x_starts | y_starts, jnp.where(y_starts[:, None, None], y_sum, x_sum + y_sum)
+    # One tile after the other, in their order: a scatter of all products may add them in any.
+    def add(tile: Any, sums: jax.Array) -> jax.Array:
+        product = jnp.einsum(
+            "ik,in->kn",
+            tile_of(lhs, tile),
+            tile_of(rhs, tile),
+            precision=ragged.precision,
+            preferred_element_type=wide,
+        )
+        return sums.at[tiles.group[tile]].add(product)
 
-    starts = jnp.concatenate([jnp.ones((1,), bool), tiles.group[1:] != tiles.group[:-1]])
-    _, sums = lax.associative_scan(add, (starts, partial_sums))
-    last = sums.at[tiles.end - 1].get(mode="clip")
-    return jnp.where((tiles.count > 0)[:, None, None], last, jnp.zeros((), last.dtype)).astype(ragged.out_dtype)
+    zeros = jnp.zeros((ragged.groups, lhs.shape[1], rhs.shape[1]), wide)
+    sums = compat.unite_varying([zeros, lhs])[0]  # inside shard_map what a loop carries varies from the start
+    result: jax.Array = lax.fori_loop(0, tiles.end[-1], add, sums).astype(ragged.out_dtype)
+    return result

@@ -20,7 +20,7 @@ from jax_vbgemm.reference import accumulator
 
 
 def _moves(tangent: Any) -> bool:
-    return not isinstance(tangent, ad.Zero)
+    return tangent is not None and not isinstance(tangent, ad.Zero)
 
 
 def _sum(parts: Sequence[Any], like: jax.Array) -> Any:
@@ -48,9 +48,9 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         value = bind(primals, ragged)
         return value, _sum(parts, value)
 
-    if _moves(d_extras.get("bias", ad.Zero(None))):
+    if _moves(d_extras.get("bias")):
         parts.append(_bias_of_rows(d_extras["bias"], lhs, group_sizes, kept, plain))
-    scale, d_scale = extras.get("row_scale"), d_extras.get("row_scale", ad.Zero(None))
+    scale, d_scale = extras.get("row_scale"), d_extras.get("row_scale")
     if ragged.activation in (None, "relu") and not _moves(d_scale):
         # The derivative needs the result at most, and not the sum under it.
         value = bind(primals, ragged)
@@ -135,18 +135,14 @@ def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
     leading = [x.shape[: x.ndim - rank] for x, rank in zip((*factors, group_sizes), form.core_ranks(), strict=False)]
     leading += [extra.shape for extra in extras.values()]  # group_offset alone
     batch = jnp.broadcast_shapes(*leading) if any(leading) else ()
-    summed = (*batch, *aval.shape[-_core_rank(ragged, index) :]) != aval.shape
+    summed = (*batch, *aval.shape[-ragged.core_ranks()[index] :]) != aval.shape
     out_dtype = accumulator(dtype) if summed or aval.dtype not in (dtype, accumulator(dtype)) else aval.dtype
     value = bind([*factors, group_sizes, *extras.values()], form._replace(out_dtype=out_dtype))
-    results[index] = _sum_broadcast(value, aval.shape).astype(aval.dtype)
+    results[index] = sum_broadcast(value, aval.shape).astype(aval.dtype)
     return results
 
 
-def _core_rank(ragged: Ragged, index: int) -> int:
-    return ragged.core_ranks()[index]
-
-
-def _sum_broadcast(value: jax.Array, shape: Shape) -> jax.Array:
+def sum_broadcast(value: jax.Array, shape: Shape) -> jax.Array:
     """The transpose of broadcasting `shape` to value's shape."""
     if value.shape == shape:
         return value
@@ -167,7 +163,7 @@ def _transpose_of_epilogue(cotangent: jax.Array, operands: Sequence[Any], ragged
     def tangent(moving: jax.Array) -> jax.Array:
         # The operand at 0, so that what is added to its part is left out.
         zero = [jnp.zeros(aval.shape, aval.dtype) if yes else x for x, yes in zip(operands, linear, strict=True)]
-        tangents = [moving if yes else ad.Zero(None) for yes in linear]
+        tangents = [moving if yes else None for yes in linear]
         result: jax.Array = _jvp(zero, tangents, ragged=ragged)[1]
         return result
 
@@ -175,9 +171,8 @@ def _transpose_of_epilogue(cotangent: jax.Array, operands: Sequence[Any], ragged
     return [value if yes else None for yes in linear]
 
 
-def _batch(operands: Sequence[Any], dims: Sequence[Any], *, ragged: Ragged) -> tuple[jax.Array, int]:
-    """The mapped axis becomes the first batch dimension of those operands that have it."""
-    ranks = ragged.core_ranks()
+def mapped_first(operands: Sequence[Any], dims: Sequence[Any], ranks: Sequence[int]) -> list[jax.Array]:
+    """The mapped axis made the first batch dimension of those operands that have it; `ranks`: without batch."""
     mapped = [dim is not None for dim in dims]
     batch_rank = max(x.ndim - yes - rank for x, yes, rank in zip(operands, mapped, ranks, strict=True))
     values = []
@@ -186,7 +181,11 @@ def _batch(operands: Sequence[Any], dims: Sequence[Any], *, ragged: Ragged) -> t
             x = jnp.moveaxis(compat.replicated(x), dim, 0)
             x = jnp.expand_dims(x, tuple(range(1, 1 + batch_rank - (x.ndim - 1 - rank))))
         values.append(x)
-    return bind(values, ragged), 0
+    return values
+
+
+def _batch(operands: Sequence[Any], dims: Sequence[Any], *, ragged: Ragged) -> tuple[jax.Array, int]:
+    return bind(mapped_first(operands, dims, ragged.core_ranks()), ragged), 0
 
 
 ad.primitive_jvps[ragged_dot_p] = _jvp
