@@ -1,4 +1,4 @@
-// Ragged products as a C library, for ragged_trial.py:
+// Ragged products as a C library, for ragged_library.py:
 //
 //   nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Xcompiler -fPIC -shared -Icsrc -o build/libragged.so
 //     benchmarks/ragged_library.cu csrc/gpu/ragged_*.cu
