@@ -1,6 +1,7 @@
 // Picks the kernel of a ragged product, describes its operands to the copy engine and starts it.
 #include <algorithm>
 
+#include "ragged_entry.h"
 #include "ragged_kernels.h"
 #include "ragged_launch.h"
 
@@ -98,25 +99,6 @@ Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, i
   return result == CUDA_SUCCESS ? kSuccess : kInvalidValue;
 }
 
-// How many units of work there are at most, whatever the sizes (RaggedUnits): of tiles of so many rows and columns.
-int64_t most_units(const RaggedCall& call, int rows, int cols) {
-  const auto tiles = [](int64_t size, int each) { return (size + each - 1) / each; };
-  const int64_t across = tiles(call.n, cols);
-  return call.contraction ? call.groups * tiles(call.k, rows) * across : (call.m / rows + call.total_groups + 1) * across;
-}
-
-RaggedSizes sizes_of(const RaggedCall& call) {
-  return {call.group_sizes.data,
-          static_cast<const int32_t*>(call.group_offset.data),
-          static_cast<int32_t>(call.m),
-          static_cast<int32_t>(call.k),
-          static_cast<int32_t>(call.n),
-          static_cast<int32_t>(call.groups),
-          static_cast<int32_t>(call.total_groups),
-          call.wide_sizes,
-          call.contraction};
-}
-
 Error launch_pipelined(const RaggedCall& call, Stream stream) {
   const Pipelined* kernel = find_pipelined(call);
   if (!kernel) return kInvalidValue;
@@ -168,78 +150,17 @@ Error launch_pipelined(const RaggedCall& call, Stream stream) {
   return cudaLaunchKernelExC(&config, kernel->address, arguments);
 }
 
-struct Plain {
-  const void* address;
-  int tile;
-};
-
-Plain find_plain(DType dtype) {
-#define VBGEMM_COMPILED(name, T, each) {reinterpret_cast<const void*>(name), RaggedPlainCut<T, each>::kTile},
-  static const Plain compiled[kDTypes] = {VBGEMM_EVERY_RAGGED_PLAIN_KERNEL(VBGEMM_COMPILED)};  // in DType's order
-#undef VBGEMM_COMPILED
-  return compiled[static_cast<int>(dtype)];
-}
-
-Error launch_plain(const RaggedCall& call, Stream stream) {
-  const DType dtype = element_of(call.kind);
-  const Plain kernel = find_plain(dtype);
-  RaggedPlainParameters parameters{};
-  parameters.sizes = sizes_of(call);
-  parameters.lhs = call.lhs.data;
-  parameters.rhs = call.rhs.data;
-  parameters.bias = call.bias.data;
-  parameters.row_scale = call.row_scale.data;
-  parameters.out = call.out;
-  parameters.activation = call.activation;
-  parameters.transpose_rhs = call.transpose_rhs;
-  parameters.wide_results = call.out_dtype != dtype;
-  int device = 0, units = 0;
-  Error error = cudaGetDevice(&device);
-  if (error == kSuccess) error = cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);
-  if (error != kSuccess) return error;
-  const int64_t blocks = std::min<int64_t>(2 * units, most_units(call, kernel.tile, kernel.tile));
-  return launch_kernel(kernel.address, static_cast<uint32_t>(blocks), 256, 0, &parameters, stream);
-}
-
-int64_t results_of(const RaggedCall& call) { return call.contraction ? call.groups * call.k * call.n : call.m * call.n; }
-
-// One entry of a batch as a call of its own.
-RaggedCall entry_of(const RaggedCall& call, int64_t outer, int64_t inner) {
-  RaggedCall entry = call;
-  entry.batch[0] = entry.batch[1] = 1;
-  const int bytes = kDTypeBytes[static_cast<int>(call.dtype)], out_bytes = kDTypeBytes[static_cast<int>(call.out_dtype)];
-  const auto move = [&](RaggedOperand& operand, int element_bytes) {
-    if (!operand.data) return;
-    const int64_t elements = outer * operand.batch_stride[0] + inner * operand.batch_stride[1];
-    operand.data = static_cast<const char*>(operand.data) + elements * element_bytes;
-  };
-  move(entry.lhs, bytes);
-  move(entry.rhs, bytes);
-  move(entry.group_sizes, call.wide_sizes ? 8 : 4);
-  move(entry.bias, out_bytes);
-  move(entry.row_scale, accumulator_bytes(call.dtype));
-  move(entry.group_offset, 4);
-  entry.out = static_cast<char*>(call.out) + (outer * call.batch[1] + inner) * results_of(call) * out_bytes;
-  return entry;
-}
-
 }  // namespace
 
 Error launch_ragged(const RaggedCall& call, Stream stream) {
-  if (results_of(call) == 0) return kSuccess;
-  for (int64_t outer = 0; outer < call.batch[0]; ++outer) {
-    for (int64_t inner = 0; inner < call.batch[1]; ++inner) {
-      const RaggedCall entry = entry_of(call, outer, inner);
-      const Error error = is_pipelined(entry) ? launch_pipelined(entry, stream) : launch_plain(entry, stream);
-      if (error != kSuccess) return error;
-    }
-  }
-  return kSuccess;
+  return each_entry(call, [&](const RaggedCall& entry) {
+    return is_pipelined(entry) ? launch_pipelined(entry, stream) : launch_ragged_plain(entry, stream);
+  });
 }
 
 Error load_ragged(const RaggedCall& call) {
   const Pipelined* kernel = is_pipelined(call) ? find_pipelined(call) : nullptr;
-  return load_kernel(kernel ? kernel->address : find_plain(call.dtype).address);
+  return load_kernel(kernel ? kernel->address : find_ragged_plain(call.dtype));
 }
 
 }  // namespace vbgemm

@@ -17,6 +17,10 @@ inline constexpr int kRaggedWorkspaceBytes = 4;
 // sizes are read when the kernels run. The result has the same bits in every run. The plan has one word, a RaggedShape, or none.
 Error launch_ragged(const RaggedCall& call, Stream stream);
 
+// The same by the plain kernel, for a call without a batch.
+Error launch_ragged_plain(const RaggedCall& entry, Stream stream);
+const void* find_ragged_plain(DType dtype);  // its kernel
+
 // Loads the kernel of a call onto the current device, before a launch of it is recorded into a graph.
 Error load_ragged(const RaggedCall& call);
 

@@ -13,15 +13,18 @@ struct RaggedPlainParameters {
   const void *lhs, *rhs, *bias, *row_scale;
   void* out;
   Activation activation;
+  int32_t num_blocks;
   bool transpose_rhs, wide_results;
 };
+
+inline constexpr int kRaggedPlainThreads = 256;
 
 // A thread has kEachSums x kEachSums sums, of rows and columns that are 16 apart.
 template <class Element, int kEachSums>
 struct RaggedPlainCut {
   using T = Element;
   using Sum = Accumulator<T>;
-  static constexpr int kEach = kEachSums, kTile = 16 * kEach, kDepth = 16, kThreads = 256;
+  static constexpr int kEach = kEachSums, kTile = 16 * kEach, kDepth = 16, kThreads = kRaggedPlainThreads;
   using Units = RaggedUnits<kTile, kTile, 1>;
 };
 
@@ -30,7 +33,7 @@ struct RaggedPlainShared {
   using Walk = RaggedWalk<typename Cut::Units>;
   typename Cut::T a[Cut::kDepth][Cut::kTile + 1], b[Cut::kDepth][Cut::kTile + 1];
   RaggedTile tile;
-  alignas(Walk) unsigned char walk[32][sizeof(Walk)];  // of the first warp's lanes: not in registers, which the products need
+  alignas(Walk) unsigned char walk[kWaveSize][sizeof(Walk)];  // of the first wave's lanes: not in registers, which the products need
 };
 
 // One operand of a tile: where element (item, depth) lies, and which of them exist.
@@ -138,12 +141,12 @@ __device__ inline void run_ragged_plain(const RaggedPlainParameters& parameters,
   using T = typename Cut::T;
   await_previous_kernel();
   const RaggedSizes& sizes = parameters.sizes;
-  const int lane = thread_index() % 32;
+  const int lane = thread_index() % kWaveSize;
   using Walk = RaggedWalk<typename Cut::Units>;
   Walk* const walk = reinterpret_cast<Walk*>(shared.walk[lane]);
-  if (thread_index() < 32) new (walk) Walk(sizes, lane, 0);
-  for (int unit = block_index();; unit += gridDim.x) {
-    if (thread_index() < 32) walk->find(unit, shared.tile);
+  if (thread_index() < kWaveSize) new (walk) Walk(sizes, lane, 0);
+  for (int unit = block_index();; unit += parameters.num_blocks) {
+    if (thread_index() < kWaveSize) walk->find(unit, shared.tile);
     block_barrier();
     const RaggedTile tile = shared.tile;
     block_barrier();
@@ -167,12 +170,13 @@ __device__ inline void run_ragged_plain(const RaggedPlainParameters& parameters,
   }
 }
 
-#define VBGEMM_DEFINE_RAGGED_PLAIN_KERNEL(name, T, each)                                                                       \
-  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(256, 2) name(VBGEMM_PARAMETERS(vbgemm::RaggedPlainParameters, parameters)) { \
-    VBGEMM_READ_PARAMETERS(vbgemm::RaggedPlainParameters, parameters);                                                         \
-    using Cut = vbgemm::RaggedPlainCut<T, each>;                                                                               \
-    VBGEMM_SHARED(vbgemm::RaggedPlainShared<Cut>, shared);                                                                     \
-    vbgemm::run_ragged_plain<Cut>(parameters, shared);                                                                         \
+#define VBGEMM_DEFINE_RAGGED_PLAIN_KERNEL(name, T, each)                          \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::kRaggedPlainThreads, 2) \
+      name(VBGEMM_PARAMETERS(vbgemm::RaggedPlainParameters, parameters)) {        \
+    VBGEMM_READ_PARAMETERS(vbgemm::RaggedPlainParameters, parameters);            \
+    using Cut = vbgemm::RaggedPlainCut<T, each>;                                  \
+    VBGEMM_SHARED(vbgemm::RaggedPlainShared<Cut>, shared);                        \
+    vbgemm::run_ragged_plain<Cut>(parameters, shared);                            \
   }
 
 }  // namespace vbgemm

@@ -7,6 +7,15 @@
 
 namespace vbgemm {
 
+template <class Number>
+__device__ inline Number lesser(Number x, Number y) {
+  return x < y ? x : y;
+}
+template <class Number>
+__device__ inline Number greater(Number x, Number y) {
+  return x < y ? y : x;
+}
+
 // Sizes that are known when the kernel is launched, and where those that are not lie.
 struct RaggedSizes {
   const void* group_sizes;
@@ -47,7 +56,7 @@ struct RaggedUnits {
     const int down = (rows + kTileRows - 1) / kTileRows, pairs = down / kCluster;
     int row, col;
     if (unit < pairs * cols) {
-      const int band = unit / (kBand * cols), first = band * kBand, height = min(kBand, pairs - first), in_band = unit - first * cols;
+      const int band = unit / (kBand * cols), first = band * kBand, height = lesser(kBand, pairs - first), in_band = unit - first * cols;
       row = (first + in_band % height) * kCluster + rank;
       col = in_band / height;
       tile.shared = kCluster == 2 ? Shared::b : Shared::none;
@@ -58,11 +67,11 @@ struct RaggedUnits {
     }
     tile.row = row * kTileRows;
     tile.col = col * kTileCols;
-    tile.rows = min(rows - tile.row, kTileRows);
+    tile.rows = lesser(rows - tile.row, kTileRows);
   }
 };
 
-// One warp walks; a lane holds kEach neighbouring groups of the chunk that the walk has reached.
+// One wave walks; a lane holds kEach neighbouring groups of the chunk that the walk has reached.
 template <class Units>
 class RaggedWalk {
  public:
@@ -73,7 +82,7 @@ class RaggedWalk {
   }
 
   // Writes the tile of this block in the unit, which must not be below that of the last call. One lane writes and returns true. Every lane
-  // of the warp must call.
+  // of the wave must call.
   __device__ bool find(int unit, RaggedTile& to) {
     while (unit >= chunk_units_ && chunk_ + kChunk < sizes_.num_sizes) {
       chunk_ += kChunk;
@@ -101,7 +110,7 @@ class RaggedWalk {
   }
 
  private:
-  static constexpr int kEach = 4, kChunk = 32 * kEach;
+  static constexpr int kEach = 4, kChunk = kWaveSize * kEach;
 
   __device__ bool has_matrix(int group) const {
     const int64_t matrix = int64_t{group} - offset_;
@@ -121,7 +130,7 @@ class RaggedWalk {
       if (group < sizes_.num_sizes) {
         const int64_t size = sizes_.wide_sizes ? static_cast<const int64_t*>(sizes_.group_sizes)[group]
                                                : static_cast<const int32_t*>(sizes_.group_sizes)[group];
-        next_[i] = static_cast<int>(min(max(size, int64_t{0}), int64_t{sizes_.m}));
+        next_[i] = static_cast<int>(lesser(greater(size, int64_t{0}), int64_t{sizes_.m}));
       }
     }
     loaded_ += kChunk;
@@ -132,31 +141,52 @@ class RaggedWalk {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) rows += size_[i] = next_[i];
     if (loaded_ < sizes_.num_sizes) load();
-    int64_t end = inclusive_sum(rows);
-    const int64_t begin = min(first_row_ + end - rows, int64_t{sizes_.m});
+    int64_t rows_before, all_rows;
+    sum_before(rows, rows_before, all_rows);
+    const int64_t begin = lesser(first_row_ + rows_before, int64_t{sizes_.m});
     lane_row_ = static_cast<int>(begin);
     int64_t left = sizes_.m - begin;
     int units = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      size_[i] = static_cast<int>(min(int64_t{size_[i]}, left));
+      size_[i] = static_cast<int>(lesser(int64_t{size_[i]}, left));
       left -= size_[i];
       units += units_of(chunk_ + lane_ * kEach + i, size_[i]);
     }
-    lane_end_ = first_unit_ + inclusive_sum(units);
-    lane_unit_ = lane_end_ - units;
-    chunk_units_ = __shfl_sync(0xffffffffu, lane_end_, 31);
-    chunk_rows_ = __shfl_sync(0xffffffffu, sizes_.m - static_cast<int>(left), 31);
+    int units_before, all_units;
+    sum_before(units, units_before, all_units);
+    lane_unit_ = first_unit_ + units_before;
+    lane_end_ = lane_unit_ + units;
+    chunk_units_ = first_unit_ + all_units;
+    chunk_rows_ = static_cast<int>(lesser(first_row_ + all_rows, int64_t{sizes_.m}));
   }
 
+  // The sum of what the lanes before this one have, and that of all.
   template <class Number>
-  __device__ Number inclusive_sum(Number x) const {
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const Number before = __shfl_up_sync(0xffffffffu, x, distance);
-      if (lane_ >= distance) x += before;
-    }
+  __device__ void sum_before(Number mine, Number& before, Number& all) const {
+    before = 0, all = mine;
+    add_neighbours<1>(before, all);
+    add_neighbours<2>(before, all);
+    add_neighbours<4>(before, all);
+    add_neighbours<8>(before, all);
+    add_neighbours<16>(before, all);
+    if constexpr (kWaveSize == 64) add_neighbours<32>(before, all);
+  }
+  template <int kDistance, class Number>
+  __device__ void add_neighbours(Number& before, Number& all) const {
+    const Number theirs = swapped<kDistance>(all);
+    if (lane_ & kDistance) before += theirs;
+    all += theirs;
+  }
+  template <int kDistance>
+  __device__ static int swapped(int x) {
+    swap_lanes<kDistance>(x);
     return x;
+  }
+  template <int kDistance>
+  __device__ static int64_t swapped(int64_t x) {  // by words: an array of two would lie in memory
+    const int high = swapped<kDistance>(static_cast<int>(x >> 32)), low = swapped<kDistance>(static_cast<int>(x));
+    return static_cast<int64_t>(high) * (int64_t{1} << 32) + static_cast<uint32_t>(low);
   }
 
   __device__ void write(int group, int row, int size, int unit, RaggedTile& to) const {
@@ -182,8 +212,8 @@ class RaggedWalk {
     if (sizes_.contraction) {
       // Matrices whose group does not exist: before the first and behind the last.
       const int each = units_.count(sizes_.k);
-      const int64_t first = min(max(-int64_t{offset_}, int64_t{0}), int64_t{sizes_.g});
-      const int64_t end = min(max(int64_t{sizes_.num_sizes} - offset_, first), int64_t{sizes_.g});
+      const int64_t first = lesser(greater(-int64_t{offset_}, int64_t{0}), int64_t{sizes_.g});
+      const int64_t end = lesser(greater(int64_t{sizes_.num_sizes} - offset_, first), int64_t{sizes_.g});
       const int64_t missing = sizes_.g - (end - first), which = unit / each;
       if (which < missing) {
         units_.place(sizes_.k, unit % each, rank_, tile);
