@@ -68,7 +68,8 @@ set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # no libcudart to find at import
 set(VBGEMM_TENSOR_KINDS f64 bf16 f16 tf32 tf32x3)
 list(TRANSFORM VBGEMM_DTYPES REPLACE "(.+)" "csrc/gpu/simt_\\1.cu" OUTPUT_VARIABLE kernels)
 list(TRANSFORM VBGEMM_TENSOR_KINDS REPLACE "(.+)" "csrc/gpu/tensor_\\1.cu" OUTPUT_VARIABLE tensor_kernels)
-nanobind_add_module(_cuda NB_STATIC csrc/gpu/host/module.cc csrc/gpu/host/launch.cu csrc/gpu/instances/add_shares.cu csrc/gpu/instances/add_scaled.cu csrc/gpu/instances/square_sums.cu ${kernels} ${tensor_kernels})
+nanobind_add_module(_cuda NB_STATIC csrc/gpu/host/module.cc csrc/gpu/host/launch.cu csrc/gpu/instances/add_shares.cu csrc/gpu/instances/add_scaled.cu csrc/gpu/instances/square_sums.cu
+  csrc/gpu/ragged_handler.cc csrc/gpu/host/ragged_launch.cu csrc/gpu/instances/ragged_plain.cu csrc/gpu/instances/ragged_bf16.cu csrc/gpu/instances/ragged_f16.cu ${kernels} ${tensor_kernels})
 target_link_libraries(_cuda PRIVATE vbgemm_options)
 target_include_directories(_cuda PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 install(TARGETS _cuda LIBRARY DESTINATION jax_vbgemm)
