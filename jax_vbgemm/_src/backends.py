@@ -24,7 +24,8 @@ SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # likewise
 RAGGED_TARGET_NAME = "vbgemm_ragged_v1"  # on RAGGED_PLATFORMS
 RAGGED_LISTS_TARGET_NAME = "vbgemm_ragged_lists_v1"  # on RAGGED_LISTS_PLATFORMS
 GPU_PLATFORMS = ("cuda", "rocm")
-RAGGED_PLATFORMS = ("cpu",)
+RAGGED_PLATFORMS = ("cpu", "cuda")
+RAGGED_WORKSPACE_BYTES = 4  # on cuda: csrc/gpu/host/ragged_launch.h
 RAGGED_LISTS_PLATFORMS = ("cpu",)
 
 DISABLE_JAX_EXPORT_CHECKS = [

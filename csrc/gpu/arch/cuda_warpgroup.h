@@ -35,6 +35,11 @@ __device__ inline void show_to_products() { asm volatile("fence.proxy.async.shar
 // Before the first of some products: their sums may have been touched by other instructions.
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits for the products committed so far, but not for those of the newest `kNewest` groups.
+template <int kNewest>
+__device__ inline void wait_products_before() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kNewest) : "memory");
+}
 __device__ inline void wait_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
 #define VBGEMM_SUM(i) "+f"(sums[i][0]), "+f"(sums[i][1]), "+f"(sums[i][2]), "+f"(sums[i][3])
@@ -68,6 +73,33 @@ __device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float 
     VBGEMM_16_BIT_PRODUCT("m64n128k16.f32.f16.f16");
   }
 #undef VBGEMM_16_BIT_PRODUCT
+}
+
+// The same for 64 x 128 and 64 x 256 sums. Where `adds` is false, what the sums held does not count.
+template <Kind kKind, bool kAcrossA, bool kAcrossB, int kBlocks>
+__device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float (&sums)[kBlocks][4], bool adds) {
+  static_assert(kKind == Kind::bf16 || kKind == Kind::f16);
+  static_assert(kBlocks == 16 || kBlocks == 32);
+  const int add = adds;
+#define VBGEMM_FACTORS "l"(a.descriptor), "l"(b.descriptor), "n"(kAcrossA), "n"(kAcrossB), "r"(add)
+#define VBGEMM_16_BIT_PRODUCT(types)                                                                                                   \
+  if constexpr (kBlocks == 16) {                                                                                                       \
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n128k16." types, VBGEMM_64_SUMS, "%64, %65, add, 1, 1, %66, %67", "%68")                 \
+                 : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12)                                                     \
+                 : VBGEMM_FACTORS);                                                                                                    \
+  } else {                                                                                                                             \
+    asm volatile(VBGEMM_WARPGROUP_PRODUCT("m64n256k16." types, VBGEMM_128_SUMS, "%128, %129, add, 1, 1, %130, %131", "%132")           \
+                 : VBGEMM_SUMS(0), VBGEMM_SUMS(4), VBGEMM_SUMS(8), VBGEMM_SUMS(12), VBGEMM_SUMS(16), VBGEMM_SUMS(20), VBGEMM_SUMS(24), \
+                   VBGEMM_SUMS(28)                                                                                                     \
+                 : VBGEMM_FACTORS);                                                                                                    \
+  }
+  if constexpr (kKind == Kind::bf16) {
+    VBGEMM_16_BIT_PRODUCT("f32.bf16.bf16")
+  } else {
+    VBGEMM_16_BIT_PRODUCT("f32.f16.f16")
+  }
+#undef VBGEMM_16_BIT_PRODUCT
+#undef VBGEMM_FACTORS
 }
 
 // The same for tf32 and a depth of 8: A comes from registers, a wave's 16 rows of it as multiply_tf32's, B lies along K in shared memory.

@@ -141,9 +141,11 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged) -> jax.Array:
     none = [0, 0]
     of_each = [of_lhs, of_rhs, of_sizes, *(of_extras.get(name, none) for name in empty)]
     kind = kind_of(lhs.dtype.name, precision_name(ragged.precision), backends.planning_device(platform))
-    result: jax.Array = jax.ffi.ffi_call(
-        backends.RAGGED_TARGET_NAME, jax.ShapeDtypeStruct(sizes.result(ragged), ragged.out_dtype)
-    )(
+    results = [jax.ShapeDtypeStruct(sizes.result(ragged), ragged.out_dtype)]
+    if platform in backends.GPU_PLATFORMS:
+        results.append(jax.ShapeDtypeStruct((backends.RAGGED_WORKSPACE_BYTES,), np.uint8))
+    result: jax.Array
+    result, *_ = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, results)(
         *buffers,
         kind=np.int64(KINDS.index(kind)),
         contraction=np.int64(ragged.contraction),

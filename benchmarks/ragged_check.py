@@ -1,0 +1,190 @@
+"""Checks the GPU kernels of ragged products: random calls against float64.
+
+    python benchmarks/ragged_check.py LIBRARY [--seed N] [--seconds S] [--dtype NAME] [--aligned] [--exact]
+
+Shapes, sizes (empty groups, negative ones, ones around a tile's, sums below and far above the rows), dtypes, epilogues
+and windows of groups are drawn. Rows without a group hold NaN, and memory around the result is looked at. Every call
+runs twice and must give the same bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+
+import numpy as np
+import torch
+
+from ragged_library import ACTIVATIONS, SHAPES, Library
+
+
+def wide_type(dtype):
+    return torch.complex128 if dtype.is_complex else torch.float64
+
+
+def activate(name, x):
+    functions = {
+        "none": lambda x: x, "relu": torch.relu, "silu": torch.nn.functional.silu, "tanh": torch.tanh,
+        "sigmoid": torch.sigmoid,
+        "gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    }  # fmt: skip
+    return functions[name](x)
+
+
+def reference(lhs, rhs, sizes, out, contraction, transpose_rhs, offset, bias, row_scale, activation):
+    """float64, and the product of absolute values, which scales the tolerance; group by group."""
+    m = lhs.shape[0]
+    wide = wide_type(lhs.dtype)
+    result = torch.zeros(out.shape, dtype=wide, device=out.device)
+    size = torch.zeros(out.shape, dtype=torch.float64, device=out.device)
+    begin = 0
+    for group, rows in enumerate(sizes.tolist()):
+        end = min(begin + max(rows, 0), m)
+        matrix = group - (0 if offset is None else int(offset))
+        if 0 <= matrix < (out if contraction else rhs).shape[0] and end > begin:
+            a = lhs[begin:end].to(wide)
+            if contraction:
+                b = rhs[begin:end].to(wide)
+                result[matrix] = a.mT @ b
+                size[matrix] = a.abs().mT @ b.abs()
+            else:
+                b = rhs[matrix].to(wide)
+                b = b.mT if transpose_rhs else b
+                x = a @ b
+                size[begin:end] = a.abs() @ b.abs() + 1
+                if bias is not None:
+                    x = x + bias[matrix].to(wide)
+                x = activate(activation, x)
+                if row_scale is not None:
+                    x = x * row_scale[begin:end, None].to(wide)
+                    size[begin:end] *= row_scale[begin:end, None].abs().clamp(min=1)
+                result[begin:end] = x
+        begin = end
+    return result, size
+
+
+def random_sizes(rng, g, m):
+    kind = rng.integers(7)
+    if kind == 0:
+        sizes = rng.multinomial(m, rng.dirichlet(np.full(g, 0.3)))
+    elif kind == 1:
+        sizes = rng.choice([0, 1, 63, 64, 65, 127, 128, 129, 255, 256, 257], g)
+    elif kind == 2:
+        sizes = np.zeros(g, int)
+        sizes[rng.integers(g)] = m
+    elif kind == 3:
+        sizes = rng.integers(-5, max(2 * m // g, 2), g)
+    elif kind == 4:
+        sizes = np.full(g, m // g)
+    elif kind == 5:
+        sizes = rng.integers(0, 3, g) * rng.integers(0, 200, g)
+    else:
+        sizes = rng.integers(0, 2, g) * (2**31 - 1)  # far above m
+    return sizes
+
+
+class Case:
+    """A random call: its operands, and a result inside a larger array of NaN."""
+
+    def __init__(self, rng, options):
+        dtype = getattr(torch, options.dtype) if options.dtype else [torch.bfloat16, torch.float16][rng.integers(2)]
+        narrow = dtype in (torch.bfloat16, torch.float16)
+        step = 8 if narrow and (options.aligned or rng.integers(8)) else 1
+        high = 80 if rng.integers(2) else 20
+        k, n = (int(rng.integers(1, high)) * step for _ in range(2))
+        g = int(rng.choice([1, 2, 3, 8, 31, 32, 127, 129, 300]))
+        m = int(rng.choice([1, 2, 63, 64, 128, 129, 500, 1000, 2000]))
+        contraction, transpose = bool(rng.integers(2)), bool(rng.integers(2))
+        transpose = transpose and not contraction
+        num_sizes = g if rng.integers(2) else int(rng.integers(1, g + 3))
+        size_type = [torch.int32, torch.int64][rng.integers(2)]
+        accumulator = torch.float32 if narrow else dtype
+
+        def normal(shape, dtype):
+            return torch.randn(shape, device="cuda", dtype=accumulator).to(dtype)
+
+        self.sizes = torch.tensor(random_sizes(rng, num_sizes, m), dtype=size_type, device="cuda")
+        self.lhs = normal((m, k), dtype)
+        self.rhs = normal((m, n) if contraction else (g, n, k) if transpose else (g, k, n), dtype)
+        total = min(int(self.sizes.clamp(min=0).to(torch.int64).sum()), m)
+        self.lhs[total:] = float("nan")
+        if contraction:
+            self.rhs[total:] = float("nan")
+        out_dtype = torch.float32 if narrow and rng.integers(3) == 0 else dtype
+        finishes = not contraction and not dtype.is_complex and rng.integers(3) == 0
+        self.options = {
+            "contraction": contraction,
+            "transpose_rhs": transpose,
+            "offset": torch.tensor(int(rng.integers(-2, 4)), dtype=torch.int32, device="cuda")
+            if rng.integers(2)
+            else None,
+            "bias": normal((g, n), out_dtype) if finishes and rng.integers(2) else None,
+            "row_scale": normal((m,), accumulator) if finishes and rng.integers(2) else None,
+            "activation": ACTIVATIONS[rng.integers(6)] if finishes else "none",
+        }
+        self.shape = SHAPES[rng.integers(len(SHAPES))]
+        out_shape = (g, k, n) if contraction else (m, n)
+        self.margin = 0 if options.exact else 4096
+        size = math.prod(out_shape)
+        self.memory = torch.full((size + 2 * self.margin,), float("nan"), device="cuda", dtype=out_dtype)
+        self.out = self.memory[self.margin : self.margin + size].view(out_shape)
+
+    def run(self, library):
+        """What is wrong with it, or None."""
+        library(self.lhs, self.rhs, self.sizes, self.out, shape=self.shape, **self.options)
+        torch.cuda.synchronize()
+        expected, size = reference(self.lhs, self.rhs, self.sizes, self.out, **self.options)
+        narrow = self.lhs.dtype.itemsize == 2
+        sums = torch.finfo(torch.float32 if narrow else self.lhs.dtype).eps * 16
+        rounding = torch.finfo(self.out.dtype)
+        tolerance = size * sums + expected.abs() * rounding.eps + rounding.smallest_normal * rounding.eps
+        wrong = ~((self.out.to(expected.dtype) - expected).abs() <= tolerance)
+        if wrong.any():
+            return f"{int(wrong.sum())} of {wrong.numel()} elements, at {torch.nonzero(wrong)[:3].tolist()}"
+        around = torch.cat([self.memory[: self.margin], self.memory[self.margin + self.out.numel() :]])
+        if not torch.isnan(around.abs()).all():
+            return "memory around the result"
+        again = torch.empty_like(self.out)
+        library(self.lhs, self.rhs, self.sizes, again, shape=self.shape, **self.options)
+        if not torch.equal(again, self.out):
+            return "other bits in a second run"
+        return None
+
+    def __str__(self):
+        given = {name: value for name, value in self.options.items() if name not in ("bias", "row_scale")}
+        given |= {name: self.options[name] is not None for name in ("bias", "row_scale")}
+        return (
+            f"lhs {tuple(self.lhs.shape)} rhs {tuple(self.rhs.shape)} {self.lhs.dtype} -> {self.out.dtype}, "
+            f"{self.shape}, {given}, sizes {self.sizes.dtype} {self.sizes.tolist()[:12]}"
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=10**9)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--dtype", help="bfloat16 and float16 without it")
+    parser.add_argument("--aligned", action="store_true", help="only what the pipelined kernel computes")
+    parser.add_argument("--exact", action="store_true", help="no margins around results, for memcheck")
+    options = parser.parse_args()
+    library = Library(options.library)
+    rng = np.random.default_rng(options.seed)
+    torch.manual_seed(options.seed)
+    begin, done, failed = time.time(), 0, 0
+    while done < options.count and time.time() - begin < options.seconds and failed < 5:
+        case = Case(rng, options)
+        wrong = case.run(library)
+        done += 1
+        if wrong:
+            failed += 1
+            print(f"FAILED: {wrong}: {case}", flush=True)
+    print(f"checked {done} calls in {time.time() - begin:.0f} s: {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

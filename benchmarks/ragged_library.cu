@@ -1,0 +1,30 @@
+// Ragged products as a C library, for ragged_library.py:
+//
+//   nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Xcompiler -fPIC -shared -Icsrc -o build/libragged.so
+//     benchmarks/ragged_library.cu csrc/gpu/ragged_*.cu
+//
+// shape: a RaggedShape, or 4 more: blocks take tiles as they come.
+#include "gpu/host/ragged_launch.h"
+
+extern "C" int ragged_trial(int kind, int wide_results, int contraction, int transpose_rhs, int wide_sizes, int activation, int shape,
+                            int64_t m, int64_t k, int64_t n, int64_t g, int64_t num_sizes, const void* lhs, const void* rhs,
+                            const void* group_sizes, const void* group_offset, const void* bias, const void* row_scale, void* out,
+                            void* stream) {
+  static void* const workspace = [] {
+    void* memory = nullptr;
+    return cudaMalloc(&memory, vbgemm::kRaggedWorkspaceBytes) == cudaSuccess ? memory : nullptr;
+  }();
+  const int32_t plan[1] = {shape % 4};
+  vbgemm::RaggedCall call{};
+  call.kind = static_cast<vbgemm::Kind>(kind);
+  call.dtype = vbgemm::element_of(call.kind), call.out_dtype = wide_results ? vbgemm::DType::f32 : call.dtype;
+  call.contraction = contraction, call.transpose_rhs = transpose_rhs, call.wide_sizes = wide_sizes;
+  call.activation = static_cast<vbgemm::Activation>(activation);
+  call.m = m, call.k = k, call.n = n, call.groups = g, call.total_groups = num_sizes;
+  call.batch[0] = call.batch[1] = 1;
+  call.lhs.data = lhs, call.rhs.data = rhs, call.group_sizes.data = group_sizes, call.group_offset.data = group_offset;
+  call.bias.data = bias, call.row_scale.data = row_scale, call.out = out;
+  call.workspace = shape >= 4 ? workspace : nullptr;
+  call.plan = plan, call.plan_words = plan[0] ? 1 : 0;
+  return static_cast<int>(vbgemm::launch_ragged(call, static_cast<vbgemm::Stream>(stream)));
+}

@@ -1,0 +1,166 @@
+// Picks the kernel of a ragged product, describes its operands to the copy engine and starts it.
+#include <algorithm>
+
+#include "gpu/host/ragged_launch.h"
+#include "gpu/ragged/ragged_entry.h"
+#include "gpu/ragged/ragged_kernels.h"
+
+namespace vbgemm {
+namespace {
+
+struct Pipelined {
+  Kind kind;
+  bool across_a, across_b;
+  int cols, cluster;
+  const void* address;
+  int shared_bytes;
+};
+
+#define VBGEMM_COMPILED(name, kind, across_a, across_b, cols, cluster) \
+  {Kind::kind,                                                         \
+   across_a,                                                           \
+   across_b,                                                           \
+   cols,                                                               \
+   cluster,                                                            \
+   reinterpret_cast<const void*>(name),                                \
+   ragged_shared_bytes<RaggedCut<Kind::kind, across_a, across_b, cols, cluster>>()},
+const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16)};
+#undef VBGEMM_COMPILED
+
+constexpr int kTileRows = 128;
+
+// What is fastest, measured on an H100 (docs/design/ragged.md). Pairs pay where most groups fill more than one row of tiles, or where a
+// contraction is deep; narrow tiles where groups are smaller than a tile, so that time goes into reading matrices: there are more of them
+// to share out.
+RaggedShape shape_of(const RaggedCall& call) {
+  if (call.plan_words > 0) return static_cast<RaggedShape>(call.plan[0]);
+  const int64_t rows = call.m / call.total_groups;  // of a group, on average
+  if (call.n <= 128 || (!call.contraction && rows < kTileRows)) return RaggedShape::narrow;
+  const bool pairs = call.contraction ? call.k > kTileRows && rows >= 384 : call.n > 256;
+  return pairs ? RaggedShape::wide_pair : RaggedShape::wide;
+}
+
+// Whether blocks take tiles as they come. That costs a launch that clears a counter, about 2 us; in turn, the last blocks of an H100 end 3
+// to 8% later where groups are skewed and there is work for 100 us or more.
+bool takes_tiles(const RaggedCall& call) { return call.workspace && 2.0 * call.m * call.k * call.n > 5e10; }
+
+const Pipelined* find_pipelined(const RaggedCall& call) {
+  const RaggedShape shape = shape_of(call);
+  const int cols = shape == RaggedShape::narrow ? 128 : 256, cluster = shape == RaggedShape::wide_pair ? 2 : 1;
+  for (const Pipelined& one : kPipelined) {
+    if (one.kind == call.kind && one.across_a == call.contraction && one.across_b == !call.transpose_rhs && one.cols == cols &&
+        one.cluster == cluster) {
+      return &one;
+    }
+  }
+  return nullptr;
+}
+
+// The copy engine wants lines that begin at multiples of 16 bytes. A build or a device without its instructions has no such kernel.
+bool is_pipelined(const RaggedCall& call) {
+  if (call.kind != Kind::bf16 && call.kind != Kind::f16) return false;
+  const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
+  if (call.k % 8 || call.n % 8 || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
+  int device = 0, major = 0;
+  cudaFuncAttributes compiled{};
+  return cudaGetDevice(&device) == kSuccess && cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == kSuccess &&
+         major == 9 && cudaFuncGetAttributes(&compiled, kPipelined[0].address) == kSuccess && compiled.ptxVersion >= 90;
+}
+
+using EncodeMap = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
+                               const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                               CUtensorMapFloatOOBfill);
+
+// The driver's function, through the runtime: libcuda is not linked against.
+EncodeMap find_encode_map() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+  const Error error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+#else
+  const Error error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
+  return error == kSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeMap>(function) : nullptr;
+}
+
+// `matrices` matrices of `lines` lines, each of `items` elements, one behind the other; boxes of 128 bytes of `box_lines` lines.
+Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, int64_t lines, int64_t matrices, uint32_t box_lines) {
+  static const EncodeMap encode = find_encode_map();
+  if (!encode) return cudaErrorSymbolNotFound;
+  const auto type = dtype == DType::bf16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                    : dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  const int bytes = kDTypeBytes[static_cast<int>(dtype)];
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(items), static_cast<cuuint64_t>(lines), static_cast<cuuint64_t>(matrices)};
+  const cuuint64_t strides[2] = {sizes[0] * bytes, sizes[0] * sizes[1] * bytes};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(128 / bytes), box_lines, 1}, steps[3] = {1, 1, 1};
+  const CUresult result = encode(&map, type, 3, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? kSuccess : kInvalidValue;
+}
+
+Error launch_pipelined(const RaggedCall& call, Stream stream) {
+  const Pipelined* kernel = find_pipelined(call);
+  if (!kernel) return kInvalidValue;
+  RaggedParameters parameters{};
+  parameters.sizes = sizes_of(call);
+  parameters.results = call.out;
+  parameters.bias = call.bias.data;
+  parameters.row_scale = call.row_scale.data;
+  parameters.activation = call.activation;
+  parameters.wide_results = call.out_dtype != element_of(call.kind);
+  parameters.finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none;
+  parameters.next_unit = takes_tiles(call) ? static_cast<unsigned*>(call.workspace) : nullptr;
+  const DType dtype = element_of(call.kind);
+  constexpr int kBoxLines = 64, kStoreLines = 16;
+  const bool contraction = call.contraction, transposed = call.transpose_rhs;
+  Error error = describe(parameters.a, dtype, call.lhs.data, call.k, call.m, 1, kBoxLines);
+  if (error == kSuccess) {
+    error = describe(parameters.b, dtype, call.rhs.data, transposed ? call.k : call.n,
+                     contraction  ? call.m
+                     : transposed ? call.n
+                                  : call.k,
+                     contraction ? 1 : call.groups, kBoxLines);
+  }
+  if (error == kSuccess) {
+    error = describe(parameters.out, call.out_dtype, call.out, call.n, contraction ? call.k : call.m, contraction ? call.groups : 1,
+                     kStoreLines);
+  }
+  if (error == kSuccess && parameters.next_unit) error = cudaMemsetAsync(parameters.next_unit, 0, sizeof(unsigned), stream);
+  int device = 0, units = 0;
+  if (error == kSuccess) error = cudaGetDevice(&device);
+  if (error == kSuccess) error = cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);
+  if (error == kSuccess) error = cudaFuncSetAttribute(kernel->address, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel->shared_bytes);
+  if (error != kSuccess) return error;
+
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(kernel->cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  const int64_t clusters = std::min<int64_t>(std::max(units / kernel->cluster, 1), most_units(call, kTileRows, kernel->cols));
+  config.gridDim = dim3(static_cast<unsigned>(clusters * kernel->cluster));
+  config.blockDim = dim3(384);
+  config.dynamicSmemBytes = kernel->shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  void* arguments[] = {&parameters};
+  return cudaLaunchKernelExC(&config, kernel->address, arguments);
+}
+
+}  // namespace
+
+Error launch_ragged(const RaggedCall& call, Stream stream) {
+  return each_entry(call, [&](const RaggedCall& entry) {
+    return is_pipelined(entry) ? launch_pipelined(entry, stream) : launch_ragged_plain(entry, stream);
+  });
+}
+
+Error load_ragged(const RaggedCall& call) {
+  const Pipelined* kernel = is_pipelined(call) ? find_pipelined(call) : nullptr;
+  return load_kernel(kernel ? kernel->address : find_ragged_plain(call.dtype));
+}
+
+}  // namespace vbgemm

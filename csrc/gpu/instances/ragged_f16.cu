@@ -1,0 +1,5 @@
+// Ragged products of float16, accumulated in float32, by the copy engine and whole warpgroups.
+#include "gpu/ragged/ragged_kernels.h"
+#include "gpu/ragged/ragged_tile.h"
+
+VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DEFINE_RAGGED_KERNEL, f16)

@@ -1,0 +1,20 @@
+// The names of the pipelined kernels of ragged products, one for each kind, placement of the operands, width of tile and size of cluster.
+#pragma once
+#include "gpu/ragged/ragged_cut.h"
+
+// name, kind, whether A and B lie across K, columns of a tile, blocks of a cluster
+#define VBGEMM_EVERY_RAGGED_KERNEL(define, kind)                                                                                      \
+  define(vbgemm_ragged_rows_256x2_##kind, kind, false, true, 256, 2) define(vbgemm_ragged_rows_256_##kind, kind, false, true, 256, 1) \
+      define(vbgemm_ragged_rows_128_##kind, kind, false, true, 128, 1)                                                                \
+          define(vbgemm_ragged_transposed_256x2_##kind, kind, false, false, 256, 2)                                                   \
+              define(vbgemm_ragged_transposed_256_##kind, kind, false, false, 256, 1)                                                 \
+                  define(vbgemm_ragged_transposed_128_##kind, kind, false, false, 128, 1)                                             \
+                      define(vbgemm_ragged_contraction_256x2_##kind, kind, true, true, 256, 2)                                        \
+                          define(vbgemm_ragged_contraction_256_##kind, kind, true, true, 256, 1)                                      \
+                              define(vbgemm_ragged_contraction_128_##kind, kind, true, true, 128, 1)
+
+#define VBGEMM_DECLARE(name, kind, across_a, across_b, cols, cluster) \
+  extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::RaggedParameters, parameters));
+VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, bf16)
+VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, f16)
+#undef VBGEMM_DECLARE

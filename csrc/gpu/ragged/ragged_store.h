@@ -1,0 +1,124 @@
+// How a warp stores its part of a tile of a ragged product: 16 rows, as the warpgroup's products leave them in registers.
+#pragma once
+#include "gpu/arch/cuda_bulk_copy.h"
+#include "gpu/ragged/ragged_cut.h"
+#include "gpu/tile/epilogue.h"
+
+namespace vbgemm {
+
+template <Kind kKind>
+__device__ inline uint32_t narrow_pair(float low, float high) {
+  uint32_t bits;
+  if constexpr (kKind == Kind::bf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  }
+  return bits;
+}
+
+// Where the warp's rows go, and how much of them there is.
+struct RaggedDestination {
+  char* out;          // the first element of the first row
+  int64_t row_bytes;  // from one row to the next
+  int rows, cols;     // that exist; 0 rows or fewer: none
+  const CUtensorMap& map;
+  int x, y, z;  // of the first element in the map
+};
+
+// Through shared memory, from where the copy engine takes them; but the rows at a group's border are stored by the threads, as the engine
+// would write all 16.
+template <class Cut, bool kWide, bool kClipped, int kBlocks>
+__device__ inline void store_rows(const RaggedDestination& to, const float (&sums)[kBlocks][4], unsigned char* staging, int lane) {
+  constexpr int kBoxCols = kWide ? 32 : 64, kBoxBlocks = kBoxCols / 8, kElement = kWide ? 4 : 2;
+  const bool whole = kClipped || to.rows >= 16;
+#pragma unroll
+  for (int box = 0; box < kBlocks / kBoxBlocks; ++box) {
+    unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
+    wait_stores_read<Cut::kStoreBoxes - 1>();  // of what has been staged there before
+    __syncwarp();
+#pragma unroll
+    for (int block = 0; block < kBoxBlocks; block += 2) {
+      const float (&x)[4] = sums[box * kBoxBlocks + block], (&y)[4] = sums[box * kBoxBlocks + block + 1];
+      if constexpr (kWide) {
+        const int row = lane / 4, vector = block * 2 + lane % 4 / 2;
+        unsigned char* const first = place + row * 128 + (lane & 1) * 8;
+        const int left = (vector ^ row) * 16, right = (vector + 2 ^ row) * 16;
+        *reinterpret_cast<float2*>(first + left) = make_float2(x[0], x[1]);
+        *reinterpret_cast<float2*>(first + 8 * 128 + left) = make_float2(x[2], x[3]);
+        *reinterpret_cast<float2*>(first + right) = make_float2(y[0], y[1]);
+        *reinterpret_cast<float2*>(first + 8 * 128 + right) = make_float2(y[2], y[3]);
+      } else {
+        const uint32_t words[4] = {narrow_pair<Cut::kKind>(x[0], x[1]), narrow_pair<Cut::kKind>(x[2], x[3]),
+                                   narrow_pair<Cut::kKind>(y[0], y[1]), narrow_pair<Cut::kKind>(y[2], y[3])};
+        const int row = lane % 16;
+        store_matrices(place + row * 128 + (block + lane / 16 ^ (row & 7)) * 16, words);
+      }
+    }
+    if (whole) show_to_products();
+    __syncwarp();
+    if (whole) {
+      if (lane == 0 && to.rows > 0 && box * kBoxCols < to.cols) store_box(to.map, to.x + box * kBoxCols, to.y, to.z, place);
+    } else {
+      const int vector = lane % 8, col = box * kBoxCols + vector * (16 / kElement);
+      for (int row = lane / 8; row < to.rows; row += 4) {
+        if (col < to.cols) store_bytes<16>(to.out + row * to.row_bytes + col * kElement, place + row * 128 + (vector ^ (row & 7)) * 16);
+      }
+    }
+    close_stores();  // of each box, stored so or otherwise: by their number it is known which are to be waited for
+  }
+}
+
+template <class Cut>
+__device__ inline void store_zeros(const RaggedDestination& to, int lane, bool wide_results) {
+  constexpr uint4 kZeros{};
+  const int bytes = wide_results ? 4 : 2, line = min(to.cols, Cut::kCols) * bytes;
+  for (int row = 0; row < min(to.rows, 16); ++row) {
+    char* const out = to.out + row * to.row_bytes;
+    for (int byte = lane * 16; byte < line; byte += 32 * 16) store_bytes<16>(out + byte, &kZeros);
+  }
+}
+
+// row_scale activation(sum + bias): the sums go through shared memory as they are, so that this is one loop and not the code of every sum.
+// bias and row_scale belong to the first column and row.
+template <class Cut, int kBlocks>
+__device__ inline void store_finished(const RaggedDestination& to, const float (&sums)[kBlocks][4], float* staging, int lane,
+                                      const void* bias, const float* row_scale, Activation activation, bool wide_results) {
+  constexpr int kRound = 8, kLine = 64;  // blocks of 8 columns a round, their columns
+  using T = typename Cut::T;
+  wait_stores_read();
+#pragma unroll
+  for (int round = 0; round < kBlocks / kRound; ++round) {
+    __syncwarp();
+#pragma unroll
+    for (int block = 0; block < kRound; ++block) {
+      const float (&x)[4] = sums[round * kRound + block];
+      const int row = lane / 4, place = ((block ^ row) * 8) + lane % 4 * 2;
+      *reinterpret_cast<float2*>(staging + row * kLine + place) = make_float2(x[0], x[1]);
+      *reinterpret_cast<float2*>(staging + (row + 8) * kLine + place) = make_float2(x[2], x[3]);
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int item = lane; item < 16 * kLine / 2; item += 32) {
+      const int row = item / (kLine / 2), pair = item % (kLine / 2), col = round * kLine + pair * 2;
+      if (row >= to.rows || col >= to.cols) continue;
+      const float2 sum = *reinterpret_cast<const float2*>(staging + row * kLine + ((pair / 4 ^ (row & 7)) * 8) + pair % 4 * 2);
+      float x[2] = {sum.x, sum.y};
+      const float scale = row_scale ? row_scale[row] : 1;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (bias) x[i] += wide_results ? static_cast<const float*>(bias)[col + i] : widen(static_cast<const T*>(bias)[col + i]);
+        x[i] = activate(activation, x[i]);
+        if (row_scale) x[i] *= scale;
+      }
+      if (wide_results) {
+        store_bytes<8>(to.out + row * to.row_bytes + col * 4, x);
+      } else {
+        const uint32_t bits = narrow_pair<Cut::kKind>(x[0], x[1]);
+        store_bytes<4>(to.out + row * to.row_bytes + col * 2, &bits);
+      }
+    }
+  }
+}
+
+}  // namespace vbgemm

@@ -1,0 +1,300 @@
+// The pipelined kernel of ragged products: the loops of its three roles (ragged_cut.h says how they are cut).
+#pragma once
+#include "gpu/ragged/ragged_cut.h"
+#include "gpu/ragged/ragged_store.h"
+
+namespace vbgemm {
+
+// For measurements: builds whose copies or products are left out tell what the others reach alone.
+#ifndef VBGEMM_RAGGED_COPIES
+#define VBGEMM_RAGGED_COPIES 1
+#endif
+#ifndef VBGEMM_RAGGED_STORES
+#define VBGEMM_RAGGED_STORES 1
+#endif
+#ifndef VBGEMM_RAGGED_PRODUCTS
+#define VBGEMM_RAGGED_PRODUCTS 1
+#endif
+
+template <class Cut>
+class RaggedBlock {
+ public:
+  __device__ RaggedBlock(const RaggedParameters& parameters, RaggedShared<Cut>& shared)
+      : parameters_(parameters), shared_(shared), rank_(Cut::kCluster > 1 ? cluster_rank() : 0) {}
+
+  __device__ void make_barriers() const {
+    for (int i = 0; i < Cut::kStages; ++i) {
+      make_barrier(shared_.full[i], 1);
+      make_barrier(shared_.empty[i], Cut::kCluster * Cut::kMultiplyingWarps);
+    }
+    for (int i = 0; i < Cut::kTiles; ++i) {
+      make_barrier(shared_.tile_full[i], 1);
+      make_barrier(shared_.tile_empty[i], 1 + Cut::kMultiplyingWarps);
+    }
+    make_barrier(shared_.unit_full, 1);
+    make_barrier(shared_.unit_empty, 1);
+    show_barriers();
+  }
+
+  // One warp.
+  __device__ void find_tiles(int lane) const {
+    RaggedWalk<typename Cut::Units> walk(parameters_.sizes, lane, rank_);
+    RingPlace<Cut::kTiles> place;
+    const int clusters = gridDim.x / Cut::kCluster;
+    uint32_t parity = 0;
+    for (int unit = blockIdx.x / Cut::kCluster;; place.advance()) {
+      wait_phase(shared_.tile_empty[place.index], place.parity ^ 1);
+      RaggedTile& tile = shared_.tile[place.index];
+      bool ends = false;
+      if (walk.find(unit, tile)) {
+        ends = tile.depth < 0;
+        arrive(shared_.tile_full[place.index]);
+      }
+      if (__any_sync(0xffffffffu, ends)) return;
+      unit = parameters_.next_unit ? clusters + take_unit(lane, parity) : unit + clusters;
+      parity ^= 1;
+    }
+  }
+
+  // The next unit that no cluster has taken: which cluster computes it does not matter to the result. The first block of a cluster takes it
+  // and tells the other one.
+  __device__ int take_unit(int lane, uint32_t parity) const {
+    uint32_t unit = 0;
+    if (rank_ == 0) {
+      if (lane == 0) unit = atomicAdd(parameters_.next_unit, 1u);
+      if (Cut::kCluster > 1) {
+        wait_phase(shared_.unit_empty, parity ^ 1);
+        if (lane == 0) send(&shared_.unit, 1, unit, shared_.unit_full);
+      }
+      return static_cast<int>(__shfl_sync(0xffffffffu, unit, 0));
+    }
+    if (lane == 0) arrive_expecting(shared_.unit_full, 4);
+    wait_phase(shared_.unit_full, parity);
+    unit = *static_cast<volatile uint32_t*>(&shared_.unit);
+    __syncwarp();
+    if (lane == 0) arrive_at(shared_.unit_empty, 0);
+    return static_cast<int>(unit);
+  }
+
+  // One thread.
+  __device__ void copy_operands() const {
+    RingPlace<Cut::kTiles> tiles;
+    RingPlace<Cut::kStages> stages;
+    while (true) {
+      wait_phase(shared_.tile_full[tiles.index], tiles.parity);
+      const RaggedTile tile = shared_.tile[tiles.index];
+      arrive(shared_.tile_empty[tiles.index]);
+      tiles.advance();
+      if (tile.depth < 0) return;
+      const int boxes_a = (tile.rows + Cut::kBox - 1) / Cut::kBox;
+      const int boxes_b = min(max(tile.cols + Cut::kBox - 1, 0) / Cut::kBox, Cut::kBoxesB);
+      const bool shares_a = Cut::kCluster > 1 && tile.shared == Shared::a, shares_b = Cut::kCluster > 1 && tile.shared == Shared::b;
+      for (int k = 0; k < tile.depth; k += Cut::kDepth, stages.advance()) {
+        wait_phase(shared_.empty[stages.index], stages.parity ^ 1);
+        SharedBarrier& full = shared_.full[stages.index];
+        unsigned char* const stage = shared_.stage[stages.index];
+        if (!VBGEMM_RAGGED_COPIES) {
+          arrive(full);
+          continue;
+        }
+        arrive_expecting(full, (boxes_a + boxes_b) * Cut::kBoxBytes);
+        const int deep = tile.first + k;
+        for (int box = 0; box < boxes_a; ++box) {
+          const int along = tile.row + box * Cut::kBox;
+          copy_shared(shares_a, box, stage + box * Cut::kBoxBytes, parameters_.a, Cut::kAcrossA ? along : deep,
+                      Cut::kAcrossA ? deep : along, 0, full);
+        }
+        for (int box = 0; box < boxes_b; ++box) {
+          const int along = tile.col + box * Cut::kBox;
+          copy_shared(shares_b, box, stage + (Cut::kBoxesA + box) * Cut::kBoxBytes, parameters_.b, Cut::kAcrossB ? along : deep,
+                      Cut::kAcrossB ? deep : along, Cut::kContraction ? 0 : tile.matrix, full);
+        }
+      }
+    }
+  }
+
+  // Eight warps: `warp` from 0 on.
+  __device__ void multiply_tiles(int warp, int lane) {
+    const int half = warp / 4;
+    RingPlace<Cut::kTiles> tiles;
+    RingPlace<Cut::kStages> stages;
+    while (true) {
+      wait_phase(shared_.tile_full[tiles.index], tiles.parity);
+      const RaggedTile tile = shared_.tile[tiles.index];
+      __syncwarp();
+      if (lane == 0) arrive(shared_.tile_empty[tiles.index]);
+      tiles.advance();
+      if (tile.depth < 0) break;
+      if (tile.rows <= half * 64 || tile.cols <= 0) {  // the other half's, or the other block's, alone
+        for (int k = 0; k < tile.depth; k += Cut::kDepth, stages.advance()) {
+          wait_phase(shared_.full[stages.index], stages.parity);
+          release(stages.index, lane);
+        }
+        continue;
+      }
+      if (tile.depth == 0) {
+        const RaggedDestination to = destination(tile, warp);
+        store_zeros<Cut>(to, lane, parameters_.wide_results);
+        continue;
+      }
+      float sums[kBlocks][4];
+      multiply(tile.depth, half, lane, stages, sums);
+      if (VBGEMM_RAGGED_STORES || parameters_.sizes.m < 0) store(tile, warp, lane, sums);
+    }
+    wait_stores();
+  }
+
+ private:
+  static constexpr int kBlocks = Cut::kCols / 8;
+
+  // Of what both blocks need, each copies every other box, to both.
+  __device__ void copy_shared(bool shares, int box, void* to, const CUtensorMap& map, int x, int y, int z, SharedBarrier& full) const {
+    if (!shares) {
+      copy_box(to, map, x, y, z, full);
+    } else if (box % 2 == rank_) {
+      copy_box_to(3, to, map, x, y, z, full);
+    }
+  }
+
+  // This warp needs the stage no more: the copies of both blocks may overwrite it.
+  __device__ void release(int stage, int lane) const {
+    if (lane == 0) arrive(shared_.empty[stage]);
+    if (Cut::kCluster > 1 && lane == 1) arrive_at(shared_.empty[stage], rank_ ^ 1);
+  }
+
+  __device__ SharedMatrix lines_a(int stage, int half) const {
+    return shared_matrix(shared_.stage[stage] + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+  }
+  __device__ SharedMatrix lines_b(int stage) const {
+    return shared_matrix(shared_.stage[stage] + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+  }
+  // 16 deep: two vectors further on in each line along K, 16 lines across it.
+  static constexpr int kChunkA = Cut::kAcrossA ? 16 * 128 : 32, kChunkB = Cut::kAcrossB ? 16 * 128 : 32, kChunks = Cut::kDepth / 16;
+
+  __device__ void multiply(int depth, int half, int lane, RingPlace<Cut::kStages>& stages, float (&sums)[kBlocks][4]) const {
+    int before = -1;  // the stage that products may still be reading
+    for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
+      wait_phase(shared_.full[stages.index], stages.parity);
+      if (Cut::kContraction && depth - k < Cut::kDepth) clear_lines(stages.index, half, depth - k);
+      if (VBGEMM_RAGGED_PRODUCTS) {
+        const SharedMatrix a = lines_a(stages.index, half), b = lines_b(stages.index);
+        begin_products();
+#pragma unroll
+        for (int chunk = 0; chunk < kChunks; ++chunk) {
+          multiply_warpgroup<Cut::kKind, Cut::kAcrossA, Cut::kAcrossB>(moved(a, chunk * kChunkA), moved(b, chunk * kChunkB), sums,
+                                                                       k + chunk > 0);
+        }
+        end_products();
+        wait_products_before<1>();
+      }
+      if (before >= 0) release(before, lane);
+      before = stages.index;
+    }
+    wait_products();
+    // What follows reads the sums, and may not be moved to before this.
+#pragma unroll
+    for (auto& block : sums) {
+#pragma unroll
+      for (float& x : block) asm volatile("" : "+f"(x)::"memory");
+    }
+    release(before, lane);
+  }
+
+  // Zeros instead of the next group's rows, of both operands: 0 times what those hold need not be 0. Both halves clear B's, to the same
+  // end.
+  __device__ void clear_lines(int stage, int half, int begin) const {
+    constexpr int kVectors = 8;  // of 16 bytes a line; the swizzle moves them within it
+    const int thread = thread_index() % 128, count = (Cut::kDepth - begin) * kVectors;
+    for (int i = thread; i < count * (1 + Cut::kBoxesB); i += 128) {
+      const int box = i / count, vector = i - box * count;
+      unsigned char* const to = shared_.stage[stage] + (box == 0 ? half : Cut::kBoxesA + box - 1) * Cut::kBoxBytes;
+      reinterpret_cast<uint4*>(to + begin * 128)[vector] = make_uint4(0, 0, 0, 0);
+    }
+    show_to_products();
+    named_barrier(1 + half, 128);
+  }
+
+  // Of the warp's rows.
+  __device__ RaggedDestination destination(const RaggedTile& tile, int warp) const {
+    const RaggedSizes& sizes = parameters_.sizes;
+    const int row = tile.row + warp * 16;
+    const int64_t line = Cut::kContraction ? int64_t{tile.matrix} * sizes.k + row : row, row_bytes = int64_t{sizes.n} * result_bytes();
+    return {static_cast<char*>(parameters_.results) + line * row_bytes + tile.col * result_bytes(),
+            row_bytes,
+            tile.rows - warp * 16,
+            tile.cols,
+            parameters_.out,
+            tile.col,
+            row,
+            Cut::kContraction ? tile.matrix : 0};
+  }
+  __device__ int result_bytes() const { return parameters_.wide_results ? 4 : 2; }
+
+  __device__ void store(const RaggedTile& tile, int warp, int lane, const float (&sums)[kBlocks][4]) const {
+    const RaggedDestination to = destination(tile, warp);
+    unsigned char* const staging = shared_.staging[warp];
+    if (!Cut::kContraction && parameters_.finishes) {
+      const char* const bias = static_cast<const char*>(parameters_.bias);
+      const float* const row_scale = static_cast<const float*>(parameters_.row_scale);
+      store_finished<Cut>(to, sums, reinterpret_cast<float*>(staging), lane,
+                          bias ? bias + (int64_t{tile.matrix} * parameters_.sizes.n + tile.col) * result_bytes() : nullptr,
+                          row_scale ? row_scale + tile.row + warp * 16 : nullptr, parameters_.activation, parameters_.wide_results);
+    } else if (parameters_.wide_results) {
+      store_rows<Cut, true, Cut::kContraction>(to, sums, staging, lane);
+    } else {
+      store_rows<Cut, false, Cut::kContraction>(to, sums, staging, lane);
+    }
+  }
+
+  const RaggedParameters& parameters_;
+  RaggedShared<Cut>& shared_;
+  int rank_;
+};
+
+template <class Cut>
+__device__ inline void run_ragged(const RaggedParameters& parameters, unsigned char* dynamic) {
+  auto& shared = *reinterpret_cast<RaggedShared<Cut>*>(dynamic + (1024 - shared_address(dynamic) % 1024) % 1024);
+  RaggedBlock<Cut> block(parameters, shared);
+  const int warp = __shfl_sync(0xffffffffu, thread_index() / 32, 0), lane = thread_index() % 32;
+  if (thread_index() == 0) {
+    prefetch_map(parameters.a);
+    prefetch_map(parameters.b);
+    prefetch_map(parameters.out);
+    block.make_barriers();
+  }
+  if constexpr (Cut::kCluster > 1) {
+    cluster_barrier();
+  } else {
+    __syncthreads();
+  }
+  await_previous_kernel();
+  if (warp < 4) {
+    shrink_registers<40>();
+    if (warp == 0) {
+      if (lane == 0) block.copy_operands();
+    } else if (warp == 1) {
+      block.find_tiles(lane);
+    }
+  } else {
+    grow_registers<232>();
+    block.multiply_tiles(warp - 4, lane);
+  }
+  // No block may end while the other one copies to it, or arrives at its barriers.
+  if constexpr (Cut::kCluster > 1) {
+    __syncwarp();
+    cluster_barrier();
+  }
+}
+
+// Its name says which operand lies across K: of rows none or B, of a contraction both.
+#define VBGEMM_DEFINE_RAGGED_KERNEL(name, kind, across_a, across_b, cols, cluster)                                              \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(384, 1) name(VBGEMM_PARAMETERS(vbgemm::RaggedParameters, parameters)) {       \
+    extern __shared__ unsigned char vbgemm_dynamic[];                                                                           \
+    if constexpr (vbgemm::kWarpgroupProducts) {                                                                                 \
+      vbgemm::run_ragged<vbgemm::RaggedCut<vbgemm::Kind::kind, across_a, across_b, cols, cluster>>(parameters, vbgemm_dynamic); \
+    } else {                                                                                                                    \
+      asm volatile("trap;");                                                                                                    \
+    }                                                                                                                           \
+  }
+
+}  // namespace vbgemm

@@ -1,0 +1,243 @@
+// Which tile of a ragged product a cluster of thread blocks computes next. Each cluster walks the group sizes once, from the first group to
+// the last, and takes every num_clusters-th piece of work on its way: no table of tiles is made, and no other block is waited for.
+#pragma once
+#include <cstdint>
+
+#include "gpu/arch/gpu_vendor.h"
+
+namespace vbgemm {
+
+template <class Number>
+__device__ inline Number lesser(Number x, Number y) {
+  return x < y ? x : y;
+}
+template <class Number>
+__device__ inline Number greater(Number x, Number y) {
+  return x < y ? y : x;
+}
+
+// Sizes that are known when the kernel is launched, and where those that are not lie.
+struct RaggedSizes {
+  const void* group_sizes;
+  const int32_t* group_offset;
+  int32_t m, k, n, g, num_sizes;
+  bool wide_sizes, contraction;
+};
+
+// The tile of one block. What a cluster of two blocks shares: the tile's columns of B, both having rows of their own, or its rows of A.
+enum class Shared : int32_t { none, b, a };
+struct RaggedTile {
+  int32_t matrix;        // which of B's (rows) or of the result's (contraction)
+  int32_t row, col;      // of the result: where the tile begins; rows count from the first group on, of a contraction from the matrix' own
+  int32_t rows, cols;    // of the tile; none: there is nothing to compute, but perhaps to copy for the other block
+  int32_t first, depth;  // the range of K; depth 0: the tile is zero; below 0: all work is done
+  Shared shared;
+};
+
+// Work is counted in units: what a cluster does at a time, a tile for each block. Of an odd number of rows of tiles, a cluster of two takes
+// the last one in pairs of columns.
+template <int kTileRows, int kTileCols, int kCluster>
+struct RaggedUnits {
+  // Columns of units are walked in bands of this many rows of tiles, so that what is computed at one time is about as wide as it is high.
+  static constexpr int kBand = 16 / kCluster;
+
+  int cols;  // of tiles
+
+  __device__ explicit RaggedUnits(int n) : cols((n + kTileCols - 1) / kTileCols) {}
+
+  __device__ int count(int rows) const {
+    const int down = (rows + kTileRows - 1) / kTileRows;
+    if constexpr (kCluster == 1) return down * cols;
+    return down / 2 * cols + down % 2 * ((cols + 1) / 2);
+  }
+
+  // The tile's first row and column in a group of so many rows. rank: of this block in the cluster.
+  __device__ void place(int rows, int unit, int rank, RaggedTile& tile) const {
+    const int down = (rows + kTileRows - 1) / kTileRows, pairs = down / kCluster;
+    int row, col;
+    if (unit < pairs * cols) {
+      const int band = unit / (kBand * cols), first = band * kBand, height = lesser(kBand, pairs - first), in_band = unit - first * cols;
+      row = (first + in_band % height) * kCluster + rank;
+      col = in_band / height;
+      tile.shared = kCluster == 2 ? Shared::b : Shared::none;
+    } else {
+      row = down - 1;
+      col = (unit - pairs * cols) * kCluster + rank;
+      tile.shared = Shared::a;
+    }
+    tile.row = row * kTileRows;
+    tile.col = col * kTileCols;
+    tile.rows = lesser(rows - tile.row, kTileRows);
+  }
+};
+
+// One wave walks; a lane holds kEach neighbouring groups of the chunk that the walk has reached.
+template <class Units>
+class RaggedWalk {
+ public:
+  __device__ RaggedWalk(const RaggedSizes& sizes, int lane, int rank)
+      : sizes_(sizes), units_(sizes.n), lane_(lane), rank_(rank), offset_(sizes.group_offset ? *sizes.group_offset : 0) {
+    load();
+    take_chunk();
+  }
+
+  // Writes the tile of this block in the unit, which must not be below that of the last call. One lane writes and returns true. Every lane
+  // of the wave must call.
+  __device__ bool find(int unit, RaggedTile& to) {
+    while (unit >= chunk_units_ && chunk_ + kChunk < sizes_.num_sizes) {
+      chunk_ += kChunk;
+      first_unit_ = chunk_units_;
+      first_row_ = chunk_rows_;
+      take_chunk();
+    }
+    if (unit >= chunk_units_) {
+      if (lane_ == 0) find_rest(unit - chunk_units_, to);
+      return lane_ == 0;
+    }
+    int row = lane_row_, before = lane_unit_;
+    if (unit < before || unit >= lane_end_) return false;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int group = chunk_ + lane_ * kEach + i, count = units_of(group, size_[i]);
+      if (unit < before + count) {
+        write(group, row, size_[i], unit - before, to);
+        return true;
+      }
+      row += size_[i];
+      before += count;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr int kEach = 4, kChunk = kWaveSize * kEach;
+
+  __device__ bool has_matrix(int group) const {
+    const int64_t matrix = int64_t{group} - offset_;
+    return matrix >= 0 && matrix < sizes_.g;
+  }
+  __device__ int units_of(int group, int size) const {
+    if (sizes_.contraction) return group < sizes_.num_sizes && has_matrix(group) ? units_.count(sizes_.k) : 0;
+    return units_.count(size);
+  }
+
+  // The sizes of the chunk behind the one that has been taken, on their way while that is walked.
+  __device__ void load() {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int group = loaded_ + lane_ * kEach + i;
+      next_[i] = 0;
+      if (group < sizes_.num_sizes) {
+        const int64_t size = sizes_.wide_sizes ? static_cast<const int64_t*>(sizes_.group_sizes)[group]
+                                               : static_cast<const int32_t*>(sizes_.group_sizes)[group];
+        next_[i] = static_cast<int>(lesser(greater(size, int64_t{0}), int64_t{sizes_.m}));
+      }
+    }
+    loaded_ += kChunk;
+  }
+
+  __device__ void take_chunk() {
+    int64_t rows = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) rows += size_[i] = next_[i];
+    if (loaded_ < sizes_.num_sizes) load();
+    int64_t rows_before, all_rows;
+    sum_before(rows, rows_before, all_rows);
+    const int64_t begin = lesser(first_row_ + rows_before, int64_t{sizes_.m});
+    lane_row_ = static_cast<int>(begin);
+    int64_t left = sizes_.m - begin;
+    int units = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      size_[i] = static_cast<int>(lesser(int64_t{size_[i]}, left));
+      left -= size_[i];
+      units += units_of(chunk_ + lane_ * kEach + i, size_[i]);
+    }
+    int units_before, all_units;
+    sum_before(units, units_before, all_units);
+    lane_unit_ = first_unit_ + units_before;
+    lane_end_ = lane_unit_ + units;
+    chunk_units_ = first_unit_ + all_units;
+    chunk_rows_ = static_cast<int>(lesser(first_row_ + all_rows, int64_t{sizes_.m}));
+  }
+
+  // The sum of what the lanes before this one have, and that of all.
+  template <class Number>
+  __device__ void sum_before(Number mine, Number& before, Number& all) const {
+    before = 0, all = mine;
+    add_neighbours<1>(before, all);
+    add_neighbours<2>(before, all);
+    add_neighbours<4>(before, all);
+    add_neighbours<8>(before, all);
+    add_neighbours<16>(before, all);
+    if constexpr (kWaveSize == 64) add_neighbours<32>(before, all);
+  }
+  template <int kDistance, class Number>
+  __device__ void add_neighbours(Number& before, Number& all) const {
+    const Number theirs = swapped<kDistance>(all);
+    if (lane_ & kDistance) before += theirs;
+    all += theirs;
+  }
+  template <int kDistance>
+  __device__ static int swapped(int x) {
+    swap_lanes<kDistance>(x);
+    return x;
+  }
+  template <int kDistance>
+  __device__ static int64_t swapped(int64_t x) {  // by words: an array of two would lie in memory
+    const int high = swapped<kDistance>(static_cast<int>(x >> 32)), low = swapped<kDistance>(static_cast<int>(x));
+    return static_cast<int64_t>(high) * (int64_t{1} << 32) + static_cast<uint32_t>(low);
+  }
+
+  __device__ void write(int group, int row, int size, int unit, RaggedTile& to) const {
+    RaggedTile tile;
+    units_.place(sizes_.contraction ? sizes_.k : size, unit, rank_, tile);
+    tile.cols = sizes_.n - tile.col;
+    tile.matrix = group - offset_;
+    if (sizes_.contraction) {
+      tile.first = row;
+      tile.depth = size;
+    } else {
+      tile.row += row;
+      tile.first = 0;
+      tile.depth = has_matrix(group) ? sizes_.k : 0;
+    }
+    to = tile;
+  }
+
+  // Behind the last group: contractions that have no group, and rows.
+  __device__ void find_rest(int unit, RaggedTile& to) const {
+    RaggedTile tile{};
+    tile.depth = -1;
+    if (sizes_.contraction) {
+      // Matrices whose group does not exist: before the first and behind the last.
+      const int each = units_.count(sizes_.k);
+      const int64_t first = lesser(greater(-int64_t{offset_}, int64_t{0}), int64_t{sizes_.g});
+      const int64_t end = lesser(greater(int64_t{sizes_.num_sizes} - offset_, first), int64_t{sizes_.g});
+      const int64_t missing = sizes_.g - (end - first), which = unit / each;
+      if (which < missing) {
+        units_.place(sizes_.k, unit % each, rank_, tile);
+        tile.matrix = static_cast<int>(which < first ? which : which - first + end);
+        tile.depth = 0;
+      }
+    } else if (const int rows = sizes_.m - chunk_rows_; unit < units_.count(rows)) {
+      units_.place(rows, unit, rank_, tile);
+      tile.row += chunk_rows_;
+      tile.depth = 0;
+    }
+    tile.cols = sizes_.n - tile.col;
+    to = tile;
+  }
+
+  const RaggedSizes& sizes_;
+  Units units_;
+  int lane_, rank_, offset_;
+  int chunk_ = 0, loaded_ = 0;            // the first group of the chunk; that of the one to be loaded
+  int first_unit_ = 0, chunk_units_ = 0;  // before the chunk; up to its end
+  int64_t first_row_ = 0;
+  int chunk_rows_ = 0;
+  int size_[kEach] = {}, next_[kEach] = {};
+  int lane_row_ = 0, lane_unit_ = 0, lane_end_ = 0;
+};
+
+}  // namespace vbgemm

@@ -1,0 +1,176 @@
+"""The ragged custom call as GPUs get it, without a GPU: its checks, the walk over group sizes and the plain kernels."""
+
+import ctypes
+import subprocess
+
+import emulated_call
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+from jax_vbgemm._src.matmul.descriptors import ACTIVATIONS, KINDS
+
+pytestmark = emulated_call.MARKS
+
+SOURCES = ["emulation/ragged_handler.cc", "emulation/block.cc", "emulation/fiber.cc", "gpu/instances/ragged_plain.cu"]
+ROUNDING = {
+    "float64": 1e-13,
+    "complex128": 1e-13,
+    "float32": 1e-5,
+    "complex64": 1e-5,
+    "bfloat16": 1e-2,
+    "float16": 2e-3,
+}
+
+
+@pytest.fixture(scope="module", params=[32, 64], ids=lambda wave: f"waves of {wave}")
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("ragged")
+    flags = [*emulated_call.FLAGS, f"-DVBGEMM_WAVE_SIZE={request.param}"]
+    command = [emulated_call.COMPILER, *flags, f"-I{emulated_call.CSRC}", "-isystem", jax.ffi.include_dir(), "-shared"]
+    sources = [str(emulated_call.CSRC / source) for source in SOURCES]
+    library = folder / "call.so"
+    subprocess.run([*command, "-x", "c++", *sources, "-o", str(library)], check=True)
+    name = f"vbgemm_ragged_emulated_{request.param}"
+    function = ctypes.CDLL(str(library)).vbgemm_emulated_ragged
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")
+    return name
+
+
+def call(
+    target, lhs, rhs, sizes, *, groups=None, contraction=False, transpose_rhs=False, bias=None, row_scale=None,
+    offset=None, activation=None, out_dtype=None, batch=(1, 1), strides=None,
+):  # fmt: skip
+    m, k = lhs.shape[-2:]
+    n = rhs.shape[-2] if transpose_rhs else rhs.shape[-1]
+    groups = groups or rhs.shape[-3]
+    dtype = jnp.dtype(out_dtype or lhs.dtype)
+    wide = jnp.float32 if lhs.dtype.itemsize == 2 else lhs.dtype
+    shape = (groups, k, n) if contraction else (m, n)
+    shape = (*(size for size in batch if size > 1), *shape)
+    extras = [(bias, dtype), (row_scale, wide), (offset, jnp.int32)]
+    buffers = [jnp.zeros(0, of) if extra is None else jnp.asarray(extra, of) for extra, of in extras]
+    f = jax.ffi.ffi_call(target, [jax.ShapeDtypeStruct(shape, dtype)])
+    (out,) = f(
+        lhs, rhs, sizes, *buffers,
+        kind=np.int64(KINDS.index(lhs.dtype.name)),
+        contraction=np.int64(contraction),
+        transpose_rhs=np.int64(transpose_rhs),
+        activation=np.int64(ACTIVATIONS.index(activation)),
+        sizes=np.array([m, k, n, groups, sizes.shape[-1], *batch], np.int64),
+        batch_strides=np.array(strides or [0] * 12, np.int64),
+        plan=np.zeros(0, np.int32),
+    )  # fmt: skip
+    return out
+
+
+def rows_of(sizes, m, groups, offset=0):
+    """(matrix, begin, end) of each group that has a matrix."""
+    begin = 0
+    for group, size in enumerate(np.asarray(sizes).tolist()):
+        end = min(begin + max(size, 0), m)
+        if 0 <= group - offset < groups:
+            yield group - offset, begin, end
+        begin = end
+
+
+def expected(lhs, rhs, sizes, groups, contraction=False, transpose_rhs=False, offset=0):
+    lhs, rhs = oracle.wide(lhs), oracle.wide(rhs)
+    shape = (groups, lhs.shape[1], rhs.shape[1]) if contraction else (len(lhs), rhs.shape[-2 if transpose_rhs else -1])
+    out = np.zeros(shape, np.result_type(lhs, rhs))
+    for matrix, begin, end in rows_of(sizes, len(lhs), groups, offset):
+        if contraction:
+            out[matrix] = lhs[begin:end].T @ rhs[begin:end]
+        elif end > begin:
+            out[begin:end] = lhs[begin:end] @ (rhs[matrix].T if transpose_rhs else rhs[matrix])
+    return out
+
+
+def assert_close(out, reference, dtype):
+    np.testing.assert_allclose(oracle.wide(out), reference, rtol=0, atol=ROUNDING[dtype] * max(1, abs(reference).max()))
+
+
+FORMS = pytest.mark.parametrize(
+    ("contraction", "transpose_rhs"),
+    [(False, False), (False, True), (True, False)],
+    ids=["rows", "transposed", "contraction"],
+)
+
+
+@FORMS
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_values(target, dtype, contraction, transpose_rhs):
+    m, k, n, sizes = 150, 37, 21, jnp.array([40, 0, 1, 65, 17], "int32")
+    lhs = oracle.random((m, k), dtype, 1)
+    rhs = oracle.random((m, n) if contraction else (5, n, k) if transpose_rhs else (5, k, n), dtype, 2)
+    forms = {"contraction": contraction, "transpose_rhs": transpose_rhs}
+    out = call(target, lhs, rhs, sizes, groups=5, **forms)
+    assert_close(out, expected(lhs, rhs, sizes, 5, **forms), dtype)
+
+
+SIZES = {
+    "one group": [60],
+    "empty": [0, 0, 0],
+    "more than there are rows": [30, 2**31 - 1, 2**31 - 1, 5],
+    "negative": [-3, 10, -(2**31), 20],
+    "a chunk of the walk and one more": [1] * 129,
+    "three chunks": [0] * 200 + [3] + [0] * 80 + [50, 1] + [0] * 20,
+}
+
+
+@FORMS
+@pytest.mark.parametrize("size_type", ["int32", "int64"])
+@pytest.mark.parametrize("case", SIZES)
+def test_sizes(target, case, size_type, contraction, transpose_rhs):
+    """Rows that belong to no group hold NaN, which must stay out of every result."""
+    m, k, n, sizes = 60, 5, 7, SIZES[case]
+    groups = len(sizes)
+    covered = min(sum(max(size, 0) for size in sizes), m)
+    rng = np.random.default_rng(3)
+    lhs = rng.standard_normal((m, k))
+    rhs = rng.standard_normal((m, n) if contraction else (groups, n, k) if transpose_rhs else (groups, k, n))
+    forms = {"contraction": contraction, "transpose_rhs": transpose_rhs}
+    reference = expected(lhs, rhs, sizes, groups, **forms)
+    lhs[covered:] = np.nan
+    if contraction:
+        rhs[covered:] = np.nan
+    else:
+        rhs[[not size > 0 for size in sizes]] = np.nan
+    out = call(target, jnp.asarray(lhs), jnp.asarray(rhs), jnp.asarray(sizes, size_type), groups=groups, **forms)
+    assert_close(out, reference, "float64")
+
+
+@pytest.mark.parametrize("contraction", [False, True])
+@pytest.mark.parametrize("offset", [-200, -2, 0, 3, 4, 6, 200])
+def test_window_of_groups(target, offset, contraction):
+    m, k, n, groups, sizes = 90, 9, 6, 3, [10, 20, 0, 30, 5, 15]
+    lhs = oracle.random((m, k), "float64", 1)
+    rhs = oracle.random((m, n) if contraction else (groups, k, n), "float64", 2)
+    out = call(target, lhs, rhs, jnp.asarray(sizes), groups=groups, contraction=contraction, offset=offset)
+    assert_close(out, expected(lhs, rhs, sizes, groups, contraction, offset=offset), "float64")
+
+
+@pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
+def test_epilogue(target, out_dtype):
+    m, k, n, sizes = 70, 24, 17, jnp.array([30, 20, 10], "int32")
+    lhs, rhs = oracle.random((m, k), "bfloat16", 1), oracle.random((3, k, n), "bfloat16", 2)
+    bias, scale = oracle.random((3, n), out_dtype, 3), oracle.random((m,), "float32", 4)
+    out = call(target, lhs, rhs, sizes, bias=bias, row_scale=scale, activation="tanh", out_dtype=out_dtype)
+    reference = np.tanh(expected(lhs, rhs, sizes, 3) + np.repeat(oracle.wide(bias), [30, 20, 20], axis=0))
+    reference *= oracle.wide(scale)[:, None]
+    reference[60:] = 0
+    assert out.dtype == out_dtype
+    assert_close(out, reference, "bfloat16")
+
+
+def test_batches(target):
+    """Two batch dimensions, of which lhs and sizes have one and rhs has the other."""
+    lhs, rhs = oracle.random((2, 30, 8), "float32", 1), oracle.random((3, 2, 8, 5), "float32", 2)
+    sizes = jnp.array([[10, 20], [5, 7]], "int32")
+    strides = [0, 30 * 8, 2 * 8 * 5, 0, 0, 2, *[0] * 6]
+    out = call(target, lhs, rhs, sizes, batch=(3, 2), strides=strides)
+    for i in range(3):
+        for j in range(2):
+            assert_close(out[i, j], expected(lhs[j], rhs[i], sizes[j], 2), "float32")

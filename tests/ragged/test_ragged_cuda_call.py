@@ -1,0 +1,38 @@
+"""The custom call that CUDA gets, looked at without a GPU."""
+
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import export
+
+import jax_vbgemm as vb
+from jax_vbgemm._src import backends
+
+HEADER = Path(__file__).parents[2] / "csrc" / "gpu" / "ragged_launch.h"
+
+
+def module_for(platform: str) -> str:
+    lhs, rhs, sizes = jnp.zeros((64, 16), jnp.bfloat16), jnp.zeros((4, 16, 8), jnp.bfloat16), jnp.zeros(4, jnp.int32)
+    program = export.export(jax.jit(vb.ragged_dot), platforms=[platform], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
+        lhs, rhs, sizes
+    )
+    return str(program.mlir_module())
+
+
+def test_the_workspace_is_as_large_as_the_kernels_expect():
+    (stated,) = re.findall(r"kRaggedWorkspaceBytes = (\d+);", HEADER.read_text())
+    assert int(stated) == backends.RAGGED_WORKSPACE_BYTES
+
+
+@pytest.mark.parametrize(("platform", "workspace"), [("cuda", True), ("cpu", False)])
+def test_gpus_alone_get_a_workspace(platform, workspace):
+    (call,) = re.findall(rf"custom_call @{backends.RAGGED_TARGET_NAME}\(.*->(.*)", module_for(platform))
+    assert "64x8xbf16" in call
+    assert (f"tensor<{backends.RAGGED_WORKSPACE_BYTES}xui8>" in call) == workspace
+
+
+def test_rocm_goes_through_xla():
+    assert backends.RAGGED_TARGET_NAME not in module_for("rocm")
