@@ -1,7 +1,7 @@
 // Ragged products as a C library, for ragged_library.py:
 //
 //   nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Xcompiler -fPIC -shared -Icsrc -o build/libragged.so
-//     benchmarks/ragged_library.cu csrc/gpu/ragged_*.cu
+//     benchmarks/ragged_library.cu csrc/gpu/host/ragged_launch.cu csrc/gpu/instances/ragged_*.cu
 //
 // shape: a RaggedShape, or 4 more: blocks take tiles as they come.
 #include "gpu/host/ragged_launch.h"
