@@ -39,7 +39,7 @@ def _lower_elsewhere(ctx: Any, *operands: Any, ragged: Ragged) -> Any:
 def why_not_kernel(
     platform: str, platforms: Sequence[str], ctx: Any, implementation: str | None, out_dtype: Any, precision: Any
 ) -> str | None:
-    """Why XLA has to do a product of operands of one dtype, None where a kernel can. `platforms`: those that have it."""
+    """Why XLA has to do a product of operands of one dtype, None where a kernel of these platforms can."""
     if implementation == "xla":
         return "XLA was asked for"
     if platform not in platforms:

@@ -23,9 +23,9 @@ class Ragged(NamedTuple):
     """What a call computes. (...) are batch dimensions, which broadcast among all operands.
 
     Operands: lhs (..., m, k); rhs (..., groups, k, n), or (..., groups, n, k) where `transpose_rhs`; group_sizes
-    (..., total groups), int32 or int64; then those that `extras` names: bias (..., groups, n) of the result's dtype, row_scale (..., m)
-    of its accumulator's, group_offset (...). The result is (..., m, n). A `contraction` has rhs (..., m, n), of the
-    extras group_offset at most, and the result (..., groups, k, n).
+    (..., total groups), int32 or int64; then those that `extras` names: bias (..., groups, n) of the result's dtype,
+    row_scale (..., m) of its accumulator's, group_offset (...). The result is (..., m, n). A `contraction` has rhs
+    (..., m, n), of the extras group_offset at most, and the result (..., groups, k, n).
 
     Group j has the next max(group_sizes[j], 0) rows and, for 0 <= j - group_offset < groups, the weights of that index.
     `hint`: the size, or sizes, that groups typically have; results do not depend on it.

@@ -1,9 +1,9 @@
 """What ragged products mean, in jnp: the form for platforms and dtypes without a kernel.
 
-Each group's rows are cut into tiles of a fixed number of rows. Ragged rows gather these into one batch, multiplied by the
-weights of their groups in one batched product; a ragged contraction adds one tile's product after the other. Either is
-about the work that the sizes ask for, where jax.lax.ragged_dot's expansion does that of all groups for each row. Rows are
-selected by index and mask, never by multiplication with 0, so NaN stays where it is.
+Each group's rows are cut into tiles of a fixed number of rows. Ragged rows gather these into one batch, multiplied by
+the weights of their groups in one batched product; a ragged contraction adds one tile's product after the other. Either
+is about the work that the sizes ask for, where jax.lax.ragged_dot's expansion does that of all groups for each row.
+Rows are selected by index and mask, never by multiplication with 0, so NaN stays where it is.
 """
 
 from __future__ import annotations
