@@ -1,6 +1,7 @@
 // Stand-alone driver of the CPU kernel: correctness against float64, a stress of concurrent calls, and timing.
 //
 //   cpu_kernel_bench check [rounds]            random problems of every dtype against float64; bits equal whatever the plan
+//   cpu_kernel_bench groups [rounds]           random calls whose group sizes are data, against float64
 //   cpu_kernel_bench stress [seconds]          32 concurrent calls on a pool of 2 threads
 //   cpu_kernel_bench time [dtype]              GFLOP/s of batches of small problems, 1 and 2 threads
 //   cpu_kernel_bench file F [dtype] [layout]   GFLOP/s of a workload file ("M N K" a line) with each CPU tile, and GB/s beside those of a
@@ -11,7 +12,8 @@
 //   F="g++ -std=c++17 -O3 -fno-math-errno -Wall -Wextra -pthread -Icsrc" X="-mavx2 -mfma -mf16c"
 //   $F $X -c csrc/cpu/kernels_avx2.cc
 //   $F $X -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512 -c csrc/cpu/kernels_avx512.cc
-//   $F benchmarks/cpu_kernel_bench.cc csrc/cpu/{walk,isa,kernels_portable}.cc kernels_avx*.o -o cpu_kernel_bench
+//   $F benchmarks/cpu_kernel_bench.cc csrc/cpu/{walk,group_walk,packed_groups,share,isa,kernels_portable}.cc kernels_avx*.o -o
+//   cpu_kernel_bench
 //
 // and elsewhere the last line without the objects.
 #include <cstdio>
@@ -20,6 +22,7 @@
 
 #include "cpu/driver/benchmark.h"
 #include "cpu/driver/check.h"
+#include "cpu/driver/ragged_check.h"
 #include "cpu/driver/stress.h"
 
 int main(int argc, char** argv) {
@@ -29,8 +32,9 @@ int main(int argc, char** argv) {
   const char* second = argc > 2 ? argv[2] : nullptr;
   std::printf("isa: %s\n", isa());
   if (mode == "check") check(second ? std::atoi(second) : 100);
+  if (mode == "groups") check_groups(second ? std::atoi(second) : 100);
   if (mode == "stress") stress(second ? std::atof(second) : 3);
   if (mode == "time") time_ranges(dtype_named(second));
   if (mode == "file" && second) time_file(second, dtype_named(argc > 3 ? argv[3] : nullptr), argc > 4 ? argv[4] : "nn");
-  return failures != 0;
+  return failures + ragged_failures != 0;
 }

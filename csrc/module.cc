@@ -46,4 +46,10 @@ NB_MODULE(_core, m) {
   m.def("catalogue_hash", &vbgemm::catalogue_hash, "Identifies the catalogue; travels with every call.");
   m.def("isa", &vbgemm::isa, "The instruction set the CPU kernel uses on this machine.");
   m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_matmul)); }, "The XLA FFI handler.");
+  m.def(
+      "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_ragged)); },
+      "The XLA FFI handler of products whose group sizes are data.");
+  m.def(
+      "ragged_lists_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_packed)); },
+      "The XLA FFI handler of packed rows times weights of different shapes.");
 }

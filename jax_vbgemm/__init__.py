@@ -26,7 +26,13 @@ from jax_vbgemm._src.planner import TallSkinny as TallSkinny
 from jax_vbgemm._src.planner import Tile as Tile
 from jax_vbgemm._src.planner import Uniform as Uniform
 from jax_vbgemm._src.problem import Problem as Problem
+from jax_vbgemm._src.ragged.api import ragged_dot as ragged_dot
 from jax_vbgemm._src.tools.tune import Tuned as Tuned
 from jax_vbgemm._src.tools.tune import autotune as autotune
+from jax_vbgemm.ragged import lists_lowering as _lists_lowering  # noqa: F401
+from jax_vbgemm.ragged import lowering as _ragged_lowering  # noqa: F401
+from jax_vbgemm.ragged import rules as _ragged_rules  # noqa: F401
+from jax_vbgemm.ragged.general import ragged_dot_general as ragged_dot_general
+from jax_vbgemm.ragged.packed_api import ragged_matmul as ragged_matmul
 
 __version__ = "0.1.0"

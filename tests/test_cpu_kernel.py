@@ -26,7 +26,8 @@ pytestmark = [
 def build(folder: Path, flags: Sequence[str], *, compiler: str = "g++", x86: bool | None = None) -> Path:
     """The driver in `folder`, by the build lines at its top."""
     x86 = platform.machine() == "x86_64" if x86 is None else x86
-    sources = {CPU / "walk.cc": (), CPU / "isa.cc": (), CPU / "kernels_portable.cc": (), DRIVER: ()}
+    portable = ("walk", "group_walk", "packed_groups", "share", "isa", "kernels_portable")
+    sources: dict[Path, Sequence[str]] = {**{CPU / f"{name}.cc": () for name in portable}, DRIVER: ()}
     if x86:
         sources |= {CPU / "kernels_avx2.cc": AVX2, CPU / "kernels_avx512.cc": AVX512}
     common = [compiler, "-std=c++17", "-fno-math-errno", "-Wall", "-Wextra", "-pthread", f"-I{ROOT / 'csrc'}", *flags]
@@ -65,12 +66,21 @@ def test_results_and_epilogues_on_each_instruction_set(checked: Path, isa: str):
     assert "10 rounds, 0 failures" in output
 
 
+@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+def test_groups_whose_sizes_are_data_on_each_instruction_set(checked: Path, isa: str):
+    output = run([checked, "groups", "10"], VBGEMM_CPU_ISA=isa)
+    if f"isa: {isa}\n" not in output:
+        pytest.skip(f"this machine cannot run {isa}")
+    assert "groups: 10 rounds, 0 failures" in output
+
+
 def test_concurrent_calls_have_no_data_race(tmp_path: Path):
     driver = build(tmp_path, [*SANITIZED, "-fsanitize=thread"])
-    command: list[str | Path] = [driver, "stress", "3"]
-    if setarch := shutil.which("setarch"):  # TSan needs the address space as it knows it
-        command = [setarch, platform.machine(), "-R", *command]
-    assert ", 0 wrong" in run(command)
+    # TSan needs the address space as it knows it
+    setarch = shutil.which("setarch")
+    prefix: list[str | Path] = [setarch, platform.machine(), "-R"] if setarch else []
+    assert ", 0 wrong" in run([*prefix, driver, "stress", "3"])
+    assert "groups: 3 rounds, 0 failures" in run([*prefix, driver, "groups", "3"])
 
 
 @pytest.mark.slow

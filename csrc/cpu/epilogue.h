@@ -1,4 +1,5 @@
-// What happens to a block of finished sums on its way to C: activation(alpha sum + beta source + bias), in the accumulator's arithmetic.
+// What happens to a block of finished sums on its way to C: scale activation(alpha sum + beta source + bias), in the accumulator's
+// arithmetic.
 //
 // The activations need one exponential, of numbers that aren't positive, which neither overflows nor loses small results; all of them
 // pass NaN on. They are the compiler's vector extensions like everything else here: libm would take longer than the products.
@@ -131,20 +132,24 @@ __attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64
   constexpr int kWidth = kLanes<T>;
   const Scale<T, kParts> alpha(finish.alpha), beta(finish.beta);
   const bool reads_source = finish.source.data && !beta.zero();
-  alignas(64) T source[kMaxVectors * kWidth] = {}, bias[kMaxVectors * kWidth] = {};
-  const auto read = [&](const Matrix& x, int64_t row, T* to) {
-    const Out* from = static_cast<const Out*>(x.data) + (row * x.row_stride + j * x.col_stride) * kParts;
+  alignas(64) T source[kMaxVectors * kWidth] = {}, bias[kMaxVectors * kWidth] = {}, scale[kMaxVectors * kWidth] = {};
+  const auto read = [&](const Matrix& x, auto element, int64_t row, T* to) {
+    const auto* from = static_cast<const decltype(element)*>(x.data) + (row * x.row_stride + j * x.col_stride) * kParts;
     copy_run<kParts>(from, x.col_stride, columns, to);
   };
   for (int64_t row = 0; row < rows; ++row, sums += width) {
-    if (reads_source) read(finish.source, i + row, source);
-    if (finish.bias.data && (row == 0 || finish.bias.row_stride != 0)) read(finish.bias, i + row, bias);
+    if (reads_source) read(finish.source, Out{}, i + row, source);
+    if (finish.bias.data && (row == 0 || finish.bias.row_stride != 0)) read(finish.bias, Out{}, i + row, bias);
+    if (finish.scale.data && (row == 0 || finish.scale.row_stride != 0)) read(finish.scale, T{}, i + row, scale);
     for (int64_t at = columns * kParts; at < width; ++at) sums[at] = 0;
     for (int64_t at = 0; at < width; at += kWidth) {
       Vec<T> x = alpha(load<Vec<T>>(sums + at));
       if (reads_source) x += beta(load<Vec<T>>(source + at));
       if (finish.bias.data) x += load<Vec<T>>(bias + at);
-      if constexpr (kParts == 1) x = activate<T>(x, finish.activation);
+      if constexpr (kParts == 1) {
+        x = activate<T>(x, finish.activation);
+        if (finish.scale.data) x *= load<Vec<T>>(scale + at);
+      }
       store(sums + at, x);
     }
   }

@@ -14,12 +14,13 @@ struct Matrix {
   int64_t row_stride, col_stride;
 };
 
-// What happens to sums on their way to c: activation(alpha sum + beta source + bias). source and bias are addressed like c and of its
-// dtype; data is null where there is none. Where beta is 0, source isn't read.
+// What happens to sums on their way to c: scale activation(alpha sum + beta source + bias), each addressed like c; data is null where
+// there is none. source and bias are of c's dtype, scale of the accumulator's, which must be real. Where beta is 0, source isn't read.
 struct Finish {
   double alpha[2], beta[2];  // real and imaginary parts
   Matrix source, bias;
   Activation activation;
+  Matrix scale{};
 };
 
 // c = finish(a b), with a m x k, b k x n. out_dtype is that of c: dtype, or f32 for a 16-bit dtype. k = 0 writes zeros.

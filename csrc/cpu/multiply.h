@@ -330,7 +330,7 @@ inline void multiply(Product p, Scratch& scratch) {
   if (stays) return run(p);
   if (!p.finish) return run(other);
   Finish finish = *p.finish;
-  finish.source = transposed(finish.source), finish.bias = transposed(finish.bias);
+  finish.source = transposed(finish.source), finish.bias = transposed(finish.bias), finish.scale = transposed(finish.scale);
   Product finished = other;
   finished.finish = &finish;
   run(finished);

@@ -77,6 +77,7 @@ inline void run_past_caches(const Product& p, Scratch& scratch, Run run) {
     if (p.finish) {
       finish = *p.finish;
       finish.source = from_row(finish.source, i, p.out_dtype), finish.bias = from_row(finish.bias, i, p.out_dtype);
+      finish.scale = from_row(finish.scale, i, accumulator_of(p.dtype));
       piece.finish = &finish;
     }
     if (ahead) prefetch(static_cast<const char*>(from_row(p.a, i, p.dtype).data) + ahead, bytes_of_a);

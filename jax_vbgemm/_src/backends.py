@@ -19,10 +19,21 @@ from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_OF
 TARGET_NAME = "vbgemm_v1"
 ADD_TARGET_NAME = "vbgemm_add_v1"  # on GPUs; on the CPU XLA's own loops are as good
 SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # likewise
+RAGGED_TARGET_NAME = "vbgemm_ragged_v1"  # on RAGGED_PLATFORMS
+RAGGED_LISTS_TARGET_NAME = "vbgemm_ragged_lists_v1"  # on RAGGED_LISTS_PLATFORMS
 GPU_PLATFORMS = ("cuda", "rocm")
+RAGGED_PLATFORMS = ("cpu",)
+RAGGED_LISTS_PLATFORMS = ("cpu",)
 
 DISABLE_JAX_EXPORT_CHECKS = [
-    jax.export.DisabledSafetyCheck.custom_call(name) for name in (TARGET_NAME, ADD_TARGET_NAME, SQUARE_SUMS_TARGET_NAME)
+    jax.export.DisabledSafetyCheck.custom_call(name)
+    for name in (
+        TARGET_NAME,
+        ADD_TARGET_NAME,
+        SQUARE_SUMS_TARGET_NAME,
+        RAGGED_TARGET_NAME,
+        RAGGED_LISTS_TARGET_NAME,
+    )
 ]
 """Pass as `disabled_checks` to jax.export.export: it refuses custom calls that it doesn't know."""
 
@@ -62,6 +73,11 @@ def _load(name: str, ffi_platform: str, default_device: str, module_name: str, h
         module = importlib.import_module(f"jax_vbgemm.{module_name}")
         # Under exactly this platform name: a target registered as "cuda" before the plugin loads never reaches it.
         jax.ffi.register_ffi_target(TARGET_NAME, module.handler(), platform=ffi_platform)
+        if name in RAGGED_PLATFORMS:
+            jax.ffi.register_ffi_target(RAGGED_TARGET_NAME, module.ragged_handler(), platform=ffi_platform)
+        if name in RAGGED_LISTS_PLATFORMS:
+            handler = module.ragged_lists_handler()
+            jax.ffi.register_ffi_target(RAGGED_LISTS_TARGET_NAME, handler, platform=ffi_platform)
         if name in GPU_PLATFORMS:
             jax.ffi.register_ffi_target(ADD_TARGET_NAME, module.add_handler(), platform=ffi_platform)
             handler = module.square_sums_handler()

@@ -35,7 +35,7 @@ class Call:
         self.name, self.As, self.Bs = name, As, Bs
         lhs, rhs, self.structure = _paired_leaves(name, As, Bs)
         self.precision = canonical_precision(precision)
-        _check_options(name, self.precision, preferred)
+        check_options(name, self.precision, preferred)
         transposes = zip(
             _flags(name, "transpose_a", transpose_a, As, len(lhs)),
             _flags(name, "transpose_b", transpose_b, Bs, len(rhs)),
@@ -60,7 +60,7 @@ class Call:
                     dtype = jnp.result_type(a, b)
                     a, b = a.astype(dtype), b.astype(dtype)
                 default_float = jax.dtypes.canonicalize_dtype(float)
-                self.dtypes.append(_result_dtype(a.dtype, self.precision, preferred, default_float))
+                self.dtypes.append(result_dtype(a.dtype, self.precision, preferred, default_float))
             except (ValueError, TypeError) as error:
                 a_name, b_name = self.leaf(("As", As), index), self.leaf(("Bs", Bs), index)
                 transposed = "".join(
@@ -205,7 +205,7 @@ class Call:
         def where() -> str:
             return self.leaf((option, self.As), index)
 
-        array = value if isinstance(value, jax.Array) else _as_array(self.name, where(), value)
+        array = value if isinstance(value, jax.Array) else as_array(self.name, where(), value)
         shape, dtype = self.shapes[index], self.dtypes[index]
         fits = array.shape == shape if exact else _broadcasts(array.shape, shape)
         if not fits:
@@ -213,7 +213,7 @@ class Call:
             raise ValueError(
                 f"{self.name}: {where()} is {array.shape} but {self.result(index)} is {shape}: it must {rule}"
             )
-        if array.dtype != dtype and not _promotes(array, dtype):
+        if array.dtype != dtype and not promotes(array, dtype):
             raise ValueError(f"{self.name}: {where()} is {array.dtype}, which does not promote to {dtype}")
         return (option, id(value), dtype), lambda: array.astype(dtype)
 
@@ -225,7 +225,7 @@ class Call:
         return self._made[key]
 
 
-def _check_options(name: str, precision: Any, preferred: Any) -> None:
+def check_options(name: str, precision: Any, preferred: Any) -> None:
     try:
         precision_name(precision)
         np.dtype(preferred)
@@ -242,7 +242,7 @@ def _plain_number(value: Any) -> Any:
     return value.item() if isinstance(value, np.ndarray | np.generic) and value.ndim == 0 else value
 
 
-def _promotes(array: jax.Array, dtype: Any) -> bool:
+def promotes(array: jax.Array, dtype: Any) -> bool:
     try:
         return bool(jnp.result_type(array, jnp.zeros((), dtype)) == dtype)
     except ValueError:  # strict promotion
@@ -270,12 +270,12 @@ def _paired_leaves(name: str, As: Any, Bs: Any) -> tuple[list[jax.Array], list[j
         if all(isinstance(leaf, jax.Array) for leaf in leaves):
             return leaves
         paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(tree)]
-        return [_as_array(name, tree_name + path, leaf) for path, leaf in zip(paths, leaves, strict=True)]
+        return [as_array(name, tree_name + path, leaf) for path, leaf in zip(paths, leaves, strict=True)]
 
     return arrays("As", As, lhs), arrays("Bs", Bs, rhs), structure
 
 
-def _as_array(name: str, where: str, leaf: Any) -> jax.Array:
+def as_array(name: str, where: str, leaf: Any) -> jax.Array:
     try:
         return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
     except (TypeError, ValueError) as error:
@@ -301,7 +301,7 @@ def _describe(x: jax.Array, other: jax.Array) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _result_dtype(dtype: Any, precision: Any, preferred_element_type: Any, default_float: Any) -> Any:
+def result_dtype(dtype: Any, precision: Any, preferred_element_type: Any, default_float: Any) -> Any:
     """What jnp.matmul makes of these options; it also raises its errors for bad ones."""
     del default_float  # whether x64 is on decides what preferred_element_type means
     one = jax.ShapeDtypeStruct((1, 1), dtype)

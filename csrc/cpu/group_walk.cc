@@ -1,0 +1,168 @@
+#include "cpu/group_walk.h"
+
+#include <algorithm>
+
+namespace vbgemm {
+namespace {
+
+int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+char* element(const void* data, int64_t index, DType dtype) {
+  return static_cast<char*>(const_cast<void*>(data)) + index * kDTypeBytes[static_cast<int>(dtype)];
+}
+
+// The operand of one entry.
+const void* entry(const RaggedOperand& x, int64_t outer, int64_t inner, int64_t element_bytes) {
+  if (!x.data) return nullptr;
+  return static_cast<const char*>(x.data) + (outer * x.batch_stride[0] + inner * x.batch_stride[1]) * element_bytes;
+}
+
+// A group's rows, as many of them as there are behind `begin`.
+int64_t rows_of(const RaggedCall& call, const void* sizes, int64_t group, int64_t begin) {
+  const int64_t size = call.wide_sizes ? static_cast<const int64_t*>(sizes)[group] : static_cast<const int32_t*>(sizes)[group];
+  return std::clamp<int64_t>(size, 0, call.m - begin);
+}
+
+// One entry of a call: its operands, and the products of its groups.
+class Entry {
+ public:
+  Entry(const RaggedCall& call, int64_t outer, int64_t inner, GroupWalk& walk) : call_(call), walk_(walk) {
+    const int64_t in = kDTypeBytes[static_cast<int>(call.dtype)], out = kDTypeBytes[static_cast<int>(call.out_dtype)];
+    const int64_t index = outer * call.batch[1] + inner, result = call.contraction ? call.groups * call.k * call.n : call.m * call.n;
+    lhs_ = entry(call.lhs, outer, inner, in), rhs_ = entry(call.rhs, outer, inner, in);
+    sizes_ = entry(call.group_sizes, outer, inner, call.wide_sizes ? 8 : 4);
+    bias_ = entry(call.bias, outer, inner, out);
+    row_scale_ = entry(call.row_scale, outer, inner, accumulator_bytes(call.dtype));
+    const void* offset = entry(call.group_offset, outer, inner, 4);
+    offset_ = offset ? *static_cast<const int32_t*>(offset) : 0;
+    out_ = element(call.out, index * result, call.out_dtype);
+  }
+
+  void add_products() const {
+    const int64_t first = std::clamp<int64_t>(offset_, 0, call_.total_groups);
+    const int64_t last = std::clamp<int64_t>(offset_ + call_.groups, first, call_.total_groups);
+    int64_t row = 0;
+    for (int64_t group = 0; group < first; ++group) row += rows_of(call_, sizes_, group, row);
+    if (call_.contraction) {
+      const int64_t before = std::clamp<int64_t>(first - offset_, 0, call_.groups), behind = before + last - first;
+      add_zeros_of_groups(0, before);
+      for (int64_t group = first; group < last; ++group) row = add_contraction(group - offset_, row, rows_of(call_, sizes_, group, row));
+      add_zeros_of_groups(behind, call_.groups);
+    } else {
+      add_zeros_of_rows(0, row);
+      for (int64_t group = first; group < last; ++group) row = add_rows(group - offset_, row, rows_of(call_, sizes_, group, row));
+      add_zeros_of_rows(row, call_.m);
+    }
+  }
+
+ private:
+  int64_t add_rows(int64_t w, int64_t row, int64_t rows) const {
+    if (rows == 0) return row;
+    const Matrix b = call_.transpose_rhs ? Matrix{element(rhs_, w * call_.k * call_.n, call_.dtype), 1, call_.k}
+                                         : Matrix{element(rhs_, w * call_.k * call_.n, call_.dtype), call_.n, 1};
+    GroupProduct product{rows, call_.n, call_.k, lhs_from(row), b, rows_from(row), {}, {}};
+    if (bias_) product.bias = {element(bias_, w * call_.n, call_.out_dtype), 0, 1};
+    if (row_scale_) product.row_scale = {element(row_scale_, row, accumulator_of(call_.dtype)), 1, 0};
+    walk_.add(product);
+    return row + rows;
+  }
+  int64_t add_contraction(int64_t w, int64_t row, int64_t rows) const {
+    const Matrix a = lhs_from(row);
+    walk_.add({call_.k, call_.n, rows, {a.data, 1, call_.k}, {element(rhs_, row * call_.n, call_.dtype), call_.n, 1}, result(w), {}, {}});
+    return row + rows;
+  }
+  void add_zeros_of_rows(int64_t begin, int64_t end) const {
+    if (begin < end) walk_.add({end - begin, call_.n, 0, lhs_from(0), lhs_from(0), rows_from(begin), {}, {}});
+  }
+  void add_zeros_of_groups(int64_t begin, int64_t end) const {
+    for (int64_t w = begin; w < end; ++w) walk_.add({call_.k, call_.n, 0, lhs_from(0), lhs_from(0), result(w), {}, {}});
+  }
+
+  Matrix lhs_from(int64_t row) const { return {element(lhs_, row * call_.k, call_.dtype), call_.k, 1}; }
+  Matrix rows_from(int64_t row) const { return {element(out_, row * call_.n, call_.out_dtype), call_.n, 1}; }
+  Matrix result(int64_t w) const { return {element(out_, w * call_.k * call_.n, call_.out_dtype), call_.n, 1}; }
+
+  const RaggedCall& call_;
+  GroupWalk& walk_;
+  const void *lhs_, *rhs_, *sizes_, *bias_, *row_scale_;
+  int64_t offset_;
+  void* out_;
+};
+
+Matrix from(const Matrix& x, int64_t row, int64_t col, DType dtype) {
+  return {x.data ? element(x.data, row * x.row_stride + col * x.col_stride, dtype) : nullptr, x.row_stride, x.col_stride};
+}
+
+// Pieces that suit a core's caches, from the largest: the tiles of the catalogue for the CPU, which a few rows or columns widen.
+struct PieceShape {
+  int64_t rows, cols;
+};
+constexpr PieceShape kPieces[] = {{192, 256}, {96, 128}, {48, 64}};
+constexpr int64_t kPiecesPerThread = 8;
+
+// How many parts a length is cut into. One that is a little longer than a part stays whole.
+int64_t parts(int64_t length, int64_t part) { return std::max<int64_t>(1, ceil_div(length - part / 4, part)); }
+
+// A product's parts of rows and of columns.
+struct Parts {
+  int64_t rows, cols;
+};
+Parts parts_of(const GroupProduct& p, int64_t rows, int64_t cols) {
+  const int64_t area = rows * cols;
+  if (p.m * 4 <= rows) cols = area / (rows / 4);
+  if (p.n * 4 <= cols) rows = area / (cols / 4);
+  return {parts(p.m, rows), parts(p.n, cols)};
+}
+
+}  // namespace
+
+void GroupWalk::add(const GroupProduct& product) {
+  products_.push_back(product);
+  const double m = product.m, n = product.n, k = product.k;
+  work_ += m * n * k + kWorkOfAMove * (m * n + m * k + k * n);
+}
+
+void GroupWalk::cut(int64_t threads) {
+  first_piece_.resize(products_.size() + 1);
+  for (const auto& [rows, cols] : kPieces) {
+    rows_ = rows, cols_ = cols;
+    int64_t count = 0;
+    for (size_t i = 0; i < products_.size(); ++i) {
+      first_piece_[i] = count;
+      const Parts parts = parts_of(products_[i], rows, cols);
+      count += parts.rows * parts.cols;
+    }
+    first_piece_.back() = count;
+    if (threads <= 1 || count >= kPiecesPerThread * threads) return;
+  }
+}
+
+void GroupWalk::run(int64_t begin, int64_t end) const {
+  thread_local Scratch scratch;
+  auto product = std::upper_bound(first_piece_.begin(), first_piece_.end(), begin) - first_piece_.begin() - 1;
+  for (int64_t piece = begin; piece < end; ++piece) {
+    while (piece >= first_piece_[product + 1]) ++product;
+    const GroupProduct& p = products_[product];
+    const Parts parts = parts_of(p, rows_, cols_);
+    // Down the rows first: their pieces use the same columns of b, which stay in a cache.
+    const int64_t index = piece - first_piece_[product], y = index % parts.rows, x = index / parts.rows;
+    const int64_t row = p.m * y / parts.rows, rows = p.m * (y + 1) / parts.rows - row;
+    const int64_t col = p.n * x / parts.cols, cols = p.n * (x + 1) / parts.cols - col;
+    Finish finish{{1, 0}, {0, 0}, {}, from(p.bias, row, col, out_dtype_), activation_, from(p.row_scale, row, col, accumulator_of(dtype_))};
+    const bool finishes = p.k > 0 && (finish.bias.data || finish.scale.data || activation_ != Activation::none);
+    kernels().multiply({dtype_, out_dtype_, rows, cols, p.k, from(p.a, row, 0, dtype_), from(p.b, 0, col, dtype_),
+                        from(p.c, row, col, out_dtype_), finishes ? &finish : nullptr, p.m, p.n, past_caches_},
+                       scratch);
+  }
+}
+
+void add_products(const RaggedCall& call, GroupWalk& walk) {
+  const int64_t entries = call.batch[0] * call.batch[1], result = call.contraction ? call.groups * call.k * call.n : call.m * call.n;
+  const int64_t bytes = entries * result * kDTypeBytes[static_cast<int>(call.out_dtype)];
+  if (bytes >= kBytesOfCaches) walk.past_caches();
+  for (int64_t outer = 0; outer < call.batch[0]; ++outer) {
+    for (int64_t inner = 0; inner < call.batch[1]; ++inner) Entry(call, outer, inner, walk).add_products();
+  }
+}
+
+}  // namespace vbgemm

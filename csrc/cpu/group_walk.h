@@ -1,0 +1,69 @@
+// Runs products over rows in groups on the CPU: sizes are read when the call runs, groups are cut into pieces of about the same work, and
+// the caller and helpers from a thread pool claim these. No operand is expanded or copied as a whole.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "cpu/kernels.h"
+#include "cpu/share.h"
+#include "ragged.h"
+
+namespace vbgemm {
+
+// The product of one group, c = row_scale activation(a b + bias); k = 0 and no epilogue: the zeros of rows without weights.
+struct GroupProduct {
+  int64_t m, n, k;
+  Matrix a, b, c;
+  Matrix bias, row_scale;  // addressed like c; data is null where there is none
+};
+
+// The products of a call's groups, cut into pieces.
+class GroupWalk {
+ public:
+  GroupWalk(DType dtype, DType out_dtype, Activation activation) : dtype_(dtype), out_dtype_(out_dtype), activation_(activation) {}
+
+  void add(const GroupProduct& product);
+  void cut(int64_t threads);                   // after the last product: into enough pieces for so many threads
+  void past_caches() { past_caches_ = true; }  // results are written past the caches where that pays
+
+  int64_t pieces() const { return first_piece_.empty() ? 0 : first_piece_.back(); }
+  double work() const { return work_; }  // in multiply-adds
+  void run(int64_t begin, int64_t end) const;
+
+ private:
+  const DType dtype_, out_dtype_;
+  const Activation activation_;
+  std::vector<GroupProduct> products_;
+  std::vector<int64_t> first_piece_;  // of each product, and behind the last one
+  int64_t rows_ = 1, cols_ = 1;       // of a piece, at most
+  double work_ = 0;
+  bool past_caches_ = false;
+};
+
+// The products of all entries of a call. No size, whatever it is, leads outside the call's buffers.
+void add_products(const RaggedCall& call, GroupWalk& walk);
+void add_products(const PackedCall& call, GroupWalk& walk);
+
+// Pool: anything with num_threads() and Schedule(f), such as XLA's FFI thread pool, or null.
+template <class Pool>
+void run(GroupWalk& walk, Pool* pool) {
+  const int64_t available = pool ? pool->num_threads() : 1;
+  walk.cut(available);
+  const int64_t threads = threads_for(walk.work(), available < walk.pieces() ? available : walk.pieces());
+  share([&walk](int64_t begin, int64_t end) { walk.run(begin, end); }, walk.pieces(), threads, pool);
+}
+
+template <class Pool>
+void run(const RaggedCall& call, Pool* pool) {
+  GroupWalk walk(call.dtype, call.out_dtype, call.activation);
+  add_products(call, walk);
+  run(walk, pool);
+}
+template <class Pool>
+void run(const PackedCall& call, Pool* pool) {
+  GroupWalk walk(call.dtype, call.out_dtype, Activation::none);
+  add_products(call, walk);
+  run(walk, pool);
+}
+
+}  // namespace vbgemm

@@ -1,0 +1,138 @@
+// The custom call of products over ragged rows, whose group sizes are data: its contract, and the checks that stand between its
+// arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it; the name is "vbgemm_ragged_v1" on every platform.
+//
+// Rows belong to groups in order: group j of total_groups has the next max(group_sizes[j], 0) rows, and no row from m on exists, whatever
+// the sizes say. Weights exist for `groups` groups alone, those from group_offset on: group j's are weights w = j - group_offset, if
+// 0 <= w < groups. A row "has weights" if its group does; rows behind the last group don't.
+//
+//   ragged rows         out[i] = row_scale[i] activation(lhs[i] op(rhs[w]) + bias[w]) where row i has weights, else zeros
+//   ragged contraction  out[w] = sum over the rows i of w's group of lhs[i]^T rhs[i]; zeros where it has none
+//
+// Group sizes are in device memory and no host code reads them on a GPU. Weights and biases of groups without rows are never read, and
+// what rows hold never reaches the result of another group. Sums are in the accumulator's dtype, in an order that the sizes and the
+// attributes alone decide.
+//
+// Operands, all row-major; one that the call hasn't has no elements:
+//   0 lhs           (m, k)
+//   1 rhs           ragged rows: (groups, k, n), where transpose_rhs (groups, n, k); ragged contraction: (m, n); lhs's dtype
+//   2 group_sizes   (total_groups)  int32 or int64
+//   3 bias          (groups, n)     the result's dtype
+//   4 row_scale     (m)             the accumulator's dtype, which is real
+//   5 group_offset  ()              int32; without it 0
+// Results:
+//   0 out           ragged rows: (m, n); ragged contraction: (groups, k, n); lhs's dtype, or float32 where that has 16 bits
+//   1 workspace     bytes (uint8) that the plan asks for; only where it asks for any
+// Attributes:
+//   kind            how products are formed (Kind)
+//   contraction     0: ragged rows; 1: ragged contraction, which has neither transpose_rhs nor operands 3 and 4 nor activation
+//   transpose_rhs   0 or 1
+//   activation      Activation
+//   sizes           m, k, n, groups, total_groups, batch[0], batch[1]; all at least 1
+//   batch_strides   two for each operand, in elements
+//   plan            int32 words that belong to the platform: empty on the CPU
+//
+// The whole is done for batch[0] x batch[1] entries. Entry (b0, b1) of an operand begins b0 batch_strides[0] + b1 batch_strides[1]
+// elements behind its first one; an operand that all entries share has strides of 0. Results are dense.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "ffi_common.h"
+#include "ragged.h"
+
+namespace vbgemm {
+
+struct RaggedArguments {
+  ffi::RemainingArgs operands;
+  ffi::RemainingRets results;
+  int64_t kind, contraction, transpose_rhs, activation;
+  ffi::Span<const int64_t> sizes, batch_strides;
+  ffi::Span<const int32_t> plan;
+};
+
+#define VBGEMM_BIND_RAGGED_ARGUMENTS(binding)                 \
+  binding.RemainingArgs()                                     \
+      .RemainingRets()                                        \
+      .Attr<int64_t>("kind")                                  \
+      .Attr<int64_t>("contraction")                           \
+      .Attr<int64_t>("transpose_rhs")                         \
+      .Attr<int64_t>("activation")                            \
+      .Attr<::xla::ffi::Span<const int64_t>>("sizes")         \
+      .Attr<::xla::ffi::Span<const int64_t>>("batch_strides") \
+      .Attr<::xla::ffi::Span<const int32_t>>("plan")
+
+// Fills call, or says which argument breaks which rule.
+inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
+  constexpr int kOperands = 6, kSizes = 7;
+  static constexpr const char* kNames[kOperands] = {"lhs", "rhs", "group_sizes", "bias", "row_scale", "group_offset"};
+  const auto& [operands, results, kind, contraction, transpose_rhs, activation, sizes, batch_strides, plan] = given;
+  if (operands.size() != kOperands || results.size() < 1 || results.size() > 2)
+    return refuse("a ragged call has 6 operands and 1 or 2 results");
+  if (sizes.size() != kSizes || batch_strides.size() != 2 * kOperands) return refuse("malformed sizes or batch strides of a ragged call");
+  for (const int64_t size : sizes) {
+    if (size < 1 || size > INT32_MAX) return refuse("sizes of a ragged call must be from 1 to 2**31 - 1");
+  }
+  call.m = sizes[0], call.k = sizes[1], call.n = sizes[2], call.groups = sizes[3], call.total_groups = sizes[4];
+  call.batch[0] = sizes[5], call.batch[1] = sizes[6];
+  call.contraction = contraction != 0, call.transpose_rhs = transpose_rhs != 0;
+  if (activation < 0 || activation > static_cast<int64_t>(Activation::sigmoid)) return refuse("unknown activation");
+  call.activation = static_cast<Activation>(activation);
+
+  ffi::AnyBuffer buffers[kOperands] = {*operands.get<ffi::AnyBuffer>(0), *operands.get<ffi::AnyBuffer>(1),
+                                       *operands.get<ffi::AnyBuffer>(2), *operands.get<ffi::AnyBuffer>(3),
+                                       *operands.get<ffi::AnyBuffer>(4), *operands.get<ffi::AnyBuffer>(5)};
+  ffi::AnyBuffer out = **results.get<ffi::AnyBuffer>(0);
+  const std::optional<DType> in_dtype = dtype_of(buffers[0].element_type()), out_dtype = dtype_of(out.element_type());
+  if (!in_dtype || !out_dtype || (*in_dtype != *out_dtype && *out_dtype != accumulator_of(*in_dtype))) {
+    return refuse("no kernel for these operand and result dtypes");
+  }
+  if (kind < 0 || kind >= kKinds || element_of(static_cast<Kind>(kind)) != *in_dtype) {
+    return refuse("kind " + std::to_string(kind) + " is not a way to multiply the operands");
+  }
+  call.dtype = *in_dtype, call.out_dtype = *out_dtype, call.kind = static_cast<Kind>(kind);
+
+  const __int128 whole[kOperands] = {__int128{call.m} * call.k,
+                                     call.contraction ? __int128{call.m} * call.n : __int128{call.groups} * call.k * call.n,
+                                     call.total_groups,
+                                     __int128{call.groups} * call.n,
+                                     call.m,
+                                     1};
+  RaggedOperand* const operand[kOperands] = {&call.lhs, &call.rhs, &call.group_sizes, &call.bias, &call.row_scale, &call.group_offset};
+  for (int i = 0; i < kOperands; ++i) {
+    const int64_t elements = buffers[i].element_count(), *stride = batch_strides.begin() + 2 * i;
+    *operand[i] = {elements ? buffers[i].untyped_data() : nullptr, {stride[0], stride[1]}};
+    if (!elements && i >= 3) continue;
+    if (stride[0] < 0 || stride[1] < 0) return refuse(std::string(kNames[i]) + " has a negative batch stride");
+    const __int128 end = (call.batch[0] - 1) * __int128{stride[0]} + (call.batch[1] - 1) * __int128{stride[1]} + whole[i];
+    if (end > elements) return refuse(std::string(kNames[i]) + " has fewer elements than the call's sizes say");
+  }
+  const __int128 entry = call.contraction ? __int128{call.groups} * call.k * call.n : __int128{call.m} * call.n;
+  if (entry * call.batch[0] * call.batch[1] != static_cast<int64_t>(out.element_count()))
+    return refuse("the result's size is not that of the call");
+  call.out = out.untyped_data();
+
+  if (buffers[1].element_type() != buffers[0].element_type()) return refuse("lhs and rhs must have one dtype");
+  const ffi::DataType size_type = buffers[2].element_type();
+  if (size_type != ffi::DataType::S32 && size_type != ffi::DataType::S64) return refuse("group_sizes must be int32 or int64");
+  call.wide_sizes = size_type == ffi::DataType::S64;
+  if (call.bias.data && dtype_of(buffers[3].element_type()) != call.out_dtype) return refuse("bias must have the result's dtype");
+  const DType accumulator = accumulator_of(call.dtype);
+  const bool is_real = accumulator == DType::f32 || accumulator == DType::f64;
+  if (call.row_scale.data && (!is_real || dtype_of(buffers[4].element_type()) != accumulator)) {
+    return refuse("row_scale must have the accumulator's dtype, which must be real");
+  }
+  if (!is_real && call.activation != Activation::none) return refuse("complex numbers have no activation");
+  if (call.group_offset.data && buffers[5].element_type() != ffi::DataType::S32) return refuse("group_offset must be int32");
+  const bool finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none;
+  if (call.contraction && (call.transpose_rhs || finishes)) return refuse("a ragged contraction has neither transpose_rhs nor an epilogue");
+
+  call.workspace = nullptr, call.workspace_bytes = 0;
+  if (results.size() == 2) {
+    ffi::AnyBuffer workspace = **results.get<ffi::AnyBuffer>(1);
+    call.workspace = workspace.untyped_data(), call.workspace_bytes = static_cast<int64_t>(workspace.size_bytes());
+  }
+  call.plan = plan.begin(), call.plan_words = static_cast<int64_t>(plan.size());
+  return ffi::Error::Success();
+}
+
+}  // namespace vbgemm

@@ -1,0 +1,227 @@
+"""The public functions for groups whose sizes are data: what the user gave is checked, and what is wrong is named."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_vbgemm._src import compat
+from jax_vbgemm._src.matmul.call import as_array, check_options, promotes, result_dtype
+from jax_vbgemm._src.matmul.precision import canonical_precision
+from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
+from jax_vbgemm._src.problem import LARGEST_SIZE
+from jax_vbgemm._src.ragged.primitive import Ragged, bind
+from jax_vbgemm._src.ragged.reference import rows_with_weights
+
+
+def ragged_dot(
+    lhs: Any,
+    rhs: Any,
+    group_sizes: Any,
+    *,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    group_offset: Any = None,
+    transpose_rhs: bool = False,
+    bias: Any = None,
+    activation: str | None = None,
+    row_scale: Any = None,
+    implementation: str | None = None,
+    group_size_hint: int | Sequence[int] | None = None,
+) -> jax.Array:
+    """Multiplies each row by the matrix of its group: `jax.lax.ragged_dot`, with sizes that are data.
+
+    Rows lie in the order of their groups: the first group_sizes[0] rows of lhs belong to group 0, the next
+    group_sizes[1] to group 1, and so on. Row i of the result is
+
+        row_scale[i] * activation(lhs[i] @ rhs[group of i] + bias[group of i])
+
+    and zeros where i lies behind the last group. Sizes are never read by the host: one compiled program serves all.
+    Derivatives of any order with respect to lhs, rhs, bias and row_scale, and vmap over any of the operands.
+
+    >>> lhs = jnp.arange(8.0).reshape(4, 2)
+    >>> rhs = jnp.stack([jnp.eye(2), 10 * jnp.eye(2), 100 * jnp.eye(2)])
+    >>> vb.ragged_dot(lhs, rhs, jnp.array([1, 0, 2]))
+    Array([[  0.,   1.],
+           [200., 300.],
+           [400., 500.],
+           [  0.,   0.]], dtype=float32)
+
+    Args:
+      lhs: (m, k).
+      rhs: (g, k, n), or (g, n, k) where `transpose_rhs`. Dtypes promote as in jnp.matmul.
+      group_sizes: (g,) integers, of any value: a negative size counts as 0, and rows from m on don't exist. Of groups
+        without rows the weights are never read. A NaN in one group's rows or weights, or in rows behind the last group,
+        stays out of all other groups' results.
+      precision: as in jax.lax.dot; `jax.default_matmul_precision` counts.
+      preferred_element_type: the result's dtype, as in jax.lax.dot.
+      group_offset: an integer, () or (1,): rhs and bias are those of the groups from this one on, and group_sizes may
+        have any length. Rows of groups without weights are zeros. (A part of the experts, on one of many devices.)
+      transpose_rhs: rhs holds transposed matrices; none is copied.
+      bias: (g, n), of a dtype that promotes to the result's.
+      activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", for real results.
+      row_scale: (m,), of a dtype that promotes to the result's accumulator's, in which the scaling is done: float32 for
+        16-bit results. (A router's probability.)
+      implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
+      group_size_hint: the size that groups typically have, or a sequence with that of each. It guides the choice of
+        tiles and changes no value.
+
+    Returns:
+      (m, n).
+
+    Raises:
+      ValueError: shapes don't fit, dtypes differ under strict promotion, or an option is unknown; the message names the
+        argument and both shapes.
+      TypeError: an operand is not an array, sizes or offset are not integers, a flag is not a bool.
+      NotImplementedError: implementation="kernel" where there is no kernel.
+    """
+    name = "ragged_dot"
+    lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
+    group_sizes = sizes_argument(name, group_sizes)
+    if not isinstance(transpose_rhs, bool | np.bool_):
+        raise TypeError(f"{name}: transpose_rhs must be a bool, not {transpose_rhs!r}")
+    if lhs.ndim != 2 or rhs.ndim != 3 or group_sizes.ndim != 1:
+        raise ValueError(
+            f"{name}: lhs must be (m, k), rhs (g, k, n) and group_sizes (g,), but they are {lhs.shape}, {rhs.shape} "
+            f"and {group_sizes.shape}"
+        )
+    m, (groups, *matrix) = lhs.shape[0], rhs.shape
+    k, n = reversed(matrix) if transpose_rhs else matrix
+    if lhs.shape[1] != k:
+        stored = ", transposed" if transpose_rhs else ""
+        raise ValueError(
+            f"{name}: lhs is {lhs.shape} but rhs is {rhs.shape}{stored}: inner dimensions {lhs.shape[1]} and {k} "
+            "must match"
+        )
+    if group_offset is None and len(group_sizes) != groups:
+        raise ValueError(
+            f"{name}: rhs is {rhs.shape} but group_sizes is {group_sizes.shape}: there must be a size for each of the "
+            f"{groups} groups (a group_offset is for part of the groups)"
+        )
+    check_activation(name, activation, out_dtype)
+    wide = accumulator(out_dtype)
+    extras: dict[str, jax.Array] = {}
+    if bias is not None:
+        extras["bias"] = _operand(name, "bias", bias, (groups, n), "(g, n)", out_dtype)
+    if row_scale is not None:
+        extras["row_scale"] = _operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
+    if group_offset is not None:
+        extras["group_offset"] = scalar_integer(name, "group_offset", group_offset)
+    operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **extras}
+    refuse_explicit_axes(name, operands)
+    after = None
+    if jnp.issubdtype(out_dtype, jnp.complexfloating):
+        after = operands.pop("row_scale", None)  # kernels scale rows of real numbers
+    ragged = Ragged(
+        out_dtype=np.dtype(out_dtype),
+        groups=groups,
+        transpose_rhs=bool(transpose_rhs),
+        extras=tuple(operands)[3:],
+        activation=activation,
+        precision=precision,
+        hint=canonical_hint(name, group_size_hint, groups),
+        implementation=checked_implementation(name, implementation),
+    )
+    result = bind(list(operands.values()), ragged)
+    if after is not None:
+        known = rows_with_weights(group_sizes, extras.get("group_offset"), m, groups)
+        result = jnp.where(known, after, jnp.zeros((), wide))[:, None] * result
+    return result
+
+
+def factors(name: str, lhs: Any, rhs: Any, precision: Any, preferred: Any) -> tuple[jax.Array, jax.Array, Any, Any]:
+    """Both operands in one dtype, the canonical precision, and the dtype of their products."""
+    lhs, rhs = as_array(name, "lhs", lhs), as_array(name, "rhs", rhs)
+    precision = canonical_precision(precision)
+    check_options(name, precision, preferred)
+    try:
+        dtype = jnp.result_type(lhs, rhs)
+        out_dtype = result_dtype(dtype, precision, preferred, jax.dtypes.canonicalize_dtype(float))
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{name}: lhs is {lhs.dtype}{lhs.shape} but rhs is {rhs.dtype}{rhs.shape}: {error}") from None
+    return lhs.astype(dtype), rhs.astype(dtype), precision, out_dtype
+
+
+def sizes_argument(name: str, value: Any) -> jax.Array:
+    """Group sizes as int32 or int64. A size beyond these is as good as the largest one: no operand has so many rows."""
+    sizes = _integers(name, "group_sizes", value)
+    if sizes.dtype in (np.int32, np.int64):
+        return sizes
+    if sizes.dtype in (np.uint32, np.uint64):
+        sizes = jnp.minimum(sizes, jnp.asarray(LARGEST_SIZE, sizes.dtype))
+    return sizes.astype(np.int32)
+
+
+def _integers(name: str, argument: str, value: Any) -> jax.Array:
+    array = as_array(name, argument, value)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise TypeError(f"{name}: {argument} is {array.dtype}{array.shape}: it must be integers")
+    return array
+
+
+def scalar_integer(name: str, argument: str, value: Any) -> jax.Array:
+    """An integer of rank 0, from one of rank 0 or of shape (1,)."""
+    array = _integers(name, argument, value)
+    if array.shape not in ((), (1,)):
+        raise ValueError(f"{name}: {argument} has shape {array.shape}: it must be () or (1,)")
+    return array.reshape(())
+
+
+def _operand(name: str, argument: str, value: Any, shape: tuple[Any, ...], rule: str, dtype: Any) -> jax.Array:
+    array = as_array(name, argument, value)
+    if array.shape != shape:
+        raise ValueError(f"{name}: {argument} is {array.shape} but must be {rule}, {shape}")
+    if array.dtype != dtype and not promotes(array, dtype):
+        raise ValueError(f"{name}: {argument} is {array.dtype}, which does not promote to {np.dtype(dtype)}")
+    return array.astype(dtype)
+
+
+def check_activation(name: str, activation: Any, out_dtype: Any) -> None:
+    if activation is None:
+        return
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        known = ", ".join(map(repr, ACTIVATIONS))
+        raise ValueError(f"{name}: activation must be None or one of {known}, not {activation!r}")
+    if not jnp.issubdtype(out_dtype, jnp.floating):
+        raise ValueError(
+            f"{name}: activation={activation!r}, but the result is {out_dtype}: it must be real and floating"
+        )
+
+
+def checked_implementation(name: str, implementation: Any) -> str | None:
+    if implementation not in (None, "kernel", "xla"):
+        raise ValueError(f"{name}: implementation must be None, 'kernel' or 'xla', not {implementation!r}")
+    chosen: str | None = implementation
+    return chosen
+
+
+def canonical_hint(name: str, hint: Any, groups: int) -> int | tuple[int, ...] | None:
+    """The hint as a hashable value."""
+    if hint is None:
+        return None
+    try:
+        many = isinstance(hint, Sequence | np.ndarray)
+        sizes = tuple(map(operator.index, hint)) if many else (operator.index(hint),)
+    except TypeError:
+        raise TypeError(f"{name}: group_size_hint must be an integer or a sequence of integers, not {hint!r}") from None
+    if any(size < 0 for size in sizes) or (many and len(sizes) != groups):
+        raise ValueError(
+            f"{name}: group_size_hint is {hint!r}: it must be one size, or one for each of the {groups} groups, none "
+            "negative"
+        )
+    return sizes if many else sizes[0]
+
+
+def refuse_explicit_axes(name: str, operands: dict[str, jax.Array]) -> None:
+    for argument, operand in operands.items():
+        axes = compat.explicit_axes(operand)
+        if axes:
+            raise ValueError(
+                f"{name}: {argument} is sharded over the explicit mesh axes {', '.join(map(repr, axes))}: replicate it "
+                "with jax.sharding.reshard, or use jax.shard_map"
+            )

@@ -1,0 +1,163 @@
+"""From the primitive of ragged products to its XLA form or its custom call, whose contract is csrc/ragged_call.h."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import mlir
+
+from jax_vbgemm._src import backends, compat
+from jax_vbgemm._src.matmul.descriptors import ACTIVATIONS, KINDS
+from jax_vbgemm._src.matmul.precision import precision_name
+from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.planner import kind_of
+from jax_vbgemm._src.problem import LARGEST_SIZE
+from jax_vbgemm._src.ragged.primitive import Ragged, Shape, Sizes, ragged_dot_p, sizes_of
+from jax_vbgemm.ragged import reference
+
+
+def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
+    why = why_not_kernel(
+        platform, backends.RAGGED_PLATFORMS, ctx, ragged.implementation, ragged.out_dtype, ragged.precision
+    ) or _why_no_sizes(ctx.avals_in, ragged)
+    if why and ragged.implementation == "kernel" and not _is_empty(ctx.avals_in, ragged):
+        raise NotImplementedError(f"ragged_dot: implementation='kernel', but {why}")
+    form = partial(reference.result, ragged=ragged) if why else partial(_call, platform=platform, ragged=ragged)
+    return mlir.lower_fun(form, multiple_results=False)(ctx, *operands)
+
+
+def _lower_elsewhere(ctx: Any, *operands: Any, ragged: Ragged) -> Any:
+    return _lower(" or ".join(ctx.module_context.platforms), ctx, *operands, ragged=ragged)
+
+
+def why_not_kernel(
+    platform: str, platforms: Sequence[str], ctx: Any, implementation: str | None, out_dtype: Any, precision: Any
+) -> str | None:
+    """Why XLA has to do a product of operands of one dtype, None where a kernel of these platforms can."""
+    if implementation == "xla":
+        return "XLA was asked for"
+    if platform not in platforms:
+        return f"there is no such kernel for {platform}"
+    backend = backends.BACKENDS[platform]
+    # An exported program may run where the backend is present; there it is this call that counts.
+    if backend.module is None and not compat.is_export(ctx):
+        return f"the {platform} backend is {backend.absent}"
+    if not all(compat.is_static(aval.shape) for aval in ctx.avals_in):  # jax.export
+        return "kernels need static shapes"
+    dtype = ctx.avals_in[0].dtype
+    if out_dtype not in (dtype, accumulator(dtype)):
+        return f"there is no kernel for {dtype} -> {out_dtype}"
+    if dtype.name not in backend.dtypes:
+        return f"there is no kernel for {dtype} on this platform (there is for {', '.join(backend.dtypes)})"
+    if isinstance(precision, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm):
+        return f"kernels don't implement the dot algorithm {precision}"
+    return None
+
+
+def _why_no_sizes(avals: Sequence[Any], ragged: Ragged) -> str | None:
+    """Why a kernel does not take these sizes, None where it does."""
+    sizes = sizes_of([aval.shape for aval in avals], ragged)
+    stated = (*_stated(sizes, ragged), math.prod(sizes.batch))
+    if 0 in stated:
+        return "nothing is to be multiplied"
+    if max(stated) > LARGEST_SIZE:
+        return f"a dimension exceeds {LARGEST_SIZE}"
+    return None
+
+
+def _stated(sizes: Sizes, ragged: Ragged) -> tuple[int, ...]:
+    """The sizes that a call states, but for its batch."""
+    return sizes.m, sizes.k, sizes.n, ragged.groups, sizes.total_groups
+
+
+def _is_empty(avals: Sequence[Any], ragged: Ragged) -> bool:
+    """Are there no products, so that nobody is asked for a kernel?"""
+    sizes = sizes_of([aval.shape for aval in avals], ragged)
+    stated = (*sizes.batch, *_stated(sizes, ragged))
+    return compat.is_static(stated) and 0 in stated
+
+
+def batch_strides(batch: Shape, operands: Sequence[Shape]) -> tuple[list[int], list[list[int]]] | None:
+    """Two batch counts, and each operand's two strides in entries; None where these batches need more than two.
+
+    `operands`: the batch dimensions of each, aligned with those of the call from behind; those that are missing or 1
+    are shared.
+    """
+    strides = []
+    for shape in operands:
+        aligned = (1,) * (len(batch) - len(shape)) + tuple(shape)
+        dense = [math.prod(aligned[axis + 1 :]) for axis in range(len(batch))]
+        strides.append([0 if size == 1 else stride for size, stride in zip(aligned, dense, strict=True)])
+    counts: list[int] = []
+    collapsed: list[list[int]] = [[] for _ in operands]
+    for axis, size in enumerate(batch):
+        if size == 1:
+            continue
+        here = [stride[axis] for stride in strides]
+        if counts and all(before[-1] == size * now for before, now in zip(collapsed, here, strict=True)):
+            counts[-1] *= size
+            for before, now in zip(collapsed, here, strict=True):
+                before[-1] = now
+        else:
+            counts.append(size)
+            for before, now in zip(collapsed, here, strict=True):
+                before.append(now)
+    if len(counts) > 2:
+        return None
+    missing = 2 - len(counts)
+    return [1] * missing + counts, [[0] * missing + of_operand for of_operand in collapsed]
+
+
+def _call(*operands: jax.Array, platform: str, ragged: Ragged) -> jax.Array:
+    sizes = sizes_of([operand.shape for operand in operands], ragged)
+    ranks = ragged.core_ranks()
+    leading = [x.shape[: x.ndim - rank] for x, rank in zip(operands, ranks, strict=True)]
+    strides = batch_strides(sizes.batch, leading)
+    if strides is None:
+        operands = tuple(
+            jnp.broadcast_to(x, (*sizes.batch, *x.shape[x.ndim - rank :]))
+            for x, rank in zip(operands, ranks, strict=True)
+        )
+        strides = batch_strides(sizes.batch, [sizes.batch] * len(operands))
+        assert strides is not None
+    counts, entries = strides
+    lhs, rhs, group_sizes, extras = ragged.split(operands)
+    of_lhs, of_rhs, of_sizes, of_extras = ragged.split(entries)
+    if "group_offset" in extras:
+        # Beyond these no group has weights, whichever it is exactly.
+        limit = LARGEST_SIZE // 2
+        extras["group_offset"] = jnp.clip(extras["group_offset"], -limit, limit).astype(np.int32)
+    wide = accumulator(lhs.dtype)
+    empty = {"bias": ragged.out_dtype, "row_scale": wide, "group_offset": np.int32}
+    buffers = [lhs, rhs, group_sizes, *(extras.get(name, jnp.zeros((0,), dtype)) for name, dtype in empty.items())]
+    rhs_entry = math.prod(rhs.shape[rhs.ndim - ranks[1] :])
+    cores = [sizes.m * sizes.k, rhs_entry, sizes.total_groups, ragged.groups * sizes.n, sizes.m, 1]
+    none = [0, 0]
+    of_each = [of_lhs, of_rhs, of_sizes, *(of_extras.get(name, none) for name in empty)]
+    kind = kind_of(lhs.dtype.name, precision_name(ragged.precision), backends.planning_device(platform))
+    result: jax.Array = jax.ffi.ffi_call(
+        backends.RAGGED_TARGET_NAME, jax.ShapeDtypeStruct(sizes.result(ragged), ragged.out_dtype)
+    )(
+        *buffers,
+        kind=np.int64(KINDS.index(kind)),
+        contraction=np.int64(ragged.contraction),
+        transpose_rhs=np.int64(ragged.transpose_rhs),
+        activation=np.int64(ACTIVATIONS.index(ragged.activation)),
+        sizes=np.array([sizes.m, sizes.k, sizes.n, ragged.groups, sizes.total_groups, *counts], np.int64),
+        batch_strides=np.array(
+            [stride * core for pair, core in zip(of_each, cores, strict=True) for stride in pair], np.int64
+        ),
+        plan=np.zeros(0, np.int32),
+    )
+    return result
+
+
+for _platform in backends.BACKENDS:
+    mlir.register_lowering(ragged_dot_p, partial(_lower, _platform), platform=_platform)
+mlir.register_lowering(ragged_dot_p, _lower_elsewhere)

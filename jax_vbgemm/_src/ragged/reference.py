@@ -1,0 +1,196 @@
+"""What ragged products mean, in jnp: the form for platforms and dtypes without a kernel.
+
+Each group's rows are cut into tiles of a fixed number of rows. Ragged rows gather these into one batch, multiplied by
+the weights of their groups in one batched product; a ragged contraction adds one tile's product after the other. Either
+is about the work that the sizes ask for, where jax.lax.ragged_dot's expansion does that of all groups for each row.
+Rows are selected by index and mask, never by multiplication with 0, so NaN stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_vbgemm._src import compat
+from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
+from jax_vbgemm._src.ragged.primitive import Ragged, sizes_of
+
+Form = Callable[..., Any]
+
+
+class Rows(NamedTuple):
+    """Where the rows of groups with weights begin and end: int32 (groups,) each, within [0, m], in order."""
+
+    begin: jax.Array
+    end: jax.Array
+
+
+def rows_of_groups(group_sizes: jax.Array, group_offset: jax.Array | None, m: Any, groups: int) -> Rows:
+    """The rows of each group that has weights. Whatever the sizes, they are in bounds and don't overlap."""
+    m = jnp.asarray(m, jnp.int32)
+    sizes = jnp.clip(group_sizes, 0, m.astype(group_sizes.dtype)).astype(jnp.int32)
+    # Sums that stop at m: of sizes that are too large an ordinary sum might overflow.
+    ends = lax.associative_scan(lambda x, y: x + jnp.minimum(y, m - x), sizes)
+    bounds = jnp.concatenate([jnp.zeros((1,), jnp.int32), ends])
+    if group_offset is None:
+        return Rows(bounds[:-1], bounds[1:])
+    # Groups before the first one have no rows where that begins, those behind the last one none where it ends.
+    total = len(ends)
+    index = lax.iota(jnp.int32, groups) + jnp.clip(group_offset, -groups, total).astype(jnp.int32)
+    return Rows(bounds[jnp.clip(index, 0, total)], bounds[jnp.clip(index + 1, 0, total)])
+
+
+def rows_with_weights(group_sizes: jax.Array, group_offset: jax.Array | None, m: Any, groups: int) -> jax.Array:
+    """Bool (..., m): which rows belong to a group that has weights. Both arguments may have batch dimensions."""
+    if group_sizes.ndim > 1 or (group_offset is not None and group_offset.ndim > 0):
+        batch = jnp.broadcast_shapes(group_sizes.shape[:-1], () if group_offset is None else group_offset.shape)
+        if group_offset is not None:
+            group_offset = jnp.broadcast_to(group_offset, batch)
+        group_sizes = jnp.broadcast_to(group_sizes, (*batch, group_sizes.shape[-1]))
+        return jax.vmap(lambda sizes, offset: rows_with_weights(sizes, offset, m, groups))(group_sizes, group_offset)
+    rows = rows_of_groups(group_sizes, group_offset, m, groups)
+    row = lax.iota(jnp.int32, m)
+    return (row >= rows.begin[0]) & (row < rows.end[-1])
+
+
+def finish(
+    total: jax.Array, row_scale: jax.Array | None, activation: str | None, valid: jax.Array, dtype: Any
+) -> jax.Array:
+    """row_scale activation(total), and zeros in rows without weights; computed in total's dtype."""
+    value = ACTIVATIONS[activation](total) if activation else total
+    valid = valid[..., None]
+    if row_scale is not None:
+        value = jnp.where(valid, row_scale[..., None], jnp.zeros((), row_scale.dtype)).astype(value.dtype) * value
+    return jnp.where(valid, value, jnp.zeros((), value.dtype)).astype(dtype)
+
+
+def result(*operands: jax.Array, ragged: Ragged) -> jax.Array:
+    """The whole call, with its batch dimensions."""
+    sizes = sizes_of([operand.shape for operand in operands], ragged)
+    shape = sizes.result(ragged)
+    if any(compat.is_static((size,)) and size == 0 for size in (*shape, sizes.m, ragged.groups, sizes.total_groups)):
+        return jnp.zeros(shape, ragged.out_dtype)
+    rank = len(sizes.batch)
+    aligned = [
+        x.reshape((*(1,) * (rank + core_rank - x.ndim), *x.shape))
+        for x, core_rank in zip(operands, ragged.core_ranks(), strict=True)
+    ]
+    form: Form = partial(_contraction if ragged.contraction else _rows, ragged)
+    for _ in sizes.batch:
+        form = mapped(form)
+    whole: jax.Array = form(*aligned)
+    return whole
+
+
+def mapped(form: Form) -> Form:
+    """form over one more leading dimension, in which operands of size 1 serve all."""
+
+    def of_all(*operands: jax.Array) -> Any:
+        shared = [compat.is_static(x.shape[:1]) and x.shape[0] == 1 for x in operands]
+        values = [x[0] if yes else x for x, yes in zip(operands, shared, strict=True)]
+        if all(shared):
+            return jax.tree.map(lambda result: result[None], form(*values))
+        return jax.vmap(form, in_axes=[None if yes else 0 for yes in shared])(*values)
+
+    return of_all
+
+
+class Tiles(NamedTuple):
+    """The tiles of all groups, one group's behind the other's.
+
+    group: (tiles,) whose weights each takes. rows: (tiles, tile rows), valid where a tile has such a row. of_group:
+    how many tiles each group has; end: how many it and those before it have.
+    """
+
+    group: jax.Array
+    rows: jax.Array
+    valid: jax.Array
+    of_group: jax.Array
+    end: jax.Array
+
+
+def tile_rows(m: Any, groups: int, hint: int | tuple[int, ...] | None) -> int:
+    """Rows of a tile: half of a typical group's, so that few rows of last tiles are for nothing."""
+    if hint is not None:
+        typical = hint if isinstance(hint, int) else sum(hint) // max(len(hint), 1)
+    elif compat.is_static((m,)):
+        typical = m // groups
+    else:
+        typical = 128
+    return max(8, 1 << (typical // 2).bit_length() - 1) if typical > 1 else 8
+
+
+def _tiles(rows: Rows, m: Any, ragged: Ragged) -> Tiles:
+    size = tile_rows(m, ragged.groups, ragged.hint)
+    tiles = m // size + ragged.groups
+    if compat.is_static((m,)):
+        tiles = min(tiles, m)
+    count = (rows.end - rows.begin + (size - 1)) // size
+    end = jnp.cumsum(count, dtype=jnp.int32)
+    tile = lax.iota(jnp.int32, tiles)
+    group = group_of(tile, end)
+    first_row = rows.begin[group] + (tile - (end - count)[group]) * size
+    row = first_row[:, None] + lax.iota(jnp.int32, size)[None]
+    valid = (tile < end[-1])[:, None] & (row < rows.end[group][:, None])
+    return Tiles(group, row, valid, count, end)
+
+
+def group_of(index: jax.Array, end: jax.Array) -> jax.Array:
+    """The first group that ends behind each index, or the last group."""
+    found = jnp.searchsorted(end, index, side="right").astype(jnp.int32)
+    return jnp.minimum(found, len(end) - 1)
+
+
+def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
+    lhs, rhs, group_sizes, extras = ragged.split(operands)
+    m = lhs.shape[0]
+    rows = rows_of_groups(group_sizes, extras.get("group_offset"), m, ragged.groups)
+    tiles = _tiles(rows, m, ragged)
+    total = jnp.einsum(
+        "tik,tnk->tin" if ragged.transpose_rhs else "tik,tkn->tin",
+        lhs.at[tiles.rows].get(mode="clip"),
+        rhs[tiles.group],
+        precision=ragged.precision,
+        preferred_element_type=accumulator(ragged.out_dtype),
+    )
+    row = lax.iota(jnp.int32, m)
+    group = group_of(row, rows.end)
+    size = tiles.rows.shape[1]
+    slot = (tiles.end - tiles.of_group)[group] * size + row - rows.begin[group]
+    total = total.reshape(-1, total.shape[-1]).at[slot].get(mode="clip")
+    if "bias" in extras:
+        total = total + extras["bias"][group].astype(total.dtype)
+    valid = (row >= rows.begin[group]) & (row < rows.end[group])
+    return finish(total, extras.get("row_scale"), ragged.activation, valid, ragged.out_dtype)
+
+
+def _contraction(ragged: Ragged, *operands: jax.Array) -> jax.Array:
+    lhs, rhs, group_sizes, extras = ragged.split(operands)
+    rows = rows_of_groups(group_sizes, extras.get("group_offset"), lhs.shape[0], ragged.groups)
+    tiles = _tiles(rows, lhs.shape[0], ragged)
+
+    def tile_of(x: jax.Array, tile: Any) -> jax.Array:
+        return jnp.where(tiles.valid[tile][:, None], x.at[tiles.rows[tile]].get(mode="clip"), jnp.zeros((), x.dtype))
+
+    wide = accumulator(ragged.out_dtype)
+
+    # One tile after the other, in their order: a scatter of all products may add them in any.
+    def add(tile: Any, sums: jax.Array) -> jax.Array:
+        product = jnp.einsum(
+            "ik,in->kn",
+            tile_of(lhs, tile),
+            tile_of(rhs, tile),
+            precision=ragged.precision,
+            preferred_element_type=wide,
+        )
+        return sums.at[tiles.group[tile]].add(product)
+
+    zeros = jnp.zeros((ragged.groups, lhs.shape[1], rhs.shape[1]), wide)
+    sums = compat.unite_varying([zeros, lhs])[0]  # inside shard_map what a loop carries varies from the start
+    result: jax.Array = lax.fori_loop(0, tiles.end[-1], add, sums).astype(ragged.out_dtype)
+    return result

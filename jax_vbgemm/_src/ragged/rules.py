@@ -1,0 +1,193 @@
+"""Derivatives and vmap of ragged products.
+
+The product is bilinear and its two forms are each other's derivatives (see the package), so that every rule binds the
+primitive again. Group sizes and offsets are integers and have no derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import ad, batching
+
+from jax_vbgemm._src import compat
+from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.ragged.primitive import Ragged, Shape, bind, ragged_dot_p
+from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
+
+
+def _moves(tangent: Any) -> bool:
+    return tangent is not None and not isinstance(tangent, ad.Zero)
+
+
+def _sum(parts: Sequence[Any], like: jax.Array) -> Any:
+    """The sum of those parts that there are; a symbolic zero of `like`'s type if there are none."""
+    if not parts:
+        return ad.Zero(jax.typeof(like).to_tangent_aval())
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> tuple[Any, Any]:
+    lhs, rhs, group_sizes, extras = ragged.split(primals)
+    d_lhs, d_rhs, _, d_extras = ragged.split(tangents)
+    # Tangents of the sums have the result's dtype, and so do the cotangents that come back: products of 16-bit
+    # operands stay 16-bit products in a gradient.
+    plain, kept = ragged.without_epilogue(ragged.out_dtype, extras)
+    parts = []
+    if _moves(d_lhs):
+        parts.append(bind([d_lhs, rhs, group_sizes, *kept], plain))
+    if _moves(d_rhs):
+        parts.append(bind([lhs, d_rhs, group_sizes, *kept], plain))
+    if not ragged.has_epilogue:
+        value = bind(primals, ragged)
+        return value, _sum(parts, value)
+
+    if _moves(d_extras.get("bias")):
+        parts.append(_bias_of_rows(d_extras["bias"], lhs, group_sizes, kept, plain))
+    scale, d_scale = extras.get("row_scale"), d_extras.get("row_scale")
+    if ragged.activation in (None, "relu") and not _moves(d_scale):
+        # The derivative needs the result at most, and not the sum under it.
+        value = bind(primals, ragged)
+        if not parts:
+            return value, _sum(parts, value)
+        tangent = _sum(parts, value)
+        if scale is not None:
+            # Of rows without weights the tangent is 0, and what their scale holds must not come into it.
+            known = _rows_with_weights(group_sizes, extras, lhs, ragged)
+            tangent = finish(tangent.astype(scale.dtype), scale, None, known, ragged.out_dtype)
+        if ragged.activation == "relu":
+            tangent = jnp.where(value != 0, tangent, jnp.zeros((), tangent.dtype))
+        return value, tangent
+
+    wide = accumulator(ragged.out_dtype)
+    unfinished, with_bias = plain._replace(out_dtype=wide), list(kept)
+    if "bias" in extras:
+        unfinished = unfinished._replace(extras=("bias", *plain.extras))
+        with_bias = [extras["bias"].astype(wide), *kept]
+    total = bind([lhs, rhs, group_sizes, *with_bias], unfinished)
+    known = _rows_with_weights(group_sizes, extras, lhs, ragged)
+    moving: dict[str, tuple[Any, Any]] = {}
+    if parts:
+        moving["total"] = total, _sum(parts, total).astype(wide)
+    if _moves(d_scale):
+        moving["row_scale"] = scale, d_scale
+
+    def finished(moved: dict[str, Any]) -> jax.Array:
+        return finish(
+            moved.get("total", total), moved.get("row_scale", scale), ragged.activation, known, ragged.out_dtype
+        )
+
+    if not moving:
+        value = finished({})
+        return value, _sum([], value)
+    value, tangent = jax.jvp(
+        finished,
+        [{name: primal for name, (primal, _) in moving.items()}],
+        [{name: tangent for name, (_, tangent) in moving.items()}],
+    )
+    return value, tangent
+
+
+def _rows_with_weights(group_sizes: jax.Array, extras: dict[str, Any], lhs: jax.Array, ragged: Ragged) -> jax.Array:
+    return rows_with_weights(group_sizes, extras.get("group_offset"), lhs.shape[-2], ragged.groups)
+
+
+def _bias_of_rows(
+    bias: jax.Array, lhs: jax.Array, group_sizes: jax.Array, kept: Sequence[jax.Array], plain: Ragged
+) -> jax.Array:
+    """Each row's bias: a ragged product of a column of ones, whose transpose sums each group's rows."""
+    ones = jnp.ones((lhs.shape[-2], 1), bias.dtype)
+    ragged = plain._replace(transpose_rhs=False)
+    return bind([ones, jnp.expand_dims(bias, -2), group_sizes, *kept], ragged)
+
+
+def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
+    lhs, rhs, group_sizes, extras = ragged.split(operands)
+    results: list[Any] = [None] * len(operands)
+    if isinstance(cotangent, ad.Zero):
+        for index, operand in enumerate(operands):
+            if ad.is_undefined_primal(operand):
+                results[index] = ad.Zero(operand.aval.to_ct_aval())
+        return results
+    if ragged.has_epilogue:
+        return _transpose_of_epilogue(cotangent, operands, ragged)
+    if ad.is_undefined_primal(lhs) and ad.is_undefined_primal(rhs):
+        raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
+    index = 0 if ad.is_undefined_primal(lhs) else 1
+    aval, other = operands[index].aval, operands[1 - index]
+    dtype = max(cotangent.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
+    ct, other = (x if x.dtype == dtype else x.astype(dtype) for x in (cotangent, other))
+    if not ragged.contraction:
+        if index == 0:
+            factors, form = (ct, other), ragged._replace(transpose_rhs=not ragged.transpose_rhs)
+        else:
+            factors = (ct, other) if ragged.transpose_rhs else (other, ct)
+            form = ragged._replace(contraction=True, transpose_rhs=False)
+    else:
+        factors, form = (other, ct), ragged._replace(contraction=False, transpose_rhs=index == 0)
+    # Where nothing is left to add the primitive rounds to the primal's dtype; a sum is kept wide until then.
+    leading = [x.shape[: x.ndim - rank] for x, rank in zip((*factors, group_sizes), form.core_ranks(), strict=False)]
+    leading += [extra.shape for extra in extras.values()]  # group_offset alone
+    batch = jnp.broadcast_shapes(*leading) if any(leading) else ()
+    summed = (*batch, *aval.shape[-ragged.core_ranks()[index] :]) != aval.shape
+    out_dtype = accumulator(dtype) if summed or aval.dtype not in (dtype, accumulator(dtype)) else aval.dtype
+    value = bind([*factors, group_sizes, *extras.values()], form._replace(out_dtype=out_dtype))
+    results[index] = sum_broadcast(value, aval.shape).astype(aval.dtype)
+    return results
+
+
+def sum_broadcast(value: jax.Array, shape: Shape) -> jax.Array:
+    """The transpose of broadcasting `shape` to value's shape."""
+    if value.shape == shape:
+        return value
+    value = value.sum(axis=tuple(range(value.ndim - len(shape))))
+    stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 and value.shape[axis] != 1)
+    return value.sum(axis=stretched, keepdims=True)
+
+
+def _transpose_of_epilogue(cotangent: jax.Array, operands: Sequence[Any], ragged: Ragged) -> list[Any]:
+    """For jax.linear_transpose, of one operand; derivatives never come here."""
+    linear = [ad.is_undefined_primal(operand) for operand in operands]
+    if ragged.activation is not None or sum(linear) != 1:
+        what = "its activation" if ragged.activation else "more than one operand"
+        raise NotImplementedError(f"jax_vbgemm: ragged_dot is not linear in {what}: it cannot be transposed")
+    index = linear.index(True)
+    aval = operands[index].aval
+
+    def tangent(moving: jax.Array) -> jax.Array:
+        # The operand at 0, so that what is added to its part is left out.
+        zero = [jnp.zeros(aval.shape, aval.dtype) if yes else x for x, yes in zip(operands, linear, strict=True)]
+        tangents = [moving if yes else None for yes in linear]
+        result: jax.Array = _jvp(zero, tangents, ragged=ragged)[1]
+        return result
+
+    (value,) = jax.linear_transpose(tangent, aval)(cotangent)
+    return [value if yes else None for yes in linear]
+
+
+def mapped_first(operands: Sequence[Any], dims: Sequence[Any], ranks: Sequence[int]) -> list[jax.Array]:
+    """The mapped axis made the first batch dimension of those operands that have it; `ranks`: without batch."""
+    mapped = [dim is not None for dim in dims]
+    batch_rank = max(x.ndim - yes - rank for x, yes, rank in zip(operands, mapped, ranks, strict=True))
+    values = []
+    for x, dim, rank in zip(operands, dims, ranks, strict=True):
+        if dim is not None:
+            x = jnp.moveaxis(compat.replicated(x), dim, 0)
+            x = jnp.expand_dims(x, tuple(range(1, 1 + batch_rank - (x.ndim - 1 - rank))))
+        values.append(x)
+    return values
+
+
+def _batch(operands: Sequence[Any], dims: Sequence[Any], *, ragged: Ragged) -> tuple[jax.Array, int]:
+    return bind(mapped_first(operands, dims, ragged.core_ranks()), ragged), 0
+
+
+ad.primitive_jvps[ragged_dot_p] = _jvp
+ad.primitive_transposes[ragged_dot_p] = _transpose
+batching.primitive_batchers[ragged_dot_p] = _batch

@@ -1,0 +1,148 @@
+"""Packed rows times weights of different shapes: the custom call, and the form for platforms and dtypes without it.
+
+That form unpacks the rows, pads the weights to one shape, and is then a ragged_dot, of whichever form that has there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.interpreters import mlir
+
+from jax_vbgemm._src import backends
+from jax_vbgemm._src.matmul.descriptors import KINDS
+from jax_vbgemm._src.planner import kind_of
+from jax_vbgemm._src.problem import LARGEST_SIZE
+from jax_vbgemm._src.ragged.lowering import why_not_kernel
+from jax_vbgemm._src.ragged.primitive import Ragged, ragged_dot_p
+from jax_vbgemm._src.ragged.reference import Form, Rows, group_of, mapped, rows_of_groups
+from jax_vbgemm.ragged.lists import Packed, batch_of, ragged_lists_p
+
+
+def _lower(platform: str, ctx: Any, *operands: Any, packed: Packed) -> Any:
+    why = why_not_kernel(
+        platform, backends.RAGGED_LISTS_PLATFORMS, ctx, packed.implementation, packed.out_dtype, packed.precision
+    )
+    avals = ctx.avals_in
+    if not why:
+        sizes = [packed.rows, *(x.size for x in avals), *(size for shape in packed.shapes for size in shape)]
+        if 0 in (packed.rows, packed.y_size, avals[0].size, len(packed.shapes)):
+            why = "nothing is to be multiplied"
+        elif max(sizes) > LARGEST_SIZE:
+            why = f"a dimension exceeds {LARGEST_SIZE}"
+    empty = 0 in (packed.rows, packed.y_size, len(packed.shapes))
+    if why and packed.implementation == "kernel" and not empty:
+        raise NotImplementedError(f"ragged_matmul: implementation='kernel', but {why}")
+    form = partial(_padded, packed=packed) if why else partial(_call, platform=platform, packed=packed)
+    return mlir.lower_fun(form, multiple_results=True)(ctx, *operands)
+
+
+def _lower_elsewhere(ctx: Any, *operands: Any, packed: Packed) -> Any:
+    return _lower(" or ".join(ctx.module_context.platforms), ctx, *operands, packed=packed)
+
+
+def _padded(*operands: jax.Array, packed: Packed) -> list[jax.Array]:
+    batch = batch_of(operands, packed)
+    if not packed.shapes or packed.rows == 0 or packed.y_size == 0:
+        return [jnp.zeros((*batch, *shape), packed.out_dtype) for shape in packed.results()]
+    aligned = [
+        x.reshape((*(1,) * (len(batch) + rank - x.ndim), *x.shape))
+        for x, rank in zip(operands, packed.core_ranks(), strict=True)
+    ]
+    form: Form = partial(_padded_entry, packed)
+    for _ in batch:
+        form = mapped(form)
+    results: list[jax.Array] = form(*aligned)
+    return results
+
+
+def _padded_entry(packed: Packed, x: jax.Array, group_sizes: jax.Array, *rest: jax.Array) -> list[jax.Array]:
+    ks, ns = (np.array(sizes, np.int32) for sizes in zip(*packed.shapes, strict=True))
+    rows = rows_of_groups(group_sizes, None, packed.rows, len(packed.shapes))
+    product = Ragged(
+        packed.out_dtype, len(ks), packed.contraction, precision=packed.precision,
+        implementation="xla" if packed.implementation == "xla" else None,
+    )  # fmt: skip
+    sizes = rows.end - rows.begin
+    if packed.contraction:
+        factors = [_unpack(x, rows, ks, packed.rows), _unpack(rest[0], rows, ns, packed.rows)]
+        sums = ragged_dot_p.bind(*factors, sizes, ragged=product)
+        return [sums[i, :k, :n] for i, (k, n) in enumerate(packed.shapes)]
+    weights = [b.T for b in rest] if packed.transpose_rhs else rest
+    padded = jnp.stack(
+        [jnp.pad(b, ((0, int(ks.max()) - b.shape[0]), (0, int(ns.max()) - b.shape[1]))) for b in weights]
+    )
+    y = ragged_dot_p.bind(_unpack(x, rows, ks, packed.rows), padded, sizes, ragged=product)
+    return [_pack(y, rows, ns, packed.y_size)]
+
+
+def _unpack(x: jax.Array, rows: Rows, widths: np.ndarray, count: int) -> jax.Array:
+    """Packed numbers as (count, widest) rows, with zeros behind each group's width and where there are no rows."""
+    width = jnp.asarray(widths)
+    begin = _exclusive_sum((rows.end - rows.begin) * width)
+    row = lax.iota(jnp.int32, count)
+    group = group_of(row, rows.end)
+    first = begin[group] + (row - rows.begin[group]) * width[group]
+    column = lax.iota(jnp.int32, int(widths.max()))
+    # A row that is not in x as a whole is none.
+    known = (row < rows.end[-1]) & (first + width[group] <= x.shape[0])
+    valid = known[:, None] & (column[None] < width[group][:, None])
+    if x.shape[0] == 0:
+        return jnp.zeros(valid.shape, x.dtype)
+    return jnp.where(valid, x.at[first[:, None] + column[None]].get(mode="clip"), jnp.zeros((), x.dtype))
+
+
+def _pack(y: jax.Array, rows: Rows, widths: np.ndarray, size: int) -> jax.Array:
+    """The first numbers of each row, one row behind the other, and zeros behind the last one; the inverse."""
+    width = jnp.asarray(np.maximum(widths, 1))
+    lengths = (rows.end - rows.begin) * jnp.asarray(widths)
+    begin = _exclusive_sum(lengths)
+    place = lax.iota(jnp.int32, size)
+    group = group_of(place, begin + lengths)
+    row = rows.begin[group] + (place - begin[group]) // width[group]
+    column = (place - begin[group]) % width[group]
+    whole = begin[group] + (row - rows.begin[group] + 1) * width[group] <= size
+    known = (place < begin[-1] + lengths[-1]) & whole
+    return jnp.where(known, y.at[row, column].get(mode="clip"), jnp.zeros((), y.dtype))
+
+
+def _exclusive_sum(lengths: jax.Array) -> jax.Array:
+    return jnp.cumsum(lengths, dtype=jnp.int32) - lengths
+
+
+def _call(*operands: jax.Array, platform: str, packed: Packed) -> list[jax.Array]:
+    batch = batch_of(operands, packed)
+    entries = int(np.prod(batch, dtype=np.int64))
+    flat, is_shared = [], []
+    for x, rank in zip(operands, packed.core_ranks(), strict=True):
+        shared = int(np.prod(x.shape[: x.ndim - rank])) == 1
+        core = x.shape[x.ndim - rank :]
+        if not shared:
+            x = jnp.broadcast_to(x, (*batch, *core))
+        flat.append(x)
+        is_shared.append(int(shared))
+    kind = kind_of(flat[0].dtype.name, "highest", backends.planning_device(platform))
+    results: Sequence[jax.Array] = jax.ffi.ffi_call(
+        backends.RAGGED_LISTS_TARGET_NAME,
+        [jax.ShapeDtypeStruct((*batch, *shape), packed.out_dtype) for shape in packed.results()],
+    )(
+        *flat,
+        kind=np.int64(KINDS.index(kind)),
+        contraction=np.int64(packed.contraction),
+        transpose_rhs=np.int64(packed.transpose_rhs),
+        sizes=np.array([packed.rows, operands[0].shape[-1], packed.y_size, entries], np.int64),
+        shapes=np.array(packed.shapes, np.int64).ravel(),
+        shared=np.array(is_shared, np.int64),
+    )
+    return list(results)
+
+
+for _platform in backends.BACKENDS:
+    mlir.register_lowering(ragged_lists_p, partial(_lower, _platform), platform=_platform)
+mlir.register_lowering(ragged_lists_p, _lower_elsewhere)

@@ -1,0 +1,127 @@
+"""ragged_matmul: packed rows times weights of different shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_vbgemm._src import compat
+from jax_vbgemm._src.matmul.call import as_array, check_options, result_dtype
+from jax_vbgemm._src.matmul.precision import canonical_precision
+from jax_vbgemm._src.ragged.api import checked_implementation, refuse_explicit_axes, sizes_argument
+from jax_vbgemm.ragged.lists import Packed, bind
+
+
+def ragged_matmul(
+    x: Any,
+    Bs: Any,
+    group_sizes: Any,
+    *,
+    rows: int | None = None,
+    transpose_b: bool = False,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    implementation: str | None = None,
+) -> jax.Array:
+    """Multiplies each row by the matrix of its group, where groups' matrices have different shapes.
+
+    Group i has the matrix Bs[i] (k_i, n_i) and the next group_sizes[i] rows, which are k_i long in x and n_i long in
+    the result. Rows of different length are packed in one flat array, one row behind the other without gaps; where all
+    have one length, the array is two-dimensional. So x is
+
+        (m, k)   where all k_i are k; or
+        (size,)  packed: the rows of group 0, k_0 numbers each, then those of group 1, and so on;
+
+    and the result is (m, n) where all n_i are n, or else packed in an array of rows * max(n_i), with zeros behind the
+    last row. Where each group begins follows from the sizes when the program runs; the host never reads them.
+
+    Adapters of different rank, one a group of tokens, are two calls, the first to packed rows and the second from them:
+
+    >>> tokens, d = 5, 4
+    >>> down = [jnp.ones((d, 1)), jnp.ones((d, 3))]  # ranks 1 and 3
+    >>> up = [jnp.ones((1, d)), jnp.ones((3, d))]
+    >>> sizes = jnp.array([2, 3])
+    >>> hidden = vb.ragged_matmul(jnp.ones((tokens, d)), down, sizes)
+    >>> hidden  # 2 rows of 1 number, 3 rows of 3, and the rest of 5 rows of 3
+    Array([4., 4., 4., 4., 4., 4., 4., 4., 4., 4., 4., 0., 0., 0., 0.],      dtype=float32)
+    >>> vb.ragged_matmul(hidden, up, sizes, rows=tokens)[:, 0]
+    Array([ 4.,  4., 12., 12., 12.], dtype=float32)
+
+    Args:
+      x: (m, k), or (size,) of packed rows.
+      Bs: pytree of matrices, usually a list: (k_i, n_i), or (n_i, k_i) where `transpose_b`. Dtypes promote as in
+        jnp.matmul. Its leaves in order are the groups.
+      group_sizes: (len(Bs),) integers of any value: a negative size counts as 0, and rows beyond `rows`, or that do not
+        lie in x as a whole, are left out: zeros where the result has a place for them. NaN in one group's rows or
+        matrix stays out of all other groups' results.
+      rows: the most rows that all groups have together, a static bound; needed where x is packed, m otherwise.
+      precision, preferred_element_type, implementation: as for `ragged_dot`.
+
+    Returns:
+      (m, n), or (rows * max(n_i),) of packed rows.
+
+    Raises:
+      ValueError: shapes don't fit, dtypes differ under strict promotion, or an option is unknown; the message names the
+        argument and both shapes.
+      TypeError: a leaf is not an array, sizes are not integers, a flag is not a bool.
+      NotImplementedError: implementation="kernel" where there is no kernel.
+    """
+    name = "ragged_matmul"
+    if not isinstance(transpose_b, bool | np.bool_):
+        raise TypeError(f"{name}: transpose_b must be a bool, not {transpose_b!r}")
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(Bs)]
+    matrices = {f"Bs{path}": b for path, b in zip(paths, jax.tree.leaves(Bs), strict=True)}
+    matrices = {where: as_array(name, where, b) for where, b in matrices.items()}
+    if not matrices:
+        raise ValueError(f"{name}: Bs has no matrices")
+    x, group_sizes = as_array(name, "x", x), sizes_argument(name, group_sizes)
+    for where, b in matrices.items():
+        if b.ndim != 2:
+            raise ValueError(f"{name}: {where} is {b.shape}: it must be a matrix")
+    refuse_explicit_axes(name, {"x": x, "group_sizes": group_sizes, **matrices})
+    if group_sizes.shape != (len(matrices),):
+        raise ValueError(
+            f"{name}: there are {len(matrices)} Bs but group_sizes is {group_sizes.shape}: one size for each of them"
+        )
+    precision = canonical_precision(precision)
+    check_options(name, precision, preferred_element_type)
+    try:
+        dtype = jnp.result_type(x, *matrices.values())
+        out_dtype = result_dtype(dtype, precision, preferred_element_type, jax.dtypes.canonicalize_dtype(float))
+    except (ValueError, TypeError) as error:
+        found = ", ".join(dict.fromkeys(str(b.dtype) for b in matrices.values()))
+        raise type(error)(f"{name}: x is {x.dtype} but Bs are {found}: {error}") from None
+
+    shapes = tuple(b.shape[::-1] if transpose_b else b.shape for b in matrices.values())
+    ks, ns = ([shape[axis] for shape in shapes] for axis in (0, 1))
+    if not compat.is_static((*x.shape, *ks, *ns)):
+        raise NotImplementedError(f"{name}: packed rows need static shapes, but x is {x.shape}")
+    if x.ndim == 2:
+        for where, k in zip(matrices, ks, strict=True):
+            if k != x.shape[1]:
+                stored = ", transposed" if transpose_b else ""
+                raise ValueError(
+                    f"{name}: x is {x.shape} but {where} is {matrices[where].shape}{stored}: inner dimensions "
+                    f"{x.shape[1]} and {k} must match (rows of different length are packed in one flat x)"
+                )
+        rows = x.shape[0] if rows is None else rows
+    elif x.ndim != 1:
+        raise ValueError(f"{name}: x is {x.shape}: it must be (m, k), or (size,) of packed rows")
+    elif rows is None:
+        raise ValueError(f"{name}: x is packed, {x.shape}: rows must say how many rows groups have together at most")
+    if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 0:
+        raise ValueError(f"{name}: rows is {rows!r}: it must be a non-negative integer")
+    packed = Packed(
+        out_dtype=np.dtype(out_dtype),
+        shapes=shapes,
+        rows=int(rows),
+        y_size=int(rows) * max(ns),
+        transpose_rhs=bool(transpose_b),
+        precision=precision,
+        implementation=checked_implementation(name, implementation),
+    )
+    (y,) = bind([x.astype(dtype).reshape(-1), group_sizes, *(b.astype(dtype) for b in matrices.values())], packed)
+    return y.reshape(int(rows), ns[0]) if len(set(ns)) == 1 else y

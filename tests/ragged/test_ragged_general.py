@@ -1,0 +1,77 @@
+"""vb.ragged_dot_general against jax.lax.ragged_dot_general in all three modes, and its derivatives."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from jax.lax import RaggedDotDimensionNumbers
+from jax.test_util import check_grads
+
+import jax_vbgemm as vb
+
+SIZES = jnp.array([3, 0, 4])
+CASES = {
+    "basic": ((8, 4), (3, 4, 5), SIZES, ((1,), (1,)), ((), ()), 0, (0,)),
+    "batch": ((8, 2, 4), (4, 3, 2, 5), SIZES, ((2,), (0,)), ((1,), (2,)), 0, (1,)),
+    "batched sizes": ((2, 8, 4), (3, 2, 4, 5), jnp.array([[1, 2, 3], [4, 4, 0]]), ((2,), (2,)), ((0,), (1,)), 1, (0,)),
+    "free before and behind": ((6, 8, 2, 4), (3, 4, 5), SIZES, ((3,), (1,)), ((), ()), 1, (0,)),
+    "sizes of those before": (
+        (2, 8, 3, 4), (3, 4, 5), jnp.array([[1, 2, 3], [4, 4, 0]]), ((3,), (1,)), ((), ()), 1, (0,),
+    ),
+    "two contracting, two free": ((8, 2, 4), (5, 4, 3, 2, 6), SIZES, ((1, 2), (3, 1)), ((), ()), 0, (2,)),
+    "contraction": ((8, 4), (8, 5), SIZES, ((0,), (0,)), ((), ()), 0, ()),
+    "batched contraction": ((2, 4, 8), (8, 2, 5), SIZES, ((2,), (0,)), ((0,), (1,)), 2, ()),
+    "sizes of batched contraction": (
+        (2, 4, 8), (8, 2, 5), jnp.array([[1, 2, 3], [4, 4, 0]]), ((2,), (0,)), ((0,), (1,)), 2, (),
+    ),
+    "contracting behind": ((8, 3, 4), (3, 8, 5), SIZES, ((0, 1), (1, 0)), ((), ()), 0, ()),
+    "contracting before": ((3, 8, 4), (3, 8, 5), jnp.array([[3, 0, 4], [1, 1, 1], [8, 0, 0]]), ((0, 1), (0, 1)), ((), ()), 1, ()),  # noqa: E501
+    "ragged batch": ((8, 3, 4), (8, 4, 5), SIZES, ((2,), (1,)), ((0,), (0,)), 0, ()),
+}  # fmt: skip
+
+
+def arguments(case: str) -> tuple[jax.Array, jax.Array, jax.Array, RaggedDotDimensionNumbers]:
+    lhs, rhs, sizes, contract, batch, ragged, group = CASES[case]
+    numbers = RaggedDotDimensionNumbers((contract, batch), [ragged], group)
+    return oracle.random(lhs, "float64"), oracle.random(rhs, "float64", 1), sizes, numbers
+
+
+def assert_close(x: Any, y: Any) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12), x, y)
+
+
+@pytest.mark.parametrize("implementation", [None, "xla"])
+@pytest.mark.parametrize("case", CASES)
+def test_values(case, implementation):
+    lhs, rhs, sizes, numbers = arguments(case)
+    ours = vb.ragged_dot_general(lhs, rhs, sizes, numbers, implementation=implementation)
+    theirs = jax.lax.ragged_dot_general(lhs, rhs, sizes, numbers)
+    assert ours.shape == theirs.shape
+    assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_first_and_second_derivatives(case):
+    lhs, rhs, sizes, numbers = arguments(case)
+    f = jax.jit(lambda lhs, rhs: jnp.sum(jnp.sin(vb.ragged_dot_general(lhs, rhs, sizes, numbers))))
+    check_grads(f, (lhs, rhs), order=2, modes=["rev"])
+
+
+def test_a_window_of_the_groups_of_a_contraction():
+    lhs, rhs, sizes, numbers = arguments("contraction")
+    whole = vb.ragged_dot_general(lhs, rhs, sizes, numbers)
+    part = vb.ragged_dot_general(lhs, rhs, sizes, numbers, group_offset=1, groups=3)
+    assert_close(part[:2], whole[1:])
+    assert not np.asarray(part[2]).any()
+
+
+def test_bad_dimension_numbers_are_jaxs_errors():
+    lhs, rhs, sizes, _ = arguments("basic")
+    numbers = RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [], [0])
+    with pytest.raises(TypeError, match="exactly one lhs ragged dimension"):
+        vb.ragged_dot_general(lhs, rhs, sizes, numbers)
+    with pytest.raises(TypeError, match="ragged_dot_general: group_sizes is float64"):
+        vb.ragged_dot_general(lhs, rhs, jnp.ones(3), arguments("basic")[3])
