@@ -12,6 +12,7 @@ from jax_vbgemm import lowering as _lowering  # noqa: F401  (registers the primi
 from jax_vbgemm import rules as _rules  # noqa: F401
 from jax_vbgemm.api import batched_gemm as batched_gemm
 from jax_vbgemm.api import batched_matmul as batched_matmul
+from jax_vbgemm.api import batched_matmul_sum as batched_matmul_sum
 from jax_vbgemm.api import plan as plan
 from jax_vbgemm.backends import DISABLE_JAX_EXPORT_CHECKS as DISABLE_JAX_EXPORT_CHECKS
 from jax_vbgemm.backends import available_backends as available_backends

@@ -22,6 +22,12 @@ struct Finish {
   Activation activation;
 };
 
+// The two matrices of a further product: a m x k, b k x n.
+struct Factors {
+  int64_t k;
+  Matrix a, b;
+};
+
 // c = finish(a b), with a m x k, b k x n. out_dtype is that of c: dtype, or f32 for a 16-bit dtype. k = 0 writes zeros.
 struct Product {
   DType dtype, out_dtype;
@@ -55,6 +61,8 @@ struct alignas(64) Scratch {
 struct Kernels {
   const char* name;
   void (*multiply)(const Product&, Scratch&);
+  // c = finish(a b + the products of `more`, in their order), past no caches.
+  void (*multiply_sum)(const Product&, const Factors* more, int64_t count, Scratch&);
   void (*add_shares)(const ShareSum&);
 };
 #if defined(__x86_64__)

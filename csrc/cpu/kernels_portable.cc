@@ -4,5 +4,5 @@
 #include "cpu/multiply.h"
 
 namespace vbgemm {
-const Kernels kPortableKernels = {"portable", &VBGEMM_ISA::multiply, &VBGEMM_ISA::add_shares};
+const Kernels kPortableKernels = {"portable", &VBGEMM_ISA::multiply, &VBGEMM_ISA::multiply_sum, &VBGEMM_ISA::add_shares};
 }
