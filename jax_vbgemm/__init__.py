@@ -18,6 +18,7 @@ from jax_vbgemm.backends import DISABLE_JAX_EXPORT_CHECKS as DISABLE_JAX_EXPORT_
 from jax_vbgemm.backends import available_backends as available_backends
 from jax_vbgemm.backends import target as target
 from jax_vbgemm.gram import batched_gram as batched_gram
+from jax_vbgemm.grouping import group as group
 from jax_vbgemm.orthogonal import newton_schulz as newton_schulz
 from jax_vbgemm.planner import Coordinated as Coordinated
 from jax_vbgemm.planner import DeviceSpec as DeviceSpec

@@ -63,7 +63,7 @@ def test_errors_name_the_matrix():
         vb.batched_gram([jnp.ones((2, 3)), "x"])
     with pytest.raises(ValueError, match=r"^batched_gram: Cs\[0\] is \(2, 3\) but result\[0\] is \(2, 2\)"):
         vb.batched_gram([jnp.ones((2, 3))], Cs=[jnp.ones((2, 3))], beta=1)
-    with pytest.raises(ValueError, match="^batched_gram: beta must be the number 0 where there is no C"):
+    with pytest.raises(ValueError, match=r"^batched_gram: beta must be the number 0 where there is no C"):
         vb.batched_gram([jnp.ones((2, 3))], beta=1)
-    with pytest.raises(TypeError, match="^batched_gram: transpose must hold Python bools"):
+    with pytest.raises(TypeError, match=r"^batched_gram: transpose must hold Python bools"):
         vb.batched_gram([jnp.ones((2, 3))], transpose=[1])
