@@ -14,7 +14,7 @@ from jax_vbgemm import compat
 Value = int  # the number of a value of the program
 
 
-@dataclass
+@dataclass(eq=False)
 class Node:
     """One equation: `inputs` are values or literals, `outputs` the values of results that have a name, by position.
 

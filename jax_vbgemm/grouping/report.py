@@ -22,15 +22,16 @@ class Report:
         self._lines: list[str] = []
         self._left: Counter[tuple[str, str]] = Counter()
 
-    def join(self, where: str, problems: Sequence[Problem], dtype: Any, split: Split) -> None:
-        """Products that are one call."""
+    def join(self, where: str, problems: Sequence[Problem], products: int, split: Split) -> None:
+        """Products that are one call, summed to results of these problems."""
         self.calls += 1
-        self.grouped += len(problems)
+        self.grouped += products
         shapes = Counter((p.m, p.n, p.k) if p.batch == 1 else (p.m, p.n, p.k, p.batch) for p in problems)
         shown = ", ".join(f"{count} of {shape}" for shape, count in shapes.most_common(_SHOWN))
         more = f", {len(shapes) - _SHOWN} more shapes" if len(shapes) > _SHOWN else ""
+        sums = f" with {len(problems)} results" if products > len(problems) else ""
         self._lines.append(
-            f"  {where}: {len(problems)} {dtype} products are one call ({shown}{more}); predicted "
+            f"  {where}: {products} products are one call{sums} ({shown}{more}); predicted "
             f"{split.seconds * 1e6:.1f} us, {split.dots_seconds * 1e6:.1f} us as dots"
         )
 

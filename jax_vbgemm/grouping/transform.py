@@ -11,9 +11,10 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from jax_vbgemm import backends, compat
-from jax_vbgemm.grouping.dots import Dot, dot_of
+from jax_vbgemm.grouping.dots import dot_of
 from jax_vbgemm.grouping.program import Node, Program
 from jax_vbgemm.grouping.report import Report
+from jax_vbgemm.grouping.sums import Sum, add_up
 from jax_vbgemm.planner import Planner, resolve_planner
 from jax_vbgemm.planner.single_dots import split
 from jax_vbgemm.precision import precision_name
@@ -27,7 +28,8 @@ def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F:
 
     The function is traced, and the `dot_general`s in it that depend on none of each other become one call, where the
     cost model predicts that to be faster on the device that JAX uses; large ones and whatever no kernel computes stay
-    as they are. So do all other operations. It looks into jit, scan, while, cond, checkpoint and functions with
+    as they are. So do all other operations, but for additions of products that nothing else uses: these are one sum,
+    rounded once. It looks into jit, scan, while, cond, checkpoint and functions with
     derivative rules of their own, whose rules stay, and runs independent scans of one length as one.
 
     The result computes what `f` does, under jit, vmap, grad and each other transformation, and its derivatives are
@@ -75,28 +77,21 @@ class _Grouping:
     def run(self, closed: Any, args: Sequence[Any], where: str) -> list[Any]:
         """The results of a closed jaxpr; `where` is its name in the report."""
         program = Program(closed, args)
-        dots: dict[int, Dot] = {}  # by the id of their node
+        sums = self._sums(program, where)
         loops = {id(node) for node in program.nodes if _is_loop(node.eqn)}
-        for node in program.nodes:
-            if node.eqn.primitive.name == "dot_general":
-                dot = dot_of(node.eqn, self.dtypes)
-                if isinstance(dot, str):
-                    self.report.leave(where, node.eqn, dot)
-                else:
-                    dots[id(node)] = dot
-        program.number_levels(lambda node: id(node) in dots or id(node) in loops)
+        program.number_levels(lambda node: id(node) in sums or id(node) in loops)
         levels: dict[int, list[Node]] = {}
         for node in program.nodes:
             levels.setdefault(node.level, []).append(node)
 
         env = dict(program.known)
         for level in sorted(levels):
-            products: dict[Any, list[Node]] = {}
+            alike: dict[Any, list[Sum]] = {}
             scans: dict[Any, list[Node]] = {}
             for node in levels[level]:
-                if id(node) in dots:
-                    dot = dots[id(node)]
-                    products.setdefault((dot.dtype, dot.precision), []).append(node)
+                if id(node) in sums:
+                    dot = sums[id(node)].dots[0]
+                    alike.setdefault((dot.dtype, dot.precision), []).append(sums[id(node)])
                 elif id(node) in loops:
                     scans.setdefault(_loop_key(node.eqn), []).append(node)
                 else:
@@ -106,56 +101,68 @@ class _Grouping:
                     self._run_loops(nodes, env, where)
                 else:
                     self._run(nodes[0], env, where)
-            for nodes in products.values():
-                together = self._chosen(nodes, dots, f"{where}, level {level}")
-                self._bind(together, dots, env)
+            for members in alike.values():
+                together = self._chosen(members, f"{where}, level {level}")
+                self._bind(together, env)
                 bound = set(map(id, together))
-                for node in nodes:
-                    if id(node) not in bound:
-                        self._run(node, env, where)
+                for node in (node for member in members if id(member) not in bound for node in member.parts):
+                    self._run(node, env, where)
         return [env[value] for value in program.outputs]
+
+    def _sums(self, program: Program, where: str) -> dict[int, Sum]:
+        """The products that kernels can compute, summed where nothing else uses them, by the id of their node."""
+        found: dict[int, Sum] = {}
+        for node in program.nodes:
+            if node.eqn.primitive.name == "dot_general":
+                dot = dot_of(node.eqn, self.dtypes)
+                if isinstance(dot, str):
+                    self.report.leave(where, node.eqn, dot)
+                else:
+                    found[id(node)] = Sum(node, (dot,), (node,))
+        return add_up(program, found)
 
     def _run(self, node: Node, env: dict[int, Any], where: str) -> None:
         """One equation as it is, but for the bodies of functions in it."""
         eqn = self._with_grouped_bodies(node.eqn, where)
         node.write(compat.run_equation(eqn, node.operands(env)), env)
 
-    def _chosen(self, nodes: list[Node], dots: dict[int, Dot], where: str) -> list[Node]:
-        """Those of a level's products that are faster as one call than as XLA's dots, by the cost model."""
-        problems = tuple(dots[id(node)].problem for node in nodes)
-        dot = dots[id(nodes[0])]
-        name = precision_name(dot.precision)
-        best = split((problems,), dot.dtype.name, name, self.device, self.planner)
-        together = [node for node, alone in zip(nodes, best.alone, strict=True) if not alone]
-        if len(together) < 2:
-            for node in nodes:
-                self.report.leave(where, node.eqn, "it is alone on its level" if len(nodes) == 1 else "dots are faster")
-            return []
-        for node, alone in zip(nodes, best.alone, strict=True):
-            if alone:
-                self.report.leave(where, node.eqn, "it is large enough for a dot of its own")
-        self.report.join(where, [dots[id(node)].problem for node in together], dot.dtype, best)
+    def _chosen(self, sums: list[Sum], where: str) -> list[Sum]:
+        """Those of a level's sums that are faster in one call than as XLA's dots, by the cost model."""
+        problems = tuple(member.problem for member in sums)
+        dot = sums[0].dots[0]
+        best = split((problems,), dot.dtype.name, precision_name(dot.precision), self.device, self.planner)
+        together = [member for member, alone in zip(sums, best.alone, strict=True) if not alone]
+        if sum(len(member.dots) for member in together) < 2:
+            together = []
+        bound = set(map(id, together))
+        why = "it is large enough for a dot of its own" if together else "dots are faster"
+        why = "it is alone on its level" if len(sums) == len(sums[0].dots) == 1 else why
+        for node in (node for member in sums if id(member) not in bound for node in member.products):
+            self.report.leave(where, node.eqn, why)
+        if together:
+            self.report.join(where, [member.problem for member in together], sum(len(x.dots) for x in together), best)
         return together
 
-    def _bind(self, nodes: list[Node], dots: dict[int, Dot], env: dict[int, Any]) -> None:
-        """One call for the products of `nodes`."""
-        if not nodes:
+    def _bind(self, sums: list[Sum], env: dict[int, Any]) -> None:
+        """One call for all products of `sums`."""
+        if not sums:
             return
-        operands, terms, dtypes = [], [], []
+        operands: list[Any] = []
+        terms, dtypes = [], []
         reshaped: dict[Any, tuple[Any, jax.Array]] = {}  # an operand of several products stays one
-        for out, node in enumerate(nodes):
-            dot = dots[id(node)]
-            for value, side in zip(node.operands(env), (dot.lhs, dot.rhs), strict=True):
-                key = id(value), side[:2]
-                if key not in reshaped:
-                    reshaped[key] = value, side(value)  # both, as ids are those of living objects
-                operands.append(reshaped[key][1])
-            terms.append(Term(2 * out, 2 * out + 1, out, dot.lhs.transposed, dot.rhs.transposed))
-            dtypes.append(dot.out_dtype)
-        precision = dots[id(nodes[0])].precision
+        for out, member in enumerate(sums):
+            for dot, node in zip(member.dots, member.products, strict=True):
+                for value, side in zip(node.operands(env), (dot.lhs, dot.rhs), strict=True):
+                    key = id(value), side[:2]
+                    if key not in reshaped:
+                        reshaped[key] = value, side(value)  # both, as ids are those of living objects
+                    operands.append(reshaped[key][1])
+                terms.append(Term(len(operands) - 2, len(operands) - 1, out, dot.lhs.transposed, dot.rhs.transposed))
+            dtypes.append(member.dots[0].out_dtype)
+        precision = sums[0].dots[0].precision
         results = contract(operands, terms, dtypes, precision=precision, planner=self.planner, implementation=None)
-        for node, result in zip(nodes, results, strict=True):
-            node.write([result.reshape(dots[id(node)].shape)], env)
+        for member, result in zip(sums, results, strict=True):
+            member.node.write([result.reshape(member.dots[0].shape)], env)
 
     def _with_grouped_bodies(self, eqn: Any, where: str) -> Any:
         """The equation with the products of the functions in it grouped, where there are any to be."""

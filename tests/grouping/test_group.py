@@ -184,10 +184,45 @@ def test_what_stays_a_dot_and_why(capsys):
         jax.make_jaxpr(grouped)(SQUARES, big, jnp.ones((3, 3), jnp.int32))
     text = capsys.readouterr().out
     assert "group(mixed): 5 products in 1 call" in text
-    assert "5 float64 products are one call" in text
+    assert "5 products are one call" in text
     assert "float64[700, 700] x [700, 700] stays a dot: it is large enough for a dot of its own" in text
     assert "int32[3, 3] x [3, 3] stays a dot: there is no kernel for int32" in text
     assert "stays a dot: kernels don't implement the dot algorithm" in text
+
+
+def test_products_that_are_added_become_one_sum(capsys):
+    def blocks(xs, ys):
+        sums = [xs[0] @ ys[0] + xs[1] @ ys[1] + xs[2] @ ys[2], xs[0] @ ys[1] + (xs[1] @ ys[2] + 1)]
+        shared = xs[2] @ ys[0]
+        return sums, shared, shared + xs[0] @ ys[2]
+
+    xs, ys = (
+        [oracle.random((5, 6), "float64", i) for i in range(3)],
+        [oracle.random((6, 7), "float64", 9 + i) for i in range(3)],
+    )
+    grouped = vb.group(blocks, explain=True)
+    program = jax.jit(grouped).lower(xs, ys).as_text()
+    assert program.count("custom_call @vbgemm_v1") == 1
+    assert program.count("stablehlo.add") == 3  # of 1, to it, and to what is a result by itself
+    assert "7 products are one call with 5 results" in capsys.readouterr().out
+    assert_same(blocks, xs, ys, kernels=1)
+    tangent = jax.jit(lambda xs: jax.jvp(vb.group(lambda xs: [xs[0] @ x for x in xs]), (xs,), (xs,)))
+    assert "stablehlo.add" not in tangent.lower(SQUARES[:1] * 3).as_text()
+
+    def of_gradients(xs, ys):  # a factor's gradient is a sum over its products
+        return jax.grad(lambda xs: sum(jnp.sum((x @ y) ** 2) for x in xs for y in ys))(xs)
+
+    before = jax.make_jaxpr(of_gradients)(xs, ys)
+    assert sum(eqn.primitive.name == "add_any" for eqn in before.eqns) == 6
+    after = jax.make_jaxpr(vb.group(of_gradients))(xs, ys)
+    assert sum(eqn.primitive.name == "add_any" for eqn in after.eqns) == 0
+    assert_same(of_gradients, xs, ys, kernels=2)
+
+
+def test_sums_that_dots_do_faster_are_added_as_they_were():
+    big = [oracle.random((600, 600), "float64", i) for i in range(2)]
+    assert_same(lambda x, y: x @ y + y @ x, *big, kernels=0, dots=2)
+    assert_same(lambda x, y, z: (x @ y + y @ x, [a @ a for a in z]), *big, SQUARES, kernels=1, dots=2)
 
 
 def test_one_product_stays_a_dot():
