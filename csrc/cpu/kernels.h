@@ -50,11 +50,12 @@ struct ShareSum {
 
 // A thread's working memory. It is bounded because a product of any size is cut into blocks that fit.
 struct alignas(64) Scratch {
-  static constexpr int kBytesA = 384 << 10, kBytesB = 96 << 10, kBytesSums = 256 << 10, kBytesResults = 16 << 10;
-  char a[kBytesA];              // a block of A, copied where it can't be read well in place: half of a level-2 cache
-  char b[kBytesB];              // one panel of B
-  char sums[kBytesSums];        // sums over the first part of a long K
-  char results[kBytesResults];  // on their way past the caches
+  static constexpr int kBytesA = 384 << 10, kBytesB = 96 << 10, kBytesSums = 256 << 10, kBytesResults = 16 << 10, kBytesTotals = 64 << 10;
+  char a[kBytesA];               // a block of A, copied where it can't be read well in place: half of a level-2 cache
+  char b[kBytesB];               // one panel of B
+  char sums[kBytesSums];         // sums over the first part of a long K
+  char results[kBytesResults];   // on their way past the caches
+  char totals[2][kBytesTotals];  // of products that are added up, and of the next one
 };
 
 // The kernels of one instruction set. Every translation unit kernels_*.cc defines one.

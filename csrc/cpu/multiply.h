@@ -33,6 +33,12 @@ inline Product turned(const Product& p, Finish& finish) {
   return other;
 }
 
+// Gives a product, `is_turned` or not, the factors of another one.
+inline void with_factors(Product& p, const Factors& factors, bool is_turned) {
+  p.k = factors.k;
+  p.a = is_turned ? transposed(factors.b) : factors.a, p.b = is_turned ? transposed(factors.a) : factors.b;
+}
+
 // The stride along a dimension of length 1 means nothing: take the one that is easiest to read.
 inline void strides_along_one(Product& p) {
   if (p.n == 1) p.b.col_stride = p.c.col_stride = 1;
@@ -63,13 +69,12 @@ class Multiplier {
 
   // The sum of p's product and those of `more`, each `turned` to c' = b' a' as p has been: each adds to a block's sums before the next
   // block's turn.
-  static void run_sum(const Product& p, const Factors* more, int64_t count, bool turned, Scratch& scratch) {
+  static void run_sum(const Product& p, const Factors* more, int64_t count, bool is_turned, Scratch& scratch) {
     for_each_block(p, [&](const Block& of_c) {
       Multiplier(p, scratch, true, count == 0).block(of_c);
       for (int64_t i = 0; i < count; ++i) {
         Product piece = p;
-        piece.k = more[i].k;
-        piece.a = turned ? transposed(more[i].b) : more[i].a, piece.b = turned ? transposed(more[i].a) : more[i].b;
+        with_factors(piece, more[i], is_turned);
         strides_along_one(piece);
         Multiplier(piece, scratch, false, i + 1 == count).block(of_c);
       }
@@ -341,15 +346,19 @@ inline int64_t cost(const Product& p, int lanes) {
   return sums + packing + storing;
 }
 
+// Are there few columns, whose sums are in several lanes of a vector?
+template <class In, class T, bool kComplex>
+inline bool sums_in_lanes(const Product& p) {
+  if constexpr (kComplex) return false;
+  return Multiplier<In, T, kComplex>::is_dot(p) || FewColumns<In, T>::takes(p);
+}
+
 template <class In, class T, bool kComplex>
 inline void multiply(Product p, Scratch& scratch) {
   strides_along_one(p);
   const int lanes = kLanes<T> / (kComplex ? 2 : 1);
   const Product other = transposed(p);
   using Mine = Multiplier<In, T, kComplex>;
-  const auto sums_in_lanes = [](const Product& product) {
-    return !kComplex && (Mine::is_dot(product) || FewColumns<In, T>::takes(product));
-  };
   const auto run = [&scratch](const Product& product) {
     const auto run_by = [&](bool writes_vectors, auto run_piece) {
       if (goes_past_caches(product) && !writes_vectors) return run_past_caches(product, scratch, run_piece);
@@ -365,29 +374,58 @@ inline void multiply(Product p, Scratch& scratch) {
     }
     run_by(multiplier.writes_vectors(), [&](const Product& piece) { Mine(piece, scratch).run(); });
   };
-  const bool stays = sums_in_lanes(p) || (!sums_in_lanes(other) && cost(other, lanes) >= cost(p, lanes));
+  constexpr auto in_lanes = sums_in_lanes<In, T, kComplex>;
+  const bool stays = in_lanes(p) || (!in_lanes(other) && cost(other, lanes) >= cost(p, lanes));
   if (stays) return run(p);
   Finish finish;
   run(turned(p, finish));
 }
 
-// Sums in lanes (FewColumns, dot products) and stores past the caches are for single products.
+// Products of few columns go each its own way, some rows at a time, and are added up where they stay in a cache.
+template <class In, class T>
+inline void add_products(const Product& p, const Factors* more, int64_t count, bool is_turned, Scratch& scratch) {
+  const int64_t width = ceil_div(p.n, kLanes<T>) * kLanes<T>, rows = Scratch::kBytesTotals / (width * static_cast<int64_t>(sizeof(T)));
+  T* const total = reinterpret_cast<T*>(scratch.totals[0]);
+  T* const next = reinterpret_cast<T*>(scratch.totals[1]);
+  Product piece = p;
+  piece.out_dtype = accumulator_of(p.dtype), piece.finish = nullptr;
+  for (int64_t i = 0; i < p.m; i += rows) {
+    piece.m = smaller(rows, p.m - i);
+    for (int64_t index = -1; index < count; ++index) {
+      if (index >= 0) with_factors(piece, more[index], is_turned);
+      piece.a = from_row(index < 0 ? p.a : piece.a, i, p.dtype);
+      if (index < 0) piece.k = p.k, piece.b = p.b;
+      piece.c = {index < 0 ? total : next, width, 1};
+      multiply<In, T, false>(piece, scratch);
+      for (int64_t at = 0; index >= 0 && at < piece.m * width; ++at) total[at] += next[at];
+    }
+    write_block<1, In>(p, total, width, piece.m, p.n, i, 0);
+  }
+}
+
+// Stores past the caches are for single products.
 template <class In, class T, bool kComplex>
 inline void multiply_sum(Product p, const Factors* more, int64_t count, Scratch& scratch) {
   using Mine = Multiplier<In, T, kComplex>;
   const int lanes = kLanes<T> / (kComplex ? 2 : 1);
   p.past_caches = false;
   strides_along_one(p);
-  int64_t as_it_is = cost(p, lanes), other = cost(transposed(p), lanes);
-  for (int64_t i = 0; i < count; ++i) {
+  int64_t costs[2] = {};  // as it is, and turned
+  bool in_lanes[2] = {};  // is there a product that has a way for few columns?
+  for (int64_t index = -1; index < count; ++index) {
     Product piece = p;
-    piece.k = more[i].k, piece.a = more[i].a, piece.b = more[i].b;
+    if (index >= 0) with_factors(piece, more[index], false);
     strides_along_one(piece);
-    as_it_is += cost(piece, lanes), other += cost(transposed(piece), lanes);
+    const Product ways[2] = {piece, transposed(piece)};
+    for (int way = 0; way < 2; ++way) costs[way] += cost(ways[way], lanes), in_lanes[way] |= sums_in_lanes<In, T, kComplex>(ways[way]);
   }
-  if (other >= as_it_is) return Mine::run_sum(p, more, count, false, scratch);
+  const bool is_turned = in_lanes[0] || in_lanes[1] ? !in_lanes[0] : costs[1] < costs[0];
   Finish finish;
-  Mine::run_sum(turned(p, finish), more, count, true, scratch);
+  const Product product = is_turned ? turned(p, finish) : p;
+  if constexpr (!kComplex) {
+    if (in_lanes[is_turned]) return add_products<In, T>(product, more, count, is_turned, scratch);
+  }
+  Mine::run_sum(product, more, count, is_turned, scratch);
 }
 
 inline void multiply(const Product& p, Scratch& scratch) {
