@@ -91,6 +91,14 @@ def called_jaxpr(eqn: Any) -> Any:
     return None if constrained or params["compiler_options_kvs"] else params["jaxpr"]
 
 
+def scan_counts(eqn: Any) -> tuple[int, int]:
+    """How many of a scan's operands are constants, and how many its carry; JAX 0.12 has trees of them instead."""
+    if "num_consts" in eqn.params:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    constants, carry, _ = eqn.params["ft_in"].unpack()
+    return len(constants), len(carry)
+
+
 def run_equation(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
     """The results of one equation of a jaxpr, under its own name and context."""
     name_stack = source_info_util.current_name_stack() + eqn.source_info.name_stack

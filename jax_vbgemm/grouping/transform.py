@@ -192,9 +192,9 @@ class _Grouping:
         parts = []  # of each: its body, and its constants, carry and inputs
         for node in nodes:
             params, values = node.eqn.params, node.operands(env)
-            begin, end = params["num_consts"], params["num_consts"] + params["num_carry"]
+            begin, num_carry = compat.scan_counts(node.eqn)
             body = functools.partial(jex_core.jaxpr_as_fun(params["jaxpr"]), *values[:begin])
-            parts.append((body, values[begin:end], values[end:]))
+            parts.append((body, values[begin : begin + num_carry], values[begin + num_carry :]))
 
         def step(carries: list[list[Any]], inputs: list[list[Any]]) -> tuple[list[list[Any]], list[list[Any]]]:
             results = [body(*carry, *x) for (body, *_), carry, x in zip(parts, carries, inputs, strict=True)]
