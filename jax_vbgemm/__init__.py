@@ -11,11 +11,14 @@ except ModuleNotFoundError as _error:
 from jax_vbgemm._src.backends import DISABLE_JAX_EXPORT_CHECKS as DISABLE_JAX_EXPORT_CHECKS
 from jax_vbgemm._src.backends import available_backends as available_backends
 from jax_vbgemm._src.backends import target as target
+from jax_vbgemm._src.grouping import group as group
 from jax_vbgemm._src.matmul import lowering as _lowering  # noqa: F401  (registers the primitive's rules and lowerings)
 from jax_vbgemm._src.matmul import rules as _rules  # noqa: F401
 from jax_vbgemm._src.matmul.api import batched_gemm as batched_gemm
 from jax_vbgemm._src.matmul.api import batched_matmul as batched_matmul
+from jax_vbgemm._src.matmul.api import batched_matmul_sum as batched_matmul_sum
 from jax_vbgemm._src.matmul.api import plan as plan
+from jax_vbgemm._src.matmul.gram import batched_gram as batched_gram
 from jax_vbgemm._src.newton_schulz import newton_schulz as newton_schulz
 from jax_vbgemm._src.planner import Coordinated as Coordinated
 from jax_vbgemm._src.planner import DeviceSpec as DeviceSpec

@@ -41,7 +41,7 @@ class Call:
             _flags(name, "transpose_b", transpose_b, Bs, len(rhs)),
             strict=True,
         )
-        is_symmetric = _flags(name, "symmetric", symmetric, As, len(lhs))
+        self.symmetric = _flags(name, "symmetric", symmetric, As, len(lhs))
         self.operands: list[jax.Array] = []
         self._made: dict[tuple[str, int, Any], int] = {}
         self.terms: list[Term] = []
@@ -49,7 +49,7 @@ class Call:
         self.dtypes: list[Any] = []
         self.epilogues: list[Epilogue] = []
         for index, (a, b, flags) in enumerate(zip(lhs, rhs, transposes, strict=True)):
-            term = Term(2 * index, 2 * index + 1, index, *flags, symmetric=is_symmetric[index])
+            term = Term(2 * index, 2 * index + 1, index, *flags, symmetric=self.symmetric[index])
             try:
                 if a.ndim < 2 or b.ndim < 2:
                     raise ValueError("both need rank 2 or more")
@@ -118,7 +118,7 @@ class Call:
         sources, biases = self._leaves("Cs", Cs), self._leaves("bias", bias)
         epilogues = []
         for index, dtype in enumerate(self.dtypes):
-            if biases[index] is not None and self.terms[index].symmetric:
+            if biases[index] is not None and self.symmetric[index]:
                 raise ValueError(f"{self.name}: {self.leaf(('bias', self.As), index)} is added to a symmetric result")
             if activation and not jnp.issubdtype(dtype, jnp.floating):
                 raise ValueError(
@@ -145,7 +145,7 @@ class Call:
     def _leaves(self, option: str, tree: Any) -> list[Any]:
         """A leaf of the option for each problem; None where there is none."""
         if tree is None:
-            return [None] * len(self.terms)
+            return [None] * len(self.dtypes)
         try:
             leaves: list[Any] = self.structure.flatten_up_to(tree)
         except ValueError:
@@ -157,7 +157,7 @@ class Call:
 
     def _scalars(self, option: str, value: Any) -> list[Any]:
         """One number a problem: a Python number, an array of rank 0, or (array of rank 1, index)."""
-        count = len(self.terms)
+        count = len(self.dtypes)
         value = _plain_number(value)
         if isinstance(value, numbers.Number):
             return [value] * count

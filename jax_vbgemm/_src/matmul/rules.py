@@ -194,12 +194,16 @@ def _transpose(
     keys = list(sums)
 
     # Where nothing is left to add, the kernel rounds to the primal's dtype; sums are kept wide until the last one.
-    members = Counter(keys[product.out][0] for product in products)
-    dtypes = [accumulator(avals[target].dtype) for target, _ in sums]
-    for product in products:
-        (target, shape), dtype = keys[product.out], factors[product.lhs].dtype
-        if members[target] == 1 and shape == avals[target].shape and dtype == avals[target].dtype:
-            dtypes[product.out] = dtype
+    members = Counter(target for target, _ in keys)
+    multiplied = [
+        {factors[product.lhs].dtype for product in products if product.out == out} for out in range(len(keys))
+    ]
+    dtypes = [
+        avals[target].dtype
+        if members[target] == 1 and shape == avals[target].shape and of_out == {avals[target].dtype}
+        else accumulator(avals[target].dtype)
+        for (target, shape), of_out in zip(keys, multiplied, strict=True)
+    ]
     results: list[Any] = [None] * len(operands)
     for (target, _), value in zip(sums, contract(factors, products, dtypes, **options), strict=True):
         value = _sum_broadcast(value, avals[target].shape)
