@@ -24,6 +24,7 @@ ROOMS = [
     "_src.backends",
     "_src.matmul",
     "_src.ragged",
+    "_src.grouping",
     "_src.elementwise",
     "_src.newton_schulz",
     "_src.tools",
