@@ -199,3 +199,28 @@ def test_results_are_saved_by_name_under_checkpoint():
 
     policies = jax.checkpoint_policies
     assert 0 < products(policies.save_only_these_names("product")) < products(policies.nothing_saveable)
+
+
+FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "preferred"),
+    [*((dtype, preferred) for dtype in ("float16", "float32", "float64", *FLOAT8) for preferred in FLOAT8),
+     *((dtype, preferred) for dtype in (*FLOAT8, "float32") for preferred in ("complex64", "complex128"))],
+)  # fmt: skip
+def test_results_that_only_xla_has_get_the_gradients_of_its_dot(dtype, preferred):
+    """float8 results round the gradient's products to float8 too; complex results of real factors give real parts."""
+    a, b, c = (oracle.random(shape, "float64", i) for i, shape in enumerate([(6, 7), (7, 5), (6, 5)]))
+    a, b = a.astype(dtype), b.astype(dtype)
+
+    def gradient(multiply):
+        result, transpose = jax.vjp(multiply, a, b)
+        return transpose(c.astype(result.dtype))
+
+    ours = gradient(lambda a, b: vb.batched_matmul([a], [b], preferred_element_type=preferred)[0])
+    theirs = gradient(lambda a, b: jax.lax.dot(a, b, preferred_element_type=preferred))
+    for x, y in zip(ours, theirs, strict=True):
+        assert x.dtype == y.dtype == dtype
+        tolerance = 0 if "float8" in dtype or "float8" in preferred else 1e-6
+        np.testing.assert_allclose(x.astype("float64"), y.astype("float64"), rtol=tolerance, atol=tolerance)

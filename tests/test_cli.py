@@ -44,6 +44,13 @@ def test_bad_input_is_explained(text, arguments, message, tmp_path, capsys):
     assert re.search(message, capsys.readouterr().err)
 
 
+def test_a_byte_order_mark(tmp_path, capsys):
+    file = tmp_path / "shapes.txt"
+    file.write_text("16 32 128\n", encoding="utf-8-sig")
+    assert main(["plan", str(file), "--device", "h100", "--planner", "coordinated"]) == 0
+    assert "coordinated" in capsys.readouterr().out
+
+
 def test_a_file_that_is_no_text(tmp_path, capsys):
     (tmp_path / "shapes.bin").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SystemExit):

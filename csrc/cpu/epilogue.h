@@ -130,7 +130,7 @@ __attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64
                                             int64_t j) {
   constexpr int kWidth = kLanes<T>;
   const Scale<T, kParts> alpha(finish.alpha), beta(finish.beta);
-  const bool reads_source = finish.source.data && !beta.zero();
+  const bool reads_source = finish.source.data && !beta.zero(), counts = !alpha.zero();  // as in BLAS, 0 times NaN is nothing
   alignas(64) T source[kMaxVectors * kWidth] = {}, bias[kMaxVectors * kWidth] = {};
   const auto read = [&](const Matrix& x, int64_t row, T* to) {
     const Out* from = static_cast<const Out*>(x.data) + (row * x.row_stride + j * x.col_stride) * kParts;
@@ -141,7 +141,7 @@ __attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64
     if (finish.bias.data && (row == 0 || finish.bias.row_stride != 0)) read(finish.bias, i + row, bias);
     for (int64_t at = columns * kParts; at < width; ++at) sums[at] = 0;
     for (int64_t at = 0; at < width; at += kWidth) {
-      Vec<T> x = alpha(load<Vec<T>>(sums + at));
+      Vec<T> x = counts ? alpha(load<Vec<T>>(sums + at)) : Vec<T>{};
       if (reads_source) x += beta(load<Vec<T>>(source + at));
       if (finish.bias.data) x += load<Vec<T>>(bias + at);
       if constexpr (kParts == 1) x = activate<T>(x, finish.activation);

@@ -56,6 +56,9 @@ def newton_schulz(
       coeffs: (c0, c1, c2), or an array (steps, 3); numbers or traced. They are rounded to each leaf's dtype first.
       preconditioning: what bounds the singular values before the first step. "frobenius" and "spectral" divide by
         that norm + eps; "aol" (arXiv 2512.04632) and "schatten" (arXiv 2506.10935) rescale by the first A.
+        Results are those of X / ||X|| at every exponent at which the squares of ||X|| can be held in the accumulator's
+        dtype (1.8e19 in float32, of "spectral" the whole range). Beyond that a finite X becomes zeros, as in optax; of
+        "aol" and "schatten" too, where optax gives NaN. NaN and Inf in X give NaN.
       eps: added to the norm.
       scale: what results are multiplied by, in the last product: a number, or a 1-D array with one entry a leaf; real,
         known or traced.
@@ -68,7 +71,8 @@ def newton_schulz(
 
     Raises:
       ValueError: a leaf has rank 0 or 1, coeffs a shape other than (3,) or (n, 3), scale one that is neither () nor
-        (leaves,), steps is negative, or preconditioning is unknown.
+        (leaves,), steps is negative, preconditioning is unknown, or it is "aol" and symbolic sizes don't say which is
+        larger.
       TypeError: a leaf is neither floating nor complex, coeffs are complex, or steps is no integer.
     """
     if preconditioning not in PRECONDITIONINGS:
@@ -88,6 +92,12 @@ def newton_schulz(
             if leaf.ndim < 2:
                 raise ValueError(f"newton_schulz: tree{where} is {leaf.shape}: a matrix has rank 2 or more")
             raise TypeError(f"newton_schulz: tree{where} is {leaf.dtype}: it must be floating or complex")
+        if preconditioning == "aol" and not _sizes_tell(leaf.shape):  # it depends on which; all others don't
+            where = jax.tree_util.keystr(jax.tree.leaves_with_path(tree)[index][0])
+            raise ValueError(
+                f"newton_schulz: tree{where} is {leaf.shape}, and 'aol' needs to know which size is larger: give the "
+                "symbolic sizes a constraint, such as 'm <= n'"
+            )
 
     scales = None if scale is None else _scales(scale, len(leaves))
 
@@ -108,7 +118,7 @@ def newton_schulz(
                 return batched_gemm(*operands, planner=planner, implementation=chosen, **options)
 
             matrices = [leaves[index] for index in members]
-            by_kernel = preconditioning == "frobenius" and not route and implementation != "xla"
+            by_kernel = preconditioning != "spectral" and not route and implementation != "xla"
             small = _small() if by_kernel else 0
             factors = None
             if scales is not None:
@@ -177,31 +187,46 @@ def _iterate(
     real dtype, or None.
     """
     xs = list(xs)
-    tall = [x.shape[-2] > x.shape[-1] for x in xs]
+    tall = [_is_tall(x.shape) for x in xs]
     wide = [not flag for flag in tall]
-    # 1 / norm is not multiplied into X: it is a factor of the first step's A and of its result. None stands for 1.
-    s = None
-    if preconditioning in ("frobenius", "spectral"):
-        # The kernel takes one factor a problem; a problem with a batch has several and gets them here.
-        late = [i for i, x in enumerate(xs) if x.ndim == 2 and len(coeffs) > 0]
+    # X is not divided by its divisor: 1 / divisor is a factor of the first step's A and of its result. But a kernel
+    # takes one factor a problem; a batch has several and is divided here. So is an X whose spectral norm can be held
+    # where X X^H overflows.
+    divisors: list[Any] = [1.0] * len(xs)
+    late_divisors = None  # stands for ones
+    if preconditioning in ("frobenius", "spectral") or (preconditioning and coeffs):
+        late = [i for i, x in enumerate(xs) if x.ndim == 2 and coeffs and preconditioning != "spectral"]
         for i in set(range(len(xs))) - set(late):
-            inverse = _inverse(_norm(xs[i], preconditioning), eps)
-            xs[i] = xs[i] * inverse[..., None, None].astype(xs[i].dtype)
+            divisors[i] = _divisors(_norm(xs[i], preconditioning), preconditioning, eps)
+            root = 1 / jnp.sqrt(divisors[i])[..., None, None]  # twice, as 1 / divisor may be subnormal
+            xs[i] = _times(xs[i], root, root)
         if late:
-            s = _inverse(_norms([xs[i] for i in late], preconditioning, small), eps)
-            s = s if len(late) == len(xs) else jnp.ones(len(xs), s.dtype).at[np.array(late)].set(s)
+            of_late = _divisors(_norms([xs[i] for i in late], small), preconditioning, eps)
+            all_late = len(late) == len(xs)
+            late_divisors = of_late if all_late else jnp.ones(len(xs), of_late.dtype).at[np.array(late)].set(of_late)
+            if preconditioning in ("aol", "schatten"):
+                for place, i in enumerate(late):
+                    divisors[i] = of_late[place]
     for step, (c0, c1, c2) in enumerate(coeffs):
         conjugate = step > 0 or preconditioning != "schatten"  # optax takes X X^T there
         others = [x.conj() if conjugate and jnp.iscomplexobj(x) else x for x in xs]
         symmetric = not (conjugate and jnp.iscomplexobj(xs[0]))  # or Hermitian
-        scale = s if step == 0 else None
-        square = 1 if scale is None else scale * scale
+        scale: jax.Array | None = None
+        square: Any = 1
+        unit = 1
+        if step == 0 and late_divisors is not None:
+            scale = 1 / late_divisors
+            # The square of 1 / norm may be subnormal, its quadruple is not: A is held 4 times as large then. (XLA would
+            # multiply (2 s) (2 s) in another order.)
+            unit = 2 if preconditioning == "frobenius" else 1
+            root = 1 / (late_divisors / unit)
+            square = root * root
         grams = gemm(xs, others, alpha=square, transpose_a=tall, transpose_b=wide, symmetric=symmetric)
         if step == 0 and preconditioning in ("aol", "schatten"):
             rescale = _rescale_aol if preconditioning == "aol" else _rescale_schatten
-            pairs = [rescale(x, a, flag) for x, a, flag in zip(xs, grams, tall, strict=True)]
-            xs, grams = [x for x, _ in pairs], [a for _, a in pairs]
-        bs = gemm(grams, grams, grams, alpha=c2, beta=c1, symmetric=symmetric)
+            pairs = [rescale(*parts) for parts in zip(xs, grams, tall, divisors, strict=True)]
+            xs, grams, scale = [x for x, _ in pairs], [a for _, a in pairs], None
+        bs = gemm(grams, grams, grams, alpha=c2 / unit**4, beta=c1 / unit**2, symmetric=symmetric)
         # A tall X stands for its transpose: (B X^T)^T = X B^T.
         left = [x if flag else b for x, b, flag in zip(xs, bs, tall, strict=True)]
         right = [b if flag else x for x, b, flag in zip(xs, bs, tall, strict=True)]
@@ -227,13 +252,41 @@ def _scales(scale: Any, count: int) -> Any:
     return scale if scale.ndim else (jnp if isinstance(scale, jax.Array) else np).broadcast_to(scale, count)
 
 
-def _inverse(norms: jax.Array, eps: Any) -> Any:
-    return 1 / (norms + jnp.asarray(eps, norms.dtype))
+def _is_tall(shape: Sequence[Any]) -> bool:
+    """Whether a matrix has more rows than columns; where symbolic sizes don't tell, it is taken as it is."""
+    try:
+        return bool(shape[-2] > shape[-1])
+    except jax.errors.InconclusiveDimensionOperation:
+        return False
+
+
+def _sizes_tell(shape: Sequence[Any]) -> bool:
+    """Whether symbolic sizes say which is larger."""
+    try:
+        bool(shape[-2] > shape[-1])
+        return True
+    except jax.errors.InconclusiveDimensionOperation:
+        return False
+
+
+def _divisors(norms: jax.Array, preconditioning: str, eps: Any) -> jax.Array:
+    """What each matrix is divided by before the first product; infinite where that would overflow."""
+    largest = float(np.finfo(norms.dtype).max)
+    if preconditioning == "spectral":
+        return norms + jnp.asarray(eps, norms.dtype)
+    # Rounding may let an element of X X^H overflow where the sum of squares just did not.
+    norms = jnp.where(norms >= (1 - 2**-10) * largest**0.5, jnp.inf, norms)
+    if preconditioning == "frobenius":
+        return norms + jnp.asarray(eps, norms.dtype)
+    # "aol" and "schatten" divide by a norm of X X^H later: here X gets one in [1, 2), by a power of two, so that A can
+    # be held in float16 too. Below 2^-30 their least norm decides.
+    exponents = jnp.maximum(jnp.frexp(norms)[1] - 1, -30)
+    return jnp.where(jnp.isfinite(norms), jnp.ldexp(jnp.ones_like(norms), exponents), norms)
 
 
 def _norm(x: jax.Array, preconditioning: str) -> Any:
-    """The norm of each matrix of x (*batch, m, n): (*batch,) in the accumulator's real dtype."""
-    if preconditioning == "frobenius":
+    """The spectral or Frobenius norm of each matrix of x (*batch, m, n): (*batch,) in the accumulator's real dtype."""
+    if preconditioning != "spectral":
         return jnp.sqrt(jnp.sum(squares(x), axis=(-2, -1)))
     return jnp.linalg.norm(x.astype(accumulator(x.dtype)), ord=2, axis=(-2, -1))
 
@@ -245,30 +298,48 @@ def _small() -> int:
     return 2**20 if backends.traced_target().kind == "gpu" else 0
 
 
-def _norms(xs: list[jax.Array], preconditioning: str, small: int) -> jax.Array:
-    """The norm of each matrix, (len(xs),): Frobenius norms up to `small` elements in one call, not a reduction each."""
-    together = [i for i, x in enumerate(xs) if 0 < x.size <= small]
+def _norms(xs: list[jax.Array], small: int) -> jax.Array:
+    """The Frobenius norm of each matrix, (len(xs),): up to `small` elements in one call, not a reduction each."""
+    together = [i for i, x in enumerate(xs) if small and 0 < x.size <= small]
     others = sorted(set(range(len(xs))) - set(together))
     norms = []
     if together:
         norms.append(jnp.sqrt(square_sums([xs[i] for i in together])))
     if others:
-        norms.append(jnp.stack([_norm(xs[i], preconditioning) for i in others]))
+        norms.append(jnp.stack([_norm(xs[i], "frobenius") for i in others]))
     return norms[0] if len(norms) == 1 else jnp.concatenate(norms)[np.argsort(together + others)]
 
 
-def _rescale_aol(x: jax.Array, a: jax.Array, tall: bool) -> tuple[jax.Array, jax.Array]:
-    """Each row of X by 1 / sqrt of its row sum of |A|: "almost orthogonal layers"."""
-    s = jax.lax.rsqrt(jnp.clip(jnp.abs(a).sum(axis=-1), min=_RESCALING_EPS)).astype(a.dtype)
-    return x * (s[..., None, :] if tall else s[..., :, None]), a * s[..., :, None] * s[..., None, :]
+def _rescale_aol(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> tuple[jax.Array, jax.Array]:
+    """Each row of X by 1 / sqrt of its row sum of |A|: "almost orthogonal layers". A is that of X / divisor."""
+    s = _inverse_root(jnp.abs(a.astype(accumulator(a.dtype))).sum(axis=-1), divisor)
+    rows, columns = s[..., :, None], s[..., None, :]
+    return _scaled(x, columns if tall else rows, divisor), _times(a, rows, columns)
 
 
-def _rescale_schatten(x: jax.Array, a: jax.Array, tall: bool) -> tuple[jax.Array, jax.Array]:
-    """All of X by 1 / sqrt of A's Frobenius norm, X's Schatten-4 norm squared."""
+def _rescale_schatten(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> tuple[jax.Array, jax.Array]:
+    """All of X by 1 / sqrt of A's Frobenius norm, X's Schatten-4 norm squared. A is that of X / divisor."""
     del tall
-    norm = jnp.linalg.norm(a, ord="fro", axis=(-2, -1))
-    s = jax.lax.rsqrt(jnp.clip(norm, min=_RESCALING_EPS))[..., None, None].astype(a.dtype)
-    return x * s, a * s**2
+    norm = jnp.linalg.norm(a.astype(accumulator(a.dtype)), ord="fro", axis=(-2, -1))
+    s = _inverse_root(norm, divisor)[..., None, None]
+    return _scaled(x, s, divisor), _times(a, s, s)
+
+
+def _inverse_root(values: jax.Array, divisor: Any) -> jax.Array:
+    """1 / sqrt of values that were divided by divisor^2, as optax clips them before that."""
+    least = jnp.maximum(_RESCALING_EPS / divisor / divisor, np.finfo(values.dtype).tiny).astype(values.dtype)
+    return jax.lax.rsqrt(jnp.maximum(values, least[..., None] if values.ndim > least.ndim else least))
+
+
+def _scaled(x: jax.Array, s: jax.Array, divisor: Any) -> jax.Array:
+    """s x / divisor; a batch was divided before."""
+    return _times(x, s / divisor if x.ndim == 2 else s)
+
+
+def _times(x: jax.Array, *factors: jax.Array) -> jax.Array:
+    """The product in the accumulator's dtype, rounded once."""
+    wide = x.astype(accumulator(x.dtype))
+    return functools.reduce(operator.mul, [factor.astype(wide.dtype) for factor in factors], wide).astype(x.dtype)
 
 
 def _rounded(coeffs: Any, dtype: Any) -> Any:

@@ -255,6 +255,14 @@ def test_odd_sizes_and_zeros():
     assert [x.shape for x in updates] == [x.shape for x in empty]
 
 
+def test_a_leaf_without_elements_and_an_unknown_option():
+    params = {"w": jnp.zeros((0, 3))}
+    updates, _ = update(muon, params, learning_rate=0.1)
+    assert updates["w"].shape == (0, 3)
+    with pytest.raises(ValueError, match="Unknown preconditioning q"):
+        update(muon, params, learning_rate=0.1, preconditioning="q")
+
+
 MATRIX, CUBE = {"w": jnp.ones((2, 3))}, {"w": jnp.ones((2, 3, 4))}
 ERRORS = [
     ("muon", MATRIX, {"ns_coeffs": "best"}),

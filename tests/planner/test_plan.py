@@ -372,3 +372,44 @@ def test_a_printed_plan_stays_short():
     assert len(text.splitlines()) <= 40
     assert max(map(len, text.splitlines())) <= 120
     assert "1509 more, of 1509 other sizes" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (
+            {"block_first": []},
+            ValueError,
+            "block_first is empty: it has an entry for each block, and the number of tiles",
+        ),
+        ({"block_first": [0, 1.5]}, TypeError, r"block_first is \[0, 1.5\]: expected a 1-D array of integers"),
+        ({"block_first": 3}, TypeError, "block_first is 3: expected a 1-D array of integers"),
+        ({"runs": None}, TypeError, "runs is None: expected Runs"),
+    ],
+)
+def test_parts_of_a_wrong_kind(changes, error, message):
+    plan = Uniform()(problems_of([(64, 64, 64)]), H100, FLOAT32)
+    with pytest.raises(error, match=f"plan: {message}"):
+        dataclasses.replace(plan, **changes)
+
+
+def test_lists_for_arrays():
+    plan = Uniform()(problems_of([(64, 64, 64)]), H100, FLOAT32)
+    listed = dataclasses.replace(plan, block_first=list(range(plan.num_tiles + 1)))
+    listed.validate()
+    assert listed.blocks == plan.blocks
+
+
+def test_columns_of_runs():
+    runs = Uniform()(problems_of([(64, 64, 64)] * 2), H100, FLOAT32).runs
+    for name, column in (("row", runs.row[:1]), ("k_end", [*runs.k_end, 1]), ("mirrored", [0])):
+        with pytest.raises(
+            ValueError, match=rf"plan: runs.{name} has \d entr.* but runs.problem has 2: one for each run"
+        ):
+            dataclasses.replace(runs, **{name: column})
+    for column in (None, [2**63, 0], [0.5, 1], "rows"):
+        with pytest.raises((TypeError, ValueError), match=r"plan: runs\.row "):
+            dataclasses.replace(runs, row=column)
+    tiles = [Tile(0, 0, row, 0, 0, 64, "huge") for row in (0, 2**63)]
+    with pytest.raises(ValueError, match="plan: tile 1 of the plan has a number beyond int64"):
+        Plan.from_blocks(problems_of([(64, 64, 64)]), H100, FLOAT32, planner="mine", blocks=[tiles])

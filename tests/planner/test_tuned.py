@@ -1,6 +1,10 @@
 """The file of tuned plans: `auto` follows it, and nothing but it."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -68,7 +72,54 @@ def test_entries_stay(file):
     keep(file, "makespan")
     keep(file, "sort_split", SHAPES[:1])
     assert len(json.loads(file.read_text())["entries"]) == 2
-    assert [path.name for path in file.parent.iterdir()] == [file.name]  # no temporary file is left
+    left = {path.name for path in file.parent.iterdir()} - {f".{file.name}.lock"}
+    assert left == {file.name}  # no temporary file
+
+
+def test_concurrent_writers_lose_nothing(file):
+    program = """if True:
+        import sys
+        from pathlib import Path
+        from jax_vbgemm._src.planner.search import tuned
+        for index in range(40):
+            tuned.store(Path(sys.argv[1]), f"{sys.argv[2]} {index}", {"winner": "makespan"})
+    """
+    command = [sys.executable, "-c", program, str(file)]
+    writers = [subprocess.Popen([*command, str(name)]) for name in range(3)]
+    assert [writer.wait() for writer in writers] == [0] * 3
+    assert len(json.loads(file.read_text())["entries"]) == 120
+
+
+@pytest.mark.parametrize("kind", ["directory", "device", "fifo", "below a file"])
+def test_what_is_no_file_is_named(kind, tmp_path, monkeypatch):
+    path = tmp_path / "tuned.json"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "device":
+        path = Path(os.devnull)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.write_text("")
+        path /= "tuned.json"
+    monkeypatch.setenv("VBGEMM_CACHE", str(path))
+    for use in (tuned.check, lambda file: tuned.store(file, "key", {"winner": "makespan"})):
+        with pytest.raises(OSError, match=f"VBGEMM_CACHE: {path}"):
+            use(path)
+    if kind != "below a file":
+        with pytest.raises(
+            OSError, match=f"VBGEMM_CACHE: {path} is (a directory|not a regular file): name a file, or 'off'"
+        ):
+            plan_problems(SHAPES, "float32", H100)
+    assert path.name != "null" or path.is_char_device()
+
+
+def test_an_empty_file_is_a_fresh_start(file):
+    file.parent.mkdir()
+    file.touch()
+    assert "measured" not in plan_problems(SHAPES, "float32", H100).notes[-1]
+    keep(file, "sort_split")
+    assert "took sort_split" in plan_problems(SHAPES, "float32", H100).notes[-1]
 
 
 def test_where_the_file_is(monkeypatch, tmp_path):

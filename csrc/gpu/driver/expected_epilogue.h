@@ -48,6 +48,7 @@ bool expected_epilogue(const EpilogueTerms<Sum, Out>& terms, Sum sum, Out found)
   const Sum nothing = Number<Sum>::from({-0.0, -0.0});
   Sum rest = e.bias.buffer < 0 ? nothing : number(terms.bias);
   if (terms.has_source()) rest = scaled(terms.beta, number(terms.source), rest);
+  if (Number<Sum>::wide(terms.alpha) == 0.0) sum = Number<Sum>::from({0, 0});  // it does not count, even if it is NaN
   const Wide x = Number<Sum>::wide(scaled(terms.alpha, sum, rest));
   if (e.activation == Activation::none || e.activation == Activation::relu) {
     return same(found, Number<Out>::from(e.activation == Activation::none ? x : Wide(activated(Activation::relu, x.real()))));
@@ -63,6 +64,7 @@ template <class Sum, class Out>
 bool close_to_epilogue(const EpilogueTerms<Sum, Out>& terms, double sum, double tolerance, Out found) {
   const Epilogue& e = terms.epilogue;
   const double alpha = Number<Sum>::wide(terms.alpha).real(), bias = e.bias.buffer < 0 ? 0 : Number<Out>::wide(terms.bias).real();
+  if (alpha == 0) sum = 0;
   const double rest = terms.has_source() ? Number<Sum>::wide(terms.beta).real() * Number<Out>::wide(terms.source).real() : 0;
   const double size = std::fabs(alpha * sum) + std::fabs(rest) + std::fabs(bias);
   const double y = activated(e.activation, alpha * sum + rest + bias);

@@ -1,5 +1,6 @@
 // Sums of the squares of arrays of different sizes, in two launches for all: each block of the first sums a chunk of one of them, those of
-// the second add up an array's chunks. The order of the additions depends on the sizes alone.
+// the second add up an array's chunks. The order of the additions depends on the sizes alone. A sum is infinite where finite elements
+// overflow, and NaN where an element is infinite.
 #pragma once
 #include "gpu/tile/chunks.h"
 
@@ -58,7 +59,10 @@ struct SquareSums {
 #pragma unroll
     for (const auto& piece : pieces) {
 #pragma unroll
-      for (int e = 0; e < kVector; ++e) sums[e] = multiply_add(widen(piece.element[e]), widen(piece.element[e]), sums[e]);
+      for (int e = 0; e < kVector; ++e) {
+        const Sum x = widen(piece.element[e]);
+        sums[e] = multiply_add(x, x, multiply_add(x, Sum{0}, sums[e]));  // an infinite element makes NaN of the sum
+      }
     }
 #pragma unroll
     for (int half = kVector / 2; half > 0; half /= 2) {

@@ -128,7 +128,7 @@ __device__ inline void finish_sums(const TilePlace<T>& place, Sum* planes) {
       if (begin + n >= count) break;
       Sums sum = total<Cut>(mine.elements(begin + n), Cut::kSplit);
 #pragma unroll
-      for (int v = 0; v < kWidth; ++v) sum.element[v] = multiply_add(alpha, sum.element[v], rest[n].element[v]);
+      for (int v = 0; v < kWidth; ++v) sum.element[v] = scale_sum(alpha, sum.element[v], rest[n].element[v]);
       mine.elements(begin + n) = sum;
     }
   }

@@ -45,6 +45,12 @@ __device__ inline Complex<Real> scale_and_add(Complex<Real> scale, Complex<Real>
   return {multiply_add(scale.real, x.real, rest.real), multiply_add(scale.real, x.imag, rest.imag)};
 }
 
+// alpha sum + rest. As in BLAS, a sum does not count where alpha is 0, even if it is NaN.
+template <class Sum>
+__device__ inline Sum scale_sum(Sum alpha, Sum sum, Sum rest) {
+  return scale_and_add(alpha, is_zero(alpha) ? make_scalar<Sum>(0, 0) : sum, rest);
+}
+
 template <class Real>
 __device__ inline Real sigmoid(Real x) {
   return 1 / (1 + exp(-x));

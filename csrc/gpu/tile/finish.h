@@ -45,7 +45,7 @@ __device__ inline void apply_epilogue(const Stage& stage, const TilePlace<T>& pl
       if (source.first && at.inside) rest[n] = scale_and_add(beta, widen(*source.template at<Out>(at.row, at.col)), rest[n]);
     }
 #pragma unroll
-    for (int n = 0; n < kTogether; ++n) stage.element(begin + n) = scale_and_add(alpha, stage.element(begin + n), rest[n]);
+    for (int n = 0; n < kTogether; ++n) stage.element(begin + n) = scale_sum(alpha, stage.element(begin + n), rest[n]);
   }
   if (place.activation == Activation::none) return;
 #pragma unroll 1

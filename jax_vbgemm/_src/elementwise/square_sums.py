@@ -20,6 +20,8 @@ _CHUNK_BYTES = 16 * 1024  # of an array, whose sum takes a place in the workspac
 def square_sums(xs: Sequence[Any]) -> jax.Array:
     """The sum of |x_i|^2 over the elements of each array: (len(xs),) in the real dtype of the accumulator.
 
+    Infinite where finite elements overflow; NaN where an element is infinite or NaN.
+
     Args:
       xs: arrays of any rank and one floating or complex dtype; those without elements give 0.
 
@@ -41,9 +43,9 @@ def square_sums(xs: Sequence[Any]) -> jax.Array:
 
 
 def squares(x: jax.Array) -> jax.Array:
-    """|x|^2, element by element, in the real dtype of the accumulator."""
+    """|x|^2, element by element, in the real dtype of the accumulator; NaN of infinite elements."""
     wide = x.astype(accumulator(x.dtype))
-    return jnp.real(wide * wide.conj())
+    return jnp.where(jnp.isinf(wide), jnp.nan, jnp.real(wide * wide.conj()))
 
 
 def _xla_form(*xs: jax.Array) -> list[jax.Array]:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.api import batched_gemm
-from jax_vbgemm._src.matmul.reference import ACTIVATIONS
-
-Activation = str | Callable[[jax.Array], jax.Array] | None
-
-# Functions that mean the same as one of ours under another name.
-_SAME = {jax.lax.tanh: "tanh", jax.lax.logistic: "sigmoid"}
 
 
 class Branch(NamedTuple):
@@ -79,32 +73,11 @@ def check_features(where: str, index: int | None, inputs: jax.Array, features: i
         )
 
 
-def resolve_activation(where: str, activation: Any) -> tuple[str | None, Callable[[jax.Array], jax.Array] | None]:
-    """(name in the kernel's epilogue, None where it is not there; the function, None for no activation)."""
-    if activation is None:
-        return None, None
-    if isinstance(activation, str):
-        if activation not in ACTIVATIONS:
-            known = ", ".join(map(repr, ACTIVATIONS))
-            raise ValueError(f"{where}: activation must be None, a function, or one of {known}, not {activation!r}")
-        return activation, ACTIVATIONS[activation]
-    if not callable(activation):
-        raise TypeError(f"{where}: activation must be None, a function or a name, not {activation!r}")
-    meant = activation
-    if isinstance(activation, functools.partial) and not activation.args and activation.func is jax.nn.gelu:
-        # Ours is the tanh approximation; approximate=False is another function and stays outside.
-        meant = jax.nn.gelu if activation.keywords == {"approximate": True} else activation
-    for name, function in ACTIVATIONS.items():
-        if meant is function:
-            return name, activation
-    return next((name for function, name in _SAME.items() if meant is function), None), activation
-
-
 def outputs_of(
     where: str, branches: Sequence[Branch], activation: Activation, precision: Any, preferred_element_type: Any = None
 ) -> list[jax.Array]:
     """activation(inputs @ kernel + bias) of all branches as one operation; output i is (..., n_i)."""
-    name, function = resolve_activation(where, activation)
+    _, function = resolve_activation(where, activation)
     dtypes = [jnp.dtype(preferred_element_type or branch.kernel.dtype) for branch in branches]
     # Where Flax promotes the product and the bias to a wider dtype, or they are complex, the rest is done as Flax does.
     fused = all(
@@ -116,7 +89,7 @@ def outputs_of(
         [flat[id(branch.inputs)] for branch in branches],
         [branch.kernel.reshape(branch.kernel.shape[-2:]) for branch in branches],
         bias=[branch.bias for branch in branches] if fused else None,
-        activation=name if fused else None,
+        activation=activation if fused else None,
         precision=precision,
         preferred_element_type=preferred_element_type,
     )
@@ -126,8 +99,7 @@ def outputs_of(
             y if branch.bias is None else y + branch.bias.reshape((1,) * (y.ndim - 1) + (-1,))
             for y, branch in zip(outputs, branches, strict=True)
         ]
-    if function is not None and (name is None or not fused):
-        outputs = [function(y) for y in outputs]
+        outputs = outputs if function is None else [function(y) for y in outputs]
     return outputs
 
 

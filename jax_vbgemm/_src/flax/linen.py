@@ -12,7 +12,6 @@ from flax.linen import dtypes, initializers
 from flax.linen.linear import default_kernel_init
 
 from jax_vbgemm._src.flax.branches import (
-    Activation,
     Branch,
     check_rank,
     inputs_of,
@@ -21,6 +20,7 @@ from jax_vbgemm._src.flax.branches import (
     sizes_of,
     split_groups,
 )
+from jax_vbgemm._src.matmul.activation import Activation
 
 
 def batched_linear(layers: Sequence[nn.Dense | nn.Conv], inputs: Any, activation: Activation = None) -> list[jax.Array]:

@@ -10,17 +10,16 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_vbgemm._src.flax.branches import (
-    Activation,
     Branch,
     check_features,
     check_rank,
     inputs_of,
     outputs_of,
     ranks_of,
-    resolve_activation,
     sizes_of,
     split_groups,
 )
+from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.api import batched_matmul
 
 

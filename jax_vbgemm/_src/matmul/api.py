@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from jax_vbgemm._src import backends
+from jax_vbgemm._src.matmul.activation import Activation
 from jax_vbgemm._src.matmul.call import Call
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
 from jax_vbgemm._src.planner import DeviceSpec, Plan, Planner, device_spec, kind_of, plan_problems, resolve_planner
@@ -68,7 +69,7 @@ def batched_gemm(
     alpha: Any = 1,
     beta: Any = 0,
     bias: Any = None,
-    activation: str | None = None,
+    activation: Activation = None,
     transpose_a: Any = False,
     transpose_b: Any = False,
     symmetric: Any = False,
@@ -88,14 +89,17 @@ def batched_gemm(
       symmetric: as for `batched_matmul`, of the products and of the results: a C that is read is symmetric too, and
         there is no bias.
       alpha, beta: a number, a pytree of numbers with the structure of As, or a 1-D array with one entry a problem;
-        Python numbers or traced; cast to the accumulator's dtype. Where beta is 0, C is not read, NaN in it is fine.
+        Python numbers or traced; cast to the accumulator's dtype. Where beta is 0, C is not read, and where alpha
+        is 0, the product does not count: NaN there is fine.
       bias: pytree with the structure of As, or None, as may be its leaves; leaf i broadcasts to the shape of result i.
-      activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", for real results.
+      activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", for real results, or a function.
+        The functions of jax.nn that mean the same as a name are done in the kernel too, all others after it.
 
     Raises:
       As `batched_matmul`; also ValueError where beta is not 0 and there is no C, where alpha, beta, C or bias don't
-      fit (a fraction does not fit an integer result), and where a symmetric result has a bias; TypeError where alpha or
-      beta is no number. The message names the leaf and the rule.
+      fit (a fraction, or an integer beyond the dtype's range, does not fit an integer result), where an activation's
+      name is unknown, and where a symmetric result has a bias; TypeError where alpha or beta is no number or activation
+      neither a name nor a function. The message names the leaf and the rule.
     """
     call = Call("batched_gemm", As, Bs, transpose_a, transpose_b, symmetric, precision, preferred_element_type)
     call.add_epilogues(Cs, alpha, beta, bias, activation)

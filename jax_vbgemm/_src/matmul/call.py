@@ -13,9 +13,11 @@ import numpy as np
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul import reference
+from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
 from jax_vbgemm._src.matmul.primitive import Epilogue, Scalar, Term, contract, sizes_of
 from jax_vbgemm._src.planner import Planner, resolve_planner
+from jax_vbgemm._src.structure import difference
 
 
 class Call:
@@ -37,17 +39,18 @@ class Call:
         self.precision = canonical_precision(precision)
         _check_options(name, self.precision, preferred)
         transposes = zip(
-            _flags(name, "transpose_a", transpose_a, As, len(lhs)),
-            _flags(name, "transpose_b", transpose_b, Bs, len(rhs)),
+            _flags(name, "transpose_a", transpose_a, ("As", As), len(lhs)),
+            _flags(name, "transpose_b", transpose_b, ("Bs", Bs), len(rhs)),
             strict=True,
         )
-        is_symmetric = _flags(name, "symmetric", symmetric, As, len(lhs))
+        is_symmetric = _flags(name, "symmetric", symmetric, ("As", As), len(lhs))
         self.operands: list[jax.Array] = []
         self._made: dict[tuple[str, int, Any], int] = {}
         self.terms: list[Term] = []
         self.shapes: list[tuple[int, ...]] = []
         self.dtypes: list[Any] = []
         self.epilogues: list[Epilogue] = []
+        self.after: list[Callable[[jax.Array], jax.Array] | None] = []  # what the kernel does not know, one a result
         for index, (a, b, flags) in enumerate(zip(lhs, rhs, transposes, strict=True)):
             term = Term(2 * index, 2 * index + 1, index, *flags, symmetric=is_symmetric[index])
             try:
@@ -95,12 +98,20 @@ class Call:
         if implementation not in (None, "kernel", "xla"):
             raise ValueError(f"{self.name}: implementation must be None, 'kernel' or 'xla', not {implementation!r}")
         planner = resolve_planner(planner)
-        if implementation != "kernel" and not all(compat.is_static(x.shape) for x in self.operands):
-            # Nothing can be planned for symbolic dimensions (jax.export).
-            results = reference.results(self.operands, self.terms, self.dtypes, self.epilogues, self.precision)
-        else:
-            results = contract(
-                self.operands,
+        # Nothing can be planned for symbolic dimensions (jax.export).
+        by_plan = implementation == "kernel" or all(compat.is_static(x.shape) for x in self.operands)
+        dtypes = dict(enumerate(x.dtype for x in self.operands))
+        dtypes |= {position: dtype for (_, _, dtype), position in self._made.items()}
+
+        def run(operands: list[jax.Array]) -> list[jax.Array]:
+            # One array stays one: `contract` passes equal operands once.
+            cast = [
+                x if x.dtype == dtypes[position] else x.astype(dtypes[position]) for position, x in enumerate(operands)
+            ]
+            if not by_plan:
+                return reference.results(cast, self.terms, self.dtypes, self.epilogues, self.precision)
+            return contract(
+                cast,
                 self.terms,
                 self.dtypes,
                 epilogues=self.epilogues,
@@ -108,19 +119,24 @@ class Call:
                 planner=planner,
                 implementation=implementation,
             )
+
+        results = list(_unchecked(run, self.epilogues)(self.operands))
+        for index, function in enumerate(self.after):
+            results[index] = results[index] if function is None else function(results[index])
         return jax.tree.unflatten(self.structure, results)
 
-    def add_epilogues(self, Cs: Any, alpha: Any, beta: Any, bias: Any, activation: str | None) -> None:
-        if activation is not None and not (isinstance(activation, str) and activation in reference.ACTIVATIONS):
-            known = ", ".join(map(repr, reference.ACTIVATIONS))
-            raise ValueError(f"{self.name}: activation must be None or one of {known}, not {activation!r}")
+    def add_epilogues(self, Cs: Any, alpha: Any, beta: Any, bias: Any, activation: Activation) -> None:
+        name, function = resolve_activation(self.name, activation)
+        in_kernel = [name if jnp.issubdtype(dtype, jnp.floating) else None for dtype in self.dtypes]
+        if function is not None:
+            self.after = [None if known else function for known in in_kernel]
         alphas, betas = self._scalars("alpha", alpha), self._scalars("beta", beta)
         sources, biases = self._leaves("Cs", Cs), self._leaves("bias", bias)
         epilogues = []
         for index, dtype in enumerate(self.dtypes):
             if biases[index] is not None and self.terms[index].symmetric:
                 raise ValueError(f"{self.name}: {self.leaf(('bias', self.As), index)} is added to a symmetric result")
-            if activation and not jnp.issubdtype(dtype, jnp.floating):
+            if isinstance(activation, str) and not in_kernel[index]:
                 raise ValueError(
                     f"{self.name}: activation={activation!r}, but {self.result(index)} is {dtype}: it must be real and "
                     "floating"
@@ -136,7 +152,7 @@ class Call:
                     self._scalar("beta", index, betas[index]),
                     None if source is None or _is_zero(betas[index]) else self._operand(*source),
                     None if addend is None else self._operand(*addend),
-                    activation,
+                    in_kernel[index],
                 )
             )
         if any(epilogue != Epilogue() for epilogue in epilogues):
@@ -149,10 +165,8 @@ class Call:
         try:
             leaves: list[Any] = self.structure.flatten_up_to(tree)
         except ValueError:
-            found = jax.tree.structure(tree)
-            raise ValueError(
-                f"{self.name}: {option} must have the structure of As, {self.structure}, but is {found}"
-            ) from None
+            found = difference("As", self.As, option, tree, prefix=True)
+            raise ValueError(f"{self.name}: {option} must have the structure of As: {found}") from None
         return leaves
 
     def _scalars(self, option: str, value: Any) -> list[Any]:
@@ -189,17 +203,19 @@ class Call:
         is_complex = jnp.iscomplexobj(array) if is_array else isinstance(array, complex)
         if is_complex and not jnp.issubdtype(dtype, jnp.complexfloating):
             raise ValueError(f"{self.name}: {where()} is complex, but {self.result(index)} is {self.dtypes[index]}")
-        is_whole = jnp.issubdtype(array.dtype, jnp.integer) if is_array else float(array.real).is_integer()
-        if not is_whole and not jnp.issubdtype(dtype, jnp.inexact):
-            given = array.dtype if is_array else array
-            raise ValueError(f"{self.name}: {where()} is {given}, but {self.result(index)} is {self.dtypes[index]}")
+        if is_array and not jnp.issubdtype(dtype, jnp.inexact) and not jnp.issubdtype(array.dtype, jnp.integer):
+            raise ValueError(f"{self.name}: {where()} is {array.dtype}, but {self.result(index)} is {dtype}")
         if not is_array:
-            return array if is_complex else float(array)
-        return self._operand((option, id(array), dtype), lambda: array.astype(dtype).reshape(-1)), element or 0
+            try:
+                return _number(array, dtype)
+            except ValueError as error:
+                given, wanted = _shown(array), self.dtypes[index]
+                raise ValueError(
+                    f"{self.name}: {where()} is {given}, but {self.result(index)} is {wanted}{error}"
+                ) from None
+        return self._operand((option, id(array), dtype), array.reshape(-1)), element or 0
 
-    def _addend(
-        self, option: str, index: int, value: Any, *, exact: bool
-    ) -> tuple[tuple[str, int, Any], Callable[[], jax.Array]]:
+    def _addend(self, option: str, index: int, value: Any, *, exact: bool) -> tuple[tuple[str, int, Any], jax.Array]:
         """The operand that C or a bias becomes, as `_operand` takes it."""
 
         def where() -> str:
@@ -215,14 +231,21 @@ class Call:
             )
         if array.dtype != dtype and not _promotes(array, dtype):
             raise ValueError(f"{self.name}: {where()} is {array.dtype}, which does not promote to {dtype}")
-        return (option, id(value), dtype), lambda: array.astype(dtype)
+        return (option, id(value), dtype), array
 
-    def _operand(self, key: tuple[str, int, Any], make: Callable[[], jax.Array]) -> int:
-        """One operand for one array, however many problems name it."""
+    def _operand(self, key: tuple[str, int, Any], array: jax.Array) -> int:
+        """One operand for one array, however many problems name it; it becomes the dtype that the key ends in."""
         if key not in self._made:
             self._made[key] = len(self.operands)
-            self.operands.append(make())
+            self.operands.append(array)
         return self._made[key]
+
+
+def _unchecked(run: Callable[..., Any], epilogues: list[Epilogue]) -> Callable[..., Any]:
+    """`run` for arguments that may hold NaN which its results don't, as C may where beta is 0: JAX's checkers
+    (jax_debug_nans, jax_debug_infs) then see the results alone, not what becomes of C on the way."""
+    checked = jax.config.jax_debug_nans or jax.config.jax_debug_infs  # type: ignore[attr-defined]
+    return jax.jit(run) if checked and any(epilogue.source is not None for epilogue in epilogues) else run
 
 
 def _check_options(name: str, precision: Any, preferred: Any) -> None:
@@ -231,6 +254,31 @@ def _check_options(name: str, precision: Any, preferred: Any) -> None:
         np.dtype(preferred)
     except (ValueError, TypeError) as error:
         raise type(error)(f"{name}: {error}") from None
+
+
+def _number(value: Any, dtype: Any) -> complex | float:
+    """A number as results of `dtype` take it: integers keep all their digits. ValueError says what is wrong."""
+    if isinstance(value, complex):
+        return value
+    if jnp.issubdtype(dtype, jnp.inexact):
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(": it is beyond the range of float64") from None
+    if not (value.denominator == 1 if isinstance(value, numbers.Rational) else float(value).is_integer()):
+        raise ValueError("")
+    if np.dtype(dtype).kind == "b":
+        return int(value)
+    limits = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
+    if not int(limits.min) <= int(value) <= int(limits.max):
+        raise ValueError(f": it must lie in [{limits.min}, {limits.max}]")
+    return int(value)
+
+
+def _shown(number: Any) -> str:
+    """A number for a message; Python refuses to print integers of thousands of digits."""
+    is_long = isinstance(number, int) and abs(number) >= 10**30
+    return f"an integer of {number.bit_length()} bits" if is_long else str(number)
 
 
 def _is_zero(value: Any) -> bool:
@@ -260,11 +308,7 @@ def _paired_leaves(name: str, As: Any, Bs: Any) -> tuple[list[jax.Array], list[j
     structure: Any = jax.tree.structure(As)
     other: Any = jax.tree.structure(Bs)
     if structure != other:
-        if isinstance(As, list | tuple) and isinstance(Bs, list | tuple) and len(As) != len(Bs):
-            raise ValueError(
-                f"{name}: As has {len(As)} entries but Bs has {len(Bs)}: one right factor for each left one"
-            )
-        raise ValueError(f"{name}: As and Bs must have the same structure: As is {structure} but Bs is {other}")
+        raise ValueError(f"{name}: As and Bs must have the same structure: {difference('As', As, 'Bs', Bs)}")
 
     def arrays(tree_name: str, tree: Any, leaves: list[Any]) -> list[jax.Array]:
         if all(isinstance(leaf, jax.Array) for leaf in leaves):
@@ -282,14 +326,16 @@ def _as_array(name: str, where: str, leaf: Any) -> jax.Array:
         raise TypeError(f"{name}: {where} must be an array, but is {leaf!r}: {error}") from None
 
 
-def _flags(name: str, option: str, flags: Any, tree: Any, count: int) -> list[bool]:
-    """A bool or a prefix pytree of bools, one bool a leaf."""
+def _flags(name: str, option: str, flags: Any, of: tuple[str, Any], count: int) -> list[bool]:
+    """A bool or a prefix pytree of bools, one bool a leaf; of: the tree's name and the tree."""
+    tree_name, tree = of
     if isinstance(flags, bool | np.bool_):
         return [bool(flags)] * count
     try:
         leaves = jax.tree.leaves(jax.tree.map(lambda flag, part: jax.tree.map(lambda _: flag, part), flags, tree))
-    except ValueError as error:
-        raise ValueError(f"{name}: {option} must be a bool or a prefix of the operands' tree: {error}") from None
+    except ValueError:
+        found = difference(option, flags, tree_name, tree, prefix=True)
+        raise ValueError(f"{name}: {option} must be a bool or a prefix of {tree_name}: {found}") from None
     for leaf in leaves:
         if not isinstance(leaf, bool | np.bool_):
             raise TypeError(f"{name}: {option} must hold Python bools, not {leaf!r}")

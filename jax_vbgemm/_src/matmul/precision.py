@@ -29,9 +29,10 @@ def precision_name(precision: Any) -> str:
         return "default"
     if isinstance(precision, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm):
         return "highest"
-    if isinstance(precision, tuple):
+    if isinstance(precision, tuple) and len(precision) == 2:
         return max(map(precision_name, precision), key=_ORDER.index)
     try:
         return jax.lax.Precision(precision).name.lower()
-    except ValueError:
-        raise ValueError(f"precision: unknown name {precision!r}; known are those of jax.lax.Precision") from None
+    except (ValueError, TypeError):
+        known = "known are those of jax.lax.Precision, and pairs of them"
+        raise ValueError(f"precision: unknown name {precision!r}; {known}") from None

@@ -38,7 +38,8 @@ class Term(NamedTuple):
 
 
 Scalar = complex | float | tuple[int, int]
-"""A number known at trace time, or (operand, element) of a one-dimensional operand in the accumulator's dtype."""
+"""A number known at trace time (an int for integer results), or (operand, element) of a one-dimensional operand in the
+accumulator's dtype."""
 
 
 class Epilogue(NamedTuple):

@@ -33,7 +33,14 @@ def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: 
     lhs, rhs = (x.reshape((*(1,) * (rank - x.ndim), *x.shape)) for x in (lhs, rhs))
     a = jnp.swapaxes(lhs, -1, -2) if term.transpose_a else lhs
     b = jnp.swapaxes(rhs, -1, -2) if term.transpose_b else rhs
-    return jnp.matmul(a, b, precision=precision, preferred_element_type=dtype)
+    if a.dtype == b.dtype:
+        return jnp.matmul(a, b, precision=precision, preferred_element_type=dtype)
+    # A float8 cotangent and its factor: jnp.matmul would promote them, XLA's dot takes them as they are.
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
+    axes = tuple(range(rank - 2))
+    dimensions = (((rank - 1,), (rank - 2,)), (axes, axes))
+    return jax.lax.dot_general(a, b, dimensions, precision=precision, preferred_element_type=dtype)
 
 
 def scalar_value(scalar: Scalar, operands: Sequence[jax.Array], dtype: Any) -> jax.Array:
@@ -66,9 +73,9 @@ scaled.defjvp(_scaled_jvp, symbolic_zeros=True)
 
 
 def linear_part(total: jax.Array, epilogue: Epilogue, operands: Sequence[jax.Array]) -> jax.Array:
-    """alpha total + beta source + bias, in total's dtype."""
+    """alpha total + beta source + bias, in total's dtype; where a factor is 0 its term is, even if it holds NaN."""
     dtype = total.dtype
-    value = total if epilogue.alpha == 1 else scalar_value(epilogue.alpha, operands, dtype) * total
+    value = total if epilogue.alpha == 1 else scaled(scalar_value(epilogue.alpha, operands, dtype), total)
     if epilogue.source is not None and epilogue.beta != 0:
         value += scaled(scalar_value(epilogue.beta, operands, dtype), operands[epilogue.source].astype(dtype))
     if epilogue.bias is not None:

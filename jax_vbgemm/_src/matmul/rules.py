@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.interpreters import ad, batching
 
 from jax_vbgemm._src import compat
@@ -165,7 +166,8 @@ def _transpose(
     avals = [operand.aval if linear[i] else operand for i, operand in enumerate(operands)]
     factors: list[Any] = []  # the operands of the one call
     products: list[Term] = []
-    sums: dict[tuple[int, Shape], int] = {}  # (linear operand, shape before its broadcast is summed) -> out
+    # (linear operand, shape before its broadcast is summed, dtype of the sum) -> out
+    sums: dict[tuple[int, Shape, Any], int] = {}
 
     def factor(value: Any, dtype: Any) -> int:
         factors.append(value if value.dtype == dtype else value.astype(dtype))
@@ -178,8 +180,11 @@ def _transpose(
         if linear[term.lhs] and linear[term.rhs]:
             raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
         target, other = (term.lhs, term.rhs) if linear[term.lhs] else (term.rhs, term.lhs)
-        dtype = max(cotangent.dtype, operands[other].dtype, key=lambda dtype: dtype.itemsize)
-        dc, x = factor(cotangent, dtype), factor(operands[other], dtype)
+        dtype = _wider(cotangent.dtype, operands[other].dtype)
+        if _only_xla(cotangent.dtype):
+            dc, x = factor(cotangent, cotangent.dtype), factor(operands[other], operands[other].dtype)
+        else:
+            dc, x = factor(cotangent, dtype), factor(operands[other], dtype)
         a, b = term.transpose_a, term.transpose_b
         if linear[term.lhs]:
             product = Term(x, dc, -1, b, True) if a else Term(dc, x, -1, False, not b)
@@ -189,25 +194,54 @@ def _transpose(
             *sizes_of(factors[product.lhs].shape, factors[product.rhs].shape, product).batch,
             *avals[target].shape[-2:],
         )
-        out = sums.setdefault((target, shape), len(sums))
+        out = sums.setdefault((target, shape, _sum_dtype(avals[target].dtype, cotangent.dtype, dtype)), len(sums))
         products.append(product._replace(out=out))
     keys = list(sums)
 
     # Where nothing is left to add, the kernel rounds to the primal's dtype; sums are kept wide until the last one.
     members = Counter(keys[product.out][0] for product in products)
-    dtypes = [accumulator(avals[target].dtype) for target, _ in sums]
+    dtypes = [dtype for _, _, dtype in sums]
     for product in products:
-        (target, shape), dtype = keys[product.out], factors[product.lhs].dtype
-        if members[target] == 1 and shape == avals[target].shape and dtype == avals[target].dtype:
+        (target, shape, wide), dtype = keys[product.out], factors[product.lhs].dtype
+        final = members[target] == 1 and shape == avals[target].shape and wide == accumulator(avals[target].dtype)
+        if final and dtype == avals[target].dtype:
             dtypes[product.out] = dtype
     results: list[Any] = [None] * len(operands)
-    for (target, _), value in zip(sums, contract(factors, products, dtypes, **options), strict=True):
+    for (target, _, _), value in zip(sums, contract(factors, products, dtypes, **options), strict=True):
         value = _sum_broadcast(value, avals[target].shape)
+        if members[target] > 1:
+            value = _as(value, accumulator(avals[target].dtype))
         results[target] = value if results[target] is None else results[target] + value
     return [
-        (ad.Zero(avals[i].to_ct_aval()) if result is None else result.astype(avals[i].dtype)) if linear[i] else None
+        (ad.Zero(avals[i].to_ct_aval()) if result is None else _as(result, avals[i].dtype)) if linear[i] else None
         for i, result in enumerate(results)
     ]
+
+
+def _wider(a: Any, b: Any) -> Any:
+    """The dtype in which factors of a cotangent's product meet; float32 where neither dtype holds the other."""
+    if a != b and a.itemsize == b.itemsize == 2:
+        return np.dtype(np.float32)
+    return max(a, b, key=lambda dtype: dtype.itemsize)
+
+
+def _sum_dtype(primal: Any, cotangent: Any, factor: Any) -> Any:
+    """The dtype of a cotangent's product before it becomes the primal's: wide, so that it is rounded once."""
+    if _only_xla(cotangent):
+        return cotangent
+    return factor if jnp.issubdtype(factor, jnp.complexfloating) else accumulator(primal)
+
+
+def _only_xla(dtype: Any) -> bool:
+    """Whether results of this dtype (float8, integers) are XLA's: their gradients are those of jax.lax.dot, products
+    of the cotangent as it is, in its dtype."""
+    return dtype.itemsize == 1 or not jnp.issubdtype(dtype, jnp.inexact)
+
+
+def _as(x: jax.Array, dtype: Any) -> jax.Array:
+    """x in another dtype; of complex numbers, as real ones, the real parts."""
+    of_real = jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating)
+    return (jnp.real(x) if of_real else x).astype(dtype)
 
 
 def _transpose_of_epilogues(

@@ -169,7 +169,7 @@ def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = N
 def _shape_factor(x: jax.Array, numbers: MuonDimensionNumbers, consistent_rms: Any) -> Any:
     fan_in, fan_out = (math.prod(x.shape[axis] for axis in axes) for axes in _axes(x, numbers))
     if consistent_rms is None:
-        return math.sqrt(max(1, fan_out / fan_in))
+        return math.sqrt(max(1, fan_out / max(fan_in, 1)))  # a leaf without elements has no shape to scale by
     return math.sqrt(max(fan_in, fan_out)) * consistent_rms
 
 

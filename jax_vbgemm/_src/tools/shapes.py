@@ -28,7 +28,7 @@ def parse_problems(text: str, name: str) -> tuple[Problem, ...]:
 def read_problems(file: Path) -> tuple[Problem, ...]:
     """The problems of a shape file."""
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
     except UnicodeDecodeError as error:
         raise ValueError(f"{file.name} is not a text file: {error}") from None
     return parse_problems(text, file.name)

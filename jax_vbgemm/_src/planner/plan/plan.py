@@ -16,7 +16,7 @@ from jax_vbgemm._src.planner.tables.catalogue import Catalogue, Replacement, Til
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.coverage import check_coverage
 from jax_vbgemm._src.planner.tiles.launches import Launch, check_launches, launch_form
-from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, offsets
+from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, as_integers, offsets
 from jax_vbgemm._src.planner.tiles.shares import shares_of
 from jax_vbgemm._src.planner.tiles.symmetric import fold, stores_mirrored
 from jax_vbgemm._src.problem import Problem, Sizes
@@ -65,6 +65,13 @@ class Plan:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.runs, Runs):
+            raise TypeError(f"plan: runs is {self.runs!r}: expected Runs")
+        if self.block_first is not None:
+            first = as_integers("block_first", self.block_first)
+            if len(first) == 0:
+                raise ValueError("plan: block_first is empty: it has an entry for each block, and the number of tiles")
+            object.__setattr__(self, "block_first", first)
         if self.num_tiles > MAX_TILES:
             raise ValueError(f"plan: {self.num_tiles} tiles are more than the 2**31 - 1 that a plan can hold")
         if self.device.note and self.device.note not in self.notes:

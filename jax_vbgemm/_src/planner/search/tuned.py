@@ -7,11 +7,15 @@ planner that won, and what all candidates took, for people to read. Only the nam
 import hashlib
 import json
 import os
+import stat
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
@@ -51,7 +55,7 @@ def key_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue
 def winner_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> str | None:
     """The planner that won for these problems, by its name ("uniform huge/256"), None where none was measured.
 
-    Raises ValueError, naming the file, where it isn't one of ours.
+    Raises ValueError, naming the file, where it isn't one of ours, and OSError where it can't be read.
     """
     file = cache_file()
     if file is None:
@@ -60,6 +64,7 @@ def winner_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalo
         status = file.stat()
     except OSError:
         return None
+    _refuse_unless_regular(file, status)
     # A file is replaced as a whole, never changed in place, so that this tells one content from the next.
     entries = _read(file, (status.st_ino, status.st_mtime_ns, status.st_size))
     if not entries:
@@ -70,25 +75,57 @@ def winner_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalo
 
 def check(file: Path) -> None:
     """Raises as `store`, before anything is measured for it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if file.exists():
-        _parse(file)
+    with _locked(file):
+        _kept(file)
 
 
 def store(file: Path, key: str, entry: Mapping[str, Any]) -> None:
     """Adds an entry or replaces it; what other processes added meanwhile stays. Raises as `winner_of` and OSError."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    entries = dict(_parse(file)) if file.exists() else {}
-    entries[key] = dict(entry)
-    text = json.dumps({"version": _VERSION, "entries": entries}, indent=1, sort_keys=True)
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=file.name)
+    with _locked(file):
+        entries = dict(_kept(file))
+        entries[key] = dict(entry)
+        text = json.dumps({"version": _VERSION, "entries": entries}, indent=1, sort_keys=True)
+        # Readers take no lock: what they open is the old file or the new one, whole.
+        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=file.name)
+        try:
+            with os.fdopen(descriptor, "w") as out:
+                out.write(text + "\n")
+            os.replace(name, file)
+        except BaseException:
+            os.unlink(name)
+            raise
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Alone among the writers of the file: without, of two that read it at once the later would drop an entry."""
     try:
-        with os.fdopen(descriptor, "w") as out:
-            out.write(text + "\n")
-        os.replace(name, file)
-    except BaseException:
-        os.unlink(name)
-        raise
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists():
+            _refuse_unless_regular(file, file.stat())
+        lock = FileLock(file.with_name(f".{file.name}.lock"))
+        lock.acquire()
+    except OSError as error:
+        raise _about(file, error) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _kept(file: Path) -> Mapping[str, Any]:
+    return _parse(file) if file.exists() else {}
+
+
+def _refuse_unless_regular(file: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        what = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise OSError(f"{VARIABLE}: {file} is {what}: name a file, or {OFF!r} to keep no plans")
+
+
+def _about(file: Path, error: OSError) -> OSError:
+    """The error with the variable's name, unless it has it."""
+    return error if VARIABLE in str(error) else type(error)(error.errno, f"{VARIABLE}: {file}: {error.strerror}")
 
 
 @lru_cache(maxsize=4)
@@ -99,11 +136,16 @@ def _read(file: Path, state: tuple[int, int, int]) -> Mapping[str, Any]:
 
 def _parse(file: Path) -> Mapping[str, Any]:
     try:
-        content = json.loads(file.read_text())
+        text = file.read_text()
+        if not text.strip():  # made by something like mktemp: a fresh start
+            return {}
+        content = json.loads(text)
         entries: dict[str, Any] = content["entries"]
         if content["version"] != _VERSION or not all(isinstance(entry["winner"], str) for entry in entries.values()):
             raise ValueError(f"version {content['version']!r}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise _about(file, error) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{VARIABLE}: {file} is not a file of tuned plans of this version ({error}); delete it, or set "
             f"{VARIABLE} to another path or to {OFF!r}"

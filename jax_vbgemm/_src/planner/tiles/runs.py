@@ -40,6 +40,14 @@ class Runs:
     mirrored: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
+        for column in fields(self):
+            values = as_integers(f"runs.{column.name}", getattr(self, column.name))
+            object.__setattr__(self, column.name, values)
+            if len(values) != len(self.problem) and not (column.name == "mirrored" and len(values) == 0):
+                raise ValueError(
+                    f"plan: runs.{column.name} has {len(values)} entries but runs.problem has {len(self.problem)}: "
+                    "one for each run"
+                )
         if len(self.mirrored) != len(self.problem):
             object.__setattr__(self, "mirrored", np.zeros_like(self.problem))
 
@@ -67,7 +75,12 @@ class Runs:
     def single_tiles(cls, tiles: Sequence[tuple[int, ...]]) -> "Runs":
         """One run a tile, each given as (problem, strategy, row, col, batch, k_begin, k_end)."""
         box = np.ones((len(tiles), 3), np.int64)
-        return cls(*np.hstack((np.array(tiles, np.int64).reshape(len(tiles), 7), box)).T)
+        try:
+            table = np.array(tiles, np.int64).reshape(len(tiles), 7)
+        except OverflowError:
+            index = next(i for i, tile in enumerate(tiles) if any(abs(value) >= 2**63 for value in tile))
+            raise ValueError(f"plan: tile {index} of the plan has a number beyond int64") from None
+        return cls(*np.hstack((table, box)).T)
 
     @classmethod
     def joined(cls, parts: Sequence["Runs"]) -> "Runs":
@@ -131,6 +144,18 @@ def tile_counts(sizes: Sizes, tile_m: int, tile_n: int) -> Ints:
         counts.flags.writeable = False
         sizes.tile_counts[key] = counts
     return counts
+
+
+def as_integers(name: str, values: object) -> Ints:
+    """A column of numbers as int64; TypeError or ValueError names it."""
+    if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
+        return values
+    array = np.asarray(values) if isinstance(values, np.ndarray | list | tuple) else None
+    if array is None or array.ndim != 1 or not (array.size == 0 or np.issubdtype(array.dtype, np.integer)):
+        raise TypeError(f"plan: {name} is {values!r}: expected a 1-D array of integers within int64")
+    if array.size and array.dtype == np.uint64 and array.max() >= 2**63:
+        raise ValueError(f"plan: {name} has {array.max()}, which is beyond int64")
+    return array.astype(np.int64)
 
 
 def saturating_count(tiles_y: Ints, tiles_x: Ints, tiles_batch: Ints) -> Ints:

@@ -1,0 +1,37 @@
+"""Which activations a kernel does itself, however they are given; all others follow it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jax_vbgemm._src.matmul.reference import ACTIVATIONS
+
+Activation = str | Callable[[jax.Array], jax.Array] | None
+
+# Functions that mean the same as one of ours under another name.
+_SAME = {jax.lax.tanh: "tanh", jax.lax.logistic: "sigmoid"}
+
+
+def resolve_activation(where: str, activation: Any) -> tuple[str | None, Callable[[jax.Array], jax.Array] | None]:
+    """(name in the kernel's epilogue, None where it is not there; the function, None for no activation)."""
+    if activation is None:
+        return None, None
+    if isinstance(activation, str):
+        if activation not in ACTIVATIONS:
+            known = ", ".join(map(repr, ACTIVATIONS))
+            raise ValueError(f"{where}: activation must be None, a function, or one of {known}, not {activation!r}")
+        return activation, ACTIVATIONS[activation]
+    if not callable(activation):
+        raise TypeError(f"{where}: activation must be None, a function or a name, not {activation!r}")
+    meant = activation
+    if isinstance(activation, functools.partial) and not activation.args and activation.func is jax.nn.gelu:
+        # Ours is the tanh approximation; approximate=False is another function and stays outside.
+        meant = jax.nn.gelu if activation.keywords == {"approximate": True} else activation
+    for name, function in ACTIVATIONS.items():
+        if meant is function:
+            return name, activation
+    return next((name for function, name in _SAME.items() if meant is function), None), activation
