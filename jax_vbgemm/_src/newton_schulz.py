@@ -71,7 +71,8 @@ def newton_schulz(
 
     Raises:
       ValueError: a leaf has rank 0 or 1, coeffs a shape other than (3,) or (n, 3), scale one that is neither () nor
-        (leaves,), steps is negative, or preconditioning is unknown.
+        (leaves,), steps is negative, preconditioning is unknown, or it is "aol" and symbolic sizes don't say which is
+        larger.
       TypeError: a leaf is neither floating nor complex, coeffs are complex, or steps is no integer.
 
     Examples:
@@ -99,6 +100,12 @@ def newton_schulz(
             if leaf.ndim < 2:
                 raise ValueError(f"newton_schulz: tree{where} is {leaf.shape}: a matrix has rank 2 or more")
             raise TypeError(f"newton_schulz: tree{where} is {leaf.dtype}: it must be floating or complex")
+        if preconditioning == "aol" and not _sizes_tell(leaf.shape):  # it depends on which; all others don't
+            where = jax.tree_util.keystr(jax.tree.leaves_with_path(tree)[index][0])
+            raise ValueError(
+                f"newton_schulz: tree{where} is {leaf.shape}, and 'aol' needs to know which size is larger: give the "
+                "symbolic sizes a constraint, such as 'm <= n'"
+            )
 
     scales = None if scale is None else _scales(scale, len(leaves))
 
@@ -254,10 +261,19 @@ def _scales(scale: Any, count: int) -> Any:
 
 
 def _is_tall(shape: Sequence[Any]) -> bool:
-    """Whether a matrix has more rows than columns; symbolic sizes may not tell, and either answer is right."""
+    """Whether a matrix has more rows than columns; where symbolic sizes don't tell, it is taken as it is."""
     try:
         return bool(shape[-2] > shape[-1])
-    except jax.core.InconclusiveDimensionOperation:
+    except jax.errors.InconclusiveDimensionOperation:
+        return False
+
+
+def _sizes_tell(shape: Sequence[Any]) -> bool:
+    """Whether symbolic sizes say which is larger."""
+    try:
+        bool(shape[-2] > shape[-1])
+        return True
+    except jax.errors.InconclusiveDimensionOperation:
         return False
 
 
@@ -267,7 +283,7 @@ def _divisors(norms: jax.Array, preconditioning: str, eps: Any) -> jax.Array:
     if preconditioning == "spectral":
         return norms + jnp.asarray(eps, norms.dtype)
     # Rounding may let an element of X X^H overflow where the sum of squares just did not.
-    norms = jnp.where(norms < (1 - 2**-10) * largest**0.5, norms, norms * jnp.inf)
+    norms = jnp.where(norms >= (1 - 2**-10) * largest**0.5, jnp.inf, norms)
     if preconditioning == "frobenius":
         return norms + jnp.asarray(eps, norms.dtype)
     # "aol" and "schatten" divide by a norm of X X^H later: here X gets one in [1, 2), by a power of two, so that A can
