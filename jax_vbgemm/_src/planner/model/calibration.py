@@ -65,7 +65,7 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
         for steps, count, aligned, sharing, floor, seconds in features:
             block, step, shared_block, shared_step = of_class[np.where(aligned, 0, 1)].T
             blocks = np.maximum(block + steps * step, sharing * (shared_block + steps * shared_step))
-            makespan = makespan_of_blocks(blocks, count, device.units * sharing)
+            makespan = makespan_of_blocks(blocks, count, device.units * sharing, device.tail)
             found.append(math.log(max(makespan, floor) + device.launch_seconds) - math.log(seconds))
         return found
 
