@@ -285,8 +285,8 @@ def _norm(x: jax.Array, preconditioning: str) -> Any:
 
 def _small() -> int:
     """Up to how many elements a matrix is small, for `_norms`."""
-    # Where it was measured, to read a matrix of that size once more takes less than a kernel of its own. A core reads it
-    # once, in its reduction.
+    # On a GPU, to read a matrix of that size once more takes less than a kernel of its own. A core reads it once, in
+    # its reduction.
     rules = backends.traced_target().rules
     return 0 if rules is None else rules.small_array
 

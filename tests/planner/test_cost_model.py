@@ -230,8 +230,8 @@ def test_no_plan_prefers_a_tile_that_was_never_measured(monkeypatch):
     shapes = [(512, 512, 512)] * 8
     before = make(Auto(), shapes)
     (chosen,) = set(before.choices)
-    table = {key: row for key, row in cost_model._calibration_table().items() if key[2:] != chosen}
-    monkeypatch.setattr(cost_model, "_calibration_table", lambda: table)
+    table = {key: row for key, row in cost_model._calibration_table("h100").items() if key[1:] != chosen}
+    monkeypatch.setattr(cost_model, "_calibration_table", lambda device: table)
     cost_model._calibration.cache_clear()
     try:
         after = make(Auto(), shapes)

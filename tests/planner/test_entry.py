@@ -21,12 +21,12 @@ SHAPES = [(64, 64, 8), (10, 20, 30)]
 
 
 def test_planners_have_names():
-    assert list(PLANNERS) == ["auto", "uniform", "coordinated", "sort_split", "load_balanced", "tall_skinny"]
+    assert {"auto", "uniform", "coordinated", "sort_split", "load_balanced", "tall_skinny"} <= set(PLANNERS)
     for name in PLANNERS:
         plan = plan_problems(SHAPES, "float32", H100, name)
         assert plan.planner == name
         plan.validate()
-    known = "auto, uniform, coordinated, sort_split, load_balanced, tall_skinny"
+    known = ", ".join(PLANNERS)
     with pytest.raises(ValueError, match=f"unknown name 'skinny'; known are {known}"):
         plan_problems(SHAPES, "float32", H100, "skinny")
     with pytest.raises(TypeError, match="expected a name or a hashable callable"):

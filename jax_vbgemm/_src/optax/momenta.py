@@ -20,7 +20,8 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
     gradients = jax.tree.leaves(updates, is_leaf=_is_none)
     structure: Any = jax.tree.structure(updates, is_leaf=_is_none)
     moments = structure.flatten_up_to(mu)
-    # XLA reads a gradient once for both averages. On a GPU, beyond this size, that is worth more than the kernels it takes.
+    # XLA reads a gradient once for both averages. On a GPU, beyond this size, that is worth more than the kernels it
+    # takes.
     rules = backends.traced_target().rules
     most = -1 if rules is None else rules.small_array
     ours = [_is_ours(g, m, beta, most) for g, m in zip(gradients, moments, strict=True)]

@@ -308,7 +308,7 @@ def gpu_pace(
 ) -> Pace:
     """How fast tiles are while `sharing` blocks share a unit; one `strategy` for each or one for all.
 
-    Where the device is calibrated (its calibration.csv), a tile's fixed part and its K step have a latency each and a share
+    Where the device is calibrated (calibration.csv), a tile's fixed part and its K step have a latency each and a share
     of the unit, in one version for problems whose rows are aligned (`Sizes.aligned`) and one for others. Elsewhere a
     step takes the longest of its multiply-adds, its reads of shared memory (a thread that owns r x c elements reads
     r + c values a product, about 2 sqrt(r c)), its loads through the cache, and a latency that nothing hides. Masked
@@ -341,8 +341,8 @@ def step_depth(tile_k: Ints, element_bytes: int) -> Ints:
 
 @lru_cache(maxsize=64)
 def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
-    """Its calibration.csv's (fixed, step, shared fixed, shared step) seconds of aligned and of other problems, by row of
-    the catalogue.
+    """The device's (fixed, step, shared fixed, shared step) seconds of aligned and of other problems, by row of the
+    catalogue.
 
     None where no tile has them. One tile that lacks them counts as slow: no plan prefers what was never measured.
     """

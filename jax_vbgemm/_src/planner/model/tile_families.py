@@ -129,7 +129,7 @@ def _alone(family: Family, few: Ints, many: Ints, sizes: Sizes, catalogue: Catal
 
 
 def are_many(rows: int, catalogue: Catalogue) -> bool:
-    """Whether of so many rows of few columns tiles of whole rows were the fastest; False where that was not measured."""
+    """Whether for so many rows of few columns tiles of whole rows were measured to be the fastest."""
     if catalogue.rules is None:
         return False
     many = catalogue.rules.many_rows

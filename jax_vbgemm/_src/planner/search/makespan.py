@@ -247,7 +247,11 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, 
     """
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
     rules = device.rules
-    if rules is not None and len(runs) and stream_deep(catalogue.by_index[int(runs.strategy[0])], sizes.with_products()):
+    if (
+        rules is not None
+        and len(runs)
+        and stream_deep(catalogue.by_index[int(runs.strategy[0])], sizes.with_products())
+    ):
         even = _evenly_split(sizes, found, rules, device, catalogue)
         return _place_by_place(_draft(problems, sizes, even, device, catalogue))
     is_split = found.shares[runs.problem] > 1

@@ -30,8 +30,6 @@ _OCCUPANCY = (
     "scalar_registers", "shared_bytes", "shared_block_bytes", "shared_granule", "shared_reserved", "vector_bytes",
     "setup_registers",
 )  # fmt: skip
-_HARDWARE = ("units", "bandwidth", "cache_bandwidth", "shared_bandwidth", "product_latency")
-_RATES = ("peak_rates", "tensor_rates")
 
 
 @dataclass(frozen=True)
@@ -65,32 +63,37 @@ def platform_of(architecture: str) -> Any:
 
 
 def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration: str | None) -> DeviceSpec:
-    """The spec of a device.toml's tables, with what they leave out. Raises ValueError for a key that isn't one of theirs."""
+    """The spec of a device.toml's tables, with what they leave out.
+
+    Raises ValueError, naming the device, for a figure that is missing or unknown.
+    """
     of_architecture = architectures()[architecture]
     platform = platform_of(architecture)
+    occupancy: dict[str, Any] = {key: of_architecture.get(key) for key in _OCCUPANCY}
+    hardware = _frozen(tables["hardware"])
     costs = _assumed_costs().get(platform, {}) | tables.get("costs", {})
-    hardware = tables["hardware"]
-    occupancy = {key: of_architecture.get(key) for key in _OCCUPANCY}
-    papers = _thresholds(hardware["units"], occupancy) | tables.get("papers", {})
-    figures = {key: hardware[key] for key in _HARDWARE} | {key: tuple(hardware[key].items()) for key in _RATES}
-    dots, rules, cores = (_frozen(tables.get(key)) for key in ("dots", "rules", "cores"))
-    for key in set(hardware) - {*_HARDWARE, *_RATES}:
-        raise ValueError(f"devices/{name}/device.toml: [hardware] has no {key}")
+    papers = _thresholds(hardware.get("units", 0), occupancy) | tables.get("papers", {})
     try:
         return DeviceSpec(
-            name=name, platform=platform, calibration=calibration, **occupancy, **figures, **costs, **papers,
-            rules=rules and Rules(**rules), core_rules=cores and CoreRules(**cores), dots=dots and DotRates(**dots),
-        )  # fmt: skip
+            name=name,
+            platform=platform,
+            calibration=calibration,
+            rules=Rules(**tables["rules"]) if "rules" in tables else None,
+            core_rules=CoreRules(**_frozen(tables["cores"])) if "cores" in tables else None,
+            dots=DotRates(**_frozen(tables["dots"])) if "dots" in tables else None,
+            **occupancy,
+            **hardware,
+            **costs,
+            **papers,
+        )
     except TypeError as error:
-        raise ValueError(f"devices/{name}/device.toml: {error}") from None
+        raise ValueError(f"device {name!r}: {error}") from None
 
 
 def _entry(name: str) -> Entry:
     tables, calibration = _tables(name)
     spec = spec_of(name, tables["architecture"], tables, calibration)
-    boards = {}
-    for board, differing in tables.get("boards", {}).items():
-        boards[board] = replace(spec, **differing)
+    boards = {board: replace(spec, **differing) if differing else spec for board, differing in tables["boards"].items()}
     return Entry(spec, tables["architecture"], boards)
 
 
@@ -126,10 +129,8 @@ def _thresholds(units: int, occupancy: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _frozen(table: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _frozen(table: Mapping[str, Any]) -> dict[str, Any]:
     """Lists as tuples and tables of rates as pairs, so that a spec can be compared and hashed."""
-    if table is None:
-        return None
 
     def frozen(value: Any) -> Any:
         if isinstance(value, dict):

@@ -38,8 +38,9 @@ class Reported:
 
 
 def match_device(reported: Reported) -> DeviceSpec:
-    """The entry that lists a device's name among its boards, if its compute capability agrees; else a spec from what the
-    driver reports, whose note says so.
+    """The entry that lists a device's name among its boards, if its compute capability agrees.
+
+    Else a spec from what the driver reports, whose note says so.
 
     A part of a GPU (MIG) is the whole one with fewer units. Raises ValueError for a platform without kernels.
     """
@@ -75,9 +76,10 @@ def _as_reported(reported: Reported) -> DeviceSpec:
         "tensor_rates": tensor_rates,
     }
     spec = spec_of(reported.kind, architecture, {"hardware": hardware}, None)
+    counted = f"{units} units" if reported.units else f"{units} units assumed"
     note = (
-        f"{reported.kind} is not in the device table: planned as its driver reports it ({units} units{'' if reported.units else ' assumed'}, "
-        f"{asked or 'no compute capability'}{stands_in}), its clock and memory assumed, nothing measured"
+        f"{reported.kind} is not in the device table: planned as its driver reports it ({counted}, "
+        f"{asked or 'no compute capability'}{stands_in}); its clock and memory are assumed, nothing is measured"
     )
     return replace(spec, note=note, shared_block_bytes=reported.shared_block_bytes or spec.shared_block_bytes)
 
