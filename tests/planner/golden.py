@@ -1,4 +1,4 @@
-"""The plans of every registered planner for a few batches, a line each: `python tests/planner/golden.py` writes
+"""The plans of every registered planner for a few batches, a line each: `python -m tests.planner.golden` writes
 golden.csv, which test_golden.py compares with what planners do now.
 """
 
@@ -24,9 +24,12 @@ BATCHES = {
 
 
 def digest(plan: Plan) -> str:
-    """Of what reaches a kernel."""
+    """Of what reaches a kernel, with tiles by their names, as new ones renumber them."""
     runs, block_first, _ = plan.launch_form()
-    columns = [getattr(runs, name) for name in runs.__dataclass_fields__]
+    names = np.array(
+        ["/".join(map(str, plan.catalogue.by_index[index].key)) for index in runs.strategy.tolist()], "S32"
+    )
+    columns = [names, *(getattr(runs, name) for name in runs.__dataclass_fields__ if name != "strategy")]
     if block_first is not None:
         columns.append(block_first)
     return hashlib.sha256(b"|".join(np.asarray(column).tobytes() for column in columns)).hexdigest()[:16]

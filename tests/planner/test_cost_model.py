@@ -115,7 +115,7 @@ def test_calibrated_blocks_slow_down_with_what_they_share(sharing, aligned):
     device = device_spec("h100")
     catalogue = catalogue_for("tf32", device)
     tile = catalogue.find("mma-64x64")
-    row = cost_model._calibration_table()["h100", "tf32", *tile.key]
+    row = cost_model._calibration_table("h100")["tf32", *tile.key]
     block, step, shared_block, shared_step = row[:4] if aligned else row[4:]
     size = 64 if aligned else 63  # its rows' length in elements
     seconds = cost_model.block_seconds(Sizes.of([Problem(64, size, size)]), [tile], catalogue, device, sharing)
