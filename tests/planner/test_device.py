@@ -3,9 +3,11 @@
 import csv
 import dataclasses
 import tomllib
+from types import SimpleNamespace
 
 import pytest
 
+from jax_vbgemm._src import backends
 from jax_vbgemm._src.planner import DEVICES, Reported, catalogue_for, device_spec, match_device, plan_problems
 from jax_vbgemm._src.planner.model.calibration import COLUMNS, priors_of
 from jax_vbgemm._src.planner.tables.device_table import FOLDER, architectures, entries, spec_of
@@ -230,3 +232,14 @@ def test_calibrations_mark_their_priors(file):
 def test_architectures_of_compiled_kernels_are_known():
     used = {architecture.get("resources") for architecture in architectures().values()} - {None}
     assert used == {"sm_80", "sm_90a", "gfx908", "gfx90a", "gfx942"}
+
+
+def test_what_jax_passes_on_of_a_driver():
+    client = SimpleNamespace(platform_version="PJRT C API cuda 13000")
+    known = {"core_count": 76, "compute_capability": "8.9", "shared_memory_per_block_optin": 101376}
+    device = SimpleNamespace(device_kind="NVIDIA X", platform="gpu", client=client, **known)
+    assert backends.reported_by(device) == cuda("NVIDIA X", "8.9", 76, shared_block_bytes=101376)
+    silent = SimpleNamespace(device_kind="NVIDIA X", platform="gpu", client=client)
+    assert backends.reported_by(silent) == cuda("NVIDIA X")
+    amd = SimpleNamespace(device_kind="AMD X", platform="gpu", client=SimpleNamespace(platform_version="rocm 70000"))
+    assert backends.reported_by(amd) == rocm("AMD X")

@@ -26,8 +26,9 @@ def show_backends() -> None:
         devices = backend.live_devices()
         kinds = ", ".join(sorted({device.device_kind for device in devices})) or why_no_device(backend)
         detail = f", {_core.isa()} kernel" if name == "cpu" else ""
-        device = backends.planning_device(name).name
-        print(f"  {name:5} {kinds}{detail}; dtypes {', '.join(backend.dtypes)}; planned as {device}")
+        device = backends.planning_device(name)
+        planned = device.note or f"planned as {device.name}"
+        print(f"  {name:5} {kinds}{detail}; dtypes {', '.join(backend.dtypes)}; {planned}")
 
 
 def why_no_device(backend: backends.Backend) -> str:
