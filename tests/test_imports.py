@@ -16,6 +16,7 @@ ROOMS = [
     "_src.planner.plan",
     "_src.planner.search",
     "_src.planner.papers",
+    "_src.planner.registry",
     "_src.planner",
     "_src.structure",
     "_src.compat",

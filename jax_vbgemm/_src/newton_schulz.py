@@ -303,7 +303,8 @@ def _small() -> int:
     """Up to how many elements a matrix is small, for `_norms`."""
     # On a GPU, to read a matrix of that size once more takes less than a kernel of its own. A core reads it once, in
     # its reduction.
-    return 2**20 if backends.traced_target().kind == "gpu" else 0
+    rules = backends.traced_target().rules
+    return 0 if rules is None else rules.small_array
 
 
 def _norms(xs: list[jax.Array], small: int) -> jax.Array:
