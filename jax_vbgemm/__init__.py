@@ -1,6 +1,8 @@
 """Variable-size batched matrix multiplication for JAX: a list of differently sized products as one operation."""
 
 from jax_vbgemm._src import installation as _installation  # noqa: F401  (first: raises where something is missing)
+# isort: split
+from jax_vbgemm import moe
 from jax_vbgemm._src.backends import DISABLE_JAX_EXPORT_CHECKS, available_backends, target
 from jax_vbgemm._src.matmul import lowering as _lowering  # noqa: F401  (registers the primitive's rules and lowerings)
 from jax_vbgemm._src.matmul import rules as _rules  # noqa: F401
@@ -42,6 +44,7 @@ __all__ = [
     "available_backends",
     "batched_gemm",
     "batched_matmul",
+    "moe",
     "newton_schulz",
     "plan",
     "ragged_dot",

@@ -24,6 +24,7 @@ ROOMS = [
     "_src.backends",
     "_src.matmul",
     "_src.ragged",
+    "_src.moe",
     "_src.elementwise",
     "_src.newton_schulz",
     "_src.tools",
