@@ -1,6 +1,7 @@
 """Variable-size batched matrix multiplication for JAX: a list of differently sized products as one operation."""
 
 from jax_vbgemm._src import installation as _installation  # noqa: F401  (first: raises where something is missing)
+
 # isort: split
 from jax_vbgemm import moe
 from jax_vbgemm._src.backends import DISABLE_JAX_EXPORT_CHECKS, available_backends, target

@@ -9,7 +9,14 @@ import pytest
 
 from jax_vbgemm._src.tools import tune
 
-PACKAGES = ("jax_vbgemm", "jax_vbgemm.flax", "jax_vbgemm.flax.linen", "jax_vbgemm.flax.nnx", "jax_vbgemm.moe", "jax_vbgemm.optax")
+PACKAGES = (
+    "jax_vbgemm",
+    "jax_vbgemm.flax",
+    "jax_vbgemm.flax.linen",
+    "jax_vbgemm.flax.nnx",
+    "jax_vbgemm.moe",
+    "jax_vbgemm.optax",
+)
 
 
 def package(name):

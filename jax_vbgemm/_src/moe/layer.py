@@ -157,8 +157,8 @@ def expert_mlp(
     for argument, weights in {"gate_up": gate_up, "down": down}.items():
         if weights.ndim != 3 or weights.shape[0] != experts:
             raise ValueError(
-                f"expert_mlp: {argument} is {weights.shape} but routing is of {experts} experts: there must be a matrix "
-                "for each"
+                f"expert_mlp: {argument} is {weights.shape} but routing is of {experts} experts: there must be a "
+                "matrix for each"
             )
     if gate_up.shape[2] != 2 * down.shape[1]:
         raise ValueError(

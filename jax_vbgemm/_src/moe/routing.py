@@ -14,12 +14,12 @@ from jax_vbgemm._src.ragged.indices import clamp
 
 
 class Routing(NamedTuple):
-    """Where tokens go: what `route` gives, and `dispatch` and `combine` take. Arrays of (tokens, k) have one entry a choice.
+    """Where tokens go: what `route` gives, and `dispatch` and `combine` take.
 
     Attributes:
       group_sizes: (experts,) int32, how many choices each expert has. Never read by the host.
-      order: (tokens * k,) int32: row i of the experts' input is choice order[i], counted token by token. Rows are sorted
-        by expert; those of one expert keep the order of their tokens.
+      order: (tokens * k,) int32: row i of the experts' input is choice order[i], counted token by token. Rows are
+        sorted by expert; those of one expert keep the order of their tokens.
       slots: (tokens, k) int32, the row of each choice: the inverse of `order`.
       experts: (tokens, k) int32, which expert each choice is.
       probabilities: (tokens, k), what the result of each choice is multiplied by.
@@ -37,6 +37,20 @@ class Routing(NamedTuple):
     def rows(self) -> jax.Array:
         """(tokens * k,) int32: the token of each row of the experts' input; `ragged_dot` takes it as `gather`."""
         return self.order // self.slots.shape[-1]
+
+
+class Auxiliary(NamedTuple):
+    """What a router is trained and watched with: the layers of `jax_vbgemm.flax` return it where they are asked to.
+
+    Attributes:
+      load_balance: (), `load_balance_loss` of the layer's tokens.
+      router_z: (), `router_z_loss`.
+      group_sizes: (experts,) int32, how many choices each expert has.
+    """
+
+    load_balance: jax.Array
+    router_z: jax.Array
+    group_sizes: jax.Array
 
 
 def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: bool = True) -> Routing:
@@ -58,7 +72,8 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
       experts: (tokens, k) integers, the choice where something else makes it. An entry that is no expert is
         clamped to the nearest one and counted in `clamped`; `jax.experimental.checkify.checkify` (with `user_checks`)
         reports it.
-      normalize: whether the probabilities of a token's choices add up to 1, or are those of the softmax over all experts.
+      normalize: whether the probabilities of a token's choices add up to 1; else they are those of the softmax over all
+        experts.
 
     Returns:
       A `Routing`.
@@ -94,7 +109,7 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
             )
         chosen, clamped = clamp(name, "experts", given, count)
     # A selection by mask, because the transpose of one by index is a scatter that adds, on a GPU in any order.
-    is_chosen = chosen[..., None] == jnp.arange(count, dtype=jnp.int32)
+    is_chosen = jax.nn.one_hot(chosen, count, dtype=jnp.bool_)
     probabilities = jnp.where(is_chosen, scores[:, None, :], jnp.zeros((), scores.dtype)).sum(axis=-1)
     if normalize:
         probabilities = probabilities / probabilities.sum(axis=-1, keepdims=True)
@@ -102,7 +117,9 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
     ends = jnp.searchsorted(sorted_experts, jnp.arange(count, dtype=jnp.int32), side="right").astype(jnp.int32)
     places = jnp.arange(chosen.size, dtype=jnp.int32)
     slots = jnp.zeros_like(order).at[order].set(places, unique_indices=True)
-    return Routing(jnp.diff(ends, prepend=jnp.int32(0)), order, slots.reshape(chosen.shape), chosen, probabilities, clamped)
+    return Routing(
+        jnp.diff(ends, prepend=jnp.int32(0)), order, slots.reshape(chosen.shape), chosen, probabilities, clamped
+    )
 
 
 def load_balance_loss(logits: Any, routing: Routing) -> jax.Array:
