@@ -22,12 +22,13 @@ import jax.numpy as jnp
 import matplotlib
 
 matplotlib.use("agg")
+from pydoc_data import topics
+
 import matplotlib.pyplot as plt
 import numpy as np
 import optax
 import typer
 from flax import nnx
-from pydoc_data import topics
 from rich.console import Console
 from rich.progress import Progress
 
@@ -137,7 +138,7 @@ def picture(
 
 
 def main(
-    steps: Annotated[int, typer.Option(help="training steps of each model")] = 600,
+    steps: Annotated[int, typer.Option(help="training steps of each model")] = 1200,
     features: Annotated[int, typer.Option(help="of the transformer")] = 64,
     hidden: Annotated[int, typer.Option(help="features of each expert")] = 64,
     layers: Annotated[int, typer.Option(help="transformer blocks")] = 2,

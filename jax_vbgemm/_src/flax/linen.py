@@ -77,6 +77,12 @@ def _batched_linear(where: str, layers: Sequence[Any], inputs: Any, activation: 
     return outputs_of(where, branches, activation, layers[0].precision)
 
 
+def _factors(layers: Sequence[Any], inputs: Sequence[jax.Array]) -> list[Branch]:
+    """The factors of each layer's product."""
+    with nn.intercept_methods(_give_factors):
+        return [layer(x) for layer, x in zip(layers, inputs, strict=True)]
+
+
 def _give_factors(call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
     """Makes a Dense or Conv layer declare its parameters as always, but give the product's factors instead of it."""
     layer = context.module
@@ -248,17 +254,16 @@ class MultiLoRA(nn.Module):
         lora_a = layers("a", ranks, self.a_initializer)
         lora_b = layers("b", [self.features] * len(ranks), self.b_initializer)
         if isinstance(group_sizes, jax.Array):
-            with nn.intercept_methods(_give_factors):
-                downs = [layer(inputs) for layer in lora_a]
-                # What a Dense declares and promotes follows from its input's features and dtype alone.
-                hidden = [jnp.zeros((0, rank), down.kernel.dtype) for rank, down in zip(ranks, downs, strict=True)]
-                ups = [layer(x) for layer, x in zip(lora_b, hidden, strict=True)]
-            kernels = ([branch.kernel for branch in branches] for branches in (downs, ups))
-            output = adapted("MultiLoRA", downs[0].inputs, *kernels, group_sizes, self.precision)
+            downs = _factors(lora_a, [inputs] * len(ranks))
+            # What a Dense declares and promotes follows from its input's features and dtype alone.
+            hidden = [jnp.zeros((0, rank), down.kernel.dtype) for rank, down in zip(ranks, downs, strict=True)]
+            ups = _factors(lora_b, hidden)
+            kernels = [[branch.kernel for branch in branches] for branches in (downs, ups)]
+            output = adapted("MultiLoRA", downs[0].inputs, kernels[0], kernels[1], group_sizes, self.precision)
         else:
             groups = split_groups("MultiLoRA", inputs, group_sizes, len(ranks))
-            hidden = _batched_linear("MultiLoRA", lora_a, groups, None)
-            output = jnp.concatenate(_batched_linear("MultiLoRA", lora_b, hidden, None))
+            parts = _batched_linear("MultiLoRA", lora_a, groups, None)
+            output = jnp.concatenate(_batched_linear("MultiLoRA", lora_b, parts, None))
         if self.base_module is not None:
             output += self.base_module(inputs, **kwargs)
         return output

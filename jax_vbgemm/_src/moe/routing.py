@@ -156,7 +156,8 @@ def load_balance_loss(logits: Any, routing: Routing) -> jax.Array:
         )
     share = routing.group_sizes.astype(wide) / max(routing.slots.size, 1)
     probability = jax.nn.softmax(logits.astype(wide), axis=-1).sum(axis=0) / max(tokens, 1)
-    return count * jnp.sum(share * probability)
+    loss: jax.Array = count * jnp.sum(share * probability)
+    return loss
 
 
 def router_z_loss(logits: Any) -> jax.Array:
