@@ -6,7 +6,7 @@
 Both models predict the next byte of the Python language reference, which is part of Python's standard library. A token
 of the mixture has 2 of 8 experts, so that it has four times the dense model's weights in its gated layers and the same
 number of multiplications. The picture shows the loss curves, the time of one training step, and how many tokens each
-expert had. About two minutes on two CPU cores; it runs unchanged on a GPU.
+expert had. One to two and a half minutes on two CPU cores, depending on what else they do; it runs unchanged on a GPU.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def main(
         parameters = sum(x.size for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
         console.print(
             f"{name:8} {parameters:9,} parameters  test loss {float(entropy):.4f}  step {step_ms[name]:.1f} ms  "
-            f"first step, with compilation, {times[name][0]:.1f} s"
+            f"first step {times[name][0]:.1f} s"
         )
     shares = np.array(loads)
     last = shares[-max(1, steps // 10) :].mean(axis=0)
