@@ -1,6 +1,9 @@
 """Variable-size batched matrix multiplication for JAX: a list of differently sized products as one operation."""
 
 from jax_vbgemm._src import installation as _installation  # noqa: F401  (first: raises where something is missing)
+
+# isort: split
+from jax_vbgemm import moe
 from jax_vbgemm._src.backends import DISABLE_JAX_EXPORT_CHECKS, available_backends, target
 from jax_vbgemm._src.grouping import group
 from jax_vbgemm._src.matmul import lowering as _lowering  # noqa: F401  (registers the primitive's rules and lowerings)
@@ -47,6 +50,7 @@ __all__ = [
     "batched_matmul",
     "batched_matmul_sum",
     "group",
+    "moe",
     "newton_schulz",
     "plan",
     "ragged_dot",

@@ -26,6 +26,7 @@ ROOMS = [
     "_src.matmul",
     "_src.ragged",
     "_src.grouping",
+    "_src.moe",
     "_src.elementwise",
     "_src.newton_schulz",
     "_src.tools",

@@ -9,11 +9,18 @@ import pytest
 
 from jax_vbgemm._src.tools import tune
 
-PACKAGES = ("jax_vbgemm", "jax_vbgemm.flax", "jax_vbgemm.flax.linen", "jax_vbgemm.flax.nnx", "jax_vbgemm.optax")
+PACKAGES = (
+    "jax_vbgemm",
+    "jax_vbgemm.flax",
+    "jax_vbgemm.flax.linen",
+    "jax_vbgemm.flax.nnx",
+    "jax_vbgemm.moe",
+    "jax_vbgemm.optax",
+)
 
 
 def package(name):
-    if name.count(".") and name != "jax_vbgemm.flax":
+    if name.startswith(("jax_vbgemm.flax.", "jax_vbgemm.optax")):
         pytest.importorskip(name.split(".")[1])
     return importlib.import_module(name)
 
@@ -44,6 +51,9 @@ FUNCTIONS = [
         ),
         "jax_vbgemm.flax.linen": ("batched_linear",),
         "jax_vbgemm.flax.nnx": ("batched_linear",),
+        "jax_vbgemm.moe": (
+            "combine", "dispatch", "expert_mlp", "gated_dot", "load_balance_loss", "route", "router_z_loss",
+        ),
         "jax_vbgemm.optax": ("apply_updates", "muon", "orthogonalize", "scale_by_muon", "scale_by_shape"),
     }.items()
     for public in names

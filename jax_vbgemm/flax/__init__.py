@@ -1,7 +1,8 @@
 """Flax layers of different sizes as one operation: `jax_vbgemm.flax.nnx` and `jax_vbgemm.flax.linen`.
 
 Both have `batched_linear` (any list of Flax's own Linear/Dense and 1x1 Conv layers), `BatchedLinear`, `BranchedConv1x1`
-and `MultiLoRA`. Parameters are those of the loop of Flax layers that they stand for.
+and `MultiLoRA`, whose parameters are those of the loop of Flax layers that they stand for, and `HeteroLinear` and
+`MixtureOfExperts`, whose parameters are those of the einsum that they stand for.
 """
 
 try:

@@ -57,3 +57,15 @@ def test_kfac_preconditioning(tmp_path):
     assert "two operations" in run(
         "kfac_preconditioning.py", "--shrink", 16, "--rounds", 2, "--batch", 32, cwd=tmp_path
     )
+
+
+def test_moe_language_model(tmp_path):
+    sizes = ("--features", 16, "--hidden", 8, "--layers", 1, "--context", 16, "--batch", 4)
+    text = run("moe_language_model.py", "--steps", 3, *sizes, cwd=tmp_path)
+    losses = [float(line.split("test loss")[1].split()[0]) for line in text.splitlines() if "test loss" in line]
+    assert len(losses) == 2
+    assert all(0 < loss < 6 for loss in losses)
+    (shares,) = [line.split(":")[1] for line in text.splitlines() if line.startswith("experts of layer")]
+    assert len(shares.split()) == 8
+    assert abs(sum(int(share.rstrip("%")) for share in shares.split()) - 100) <= 4  # rounded
+    assert (tmp_path / "moe_language_model.png").stat().st_size > 1000

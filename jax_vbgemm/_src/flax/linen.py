@@ -20,6 +20,7 @@ from jax_vbgemm._src.flax.branches import (
     sizes_of,
     split_groups,
 )
+from jax_vbgemm._src.flax.groups import adapted
 from jax_vbgemm._src.matmul.activation import Activation
 
 __all__ = ["BatchedLinear", "BranchedConv1x1", "MultiLoRA", "batched_linear"]
@@ -74,6 +75,12 @@ def _batched_linear(where: str, layers: Sequence[Any], inputs: Any, activation: 
     if not branches:
         return []
     return outputs_of(where, branches, activation, layers[0].precision)
+
+
+def _factors(layers: Sequence[Any], inputs: Sequence[jax.Array]) -> list[Branch]:
+    """The factors of each layer's product."""
+    with nn.intercept_methods(_give_factors):
+        return [layer(x) for layer, x in zip(layers, inputs, strict=True)]
 
 
 def _give_factors(call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
@@ -217,12 +224,14 @@ class MultiLoRA(nn.Module):
     promote_dtype: Callable[..., Any] = dtypes.promote_dtype
 
     @nn.compact
-    def __call__(self, inputs: jax.Array, group_sizes: Sequence[int], **kwargs: Any) -> jax.Array:
+    def __call__(self, inputs: jax.Array, group_sizes: Sequence[int] | jax.Array, **kwargs: Any) -> jax.Array:
         """Adapter i on the i-th group of consecutive tokens.
 
         Args:
           inputs: (tokens, ..., in_features), the tokens of the first adapter first.
-          group_sizes: how many tokens each adapter has, static; 0 is fine.
+          group_sizes: how many tokens each adapter has; 0 is fine. Numbers are static, and each compiled program is of
+            its own; a jax.Array (adapters,) of integers is data, never read by the host, and one program serves all.
+            Tokens behind the last adapter's then have the base layer alone.
           **kwargs: go to the base layer.
 
         Returns:
@@ -230,11 +239,10 @@ class MultiLoRA(nn.Module):
 
         Raises:
           ValueError: a rank is below 1, or the sizes don't fit; the message names the index.
-          TypeError: a group size is traced.
+          TypeError: one of several group sizes is traced, or an array of them is not of integers.
         """
         ranks = ranks_of("MultiLoRA", self.ranks)
         inputs = jnp.asarray(inputs)
-        groups = split_groups("MultiLoRA", inputs, group_sizes, len(ranks))
 
         def layers(letter: str, widths: Sequence[int], init: Callable[..., Any]) -> list[nn.Dense]:
             options = {name: getattr(self, name) for name in ("dtype", "param_dtype", "precision", "promote_dtype")}
@@ -243,9 +251,19 @@ class MultiLoRA(nn.Module):
                 for i, width in enumerate(widths)
             ]
 
-        hidden = _batched_linear("MultiLoRA", layers("a", ranks, self.a_initializer), groups, None)
-        ups = layers("b", [self.features] * len(ranks), self.b_initializer)
-        output = jnp.concatenate(_batched_linear("MultiLoRA", ups, hidden, None))
+        lora_a = layers("a", ranks, self.a_initializer)
+        lora_b = layers("b", [self.features] * len(ranks), self.b_initializer)
+        if isinstance(group_sizes, jax.Array):
+            downs = _factors(lora_a, [inputs] * len(ranks))
+            # What a Dense declares and promotes follows from its input's features and dtype alone.
+            hidden = [jnp.zeros((0, rank), down.kernel.dtype) for rank, down in zip(ranks, downs, strict=True)]
+            ups = _factors(lora_b, hidden)
+            kernels = [[branch.kernel for branch in branches] for branches in (downs, ups)]
+            output = adapted("MultiLoRA", downs[0].inputs, kernels[0], kernels[1], group_sizes, self.precision)
+        else:
+            groups = split_groups("MultiLoRA", inputs, group_sizes, len(ranks))
+            parts = _batched_linear("MultiLoRA", lora_a, groups, None)
+            output = jnp.concatenate(_batched_linear("MultiLoRA", lora_b, parts, None))
         if self.base_module is not None:
             output += self.base_module(inputs, **kwargs)
         return output

@@ -19,6 +19,7 @@ from jax_vbgemm._src.flax.branches import (
     sizes_of,
     split_groups,
 )
+from jax_vbgemm._src.flax.groups import adapted
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.api import batched_matmul
 
@@ -193,12 +194,14 @@ class MultiLoRA(nnx.Module):
         self.base_module = base_module
         self.adapters = nnx.List([nnx.LoRA(in_features, rank, out_features, rngs=rngs, **options) for rank in ranks])
 
-    def __call__(self, inputs: jax.Array, group_sizes: Sequence[int], **kwargs: Any) -> jax.Array:
+    def __call__(self, inputs: jax.Array, group_sizes: Sequence[int] | jax.Array, **kwargs: Any) -> jax.Array:
         """Adapter i on the i-th group of consecutive tokens.
 
         Args:
           inputs: (tokens, ..., in_features), the tokens of the first adapter first.
-          group_sizes: how many tokens each adapter has, static; 0 is fine.
+          group_sizes: how many tokens each adapter has; 0 is fine. Numbers are static, and each compiled program is of
+            its own; a jax.Array (adapters,) of integers is data, never read by the host, and one program serves all.
+            Tokens behind the last adapter's then have the base layer alone.
           **kwargs: go to the base layer.
 
         Returns:
@@ -206,16 +209,20 @@ class MultiLoRA(nnx.Module):
 
         Raises:
           ValueError: the sizes don't fit; the message names the index.
-          TypeError: a group size is traced.
+          TypeError: one of several group sizes is traced, or an array of them is not of integers.
         """
         inputs = jnp.asarray(inputs)
         check_features("MultiLoRA", None, inputs, self.adapters[0].in_features)
-        inputs = _promoted(self.adapters[0], inputs)[0]
-        groups = split_groups("MultiLoRA", inputs, group_sizes, len(self.adapters))
-        factors = [_promoted(adapter, x) for adapter, x in zip(self.adapters, groups, strict=True)]
-        xs, downs, ups = map(list, zip(*factors, strict=True))
-        outputs = batched_matmul(batched_matmul(xs, downs), ups)
-        output = jnp.concatenate(outputs)
+        if isinstance(group_sizes, jax.Array):
+            factors = [_promoted(adapter, inputs) for adapter in self.adapters]
+            (inputs, *_), downs, ups = map(list, zip(*factors, strict=True))
+            output = adapted("MultiLoRA", inputs, downs, ups, group_sizes)
+        else:
+            inputs = _promoted(self.adapters[0], inputs)[0]
+            groups = split_groups("MultiLoRA", inputs, group_sizes, len(self.adapters))
+            factors = [_promoted(adapter, x) for adapter, x in zip(self.adapters, groups, strict=True)]
+            xs, downs, ups = map(list, zip(*factors, strict=True))
+            output = jnp.concatenate(batched_matmul(batched_matmul(xs, downs), ups))
         if self.base_module is not None:
             output += self.base_module(inputs, **kwargs)
         return output

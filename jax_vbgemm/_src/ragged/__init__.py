@@ -23,6 +23,7 @@ computes them once, unfinished; the rest is elementwise, and a bias is itself a 
     rules.py      derivatives and vmap
     reference.py  its meaning in jnp, which serves platforms and dtypes without a kernel
     lowering.py   the choice between them, and the custom call (csrc/ragged_call.h)
+    indices.py    indices that are data: clamped, counted, reported
     general.py    jax.lax.ragged_dot_general's dimension numbers, brought to these two forms
     lists.py      weights of different shapes: packed rows in, packed rows out
 """

@@ -15,6 +15,7 @@ from jax_vbgemm._src.matmul.call import as_array, check_options, promotes, resul
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE
+from jax_vbgemm._src.ragged.indices import clamp
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 
@@ -31,6 +32,7 @@ def ragged_dot(
     bias: Any = None,
     activation: str | None = None,
     row_scale: Any = None,
+    gather: Any = None,
     implementation: str | None = None,
     group_size_hint: int | Sequence[int] | None = None,
 ) -> jax.Array:
@@ -55,7 +57,7 @@ def ragged_dot(
            [  0.,   0.]], dtype=float32)
 
     Args:
-      lhs: (m, k).
+      lhs: (m, k), or (any number, k) with `gather`.
       rhs: (g, k, n), or (g, n, k) where `transpose_rhs`. Dtypes promote as in jnp.matmul.
       group_sizes: (g,) integers, of any value: a negative size counts as 0, and rows from m on don't exist. Of groups
         without rows the weights are never read. A NaN in one group's rows or weights, or in rows behind the last group,
@@ -69,6 +71,10 @@ def ragged_dot(
       activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", for real results.
       row_scale: (m,), of a dtype that promotes to the result's accumulator's, in which the scaling is done: float32 for
         16-bit results. (A router's probability.)
+      gather: (m,) integers: lhs[gather[i]] stands for lhs[i]. An index outside of lhs is clamped to its first or last
+        row; `jax.experimental.checkify.checkify` (with `user_checks`) reports it. The rows are copied in front of the
+        kernel, and the gradient of lhs is XLA's scatter, which on a GPU adds in any order: `jax_vbgemm.moe.dispatch`
+        has a fixed one.
       implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
       group_size_hint: the size that groups typically have, or a sequence with that of each. It guides the choice of
         tiles and changes no value.
@@ -85,6 +91,8 @@ def ragged_dot(
     name = "ragged_dot"
     lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
     group_sizes = sizes_argument(name, group_sizes)
+    if gather is not None:
+        lhs = _gathered(name, lhs, gather)
     if not isinstance(transpose_rhs, bool | np.bool_):
         raise TypeError(f"{name}: transpose_rhs must be a bool, not {transpose_rhs!r}")
     if lhs.ndim != 2 or rhs.ndim != 3 or group_sizes.ndim != 1:
@@ -134,6 +142,16 @@ def ragged_dot(
         known = rows_with_weights(group_sizes, extras.get("group_offset"), m, groups)
         result = jnp.where(known, after, jnp.zeros((), wide))[:, None] * result
     return result
+
+
+def _gathered(name: str, lhs: jax.Array, gather: Any) -> jax.Array:
+    """The rows of lhs that `gather` names."""
+    index = _integers(name, "gather", gather)
+    if index.ndim != 1 or lhs.ndim != 2:
+        raise ValueError(f"{name}: gather is {index.shape} and lhs {lhs.shape}: they must be (m,) and (rows, k)")
+    if lhs.shape[0] == 0 and index.shape[0] != 0:
+        raise ValueError(f"{name}: gather is {index.shape} but lhs is {lhs.shape}: it has no row to be read")
+    return lhs.at[clamp(name, "gather", index, lhs.shape[0])[0]].get(mode="promise_in_bounds")
 
 
 def factors(name: str, lhs: Any, rhs: Any, precision: Any, preferred: Any) -> tuple[jax.Array, jax.Array, Any, Any]:

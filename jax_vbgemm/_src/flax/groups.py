@@ -1,0 +1,97 @@
+"""What layers of nnx and linen share whose groups have sizes that are data: adapters, types, experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
+from jax_vbgemm._src.moe.layer import expert_mlp
+from jax_vbgemm._src.moe.routing import Auxiliary, load_balance_loss, route, router_z_loss
+from jax_vbgemm._src.ragged.api import ragged_dot
+from jax_vbgemm._src.ragged.packed_api import ragged_matmul
+from jax_vbgemm._src.ragged.reference import rows_with_weights
+
+
+def check_counts(where: str, what: str, group_sizes: Any, count: int) -> jax.Array:
+    """Sizes as an integer array (count,): one size for each adapter or type."""
+    sizes = jnp.asarray(group_sizes)
+    if not jnp.issubdtype(sizes.dtype, jnp.integer):
+        raise TypeError(f"{where}: group_sizes is {sizes.dtype}{sizes.shape}: it must be integers")
+    if sizes.shape != (count,):
+        raise ValueError(f"{where}: group_sizes is {sizes.shape} but there are {count} {what}: it must be ({count},)")
+    return sizes
+
+
+def check_positive(where: str, **sizes: Any) -> None:
+    """Each argument must be an integer of at least 1."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise ValueError(f"{where}: {name} is {size!r}: it must be an integer of at least 1")
+
+
+def check_experts(where: str, experts: Any, k: Any, shared_features: Any, activation: Activation, **sizes: Any) -> None:
+    """The arguments of a mixture of experts."""
+    check_positive(where, experts=experts, k=k, **sizes)
+    if k > experts:
+        raise ValueError(f"{where}: k is {k} but experts is {experts}: a token cannot have more experts than there are")
+    if shared_features is not None:
+        check_positive(where, shared_features=shared_features)
+    if resolve_activation(where, activation)[1] is None:
+        raise ValueError(f"{where}: activation must be a function or a name, not None")
+
+
+def adapted(
+    where: str, x: jax.Array, downs: Sequence[jax.Array], ups: Sequence[jax.Array], group_sizes: jax.Array,
+    precision: Any = None,
+) -> jax.Array:  # fmt: skip
+    """x down[i] up[i] of adapter i's tokens, with zeros behind the last one's; x is (tokens, ..., features)."""
+    sizes = check_counts(where, "adapters", group_sizes, len(downs))
+    if x.ndim < 2:
+        raise ValueError(f"{where}: inputs has shape {x.shape}: it must be (tokens, ..., features)")
+    rows = x.reshape(-1, x.shape[-1])
+    inner = rows.shape[0] // x.shape[0] if x.shape[0] else 1
+    sizes = jnp.clip(sizes, 0, min(x.shape[0], np.iinfo(sizes.dtype).max)).astype(jnp.int32) * inner
+    hidden = ragged_matmul(rows, downs, sizes, precision=precision)
+    y = ragged_matmul(hidden, ups, sizes, rows=rows.shape[0], precision=precision)
+    return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+def typed(
+    where: str, x: jax.Array, kernel: jax.Array, bias: jax.Array | None, group_sizes: Any, activation: Activation,
+    precision: Any,
+) -> jax.Array:  # fmt: skip
+    """activation(x kernel[i] + bias[i]) of the rows of type i, with zeros behind the last type's."""
+    sizes = check_counts(where, "types", group_sizes, kernel.shape[0])
+    if x.ndim != 2 or x.shape[1] != kernel.shape[1]:
+        raise ValueError(f"{where}: inputs has shape {x.shape}: it must be (rows, {kernel.shape[1]})")
+    name, function = resolve_activation(where, activation)
+    y = ragged_dot(x, kernel, sizes, bias=bias, activation=name, precision=precision)
+    if function is None or name is not None:
+        return y
+    known = rows_with_weights(sizes, None, x.shape[0], kernel.shape[0])
+    return jnp.where(known[:, None], function(y), jnp.zeros((), y.dtype))
+
+
+def mixture(
+    x: jax.Array, logits: jax.Array, gate_up: jax.Array, down: jax.Array, k: int, normalize: bool,
+    activation: Activation, precision: Any,
+) -> tuple[jax.Array, Auxiliary]:  # fmt: skip
+    """The experts' results of x (..., features), and the router's losses; logits are (..., experts)."""
+    flat = logits.reshape(-1, logits.shape[-1])
+    routing = route(flat, k, normalize=normalize)
+    y = expert_mlp(x.reshape(-1, x.shape[-1]), gate_up, down, routing, activation=activation, precision=precision)
+    losses = Auxiliary(load_balance_loss(flat, routing), router_z_loss(flat), routing.group_sizes)
+    return y.reshape(*x.shape[:-1], y.shape[-1]), losses
+
+
+def gated(both: jax.Array, activation: Activation) -> jax.Array:
+    """activation(gate) * up of (..., 2 f), for the shared expert."""
+    _, function = resolve_activation("MixtureOfExperts", activation)
+    assert function is not None  # check_experts
+    gate, up = jnp.split(both, 2, axis=-1)
+    return function(gate) * up

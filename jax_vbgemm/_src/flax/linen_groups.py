@@ -1,0 +1,139 @@
+"""Flax Linen layers whose groups of rows have sizes that are data: typed linear maps and mixtures of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.linen import dtypes, initializers
+
+from jax_vbgemm._src.flax.groups import check_experts, check_positive, gated, mixture, typed
+from jax_vbgemm._src.matmul.activation import Activation
+from jax_vbgemm._src.matmul.reference import accumulator
+
+DEFAULT_INIT = initializers.lecun_normal(batch_axis=(0,))  # each type's, or expert's, matrix has its own fan-in
+
+
+class HeteroLinear(nn.Module):
+    """A linear map for each type of rows, as in heterogeneous graphs; how many rows each type has is data.
+
+    The same as `activation(jnp.einsum("ri,rio->ro", inputs, kernel[type of row]) + bias[type of row])`. Parameters:
+    `kernel` (types, in_features, features) and `bias` (types, features).
+
+    Attributes:
+      features: of each map's output.
+      types: how many there are.
+      activation: as in `batched_linear`.
+      use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype: as in nn.Dense.
+    """
+
+    features: int
+    types: int
+    activation: Activation = None
+    use_bias: bool = True
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    precision: Any = None
+    kernel_init: Callable[..., Any] = DEFAULT_INIT
+    bias_init: Callable[..., Any] = initializers.zeros_init()
+    promote_dtype: Callable[..., Any] = dtypes.promote_dtype
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array, group_sizes: Any) -> jax.Array:
+        """The map of type i on the i-th group of consecutive rows.
+
+        Args:
+          inputs: (rows, in_features), the rows of the first type first.
+          group_sizes: (types,) integers, how many rows each type has; data, never read by the host.
+
+        Returns:
+          (rows, features), with zeros in rows behind the last type's.
+
+        Raises:
+          ValueError: a size is below 1, the activation is unknown, or shapes don't fit.
+          TypeError: group_sizes are not integers.
+        """
+        check_positive("HeteroLinear", features=self.features, types=self.types)
+        inputs = jnp.asarray(inputs)
+        shape = (self.types, inputs.shape[-1], self.features)
+        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
+        bias = (
+            self.param("bias", self.bias_init, (self.types, self.features), self.param_dtype) if self.use_bias else None
+        )
+        x, kernel, bias = self.promote_dtype(inputs, kernel, bias, dtype=self.dtype)
+        return typed("HeteroLinear", x, kernel, bias, group_sizes, self.activation, self.precision)
+
+
+class MixtureOfExperts(nn.Module):
+    """Gated experts, of which a router gives each token k; nothing has a capacity and no token is dropped.
+
+    The same as all experts computed for all tokens and weighted by the chosen experts' probabilities, without the
+    work of those that are not chosen: y = sum over a token's k experts e of p[e] (activation(x gate[e]) * (x up[e]))
+    down[e], plus a shared expert that all tokens have.
+
+    Parameters: `router` (an nn.Dense without bias), `gate_up` (experts, features, 2 hidden_features) with gate in
+    front of up, `down` (experts, hidden_features, features); with a shared expert `shared_gate_up` and
+    `shared_down`, nn.Dense layers without bias. The nnx layer has the same names and shapes.
+
+    Attributes:
+      hidden_features: of each expert.
+      experts: how many there are.
+      k: how many a token has.
+      shared_features: hidden features of the shared expert, None for none.
+      normalize: whether the probabilities of a token's experts add up to 1, as in `jax_vbgemm.moe.route`.
+      activation: a function or one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid".
+      dtype: of the experts' computation, as in nn.Dense. The router computes in float32 at least.
+      param_dtype, precision, kernel_init, promote_dtype: as in nn.Dense.
+      router_init: of the router's kernel.
+    """
+
+    hidden_features: int
+    experts: int
+    k: int
+    shared_features: int | None = None
+    normalize: bool = True
+    activation: Activation = "silu"
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    precision: Any = None
+    kernel_init: Callable[..., Any] = DEFAULT_INIT
+    router_init: Callable[..., Any] = initializers.lecun_normal()
+    promote_dtype: Callable[..., Any] = dtypes.promote_dtype
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array, *, auxiliary: bool = False) -> Any:
+        """The mixture's result for each token.
+
+        Args:
+          inputs: (..., features).
+          auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`), the losses that a router is trained with.
+
+        Returns:
+          (..., features).
+
+        Raises:
+          ValueError: a size is below 1, k is above experts, or the activation is unknown; the message names which.
+        """
+        where = "MixtureOfExperts"
+        sizes = {"hidden_features": self.hidden_features}
+        check_experts(where, self.experts, self.k, self.shared_features, self.activation, **sizes)
+        inputs = jnp.asarray(inputs)
+        features = inputs.shape[-1]
+        options = {"use_bias": False, "param_dtype": self.param_dtype, "precision": self.precision}
+        wide = accumulator(self.param_dtype if self.dtype is None else self.dtype)
+        router = nn.Dense(self.experts, dtype=wide, kernel_init=self.router_init, name="router", **options)
+        shapes = {
+            "gate_up": (self.experts, features, 2 * self.hidden_features),
+            "down": (self.experts, self.hidden_features, features),
+        }
+        weights = [self.param(name, self.kernel_init, shape, self.param_dtype) for name, shape in shapes.items()]
+        x, gate_up, down = self.promote_dtype(inputs, *weights, dtype=self.dtype)
+        y, losses = mixture(x, router(inputs), gate_up, down, self.k, self.normalize, self.activation, self.precision)
+        if self.shared_features is not None:
+            options |= {"dtype": self.dtype, "promote_dtype": self.promote_dtype}
+            both = nn.Dense(2 * self.shared_features, name="shared_gate_up", **options)(inputs)
+            y += nn.Dense(features, name="shared_down", **options)(gated(both, self.activation))
+        return (y, losses) if auxiliary else y

@@ -1,0 +1,164 @@
+"""Flax NNX layers whose groups of rows have sizes that are data: typed linear maps and mixtures of experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from flax.nnx.nn import dtypes
+
+from jax_vbgemm._src.flax.branches import check_features
+from jax_vbgemm._src.flax.groups import check_experts, check_positive, gated, mixture, typed
+from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
+from jax_vbgemm._src.matmul.reference import accumulator
+
+DEFAULT_INIT = nnx.initializers.lecun_normal(batch_axis=(0,))  # each type's, or expert's, matrix has its own fan-in
+BIAS_INIT = nnx.initializers.zeros_init()
+ROUTER_INIT = nnx.initializers.lecun_normal()
+
+
+class HeteroLinear(nnx.Module):
+    """A linear map for each type of rows, as in heterogeneous graphs; how many rows each type has is data.
+
+    The same as `activation(jnp.einsum("ri,rio->ro", inputs, kernel[type of row]) + bias[type of row])`. Parameters:
+    `kernel` (types, in_features, out_features) and `bias` (types, out_features).
+
+    Args:
+      in_features, out_features: of each map.
+      types: how many there are.
+      use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype: as in nnx.Linear.
+      activation: as in `batched_linear`.
+      rngs: rng keys.
+
+    Raises:
+      ValueError: a size is below 1, or the activation is unknown; the message names the argument.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        types: int,
+        *,
+        use_bias: bool = True,
+        activation: Activation = None,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        precision: Any = None,
+        kernel_init: Any = DEFAULT_INIT,
+        bias_init: Any = BIAS_INIT,
+        promote_dtype: Any = dtypes.promote_dtype,
+        rngs: nnx.Rngs,
+    ) -> None:
+        check_positive("HeteroLinear", in_features=in_features, out_features=out_features, types=types)
+        resolve_activation("HeteroLinear", activation)
+        self.kernel = nnx.Param(kernel_init(rngs.params(), (types, in_features, out_features), param_dtype))
+        bias = bias_init(rngs.params(), (types, out_features), param_dtype) if use_bias else None
+        self.bias = nnx.data(None) if bias is None else nnx.Param(bias)
+        self.in_features = in_features
+        self.activation = activation
+        self.dtype, self.precision, self.promote_dtype = dtype, precision, promote_dtype
+
+    def __call__(self, inputs: jax.Array, group_sizes: Any) -> jax.Array:
+        """The map of type i on the i-th group of consecutive rows.
+
+        Args:
+          inputs: (rows, in_features), the rows of the first type first.
+          group_sizes: (types,) integers, how many rows each type has; data, never read by the host.
+
+        Returns:
+          (rows, out_features), with zeros in rows behind the last type's.
+
+        Raises:
+          ValueError: shapes don't fit.
+          TypeError: group_sizes are not integers.
+        """
+        bias = None if self.bias is None else self.bias[...]
+        x, kernel, bias = self.promote_dtype((jnp.asarray(inputs), self.kernel[...], bias), dtype=self.dtype)
+        return typed("HeteroLinear", x, kernel, bias, group_sizes, self.activation, self.precision)
+
+
+class MixtureOfExperts(nnx.Module):
+    """Gated experts, of which a router gives each token k; nothing has a capacity and no token is dropped.
+
+    The same as all experts computed for all tokens and weighted by the chosen experts' probabilities, without the
+    work of those that are not chosen: y = sum over a token's k experts e of p[e] (activation(x gate[e]) * (x up[e]))
+    down[e], plus a shared expert that all tokens have.
+
+    Parameters: `router` (an nnx.Linear without bias), `gate_up` (experts, in_features, 2 hidden_features) with gate in
+    front of up, `down` (experts, hidden_features, in_features); with a shared expert `shared_gate_up` and
+    `shared_down`, nnx.Linear layers without bias. Linen's layer has the same names and shapes.
+
+    Args:
+      in_features: of inputs and outputs.
+      hidden_features: of each expert.
+      experts: how many there are.
+      k: how many a token has.
+      shared_features: hidden features of the shared expert, None for none.
+      normalize: whether the probabilities of a token's experts add up to 1, as in `jax_vbgemm.moe.route`.
+      activation: a function or one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid".
+      dtype: of the experts' computation, as in nnx.Linear. The router computes in float32 at least.
+      param_dtype, precision, kernel_init, promote_dtype: as in nnx.Linear.
+      router_init: of the router's kernel.
+      rngs: rng keys.
+
+    Raises:
+      ValueError: a size is below 1, k is above experts, or the activation is unknown; the message names which.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        *,
+        experts: int,
+        k: int,
+        shared_features: int | None = None,
+        normalize: bool = True,
+        activation: Activation = "silu",
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        precision: Any = None,
+        kernel_init: Any = DEFAULT_INIT,
+        router_init: Any = ROUTER_INIT,
+        promote_dtype: Any = dtypes.promote_dtype,
+        rngs: nnx.Rngs,
+    ) -> None:
+        sizes = {"in_features": in_features, "hidden_features": hidden_features}
+        check_experts("MixtureOfExperts", experts, k, shared_features, activation, **sizes)
+        options = {"use_bias": False, "param_dtype": param_dtype, "precision": precision, "rngs": rngs}
+        wide = accumulator(param_dtype if dtype is None else dtype)
+        self.router = nnx.Linear(in_features, experts, dtype=wide, kernel_init=router_init, **options)
+        shapes = (experts, in_features, 2 * hidden_features), (experts, hidden_features, in_features)
+        self.gate_up, self.down = (nnx.Param(kernel_init(rngs.params(), shape, param_dtype)) for shape in shapes)
+        self.shared_features = shared_features
+        if shared_features is not None:
+            options |= {"dtype": dtype, "promote_dtype": promote_dtype}
+            self.shared_gate_up = nnx.Linear(in_features, 2 * shared_features, **options)
+            self.shared_down = nnx.Linear(shared_features, in_features, **options)
+        self.in_features, self.k, self.normalize, self.activation = in_features, k, normalize, activation
+        self.dtype, self.precision, self.promote_dtype = dtype, precision, promote_dtype
+
+    def __call__(self, inputs: jax.Array, *, auxiliary: bool = False) -> Any:
+        """The mixture's result for each token.
+
+        Args:
+          inputs: (..., in_features).
+          auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`), the losses that a router is trained with.
+
+        Returns:
+          (..., in_features).
+
+        Raises:
+          ValueError: inputs don't fit.
+        """
+        inputs = jnp.asarray(inputs)
+        check_features("MixtureOfExperts", None, inputs, self.in_features)
+        x, gate_up, down = self.promote_dtype((inputs, self.gate_up[...], self.down[...]), dtype=self.dtype)
+        logits = self.router(inputs)
+        y, losses = mixture(x, logits, gate_up, down, self.k, self.normalize, self.activation, self.precision)
+        if self.shared_features is not None:
+            y += self.shared_down(gated(self.shared_gate_up(inputs), self.activation))
+        return (y, losses) if auxiliary else y

@@ -1,0 +1,170 @@
+"""Rows to their experts, gated products, and results back to their tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
+from jax_vbgemm._src.matmul.call import as_array
+from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.moe.routing import Routing
+from jax_vbgemm._src.moe.rows import select_rows
+from jax_vbgemm._src.ragged.api import ragged_dot
+
+
+def dispatch(x: Any, routing: Routing) -> jax.Array:
+    """Each choice's token, sorted by expert: x[routing.rows], with a gradient that is summed in a fixed order.
+
+    >>> import jax.numpy as jnp
+    >>> import jax_vbgemm as vb
+    >>> routing = vb.moe.route(jnp.array([[0.0, 2.0, 1.0], [3.0, 0.0, 1.0]]), 2)
+    >>> vb.moe.dispatch(jnp.array([[10.0], [20.0]]), routing)[:, 0]
+    Array([20., 10., 10., 20.], dtype=float32)
+
+    Args:
+      x: (tokens, d).
+      routing: of as many tokens.
+
+    Returns:
+      (tokens * k, d), the lhs of `ragged_dot` with routing.group_sizes.
+
+    Raises:
+      ValueError: x is not (tokens, d).
+    """
+    x = as_array("dispatch", "x", x)
+    tokens = routing.slots.shape[0]
+    if x.ndim != 2 or x.shape[0] != tokens:
+        raise ValueError(f"dispatch: x is {x.shape} but routing is of {tokens} tokens: x must be ({tokens}, d)")
+    return select_rows(x, routing.rows[:, None], routing.slots)
+
+
+def combine(y: Any, routing: Routing) -> jax.Array:
+    """The sum of each token's choices, multiplied by their probabilities: what brings the experts' results back.
+
+    Sums are done in float32 for 16-bit results, one choice after the other.
+
+    >>> import jax.numpy as jnp
+    >>> import jax_vbgemm as vb
+    >>> routing = vb.moe.route(jnp.array([[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]), 2)
+    >>> vb.moe.combine(jnp.array([[1.0], [2.0], [3.0], [4.0]]), routing)[:, 0]
+    Array([2., 3.], dtype=float32)
+
+    Args:
+      y: (tokens * k, n), in the order of `dispatch`.
+      routing: the same.
+
+    Returns:
+      (tokens, n), of y's dtype.
+
+    Raises:
+      ValueError: y is not (tokens * k, n).
+    """
+    y = as_array("combine", "y", y)
+    tokens, k = routing.slots.shape
+    if y.ndim != 2 or y.shape[0] != tokens * k:
+        raise ValueError(
+            f"combine: y is {y.shape} but routing is of {tokens} tokens with {k} choices: y must be ({tokens * k}, n)"
+        )
+    wide = accumulator(y.dtype)
+    of_choices = select_rows(y, routing.slots.reshape(-1, 1), routing.order[:, None])
+    of_choices = of_choices.reshape(tokens, k, y.shape[1]).astype(wide)
+    return jnp.sum(routing.probabilities[..., None].astype(wide) * of_choices, axis=1).astype(y.dtype)
+
+
+def gated_dot(lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = "silu", **options: Any) -> jax.Array:
+    """activation(lhs @ gate) * (lhs @ up) of each group, with both weights side by side in rhs: SwiGLU, GeGLU.
+
+    One `ragged_dot` computes both halves; the activation and the product of the halves are XLA's elementwise work, done
+    in float32 for 16-bit results.
+
+    >>> import jax.numpy as jnp
+    >>> import jax_vbgemm as vb
+    >>> gate_up = jnp.array([[[1.0, 10.0]], [[-1.0, 10.0]]])
+    >>> vb.moe.gated_dot(jnp.ones((3, 1)), gate_up, jnp.array([1, 2]), activation="relu")[:, 0]
+    Array([10.,  0.,  0.], dtype=float32)
+
+    Args:
+      lhs, group_sizes: as for `ragged_dot`.
+      rhs: (g, k, 2 n), gate in front of up; (g, 2 n, k) with `transpose_rhs`.
+      activation: a function or one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid".
+      **options: of `ragged_dot`; a bias is (g, 2 n), row_scale multiplies the result.
+
+    Returns:
+      (m, n).
+
+    Raises:
+      ValueError: the size of the two weights is odd, activation is unknown or None; otherwise as `ragged_dot`.
+    """
+    rhs = as_array("gated_dot", "rhs", rhs)
+    _, function = resolve_activation("gated_dot", activation)
+    if function is None:
+        raise ValueError("gated_dot: activation must be a function or a name, not None")
+    width = rhs.shape[-2 if options.get("transpose_rhs") else -1] if rhs.ndim == 3 else 0
+    if width % 2:
+        raise ValueError(f"gated_dot: rhs is {rhs.shape}: gate and up lie side by side, but {width} is odd")
+    scale = options.pop("row_scale", None)
+    both = ragged_dot(lhs, rhs, group_sizes, **options)
+    wide = accumulator(both.dtype)
+    gate, up = jnp.split(both.astype(wide), 2, axis=-1)
+    result = function(gate) * up
+    if scale is not None:
+        scale = as_array("gated_dot", "row_scale", scale)
+        if scale.shape != result.shape[:1]:
+            raise ValueError(f"gated_dot: row_scale is {scale.shape} but must be (m,), {result.shape[:1]}")
+        result = scale.astype(wide)[:, None] * result
+    return result.astype(both.dtype)
+
+
+def expert_mlp(
+    x: Any,
+    gate_up: Any,
+    down: Any,
+    routing: Routing,
+    *,
+    activation: Activation = "silu",
+    precision: Any = None,
+    implementation: str | None = None,
+) -> jax.Array:
+    """A mixture of gated experts: the sum over a token's choices e of p[e] (activation(x gate[e]) * (x up[e])) down[e].
+
+    `dispatch`, `gated_dot`, `ragged_dot` and `combine`, one after the other; differentiable to any order.
+
+    >>> import jax.numpy as jnp
+    >>> import jax_vbgemm as vb
+    >>> x, gate_up, down = jnp.ones((5, 4)), jnp.ones((3, 4, 2 * 8)), jnp.ones((3, 8, 4))
+    >>> vb.moe.expert_mlp(x, gate_up, down, vb.moe.route(jnp.zeros((5, 3)), 2)).shape
+    (5, 4)
+
+    Args:
+      x: (tokens, d).
+      gate_up: (experts, d, 2 f), gate in front of up.
+      down: (experts, f, n).
+      routing: of as many tokens and experts.
+      activation: as for `gated_dot`.
+      precision, implementation: as for `ragged_dot`.
+
+    Returns:
+      (tokens, n).
+
+    Raises:
+      ValueError: shapes don't fit; otherwise as `ragged_dot`.
+    """
+    gate_up, down = as_array("expert_mlp", "gate_up", gate_up), as_array("expert_mlp", "down", down)
+    experts = routing.group_sizes.shape[0]
+    for argument, weights in {"gate_up": gate_up, "down": down}.items():
+        if weights.ndim != 3 or weights.shape[0] != experts:
+            raise ValueError(
+                f"expert_mlp: {argument} is {weights.shape} but routing is of {experts} experts: there must be a "
+                "matrix for each"
+            )
+    if gate_up.shape[2] != 2 * down.shape[1]:
+        raise ValueError(
+            f"expert_mlp: gate_up is {gate_up.shape} but down is {down.shape}: gate_up must be (experts, d, 2 f) and "
+            "down (experts, f, n)"
+        )
+    options: dict[str, Any] = {"precision": precision, "implementation": implementation}
+    hidden = gated_dot(dispatch(x, routing), gate_up, routing.group_sizes, activation=activation, **options)
+    return combine(ragged_dot(hidden, down, routing.group_sizes, **options), routing)

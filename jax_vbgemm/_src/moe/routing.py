@@ -1,0 +1,196 @@
+"""From a router's logits to experts, group sizes and the order of rows; the auxiliary losses of routers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_vbgemm._src.matmul.call import as_array
+from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.ragged.indices import clamp
+
+
+class Routing(NamedTuple):
+    """Where tokens go: what `route` gives, and `dispatch` and `combine` take.
+
+    Attributes:
+      group_sizes: (experts,) int32, how many choices each expert has. Never read by the host.
+      order: (tokens * k,) int32: row i of the experts' input is choice order[i], counted token by token. Rows are
+        sorted by expert; those of one expert keep the order of their tokens.
+      slots: (tokens, k) int32, the row of each choice: the inverse of `order`.
+      experts: (tokens, k) int32, which expert each choice is.
+      probabilities: (tokens, k), what the result of each choice is multiplied by.
+      clamped: () int32, how many given experts did not exist.
+    """
+
+    group_sizes: jax.Array
+    order: jax.Array
+    slots: jax.Array
+    experts: jax.Array
+    probabilities: jax.Array
+    clamped: jax.Array
+
+    @property
+    def rows(self) -> jax.Array:
+        """(tokens * k,) int32: the token of each row of the experts' input; `ragged_dot` takes it as `gather`."""
+        return self.order // self.slots.shape[-1]
+
+
+class Auxiliary(NamedTuple):
+    """What a router is trained and watched with: the layers of `jax_vbgemm.flax` return it where they are asked to.
+
+    Attributes:
+      load_balance: (), `load_balance_loss` of the layer's tokens.
+      router_z: (), `router_z_loss`.
+      group_sizes: (experts,) int32, how many choices each expert has.
+    """
+
+    load_balance: jax.Array
+    router_z: jax.Array
+    group_sizes: jax.Array
+
+
+def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: bool = True) -> Routing:
+    """Chooses each token's experts and sorts the choices by expert, on the device.
+
+    Nothing has a capacity: no choice is dropped, whatever the experts' load, and one compiled program serves every
+    load. The sort is stable and sums have a fixed order, so that the same logits give the same bits. Probabilities are
+    differentiable in the logits to any order; the choice itself is not.
+
+    >>> import jax.numpy as jnp
+    >>> import jax_vbgemm as vb
+    >>> routing = vb.moe.route(jnp.array([[0.0, 2.0, 1.0], [3.0, 0.0, 1.0]]), 2)
+    >>> routing.experts.tolist(), routing.group_sizes.tolist(), routing.rows.tolist()
+    ([[1, 2], [0, 2]], [1, 1, 2], [1, 0, 0, 1])
+
+    Args:
+      logits: (tokens, experts), real and floating. The softmax is done in float32, or float64 for float64.
+      k: how many experts a token has: those of its largest logits, the first ones among equals. Not with `experts`.
+      experts: (tokens, k) integers, the choice where something else makes it. An entry that is no expert is
+        clamped to the nearest one and counted in `clamped`; `jax.experimental.checkify.checkify` (with `user_checks`)
+        reports it.
+      normalize: whether the probabilities of a token's choices add up to 1; else they are those of the softmax over all
+        experts.
+
+    Returns:
+      A `Routing`.
+
+    Raises:
+      ValueError: logits is not (tokens, experts), k is not in [1, experts], experts is not (tokens, k), or both k and
+        experts are given, or neither.
+      TypeError: logits is not floating, experts are not integers, k is not an integer, normalize not a bool.
+    """
+    name = "route"
+    logits = _logits(name, logits)
+    if not isinstance(normalize, bool | np.bool_):
+        raise TypeError(f"{name}: normalize must be a bool, not {normalize!r}")
+    tokens, count = logits.shape
+    if (k is None) == (experts is None):
+        raise ValueError(f"{name}: give k or experts, one of them: k is {k!r} and experts is {_shown(experts)}")
+    scores = jax.nn.softmax(logits.astype(accumulator(logits.dtype)), axis=-1)
+    if experts is None:
+        if isinstance(k, bool) or not isinstance(k, int | np.integer):
+            raise TypeError(f"{name}: k must be an integer, not {k!r}")
+        if not 1 <= k <= count:
+            raise ValueError(f"{name}: k is {k} but logits is {logits.shape}: k must be in [1, {count}]")
+        chosen = jax.lax.top_k(logits, int(k))[1].astype(jnp.int32)
+        clamped = jnp.zeros((), jnp.int32)
+    else:
+        given = as_array(name, "experts", experts)
+        if not jnp.issubdtype(given.dtype, jnp.integer):
+            raise TypeError(f"{name}: experts is {given.dtype}{given.shape}: it must be integers")
+        if given.ndim != 2 or given.shape[0] != tokens or given.shape[1] < 1 or count < 1:
+            raise ValueError(
+                f"{name}: experts is {given.shape} but logits is {logits.shape}: experts must be ({tokens}, k) with "
+                "k at least 1, and logits must have an expert"
+            )
+        chosen, clamped = clamp(name, "experts", given, count)
+    # A selection by mask, because the transpose of one by index is a scatter that adds, on a GPU in any order.
+    is_chosen = jax.nn.one_hot(chosen, count, dtype=jnp.bool_)
+    probabilities = jnp.where(is_chosen, scores[:, None, :], jnp.zeros((), scores.dtype)).sum(axis=-1)
+    if normalize:
+        probabilities = probabilities / probabilities.sum(axis=-1, keepdims=True)
+    sorted_experts, order = jax.lax.sort((chosen.reshape(-1), jnp.arange(chosen.size, dtype=jnp.int32)), num_keys=1)
+    ends = jnp.searchsorted(sorted_experts, jnp.arange(count, dtype=jnp.int32), side="right").astype(jnp.int32)
+    places = jnp.arange(chosen.size, dtype=jnp.int32)
+    slots = jnp.zeros_like(order).at[order].set(places, unique_indices=True)
+    return Routing(
+        jnp.diff(ends, prepend=jnp.int32(0)), order, slots.reshape(chosen.shape), chosen, probabilities, clamped
+    )
+
+
+def load_balance_loss(logits: Any, routing: Routing) -> jax.Array:
+    """The auxiliary loss that spreads tokens over experts: experts * sum over e of f[e] p[e], 1 where all are equal.
+
+    f[e] is the share of choices that expert e has (no derivative), p[e] its mean softmax probability over all tokens;
+    Switch Transformer's loss, with each of k choices counted.
+
+    >>> import jax.numpy as jnp
+    >>> import jax_vbgemm as vb
+    >>> logits = 9 * jnp.eye(4)
+    >>> vb.moe.load_balance_loss(logits, vb.moe.route(logits, 1)).round(3)
+    Array(1., dtype=float32)
+
+    Args:
+      logits: (tokens, experts), those that were given to `route`.
+      routing: what it returned.
+
+    Returns:
+      (), in float32, or float64 for float64 logits; 0 where there are no tokens.
+
+    Raises:
+      ValueError: the shapes don't fit.
+      TypeError: logits is not floating.
+    """
+    name = "load_balance_loss"
+    logits = _logits(name, logits)
+    wide = accumulator(logits.dtype)
+    tokens, count = logits.shape
+    if routing.group_sizes.shape != (count,) or routing.slots.shape[0] != tokens:
+        raise ValueError(
+            f"{name}: logits is {logits.shape} but routing is of {routing.slots.shape[0]} tokens and "
+            f"{routing.group_sizes.shape[0]} experts"
+        )
+    share = routing.group_sizes.astype(wide) / max(routing.slots.size, 1)
+    probability = jax.nn.softmax(logits.astype(wide), axis=-1).sum(axis=0) / max(tokens, 1)
+    loss: jax.Array = count * jnp.sum(share * probability)
+    return loss
+
+
+def router_z_loss(logits: Any) -> jax.Array:
+    """The auxiliary loss that keeps logits small: the mean over tokens of logsumexp(logits)^2.
+
+    >>> import jax.numpy as jnp
+    >>> import jax_vbgemm as vb
+    >>> vb.moe.router_z_loss(jnp.zeros((5, 1)))
+    Array(0., dtype=float32)
+
+    Args:
+      logits: (tokens, experts).
+
+    Returns:
+      (), in float32, or float64 for float64 logits; 0 where there are no tokens.
+
+    Raises:
+      ValueError: logits is not (tokens, experts).
+      TypeError: logits is not floating.
+    """
+    logits = _logits("router_z_loss", logits)
+    z = jax.nn.logsumexp(logits.astype(accumulator(logits.dtype)), axis=-1)
+    return jnp.sum(z * z) / max(len(z), 1)
+
+
+def _logits(name: str, value: Any) -> jax.Array:
+    logits = as_array(name, "logits", value)
+    if not jnp.issubdtype(logits.dtype, jnp.floating):
+        raise TypeError(f"{name}: logits is {logits.dtype}{logits.shape}: it must be real and floating")
+    if logits.ndim != 2:
+        raise ValueError(f"{name}: logits is {logits.shape}: it must be (tokens, experts)")
+    return logits
+
+
+def _shown(value: Any) -> str:
+    return "None" if value is None else f"of shape {jnp.shape(value)}"

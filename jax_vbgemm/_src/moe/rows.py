@@ -1,0 +1,89 @@
+"""select_rows: y[i] = the sum over j of x[index[i, j]], whose transpose is the same with another index.
+
+The transpose of an ordinary gather is a scatter that adds, and on a GPU such a scatter adds in any order. A router
+knows where each row came from, so that both directions are gathers, with sums in a fixed order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core as jex_core
+from jax.interpreters import ad, batching, mlir
+
+from jax_vbgemm._src import compat
+from jax_vbgemm._src.matmul.reference import accumulator
+
+
+def select_rows(x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:
+    """Sums of rows of x (n, d): (m, d), of index (m, terms) with entries in [0, n).
+
+    back: (n, terms back), the same selection seen from x: index[i, j] is r as often as back[r, ...] is i. It serves the
+    transpose alone. Derivatives of any order and vmap over any operand.
+    """
+    operands: Sequence[jax.Array] = (x, index, back)
+    if any(compat.varies(operand) for operand in operands):
+        operands = compat.unite_varying(operands)
+    result: jax.Array = select_rows_p.bind(*operands)
+    return result
+
+
+def _rows(x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:
+    """With leading batch dimensions, of which all operands have the same."""
+    form: Callable[..., jax.Array] = _rows_of_one
+    for _ in x.shape[:-2]:
+        form = jax.vmap(form)
+    return form(x, index, back)
+
+
+def _rows_of_one(x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:
+    terms = index.shape[1]
+    if x.shape[0] == 0 or terms == 0:  # there is no row to be read
+        return jnp.zeros((index.shape[0], x.shape[1]), x.dtype)
+    rows = x.at[index].get(mode="clip")
+    return rows[:, 0] if terms == 1 else rows.astype(accumulator(x.dtype)).sum(axis=1).astype(x.dtype)
+
+
+select_rows_p = jex_core.Primitive("select_rows")
+
+
+@select_rows_p.def_impl
+def _impl(*operands: jax.Array) -> Any:
+    return compat.apply_primitive(select_rows_p, *operands)
+
+
+@select_rows_p.def_abstract_eval
+def _abstract_eval(x: Any, index: Any, back: Any) -> Any:
+    return compat.shaped_array((*index.shape[:-1], x.shape[-1]), x.dtype, (x, index, back))
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    x, index, back = primals
+    y = select_rows(x, index, back)
+    if isinstance(tangents[0], ad.Zero):
+        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
+    return y, select_rows(tangents[0], index, back)
+
+
+def _transpose(cotangent: Any, x: Any, index: jax.Array, back: jax.Array) -> list[Any]:
+    if isinstance(cotangent, ad.Zero):
+        return [ad.Zero(x.aval.to_ct_aval()), None, None]
+    return [select_rows(cotangent, back, index), None, None]
+
+
+def _batch(operands: Sequence[Any], dims: Sequence[Any]) -> tuple[jax.Array, int]:
+    (size,) = {x.shape[dim] for x, dim in zip(operands, dims, strict=True) if dim is not None}
+    moved = [
+        jnp.broadcast_to(x, (size, *x.shape)) if dim is None else jnp.moveaxis(compat.replicated(x), dim, 0)
+        for x, dim in zip(operands, dims, strict=True)
+    ]
+    return select_rows(*moved), 0
+
+
+ad.primitive_jvps[select_rows_p] = _jvp
+ad.primitive_transposes[select_rows_p] = _transpose
+batching.primitive_batchers[select_rows_p] = _batch
+mlir.register_lowering(select_rows_p, mlir.lower_fun(_rows, multiple_results=False))

@@ -1,0 +1,19 @@
+"""Indices that are data: clamped to what there is, counted where they were not there, and reported by checkify."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import checkify
+
+
+def clamp(name: str, argument: str, index: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+    """The indices as int32 within [0, size), and how many were not, which checkify's user checks report."""
+    low = jnp.zeros((), index.dtype)
+    high = jnp.asarray(min(max(size - 1, 0), np.iinfo(index.dtype).max), index.dtype)
+    outside = jnp.sum((index < low) | (index > high), dtype=jnp.int32)
+    checkify.debug_check(
+        outside == 0, f"{name}: {{outside}} of {argument} are outside [0, {size}): they are clamped", outside=outside
+    )
+    return jnp.clip(index, low, high).astype(jnp.int32), outside

@@ -1,0 +1,293 @@
+"""Layers whose group sizes are data, of nnx and linen, against einsums over all groups with the same parameters."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from flax import linen as nn
+from flax import nnx
+
+from jax_vbgemm.flax import linen as vbl
+from jax_vbgemm.flax import nnx as vbx
+
+D, F, EXPERTS, K = 6, 3, 5, 2
+INIT = nnx.initializers.lecun_normal(batch_axis=(0,))
+
+
+def wide(dtype):
+    return jnp.float32 if dtype == jnp.bfloat16 else dtype
+
+
+def mixture(x, logits, gate_up, down, k, dtype):
+    """Every token times every expert, weighted by the probabilities of the chosen ones."""
+    chosen = jax.nn.one_hot(jax.lax.top_k(logits, k)[1], logits.shape[-1], dtype=logits.dtype).sum(-2)
+    weights = jax.nn.softmax(logits, -1) * chosen
+    weights = (weights / weights.sum(-1, keepdims=True)).astype(dtype)
+    gate, up = jnp.split(jnp.einsum("...d,edf->...ef", x.astype(dtype), gate_up.astype(dtype)), 2, axis=-1)
+    return jnp.einsum("...e,...ef,efn->...n", weights, jax.nn.silu(gate) * up, down.astype(dtype))
+
+
+def swiglu(both):
+    gate, up = jnp.split(both, 2, axis=-1)
+    return jax.nn.silu(gate) * up
+
+
+class PlainMixture(nnx.Module):
+    """What a user has before."""
+
+    def __init__(self, d, f, *, experts, k, shared_features=None, dtype=jnp.float32, param_dtype=jnp.float32, rngs):
+        options = {"use_bias": False, "param_dtype": param_dtype, "rngs": rngs}
+        self.router = nnx.Linear(d, experts, dtype=wide(dtype), **options)
+        self.gate_up = nnx.Param(INIT(rngs.params(), (experts, d, 2 * f), param_dtype))
+        self.down = nnx.Param(INIT(rngs.params(), (experts, f, d), param_dtype))
+        self.shared = shared_features
+        if shared_features:
+            self.shared_gate_up = nnx.Linear(d, 2 * shared_features, dtype=dtype, **options)
+            self.shared_down = nnx.Linear(shared_features, d, dtype=dtype, **options)
+        self.k, self.dtype = k, dtype
+
+    def __call__(self, x):
+        y = mixture(x, self.router(x), self.gate_up[...], self.down[...], self.k, self.dtype)
+        return y + self.shared_down(swiglu(self.shared_gate_up(x))) if self.shared else y
+
+
+class PlainLinenMixture(nn.Module):
+    f: int
+    experts: int
+    k: int
+    shared_features: int | None = None
+    dtype: object = jnp.float32
+    param_dtype: object = jnp.float32
+
+    @nn.compact
+    def __call__(self, x):
+        d, options = x.shape[-1], {"use_bias": False, "param_dtype": self.param_dtype}
+        logits = nn.Dense(self.experts, dtype=wide(self.dtype), name="router", **options)(x)
+        gate_up = self.param("gate_up", INIT, (self.experts, d, 2 * self.f), self.param_dtype)
+        down = self.param("down", INIT, (self.experts, self.f, d), self.param_dtype)
+        y = mixture(x, logits, gate_up, down, self.k, self.dtype)
+        if self.shared_features:
+            both = nn.Dense(2 * self.shared_features, dtype=self.dtype, name="shared_gate_up", **options)(x)
+            y += nn.Dense(d, dtype=self.dtype, name="shared_down", **options)(swiglu(both))
+        return y
+
+
+def assert_same(ours, theirs, rtol):
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        truth = oracle.wide(b)
+        np.testing.assert_allclose(oracle.wide(a), truth, rtol=rtol, atol=rtol * max(1, np.abs(truth).max(initial=0)))
+
+
+def state(model):
+    return nnx.to_pure_dict(nnx.state(model))
+
+
+WIDE = {"dtype": jnp.float64, "param_dtype": jnp.float64}
+OPTIONS = [
+    ({}, 2e-5), (WIDE, 1e-11), (WIDE | {"shared_features": 4}, 1e-11), ({"dtype": jnp.bfloat16}, 4e-2),
+    ({"dtype": jnp.bfloat16, "param_dtype": jnp.bfloat16, "shared_features": 4}, 6e-2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "rtol"), OPTIONS, ids=range(len(OPTIONS)))
+def test_mixtures_of_nnx(options, rtol):
+    ours, plain = (
+        kind(D, F, experts=EXPERTS, k=K, rngs=nnx.Rngs(1), **options) for kind in (vbx.MixtureOfExperts, PlainMixture)
+    )
+    jax.tree.map(np.testing.assert_array_equal, state(ours), state(plain))  # the same seed, the same parameters
+    x = oracle.random((2, 7, D), options.get("dtype", "float32"))
+
+    @nnx.jit
+    def results(model, x):
+        def loss(model, x):
+            y = model(x)
+            return jnp.sum(jnp.sin(y.astype(wide(y.dtype)))), y
+
+        (_, y), gradients = nnx.value_and_grad(loss, argnums=(0, 1), has_aux=True)(model, x)
+        return y, nnx.to_pure_dict(gradients[0]), gradients[1]
+
+    assert_same(results(ours, x), results(plain, x), rtol)
+
+
+@pytest.mark.parametrize(("options", "rtol"), OPTIONS[2:4], ids=["shared", "bfloat16"])
+def test_mixtures_of_linen(options, rtol):
+    ours, plain = vbl.MixtureOfExperts(F, EXPERTS, K, **options), PlainLinenMixture(F, EXPERTS, K, **options)
+    x = oracle.random((2, 7, D), options["dtype"])
+    variables = ours.init(jax.random.key(0), x)
+    jax.tree.map(np.testing.assert_array_equal, variables, plain.init(jax.random.key(0), x))
+
+    def results(model):
+        def loss(variables, x):
+            return jnp.sum(jnp.sin(model.apply(variables, x).astype(wide(x.dtype))))
+
+        return jax.jit(lambda v, x: (model.apply(v, x), jax.grad(loss, (0, 1))(v, x)))(variables, x)
+
+    assert_same(results(ours), results(plain), rtol)
+    # Linen's parameters are those of nnx, by name and shape.
+    other = vbx.MixtureOfExperts(D, F, experts=EXPERTS, k=K, rngs=nnx.Rngs(3), **options)
+    nnx.update(other, variables["params"])
+    assert_same(jax.jit(ours.apply)(variables, x), nnx.jit(lambda m, x: m(x))(other, x), rtol)
+
+
+@pytest.mark.parametrize("direction", ["ours to plain", "plain to ours"])
+def test_a_checkpoint_of_one_loads_into_the_other(direction, tmp_path):
+    checkpointing = pytest.importorskip("orbax.checkpoint")
+    models = [
+        kind(D, F, experts=EXPERTS, k=K, shared_features=4, rngs=nnx.Rngs(seed))
+        for seed, kind in enumerate((vbx.MixtureOfExperts, PlainMixture))
+    ]
+    source, target = models if direction == "ours to plain" else models[::-1]
+    with checkpointing.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", nnx.state(source))
+        checkpointer.wait_until_finished()
+        nnx.update(target, checkpointer.restore(tmp_path / "state", nnx.state(target)))
+    x = oracle.random((9, D), "float32")
+    assert_same(source(x), target(x), 2e-5)
+
+
+def test_auxiliary_losses_train_the_router():
+    model = vbx.MixtureOfExperts(D, F, experts=EXPERTS, k=1, rngs=nnx.Rngs(0), router_init=nnx.initializers.ones)
+    x = oracle.random((4, 8, D), "float32") + 1
+    model.router.kernel[...] = model.router.kernel[...].at[:, 3].add(1)  # all tokens to one expert
+    _, before = model(x, auxiliary=True)
+    assert before.group_sizes.tolist() == [0, 0, 0, 32, 0]
+
+    @nnx.jit
+    def step(model):
+        def loss(model):
+            losses = model(x, auxiliary=True)[1]
+            return losses.load_balance + 1e-3 * losses.router_z
+
+        gradients = nnx.grad(loss)(model)
+        nnx.update(model, jax.tree.map(lambda p, g: p - 0.1 * g, nnx.state(model, nnx.Param), gradients))
+
+    for _ in range(5):
+        step(model)
+    _, after = model(x, auxiliary=True)
+    assert after.load_balance < before.load_balance
+    linen = vbl.MixtureOfExperts(F, EXPERTS, 1)
+    y, losses = linen.apply({"params": state(model)}, x, auxiliary=True)
+    assert y.shape == x.shape
+    np.testing.assert_allclose(losses.load_balance, after.load_balance, rtol=1e-6)
+
+
+SIZES = [(3, 0, 5), (0, 0, 0), (8, 0, 0), (1, 2, 3), (2, 9, 4)]
+
+
+def lora_of(lib, x, sizes):
+    """A function of (group_sizes) of one set of adapters, for numbers and for data."""
+    if lib == "nnx":
+        rngs = nnx.Rngs(3)
+        base = nnx.Linear(6, 7, rngs=rngs)
+        model = vbx.MultiLoRA(6, [1, 4, 8], 7, base_module=base, rngs=rngs, b_initializer=nnx.initializers.normal())
+        graph, parameters = nnx.split(model)
+        return lambda parameters, x, sizes: nnx.merge(graph, parameters)(x, sizes), parameters
+    model = vbl.MultiLoRA([1, 4, 8], 7, base_module=nn.Dense(7), b_initializer=nn.initializers.normal())
+    variables = model.init(jax.random.key(0), x, sizes)
+    jax.tree.map(np.testing.assert_array_equal, variables, model.init(jax.random.key(0), x, jnp.array(sizes)))
+    return model.apply, variables
+
+
+@pytest.mark.parametrize("lib", ["nnx", "linen"])
+def test_adapters_with_sizes_as_data_are_those_with_numbers(lib):
+    x = oracle.random((8, 2, 6), "float32")
+    call, parameters = lora_of(lib, x, SIZES[0])
+    traces = []
+
+    def results(parameters, x, sizes):
+        traces.append(1)
+        loss = lambda p, x: jnp.sum(jnp.sin(call(p, x, sizes)))  # noqa: E731
+        return call(parameters, x, sizes), jax.grad(loss, (0, 1))(parameters, x)
+
+    at_run_time = jax.jit(results)
+    for sizes in ((3, 0, 5), (8, 0, 0)):
+        got = at_run_time(parameters, x, jnp.array(sizes))
+        assert_same(got, jax.jit(functools.partial(results, sizes=sizes))(parameters, x), 2e-5)
+    assert len(traces) == 3  # one program of data, and two of numbers
+
+
+@pytest.mark.parametrize("lib", ["nnx", "linen"])
+def test_tokens_behind_the_last_adapter_have_the_base_alone(lib):
+    x = oracle.random((8, 6), "float32")
+    call, parameters = lora_of(lib, x, SIZES[0])
+    some, none = (jax.jit(call)(parameters, x, jnp.array(sizes)) for sizes in ((3, 0, 2), (0, 0, 0)))
+    np.testing.assert_array_equal(some[5:], none[5:])
+    assert (np.abs(some[:5] - none[:5]).max(-1) > 0).all()
+
+
+def hetero(lib, x, **options):
+    if lib == "nnx":
+        model = vbx.HeteroLinear(4, 7, 3, rngs=nnx.Rngs(0), bias_init=nnx.initializers.normal(), **options)
+        graph, parameters = nnx.split(model)
+        return lambda parameters, x, sizes: nnx.merge(graph, parameters)(x, sizes), nnx.to_pure_dict(parameters)
+    model = vbl.HeteroLinear(7, 3, bias_init=nn.initializers.normal(), **options)
+    return lambda parameters, x, sizes: model.apply({"params": parameters}, x, sizes), model.init(
+        jax.random.key(0), x, jnp.zeros(3, int)
+    )["params"]
+
+
+@pytest.mark.parametrize("activation", [None, "relu", jax.nn.softplus])
+@pytest.mark.parametrize("lib", ["nnx", "linen"])
+def test_typed_linear(lib, activation):
+    x = oracle.random((8, 4), "float64")
+    call, parameters = hetero(lib, x, activation=activation, **WIDE)
+    function = {None: lambda y: y, "relu": jax.nn.relu}.get(activation, activation)
+
+    def plain(parameters, x, sizes):
+        types = np.repeat(np.arange(3), sizes)
+        y = jnp.einsum("ri,rio->ro", x[: len(types)], parameters["kernel"][types]) + parameters["bias"][types]
+        return jnp.pad(function(y), ((0, 8 - len(types)), (0, 0)))
+
+    @jax.jit
+    def ours(parameters, x, sizes):
+        return jax.value_and_grad(lambda p, x: jnp.sum(jnp.sin(call(p, x, sizes))), (0, 1))(parameters, x)
+
+    for sizes in SIZES[:4]:
+        truth = jax.value_and_grad(lambda p, x, sizes=sizes: jnp.sum(jnp.sin(plain(p, x, sizes))), (0, 1))(
+            parameters, x
+        )
+        assert_same(ours(parameters, x, jnp.array(sizes)), truth, 1e-11)
+    assert ours._cache_size() == 1
+
+
+def test_typed_linear_in_mixed_precision_and_without_bias():
+    x = oracle.random((8, 4), "bfloat16")
+    call, parameters = hetero("nnx", x, use_bias=False, dtype=jnp.bfloat16)
+    assert set(parameters) == {"kernel"}
+    assert call(parameters, x, jnp.array([1, 2, 5])).dtype == jnp.bfloat16
+
+
+X = jnp.ones((2, D), jnp.float32)
+MOE = functools.partial(vbx.MixtureOfExperts, D, F, rngs=nnx.Rngs(0))
+HETERO = functools.partial(vbx.HeteroLinear, rngs=nnx.Rngs(0))
+KEY = jax.random.key(0)
+ERRORS = [
+    (lambda: MOE(experts=4, k=5), ValueError, "MixtureOfExperts: k is 5 but experts is 4"),
+    (lambda: MOE(experts=4, k=0), ValueError, "MixtureOfExperts: k is 0"),
+    (lambda: MOE(experts=0, k=1), ValueError, "MixtureOfExperts: experts is 0"),
+    (lambda: MOE(experts=2, k=1, shared_features=0), ValueError, "shared_features is 0"),
+    (lambda: MOE(experts=2, k=1, activation=None), ValueError, "activation must be a function or a name"),
+    (lambda: MOE(experts=2, k=1, activation="swish"), ValueError, "activation must be None, a function, or one of"),
+    (lambda: MOE(experts=2, k=1)(X[:, 1:]), ValueError, "Incompatible input dimension, got 5 but module expects 6"),
+    (lambda: vbl.MixtureOfExperts(F, 2, 3).init(KEY, X), ValueError, "k is 3 but experts is 2"),
+    (lambda: HETERO(D, F, 0), ValueError, "HeteroLinear: types is 0"),
+    (lambda: HETERO(D, F, 2, activation="x"), ValueError, "HeteroLinear: activation must"),
+    (lambda: HETERO(D, F, 2)(X, jnp.ones(3, int)), ValueError, r"group_sizes is \(3,\) but there are 2 types"),
+    (lambda: HETERO(D, F, 2)(X, jnp.ones(2)), TypeError, "group_sizes is float64"),
+    (lambda: HETERO(D, F, 2)(X[None], jnp.ones(2, int)), ValueError, r"inputs has shape \(1, 2, 6\)"),
+    (lambda: vbl.HeteroLinear(3, 0).init(KEY, X, jnp.ones(0, int)), ValueError, "HeteroLinear: types is 0"),
+    (lambda: vbx.MultiLoRA(D, [1, 2], 3, rngs=nnx.Rngs(0))(X, jnp.ones(3, int)), ValueError,
+     r"MultiLoRA: group_sizes is \(3,\) but there are 2 adapters"),
+    (lambda: vbx.MultiLoRA(D, [1, 2], 3, rngs=nnx.Rngs(0))(X, jnp.ones(2)), TypeError, "group_sizes is float64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), ERRORS, ids=range(len(ERRORS)))
+def test_errors_name_the_argument(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()

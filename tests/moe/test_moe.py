@@ -1,0 +1,265 @@
+"""jax_vbgemm.moe against a plain implementation, which multiplies every token by every expert."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from jax.experimental import checkify
+
+import jax_vbgemm as vb
+from jax_vbgemm import moe
+
+TOKENS, EXPERTS, K, D, F, N = 11, 5, 2, 4, 3, 6
+
+LOADS = {
+    "any": oracle.random((TOKENS, EXPERTS), "float64", 5),
+    "all to one": jnp.zeros((TOKENS, EXPERTS)).at[:, 3].set(9.0),
+    "none to most": jnp.tile(jnp.array([[-9.0, 2.0, -9.0, 1.0, -9.0]]), (TOKENS, 1)),
+    "all equal": jnp.zeros((TOKENS, EXPERTS)),
+}
+
+
+def operands(tokens: int = TOKENS, dtype: Any = "float64") -> dict[str, jax.Array]:
+    shapes = {"x": (tokens, D), "gate_up": (EXPERTS, D, 2 * F), "down": (EXPERTS, F, N)}
+    return {name: oracle.random(shape, dtype, i) for i, (name, shape) in enumerate(shapes.items())}
+
+
+def plain(x: Any, gate_up: Any, down: Any, logits: Any, k: int, normalize: bool = True) -> jax.Array:
+    """Every token times every expert, and a mask."""
+    chosen = jax.nn.one_hot(jax.lax.top_k(logits, k)[1], logits.shape[1], dtype=logits.dtype).sum(1)
+    weights = jax.nn.softmax(logits, -1) * chosen
+    weights = weights / weights.sum(-1, keepdims=True) if normalize else weights
+    gate, up = jnp.split(jnp.einsum("td,edf->tef", x, gate_up), 2, axis=-1)
+    return jnp.einsum("te,tef,efn->tn", weights, jax.nn.silu(gate) * up, down)
+
+
+def ours(x: Any, gate_up: Any, down: Any, logits: Any, k: int, normalize: bool = True) -> jax.Array:
+    return moe.expert_mlp(x, gate_up, down, moe.route(logits, k, normalize=normalize))
+
+
+def assert_close(a: Any, b: Any, tolerance: float = 1e-11) -> None:
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance), a, b)
+
+
+def scalar(f: Any, *options: Any) -> Any:
+    return lambda moving: jnp.sum(jnp.sin(f(**moving, k=options[0], normalize=options[1])))
+
+
+CASES = [("any", 1, True), ("any", EXPERTS, False), *((load, K, load != "all to one") for load in LOADS)]
+
+
+@pytest.mark.parametrize(("load", "k", "normalize"), CASES)
+def test_values_and_gradients(load, k, normalize):
+    moving = operands() | {"logits": LOADS[load]}
+    values = [jax.jit(jax.value_and_grad(scalar(f, k, normalize)))(moving) for f in (ours, plain)]
+    assert_close(*values)
+
+
+def test_second_derivatives_in_every_order_of_modes():
+    moving = operands() | {"logits": LOADS["any"]}
+    dx = jax.tree.map(lambda a: oracle.random(a.shape, "float64", 9), moving)
+    for transform in (
+        lambda f: lambda x: jax.grad(lambda y: jax.tree.reduce(jnp.add, jax.tree.map(jnp.vdot, jax.grad(f)(y), dx)))(x),
+        lambda f: lambda x: jax.grad(lambda y: jax.jvp(f, [y], [dx])[1])(x),
+        lambda f: lambda x: jax.jvp(jax.grad(f), [x], [dx])[1],
+        lambda f: lambda x: jax.jvp(lambda y: jax.jvp(f, [y], [dx])[1], [x], [dx])[1],
+    ):
+        assert_close(*(jax.jit(transform(scalar(f, K, True)))(moving) for f in (ours, plain)))
+
+
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (1, 0)], ids=str)
+def test_vmap(axes):
+    weights = operands()
+    x, logits = weights.pop("x"), LOADS["any"]
+    if axes[0] is not None:
+        x = jnp.stack([x, 2 * x, -x], axes[0])
+    if axes[1] is not None:
+        logits = jnp.stack([logits, -logits, logits[::-1]])
+    values = []
+    for f in (ours, plain):
+        gradient = jax.value_and_grad(
+            lambda x, logits, f=f: jnp.sum(jnp.sin(f(x=x, logits=logits, k=K, **weights))), (0, 1)
+        )
+        values.append(jax.vmap(gradient, in_axes=axes)(x, logits))
+    assert_close(*values)
+
+
+def test_one_program_serves_all_loads_and_gives_the_same_bits():
+    traces = []
+
+    @jax.jit
+    def step(moving):
+        traces.append(1)
+        return jax.value_and_grad(scalar(ours, K, True))(moving)
+
+    for logits in LOADS.values():
+        moving = operands() | {"logits": logits}
+        first, again = step(moving), step(moving)
+        jax.tree.map(np.testing.assert_array_equal, first, again)
+        assert_close(first, jax.value_and_grad(scalar(plain, K, True))(moving))
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_what_a_routing_holds(load):
+    routing = jax.jit(moe.route, static_argnums=1)(LOADS[load], K)
+    experts = np.argsort(-np.asarray(LOADS[load]), axis=-1, kind="stable")[:, :K]
+    np.testing.assert_array_equal(routing.experts, experts)
+    np.testing.assert_array_equal(routing.group_sizes, np.bincount(experts.ravel(), minlength=EXPERTS))
+    np.testing.assert_array_equal(routing.order, np.argsort(experts.ravel(), kind="stable"))
+    np.testing.assert_array_equal(routing.slots.ravel(), np.argsort(routing.order))
+    np.testing.assert_array_equal(routing.rows, routing.order // K)
+    np.testing.assert_allclose(routing.probabilities.sum(-1), 1)
+    assert {a.dtype for a in routing if a is not routing.probabilities} == {np.dtype("int32")}
+    assert routing.clamped == 0
+
+
+def test_no_scatter_adds_numbers():
+    """On a GPU a scatter adds in any order; what a routing needs of it writes each place once."""
+    text = jax.jit(jax.grad(scalar(ours, K, True))).lower(operands() | {"logits": LOADS["any"]}).as_text()
+    scatters = re.findall(r'"stablehlo.scatter"\(.*?\}\) : \((.*?)\)', text, re.DOTALL)
+    assert scatters  # the inverse of the order of rows
+    assert [operands for operands in scatters if "f64" in operands] == []
+
+
+def test_given_experts_and_gather():
+    logits = LOADS["any"]
+    x, gate_up, down = operands().values()
+    chosen = jax.lax.top_k(logits, K)[1]
+    for dtype in ("int32", "int8", "uint32", "int64"):
+        routing = moe.route(logits, experts=chosen.astype(dtype))
+        jax.tree.map(np.testing.assert_array_equal, routing, moe.route(logits, K))
+
+    def gathered(x: Any) -> jax.Array:
+        hidden = moe.gated_dot(x, gate_up, routing.group_sizes, gather=routing.rows)
+        return moe.combine(vb.ragged_dot(hidden, down, routing.group_sizes), routing)
+
+    values = [jax.value_and_grad(lambda x, f=f: jnp.sum(jnp.sin(f(x))))(x) for f in
+              (gathered, lambda x: plain(x, gate_up, down, logits, K))]  # fmt: skip
+    assert_close(*values)
+
+
+def test_indices_out_of_range_are_clamped_counted_and_reported():
+    logits = LOADS["any"]
+    experts = jnp.array([[-7, 4]] * 5 + [[5, 1 << 30]] * 3 + [[0, 1]] * 3)
+    routing = jax.jit(lambda experts: moe.route(logits, experts=experts))(experts)
+    assert routing.clamped == 5 + 6
+    np.testing.assert_array_equal(routing.experts, np.clip(experts, 0, 4))
+    assert routing.group_sizes.sum() == 2 * TOKENS
+    error, _ = checkify.checkify(lambda e: moe.route(logits, experts=e), errors=checkify.user_checks)(experts)
+    assert r"route: 11 of experts are outside [0, 5): they are clamped" in error.get()
+
+    lhs, rhs, rows = oracle.random((3, D), "float64"), operands()["down"][:, :1], jnp.array([-1, 0, 3, 2])
+    lhs = lhs[:, :1]
+    sizes = jnp.array([1, 1, 0, 2, 0])
+    checked = checkify.checkify(lambda rows: vb.ragged_dot(lhs, rhs, sizes, gather=rows), errors=checkify.user_checks)
+    error, result = jax.jit(checked)(rows)
+    assert "ragged_dot: 2 of gather are outside [0, 3)" in error.get()
+    assert_close(result, vb.ragged_dot(lhs[jnp.array([0, 0, 2, 2])], rhs, sizes))
+    assert checked(jnp.array([0, 1, 2, 0]))[0].get() is None
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_narrow_dtypes(dtype):
+    logits = LOADS["any"].astype("float32")
+    narrow = operands(dtype=dtype)
+    routing = moe.route(logits.astype(dtype), K)
+    assert routing.probabilities.dtype == jnp.float32
+    result = moe.expert_mlp(**narrow, routing=routing)
+    assert result.dtype == dtype
+    wide = jax.tree.map(oracle.wide, narrow)
+    truth = plain(**wide, logits=oracle.wide(logits.astype(dtype)), k=K)
+    np.testing.assert_allclose(oracle.wide(result), truth, atol=1e-6 if dtype == "float32" else 5e-2)
+
+
+def test_no_tokens():
+    moving = operands(0) | {"logits": jnp.zeros((0, EXPERTS))}
+    value, gradients = jax.value_and_grad(scalar(ours, K, True))(moving)
+    assert value == 0
+    assert all((g == 0).all() for g in jax.tree.leaves(gradients))
+    assert moe.load_balance_loss(moving["logits"], moe.route(moving["logits"], K)) == 0
+    assert moe.router_z_loss(moving["logits"]) == 0
+
+
+def test_gated_dot_options():
+    x, rhs = operands()["x"], operands()["gate_up"]
+    sizes = jnp.array([3, 0, 5, 1, 0])  # two rows behind the last group
+    scale, bias = oracle.random((TOKENS,), "float64", 3), oracle.random((EXPERTS, 2 * F), "float64", 4)
+    both = vb.ragged_dot(x, rhs, sizes, bias=bias)
+    truth = scale[:, None] * jax.nn.gelu(both[:, :F]) * both[:, F:]
+    got = moe.gated_dot(x, rhs.swapaxes(1, 2), sizes, transpose_rhs=True, bias=bias, row_scale=scale, activation="gelu")
+    assert_close(got, truth)
+    both = vb.ragged_dot(x, rhs, sizes)
+    assert_close(moe.gated_dot(x, rhs, sizes, activation=jnp.sin), jnp.sin(both[:, :F]) * both[:, F:])
+
+
+def test_losses():
+    logits = LOADS["any"]
+    routing = moe.route(logits, K)
+    chosen = np.bincount(np.asarray(routing.experts).ravel(), minlength=EXPERTS) / (K * TOKENS)
+    truth = lambda x: EXPERTS * jnp.sum(chosen * jax.nn.softmax(x, -1).mean(0))  # noqa: E731
+    ours = lambda x: moe.load_balance_loss(x, moe.route(x, K))  # noqa: E731
+    assert_close(jax.value_and_grad(ours)(logits), jax.value_and_grad(truth)(logits))
+    assert_close(moe.load_balance_loss(LOADS["all equal"], moe.route(LOADS["all equal"], EXPERTS)), 1.0)
+    assert moe.load_balance_loss(LOADS["all to one"], moe.route(LOADS["all to one"], 1)) > 4.9
+    assert_close(moe.router_z_loss(logits), np.mean(np.log(np.exp(logits).sum(-1)) ** 2))
+
+
+X, L = jnp.ones((3, D)), jnp.zeros((3, EXPERTS))
+W, V = jnp.ones((EXPERTS, D, 2 * F)), jnp.ones((EXPERTS, F, N))
+R = moe.route(L, K)
+ERRORS = [
+    (lambda: moe.route(L, 6), ValueError, r"route: k is 6 but logits is \(3, 5\): k must be in \[1, 5\]"),
+    (lambda: moe.route(L, 0), ValueError, "route: k is 0"),
+    (lambda: moe.route(L, 1.0), TypeError, "route: k must be an integer, not 1.0"),
+    (lambda: moe.route(L, True), TypeError, "route: k must be an integer"),
+    (lambda: moe.route(L), ValueError, "route: give k or experts"),
+    (lambda: moe.route(L, 2, experts=jnp.zeros((3, 2), int)), ValueError, "route: give k or experts"),
+    (lambda: moe.route(L[0], 2), ValueError, r"route: logits is \(5,\)"),
+    (lambda: moe.route(L.astype(int), 2), TypeError, "route: logits is int64"),
+    (lambda: moe.route(L, 2, normalize=1), TypeError, "normalize must be a bool"),
+    (lambda: moe.route(L, experts=jnp.zeros((2, 2), int)), ValueError, r"route: experts is \(2, 2\) but logits"),
+    (lambda: moe.route(L, experts=jnp.zeros((3, 2))), TypeError, "route: experts is float64"),
+    (lambda: moe.dispatch(X[:2], R), ValueError, r"dispatch: x is \(2, 4\) but routing is of 3 tokens"),
+    (lambda: moe.combine(X, R), ValueError, r"combine: y is \(3, 4\) but .* must be \(6, n\)"),
+    (lambda: moe.gated_dot(X, W[..., 1:], jnp.ones(EXPERTS, int)), ValueError, "gated_dot: rhs .* 5 is odd"),
+    (lambda: moe.gated_dot(X, W, jnp.ones(EXPERTS, int), activation=None), ValueError, "gated_dot: activation"),
+    (lambda: moe.gated_dot(X, W, jnp.ones(EXPERTS, int), activation="swish"), ValueError, "gated_dot: activation must"),
+    (lambda: moe.gated_dot(X, W, jnp.ones(EXPERTS, int), row_scale=X), ValueError, "gated_dot: row_scale is"),
+    (lambda: moe.expert_mlp(X, W[1:], V, R), ValueError, "expert_mlp: gate_up .* routing is of 5 experts"),
+    (lambda: moe.expert_mlp(X, W, V[:, 1:], R), ValueError, "expert_mlp: gate_up is .* but down is"),
+    (lambda: moe.load_balance_loss(L[:, 1:], R), ValueError, "load_balance_loss: logits is"),
+    (lambda: moe.router_z_loss(L[0]), ValueError, "router_z_loss: logits is"),
+    (lambda: vb.ragged_dot(X, W, jnp.ones(EXPERTS, int), gather=jnp.ones(3)), TypeError, "ragged_dot: gather is float"),
+    (lambda: vb.ragged_dot(X, W, jnp.ones(EXPERTS, int), gather=jnp.ones((3, 1), int)), ValueError, "gather is"),
+    (lambda: vb.ragged_dot(X[:0], W, jnp.ones(EXPERTS, int), gather=jnp.zeros(3, int)), ValueError, "no row"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), ERRORS, ids=range(len(ERRORS)))
+def test_errors_name_the_argument(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()
+
+
+@pytest.mark.multidevice(2)
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_tokens_divided_among_devices(check_vma):
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    moving = operands(8) | {"logits": LOADS["any"][:8]}
+    P = jax.P
+    specs = {"x": P("data"), "gate_up": P(), "down": P(), "logits": P("data")}
+
+    def local(moving):
+        return ours(**moving, k=K)
+
+    sharded = jax.shard_map(local, mesh=mesh, in_specs=(specs,), out_specs=P("data"), check_vma=check_vma)
+    values = [
+        jax.jit(jax.value_and_grad(lambda m, f=f: jnp.sum(jnp.sin(f(m)))))(moving)
+        for f in (sharded, lambda m: plain(**m, k=K))
+    ]
+    assert_close(*values)
