@@ -309,7 +309,8 @@ def _divisors(norms: jax.Array, preconditioning: str, eps: Any) -> jax.Array:
     if preconditioning == "spectral":
         return norms + jnp.asarray(eps, norms.dtype)
     # Rounding may let an element of X X^H overflow where the sum of squares just did not.
-    norms = jnp.where(norms < (1 - 2**-10) * largest**0.5, norms, norms * jnp.inf)
+    # (A constant, as the derivative of norms * inf is infinite, and NaN where it is not taken.)
+    norms = jnp.where(norms >= (1 - 2**-10) * largest**0.5, jnp.inf, norms)
     if preconditioning == "frobenius":
         return norms + jnp.asarray(eps, norms.dtype)
     # "aol" and "schatten" divide by a norm of X X^H later: here X gets one in [1, 2), by a power of two, so that A can

@@ -34,6 +34,7 @@ def divided(
       axes: the mesh axes whose devices share the work. Devices along other axes do the same work.
     """
     stacks = [x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) if x.ndim > 3 else x for x in arrays]
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
     counts = [1 if x.ndim == 2 else len(x) for x in stacks]
     counts = [count if x.size else 0 for x, count in zip(stacks, counts, strict=True)]  # an empty array has no results
     shares = partition(counts, seconds, axes.size)
@@ -57,6 +58,8 @@ def divided(
         return run
 
     def on_device(stacks: Sequence[jax.Array], extras: Any) -> list[jax.Array]:
+        # Each device reads its own operands only, so their cotangents are summed over the devices: that cast's transpose.
+        stacks, extras = jax.tree.map(lambda x: compat.varying(x, axes.names), (stacks, extras))
         index = jax.lax.axis_index(axes.names)
         packed = jax.lax.switch(index, [branch(device) for device in range(axes.size)], stacks, extras)
         buffers = {
@@ -64,8 +67,8 @@ def divided(
             for buffer, (dtype, layout) in zip(packed, layouts.items(), strict=True)
         }
         return [
-            layouts[x.dtype].unpack(buffers[x.dtype], array).reshape(x.shape) if x.size else x
-            for array, x in enumerate(stacks)
+            layouts[x.dtype].unpack(buffers[x.dtype], array).reshape(x.shape) if x.size else jnp.zeros(x.shape, x.dtype)
+            for array, x in enumerate(shapes)
         ]
 
     if axes.manual:
@@ -79,7 +82,7 @@ def divided(
             axis_names=axes.free,
         )
         results = spread([compat.replicated(x) for x in stacks], jax.tree.map(compat.replicated, extras))
-    return [compat.placed_as(y.reshape(x.shape), x) for y, x in zip(results, arrays, strict=True)]
+    return [compat.placed_as(y, x) for y, x in zip(results, arrays, strict=True)]
 
 
 class _Layout:
