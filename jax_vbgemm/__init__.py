@@ -2,6 +2,7 @@
 
 from jax_vbgemm._src import installation as _installation  # noqa: F401  (first: raises where something is missing)
 from jax_vbgemm._src.backends import DISABLE_JAX_EXPORT_CHECKS, available_backends, target
+from jax_vbgemm._src.many_devices.expert_parallel import expert_parallel
 from jax_vbgemm._src.matmul import lowering as _lowering  # noqa: F401  (registers the primitive's rules and lowerings)
 from jax_vbgemm._src.matmul import rules as _rules  # noqa: F401
 from jax_vbgemm._src.matmul.api import batched_gemm, batched_matmul, plan
@@ -42,6 +43,7 @@ __all__ = [
     "available_backends",
     "batched_gemm",
     "batched_matmul",
+    "expert_parallel",
     "newton_schulz",
     "plan",
     "ragged_dot",
