@@ -39,7 +39,7 @@ FUNCTIONS = [
     (name, public)
     for name, names in {
         "jax_vbgemm": (
-            "autotune", "available_backends", "batched_gemm", "batched_matmul", "newton_schulz", "plan", "ragged_dot",
+            "autotune", "available_backends", "batched_gemm", "batched_matmul", "expert_parallel", "newton_schulz", "plan", "ragged_dot",
             "ragged_dot_general", "ragged_matmul", "target",
         ),
         "jax_vbgemm.flax.linen": ("batched_linear",),
