@@ -193,9 +193,13 @@ def main(
 ) -> None:
     jax.config.update("jax_default_matmul_precision", precision)
     device = jax.devices()[0].device_kind
+    if not 1 <= min(devices) <= max(devices) <= jax.device_count():
+        raise typer.BadParameter(f"--devices {devices}: there are {jax.device_count()}")
     console = Console()
     table = Table(title=f"Muon, one step: {device}, jax {jax.__version__}, float32, precision {precision}")
-    columns = "model devices matrices GFLOP optimizer loop/us call/us trace/s compile/s temp/MiB TFLOP/s limit ratio error"
+    columns = (
+        "model devices matrices GFLOP optimizer loop/us call/us trace/s compile/s temp/MiB TFLOP/s limit ratio error"
+    )
     for column in columns.split():
         table.add_column(column, justify="right")
     rows = []
@@ -210,7 +214,8 @@ def main(
                 known = "H100" in device and precision in H100_RATES
                 limit = flops / H100_RATES[precision] + 3 * NS_STEPS * H100_LAUNCH if known else None
                 table.add_row(
-                    model, str(count), str(len(sizes)), f"{flops / 1e9:.1f}", name, f"{loop * 1e6:.0f}", f"{call * 1e6:.0f}",
+                    model, str(count), str(len(sizes)), f"{flops / 1e9:.1f}", name,
+                    f"{loop * 1e6:.0f}", f"{call * 1e6:.0f}",
                     f"{candidate.trace_s:.2f}", f"{candidate.compile_s:.2f}", f"{candidate.temp_mib:.1f}",
                     f"{flops / loop / 1e12:.2f}", f"{limit / loop:.0%}" if limit else "-",
                     f"{medians['optax'] / loop:.2f}x", f"{error:.0e}",

@@ -25,6 +25,8 @@ ROOMS = [
     "_src.matmul",
     "_src.ragged",
     "_src.elementwise",
+    "_src.many_devices",
+    "_src.newton_schulz_cost",
     "_src.newton_schulz",
     "_src.tools",
     "_src.flax",

@@ -47,10 +47,13 @@ def matrix_seconds(xs: Sequence[jax.Array], precision: Any, planner: AnyPlanner)
         indices = [index for index, x in enumerate(xs) if x.dtype == dtype and x.size]
         members = [xs[index] for index in indices]
         if members and _has_kernels(members, device):
-            found = split(_rounds(members), dtype.name, _name(precision), device, resolve_planner(planner)).members
+            found: Sequence[float] = split(
+                _rounds(members), dtype.name, _name(precision), device, resolve_planner(planner)
+            ).members
         else:  # XLA multiplies them, at rates that no table has
             rate = dict(device.peak_rates)["float32"]
-            found = [sum(2.0 * p.m * p.n * p.k * p.batch for p in of_x) / rate for of_x in zip(*_rounds(members))]
+            products = zip(*_rounds(members), strict=True)
+            found = [sum(2.0 * p.m * p.n * p.k * p.batch for p in of_x) / rate for of_x in products]
         for index, value in zip(indices, found, strict=True):
             seconds[index] = value / math.prod(xs[index].shape[:-2])
     return seconds

@@ -181,7 +181,7 @@ def test_muon_on_an_explicit_mesh():
 
 
 def test_injected_hyperparameters():
-    """Then steps, coefficients and eps are arrays. A mesh can be called, so optax must be told that it is no schedule."""
+    """Then steps and eps are arrays. A mesh can be called, so optax must be told that it is no schedule."""
     params = {"a": oracle.random((6, 5), "float64"), "b": oracle.random((4, 7), "float64")}
     with jax.numpy_dtype_promotion("standard"):
         updates = []

@@ -53,12 +53,14 @@ def divided(
             parts = [stacks[p.array] if stacks[p.array].ndim == 2 else stacks[p.array][p.start : p.stop] for p in share]
             values = function(parts, [p.array for p in share], extras)
             results = dict(zip(share, values, strict=True))
-            return [compat.varying(layout.pack(device, results, dtype), axes.names) for dtype, layout in layouts.items()]
+            return [
+                compat.varying(layout.pack(device, results, dtype), axes.names) for dtype, layout in layouts.items()
+            ]
 
         return run
 
     def on_device(stacks: Sequence[jax.Array], extras: Any) -> list[jax.Array]:
-        # Each device reads its own operands only, so their cotangents are summed over the devices: that cast's transpose.
+        # Each device reads only some operands, so cotangents are summed over the devices: the transpose of this cast.
         stacks, extras = jax.tree.map(lambda x: compat.varying(x, axes.names), (stacks, extras))
         index = jax.lax.axis_index(axes.names)
         packed = jax.lax.switch(index, [branch(device) for device in range(axes.size)], stacks, extras)
@@ -114,7 +116,8 @@ class _Layout:
         """All devices' results, on all devices: a row a device, or one."""
         if self.gathers:
             return compat.all_gather(buffer, names)
-        return jax.lax.psum(buffer, names)[None]
+        total: jax.Array = jax.lax.psum(buffer, names)
+        return total[None]
 
     def unpack(self, rows: jax.Array, array: int) -> jax.Array:
         """The matrices of one array, flat."""

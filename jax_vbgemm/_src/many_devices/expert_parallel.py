@@ -22,14 +22,7 @@ def expert_parallel(
     For use inside jax.shard_map, where each device holds rows of all experts, in the experts' order, and the weights of
     its own experts: with n devices along the axis and E experts, device i has experts [i E / n, (i + 1) E / n). On each
     device `function` gets the rows of these experts from all devices, in the experts' order, and how many each expert
-    has; the results return to where the rows came from, in the same order:
-
-        jax.shard_map(
-            lambda lhs, rhs, sizes: vb.expert_parallel(
-                lambda rows, sizes: vb.ragged_dot(rows, rhs, sizes), lhs, sizes, mesh_axis="expert"
-            ),
-            mesh=mesh, in_specs=P("expert"), out_specs=P("expert"),
-        )
+    has; the results return to where the rows came from, in the same order.
 
     There is no capacity, no row is dropped, and sizes are never read by the host. Where the platform has it (CUDA)
     `jax.lax.ragged_all_to_all` sends what there is; elsewhere `jax.lax.all_to_all` sends blocks as long as lhs.
@@ -50,6 +43,21 @@ def expert_parallel(
       ValueError: mesh_axis is not an axis of the enclosing shard_map, the axis does not divide the experts, or lhs,
         group_sizes or what the function returns have other shapes.
       TypeError: lhs is not an array, or sizes are not integers.
+
+    Examples:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from jax.sharding import PartitionSpec as P
+      >>> import jax_vbgemm as vb
+      >>> mesh = jax.make_mesh((1,), ("expert",), devices=jax.devices()[:1], axis_types=(jax.sharding.AxisType.Auto,))
+      >>> def on_device(lhs, rhs, sizes):
+      ...     def product(rows, sizes):
+      ...         return vb.ragged_dot(rows, rhs, sizes)
+      ...
+      ...     return vb.expert_parallel(product, lhs, sizes, mesh_axis="expert")
+      >>> spread = jax.shard_map(on_device, mesh=mesh, in_specs=P("expert"), out_specs=P("expert"))
+      >>> spread(jnp.ones((3, 2)), jnp.stack([jnp.eye(2), 10 * jnp.eye(2)]), jnp.array([2, 1])).tolist()
+      [[1.0, 1.0], [1.0, 1.0], [10.0, 10.0]]
     """
     name = "expert_parallel"
     lhs, sizes = as_array(name, "lhs", lhs), sizes_argument(name, group_sizes)
@@ -57,9 +65,7 @@ def expert_parallel(
     if not axes.manual:
         raise ValueError(f"{name}: mesh_axis={mesh_axis!r}, but there is no enclosing shard_map over it")
     if lhs.ndim != 2 or sizes.ndim != 1:
-        raise ValueError(
-            f"{name}: lhs must be (t, k) and group_sizes (E,), but they are {lhs.shape} and {sizes.shape}"
-        )
+        raise ValueError(f"{name}: lhs must be (t, k) and group_sizes (E,), but they are {lhs.shape} and {sizes.shape}")
     rows, devices, experts = lhs.shape[0], axes.size, len(sizes)
     if experts % devices:
         raise ValueError(
@@ -139,13 +145,16 @@ def _exchanged(
         here = jax.lax.axis_index(axes.names).astype(jnp.int32)
         places = jnp.broadcast_to(here * bound, (devices,))
         names = axes.names if len(axes.names) > 1 else axes.names[0]
-        return jax.lax.ragged_all_to_all(values, zeros, starts, sent, places, received, axis_name=names)
+        result: jax.Array = jax.lax.ragged_all_to_all(values, zeros, starts, sent, places, received, axis_name=names)
+        return result
 
     def bounded(values: jax.Array, starts: jax.Array, sent: jax.Array, received: jax.Array) -> jax.Array:
         del received
         row = _index(bound)[None]
         blocks = values.at[starts[:, None] + row].get(mode="fill", fill_value=0)
         blocks = jnp.where((row < sent[:, None])[..., None], blocks, jnp.zeros((), values.dtype))
-        return jax.lax.all_to_all(blocks, axes.names, 0, 0).reshape(devices * bound, columns)
+        result: jax.Array = jax.lax.all_to_all(blocks, axes.names, 0, 0)
+        return result.reshape(devices * bound, columns)
 
-    return jax.lax.platform_dependent(values, starts, sent, received, cuda=ragged, default=bounded)
+    result: jax.Array = jax.lax.platform_dependent(values, starts, sent, received, cuda=ragged, default=bounded)
+    return result

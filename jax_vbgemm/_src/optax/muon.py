@@ -242,8 +242,9 @@ def muon(
 ) -> optax.GradientTransformation:
     """optax.contrib.muon, all matrices together: matrices go to Muon, everything else to AdamW.
 
-    `mesh_axis`: a mesh axis, or a tuple of some, among whose devices the matrices are divided by predicted time; `mesh`:
-    that of the axis, where neither jax.set_mesh nor shard_map tells it. See `newton_schulz`.
+    `mesh_axis`: a mesh axis, or a tuple of some, among whose devices the matrices are divided by predicted time;
+    `mesh`: that of the axis, where neither jax.set_mesh nor shard_map tells it. See `newton_schulz`. Under
+    optax.inject_hyperparams say static_args="mesh": a Mesh can be called, and would be taken for a schedule.
 
     Raises:
       ValueError: `ns_coeffs` is an unknown preset; and as `scale_by_muon`.
