@@ -92,8 +92,17 @@ def varying(operand: jax.Array, axes: tuple[str, ...]) -> jax.Array:
 
 
 def all_gather(operand: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    """The operands of all devices, (devices, ...), as an array that is known to be the same on all of them."""
-    result: jax.Array = parallel.all_gather_invariant(operand, axes)
+    """The operands of all devices, (devices, ...), as an array that is known to be the same on all of them.
+
+    Where shard_map doesn't check that, a result counts as one of each device's own, and its cotangents are summed: an
+    all-gather that is known to be the same everywhere would have 1 / devices of its gradient.
+    """
+    if not set(axes) <= jax.typeof(operand).mat.varying:
+        gathered: jax.Array = jax.lax.all_gather(operand, axes)
+        return gathered
+    # Public from JAX 0.12 on.
+    private = getattr(parallel, "all_gather_invariant", None)
+    result: jax.Array = private(operand, axes) if private else jax.lax.all_gather(operand, axes, to="invarying")
     return result
 
 

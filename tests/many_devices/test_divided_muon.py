@@ -126,6 +126,24 @@ def test_gradients():
         assert_close(ours, jax.grad(loss, (0, 1))(leaves, scale))
 
 
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("count", [1, 4])  # results are collected by a sum, and by an all-gather
+def test_gradients_inside_shard_map(count, check_vma):
+    leaves = [oracle.random((4, 5), "float64", index) for index in range(count)]
+
+    def function(leaves, **options):
+        return vb.newton_schulz(leaves, 1, **options)
+
+    def loss(function, leaves):
+        return sum(jnp.sum(jnp.sin(y)) for y in function(leaves))
+
+    divided = functools.partial(function, mesh_axis="x")
+    spread = jax.shard_map(divided, mesh=mesh(4), in_specs=P(), out_specs=P(), check_vma=check_vma)
+    assert_close(
+        jax.jit(jax.grad(functools.partial(loss, spread)))(leaves), jax.grad(functools.partial(loss, function))(leaves)
+    )
+
+
 @pytest.mark.parametrize(("counts", "gathers"), [([1] * 4, True), ([1], False)])
 def test_fewer_bytes_are_sent(counts, gathers):
     """One matrix on two devices: an all-gather of padded shares would send as much as a sum, of four devices more."""

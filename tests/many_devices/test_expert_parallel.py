@@ -94,6 +94,14 @@ def test_second_derivatives():
     assert_close(hessian_vector(spread(two_products, mesh(2))), hessian_vector(one_device))
 
 
+@pytest.mark.parametrize("shape", [(0, K), (2 * ROWS, 0)])
+def test_nothing_to_send(shape):
+    args = jnp.zeros(shape), jnp.zeros((EXPERTS, shape[1], N)), jnp.ones(2 * EXPERTS, jnp.int32)
+    result = spread(vb.ragged_dot, mesh(2))(*args)
+    assert result.shape == (shape[0], N)
+    assert not result.any()
+
+
 def test_two_axes():
     args = operands(8, "random")
     assert_close(spread(two_products, mesh(4, 2), axis=("x", "y"))(*args), one_device(*args))
@@ -186,6 +194,8 @@ def test_what_is_wrong_is_named():
 
     with pytest.raises(ValueError, match=r"group_sizes is \(6,\): mesh_axis='x' has 4 devices, which don't divide 6"):
         run()
+    with pytest.raises(ValueError, match=r"group_sizes is \(0,\)"):
+        run(sizes=jnp.ones(0, jnp.int32))
     eight = jnp.ones(8, jnp.int32)
     with pytest.raises(ValueError, match=r"mesh_axis='z': 'z' is not an axis of the mesh, which has 'x'"):
         run(sizes=eight, axis="z")

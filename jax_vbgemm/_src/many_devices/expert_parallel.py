@@ -67,7 +67,7 @@ def expert_parallel(
     if lhs.ndim != 2 or sizes.ndim != 1:
         raise ValueError(f"{name}: lhs must be (t, k) and group_sizes (E,), but they are {lhs.shape} and {sizes.shape}")
     rows, devices, experts = lhs.shape[0], axes.size, len(sizes)
-    if experts % devices:
+    if not experts or experts % devices:
         raise ValueError(
             f"{name}: group_sizes is {sizes.shape}: mesh_axis={mesh_axis!r} has {devices} devices, which don't divide "
             f"{experts} experts"
@@ -90,9 +90,9 @@ def expert_parallel(
         raise ValueError(
             f"{name}: function returned {results.shape} for rows {own.shape}: it must return one row for each"
         )
-    # Places of the results that stand in no group are beyond the end, and such an index is dropped.
+    # Results of rows behind the last group are dropped: their index is beyond the end.
     places = jnp.where(_index(len(own)) < total, order, len(own))
-    blocks = jnp.zeros_like(results).at[places].set(results, mode="drop", unique_indices=False)
+    blocks = jnp.zeros_like(results).at[places].set(results, mode="drop")
     offsets = _index(devices) * rows
     blocks = _exchanged(blocks, offsets, received, sent, rows, axes)
     row = _index(rows)
