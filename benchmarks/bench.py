@@ -3,6 +3,7 @@
 \b
   bench.py loop "[16,128]x64" --peer vbgemm --peer xla_loop    inside one jitted loop, on whatever backend is there
   bench.py kernel grids --precision fp32 --precision fp64      the kernel alone, by CUDA-graph replay (needs gpu_driver)
+  bench.py ragged cpu --direction forward_backward             group sizes as data, beside lax.ragged_dot and others
   bench.py cases all.case grids --tile all                     only writes the plans that gpu_driver times
 
 A workload is "[low,high]xbatch", a file in workloads/ ("inception_1", "ism2_*"), its first lines
@@ -21,8 +22,9 @@ from rich.progress import track
 from rich.table import Table
 
 import cases as case_files
+import dynamic
 import in_loop
-from options import Device, Planners, Precisions, Workloads, commands, one_of
+from options import Device, Planners, Precisions, Workloads, checked, commands, one_of
 from workloads import Row, read_csv, write_csv
 
 app = commands(__doc__)
@@ -71,6 +73,39 @@ def loop(
     for name, which in track(work, "workloads", console=console):
         rows += in_loop.measure(name, which, peers, rounds)
     show(rows, csv)
+
+
+@app.command()
+def ragged(
+    workloads: Annotated[
+        list[str],
+        typer.Argument(
+            help=f"ROWSxGROUPSxKxN, lora_ROWSxDxGROUPS, {', '.join(dynamic.LISTS)}", callback=checked(dynamic.expand)
+        ),
+    ],
+    peers: Annotated[
+        list[str], typer.Option("--peer", help=f"any of {', '.join(dynamic.PEERS)}", callback=one_of(dynamic.PEERS))
+    ] = ["vbgemm", "lax_ragged_dot", "static_loop", "tokamax"],
+    direction: Annotated[
+        list[str], typer.Option(help=f"any of {', '.join(dynamic.DIRECTIONS)}", callback=one_of(dynamic.DIRECTIONS))
+    ] = ["forward", "forward_backward"],
+    skew: Annotated[
+        list[str], typer.Option(help=f"any of {', '.join(dynamic.SKEWS)}", callback=one_of(dynamic.SKEWS))
+    ] = ["uniform"],
+    precision: Precisions = ["fp32"],
+    rounds: int = 15,
+    csv: Csv = None,
+) -> None:
+    """Rows in groups whose sizes are data, inside one jitted loop, in interleaved rounds."""
+    rows, missing = [], []
+    work = [(name, which, s, d) for which in precision for name in workloads for s in skew for d in direction]
+    for name, which, s, d in track(work, "workloads", console=console):
+        found, absent = dynamic.measure(name, which, s, d, peers, rounds)
+        rows += found
+        missing += absent
+    show(rows, csv)
+    for line in dict.fromkeys(missing):
+        console.print(line, markup=False)
 
 
 @app.command()

@@ -5,7 +5,7 @@ thresholds does the device want?
   planners.py cases planners.case                         on any machine; writes planners.plans.csv beside it
   gpu_driver --cases planners.case --csv planners.csv     on the GPU
   planners.py report planners.plans.csv planners.csv      every planner against every other, beside the papers' claims
-  planners.py thresholds planners.plans.csv planners.csv  values for jax_vbgemm/_src/planner/tables/device.py
+  planners.py thresholds planners.plans.csv planners.csv  values for [papers] of a device.toml
 """
 
 import math
@@ -339,7 +339,7 @@ def thresholds(
             _print_tried(part, found, default_of(part, device))
             if part != OLD:
                 advice.append(_advice(part, found, default_of(part, device)))
-    console.print("to enter into jax_vbgemm/_src/planner/tables/device.py:", *advice, sep="\n", highlight=False)
+    console.print("to enter into [papers] of the device.toml:", *advice, sep="\n", highlight=False)
 
 
 def _advice(part: str, found: Search, default: str) -> str:

@@ -61,6 +61,10 @@ struct TileRun {
 // In place of the buffer of C: the tile is a share of one that is summed over K by several blocks, and its C lies among the call's sums.
 inline constexpr int32_t kAmongSums = -1;
 
+// Likewise, on the CPU alone: the next tile of the block, of the same place in C, goes on with this one's sums. So a sum of products is
+// computed without a detour through memory.
+inline constexpr int32_t kContinued = -2;
+
 // A part of a matrix: where it begins and how it is walked, in elements of its buffer.
 struct Part {
   int64_t offset;

@@ -8,7 +8,7 @@ import pytest
 
 from jax_vbgemm.__main__ import main
 from jax_vbgemm._src.planner import catalogue_for, device_spec, plan_problems
-from jax_vbgemm._src.planner.model.calibration import fit_tile, write
+from jax_vbgemm._src.planner.model.calibration import COLUMNS, fit_tile, priors_of, write
 from jax_vbgemm._src.planner.papers.uniform import Uniform
 from jax_vbgemm._src.problem import Sizes
 from jax_vbgemm._src.tools import calibrate
@@ -60,17 +60,26 @@ def test_every_tile_of_every_kind_is_measured_once():
 
 
 def test_rows_are_replaced_and_others_kept(tmp_path):
-    file = tmp_path / "calibration.csv"
+    file = tmp_path / "new_device" / "calibration.csv"
     sample = calibration_sample()[:3]
     fit = fit_tile("float32", LARGE, H100, [(Sizes.of(problems), 1e-4) for problems in sample])
-    write(file, "h100", {("float32", LARGE): fit, ("float64", LARGE): fit})
-    write(file, "a100", {("float32", LARGE): fit})
-    write(file, "h100", {("float32", LARGE): fit_tile("float32", LARGE, H100, [(Sizes.of(sample[0]), 1e-3)])})
-    rows = {tuple(row[:4]): row[4:] for row in csv.reader(file.open())}
-    assert list(rows)[1:] == [(d, k, "large", "256") for d, k in
-                              (("a100", "float32"), ("h100", "float32"), ("h100", "float64"))]  # fmt: skip
-    assert rows["a100", "float32", "large", "256"] == rows["h100", "float64", "large", "256"]
-    assert rows["h100", "float32", "large", "256"] != rows["h100", "float64", "large", "256"]
+    write(file, {("float32", LARGE): fit, ("float64", LARGE): fit}, "2026-01-01", "aaaaaaa")
+    again = fit_tile("float32", LARGE, H100, [(Sizes.of(sample[0]), 1e-3)])
+    write(file, {("float32", LARGE): again}, "2026-01-02", "bbbbbbb")
+    rows = {tuple(row[:3]): row[3:] for row in csv.reader(file.open())}
+    assert list(rows) == [COLUMNS[:3], ("float32", "large", "256"), ("float64", "large", "256")]
+    assert rows["float64", "large", "256"][-3:] == ["3", "2026-01-01", "aaaaaaa"]
+    assert rows["float32", "large", "256"][-3:] == ["1", "2026-01-02", "bbbbbbb"]
+    assert rows["float32", "large", "256"][-4] == f"{again.rms:.3f}"
+
+
+def test_numbers_that_no_measurement_moved_are_marked():
+    assert priors_of([3000, 500, 300, 250, 3001, 499, 300, 250]) == [
+        "block", "step", "shared_block", "shared_step",
+        "block_unaligned", "step_unaligned", "shared_block_unaligned", "shared_step_unaligned",
+    ]  # fmt: skip
+    assert priors_of([4468, 500, 558, 1492] * 2) == ["step", "step_unaligned", "unaligned"]
+    assert priors_of([1, 2, 3, 4, 5, 6, 7, 8]) == []
 
 
 def test_the_command_reads_the_drivers_file(tmp_path, capsys):
@@ -85,9 +94,11 @@ def test_the_command_reads_the_drivers_file(tmp_path, capsys):
             seconds = modelled(named_problems(name, tmp_path), "float32", "highest", [LARGE])[0]
             file.write(f'vbgemm_large_256,"{name}",fp32,{seconds * 1e6},0\n')
     arguments = ["calibrate", "--from", str(measured), "--workloads", str(tmp_path), "--device", "h100"]
-    assert main([*arguments, "--output", str(output)]) == 0
+    assert main([*arguments, "--output", str(output), "--commit", "abc"]) == 0
     assert "float32 large/256: 3 points" in capsys.readouterr().out
-    assert [row[:4] for row in csv.reader(output.open())][1:] == [["h100", "float32", "large", "256"]]
+    (row,) = csv.DictReader(output.open())
+    assert (row["kind"], row["tile"], row["threads"], row["points"]) == ("float32", "large", "256", "3")
+    assert row["commit"] == "abc"
 
 
 @pytest.mark.parametrize(

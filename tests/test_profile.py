@@ -2,9 +2,9 @@
 
 import pytest
 
-from jax_vbgemm import __main__ as cli
 from jax_vbgemm._src.planner import catalogue_for, device_spec
 from jax_vbgemm._src.problem import problems_of
+from jax_vbgemm._src.tools import cli
 from jax_vbgemm._src.tools.profile import IN_MEMORY, LONE, profile
 
 H100 = device_spec("h100")

@@ -25,14 +25,7 @@ inline void add_shares(const ShareSum& p) {
 }
 
 inline void add_shares(const ShareSum& p) {
-  switch (p.dtype) {
-    case DType::f32: return add_shares<float, float, false>(p);
-    case DType::f64: return add_shares<double, double, false>(p);
-    case DType::c64: return add_shares<float, float, true>(p);
-    case DType::c128: return add_shares<double, double, true>(p);
-    case DType::bf16: return add_shares<Bf16, float, false>(p);
-    case DType::f16: return add_shares<F16, float, false>(p);
-  }
+  for_dtype(p.dtype, [&](auto in, auto number, auto complex) { add_shares<decltype(in), decltype(number), complex()>(p); });
 }
 
 }  // namespace vbgemm::VBGEMM_ISA

@@ -1,6 +1,9 @@
 // bfloat16 and float16 to and from float32, rounding to nearest even. Integer arithmetic or F16C, neither of which heeds the
 // flush-to-zero mode that XLA sets on its threads, so subnormals survive.
 #pragma once
+#include <type_traits>
+
+#include "catalogue.h"
 #include "cpu/simd.h"
 
 namespace vbgemm::VBGEMM_ISA {
@@ -91,6 +94,19 @@ inline auto load_wide(const In* p, int n) {
   In padded[kLanes<decltype(widen(In{}))>] = {};
   copy_first<sizeof padded / sizeof(In) / 2>(padded, p, n);
   return load_wide(padded);
+}
+
+// function(In{}, T{}, whether they are complex), for elements of `dtype` and the numbers they are computed in.
+template <class Function>
+inline void for_dtype(DType dtype, const Function& function) {
+  switch (dtype) {
+    case DType::f32: return function(float{}, float{}, std::false_type{});
+    case DType::f64: return function(double{}, double{}, std::false_type{});
+    case DType::c64: return function(float{}, float{}, std::true_type{});
+    case DType::c128: return function(double{}, double{}, std::true_type{});
+    case DType::bf16: return function(Bf16{}, float{}, std::false_type{});
+    case DType::f16: return function(F16{}, float{}, std::false_type{});
+  }
 }
 
 }  // namespace vbgemm::VBGEMM_ISA

@@ -23,6 +23,12 @@ struct Finish {
   Matrix scale{};
 };
 
+// The two matrices of a further product: a m x k, b k x n.
+struct Factors {
+  int64_t k;
+  Matrix a, b;
+};
+
 // c = finish(a b), with a m x k, b k x n. out_dtype is that of c: dtype, or f32 for a 16-bit dtype. k = 0 writes zeros.
 struct Product {
   DType dtype, out_dtype;
@@ -45,17 +51,20 @@ struct ShareSum {
 
 // A thread's working memory. It is bounded because a product of any size is cut into blocks that fit.
 struct alignas(64) Scratch {
-  static constexpr int kBytesA = 384 << 10, kBytesB = 96 << 10, kBytesSums = 256 << 10, kBytesResults = 16 << 10;
-  char a[kBytesA];              // a block of A, copied where it can't be read well in place: half of a level-2 cache
-  char b[kBytesB];              // one panel of B
-  char sums[kBytesSums];        // sums over the first part of a long K
-  char results[kBytesResults];  // on their way past the caches
+  static constexpr int kBytesA = 384 << 10, kBytesB = 96 << 10, kBytesSums = 256 << 10, kBytesResults = 16 << 10, kBytesTotals = 64 << 10;
+  char a[kBytesA];               // a block of A, copied where it can't be read well in place: half of a level-2 cache
+  char b[kBytesB];               // one panel of B
+  char sums[kBytesSums];         // sums over the first part of a long K
+  char results[kBytesResults];   // on their way past the caches
+  char totals[2][kBytesTotals];  // of products that are added up, and of the next one
 };
 
 // The kernels of one instruction set. Every translation unit kernels_*.cc defines one.
 struct Kernels {
   const char* name;
   void (*multiply)(const Product&, Scratch&);
+  // c = finish(a b + the products of `more`, in their order), past no caches.
+  void (*multiply_sum)(const Product&, const Factors* more, int64_t count, Scratch&);
   void (*add_shares)(const ShareSum&);
 };
 #if defined(__x86_64__)

@@ -1,8 +1,8 @@
-// The kernels for portable: multiply.h compiled with that instruction set's flags (CMakeLists.txt).
+// The kernels for portable: multiply_sum.h compiled with that instruction set's flags (CMakeLists.txt).
 #define VBGEMM_ISA portable
 #include "cpu/add_shares.h"
-#include "cpu/multiply.h"
+#include "cpu/multiply_sum.h"
 
 namespace vbgemm {
-const Kernels kPortableKernels = {"portable", &VBGEMM_ISA::multiply, &VBGEMM_ISA::add_shares};
+const Kernels kPortableKernels = {"portable", &VBGEMM_ISA::multiply, &VBGEMM_ISA::multiply_sum, &VBGEMM_ISA::add_shares};
 }

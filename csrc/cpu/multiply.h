@@ -16,12 +16,44 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
+// c = a b is also c' = b' a', with the same sums and so the same bits.
+inline Matrix transposed(const Matrix& x) { return {x.data, x.col_stride, x.row_stride}; }
+inline Product transposed(const Product& p) {
+  return {p.dtype,         p.out_dtype,     p.n,      p.m,       p.k,       transposed(p.b),
+          transposed(p.a), transposed(p.c), p.finish, p.whole_n, p.whole_m, p.past_caches};
+}
+
+// The same product the other way; its epilogue is `finish`, where it has one.
+inline Product turned(const Product& p, Finish& finish) {
+  Product other = transposed(p);
+  if (!p.finish) return other;
+  finish = *p.finish;
+  finish.source = transposed(finish.source), finish.bias = transposed(finish.bias), finish.scale = transposed(finish.scale);
+  other.finish = &finish;
+  return other;
+}
+
+// Gives a product, `is_turned` or not, the factors of another one.
+inline void with_factors(Product& p, const Factors& factors, bool is_turned) {
+  p.k = factors.k;
+  p.a = is_turned ? transposed(factors.b) : factors.a, p.b = is_turned ? transposed(factors.a) : factors.b;
+}
+
+// The stride along a dimension of length 1 means nothing: take the one that is easiest to read.
+inline void strides_along_one(Product& p) {
+  if (p.n == 1) p.b.col_stride = p.c.col_stride = 1;
+  if (p.m == 1) p.a.row_stride = p.c.row_stride = 1;
+}
+
 // One product of `In` elements, each kParts numbers, computed in numbers of type T.
 template <class In, class T, bool kComplex>
 class Multiplier {
  public:
-  Multiplier(const Product& p, Scratch& scratch)
+  // first, last: of a sum's products, which are computed one after the other; those before this one have left their sums in scratch.
+  Multiplier(const Product& p, Scratch& scratch, bool first = true, bool last = true)
       : p_(p),
+        first_(first),
+        last_(last),
         a_(static_cast<const In*>(p.a.data)),
         b_(static_cast<const In*>(p.b.data)),
         copy_of_a_(reinterpret_cast<T*>(scratch.a)),
@@ -32,11 +64,21 @@ class Multiplier {
     if constexpr (kParts == 1) {
       if (is_dot(p_)) return multiply_by_dots();
     }
-    const int64_t rows = smaller(p_.m, kMaxRowsA);
-    const int64_t columns = Scratch::kBytesSums / (rows * kParts * kSize) / kMaxWidth * kMaxWidth / kParts;
-    for (int64_t i = 0; i < p_.m; i += rows) {
-      for (int64_t j = 0; j < p_.n; j += columns) block({i, j, smaller(rows, p_.m - i), smaller(columns, p_.n - j)});
-    }
+    for_each_block(p_, [this](const Block& of_c) { block(of_c); });
+  }
+
+  // The sum of p's product and those of `more`, each `turned` to c' = b' a' as p has been: each adds to a block's sums before the next
+  // block's turn.
+  static void run_sum(const Product& p, const Factors* more, int64_t count, bool is_turned, Scratch& scratch) {
+    for_each_block(p, [&](const Block& of_c) {
+      Multiplier(p, scratch, true, count == 0).block(of_c);
+      for (int64_t i = 0; i < count; ++i) {
+        Product piece = p;
+        with_factors(piece, more[i], is_turned);
+        strides_along_one(piece);
+        Multiplier(piece, scratch, false, i + 1 == count).block(of_c);
+      }
+    });
   }
 
   // Are rows whole vectors where C is?
@@ -67,6 +109,16 @@ class Multiplier {
     int64_t begin, count;
     bool first, last;
   };
+
+  // The blocks of C whose sums fit in scratch.
+  template <class Run>
+  static void for_each_block(const Product& p, const Run& run) {
+    const int64_t rows = smaller(p.m, kMaxRowsA);
+    const int64_t columns = Scratch::kBytesSums / (rows * kParts * kSize) / kMaxWidth * kMaxWidth / kParts;
+    for (int64_t i = 0; i < p.m; i += rows) {
+      for (int64_t j = 0; j < p.n; j += columns) run(Block{i, j, smaller(rows, p.m - i), smaller(columns, p.n - j)});
+    }
+  }
 
   // A few vectors' width of B, in place or packed.
   struct Panel {
@@ -135,7 +187,7 @@ class Multiplier {
     int64_t k = begin;
     do {
       const int64_t count = smaller(step, end - k);
-      multiply_part(block, {k, count, k == 0, k + count == p_.k});
+      multiply_part(block, {k, count, first_ && k == 0, last_ && k + count == p_.k});
     } while ((k += step) < end);
   }
 
@@ -278,19 +330,13 @@ class Multiplier {
   }
 
   const Product& p_;
+  const bool first_, last_;
   const In* a_;
   const In* b_;
   T* copy_of_a_;
   T* packed_b_;
   T* sums_;
 };
-
-// c = a b is also c' = b' a', with the same sums and so the same bits.
-inline Matrix transposed(const Matrix& x) { return {x.data, x.col_stride, x.row_stride}; }
-inline Product transposed(const Product& p) {
-  return {p.dtype,         p.out_dtype,     p.n,      p.m,       p.k,       transposed(p.b),
-          transposed(p.a), transposed(p.c), p.finish, p.whole_n, p.whole_m, p.past_caches};
-}
 
 // What a product costs, in vector multiply-adds: vectors run along the columns of B and C.
 inline int64_t cost(const Product& p, int lanes) {
@@ -300,17 +346,19 @@ inline int64_t cost(const Product& p, int lanes) {
   return sums + packing + storing;
 }
 
+// Are there few columns, whose sums are in several lanes of a vector?
+template <class In, class T, bool kComplex>
+inline bool sums_in_lanes(const Product& p) {
+  if constexpr (kComplex) return false;
+  return Multiplier<In, T, kComplex>::is_dot(p) || FewColumns<In, T>::takes(p);
+}
+
 template <class In, class T, bool kComplex>
 inline void multiply(Product p, Scratch& scratch) {
-  // The stride along a dimension of length 1 means nothing: take the one that is easiest to read.
-  if (p.n == 1) p.b.col_stride = p.c.col_stride = 1;
-  if (p.m == 1) p.a.row_stride = p.c.row_stride = 1;
+  strides_along_one(p);
   const int lanes = kLanes<T> / (kComplex ? 2 : 1);
   const Product other = transposed(p);
   using Mine = Multiplier<In, T, kComplex>;
-  const auto sums_in_lanes = [](const Product& product) {
-    return !kComplex && (Mine::is_dot(product) || FewColumns<In, T>::takes(product));
-  };
   const auto run = [&scratch](const Product& product) {
     const auto run_by = [&](bool writes_vectors, auto run_piece) {
       if (goes_past_caches(product) && !writes_vectors) return run_past_caches(product, scratch, run_piece);
@@ -326,25 +374,15 @@ inline void multiply(Product p, Scratch& scratch) {
     }
     run_by(multiplier.writes_vectors(), [&](const Product& piece) { Mine(piece, scratch).run(); });
   };
-  const bool stays = sums_in_lanes(p) || (!sums_in_lanes(other) && cost(other, lanes) >= cost(p, lanes));
+  constexpr auto in_lanes = sums_in_lanes<In, T, kComplex>;
+  const bool stays = in_lanes(p) || (!in_lanes(other) && cost(other, lanes) >= cost(p, lanes));
   if (stays) return run(p);
-  if (!p.finish) return run(other);
-  Finish finish = *p.finish;
-  finish.source = transposed(finish.source), finish.bias = transposed(finish.bias), finish.scale = transposed(finish.scale);
-  Product finished = other;
-  finished.finish = &finish;
-  run(finished);
+  Finish finish;
+  run(turned(p, finish));
 }
 
 inline void multiply(const Product& p, Scratch& scratch) {
-  switch (p.dtype) {
-    case DType::f32: return multiply<float, float, false>(p, scratch);
-    case DType::f64: return multiply<double, double, false>(p, scratch);
-    case DType::c64: return multiply<float, float, true>(p, scratch);
-    case DType::c128: return multiply<double, double, true>(p, scratch);
-    case DType::bf16: return multiply<Bf16, float, false>(p, scratch);
-    case DType::f16: return multiply<F16, float, false>(p, scratch);
-  }
+  for_dtype(p.dtype, [&](auto in, auto number, auto complex) { multiply<decltype(in), decltype(number), complex()>(p, scratch); });
 }
 
 }  // namespace vbgemm::VBGEMM_ISA

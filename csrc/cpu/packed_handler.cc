@@ -66,7 +66,7 @@ ffi::Error Packed(ffi::ThreadPool pool, ffi::RemainingArgs operands, ffi::Remain
     if (static_cast<int64_t>(buffer.element_count()) != whole * call.entries || vbgemm::dtype_of(buffer.element_type()) != call.out_dtype) {
       return refuse("result " + std::to_string(i) + " of packed rows has not the size or the dtype that the call says");
     }
-    (call.contraction ? weights[i] : call.y) = {buffer.untyped_data(), {whole, 0}};
+    (call.contraction ? weights[i] : call.y) = vbgemm::RaggedOperand{buffer.untyped_data(), {whole, 0}};
   }
   call.weights = weights.data();
   vbgemm::run(call, &pool);

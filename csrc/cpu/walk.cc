@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <vector>
 
 #include "cpu/kernels.h"
 
@@ -110,15 +111,23 @@ char* sums_at(const CpuCall& call, int64_t first, int64_t rows, int64_t pitch, i
 }
 
 // A ready tile is checked against the buffers that it names, not against its problem.
-std::optional<Product> product_of_ready_tile(const CpuCall& call, const ReadyTile& tile, Finish& finish) {
+std::optional<Factors> factors_of(const CpuCall& call, const ReadyTile& tile) {
   const TilePosition& at = tile.position;
   if (!exists(call.plan, at)) return {};
-  const auto& [a_part, b_part, c_part] = tile.part;
-  const std::optional<Matrix> a = part_of(call, call.dtype, a_part, at.rows, at.depth, 0, call.num_operands);
-  const std::optional<Matrix> b = part_of(call, call.dtype, b_part, at.depth, at.cols, 0, call.num_operands);
+  const std::optional<Matrix> a = part_of(call, call.dtype, tile.part[0], at.rows, at.depth, 0, call.num_operands);
+  const std::optional<Matrix> b = part_of(call, call.dtype, tile.part[1], at.depth, at.cols, 0, call.num_operands);
   if (!a || !b) return {};
+  return Factors{at.depth, *a, *b};
+}
+
+std::optional<Product> product_of_ready_tile(const CpuCall& call, const ReadyTile& tile, Finish& finish) {
+  const TilePosition& at = tile.position;
+  const std::optional<Factors> factors = factors_of(call, tile);
+  if (!factors) return {};
+  const Part& c_part = tile.part[2];
   const Problem& problem = call.plan.problems[at.problem];
-  Product product{call.dtype, call.out_dtype, at.rows, at.cols, at.depth, *a, *b, {}, nullptr, problem.m, problem.n, false};
+  Product product{call.dtype, call.out_dtype, at.rows,   at.cols,   factors->k, factors->a, factors->b,
+                  {},         nullptr,        problem.m, problem.n, false};
   if (c_part.buffer == kAmongSums) {
     char* const sums = sums_at(call, c_part.offset, at.rows, c_part.row_stride, at.cols);
     if (!sums || c_part.col_stride != 1) return {};
@@ -144,6 +153,26 @@ void add_split(const CpuCall& call, const SplitTile& split) {
   kernels().add_shares({call.dtype, call.out_dtype, at.rows, at.cols, sums, split.pitch, split.shares, split.share_stride, *c, epilogue});
 }
 
+// Multiplies a ready tile, or the sum of those that are continued up to `last`. Nothing is written where one of them is no tile of the
+// place in C that the last one has.
+void multiply_ready_tiles(const CpuCall& call, const ReadyTile* first, const ReadyTile* last, Scratch& scratch) {
+  thread_local std::vector<Factors> more;
+  Finish finish;
+  std::optional<Product> product = product_of_ready_tile(call, *last, finish);
+  if (!product) return;
+  if (first == last) return kernels().multiply(*product, scratch);
+  more.clear();
+  for (const ReadyTile* tile = first; tile < last; ++tile) {
+    const bool same_place = tile->position.rows == product->m && tile->position.cols == product->n;
+    const std::optional<Factors> factors = factors_of(call, *tile);
+    if (!same_place || !factors) return;
+    more.push_back(*factors);
+  }
+  more.push_back({product->k, product->a, product->b});
+  product->k = more[0].k, product->a = more[0].a, product->b = more[0].b;
+  kernels().multiply_sum(*product, more.data() + 1, static_cast<int64_t>(more.size()) - 1, scratch);
+}
+
 }  // namespace
 
 bool fills_caches(const CpuCall& call) {
@@ -163,8 +192,14 @@ void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
     const Range tiles = plan.block_first ? cut(plan.block_first[block], plan.block_first[block + 1], plan.num_tiles)
                                          : cut(block, block + 1, plan.num_tiles);
     for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
+      if (plan.tiles) {
+        const int64_t first = tile;
+        while (tile + 1 < tiles.end && plan.tiles[tile].part[2].buffer == kContinued) ++tile;
+        multiply_ready_tiles(call, plan.tiles + first, plan.tiles + tile, scratch);
+        continue;
+      }
       Finish finish;
-      const auto product = plan.tiles ? product_of_ready_tile(call, plan.tiles[tile], finish) : product_of_run(call, tile, finish);
+      const auto product = product_of_run(call, tile, finish);
       if (product) kernels().multiply(*product, scratch);
     }
   }

@@ -13,7 +13,7 @@ from types import ModuleType
 import jax
 
 from jax_vbgemm import _core
-from jax_vbgemm._src.planner import DeviceSpec, device_spec, match_device
+from jax_vbgemm._src.planner import DeviceSpec, Reported, device_spec, match_device
 from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_OF
 from jax_vbgemm._src.plugins import cuda_module
 
@@ -155,10 +155,21 @@ def planning_device(platform: str) -> DeviceSpec:
         return named
     backend = BACKENDS[platform]
     if platform == "cpu":
-        return match_device("cpu", len(os.sched_getaffinity(0)))
+        return match_device(Reported("cpu", "cpu", len(os.sched_getaffinity(0))))
     for device in backend.live_devices():
-        return match_device(device.device_kind, getattr(device, "core_count", None))
+        return match_device(reported_by(device))
     return device_spec(backend.default_device)
+
+
+def reported_by(device: jax.Device) -> Reported:
+    """What a live device's driver says of it, as far as JAX passes it on."""
+    units, capability, shared_bytes = (
+        getattr(device, name, None) for name in ("core_count", "compute_capability", "shared_memory_per_block_optin")
+    )
+    return Reported(
+        device.device_kind, platform_of(device), units,
+        None if capability is None else str(capability), shared_bytes or None,
+    )  # fmt: skip
 
 
 def platform_of(device: jax.Device) -> str:

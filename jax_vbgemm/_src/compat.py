@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-from jax._src import checkify, core
+from jax._src import checkify, core, source_info_util
 from jax._src.dispatch import apply_primitive as apply_primitive
 from jax._src.interpreters.partial_eval import dce_rules
 from jax._src.lax import parallel
+from jax._src.named_sharding import UNSPECIFIED
 
 
 def shaped_array(shape: tuple[int, ...], dtype: Any, factors: Iterable[Any]) -> Any:
@@ -50,7 +51,12 @@ def varies(operand: jax.Array) -> bool:
 
 def explicit_axes(operand: jax.Array) -> tuple[str, ...]:
     """The explicit mesh axes that the operand's type says it is sharded over."""
-    sharding = jax.typeof(operand).sharding
+    return explicit_axes_of_type(jax.typeof(operand))
+
+
+def explicit_axes_of_type(type_: Any) -> tuple[str, ...]:
+    """`explicit_axes` of operands of a type."""
+    sharding = type_.sharding
     if sharding.mesh.empty:
         return ()
     named = [axis for entry in sharding.spec if entry for axis in (entry if isinstance(entry, tuple) else (entry,))]
@@ -64,6 +70,48 @@ def replicated(operand: jax.Array) -> jax.Array:
     mesh = jax.typeof(operand).sharding.mesh
     result: jax.Array = jax.sharding.reshard(operand, jax.NamedSharding(mesh, jax.P()))
     return result
+
+
+BODIES = {
+    "scan": ("jaxpr",),
+    "while": ("cond_jaxpr", "body_jaxpr"),
+    "cond": ("branches",),
+    "jit": ("jaxpr",),
+    "pjit": ("jaxpr",),
+    "custom_jvp_call": ("call_jaxpr",),
+    "custom_vjp_call": ("call_jaxpr",),
+    "checkpoint": ("jaxpr",),
+    "remat2": ("jaxpr",),
+}
+"""Of primitives that hold functions: the parameters that are jaxprs, closed ones, tuples of these, or open ones."""
+
+
+def called_jaxpr(eqn: Any) -> Any:
+    """The closed jaxpr of an equation that does nothing but call it: a jit without shardings, layouts and options."""
+    params = eqn.params
+    if eqn.primitive.name == "closed_call":
+        return params["call_jaxpr"]
+    if eqn.primitive.name not in ("jit", "pjit"):
+        return None
+    constrained = any(x is not UNSPECIFIED for x in (*params["in_shardings"], *params["out_shardings"]))
+    constrained |= any(x is not None for x in (*params["in_layouts"], *params["out_layouts"]))
+    return None if constrained or params["compiler_options_kvs"] else params["jaxpr"]
+
+
+def scan_counts(eqn: Any) -> tuple[int, int]:
+    """How many of a scan's operands are constants, and how many its carry; JAX 0.12 has trees of them instead."""
+    if "num_consts" in eqn.params:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    constants, carry, _ = eqn.params["ft_in"].unpack()
+    return len(constants), len(carry)
+
+
+def run_equation(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    """The results of one equation of a jaxpr, under its own name and context."""
+    name_stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    with source_info_util.user_context(eqn.source_info.traceback, name_stack=name_stack), eqn.ctx.manager:
+        results = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
+    return results if eqn.primitive.multiple_results else [results]
 
 
 def is_static(shape: Sequence[Any]) -> bool:

@@ -77,7 +77,8 @@ def newton_schulz(
 
     Raises:
       ValueError: a leaf has rank 0 or 1, coeffs a shape other than (3,) or (n, 3), scale one that is neither () nor
-        (leaves,), steps is negative, preconditioning is unknown, or mesh_axis is not of the mesh.
+        (leaves,), steps is negative, preconditioning is unknown, it is "aol" and symbolic sizes don't say which is
+        larger, or mesh_axis is not of the mesh.
       TypeError: a leaf is neither floating nor complex, coeffs are complex, or steps is no integer.
 
     Examples:
@@ -105,6 +106,12 @@ def newton_schulz(
             if leaf.ndim < 2:
                 raise ValueError(f"newton_schulz: tree{where} is {leaf.shape}: a matrix has rank 2 or more")
             raise TypeError(f"newton_schulz: tree{where} is {leaf.dtype}: it must be floating or complex")
+        if preconditioning == "aol" and not _sizes_tell(leaf.shape):  # it depends on which; all others don't
+            where = jax.tree_util.keystr(jax.tree.leaves_with_path(tree)[index][0])
+            raise ValueError(
+                f"newton_schulz: tree{where} is {leaf.shape}, and 'aol' needs to know which size is larger: give the "
+                "symbolic sizes a constraint, such as 'm <= n'"
+            )
 
     scales = None if scale is None else _scales(scale, len(leaves))
 
@@ -296,10 +303,19 @@ def _scales(scale: Any, count: int) -> Any:
 
 
 def _is_tall(shape: Sequence[Any]) -> bool:
-    """Whether a matrix has more rows than columns; symbolic sizes may not tell, and either answer is right."""
+    """Whether a matrix has more rows than columns; where symbolic sizes don't tell, it is taken as it is."""
     try:
         return bool(shape[-2] > shape[-1])
-    except jax.core.InconclusiveDimensionOperation:
+    except jax.errors.InconclusiveDimensionOperation:
+        return False
+
+
+def _sizes_tell(shape: Sequence[Any]) -> bool:
+    """Whether symbolic sizes say which is larger."""
+    try:
+        bool(shape[-2] > shape[-1])
+        return True
+    except jax.errors.InconclusiveDimensionOperation:
         return False
 
 
@@ -309,7 +325,6 @@ def _divisors(norms: jax.Array, preconditioning: str, eps: Any) -> jax.Array:
     if preconditioning == "spectral":
         return norms + jnp.asarray(eps, norms.dtype)
     # Rounding may let an element of X X^H overflow where the sum of squares just did not.
-    # (A constant, as the derivative of norms * inf is infinite, and NaN where it is not taken.)
     norms = jnp.where(norms >= (1 - 2**-10) * largest**0.5, jnp.inf, norms)
     if preconditioning == "frobenius":
         return norms + jnp.asarray(eps, norms.dtype)
@@ -330,7 +345,8 @@ def _small() -> int:
     """Up to how many elements a matrix is small, for `_norms`."""
     # On a GPU, to read a matrix of that size once more takes less than a kernel of its own. A core reads it once, in
     # its reduction.
-    return 2**20 if backends.traced_target().kind == "gpu" else 0
+    rules = backends.traced_target().rules
+    return 0 if rules is None else rules.small_array
 
 
 def _norms(xs: list[jax.Array], small: int) -> jax.Array:

@@ -13,9 +13,8 @@ import numpy as np
 from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.matmul.api import AnyPlanner
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
-from jax_vbgemm._src.planner import resolve_planner
+from jax_vbgemm._src.planner import device_spec, resolve_planner
 from jax_vbgemm._src.planner.single_dots import split
-from jax_vbgemm._src.planner.tables.device import device_spec
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 
 Rounds = tuple[tuple[Problem, ...], ...]

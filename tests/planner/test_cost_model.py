@@ -115,7 +115,7 @@ def test_calibrated_blocks_slow_down_with_what_they_share(sharing, aligned):
     device = device_spec("h100")
     catalogue = catalogue_for("tf32", device)
     tile = catalogue.find("mma-64x64")
-    row = cost_model._calibration_table()["h100", "tf32", *tile.key]
+    row = cost_model._calibration_table("h100")["tf32", *tile.key]
     block, step, shared_block, shared_step = row[:4] if aligned else row[4:]
     size = 64 if aligned else 63  # its rows' length in elements
     seconds = cost_model.block_seconds(Sizes.of([Problem(64, size, size)]), [tile], catalogue, device, sharing)
@@ -230,8 +230,8 @@ def test_no_plan_prefers_a_tile_that_was_never_measured(monkeypatch):
     shapes = [(512, 512, 512)] * 8
     before = make(Auto(), shapes)
     (chosen,) = set(before.choices)
-    table = {key: row for key, row in cost_model._calibration_table().items() if key[2:] != chosen}
-    monkeypatch.setattr(cost_model, "_calibration_table", lambda: table)
+    table = {key: row for key, row in cost_model._calibration_table("h100").items() if key[1:] != chosen}
+    monkeypatch.setattr(cost_model, "_calibration_table", lambda device: table)
     cost_model._calibration.cache_clear()
     try:
         after = make(Auto(), shapes)

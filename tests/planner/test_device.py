@@ -1,13 +1,22 @@
+"""The device table: its entries, and which of them a live device is planned as."""
+
+import csv
 import dataclasses
+import tomllib
+from types import SimpleNamespace
 
 import pytest
 
-from jax_vbgemm._src.planner import DEVICES, device_spec, match_device
+from jax_vbgemm._src import backends
+from jax_vbgemm._src.planner import DEVICES, Reported, catalogue_for, device_spec, match_device, plan_problems
+from jax_vbgemm._src.planner.model.calibration import COLUMNS, priors_of
+from jax_vbgemm._src.planner.tables.device_table import FOLDER, architectures, entries, spec_of
 
 
 def test_the_table_has_the_devices_we_promise():
     ours = {"v100", "a100", "a800", "h100", "h200", "mi100", "mi210", "mi250x", "mi300x", "cpu"}
-    assert ours | {"k40c", "m40", "p100", "mi50"} == set(DEVICES)
+    newer = {"gh200", "b200", "gb200", "a10", "l40s", "rtx4090", "mi300a"}
+    assert ours | newer | {"k40c", "m40", "p100", "mi50"} == set(DEVICES)
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -25,7 +34,9 @@ def test_entries_are_consistent(name):
         assert spec.tlp_threshold == round(65536 / (80 * 2048) * spec.units * spec.max_threads)
         # Wang 2022: SIMDs of a unit over waves of a block of 128 threads.
         assert spec.split_factor == spec.simds // spec.waves_of(128)
-        assert spec.load_balanced_threshold == spec.units * spec.max_threads // 2
+        # Half of its threads; three quarters where all classes can have half of them active.
+        part = 3 / 4 if name in ("b200", "gb200") else 1 / 2
+        assert spec.load_balanced_threshold == spec.units * spec.max_threads * part
 
 
 def test_figures_of_the_documents():
@@ -46,46 +57,189 @@ def test_figures_of_the_documents():
 def test_names_and_specs():
     assert device_spec("H100") is device_spec("h100")
     assert device_spec(device_spec("cpu")) is device_spec("cpu")
-    with pytest.raises(ValueError, match=r"unknown name 'h1000'; known are v100, a100, .*, cpu"):
+    with pytest.raises(ValueError, match=r"unknown name 'h1000'; known are a10, a100, .*, v100"):
         device_spec("h1000")
     with pytest.raises(TypeError, match="expected a DeviceSpec or a name, got 3"):
         device_spec(3)
 
 
+def cuda(kind, capability=None, units=None, **others):
+    return Reported(kind, "cuda", units, capability, **others)
+
+
+def rocm(kind, capability=None, units=None):
+    return Reported(kind, "rocm", units, capability)
+
+
 @pytest.mark.parametrize(
-    ("kind", "name", "known"),
+    ("reported", "name"),
     [
-        ("NVIDIA H100 80GB HBM3", "h100", True),
-        ("NVIDIA H200", "h200", True),
-        ("Tesla V100-SXM2-16GB", "v100", True),
-        ("Tesla P100-PCIE-16GB", "p100", True),
-        ("Tesla M40 24GB", "m40", True),
-        ("Tesla K40c", "k40c", True),
-        ("AMD Instinct MI50/MI60", "mi50", True),
-        ("NVIDIA A100-SXM4-80GB", "a100", True),
-        ("AMD Instinct MI300X", "mi300x", True),
-        ("AMD Instinct MI250X", "mi250x", True),
-        ("cpu", "cpu", True),
-        ("NVIDIA GeForce RTX 4090", "a100", False),
-        ("AMD Instinct MI355X", "mi210", False),
-        ("gfx1100", "mi210", False),
+        (cuda("NVIDIA H100 80GB HBM3", "9.0"), "h100"),
+        (cuda("NVIDIA H100 80GB HBM3"), "h100"),
+        (cuda("NVIDIA H200", "9.0"), "h200"),
+        (cuda("NVIDIA GH200 480GB", "9.0"), "gh200"),
+        (cuda("NVIDIA B200", "10.0"), "b200"),
+        (cuda("NVIDIA GB200", "10.0"), "gb200"),
+        (cuda("NVIDIA GeForce RTX 4090", "8.9"), "rtx4090"),
+        (cuda("NVIDIA L40S", "8.9"), "l40s"),
+        (cuda("NVIDIA A10", "8.6"), "a10"),
+        (cuda("NVIDIA A100-SXM4-80GB", "8.0"), "a100"),
+        (cuda("NVIDIA A800-SXM4-80GB", "8.0"), "a800"),
+        (cuda("Tesla V100-SXM2-16GB", "7.0"), "v100"),
+        (cuda("Tesla P100-PCIE-16GB", "6.0"), "p100"),
+        (cuda("Tesla M40 24GB", "5.2"), "m40"),
+        (cuda("Tesla K40c", "3.5"), "k40c"),
+        (rocm("AMD Instinct MI50/MI60", "gfx906"), "mi50"),
+        (rocm("AMD Instinct MI300X", "gfx942"), "mi300x"),
+        (rocm("AMD Instinct MI300A", "gfx942:sramecc+:xnack-"), "mi300a"),
+        (rocm("AMD Instinct MI250X", "gfx90a"), "mi250x"),
+        (Reported("cpu", "cpu"), "cpu"),
     ],
 )
-def test_live_devices_are_matched(kind, name, known):
-    spec = match_device(kind)
-    assert spec.name == name
-    assert spec.note == ("" if known else f"{kind} is not in the device table: planned as {name}")
+def test_live_devices_are_matched(reported, name):
+    spec = match_device(reported)
+    assert (spec.name, spec.note) == (name, "")
+
+
+def test_a_boards_own_figures_count():
+    assert match_device(cuda("NVIDIA A100-SXM4-40GB", "8.0")).bandwidth == 1555e9
+    assert match_device(cuda("NVIDIA A100-SXM4-80GB", "8.0")) is device_spec("a100")
+
+
+@pytest.mark.parametrize(
+    ("reported", "resources", "said"),
+    [
+        (cuda("NVIDIA GeForce RTX 4080", "8.9", 76), "sm_80", "76 units, sm_89"),
+        (cuda("NVIDIA RTX 6000 Ada H100-like", "8.9", 142), "sm_80", "142 units, sm_89"),  # a part of a name is no name
+        (cuda("NVIDIA B300", "10.3", 160), "sm_80", "160 units, sm_103"),
+        (cuda("NVIDIA Next", "13.0", 200), "sm_80", "200 units, sm_130, taken for sm_120"),
+        (cuda("NVIDIA Thor", "11.0", 20), "sm_80", "20 units, sm_110, taken for sm_103"),
+        (cuda("NVIDIA X", None, None), "sm_80", "100 units assumed, no compute capability, taken for sm_80"),
+        # Of a name but another chip than the table's.
+        (cuda("NVIDIA H100 80GB HBM3", "10.0", 148), "sm_80", "148 units, sm_100"),
+        (rocm("AMD Instinct MI308X", "gfx942", 80), "gfx942", "80 units, gfx942"),
+        (rocm("AMD Instinct MI355X", "gfx950", 256), "gfx90a", "256 units, gfx950, taken for gfx90a"),
+        (rocm("gfx1100", None, 96), "gfx90a", "96 units, gfx1100, taken for gfx90a"),
+    ],
+)
+def test_an_unknown_device_is_planned_as_its_driver_reports_it(reported, resources, said):
+    spec = match_device(reported)
+    assert spec.name == reported.kind
+    assert spec.units == (reported.units or 100)
+    assert (spec.resources, spec.calibration, spec.rules, spec.dots) == (resources, None, None, None)
+    about = f"planned as its driver reports it ({said}); its clock and memory are assumed, nothing is measured"
+    assert spec.note == f"{reported.kind} is not in the device table: {about}"
+    plan = plan_problems([(256, 256, 256), (100_000, 8, 8), (8, 8, 100_000)], "float32", spec)
+    plan.validate()
+    assert plan.notes[0] == spec.note
+    assert spec.note in str(plan)
+
+
+def test_what_the_driver_says_of_shared_memory_counts():
+    assert match_device(cuda("NVIDIA X", "9.0", 10)).shared_block_bytes == 227 << 10
+    assert match_device(cuda("NVIDIA X", "9.0", 10, shared_block_bytes=99 << 10)).shared_block_bytes == 99 << 10
 
 
 def test_a_live_number_of_units_scales_what_depends_on_it():
-    spec, half = device_spec("h100"), match_device("NVIDIA H100 80GB HBM3", 66)
+    spec, half = device_spec("h100"), match_device(cuda("NVIDIA H100 80GB HBM3", "9.0", 66))
     assert half.units == 66
     assert half.peak_rate("float32") == spec.peak_rate("float32") / 2
     assert half.tlp_threshold == spec.tlp_threshold / 2
     assert half.bandwidth == spec.bandwidth
-    assert match_device("NVIDIA H100 80GB HBM3", 132) == spec
+    assert match_device(cuda("NVIDIA H100 80GB HBM3 MIG 3g.40gb", "9.0", 66)) == half
+    assert match_device(cuda("NVIDIA H100 80GB HBM3", "9.0", 132)) == spec
 
 
 def test_a_platform_without_kernels_is_refused():
     with pytest.raises(ValueError, match="there are no kernels for 'TPU v4'"):
-        match_device("TPU v4")
+        match_device(Reported("TPU v4", "tpu"))
+
+
+def test_no_two_entries_claim_a_board():
+    boards = [board for entry in entries().values() for board in entry.boards]
+    assert len(boards) == len(set(boards))
+    assert all(entry.boards for entry in entries().values())
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_each_figure_has_a_source(name):
+    """A comment on its line, on the line above, or on its table's heading. Each file says what the device is."""
+    lines = (FOLDER / name / "device.toml").read_text().splitlines()
+    assert lines[0].startswith("# ")
+    explained = False
+    for number, line in enumerate(lines):
+        if line.startswith("["):
+            explained = "#" in line or "#" in lines[number + 1][:1]
+        elif "=" in line and not line.startswith(("#", '"', "architecture", "base")):
+            above = lines[number - 1].startswith("#")
+            zero = line.endswith("= 0.0")
+            assert explained or "#" in line or above or zero, f"{name}: {line}"
+
+
+def test_only_measured_devices_have_rules():
+    """Those that borrow say from whom; no device added since has any."""
+    for name, entry in entries().items():
+        toml = tomllib.loads((FOLDER / name / "device.toml").read_text())
+        own = isinstance(toml.get("rules"), dict)
+        assert own == (name == "h100")
+        assert ("cores" in toml) == (name == "cpu")
+        if entry.spec.rules is not None and not own:
+            assert toml.get("rules") == "h100" or toml["base"] in ("h100", "a100")
+    assert all(device_spec(name).rules is None for name in ("b200", "gb200", "rtx4090", "l40s", "a10", "mi300a"))
+
+
+def test_a_device_without_rules_takes_ordinary_tiles():
+    """What streams or shares depth was measured to be faster on an H100 only."""
+    problems = [(10**6, 8, 8), (8, 8, 10**6)]
+    bare = dataclasses.replace(device_spec("a100"), name="bare", rules=None)
+    special = ("rows-", "deep-", "dots-", "columns-")
+
+    def used(device):
+        return [tile.name for tile in plan_problems(problems, "float32", device).tiles_used]
+
+    assert used(bare)
+    assert not any(name.startswith(special) for name in used(bare))
+    assert any(name.startswith(special) for name in used(device_spec("a100")))
+
+
+def test_a_wrong_device_toml_names_the_device():
+    tables = tomllib.loads((FOLDER / "a10" / "device.toml").read_text())
+    del tables["hardware"]["bandwidth"]
+    with pytest.raises(ValueError, match=r"device 'a10': .*bandwidth"):
+        spec_of("a10", "sm_86", tables, None)
+
+
+@pytest.mark.parametrize("file", [*FOLDER.glob("*/calibration.csv")], ids=lambda file: file.parent.name)
+def test_calibrations_mark_their_priors(file):
+    rows = list(csv.DictReader(file.open(newline="")))
+    device = file.parent.name
+    built = {
+        (kind, *tile.key)
+        for kind in ("float32", "tf32", "tf32x3", "bfloat16", "float64")
+        for tile in catalogue_for(kind, device_spec(device))
+    }
+    assert rows
+    for row in rows:
+        assert tuple(row) == COLUMNS
+        numbers = [int(row[column]) for column in COLUMNS[3:11]]
+        assert row["priors"].split() == priors_of(numbers), row
+        assert (row["rms"] == "") == (row["points"] == "")
+        assert len(row["date"]) == 10
+        assert row["commit"]
+        assert (row["kind"], row["tile"], int(row["threads"])) in built
+
+
+def test_architectures_of_compiled_kernels_are_known():
+    used = {architecture.get("resources") for architecture in architectures().values()} - {None}
+    assert used == {"sm_80", "sm_90a", "gfx908", "gfx90a", "gfx942"}
+
+
+def test_what_jax_passes_on_of_a_driver():
+    client = SimpleNamespace(platform_version="PJRT C API cuda 13000")
+    known = {"core_count": 76, "compute_capability": "8.9", "shared_memory_per_block_optin": 101376}
+    device = SimpleNamespace(device_kind="NVIDIA X", platform="gpu", client=client, **known)
+    assert backends.reported_by(device) == cuda("NVIDIA X", "8.9", 76, shared_block_bytes=101376)
+    silent = SimpleNamespace(device_kind="NVIDIA X", platform="gpu", client=client)
+    assert backends.reported_by(silent) == cuda("NVIDIA X")
+    amd = SimpleNamespace(device_kind="AMD X", platform="gpu", client=SimpleNamespace(platform_version="rocm 70000"))
+    assert backends.reported_by(amd) == rocm("AMD X")

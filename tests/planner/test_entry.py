@@ -21,12 +21,12 @@ SHAPES = [(64, 64, 8), (10, 20, 30)]
 
 
 def test_planners_have_names():
-    assert list(PLANNERS) == ["auto", "uniform", "coordinated", "sort_split", "load_balanced", "tall_skinny"]
+    assert {"auto", "uniform", "coordinated", "sort_split", "load_balanced", "tall_skinny"} <= set(PLANNERS)
     for name in PLANNERS:
         plan = plan_problems(SHAPES, "float32", H100, name)
         assert plan.planner == name
         plan.validate()
-    known = "auto, uniform, coordinated, sort_split, load_balanced, tall_skinny"
+    known = ", ".join(PLANNERS)
     with pytest.raises(ValueError, match=f"unknown name 'skinny'; known are {known}"):
         plan_problems(SHAPES, "float32", H100, "skinny")
     with pytest.raises(TypeError, match="expected a name or a hashable callable"):
@@ -110,3 +110,15 @@ assert not [name for name in sys.modules if name.split(".")[0] in ("jax", "jaxli
     import jax_vbgemm
 
     subprocess.run([sys.executable, "-c", program, jax_vbgemm.__path__[0]], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_tests_validate_the_packages_planners_too(name, monkeypatch):
+    """A mistake in one would show in any test that plans with it."""
+
+    def hole(problems, device, catalogue):
+        return Plan.from_blocks(problems, device, catalogue, planner="hole", blocks=[[Tile(0, 0, 0, 0, 0, 8, "small")]])
+
+    monkeypatch.setattr(type(PLANNERS[name]), "__call__", lambda self, *given: hole(*given))
+    with pytest.raises(ValueError, match="is not covered"):
+        plan_problems([(999, 64, 8)], "float32", H100, name, tuned=False)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from jax_vbgemm._src.planner import (
     Auto,
-    Coordinated,
     LoadBalanced,
     Plan,
     SortSplit,
@@ -18,25 +17,14 @@ from jax_vbgemm._src.planner import (
     catalogue_for,
     device_spec,
 )
+from jax_vbgemm._src.planner.registry import REGISTERED
 from jax_vbgemm._src.problem import Problem, problems_of
 
 from .cases import DEVICES, DTYPES, huge_problems, make, of_all_families, problem_lists, times_covered
 
 H100 = device_spec("h100")
 FLOAT32 = catalogue_for("float32", H100)
-PLANNERS = (
-    Auto(),
-    Uniform(),
-    Uniform("huge"),
-    Uniform(("small", 128)),
-    Coordinated(),
-    Coordinated(tlp_threshold=2000, theta=300, batching="threshold"),
-    Coordinated(tlp_threshold=2000, batching="binary"),
-    SortSplit(),
-    SortSplit(target_blocks=40),
-    LoadBalanced(),
-    LoadBalanced(tlp_threshold=0),
-)
+PLANNERS = (Auto(), *(planner for each in REGISTERED for planner in (each.planner, *each.examples)))
 any_planner = st.sampled_from(PLANNERS)
 any_device = st.sampled_from(DEVICES)
 any_dtype = st.sampled_from(DTYPES)

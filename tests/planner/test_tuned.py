@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jax_vbgemm._src.planner import catalogue_for, device_spec, plan_problems, tuned
+from jax_vbgemm._src.planner.registry import REGISTERED
 from jax_vbgemm._src.problem import Problem, problems_of
 
 H100 = device_spec("h100")
@@ -48,12 +49,7 @@ SEARCHES = ["makespan", "makespan only t128_light", "makespan without small/256"
     "winner",
     [
         *SEARCHES,
-        "coordinated",
-        "coordinated threshold",
-        "coordinated binary",
-        "sort_split",
-        "load_balanced",
-        "tall_skinny",
+        *(name for each in REGISTERED for name in each.by_file_name),
     ],
 )
 def test_planners_by_name(winner, file):

@@ -211,9 +211,11 @@ inline Part part_of(const Operand& x, const Problem& p, int64_t batch, int64_t r
   return {element_of(x, p, batch, row, col), static_cast<int32_t>(x.row_stride), static_cast<int32_t>(x.col_stride), x.buffer, 0};
 }
 
-// Covers all problems with ready tiles, most of them in up to `most` shares of their K, some of them empty; in any order.
+// Covers all problems with ready tiles, most of them in up to `most` shares of their K, some of them empty; in any order. A share is a
+// block, of one tile or of several that continue each other.
 inline PlanData make_split_plan(const Workload& w, int strategy, int most) {
   PlanData whole = make_plan(w, strategy, false, false, 0), plan;
+  std::vector<std::vector<ReadyTile>> blocks;
   for (const TileRun& run : whole.runs) {
     const Problem& p = w.problems[run.problem];
     const TileShape& shape = kTiles[run.strategy];
@@ -227,10 +229,24 @@ inline PlanData make_split_plan(const Workload& w, int strategy, int most) {
       ReadyTile tile{place, {part_of(p.a, p, run.batch, run.row, k), part_of(p.b, p, run.batch, k, run.col), c}};
       tile.position.depth = std::min(step, run.k_end - k);
       if (shares > 1) tile.part[2] = {plan.num_sums, shape.n, 1, kAmongSums, 0}, plan.num_sums += shape.m * shape.n;
-      plan.tiles.push_back(tile);
+      blocks.emplace_back();
+      const int end = k + tile.position.depth, pieces = chance(0.5) ? static_cast<int>(uniform(1, 4)) : 1;
+      for (int piece = 0, at = k; piece < pieces; ++piece) {
+        const int next = piece + 1 == pieces ? end : static_cast<int>(uniform(at, end));
+        ReadyTile part = tile;
+        part.position.depth = next - at;
+        part.part[0] = part_of(p.a, p, run.batch, run.row, at), part.part[1] = part_of(p.b, p, run.batch, at, run.col);
+        if (piece + 1 < pieces) part.part[2].buffer = kContinued;
+        blocks.back().push_back(part), at = next;
+      }
     }
   }
-  std::shuffle(plan.tiles.begin(), plan.tiles.end(), rng);
+  std::shuffle(blocks.begin(), blocks.end(), rng);
+  plan.block_first = {0};
+  for (const std::vector<ReadyTile>& block : blocks) {
+    plan.tiles.insert(plan.tiles.end(), block.begin(), block.end());
+    plan.block_first.push_back(static_cast<int32_t>(plan.tiles.size()));
+  }
   plan.num_tiles = static_cast<int32_t>(plan.tiles.size());
   return plan;
 }

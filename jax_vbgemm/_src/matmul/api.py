@@ -11,6 +11,7 @@ from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.activation import Activation
 from jax_vbgemm._src.matmul.call import Call
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
+from jax_vbgemm._src.matmul.sums import SumCall
 from jax_vbgemm._src.planner import DeviceSpec, Plan, Planner, device_spec, kind_of, plan_problems, resolve_planner
 from jax_vbgemm._src.problem import Problem, problems_of
 
@@ -131,6 +132,64 @@ def batched_gemm(
       [[[0.0, 4.0], [0.0, 4.0]], [[2.0]]]
     """
     call = Call("batched_gemm", As, Bs, transpose_a, transpose_b, symmetric, precision, preferred_element_type)
+    call.add_epilogues(Cs, alpha, beta, bias, activation)
+    return call.bind(planner, implementation)
+
+
+def batched_matmul_sum(
+    As: Any,
+    Bs: Any,
+    out: Any = None,
+    *,
+    segments: Any = None,
+    Cs: Any = None,
+    alpha: Any = 1,
+    beta: Any = 0,
+    bias: Any = None,
+    activation: str | None = None,
+    transpose_a: Any = False,
+    transpose_b: Any = False,
+    symmetric: Any = False,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    planner: AnyPlanner = "auto",
+    implementation: str | None = None,
+) -> Any:
+    """Sums of products: result j is activation(alpha sum of op(A_i) op(B_i) + beta C_j + bias_j) over its terms i.
+
+    The terms of one result are one product with a longer K: added in the order in which they are given, in the
+    accumulator's dtype, and rounded once. They may differ in K and in transposes. Differentiable in everything.
+
+    Args:
+      As, Bs: with `out`, pytrees of one structure, usually lists, with one leaf a term. With `segments`, lists or
+        dicts of blocks, (..., m, k) and (..., k, n), each of which any number of terms may use.
+      out: the results' indices, one integer a term; each from 0 to the largest must occur.
+      segments: in place of `out`, a list or a dict with the terms of each result: a list of pairs, a key of As and a
+        key of Bs each. {(1, 2): [("a", 0), ("b", 3)]} is {(1, 2): As["a"] @ Bs[0] + As["b"] @ Bs[3]}.
+      Cs, alpha, beta, bias, activation: as for `batched_gemm`, applied to the sums: pytrees of these have the
+        structure of the results, arrays of alphas and betas one entry a result.
+      transpose_a, transpose_b: as for `batched_matmul`; with `segments`, a bool or one for each key of As (of Bs).
+      symmetric: the caller's word that result j is symmetric; a bool or one for each result.
+      precision, preferred_element_type, planner, implementation: as for `batched_matmul`.
+
+    Returns:
+      A list of results, or a pytree with the keys of `segments`.
+
+    Raises:
+      As `batched_gemm`; also ValueError where the terms of one result differ in shape or dtype, where a result has no
+      term, where `out` has not one entry a term, and where `segments` name a block that there is not.
+
+    Examples:
+      Four products, of which the first two and the last two are added up:
+
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm as vb
+      >>> As = [jnp.ones((2, k)) for k in (3, 1, 2, 5)]
+      >>> Bs = [jnp.ones((k, n)) for k, n in ((3, 2), (1, 2), (2, 1), (5, 1))]
+      >>> [C.tolist() for C in vb.batched_matmul_sum(As, Bs, [0, 0, 1, 1])]
+      [[[4.0, 4.0], [4.0, 4.0]], [[7.0], [7.0]]]
+    """
+    call = SumCall(As, Bs, out, segments, transpose_a, transpose_b, symmetric, precision, preferred_element_type)
     call.add_epilogues(Cs, alpha, beta, bias, activation)
     return call.bind(planner, implementation)
 

@@ -45,7 +45,7 @@ class Call:
             _flags(name, "transpose_b", transpose_b, ("Bs", Bs), len(rhs)),
             strict=True,
         )
-        is_symmetric = _flags(name, "symmetric", symmetric, ("As", As), len(lhs))
+        self.symmetric = _flags(name, "symmetric", symmetric, ("As", As), len(lhs))
         self.operands: list[jax.Array] = []
         self._made: dict[tuple[str, int, Any], int] = {}
         self._converted: dict[tuple[int, Any], jax.Array] = {}
@@ -55,7 +55,7 @@ class Call:
         self.epilogues: list[Epilogue] = []
         self.after: list[Callable[[jax.Array], jax.Array] | None] = []  # what the kernel does not know, one a result
         for index, (a, b, flags) in enumerate(zip(lhs, rhs, transposes, strict=True)):
-            term = Term(2 * index, 2 * index + 1, index, *flags, symmetric=is_symmetric[index])
+            term = Term(2 * index, 2 * index + 1, index, *flags, symmetric=self.symmetric[index])
             try:
                 if a.ndim < 2 or b.ndim < 2:
                     raise ValueError("both need rank 2 or more")
@@ -148,7 +148,7 @@ class Call:
         sources, biases = self._leaves("Cs", Cs), self._leaves("bias", bias)
         epilogues = []
         for index, dtype in enumerate(self.dtypes):
-            if biases[index] is not None and self.terms[index].symmetric:
+            if biases[index] is not None and self.symmetric[index]:
                 raise ValueError(f"{self.name}: {self.leaf(('bias', self.As), index)} is added to a symmetric result")
             if isinstance(activation, str) and not in_kernel[index]:
                 raise ValueError(
@@ -175,7 +175,7 @@ class Call:
     def _leaves(self, option: str, tree: Any) -> list[Any]:
         """A leaf of the option for each problem; None where there is none."""
         if tree is None:
-            return [None] * len(self.terms)
+            return [None] * len(self.dtypes)
         try:
             leaves: list[Any] = self.structure.flatten_up_to(tree)
         except ValueError:
@@ -185,7 +185,7 @@ class Call:
 
     def _scalars(self, option: str, value: Any) -> list[Any]:
         """One number a problem: a Python number, an array of rank 0, or (array of rank 1, index)."""
-        count = len(self.terms)
+        count = len(self.dtypes)
         value = _plain_number(value)
         if isinstance(value, numbers.Number):
             return [value] * count

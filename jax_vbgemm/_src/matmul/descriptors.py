@@ -13,7 +13,9 @@ from jax_vbgemm import _core
 from jax_vbgemm._src.matmul.primitive import Shape, Sizes, Term
 from jax_vbgemm._src.planner import Catalogue, Plan
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
-from jax_vbgemm._src.planner.tiles.runs import Runs
+from jax_vbgemm._src.planner.tiles.launches import Launch
+from jax_vbgemm._src.planner.tiles.pieces import Pieces, count_pieces, cut, sums_of
+from jax_vbgemm._src.planner.tiles.runs import Ints, Runs
 from jax_vbgemm._src.planner.tiles.shares import Shares, shares_of
 
 OPERAND = np.dtype(
@@ -64,6 +66,9 @@ ACTIVATIONS = (None, "relu", "gelu", "silu", "tanh", "sigmoid")
 
 AMONG_SUMS = -1
 """In place of the buffer of a C that is a share's: csrc/descriptor.h's kAmongSums."""
+
+CONTINUED = -2
+"""In place of the buffer of a C whose sums the next tile of the block goes on with: csrc/descriptor.h's kContinued."""
 
 MAX_PARAMETER_BUFFERS = {"cpu": math.inf, "cuda": 1008, "rocm": 240}
 """Above this many buffers the kernels take their table from memory: csrc/gpu/tile/kernel_parameters.h."""
@@ -235,27 +240,50 @@ def _split_k(rows: NDArray[np.void], shares: Shares, catalogue: Catalogue) -> ND
     return splits
 
 
-def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None = None) -> Descriptors:
-    """The descriptor arrays of a plan over these problems, with one epilogue a problem or none.
+def pack(
+    plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None = None, owner: Ints | None = None
+) -> Descriptors:
+    """The descriptor arrays of a plan over these problems, with one epilogue a row of the table or none.
 
-    Tiles are made ready one by one where K is split, and on a GPU, so that a block reads one record and starts, where
-    that stays under MAX_BYTES; otherwise regular regions stay runs, in which kernels look their tiles up.
+    Tiles are made ready one by one where K is split or products are summed, and on a GPU, so that a block reads one
+    record and starts, where that stays under MAX_BYTES; otherwise regular regions stay runs, in which kernels look
+    their tiles up.
+
+    `owner`: of each row of the table, the plan's problem to whose sum it is a product of; these rise, and the K of such
+    a problem is that of all its products. None: row i is problem i.
     """
     runs, block_first, launches = plan.launch_form()
-    split = np.flatnonzero((runs.k_begin != 0) | (runs.k_end != table["k"][runs.problem]))
+    owner = np.arange(len(table)) if owner is None else owner
+    sums = len(owner) > len(plan.problems)
+    depth = sums_of(owner, table["k"], len(plan.problems)) if sums else table["k"]
+    split = np.flatnonzero((runs.k_begin != 0) | (runs.k_end != depth[runs.problem]))
     beside = table.nbytes + (0 if epilogues is None else epilogues.nbytes)
     small = beside + ready_bytes(plan.num_tiles, num_blocks=0 if block_first is None else len(block_first)) <= MAX_BYTES
-    ready = len(split) > 0 or (small and plan.device.kind == "gpu")
+    ready = len(split) > 0 or sums or (small and plan.device.kind == "gpu")
     single = runs.expand(plan.catalogue) if ready else runs
-    tiles = _ready_tiles(single, table, plan.catalogue) if ready else _run_table(runs)
-    splits, num_sums = np.zeros(0, SPLIT_TILE), 0
-    if len(split):
+    products, shares, continued = single, None, np.zeros(0, bool)
+    if sums:
+        pieces = cut(single, owner, table["k"], len(plan.problems))
+        products = pieces.products
+        chained = plan.device.kind == "cpu"
+        if chained:  # a core goes on with its sums from one product to the next
+            shares, continued = shares_of(single, plan.catalogue).of_pieces(pieces), pieces.continued
+        else:  # each product's part of a tile is a share
+            shares = shares_of(pieces.tiles, plan.catalogue)
+        block_first, launches = _blocks_of_pieces(pieces, block_first, launches, chained=chained)
+    elif len(split):
         shares = shares_of(single, plan.catalogue)
+    tiles = _ready_tiles(products, table, plan.catalogue) if ready else _run_table(runs)
+    splits, num_sums = np.zeros(0, SPLIT_TILE), 0
+    if shares is not None:
         splits, num_sums = _split_k(tiles, shares, plan.catalogue), shares.num_sums
+    if len(continued):
+        tiles["c"]["buffer"][continued] = CONTINUED
     finishing = np.zeros(0, EPILOGUE) if epilogues is None else epilogues
     parts = [table.view(np.int32), finishing.view(np.int32), tiles.view(np.int32), splits.view(np.int32)]
-    num_blocks = plan.num_tiles if block_first is None else len(block_first) - 1
-    if block_first is not None and num_blocks < plan.num_tiles:
+    num_tiles = len(tiles) if ready else plan.num_tiles
+    num_blocks = num_tiles if block_first is None else len(block_first) - 1
+    if block_first is not None and num_blocks < num_tiles:
         parts.append(block_first.astype(np.int32))
     # On the CPU there is one kernel and nothing to launch: the thread pool walks all blocks.
     kernels = [(KERNELS.index(launch.kernel), *launch[1:]) for launch in launches if launch.kernel in KERNELS]
@@ -265,8 +293,31 @@ def pack(plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None
         epilogues=finishing.view(np.int64),
         launches=np.array(kernels, np.int32).reshape(-1),
         num_runs=0 if ready else len(runs),
-        num_tiles=plan.num_tiles,
+        num_tiles=num_tiles,
         num_blocks=num_blocks,
         num_splits=len(splits),
         num_sums=num_sums,
     )
+
+
+def _blocks_of_pieces(
+    pieces: Pieces, block_first: Ints | None, launches: tuple[Launch, ...], *, chained: bool
+) -> tuple[Ints | None, tuple[Launch, ...]]:
+    """Blocks and launches of uncut tiles as those of their pieces. Where blocks hold one tile each, a block holds one
+    piece, or where they are `chained`, all pieces of its tile.
+    """
+    if block_first is not None:
+        return pieces.first[block_first], launches
+    if chained:
+        return pieces.first, launches
+    first = pieces.first.tolist()
+    ranges = [(first[x.first_block], first[x.first_block + x.num_blocks]) for x in launches]
+    return None, tuple(
+        Launch(launch.kernel, begin, end - begin) for launch, (begin, end) in zip(launches, ranges, strict=True)
+    )
+
+
+def sums_fit(plan: Plan, owner: Ints, depth: Ints) -> bool:
+    """Whether the plan's tiles can be described one by one, as those of sums are: `pack` has the arguments."""
+    pieces = count_pieces(plan.runs, owner, depth, len(plan.problems))
+    return ready_bytes(pieces, plan.num_tiles, plan.num_tiles) <= MAX_BYTES

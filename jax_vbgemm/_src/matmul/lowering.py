@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,6 +24,7 @@ from jax_vbgemm._src.matmul.descriptors import (
     epilogue_table,
     pack,
     problem_table,
+    sums_fit,
     workspace_bytes,
 )
 from jax_vbgemm._src.matmul.precision import precision_name
@@ -81,53 +84,69 @@ def _kernel_form(
     platform: str,
     strict: bool,
 ) -> list[jax.Array]:
-    """Each term a product in its own result: of one kernel call a dtype pair; then the sums.
+    """Each sum by one kernel call a dtype pair, its epilogue included.
 
-    A result of one term gets its epilogue in the kernel; the rest is elementwise work for XLA.
+    What no kernel multiplies, and what is left of a sum of several dtypes, is XLA's work.
     """
     dtypes = backends.BACKENDS[platform].dtypes
     device = backends.planning_device(platform)
-    members = np.bincount([term.out for term in terms], minlength=len(out_dtypes))
-    values: list[Any] = [None] * len(terms)
-    finished = [False] * len(out_dtypes)  # by the kernel
-    calls: dict[tuple[Any, Any, bool], list[int]] = {}
-    for index, term in enumerate(terms):
+    shapes: list[Shape] = [()] * len(out_dtypes)
+    parts: list[list[_Part]] = [[] for _ in out_dtypes]
+    for term in terms:
         lhs, rhs = operands[term.lhs], operands[term.rhs]
         sizes = sizes_of(lhs.shape, rhs.shape, term)
-        dtype, wide = out_dtypes[term.out], accumulator(out_dtypes[term.out])
-        empty = math.prod(sizes.batch) * sizes.m * sizes.n * sizes.k == 0
-        why = _no_kernel(lhs, rhs, dtype, sizes, precision, dtypes)
-        if strict and why and not empty:
+        shapes[term.out] = (*sizes.batch, sizes.m, sizes.n)
+        why = _no_kernel(lhs, rhs, out_dtypes[term.out], sizes, precision, dtypes)
+        if math.prod(shapes[term.out]) * sizes.k == 0:
+            continue
+        if strict and why:
             raise NotImplementedError(f"batched_matmul: implementation='kernel', but {why}")
-        # The kernel finishes a lone product; what is added to or finished later stays wide until then.
-        alone = members[term.out] == 1
-        finished[term.out] = alone and (not epilogues or not (why or empty))
-        dtype = dtype if finished[term.out] else wide
-        if empty:
-            values[index] = jnp.zeros((*sizes.batch, sizes.m, sizes.n), dtype)
-        elif why:
-            values[index] = reference.multiply(lhs, rhs, term, dtype, precision)
+        for part in parts[term.out]:
+            if part.dtype == lhs.dtype and not why and part.depth + sizes.k <= LARGEST_SIZE:
+                part.terms.append(term)
+                part.depth += sizes.k
+                break
         else:
-            calls.setdefault((lhs.dtype, dtype, bool(epilogues) and alone), []).append(index)
-    # Of a sum the caller's word holds for the whole, not for its terms.
-    terms = [term if members[term.out] == 1 else term._replace(symmetric=False) for term in terms]
-    for (_, dtype, finishing), indices in calls.items():
-        call_terms = [terms[index] for index in indices]
-        call_epilogues = [epilogues[term.out] for term in call_terms] if finishing else []
-        products = _call(operands, call_terms, call_epilogues, dtype, precision, planner, platform, device)
-        for index, value in zip(indices, products, strict=True):
-            values[index] = value
+            parts[term.out].append(_Part([term], None if why else lhs.dtype, sizes.k))
 
-    results: list[Any] = [None] * len(out_dtypes)
-    for term, value in zip(terms, values, strict=True):
-        results[term.out] = value if results[term.out] is None else results[term.out] + value
-    for out, epilogue in enumerate(epilogues):
-        if not finished[out]:
-            (results[out],) = reference.finish([results[out]], operands, [epilogue], [out_dtypes[out]])
-    return [
-        result if result.dtype == dtype else result.astype(dtype)
-        for result, dtype in zip(results, out_dtypes, strict=True)
-    ]
+    # The kernel finishes what is one sum; what is added to or finished later stays wide until then.
+    finished = [len(of_out) == 1 and (of_out[0].dtype is not None or not epilogues) for of_out in parts]
+    calls: dict[tuple[Any, Any, bool], list[tuple[int, _Part]]] = {}
+    for out, of_out in enumerate(parts):
+        dtype = out_dtypes[out] if finished[out] else accumulator(out_dtypes[out])
+        for part in of_out:
+            if len(of_out) > 1:  # the caller's word holds for the whole
+                part.terms = [term._replace(symmetric=False) for term in part.terms]
+            if part.dtype is None:
+                (term,) = part.terms
+                part.value = reference.multiply(operands[term.lhs], operands[term.rhs], term, dtype, precision)
+            else:
+                calls.setdefault((part.dtype, dtype, bool(epilogues) and finished[out]), []).append((out, part))
+    for (_, dtype, finishing), members in calls.items():
+        sums = [part.terms for _, part in members]
+        call_epilogues = [epilogues[out] for out, _ in members] if finishing else []
+        values = _call(operands, sums, call_epilogues, dtype, precision, planner, platform, device)
+        for (_, part), value in zip(members, values, strict=True):
+            part.value = value
+
+    results = []
+    for out, (of_out, dtype) in enumerate(zip(parts, out_dtypes, strict=True)):
+        nothing = jnp.zeros(shapes[out], accumulator(dtype))
+        value = functools.reduce(jnp.add, [part.value for part in of_out]) if of_out else nothing
+        if epilogues and not finished[out]:
+            (value,) = reference.finish([value], operands, [epilogues[out]], [dtype])
+        results.append(value if value.dtype == dtype else value.astype(dtype))
+    return results
+
+
+@dataclass
+class _Part:
+    """Products of one sum that one kernel call adds up, or one that XLA multiplies."""
+
+    terms: list[Term]
+    dtype: Any  # the operands', None: XLA's
+    depth: int  # all their K
+    value: Any = None
 
 
 def _no_kernel(lhs: Any, rhs: Any, dtype: Any, sizes: Sizes, precision: Any, dtypes: tuple[str, ...]) -> str | None:
@@ -145,7 +164,7 @@ def _no_kernel(lhs: Any, rhs: Any, dtype: Any, sizes: Sizes, precision: Any, dty
 
 def _call(
     operands: Sequence[jax.Array],
-    terms: Sequence[Term],
+    sums: Sequence[Sequence[Term]],
     epilogues: Sequence[Epilogue],
     dtype: Any,
     precision: Any,
@@ -153,24 +172,37 @@ def _call(
     platform: str,
     device: DeviceSpec,
 ) -> list[jax.Array]:
-    """One custom call for terms of one operand dtype and one result dtype, with all their epilogues or none.
+    """One custom call for sums of terms of one operand dtype and one result dtype, with all their epilogues or none.
 
-    Its operands are the factors, then sources and biases, then alphas and betas: each kind has one dtype.
+    To the planner a sum is one product with all its terms' K. The call's operands are the factors, then sources and
+    biases, then alphas and betas: each kind has one dtype.
     """
     factors, addends, scalars = _Buffers(), _Buffers(), _Buffers()
-    sizes, addresses, problems, factor_places = [], [], [], []
-    for term in terms:
-        lhs, rhs = operands[term.lhs], operands[term.rhs]
-        size = sizes_of(lhs.shape, rhs.shape, term)
-        at = address(lhs.shape, rhs.shape, term, size)
-        if at is None:  # too deep a broadcast for two batch strides
-            lhs, rhs = (jnp.broadcast_to(x, (*size.batch, *x.shape[-2:])) for x in (lhs, rhs))
+    sizes: list[Sizes] = []
+    addresses, problems, factor_places = [], [], []
+    for terms in sums:
+        first = len(sizes)
+        for term in terms:
+            lhs, rhs = operands[term.lhs], operands[term.rhs]
+            size = sizes_of(lhs.shape, rhs.shape, term)
             at = address(lhs.shape, rhs.shape, term, size)
-            assert at is not None
-        sizes.append(size)
-        addresses.append(at)
-        factor_places.append((factors.place(lhs), factors.place(rhs)))
-        problems.append(Problem(size.m, size.n, size.k, at.batch, term.transpose_a, term.transpose_b, term.symmetric))
+            if at is None:  # too deep a broadcast for two batch strides
+                lhs, rhs = (jnp.broadcast_to(x, (*size.batch, *x.shape[-2:])) for x in (lhs, rhs))
+                at = address(lhs.shape, rhs.shape, term, size)
+                assert at is not None
+            sizes.append(size)
+            addresses.append(at)
+            factor_places.append((factors.place(lhs), factors.place(rhs)))
+        m, n, k = sizes[first].m, sizes[first].n, sum(size.k for size in sizes[first:])
+        flags = (all(getattr(term, flag) for term in terms) for flag in ("transpose_a", "transpose_b", "symmetric"))
+        problems.append(Problem(m, n, k, addresses[first].batch, *flags))
+    owner = np.repeat(np.arange(len(sums)), [len(terms) for terms in sums])
+    kind = kind_of(factors.arrays[0].dtype.name, precision_name(precision), device)
+    plan = plan_problems(tuple(problems), kind, device, planner)
+    depth = np.array([size.k for size in sizes], np.int64)
+    if len(owner) > len(sums) and not sums_fit(plan, owner, depth):
+        return _added_by_xla(operands, sums, epilogues, dtype, precision, planner, platform, device)
+
     for epilogue in epilogues:
         for index in (epilogue.source, epilogue.bias):
             if index is not None:
@@ -181,7 +213,8 @@ def _call(
 
     first_addend, first_scalar = len(factors.arrays), len(factors.arrays) + len(addends.arrays)
     flat = [*factors.arrays, *addends.arrays, *scalars.arrays]
-    table = problem_table(sizes, addresses, [(a, b, len(flat) + i) for i, (a, b) in enumerate(factor_places)])
+    places = [(a, b, len(flat) + out) for (a, b), out in zip(factor_places, owner.tolist(), strict=True)]
+    table = problem_table(sizes, addresses, places)
     finishing = epilogue_table(
         [
             EpilogueAddress(
@@ -191,14 +224,16 @@ def _call(
                 bias=addends.addend(epilogue.bias, operands, first_addend),
                 activation=epilogue.activation,
             )
-            for epilogue in epilogues
+            for epilogue in ([epilogues[out] for out in owner.tolist()] if epilogues else [])
         ],
         sizes,
         addresses,
     )
-    kind = kind_of(flat[0].dtype.name, precision_name(precision), device)
-    descriptors = pack(plan_problems(tuple(problems), kind, device, planner), table, finishing)
-    results = [jax.ShapeDtypeStruct((*size.batch, size.m, size.n), dtype) for size in sizes]
+    descriptors = pack(plan, table, finishing, owner)
+    results = [
+        jax.ShapeDtypeStruct((*sizes[row].batch, sizes[row].m, sizes[row].n), dtype)
+        for row in np.searchsorted(owner, np.arange(len(sums))).tolist()
+    ]
     workspace = workspace_bytes(platform, len(flat) + len(results), descriptors.num_sums, accumulator(dtype))
     if workspace:
         results.append(jax.ShapeDtypeStruct((workspace // 4,), np.int32))
@@ -220,7 +255,23 @@ def _call(
         num_splits=np.int64(descriptors.num_splits),
         num_sums=np.int64(descriptors.num_sums),
     )
-    return list(values[: len(terms)])
+    return list(values[: len(sums)])
+
+
+def _added_by_xla(
+    operands: Sequence[jax.Array],
+    sums: Sequence[Sequence[Term]],
+    epilogues: Sequence[Epilogue],
+    dtype: Any,
+    *options: Any,
+) -> list[jax.Array]:
+    """`_call` of so many tiles that they are not described one by one: each product by itself, wide."""
+    alone = [[term._replace(symmetric=term.symmetric and len(terms) == 1)] for terms in sums for term in terms]
+    products = iter(_call(operands, alone, (), accumulator(dtype), *options))
+    totals = [functools.reduce(jnp.add, [next(products) for _ in terms]) for terms in sums]
+    if epilogues:
+        return reference.finish(totals, operands, epilogues, [dtype] * len(sums))
+    return [total.astype(dtype) for total in totals]
 
 
 class _Buffers:

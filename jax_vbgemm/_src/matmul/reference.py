@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -111,9 +112,11 @@ def results(
 def products(
     operands: Sequence[jax.Array], terms: Sequence[Term], out_dtypes: Sequence[Any], precision: Any
 ) -> list[jax.Array]:
-    """All results, one jnp.matmul a term; terms with the same `out` are added in order."""
+    """All results, one jnp.matmul a term; terms with the same `out` are added in order, and rounded once."""
+    members = Counter(term.out for term in terms)
     results: list[Any] = [None] * len(out_dtypes)
     for term in terms:
-        value = multiply(operands[term.lhs], operands[term.rhs], term, out_dtypes[term.out], precision)
+        dtype = out_dtypes[term.out] if members[term.out] == 1 else accumulator(out_dtypes[term.out])
+        value = multiply(operands[term.lhs], operands[term.rhs], term, dtype, precision)
         results[term.out] = value if results[term.out] is None else results[term.out] + value
-    return results
+    return [result.astype(dtype) for result, dtype in zip(results, out_dtypes, strict=True)]

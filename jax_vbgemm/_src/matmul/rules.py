@@ -194,13 +194,15 @@ def _transpose(
     keys = list(sums)
 
     # Where nothing is left to add, the kernel rounds to the primal's dtype; sums are kept wide until the last one.
-    members = Counter(keys[product.out][0] for product in products)
-    dtypes = [dtype for _, _, dtype in sums]
-    for product in products:
-        (target, shape, wide), dtype = keys[product.out], factors[product.lhs].dtype
-        final = members[target] == 1 and shape == avals[target].shape and wide == accumulator(avals[target].dtype)
-        if final and dtype == avals[target].dtype:
-            dtypes[product.out] = dtype
+    members = Counter(target for target, _, _ in keys)
+    multiplied = [
+        {factors[product.lhs].dtype for product in products if product.out == out} for out in range(len(keys))
+    ]
+    dtypes = []
+    for (target, shape, wide), of_out in zip(keys, multiplied, strict=True):
+        dtype = avals[target].dtype
+        final = members[target] == 1 and shape == avals[target].shape and wide == accumulator(dtype)
+        dtypes.append(dtype if final and of_out == {dtype} else wide)
     results: list[Any] = [None] * len(operands)
     for (target, _, _), value in zip(sums, contract(factors, products, dtypes, **options), strict=True):
         value = _sum_broadcast(value, avals[target].shape)

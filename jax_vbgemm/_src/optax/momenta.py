@@ -11,9 +11,6 @@ import optax
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.elementwise.addition import add_scaled
 
-# XLA reads a gradient once for both averages. On a GPU, beyond this size, that is worth more than the kernels it takes.
-_MOST_ELEMENTS = 2**20
-
 
 def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) -> tuple[Any, Any]:
     """The new first moments, and the momentum (Nesterov's looks a step ahead), corrected for the zeros at the start.
@@ -23,7 +20,10 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
     gradients = jax.tree.leaves(updates, is_leaf=_is_none)
     structure: Any = jax.tree.structure(updates, is_leaf=_is_none)
     moments = structure.flatten_up_to(mu)
-    most = _MOST_ELEMENTS if backends.traced_target().kind == "gpu" else -1
+    # XLA reads a gradient once for both averages. On a GPU, beyond this size, that is worth more than the kernels it
+    # takes.
+    rules = backends.traced_target().rules
+    most = -1 if rules is None else rules.small_array
     ours = [_is_ours(g, m, beta, most) for g, m in zip(gradients, moments, strict=True)]
     correction, ahead = 1 - beta**count, 1 - beta ** optax.safe_increment(count)
 

@@ -9,7 +9,9 @@ from jax_vbgemm._src.planner.papers.tall_skinny import TallSkinny
 from jax_vbgemm._src.planner.papers.uniform import Uniform
 from jax_vbgemm._src.planner.plan.plan import Plan, Tile
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, Replacement, TileShape, catalogue_for, kind_of
-from jax_vbgemm._src.planner.tables.device import DEVICES, DeviceSpec, device_spec, match_device
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tables.device_table import DEVICES, device_spec
+from jax_vbgemm._src.planner.tables.live import Reported, match_device
 from jax_vbgemm._src.planner.tiles.launches import Launch
 from jax_vbgemm._src.planner.tiles.runs import Runs
 
@@ -25,6 +27,7 @@ __all__ = [
     "Plan",
     "Planner",
     "Replacement",
+    "Reported",
     "Runs",
     "SortSplit",
     "TallSkinny",

@@ -6,17 +6,14 @@ from dataclasses import dataclass
 from jax_vbgemm._src.planner.cores import Cores
 from jax_vbgemm._src.planner.model.cost_model import least_of_whole_problems
 from jax_vbgemm._src.planner.model.tile_families import STREAMING, worth_trying
-from jax_vbgemm._src.planner.papers.coordinated import Coordinated
-from jax_vbgemm._src.planner.papers.load_balanced import LoadBalanced
-from jax_vbgemm._src.planner.papers.sort_split import SortSplit
 from jax_vbgemm._src.planner.plan.plan import Plan
+from jax_vbgemm._src.planner.registry import REGISTERED
 from jax_vbgemm._src.planner.search.makespan import Makespan
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.problem import Problem, Sizes
 
-# With ordinary tiles: on tensor cores `makespan` tries every shape that they would choose from.
-PAPERS = (Coordinated(tensor=False), SortSplit(tensor=False), LoadBalanced(tensor=False))
+PAPERS = tuple(registered.compared for registered in REGISTERED if registered.compared is not None)
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class Auto:
         ours: Cores | Makespan = Cores() if device.kind == "cpu" else Makespan()
         drafts = [ours.draft(problems, device, catalogue)]
         rest = ""
-        papers: tuple[Coordinated | SortSplit | LoadBalanced, ...] = PAPERS
+        papers = PAPERS
         least = dict.fromkeys((planner.name for planner in PAPERS), 0.0)
         sizes = Sizes.of(problems)
         if device.kind == "gpu" and {tile.kernel for tile in worth_trying(catalogue, sizes)} <= set(STREAMING):

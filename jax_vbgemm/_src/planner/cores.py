@@ -10,13 +10,11 @@ from jax_vbgemm._src.planner.papers.uniform import Uniform
 from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tables.rules import CoreRules
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.runs import Runs, ceil_div
 from jax_vbgemm._src.planner.tiles.shares import in_shares
 from jax_vbgemm._src.problem import Problem, Sizes
-
-_STEP = 256  # of K: a share is whole steps, long enough that its sums cost little beside its products
-_BLOCKS_A_CORE = (2, 4)  # as many as the longest products are cut for: one each would end when the slower core does
 
 
 @dataclass(frozen=True)
@@ -30,25 +28,27 @@ class Cores(DraftPlanner):
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         drafts = [Uniform().draft(problems, device, catalogue)]
-        if device.units > 1:
+        if device.units > 1 and device.core_rules is not None:
             own = [tile for tile in catalogue if tile.threads == 1]  # the others are a GPU's
-            drafts += [draft for tile in own for draft in _split(problems, tile, device, catalogue)]
+            drafts += [draft for tile in own for draft in _split(problems, tile, device.core_rules, device, catalogue)]
         return min(drafts, key=lambda draft: draft.seconds)
 
 
-def _split(problems: Sequence[Problem], tile: TileShape, device: DeviceSpec, catalogue: Catalogue) -> Iterator[Draft]:
-    """All problems by one tile, with K in shares so short that each core gets two blocks, or four."""
+def _split(
+    problems: Sequence[Problem], tile: TileShape, rules: CoreRules, device: DeviceSpec, catalogue: Catalogue
+) -> Iterator[Draft]:
+    """All problems by one tile, with K in shares so short that each core gets as many blocks as the rules say."""
     strategy = np.full(len(problems), tile.index)
     draft = Draft.whole_problems(problems, device, catalogue, planner="cores", strategy=strategy)
     runs = draft.runs
     each = block_seconds(Sizes.of(problems), [tile], catalogue, device, 1)[0][runs.problem]
     even = (each * runs.count).sum() / device.units
-    steps = ceil_div(runs.k_end, _STEP)
-    for blocks in _BLOCKS_A_CORE:
+    steps = ceil_div(runs.k_end, rules.step)
+    for blocks in rules.blocks_per_core:
         shares = np.minimum(np.ceil(each * blocks / even), steps).astype(np.int64).clip(1)
         split = np.flatnonzero(shares > 1)
         if len(split) == 0 or ready_bytes((shares * runs.count).sum(), runs.count[split].sum()) > MAX_BYTES:
             continue
         tiles = runs.take(split).expand(catalogue)
-        deep = in_shares(tiles, np.repeat(shares[split], runs.count[split]), np.full(len(tiles), _STEP))
+        deep = in_shares(tiles, np.repeat(shares[split], runs.count[split]), np.full(len(tiles), rules.step))
         yield replace(draft, runs=Runs.joined([deep, runs.take(np.flatnonzero(shares == 1))]))

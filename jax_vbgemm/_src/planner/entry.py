@@ -6,12 +6,9 @@ from functools import lru_cache
 
 from jax_vbgemm._src.planner.auto import Auto
 from jax_vbgemm._src.planner.cores import Cores
-from jax_vbgemm._src.planner.papers.coordinated import Coordinated
-from jax_vbgemm._src.planner.papers.load_balanced import LoadBalanced
-from jax_vbgemm._src.planner.papers.sort_split import SortSplit
-from jax_vbgemm._src.planner.papers.tall_skinny import TallSkinny
 from jax_vbgemm._src.planner.papers.uniform import Uniform
 from jax_vbgemm._src.planner.plan.plan import Plan
+from jax_vbgemm._src.planner.registry import REGISTERED
 from jax_vbgemm._src.planner.search.makespan import Makespan
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileKey, catalogue_for
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
@@ -20,15 +17,10 @@ from jax_vbgemm._src.problem import Problem, problems_of
 
 Planner = Callable[[Sequence[Problem], DeviceSpec, Catalogue], Plan]
 
-PLANNERS: Mapping[str, Planner] = {
-    "auto": Auto(),
-    "uniform": Uniform(),
-    "coordinated": Coordinated(),
-    "sort_split": SortSplit(),
-    "load_balanced": LoadBalanced(),
-    "tall_skinny": TallSkinny(),
-}
-OWN_PLANNERS = frozenset({Makespan, *map(type, PLANNERS.values())})
+PLANNERS: Mapping[str, Planner] = {"auto": Auto(), **{each.name: each.planner for each in REGISTERED}}
+
+# Whose plans are not validated again in every program: the tests validate them (tests/conftest.py).
+TRUSTED = frozenset({Makespan, *map(type, PLANNERS.values())})
 
 
 def resolve_planner(planner: str | Planner) -> Planner:
@@ -86,11 +78,10 @@ def planner_called(name: str) -> Planner:
             return Makespan(kernel=kernel)
         case ["makespan", "without", text]:
             return Makespan(without=tile(text))
-        case ["coordinated", ("threshold" | "binary") as batching]:
-            return Coordinated(batching=batching)
         case ["uniform", text]:
             return Uniform(tile(text))
-    return resolve_planner(name)
+    known = {key: planner for each in REGISTERED for key, planner in each.by_file_name.items()}
+    return known.get(name) or resolve_planner(name)
 
 
 @lru_cache(maxsize=256)
@@ -103,8 +94,8 @@ def _plan(problems: tuple[Problem, ...], kind: str, device: DeviceSpec, planner:
             raise ValueError(f"{VARIABLE}: {cache_file()} names the planner {winner!r}: {error}") from None
         return replace(plan, planner="auto", notes=(*plan.notes, f"took {winner}, measured by autotune"))
     plan = planner(problems, device, catalogue)
-    if type(planner) in OWN_PLANNERS:  # a subclass may do anything
-        return plan  # the tests show that these cover each element once
+    if type(planner) in TRUSTED:  # a subclass may do anything
+        return plan
     if not isinstance(plan, Plan):
         raise TypeError(f"plan: planner {planner!r} returned {type(plan).__name__}, not a Plan")
     if (plan.problems, plan.device, plan.catalogue) != (problems, device, catalogue):

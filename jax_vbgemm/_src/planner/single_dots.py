@@ -2,49 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from jax_vbgemm._src.planner.entry import Planner, plan_problems
 from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES, kind_of
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tables.rules import DotRates
 from jax_vbgemm._src.problem import Problem
-
-
-@dataclass(frozen=True)
-class DotRates:
-    """What XLA's dots reach on a device.
-
-    rates: FLOP/s of a large dot by what it multiplies in. launch: seconds of a dot, however small. bandwidth: byte/s.
-    tiles: the output tiles its library chooses from, (edge, share of the rate); none where small outputs don't leave
-    units idle.
-    """
-
-    rates: tuple[tuple[str, float], ...]
-    launch: float
-    bandwidth: float
-    tiles: tuple[tuple[int, float], ...] = ((128, 1.0), (64, 0.5))
-
-
-# Rates: measured, 8192^3. Launch and tiles: with these, a step of optax's muon on an H100 (GPT-2 small 15.1 ms,
-# ResNet-50 5.0 ms, yolo26n 4.5 ms, jax 0.11.2) is predicted within an eighth.
-_H100 = DotRates(
-    (("float32", 51.6e12), ("tf32", 359e12), ("bfloat16", 688e12), ("float16", 688e12), ("float64", 62e12)),
-    launch=1.6e-6, bandwidth=3.0e12,
-)  # fmt: skip
-# The A100 datasheet's rates, times the share that the H100 reaches of its own.
-_A100 = DotRates(
-    (("float32", 15e12), ("tf32", 113e12), ("bfloat16", 217e12), ("float16", 217e12), ("float64", 18e12)),
-    launch=2e-6, bandwidth=1.8e12,
-)  # fmt: skip
-# The device table's CPU figures are one machine's and only ratios count, so these are in its units: on Zen 3 (AVX2, 2
-# cores) XLA's dots reach 1.08 times our rate from an edge of 1024 on, the same at 512, and less below.
-_CPU = DotRates((("float32", 560e9), ("float64", 280e9)), launch=3e-6, bandwidth=90e9, tiles=())
-
-# The same units with other memory: the device table's bandwidth.
-_H200 = replace(_H100, bandwidth=4.8e12)
-
-_RATES = {"h100": _H100, "h200": _H200, "a100": _A100, "a800": _A100, "cpu": _CPU}
 
 
 def _of_data_sheet(device: DeviceSpec) -> DotRates:
@@ -59,7 +24,7 @@ def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec
 
     precision: "default", "high" or "highest"; at all but the last a GPU's dots multiply float32 in TF32.
     """
-    known = _RATES.get(device.name) or _of_data_sheet(device)
+    known = device.dots or _of_data_sheet(device)
     scalar = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     rates = dict(known.rates)
     rate = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,11 @@ def read_driver(files: Iterable[Path], folder: Path | None, device: DeviceSpec) 
     return points
 
 
-def calibrate(points: Points, device: DeviceSpec, name: str, output: Path, say: Callable[[str], Any]) -> None:
-    """Fits every tile and writes the rows of device `name`; ValueError where there is nothing to fit."""
+def calibrate(points: Points, device: DeviceSpec, output: Path, commit: str, say: Callable[[str], Any]) -> None:
+    """Fits every tile and writes the device's rows, as made today by the kernels of `commit`.
+
+    Raises ValueError where there is nothing to fit.
+    """
     if not points:
         raise ValueError("calibrate: nothing was measured with one tile for all problems")
     fits: dict[tuple[str, TileKey], Fit] = {}
@@ -93,10 +97,8 @@ def calibrate(points: Points, device: DeviceSpec, name: str, output: Path, say: 
         fit = fits[kind, tile] = fit_tile(kind, tile, device, measured)
         numbers = " ".join(f"{1e9 * value:.0f}" for value in fit.seconds)
         say(f"{kind} {tile[0]}/{tile[1]}: {fit.points} points, rms {fit.rms:.2f}, {numbers} ns")
-    write(output, name, fits)
-    say(f"{output}: {len(fits)} rows of {name}")
-    if device.calibration != name:
-        say(f"planner/device.py: set calibration={name!r} in the entry of {device.name} for plans to use them")
+    write(output, fits, datetime.date.today().isoformat(), commit)
+    say(f"{output}: {len(fits)} rows of {device.name}")
 
 
 def measure_in_loop(problems: tuple[Problem, ...], dtype: str, precision: str, tiles: Sequence[TileKey]) -> list[float]:

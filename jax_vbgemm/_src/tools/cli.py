@@ -12,7 +12,7 @@ import jax
 import jax_vbgemm as vb
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends
-from jax_vbgemm._src.planner import device_spec
+from jax_vbgemm._src.planner import DEVICES, PLANNERS, device_spec
 from jax_vbgemm._src.tools.shapes import calibration_sample, read_problems
 
 
@@ -26,8 +26,9 @@ def show_backends() -> None:
         devices = backend.live_devices()
         kinds = ", ".join(sorted({device.device_kind for device in devices})) or why_no_device(backend)
         detail = f", {_core.isa()} kernel" if name == "cpu" else ""
-        device = backends.planning_device(name).name
-        print(f"  {name:5} {kinds}{detail}; dtypes {', '.join(backend.dtypes)}; planned as {device}")
+        device = backends.planning_device(name)
+        planned = device.note or f"planned as {device.name}"
+        print(f"  {name:5} {kinds}{detail}; dtypes {', '.join(backend.dtypes)}; {planned}")
 
 
 def why_no_device(backend: backends.Backend) -> str:
@@ -45,7 +46,7 @@ def why_no_device(backend: backends.Backend) -> str:
 def run_calibration(options: argparse.Namespace) -> None:
     import scipy.optimize  # noqa: F401  (a missing one shows before minutes of measuring)
 
-    from jax_vbgemm._src.planner.model.cost_model import CALIBRATION
+    from jax_vbgemm._src.planner.tables.device_table import calibration_file
     from jax_vbgemm._src.tools import calibrate
 
     precisions = options.precision or list(calibrate.PRECISIONS)
@@ -62,7 +63,10 @@ def run_calibration(options: argparse.Namespace) -> None:
     else:
         sample = calibration_sample()
         points = calibrate.measured_here(device, sample, precisions, calibrate.measure_in_loop, print)
-    calibrate.calibrate(points, device, device.name, options.output or CALIBRATION, print)
+    output = options.output or calibration_file(device.name)
+    if options.output is None and device.name not in DEVICES:
+        raise ValueError(f"--output: {device.name} has no folder in the device table; name a file")
+    calibrate.calibrate(points, device, output, options.commit, print)
 
 
 def run_profile(options: argparse.Namespace) -> None:
@@ -95,9 +99,9 @@ def run(arguments: list[str] | None) -> int:
     commands = parser.add_subparsers(dest="command", title="commands (without one: show the backends)")
     plan = commands.add_parser("plan", help="print the plan for a file of 'M N K' lines")
     plan.add_argument("file", type=Path)
-    plan.add_argument("--device", help="such as h100, a100, mi210, cpu; default: the one JAX would use")
+    plan.add_argument("--device", help=f"one of {', '.join(DEVICES)}; default: the one JAX would use")
     plan.add_argument("--dtype", default="float32")
-    plan.add_argument("--planner", default="auto")
+    plan.add_argument("--planner", default="auto", help=f"one of {', '.join(PLANNERS)}")
     demo = commands.add_parser("demo", help="GoogLeNet's inception blocks, forward and gradient, checked and timed")
     demo.add_argument("--batch", type=int, default=1, help="images (default: 1)")
     calibrate = commands.add_parser("calibrate", help="measure every tile on this GPU and fit the cost model to it")
@@ -107,7 +111,10 @@ def run(arguments: list[str] | None) -> int:
     calibrate.add_argument("--workloads", type=Path, help="folder of the shape files that these CSV files name")
     calibrate.add_argument("--device", help="entry of the device table; default: that of the GPU that is here")
     calibrate.add_argument("--precision", nargs="+", help="only some of fp32, 3xtf32, tf32, bf16, fp64")
-    calibrate.add_argument("--output", type=Path, help="default: the calibration.csv that plans use")
+    calibrate.add_argument(
+        "--output", type=Path, help="default: calibration.csv in the device's folder, which plans use"
+    )
+    calibrate.add_argument("--commit", default=vb.__version__, help="of the kernels; default: the package's version")
     profile = commands.add_parser(
         "profile", help="measure the latencies, t1 and tcf of tall_skinny's model on this GPU"
     )

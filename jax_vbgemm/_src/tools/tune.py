@@ -17,22 +17,17 @@ from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
 from jax_vbgemm._src.planner import (
     Catalogue,
     DeviceSpec,
-    LoadBalanced,
     Plan,
     Planner,
-    SortSplit,
-    TallSkinny,
     catalogue_for,
     kind_of,
     plan_problems,
 )
 from jax_vbgemm._src.planner.cores import Cores
 from jax_vbgemm._src.planner.model.tile_families import worth_trying
-from jax_vbgemm._src.planner.papers.coordinated import HEURISTICS, Coordinated, Heuristic
 from jax_vbgemm._src.planner.papers.uniform import Uniform
-from jax_vbgemm._src.planner.plan.draft import DraftPlanner
+from jax_vbgemm._src.planner.registry import REGISTERED
 from jax_vbgemm._src.planner.search.makespan import Makespan, narrower_searches
-from jax_vbgemm._src.planner.tiles.descriptor_size import MOST_BATCHED_TILES
 from jax_vbgemm._src.planner.tuned import OFF, VARIABLE, cache_file, check, key_of, store, with_arithmetic
 from jax_vbgemm._src.problem import Problem, Sizes, problems_of
 from jax_vbgemm._src.tools.timing import seconds_in_loop
@@ -40,8 +35,6 @@ from jax_vbgemm._src.tools.timing import seconds_in_loop
 # A plan is worth trying where it is predicted within this factor of the best; the model is off by less.
 _PROMISING = 1.5
 _MOST_TILES = 8
-
-_BATCHINGS: Mapping[str, Heuristic] = {f"coordinated {batching}": batching for batching in HEURISTICS}
 
 
 @dataclass(frozen=True, repr=False)
@@ -162,7 +155,8 @@ def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogu
     # The predictions of other tiles mean nothing.
     worth = worth_trying(catalogue, Sizes.of(problems))
     uniform = {f"uniform {tile.name}/{tile.threads}": Uniform(tile.key) for tile in worth}
-    planners: dict[str, Any] = papers_planners(problems, device, catalogue) | uniform
+    registered = [each.candidates(problems, device, catalogue) for each in REGISTERED]
+    planners: dict[str, Any] = {name: planner for each in registered for name, planner in each.items()} | uniform
     if device.kind == "cpu":
         planners = {"cores": Cores()} | planners
     else:
@@ -172,24 +166,14 @@ def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogu
     drafts = {name: planner.draft(problems, device, catalogue) for name, planner in planners.items()}
     limit = _PROMISING * min(draft.seconds for draft in drafts.values())
     near = [name for name, draft in drafts.items() if draft.seconds <= limit]
-    if set(near) & set(_BATCHINGS):  # of both the better is kept, as the paper does for fixed shapes
-        near += [name for name in _BATCHINGS if name in drafts and name not in near]
+    for variants in registered:  # a planner's are measured all or none
+        if set(near) & set(variants):
+            near += [name for name in variants if name not in near]
     tiles = sorted((name for name in near if name in uniform), key=lambda name: drafts[name].seconds)[:_MOST_TILES]
     found: dict[bytes, tuple[str, Planner]] = {}
     for name in (*(name for name in near if name not in uniform), *tiles):
         found.setdefault(_content(drafts[name].build()), (name, planners[name]))
     return dict(found.values())
-
-
-def papers_planners(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> dict[str, DraftPlanner]:
-    """By the names that the file knows: `coordinated` with both of its batchings, where there are no more tiles than it
-    batches by itself.
-    """
-    alone = Coordinated(batching="none").draft(problems, device, catalogue)
-    batched: dict[str, DraftPlanner] = {"coordinated": Coordinated()}
-    if alone.runs.num_tiles <= MOST_BATCHED_TILES:
-        batched = {name: Coordinated(batching=batching) for name, batching in _BATCHINGS.items()}
-    return {**batched, "sort_split": SortSplit(), "load_balanced": LoadBalanced(), "tall_skinny": TallSkinny()}
 
 
 def _content(plan: Plan) -> bytes:

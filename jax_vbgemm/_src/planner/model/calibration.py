@@ -4,6 +4,11 @@ Each tile and kind of arithmetic gets four numbers (cost_model.py) for problems 
 others: `block`, the fixed part of a block that has its unit to itself, and `step`, one K step of it; `shared_block`
 and `shared_step`, what both take for each of the blocks that share a unit, where that is more. The errors are relative
 (log); weak priors hold numbers that the data don't determine, and both classes together.
+
+A device's calibration.csv has a row for each. Its column `priors` names the numbers that are their priors still, of
+which nothing was measured ("unaligned": all four are those of aligned rows); `rms` is the root mean square of
+log(predicted / measured) over `points` measurements (empty in rows that are older than the columns), and `date` and
+`commit` say when and of which kernels.
 """
 
 import csv
@@ -24,18 +29,21 @@ from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.runs import ceil_div, tile_counts
 from jax_vbgemm._src.problem import Sizes
 
-COLUMNS = ("device", "kind", "tile", "threads", *CALIBRATED)
-_PRIOR = np.log([3e-6, 0.5e-6, 0.3e-6, 0.25e-6])
+COLUMNS = ("kind", "tile", "threads", *CALIBRATED, "priors", "rms", "points", "date", "commit")
+PRIOR_NS = (3000.0, 500.0, 300.0, 250.0)
+_PRIOR = np.log(1e-9 * np.array(PRIOR_NS))
 _PRIOR_WEIGHT = 0.003
 _LIKENESS_WEIGHT = 0.01
+_NAMES = tuple(column.removesuffix("_ns") for column in CALIBRATED)
 
 Point = tuple[Sizes, float]  # a batch covered by one tile, and its seconds
 
 
 @dataclass(frozen=True)
 class Fit:
-    """(block, step, shared block, shared step) in seconds of aligned problems, then of others, and the root mean square
-    of log(predicted / measured)."""
+    """(block, step, shared block, shared step) in seconds of aligned problems, then of others; the root mean square of
+    log(predicted / measured), and of how many points.
+    """
 
     seconds: tuple[float, ...]
     rms: float
@@ -65,7 +73,7 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
         for steps, count, aligned, sharing, floor, seconds in features:
             block, step, shared_block, shared_step = of_class[np.where(aligned, 0, 1)].T
             blocks = np.maximum(block + steps * step, sharing * (shared_block + steps * shared_step))
-            makespan = makespan_of_blocks(blocks, count, device.units * sharing)
+            makespan = makespan_of_blocks(blocks, count, device.units * sharing, device.tail)
             found.append(math.log(max(makespan, floor) + device.launch_seconds) - math.log(seconds))
         return found
 
@@ -83,16 +91,25 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
     return Fit(tuple(float(value) for value in np.exp(best)), rms, len(measured))
 
 
-def write(file: Path, device: str, fits: Mapping[tuple[str, TileKey], Fit]) -> None:
-    """Adds rows to a calibration file, or replaces those of the same device, kind and tile."""
-    rows = {
-        (device, kind, name, str(threads)): [f"{1e9 * value:.0f}" for value in fit.seconds]
-        for (kind, (name, threads)), fit in fits.items()
-    }
+def priors_of(nanoseconds: Sequence[int]) -> list[str]:
+    """Which of a row's numbers the data left where they began."""
+    found = [name for name, value, prior in zip(_NAMES, nanoseconds, 2 * PRIOR_NS, strict=True)
+             if abs(value - prior) <= 0.005 * prior]  # fmt: skip
+    return found + (["unaligned"] if nanoseconds[:4] == nanoseconds[4:] else [])
+
+
+def write(file: Path, fits: Mapping[tuple[str, TileKey], Fit], date: str, commit: str) -> None:
+    """Adds rows to a device's calibration file, or replaces those of the same kind and tile."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for (kind, (name, threads)), fit in fits.items():
+        numbers = [round(1e9 * value) for value in fit.seconds]
+        about = [" ".join(priors_of(numbers)), f"{fit.rms:.3f}", str(fit.points), date, commit]
+        rows[kind, name, str(threads)] = [*map(str, numbers), *about]
     kept: dict[tuple[str, ...], list[str]] = {}
     if file.exists():
         with file.open(newline="") as lines:
-            kept = {tuple(row[:4]): row[4:] for row in list(csv.reader(lines))[1:]}
+            kept = {tuple(row[:3]): row[3:] for row in list(csv.reader(lines))[1:]}
+    file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(COLUMNS)

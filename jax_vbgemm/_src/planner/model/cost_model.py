@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tables.device_table import calibration_file
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, tile_counts
 from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored, tiles_computed
 from jax_vbgemm._src.problem import Sizes
@@ -111,7 +111,7 @@ def _on_gpu(
             # A block without this kernel counts 0 times, and is none of the longest.
             each = np.add.reduceat(of_run.take(run_of_tile), block_first[:-1])
         each = each + device.block_latency
-        seconds += makespan_of_blocks(each, count, device.units * sharing) + device.launch_seconds
+        seconds += makespan_of_blocks(each, count, device.units * sharing, device.tail) + device.launch_seconds
         seconds += device.further_tile_latency * (len(np.unique(runs.strategy[mine])) - 1)
         waves += blocks / (device.units * resident)
         total_work, total_blocks = total_work + weighted_sum(each, count), total_blocks + blocks
@@ -256,27 +256,23 @@ class Pace(NamedTuple):
         return np.floor(steps).astype(np.int64)
 
 
-# Blocks that are too many for one round don't end together: that costs this share of an average one. (Of the shares
-# tried, it fits the measured uniform plans best.)
-_TAIL = 0.3
-
 # Rounds of blocks that are looked at one by one; where there are more, the last is less than a sixteenth of the time.
 _ROUNDS_COUNTED = 16
 
 
-def gpu_makespan(longest: float, work: float, blocks: float, slots: int) -> float:
-    """Seconds from the first block's begin to the last one's end: `work` is all blocks' together.
+def gpu_makespan(longest: float, work: float, blocks: float, slots: int, tail: float) -> float:
+    """Seconds from the first block's begin to the last one's end: `work` is all blocks' together, `tail` the device's.
 
     Whoever is free takes the next block, so no block begins after as many of the longest as there are full rounds.
     """
-    tail = _TAIL * work / blocks if blocks > slots else 0.0
-    return max(longest, min(work / slots + tail, math.ceil(blocks / slots) * longest))
+    at_the_end = tail * work / blocks if blocks > slots else 0.0
+    return max(longest, min(work / slots + at_the_end, math.ceil(blocks / slots) * longest))
 
 
-def makespan_of_blocks(block_seconds: Floats, count: Ints, slots: int) -> float:
+def makespan_of_blocks(block_seconds: Floats, count: Ints, slots: int, tail: float) -> float:
     """The same of `count` blocks of each time, with their rounds counted."""
     blocks, longest = int(count.sum()), float(block_seconds.max(initial=0, where=count > 0))
-    makespan = gpu_makespan(longest, weighted_sum(block_seconds, count), blocks, slots)
+    makespan = gpu_makespan(longest, weighted_sum(block_seconds, count), blocks, slots, tail)
     return max(makespan, _full_rounds(block_seconds, count, slots))
 
 
@@ -345,22 +341,23 @@ def step_depth(tile_k: Ints, element_bytes: int) -> Ints:
 
 @lru_cache(maxsize=64)
 def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
-    """calibration.csv's (fixed, step, shared fixed, shared step) seconds of aligned and of other problems, by row of
-    the catalogue.
+    """The device's (fixed, step, shared fixed, shared step) seconds of aligned and of other problems, by row of the
+    catalogue.
 
     None where no tile has them. One tile that lacks them counts as slow: no plan prefers what was never measured.
     """
     table = np.zeros((4, 2, len(catalogue.columns.m)))
-    measured, found = _calibration_table(), False
+    if device is None:
+        return None
+    measured, found = _calibration_table(device), False
     for tile in catalogue:
         kind = catalogue.kind if tile.tensor else catalogue.dtype
-        row = measured.get((device, _CALIBRATED_AS.get(kind, kind), *tile.key))
+        row = measured.get((_CALIBRATED_AS.get(kind, kind), *tile.key))
         found = found or row is not None
         table[:, :, tile.index] = _NEVER_MEASURED if row is None else np.reshape(row, (2, 4)).T
     return table if found else None
 
 
-CALIBRATION = Path(__file__).parents[1] / "tables" / "calibration.csv"
 CALIBRATED = tuple(
     f"{what}{rows}_ns" for rows in ("", "_unaligned") for what in ("block", "step", "shared_block", "shared_step")
 )
@@ -368,14 +365,12 @@ _NEVER_MEASURED = 1.0  # seconds of a block or of a step
 _CALIBRATED_AS = {"float16": "bfloat16"}  # the same kernels
 
 
-@lru_cache(maxsize=1)
-def _calibration_table() -> dict[tuple[str | None, str, str, int], tuple[float, ...]]:
-    """calibration.csv: (device, kind, tile, threads) -> `CALIBRATED` in seconds."""
-    with CALIBRATION.open(newline="") as file:
+@lru_cache(maxsize=8)
+def _calibration_table(device: str) -> Mapping[tuple[str, str, int], tuple[float, ...]]:
+    """A device's calibration.csv: (kind, tile, threads) -> `CALIBRATED` in seconds."""
+    with calibration_file(device).open(newline="") as file:
         return {
-            (row["device"], row["kind"], row["tile"], int(row["threads"])): tuple(
-                1e-9 * float(row[column]) for column in CALIBRATED
-            )
+            (row["kind"], row["tile"], int(row["threads"])): tuple(1e-9 * float(row[name]) for name in CALIBRATED)
             for row in csv.DictReader(file)
         }
 

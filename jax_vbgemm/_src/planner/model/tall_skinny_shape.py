@@ -9,7 +9,8 @@ from jax_vbgemm._src.problem import Sizes
 
 # A dimension up to this is small. In one pass over A a thread keeps a whole row of C: 32 columns of float64 take 196
 # registers beside those of its setup, 64 don't fit. And it is below t2_threshold, where memory is the limit, of every
-# GPU in the device table in float32 and float64 (38 at least), but for the M40's float64 (6).
+# GPU in the device table in float32 and float64 (38 at least), but for the float64 of those with few units for it (6
+# at least: M40, A10, L40S, RTX 4090).
 SKINNY = 32
 
 # A dimension from this on is large. Against A with both sides large, B and C then hold at most 1/32 each, which is

@@ -1,6 +1,7 @@
 """Families of tiles that are for some problems only: of each, its tiles, its problems, and what is tried for those.
 
-All other tiles are for any problem.
+All other tiles are for any problem. For which problems a family is, was measured (tables/rules.py): where nothing was,
+its tiles are not tried, but for LONG, whose problems are those of papers (tall_skinny_shape.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -11,55 +12,34 @@ from numpy.typing import NDArray
 
 from jax_vbgemm._src.planner.model.tall_skinny_shape import SKINNY, TALL, Shape, is_tall_skinny, shapes_of
 from jax_vbgemm._src.planner.tables.catalogue import DOT_PRODUCTS, SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileShape
+from jax_vbgemm._src.planner.tables.rules import Rules
 from jax_vbgemm._src.planner.tiles.runs import Ints
 from jax_vbgemm._src.problem import Sizes
 
 # Kernels that read long rows, or few columns and many rows, faster than others.
 STREAMING = (*DOT_PRODUCTS, *WHOLE_ROWS)
 
-# Of so many rows or more, in all, tiles of whole rows were the fastest in nearly all that was measured
-# (docs/design, T23): up to so many columns all of them, and of elements narrower than float64 from a quarter of
-# those rows on; of more columns those on tensor cores.
-MANY_ROWS = 1 << 15
-FEW_COLUMNS = 16
-
-# Below so many steps of K tensor cores would be given zeros for the most part: there ordinary row tiles were faster.
-FEW_STEPS = 8
-
-# A block of them that reads and writes more bytes than so many times its shared memory was slower than those of shorter
-# tiles: there are too few of them, then.
-LONGEST = 3.3
-
-# Up to NARROW columns their waves stream rows of so many steps of K in every dtype.
-NARROW = 8
-STREAMED = 40
-
-# From here on a K is so deep that tiles which share it were the fastest in all that was measured.
-VERY_DEEP = 1 << 15
-
-# Dot products of rows of A with columns of B are for a K from here on, and where rows fill at least such a part of a
-# tile: fewer are left to tiles that share depth. Of A's elements from here on they were the fastest in all that was
-# measured.
-LONG_ROWS = 256
-FEWEST_FILLED = 4
-MANY_ELEMENTS = 1 << 19
-
-# The same of row tiles where A is stored transposed.
-MORE_ELEMENTS = 1 << 22
-
 
 class Family(NamedTuple):
     """Tiles that are for some problems only.
 
-    `has`: is a tile one of them? `suits`: which problems the catalogue's tiles of the family are for. `keeps`: where
+    `has`: is a tile one of them? `is_for`: which problems the catalogue's tiles of the family are for. `keeps`: where
     they are for all problems of a batch, whether a tile of the catalogue, of this family or none, is worth looking at;
-    elsewhere the family's are not. `last`: no later family has a say then.
+    elsewhere the family's are not. `last`: no later family has a say then. `measured`: both need the device's rules.
     """
 
     has: Callable[[TileShape], bool]
-    suits: Callable[[Sizes, Catalogue], NDArray[np.bool_]]
+    is_for: Callable[[Sizes, Catalogue], NDArray[np.bool_]]
     keeps: Callable[[Sizes, Catalogue], Callable[[TileShape], bool]]
     last: bool = False
+    measured: bool = True
+
+    def is_tried(self, catalogue: Catalogue) -> bool:
+        return not self.measured or catalogue.rules is not None
+
+    def suits(self, sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+        """Which problems the catalogue's tiles of the family are for; none where that was not measured."""
+        return self.is_for(sizes, catalogue) if self.is_tried(catalogue) else np.zeros(len(sizes.m), bool)
 
     def tiles_of(self, catalogue: Catalogue) -> Iterator[TileShape]:
         return filter(self.has, catalogue)
@@ -67,6 +47,12 @@ class Family(NamedTuple):
     def widest_of(self, catalogue: Catalogue) -> int:
         """The shorter side of its widest tile, 0 where the catalogue has none."""
         return max((min(tile.m, tile.n) for tile in self.tiles_of(catalogue)), default=0)
+
+
+def _rules(catalogue: Catalogue) -> Rules:
+    """Of a catalogue whose device has some."""
+    assert catalogue.rules is not None, "without rules no problem suits a family that needs them"
+    return catalogue.rules
 
 
 def _are_deep_and_held(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
@@ -82,7 +68,7 @@ def _smallest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileSha
     tiles = sorted(DEEP.tiles_of(catalogue), key=lambda tile: tile.m * tile.n)
     outputs = set(zip(sizes.m.tolist(), sizes.n.tolist(), strict=True))
     wanted = {next(tile for tile in tiles if tile.m >= m and tile.n >= n) for m, n in outputs}
-    others = not (sizes.k >= VERY_DEEP).all()
+    others = not (sizes.k >= _rules(catalogue).very_deep).all()
     return lambda tile: tile in wanted if DEEP.has(tile) else others
 
 
@@ -90,25 +76,26 @@ def _have_few_columns(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """ISM2's problems, and a little beyond: elsewhere most passes of the tiles are empty, or B comes piece by piece.
     And TSM2's of which A is stored transposed, in float32: no other tile reads single elements of it so fast.
     """
-    answer = (sizes.m >= TALL) & _are_streamed(sizes.n, sizes.k, ROWS.widest_of(catalogue))
+    rules = _rules(catalogue)
+    answer = (sizes.m >= TALL) & _are_streamed(sizes.n, sizes.k, ROWS.widest_of(catalogue), rules)
     both = bool((answer & sizes.has_products).any())  # in one launch would want different tiles
     if not both and catalogue.dtype == "float32":
-        widest = max((tile.n for tile in filter(_is_short_row_tile, catalogue)), default=0)
-        large = (sizes.m >= TALL) & (sizes.k >= TALL) & (sizes.m * sizes.k >= MORE_ELEMENTS)
+        widest = max((tile.n for tile in catalogue if _is_short_row_tile(tile, rules)), default=0)
+        large = (sizes.m >= TALL) & (sizes.k >= TALL) & (sizes.m * sizes.k >= rules.many_transposed_elements)
         answer |= ~sizes.rows_along & large & (sizes.n <= widest) & (sizes.n > 0)
     return answer
 
 
-def _are_streamed(few: Ints, k: Ints, widest: int) -> NDArray[np.bool_]:
+def _are_streamed(few: Ints, k: Ints, widest: int, rules: Rules) -> NDArray[np.bool_]:
     """Whether so few columns, or rows, and such a K suit tiles of whole rows that are up to `widest` wide."""
-    deepest = np.where(few <= NARROW, max(widest, STREAMED), max(widest, SKINNY))
+    deepest = np.where(few <= rules.narrow, max(widest, rules.streamed_steps), max(widest, SKINNY))
     answer: NDArray[np.bool_] = (few <= widest) & (k <= deepest)
     return answer
 
 
-def _is_short_row_tile(tile: TileShape) -> bool:
+def _is_short_row_tile(tile: TileShape, rules: Rules) -> bool:
     """Of two rows a thread, and not for a million: where K is deep its shares make blocks enough."""
-    return ROWS.has(tile) and tile.m == 2 * tile.threads and tile.n <= FEW_COLUMNS
+    return ROWS.has(tile) and tile.m == 2 * tile.threads and tile.n <= rules.few_columns
 
 
 def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
@@ -116,7 +103,8 @@ def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileSh
     shorter row tiles.
     """
     if (sizes.k >= TALL).all():
-        catalogue = catalogue.only(_is_short_row_tile)
+        rules = _rules(catalogue)
+        catalogue = catalogue.only(lambda tile: _is_short_row_tile(tile, rules))
     elif alone := _alone(ROWS, sizes.n, sizes.m, sizes, catalogue):
         catalogue = alone
     elif (shapes_of(sizes) == Shape.ISM2).all():
@@ -129,24 +117,28 @@ def _alone(family: Family, few: Ints, many: Ints, sizes: Sizes, catalogue: Catal
     """The family's tiles, where they alone are worth a look: for few columns all, for more those on tensor cores, but
     for the fewest steps of K.
     """
-    rows = int(sizes.batch @ many)
-    if (few <= FEW_COLUMNS).all():
-        return catalogue.only(family.has) if rows >= many_rows(catalogue) else None
+    rules, rows = _rules(catalogue), int(sizes.batch @ many)
+    if (few <= rules.few_columns).all():
+        return catalogue.only(family.has) if are_many(rows, catalogue) else None
     wide = [tile for tile in family.tiles_of(catalogue) if min(tile.m, tile.n) >= few.max(initial=0)]
-    if rows < MANY_ROWS or (few <= FEW_COLUMNS).any() or not any(tile.tensor for tile in wide):
+    if rows < rules.many_rows or (few <= rules.few_columns).any() or not any(tile.tensor for tile in wide):
         return None
     ordinary = [tile for tile in wide if not tile.tensor]
-    on_tensor_cores = not ordinary or bool((sizes.k >= FEW_STEPS).any())
+    on_tensor_cores = not ordinary or bool((sizes.k >= rules.few_steps).any())
     return catalogue.only(lambda tile: tile in wide and tile.tensor == on_tensor_cores)
 
 
-def many_rows(catalogue: Catalogue) -> int:
-    """From so many rows of few columns on tiles of whole rows were the fastest."""
-    return MANY_ROWS if catalogue.element_bytes > 4 else MANY_ROWS // 4
+def are_many(rows: int, catalogue: Catalogue) -> bool:
+    """Whether for so many rows of few columns tiles of whole rows were measured to be the fastest."""
+    if catalogue.rules is None:
+        return False
+    many = catalogue.rules.many_rows
+    return rows >= (many if catalogue.element_bytes > 4 else many // 4)
 
 
 def without_too_long(family: Family, few: Ints, sizes: Sizes, catalogue: Catalogue) -> Catalogue:
     """Without the family's longer tiles whose blocks would move too many bytes, where shorter ones are as wide."""
+    largest_block = _rules(catalogue).largest_block
     line_bytes = int((sizes.k + few).max(initial=0)) * catalogue.element_bytes
     shortest: dict[int, int] = {}
     for tile in family.tiles_of(catalogue):
@@ -155,7 +147,7 @@ def without_too_long(family: Family, few: Ints, sizes: Sizes, catalogue: Catalog
 
     def is_wanted(tile: TileShape) -> bool:
         width, lines = sorted((tile.m, tile.n))
-        moves_too_much = lines >= TALL and lines * line_bytes > LONGEST * tile.shared_bytes
+        moves_too_much = lines >= TALL and lines * line_bytes > largest_block * tile.shared_bytes
         return not (family.has(tile) and moves_too_much and lines > shortest[width])
 
     return catalogue.only(is_wanted)
@@ -183,7 +175,7 @@ def _narrowest(
 
 def _have_few_rows(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """ISM2's mirror images, and a little beyond."""
-    return (sizes.n >= TALL) & _are_streamed(sizes.m, sizes.k, COLUMNS.widest_of(catalogue))
+    return (sizes.n >= TALL) & _are_streamed(sizes.m, sizes.k, COLUMNS.widest_of(catalogue), _rules(catalogue))
 
 
 def _lowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
@@ -192,7 +184,7 @@ def _lowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape
         catalogue = alone
     elif (sizes.m <= SKINNY).all():
         catalogue = catalogue.only(lambda tile: tile.is_far_longer and tile.n > tile.m)
-    if (sizes.m <= FEW_COLUMNS).all():  # of more the longer tiles were as fast
+    if (sizes.m <= _rules(catalogue).few_columns).all():  # of more the longer tiles were as fast
         catalogue = without_too_long(COLUMNS, sizes.m, sizes, catalogue)
     return _narrowest(sizes.m, lambda tile: tile.m, COLUMNS, catalogue)
 
@@ -201,12 +193,13 @@ def _have_long_rows(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
     """Few columns, and a deep K that lies along A's rows, which of elements of 16 bits are whole vectors: others would
     be read one by one, and are left to tiles that shift them.
     """
-    long_rows = sizes.rows_along & (sizes.k >= LONG_ROWS) & (sizes.n > 0)
+    rules = _rules(catalogue)
+    long_rows = sizes.rows_along & (sizes.k >= rules.long_rows) & (sizes.n > 0)
     if catalogue.element_bytes == 2:
         long_rows &= sizes.k % 8 == 0
     enough_rows: NDArray[np.bool_] = np.zeros(len(sizes.m), bool)
     for tile in sorted(DOTS.tiles_of(catalogue), key=lambda tile: -tile.n):  # the narrowest has the last word
-        enough_rows = np.where(sizes.n <= tile.n, sizes.m >= tile.m // FEWEST_FILLED, enough_rows)
+        enough_rows = np.where(sizes.n <= tile.n, sizes.m >= tile.m // rules.fewest_filled, enough_rows)
     return enough_rows & long_rows
 
 
@@ -214,7 +207,7 @@ def _narrowest_dots(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape],
     """The narrowest of the family that hold a problem's columns, and where all K are deep and A large, nothing else."""
     tiles = sorted(DOTS.tiles_of(catalogue), key=lambda tile: tile.n)
     wanted = {next(tile for tile in tiles if tile.n >= n) for n in set(sizes.n.tolist())}
-    others = not ((sizes.k >= TALL) & (sizes.m * sizes.k >= MANY_ELEMENTS)).all()
+    others = not ((sizes.k >= TALL) & (sizes.m * sizes.k >= _rules(catalogue).many_elements)).all()
     return lambda tile: tile in wanted if DOTS.has(tile) else others and not DEEP.has(tile)
 
 
@@ -231,6 +224,7 @@ LONG = Family(
     lambda tile: tile.tensor and tile.is_far_longer and tile.kernel not in STREAMING,
     lambda sizes, _: is_tall_skinny(sizes.m, sizes.n, sizes.k),
     lambda *_: lambda _: True,
+    measured=False,
 )
 FAMILIES = (DOTS, DEEP, ROWS, COLUMNS, LONG)  # in the order in which they have a say
 _NUMBERED = (LONG, DEEP, DOTS, ROWS, COLUMNS)  # from 1 on; a problem that suits several has the last
@@ -240,7 +234,7 @@ def worth_trying(catalogue: Catalogue, sizes: Sizes) -> Catalogue:
     """The tiles that are worth looking at for these problems. Those without products don't count."""
     sizes = sizes.with_products()
     for family in FAMILIES:
-        if family.suits(sizes, catalogue).all():
+        if family.is_tried(catalogue) and family.suits(sizes, catalogue).all():
             catalogue = catalogue.only(family.keeps(sizes, catalogue))
             if family.last:
                 break
@@ -277,10 +271,11 @@ def are_of(family: Family, families: Ints) -> NDArray[np.bool_]:
     return answer
 
 
-def are_read_fastest(families: Ints, sizes: Sizes) -> NDArray[np.bool_]:
+def are_read_fastest(families: Ints, sizes: Sizes, rules: Rules | None) -> NDArray[np.bool_]:
     """Of `families_of`: which problems' operands tiles of STREAMING read faster than others do."""
-    few_columns = are_of(ROWS, families) & (sizes.n <= FEW_COLUMNS)
-    few_rows = are_of(COLUMNS, families) & (sizes.m <= FEW_COLUMNS)
+    few = 0 if rules is None else rules.few_columns
+    few_columns = are_of(ROWS, families) & (sizes.n <= few)
+    few_rows = are_of(COLUMNS, families) & (sizes.m <= few)
     return are_of(DOTS, families) | few_columns | few_rows
 
 
@@ -292,7 +287,8 @@ def stream_deep(tile: TileShape, sizes: Sizes) -> bool:
 def is_made_for(tile: TileShape, sizes: Sizes, catalogue: Catalogue) -> bool:
     """Whether a tile may be chosen for such problems, so that its cost for them matters: true of most tiles.
 
-    Far longer tiles are made as others are, and their costs hold for all problems.
+    Far longer tiles are made as others are, and their costs hold for all problems. Without rules none of the other
+    families' tiles is chosen.
     """
     alone = catalogue.only(lambda other: other == tile)
     return all(family.suits(sizes, alone).all() for family in FAMILIES[:-1] if family.has(tile))

@@ -111,6 +111,11 @@ def features_of(sizes: Sizes) -> tuple[float, float, float, int]:
     return m, n, k, number
 
 
+def has_few_tiles(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> bool:
+    """Whether there are no more tiles than `Coordinated` batches by itself."""
+    return Coordinated(batching="none").draft(problems, device, catalogue).runs.num_tiles <= MOST_BATCHED_TILES
+
+
 def _selected(selector: Selector, sizes: Sizes) -> Heuristic:
     found = selector(*features_of(sizes))
     if found not in HEURISTICS:

@@ -17,7 +17,7 @@ from jax_vbgemm._src.planner.model.tile_families import (
     DOTS,
     ROWS,
     STREAMING,
-    many_rows,
+    are_many,
     without_too_long,
 )
 from jax_vbgemm._src.planner.papers.options import check_number
@@ -223,7 +223,7 @@ def _streaming(problem: Problem, shape: Shape, catalogue: Catalogue) -> list[Til
     one = Sizes.of((problem,))
     if shape in (Shape.ISM2, Shape.ISM2_MIRRORED):
         family, few, many = (ROWS, one.n, problem.m) if shape == Shape.ISM2 else (COLUMNS, one.m, problem.n)
-        if problem.batch * many < many_rows(catalogue):
+        if not are_many(problem.batch * many, catalogue):
             return []
         # tcf is profiled offline (section 5.2): blocks of too many bytes were slower.
         return list(family.tiles_of(without_too_long(family, few, one, catalogue)))

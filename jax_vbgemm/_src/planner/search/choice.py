@@ -58,7 +58,7 @@ def choose(
             continue
         most_promising = math.inf
         for found in candidates(table.pairs, table.count, costs.longest, costs.total, costs.slots, costs.splits):
-            makespan = gpu_makespan(found.end, found.work, found.blocks, costs.slots)
+            makespan = gpu_makespan(found.end, found.work, found.blocks, costs.slots, device.tail)
             if makespan >= limit:
                 continue
             besides = table.besides(found)
@@ -141,5 +141,5 @@ class _Table:
         longest = costs.longest[at] if found.longest is None else found.longest
         blocks = np.concatenate((self._inside[at] * shares, self._outside[at]))
         each = np.concatenate((np.where(shares > 1, longest, costs.of_tile[at]), costs.of_edge[at]))
-        makespan = makespan_of_blocks(each, blocks, costs.slots) + besides
+        makespan = makespan_of_blocks(each, blocks, costs.slots, self._device.tail) + besides
         return Choice(makespan, self._options, chosen, shares, longest)

@@ -26,6 +26,7 @@ from jax_vbgemm._src.planner.search.candidates import FEWEST_STEPS, Option, opti
 from jax_vbgemm._src.planner.search.choice import Choice, choose
 from jax_vbgemm._src.planner.tables.catalogue import SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tables.rules import Rules
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.launches import MAX_LAUNCHES
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div
@@ -40,12 +41,7 @@ _ROUNDS_TO_FILL = 8
 # problems than that: the blocks of more are of many lengths, and fill a last round better. (8 and 64 give the same
 # published plans.)
 _FEW_PROBLEMS = 16
-_HARDLY_SLOWER = 1.1  # as far as the costs can tell, which are fitted to 3-11% (docs/design, C2)
-_CLEARLY_FASTER = 0.8  # of the time; what was equal by the model has been measured to lose (docs/design, T14)
-_FULL_ENOUGH = 0.85  # of the time of tiles that wait for the memory alone
-_MOST_READ = 6 << 20  # bytes of A by one of their blocks: 7 MB took 4% longer (docs/design, T25)
 _MOST_BYTES_JOINED = 4 * MAX_BYTES  # where a part that splits K makes the tiles of others described one by one
-_SLOWER_READS = 0.08  # than others, of the time that bytes take at the least (docs/design, T17)
 _MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than one
 
 
@@ -76,7 +72,7 @@ class Makespan(DraftPlanner):
         families = families_of(sizes, among)
         if 0 < _slower_reads(are_of(DOTS, families), sizes, device, catalogue) < device.launch_seconds:
             families = families_of(sizes, without_dot_products(among))
-        streamed = are_read_fastest(families, sizes)
+        streamed = are_read_fastest(families, sizes, device.rules)
         one = _of_one_kernel(problems, device, catalogue, among)
         several = _of_a_kernel_each(problems, families, device, catalogue, among)
 
@@ -104,9 +100,11 @@ class Makespan(DraftPlanner):
 
 
 def _slower_reads(problems: NDArray[np.bool_], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> float:
-    """Seconds that other tiles than STREAMING take longer to read these problems' operands."""
+    """Seconds that other tiles than STREAMING take longer to read these problems' operands; 0 where not measured."""
+    if device.rules is None:
+        return 0.0
     elements = weighted_sum(sizes.elements() * problems, sizes.batch)
-    return _SLOWER_READS * elements * catalogue.element_bytes / device.bandwidth
+    return device.rules.slower_reads * elements * catalogue.element_bytes / device.bandwidth
 
 
 def by_one_tile(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, tile: TileShape) -> Draft:
@@ -245,11 +243,16 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, 
     rounds are taken where they are clearly faster. Tiles of shared depth wait for the memory, and costs say little
     between blocks enough to use it up and more, which hide more latency: of those that all run at once, the most
     shares are taken that are hardly slower. Tiles that stream a deep K wait for it so evenly that the fewest shares are
-    taken that leave few units idle.
+    taken that leave few units idle. Without rules of the device the predicted time alone decides.
     """
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
-    if len(runs) and stream_deep(catalogue.by_index[int(runs.strategy[0])], sizes.with_products()):
-        even = _evenly_split(sizes, found, device, catalogue)
+    rules = device.rules
+    if (
+        rules is not None
+        and len(runs)
+        and stream_deep(catalogue.by_index[int(runs.strategy[0])], sizes.with_products())
+    ):
+        even = _evenly_split(sizes, found, rules, device, catalogue)
         return _place_by_place(_draft(problems, sizes, even, device, catalogue))
     is_split = found.shares[runs.problem] > 1
     blocks, whole = runs.num_tiles, int(runs.count[~is_split].sum())
@@ -264,16 +267,17 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, 
         return _draft(problems, sizes, replace(found, shares=shares), device, catalogue)
 
     in_one_round = [filled(device.units * sharing) for sharing in range(resident, 0, -1)]
-    if tile.kernel == SHARED_DEPTH:
+    if tile.kernel == SHARED_DEPTH and rules is not None:
         least = min(each.seconds for each in [*in_one_round, draft])
-        return next((each for each in in_one_round if each.seconds <= least * _HARDLY_SLOWER), draft)
+        return next((each for each in in_one_round if each.seconds <= least * rules.hardly_slower), draft)
     slots = device.units * resident
     in_more = [filled(blocks // slots * slots)] if blocks >= 2 * slots else []
     best = min([*in_one_round, *in_more], key=lambda each: each.seconds)
-    return best if best.seconds <= draft.seconds * _CLEARLY_FASTER else draft
+    clearly_faster = 1.0 if rules is None else rules.clearly_faster
+    return best if best.seconds <= draft.seconds * clearly_faster else draft
 
 
-def _evenly_split(sizes: Sizes, found: Choice, device: DeviceSpec, catalogue: Catalogue) -> Choice:
+def _evenly_split(sizes: Sizes, found: Choice, rules: Rules, device: DeviceSpec, catalogue: Catalogue) -> Choice:
     """The choice with the fewest shares that leave few units idle."""
     options = [found.options[index] for index in found.choice.tolist()]
     resident = max(tile_occupancy(options[0].tile, device).blocks, 1)
@@ -282,8 +286,8 @@ def _evenly_split(sizes: Sizes, found: Choice, device: DeviceSpec, catalogue: Ca
     may_split = np.array([option.tile is option.edge for option in options]) & (tiles > 0)
     steps = np.where(may_split, ceil_div(sizes.k, depth), 1)
     step_bytes = max(option.tile.m for option in options) * int(depth.max()) * catalogue.element_bytes
-    longest = max(_MOST_READ // step_bytes, FEWEST_STEPS)
-    shares = fewest_filling_shares(steps, tiles, device.units * resident, FEWEST_STEPS, _FULL_ENOUGH, longest)
+    longest = max(rules.most_read // step_bytes, FEWEST_STEPS)
+    shares = fewest_filling_shares(steps, tiles, device.units * resident, FEWEST_STEPS, rules.full_enough, longest)
     return replace(found, shares=shares)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tables.rules import Rules
 
 ELEMENT_BYTES: Mapping[str, int] = {
     "float32": 4, "float64": 8, "complex64": 8, "complex128": 16, "bfloat16": 2, "float16": 2,
@@ -83,11 +84,15 @@ class TileColumns:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The tiles built for `kind` on one device, in the order of the compiled table, and that whole table's hash."""
+    """The tiles built for `kind` on one device, in the order of the compiled table, and that whole table's hash.
+
+    `rules`: for which problems some of them were measured to be the fastest there; None where nothing was measured.
+    """
 
     kind: str
     tiles: tuple[TileShape, ...]
     hash: int
+    rules: Rules | None = None
 
     def __hash__(self) -> int:
         return hash((self.kind, self.hash, len(self.tiles)))  # equality compares every tile
@@ -212,7 +217,7 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
             tile = replace(tile, registers=registers, shared_bytes=shared_bytes, scalar_registers=scalars)
             if shared_bytes <= device.shared_block_bytes:
                 tiles.append(tile)
-    return Catalogue(kind, tuple(tiles), _core.catalogue_hash())
+    return Catalogue(kind, tuple(tiles), _core.catalogue_hash(), device.rules)
 
 
 class Resources(NamedTuple):

@@ -8,6 +8,7 @@ import numpy as np
 
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
+from jax_vbgemm._src.planner.tiles.pieces import Pieces
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, offsets
 
 # Numbers of shares that are looked at: the first few as a rule fill the device, or none does.
@@ -28,6 +29,12 @@ class Shares(NamedTuple):
     sums: Ints
     first_tiles: Ints
     num_sums: int
+
+    def of_pieces(self, pieces: Pieces) -> "Shares":
+        """The same of the pieces of these tiles: all of a share's leave their sum in one place."""
+        return self._replace(
+            shares=self.shares[pieces.tile], sums=self.sums[pieces.tile], first_tiles=pieces.first[self.first_tiles]
+        )
 
 
 def shares_of(tiles: Runs, catalogue: Catalogue) -> Shares:

@@ -1,0 +1,51 @@
+"""What `group` did with the products of one trace, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from jax_vbgemm._src.planner.single_dots import Split
+from jax_vbgemm._src.problem import Problem
+
+_SHOWN = 4  # shapes of a call
+
+
+class Report:
+    """Calls and dots in the order in which they were decided; `print` it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls = 0
+        self.grouped = 0
+        self._lines: list[str] = []
+        self._left: Counter[tuple[str, str]] = Counter()
+
+    def join(self, where: str, problems: Sequence[Problem], products: int, split: Split) -> None:
+        """Products that are one call, summed to results of these problems."""
+        self.calls += 1
+        self.grouped += products
+        shapes = Counter((p.m, p.n, p.k) if p.batch == 1 else (p.m, p.n, p.k, p.batch) for p in problems)
+        shown = ", ".join(f"{count} of {shape}" for shape, count in shapes.most_common(_SHOWN))
+        more = f", {len(shapes) - _SHOWN} more shapes" if len(shapes) > _SHOWN else ""
+        sums = f" with {len(problems)} results" if products > len(problems) else ""
+        self._lines.append(
+            f"  {where}: {products} products are one call{sums} ({shown}{more}); predicted "
+            f"{split.seconds * 1e6:.1f} us, {split.dots_seconds * 1e6:.1f} us as dots"
+        )
+
+    def leave(self, where: str, eqn: Any, why: str) -> None:
+        """A product that stays a dot."""
+        lhs, rhs = (variable.aval for variable in eqn.invars)
+        self._left[f"  {where}: {lhs.dtype}{list(lhs.shape)} x {list(rhs.shape)}", why] += 1
+
+    def __str__(self) -> str:
+        dots = sum(self._left.values())
+        calls = f"{self.grouped} products in {self.calls} call" + ("" if self.calls == 1 else "s")
+        head = f"group({self.name}): {calls}, {dots} dot" + ("" if dots == 1 else "s")
+        left = [
+            f"{what} stays a dot: {why}" + (f" ({count} times)" if count > 1 else "")
+            for (what, why), count in self._left.items()
+        ]
+        return "\n".join([head, *self._lines, *left])

@@ -1,0 +1,75 @@
+"""Products of a program that are added up and used nowhere else: one sum each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from jax.extend import core as jex_core
+
+from jax_vbgemm._src.grouping.dots import Dot
+from jax_vbgemm._src.grouping.program import Node, Program
+from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
+
+_ADDITIONS = ("add", "add_any")
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """`dots` in their order, whose sum is the result of `node`; `parts` are the equations that it replaces, which can
+    run in that order.
+    """
+
+    node: Node
+    dots: tuple[Dot, ...]
+    parts: tuple[Node, ...]
+
+    @property
+    def products(self) -> list[Node]:
+        """The equations of `dots`."""
+        return [node for node in self.parts if node.eqn.primitive.name == "dot_general"]
+
+    @cached_property
+    def problem(self) -> Problem:
+        """To the planner a sum is one product with all its K."""
+        flags = [
+            all(flag) for flag in zip(*((d.problem.transpose_a, d.problem.transpose_b) for d in self.dots), strict=True)
+        ]
+        first = self.dots[0].problem
+        return Problem(first.m, first.n, sum(dot.problem.k for dot in self.dots), first.batch, *flags)
+
+    def can_add(self, other: Sum) -> bool:
+        """Whether the sum of both is one of a kernel's."""
+        ours, theirs = self.dots[0], other.dots[0]
+        sizes = [
+            (d.problem.m, d.problem.n, d.problem.batch, d.shape, d.dtype, d.out_dtype, d.precision)
+            for d in (ours, theirs)
+        ]
+        return sizes[0] == sizes[1] and self.problem.k + other.problem.k <= LARGEST_SIZE
+
+
+def add_up(program: Program, found: dict[int, Sum]) -> dict[int, Sum]:
+    """The sums of `found`'s products, by the id of their node. In `program` one node takes the place of each sum's."""
+    uses = Counter(value for node in program.nodes for value in node.values())
+    uses.update(program.outputs)
+    made: dict[int, Sum] = {}  # by the value of their result
+    of_node: dict[int, Sum] = {}
+    absorbed: set[int] = set()
+    for place, node in enumerate(program.nodes):
+        if id(node) in found:
+            made.update(dict.fromkeys(node.outputs.values(), found[id(node)]))
+            of_node[id(node)] = found[id(node)]
+        if node.eqn.primitive.name not in _ADDITIONS or any(isinstance(x, jex_core.Literal) for x in node.inputs):
+            continue
+        left, right = (made.get(value) if uses[value] == 1 else None for value in node.inputs)
+        if left is None or right is None or left is right or not left.can_add(right):
+            continue
+        total = replace(node, inputs=[*left.node.inputs, *right.node.inputs])
+        added = Sum(total, left.dots + right.dots, (*left.parts, *right.parts, node))
+        absorbed |= {id(left.node), id(right.node)}
+        of_node[id(total)] = added
+        made.update(dict.fromkeys(node.outputs.values(), added))
+        program.nodes[place] = total
+    program.nodes = [node for node in program.nodes if id(node) not in absorbed]
+    return {key: value for key, value in of_node.items() if key not in absorbed}

@@ -1,0 +1,239 @@
+"""`group`: the independent small products of a traced function, level by level, each level as one operation."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.extend import core as jex_core
+
+from jax_vbgemm._src import backends, compat
+from jax_vbgemm._src.grouping.dots import dot_of
+from jax_vbgemm._src.grouping.program import Node, Program
+from jax_vbgemm._src.grouping.report import Report
+from jax_vbgemm._src.grouping.sums import Sum, add_up
+from jax_vbgemm._src.matmul.precision import precision_name
+from jax_vbgemm._src.matmul.primitive import Term, contract
+from jax_vbgemm._src.planner import Planner, resolve_planner
+from jax_vbgemm._src.planner.single_dots import split
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F:
+    """`f` with its independent small matrix products as one operation for each level of its dependencies.
+
+    The function is traced, and the `dot_general`s in it that depend on none of each other become one call, where the
+    cost model predicts that to be faster on the device that JAX uses; large ones and whatever no kernel computes stay
+    as they are. So do all other operations, but for additions of products that nothing else uses: these are one sum,
+    rounded once. It looks into jit, scan, while, cond, checkpoint and functions with
+    derivative rules of their own, whose rules stay, and runs independent scans of one length as one.
+
+    The result computes what `f` does, under jit, vmap, grad and each other transformation, and its derivatives are
+    grouped with it. Use it under jit, best around all that a program does: `jax.jit(vb.group(train_step))`. Outside of
+    jit each call traces anew.
+
+    Args:
+      f: a function of pytrees. Leaves that are no arrays (Python numbers, strings, functions) are passed as they are.
+      planner: as for `batched_matmul`.
+      explain: print, for each trace, what was grouped, what was not, and why.
+
+    Examples:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm as vb
+      >>> weights = [jnp.ones((4, n)) for n in (3, 5, 2)]
+      >>> f = jax.jit(vb.group(lambda weights, x: [x @ w for w in weights]))
+      >>> [y.shape for y in f(weights, jnp.ones((6, 4)))]
+      [(6, 3), (6, 5), (6, 2)]
+    """
+    planner = resolve_planner(planner)
+
+    @functools.wraps(f)
+    def grouped(*args: Any, **kwargs: Any) -> Any:
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray | np.generic)]
+
+        def of_arrays(*arrays: Any) -> Any:
+            given = list(leaves)
+            for place, array in zip(places, arrays, strict=True):
+                given[place] = array
+            again, named = jax.tree.unflatten(structure, given)
+            return f(*again, **named)
+
+        arrays = [leaves[place] for place in places]
+        closed, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
+        report = Report(getattr(f, "__name__", repr(f)))
+        results = _Grouping(planner, report).run(closed, arrays, report.name)
+        if explain:
+            print(report)
+        return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+    return grouped  # type: ignore[return-value]
+
+
+class _Grouping:
+    """Runs programs with their products grouped, and tells the report."""
+
+    def __init__(self, planner: Planner, report: Report) -> None:
+        self.planner, self.report = planner, report
+        self.device = backends.traced_target()
+        self.dtypes = backends.BACKENDS[self.device.platform].dtypes
+
+    def run(self, closed: Any, args: Sequence[Any], where: str) -> list[Any]:
+        """The results of a closed jaxpr; `where` is its name in the report."""
+        program = Program(closed, args)
+        sums = self._sums(program, where)
+        loops = {id(node) for node in program.nodes if _is_loop(node.eqn)}
+        program.number_levels(lambda node: id(node) in sums or id(node) in loops)
+        levels: dict[int, list[Node]] = {}
+        for node in program.nodes:
+            levels.setdefault(node.level, []).append(node)
+
+        env = dict(program.known)
+        for level in sorted(levels):
+            alike: dict[Any, list[Sum]] = {}
+            scans: dict[Any, list[Node]] = {}
+            for node in levels[level]:
+                if id(node) in sums:
+                    dot = sums[id(node)].dots[0]
+                    alike.setdefault((dot.dtype, dot.precision), []).append(sums[id(node)])
+                elif id(node) in loops:
+                    scans.setdefault(_loop_key(node.eqn), []).append(node)
+                else:
+                    self._run(node, env, where)
+            for nodes in scans.values():
+                if len(nodes) > 1:
+                    self._run_loops(nodes, env, where)
+                else:
+                    self._run(nodes[0], env, where)
+            for members in alike.values():
+                together = self._chosen(members, f"{where}, level {level}")
+                self._bind(together, env)
+                bound = set(map(id, together))
+                for node in (node for member in members if id(member) not in bound for node in member.parts):
+                    self._run(node, env, where)
+        return [env[value] for value in program.outputs]
+
+    def _sums(self, program: Program, where: str) -> dict[int, Sum]:
+        """The products that kernels can compute, summed where nothing else uses them, by the id of their node."""
+        found: dict[int, Sum] = {}
+        for node in program.nodes:
+            if node.eqn.primitive.name == "dot_general":
+                dot = dot_of(node.eqn, self.dtypes)
+                if isinstance(dot, str):
+                    self.report.leave(where, node.eqn, dot)
+                else:
+                    found[id(node)] = Sum(node, (dot,), (node,))
+        return add_up(program, found)
+
+    def _run(self, node: Node, env: dict[int, Any], where: str) -> None:
+        """One equation as it is, but for the bodies of functions in it."""
+        eqn = self._with_grouped_bodies(node.eqn, where)
+        node.write(compat.run_equation(eqn, node.operands(env)), env)
+
+    def _chosen(self, sums: list[Sum], where: str) -> list[Sum]:
+        """Those of a level's sums that are faster in one call than as XLA's dots, by the cost model."""
+        problems = tuple(member.problem for member in sums)
+        dot = sums[0].dots[0]
+        best = split((problems,), dot.dtype.name, precision_name(dot.precision), self.device, self.planner)
+        together = [member for member, alone in zip(sums, best.alone, strict=True) if not alone]
+        if sum(len(member.dots) for member in together) < 2:
+            together = []
+        bound = set(map(id, together))
+        why = "it is large enough for a dot of its own" if together else "dots are faster"
+        why = "it is alone on its level" if len(sums) == len(sums[0].dots) == 1 else why
+        for node in (node for member in sums if id(member) not in bound for node in member.products):
+            self.report.leave(where, node.eqn, why)
+        if together:
+            self.report.join(where, [member.problem for member in together], sum(len(x.dots) for x in together), best)
+        return together
+
+    def _bind(self, sums: list[Sum], env: dict[int, Any]) -> None:
+        """One call for all products of `sums`."""
+        if not sums:
+            return
+        operands: list[Any] = []
+        terms, dtypes = [], []
+        reshaped: dict[Any, tuple[Any, jax.Array]] = {}  # an operand of several products stays one
+        for out, member in enumerate(sums):
+            for dot, node in zip(member.dots, member.products, strict=True):
+                for value, side in zip(node.operands(env), (dot.lhs, dot.rhs), strict=True):
+                    key = id(value), side[:2]
+                    if key not in reshaped:
+                        reshaped[key] = value, side(value)  # both, as ids are those of living objects
+                    operands.append(reshaped[key][1])
+                terms.append(Term(len(operands) - 2, len(operands) - 1, out, dot.lhs.transposed, dot.rhs.transposed))
+            dtypes.append(member.dots[0].out_dtype)
+        precision = sums[0].dots[0].precision
+        results = contract(operands, terms, dtypes, precision=precision, planner=self.planner, implementation=None)
+        for member, result in zip(sums, results, strict=True):
+            member.node.write([result.reshape(member.dots[0].shape)], env)
+
+    def _with_grouped_bodies(self, eqn: Any, where: str) -> Any:
+        """The equation with the products of the functions in it grouped, where there are any to be."""
+        params = dict(eqn.params)
+        for key in compat.BODIES.get(eqn.primitive.name, ()):
+            bodies = params[key] if isinstance(params[key], tuple) else (params[key],)
+            name = f"{where}, {eqn.primitive.name}"
+            grouped = tuple(
+                self._grouped(body, f"{name} {key}" if len(bodies) == 1 else f"{name} branch {i}")
+                for i, body in enumerate(bodies)
+            )
+            params[key] = grouped if isinstance(params[key], tuple) else grouped[0]
+        return eqn if params == eqn.params else eqn.replace(params=params)
+
+    def _grouped(self, body: Any, where: str) -> Any:
+        """A closed jaxpr, or an open one without constants, with its products grouped; itself where none are."""
+        is_open = isinstance(body, jex_core.Jaxpr)
+        closed = jex_core.ClosedJaxpr(body, ()) if is_open else body
+        before = self.report.calls
+        new = jax.make_jaxpr(lambda *args: self.run(closed, args, where))(*closed.in_avals)
+        if self.report.calls == before or (is_open and new.consts):
+            return body
+        return new.jaxpr if is_open else new
+
+    def _run_loops(self, nodes: list[Node], env: dict[int, Any], where: str) -> None:
+        """Independent scans of one length as one: each step does a step of all."""
+        parts = []  # of each: its body, and its constants, carry and inputs
+        for node in nodes:
+            params, values = node.eqn.params, node.operands(env)
+            begin, num_carry = compat.scan_counts(node.eqn)
+            body = functools.partial(jex_core.jaxpr_as_fun(params["jaxpr"]), *values[:begin])
+            parts.append((body, values[begin : begin + num_carry], values[begin + num_carry :]))
+
+        def step(carries: list[list[Any]], inputs: list[list[Any]]) -> tuple[list[list[Any]], list[list[Any]]]:
+            results = [body(*carry, *x) for (body, *_), carry, x in zip(parts, carries, inputs, strict=True)]
+            counts = [len(carry) for carry in carries]
+            return [r[:n] for r, n in zip(results, counts, strict=True)], [
+                r[n:] for r, n in zip(results, counts, strict=True)
+            ]
+
+        def grouped_step(carries: list[list[Any]], inputs: list[list[Any]]) -> Any:
+            closed, shapes = jax.make_jaxpr(step, return_shape=True)(carries, inputs)
+            results = self.run(closed, jax.tree.leaves((carries, inputs)), f"{where}, {len(nodes)} scans")
+            return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+        params = nodes[0].eqn.params
+        options = {name: params[name] for name in ("length", "reverse", "unroll")}
+        carries, outputs = jax.lax.scan(grouped_step, [c for _, c, _ in parts], [x for *_, x in parts], **options)
+        for node, carry, output in zip(nodes, carries, outputs, strict=True):
+            node.write([*carry, *output], env)
+
+
+def _is_loop(eqn: Any) -> bool:
+    """A scan with products, which may be merged with others."""
+    return eqn.primitive.name == "scan" and not eqn.effects and _has_dots(eqn)
+
+
+def _loop_key(eqn: Any) -> tuple[Any, ...]:
+    return tuple(eqn.params[name] for name in ("length", "reverse", "unroll"))
+
+
+def _has_dots(eqn: Any) -> bool:
+    if eqn.primitive.name == "dot_general":
+        return True
+    return any(_has_dots(inner) for jaxpr in jex_core.jaxprs_in_params(eqn.params) for inner in jaxpr.eqns)

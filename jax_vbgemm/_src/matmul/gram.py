@@ -1,0 +1,63 @@
+"""Symmetric products X X^T and X^T X of many matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from jax_vbgemm._src.matmul.call import Call, as_array
+from jax_vbgemm._src.planner import Planner
+
+NAME = "batched_gram"
+
+
+class GramCall(Call):
+    """A call whose operands are both called Xs."""
+
+    def leaf(self, tree: tuple[str, Any], index: int) -> str:
+        return super().leaf(("Xs" if tree[0] in ("As", "Bs") else tree[0], tree[1]), index)
+
+
+def batched_gram(
+    Xs: Any,
+    *,
+    transpose: Any = False,
+    alpha: Any = 1,
+    beta: Any = 0,
+    Cs: Any = None,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    planner: str | Planner = "auto",
+    implementation: str | None = None,
+) -> Any:
+    """alpha X X^T + beta C for many matrices X, or alpha X^T X + beta C, of whose results kernels may compute half.
+
+    Complex matrices are not conjugated. Differentiable in everything.
+
+    Args:
+      Xs: pytree of arrays, usually a list; leaf i is (..., m_i, k_i).
+      transpose: X^T X in place of X X^T; a bool or a prefix pytree of bools.
+      alpha, beta, Cs: as for `batched_gemm`; each matrix of Cs is symmetric, by the caller's word.
+      precision, preferred_element_type, planner, implementation: as for `batched_matmul`.
+
+    Returns:
+      A pytree with the structure of Xs; leaf i is (..., m_i, m_i), or (..., k_i, k_i) where it is transposed.
+
+    Raises:
+      As `batched_gemm`.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm as vb
+      >>> [G.tolist() for G in vb.batched_gram([jnp.ones((2, 3)), jnp.ones((1, 4))])]
+      [[[3.0, 3.0], [3.0, 3.0]], [[4.0]]]
+    """
+    Xs = jax.tree.map_with_path(lambda path, x: as_array(NAME, "Xs" + jax.tree_util.keystr(path), x), Xs)
+    for flag in jax.tree.leaves(transpose):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{NAME}: transpose must hold Python bools, not {flag!r}")
+    others = jax.tree.map(lambda flag: not flag, transpose)
+    call = GramCall(NAME, Xs, Xs, transpose, others, True, precision, preferred_element_type)
+    call.add_epilogues(Cs, alpha, beta, None, None)
+    return call.bind(planner, implementation)

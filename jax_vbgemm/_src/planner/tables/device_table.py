@@ -1,0 +1,164 @@
+"""The device table: each folder of devices/ is an entry, its device.toml read into a DeviceSpec.
+
+A device.toml names an architecture of architectures.toml, or as its `base` another device of the same chip, whose
+figures hold where it has none of its own. Beside [hardware] it has only what was measured or what papers give:
+
+  [costs]   seconds; else those of assumed_costs.toml
+  [papers]  thresholds of the papers' planners; else derived from the architecture (`_thresholds`)
+  [dots]    what XLA's dots reach (rules.DotRates); else the data sheet's rates
+  [rules]   rules.Rules, [cores] rules.CoreRules; else none. `rules = "NAME"` borrows another device's.
+  [boards]  by device_kind, the figures of [hardware] in which a board differs
+
+A calibration.csv beside it is the cost model's; without one that of `base` holds.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tables.rules import CoreRules, DotRates, Rules
+
+TABLES = Path(__file__).parent
+FOLDER = TABLES / "devices"
+
+_OCCUPANCY = (
+    "resources", "wave_size", "max_waves", "max_blocks", "max_threads", "simds", "registers", "register_granule",
+    "scalar_registers", "shared_bytes", "shared_block_bytes", "shared_granule", "shared_reserved", "vector_bytes",
+    "setup_registers",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A device of the table: its spec, its architecture, and the live devices that it is for, by device_kind."""
+
+    spec: DeviceSpec
+    architecture: str
+    boards: Mapping[str, DeviceSpec]
+
+
+@lru_cache(maxsize=1)
+def architectures() -> Mapping[str, Mapping[str, Any]]:
+    return _read(TABLES / "architectures.toml")
+
+
+@lru_cache(maxsize=1)
+def entries() -> Mapping[str, Entry]:
+    """All devices, by name."""
+    return {file.parent.name: _entry(file.parent.name) for file in sorted(FOLDER.glob("*/device.toml"))}
+
+
+def calibration_file(device: str) -> Path:
+    """Where a device's calibration is, or would be."""
+    return FOLDER / device / "calibration.csv"
+
+
+def platform_of(architecture: str) -> Any:
+    """JAX's name for the platform whose programs run there."""
+    return {"sm": "cuda", "gf": "rocm"}.get(architecture[:2], "cpu")
+
+
+def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration: str | None) -> DeviceSpec:
+    """The spec of a device.toml's tables, with what they leave out.
+
+    Raises ValueError, naming the device, for a figure that is missing or unknown.
+    """
+    of_architecture = architectures()[architecture]
+    platform = platform_of(architecture)
+    occupancy: dict[str, Any] = {key: of_architecture.get(key) for key in _OCCUPANCY}
+    hardware = _frozen(tables["hardware"])
+    costs = _assumed_costs().get(platform, {}) | tables.get("costs", {})
+    papers = _thresholds(hardware.get("units", 0), occupancy) | tables.get("papers", {})
+    try:
+        return DeviceSpec(
+            name=name,
+            platform=platform,
+            calibration=calibration,
+            rules=Rules(**tables["rules"]) if "rules" in tables else None,
+            core_rules=CoreRules(**_frozen(tables["cores"])) if "cores" in tables else None,
+            dots=DotRates(**_frozen(tables["dots"])) if "dots" in tables else None,
+            **occupancy,
+            **hardware,
+            **costs,
+            **papers,
+        )
+    except TypeError as error:
+        raise ValueError(f"device {name!r}: {error}") from None
+
+
+def _entry(name: str) -> Entry:
+    tables, calibration = _tables(name)
+    spec = spec_of(name, tables["architecture"], tables, calibration)
+    boards = {board: replace(spec, **differing) if differing else spec for board, differing in tables["boards"].items()}
+    return Entry(spec, tables["architecture"], boards)
+
+
+def _tables(name: str) -> tuple[dict[str, Any], str | None]:
+    """A device.toml over that of its base, and the device whose calibration holds."""
+    folder = FOLDER / name
+    tables = _read(folder / "device.toml")
+    calibration = name if calibration_file(name).exists() else None
+    if "base" in tables:
+        below, inherited = _tables(tables.pop("base"))
+        below.pop("boards")
+        for key, value in tables.items():
+            below[key] = below.get(key, {}) | value if isinstance(value, dict) else value
+        tables, calibration = below, calibration or inherited
+    if isinstance(lender := tables.get("rules"), str):
+        tables["rules"] = _tables(lender)[0]["rules"]
+    return tables, calibration
+
+
+def _thresholds(units: int, occupancy: Mapping[str, Any]) -> dict[str, int]:
+    """Of a device on which nobody looked for better ones, as Li 2019, section 4.2.3, describes.
+
+    Li's threshold is the V100's, scaled by the threads that a device holds: 40% of them. Zhang's is half of them: more
+    than one class of tiles can have active, as otherwise Eq. 4-9 would make the plans of Eq. 3. Wang's factor is SIMDs
+    over waves of a block of 128 threads.
+    """
+    threads = units * occupancy["max_threads"]
+    return {
+        "tlp_threshold": round(65536 / (80 * 2048) * threads),
+        "theta": 256,
+        "load_balanced_threshold": threads // 2,
+        "split_factor": max(occupancy["simds"] * occupancy["wave_size"] // 128, 1),
+    }
+
+
+def _frozen(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists as tuples and tables of rates as pairs, so that a spec can be compared and hashed."""
+
+    def frozen(value: Any) -> Any:
+        if isinstance(value, dict):
+            return tuple(value.items())
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    return {key: frozen(value) for key, value in table.items()}
+
+
+@lru_cache(maxsize=1)
+def _assumed_costs() -> Mapping[str, Mapping[str, float]]:
+    return _read(TABLES / "assumed_costs.toml")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    with file.open("rb") as binary:
+        return tomllib.load(binary)
+
+
+DEVICES: Mapping[str, DeviceSpec] = {name: entry.spec for name, entry in entries().items()}
+
+
+def device_spec(device: str | DeviceSpec) -> DeviceSpec:
+    """The table's entry of that name, or the spec itself. An unknown name is a ValueError that lists the known ones."""
+    if isinstance(device, DeviceSpec):
+        return device
+    if not isinstance(device, str):
+        raise TypeError(f"device: expected a DeviceSpec or a name, got {device!r}")
+    if device.lower() not in DEVICES:
+        raise ValueError(f"device: unknown name {device!r}; known are {', '.join(DEVICES)}")
+    return DEVICES[device.lower()]

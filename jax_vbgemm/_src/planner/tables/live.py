@@ -1,0 +1,94 @@
+"""The spec of a live device: the table's entry of exactly that board, else what its driver reports."""
+
+import re
+from dataclasses import dataclass, replace
+
+from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tables.device_table import architectures, entries, platform_of, spec_of
+
+_CLOCK = 1.5e9  # assumed: drivers report none
+_UNITS = 100  # assumed where even their number is not reported
+# Per clock and unit: what the shared memory of all these architectures gives, and about what the A100's cache does.
+_SHARED_BYTES, _CACHE_BYTES = 128, 48
+_PRODUCT_CLOCKS = {"cuda": 4, "rocm": 8}  # a multiply-add waits for the one before it
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What a driver says of a device; None: it doesn't.
+
+    kind: its name ("NVIDIA H100 80GB HBM3", "AMD Instinct MI300X", "cpu"). units: multiprocessors, compute units or
+    cores. compute_capability: "9.0" of NVIDIA, "gfx942" of AMD. shared_block_bytes: the most that one block may use.
+    """
+
+    kind: str
+    platform: str
+    units: int | None = None
+    compute_capability: str | None = None
+    shared_block_bytes: int | None = None
+
+    @property
+    def architecture(self) -> str | None:
+        """The name that architectures.toml would have for it."""
+        text = self.compute_capability or ""
+        if self.platform == "cuda" and re.fullmatch(r"\d+\.\d+", text):
+            return "sm_" + text.replace(".", "")
+        found = re.search(r"gfx[0-9a-f]+", text or self.kind)
+        return found[0] if found and self.platform == "rocm" else None
+
+
+def match_device(reported: Reported) -> DeviceSpec:
+    """The entry that lists a device's name among its boards, if its compute capability agrees.
+
+    Else a spec from what the driver reports, whose note says so.
+
+    A part of a GPU (MIG) is the whole one with fewer units. Raises ValueError for a platform without kernels.
+    """
+    if reported.platform not in ("cpu", "cuda", "rocm"):
+        raise ValueError(f"device: there are no kernels for {reported.kind!r}")
+    whole = re.sub(r" MIG .*", "", reported.kind)
+    for entry in entries().values():
+        board = entry.boards.get(whole)
+        if board is not None and reported.architecture in (None, entry.architecture):
+            return board if reported.units is None else board.with_units(reported.units)
+    return _as_reported(reported)
+
+
+def _as_reported(reported: Reported) -> DeviceSpec:
+    """The spec of a GPU that is not in the table."""
+    known = [name for name in architectures() if platform_of(name) == reported.platform]
+    usable = [name for name in known if "unlisted" in architectures()[name]]
+    asked = reported.architecture
+    architecture = asked if asked in usable else _nearest(asked, usable)
+    stands_in = "" if asked == architecture else f", taken for {architecture}"
+    assumed = architectures()[architecture]["unlisted"]
+    units = reported.units or _UNITS
+    clocks = units * _CLOCK
+    rates = {kind: flop * clocks for kind, flop in assumed["flop_per_clock"].items()}
+    tensor_rates = {kind: flop * clocks for kind, flop in assumed["tensor_flop_per_clock"].items()}
+    hardware = {
+        "units": units,
+        "bandwidth": units * assumed["bandwidth"],
+        "cache_bandwidth": _CACHE_BYTES * clocks,
+        "shared_bandwidth": _SHARED_BYTES * clocks,
+        "product_latency": _PRODUCT_CLOCKS[reported.platform] / _CLOCK,
+        "peak_rates": rates,
+        "tensor_rates": tensor_rates,
+    }
+    spec = spec_of(reported.kind, architecture, {"hardware": hardware}, None)
+    counted = f"{units} units" if reported.units else f"{units} units assumed"
+    note = (
+        f"{reported.kind} is not in the device table: planned as its driver reports it ({counted}, "
+        f"{asked or 'no compute capability'}{stands_in}); its clock and memory are assumed, nothing is measured"
+    )
+    return replace(spec, note=note, shared_block_bytes=reported.shared_block_bytes or spec.shared_block_bytes)
+
+
+def _nearest(asked: str | None, usable: list[str]) -> str:
+    """Of NVIDIA the newest architecture that is no newer, whose code or PTX runs there; else the oldest."""
+
+    def number(name: str) -> int:
+        return int(name.removeprefix("sm_")) if name.startswith("sm_") else 0
+
+    older = [name for name in usable if asked is not None and number(name) <= number(asked)]
+    return max(older, key=number, default=usable[0]) if usable[0].startswith("sm_") else usable[0]

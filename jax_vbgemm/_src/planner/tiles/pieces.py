@@ -1,0 +1,80 @@
+"""Sums of products: a plan's tiles along one long K, cut where one product of the sum ends and the next begins."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, offsets
+
+
+class Pieces(NamedTuple):
+    """Single tiles, none of which spans two products: those of each uncut tile in order, one tile's after another's.
+
+    `tiles` are over the plan's problems and their whole K, `products` the same tiles over the rows of the problem table
+    and each row's own K. `tile` is the uncut tile that a piece belongs to; the pieces of uncut tile i are
+    [first[i], first[i + 1]).
+    """
+
+    tiles: Runs
+    products: Runs
+    tile: Ints
+    first: Ints
+
+    @property
+    def continued(self) -> NDArray[np.bool_]:
+        """Of each piece: does the next one go on with its tile?"""
+        result: NDArray[np.bool_] = np.append(self.tile[1:] == self.tile[:-1], False)
+        return result
+
+
+def sums_of(owner: Ints, depth: Ints, num_problems: int) -> Ints:
+    """K of each problem: the depths of its products added up. `owner`: each product's problem, in rising order."""
+    return np.bincount(owner, depth, num_problems).astype(np.int64)
+
+
+def count_pieces(runs: Runs, owner: Ints, depth: Ints, num_problems: int) -> int:
+    """How many pieces `cut` would make of all tiles of `runs`."""
+    first, last = _products_touched(runs, owner, depth, num_problems)
+    return int((runs.count * (last - first + 1)).sum())
+
+
+def cut(tiles: Runs, owner: Ints, depth: Ints, num_problems: int) -> Pieces:
+    """The pieces of single tiles over problems that are sums of products: product i has K = `depth[i]` and belongs to
+    problem `owner[i]`, which rises.
+    """
+    first, last = _products_touched(tiles, owner, depth, num_problems)
+    counts = last - first + 1
+    tile = np.repeat(np.arange(len(tiles)), counts)
+    begins = offsets(counts)
+    product = first[tile] + np.arange(len(tile)) - begins[tile]
+    whole = tiles.take(tile)
+    before = _depth_before(owner, depth, num_problems)[product]
+    k_begin = np.maximum(whole.k_begin, before)
+    k_end = np.minimum(whole.k_end, before + depth[product])
+    return Pieces(
+        tiles=replace(whole, k_begin=k_begin, k_end=k_end),
+        products=replace(whole, problem=product, k_begin=k_begin - before, k_end=k_end - before),
+        tile=tile,
+        first=begins,
+    )
+
+
+def _depth_before(owner: Ints, depth: Ints, num_problems: int) -> Ints:
+    """Of each product: the K of its problem's products before it."""
+    ends = np.cumsum(depth)
+    of_problems_before = offsets(sums_of(owner, depth, num_problems))[owner]
+    before: Ints = ends - depth - of_problems_before
+    return before
+
+
+def _products_touched(runs: Runs, owner: Ints, depth: Ints, num_problems: int) -> tuple[Ints, Ints]:
+    """The first and the last product that the K range of each run's tiles touches."""
+    ends = np.cumsum(depth)
+    base = offsets(sums_of(owner, depth, num_problems))[runs.problem]
+    first = np.searchsorted(ends, base + runs.k_begin, side="right")
+    last = np.searchsorted(ends, base + runs.k_end, side="left")
+    empty = runs.k_begin == runs.k_end
+    alone = np.searchsorted(owner, runs.problem)
+    return np.where(empty, alone, first), np.where(empty, alone, last)

@@ -1,0 +1,41 @@
+"""Benchmarks of groups whose sizes are data: every peer that is here computes the same, and a mistake is told."""
+
+import pytest
+
+pytest.importorskip("typer")
+
+from typer.testing import CliRunner
+
+import bench
+import dynamic
+
+
+@pytest.mark.parametrize("direction", dynamic.DIRECTIONS)
+@pytest.mark.parametrize("name", ["40x3x5x6", "lora_40x8x6"])
+def test_peers_agree(name, direction):
+    if name.startswith("lora") and direction == "wgrad":
+        name = "lora_24x8x3"
+    rows, _ = dynamic.measure(name, "fp32", "skewed", direction, ["vbgemm", "xla", "lax_ragged_dot", "static_loop"], 1)
+    assert [row.peer for row in rows] == ["vbgemm", "xla", "lax_ragged_dot", "static_loop"]
+    assert all(row.nbad == 0 for row in rows)
+
+
+@pytest.mark.parametrize("skew", dynamic.SKEWS)
+def test_sizes_are_all_rows(skew):
+    assert dynamic.sizes_of(1000, 7, skew).sum() == 1000
+
+
+def test_a_peer_that_is_not_installed_is_told(monkeypatch):
+    def absent(name):
+        raise ImportError(f"no module {name}")
+
+    monkeypatch.setattr(dynamic.importlib, "import_module", absent)
+    rows, missing = dynamic.measure("40x3x5x6", "fp32", "uniform", "forward", ["vbgemm", "tokamax"], 1)
+    assert [row.peer for row in rows] == ["vbgemm"]
+    assert missing == ["tokamax, 40x3x5x6 forward: no module tokamax"]
+
+
+def test_a_mistake_is_told_in_a_line():
+    result = CliRunner().invoke(bench.app, ["ragged", "40x3"])
+    assert result.exit_code == 2
+    assert "no workload '40x3'" in result.output

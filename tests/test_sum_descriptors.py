@@ -1,0 +1,135 @@
+"""Descriptors of sums: read as the kernels read them, in NumPy, their tiles add up to the sums of products."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jax_vbgemm._src.matmul.descriptors import CONTINUED, READY_TILE, SPLIT_TILE, address, pack, problem_table
+from jax_vbgemm._src.matmul.primitive import Term, sizes_of
+from jax_vbgemm._src.planner import device_spec, plan_problems
+from jax_vbgemm._src.planner.tiles.pieces import count_pieces
+from jax_vbgemm._src.problem import Problem
+
+SUMS = st.lists(
+    st.tuples(
+        st.sampled_from([1, 16, 70, 200]), st.sampled_from([1, 9, 64, 130]), st.sampled_from([1, 3]),
+        st.lists(st.sampled_from([1, 8, 33, 200, 9000]), min_size=1, max_size=5),
+    ),
+    min_size=1, max_size=3,
+)  # fmt: skip
+
+
+def described(sums, device, kind, planner="auto"):
+    """The plan, the table and the descriptors of sums (m, n, batch, depths) over random operands."""
+    rng = np.random.default_rng(0)
+    sizes, addresses, buffers, owner, operands = [], [], [], [], []
+    num_operands = 2 * sum(len(depths) for *_, depths in sums)
+    for index, (m, n, batch, depths) in enumerate(sums):
+        for k in depths:
+            lhs, rhs = (batch, m, k), (n, k)
+            term = Term(0, 1, 0, False, True)
+            sizes.append(sizes_of(lhs, rhs, term))
+            addresses.append(address(lhs, rhs, term, sizes[-1]))
+            buffers.append((len(operands), len(operands) + 1, num_operands + index))
+            operands += [rng.integers(-4, 5, lhs), rng.integers(-4, 5, rhs)]
+            owner.append(index)
+    table = problem_table(sizes, addresses, buffers)
+    problems = [Problem(m, n, sum(depths), batch, False, True) for m, n, batch, depths in sums]
+    plan = plan_problems(problems, kind, device_spec(device), planner)
+    assert plan.predicted_seconds > 0
+    return plan, table, pack(plan, table, None, np.array(owner)), operands, np.array(owner)
+
+
+def tables(table, descriptors):
+    words = descriptors.words[table.nbytes // 4 :]
+    end = descriptors.num_tiles * READY_TILE.itemsize // 4
+    splits = words[end:][: descriptors.num_splits * SPLIT_TILE.itemsize // 4].view(SPLIT_TILE)
+    blocks = words[end + splits.nbytes // 4 :]
+    return words[:end].view(READY_TILE), splits, blocks if len(blocks) else np.arange(descriptors.num_tiles + 1)
+
+
+def matrix(flat, part, rows, cols):
+    return flat[
+        part["offset"] + np.add.outer(np.arange(rows) * part["row_stride"], np.arange(cols) * part["col_stride"])
+    ]
+
+
+def run(sums, table, descriptors, operands):
+    """What the kernels compute: every element of every result once."""
+    tiles, splits, block_first = tables(table, descriptors)
+    results = [np.zeros(batch * m * n, np.int64) for m, n, batch, _ in sums]
+    written = [np.zeros_like(result) for result in results]
+    shares = np.zeros(descriptors.num_sums, np.int64)
+
+    def write(part, values):
+        out = part["buffer"] - len(operands)
+        places = matrix(np.arange(len(results[out])), part, *values.shape)
+        results[out][places] = values
+        written[out][places] += 1
+
+    for begin, end in itertools.pairwise(block_first):
+        total = 0
+        for tile in tiles[begin:end]:
+            rows, cols, depth = (int(tile[x]) for x in ("rows", "cols", "depth"))
+            a = matrix(operands[tile["a"]["buffer"]].ravel(), tile["a"], rows, depth)
+            b = matrix(operands[tile["b"]["buffer"]].ravel(), tile["b"], depth, cols)
+            total = total + a @ b
+            if tile["c"]["buffer"] == CONTINUED:
+                continue
+            if tile["c"]["buffer"] == -1:
+                at = np.add.outer(np.arange(rows) * tile["c"]["row_stride"], np.arange(cols)) + tile["c"]["offset"]
+                shares[at] = total
+            else:
+                write(tile["c"], total)
+            total = 0
+        assert np.array_equal(total, 0), "a block ends in the middle of a tile"
+    for split in splits:
+        rows, cols = int(split["rows"]), int(split["cols"])
+        at = np.add.outer(np.arange(rows) * split["pitch"], np.arange(cols)) + split["first"]
+        write(split["c"], sum(shares[at + share * split["share_stride"]] for share in range(split["shares"])))
+    assert all((count == 1).all() for count in written)
+    return results
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "planner"),
+    [("cpu", "float32", "auto"), ("h100", "float32", "auto"), ("h100", "bfloat16", "coordinated"),
+     ("h100", "float64", "sort_split"), ("mi300x", "float32", "auto")],
+)  # fmt: skip
+@given(sums=SUMS)
+def test_tiles_add_up_to_the_sums(device, kind, planner, sums):
+    plan, table, descriptors, operands, owner = described(sums, device, kind, planner)
+    if descriptors.num_runs:  # no sum of more than one product
+        assert len(owner) == len(sums)
+        return
+    assert descriptors.num_tiles == count_pieces(plan.runs, owner, table["k"], len(sums))
+    blocks = descriptors.launches.reshape(-1, 3).tolist()
+    if device != "cpu":
+        assert sum(count for *_, count in blocks) == descriptors.num_blocks
+        assert [first for _, first, _ in blocks] == np.cumsum([0, *(count for *_, count in blocks[:-1])]).tolist()
+    results = run(sums, table, descriptors, operands)
+    for index, (m, n, batch, _) in enumerate(sums):
+        products = [2 * i for i in np.flatnonzero(owner == index)]
+        expected = sum(operands[i] @ operands[i + 1].T for i in products)
+        np.testing.assert_array_equal(results[index].reshape(batch, m, n), expected)
+
+
+def test_a_core_goes_on_from_one_product_to_the_next():
+    _, table, descriptors, _, _ = described([(70, 9, 1, [8, 33, 8])], "cpu", "float32")
+    tiles, splits, _ = tables(table, descriptors)
+    assert len(splits) == descriptors.num_sums == 0
+    assert descriptors.num_blocks * 3 == len(tiles)
+    assert (tiles["c"]["buffer"].reshape(-1, 3)[:, :2] == CONTINUED).all()
+
+
+def test_on_a_gpu_each_products_tile_is_a_block():
+    plan, table, descriptors, _, _ = described([(70, 9, 1, [8, 33, 8]), (16, 16, 1, [8])], "h100", "float32")
+    tiles, splits, _ = tables(table, descriptors)
+    assert descriptors.num_blocks == len(tiles)
+    assert (tiles["c"]["buffer"] != CONTINUED).all()
+    assert set(splits["shares"].tolist()) == {3}
+    assert set(splits["problem"].tolist()) == {0}
+    assert plan.problems[0].k == 49
