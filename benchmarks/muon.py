@@ -7,6 +7,10 @@ A step is the update and the new parameters, each by its own apply_updates.
 Each is timed inside one jitted loop (parameters and state are carried, so every step differs) and as single donated
 calls, in interleaved rounds; medians. An empty jitted loop costs about 17 us an iteration on a GPU. `error` is the
 largest difference of the two first updates of a leaf over that leaf's largest update.
+
+With --devices 1 --devices 2 each model is measured on one device and on two, of which ours divides the matrices
+(mesh_axis). What they hold is said by --placement: all parameters and gradients on each ("replicated"), part of each
+matrix ("sharded"), or all, with the step inside shard_map ("shard_map"). XLA places what optax does.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax.contrib
 import typer
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -41,8 +47,10 @@ H100_LAUNCH = 0.8e-6
 NAMES = ("default", "high", "highest")  # of jax.default_matmul_precision
 COLUMNS = (
     "model", "optimizer", "device", "jax", "precision", "matrices", "gflop",
-    "loop_us", "call_us", "trace_s", "compile_s", "temp_mib", "error",
+    "loop_us", "call_us", "trace_s", "compile_s", "temp_mib", "error", "devices", "placement",
 )  # fmt: skip
+
+PLACEMENTS = ("replicated", "sharded", "shard_map")
 
 app = typer.Typer(add_completion=False)
 
@@ -61,12 +69,17 @@ def products_flops(sizes: list[tuple[int, int]]) -> float:
     return NS_STEPS * sum(2.0 * (2 * m * m * n + m**3) for m, n in map(sorted, sizes))
 
 
+def _sharding(x: jax.Array) -> Any:
+    return x.sharding
+
+
 @dataclass
 class Candidate:
     """A compiled optimizer and what was measured of it."""
 
     optimizer: optax.GradientTransformation
     apply_updates: Callable[..., Any]
+    spread: Callable[..., Any] = lambda function: function
     loop: Any = None
     call: Any = None
     trace_s: float = 0.0
@@ -82,32 +95,66 @@ class Candidate:
     def looped(self, count: Any, params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
         return jax.lax.fori_loop(0, count, lambda _, carry: self.step(*carry, grads), (params, state))
 
+    def state(self, params: Any) -> Any:
+        """The optimizer's first state: each moment where its parameter is, all else on all devices."""
+        mesh = params[0].sharding.mesh
+        specs = {x.shape: x.sharding for x in params}
+        place = lambda x: jax.device_put(jnp.copy(x), specs.get(x.shape, NamedSharding(mesh, P())))  # noqa: E731
+        return jax.tree.map(place, self.optimizer.init(params))
+
     def compile(self, params: Any, grads: Any) -> None:
-        state = self.optimizer.init(params)
+        state = self.state(params)
         start = time.perf_counter()
-        lowered = jax.jit(self.step, donate_argnums=(0, 1)).lower(params, state, grads)
+        lowered = jax.jit(
+            self.spread(self.step), donate_argnums=(0, 1), out_shardings=jax.tree.map(_sharding, (params, state))
+        ).lower(params, state, grads)
         self.trace_s = time.perf_counter() - start
         start = time.perf_counter()
         self.call = lowered.compile()
         self.compile_s = time.perf_counter() - start
         self.temp_mib = self.call.memory_analysis().temp_size_in_bytes / 2**20
-        self.loop = jax.jit(self.looped).lower(jnp.int32(1), params, state, grads).compile()
+        self.loop = jax.jit(self.spread(self.looped)).lower(jnp.int32(1), params, state, grads).compile()
 
     def seconds(self, function: Callable[..., Any], *leading: Any, params: Any, grads: Any) -> float:
-        args = jax.block_until_ready(jax.tree.map(jnp.copy, (params, self.optimizer.init(params))))
+        args = jax.block_until_ready((jax.tree.map(jnp.copy, params), self.state(params)))
         start = time.perf_counter()
         jax.block_until_ready(function(*leading, *args, grads))
         return time.perf_counter() - start
 
 
-def measure(model: str, rounds: int, budget: float, progress: Progress) -> tuple[dict[str, Candidate], float]:
+def spec_of(shape: tuple[int, ...], devices: int, placement: str) -> P:
+    """Of a matrix: along its first axis that the devices divide, where it is to be sharded."""
+    if placement == "sharded":
+        for axis, size in enumerate(shape):
+            if size % devices == 0:
+                return P(*(None,) * axis, "x")
+    return P()
+
+
+def measure(
+    model: str, devices: int, placement: str, rounds: int, budget: float, progress: Progress
+) -> tuple[dict[str, Candidate], float]:
     """Both optimizers on one model, and the difference of their first updates."""
     rng = np.random.default_rng(0)
-    draw = lambda: [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes(model)]  # noqa: E731
+    mesh = jax.make_mesh((devices,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
+
+    def place(x: Any) -> jax.Array:
+        return jax.device_put(x, NamedSharding(mesh, spec_of(np.shape(x), devices, placement)))
+
+    def in_shard_map(function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.shard_map(function, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
+
+    def draw() -> list[jax.Array]:
+        return [place(rng.standard_normal(shape).astype(np.float32)) for shape in shapes(model)]
+
     params, grads = draw(), draw()
+    many = {"mesh_axis": "x", "mesh": mesh} if devices > 1 else {}
+    spread = in_shard_map if devices > 1 and placement == "shard_map" else lambda function: function
     candidates = {
-        "optax": Candidate(optax.contrib.muon(1e-3, ns_steps=NS_STEPS), optax.apply_updates),
-        "vbgemm": Candidate(jax_vbgemm.optax.muon(1e-3, ns_steps=NS_STEPS), jax_vbgemm.optax.apply_updates),
+        "optax": Candidate(optax.contrib.muon(1e-3, ns_steps=NS_STEPS), optax.apply_updates, spread),
+        "vbgemm": Candidate(
+            jax_vbgemm.optax.muon(1e-3, ns_steps=NS_STEPS, **many), jax_vbgemm.optax.apply_updates, spread
+        ),
     }
     task = progress.add_task(model, total=2 * (2 + rounds))
     first = {}
@@ -115,7 +162,7 @@ def measure(model: str, rounds: int, budget: float, progress: Progress) -> tuple
         candidate.compile(params, grads)
         progress.advance(task)
         zeros = jax.tree.map(jnp.zeros_like, params)  # so that the new parameters are the updates, unrounded
-        first[name] = jax.tree.map(np.asarray, candidate.call(zeros, candidate.optimizer.init(params), grads)[0])
+        first[name] = jax.tree.map(np.asarray, candidate.call(zeros, candidate.state(params), grads)[0])
         progress.advance(task)
     pairs = zip(first["optax"], first["vbgemm"], strict=True)
     error = max(float(np.abs(x - y).max() / np.abs(x).max()) for x, y in pairs)
@@ -139,20 +186,26 @@ def main(
     models: Annotated[list[str], typer.Argument(help="yolo26n, resnet50, gpt2_small, llama, vit_s")],
     precision: Annotated[str, typer.Option(help=", ".join(NAMES), callback=one_of(NAMES))] = "default",
     rounds: Annotated[int, typer.Option(help="interleaved repetitions")] = 9,
+    devices: Annotated[list[int], typer.Option(help="numbers of devices, each measured")] = [1],  # noqa: B006
+    placement: Annotated[str, typer.Option(help=", ".join(PLACEMENTS), callback=one_of(PLACEMENTS))] = "replicated",
     budget: Annotated[float, typer.Option(help="seconds of one timed loop, about")] = 0.5,
     file: Annotated[Path | None, typer.Option("--csv", help="where to write the figures")] = None,
 ) -> None:
     jax.config.update("jax_default_matmul_precision", precision)
     device = jax.devices()[0].device_kind
+    if not 1 <= min(devices) <= max(devices) <= jax.device_count():
+        raise typer.BadParameter(f"--devices {devices}: there are {jax.device_count()}")
     console = Console()
     table = Table(title=f"Muon, one step: {device}, jax {jax.__version__}, float32, precision {precision}")
-    columns = "model matrices GFLOP optimizer loop/us call/us trace/s compile/s temp/MiB TFLOP/s limit ratio error"
+    columns = (
+        "model devices matrices GFLOP optimizer loop/us call/us trace/s compile/s temp/MiB TFLOP/s limit ratio error"
+    )
     for column in columns.split():
         table.add_column(column, justify="right")
     rows = []
     with Progress(console=console) as progress:
-        for model in models:
-            candidates, error = measure(model, rounds, budget, progress)
+        for model, count in ((model, count) for model in models for count in devices):
+            candidates, error = measure(model, count, placement, rounds, budget, progress)
             sizes = shapes(model)
             flops = products_flops(sizes)
             medians = {name: statistics.median(candidate.loop_s) for name, candidate in candidates.items()}
@@ -161,7 +214,8 @@ def main(
                 known = "H100" in device and precision in H100_RATES
                 limit = flops / H100_RATES[precision] + 3 * NS_STEPS * H100_LAUNCH if known else None
                 table.add_row(
-                    model, str(len(sizes)), f"{flops / 1e9:.1f}", name, f"{loop * 1e6:.0f}", f"{call * 1e6:.0f}",
+                    model, str(count), str(len(sizes)), f"{flops / 1e9:.1f}", name,
+                    f"{loop * 1e6:.0f}", f"{call * 1e6:.0f}",
                     f"{candidate.trace_s:.2f}", f"{candidate.compile_s:.2f}", f"{candidate.temp_mib:.1f}",
                     f"{flops / loop / 1e12:.2f}", f"{limit / loop:.0%}" if limit else "-",
                     f"{medians['optax'] / loop:.2f}x", f"{error:.0e}",
@@ -169,7 +223,7 @@ def main(
                 rows.append(
                     (model, name, device, jax.__version__, precision, len(sizes), f"{flops / 1e9:.6g}",
                      f"{loop * 1e6:.1f}", f"{call * 1e6:.1f}", f"{candidate.trace_s:.3f}",
-                     f"{candidate.compile_s:.3f}", f"{candidate.temp_mib:.2f}", f"{error:.2g}")
+                     f"{candidate.compile_s:.3f}", f"{candidate.temp_mib:.2f}", f"{error:.2g}", count, placement)
                 )  # fmt: skip
             if file:  # after each model: what is measured stays, whatever happens to the next
                 with file.open("w", newline="") as out:

@@ -6,6 +6,7 @@ from jax_vbgemm._src import installation as _installation  # noqa: F401  (first:
 from jax_vbgemm import moe
 from jax_vbgemm._src.backends import DISABLE_JAX_EXPORT_CHECKS, available_backends, target
 from jax_vbgemm._src.grouping import group
+from jax_vbgemm._src.many_devices.expert_parallel import expert_parallel
 from jax_vbgemm._src.matmul import lowering as _lowering  # noqa: F401  (registers the primitive's rules and lowerings)
 from jax_vbgemm._src.matmul import rules as _rules  # noqa: F401
 from jax_vbgemm._src.matmul.api import batched_gemm, batched_matmul, batched_matmul_sum, plan
@@ -49,6 +50,7 @@ __all__ = [
     "batched_gram",
     "batched_matmul",
     "batched_matmul_sum",
+    "expert_parallel",
     "group",
     "moe",
     "newton_schulz",

@@ -28,6 +28,8 @@ ROOMS = [
     "_src.grouping",
     "_src.moe",
     "_src.elementwise",
+    "_src.many_devices",
+    "_src.newton_schulz_cost",
     "_src.newton_schulz",
     "_src.tools",
     "_src.flax",

@@ -47,7 +47,8 @@ FUNCTIONS = [
     for name, names in {
         "jax_vbgemm": (
             "autotune", "available_backends", "batched_gemm", "batched_gram", "batched_matmul", "batched_matmul_sum",
-            "group", "newton_schulz", "plan", "ragged_dot", "ragged_dot_general", "ragged_matmul", "target",
+            "expert_parallel", "group", "newton_schulz", "plan", "ragged_dot", "ragged_dot_general", "ragged_matmul",
+            "target",
         ),
         "jax_vbgemm.flax.linen": ("batched_linear",),
         "jax_vbgemm.flax.nnx": ("batched_linear",),

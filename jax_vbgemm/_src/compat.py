@@ -10,6 +10,7 @@ import jax
 from jax._src import checkify, core, source_info_util
 from jax._src.dispatch import apply_primitive as apply_primitive
 from jax._src.interpreters.partial_eval import dce_rules
+from jax._src.lax import parallel
 from jax._src.named_sharding import UNSPECIFIED
 
 
@@ -129,3 +130,33 @@ def is_for_one_device(ctx: Any) -> bool:
     if hasattr(axes, "manual_axes"):  # inside shard_map
         return frozenset(axes.manual_axes) == frozenset(axes.mesh.axis_names)
     return bool(axes.num_devices == 1)
+
+
+def varying(operand: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """The operand as one that may differ along these manual axes; itself where shard_map doesn't check."""
+    missing = tuple(axis for axis in axes if axis not in jax.typeof(operand).mat.varying)
+    result: jax.Array = jax.lax.pcast(operand, missing, to="varying") if missing else operand
+    return result
+
+
+def all_gather(operand: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """The operands of all devices, (devices, ...), as an array that is known to be the same on all of them.
+
+    Where shard_map doesn't check that, a result counts as one of each device's own, and its cotangents are summed: an
+    all-gather that is known to be the same everywhere would have 1 / devices of its gradient.
+    """
+    if not set(axes) <= jax.typeof(operand).mat.varying:
+        gathered: jax.Array = jax.lax.all_gather(operand, axes)
+        return gathered
+    # Public from JAX 0.12 on.
+    private = getattr(parallel, "all_gather_invariant", None)
+    result: jax.Array = private(operand, axes) if private else jax.lax.all_gather(operand, axes, to="invarying")
+    return result
+
+
+def placed_as(result: jax.Array, operand: jax.Array) -> jax.Array:
+    """The result sharded as the operand's type says, where the mesh has explicit axes."""
+    if not explicit_axes(operand):
+        return result
+    placed: jax.Array = jax.sharding.reshard(result, jax.typeof(operand).sharding)
+    return placed

@@ -13,12 +13,11 @@ import numpy as np
 
 from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.elementwise.square_sums import square_sums, squares
+from jax_vbgemm._src.many_devices.divided import divided
+from jax_vbgemm._src.many_devices.mesh_axes import mesh_axes
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
-from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
 from jax_vbgemm._src.matmul.reference import accumulator
-from jax_vbgemm._src.planner import resolve_planner
-from jax_vbgemm._src.planner.single_dots import split
-from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
+from jax_vbgemm._src.newton_schulz_cost import matrix_seconds, members_alone
 
 MUON_COEFFS = (3.4445, -4.7750, 2.0315)
 """Keller Jordan's quintic: steep at 0, singular values end in about [0.7, 1.2] rather than at 1."""
@@ -40,6 +39,8 @@ def newton_schulz(
     precision: Any = None,
     planner: AnyPlanner = "auto",
     implementation: str | None = None,
+    mesh_axis: Any = None,
+    mesh: Any = None,
 ) -> Any:
     """The Newton-Schulz iteration X <- c0 X + (c1 A + c2 A A) X with A = X X^H, on all matrices of a pytree.
 
@@ -65,14 +66,19 @@ def newton_schulz(
       precision, planner: as for `batched_matmul`.
       implementation: "kernel" (all in one batch), "xla" (one dot a product), or None: the cost model decides at trace
         time which matrices are so large that XLA's dots serve them better. The rest are one batch.
+      mesh_axis: a mesh axis, or a tuple of some: the matrices are divided among its devices by predicted time, each
+        device treats its own, and one collective brings the results everywhere. Batches are divided too. Results are
+        those of one device to rounding, sharded as `tree` on meshes with explicit axes. Inside shard_map over the axis
+        all its devices must hold the same tree. None: every device treats all it holds.
+      mesh: that of the axis; None: that of the enclosing jax.set_mesh or shard_map.
 
     Returns:
       A pytree of the structure, shapes and dtypes of `tree`.
 
     Raises:
       ValueError: a leaf has rank 0 or 1, coeffs a shape other than (3,) or (n, 3), scale one that is neither () nor
-        (leaves,), steps is negative, preconditioning is unknown, or it is "aol" and symbolic sizes don't say which is
-        larger.
+        (leaves,), steps is negative, preconditioning is unknown, it is "aol" and symbolic sizes don't say which is
+        larger, or mesh_axis is not of the mesh.
       TypeError: a leaf is neither floating nor complex, coeffs are complex, or steps is no integer.
 
     Examples:
@@ -109,10 +115,46 @@ def newton_schulz(
 
     scales = None if scale is None else _scales(scale, len(leaves))
 
+    def all_of(leaves: Sequence[jax.Array], scales: Any, coeffs: Any, steps: Any, eps: Any) -> list[jax.Array]:
+        return _orthogonalized(leaves, steps, coeffs, preconditioning, eps, scales, precision, planner, implementation)
+
+    axes = None if mesh_axis is None else mesh_axes("newton_schulz", mesh_axis, mesh)
+    if axes is None or axes.size == 1 or not leaves:
+        return jax.tree.unflatten(structure, all_of(leaves, scales, coeffs, steps, eps))
+    for (path, _), leaf in zip(jax.tree.leaves_with_path(tree), leaves, strict=True):
+        if not compat.is_static(leaf.shape):
+            where = jax.tree_util.keystr(path)
+            raise ValueError(f"newton_schulz: tree{where} is {leaf.shape}: mesh_axis needs sizes that are numbers")
+
+    options = {"scales": scales, "coeffs": coeffs, "steps": steps, "eps": eps}
+    traced = {name: value for name, value in options.items() if isinstance(value, jax.Array)}
+
+    def part_of(parts: Sequence[jax.Array], indices: Sequence[int], traced: Any) -> list[jax.Array]:
+        of_part = options | traced
+        if scales is not None:
+            of_part["scales"] = of_part["scales"][np.array(indices, int)]
+        return all_of(parts, **of_part)
+
+    seconds = matrix_seconds(leaves, precision, planner)
+    return jax.tree.unflatten(structure, divided(part_of, leaves, traced, seconds, axes))
+
+
+def _orthogonalized(
+    leaves: Sequence[jax.Array],
+    steps: Any,
+    coeffs: Any,
+    preconditioning: str,
+    eps: Any,
+    scales: Any,
+    precision: Any,
+    planner: AnyPlanner,
+    implementation: str | None,
+) -> list[jax.Array]:
+    """newton_schulz of checked arguments; `scales` has one entry a leaf, or is None."""
     results: list[Any] = [None] * len(leaves)
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
         of_dtype = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
-        alone = _alone([leaves[index] for index in of_dtype], precision, planner, implementation)
+        alone = members_alone([leaves[index] for index in of_dtype], precision, planner, implementation)
         numbers = _rounded(coeffs, dtype)
         per_step = list(numbers) if coeffs.ndim == 2 else [numbers] * (steps if isinstance(steps, int) else 1)
         for route in (False, True):
@@ -137,7 +179,7 @@ def newton_schulz(
                 iterated = _loop(matrices, steps, numbers, preconditioning, eps, gemm, small, factors)
             for index, value in zip(members, iterated, strict=True):
                 results[index] = value
-    return jax.tree.unflatten(structure, results)
+    return results
 
 
 def _steps(steps: Any) -> Any:
@@ -360,25 +402,3 @@ def _rounded(coeffs: Any, dtype: Any) -> Any:
 def _real(values: Any, dtype: Any) -> Any:
     """Numbers in the real dtype that goes with the accumulator's."""
     return values.astype(accumulator(jnp.real(jnp.zeros((), dtype)).dtype))
-
-
-def _alone(xs: list[jax.Array], precision: Any, planner: AnyPlanner, implementation: str | None) -> Sequence[bool]:
-    """Which matrices (of one dtype) XLA's single dots serve better; no device is touched."""
-    if implementation is not None:
-        return [False] * len(xs)
-    if not all(compat.is_static(x.shape) for x in xs):  # jax.export: nothing can be planned
-        return [True] * len(xs)
-    device = backends.traced_target()
-    backend = backends.BACKENDS[device.platform]
-    absent = backend.module is None and backends.named_target() is None
-    if absent or xs[0].dtype.name not in backend.dtypes or any(max(x.shape) > LARGEST_SIZE for x in xs):
-        return [True] * len(xs)
-    rounds: list[list[Problem]] = [[], [], []]
-    symmetric = not jnp.iscomplexobj(xs[0])  # X X^H is Hermitian
-    for x in xs:
-        (m, n), batch = sorted(x.shape[-2:]), int(np.prod(x.shape[:-2]))
-        rounds[0].append(Problem(m, m, n, batch, symmetric=symmetric))
-        rounds[1].append(Problem(m, m, m, batch, symmetric=symmetric))
-        rounds[2].append(Problem(m, n, m, batch))
-    name = precision_name(canonical_precision(precision))
-    return split(tuple(map(tuple, rounds)), xs[0].dtype.name, name, device, resolve_planner(planner)).alone

@@ -289,11 +289,14 @@ def test_bad_input_is_answered_as_optax_does(name, params, options):
 
 @pytest.mark.parametrize(("ours", "theirs"), [(muon, contrib.muon), (scale_by_muon, contrib.scale_by_muon)])
 def test_the_arguments_are_those_of_optax(ours, theirs):
+    """And a mesh axis after them."""
+
     def arguments(function):
         parameters = inspect.signature(function).parameters.values()
         return [(p.name, p.kind, p.default) for p in parameters]
 
-    assert arguments(ours) == arguments(theirs)
+    mesh = [(name, inspect.Parameter.KEYWORD_ONLY, None) for name in ("mesh_axis", "mesh")]
+    assert arguments(ours) == arguments(theirs) + mesh
 
 
 def test_importing_the_package_does_not_import_optax():

@@ -45,15 +45,19 @@ def scale_by_muon(
     adaptive: bool = False,
     preconditioning: str = "frobenius",
     weight_dimension_numbers: Any = None,
+    mesh_axis: Any = None,
+    mesh: Any = None,
 ) -> optax.GradientTransformation:
     """optax.contrib.scale_by_muon, three products a Newton-Schulz step for all matrices together.
 
     Products take `jax.default_matmul_precision`, as optax's do. `weight_dimension_numbers`: a tree of
-    MuonDimensionNumbers (None: a 2-D leaf) or a callable that returns one; None: all leaves are matrices.
+    MuonDimensionNumbers (None: a 2-D leaf) or a callable that returns one; None: all leaves are matrices. `mesh_axis`
+    and `mesh` divide the matrices among devices, as in `newton_schulz`.
 
     Raises:
       ValueError: in `init`, ns_coeffs is not (3,) or (n, 3) or has more rows than steps; in `update`, a leaf is not a
-        matrix and has no dimension numbers, its axes overlap, or preconditioning is unknown.
+        matrix and has no dimension numbers, its axes overlap, preconditioning is unknown, or mesh_axis is not of the
+        mesh.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -83,7 +87,9 @@ def scale_by_muon(
             numbers = numbers(updates)  # of the updates: only shapes matter, and params may not be given
         count = optax.safe_increment(state.count)
         mu, momentum = momenta(updates, state.mu, beta, count, nesterov)
-        updates = orthogonalize(momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers, scale)
+        updates = orthogonalize(
+            momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers, scale, mesh_axis=mesh_axis, mesh=mesh
+        )
         if adaptive:  # by the dual norm of the momentum: arXiv 2409.20325
             updates = jax.tree.map(lambda x, y: jnp.sum(x.conj() * y) * y, momentum, updates)
         return updates, MuonState(count=count, mu=optax.tree.cast(mu, mu_dtype), ns_coeffs=state.ns_coeffs)
@@ -99,11 +105,15 @@ def orthogonalize(
     eps: Any = 1e-8,
     dimension_numbers: Any = None,
     scale: Any = None,
+    *,
+    mesh_axis: Any = None,
+    mesh: Any = None,
 ) -> Any:
     """optax.contrib's orthogonalize_via_newton_schulz for a whole tree.
 
     dimension_numbers: a tree with a MuonDimensionNumbers or None for each leaf; None: all leaves are matrices.
     scale: what results are multiplied by, a number or a 1-D array with one entry a leaf.
+    mesh_axis, mesh: as in `newton_schulz`.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -118,7 +128,10 @@ def orthogonalize(
     numbers = [None] * len(leaves) if dimension_numbers is None else structure.flatten_up_to(dimension_numbers)
     views = [_Matrices(x, number) for x, number in zip(leaves, numbers, strict=True)]
     matrices = [view.of(x) for view, x in zip(views, leaves, strict=True)]
-    results = newton_schulz(matrices, ns_steps, ns_coeffs, preconditioning=preconditioning, eps=eps, scale=scale)
+    results = newton_schulz(
+        matrices, ns_steps, ns_coeffs,
+        preconditioning=preconditioning, eps=eps, scale=scale, mesh_axis=mesh_axis, mesh=mesh,
+    )  # fmt: skip
     return jax.tree.unflatten(structure, [view.back(y) for view, y in zip(views, results, strict=True)])
 
 
@@ -224,8 +237,14 @@ def muon(
     adam_learning_rate: Any = None,
     muon_weight_dimension_numbers: Any = None,
     consistent_rms: Any = None,
+    mesh_axis: Any = None,
+    mesh: Any = None,
 ) -> optax.GradientTransformation:
     """optax.contrib.muon, all matrices together: matrices go to Muon, everything else to AdamW.
+
+    `mesh_axis`: a mesh axis, or a tuple of some, among whose devices the matrices are divided by predicted time;
+    `mesh`: that of the axis, where neither jax.set_mesh nor shard_map tells it. See `newton_schulz`. Under
+    optax.inject_hyperparams say static_args="mesh": a Mesh can be called, and would be taken for a schedule.
 
     Raises:
       ValueError: `ns_coeffs` is an unknown preset; and as `scale_by_muon`.
@@ -284,6 +303,7 @@ def muon(
         scale_by_muon(
             ns_coeffs, ns_steps, beta, eps, mu_dtype,
             nesterov=nesterov, adaptive=adaptive, preconditioning=preconditioning, weight_dimension_numbers=expanded,
+            mesh_axis=mesh_axis, mesh=mesh,
         ),
         scale_by_shape(expanded, consistent_rms),
         optax.add_decayed_weights(weight_decay, weight_decay_mask),

@@ -51,9 +51,13 @@ def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec
 
 @dataclass(frozen=True)
 class Split:
-    """Which members leave the batch (`alone`); predicted seconds of that, of one batch, and of dots only."""
+    """Which members leave the batch (`alone`); predicted seconds of that, of one batch, and of dots only.
+
+    members: seconds of each member, which add up to `seconds`. Those in the batch share its time by their arithmetic.
+    """
 
     alone: tuple[bool, ...]
+    members: tuple[float, ...]
     seconds: float
     batched_seconds: float
     dots_seconds: float
@@ -97,13 +101,21 @@ def split(
     products = [sum(float(r[i].m) * r[i].n * r[i].k * r[i].batch for r in rounds) for i in range(members)]
     size_class = [math.floor(math.log(max(count, 1.0), 4)) for count in products]
     batched_seconds = batch_seconds(range(members))
-    best = Split((False,) * members, batched_seconds, batched_seconds, dots_seconds)
+
+    def members_seconds(alone: Sequence[bool], batch: float) -> tuple[float, ...]:
+        kept = sum(count for count, out in zip(products, alone, strict=True) if not out)
+        each = zip(alone_seconds, products, alone, strict=True)
+        return tuple(cost if out else batch * count / max(kept, 1.0) for cost, count, out in each)
+
+    none = (False,) * members
+    best = Split(none, members_seconds(none, batched_seconds), batched_seconds, batched_seconds, dots_seconds)
     for limit in sorted(set(size_class), reverse=True):
         alone = tuple(of_member >= limit for of_member in size_class)
         seconds = sum(cost for cost, out in zip(alone_seconds, alone, strict=True) if out)
         if seconds >= best.seconds:
             break  # lower limits only take out more
-        seconds += batch_seconds([i for i, out in enumerate(alone) if not out])
+        in_batch = batch_seconds([i for i, out in enumerate(alone) if not out])
+        seconds += in_batch
         if seconds < best.seconds:
-            best = Split(alone, seconds, batched_seconds, dots_seconds)
+            best = Split(alone, members_seconds(alone, in_batch), seconds, batched_seconds, dots_seconds)
     return best

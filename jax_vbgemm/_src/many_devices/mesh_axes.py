@@ -1,0 +1,61 @@
+"""The mesh axes that a caller names, and whether a shard_map around the call is already over them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+
+@dataclass(frozen=True)
+class MeshAxes:
+    """Axes of a mesh that are treated as one.
+
+    names: of the axes. manual: whether the call is inside a shard_map over them. free: all axes of the mesh over which
+    there is no shard_map yet.
+    """
+
+    mesh: Any
+    names: tuple[str, ...]
+    manual: bool
+    free: frozenset[str]
+
+    @property
+    def size(self) -> int:
+        """How many devices lie along the axes."""
+        return math.prod(self.mesh.shape[name] for name in self.names)
+
+
+def mesh_axes(name: str, mesh_axis: Any, mesh: Any = None) -> MeshAxes:
+    """Looks the axes up in `mesh`, or in that of the enclosing shard_map or jax.set_mesh.
+
+    Raises:
+      TypeError: mesh_axis is neither a name nor a tuple of names, or mesh is no mesh.
+      ValueError: there is no mesh, it lacks an axis, an axis is named twice, or the enclosing shard_map is over some of
+        the axes only.
+    """
+    names = mesh_axis if isinstance(mesh_axis, tuple) else (mesh_axis,)
+    if not names or not all(isinstance(axis, str) for axis in names):
+        raise TypeError(f"{name}: mesh_axis is {mesh_axis!r}: it must be the name of a mesh axis, or a tuple of names")
+    if mesh is not None and not isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh):
+        raise TypeError(f"{name}: mesh is {mesh!r}: it must be a jax.sharding.Mesh")
+    ambient = jax.sharding.get_abstract_mesh()
+    manual = frozenset(ambient.manual_axes)
+    if mesh is None or manual:  # inside shard_map there is one mesh only
+        mesh = ambient
+    if mesh.empty:
+        raise ValueError(f"{name}: mesh_axis={mesh_axis!r}, but there is no mesh: pass it as mesh, or use jax.set_mesh")
+    for axis in names:
+        if axis not in mesh.axis_names:
+            known = ", ".join(map(repr, mesh.axis_names))
+            raise ValueError(f"{name}: mesh_axis={mesh_axis!r}: {axis!r} is not an axis of the mesh, which has {known}")
+        if names.count(axis) > 1:
+            raise ValueError(f"{name}: mesh_axis={mesh_axis!r} names {axis!r} twice")
+    inside = [axis for axis in names if axis in manual]
+    if inside and len(inside) < len(names):
+        raise ValueError(
+            f"{name}: mesh_axis={mesh_axis!r}, but the enclosing shard_map is over {', '.join(map(repr, inside))} only"
+        )
+    return MeshAxes(mesh, names, bool(inside), frozenset(mesh.axis_names) - manual)

@@ -1,0 +1,209 @@
+"""Experts divided among devices: the results and gradients of one device that has all of them."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import jax_vbgemm as vb
+
+pytestmark = pytest.mark.multidevice(8)
+ROWS, EXPERTS, K, N = 6, 8, 5, 3
+
+
+def mesh(*sizes):
+    return jax.make_mesh(
+        sizes,
+        ("x", "y")[: len(sizes)],
+        axis_types=(jax.sharding.AxisType.Auto,) * len(sizes),
+        devices=jax.devices()[: int(np.prod(sizes))],
+    )
+
+
+def routing(devices, kind):
+    """Group sizes of each device."""
+    rng = np.random.default_rng(devices)
+    if kind == "one expert":
+        sizes = np.zeros((devices, EXPERTS), int)
+        sizes[:, 5] = ROWS
+        return sizes
+    if kind == "none":
+        return np.zeros((devices, EXPERTS), int)
+    if kind == "illegal":  # negative, and more than there are
+        return np.tile([2, -3, 1, 0, 2**30, 2**31 - 1, 5, 1], (devices, 1))
+    places = rng.integers(0, EXPERTS + 1, (devices, ROWS))  # of the last there is no expert: rows behind the groups
+    return np.stack([np.bincount(p, minlength=EXPERTS + 1)[:EXPERTS] for p in places])
+
+
+def operands(devices, kind):
+    lhs = oracle.random((devices * ROWS, K), "float64", 1)
+    return lhs, oracle.random((EXPERTS, K, N), "float64", 2), jnp.asarray(routing(devices, kind).ravel(), jnp.int32)
+
+
+def two_products(lhs, rhs, sizes):
+    hidden = vb.ragged_dot(lhs, rhs, sizes, activation="silu")
+    return vb.ragged_dot(hidden, rhs, sizes, transpose_rhs=True)
+
+
+def one_device(lhs, rhs, sizes, product=two_products):
+    parts = jnp.split(lhs, len(lhs) // ROWS)
+    return jnp.concatenate([product(x, rhs, s) for x, s in zip(parts, sizes.reshape(-1, EXPERTS), strict=True)])
+
+
+def spread(product, devices, axis="x", **options):
+    def on_device(lhs, rhs, sizes):
+        return vb.expert_parallel(lambda rows, sizes: product(rows, rhs, sizes), lhs, sizes, mesh_axis=axis)
+
+    return jax.jit(jax.shard_map(on_device, mesh=devices, in_specs=P(axis), out_specs=P(axis), **options))
+
+
+def assert_close(ours, theirs):
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["random", "one expert", "none", "illegal"])
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_results(devices, kind):
+    args = operands(devices, kind)
+    assert_close(spread(two_products, mesh(devices))(*args), one_device(*args))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_gradients(check_vma):
+    lhs, rhs, sizes = operands(4, "random")
+
+    def loss(function, lhs, rhs):
+        return jnp.sum(jnp.sin(function(lhs, rhs, sizes)))
+
+    ours = functools.partial(loss, spread(two_products, mesh(4), check_vma=check_vma))
+    theirs = functools.partial(loss, one_device)
+    assert_close(jax.grad(ours, (0, 1))(lhs, rhs), jax.grad(theirs, (0, 1))(lhs, rhs))
+
+
+def test_second_derivatives():
+    lhs, rhs, sizes = operands(2, "random")
+
+    def hessian_vector(function):
+        gradient = jax.grad(lambda *args: jnp.sum(jnp.sin(function(*args, sizes))), (0, 1))
+        return jax.jvp(gradient, (lhs, rhs), (lhs, rhs))[1]
+
+    assert_close(hessian_vector(spread(two_products, mesh(2))), hessian_vector(one_device))
+
+
+@pytest.mark.parametrize("shape", [(0, K), (2 * ROWS, 0)])
+def test_nothing_to_send(shape):
+    args = jnp.zeros(shape), jnp.zeros((EXPERTS, shape[1], N)), jnp.ones(2 * EXPERTS, jnp.int32)
+    result = spread(vb.ragged_dot, mesh(2))(*args)
+    assert result.shape == (shape[0], N)
+    assert not result.any()
+
+
+def test_two_axes():
+    args = operands(8, "random")
+    assert_close(spread(two_products, mesh(4, 2), axis=("x", "y"))(*args), one_device(*args))
+
+
+def test_nan_stays_in_its_group_and_behind_the_last():
+    lhs, rhs, _ = operands(2, "none")
+    sizes = jnp.array([[1, 0, 2, 0, 0, 1, 0, 0], [0, 1, 0, 0, 3, 0, 0, 0]])
+    lhs = lhs.at[0].set(jnp.nan).at[ROWS - 1].set(jnp.nan)
+    bad = np.isnan(spread(vb.ragged_dot, mesh(2))(lhs, rhs, sizes.ravel())).any(axis=1)
+    assert bad.tolist() == [True] + [False] * (2 * ROWS - 1)
+
+
+def emulated(values, output, starts, sent, places, received, *, axis_name):
+    """jax.lax.ragged_all_to_all, as its documentation defines it; XLA has none for CPUs."""
+    everything = [jax.lax.all_gather(x, axis_name) for x in (values, starts, sent, places)]
+    here = jax.lax.axis_index(axis_name)
+    for source in range(len(starts)):
+        rows, first, count, place = (x[source] for x in everything)
+        index = jnp.arange(len(output), dtype=jnp.int32) - place[here]
+        taken = rows[jnp.clip(first[here] + index, 0, len(rows) - 1)]
+        output = jnp.where(((index >= 0) & (index < received[source]))[:, None], taken, output)
+        del count
+    return output
+
+
+def test_the_ragged_exchange(monkeypatch):
+    """A GPU's, with the collective emulated, in values and gradients."""
+
+    def ragged(*args, cuda, default):
+        del default
+        return cuda(*args)
+
+    monkeypatch.setattr(jax.lax, "platform_dependent", ragged)
+    monkeypatch.setattr(jax.lax, "ragged_all_to_all", emulated)
+    lhs, rhs, sizes = operands(4, "random")
+    function = spread(two_products, mesh(4))
+    assert_close(function(lhs, rhs, sizes), one_device(lhs, rhs, sizes))
+    ours = jax.grad(lambda lhs: jnp.sum(jnp.sin(function(lhs, rhs, sizes))))(lhs)
+    assert_close(ours, jax.grad(lambda lhs: jnp.sum(jnp.sin(one_device(lhs, rhs, sizes))))(lhs))
+
+
+def test_the_ragged_exchange_can_be_lowered_for_cuda():
+    """With the collective of XLA, which only a GPU can run."""
+    args = operands(2, "random")
+    lowered = spread(lambda rows, rhs, sizes: 2 * rows, mesh(2)).trace(*args).lower(lowering_platforms=("cuda",))
+    assert "ragged_all_to_all" in lowered.as_text()
+    assert "ragged_all_to_all" not in spread(lambda rows, rhs, sizes: 2 * rows, mesh(2)).lower(*args).as_text()
+
+
+def test_part_of_the_experts_and_a_sum():
+    """The other way: all devices have all rows, each has some experts (group_offset), and results are added."""
+    lhs, rhs, sizes = oracle.random((9, K), "float64"), oracle.random((EXPERTS, K, N), "float64", 1), jnp.arange(8) % 3
+
+    def on_device(lhs, rhs, sizes):
+        offset = jax.lax.axis_index("x").astype(jnp.int32) * len(rhs)
+        return jax.lax.psum(vb.ragged_dot(lhs, rhs, sizes, group_offset=offset), "x")
+
+    ours = jax.shard_map(on_device, mesh=mesh(4), in_specs=(P(), P("x"), P()), out_specs=P())
+    loss = lambda product: lambda lhs, rhs: jnp.sum(jnp.sin(product(lhs, rhs, sizes)))  # noqa: E731
+    assert_close(ours(lhs, rhs, sizes), vb.ragged_dot(lhs, rhs, sizes))
+    assert_close(jax.grad(loss(ours), (0, 1))(lhs, rhs), jax.grad(loss(vb.ragged_dot), (0, 1))(lhs, rhs))
+
+
+@pytest.mark.parametrize("split", ["n", "k"])
+def test_tensor_parallelism(split):
+    """Columns of the weights on each device, or rows of them and a sum."""
+    lhs, rhs = oracle.random((9, 8), "float64"), oracle.random((3, 8, 12), "float64", 1)
+    sizes = jnp.array([4, 0, 3])
+    specs = (P(), P(None, None, "x")) if split == "n" else (P(None, "x"), P(None, "x"))
+
+    def on_device(lhs, rhs):
+        part = vb.ragged_dot(lhs, rhs, sizes)
+        return part if split == "n" else jax.lax.psum(part, "x")
+
+    out = P(None, "x") if split == "n" else P()
+    ours = jax.shard_map(on_device, mesh=mesh(4), in_specs=specs, out_specs=out)
+    loss = lambda product: lambda lhs, rhs: jnp.sum(jnp.sin(product(lhs, rhs)))  # noqa: E731
+    whole = lambda lhs, rhs: vb.ragged_dot(lhs, rhs, sizes)  # noqa: E731
+    assert_close(ours(lhs, rhs), whole(lhs, rhs))
+    assert_close(jax.grad(loss(ours), (0, 1))(lhs, rhs), jax.grad(loss(whole), (0, 1))(lhs, rhs))
+
+
+def test_what_is_wrong_is_named():
+    lhs, sizes = jnp.ones((4, 2)), jnp.ones(6, jnp.int32)
+
+    def run(lhs=lhs, sizes=sizes, axis="x", function=lambda rows, sizes: rows):
+        call = functools.partial(vb.expert_parallel, function, mesh_axis=axis)
+        jax.shard_map(call, mesh=mesh(4), in_specs=P(), out_specs=P("x"))(lhs, sizes)
+
+    with pytest.raises(ValueError, match=r"group_sizes is \(6,\): mesh_axis='x' has 4 devices, which don't divide 6"):
+        run()
+    with pytest.raises(ValueError, match=r"group_sizes is \(0,\)"):
+        run(sizes=jnp.ones(0, jnp.int32))
+    eight = jnp.ones(8, jnp.int32)
+    with pytest.raises(ValueError, match=r"mesh_axis='z': 'z' is not an axis of the mesh, which has 'x'"):
+        run(sizes=eight, axis="z")
+    with pytest.raises(ValueError, match=r"lhs must be \(t, k\) and group_sizes \(E,\)"):
+        run(lhs=jnp.ones(4), sizes=eight)
+    with pytest.raises(TypeError, match=r"group_sizes is float"):
+        run(sizes=jnp.ones(8))
+    with pytest.raises(ValueError, match=r"function returned \(3, 2\) for rows \(16, 2\)"):
+        run(sizes=eight, function=lambda rows, sizes: rows[:3])
+    with jax.set_mesh(mesh(4)), pytest.raises(ValueError, match=r"there is no enclosing shard_map over it"):
+        vb.expert_parallel(lambda rows, sizes: rows, lhs, eight, mesh_axis="x")
