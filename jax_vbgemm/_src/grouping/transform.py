@@ -26,11 +26,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F:
     """`f` with its independent small matrix products as one operation for each level of its dependencies.
 
-    The function is traced, and the `dot_general`s in it that depend on none of each other become one call, where the
-    cost model predicts that to be faster on the device that JAX uses; large ones and whatever no kernel computes stay
-    as they are. So do all other operations, but for additions of products that nothing else uses: these are one sum,
-    rounded once. It looks into jit, scan, while, cond, checkpoint and functions with
-    derivative rules of their own, whose rules stay, and runs independent scans of one length as one.
+    The function is traced, and products (`dot_general`) in it that depend on none of each other become one call, where
+    the cost model predicts that to be faster on the device that JAX uses; large ones and whatever no kernel computes
+    stay as they are. So do all other operations, but for additions of products that nothing else uses: these are one
+    sum, rounded once. It looks into jit, scan, while, cond, checkpoint and functions with derivative rules of their
+    own, whose rules stay, and runs independent scans of one length as one.
 
     The result computes what `f` does, under jit, vmap, grad and each other transformation, and its derivatives are
     grouped with it. Use it under jit, best around all that a program does: `jax.jit(vb.group(train_step))`. Outside of

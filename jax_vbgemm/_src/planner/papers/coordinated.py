@@ -39,14 +39,15 @@ class Coordinated(PaperPlanner):
     device table's.
 
     `batching`: how tiles are put into blocks.
-      "threshold", "binary": that heuristic, however many tiles there are. (Beyond MOST_BATCHED_TILES the constant
-        that describes them is longer than a megabyte.)
-      "none": one tile a block, so that the tiling engine can be looked at alone (section 7.1).
-      None (default): of both heuristics the one that the cost model predicts to finish sooner, and one tile a block
-        beyond MOST_BATCHED_TILES tiles. For fixed shapes the paper tries both and keeps the better (section 5), as
-        `autotune` does by measurement.
-      a hashable callable: "threshold" or "binary" from the mean M, N and K of the problems, each counted once for
-        each of its batch, and their number, as the paper's random forest (benchmarks/batching_forest.py trains one).
+
+    - "threshold", "binary": that heuristic, however many tiles there are. (Beyond MOST_BATCHED_TILES the constant
+      that describes them is longer than a megabyte.)
+    - "none": one tile a block, so that the tiling engine can be looked at alone (section 7.1).
+    - None (default): of both heuristics the one that the cost model predicts to finish sooner, and one tile a block
+      beyond MOST_BATCHED_TILES tiles. For fixed shapes the paper tries both and keeps the better (section 5), as
+      `autotune` does by measurement.
+    - a hashable callable: "threshold" or "binary" from the mean M, N and K of the problems, each counted once for
+      each of its batch, and their number, as the paper's random forest (benchmarks/batching_forest.py trains one).
 
     `tensor`: see PaperPlanner.
     """

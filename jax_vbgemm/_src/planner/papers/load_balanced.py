@@ -39,20 +39,23 @@ class LoadBalanced(PaperPlanner):
     keep the device's own figure. One tile a block; `Plan.tlp` is TLP_new (Eq. 4).
 
     `bound`: whose waves phi of Eq. 4 bounds, W waves by the WF times the units that the device runs of a class.
-      "class" (default): those of all problems of a class together. WF (Eq. 9) is a kernel's, and a class is a kernel.
-      "problem": those of each problem, as the sum over i in Eq. 4 is printed. Few small problems have so many waves.
-      "device": those of the whole batch, as phi(total_workgroup) in Algorithm 1, lines 6 and 21: classes share the
-        device, each block taking its part of a unit. No threshold above every WF times the units is ever reached
-        then, and where all classes have one WF, as in float32 on an H100, none below it is affected.
-      "none": nobody's. That is Eq. 3, the TLP that section 5.5 compares with and the authors' released code counts.
+
+    - "class" (default): those of all problems of a class together. WF (Eq. 9) is a kernel's, and a class is a kernel.
+    - "problem": those of each problem, as the sum over i in Eq. 4 is printed. Few small problems have so many waves.
+    - "device": those of the whole batch, as phi(total_workgroup) in Algorithm 1, lines 6 and 21: classes share the
+      device, each block taking its part of a unit. No threshold above every WF times the units is ever reached
+      then, and where all classes have one WF, as in float32 on an H100, none below it is affected.
+    - "none": nobody's. That is Eq. 3, the TLP that section 5.5 compares with and the authors' released code counts.
+
     All make the same plans where the threshold is below every class's WF times the units; the device table's is above.
 
     `demotion`: who is demoted while TLP_new is below the threshold. (Algorithm 1 prints >= in its `while`; by its prose
     and the released code the loop ends there.)
-      "class" (default): problem by problem in the order of the batch, those of the largest class first, then those of
-        the next, among them what was just demoted into it; TLP_new is compared before each. So the released code, and
-        section 4.2.2 ("some larger GEMMs are cut"): no more than one problem beyond what is needed.
-      "batch": all problems by one class, as in each pass of Algorithm 1 (lines 9-20); compared after the pass.
+
+    - "class" (default): problem by problem in the order of the batch, those of the largest class first, then those of
+      the next, among them what was just demoted into it; TLP_new is compared before each. So the released code, and
+      section 4.2.2 ("some larger GEMMs are cut"): no more than one problem beyond what is needed.
+    - "batch": all problems by one class, as in each pass of Algorithm 1 (lines 9-20); compared after the pass.
 
     `tensor`: see PaperPlanner.
     """

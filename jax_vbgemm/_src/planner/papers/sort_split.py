@@ -29,14 +29,16 @@ class SortSplit(PaperPlanner):
     Two steps of the paper, "sort-up" and "split-down", allow two readings each; its text is without formulas here.
 
     `sort_by`: the first key of sort-up, descending; the other one is the second.
-      "k" (default): K, which the paper calls the workload of a workgroup, as it determines the inner loop; the tile
-        strategy is "secondary" there.
-      "tile": the tile's area, as in the authors' later code.
+
+    - "k" (default): K, which the paper calls the workload of a workgroup, as it determines the inner loop; the tile
+      strategy is "secondary" there.
+    - "tile": the tile's area, as in the authors' later code.
 
     `passes`: how often split-down walks from the last problem to the first.
-      "repeat" (default): until there are blocks enough or all tiles are the smallest. The split factor is what keeps
-        all SIMDs of a unit busy, and one level may not reach it.
-      "one": once, so that each problem shrinks one level at most, as in the authors' later code.
+
+    - "repeat" (default): until there are blocks enough or all tiles are the smallest. The split factor is what keeps
+      all SIMDs of a unit busy, and one level may not reach it.
+    - "one": once, so that each problem shrinks one level at most, as in the authors' later code.
 
     On an H100 both other readings together are predicted to be 1.03 times as fast (docs/experiments.md), which is less
     than the cost model errs by.
