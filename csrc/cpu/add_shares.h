@@ -5,9 +5,10 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-template <class In, class T, bool kComplex>
+template <class Lhs>
 inline void add_shares(const ShareSum& p) {
-  constexpr int kParts = kComplex ? 2 : 1, kWidth = kMaxVectors * kLanes<T>;
+  using T = SumNumberOf<Lhs>;
+  constexpr int kParts = 1 + kIsComplex<Lhs>, kWidth = kMaxVectors * kLanes<T>;
   alignas(64) T result[kWidth];
   for (int64_t i = 0; i < p.rows; ++i) {
     for (int64_t j = 0; j < p.cols; j += kWidth / kParts) {
@@ -19,19 +20,18 @@ inline void add_shares(const ShareSum& p) {
         for (int64_t at = 0; at < numbers; ++at) result[at] += share[at];
       }
       const int64_t width = ceil_div(numbers, kLanes<T>) * kLanes<T>;
-      write_block<kParts, In>(p, result, width, 1, columns, i, j);
+      write_block<Lhs>(p, result, width, 1, columns, i, j);
     }
   }
 }
 
 inline void add_shares(const ShareSum& p) {
-  switch (p.dtype) {
-    case DType::f32: return add_shares<float, float, false>(p);
-    case DType::f64: return add_shares<double, double, false>(p);
-    case DType::c64: return add_shares<float, float, true>(p);
-    case DType::c128: return add_shares<double, double, true>(p);
-    case DType::bf16: return add_shares<Bf16, float, false>(p);
-    case DType::f16: return add_shares<F16, float, false>(p);
+  switch (p.kind) {
+#define DTYPE(...)
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(id, set, name, lhs, ...) \
+  case Kind::id: return add_shares<Element<DType::lhs>>(p);
+#include "dtypes.def"
   }
 }
 

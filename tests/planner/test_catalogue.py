@@ -8,7 +8,8 @@ from jax_vbgemm import _core
 from jax_vbgemm._src import planner
 from jax_vbgemm._src.planner import Catalogue, LoadBalanced, TileShape, catalogue_for, device_spec, kind_of
 from jax_vbgemm._src.planner.tables import catalogue as tables
-from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES, ELEMENT_OF
+from jax_vbgemm._src.arithmetic import ARITHMETICS
+from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES, PLAIN_KIND
 
 from .cases import make
 
@@ -16,13 +17,13 @@ ROWS = list(csv.DictReader(Path(tables.__file__).with_name("resources.csv").open
 AMD_ROWS = list(csv.DictReader(Path(tables.__file__).with_name("resources_amd.csv").open()))
 
 
-KINDS = tuple(_core.kinds())
+KINDS = tuple(ARITHMETICS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gpu_has_the_tiles_built_for_the_kind_and_those_of_its_dtype(kind):
     catalogue = catalogue_for(kind, device_spec("h100"))
-    rows = [row for row in _core.tiles() if row[4] > 1 and (kind if row[7] else ELEMENT_OF[kind]) in row[5]]
+    rows = [row for row in _core.tiles() if row[4] > 1 and (kind if row[7] else PLAIN_KIND[kind]) in row[5]]
     rows = [row for row in rows if not row[7] or kind != "float32"]  # only AMD's matrix units multiply it as it is
     assert [tile.key for tile in catalogue] == [(row[0], row[4]) for row in rows]
     assert catalogue.hash == _core.catalogue_hash()
@@ -80,7 +81,7 @@ def test_the_resource_files_have_every_kernel_that_a_device_may_launch():
         if spec.kind == "gpu":
             for kind in KINDS:
                 for tile in catalogue_for(kind, spec):
-                    assert (spec.resources, tile.kernel, kind if tile.tensor else ELEMENT_OF[kind]) in rows
+                    assert (spec.resources, tile.kernel, kind if tile.tensor else PLAIN_KIND[kind]) in rows
 
 
 def test_a_tile_that_needs_more_shared_memory_than_a_block_may_have_is_left_out():

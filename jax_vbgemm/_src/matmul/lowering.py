@@ -14,6 +14,7 @@ from jax.interpreters import mlir
 
 from jax_vbgemm._core import catalogue_hash
 from jax_vbgemm._src import backends, compat
+from jax_vbgemm._src.arithmetic import arithmetic_of
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.descriptors import (
     KINDS,
@@ -85,18 +86,18 @@ def _kernel_form(
 
     A result of one term gets its epilogue in the kernel; the rest is elementwise work for XLA.
     """
-    dtypes = backends.BACKENDS[platform].dtypes
+    kinds = backends.BACKENDS[platform].kinds
     device = backends.planning_device(platform)
     members = np.bincount([term.out for term in terms], minlength=len(out_dtypes))
     values: list[Any] = [None] * len(terms)
     finished = [False] * len(out_dtypes)  # by the kernel
-    calls: dict[tuple[Any, Any, bool], list[int]] = {}
+    calls: dict[tuple[Any, Any, Any, bool], list[int]] = {}
     for index, term in enumerate(terms):
         lhs, rhs = operands[term.lhs], operands[term.rhs]
         sizes = sizes_of(lhs.shape, rhs.shape, term)
         dtype, wide = out_dtypes[term.out], accumulator(out_dtypes[term.out])
         empty = math.prod(sizes.batch) * sizes.m * sizes.n * sizes.k == 0
-        why = _no_kernel(lhs, rhs, dtype, sizes, precision, dtypes)
+        why = _no_kernel(lhs, rhs, dtype, sizes, precision, kinds)
         if strict and why and not empty:
             raise NotImplementedError(f"batched_matmul: implementation='kernel', but {why}")
         # The kernel finishes a lone product; what is added to or finished later stays wide until then.
@@ -108,10 +109,10 @@ def _kernel_form(
         elif why:
             values[index] = reference.multiply(lhs, rhs, term, dtype, precision)
         else:
-            calls.setdefault((lhs.dtype, dtype, bool(epilogues) and alone), []).append(index)
+            calls.setdefault((lhs.dtype, rhs.dtype, dtype, bool(epilogues) and alone), []).append(index)
     # Of a sum the caller's word holds for the whole, not for its terms.
     terms = [term if members[term.out] == 1 else term._replace(symmetric=False) for term in terms]
-    for (_, dtype, finishing), indices in calls.items():
+    for (_, _, dtype, finishing), indices in calls.items():
         call_terms = [terms[index] for index in indices]
         call_epilogues = [epilogues[term.out] for term in call_terms] if finishing else []
         products = _call(operands, call_terms, call_epilogues, dtype, precision, planner, platform, device)
@@ -130,12 +131,13 @@ def _kernel_form(
     ]
 
 
-def _no_kernel(lhs: Any, rhs: Any, dtype: Any, sizes: Sizes, precision: Any, dtypes: tuple[str, ...]) -> str | None:
+def _no_kernel(lhs: Any, rhs: Any, dtype: Any, sizes: Sizes, precision: Any, kinds: tuple[str, ...]) -> str | None:
     """Why XLA has to do this product, None where the kernel can."""
-    if lhs.dtype != rhs.dtype or dtype not in (lhs.dtype, accumulator(lhs.dtype)):
+    arithmetic = arithmetic_of(lhs.dtype.name, rhs.dtype.name)
+    if arithmetic is None or np.dtype(dtype).name not in arithmetic.results:
         return f"there is no kernel for {lhs.dtype} x {rhs.dtype} -> {dtype}"
-    if lhs.dtype.name not in dtypes:
-        return f"there is no kernel for {lhs.dtype} on this platform (there is for {', '.join(dtypes)})"
+    if arithmetic.name not in kinds:
+        return f"there is no kernel for {arithmetic.name} on this platform (there is for {', '.join(kinds)})"
     if isinstance(precision, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm):
         return f"kernels don't implement the dot algorithm {precision}"
     if max(sizes.m, sizes.n, sizes.k, math.prod(sizes.batch)) > LARGEST_SIZE:
@@ -153,9 +155,9 @@ def _call(
     platform: str,
     device: DeviceSpec,
 ) -> list[jax.Array]:
-    """One custom call for terms of one operand dtype and one result dtype, with all their epilogues or none.
+    """One custom call for terms of one arithmetic and one result dtype, with all their epilogues or none.
 
-    Its operands are the factors, then sources and biases, then alphas and betas: each kind has one dtype.
+    Its operands are the factors, then sources and biases, then alphas and betas.
     """
     factors, addends, scalars = _Buffers(), _Buffers(), _Buffers()
     sizes, addresses, problems, factor_places = [], [], [], []
@@ -196,7 +198,8 @@ def _call(
         sizes,
         addresses,
     )
-    kind = kind_of(flat[0].dtype.name, precision_name(precision), device)
+    lhs_dtype, rhs_dtype = (operands[index].dtype.name for index in terms[0][:2])
+    kind = kind_of(lhs_dtype, precision_name(precision), device, rhs_dtype)
     descriptors = pack(plan_problems(tuple(problems), kind, device, planner), table, finishing)
     results = [jax.ShapeDtypeStruct((*size.batch, size.m, size.n), dtype) for size in sizes]
     workspace = workspace_bytes(platform, len(flat) + len(results), descriptors.num_sums, accumulator(dtype))

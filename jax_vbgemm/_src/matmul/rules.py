@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad, batching
 
 from jax_vbgemm._src import compat
+from jax_vbgemm._src.arithmetic import arithmetic_of
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.batch_in_k import fold_batch
 from jax_vbgemm._src.matmul.primitive import (
@@ -150,6 +151,17 @@ def _finish(
     return value, tangent.astype(dtype)
 
 
+def _multiplicable(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both as they are where kernels multiply such a pair, else the shorter as the longer's dtype."""
+    if x.dtype == y.dtype or arithmetic_of(x.dtype.name, y.dtype.name):
+        return x, y
+    if x.dtype.itemsize == y.dtype.itemsize:  # neither holds the other's numbers
+        dtype = accumulator(x.dtype)
+    else:
+        dtype = max(x.dtype, y.dtype, key=lambda dtype: dtype.itemsize)
+    return x.astype(dtype), y.astype(dtype)
+
+
 def _transpose(
     cotangents: Sequence[Any],
     *operands: Any,
@@ -175,8 +187,7 @@ def _transpose(
         if linear[term.lhs] and linear[term.rhs]:
             raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
         target, other = (term.lhs, term.rhs) if linear[term.lhs] else (term.rhs, term.lhs)
-        dtype = max(cotangent.dtype, operands[other].dtype, key=lambda dtype: dtype.itemsize)
-        dc, x = (value if value.dtype == dtype else value.astype(dtype) for value in (cotangent, operands[other]))
+        dc, x = _multiplicable(cotangent, operands[other])
         a, b = term.transpose_a, term.transpose_b
         if linear[term.lhs]:
             lhs, rhs, product = (x, dc, Term(0, 1, 0, b, True)) if a else (dc, x, Term(0, 1, 0, False, not b))
@@ -194,7 +205,8 @@ def _transpose(
     dtypes = [accumulator(avals[target].dtype) for target, _ in sums]
     for product in products:
         (target, shape), dtype = keys[product.out], factors[product.lhs].dtype
-        if members[target] == 1 and shape == avals[target].shape and dtype == avals[target].dtype:
+        alike = dtype == factors[product.rhs].dtype == avals[target].dtype
+        if members[target] == 1 and shape == avals[target].shape and alike:
             dtypes[product.out] = dtype
     results: list[Any] = [None] * len(operands)
     for (target, _), value in zip(sums, contract(factors, products, dtypes, **options), strict=True):
