@@ -132,6 +132,9 @@ template <DType kDType>
 using Element = typename ElementOf<kDType>::type;
 template <class T>
 inline constexpr DType kDTypeOf = DTypeOf<T>::value;
+// As constants, since devices cannot call the functions above.
+template <class T>
+inline constexpr uint32_t kResultsOf = info_of(kDTypeOf<T>).results;
 template <class T>
 using Accumulator = Element<accumulator_of(kDTypeOf<T>)>;
 

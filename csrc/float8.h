@@ -6,11 +6,12 @@
 
 template <DType kDType>
 struct Float8Format {
-  static constexpr DTypeInfo kInfo = info_of(kDType);
-  static constexpr int kFraction = kInfo.fraction_bits, kBias = (1 << (kInfo.exponent_bits - 1)) - 1, kDropped = 23 - kFraction;
+  static constexpr int kExponent = info_of(kDType).exponent_bits, kFraction = info_of(kDType).fraction_bits;
+  static constexpr bool kInfinities = info_of(kDType).has_infinities;
+  static constexpr int kBias = (1 << (kExponent - 1)) - 1, kDropped = 23 - kFraction;
   static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
-  static constexpr uint32_t kInfinity = kInfo.has_infinities ? ((1u << kInfo.exponent_bits) - 1) << kFraction : 0x7f;  // or NaN, if none
-  static_assert(kInfo.exponent_bits + kFraction == 7);
+  static constexpr uint32_t kInfinity = kInfinities ? ((1u << kExponent) - 1) << kFraction : 0x7f;  // or NaN, if none
+  static_assert(kExponent + kFraction == 7);
 
   // Words: uint32_t, or a vector of them.
   template <class Words, class BitsOf, class FloatOf>
@@ -20,7 +21,7 @@ struct Float8Format {
     const Words one = Words{} + (kRebias + (1u << 23));
     const Words subnormal = bits_of(float_of(shifted + (1u << 23)) - float_of(one));
     const Words number = magnitude < (1u << kFraction) ? subnormal : shifted;
-    const Words special = kInfo.has_infinities ? shifted | 0x7f800000u : Words{} + 0x7fc00000u;
+    const Words special = kInfinities ? shifted | 0x7f800000u : Words{} + 0x7fc00000u;
     return (magnitude < kInfinity ? number : special) | sign;
   }
 
@@ -33,7 +34,7 @@ struct Float8Format {
     // The spacing of kUnit's neighbours is that of subnormals: the addition rounds.
     if (magnitude < kSmallestNormal) rounded = bits_of(float_of(magnitude) + float_of(kUnit)) - kUnit;
     if (magnitude >= 0x7f800000 || rounded > kInfinity) rounded = kInfinity;
-    if (magnitude > 0x7f800000) rounded = 0x7f - (kInfo.has_infinities ? (1u << (kFraction - 1)) - 1 : 0);
+    if (magnitude > 0x7f800000) rounded = 0x7f - (kInfinities ? (1u << (kFraction - 1)) - 1 : 0);
     return static_cast<uint8_t>(sign | rounded);
   }
 };

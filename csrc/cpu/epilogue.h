@@ -165,9 +165,8 @@ inline void write_block(const P& p, T* sums, int64_t width, int64_t rows, int64_
     if (p.finish) finish_block<kParts, Out>(*p.finish, sums, width, rows, columns, i, j);
     scatter<kParts>(sums, width, rows, columns, c + (i * p.c.row_stride + j * p.c.col_stride) * kParts, p.c.row_stride, p.c.col_stride);
   };
-  constexpr uint32_t kResults = info_of(kDTypeOf<Lhs>).results;
-#define DTYPE(id, ...)                                       \
-  if constexpr (kResults >> static_cast<int>(DType::id) & 1) \
+#define DTYPE(id, ...)                                              \
+  if constexpr (kResultsOf<Lhs> >> static_cast<int>(DType::id) & 1) \
     if (p.out_dtype == DType::id) return write_as(static_cast<NumberOf<Element<DType::id>>*>(p.c.data));
 #define SUM_DTYPE DTYPE
 #define ARITHMETIC(...)

@@ -63,7 +63,7 @@ __device__ inline Complex<Real> multiply_add(Complex<Real> a, Complex<Real> b, C
 // Calls `store` with an element of the results' type, one to which sums of T's products may be rounded.
 template <class T, int kFrom = 0, class Store>
 __device__ __forceinline__ void with_result(DType result, const Store& store) {
-  constexpr uint32_t kLeft = info_of(kDTypeOf<T>).results >> kFrom;
+  constexpr uint32_t kLeft = kResultsOf<T> >> kFrom;
   if constexpr ((kLeft & 1) == 0) {
     with_result<T, kFrom + 1>(result, store);
   } else if constexpr (kLeft == 1) {
