@@ -14,7 +14,7 @@ constexpr uint32_t all_dtypes() {
   return all;
 }
 inline constexpr uint32_t ALL_DTYPES = all_dtypes(), ALL_REAL = F32 | F64 | BF16 | F16;  // of 16 bits or more
-inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // float32: CDNA only
+inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;           // float32: CDNA only
 
 // What a thread of a block (on tensor cores a wave) has to itself: a piece of the tile, whole rows of it (csrc/gpu/simt/row_tile.h), or
 // steps of K: of those of the whole block, together with a few others (csrc/gpu/simt/deep_tile.h), or of its wave's rows

@@ -116,14 +116,14 @@ template <DType>
 struct ElementOf;
 template <class T>
 struct DTypeOf;
-#define DTYPE(id, name, xla, element, ...)        \
-  template <>                                     \
-  struct ElementOf<DType::id> {                   \
-    using type = element;                         \
-  };                                              \
-  template <>                                     \
-  struct DTypeOf<element> {                       \
-    static constexpr DType value = DType::id;     \
+#define DTYPE(id, name, xla, element, ...)    \
+  template <>                                 \
+  struct ElementOf<DType::id> {               \
+    using type = element;                     \
+  };                                          \
+  template <>                                 \
+  struct DTypeOf<element> {                   \
+    static constexpr DType value = DType::id; \
   };
 #define SUM_DTYPE DTYPE
 #define ARITHMETIC(...)

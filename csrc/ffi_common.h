@@ -90,8 +90,8 @@ struct Arguments {
       .Attr<int64_t>("num_sums")
 
 // What goes wrong with one epilogue, or null.
-inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType sum, const std::vector<int64_t>& elements,
-                                  size_t num_factors, size_t num_addends, size_t num_operands) {
+inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType sum, const std::vector<int64_t>& elements, size_t num_factors,
+                                  size_t num_addends, size_t num_operands) {
   const auto in_range = [](int32_t buffer, size_t first, size_t last) {
     return static_cast<size_t>(buffer) >= first && static_cast<size_t>(buffer) < last;
   };

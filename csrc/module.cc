@@ -37,7 +37,8 @@ nb::list DTypes() {
 
 nb::list Arithmetics() {
   nb::list arithmetics;
-  for (const vbgemm::Arithmetic& one : vbgemm::kArithmetics) arithmetics.append(nb::make_tuple(one.name, name_of(one.lhs), name_of(one.rhs)));
+  for (const vbgemm::Arithmetic& one : vbgemm::kArithmetics)
+    arithmetics.append(nb::make_tuple(one.name, name_of(one.lhs), name_of(one.rhs)));
   return arithmetics;
 }
 
@@ -55,7 +56,8 @@ NB_MODULE(_core, m) {
       },
       "The launched GPU kernels, in the order of their numbers.");
   m.def("dtypes", &DTypes, "The element types: (name, bytes, accumulator, fraction bits, types that sums of its products are rounded to).");
-  m.def("arithmetics", &Arithmetics, "The kinds of arithmetic, in the order of their numbers: (name, left operand's type, right operand's).");
+  m.def("arithmetics", &Arithmetics,
+        "The kinds of arithmetic, in the order of their numbers: (name, left operand's type, right operand's).");
   m.def("catalogue_hash", &vbgemm::catalogue_hash, "Identifies the catalogue; travels with every call.");
   m.def("isa", &vbgemm::isa, "The instruction set the CPU kernel uses on this machine.");
   m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_matmul)); }, "The XLA FFI handler.");

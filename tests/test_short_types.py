@@ -1,4 +1,7 @@
-"""Operands of a byte: 8-bit floats, also of two kinds, and int8. Values, results of other types, scales, derivatives, vmap, bad input."""
+"""Operands of a byte: 8-bit floats, also of two types, and int8.
+
+Values, results of other types, scales, derivatives, vmap, bad input.
+"""
 
 import itertools
 
@@ -39,7 +42,8 @@ def operands(sizes, lhs, rhs):
 
 def check(result, truth, scale, dtype):
     """Integers wrap around exactly; floats are the sum, rounded once."""
-    assert result.shape == truth.shape and result.dtype == dtype
+    assert result.shape == truth.shape
+    assert result.dtype == dtype
     if jnp.issubdtype(dtype, jnp.integer):
         np.testing.assert_array_equal(np.asarray(result), truth.astype(np.int64).astype(dtype))
         return
@@ -228,4 +232,5 @@ def test_the_table_says_what_numpy_says(name):
     dtype, row = jnp.dtype(name), DTYPES[name]
     assert row.bytes == dtype.itemsize
     assert row.fraction_bits == (jnp.finfo(dtype).nmant if jnp.issubdtype(dtype, jnp.inexact) else 0)
-    assert row.accumulator in DTYPES and row.accumulator in row.results
+    assert row.accumulator in DTYPES
+    assert row.accumulator in row.results

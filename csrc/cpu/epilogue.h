@@ -156,7 +156,8 @@ __attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64
   }
 }
 
-// Finishes sums of `p`, a product of Lhs elements and others or the shares of one, and writes them where they belong, in the result's dtype.
+// Finishes sums of `p`, a product of Lhs elements and others or the shares of one, and writes them where they belong, in the result's
+// dtype.
 template <class Lhs, class P, class T>
 inline void write_block(const P& p, T* sums, int64_t width, int64_t rows, int64_t columns, int64_t i, int64_t j) {
   constexpr int kParts = 1 + kIsComplex<Lhs>;

@@ -294,8 +294,8 @@ class Multiplier {
 inline Matrix transposed(const Matrix& x) { return {x.data, x.col_stride, x.row_stride}; }
 inline Product transposed(const Product& p) {
   const Kind kind = kind_of(arithmetic_of(p.kind).rhs, arithmetic_of(p.kind).lhs);
-  return {kind,            p.out_dtype,     p.n,      p.m,       p.k,       transposed(p.b),
-          transposed(p.a), transposed(p.c), p.finish, p.whole_n, p.whole_m, p.past_caches};
+  return {kind,     p.out_dtype, p.n,       p.m,          p.k, transposed(p.b), transposed(p.a), transposed(p.c),
+          p.finish, p.whole_n,   p.whole_m, p.past_caches};
 }
 
 // What a product costs, in vector multiply-adds: vectors run along the columns of B and C.
@@ -337,8 +337,7 @@ inline void multiply(Product p, Scratch& scratch) {
   if (p.m == 1) p.a.row_stride = p.c.row_stride = 1;
   const int lanes = kLanes<SumNumberOf<Lhs>> / (1 + kIsComplex<Lhs>);
   const Product other = transposed(p);
-  const bool stays =
-      sums_in_lanes<Lhs, Rhs>(p) || (!sums_in_lanes<Rhs, Lhs>(other) && cost(other, lanes) >= cost(p, lanes));
+  const bool stays = sums_in_lanes<Lhs, Rhs>(p) || (!sums_in_lanes<Rhs, Lhs>(other) && cost(other, lanes) >= cost(p, lanes));
   if (stays) return multiply_as_it_is<Lhs, Rhs>(p, scratch);
   if (!p.finish) return multiply_as_it_is<Rhs, Lhs>(other, scratch);
   Finish finish = *p.finish;

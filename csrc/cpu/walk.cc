@@ -107,7 +107,7 @@ std::optional<Product> product_of_run(const CpuCall& call, int64_t tile, Finish&
   const Matrix c = submatrix(call, call.out_dtype, problem.c, problem, batch, m.begin, n.begin);
   const Finish* epilogue = read_epilogue(call, run.problem, batch, m.begin, n.begin, finish);
   return Product{call.kind, call.out_dtype, m.end - m.begin, n.end - n.begin, k.end - k.begin, a, b,
-                 c,          epilogue,       problem.m,       problem.n,       call.past_caches};
+                 c,         epilogue,       problem.m,       problem.n,       call.past_caches};
 }
 
 // Is there such a place in a problem's C?

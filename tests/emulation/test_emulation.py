@@ -90,7 +90,9 @@ def matrix_units(builder: Builder) -> Path:
 
 
 @SIZES
-@pytest.mark.parametrize("kind", ["float32", "float64", "complex64", "complex128", "bfloat16", "float16", "float8_e4m3fn_e5m2", "int8"])
+@pytest.mark.parametrize(
+    "kind", ["float32", "float64", "complex64", "complex128", "bfloat16", "float16", "float8_e4m3fn_e5m2", "int8"]
+)
 def test_all_groups_on_cdna(cdna: Path, kind: str, size: list[str]) -> None:
     assert_passes(cdna, "--kinds", kind, *size, tiles=tiles_of(kind, tensor=False))
 

@@ -14,8 +14,8 @@ inline int failures = 0;
 inline void fail(const Workload& w, const Problem& p, const char* what, int64_t i = 0, int64_t j = 0, double got = 0, double expected = 0) {
   if (++failures > 20) return;
   std::printf("FAIL %s -> %s m %d n %d k %d batch %d, A strides %ld %ld, B %ld %ld, C %ld %ld: %s at (%ld, %ld): %g, expected %g\n",
-              name_of(w.kind), name_of(w.out_dtype), p.m, p.n, p.k, p.batch, p.a.row_stride,
-              p.a.col_stride, p.b.row_stride, p.b.col_stride, p.c.row_stride, p.c.col_stride, what, i, j, got, expected);
+              name_of(w.kind), name_of(w.out_dtype), p.m, p.n, p.k, p.batch, p.a.row_stride, p.a.col_stride, p.b.row_stride, p.b.col_stride,
+              p.c.row_stride, p.c.col_stride, what, i, j, got, expected);
 }
 
 inline bool agrees(double got, double expected, double tolerance) {
@@ -66,8 +66,7 @@ inline void expect_epilogue(const Workload& w, const Epilogue& e, const Problem&
   if (e.bias.buffer >= 0) x += addend(e.bias), magnitude += finite_size(addend(e.bias));
   value[0] = activate(x.real(), e.activation), value[1] = x.imag();
   // No activation is steeper than 1.13; none adds more than a few roundings of its argument.
-  tolerance =
-      1.13 * tolerance + 8 * magnitude * epsilon(w.sum()) + 4 * finite_size(value[0]) * epsilon(w.sum());
+  tolerance = 1.13 * tolerance + 8 * magnitude * epsilon(w.sum()) + 4 * finite_size(value[0]) * epsilon(w.sum());
 }
 
 // Of a type without infinities: numbers that are too large become NaN.

@@ -31,7 +31,8 @@ struct ShortFormat {
     const int magnitude = bits & (sign() - 1), exponent = magnitude >> fraction_bits(), fraction = magnitude & ((1 << fraction_bits()) - 1);
     const double signed_one = bits & sign() ? -1 : 1;
     if (magnitude >= too_large()) return info.has_infinities && !fraction ? signed_one * INFINITY : NAN;
-    return signed_one * std::ldexp(exponent ? fraction + (1 << fraction_bits()) : fraction, std::max(exponent, 1) - bias() - fraction_bits());
+    return signed_one *
+           std::ldexp(exponent ? fraction + (1 << fraction_bits()) : fraction, std::max(exponent, 1) - bias() - fraction_bits());
   }
   int encode(double x) const {
     const int negative = std::signbit(x) ? sign() : 0;

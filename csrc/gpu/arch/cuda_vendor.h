@@ -227,8 +227,8 @@ __device__ inline uint16_t float_to_bfloat16(float x) {
 }
 
 // Starts copying `kBytes` (1, 2, 4, 8 or 16) from global to shared memory, or writes zeros there where `valid` is false; then the source
-// address is not used. The predicate costs nothing: it becomes an operand of the copy instruction. There is none for 1 or 2 bytes. kAhead: how
-// many bytes around them the second level's cache fetches together, a hint.
+// address is not used. The predicate costs nothing: it becomes an operand of the copy instruction. There is none for 1 or 2 bytes. kAhead:
+// how many bytes around them the second level's cache fetches together, a hint.
 template <int kBytes, int kAhead = 128>
 __device__ inline void copy_async(void* shared, const void* global, bool valid) {
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));

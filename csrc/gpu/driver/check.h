@@ -58,8 +58,7 @@ class Check {
 
   template <class Types, class Out>
   std::string names() const {
-    return name() +
-           (std::is_same_v<typename Types::Own, Out> ? "" : std::string(" to ") + name_of(kDTypeOf<Out>));
+    return name() + (std::is_same_v<typename Types::Own, Out> ? "" : std::string(" to ") + name_of(kDTypeOf<Out>));
   }
 
   // The kind's tiles whose kernels are there. (The emulation is built with some of them.)

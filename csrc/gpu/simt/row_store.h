@@ -118,8 +118,7 @@ struct LocatedRowStage : RowStage<Cut, false> {
 template <class Cut, class T>
 __device__ inline bool stores_vectors(const TilePlace<T>& place) {
   const MatrixView& c = place.matrix[kC];
-  return c.way == Way::vectors && c.row_stride == place.cols && !place.fused &&
-         !place.stores_sums();
+  return c.way == Way::vectors && c.row_stride == place.cols && !place.fused && !place.stores_sums();
 }
 template <class T>
 __device__ inline bool stores_columns(const TilePlace<T>& place) {

@@ -15,8 +15,7 @@ constexpr bool fills_multiprocessor(Kind kind, Kernel kernel) {
 // Blocks of a tensor kernel that a multiprocessor must be able to hold: as many as their registers allow without spills.
 constexpr int tensor_min_blocks(Kind kind, Kernel kernel) {
   if (kernel == Kernel::m128_light) return kind == Kind::f64 || kind == Kind::tf32x3 ? 3 : 4;
-  if (kernel == Kernel::m128_rows || kernel == Kernel::m128_wide_rows)
-    return tensor_row_blocks(kernel, bytes_of(arithmetic_of(kind).lhs));
+  if (kernel == Kernel::m128_rows || kernel == Kernel::m128_wide_rows) return tensor_row_blocks(kernel, bytes_of(arithmetic_of(kind).lhs));
   return fills_multiprocessor(kind, kernel) ? 1 : 2;
 }
 

@@ -60,15 +60,15 @@
 #include "dtypes.def"
 
 // Define a kind's kernels; `kind_` is its enumerator.
-#define VBGEMM_DEFINE_SIMT_KERNEL_IN(SHARED, kernel, kind, kind_)                             \
-  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),          \
+#define VBGEMM_DEFINE_SIMT_KERNEL_IN(SHARED, kernel, kind, kind_)                                                                  \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),                                      \
                                                   vbgemm::min_blocks<vbgemm::LeftOf<vbgemm::Kind::kind_>>(vbgemm::Kernel::kernel)) \
-      vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {              \
-    VBGEMM_READ_PARAMETERS(vbgemm::KernelParameters, parameters);                                      \
-    using Family = vbgemm::SimtFamily<vbgemm::Kind::kind_>;                                   \
-    using Body = vbgemm::TileKernel<Family, vbgemm::Kernel::kernel>;                                   \
-    SHARED(Body::Shared, shared);                                                                      \
-    Body::run(parameters, shared);                                                                     \
+      vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {                                          \
+    VBGEMM_READ_PARAMETERS(vbgemm::KernelParameters, parameters);                                                                  \
+    using Family = vbgemm::SimtFamily<vbgemm::Kind::kind_>;                                                                        \
+    using Body = vbgemm::TileKernel<Family, vbgemm::Kernel::kernel>;                                                               \
+    SHARED(Body::Shared, shared);                                                                                                  \
+    Body::run(parameters, shared);                                                                                                 \
   }
 #define VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, kind_) VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_SHARED, kernel, kind, kind_)
 #define VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, kind_) VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_DYNAMIC_SHARED, kernel, kind, kind_)

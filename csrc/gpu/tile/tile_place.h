@@ -44,8 +44,8 @@ struct TilePlace {
   void* mirror;  // where C has the transpose of the tile's first element, if that is to be stored too; else null
   Accumulator<T> alpha, beta;
   Activation activation;
-  bool fused;         // the tile has an epilogue; otherwise what belongs to it is not set
-  uint8_t result;     // the DType that is stored
+  bool fused;      // the tile has an epilogue; otherwise what belongs to it is not set
+  uint8_t result;  // the DType that is stored
   int32_t rows, cols, depth;
   int32_t code;  // which of the kernel's computes it; kNoCode where there is nothing to compute
   Walk walk;     // it is the first of these

@@ -330,7 +330,7 @@ def _flags(name: str, option: str, flags: Any, tree: Any, count: int) -> list[bo
 
 
 def _is_float8(*operands: jax.Array) -> bool:
-    """Whether one is a float of 8 bits: it promotes with nothing, and is multiplied as it is where a result is named."""
+    """Whether one is a float of 8 bits: it promotes with nothing, and is multiplied as is where a result is named."""
     return any(jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1 for x in operands)
 
 

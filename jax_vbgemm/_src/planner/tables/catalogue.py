@@ -180,11 +180,14 @@ class Catalogue:
 def kind_of(dtype: str, precision: str, device: DeviceSpec, rhs: str | None = None) -> str:
     """How products of `dtype` are formed at `precision` ("default", "high" or "highest") on `device`.
 
-    rhs: the right operand's dtype, where it is another one; there must be such an arithmetic. Where there are tensor cores for them, float32 is multiplied as tf32 by default, as three tf32 products at "high".
+    rhs: the right operand's dtype, where it is another one. Where there are tensor cores for them, float32 is
+    multiplied as tf32 by default, as three tf32 products at "high". Raises ValueError for two dtypes that nothing
+    multiplies.
     """
     if rhs is not None and rhs != dtype:
         mixed = arithmetic_of(dtype, rhs)
-        assert mixed is not None, (dtype, rhs)
+        if mixed is None:
+            raise ValueError(f"dtype: there is no arithmetic of {dtype} and {rhs}")
         return mixed.name
     kind = {"default": "tf32", "high": "tf32x3"}.get(precision, dtype) if dtype == "float32" else dtype
     return kind if device.has_tensor(kind) else dtype

@@ -25,7 +25,6 @@ from typing import Literal
 
 from jax_vbgemm._src.arithmetic import accumulator_of
 
-
 # What accumulators without a rate of their own are multiplied and added as fast as, at the most: a data sheet's integer
 # rate is that of float32 or half of it.
 _MULTIPLIED_AS = {"complex64": "float32", "complex128": "float64", "int32": "float32"}
