@@ -64,7 +64,7 @@ def dynamic_shared_bytes() -> dict[tuple[str, str], int]:
       using namespace vbgemm;
       for (int kernel = 0; kernel < kKernels; ++kernel)
         for (int kind = 0; kind < kKinds; ++kind)
-          std::printf("%s %s %d\\n", kKernelNames[kernel], kKindNames[kind],
+          std::printf("%s %s %d\\n", kKernelNames[kernel], name_of(static_cast<Kind>(kind)),
                       dynamic_shared_bytes(static_cast<Kind>(kind), static_cast<Kernel>(kernel)));
     }"""
     with tempfile.TemporaryDirectory() as folder:
