@@ -58,7 +58,7 @@ inline void expect_epilogue(const Workload& w, const Epilogue& e, const Problem&
   const Number alpha = value_of(w, e.alpha), beta = value_of(w, e.beta);
   if (alpha == 0.0) value[0] = value[1] = 0;  // the sum does not count, even if it is NaN
   double magnitude = std::abs(alpha) * finite_size({value[0], value[1]});
-  tolerance *= std::abs(alpha);
+  tolerance = alpha == 0.0 ? 0 : tolerance * std::abs(alpha);
   Number x = scaled({value[0], value[1]}, alpha);
   if (e.source.buffer >= 0 && beta != 0.0) {
     x += scaled(addend(e.source), beta);
