@@ -63,6 +63,34 @@ def test_values(lhs, rhs, result, sizes):
         check(c, *oracle.matmul(a, b, *flags), result)
 
 
+@pytest.mark.parametrize(("lhs", "rhs", "result"), CASES)
+@pytest.mark.parametrize(("m", "n"), [(50, 40), (50, 3), (3, 50), (1, 1)])
+def test_sums_of_products(lhs, rhs, result, m, n):
+    As, Bs, ta, tb = operands([(m, n, 70, False, False), (m, n, 9, True, True), (m, n, 900, False, True)], lhs, rhs)
+    (c,) = vb.batched_matmul_sum(
+        As, Bs, out=[0, 0, 0], transpose_a=ta, transpose_b=tb, preferred_element_type=result, implementation="kernel"
+    )
+    terms = [oracle.matmul(a, b, *flags) for a, b, *flags in zip(As, Bs, ta, tb, strict=True)]
+    check(c, sum(truth for truth, _ in terms), sum(scale for _, scale in terms), result)
+
+
+def test_terms_of_a_sum_have_the_same_types():
+    a, b, c = random((5, 9), "float8_e4m3fn", 1), random((9, 4), "float8_e4m3fn", 2), random((9, 4), "float8_e5m2", 3)
+    with pytest.raises(ValueError, match=r"multiplies float8_e4m3fn x float8_e5m2 but .* float8_e4m3fn: .* one dtype"):
+        vb.batched_matmul_sum([a, a], [b, c], out=[0, 0], preferred_element_type="float32")
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8"])
+def test_ragged_products_are_those_of_xla(dtype):
+    rows, weights, sizes = random((12, 9), dtype, 1), random((3, 9, 4), dtype, 2), jnp.array([5, 0, 7])
+    wide = DTYPES[dtype].accumulator
+    y = vb.ragged_dot(rows, weights, sizes, preferred_element_type=wide)
+    truths = [oracle.matmul(rows[:5], weights[0]), oracle.matmul(rows[5:], weights[2])]
+    check(y, *(np.concatenate(parts) for parts in zip(*truths, strict=True)), wide)
+    with pytest.raises(NotImplementedError, match=f"there is no kernel for {dtype} on this platform"):
+        vb.ragged_dot(rows, weights, sizes, preferred_element_type=wide, implementation="kernel")
+
+
 def in_shares(problems, device, catalogue):
     blocks = []
     for index, p in enumerate(problems):
