@@ -17,7 +17,7 @@ extern "C" int ragged_trial(int kind, int wide_results, int contraction, int tra
   const int32_t plan[1] = {shape % 4};
   vbgemm::RaggedCall call{};
   call.kind = static_cast<vbgemm::Kind>(kind);
-  call.dtype = vbgemm::element_of(call.kind), call.out_dtype = wide_results ? vbgemm::DType::f32 : call.dtype;
+  call.dtype = vbgemm::arithmetic_of(call.kind).lhs, call.out_dtype = wide_results ? vbgemm::DType::f32 : call.dtype;
   call.contraction = contraction, call.transpose_rhs = transpose_rhs, call.wide_sizes = wide_sizes;
   call.activation = static_cast<vbgemm::Activation>(activation);
   call.m = m, call.k = k, call.n = n, call.groups = g, call.total_groups = num_sizes;

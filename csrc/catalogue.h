@@ -4,31 +4,17 @@
 #include <cstdint>
 #include <string_view>
 
+#include "dtypes.h"
+
 namespace vbgemm {
 
-enum class DType : int32_t { f32, f64, c64, c128, bf16, f16 };
-inline constexpr int kDTypes = 6;
-inline constexpr const char* kDTypeNames[kDTypes] = {"float32", "float64", "complex64", "complex128", "bfloat16", "float16"};
-inline constexpr int kDTypeBytes[kDTypes] = {4, 8, 8, 16, 2, 2};
-
-// What products of a dtype are summed in.
-constexpr DType accumulator_of(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16 ? DType::f32 : dtype; }
-constexpr int accumulator_bytes(DType dtype) { return kDTypeBytes[static_cast<int>(accumulator_of(dtype))]; }
-
-// How products are formed: each element type in its own arithmetic, and two ways to multiply float32 on tensor cores: rounded to tf32, or
-// split into two tf32 numbers each, of whose four products the three largest count. A kind's own name is its dtype's where they are one.
-enum class Kind : int32_t { f32, f64, c64, c128, bf16, f16, tf32, tf32x3 };
-inline constexpr int kKinds = 8;
-inline constexpr const char* kKindNames[kKinds] = {"float32",  "float64", "complex64", "complex128",
-                                                   "bfloat16", "float16", "tf32",      "tf32x3"};
-
-constexpr Kind kind_of(DType dtype) { return static_cast<Kind>(dtype); }
-constexpr DType element_of(Kind kind) { return kind < Kind::tf32 ? static_cast<DType>(kind) : DType::f32; }
-
-inline constexpr uint32_t F32 = 1u << 0, F64 = 1u << 1, C64 = 1u << 2, C128 = 1u << 3, BF16 = 1u << 4, F16 = 1u << 5;
-inline constexpr uint32_t TF32 = 1u << 6, TF32X3 = 1u << 7;
-inline constexpr uint32_t ALL_DTYPES = F32 | F64 | C64 | C128 | BF16 | F16, ALL_REAL = F32 | F64 | BF16 | F16;
-inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // float32: CDNA only
+constexpr uint32_t all_dtypes() {
+  uint32_t all = 0;
+  for (int kind = 0; kind < kKinds; ++kind) all |= uint32_t{plain_kind_of(static_cast<Kind>(kind)) == static_cast<Kind>(kind)} << kind;
+  return all;
+}
+inline constexpr uint32_t ALL_DTYPES = all_dtypes(), ALL_REAL = F32 | F64 | BF16 | F16;  // of 16 bits or more
+inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;           // float32: CDNA only
 
 // What a thread of a block (on tensor cores a wave) has to itself: a piece of the tile, whole rows of it (csrc/gpu/simt/row_tile.h), or
 // steps of K: of those of the whole block, together with a few others (csrc/gpu/simt/deep_tile.h), or of its wave's rows

@@ -18,9 +18,8 @@ namespace ffi = xla::ffi;
 
 // A checked call. plan points into the descriptor constant: device memory on a GPU.
 struct Call {
-  DType dtype;      // of the operands
-  Kind kind;        // of their products
-  DType out_dtype;  // of the results: dtype, or float32 for a 16-bit dtype
+  Kind kind;        // of the operands' products
+  DType out_dtype;  // of the results: one that the arithmetic gives
   Descriptors plan;
   const Launch* launches;
   int32_t num_launches;
@@ -32,17 +31,20 @@ struct Call {
 
 inline std::optional<DType> dtype_of(ffi::DataType type) {
   switch (type) {
-    case ffi::DataType::F32: return DType::f32;
-    case ffi::DataType::F64: return DType::f64;
-    case ffi::DataType::C64: return DType::c64;
-    case ffi::DataType::C128: return DType::c128;
-    case ffi::DataType::BF16: return DType::bf16;
-    case ffi::DataType::F16: return DType::f16;
+#define DTYPE(id, name, xla, ...) \
+  case ffi::DataType::xla: return DType::id;
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(...)
+#include "dtypes.def"
     default: return std::nullopt;
   }
 }
 
 inline ffi::Error refuse(const std::string& why) { return ffi::Error::InvalidArgument("jax_vbgemm: " + why); }
+
+inline ffi::Error another_dtype(size_t buffer) {
+  return refuse("buffer " + std::to_string(buffer) + " has another dtype than its fellows");
+}
 
 // The last element that a rows x cols x batch operand touches is inside its buffer. Strides are never negative.
 inline bool inside(const Operand& x, int64_t rows, int64_t cols, const Problem& p, int64_t elements) {
@@ -88,8 +90,8 @@ struct Arguments {
       .Attr<int64_t>("num_sums")
 
 // What goes wrong with one epilogue, or null.
-inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType dtype, const std::vector<int64_t>& elements,
-                                  size_t num_factors, size_t num_addends, size_t num_operands) {
+inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType sum, const std::vector<int64_t>& elements, size_t num_factors,
+                                  size_t num_addends, size_t num_operands) {
   const auto in_range = [](int32_t buffer, size_t first, size_t last) {
     return static_cast<size_t>(buffer) >= first && static_cast<size_t>(buffer) < last;
   };
@@ -104,7 +106,8 @@ inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType dty
     if (!inside(*addend, p.m, p.n, p, elements[addend->buffer])) return "source or bias reaches past its buffer";
   }
   if (e.activation < Activation::none || e.activation > Activation::sigmoid) return "unknown activation";
-  if (e.activation != Activation::none && (dtype == DType::c64 || dtype == DType::c128)) return "complex numbers have no activation";
+  if (e.activation != Activation::none && is_complex(sum)) return "complex numbers have no activation";
+  if (e.activation != Activation::none && is_integer(sum)) return "integers have no activation";
   return nullptr;
 }
 
@@ -147,27 +150,32 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
   elements.resize(num_operands + num_results);
   call.buffers.resize(num_operands + num_results);
   call.num_operands = static_cast<int32_t>(num_operands);
-  ffi::DataType types[4] = {};  // of factors, addends, scalars, results
-  bool seen[4] = {};
+  std::vector<ffi::DataType> types(elements.size());
+  std::optional<size_t> first_of[4];  // of factors, addends, scalars, results: the first buffer, if there is one
   for (size_t i = 0; i < elements.size(); ++i) {
     ffi::AnyBuffer buffer = i >= num_operands ? **rets.get<ffi::AnyBuffer>(i - num_operands) : *args.get<ffi::AnyBuffer>(i);
-    const int role = static_cast<int>((i >= ends[0]) + (i >= ends[1]) + (i >= ends[2]));
-    if (seen[role] && buffer.element_type() != types[role])
-      return refuse("buffer " + std::to_string(i) + " has another dtype than its fellows");
-    types[role] = buffer.element_type();
-    seen[role] = true;
+    types[i] = buffer.element_type();
+    std::optional<size_t>& first = first_of[(i >= ends[0]) + (i >= ends[1]) + (i >= ends[2])];
+    // Factors may be of two types: which side they are on says which.
+    if (first && i >= ends[0] && types[i] != types[*first]) return another_dtype(i);
+    if (!first) first = i;
     elements[i] = buffer.element_count();
     call.buffers[i] = buffer.untyped_data();
   }
-  const std::optional<DType> in = dtype_of(types[0]), out = dtype_of(types[3]);
-  const bool narrow = in == DType::bf16 || in == DType::f16;
-  if (!in || !out || (*in != *out && !(narrow && *out == DType::f32))) return refuse("no kernel for these operand and result dtypes");
-  if (seen[1] && types[1] != types[3]) return refuse("sources and biases must have the results' dtype");
-  if (seen[2] && dtype_of(types[2]) != (narrow ? DType::f32 : *in)) return refuse("alphas and betas must have the accumulator's dtype");
-  if (kind < 0 || kind >= kKinds || element_of(static_cast<Kind>(kind)) != *in) {
+  const std::optional<DType> factor = dtype_of(types[0]), out = dtype_of(types[num_operands]);
+  if (kind < 0 || kind >= kKinds) return refuse("kind " + std::to_string(kind) + " is not a way to multiply");
+  const Arithmetic& arithmetic = arithmetic_of(static_cast<Kind>(kind));
+  for (size_t i = 1; i < ends[0]; ++i) {
+    if (types[i] != types[0] && (arithmetic.lhs == arithmetic.rhs || !dtype_of(types[i]))) return another_dtype(i);
+  }
+  if (!factor || !out || !arithmetic.gives(*out)) return refuse("no kernel for these operand and result dtypes");
+  if (*factor != arithmetic.lhs && *factor != arithmetic.rhs) {
     return refuse("kind " + std::to_string(kind) + " is not a way to multiply the operands");
   }
-  call.dtype = *in;
+  if (first_of[1] && types[*first_of[1]] != types[num_operands]) return refuse("sources and biases must have the results' dtype");
+  if (first_of[2] && dtype_of(types[*first_of[2]]) != arithmetic.accumulator()) {
+    return refuse("alphas and betas must have the accumulator's dtype");
+  }
   call.kind = static_cast<Kind>(kind);
   call.out_dtype = *out;
 
@@ -183,6 +191,9 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
         !in_range(p.c.buffer, num_operands, num_operands + num_results)) {
       return problem("names a buffer that the call does not have");
     }
+    if (dtype_of(types[p.a.buffer]) != arithmetic.lhs || dtype_of(types[p.b.buffer]) != arithmetic.rhs) {
+      return problem("a factor has another dtype than its side of the arithmetic");
+    }
     if (!inside(p.a, p.m, p.k, p, elements[p.a.buffer])) return problem("the left operand reaches past its buffer");
     if (!inside(p.b, p.k, p.n, p, elements[p.b.buffer])) return problem("the right operand reaches past its buffer");
     if (!inside(p.c, p.m, p.n, p, elements[p.c.buffer])) return problem("the result reaches past its buffer");
@@ -192,7 +203,7 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
     if (overlaps) return problem("the result overlaps itself");
     if (!finishing) continue;
     const Epilogue& epilogue = reinterpret_cast<const Epilogue*>(epilogue_table.begin())[i];
-    const char* wrong = check_epilogue(epilogue, p, *in, elements, ends[0], num_addends, num_operands);
+    const char* wrong = check_epilogue(epilogue, p, arithmetic.accumulator(), elements, ends[0], num_addends, num_operands);
     if (wrong) return problem(wrong);
   }
 

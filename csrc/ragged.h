@@ -32,6 +32,7 @@ struct RaggedCall {
 // A call of packed rows times weights of different shapes; what it has to compute, csrc/cpu/packed_handler.cc says.
 struct PackedCall {
   DType dtype, out_dtype;  // of the operands; of the results
+  Kind kind;
   bool contraction, transpose_rhs, wide_sizes;
   int64_t rows, x_size, y_size, entries, groups;
   const int64_t* shapes;            // k and n of each group

@@ -35,6 +35,7 @@
 // elements behind its first one; an operand that all entries share has strides of 0. Results are dense.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "ffi_common.h"
@@ -61,6 +62,18 @@ struct RaggedArguments {
       .Attr<::xla::ffi::Span<const int64_t>>("batch_strides") \
       .Attr<::xla::ffi::Span<const int32_t>>("plan")
 
+// What is wrong with the kind and the dtypes of products whose operands have one dtype; nothing where they have kernels. Types of 8 bits
+// have none.
+inline std::optional<std::string> check_ragged_kind(int64_t kind, std::optional<DType> in, std::optional<DType> out) {
+  if (!in || !out || bytes_of(*in) == 1) return "no kernel for these operand and result dtypes";
+  const bool known = kind >= 0 && kind < kKinds;
+  if (!known || arithmetic_of(static_cast<Kind>(kind)).lhs != *in || arithmetic_of(static_cast<Kind>(kind)).rhs != *in) {
+    return "kind " + std::to_string(kind) + " is not a way to multiply the operands";
+  }
+  if (!arithmetic_of(static_cast<Kind>(kind)).gives(*out)) return "no kernel for these operand and result dtypes";
+  return {};
+}
+
 // Fills call, or says which argument breaks which rule.
 inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
   constexpr int kOperands = 6, kSizes = 7;
@@ -83,12 +96,7 @@ inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
                                        *operands.get<ffi::AnyBuffer>(4), *operands.get<ffi::AnyBuffer>(5)};
   ffi::AnyBuffer out = **results.get<ffi::AnyBuffer>(0);
   const std::optional<DType> in_dtype = dtype_of(buffers[0].element_type()), out_dtype = dtype_of(out.element_type());
-  if (!in_dtype || !out_dtype || (*in_dtype != *out_dtype && *out_dtype != accumulator_of(*in_dtype))) {
-    return refuse("no kernel for these operand and result dtypes");
-  }
-  if (kind < 0 || kind >= kKinds || element_of(static_cast<Kind>(kind)) != *in_dtype) {
-    return refuse("kind " + std::to_string(kind) + " is not a way to multiply the operands");
-  }
+  if (const auto wrong = check_ragged_kind(kind, in_dtype, out_dtype)) return refuse(*wrong);
   call.dtype = *in_dtype, call.out_dtype = *out_dtype, call.kind = static_cast<Kind>(kind);
 
   const __int128 whole[kOperands] = {__int128{call.m} * call.k,
@@ -116,7 +124,7 @@ inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
   if (size_type != ffi::DataType::S32 && size_type != ffi::DataType::S64) return refuse("group_sizes must be int32 or int64");
   call.wide_sizes = size_type == ffi::DataType::S64;
   if (call.bias.data && dtype_of(buffers[3].element_type()) != call.out_dtype) return refuse("bias must have the result's dtype");
-  const DType accumulator = accumulator_of(call.dtype);
+  const DType accumulator = accumulator_of(call.kind);
   const bool is_real = accumulator == DType::f32 || accumulator == DType::f64;
   if (call.row_scale.data && (!is_real || dtype_of(buffers[4].element_type()) != accumulator)) {
     return refuse("row_scale must have the accumulator's dtype, which must be real");

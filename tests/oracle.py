@@ -7,13 +7,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-DTYPES = ("float32", "float64", "complex64", "complex128", "bfloat16", "float16")
+from jax_vbgemm._src.arithmetic import DTYPES as TABLE
+from jax_vbgemm._src.arithmetic import OPERANDS
+
+# The dtypes that every test of values goes through; those of a byte have tests of their own (test_short_types.py).
+DTYPES = tuple(dtype for dtype in OPERANDS if TABLE[dtype].bytes > 1)
+
+
+def unit_roundoff(dtype: str) -> float:
+    """The largest relative error of rounding to a dtype; 0 for integers."""
+    bits = TABLE[dtype].fraction_bits
+    return 2.0 ** -(bits + 1) if bits else 0.0
+
 
 # Largest error, as a share of sum |a||b|, that rounding explains: unit roundoff of the accumulator a few times over,
 # and of the result once.
 ROUNDING = {
-    "float32": 5e-6, "float64": 1e-14, "complex64": 5e-6, "complex128": 1e-14, "bfloat16": 5e-3, "float16": 6e-4,
-}  # fmt: skip
+    name: 80 * unit_roundoff(row.accumulator) + 1.01 * unit_roundoff(name) * (name != row.accumulator)
+    for name, row in TABLE.items()
+}
 
 
 def random(shape: Sequence[int], dtype: Any, seed: int = 0) -> jax.Array:

@@ -33,7 +33,7 @@ def test_plan_of_a_file(device, tmp_path, capsys):
         ("1 2 -3\n", [], "line 1.*non-negative"),
         ("1 2 3\n", ["--device", "h1000"], "h1000"),
         ("1 2 3\n", ["--planner", "best"], "best"),
-        ("1 2 3\n", ["--dtype", "int8"], "int8"),
+        ("1 2 3\n", ["--dtype", "int32"], "int32"),
         ("1 2 3\n", ["--dtype", "foo"], "dtype: unknown name 'foo'"),
     ],
 )

@@ -9,6 +9,7 @@ PACKAGE = Path(jax_vbgemm.__file__).parent
 
 ROOMS = [
     "_core",
+    "_src.arithmetic",
     "_src.problem",
     "_src.planner.tables",
     "_src.planner.tiles",

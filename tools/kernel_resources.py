@@ -24,7 +24,7 @@ TABLE = ROOT / "jax_vbgemm" / "_src" / "planner" / "tables" / "resources.csv"
 ARCHS = ("sm_80", "sm_90a")
 
 ENTRY = re.compile(
-    r"Compiling entry function 'vbgemm_(?P<kernel>[tm]\d+_\w+)_(?P<dtype>[a-z0-9]+)' for '(?P<arch>\w+)'"
+    r"Compiling entry function 'vbgemm_(?P<kernel>[tm]\d+_(?:wide_)?[a-z]+)_(?P<dtype>\w+)' for '(?P<arch>\w+)'"
 )
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
@@ -64,7 +64,7 @@ def dynamic_shared_bytes() -> dict[tuple[str, str], int]:
       using namespace vbgemm;
       for (int kernel = 0; kernel < kKernels; ++kernel)
         for (int kind = 0; kind < kKinds; ++kind)
-          std::printf("%s %s %d\\n", kKernelNames[kernel], kKindNames[kind],
+          std::printf("%s %s %d\\n", kKernelNames[kernel], name_of(static_cast<Kind>(kind)),
                       dynamic_shared_bytes(static_cast<Kind>(kind), static_cast<Kernel>(kernel)));
     }"""
     with tempfile.TemporaryDirectory() as folder:

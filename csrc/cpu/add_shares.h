@@ -5,9 +5,10 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-template <class In, class T, bool kComplex>
+template <class Lhs>
 inline void add_shares(const ShareSum& p) {
-  constexpr int kParts = kComplex ? 2 : 1, kWidth = kMaxVectors * kLanes<T>;
+  using T = SumNumberOf<Lhs>;
+  constexpr int kParts = 1 + kIsComplex<Lhs>, kWidth = kMaxVectors * kLanes<T>;
   alignas(64) T result[kWidth];
   for (int64_t i = 0; i < p.rows; ++i) {
     for (int64_t j = 0; j < p.cols; j += kWidth / kParts) {
@@ -19,13 +20,13 @@ inline void add_shares(const ShareSum& p) {
         for (int64_t at = 0; at < numbers; ++at) result[at] += share[at];
       }
       const int64_t width = ceil_div(numbers, kLanes<T>) * kLanes<T>;
-      write_block<kParts, In>(p, result, width, 1, columns, i, j);
+      write_block<Lhs>(p, result, width, 1, columns, i, j);
     }
   }
 }
 
 inline void add_shares(const ShareSum& p) {
-  for_dtype(p.dtype, [&](auto in, auto number, auto complex) { add_shares<decltype(in), decltype(number), complex()>(p); });
+  for_kind(p.kind, [&](auto lhs, auto) { add_shares<decltype(lhs)>(p); });
 }
 
 }  // namespace vbgemm::VBGEMM_ISA

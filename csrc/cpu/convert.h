@@ -1,19 +1,27 @@
-// bfloat16 and float16 to and from float32, rounding to nearest even. Integer arithmetic or F16C, neither of which heeds the
-// flush-to-zero mode that XLA sets on its threads, so subnormals survive.
+// Elements to numbers and back: short floats to and from float32, rounding to nearest even, and integers to and from their sums. Integer
+// arithmetic or F16C, neither of which heeds the flush-to-zero mode that XLA sets on its threads, so subnormals survive.
 #pragma once
 #include <type_traits>
 
 #include "catalogue.h"
 #include "cpu/simd.h"
+#include "dtypes.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
-struct Bf16 {
-  uint16_t bits;
+// What elements are made of, and sums: a complex number is a pair.
+template <class E>
+struct Parts {
+  using Number = E;
 };
-struct F16 {
-  uint16_t bits;
+template <class Real>
+struct Parts<Complex<Real>> {
+  using Number = Real;
 };
+template <class E>
+using NumberOf = typename Parts<E>::Number;
+template <class E>
+using SumNumberOf = NumberOf<Accumulator<E>>;
 
 inline uint32_t bits_of(float x) {
   uint32_t bits;
@@ -26,18 +34,18 @@ inline float float_of(uint32_t bits) {
   return x;
 }
 
-inline float widen(Bf16 x) { return float_of(static_cast<uint32_t>(x.bits) << 16); }
-inline void narrow(float x, Bf16& to) {
+inline float widen(BFloat16 x) { return float_of(static_cast<uint32_t>(x.bits) << 16); }
+inline void narrow(float x, BFloat16& to) {
   const uint32_t bits = bits_of(x), magnitude = bits & 0x7fffffff;
   const uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1), quiet_nan = bits | 0x400000;
   to.bits = static_cast<uint16_t>((magnitude > 0x7f800000 ? quiet_nan : rounded) >> 16);
 }
 
 #if defined(__F16C__)
-inline float widen(F16 x) { return _cvtsh_ss(x.bits); }
-inline void narrow(float x, F16& to) { to.bits = static_cast<uint16_t>(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT)); }
+inline float widen(Float16 x) { return _cvtsh_ss(x.bits); }
+inline void narrow(float x, Float16& to) { to.bits = static_cast<uint16_t>(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT)); }
 #else
-inline float widen(F16 x) {
+inline float widen(Float16 x) {
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000) << 16, exponent = x.bits >> 10 & 31, fraction = x.bits & 0x3ff;
   if (exponent == 31) return float_of(sign | 0x7f800000 | (fraction ? 0x400000 | fraction << 13 : 0));
   if (exponent) return float_of(sign | (exponent + 112) << 23 | fraction << 13);
@@ -45,7 +53,7 @@ inline float widen(F16 x) {
   const uint32_t shift = __builtin_clz(fraction) - 21;  // brings the leading 1 to bit 10
   return float_of(sign | (113 - shift) << 23 | (fraction << shift & 0x3ff) << 13);
 }
-inline void narrow(float x, F16& to) {
+inline void narrow(float x, Float16& to) {
   const uint32_t bits = bits_of(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
   uint32_t half;
   if (magnitude > 0x7f800000) {
@@ -66,19 +74,37 @@ inline void narrow(float x, F16& to) {
 }
 #endif
 
+#define VBGEMM_FLOAT8 inline
+#include "float8.h"
+#undef VBGEMM_FLOAT8
+template <DType kDType>
+inline float widen(Float8<kDType> x) {
+  return float_of(Float8Format<kDType>::widen(uint32_t{x.bits}, bits_of, float_of));
+}
+template <DType kDType>
+inline void narrow(float x, Float8<kDType>& to) {
+  to.bits = Float8Format<kDType>::narrow(bits_of(x), bits_of, float_of);
+}
+
+// Sums of integers wrap around, as those of XLA do, so they are unsigned here.
+inline uint32_t widen(int8_t x) { return static_cast<uint32_t>(int32_t{x}); }
+inline void narrow(uint32_t x, int8_t& to) { to = static_cast<int8_t>(x); }
+
 inline float widen(float x) { return x; }
 inline double widen(double x) { return x; }
+inline uint32_t widen(uint32_t x) { return x; }
 inline void narrow(float x, float& to) { to = x; }
 inline void narrow(double x, double& to) { to = x; }
+inline void narrow(uint32_t x, uint32_t& to) { to = x; }
 
 // A vector's width of elements, as numbers.
 inline Vec<float> load_wide(const float* p) { return load<Vec<float>>(p); }
 inline Vec<double> load_wide(const double* p) { return load<Vec<double>>(p); }
-inline Vec<float> load_wide(const Bf16* p) {
+inline Vec<float> load_wide(const BFloat16* p) {
   using Halves = VectorOf<uint16_t, kVectorBytes / 2>::Type;
   return Vec<float>(__builtin_convertvector(load<Halves>(p), Vec<uint32_t>) << 16);
 }
-inline Vec<float> load_wide(const F16* p) {
+inline Vec<float> load_wide(const Float16* p) {
 #if defined(__AVX512F__)
   return Vec<float>(_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
 #elif defined(__F16C__)
@@ -87,6 +113,19 @@ inline Vec<float> load_wide(const F16* p) {
   return Vec<float>{widen(p[0]), widen(p[1]), widen(p[2]), widen(p[3])};
 #endif
 }
+template <class To, class Byte>
+inline To load_bytes(const Byte* p) {
+  return __builtin_convertvector(load<typename VectorOf<Byte, kVectorBytes / 4>::Type>(p), To);
+}
+template <DType kDType>
+inline Vec<float> load_wide(const Float8<kDType>* p) {
+  using Words = Vec<uint32_t>;
+  const auto bits_of_vector = [](Vec<float> x) { return Words(x); };
+  const auto floats_of = [](Words bits) { return Vec<float>(bits); };
+  return floats_of(Float8Format<kDType>::widen(load_bytes<Words>(reinterpret_cast<const uint8_t*>(p)), bits_of_vector, floats_of));
+}
+inline Vec<uint32_t> load_wide(const uint32_t* p) { return load<Vec<uint32_t>>(p); }
+inline Vec<uint32_t> load_wide(const int8_t* p) { return Vec<uint32_t>(load_bytes<Vec<int32_t>>(p)); }
 
 // The first n elements, and zeros behind them.
 template <class In>
@@ -96,16 +135,15 @@ inline auto load_wide(const In* p, int n) {
   return load_wide(padded);
 }
 
-// function(In{}, T{}, whether they are complex), for elements of `dtype` and the numbers they are computed in.
+// function(Lhs{}, Rhs{}), for an element of each side of an arithmetic.
 template <class Function>
-inline void for_dtype(DType dtype, const Function& function) {
-  switch (dtype) {
-    case DType::f32: return function(float{}, float{}, std::false_type{});
-    case DType::f64: return function(double{}, double{}, std::false_type{});
-    case DType::c64: return function(float{}, float{}, std::true_type{});
-    case DType::c128: return function(double{}, double{}, std::true_type{});
-    case DType::bf16: return function(Bf16{}, float{}, std::false_type{});
-    case DType::f16: return function(F16{}, float{}, std::false_type{});
+inline void for_kind(Kind kind, const Function& function) {
+  switch (kind) {
+#define DTYPE(...)
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(id, set, name, lhs, rhs, ...) \
+  case Kind::id: return function(Element<DType::lhs>{}, Element<DType::rhs>{});
+#include "dtypes.def"
   }
 }
 

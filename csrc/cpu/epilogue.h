@@ -110,7 +110,7 @@ inline Vec<T> activate(Vec<T> x, Activation activation) {
 template <class T, int kParts>
 class Scale {
  public:
-  explicit Scale(const double (&x)[2]) : re_(static_cast<T>(x[0])), im_(static_cast<T>(x[1])) {}
+  explicit Scale(const double (&x)[2]) : re_(number(x[0])), im_(number(x[1])) {}
   bool zero() const { return re_ == 0 && (kParts == 1 || im_ == 0); }
   Vec<T> operator()(Vec<T> v) const {
     if constexpr (kParts == 2) {
@@ -120,6 +120,12 @@ class Scale {
   }
 
  private:
+  // A negative one of unsigned sums wraps around.
+  static T number(double x) {
+    if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<int64_t>(x));
+    return static_cast<T>(x);
+  }
+
   T re_, im_;
 };
 
@@ -146,7 +152,7 @@ __attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64
       Vec<T> x = counts ? alpha(load<Vec<T>>(sums + at)) : Vec<T>{};
       if (reads_source) x += beta(load<Vec<T>>(source + at));
       if (finish.bias.data) x += load<Vec<T>>(bias + at);
-      if constexpr (kParts == 1) {
+      if constexpr (kParts == 1 && std::is_floating_point_v<T>) {
         x = activate<T>(x, finish.activation);
         if (finish.scale.data) x *= load<Vec<T>>(scale + at);
       }
@@ -155,19 +161,22 @@ __attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64
   }
 }
 
-// Finishes sums of `p`, a product of `In` elements or the shares of one, and writes them where they belong, in the result's dtype.
-template <int kParts, class In, class P, class T>
+// Finishes sums of `p`, a product of Lhs elements and others or the shares of one, and writes them where they belong, in the result's
+// dtype.
+template <class Lhs, class P, class T>
 inline void write_block(const P& p, T* sums, int64_t width, int64_t rows, int64_t columns, int64_t i, int64_t j) {
+  constexpr int kParts = 1 + kIsComplex<Lhs>;
   const auto write_as = [&](auto* c) {
     using Out = std::remove_reference_t<decltype(*c)>;
     if (p.finish) finish_block<kParts, Out>(*p.finish, sums, width, rows, columns, i, j);
     scatter<kParts>(sums, width, rows, columns, c + (i * p.c.row_stride + j * p.c.col_stride) * kParts, p.c.row_stride, p.c.col_stride);
   };
-  if (p.out_dtype == p.dtype) {
-    write_as(static_cast<In*>(p.c.data));
-  } else {
-    write_as(static_cast<T*>(p.c.data));
-  }
+#define DTYPE(id, ...)                                              \
+  if constexpr (kResultsOf<Lhs> >> static_cast<int>(DType::id) & 1) \
+    if (p.out_dtype == DType::id) return write_as(static_cast<NumberOf<Element<DType::id>>*>(p.c.data));
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(...)
+#include "dtypes.def"
 }
 
 }  // namespace vbgemm::VBGEMM_ISA

@@ -37,9 +37,11 @@ inline Vec<T> interleave(const T* from, int64_t stride) {
   }
 }
 
-// One product of `In` elements, not complex, computed in numbers of type T.
-template <class In, class T>
+// One product of Lhs and Rhs elements, not complex, computed in numbers of type T.
+template <class Lhs, class Rhs>
 class FewColumns {
+  using T = SumNumberOf<Lhs>;
+
  public:
   // The same for all pieces of a problem.
   static bool takes(const Product& p) {
@@ -50,7 +52,7 @@ class FewColumns {
       : k_(p.k), copy_of_a_(reinterpret_cast<T*>(scratch.a)), packed_b_(reinterpret_cast<T*>(scratch.b)) {
     steps_ = kWidth;
     while (steps_ > k_ || steps_ * p.whole_n > kWidth) steps_ /= 2;
-    pack_panel<1>(static_cast<const In*>(p.b.data), p.b.row_stride, p.b.col_stride, k_, p.n, packed_b_, kWidth);
+    pack_panel<1>(static_cast<const NumberOf<Rhs>*>(p.b.data), p.b.row_stride, p.b.col_stride, k_, p.n, packed_b_, kWidth);
     interleave_steps<kWidth>();
   }
 
@@ -65,7 +67,7 @@ class FewColumns {
   using Int = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
   using Ints = Vec<Int>;
   static constexpr int kWidth = kLanes<T>, kGroup = kVectorBytes == 64 ? 16 : 8;  // rows whose sums registers hold
-  static constexpr bool kConverts = sizeof(In) != sizeof(T);
+  static constexpr bool kConverts = sizeof(Lhs) != sizeof(T);
   static constexpr int64_t kManyRows = 12;  // of fewer the micro-kernel was faster
   static constexpr int64_t kMaxK = 32 * kWidth;
   static constexpr int64_t kRows = 128;  // whose results lie beside each other until they are finished
@@ -99,7 +101,7 @@ class FewColumns {
       if (S > steps_) return run_by<S / 2>(p);
     }
     constexpr int kColumns = kWidth / S;
-    const auto* a = static_cast<const In*>(p.a.data);
+    const auto* a = static_cast<const NumberOf<Lhs>*>(p.a.data);
     const bool in_place = finishes_in_place(p), streams = goes_past_caches(p) && writes_vectors(p);
     const int64_t ahead = streams ? bytes_ahead(p, kGroup) : 0;
     alignas(64) T results[kRows * kColumns];
@@ -139,7 +141,7 @@ class FewColumns {
       for (int64_t r = 0; r < count; ++r) {
         __builtin_memcpy(in_vectors + r * kWidth, results + (first + r) * kColumns, kColumns * sizeof(T));
       }
-      write_block<1, In>(p, in_vectors, kWidth, count, p.n, i + first, 0);
+      write_block<Lhs>(p, in_vectors, kWidth, count, p.n, i + first, 0);
     }
   }
 

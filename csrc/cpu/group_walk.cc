@@ -8,7 +8,7 @@ namespace {
 int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 char* element(const void* data, int64_t index, DType dtype) {
-  return static_cast<char*>(const_cast<void*>(data)) + index * kDTypeBytes[static_cast<int>(dtype)];
+  return static_cast<char*>(const_cast<void*>(data)) + index * bytes_of(dtype);
 }
 
 // The operand of one entry.
@@ -27,12 +27,12 @@ int64_t rows_of(const RaggedCall& call, const void* sizes, int64_t group, int64_
 class Entry {
  public:
   Entry(const RaggedCall& call, int64_t outer, int64_t inner, GroupWalk& walk) : call_(call), walk_(walk) {
-    const int64_t in = kDTypeBytes[static_cast<int>(call.dtype)], out = kDTypeBytes[static_cast<int>(call.out_dtype)];
+    const int64_t in = bytes_of(call.dtype), out = bytes_of(call.out_dtype);
     const int64_t index = outer * call.batch[1] + inner, result = call.contraction ? call.groups * call.k * call.n : call.m * call.n;
     lhs_ = entry(call.lhs, outer, inner, in), rhs_ = entry(call.rhs, outer, inner, in);
     sizes_ = entry(call.group_sizes, outer, inner, call.wide_sizes ? 8 : 4);
     bias_ = entry(call.bias, outer, inner, out);
-    row_scale_ = entry(call.row_scale, outer, inner, accumulator_bytes(call.dtype));
+    row_scale_ = entry(call.row_scale, outer, inner, accumulator_bytes(call.kind));
     const void* offset = entry(call.group_offset, outer, inner, 4);
     offset_ = offset ? *static_cast<const int32_t*>(offset) : 0;
     out_ = element(call.out, index * result, call.out_dtype);
@@ -62,7 +62,7 @@ class Entry {
                                          : Matrix{element(rhs_, w * call_.k * call_.n, call_.dtype), call_.n, 1};
     GroupProduct product{rows, call_.n, call_.k, lhs_from(row), b, rows_from(row), {}, {}};
     if (bias_) product.bias = {element(bias_, w * call_.n, call_.out_dtype), 0, 1};
-    if (row_scale_) product.row_scale = {element(row_scale_, row, accumulator_of(call_.dtype)), 1, 0};
+    if (row_scale_) product.row_scale = {element(row_scale_, row, accumulator_of(call_.kind)), 1, 0};
     walk_.add(product);
     return row + rows;
   }
@@ -148,9 +148,11 @@ void GroupWalk::run(int64_t begin, int64_t end) const {
     const int64_t index = piece - first_piece_[product], y = index % parts.rows, x = index / parts.rows;
     const int64_t row = p.m * y / parts.rows, rows = p.m * (y + 1) / parts.rows - row;
     const int64_t col = p.n * x / parts.cols, cols = p.n * (x + 1) / parts.cols - col;
-    Finish finish{{1, 0}, {0, 0}, {}, from(p.bias, row, col, out_dtype_), activation_, from(p.row_scale, row, col, accumulator_of(dtype_))};
+    const Arithmetic& arithmetic = arithmetic_of(kind_);
+    const Matrix row_scale = from(p.row_scale, row, col, arithmetic.accumulator());
+    Finish finish{{1, 0}, {0, 0}, {}, from(p.bias, row, col, out_dtype_), activation_, row_scale};
     const bool finishes = p.k > 0 && (finish.bias.data || finish.scale.data || activation_ != Activation::none);
-    kernels().multiply({dtype_, out_dtype_, rows, cols, p.k, from(p.a, row, 0, dtype_), from(p.b, 0, col, dtype_),
+    kernels().multiply({kind_, out_dtype_, rows, cols, p.k, from(p.a, row, 0, arithmetic.lhs), from(p.b, 0, col, arithmetic.rhs),
                         from(p.c, row, col, out_dtype_), finishes ? &finish : nullptr, p.m, p.n, past_caches_},
                        scratch);
   }
@@ -158,7 +160,7 @@ void GroupWalk::run(int64_t begin, int64_t end) const {
 
 void add_products(const RaggedCall& call, GroupWalk& walk) {
   const int64_t entries = call.batch[0] * call.batch[1], result = call.contraction ? call.groups * call.k * call.n : call.m * call.n;
-  const int64_t bytes = entries * result * kDTypeBytes[static_cast<int>(call.out_dtype)];
+  const int64_t bytes = entries * result * bytes_of(call.out_dtype);
   if (bytes >= kBytesOfCaches) walk.past_caches();
   for (int64_t outer = 0; outer < call.batch[0]; ++outer) {
     for (int64_t inner = 0; inner < call.batch[1]; ++inner) Entry(call, outer, inner, walk).add_products();

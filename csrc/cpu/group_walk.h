@@ -20,7 +20,7 @@ struct GroupProduct {
 // The products of a call's groups, cut into pieces.
 class GroupWalk {
  public:
-  GroupWalk(DType dtype, DType out_dtype, Activation activation) : dtype_(dtype), out_dtype_(out_dtype), activation_(activation) {}
+  GroupWalk(Kind kind, DType out_dtype, Activation activation) : kind_(kind), out_dtype_(out_dtype), activation_(activation) {}
 
   void add(const GroupProduct& product);
   void cut(int64_t threads);                   // after the last product: into enough pieces for so many threads
@@ -31,7 +31,8 @@ class GroupWalk {
   void run(int64_t begin, int64_t end) const;
 
  private:
-  const DType dtype_, out_dtype_;
+  const Kind kind_;
+  const DType out_dtype_;
   const Activation activation_;
   std::vector<GroupProduct> products_;
   std::vector<int64_t> first_piece_;  // of each product, and behind the last one
@@ -55,13 +56,13 @@ void run(GroupWalk& walk, Pool* pool) {
 
 template <class Pool>
 void run(const RaggedCall& call, Pool* pool) {
-  GroupWalk walk(call.dtype, call.out_dtype, call.activation);
+  GroupWalk walk(call.kind, call.out_dtype, call.activation);
   add_products(call, walk);
   run(walk, pool);
 }
 template <class Pool>
 void run(const PackedCall& call, Pool* pool) {
-  GroupWalk walk(call.dtype, call.out_dtype, Activation::none);
+  GroupWalk walk(call.kind, call.out_dtype, Activation::none);
   add_products(call, walk);
   run(walk, pool);
 }

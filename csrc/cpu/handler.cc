@@ -23,11 +23,11 @@ ffi::Error Matmul(ffi::ThreadPool pool, ffi::AnyBuffer descriptors, ffi::Remaini
   vbgemm::CpuCall cpu{};
   if (num_sums > 0) {
     ffi::AnyBuffer sums = **results.get<ffi::AnyBuffer>(results.size() - 1);
-    const size_t needed = num_sums * vbgemm::accumulator_bytes(call.dtype);
+    const size_t needed = num_sums * vbgemm::accumulator_bytes(call.kind);
     if (sums.size_bytes() < needed) return vbgemm::refuse("the workspace must have " + std::to_string(needed) + " bytes");
     cpu.sums = sums.untyped_data();
   }
-  cpu.dtype = call.dtype, cpu.out_dtype = call.out_dtype;
+  cpu.kind = call.kind, cpu.out_dtype = call.out_dtype;
   cpu.plan = call.plan;
   cpu.buffers = call.buffers.data(), cpu.elements = call.elements.data();
   cpu.num_operands = call.num_operands, cpu.num_buffers = static_cast<int32_t>(call.buffers.size());

@@ -29,9 +29,10 @@ struct Factors {
   Matrix a, b;
 };
 
-// c = finish(a b), with a m x k, b k x n. out_dtype is that of c: dtype, or f32 for a 16-bit dtype. k = 0 writes zeros.
+// c = finish(a b), with a m x k, b k x n. out_dtype is that of c, one that the arithmetic gives. k = 0 writes zeros.
 struct Product {
-  DType dtype, out_dtype;
+  Kind kind;
+  DType out_dtype;
   int64_t m, n, k;
   Matrix a, b, c;
   const Finish* finish;      // null: c = a b
@@ -41,7 +42,8 @@ struct Product {
 
 // c = finish(the sum over `shares` of rows x cols sums). The sums are accumulators: rows `pitch` apart, shares `share_stride`.
 struct ShareSum {
-  DType dtype, out_dtype;
+  Kind kind;
+  DType out_dtype;
   int64_t rows, cols;
   const void* first;
   int64_t pitch, shares, share_stride;

@@ -19,8 +19,9 @@ namespace vbgemm::VBGEMM_ISA {
 // c = a b is also c' = b' a', with the same sums and so the same bits.
 inline Matrix transposed(const Matrix& x) { return {x.data, x.col_stride, x.row_stride}; }
 inline Product transposed(const Product& p) {
-  return {p.dtype,         p.out_dtype,     p.n,      p.m,       p.k,       transposed(p.b),
-          transposed(p.a), transposed(p.c), p.finish, p.whole_n, p.whole_m, p.past_caches};
+  const Kind kind = kind_of(arithmetic_of(p.kind).rhs, arithmetic_of(p.kind).lhs);
+  return {kind,     p.out_dtype, p.n,       p.m,          p.k, transposed(p.b), transposed(p.a), transposed(p.c),
+          p.finish, p.whole_n,   p.whole_m, p.past_caches};
 }
 
 // The same product the other way; its epilogue is `finish`, where it has one.
@@ -45,17 +46,21 @@ inline void strides_along_one(Product& p) {
   if (p.m == 1) p.a.row_stride = p.c.row_stride = 1;
 }
 
-// One product of `In` elements, each kParts numbers, computed in numbers of type T.
-template <class In, class T, bool kComplex>
+// One product of Lhs and Rhs elements, each kParts numbers, computed in numbers of type T.
+template <class Lhs, class Rhs>
 class Multiplier {
+  using A = NumberOf<Lhs>;
+  using B = NumberOf<Rhs>;
+  using T = SumNumberOf<Lhs>;
+
  public:
   // first, last: of a sum's products, which are computed one after the other; those before this one have left their sums in scratch.
   Multiplier(const Product& p, Scratch& scratch, bool first = true, bool last = true)
       : p_(p),
         first_(first),
         last_(last),
-        a_(static_cast<const In*>(p.a.data)),
-        b_(static_cast<const In*>(p.b.data)),
+        a_(static_cast<const A*>(p.a.data)),
+        b_(static_cast<const B*>(p.b.data)),
         copy_of_a_(reinterpret_cast<T*>(scratch.a)),
         packed_b_(reinterpret_cast<T*>(scratch.b)),
         sums_(reinterpret_cast<T*>(scratch.sums)) {}
@@ -92,8 +97,9 @@ class Multiplier {
   }
 
  private:
+  static constexpr bool kComplex = kIsComplex<Lhs>;
   static constexpr int kParts = kComplex ? 2 : 1, kSize = sizeof(T), kWidth = kLanes<T>, kMaxWidth = kMaxVectors * kWidth;
-  static constexpr bool kConverts = sizeof(In) != sizeof(T);
+  static constexpr bool kConverts = sizeof(A) != sizeof(T);
   static constexpr int64_t kMaxK = 384, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
   static constexpr int64_t kFarApart = 256 << 10;
   static constexpr int64_t kNarrow = 6, kNarrowRows = 16, kBytesOfNarrowB = 512 << 10;  // columns in vectors, as measured; rows at a time
@@ -147,14 +153,14 @@ class Multiplier {
       for (int64_t row = 0; row < rows; row += group) {
         const int64_t count = smaller(group, rows - row);
         for (int64_t at = 0; at < count * p_.n; ++at) result[at / p_.n * width + at % p_.n] = sum_of_lanes<T>(sums[row * p_.n + at]);
-        write_block<kParts, In>(p_, result, width, count, p_.n, i + row, 0);
+        write_block<Lhs>(p_, result, width, count, p_.n, i + row, 0);
       }
     }
   }
 
   T* columns_of_b() const { return copy_of_a_; }
   void copy_columns_of_b(int64_t k, int64_t count, int64_t column) {
-    const In* from = b_ + k * p_.b.row_stride;
+    const B* from = b_ + k * p_.b.row_stride;
     T* const to = columns_of_b();
     if (p_.b.col_stride == 1) {
       turn_panel(from, p_.b.row_stride, p_.n, count, to, column);
@@ -213,15 +219,15 @@ class Multiplier {
   // Asks for what the next part of K reads of these columns: processors follow rows, but not from one page into the next.
   void prefetch_next_part(const Block& block, const PartOfK& k, const Panel& panel) const {
     const auto* b = reinterpret_cast<const char*>(b_ + ((k.begin + k.count) * p_.b.row_stride + block.j + panel.j) * kParts);
-    const int64_t row = p_.b.row_stride * kParts * static_cast<int64_t>(sizeof(In));
-    const int64_t bytes = panel.vectors * kWidth * static_cast<int64_t>(sizeof(In)), rows = smaller(k.count, p_.k - k.begin - k.count);
+    const int64_t row = p_.b.row_stride * kParts * static_cast<int64_t>(sizeof(B));
+    const int64_t bytes = panel.vectors * kWidth * static_cast<int64_t>(sizeof(B)), rows = smaller(k.count, p_.k - k.begin - k.count);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(b + r * row + at, 0, 2);
     }
   }
 
   void multiply_part(const Block& block, const PartOfK& k) {
-    const In* a = a_ + (block.i * p_.a.row_stride + k.begin * p_.a.col_stride) * kParts;
+    const A* a = a_ + (block.i * p_.a.row_stride + k.begin * p_.a.col_stride) * kParts;
     Micro<T> micro{};
     micro.k = k.count;
     micro.streams = goes_past_caches(p_) && writes_vectors();
@@ -266,7 +272,7 @@ class Multiplier {
   }
 
   Panel make_panel(const Block& block, const PartOfK& k, int64_t j, int vectors, T* packed) {
-    const In* b = b_ + (k.begin * p_.b.row_stride + (block.j + j) * p_.b.col_stride) * kParts;
+    const B* b = b_ + (k.begin * p_.b.row_stride + (block.j + j) * p_.b.col_stride) * kParts;
     const int64_t width = vectors * kWidth, columns = smaller(width / kParts, block.n - j);
     const int tail = static_cast<int>(columns * kParts - (width - kWidth));
     if (packs_b(block, k, tail)) {
@@ -292,7 +298,7 @@ class Multiplier {
     micro.c = in_place ? static_cast<T*>(p_.c.data) + c * kParts : result;
     micro.c_row = in_place ? p_.c.row_stride * kParts : width;
     kMicroKernels<T, kComplex>.kernel[panel.vectors - 1][rows - 1](micro);
-    if (k.last && !in_place) write_block<kParts, In>(p_, result, width, rows, panel.columns, block.i + i, block.j + panel.j);
+    if (k.last && !in_place) write_block<Lhs>(p_, result, width, rows, panel.columns, block.i + i, block.j + panel.j);
   }
 
   // A short K does little else than write C: write it along its rows, from a B that stays in the level-2 cache.
@@ -331,8 +337,8 @@ class Multiplier {
 
   const Product& p_;
   const bool first_, last_;
-  const In* a_;
-  const In* b_;
+  const A* a_;
+  const B* b_;
   T* copy_of_a_;
   T* packed_b_;
   T* sums_;
@@ -347,42 +353,42 @@ inline int64_t cost(const Product& p, int lanes) {
 }
 
 // Are there few columns, whose sums are in several lanes of a vector?
-template <class In, class T, bool kComplex>
+template <class Lhs, class Rhs>
 inline bool sums_in_lanes(const Product& p) {
-  if constexpr (kComplex) return false;
-  return Multiplier<In, T, kComplex>::is_dot(p) || FewColumns<In, T>::takes(p);
+  return !kIsComplex<Lhs> && (Multiplier<Lhs, Rhs>::is_dot(p) || FewColumns<Lhs, Rhs>::takes(p));
 }
 
-template <class In, class T, bool kComplex>
+template <class Lhs, class Rhs>
+inline void multiply_as_it_is(const Product& product, Scratch& scratch) {
+  using Mine = Multiplier<Lhs, Rhs>;
+  const auto run_by = [&](bool writes_vectors, auto run_piece) {
+    if (goes_past_caches(product) && !writes_vectors) return run_past_caches(product, scratch, run_piece);
+    run_piece(product);
+  };
+  Mine multiplier(product, scratch);
+  if (Mine::is_dot(product)) return multiplier.run();
+  if constexpr (!kIsComplex<Lhs>) {
+    if (FewColumns<Lhs, Rhs>::takes(product)) {
+      const FewColumns<Lhs, Rhs> few(product, scratch);
+      return run_by(few.writes_vectors(product), [&](const Product& piece) { few.run(piece); });
+    }
+  }
+  run_by(multiplier.writes_vectors(), [&](const Product& piece) { Mine(piece, scratch).run(); });
+}
+
+template <class Lhs, class Rhs>
 inline void multiply(Product p, Scratch& scratch) {
   strides_along_one(p);
-  const int lanes = kLanes<T> / (kComplex ? 2 : 1);
+  const int lanes = kLanes<SumNumberOf<Lhs>> / (1 + kIsComplex<Lhs>);
   const Product other = transposed(p);
-  using Mine = Multiplier<In, T, kComplex>;
-  const auto run = [&scratch](const Product& product) {
-    const auto run_by = [&](bool writes_vectors, auto run_piece) {
-      if (goes_past_caches(product) && !writes_vectors) return run_past_caches(product, scratch, run_piece);
-      run_piece(product);
-    };
-    Mine multiplier(product, scratch);
-    if (Mine::is_dot(product)) return multiplier.run();
-    if constexpr (!kComplex) {
-      if (FewColumns<In, T>::takes(product)) {
-        const FewColumns<In, T> few(product, scratch);
-        return run_by(few.writes_vectors(product), [&](const Product& piece) { few.run(piece); });
-      }
-    }
-    run_by(multiplier.writes_vectors(), [&](const Product& piece) { Mine(piece, scratch).run(); });
-  };
-  constexpr auto in_lanes = sums_in_lanes<In, T, kComplex>;
-  const bool stays = in_lanes(p) || (!in_lanes(other) && cost(other, lanes) >= cost(p, lanes));
-  if (stays) return run(p);
+  const bool stays = sums_in_lanes<Lhs, Rhs>(p) || (!sums_in_lanes<Rhs, Lhs>(other) && cost(other, lanes) >= cost(p, lanes));
+  if (stays) return multiply_as_it_is<Lhs, Rhs>(p, scratch);
   Finish finish;
-  run(turned(p, finish));
+  multiply_as_it_is<Rhs, Lhs>(turned(p, finish), scratch);
 }
 
 inline void multiply(const Product& p, Scratch& scratch) {
-  for_dtype(p.dtype, [&](auto in, auto number, auto complex) { multiply<decltype(in), decltype(number), complex()>(p, scratch); });
+  for_kind(p.kind, [&](auto lhs, auto rhs) { multiply<decltype(lhs), decltype(rhs)>(p, scratch); });
 }
 
 }  // namespace vbgemm::VBGEMM_ISA

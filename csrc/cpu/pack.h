@@ -36,6 +36,12 @@ inline void turn(Quarter<float>* v) {
   v[0] = V{a[0], a[1], c[0], c[1]}, v[1] = V{a[2], a[3], c[2], c[3]};
   v[2] = V{b[0], b[1], d[0], d[1]}, v[3] = V{b[2], b[3], d[2], d[3]};
 }
+inline void turn(Quarter<uint32_t>* v) {
+  Quarter<float> bits[4];
+  for (int i = 0; i < 4; ++i) bits[i] = Quarter<float>(v[i]);
+  turn(bits);
+  for (int i = 0; i < 4; ++i) v[i] = Quarter<uint32_t>(bits[i]);
+}
 inline void turn(Quarter<double>* v) {
   using V = Quarter<double>;
   const V a = v[0], b = v[1];

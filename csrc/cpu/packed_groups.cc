@@ -8,7 +8,7 @@ namespace {
 
 char* at(const RaggedOperand& x, int64_t entry, int64_t index, DType dtype) {
   const int64_t element = entry * x.batch_stride[0] + index;
-  return static_cast<char*>(const_cast<void*>(x.data)) + element * kDTypeBytes[static_cast<int>(dtype)];
+  return static_cast<char*>(const_cast<void*>(x.data)) + element * bytes_of(dtype);
 }
 
 int64_t size_of_group(const PackedCall& call, int64_t entry, int64_t group) {

@@ -14,6 +14,7 @@
 #include "cpu/group_walk.h"
 #include "cpu/handler.h"
 #include "ffi_common.h"
+#include "ragged_call.h"
 
 namespace {
 
@@ -39,9 +40,8 @@ ffi::Error Packed(ffi::ThreadPool pool, ffi::RemainingArgs operands, ffi::Remain
 
   const auto in = vbgemm::dtype_of((*operands.get<ffi::AnyBuffer>(0)).element_type());
   const auto out = vbgemm::dtype_of((**results.get<ffi::AnyBuffer>(0)).element_type());
-  if (!in || !out || (*out != *in && *out != vbgemm::accumulator_of(*in))) return refuse("no kernel for these operand and result dtypes");
-  if (kind != static_cast<int64_t>(*in)) return refuse("kind " + std::to_string(kind) + " is not a way to multiply the operands");
-  call.dtype = *in, call.out_dtype = *out;
+  if (const auto wrong = vbgemm::check_ragged_kind(kind, in, out)) return refuse(*wrong);
+  call.dtype = *in, call.out_dtype = *out, call.kind = static_cast<vbgemm::Kind>(kind);
 
   std::vector<vbgemm::RaggedOperand> weights(groups);
   const auto elements_of = [&](int64_t group) { return shapes[2 * group] * shapes[2 * group + 1]; };

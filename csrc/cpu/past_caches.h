@@ -45,7 +45,7 @@ inline bool goes_past_caches(const Product& p) {
 }
 
 inline Matrix from_row(const Matrix& x, int64_t row, DType dtype) {
-  const int64_t bytes = row * x.row_stride * kDTypeBytes[static_cast<int>(dtype)];
+  const int64_t bytes = row * x.row_stride * bytes_of(dtype);
   return {x.data ? static_cast<char*>(x.data) + bytes : nullptr, x.row_stride, x.col_stride};
 }
 
@@ -58,29 +58,29 @@ inline constexpr int64_t kBytesAhead = 8192, kBytesOfAPiece = kBytesAhead / 4;
 
 // How far ahead, in bytes, where so many rows of A are multiplied at a time; 0 where processors follow the rows by themselves.
 inline int64_t bytes_ahead(const Product& p, int64_t rows) {
-  const int64_t bytes = rows * p.a.row_stride * kDTypeBytes[static_cast<int>(p.dtype)];
+  const int64_t bytes = rows * p.a.row_stride * bytes_of(arithmetic_of(p.kind).lhs);
   return p.a.col_stride == 1 && bytes > 0 && bytes <= kBytesOfAPiece ? kBytesAhead : 0;
 }
 
 // Calls run(piece) for rows of a product, as many as end where a cache line ends.
 template <class Run>
 inline void run_past_caches(const Product& p, Scratch& scratch, Run run) {
-  const int64_t element = kDTypeBytes[static_cast<int>(p.out_dtype)], lines = kBytesOfAPiece / 64 / (p.n > p.k ? p.n : p.k);
+  const int64_t element = bytes_of(p.out_dtype), lines = kBytesOfAPiece / 64 / (p.n > p.k ? p.n : p.k);
   const int64_t most = (lines > 1 ? lines : 1) * (64 / element);
-  const int64_t ahead = bytes_ahead(p, most), bytes_of_a = most * p.a.row_stride * kDTypeBytes[static_cast<int>(p.dtype)];
+  const int64_t ahead = bytes_ahead(p, most), bytes_of_a = most * p.a.row_stride * bytes_of(arithmetic_of(p.kind).lhs);
   for (int64_t i = 0; i < p.m; i += most) {
     Product piece = p;
     Finish finish;
     piece.m = smaller(most, p.m - i);
-    piece.a = from_row(p.a, i, p.dtype);
+    piece.a = from_row(p.a, i, arithmetic_of(p.kind).lhs);
     piece.c.data = scratch.results, piece.past_caches = false;
     if (p.finish) {
       finish = *p.finish;
       finish.source = from_row(finish.source, i, p.out_dtype), finish.bias = from_row(finish.bias, i, p.out_dtype);
-      finish.scale = from_row(finish.scale, i, accumulator_of(p.dtype));
+      finish.scale = from_row(finish.scale, i, accumulator_of(p.kind));
       piece.finish = &finish;
     }
-    if (ahead) prefetch(static_cast<const char*>(from_row(p.a, i, p.dtype).data) + ahead, bytes_of_a);
+    if (ahead) prefetch(static_cast<const char*>(from_row(p.a, i, arithmetic_of(p.kind).lhs).data) + ahead, bytes_of_a);
     run(piece);
     copy_past_caches(static_cast<char*>(from_row(p.c, i, p.out_dtype).data), scratch.results, piece.m * p.n * element);
   }

@@ -84,6 +84,7 @@ inline Mask first_lanes(int n) {
 }
 inline Vec<float> load(const float* p, Mask mask) { return Vec<float>(_mm512_maskz_loadu_ps(mask.lanes, p)); }
 inline Vec<double> load(const double* p, Mask mask) { return Vec<double>(_mm512_maskz_loadu_pd(static_cast<__mmask8>(mask.lanes), p)); }
+inline Vec<uint32_t> load(const uint32_t* p, Mask mask) { return Vec<uint32_t>(_mm512_maskz_loadu_epi32(mask.lanes, p)); }
 #elif defined(__AVX2__)
 inline constexpr bool kMaskedLoads = true;
 struct Mask {
@@ -96,6 +97,9 @@ inline Mask first_lanes(int n) {
 }
 inline Vec<float> load(const float* p, Mask mask) { return Vec<float>(_mm256_maskload_ps(p, mask.lanes)); }
 inline Vec<double> load(const double* p, Mask mask) { return Vec<double>(_mm256_maskload_pd(p, mask.lanes)); }
+inline Vec<uint32_t> load(const uint32_t* p, Mask mask) {
+  return Vec<uint32_t>(_mm256_maskload_epi32(reinterpret_cast<const int*>(p), mask.lanes));
+}
 #else
 inline constexpr bool kMaskedLoads = false;
 struct Mask {};

@@ -24,21 +24,27 @@ Matrix submatrix(const CpuCall& call, DType dtype, const Operand& x, const Probl
   const int64_t element =
       x.offset + batch / inner * x.batch_stride[0] + batch % inner * x.batch_stride[1] + row * x.row_stride + col * x.col_stride;
   char* base = static_cast<char*>(call.buffers[x.buffer]);
-  return {base + element * kDTypeBytes[static_cast<int>(dtype)], x.row_stride, x.col_stride};
+  return {base + element * bytes_of(dtype), x.row_stride, x.col_stride};
 }
 
 // A scalar known at trace time, or an element of a buffer of accumulators.
 void read_scalar(const CpuCall& call, const Scalar& scalar, double (&to)[2]) {
   to[0] = scalar.real, to[1] = scalar.imag;
   if (scalar.buffer < 0) return;
-  const bool is_double = call.dtype == DType::f64 || call.dtype == DType::c128;
-  const int parts = call.dtype == DType::c64 || call.dtype == DType::c128 ? 2 : 1, size = is_double ? 8 : 4;
-  const char* from = static_cast<const char*>(call.buffers[scalar.buffer]) + scalar.offset * parts * size;
+  const DTypeInfo& info = info_of(accumulator_of(call.kind));
+  const char* from = static_cast<const char*>(call.buffers[scalar.buffer]) + scalar.offset * info.bytes;
   to[1] = 0;
-  for (int part = 0; part < parts; ++part) {
+  for (int part = 0; part < info.parts; ++part) {
+    const int size = info.bytes / info.parts;
     float single;
-    std::memcpy(is_double ? static_cast<void*>(&to[part]) : &single, from + part * size, size);
-    if (!is_double) to[part] = single;
+    int32_t integer;
+    if (size == 8) {
+      std::memcpy(&to[part], from + part * size, size);
+    } else if (info.exponent_bits == 0) {
+      std::memcpy(&integer, from, size), to[part] = integer;
+    } else {
+      std::memcpy(&single, from + part * size, size), to[part] = single;
+    }
   }
 }
 
@@ -79,12 +85,13 @@ std::optional<Product> product_of_run(const CpuCall& call, int64_t tile, Finish&
   const Range k = cut(run.k_begin, run.k_end, problem.k);
   if (batch < 0 || batch >= problem.batch || m.begin == m.end || n.begin == n.end) return {};
 
-  const Matrix a = submatrix(call, call.dtype, problem.a, problem, batch, m.begin, k.begin);
-  const Matrix b = submatrix(call, call.dtype, problem.b, problem, batch, k.begin, n.begin);
+  const Arithmetic& arithmetic = arithmetic_of(call.kind);
+  const Matrix a = submatrix(call, arithmetic.lhs, problem.a, problem, batch, m.begin, k.begin);
+  const Matrix b = submatrix(call, arithmetic.rhs, problem.b, problem, batch, k.begin, n.begin);
   const Matrix c = submatrix(call, call.out_dtype, problem.c, problem, batch, m.begin, n.begin);
   const Finish* epilogue = read_epilogue(call, run.problem, batch, m.begin, n.begin, finish);
-  return Product{call.dtype, call.out_dtype, m.end - m.begin, n.end - n.begin, k.end - k.begin, a, b,
-                 c,          epilogue,       problem.m,       problem.n,       call.past_caches};
+  return Product{call.kind, call.out_dtype, m.end - m.begin, n.end - n.begin, k.end - k.begin, a, b,
+                 c,         epilogue,       problem.m,       problem.n,       call.past_caches};
 }
 
 // Is there such a place in a problem's C?
@@ -101,21 +108,22 @@ std::optional<Matrix> part_of(const CpuCall& call, DType dtype, const Part& x, i
   if (rows == 0 || cols == 0) return Matrix{call.buffers[x.buffer], x.row_stride, x.col_stride};
   const __int128 end = static_cast<__int128>(x.offset) + (rows - 1) * x.row_stride + (cols - 1) * x.col_stride;
   if (end >= call.elements[x.buffer]) return {};
-  return Matrix{static_cast<char*>(call.buffers[x.buffer]) + x.offset * kDTypeBytes[static_cast<int>(dtype)], x.row_stride, x.col_stride};
+  return Matrix{static_cast<char*>(call.buffers[x.buffer]) + x.offset * bytes_of(dtype), x.row_stride, x.col_stride};
 }
 
 // Rows of accumulators among the call's sums; null where they reach past them.
 char* sums_at(const CpuCall& call, int64_t first, int64_t rows, int64_t pitch, int64_t cols) {
   if (first < 0 || pitch < 0 || static_cast<__int128>(first) + (rows - 1) * pitch + cols > call.num_sums) return nullptr;
-  return static_cast<char*>(call.sums) + first * accumulator_bytes(call.dtype);
+  return static_cast<char*>(call.sums) + first * accumulator_bytes(call.kind);
 }
 
 // A ready tile is checked against the buffers that it names, not against its problem.
 std::optional<Factors> factors_of(const CpuCall& call, const ReadyTile& tile) {
   const TilePosition& at = tile.position;
   if (!exists(call.plan, at)) return {};
-  const std::optional<Matrix> a = part_of(call, call.dtype, tile.part[0], at.rows, at.depth, 0, call.num_operands);
-  const std::optional<Matrix> b = part_of(call, call.dtype, tile.part[1], at.depth, at.cols, 0, call.num_operands);
+  const Arithmetic& arithmetic = arithmetic_of(call.kind);
+  const std::optional<Matrix> a = part_of(call, arithmetic.lhs, tile.part[0], at.rows, at.depth, 0, call.num_operands);
+  const std::optional<Matrix> b = part_of(call, arithmetic.rhs, tile.part[1], at.depth, at.cols, 0, call.num_operands);
   if (!a || !b) return {};
   return Factors{at.depth, *a, *b};
 }
@@ -126,12 +134,12 @@ std::optional<Product> product_of_ready_tile(const CpuCall& call, const ReadyTil
   if (!factors) return {};
   const Part& c_part = tile.part[2];
   const Problem& problem = call.plan.problems[at.problem];
-  Product product{call.dtype, call.out_dtype, at.rows,   at.cols,   factors->k, factors->a, factors->b,
-                  {},         nullptr,        problem.m, problem.n, false};
+  Product product{call.kind, call.out_dtype, at.rows,   at.cols,   factors->k, factors->a, factors->b,
+                  {},        nullptr,        problem.m, problem.n, false};
   if (c_part.buffer == kAmongSums) {
     char* const sums = sums_at(call, c_part.offset, at.rows, c_part.row_stride, at.cols);
     if (!sums || c_part.col_stride != 1) return {};
-    product.out_dtype = accumulator_of(call.dtype), product.c = {sums, c_part.row_stride, 1};
+    product.out_dtype = accumulator_of(call.kind), product.c = {sums, c_part.row_stride, 1};
     return product;
   }
   const std::optional<Matrix> c = part_of(call, call.out_dtype, c_part, at.rows, at.cols, call.num_operands, call.num_buffers);
@@ -150,7 +158,7 @@ void add_split(const CpuCall& call, const SplitTile& split) {
   if (!c || !sums) return;
   Finish finish;
   const Finish* epilogue = read_epilogue(call, at.problem, at.batch, at.row, at.col, finish);
-  kernels().add_shares({call.dtype, call.out_dtype, at.rows, at.cols, sums, split.pitch, split.shares, split.share_stride, *c, epilogue});
+  kernels().add_shares({call.kind, call.out_dtype, at.rows, at.cols, sums, split.pitch, split.shares, split.share_stride, *c, epilogue});
 }
 
 // Multiplies a ready tile, or the sum of those that are continued up to `last`. Nothing is written where one of them is no tile of the
@@ -178,8 +186,8 @@ void multiply_ready_tiles(const CpuCall& call, const ReadyTile* first, const Rea
 bool fills_caches(const CpuCall& call) {
   int64_t bytes = 0;
   for (int32_t i = 0; i < call.num_buffers; ++i) {
-    const DType dtype = i < call.num_operands ? call.dtype : call.out_dtype;
-    bytes += call.elements[i] * kDTypeBytes[static_cast<int>(dtype)];
+    const DType dtype = i < call.num_operands ? arithmetic_of(call.kind).lhs : call.out_dtype;
+    bytes += call.elements[i] * bytes_of(dtype);
   }
   return bytes >= kBytesOfCaches;
 }

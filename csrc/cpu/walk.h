@@ -9,8 +9,8 @@
 namespace vbgemm {
 
 struct CpuCall {
-  DType dtype;      // of the operands
-  DType out_dtype;  // of the results: dtype, or f32 for a 16-bit dtype
+  Kind kind;
+  DType out_dtype;  // of the results: one that the arithmetic gives
   Descriptors plan;
   void* const* buffers;     // operands, then results
   const int64_t* elements;  // of each

@@ -13,8 +13,8 @@ from types import ModuleType
 import jax
 
 from jax_vbgemm import _core
+from jax_vbgemm._src.arithmetic import ARITHMETICS
 from jax_vbgemm._src.planner import DeviceSpec, Reported, device_spec, match_device
-from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_OF
 from jax_vbgemm._src.plugins import cuda_module
 
 # The custom calls' names; a handler's contract never changes under one name.
@@ -56,11 +56,16 @@ class Backend:
     absent: str | None
 
     @functools.cached_property
-    def dtypes(self) -> tuple[str, ...]:
-        """The operand dtypes that have a kernel here."""
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of arithmetic that have a kernel here."""
         on_cpu = self.name == "cpu"
         rows = [kinds for _, _, _, _, threads, kinds, *_ in _core.tiles() if on_cpu or threads > 1]
-        return tuple(dict.fromkeys(ELEMENT_OF[kind] for kinds in rows for kind in kinds))
+        return tuple(dict.fromkeys(kind for kinds in rows for kind in kinds))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The operand dtypes that have a kernel here."""
+        return tuple(dict.fromkeys(ARITHMETICS[kind].lhs for kind in self.kinds))
 
     def live_devices(self) -> list[jax.Device]:
         """The devices of this platform that JAX sees; none where the platform cannot be initialised."""

@@ -7,6 +7,7 @@ import pytest
 from emulated_check import CDNA, COMPILER, RACES, SANITIZE, Builder, assert_passes
 
 from jax_vbgemm import _core
+from jax_vbgemm._src.arithmetic import ARITHMETICS
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
 
@@ -32,6 +33,14 @@ def tensor(builder: Builder) -> Path:
     return builder.executable(["tensor_f64", "tensor_bf16", "tensor_f16", "tensor_tf32", "tensor_tf32x3"])
 
 
+@pytest.fixture(scope="session")
+def bytes_(builder: Builder) -> Path:
+    return builder.executable(["simt_e4m3", "simt_e5m2", "simt_e4m3_e5m2", "simt_e5m2_e4m3", "simt_s8"])
+
+
+OF_A_BYTE = [one.name for one in ARITHMETICS.values() if one.bytes == 1]
+
+
 # The same groups and tiles, on fewer and smaller problems: what the mistakes below are caught by.
 SIZES = pytest.mark.parametrize(
     "size", [pytest.param(["--small"], id="small"), pytest.param([], id="full", marks=pytest.mark.slow)]
@@ -42,6 +51,13 @@ SIZES = pytest.mark.parametrize(
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_all_groups(plain: Path, kind: str, size: list[str]) -> None:
     assert_passes(plain, "--kinds", kind, *size)
+
+
+@SIZES
+@pytest.mark.parametrize("kind", OF_A_BYTE)
+def test_all_groups_of_types_of_a_byte(bytes_: Path, kind: str, size: list[str]) -> None:
+    rows = [row for row in _core.tiles() if row[4] > 1 and kind in row[5]]
+    assert_passes(bytes_, "--kinds", kind, *size, tiles=[f"{kind} {row[0]}/{row[4]}" for row in rows])
 
 
 @SIZES
@@ -63,6 +79,7 @@ def test_other_orders_and_problems(plain: Path, tensor: Path, seed: int) -> None
 def cdna(builder: Builder) -> Path:
     """As the ROCm backend has them: waves of 64, CDNA's stages and steps."""
     kernels = ["simt_f32", "simt_f64", "simt_c64", "simt_c128", "simt_bf16", "simt_f16"]
+    kernels += ["simt_e4m3_e5m2", "simt_s8"]
     return builder.executable(kernels, machine=CDNA)
 
 
@@ -73,7 +90,9 @@ def matrix_units(builder: Builder) -> Path:
 
 
 @SIZES
-@pytest.mark.parametrize("kind", ["float32", "float64", "complex64", "complex128", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "kind", ["float32", "float64", "complex64", "complex128", "bfloat16", "float16", "float8_e4m3fn_e5m2", "int8"]
+)
 def test_all_groups_on_cdna(cdna: Path, kind: str, size: list[str]) -> None:
     assert_passes(cdna, "--kinds", kind, *size, tiles=tiles_of(kind, tensor=False))
 
@@ -92,7 +111,14 @@ def test_other_orders_and_problems_on_cdna(cdna: Path, matrix_units: Path, seed:
 
 @pytest.mark.parametrize(
     ("family", "machine"),
-    [("simt_bf16", []), ("simt_f32", []), ("tensor_bf16", []), ("simt_bf16", CDNA), ("mfma_bf16", CDNA)],
+    [
+        ("simt_bf16", []),
+        ("simt_f32", []),
+        ("simt_e4m3_e5m2", []),
+        ("tensor_bf16", []),
+        ("simt_bf16", CDNA),
+        ("mfma_bf16", CDNA),
+    ],
 )
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_sanitizers(builder: Builder, family: str, machine: list[str], seed: int) -> None:

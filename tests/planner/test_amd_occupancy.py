@@ -10,7 +10,7 @@ from jax_vbgemm import _core
 from jax_vbgemm._src.planner import catalogue_for, device_spec
 from jax_vbgemm._src.planner.model.occupancy import kernel_occupancy, tile_occupancy
 from jax_vbgemm._src.planner.tables import catalogue
-from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_OF
+from jax_vbgemm._src.planner.tables.catalogue import PLAIN_KIND
 
 ROWS = list(csv.DictReader(Path(catalogue.__file__).with_name("resources_amd.csv").open()))
 TILES = {(kernel, kind) for *_, kinds, kernel, _ in _core.tiles() for kind in kinds}
@@ -52,7 +52,7 @@ def test_tiles_have_the_figures_of_their_kernels(device, kind):
     spec = device_spec(device)
     rows = {(row["arch"], row["kernel"], row["dtype"]): row for row in ROWS}
     for tile in catalogue_for(kind, spec):
-        row = rows[spec.resources, tile.kernel, kind if tile.tensor else ELEMENT_OF[kind]]
+        row = rows[spec.resources, tile.kernel, kind if tile.tensor else PLAIN_KIND[kind]]
         figures = (registers(row), int(row["shared_bytes"]), int(row["sgprs"]))
         assert (tile.registers, tile.shared_bytes, tile.scalar_registers) == figures
         assert tile_occupancy(tile, spec).waves > 0

@@ -11,7 +11,7 @@ from jax import export
 import jax_vbgemm as vb
 from jax_vbgemm._src import backends
 
-HEADER = Path(__file__).parents[2] / "csrc" / "gpu" / "ragged_launch.h"
+HEADER = Path(__file__).parents[2] / "csrc" / "gpu" / "host" / "ragged_launch.h"
 
 
 def module_for(platform: str) -> str:

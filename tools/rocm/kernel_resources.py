@@ -31,7 +31,7 @@ FLAGS = ("-O3", "-std=c++17", "-D__HIP_PLATFORM_AMD__")
 FLAGS += ("-mllvm", "-amdgpu-early-inline-all=true", "-mllvm", "-amdgpu-function-calls=false")  # as in cmake/hip
 
 REMARK = re.compile(r"remark: +([^:]+): (\S+) \[-Rpass-analysis=kernel-resource-usage\]")
-KERNEL = re.compile(r"vbgemm_([tm]\d+_\w+)_([a-z0-9]+)")
+KERNEL = re.compile(r"vbgemm_([tm]\d+_(?:wide_)?[a-z]+)_(\w+)")
 
 
 class Resources(NamedTuple):

@@ -21,7 +21,7 @@ struct Shape {
 };
 
 inline Workload plain_workload(DType dtype, const std::vector<Shape>& shapes, const std::string& layout) {
-  Workload w{dtype, dtype, {}, {}, 0, {}, {}, {}};
+  Workload w{kind_of(dtype, dtype), dtype, {}, {}, 0, {}, {}, {}};
   auto operand = [&](int64_t rows, int64_t cols, bool transposed) {
     Operand x{};
     x.buffer = static_cast<int32_t>(w.buffers.size());
@@ -63,7 +63,7 @@ inline double best_seconds(const std::function<void()>& f) {
 
 inline double flops_of(const Workload& w) {
   double flops = 0;
-  for (const Problem& p : w.problems) flops += (is_complex(w.dtype) ? 8.0 : 2.0) * p.m * p.n * p.k * p.batch;
+  for (const Problem& p : w.problems) flops += (is_complex(w.lhs()) ? 8.0 : 2.0) * p.m * p.n * p.k * p.batch;
   return flops;
 }
 inline double gflops(Workload& w, int strategy, Pool* pool) {
@@ -76,7 +76,7 @@ inline double gflops(Workload& w, int strategy, Pool* pool) {
 inline int64_t bytes_of(const Workload& w) {
   int64_t elements = 0;
   for (const Problem& p : w.problems) elements += int64_t{p.m} * p.k + int64_t{p.k} * p.n + int64_t{p.m} * p.n;
-  return elements * size_of(w.dtype);
+  return elements * size_of(w.lhs());
 }
 
 // GB/s of c = a + 3 b, half of it by a thread of the pool, where a, b and c together are so many bytes: what the memory, or the cache that
@@ -103,7 +103,7 @@ inline double triad_rate(int64_t bytes, Pool& pool) {
 
 inline void time_ranges(DType dtype) {
   Pool pool(2, /*pinned=*/true);
-  std::printf("%-10s %s, GFLOP/s; columns: CPU tiles of the catalogue, 1 thread then 2\n", isa(), kDTypeNames[static_cast<int>(dtype)]);
+  std::printf("%-10s %s, GFLOP/s; columns: CPU tiles of the catalogue, 1 thread then 2\n", isa(), name_of(dtype));
   for (int limit : {128, 256, 512}) {
     for (int batch : {8, 64, 256}) {
       rng.seed(limit);
@@ -135,7 +135,7 @@ inline void time_file(const char* path, DType dtype, const std::string& layout) 
   }
   Pool pool(2, /*pinned=*/true);
   Workload w = plain_workload(dtype, shapes, layout);
-  std::printf("%-60s %s %s %3zu problems:", path, kDTypeNames[static_cast<int>(dtype)], layout.c_str(), shapes.size());
+  std::printf("%-60s %s %s %3zu problems:", path, name_of(dtype), layout.c_str(), shapes.size());
   double best = 0;
   for (Pool* with : {static_cast<Pool*>(nullptr), &pool}) {
     for (int tile = 0; tile < kNumTiles; ++tile) {
@@ -152,7 +152,7 @@ inline void time_file(const char* path, DType dtype, const std::string& layout) 
 
 inline DType dtype_named(const char* name) {
   for (int i = 0; i < kDTypes; ++i) {
-    if (name && std::strcmp(name, kDTypeNames[i]) == 0) return static_cast<DType>(i);
+    if (name && std::strcmp(name, name_of(static_cast<DType>(i))) == 0) return static_cast<DType>(i);
   }
   return DType::f32;
 }

@@ -14,8 +14,8 @@ inline int failures = 0;
 inline void fail(const Workload& w, const Problem& p, const char* what, int64_t i = 0, int64_t j = 0, double got = 0, double expected = 0) {
   if (++failures > 20) return;
   std::printf("FAIL %s -> %s m %d n %d k %d batch %d, A strides %ld %ld, B %ld %ld, C %ld %ld: %s at (%ld, %ld): %g, expected %g\n",
-              kDTypeNames[static_cast<int>(w.dtype)], kDTypeNames[static_cast<int>(w.out_dtype)], p.m, p.n, p.k, p.batch, p.a.row_stride,
-              p.a.col_stride, p.b.row_stride, p.b.col_stride, p.c.row_stride, p.c.col_stride, what, i, j, got, expected);
+              name_of(w.kind), name_of(w.out_dtype), p.m, p.n, p.k, p.batch, p.a.row_stride, p.a.col_stride, p.b.row_stride, p.b.col_stride,
+              p.c.row_stride, p.c.col_stride, what, i, j, got, expected);
 }
 
 inline bool agrees(double got, double expected, double tolerance) {
@@ -58,7 +58,7 @@ inline void expect_epilogue(const Workload& w, const Epilogue& e, const Problem&
   const Number alpha = value_of(w, e.alpha), beta = value_of(w, e.beta);
   if (alpha == 0.0) value[0] = value[1] = 0;  // the sum does not count, even if it is NaN
   double magnitude = std::abs(alpha) * finite_size({value[0], value[1]});
-  tolerance *= std::abs(alpha);
+  tolerance = alpha == 0.0 ? 0 : tolerance * std::abs(alpha);
   Number x = scaled({value[0], value[1]}, alpha);
   if (e.source.buffer >= 0 && beta != 0.0) {
     x += scaled(addend(e.source), beta);
@@ -67,13 +67,18 @@ inline void expect_epilogue(const Workload& w, const Epilogue& e, const Problem&
   if (e.bias.buffer >= 0) x += addend(e.bias), magnitude += finite_size(addend(e.bias));
   value[0] = activate(x.real(), e.activation), value[1] = x.imag();
   // No activation is steeper than 1.13; none adds more than a few roundings of its argument.
-  tolerance =
-      1.13 * tolerance + 8 * magnitude * epsilon(accumulator_of(w.dtype)) + 4 * finite_size(value[0]) * epsilon(accumulator_of(w.dtype));
+  tolerance = 1.13 * tolerance + 8 * magnitude * epsilon(w.sum()) + 4 * finite_size(value[0]) * epsilon(w.sum());
+}
+
+// Of a type without infinities: numbers that are too large become NaN.
+inline bool may_be_too_large(DType dtype, double size) {
+  const DTypeInfo& info = info_of(dtype);
+  return !is_integer(dtype) && !info.has_infinities && size > ShortFormat(dtype).decode(ShortFormat(dtype).too_large() - 1);
 }
 
 inline void check_results(const Workload& w) {
-  const int in_size = size_of(w.dtype), out_size = size_of(w.out_dtype);
-  const double accumulator = epsilon(w.dtype == DType::f64 || w.dtype == DType::c128 ? DType::f64 : DType::f32);
+  const int in_size = size_of(w.lhs()), out_size = size_of(w.out_dtype);
+  const double accumulator = epsilon(w.sum());
   for (size_t index = 0; index < w.problems.size(); ++index) {
     const Problem& p = w.problems[index];
     Bytes outside = w.buffers[p.c.buffer];
@@ -83,8 +88,8 @@ inline void check_results(const Workload& w) {
         for (int64_t j = 0; j < p.n; ++j) {
           double re = 0, im = 0, re_im = 0, im_re = 0, absolute = 0;
           for (int64_t k = k_begin; k < k_end; ++k) {
-            const Number a = get(w.dtype, &w.buffers[p.a.buffer][element_of(p.a, p, batch, i, k) * in_size]);
-            const Number b = get(w.dtype, &w.buffers[p.b.buffer][element_of(p.b, p, batch, k, j) * in_size]);
+            const Number a = get(w.lhs(), &w.buffers[p.a.buffer][element_of(p.a, p, batch, i, k) * in_size]);
+            const Number b = get(w.rhs(), &w.buffers[p.b.buffer][element_of(p.b, p, batch, k, j) * in_size]);
             re += a.real() * b.real(), im += a.imag() * b.imag(), re_im += a.real() * b.imag(), im_re += a.imag() * b.real();
             absolute += std::abs(a) * std::abs(b);
           }
@@ -94,8 +99,11 @@ inline void check_results(const Workload& w) {
           double expected[2] = {re - im, re_im + im_re};
           const double found[2] = {got.real(), got.imag()};
           if (!w.epilogues.empty()) expect_epilogue(w, w.epilogues[index], p, batch, i, j, expected, tolerance);
-          for (int part = 0; part <= is_complex(w.dtype); ++part) {
-            const double rounding = std::fabs(expected[part]) * epsilon(w.out_dtype) + (w.out_dtype == DType::f16 ? 0x1p-25 : 0);
+          for (int part = 0; part <= is_complex(w.lhs()); ++part) {
+            // Integers wrap around, and infinity may be no number of the results' type.
+            if (is_integer(w.out_dtype) || !std::isfinite(expected[part])) expected[part] = rounded(w.out_dtype, expected[part]).real();
+            if (std::isnan(found[part]) && may_be_too_large(w.out_dtype, std::fabs(expected[part]) + tolerance)) continue;
+            const double rounding = std::fabs(expected[part]) * epsilon(w.out_dtype) + smallest(w.out_dtype);
             if (!agrees(found[part], expected[part], tolerance + rounding)) fail(w, p, "wrong", i, j, found[part], expected[part]);
           }
           std::fill_n(outside.begin() + at, out_size, kUntouched);
@@ -123,8 +131,8 @@ inline std::vector<Bytes> canonical_results(const Workload& w) {
   return all;
 }
 
-inline void check_random(DType dtype, DType out_dtype, Pool& pool, bool tall) {
-  Workload w = random_workload(dtype, out_dtype, static_cast<int>(uniform(1, 5)), tall);
+inline void check_random(Kind kind, DType out_dtype, Pool& pool, bool tall) {
+  Workload w = random_workload(kind, out_dtype, static_cast<int>(uniform(1, 5)), tall);
   std::vector<Bytes> first;
   for (int variant = 0; variant < 4; ++variant) {
     clear_results(w);
@@ -146,8 +154,8 @@ inline void check_random(DType dtype, DType out_dtype, Pool& pool, bool tall) {
 }
 
 // Split K: right, and the same bits whoever computes which share.
-inline void check_split(DType dtype, DType out_dtype, Pool& pool) {
-  Workload w = random_workload(dtype, out_dtype, static_cast<int>(uniform(1, 3)));
+inline void check_split(Kind kind, DType out_dtype, Pool& pool) {
+  Workload w = random_workload(kind, out_dtype, static_cast<int>(uniform(1, 3)));
   const PlanData plan = make_split_plan(w, chance(0.5) ? -1 : kNumTiles - 1, chance(0.8) ? 5 : 40);
   run(make_call(w, plan).call, static_cast<Pool*>(nullptr));
   check_results(w);
@@ -158,8 +166,8 @@ inline void check_split(DType dtype, DType out_dtype, Pool& pool) {
 }
 
 // Ready tiles of nonsense may not write to operands, or (under AddressSanitizer) touch anything outside the buffers.
-inline void check_ready_nonsense(DType dtype) {
-  Workload w = random_workload(dtype, dtype, 3);
+inline void check_ready_nonsense(Kind kind) {
+  Workload w = random_workload(kind, accumulator_of(kind), 3);
   PlanData plan = make_split_plan(w, -1, 4);
   const std::vector<Bytes> operands(w.buffers.begin(), w.buffers.begin() + w.num_operands);
   const auto lie = [](auto& value) {
@@ -197,8 +205,9 @@ inline void check_ready_nonsense(DType dtype) {
 }
 
 // Descriptors of nonsense may compute nonsense, but only inside C.
-inline void check_nonsense(DType dtype) {
-  Workload w = random_workload(dtype, dtype, 3);
+inline void check_nonsense(Kind kind) {
+  Workload w = random_workload(kind, accumulator_of(kind), 3);
+  const DType dtype = w.out_dtype;
   PlanData plan;
   auto number = [] {
     return static_cast<int32_t>(chance(0.6) ? uniform(-3, 9) : chance(0.5) ? uniform(-300, 300) : uniform(INT32_MIN, INT32_MAX));
@@ -226,33 +235,33 @@ inline void check_nonsense(DType dtype) {
   }
 }
 
-// All 65536 values pass unchanged, and sums of two round to nearest even.
-inline void check_halves(DType dtype) {
-  const int count = 65536;
-  Workload w{dtype, dtype, {}, {}, 2, {{0, 2}}, {}, {}};
+// All values of a short type pass unchanged, and sums of two round to nearest even.
+inline void check_short_floats(DType dtype) {
+  const int size = size_of(dtype), count = 1 << (8 * size);
+  const ShortFormat format(dtype);
+  const auto bits_at = [&](const Bytes& bytes, int64_t i) { return size == 1 ? bytes[i] : read<uint16_t>(&bytes[2 * i]); };
+  Workload w{kind_of(dtype, dtype), dtype, {}, {}, 2, {{0, 2}}, {}, {}};
   Problem p{};
   p.m = count, p.n = 1, p.k = 2, p.batch = p.inner_batch = 1;
   p.a = {0, 0, 0, 1, count, {0, 0}}, p.b = {1, 0, 0, 1, 1, {0, 0}}, p.c = {2, 0, 0, 1, 1, {0, 0}};
   w.problems = {p};
   for (const double scale : {0.0, 1.0}) {
-    w.buffers = {Bytes(4 * count), Bytes(4), Bytes(2 * count)};
+    w.buffers = {Bytes(2 * count * size), Bytes(2 * size), Bytes(count * size)};
     for (int i = 0; i < count; ++i) {
-      const uint16_t bits = static_cast<uint16_t>(i);
-      std::memcpy(&w.buffers[0][2 * i], &bits, 2);
-      put(dtype, &w.buffers[0][2 * (count + i)],
-          std::ldexp(std::fabs(from_half(bits, exponent_bits(dtype))) < INFINITY ? uniform(-9, 9) : 0, -4));
+      std::memcpy(&w.buffers[0][size * i], &i, size);
+      put(dtype, &w.buffers[0][size * (count + i)], std::ldexp(std::isfinite(format.decode(i)) ? uniform(-9, 9) : 0, -4));
     }
     put(dtype, &w.buffers[1][0], 1.0);
-    put(dtype, &w.buffers[1][2], scale);
+    put(dtype, &w.buffers[1][size], scale);
     const PlanData plan = make_plan(w, kNumTiles - 1, true, false, 0);
     run(make_call(w, plan).call, static_cast<Pool*>(nullptr));
     for (int i = 0; i < count; ++i) {
-      const float a = static_cast<float>(from_half(static_cast<uint16_t>(i), exponent_bits(dtype)));
-      const float b = static_cast<float>(get(dtype, &w.buffers[0][2 * (count + i)]).real() * scale);
-      const uint16_t got = read<uint16_t>(&w.buffers[2][2 * i]), expected = to_half(static_cast<double>(a + b), exponent_bits(dtype));
-      const bool both_nan = std::isnan(a) && std::isnan(from_half(got, exponent_bits(dtype)));
-      const bool zeros = a + b == 0 && (got & 0x7fff) == 0;  // -0 + 0 is 0
-      if (got != expected && !both_nan && !zeros) fail(w, p, "half rounded wrongly", i, 0, got, expected);
+      const float a = static_cast<float>(format.decode(i));
+      const float b = static_cast<float>(get(dtype, &w.buffers[0][size * (count + i)]).real() * scale);
+      const int got = bits_at(w.buffers[2], i), expected = format.encode(static_cast<double>(a + b));
+      const bool both_nan = std::isnan(format.decode(expected)) && std::isnan(format.decode(got));
+      const bool zeros = a + b == 0 && (got & (format.sign() - 1)) == 0;  // -0 + 0 is 0
+      if (got != expected && !both_nan && !zeros) fail(w, p, "a short float rounded wrongly", i, 0, got, expected);
     }
   }
 }
@@ -264,7 +273,7 @@ inline void check_activations(DType dtype) {
   for (int i = 0; i < 4000; ++i) inputs.push_back(std::ldexp(uniform(-(1 << 20), 1 << 20), -16));
   const int count = static_cast<int>(inputs.size());
   for (const Activation activation : {Activation::relu, Activation::gelu, Activation::silu, Activation::tanh, Activation::sigmoid}) {
-    Workload w{dtype, dtype, {}, {}, 2, {{0, 1}}, {}, {}};
+    Workload w{kind_of(dtype, dtype), dtype, {}, {}, 2, {{0, 1}}, {}, {}};
     Problem p{};
     p.m = 1, p.n = count, p.k = 1, p.batch = p.inner_batch = 1;
     p.a = {0, 0, 0, 1, 1, {0, 0}}, p.b = {1, 0, 0, count, 1, {0, 0}}, p.c = {2, 0, 0, count, 1, {0, 0}};
@@ -294,17 +303,22 @@ inline void check_activations(DType dtype) {
 inline void check(int rounds) {
   Pool pool(2);
   for (DType dtype : {DType::f32, DType::f64}) check_activations(dtype);
-  for (DType dtype : {DType::bf16, DType::f16}) check_halves(dtype);
+  for (int i = 0; i < kDTypes; ++i) {
+    const DType dtype = static_cast<DType>(i);
+    if (size_of(dtype) <= 2 && !is_integer(dtype)) check_short_floats(dtype);
+  }
   for (int round = 0; round < rounds && !failures; ++round) {
-    for (int i = 0; i < kDTypes; ++i) {
-      const DType dtype = static_cast<DType>(i);
-      for (const DType out_dtype : {dtype, DType::f32}) {
-        if (out_dtype != dtype && size_of(dtype) != 2) continue;
-        for (const bool tall : {false, true}) check_random(dtype, out_dtype, pool, tall);
-        check_split(dtype, out_dtype, pool);
+    for (int i = 0; i < kKinds; ++i) {
+      const Kind kind = static_cast<Kind>(i);
+      if (plain_kind_of(kind) != kind) continue;  // those are GPUs' ways
+      for (int result = 0; result < kDTypes; ++result) {
+        const DType out_dtype = static_cast<DType>(result);
+        if (!arithmetic_of(kind).gives(out_dtype)) continue;
+        for (const bool tall : {false, true}) check_random(kind, out_dtype, pool, tall);
+        check_split(kind, out_dtype, pool);
       }
-      check_nonsense(dtype);
-      check_ready_nonsense(dtype);
+      check_nonsense(kind);
+      check_ready_nonsense(kind);
     }
   }
   std::printf("check: %d rounds, %d failures\n", rounds, failures);

@@ -16,31 +16,35 @@ inline std::mt19937_64 rng(12345);
 inline int64_t uniform(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(rng); }
 inline bool chance(double p) { return std::uniform_real_distribution<>()(rng) < p; }
 
-inline int size_of(DType dtype) {
-  constexpr int kSizes[kDTypes] = {4, 8, 8, 16, 2, 2};
-  return kSizes[static_cast<int>(dtype)];
-}
-inline bool is_complex(DType dtype) { return dtype == DType::c64 || dtype == DType::c128; }
+inline int size_of(DType dtype) { return bytes_of(dtype); }
 
-inline double from_half(uint16_t bits, int exponent_bits) {
-  const int fraction_bits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1, top = (1 << exponent_bits) - 1;
-  const int exponent = bits >> fraction_bits & top, fraction = bits & ((1 << fraction_bits) - 1);
-  const double sign = bits & 0x8000 ? -1 : 1;
-  if (exponent == top) return fraction ? NAN : sign * INFINITY;
-  return sign * std::ldexp(exponent ? fraction + (1 << fraction_bits) : fraction, std::max(exponent, 1) - bias - fraction_bits);
-}
-inline uint16_t to_half(double x, int exponent_bits) {
-  const int fraction_bits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
-  const uint16_t sign = std::signbit(x) ? 0x8000 : 0, infinity = static_cast<uint16_t>(((1 << exponent_bits) - 1) << fraction_bits);
-  if (std::isnan(x)) return sign | infinity | 1 << (fraction_bits - 1);
-  if (x == 0) return sign;
-  if (std::isinf(x)) return sign | infinity;
-  const int step = std::max(std::ilogb(x), 1 - bias) - fraction_bits;
-  const double steps = std::nearbyint(std::ldexp(std::fabs(x), -step));  // ties to even
-  const double bits = steps + std::ldexp(step + bias + fraction_bits - 1, fraction_bits);
-  return sign | static_cast<uint16_t>(std::min<double>(bits, infinity));
-}
-inline int exponent_bits(DType dtype) { return dtype == DType::bf16 ? 8 : 5; }
+// A floating-point number of up to 16 bits. One without infinities has a NaN in the place of its largest number instead.
+struct ShortFormat {
+  explicit ShortFormat(DType dtype) : info(info_of(dtype)) {}
+  const DTypeInfo& info;
+  int fraction_bits() const { return info.fraction_bits; }
+  int bias() const { return (1 << (info.exponent_bits - 1)) - 1; }
+  int sign() const { return 1 << (8 * info.bytes - 1); }
+  int too_large() const { return info.has_infinities ? (2 * bias() + 1) << fraction_bits() : sign() - 1; }
+
+  double decode(int bits) const {
+    const int magnitude = bits & (sign() - 1), exponent = magnitude >> fraction_bits(), fraction = magnitude & ((1 << fraction_bits()) - 1);
+    const double signed_one = bits & sign() ? -1 : 1;
+    if (magnitude >= too_large()) return info.has_infinities && !fraction ? signed_one * INFINITY : NAN;
+    return signed_one *
+           std::ldexp(exponent ? fraction + (1 << fraction_bits()) : fraction, std::max(exponent, 1) - bias() - fraction_bits());
+  }
+  int encode(double x) const {
+    const int negative = std::signbit(x) ? sign() : 0;
+    if (std::isnan(x)) return negative | (info.has_infinities ? too_large() | 1 << (fraction_bits() - 1) : too_large());
+    if (x == 0) return negative;
+    if (std::isinf(x)) return negative | too_large();
+    const int step = std::max(std::ilogb(x), 1 - bias()) - fraction_bits();
+    const double steps = std::nearbyint(std::ldexp(std::fabs(x), -step));  // ties to even
+    const double bits = steps + std::ldexp(step + bias() + fraction_bits() - 1, fraction_bits());
+    return negative | static_cast<int>(std::min<double>(bits, too_large()));
+  }
+};
 
 template <class T>
 T read(const unsigned char* p) {
@@ -54,8 +58,10 @@ inline Number get(DType dtype, const unsigned char* p) {
     case DType::f64: return read<double>(p);
     case DType::c64: return {read<float>(p), read<float>(p + 4)};
     case DType::c128: return {read<double>(p), read<double>(p + 8)};
-    default: return from_half(read<uint16_t>(p), exponent_bits(dtype));
+    default: break;
   }
+  if (is_integer(dtype)) return size_of(dtype) == 1 ? read<int8_t>(p) : read<int32_t>(p);
+  return ShortFormat(dtype).decode(size_of(dtype) == 1 ? *p : read<uint16_t>(p));
 }
 inline void put(DType dtype, unsigned char* p, Number x) {
   const float f[2] = {static_cast<float>(x.real()), static_cast<float>(x.imag())};
@@ -64,19 +70,24 @@ inline void put(DType dtype, unsigned char* p, Number x) {
     std::memcpy(p, f, size_of(dtype));
   } else if (dtype == DType::f64 || dtype == DType::c128) {
     std::memcpy(p, d, size_of(dtype));
+  } else if (is_integer(dtype)) {
+    const int64_t integer = std::isfinite(x.real()) ? std::llrint(x.real()) : 90;  // the low bytes: integers wrap around
+    std::memcpy(p, &integer, size_of(dtype));
   } else {
-    const uint16_t half = to_half(x.real(), exponent_bits(dtype));
-    std::memcpy(p, &half, 2);
+    const int bits = ShortFormat(dtype).encode(x.real());
+    std::memcpy(p, &bits, size_of(dtype));
   }
 }
-inline double epsilon(DType dtype) {
-  switch (dtype) {
-    case DType::f64:
-    case DType::c128: return 0x1p-53;
-    case DType::bf16: return 0x1p-8;
-    case DType::f16: return 0x1p-11;
-    default: return 0x1p-24;
-  }
+inline Number rounded(DType dtype, Number x) {
+  unsigned char bytes[16];
+  put(dtype, bytes, x);
+  return get(dtype, bytes);
+}
+// Half the spacing of numbers, relative to them, and around 0.
+inline double epsilon(DType dtype) { return is_integer(dtype) ? 0 : std::ldexp(1, -info_of(dtype).fraction_bits - 1); }
+inline double smallest(DType dtype) {
+  const DTypeInfo& info = info_of(dtype);
+  return is_integer(dtype) ? 0 : std::ldexp(1, 1 - (1 << (info.exponent_bits - 1)) - info.fraction_bits);
 }
 
 }  // namespace vbgemm::driver

@@ -15,7 +15,7 @@ namespace vbgemm::driver {
 inline void stress(double seconds) {
   Pool pool(2);
   std::atomic<int64_t> calls{0}, wrong{0};
-  Workload model = random_workload(DType::f32, DType::f32, 6);
+  Workload model = random_workload(Kind::f32, DType::f32, 6);
   model.epilogues.clear();
   Problem big = model.problems[0];
   big.m = big.n = 150, big.k = 40, big.batch = big.inner_batch = 1;

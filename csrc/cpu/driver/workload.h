@@ -15,13 +15,18 @@ namespace vbgemm::driver {
 inline constexpr unsigned char kUntouched = 0xA5;
 inline constexpr int64_t kGuard = 256;  // bytes before and behind each result
 struct Workload {
-  DType dtype, out_dtype;
+  Kind kind;
+  DType out_dtype;
   std::vector<Problem> problems;
   std::vector<Bytes> buffers;                 // of exactly the size that the problems reach
   int num_operands = 0;                       // buffers that aren't results
   std::vector<std::pair<int, int>> k_ranges;  // one a problem
   std::vector<Epilogue> epilogues;            // one a problem, or none
   std::vector<Bytes> initial;                 // results before the call, where it reads them
+
+  DType lhs() const { return arithmetic_of(kind).lhs; }
+  DType rhs() const { return arithmetic_of(kind).rhs; }
+  DType sum() const { return accumulator_of(kind); }
 };
 struct PlanData {
   std::vector<TileRun> runs;
@@ -64,7 +69,7 @@ inline Operand lay_out(Workload& w, DType dtype, const Problem& p, int64_t rows,
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < cols; ++j) {
-        double value = normal(rng);
+        double value = normal(rng) * (is_integer(dtype) ? 60 : 1);
         if (wild && chance(0.01)) value = chance(0.3) ? NAN : chance(0.5) ? INFINITY : -INFINITY;
         const Number number(value, is_complex(dtype) ? normal(rng) : 0);
         put(dtype, &w.buffers[x.buffer][element_of(x, p, b, i, j) * size_of(dtype)], number);
@@ -92,17 +97,18 @@ inline std::vector<Bytes> results(const Workload& w) { return {w.buffers.begin()
 inline Scalar random_scalar(Workload& w) {
   std::normal_distribution<> normal;
   const bool any = chance(0.6);
-  const Number value = any ? Number(normal(rng), is_complex(w.dtype) && chance(0.7) ? normal(rng) : 0) : Number(chance(0.5), 0);
+  const auto factor = [&] { return is_integer(w.sum()) ? std::round(normal(rng)) : normal(rng); };
+  const Number value = any ? Number(factor(), is_complex(w.lhs()) && chance(0.7) ? normal(rng) : 0) : Number(chance(0.5), 0);
   Scalar scalar{value.real(), value.imag(), -1, 0, 0};
   if (chance(0.5)) return scalar;
-  const DType dtype = accumulator_of(w.dtype);
+  const DType dtype = w.sum();
   scalar = {1e9, 1e9, static_cast<int32_t>(w.buffers.size()), 0, uniform(0, 3)};
   w.buffers.emplace_back((scalar.offset + 1) * size_of(dtype), 0xFF);
   put(dtype, &w.buffers.back()[scalar.offset * size_of(dtype)], value);
   return scalar;
 }
 inline Number value_of(const Workload& w, const Scalar& scalar) {
-  const DType dtype = accumulator_of(w.dtype);
+  const DType dtype = w.sum();
   unsigned char bytes[16];
   if (scalar.buffer < 0) put(dtype, bytes, {scalar.real, scalar.imag});
   return get(dtype, scalar.buffer < 0 ? bytes : &w.buffers[scalar.buffer][scalar.offset * size_of(dtype)]);
@@ -128,7 +134,7 @@ inline Epilogue random_epilogue(Workload& w, const Problem& p) {
     e.source = random_addend(w, p, value_of(w, e.beta) == 0.0);
   }
   if (chance(0.5)) e.bias = random_addend(w, p, false);
-  if (!is_complex(w.dtype)) e.activation = static_cast<Activation>(uniform(0, 5));
+  if (!is_complex(w.sum()) && !is_integer(w.sum())) e.activation = static_cast<Activation>(uniform(0, 5));
   return e;
 }
 
@@ -138,8 +144,8 @@ inline int random_size(int64_t limit) {
 }
 
 // tall: with many rows, few columns and a short K, most of them without gaps.
-inline Workload random_workload(DType dtype, DType out_dtype, int count, bool tall = false) {
-  Workload w{dtype, out_dtype, {}, {}, 0, {}, {}, {}};
+inline Workload random_workload(Kind kind, DType out_dtype, int count, bool tall = false) {
+  Workload w{kind, out_dtype, {}, {}, 0, {}, {}, {}};
   std::vector<bool> plain;
   for (int i = 0; i < count; ++i) {
     Problem p{};
@@ -152,8 +158,8 @@ inline Workload random_workload(DType dtype, DType out_dtype, int count, bool ta
     p.batch = chance(0.7) ? 1 : static_cast<int>(uniform(0, 6));
     p.inner_batch = static_cast<int>(uniform(1, 3));
     if (static_cast<double>(p.m) * p.n * p.k * p.batch > 4e6) p.batch = 1;
-    p.a = lay_out(w, dtype, p, p.m, p.k, false, plain.back());
-    p.b = lay_out(w, dtype, p, p.k, p.n, false, plain.back());
+    p.a = lay_out(w, w.lhs(), p, p.m, p.k, false, plain.back());
+    p.b = lay_out(w, w.rhs(), p, p.k, p.n, false, plain.back());
     w.problems.push_back(p);
     int begin = 0, end = p.k;
     if (chance(0.2)) begin = static_cast<int>(uniform(0, p.k)), end = static_cast<int>(uniform(begin, p.k));
@@ -261,9 +267,9 @@ inline Call make_call(Workload& w, const PlanData& plan) {
   Call result;
   for (size_t i = 0; i < w.buffers.size(); ++i) {
     result.pointers.push_back(w.buffers[i].data());
-    result.elements.push_back(w.buffers[i].size() / size_of(static_cast<int>(i) < w.num_operands ? w.dtype : w.out_dtype));
+    result.elements.push_back(w.buffers[i].size() / size_of(static_cast<int>(i) < w.num_operands ? w.lhs() : w.out_dtype));
   }
-  result.sums = Bytes(plan.num_sums * accumulator_bytes(w.dtype), 0xFF);
+  result.sums = Bytes(plan.num_sums * accumulator_bytes(w.kind), 0xFF);
   const int32_t blocks = plan.block_first.empty() ? plan.num_tiles : static_cast<int32_t>(plan.block_first.size()) - 1;
   Descriptors descriptors{};
   descriptors.problems = w.problems.data();
@@ -277,7 +283,7 @@ inline Call make_call(Workload& w, const PlanData& plan) {
   descriptors.num_runs = static_cast<int32_t>(plan.runs.size());
   descriptors.num_tiles = plan.num_tiles;
   descriptors.num_blocks = blocks;
-  result.call = {w.dtype,
+  result.call = {w.kind,
                  w.out_dtype,
                  descriptors,
                  result.pointers.data(),

@@ -135,6 +135,10 @@ __device__ inline int32_t load_early(const int32_t* address) { return __ldcg(add
 template <int kBytes>
 struct Piece;
 template <>
+struct Piece<1> {
+  using type = uint8_t;
+};
+template <>
 struct Piece<2> {
   using type = uint16_t;
 };
@@ -181,6 +185,7 @@ __device__ inline void store_bytes_if(bool valid, void* global, const void* regi
 #define VBGEMM_STORE(type, values, ...)                                                                                               \
   asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global." type " [%1], " values ";}" ::"r"(store), "l"(global), __VA_ARGS__ \
                : "memory")
+  if constexpr (kBytes == 1) VBGEMM_STORE("u8", "%2", "h"(uint16_t{bytes}));
   if constexpr (kBytes == 2) VBGEMM_STORE("u16", "%2", "h"(bytes));
   if constexpr (kBytes == 4) VBGEMM_STORE("u32", "%2", "r"(bytes));
   if constexpr (kBytes == 8) VBGEMM_STORE("v2.u32", "{%2, %3}", "r"(bytes.x), "r"(bytes.y));
@@ -221,14 +226,19 @@ __device__ inline uint16_t float_to_bfloat16(float x) {
   return bits;
 }
 
-// Starts copying `kBytes` (2, 4, 8 or 16) from global to shared memory, or writes zeros there where `valid` is false; then the source
-// address is not used. The predicate costs nothing: it becomes an operand of the copy instruction. There is none for 2 bytes. kAhead: how
-// many bytes around them the second level's cache fetches together, a hint.
+// Starts copying `kBytes` (1, 2, 4, 8 or 16) from global to shared memory, or writes zeros there where `valid` is false; then the source
+// address is not used. The predicate costs nothing: it becomes an operand of the copy instruction. There is none for 1 or 2 bytes. kAhead:
+// how many bytes around them the second level's cache fetches together, a hint.
 template <int kBytes, int kAhead = 128>
 __device__ inline void copy_async(void* shared, const void* global, bool valid) {
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int ignore = !valid;
-  if constexpr (kBytes == 2) {
+  if constexpr (kBytes == 1) {
+    asm volatile(
+        "{.reg .pred p; .reg .u16 x; setp.eq.b32 p, %2, 0; mov.u16 x, 0; @p ld.global.u8 x, [%1]; st.shared.u8 [%0], x;}" ::"r"(to),
+        "l"(global), "r"(ignore)
+        : "memory");
+  } else if constexpr (kBytes == 2) {
     asm volatile(
         "{.reg .pred p; .reg .u16 x; setp.eq.b32 p, %2, 0; mov.u16 x, 0; @p ld.global.u16 x, [%1]; st.shared.u16 [%0], x;}" ::"r"(to),
         "l"(global), "r"(ignore)

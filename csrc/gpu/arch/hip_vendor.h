@@ -99,6 +99,8 @@ __device__ inline uint64_t load_early(const uint64_t* address) { return *(Global
 __device__ inline int32_t load_early(const int32_t* address) { return *address; }
 __device__ inline void prefetch_to_l2(const void*) {}  // there is no such instruction
 
+__device__ inline float float_of_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+__device__ inline uint32_t bits_of_float(float x) { return __builtin_bit_cast(uint32_t, x); }
 __device__ inline float bfloat16_to_float(uint16_t bits) { return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16); }
 __device__ inline uint16_t float_to_bfloat16(float x) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, x), rounded = bits + 0x7fff + (bits >> 16 & 1);
@@ -110,6 +112,10 @@ __device__ inline uint16_t float_to_float16(float x) { return __builtin_bit_cast
 // N bytes moved by one instruction, whatever they hold.
 template <int kBytes>
 struct Piece;
+template <>
+struct Piece<1> {
+  using type = uint8_t __attribute__((may_alias));
+};
 template <>
 struct Piece<2> {
   using type = uint16_t __attribute__((may_alias));
@@ -127,7 +133,7 @@ struct Piece<16> {
   using type = uint32_t __attribute__((ext_vector_type(4), may_alias));
 };
 
-// Copies `kBytes` (2, 4, 8 or 16) from global to shared memory, or writes zeros there where `valid` is false; then the source address is
+// Copies `kBytes` (1, 2, 4, 8 or 16) from global to shared memory, or writes zeros there where `valid` is false; then the source address is
 // not used: the load is from the kernel's parameters. A load that depended on a branch would be waited for before the next one.
 template <int kBytes, int kAhead = 128>
 __device__ inline void copy_async(void* shared, const void* global, bool valid) {

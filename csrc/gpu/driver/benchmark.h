@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -273,13 +274,14 @@ inline bool benchmark(const Case& c, const BenchmarkOptions& options) {
   Figures figures;
   double gflop = 0;
   const auto measure = [&](auto&& bench) { figures = bench.measure(), gflop = bench.gflop(); };
-  switch (element_of(c.plan.kind)) {
+  switch (arithmetic_of(c.plan.kind).lhs) {
     case DType::f32: measure(Bench<float>(c, options)); break;
     case DType::f64: measure(Bench<double>(c, options)); break;
     case DType::c64: measure(Bench<Complex<float>>(c, options)); break;
     case DType::c128: measure(Bench<Complex<double>>(c, options)); break;
     case DType::bf16: measure(Bench<BFloat16>(c, options)); break;
     case DType::f16: measure(Bench<Float16>(c, options)); break;
+    default: throw std::runtime_error(std::string("no benchmark multiplies ") + name_of(c.plan.kind));
   }
   const char* precision = kPrecisions[static_cast<int>(c.plan.kind)];
   std::printf("%-28s %-24s %s %8.2f us  %8.1f GFLOP/s  stream %8.2f us  error %.2g  bad %d\n", c.peer.c_str(), c.workload.c_str(),

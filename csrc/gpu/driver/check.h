@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "gpu/driver/check_addition.h"
@@ -17,20 +18,28 @@
 
 namespace vbgemm::driver {
 
+// The types of a kind of arithmetic: of operands, sums, and results, which are like both operands where those are alike.
+template <Kind kKind_>
+struct OfKind {
+  static constexpr Kind kKind = kKind_;
+  using Left = LeftOf<kKind>;
+  using Right = RightOf<kKind>;
+  using Sum = Accumulator<Left>;
+  using Own = std::conditional_t<arithmetic_of(kKind).lhs == arithmetic_of(kKind).rhs, Left, Sum>;
+};
+template <class Types, class Out = typename Types::Own>
+using TrialOf = Trial<typename Types::Left, Out, typename Types::Right>;
+
 class Check {
  public:
   explicit Check(const CheckOptions& options) : options_(options), margin_(options.exact ? 0 : 64) {}
 
   // Prints a line a group; true where all passed.
   bool run() {
-    groups<float>(Kind::f32);
-    groups<double>(Kind::f64);
-    groups<Complex<float>>(Kind::c64);
-    groups<Complex<double>>(Kind::c128);
-    groups<BFloat16>(Kind::bf16);
-    groups<Float16>(Kind::f16);
-    groups<float>(Kind::tf32);
-    groups<float>(Kind::tf32x3);
+#define DTYPE(...)
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(id, ...) groups<OfKind<Kind::id>>();
+#include "dtypes.def"
     std::printf("%s: %d faults in %d groups\n", faults_ || !groups_ ? "FAIL" : "PASS", faults_, groups_);
     return faults_ == 0 && groups_ > 0;
   }
@@ -45,12 +54,11 @@ class Check {
 
   uint64_t seed(int group) const { return 10000 * options_.seed + group; }
 
-  std::string name() const { return kKindNames[static_cast<int>(kind_)]; }
+  std::string name() const { return name_of(kind_); }
 
-  template <class T, class Out>
+  template <class Types, class Out>
   std::string names() const {
-    return name() +
-           (Number<T>::kDType == Number<Out>::kDType ? "" : std::string(" to ") + kDTypeNames[static_cast<int>(Number<Out>::kDType)]);
+    return name() + (std::is_same_v<typename Types::Own, Out> ? "" : std::string(" to ") + name_of(kDTypeOf<Out>));
   }
 
   // The kind's tiles whose kernels are there. (The emulation is built with some of them.)
@@ -73,8 +81,8 @@ class Check {
     bool several = false;  // tiles a block
   };
 
-  template <class T, class Out>
-  void run(Trial<T, Out>& trial, Layout layout) {
+  template <class OneTrial>
+  void run(OneTrial& trial, Layout layout) {
     if (layout.several) {
       trial.lay_out(layout.ready, [&trial] { return trial.between(1, 5); });
     } else {
@@ -85,17 +93,17 @@ class Check {
     stream_.wait();
   }
 
-  template <class T, class Out>
-  void finish(const std::string& name, Trial<T, Out>& trial, Layout layout) {
+  template <class OneTrial>
+  void finish(const std::string& name, OneTrial& trial, Layout layout) {
     run(trial, layout);
     report(name, trial.plan().problems.size(), trial.faults(trial.results()));
   }
 
   // A graph that is recorded before its kernels have ever been launched.
-  template <class T>
+  template <class Types>
   void recorded_first() {
     require(load_kernels(kind_), "load kernels");
-    Trial<T> trial(kind_, seed(15), margin_);
+    TrialOf<Types> trial(kind_, seed(15), margin_);
     for (int strategy : tiles()) trial.cover(trial.add(33, 45, 21, 1), strategy);
     trial.lay_out(false);
     trial.upload();
@@ -106,10 +114,10 @@ class Check {
   }
 
   // Sizes around a tile's edges, K around its steps.
-  template <class T, class Out>
+  template <class Types, class Out>
   void one_tile(int strategy, bool epilogues) {
     const TileShape& tile = kTiles[strategy];
-    Trial<T, Out> trial(kind_, seed(1000 + strategy), margin_);
+    TrialOf<Types, Out> trial(kind_, seed(1000 + strategy), margin_);
     for (int i = 0; i < (options_.small ? 3 : epilogues ? 8 : 16); ++i) {
       const int m = trial.one_of({1, 7, tile.m - 1, tile.m, tile.m + 1, options_.small ? tile.m : 2 * tile.m + 3});
       const int n = trial.one_of({1, 5, tile.n - 1, tile.n, tile.n + 1, options_.small ? tile.n : 2 * tile.n + 12});
@@ -119,14 +127,14 @@ class Check {
       trial.cover(trial.add(m, n, k, trial.one_of({1, 1, 2, 3}), i % 4 == 0), strategy);
     }
     if (epilogues) trial.add_epilogues();
-    finish(names<T, Out>() + " " + tile.name + "/" + std::to_string(tile.threads) + (epilogues ? " with epilogues" : ""), trial,
+    finish(names<Types, Out>() + " " + tile.name + "/" + std::to_string(tile.threads) + (epilogues ? " with epilogues" : ""), trial,
            {strategy % 2 == 1, strategy % 3 == 0});
   }
 
   // Problems of all sizes, some cut in two bands of rows with different tiles.
-  template <class T, class Out = T>
+  template <class Types, class Out = typename Types::Own>
   void mixed(const std::string& what, int group, Layout layout, bool epilogues = false) {
-    Trial<T, Out> trial(kind_, seed(group), margin_);
+    TrialOf<Types, Out> trial(kind_, seed(group), margin_);
     const std::vector<int> rows = tiles();
     trial.cover(trial.add(2, 3, 4, options_.races ? 3 : 310), rows.front());  // in the emulation, more blocks than a launch may have
     for (int i = 0; i < (options_.small ? 8 : 60); ++i) {
@@ -147,12 +155,12 @@ class Check {
       trial.boxes().push_back(box);
     }
     if (epilogues) trial.add_epilogues();
-    finish(names<T, Out>() + " mixed tiles, " + what, trial, layout);
+    finish(names<Types, Out>() + " mixed tiles, " + what, trial, layout);
   }
 
-  template <class T>
+  template <class Types>
   void k_ranges() {
-    Trial<T> trial(kind_, seed(5), margin_);
+    TrialOf<Types> trial(kind_, seed(5), margin_);
     const std::vector<int> rows = tiles();
     for (int i = 0; i < (options_.small ? 4 : 24); ++i) {
       const int k = trial.between(0, 90);
@@ -165,9 +173,9 @@ class Check {
   }
 
   // From two shares to as many as all threads add up in parts, some of them empty.
-  template <class T, class Out = T>
+  template <class Types, class Out = typename Types::Own>
   void split_k(bool epilogues, bool several) {
-    Trial<T, Out> trial(kind_, seed(20 + epilogues), margin_);
+    TrialOf<Types, Out> trial(kind_, seed(20 + epilogues), margin_);
     const std::vector<int> rows = tiles();
     for (size_t i = 0; i < (options_.small ? 3 : rows.size() + 6); ++i) {
       const int strategy = rows[i % rows.size()], k = trial.between(0, options_.small ? 60 : 400);
@@ -182,13 +190,13 @@ class Check {
       trial.boxes().push_back(box);
     }
     if (epilogues) trial.add_epilogues();
-    finish(names<T, Out>() + " split K" + (epilogues ? " with epilogues" : ""), trial, {true, several});
+    finish(names<Types, Out>() + " split K" + (epilogues ? " with epilogues" : ""), trial, {true, several});
   }
 
   // Products whose results are symmetric: whole and split, with tiles of all shapes.
-  template <class T, class Out = T>
+  template <class Types, class Out = typename Types::Own>
   void symmetric(bool ready, bool epilogues) {
-    Trial<T, Out> trial(kind_, seed(40 + 2 * ready + epilogues), margin_);
+    TrialOf<Types, Out> trial(kind_, seed(40 + 2 * ready + epilogues), margin_);
     for (int strategy : tiles()) {
       const TileShape& tile = kTiles[strategy];
       if (!stores_mirrored(tile)) continue;
@@ -198,14 +206,14 @@ class Check {
     }
     if (trial.boxes().empty()) return;
     if (epilogues) trial.add_epilogues();
-    finish(names<T, Out>() + " symmetric" + (ready ? ", split" : "") + (epilogues ? " with epilogues" : ""), trial, {ready, false});
+    finish(names<Types, Out>() + " symmetric" + (ready ? ", split" : "") + (epilogues ? " with epilogues" : ""), trial, {ready, false});
   }
 
   // A NaN or Inf reaches exactly the elements it should; the comparison with the expected bits sees both. Neither comes from the largest
   // numbers; those that tf32 rounds to infinity are left out, and epilogues, which overflow.
-  template <class T>
+  template <class Types>
   void not_finite(bool epilogues) {
-    Trial<T> trial(kind_, seed(6), margin_);
+    TrialOf<Types> trial(kind_, seed(6), margin_);
     std::vector<double> values = {NAN, INFINITY, -INFINITY};
     if (kind_ != Kind::tf32 && !epilogues) values.push_back(-std::numeric_limits<float>::max());
     if (options_.races) values = {NAN};  // races depend on no values
@@ -224,9 +232,9 @@ class Check {
     finish(name() + " NaN and Inf" + (epilogues ? " with epilogues" : ""), trial, {true, false});
   }
 
-  template <class T>
+  template <class Types>
   void many_buffers() {
-    Trial<T> trial(kind_, seed(7), margin_);
+    TrialOf<Types> trial(kind_, seed(7), margin_);
     const int light = tiles().front();
     for (int i = 0; i < kMaxParameterBuffers / 3 + 100; ++i) {
       trial.cover(trial.add(trial.between(1, 20), trial.between(1, 20), trial.between(0, 9), 1), light);
@@ -236,9 +244,9 @@ class Check {
 
   // Whatever descriptors hold, nothing outside C (outside the results' buffers, with ready tiles) may be written (or, under memcheck,
   // anything outside be read).
-  template <class T>
+  template <class Types>
   void insane(bool ready, bool epilogues) {
-    Trial<T> trial(kind_, seed(8), margin_);
+    TrialOf<Types> trial(kind_, seed(8), margin_);
     const std::vector<int> rows = tiles();
     const int extent = options_.small ? 35 : 70;
     for (int i = 0; i < 20; ++i) {
@@ -260,9 +268,9 @@ class Check {
            ready ? trial.strays_outside(results) : trial.strays(results));
   }
 
-  template <class T>
+  template <class Types>
   void repeats() {
-    Trial<T> trial(kind_, seed(10), margin_);
+    TrialOf<Types> trial(kind_, seed(10), margin_);
     const std::vector<int> rows = tiles();
     for (int i = 0; i < 30; ++i) {
       trial.cover(trial.add(trial.between(1, 150), trial.between(1, 150), trial.between(1, 150), 1), rows[i % rows.size()]);
@@ -323,46 +331,59 @@ class Check {
     if (!options_.small) run(" more squares summed than parameters hold", more_square_sums_than_a_launch_holds<T>(seed(19), margin_));
   }
 
-  template <class T>
-  void groups(Kind kind) {
-    kind_ = kind;
+  // Results of the other types that the kind gives.
+  template <class Types, class Out>
+  void other_results() {
+    if constexpr (!std::is_same_v<Out, typename Types::Own> && arithmetic_of(Types::kKind).gives(kDTypeOf<Out>)) {
+      mixed<Types, Out>("ready tiles, several a block", 13, {true, true});
+      mixed<Types, Out>("with epilogues", 14, {false, true}, true);
+    }
+  }
+
+  template <class Types>
+  void groups() {
+    kind_ = Types::kKind;
     if (!wanted()) return;
-    using Sum = Accumulator<T>;
-    recorded_first<T>();
-    for (int strategy : tiles()) one_tile<T, T>(strategy, false);
-    for (int strategy : tiles()) one_tile<T, T>(strategy, true);
-    mixed<T>("runs", 1, {false, false});
-    mixed<T>("ready tiles", 2, {true, false});
-    mixed<T>("runs, several a block", 3, {false, true});
-    mixed<T>("ready tiles, several a block", 4, {true, true});
-    mixed<T>("with epilogues", 12, {false, true}, true);
-    if (sizeof(Sum) != sizeof(T)) {
-      mixed<T, Sum>("ready tiles, several a block", 13, {true, true});
-      mixed<T, Sum>("with epilogues", 14, {false, true}, true);
-    }
-    k_ranges<T>();
-    split_k<T>(false, false);
-    split_k<T, Sum>(true, true);
+    using T = typename Types::Left;
+    using Sum = typename Types::Sum;
+    using Own = typename Types::Own;
+    recorded_first<Types>();
+    for (int strategy : tiles()) one_tile<Types, Own>(strategy, false);
+    for (int strategy : tiles()) one_tile<Types, Own>(strategy, true);
+    mixed<Types>("runs", 1, {false, false});
+    mixed<Types>("ready tiles", 2, {true, false});
+    mixed<Types>("runs, several a block", 3, {false, true});
+    mixed<Types>("ready tiles, several a block", 4, {true, true});
+    mixed<Types>("with epilogues", 12, {false, true}, true);
+#define DTYPE(id, ...) other_results<Types, Element<DType::id>>();
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(...)
+#include "dtypes.def"
+    k_ranges<Types>();
+    split_k<Types>(false, false);
+    split_k<Types, Sum>(true, true);
     if (kWaveSize == 32) {  // those of 64 don't store the image
-      symmetric<T>(false, false);
-      symmetric<T, Sum>(false, true);
-      symmetric<T>(true, false);
-      symmetric<T, Sum>(true, true);
+      symmetric<Types>(false, false);
+      symmetric<Types, Sum>(false, true);
+      symmetric<Types>(true, false);
+      symmetric<Types, Sum>(true, true);
     }
-    not_finite<T>(false);
-    not_finite<T>(true);
+    if (!is_integer(kDTypeOf<T>)) {
+      not_finite<Types>(false);
+      not_finite<Types>(true);
+    }
     for (const bool ready : {false, true}) {
-      for (const bool epilogues : {false, true}) insane<T>(ready, epilogues);
+      for (const bool epilogues : {false, true}) insane<Types>(ready, epilogues);
     }
-    if (!options_.small) many_buffers<T>();
-    if constexpr (!kIsComplex<T>) {
-      if (kind == kind_of(Number<T>::kDType)) {
+    if (!options_.small) many_buffers<Types>();
+    if constexpr (has_array_kernels(kDTypeOf<T>)) {
+      if (kind_ == plain_kind_of(kind_)) {
         additions<T>();
         sums_of_squares<T>();
       }
     }
-    if (options_.replays && !options_.small) repeats<T>();
-    if (kind == Kind::f32 && options_.replays && !options_.small) rows_far_apart();
+    if (options_.replays && !options_.small) repeats<Types>();
+    if (kind_ == Kind::f32 && options_.replays && !options_.small) rows_far_apart();
   }
 
   CheckOptions options_;

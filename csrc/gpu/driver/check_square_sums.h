@@ -44,7 +44,7 @@ class SquareSumsTrial {
     const DeviceMemory memory(host_);
     std::vector<Buffer> arrays;
     for (size_t i = 0; i < elements_.size(); ++i) arrays.push_back({reinterpret_cast<T*>(memory.data()) + first_[i], elements_[i]});
-    SquareSumsCall call{Number<T>::kDType, arrays.data(), static_cast<int>(arrays.size()), nullptr, nullptr};
+    SquareSumsCall call{kDTypeOf<T>, arrays.data(), static_cast<int>(arrays.size()), nullptr, nullptr};
     const std::vector<Sum> untouched(num_partials(call) + margin_, Sum{-777});
     std::vector<Sum> found(arrays.size() + margin_, Sum{-777}), partials(untouched.size());
     const DeviceMemory sums(found), workspace(untouched);

@@ -7,8 +7,6 @@
 
 namespace vbgemm::driver {
 
-inline constexpr double kSmallest = 1e-7;  // float16 is no finer than that around 0
-
 inline double activated(Activation activation, double x) {
   switch (activation) {
     case Activation::none: return x;
@@ -55,8 +53,8 @@ bool expected_epilogue(const EpilogueTerms<Sum, Out>& terms, Sum sum, Out found)
   }
   const double y = activated(e.activation, x.real()), got = Number<Out>::wide(found).real();
   if (!std::isfinite(y)) return same(got, y);
-  return std::fabs(got - y) <= 16 * Number<Sum>::kEpsilon * (std::fabs(y) + std::fabs(x.real())) + Number<Out>::kEpsilon * std::fabs(y) +
-                                   (sizeof(Out) == 2 ? kSmallest : 0);
+  return std::fabs(got - y) <=
+         16 * Number<Sum>::kEpsilon * (std::fabs(y) + std::fabs(x.real())) + Number<Out>::kEpsilon * std::fabs(y) + Number<Out>::kSmallest;
 }
 
 // The same for a sum that is only known to within `tolerance`. No activation is steeper than 1.2.
@@ -70,8 +68,7 @@ bool close_to_epilogue(const EpilogueTerms<Sum, Out>& terms, double sum, double 
   const double y = activated(e.activation, alpha * sum + rest + bias);
   if (!std::isfinite(y)) return same(Number<Out>::wide(found).real(), y);
   const double rounding = 16 * Number<Sum>::kEpsilon * (std::fabs(y) + size) + Number<Out>::kEpsilon * std::fabs(y);
-  return std::fabs(Number<Out>::wide(found).real() - y) <=
-         1.2 * std::fabs(alpha) * tolerance + rounding + (sizeof(Out) == 2 ? kSmallest : 0);
+  return std::fabs(Number<Out>::wide(found).real() - y) <= 1.2 * std::fabs(alpha) * tolerance + rounding + Number<Out>::kSmallest;
 }
 
 }  // namespace vbgemm::driver

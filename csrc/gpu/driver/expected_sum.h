@@ -11,7 +11,7 @@
 
 namespace vbgemm::driver {
 
-template <class T>
+template <class T, class Right = T>
 class ExpectedSum {
  public:
   using Sum = Accumulator<T>;
@@ -21,7 +21,7 @@ class ExpectedSum {
   double size = 0;  // the sum of the products' sizes
 
   // a, b: the elements of the buffers that the problem names.
-  ExpectedSum(const Problem& p, const Box& box, const T* a, const T* b, int batch, int row, int col) {
+  ExpectedSum(const Problem& p, const Box& box, const T* a, const Right* b, int batch, int row, int col) {
     const TileShape& tile = kTiles[box.strategy];
     const bool deep = tile.owned == Owned::steps || (tile.owned == Owned::steps_of_rows && !tile.tensor);
     const DeepShares groups = tile.owned == Owned::steps ? deep_shares<T>(tile) : DeepShares{1, 1, kWaveSize, kWaveSize};
@@ -44,7 +44,10 @@ class ExpectedSum {
   }
 
  private:
-  static Sum number(T x) { return Number<Sum>::from(Number<T>::wide(x)); }
+  template <class E>
+  static Sum number(E x) {
+    return Number<Sum>::from(Number<E>::wide(x));
+  }
 
   // Each part's shares in order, then the parts.
   static Sum added_by_parts(const std::vector<Sum>& sums) {

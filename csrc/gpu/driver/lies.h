@@ -10,8 +10,8 @@ namespace vbgemm::driver {
 
 // Into a call that is laid out. of_images: also about what is mirrored. The image of a tile that has none is written where another tile, or
 // the same, writes: a race.
-template <class T>
-void lie_in_plan(RandomCall<T>& call, bool of_images) {
+template <class T, class Out, class Right>
+void lie_in_plan(RandomCall<T, Out, Right>& call, bool of_images) {
   HostPlan& plan = call.plan();
   const auto lie = [&call](int one_in, auto&... fields) {
     constexpr int kExtreme = std::numeric_limits<int32_t>::max();
@@ -50,8 +50,8 @@ void lie_in_plan(RandomCall<T>& call, bool of_images) {
 }
 
 // Buffers that the call does not have, and activations that nobody knows.
-template <class T>
-void lie_in_epilogues(RandomCall<T>& call) {
+template <class T, class Out, class Right>
+void lie_in_epilogues(RandomCall<T, Out, Right>& call) {
   for (Epilogue& e : call.plan().epilogues) {
     for (int32_t* field : {&e.alpha.buffer, &e.beta.buffer, &e.source.buffer, &e.bias.buffer}) *field = std::max(*field, 0) + 1000;
     e.activation = static_cast<Activation>(1 << call.between(0, 30));

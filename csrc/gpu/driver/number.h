@@ -14,83 +14,88 @@ namespace vbgemm::driver {
 
 using Wide = std::complex<double>;  // holds every element exactly
 
-// An IEEE-like format of 16 bits, kFraction of them behind the leading 1.
-template <int kFraction>
+// A floating-point format of up to 16 bits, as dtypes.def has it.
+template <DType kDType>
 struct ShortFormat {
-  static constexpr int kBias = (1 << (14 - kFraction)) - 1;
-  static constexpr uint16_t kInfinity = static_cast<uint16_t>((2 * kBias + 1) << kFraction);
+  static constexpr DTypeInfo kInfo = info_of(kDType);
+  static constexpr int kFraction = kInfo.fraction_bits, kBias = (1 << (kInfo.exponent_bits - 1)) - 1, kBits = 8 * kInfo.bytes;
+  static constexpr int kSign = 1 << (kBits - 1);
+  static constexpr int kTooLarge = kInfo.has_infinities ? (2 * kBias + 1) << kFraction : kSign - 1;  // infinity, or NaN
+  static constexpr int kNan = kInfo.has_infinities ? kTooLarge | 1 << (kFraction - 1) : kTooLarge;
 
-  static double decode(uint16_t bits) {
-    const int exponent = (bits & 0x7fff) >> kFraction, fraction = bits & ((1 << kFraction) - 1);
+  static double decode(int bits) {
+    const int magnitude = bits & (kSign - 1), exponent = magnitude >> kFraction, fraction = magnitude & ((1 << kFraction) - 1);
     double size = std::ldexp(exponent ? fraction + (1 << kFraction) : fraction, std::max(exponent, 1) - kBias - kFraction);
-    if (exponent == 2 * kBias + 1) size = fraction ? NAN : INFINITY;
-    return bits >> 15 ? -size : size;
+    if (magnitude >= kTooLarge) size = kInfo.has_infinities && magnitude == kTooLarge ? INFINITY : NAN;
+    return bits & kSign ? -size : size;
   }
 
   // decode, from a table, as the checks decode each element many times.
-  static double value(uint16_t bits) {
+  static double value(int bits) {
     static const std::vector<double> values = [] {
-      std::vector<double> all(1 << 16);
-      for (int i = 0; i < 1 << 16; ++i) all[i] = decode(static_cast<uint16_t>(i));
+      std::vector<double> all(1 << kBits);
+      for (int i = 0; i < 1 << kBits; ++i) all[i] = decode(i);
       return all;
     }();
     return values[bits];
   }
 
-  static uint16_t encode(double x) {
-    const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
-    if (std::isnan(x)) return sign | kInfinity | 1 << (kFraction - 1);
+  static int encode(double x) {
+    const int sign = std::signbit(x) ? kSign : 0;
+    if (std::isnan(x)) return sign | kNan;
     const double size = std::fabs(x);
-    if (size > 1e300) return sign | kInfinity;
+    if (size > 1e300) return sign | kTooLarge;
     const int exponent = std::max(std::ilogb(size), 1 - kBias);
     // A fraction that is rounded up to 2^(kFraction + 1) carries into the exponent, and so up to infinity.
     const double bits = (exponent + kBias - 1) * std::ldexp(1, kFraction) + std::nearbyint(std::ldexp(size, kFraction - exponent));
-    return sign | static_cast<uint16_t>(std::min<double>(bits, kInfinity));
+    return sign | static_cast<int>(std::min<double>(bits, kTooLarge));
   }
 };
 
-// An element type: its name in the catalogue, its spacing, and the way to Wide and back (to the nearest element).
+// An element type: its spacing, and the way to Wide and back (to the nearest element). Floats without a type of their own are short.
 template <class T>
-struct Number;
+struct Number {
+  using Format = ShortFormat<kDTypeOf<T>>;
+  static constexpr double kEpsilon = 1.0 / (1 << Format::kFraction);
+  // No finer than that around 0.
+  static constexpr double kSmallest = Format::kBias > 100 ? 1e-7 : 2.0 / (1 << (Format::kBias + Format::kFraction - 1));
+  static Wide wide(T x) { return Format::value(x.bits); }
+  static T from(Wide x) { return {static_cast<decltype(T::bits)>(Format::encode(x.real()))}; }
+};
 
 template <>
 struct Number<float> {
-  static constexpr DType kDType = DType::f32;
-  static constexpr double kEpsilon = std::numeric_limits<float>::epsilon();
+  static constexpr double kEpsilon = std::numeric_limits<float>::epsilon(), kSmallest = 0;
   static Wide wide(float x) { return x; }
   static float from(Wide x) { return static_cast<float>(x.real()); }
 };
 
 template <>
 struct Number<double> {
-  static constexpr DType kDType = DType::f64;
-  static constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
+  static constexpr double kEpsilon = std::numeric_limits<double>::epsilon(), kSmallest = 0;
   static Wide wide(double x) { return x; }
   static double from(Wide x) { return x.real(); }
 };
 
 template <class Real>
 struct Number<Complex<Real>> {
-  static constexpr DType kDType = sizeof(Real) == 4 ? DType::c64 : DType::c128;
-  static constexpr double kEpsilon = std::numeric_limits<Real>::epsilon();
+  static constexpr double kEpsilon = std::numeric_limits<Real>::epsilon(), kSmallest = 0;
   static Wide wide(Complex<Real> x) { return {x.real, x.imag}; }
   static Complex<Real> from(Wide x) { return {static_cast<Real>(x.real()), static_cast<Real>(x.imag())}; }
 };
 
+// Integers wrap around. For NaN and infinities, which checks put where nothing may be read, any will do.
 template <>
-struct Number<BFloat16> {
-  static constexpr DType kDType = DType::bf16;
-  static constexpr double kEpsilon = 1.0 / (1 << 7);
-  static Wide wide(BFloat16 x) { return ShortFormat<7>::value(x.bits); }
-  static BFloat16 from(Wide x) { return {ShortFormat<7>::encode(x.real())}; }
+struct Number<uint32_t> {
+  static constexpr double kEpsilon = 0, kSmallest = 0;
+  static Wide wide(uint32_t x) { return static_cast<int32_t>(x); }
+  static uint32_t from(Wide x) { return std::isfinite(x.real()) ? static_cast<uint32_t>(std::llrint(x.real())) : 0x5a5a5a5a; }
 };
-
 template <>
-struct Number<Float16> {
-  static constexpr DType kDType = DType::f16;
-  static constexpr double kEpsilon = 1.0 / (1 << 10);
-  static Wide wide(Float16 x) { return ShortFormat<10>::value(x.bits); }
-  static Float16 from(Wide x) { return {ShortFormat<10>::encode(x.real())}; }
+struct Number<int8_t> {
+  static constexpr double kEpsilon = 0, kSmallest = 0;
+  static Wide wide(int8_t x) { return x; }
+  static int8_t from(Wide x) { return std::isfinite(x.real()) ? static_cast<int8_t>(std::llrint(x.real())) : 0x5a; }
 };
 
 // The relative error of one product.
@@ -125,6 +130,7 @@ bool same(T a, T b) {
 // a b + sum, with the roundings that the kernels promise.
 inline float fused(float a, float b, float sum) { return std::fma(a, b, sum); }
 inline double fused(double a, double b, double sum) { return std::fma(a, b, sum); }
+inline uint32_t fused(uint32_t a, uint32_t b, uint32_t sum) { return a * b + sum; }
 template <class Real>
 Complex<Real> fused(Complex<Real> a, Complex<Real> b, Complex<Real> sum) {
   return {fused(-a.imag, b.imag, fused(a.real, b.real, sum.real)), fused(a.imag, b.real, fused(a.real, b.imag, sum.imag))};

@@ -15,8 +15,8 @@
 
 namespace vbgemm::driver {
 
-// T: the operands' elements, Out: the results'.
-template <class T, class Out = T>
+// T: the left operands' elements, Out: the results', Right: the right operands'.
+template <class T, class Out = T, class Right = T>
 class RandomCall {
  public:
   using Sum = Accumulator<T>;
@@ -24,7 +24,7 @@ class RandomCall {
   // margin: elements on either side of a buffer; 0 leaves that to a memory checker.
   RandomCall(Kind kind, uint64_t seed, int margin) : margin_(margin), random_(seed) {
     plan_.kind = kind;
-    plan_.out_dtype = Number<Out>::kDType;
+    plan_.out_dtype = kDTypeOf<Out>;
   }
 
   int between(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
@@ -41,8 +41,8 @@ class RandomCall {
     p.inner_batch = batch % 2 == 0 && between(0, 1) ? batch / 2 : std::max(batch, 1);
     p.a = place<T>(m, k, p, plain, true);
     fill<T>(p.a);
-    p.b = place<T>(k, n, p, plain, true);
-    fill<T>(p.b);
+    p.b = place<Right>(k, n, p, plain, true);
+    fill<Right>(p.b);
     p.c = place<Out>(m, n, p, plain, false);
     plan_.problems.push_back(p);
     return static_cast<int>(plan_.problems.size()) - 1;
@@ -86,7 +86,10 @@ class RandomCall {
   // One element of an operand, by op(X)'s row and column in batch 0.
   void set(const Operand& x, int row, int col, Wide value) {
     const int64_t at = x.offset + row * x.row_stride + col * x.col_stride;
-    elements<T>(x)[at] = Number<T>::from(value);
+    for (const Problem& p : plan_.problems) {
+      if (p.b.buffer == x.buffer) elements<Right>(x)[at] = Number<Right>::from(value);
+      if (p.a.buffer == x.buffer) elements<T>(x)[at] = Number<T>::from(value);
+    }
   }
   template <class E>
   E* elements(const Operand& x) {
@@ -168,6 +171,7 @@ class RandomCall {
     const int64_t size = static_cast<int64_t>(buffers_[x.buffer].size() / sizeof(E)) - 2 * margin_;
     for (int64_t i = 0; i < size; ++i) {
       Wide number = random_number();
+      if constexpr (is_integer(kDTypeOf<E>)) number *= 127;
       if (infinite_of && between(1, infinite_of) == 1) number.real(INFINITY);
       elements<E>(x)[i] = Number<E>::from(number);
     }
@@ -200,7 +204,7 @@ class RandomCall {
       fill<Out>(e.bias);
       (between(0, 1) ? e.bias.row_stride : e.bias.col_stride) *= between(0, 1);  // broadcast along one of them, or along none
     }
-    if (!kIsComplex<Out>) e.activation = static_cast<Activation>(between(0, 5));
+    if (!kIsComplex<Out> && !is_integer(kDTypeOf<Out>)) e.activation = static_cast<Activation>(between(0, 5));
     return e;
   }
 

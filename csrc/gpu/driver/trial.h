@@ -13,10 +13,10 @@
 
 namespace vbgemm::driver {
 
-template <class T, class Out = T>
-class Trial : public RandomCall<T, Out> {
+template <class T, class Out = T, class Right = T>
+class Trial : public RandomCall<T, Out, Right> {
  public:
-  using Base = RandomCall<T, Out>;
+  using Base = RandomCall<T, Out, Right>;
   using Sum = Accumulator<T>;
   using Base::Base;
 
@@ -125,9 +125,9 @@ class Trial : public RandomCall<T, Out> {
     return changed;
   }
 
-  ExpectedSum<T> expected_sum(const Box& box, int batch, int row, int col) const {
+  ExpectedSum<T, Right> expected_sum(const Box& box, int batch, int row, int col) const {
     const Problem& p = plan_.problems[box.problem];
-    return {p, box, elements<T>(p.a), elements<T>(p.b), batch, row, col};
+    return {p, box, elements<T>(p.a), elements<Right>(p.b), batch, row, col};
   }
 
   void show(const Box& box, int batch, int row, int col, Out found) const {
@@ -143,7 +143,7 @@ class Trial : public RandomCall<T, Out> {
   }
 
   bool right(const Box& box, int batch, int row, int col, Out found) const {
-    const ExpectedSum<T> expected = expected_sum(box, batch, row, col);
+    const ExpectedSum<T, Right> expected = expected_sum(box, batch, row, col);
     const Wide wide = expected.wide;
     const double size = expected.size, length = box.k_end - box.k_begin + 4;
     if (std::isfinite(size) && std::abs(Number<Sum>::wide(expected.sum) - wide) > 2 * length * Number<Sum>::kEpsilon * size) return false;
@@ -152,7 +152,7 @@ class Trial : public RandomCall<T, Out> {
       const double tolerance =
           size * (rounding_of(plan_.kind) + tensor_sum_error(plan_.kind, box.k_end - box.k_begin) * Number<Sum>::kEpsilon);
       if (plan_.epilogues.empty()) {
-        const double spacing = sizeof(Out) < sizeof(Sum) ? Number<Out>::kEpsilon * std::abs(wide) + kSmallest : 0;
+        const double spacing = sizeof(Out) < sizeof(Sum) ? Number<Out>::kEpsilon * std::abs(wide) + Number<Out>::kSmallest : 0;
         return std::abs(Number<Out>::wide(found) - wide) <= tolerance + spacing;
       }
       return close_to_epilogue(problem_epilogue(box, batch, row, col), wide.real(), tolerance, found);

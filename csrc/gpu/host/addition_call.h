@@ -31,12 +31,12 @@ inline ffi::Error check_addition(ffi::AnyBuffer alpha, ffi::AnyBuffer beta, cons
     members[i].elements = static_cast<int64_t>(result.element_count());
   }
   const std::optional<DType> dtype = dtype_of(type);
-  if (!dtype || *dtype == DType::c64 || *dtype == DType::c128) return refuse("no kernel adds arrays of this dtype");
+  if (!dtype || !has_array_kernels(*dtype)) return refuse("no kernel adds arrays of this dtype");
   if (const std::optional<size_t> wrong = misfit(operands, members, type)) {
     const std::string name = (*wrong < count ? "x " : "y ") + std::to_string(*wrong % count);
     return refuse(name + " must have its result's dtype and number of elements");
   }
-  const DType wide = *dtype == DType::f64 ? DType::f64 : DType::f32;
+  const DType wide = accumulator_of(*dtype);
   for (const ffi::AnyBuffer& scales : {alpha, beta}) {
     if (dtype_of(scales.element_type()) != wide || scales.element_count() != count) {
       return refuse("alpha and beta must have the accumulator's dtype and an element for each of " + std::to_string(count) + " members");

@@ -31,26 +31,34 @@ constexpr int tensor_shared_bytes(Kernel kernel) {
   }
 }
 
+constexpr bool has_tensor_tiles(Kind kind) {
+  for (const TileShape& tile : kTiles) {
+    if (tile.tensor && tile.built_for(kind)) return true;
+  }
+  return false;
+}
+
 template <Kind kKind>
 constexpr int dynamic_shared_bytes(Kernel kernel) {
-  using Family = SimtFamily<typename TensorElement<kKind>::type, kind_of(element_of(kKind))>;  // tf32's tiles of whole rows are float32's
+  using Family = SimtFamily<plain_kind_of(kKind)>;  // tf32's tiles of whole rows are float32's
   switch (kernel) {
     case Kernel::t128_rows: return sizeof(typename TileKernel<Family, Kernel::t128_rows>::Shared);
     case Kernel::t128_wide_rows: return sizeof(typename TileKernel<Family, Kernel::t128_wide_rows>::Shared);
-    default: return kKind == Kind::f32 ? 0 : tensor_shared_bytes<kKind>(kernel);
+    default: break;
   }
+  if constexpr (kKind != Kind::f32 && has_tensor_tiles(kKind)) return tensor_shared_bytes<kKind>(kernel);
+  return 0;
 }
 
 constexpr int dynamic_shared_bytes(Kind kind, Kernel kernel) {
   switch (kind) {
-    case Kind::f32: return dynamic_shared_bytes<Kind::f32>(kernel);
-    case Kind::f64: return dynamic_shared_bytes<Kind::f64>(kernel);
-    case Kind::bf16: return dynamic_shared_bytes<Kind::bf16>(kernel);
-    case Kind::f16: return dynamic_shared_bytes<Kind::f16>(kernel);
-    case Kind::tf32: return dynamic_shared_bytes<Kind::tf32>(kernel);
-    case Kind::tf32x3: return dynamic_shared_bytes<Kind::tf32x3>(kernel);
-    default: return 0;
+#define DTYPE(...)
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(id, ...) \
+  case Kind::id: return dynamic_shared_bytes<Kind::id>(kernel);
+#include "dtypes.def"
   }
+  return 0;
 }
 
 }  // namespace vbgemm

@@ -45,13 +45,17 @@ size_t table_bytes(int num_buffers) { return num_buffers > kMaxParameterBuffers 
 }  // namespace
 
 size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums) {
-  return table_bytes(num_buffers) + num_sums * accumulator_bytes(element_of(kind));
+  return table_bytes(num_buffers) + num_sums * accumulator_bytes(kind);
 }
 
 static const void* find_add_shares(DType dtype) {
 #define VBGEMM_ADDRESS(kind) reinterpret_cast<const void*>(vbgemm_add_shares_##kind)
-  static const void* const kernels[kDTypes] = {VBGEMM_ADDRESS(float32),    VBGEMM_ADDRESS(float64),  VBGEMM_ADDRESS(complex64),
-                                               VBGEMM_ADDRESS(complex128), VBGEMM_ADDRESS(bfloat16), VBGEMM_ADDRESS(float16)};
+  static const void* const kernels[kDTypes] = {
+#define DTYPE(id, name, ...) VBGEMM_ADDRESS(name),
+#define SUM_DTYPE(...) nullptr,
+#define ARITHMETIC(...)
+#include "dtypes.def"
+  };
 #undef VBGEMM_ADDRESS
   return kernels[static_cast<int>(dtype)];
 }
@@ -68,11 +72,17 @@ struct Compiled {
 
 const void* find_kernel(Kind kind, Kernel kernel) {
 #define VBGEMM_COMPILED(kernel, kind) {#kind, Kernel::kernel, reinterpret_cast<const void*>(vbgemm_##kernel##_##kind)},
-  static const Compiled compiled[] = {VBGEMM_EVERY_KERNEL(VBGEMM_COMPILED)};
+  static const Compiled compiled[] = {
+#define DTYPE(...)
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(id, set, name, lhs, rhs, ordinary, tensor) \
+  VBGEMM_ORDINARY_##ordinary(VBGEMM_COMPILED, name) VBGEMM_TENSOR_##tensor(VBGEMM_COMPILED, name)
+#include "dtypes.def"
+  };
 #undef VBGEMM_COMPILED
   if (static_cast<int>(kind) < 0 || static_cast<int>(kind) >= kKinds) return nullptr;
   // A kind's own, else its elements': float32 is good enough for its substitutes.
-  for (const char* name : {kKindNames[static_cast<int>(kind)], kDTypeNames[static_cast<int>(element_of(kind))]}) {
+  for (const char* name : {name_of(kind), name_of(plain_kind_of(kind))}) {
     for (const Compiled& one : compiled) {
       if (one.kernel == kernel && one.kind == name) return one.address;
     }
@@ -82,7 +92,7 @@ const void* find_kernel(Kind kind, Kernel kernel) {
 
 Error load_kernels(Kind kind) {
   Error error = load_kernel(reinterpret_cast<const void*>(vbgemm_write_buffers));
-  if (error == kSuccess) error = load_kernel(find_add_shares(element_of(kind)));
+  if (error == kSuccess) error = load_kernel(find_add_shares(arithmetic_of(kind).lhs));
   bool any = false;
   for (int kernel = 0; kernel < kKernels && error == kSuccess; ++kernel) {
     const void* address = find_kernel(kind, static_cast<Kernel>(kernel));
@@ -94,15 +104,13 @@ Error load_kernels(Kind kind) {
 }
 
 Error launch(const GpuCall& call, Stream stream) {
-  const DType dtype = element_of(call.kind);
-  const bool narrow = dtype == DType::bf16 || dtype == DType::f16, wide_results = narrow && call.out_dtype == DType::f32;
-  if ((call.out_dtype != dtype && !wide_results) || call.num_buffers < 0 || call.num_sums < 0) return kInvalidValue;
+  if (!arithmetic_of(call.kind).gives(call.out_dtype) || call.num_buffers < 0 || call.num_sums < 0) return kInvalidValue;
   if (!call.workspace && workspace_bytes(call.kind, call.num_buffers, call.num_sums) > 0) return kInvalidValue;
 
   KernelParameters parameters;
   parameters.plan = call.plan;
   parameters.num_buffers = call.num_buffers;
-  parameters.wide_results = wide_results;
+  parameters.result = call.out_dtype;
   parameters.num_operands = call.num_operands;
   parameters.overflow = nullptr;
   const char* const workspace = static_cast<const char*>(call.workspace);
@@ -134,7 +142,7 @@ Error launch(const GpuCall& call, Stream stream) {
   if (call.plan.num_splits <= 0) return kSuccess;
   parameters.split_blocks = add_blocks(call.plan.num_splits, call.num_sums);
   const auto blocks = static_cast<uint32_t>(call.plan.num_splits) * parameters.split_blocks;
-  return launch_kernel(find_add_shares(dtype), blocks, kAddThreads, 0, &parameters, stream);
+  return launch_kernel(find_add_shares(arithmetic_of(call.kind).lhs), blocks, kAddThreads, 0, &parameters, stream);
 }
 
 }  // namespace vbgemm

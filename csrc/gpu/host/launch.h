@@ -6,7 +6,7 @@
 namespace vbgemm {
 
 struct GpuCall {
-  Kind kind;  // of the products; its element type is the operands'
+  Kind kind;  // of the products
   DType out_dtype;
   Descriptors plan;  // device pointers
   const Launch* launches;
@@ -31,6 +31,9 @@ Error load_kernels(Kind kind);
 // Puts the call's kernels into the stream. It neither allocates nor waits nor copies, so it may be recorded into a CUDA graph. The host
 // arrays are not needed after it returns.
 Error launch(const GpuCall& call, Stream stream);
+
+// Arrays of real floating-point numbers of 16 bits or more are added, and their squares summed.
+constexpr bool has_array_kernels(DType dtype) { return !is_complex(dtype) && !is_integer(dtype) && bytes_of(dtype) > 1; }
 
 struct AddScaledCall {
   DType dtype;               // of x, y and results; a real one

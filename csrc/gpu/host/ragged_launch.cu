@@ -90,7 +90,7 @@ Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, i
   const auto type = dtype == DType::bf16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                     : dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                           : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-  const int bytes = kDTypeBytes[static_cast<int>(dtype)];
+  const int bytes = bytes_of(dtype);
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(items), static_cast<cuuint64_t>(lines), static_cast<cuuint64_t>(matrices)};
   const cuuint64_t strides[2] = {sizes[0] * bytes, sizes[0] * sizes[1] * bytes};
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(128 / bytes), box_lines, 1}, steps[3] = {1, 1, 1};
@@ -108,10 +108,10 @@ Error launch_pipelined(const RaggedCall& call, Stream stream) {
   parameters.bias = call.bias.data;
   parameters.row_scale = call.row_scale.data;
   parameters.activation = call.activation;
-  parameters.wide_results = call.out_dtype != element_of(call.kind);
+  parameters.wide_results = call.out_dtype != arithmetic_of(call.kind).lhs;
   parameters.finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none;
   parameters.next_unit = takes_tiles(call) ? static_cast<unsigned*>(call.workspace) : nullptr;
-  const DType dtype = element_of(call.kind);
+  const DType dtype = arithmetic_of(call.kind).lhs;
   constexpr int kBoxLines = 64, kStoreLines = 16;
   const bool contraction = call.contraction, transposed = call.transpose_rhs;
   Error error = describe(parameters.a, dtype, call.lhs.data, call.k, call.m, 1, kBoxLines);

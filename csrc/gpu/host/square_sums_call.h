@@ -18,8 +18,8 @@ inline ffi::Error check_square_sums(const ffi::RemainingArgs& operands, ffi::Any
     arrays.push_back({x.untyped_data(), static_cast<int64_t>(x.element_count())});
   }
   const std::optional<DType> dtype = dtype_of(type);
-  if (!dtype || *dtype == DType::c64 || *dtype == DType::c128) return refuse("no kernel sums the squares of this dtype");
-  const DType wide = *dtype == DType::f64 ? DType::f64 : DType::f32;
+  if (!dtype || !has_array_kernels(*dtype)) return refuse("no kernel sums the squares of this dtype");
+  const DType wide = accumulator_of(*dtype);
   if (dtype_of(sums.element_type()) != wide || sums.element_count() != count) {
     return refuse("the sums must have the accumulator's dtype and an element for each of " + std::to_string(count) + " arrays");
   }

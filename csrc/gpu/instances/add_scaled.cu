@@ -32,7 +32,7 @@ const void* find_add_scaled(DType dtype) {
 Error add_scaled(const AddScaledCall& call, Stream stream) {
   const void* const kernel = find_add_scaled(call.dtype);
   if (!kernel) return kInvalidValue;
-  const size_t bytes = real_bytes(call.dtype), sum_bytes = accumulator_bytes(call.dtype);
+  const size_t bytes = bytes_of(call.dtype), sum_bytes = bytes_of(accumulator_of(call.dtype));
 
   AdditionParameters parameters;
   Members<Addition>& members = parameters.additions;

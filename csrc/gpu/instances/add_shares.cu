@@ -10,9 +10,7 @@
     vbgemm::AddShares<element>::run(parameters, shared);                                                       \
   }
 
-VBGEMM_DEFINE_ADD_SHARES(float32, float)
-VBGEMM_DEFINE_ADD_SHARES(float64, double)
-VBGEMM_DEFINE_ADD_SHARES(complex64, vbgemm::Complex<float>)
-VBGEMM_DEFINE_ADD_SHARES(complex128, vbgemm::Complex<double>)
-VBGEMM_DEFINE_ADD_SHARES(bfloat16, vbgemm::BFloat16)
-VBGEMM_DEFINE_ADD_SHARES(float16, vbgemm::Float16)
+#define DTYPE(id, name, ...) VBGEMM_DEFINE_ADD_SHARES(name, vbgemm::Element<vbgemm::DType::id>)
+#define SUM_DTYPE(...)
+#define ARITHMETIC(...)
+#include "dtypes.def"

@@ -5,7 +5,7 @@
 #include "gpu/ragged/ragged_entry.h"
 #include "gpu/ragged/ragged_plain.h"
 
-// name, element type, sums of a thread in each direction; in DType's order
+// name, element type, sums of a thread in each direction; in DType's order; types of 8 bits have none
 #define VBGEMM_EVERY_RAGGED_PLAIN_KERNEL(define)                                                                                          \
   define(vbgemm_ragged_plain_float32, float, 8) define(vbgemm_ragged_plain_float64, double, 4)                                            \
       define(vbgemm_ragged_plain_complex64, vbgemm::Complex<float>, 4) define(vbgemm_ragged_plain_complex128, vbgemm::Complex<double>, 2) \

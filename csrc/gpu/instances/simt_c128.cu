@@ -3,5 +3,5 @@
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_kernel.h"
 
-#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, c128, vbgemm::Complex<double>)
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, c128)
 VBGEMM_SIMT_KERNELS(DEFINE, complex128)

@@ -3,5 +3,5 @@
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_kernel.h"
 
-#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, c64, vbgemm::Complex<float>)
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, c64)
 VBGEMM_SIMT_KERNELS(DEFINE, complex64)

@@ -3,7 +3,7 @@
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_kernel.h"
 
-#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f16, vbgemm::Float16)
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f16)
 VBGEMM_REAL_KERNELS(DEFINE, float16)
-#define DEFINE_ROWS(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, f16, vbgemm::Float16)
+#define DEFINE_ROWS(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, f16)
 VBGEMM_ROW_KERNELS(DEFINE_ROWS, float16)

@@ -3,7 +3,7 @@
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_kernel.h"
 
-#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f32, float)
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f32)
 VBGEMM_REAL_AND_DOT_KERNELS(DEFINE, float32)
-#define DEFINE_ROWS(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, f32, float)
+#define DEFINE_ROWS(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, f32)
 VBGEMM_ROW_KERNELS(DEFINE_ROWS, float32)

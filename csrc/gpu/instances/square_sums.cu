@@ -34,7 +34,7 @@ const void* find_square_sums(DType dtype) {
 
 int64_t num_partials(const SquareSumsCall& call) {
   int64_t chunks = 0;
-  for (int i = 0; i < call.num_arrays; ++i) chunks += chunks_of(call.arrays[i].elements, chunk_of(real_bytes(call.dtype)));
+  for (int i = 0; i < call.num_arrays; ++i) chunks += chunks_of(call.arrays[i].elements, chunk_of(bytes_of(call.dtype)));
   return chunks;
 }
 
@@ -43,7 +43,7 @@ Error square_sums(const SquareSumsCall& call, Stream stream) {
   if (!square) return kInvalidValue;
   const void* const add = call.dtype == DType::f64 ? reinterpret_cast<const void*>(vbgemm_add_square_sums_float64)
                                                    : reinterpret_cast<const void*>(vbgemm_add_square_sums_float32);
-  const size_t bytes = real_bytes(call.dtype), sum_bytes = accumulator_bytes(call.dtype);
+  const size_t bytes = bytes_of(call.dtype), sum_bytes = bytes_of(accumulator_of(call.dtype));
 
   SquareSumParameters parameters;
   parameters.partials = call.partials;

@@ -2,7 +2,6 @@
 // only.
 #pragma once
 #include "catalogue.h"
-#include "gpu/tensor/tensor_element.h"
 #include "gpu/tile/tile_cut.h"
 
 namespace vbgemm {
@@ -28,7 +27,7 @@ struct MfmaLines {
 template <Kind kKind_, int kIndex>
 struct MfmaCut {
   static constexpr Kind kKind = kKind_;
-  using T = typename TensorElement<kKind>::type;
+  using T = LeftOf<kKind>;
   using Sum = Accumulator<T>;
   static constexpr TileShape kShape = kTiles[kIndex];
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads, kWaves = kThreads / kWaveSize;

@@ -49,7 +49,7 @@ __device__ inline void store_bands_as(const TilePlace<T>& place, const MfmaSums<
 template <class Cut, class T>
 __device__ inline void store_bands(const TilePlace<T>& place, const MfmaSums<Cut>& sums, int row, int col, typename Cut::Sum* shared) {
   const Band<Cut> band{row, col, thread_index() % kWaveSize, shared};
-  if (sizeof(T) < sizeof(typename Cut::Sum) && place.wide_results) {
+  if (place.stores_sums()) {
     store_bands_as<typename Cut::Sum, Cut>(place, sums, band);
   } else {
     store_bands_as<T, Cut>(place, sums, band);

@@ -43,7 +43,7 @@ template <Kind kKind_>
 struct MfmaFamily {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = false;
-  using Element = typename TensorElement<kKind>::type;
+  using Element = LeftOf<kKind>;
   static constexpr int kAlignment = kBankLineBytes;  // of operands in shared memory
   template <int kRow>
   using Cut = MfmaCut<kKind, kRow>;

@@ -8,7 +8,6 @@
 #include "descriptor.h"
 #include "gpu/arch/cuda_bulk_copy.h"
 #include "gpu/ragged/ragged_walk.h"
-#include "gpu/tensor/tensor_element.h"
 
 namespace vbgemm {
 
@@ -19,7 +18,7 @@ inline constexpr int kRaggedMostShared = 227 * 1024;
 template <Kind kKindOfProducts, bool kAcrossOfA, bool kAcrossOfB, int kTileCols, int kBlocks>
 struct RaggedCut {
   static constexpr Kind kKind = kKindOfProducts;
-  using T = typename TensorElement<kKind>::type;
+  using T = LeftOf<kKind>;
   static constexpr bool kAcrossA = kAcrossOfA, kAcrossB = kAcrossOfB, kContraction = kAcrossA;
   static constexpr int kRows = 128, kCols = kTileCols, kDepth = 64, kCluster = kBlocks;
   static constexpr int kMultiplyingWarps = 8, kThreads = 384;

@@ -30,7 +30,7 @@ inline int64_t results_of(const RaggedCall& call) { return call.contraction ? ca
 inline RaggedCall entry_of(const RaggedCall& call, int64_t outer, int64_t inner) {
   RaggedCall entry = call;
   entry.batch[0] = entry.batch[1] = 1;
-  const int bytes = kDTypeBytes[static_cast<int>(call.dtype)], out_bytes = kDTypeBytes[static_cast<int>(call.out_dtype)];
+  const int bytes = bytes_of(call.dtype), out_bytes = bytes_of(call.out_dtype);
   const auto move = [&](RaggedOperand& operand, int element_bytes) {
     if (!operand.data) return;
     const int64_t elements = outer * operand.batch_stride[0] + inner * operand.batch_stride[1];
@@ -40,7 +40,7 @@ inline RaggedCall entry_of(const RaggedCall& call, int64_t outer, int64_t inner)
   move(entry.rhs, bytes);
   move(entry.group_sizes, call.wide_sizes ? 8 : 4);
   move(entry.bias, out_bytes);
-  move(entry.row_scale, accumulator_bytes(call.dtype));
+  move(entry.row_scale, accumulator_bytes(call.kind));
   move(entry.group_offset, 4);
   entry.out = static_cast<char*>(call.out) + (outer * call.batch[1] + inner) * results_of(call) * out_bytes;
   return entry;

@@ -40,11 +40,7 @@ struct TileStage {
 
   template <class T>
   __device__ void store(const TilePlace<T>& place) const {
-    if (sizeof(T) < sizeof(Sum) && place.wide_results) {
-      store_as<Sum>(place);
-    } else {
-      store_as<T>(place);
-    }
+    with_result<T>(place.result_type(), [&](auto out) __attribute__((always_inline)) { store_as<decltype(out)>(place); });
   }
 
  private:

@@ -118,8 +118,7 @@ struct LocatedRowStage : RowStage<Cut, false> {
 template <class Cut, class T>
 __device__ inline bool stores_vectors(const TilePlace<T>& place) {
   const MatrixView& c = place.matrix[kC];
-  return c.way == Way::vectors && c.row_stride == place.cols && !place.fused &&
-         !(sizeof(T) < sizeof(typename Cut::Sum) && place.wide_results);
+  return c.way == Way::vectors && c.row_stride == place.cols && !place.fused && !place.stores_sums();
 }
 template <class T>
 __device__ inline bool stores_columns(const TilePlace<T>& place) {
@@ -143,7 +142,7 @@ class RowStore {
 
   // `row`: the wave's first. All its lanes call this.
   __device__ void operator()(int row, const Products& products) const {
-    if (!kWhole && sizeof(T) < sizeof(Sum) && place_.wide_results) {
+    if (!kWhole && place_.stores_sums()) {
       store_as<Sum>(row, products);
     } else {
       store_as<T>(row, products);

@@ -11,10 +11,10 @@ namespace vbgemm {
 
 // sum += A B over one step of K, operands in shared memory, of which `depth` columns of A (rows of B) count and the rest are zeros. K runs
 // upwards for every element, whatever the tile: the bits of a result do not depend on the plan (unless it splits K).
-template <class Cut, class T, class Sum>
-__device__ inline void multiply_step(const T* shared_a, const T* shared_b, int depth, Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols]) {
+template <class Cut, class T, class Right, class Sum>
+__device__ inline void multiply_step(const T* shared_a, const Right* shared_b, int depth, Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols]) {
   using DepthVector = Vector<T, Cut::kDepthVector>;
-  using ColVector = Vector<T, Cut::kColVector>;
+  using ColVector = Vector<Right, Cut::kColVector>;
   const auto multiply_chunk = [&] {
 #pragma unroll
     for (int k = 0; k < Cut::kChunk; k += Cut::kDepthVector) {
@@ -53,8 +53,9 @@ __device__ inline void multiply_step(const T* shared_a, const T* shared_b, int d
 }
 
 // Computes one tile. The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies
-// of the step that will use the slot just freed. A K range of length 0 leaves zeros.
-template <class Cut, class T>
+// of the step that will use the slot just freed. A K range of length 0 leaves zeros. Right: B's elements, as large as those of A, which is
+// all that copies need to know.
+template <class Cut, class Right, class T>
 __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
   OperandCopy<T, typename Cut::A, Cut::kThreads, Cut::kAhead> copy_a(place.matrix[kA]);
   OperandCopy<T, typename Cut::B, Cut::kThreads, Cut::kAhead> copy_b(place.matrix[kB]);
@@ -84,7 +85,7 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
     wait_copies<Cut::kStages - 2>();
     block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
     start_step(stage == shared ? last_stage : stage - Cut::kStageElements);
-    multiply_step<Cut>(stage + thread_a, stage + thread_b, uncopied + kAhead + Cut::kDepth, sum);
+    multiply_step<Cut>(stage + thread_a, reinterpret_cast<const Right*>(stage + thread_b), uncopied + kAhead + Cut::kDepth, sum);
     stage = stage == last_stage ? shared : stage + Cut::kStageElements;
   }
   store_tile<Cut>(place, sum, shared);
@@ -105,9 +106,10 @@ constexpr auto cut_of() {
   }
 }
 
-template <class T, Kind kKind_>
+template <Kind kKind_>
 struct SimtFamily {
-  using Element = T;
+  using Element = LeftOf<kKind_>;
+  using T = Element;
   static constexpr int kAlignment = kBankLineBytes;  // of operands in shared memory
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = false;
@@ -123,7 +125,7 @@ struct SimtFamily {
     } else if constexpr (Cut::kShape.owned == Owned::steps_of_rows) {
       multiply_dots<Cut>(place, shared);
     } else {
-      multiply_tile<Cut>(place, shared);
+      multiply_tile<Cut, RightOf<kKind>>(place, shared);
     }
   }
 };

@@ -1,7 +1,6 @@
 // How a tile of the catalogue is cut up among the waves of its block on tensor cores, and how it lies in shared memory: constants only.
 #pragma once
 #include "catalogue.h"
-#include "gpu/tensor/tensor_element.h"
 #include "gpu/tile/tile_cut.h"
 
 namespace vbgemm {
@@ -16,8 +15,7 @@ constexpr bool fills_multiprocessor(Kind kind, Kernel kernel) {
 // Blocks of a tensor kernel that a multiprocessor must be able to hold: as many as their registers allow without spills.
 constexpr int tensor_min_blocks(Kind kind, Kernel kernel) {
   if (kernel == Kernel::m128_light) return kind == Kind::f64 || kind == Kind::tf32x3 ? 3 : 4;
-  if (kernel == Kernel::m128_rows || kernel == Kernel::m128_wide_rows)
-    return tensor_row_blocks(kernel, kDTypeBytes[static_cast<int>(element_of(kind))]);
+  if (kernel == Kernel::m128_rows || kernel == Kernel::m128_wide_rows) return tensor_row_blocks(kernel, bytes_of(arithmetic_of(kind).lhs));
   return fills_multiprocessor(kind, kernel) ? 1 : 2;
 }
 
@@ -103,7 +101,7 @@ template <Kind kKind_, int kIndex_, bool kWarpgroups = false>
 struct TensorCut {
   static constexpr Kind kKind = kKind_;
   static constexpr int kIndex = kIndex_;
-  using T = typename TensorElement<kKind>::type;
+  using T = LeftOf<kKind>;
   using Sum = Accumulator<T>;
   static constexpr TileShape kShape = kTiles[kIndex];
   static constexpr Kernel kKernel = kernel_of(kShape);

@@ -74,7 +74,7 @@ struct DotSteps {
 template <Kind kKind_, int kIndex>
 struct TensorDotCut {
   static constexpr Kind kKind = kKind_;
-  using T = typename TensorElement<kKind>::type;
+  using T = LeftOf<kKind>;
   using Sum = Accumulator<T>;
   using Line = DotLine<T>;
   static constexpr TileShape kShape = kTiles[kIndex];

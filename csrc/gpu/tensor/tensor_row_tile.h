@@ -8,8 +8,8 @@ namespace vbgemm {
 
 // Row `kIndex` of the catalogue. K is permuted within each line of it, alike in A and B, as for dot products.
 template <Kind kKind_, int kIndex>
-struct TensorRowCut : RowCut<typename TensorElement<kKind_>::type, kIndex> {
-  using T = typename TensorElement<kKind_>::type;
+struct TensorRowCut : RowCut<LeftOf<kKind_>, kIndex> {
+  using T = LeftOf<kKind_>;
   using Base = RowCut<T, kIndex>;
   using Line = DotLine<T>;
   using LinesB = DotColumns<T, Base::kCols, Base::kDepth, true>;

@@ -198,7 +198,7 @@ __device__ inline void store_planes_as(const TilePlace<T>& place, Sum* planes) {
 
 template <class Cut, class T, class Sum>
 __device__ inline void store_planes(const TilePlace<T>& place, Sum* planes) {
-  if (sizeof(T) < sizeof(Sum) && place.wide_results) {
+  if (place.stores_sums()) {
     store_planes_as<Sum, Cut>(place, planes);
   } else {
     store_planes_as<T, Cut>(place, planes);

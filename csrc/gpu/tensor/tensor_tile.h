@@ -90,7 +90,7 @@ template <Kind kKind_>
 struct TensorFamily {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = true;
-  using Element = typename TensorElement<kKind>::type;
+  using Element = LeftOf<kKind>;
   // A tile's cut, by what its threads own; called for its type alone.
   template <int kRow>
   static constexpr auto cut_of() {

@@ -66,11 +66,8 @@ struct AddShares {
     await_previous_kernel();
     block_barrier();
     if (shared.place.code == kNoCode) return;
-    if (sizeof(T) < sizeof(Sum) && shared.place.wide_results) {
-      add_up<Sum>(parameters, turn, shared);
-    } else {
-      add_up<T>(parameters, turn, shared);
-    }
+    with_result<T>(shared.place.result_type(),
+                   [&](auto out) __attribute__((always_inline)) { add_up<decltype(out)>(parameters, turn, shared); });
   }
 
  private:

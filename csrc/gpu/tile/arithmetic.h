@@ -1,42 +1,12 @@
-// The element types, and what a product does with them: accumulate in which type, get there and back, multiply and add.
+// What a product does with elements: to the accumulator's type and back, multiply and add.
 #pragma once
 #include <cmath>
 #include <cstdint>
 
+#include "dtypes.h"
 #include "gpu/arch/gpu_vendor.h"
 
 namespace vbgemm {
-
-struct BFloat16 {
-  uint16_t bits;
-};
-struct Float16 {
-  uint16_t bits;
-};
-template <class Real>
-struct alignas(2 * sizeof(Real)) Complex {
-  Real real, imag;
-};
-
-template <class T>
-inline constexpr bool kIsComplex = false;
-template <class Real>
-inline constexpr bool kIsComplex<Complex<Real>> = true;
-
-template <class T>
-struct Arithmetic {
-  using Accumulator = T;
-};
-template <>
-struct Arithmetic<BFloat16> {
-  using Accumulator = float;
-};
-template <>
-struct Arithmetic<Float16> {
-  using Accumulator = float;
-};
-template <class T>
-using Accumulator = typename Arithmetic<T>::Accumulator;
 
 template <class T>
 __device__ inline T widen(T x) {
@@ -45,6 +15,23 @@ __device__ inline T widen(T x) {
 __device__ inline float widen(BFloat16 x) { return bfloat16_to_float(x.bits); }
 __device__ inline float widen(Float16 x) { return float16_to_float(x.bits); }
 
+#define VBGEMM_FLOAT8 __device__ inline
+#include "float8.h"
+#undef VBGEMM_FLOAT8
+struct BitsOfFloat {
+  __device__ uint32_t operator()(float x) const { return bits_of_float(x); }
+};
+struct FloatOfBits {
+  __device__ float operator()(uint32_t bits) const { return float_of_bits(bits); }
+};
+template <DType kDType>
+__device__ inline float widen(Float8<kDType> x) {
+  return float_of_bits(Float8Format<kDType>::widen(uint32_t{x.bits}, BitsOfFloat(), FloatOfBits()));
+}
+
+// Sums of integers wrap around, as those of XLA do, so they are unsigned here.
+__device__ inline uint32_t widen(int8_t x) { return static_cast<uint32_t>(int32_t{x}); }
+
 // Rounds to nearest, ties to even.
 template <class T>
 __device__ inline void narrow(T x, T& to) {
@@ -52,6 +39,11 @@ __device__ inline void narrow(T x, T& to) {
 }
 __device__ inline void narrow(float x, BFloat16& to) { to.bits = float_to_bfloat16(x); }
 __device__ inline void narrow(float x, Float16& to) { to.bits = float_to_float16(x); }
+template <DType kDType>
+__device__ inline void narrow(float x, Float8<kDType>& to) {
+  to.bits = Float8Format<kDType>::narrow(bits_of_float(x), BitsOfFloat(), FloatOfBits());
+}
+__device__ inline void narrow(uint32_t x, int8_t& to) { to = static_cast<int8_t>(x); }
 
 template <class Real>
 __host__ __device__ inline Complex<Real> operator+(Complex<Real> a, Complex<Real> b) {
@@ -61,10 +53,26 @@ __host__ __device__ inline Complex<Real> operator+(Complex<Real> a, Complex<Real
 // One rounding, whatever the compiler's contraction flags: the bits of a result are part of the contract.
 __device__ inline float multiply_add(float a, float b, float sum) { return ::fmaf(a, b, sum); }
 __device__ inline double multiply_add(double a, double b, double sum) { return ::fma(a, b, sum); }
+__device__ inline uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t sum) { return a * b + sum; }
 template <class Real>
 __device__ inline Complex<Real> multiply_add(Complex<Real> a, Complex<Real> b, Complex<Real> sum) {
   return {multiply_add(-a.imag, b.imag, multiply_add(a.real, b.real, sum.real)),
           multiply_add(a.imag, b.real, multiply_add(a.real, b.imag, sum.imag))};
+}
+
+// Calls `store` with an element of the results' type, one to which sums of T's products may be rounded.
+template <class T, int kFrom = 0, class Store>
+__device__ __forceinline__ void with_result(DType result, const Store& store) {
+  constexpr uint32_t kLeft = kResultsOf<T> >> kFrom;
+  if constexpr ((kLeft & 1) == 0) {
+    with_result<T, kFrom + 1>(result, store);
+  } else if constexpr (kLeft == 1) {
+    store(Element<static_cast<DType>(kFrom)>());
+  } else if (result == static_cast<DType>(kFrom)) {
+    store(Element<static_cast<DType>(kFrom)>());
+  } else {
+    with_result<T, kFrom + 1>(result, store);
+  }
 }
 
 }  // namespace vbgemm

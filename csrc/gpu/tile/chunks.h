@@ -17,15 +17,6 @@ constexpr __host__ __device__ int chunk_of(size_t element_bytes) {
 
 constexpr int64_t chunks_of(int64_t elements, int chunk) { return elements / chunk + (elements % chunk != 0); }
 
-constexpr size_t real_bytes(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return 8;
-    case DType::bf16:
-    case DType::f16: return 2;
-    default: return 4;
-  }
-}
-
 // Takes as many of `left` members as a launch holds; false where not even the first fits.
 template <class Member>
 bool take_members(const Member* first, int left, int chunk, Members<Member>& members) {

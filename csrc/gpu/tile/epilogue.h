@@ -9,6 +9,11 @@ template <class Sum>
 __device__ inline Sum make_scalar(double real, double) {
   return static_cast<Sum>(real);
 }
+// A negative one of unsigned sums wraps around.
+template <>
+__device__ inline uint32_t make_scalar<uint32_t>(double real, double) {
+  return static_cast<uint32_t>(static_cast<int64_t>(real));
+}
 template <>
 __device__ inline Complex<float> make_scalar<Complex<float>>(double real, double imag) {
   return {static_cast<float>(real), static_cast<float>(imag)};
@@ -74,5 +79,6 @@ template <class Real>
 __device__ inline Complex<Real> activate(Activation, Complex<Real> x) {
   return x;
 }
+__device__ inline uint32_t activate(Activation, uint32_t x) { return x; }
 
 }  // namespace vbgemm

@@ -1,6 +1,7 @@
 // What a kernel is given: the plan, its range of blocks, and the buffers, all in the launch's parameters.
 #pragma once
 #include "descriptor.h"
+#include "dtypes.h"
 #include "gpu/arch/machine.h"
 
 namespace vbgemm {
@@ -19,7 +20,7 @@ struct KernelParameters {
   int32_t first_block;                // of the tiles' kernels
   int32_t split_blocks;               // of the kernel that adds up split K, for each tile
   int32_t num_buffers, num_operands;  // operands come first, then results
-  int32_t wide_results;               // 16-bit operands whose results hold their accumulators
+  DType result;                       // of the results
   Buffer sums;                        // accumulators: the shares of split K
   const Buffer* overflow;             // the whole table, where the parameters cannot hold it
   Buffer table[kMaxParameterBuffers];

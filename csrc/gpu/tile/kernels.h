@@ -37,50 +37,41 @@
 // Their blocks use more shared memory than a kernel can declare.
 #define VBGEMM_ROW_KERNELS(FOR_EACH, kind) FOR_EACH(t128_rows, kind) FOR_EACH(t128_wide_rows, kind)
 
-#define VBGEMM_EVERY_KERNEL(FOR_EACH)            \
-  VBGEMM_ROW_KERNELS(FOR_EACH, float32)          \
-  VBGEMM_ROW_KERNELS(FOR_EACH, float64)          \
-  VBGEMM_ROW_KERNELS(FOR_EACH, bfloat16)         \
-  VBGEMM_ROW_KERNELS(FOR_EACH, float16)          \
-  VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, float32) \
-  VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, float64) \
-  VBGEMM_SIMT_KERNELS(FOR_EACH, complex64)       \
-  VBGEMM_SIMT_KERNELS(FOR_EACH, complex128)      \
-  VBGEMM_REAL_KERNELS(FOR_EACH, bfloat16)        \
-  VBGEMM_REAL_KERNELS(FOR_EACH, float16)         \
-  VBGEMM_TENSOR_KERNELS_64(FOR_EACH, float64)    \
-  VBGEMM_TENSOR_KERNELS_16(FOR_EACH, bfloat16)   \
-  VBGEMM_TENSOR_KERNELS_16(FOR_EACH, float16)    \
-  VBGEMM_TENSOR_KERNELS_TF32(FOR_EACH)           \
-  VBGEMM_TENSOR_KERNELS_F32(FOR_EACH)            \
-  VBGEMM_TENSOR_KERNELS_TF32X3(FOR_EACH)
+// The launched kernels of an arithmetic, by the words that dtypes.def has for them.
+#define VBGEMM_ORDINARY_PIECES VBGEMM_SIMT_KERNELS
+#define VBGEMM_ORDINARY_ROWS(FOR_EACH, kind) VBGEMM_ROW_KERNELS(FOR_EACH, kind) VBGEMM_REAL_KERNELS(FOR_EACH, kind)
+#define VBGEMM_ORDINARY_ROWS_AND_DOTS(FOR_EACH, kind) VBGEMM_ROW_KERNELS(FOR_EACH, kind) VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, kind)
+#define VBGEMM_ORDINARY_NONE(FOR_EACH, kind)
+#define VBGEMM_TENSOR_SHORT VBGEMM_TENSOR_KERNELS_16
+#define VBGEMM_TENSOR_F64 VBGEMM_TENSOR_KERNELS_64
+#define VBGEMM_TENSOR_TF32(FOR_EACH, kind) VBGEMM_TENSOR_KERNELS_TF32(FOR_EACH)
+#define VBGEMM_TENSOR_F32(FOR_EACH, kind) VBGEMM_TENSOR_KERNELS_F32(FOR_EACH)
+#define VBGEMM_TENSOR_TF32X3(FOR_EACH, kind) VBGEMM_TENSOR_KERNELS_TF32X3(FOR_EACH)
+#define VBGEMM_TENSOR_NONE(FOR_EACH, kind)
 
 #define VBGEMM_DECLARE_KERNEL(kernel, kind) \
   extern "C" __global__ void vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters));
-VBGEMM_EVERY_KERNEL(VBGEMM_DECLARE_KERNEL)
 
-// The kernel that adds up the shares of split K, of each element type.
-VBGEMM_DECLARE_KERNEL(add_shares, float32)
-VBGEMM_DECLARE_KERNEL(add_shares, float64)
-VBGEMM_DECLARE_KERNEL(add_shares, complex64)
-VBGEMM_DECLARE_KERNEL(add_shares, complex128)
-VBGEMM_DECLARE_KERNEL(add_shares, bfloat16)
-VBGEMM_DECLARE_KERNEL(add_shares, float16)
+// The kernel that adds up the shares of split K is one of each type of left operands.
+#define DTYPE(id, name, ...) VBGEMM_DECLARE_KERNEL(add_shares, name)
+#define SUM_DTYPE(...)
+#define ARITHMETIC(id, set, name, lhs, rhs, ordinary, tensor) \
+  VBGEMM_ORDINARY_##ordinary(VBGEMM_DECLARE_KERNEL, name) VBGEMM_TENSOR_##tensor(VBGEMM_DECLARE_KERNEL, name)
+#include "dtypes.def"
 
-// Define a kind's kernels; `element` is its C++ type, `kind_` its enumerator.
-#define VBGEMM_DEFINE_SIMT_KERNEL_IN(SHARED, kernel, kind, kind_, element)                             \
-  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),          \
-                                                  vbgemm::min_blocks<element>(vbgemm::Kernel::kernel)) \
-      vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {              \
-    VBGEMM_READ_PARAMETERS(vbgemm::KernelParameters, parameters);                                      \
-    using Family = vbgemm::SimtFamily<element, vbgemm::Kind::kind_>;                                   \
-    using Body = vbgemm::TileKernel<Family, vbgemm::Kernel::kernel>;                                   \
-    SHARED(Body::Shared, shared);                                                                      \
-    Body::run(parameters, shared);                                                                     \
+// Define a kind's kernels; `kind_` is its enumerator.
+#define VBGEMM_DEFINE_SIMT_KERNEL_IN(SHARED, kernel, kind, kind_)                                                                  \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),                                      \
+                                                  vbgemm::min_blocks<vbgemm::LeftOf<vbgemm::Kind::kind_>>(vbgemm::Kernel::kernel)) \
+      vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) {                                          \
+    VBGEMM_READ_PARAMETERS(vbgemm::KernelParameters, parameters);                                                                  \
+    using Family = vbgemm::SimtFamily<vbgemm::Kind::kind_>;                                                                        \
+    using Body = vbgemm::TileKernel<Family, vbgemm::Kernel::kernel>;                                                               \
+    SHARED(Body::Shared, shared);                                                                                                  \
+    Body::run(parameters, shared);                                                                                                 \
   }
-#define VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, kind_, element) VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_SHARED, kernel, kind, kind_, element)
-#define VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, kind_, element) \
-  VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_DYNAMIC_SHARED, kernel, kind, kind_, element)
+#define VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, kind_) VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_SHARED, kernel, kind, kind_)
+#define VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, kind_) VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_DYNAMIC_SHARED, kernel, kind, kind_)
 #define VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, kind_)                                                                  \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),                             \
                                                   vbgemm::tensor_min_blocks(vbgemm::Kind::kind_, vbgemm::Kernel::kernel)) \

@@ -1,5 +1,7 @@
 // How a tile of the catalogue is cut up among the threads of its block, and how it lies in shared memory: constants only.
 #pragma once
+#include <type_traits>
+
 #include "catalogue.h"
 #include "gpu/arch/machine.h"
 #include "gpu/tile/arithmetic.h"
@@ -56,6 +58,7 @@ constexpr int stages_of(Kernel kernel, int stage_bytes) {
 template <class T>
 constexpr int min_blocks(Kernel kernel) {
   constexpr int kWords = sizeof(Accumulator<T>) / 4;
+  constexpr bool kFloat8 = sizeof(T) == 1 && !std::is_integral_v<T>;  // which are converted by several instructions
   if (kCdna) {
     switch (kernel) {
       case Kernel::t128_light: return kWords < 4 ? 6 : 3;
@@ -65,7 +68,7 @@ constexpr int min_blocks(Kernel kernel) {
     }
   }
   switch (kernel) {
-    case Kernel::t128_light: return kWords == 1 ? 8 : kWords == 2 ? 6 : 4;
+    case Kernel::t128_light: return kWords == 1 && !kFloat8 ? 8 : kWords <= 2 ? 6 : 4;
     case Kernel::t128_heavy: return 2;
     case Kernel::t256_light: return kIsComplex<T> ? 2 : sizeof(T) == 4 ? 4 : 3;
     case Kernel::t128_medium: return kWords == 1 ? 4 : kWords == 2 ? 3 : 2;

@@ -44,12 +44,23 @@ struct TilePlace {
   void* mirror;  // where C has the transpose of the tile's first element, if that is to be stored too; else null
   Accumulator<T> alpha, beta;
   Activation activation;
-  bool fused;         // the tile has an epilogue; otherwise what belongs to it is not set
-  bool wide_results;  // results hold accumulators, not elements like the operands'
+  bool fused;      // the tile has an epilogue; otherwise what belongs to it is not set
+  uint8_t result;  // the DType that is stored
   int32_t rows, cols, depth;
   int32_t code;  // which of the kernel's computes it; kNoCode where there is nothing to compute
   Walk walk;     // it is the first of these
+
+  __device__ DType result_type() const { return static_cast<DType>(result); }
+  __device__ bool stores_sums() const { return sizeof(T) < sizeof(Accumulator<T>) && result_type() == kDTypeOf<Accumulator<T>>; }
 };
+
+// Bytes of a result, of a type to which sums of T's products may be rounded.
+template <class T>
+__device__ inline int result_bytes(DType result) {
+  int bytes = sizeof(T);
+  with_result<T>(result, [&](auto element) __attribute__((always_inline)) { bytes = sizeof element; });
+  return bytes;
+}
 
 // Ends the block's threads where they have no further tile: to run on to the kernel's end would be to jump over all code between, and to
 // wait for instructions there.
@@ -252,14 +263,15 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, T
   const bool needed = lane >= kFirst && (lane <= kC || optional);
   if (count_lanes(needed && !inside && !(optional && part.buffer < 0)) > 0 || (lane > kC && !optional)) return;
 
+  const DType result = is_share ? kDTypeOf<Accumulator<T>> : parameters.result;
   if (there) {
-    const int bytes = static_cast<int>(lane >= kC && (parameters.wide_results || is_share) ? sizeof(Accumulator<T>) : sizeof(T));
+    const int bytes = lane >= kC ? result_bytes<T>(result) : static_cast<int>(sizeof(T));
     place.matrix[lane] = view_of(buffer.data, bytes, part, lane == kA ? at.depth : at.cols);
   } else {
     place.matrix[lane].first = nullptr;
   }
   if (kMirrors && lane == kC) {
-    const int bytes = static_cast<int>(parameters.wide_results ? sizeof(Accumulator<T>) : sizeof(T));
+    const int bytes = result_bytes<T>(result);
     const Part image = mirrored_part(part, at.row, at.col);
     const bool mirrored = part.mirrored != 0 && !is_share && lies_inside(image, at.cols, at.rows, buffer.elements);
     place.mirror = mirrored ? static_cast<char*>(const_cast<void*>(buffer.data)) + image.offset * bytes : nullptr;
@@ -275,7 +287,7 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, T
   }
   if (lane > 0) return;
   place.fused = finished;
-  place.wide_results = parameters.wide_results || is_share;
+  place.result = static_cast<uint8_t>(result);
   if (finished) place.activation = epilogue->activation;
   place.rows = at.rows;
   place.cols = at.cols;

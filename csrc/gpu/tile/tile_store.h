@@ -93,11 +93,7 @@ __device__ inline void store_as(const TilePlace<T>& place, const Sum (&sum)[Cut:
 
 template <class Cut, class T, class Sum>
 __device__ inline void store_tile(const TilePlace<T>& place, const Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols], T* shared) {
-  if (sizeof(T) < sizeof(Sum) && place.wide_results) {
-    store_as<Sum, Cut>(place, sum, shared);
-  } else {
-    store_as<T, Cut>(place, sum, shared);
-  }
+  with_result<T>(place.result_type(), [&](auto out) __attribute__((always_inline)) { store_as<decltype(out), Cut>(place, sum, shared); });
 }
 
 }  // namespace vbgemm

@@ -62,11 +62,11 @@ class Call:
                 sizes = sizes_of(a.shape, b.shape, term)
                 if term.symmetric and compat.is_static((sizes.m, sizes.n)) and sizes.m != sizes.n:
                     raise ValueError(f"a symmetric result must be square, but this one is {sizes.m} x {sizes.n}")
-                if a.dtype != b.dtype:
+                if a.dtype != b.dtype and not (preferred is not None and _is_float8(a, b)):
                     dtype = jnp.result_type(a, b)
                     a, b = self._as_dtype(a, dtype), self._as_dtype(b, dtype)
                 default_float = jax.dtypes.canonicalize_dtype(float)
-                self.dtypes.append(result_dtype(a.dtype, self.precision, preferred, default_float))
+                self.dtypes.append(result_dtype(a.dtype, b.dtype, self.precision, preferred, default_float))
             except (ValueError, TypeError) as error:
                 a_name, b_name = self.leaf(("As", As), index), self.leaf(("Bs", Bs), index)
                 transposed = "".join(
@@ -375,17 +375,22 @@ def _flags(name: str, option: str, flags: Any, of: tuple[str, Any], count: int) 
     return [bool(leaf) for leaf in leaves]
 
 
+def _is_float8(*operands: jax.Array) -> bool:
+    """Whether one is a float of 8 bits: it promotes with nothing, and is multiplied as is where a result is named."""
+    return any(jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1 for x in operands)
+
+
 def _describe(x: jax.Array, other: jax.Array) -> str:
     return str(tuple(x.shape)) if x.dtype == other.dtype else f"{x.dtype}{tuple(x.shape)}"
 
 
 @functools.lru_cache(maxsize=1024)
-def result_dtype(dtype: Any, precision: Any, preferred_element_type: Any, default_float: Any) -> Any:
+def result_dtype(lhs: Any, rhs: Any, precision: Any, preferred_element_type: Any, default_float: Any) -> Any:
     """What jnp.matmul makes of these options; it also raises its errors for bad ones."""
     del default_float  # whether x64 is on decides what preferred_element_type means
-    one = jax.ShapeDtypeStruct((1, 1), dtype)
+    ones = [jax.ShapeDtypeStruct((1, 1), dtype) for dtype in (lhs, rhs)]
 
     def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
         return jnp.matmul(a, b, precision=precision, preferred_element_type=preferred_element_type)
 
-    return jax.eval_shape(matmul, one, one).dtype
+    return jax.eval_shape(matmul, *ones).dtype

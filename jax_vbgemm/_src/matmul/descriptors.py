@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jax_vbgemm import _core
+from jax_vbgemm._src.arithmetic import ARITHMETICS
 from jax_vbgemm._src.matmul.primitive import Shape, Sizes, Term
 from jax_vbgemm._src.planner import Catalogue, Plan
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
@@ -58,7 +59,7 @@ SPLIT_TILE = np.dtype(
 KERNELS = tuple(_core.kernels())
 """The launched GPU kernels, in the order by which launches name them."""
 
-KINDS = tuple(_core.kinds())
+KINDS = tuple(ARITHMETICS)
 """How products are formed, in the order by which calls name it."""
 
 ACTIVATIONS = (None, "relu", "gelu", "silu", "tanh", "sigmoid")

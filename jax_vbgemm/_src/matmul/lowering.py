@@ -16,6 +16,7 @@ from jax.interpreters import mlir
 
 from jax_vbgemm._core import catalogue_hash
 from jax_vbgemm._src import backends, compat
+from jax_vbgemm._src.arithmetic import arithmetic_of
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.descriptors import (
     KINDS,
@@ -88,7 +89,7 @@ def _kernel_form(
 
     What no kernel multiplies, and what is left of a sum of several dtypes, is XLA's work.
     """
-    dtypes = backends.BACKENDS[platform].dtypes
+    kinds = backends.BACKENDS[platform].kinds
     device = backends.planning_device(platform)
     shapes: list[Shape] = [()] * len(out_dtypes)
     parts: list[list[_Part]] = [[] for _ in out_dtypes]
@@ -96,32 +97,33 @@ def _kernel_form(
         lhs, rhs = operands[term.lhs], operands[term.rhs]
         sizes = sizes_of(lhs.shape, rhs.shape, term)
         shapes[term.out] = (*sizes.batch, sizes.m, sizes.n)
-        why = _no_kernel(lhs, rhs, out_dtypes[term.out], sizes, precision, dtypes)
+        why = _no_kernel(lhs, rhs, out_dtypes[term.out], sizes, precision, kinds)
         if math.prod(shapes[term.out]) * sizes.k == 0:
             continue
         if strict and why:
             raise NotImplementedError(f"batched_matmul: implementation='kernel', but {why}")
+        dtypes = (lhs.dtype, rhs.dtype)
         for part in parts[term.out]:
-            if part.dtype == lhs.dtype and not why and part.depth + sizes.k <= LARGEST_SIZE:
+            if part.dtypes == dtypes and not why and part.depth + sizes.k <= LARGEST_SIZE:
                 part.terms.append(term)
                 part.depth += sizes.k
                 break
         else:
-            parts[term.out].append(_Part([term], None if why else lhs.dtype, sizes.k))
+            parts[term.out].append(_Part([term], None if why else dtypes, sizes.k))
 
     # The kernel finishes what is one sum; what is added to or finished later stays wide until then.
-    finished = [len(of_out) == 1 and (of_out[0].dtype is not None or not epilogues) for of_out in parts]
+    finished = [len(of_out) == 1 and (of_out[0].dtypes is not None or not epilogues) for of_out in parts]
     calls: dict[tuple[Any, Any, bool], list[tuple[int, _Part]]] = {}
     for out, of_out in enumerate(parts):
         dtype = out_dtypes[out] if finished[out] else accumulator(out_dtypes[out])
         for part in of_out:
             if len(of_out) > 1:  # the caller's word holds for the whole
                 part.terms = [term._replace(symmetric=False) for term in part.terms]
-            if part.dtype is None:
+            if part.dtypes is None:
                 (term,) = part.terms
                 part.value = reference.multiply(operands[term.lhs], operands[term.rhs], term, dtype, precision)
             else:
-                calls.setdefault((part.dtype, dtype, bool(epilogues) and finished[out]), []).append((out, part))
+                calls.setdefault((part.dtypes, dtype, bool(epilogues) and finished[out]), []).append((out, part))
     for (_, dtype, finishing), members in calls.items():
         sums = [part.terms for _, part in members]
         call_epilogues = [epilogues[out] for out, _ in members] if finishing else []
@@ -144,17 +146,18 @@ class _Part:
     """Products of one sum that one kernel call adds up, or one that XLA multiplies."""
 
     terms: list[Term]
-    dtype: Any  # the operands', None: XLA's
+    dtypes: tuple[Any, Any] | None  # of both operands; None: XLA's
     depth: int  # all their K
     value: Any = None
 
 
-def _no_kernel(lhs: Any, rhs: Any, dtype: Any, sizes: Sizes, precision: Any, dtypes: tuple[str, ...]) -> str | None:
+def _no_kernel(lhs: Any, rhs: Any, dtype: Any, sizes: Sizes, precision: Any, kinds: tuple[str, ...]) -> str | None:
     """Why XLA has to do this product, None where the kernel can."""
-    if lhs.dtype != rhs.dtype or dtype not in (lhs.dtype, accumulator(lhs.dtype)):
+    arithmetic = arithmetic_of(lhs.dtype.name, rhs.dtype.name)
+    if arithmetic is None or np.dtype(dtype).name not in arithmetic.results:
         return f"there is no kernel for {lhs.dtype} x {rhs.dtype} -> {dtype}"
-    if lhs.dtype.name not in dtypes:
-        return f"there is no kernel for {lhs.dtype} on this platform (there is for {', '.join(dtypes)})"
+    if arithmetic.name not in kinds:
+        return f"there is no kernel for {arithmetic.name} on this platform (there is for {', '.join(kinds)})"
     if isinstance(precision, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm):
         return f"kernels don't implement the dot algorithm {precision}"
     if max(sizes.m, sizes.n, sizes.k, math.prod(sizes.batch)) > LARGEST_SIZE:
@@ -172,10 +175,10 @@ def _call(
     platform: str,
     device: DeviceSpec,
 ) -> list[jax.Array]:
-    """One custom call for sums of terms of one operand dtype and one result dtype, with all their epilogues or none.
+    """One custom call for sums of terms of one arithmetic and one result dtype, with all their epilogues or none.
 
     To the planner a sum is one product with all its terms' K. The call's operands are the factors, then sources and
-    biases, then alphas and betas: each kind has one dtype.
+    biases, then alphas and betas.
     """
     factors, addends, scalars = _Buffers(), _Buffers(), _Buffers()
     sizes: list[Sizes] = []
@@ -197,7 +200,8 @@ def _call(
         flags = (all(getattr(term, flag) for term in terms) for flag in ("transpose_a", "transpose_b", "symmetric"))
         problems.append(Problem(m, n, k, addresses[first].batch, *flags))
     owner = np.repeat(np.arange(len(sums)), [len(terms) for terms in sums])
-    kind = kind_of(factors.arrays[0].dtype.name, precision_name(precision), device)
+    lhs_dtype, rhs_dtype = (operands[index].dtype.name for index in sums[0][0][:2])
+    kind = kind_of(lhs_dtype, precision_name(precision), device, rhs_dtype)
     plan = plan_problems(tuple(problems), kind, device, planner)
     depth = np.array([size.k for size in sizes], np.int64)
     if len(owner) > len(sums) and not sums_fit(plan, owner, depth):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_vbgemm._src.arithmetic import accumulator_of
 from jax_vbgemm._src.matmul.primitive import Epilogue, Scalar, Term
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
@@ -23,8 +24,8 @@ ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def accumulator(dtype: Any) -> Any:
-    """The dtype in which products of this dtype are summed: float32 for the 16-bit ones."""
-    return np.dtype(np.float32) if dtype in (jnp.bfloat16, np.float16) else np.dtype(dtype)
+    """The dtype in which products of this dtype are summed: float32 for shorter floats."""
+    return np.dtype(accumulator_of(np.dtype(dtype).name))
 
 
 def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: Any) -> jax.Array:

@@ -16,10 +16,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.interpreters import ad, batching
 
 from jax_vbgemm._src import compat
+from jax_vbgemm._src.arithmetic import arithmetic_of
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.batch_in_k import fold_batch
 from jax_vbgemm._src.matmul.primitive import (
@@ -177,10 +177,12 @@ def _transpose(
         if linear[term.lhs] and linear[term.rhs]:
             raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
         target, other = (term.lhs, term.rhs) if linear[term.lhs] else (term.rhs, term.lhs)
-        dtype = _wider(cotangent.dtype, operands[other].dtype)
         dc, x = cotangent, operands[other]
-        if not _only_xla(cotangent.dtype):
-            dc, x = (value if value.dtype == dtype else value.astype(dtype) for value in (dc, x))
+        as_xla = _only_xla(avals[term.lhs].dtype, avals[term.rhs].dtype, cotangent.dtype)
+        if not as_xla:
+            dc, x = _multiplicable(dc, x)
+        # Wide, so that it is rounded once.
+        wide = dc.dtype if as_xla or jnp.iscomplexobj(dc) else accumulator(avals[target].dtype)
         a, b = term.transpose_a, term.transpose_b
         if linear[term.lhs]:
             lhs, rhs, product = (x, dc, Term(0, 1, 0, b, True)) if a else (dc, x, Term(0, 1, 0, False, not b))
@@ -188,16 +190,16 @@ def _transpose(
             lhs, rhs, product = (dc, x, Term(0, 1, 0, True, a)) if b else (x, dc, Term(0, 1, 0, not a, False))
         lhs, rhs, product = fold_batch(lhs, rhs, product, avals[target].shape[:-2]) or (lhs, rhs, product)
         shape = (*sizes_of(lhs.shape, rhs.shape, product).batch, *avals[target].shape[-2:])
-        out = sums.setdefault((target, shape, _sum_dtype(avals[target].dtype, cotangent.dtype, dtype)), len(sums))
+        out = sums.setdefault((target, shape, wide), len(sums))
         products.append(product._replace(lhs=len(factors), rhs=len(factors) + 1, out=out))
         factors += [lhs, rhs]
     keys = list(sums)
 
     # Where nothing is left to add, the kernel rounds to the primal's dtype; sums are kept wide until the last one.
     members = Counter(target for target, _, _ in keys)
-    multiplied = [
-        {factors[product.lhs].dtype for product in products if product.out == out} for out in range(len(keys))
-    ]
+    multiplied: list[set[Any]] = [set() for _ in keys]
+    for product in products:
+        multiplied[product.out] |= {factors[product.lhs].dtype, factors[product.rhs].dtype}
     dtypes = []
     for (target, shape, wide), of_out in zip(keys, multiplied, strict=True):
         dtype = avals[target].dtype
@@ -215,24 +217,24 @@ def _transpose(
     ]
 
 
-def _wider(a: Any, b: Any) -> Any:
-    """The dtype in which factors of a cotangent's product meet; float32 where neither dtype holds the other."""
-    if a != b and a.itemsize == b.itemsize == 2:
-        return np.dtype(np.float32)
-    return max(a, b, key=lambda dtype: dtype.itemsize)
+def _multiplicable(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both as they are where kernels multiply such a pair, else in one dtype: the wider; wide, where neither holds the
+    other's numbers."""
+    if x.dtype == y.dtype or arithmetic_of(x.dtype.name, y.dtype.name):
+        return x, y
+    dtype = max(x.dtype, y.dtype, key=lambda dtype: dtype.itemsize)
+    if x.dtype.itemsize == y.dtype.itemsize and accumulator(x.dtype) == accumulator(y.dtype):
+        dtype = accumulator(dtype)
+    return x.astype(dtype), y.astype(dtype)
 
 
-def _sum_dtype(primal: Any, cotangent: Any, factor: Any) -> Any:
-    """The dtype of a cotangent's product before it becomes the primal's: wide, so that it is rounded once."""
-    if _only_xla(cotangent):
-        return cotangent
-    return factor if jnp.issubdtype(factor, jnp.complexfloating) else accumulator(primal)
-
-
-def _only_xla(dtype: Any) -> bool:
-    """Whether results of this dtype (float8, integers) are XLA's: their gradients are those of jax.lax.dot, products
-    of the cotangent as it is, in its dtype."""
-    return dtype.itemsize == 1 or not jnp.issubdtype(dtype, jnp.inexact)
+def _only_xla(lhs: Any, rhs: Any, result: Any) -> bool:
+    """Whether a product is one of XLA's into floats of 8 bits or integers. Its gradients are those of jax.lax.dot:
+    products of the cotangent as it is, in its dtype."""
+    if result.itemsize > 1 and jnp.issubdtype(result, jnp.inexact):
+        return False
+    arithmetic = arithmetic_of(lhs.name, rhs.name)
+    return arithmetic is None or result.name not in arithmetic.results
 
 
 def _as(x: jax.Array, dtype: Any) -> jax.Array:

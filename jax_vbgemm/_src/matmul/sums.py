@@ -70,7 +70,7 @@ class SumCall(Call):
                     f"{NAME}: {self._product(index)} is {shapes[index]} but {self._product(first[result])} is "
                     f"{shapes[first[result]]}: the terms of {self.result(result)} must have one shape"
                 )
-            these, those = (self.operands[self.terms[term].lhs].dtype for term in (index, first[result]))
+            these, those = (self._dtypes(term) for term in (index, first[result]))
             if these != those:
                 raise ValueError(
                     f"{NAME}: {self._product(index)} multiplies {these} but {self._product(first[result])} {those}: "
@@ -89,6 +89,11 @@ class SumCall(Call):
             term._replace(out=result, symmetric=bool(self.symmetric[result]))
             for term, result in zip(self.terms, outs, strict=True)
         ]
+
+    def _dtypes(self, index: int) -> str:
+        """Those of a term's operands."""
+        term = self.terms[index]
+        return " x ".join(dict.fromkeys(str(self.operands[side].dtype) for side in (term.lhs, term.rhs)))
 
     def leaf(self, tree: tuple[str, Any], index: int) -> str:
         name = tree[0]

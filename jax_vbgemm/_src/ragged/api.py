@@ -161,7 +161,7 @@ def factors(name: str, lhs: Any, rhs: Any, precision: Any, preferred: Any) -> tu
     check_options(name, precision, preferred)
     try:
         dtype = jnp.result_type(lhs, rhs)
-        out_dtype = result_dtype(dtype, precision, preferred, jax.dtypes.canonicalize_dtype(float))
+        out_dtype = result_dtype(dtype, dtype, precision, preferred, jax.dtypes.canonicalize_dtype(float))
     except (ValueError, TypeError) as error:
         raise type(error)(f"{name}: lhs is {lhs.dtype}{lhs.shape} but rhs is {rhs.dtype}{rhs.shape}: {error}") from None
     return lhs.astype(dtype), rhs.astype(dtype), precision, out_dtype

@@ -13,6 +13,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from jax_vbgemm._src import backends, compat
+from jax_vbgemm._src.arithmetic import DTYPES
 from jax_vbgemm._src.matmul.descriptors import ACTIVATIONS, KINDS
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.reference import accumulator
@@ -53,8 +54,9 @@ def why_not_kernel(
     dtype = ctx.avals_in[0].dtype
     if out_dtype not in (dtype, accumulator(dtype)):
         return f"there is no kernel for {dtype} -> {out_dtype}"
-    if dtype.name not in backend.dtypes:
-        return f"there is no kernel for {dtype} on this platform (there is for {', '.join(backend.dtypes)})"
+    known = [name for name in backend.dtypes if DTYPES[name].bytes > 1]
+    if dtype.name not in known:
+        return f"there is no kernel for {dtype} on this platform (there is for {', '.join(known)})"
     if isinstance(precision, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm):
         return f"kernels don't implement the dot algorithm {precision}"
     return None

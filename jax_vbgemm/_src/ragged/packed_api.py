@@ -92,7 +92,7 @@ def ragged_matmul(
     check_options(name, precision, preferred_element_type)
     try:
         dtype = jnp.result_type(x, *matrices.values())
-        out_dtype = result_dtype(dtype, precision, preferred_element_type, jax.dtypes.canonicalize_dtype(float))
+        out_dtype = result_dtype(dtype, dtype, precision, preferred_element_type, jax.dtypes.canonicalize_dtype(float))
     except (ValueError, TypeError) as error:
         found = ", ".join(dict.fromkeys(str(b.dtype) for b in matrices.values()))
         raise type(error)(f"{name}: x is {x.dtype} but Bs are {found}: {error}") from None

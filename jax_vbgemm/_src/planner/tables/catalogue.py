@@ -10,15 +10,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from jax_vbgemm._src.arithmetic import ARITHMETICS, DTYPES, OPERANDS, arithmetic_of
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tables.rules import Rules
 
-ELEMENT_BYTES: Mapping[str, int] = {
-    "float32": 4, "float64": 8, "complex64": 8, "complex128": 16, "bfloat16": 2, "float16": 2,
-}  # fmt: skip
+ELEMENT_BYTES: Mapping[str, int] = {dtype: DTYPES[dtype].bytes for dtype in OPERANDS}
 
-# How products are formed: a kind is a dtype's own arithmetic, or a way to multiply float32 on tensor cores.
-ELEMENT_OF: Mapping[str, str] = {**{dtype: dtype for dtype in ELEMENT_BYTES}, "tf32": "float32", "tf32x3": "float32"}
+# What ordinary tiles multiply in place of tf32 and tf32x3, whose operands are float32; all other kinds by themselves.
+PLAIN_KIND: Mapping[str, str] = {
+    name: next(plain.name for plain in ARITHMETICS.values() if plain[1:] == one[1:])
+    for name, one in ARITHMETICS.items()
+}
 
 # The launched kernels of csrc/gpu/simt/row_tile.h and tensor_row_tile.h.
 WHOLE_ROWS = ("t128_rows", "t128_wide_rows", "m128_rows", "m128_wide_rows")
@@ -99,19 +101,19 @@ class Catalogue:
 
     @property
     def dtype(self) -> str:
-        """Of the operands."""
-        return ELEMENT_OF[self.kind]
+        """Of the operands; of the left one, where they differ."""
+        return ARITHMETICS[self.kind].lhs
 
     @property
     def element_bytes(self) -> int:
-        return ELEMENT_BYTES[self.dtype]
+        return ARITHMETICS[self.kind].bytes
 
     @property
     def on_tensor_cores(self) -> bool:
         """Whether products of this kind are what tensor cores are for: TF32 is formed nowhere else, and 16-bit floats
         are given away elsewhere. (Those of float64, which have some, are as exact on ordinary units.)
         """
-        theirs = self.kind != self.dtype or self.element_bytes == 2
+        theirs = self.kind != PLAIN_KIND[self.kind] or self.element_bytes == 2
         return theirs and any(tile.tensor for tile in self.tiles)
 
     def __iter__(self) -> Iterator[TileShape]:
@@ -180,11 +182,18 @@ class Catalogue:
         return TileColumns(*table)
 
 
-def kind_of(dtype: str, precision: str, device: DeviceSpec) -> str:
+def kind_of(dtype: str, precision: str, device: DeviceSpec, rhs: str | None = None) -> str:
     """How products of `dtype` are formed at `precision` ("default", "high" or "highest") on `device`.
 
-    Where there are tensor cores for them, float32 is multiplied as tf32 by default, as three tf32 products at "high".
+    rhs: the right operand's dtype, where it is another one. Where there are tensor cores for them, float32 is
+    multiplied as tf32 by default, as three tf32 products at "high". Raises ValueError for two dtypes that nothing
+    multiplies.
     """
+    if rhs is not None and rhs != dtype:
+        mixed = arithmetic_of(dtype, rhs)
+        if mixed is None:
+            raise ValueError(f"dtype: there is no arithmetic of {dtype} and {rhs}")
+        return mixed.name
     kind = {"default": "tf32", "high": "tf32x3"}.get(precision, dtype) if dtype == "float32" else dtype
     return kind if device.has_tensor(kind) else dtype
 
@@ -199,12 +208,12 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
     """
     from jax_vbgemm import _core  # here, so that planners with a catalogue of their own need no compiled module
 
-    if kind not in ELEMENT_OF:
+    if kind not in ARITHMETICS:
         raise ValueError(f"dtype: unknown name {kind!r}; known are {', '.join(ELEMENT_BYTES)}")
     tiles = []
     for index, (name, m, n, k, threads, kinds, kernel, tensor) in enumerate(_core.tiles()):
         tile = TileShape(index, name, m, n, k, threads, kernel, tensor=tensor)
-        arithmetic = kind if tensor else ELEMENT_OF[kind]
+        arithmetic = kind if tensor else PLAIN_KIND[kind]
         if device.kind == "cpu":
             if not tensor and kernel not in (*WHOLE_ROWS, SHARED_DEPTH, *DOT_PRODUCTS):
                 tiles.append(replace(tile, kernel="cpu"))
@@ -240,7 +249,7 @@ def _kernel_resources(device: DeviceSpec, kernel: str, kind: str) -> Resources |
     if kind in rows:
         return rows[kind]
     # One without a row borrows from the one of its element size, else of the nearest larger, else of the largest.
-    size, sizes = ELEMENT_BYTES[ELEMENT_OF[kind]], {row: ELEMENT_BYTES[ELEMENT_OF[row]] for row in rows}
+    size, sizes = ARITHMETICS[kind].bytes, {row: ARITHMETICS[row].bytes for row in rows}
     return rows[min(rows, key=lambda row: (sizes[row] < size, abs(sizes[row] - size)))]
 
 

@@ -4,7 +4,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from jax_vbgemm._src.arithmetic import accumulator_of
 from jax_vbgemm._src.planner.tables.rules import CoreRules, DotRates, Rules
+
+# What accumulators without a rate of their own are multiplied and added as fast as, at the most: a data sheet's integer
+# rate is that of float32 or half of it.
+_MULTIPLIED_AS = {"complex64": "float32", "complex128": "float64", "int32": "float32"}
 
 
 @dataclass(frozen=True)
@@ -82,8 +87,8 @@ class DeviceSpec:
 
     def peak_rate(self, dtype: str) -> float:
         """FLOP/s of real multiply-adds in the dtype that `dtype` accumulates in."""
-        accumulator = {"complex64": "float32", "complex128": "float64", "bfloat16": "float32", "float16": "float32"}
-        return dict(self.peak_rates)[accumulator.get(dtype, dtype)]
+        accumulator = accumulator_of(dtype)
+        return dict(self.peak_rates)[_MULTIPLIED_AS.get(accumulator, accumulator)]
 
     def tensor_rate(self, kind: str) -> float:
         """FLOP/s of a kind's products on tensor cores; infinite where it has none."""

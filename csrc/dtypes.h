@@ -1,0 +1,153 @@
+// The element types and the ways to multiply them as constexpr tables: what dtypes.def declares, for host and device code.
+#pragma once
+#include <cstdint>
+
+namespace vbgemm {
+
+enum class DType : int32_t {
+#define DTYPE(id, ...) id,
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(...)
+#include "dtypes.def"
+};
+
+// What dtypes.def says of an element type.
+struct DTypeInfo {
+  const char* name;
+  DType accumulator;
+  int32_t bytes, parts;                  // a complex number has two parts
+  int32_t exponent_bits, fraction_bits;  // of a part; an integer has no exponent
+  bool has_infinities;
+  uint32_t results;  // set of types
+};
+
+// Elements that C++ has no type for: plain data, on the host and on all devices. How they become numbers is each backend's.
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Float16 {
+  uint16_t bits;
+};
+template <DType>
+struct Float8 {
+  uint8_t bits;
+};
+template <class Real>
+struct alignas(2 * sizeof(Real)) Complex {
+  Real real, imag;
+};
+template <class T>
+inline constexpr bool kIsComplex = false;
+template <class Real>
+inline constexpr bool kIsComplex<Complex<Real>> = true;
+
+namespace dtype_table {
+// Sets of types, by name.
+#define DTYPE(id, ...) inline constexpr uint32_t id = 1u << static_cast<int>(DType::id);
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(...)
+#include "dtypes.def"
+
+inline constexpr DTypeInfo kInfo[] = {
+#define DTYPE(id, name, xla, element, accumulator, exponent, fraction, infinities, results) \
+  {#name, DType::accumulator, sizeof(element), 1 + kIsComplex<element>, exponent, fraction, infinities, results},
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(...)
+#include "dtypes.def"
+};
+}  // namespace dtype_table
+
+inline constexpr int kDTypes = sizeof(dtype_table::kInfo) / sizeof(DTypeInfo);
+constexpr const DTypeInfo& info_of(DType dtype) { return dtype_table::kInfo[static_cast<int>(dtype)]; }
+constexpr const char* name_of(DType dtype) { return info_of(dtype).name; }
+constexpr int bytes_of(DType dtype) { return info_of(dtype).bytes; }
+constexpr bool is_complex(DType dtype) { return info_of(dtype).parts == 2; }
+constexpr bool is_integer(DType dtype) { return info_of(dtype).exponent_bits == 0; }
+constexpr DType accumulator_of(DType dtype) { return info_of(dtype).accumulator; }
+
+// How products are formed.
+enum class Kind : int32_t {
+#define DTYPE(...)
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(id, ...) id,
+#include "dtypes.def"
+};
+
+// Operands of two types, whose sums are kept in a third and rounded to a fourth.
+struct Arithmetic {
+  const char* name;
+  DType lhs, rhs;
+
+  constexpr DType accumulator() const { return accumulator_of(lhs); }
+  constexpr uint32_t results() const { return info_of(lhs).results & info_of(rhs).results; }
+  constexpr bool gives(DType result) const { return results() >> static_cast<int>(result) & 1; }
+};
+inline constexpr Arithmetic kArithmetics[] = {
+#define DTYPE(...)
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(id, set, name, lhs, rhs, ...) {#name, DType::lhs, DType::rhs},
+#include "dtypes.def"
+};
+inline constexpr int kKinds = sizeof(kArithmetics) / sizeof(Arithmetic);
+constexpr const Arithmetic& arithmetic_of(Kind kind) { return kArithmetics[static_cast<int>(kind)]; }
+constexpr const char* name_of(Kind kind) { return arithmetic_of(kind).name; }
+constexpr DType accumulator_of(Kind kind) { return arithmetic_of(kind).accumulator(); }
+constexpr int accumulator_bytes(Kind kind) { return bytes_of(accumulator_of(kind)); }
+
+// The arithmetic of two types as they are, the first that dtypes.def has for them; kKinds where there is none.
+constexpr Kind kind_of(DType lhs, DType rhs) {
+  int kind = 0;
+  while (kind < kKinds && !(kArithmetics[kind].lhs == lhs && kArithmetics[kind].rhs == rhs)) ++kind;
+  return static_cast<Kind>(kind);
+}
+constexpr Kind plain_kind_of(Kind kind) { return kind_of(arithmetic_of(kind).lhs, arithmetic_of(kind).rhs); }
+
+constexpr bool arithmetics_are_sound() {
+  for (const Arithmetic& one : kArithmetics) {
+    if (bytes_of(one.lhs) != bytes_of(one.rhs) || accumulator_of(one.lhs) != accumulator_of(one.rhs)) return false;
+    if (!one.gives(one.accumulator()) || kind_of(one.rhs, one.lhs) == static_cast<Kind>(kKinds)) return false;  // the CPU swaps sides
+  }
+  return kKinds <= 32 && kDTypes <= 32;
+}
+static_assert(arithmetics_are_sound());
+
+// The C++ type of an element type's elements, and back.
+template <DType>
+struct ElementOf;
+template <class T>
+struct DTypeOf;
+#define DTYPE(id, name, xla, element, ...)    \
+  template <>                                 \
+  struct ElementOf<DType::id> {               \
+    using type = element;                     \
+  };                                          \
+  template <>                                 \
+  struct DTypeOf<element> {                   \
+    static constexpr DType value = DType::id; \
+  };
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(...)
+#include "dtypes.def"
+template <DType kDType>
+using Element = typename ElementOf<kDType>::type;
+template <class T>
+inline constexpr DType kDTypeOf = DTypeOf<T>::value;
+// As constants, since devices cannot call the functions above.
+template <class T>
+inline constexpr uint32_t kResultsOf = info_of(kDTypeOf<T>).results;
+template <class T>
+using Accumulator = Element<accumulator_of(kDTypeOf<T>)>;
+
+// The elements that an arithmetic multiplies.
+template <Kind kKind>
+using LeftOf = Element<arithmetic_of(kKind).lhs>;
+template <Kind kKind>
+using RightOf = Element<arithmetic_of(kKind).rhs>;
+
+// Sets of them, for tiles.def.
+#define DTYPE(...)
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(id, set, ...) inline constexpr uint32_t set = 1u << static_cast<int>(Kind::id);
+#include "dtypes.def"
+
+}  // namespace vbgemm

@@ -1,0 +1,7 @@
+// int8, summed in int32, on the ordinary arithmetic units.
+#include "gpu/simt/simt_tile.h"
+#include "gpu/tile/kernels.h"
+#include "gpu/tile/tile_kernel.h"
+
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, s8)
+VBGEMM_SIMT_KERNELS(DEFINE, int8)
