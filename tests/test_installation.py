@@ -42,8 +42,8 @@ def test_an_extension_module_that_does_not_load(error: ImportError, message: str
 
 def test_a_broken_extension_module_is_explained(tmp_path: Path) -> None:
     package = tmp_path / "jax_vbgemm"
-    package.mkdir()
-    for file in ("__init__.py", "installation.py"):
+    (package / "_src").mkdir(parents=True)
+    for file in ("__init__.py", "_src/__init__.py", "_src/installation.py"):
         (package / file).write_text((ROOT / "jax_vbgemm" / file).read_text())
     (package / "_core.py").write_text('raise ImportError("version `GLIBC_2.38\' not found")')
     command = [sys.executable, "-c", "import jax_vbgemm"]

@@ -37,4 +37,4 @@ check_jax()
 try:
     from jax_vbgemm import _core as _core
 except ImportError as error:
-    raise ImportError(why_not_loaded(error, str(Path(__file__).parent))) from error
+    raise ImportError(why_not_loaded(error, str(Path(__file__).parents[1]))) from error
