@@ -46,7 +46,13 @@ def test_a_broken_extension_module_is_explained(tmp_path: Path) -> None:
     for file in ("__init__.py", "_src/__init__.py", "_src/installation.py"):
         (package / file).write_text((ROOT / "jax_vbgemm" / file).read_text())
     (package / "_core.py").write_text('raise ImportError("version `GLIBC_2.38\' not found")')
-    command = [sys.executable, "-c", "import jax_vbgemm"]
+    # An editable installation finds its own package before any folder is looked into.
+    program = """if True:
+        import sys
+        sys.meta_path[:] = [finder for finder in sys.meta_path if "Redirecting" not in type(finder).__name__]
+        import jax_vbgemm
+    """
+    command = [sys.executable, "-c", program]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert result.returncode == 1
     assert "newer C and C++ libraries than this one has (version `GLIBC_2.38' not found)" in result.stderr
