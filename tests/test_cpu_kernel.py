@@ -58,7 +58,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("checked"), [*SANITIZED, "-fsanitize=address,undefined"])
 
 
-@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", [pytest.param("portable", marks=pytest.mark.slow), "avx2", "avx512"])
 def test_results_and_epilogues_on_each_instruction_set(checked: Path, isa: str):
     output = run([checked, "check", "10"], VBGEMM_CPU_ISA=isa)
     if f"isa: {isa}\n" not in output:

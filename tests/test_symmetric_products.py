@@ -95,7 +95,7 @@ def test_plans_know_of_it():
 
     def planner(problems, device, catalogue):
         seen.extend(problems)
-        return vb.planner.Uniform()(problems, device, catalogue)
+        return vb.Uniform()(problems, device, catalogue)
 
     with vb.target("h100"):
         call = jax.jit(products([True, False, True, False], planner=planner))
@@ -126,5 +126,5 @@ def test_what_is_not_symmetric_is_refused():
     vb.batched_gemm([a, a], [a.T, a.T], bias=[jnp.ones(3), None], symmetric=[False, True], activation="relu")
     with pytest.raises(TypeError, match="symmetric must hold Python bools"):
         vb.batched_matmul([a], [a.T], symmetric=[1])
-    with pytest.raises(ValueError, match="symmetric must be a bool or a prefix of the operands' tree"):
+    with pytest.raises(ValueError, match="symmetric must be a bool or a prefix of As"):
         vb.batched_matmul([a], [a.T], symmetric=[True, False])

@@ -69,6 +69,7 @@ def test_all_groups_on_tensor_cores(tensor: Path, kind: str, size: list[str]) ->
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_other_orders_and_problems(plain: Path, tensor: Path, seed: int) -> None:
     assert_passes(plain, "--small", "--seed", str(seed))
@@ -103,6 +104,7 @@ def test_all_groups_on_matrix_units(matrix_units: Path, kind: str, size: list[st
     assert_passes(matrix_units, "--kinds", kind, *size, tiles=tiles_of(kind, tensor=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_other_orders_and_problems_on_cdna(cdna: Path, matrix_units: Path, seed: int) -> None:
     assert_passes(cdna, "--small", "--seed", str(seed))
