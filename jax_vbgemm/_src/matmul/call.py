@@ -109,8 +109,7 @@ class Call:
             )
 
     def bind(self, planner: str | Planner, implementation: str | None) -> Any:
-        if implementation not in (None, "kernel", "xla"):
-            raise ValueError(f"{self.name}: implementation must be None, 'kernel' or 'xla', not {implementation!r}")
+        implementation = checked_implementation(self.name, implementation)
         planner = resolve_planner(planner)
         # Nothing can be planned for symbolic dimensions (jax.export).
         by_plan = implementation == "kernel" or all(compat.is_static(x.shape) for x in self.operands)
@@ -260,6 +259,13 @@ def _unchecked(run: Callable[..., Any], epilogues: list[Epilogue]) -> Callable[.
     (jax_debug_nans, jax_debug_infs) then see the results alone, not what becomes of C on the way."""
     checked = jax.config.jax_debug_nans or jax.config.jax_debug_infs  # type: ignore[attr-defined]
     return jax.jit(run) if checked and any(epilogue.source is not None for epilogue in epilogues) else run
+
+
+def checked_implementation(name: str, implementation: Any) -> str | None:
+    if implementation not in (None, "kernel", "xla"):
+        raise ValueError(f"{name}: implementation must be None, 'kernel' or 'xla', not {implementation!r}")
+    chosen: str | None = implementation
+    return chosen
 
 
 def check_options(name: str, precision: Any, preferred: Any) -> None:

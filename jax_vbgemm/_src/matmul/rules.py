@@ -207,7 +207,7 @@ def _transpose(
         dtypes.append(dtype if final and of_out == {dtype} else wide)
     results: list[Any] = [None] * len(operands)
     for (target, _, _), value in zip(sums, contract(factors, products, dtypes, **options), strict=True):
-        value = _sum_broadcast(value, avals[target].shape)
+        value = sum_broadcast(value, avals[target].shape)
         if members[target] > 1:
             value = _as(value, accumulator(avals[target].dtype))
         results[target] = value if results[target] is None else results[target] + value
@@ -260,7 +260,7 @@ def _transpose_of_epilogues(
 
     def give(index: int | None, cotangent: jax.Array) -> None:
         if index is not None and linear[index]:
-            value = _sum_broadcast(cotangent, operands[index].aval.shape)
+            value = sum_broadcast(cotangent, operands[index].aval.shape)
             results[index] = value if results[index] is None else results[index] + value
 
     for out, (cotangent, epilogue) in enumerate(zip(cotangents, epilogues, strict=True)):
@@ -287,7 +287,7 @@ def _transpose_of_epilogues(
     return results
 
 
-def _sum_broadcast(value: jax.Array, shape: Shape) -> jax.Array:
+def sum_broadcast(value: jax.Array, shape: Shape) -> jax.Array:
     """The transpose of broadcasting `shape` to value's shape."""
     if value.shape == shape:
         return value

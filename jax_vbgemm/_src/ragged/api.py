@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src import compat
-from jax_vbgemm._src.matmul.call import as_array, check_options, promotes, result_dtype
+from jax_vbgemm._src.matmul.call import as_array, check_options, checked_implementation, promotes, result_dtype
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE
@@ -211,13 +211,6 @@ def check_activation(name: str, activation: Any, out_dtype: Any) -> None:
         raise ValueError(
             f"{name}: activation={activation!r}, but the result is {out_dtype}: it must be real and floating"
         )
-
-
-def checked_implementation(name: str, implementation: Any) -> str | None:
-    if implementation not in (None, "kernel", "xla"):
-        raise ValueError(f"{name}: implementation must be None, 'kernel' or 'xla', not {implementation!r}")
-    chosen: str | None = implementation
-    return chosen
 
 
 def canonical_hint(name: str, hint: Any, groups: int) -> int | tuple[int, ...] | None:

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_vbgemm._src.matmul.call import checked_implementation
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.api import (
     canonical_hint,
-    checked_implementation,
     factors,
     refuse_explicit_axes,
     scalar_integer,

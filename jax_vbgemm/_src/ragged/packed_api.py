@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src import compat
-from jax_vbgemm._src.matmul.call import as_array, check_options, result_dtype
+from jax_vbgemm._src.matmul.call import as_array, check_options, checked_implementation, result_dtype
 from jax_vbgemm._src.matmul.precision import canonical_precision
-from jax_vbgemm._src.ragged.api import checked_implementation, refuse_explicit_axes, sizes_argument
+from jax_vbgemm._src.ragged.api import refuse_explicit_axes, sizes_argument
 from jax_vbgemm._src.ragged.lists import Packed, bind
 
 

@@ -15,7 +15,8 @@ from jax.interpreters import ad, batching
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.reference import accumulator
-from jax_vbgemm._src.ragged.primitive import Ragged, Shape, bind, ragged_dot_p
+from jax_vbgemm._src.matmul.rules import sum_broadcast
+from jax_vbgemm._src.ragged.primitive import Ragged, bind, ragged_dot_p
 from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
 
 
@@ -140,15 +141,6 @@ def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
     value = bind([*factors, group_sizes, *extras.values()], form._replace(out_dtype=out_dtype))
     results[index] = sum_broadcast(value, aval.shape).astype(aval.dtype)
     return results
-
-
-def sum_broadcast(value: jax.Array, shape: Shape) -> jax.Array:
-    """The transpose of broadcasting `shape` to value's shape."""
-    if value.shape == shape:
-        return value
-    value = value.sum(axis=tuple(range(value.ndim - len(shape))))
-    stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 and value.shape[axis] != 1)
-    return value.sum(axis=stretched, keepdims=True)
 
 
 def _transpose_of_epilogue(cotangent: jax.Array, operands: Sequence[Any], ragged: Ragged) -> list[Any]:
