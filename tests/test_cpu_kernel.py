@@ -58,13 +58,12 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("checked"), [*SANITIZED, "-fsanitize=address,undefined"])
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("isa", [pytest.param("portable", marks=pytest.mark.slow), "avx2", "avx512"])
-def test_results_and_epilogues_on_each_instruction_set(checked: Path, isa: str, rounds: int):
-    output = run([checked, "check", str(rounds)], VBGEMM_CPU_ISA=isa)
+def test_results_and_epilogues_on_each_instruction_set(checked: Path, isa: str):
+    output = run([checked, "check", "10"], VBGEMM_CPU_ISA=isa)
     if f"isa: {isa}\n" not in output:
         pytest.skip(f"this machine cannot run {isa}")
-    assert f"{rounds} rounds, 0 failures" in output
+    assert "10 rounds, 0 failures" in output
 
 
 @pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
