@@ -15,12 +15,12 @@ Each is timed inside one jitted loop, in interleaved rounds; `temp_mib` is the c
     python benchmarks/moe_layer.py olmoe qwen3_30b mixtral deepseek_v3 --tokens 32 --tokens 4096 --csv moe_layer.csv
 """
 
-import importlib
 import math
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+import dynamic
 import jax_vbgemm as vb
 from jax_vbgemm._src.tools.timing import looped, seconds_of
 from options import Precisions, commands, one_of
@@ -45,6 +46,10 @@ class Model(NamedTuple):
     f: int
     experts: int
     k: int
+
+    def flops(self, tokens: int, direction: str) -> float:
+        """Of the three products, each multiply-add counted as two; a backward pass has twice a forward one's."""
+        return 6.0 * tokens * self.k * self.d * self.f * (3 if direction == "forward_backward" else 1)
 
 
 MODELS = {
@@ -123,28 +128,14 @@ def dense(k: int, x: Any, logits: Any, gate_up: Any, down: Any) -> jax.Array:
     return ((gate + up) @ down[0])[: x.shape[0]]
 
 
-def _tokamax(*operands: Any) -> Any:
-    return importlib.import_module("tokamax").ragged_dot(*operands)
-
-
-def _lax(*operands: Any) -> Any:
-    return jax.lax.ragged_dot(*operands)
-
-
 PEERS = ("vbgemm", "lax_ragged_dot", "tokamax", "dense")
 
 
 def layer_of(peer: str, k: int) -> Callable[..., jax.Array]:
     """The peer's layer; ImportError where its package is not installed."""
-    if peer == "tokamax":
-        importlib.import_module("tokamax")
-    forms: dict[str, Callable[..., jax.Array]] = {
-        "vbgemm": vbgemm,
-        "dense": dense,
-        "lax_ragged_dot": lambda *operands: of_parts(_lax, *operands),
-        "tokamax": lambda *operands: of_parts(_tokamax, *operands),
-    }
-    return lambda *operands: forms[peer](k, *operands)
+    if peer in ("vbgemm", "dense"):
+        return partial({"vbgemm": vbgemm, "dense": dense}[peer], k)
+    return partial(of_parts, dynamic.peer_named(peer, np.zeros(0)), k)
 
 
 def with_gradients(layer: Callable[..., jax.Array]) -> Callable[..., Any]:
@@ -162,7 +153,7 @@ def measure(
     model = MODELS[name]
     dtype, matmul_precision = PRECISIONS[precision]
     operands = operands_of(model, tokens, skew, dtype)
-    flops = 6.0 * tokens * model.k * model.d * model.f * (3 if direction == "forward_backward" else 1)
+    flops = model.flops(tokens, direction)
     iterations = int(min(200, max(1, 0.05 / (flops / (5e10 if jax.default_backend() == "cpu" else 2e14)))))
     programs, memory, errors, missing = {}, {}, {}, []
     truth: Any = None
@@ -173,14 +164,18 @@ def measure(
                 function = with_gradients(layer) if direction == "forward_backward" else layer
                 programs[peer] = looped(function, iterations).lower(*operands).compile()
                 leaves = jax.tree.leaves(programs[peer](*operands))
+                # Of one layer: the loop's program also carries the results.
                 memory[peer] = jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes / 2**20
             except (ImportError, NotImplementedError, ValueError, jax.errors.JaxRuntimeError) as error:
                 programs.pop(peer, None)
                 missing.append(f"{peer}, {name} {tokens} {direction}: {str(error).splitlines()[0]}")
                 continue
+            if peer == "dense":
+                errors[peer] = math.nan
+                continue
             truth = leaves if truth is None else truth
-            errors[peer] = math.nan if peer == "dense" else max(map(_error, leaves, truth))
-        truth = None  # the gradients are as large as the weights
+            errors[peer] = max(map(_error, leaves, truth))
+        truth = leaves = None  # the gradients are as large as the weights
         times: dict[str, list[float]] = {peer: [] for peer in programs}
         for _ in range(rounds):
             for peer, program in programs.items():

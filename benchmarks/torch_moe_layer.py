@@ -9,8 +9,9 @@ one process, so this is one of its own.
 import math
 import statistics
 import time
+import timeit
 from collections.abc import Callable
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from rich.progress import track
 
 from moe_layer import DIRECTIONS, MODELS, Row, host_operands, show
 from options import commands, one_of
+from torch_matmul import SAMPLES, microseconds
 from workloads import write_csv
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -48,51 +50,35 @@ def with_gradients(k: int, operands: Tensors) -> Callable[[], Any]:
     return run
 
 
-def seconds(run: Callable[[], Any], rounds: int) -> float:
-    """The median over rounds: of replays of a graph, or of calls on the CPU."""
+def microseconds_of(run: Callable[[], Any]) -> float:
+    """The median over replays of a graph, or over calls on the CPU."""
     for _ in range(3):
         run()
     if DEVICE == "cpu":
-        times = []
-        for _ in range(rounds):
-            start = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - start)
-        return statistics.median(times)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):  # what autograd allocates has to be known before a capture
+        return statistics.median(timeit.repeat(run, number=1, repeat=SAMPLES)) * 1e6
+    with torch.cuda.stream(torch.cuda.Stream()):  # what autograd allocates has to be known before a capture
         run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    graph.replay()
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(rounds + 1)]
-    events[0].record()
-    for event in events[1:]:
-        graph.replay()
-        event.record()
-    torch.cuda.synchronize()
-    return statistics.median(1e-3 * a.elapsed_time(b) for a, b in pairwise(events))
+    return microseconds([graph.replay], [1])
 
 
-def measure(name: str, tokens: int, direction: str, rounds: int) -> Row:
+def measure(name: str, tokens: int, direction: str) -> Row:
     model = MODELS[name]
     arrays = host_operands(model, tokens, "uniform")
     operands = tuple(
         torch.from_numpy(array).to(DEVICE, torch.float32 if index == 1 else torch.bfloat16).requires_grad_()
         for index, array in enumerate(arrays)
     )
-    flops = 6.0 * tokens * model.k * model.d * model.f
-    if direction == "forward":
-        with torch.no_grad():
-            us = 1e6 * seconds(lambda: layer(model.k, *operands), rounds)
-    else:
-        flops *= 3
-        us = 1e6 * seconds(with_gradients(model.k, operands), rounds)
+    with torch.set_grad_enabled(direction == "forward_backward"):
+        run = with_gradients(model.k, operands) if torch.is_grad_enabled() else partial(layer, model.k, *operands)
+        us = microseconds_of(run)
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu"
+    gflop = model.flops(tokens, direction) / 1e9
     return Row(
-        "torch_grouped_mm", name, tokens, "uniform", direction, "bf16", flops / 1e9, us, math.nan, math.nan, where,
+        "torch_grouped_mm", name, tokens, "uniform", direction, "bf16", gflop, us, math.nan, math.nan, where,
         f"torch {torch.__version__}", time.strftime("%Y-%m-%d"),
     )  # fmt: skip
 
@@ -104,10 +90,9 @@ app = commands(__doc__)
 def main(
     models: Annotated[list[str], typer.Argument(help=", ".join(MODELS), callback=one_of(MODELS))],
     tokens: Annotated[list[int], typer.Option(help="of a call", min=1)] = [32, 4096],
-    rounds: int = 31,
     csv: Annotated[Path | None, typer.Option(help="rows are appended")] = None,
 ) -> None:
-    rows = [measure(m, t, d, rounds) for m in track(models, "models") for t in tokens for d in DIRECTIONS]
+    rows = [measure(m, t, d) for m in track(models, "models") for t in tokens for d in DIRECTIONS]
     if csv:
         write_csv(csv, rows)
     show(rows, ["torch_grouped_mm"])

@@ -11,7 +11,7 @@ them all, because the sizes of the groups are data.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import jax
@@ -29,6 +29,7 @@ from sklearn.model_selection import train_test_split
 from jax_vbgemm.flax.nnx import MultiLoRA
 
 RANKS = (4, 8, 12, 16)
+SERVED_BATCHES, SERVED_IMAGES = 50, 64
 DISTORTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "faint": lambda images: images / 8,
     "mirrored": lambda images: images[:, :, ::-1],
@@ -58,6 +59,17 @@ def loss(model: Classifier, images: jax.Array, labels: jax.Array, group_sizes: G
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
+def drawn(
+    rng: np.random.Generator, groups: list[tuple[np.ndarray, np.ndarray]], sizes: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """So many images and labels of each group, one group after the other."""
+    given = [(group, size) for group, size in zip(groups, sizes, strict=True) if size]
+    chosen = [rng.integers(0, len(images), size) for (images, _), size in given]
+    images = np.concatenate([images[rows] for ((images, _), _), rows in zip(given, chosen, strict=True)])
+    labels = np.concatenate([labels[rows] for ((_, labels), _), rows in zip(given, chosen, strict=True)])
+    return images, labels
+
+
 def train(
     model: Classifier, wrt: nnx.filterlib.Filter, groups: list[tuple[np.ndarray, np.ndarray]], steps: int, batch: int,
     progress: Progress, description: str,
@@ -74,10 +86,7 @@ def train(
     rng = np.random.default_rng(0)
     start = time.perf_counter()
     for index in progress.track(range(steps), description=description):
-        chosen = [rng.integers(0, len(images), size) for (images, _), size in zip(groups, sizes, strict=True) if size]
-        given = [group for group, size in zip(groups, sizes, strict=True) if size]
-        images = np.concatenate([images[rows] for (images, _), rows in zip(given, chosen, strict=True)])
-        labels = np.concatenate([labels[rows] for (_, labels), rows in zip(given, chosen, strict=True)])
+        images, labels = drawn(rng, groups, sizes)
         step(model, optimizer, images, labels)
         if index == 0:  # compiled
             start = time.perf_counter()
@@ -112,10 +121,7 @@ def serve(
     right, seconds = 0, 0.0
     for call in range(calls + 1):
         sizes = rng.multinomial(batch, rng.dirichlet(np.full(len(groups), 0.5)))
-        chosen = [rng.integers(0, len(images), size) for (images, _), size in zip(groups, sizes, strict=True)]
-        images, labels = (
-            np.concatenate([group[part][rows] for group, rows in zip(groups, chosen, strict=True)]) for part in (0, 1)
-        )
+        images, labels = drawn(rng, groups, sizes)
         start = time.perf_counter()
         answers = np.asarray(answer(model, images, jnp.asarray(sizes, jnp.int32)))
         if call:  # the first one is compiled
@@ -152,7 +158,7 @@ def main(
         before, frozen = accuracies(model, tests), jax.tree.map(np.array, nnx.to_pure_dict(nnx.state(model, BASE)))
         seconds = train(model, nnx.LoRAParam, groups, steps, batch, progress, "adapters")
         after = accuracies(model, tests)
-    served, programs, seconds_a_call = serve(model, tests, batch=64, calls=50)
+    served, programs, seconds_a_call = serve(model, tests, SERVED_IMAGES, SERVED_BATCHES)
     assert programs == 1
     jax.tree.map(np.testing.assert_array_equal, nnx.to_pure_dict(nnx.state(model, BASE)), frozen)
 
@@ -163,8 +169,8 @@ def main(
         table.add_row(name, str(rank), str(rank * (64 + 2 * features + 10)), f"{old:.1%}", f"{new:.1%}")
     console.print(table)
     console.print(
-        f"served 50 batches of 64 images in changing groups by {programs} program: {served:.1%} right, "
-        f"{1e3 * seconds_a_call:.1f} ms a batch"
+        f"served {SERVED_BATCHES} batches of {SERVED_IMAGES} images in changing groups by {programs} program: "
+        f"{served:.1%} right, {1e3 * seconds_a_call:.1f} ms a batch"
     )
 
 
