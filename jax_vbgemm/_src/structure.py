@@ -57,3 +57,9 @@ def _described(tree: Any) -> str:
 
 def _count(children: list[Any]) -> str:
     return "1 entry" if len(children) == 1 else f"{len(children)} entries"
+
+
+def path_of(structure: Any, index: int) -> str:
+    """['w'][3]: how one writes the way to leaf `index` of a tree of this structure."""
+    tree = jax.tree.unflatten(structure, range(structure.num_leaves))
+    return jax.tree_util.keystr(jax.tree.leaves_with_path(tree)[index][0])

@@ -14,6 +14,7 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad
 
 from jax_vbgemm._src import backends, compat
+from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.elementwise import array_kernels
 from jax_vbgemm._src.matmul.reference import accumulator, scaled
 
@@ -59,8 +60,10 @@ def add_scaled(
         traced = [scale.astype(accumulator(dtype)) for scale in scales if not isinstance(scale, tuple)]
         known = [scale if isinstance(scale, tuple) else None for scale in scales]
         summands = [*(xs[i] for i in members), *(ys[i] for i in members)]
-        uses = Counter(map(id, summands))
-        once = tuple(in_place and uses[id(ys[i])] == 1 for i in members)  # what is read twice must stay in between
+        _, arrays = distinct(summands)
+        uses = Counter(arrays)
+        # What is read twice must stay in between.
+        once = tuple(in_place and uses[array] == 1 for array in arrays[len(members) :])
         sums = add_scaled_p.bind(*traced, *summands, alpha=known[0], beta=known[1], in_place=once)
         for index, total in zip(members, sums, strict=True):
             results[index] = total

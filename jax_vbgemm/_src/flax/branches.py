@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.api import batched_gemm
 
@@ -30,8 +31,9 @@ def inputs_of(where: str, inputs: Any, count: int) -> list[jax.Array]:
             f"{where}: inputs has {len(inputs)} entries but there are {count} branches: "
             "one for each, or one array for all"
         )
-    arrays = {id(x): jnp.asarray(x) for x in inputs}  # one array for one object: shared inputs stay shared
-    return [arrays[id(x)] for x in inputs]
+    objects, index = distinct(inputs)  # one array for one object: shared inputs stay shared
+    arrays = [jnp.asarray(x) for x in objects]
+    return [arrays[i] for i in index]
 
 
 def sizes_of(where: str, name: str, sizes: Sequence[int], minimum: int) -> tuple[int, ...]:
@@ -84,9 +86,10 @@ def outputs_of(
         (branch.bias is None or branch.bias.dtype == dtype) and not jnp.issubdtype(dtype, jnp.complexfloating)
         for branch, dtype in zip(branches, dtypes, strict=True)
     )
-    flat = {id(branch.inputs): jnp.atleast_2d(branch.inputs) for branch in branches}
+    inputs, index = distinct([branch.inputs for branch in branches])
+    flat = [jnp.atleast_2d(x) for x in inputs]
     outputs = batched_gemm(
-        [flat[id(branch.inputs)] for branch in branches],
+        [flat[i] for i in index],
         [branch.kernel.reshape(branch.kernel.shape[-2:]) for branch in branches],
         bias=[branch.bias for branch in branches] if fused else None,
         activation=activation if fused else None,

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src import compat
+from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.many_devices.mesh_axes import MeshAxes, mesh_axes
-from jax_vbgemm._src.matmul.call import as_array
 from jax_vbgemm._src.ragged.api import sizes_argument
 
 

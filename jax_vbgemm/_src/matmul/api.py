@@ -9,9 +9,11 @@ import jax.numpy as jnp
 
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.activation import Activation
-from jax_vbgemm._src.matmul.call import Call
+from jax_vbgemm._src.matmul.call import bind
+from jax_vbgemm._src.matmul.epilogues import with_epilogues
+from jax_vbgemm._src.matmul.factors import paired, products
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
-from jax_vbgemm._src.matmul.sums import SumCall
+from jax_vbgemm._src.matmul.sums import sums_of_products
 from jax_vbgemm._src.planner import DeviceSpec, Plan, Planner, device_spec, kind_of, plan_problems, resolve_planner
 from jax_vbgemm._src.problem import Problem, problems_of
 
@@ -76,8 +78,16 @@ def batched_matmul(
       >>> queries.shape, values.shape
       ((4, 10, 3), (4, 10, 9))
     """
-    call = Call("batched_matmul", As, Bs, transpose_a, transpose_b, symmetric, precision, preferred_element_type)
-    return call.bind(planner, implementation)
+    call = products(
+        "batched_matmul",
+        *paired("batched_matmul", As, Bs),
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+        symmetric=symmetric,
+        precision=precision,
+        preferred=preferred_element_type,
+    )
+    return bind(call, planner, implementation)
 
 
 def batched_gemm(
@@ -131,9 +141,17 @@ def batched_gemm(
       >>> [C.tolist() for C in vb.batched_gemm(As, Bs, bias=biases, activation="relu")]
       [[[0.0, 4.0], [0.0, 4.0]], [[2.0]]]
     """
-    call = Call("batched_gemm", As, Bs, transpose_a, transpose_b, symmetric, precision, preferred_element_type)
-    call.add_epilogues(Cs, alpha, beta, bias, activation)
-    return call.bind(planner, implementation)
+    call = products(
+        "batched_gemm",
+        *paired("batched_gemm", As, Bs),
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+        symmetric=symmetric,
+        precision=precision,
+        preferred=preferred_element_type,
+    )
+    call = with_epilogues(call, Cs, alpha, beta, bias, activation)
+    return bind(call, planner, implementation)
 
 
 def batched_matmul_sum(
@@ -189,9 +207,19 @@ def batched_matmul_sum(
       >>> [C.tolist() for C in vb.batched_matmul_sum(As, Bs, [0, 0, 1, 1])]
       [[[4.0, 4.0], [4.0, 4.0]], [[7.0], [7.0]]]
     """
-    call = SumCall(As, Bs, out, segments, transpose_a, transpose_b, symmetric, precision, preferred_element_type)
-    call.add_epilogues(Cs, alpha, beta, bias, activation)
-    return call.bind(planner, implementation)
+    call = sums_of_products(
+        As,
+        Bs,
+        out,
+        segments,
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+        symmetric=symmetric,
+        precision=precision,
+        preferred=preferred_element_type,
+    )
+    call = with_epilogues(call, Cs, alpha, beta, bias, activation)
+    return bind(call, planner, implementation)
 
 
 def plan(

@@ -6,17 +6,13 @@ from typing import Any
 
 import jax
 
-from jax_vbgemm._src.matmul.call import Call, as_array
+from jax_vbgemm._src.arguments import as_array
+from jax_vbgemm._src.matmul.call import bind
+from jax_vbgemm._src.matmul.epilogues import with_epilogues
+from jax_vbgemm._src.matmul.factors import paired, products
 from jax_vbgemm._src.planner import Planner
 
 NAME = "batched_gram"
-
-
-class GramCall(Call):
-    """A call whose operands are both called Xs."""
-
-    def leaf(self, tree: tuple[str, Any], index: int) -> str:
-        return super().leaf(("Xs" if tree[0] in ("As", "Bs") else tree[0], tree[1]), index)
 
 
 def batched_gram(
@@ -58,6 +54,14 @@ def batched_gram(
         if not isinstance(flag, bool):
             raise TypeError(f"{NAME}: transpose must hold Python bools, not {flag!r}")
     others = jax.tree.map(lambda flag: not flag, transpose)
-    call = GramCall(NAME, Xs, Xs, transpose, others, True, precision, preferred_element_type)
-    call.add_epilogues(Cs, alpha, beta, None, None)
-    return call.bind(planner, implementation)
+    call = products(
+        NAME,
+        *paired(NAME, Xs, Xs, arguments=("Xs", "Xs")),
+        transpose_a=transpose,
+        transpose_b=others,
+        symmetric=True,
+        precision=precision,
+        preferred=preferred_element_type,
+    )
+    call = with_epilogues(call, Cs, alpha, beta, None, None)
+    return bind(call, planner, implementation)

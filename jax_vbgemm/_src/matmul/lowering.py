@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,8 @@ from jax_vbgemm._src.matmul.primitive import Epilogue, Scalar, Shape, Sizes, Ter
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.planner import DeviceSpec, kind_of, plan_problems
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
+
+T = TypeVar("T", bound=Hashable)
 
 
 def _lower(platform: str, ctx: Any, *operands: Any, implementation: str | None, **params: Any) -> Any:
@@ -180,22 +183,21 @@ def _call(
     To the planner a sum is one product with all its terms' K. The call's operands are the factors, then sources and
     biases, then alphas and betas.
     """
-    factors, addends, scalars = _Buffers(), _Buffers(), _Buffers()
     sizes: list[Sizes] = []
-    addresses, problems, factor_places = [], [], []
+    addresses, problems, pairs = [], [], []  # pairs: each product's operands, in the shapes that the call takes
     for terms in sums:
         first = len(sizes)
         for term in terms:
-            lhs, rhs = operands[term.lhs], operands[term.rhs]
-            size = sizes_of(lhs.shape, rhs.shape, term)
-            at = address(lhs.shape, rhs.shape, term, size)
+            lhs, rhs = operands[term.lhs].shape, operands[term.rhs].shape
+            size = sizes_of(lhs, rhs, term)
+            at = address(lhs, rhs, term, size)
             if at is None:  # too deep a broadcast for two batch strides
-                lhs, rhs = (jnp.broadcast_to(x, (*size.batch, *x.shape[-2:])) for x in (lhs, rhs))
-                at = address(lhs.shape, rhs.shape, term, size)
+                lhs, rhs = ((*size.batch, *shape[-2:]) for shape in (lhs, rhs))
+                at = address(lhs, rhs, term, size)
                 assert at is not None
             sizes.append(size)
             addresses.append(at)
-            factor_places.append((factors.place(lhs), factors.place(rhs)))
+            pairs.append(((term.lhs, lhs), (term.rhs, rhs)))
         m, n, k = sizes[first].m, sizes[first].n, sum(size.k for size in sizes[first:])
         flags = (all(getattr(term, flag) for term in terms) for flag in ("transpose_a", "transpose_b", "symmetric"))
         problems.append(Problem(m, n, k, addresses[first].batch, *flags))
@@ -207,28 +209,26 @@ def _call(
     if len(owner) > len(sums) and not sums_fit(plan, owner, depth):
         return _added_by_xla(operands, sums, epilogues, dtype, precision, planner, platform, device)
 
-    for epilogue in epilogues:
-        for index in (epilogue.source, epilogue.bias):
-            if index is not None:
-                addends.place(operands[index])
-        for scalar in (epilogue.alpha, epilogue.beta):
-            if isinstance(scalar, tuple):
-                scalars.place(operands[scalar[0]])
-
-    first_addend, first_scalar = len(factors.arrays), len(factors.arrays) + len(addends.arrays)
-    flat = [*factors.arrays, *addends.arrays, *scalars.arrays]
-    places = [(a, b, len(flat) + out) for (a, b), out in zip(factor_places, owner.tolist(), strict=True)]
+    factors = _places((use for pair in pairs for use in pair), 0)
+    addends = _places((i for e in epilogues for i in (e.source, e.bias) if i is not None), len(factors))
+    scalars = _places(
+        (x[0] for e in epilogues for x in (e.alpha, e.beta) if isinstance(x, tuple)), len(factors) + len(addends)
+    )
+    flat = [_broadcast(operands[index], shape) for index, shape in factors]
+    flat += [operands[index] for index in (*addends, *scalars)]
+    places = [(factors[a], factors[b], len(flat) + out) for (a, b), out in zip(pairs, owner.tolist(), strict=True)]
     table = problem_table(sizes, addresses, places)
+
+    def scalar(value: Scalar) -> complex | tuple[int, int]:
+        return (scalars[value[0]], value[1]) if isinstance(value, tuple) else value
+
+    def addend(index: int | None) -> tuple[int, Shape] | None:
+        return None if index is None else (addends[index], operands[index].shape)
+
     finishing = epilogue_table(
         [
-            EpilogueAddress(
-                alpha=scalars.scalar(epilogue.alpha, operands, first_scalar),
-                beta=scalars.scalar(epilogue.beta, operands, first_scalar),
-                source=addends.addend(epilogue.source, operands, first_addend),
-                bias=addends.addend(epilogue.bias, operands, first_addend),
-                activation=epilogue.activation,
-            )
-            for epilogue in ([epilogues[out] for out in owner.tolist()] if epilogues else [])
+            EpilogueAddress(scalar(e.alpha), scalar(e.beta), addend(e.source), addend(e.bias), e.activation)
+            for e in ([epilogues[out] for out in owner.tolist()] if epilogues else [])
         ],
         sizes,
         addresses,
@@ -242,7 +242,7 @@ def _call(
     if workspace:
         results.append(jax.ShapeDtypeStruct((workspace // 4,), np.int32))
     values = jax.ffi.ffi_call(
-        backends.TARGET_NAME, results, input_output_aliases=_in_place(epilogues, operands, factors, addends)
+        backends.TARGET_NAME, results, input_output_aliases=_in_place(epilogues, factors, addends)
     )(
         jnp.asarray(descriptors.words),
         *flat,
@@ -251,8 +251,8 @@ def _call(
         problems=descriptors.problems,
         epilogues=descriptors.epilogues,
         launches=descriptors.launches,
-        num_factors=np.int64(first_addend),
-        num_addends=np.int64(first_scalar - first_addend),
+        num_factors=np.int64(len(factors)),
+        num_addends=np.int64(len(addends)),
         num_runs=np.int64(descriptors.num_runs),
         num_tiles=np.int64(descriptors.num_tiles),
         num_blocks=np.int64(descriptors.num_blocks),
@@ -278,39 +278,25 @@ def _added_by_xla(
     return [total.astype(dtype) for total in totals]
 
 
-class _Buffers:
-    """Arrays in order of first use, each once."""
+def _places(uses: Iterable[T], first: int) -> dict[T, int]:
+    """What is used, once and in order of first use, and its place among the call's operands, from `first` on."""
+    return {use: first + place for place, use in enumerate(dict.fromkeys(uses))}
 
-    def __init__(self) -> None:
-        self.arrays: list[jax.Array] = []
-        self._places: dict[int, int] = {}
 
-    def place(self, array: jax.Array) -> int:
-        if id(array) not in self._places:
-            self._places[id(array)] = len(self.arrays)
-            self.arrays.append(array)
-        return self._places[id(array)]
-
-    def scalar(self, scalar: Scalar, operands: Sequence[jax.Array], first: int) -> complex | tuple[int, int]:
-        """The number, or (buffer, element)."""
-        return (first + self.place(operands[scalar[0]]), scalar[1]) if isinstance(scalar, tuple) else scalar
-
-    def addend(self, index: int | None, operands: Sequence[jax.Array], first: int) -> tuple[int, Shape] | None:
-        """(buffer, shape) of a source or bias."""
-        return None if index is None else (first + self.place(operands[index]), operands[index].shape)
+def _broadcast(array: jax.Array, shape: Shape) -> jax.Array:
+    return array if array.shape == shape else jnp.broadcast_to(array, shape)
 
 
 def _in_place(
-    epilogues: Sequence[Epilogue], operands: Sequence[jax.Array], factors: _Buffers, addends: _Buffers
+    epilogues: Sequence[Epilogue], factors: Iterable[tuple[int, Shape]], addends: Mapping[int, int]
 ) -> dict[int, int]:
     """Results that take their source's place, unless the call reads it twice. XLA copies one that is needed later."""
-    sources = [None if epilogue.source is None else operands[epilogue.source] for epilogue in epilogues]
-    used = [id(array) for array in factors.arrays] + [id(array) for array in sources if array is not None]
-    used += [id(operands[epilogue.bias]) for epilogue in epilogues if epilogue.bias is not None]
+    used = Counter(index for index, _ in factors)
+    used.update(index for epilogue in epilogues for index in (epilogue.source, epilogue.bias) if index is not None)
     return {
-        1 + len(factors.arrays) + addends.place(source): out
-        for out, source in enumerate(sources)
-        if source is not None and used.count(id(source)) == 1
+        1 + addends[epilogue.source]: out  # the descriptors come first
+        for out, epilogue in enumerate(epilogues)
+        if epilogue.source is not None and used[epilogue.source] == 1
     }
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from jax.extend import core as jex_core
 
 from jax_vbgemm._src import compat
+from jax_vbgemm._src.distinct import distinct
 
 Shape = tuple[int, ...]
 
@@ -152,16 +153,11 @@ def contract(
         plain = not term.transpose_a and not term.symmetric
         tall[term.out] &= bool(size.batch) and plain and math.prod(shapes[term.rhs][:-2]) == 1
 
-    flat: list[jax.Array] = []
+    arrays, array_of = distinct(operands)
     position: dict[tuple[int, Shape], int] = {}
 
     def use(index: int, shape: Shape) -> int:
-        operand = operands[index]
-        key = (id(operand), shape)
-        if key not in position:
-            position[key] = len(flat)
-            flat.append(operand if operand.shape == shape else operand.reshape(shape))
-        return position[key]
+        return position.setdefault((array_of[index], shape), len(position))
 
     bound: list[Term] = []
     result_shapes: list[Shape] = [()] * len(out_dtypes)
@@ -182,8 +178,11 @@ def contract(
             if math.prod(shape[:-2]) == 1 and not (tall[out] and shape[-2] > 1):
                 shape = shape[-2:]  # one bias for the whole batch
             else:
-                operands.append(jnp.broadcast_to(operands[bias], result_shapes[out]))
-                bias, shape = len(operands) - 1, bound_shapes[out]
+                shape = bound_shapes[out]
+                if shapes[bias] != result_shapes[out]:
+                    arrays.append(jnp.broadcast_to(operands[bias], result_shapes[out]))
+                    array_of.append(len(arrays) - 1)
+                    bias = len(array_of) - 1
             bias = use(bias, shape)
         source = None if epilogue.source is None else use(epilogue.source, bound_shapes[out])
         alpha, beta = (
@@ -191,6 +190,7 @@ def contract(
             for scalar in (epilogue.alpha, epilogue.beta)
         )
         bound_epilogues.append(Epilogue(alpha, beta, source, bias, epilogue.activation))
+    flat = [arrays[i] if arrays[i].shape == shape else arrays[i].reshape(shape) for i, shape in position]
     results = batched_matmul_p.bind(
         *flat, terms=tuple(bound), out_dtypes=tuple(out_dtypes), epilogues=tuple(bound_epilogues), **options
     )
@@ -218,7 +218,7 @@ def _unite_varying(
     return operands, terms, epilogues
 
 
-def renumber_epilogue(epilogue: Epilogue, at: Mapping[int, int]) -> Epilogue:
+def renumber_epilogue(epilogue: Epilogue, at: Mapping[int, int] | Sequence[int]) -> Epilogue:
     """The epilogue with its operands renumbered."""
 
     def scalar(value: Scalar) -> Scalar:

@@ -1,4 +1,4 @@
-"""Sums of products: what the user gave is checked, and becomes terms of which several have one result."""
+"""Sums of products: terms, of which several have one result, from the indices or the segments that say which."""
 
 from __future__ import annotations
 
@@ -9,114 +9,92 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_vbgemm._src.matmul.call import Call
+from jax_vbgemm._src.matmul.call import Call, leaves_of
+from jax_vbgemm._src.matmul.factors import Factors, paired, products
 
 NAME = "batched_matmul_sum"
 
 
-class SumCall(Call):
-    """A call whose results are sums of products; `pairs` has each term's operands, in the order of `out`."""
+def sums_of_products(
+    As: Any,
+    Bs: Any,
+    out: Any,
+    segments: Any,
+    *,
+    transpose_a: Any,
+    transpose_b: Any,
+    symmetric: Any,
+    precision: Any,
+    preferred: Any,
+) -> Call:
+    """The call whose results are the sums that either `out` or `segments` describe."""
+    if (out is None) == (segments is None):
+        raise ValueError(f"{NAME}: give either out, each term's result, or segments, each result's terms")
+    written: tuple[Any, Any] = (None, None)
+    if segments is not None:
+        outs, results, keys = _terms_of_segments(segments)
+        left, right = ([pair[side] for pair in keys] for side in (0, 1))
+        As, transpose_a = _entries("As", As, "transpose_a", transpose_a, left)
+        Bs, transpose_b = _entries("Bs", Bs, "transpose_b", transpose_b, right)
+        written = (lambda term: f"As[{left[term]!r}]", lambda term: f"Bs[{right[term]!r}]")
+    lhs, rhs = paired(NAME, As, Bs, written=written)
+    call = products(
+        NAME,
+        lhs,
+        rhs,
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+        symmetric=False,
+        precision=precision,
+        preferred=preferred,
+    )
+    if segments is None:
+        outs, results = _results_of_indices(out, len(call.terms))
+    return _gathered(call, lhs, rhs, outs, jax.tree.structure(results), symmetric)
 
-    def __init__(
-        self,
-        As: Any,
-        Bs: Any,
-        out: Any,
-        segments: Any,
-        transpose_a: Any,
-        transpose_b: Any,
-        symmetric: Any,
-        precision: Any,
-        preferred: Any,
-    ) -> None:
-        if (out is None) == (segments is None):
-            raise ValueError(f"{NAME}: give either out, each term's result, or segments, each result's terms")
-        self._names: dict[str, list[str]] = {}  # of the terms' operands, where As and Bs don't have one leaf a term
-        if segments is not None:
-            outs, results, keys = _terms_of_segments(segments)
-            As, Bs, transpose_a, transpose_b = self._pairs(keys, As, Bs, transpose_a, transpose_b)
-        self._pair_trees, self._results = (As, Bs), None
-        super().__init__(NAME, As, Bs, transpose_a, transpose_b, False, precision, preferred)
-        if segments is None:
-            outs, results = _results_of_indices(out, len(self.terms))
-        self._results, self.structure = results, jax.tree.structure(results)
-        self._gather(outs, symmetric)
 
-    def _pairs(self, keys: list[tuple[Any, Any]], As: Any, Bs: Any, transpose_a: Any, transpose_b: Any) -> list[Any]:
-        """As, Bs and their flags with one entry a term, from those that segments name by key."""
-        found: list[list[Any]] = [[], [], [], []]
-        for side, (name, tree, option, flags) in enumerate(
-            (("As", As, "transpose_a", transpose_a), ("Bs", Bs, "transpose_b", transpose_b))
-        ):
-            if not isinstance(tree, Mapping | list | tuple):
-                raise TypeError(f"{NAME}: {name} must be a list or a dict of arrays where there are segments")
-            self._names[name] = [f"{name}[{pair[side]!r}]" for pair in keys]
-            for pair in keys:
-                found[side].append(_entry(name, tree, pair[side]))
-                whole = isinstance(flags, bool | np.bool_)
-                found[2 + side].append(flags if whole else _entry(option, flags, pair[side]))
-        return found
+def _gathered(call: Call, lhs: Factors, rhs: Factors, outs: list[int], structure: Any, symmetric: Any) -> Call:
+    """The call with one result a sum in place of one a term; the terms of a sum have one shape and one dtype."""
+    by_term = call._replace(argument=None, structure=structure)
+    first: dict[int, int] = {}  # of each result: its first term
+    for term, result in enumerate(outs):
+        _check_same(by_term, lhs, rhs, term, first.setdefault(result, term), result)
+    firsts = [first[result] for result in range(len(first))]
+    call = by_term._replace(
+        shapes=tuple(call.shapes[term] for term in firsts), dtypes=tuple(call.dtypes[term] for term in firsts)
+    )
+    flags = [symmetric] * len(first) if isinstance(symmetric, bool) else leaves_of(call, "symmetric", symmetric)
+    for result, (shape, flag) in enumerate(zip(call.shapes, flags, strict=True)):
+        if not isinstance(flag, bool | np.bool_):
+            raise TypeError(f"{NAME}: symmetric must hold Python bools, not {flag!r}")
+        if flag and shape[-1] != shape[-2]:
+            raise ValueError(
+                f"{NAME}: {call.result(result)} is {shape[-2]} x {shape[-1]}, but a symmetric result must be square"
+            )
+    terms = zip(call.terms, outs, strict=True)
+    return call._replace(terms=tuple(term._replace(out=out, symmetric=bool(flags[out])) for term, out in terms))
 
-    def _gather(self, outs: list[int], symmetric: Any) -> None:
-        """From one result a term to one result a sum, whose terms have one shape and one dtype."""
-        count = self.structure.num_leaves
-        shapes, dtypes = self.shapes, self.dtypes
-        first: list[Any] = [None] * count
-        for index, result in enumerate(outs):
-            if first[result] is None:
-                first[result] = index
-            if shapes[index] != shapes[first[result]]:
-                raise ValueError(
-                    f"{NAME}: {self._product(index)} is {shapes[index]} but {self._product(first[result])} is "
-                    f"{shapes[first[result]]}: the terms of {self.result(result)} must have one shape"
-                )
-            these, those = (self._dtypes(term) for term in (index, first[result]))
-            if these != those:
-                raise ValueError(
-                    f"{NAME}: {self._product(index)} multiplies {these} but {self._product(first[result])} {those}: "
-                    f"the terms of {self.result(result)} must have one dtype"
-                )
-        self.shapes, self.dtypes = [shapes[index] for index in first], [dtypes[index] for index in first]
-        self.symmetric = [symmetric] * count if isinstance(symmetric, bool) else self._leaves("symmetric", symmetric)
-        for result, (shape, flag) in enumerate(zip(self.shapes, self.symmetric, strict=True)):
-            if not isinstance(flag, bool | np.bool_):
-                raise TypeError(f"{NAME}: symmetric must hold Python bools, not {flag!r}")
-            if flag and shape[-1] != shape[-2]:
-                raise ValueError(
-                    f"{NAME}: {self.result(result)} is {shape[-2]} x {shape[-1]}, but a symmetric result must be square"
-                )
-        self.terms = [
-            term._replace(out=result, symmetric=bool(self.symmetric[result]))
-            for term, result in zip(self.terms, outs, strict=True)
-        ]
 
-    def _dtypes(self, index: int) -> str:
-        """Those of a term's operands."""
-        term = self.terms[index]
-        return " x ".join(dict.fromkeys(str(self.operands[side].dtype) for side in (term.lhs, term.rhs)))
+def _check_same(call: Call, lhs: Factors, rhs: Factors, term: int, first: int, result: int) -> None:
+    """Two terms of one result have one shape, and their factors one dtype each."""
 
-    def leaf(self, tree: tuple[str, Any], index: int) -> str:
-        name = tree[0]
-        if name in self._names:
-            return self._names[name][index]
-        return super().leaf(tree if name in ("As", "Bs") else (name, self._results), index)
+    def product(index: int) -> str:
+        return f"{lhs.written(index)} x {rhs.written(index)}"
 
-    def result(self, index: int) -> str:
-        return self.leaf(("result", None), index)
+    def dtypes(index: int) -> str:
+        operands = (call.operands[side] for side in call.terms[index][:2])
+        return " x ".join(dict.fromkeys(str(operand.dtype) for operand in operands))
 
-    def _product(self, term: int) -> str:
-        return " x ".join(
-            self.leaf((name, tree), term) for name, tree in zip(("As", "Bs"), self._pair_trees, strict=True)
+    if call.shapes[term] != call.shapes[first]:
+        raise ValueError(
+            f"{NAME}: {product(term)} is {call.shapes[term]} but {product(first)} is {call.shapes[first]}: "
+            f"the terms of {call.result(result)} must have one shape"
         )
-
-    def _leaves(self, option: str, tree: Any) -> list[Any]:
-        if tree is None:
-            return [None] * self.structure.num_leaves
-        try:
-            leaves: list[Any] = self.structure.flatten_up_to(tree)
-        except ValueError as error:
-            raise ValueError(f"{NAME}: {option} must have the structure of the results: {error}") from None
-        return leaves
+    if dtypes(term) != dtypes(first):
+        raise ValueError(
+            f"{NAME}: {product(term)} multiplies {dtypes(term)} but {product(first)} {dtypes(first)}: "
+            f"the terms of {call.result(result)} must have one dtype"
+        )
 
 
 def _results_of_indices(out: Any, count: int) -> tuple[list[int], list[int]]:
@@ -152,6 +130,14 @@ def _terms_of_segments(segments: Any) -> tuple[list[int], Any, list[tuple[Any, A
         outs += [result] * len(pairs)
         keys += [(a, b) for a, b in pairs]
     return outs, jax.tree.unflatten(structure, range(len(named))), keys
+
+
+def _entries(argument: str, tree: Any, option: str, flags: Any, keys: list[Any]) -> tuple[list[Any], Any]:
+    """One side's factors and transpose flags with an entry a term, from those that the segments name by key."""
+    if not isinstance(tree, Mapping | list | tuple):
+        raise TypeError(f"{NAME}: {argument} must be a list or a dict of arrays where there are segments")
+    factors = [_entry(argument, tree, key) for key in keys]
+    return factors, flags if isinstance(flags, bool | np.bool_) else [_entry(option, flags, key) for key in keys]
 
 
 def _entry(name: str, tree: Any, key: Any) -> Any:

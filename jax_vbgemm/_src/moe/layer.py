@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
-from jax_vbgemm._src.matmul.call import as_array
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.routing import Routing
 from jax_vbgemm._src.moe.rows import select_rows

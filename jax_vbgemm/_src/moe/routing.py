@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.matmul.call import as_array
+from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.indices import clamp
 

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src import compat
-from jax_vbgemm._src.matmul.call import as_array, check_options, checked_implementation, promotes, result_dtype
+from jax_vbgemm._src.arguments import as_array, promotes, refuse_explicit_axes
+from jax_vbgemm._src.matmul.options import check_options, checked_implementation, result_dtype
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE
@@ -123,7 +123,7 @@ def ragged_dot(
     if group_offset is not None:
         extras["group_offset"] = scalar_integer(name, "group_offset", group_offset)
     operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **extras}
-    refuse_explicit_axes(name, operands)
+    refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     after = None
     if jnp.issubdtype(out_dtype, jnp.complexfloating):
         after = operands.pop("row_scale", None)  # kernels scale rows of real numbers
@@ -161,7 +161,7 @@ def factors(name: str, lhs: Any, rhs: Any, precision: Any, preferred: Any) -> tu
     check_options(name, precision, preferred)
     try:
         dtype = jnp.result_type(lhs, rhs)
-        out_dtype = result_dtype(dtype, dtype, precision, preferred, jax.dtypes.canonicalize_dtype(float))
+        out_dtype = result_dtype(dtype, dtype, precision, preferred)
     except (ValueError, TypeError) as error:
         raise type(error)(f"{name}: lhs is {lhs.dtype}{lhs.shape} but rhs is {rhs.dtype}{rhs.shape}: {error}") from None
     return lhs.astype(dtype), rhs.astype(dtype), precision, out_dtype
@@ -228,13 +228,3 @@ def canonical_hint(name: str, hint: Any, groups: int) -> int | tuple[int, ...] |
             "negative"
         )
     return sizes if many else sizes[0]
-
-
-def refuse_explicit_axes(name: str, operands: dict[str, jax.Array]) -> None:
-    for argument, operand in operands.items():
-        axes = compat.explicit_axes(operand)
-        if axes:
-            raise ValueError(
-                f"{name}: {argument} is sharded over the explicit mesh axes {', '.join(map(repr, axes))}: replicate it "
-                "with jax.sharding.reshard, or use jax.shard_map"
-            )

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.matmul.call import checked_implementation
+from jax_vbgemm._src.arguments import refuse_explicit_axes
+from jax_vbgemm._src.matmul.options import checked_implementation
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.api import (
     canonical_hint,
     factors,
-    refuse_explicit_axes,
     scalar_integer,
     sizes_argument,
 )
@@ -68,7 +68,7 @@ def ragged_dot_general(
     name = "ragged_dot_general"
     lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
     group_sizes = sizes_argument(name, group_sizes)
-    refuse_explicit_axes(name, {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes})
+    refuse_explicit_axes(name, (lhs, rhs, group_sizes), ("lhs", "rhs", "group_sizes").__getitem__)
     numbers = ragged_dot_dimension_numbers
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers.dot_dimension_numbers
     # JAX's own shape rule raises its own errors; groups outside a window are ours.

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src import compat
-from jax_vbgemm._src.matmul.call import as_array, check_options, checked_implementation, result_dtype
+from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes
+from jax_vbgemm._src.matmul.options import check_options, checked_implementation, result_dtype
 from jax_vbgemm._src.matmul.precision import canonical_precision
-from jax_vbgemm._src.ragged.api import refuse_explicit_axes, sizes_argument
+from jax_vbgemm._src.ragged.api import sizes_argument
 from jax_vbgemm._src.ragged.lists import Packed, bind
 
 
@@ -83,7 +84,8 @@ def ragged_matmul(
     for where, b in matrices.items():
         if b.ndim != 2:
             raise ValueError(f"{name}: {where} is {b.shape}: it must be a matrix")
-    refuse_explicit_axes(name, {"x": x, "group_sizes": group_sizes, **matrices})
+    operands = {"x": x, "group_sizes": group_sizes, **matrices}
+    refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     if group_sizes.shape != (len(matrices),):
         raise ValueError(
             f"{name}: there are {len(matrices)} Bs but group_sizes is {group_sizes.shape}: one size for each of them"
@@ -92,7 +94,7 @@ def ragged_matmul(
     check_options(name, precision, preferred_element_type)
     try:
         dtype = jnp.result_type(x, *matrices.values())
-        out_dtype = result_dtype(dtype, dtype, precision, preferred_element_type, jax.dtypes.canonicalize_dtype(float))
+        out_dtype = result_dtype(dtype, dtype, precision, preferred_element_type)
     except (ValueError, TypeError) as error:
         found = ", ".join(dict.fromkeys(str(b.dtype) for b in matrices.values()))
         raise type(error)(f"{name}: x is {x.dtype} but Bs are {found}: {error}") from None

@@ -1,0 +1,163 @@
+"""The factors of products: As and Bs are paired leaf by leaf, and each pair is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_vbgemm._src import compat
+from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes
+from jax_vbgemm._src.matmul.call import Call, Operand, merged
+from jax_vbgemm._src.matmul.options import check_options, result_dtype
+from jax_vbgemm._src.matmul.precision import canonical_precision
+from jax_vbgemm._src.matmul.primitive import Shape, Sizes, Term, sizes_of
+from jax_vbgemm._src.structure import difference, path_of
+
+
+class Factors(NamedTuple):
+    """The left or the right factors, one a product."""
+
+    argument: str
+    tree: Any
+    arrays: list[jax.Array]  # its leaves
+    written: Callable[[int], str]  # how the user would write leaf i
+
+
+def paired(
+    name: str, As: Any, Bs: Any, arguments: tuple[str, str] = ("As", "Bs"), written: Any = (None, None)
+) -> tuple[Factors, Factors]:
+    """Both sides' factors, of one structure. An array against a tree is the factor of all the tree's products.
+
+    `arguments`, `written`: how messages call both sides and, unless it is argument plus path, leaf i of each.
+    """
+    As, Bs, shared = _with_shared_operand(name, As, Bs)
+    structure: Any = jax.tree.structure(As)
+    if structure != jax.tree.structure(Bs):
+        raise ValueError(f"{name}: As and Bs must have the same structure: {difference('As', As, 'Bs', Bs)}")
+
+    def factors(argument: str, tree: Any, written: Callable[[int], str] | None, *, is_shared: bool) -> Factors:
+        def by_path(index: int) -> str:
+            return argument if is_shared else argument + path_of(structure, index)
+
+        written = written or by_path
+        leaves = jax.tree.leaves(tree)
+        if not all(isinstance(leaf, jax.Array) for leaf in leaves):
+            leaves = [as_array(name, written(index), leaf) for index, leaf in enumerate(leaves)]
+        return Factors(argument, tree, leaves, written)
+
+    return (
+        factors(arguments[0], As, written[0], is_shared=shared == "As"),
+        factors(arguments[1], Bs, written[1], is_shared=shared == "Bs"),
+    )
+
+
+def _with_shared_operand(name: str, As: Any, Bs: Any) -> tuple[Any, Any, str | None]:
+    """Both operands as trees, and the name of the one that was an array against a tree and stands for all leaves."""
+    lone_a, lone_b = (jax.tree_util.all_leaves([tree]) for tree in (As, Bs))
+    if lone_a == lone_b:
+        return As, Bs, None
+    which, array, other, tree = ("As", As, "Bs", Bs) if lone_a else ("Bs", Bs, "As", As)
+    if tree is None:
+        raise ValueError(f"{name}: {other} is None, but {which} is an array")
+    array, leaves = as_array(name, which, array), jax.tree.leaves(tree)
+    if array.ndim > 2 and array.shape[0] == len(leaves) > 1:
+        raise ValueError(
+            f"{name}: {which} is one array of shape {tuple(array.shape)} against the {len(leaves)} leaves of {other}: "
+            f"give a tree of the same structure, of {len(leaves)} times the array if all of it belongs to each leaf "
+            "([x] * n), of its entries if entry i belongs to leaf i (list(x))"
+        )
+    repeated = jax.tree.unflatten(jax.tree.structure(tree), [array] * len(leaves))
+    return (repeated, tree, which) if lone_a else (tree, repeated, which)
+
+
+def products(
+    name: str,
+    lhs: Factors,
+    rhs: Factors,
+    *,
+    transpose_a: Any,
+    transpose_b: Any,
+    symmetric: Any,
+    precision: Any,
+    preferred: Any,
+) -> Call:
+    """The call with one product a result; ValueError or TypeError name the pair that cannot be multiplied."""
+    precision = canonical_precision(precision)
+    check_options(name, precision, preferred)
+    flags = [
+        _flags(name, option, value, side)
+        for option, value, side in (
+            ("transpose_a", transpose_a, lhs),
+            ("transpose_b", transpose_b, rhs),
+            ("symmetric", symmetric, lhs),
+        )
+    ]
+    operands: list[Operand] = []
+    shapes: list[Shape] = []
+    dtypes = []
+    for index, (a, b, *of_term) in enumerate(zip(lhs.arrays, rhs.arrays, *flags, strict=True)):
+        try:
+            sizes = _checked_sizes(a, b, Term(0, 1, index, *of_term))
+            a_dtype, b_dtype = a.dtype, b.dtype
+            if a_dtype != b_dtype and not (preferred is not None and _is_float8(a, b)):
+                a_dtype = b_dtype = jnp.result_type(a, b)
+            dtypes.append(result_dtype(a_dtype, b_dtype, precision, preferred))
+        except (ValueError, TypeError) as error:
+            names = lhs.written(index), rhs.written(index)
+            transposed = "".join(f", {x} transposed" for x, flag in zip(names, of_term, strict=False) if flag)
+            raise type(error)(
+                f"{name}: {names[0]} is {_describe(a, b)} but {names[1]} is {_describe(b, a)}{transposed}: {error}"
+            ) from None
+        operands += [Operand(a, a.shape, a_dtype), Operand(b, b.shape, b_dtype)]
+        shapes.append((*sizes.batch, sizes.m, sizes.n))
+    refuse_explicit_axes(name, lhs.arrays, lhs.written)
+    refuse_explicit_axes(name, rhs.arrays, rhs.written)
+    different, position = merged(operands)
+    pairs = zip(position[::2], position[1::2], range(len(shapes)), *flags, strict=True)
+    return Call(
+        name=name,
+        argument=lhs.argument,
+        structure=jax.tree.structure(lhs.tree),
+        operands=different,
+        terms=tuple(Term(*of_term) for of_term in pairs),
+        shapes=tuple(shapes),
+        dtypes=tuple(dtypes),
+        precision=precision,
+    )
+
+
+def _checked_sizes(a: jax.Array, b: jax.Array, term: Term) -> Sizes:
+    if a.ndim < 2 or b.ndim < 2:
+        raise ValueError("both need rank 2 or more")
+    sizes = sizes_of(a.shape, b.shape, term)
+    if term.symmetric and compat.is_static((sizes.m, sizes.n)) and sizes.m != sizes.n:
+        raise ValueError(f"a symmetric result must be square, but this one is {sizes.m} x {sizes.n}")
+    return sizes
+
+
+def _flags(name: str, option: str, flags: Any, of: Factors) -> list[bool]:
+    """A bool or a prefix pytree of bools, one bool a leaf."""
+    if isinstance(flags, bool | np.bool_):
+        return [bool(flags)] * len(of.arrays)
+    try:
+        leaves = jax.tree.leaves(jax.tree.map(lambda flag, part: jax.tree.map(lambda _: flag, part), flags, of.tree))
+    except ValueError:
+        found = difference(option, flags, of.argument, of.tree, prefix=True)
+        raise ValueError(f"{name}: {option} must be a bool or a prefix of {of.argument}: {found}") from None
+    for leaf in leaves:
+        if not isinstance(leaf, bool | np.bool_):
+            raise TypeError(f"{name}: {option} must hold Python bools, not {leaf!r}")
+    return [bool(leaf) for leaf in leaves]
+
+
+def _is_float8(*operands: jax.Array) -> bool:
+    """Whether one is a float of 8 bits: it promotes with nothing, and is multiplied as is where a result is named."""
+    return any(jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1 for x in operands)
+
+
+def _describe(x: jax.Array, other: jax.Array) -> str:
+    return str(tuple(x.shape)) if x.dtype == other.dtype else f"{x.dtype}{tuple(x.shape)}"

@@ -1,0 +1,45 @@
+"""The options that all products share: precision, the results' dtype, and the implementation."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_vbgemm._src.matmul.precision import precision_name
+
+
+def checked_implementation(name: str, implementation: Any) -> str | None:
+    if implementation not in (None, "kernel", "xla"):
+        raise ValueError(f"{name}: implementation must be None, 'kernel' or 'xla', not {implementation!r}")
+    chosen: str | None = implementation
+    return chosen
+
+
+def check_options(name: str, precision: Any, preferred: Any) -> None:
+    """ValueError or TypeError where the precision or the preferred element type is unknown."""
+    try:
+        precision_name(precision)
+        np.dtype(preferred)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
+def result_dtype(lhs: Any, rhs: Any, precision: Any, preferred_element_type: Any) -> Any:
+    """What jnp.matmul makes of these options; it also raises its errors for bad ones."""
+    default_float = jax.dtypes.canonicalize_dtype(float)
+    return _result_dtype(lhs, rhs, precision, preferred_element_type, default_float)
+
+
+@functools.lru_cache(maxsize=1024)
+def _result_dtype(lhs: Any, rhs: Any, precision: Any, preferred_element_type: Any, default_float: Any) -> Any:
+    del default_float  # whether x64 is on decides what preferred_element_type means
+    ones = [jax.ShapeDtypeStruct((1, 1), dtype) for dtype in (lhs, rhs)]
+
+    def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.matmul(a, b, precision=precision, preferred_element_type=preferred_element_type)
+
+    return jax.eval_shape(matmul, *ones).dtype
