@@ -20,6 +20,7 @@ inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  
 // steps of K: of those of the whole block, together with a few others (csrc/gpu/simt/deep_tile.h), or of its wave's rows
 // (csrc/gpu/simt/dot_tile.h, tensor_dot_tile.h).
 enum class Owned : int32_t { piece, rows, steps, steps_of_rows };
+inline constexpr const char* kOwnedNames[] = {"piece", "rows", "steps", "steps_of_rows"};
 
 struct TileShape {
   const char* name;

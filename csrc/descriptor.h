@@ -1,4 +1,5 @@
-// The plan as kernels read it: plain data, the same bytes on the host and on the device. jax_vbgemm/_src/matmul/descriptors.py writes it.
+// The plan as kernels read it: plain data, the same bytes on the host and on the device. jax_vbgemm/_src/matmul/descriptors.py
+// writes it, by the layouts that layouts.h tells Python.
 //
 // The descriptor blob is one constant of the program: Problem[num_problems], Epilogue[num_problems] where the call has epilogues,
 // TileRun[num_runs] or, where num_runs is 0, ReadyTile[num_tiles] and SplitTile[num_splits], then int32 block_first[num_blocks + 1] unless
@@ -34,6 +35,7 @@ struct Scalar {
 };
 
 enum class Activation : int32_t { none, relu, gelu, silu, tanh, sigmoid };
+inline constexpr const char* kActivationNames[] = {"none", "relu", "gelu", "silu", "tanh", "sigmoid"};
 
 // What happens to a problem's sums on their way to C: c = activation(alpha sum + beta source + bias). source and bias hold elements of the
 // result's dtype and are addressed like C (a broadcast dimension has stride 0); buffer < 0: there is none. Where beta is 0, source is not
@@ -100,7 +102,7 @@ struct SplitTile {
 
 static_assert(sizeof(Operand) == 48 && sizeof(Problem) == 168 && sizeof(Epilogue) == 168 && sizeof(TileRun) == 48 &&
                   sizeof(ReadyTile) == 104 && sizeof(SplitTile) == 80,
-              "descriptors.py writes these layouts");
+              "programs that were exported hold these layouts: a handler's contract never changes under one name");
 
 // One kernel launch: a contiguous range of blocks. Where block_first is null, block i is tile i.
 struct Launch {

@@ -1,9 +1,11 @@
-// The extension module _core: the compiled tile catalogue and the CPU backend.
+// The extension module _core: the CPU backend, and all that Python has to know of the compiled code.
 #include <nanobind/nanobind.h>
 
 #include "catalogue.h"
 #include "cpu/handler.h"
 #include "cpu/walk.h"
+#include "gpu/limits.h"
+#include "layouts.h"
 
 namespace nb = nanobind;
 
@@ -17,7 +19,9 @@ nb::list Tiles() {
       if (tile.built_for(static_cast<vbgemm::Kind>(i))) kinds.append(vbgemm::kArithmetics[i].name);
     }
     const char* kernel = tile.is_gpu() ? vbgemm::kKernelNames[static_cast<int>(vbgemm::kernel_of(tile))] : "cpu";
-    tiles.append(nb::make_tuple(tile.name, tile.m, tile.n, tile.k, tile.threads, nb::tuple(kinds), kernel, tile.tensor));
+    tiles.append(nb::make_tuple(tile.name, tile.m, tile.n, tile.k, tile.threads, nb::tuple(kinds), kernel, tile.tensor,
+                                vbgemm::kOwnedNames[static_cast<int>(tile.owned)], vbgemm::stores_mirrored(tile),
+                                vbgemm::is_far_longer(tile)));
   }
   return tiles;
 }
@@ -42,19 +46,44 @@ nb::list Arithmetics() {
   return arithmetics;
 }
 
+nb::dict Layouts() {
+  nb::dict layouts;
+  for (const vbgemm::Layout& layout : vbgemm::kLayouts) {
+    nb::list fields;
+    for (int i = 0; i < layout.num_fields; ++i) {
+      const vbgemm::Field& field = layout.fields[i];
+      fields.append(nb::make_tuple(field.name, field.type, field.count, field.offset));
+    }
+    layouts[layout.name] = nb::make_tuple(layout.bytes, fields);
+  }
+  return layouts;
+}
+
+template <size_t N>
+nb::list Names(const char* const (&names)[N]) {
+  nb::list list;
+  for (const char* name : names) list.append(name);
+  return list;
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
-  m.doc() = "The tile catalogue and the CPU backend of jax_vbgemm.";
-  m.def("tiles", &Tiles, "The catalogue: (name, m, n, k, threads, kinds, kernel, tensor) a tile, in the order of its rows.");
-  m.def(
-      "kernels",
-      [] {
-        nb::list names;
-        for (const char* name : vbgemm::kKernelNames) names.append(name);
-        return names;
-      },
-      "The launched GPU kernels, in the order of their numbers.");
+  m.doc() = "The CPU backend of jax_vbgemm, and what Python has to know of the compiled code.";
+  m.def("tiles", &Tiles,
+        "The catalogue, in the order of its rows: (name, m, n, k, threads, kinds, kernel, tensor, what a thread owns, stores mirrored, far "
+        "longer "
+        "one way than the other) a tile.");
+  m.def("kernels", [] { return Names(vbgemm::kKernelNames); }, "The launched GPU kernels, in the order of their numbers.");
+  m.def("activations", [] { return Names(vbgemm::kActivationNames); }, "The activations of epilogues, in the order of their numbers.");
+  m.def("layouts", &Layouts, "The records of a call's descriptors: {name: (bytes, [(field, type, count, offset)])}.");
+  m.attr("AMONG_SUMS") = vbgemm::kAmongSums;
+  m.attr("CONTINUED") = vbgemm::kContinued;
+  m.attr("BUFFER_BYTES") = vbgemm::kBufferBytes;
+  m.attr("MAX_PARAMETER_BUFFERS_CUDA") = vbgemm::max_parameter_buffers(/*cdna=*/false);
+  m.attr("MAX_PARAMETER_BUFFERS_ROCM") = vbgemm::max_parameter_buffers(/*cdna=*/true);
+  m.attr("ARRAY_CHUNK_BYTES") = vbgemm::kArrayChunkBytes;
+  m.attr("RAGGED_WORKSPACE_BYTES") = vbgemm::kRaggedWorkspaceBytes;
   m.def("dtypes", &DTypes, "The element types: (name, bytes, accumulator, fraction bits, types that sums of its products are rounded to).");
   m.def("arithmetics", &Arithmetics,
         "The kinds of arithmetic, in the order of their numbers: (name, left operand's type, right operand's).");

@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from jax_vbgemm._src.matmul.descriptors import EPILOGUE, READY_TILE, RUN, SPLIT_TILE, address, pack, problem_table
+from jax_vbgemm._src.matmul import reference
+from jax_vbgemm._src.matmul.descriptors import address, pack, problem_table
 from jax_vbgemm._src.matmul.primitive import Term, sizes_of
 from jax_vbgemm._src.planner import Plan, Tile, Uniform, device_spec, plan_problems
-from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, READY_TILE_BYTES, RUN_BYTES, SPLIT_TILE_BYTES
+from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES
 from jax_vbgemm._src.problem import Problem
+from jax_vbgemm._src.records import ACTIVATIONS, EPILOGUE, READY_TILE, RUN, SPLIT_TILE
 
 H100 = device_spec("h100")
 BATCHES = st.sampled_from([((), ()), ((3,), (3,)), ((2, 3), (2, 3)), ((2, 1), (2, 3)), ((), (4,)), ((5, 1, 2), (1, 2))])
@@ -117,9 +119,8 @@ def test_tiles_of_different_shapes_cannot_share_the_k_of_an_element():
         packed((32, 20), (20, 32), Term(0, 1, 0), uneven)
 
 
-def test_planners_know_how_large_descriptors_are():
-    """They import no descriptors, which are made of plans."""
-    assert (RUN.itemsize, READY_TILE.itemsize, SPLIT_TILE.itemsize) == (RUN_BYTES, READY_TILE_BYTES, SPLIT_TILE_BYTES)
+def test_every_activation_of_the_kernels_has_a_reference():
+    assert (None, *reference.ACTIVATIONS) == ACTIVATIONS
 
 
 def test_epilogues_count_where_tiles_are_made_ready():

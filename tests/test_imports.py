@@ -10,6 +10,7 @@ PACKAGE = Path(jax_vbgemm.__file__).parent
 ROOMS = [
     "_core",
     "_src.arithmetic",
+    "_src.records",
     "_src.problem",
     "_src.planner.tables",
     "_src.planner.tiles",

@@ -13,7 +13,8 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.elementwise.square_sums import _CHUNK_BYTES, square_sums
+from jax_vbgemm import _core
+from jax_vbgemm._src.elementwise.square_sums import square_sums
 
 SHAPES = [(), (1,), (7,), (3, 5), (64, 33), (2, 3, 4), (0, 4), (4099,)]
 
@@ -31,7 +32,7 @@ def check(sums, xs):
 
 @pytest.mark.parametrize("dtype", oracle.DTYPES)
 def test_values(dtype):
-    chunk = _CHUNK_BYTES // jnp.dtype(dtype).itemsize
+    chunk = _core.ARRAY_CHUNK_BYTES // jnp.dtype(dtype).itemsize
     xs = arrays(dtype, [*SHAPES, (chunk - 1,), (chunk,), (chunk + 1,), (3, chunk + 7), (101, 1009)])
     check(square_sums(xs), xs)
     check(jax.jit(square_sums)(xs), xs)

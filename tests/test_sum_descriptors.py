@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm._src.matmul.descriptors import CONTINUED, READY_TILE, SPLIT_TILE, address, pack, problem_table
+from jax_vbgemm._src.matmul.descriptors import address, pack, problem_table
 from jax_vbgemm._src.matmul.primitive import Term, sizes_of
 from jax_vbgemm._src.planner import device_spec, plan_problems
 from jax_vbgemm._src.planner.tiles.pieces import count_pieces
 from jax_vbgemm._src.problem import Problem
+from jax_vbgemm._src.records import CONTINUED, READY_TILE, SPLIT_TILE
 
 SUMS = st.lists(
     st.tuples(

@@ -25,7 +25,6 @@ RAGGED_TARGET_NAME = "vbgemm_ragged_v1"  # on RAGGED_PLATFORMS
 RAGGED_LISTS_TARGET_NAME = "vbgemm_ragged_lists_v1"  # on RAGGED_LISTS_PLATFORMS
 GPU_PLATFORMS = ("cuda", "rocm")
 RAGGED_PLATFORMS = ("cpu", "cuda")
-RAGGED_WORKSPACE_BYTES = 4  # on cuda: csrc/gpu/host/ragged_launch.h
 RAGGED_LISTS_PLATFORMS = ("cpu",)
 
 DISABLE_JAX_EXPORT_CHECKS = [

@@ -10,7 +10,8 @@ import numpy as np
 import oracle
 import pytest
 
-from jax_vbgemm._src.matmul.descriptors import ACTIVATIONS, KINDS
+from jax_vbgemm._src.matmul.descriptors import KINDS
+from jax_vbgemm._src.records import ACTIVATIONS
 
 pytestmark = emulated_call.MARKS
 

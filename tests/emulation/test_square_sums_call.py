@@ -8,6 +8,7 @@ import oracle
 import pytest
 
 import jax_vbgemm as vb
+from jax_vbgemm import _core
 from jax_vbgemm._src import backends
 from jax_vbgemm._src import newton_schulz as orthogonal
 from jax_vbgemm._src.elementwise import array_kernels, square_sums
@@ -32,7 +33,7 @@ def calls(compiled):
 
 @pytest.mark.parametrize("dtype", array_kernels.KERNEL_DTYPES)
 def test_values(dtype):
-    chunk = square_sums._CHUNK_BYTES // jnp.dtype(dtype).itemsize
+    chunk = _core.ARRAY_CHUNK_BYTES // jnp.dtype(dtype).itemsize
     shapes = [(), (3,), (64, 67), (0, 5), (2, 3, 4), (chunk - 1,), (chunk,), (chunk + 1,), (3, chunk + 7), (0,)]
     xs = [oracle.random(shape, dtype) for shape in shapes]
     compiled = jax.jit(square_sums.square_sums).lower(xs).compile()

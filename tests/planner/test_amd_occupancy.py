@@ -13,7 +13,7 @@ from jax_vbgemm._src.planner.tables import catalogue
 from jax_vbgemm._src.planner.tables.catalogue import PLAIN_KIND
 
 ROWS = list(csv.DictReader(Path(catalogue.__file__).with_name("resources_amd.csv").open()))
-TILES = {(kernel, kind) for *_, kinds, kernel, _ in _core.tiles() for kind in kinds}
+TILES = {(kernel, kind) for _, _, _, _, _, kinds, kernel, *_ in _core.tiles() for kind in kinds}
 ROWS_WITH_TILES = [row for row in ROWS if (row["kernel"], row["dtype"]) in TILES]  # complex128 has empty kernels
 DEVICE_OF = {"gfx908": "mi100", "gfx90a": "mi210", "gfx942": "mi300x"}
 

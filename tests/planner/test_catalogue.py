@@ -28,9 +28,10 @@ def test_a_gpu_has_the_tiles_built_for_the_kind_and_those_of_its_dtype(kind):
     assert [tile.key for tile in catalogue] == [(row[0], row[4]) for row in rows]
     assert catalogue.hash == _core.catalogue_hash()
     for tile in catalogue:
-        name, m, n, k, threads, _, kernel, tensor = _core.tiles()[tile.index]
+        name, m, n, k, threads, _, kernel, tensor, _, mirrored, far_longer = _core.tiles()[tile.index]
         assert (tile.name, tile.m, tile.n, tile.k, tile.threads) == (name, m, n, k, threads)
         assert (tile.kernel, tile.tensor) == (kernel, tensor)
+        assert (tile.stores_mirrored, tile.is_far_longer) == (mirrored, far_longer)
 
 
 @pytest.mark.parametrize("device", ["v100", "mi100"])

@@ -1,6 +1,7 @@
 // What the shape of a machine decides about the kernels, beyond the size of its waves.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
+#include "gpu/limits.h"
 
 namespace vbgemm {
 
@@ -11,8 +12,6 @@ inline constexpr bool kCdna = kWaveSize == 64;
 inline constexpr int kMostStages = kCdna ? 2 : 6;
 inline constexpr int kStepShare = kCdna ? 2 : 1;  // a step along K is the catalogue's, divided by this
 
-// A launch's parameters. HIP gives 4 KB. CUDA gives 32764 bytes from 12.1 on, but they reach the device with each launch from a stream,
-// whatever is in them: on an H100 that takes 4 us beyond those of 8 KB, 1.3 us for 16 KB, 0 for less. Graphs have them there.
-inline constexpr int kMostParameterBytes = kCdna ? 4096 : 16384;
+inline constexpr int kMostParameterBytes = most_parameter_bytes(kCdna);
 
 }  // namespace vbgemm

@@ -1,6 +1,7 @@
 // The host side of ragged products on a GPU (csrc/ragged_call.h says what they are). One group of m rows makes an ordinary matrix product.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
+#include "gpu/limits.h"
 #include "ragged.h"
 
 namespace vbgemm {
@@ -9,9 +10,6 @@ namespace vbgemm {
 // alone; or 128 x 128.
 enum class RaggedShape : int32_t { automatic, wide_pair, wide, narrow };
 inline constexpr int kRaggedShapes = 4;
-
-// A call has this workspace, or none: then blocks take tiles in turn, however long those take.
-inline constexpr int kRaggedWorkspaceBytes = 4;
 
 // Puts the products of all entries into the stream. It neither allocates nor waits nor copies, so it may be recorded into a CUDA graph; the
 // sizes are read when the kernels run. The result has the same bits in every run. The plan has one word, a RaggedShape, or none.

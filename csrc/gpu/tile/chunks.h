@@ -11,9 +11,8 @@ inline constexpr int kArrayThreads = 256;
 inline constexpr int kVectorsTogether = 4;  // of each operand, under way at a time
 
 // How many elements a block takes: as many bytes of every type.
-constexpr __host__ __device__ int chunk_of(size_t element_bytes) {
-  return kArrayThreads * kVectorsTogether * kVectorBytes / static_cast<int>(element_bytes);
-}
+static_assert(kArrayChunkBytes == kArrayThreads * kVectorsTogether * kVectorBytes);
+constexpr __host__ __device__ int chunk_of(size_t element_bytes) { return kArrayChunkBytes / static_cast<int>(element_bytes); }
 
 constexpr int64_t chunks_of(int64_t elements, int chunk) { return elements / chunk + (elements % chunk != 0); }
 

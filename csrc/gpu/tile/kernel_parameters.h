@@ -12,8 +12,8 @@ struct Buffer {
   int64_t elements;
 };
 
-// As many as fit into a launch's parameters beside the rest; a table with more entries lies in the call's workspace.
-inline constexpr int kMaxParameterBuffers = (kMostParameterBytes - 256) / static_cast<int>(sizeof(Buffer));
+static_assert(sizeof(Buffer) == kBufferBytes);
+inline constexpr int kMaxParameterBuffers = max_parameter_buffers(kCdna);
 
 struct KernelParameters {
   Descriptors plan;

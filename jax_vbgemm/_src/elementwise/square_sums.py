@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
+from jax_vbgemm import _core
 from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.elementwise import array_kernels
 from jax_vbgemm._src.matmul.reference import accumulator
-
-_CHUNK_BYTES = 16 * 1024  # of an array, whose sum takes a place in the workspace; the handler checks that it has enough
 
 
 def square_sums(xs: Sequence[Any]) -> jax.Array:
@@ -54,7 +53,8 @@ def _xla_form(*xs: jax.Array) -> list[jax.Array]:
 
 def _kernel_form(*xs: jax.Array) -> list[jax.Array]:
     wide = accumulator(xs[0].dtype)
-    chunks = sum(-(-x.nbytes // _CHUNK_BYTES) for x in xs)
+    # The sum of each chunk takes a place in the workspace; the handler checks that it has enough.
+    chunks = sum(-(-x.nbytes // _core.ARRAY_CHUNK_BYTES) for x in xs)
     results = [jax.ShapeDtypeStruct((count,), wide) for count in (len(xs), chunks)]
     return [jax.ffi.ffi_call(backends.SQUARE_SUMS_TARGET_NAME, results)(*xs)[0]]
 

@@ -1,4 +1,4 @@
-"""From a Plan and addressed operands to the arrays that kernels read (csrc/descriptor.h has the layouts)."""
+"""From a Plan and addressed operands to the arrays that kernels read (csrc/descriptor.h says what they are)."""
 
 from __future__ import annotations
 
@@ -18,43 +18,16 @@ from jax_vbgemm._src.planner.tiles.launches import Launch
 from jax_vbgemm._src.planner.tiles.pieces import Pieces, count_pieces, cut, sums_of
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs
 from jax_vbgemm._src.planner.tiles.shares import Shares, shares_of
-
-OPERAND = np.dtype(
-    [("buffer", "<i4"), ("reserved", "<i4"), ("offset", "<i8"), ("row_stride", "<i8"), ("col_stride", "<i8"),
-     ("batch_stride", "<i8", 2)]
-)  # fmt: skip
-PROBLEM = np.dtype(
-    [("m", "<i4"), ("n", "<i4"), ("k", "<i4"), ("batch", "<i4"), ("inner_batch", "<i4"), ("reserved", "<i4"),
-     ("a", OPERAND), ("b", OPERAND), ("c", OPERAND)]
-)  # fmt: skip
-SCALAR = np.dtype([("real", "<f8"), ("imag", "<f8"), ("buffer", "<i4"), ("reserved", "<i4"), ("offset", "<i8")])
-EPILOGUE = np.dtype(
-    [
-        ("alpha", SCALAR),
-        ("beta", SCALAR),
-        ("source", OPERAND),
-        ("bias", OPERAND),
-        ("activation", "<i4"),
-        ("reserved", "<i4"),
-    ]
+from jax_vbgemm._src.records import (
+    ACTIVATIONS,
+    AMONG_SUMS,
+    CONTINUED,
+    EPILOGUE,
+    PROBLEM,
+    READY_TILE,
+    RUN,
+    SPLIT_TILE,
 )
-RUN = np.dtype(
-    [("problem", "<i4"), ("strategy", "<i4"), ("row", "<i4"), ("col", "<i4"), ("batch", "<i4"),
-     ("k_begin", "<i4"), ("k_end", "<i4"), ("first_tile", "<i4"), ("tiles_y", "<i4"), ("tiles_x", "<i4"),
-     ("mirrored", "<i4"), ("reserved", "<i4")]
-)  # fmt: skip
-PART = np.dtype(
-    [("offset", "<i8"), ("row_stride", "<i4"), ("col_stride", "<i4"), ("buffer", "<i4"), ("mirrored", "<i4")]
-)
-_POSITION = [
-    ("strategy", "<i4"), ("rows", "<i4"), ("cols", "<i4"), ("depth", "<i4"),
-    ("problem", "<i4"), ("batch", "<i4"), ("row", "<i4"), ("col", "<i4"),
-]  # fmt: skip
-READY_TILE = np.dtype([*_POSITION, ("a", PART), ("b", PART), ("c", PART)])
-SPLIT_TILE = np.dtype(
-    [*_POSITION, ("c", PART), ("first", "<i8"), ("share_stride", "<i4"), ("shares", "<i4"), ("pitch", "<i4"),
-     ("reserved", "<i4")]
-)  # fmt: skip
 
 KERNELS = tuple(_core.kernels())
 """The launched GPU kernels, in the order by which launches name them."""
@@ -62,22 +35,17 @@ KERNELS = tuple(_core.kernels())
 KINDS = tuple(ARITHMETICS)
 """How products are formed, in the order by which calls name it."""
 
-ACTIVATIONS = (None, "relu", "gelu", "silu", "tanh", "sigmoid")
-"""In the order of csrc/descriptor.h's Activation."""
-
-AMONG_SUMS = -1
-"""In place of the buffer of a C that is a share's: csrc/descriptor.h's kAmongSums."""
-
-CONTINUED = -2
-"""In place of the buffer of a C whose sums the next tile of the block goes on with: csrc/descriptor.h's kContinued."""
-
-MAX_PARAMETER_BUFFERS = {"cpu": math.inf, "cuda": 1008, "rocm": 240}
-"""Above this many buffers the kernels take their table from memory: csrc/gpu/tile/kernel_parameters.h."""
+MAX_PARAMETER_BUFFERS = {
+    "cpu": math.inf,
+    "cuda": _core.MAX_PARAMETER_BUFFERS_CUDA,
+    "rocm": _core.MAX_PARAMETER_BUFFERS_ROCM,
+}
+"""Above this many buffers the kernels take their table from memory."""
 
 
 def workspace_bytes(platform: str, num_buffers: int, num_sums: int, dtype: Any) -> int:
     """Of a call whose results are summed in `dtype`: csrc/gpu/host/launch.h."""
-    table = 16 * num_buffers if num_buffers > MAX_PARAMETER_BUFFERS[platform] else 0
+    table = _core.BUFFER_BYTES * num_buffers if num_buffers > MAX_PARAMETER_BUFFERS[platform] else 0
     return table + num_sums * int(np.dtype(dtype).itemsize)
 
 
@@ -228,7 +196,7 @@ def _split_k(rows: NDArray[np.void], shares: Shares, catalogue: Catalogue) -> ND
     shape, strategy = catalogue.columns, rows["strategy"]
     first = shares.first_tiles
     splits = np.zeros(len(first), SPLIT_TILE)
-    for field, _ in (*_POSITION, ("c", PART)):
+    for field in ("strategy", "rows", "cols", "depth", "problem", "batch", "row", "col", "c"):
         splits[field] = rows[field][first]
     splits["first"], splits["shares"] = shares.sums[first], shares.shares[first]
     splits["pitch"], splits["share_stride"] = shape.n[strategy[first]], (shape.m * shape.n)[strategy[first]]

@@ -12,15 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
+from jax_vbgemm import _core
 from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.arithmetic import DTYPES
-from jax_vbgemm._src.matmul.descriptors import ACTIVATIONS, KINDS
+from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.planner import kind_of
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import reference
 from jax_vbgemm._src.ragged.primitive import Ragged, Shape, Sizes, ragged_dot_p, sizes_of
+from jax_vbgemm._src.records import ACTIVATIONS
 
 
 def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
@@ -145,7 +147,7 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged) -> jax.Array:
     kind = kind_of(lhs.dtype.name, precision_name(ragged.precision), backends.planning_device(platform))
     results = [jax.ShapeDtypeStruct(sizes.result(ragged), ragged.out_dtype)]
     if platform in backends.GPU_PLATFORMS:
-        results.append(jax.ShapeDtypeStruct((backends.RAGGED_WORKSPACE_BYTES,), np.uint8))
+        results.append(jax.ShapeDtypeStruct((_core.RAGGED_WORKSPACE_BYTES,), np.uint8))
     result: jax.Array
     result, *_ = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, results)(
         *buffers,

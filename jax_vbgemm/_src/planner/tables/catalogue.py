@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from jax_vbgemm import _core
 from jax_vbgemm._src.arithmetic import ARITHMETICS, DTYPES, OPERANDS, arithmetic_of
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tables.rules import Rules
@@ -22,10 +23,16 @@ PLAIN_KIND: Mapping[str, str] = {
     for name, one in ARITHMETICS.items()
 }
 
-# The launched kernels of csrc/gpu/simt/row_tile.h and tensor_row_tile.h.
-WHOLE_ROWS = ("t128_rows", "t128_wide_rows", "m128_rows", "m128_wide_rows")
-SHARED_DEPTH = "t128_deep"  # that of csrc/gpu/simt/deep_tile.h
-DOT_PRODUCTS = ("t256_dots", "m256_dots")  # those of csrc/gpu/simt/dot_tile.h and tensor_dot_tile.h
+
+def _kernels_of(owned: str) -> tuple[str, ...]:
+    """The launched kernels in whose tiles a thread (on tensor cores a wave) owns this, as csrc/catalogue.h's Owned."""
+    kernels = {row[6] for row in _core.tiles() if row[8] == owned}
+    return tuple(kernel for kernel in _core.kernels() if kernel in kernels)
+
+
+WHOLE_ROWS = _kernels_of("rows")
+(SHARED_DEPTH,) = _kernels_of("steps")
+DOT_PRODUCTS = _kernels_of("steps_of_rows")
 
 TileKey = tuple[str, int]  # (name, threads): several tiles share a name, none share both
 
@@ -56,12 +63,12 @@ class TileShape:
 
     @property
     def stores_mirrored(self) -> bool:
-        """Whether, on NVIDIA GPUs, it can store what it computes twice, as csrc/catalogue.h has it."""
+        """Whether, on NVIDIA GPUs, it can store what it computes twice."""
         return self.tensor and self.kernel not in WHOLE_ROWS
 
     @property
     def is_far_longer(self) -> bool:
-        """One way than the other, as csrc/catalogue.h has it."""
+        """One way than the other."""
         return self.m >= 4 * self.n or self.n >= 4 * self.m
 
 
@@ -206,12 +213,10 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
     CPU kernel walks tiles of any shape in any dtype, so the CPU has every tile, its own beside those of the papers'
     planners; but not those of whole rows or shared steps of K, which differ from others by how a GPU computes them.
     """
-    from jax_vbgemm import _core  # here, so that planners with a catalogue of their own need no compiled module
-
     if kind not in ARITHMETICS:
         raise ValueError(f"dtype: unknown name {kind!r}; known are {', '.join(ELEMENT_BYTES)}")
     tiles = []
-    for index, (name, m, n, k, threads, kinds, kernel, tensor) in enumerate(_core.tiles()):
+    for index, (name, m, n, k, threads, kinds, kernel, tensor, *_) in enumerate(_core.tiles()):
         tile = TileShape(index, name, m, n, k, threads, kernel, tensor=tensor)
         arithmetic = kind if tensor else PLAIN_KIND[kind]
         if device.kind == "cpu":

@@ -1,8 +1,11 @@
-"""How many bytes a plan's tiles take among the descriptors (csrc/descriptor.h), and the most that they may."""
+"""How many bytes a plan's tiles take among the descriptors, and the most that they may."""
+
+from jax_vbgemm._src.records import READY_TILE, RUN, SPLIT_TILE
 
 MAX_BYTES = 1 << 20  # of a descriptor constant that describes tiles one by one
 
-RUN_BYTES, READY_TILE_BYTES, SPLIT_TILE_BYTES, BLOCK_BYTES = 48, 104, 80, 4
+RUN_BYTES, READY_TILE_BYTES, SPLIT_TILE_BYTES = RUN.itemsize, READY_TILE.itemsize, SPLIT_TILE.itemsize
+BLOCK_BYTES = 4  # where a block begins, an int32
 
 # Tiles in an order of their own are runs of one each, and where several share a block, it is said where blocks begin.
 MOST_BATCHED_TILES = MAX_BYTES // (RUN_BYTES + BLOCK_BYTES)

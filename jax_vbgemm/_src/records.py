@@ -1,0 +1,41 @@
+"""The records of csrc/descriptor.h as NumPy's dtypes, and special values of their fields, from the compiled module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from jax_vbgemm import _core
+
+_LAYOUTS: dict[str, tuple[int, list[tuple[str, str, int, int]]]] = _core.layouts()
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    """The dtype of a record, fields that are records included."""
+    size, fields = _LAYOUTS[name]
+    formats = []
+    for _, type_, count, _ in fields:
+        one = _dtype(type_) if type_ in _LAYOUTS else np.dtype(type_)
+        formats.append(one if count == 1 else np.dtype((one, count)))
+    names, offsets = [field[0] for field in fields], [field[3] for field in fields]
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
+
+
+OPERAND = _dtype("Operand")
+PROBLEM = _dtype("Problem")
+SCALAR = _dtype("Scalar")
+EPILOGUE = _dtype("Epilogue")
+RUN = _dtype("TileRun")
+PART = _dtype("Part")
+READY_TILE = _dtype("ReadyTile")
+SPLIT_TILE = _dtype("SplitTile")
+
+ACTIVATIONS = (None, *_core.activations()[1:])
+"""In the order of their numbers, by which epilogues name them; the first one is none."""
+
+AMONG_SUMS: int = _core.AMONG_SUMS
+"""In place of the buffer of a C that is a share's."""
+
+CONTINUED: int = _core.CONTINUED
+"""In place of the buffer of a C whose sums the next tile of the block goes on with."""
