@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A compiler launcher (CMAKE_CUDA_COMPILER_LAUNCHER, CMAKE_HIP_COMPILER_LAUNCHER): a build that also keeps what the compiler says of
-# each file's kernels, in $VBGEMM_REPORTS, for the two kernel_resources.py. So CI compiles each kernel once.
+# each file's kernels, in $VBGEMM_REPORTS, for the two tools/kernel_resources*.py. So CI compiles each kernel once.
 set -euo pipefail
 source=
 for argument; do case $argument in *.cu) source=$argument ;; esac; done

@@ -1,14 +1,9 @@
 """Writes or checks jax_vbgemm/_src/planner/tables/resources.csv: what the compiler reports of every GPU kernel.
 
-The planner computes occupancy from this file, so that a plan is the same on machines without a compiler. Run it after
-any change to the kernels; `--check` is for CI and needs nvcc but no GPU. A kernel that spills is an error either way.
-`--reports` reads what a build by tools/keep_report.sh kept instead of compiling again.
+Run it after any change to the kernels; `--check` is for CI and needs nvcc but no GPU. A kernel that spills is an error
+either way. `--reports` reads what a build by tools/keep_report.sh kept instead of compiling again.
 """
 
-import argparse
-import csv
-import difflib
-import io
 import os
 import re
 import subprocess
@@ -18,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ROOT / "csrc" / "gpu" / "instances"
-TABLE = ROOT / "jax_vbgemm" / "_src" / "planner" / "tables" / "resources.csv"
+from resource_table import ROOT, SOURCES, TABLES, arguments_parser, update
+
+TABLE = TABLES / "resources.csv"
 ARCHS = ("sm_80", "sm_90a")
 
 ENTRY = re.compile(
@@ -110,39 +105,14 @@ def measure(archs: list[str], nvcc: str, jobs: int) -> list[str]:
         return list(pool.map(lambda task: compiler_report(task[0], task[1], nvcc), tasks))
 
 
-def render(rows: list[Resources]) -> str:
-    """The file's text."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Resources._fields)
-    writer.writerows(sorted(rows))
-    return text.getvalue()
-
-
-def read(path: Path) -> list[Resources]:
-    """The rows of the committed file; none where there is no file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        rows = list(csv.reader(file))[1:]
-    return [Resources(arch, kernel, dtype, *map(int, figures)) for arch, kernel, dtype, *figures in rows]
-
-
 def main() -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--check", action="store_true", help="compare with the file, do not write it; 1 where they differ"
-    )
-    parser.add_argument("--arch", action="append", choices=ARCHS, help="architecture, repeatable (default: all)")
+    parser = arguments_parser(__doc__, ARCHS, TABLE)
     parser.add_argument("--nvcc", default=os.environ.get("CUDACXX", "nvcc"), help="default: $CUDACXX, else nvcc")
     parser.add_argument("--reports", type=Path, metavar="DIR", help="take the reports that a build kept there")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilations at a time")
-    parser.add_argument("--table", type=Path, default=TABLE, help=f"the file (default: {TABLE.relative_to(ROOT)})")
     arguments = parser.parse_args()
 
     archs = arguments.arch or list(ARCHS)
-    committed = read(arguments.table)
     if arguments.reports:
         reports = [path.read_text() for path in arguments.reports.glob("*.txt")]
     else:
@@ -154,14 +124,7 @@ def main() -> int:
         where = f"{row.kernel} {row.dtype} on {row.arch}"
         print(f"{where}: spills of {row.spill_bytes} bytes, stack of {row.stack_bytes} bytes", file=sys.stderr)
 
-    fresh = render(measured + [row for row in committed if row.arch not in archs])
-    stale = fresh != render(committed)
-    if not arguments.check:
-        arguments.table.write_text(fresh)
-    elif stale:
-        old, new = render(committed).splitlines(), fresh.splitlines()
-        print("\n".join(difflib.unified_diff(old, new, str(arguments.table), "compiler's report", lineterm="")))
-        print(f"{arguments.table} is stale: run tools/kernel_resources.py", file=sys.stderr)
+    stale = update(arguments.table, measured, archs, Resources, check=arguments.check)
     return 1 if spills or (arguments.check and stale) else 0
 
 

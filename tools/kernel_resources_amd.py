@@ -1,15 +1,11 @@
 """Writes or checks resources_amd.csv of jax_vbgemm/_src/planner/tables: what clang reports of every ROCm kernel.
 
-The planner computes occupancy from this file, and tests/planner compares that with the compiler's own. Run it after any
-change to the kernels; `--check` is for CI. Needs clang 19 and a ROCm install or tools/rocm/make_toolchain.sh's stand-in
+tests/planner compares the occupancy that follows from this file with the compiler's own. Run it after any change to the
+kernels; `--check` is for CI. Needs clang 19 and a ROCm install or tools/rocm/make_toolchain.sh's stand-in
 (ROCM_PATH), no GPU. A kernel with scratch memory or spilled vector registers is an error either way. `--reports` reads
 what a build by tools/keep_report.sh kept instead of compiling again.
 """
 
-import argparse
-import csv
-import difflib
-import io
 import os
 import re
 import subprocess
@@ -19,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ROOT / "csrc" / "gpu" / "instances"
-TABLE = ROOT / "jax_vbgemm" / "_src" / "planner" / "tables" / "resources_amd.csv"
+from resource_table import ROOT, SOURCES, TABLES, arguments_parser, update
+
+TABLE = TABLES / "resources_amd.csv"
 FAMILIES = {
     "gfx908": ("simt",),
     "gfx90a": ("simt", "mfma"),
@@ -101,31 +97,9 @@ def measure(archs: list[str], clang: str, rocm: str, jobs: int) -> list[Resource
         return sorted(row for rows in reports for row in rows)
 
 
-def render(rows: list[Resources]) -> str:
-    """The file's text."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Resources._fields)
-    writer.writerows(sorted(rows))
-    return text.getvalue()
-
-
-def read(path: Path) -> list[Resources]:
-    """The rows of the committed file; none where there is no file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        rows = list(csv.reader(file))[1:]
-    return [Resources(arch, kernel, dtype, *map(int, figures)) for arch, kernel, dtype, *figures in rows]
-
-
 def main() -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--check", action="store_true", help="compare with the file, do not write it; 1 where they differ"
-    )
-    parser.add_argument("--arch", action="append", choices=FAMILIES, help="architecture, repeatable (default: all)")
+    parser = arguments_parser(__doc__, FAMILIES, TABLE)
     parser.add_argument(
         "--clang", default=os.environ.get("HIPCXX", "clang++-19"), help="default: $HIPCXX, else clang++-19"
     )
@@ -135,11 +109,9 @@ def main() -> int:
     parser.add_argument(
         "--reports", type=Path, metavar="DIR", help="take the reports that a build for exactly these --arch kept there"
     )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilations at a time")
     arguments = parser.parse_args()
 
     archs = arguments.arch or list(FAMILIES)
-    committed = read(TABLE)
     if arguments.reports:
         measured = [row for path in arguments.reports.glob("*.txt") for row in parse(path.read_text(), archs)]
     else:
@@ -149,14 +121,7 @@ def main() -> int:
         where = f"{row.kernel} {row.dtype} on {row.arch}"
         print(f"{where}: {row.scratch_bytes} bytes of scratch memory, {row.spills} spilled registers", file=sys.stderr)
 
-    fresh = render(measured + [row for row in committed if row.arch not in archs])
-    stale = fresh != render(committed)
-    if not arguments.check:
-        TABLE.write_text(fresh)
-    elif stale:
-        old, new = render(committed).splitlines(), fresh.splitlines()
-        print("\n".join(difflib.unified_diff(old, new, str(TABLE), "compiler's report", lineterm="")))
-        print(f"{TABLE} is stale: run tools/rocm/kernel_resources.py", file=sys.stderr)
+    stale = update(arguments.table, measured, archs, Resources, check=arguments.check)
     return 1 if wasteful or (arguments.check and stale) else 0
 
 
