@@ -93,3 +93,16 @@ def test_a_stack_as_long_as_the_tree_is_refused():
 def test_errors_name_it_without_an_index(operands, message):
     with pytest.raises(ValueError, match=message):
         vb.batched_matmul(*operands)
+
+
+def test_an_array_of_another_dtype_is_converted_once_however_often_it_is_given():
+    half, whole, scale = x(5, 5, dtype="bfloat16"), x(5, 5), jnp.bfloat16(2)
+
+    def f(half, whole, scale):
+        As, Bs, Cs = [half, whole, whole], [whole, half, whole], [half, half, whole]
+        return vb.batched_gemm(As, Bs, Cs, alpha=scale, beta=[scale, 1, scale], bias=[half, None, None])
+
+    with jax.numpy_dtype_promotion("standard"):
+        equations = jax.make_jaxpr(f)(half, whole, scale).eqns
+    assert [equation.primitive.name for equation in equations].count("convert_element_type") == 2
+    assert len(equations[-1].invars) == 3
