@@ -3,7 +3,7 @@
 from jax_vbgemm._src import installation as _installation  # noqa: F401  (first: raises where something is missing)
 
 # isort: split
-from jax_vbgemm import moe
+from jax_vbgemm import blocksparse, moe
 from jax_vbgemm._src.backends import DISABLE_JAX_EXPORT_CHECKS, available_backends, target
 from jax_vbgemm._src.grouping import group
 from jax_vbgemm._src.many_devices.expert_parallel import expert_parallel
@@ -50,6 +50,7 @@ __all__ = [
     "batched_gram",
     "batched_matmul",
     "batched_matmul_sum",
+    "blocksparse",
     "expert_parallel",
     "group",
     "moe",

@@ -1,0 +1,73 @@
+"""Arrays of symmray: the signs of fermions, and what a result has beside its blocks (indices, charge, label, modes).
+
+symmray is not imported here: its arrays bring all that is needed of it, by their public methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jax_vbgemm._src.blocksparse.axes import Axes, contracted_axes, free_axes
+from jax_vbgemm._src.blocksparse.blocks import NAME, Blocks
+from jax_vbgemm._src.blocksparse.contraction import contract
+
+
+def is_block_array(x: Any) -> bool:
+    """Whether x is one of symmray's arrays of blocks by sector (its flat arrays have one stacked array instead)."""
+    return isinstance(getattr(x, "blocks", None), Mapping) and all(
+        hasattr(x, name) for name in ("indices", "symmetry", "copy_with", "tensordot")
+    )
+
+
+def contract_arrays(a: Any, b: Any, axes: Any, **options: Any) -> Any:
+    """The contraction as symmray defines it, by our product of blocks."""
+    if a.symmetry != b.symmetry or _is_fermionic(a) != _is_fermionic(b):
+        raise TypeError(f"{NAME}: a is a {_kind(a)} but b is a {_kind(b)}: both must have one symmetry and statistics")
+    axes_a, axes_b = contracted_axes(axes, a.ndim, b.ndim)
+    for axis, other in zip(axes_a, axes_b, strict=True):
+        if a.indices[axis].dual == b.indices[other].dual:
+            raise ValueError(
+                f"{NAME}: axis {axis} of a and axis {other} of b are contracted, but both are "
+                f"{'dual' if a.indices[axis].dual else 'not dual'}: one of the two must be"
+            )
+    signed_a, signed_b = _signed(a, b, axes_a, axes_b) if _is_fermionic(a) else (a, b)
+    blocks_a, blocks_b = Blocks("a", signed_a.blocks), Blocks("b", signed_b.blocks)
+    blocks = contract(blocks_a, blocks_b, (axes_a, axes_b), **options)
+    # What else the result is, symmray says itself, of blocks with one element.
+    small_a, small_b = (x.copy_with(blocks={sector: np.ones((1,) * x.ndim) for sector in x.blocks}) for x in (a, b))
+    result = small_a.tensordot(small_b, (axes_a, axes_b), mode="blockwise", preserve_array=True)
+    result = result.copy_with(blocks=blocks)
+    if result.ndim:
+        return result
+    if blocks:
+        return result.phase_sync().blocks[()] if _is_fermionic(a) else blocks[()]
+    known = [x.dtype for x in (blocks_a, blocks_b) if x.dtype is not None]
+    return jnp.zeros((), jnp.result_type(*known) if known else float)
+
+
+def _is_fermionic(x: Any) -> bool:
+    return bool(getattr(x, "fermionic", False))
+
+
+def _kind(x: Any) -> str:
+    return f"{type(x).__name__} of {x.symmetry}"
+
+
+def _signed(a: Any, b: Any, axes_a: Axes, axes_b: Axes) -> tuple[Any, Any]:
+    """Both arrays with the signs multiplied in that contracting their fermionic modes takes; no axis is moved.
+
+    The contracted modes are a's last ones and b's first ones, in opposite order, so that partners are neighbours. Of
+    each pair the first has to be dual, <x|x>; a pair |x><x| has a sign where its charge is odd.
+    """
+    a = a.phase_transpose((*free_axes(axes_a, a.ndim), *axes_a))
+    b = b.phase_transpose((*axes_b[::-1], *free_axes(axes_b, b.ndim)))
+    flipped = [(axis, other) for axis, other in zip(axes_a, axes_b, strict=True) if not a.indices[axis].dual]
+    if a.size <= b.size:  # a sign costs a copy of the block
+        a = a.phase_flip(*(axis for axis, _ in flipped))
+    else:
+        b = b.phase_flip(*(other for _, other in flipped))
+    return a.phase_sync(), b.phase_sync()
