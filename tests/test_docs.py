@@ -20,7 +20,14 @@ def test_python_is_run_by_the_build(page):
         assert text.startswith("---\nfile_format: mystnb\n"), f"docs/{page} lacks the header of docs/quickstart.md"
 
 
-MODULES = ["jax_vbgemm", "jax_vbgemm.flax.nnx", "jax_vbgemm.flax.linen", "jax_vbgemm.moe", "jax_vbgemm.optax"]
+MODULES = [
+    "jax_vbgemm",
+    "jax_vbgemm.blocksparse",
+    "jax_vbgemm.flax.nnx",
+    "jax_vbgemm.flax.linen",
+    "jax_vbgemm.moe",
+    "jax_vbgemm.optax",
+]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -31,6 +31,7 @@ ROOMS = [
     "_src.ragged",
     "_src.grouping",
     "_src.moe",
+    "_src.blocksparse",
     "_src.elementwise",
     "_src.many_devices",
     "_src.newton_schulz_cost",

@@ -11,6 +11,7 @@ from jax_vbgemm._src.tools import tune
 
 PACKAGES = (
     "jax_vbgemm",
+    "jax_vbgemm.blocksparse",
     "jax_vbgemm.flax",
     "jax_vbgemm.flax.linen",
     "jax_vbgemm.flax.nnx",
@@ -50,6 +51,7 @@ FUNCTIONS = [
             "expert_parallel", "group", "newton_schulz", "plan", "ragged_dot", "ragged_dot_general", "ragged_matmul",
             "target",
         ),
+        "jax_vbgemm.blocksparse": ("tensordot",),
         "jax_vbgemm.flax.linen": ("batched_linear",),
         "jax_vbgemm.flax.nnx": ("batched_linear",),
         "jax_vbgemm.moe": (

@@ -70,3 +70,9 @@ def test_moe_language_model(tmp_path):
     assert len(shares.split()) == 8
     assert abs(sum(int(share.rstrip("%")) for share in shares.split()) - 100) <= 4  # rounded
     assert (tmp_path / "moe_language_model.png").stat().st_size > 1000
+
+
+def test_heisenberg_dmrg(tmp_path):
+    text = run("heisenberg_dmrg.py", "--sites", 4, "--sweeps", 2, cwd=tmp_path)
+    assert "exact energy:    -1.616025" in text
+    assert abs(float(text.split("error of DMRG's:")[1].split()[0])) < 1e-9

@@ -78,7 +78,9 @@ def tensordot(
         return contract(Blocks("a", a), Blocks("b", b), axes, **options)
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, Mapping) and not is_block_array(x):
-            raise TypeError(f"{NAME}: {name} must be a dict of blocks or an array of symmray that has blocks, not {x!r}")
+            raise TypeError(
+                f"{NAME}: {name} must be a dict of blocks or an array of symmray that has blocks, not {x!r}"
+            )
     if isinstance(a, Mapping) or isinstance(b, Mapping):
         raise TypeError(f"{NAME}: a is {type(a).__name__} but b is {type(b).__name__}: both must be of one kind")
     return contract_arrays(a, b, axes, **options)

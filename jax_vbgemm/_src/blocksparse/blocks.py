@@ -29,9 +29,11 @@ class Blocks:
                     f"{NAME}: {name} has the key {sector!r}: a sector must be a tuple with the charge of each axis"
                 )
         try:
-            sectors = sorted(blocks)  # type: ignore[type-var]
+            sectors = sorted(blocks)
         except TypeError as error:
-            raise TypeError(f"{NAME}: the sectors of {name} must have an order, as JAX wants of keys: {error}") from None
+            raise TypeError(
+                f"{NAME}: the sectors of {name} must have an order, as JAX wants of keys: {error}"
+            ) from None
         self.blocks: dict[Sector, jax.Array] = {
             sector: as_array(NAME, f"{name}[{sector!r}]", blocks[sector]) for sector in sectors
         }
@@ -49,7 +51,7 @@ class Blocks:
             )
         if block.ndim != self.ndim:
             raise ValueError(
-                f"{NAME}: {self._shown(sector)}: a block must have one axis for each of its sector's {self.ndim} charges"
+                f"{NAME}: {self._shown(sector)}: it must have an axis for each of its sector's {self.ndim} charges"
             )
         if block.dtype != self.dtype:
             raise ValueError(

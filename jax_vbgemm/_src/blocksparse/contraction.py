@@ -39,7 +39,7 @@ def contract(a: Blocks, b: Blocks, axes: Any, **options: Any) -> dict[Sector, ja
         return _elements_copied(a, used_a, free_a, order[0]) + _elements_copied(b, used_b, free_b, order[1])
 
     pairs = list(zip(axes_a, axes_b, strict=True))
-    orders = [sorted(pairs, key=lambda pair: pair[side]) for side in (0, 1)]  # noqa: B023
+    orders = [sorted(pairs, key=lambda pair: pair[side]) for side in (0, 1)]
     axes_a, axes_b = min(((tuple(x for x, _ in order), tuple(y for _, y in order)) for order in orders), key=copied)
 
     left = {sector: _matrix(a.blocks[sector], free_a, axes_a) for sector in used_a}
@@ -70,7 +70,7 @@ def pair_blocks(a: Blocks, b: Blocks, split_a: tuple[Axes, Axes], split_b: tuple
     for sector in a.blocks:
         for other in meeting.get(_charges(sector, axes_a), ()):
             segments[_charges(sector, free_a) + _charges(other, free_b)].append((sector, other))
-    return {sector: segments[sector] for sector in sorted(segments)}  # type: ignore[type-var]
+    return {sector: segments[sector] for sector in sorted(segments)}
 
 
 def _charges(sector: Sector, axes: Axes) -> Sector:
@@ -78,7 +78,7 @@ def _charges(sector: Sector, axes: Axes) -> Sector:
 
 
 def _in_memory(shape: tuple[int, ...], order: Axes) -> bool:
-    """Whether the axes of a row-major array, in this order, are as they are in memory: axes of one entry don't count."""
+    """Whether the axes of a row-major array, in this order, are as in memory; axes of one entry don't count."""
     long = [axis for axis in order if shape[axis] != 1]
     return long == sorted(long)
 
@@ -91,7 +91,7 @@ def _elements_copied(x: Blocks, sectors: Iterable[Sector], rows: Axes, columns: 
 
 
 def _matrix(block: jax.Array, rows: Axes, columns: Axes) -> tuple[jax.Array, bool]:
-    """The block as a matrix, and whether that is the transpose of the one wanted; a copy only where neither is there."""
+    """The block as a matrix, and whether it is the transpose of the one wanted; a copy where neither is there."""
     shape = block.shape
     m, n = (math.prod(shape[axis] for axis in axes) for axes in (rows, columns))
     if _in_memory(shape, rows + columns):
