@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src import compat
+from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.precision import canonical_precision
-from jax_vbgemm._src.matmul.primitive import Shape
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 

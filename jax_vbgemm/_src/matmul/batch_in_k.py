@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 
 import jax
-import jax.numpy as jnp
 
 from jax_vbgemm._src import compat
-from jax_vbgemm._src.matmul.primitive import Shape, Term, sizes_of
+from jax_vbgemm._src.matmul.layout import Shape
+from jax_vbgemm._src.matmul.primitive import Term, sizes_of
+from jax_vbgemm._src.matmul.view import View
 
 
-def fold_batch(lhs: jax.Array, rhs: jax.Array, term: Term, batch: Shape) -> tuple[jax.Array, jax.Array, Term] | None:
+def fold_batch(
+    lhs: jax.Array | View, rhs: jax.Array | View, term: Term, batch: Shape
+) -> tuple[jax.Array | View, jax.Array | View, Term] | None:
     """Factors and term of the product summed over the batch axes that `batch`, of lower rank or with 1s, lacks.
 
     None where there is no such axis, where a factor is broadcast along one, or where it would need copies that are
@@ -32,17 +35,21 @@ def fold_batch(lhs: jax.Array, rhs: jax.Array, term: Term, batch: Shape) -> tupl
         return None
     # K is the second but last axis of what is read as a transpose of A, and of what is B as it is.
     k_first = [term.transpose_a, not term.transpose_b]
-    copied = sum(x.size for x, first in zip((lhs, rhs), k_first, strict=True) if not first and sizes.k > 1)
+    copied = sum(
+        x.size
+        for x, first in zip((lhs, rhs), k_first, strict=True)
+        if not first and sizes.k > 1 and not isinstance(x, View)
+    )
     if copied >= math.prod(sizes.batch) * sizes.m * sizes.n:
         return None
     others = [axis for axis in range(rank) if axis not in summed]
 
-    def fold(x: jax.Array, shape: Shape, k_first: bool) -> jax.Array:
+    def fold(x: jax.Array | View, shape: Shape, k_first: bool) -> jax.Array | View:
         """(batch..., k, columns) or (batch..., columns, k) as (kept batch..., summed batch x k, columns)."""
         k, columns = (rank, rank + 1) if k_first else (rank + 1, rank)
-        x = jnp.transpose(x.reshape(shape), (*others, *summed, k, columns))
+        x = x.reshape(shape).transpose((*others, *summed, k, columns))
         leading = [1 if axis in summed else shape[axis] for axis in range(rank - len(batch), rank)]
-        return x.reshape(*leading, -1, shape[columns])
+        return x.reshape((*leading, math.prod(shape[axis] for axis in (*summed, k)), shape[columns]))
 
     folded = [fold(*each) for each in zip((lhs, rhs), shapes, k_first, strict=True)]
     return folded[0], folded[1], term._replace(transpose_a=True, transpose_b=False)

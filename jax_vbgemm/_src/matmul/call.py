@@ -18,8 +18,9 @@ import jax
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.matmul import reference
+from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.options import checked_implementation
-from jax_vbgemm._src.matmul.primitive import Epilogue, Shape, Term, contract
+from jax_vbgemm._src.matmul.primitive import Epilogue, Term, contract
 from jax_vbgemm._src.planner import Planner, resolve_planner
 from jax_vbgemm._src.structure import difference, path_of
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from jax_vbgemm import _core
 from jax_vbgemm._src.arithmetic import ARITHMETICS
-from jax_vbgemm._src.matmul.primitive import Shape, Sizes, Term
+from jax_vbgemm._src.matmul.layout import Shape
+from jax_vbgemm._src.matmul.primitive import Sizes, Term
 from jax_vbgemm._src.planner import Catalogue, Plan
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.launches import Launch

@@ -11,7 +11,8 @@ from jax_vbgemm._src.arguments import as_array, promotes
 from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.call import Call, Operand, leaves_of, merged
-from jax_vbgemm._src.matmul.primitive import Epilogue, Shape, renumber_epilogue
+from jax_vbgemm._src.matmul.layout import Shape
+from jax_vbgemm._src.matmul.primitive import Epilogue, renumber_epilogue
 from jax_vbgemm._src.matmul.scalars import checked_scalar, is_zero, scalars
 
 

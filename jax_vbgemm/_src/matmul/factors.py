@@ -12,9 +12,10 @@ import numpy as np
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes
 from jax_vbgemm._src.matmul.call import Call, Operand, merged
+from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.options import check_options, result_dtype
 from jax_vbgemm._src.matmul.precision import canonical_precision
-from jax_vbgemm._src.matmul.primitive import Shape, Sizes, Term, sizes_of
+from jax_vbgemm._src.matmul.primitive import Sizes, Term, sizes_of
 from jax_vbgemm._src.structure import difference, path_of
 
 

@@ -29,9 +29,21 @@ from jax_vbgemm._src.matmul.descriptors import (
     sums_fit,
     workspace_bytes,
 )
+from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.precision import precision_name
-from jax_vbgemm._src.matmul.primitive import Epilogue, Scalar, Shape, Sizes, Term, batched_matmul_p, sizes_of
+from jax_vbgemm._src.matmul.primitive import (
+    Epilogue,
+    Scalar,
+    Sizes,
+    Target,
+    Term,
+    Window,
+    batched_matmul_p,
+    sizes_of,
+    windows_of,
+)
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.matmul.view import dense
 from jax_vbgemm._src.planner import DeviceSpec, kind_of, plan_problems
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 
@@ -67,22 +79,29 @@ def _lower_elsewhere(ctx: Any, *operands: Any, implementation: str | None, **par
 
 
 def _xla_form(
-    *operands: jax.Array,
+    *arrays: jax.Array,
     terms: Sequence[Term],
     out_dtypes: Sequence[Any],
     epilogues: Sequence[Epilogue],
+    reads: Sequence[Window],
+    writes: Sequence[Window],
+    targets: Sequence[Target],
     precision: Any,
     planner: Any,
 ) -> list[jax.Array]:
     del planner
-    return reference.results(operands, terms, out_dtypes, epilogues, precision)
+    values = reference.results(windows_of(arrays, reads), terms, out_dtypes, epilogues, precision)
+    return reference.put(values, writes, targets, arrays) if writes else values
 
 
 def _kernel_form(
-    *operands: jax.Array,
+    *arrays: jax.Array,
     terms: Sequence[Term],
     out_dtypes: Sequence[Any],
     epilogues: Sequence[Epilogue],
+    reads: Sequence[Window],
+    writes: Sequence[Window],
+    targets: Sequence[Target],
     precision: Any,
     planner: Any,
     platform: str,
@@ -92,6 +111,7 @@ def _kernel_form(
 
     What no kernel multiplies, and what is left of a sum of several dtypes, is XLA's work.
     """
+    operands = [dense(x) for x in windows_of(arrays, reads)]
     kinds = backends.BACKENDS[platform].kinds
     device = backends.planning_device(platform)
     shapes: list[Shape] = [()] * len(out_dtypes)
@@ -141,7 +161,7 @@ def _kernel_form(
         if epilogues and not finished[out]:
             (value,) = reference.finish([value], operands, [epilogues[out]], [dtype])
         results.append(value if value.dtype == dtype else value.astype(dtype))
-    return results
+    return reference.put(results, writes, targets, arrays) if writes else results
 
 
 @dataclass

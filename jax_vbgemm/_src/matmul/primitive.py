@@ -1,8 +1,9 @@
 """The one primitive: ragged products over flat operands, described by static terms.
 
 Everything the package does binds `batched_matmul_p`: the call itself, its tangents, its cotangents and its vmaps.
-Shared inputs are one operand used by several terms; sums of products are several terms with one `out`. The rules are
-in rules.py, the lowering in lowering.py.
+Shared inputs are one operand used by several terms; sums of products are several terms with one `out`. Terms name
+operands and results, which may lie in the arrays that are bound and returned as windows of them (layout.py). The rules
+are in rules.py, the lowering in lowering.py.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
+from jax.interpreters import ad
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.distinct import distinct
-
-Shape = tuple[int, ...]
+from jax_vbgemm._src.matmul.layout import Layout, Shape, covers, dense
+from jax_vbgemm._src.matmul.view import View
+from jax_vbgemm._src.matmul.view import dense as dense_array
 
 
 class Term(NamedTuple):
@@ -62,6 +65,23 @@ class Epilogue(NamedTuple):
         return [index for index in (self.source, self.bias, *scalars) if index is not None]
 
 
+class Window(NamedTuple):
+    """Where an operand or a result lies: in which array, and how."""
+
+    array: int
+    layout: Layout
+
+
+class Target(NamedTuple):
+    """An array that results are written into: bound array number `base` with their windows overwritten.
+
+    base None: the windows are all there is of it.
+    """
+
+    shape: Shape
+    base: int | None = None
+
+
 class Sizes(NamedTuple):
     """What a term computes: C (*batch, m, n) = sum over k."""
 
@@ -94,8 +114,18 @@ batched_matmul_p.def_impl(partial(compat.apply_primitive, batched_matmul_p))
 
 @batched_matmul_p.def_abstract_eval
 def _abstract_eval(
-    *operands: Any, terms: tuple[Term, ...], out_dtypes: tuple[Any, ...], epilogues: tuple[Epilogue, ...], **_: Any
+    *arrays: Any,
+    terms: tuple[Term, ...],
+    out_dtypes: tuple[Any, ...],
+    epilogues: tuple[Epilogue, ...],
+    reads: tuple[Window, ...],
+    writes: tuple[Window, ...],
+    targets: tuple[Target, ...],
+    **_: Any,
 ) -> list[Any]:
+    """`reads`: each operand's window of the bound arrays; (): operand i is array i. `writes`: each result's window of
+    the returned arrays, which are `targets`; (): result i is array i."""
+    operands = windows_of(arrays, reads)
     shapes: list[Any] = [None] * len(out_dtypes)
     factors: list[list[Any]] = [[] for _ in out_dtypes]
     for term in terms:
@@ -108,7 +138,28 @@ def _abstract_eval(
         factors[term.out] += [lhs, rhs]
     for out, epilogue in enumerate(epilogues):
         factors[out] += [operands[index] for index in epilogue.operands()]
-    return [compat.shaped_array(*result) for result in zip(shapes, out_dtypes, factors, strict=True)]
+    factors = [[x.buffer if isinstance(x, View) else x for x in of_out] for of_out in factors]
+    if not writes:
+        return [compat.shaped_array(*result) for result in zip(shapes, out_dtypes, factors, strict=True)]
+    results = []
+    for index, target in enumerate(targets):
+        outs = [out for out, window in enumerate(writes) if window.array == index]
+        sources = [x for out in outs for x in factors[out]]
+        sources += [] if target.base is None else [arrays[target.base]]
+        results.append(compat.shaped_array(target.shape, out_dtypes[outs[0]], sources))
+    return results
+
+
+def windows_of(arrays: Sequence[Any], reads: Sequence[Window]) -> list[Any]:
+    """The operands, arrays and views, that a call reads in its arrays; of a tangent that is a Zero, itself."""
+    if not reads:
+        return list(arrays)
+
+    def operand(array: Any, layout: Layout) -> Any:
+        whole = isinstance(array, ad.Zero) or (layout.shape == array.shape and layout.is_dense(array.size))
+        return array if whole else View.with_layout(array, layout)
+
+    return [operand(arrays[window.array], window.layout) for window in reads]
 
 
 def compact(
@@ -126,12 +177,30 @@ def compact(
     return operands, outs, renumbered, [renumber_epilogue(epilogue, operand_at) for epilogue in epilogues]
 
 
+class Into(NamedTuple):
+    """Where the results of `contract` go, in place of arrays of their own: each result's window of a target."""
+
+    writes: Sequence[Window]
+    shapes: Sequence[Shape]  # of the targets
+    bases: Sequence[jax.Array | None]  # which they are outside of the windows; None: there is nothing outside
+
+
+def into_zeros(writes: Sequence[Window], shapes: Sequence[Shape], dtypes: Sequence[Any]) -> Into:
+    """Results in arrays that are zeros elsewhere; `dtypes` are the arrays'."""
+    bases = []
+    for index, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):
+        layouts = tuple(window.layout for window in writes if window.array == index)
+        bases.append(None if covers(layouts, math.prod(shape)) else jnp.zeros(shape, dtype))
+    return Into(writes, shapes, bases)
+
+
 def contract(
-    operands: Sequence[jax.Array],
+    operands: Sequence[jax.Array | View],
     terms: Sequence[Term],
     out_dtypes: Sequence[Any],
     *,
     epilogues: Sequence[Epilogue] = (),
+    into: Into | None = None,
     **options: Any,
 ) -> list[jax.Array]:
     """Binds the primitive once for these terms, in a form with as few and as plain problems as they allow.
@@ -140,12 +209,13 @@ def contract(
     becomes one tall product: C[b] = A[b] @ B for all b is (b m, k) @ (k, n), unless C[b] is symmetric. That saves
     tiles, and it makes the gradient of B one product with a long K instead of a batch of products and a sum.
     `epilogues`: one a result or none, which is the same where each leaves its sum as it is.
+    Returns the results, or with `into` its targets.
     """
     if not terms:
         return []
     if all(epilogue == Epilogue() for epilogue in epilogues):
         epilogues = ()
-    operands, terms, epilogues = _unite_varying(list(operands), list(terms), list(epilogues))
+    operands, terms, epilogues, into = _unite_varying(list(operands), list(terms), list(epilogues), into)
     shapes = [operand.shape for operand in operands]
     sizes = [sizes_of(shapes[term.lhs], shapes[term.rhs], term) for term in terms]
     tall = [True] * len(out_dtypes)
@@ -153,11 +223,17 @@ def contract(
         plain = not term.transpose_a and not term.symmetric
         tall[term.out] &= bool(size.batch) and plain and math.prod(shapes[term.rhs][:-2]) == 1
 
-    arrays, array_of = distinct(operands)
-    position: dict[tuple[int, Shape], int] = {}
+    bases = [] if into is None else [base for base in into.bases if base is not None]
+    arrays, array_of = distinct([*(x.buffer if isinstance(x, View) else x for x in operands), *bases])
+    array_of, base_of = array_of[: len(operands)], iter(array_of[len(operands) :])
+    position: dict[tuple[int, Shape | Layout], int] = {}
 
     def use(index: int, shape: Shape) -> int:
-        return position.setdefault((array_of[index], shape), len(position))
+        where: Shape | Layout = shape
+        operand = operands[index]
+        if isinstance(operand, View) and not operand.layout.is_dense(operand.buffer.size):
+            where = operand.layout.reshape(shape)
+        return position.setdefault((array_of[index], where), len(position))
 
     bound: list[Term] = []
     result_shapes: list[Shape] = [()] * len(out_dtypes)
@@ -180,9 +256,10 @@ def contract(
             else:
                 shape = bound_shapes[out]
                 if shapes[bias] != result_shapes[out]:
-                    arrays.append(jnp.broadcast_to(operands[bias], result_shapes[out]))
+                    operands.append(jnp.broadcast_to(dense_array(operands[bias]), result_shapes[out]))
+                    arrays.append(operands[-1])
                     array_of.append(len(arrays) - 1)
-                    bias = len(array_of) - 1
+                    bias = len(operands) - 1
             bias = use(bias, shape)
         source = None if epilogue.source is None else use(epilogue.source, bound_shapes[out])
         alpha, beta = (
@@ -190,10 +267,33 @@ def contract(
             for scalar in (epilogue.alpha, epilogue.beta)
         )
         bound_epilogues.append(Epilogue(alpha, beta, source, bias, epilogue.activation))
-    flat = [arrays[i] if arrays[i].shape == shape else arrays[i].reshape(shape) for i, shape in position]
+    # Arrays are bound in the shape in which they are operands; those of which parts are, and bases, as they are.
+    whole = [(array, where, arrays[array].shape if isinstance(where, Layout) else where) for array, where in position]
+    targets = []
+    if into is not None:
+        for shape, base in zip(into.shapes, into.bases, strict=True):
+            targets.append(Target(shape, None if base is None else next(base_of)))
+    used = [(array, shape) for array, _, shape in whole]
+    used += [(target.base, target.shape) for target in targets if target.base is not None]
+    place = {key: index for index, key in enumerate(dict.fromkeys(used))}
+    reads = []
+    if into is not None or any(isinstance(where, Layout) for _, where in position):
+        reads = [Window(place[i, s], where if isinstance(where, Layout) else dense(s)) for i, where, s in whole]
     results = batched_matmul_p.bind(
-        *flat, terms=tuple(bound), out_dtypes=tuple(out_dtypes), epilogues=tuple(bound_epilogues), **options
-    )
+        *(arrays[i] if arrays[i].shape == shape else arrays[i].reshape(shape) for i, shape in place),
+        terms=tuple(bound),
+        out_dtypes=tuple(out_dtypes),
+        epilogues=tuple(bound_epilogues),
+        reads=tuple(reads),
+        writes=() if into is None else tuple(
+            window._replace(layout=window.layout.reshape(shape))
+            for window, shape in zip(into.writes, bound_shapes, strict=True)
+        ),
+        targets=tuple(t if t.base is None else t._replace(base=place[t.base, t.shape]) for t in targets),
+        **options,
+    )  # fmt: skip
+    if into is not None:
+        return list(results)
     return [
         result if result.shape == shape else result.reshape(shape)
         for result, shape in zip(results, result_shapes, strict=True)
@@ -201,21 +301,35 @@ def contract(
 
 
 def _unite_varying(
-    operands: list[jax.Array], terms: list[Term], epilogues: list[Epilogue]
-) -> tuple[list[jax.Array], list[Term], list[Epilogue]]:
-    """Inside shard_map, makes all operands of one result vary over the same mesh axes; elsewhere does nothing."""
-    if not any(compat.varies(operand) for operand in operands):
-        return operands, terms, epilogues
-    for out in {term.out for term in terms}:
-        members = {index for term in terms if term.out == out for index in term[:2]}
-        members |= set(epilogues[out].operands()) if epilogues else set()
-        united = compat.unite_varying([operands[index] for index in members])
-        at = {index: len(operands) + place for place, index in enumerate(members)}
-        operands = [*operands, *united]
-        terms = [t._replace(lhs=at[t.lhs], rhs=at[t.rhs]) if t.out == out else t for t in terms]
-        if epilogues:
+    operands: list[jax.Array | View], terms: list[Term], epilogues: list[Epilogue], into: Into | None
+) -> tuple[list[jax.Array | View], list[Term], list[Epilogue], Into | None]:
+    """Inside shard_map, makes all operands of one result vary over the same mesh axes, and all of one target with its
+    base; elsewhere does nothing."""
+    arrays = [x.buffer if isinstance(x, View) else x for x in operands]
+    bases = [] if into is None else [base for base in into.bases if base is not None]
+    if not any(compat.varies(array) for array in (*arrays, *bases)):
+        return operands, terms, epilogues, into
+    count = 1 + max(term.out for term in terms)
+    groups = [[out] for out in range(count)] if into is None else [[] for _ in into.shapes]
+    for out, window in enumerate(() if into is None else into.writes):
+        groups[window.array].append(out)
+    new_bases: list[jax.Array | None] = []
+    for index, outs in enumerate(groups):
+        members = list(dict.fromkeys(index for term in terms if term.out in outs for index in term[:2]))
+        members += [index for out in outs if epilogues for index in epilogues[out].operands() if index not in members]
+        base = None if into is None else into.bases[index]
+        *united, new_base = compat.unite_varying(
+            [*(arrays[member] for member in members), arrays[members[0]] if base is None else base]
+        )
+        new_bases.append(None if base is None else new_base)
+        at = {member: len(operands) + place for place, member in enumerate(members)}
+        for member, array in zip(members, united, strict=True):
+            x = operands[member]
+            operands.append(View.with_layout(array, x.layout) if isinstance(x, View) else array)
+        terms = [t._replace(lhs=at[t.lhs], rhs=at[t.rhs]) if t.out in outs else t for t in terms]
+        for out in outs if epilogues else ():
             epilogues[out] = renumber_epilogue(epilogues[out], at)
-    return operands, terms, epilogues
+    return operands, terms, epilogues, None if into is None else into._replace(bases=new_bases)
 
 
 def renumber_epilogue(epilogue: Epilogue, at: Mapping[int, int] | Sequence[int]) -> Epilogue:

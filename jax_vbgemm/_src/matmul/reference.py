@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.arithmetic import accumulator_of
-from jax_vbgemm._src.matmul.primitive import Epilogue, Scalar, Term
+from jax_vbgemm._src.matmul.primitive import Epilogue, Scalar, Target, Term, Window
+from jax_vbgemm._src.matmul.view import View, dense
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -79,7 +80,7 @@ def linear_part(total: jax.Array, epilogue: Epilogue, operands: Sequence[jax.Arr
     dtype = total.dtype
     value = total if epilogue.alpha == 1 else scaled(scalar_value(epilogue.alpha, operands, dtype), total)
     if epilogue.source is not None and epilogue.beta != 0:
-        value += scaled(scalar_value(epilogue.beta, operands, dtype), operands[epilogue.source].astype(dtype))
+        value += scaled(scalar_value(epilogue.beta, operands, dtype), dense(operands[epilogue.source]).astype(dtype))
     if epilogue.bias is not None:
         value += jnp.broadcast_to(operands[epilogue.bias].astype(dtype), value.shape)
     return value
@@ -97,17 +98,18 @@ def finish(
 
 
 def results(
-    operands: Sequence[jax.Array],
+    operands: Sequence[jax.Array | View],
     terms: Sequence[Term],
     out_dtypes: Sequence[Any],
     epilogues: Sequence[Epilogue],
     precision: Any,
 ) -> list[jax.Array]:
     """All results of a call: one jnp.matmul a term, sums in order, then the epilogues if there are any."""
+    arrays = [dense(operand) for operand in operands]
     if not epilogues:
-        return products(operands, terms, out_dtypes, precision)
-    sums = products(operands, terms, [accumulator(dtype) for dtype in out_dtypes], precision)
-    return finish(sums, operands, epilogues, out_dtypes)
+        return products(arrays, terms, out_dtypes, precision)
+    sums = products(arrays, terms, [accumulator(dtype) for dtype in out_dtypes], precision)
+    return finish(sums, arrays, epilogues, out_dtypes)
 
 
 def products(
@@ -121,3 +123,21 @@ def products(
         value = multiply(operands[term.lhs], operands[term.rhs], term, dtype, precision)
         results[term.out] = value if results[term.out] is None else results[term.out] + value
     return [result.astype(dtype) for result, dtype in zip(results, out_dtypes, strict=True)]
+
+
+def put(
+    values: Sequence[jax.Array | None], writes: Sequence[Window], targets: Sequence[Target], arrays: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """The targets of a call with its results in their windows; None: a result that is zeros."""
+    placed: list[Any] = []
+    for index, target in enumerate(targets):
+        pairs = [(window.layout, value) for window, value in zip(writes, values, strict=True) if window.array == index]
+        if target.base is not None:
+            array = arrays[target.base]
+        else:
+            dtype = next(value.dtype for _, value in pairs if value is not None)
+            array = jnp.zeros(target.shape, dtype)
+        for layout, value in pairs:
+            array = layout.put(array, jnp.zeros(layout.shape, array.dtype) if value is None else value)
+        placed.append(array)
+    return placed

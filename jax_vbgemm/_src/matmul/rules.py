@@ -1,16 +1,15 @@
-"""Derivatives and vmap of the primitive, and what else of JAX asks for a rule.
+"""Tangents and vmap of the primitive, and what else of JAX asks for a rule; cotangents are in transpose.py.
 
 Each rule produces terms again and binds once, so the rules are closed under each other. The primitive is a sum of
 bilinear products, hence
   tangent of  op(A) op(B)  =  op(dA) op(B) + op(A) op(dB)           (two terms with one `out`)
-  cotangent of op(A)       =  dC op(B)^T, of op(B) = op(A)^T dC     (transposes are flags, never copies)
 Of a symmetric product only the sum of both is: derived terms drop that flag.
-Members without a tangent or cotangent are dropped, never filled with zeros.
+Members without a tangent are dropped, never filled with zeros. The tangent of a window is that window of the tangent.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,20 +18,24 @@ import jax.numpy as jnp
 from jax.interpreters import ad, batching
 
 from jax_vbgemm._src import compat
-from jax_vbgemm._src.arithmetic import arithmetic_of
 from jax_vbgemm._src.matmul import reference
-from jax_vbgemm._src.matmul.batch_in_k import fold_batch
+from jax_vbgemm._src.matmul.layout import dense as dense_layout
 from jax_vbgemm._src.matmul.primitive import (
     Epilogue,
-    Shape,
+    Into,
+    Target,
     Term,
+    Window,
     batched_matmul_p,
     compact,
     contract,
     renumber_epilogue,
     sizes_of,
+    windows_of,
 )
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.matmul.transpose import transpose
+from jax_vbgemm._src.matmul.view import View, dense
 
 
 def _jvp(
@@ -42,12 +45,46 @@ def _jvp(
     terms: tuple[Term, ...],
     out_dtypes: tuple[Any, ...],
     epilogues: tuple[Epilogue, ...],
+    reads: tuple[Window, ...],
+    writes: tuple[Window, ...],
+    targets: tuple[Target, ...],
     **options: Any,
 ) -> tuple[list[Any], list[Any]]:
-    if epilogues:
-        return _jvp_of_epilogues(primals, tangents, terms=terms, out_dtypes=out_dtypes, epilogues=epilogues, **options)
-    results = batched_matmul_p.bind(*primals, terms=terms, out_dtypes=out_dtypes, epilogues=(), **options)
-    return results, _tangents_of_sums(primals, tangents, results, terms, out_dtypes, **options)
+    operands, moving = windows_of(primals, reads), windows_of(tangents, reads)
+    bases = [None if target.base is None else tangents[target.base] for target in targets]
+    if not epilogues:
+        results = batched_matmul_p.bind(
+            *primals, terms=terms, out_dtypes=out_dtypes, epilogues=(), reads=reads, writes=writes, targets=targets,
+            **options,
+        )  # fmt: skip
+        return results, _tangents_of_sums(operands, moving, results, terms, out_dtypes, writes, bases, **options)
+    values, of_values = _jvp_of_epilogues(operands, moving, terms, out_dtypes, epilogues, **options)
+    if not writes:
+        return values, of_values
+    results = reference.put(values, writes, targets, primals)
+    return results, _put_tangents(of_values, results, writes, bases)
+
+
+def _put_tangents(
+    tangents: Sequence[Any], results: Sequence[jax.Array], writes: Sequence[Window], bases: Sequence[Any]
+) -> list[Any]:
+    """Tangents of targets, from those of the values put into them and of their bases."""
+    put: list[Any] = []
+    for index, (result, base) in enumerate(zip(results, bases, strict=True)):
+        parts = [(w.layout, tangent) for w, tangent in zip(writes, tangents, strict=True) if w.array == index]
+        base = base if _moves(base) else None
+        if base is None and not any(_moves(tangent) for _, tangent in parts):
+            put.append(ad.Zero(jax.typeof(result).to_tangent_aval()))
+            continue
+        total = jnp.zeros_like(result) if base is None else base
+        for layout, tangent in parts:
+            total = layout.put(total, tangent if _moves(tangent) else jnp.zeros(layout.shape, total.dtype))
+        put.append(total)
+    return put
+
+
+def _moves(tangent: Any) -> bool:
+    return tangent is not None and not isinstance(tangent, ad.Zero)
 
 
 def _tangents_of_sums(
@@ -56,10 +93,13 @@ def _tangents_of_sums(
     results: Sequence[Any],
     terms: Sequence[Term],
     out_dtypes: Sequence[Any],
+    writes: Sequence[Window] = (),
+    bases: Sequence[Any] = (),
     **options: Any,
 ) -> list[Any]:
+    """The tangents of `results`; with `writes` these are targets, and `bases` their bases' tangents, or None."""
     operands = [*primals, *tangents]
-    active = [not isinstance(tangent, ad.Zero) for tangent in tangents]
+    active = [_moves(tangent) for tangent in tangents]
     moving: list[Term] = []
     for term in terms:
         if active[term.lhs]:
@@ -67,17 +107,33 @@ def _tangents_of_sums(
         if active[term.rhs]:
             moving.append(term._replace(rhs=len(primals) + term.rhs, symmetric=False))
     used, outs, moving, _ = compact(moving)
-    values = contract([operands[i] for i in used], moving, [out_dtypes[out] for out in outs], **options)
     result_tangents: list[Any] = [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
-    for out, tangent in zip(outs, values, strict=True):
-        result_tangents[out] = tangent
+    into, moved = None, outs
+    if writes:
+        of_targets = _put_tangents([None] * len(writes), results, writes, bases)
+        moved = sorted({writes[out].array for out in outs})
+        still = [len(outs) < len(writes) and any(w.array == index for out, w in enumerate(writes) if out not in outs)
+                 for index in moved]  # fmt: skip
+        into = Into(
+            [Window(moved.index(writes[out].array), writes[out].layout) for out in outs],
+            [results[index].shape for index in moved],
+            [
+                of_targets[index] if _moves(of_targets[index])
+                else jnp.zeros_like(results[index]) if bases[index] is not None or partial
+                else None
+                for index, partial in zip(moved, still, strict=True)
+            ],
+        )  # fmt: skip
+        result_tangents = of_targets
+    values = contract([operands[i] for i in used], moving, [out_dtypes[out] for out in outs], into=into, **options)
+    for index, tangent in zip(moved, values, strict=True):
+        result_tangents[index] = tangent
     return result_tangents
 
 
 def _jvp_of_epilogues(
     primals: Sequence[Any],
     tangents: Sequence[Any],
-    *,
     terms: tuple[Term, ...],
     out_dtypes: tuple[Any, ...],
     epilogues: tuple[Epilogue, ...],
@@ -122,9 +178,9 @@ def _finish(
     if not isinstance(sum_tangent, ad.Zero):
         sum_tangent = sum_tangent.astype(total.dtype)
     referred = dict.fromkeys(epilogue.operands())
-    current = [total, *(primals[index] for index in referred)]
-    moving = [sum_tangent, *(tangents[index] for index in referred)]
-    moves = [not isinstance(tangent, ad.Zero) for tangent in moving]
+    current = [total, *(dense(primals[index]) for index in referred)]
+    moving = [sum_tangent, *(dense(tangents[index]) for index in referred)]
+    moves = [_moves(tangent) for tangent in moving]
 
     def finish(*moved: Any) -> jax.Array:
         given = iter(moved)
@@ -151,198 +207,65 @@ def _finish(
     return value, tangent.astype(dtype)
 
 
-def _transpose(
-    cotangents: Sequence[Any],
-    *operands: Any,
-    terms: tuple[Term, ...],
-    out_dtypes: tuple[Any, ...],
-    epilogues: tuple[Epilogue, ...],
-    **options: Any,
-) -> list[Any]:
-    if epilogues:
-        return _transpose_of_epilogues(
-            cotangents, operands, terms=terms, out_dtypes=out_dtypes, epilogues=epilogues, **options
-        )
-    linear = [ad.is_undefined_primal(operand) for operand in operands]
-    avals = [operand.aval if linear[i] else operand for i, operand in enumerate(operands)]
-    factors: list[Any] = []  # the operands of the one call
-    products: list[Term] = []
-    # (linear operand, shape before its broadcast is summed, dtype of the sum) -> out
-    sums: dict[tuple[int, Shape, Any], int] = {}
-
-    for term in terms:
-        cotangent = cotangents[term.out]
-        if isinstance(cotangent, ad.Zero):
-            continue
-        if linear[term.lhs] and linear[term.rhs]:
-            raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
-        target, other = (term.lhs, term.rhs) if linear[term.lhs] else (term.rhs, term.lhs)
-        dc, x = cotangent, operands[other]
-        as_xla = _only_xla(avals[term.lhs].dtype, avals[term.rhs].dtype, cotangent.dtype)
-        if not as_xla:
-            dc, x = _multiplicable(dc, x)
-        # Wide, so that it is rounded once.
-        wide = dc.dtype if as_xla or jnp.iscomplexobj(dc) else accumulator(avals[target].dtype)
-        a, b = term.transpose_a, term.transpose_b
-        if linear[term.lhs]:
-            lhs, rhs, product = (x, dc, Term(0, 1, 0, b, True)) if a else (dc, x, Term(0, 1, 0, False, not b))
-        else:
-            lhs, rhs, product = (dc, x, Term(0, 1, 0, True, a)) if b else (x, dc, Term(0, 1, 0, not a, False))
-        lhs, rhs, product = fold_batch(lhs, rhs, product, avals[target].shape[:-2]) or (lhs, rhs, product)
-        shape = (*sizes_of(lhs.shape, rhs.shape, product).batch, *avals[target].shape[-2:])
-        out = sums.setdefault((target, shape, wide), len(sums))
-        products.append(product._replace(lhs=len(factors), rhs=len(factors) + 1, out=out))
-        factors += [lhs, rhs]
-    keys = list(sums)
-
-    # Where nothing is left to add, the kernel rounds to the primal's dtype; sums are kept wide until the last one.
-    members = Counter(target for target, _, _ in keys)
-    multiplied: list[set[Any]] = [set() for _ in keys]
-    for product in products:
-        multiplied[product.out] |= {factors[product.lhs].dtype, factors[product.rhs].dtype}
-    dtypes = []
-    for (target, shape, wide), of_out in zip(keys, multiplied, strict=True):
-        dtype = avals[target].dtype
-        final = members[target] == 1 and shape == avals[target].shape and wide == accumulator(dtype)
-        dtypes.append(dtype if final and of_out == {dtype} else wide)
-    results: list[Any] = [None] * len(operands)
-    for (target, _, _), value in zip(sums, contract(factors, products, dtypes, **options), strict=True):
-        value = sum_broadcast(value, avals[target].shape)
-        if members[target] > 1:
-            value = _as(value, accumulator(avals[target].dtype))
-        results[target] = value if results[target] is None else results[target] + value
-    return [
-        (ad.Zero(avals[i].to_ct_aval()) if result is None else _as(result, avals[i].dtype)) if linear[i] else None
-        for i, result in enumerate(results)
-    ]
-
-
-def _multiplicable(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Both as they are where kernels multiply such a pair, else in one dtype: the wider; wide, where neither holds the
-    other's numbers."""
-    if x.dtype == y.dtype or arithmetic_of(x.dtype.name, y.dtype.name):
-        return x, y
-    dtype = max(x.dtype, y.dtype, key=lambda dtype: dtype.itemsize)
-    if x.dtype.itemsize == y.dtype.itemsize and accumulator(x.dtype) == accumulator(y.dtype):
-        dtype = accumulator(dtype)
-    return x.astype(dtype), y.astype(dtype)
-
-
-def _only_xla(lhs: Any, rhs: Any, result: Any) -> bool:
-    """Whether a product is one of XLA's into floats of 8 bits or integers. Its gradients are those of jax.lax.dot:
-    products of the cotangent as it is, in its dtype."""
-    if result.itemsize > 1 and jnp.issubdtype(result, jnp.inexact):
-        return False
-    arithmetic = arithmetic_of(lhs.name, rhs.name)
-    return arithmetic is None or result.name not in arithmetic.results
-
-
-def _as(x: jax.Array, dtype: Any) -> jax.Array:
-    """x in another dtype; of complex numbers, as real ones, the real parts."""
-    of_real = jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating)
-    return (jnp.real(x) if of_real else x).astype(dtype)
-
-
-def _transpose_of_epilogues(
-    cotangents: Sequence[Any],
-    operands: Sequence[Any],
-    *,
-    terms: Sequence[Term],
-    out_dtypes: Sequence[Any],
-    epilogues: Sequence[Epilogue],
-    **options: Any,
-) -> list[Any]:
-    """For jax.linear_transpose; derivatives never come here. alpha sum + beta source + bias, each part by itself."""
-    linear = [ad.is_undefined_primal(operand) for operand in operands]
-    wide = tuple(accumulator(dtype) for dtype in out_dtypes)
-    scaled_cotangents = list(cotangents)
-    results: list[Any] = [None] * len(operands)
-
-    def give(index: int | None, cotangent: jax.Array) -> None:
-        if index is not None and linear[index]:
-            value = sum_broadcast(cotangent, operands[index].aval.shape)
-            results[index] = value if results[index] is None else results[index] + value
-
-    for out, (cotangent, epilogue) in enumerate(zip(cotangents, epilogues, strict=True)):
-        if isinstance(cotangent, ad.Zero):
-            continue
-        scalars = [scalar[0] for scalar in (epilogue.alpha, epilogue.beta) if isinstance(scalar, tuple)]
-        if epilogue.activation or any(linear[index] for index in scalars):
-            what = f"activation {epilogue.activation!r}" if epilogue.activation else "alpha or beta"
-            raise NotImplementedError(f"jax_vbgemm: batched_gemm is not linear in its {what}: it cannot be transposed")
-        value = cotangent.astype(wide[out])
-        scaled_cotangents[out] = reference.scalar_value(epilogue.alpha, operands, wide[out]) * value
-        give(epilogue.source, reference.scaled(reference.scalar_value(epilogue.beta, operands, wide[out]), value))
-        give(epilogue.bias, value)
-    moving = tuple(term for term in terms if linear[term.lhs] or linear[term.rhs])
-    of_sums = _transpose(scaled_cotangents, *operands, terms=moving, out_dtypes=wide, epilogues=(), **options)
-    for index, of_sum in enumerate(of_sums):
-        if results[index] is None:
-            results[index] = of_sum
-        else:
-            total = results[index]
-            if not isinstance(of_sum, ad.Zero):
-                total += of_sum.astype(total.dtype)
-            results[index] = total.astype(operands[index].aval.dtype)
-    return results
-
-
-def sum_broadcast(value: jax.Array, shape: Shape) -> jax.Array:
-    """The transpose of broadcasting `shape` to value's shape."""
-    if value.shape == shape:
-        return value
-    value = value.sum(axis=tuple(range(value.ndim - len(shape))))
-    stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 and value.shape[axis] != 1)
-    return value.sum(axis=stretched, keepdims=True)
-
-
-def _finished_apart(dims: Sequence[Any], terms: Sequence[Term], epilogues: Sequence[Epilogue]) -> list[bool]:
+def _finished_apart(mapped: Sequence[bool], terms: Sequence[Term], epilogues: Sequence[Epilogue]) -> list[bool]:
     """Which results' epilogues are elementwise work under vmap, and no part of the kernel.
 
     A kernel's alpha and beta belong to a whole problem, not to each of its batch entries. And where C or a bias is
     mapped but no factor is, one product serves all entries.
     """
 
-    def is_mapped(index: int) -> bool:
-        return dims[index] is not None
-
     product_is = [False] * len(epilogues)
     for term in terms if epilogues else ():
-        product_is[term.out] |= is_mapped(term.lhs) or is_mapped(term.rhs)
+        product_is[term.out] |= mapped[term.lhs] or mapped[term.rhs]
     return [
-        any(map(is_mapped, e.operands() if not product else [s[0] for s in e[:2] if isinstance(s, tuple)]))
+        any(mapped[i] for i in (e.operands() if not product else [s[0] for s in e[:2] if isinstance(s, tuple)]))
         for e, product in zip(epilogues, product_is, strict=True)
     ]
 
 
 def _batch(
-    operands: Sequence[Any],
+    arrays: Sequence[Any],
     dims: Sequence[Any],
     *,
     terms: tuple[Term, ...],
     out_dtypes: tuple[Any, ...],
     epilogues: tuple[Epilogue, ...],
+    reads: tuple[Window, ...],
+    writes: tuple[Window, ...],
+    targets: tuple[Target, ...],
     **options: Any,
 ) -> tuple[list[Any], list[Any]]:
     """Puts the mapped axis in front of the batch dimensions: the kernel sees it as a batch count and a stride."""
-    apart = _finished_apart(dims, terms, epilogues)
+    mapped = [dim is not None for dim in dims]  # None: not mapped
+    if reads:
+        mapped = [mapped[window.array] for window in reads]
+    apart = _finished_apart(mapped, terms, epilogues)
     if any(apart):
         dtypes = [accumulator(dtype) if yes else dtype for dtype, yes in zip(out_dtypes, apart, strict=True)]
         kept = tuple(Epilogue() if yes else epilogue for epilogue, yes in zip(epilogues, apart, strict=True))
-        values, out_dims = _batch(operands, dims, terms=terms, out_dtypes=tuple(dtypes), epilogues=kept, **options)
-        for out in (out for out, yes in enumerate(apart) if yes):
+        values, out_dims = _batch(
+            arrays, dims, terms=terms, out_dtypes=tuple(dtypes), epilogues=kept, reads=reads, writes=(), targets=(),
+            **options,
+        )  # fmt: skip
 
-            def finish(total: Any, *operands: Any, out: int = out) -> Any:
-                return reference.finish([total], operands, [epilogues[out]], [out_dtypes[out]])[0]
+        def finish(totals: Any, *arrays: Any) -> Any:
+            operands = windows_of(arrays, reads)
+            values = [
+                reference.finish([total], operands, [epilogue], [dtype])[0] if yes else total
+                for total, epilogue, dtype, yes in zip(totals, epilogues, out_dtypes, apart, strict=True)
+            ]
+            return reference.put(values, writes, targets, arrays) if writes else values
 
-            values[out] = jax.vmap(finish, in_axes=(out_dims[out], *dims))(values[out], *operands)
-            out_dims[out] = 0
-        return values, out_dims
+        finished = jax.vmap(finish, in_axes=(out_dims, *dims))(values, *arrays)
+        return finished, [0] * len(finished)
 
-    mapped = [dim is not None for dim in dims]  # None: not mapped
-    operands = [compat.replicated(x) if yes else x for x, yes in zip(operands, mapped, strict=True)]
-    values = [jnp.moveaxis(x, dim, 0) if yes else x for x, dim, yes in zip(operands, dims, mapped, strict=True)]
-    size = next(x.shape[0] for x, yes in zip(values, mapped, strict=True) if yes)
+    arrays = [compat.replicated(x) if dim is not None else x for x, dim in zip(arrays, dims, strict=True)]
+    arrays = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(arrays, dims, strict=True)]
+    size = next(x.shape[0] for x, dim in zip(arrays, dims, strict=True) if dim is not None)
+    values = [
+        View.with_layout(arrays[w.array], w.layout.batched(size, arrays[w.array].size // size) if yes else w.layout)
+        for w, yes in zip(reads, mapped, strict=True)
+    ] if reads else arrays  # fmt: skip
     shapes = [x.shape[1:] if yes else x.shape for x, yes in zip(values, mapped, strict=True)]
     out_mapped = [False] * len(out_dtypes)
     out_rank = [0] * len(out_dtypes)
@@ -351,6 +274,10 @@ def _batch(
         out_rank[term.out] = len(sizes_of(shapes[term.lhs], shapes[term.rhs], term).batch) + 2
     for out, epilogue in enumerate(epilogues):
         out_mapped[out] |= any(mapped[index] for index in epilogue.operands())
+    target_mapped = [target.base is not None and dims[target.base] is not None for target in targets]
+    for window, yes in zip(writes, out_mapped, strict=bool(writes)):
+        target_mapped[window.array] |= yes
+    out_mapped = [target_mapped[window.array] for window in writes] or out_mapped
 
     factors: list[Any] = []
     positions: dict[tuple[int, int, bool], int] = {}
@@ -364,10 +291,14 @@ def _batch(
         if key not in positions:
             positions[key] = len(factors)
             shape = (size, *(1,) * (rank - len(shapes[index])), *shapes[index])
+            value = values[index]
             if mapped[index]:
-                factors.append(values[index].reshape(shape))
-            else:
-                factors.append(jnp.broadcast_to(values[index], shape) if stretch else values[index])
+                value = value.reshape(shape)
+            elif stretch and isinstance(value, View):
+                value = View.with_layout(value.buffer, value.layout.batched(size, 0)).reshape(shape)
+            elif stretch:
+                value = jnp.broadcast_to(value, shape)
+            factors.append(value)
         return positions[key]
 
     batched, batched_epilogues = [], []
@@ -380,8 +311,24 @@ def _batch(
         if epilogue.source is not None:
             at[epilogue.source] = factor(epilogue.source, out_rank[out], stretch=out_mapped[out])
         batched_epilogues.append(renumber_epilogue(epilogue, at))
-    results = contract(factors, batched, out_dtypes, epilogues=batched_epilogues, **options)
-    return results, [0 if yes else None for yes in out_mapped]
+    into = None
+    if writes:
+        layouts = [
+            window.layout.batched(size, math.prod(targets[window.array].shape)) if yes else window.layout
+            for window, yes in zip(writes, out_mapped, strict=True)
+        ]
+        target_shapes = [
+            (size, *target.shape) if yes else target.shape for target, yes in zip(targets, target_mapped, strict=True)
+        ]
+        bases = [
+            None if target.base is None
+            else arrays[target.base] if dims[target.base] is not None or not yes
+            else jnp.broadcast_to(arrays[target.base], (size, *target.shape))
+            for target, yes in zip(targets, target_mapped, strict=True)
+        ]  # fmt: skip
+        into = Into([w._replace(layout=x) for w, x in zip(writes, layouts, strict=True)], target_shapes, bases)
+    results = contract(factors, batched, out_dtypes, epilogues=batched_epilogues, into=into, **options)
+    return results, [0 if yes else None for yes in (target_mapped if writes else out_mapped)]
 
 
 def _dce(used: list[bool], eqn: Any) -> tuple[list[bool], Any]:
@@ -391,16 +338,35 @@ def _dce(used: list[bool], eqn: Any) -> tuple[list[bool], Any]:
     if not any(used):
         return [False] * len(eqn.invars), None
     old = eqn.params
-    kept, outs, terms, epilogues = compact([term for term in old["terms"] if used[term.out]], old["epilogues"])
-    out_dtypes = tuple(old["out_dtypes"][out] for out in outs)
-    params = dict(old, terms=tuple(terms), out_dtypes=out_dtypes, epilogues=tuple(epilogues))
-    new = eqn.replace(invars=[eqn.invars[i] for i in kept], outvars=[eqn.outvars[out] for out in outs], params=params)
+    reads, writes, targets = old["reads"], old["writes"], old["targets"]
+    is_used = [used[window.array] for window in writes] if writes else used
+    operands, outs, terms, epilogues = compact([term for term in old["terms"] if is_used[term.out]], old["epilogues"])
+    kept = operands
+    if writes and not reads:
+        reads = tuple(Window(index, dense_layout(var.aval.shape)) for index, var in enumerate(eqn.invars))
+    targets = [target for target, yes in zip(targets, used, strict=bool(targets)) if yes]
+    if reads:
+        bases = [target.base for target in targets if target.base is not None]
+        kept = sorted({reads[index].array for index in operands} | set(bases))
+        reads = tuple(reads[index]._replace(array=kept.index(reads[index].array)) for index in operands)
+    target_at = [sum(used[:index]) for index in range(len(used))]
+    params = dict(
+        old,
+        terms=tuple(terms),
+        out_dtypes=tuple(old["out_dtypes"][out] for out in outs),
+        epilogues=tuple(epilogues),
+        reads=reads,
+        writes=tuple(writes[out]._replace(array=target_at[writes[out].array]) for out in outs) if writes else (),
+        targets=tuple(t if t.base is None else t._replace(base=kept.index(t.base)) for t in targets),
+    )
+    outvars = [var for var, yes in zip(eqn.outvars, used, strict=True) if yes]
+    new = eqn.replace(invars=[eqn.invars[i] for i in kept], outvars=outvars, params=params)
     alive = set(kept)
     return [index in alive for index in range(len(eqn.invars))], new
 
 
 ad.primitive_jvps[batched_matmul_p] = _jvp
-ad.primitive_transposes[batched_matmul_p] = _transpose
+ad.primitive_transposes[batched_matmul_p] = transpose
 batching.primitive_batchers[batched_matmul_p] = _batch
 compat.register_dce_rule(batched_matmul_p, _dce)
 compat.register_nan_check(batched_matmul_p)

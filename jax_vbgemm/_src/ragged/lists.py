@@ -24,7 +24,7 @@ from jax.interpreters import ad, batching
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.reference import accumulator
-from jax_vbgemm._src.matmul.rules import sum_broadcast
+from jax_vbgemm._src.matmul.transpose import sum_broadcast
 from jax_vbgemm._src.ragged.rules import mapped_first
 
 Shape = tuple[int, ...]

@@ -15,7 +15,7 @@ from jax.interpreters import ad, batching
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.reference import accumulator
-from jax_vbgemm._src.matmul.rules import sum_broadcast
+from jax_vbgemm._src.matmul.transpose import sum_broadcast
 from jax_vbgemm._src.ragged.primitive import Ragged, bind, ragged_dot_p
 from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
 

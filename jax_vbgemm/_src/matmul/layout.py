@@ -1,0 +1,283 @@
+"""Where the elements of an array lie in a flat buffer: sizes and strides, a dimension of several levels if need be.
+
+The rows of irreps data laid out (node, mul, 2l + 1) are pairs (node, component), and no single stride leads from one to
+the next: a dimension is therefore a tuple of levels (size, stride), outermost first, as in CuTe. Everything is static,
+in elements, and known at trace time.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+Shape = tuple[int, ...]
+Level = tuple[int, int]
+"""(size, stride)."""
+Levels = tuple[Level, ...]
+
+
+class Layout(NamedTuple):
+    """Element (i, j, ...) lies `offset` + the sum of its digits times their strides behind the buffer's first."""
+
+    dimensions: tuple[Levels, ...]
+    offset: int = 0
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(math.prod(size for size, _ in levels) for levels in self.dimensions)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def levels(self) -> list[Level]:
+        """Those longer than 1 of all dimensions, outermost first."""
+        return [level for levels in self.dimensions for level in levels if level[0] != 1]
+
+    @property
+    def end(self) -> int:
+        """Behind the last element that it names."""
+        return self.offset + 1 + sum((size - 1) * stride for size, stride in self.levels) if self.size else 0
+
+    def is_dense(self, elements: int) -> bool:
+        """Whether it is a buffer of so many elements, all of it and in its own order."""
+        runs = merge((size, (stride,)) for size, stride in self.levels)
+        return self.offset == 0 and self.size == elements and (self.size < 2 or runs == [(elements, (1,))])
+
+    def is_injective(self) -> bool:
+        """Whether no two of its elements lie in the same place."""
+        reach = 0
+        for size, stride in sorted(self.levels, key=lambda level: level[1]):
+            if stride <= reach:
+                return self.size == 0 or bool(_count(self).max() == 1)
+            reach += (size - 1) * stride
+        return True
+
+    def transpose(self, axes: Sequence[int]) -> Layout:
+        return Layout(tuple(self.dimensions[axis] for axis in axes), self.offset)
+
+    def batched(self, size: int, stride: int) -> Layout:
+        """With one more dimension in front."""
+        return Layout((((size, stride),), *self.dimensions), self.offset)
+
+    def reshape(self, shape: Sequence[int]) -> Layout:
+        """The same elements in the same order; where a level would have to be cut at no whole number, ValueError."""
+        if math.prod(shape) != self.size:
+            raise ValueError(f"{self.shape} does not have the elements of {tuple(shape)}")
+        if self.size == 0:
+            return dense(tuple(shape))
+        rest = self.levels
+        dimensions: list[Levels] = []
+        for wanted in reversed(shape):
+            taken: list[Level] = []
+            while wanted > 1:
+                size, stride = rest.pop()
+                part = math.gcd(size, wanted)
+                if part not in (size, wanted):
+                    raise ValueError(f"{self.shape} with {self.levels} cannot be seen as {tuple(shape)}")
+                taken.append((part, stride))
+                if size > part:
+                    rest.append((size // part, stride * part))
+                wanted //= part
+            dimensions.append(tuple(reversed(taken)) or ((1, 0),))
+        return Layout(tuple(reversed(dimensions)), self.offset)
+
+    def take(self, buffer: jax.Array) -> jax.Array:
+        """The elements as an array of their own."""
+        if self.is_dense(buffer.size):
+            return buffer.reshape(self.shape)
+        flat = buffer.reshape(-1)
+        box = _box(self, buffer.size)
+        if box is None:
+            return flat[_indices(self)]
+        values = jax.lax.slice(_cut(flat, box), box.starts, [a + n for a, n in zip(box.starts, box.sizes, strict=True)])
+        return values.reshape(box.sizes[: len(box.order)]).transpose(_inverse(box.order)).reshape(self.shape)
+
+    def put(self, buffer: jax.Array, values: jax.Array) -> jax.Array:
+        """The buffer with these values in the elements' places."""
+        if self.size == 0:
+            return buffer
+        if self.is_dense(buffer.size):
+            return values.reshape(buffer.shape)
+        flat = buffer.reshape(-1)
+        box = _box(self, buffer.size)
+        if box is None:
+            return flat.at[_indices(self)].set(values, unique_indices=True).reshape(buffer.shape)
+        sorted_values = values.reshape([size for size, _ in self.levels]).transpose(box.order).reshape(box.sizes)
+        part = jax.lax.dynamic_update_slice(_cut(flat, box), sorted_values, box.starts).reshape(-1)
+        if part.size < flat.size:
+            part = jax.lax.dynamic_update_slice(flat, part, (box.begin,))
+        return part.reshape(buffer.shape)
+
+    def add(self, buffer: jax.Array, values: jax.Array) -> jax.Array:
+        """The buffer with these values added in the elements' places, where several may lie in one."""
+        if self.is_injective():
+            return self.put(buffer, self.take(buffer) + values)
+        return buffer.reshape(-1).at[_indices(self)].add(values).reshape(buffer.shape)
+
+
+def dense(shape: Shape) -> Layout:
+    """Row-major, without gaps."""
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return Layout(tuple(((size, stride),) for size, stride in zip(shape, strides, strict=True)))
+
+
+Refined = list[tuple[int, tuple[int, ...]]]
+"""Levels that several layouts share: (size, the stride of each), outermost first."""
+
+
+def merge(levels: Any) -> Refined:
+    """Neighbours as one level, where one stride leads through both in each of the layouts."""
+    merged: Refined = []
+    for size, strides in levels:
+        if size == 1:
+            continue
+        if merged and all(outer == size * inner for outer, inner in zip(merged[-1][1], strides, strict=True)):
+            size *= merged.pop()[0]
+        merged.append((size, tuple(strides)))
+    return merged
+
+
+def refine(dimensions: Sequence[Levels]) -> Refined | None:
+    """Dimensions of one length as the fewest levels that all of them have; None where they are cut differently."""
+    rest = [[level for level in levels if level[0] != 1] for levels in dimensions]
+    found: Refined = []
+    while any(rest):
+        part = min(levels[-1][0] for levels in rest)
+        if any(levels[-1][0] % part for levels in rest):
+            return None
+        found.append((part, tuple(levels[-1][1] for levels in rest)))
+        for levels in rest:
+            size, stride = levels.pop()
+            if size > part:
+                levels.append((size // part, stride * part))
+    return merge(reversed(found))
+
+
+@functools.lru_cache(maxsize=1024)
+def overlap(layouts: tuple[Layout, ...]) -> tuple[int, int] | None:
+    """The first two of these, by index, that have an element in common; None where they are disjoint."""
+    spans = sorted((x.offset, x.end, index) for index, x in enumerate(layouts) if x.size)
+    clusters: list[list[int]] = []  # of layouts whose spans meet
+    reach = 0
+    for begin, end, index in spans:
+        if not clusters or begin >= reach:
+            clusters.append([])
+        clusters[-1].append(index)
+        reach = max(reach, end)
+    for cluster in map(sorted, clusters):
+        found = _overlap_in([layouts[index] for index in cluster]) if len(cluster) > 1 else None
+        if found:
+            return cluster[found[0]], cluster[found[1]]
+    return None
+
+
+def covers(layouts: tuple[Layout, ...], elements: int) -> bool:
+    """Whether disjoint, injective layouts have all elements of a buffer."""
+    return sum(x.size for x in layouts) == elements
+
+
+def _overlap_in(layouts: Sequence[Layout]) -> tuple[int, int] | None:
+    if _side_by_side(layouts):
+        return None
+    first, end = min(x.offset for x in layouts), max(x.end for x in layouts)
+    owner = np.full(end - first, -1, np.int32)
+    for index, layout in enumerate(layouts):
+        places = _elements(layout).reshape(-1) - first
+        taken = owner[places]
+        if taken.max() >= 0:
+            return int(taken[taken >= 0].min()), index
+        owner[places] = index
+    return None
+
+
+def _side_by_side(layouts: Sequence[Layout]) -> bool:
+    """Whether these are seen to be disjoint without a look at each element: column ranges of rows of one pitch."""
+    pitches = {max((stride for _, stride in x.levels), default=0) for x in layouts}
+    if len(pitches) != 1 or 0 in pitches:
+        return False
+    (pitch,) = pitches
+    ranges = []
+    for layout in layouts:
+        begin = layout.offset % pitch
+        end = begin + 1 + sum((size - 1) * stride for size, stride in layout.levels if stride != pitch)
+        ranges.append((begin, end))
+    ranges.sort()
+    inside = ranges[-1][1] <= pitch
+    return inside and all(left[1] <= right[0] for left, right in itertools.pairwise(ranges))
+
+
+def _elements(layout: Layout) -> NDArray[np.int64]:
+    """Each element's place, an array of the levels' sizes."""
+    index = np.full((), layout.offset, np.int64)
+    for size, stride in layout.levels:
+        index = np.add.outer(index, np.arange(size, dtype=np.int64) * stride)
+    return index
+
+
+def _count(layout: Layout) -> NDArray[np.int64]:
+    """How many elements lie in each place."""
+    return np.bincount(_elements(layout).reshape(-1) - layout.offset)
+
+
+def _indices(layout: Layout) -> jax.Array:
+    """Each element's place, computed by the program rather than stored in it."""
+    sizes = [size for size, _ in layout.levels]
+    dtype = np.int32 if layout.end < 2**31 else np.int64
+    index = jnp.full(sizes, layout.offset, dtype)
+    for axis, (_, stride) in enumerate(layout.levels):
+        index += jax.lax.broadcasted_iota(dtype, sizes, axis) * dtype(stride)
+    return index.reshape(layout.shape)
+
+
+class _Box(NamedTuple):
+    """A layout as a box in an array that a part of the buffer, cut at the strides, is without moving anything."""
+
+    begin: int  # of the part
+    array: Shape
+    starts: tuple[int, ...]
+    sizes: tuple[int, ...]
+    order: tuple[int, ...]  # of the box's axes, the levels' numbers
+
+
+@functools.lru_cache(maxsize=1024)
+def _box(layout: Layout, elements: int) -> _Box | None:
+    levels = layout.levels
+    order = tuple(sorted(range(len(levels)), key=lambda index: -levels[index][1]))
+    sizes, strides = [levels[i][0] for i in order], [levels[i][1] for i in order]
+    if not levels or 0 in strides or layout.size == 0:
+        return None
+    tries = [(0, elements, layout.offset)]
+    if layout.offset + sizes[0] * strides[0] <= elements:
+        tries.append((layout.offset, sizes[0] * strides[0], 0))
+    for begin, count, offset in tries:
+        bounds = [count, *strides, 1]
+        if any(outer % inner for outer, inner in itertools.pairwise(bounds)):
+            continue
+        array = [outer // inner for outer, inner in itertools.pairwise(bounds)]
+        starts = []
+        for stride in bounds[1:]:
+            digit, offset = divmod(offset, stride)
+            starts.append(digit)
+        if all(first + size <= full for first, size, full in zip(starts, [*sizes, 1], array, strict=True)):
+            return _Box(begin, tuple(array), tuple(starts), (*sizes, 1), order)
+    return None
+
+
+def _cut(flat: jax.Array, box: _Box) -> jax.Array:
+    count = math.prod(box.array)
+    part = flat if count == flat.size else jax.lax.slice(flat, (box.begin,), (box.begin + count,))
+    return part.reshape(box.array)
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)

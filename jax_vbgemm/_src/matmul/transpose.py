@@ -1,0 +1,275 @@
+"""Cotangents of the primitive's operands.
+
+The primitive is a sum of bilinear products, hence
+  cotangent of op(A)  =  dC op(B)^T, of op(B) = op(A)^T dC     (transposes are flags, never copies)
+All of them are one call again. The cotangents of windows of one array are written into that array's in place where they
+don't overlap, and added by XLA where they do. Members without a cotangent are dropped, never filled with zeros.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import ad
+
+from jax_vbgemm._src.arithmetic import arithmetic_of
+from jax_vbgemm._src.matmul import reference
+from jax_vbgemm._src.matmul.batch_in_k import fold_batch
+from jax_vbgemm._src.matmul.layout import Shape, overlap
+from jax_vbgemm._src.matmul.layout import dense as dense_layout
+from jax_vbgemm._src.matmul.primitive import (
+    Epilogue,
+    Target,
+    Term,
+    Window,
+    contract,
+    into_zeros,
+    sizes_of,
+    windows_of,
+)
+from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.matmul.view import dense
+
+
+def transpose(
+    cotangents: Sequence[Any],
+    *arrays: Any,
+    terms: tuple[Term, ...],
+    out_dtypes: tuple[Any, ...],
+    epilogues: tuple[Epilogue, ...],
+    reads: tuple[Window, ...],
+    writes: tuple[Window, ...],
+    targets: tuple[Target, ...],
+    **options: Any,
+) -> list[Any]:
+    """The primitive's transposition rule."""
+    linear = [ad.is_undefined_primal(array) for array in arrays]
+    known = [None if yes else array for array, yes in zip(arrays, linear, strict=True)]
+    avals = [array.aval if yes else array for array, yes in zip(arrays, linear, strict=True)]
+    operands, homes = list(arrays), {}
+    if reads:
+        operands = [
+            ad.UndefinedPrimal(jax.ShapeDtypeStruct(window.layout.shape, avals[window.array].dtype))
+            if linear[window.array]
+            else windows_of(known, (window,))[0]
+            for window in reads
+        ]
+        homes = {
+            index: window
+            for index, window in enumerate(reads)
+            if linear[window.array] and window.layout != dense_layout(avals[window.array].shape)
+        }
+    of_results = windows_of(cotangents, writes)
+    in_arrays: Mapping[int, jax.Array] = {}
+    if epilogues:
+        of_operands = _transpose_of_epilogues(of_results, operands, terms, out_dtypes, epilogues, **options)
+    else:
+        shapes = [aval.shape for aval in avals]
+        of_operands, in_arrays = _transpose_of_sums(of_results, operands, terms, homes, shapes, **options)
+
+    totals: list[Any] = [in_arrays.get(index) for index in range(len(arrays))]
+
+    def give(index: int, cotangent: jax.Array, window: Window | None = None) -> None:
+        total, wide = totals[index], accumulator(avals[index].dtype)
+        if window is None:
+            totals[index] = cotangent if total is None else total.astype(wide) + cotangent.astype(wide)
+        else:
+            total = jnp.zeros(avals[index].shape, wide) if total is None else total.astype(wide)
+            totals[index] = window.layout.add(total, cotangent.astype(wide))
+
+    for index, cotangent in enumerate(of_operands):
+        if cotangent is not None:
+            give(reads[index].array if reads else index, cotangent, homes.get(index))
+    for index, target in enumerate(targets):
+        if target.base is None or not linear[target.base] or isinstance(cotangents[index], ad.Zero):
+            continue
+        outside = cotangents[index]
+        for window in writes:
+            if window.array == index:
+                outside = window.layout.put(outside, jnp.zeros(window.layout.shape, outside.dtype))
+        give(target.base, outside)
+    return [
+        (ad.Zero(aval.to_ct_aval()) if total is None else _as(total, aval.dtype)) if yes else None
+        for total, aval, yes in zip(totals, avals, linear, strict=True)
+    ]
+
+
+def _transpose_of_sums(
+    cotangents: Sequence[Any],
+    operands: Sequence[Any],
+    terms: Sequence[Term],
+    homes: Mapping[int, Window],
+    shapes: Sequence[Shape],
+    **options: Any,
+) -> tuple[list[Any], dict[int, jax.Array]]:
+    """The cotangents of the operands, None where there is none, and those of arrays that windows are written into.
+
+    `homes`: the windows of arrays of these shapes that linear operands are.
+    """
+    linear = [ad.is_undefined_primal(operand) for operand in operands]
+    avals = [operand.aval if linear[i] else operand for i, operand in enumerate(operands)]
+    factors: list[Any] = []  # the operands of the one call
+    products: list[Term] = []
+    # (linear operand, shape before its broadcast is summed, dtype of the sum) -> out
+    sums: dict[tuple[int, Shape, Any], int] = {}
+
+    for term in terms:
+        cotangent = cotangents[term.out]
+        if isinstance(cotangent, ad.Zero):
+            continue
+        if linear[term.lhs] and linear[term.rhs]:
+            raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
+        target, other = (term.lhs, term.rhs) if linear[term.lhs] else (term.rhs, term.lhs)
+        dc, x = cotangent, operands[other]
+        as_xla = _only_xla(avals[term.lhs].dtype, avals[term.rhs].dtype, cotangent.dtype)
+        if not as_xla:
+            dc, x = _multiplicable(dc, x)
+        # Wide, so that it is rounded once.
+        wide = dc.dtype if as_xla or jnp.issubdtype(dc.dtype, jnp.complexfloating) else accumulator(avals[target].dtype)
+        a, b = term.transpose_a, term.transpose_b
+        if linear[term.lhs]:
+            lhs, rhs, product = (x, dc, Term(0, 1, 0, b, True)) if a else (dc, x, Term(0, 1, 0, False, not b))
+        else:
+            lhs, rhs, product = (dc, x, Term(0, 1, 0, True, a)) if b else (x, dc, Term(0, 1, 0, not a, False))
+        lhs, rhs, product = fold_batch(lhs, rhs, product, avals[target].shape[:-2]) or (lhs, rhs, product)
+        shape = (*sizes_of(lhs.shape, rhs.shape, product).batch, *avals[target].shape[-2:])
+        out = sums.setdefault((target, shape, wide), len(sums))
+        products.append(product._replace(lhs=len(factors), rhs=len(factors) + 1, out=out))
+        factors += [lhs, rhs]
+    keys = list(sums)
+
+    # Where nothing is left to add, the kernel rounds to the primal's dtype; sums are kept wide until the last one.
+    members = Counter(target for target, _, _ in keys)
+    multiplied: list[set[Any]] = [set() for _ in keys]
+    for product in products:
+        multiplied[product.out] |= {factors[product.lhs].dtype, factors[product.rhs].dtype}
+    dtypes = []
+    for (target, shape, wide), of_out in zip(keys, multiplied, strict=True):
+        dtype = avals[target].dtype
+        final = members[target] == 1 and shape == avals[target].shape and wide == accumulator(dtype)
+        dtypes.append(dtype if final and of_out == {dtype} else wide)
+    in_place = _in_place(
+        {
+            out: homes[target]
+            for out, ((target, shape, _), dtype) in enumerate(zip(keys, dtypes, strict=True))
+            if target in homes
+            and members[target] == 1
+            and shape == avals[target].shape
+            and dtype == avals[target].dtype
+        }
+    )
+    written = sorted({window.array for window in in_place.values()})
+    into = None
+    if in_place:
+        alone = [out for out in range(len(keys)) if out not in in_place]
+        writes = [
+            Window(written.index(in_place[out].array), in_place[out].layout)
+            if out in in_place
+            else Window(len(written) + alone.index(out), dense_layout(keys[out][1]))
+            for out in range(len(keys))
+        ]
+        of_written = {in_place[out].array: dtypes[out] for out in in_place}
+        into = into_zeros(
+            writes,
+            [*(shapes[index] for index in written), *(keys[out][1] for out in alone)],
+            [*(of_written[index] for index in written), *(dtypes[out] for out in alone)],
+        )
+        keys = [keys[out] for out in alone]
+    values = contract(factors, products, dtypes, into=into, **options)
+    results: list[Any] = [None] * len(operands)
+    for (target, _, _), value in zip(keys, values[len(written) :], strict=True):
+        value = sum_broadcast(value, avals[target].shape)
+        if members[target] > 1:
+            value = _as(value, accumulator(avals[target].dtype))
+        results[target] = value if results[target] is None else results[target] + value
+    results = [None if value is None else _as(value, avals[i].dtype) for i, value in enumerate(results)]
+    return results, dict(zip(written, values, strict=False))
+
+
+def _in_place(homes: Mapping[int, Window]) -> dict[int, Window]:
+    """Of these windows, as many as don't overlap."""
+    kept: dict[int, Window] = {}
+    for array in sorted({window.array for window in homes.values()}):
+        of_array = [(out, w) for out, w in homes.items() if w.array == array and w.layout.is_injective()]
+        while found := overlap(tuple(window.layout for _, window in of_array)):
+            del of_array[found[1]]
+        kept |= dict(of_array)
+    return kept
+
+
+def _multiplicable(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both as they are where kernels multiply such a pair, else in one dtype: the wider; wide, where neither holds the
+    other's numbers."""
+    if x.dtype == y.dtype or arithmetic_of(x.dtype.name, y.dtype.name):
+        return x, y
+    dtype = max(x.dtype, y.dtype, key=lambda dtype: dtype.itemsize)
+    if x.dtype.itemsize == y.dtype.itemsize and accumulator(x.dtype) == accumulator(y.dtype):
+        dtype = accumulator(dtype)
+    return x.astype(dtype), y.astype(dtype)
+
+
+def _only_xla(lhs: Any, rhs: Any, result: Any) -> bool:
+    """Whether a product is one of XLA's into floats of 8 bits or integers. Its gradients are those of jax.lax.dot:
+    products of the cotangent as it is, in its dtype."""
+    if result.itemsize > 1 and jnp.issubdtype(result, jnp.inexact):
+        return False
+    arithmetic = arithmetic_of(lhs.name, rhs.name)
+    return arithmetic is None or result.name not in arithmetic.results
+
+
+def _as(x: jax.Array, dtype: Any) -> jax.Array:
+    """x in another dtype; of complex numbers, as real ones, the real parts."""
+    of_real = jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating)
+    return (jnp.real(x) if of_real else x).astype(dtype)
+
+
+def _transpose_of_epilogues(
+    cotangents: Sequence[Any],
+    operands: Sequence[Any],
+    terms: Sequence[Term],
+    out_dtypes: Sequence[Any],
+    epilogues: Sequence[Epilogue],
+    **options: Any,
+) -> list[Any]:
+    """For jax.linear_transpose; derivatives never come here. alpha sum + beta source + bias, each part by itself."""
+    linear = [ad.is_undefined_primal(operand) for operand in operands]
+    wide = tuple(accumulator(dtype) for dtype in out_dtypes)
+    scaled_cotangents = list(cotangents)
+    results: list[Any] = [None] * len(operands)
+
+    def give(index: int | None, cotangent: jax.Array) -> None:
+        if index is not None and linear[index]:
+            value = sum_broadcast(cotangent, operands[index].aval.shape)
+            results[index] = value if results[index] is None else results[index] + value
+
+    for out, (cotangent, epilogue) in enumerate(zip(cotangents, epilogues, strict=True)):
+        if isinstance(cotangent, ad.Zero):
+            continue
+        scalars = [scalar[0] for scalar in (epilogue.alpha, epilogue.beta) if isinstance(scalar, tuple)]
+        if epilogue.activation or any(linear[index] for index in scalars):
+            what = f"activation {epilogue.activation!r}" if epilogue.activation else "alpha or beta"
+            raise NotImplementedError(f"jax_vbgemm: batched_gemm is not linear in its {what}: it cannot be transposed")
+        value = dense(cotangent).astype(wide[out])
+        scaled_cotangents[out] = reference.scalar_value(epilogue.alpha, operands, wide[out]) * value
+        give(epilogue.source, reference.scaled(reference.scalar_value(epilogue.beta, operands, wide[out]), value))
+        give(epilogue.bias, value)
+    moving = tuple(term for term in terms if linear[term.lhs] or linear[term.rhs])
+    of_sums, _ = _transpose_of_sums(scaled_cotangents, operands, moving, {}, (), **options)
+    for index, of_sum in enumerate(of_sums):
+        if of_sum is not None:
+            total = results[index]
+            results[index] = of_sum if total is None else total + of_sum.astype(total.dtype)
+    return results
+
+
+def sum_broadcast(value: jax.Array, shape: Shape) -> jax.Array:
+    """The transpose of broadcasting `shape` to value's shape."""
+    if value.shape == shape:
+        return value
+    value = value.sum(axis=tuple(range(value.ndim - len(shape))))
+    stretched = tuple(axis for axis, size in enumerate(shape) if size == 1 and value.shape[axis] != 1)
+    return value.sum(axis=stretched, keepdims=True)
