@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from jax_vbgemm import Plan, Uniform, _core
-from jax_vbgemm._src.matmul.descriptors import KINDS, address, pack, problem_table
+from jax_vbgemm._src.matmul.addresses import address
+from jax_vbgemm._src.matmul.descriptors import KINDS, pack, problem_table
 from jax_vbgemm._src.matmul.primitive import Term, sizes_of
 from jax_vbgemm._src.planner import catalogue_for, device_spec, kind_of, plan_problems, resolve_planner
 from jax_vbgemm._src.problem import Problem, problems_of
@@ -32,7 +33,7 @@ def body_of(sizes: Sequence[Size], plan: Plan) -> bytes:
     ]
     term_sizes = [sizes_of(*pair, term) for pair, term in zip(shapes, terms, strict=True)]
     addresses = [address(*pair, *rest) for pair, *rest in zip(shapes, terms, term_sizes, strict=True)]
-    table = problem_table(term_sizes, addresses, [(2 * i, 2 * i + 1, 2 * count + i) for i in range(count)])
+    table = problem_table(addresses, [(2 * i, 2 * i + 1, 2 * count + i) for i in range(count)])
     packed = pack(plan, table)
     has_block_first = packed.num_blocks != packed.num_tiles
     header = np.array(

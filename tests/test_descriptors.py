@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 
 from jax_vbgemm._src.matmul import reference
-from jax_vbgemm._src.matmul.descriptors import address, pack, problem_table
+from jax_vbgemm._src.matmul.addresses import address
+from jax_vbgemm._src.matmul.descriptors import pack, problem_table
 from jax_vbgemm._src.matmul.primitive import Term, sizes_of
 from jax_vbgemm._src.planner import Plan, Tile, Uniform, device_spec, plan_problems
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES
@@ -23,7 +24,7 @@ def packed(lhs, rhs, term, planner="auto"):
     where = address(lhs, rhs, term, sizes)
     if where is None:
         return None
-    table = problem_table([sizes], [where], [(0, 1, 2)])
+    table = problem_table([where], [(0, 1, 2)])
     plan = plan_problems([Problem(sizes.m, sizes.n, sizes.k, where.batch)], "float32", H100, planner)
     return sizes, table, pack(plan, table)
 
@@ -76,7 +77,7 @@ def test_shares_of_a_place_have_slots_of_their_own_and_all_of_its_k(problems, ki
         address((p.batch, p.m, p.k), (p.batch, p.k, p.n), Term(0, 1, 0), size)
         for p, size in zip(problems, terms, strict=True)
     ]
-    table = problem_table(terms, where, [(2 * i, 2 * i + 1, 2 * len(problems) + i) for i in range(len(problems))])
+    table = problem_table(where, [(2 * i, 2 * i + 1, 2 * len(problems) + i) for i in range(len(problems))])
     descriptors = pack(plan, table)
     if descriptors.num_runs:
         assert descriptors.num_splits == descriptors.num_sums == 0
@@ -126,7 +127,7 @@ def test_every_activation_of_the_kernels_has_a_reference():
 def test_epilogues_count_where_tiles_are_made_ready():
     count = 3000
     size = sizes_of((8, 8), (8, 8), Term(0, 1, 0))
-    table = problem_table([size] * count, [address((8, 8), (8, 8), Term(0, 1, 0), size)] * count, [(0, 0, 1)] * count)
+    table = problem_table([address((8, 8), (8, 8), Term(0, 1, 0), size)] * count, [(0, 0, 1)] * count)
     plan = plan_problems([Problem(8, 8, 8)] * count, "float32", H100)
     plain, finished = pack(plan, table), pack(plan, table, np.zeros(count, EPILOGUE))
     assert (plain.num_runs, finished.num_runs) == (0, count)
@@ -141,7 +142,7 @@ def test_a_last_round_is_split_only_where_descriptors_have_room(device, rounds):
         slots = spec.units * resident
         batch, term = rounds * slots + slots // 8, Term(0, 1, 0)
         plan, size = plan_problems([(8, 8, 1000, batch)], "float32", spec), sizes_of((batch, 8, 1000), (1000, 8), term)
-        table = problem_table([size], [address((batch, 8, 1000), (1000, 8), term, size)], [(0, 0, 1)])
+        table = problem_table([address((batch, 8, 1000), (1000, 8), term, size)], [(0, 0, 1)])
         assert pack(plan, table).words.nbytes <= MAX_BYTES
 
 
@@ -154,7 +155,7 @@ def test_a_call_of_very_many_tiles_keeps_runs():
 
 def symmetric_call(n, planner="auto", k=64, device=H100, kind="bfloat16"):
     size = sizes_of((n, k), (n, k), Term(0, 1, 0, False, True, True))
-    table = problem_table([size], [address((n, k), (n, k), Term(0, 1, 0, False, True, True), size)], [(0, 0, 1)])
+    table = problem_table([address((n, k), (n, k), Term(0, 1, 0, False, True, True), size)], [(0, 0, 1)])
     plan = plan_problems([Problem(n, n, k, 1, False, True, True)], kind, device, planner)
     return table, plan, pack(plan, table)
 

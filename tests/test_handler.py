@@ -8,7 +8,8 @@ import pytest
 
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends
-from jax_vbgemm._src.matmul.descriptors import address, pack, problem_table
+from jax_vbgemm._src.matmul.addresses import address
+from jax_vbgemm._src.matmul.descriptors import pack, problem_table
 from jax_vbgemm._src.matmul.primitive import Term, sizes_of
 from jax_vbgemm._src.planner import plan_problems
 from jax_vbgemm._src.problem import Problem
@@ -20,7 +21,7 @@ def call(a, b, out_shape, out_dtype=None, tamper=lambda table: None, words=lambd
     """One product through the custom call, with its problem table tampered with."""
     term = Term(0, 1, 0)
     sizes = sizes_of(a.shape, b.shape, term)
-    table = problem_table([sizes], [address(a.shape, b.shape, term, sizes)], [(0, 1, 2)])
+    table = problem_table([address(a.shape, b.shape, term, sizes)], [(0, 1, 2)])
     device = backends.planning_device(PLATFORM)
     plan = plan_problems([Problem(sizes.m, sizes.n, sizes.k)], "float32", device, "uniform")
     descriptors = pack(plan, table)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm._src.matmul.descriptors import address, pack, problem_table
+from jax_vbgemm._src.matmul.addresses import address
+from jax_vbgemm._src.matmul.descriptors import pack, problem_table
 from jax_vbgemm._src.matmul.primitive import Term, sizes_of
 from jax_vbgemm._src.planner import device_spec, plan_problems
 from jax_vbgemm._src.planner.tiles.pieces import count_pieces
@@ -37,7 +38,7 @@ def described(sums, device, kind, planner="auto"):
             buffers.append((len(operands), len(operands) + 1, num_operands + index))
             operands += [rng.integers(-4, 5, lhs), rng.integers(-4, 5, rhs)]
             owner.append(index)
-    table = problem_table(sizes, addresses, buffers)
+    table = problem_table(addresses, buffers)
     problems = [Problem(m, n, sum(depths), batch, False, True) for m, n, batch, depths in sums]
     plan = plan_problems(problems, kind, device_spec(device), planner)
     assert plan.predicted_seconds > 0

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from jax_vbgemm import _core
 from jax_vbgemm._src.arithmetic import ARITHMETICS
-from jax_vbgemm._src.matmul.layout import Shape
-from jax_vbgemm._src.matmul.primitive import Sizes, Term
+from jax_vbgemm._src.matmul.addresses import Address, Place
 from jax_vbgemm._src.planner import Catalogue, Plan
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.launches import Launch
@@ -50,60 +49,13 @@ def workspace_bytes(platform: str, num_buffers: int, num_sums: int, dtype: Any) 
     return table + num_sums * int(np.dtype(dtype).itemsize)
 
 
-class Address(NamedTuple):
-    """Strides of one problem in elements, batch dimensions collapsed to two: (row, column, batch) of a, b, c."""
-
-    batch: int
-    inner_batch: int
-    a: tuple[int, int, tuple[int, int]]
-    b: tuple[int, int, tuple[int, int]]
-    c: tuple[int, int, tuple[int, int]]
-
-
-def address(lhs: Shape, rhs: Shape, term: Term, sizes: Sizes) -> Address | None:
-    """How one term's dense row-major operands and result are walked.
-
-    None where the batch dimensions don't collapse into two: an operand has to be broadcast in memory first.
-    """
-    batch = sizes.batch
-    rank = len(batch)
-    levels: list[tuple[int, ...]] = []  # (size, stride of a, of b, of c), outermost first
-    if rank:
-        a, b = _batch_strides(lhs, rank), _batch_strides(rhs, rank)
-        c = _batch_strides((*batch, sizes.m, sizes.n), rank)
-        for level in zip(batch, a, b, c, strict=True):
-            if level[0] == 1:
-                continue
-            size, *strides = level
-            if levels and all(outer == size * inner for outer, inner in zip(levels[-1][1:], strides, strict=True)):
-                size *= levels.pop()[0]
-            levels.append((size, *strides))
-        if len(levels) > 2:
-            return None
-    levels = [(1, 0, 0, 0)] * (2 - len(levels)) + levels
-    (outer, a0, b0, c0), (inner, a1, b1, c1) = levels
-    a_rows = (1, lhs[-1]) if term.transpose_a else (lhs[-1], 1)
-    b_rows = (1, rhs[-1]) if term.transpose_b else (rhs[-1], 1)
-    return Address(outer * inner, inner, (*a_rows, (a0, a1)), (*b_rows, (b0, b1)), (sizes.n, 1, (c0, c1)))
-
-
-def _batch_strides(shape: Shape, rank: int) -> list[int]:
-    """Strides of the leading dimensions, aligned to `rank` of them; 0 where a dimension is broadcast."""
-    strides, stride = [0] * rank, shape[-2] * shape[-1]
-    for axis in range(1, len(shape) - 1):
-        size = shape[-2 - axis]
-        strides[rank - axis] = 0 if size == 1 else stride
-        stride *= size
-    return strides
-
-
 class EpilogueAddress(NamedTuple):
-    """An epilogue over the call's buffers: numbers or (buffer, element); (buffer, shape) of source and bias or None."""
+    """An epilogue over the call's buffers: numbers or (buffer, element); the buffers of source and bias or None."""
 
     alpha: complex | tuple[int, int]
     beta: complex | tuple[int, int]
-    source: tuple[int, Shape] | None
-    bias: tuple[int, Shape] | None
+    source: int | None
+    bias: int | None
     activation: str | None
 
 
@@ -121,40 +73,30 @@ class Descriptors(NamedTuple):
     num_sums: int  # accumulators of their shares
 
 
-def problem_table(
-    sizes: Sequence[Sizes], addresses: Sequence[Address], buffers: Sequence[tuple[int, int, int]]
-) -> NDArray[np.void]:
+def problem_table(addresses: Sequence[Address], buffers: Sequence[tuple[int, int, int]]) -> NDArray[np.void]:
     """PROBLEM rows; `buffers` has the indices of A, B and C among the call's operands and results."""
     rows = [
-        (s.m, s.n, s.k, x.batch, x.inner_batch, 0, (a, 0, 0, *x.a), (b, 0, 0, *x.b), (c, 0, 0, *x.c))
-        for s, x, (a, b, c) in zip(sizes, addresses, buffers, strict=True)
+        (x.m, x.n, x.k, x.batch, x.inner_batch, 0, (a, 0, *x.a), (b, 0, *x.b), (c, 0, *x.c))
+        for x, (a, b, c) in zip(addresses, buffers, strict=True)
     ]
     return np.array(rows, PROBLEM)
 
 
-def epilogue_table(
-    epilogues: Sequence[EpilogueAddress], sizes: Sequence[Sizes], addresses: Sequence[Address]
-) -> NDArray[np.void]:
+def epilogue_table(epilogues: Sequence[EpilogueAddress], addresses: Sequence[Address]) -> NDArray[np.void]:
     """EPILOGUE rows, one a problem, or none."""
-    nothing = (-1, 0, 0, 0, 0, (0, 0))
 
     def scalar(value: complex | tuple[int, int]) -> tuple[float, float, int, int, int]:
         if isinstance(value, tuple):
             return 0.0, 0.0, value[0], 0, value[1]
         return float(np.real(value)), float(np.imag(value)), -1, 0, 0
 
-    def addend(where: tuple[int, Shape] | None, size: Sizes, at: Address) -> tuple[Any, ...]:
-        if where is None:
-            return nothing
-        buffer, shape = where
-        if shape == (*size.batch, size.m, size.n):  # as C
-            return buffer, 0, 0, *at.c
-        return buffer, 0, 0, shape[-1] if shape[-2] > 1 else 0, 1 if shape[-1] > 1 else 0, (0, 0)
+    def addend(buffer: int | None, place: Place | None) -> tuple[Any, ...]:
+        return (-1, 0, 0, 0, 0, (0, 0)) if buffer is None or place is None else (buffer, 0, *place)
 
     rows = [
-        (scalar(e.alpha), scalar(e.beta), addend(e.source, size, at), addend(e.bias, size, at),
+        (scalar(e.alpha), scalar(e.beta), addend(e.source, x.source), addend(e.bias, x.bias),
          ACTIVATIONS.index(e.activation), 0)
-        for e, size, at in zip(epilogues, sizes, addresses, strict=True)
+        for e, x in zip(epilogues, addresses, strict=True)
     ] if epilogues else []  # fmt: skip
     return np.array(rows, EPILOGUE)
 

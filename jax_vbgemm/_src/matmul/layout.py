@@ -149,6 +149,11 @@ def merge(levels: Any) -> Refined:
 
 def refine(dimensions: Sequence[Levels]) -> Refined | None:
     """Dimensions of one length as the fewest levels that all of them have; None where they are cut differently."""
+    if all(len(levels) == 1 for levels in dimensions):
+        size = dimensions[0][0][0]
+        return [] if size == 1 else [(size, tuple(levels[0][1] for levels in dimensions))]
+    if any(size == 0 for levels in dimensions for size, _ in levels):
+        return [(0, (1,) * len(dimensions))]
     rest = [[level for level in levels if level[0] != 1] for levels in dimensions]
     found: Refined = []
     while any(rest):

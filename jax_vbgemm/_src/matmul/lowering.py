@@ -1,39 +1,26 @@
-"""From the primitive to one custom call a dtype, with the plan's descriptor arrays as constants of the program."""
+"""From the primitive to one custom call a dtype, and to XLA where no kernel is."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from jax_vbgemm._core import catalogue_hash
 from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.arithmetic import arithmetic_of
 from jax_vbgemm._src.matmul import reference
-from jax_vbgemm._src.matmul.descriptors import (
-    KINDS,
-    EpilogueAddress,
-    address,
-    epilogue_table,
-    pack,
-    problem_table,
-    sums_fit,
-    workspace_bytes,
-)
+from jax_vbgemm._src.matmul.kernel_call import Sum, kernel_call
 from jax_vbgemm._src.matmul.layout import Shape
-from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.primitive import (
     Epilogue,
-    Scalar,
     Sizes,
     Target,
     Term,
@@ -44,10 +31,7 @@ from jax_vbgemm._src.matmul.primitive import (
 )
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import dense
-from jax_vbgemm._src.planner import DeviceSpec, kind_of, plan_problems
-from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
-
-T = TypeVar("T", bound=Hashable)
+from jax_vbgemm._src.problem import LARGEST_SIZE
 
 
 def _lower(platform: str, ctx: Any, *operands: Any, implementation: str | None, **params: Any) -> Any:
@@ -111,7 +95,7 @@ def _kernel_form(
 
     What no kernel multiplies, and what is left of a sum of several dtypes, is XLA's work.
     """
-    operands = [dense(x) for x in windows_of(arrays, reads)]
+    operands = windows_of(arrays, reads)
     kinds = backends.BACKENDS[platform].kinds
     device = backends.planning_device(platform)
     shapes: list[Shape] = [()] * len(out_dtypes)
@@ -144,24 +128,39 @@ def _kernel_form(
                 part.terms = [term._replace(symmetric=False) for term in part.terms]
             if part.dtypes is None:
                 (term,) = part.terms
-                part.value = reference.multiply(operands[term.lhs], operands[term.rhs], term, dtype, precision)
+                lhs, rhs = dense(operands[term.lhs]), dense(operands[term.rhs])
+                part.value = reference.multiply(lhs, rhs, term, dtype, precision)
             else:
                 calls.setdefault((part.dtypes, dtype, bool(epilogues) and finished[out]), []).append((out, part))
+    written = [None if target.base is None else arrays[target.base] for target in targets]
     for (_, dtype, finishing), members in calls.items():
-        sums = [part.terms for _, part in members]
-        call_epilogues = [epilogues[out] for out, _ in members] if finishing else []
-        values = _call(operands, sums, call_epilogues, dtype, precision, planner, platform, device)
+        sums = [
+            Sum(part.terms, shapes[out], epilogues[out] if finishing else None,
+                writes[out] if writes and finished[out] else None)
+            for out, part in members
+        ]  # fmt: skip
+        values, written = kernel_call(
+            operands, sums, dtype, written, [target.shape for target in targets], precision, planner, platform, device
+        )
         for (_, part), value in zip(members, values, strict=True):
             part.value = value
 
-    results = []
+    results: list[Any] = []
     for out, (of_out, dtype) in enumerate(zip(parts, out_dtypes, strict=True)):
+        if of_out and of_out[0].value is None:  # in its place
+            results.append(None)
+            continue
         nothing = jnp.zeros(shapes[out], accumulator(dtype))
         value = functools.reduce(jnp.add, [part.value for part in of_out]) if of_out else nothing
         if epilogues and not finished[out]:
             (value,) = reference.finish([value], operands, [epilogues[out]], [dtype])
         results.append(value if value.dtype == dtype else value.astype(dtype))
-    return reference.put(results, writes, targets, arrays) if writes else results
+    if not writes:
+        return results
+    rest = [(window, value) for window, value in zip(writes, results, strict=True) if value is not None]
+    bases = [None if array is None else index for index, array in enumerate(written)]
+    wanted = [Target(target.shape, base) for target, base in zip(targets, bases, strict=True)]
+    return reference.put([value for _, value in rest], [window for window, _ in rest], wanted, written)
 
 
 @dataclass
@@ -186,138 +185,6 @@ def _no_kernel(lhs: Any, rhs: Any, dtype: Any, sizes: Sizes, precision: Any, kin
     if max(sizes.m, sizes.n, sizes.k, math.prod(sizes.batch)) > LARGEST_SIZE:
         return f"a dimension exceeds {LARGEST_SIZE}"
     return None
-
-
-def _call(
-    operands: Sequence[jax.Array],
-    sums: Sequence[Sequence[Term]],
-    epilogues: Sequence[Epilogue],
-    dtype: Any,
-    precision: Any,
-    planner: Any,
-    platform: str,
-    device: DeviceSpec,
-) -> list[jax.Array]:
-    """One custom call for sums of terms of one arithmetic and one result dtype, with all their epilogues or none.
-
-    To the planner a sum is one product with all its terms' K. The call's operands are the factors, then sources and
-    biases, then alphas and betas.
-    """
-    sizes: list[Sizes] = []
-    addresses, problems, pairs = [], [], []  # pairs: each product's operands, in the shapes that the call takes
-    for terms in sums:
-        first = len(sizes)
-        for term in terms:
-            lhs, rhs = operands[term.lhs].shape, operands[term.rhs].shape
-            size = sizes_of(lhs, rhs, term)
-            at = address(lhs, rhs, term, size)
-            if at is None:  # too deep a broadcast for two batch strides
-                lhs, rhs = ((*size.batch, *shape[-2:]) for shape in (lhs, rhs))
-                at = address(lhs, rhs, term, size)
-                assert at is not None
-            sizes.append(size)
-            addresses.append(at)
-            pairs.append(((term.lhs, lhs), (term.rhs, rhs)))
-        m, n, k = sizes[first].m, sizes[first].n, sum(size.k for size in sizes[first:])
-        flags = (all(getattr(term, flag) for term in terms) for flag in ("transpose_a", "transpose_b", "symmetric"))
-        problems.append(Problem(m, n, k, addresses[first].batch, *flags))
-    owner = np.repeat(np.arange(len(sums)), [len(terms) for terms in sums])
-    lhs_dtype, rhs_dtype = (operands[index].dtype.name for index in sums[0][0][:2])
-    kind = kind_of(lhs_dtype, precision_name(precision), device, rhs_dtype)
-    plan = plan_problems(tuple(problems), kind, device, planner)
-    depth = np.array([size.k for size in sizes], np.int64)
-    if len(owner) > len(sums) and not sums_fit(plan, owner, depth):
-        return _added_by_xla(operands, sums, epilogues, dtype, precision, planner, platform, device)
-
-    factors = _places((use for pair in pairs for use in pair), 0)
-    addends = _places((i for e in epilogues for i in (e.source, e.bias) if i is not None), len(factors))
-    scalars = _places(
-        (x[0] for e in epilogues for x in (e.alpha, e.beta) if isinstance(x, tuple)), len(factors) + len(addends)
-    )
-    flat = [_broadcast(operands[index], shape) for index, shape in factors]
-    flat += [operands[index] for index in (*addends, *scalars)]
-    places = [(factors[a], factors[b], len(flat) + out) for (a, b), out in zip(pairs, owner.tolist(), strict=True)]
-    table = problem_table(sizes, addresses, places)
-
-    def scalar(value: Scalar) -> complex | tuple[int, int]:
-        return (scalars[value[0]], value[1]) if isinstance(value, tuple) else value
-
-    def addend(index: int | None) -> tuple[int, Shape] | None:
-        return None if index is None else (addends[index], operands[index].shape)
-
-    finishing = epilogue_table(
-        [
-            EpilogueAddress(scalar(e.alpha), scalar(e.beta), addend(e.source), addend(e.bias), e.activation)
-            for e in ([epilogues[out] for out in owner.tolist()] if epilogues else [])
-        ],
-        sizes,
-        addresses,
-    )
-    descriptors = pack(plan, table, finishing, owner)
-    results = [
-        jax.ShapeDtypeStruct((*sizes[row].batch, sizes[row].m, sizes[row].n), dtype)
-        for row in np.searchsorted(owner, np.arange(len(sums))).tolist()
-    ]
-    workspace = workspace_bytes(platform, len(flat) + len(results), descriptors.num_sums, accumulator(dtype))
-    if workspace:
-        results.append(jax.ShapeDtypeStruct((workspace // 4,), np.int32))
-    values = jax.ffi.ffi_call(
-        backends.TARGET_NAME, results, input_output_aliases=_in_place(epilogues, factors, addends)
-    )(
-        jnp.asarray(descriptors.words),
-        *flat,
-        catalogue=np.int64(catalogue_hash()),
-        kind=np.int64(KINDS.index(kind)),
-        problems=descriptors.problems,
-        epilogues=descriptors.epilogues,
-        launches=descriptors.launches,
-        num_factors=np.int64(len(factors)),
-        num_addends=np.int64(len(addends)),
-        num_runs=np.int64(descriptors.num_runs),
-        num_tiles=np.int64(descriptors.num_tiles),
-        num_blocks=np.int64(descriptors.num_blocks),
-        num_splits=np.int64(descriptors.num_splits),
-        num_sums=np.int64(descriptors.num_sums),
-    )
-    return list(values[: len(sums)])
-
-
-def _added_by_xla(
-    operands: Sequence[jax.Array],
-    sums: Sequence[Sequence[Term]],
-    epilogues: Sequence[Epilogue],
-    dtype: Any,
-    *options: Any,
-) -> list[jax.Array]:
-    """`_call` of so many tiles that they are not described one by one: each product by itself, wide."""
-    alone = [[term._replace(symmetric=term.symmetric and len(terms) == 1)] for terms in sums for term in terms]
-    products = iter(_call(operands, alone, (), accumulator(dtype), *options))
-    totals = [functools.reduce(jnp.add, [next(products) for _ in terms]) for terms in sums]
-    if epilogues:
-        return reference.finish(totals, operands, epilogues, [dtype] * len(sums))
-    return [total.astype(dtype) for total in totals]
-
-
-def _places(uses: Iterable[T], first: int) -> dict[T, int]:
-    """What is used, once and in order of first use, and its place among the call's operands, from `first` on."""
-    return {use: first + place for place, use in enumerate(dict.fromkeys(uses))}
-
-
-def _broadcast(array: jax.Array, shape: Shape) -> jax.Array:
-    return array if array.shape == shape else jnp.broadcast_to(array, shape)
-
-
-def _in_place(
-    epilogues: Sequence[Epilogue], factors: Iterable[tuple[int, Shape]], addends: Mapping[int, int]
-) -> dict[int, int]:
-    """Results that take their source's place, unless the call reads it twice. XLA copies one that is needed later."""
-    used = Counter(index for index, _ in factors)
-    used.update(index for epilogue in epilogues for index in (epilogue.source, epilogue.bias) if index is not None)
-    return {
-        1 + addends[epilogue.source]: out  # the descriptors come first
-        for out, epilogue in enumerate(epilogues)
-        if epilogue.source is not None and used[epilogue.source] == 1
-    }
 
 
 for _platform in backends.BACKENDS:

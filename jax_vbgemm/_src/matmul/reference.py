@@ -46,10 +46,10 @@ def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: 
     return jax.lax.dot_general(a, b, dimensions, precision=precision, preferred_element_type=dtype)
 
 
-def scalar_value(scalar: Scalar, operands: Sequence[jax.Array], dtype: Any) -> jax.Array:
+def scalar_value(scalar: Scalar, operands: Sequence[jax.Array | View], dtype: Any) -> jax.Array:
     """The number that alpha or beta stands for."""
     if isinstance(scalar, tuple):
-        return operands[scalar[0]][scalar[1]].astype(dtype)
+        return dense(operands[scalar[0]])[scalar[1]].astype(dtype)
     return jnp.asarray(scalar, dtype)
 
 
@@ -75,19 +75,22 @@ def _moves(tangent: Any) -> bool:
 scaled.defjvp(_scaled_jvp, symbolic_zeros=True)
 
 
-def linear_part(total: jax.Array, epilogue: Epilogue, operands: Sequence[jax.Array]) -> jax.Array:
+def linear_part(total: jax.Array, epilogue: Epilogue, operands: Sequence[jax.Array | View]) -> jax.Array:
     """alpha total + beta source + bias, in total's dtype; where a factor is 0 its term is, even if it holds NaN."""
     dtype = total.dtype
     value = total if epilogue.alpha == 1 else scaled(scalar_value(epilogue.alpha, operands, dtype), total)
     if epilogue.source is not None and epilogue.beta != 0:
         value += scaled(scalar_value(epilogue.beta, operands, dtype), dense(operands[epilogue.source]).astype(dtype))
     if epilogue.bias is not None:
-        value += jnp.broadcast_to(operands[epilogue.bias].astype(dtype), value.shape)
+        value += jnp.broadcast_to(dense(operands[epilogue.bias]).astype(dtype), value.shape)
     return value
 
 
 def finish(
-    sums: Sequence[jax.Array], operands: Sequence[jax.Array], epilogues: Sequence[Epilogue], out_dtypes: Sequence[Any]
+    sums: Sequence[jax.Array],
+    operands: Sequence[jax.Array | View],
+    epilogues: Sequence[Epilogue],
+    out_dtypes: Sequence[Any],
 ) -> list[jax.Array]:
     """Each sum with its epilogue, activation(alpha sum + beta source + bias), as its result's dtype."""
     results = []
@@ -126,7 +129,7 @@ def products(
 
 
 def put(
-    values: Sequence[jax.Array | None], writes: Sequence[Window], targets: Sequence[Target], arrays: Sequence[jax.Array]
+    values: Sequence[jax.Array | None], writes: Sequence[Window], targets: Sequence[Target], arrays: Sequence[Any]
 ) -> list[jax.Array]:
     """The targets of a call with its results in their windows; None: a result that is zeros."""
     placed: list[Any] = []

@@ -1,0 +1,144 @@
+"""From layouts to what descriptors can say: one stride a row, one a column, two a batch.
+
+Rows and columns of several levels become one level and a batch over the others. The many nodes of irreps data times
+2l + 1 components are then a batch of 2l + 1 products of all nodes, since the longest level stays. A K of several levels
+becomes a sum of products over the others.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jax_vbgemm._src.matmul.layout import Layout, Levels, Refined, Shape, dense, merge, refine
+from jax_vbgemm._src.matmul.primitive import Sizes, Term
+
+MAX_PRODUCTS_OF_K = 16
+"""Products that one of a K of several levels may become; of more, a copy with one level is cheaper."""
+
+LARGEST_STRIDE = 2**31 - 1
+"""Of rows and columns, in tiles (csrc/descriptor.h's Part)."""
+
+
+class Place(NamedTuple):
+    """Where a batch of matrices lies in its buffer, in elements."""
+
+    offset: int
+    row_stride: int
+    col_stride: int
+    batch_strides: tuple[int, int]
+
+
+class Address(NamedTuple):
+    """One product as descriptors have it: batch index i addresses (i // inner_batch, i % inner_batch)."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    inner_batch: int
+    a: Place
+    b: Place
+    c: Place
+    source: Place | None = None
+    bias: Place | None = None
+
+
+class Group(NamedTuple):
+    """The products of one sum, each with the number of the pair of factors that it is of."""
+
+    products: tuple[tuple[int, Address], ...]
+    is_cut: bool  # a matrix of the result is several of the products'
+
+
+def address(lhs: Shape, rhs: Shape, term: Term, sizes: Sizes) -> Address | None:
+    """That of dense operands and a dense result; None where their batch dimensions need more than two strides."""
+    out = dense((*sizes.batch, sizes.m, sizes.n))
+    group = addresses((factors(dense(lhs), dense(rhs), term),), out)
+    return None if group is None else group.products[0][1]
+
+
+def factors(lhs: Layout, rhs: Layout, term: Term) -> tuple[Layout, Layout]:
+    """op(A) and op(B)."""
+    return (_swapped(lhs) if term.transpose_a else lhs), (_swapped(rhs) if term.transpose_b else rhs)
+
+
+def _swapped(layout: Layout) -> Layout:
+    *batch, rows, columns = layout.dimensions
+    return Layout((*batch, columns, rows), layout.offset)
+
+
+@functools.lru_cache(maxsize=4096)
+def addresses(
+    pairs: tuple[tuple[Layout, Layout], ...], out: Layout, source: Layout | None = None, bias: Layout | None = None
+) -> Group | None:
+    """The products of one sum over these factors, op(A) and op(B) of each; None where descriptors cannot say it.
+
+    The result, and source and bias where there are some, are (*batch, m, n), to which factors' batch and the bias
+    broadcast.
+    """
+    results = [out, *(_broadcast(x, out.shape) for x in (source, bias) if x is not None)]
+    row_dimensions = [*(a.dimensions[-2] for a, _ in pairs), *(x.dimensions[-2] for x in results)]
+    col_dimensions = [*(b.dimensions[-1] for _, b in pairs), *(x.dimensions[-1] for x in results)]
+    rows, cols = refine(row_dimensions), refine(col_dimensions)
+    if rows is None or cols is None:
+        return None
+    (m, row_strides), row_rest = _longest(rows, row_dimensions)
+    (n, col_strides), col_rest = _longest(cols, col_dimensions)
+    batch = out.shape[:-2]
+    products: list[tuple[int, Address]] = []
+    for index, (lhs, rhs) in enumerate(pairs):
+        a, b = _broadcast(lhs, (*batch, *lhs.shape[-2:])), _broadcast(rhs, (*batch, *rhs.shape[-2:]))
+        levels: Refined = []
+        for dimensions in zip(*(x.dimensions[:-2] for x in (a, b, *results)), strict=True):
+            found = refine(dimensions)
+            if found is None:
+                return None
+            levels += found
+        levels += [(size, (s[index], 0, *s[len(pairs) :])) for size, s in row_rest]
+        levels += [(size, (0, s[index], *s[len(pairs) :])) for size, s in col_rest]
+        levels = merge(levels)
+        depth_dimensions = [a.dimensions[-1], b.dimensions[-2]]
+        depth = refine(depth_dimensions)
+        if len(levels) > 2 or depth is None:
+            return None
+        (k, k_strides), k_rest = _longest(depth, depth_dimensions)
+        if math.prod(size for size, _ in k_rest) > MAX_PRODUCTS_OF_K:
+            return None
+        (outer, outer_strides), (inner, inner_strides) = [(1, (0,) * (2 + len(results)))] * (2 - len(levels)) + levels
+        batch_strides = list(zip(outer_strides, inner_strides, strict=True))
+        places = [
+            Place(x.offset, row_strides[len(pairs) + i], col_strides[len(pairs) + i], batch_strides[2 + i])
+            for i, x in enumerate(results)
+        ]
+        given = iter(places[1:])
+        of_source, of_bias = (None if x is None else next(given) for x in (source, bias))
+        for digits in itertools.product(*(range(size) for size, _ in k_rest)):
+            at = [sum(d * s[side] for d, (_, s) in zip(digits, k_rest, strict=True)) for side in (0, 1)]
+            place_a = Place(a.offset + at[0], row_strides[index], k_strides[0], batch_strides[0])
+            place_b = Place(b.offset + at[1], k_strides[1], col_strides[index], batch_strides[1])
+            if max(*place_a[1:3], *place_b[1:3], *(s for x in places for s in x[1:3])) > LARGEST_STRIDE:
+                return None
+            at_last = Address(m, n, k, outer * inner, inner, place_a, place_b, places[0], of_source, of_bias)
+            products.append((index, at_last))
+    return Group(tuple(products), bool(row_rest or col_rest))
+
+
+def _broadcast(layout: Layout, shape: Shape) -> Layout:
+    """The layout as one of that shape; a dimension of 1, or one that is not there, has stride 0."""
+    missing = len(shape) - len(layout.dimensions)
+    dimensions: list[Levels] = [((size, 0),) for size in shape[:missing]]
+    for levels, size, wanted in zip(layout.dimensions, layout.shape, shape[missing:], strict=True):
+        dimensions.append(((wanted, 0),) if size == 1 != wanted else levels)
+    return Layout(tuple(dimensions), layout.offset)
+
+
+def _longest(levels: Refined, dimensions: Sequence[Levels]) -> tuple[tuple[int, tuple[int, ...]], Refined]:
+    """The longest level of some dimensions, and the others; of dimensions of 1, whatever strides they have."""
+    if not levels:
+        return (1, tuple(levels[-1][1] if levels else 1 for levels in dimensions)), []
+    longest = max(range(len(levels)), key=lambda index: levels[index][0])
+    return levels[longest], [*levels[:longest], *levels[longest + 1 :]]
