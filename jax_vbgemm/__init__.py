@@ -11,6 +11,8 @@ from jax_vbgemm._src.matmul import lowering as _lowering  # noqa: F401  (registe
 from jax_vbgemm._src.matmul import rules as _rules  # noqa: F401
 from jax_vbgemm._src.matmul.api import batched_gemm, batched_matmul, batched_matmul_sum, plan
 from jax_vbgemm._src.matmul.gram import batched_gram
+from jax_vbgemm._src.matmul.packed import RaggedArray, pack
+from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.newton_schulz import newton_schulz
 from jax_vbgemm._src.planner import (
     Coordinated,
@@ -39,11 +41,13 @@ __all__ = [
     "LoadBalanced",
     "Plan",
     "Problem",
+    "RaggedArray",
     "SortSplit",
     "TallSkinny",
     "Tile",
     "Tuned",
     "Uniform",
+    "View",
     "autotune",
     "available_backends",
     "batched_gemm",
@@ -55,6 +59,7 @@ __all__ = [
     "group",
     "moe",
     "newton_schulz",
+    "pack",
     "plan",
     "ragged_dot",
     "ragged_dot_general",

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import operator
 
 import jax
 import pytest
@@ -48,8 +49,8 @@ FUNCTIONS = [
     for name, names in {
         "jax_vbgemm": (
             "autotune", "available_backends", "batched_gemm", "batched_gram", "batched_matmul", "batched_matmul_sum",
-            "expert_parallel", "group", "newton_schulz", "plan", "ragged_dot", "ragged_dot_general", "ragged_matmul",
-            "target",
+            "expert_parallel", "group", "newton_schulz", "pack", "plan", "ragged_dot", "ragged_dot_general",
+            "ragged_matmul", "target",
         ),
         "jax_vbgemm.blocksparse": ("tensordot",),
         "jax_vbgemm.flax.linen": ("batched_linear",),
@@ -63,6 +64,9 @@ FUNCTIONS = [
 ]  # fmt: skip
 
 
+CLASSES = [("jax_vbgemm", name) for name in ("RaggedArray", "View", "View.of")]
+
+
 @pytest.mark.parametrize("name", PACKAGES)
 def test_every_public_function_is_among_those_whose_examples_run(name):
     found = package(name)
@@ -70,11 +74,12 @@ def test_every_public_function_is_among_those_whose_examples_run(name):
     assert public == {function for owner, function in FUNCTIONS if owner == name}
 
 
-@pytest.mark.parametrize(("name", "public"), FUNCTIONS)
+@pytest.mark.parametrize(("name", "public"), FUNCTIONS + CLASSES)
 def test_the_example_runs(name, public, tmp_path, monkeypatch):
     monkeypatch.setenv("VBGEMM_CACHE", str(tmp_path / "tuned.json"))
     monkeypatch.setattr(tune, "measure", lambda planners, *_: [1.0] * len(planners))  # measuring takes seconds
-    (found,) = doctest.DocTestFinder(recurse=False).find(getattr(package(name), public), public, globs={})
+    thing = operator.attrgetter(public)(package(name))
+    (found,) = doctest.DocTestFinder(recurse=False).find(thing, public, globs={})
     assert found.examples
     runner = doctest.DocTestRunner(verbose=False)
     report = []

@@ -20,18 +20,18 @@ def as_array(name: str, written: str, value: Any) -> jax.Array:
         raise TypeError(f"{name}: {written} must be an array, but is {value!r}: {error}") from None
 
 
-def promotes(array: jax.Array, dtype: Any) -> bool:
-    """Whether the array's dtype promotes to `dtype`."""
+def promotes(array: Any, dtype: Any) -> bool:
+    """Whether the array's dtype, or a dtype, promotes to `dtype`."""
     try:
         return bool(jnp.result_type(array, jnp.zeros((), dtype)) == dtype)
     except ValueError:  # strict promotion
         return False
 
 
-def refuse_explicit_axes(name: str, arrays: Iterable[jax.Array], written: Callable[[int], str]) -> None:
+def refuse_explicit_axes(name: str, arrays: Iterable[Any], written: Callable[[int], str]) -> None:
     """ValueError where an array is sharded over explicit mesh axes; `written` says how the user would write array i."""
     for index, array in enumerate(arrays):
-        axes = compat.explicit_axes(array)
+        axes = compat.explicit_axes(getattr(array, "buffer", array))  # a view's
         if axes:
             raise ValueError(
                 f"{name}: {written(index)} is sharded over the explicit mesh axes {', '.join(map(repr, axes))}: "

@@ -16,6 +16,7 @@ from jax_vbgemm._src.elementwise.square_sums import square_sums, squares
 from jax_vbgemm._src.many_devices.divided import divided
 from jax_vbgemm._src.many_devices.mesh_axes import mesh_axes
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
+from jax_vbgemm._src.matmul.packed import RaggedArray, pack
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.newton_schulz_cost import matrix_seconds, members_alone
 
@@ -50,8 +51,8 @@ def newton_schulz(
     optax.contrib.muon (`orthogonalize_via_newton_schulz`, 0.2.8).
 
     Args:
-      tree: pytree of arrays (..., m, n) of a floating or complex dtype; leading dimensions are a batch. A tree
-        without leaves is returned as it is.
+      tree: pytree of arrays (..., m, n) of a floating or complex dtype, or a RaggedArray; leading dimensions are a
+        batch. A tree without leaves is returned as it is.
       steps: number of steps, an integer of at least 0; ignored where `coeffs` has a row for each. It may be traced
         (optax.inject_hyperparams does that): then the steps are a loop of XLA's.
       coeffs: (c0, c1, c2), or an array (steps, 3); numbers or traced. They are rounded to each leaf's dtype first.
@@ -98,6 +99,10 @@ def newton_schulz(
     if coeffs.ndim not in (1, 2) or coeffs.shape[-1] != 3:
         raise ValueError(f"Newton-Schulz coefficients must have shape (3,) or (n, 3), got {coeffs.shape}")
     steps = coeffs.shape[0] if coeffs.ndim == 2 else _steps(steps)
+    if isinstance(tree, RaggedArray):
+        options = {"scale": scale, "precision": precision, "planner": planner, "implementation": implementation}
+        options |= {"preconditioning": preconditioning, "eps": eps, "mesh_axis": mesh_axis, "mesh": mesh}
+        return pack(newton_schulz(tree.unpack(), steps, coeffs, **options))
     leaves, structure = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     for index, leaf in enumerate(leaves):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.activation import Activation
-from jax_vbgemm._src.matmul.call import bind
+from jax_vbgemm._src.matmul.call import bind, with_windows
 from jax_vbgemm._src.matmul.epilogues import with_epilogues
 from jax_vbgemm._src.matmul.factors import paired, products
 from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
@@ -27,6 +27,7 @@ def batched_matmul(
     transpose_a: Any = False,
     transpose_b: Any = False,
     symmetric: Any = False,
+    into: Any = None,
     precision: Any = None,
     preferred_element_type: Any = None,
     planner: AnyPlanner = "auto",
@@ -39,15 +40,20 @@ def batched_matmul(
 
     Args:
       As, Bs: pytrees of arrays with the same structure, usually lists. Leaf i is a product (..., m_i, k_i) x
-        (..., k_i, n_i) whose leading dimensions broadcast. Any size is legal, 0 and 1 included. Each pair's dtypes
-        promote as in jnp.matmul; different pairs may have different dtypes. One array against a tree is the shared
-        operand of all products: `batched_matmul(x, Ws)` is x @ W for every leaf W, x entering the call once, and so is
-        its gradient. It is never taken apart: where a shared array of rank 3 or more has a leading axis as long as the
-        other tree has leaves (and that isn't 1), it might be meant as a stack of matrices and is refused; write
-        `[x] * n` or `list(x)`.
+        (..., k_i, n_i) whose leading dimensions broadcast. A leaf may be a `View` of an array, which is read where it
+        lies; a `RaggedArray` is the tree of its members, and makes the results one. Any size is legal, 0 and 1
+        included. Each pair's dtypes promote as in jnp.matmul; different pairs may have different dtypes. One array
+        against a tree is the shared operand of all products: `batched_matmul(x, Ws)` is x @ W for every leaf W, x
+        entering the call once, and so is its gradient. It is never taken apart: where a shared array of rank 3 or more
+        has a leading axis as long as the other tree has leaves (and that isn't 1), it might be meant as a stack of
+        matrices and is refused; write `[x] * n` or `list(x)`.
       transpose_a, transpose_b: swap the last two axes of the operand; a bool or a prefix pytree of bools.
       symmetric: the caller's word that result i is symmetric, as X X^T is: a kernel may compute half of it and store
         the transpose in the other half. A bool or a prefix pytree of bools. Derivatives are those without it.
+      into: a tree of `View` with the structure of As, or a RaggedArray: result i is written into window i of its
+        buffer, whose other elements stay as they are, and comes back as that view of the updated buffer. Windows of one
+        buffer (one array, given to each view) are updated together and may not overlap. Where a leaf is None, the
+        result is an array of its own.
       precision: as in jax.lax.dot; `jax.default_matmul_precision` counts.
       preferred_element_type: the results' dtype, as in jax.lax.dot.
       planner: a planner's name, an options object (`Coordinated(theta=128)`), or a callable
@@ -60,7 +66,8 @@ def batched_matmul(
 
     Raises:
       ValueError: the structures differ, shapes don't fit, a symmetric result is not square, dtypes differ under strict
-        promotion, or an option is unknown; the message names the leaf and the rule.
+        promotion, a window reaches past its buffer or overlaps another one of `into`, or an option is unknown; the
+        message names the leaf and the rule.
       TypeError: a leaf is not an array, a flag not a bool, a planner not callable, or an option of a wrong type.
       NotImplementedError: implementation="kernel" where there is no kernel.
 
@@ -87,7 +94,7 @@ def batched_matmul(
         precision=precision,
         preferred=preferred_element_type,
     )
-    return bind(call, planner, implementation)
+    return bind(with_windows(call, into), planner, implementation)
 
 
 def batched_gemm(
@@ -102,6 +109,7 @@ def batched_gemm(
     transpose_a: Any = False,
     transpose_b: Any = False,
     symmetric: Any = False,
+    into: Any = None,
     precision: Any = None,
     preferred_element_type: Any = None,
     planner: AnyPlanner = "auto",
@@ -151,7 +159,7 @@ def batched_gemm(
         preferred=preferred_element_type,
     )
     call = with_epilogues(call, Cs, alpha, beta, bias, activation)
-    return bind(call, planner, implementation)
+    return bind(with_windows(call, into), planner, implementation)
 
 
 def batched_matmul_sum(
@@ -168,6 +176,7 @@ def batched_matmul_sum(
     transpose_a: Any = False,
     transpose_b: Any = False,
     symmetric: Any = False,
+    into: Any = None,
     precision: Any = None,
     preferred_element_type: Any = None,
     planner: AnyPlanner = "auto",
@@ -188,6 +197,7 @@ def batched_matmul_sum(
         structure of the results, arrays of alphas and betas one entry a result.
       transpose_a, transpose_b: as for `batched_matmul`; with `segments`, a bool or one for each key of As (of Bs).
       symmetric: the caller's word that result j is symmetric; a bool or one for each result.
+      into: as for `batched_matmul`; a tree with the structure of the results.
       precision, preferred_element_type, planner, implementation: as for `batched_matmul`.
 
     Returns:
@@ -219,7 +229,7 @@ def batched_matmul_sum(
         preferred=preferred_element_type,
     )
     call = with_epilogues(call, Cs, alpha, beta, bias, activation)
-    return bind(call, planner, implementation)
+    return bind(with_windows(call, into), planner, implementation)
 
 
 def plan(

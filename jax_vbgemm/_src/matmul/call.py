@@ -3,6 +3,7 @@
     factors.py     pairs As and Bs, checks each pair, and makes a Call of one product a result
     sums.py        gathers its products into sums
     epilogues.py   adds alpha, beta, C, bias and activation
+    with_windows   adds the windows that results go into
     bind           hands it to the primitive
 
 Each step takes a Call and returns another one.
@@ -14,21 +15,25 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.matmul import reference
+from jax_vbgemm._src.matmul.into import Windows, checked_windows
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.options import checked_implementation
-from jax_vbgemm._src.matmul.primitive import Epilogue, Term, contract
+from jax_vbgemm._src.matmul.packed import RaggedArray, members_of, unpacked
+from jax_vbgemm._src.matmul.primitive import Epilogue, Target, Term, contract
+from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.planner import Planner, resolve_planner
 from jax_vbgemm._src.structure import difference, path_of
 
 
 class Operand(NamedTuple):
-    """An array as it was given, and the shape and dtype in which the primitive takes it."""
+    """An array or a view as it was given, and the shape and dtype in which the primitive takes it."""
 
-    array: jax.Array
+    array: jax.Array | View
     shape: Shape
     dtype: Any
 
@@ -46,6 +51,8 @@ class Call(NamedTuple):
     precision: Any
     epilogues: tuple[Epilogue, ...] = ()  # one a result, or none
     after: tuple[Callable[[jax.Array], jax.Array] | None, ...] = ()  # likewise: activations that no kernel knows
+    is_packed: bool = False  # factors were a RaggedArray, and so are the results
+    windows: Windows | None = None  # where results go, if not into arrays of their own
 
     def written(self, argument: str, index: int) -> str:
         """result[3], bias['w']: how the user would write leaf `index` of an argument with the results' structure."""
@@ -70,6 +77,31 @@ def leaves_of(call: Call, option: str, tree: Any) -> list[Any]:
     return leaves
 
 
+def with_windows(call: Call, into: Any) -> Call:
+    """The call with its results in these windows; None: in arrays of their own."""
+    if into is None:
+        return call
+    leaves = leaves_of(call, "into", unpacked(into))
+    windows = checked_windows(
+        call.name, leaves, lambda index: call.written("into", index), call.result, call.shapes, call.dtypes
+    )
+    return call._replace(windows=windows, is_packed=isinstance(into, RaggedArray))
+
+
+def _packed_windows(call: Call) -> Windows:
+    """The members of a new RaggedArray, for the results."""
+    for index, dtype in enumerate(call.dtypes):
+        if dtype != call.dtypes[0]:
+            raise ValueError(
+                f"{call.name}: {call.result(index)} is {dtype} but {call.result(0)} is {call.dtypes[0]}: a RaggedArray "
+                "has one dtype"
+            )
+    dtype = call.dtypes[0] if call.dtypes else jnp.zeros(()).dtype
+    members = members_of(call.structure, call.shapes, dtype)
+    ragged = RaggedArray(jnp.zeros(members.elements(), dtype), members)
+    return Windows(tuple(ragged.view(index) for index in range(len(ragged))))
+
+
 def merged(operands: Sequence[Operand]) -> tuple[tuple[Operand, ...], list[int]]:
     """The different operands, in order of first occurrence, and for each one given its position among them."""
     arrays = distinct([operand.array for operand in operands])[1]
@@ -86,7 +118,14 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
     # Nothing can be planned for symbolic dimensions (jax.export).
     by_plan = implementation == "kernel" or all(compat.is_static(operand.shape) for operand in call.operands)
 
-    def run(arrays: list[jax.Array]) -> list[jax.Array]:
+    windows = call.windows
+    if call.is_packed and windows is None and call.shapes:
+        windows = _packed_windows(call)
+    into = None if windows is None else windows.into(call.shapes)
+    # What is not the kernels' work is done with arrays, which are put into their windows afterwards.
+    put_later = into is not None and (not by_plan or any(call.after))
+
+    def run(arrays: list[Any]) -> list[jax.Array]:
         operands = [_as(x, *operand[1:]) for x, operand in zip(arrays, call.operands, strict=True)]
         if not by_plan:
             return reference.results(operands, call.terms, call.dtypes, call.epilogues, call.precision)
@@ -95,6 +134,7 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
             call.terms,
             call.dtypes,
             epilogues=call.epilogues,
+            into=None if put_later else into,
             precision=call.precision,
             planner=planner,
             implementation=implementation,
@@ -102,11 +142,22 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
 
     results = list(_unchecked(run, call.epilogues)([operand.array for operand in call.operands]))
     for index, function in enumerate(call.after):
-        results[index] = results[index] if function is None else function(results[index])
-    return jax.tree.unflatten(call.structure, results)
+        if function is not None:
+            results[index] = function(results[index])
+    if into is not None and windows is not None:
+        if put_later:
+            bases = [None if base is None else index for index, base in enumerate(into.bases)]
+            targets = [Target(shape, base) for shape, base in zip(into.shapes, bases, strict=True)]
+            results = reference.put(results, into.writes, targets, into.bases)
+        results = windows.results(into.writes, results)
+    if not call.is_packed:
+        return jax.tree.unflatten(call.structure, results)
+    dtype = call.dtypes[0] if call.dtypes else jnp.zeros(()).dtype
+    buffer = results[0].buffer if results else jnp.zeros(0, dtype)
+    return RaggedArray(buffer, members_of(call.structure, call.shapes, dtype))
 
 
-def _as(array: jax.Array, shape: Shape, dtype: Any) -> jax.Array:
+def _as(array: Any, shape: Shape, dtype: Any) -> Any:
     array = array if array.shape == shape else array.reshape(shape)
     return array if array.dtype == dtype else array.astype(dtype)
 

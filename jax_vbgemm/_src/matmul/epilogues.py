@@ -7,13 +7,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.arguments import as_array, promotes
+from jax_vbgemm._src.arguments import promotes
 from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.call import Call, Operand, leaves_of, merged
 from jax_vbgemm._src.matmul.layout import Shape
+from jax_vbgemm._src.matmul.packed import unpacked
 from jax_vbgemm._src.matmul.primitive import Epilogue, renumber_epilogue
 from jax_vbgemm._src.matmul.scalars import checked_scalar, is_zero, scalars
+from jax_vbgemm._src.matmul.view import View, as_operand, dense
 
 
 def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activation: Activation) -> Call:
@@ -71,20 +73,24 @@ def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activa
     return call._replace(operands=different, epilogues=renumbered, after=tuple(after))
 
 
-def _addends(call: Call, option: str, tree: Any) -> list[jax.Array | None]:
+def _addends(call: Call, option: str, tree: Any) -> list[jax.Array | View | None]:
     """C or the bias of each result, None where there is none; what is given several times is one array."""
-    leaves = leaves_of(call, option, tree)
+    leaves = leaves_of(call, option, unpacked(tree))
+    if option == "bias":  # small, and broadcast
+        leaves = [dense(leaf) for leaf in leaves]
     given, index = distinct(leaves)
     arrays = [
         leaf
         if leaf is None or isinstance(leaf, jax.Array)
-        else as_array(call.name, call.written(option, index.index(i)), leaf)
+        else as_operand(call.name, call.written(option, index.index(i)), leaf)
         for i, leaf in enumerate(given)
     ]
     return [arrays[i] for i in index]
 
 
-def _checked_addend(call: Call, option: str, index: int, array: jax.Array | None, *, exact: bool) -> Operand | None:
+def _checked_addend(
+    call: Call, option: str, index: int, array: jax.Array | View | None, *, exact: bool
+) -> Operand | None:
     """C or the bias of result `index`, which has the result's shape or broadcasts to it."""
     if array is None:
         return None
@@ -95,7 +101,7 @@ def _checked_addend(call: Call, option: str, index: int, array: jax.Array | None
             f"{call.name}: {call.written(option, index)} is {array.shape} but {call.result(index)} is {shape}: it must "
             f"{rule}"
         )
-    if array.dtype != dtype and not promotes(array, dtype):
+    if array.dtype != dtype and not promotes(array.dtype if isinstance(array, View) else array, dtype):
         raise ValueError(
             f"{call.name}: {call.written(option, index)} is {array.dtype}, which does not promote to {dtype}"
         )

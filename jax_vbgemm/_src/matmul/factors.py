@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src import compat
-from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes
+from jax_vbgemm._src.arguments import refuse_explicit_axes
 from jax_vbgemm._src.matmul.call import Call, Operand, merged
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.options import check_options, result_dtype
+from jax_vbgemm._src.matmul.packed import RaggedArray, unpacked
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.primitive import Sizes, Term, sizes_of
+from jax_vbgemm._src.matmul.view import View, as_operand, is_view
 from jax_vbgemm._src.structure import difference, path_of
 
 
@@ -24,8 +26,9 @@ class Factors(NamedTuple):
 
     argument: str
     tree: Any
-    arrays: list[jax.Array]  # its leaves
+    arrays: list[jax.Array | View]  # its leaves
     written: Callable[[int], str]  # how the user would write leaf i
+    is_packed: bool  # on either side there was a RaggedArray
 
 
 def paired(
@@ -35,20 +38,22 @@ def paired(
 
     `arguments`, `written`: how messages call both sides and, unless it is argument plus path, leaf i of each.
     """
-    As, Bs, shared = _with_shared_operand(name, As, Bs)
-    structure: Any = jax.tree.structure(As)
-    if structure != jax.tree.structure(Bs):
-        raise ValueError(f"{name}: As and Bs must have the same structure: {difference('As', As, 'Bs', Bs)}")
+    is_packed = any(isinstance(tree, RaggedArray) for tree in (As, Bs))
+    As, Bs, shared = _with_shared_operand(name, unpacked(As), unpacked(Bs))
+    structure: Any = jax.tree.structure(As, is_leaf=is_view)
+    if structure != jax.tree.structure(Bs, is_leaf=is_view):
+        found = difference("As", _without_views(As), "Bs", _without_views(Bs))
+        raise ValueError(f"{name}: As and Bs must have the same structure: {found}")
 
     def factors(argument: str, tree: Any, written: Callable[[int], str] | None, *, is_shared: bool) -> Factors:
         def by_path(index: int) -> str:
             return argument if is_shared else argument + path_of(structure, index)
 
         written = written or by_path
-        leaves = jax.tree.leaves(tree)
+        leaves = jax.tree.leaves(tree, is_leaf=is_view)
         if not all(isinstance(leaf, jax.Array) for leaf in leaves):
-            leaves = [as_array(name, written(index), leaf) for index, leaf in enumerate(leaves)]
-        return Factors(argument, tree, leaves, written)
+            leaves = [as_operand(name, written(index), leaf) for index, leaf in enumerate(leaves)]
+        return Factors(argument, tree, leaves, written, is_packed)
 
     return (
         factors(arguments[0], As, written[0], is_shared=shared == "As"),
@@ -58,20 +63,20 @@ def paired(
 
 def _with_shared_operand(name: str, As: Any, Bs: Any) -> tuple[Any, Any, str | None]:
     """Both operands as trees, and the name of the one that was an array against a tree and stands for all leaves."""
-    lone_a, lone_b = (jax.tree_util.all_leaves([tree]) for tree in (As, Bs))
+    lone_a, lone_b = (is_view(tree) or jax.tree_util.all_leaves([tree]) for tree in (As, Bs))
     if lone_a == lone_b:
         return As, Bs, None
     which, array, other, tree = ("As", As, "Bs", Bs) if lone_a else ("Bs", Bs, "As", As)
     if tree is None:
         raise ValueError(f"{name}: {other} is None, but {which} is an array")
-    array, leaves = as_array(name, which, array), jax.tree.leaves(tree)
+    array, leaves = as_operand(name, which, array), jax.tree.leaves(tree, is_leaf=is_view)
     if array.ndim > 2 and array.shape[0] == len(leaves) > 1:
         raise ValueError(
             f"{name}: {which} is one array of shape {tuple(array.shape)} against the {len(leaves)} leaves of {other}: "
             f"give a tree of the same structure, of {len(leaves)} times the array if all of it belongs to each leaf "
             "([x] * n), of its entries if entry i belongs to leaf i (list(x))"
         )
-    repeated = jax.tree.unflatten(jax.tree.structure(tree), [array] * len(leaves))
+    repeated = jax.tree.unflatten(jax.tree.structure(tree, is_leaf=is_view), [array] * len(leaves))
     return (repeated, tree, which) if lone_a else (tree, repeated, which)
 
 
@@ -105,7 +110,7 @@ def products(
             sizes = _checked_sizes(a, b, Term(0, 1, index, *of_term))
             a_dtype, b_dtype = a.dtype, b.dtype
             if a_dtype != b_dtype and not (preferred is not None and _is_float8(a, b)):
-                a_dtype = b_dtype = jnp.result_type(a, b)
+                a_dtype = b_dtype = jnp.result_type(*(x.dtype if isinstance(x, View) else x for x in (a, b)))
             dtypes.append(result_dtype(a_dtype, b_dtype, precision, preferred))
         except (ValueError, TypeError) as error:
             names = lhs.written(index), rhs.written(index)
@@ -122,7 +127,8 @@ def products(
     return Call(
         name=name,
         argument=lhs.argument,
-        structure=jax.tree.structure(lhs.tree),
+        structure=jax.tree.structure(lhs.tree, is_leaf=is_view),
+        is_packed=lhs.is_packed,
         operands=different,
         terms=tuple(Term(*of_term) for of_term in pairs),
         shapes=tuple(shapes),
@@ -131,7 +137,12 @@ def products(
     )
 
 
-def _checked_sizes(a: jax.Array, b: jax.Array, term: Term) -> Sizes:
+def _without_views(tree: Any) -> Any:
+    """The tree with an array in place of each view, so that nobody is told of their inside."""
+    return jax.tree.map(lambda x: x.buffer if isinstance(x, View) else x, tree, is_leaf=is_view)
+
+
+def _checked_sizes(a: jax.Array | View, b: jax.Array | View, term: Term) -> Sizes:
     if a.ndim < 2 or b.ndim < 2:
         raise ValueError("both need rank 2 or more")
     sizes = sizes_of(a.shape, b.shape, term)
@@ -155,10 +166,10 @@ def _flags(name: str, option: str, flags: Any, of: Factors) -> list[bool]:
     return [bool(leaf) for leaf in leaves]
 
 
-def _is_float8(*operands: jax.Array) -> bool:
+def _is_float8(*operands: jax.Array | View) -> bool:
     """Whether one is a float of 8 bits: it promotes with nothing, and is multiplied as is where a result is named."""
     return any(jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1 for x in operands)
 
 
-def _describe(x: jax.Array, other: jax.Array) -> str:
+def _describe(x: jax.Array | View, other: jax.Array | View) -> str:
     return str(tuple(x.shape)) if x.dtype == other.dtype else f"{x.dtype}{tuple(x.shape)}"

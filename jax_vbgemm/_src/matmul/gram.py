@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from jax_vbgemm._src.arguments import as_array
-from jax_vbgemm._src.matmul.call import bind
+from jax_vbgemm._src.matmul.call import bind, with_windows
 from jax_vbgemm._src.matmul.epilogues import with_epilogues
 from jax_vbgemm._src.matmul.factors import paired, products
 from jax_vbgemm._src.planner import Planner
@@ -22,6 +22,7 @@ def batched_gram(
     alpha: Any = 1,
     beta: Any = 0,
     Cs: Any = None,
+    into: Any = None,
     precision: Any = None,
     preferred_element_type: Any = None,
     planner: str | Planner = "auto",
@@ -35,6 +36,7 @@ def batched_gram(
       Xs: pytree of arrays, usually a list; leaf i is (..., m_i, k_i).
       transpose: X^T X in place of X X^T; a bool or a prefix pytree of bools.
       alpha, beta, Cs: as for `batched_gemm`; each matrix of Cs is symmetric, by the caller's word.
+      into: as for `batched_matmul`.
       precision, preferred_element_type, planner, implementation: as for `batched_matmul`.
 
     Returns:
@@ -64,4 +66,4 @@ def batched_gram(
         preferred=preferred_element_type,
     )
     call = with_epilogues(call, Cs, alpha, beta, None, None)
-    return bind(call, planner, implementation)
+    return bind(with_windows(call, into), planner, implementation)

@@ -11,6 +11,7 @@ import numpy as np
 
 from jax_vbgemm._src.matmul.call import Call, leaves_of
 from jax_vbgemm._src.matmul.factors import Factors, paired, products
+from jax_vbgemm._src.matmul.packed import RaggedArray, unpacked
 
 NAME = "batched_matmul_sum"
 
@@ -31,6 +32,8 @@ def sums_of_products(
     if (out is None) == (segments is None):
         raise ValueError(f"{NAME}: give either out, each term's result, or segments, each result's terms")
     written: tuple[Any, Any] = (None, None)
+    is_packed = any(isinstance(tree, RaggedArray) for tree in (As, Bs))
+    As, Bs = unpacked(As), unpacked(Bs)
     if segments is not None:
         outs, results, keys = _terms_of_segments(segments)
         left, right = ([pair[side] for pair in keys] for side in (0, 1))
@@ -50,6 +53,7 @@ def sums_of_products(
     )
     if segments is None:
         outs, results = _results_of_indices(out, len(call.terms))
+    call = call._replace(is_packed=is_packed)
     return _gathered(call, lhs, rhs, outs, jax.tree.structure(results), symmetric)
 
 

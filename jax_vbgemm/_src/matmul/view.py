@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.matmul.layout import Layout, Level, Levels, Shape
 
 
@@ -152,6 +153,17 @@ class View:
 
 def is_view(x: Any) -> bool:
     return isinstance(x, View)
+
+
+def as_operand(name: str, written: str, value: Any) -> jax.Array | View:
+    """The value as an array, or the view that it is; ValueError where it reaches past its buffer, TypeError where it is
+    neither. `name`, `written`: as for `as_array`."""
+    if not isinstance(value, View):
+        return as_array(name, written, value)
+    outside = value.outside()
+    if outside:
+        raise ValueError(f"{name}: {written} reaches past its buffer: {outside}")
+    return value
 
 
 def dense(x: Any) -> jax.Array:

@@ -1,0 +1,73 @@
+"""Results that go into windows of arrays which the caller has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from jax_vbgemm._src.arguments import refuse_explicit_axes
+from jax_vbgemm._src.distinct import distinct
+from jax_vbgemm._src.matmul.layout import Shape, dense, overlap
+from jax_vbgemm._src.matmul.primitive import Into, Window
+from jax_vbgemm._src.matmul.view import View
+
+
+class Windows(NamedTuple):
+    """Each result's view, None where it is an array of its own."""
+
+    views: tuple[View | None, ...]
+
+    def into(self, shapes: Sequence[Shape]) -> Into:
+        """As the primitive takes it; `shapes` are the results'."""
+        buffers, index = distinct([view.buffer for view in self.views if view is not None])
+        array_of = iter(index)
+        writes, target_shapes = [], [buffer.shape for buffer in buffers]
+        for view, shape in zip(self.views, shapes, strict=True):
+            if view is None:
+                writes.append(Window(len(target_shapes), dense(shape)))
+                target_shapes.append(shape)
+            else:
+                writes.append(Window(next(array_of), view.layout))
+        bases: list[Any] = [*buffers, *[None] * (len(target_shapes) - len(buffers))]
+        return Into(writes, target_shapes, bases)
+
+    def results(self, writes: Sequence[Window], targets: Sequence[jax.Array]) -> list[Any]:
+        """The views with their buffers updated, and the arrays."""
+        return [
+            targets[window.array] if view is None else View.with_layout(targets[window.array], view.layout)
+            for view, window in zip(self.views, writes, strict=True)
+        ]
+
+
+def checked_windows(
+    name: str, leaves: Sequence[Any], written: Any, result: Any, shapes: Sequence[Shape], dtypes: Sequence[Any]
+) -> Windows:
+    """The views that results of these shapes and dtypes can be written into; ValueError or TypeError name those that
+    can't. `written`, `result`: how the user would write leaf i of `into`, and result i."""
+    for index, (view, shape, dtype) in enumerate(zip(leaves, shapes, dtypes, strict=True)):
+        if view is None:
+            continue
+        if not isinstance(view, View):
+            raise TypeError(f"{name}: {written(index)} must be a View or None, but is {view!r}")
+        if view.shape != shape or view.dtype != dtype:
+            raise ValueError(
+                f"{name}: {written(index)} is {view.dtype}{view.shape} but {result(index)} is {dtype}{shape}: they "
+                "must be the same"
+            )
+        outside = view.outside()
+        if outside:
+            raise ValueError(f"{name}: {written(index)} reaches past its buffer: {outside}")
+        if not view.layout.is_injective():
+            raise ValueError(f"{name}: {written(index)} overlaps itself: two of its elements lie in one place")
+    views = [(index, view) for index, view in enumerate(leaves) if view is not None]
+    refuse_explicit_axes(name, [view for _, view in views], lambda place: written(views[place][0]))
+    array_of = distinct([view.buffer for _, view in views])[1]
+    for buffer in set(array_of):
+        members = [(index, view.layout) for (index, view), at in zip(views, array_of, strict=True) if at == buffer]
+        found = overlap(tuple(layout for _, layout in members))
+        if found:
+            first, second = (written(members[place][0]) for place in found)
+            raise ValueError(f"{name}: {first} and {second} overlap in their buffer: results must not")
+    return Windows(tuple(leaves))

@@ -1,0 +1,286 @@
+"""RaggedArray: arrays of different shapes in one buffer."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_vbgemm._src.arguments import as_array
+from jax_vbgemm._src.arithmetic import accumulator_of
+from jax_vbgemm._src.matmul.layout import Layout, Shape
+from jax_vbgemm._src.matmul.view import View, dense, is_view
+
+ROW_BYTES = 16
+"""Rows begin at multiples of this, the size of a kernel's vector load."""
+
+
+class Members(NamedTuple):
+    """What is static of a RaggedArray: a tree, its leaves' shapes, and the elements of which a row's length is a
+    multiple."""
+
+    structure: Any
+    shapes: tuple[Shape, ...]
+    multiple: int
+
+    def layouts(self) -> tuple[Layout, ...]:
+        return _layouts(self.shapes, self.multiple)
+
+    def elements(self) -> int:
+        """Of the buffer."""
+        return sum(_rows(shape) * _pitch(shape, self.multiple) for shape in self.shapes)
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class RaggedArray:
+    """A pytree of arrays of one dtype, held in one buffer; `jax_vbgemm.pack` makes one.
+
+    To JAX it is a pytree with one leaf, the buffer: a call of hundreds of arrays has one argument, and elementwise
+    operations on all of them (`jax.tree.map`, optax's updates, a scan's carry, donation) are one operation. Every row
+    is padded to 16 bytes, which kernels read fastest. Products take it in place of a list, and give one in place of
+    their results'. What lies in the padding is zero, and never part of a member, a product or a norm.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm as vb
+      >>> weights = vb.pack({"down": jnp.ones((2, 3)), "up": jnp.full((3, 5), 2.0)})
+      >>> len(weights), weights.shapes, weights["up"].shape
+      (2, ((2, 3), (3, 5)), (3, 5))
+      >>> (2 * weights)["down"].tolist()
+      [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]
+      >>> vb.batched_gram(weights).shapes
+      ((2, 2), (3, 3))
+    """
+
+    buffer: Any
+    members: Members
+
+    def __init__(self, buffer: Any, members: Members) -> None:
+        self.buffer, self.members = buffer, members
+
+    @property
+    def structure(self) -> Any:
+        """The tree's definition."""
+        return self.members.structure
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The members', in the order of the tree's leaves."""
+        return self.members.shapes
+
+    @property
+    def dtype(self) -> Any:
+        return self.buffer.dtype
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __iter__(self) -> Iterator[jax.Array]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, key: Any) -> Any:
+        """Member number `key`, or what the tree has under a key or a tuple of keys: an array, or a tree of arrays."""
+        if isinstance(key, int | np.integer):
+            return self.view(operator.index(key)).dense()
+        numbers = jax.tree.unflatten(self.structure, range(len(self)))
+        for step in key if isinstance(key, tuple) else (key,):
+            try:
+                numbers = numbers[step]
+            except (KeyError, IndexError, TypeError):
+                raise KeyError(f"RaggedArray: there is no member {key!r}") from None
+        return jax.tree.map(lambda number: self.view(number).dense(), numbers)
+
+    def view(self, index: int) -> View:
+        """Member number `index` where it lies."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"RaggedArray: there is no member {index}: it has {len(self)}")
+        return View.with_layout(self.buffer, self.members.layouts()[index])
+
+    def views(self) -> Any:
+        """The tree, of views."""
+        return jax.tree.unflatten(self.structure, [self.view(index) for index in range(len(self))])
+
+    def unpack(self) -> Any:
+        """The tree, of arrays of their own."""
+        return jax.tree.unflatten(self.structure, list(self))
+
+    def map(self, f: Callable[..., Any], *others: RaggedArray) -> RaggedArray:
+        """f of all members' elements at once; f is elementwise. `others` have the same members, and f their elements.
+
+        The padding is not given to f, ones are; it is zero afterwards.
+        """
+        for other in others:
+            if other.members != self.members:
+                raise ValueError(f"RaggedArray: the members {other.shapes} are not those of {self.shapes}")
+        mask = _mask(self.members)
+        if mask is None:
+            return RaggedArray(f(self.buffer, *(x.buffer for x in others)), self.members)
+        ones = [jnp.where(mask, x.buffer, jnp.ones((), x.dtype)) for x in (self, *others)]
+        values = f(*ones)
+        return RaggedArray(jnp.where(mask, values, jnp.zeros((), values.dtype)), self.members)
+
+    def astype(self, dtype: Any) -> RaggedArray:
+        """The members in another dtype, their rows padded for it."""
+        multiple = _multiple(dtype)
+        if multiple == self.members.multiple:
+            return RaggedArray(self.buffer.astype(dtype), self.members)
+        return _packed([x.astype(dtype) for x in self], self.members._replace(multiple=multiple), dtype)
+
+    def norms(self) -> jax.Array:
+        """Each member's Frobenius norm, a 1-D array in the dtype in which products are summed."""
+        wide = np.dtype(accumulator_of(np.dtype(self.dtype).name))
+        squares = [jnp.sum(jnp.square(jnp.abs(x.astype(wide)))) for x in self]
+        return jnp.sqrt(jnp.stack(squares)) if squares else jnp.zeros(0, jnp.zeros((), wide).real.dtype)
+
+    def norm(self) -> jax.Array:
+        """The norm of all elements."""
+        return jnp.sqrt(jnp.sum(jnp.square(self.norms())))
+
+    def __add__(self, other: Any) -> RaggedArray:
+        return self._combined(jnp.add, other)
+
+    def __radd__(self, other: Any) -> RaggedArray:
+        return self._combined(jnp.add, other)
+
+    def __sub__(self, other: Any) -> RaggedArray:
+        return self._combined(jnp.subtract, other)
+
+    def __rsub__(self, other: Any) -> RaggedArray:
+        return self._combined(lambda x, y: jnp.subtract(y, x), other)
+
+    def __mul__(self, other: Any) -> RaggedArray:
+        return self._combined(jnp.multiply, other)
+
+    def __rmul__(self, other: Any) -> RaggedArray:
+        return self._combined(jnp.multiply, other)
+
+    def __neg__(self) -> RaggedArray:
+        return RaggedArray(-self.buffer, self.members)
+
+    def _combined(self, f: Callable[[Any, Any], Any], other: Any) -> RaggedArray:
+        if isinstance(other, RaggedArray):
+            return self.map(f, other)
+        if np.ndim(other) != 0:
+            return NotImplemented  # type: ignore[no-any-return]
+        return self.map(lambda x: f(x, other))
+
+    def __repr__(self) -> str:
+        dtype = getattr(self.buffer, "dtype", None)
+        return f"RaggedArray({dtype}, {jax.tree.unflatten(self.structure, self.shapes)})"
+
+    def __reduce__(self) -> Any:
+        numbers = jax.tree.unflatten(self.structure, range(len(self)))
+        return _restored, (np.asarray(self.buffer), numbers, self.members.shapes, self.members.multiple)
+
+    def tree_flatten_with_keys(self) -> tuple[Any, Members]:
+        return ((jax.tree_util.GetAttrKey("buffer"), self.buffer),), self.members
+
+    @classmethod
+    def tree_unflatten(cls, members: Members, children: Any) -> RaggedArray:
+        return cls(children[0], members)
+
+
+def pack(tree: Any) -> RaggedArray:
+    """The leaves of a pytree in one buffer, as a `RaggedArray`; its `unpack` gives them back.
+
+    Differentiable, and works under every transformation.
+
+    Args:
+      tree: pytree of arrays of one dtype, of any ranks; `jax_vbgemm.View` is a leaf, too.
+
+    Raises:
+      ValueError: two leaves differ in dtype; the message names them.
+      TypeError: a leaf is not an array.
+
+    Examples:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm as vb
+      >>> packed = vb.pack([jnp.ones((2, 3)), jnp.ones(4)])
+      >>> [leaf.shape for leaf in jax.tree.leaves(packed)]
+      [(12,)]
+      >>> [x.shape for x in packed.unpack()]
+      [(2, 3), (4,)]
+    """
+    named, structure = jax.tree.flatten_with_path(tree, is_leaf=is_view)
+    names = ["tree" + jax.tree_util.keystr(path) for path, _ in named]
+    leaves = [dense(x) if is_view(x) else as_array("pack", name, x) for name, (_, x) in zip(names, named, strict=True)]
+    for name, leaf in zip(names, leaves, strict=True):
+        if leaf.dtype != leaves[0].dtype:
+            raise ValueError(
+                f"pack: {name} is {leaf.dtype} but {names[0]} is {leaves[0].dtype}: one buffer has one dtype"
+            )
+    dtype = leaves[0].dtype if leaves else jnp.zeros(()).dtype
+    return _packed(leaves, members_of(structure, [leaf.shape for leaf in leaves], dtype), dtype)
+
+
+def members_of(structure: Any, shapes: Sequence[Shape], dtype: Any) -> Members:
+    return Members(structure, tuple(shapes), _multiple(dtype))
+
+
+def unpacked(tree: Any) -> Any:
+    """The tree of views that a RaggedArray stands for; anything else as it is."""
+    return tree.views() if isinstance(tree, RaggedArray) else tree
+
+
+def _packed(leaves: Sequence[jax.Array], members: Members, dtype: Any) -> RaggedArray:
+    rows = []
+    for leaf, shape in zip(leaves, members.shapes, strict=True):
+        length = shape[-1] if shape else 1
+        matrix = leaf.reshape(_rows(shape), length)
+        rows.append(jnp.pad(matrix, ((0, 0), (0, _pitch(shape, members.multiple) - length))).reshape(-1))
+    return RaggedArray(jnp.concatenate(rows) if rows else jnp.zeros(0, dtype), members)
+
+
+def _restored(buffer: Any, numbers: Any, shapes: tuple[Shape, ...], multiple: int) -> RaggedArray:
+    return RaggedArray(jnp.asarray(buffer), Members(jax.tree.structure(numbers), shapes, multiple))
+
+
+def _multiple(dtype: Any) -> int:
+    return max(1, ROW_BYTES // int(np.dtype(dtype).itemsize))
+
+
+def _rows(shape: Shape) -> int:
+    return math.prod(shape[:-1])
+
+
+def _pitch(shape: Shape, multiple: int) -> int:
+    """From one row to the next."""
+    length = shape[-1] if shape else 1
+    return -(-length // multiple) * multiple
+
+
+@functools.lru_cache(maxsize=256)
+def _layouts(shapes: tuple[Shape, ...], multiple: int) -> tuple[Layout, ...]:
+    layouts, offset = [], 0
+    for shape in shapes:
+        pitch = _pitch(shape, multiple)
+        dimensions = [((shape[-1], 1),)] if shape else []
+        stride = pitch
+        for size in reversed(shape[:-1]):
+            dimensions.insert(0, ((size, stride),))
+            stride *= size
+        layouts.append(Layout(tuple(dimensions), offset))
+        offset += _rows(shape) * pitch
+    return tuple(layouts)
+
+
+def _mask(members: Members) -> jax.Array | None:
+    """Which elements of the buffer are members', or None where all are: computed from a few numbers a member."""
+    lengths = np.array([shape[-1] if shape else 1 for shape in members.shapes])
+    pitches = np.array([_pitch(shape, members.multiple) for shape in members.shapes])
+    sizes = np.array([_rows(shape) for shape in members.shapes]) * pitches
+    if (lengths == pitches).all():
+        return None
+    pieces, count = sizes // members.multiple, int(sizes.sum()) // members.multiple
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    member = jnp.repeat(jnp.arange(len(sizes)), jnp.asarray(pieces), total_repeat_length=count)
+    first = jnp.arange(count) * members.multiple - jnp.asarray(starts)[member]
+    column = (first % jnp.maximum(jnp.asarray(pitches)[member], 1))[:, None] + jnp.arange(members.multiple)[None, :]
+    return (column < jnp.asarray(lengths)[member][:, None]).reshape(-1)

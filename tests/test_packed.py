@@ -1,0 +1,185 @@
+"""RaggedArray: one leaf to JAX, a tree of members to users, and zeros between their rows whatever happens."""
+
+import pickle
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given
+
+import jax_vbgemm as vb
+
+SHAPES = {"a": (3, 5), "b": (2, 4, 7), "c": (6,), "d": (), "e": (0, 3), "f": (4, 8)}
+
+
+def tree_of(shapes, dtype="float64"):
+    return {name: oracle.random(shape, dtype, index) for index, (name, shape) in enumerate(shapes.items())}
+
+
+def padding(ragged):
+    """What lies between the members."""
+    free = np.ones(ragged.buffer.size, bool)
+    for layout in ragged.members.layouts():
+        free &= ~np.asarray(layout.put(jnp.zeros(free.shape, bool), jnp.ones(layout.shape, bool)))
+    return np.asarray(ragged.buffer)[free]
+
+
+def same(ours, expected):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=1e-12), ours, expected)
+
+
+TREE = tree_of(SHAPES)
+RAGGED = vb.pack(TREE)
+MATRICES = [oracle.random(shape, "float64", 1) for shape in ((3, 5), (4, 7), (1, 1), (9, 2))]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), max_size=5), st.sampled_from(["float32", "complex64"])
+)
+def test_unpack_is_the_inverse_of_pack(shapes, dtype):
+    tree = [oracle.random(shape, dtype, 1) for shape in shapes]
+    packed = vb.pack(tree)
+    if tree:
+        assert packed.dtype == dtype
+    assert packed.shapes == tuple(shapes)
+    jax.tree.map(np.testing.assert_array_equal, packed.unpack(), tree)
+    assert not padding(packed).any()
+    for layout in packed.members.layouts():  # each row begins at 16 bytes
+        starts = [layout.offset] + [stride for dimension in layout.dimensions[:-1] for _, stride in dimension]
+        assert all(start * np.dtype(dtype).itemsize % 16 == 0 for start in starts)
+
+
+def test_members_by_number_and_by_path():
+    same(RAGGED["b"], TREE["b"])
+    same(RAGGED[0], TREE["a"])
+    same(RAGGED[-1], TREE["f"])
+    same(list(RAGGED), jax.tree.leaves(TREE))
+    nested = vb.pack({"layer": [jnp.ones((2, 2)), jnp.zeros(3)]})
+    same(nested["layer", 1], jnp.zeros(3))
+    same(nested["layer"], [jnp.ones((2, 2)), jnp.zeros(3)])
+    with pytest.raises(KeyError, match="there is no member 'z'"):
+        RAGGED["z"]
+    with pytest.raises(IndexError, match="there is no member 6"):
+        RAGGED[6]
+
+
+def test_arithmetic_leaves_the_padding_zero():
+    results = {
+        "x + 1": (RAGGED + 1.0, lambda x: x + 1),
+        "1 - x": (1.0 - RAGGED, lambda x: 1 - x),
+        "x * inf": (RAGGED * jnp.inf, lambda x: x * jnp.inf),
+        "x - x": (RAGGED - 2 * RAGGED, lambda x: -x),
+        "1 / x": (RAGGED.map(lambda x: 1 / x), lambda x: 1 / x),
+    }
+    for name, (ours, f) in results.items():
+        same(ours.unpack(), jax.tree.map(f, TREE))
+        assert not padding(ours).any(), name
+    half = RAGGED.astype("float32")
+    assert half.members.multiple == 4
+    same(half["b"], TREE["b"].astype("float32"))
+
+
+def test_the_gradient_of_a_map_is_finite():
+    root = jax.grad(lambda r: sum(jnp.sum(x) for x in r.map(jnp.sqrt)))(vb.pack([jnp.full((2, 3), 4.0)]))
+    same(root.unpack(), [jnp.full((2, 3), 0.25)])
+    assert not padding(root).any()
+
+
+def test_norms_and_nan_in_the_padding():
+    tainted = jax.tree.map(lambda x: jnp.where(x == 0, jnp.nan, x), vb.pack(MATRICES))
+    assert np.isnan(padding(tainted)).all()
+    norms = [np.linalg.norm(x) for x in MATRICES]
+    same(tainted.norms(), np.array(norms))
+    same(tainted.norm(), np.linalg.norm(norms))
+    products = vb.batched_matmul(tainted, tainted, transpose_b=True)
+    same(products.unpack(), [x @ x.T for x in MATRICES])
+    assert not padding(products).any()
+
+
+def test_products_give_ragged_arrays():
+    left, right = vb.pack(MATRICES), vb.pack([oracle.random((x.shape[1], 3), "float64", 2) for x in MATRICES])
+    plain = [x @ y for x, y in zip(left, right, strict=True)]
+    same(jax.jit(vb.batched_matmul)(left, right).unpack(), plain)
+    same(vb.batched_matmul(left, list(right)).unpack(), plain)
+    same(vb.batched_gemm(left, right, vb.pack(plain), beta=-1.0).norm(), 0.0)
+    same(vb.batched_gemm(left, right, activation=jnp.sin).unpack(), [jnp.sin(x) for x in plain])
+    same(vb.batched_gram(left).unpack(), [x @ x.T for x in MATRICES])
+    sums = vb.batched_matmul_sum(left, left, [0, 1, 2, 3], transpose_a=True)
+    same(sums.unpack(), [x.T @ x for x in MATRICES])
+    updated = vb.batched_gemm(left, right, into=vb.pack(plain) * jnp.nan, alpha=2.0)
+    same(updated.unpack(), [2 * x for x in plain])
+    assert isinstance(updated, vb.RaggedArray)
+    assert len(vb.batched_matmul(vb.pack([]), [])) == 0
+
+
+def test_newton_schulz_takes_and_gives_it():
+    ours = vb.newton_schulz(vb.pack(MATRICES))
+    same(ours.unpack(), vb.newton_schulz(MATRICES))
+    assert not padding(ours).any()
+
+
+def test_transformations():
+    right = [oracle.random((x.shape[1], 3), "float64", 2) for x in MATRICES]
+
+    def loss(left, right):
+        products = vb.batched_matmul(left, right)
+        return sum(jnp.sum(jnp.square(x)) for x in products)
+
+    left = vb.pack(MATRICES)
+    expected = jax.grad(loss, (0, 1))(MATRICES, right)
+    gradients = jax.jit(jax.grad(loss, (0, 1)))(left, vb.pack(right))
+    same([gradient.unpack() for gradient in gradients], list(expected))
+    assert not any(padding(gradient).any() for gradient in gradients)
+    assert jax.jit(jax.grad(loss)).lower(left, vb.pack(right)).as_text().count("custom_call @vbgemm") == 2
+
+    stacked = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), left)
+    same(jax.vmap(loss, (0, None))(stacked, right), jnp.stack([loss(MATRICES, right), 4 * loss(MATRICES, right)]))
+
+    def step(carry, _):
+        return carry - 0.1 * jax.grad(loss)(carry, right), carry.norm()
+
+    descend = jax.jit(lambda x: jax.lax.scan(step, x, length=3), donate_argnums=0)
+    final, norms = descend(vb.pack(MATRICES))
+    assert norms.shape == (3,)
+    assert not padding(final).any()
+
+
+def test_pickle_and_optax_and_orbax(tmp_path):
+    again = pickle.loads(pickle.dumps(RAGGED))
+    assert again.members == RAGGED.members
+    same(again.unpack(), TREE)
+    optax = pytest.importorskip("optax")
+    optimizer = optax.adam(0.1)
+    gradient = vb.pack(jax.tree.map(jnp.cos, TREE))
+    with jax.numpy_dtype_promotion("standard"):
+        updates, _ = optimizer.update(gradient, optimizer.init(RAGGED), RAGGED)
+        plain, _ = optimizer.update(gradient.unpack(), optimizer.init(TREE), TREE)
+    same(optax.apply_updates(RAGGED, updates).unpack(), optax.apply_updates(TREE, plain))
+    orbax = pytest.importorskip("orbax.checkpoint")
+    with orbax.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", {"momenta": RAGGED})
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(tmp_path / "state", {"momenta": jax.tree.map(jnp.zeros_like, RAGGED)})
+    same(restored["momenta"].unpack(), TREE)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(
+        ValueError, match=r"pack: tree\['b'\] is float32 but tree\['a'\] is float64: one buffer has one"
+    ):
+        vb.pack({"a": jnp.ones(2), "b": jnp.ones(2, "float32")})
+    with pytest.raises(TypeError, match=r"pack: tree\[1\] must be an array"):
+        vb.pack([jnp.ones(2), "x"])
+    with pytest.raises(ValueError, match=r"the members .* are not those of"):
+        vb.pack([jnp.ones(2)]) + vb.pack([jnp.ones(3)])
+    with pytest.raises(TypeError, match="unsupported operand"):
+        RAGGED * jnp.ones(3)
+    half = vb.pack([jnp.ones((2, 2), "float32")] * 2)
+    mixed = pytest.raises(ValueError, match=r"result\[1\] is float32 but result\[0\] is float64: a RaggedArray has")
+    with jax.numpy_dtype_promotion("standard"), mixed:
+        vb.batched_matmul(half, [jnp.ones((2, 2)), jnp.ones((2, 2), "float32")])
+    with pytest.raises(ValueError, match=r"As\['c'\] is \(6,\) but Bs\['c'\] is \(6,\): both need rank 2 or more"):
+        vb.batched_matmul(vb.pack({"c": TREE["c"]}), vb.pack({"c": TREE["c"]}))
