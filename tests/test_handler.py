@@ -10,8 +10,10 @@ from jax_vbgemm import _core
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.addresses import address
 from jax_vbgemm._src.matmul.descriptors import pack, problem_table
-from jax_vbgemm._src.matmul.primitive import Term, sizes_of
-from jax_vbgemm._src.planner import plan_problems
+from jax_vbgemm._src.matmul.layout import Layout
+from jax_vbgemm._src.matmul.primitive import Into, Term, Window, contract, sizes_of
+from jax_vbgemm._src.matmul.view import View
+from jax_vbgemm._src.planner import plan_problems, resolve_planner
 from jax_vbgemm._src.problem import Problem
 
 PLATFORM = backends.platform_of(jax.devices()[0])
@@ -128,3 +130,41 @@ def test_insane_tiles_are_clamped(seed):
         return np.concatenate((words[:42], runs))
 
     assert call(A, B, (20, 40), words=garbage).shape == (20, 40)
+
+
+def windowed(read, write):
+    """A 4 x 5 matrix read in a buffer of 60 and multiplied by 5 x 3 into a buffer of 40, at layouts nobody checked."""
+    options = {"precision": None, "planner": resolve_planner("auto"), "implementation": "kernel"}
+    x, w, base = (oracle.random((size,), "float32", size) for size in (60, 15, 40))
+    operands = [View.with_layout(x, read), w.reshape(5, 3)]
+    into = Into([Window(0, write)], [base.shape], [base])
+    return contract(operands, [Term(0, 1, 0)], [x.dtype], into=into, **options)[0], (x, w, base)
+
+
+READ, WRITE = Layout((((4, 12),), ((5, 2),)), 7), Layout((((4, 9),), ((3, 3),)), 4)
+
+
+def test_windows_are_read_and_written_and_nothing_else():
+    result, (x, w, base) = windowed(READ, WRITE)
+    expected = WRITE.put(base, READ.take(x) @ w.reshape(5, 3))
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"read": READ._replace(offset=16)}, "left operand reaches past its buffer"),
+        ({"read": READ._replace(offset=-1)}, "left operand reaches past its buffer"),
+        ({"read": Layout((((4, 16),), ((5, 2),)), 7)}, "left operand reaches past its buffer"),
+        ({"read": Layout((((4, 2**30),), ((5, 2**30),)), 7)}, "left operand reaches past its buffer"),
+        ({"read": Layout((((4, -1),), ((5, 2),)), 7)}, "left operand reaches past its buffer"),
+        ({"read": Layout((((2, 60), (2, 12)), ((5, 2),)), 0)}, "left operand reaches past its buffer"),
+        ({"write": WRITE._replace(offset=7)}, "the result reaches past its buffer"),
+        ({"write": WRITE._replace(offset=-1)}, "the result reaches past its buffer"),
+        ({"write": Layout((((4, 9),), ((3, 9),)), 4)}, "the result reaches past its buffer"),
+        ({"write": Layout((((4, 0),), ((3, 3),)), 4)}, "the result overlaps itself"),
+    ],
+)
+def test_windows_that_reach_past_their_buffers(changes, message):
+    with pytest.raises(Exception, match=message):
+        windowed(**({"read": READ, "write": WRITE} | changes))[0].block_until_ready()
