@@ -19,9 +19,9 @@ from resource_table import ROOT, SOURCES, TABLES, arguments_parser, update
 
 TABLE = TABLES / "resources_amd.csv"
 FAMILIES = {
-    "gfx908": ("simt",),
-    "gfx90a": ("simt", "mfma"),
-    "gfx942": ("simt", "mfma"),
+    "gfx908": ("simt", "rows"),
+    "gfx90a": ("simt", "rows", "mfma"),
+    "gfx942": ("simt", "rows", "mfma"),
 }  # the MI100 is only planned for
 FLAGS = ("-O3", "-std=c++17", "-D__HIP_PLATFORM_AMD__")
 FLAGS += ("-mllvm", "-amdgpu-early-inline-all=true", "-mllvm", "-amdgpu-function-calls=false")  # as in cmake/hip

@@ -25,12 +25,13 @@ def tiles_of(kind: str, tensor: bool) -> list[str]:
 
 @pytest.fixture(scope="session")
 def plain(builder: Builder) -> Path:
-    return builder.executable(["simt_f32", "simt_f64", "simt_c128", "simt_bf16"])
+    return builder.executable(["simt_f32", "simt_f64", "simt_c128", "simt_bf16", "rows_f32", "rows_f64", "rows_bf16"])
 
 
 @pytest.fixture(scope="session")
 def tensor(builder: Builder) -> Path:
-    return builder.executable(["tensor_f64", "tensor_bf16", "tensor_f16", "tensor_tf32", "tensor_tf32x3"])
+    ids = ("f64", "bf16", "f16", "tf32", "tf32x3")
+    return builder.executable([f"{prefix}_{one}" for prefix in ("tensor", "tensor_light") for one in ids])
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +81,7 @@ def test_other_orders_and_problems(plain: Path, tensor: Path, seed: int) -> None
 def cdna(builder: Builder) -> Path:
     """As the ROCm backend has them: waves of 64, CDNA's stages and steps."""
     kernels = ["simt_f32", "simt_f64", "simt_c64", "simt_c128", "simt_bf16", "simt_f16"]
-    kernels += ["simt_e4m3_e5m2", "simt_s8"]
+    kernels += ["rows_f32", "rows_f64", "rows_bf16", "rows_f16", "simt_e4m3_e5m2", "simt_s8"]
     return builder.executable(kernels, machine=CDNA)
 
 
@@ -114,30 +115,32 @@ def test_other_orders_and_problems_on_cdna(cdna: Path, matrix_units: Path, seed:
 @pytest.mark.parametrize(
     ("family", "machine"),
     [
-        ("simt_bf16", []),
-        ("simt_f32", []),
+        ("simt_bf16+rows_bf16", []),
+        ("simt_f32+rows_f32", []),
         ("simt_e4m3_e5m2", []),
-        ("tensor_bf16", []),
-        ("simt_bf16", CDNA),
+        ("tensor_bf16+tensor_light_bf16", []),
+        ("simt_bf16+rows_bf16", CDNA),
         ("mfma_bf16", CDNA),
     ],
 )
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_sanitizers(builder: Builder, family: str, machine: list[str], seed: int) -> None:
-    executable = builder.executable([family], SANITIZE, machine=machine)  # copies of every kind, both types of results
+    executable = builder.executable(
+        family.split("+"), SANITIZE, machine=machine
+    )  # copies of every kind, both types of results
     assert_passes(executable, "--small", "--exact", "--seed", str(seed))
 
 
 @pytest.mark.parametrize(
     ("family", "machine"),
     [
-        ("simt_f32", []),
-        ("simt_f64", []),
-        ("tensor_f64", []),
-        ("tensor_tf32x3", []),
-        ("simt_f32", CDNA),
+        ("simt_f32+rows_f32", []),
+        ("simt_f64+rows_f64", []),
+        ("tensor_f64+tensor_light_f64", []),
+        ("tensor_tf32x3+tensor_light_tf32x3", []),
+        ("simt_f32+rows_f32", CDNA),
         ("mfma_bf16", CDNA),
     ],
 )
 def test_races(builder: Builder, family: str, machine: list[str]) -> None:
-    assert_passes(builder.executable([family], machine=[*machine, *RACES]), "--small", "--exact", "--races")
+    assert_passes(builder.executable(family.split("+"), machine=[*machine, *RACES]), "--small", "--exact", "--races")

@@ -57,7 +57,7 @@ MISTAKES = {
         "i * Spread::kStep <= limit",
     ),
     "a part of B overwritten too early": (
-        "simt_f32",
+        "rows_f32",
         "t128_rows",
         "row_tile",
         "        block_barrier();  // nobody reads",
@@ -97,31 +97,31 @@ MISTAKES = {
     "a real scale times both parts": ("simt_c128", "t128_light", "epilogue", "if (scale.imag != 0) return", "return"),
     "an operand as a result": ("simt_f32", "t128_light", "tile_place", "lane == kC ? parameters.num_operands : 0", "0"),
     "a row too many": (
-        "simt_f32",
+        "rows_f32",
         "t128_rows",
         "row_store",
         "sum[i][j], to, mine < rows_",
         "sum[i][j], to, mine <= rows_",
     ),
-    "a column too many": ("simt_f32", "t128_rows", "row_store", "j + v < stage_.cols && mine", "mine"),
+    "a column too many": ("rows_f32", "t128_rows", "row_store", "j + v < stage_.cols && mine", "mine"),
     "a tile by another's code": ("simt_f32", "t128_light", "tile_kernel", "code >= kMiddle", "code > kMiddle"),
-    "a pass not waited for": ("simt_f32", "t128_rows", "row_stream", "passes_ > kFirst + 1", "passes_ > kFirst"),
+    "a pass not waited for": ("rows_f32", "t128_rows", "row_stream", "passes_ > kFirst + 1", "passes_ > kFirst"),
     "a pass overwritten too early": (
-        "simt_f32",
+        "rows_f32",
         "t128_rows",
         "row_tile",
         "    wave_barrier();  // all lanes",
         "    // all lanes",
     ),
     "vectors of rows confused": (
-        "simt_f64",
+        "rows_f64",
         "t128_rows",
         "swizzle",
         "swizzled ? swizzled_vector(number)",
         "swizzled ? number",
     ),
     "rows of a column confused": (
-        "simt_f32",
+        "rows_f32",
         "t128_rows",
         "row_stream",
         "k * stride + vector * kVector, true",
@@ -142,32 +142,32 @@ MISTAKES = {
         "(8 * half + (g ^ 1)) * stage",
     ),
     "rows of C confused": (
-        "simt_bf16",
+        "rows_bf16",
         "t128_rows",
         "row_store",
         "mine.place[turn][v / kVector]",
         "mine.place[turn][0]",
     ),
     "no barrier for tensor cores": (
-        "tensor_tf32x3",
+        "tensor_light_tf32x3",
         "m128_light",
         "tensor_tile",
         "    block_barrier();  // this step's",
         "    // this step's",
     ),
     "sums read too early": (
-        "tensor_tf32x3",
+        "tensor_light_tf32x3",
         "m128_light",
         "tensor_store",
         "  block_barrier();  // all of them",
         "  // all of them",
     ),
     "a shift off by one": (
-        "tensor_bf16",
+        "tensor_light_bf16",
         "m128_light",
         "tensor_copy",
-        "words[w + 1], shift % 2 * 16",
-        "words[w + 1], (shift + 1) % 2 * 16",
+        "bits = shift % 2 * 16",
+        "bits = (shift + 1) % 2 * 16",
     ),
     "a kernel that does not wait for the one ahead": (
         "simt_f32",
@@ -210,7 +210,7 @@ MISTAKES = {
         "    block_barrier();",
     ),
     "small x big left out": (
-        "tensor_tf32x3",
+        "tensor_light_tf32x3",
         "m128_light",
         "tensor_product",
         "multiply_tf32(small_a[i]",
@@ -239,12 +239,10 @@ def with_one_kernel(builder: Builder, folder: Path, mistake: str, machine: Seque
 
 def leave_one(file: Path, kernel: str) -> None:
     """Takes all kernels but one out of a file."""
-    define = "DEFINE_ROWS" if kernel in ("t128_rows", "t128_wide_rows") else "DEFINE"
     text = file.read_text()
-    lists = re.findall(r"^VBGEMM_\w*KERNELS\w*\((\w+)(?:, (\w+))?\)$", text, re.MULTILINE)
-    kind = dict(lists)[define] or file.stem.split("_")[1]
+    (kind,) = set(re.findall(r"^VBGEMM_\w*KERNELS\w*\(DEFINE, (\w+)\)$", text, re.MULTILINE))
     text = re.sub(r"^VBGEMM_.*$", "", text, flags=re.MULTILINE)
-    file.write_text(f"{text}{define}({kernel}, {kind})\n")
+    file.write_text(f"{text}DEFINE({kernel}, {kind})\n")
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

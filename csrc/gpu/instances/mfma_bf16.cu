@@ -4,4 +4,5 @@
 #include "gpu/tile/tile_kernel.h"
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_MFMA_KERNEL(kernel, kind, bf16)
+VBGEMM_TENSOR_LIGHT_KERNELS(DEFINE, bfloat16)
 VBGEMM_TENSOR_KERNELS_16(DEFINE, bfloat16)

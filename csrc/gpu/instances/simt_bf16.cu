@@ -5,5 +5,3 @@
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, bf16)
 VBGEMM_REAL_KERNELS(DEFINE, bfloat16)
-#define DEFINE_ROWS(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, bf16)
-VBGEMM_ROW_KERNELS(DEFINE_ROWS, bfloat16)

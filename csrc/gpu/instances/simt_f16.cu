@@ -5,5 +5,3 @@
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f16)
 VBGEMM_REAL_KERNELS(DEFINE, float16)
-#define DEFINE_ROWS(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, f16)
-VBGEMM_ROW_KERNELS(DEFINE_ROWS, float16)

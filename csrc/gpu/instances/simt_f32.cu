@@ -5,5 +5,3 @@
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f32)
 VBGEMM_REAL_AND_DOT_KERNELS(DEFINE, float32)
-#define DEFINE_ROWS(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, f32)
-VBGEMM_ROW_KERNELS(DEFINE_ROWS, float32)

@@ -4,4 +4,4 @@
 #include "gpu/tile/tile_kernel.h"
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, tf32)
-VBGEMM_TENSOR_KERNELS_TF32(DEFINE)
+VBGEMM_TENSOR_KERNELS_TF32(DEFINE, tf32)

@@ -170,11 +170,32 @@ class LineCopy {
     if (copy < ByPieces::kCopies) start_part(place_of<ByPieces>(shared, thread, copy, place), first + copy * step + place, count);
   }
 
+  using Piece = Vector<uint32_t, 4>;
+
+  // The eight elements of 2 bytes from the `shift`-th on. (Written out, as is what follows: nvcc's optimiser walks the whole kernel for
+  // every loop that it unrolls, and these are in it a hundred times.)
+  __device__ static Piece shifted_piece(const Piece& low, const Piece& high, int shift) {
+    const bool by_two = shift & 4, by_one = shift & 2;  // words
+    const uint32_t* const l = low.element;
+    const uint32_t* const h = high.element;
+    const uint32_t a0 = by_two ? l[2] : l[0], a1 = by_two ? l[3] : l[1], a2 = by_two ? h[0] : l[2];
+    const uint32_t a3 = by_two ? h[1] : l[3], a4 = by_two ? h[2] : h[0], a5 = by_two ? h[3] : h[1];
+    const uint32_t b0 = by_one ? a1 : a0, b1 = by_one ? a2 : a1, b2 = by_one ? a3 : a2, b3 = by_one ? a4 : a3, b4 = by_one ? a5 : a4;
+    const int bits = shift % 2 * 16;
+    return {{shifted_word(b0, b1, bits), shifted_word(b1, b2, bits), shifted_word(b2, b3, bits), shifted_word(b3, b4, bits)}};
+  }
+
+  // The first `count` elements of a piece, and zeros.
+  __device__ static Piece first_items(const Piece& x, int count) {
+    return {{first_of_word(x.element[0], count), first_of_word(x.element[1], count - 2), first_of_word(x.element[2], count - 4),
+             first_of_word(x.element[3], count - 6)}};
+  }
+  __device__ static uint32_t first_of_word(uint32_t word, int count) { return count > 1 ? word : count > 0 ? word & 0xffffu : 0; }
+
   // Each thread shifts the pieces it has copied. A line belongs to one wave, so that its barriers are enough.
   __device__ void shift_pieces(T* shared, int items) const {
     static_assert(kLanes % ByPieces::kAcross == 0);
     const int shift = this->shift();
-    using Piece = Vector<uint32_t, 4>;
     const int thread = this->thread();
     wave_barrier();
 #pragma unroll
@@ -182,21 +203,9 @@ class LineCopy {
       Piece* const piece = reinterpret_cast<Piece*>(place_of<ByPieces>(shared, thread, i));
       const Piece low = *piece, high = *reinterpret_cast<const Piece*>(place_of<ByPieces>(shared, thread, i, kPieceItems));
       wave_barrier();
-      uint32_t words[8], result[4];
-#pragma unroll
-      for (int w = 0; w < 4; ++w) words[w] = low.element[w], words[4 + w] = high.element[w];
-#pragma unroll
-      for (int w = 0; w < 6; ++w) words[w] = shift & 4 ? words[w + 2] : words[w];
-#pragma unroll
-      for (int w = 0; w < 5; ++w) words[w] = shift & 2 ? words[w + 1] : words[w];
-#pragma unroll
-      for (int w = 0; w < 4; ++w) result[w] = shifted_word(words[w], words[w + 1], shift % 2 * 16);
-      if (items < Lines::kItems) {
-        const int left = items - ByPieces::item(thread);
-#pragma unroll
-        for (int w = 0; w < 4; ++w) result[w] = left > 2 * w + 1 ? result[w] : left > 2 * w ? result[w] & 0xffffu : 0;
-      }
-      *piece = {{result[0], result[1], result[2], result[3]}};
+      Piece result = shifted_piece(low, high, shift);
+      if (items < Lines::kItems) result = first_items(result, items - ByPieces::item(thread));
+      *piece = result;
     }
   }
 

@@ -54,12 +54,9 @@ __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
   constexpr int kPitch = Lines::kPitch;
   if constexpr (sizeof(T) == 8) {
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-      for (int deep = 0; deep < 2; ++deep) {
-        const int outer = 8 * half, depth = 8 * chunk + 4 * deep;
-        put(half, deep, first[Lines::kDepthItems ? outer * kPitch + depth : depth * kPitch + outer]);
-      }
+    for (int i = 0; i < 2 * kHalves; ++i) {
+      const int half = i / 2, deep = i % 2, outer = 8 * half, depth = 8 * chunk + 4 * deep;
+      put(half, deep, first[Lines::kDepthItems ? outer * kPitch + depth : depth * kPitch + outer]);
     }
   } else if constexpr (Lines::kDepthItems || sizeof(T) == 2) {
     constexpr int kPieceItems = kVectorBytes / static_cast<int>(sizeof(T));
@@ -71,8 +68,8 @@ __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
       } else {
         load_matrices_transposed(first + 16 * chunk * kPitch + 8 * half, words);
       }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) put(half + half_of<kDeepFirst>(i), deep_of<kDeepFirst>(i), words[i]);
+      const auto put_word = [&](int i) { put(half + half_of<kDeepFirst>(i), deep_of<kDeepFirst>(i), words[i]); };
+      put_word(0), put_word(1), put_word(2), put_word(3);
     }
   } else {
     constexpr int kTogether = Lines::kInterleave;
@@ -157,10 +154,7 @@ template <class Cut, class R>
 __device__ inline void multiply_chunk(R (&a)[Cut::kBlocksDown][4], R (&b)[Cut::kBlocksAcross][2], Sums<Cut>& sums) {
   const auto each = [&](const auto& multiply) {
 #pragma unroll
-    for (int i = 0; i < Cut::kBlocksDown; ++i) {
-#pragma unroll
-      for (int j = 0; j < Cut::kBlocksAcross; ++j) multiply(i, j);
-    }
+    for (int n = 0; n < Cut::kBlocksDown * Cut::kBlocksAcross; ++n) multiply(n / Cut::kBlocksAcross, n % Cut::kBlocksAcross);
   };
   if constexpr (Cut::kKind == Kind::f64) {
     each([&](int i, int j) { multiply_float64(a[i], b[j], sums[i][j]); });

@@ -1,0 +1,7 @@
+// Whole rows of float32 on the ordinary arithmetic units.
+#include "gpu/simt/simt_tile.h"
+#include "gpu/tile/kernels.h"
+#include "gpu/tile/tile_kernel.h"
+
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, f32)
+VBGEMM_ROW_KERNELS(DEFINE, float32)
