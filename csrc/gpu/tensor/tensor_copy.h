@@ -187,10 +187,13 @@ class LineCopy {
 
   // The first `count` elements of a piece, and zeros.
   __device__ static Piece first_items(const Piece& x, int count) {
-    return {{first_of_word(x.element[0], count), first_of_word(x.element[1], count - 2), first_of_word(x.element[2], count - 4),
-             first_of_word(x.element[3], count - 6)}};
+    return {{first_of_word<0>(x, count), first_of_word<1>(x, count), first_of_word<2>(x, count), first_of_word<3>(x, count)}};
   }
-  __device__ static uint32_t first_of_word(uint32_t word, int count) { return count > 1 ? word : count > 0 ? word & 0xffffu : 0; }
+  template <int kWord>
+  __device__ static uint32_t first_of_word(const Piece& x, int count) {
+    const uint32_t word = x.element[kWord];
+    return count > 2 * kWord + 1 ? word : count > 2 * kWord ? word & 0xffffu : 0;
+  }
 
   // Each thread shifts the pieces it has copied. A line belongs to one wave, so that its barriers are enough.
   __device__ void shift_pieces(T* shared, int items) const {
