@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jax_vbgemm._src.matmul.call import as_array
+from jax_vbgemm._src.arguments import as_array
 
 NAME = "tensordot"
 
