@@ -220,8 +220,11 @@ def test_results_that_only_xla_has_get_the_gradients_of_its_dot(dtype, preferred
         result, transpose = jax.vjp(multiply, a, b)
         return transpose(c.astype(result.dtype))
 
+    try:
+        theirs = gradient(lambda a, b: jax.lax.dot(a, b, preferred_element_type=preferred))
+    except jax.errors.JaxRuntimeError as error:
+        pytest.skip(f"XLA has no such dot on this platform: {str(error).splitlines()[0]}")
     ours = gradient(lambda a, b: vb.batched_matmul([a], [b], preferred_element_type=preferred)[0])
-    theirs = gradient(lambda a, b: jax.lax.dot(a, b, preferred_element_type=preferred))
     for x, y in zip(ours, theirs, strict=True):
         assert x.dtype == y.dtype == dtype
         tolerance = 0 if "float8" in dtype or "float8" in preferred else 1e-6

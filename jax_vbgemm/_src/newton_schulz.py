@@ -343,7 +343,13 @@ def _norm(x: jax.Array, preconditioning: str) -> Any:
     """The spectral or Frobenius norm of each matrix of x (*batch, m, n): (*batch,) in the accumulator's real dtype."""
     if preconditioning != "spectral":
         return jnp.sqrt(jnp.sum(squares(x), axis=(-2, -1)))
-    return jnp.linalg.norm(x.astype(accumulator(x.dtype)), ord=2, axis=(-2, -1))
+    # Divided by a power of two, since cuSOLVER squares large elements as they are, where LAPACK scales them before. One
+    # in the middle of all, as XLA multiplies by its inverse, which must not be subnormal.
+    wide = x.astype(accumulator(x.dtype))
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(wide), axis=(-2, -1), keepdims=True, initial=0))
+    limit = int(np.finfo(largest.dtype).maxexp) * 3 // 4
+    scale = jnp.ldexp(jnp.ones_like(largest), jnp.clip(jnp.frexp(largest)[1], -limit, limit))
+    return scale[..., 0, 0] * jnp.linalg.norm(wide / scale.astype(wide.dtype), ord=2, axis=(-2, -1))
 
 
 def _small() -> int:

@@ -107,6 +107,8 @@ def test_a_symbolic_batch_goes_through_xla():
 @pytest.mark.parametrize("shape", ["m,n", "b,m,8", "8,n"])
 @pytest.mark.parametrize("preconditioning", ["frobenius", "spectral", "schatten"])
 def test_symbolic_sizes(shape, preconditioning):
+    if preconditioning == "spectral" and jax.default_backend() == "gpu":
+        pytest.skip("JAX's singular values on GPUs need to know which size is larger")
     f = jax.jit(functools.partial(vb.newton_schulz, preconditioning=preconditioning))
     program = jax.export.export(f)([jax.ShapeDtypeStruct(jax.export.symbolic_shape(shape), "float64")])
     x = oracle.random((3, 12, 8)[3 - program.in_avals[0].ndim :] if shape != "8,n" else (8, 3), "float64")

@@ -48,7 +48,9 @@ def assert_close(x: Any, y: Any) -> None:
 def test_values(case, implementation):
     lhs, rhs, sizes, numbers = arguments(case)
     ours = vb.ragged_dot_general(lhs, rhs, sizes, numbers, implementation=implementation)
-    theirs = jax.lax.ragged_dot_general(lhs, rhs, sizes, numbers)
+    # By the CPU: XLA's form for GPUs does not compile some of these, and is wrong where sizes have leading dimensions.
+    on_cpu = jax.device_put((lhs, rhs, sizes), jax.local_devices(backend="cpu")[0])
+    theirs = jax.lax.ragged_dot_general(*on_cpu, numbers)
     assert ours.shape == theirs.shape
     assert_close(ours, theirs)
 
