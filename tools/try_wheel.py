@@ -2,7 +2,8 @@
 
     python tools/try_wheel.py dist/jax_vbgemm-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl
 
-Several wheels (the plugin beside the package) go into one environment. What they need comes from PyPI.
+Several wheels (the plugin beside the package) go into one environment. What they need comes from PyPI. With
+--environment it stays, to run tests against what is installed there.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("wheels", type=Path, nargs="+")
     parser.add_argument("--python", default=sys.executable, help="that the environment is made with; default: this one")
     parser.add_argument("--with", dest="others", nargs="*", default=[], help="packages to install beside them")
+    parser.add_argument("--environment", type=Path, help="a new folder that it is made in; default: a temporary one")
     options = parser.parse_args()
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     with tempfile.TemporaryDirectory() as folder:
@@ -36,7 +38,7 @@ def main() -> None:
         def call(*command: object) -> None:
             subprocess.run([*map(str, command)], check=True, cwd=folder, env=clean)
 
-        python = Path(folder) / "venv" / "bin" / "python"
+        python = (options.environment or Path(folder) / "venv").resolve() / "bin" / "python"
         call(options.python, "-m", "venv", python.parents[1])
         wheels = [wheel.resolve() for wheel in options.wheels]
         call(python, "-m", "pip", "install", "--quiet", *wheels, *options.others)
