@@ -146,17 +146,23 @@ def group_of(index: jax.Array, end: jax.Array) -> jax.Array:
     return jnp.minimum(found, len(end) - 1)
 
 
+def _factor(x: jax.Array, wide: Any) -> jax.Array:
+    """Integers are multiplied in the dtype of their sums: XLA's dots of int8 are wrong on GPUs (jaxlib 0.11.2)."""
+    return x.astype(wide) if jnp.issubdtype(x.dtype, jnp.integer) else x
+
+
 def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     m = lhs.shape[0]
     rows = rows_of_groups(group_sizes, extras.get("group_offset"), m, ragged.groups)
     tiles = _tiles(rows, m, ragged)
+    wide = accumulator(ragged.out_dtype)
     total = jnp.einsum(
         "tik,tnk->tin" if ragged.transpose_rhs else "tik,tkn->tin",
-        lhs.at[tiles.rows].get(mode="clip"),
-        rhs[tiles.group],
+        _factor(lhs.at[tiles.rows].get(mode="clip"), wide),
+        _factor(rhs[tiles.group], wide),
         precision=ragged.precision,
-        preferred_element_type=accumulator(ragged.out_dtype),
+        preferred_element_type=wide,
     )
     row = lax.iota(jnp.int32, m)
     group = group_of(row, rows.end)
@@ -183,8 +189,8 @@ def _contraction(ragged: Ragged, *operands: jax.Array) -> jax.Array:
     def add(tile: Any, sums: jax.Array) -> jax.Array:
         product = jnp.einsum(
             "ik,in->kn",
-            tile_of(lhs, tile),
-            tile_of(rhs, tile),
+            _factor(tile_of(lhs, tile), wide),
+            _factor(tile_of(rhs, tile), wide),
             precision=ragged.precision,
             preferred_element_type=wide,
         )
