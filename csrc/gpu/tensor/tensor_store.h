@@ -82,13 +82,14 @@ struct Planes {
 template <class Cut, int kWidth, class Sum>
 __device__ inline Vector<Sum, kWidth> total(const Vector<Sum, kWidth>& first, int shares) {
   Vector<Sum, kWidth> sum = first;
-  if (Cut::kSplit == 1) return sum;
+  if constexpr (Cut::kSplit > 1) {
 #pragma unroll
-  for (int share = 1; share < Cut::kSplit; ++share) {
-    if (share >= shares) break;
-    const auto& more = *reinterpret_cast<const Vector<Sum, kWidth>*>(first.element + share * Cut::kPlane);
+    for (int share = 1; share < Cut::kSplit; ++share) {
+      if (share >= shares) break;
+      const auto& more = *reinterpret_cast<const Vector<Sum, kWidth>*>(first.element + share * Cut::kPlane);
 #pragma unroll
-    for (int v = 0; v < kWidth; ++v) sum.element[v] += more.element[v];
+      for (int v = 0; v < kWidth; ++v) sum.element[v] += more.element[v];
+    }
   }
   return sum;
 }

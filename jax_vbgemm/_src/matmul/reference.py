@@ -29,6 +29,14 @@ def accumulator(dtype: Any) -> Any:
     return np.dtype(accumulator_of(np.dtype(dtype).name))
 
 
+def factor(x: jax.Array, wide: Any) -> jax.Array:
+    """x as XLA is to multiply it: integers in the dtype in which their products are added.
+
+    XLA's int8 products on GPUs are twice what they should be where K or N is not a multiple of 4 (jaxlib 0.11.2).
+    """
+    return x.astype(wide) if jnp.issubdtype(x.dtype, jnp.integer) else x
+
+
 def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: Any) -> jax.Array:
     """One product op(lhs) @ op(rhs) in `dtype`."""
     # Equal ranks: XLA's CPU backend compiles some 16-bit products of unequal ones that it cannot run (jax 0.11.2).
@@ -36,6 +44,9 @@ def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: 
     lhs, rhs = (x.reshape((*(1,) * (rank - x.ndim), *x.shape)) for x in (lhs, rhs))
     a = jnp.swapaxes(lhs, -1, -2) if term.transpose_a else lhs
     b = jnp.swapaxes(rhs, -1, -2) if term.transpose_b else rhs
+    if jnp.issubdtype(a.dtype, jnp.integer) and jnp.issubdtype(b.dtype, jnp.integer):
+        wide = accumulator(dtype)
+        return jnp.matmul(factor(a, wide), factor(b, wide), preferred_element_type=wide).astype(dtype)
     if a.dtype == b.dtype:
         return jnp.matmul(a, b, precision=precision, preferred_element_type=dtype)
     # A float8 cotangent and its factor: jnp.matmul would promote them, XLA's dot takes them as they are.

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_vbgemm._src import compat
-from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
+from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator, factor
 from jax_vbgemm._src.ragged.primitive import Ragged, sizes_of
 
 Form = Callable[..., Any]
@@ -146,11 +146,6 @@ def group_of(index: jax.Array, end: jax.Array) -> jax.Array:
     return jnp.minimum(found, len(end) - 1)
 
 
-def _factor(x: jax.Array, wide: Any) -> jax.Array:
-    """Integers are multiplied in the dtype of their sums: XLA's dots of int8 are wrong on GPUs (jaxlib 0.11.2)."""
-    return x.astype(wide) if jnp.issubdtype(x.dtype, jnp.integer) else x
-
-
 def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     m = lhs.shape[0]
@@ -159,8 +154,8 @@ def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
     wide = accumulator(ragged.out_dtype)
     total = jnp.einsum(
         "tik,tnk->tin" if ragged.transpose_rhs else "tik,tkn->tin",
-        _factor(lhs.at[tiles.rows].get(mode="clip"), wide),
-        _factor(rhs[tiles.group], wide),
+        factor(lhs.at[tiles.rows].get(mode="clip"), wide),
+        factor(rhs[tiles.group], wide),
         precision=ragged.precision,
         preferred_element_type=wide,
     )
@@ -189,8 +184,8 @@ def _contraction(ragged: Ragged, *operands: jax.Array) -> jax.Array:
     def add(tile: Any, sums: jax.Array) -> jax.Array:
         product = jnp.einsum(
             "ik,in->kn",
-            _factor(tile_of(lhs, tile), wide),
-            _factor(tile_of(rhs, tile), wide),
+            factor(tile_of(lhs, tile), wide),
+            factor(tile_of(rhs, tile), wide),
             precision=ragged.precision,
             preferred_element_type=wide,
         )
