@@ -3,7 +3,7 @@
 from jax_vbgemm._src import installation as _installation  # noqa: F401  (first: raises where something is missing)
 
 # isort: split
-from jax_vbgemm import blocksparse, moe
+from jax_vbgemm import blocksparse, irreps, moe
 from jax_vbgemm._src.backends import DISABLE_JAX_EXPORT_CHECKS, available_backends, target
 from jax_vbgemm._src.grouping import group
 from jax_vbgemm._src.many_devices.expert_parallel import expert_parallel
@@ -57,6 +57,7 @@ __all__ = [
     "blocksparse",
     "expert_parallel",
     "group",
+    "irreps",
     "moe",
     "newton_schulz",
     "pack",

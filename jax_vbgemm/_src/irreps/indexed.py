@@ -1,0 +1,83 @@
+"""Rows that choose their weights (atoms, by their species): rows in the order of their weights, and a product a path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_vbgemm._src.arguments import as_array
+from jax_vbgemm._src.irreps.features import Features, core_shape
+from jax_vbgemm._src.irreps.paths import Path
+from jax_vbgemm._src.matmul.layout import Shape
+from jax_vbgemm._src.ragged.api import ragged_dot
+
+
+class Choice(NamedTuple):
+    """Which weights each row takes."""
+
+    index: jax.Array  # of each row: its weights; beyond the last: none
+    counts: jax.Array  # of each weights: its rows, in the order of weights
+    order: jax.Array | None  # the rows in that order; None: they lie so
+
+
+def chosen(name: str, indices: Any, counts: Any, groups: int, leading: Shape) -> tuple[Choice, Shape]:
+    """The choice, and the leading axes that rows then have."""
+    if indices is not None and counts is not None:
+        raise ValueError(f"{name}: give either indices, each row's weights, or counts, how many rows weights have")
+    argument, value = ("counts", counts) if indices is None else ("indices", indices)
+    array = as_array(name, argument, value)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise TypeError(f"{name}: {argument} is {array.dtype}{array.shape}: it must be integers")
+    if indices is None:
+        if array.shape != (groups,) or len(leading) != 1:
+            raise ValueError(
+                f"{name}: counts is {array.shape} and x's leading axes are {leading}: there must be a count for each of "
+                f"{groups} weights, and one leading axis"
+            )
+        ends = jnp.cumsum(jnp.maximum(array, 0))
+        index = jnp.searchsorted(ends, jnp.arange(leading[0], dtype=ends.dtype), side="right")
+        return Choice(index, array, None), leading
+    try:
+        rows = jnp.broadcast_shapes(array.shape, leading)
+    except ValueError:
+        raise ValueError(f"{name}: indices are {array.shape}, which must broadcast with x's {leading}") from None
+    array = jnp.broadcast_to(array, rows).reshape(math.prod(rows))
+    index = jnp.clip(jnp.where(array < 0, array + array.dtype.type(groups), array), 0, groups - 1)
+    return Choice(index, jnp.bincount(index, length=groups), jnp.argsort(index)), rows
+
+
+def indexed_products(
+    x: Features, y: Features, paths: Sequence[Path], weights: Sequence[jax.Array], choice: Choice, **options: Any
+) -> Features:
+    """y with the products of all paths in place of its values; weights are (groups, mul_in, mul_out)."""
+    order = choice.order
+    if order is not None:
+        x = x.map(lambda array: array.at[order].get(mode="promise_in_bounds", unique_indices=True))
+    matrices = [view.dense() for view in x.matrices()]
+    sums: list[Any] = [None] * len(y.irreps)
+    for path, weight in zip(paths, weights, strict=True):
+        if path.i_in is None:
+            of_path = weight.at[choice.index].get(mode="fill", fill_value=0)
+            of_path = of_path if order is None else of_path.at[order].get(mode="promise_in_bounds", unique_indices=True)
+        else:
+            # One scaling of the weights would cost less for many rows, but then each of them has to be read and written.
+            sizes = choice.counts * choice.counts.dtype.type(x.irreps[path.i_in].irrep_dim)
+            of_path = ragged_dot(matrices[path.i_in], weight * weight.dtype.type(path.scale), sizes, **options)
+        sums[path.i_out] = of_path if sums[path.i_out] is None else sums[path.i_out] + of_path
+    rows = math.prod(x.leading)
+    parts = []
+    for of, total in zip(y.irreps, sums, strict=True):
+        if total is None:
+            total = jnp.zeros((rows * of.irrep_dim, of.mul), y.arrays[0].dtype)
+        total = total.reshape(rows, of.irrep_dim, of.mul)
+        total = total if core_shape(of, y.layout) == total.shape[1:] else total.swapaxes(1, 2)
+        parts.append(total.reshape(rows, of.dim))
+    y = y._replace(arrays=parts if y.is_list else [jnp.concatenate(parts, axis=1) if parts else y.arrays[0]])
+    if order is None:
+        return y
+    back = jnp.argsort(order)
+    return y.map(lambda array: array.at[back].get(mode="promise_in_bounds", unique_indices=True))
