@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.arguments import as_array
-from jax_vbgemm._src.irreps.features import Features, core_shape
+from jax_vbgemm._src.irreps.features import Features
 from jax_vbgemm._src.irreps.paths import Path
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.ragged.api import ragged_dot
@@ -74,7 +74,7 @@ def indexed_products(
         if total is None:
             total = jnp.zeros((rows * of.irrep_dim, of.mul), y.arrays[0].dtype)
         total = total.reshape(rows, of.irrep_dim, of.mul)
-        total = total if core_shape(of, y.layout) == total.shape[1:] else total.swapaxes(1, 2)
+        total = total.swapaxes(1, 2) if y.layout == "mul_ir" else total
         parts.append(total.reshape(rows, of.dim))
     y = y._replace(arrays=parts if y.is_list else [jnp.concatenate(parts, axis=1) if parts else y.arrays[0]])
     if order is None:

@@ -1,0 +1,85 @@
+"""What a Linear of e3nn-jax does around its map, in its Flax and its Haiku form: irreps sorted, filtered, put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import e3nn_jax as e3nn
+import jax
+import jax.numpy as jnp
+
+from jax_vbgemm._src.irreps.linear_map import LinearMap
+
+GetParameter = Callable[[str, tuple[int, ...], float, Any], jax.Array]
+"""(name, shape, standard deviation, dtype) to a parameter."""
+
+
+def is_mixed(weights: Any) -> bool:
+    """Whether these are weights for each row, by which parameters are mixed: a matrix a row, and no shared product."""
+    array = weights.array if isinstance(weights, e3nn.IrrepsArray) else weights
+    return array is not None and not jnp.issubdtype(jnp.asarray(array).dtype, jnp.integer)
+
+
+def apply_linear(layer: Any, indices: Any, given: Any, get_parameter: GetParameter) -> Any:
+    """The layer's result; `layer` has the options of e3nn's Linear as attributes."""
+    if (indices is None) != (layer.num_indexed_weights is None) and indices is not None:
+        raise ValueError("Linear: indices of weights are given, but num_indexed_weights is not set")
+    x = e3nn.as_irreps_array(given)
+    x = x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.integer) else x
+    irreps_out = e3nn.Irreps(layer.irreps_out)
+    if layer.simplify_irreps_internally:
+        x, irreps_out = regrouped(x), irreps_out.simplify()
+    if not layer.force_irreps_out:
+        irreps_out = irreps_out.filter(keep=x.irreps)
+    if layer.channel_out is not None:
+        x, irreps_out = x.axis_to_mul(), layer.channel_out * irreps_out
+    _check_irreps(layer, x)
+
+    linear = linear_map_of(layer, x.irreps, irreps_out)
+    leading = () if indices is None else (layer.num_indexed_weights,)
+    weights = [get_parameter(parameter_name(linear, path), (*leading, *path.shape), path.std, x.dtype) for path in linear.paths]
+    used = [path.i_in is None or not x.zero_flags[path.i_in] for path in linear.paths]
+    reached = {path.i_out for path, yes in zip(linear.paths, used, strict=True) if yes and 0 not in path.shape}
+    y = e3nn.IrrepsArray(
+        irreps_out,
+        linear(weights, x.array, indices=indices),
+        zero_flags=[index not in reached for index in range(len(irreps_out))],
+    )
+    if layer.channel_out is not None:
+        y = y.mul_to_axis(layer.channel_out)
+    return y.rechunk(layer.irreps_out) if layer.force_irreps_out else y
+
+
+def regrouped(x: Any) -> Any:
+    """x without zeros and with its irreps sorted; x itself where that changes nothing, so that it is read in place."""
+    if not any(x.zero_flags) and x.irreps == x.irreps.regroup():
+        return x
+    return x.remove_zero_chunks().regroup()
+
+
+def linear_map_of(layer: Any, irreps_in: Any, irreps_out: Any) -> LinearMap:
+    normalizations = {
+        option: e3nn.config(option) if getattr(layer, option) is None else getattr(layer, option)
+        for option in ("path_normalization", "gradient_normalization")
+    }
+    return LinearMap(irreps_in, irreps_out, instructions=layer.instructions, biases=layer.biases, **normalizations)
+
+
+def parameter_name(linear: LinearMap, path: Any) -> str:
+    """e3nn's."""
+    to = linear.irreps_out[path.i_out]
+    if path.i_in is None:
+        return f"b[{path.i_out}] {to}"
+    return f"w[{path.i_in},{path.i_out}] {linear.irreps_in[path.i_in]},{to}"
+
+
+def _check_irreps(layer: Any, x: Any) -> None:
+    if layer.instructions is None:
+        if layer.irreps_in is not None and x.irreps.regroup() != e3nn.Irreps(layer.irreps_in).regroup():
+            raise ValueError(f"Linear: x has the irreps {x.irreps}, but irreps_in is {layer.irreps_in}")
+        return
+    if layer.simplify_irreps_internally or layer.channel_out is not None:
+        raise ValueError("Linear: instructions need simplify_irreps_internally=False, and no channel_out")
+    if layer.irreps_in is None or x.irreps != e3nn.Irreps(layer.irreps_in):
+        raise ValueError(f"Linear: with instructions x must have irreps_in, {layer.irreps_in}, but has {x.irreps}")

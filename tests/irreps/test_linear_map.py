@@ -1,0 +1,237 @@
+"""`LinearMap` beside its dense matrix: values, layouts, derivatives, vmap, weights that rows choose, errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jax_vbgemm.irreps import LinearMap
+
+MACE = "128x0e+128x1o+128x2e+128x3o"
+NEQUIP = "32x0e+8x0o+16x1o+8x1e+4x2e"
+IRREPS = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["0e", "0o", "1o", "2e"])), max_size=5)
+
+
+def dense(linear, weights, x):
+    """By einsum, irrep by irrep, in float64; differentiable."""
+    weights, x = [w.astype(jnp.float64) for w in weights], jnp.asarray(x, jnp.float64)
+    is_mul_ir, first, parts = linear.layout == "mul_ir", 0, []
+    for of in linear.irreps_in:
+        part = x[..., first : first + of.dim]
+        shape = (of.mul, of.irrep_dim) if is_mul_ir else (of.irrep_dim, of.mul)
+        part = part.reshape(*x.shape[:-1], *shape)
+        parts.append(part if is_mul_ir else part.swapaxes(-1, -2))
+        first += of.dim
+    results = [jnp.zeros((*x.shape[:-1], of.mul, of.irrep_dim)) for of in linear.irreps_out]
+    for path, weight in zip(linear.paths, weights, strict=True):
+        if path.i_in is None:
+            product = jnp.broadcast_to(weight[:, None], results[path.i_out].shape)
+        else:
+            product = path.scale * jnp.einsum("uw,...ui->...wi", weight, parts[path.i_in])
+        results[path.i_out] += product
+    results = [y if is_mul_ir else y.swapaxes(-1, -2) for y in results]
+    return jnp.concatenate([y.reshape(*x.shape[:-1], y.shape[-1] * y.shape[-2]) for y in results] or [x[..., :0]], axis=-1)
+
+
+def dense_of_each(linear, weights, x):
+    """`dense` of each entry of the first axis of x, with weights of its own."""
+    return jax.jit(jax.vmap(lambda w, x: dense(linear, w, x)))(weights, x)
+
+
+def weights_of(linear, dtype="float64", groups=None, seed=0):
+    leading = () if groups is None else (groups,)
+    return [oracle.random((*leading, *path.shape), dtype, seed + i) for i, path in enumerate(linear.paths)]
+
+
+def flat(linear, weights, groups=None):
+    leading = () if groups is None else (groups,)
+    return jnp.concatenate([w.reshape(*leading, -1) for w in weights], axis=-1)
+
+
+@settings(max_examples=8)
+@given(
+    irreps_in=IRREPS,
+    irreps_out=IRREPS,
+    layout=st.sampled_from(["mul_ir", "ir_mul"]),
+    leading=st.sampled_from([(), (3,), (2, 2), (0,)]),
+    biases=st.booleans(),
+    normalization=st.sampled_from(["element", "path", 0.5]),
+    is_flat=st.booleans(),
+)
+def test_values(irreps_in, irreps_out, layout, leading, biases, normalization, is_flat):
+    linear = LinearMap(irreps_in, irreps_out, biases=biases, path_normalization=normalization, layout=layout)
+    weights, x = weights_of(linear), oracle.random((*leading, linear.dim_in), "float64", 99)
+    given_weights = jnp.zeros(0) if is_flat and not weights else flat(linear, weights) if is_flat else weights
+    y = linear(given_weights, x)
+    assert y.shape == (*leading, linear.dim_out)
+    np.testing.assert_allclose(y, dense(linear, weights, x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("irreps", "layout"), [(MACE, "mul_ir"), (NEQUIP, "ir_mul")])
+def test_arrays_an_irrep_and_one_array_are_the_same(irreps, layout):
+    linear = LinearMap(irreps, irreps, layout=layout)
+    weights, x = weights_of(linear, "float32"), oracle.random((5, linear.dim_in), "float32", 9)
+    parts, first = [], 0
+    for of in linear.irreps_in:
+        shape = (of.mul, of.irrep_dim) if layout == "mul_ir" else (of.irrep_dim, of.mul)
+        parts.append(x[:, first : first + of.dim].reshape(5, *shape))
+        first += of.dim
+    y = linear(weights, x)
+    np.testing.assert_allclose(y, dense(linear, weights, x), rtol=1e-4, atol=1e-5)
+    results = linear(weights, parts)
+    assert [part.shape for part in results] == [part.shape for part in parts]
+    joined = jnp.concatenate([part.reshape(5, -1) for part in results], axis=-1)
+    np.testing.assert_allclose(joined, y, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+def test_one_call_and_no_copy_of_features(layout):
+    linear = LinearMap("6x0e+4x1o+2x0e", "3x0e+2x1o", layout=layout)
+    weights, x = weights_of(linear, "float32"), oracle.random((7, linear.dim_in), "float32", 1)
+    text = jax.jit(lambda w, x: linear(w, x, implementation="kernel")).lower(weights, x).as_text()
+    assert text.count("custom_call @vbgemm") == 1
+    # No irrep is cut out of the features or put into the results.
+    assert not any(name in text for name in ("stablehlo.slice", "dynamic_update_slice", "transpose", "gather"))
+
+
+def gradients_of_forces(map_of):
+    """Forces are derivatives by features, and are trained on: these are gradients by weights and features."""
+
+    def energy(weights, x):
+        return jnp.sum(jnp.sin(map_of(weights, x)) ** 2)
+
+    def loss(weights, x):
+        return jnp.sum(jax.grad(energy, 1)(weights, x) ** 2)
+
+    return jax.jit(jax.grad(loss, (0, 1)))
+
+
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+def test_gradients_of_gradients(layout, biases):
+    linear = LinearMap("3x0e+2x1o+2x0e", "2x0e+3x1o+1x0e", layout=layout, biases=biases, path_normalization="path")
+    weights, x = weights_of(linear), oracle.random((4, linear.dim_in), "float64", 5)
+    found = gradients_of_forces(linear)(weights, x)
+    expected = gradients_of_forces(lambda w, x: dense(linear, w, x))(weights, x)
+    jax.tree.map(lambda f, e: np.testing.assert_allclose(f, e, rtol=1e-9, atol=1e-9), found, expected)
+
+
+def test_tangents():
+    linear = LinearMap("3x0e+2x1o+2x0e", "2x0e+3x1o+1x0e", biases=True)
+    arguments = weights_of(linear), oracle.random((4, linear.dim_in), "float64", 5)
+    tangents = weights_of(linear, seed=50), oracle.random((4, linear.dim_in), "float64", 60)
+    found = jax.jvp(linear, arguments, tangents)
+    expected = jax.jvp(lambda w, x: dense(linear, w, x), arguments, tangents)
+    jax.tree.map(lambda f, e: np.testing.assert_allclose(f, e, rtol=1e-12, atol=1e-12), found, expected)
+
+
+def test_vmap_over_rows_weights_and_both():
+    linear = LinearMap("3x0e+2x1o", "2x0e+3x1o", biases=True)
+    weights = [oracle.random((3, *path.shape), "float64", i) for i, path in enumerate(linear.paths)]
+    x = oracle.random((3, 4, linear.dim_in), "float64", 5)
+    both = jax.jit(jax.vmap(linear))(weights, x)
+    first = [w[0] for w in weights]
+    by_rows, by_weights = jax.vmap(linear, (None, 0))(first, x), jax.vmap(linear, (0, None))(weights, x[0])
+    np.testing.assert_allclose(both, dense_of_each(linear, weights, x), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(by_rows, dense(linear, first, x), rtol=1e-12, atol=1e-12)
+    same = jnp.broadcast_to(x[:1], x.shape)
+    np.testing.assert_allclose(by_weights, dense_of_each(linear, weights, same), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+def test_rows_choose_their_weights(layout):
+    linear = LinearMap("3x0e+2x1o+1x2e", "2x0e+3x1o+1x0e+2x0o", layout=layout, biases=True)
+    weights = weights_of(linear, groups=4)
+    x = oracle.random((3, 5, linear.dim_in), "float64", 5)
+    indices = jnp.array([[0, 3, 3, 0, 1]])  # broadcasts; nothing has number 2
+    y = jax.jit(linear.__call__)(weights, x, indices=indices)
+    expected = dense_of_each(linear, [w[indices[0]] for w in weights], x.swapaxes(0, 1)).swapaxes(0, 1)
+    np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
+    # As JAX indexes: from the end, and clamped.
+    odd = linear(flat(linear, weights, 4), x, indices=jnp.array([-4, 7, -1, -9, 1]))
+    np.testing.assert_allclose(odd, y, rtol=1e-12, atol=1e-12)
+    sorted_rows = x[0][jnp.array([0, 3, 4, 1])]
+    y = linear(weights, sorted_rows, counts=jnp.array([2, 1, 0, 0]))
+    expected = dense_of_each(linear, [w[jnp.array([0, 0, 1])] for w in weights], sorted_rows[:3])
+    np.testing.assert_allclose(y[:3], expected, rtol=1e-12, atol=1e-12)
+    assert not y[3].any()
+
+
+def test_gradients_of_gradients_where_rows_choose_their_weights():
+    linear = LinearMap("3x0e+2x1o", "2x0e+3x1o", biases=True)
+    weights, x = weights_of(linear, groups=3), oracle.random((5, linear.dim_in), "float64", 5)
+    indices = jnp.array([2, 0, 2, 2, 0])
+
+    found = gradients_of_forces(lambda w, x: linear(w, x, indices=indices))(weights, x)
+    expected = gradients_of_forces(lambda w, x: dense_of_each(linear, [part[indices] for part in w], x))(weights, x)
+    jax.tree.map(lambda f, e: np.testing.assert_allclose(f, e, rtol=1e-9, atol=1e-9), found, expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"indices": np.array([0, 1, 0])}])
+def test_nan_stays_in_its_irrep_row_and_weights(options):
+    linear = LinearMap("3x0e+2x1o+2x2e", "2x0e+3x1o+2x3o")
+    weights = weights_of(linear, groups=2 if options else None)
+    x = oracle.random((3, linear.dim_in), "float64", 5)
+    x = x.at[0, 4].set(jnp.nan).at[:, -10:].set(jnp.nan)  # a vector of row 0, and tensors that go nowhere
+    y = linear(weights, x, **options)
+    nan = jnp.isnan(y)
+    assert nan[0, 2:11].any()
+    assert not nan[0, :2].any()
+    assert not nan[1:].any()
+    assert not nan[:, 11:].any()
+    if options:
+        y = linear([w.at[1].set(jnp.nan) for w in weights], x, **options)
+        assert jnp.isnan(y[1, :11]).all()
+        assert not jnp.isnan(y[2]).any()
+
+
+def test_dtypes():
+    linear = LinearMap("4x0e+2x1o", "3x0e+2x1o")
+    weights, x = weights_of(linear, "bfloat16"), oracle.random((5, linear.dim_in), "bfloat16", 5)
+    assert linear(weights, x).dtype == jnp.bfloat16
+    with jax.numpy_dtype_promotion("standard"):
+        y = linear(weights, x.astype(jnp.float32))
+    assert y.dtype == jnp.float32
+    np.testing.assert_allclose(y, dense(linear, weights, x), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LinearMap("3x0e+1q", "0e"), "irreps_in: '1q' is no irrep"),
+        (lambda: LinearMap([(2, 1)], "0e"), "1 is no irrep"),
+        (lambda: LinearMap([(-2, "1o")], "0e"), r"\(-2, '1o'\) has a negative multiplicity"),
+        (lambda: LinearMap(3, "0e"), "irreps_in must be irreps"),
+        (lambda: LinearMap("3x0e", "4x1o", instructions=[(0, 0)]), "leads from 3x0e to 4x1o"),
+        (lambda: LinearMap("3x0e", "4x1o", instructions=[(0, 2)]), "irreps_out has 1 entries"),
+        (lambda: LinearMap("3x0e", "4x1o", biases=[True]), r"irreps_out\[0\] is 4x1o: only scalars"),
+        (lambda: LinearMap("3x0e", "4x1o", layout="ir"), "layout must be"),
+        (lambda: LinearMap("3x0e", "4x1o", path_normalization="both"), "path_normalization must be"),
+    ],
+)
+def test_descriptions_that_are_refused(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("weights", "x", "options", "message"),
+    [
+        ([np.ones((3, 2))], np.ones((4, 9)), {}, "1 weights, but 2 paths"),
+        ([np.ones((3, 2)), np.ones((1, 2))], np.ones((4, 9)), {}, r"of the path 2x1o -> 1x1o, are \(1, 2\), not \(2, 1\)"),
+        (np.ones(7), np.ones((4, 9)), {}, r"weights are \(7,\): they must be \(8,\)"),
+        (np.ones(8), np.ones((4, 8)), {}, r"3x0e\+2x1o have 9 numbers"),
+        (np.ones(8), [np.ones((4, 3, 1)), np.ones((4, 3, 2))], {}, r"x\[1\] is \(4, 3, 2\), but for 2x1o it must be"),
+        (np.ones(8), [np.ones((4, 3, 1))], {}, "one for each irrep"),
+        (np.ones((2, 8)), np.ones((4, 9)), {"indices": np.ones(4)}, "indices is float64"),
+        (np.ones((2, 8)), np.ones((4, 9)), {"indices": np.ones(3, int)}, "must broadcast"),
+        (np.ones((2, 8)), np.ones((4, 9)), {"counts": np.ones(3, int)}, "a count for each of 2"),
+        (np.ones((2, 8)), np.ones((4, 9)), {"counts": np.ones(2, int), "indices": np.ones(4, int)}, "give either"),
+    ],
+)
+def test_arguments_that_are_refused(weights, x, options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        LinearMap("3x0e+2x1o", "2x0e+1x1o")(weights, x, **options)
