@@ -1,0 +1,224 @@
+"""The layers beside those of e3nn-jax and cuequivariance-jax: the same parameters, results and derivatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+from jax_vbgemm.irreps import LinearMap
+
+MACE = "128x0e+128x1o+128x2e+128x3o"
+NEQUIP = "32x0o+8x1e+16x0e+8x1o+4x2e+16x0e"  # neither sorted nor grouped
+
+
+@pytest.fixture(autouse=True)
+def as_users_have_jax():
+    """Neither package is written for strict dtypes and ranks."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def assert_same(found, expected, tolerance=1e-10):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for f, e in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert f.shape == e.shape
+        assert f.dtype == e.dtype
+        np.testing.assert_allclose(f, e, rtol=tolerance, atol=tolerance)
+
+
+def assert_same_derivatives(found, expected, parameters, x):
+    """Of an energy by parameters, and of its forces' squares by parameters."""
+
+    def gradients(apply):
+        def energy(parameters, x):
+            return sum(jnp.sum(jnp.sin(y)) for y in jax.tree.leaves(apply(parameters, x)))
+
+        def loss(parameters, x):
+            return sum(jnp.sum(f**2) for f in jax.tree.leaves(jax.grad(energy, 1)(parameters, x)))
+
+        return jax.jit(lambda p, x: (jax.grad(energy, (0, 1))(p, x), jax.grad(loss)(p, x)))(parameters, x)
+
+    assert_same(gradients(found), gradients(expected), 1e-8)
+
+
+OPTIONS = {
+    "plain": {},
+    "biases": {"biases": True},
+    "forced": {"force_irreps_out": True},
+    "channels": {"channel_out": 3},
+    "as they are": {"simplify_irreps_internally": False, "path_normalization": "path"},
+    "instructions": {
+        "simplify_irreps_internally": False, "instructions": [(1, 2), (5, 0)],
+        "gradient_normalization": "element",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_linear_of_e3nn_in_flax(options):
+    e3nn = pytest.importorskip("e3nn_jax")
+    pytest.importorskip("flax")
+    from jax_vbgemm.irreps.flax import Linear
+
+    rows = (2, 3) if "channel_out" in options else (3,)
+    x = e3nn.normal(NEQUIP, jax.random.key(0), rows, dtype=jnp.float64)
+    if "instructions" in options:
+        options = options | {"irreps_in": x.irreps}
+    ours, theirs = (layer("5x0e+2x2e+3x1e+4x3o", **options) for layer in (Linear, e3nn.flax.Linear))
+    variables = theirs.init(jax.random.key(1), x)
+    assert_same(ours.init(jax.random.key(1), x), variables)
+    y, expected = ours.apply(variables, x), theirs.apply(variables, x)  # jit forgets which irreps are zeros
+    assert y.irreps == expected.irreps
+    assert y.zero_flags == expected.zero_flags
+    assert_same(y, expected)
+    if options in ({}, {"biases": True}):
+        assert_same_derivatives(ours.apply, theirs.apply, variables, x)
+
+
+def test_linear_of_e3nn_with_zeros_and_integers():
+    e3nn = pytest.importorskip("e3nn_jax")
+    pytest.importorskip("flax")
+    from jax_vbgemm.irreps.flax import Linear
+
+    x = e3nn.from_chunks("4x0e+2x1o+3x0e", [jnp.ones((5, 4, 1)), None, jnp.ones((5, 3, 1))], (5,))
+    for options in ({"force_irreps_out": True}, {"simplify_irreps_internally": False}):
+        ours, theirs = (layer("2x1o+3x0e", **options) for layer in (Linear, e3nn.flax.Linear))
+        variables = theirs.init(jax.random.key(1), x)
+        y, expected = ours.apply(variables, x), theirs.apply(variables, x)
+        assert y.zero_flags == expected.zero_flags
+        assert_same(y, expected, 1e-5)
+    x = e3nn.IrrepsArray("2x0e", jnp.arange(6).reshape(3, 2))
+    ours, theirs = Linear("2x0e"), e3nn.flax.Linear("2x0e")
+    variables = theirs.init(jax.random.key(1), x)
+    assert_same(ours.apply(variables, x), theirs.apply(variables, x), 1e-6)
+
+
+@pytest.mark.parametrize("irreps", [MACE, NEQUIP])
+def test_weights_that_rows_choose_or_mix_in_e3nn(irreps):
+    e3nn = pytest.importorskip("e3nn_jax")
+    pytest.importorskip("flax")
+    from jax_vbgemm.irreps.flax import Linear
+
+    x = e3nn.normal(irreps, jax.random.key(0), (4,), dtype=jnp.float64)
+    ours, theirs = (layer("4x0e+2x1o+3x2e", num_indexed_weights=3) for layer in (Linear, e3nn.flax.Linear))
+    indices = jnp.array([2, 0, 0, 2])
+    variables = theirs.init(jax.random.key(1), indices, x)
+    assert_same(ours.init(jax.random.key(1), indices, x), variables)
+    assert_same(jax.jit(ours.apply)(variables, indices, x), theirs.apply(variables, indices, x))
+    ours, theirs = (layer("4x0e+2x1o+3x2e") for layer in (Linear, e3nn.flax.Linear))
+    mixing = oracle.random((4, 5), "float64", 1)
+    variables = theirs.init(jax.random.key(1), mixing, x)
+    assert_same(ours.apply(variables, mixing, x), theirs.apply(variables, mixing, x))
+    with pytest.raises(ValueError, match="num_indexed_weights"):
+        ours.init(jax.random.key(1), indices, x)
+
+
+def test_linear_of_e3nn_in_haiku():
+    e3nn = pytest.importorskip("e3nn_jax")
+    hk = pytest.importorskip("haiku")
+    from jax_vbgemm.irreps.haiku import Linear
+
+    def network(layer):
+        def run(x, indices):
+            y = layer("5x0e+2x2e+3x1e", biases=True, name="first")(x)
+            return layer("4x0e+1x1e", num_indexed_weights=3, name="second")(indices, y)
+
+        return hk.without_apply_rng(hk.transform(run))
+
+    x, indices = e3nn.normal(NEQUIP, jax.random.key(0), (4,), dtype=jnp.float64), jnp.array([2, 0, 1, 2])
+    ours, theirs = network(Linear), network(e3nn.haiku.Linear)
+    parameters = theirs.init(jax.random.key(1), x, indices)
+    assert_same(ours.init(jax.random.key(1), x, indices), parameters)
+    assert_same(jax.jit(ours.apply)(parameters, x, indices), theirs.apply(parameters, x, indices))
+
+
+def test_irreps_that_don_t_fit_are_named():
+    e3nn = pytest.importorskip("e3nn_jax")
+    pytest.importorskip("flax")
+    from jax_vbgemm.irreps.flax import Linear
+
+    x = e3nn.normal("3x0e+2x1o", jax.random.key(0), (4,))
+    with pytest.raises(ValueError, match=r"x has the irreps 3x0e\+2x1o, but irreps_in is 2x1o"):
+        Linear("0e", irreps_in="2x1o").init(jax.random.key(1), x)
+    with pytest.raises(ValueError, match="simplify_irreps_internally=False"):
+        Linear("0e", instructions=[(0, 0)]).init(jax.random.key(1), x)
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+def test_descriptor_of_cuequivariance(layout):
+    cue, cuex = pytest.importorskip("cuequivariance"), pytest.importorskip("cuequivariance_jax")
+    irreps_in, irreps_out = cue.Irreps("O3", "3x0e+5x1o+2x0e"), cue.Irreps("O3", "2x1o+4x1o+2x0e+3x2e")
+    polynomial = cue.descriptors.linear(irreps_in, irreps_out).polynomial
+    linear = LinearMap(irreps_in, irreps_out, layout=layout)
+    w, x = oracle.random((linear.num_weights,), "float64", 0), oracle.random((4, linear.dim_in), "float64", 1)
+
+    def theirs(w, x):
+        (y,) = cuex.segmented_polynomial(polynomial, [w, x], [jax.ShapeDtypeStruct((4, -1), x.dtype)], method="naive")
+        return y
+
+    if layout == "ir_mul":
+        assert_same(jax.jit(linear)(w, x), theirs(w, x))
+        assert_same_derivatives(linear, theirs, w, x)
+        return
+    turned = cuex.RepArray(irreps_in, x, cue.mul_ir).change_layout(cue.ir_mul).array
+    y = cuex.RepArray(irreps_out, theirs(w, turned), cue.ir_mul).change_layout(cue.mul_ir).array
+    assert_same(linear(w, x), y)
+
+
+@pytest.mark.parametrize("group", ["SO3", "SU2"])
+def test_groups_of_cuequivariance(group):
+    cue, cuex = pytest.importorskip("cuequivariance"), pytest.importorskip("cuequivariance_jax")
+    irreps_in, irreps_out = cue.Irreps(group, "3x0+5x1"), cue.Irreps(group, "2x1+4x0")
+    polynomial = cue.descriptors.linear(irreps_in, irreps_out).polynomial
+    linear = LinearMap(irreps_in, irreps_out, layout="ir_mul")
+    w, x = oracle.random((3, linear.num_weights), "float64", 0), oracle.random((5, linear.dim_in), "float64", 1)
+    counts = jnp.array([2, 0, 3])
+    (y,) = cuex.segmented_polynomial(
+        polynomial, [w, x], [jax.ShapeDtypeStruct((5, -1), x.dtype)], [cuex.Repeats(counts), None, None], method="naive"
+    )
+    assert_same(linear(w, x, counts=counts), y)
+
+
+def features(irreps, rows):
+    return {ir: oracle.random((*rows, mul, ir.dim), "float64", i) for i, (mul, ir) in enumerate(irreps)}
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.7])
+def test_linear_of_cuequivariance_in_nnx(scale):
+    cue, cuex = pytest.importorskip("cuequivariance"), pytest.importorskip("cuequivariance_jax")
+    nnx = pytest.importorskip("flax.nnx")
+    from jax_vbgemm.irreps.nnx import IrrepsLinear
+
+    irreps_in, irreps_out = cue.Irreps("O3", "8x0e+4x1o+2x2e"), cue.Irreps("O3", "3x0e+2x0o+5x1o")
+    ours, theirs = (
+        layer(irreps_in, irreps_out, scale, dtype=jnp.float64, rngs=nnx.Rngs(0))
+        for layer in (IrrepsLinear, cuex.nnx.IrrepsLinear)
+    )
+    assert_same(nnx.state(ours), nnx.state(theirs))
+    x = features(irreps_in, (2, 3))
+    assert_same(nnx.jit(lambda layer, x: layer(x))(ours, x), theirs(x))
+    graph, state = nnx.split(ours)
+    their_graph, _ = nnx.split(theirs)
+    assert_same_derivatives(lambda s, x: nnx.merge(graph, s)(x), lambda s, x: nnx.merge(their_graph, s)(x), state, x)
+
+
+def test_indexed_linear_of_cuequivariance_in_nnx():
+    cue, cuex = pytest.importorskip("cuequivariance"), pytest.importorskip("cuequivariance_jax")
+    nnx = pytest.importorskip("flax.nnx")
+    from jax_vbgemm.irreps.nnx import IrrepsIndexedLinear
+
+    irreps_in, irreps_out = cue.Irreps("O3", "8x0e+4x1o+2x2e"), cue.Irreps("O3", "3x0e+5x1o")
+    ours, theirs = (
+        layer(irreps_in, irreps_out, 3, 0.7, dtype=jnp.float64, rngs=nnx.Rngs(0))
+        for layer in (IrrepsIndexedLinear, cuex.nnx.IrrepsIndexedLinear)
+    )
+    assert_same(nnx.state(ours), nnx.state(theirs))
+    x, counts = features(irreps_in, (5,)), jnp.array([2, 0, 3])
+    # Theirs has a kernel on a GPU alone; what it means is this.
+    flat = cuex.ir_dict.dict_to_flat(irreps_in, {ir: v.swapaxes(-1, -2) for ir, v in x.items()})
+    (y,) = cuex.segmented_polynomial(
+        theirs.poly, [theirs.w[...], flat], [jax.ShapeDtypeStruct((5, -1), flat.dtype)],
+        [cuex.Repeats(counts), None, None], method="naive",
+    )  # fmt: skip
+    assert_same(ours(x, counts), cuex.ir_dict.flat_to_dict(irreps_out, y, layout="ir_mul"), 1e-6)
