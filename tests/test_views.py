@@ -187,6 +187,50 @@ def test_c_in_its_place_and_elsewhere():
         check(jax.jit(lambda x, s=source, t=target: f(x, s, t))(x), expected)
 
 
+def test_a_buffer_that_windows_cover_is_not_read():
+    x, w = features((4, 3), 1), features((3, 5), 2)
+
+    def program(base):
+        windows = [View.of(base, "n m -> n m", window=np.s_[:, first : first + 5]) for first in (0, 5)]
+        return vb.batched_matmul([x, x], [w, 2 * w], into=windows)[0].buffer
+
+    base = jnp.full((4, 10), jnp.nan)
+    assert "output_operand_alias" not in jax.jit(program).lower(base).as_text()
+    np.testing.assert_allclose(program(base), jnp.concatenate([x @ w, 2 * x @ w], axis=1), rtol=1e-12)
+    assert not jax.grad(lambda base: program(base).sum())(base).any()
+
+
+def test_a_sum_that_is_scaled_stays_one_in_its_derivatives():
+    a, b, bias = features((4, 3), 1), features((3, 5), 2), features((5,), 3)
+
+    def ours(a, b, bias):
+        return vb.batched_gemm([a, a], [b, 2 * b], alpha=[0.5, 3.0], bias=[bias, None])
+
+    def theirs(a, b, bias):
+        return [0.5 * (a @ b) + bias[None, :], 3.0 * (a @ (2 * b))]
+
+    def of(f):
+        def loss(*arguments):
+            return sum(jnp.sum(jnp.sin(y)) for y in f(*arguments))
+
+        def second(*arguments):
+            return sum(jnp.sum(g**3) for g in jax.grad(loss, (0, 1, 2))(*arguments))
+
+        return jax.jit(jax.grad(second, (0, 1, 2)))(a, b, bias)
+
+    for found, expected in zip(of(ours), of(theirs), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    # A bias that moves alone, and a linear map's transposes.
+    tangent = jax.jvp(lambda bias: ours(a, b, bias), (bias,), (bias,))[1]
+    np.testing.assert_allclose(tangent[0], jnp.broadcast_to(bias, (4, 5)), rtol=1e-12)
+    np.testing.assert_allclose(tangent[1], 0)
+    cotangents = [features((4, 5), 4), features((4, 5), 5)]
+    moved = jax.linear_transpose(lambda a, bias: ours(a, b, bias), a, bias)(cotangents)
+    expected = jax.linear_transpose(lambda a, bias: theirs(a, b, bias), a, bias)(cotangents)
+    for x, y in zip(moved, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12)
+
+
 def test_nan_in_the_rest_of_a_buffer():
     x = jnp.full((5, 8), jnp.nan).at[1:3, 2:5].set(1.0)
     view = View.of(x, "a b -> a b", window=np.s_[1:3, 2:5])

@@ -9,7 +9,7 @@ import jax
 
 from jax_vbgemm._src.arguments import refuse_explicit_axes
 from jax_vbgemm._src.distinct import distinct
-from jax_vbgemm._src.matmul.layout import Shape, dense, overlap
+from jax_vbgemm._src.matmul.layout import Shape, covers, dense, overlap
 from jax_vbgemm._src.matmul.primitive import Into, Window
 from jax_vbgemm._src.matmul.view import View
 
@@ -30,7 +30,11 @@ class Windows(NamedTuple):
                 target_shapes.append(shape)
             else:
                 writes.append(Window(next(array_of), view.layout))
-        bases: list[Any] = [*buffers, *[None] * (len(target_shapes) - len(buffers))]
+        bases: list[Any] = [
+            None if covers(tuple(w.layout for w in writes if w.array == index), buffer.size) else buffer
+            for index, buffer in enumerate(buffers)
+        ]
+        bases += [None] * (len(target_shapes) - len(buffers))
         return Into(writes, target_shapes, bases)
 
     def results(self, writes: Sequence[Window], targets: Sequence[jax.Array]) -> list[Any]:

@@ -65,6 +65,11 @@ class Epilogue(NamedTuple):
         return [index for index in (self.source, self.bias, *scalars) if index is not None]
 
 
+def is_affine(epilogue: Epilogue) -> bool:
+    """Whether it is alpha sum + bias, with a number for alpha."""
+    return epilogue.source is None and epilogue.activation is None and not isinstance(epilogue.alpha, tuple)
+
+
 class Window(NamedTuple):
     """Where an operand or a result lies: in which array, and how."""
 

@@ -3,7 +3,8 @@
 Each rule produces terms again and binds once, so the rules are closed under each other. The primitive is a sum of
 bilinear products, hence
   tangent of  op(A) op(B)  =  op(dA) op(B) + op(A) op(dB)           (two terms with one `out`)
-Of a symmetric product only the sum of both is: derived terms drop that flag.
+Of a symmetric product only the sum of both is: derived terms drop that flag. A sum that is multiplied by a
+number, and has a bias at most, stays so in its derivatives.
 Members without a tangent are dropped, never filled with zeros. The tangent of a window is that window of the tangent.
 """
 
@@ -29,6 +30,7 @@ from jax_vbgemm._src.matmul.primitive import (
     batched_matmul_p,
     compact,
     contract,
+    is_affine,
     renumber_epilogue,
     sizes_of,
     windows_of,
@@ -52,17 +54,30 @@ def _jvp(
 ) -> tuple[list[Any], list[Any]]:
     operands, moving = windows_of(primals, reads), windows_of(tangents, reads)
     bases = [None if target.base is None else tangents[target.base] for target in targets]
-    if not epilogues:
+    if _stay_in_kernel(moving, terms, epilogues):
         results = batched_matmul_p.bind(
-            *primals, terms=terms, out_dtypes=out_dtypes, epilogues=(), reads=reads, writes=writes, targets=targets,
-            **options,
+            *primals, terms=terms, out_dtypes=out_dtypes, epilogues=epilogues, reads=reads, writes=writes,
+            targets=targets, **options,
         )  # fmt: skip
-        return results, _tangents_of_sums(operands, moving, results, terms, out_dtypes, writes, bases, **options)
+        of_targets = _tangents_of_sums(
+            operands, moving, results, terms, out_dtypes, writes, bases, epilogues=epilogues, **options
+        )
+        return results, of_targets
     values, of_values = _jvp_of_epilogues(operands, moving, terms, out_dtypes, epilogues, **options)
     if not writes:
         return values, of_values
     results = reference.put(values, writes, targets, primals)
     return results, _put_tangents(of_values, results, writes, bases)
+
+
+def _stay_in_kernel(tangents: Sequence[Any], terms: Sequence[Term], epilogues: Sequence[Epilogue]) -> bool:
+    """Whether results are alpha sum + bias, of which the tangents are again: alpha is a number, and where a bias moves
+    there is a sum that does."""
+    moving = {term.out for term in terms if _moves(tangents[term.lhs]) or _moves(tangents[term.rhs])}
+    return all(
+        is_affine(epilogue) and (epilogue.bias is None or not _moves(tangents[epilogue.bias]) or out in moving)
+        for out, epilogue in enumerate(epilogues)
+    )
 
 
 def _put_tangents(
@@ -95,9 +110,12 @@ def _tangents_of_sums(
     out_dtypes: Sequence[Any],
     writes: Sequence[Window] = (),
     bases: Sequence[Any] = (),
+    epilogues: Sequence[Epilogue] = (),
     **options: Any,
 ) -> list[Any]:
-    """The tangents of `results`; with `writes` these are targets, and `bases` their bases' tangents, or None."""
+    """The tangents of `results`; with `writes` these are targets, and `bases` their bases' tangents, or None.
+
+    `epilogues` are affine, and none has a bias that moves without its sum."""
     operands = [*primals, *tangents]
     active = [_moves(tangent) for tangent in tangents]
     moving: list[Term] = []
@@ -106,7 +124,11 @@ def _tangents_of_sums(
             moving.append(term._replace(lhs=len(primals) + term.lhs, symmetric=False))
         if active[term.rhs]:
             moving.append(term._replace(rhs=len(primals) + term.rhs, symmetric=False))
-    used, outs, moving, _ = compact(moving)
+    moving_epilogues = []
+    for epilogue in epilogues:
+        bias = None if epilogue.bias is None or not active[epilogue.bias] else len(primals) + epilogue.bias
+        moving_epilogues.append(Epilogue(epilogue.alpha, bias=bias))
+    used, outs, moving, moving_epilogues = compact(moving, moving_epilogues)
     result_tangents: list[Any] = [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
     into, moved = None, outs
     if writes:
@@ -125,7 +147,14 @@ def _tangents_of_sums(
             ],
         )  # fmt: skip
         result_tangents = of_targets
-    values = contract([operands[i] for i in used], moving, [out_dtypes[out] for out in outs], into=into, **options)
+    values = contract(
+        [operands[i] for i in used],
+        moving,
+        [out_dtypes[out] for out in outs],
+        epilogues=moving_epilogues,
+        into=into,
+        **options,
+    )
     for index, tangent in zip(moved, values, strict=True):
         result_tangents[index] = tangent
     return result_tangents

@@ -23,6 +23,7 @@ from jax_vbgemm._src.matmul.layout import Shape, overlap
 from jax_vbgemm._src.matmul.layout import dense as dense_layout
 from jax_vbgemm._src.matmul.primitive import (
     Epilogue,
+    Scalar,
     Target,
     Term,
     Window,
@@ -64,12 +65,9 @@ def transpose(
             if linear[window.array] and window.layout != dense_layout(avals[window.array].shape)
         }
     of_results = windows_of(cotangents, writes)
-    in_arrays: Mapping[int, jax.Array] = {}
-    if epilogues:
-        of_operands = _transpose_of_epilogues(of_results, operands, terms, out_dtypes, epilogues, **options)
-    else:
-        shapes = [aval.shape for aval in avals]
-        of_operands, in_arrays = _transpose_of_sums(of_results, operands, terms, homes, shapes, **options)
+    of_sums, alphas, of_addends = _through_epilogues(of_results, operands, out_dtypes, epilogues)
+    shapes = [aval.shape for aval in avals]
+    of_factors, in_arrays = _transpose_of_sums(of_sums, alphas, operands, terms, homes, shapes, **options)
 
     totals: list[Any] = [in_arrays.get(index) for index in range(len(arrays))]
 
@@ -81,7 +79,7 @@ def transpose(
             total = jnp.zeros(avals[index].shape, wide) if total is None else total.astype(wide)
             totals[index] = window.layout.add(total, cotangent.astype(wide))
 
-    for index, cotangent in enumerate(of_operands):
+    for index, cotangent in (*of_addends, *enumerate(of_factors)):
         if cotangent is not None:
             give(reads[index].array if reads else index, cotangent, homes.get(index))
     for index, target in enumerate(targets):
@@ -100,6 +98,7 @@ def transpose(
 
 def _transpose_of_sums(
     cotangents: Sequence[Any],
+    alphas: Sequence[Scalar],
     operands: Sequence[Any],
     terms: Sequence[Term],
     homes: Mapping[int, Window],
@@ -108,18 +107,19 @@ def _transpose_of_sums(
 ) -> tuple[list[Any], dict[int, jax.Array]]:
     """The cotangents of the operands, None where there is none, and those of arrays that windows are written into.
 
-    `homes`: the windows of arrays of these shapes that linear operands are.
+    `alphas`: what each result's sum was multiplied by. `homes`: the windows of arrays of these shapes that linear
+    operands are.
     """
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     avals = [operand.aval if linear[i] else operand for i, operand in enumerate(operands)]
     factors: list[Any] = []  # the operands of the one call
     products: list[Term] = []
-    # (linear operand, shape before its broadcast is summed, dtype of the sum) -> out
-    sums: dict[tuple[int, Shape, Any], int] = {}
+    # (linear operand, shape before its broadcast is summed, dtype of the sum, its multiplier) -> out
+    sums: dict[tuple[int, Shape, Any, Scalar], int] = {}
 
     for term in terms:
         cotangent = cotangents[term.out]
-        if isinstance(cotangent, ad.Zero):
+        if isinstance(cotangent, ad.Zero) or not (linear[term.lhs] or linear[term.rhs]):
             continue
         if linear[term.lhs] and linear[term.rhs]:
             raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
@@ -137,31 +137,32 @@ def _transpose_of_sums(
             lhs, rhs, product = (dc, x, Term(0, 1, 0, True, a)) if b else (x, dc, Term(0, 1, 0, not a, False))
         lhs, rhs, product = fold_batch(lhs, rhs, product, avals[target].shape[:-2]) or (lhs, rhs, product)
         shape = (*sizes_of(lhs.shape, rhs.shape, product).batch, *avals[target].shape[-2:])
-        out = sums.setdefault((target, shape, wide), len(sums))
+        out = sums.setdefault((target, shape, wide, alphas[term.out]), len(sums))
         products.append(product._replace(lhs=len(factors), rhs=len(factors) + 1, out=out))
         factors += [lhs, rhs]
     keys = list(sums)
 
     # Where nothing is left to add, the kernel rounds to the primal's dtype; sums are kept wide until the last one.
-    members = Counter(target for target, _, _ in keys)
+    members = Counter(key[0] for key in keys)
     multiplied: list[set[Any]] = [set() for _ in keys]
     for product in products:
         multiplied[product.out] |= {factors[product.lhs].dtype, factors[product.rhs].dtype}
     dtypes = []
-    for (target, shape, wide), of_out in zip(keys, multiplied, strict=True):
+    for (target, shape, wide, _), of_out in zip(keys, multiplied, strict=True):
         dtype = avals[target].dtype
         final = members[target] == 1 and shape == avals[target].shape and wide == accumulator(dtype)
         dtypes.append(dtype if final and of_out == {dtype} else wide)
     in_place = _in_place(
         {
             out: homes[target]
-            for out, ((target, shape, _), dtype) in enumerate(zip(keys, dtypes, strict=True))
+            for out, ((target, shape, _, _), dtype) in enumerate(zip(keys, dtypes, strict=True))
             if target in homes
             and members[target] == 1
             and shape == avals[target].shape
             and dtype == avals[target].dtype
         }
     )
+    epilogues = [Epilogue(alpha) for *_, alpha in keys]
     written = sorted({window.array for window in in_place.values()})
     into = None
     if in_place:
@@ -179,9 +180,9 @@ def _transpose_of_sums(
             [*(of_written[index] for index in written), *(dtypes[out] for out in alone)],
         )
         keys = [keys[out] for out in alone]
-    values = contract(factors, products, dtypes, into=into, **options)
+    values = contract(factors, products, dtypes, epilogues=epilogues, into=into, **options)
     results: list[Any] = [None] * len(operands)
-    for (target, _, _), value in zip(keys, values[len(written) :], strict=True):
+    for (target, *_), value in zip(keys, values[len(written) :], strict=True):
         value = sum_broadcast(value, avals[target].shape)
         if members[target] > 1:
             value = _as(value, accumulator(avals[target].dtype))
@@ -227,25 +228,17 @@ def _as(x: jax.Array, dtype: Any) -> jax.Array:
     return (jnp.real(x) if of_real else x).astype(dtype)
 
 
-def _transpose_of_epilogues(
-    cotangents: Sequence[Any],
-    operands: Sequence[Any],
-    terms: Sequence[Term],
-    out_dtypes: Sequence[Any],
-    epilogues: Sequence[Epilogue],
-    **options: Any,
-) -> list[Any]:
-    """For jax.linear_transpose; derivatives never come here. alpha sum + beta source + bias, each part by itself."""
+def _through_epilogues(
+    cotangents: Sequence[Any], operands: Sequence[Any], out_dtypes: Sequence[Any], epilogues: Sequence[Epilogue]
+) -> tuple[Sequence[Any], Sequence[Scalar], list[tuple[int, jax.Array]]]:
+    """From cotangents of results alpha sum + beta source + bias to those of sums, of which each has still to be
+    multiplied by a number, these numbers, and the cotangents of sources and biases, by operand."""
+    if not epilogues:
+        return cotangents, [1] * len(cotangents), []
     linear = [ad.is_undefined_primal(operand) for operand in operands]
-    wide = tuple(accumulator(dtype) for dtype in out_dtypes)
-    scaled_cotangents = list(cotangents)
-    results: list[Any] = [None] * len(operands)
-
-    def give(index: int | None, cotangent: jax.Array) -> None:
-        if index is not None and linear[index]:
-            value = sum_broadcast(cotangent, operands[index].aval.shape)
-            results[index] = value if results[index] is None else results[index] + value
-
+    of_sums = list(cotangents)
+    alphas: list[Scalar] = [1] * len(cotangents)
+    of_addends: list[tuple[int, jax.Array]] = []
     for out, (cotangent, epilogue) in enumerate(zip(cotangents, epilogues, strict=True)):
         if isinstance(cotangent, ad.Zero):
             continue
@@ -253,17 +246,17 @@ def _transpose_of_epilogues(
         if epilogue.activation or any(linear[index] for index in scalars):
             what = f"activation {epilogue.activation!r}" if epilogue.activation else "alpha or beta"
             raise NotImplementedError(f"jax_vbgemm: batched_gemm is not linear in its {what}: it cannot be transposed")
-        value = dense(cotangent).astype(wide[out])
-        scaled_cotangents[out] = reference.scalar_value(epilogue.alpha, operands, wide[out]) * value
-        give(epilogue.source, reference.scaled(reference.scalar_value(epilogue.beta, operands, wide[out]), value))
-        give(epilogue.bias, value)
-    moving = tuple(term for term in terms if linear[term.lhs] or linear[term.rhs])
-    of_sums, _ = _transpose_of_sums(scaled_cotangents, operands, moving, {}, (), **options)
-    for index, of_sum in enumerate(of_sums):
-        if of_sum is not None:
-            total = results[index]
-            results[index] = of_sum if total is None else total + of_sum.astype(total.dtype)
-    return results
+        wide = accumulator(out_dtypes[out])
+        if isinstance(epilogue.alpha, tuple):
+            alpha = reference.scalar_value(epilogue.alpha, operands, wide)
+            of_sums[out] = alpha * dense(cotangent).astype(wide)
+        else:
+            alphas[out] = epilogue.alpha
+        for index, factor in ((epilogue.source, epilogue.beta), (epilogue.bias, 1)):
+            if index is not None and linear[index]:
+                value = reference.scaled(reference.scalar_value(factor, operands, wide), dense(cotangent).astype(wide))
+                of_addends.append((index, sum_broadcast(value, operands[index].aval.shape)))
+    return of_sums, alphas, of_addends
 
 
 def sum_broadcast(value: jax.Array, shape: Shape) -> jax.Array:
