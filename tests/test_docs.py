@@ -25,6 +25,10 @@ MODULES = [
     "jax_vbgemm.blocksparse",
     "jax_vbgemm.flax.nnx",
     "jax_vbgemm.flax.linen",
+    "jax_vbgemm.irreps",
+    "jax_vbgemm.irreps.flax",
+    "jax_vbgemm.irreps.haiku",
+    "jax_vbgemm.irreps.nnx",
     "jax_vbgemm.moe",
     "jax_vbgemm.optax",
 ]
@@ -34,6 +38,10 @@ MODULES = [
 def test_every_public_name_has_an_entry(module):
     if module.startswith(("jax_vbgemm.flax", "jax_vbgemm.optax")):
         pytest.importorskip(module.split(".")[1])
+    if module.startswith("jax_vbgemm.irreps."):
+        library = module.split(".")[2]
+        pytest.importorskip("cuequivariance_jax" if library == "nnx" else "e3nn_jax")
+        pytest.importorskip("haiku" if library == "haiku" else "flax")
     documented, current = set(), ""
     for page in sorted((DOCS / "api").glob("*.md")):
         for directive, name in re.findall(r"^\.\. (\w+):: ([\w.]+)", page.read_text(), re.MULTILINE):

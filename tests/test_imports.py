@@ -32,6 +32,7 @@ ROOMS = [
     "_src.grouping",
     "_src.moe",
     "_src.blocksparse",
+    "_src.irreps",
     "_src.elementwise",
     "_src.many_devices",
     "_src.newton_schulz_cost",

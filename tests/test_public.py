@@ -16,14 +16,28 @@ PACKAGES = (
     "jax_vbgemm.flax",
     "jax_vbgemm.flax.linen",
     "jax_vbgemm.flax.nnx",
+    "jax_vbgemm.irreps",
+    "jax_vbgemm.irreps.flax",
+    "jax_vbgemm.irreps.haiku",
+    "jax_vbgemm.irreps.nnx",
     "jax_vbgemm.moe",
     "jax_vbgemm.optax",
 )
 
 
+NEEDED = {
+    "jax_vbgemm.flax.linen": ["flax"],
+    "jax_vbgemm.flax.nnx": ["flax"],
+    "jax_vbgemm.irreps.flax": ["e3nn_jax", "flax"],
+    "jax_vbgemm.irreps.haiku": ["e3nn_jax", "haiku"],
+    "jax_vbgemm.irreps.nnx": ["cuequivariance_jax", "flax"],
+    "jax_vbgemm.optax": ["optax"],
+}
+
+
 def package(name):
-    if name.startswith(("jax_vbgemm.flax.", "jax_vbgemm.optax")):
-        pytest.importorskip(name.split(".")[1])
+    for needed in NEEDED.get(name, ()):
+        pytest.importorskip(needed)
     return importlib.import_module(name)
 
 
@@ -64,7 +78,13 @@ FUNCTIONS = [
 ]  # fmt: skip
 
 
-CLASSES = [("jax_vbgemm", name) for name in ("RaggedArray", "View", "View.of")]
+CLASSES = [("jax_vbgemm", name) for name in ("RaggedArray", "View", "View.of")] + [
+    ("jax_vbgemm.irreps", "LinearMap"),
+    ("jax_vbgemm.irreps.flax", "Linear"),
+    ("jax_vbgemm.irreps.haiku", "Linear"),
+    ("jax_vbgemm.irreps.nnx", "IrrepsIndexedLinear"),
+    ("jax_vbgemm.irreps.nnx", "IrrepsLinear"),
+]
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -38,7 +38,9 @@ def apply_linear(layer: Any, indices: Any, given: Any, get_parameter: GetParamet
 
     linear = linear_map_of(layer, x.irreps, irreps_out)
     leading = () if indices is None else (layer.num_indexed_weights,)
-    weights = [get_parameter(parameter_name(linear, path), (*leading, *path.shape), path.std, x.dtype) for path in linear.paths]
+    weights = [
+        get_parameter(parameter_name(linear, path), (*leading, *path.shape), path.std, x.dtype) for path in linear.paths
+    ]
     used = [path.i_in is None or not x.zero_flags[path.i_in] for path in linear.paths]
     reached = {path.i_out for path, yes in zip(linear.paths, used, strict=True) if yes and 0 not in path.shape}
     y = e3nn.IrrepsArray(

@@ -86,7 +86,9 @@ def features_of(name: str, irreps: Irreps, layout: str, x: Any) -> Features:
     if not isinstance(x, list | tuple):
         array = as_array(name, "x", x)
         if array.ndim < 1 or array.shape[-1] != dim(irreps):
-            raise ValueError(f"{name}: x is {array.shape}, but {shown(irreps)} have {dim(irreps)} numbers: its last axis")
+            raise ValueError(
+                f"{name}: x is {array.shape}, but {shown(irreps)} have {dim(irreps)} numbers: its last axis"
+            )
         leading = array.shape[:-1]
         return Features(irreps, layout, [array.reshape(math.prod(leading), dim(irreps))], False, leading)
     if len(x) != len(irreps):
@@ -101,4 +103,3 @@ def features_of(name: str, irreps: Irreps, layout: str, x: Any) -> Features:
     return Features(
         irreps, layout, [a.reshape(rows, of.dim) for a, of in zip(arrays, irreps, strict=True)], True, leading
     )
-

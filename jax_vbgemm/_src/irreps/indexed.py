@@ -1,4 +1,4 @@
-"""Rows that choose their weights (atoms, by their species): rows in the order of their weights, and a product a path."""
+"""Rows that choose their weights (atoms, by their species): sorted by their weights, with a product a path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jax_vbgemm._src.ragged.api import ragged_dot
 class Choice(NamedTuple):
     """Which weights each row takes."""
 
-    index: jax.Array  # of each row: its weights; beyond the last: none
+    taken: jax.Array  # of each row: its weights' number; beyond the last: none
     counts: jax.Array  # of each weights: its rows, in the order of weights
     order: jax.Array | None  # the rows in that order; None: they lie so
 
@@ -35,19 +35,19 @@ def chosen(name: str, indices: Any, counts: Any, groups: int, leading: Shape) ->
     if indices is None:
         if array.shape != (groups,) or len(leading) != 1:
             raise ValueError(
-                f"{name}: counts is {array.shape} and x's leading axes are {leading}: there must be a count for each of "
-                f"{groups} weights, and one leading axis"
+                f"{name}: counts is {array.shape} and x's leading axes are {leading}: there must be a count for "
+                f"each of {groups} weights, and one leading axis"
             )
         ends = jnp.cumsum(jnp.maximum(array, 0))
-        index = jnp.searchsorted(ends, jnp.arange(leading[0], dtype=ends.dtype), side="right")
-        return Choice(index, array, None), leading
+        taken = jnp.searchsorted(ends, jnp.arange(leading[0], dtype=ends.dtype), side="right")
+        return Choice(taken, array, None), leading
     try:
         rows = jnp.broadcast_shapes(array.shape, leading)
     except ValueError:
         raise ValueError(f"{name}: indices are {array.shape}, which must broadcast with x's {leading}") from None
     array = jnp.broadcast_to(array, rows).reshape(math.prod(rows))
-    index = jnp.clip(jnp.where(array < 0, array + array.dtype.type(groups), array), 0, groups - 1)
-    return Choice(index, jnp.bincount(index, length=groups), jnp.argsort(index)), rows
+    taken = jnp.clip(jnp.where(array < 0, array + array.dtype.type(groups), array), 0, groups - 1)
+    return Choice(taken, jnp.bincount(taken, length=groups), jnp.argsort(taken)), rows
 
 
 def indexed_products(
@@ -61,10 +61,9 @@ def indexed_products(
     sums: list[Any] = [None] * len(y.irreps)
     for path, weight in zip(paths, weights, strict=True):
         if path.i_in is None:
-            of_path = weight.at[choice.index].get(mode="fill", fill_value=0)
+            of_path = weight.at[choice.taken].get(mode="fill", fill_value=0)
             of_path = of_path if order is None else of_path.at[order].get(mode="promise_in_bounds", unique_indices=True)
         else:
-            # One scaling of the weights would cost less for many rows, but then each of them has to be read and written.
             sizes = choice.counts * choice.counts.dtype.type(x.irreps[path.i_in].irrep_dim)
             of_path = ragged_dot(matrices[path.i_in], weight * weight.dtype.type(path.scale), sizes, **options)
         sums[path.i_out] = of_path if sums[path.i_out] is None else sums[path.i_out] + of_path

@@ -53,7 +53,9 @@ def shown(irreps: Irreps) -> str:
 def _of_text(where: str, text: str, mul: int | None = None) -> MulIrrep:
     match = re.fullmatch(r"\s*(?:(\d+)\s*x\s*)?(\d+)([eo]?)\s*", text)
     if match is None or (mul is not None and match[1]):
-        raise ValueError(f"{where}: {text.strip()!r} is no irrep: it must be written as 1o, or 128x1o, or 128x1 of SO(3)")
+        raise ValueError(
+            f"{where}: {text.strip()!r} is no irrep: it must be written as 1o, or 128x1o, or 128x1 of SO(3)"
+        )
     l = int(match[2])  # noqa: E741
     return MulIrrep(int(match[1] or 1) if mul is None else mul, f"{l}{match[3]}", 2 * l + 1, l == 0 and match[3] != "o")
 

@@ -19,6 +19,7 @@ from jax_vbgemm._src.matmul.view import View, dense
 
 NAME = "LinearMap"
 
+
 @dataclass(frozen=True, init=False)
 class LinearMap:
     """A linear map between irreps, equivariant by Schur's lemma: every channel of an irrep to every channel of it.
@@ -187,7 +188,9 @@ class LinearMap:
             for index, (path, array) in enumerate(zip(self.paths, arrays, strict=True)):
                 wanted = (groups, *path.shape) if is_indexed else path.shape
                 if array.shape != wanted:
-                    raise ValueError(f"{NAME}: weights[{index}], of {self._shown(path)}, are {array.shape}, not {wanted}")
+                    raise ValueError(
+                        f"{NAME}: weights[{index}], of {self._shown(path)}, are {array.shape}, not {wanted}"
+                    )
             return arrays, groups if is_indexed else None
         array = as_array(NAME, "weights", given)
         if array.ndim != 1 + is_indexed or array.shape[-1] != self.num_weights:

@@ -32,7 +32,7 @@ class IrrepsLinear(cuex.nnx.IrrepsLinear):  # type: ignore[misc]
         cuex.ir_dict.assert_mul_ir_dict(self.irreps_in, x)
         # Both irreps are grouped, so that a path is an irrep that both have, and its fan-in that irrep's mul.
         linear = LinearMap(self.irreps_in, self.irreps_out)
-        weights = [self.w[linear.irreps_in[path.i_in].name][...] for path in linear.paths]
+        weights = [self.w[linear.irreps_out[path.i_out].name][...] for path in linear.paths]
         if self.scale != 1:
             weights = [weight * weight.dtype.type(self.scale) for weight in weights]
         results = linear(weights, [x[ir] for _, ir in self.irreps_in], precision=self.precision)
@@ -59,7 +59,7 @@ class IrrepsIndexedLinear(cuex.nnx.IrrepsIndexedLinear):  # type: ignore[misc]
         self.scale = scale
 
     def __call__(self, x: dict[Any, jax.Array], num_index_counts: jax.Array) -> dict[Any, jax.Array]:
-        """The map of arrays (rows, mul, 2l + 1) by irrep, whose first num_index_counts[0] rows take the first weights."""
+        """The map of arrays (rows, mul, 2l + 1) by irrep; the first num_index_counts[0] rows take the first weights."""
         cuex.ir_dict.assert_mul_ir_dict(self.irreps_in, x)
         weights = self.w[...]
         weights = weights * (self.scale / jnp.sqrt(jnp.asarray(self.num_indices, weights.dtype)))

@@ -97,5 +97,7 @@ def _biased(where: str, irreps_out: Irreps, biases: Any) -> Iterable[int]:
         raise ValueError(f"{where}: biases must be a bool, or one for each of {len(irreps_out)} irreps, not {biases!r}")
     for index, (flag, x) in enumerate(zip(biases, irreps_out, strict=True)):
         if flag and not x.is_scalar:
-            raise ValueError(f"{where}: biases[{index}] is set, but irreps_out[{index}] is {x}: only scalars have a bias")
+            raise ValueError(
+                f"{where}: biases[{index}] is set, but irreps_out[{index}] is {x}: only scalars have a bias"
+            )
     return [index for index, flag in enumerate(biases) if flag]
