@@ -72,6 +72,14 @@ def test_moe_language_model(tmp_path):
     assert (tmp_path / "moe_language_model.png").stat().st_size > 1000
 
 
+def test_equivariant_forces(tmp_path):
+    pytest.importorskip("e3nn_jax")
+    sizes = ("--channels", 4, "--layers", 1, "--batch", 2, "--examples", 8)
+    text = run("equivariant_forces.py", "--steps", 2, *sizes, cwd=tmp_path)
+    assert float(text.split("of the first losses:")[1].split()[0]) < 1e-3
+    assert (tmp_path / "equivariant_forces.png").stat().st_size > 1000
+
+
 def test_heisenberg_dmrg(tmp_path):
     text = run("heisenberg_dmrg.py", "--sites", 4, "--sweeps", 2, cwd=tmp_path)
     assert "exact energy:    -1.616025" in text
