@@ -6,8 +6,8 @@
 Energies and forces come from the Lennard-Jones potentials of the two noble gases, mixed by the rules of Lorentz and
 Berthelot. The network is one of NequIP's kind, written with e3nn-jax: features are scalars, vectors and tensors, edges
 carry spherical harmonics, and the linear maps between features choose their weights by the species of the atom. Forces
-are gradients of its energy, and it is trained on both, so that each step takes gradients of gradients. The linear layers
-are `jax_vbgemm.irreps.flax.Linear`, in place of `e3nn_jax.flax.Linear` with the same parameters.
+are gradients of its energy, and it is trained on both, so that each step takes gradients of gradients. The linear
+layers are `jax_vbgemm.irreps.flax.Linear`, in place of `e3nn_jax.flax.Linear` with the same parameters.
 """
 
 from __future__ import annotations
@@ -120,8 +120,9 @@ def train(network: Network, data: Clusters, test: Clusters, steps: int, batch: i
     rng, losses, seconds = np.random.default_rng(0), [], []
     for _ in track(range(steps), description=network.linear.__module__):
         chosen = rng.choice(len(data["energy"]), batch, replace=False)
+        some = {name: x[chosen] for name, x in data.items()}
         start = time.perf_counter()
-        parameters, state, value = step(parameters, state, jax.tree.map(lambda x: x[chosen], data))
+        parameters, state, value = step(parameters, state, some)
         losses.append(float(value))
         seconds.append(time.perf_counter() - start)
     _, error = jax.jit(partial(loss, network))(parameters, test)

@@ -23,7 +23,7 @@ def is_mixed(weights: Any) -> bool:
 
 def apply_linear(layer: Any, indices: Any, given: Any, get_parameter: GetParameter) -> Any:
     """The layer's result; `layer` has the options of e3nn's Linear as attributes."""
-    if (indices is None) != (layer.num_indexed_weights is None) and indices is not None:
+    if indices is not None and layer.num_indexed_weights is None:
         raise ValueError("Linear: indices of weights are given, but num_indexed_weights is not set")
     x = e3nn.as_irreps_array(given)
     x = x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.integer) else x
