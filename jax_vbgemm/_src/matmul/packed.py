@@ -82,7 +82,7 @@ class RaggedArray:
         return len(self.shapes)
 
     def __iter__(self) -> Iterator[jax.Array]:
-        return (self[index] for index in range(len(self)))
+        return iter(_members_of(self.buffer, self.members))
 
     def __getitem__(self, key: Any) -> Any:
         """Member number `key`, or what the tree has under a key or a tuple of keys: an array, or a tree of arrays."""
@@ -218,6 +218,19 @@ def pack(tree: Any) -> RaggedArray:
             )
     dtype = leaves[0].dtype if leaves else jnp.zeros(()).dtype
     return _packed(leaves, members_of(structure, [leaf.shape for leaf in leaves], dtype), dtype)
+
+
+def _members_of(buffer: Any, members: Members) -> list[jax.Array]:
+    """All members as arrays. By one split, whose transpose is one concatenation: that of a slice is a whole buffer."""
+    if not members.shapes:
+        return []
+    pitches = [_pitch(shape, members.multiple) for shape in members.shapes]
+    rows = [_rows(shape) for shape in members.shapes]
+    pieces = jax.lax.split(buffer, [count * pitch for count, pitch in zip(rows, pitches, strict=True)])
+    return [
+        piece.reshape(count, pitch)[:, : shape[-1] if shape else 1].reshape(shape)
+        for piece, count, pitch, shape in zip(pieces, rows, pitches, members.shapes, strict=True)
+    ]
 
 
 def members_of(structure: Any, shapes: Sequence[Shape], dtype: Any) -> Members:
