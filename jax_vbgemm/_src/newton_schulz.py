@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src import backends, compat
+from jax_vbgemm._src.elementwise.packed_norms import packed_norms
 from jax_vbgemm._src.elementwise.square_sums import square_sums, squares
 from jax_vbgemm._src.many_devices.divided import divided
 from jax_vbgemm._src.many_devices.mesh_axes import mesh_axes
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
-from jax_vbgemm._src.matmul.packed import RaggedArray, pack
+from jax_vbgemm._src.matmul.packed import RaggedArray, pack_as
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.newton_schulz_cost import matrix_seconds, members_alone
 
@@ -99,10 +100,9 @@ def newton_schulz(
     if coeffs.ndim not in (1, 2) or coeffs.shape[-1] != 3:
         raise ValueError(f"Newton-Schulz coefficients must have shape (3,) or (n, 3), got {coeffs.shape}")
     steps = coeffs.shape[0] if coeffs.ndim == 2 else _steps(steps)
-    if isinstance(tree, RaggedArray):
-        options = {"scale": scale, "precision": precision, "planner": planner, "implementation": implementation}
-        options |= {"preconditioning": preconditioning, "eps": eps, "mesh_axis": mesh_axis, "mesh": mesh}
-        return pack(newton_schulz(tree.unpack(), steps, coeffs, **options))
+    packed = tree if isinstance(tree, RaggedArray) else None
+    if packed is not None:
+        tree = packed.unpack()
     leaves, structure = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     for index, leaf in enumerate(leaves):
@@ -120,12 +120,19 @@ def newton_schulz(
 
     scales = None if scale is None else _scales(scale, len(leaves))
 
-    def all_of(leaves: Sequence[jax.Array], scales: Any, coeffs: Any, steps: Any, eps: Any) -> list[jax.Array]:
-        return _orthogonalized(leaves, steps, coeffs, preconditioning, eps, scales, precision, planner, implementation)
+    def all_of(
+        leaves: Sequence[jax.Array], scales: Any, coeffs: Any, steps: Any, eps: Any, where: RaggedArray | None = None
+    ) -> list[jax.Array]:
+        options = (precision, planner, implementation)
+        return _orthogonalized(leaves, steps, coeffs, preconditioning, eps, scales, *options, where)
+
+    def finished(results: Sequence[jax.Array]) -> Any:
+        found = jax.tree.unflatten(structure, results)
+        return found if packed is None else pack_as(found, packed.members)
 
     axes = None if mesh_axis is None else mesh_axes("newton_schulz", mesh_axis, mesh)
     if axes is None or axes.size == 1 or not leaves:
-        return jax.tree.unflatten(structure, all_of(leaves, scales, coeffs, steps, eps))
+        return finished(all_of(leaves, scales, coeffs, steps, eps, packed))
     for (path, _), leaf in zip(jax.tree.leaves_with_path(tree), leaves, strict=True):
         if not compat.is_static(leaf.shape):
             where = jax.tree_util.keystr(path)
@@ -141,7 +148,7 @@ def newton_schulz(
         return all_of(parts, **of_part)
 
     seconds = matrix_seconds(leaves, precision, planner)
-    return jax.tree.unflatten(structure, divided(part_of, leaves, traced, seconds, axes))
+    return finished(divided(part_of, leaves, traced, seconds, axes))
 
 
 def _orthogonalized(
@@ -154,9 +161,16 @@ def _orthogonalized(
     precision: Any,
     planner: AnyPlanner,
     implementation: str | None,
+    packed: RaggedArray | None,
 ) -> list[jax.Array]:
-    """newton_schulz of checked arguments; `scales` has one entry a leaf, or is None."""
+    """newton_schulz of checked arguments; `scales` has one entry a leaf, or is None. `packed` holds the leaves, or is
+    None."""
     results: list[Any] = [None] * len(leaves)
+    if not isinstance(steps, int) or preconditioning != "frobenius" or any(jnp.iscomplexobj(leaf) for leaf in leaves):
+        packed = None  # these need more of X than products and norms
+    views = list(leaves) if packed is None else [
+        packed.view(index) if leaf.ndim == 2 else leaf for index, leaf in enumerate(leaves)
+    ]
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
         of_dtype = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
         alone = members_alone([leaves[index] for index in of_dtype], precision, planner, implementation)
@@ -172,14 +186,15 @@ def _orthogonalized(
                 options = {"precision": precision, **options}
                 return batched_gemm(*operands, planner=planner, implementation=chosen, **options)
 
-            matrices = [leaves[index] for index in members]
+            matrices = [(leaves if route else views)[index] for index in members]
+            norms = None if route or packed is None else packed_norms(packed, [index for index in members if leaves[index].ndim == 2])
             by_kernel = preconditioning != "spectral" and not route and implementation != "xla"
             small = _small() if by_kernel else 0
             factors = None
             if scales is not None:
                 factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], dtype)
             if isinstance(steps, int):
-                iterated = _iterate(matrices, per_step, preconditioning, eps, gemm, small, factors)
+                iterated = _iterate(matrices, per_step, preconditioning, eps, gemm, small, factors, norms)
             else:
                 iterated = _loop(matrices, steps, numbers, preconditioning, eps, gemm, small, factors)
             for index, value in zip(members, iterated, strict=True):
@@ -235,8 +250,11 @@ def _iterate(
     gemm: Gemm,
     small: int,
     factors: Any,
+    norms: jax.Array | None = None,
 ) -> list[jax.Array]:
     """The iteration on matrices of one dtype; coeffs: a triple a step; `small` is as in `_norms`.
+
+    norms: the Frobenius norm of each matrix of rank 2, where it is known.
 
     preconditioning: None where a first step has been done. factors: of the results, one a matrix in the accumulator's
     real dtype, or None.
@@ -256,7 +274,9 @@ def _iterate(
             root = 1 / jnp.sqrt(divisors[i])[..., None, None]  # twice, as 1 / divisor may be subnormal
             xs[i] = _times(xs[i], root, root)
         if late:
-            of_late = _divisors(_norms([xs[i] for i in late], small), preconditioning, eps)
+            if norms is None:
+                norms = _norms([xs[i] for i in late], small)
+            of_late = _divisors(norms, preconditioning, eps)
             all_late = len(late) == len(xs)
             late_divisors = of_late if all_late else jnp.ones(len(xs), of_late.dtype).at[np.array(late)].set(of_late)
             if preconditioning in ("aol", "schatten"):

@@ -2,8 +2,19 @@
 
 from jax_vbgemm._src.optax.apply import apply_updates
 from jax_vbgemm._src.optax.muon import muon, orthogonalize, scale_by_muon, scale_by_shape
+from jax_vbgemm._src.optax.packed import PackedTree, pack_state, pack_tree, unpack_state
 
-__all__ = ["apply_updates", "muon", "orthogonalize", "scale_by_muon", "scale_by_shape"]
+__all__ = [
+    "PackedTree",
+    "apply_updates",
+    "muon",
+    "orthogonalize",
+    "pack_state",
+    "pack_tree",
+    "scale_by_muon",
+    "scale_by_shape",
+    "unpack_state",
+]
 
 
 def __dir__() -> list[str]:

@@ -102,6 +102,11 @@ class RaggedArray:
             raise IndexError(f"RaggedArray: there is no member {index}: it has {len(self)}")
         return View.with_layout(self.buffer, self.members.layouts()[index])
 
+    def span(self, index: int) -> tuple[int, int]:
+        """Where member number `index` begins in the buffer, and how many elements it takes, padding too."""
+        shape = self.shapes[index]
+        return self.members.layouts()[index].offset, _rows(shape) * _pitch(shape, self.members.multiple)
+
     def views(self) -> Any:
         """The tree, of views."""
         return jax.tree.unflatten(self.structure, [self.view(index) for index in range(len(self))])
@@ -235,6 +240,12 @@ def _members_of(buffer: Any, members: Members) -> list[jax.Array]:
 
 def members_of(structure: Any, shapes: Sequence[Shape], dtype: Any) -> Members:
     return Members(structure, tuple(shapes), _multiple(dtype))
+
+
+def pack_as(tree: Any, members: Members) -> RaggedArray:
+    """`pack`, of leaves of one dtype, with the rows of a RaggedArray that has these members."""
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    return _packed(leaves, members, leaves[0].dtype) if leaves else _packed([], members, jnp.zeros(()).dtype)
 
 
 def unpacked(tree: Any) -> Any:

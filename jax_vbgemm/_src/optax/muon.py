@@ -20,6 +20,7 @@ from optax.contrib import MuonDimensionNumbers, MuonState
 from jax_vbgemm._src.newton_schulz import MUON_COEFFS, newton_schulz
 from jax_vbgemm._src.optax.folding import folded
 from jax_vbgemm._src.optax.momenta import momenta
+from jax_vbgemm._src.optax.packed import by_member, is_ragged
 
 # "dion": Ahn et al., arXiv 2504.05295; one row a step.
 _PRESETS: dict[str, Any] = {
@@ -91,7 +92,7 @@ def scale_by_muon(
             momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers, scale, mesh_axis=mesh_axis, mesh=mesh
         )
         if adaptive:  # by the dual norm of the momentum: arXiv 2409.20325
-            updates = jax.tree.map(lambda x, y: jnp.sum(x.conj() * y) * y, momentum, updates)
+            updates = by_member(lambda x, y: jnp.sum(x.conj() * y) * y, momentum, updates)
         return updates, MuonState(count=count, mu=optax.tree.cast(mu, mu_dtype), ns_coeffs=state.ns_coeffs)
 
     return optax.GradientTransformation(init, update)
@@ -123,16 +124,26 @@ def orthogonalize(
       >>> result["w"].round(3).tolist()
       [[1.0, 0.0], [0.0, 1.0]]
     """
-    leaves = jax.tree.leaves(tree)
-    structure: Any = jax.tree.structure(tree)
+    leaves = jax.tree.leaves(tree, is_leaf=is_ragged)
+    structure: Any = jax.tree.structure(tree, is_leaf=is_ragged)
     numbers = [None] * len(leaves) if dimension_numbers is None else structure.flatten_up_to(dimension_numbers)
-    views = [_Matrices(x, number) for x, number in zip(leaves, numbers, strict=True)]
-    matrices = [view.of(x) for view, x in zip(views, leaves, strict=True)]
-    results = newton_schulz(
-        matrices, ns_steps, ns_coeffs,
-        preconditioning=preconditioning, eps=eps, scale=scale, mesh_axis=mesh_axis, mesh=mesh,
-    )  # fmt: skip
-    return jax.tree.unflatten(structure, [view.back(y) for view, y in zip(views, results, strict=True)])
+    ends = np.cumsum([len(x) if is_ragged(x) else 1 for x in leaves])
+
+    def orthogonalized(x: Any, entries: Any) -> Any:
+        part = scale if scale is None or np.ndim(scale) == 0 or len(entries) == len(scale) else scale[entries]
+        return newton_schulz(
+            x, ns_steps, ns_coeffs,
+            preconditioning=preconditioning, eps=eps, scale=part, mesh_axis=mesh_axis, mesh=mesh,
+        )  # fmt: skip
+
+    # Every RaggedArray is a call, whose members are matrices as they are, and all arrays are one.
+    arrays = [index for index, x in enumerate(leaves) if not is_ragged(x)]
+    views = [_Matrices(leaves[index], numbers[index]) for index in arrays]
+    results = [x if not is_ragged(x) else orthogonalized(x, np.arange(end - len(x), end)) for x, end in zip(leaves, ends, strict=True)]
+    matrices = orthogonalized([view.of(leaves[i]) for view, i in zip(views, arrays, strict=True)], ends[arrays] - 1)
+    for index, view, y in zip(arrays, views, matrices, strict=True):
+        results[index] = view.back(y)
+    return jax.tree.unflatten(structure, results)
 
 
 class _Matrices:
@@ -201,7 +212,7 @@ def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = N
         numbers = weight_dimension_numbers
         if callable(numbers):
             numbers = numbers(updates)
-        return jax.tree.map(scaled, updates, numbers, is_leaf=_is_numbers), state
+        return by_member(scaled, updates, numbers), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
@@ -213,8 +224,18 @@ def _shape_factor(x: jax.Array, numbers: MuonDimensionNumbers, consistent_rms: A
     return math.sqrt(max(fan_in, fan_out)) * consistent_rms
 
 
-def _is_numbers(x: Any) -> bool:
-    return isinstance(x, MuonDimensionNumbers)
+def _is_matrix(x: Any) -> bool:
+    """Whether a leaf, or each member of a RaggedArray, is a matrix."""
+    if not is_ragged(x):
+        return bool(x.ndim == 2)
+    found = [len(shape) == 2 for shape in x.shapes]
+    if any(found) and not all(found):
+        other = found.index(False)
+        raise ValueError(
+            f"muon: member {other} of a RaggedArray is {x.shapes[other]}, but member {found.index(True)} is a matrix: "
+            "matrices and other leaves need buffers of their own, as those of pack_tree"
+        )
+    return bool(found) and all(found)
 
 
 def muon(
@@ -268,13 +289,16 @@ def muon(
     def numbers_of(params: Any) -> Any:
         """A prefix tree of dimension numbers; None where Adam is to be used."""
         if given is None:
-            return jax.tree.map(lambda x: MuonDimensionNumbers() if x.ndim == 2 else None, params)
+            return jax.tree.map(lambda x: MuonDimensionNumbers() if _is_matrix(x) else None, params, is_leaf=is_ragged)
         return given(params) if callable(given) else given
 
     def is_leaf(x: Any) -> bool:
         return x is None or isinstance(x, MuonDimensionNumbers | optax.MaskedNode)
 
     def labels(params: Any) -> Any:
+        if weight_decay_mask is not None and any(map(is_ragged, jax.tree.leaves(params, is_leaf=is_ragged))):
+            raise ValueError("muon: weight_decay_mask cannot be used with packed parameters: a mask is of leaves")
+
         def label(number: Any, part: Any) -> Any:
             return jax.tree.map(lambda _: "adam" if number is None else "muon", part)
 
@@ -284,7 +308,12 @@ def muon(
         """Dimension numbers with the structure that `optax.partition` gives Muon's part of the tree."""
 
         def expand(number: Any, part: Any) -> Any:
-            return jax.tree.map(lambda label: number if label == "muon" else optax.MaskedNode(), part)
+            def of_label(label: Any) -> Any:
+                if jax.tree.leaves(label) == ["muon"]:
+                    return number  # of all members of a RaggedArray
+                return jax.tree.map(lambda _: optax.MaskedNode(), label)
+
+            return jax.tree.map(of_label, part, is_leaf=is_ragged)
 
         return jax.tree.map(expand, numbers_of(params), labels(params), is_leaf=is_leaf)
 
@@ -296,7 +325,11 @@ def muon(
 
     def shape_factors_of(updates: Any, rms: Any) -> Any:
         factor = functools.partial(_shape_factor, consistent_rms=rms)
-        factors = jax.tree.leaves(jax.tree.map(factor, updates, expanded(updates), is_leaf=_is_numbers))
+        leaves = jax.tree.leaves(updates, is_leaf=is_ragged)
+        structure: Any = jax.tree.structure(updates, is_leaf=is_ragged)
+        numbers = structure.flatten_up_to(expanded(updates))
+        members = [(x, n) for leaf, n in zip(leaves, numbers, strict=True) for x in (map(leaf.view, range(len(leaf))) if is_ragged(leaf) else [leaf])]
+        factors = [factor(x, n) for x, n in members]
         return np.array(factors, jax.dtypes.canonicalize_dtype(float))
 
     parts = (
