@@ -11,21 +11,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src import backends, compat
+from jax_vbgemm._src import compat
 from jax_vbgemm._src.elementwise.packed_norms import packed_norms
-from jax_vbgemm._src.elementwise.square_sums import square_sums, squares
 from jax_vbgemm._src.many_devices.divided import divided
 from jax_vbgemm._src.many_devices.mesh_axes import mesh_axes
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
 from jax_vbgemm._src.matmul.packed import RaggedArray, pack_as
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.matmul.view import View, is_view
 from jax_vbgemm._src.newton_schulz_cost import matrix_seconds, members_alone
+from jax_vbgemm._src.newton_schulz_norms import (
+    divisors_of,
+    norm_of,
+    norms_of,
+    rescale_aol,
+    rescale_schatten,
+    small_size,
+    times,
+)
 
 MUON_COEFFS = (3.4445, -4.7750, 2.0315)
 """Keller Jordan's quintic: steep at 0, singular values end in about [0.7, 1.2] rather than at 1."""
 
 PRECONDITIONINGS = ("frobenius", "spectral", "aol", "schatten")
-_RESCALING_EPS = 1e-8  # of "aol" and "schatten", a constant of the method in optax too
 
 Gemm = Callable[..., Any]
 
@@ -126,9 +134,12 @@ def newton_schulz(
         options = (precision, planner, implementation)
         return _orthogonalized(leaves, steps, coeffs, preconditioning, eps, scales, *options, where)
 
-    def finished(results: Sequence[jax.Array]) -> Any:
-        found = jax.tree.unflatten(structure, results)
-        return found if packed is None else pack_as(found, packed.members)
+    def finished(results: Sequence[Any]) -> Any:
+        if packed is None:
+            return jax.tree.unflatten(structure, results)
+        if results and all(is_view(x) for x in results):  # of one buffer, which has the members' layout
+            return RaggedArray(results[0].buffer, packed.members)
+        return pack_as(results, packed.members)
 
     axes = None if mesh_axis is None else mesh_axes("newton_schulz", mesh_axis, mesh)
     if axes is None or axes.size == 1 or not leaves:
@@ -162,15 +173,18 @@ def _orthogonalized(
     planner: AnyPlanner,
     implementation: str | None,
     packed: RaggedArray | None,
-) -> list[jax.Array]:
-    """newton_schulz of checked arguments; `scales` has one entry a leaf, or is None. `packed` holds the leaves, or is
-    None."""
+) -> list[Any]:
+    """newton_schulz of checked arguments; `scales` has one entry a leaf, or is None.
+
+    packed: of which the leaves are members, or None. Where all are one batch, results are views of a new buffer.
+    """
     results: list[Any] = [None] * len(leaves)
-    if not isinstance(steps, int) or preconditioning != "frobenius" or any(jnp.iscomplexobj(leaf) for leaf in leaves):
-        packed = None  # these need more of X than products and norms
-    views = list(leaves) if packed is None else [
-        packed.view(index) if leaf.ndim == 2 else leaf for index, leaf in enumerate(leaves)
-    ]
+    views: list[Any] = list(leaves)
+    simple = isinstance(steps, int) and steps > 0 and preconditioning == "frobenius"  # X is in products and norms alone
+    if packed is not None and not (simple and all(x.ndim == 2 and not jnp.iscomplexobj(x) for x in leaves)):
+        packed = None
+    if packed is not None:
+        views = [packed.view(index) for index in range(len(leaves))]
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
         of_dtype = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
         alone = members_alone([leaves[index] for index in of_dtype], precision, planner, implementation)
@@ -187,14 +201,19 @@ def _orthogonalized(
                 return batched_gemm(*operands, planner=planner, implementation=chosen, **options)
 
             matrices = [(leaves if route else views)[index] for index in members]
-            norms = None if route or packed is None else packed_norms(packed, [index for index in members if leaves[index].ndim == 2])
+            norms, into = None, None
+            if packed is not None and not route:
+                norms = packed_norms(packed, members)
+                if len(members) == len(leaves):
+                    target = RaggedArray(jnp.zeros_like(packed.buffer), packed.members)
+                    into = [target.view(index) for index in members]
             by_kernel = preconditioning != "spectral" and not route and implementation != "xla"
-            small = _small() if by_kernel else 0
+            small = small_size() if by_kernel else 0
             factors = None
             if scales is not None:
                 factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], dtype)
             if isinstance(steps, int):
-                iterated = _iterate(matrices, per_step, preconditioning, eps, gemm, small, factors, norms)
+                iterated = _iterate(matrices, per_step, preconditioning, eps, gemm, small, factors, norms, into)
             else:
                 iterated = _loop(matrices, steps, numbers, preconditioning, eps, gemm, small, factors)
             for index, value in zip(members, iterated, strict=True):
@@ -251,10 +270,11 @@ def _iterate(
     small: int,
     factors: Any,
     norms: jax.Array | None = None,
-) -> list[jax.Array]:
-    """The iteration on matrices of one dtype; coeffs: a triple a step; `small` is as in `_norms`.
+    into: Sequence[View] | None = None,
+) -> list[Any]:
+    """The iteration on matrices of one dtype; coeffs: a triple a step; `small` is as in `norms_of`.
 
-    norms: the Frobenius norm of each matrix of rank 2, where it is known.
+    norms: the Frobenius norm of each matrix of rank 2, where it is known. into: where the last product writes, or None.
 
     preconditioning: None where a first step has been done. factors: of the results, one a matrix in the accumulator's
     real dtype, or None.
@@ -270,13 +290,13 @@ def _iterate(
     if preconditioning in ("frobenius", "spectral") or (preconditioning and coeffs):
         late = [i for i, x in enumerate(xs) if x.ndim == 2 and coeffs and preconditioning != "spectral"]
         for i in set(range(len(xs))) - set(late):
-            divisors[i] = _divisors(_norm(xs[i], preconditioning), preconditioning, eps)
+            divisors[i] = divisors_of(norm_of(xs[i], preconditioning), preconditioning, eps)
             root = 1 / jnp.sqrt(divisors[i])[..., None, None]  # twice, as 1 / divisor may be subnormal
-            xs[i] = _times(xs[i], root, root)
+            xs[i] = times(xs[i], root, root)
         if late:
             if norms is None:
-                norms = _norms([xs[i] for i in late], small)
-            of_late = _divisors(norms, preconditioning, eps)
+                norms = norms_of([xs[i] for i in late], small)
+            of_late = divisors_of(norms, preconditioning, eps)
             all_late = len(late) == len(xs)
             late_divisors = of_late if all_late else jnp.ones(len(xs), of_late.dtype).at[np.array(late)].set(of_late)
             if preconditioning in ("aol", "schatten"):
@@ -298,7 +318,7 @@ def _iterate(
             square = root * root
         grams = gemm(xs, others, alpha=square, transpose_a=tall, transpose_b=wide, symmetric=symmetric)
         if step == 0 and preconditioning in ("aol", "schatten"):
-            rescale = _rescale_aol if preconditioning == "aol" else _rescale_schatten
+            rescale = rescale_aol if preconditioning == "aol" else rescale_schatten
             pairs = [rescale(*parts) for parts in zip(xs, grams, tall, divisors, strict=True)]
             xs, grams, scale = [x for x, _ in pairs], [a for _, a in pairs], None
         bs = gemm(grams, grams, grams, alpha=c2 / unit**4, beta=c1 / unit**2, symmetric=symmetric)
@@ -307,7 +327,8 @@ def _iterate(
         right = [b if flag else x for x, b, flag in zip(xs, bs, tall, strict=True)]
         given = [scale, factors if step == len(coeffs) - 1 else None]
         alpha = functools.reduce(operator.mul, [value for value in given if value is not None] or [1])
-        xs = gemm(left, right, xs, alpha=alpha, beta=c0 * alpha, transpose_b=tall)
+        last = step == len(coeffs) - 1
+        xs = gemm(left, right, xs, alpha=alpha, beta=c0 * alpha, transpose_b=tall, into=into if last else None)
     return _multiplied(xs, factors) if factors is not None and not coeffs else xs
 
 
@@ -342,86 +363,6 @@ def _sizes_tell(shape: Sequence[Any]) -> bool:
         return True
     except jax.errors.InconclusiveDimensionOperation:
         return False
-
-
-def _divisors(norms: jax.Array, preconditioning: str, eps: Any) -> jax.Array:
-    """What each matrix is divided by before the first product; infinite where that would overflow."""
-    largest = float(np.finfo(norms.dtype).max)
-    if preconditioning == "spectral":
-        return norms + jnp.asarray(eps, norms.dtype)
-    # Rounding may let an element of X X^H overflow where the sum of squares just did not.
-    norms = jnp.where(norms >= (1 - 2**-10) * largest**0.5, jnp.inf, norms)
-    if preconditioning == "frobenius":
-        return norms + jnp.asarray(eps, norms.dtype)
-    # "aol" and "schatten" divide by a norm of X X^H later: here X gets one in [1, 2), by a power of two, so that A can
-    # be held in float16 too. Below 2^-30 their least norm decides.
-    exponents = jnp.maximum(jnp.frexp(norms)[1] - 1, -30)
-    return jnp.where(jnp.isfinite(norms), jnp.ldexp(jnp.ones_like(norms), exponents), norms)
-
-
-def _norm(x: jax.Array, preconditioning: str) -> Any:
-    """The spectral or Frobenius norm of each matrix of x (*batch, m, n): (*batch,) in the accumulator's real dtype."""
-    if preconditioning != "spectral":
-        return jnp.sqrt(jnp.sum(squares(x), axis=(-2, -1)))
-    # Divided by a power of two, since cuSOLVER squares large elements as they are, where LAPACK scales them before. One
-    # in the middle of all, as XLA multiplies by its inverse, which must not be subnormal.
-    wide = x.astype(accumulator(x.dtype))
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(wide), axis=(-2, -1), keepdims=True, initial=0))
-    limit = int(np.finfo(largest.dtype).maxexp) * 3 // 4
-    scale = jnp.ldexp(jnp.ones_like(largest), jnp.clip(jnp.frexp(largest)[1], -limit, limit))
-    return scale[..., 0, 0] * jnp.linalg.norm(wide / scale.astype(wide.dtype), ord=2, axis=(-2, -1))
-
-
-def _small() -> int:
-    """Up to how many elements a matrix is small, for `_norms`."""
-    # On a GPU, to read a matrix of that size once more takes less than a kernel of its own. A core reads it once, in
-    # its reduction.
-    rules = backends.traced_target().rules
-    return 0 if rules is None else rules.small_array
-
-
-def _norms(xs: list[jax.Array], small: int) -> jax.Array:
-    """The Frobenius norm of each matrix, (len(xs),): up to `small` elements in one call, not a reduction each."""
-    together = [i for i, x in enumerate(xs) if small and 0 < x.size <= small]
-    others = sorted(set(range(len(xs))) - set(together))
-    norms = []
-    if together:
-        norms.append(jnp.sqrt(square_sums([xs[i] for i in together])))
-    if others:
-        norms.append(jnp.stack([_norm(xs[i], "frobenius") for i in others]))
-    return norms[0] if len(norms) == 1 else jnp.concatenate(norms)[np.argsort(together + others)]
-
-
-def _rescale_aol(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> tuple[jax.Array, jax.Array]:
-    """Each row of X by 1 / sqrt of its row sum of |A|: "almost orthogonal layers". A is that of X / divisor."""
-    s = _inverse_root(jnp.abs(a.astype(accumulator(a.dtype))).sum(axis=-1), divisor)
-    rows, columns = s[..., :, None], s[..., None, :]
-    return _scaled(x, columns if tall else rows, divisor), _times(a, rows, columns)
-
-
-def _rescale_schatten(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> tuple[jax.Array, jax.Array]:
-    """All of X by 1 / sqrt of A's Frobenius norm, X's Schatten-4 norm squared. A is that of X / divisor."""
-    del tall
-    norm = jnp.linalg.norm(a.astype(accumulator(a.dtype)), ord="fro", axis=(-2, -1))
-    s = _inverse_root(norm, divisor)[..., None, None]
-    return _scaled(x, s, divisor), _times(a, s, s)
-
-
-def _inverse_root(values: jax.Array, divisor: Any) -> jax.Array:
-    """1 / sqrt of values that were divided by divisor^2, as optax clips them before that."""
-    least = jnp.maximum(_RESCALING_EPS / divisor / divisor, np.finfo(values.dtype).tiny).astype(values.dtype)
-    return jax.lax.rsqrt(jnp.maximum(values, least[..., None] if values.ndim > least.ndim else least))
-
-
-def _scaled(x: jax.Array, s: jax.Array, divisor: Any) -> jax.Array:
-    """s x / divisor; a batch was divided before."""
-    return _times(x, s / divisor if x.ndim == 2 else s)
-
-
-def _times(x: jax.Array, *factors: jax.Array) -> jax.Array:
-    """The product in the accumulator's dtype, rounded once."""
-    wide = x.astype(accumulator(x.dtype))
-    return functools.reduce(operator.mul, [factor.astype(wide.dtype) for factor in factors], wide).astype(x.dtype)
 
 
 def _rounded(coeffs: Any, dtype: Any) -> Any:

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 import jax_vbgemm as vb
-from jax_vbgemm._src import newton_schulz as orthogonal
+from jax_vbgemm._src import newton_schulz_norms
 from jax_vbgemm._src.newton_schulz import MUON_COEFFS
 from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.planner.single_dots import split
@@ -178,7 +178,7 @@ def test_norms(dtype):
     """Equal elements are the worst case: every rounding of a long sum then goes the same way."""
     shapes = [(1024, 1024), (768, 768), (96, 64), (64, 9), (37, 9), (16, 1), (1, 16), (16, 263), (5, 0), (2048, 1024)]
     xs = [jnp.full(shape, 0.1, dtype) for shape in shapes] + [oracle.random((300, 512), dtype)]
-    norms = jax.jit(lambda xs: orthogonal._norms(xs, 2**20))(xs)
+    norms = jax.jit(lambda xs: newton_schulz_norms.norms_of(xs, 2**20))(xs)
     np.testing.assert_allclose(norms, [np.linalg.norm(oracle.wide(x)) for x in xs], rtol=2e-6)
 
 

@@ -139,7 +139,10 @@ def orthogonalize(
     # Every RaggedArray is a call, whose members are matrices as they are, and all arrays are one.
     arrays = [index for index, x in enumerate(leaves) if not is_ragged(x)]
     views = [_Matrices(leaves[index], numbers[index]) for index in arrays]
-    results = [x if not is_ragged(x) else orthogonalized(x, np.arange(end - len(x), end)) for x, end in zip(leaves, ends, strict=True)]
+    results = [
+        x if not is_ragged(x) else orthogonalized(x, np.arange(end - len(x), end))
+        for x, end in zip(leaves, ends, strict=True)
+    ]
     matrices = orthogonalized([view.of(leaves[i]) for view, i in zip(views, arrays, strict=True)], ends[arrays] - 1)
     for index, view, y in zip(arrays, views, matrices, strict=True):
         results[index] = view.back(y)
@@ -328,7 +331,11 @@ def muon(
         leaves = jax.tree.leaves(updates, is_leaf=is_ragged)
         structure: Any = jax.tree.structure(updates, is_leaf=is_ragged)
         numbers = structure.flatten_up_to(expanded(updates))
-        members = [(x, n) for leaf, n in zip(leaves, numbers, strict=True) for x in (map(leaf.view, range(len(leaf))) if is_ragged(leaf) else [leaf])]
+        members = [
+            (x, n)
+            for leaf, n in zip(leaves, numbers, strict=True)
+            for x in (map(leaf.view, range(len(leaf))) if is_ragged(leaf) else [leaf])
+        ]
         factors = [factor(x, n) for x, n in members]
         return np.array(factors, jax.dtypes.canonicalize_dtype(float))
 

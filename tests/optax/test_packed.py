@@ -1,0 +1,124 @@
+"""Muon and Adam of packed parameters beside the same optimizers of plain ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import jax_vbgemm as vb
+
+optax = pytest.importorskip("optax")
+contrib = pytest.importorskip("optax.contrib")
+
+from jax_vbgemm.optax import apply_updates, muon, pack_state, pack_tree, unpack_state  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def standard_promotion():
+    with jax.numpy_dtype_promotion("standard"):  # optax's own arithmetic needs it
+        yield
+
+
+SHAPES = {"wide": (6, 17), "tall": (13, 5), "bias": (5,), "scale": (), "conv": (3, 2, 4)}
+
+
+def tree(seed=0, dtype="float64"):
+    return {name: oracle.random(shape, dtype, seed) for name, shape in SHAPES.items()} | {"missing": None}
+
+
+def assert_close(ours, theirs, tolerance=1e-10):
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def steps(optimizer, params, state, count=2):
+    update = jax.jit(optimizer.update)
+    for seed in range(1, count + 1):
+        grads = tree(seed)
+        if isinstance(params, tuple):
+            grads = pack_tree(grads)
+        updates, state = update(grads, state, params)
+        params = apply_updates(params, updates)
+    return params, state
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"weight_decay": 0.1}, {"adaptive": True}, {"preconditioning": "aol", "mu_dtype": "bfloat16"}, {"ns_steps": 0}],
+    ids=str,
+)
+def test_the_numbers_are_those_of_plain_parameters(options):
+    optimizer = muon(0.1, **{"ns_steps": 2} | options)
+    params, packed = tree(), pack_tree(tree())
+    expected = steps(optimizer, params, optimizer.init(params))
+    found = steps(optimizer, packed, optimizer.init(packed))
+    assert_close(found[0].unpack(), expected[0])
+    assert_close(unpack_state(found[1]), expected[1])
+    for buffer in found[0].buffers:  # what lies between rows stays zero
+        assert_close(buffer.buffer, vb.pack(buffer.unpack()).buffer)
+
+
+def test_a_state_goes_to_optax_and_back():
+    theirs, ours = contrib.muon(0.1, ns_steps=2), muon(0.1, ns_steps=2)
+    params, packed = tree(), pack_tree(tree())
+    expected, state = steps(theirs, params, theirs.init(params), 1)
+    fresh = ours.init(packed)
+    ours_state = pack_state(state, like=fresh)
+    assert jax.tree.structure(ours_state) == jax.tree.structure(fresh)
+    assert_close(unpack_state(ours_state), state)
+    grads = tree(5)
+    updates, _ = ours.update(pack_tree(grads), ours_state, pack_tree(expected))
+    assert_close(updates.unpack(), theirs.update(grads, state, expected)[0], 1e-8)
+    with pytest.raises(ValueError, match="pack_state: the state has members"):
+        pack_state(optax.adam(0.1).init({"w": jnp.ones((2, 3))}), like=optax.adam(0.1).init({"w": vb.pack(jnp.ones(4))}))
+
+
+def test_every_buffer_of_a_donated_step_is_updated_in_place():
+    optimizer, packed = muon(0.1, ns_steps=1), pack_tree(tree())
+
+    def step(params, state, grads):
+        updates, state = optimizer.update(grads, state, params)
+        return apply_updates(params, updates), state
+
+    state = optimizer.init(packed)
+    arrays = jax.tree.leaves((packed, state))
+    assert len(arrays) < 12  # of two buffers, their moments and counts, however many leaves there are
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(packed, state, packed).compile()
+    assert compiled.memory_analysis().alias_size_in_bytes >= sum(x.nbytes for x in arrays if x.ndim)
+
+
+def test_the_gradient_of_packed_parameters_is_packed():
+    packed = pack_tree(tree())
+    x = oracle.random((4, 6), "float64")
+
+    def loss(layers):
+        return jnp.sum(jnp.square(x @ layers["wide"])) + jnp.sum(layers["bias"]) * layers["scale"]
+
+    found = jax.grad(lambda packed: loss(packed.unpack()))(packed)
+    assert_close(found.unpack(), jax.grad(loss)(tree()))
+
+
+def test_dtypes_have_buffers_of_their_own_and_a_tree_may_be_empty():
+    mixed = {"a": jnp.ones((2, 3), "float32"), "b": jnp.ones((2, 3), "bfloat16"), "c": jnp.ones(3, "float32")}
+    packed = pack_tree(mixed)
+    assert [x.dtype.name for x in packed.buffers] == ["bfloat16", "float32", "float32"]
+    assert_close(packed.unpack(), mixed)
+    assert pack_tree({"a": None}).unpack() == {"a": None}
+
+
+def test_matrices_and_other_leaves_in_one_buffer_are_refused():
+    with pytest.raises(ValueError, match=r"muon: member 0 of a RaggedArray is \(3,\), but member 1 is a matrix"):
+        muon(0.1).init(vb.pack([jnp.ones(3), jnp.ones((2, 3))]))
+    with pytest.raises(ValueError, match="weight_decay_mask cannot be used with packed parameters"):
+        muon(0.1, weight_decay_mask=lambda params: params).init(pack_tree(tree()))
+
+
+@pytest.mark.parametrize("extreme", [1e-30, 1e18, np.inf, np.nan, 0.0])
+def test_extremes(extreme):
+    """Norms of packed matrices are products; they have the range of those of a list."""
+    matrices = [extreme * oracle.random((3, 5), "float32"), oracle.random((4, 4), "float32")]
+    found = vb.newton_schulz(vb.pack(matrices), 2)
+    assert_close(found.unpack(), vb.newton_schulz(matrices, 2), 1e-5)
