@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 import jax_vbgemm as vb
+from jax_vbgemm._src import newton_schulz as orthogonal
 from jax_vbgemm._src import newton_schulz_norms
 from jax_vbgemm._src.newton_schulz import MUON_COEFFS
 from jax_vbgemm._src.planner import device_spec
