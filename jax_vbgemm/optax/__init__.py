@@ -3,9 +3,11 @@
 from jax_vbgemm._src.optax.apply import apply_updates
 from jax_vbgemm._src.optax.muon import muon, orthogonalize, scale_by_muon, scale_by_shape
 from jax_vbgemm._src.optax.packed import PackedTree, pack_state, pack_tree, unpack_state
+from jax_vbgemm._src.optax.soap import SoapState, scale_by_soap, soap
 
 __all__ = [
     "PackedTree",
+    "SoapState",
     "apply_updates",
     "muon",
     "orthogonalize",
@@ -13,6 +15,8 @@ __all__ = [
     "pack_tree",
     "scale_by_muon",
     "scale_by_shape",
+    "scale_by_soap",
+    "soap",
     "unpack_state",
 ]
 

@@ -73,7 +73,9 @@ def test_a_state_goes_to_optax_and_back():
     updates, _ = ours.update(pack_tree(grads), ours_state, pack_tree(expected))
     assert_close(updates.unpack(), theirs.update(grads, state, expected)[0], 1e-8)
     with pytest.raises(ValueError, match="pack_state: the state has members"):
-        pack_state(optax.adam(0.1).init({"w": jnp.ones((2, 3))}), like=optax.adam(0.1).init({"w": vb.pack(jnp.ones(4))}))
+        pack_state(
+            optax.adam(0.1).init({"w": jnp.ones((2, 3))}), like=optax.adam(0.1).init({"w": vb.pack(jnp.ones(4))})
+        )
 
 
 def test_every_buffer_of_a_donated_step_is_updated_in_place():

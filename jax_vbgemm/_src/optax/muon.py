@@ -19,6 +19,7 @@ from optax.contrib import MuonDimensionNumbers, MuonState
 
 from jax_vbgemm._src.newton_schulz import MUON_COEFFS, newton_schulz
 from jax_vbgemm._src.optax.folding import folded
+from jax_vbgemm._src.optax.matrices import Matrices, axes_of
 from jax_vbgemm._src.optax.momenta import momenta
 from jax_vbgemm._src.optax.packed import by_member, is_ragged
 
@@ -138,7 +139,7 @@ def orthogonalize(
 
     # Every RaggedArray is a call, whose members are matrices as they are, and all arrays are one.
     arrays = [index for index, x in enumerate(leaves) if not is_ragged(x)]
-    views = [_Matrices(leaves[index], numbers[index]) for index in arrays]
+    views = [Matrices(leaves[index], numbers[index]) for index in arrays]
     results = [
         x if not is_ragged(x) else orthogonalized(x, np.arange(end - len(x), end))
         for x, end in zip(leaves, ends, strict=True)
@@ -147,48 +148,6 @@ def orthogonalize(
     for index, view, y in zip(arrays, views, matrices, strict=True):
         results[index] = view.back(y)
     return jax.tree.unflatten(structure, results)
-
-
-class _Matrices:
-    """A leaf as matrices (reduction, output) or a batch of them, by its dimension numbers."""
-
-    def __init__(self, x: jax.Array, numbers: MuonDimensionNumbers | None) -> None:
-        self.shape = x.shape
-        self.permutation: tuple[int, ...] | None = None  # None: x is its matrix
-        if x.ndim != 2 and not isinstance(numbers, MuonDimensionNumbers):
-            raise ValueError(
-                "Input must have shape (m, n) or weight dimension numbers must be provided."
-                f" Got shape={x.shape} and dimension_numbers={numbers!r}."
-            )
-        if x.ndim == 2:  # whatever its numbers: the transposed polar factor is the transpose's
-            return
-        if x.ndim < 2:
-            raise ValueError(f"Muon optimized parameters must have rank >= 2, got x.ndim={x.ndim}")
-        reduction, output = _axes(x, numbers)
-        if set(reduction) & set(output):
-            raise ValueError(
-                f"Normalized reduction axes and output axes must be disjoint, got {reduction} and {output}."
-                f" Originally dim_nums={numbers} and x.shape={x.shape}"
-            )
-        batch = tuple(axis for axis in range(x.ndim) if axis not in (*reduction, *output))
-        self.permutation = (*batch, *reduction, *output)
-        sizes = [math.prod(x.shape[axis] for axis in axes) for axes in (batch, reduction, output)]
-        self.matrices = tuple(sizes if sizes[0] != 1 else sizes[1:])
-
-    def of(self, x: jax.Array) -> jax.Array:
-        return x if self.permutation is None else x.transpose(self.permutation).reshape(self.matrices)
-
-    def back(self, y: jax.Array) -> jax.Array:
-        if self.permutation is None:
-            return y
-        inverse = sorted(range(len(self.shape)), key=self.permutation.__getitem__)
-        return y.reshape([self.shape[axis] for axis in self.permutation]).transpose(inverse)
-
-
-def _axes(x: jax.Array, numbers: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Reduction and output axes, counted from 0."""
-    reduction, output = ((axes,) if isinstance(axes, int) else axes for axes in numbers)
-    return tuple(axis % x.ndim for axis in reduction), tuple(axis % x.ndim for axis in output)
 
 
 def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = None) -> optax.GradientTransformation:
@@ -221,7 +180,7 @@ def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = N
 
 
 def _shape_factor(x: jax.Array, numbers: MuonDimensionNumbers, consistent_rms: Any) -> Any:
-    fan_in, fan_out = (math.prod(x.shape[axis] for axis in axes) for axes in _axes(x, numbers))
+    fan_in, fan_out = (math.prod(x.shape[axis] for axis in axes) for axes in axes_of(x, numbers))
     if consistent_rms is None:
         return math.sqrt(max(1, fan_out / max(fan_in, 1)))  # a leaf without elements has no shape to scale by
     return math.sqrt(max(fan_in, fan_out)) * consistent_rms

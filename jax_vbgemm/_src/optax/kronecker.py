@@ -1,0 +1,135 @@
+"""What SOAP and Shampoo share: a left and a right factor for each matrix, and products of all matrices with theirs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from optax.contrib import MuonDimensionNumbers
+
+from jax_vbgemm._src.matmul.api import batched_matmul
+from jax_vbgemm._src.matmul.gram import batched_gram
+from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.optax.matrices import Matrices
+
+
+class Factors(NamedTuple):
+    """Of one parameter: (*batch, rows, rows) and (*batch, columns, columns); None where it has none."""
+
+    left: Any
+    right: Any
+
+
+class Leaf:
+    """A parameter as a matrix or a batch of them, or as it is where it has no factors."""
+
+    def __init__(self, name: str, where: str, x: jax.Array, numbers: MuonDimensionNumbers | None, most: int) -> None:
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise TypeError(f"{name}: {where} is {x.dtype}: it must be floating")
+        self.dtype = x.dtype
+        self.wide = accumulator(x.dtype)
+        self.matrices = None if numbers is None or x.ndim < 2 else Matrices(x, numbers)
+        self.shape = x.shape if self.matrices is None else jax.eval_shape(self.matrices.of, x).shape
+        sizes = self.shape[-2:] if self.matrices is not None and math.prod(self.shape) else ()
+        self.sides = [0 < size <= most for size in sizes] or [False, False]
+
+    def of(self, x: jax.Array) -> jax.Array:
+        """In the shape and dtype in which it is computed with."""
+        return (x if self.matrices is None else self.matrices.of(x)).astype(self.wide)
+
+    def back(self, y: jax.Array) -> jax.Array:
+        return (y if self.matrices is None else self.matrices.back(y)).astype(self.dtype)
+
+    def factors(self, make: Callable[[tuple[int, ...], Any], jax.Array]) -> Factors:
+        """`make` is of a shape and a dtype."""
+        shapes = [(*self.shape[:-2], size, size) for size in self.shape[-2:]] if any(self.sides) else [(), ()]
+        return Factors(*(make(s, self.wide) if has else None for s, has in zip(shapes, self.sides, strict=True)))
+
+
+def leaves_of(name: str, tree: Any, numbers: Any, most: int) -> list[Leaf]:
+    """The leaves of a tree of parameters. `numbers`: a tree of dimension numbers or None, a callable that makes one, or
+    None for the default: the last axis is the output's, and all before it are reduced."""
+    if numbers is None:
+        numbers = _default_numbers
+    if callable(numbers):
+        numbers = numbers(tree)
+    structure: Any = jax.tree.structure(tree)
+    paths = jax.tree.leaves_with_path(tree)
+    return [
+        Leaf(name, "params" + jax.tree_util.keystr(path), x, number, most)
+        for (path, x), number in zip(paths, structure.flatten_up_to(numbers), strict=True)
+    ]
+
+
+def _default_numbers(tree: Any) -> Any:
+    def number(x: Any) -> MuonDimensionNumbers | None:
+        return MuonDimensionNumbers(tuple(range(x.ndim - 1)), x.ndim - 1) if x.ndim > 1 else None
+
+    return jax.tree.map(number, tree)
+
+
+def grams(xs: Sequence[jax.Array], factors: Sequence[Factors], alpha: Any, beta: Any, precision: Any) -> list[Factors]:
+    """alpha X X^T + beta F for every left factor F, and with X^T X for every right one: one operation."""
+    lefts, rights = _having(factors, 0), _having(factors, 1)
+    new = batched_gram(
+        [xs[index] for index in (*lefts, *rights)],
+        transpose=[False] * len(lefts) + [True] * len(rights),
+        alpha=alpha,
+        beta=beta,
+        Cs=flat(factors),
+        precision=precision,
+    )
+    return unflat(factors, new)
+
+
+def sandwiched(
+    xs: Sequence[jax.Array], factors: Sequence[Factors], precision: Any, *, transpose: bool = False
+) -> list[jax.Array]:
+    """L X R^T of every X, or L^T X R: two operations. A factor that is None is left out."""
+    xs = list(xs)
+    lefts, rights = _having(factors, 0), _having(factors, 1)
+    products = batched_matmul(
+        [factors[i].left for i in lefts], [xs[i] for i in lefts], transpose_a=transpose, precision=precision
+    )
+    for index, product in zip(lefts, products, strict=True):
+        xs[index] = product
+    products = batched_matmul(
+        [xs[i] for i in rights], [factors[i].right for i in rights], transpose_b=not transpose, precision=precision
+    )
+    for index, product in zip(rights, products, strict=True):
+        xs[index] = product
+    return xs
+
+
+def flat(factors: Sequence[Factors]) -> list[jax.Array]:
+    """All that are there: the left ones, then the right ones."""
+    return [pair[side] for side in (0, 1) for pair in factors if pair[side] is not None]
+
+
+def unflat(factors: Sequence[Factors], values: Sequence[Any]) -> list[Factors]:
+    """The reverse of `flat`: `values` in the places of those that are there."""
+    left, right = iter(values[: len(_having(factors, 0))]), iter(values[len(_having(factors, 0)) :])
+    return [Factors(None if f.left is None else next(left), None if f.right is None else next(right)) for f in factors]
+
+
+def by_shape(function: Callable[[jax.Array], jax.Array], matrices: Sequence[jax.Array]) -> list[jax.Array]:
+    """A function of (batch, n, n) on all matrices: one call for all that have one size and dtype, which XLA's
+    decompositions need."""
+    alike: dict[Any, list[int]] = {}
+    for index, x in enumerate(matrices):
+        alike.setdefault((x.shape[-1], x.dtype), []).append(index)
+    results: list[Any] = [None] * len(matrices)
+    for (size, _), members in alike.items():
+        stacks = [matrices[index].reshape(-1, size, size) for index in members]
+        found = function(jnp.concatenate(stacks))
+        ends = [sum(len(stack) for stack in stacks[:place]) for place in range(1, len(stacks))]
+        for index, part in zip(members, jnp.split(found, ends), strict=True):
+            results[index] = part.reshape(matrices[index].shape)
+    return results
+
+
+def _having(factors: Sequence[Factors], side: int) -> list[int]:
+    return [index for index, pair in enumerate(factors) if pair[side] is not None]

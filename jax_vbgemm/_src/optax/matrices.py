@@ -1,0 +1,51 @@
+"""Leaves as matrices, or batches of matrices, by their dimension numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+from optax.contrib import MuonDimensionNumbers
+
+
+class Matrices:
+    """A leaf as matrices (reduction, output) or a batch of them, by its dimension numbers."""
+
+    def __init__(self, x: jax.Array, numbers: MuonDimensionNumbers | None) -> None:
+        self.shape = x.shape
+        self.permutation: tuple[int, ...] | None = None  # None: x is its matrix
+        if x.ndim != 2 and not isinstance(numbers, MuonDimensionNumbers):
+            raise ValueError(
+                "Input must have shape (m, n) or weight dimension numbers must be provided."
+                f" Got shape={x.shape} and dimension_numbers={numbers!r}."
+            )
+        if x.ndim == 2:  # whatever its numbers: the transposed polar factor is the transpose's
+            return
+        if x.ndim < 2:
+            raise ValueError(f"Muon optimized parameters must have rank >= 2, got x.ndim={x.ndim}")
+        reduction, output = axes_of(x, numbers)
+        if set(reduction) & set(output):
+            raise ValueError(
+                f"Normalized reduction axes and output axes must be disjoint, got {reduction} and {output}."
+                f" Originally dim_nums={numbers} and x.shape={x.shape}"
+            )
+        batch = tuple(axis for axis in range(x.ndim) if axis not in (*reduction, *output))
+        self.permutation = (*batch, *reduction, *output)
+        sizes = [math.prod(x.shape[axis] for axis in axes) for axes in (batch, reduction, output)]
+        self.matrices = tuple(sizes if sizes[0] != 1 else sizes[1:])
+
+    def of(self, x: jax.Array) -> jax.Array:
+        return x if self.permutation is None else x.transpose(self.permutation).reshape(self.matrices)
+
+    def back(self, y: jax.Array) -> jax.Array:
+        if self.permutation is None:
+            return y
+        inverse = sorted(range(len(self.shape)), key=self.permutation.__getitem__)
+        return y.reshape([self.shape[axis] for axis in self.permutation]).transpose(inverse)
+
+
+def axes_of(x: jax.Array, numbers: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Reduction and output axes, counted from 0."""
+    reduction, output = ((axes,) if isinstance(axes, int) else axes for axes in numbers)
+    return tuple(axis % x.ndim for axis in reduction), tuple(axis % x.ndim for axis in output)

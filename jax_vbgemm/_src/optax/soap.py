@@ -1,0 +1,232 @@
+"""SOAP: Adam in the eigenbases of Shampoo's factors, for all matrices together.
+
+Vyas et al., arXiv 2409.11321. The hyperparameters, the order of the steps and the numbers are those of the authors'
+soap.py (https://github.com/nikhilvyas/SOAP, MIT), as SOAP_JAX has them for optax.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jax_vbgemm._src.elementwise.addition import add_scaled
+from jax_vbgemm._src.matmul.api import batched_matmul
+from jax_vbgemm._src.optax.kronecker import Factors, by_shape, flat, grams, leaves_of, sandwiched, unflat
+
+_JITTER = 1e-30  # on the diagonal before the eigenvectors, a constant of the method
+
+
+class SoapState(NamedTuple):
+    """Trees of the parameters' structure. Moments have the shape of the folded matrix, and are in its eigenbasis.
+
+    exp_avg, exp_avg_sq: Adam's moments. GG: the averages of G G^T and G^T G, `Factors`. Q: their eigenvectors.
+    """
+
+    count: Any
+    exp_avg: Any
+    exp_avg_sq: Any
+    GG: Any
+    Q: Any
+
+
+def scale_by_soap(
+    b1: Any = 0.95,
+    b2: Any = 0.95,
+    shampoo_beta: Any = -1,
+    eps: Any = 1e-8,
+    correct_bias: bool = True,
+    precondition_frequency: Any = 10,
+    max_precond_dim: int = 10000,
+    precision: Any = jax.lax.Precision.HIGHEST,
+    *,
+    weight_dimension_numbers: Any = None,
+) -> optax.GradientTransformation:
+    """SOAP without learning rate and weight decay; see `soap`.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm.optax
+      >>> params = {"w": jnp.eye(3, 4), "b": jnp.ones(4)}
+      >>> transformation = jax_vbgemm.optax.scale_by_soap()
+      >>> state = transformation.init(params)
+      >>> for _ in range(3):  # the first step finds the eigenbases and moves nothing
+      ...     updates, state = transformation.update(params, state)
+      >>> updates["b"].round(2).tolist()
+      [1.0, 1.0, 1.0, 1.0]
+    """
+    _check("b1", b1, 0, 1)
+    _check("b2", b2, 0, 1)
+    if shampoo_beta != -1:
+        _check("shampoo_beta", shampoo_beta, 0, 1)
+    if isinstance(precondition_frequency, numbers.Real) and precondition_frequency < 1:
+        raise ValueError(f"soap: precondition_frequency = {precondition_frequency} must be positive")
+    if max_precond_dim < 1:
+        raise ValueError(f"soap: max_precond_dim = {max_precond_dim} must be positive")
+    gram_beta = b2 if shampoo_beta == -1 else shampoo_beta
+
+    def leaves(tree: Any) -> Any:
+        return leaves_of("soap", tree, weight_dimension_numbers, max_precond_dim)
+
+    def init(params: Any) -> SoapState:
+        found = leaves(params)
+
+        def zeros() -> Any:
+            return jax.tree.unflatten(jax.tree.structure(params), [jnp.zeros(leaf.shape, leaf.wide) for leaf in found])
+
+        def factors() -> Any:
+            return jax.tree.unflatten(jax.tree.structure(params), [leaf.factors(jnp.zeros) for leaf in found])
+
+        return SoapState(jnp.zeros([], jnp.int32), zeros(), zeros(), factors(), factors())
+
+    def update(updates: Any, state: SoapState, params: Any = None) -> tuple[Any, SoapState]:
+        del params
+        structure: Any = jax.tree.structure(updates)
+        found = leaves(updates)
+        gradients = [leaf.of(g) for leaf, g in zip(found, jax.tree.leaves(updates), strict=True)]
+        average, average_sq, gg, q = (structure.flatten_up_to(tree) for tree in state[1:])
+        count = optax.safe_increment(state.count)
+        step = count - 1  # of those that move parameters: the first one finds the bases alone
+
+        # The first bases are zeros, and so are its moments; what has no factors is made zero.
+        seen = [
+            g if any(leaf.sides) else jnp.where(step == 0, jnp.zeros_like(g), g)
+            for leaf, g in zip(found, gradients, strict=True)
+        ]
+        projected = sandwiched(seen, q, precision, transpose=True)
+        average = add_scaled(projected, average, 1 - b1, b1)
+        average_sq = add_scaled([x * x for x in projected], average_sq, 1 - b2, b2)
+        scale = jnp.ones((), average[0].dtype) if average else 1
+        if correct_bias:
+            t = jnp.maximum(step, 1).astype(jnp.float32)
+            scale = jnp.sqrt(1 - b2**t) / (1 - b1**t)
+        normalized = [
+            m * jnp.asarray(scale, m.dtype) / (jnp.sqrt(v) + jnp.asarray(eps, m.dtype))
+            for m, v in zip(average, average_sq, strict=True)
+        ]
+        new = sandwiched(normalized, q, precision)
+        gg = grams(gradients, gg, 1 - gram_beta, gram_beta, precision)
+
+        def first(moments: Any) -> Any:
+            return unflat(q, by_shape(_eigenvectors, flat(gg))), moments
+
+        def refreshed(moments: Any) -> Any:
+            return _refreshed(gg, q, *moments, precision)
+
+        def kept(moments: Any) -> Any:
+            return q, moments
+
+        which = jnp.where(step == 0, 0, jnp.where(step % precondition_frequency == 0, 1, 2))
+        q, (average, average_sq) = jax.lax.switch(which, [first, refreshed, kept], (average, average_sq))
+        results = [leaf.back(x) for leaf, x in zip(found, new, strict=True)]
+        trees = (structure.unflatten(values) for values in (average, average_sq, gg, q))
+        return structure.unflatten(results), SoapState(count, *trees)
+
+    return optax.GradientTransformation(init, update)
+
+
+def soap(
+    learning_rate: Any = 3e-3,
+    b1: Any = 0.95,
+    b2: Any = 0.95,
+    shampoo_beta: Any = -1,
+    eps: Any = 1e-8,
+    weight_decay: float = 0.0,
+    correct_bias: bool = True,
+    precondition_frequency: Any = 10,
+    max_precond_dim: int = 10000,
+    precision: Any = jax.lax.Precision.HIGHEST,
+    *,
+    weight_decay_mask: Any = None,
+    weight_dimension_numbers: Any = None,
+) -> optax.GradientTransformation:
+    """SOAP, Adam in the eigenbases of Shampoo's factors, whose products are a few operations for all matrices.
+
+    A step is one `batched_gram` for all factors and four products, L^T G R and back, each one `batched_matmul`. Every
+    `precondition_frequency` steps the bases take one step of power iteration, a product for all of them, and a QR
+    decomposition for those of each size. As in the authors' implementation the first step finds the bases, by
+    eigendecompositions, and moves nothing.
+
+    Parameters of rank 0 and 1 go to Adam, as do those whose dimension numbers are None. Of rank 3 and more are folded
+    to matrices. Statistics are kept in float32, those of float64 in float64.
+
+    Args:
+      learning_rate: a number or a schedule.
+      b1, b2: Adam's decay rates.
+      shampoo_beta: the decay rate of the factors; -1: b2.
+      eps: added to the root of the second moment.
+      weight_decay: decoupled, times the learning rate; none in the first step.
+      correct_bias: whether Adam's averages are corrected for their zeros at the start.
+      precondition_frequency: the number of steps from one refreshing of the bases to the next.
+      max_precond_dim: a dimension above this has no factor.
+      precision: of the products.
+      weight_decay_mask: as in optax.adamw.
+      weight_dimension_numbers: a tree of optax.contrib.MuonDimensionNumbers, None for Adam, or a callable that makes
+        one; axes that neither number names are a batch. None: the last axis is the output, all others are reduced.
+
+    Raises:
+      ValueError: a decay rate, the frequency or the dimension is out of range, or axes overlap.
+      TypeError: in `init` and `update`, a parameter is not floating; the message names it.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm.optax
+      >>> params = {"w": jnp.ones((4, 6)), "b": jnp.zeros(6)}
+      >>> optimizer = jax_vbgemm.optax.soap(learning_rate=3e-3)
+      >>> state = optimizer.init(params)
+      >>> updates, state = optimizer.update(params, state, params)  # gradients in the place of the first `params`
+      >>> float(jnp.abs(updates["w"]).max())
+      0.0
+    """
+    parts = [
+        scale_by_soap(
+            b1, b2, shampoo_beta, eps, correct_bias, precondition_frequency, max_precond_dim, precision,
+            weight_dimension_numbers=weight_dimension_numbers,
+        ),
+        optax.scale_by_learning_rate(learning_rate),
+    ]  # fmt: skip
+    if not isinstance(weight_decay, numbers.Real) or weight_decay != 0:
+
+        def decay(count: jax.Array) -> jax.Array:
+            return jnp.where(count == 0, 0.0, weight_decay)
+
+        parts.insert(1, optax.add_decayed_weights(decay, weight_decay_mask))
+    return optax.chain(*parts)
+
+
+def _check(name: str, value: Any, least: float, most: float) -> None:
+    if isinstance(value, numbers.Real) and not least <= value < most:
+        raise ValueError(f"soap: {name} = {value} must be in [{least}, {most})")
+
+
+def _eigenvectors(matrices: jax.Array) -> jax.Array:
+    """Of symmetric matrices, by falling eigenvalue."""
+    return jnp.linalg.eigh(matrices + _JITTER * jnp.eye(matrices.shape[-1], dtype=matrices.dtype))[1][..., ::-1]
+
+
+def _refreshed(
+    gg: list[Factors], q: list[Factors], average: list[jax.Array], average_sq: list[jax.Array], precision: Any
+) -> Any:
+    """Bases after a step of power iteration, and the moments in them."""
+    bases = flat(q)
+    powers = batched_matmul(flat(gg), bases, precision=precision)
+    orders = [
+        jnp.argsort(jnp.sum(basis * power, axis=-2), axis=-1, descending=True)
+        for basis, power in zip(bases, powers, strict=True)
+    ]
+    sorted_powers = [
+        jnp.take_along_axis(power, order[..., None, :], axis=-1) for power, order in zip(powers, orders, strict=True)
+    ]
+    new = unflat(q, by_shape(lambda x: jnp.linalg.qr(x)[0], sorted_powers))
+    moved = sandwiched(sandwiched(average, q, precision), new, precision, transpose=True)
+    squares = []
+    for x, order in zip(average_sq, unflat(q, orders), strict=True):
+        if order.left is not None:
+            x = jnp.take_along_axis(x, order.left[..., :, None], axis=-2)
+        if order.right is not None:
+            x = jnp.take_along_axis(x, order.right[..., None, :], axis=-1)
+        squares.append(x)
+    return new, (moved, squares)
