@@ -3,10 +3,12 @@
 from jax_vbgemm._src.optax.apply import apply_updates
 from jax_vbgemm._src.optax.muon import muon, orthogonalize, scale_by_muon, scale_by_shape
 from jax_vbgemm._src.optax.packed import PackedTree, pack_state, pack_tree, unpack_state
+from jax_vbgemm._src.optax.shampoo import ShampooState, shampoo
 from jax_vbgemm._src.optax.soap import SoapState, scale_by_soap, soap
 
 __all__ = [
     "PackedTree",
+    "ShampooState",
     "SoapState",
     "apply_updates",
     "muon",
@@ -16,6 +18,7 @@ __all__ = [
     "scale_by_muon",
     "scale_by_shape",
     "scale_by_soap",
+    "shampoo",
     "soap",
     "unpack_state",
 ]

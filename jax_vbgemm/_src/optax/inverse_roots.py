@@ -1,0 +1,140 @@
+"""Inverse p-th roots of many symmetric positive semidefinite matrices, by coupled Newton iterations of all together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_vbgemm._src.matmul.api import batched_matmul
+
+# As in Google's distributed_shampoo, whose numbers these are.
+_TOLERANCE = 1e-6  # of the largest entry of M - I, and of the largest eigenvalue
+_MOST_ITERATIONS = 100
+_MOST_GROWTH = 1.2  # of the error in one iteration, beyond which rounding has taken over
+_LEAST_EIGENVALUE = 1e-6  # to which the ridge is relative
+
+
+def inverse_roots(
+    matrices: Sequence[jax.Array], roots: Sequence[int], ridge: Any, precision: Any
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """(A + ridge max(lambda_max, 1e-6) I)^(-1/p) of every A, and the largest entry of M - I where the iteration ended.
+
+    H -> A^(-1/p) and M = H^p A -> I (Higham, Functions of Matrices, eq. 7.18). Matrices of one size, p and dtype are
+    stacked; each product is one operation for all of them, and a matrix stays as it is once it has converged.
+
+    Args:
+      matrices: arrays (..., n, n), n > 0, float32 or float64. roots: p for each.
+
+    Returns:
+      Arrays of the matrices' shapes, and the errors, (...).
+    """
+    alike: dict[Any, list[int]] = {}
+    for index, (a, p) in enumerate(zip(matrices, roots, strict=True)):
+        alike.setdefault((a.shape[-1], p, a.dtype), []).append(index)
+    stacks, counts = [], []
+    for (size, _, _), members in alike.items():
+        parts = [matrices[index].reshape(-1, size, size) for index in members]
+        stacks.append(jnp.concatenate(parts))
+        counts.append([len(part) for part in parts])
+    found, errors = _of_stacks(stacks, [p for _, p, _ in alike], ridge, precision)
+    results: list[Any] = [None] * len(matrices)
+    ends: list[Any] = [None] * len(matrices)
+    for members, sizes, stack, error in zip(alike.values(), counts, found, errors, strict=True):
+        splits = np.cumsum(sizes)[:-1].tolist()
+        for index, part, e in zip(members, jnp.split(stack, splits), jnp.split(error, splits), strict=True):
+            results[index] = part.reshape(matrices[index].shape)
+            ends[index] = e.reshape(matrices[index].shape[:-2])
+    return results, ends
+
+
+def _of_stacks(
+    stacks: list[jax.Array], roots: list[int], ridge: Any, precision: Any
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    eyes = [jnp.eye(a.shape[-1], dtype=a.dtype)[None] for a in stacks]
+    largest = _largest_eigenvalues(stacks, precision)
+    ms, hs = [], []
+    for a, eye, p, value in zip(stacks, eyes, roots, largest, strict=True):
+        damped = a + (jnp.asarray(ridge, a.dtype) * jnp.maximum(value, _LEAST_EIGENVALUE))[:, None, None] * eye
+        z = (1 + p) / (2 * jnp.linalg.norm(damped, axis=(-2, -1)))[:, None, None]
+        ms.append(damped * z)
+        hs.append(eye * z ** (1 / p))
+    errors = [jnp.max(jnp.abs(m - eye), axis=(-2, -1)) for m, eye in zip(ms, eyes, strict=True)]
+    growths = [jnp.ones_like(error) for error in errors]
+
+    def running(errors: list[jax.Array], growths: list[jax.Array]) -> list[jax.Array]:
+        return [(e > _TOLERANCE) & (g < _MOST_GROWTH) for e, g in zip(errors, growths, strict=True)]
+
+    def unfinished(state: Any) -> jax.Array:
+        count, _, _, errors, growths = state
+        return (count < _MOST_ITERATIONS) & jnp.any(jnp.concatenate(running(errors, growths)))
+
+    def iterate(state: Any) -> Any:
+        count, ms, hs, errors, growths = state
+        steps = [(1 + 1 / p) * eye - m / p for m, eye, p in zip(ms, eyes, roots, strict=True)]
+        powers = _powers(steps, roots, precision)
+        new = batched_matmul([*powers, *hs], [*ms, *steps], precision=precision)
+        new_ms, new_hs = new[: len(ms)], new[len(ms) :]
+        active = running(errors, growths)
+        new_errors = [jnp.max(jnp.abs(m - eye), axis=(-2, -1)) for m, eye in zip(new_ms, eyes, strict=True)]
+        growths = [jnp.where(on, n / e, g) for on, n, e, g in zip(active, new_errors, errors, growths, strict=True)]
+        errors = [jnp.where(on, n, e) for on, n, e in zip(active, new_errors, errors, strict=True)]
+        # The step that made the error grow is not taken.
+        taken = [(on & (g < _MOST_GROWTH))[:, None, None] for on, g in zip(active, growths, strict=True)]
+        hs = [jnp.where(yes, n, h) for yes, n, h in zip(taken, new_hs, hs, strict=True)]
+        ms = [jnp.where(yes, n, m) for yes, n, m in zip(taken, new_ms, ms, strict=True)]
+        return count + 1, ms, hs, errors, growths
+
+    if not stacks:
+        return [], []
+    _, _, hs, errors, _ = jax.lax.while_loop(unfinished, iterate, (jnp.int32(0), ms, hs, errors, growths))
+    return hs, errors
+
+
+def _powers(matrices: list[jax.Array], exponents: Sequence[int], precision: Any) -> list[jax.Array]:
+    """X^p of every X, by squaring: two operations or one for each binary digit of the largest p."""
+    results: list[Any] = [None] * len(matrices)
+    squares = dict(enumerate(matrices))
+    for digit in range(max(exponents, default=1).bit_length()):
+        if digit:
+            going = [i for i in squares if exponents[i] >> digit]
+            values = [squares[i] for i in going]
+            squares = dict(zip(going, batched_matmul(values, values, precision=precision), strict=True))
+        chosen = [i for i in squares if exponents[i] >> digit & 1]
+        multiplied = [i for i in chosen if results[i] is not None]
+        products = batched_matmul(
+            [results[i] for i in multiplied], [squares[i] for i in multiplied], precision=precision
+        )
+        results = [squares[i] if i in chosen and r is None else r for i, r in enumerate(results)]
+        for index, product in zip(multiplied, products, strict=True):
+            results[index] = product
+    return results
+
+
+def _largest_eigenvalues(stacks: list[jax.Array], precision: Any) -> list[jax.Array]:
+    """Of every matrix, by power iterations of all of them together: (batch,) of each stack."""
+
+    def start(a: jax.Array) -> jax.Array:
+        v = np.random.default_rng(a.shape[-1]).uniform(-1, 1, a.shape[-1])
+        return jnp.broadcast_to(jnp.asarray(v / np.linalg.norm(v), a.dtype)[:, None], (*a.shape[:-1], 1))
+
+    def unfinished(state: Any) -> jax.Array:
+        count, _, values, before = state
+        moving = [jnp.abs(x - y) > _TOLERANCE * jnp.abs(x) for x, y in zip(values, before, strict=True)]
+        return (count < 2) | ((count < _MOST_ITERATIONS) & jnp.any(jnp.concatenate(moving)))
+
+    def iterate(state: Any) -> Any:
+        count, vs, before, _ = state
+        products = batched_matmul(stacks, vs, precision=precision)
+        values = [jnp.sum(v * product, axis=(-2, -1)) for v, product in zip(vs, products, strict=True)]
+        norms = [jnp.linalg.norm(product, axis=-2, keepdims=True) for product in products]
+        vs = [jnp.where(n > 0, x / jnp.where(n > 0, n, 1), v) for v, x, n in zip(vs, products, norms, strict=True)]
+        return count + 1, vs, values, before
+
+    if not stacks:
+        return []
+    zeros = [jnp.zeros(len(a), a.dtype) for a in stacks]
+    return jax.lax.while_loop(unfinished, iterate, (jnp.int32(0), [start(a) for a in stacks], zeros, zeros))[2]

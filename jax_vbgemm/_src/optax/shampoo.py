@@ -1,0 +1,204 @@
+"""Shampoo with grafting, for all matrices together.
+
+Anil et al., arXiv 2002.09018. The names of the hyperparameters, the order of the steps and the numbers are those of
+Google's distributed_shampoo (google-research, Apache-2.0; on PyPI as optax-shampoo).
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jax_vbgemm._src.elementwise.addition import add_scaled
+from jax_vbgemm._src.optax.inverse_roots import inverse_roots
+from jax_vbgemm._src.optax.kronecker import flat, grams, leaves_of, sandwiched, unflat
+
+GRAFT_TYPES = ("sgd", "adagrad", "rmsprop")
+
+
+class ShampooState(NamedTuple):
+    """Trees of the parameters' structure; arrays of the shape of the folded matrix.
+
+    statistics: sums or averages of G G^T and G^T G, `Factors`. preconditioners: their inverse roots.
+    diagonal_statistics: of the grafted optimizer's squares; zeros of shape () where it has none.
+    momentum, diagonal_momentum: Shampoo's, and the grafted optimizer's.
+    """
+
+    count: Any
+    statistics: Any
+    preconditioners: Any
+    diagonal_statistics: Any
+    momentum: Any
+    diagonal_momentum: Any
+
+
+def shampoo(
+    learning_rate: Any,
+    beta1: Any = 0.9,
+    beta2: Any = 0.999,
+    diagonal_epsilon: Any = 1e-10,
+    matrix_epsilon: Any = 1e-6,
+    weight_decay: Any = 0.0,
+    start_preconditioning_step: Any = 5,
+    preconditioning_compute_steps: Any = 1,
+    statistics_compute_steps: Any = 1,
+    graft_type: str = "sgd",
+    nesterov: bool = True,
+    exponent_override: int = 0,
+    inverse_failure_threshold: Any = 0.1,
+    moving_average_for_momentum: bool = False,
+    max_precond_dim: int = 4096,
+    precision: Any = jax.lax.Precision.HIGHEST,
+    *,
+    weight_dimension_numbers: Any = None,
+) -> optax.GradientTransformation:
+    """Shampoo, L^(-1/4) G R^(-1/4) with the step size of a grafted optimizer, all matrices together.
+
+    A step is one `batched_gram` for all statistics and two `batched_matmul` for the preconditioning. The inverse roots
+    are a coupled Newton iteration of all factors together, four products an iteration for the fourth root.
+
+    Parameters of rank 0 and 1, and those whose dimension numbers are None, are left to the grafted optimizer. Of rank
+    3 and more are folded to matrices. Statistics are kept in float32, those of float64 in float64.
+
+    Args:
+      learning_rate: a number or a schedule.
+      beta1: of the momentum. beta2: of the statistics; 1: they are sums.
+      diagonal_epsilon: added to the root of the grafted optimizer's second moment.
+      matrix_epsilon: of the largest eigenvalue, what is added to a factor's diagonal before its root.
+      weight_decay: this times the parameter is added before the momentum.
+      start_preconditioning_step: the step before which the grafted optimizer is used alone.
+      preconditioning_compute_steps, statistics_compute_steps: from one computation of them to the next.
+      graft_type: whose step size is taken: "sgd", "adagrad" or "rmsprop".
+      nesterov: whether the momentum looks a step ahead.
+      exponent_override: p of the roots F^(-1/p); 0: twice the number of the parameter's factors.
+      inverse_failure_threshold: a root whose error is above this is not taken, the last one stays.
+      moving_average_for_momentum: whether updates enter the momentum times 1 - beta1.
+      max_precond_dim: a dimension above this has no factor.
+      precision: of the products.
+      weight_dimension_numbers: as for `soap`.
+
+    Raises:
+      ValueError: graft_type is unknown, a number of steps is not positive, axes overlap, or `update` gets no params
+        where there is weight decay.
+      TypeError: in `init` and `update`, a parameter is not floating; the message names it.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm.optax
+      >>> params = {"w": jnp.ones((4, 6)), "b": jnp.ones(6)}
+      >>> optimizer = jax_vbgemm.optax.shampoo(learning_rate=0.5, nesterov=False)
+      >>> state = optimizer.init(params)
+      >>> updates, state = optimizer.update(params, state, params)  # gradients in the place of the first `params`
+      >>> updates["b"].tolist()
+      [-0.5, -0.5, -0.5, -0.5, -0.5, -0.5]
+    """
+    if graft_type not in GRAFT_TYPES:
+        raise ValueError(f"shampoo: graft_type = {graft_type!r} is unknown (known are {', '.join(GRAFT_TYPES)})")
+    for name, value in (
+        ("preconditioning_compute_steps", preconditioning_compute_steps),
+        ("statistics_compute_steps", statistics_compute_steps),
+    ):
+        if isinstance(value, numbers.Real) and value < 1:
+            raise ValueError(f"shampoo: {name} = {value} must be positive")
+    decays = not isinstance(weight_decay, numbers.Real) or weight_decay != 0
+    weight = 1 - beta1 if moving_average_for_momentum else 1
+
+    def leaves(tree: Any) -> Any:
+        return leaves_of("shampoo", tree, weight_dimension_numbers, max_precond_dim)
+
+    def init(params: Any) -> ShampooState:
+        structure: Any = jax.tree.structure(params)
+        found = leaves(params)
+
+        def factors(scale: Any) -> Any:
+            def make(shape: tuple[int, ...], dtype: Any) -> jax.Array:
+                return jnp.broadcast_to(scale * jnp.eye(shape[-1], dtype=dtype), shape)
+
+            return structure.unflatten([leaf.factors(make) for leaf in found])
+
+        def zeros(*, whole: bool = True) -> Any:
+            return structure.unflatten([jnp.zeros(leaf.shape if whole else (), leaf.wide) for leaf in found])
+
+        diagonal = zeros(whole=graft_type != "sgd")
+        return ShampooState(jnp.zeros([], jnp.int32), factors(matrix_epsilon), factors(1), diagonal, zeros(), zeros())
+
+    def update(updates: Any, state: ShampooState, params: Any = None) -> tuple[Any, ShampooState]:
+        structure: Any = jax.tree.structure(updates)
+        found = leaves(updates)
+        gradients = [leaf.of(g) for leaf, g in zip(found, jax.tree.leaves(updates), strict=True)]
+        statistics, roots, diagonal, momentum, graft_momentum = (structure.flatten_up_to(x) for x in state[1:])
+
+        def new_statistics() -> list[jax.Array]:
+            beta = jnp.asarray(beta2, jnp.float32)
+            share = jnp.where(beta == 1, 1.0, 1 - beta) if isinstance(beta2, jax.Array) else 1 - beta2 or 1
+            return flat(grams(gradients, statistics, share, beta2, precision))
+
+        kept = flat(statistics)
+        statistics = unflat(statistics, _every(statistics_compute_steps, state.count, new_statistics, kept))
+
+        def new_roots() -> list[jax.Array]:
+            sides = [sum(factor is not None for factor in pair) for pair in roots]
+            powers = [exponent_override or 2 * count for count in sides]
+            of_factors = flat(
+                [type(pair)(*(None if f is None else p for f in pair)) for pair, p in zip(roots, powers, strict=True)]
+            )
+            values, errors = inverse_roots(flat(statistics), of_factors, matrix_epsilon, precision)
+            good = [error < inverse_failure_threshold for error in errors]  # not of NaN
+            last = flat(roots)
+            return [jnp.where(ok[..., None, None], x, old) for ok, x, old in zip(good, values, last, strict=True)]
+
+        roots = unflat(roots, _every(preconditioning_compute_steps, state.count, new_roots, flat(roots)))
+
+        diagonal, grafted = _grafted(graft_type, gradients, diagonal, beta2, diagonal_epsilon)
+        preconditioned = sandwiched(gradients, roots, precision)
+        moves = [
+            x * (_norm(step) / (_norm(x) + 1e-16)) if any(leaf.sides) else step
+            for leaf, x, step in zip(found, preconditioned, grafted, strict=True)
+        ]
+        if decays:
+            if params is None:
+                raise ValueError(
+                    optax.NO_PARAMS_MSG if hasattr(optax, "NO_PARAMS_MSG") else "shampoo: params are needed"
+                )
+            weights = [leaf.of(p) for leaf, p in zip(found, structure.flatten_up_to(params), strict=True)]
+            moves = add_scaled(weights, moves, weight_decay, 1)
+            grafted = add_scaled(weights, grafted, weight_decay, 1)
+        momentum = add_scaled(moves, momentum, weight, beta1)
+        graft_momentum = add_scaled(grafted, graft_momentum, weight, beta1)
+        started = state.count >= start_preconditioning_step
+        results = []
+        for leaf, *pairs in zip(found, momentum, graft_momentum, moves, grafted, strict=True):
+            total, step = (jnp.where(started, *pair) for pair in (pairs[:2], pairs[2:]))
+            results.append(leaf.back(weight * step + beta1 * total if nesterov else total))
+        trees = (structure.unflatten(x) for x in (statistics, roots, diagonal, momentum, graft_momentum))
+        return structure.unflatten(results), ShampooState(optax.safe_increment(state.count), *trees)
+
+    return optax.chain(optax.GradientTransformation(init, update), optax.scale_by_learning_rate(learning_rate))
+
+
+def _every(steps: Any, count: jax.Array, compute: Any, kept: list[jax.Array]) -> list[jax.Array]:
+    """compute() in every so many steps, what there is in the others."""
+    if isinstance(steps, int) and steps == 1:
+        return compute()
+    return jax.lax.cond(count % steps == 0, compute, lambda: kept)
+
+
+def _grafted(
+    graft_type: str, gradients: list[jax.Array], diagonal: list[jax.Array], beta2: Any, epsilon: Any
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """The grafted optimizer's second moments and its step, without momentum and learning rate."""
+    if graft_type == "sgd":
+        return diagonal, gradients
+    share = 1 if graft_type == "adagrad" else jnp.where(jnp.asarray(beta2) == 1, 1.0, 1 - beta2)
+    diagonal = add_scaled([g * g for g in gradients], diagonal, share, 1 if graft_type == "adagrad" else beta2)
+    steps = [g / (jnp.sqrt(d) + jnp.asarray(epsilon, d.dtype)) for g, d in zip(gradients, diagonal, strict=True)]
+    return diagonal, steps
+
+
+def _norm(x: jax.Array) -> jax.Array:
+    """Of each matrix."""
+    return jnp.linalg.norm(x, axis=(-2, -1), keepdims=True)
