@@ -19,7 +19,7 @@ _LEAST_EIGENVALUE = 1e-6  # to which the ridge is relative
 
 
 def inverse_roots(
-    matrices: Sequence[jax.Array], roots: Sequence[int], ridge: Any, precision: Any
+    matrices: Sequence[jax.Array], roots: Sequence[int], ridge: Any, options: dict[str, Any]
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     """(A + ridge max(lambda_max, 1e-6) I)^(-1/p) of every A, and the largest entry of M - I where the iteration ended.
 
@@ -27,7 +27,7 @@ def inverse_roots(
     stacked; each product is one operation for all of them, and a matrix stays as it is once it has converged.
 
     Args:
-      matrices: arrays (..., n, n), n > 0, float32 or float64. roots: p for each.
+      matrices: arrays (..., n, n), n > 0, float32 or float64. roots: p for each. options: of `batched_matmul`.
 
     Returns:
       Arrays of the matrices' shapes, and the errors, (...).
@@ -40,7 +40,7 @@ def inverse_roots(
         parts = [matrices[index].reshape(-1, size, size) for index in members]
         stacks.append(jnp.concatenate(parts))
         counts.append([len(part) for part in parts])
-    found, errors = _of_stacks(stacks, [p for _, p, _ in alike], ridge, precision)
+    found, errors = _of_stacks(stacks, [p for _, p, _ in alike], ridge, options)
     results: list[Any] = [None] * len(matrices)
     ends: list[Any] = [None] * len(matrices)
     for members, sizes, stack, error in zip(alike.values(), counts, found, errors, strict=True):
@@ -52,10 +52,10 @@ def inverse_roots(
 
 
 def _of_stacks(
-    stacks: list[jax.Array], roots: list[int], ridge: Any, precision: Any
+    stacks: list[jax.Array], roots: list[int], ridge: Any, options: dict[str, Any]
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     eyes = [jnp.eye(a.shape[-1], dtype=a.dtype)[None] for a in stacks]
-    largest = _largest_eigenvalues(stacks, precision)
+    largest = _largest_eigenvalues(stacks, options)
     ms, hs = [], []
     for a, eye, p, value in zip(stacks, eyes, roots, largest, strict=True):
         damped = a + (jnp.asarray(ridge, a.dtype) * jnp.maximum(value, _LEAST_EIGENVALUE))[:, None, None] * eye
@@ -70,13 +70,14 @@ def _of_stacks(
 
     def unfinished(state: Any) -> jax.Array:
         count, _, _, errors, growths = state
-        return (count < _MOST_ITERATIONS) & jnp.any(jnp.concatenate(running(errors, growths)))
+        going: jax.Array = (count < _MOST_ITERATIONS) & jnp.any(jnp.concatenate(running(errors, growths)))
+        return going
 
     def iterate(state: Any) -> Any:
         count, ms, hs, errors, growths = state
         steps = [(1 + 1 / p) * eye - m / p for m, eye, p in zip(ms, eyes, roots, strict=True)]
-        powers = _powers(steps, roots, precision)
-        new = batched_matmul([*powers, *hs], [*ms, *steps], precision=precision)
+        powers = _powers(steps, roots, options)
+        new = batched_matmul([*powers, *hs], [*ms, *steps], **options)
         new_ms, new_hs = new[: len(ms)], new[len(ms) :]
         active = running(errors, growths)
         new_errors = [jnp.max(jnp.abs(m - eye), axis=(-2, -1)) for m, eye in zip(new_ms, eyes, strict=True)]
@@ -94,7 +95,7 @@ def _of_stacks(
     return hs, errors
 
 
-def _powers(matrices: list[jax.Array], exponents: Sequence[int], precision: Any) -> list[jax.Array]:
+def _powers(matrices: list[jax.Array], exponents: Sequence[int], options: dict[str, Any]) -> list[jax.Array]:
     """X^p of every X, by squaring: two operations or one for each binary digit of the largest p."""
     results: list[Any] = [None] * len(matrices)
     squares = dict(enumerate(matrices))
@@ -102,19 +103,17 @@ def _powers(matrices: list[jax.Array], exponents: Sequence[int], precision: Any)
         if digit:
             going = [i for i in squares if exponents[i] >> digit]
             values = [squares[i] for i in going]
-            squares = dict(zip(going, batched_matmul(values, values, precision=precision), strict=True))
+            squares = dict(zip(going, batched_matmul(values, values, **options), strict=True))
         chosen = [i for i in squares if exponents[i] >> digit & 1]
         multiplied = [i for i in chosen if results[i] is not None]
-        products = batched_matmul(
-            [results[i] for i in multiplied], [squares[i] for i in multiplied], precision=precision
-        )
+        products = batched_matmul([results[i] for i in multiplied], [squares[i] for i in multiplied], **options)
         results = [squares[i] if i in chosen and r is None else r for i, r in enumerate(results)]
         for index, product in zip(multiplied, products, strict=True):
             results[index] = product
     return results
 
 
-def _largest_eigenvalues(stacks: list[jax.Array], precision: Any) -> list[jax.Array]:
+def _largest_eigenvalues(stacks: list[jax.Array], options: dict[str, Any]) -> list[jax.Array]:
     """Of every matrix, by power iterations of all of them together: (batch,) of each stack."""
 
     def start(a: jax.Array) -> jax.Array:
@@ -124,11 +123,12 @@ def _largest_eigenvalues(stacks: list[jax.Array], precision: Any) -> list[jax.Ar
     def unfinished(state: Any) -> jax.Array:
         count, _, values, before = state
         moving = [jnp.abs(x - y) > _TOLERANCE * jnp.abs(x) for x, y in zip(values, before, strict=True)]
-        return (count < 2) | ((count < _MOST_ITERATIONS) & jnp.any(jnp.concatenate(moving)))
+        going: jax.Array = (count < 2) | ((count < _MOST_ITERATIONS) & jnp.any(jnp.concatenate(moving)))
+        return going
 
     def iterate(state: Any) -> Any:
         count, vs, before, _ = state
-        products = batched_matmul(stacks, vs, precision=precision)
+        products = batched_matmul(stacks, vs, **options)
         values = [jnp.sum(v * product, axis=(-2, -1)) for v, product in zip(vs, products, strict=True)]
         norms = [jnp.linalg.norm(product, axis=-2, keepdims=True) for product in products]
         vs = [jnp.where(n > 0, x / jnp.where(n > 0, n, 1), v) for v, x, n in zip(vs, products, norms, strict=True)]

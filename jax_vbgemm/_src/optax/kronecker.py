@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +13,9 @@ from jax_vbgemm._src.matmul.api import batched_matmul
 from jax_vbgemm._src.matmul.gram import batched_gram
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.optax.matrices import Matrices
+
+Options = dict[str, Any]
+"""Of the products: their precision and implementation."""
 
 
 class Factors(NamedTuple):
@@ -32,8 +34,8 @@ class Leaf:
         self.dtype = x.dtype
         self.wide = accumulator(x.dtype)
         self.matrices = None if numbers is None or x.ndim < 2 else Matrices(x, numbers)
-        self.shape = x.shape if self.matrices is None else jax.eval_shape(self.matrices.of, x).shape
-        sizes = self.shape[-2:] if self.matrices is not None and math.prod(self.shape) else ()
+        self.shape: tuple[int, ...] = x.shape if self.matrices is None else jax.eval_shape(self.matrices.of, x).shape
+        sizes = self.shape[-2:] if self.matrices is not None and 0 not in self.shape else ()
         self.sides = [0 < size <= most for size in sizes] or [False, False]
 
     def of(self, x: jax.Array) -> jax.Array:
@@ -71,7 +73,9 @@ def _default_numbers(tree: Any) -> Any:
     return jax.tree.map(number, tree)
 
 
-def grams(xs: Sequence[jax.Array], factors: Sequence[Factors], alpha: Any, beta: Any, precision: Any) -> list[Factors]:
+def grams(
+    xs: Sequence[jax.Array], factors: Sequence[Factors], alpha: Any, beta: Any, options: Options
+) -> list[Factors]:
     """alpha X X^T + beta F for every left factor F, and with X^T X for every right one: one operation."""
     lefts, rights = _having(factors, 0), _having(factors, 1)
     new = batched_gram(
@@ -80,31 +84,31 @@ def grams(xs: Sequence[jax.Array], factors: Sequence[Factors], alpha: Any, beta:
         alpha=alpha,
         beta=beta,
         Cs=flat(factors),
-        precision=precision,
+        **options,
     )
     return unflat(factors, new)
 
 
 def sandwiched(
-    xs: Sequence[jax.Array], factors: Sequence[Factors], precision: Any, *, transpose: bool = False
+    xs: Sequence[jax.Array], factors: Sequence[Factors], options: Options, *, transpose: bool = False
 ) -> list[jax.Array]:
     """L X R^T of every X, or L^T X R: two operations. A factor that is None is left out."""
     xs = list(xs)
     lefts, rights = _having(factors, 0), _having(factors, 1)
     products = batched_matmul(
-        [factors[i].left for i in lefts], [xs[i] for i in lefts], transpose_a=transpose, precision=precision
+        [factors[i].left for i in lefts], [xs[i] for i in lefts], transpose_a=transpose, **options
     )
     for index, product in zip(lefts, products, strict=True):
         xs[index] = product
     products = batched_matmul(
-        [xs[i] for i in rights], [factors[i].right for i in rights], transpose_b=not transpose, precision=precision
+        [xs[i] for i in rights], [factors[i].right for i in rights], transpose_b=not transpose, **options
     )
     for index, product in zip(rights, products, strict=True):
         xs[index] = product
     return xs
 
 
-def flat(factors: Sequence[Factors]) -> list[jax.Array]:
+def flat(factors: Sequence[Factors]) -> list[Any]:
     """All that are there: the left ones, then the right ones."""
     return [pair[side] for side in (0, 1) for pair in factors if pair[side] is not None]
 

@@ -58,7 +58,8 @@ def pack_tree(tree: Any) -> PackedTree:
         return jax.tree.unflatten(structure, [x if of == group else None for x, of in zip(leaves, groups, strict=True)])
 
     # A tree without leaves has a structure, too.
-    return PackedTree(tuple(pack(part(group)) for group in sorted({g for g in groups if g is not None}) or [None]))
+    kinds: list[Any] = sorted({group for group in groups if group is not None})
+    return PackedTree(tuple(pack(part(group)) for group in kinds or [None]))
 
 
 def unpack_state(state: Any) -> Any:

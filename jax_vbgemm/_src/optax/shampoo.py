@@ -6,7 +6,7 @@ Google's distributed_shampoo (google-research, Apache-2.0; on PyPI as optax-sham
 
 from __future__ import annotations
 
-import numbers
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ import optax
 
 from jax_vbgemm._src.elementwise.addition import add_scaled
 from jax_vbgemm._src.optax.inverse_roots import inverse_roots
-from jax_vbgemm._src.optax.kronecker import flat, grams, leaves_of, sandwiched, unflat
+from jax_vbgemm._src.optax.kronecker import Factors, Options, flat, grams, leaves_of, sandwiched, unflat
 
 GRAFT_TYPES = ("sgd", "adagrad", "rmsprop")
 
@@ -55,6 +55,7 @@ def shampoo(
     precision: Any = jax.lax.Precision.HIGHEST,
     *,
     weight_dimension_numbers: Any = None,
+    implementation: str | None = None,
 ) -> optax.GradientTransformation:
     """Shampoo, L^(-1/4) G R^(-1/4) with the step size of a grafted optimizer, all matrices together.
 
@@ -78,7 +79,7 @@ def shampoo(
       inverse_failure_threshold: a root whose error is above this is not taken, the last one stays.
       moving_average_for_momentum: whether updates enter the momentum times 1 - beta1.
       max_precond_dim: a dimension above this has no factor.
-      precision: of the products.
+      precision, implementation: of the products, as for `batched_matmul`.
       weight_dimension_numbers: as for `soap`.
 
     Raises:
@@ -102,9 +103,10 @@ def shampoo(
         ("preconditioning_compute_steps", preconditioning_compute_steps),
         ("statistics_compute_steps", statistics_compute_steps),
     ):
-        if isinstance(value, numbers.Real) and value < 1:
+        if isinstance(value, int) and value < 1:
             raise ValueError(f"shampoo: {name} = {value} must be positive")
-    decays = not isinstance(weight_decay, numbers.Real) or weight_decay != 0
+    decays = not isinstance(weight_decay, int | float) or weight_decay != 0
+    options: Options = {"precision": precision, "implementation": implementation}
     weight = 1 - beta1 if moving_average_for_momentum else 1
 
     def leaves(tree: Any) -> Any:
@@ -133,20 +135,17 @@ def shampoo(
         statistics, roots, diagonal, momentum, graft_momentum = (structure.flatten_up_to(x) for x in state[1:])
 
         def new_statistics() -> list[jax.Array]:
-            beta = jnp.asarray(beta2, jnp.float32)
-            share = jnp.where(beta == 1, 1.0, 1 - beta) if isinstance(beta2, jax.Array) else 1 - beta2 or 1
-            return flat(grams(gradients, statistics, share, beta2, precision))
+            return flat(grams(gradients, statistics, _share(beta2), beta2, options))
 
         kept = flat(statistics)
         statistics = unflat(statistics, _every(statistics_compute_steps, state.count, new_statistics, kept))
 
         def new_roots() -> list[jax.Array]:
-            sides = [sum(factor is not None for factor in pair) for pair in roots]
-            powers = [exponent_override or 2 * count for count in sides]
-            of_factors = flat(
-                [type(pair)(*(None if f is None else p for f in pair)) for pair, p in zip(roots, powers, strict=True)]
+            powers = [exponent_override or 2 * len(flat([pair])) for pair in roots]
+            of_factors: list[Any] = flat(
+                [Factors(*(p if f is not None else None for f in pair)) for pair, p in zip(roots, powers, strict=True)]
             )
-            values, errors = inverse_roots(flat(statistics), of_factors, matrix_epsilon, precision)
+            values, errors = inverse_roots(flat(statistics), of_factors, matrix_epsilon, options)
             good = [error < inverse_failure_threshold for error in errors]  # not of NaN
             last = flat(roots)
             return [jnp.where(ok[..., None, None], x, old) for ok, x, old in zip(good, values, last, strict=True)]
@@ -154,16 +153,14 @@ def shampoo(
         roots = unflat(roots, _every(preconditioning_compute_steps, state.count, new_roots, flat(roots)))
 
         diagonal, grafted = _grafted(graft_type, gradients, diagonal, beta2, diagonal_epsilon)
-        preconditioned = sandwiched(gradients, roots, precision)
+        preconditioned = sandwiched(gradients, roots, options)
         moves = [
             x * (_norm(step) / (_norm(x) + 1e-16)) if any(leaf.sides) else step
             for leaf, x, step in zip(found, preconditioned, grafted, strict=True)
         ]
         if decays:
             if params is None:
-                raise ValueError(
-                    optax.NO_PARAMS_MSG if hasattr(optax, "NO_PARAMS_MSG") else "shampoo: params are needed"
-                )
+                raise ValueError("shampoo: update needs params where there is weight decay")
             weights = [leaf.of(p) for leaf, p in zip(found, structure.flatten_up_to(params), strict=True)]
             moves = add_scaled(weights, moves, weight_decay, 1)
             grafted = add_scaled(weights, grafted, weight_decay, 1)
@@ -180,11 +177,19 @@ def shampoo(
     return optax.chain(optax.GradientTransformation(init, update), optax.scale_by_learning_rate(learning_rate))
 
 
-def _every(steps: Any, count: jax.Array, compute: Any, kept: list[jax.Array]) -> list[jax.Array]:
+def _share(beta: Any) -> Any:
+    """Of what is new in an average, or in a sum where beta is 1."""
+    return jnp.where(beta == 1, 1.0, 1 - beta) if isinstance(beta, jax.Array) else 1 - beta or 1
+
+
+def _every(
+    steps: Any, count: jax.Array, compute: Callable[[], list[jax.Array]], kept: list[jax.Array]
+) -> list[jax.Array]:
     """compute() in every so many steps, what there is in the others."""
     if isinstance(steps, int) and steps == 1:
         return compute()
-    return jax.lax.cond(count % steps == 0, compute, lambda: kept)
+    values: list[jax.Array] = jax.lax.cond(count % steps == 0, compute, lambda: kept)
+    return values
 
 
 def _grafted(
@@ -193,12 +198,13 @@ def _grafted(
     """The grafted optimizer's second moments and its step, without momentum and learning rate."""
     if graft_type == "sgd":
         return diagonal, gradients
-    share = 1 if graft_type == "adagrad" else jnp.where(jnp.asarray(beta2) == 1, 1.0, 1 - beta2)
-    diagonal = add_scaled([g * g for g in gradients], diagonal, share, 1 if graft_type == "adagrad" else beta2)
+    decay = 1 if graft_type == "adagrad" else beta2
+    diagonal = add_scaled([g * g for g in gradients], diagonal, _share(decay), decay)
     steps = [g / (jnp.sqrt(d) + jnp.asarray(epsilon, d.dtype)) for g, d in zip(gradients, diagonal, strict=True)]
     return diagonal, steps
 
 
 def _norm(x: jax.Array) -> jax.Array:
     """Of each matrix."""
-    return jnp.linalg.norm(x, axis=(-2, -1), keepdims=True)
+    norms: jax.Array = jnp.linalg.norm(x, axis=(-2, -1), keepdims=True)
+    return norms

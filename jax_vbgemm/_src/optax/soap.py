@@ -6,7 +6,6 @@ soap.py (https://github.com/nikhilvyas/SOAP, MIT), as SOAP_JAX has them for opta
 
 from __future__ import annotations
 
-import numbers
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +14,7 @@ import optax
 
 from jax_vbgemm._src.elementwise.addition import add_scaled
 from jax_vbgemm._src.matmul.api import batched_matmul
-from jax_vbgemm._src.optax.kronecker import Factors, by_shape, flat, grams, leaves_of, sandwiched, unflat
+from jax_vbgemm._src.optax.kronecker import Factors, Options, by_shape, flat, grams, leaves_of, sandwiched, unflat
 
 _JITTER = 1e-30  # on the diagonal before the eigenvectors, a constant of the method
 
@@ -44,6 +43,7 @@ def scale_by_soap(
     precision: Any = jax.lax.Precision.HIGHEST,
     *,
     weight_dimension_numbers: Any = None,
+    implementation: str | None = None,
 ) -> optax.GradientTransformation:
     """SOAP without learning rate and weight decay; see `soap`.
 
@@ -62,10 +62,11 @@ def scale_by_soap(
     _check("b2", b2, 0, 1)
     if shampoo_beta != -1:
         _check("shampoo_beta", shampoo_beta, 0, 1)
-    if isinstance(precondition_frequency, numbers.Real) and precondition_frequency < 1:
+    if isinstance(precondition_frequency, int) and precondition_frequency < 1:
         raise ValueError(f"soap: precondition_frequency = {precondition_frequency} must be positive")
     if max_precond_dim < 1:
         raise ValueError(f"soap: max_precond_dim = {max_precond_dim} must be positive")
+    options: Options = {"precision": precision, "implementation": implementation}
     gram_beta = b2 if shampoo_beta == -1 else shampoo_beta
 
     def leaves(tree: Any) -> Any:
@@ -96,7 +97,7 @@ def scale_by_soap(
             g if any(leaf.sides) else jnp.where(step == 0, jnp.zeros_like(g), g)
             for leaf, g in zip(found, gradients, strict=True)
         ]
-        projected = sandwiched(seen, q, precision, transpose=True)
+        projected = sandwiched(seen, q, options, transpose=True)
         average = add_scaled(projected, average, 1 - b1, b1)
         average_sq = add_scaled([x * x for x in projected], average_sq, 1 - b2, b2)
         scale = jnp.ones((), average[0].dtype) if average else 1
@@ -107,14 +108,14 @@ def scale_by_soap(
             m * jnp.asarray(scale, m.dtype) / (jnp.sqrt(v) + jnp.asarray(eps, m.dtype))
             for m, v in zip(average, average_sq, strict=True)
         ]
-        new = sandwiched(normalized, q, precision)
-        gg = grams(gradients, gg, 1 - gram_beta, gram_beta, precision)
+        new = sandwiched(normalized, q, options)
+        gg = grams(gradients, gg, 1 - gram_beta, gram_beta, options)
 
         def first(moments: Any) -> Any:
             return unflat(q, by_shape(_eigenvectors, flat(gg))), moments
 
         def refreshed(moments: Any) -> Any:
-            return _refreshed(gg, q, *moments, precision)
+            return _refreshed(gg, q, moments[0], moments[1], options)
 
         def kept(moments: Any) -> Any:
             return q, moments
@@ -134,7 +135,7 @@ def soap(
     b2: Any = 0.95,
     shampoo_beta: Any = -1,
     eps: Any = 1e-8,
-    weight_decay: float = 0.0,
+    weight_decay: Any = 0.0,
     correct_bias: bool = True,
     precondition_frequency: Any = 10,
     max_precond_dim: int = 10000,
@@ -142,6 +143,7 @@ def soap(
     *,
     weight_decay_mask: Any = None,
     weight_dimension_numbers: Any = None,
+    implementation: str | None = None,
 ) -> optax.GradientTransformation:
     """SOAP, Adam in the eigenbases of Shampoo's factors, whose products are a few operations for all matrices.
 
@@ -162,7 +164,7 @@ def soap(
       correct_bias: whether Adam's averages are corrected for their zeros at the start.
       precondition_frequency: the number of steps from one refreshing of the bases to the next.
       max_precond_dim: a dimension above this has no factor.
-      precision: of the products.
+      precision, implementation: of the products, as for `batched_matmul`.
       weight_decay_mask: as in optax.adamw.
       weight_dimension_numbers: a tree of optax.contrib.MuonDimensionNumbers, None for Adam, or a callable that makes
         one; axes that neither number names are a batch. None: the last axis is the output, all others are reduced.
@@ -184,11 +186,11 @@ def soap(
     parts = [
         scale_by_soap(
             b1, b2, shampoo_beta, eps, correct_bias, precondition_frequency, max_precond_dim, precision,
-            weight_dimension_numbers=weight_dimension_numbers,
+            weight_dimension_numbers=weight_dimension_numbers, implementation=implementation,
         ),
         optax.scale_by_learning_rate(learning_rate),
     ]  # fmt: skip
-    if not isinstance(weight_decay, numbers.Real) or weight_decay != 0:
+    if not isinstance(weight_decay, int | float) or weight_decay != 0:
 
         def decay(count: jax.Array) -> jax.Array:
             return jnp.where(count == 0, 0.0, weight_decay)
@@ -198,21 +200,23 @@ def soap(
 
 
 def _check(name: str, value: Any, least: float, most: float) -> None:
-    if isinstance(value, numbers.Real) and not least <= value < most:
+    if isinstance(value, int | float) and not least <= value < most:
         raise ValueError(f"soap: {name} = {value} must be in [{least}, {most})")
 
 
 def _eigenvectors(matrices: jax.Array) -> jax.Array:
     """Of symmetric matrices, by falling eigenvalue."""
-    return jnp.linalg.eigh(matrices + _JITTER * jnp.eye(matrices.shape[-1], dtype=matrices.dtype))[1][..., ::-1]
+    jitter = _JITTER * jnp.eye(matrices.shape[-1], dtype=matrices.dtype)[None]
+    vectors: jax.Array = jnp.linalg.eigh(matrices + jitter)[1]
+    return vectors[..., ::-1]
 
 
 def _refreshed(
-    gg: list[Factors], q: list[Factors], average: list[jax.Array], average_sq: list[jax.Array], precision: Any
+    gg: list[Factors], q: list[Factors], average: list[jax.Array], average_sq: list[jax.Array], options: Options
 ) -> Any:
     """Bases after a step of power iteration, and the moments in them."""
     bases = flat(q)
-    powers = batched_matmul(flat(gg), bases, precision=precision)
+    powers = batched_matmul(flat(gg), bases, **options)
     orders = [
         jnp.argsort(jnp.sum(basis * power, axis=-2), axis=-1, descending=True)
         for basis, power in zip(bases, powers, strict=True)
@@ -221,7 +225,7 @@ def _refreshed(
         jnp.take_along_axis(power, order[..., None, :], axis=-1) for power, order in zip(powers, orders, strict=True)
     ]
     new = unflat(q, by_shape(lambda x: jnp.linalg.qr(x)[0], sorted_powers))
-    moved = sandwiched(sandwiched(average, q, precision), new, precision, transpose=True)
+    moved = sandwiched(sandwiched(average, q, options), new, options, transpose=True)
     squares = []
     for x, order in zip(average_sq, unflat(q, orders), strict=True):
         if order.left is not None:

@@ -1,0 +1,240 @@
+"""SOAP and Shampoo beside the plain loops over matrices of their papers' reference implementations, in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+optax = pytest.importorskip("optax")
+
+from optax.contrib import MuonDimensionNumbers as Numbers  # noqa: E402
+
+from jax_vbgemm.optax import scale_by_soap, shampoo, soap  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def standard_promotion():
+    with jax.numpy_dtype_promotion("standard"):  # optax's own arithmetic needs it
+        yield
+
+
+# A rectangular gradient leaves a null space, in which SOAP's bases are arbitrary: "long" has a left factor alone.
+SHAPES = {"square": (6, 6), "long": (5, 9), "bias": (6,), "scale": ()}
+MOST = 6
+
+
+def gradients(params, step):
+    """That of sum cos(x + noise): what an optimizer did before decides what it gets."""
+    return {k: -np.sin(p + np.asarray(oracle.random(p.shape, "float64", 100 + step))) for k, p in params.items()}
+
+
+def start():
+    return {name: np.asarray(oracle.random(shape, "float64", 7)) for name, shape in SHAPES.items()}
+
+
+def trained(optimizer, params, steps, update=None):
+    params = jax.tree.map(jnp.asarray, params)
+    state = optimizer.init(params)
+    update = update or jax.jit(optimizer.update)
+    for step in range(steps):
+        updates, state = update(gradients(params, step), state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+    return params, state
+
+
+def plain_soap(params, steps, lr, b1=0.95, b2=0.95, eps=1e-8, decay=0.0, every=10, correct=True, most=MOST):
+    """soap.py of Vyas et al., one parameter after another."""
+    params = dict(params)
+    bases, factors, means, squares = {}, {}, {}, {}
+
+    def moved(x, q, back):
+        for axis, basis in enumerate(q):
+            if basis is not None:
+                x = np.moveaxis(np.tensordot(x, basis, axes=(axis, 1 if back else 0)), -1, axis)
+        return x
+
+    for step in range(steps):
+        for name, g in gradients(params, step).items():
+            shape = g.shape if g.ndim == 2 else ()
+            if step == 0:
+                factors[name] = [np.zeros((n, n)) if n <= most else None for n in shape]
+                means[name], squares[name] = np.zeros(g.shape), np.zeros(g.shape)
+            else:
+                q = bases[name]
+                projected = moved(g, q, False)
+                means[name] = b1 * means[name] + (1 - b1) * projected
+                squares[name] = b2 * squares[name] + (1 - b2) * projected**2
+                rate = lr * (np.sqrt(1 - b2**step) / (1 - b1**step) if correct else 1)
+                u = moved(means[name] / (np.sqrt(squares[name]) + eps), q, True)
+                params[name] = params[name] - rate * u - lr * decay * params[name]
+            products = [g @ g.T, g.T @ g] if shape else []
+            factors[name] = [
+                None if f is None else b2 * f + (1 - b2) * p for f, p in zip(factors[name], products, strict=True)
+            ]
+            if step == 0:
+                bases[name] = [None if f is None else np.linalg.eigh(f)[1][:, ::-1] for f in factors[name]]
+            elif step % every == 0:
+                new = []
+                back = moved(means[name], bases[name], True)
+                for axis, (f, q) in enumerate(zip(factors[name], bases[name], strict=True)):
+                    if f is not None:
+                        order = np.argsort(-np.diag(q.T @ f @ q))
+                        squares[name] = np.take(squares[name], order, axis)
+                    new.append(None if f is None else np.linalg.qr(f @ q[:, order])[0])
+                bases[name], means[name] = new, moved(back, new, False)
+    return params
+
+
+def plain_shampoo(params, steps, lr, graft="sgd", beta1=0.9, beta2=0.999, first=5, every=1, decay=0.0, nesterov=True):
+    """Google's distributed_shampoo with its defaults, inverse roots by eigenvalues."""
+    params = dict(params)
+    factors, roots, diagonal, momenta = {}, {}, {}, {}
+
+    def root(f, p):
+        values, vectors = np.linalg.eigh(f)
+        return vectors @ np.diag((values + 1e-6 * max(values[-1], 1e-6)) ** (-1 / p)) @ vectors.T
+
+    for step in range(steps):
+        for name, g in gradients(params, step).items():
+            if step == 0:
+                shape = g.shape if g.ndim == 2 else ()
+                factors[name] = [1e-6 * np.eye(n) if n <= MOST else None for n in shape]
+                diagonal[name], momenta[name] = np.zeros(g.shape), [np.zeros(g.shape)] * 2
+            products = [g @ g.T, g.T @ g] if factors[name] else []
+            factors[name] = [
+                None if f is None else beta2 * f + (1 - beta2 or 1) * p
+                for f, p in zip(factors[name], products, strict=True)
+            ]
+            count = sum(f is not None for f in factors[name])
+            if step % every == 0:
+                roots[name] = [None if f is None else root(f, 2 * count) for f in factors[name]]
+            x = step_of_graft = g
+            if graft != "sgd":
+                old, new = (1, 1) if graft == "adagrad" else (beta2, 1 - beta2)
+                diagonal[name] = old * diagonal[name] + new * g**2
+                step_of_graft = g / (np.sqrt(diagonal[name]) + 1e-10)
+            if count:
+                x = x if roots[name][0] is None else roots[name][0] @ x
+                x = x if roots[name][1] is None else x @ roots[name][1]
+                x = x * np.linalg.norm(step_of_graft) / (np.linalg.norm(x) + 1e-16)
+            else:
+                x = step_of_graft
+            moves = [y + decay * params[name] for y in (x, step_of_graft)]
+            momenta[name] = [beta1 * m + y for m, y in zip(momenta[name], moves, strict=True)]
+            which = 0 if step >= first else 1
+            total = momenta[name][which]
+            params[name] = params[name] - lr * (moves[which] + beta1 * total if nesterov else total)
+    return params
+
+
+def assert_close(ours, theirs, tolerance):
+    for name, expected in theirs.items():
+        np.testing.assert_allclose(ours[name], expected, rtol=0, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({}, {}),
+        (
+            {"precondition_frequency": 3, "b1": 0.8, "b2": 0.9, "weight_decay": 0.1, "eps": 1e-4},
+            {"every": 3, "b1": 0.8, "b2": 0.9, "decay": 0.1, "eps": 1e-4},
+        ),
+        ({"max_precond_dim": 5, "correct_bias": False}, {"most": 5, "correct": False}),
+    ],
+    ids=["default", "options", "max_precond_dim"],
+)
+def test_soap(ours, theirs):
+    found, state = trained(soap(0.02, **{"max_precond_dim": MOST} | ours), start(), 14)
+    assert_close(found, plain_soap(start(), 14, 0.02, **theirs), 1e-7)
+    assert all(np.abs(found[name] - x).max() > 1e-2 for name, x in start().items())
+    factors = state[0].Q["square"]
+    assert (factors.left is None) == (factors.right is None) == (ours.get("max_precond_dim") == 5)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({}, {}),
+        (
+            {"graft_type": "rmsprop", "beta2": 0.9, "start_preconditioning_step": 2, "weight_decay": 0.1,
+             "preconditioning_compute_steps": 3, "nesterov": False},
+            {"graft": "rmsprop", "beta2": 0.9, "first": 2, "decay": 0.1, "every": 3, "nesterov": False},
+        ),
+        ({"graft_type": "adagrad", "beta2": 1.0}, {"graft": "adagrad", "beta2": 1.0}),
+    ],
+    ids=["default", "rmsprop", "adagrad"],
+)  # fmt: skip
+def test_shampoo(ours, theirs):
+    found, _ = trained(shampoo(0.02, max_precond_dim=MOST, **ours), start(), 9)
+    assert_close(found, plain_shampoo(start(), 9, 0.02, **theirs), 1e-6)
+
+
+@pytest.mark.parametrize("make", [soap, shampoo])
+def test_a_step_is_a_few_calls_whatever_the_number_of_matrices(make):
+    params = {f"w{n}": oracle.random((4 + n, 6), "float32") for n in range(6)}
+    optimizer = make(0.1)
+    text = jax.jit(optimizer.update).lower(params, optimizer.init(params), params).as_text()
+    # SOAP: factors, two projections, and in a refreshing the power and two rotations. Shampoo: factors, the largest
+    # eigenvalue, two squares and both products of an iteration, the preconditioning.
+    assert text.count("custom_call @vbgemm_v1") == {soap: 1 + 4 + 1 + 4, shampoo: 1 + 1 + 2 + 1 + 2}[make]
+    assert "dot_general" not in text
+
+
+@pytest.mark.parametrize("make", [soap, shampoo])
+def test_convolutions_are_folded_and_stacks_are_batches(make):
+    """As the matrices they stand for, in bfloat16 with statistics in float32."""
+    kernel, stack = (oracle.random(s, "bfloat16") for s in [(3, 2, 5), (2, 4, 3)])
+    params = {"kernel": kernel, "stack": stack}
+    numbers = {"kernel": Numbers((0, 1), 2), "stack": Numbers(-2, -1)}
+    flat = {"kernel": kernel.reshape(6, 5), "first": stack[0], "second": stack[1]}
+    optimizer, other = make(0.1, weight_dimension_numbers=numbers), make(0.1)
+    state, flat_state = optimizer.init(params), other.init(flat)
+    assert jax.tree.leaves(state[0])[1].dtype == jnp.float32
+    for _ in range(2):
+        updates, state = jax.jit(optimizer.update)(params, state, params)
+        expected, flat_state = jax.jit(other.update)(flat, flat_state, flat)
+    assert updates["kernel"].dtype == jnp.bfloat16
+    np.testing.assert_allclose(oracle.wide(updates["kernel"]).reshape(6, 5), oracle.wide(expected["kernel"]), rtol=1e-2)
+    for found, name in zip(updates["stack"], ("first", "second"), strict=True):
+        np.testing.assert_allclose(oracle.wide(found), oracle.wide(expected[name]), rtol=1e-2)
+
+
+@pytest.mark.parametrize("make", [soap, shampoo])
+@pytest.mark.parametrize("params", [{}, {"b": jnp.ones(3)}, {"w": jnp.ones((0, 3)), "v": jnp.zeros((2, 2)), "n": None}])
+def test_trees_without_matrices_and_zeros(make, params):
+    optimizer = make(0.1)
+    updates, state = optimizer.update(params, optimizer.init(params), params)
+    updates, _ = optimizer.update(params, state, params)
+    assert jax.tree.map(jnp.shape, updates) == jax.tree.map(jnp.shape, params)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(updates))
+
+
+def test_a_donated_scan():
+    optimizer = scale_by_soap(precondition_frequency=2)
+    params = {"w": oracle.random((4, 4), "float32"), "b": jnp.ones(3, "float32")}
+
+    def body(state, _):
+        updates, state = optimizer.update(params, state)
+        return state, updates["b"][0]
+
+    run = jax.jit(lambda state: jax.lax.scan(body, state, length=4), donate_argnums=0)
+    state, first = run(optimizer.init(params))
+    assert int(state.count) == 4
+    np.testing.assert_allclose(first, [0, 1, 1, 1], rtol=1e-5)
+
+
+def test_bad_input_is_named():
+    matrix = {"w": jnp.ones((2, 3))}
+    with pytest.raises(ValueError, match=r"soap: b1 = 1.5 must be in \[0, 1\)"):
+        soap(b1=1.5)
+    with pytest.raises(ValueError, match="soap: precondition_frequency = 0 must be positive"):
+        soap(precondition_frequency=0)
+    with pytest.raises(TypeError, match=r"soap: params\['n'\] is int32: it must be floating"):
+        soap().init({"n": jnp.ones(3, "int32")})
+    with pytest.raises(ValueError, match="shampoo: graft_type = 'lion' is unknown"):
+        shampoo(0.1, graft_type="lion")
+    decaying = shampoo(0.1, weight_decay=0.1)
+    with pytest.raises(ValueError, match="shampoo: update needs params"):
+        decaying.update(matrix, decaying.init(matrix))
