@@ -72,7 +72,10 @@ FUNCTIONS = [
         "jax_vbgemm.moe": (
             "combine", "dispatch", "expert_mlp", "gated_dot", "load_balance_loss", "route", "router_z_loss",
         ),
-        "jax_vbgemm.optax": ("apply_updates", "muon", "orthogonalize", "scale_by_muon", "scale_by_shape"),
+        "jax_vbgemm.optax": (
+            "apply_updates", "muon", "orthogonalize", "pack_state", "pack_tree", "scale_by_muon", "scale_by_shape",
+            "scale_by_soap", "shampoo", "soap", "unpack_state",
+        ),
     }.items()
     for public in names
 ]  # fmt: skip
@@ -84,6 +87,7 @@ CLASSES = [("jax_vbgemm", name) for name in ("RaggedArray", "View", "View.of")] 
     ("jax_vbgemm.irreps.haiku", "Linear"),
     ("jax_vbgemm.irreps.nnx", "IrrepsIndexedLinear"),
     ("jax_vbgemm.irreps.nnx", "IrrepsLinear"),
+    *(("jax_vbgemm.optax", name) for name in ("PackedTree", "ShampooState", "SoapState")),
 ]
 
 

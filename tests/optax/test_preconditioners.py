@@ -10,7 +10,7 @@ optax = pytest.importorskip("optax")
 
 from optax.contrib import MuonDimensionNumbers as Numbers  # noqa: E402
 
-from jax_vbgemm.optax import scale_by_soap, shampoo, soap  # noqa: E402
+from jax_vbgemm.optax import pack_tree, scale_by_soap, shampoo, soap  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -233,6 +233,8 @@ def test_bad_input_is_named():
         soap(precondition_frequency=0)
     with pytest.raises(TypeError, match=r"soap: params\['n'\] is int32: it must be floating"):
         soap().init({"n": jnp.ones(3, "int32")})
+    with pytest.raises(TypeError, match="soap: params are packed"):
+        soap().init(pack_tree(matrix))
     with pytest.raises(ValueError, match="shampoo: graft_type = 'lion' is unknown"):
         shampoo(0.1, graft_type="lion")
     decaying = shampoo(0.1, weight_decay=0.1)

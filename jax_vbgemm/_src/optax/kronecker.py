@@ -11,6 +11,7 @@ from optax.contrib import MuonDimensionNumbers
 
 from jax_vbgemm._src.matmul.api import batched_matmul
 from jax_vbgemm._src.matmul.gram import batched_gram
+from jax_vbgemm._src.matmul.packed import RaggedArray
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.optax.matrices import Matrices
 
@@ -54,6 +55,8 @@ class Leaf:
 def leaves_of(name: str, tree: Any, numbers: Any, most: int) -> list[Leaf]:
     """The leaves of a tree of parameters. `numbers`: a tree of dimension numbers or None, a callable that makes one, or
     None for the default: the last axis is the output's, and all before it are reduced."""
+    if any(isinstance(x, RaggedArray) for x in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, RaggedArray))):
+        raise TypeError(f"{name}: params are packed: it takes arrays of their own, as unpack gives them")
     if numbers is None:
         numbers = _default_numbers
     if callable(numbers):

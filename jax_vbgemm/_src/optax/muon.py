@@ -229,8 +229,12 @@ def muon(
     `mesh`: that of the axis, where neither jax.set_mesh nor shard_map tells it. See `newton_schulz`. Under
     optax.inject_hyperparams say static_args="mesh": a Mesh can be called, and would be taken for a schedule.
 
+    Parameters may be packed by `pack_tree`: then gradients, momenta and updates are, too, and a step is called with a
+    few arrays. Buffers of matrices go to Muon, all others to AdamW.
+
     Raises:
-      ValueError: `ns_coeffs` is an unknown preset; and as `scale_by_muon`.
+      ValueError: `ns_coeffs` is an unknown preset; matrices and other leaves lie in one buffer, or packed parameters
+        come with a weight_decay_mask; and as `scale_by_muon`.
 
     Examples:
       >>> import jax.numpy as jnp

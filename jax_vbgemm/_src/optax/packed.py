@@ -16,6 +16,15 @@ class PackedTree(NamedTuple):
     """A tree whose leaves lie in a few buffers; `pack_tree` makes one, and `unpack` gives the tree back.
 
     buffers: each a RaggedArray of the tree's structure, with None in the place of the leaves that lie in another.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm.optax
+      >>> packed = jax_vbgemm.optax.pack_tree({"w": jnp.ones((4, 6)), "b": jnp.zeros(6)})
+      >>> [buffer.shapes for buffer in packed.buffers]
+      [((4, 6),), ((6,),)]
+      >>> packed.unpack()["b"].shape
+      (6,)
     """
 
     buffers: tuple[RaggedArray, ...]
@@ -35,6 +44,9 @@ def pack_tree(tree: Any) -> PackedTree:
     To optax a buffer is one leaf: an optimizer's moments of it are one array, and one operation updates them. That is
     right for transformations which treat each element by itself, or all of them as one vector (Adam, SGD, Lion,
     clipping by the global norm), and for `muon`, which treats the members of buffers of matrices.
+
+    Raises:
+      TypeError: a leaf is not an array.
 
     Examples:
       >>> import jax
@@ -90,7 +102,11 @@ def pack_state(state: Any, like: Any) -> Any:
       state: an optimizer's state for a tree of parameters.
       like: the same optimizer's state for the packed parameters, as its `init` gives it; its numbers don't matter.
 
+    Raises:
+      ValueError: the states differ in structure, or an array of `state` in shape from its place in `like`.
+
     Examples:
+      >>> import jax
       >>> import jax.numpy as jnp
       >>> import optax
       >>> import jax_vbgemm.optax

@@ -21,11 +21,19 @@ GRAFT_TYPES = ("sgd", "adagrad", "rmsprop")
 
 
 class ShampooState(NamedTuple):
-    """Trees of the parameters' structure; arrays of the shape of the folded matrix.
+    """Shampoo's state: trees of the parameters' structure; arrays of the shape of the folded matrix.
 
-    statistics: sums or averages of G G^T and G^T G, `Factors`. preconditioners: their inverse roots.
+    statistics: sums or averages of G G^T and G^T G, a pair (left, right) for each parameter, None where there is no
+    factor. preconditioners: their inverse roots.
     diagonal_statistics: of the grafted optimizer's squares; zeros of shape () where it has none.
     momentum, diagonal_momentum: Shampoo's, and the grafted optimizer's.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm.optax
+      >>> state, _ = jax_vbgemm.optax.shampoo(0.1).init({"w": jnp.ones((4, 6))})
+      >>> [factor.shape for factor in state.preconditioners["w"]]
+      [(4, 4), (6, 6)]
     """
 
     count: Any

@@ -20,9 +20,18 @@ _JITTER = 1e-30  # on the diagonal before the eigenvectors, a constant of the me
 
 
 class SoapState(NamedTuple):
-    """Trees of the parameters' structure. Moments have the shape of the folded matrix, and are in its eigenbasis.
+    """SOAP's state: trees of the parameters' structure. Moments have the shape of the folded matrix, and are in its
+    eigenbasis.
 
-    exp_avg, exp_avg_sq: Adam's moments. GG: the averages of G G^T and G^T G, `Factors`. Q: their eigenvectors.
+    exp_avg, exp_avg_sq: Adam's moments. GG: the averages of G G^T and G^T G, a pair (left, right) for each parameter,
+    None where there is no factor. Q: their eigenvectors.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> import jax_vbgemm.optax
+      >>> state = jax_vbgemm.optax.scale_by_soap(max_precond_dim=5).init({"w": jnp.ones((4, 6))})
+      >>> state.Q["w"].left.shape, state.Q["w"].right
+      ((4, 4), None)
     """
 
     count: Any
