@@ -17,8 +17,9 @@ from jax.interpreters import mlir
 from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.arithmetic import arithmetic_of
 from jax_vbgemm._src.matmul import reference
-from jax_vbgemm._src.matmul.kernel_call import Sum, kernel_call
+from jax_vbgemm._src.matmul.kernel_call import kernel_call
 from jax_vbgemm._src.matmul.layout import Shape
+from jax_vbgemm._src.matmul.placement import Sum
 from jax_vbgemm._src.matmul.primitive import (
     Epilogue,
     Sizes,
