@@ -337,7 +337,7 @@ WINDOW = View.of(X, "a b -> a b", window=np.s_[:, :2])
         (lambda: View.of(X, "a b -> a b", window=(0,)), ValueError, "window must hold slices, not 0"),
         (
             lambda: vb.batched_matmul([X, View.with_layout(X[:1], WINDOW.layout)], [X.T, X[:2]]),
-            ValueError, r"batched_matmul: As\[1\] reaches past its buffer: its last element is number 19 of a",
+            ValueError, r"batched_matmul: As\[1\] doesn't fit its buffer: its last element is number 19 of a",
         ),
         (
             lambda: vb.batched_matmul([X.T], [X], into=[View(jnp.ones(99), (6, 5))]),

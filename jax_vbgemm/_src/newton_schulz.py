@@ -18,7 +18,7 @@ from jax_vbgemm._src.many_devices.mesh_axes import mesh_axes
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
 from jax_vbgemm._src.matmul.packed import RaggedArray, pack_as
 from jax_vbgemm._src.matmul.reference import accumulator
-from jax_vbgemm._src.matmul.view import View, is_view
+from jax_vbgemm._src.matmul.view import View, dense, is_view
 from jax_vbgemm._src.newton_schulz_cost import matrix_seconds, members_alone
 from jax_vbgemm._src.newton_schulz_norms import (
     divisors_of,
@@ -61,7 +61,7 @@ def newton_schulz(
 
     Args:
       tree: pytree of arrays (..., m, n) of a floating or complex dtype, or a RaggedArray; leading dimensions are a
-        batch. A tree without leaves is returned as it is.
+        batch, and a `View` is the array that it shows. A tree without leaves is returned as it is.
       steps: number of steps, an integer of at least 0; ignored where `coeffs` has a row for each. It may be traced
         (optax.inject_hyperparams does that): then the steps are a loop of XLA's.
       coeffs: (c0, c1, c2), or an array (steps, 3); numbers or traced. They are rounded to each leaf's dtype first.
@@ -108,6 +108,7 @@ def newton_schulz(
     if coeffs.ndim not in (1, 2) or coeffs.shape[-1] != 3:
         raise ValueError(f"Newton-Schulz coefficients must have shape (3,) or (n, 3), got {coeffs.shape}")
     steps = coeffs.shape[0] if coeffs.ndim == 2 else _steps(steps)
+    tree = jax.tree.map(dense, tree, is_leaf=is_view)
     packed = tree if isinstance(tree, RaggedArray) else None
     if packed is not None:
         tree = packed.unpack()

@@ -85,7 +85,8 @@ def with_windows(call: Call, into: Any) -> Call:
     windows = checked_windows(
         call.name, leaves, lambda index: call.written("into", index), call.result, call.shapes, call.dtypes
     )
-    return call._replace(windows=windows, is_packed=isinstance(into, RaggedArray))
+    members = into.members if isinstance(into, RaggedArray) else None
+    return call._replace(windows=windows._replace(members=members), is_packed=members is not None)
 
 
 def _packed_windows(call: Call) -> Windows:
@@ -98,8 +99,7 @@ def _packed_windows(call: Call) -> Windows:
             )
     dtype = call.dtypes[0] if call.dtypes else jnp.zeros(()).dtype
     members = members_of(call.structure, call.shapes, dtype)
-    ragged = RaggedArray(jnp.zeros(members.elements(), dtype), members)
-    return Windows(tuple(ragged.view(index) for index in range(len(ragged))))
+    return Windows(tuple(members.views(jnp.zeros(members.elements(), dtype))), members, is_new=True)
 
 
 def merged(operands: Sequence[Operand]) -> tuple[tuple[Operand, ...], list[int]]:
@@ -148,13 +148,13 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
         if put_later:
             bases = [None if base is None else index for index, base in enumerate(into.bases)]
             targets = [Target(shape, base) for shape, base in zip(into.shapes, bases, strict=True)]
-            results = reference.put(results, into.writes, targets, into.bases)
+            results = reference.put(results, into.writes, targets, into.bases, [[]] * len(targets))
         results = windows.results(into.writes, results)
     if not call.is_packed:
         return jax.tree.unflatten(call.structure, results)
-    dtype = call.dtypes[0] if call.dtypes else jnp.zeros(()).dtype
-    buffer = results[0].buffer if results else jnp.zeros(0, dtype)
-    return RaggedArray(buffer, members_of(call.structure, call.shapes, dtype))
+    if windows is None or windows.members is None:  # there are no results
+        return RaggedArray(jnp.zeros(0), members_of(call.structure, (), jnp.zeros(()).dtype))
+    return RaggedArray(results[0].buffer, windows.members)
 
 
 def _as(array: Any, shape: Shape, dtype: Any) -> Any:

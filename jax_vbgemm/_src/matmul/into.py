@@ -10,7 +10,8 @@ import jax
 from jax_vbgemm._src.arguments import refuse_explicit_axes
 from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.matmul.layout import Shape, covers, dense, overlap
-from jax_vbgemm._src.matmul.primitive import Into, Window
+from jax_vbgemm._src.matmul.packed import Members
+from jax_vbgemm._src.matmul.primitive import Into, Window, into_zeros
 from jax_vbgemm._src.matmul.view import View
 
 
@@ -18,6 +19,8 @@ class Windows(NamedTuple):
     """Each result's view, None where it is an array of its own."""
 
     views: tuple[View | None, ...]
+    members: Members | None = None  # the views are these of a RaggedArray
+    is_new: bool = False  # of a buffer of zeros, made for them
 
     def into(self, shapes: Sequence[Shape]) -> Into:
         """As the primitive takes it; `shapes` are the results'."""
@@ -30,6 +33,8 @@ class Windows(NamedTuple):
                 target_shapes.append(shape)
             else:
                 writes.append(Window(next(array_of), view.layout))
+        if self.is_new:
+            return into_zeros(writes, target_shapes, [buffer.dtype for buffer in buffers])
         bases: list[Any] = [
             None if covers(tuple(w.layout for w in writes if w.array == index), buffer.size) else buffer
             for index, buffer in enumerate(buffers)
@@ -60,9 +65,9 @@ def checked_windows(
                 f"{name}: {written(index)} is {view.dtype}{view.shape} but {result(index)} is {dtype}{shape}: they "
                 "must be the same"
             )
-        outside = view.outside()
-        if outside:
-            raise ValueError(f"{name}: {written(index)} reaches past its buffer: {outside}")
+        why = view.misfit()
+        if why:
+            raise ValueError(f"{name}: {written(index)} doesn't fit its buffer: {why}")
         if not view.layout.is_injective():
             raise ValueError(f"{name}: {written(index)} overlaps itself: two of its elements lie in one place")
     views = [(index, view) for index, view in enumerate(leaves) if view is not None]

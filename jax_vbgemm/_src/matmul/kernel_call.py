@@ -179,9 +179,11 @@ class _Arguments:
     def _key_of_source(self, x: Placed) -> Any:
         """Where a target holds the source in the result's place, that's it: a call updates it."""
         assert x.source is not None
-        if x.window is None or x.source.copy is not None or layout_of(self._operands, x.source) != x.window.layout:
+        if x.window is None or not layout_of(self._operands, x.source).is_same(x.window.layout):
             return self._key(x.source)
-        is_there = self._array_of_base.get(x.window.array) == self._array_of_operand[x.source.operand]
+        is_there = x.source.copy is None and (
+            self._array_of_base.get(x.window.array) == self._array_of_operand[x.source.operand]
+        )
         return ("target", x.window.array) if is_there else self._key(x.source)
 
 

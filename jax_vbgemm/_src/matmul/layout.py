@@ -48,6 +48,11 @@ class Layout(NamedTuple):
         """Behind the last element that it names."""
         return self.offset + 1 + sum((size - 1) * stride for size, stride in self.levels) if self.size else 0
 
+    def is_same(self, other: Layout) -> bool:
+        """Whether both have one shape, and each element in the same place."""
+        runs = [merge((size, (stride,)) for size, stride in x.levels) for x in (self, other)]
+        return self.shape == other.shape and self.offset == other.offset and runs[0] == runs[1]
+
     def is_dense(self, elements: int) -> bool:
         """Whether it is a buffer of so many elements, all of it and in its own order."""
         runs = merge((size, (stride,)) for size, stride in self.levels)
@@ -98,20 +103,25 @@ class Layout(NamedTuple):
         flat = buffer.reshape(-1)
         box = _box(self, buffer.size)
         if box is None:
-            return flat[_indices(self)]
+            return flat[_indices(self, buffer.size)]
         values = jax.lax.slice(_cut(flat, box), box.starts, [a + n for a, n in zip(box.starts, box.sizes, strict=True)])
         return values.reshape(box.sizes[: len(box.order)]).transpose(_inverse(box.order)).reshape(self.shape)
 
-    def put(self, buffer: jax.Array, values: jax.Array) -> jax.Array:
-        """The buffer with these values in the elements' places."""
+    def put(self, buffer: jax.Array, values: jax.Array, *, apart: bool = False) -> jax.Array:
+        """The buffer with these values in the elements' places.
+
+        `apart`: the values were computed from other places that this overwrites. Of a buffer that a program sees in two
+        shapes, XLA's CPU compiler (jaxlib 0.10 to 0.12) fuses such a product with the update in place, and reads what
+        it has just written; scatters are not fused.
+        """
         if self.size == 0:
             return buffer
         if self.is_dense(buffer.size):
             return values.reshape(buffer.shape)
         flat = buffer.reshape(-1)
-        box = _box(self, buffer.size)
+        box = None if apart else _box(self, buffer.size)
         if box is None:
-            return flat.at[_indices(self)].set(values, unique_indices=True).reshape(buffer.shape)
+            return flat.at[_indices(self, buffer.size)].set(values, unique_indices=True).reshape(buffer.shape)
         sorted_values = values.reshape([size for size, _ in self.levels]).transpose(box.order).reshape(box.sizes)
         part = jax.lax.dynamic_update_slice(_cut(flat, box), sorted_values, box.starts).reshape(-1)
         if part.size < flat.size:
@@ -122,7 +132,7 @@ class Layout(NamedTuple):
         """The buffer with these values added in the elements' places, where several may lie in one."""
         if self.is_injective():
             return self.put(buffer, self.take(buffer) + values)
-        return buffer.reshape(-1).at[_indices(self)].add(values).reshape(buffer.shape)
+        return buffer.reshape(-1).at[_indices(self, buffer.size)].add(values).reshape(buffer.shape)
 
 
 def dense(shape: Shape) -> Layout:
@@ -170,19 +180,15 @@ def refine(dimensions: Sequence[Levels]) -> Refined | None:
 
 @functools.lru_cache(maxsize=1024)
 def overlap(layouts: tuple[Layout, ...]) -> tuple[int, int] | None:
-    """The first two of these, by index, that have an element in common; None where they are disjoint."""
+    """Two of these, by index, that have an element in common; None where all are disjoint."""
     spans = sorted((x.offset, x.end, index) for index, x in enumerate(layouts) if x.size)
-    clusters: list[list[int]] = []  # of layouts whose spans meet
-    reach = 0
-    for begin, end, index in spans:
-        if not clusters or begin >= reach:
-            clusters.append([])
-        clusters[-1].append(index)
-        reach = max(reach, end)
-    for cluster in map(sorted, clusters):
-        found = _overlap_in([layouts[index] for index in cluster]) if len(cluster) > 1 else None
-        if found:
-            return cluster[found[0]], cluster[found[1]]
+    reaching: list[int] = []  # those that end behind the beginning of the next one
+    for begin, _, index in spans:
+        reaching = [other for other in reaching if layouts[other].end > begin]
+        for other in reaching:
+            if _overlap_two(layouts[other], layouts[index]):
+                return min(other, index), max(other, index)
+        reaching.append(index)
     return None
 
 
@@ -191,34 +197,25 @@ def covers(layouts: tuple[Layout, ...], elements: int) -> bool:
     return sum(x.size for x in layouts) == elements
 
 
-def _overlap_in(layouts: Sequence[Layout]) -> tuple[int, int] | None:
-    if _side_by_side(layouts):
-        return None
-    first, end = min(x.offset for x in layouts), max(x.end for x in layouts)
-    owner = np.full(end - first, -1, np.int32)
-    for index, layout in enumerate(layouts):
-        places = _elements(layout).reshape(-1) - first
-        taken = owner[places]
-        if taken.max() >= 0:
-            return int(taken[taken >= 0].min()), index
-        owner[places] = index
-    return None
-
-
-def _side_by_side(layouts: Sequence[Layout]) -> bool:
-    """Whether these are seen to be disjoint without a look at each element: column ranges of rows of one pitch."""
-    pitches = {max((stride for _, stride in x.levels), default=0) for x in layouts}
-    if len(pitches) != 1 or 0 in pitches:
+def _overlap_two(one: Layout, other: Layout) -> bool:
+    """Whether two layouts have an element in common, without a look at each element wherever rows of one pitch, each
+    wholly between two multiples of it, tell."""
+    if one.size == 0 or other.size == 0 or one.offset >= other.end or other.offset >= one.end:
         return False
-    (pitch,) = pitches
-    ranges = []
-    for layout in layouts:
-        begin = layout.offset % pitch
-        end = begin + 1 + sum((size - 1) * stride for size, stride in layout.levels if stride != pitch)
-        ranges.append((begin, end))
-    ranges.sort()
-    inside = ranges[-1][1] <= pitch
-    return inside and all(left[1] <= right[0] for left, right in itertools.pairwise(ranges))
+    pitch = max((stride for x in (one, other) for _, stride in x.levels), default=0)
+    if pitch:
+        (begin, count, row), (other_begin, other_count, other_row) = (_by_pitch(x, pitch) for x in (one, other))
+        if max(row.end, other_row.end) <= pitch:
+            meet = begin < other_begin + other_count and other_begin < begin + count
+            return meet and _overlap_two(row, other_row)
+    return bool(np.intersect1d(_elements(one), _elements(other)).size)
+
+
+def _by_pitch(layout: Layout, pitch: int) -> tuple[int, int, Layout]:
+    """The first row of this pitch and the number of rows that the layout goes through, and what it has of each."""
+    begin, offset = divmod(layout.offset, pitch)
+    count = 1 + sum(size - 1 for size, stride in layout.levels if stride == pitch)
+    return begin, count, Layout((tuple(level for level in layout.levels if level[1] != pitch),), offset)
 
 
 def _elements(layout: Layout) -> NDArray[np.int64]:
@@ -234,10 +231,15 @@ def _count(layout: Layout) -> NDArray[np.int64]:
     return np.bincount(_elements(layout).reshape(-1) - layout.offset)
 
 
-def _indices(layout: Layout) -> jax.Array:
-    """Each element's place, computed by the program rather than stored in it."""
+def _indices(layout: Layout, elements: int) -> jax.Array:
+    """Each element's place in a buffer of so many, computed by the program rather than stored in it."""
     sizes = [size for size, _ in layout.levels]
-    dtype = np.int32 if layout.end < 2**31 else np.int64
+    dtype = np.int32 if elements < 2**31 else np.int64
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise NotImplementedError(
+            f"jax_vbgemm: without a kernel, this view of a buffer of {elements} elements needs 64-bit indices: set "
+            "jax_enable_x64"
+        )
     index = jnp.full(sizes, layout.offset, dtype)
     for axis, (_, stride) in enumerate(layout.levels):
         index += jax.lax.broadcasted_iota(dtype, sizes, axis) * dtype(stride)

@@ -28,6 +28,7 @@ from jax_vbgemm._src.matmul.primitive import (
     Window,
     batched_matmul_p,
     sizes_of,
+    windows_in_bases,
     windows_of,
 )
 from jax_vbgemm._src.matmul.reference import accumulator
@@ -76,7 +77,8 @@ def _xla_form(
 ) -> list[jax.Array]:
     del planner
     values = reference.results(windows_of(arrays, reads), terms, out_dtypes, epilogues, precision)
-    return reference.put(values, writes, targets, arrays) if writes else values
+    read = windows_in_bases(reads, targets)
+    return reference.put(values, writes, targets, arrays, read) if writes else values
 
 
 def _kernel_form(
@@ -161,7 +163,8 @@ def _kernel_form(
     rest = [(window, value) for window, value in zip(writes, results, strict=True) if value is not None]
     bases = [None if array is None else index for index, array in enumerate(written)]
     wanted = [Target(target.shape, base) for target, base in zip(targets, bases, strict=True)]
-    return reference.put([value for _, value in rest], [window for window, _ in rest], wanted, written)
+    read = windows_in_bases(reads, targets)
+    return reference.put([value for _, value in rest], [window for window, _ in rest], wanted, written, read)
 
 
 @dataclass

@@ -36,6 +36,11 @@ class Members(NamedTuple):
         """Of the buffer."""
         return sum(_rows(shape) * _pitch(shape, self.multiple) for shape in self.shapes)
 
+    def views(self, buffer: Any) -> list[View]:
+        """The members where they lie in it."""
+        elements = self.elements()
+        return [View.tree_unflatten((layout, elements), (buffer,)) for layout in self.layouts()]
+
 
 @jax.tree_util.register_pytree_with_keys_class
 class RaggedArray:
@@ -94,13 +99,14 @@ class RaggedArray:
                 numbers = numbers[step]
             except (KeyError, IndexError, TypeError):
                 raise KeyError(f"RaggedArray: there is no member {key!r}") from None
-        return jax.tree.map(lambda number: self.view(number).dense(), numbers)
+        views = self.members.views(self.buffer)
+        return jax.tree.map(lambda number: views[number].dense(), numbers)
 
     def view(self, index: int) -> View:
         """Member number `index` where it lies."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"RaggedArray: there is no member {index}: it has {len(self)}")
-        return View.with_layout(self.buffer, self.members.layouts()[index])
+        return self.members.views(self.buffer)[index]
 
     def span(self, index: int) -> tuple[int, int]:
         """Where member number `index` begins in the buffer, and how many elements it takes, padding too."""
@@ -109,33 +115,42 @@ class RaggedArray:
 
     def views(self) -> Any:
         """The tree, of views."""
-        return jax.tree.unflatten(self.structure, [self.view(index) for index in range(len(self))])
+        return jax.tree.unflatten(self.structure, self.members.views(self.buffer))
 
     def unpack(self) -> Any:
         """The tree, of arrays of their own."""
         return jax.tree.unflatten(self.structure, list(self))
 
     def map(self, f: Callable[..., Any], *others: RaggedArray) -> RaggedArray:
-        """f of all members' elements at once; f is elementwise. `others` have the same members, and f their elements.
+        """f of all members' elements at once; f is elementwise. `others` have members of the same shapes, and f their
+        elements.
 
-        The padding is not given to f, ones are; it is zero afterwards.
+        The padding is not given to f, ones are; it is zero afterwards. Where f changes the dtype, rows are padded for
+        the new one.
         """
         for other in others:
-            if other.members != self.members:
+            if other.members._replace(multiple=self.members.multiple) != self.members:
                 raise ValueError(f"RaggedArray: the members {other.shapes} are not those of {self.shapes}")
+        buffers = [self.buffer, *(x._with_rows_of(self.members.multiple).buffer for x in others)]
         mask = _mask(self.members)
-        if mask is None:
-            return RaggedArray(f(self.buffer, *(x.buffer for x in others)), self.members)
-        ones = [jnp.where(mask, x.buffer, jnp.ones((), x.dtype)) for x in (self, *others)]
-        values = f(*ones)
-        return RaggedArray(jnp.where(mask, values, jnp.zeros((), values.dtype)), self.members)
+        if mask is not None:
+            buffers = [jnp.where(mask, x, jnp.ones((), x.dtype)) for x in buffers]
+        values = f(*buffers)
+        if values.shape != self.buffer.shape:
+            raise ValueError(f"RaggedArray: map made {values.shape} of {self.buffer.shape}: f must be elementwise")
+        if mask is not None:
+            values = jnp.where(mask, values, jnp.zeros((), values.dtype))
+        return RaggedArray(values, self.members)._with_rows_of(_multiple(values.dtype))
 
     def astype(self, dtype: Any) -> RaggedArray:
         """The members in another dtype, their rows padded for it."""
-        multiple = _multiple(dtype)
+        return RaggedArray(self.buffer.astype(dtype), self.members)._with_rows_of(_multiple(dtype))
+
+    def _with_rows_of(self, multiple: int) -> RaggedArray:
+        """The same members in rows whose lengths are multiples of so many elements."""
         if multiple == self.members.multiple:
-            return RaggedArray(self.buffer.astype(dtype), self.members)
-        return _packed([x.astype(dtype) for x in self], self.members._replace(multiple=multiple), dtype)
+            return self
+        return _packed(list(self), self.members._replace(multiple=multiple), self.dtype)
 
     def norms(self) -> jax.Array:
         """Each member's Frobenius norm, a 1-D array in the dtype in which products are summed."""
@@ -164,6 +179,15 @@ class RaggedArray:
 
     def __rmul__(self, other: Any) -> RaggedArray:
         return self._combined(jnp.multiply, other)
+
+    def __truediv__(self, other: Any) -> RaggedArray:
+        return self._combined(jnp.divide, other)
+
+    def __rtruediv__(self, other: Any) -> RaggedArray:
+        return self._combined(lambda x, y: jnp.divide(y, x), other)
+
+    def __pow__(self, other: Any) -> RaggedArray:
+        return self._combined(jnp.power, other)
 
     def __neg__(self) -> RaggedArray:
         return RaggedArray(-self.buffer, self.members)
@@ -225,6 +249,7 @@ def pack(tree: Any) -> RaggedArray:
     return _packed(leaves, members_of(structure, [leaf.shape for leaf in leaves], dtype), dtype)
 
 
+@functools.partial(jax.jit, static_argnames="members")
 def _members_of(buffer: Any, members: Members) -> list[jax.Array]:
     """All members as arrays. By one split, whose transpose is one concatenation: that of a slice is a whole buffer."""
     if not members.shapes:
@@ -254,12 +279,18 @@ def unpacked(tree: Any) -> Any:
 
 
 def _packed(leaves: Sequence[jax.Array], members: Members, dtype: Any) -> RaggedArray:
+    return RaggedArray(_buffer(tuple(leaves), members, dtype), members)
+
+
+@functools.partial(jax.jit, static_argnames=("members", "dtype"))
+def _buffer(leaves: Sequence[jax.Array], members: Members, dtype: Any) -> jax.Array:
+    """One program, also where nothing else is traced: a program a member would have to be compiled."""
     rows = []
     for leaf, shape in zip(leaves, members.shapes, strict=True):
         length = shape[-1] if shape else 1
         matrix = leaf.reshape(_rows(shape), length)
         rows.append(jnp.pad(matrix, ((0, 0), (0, _pitch(shape, members.multiple) - length))).reshape(-1))
-    return RaggedArray(jnp.concatenate(rows) if rows else jnp.zeros(0, dtype), members)
+    return jnp.concatenate(rows) if rows else jnp.zeros(0, dtype)
 
 
 def _restored(buffer: Any, numbers: Any, shapes: tuple[Shape, ...], multiple: int) -> RaggedArray:

@@ -167,6 +167,14 @@ def windows_of(arrays: Sequence[Any], reads: Sequence[Window]) -> list[Any]:
     return [operand(arrays[window.array], window.layout) for window in reads]
 
 
+def windows_in_bases(reads: Sequence[Window], targets: Sequence[Target]) -> list[list[Layout]]:
+    """For each target the windows of its base that a call reads."""
+    return [
+        [window.layout for window in reads if target.base is not None and window.array == target.base]
+        for target in targets
+    ]
+
+
 def compact(
     terms: Sequence[Term], epilogues: Sequence[Epilogue] = ()
 ) -> tuple[list[int], list[int], list[Term], list[Epilogue]]:
@@ -230,7 +238,8 @@ def contract(
 
     bases = [] if into is None else [base for base in into.bases if base is not None]
     arrays, array_of = distinct([*(x.buffer if isinstance(x, View) else x for x in operands), *bases])
-    array_of, base_of = array_of[: len(operands)], iter(array_of[len(operands) :])
+    array_of, of_bases = array_of[: len(operands)], array_of[len(operands) :]
+    base_of = iter(of_bases)
     position: dict[tuple[int, Shape | Layout], int] = {}
 
     def use(index: int, shape: Shape) -> int:
@@ -238,6 +247,8 @@ def contract(
         operand = operands[index]
         if isinstance(operand, View) and not operand.layout.is_dense(operand.buffer.size):
             where = operand.layout.reshape(shape)
+        elif array_of[index] in of_bases:  # bound in one shape, so that the call sees that it is the same array
+            where = dense(shape)
         return position.setdefault((array_of[index], where), len(position))
 
     bound: list[Term] = []

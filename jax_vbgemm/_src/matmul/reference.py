@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.arithmetic import accumulator_of
+from jax_vbgemm._src.matmul.layout import Layout, overlap
 from jax_vbgemm._src.matmul.primitive import Epilogue, Scalar, Target, Term, Window
 from jax_vbgemm._src.matmul.view import View, dense
 
@@ -139,10 +140,22 @@ def products(
     return [result.astype(dtype) for result, dtype in zip(results, out_dtypes, strict=True)]
 
 
+def _overwrites(written: Layout, read: Sequence[Layout]) -> bool:
+    """Whether a window overlaps one of those that are read, and isn't that one."""
+    return any(not layout.is_same(written) and overlap((layout, written)) is not None for layout in read)
+
+
 def put(
-    values: Sequence[jax.Array | None], writes: Sequence[Window], targets: Sequence[Target], arrays: Sequence[Any]
+    values: Sequence[jax.Array | None],
+    writes: Sequence[Window],
+    targets: Sequence[Target],
+    arrays: Sequence[Any],
+    read: Sequence[Sequence[Layout]],
 ) -> list[jax.Array]:
-    """The targets of a call with its results in their windows; None: a result that is zeros."""
+    """The targets of a call with its results in their windows; None: a result that is zeros.
+
+    `read`: for each target the windows of its base from which the values were computed.
+    """
     placed: list[Any] = []
     for index, target in enumerate(targets):
         pairs = [(window.layout, value) for window, value in zip(writes, values, strict=True) if window.array == index]
@@ -152,6 +165,7 @@ def put(
             dtype = next(value.dtype for _, value in pairs if value is not None)
             array = jnp.zeros(target.shape, dtype)
         for layout, value in pairs:
-            array = layout.put(array, jnp.zeros(layout.shape, array.dtype) if value is None else value)
+            value = jnp.zeros(layout.shape, array.dtype) if value is None else value
+            array = layout.put(array, value, apart=_overwrites(layout, read[index]))
         placed.append(array)
     return placed

@@ -20,6 +20,7 @@ from jax.interpreters import ad, batching
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul import reference
+from jax_vbgemm._src.matmul.layout import Layout
 from jax_vbgemm._src.matmul.layout import dense as dense_layout
 from jax_vbgemm._src.matmul.primitive import (
     Epilogue,
@@ -33,6 +34,7 @@ from jax_vbgemm._src.matmul.primitive import (
     is_affine,
     renumber_epilogue,
     sizes_of,
+    windows_in_bases,
     windows_of,
 )
 from jax_vbgemm._src.matmul.reference import accumulator
@@ -66,8 +68,9 @@ def _jvp(
     values, of_values = _jvp_of_epilogues(operands, moving, terms, out_dtypes, epilogues, **options)
     if not writes:
         return values, of_values
-    results = reference.put(values, writes, targets, primals)
-    return results, _put_tangents(of_values, results, writes, bases)
+    read = windows_in_bases(reads, targets)
+    results = reference.put(values, writes, targets, primals, read)
+    return results, _put_tangents(of_values, results, writes, bases, read)
 
 
 def _stay_in_kernel(tangents: Sequence[Any], terms: Sequence[Term], epilogues: Sequence[Epilogue]) -> bool:
@@ -81,21 +84,25 @@ def _stay_in_kernel(tangents: Sequence[Any], terms: Sequence[Term], epilogues: S
 
 
 def _put_tangents(
-    tangents: Sequence[Any], results: Sequence[jax.Array], writes: Sequence[Window], bases: Sequence[Any]
+    tangents: Sequence[Any],
+    results: Sequence[jax.Array],
+    writes: Sequence[Window],
+    bases: Sequence[Any],
+    read: Sequence[Sequence[Layout]] | None = None,
 ) -> list[Any]:
-    """Tangents of targets, from those of the values put into them and of their bases."""
-    put: list[Any] = []
+    """Tangents of targets, from those of the values put into them and of their bases; `read` as for `reference.put`."""
+    placed: list[Any] = []
     for index, (result, base) in enumerate(zip(results, bases, strict=True)):
         parts = [(w.layout, tangent) for w, tangent in zip(writes, tangents, strict=True) if w.array == index]
         base = base if _moves(base) else None
         if base is None and not any(_moves(tangent) for _, tangent in parts):
-            put.append(ad.Zero(jax.typeof(result).to_tangent_aval()))
+            placed.append(ad.Zero(jax.typeof(result).to_tangent_aval()))
             continue
         total = jnp.zeros_like(result) if base is None else base
-        for layout, tangent in parts:
-            total = layout.put(total, tangent if _moves(tangent) else jnp.zeros(layout.shape, total.dtype))
-        put.append(total)
-    return put
+        values = [tangent if _moves(tangent) else None for _, tangent in parts]
+        windows = [Window(0, layout) for layout, _ in parts]
+        placed += reference.put(values, windows, [Target(total.shape, 0)], [total], [read[index] if read else []])
+    return placed
 
 
 def _moves(tangent: Any) -> bool:
@@ -283,7 +290,8 @@ def _batch(
                 reference.finish([total], operands, [epilogue], [dtype])[0] if yes else total
                 for total, epilogue, dtype, yes in zip(totals, epilogues, out_dtypes, apart, strict=True)
             ]
-            return reference.put(values, writes, targets, arrays) if writes else values
+            read = windows_in_bases(reads, targets)
+            return reference.put(values, writes, targets, arrays, read) if writes else values
 
         finished = jax.vmap(finish, in_axes=(out_dims, *dims))(values, *arrays)
         return finished, [0] * len(finished)

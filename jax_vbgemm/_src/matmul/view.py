@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.matmul.layout import Layout, Level, Levels, Shape
 
@@ -54,11 +55,12 @@ class View:
 
     buffer: Any
     layout: Layout
+    elements: int  # that the buffer has, unless it was stacked behind a vmap or a scan
 
     def __init__(self, buffer: Any, shape: Any, strides: Any = None, offset: Any = 0) -> None:
         self.buffer = buffer if isinstance(buffer, jax.Array) else jnp.asarray(buffer)
-        self.layout = _layout_of(shape, strides, offset)
-        why = self.outside()
+        self.layout, self.elements = _layout_of(shape, strides, offset), _elements("View", self.buffer)
+        why = self.misfit()
         if why:
             raise ValueError(f"View: {why}")
 
@@ -93,14 +95,13 @@ class View:
           (2, 4, 7, 16)
         """
         x = x if isinstance(x, jax.Array) else jnp.asarray(x)
+        _elements("View.of", x)
         return cls.with_layout(x, _layout_of_pattern(x.shape, pattern, window, sizes))
 
     @classmethod
     def with_layout(cls, buffer: Any, layout: Layout) -> View:
         """The view that has this layout; not checked."""
-        view = object.__new__(cls)
-        view.buffer, view.layout = buffer, layout
-        return view
+        return cls.tree_unflatten((layout, buffer.size), (buffer,))
 
     @property
     def shape(self) -> Shape:
@@ -122,6 +123,9 @@ class View:
 
     def dense(self) -> jax.Array:
         """Its elements as an array of their own: a copy."""
+        why = self.misfit()
+        if why:
+            raise ValueError(f"View: {why}")
         return self.layout.take(self.buffer)
 
     def astype(self, dtype: Any) -> jax.Array | View:
@@ -133,22 +137,31 @@ class View:
     def transpose(self, axes: Sequence[int]) -> View:
         return View.with_layout(self.buffer, self.layout.transpose(axes))
 
-    def outside(self) -> str | None:
-        """How it reaches past its buffer, if it does."""
-        end, elements = self.layout.end, self.buffer.size
-        return f"its last element is number {end - 1} of a buffer of {elements} elements" if end > elements else None
+    def misfit(self) -> str | None:
+        """What is wrong with it as a window of its buffer, if anything is."""
+        end, found = self.layout.end, self.buffer.size
+        if end > found:
+            return f"its last element is number {end - 1} of a buffer of {found} elements"
+        if found != self.elements:
+            return (
+                f"it is a window of {self.elements} elements, but its buffer is {tuple(self.buffer.shape)}: behind "
+                "vmap or scan, take its buffer, or jax.vmap a function of the view"
+            )
+        return None
 
     def __repr__(self) -> str:
         buffer = self.buffer
         described = f"{buffer.dtype}{list(buffer.shape)}" if hasattr(buffer, "shape") else repr(buffer)
         return f"View({described}, shape={self.shape}, offset={self.layout.offset}, levels={self.layout.dimensions})"
 
-    def tree_flatten_with_keys(self) -> tuple[Any, Layout]:
-        return ((jax.tree_util.GetAttrKey("buffer"), self.buffer),), self.layout
+    def tree_flatten_with_keys(self) -> tuple[Any, tuple[Layout, int]]:
+        return ((jax.tree_util.GetAttrKey("buffer"), self.buffer),), (self.layout, self.elements)
 
     @classmethod
-    def tree_unflatten(cls, layout: Layout, children: Any) -> View:
-        return cls.with_layout(children[0], layout)
+    def tree_unflatten(cls, static: tuple[Layout, int], children: Any) -> View:
+        view = object.__new__(cls)
+        view.buffer, (view.layout, view.elements) = children[0], static
+        return view
 
 
 def is_view(x: Any) -> bool:
@@ -156,13 +169,13 @@ def is_view(x: Any) -> bool:
 
 
 def as_operand(name: str, written: str, value: Any) -> jax.Array | View:
-    """The value as an array, or the view that it is; ValueError where it reaches past its buffer, TypeError where it is
+    """The value as an array, or the view that it is; ValueError where it doesn't fit its buffer, TypeError where it is
     neither. `name`, `written`: as for `as_array`."""
     if not isinstance(value, View):
         return as_array(name, written, value)
-    outside = value.outside()
-    if outside:
-        raise ValueError(f"{name}: {written} reaches past its buffer: {outside}")
+    why = value.misfit()
+    if why:
+        raise ValueError(f"{name}: {written} doesn't fit its buffer: {why}")
     return value
 
 
@@ -170,6 +183,13 @@ def dense(x: Any) -> jax.Array:
     """An array or a view as an array."""
     array: jax.Array = x.dense() if isinstance(x, View) else x
     return array
+
+
+def _elements(name: str, buffer: Any) -> int:
+    """The buffer's size; ValueError where it is symbolic (jax.export)."""
+    if not compat.is_static(buffer.shape):
+        raise ValueError(f"{name}: its buffer is {tuple(buffer.shape)}: a view needs sizes that are numbers")
+    return int(buffer.size)
 
 
 def _layout_of(shape: Any, strides: Any, offset: Any) -> Layout:

@@ -11,7 +11,9 @@ import numpy as np
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, result_dtype
+from jax_vbgemm._src.matmul.packed import unpacked
 from jax_vbgemm._src.matmul.precision import canonical_precision
+from jax_vbgemm._src.matmul.view import dense, is_view
 from jax_vbgemm._src.ragged.api import sizes_argument
 from jax_vbgemm._src.ragged.lists import Packed, bind
 
@@ -56,7 +58,7 @@ def ragged_matmul(
     Args:
       x: (m, k), or (size,) of packed rows.
       Bs: pytree of matrices, usually a list: (k_i, n_i), or (n_i, k_i) where `transpose_b`. Dtypes promote as in
-        jnp.matmul. Its leaves in order are the groups.
+        jnp.matmul. Its leaves in order are the groups. Of a `View` or a `RaggedArray`, copies are made.
       group_sizes: (len(Bs),) integers of any value: a negative size counts as 0, and rows beyond `rows`, or that do not
         lie in x as a whole, are left out: zeros where the result has a place for them. NaN in one group's rows or
         matrix stays out of all other groups' results.
@@ -75,6 +77,7 @@ def ragged_matmul(
     name = "ragged_matmul"
     if not isinstance(transpose_b, bool | np.bool_):
         raise TypeError(f"{name}: transpose_b must be a bool, not {transpose_b!r}")
+    Bs = jax.tree.map(dense, unpacked(Bs), is_leaf=is_view)
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(Bs)]
     matrices = {f"Bs{path}": b for path, b in zip(paths, jax.tree.leaves(Bs), strict=True)}
     matrices = {where: as_array(name, where, b) for where, b in matrices.items()}
