@@ -22,7 +22,7 @@ def tree_of(shapes, dtype="float64"):
 def padding(ragged):
     """What lies between the members."""
     free = np.ones(ragged.buffer.size, bool)
-    for layout in ragged.members.layouts():
+    for layout in ragged.members.layouts:
         free &= ~np.asarray(layout.put(jnp.zeros(free.shape, bool), jnp.ones(layout.shape, bool)))
     return np.asarray(ragged.buffer)[free]
 
@@ -47,7 +47,7 @@ def test_unpack_is_the_inverse_of_pack(shapes, dtype):
     assert packed.shapes == tuple(shapes)
     jax.tree.map(np.testing.assert_array_equal, packed.unpack(), tree)
     assert not padding(packed).any()
-    for layout in packed.members.layouts():  # each row begins at 16 bytes
+    for layout in packed.members.layouts:  # each row begins at 16 bytes
         starts = [layout.offset] + [stride for dimension in layout.dimensions[:-1] for _, stride in dimension]
         assert all(start * np.dtype(dtype).itemsize % 16 == 0 for start in starts)
 
@@ -183,3 +183,45 @@ def test_mistakes_are_named():
         vb.batched_matmul(half, [jnp.ones((2, 2)), jnp.ones((2, 2), "float32")])
     with pytest.raises(ValueError, match=r"As\['c'\] is \(6,\) but Bs\['c'\] is \(6,\): both need rank 2 or more"):
         vb.batched_matmul(vb.pack({"c": TREE["c"]}), vb.pack({"c": TREE["c"]}))
+
+
+def test_members_of_another_dtype():
+    """jax.tree.map changes the buffer's dtype and no layout: optax does that for momenta in bfloat16."""
+    single = vb.pack([x.astype("float32") for x in MATRICES])
+    half = jax.tree.map(lambda x: x.astype("bfloat16"), single)
+    into = (
+        [jnp.ones((x.shape[0], 2), "bfloat16") for x in MATRICES],
+        [jnp.ones((2, x.shape[1]), "bfloat16") for x in MATRICES],
+    )
+    for filled in (half, single.astype("bfloat16")):
+        updated = vb.batched_matmul(*into, into=filled)
+        assert updated.members == filled.members
+        same([x.astype("float32") for x in updated], [jnp.full(x.shape, 2.0, "float32") for x in MATRICES])
+    with jax.numpy_dtype_promotion("standard"):
+        total = single + single.astype("bfloat16")
+    assert total.dtype == "float32"
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, 2 * y, rtol=1e-2), total.unpack(), single.unpack())
+    flags = single.map(lambda x: x > 0)
+    assert flags.members == vb.pack([x > 0 for x in MATRICES]).members
+
+
+def test_weight_decay_puts_numbers_into_padding_that_nobody_sees():
+    """x + 1 through jax.tree.map does not know of padding; members, products, norms and gradients don't see it."""
+    left = jax.tree.map(lambda x: x + 1.0, vb.pack(MATRICES))
+    expected = [x + 1.0 for x in MATRICES]
+    assert padding(left).all()
+    same(left.unpack(), expected)
+    same(left.norms(), np.array([np.linalg.norm(x) for x in expected]))
+    same(vb.batched_gram(left).unpack(), [x @ x.T for x in expected])
+    gradient = jax.grad(lambda x: vb.batched_gram(x).norm())(left)
+    assert not padding(gradient).any()
+    assert not padding(left + 0.0).any()
+
+
+def test_stacked_buffers_are_refused():
+    stacked = jax.tree.map(lambda x: jnp.stack([x, x]), RAGGED)
+    with pytest.raises(ValueError, match=r"its buffer is .*: behind vmap or scan, take its buffer"):
+        stacked["a"]
+    with pytest.raises(ValueError, match=r"As\['a'\] doesn't fit its buffer: it is a window of"):
+        vb.batched_matmul(stacked, TREE)
+    same(jax.vmap(lambda x: x["a"])(stacked), jnp.stack([TREE["a"]] * 2))

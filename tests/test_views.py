@@ -359,3 +359,109 @@ WINDOW = View.of(X, "a b -> a b", window=np.s_[:, :2])
 def test_mistakes_are_named(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize(("implementation", "source"), [(None, 70), ("xla", 94)])
+def test_what_a_call_reads_and_overwrites(implementation, source):
+    """A product of K = 1 is elementwise work to XLA, which stored it while it read the same numbers."""
+    x, w = features((10, 15), 1), features((1, 6), 2)
+
+    def f(x, w):
+        column, window = View(x, (6, 1), offset=source), View(x, (6, 6), (1, 6), 70)
+        return vb.batched_gemm([column], [w], alpha=1.5, into=[window], implementation=implementation)[0].buffer
+
+    def expected(x, w):
+        flat = x.reshape(-1)
+        return flat.at[70:106].set((1.5 * flat[source : source + 6, None] * w).T.reshape(-1)).reshape(x.shape)
+
+    def loss(f):
+        return lambda *arguments: jnp.sum(f(*arguments) ** 3)
+
+    check(jax.jit(f)(x, w), expected(x, w))
+    check(jax.jit(jax.grad(loss(f), (0, 1)))(x, w), jax.grad(loss(expected), (0, 1))(x, w))
+
+
+def test_a_source_that_no_stride_leads_through():
+    """Two levels of columns in C where the batch has two strides already: it is copied, the result is an array."""
+    a, b, x = features((2, 1, 6, 4), 1), features((3, 2, 1, 4, 4), 2), features((3, 60), 3)
+
+    def f(b, x):
+        source = View(x, (2, 1, 6, (2, 2)), (2, 8, 2, (1, 4)), 20)
+        return vb.batched_gemm([a], [b], [source], beta=0.5)[0]
+
+    def expected(b, x):
+        return a @ b + 0.5 * View(x, (2, 1, 6, (2, 2)), (2, 8, 2, (1, 4)), 20).dense()
+
+    check(jax.jit(jax.vmap(f))(b, x), jax.vmap(expected)(b, x))
+
+
+def test_a_k_of_two_levels_and_more_tiles_than_are_described_one_by_one():
+    """Tracing came back to the same call without end."""
+    x, y = jax.ShapeDtypeStruct((800_000,), "float32"), jax.ShapeDtypeStruct((16, 20_000), "float32")
+
+    def f(x, y):
+        return vb.batched_matmul([View(x, (20_000, (2, 8)), (40, (20, 1)))], [y], planner="uniform")[0]
+
+    assert calls_of(f, x, y) == 1
+
+
+def test_buffers_beyond_32_bits():
+    """Nothing is run: the host has not the memory."""
+    x, w = jax.ShapeDtypeStruct((3_000_000_000,), "bfloat16"), jnp.ones((8, 3), "bfloat16")
+    for strides in ((8, 1), (9, 2)):
+
+        def f(x, w, strides=strides):
+            far = View(x, (4, 8), strides, 2_999_999_000)
+            return vb.batched_matmul([far], [w]), vb.batched_matmul([far], [w], implementation="xla")
+
+        jax.jit(f).lower(x, w)  # float64 is on in tests, and with it indices of 64 bits
+    with (
+        jax.enable_x64(False),
+        pytest.raises(NotImplementedError, match="this view of a buffer of 3000000000 elements"),
+    ):
+        jax.jit(f).lower(x, w)
+
+
+def test_heads_are_seen_to_be_disjoint_at_once():
+    """Element by element, this took ten seconds."""
+    shape, (q, k) = (64, 1024, 1536), (jnp.zeros((64, 8, 1024, 1)), jnp.zeros((64, 8, 1, 64)))
+
+    def f(x):
+        heads = [View.of(x, "b t (h c) -> b h t c", window=np.s_[:, :, i : i + 512], h=8) for i in (0, 512)]
+        return vb.batched_matmul([q, q], [k, k], into=heads)[0].buffer
+
+    assert jax.eval_shape(f, jax.ShapeDtypeStruct(shape, "float64")).shape == shape
+
+
+def test_c_in_the_place_of_a_whole_buffer_is_not_copied():
+    a, b, x = features((3, 4, 2), 1), features((2, 5), 2), features((60,), 3)
+
+    def f(a, b, x):
+        window = View(x, (3, 4, 5))
+        return vb.batched_gemm([a], [b], [window], beta=2.0, into=[window])[0].buffer
+
+    check(jax.jit(f)(a, b, x), (a @ b + 2 * x.reshape(3, 4, 5)).reshape(-1))
+    text = jax.jit(f, donate_argnums=2).lower(a, b, x).compile().as_text()
+    assert " copy(" not in text
+
+
+def test_views_where_products_are_no_single_call():
+    x, sizes = features((6, 8), 1), jnp.array([2, 1])
+    view = View.of(x, "a b -> a b", window=np.s_[1:4, 2:6])
+    check(vb.newton_schulz([view]), vb.newton_schulz([x[1:4, 2:6]]))
+    rows, others = features((3, 3), 2), features((3, 4), 3)
+    expected = vb.ragged_matmul(rows, [x[1:4, 2:6], others], sizes)
+    check(vb.ragged_matmul(rows, [view, others], sizes), expected)
+    check(vb.ragged_matmul(rows, vb.pack([x[1:4, 2:6], others]), sizes), expected)
+    with pytest.raises(TypeError, match="ragged_dot: rhs must be an array, but is View"):
+        vb.ragged_dot(rows, view, sizes)
+
+
+def test_views_behind_scan_and_symbolic_sizes_are_refused():
+    stacked = jax.lax.scan(lambda c, _: (c, View(c, (1, 2))), jnp.ones(3), length=4)[1]
+    with pytest.raises(ValueError, match=r"a window of 3 elements, but its buffer is \(4, 3\): behind vmap or scan"):
+        stacked.dense()
+    assert jax.vmap(View.dense)(stacked).shape == (4, 1, 2)
+    symbolic = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 3"), "float64")
+    with pytest.raises(ValueError, match=r"View.of: its buffer is \(n, 3\): a view needs sizes that are numbers"):
+        jax.export.export(jax.jit(lambda x: View.of(x, "a b -> b a").dense()))(symbolic)

@@ -99,7 +99,7 @@ def _packed_windows(call: Call) -> Windows:
             )
     dtype = call.dtypes[0] if call.dtypes else jnp.zeros(()).dtype
     members = members_of(call.structure, call.shapes, dtype)
-    return Windows(tuple(members.views(jnp.zeros(members.elements(), dtype))), members, is_new=True)
+    return Windows(tuple(members.views(jnp.zeros(members.elements, dtype))), members, is_new=True)
 
 
 def merged(operands: Sequence[Operand]) -> tuple[tuple[Operand, ...], list[int]]:

@@ -90,7 +90,7 @@ def kernel_call(
 def _bases(
     placed: Sequence[Placed], targets: Sequence[jax.Array | None], target_shapes: Sequence[Shape], dtype: Any
 ) -> dict[int, jax.Array]:
-    """What the call's targets hold when it begins, by their numbers; of those that it overwrites altogether, nothing."""
+    """What the call's targets hold when it begins, by their numbers; nothing of those that it overwrites whole."""
     bases = {}
     windows = [x.window for x in placed if x.window is not None]
     for index in sorted({window.array for window in windows}):
@@ -103,7 +103,7 @@ def _bases(
 
 
 class _Arguments:
-    """The arrays that the call is given, each once: factors, then sources, biases and targets, then alphas and betas."""
+    """The arrays the call is given, each once: factors; then sources, biases and targets; then alphas and betas."""
 
     def __init__(
         self,

@@ -6,7 +6,8 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,25 +22,57 @@ ROW_BYTES = 16
 """Rows begin at multiples of this, the size of a kernel's vector load."""
 
 
-class Members(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Members:
     """What is static of a RaggedArray: a tree, its leaves' shapes, and the elements of which a row's length is a
-    multiple."""
+    multiple.
+
+    Part of the key by which jit finds a program at every call, of hundreds of shapes: its hash is computed once.
+    """
 
     structure: Any
     shapes: tuple[Shape, ...]
     multiple: int
 
-    def layouts(self) -> tuple[Layout, ...]:
-        return _layouts(self.shapes, self.multiple)
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.structure, self.shapes, self.multiple))
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Members) and self.multiple == other.multiple and self.has_shapes_of(other)
+
+    def has_shapes_of(self, other: Members) -> bool:
+        """Whether both have one tree of shapes, in whatever rows."""
+        return self.shapes == other.shapes and bool(self.structure == other.structure)
+
+    @functools.cached_property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Where each member lies in the buffer."""
+        layouts, offset = [], 0
+        for shape in self.shapes:
+            pitch = _pitch(shape, self.multiple)
+            dimensions = [((shape[-1], 1),)] if shape else []
+            stride = pitch
+            for size in reversed(shape[:-1]):
+                dimensions.insert(0, ((size, stride),))
+                stride *= size
+            layouts.append(Layout(tuple(dimensions), offset))
+            offset += _rows(shape) * pitch
+        return tuple(layouts)
+
+    @functools.cached_property
     def elements(self) -> int:
         """Of the buffer."""
         return sum(_rows(shape) * _pitch(shape, self.multiple) for shape in self.shapes)
 
     def views(self, buffer: Any) -> list[View]:
         """The members where they lie in it."""
-        elements = self.elements()
-        return [View.tree_unflatten((layout, elements), (buffer,)) for layout in self.layouts()]
+        return [View.tree_unflatten((layout, self.elements), (buffer,)) for layout in self.layouts]
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -129,7 +162,7 @@ class RaggedArray:
         the new one.
         """
         for other in others:
-            if other.members._replace(multiple=self.members.multiple) != self.members:
+            if not self.members.has_shapes_of(other.members):
                 raise ValueError(f"RaggedArray: the members {other.shapes} are not those of {self.shapes}")
         buffers = [self.buffer, *(x._with_rows_of(self.members.multiple).buffer for x in others)]
         mask = _mask(self.members)
@@ -150,7 +183,7 @@ class RaggedArray:
         """The same members in rows whose lengths are multiples of so many elements."""
         if multiple == self.members.multiple:
             return self
-        return _packed(list(self), self.members._replace(multiple=multiple), self.dtype)
+        return _packed(list(self), replace(self.members, multiple=multiple), self.dtype)
 
     def norms(self) -> jax.Array:
         """Each member's Frobenius norm, a 1-D array in the dtype in which products are summed."""
@@ -309,21 +342,6 @@ def _pitch(shape: Shape, multiple: int) -> int:
     """From one row to the next."""
     length = shape[-1] if shape else 1
     return -(-length // multiple) * multiple
-
-
-@functools.lru_cache(maxsize=256)
-def _layouts(shapes: tuple[Shape, ...], multiple: int) -> tuple[Layout, ...]:
-    layouts, offset = [], 0
-    for shape in shapes:
-        pitch = _pitch(shape, multiple)
-        dimensions = [((shape[-1], 1),)] if shape else []
-        stride = pitch
-        for size in reversed(shape[:-1]):
-            dimensions.insert(0, ((size, stride),))
-            stride *= size
-        layouts.append(Layout(tuple(dimensions), offset))
-        offset += _rows(shape) * pitch
-    return tuple(layouts)
 
 
 def _mask(members: Members) -> jax.Array | None:
