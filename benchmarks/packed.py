@@ -6,8 +6,7 @@ plus one; of the packed operands, plus one; the products of packed operands, of 
 there; `ratio` is that of `call` over the first row's.
 
 `rows` times the same products in a loop inside one program, packed (rows padded to 16 bytes) and unpacked (rows as
-long as they are), for irregular sizes and for multiples of 16, which need no padding. `ratio` is the time over the
-packed one.
+long as they are); the results of both are written into zeros. `ratio` is the time over the packed one.
 
     python benchmarks/packed.py                                  both, 1000 products
     python benchmarks/packed.py rows --dtype bfloat16 --count 256 --largest 512 --csv packed.csv
@@ -53,17 +52,16 @@ class Row:
     count: int
     largest: int
     table: str
-    sizes: str
     way: str
     seconds: float
     call_seconds: float
     ratio: float
 
 
-def operands(count: int, largest: int, dtype: str, multiple: int) -> tuple[list[jax.Array], list[jax.Array]]:
-    """Random factors; sizes are drawn from 1 to `largest` and rounded up to the multiple."""
+def operands(count: int, largest: int, dtype: str) -> tuple[list[jax.Array], list[jax.Array]]:
+    """Random factors; sizes are drawn from 1 to `largest`."""
     rng = np.random.default_rng(0)
-    sizes = -(-rng.integers(1, largest + 1, (count, 3)) // multiple) * multiple
+    sizes = rng.integers(1, largest + 1, (count, 3))
     shapes = [(m, k) for m, _, k in sizes.tolist()], [(k, n) for _, n, k in sizes.tolist()]
     left, right = ([rng.uniform(-1, 1, shape).astype(np.float32) for shape in side] for side in shapes)
     return [jnp.asarray(x, dtype) for x in left], [jnp.asarray(x, dtype) for x in right]
@@ -71,7 +69,7 @@ def operands(count: int, largest: int, dtype: str, multiple: int) -> tuple[list[
 
 def dispatch(count: int, largest: int, dtype: str) -> dict[str, Way]:
     """Single calls, that of one array first."""
-    As, Bs = operands(count, largest, dtype, multiple=1)
+    As, Bs = operands(count, largest, dtype)
     packed = vb.pack(As), vb.pack(Bs)
     buffer = jnp.concatenate([x.buffer for x in packed])
     return {
@@ -83,9 +81,9 @@ def dispatch(count: int, largest: int, dtype: str) -> dict[str, Way]:
     }
 
 
-def rows(count: int, largest: int, dtype: str, multiple: int) -> dict[str, Way]:
+def rows(count: int, largest: int, dtype: str) -> dict[str, Way]:
     """Products inside a program, the packed ones first. Both have one buffer a side, so that only the rows differ."""
-    As, Bs = operands(count, largest, dtype, multiple)
+    As, Bs = operands(count, largest, dtype)
     packed = vb.pack(As), vb.pack(Bs)
 
     def unpacked(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -137,24 +135,18 @@ def main(
 ) -> None:
     """Times packed calls beside unpacked ones."""
     console = Console(width=120)
-    runs = [("dispatch", "irregular", dispatch(count, largest, dtype))] if "dispatch" in tables else []
-    if "rows" in tables:
-        runs += [
-            ("rows", name, rows(count, largest, dtype, multiple)) for name, multiple in (("irregular", 1), ("x16", 16))
-        ]
+    runs = [(table, {"dispatch": dispatch, "rows": rows}[table](count, largest, dtype)) for table in tables]
     found: list[Row] = []
     device, version = jax.devices()[0].device_kind, jax.__version__
-    for table, sizes, ways in runs:
+    for table, ways in runs:
         in_loop = table == "rows"
         seconds = measure(ways, rounds, in_loop=in_loop)
-        shown = Table(title=f"{table}, {sizes}: {count} products up to {largest}, {dtype}, {device}, jax {version}")
+        shown = Table(title=f"{table}: {count} products up to {largest}, {dtype}, {device}, jax {version}")
         for column in ("way", "us", "ratio") if in_loop else ("way", "us", "call/us", "ratio"):
             shown.add_column(column, justify="left" if column == "way" else "right")
         for way, taken in zip(ways, seconds, strict=True):
             which = 0 if in_loop else 1
-            row = Row(
-                device, version, dtype, count, largest, table, sizes, way, *taken, taken[which] / seconds[0][which]
-            )
+            row = Row(device, version, dtype, count, largest, table, way, *taken, taken[which] / seconds[0][which])
             found.append(row)
             times = taken[:1] if in_loop else taken
             shown.add_row(way, *(f"{1e6 * x:.1f}" for x in times), f"{row.ratio:.2f}")
