@@ -36,6 +36,7 @@ ROOMS = [
     "_src.elementwise",
     "_src.many_devices",
     "_src.newton_schulz_cost",
+    "_src.newton_schulz_norms",
     "_src.newton_schulz",
     "_src.tools",
     "_src.flax",

@@ -121,7 +121,8 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
     windows = call.windows
     if call.is_packed and windows is None and call.shapes:
         windows = _packed_windows(call)
-    into = None if windows is None else windows.into(call.shapes)
+    read = [x.buffer if isinstance(x, View) else x for x in (operand.array for operand in call.operands)]
+    into = None if windows is None else windows.into(call.shapes, read)
     # What is not the kernels' work is done with arrays, which are put into their windows afterwards.
     put_later = into is not None and (not by_plan or any(call.after))
 

@@ -22,8 +22,8 @@ class Windows(NamedTuple):
     members: Members | None = None  # the views are these of a RaggedArray
     is_new: bool = False  # of a buffer of zeros, made for them
 
-    def into(self, shapes: Sequence[Shape]) -> Into:
-        """As the primitive takes it; `shapes` are the results'."""
+    def into(self, shapes: Sequence[Shape], read: Sequence[jax.Array]) -> Into:
+        """As the primitive takes it. `shapes`: the results'; `read`: the arrays that the call reads."""
         buffers, index = distinct([view.buffer for view in self.views if view is not None])
         array_of = iter(index)
         writes, target_shapes = [], [buffer.shape for buffer in buffers]
@@ -35,8 +35,13 @@ class Windows(NamedTuple):
                 writes.append(Window(next(array_of), view.layout))
         if self.is_new:
             return into_zeros(writes, target_shapes, [buffer.dtype for buffer in buffers])
+        # One that windows cover is not given to the call, but for one that it reads: it may be updated where it is.
+        number = distinct([*buffers, *read])[1]
         bases: list[Any] = [
-            None if covers(tuple(w.layout for w in writes if w.array == index), buffer.size) else buffer
+            None
+            if covers(tuple(w.layout for w in writes if w.array == index), buffer.size)
+            and number[index] not in number[len(buffers) :]
+            else buffer
             for index, buffer in enumerate(buffers)
         ]
         bases += [None] * (len(target_shapes) - len(buffers))

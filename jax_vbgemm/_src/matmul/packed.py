@@ -144,7 +144,7 @@ class RaggedArray:
     def span(self, index: int) -> tuple[int, int]:
         """Where member number `index` begins in the buffer, and how many elements it takes, padding too."""
         shape = self.shapes[index]
-        return self.members.layouts()[index].offset, _rows(shape) * _pitch(shape, self.members.multiple)
+        return self.members.layouts[index].offset, _rows(shape) * _pitch(shape, self.members.multiple)
 
     def views(self) -> Any:
         """The tree, of views."""
