@@ -46,8 +46,8 @@ def predict(
     The kernels of a call run one after another. A kernel takes its longest block or its blocks' total over the slots
     (units times resident blocks), whichever is more, a launch, and on a GPU something for each tile shape beyond its
     first; cores take blocks in their order, so there few large ones are scheduled one by one. The call takes no less
-    than its operands and results need to pass through the memory once. A block's time is a fixed part and the sum of
-    its tiles (`_cpu_tiles`, `_gpu_tiles`). All coefficients are entries of the device table.
+    than its operands and results need to pass through the memory once. A block's time is the sum of its tiles
+    (`_cpu_tiles`, `_gpu_tiles`) and, on a GPU, a fixed part. All coefficients are entries of the device table.
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
@@ -75,7 +75,6 @@ def _on_cores(
     if block_first is not None:
         seconds = np.add.reduceat(seconds.take(_run_of_tile(runs, tile_order)), block_first[:-1])
         count = np.ones(len(seconds), np.int64)
-    seconds = seconds + device.block_latency
     work, blocks = weighted_sum(seconds, count), int(count.sum())
     return Prediction(
         seconds=_list_schedule(seconds, count, device.units) + device.launch_seconds,
@@ -165,7 +164,7 @@ def block_seconds(
         seconds = np.zeros((len(tiles), len(sizes.m)))
         for row, tile in zip(seconds, tiles, strict=True):
             runs = Runs.whole_problems(sizes, np.full(len(exist), tile.index), catalogue, np.arange(len(exist)))
-            row[runs.problem] = _cpu_tiles(sizes, runs, catalogue, device) + device.block_latency
+            row[runs.problem] = _cpu_tiles(sizes, runs, catalogue, device)
         return seconds
     strategy = np.array([tile.index for tile in tiles])[:, None]
     aligned = sizes.aligned(catalogue.element_bytes)
@@ -378,7 +377,8 @@ def _calibration_table(device: str) -> Mapping[tuple[str, str, int], tuple[float
 def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> Floats:
     """Seconds of one tile of each run, averaged over the run: its multiply-adds and, hidden by nothing, its loads.
 
-    A tile reads A, reads B and packs it, and reads C to write it; a row of B costs a line more than it is long.
+    A tile reads A, reads B and packs it, and reads C to write it; a row of B costs a line more than it is long. Each is
+    a product of its own to the kernel, so that a block of several saves nothing of their fixed part.
     """
     size = catalogue.element_bytes
 
@@ -387,7 +387,7 @@ def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpe
     products = _flops(catalogue) * rows * cols * depth * (device.units / device.peak_rate(catalogue.dtype))
     numbers = (rows + 2 * cols) * depth + 2 * rows * cols
     loads = (numbers * size + CACHE_LINE * depth) * (device.units / device.cache_bandwidth)
-    seconds: Floats = products + loads
+    seconds: Floats = products + loads + device.block_latency
     return seconds
 
 

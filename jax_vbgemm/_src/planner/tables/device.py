@@ -48,7 +48,7 @@ class DeviceSpec:
     cache_bandwidth: float  # last cache shared by the units
     shared_bandwidth: float  # shared memory of all units together
     step_latency: float  # one K step can't be faster: load, barrier, first product
-    block_latency: float  # prologue and epilogue of a block
+    block_latency: float  # prologue and epilogue of a block; on a CPU of each of its tiles
     launch_seconds: float  # one more kernel in a graph, or one more call on the CPU
     vector_bytes: int  # edge tiles are computed as far as they reach, in whole vectors of this; 0: always whole
 
