@@ -179,4 +179,18 @@ inline void write_block(const P& p, T* sums, int64_t width, int64_t rows, int64_
 #include "dtypes.def"
 }
 
+// The same for rows of `columns` numbers without gaps, no more of them than a vector holds.
+template <class Lhs, class T>
+inline void write_rows(const Product& p, const T* sums, int64_t columns, int64_t i, int64_t rows) {
+  constexpr int kWidth = kLanes<T>, kGroup = 16;
+  T in_vectors[kGroup * kWidth] = {};
+  for (int64_t first = 0; first < rows; first += kGroup) {
+    const int64_t count = smaller(kGroup, rows - first);
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t j = 0; j < columns; ++j) in_vectors[r * kWidth + j] = sums[(first + r) * columns + j];
+    }
+    write_block<Lhs>(p, in_vectors, kWidth, count, p.n, i + first, 0);
+  }
+}
+
 }  // namespace vbgemm::VBGEMM_ISA

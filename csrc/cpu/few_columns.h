@@ -116,7 +116,7 @@ class FewColumns {
         multiply<S>(a, p.a.row_stride, rows, to, streams, ahead);
       }
       if (!in_place) {
-        finish<kColumns>(p, results, i, rows);
+        write_rows<Lhs>(p, results, kColumns, i, rows);
       } else if (to != c) {
         copy_rows<kColumns>(results, rows, p.n, c);
       }
@@ -130,18 +130,6 @@ class FewColumns {
     }
     for (; rows > 0; --rows, from += kColumns, to += columns) {
       for (int64_t j = 0; j < columns; ++j) to[j] = from[j];
-    }
-  }
-
-  template <int kColumns>
-  static void finish(const Product& p, const T* results, int64_t i, int64_t rows) {
-    T in_vectors[kGroup * kWidth] = {};
-    for (int64_t first = 0; first < rows; first += kGroup) {
-      const int64_t count = smaller(kGroup, rows - first);
-      for (int64_t r = 0; r < count; ++r) {
-        __builtin_memcpy(in_vectors + r * kWidth, results + (first + r) * kColumns, kColumns * sizeof(T));
-      }
-      write_block<Lhs>(p, in_vectors, kWidth, count, p.n, i + first, 0);
     }
   }
 

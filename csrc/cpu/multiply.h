@@ -13,6 +13,7 @@
 #include "cpu/micro_kernel.h"
 #include "cpu/pack.h"
 #include "cpu/past_caches.h"
+#include "cpu/short_rows.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
@@ -42,6 +43,7 @@ inline void with_factors(Product& p, const Factors& factors, bool is_turned) {
 
 // The stride along a dimension of length 1 means nothing: take the one that is easiest to read.
 inline void strides_along_one(Product& p) {
+  if (p.k == 1) p.a.col_stride = p.b.row_stride = 1;
   if (p.n == 1) p.b.col_stride = p.c.col_stride = 1;
   if (p.m == 1) p.a.row_stride = p.c.row_stride = 1;
 }
@@ -358,6 +360,12 @@ inline bool sums_in_lanes(const Product& p) {
   return !kIsComplex<Lhs> && (Multiplier<Lhs, Rhs>::is_dot(p) || FewColumns<Lhs, Rhs>::takes(p));
 }
 
+// Is there a way for so few columns?
+template <class Lhs, class Rhs>
+inline bool has_few_columns(const Product& p) {
+  return ShortRows<Lhs, Rhs>::takes(p) || sums_in_lanes<Lhs, Rhs>(p);
+}
+
 template <class Lhs, class Rhs>
 inline void multiply_as_it_is(const Product& product, Scratch& scratch) {
   using Mine = Multiplier<Lhs, Rhs>;
@@ -365,6 +373,10 @@ inline void multiply_as_it_is(const Product& product, Scratch& scratch) {
     if (goes_past_caches(product) && !writes_vectors) return run_past_caches(product, scratch, run_piece);
     run_piece(product);
   };
+  if (ShortRows<Lhs, Rhs>::takes(product)) {
+    const ShortRows<Lhs, Rhs> rows(product, scratch);
+    return run_by(false, [&](const Product& piece) { rows.run(piece); });
+  }
   Mine multiplier(product, scratch);
   if (Mine::is_dot(product)) return multiplier.run();
   if constexpr (!kIsComplex<Lhs>) {
@@ -381,7 +393,7 @@ inline void multiply(Product p, Scratch& scratch) {
   strides_along_one(p);
   const int lanes = kLanes<SumNumberOf<Lhs>> / (1 + kIsComplex<Lhs>);
   const Product other = transposed(p);
-  const bool stays = sums_in_lanes<Lhs, Rhs>(p) || (!sums_in_lanes<Rhs, Lhs>(other) && cost(other, lanes) >= cost(p, lanes));
+  const bool stays = has_few_columns<Lhs, Rhs>(p) || (!has_few_columns<Rhs, Lhs>(other) && cost(other, lanes) >= cost(p, lanes));
   if (stays) return multiply_as_it_is<Lhs, Rhs>(p, scratch);
   Finish finish;
   multiply_as_it_is<Rhs, Lhs>(turned(p, finish), scratch);

@@ -72,6 +72,27 @@ inline Vec<T> load_repeated(const T* p) {
   }
 }
 
+// Can lanes be permuted by a vector of their numbers? Lane i becomes lane at[i] of v, or of v and w one behind the other.
+#if defined(__AVX512F__)
+inline constexpr bool kPermutes = true;
+inline Vec<int32_t> permute(Vec<int32_t> v, Vec<int32_t> at) {
+  return Vec<int32_t>(_mm512_maskz_permutexvar_epi32(0xffff, __m512i(at), __m512i(v)));
+}
+inline Vec<int32_t> permute(Vec<int32_t> v, Vec<int32_t> w, Vec<int32_t> at) {
+  return Vec<int32_t>(_mm512_permutex2var_epi32(__m512i(v), __m512i(at), __m512i(w)));
+}
+#elif defined(__AVX2__)
+inline constexpr bool kPermutes = true;
+inline Vec<int32_t> permute(Vec<int32_t> v, Vec<int32_t> at) {
+  return Vec<int32_t>(_mm256_permutevar8x32_epi32(__m256i(v), __m256i(at)));
+}
+inline Vec<int32_t> permute(Vec<int32_t> v, Vec<int32_t> w, Vec<int32_t> at) { return (at & 8) != 0 ? permute(w, at) : permute(v, at); }
+#else
+inline constexpr bool kPermutes = false;
+inline Vec<int32_t> permute(Vec<int32_t> v, Vec<int32_t>) { return v; }
+inline Vec<int32_t> permute(Vec<int32_t> v, Vec<int32_t>, Vec<int32_t>) { return v; }
+#endif
+
 // Can the first few lanes be loaded without touching the memory behind them, at the price of a whole load?
 #if defined(__AVX512F__)
 inline constexpr bool kMaskedLoads = true;
