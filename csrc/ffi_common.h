@@ -117,9 +117,10 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
                num_blocks, num_splits, num_sums] = given;
   constexpr int64_t kProblemWords = sizeof(Problem) / 8, kRunInts = sizeof(TileRun) / 4, kTileInts = sizeof(ReadyTile) / 4,
                     kSplitInts = sizeof(SplitTile) / 4;
-  if (catalogue != catalogue_hash()) {
+  constexpr int64_t kCatalogue = catalogue_hash();  // at compile time: a call of small products takes a few microseconds
+  if (catalogue != kCatalogue) {
     return refuse("this program was planned with another tile catalogue (" + std::to_string(catalogue) + ") than this build has (" +
-                  std::to_string(catalogue_hash()) + "): lower or export it again with this version");
+                  std::to_string(kCatalogue) + "): lower or export it again with this version");
   }
   if (args.size() < 1 || rets.size() < 1 + extra_results) return refuse("a call needs at least one operand and one result");
   if (num_factors < 1 || num_addends < 0 || num_factors + num_addends > static_cast<int64_t>(args.size())) {

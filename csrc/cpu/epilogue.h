@@ -179,10 +179,18 @@ inline void write_block(const P& p, T* sums, int64_t width, int64_t rows, int64_
 #include "dtypes.def"
 }
 
-// The same for rows of `columns` numbers without gaps, no more of them than a vector holds.
-template <class Lhs, class T>
-inline void write_rows(const Product& p, const T* sums, int64_t columns, int64_t i, int64_t rows) {
+// The same for rows of a few columns, whose sums have no gaps between rows. Where those of C have none either, and there is nothing to
+// finish, they are written as one long row.
+template <class Lhs>
+inline void write_rows(const Product& p, SumNumberOf<Lhs>* sums, int64_t i, int64_t rows) {
+  using T = SumNumberOf<Lhs>;
   constexpr int kWidth = kLanes<T>, kGroup = 16;
+  const int64_t columns = p.n * (1 + kIsComplex<Lhs>);
+  if (!p.finish && p.c.col_stride == 1 && p.c.row_stride == p.n) {
+    Product row = p;
+    row.c = {static_cast<char*>(p.c.data) + i * p.n * bytes_of(p.out_dtype), 0, 1};
+    return write_block<Lhs>(row, sums, 0, 1, rows * p.n, 0, 0);
+  }
   T in_vectors[kGroup * kWidth] = {};
   for (int64_t first = 0; first < rows; first += kGroup) {
     const int64_t count = smaller(kGroup, rows - first);

@@ -104,7 +104,7 @@ class FewColumns {
     const auto* a = static_cast<const NumberOf<Lhs>*>(p.a.data);
     const bool in_place = finishes_in_place(p), streams = goes_past_caches(p) && writes_vectors(p);
     const int64_t ahead = streams ? bytes_ahead(p, kGroup) : 0;
-    alignas(64) T results[kRows * kColumns];
+    alignas(64) T results[kRows * kColumns], dense[kRows * kColumns];
     for (int64_t i = 0; i < p.m; i += kRows, a += kRows * p.a.row_stride) {
       const int64_t rows = smaller(kRows, p.m - i);
       T* const c = in_place ? static_cast<T*>(p.c.data) + i * p.n : nullptr;
@@ -115,11 +115,9 @@ class FewColumns {
       } else {
         multiply<S>(a, p.a.row_stride, rows, to, streams, ahead);
       }
-      if (!in_place) {
-        write_rows<Lhs>(p, results, kColumns, i, rows);
-      } else if (to != c) {
-        copy_rows<kColumns>(results, rows, p.n, c);
-      }
+      T* const sums = in_place ? c : dense;
+      if (p.n < kColumns) copy_rows<kColumns>(results, rows, p.n, sums);
+      if (!in_place) write_rows<Lhs>(p, p.n < kColumns ? sums : results, i, rows);
     }
   }
 

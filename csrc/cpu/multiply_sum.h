@@ -9,7 +9,7 @@ namespace vbgemm::VBGEMM_ISA {
 template <class Lhs, class Rhs>
 inline void add_products(const Product& p, const Factors* more, int64_t count, bool is_turned, Scratch& scratch) {
   using T = SumNumberOf<Lhs>;
-  const int64_t width = ceil_div(p.n, kLanes<T>) * kLanes<T>, rows = Scratch::kBytesTotals / (width * static_cast<int64_t>(sizeof(T)));
+  const int64_t rows = Scratch::kBytesTotals / (p.n * static_cast<int64_t>(sizeof(T)));
   T* const total = reinterpret_cast<T*>(scratch.totals[0]);
   T* const next = reinterpret_cast<T*>(scratch.totals[1]);
   Product piece = p;
@@ -20,11 +20,11 @@ inline void add_products(const Product& p, const Factors* more, int64_t count, b
       if (index >= 0) with_factors(piece, more[index], is_turned);
       piece.a = from_row(index < 0 ? p.a : piece.a, i, arithmetic_of(p.kind).lhs);
       if (index < 0) piece.k = p.k, piece.b = p.b;
-      piece.c = {index < 0 ? total : next, width, 1};
+      piece.c = {index < 0 ? total : next, p.n, 1};
       multiply<Lhs, Rhs>(piece, scratch);
-      for (int64_t at = 0; index >= 0 && at < piece.m * width; ++at) total[at] += next[at];
+      for (int64_t at = 0; index >= 0 && at < piece.m * p.n; ++at) total[at] += next[at];
     }
-    write_block<Lhs>(p, total, width, piece.m, p.n, i, 0);
+    write_rows<Lhs>(p, total, i, piece.m);
   }
 }
 

@@ -118,7 +118,7 @@ class ShortRows {
   // Computes rows of the product.
   void run(const Product& p) const {
     const auto* a = static_cast<const A*>(p.a.data);
-    const bool in_place = !kConverts && !p.finish && is_dense(p);
+    const bool in_place = !kConverts && !p.finish && p.c.col_stride == 1 && p.c.row_stride == p.n;
     for (int64_t i = 0; i < p.m; i += kRows, a += kRows * k_) {
       const int64_t rows = smaller(kRows, p.m - i), direct = readable(p.m - i, rows), rest = rows - direct;
       T* const to = in_place ? static_cast<T*>(p.c.data) + i * n_ : results_;
@@ -129,7 +129,7 @@ class ShortRows {
         multiply(copy_of_a_, ceil_div(rest, kWidth) * kWidth, of_rest);
         if (in_place) __builtin_memcpy(to + direct * n_, of_rest, rest * n_ * sizeof(T));
       }
-      if (!in_place) finish(p, i, rows);
+      if (!in_place) write_rows<Lhs>(p, results_, i, rows);
     }
   }
 
@@ -137,9 +137,7 @@ class ShortRows {
   static constexpr int kParts = 1 + kIsComplex<Lhs>, kWidth = kLanes<T>;
   static constexpr bool kConverts = sizeof(A) != sizeof(T);
   static constexpr int64_t kManyVectors = 4;  // of rows: of fewer the others were as fast
-  static constexpr int64_t kRows = 256;  // of A and C in the level-1 cache, which each vector of C passes
-
-  static bool is_dense(const Product& p) { return p.c.col_stride == 1 && p.c.row_stride == p.n; }
+  static constexpr int64_t kRows = 256;       // of A and C in the level-1 cache, which each vector of C passes
 
   // How many of the next rows, whole groups of them, read nothing behind the last of those that are left.
   int64_t readable(int64_t left, int64_t rows) const {
@@ -162,17 +160,9 @@ class ShortRows {
     if constexpr (K > 2) multiply_short_rows<K, 4>(a, rows, b_, n_, to);
   }
 
-  // Rows without gaps and an epilogue are one long row.
-  void finish(const Product& p, int64_t i, int64_t rows) const {
-    if (p.finish || !is_dense(p)) return write_rows<Lhs>(p, results_, n_, i, rows);
-    Product row = p;
-    row.c = {static_cast<char*>(p.c.data) + i * p.n * bytes_of(p.out_dtype), 0, 1};
-    write_block<Lhs>(row, results_, 0, 1, rows * p.n, 0, 0);
-  }
-
-  int k_, n_;        // in numbers
-  int vectors_;      // of A that a vector of C needs: 1, 2 or 4
-  int64_t reach_;    // how far behind a group's first number it reads
+  int k_, n_;      // in numbers
+  int vectors_;    // of A that a vector of C needs: 1, 2 or 4
+  int64_t reach_;  // how far behind a group's first number it reads
   T b_[kMaxShortK][kWidth] = {};
   T* copy_of_a_;
   T* results_;

@@ -83,9 +83,7 @@ inline Vec<int32_t> permute(Vec<int32_t> v, Vec<int32_t> w, Vec<int32_t> at) {
 }
 #elif defined(__AVX2__)
 inline constexpr bool kPermutes = true;
-inline Vec<int32_t> permute(Vec<int32_t> v, Vec<int32_t> at) {
-  return Vec<int32_t>(_mm256_permutevar8x32_epi32(__m256i(v), __m256i(at)));
-}
+inline Vec<int32_t> permute(Vec<int32_t> v, Vec<int32_t> at) { return Vec<int32_t>(_mm256_permutevar8x32_epi32(__m256i(v), __m256i(at))); }
 inline Vec<int32_t> permute(Vec<int32_t> v, Vec<int32_t> w, Vec<int32_t> at) { return (at & 8) != 0 ? permute(w, at) : permute(v, at); }
 #else
 inline constexpr bool kPermutes = false;
