@@ -354,16 +354,10 @@ inline int64_t cost(const Product& p, int lanes) {
   return sums + packing + storing;
 }
 
-// Are there few columns, whose sums are in several lanes of a vector?
-template <class Lhs, class Rhs>
-inline bool sums_in_lanes(const Product& p) {
-  return !kIsComplex<Lhs> && (Multiplier<Lhs, Rhs>::is_dot(p) || FewColumns<Lhs, Rhs>::takes(p));
-}
-
 // Is there a way for so few columns?
 template <class Lhs, class Rhs>
 inline bool has_few_columns(const Product& p) {
-  return ShortRows<Lhs, Rhs>::takes(p) || sums_in_lanes<Lhs, Rhs>(p);
+  return ShortRows<Lhs, Rhs>::takes(p) || (!kIsComplex<Lhs> && (Multiplier<Lhs, Rhs>::is_dot(p) || FewColumns<Lhs, Rhs>::takes(p)));
 }
 
 template <class Lhs, class Rhs>

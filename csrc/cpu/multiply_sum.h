@@ -28,6 +28,11 @@ inline void add_products(const Product& p, const Factors* more, int64_t count, b
   }
 }
 
+template <class Lhs, class Rhs>
+inline bool goes_its_own_way(const Product& p) {
+  return !kIsComplex<Lhs> && has_few_columns<Lhs, Rhs>(p);
+}
+
 // A sum the way that its products have been chosen to go; p is `is_turned` already.
 template <class Lhs, class Rhs>
 inline void multiply_sum_as_it_is(const Product& p, const Factors* more, int64_t count, bool is_turned, bool in_lanes, Scratch& scratch) {
@@ -51,7 +56,7 @@ inline void multiply_sum(Product p, const Factors* more, int64_t count, Scratch&
     strides_along_one(piece);
     const Product other = transposed(piece);
     cost_as_it_is += cost(piece, lanes), cost_turned += cost(other, lanes);
-    lanes_as_it_is |= sums_in_lanes<Lhs, Rhs>(piece), lanes_turned |= sums_in_lanes<Rhs, Lhs>(other);
+    lanes_as_it_is |= goes_its_own_way<Lhs, Rhs>(piece), lanes_turned |= goes_its_own_way<Rhs, Lhs>(other);
   }
   const bool stays = lanes_as_it_is || (!lanes_turned && cost_turned >= cost_as_it_is);
   if (stays) return multiply_sum_as_it_is<Lhs, Rhs>(p, more, count, false, lanes_as_it_is, scratch);
