@@ -369,7 +369,7 @@ inline void multiply_as_it_is(const Product& product, Scratch& scratch) {
   };
   if (ShortRows<Lhs, Rhs>::takes(product)) {
     const ShortRows<Lhs, Rhs> rows(product, scratch);
-    return run_by(false, [&](const Product& piece) { rows.run(piece); });
+    return run_by(rows.writes_lines(product), [&](const Product& piece) { rows.run(piece); });
   }
   Mine multiplier(product, scratch);
   if (Mine::is_dot(product)) return multiplier.run();

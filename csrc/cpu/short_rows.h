@@ -9,6 +9,7 @@
 #include "cpu/epilogue.h"
 #include "cpu/kernels.h"
 #include "cpu/pack.h"
+#include "cpu/past_caches.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
@@ -56,9 +57,9 @@ inline Vec<T> permuted(const T* from, Vec<int32_t> at) {
 }
 
 // Real products of rows x K by K x n numbers, without gaps; rows are a multiple of a vector's lanes. A vector of C needs numbers of A from
-// among kVectors.
+// among kVectors. streams: C is written past the caches.
 template <int K, int kVectors, class T>
-inline void multiply_short_rows(const T* a, int64_t rows, const T (&b)[kMaxShortK][kLanes<T>], int n, T* c) {
+inline void multiply_short_rows(const T* a, int64_t rows, const T (&b)[kMaxShortK][kLanes<T>], int n, T* c, bool streams) {
   using V = Vec<T>;
   constexpr int kWidth = kLanes<T>;
   for (int j = 0; j < n; ++j) {
@@ -75,7 +76,7 @@ inline void multiply_short_rows(const T* a, int64_t rows, const T (&b)[kMaxShort
       V sum{};
 #pragma GCC unroll 4
       for (int k = 0; k < K; ++k) sum += permuted<kVectors>(from, at[k]) * factor[k];
-      store(to, sum);
+      streams ? stream(to, sum) : store(to, sum);
     }
   }
 }
@@ -115,18 +116,23 @@ class ShortRows {
     reach_ = (n_ - 1) * kWidth / n_ * k_ + vectors_ * kWidth;
   }
 
+  // Are groups of rows whole lines where C is? (Of half a line the other half would be written much later.)
+  static bool writes_lines(const Product& p) { return kVectorBytes == 64 && is_in_place(p) && is_vector_aligned(p.c.data); }
+
   // Computes rows of the product.
   void run(const Product& p) const {
     const auto* a = static_cast<const A*>(p.a.data);
-    const bool in_place = !kConverts && !p.finish && p.c.col_stride == 1 && p.c.row_stride == p.n;
-    for (int64_t i = 0; i < p.m; i += kRows, a += kRows * k_) {
-      const int64_t rows = smaller(kRows, p.m - i), direct = readable(p.m - i, rows), rest = rows - direct;
+    const bool in_place = is_in_place(p), streams = goes_past_caches(p) && writes_lines(p);
+    const int64_t most = streams ? kBytesOfAPiece / 64 / k_ * (64 / sizeof(T)) : kRows;
+    for (int64_t i = 0; i < p.m; i += most, a += most * k_) {
+      if (streams) prefetch(reinterpret_cast<const char*>(a) + kBytesAhead, most * k_ * static_cast<int64_t>(sizeof(T)));
+      const int64_t rows = smaller(most, p.m - i), direct = readable(p.m - i, rows), rest = rows - direct;
       T* const to = in_place ? static_cast<T*>(p.c.data) + i * n_ : results_;
-      if constexpr (!kConverts) multiply(a, direct, to);
+      if constexpr (!kConverts) multiply(a, direct, to, streams);
       if (rest > 0) {
         T* const of_rest = results_ + direct * n_;
         copy_run<1>(a + direct * k_, 1, rest * k_, copy_of_a_);
-        multiply(copy_of_a_, ceil_div(rest, kWidth) * kWidth, of_rest);
+        multiply(copy_of_a_, ceil_div(rest, kWidth) * kWidth, of_rest, false);
         if (in_place) __builtin_memcpy(to + direct * n_, of_rest, rest * n_ * sizeof(T));
       }
       if (!in_place) write_rows<Lhs>(p, results_, i, rows);
@@ -139,25 +145,27 @@ class ShortRows {
   static constexpr int64_t kManyVectors = 4;  // of rows: of fewer the others were as fast
   static constexpr int64_t kRows = 256;       // of A and C in the level-1 cache, which each vector of C passes
 
+  static bool is_in_place(const Product& p) { return !kConverts && !p.finish && p.c.col_stride == 1 && p.c.row_stride == p.n; }
+
   // How many of the next rows, whole groups of them, read nothing behind the last of those that are left.
   int64_t readable(int64_t left, int64_t rows) const {
     if (kConverts || left * k_ < reach_) return 0;
     return smaller(rows / kWidth, (left * k_ - reach_) / (kWidth * k_) + 1) * kWidth;
   }
 
-  void multiply(const T* a, int64_t rows, T* to) const {
+  void multiply(const T* a, int64_t rows, T* to, bool streams) const {
     switch (k_) {
-      case 1: return multiply_short_rows<1, 1>(a, rows, b_, n_, to);
-      case 2: return multiply_by<2>(a, rows, to);
-      case 3: return multiply_by<3>(a, rows, to);
-      case 4: return multiply_by<4>(a, rows, to);
+      case 1: return multiply_short_rows<1, 1>(a, rows, b_, n_, to, streams);
+      case 2: return multiply_by<2>(a, rows, to, streams);
+      case 3: return multiply_by<3>(a, rows, to, streams);
+      case 4: return multiply_by<4>(a, rows, to, streams);
     }
   }
   template <int K>
-  void multiply_by(const T* a, int64_t rows, T* to) const {
-    if (vectors_ == 1) return multiply_short_rows<K, 1>(a, rows, b_, n_, to);
-    if (vectors_ == 2) return multiply_short_rows<K, 2>(a, rows, b_, n_, to);
-    if constexpr (K > 2) multiply_short_rows<K, 4>(a, rows, b_, n_, to);
+  void multiply_by(const T* a, int64_t rows, T* to, bool streams) const {
+    if (vectors_ == 1) return multiply_short_rows<K, 1>(a, rows, b_, n_, to, streams);
+    if (vectors_ == 2) return multiply_short_rows<K, 2>(a, rows, b_, n_, to, streams);
+    if constexpr (K > 2) multiply_short_rows<K, 4>(a, rows, b_, n_, to, streams);
   }
 
   int k_, n_;      // in numbers
