@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from ragged_cases import CASES
 from ragged_library import SHAPES, Library
 
 COLUMNS = [
@@ -26,17 +27,6 @@ COLUMNS = [
     "cw_err", "nbad", "note",
 ]  # fmt: skip
 WORKLOADS = Path(__file__).parent / "workloads"
-
-# rows, groups, K, N; the groups' sizes are those of the workload's file.
-CASES = {
-    "moe_e64_k1024_t4096": (4096, 64, 1024, 1024),
-    "real_decode": (256, 128, 2048, 768),
-    "real_qwen3": (32768, 128, 2048, 768),
-    "real_olmoe": (32768, 64, 2048, 1024),
-    "real_dsv3": (16384, 32, 7168, 2048),
-    "real_mixtral": (8192, 8, 4096, 14336),
-    "dense_8192": (8192, 1, 8192, 8192),
-}
 
 
 def sizes_of(name, m, g):
