@@ -10,9 +10,9 @@ import pytest
 import jax_vbgemm as vb
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends
-from jax_vbgemm._src import newton_schulz as orthogonal
 from jax_vbgemm._src.elementwise import array_kernels, square_sums
 from jax_vbgemm._src.elementwise.square_sums import square_sums_p
+from jax_vbgemm._src.newton_schulz_norms import norms_of
 
 pytestmark = emulated_call.MARKS
 
@@ -58,7 +58,7 @@ def test_all_empty():
 
 def test_norms_of_newton_schulz():
     xs = [oracle.random(shape, "float32") for shape in [(12, 40), (37, 9), (1, 1), (0, 3)]]
-    compiled = jax.jit(lambda xs: orthogonal._norms(xs, 2**20)).lower(xs).compile()
+    compiled = jax.jit(lambda xs: norms_of(xs, 2**20)).lower(xs).compile()
     assert calls(compiled) == 1
     np.testing.assert_allclose(compiled(xs), [np.linalg.norm(oracle.wide(x)) for x in xs], rtol=1e-6)
     with vb.target("h100"):
