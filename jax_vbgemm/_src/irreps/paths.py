@@ -62,7 +62,7 @@ def paths_of(
 def _exponent(where: str, option: str, value: Any) -> float:
     if isinstance(value, str) and value in NORMALIZATIONS:
         return NORMALIZATIONS[value]
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
         return float(value)
     raise ValueError(f"{where}: {option} must be 'element', 'path' or a number between (0 and 1), not {value!r}")
 

@@ -262,8 +262,13 @@ def muon(
         return x is None or isinstance(x, MuonDimensionNumbers | optax.MaskedNode)
 
     def labels(params: Any) -> Any:
-        if weight_decay_mask is not None and any(map(is_ragged, jax.tree.leaves(params, is_leaf=is_ragged))):
-            raise ValueError("muon: weight_decay_mask cannot be used with packed parameters: a mask is of leaves")
+        of_leaves = {
+            "weight_decay_mask": weight_decay_mask,
+            "muon_weight_dimension_numbers": muon_weight_dimension_numbers,
+        }
+        for name, given in of_leaves.items():
+            if given is not None and any(map(is_ragged, jax.tree.leaves(params, is_leaf=is_ragged))):
+                raise ValueError(f"muon: {name} cannot be used with packed parameters: it is of leaves")
 
         def label(number: Any, part: Any) -> Any:
             return jax.tree.map(lambda _: "adam" if number is None else "muon", part)
