@@ -116,6 +116,8 @@ def test_matrices_and_other_leaves_in_one_buffer_are_refused():
         muon(0.1).init(vb.pack([jnp.ones(3), jnp.ones((2, 3))]))
     with pytest.raises(ValueError, match="weight_decay_mask cannot be used with packed parameters"):
         muon(0.1, weight_decay_mask=lambda params: params).init(pack_tree(tree()))
+    with pytest.raises(ValueError, match="muon_weight_dimension_numbers cannot be used with packed parameters"):
+        muon(0.1, muon_weight_dimension_numbers=lambda params: params).init(pack_tree(tree()))
 
 
 @pytest.mark.parametrize("extreme", [1e-30, 1e18, np.inf, np.nan, 0.0])
