@@ -223,6 +223,8 @@ def test_results_that_only_xla_has_get_the_gradients_of_its_dot(dtype, preferred
     try:
         theirs = gradient(lambda a, b: jax.lax.dot(a, b, preferred_element_type=preferred))
     except jax.errors.JaxRuntimeError as error:
+        if jax.default_backend() == "cpu":  # which has them all
+            raise
         pytest.skip(f"XLA has no such dot on this platform: {str(error).splitlines()[0]}")
     ours = gradient(lambda a, b: vb.batched_matmul([a], [b], preferred_element_type=preferred)[0])
     for x, y in zip(ours, theirs, strict=True):
