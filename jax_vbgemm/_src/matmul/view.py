@@ -25,7 +25,7 @@ class View:
 
     Args:
       buffer: any array, taken as its elements in row-major order.
-      shape: (*batch, rows, columns). A dimension may be a tuple of sizes, outermost first: ((nodes, 3), channels) has
+      shape: (batch..., rows, columns). A dimension may be a tuple of sizes, outermost first: ((nodes, 3), channels) has
         3 nodes rows.
       strides: the distance from one element to the next in each dimension, in elements of the buffer, in the form of
         `shape`. None: row-major without gaps.
@@ -105,7 +105,7 @@ class View:
 
     @property
     def shape(self) -> Shape:
-        """(*batch, rows, columns), numbers all."""
+        """(batch..., rows, columns), numbers all."""
         return self.layout.shape
 
     @property
