@@ -71,6 +71,7 @@ def test_arithmetic_leaves_the_padding_zero():
         "x + 1": (RAGGED + 1.0, lambda x: x + 1),
         "1 - x": (1.0 - RAGGED, lambda x: 1 - x),
         "x * inf": (RAGGED * jnp.inf, lambda x: x * jnp.inf),
+        "2 x, a number of NumPy": (np.float64(2) * RAGGED, lambda x: 2 * x),
         "x - x": (RAGGED - 2 * RAGGED, lambda x: -x),
         "1 / x": (RAGGED.map(lambda x: 1 / x), lambda x: 1 / x),
     }
@@ -177,6 +178,10 @@ def test_mistakes_are_named():
         vb.pack([jnp.ones(2)]) + vb.pack([jnp.ones(3)])
     with pytest.raises(TypeError, match="unsupported operand"):
         RAGGED * jnp.ones(3)
+    with pytest.raises(TypeError, match="map takes others that are packed, not of type dict"):
+        RAGGED.map(jnp.add, TREE)
+    with pytest.raises(TypeError, match="not a container"):
+        "a" in RAGGED  # noqa: B015
     half = vb.pack([jnp.ones((2, 2), "float32")] * 2)
     mixed = pytest.raises(ValueError, match=r"result\[1\] is float32 but result\[0\] is float64: a RaggedArray has")
     with jax.numpy_dtype_promotion("standard"), mixed:
@@ -220,7 +225,7 @@ def test_weight_decay_puts_numbers_into_padding_that_nobody_sees():
 
 def test_stacked_buffers_are_refused():
     stacked = jax.tree.map(lambda x: jnp.stack([x, x]), RAGGED)
-    with pytest.raises(ValueError, match=r"its buffer is .*: behind vmap or scan, take its buffer"):
+    with pytest.raises(ValueError, match=r"RaggedArray: its buffer is .*: behind vmap or scan, jax.vmap"):
         stacked["a"]
     with pytest.raises(ValueError, match=r"As\['a'\] doesn't fit its buffer: it is a window of"):
         vb.batched_matmul(stacked, TREE)

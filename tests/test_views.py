@@ -335,6 +335,13 @@ WINDOW = View.of(X, "a b -> a b", window=np.s_[:, :2])
         (lambda: View.of(X, "a b -> a b", window=np.s_[..., 3:9]), ValueError, "window 3:9 reaches past axis 1 of 6"),
         (lambda: View.of(X, "a b -> a b", window=np.s_[::-1]), ValueError, "in steps of -1"),
         (lambda: View.of(X, "a b -> a b", window=(0,)), ValueError, "window must hold slices, not 0"),
+        (lambda: View.of(X, "a b -> a b", window=np.ones((9, 9))), ValueError, "window must hold slices, not of type nd"),
+        (lambda: View(None, (2, 2)), TypeError, "View: buffer must be a jax.Array, as .* but is None"),
+        (lambda: View.of(np.ones((2, 2)), "a b -> a b"), TypeError, "View.of: x must be a jax.Array"),
+        (lambda: View(WINDOW, (2, 2)), TypeError, "View: buffer is a View already"),
+        (lambda: View.of(WINDOW, "a b -> a b"), TypeError, "View.of: x is a View already"),
+        (lambda: View(X, (4, True)), TypeError, "View: shape must hold integers that .*, not True"),
+        (lambda: View(X, (0, 5), offset=25), ValueError, "View: its offset is 25 in a buffer of 24 elements"),
         (
             lambda: vb.batched_matmul([X, View.with_layout(X[:1], WINDOW.layout)], [X.T, X[:2]]),
             ValueError, r"batched_matmul: As\[1\] doesn't fit its buffer: its last element is number 19 of a",
@@ -453,7 +460,7 @@ def test_views_where_products_are_no_single_call():
     expected = vb.ragged_matmul(rows, [x[1:4, 2:6], others], sizes)
     check(vb.ragged_matmul(rows, [view, others], sizes), expected)
     check(vb.ragged_matmul(rows, vb.pack([x[1:4, 2:6], others]), sizes), expected)
-    with pytest.raises(TypeError, match="ragged_dot: rhs must be an array, but is View"):
+    with pytest.raises(TypeError, match="ragged_dot: rhs must be an array, but is of type View"):
         vb.ragged_dot(rows, view, sizes)
 
 

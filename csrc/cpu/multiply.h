@@ -41,8 +41,8 @@ inline void with_factors(Product& p, const Factors& factors, bool is_turned) {
   p.a = is_turned ? transposed(factors.b) : factors.a, p.b = is_turned ? transposed(factors.a) : factors.b;
 }
 
-// The stride along a dimension of length 1 means nothing: take the one that is easiest to read. A dimension of the whole problem, as strides
-// decide who computes a product, and that must not depend on how it is cut.
+// The stride along a dimension of length 1 means nothing: take the one that is easiest to read. A dimension of the whole problem, as
+// strides decide who computes a product, and that must not depend on how it is cut.
 inline void strides_along_one(Product& p) {
   if (p.k == 1) p.a.col_stride = p.b.row_stride = 1;
   if (p.whole_n == 1) p.b.col_stride = p.c.col_stride = 1;

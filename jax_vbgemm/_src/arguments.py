@@ -11,13 +11,19 @@ import jax.numpy as jnp
 from jax_vbgemm._src import compat
 
 
+def shown(value: Any) -> str:
+    """The value as a message shows it: its type where it would take more than a line."""
+    written = repr(value)
+    return written if len(written) <= 60 and "\n" not in written else f"of type {type(value).__name__}"
+
+
 def as_array(name: str, written: str, value: Any) -> jax.Array:
     """The value as an array; TypeError where it is none. `name`: of the function; `written`: the argument, or a leaf of
     it, as the user would write it."""
     try:
         return value if isinstance(value, jax.Array) else jnp.asarray(value)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name}: {written} must be an array, but is {value!r}: {error}") from None
+        raise TypeError(f"{name}: {written} must be an array, but is {shown(value)}: {error}") from None
 
 
 def promotes(array: Any, dtype: Any) -> bool:

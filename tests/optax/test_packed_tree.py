@@ -126,3 +126,18 @@ def test_extremes(extreme):
     matrices = [extreme * oracle.random((3, 5), "float32"), oracle.random((4, 4), "float32")]
     found = vb.newton_schulz(vb.pack(matrices), 2)
     assert_close(found.unpack(), vb.newton_schulz(matrices, 2), 1e-5)
+
+
+def test_another_optimizers_state_is_refused():
+    params = {"w": jnp.ones((4, 6)), "b": jnp.zeros(6)}
+    ours = muon(0.1).init(pack_tree(params))
+    with pytest.raises(ValueError, match="pack_state: the state is not one of the optimizer that made `like`"):
+        pack_state(optax.adam(0.1).init(params), like=ours)
+
+
+def test_updates_that_do_not_fit_are_named():
+    params = {"w": jnp.ones((4, 6)), "b": jnp.zeros(6)}
+    with pytest.raises(ValueError, match="apply_updates: params has the key 'b' but updates has not"):
+        apply_updates(params, {"w": params["w"]})
+    with pytest.raises(TypeError, match=r"apply_updates: params\['b'\] and its update: .* incompatible shapes"):
+        apply_updates(params, {"w": params["w"], "b": jnp.ones(5)})

@@ -225,18 +225,64 @@ def test_a_donated_scan():
     np.testing.assert_allclose(first, [0, 1, 1, 1], rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("make", "static"), [(soap, ("max_precond_dim",)), (shampoo, ("exponent_override", "max_precond_dim"))]
+)
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_injected_hyperparameters(make, static, decay):
+    plain = make(0.1, weight_decay=decay)
+    injected = optax.inject_hyperparams(make, static_args=static)(0.1, weight_decay=decay)
+    params = start()
+    state, other = plain.init(params), injected.init(params)
+    for step in range(7):
+        updates, state = jax.jit(plain.update)(gradients(params, step), state, params)
+        found, other = jax.jit(injected.update)(gradients(params, step), other, params)
+        assert_close(found, updates, 1e-4)
+    with pytest.raises(TypeError, match=f"{static[0]} is traced, and must be known at trace time"):
+        jax.jit(lambda g: optax.inject_hyperparams(make)(0.1).init(g))(params)
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong", "message"),
+    [
+        (soap, {"b1": 1.5}, r"soap: b1 = 1.5 must be in \[0, 1\)"),
+        (soap, {"b2": -0.1}, "soap: b2 = -0.1 must be"),
+        (soap, {"shampoo_beta": 1}, "soap: shampoo_beta = 1 must be"),
+        (soap, {"eps": -1e-8}, "soap: eps = -1e-08 must be at least 0"),
+        (soap, {"weight_decay": -1}, "soap: weight_decay = -1 must be at least 0"),
+        (soap, {"precondition_frequency": 0}, "soap: precondition_frequency = 0 must be at least 1"),
+        (soap, {"precondition_frequency": 2.5}, "soap: precondition_frequency = 2.5 must be an integer"),
+        (soap, {"max_precond_dim": 0}, "soap: max_precond_dim = 0 must be at least 1"),
+        (shampoo, {"beta1": -1}, "shampoo: beta1 = -1 must be"),
+        (shampoo, {"beta2": 1.5}, "shampoo: beta2 = 1.5 must be"),
+        (shampoo, {"matrix_epsilon": float("nan")}, "shampoo: matrix_epsilon = nan must be at least 0"),
+        (shampoo, {"diagonal_epsilon": -1}, "shampoo: diagonal_epsilon = -1 must be at least 0"),
+        (shampoo, {"max_precond_dim": 0}, "shampoo: max_precond_dim = 0 must be at least 1"),
+        (shampoo, {"exponent_override": 0.5}, "shampoo: exponent_override = 0.5 must be an integer"),
+        (shampoo, {"graft_type": "lion"}, "shampoo: graft_type = 'lion' is unknown"),
+    ],
+)
+def test_wrong_hyperparameters_are_named(make, wrong, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make(0.1, **wrong)
+
+
+@pytest.mark.parametrize("make", [soap, shampoo])
+def test_a_gradient_of_another_shape_is_named(make):
+    optimizer = make(0.1)
+    state = optimizer.init({"w": jnp.ones((2, 3))})
+    with pytest.raises(
+        ValueError, match=rf"{make.__name__}: updates\['w'\] is \(3, 2\) where init's parameter was \(2, 3\)"
+    ):
+        optimizer.update({"w": jnp.ones((3, 2))}, state)
+
+
 def test_bad_input_is_named():
     matrix = {"w": jnp.ones((2, 3))}
-    with pytest.raises(ValueError, match=r"soap: b1 = 1.5 must be in \[0, 1\)"):
-        soap(b1=1.5)
-    with pytest.raises(ValueError, match="soap: precondition_frequency = 0 must be positive"):
-        soap(precondition_frequency=0)
     with pytest.raises(TypeError, match=r"soap: params\['n'\] is int32: it must be floating"):
         soap().init({"n": jnp.ones(3, "int32")})
     with pytest.raises(TypeError, match="soap: params are packed"):
         soap().init(pack_tree(matrix))
-    with pytest.raises(ValueError, match="shampoo: graft_type = 'lion' is unknown"):
-        shampoo(0.1, graft_type="lion")
     decaying = shampoo(0.1, weight_decay=0.1)
     with pytest.raises(ValueError, match="shampoo: update needs params"):
         decaying.update(matrix, decaying.init(matrix))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jax_vbgemm._src.arguments import refuse_explicit_axes
+from jax_vbgemm._src.arguments import refuse_explicit_axes, shown
 from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.matmul.layout import Shape, covers, dense, overlap
 from jax_vbgemm._src.matmul.packed import Members
@@ -64,7 +64,7 @@ def checked_windows(
         if view is None:
             continue
         if not isinstance(view, View):
-            raise TypeError(f"{name}: {written(index)} must be a View or None, but is {view!r}")
+            raise TypeError(f"{name}: {written(index)} must be a View or None, but is {shown(view)}")
         if view.shape != shape or view.dtype != dtype:
             raise ValueError(
                 f"{name}: {written(index)} is {view.dtype}{view.shape} but {result(index)} is {dtype}{shape}: they "

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.arguments import as_array
+from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.arithmetic import accumulator_of
 from jax_vbgemm._src.matmul.layout import Layout, Shape
 from jax_vbgemm._src.matmul.view import View, dense, is_view
@@ -98,6 +98,8 @@ class RaggedArray:
 
     buffer: Any
     members: Members
+    __array_ufunc__ = None  # a number of NumPy's leaves arithmetic to this class
+    __contains__ = None  # neither a key nor a member is what everybody would mean
 
     def __init__(self, buffer: Any, members: Members) -> None:
         self.buffer, self.members = buffer, members
@@ -120,12 +122,15 @@ class RaggedArray:
         return len(self.shapes)
 
     def __iter__(self) -> Iterator[jax.Array]:
+        """The members, in the order of the tree's leaves."""
+        self._check_buffer()
         return iter(_members_of(self.buffer, self.members))
 
     def __getitem__(self, key: Any) -> Any:
         """Member number `key`, or what the tree has under a key or a tuple of keys: an array, or a tree of arrays."""
         if isinstance(key, int | np.integer):
             return self.view(operator.index(key)).dense()
+        self._check_buffer()
         numbers = jax.tree.unflatten(self.structure, range(len(self)))
         for step in key if isinstance(key, tuple) else (key,):
             try:
@@ -139,7 +144,18 @@ class RaggedArray:
         """Member number `index` where it lies."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"RaggedArray: there is no member {index}: it has {len(self)}")
+        self._check_buffer()
         return self.members.views(self.buffer)[index]
+
+    def _check_buffer(self) -> None:
+        """ValueError where the buffer is not the members' alone: stacked by a vmap or a scan, or mapped to something
+        else."""
+        shape = getattr(self.buffer, "shape", None)
+        if shape != (self.members.elements,):
+            raise ValueError(
+                f"RaggedArray: its buffer is {shape} where its members take {self.members.elements} elements: behind "
+                "vmap or scan, jax.vmap a function of the RaggedArray"
+            )
 
     def span(self, index: int) -> tuple[int, int]:
         """Where member number `index` begins in the buffer, and how many elements it takes, padding too."""
@@ -162,6 +178,8 @@ class RaggedArray:
         the new one.
         """
         for other in others:
+            if not isinstance(other, RaggedArray):
+                raise TypeError(f"RaggedArray: map takes others that are packed, not {shown(other)}: pack it first")
             if not self.members.has_shapes_of(other.members):
                 raise ValueError(f"RaggedArray: the members {other.shapes} are not those of {self.shapes}")
         buffers = [self.buffer, *(x._with_rows_of(self.members.multiple).buffer for x in others)]

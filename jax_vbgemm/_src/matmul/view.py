@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jax_vbgemm._src import compat
-from jax_vbgemm._src.arguments import as_array
+from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.matmul.layout import Layout, Level, Levels, Shape
 
 
@@ -24,7 +23,7 @@ class View:
     respect to a view is a view of the buffer's gradient, zeros outside the window.
 
     Args:
-      buffer: any array, taken as its elements in row-major order.
+      buffer: any jax.Array, taken as its elements in row-major order. Views of one array are of one buffer.
       shape: (batch..., rows, columns). A dimension may be a tuple of sizes, outermost first: ((nodes, 3), channels) has
         3 nodes rows.
       strides: the distance from one element to the next in each dimension, in elements of the buffer, in the form of
@@ -34,7 +33,7 @@ class View:
     Raises:
       ValueError: the window reaches past the buffer, a size, stride or the offset is negative, or `strides` don't have
         the form of `shape`.
-      TypeError: a size, stride or the offset is no integer.
+      TypeError: `buffer` is not a jax.Array, or a size, stride or the offset is no integer.
 
     Examples:
       The four 2 x 2 blocks on the diagonal of an 8 x 8 matrix:
@@ -58,8 +57,8 @@ class View:
     elements: int  # that the buffer has, unless it was stacked behind a vmap or a scan
 
     def __init__(self, buffer: Any, shape: Any, strides: Any = None, offset: Any = 0) -> None:
-        self.buffer = buffer if isinstance(buffer, jax.Array) else jnp.asarray(buffer)
-        self.layout, self.elements = _layout_of(shape, strides, offset), _elements("View", self.buffer)
+        self.buffer = _checked_buffer("View", "buffer", buffer)
+        self.layout, self.elements = _layout_of(shape, strides, offset), int(buffer.size)
         why = self.misfit()
         if why:
             raise ValueError(f"View: {why}")
@@ -77,6 +76,7 @@ class View:
 
         Raises:
           ValueError: the pattern, its sizes or the window don't fit x.
+          TypeError: x is not a jax.Array.
 
         Examples:
           One irrep of many, 4 vectors in columns 8 to 20 of 5 nodes' features, with channels for columns:
@@ -94,8 +94,7 @@ class View:
           >>> vb.View.of(q, "b t h c -> b h t c").shape
           (2, 4, 7, 16)
         """
-        x = x if isinstance(x, jax.Array) else jnp.asarray(x)
-        _elements("View.of", x)
+        _checked_buffer("View.of", "x", x)
         return cls.with_layout(x, _layout_of_pattern(x.shape, pattern, window, sizes))
 
     @classmethod
@@ -140,6 +139,8 @@ class View:
     def misfit(self) -> str | None:
         """What is wrong with it as a window of its buffer, if anything is."""
         end, found = self.layout.end, self.buffer.size
+        if self.layout.offset > found:
+            return f"its offset is {self.layout.offset} in a buffer of {found} elements"
         if end > found:
             return f"its last element is number {end - 1} of a buffer of {found} elements"
         if found != self.elements:
@@ -185,11 +186,16 @@ def dense(x: Any) -> jax.Array:
     return array
 
 
-def _elements(name: str, buffer: Any) -> int:
-    """The buffer's size; ValueError where it is symbolic (jax.export)."""
+def _checked_buffer(name: str, argument: str, buffer: Any) -> jax.Array:
+    """The buffer; TypeError where it is not a jax.Array, ValueError where its size is symbolic (jax.export)."""
+    if isinstance(buffer, View):
+        raise TypeError(f"{name}: {argument} is a View already: take its buffer, or its dense() as an array of its own")
+    if not isinstance(buffer, jax.Array):
+        # An array of NumPy's would become another buffer for each of its views.
+        raise TypeError(f"{name}: {argument} must be a jax.Array, as jnp.asarray makes one, but is {shown(buffer)}")
     if not compat.is_static(buffer.shape):
         raise ValueError(f"{name}: its buffer is {tuple(buffer.shape)}: a view needs sizes that are numbers")
-    return int(buffer.size)
+    return buffer
 
 
 def _layout_of(shape: Any, strides: Any, offset: Any) -> Layout:
@@ -221,6 +227,8 @@ def _integers(what: str, entry: Any) -> tuple[int, ...]:
 def _integer(what: str, x: Any) -> int:
     try:
         number = operator.index(x)
+        if isinstance(x, bool):
+            raise TypeError
     except TypeError:
         raise TypeError(f"View: {what} must hold integers that are known at trace time, not {x!r}") from None
     if number < 0:
@@ -285,6 +293,9 @@ def _names(side: str) -> list[tuple[str, ...]] | None:
 def _slices(shape: Shape, window: Any, refuse: Any) -> list[tuple[int, int, int]]:
     """(first, length, step) of each axis."""
     given = list(window) if isinstance(window, tuple) else [] if window is None else [window]
+    for part in given:
+        if not isinstance(part, slice) and part is not Ellipsis:
+            raise refuse(f"window must hold slices, not {shown(part)}")
     if given.count(Ellipsis) > 1 or len(given) - given.count(Ellipsis) > len(shape):
         raise refuse(f"window {window!r} has more slices than an array of shape {shape} has axes")
     at = given.index(Ellipsis) if Ellipsis in given else len(given)
@@ -292,8 +303,6 @@ def _slices(shape: Shape, window: Any, refuse: Any) -> list[tuple[int, int, int]
     given[at : at + given.count(Ellipsis)] = [slice(None)] * missing
     found = []
     for axis, (part, size) in enumerate(zip(given, shape, strict=True)):
-        if not isinstance(part, slice):
-            raise refuse(f"window must hold slices, not {part!r}")
         first, end, step = (None if x is None else operator.index(x) for x in (part.start, part.stop, part.step))
         if step is not None and step < 1:
             raise refuse(f"window goes through axis {axis} in steps of {step}: they must be positive")

@@ -8,12 +8,17 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.elementwise.addition import add_scaled
+from jax_vbgemm._src.structure import difference, path_of
 
 
 def apply_updates(params: Any, updates: Any) -> Any:
     """optax.apply_updates: params + updates, in the parameters' dtypes; a None among the parameters stays None.
 
     On a GPU one kernel for all leaves, in the place of the parameters: donate them, or XLA copies them before.
+
+    Raises:
+      ValueError, TypeError: the trees differ in structure, or an update cannot be added to its parameter; the message
+        names it.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -25,16 +30,28 @@ def apply_updates(params: Any, updates: Any) -> Any:
     """
     leaves = jax.tree.leaves(params, is_leaf=_is_none)
     structure: Any = jax.tree.structure(params, is_leaf=_is_none)
-    others = structure.flatten_up_to(updates)
+    try:
+        others = structure.flatten_up_to(updates)
+    except ValueError as error:
+        why = difference("params", params, "updates", updates, prefix=True) or error
+        raise ValueError(f"apply_updates: {why}") from None
     ours = [i for i, (p, u) in enumerate(zip(leaves, others, strict=True)) if _is_ours(p, u)]
     summed = set(ours)
     results: list[Any] = [
-        None if p is None or index in summed else jnp.asarray(p + u).astype(jnp.asarray(p).dtype)
+        None if p is None or index in summed else _sum(structure, index, p, u)
         for index, (p, u) in enumerate(zip(leaves, others, strict=True))
     ]
     for index, total in zip(ours, add_scaled([others[i] for i in ours], [leaves[i] for i in ours]), strict=True):
         results[index] = total
     return structure.unflatten(results)
+
+
+def _sum(structure: Any, index: int, p: Any, u: Any) -> jax.Array:
+    """Leaf `index` of the parameters and its update, as optax adds them."""
+    try:
+        return jnp.asarray(p + u).astype(jnp.asarray(p).dtype)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"apply_updates: params{path_of(structure, index)} and its update: {error}") from None
 
 
 def _is_ours(p: Any, u: Any) -> bool:

@@ -32,6 +32,7 @@ class Leaf:
     def __init__(self, name: str, where: str, x: jax.Array, numbers: MuonDimensionNumbers | None, most: int) -> None:
         if not jnp.issubdtype(x.dtype, jnp.floating):
             raise TypeError(f"{name}: {where} is {x.dtype}: it must be floating")
+        self.where = where
         self.dtype = x.dtype
         self.wide = accumulator(x.dtype)
         self.matrices = None if numbers is None or x.ndim < 2 else Matrices(x, numbers)
@@ -52,11 +53,12 @@ class Leaf:
         return Factors(*(make(s, self.wide) if has else None for s, has in zip(shapes, self.sides, strict=True)))
 
 
-def leaves_of(name: str, tree: Any, numbers: Any, most: int) -> list[Leaf]:
-    """The leaves of a tree of parameters. `numbers`: a tree of dimension numbers or None, a callable that makes one, or
-    None for the default: the last axis is the output's, and all before it are reduced."""
+def leaves_of(name: str, written: str, tree: Any, numbers: Any, most: int) -> list[Leaf]:
+    """The leaves of a tree of parameters, which the user would write as `written`. `numbers`: a tree of dimension
+    numbers or None, a callable that makes one, or None for the default: the last axis is the output's, and all before
+    it are reduced."""
     if any(isinstance(x, RaggedArray) for x in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, RaggedArray))):
-        raise TypeError(f"{name}: params are packed: it takes arrays of their own, as unpack gives them")
+        raise TypeError(f"{name}: {written} are packed: it takes arrays of their own, as unpack gives them")
     if numbers is None:
         numbers = _default_numbers
     if callable(numbers):
@@ -64,9 +66,18 @@ def leaves_of(name: str, tree: Any, numbers: Any, most: int) -> list[Leaf]:
     structure: Any = jax.tree.structure(tree)
     paths = jax.tree.leaves_with_path(tree)
     return [
-        Leaf(name, "params" + jax.tree_util.keystr(path), x, number, most)
+        Leaf(name, written + jax.tree_util.keystr(path), x, number, most)
         for (path, x), number in zip(paths, structure.flatten_up_to(numbers), strict=True)
     ]
+
+
+def check_shapes(name: str, leaves: Sequence[Leaf], moments: Sequence[jax.Array]) -> None:
+    """ValueError where a gradient has not the shape of its parameter, whose moments these are."""
+    for leaf, moment in zip(leaves, moments, strict=True):
+        if leaf.shape != moment.shape:
+            raise ValueError(
+                f"{name}: {leaf.where} is {leaf.shape} where init's parameter was {moment.shape} (folded to matrices)"
+            )
 
 
 def _default_numbers(tree: Any) -> Any:

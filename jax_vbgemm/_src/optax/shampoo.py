@@ -14,8 +14,18 @@ import jax.numpy as jnp
 import optax
 
 from jax_vbgemm._src.elementwise.addition import add_scaled
+from jax_vbgemm._src.optax.hyperparameters import check_integer, check_number, static_integer
 from jax_vbgemm._src.optax.inverse_roots import inverse_roots
-from jax_vbgemm._src.optax.kronecker import Factors, Options, flat, grams, leaves_of, sandwiched, unflat
+from jax_vbgemm._src.optax.kronecker import (
+    Factors,
+    Options,
+    check_shapes,
+    flat,
+    grams,
+    leaves_of,
+    sandwiched,
+    unflat,
+)
 
 GRAFT_TYPES = ("sgd", "adagrad", "rmsprop")
 
@@ -91,9 +101,10 @@ def shampoo(
       weight_dimension_numbers: as for `soap`.
 
     Raises:
-      ValueError: graft_type is unknown, a number of steps is not positive, axes overlap, or `update` gets no params
-        where there is weight decay.
-      TypeError: in `init` and `update`, a parameter is not floating; the message names it.
+      ValueError: graft_type is unknown, a number is out of range, axes overlap, `update` gets no params where there is
+        weight decay, or a gradient has not the shape of its moments.
+      TypeError: in `init` and `update`, a parameter is not floating; the message names it. `exponent_override` or
+        `max_precond_dim` is traced: `optax.inject_hyperparams` needs them in its static_args.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -108,21 +119,30 @@ def shampoo(
     if graft_type not in GRAFT_TYPES:
         raise ValueError(f"shampoo: graft_type = {graft_type!r} is unknown (known are {', '.join(GRAFT_TYPES)})")
     for name, value in (
-        ("preconditioning_compute_steps", preconditioning_compute_steps),
-        ("statistics_compute_steps", statistics_compute_steps),
+        ("diagonal_epsilon", diagonal_epsilon),
+        ("matrix_epsilon", matrix_epsilon),
+        ("weight_decay", weight_decay),
+        ("inverse_failure_threshold", inverse_failure_threshold),
     ):
-        if isinstance(value, int) and value < 1:
-            raise ValueError(f"shampoo: {name} = {value} must be positive")
-    decays = not isinstance(weight_decay, int | float) or weight_decay != 0
+        check_number("shampoo", name, value, 0)
+    check_number("shampoo", "beta1", beta1, 0, 1)
+    if isinstance(beta2, jax.core.Tracer) or beta2 != 1:
+        check_number("shampoo", "beta2", beta2, 0, 1)
+    check_integer("shampoo", "start_preconditioning_step", start_preconditioning_step, 0)
+    check_integer("shampoo", "preconditioning_compute_steps", preconditioning_compute_steps, 1)
+    check_integer("shampoo", "statistics_compute_steps", statistics_compute_steps, 1)
+    exponent_override = static_integer("shampoo", "exponent_override", exponent_override, 0)
+    max_precond_dim = static_integer("shampoo", "max_precond_dim", max_precond_dim, 1)
+    decays = isinstance(weight_decay, jax.core.Tracer) or weight_decay != 0
     options: Options = {"precision": precision, "implementation": implementation}
     weight = 1 - beta1 if moving_average_for_momentum else 1
 
-    def leaves(tree: Any) -> Any:
-        return leaves_of("shampoo", tree, weight_dimension_numbers, max_precond_dim)
+    def leaves(written: str, tree: Any) -> Any:
+        return leaves_of("shampoo", written, tree, weight_dimension_numbers, max_precond_dim)
 
     def init(params: Any) -> ShampooState:
         structure: Any = jax.tree.structure(params)
-        found = leaves(params)
+        found = leaves("params", params)
 
         def factors(scale: Any) -> Any:
             def make(shape: tuple[int, ...], dtype: Any) -> jax.Array:
@@ -138,9 +158,10 @@ def shampoo(
 
     def update(updates: Any, state: ShampooState, params: Any = None) -> tuple[Any, ShampooState]:
         structure: Any = jax.tree.structure(updates)
-        found = leaves(updates)
+        found = leaves("updates", updates)
         gradients = [leaf.of(g) for leaf, g in zip(found, jax.tree.leaves(updates), strict=True)]
         statistics, roots, diagonal, momentum, graft_momentum = (structure.flatten_up_to(x) for x in state[1:])
+        check_shapes("shampoo", found, momentum)
 
         def new_statistics() -> list[jax.Array]:
             return flat(grams(gradients, statistics, _share(beta2), beta2, options))

@@ -14,7 +14,18 @@ import optax
 
 from jax_vbgemm._src.elementwise.addition import add_scaled
 from jax_vbgemm._src.matmul.api import batched_matmul
-from jax_vbgemm._src.optax.kronecker import Factors, Options, by_shape, flat, grams, leaves_of, sandwiched, unflat
+from jax_vbgemm._src.optax.hyperparameters import check_integer, check_number, static_integer
+from jax_vbgemm._src.optax.kronecker import (
+    Factors,
+    Options,
+    by_shape,
+    check_shapes,
+    flat,
+    grams,
+    leaves_of,
+    sandwiched,
+    unflat,
+)
 
 _JITTER = 1e-30  # on the diagonal before the eigenvectors, a constant of the method
 
@@ -67,22 +78,25 @@ def scale_by_soap(
       >>> updates["b"].round(2).tolist()
       [1.0, 1.0, 1.0, 1.0]
     """
-    _check("b1", b1, 0, 1)
-    _check("b2", b2, 0, 1)
-    if shampoo_beta != -1:
-        _check("shampoo_beta", shampoo_beta, 0, 1)
-    if isinstance(precondition_frequency, int) and precondition_frequency < 1:
-        raise ValueError(f"soap: precondition_frequency = {precondition_frequency} must be positive")
-    if max_precond_dim < 1:
-        raise ValueError(f"soap: max_precond_dim = {max_precond_dim} must be positive")
+    check_number("soap", "b1", b1, 0, 1)
+    check_number("soap", "b2", b2, 0, 1)
+    check_number("soap", "eps", eps, 0)
+    check_integer("soap", "precondition_frequency", precondition_frequency, 1)
+    max_precond_dim = static_integer("soap", "max_precond_dim", max_precond_dim, 1)
+    if isinstance(shampoo_beta, jax.core.Tracer):
+        gram_beta = jnp.where(shampoo_beta == -1, b2, shampoo_beta)
+    elif shampoo_beta == -1:
+        gram_beta = b2
+    else:
+        check_number("soap", "shampoo_beta", shampoo_beta, 0, 1)
+        gram_beta = shampoo_beta
     options: Options = {"precision": precision, "implementation": implementation}
-    gram_beta = b2 if shampoo_beta == -1 else shampoo_beta
 
-    def leaves(tree: Any) -> Any:
-        return leaves_of("soap", tree, weight_dimension_numbers, max_precond_dim)
+    def leaves(written: str, tree: Any) -> Any:
+        return leaves_of("soap", written, tree, weight_dimension_numbers, max_precond_dim)
 
     def init(params: Any) -> SoapState:
-        found = leaves(params)
+        found = leaves("params", params)
 
         def zeros() -> Any:
             return jax.tree.unflatten(jax.tree.structure(params), [jnp.zeros(leaf.shape, leaf.wide) for leaf in found])
@@ -95,9 +109,10 @@ def scale_by_soap(
     def update(updates: Any, state: SoapState, params: Any = None) -> tuple[Any, SoapState]:
         del params
         structure: Any = jax.tree.structure(updates)
-        found = leaves(updates)
+        found = leaves("updates", updates)
         gradients = [leaf.of(g) for leaf, g in zip(found, jax.tree.leaves(updates), strict=True)]
         average, average_sq, gg, q = (structure.flatten_up_to(tree) for tree in state[1:])
+        check_shapes("soap", found, average)
         count = optax.safe_increment(state.count)
         step = count - 1  # of those that move parameters: the first one finds the bases alone
 
@@ -179,8 +194,9 @@ def soap(
         one; axes that neither number names are a batch. None: the last axis is the output, all others are reduced.
 
     Raises:
-      ValueError: a decay rate, the frequency or the dimension is out of range, or axes overlap.
-      TypeError: in `init` and `update`, a parameter is not floating; the message names it.
+      ValueError: a number is out of range, axes overlap, or, in `update`, a gradient has not the shape of its moments.
+      TypeError: in `init` and `update`, a parameter is not floating; the message names it. `max_precond_dim` is traced:
+        `optax.inject_hyperparams` needs static_args=("max_precond_dim",).
 
     Examples:
       >>> import jax.numpy as jnp
@@ -192,25 +208,20 @@ def soap(
       >>> float(jnp.abs(updates["w"]).max())
       0.0
     """
-    parts = [
-        scale_by_soap(
-            b1, b2, shampoo_beta, eps, correct_bias, precondition_frequency, max_precond_dim, precision,
-            weight_dimension_numbers=weight_dimension_numbers, implementation=implementation,
-        ),
-        optax.scale_by_learning_rate(learning_rate),
-    ]  # fmt: skip
-    if not isinstance(weight_decay, int | float) or weight_decay != 0:
+    check_number("soap", "weight_decay", weight_decay, 0)
 
-        def decay(count: jax.Array) -> jax.Array:
-            return jnp.where(count == 0, 0.0, weight_decay)
+    def decay(count: jax.Array) -> jax.Array:
+        return jnp.where(count == 0, 0.0, weight_decay)
 
-        parts.insert(1, optax.add_decayed_weights(decay, weight_decay_mask))
-    return optax.chain(*parts)
-
-
-def _check(name: str, value: Any, least: float, most: float) -> None:
-    if isinstance(value, int | float) and not least <= value < most:
-        raise ValueError(f"soap: {name} = {value} must be in [{least}, {most})")
+    decayed = optax.add_decayed_weights(decay, weight_decay_mask)
+    if not isinstance(weight_decay, jax.core.Tracer) and weight_decay == 0:
+        # The same state as with a decay, which a traced number of inject_hyperparams has; but no need of params.
+        decayed = optax.GradientTransformation(decayed.init, lambda updates, state, params=None: (updates, state))
+    scaled = scale_by_soap(
+        b1, b2, shampoo_beta, eps, correct_bias, precondition_frequency, max_precond_dim, precision,
+        weight_dimension_numbers=weight_dimension_numbers, implementation=implementation,
+    )  # fmt: skip
+    return optax.chain(scaled, decayed, optax.scale_by_learning_rate(learning_rate))
 
 
 def _eigenvectors(matrices: jax.Array) -> jax.Array:

@@ -1,0 +1,45 @@
+"""Checks of an optimizer's hyperparameters. Traced ones are taken as they are."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import jax
+
+
+def check_number(optimizer: str, name: str, value: Any, least: float, below: float | None = None) -> None:
+    """ValueError unless least <= value, and value < below; a schedule's or `optax.inject_hyperparams`' traced value is
+    not known here."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    if not (least <= value and (below is None or value < below)):
+        wanted = f"at least {least}" if below is None else f"in [{least}, {below})"
+        raise ValueError(f"{optimizer}: {name} = {value} must be {wanted}")
+
+
+def check_integer(optimizer: str, name: str, value: Any, least: int) -> None:
+    """Such as a number of steps, which may be traced."""
+    if isinstance(value, jax.core.Tracer):
+        return
+    if _index(value) is None:
+        raise TypeError(f"{optimizer}: {name} = {value!r} must be an integer")
+    check_number(optimizer, name, value, least)
+
+
+def static_integer(optimizer: str, name: str, value: Any, least: int) -> int:
+    """One on which the shapes or the number of products depend, so that it must be known at trace time."""
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(
+            f"{optimizer}: {name} is traced, and must be known at trace time: optax.inject_hyperparams leaves it alone "
+            f"where static_args names it, as in static_args={(name,)!r}"
+        )
+    check_integer(optimizer, name, value, least)
+    return operator.index(value)
+
+
+def _index(value: Any) -> int | None:
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
