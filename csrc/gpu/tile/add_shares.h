@@ -1,4 +1,5 @@
-// Split K, the second part: adds up the shares that the tile kernels have left among the call's sums, and finishes C as they would.
+// The second launch of split-K: reduces the partial sums that the tile kernels have written to the workspace, in fixed order, and applies
+// the epilogue as a tile kernel would. In the code a "share" is one K slice, or its partial sums.
 #pragma once
 #include "gpu/tile/epilogue.h"
 #include "gpu/tile/finish.h"
@@ -8,8 +9,9 @@ namespace vbgemm {
 
 inline constexpr int kAddThreads = 256;
 
-// How many blocks work on each split tile, of `num_splits` that have `num_sums` sums among them: so many that a thread of one with the
-// average number loads two vectors of four sums. Where there are many tiles, more blocks would wait for each other and not for memory.
+// How many thread blocks reduce each split tile, if `num_splits` tiles have `num_sums` partial sums among them: so many that each thread
+// loads two vectors of four sums, for a tile with the average number. Where there are many tiles the number is bounded, because further
+// thread blocks would wait for each other and not for memory.
 constexpr int add_blocks(int64_t num_splits, int64_t num_sums) {
   constexpr int64_t kSumsOfBlock = kAddThreads * 4 * 2, kMost = 64, kMostOfAll = 1024;
   const int64_t blocks = num_sums / num_splits / kSumsOfBlock, fair = kMostOfAll / num_splits, most = fair < kMost ? fair : kMost;
@@ -17,8 +19,8 @@ constexpr int add_blocks(int64_t num_splits, int64_t num_sums) {
   return static_cast<int>(few < 1 ? 1 : few);
 }
 
-// How many parts of a block's threads work on the same elements, each on a range of the shares: more where there are many. The order of the
-// additions depends on nothing else. (Constants, so that nothing is divided by them at run time.)
+// How many parts of a thread block work on the same elements, each part on a range of the K slices: more parts where there are more slices.
+// The order of the additions depends on nothing else. (The values are constants, so that no division by them remains at run time.)
 constexpr __host__ __device__ int parts_of(int shares) {
   const int many = shares > 256 ? 64 : shares > 128 ? 32 : shares > 64 ? 16 : 8;
   return shares > 32 ? many : shares > 16 ? 4 : shares > 8 ? 2 : 1;
@@ -29,21 +31,21 @@ struct AddShares {
   using Sum = Accumulator<T>;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
   using Piece = Vector<Sum, kVector>;
-  static constexpr int kMinBlocks = 4;  // as many as fit without spills
+  static constexpr int kMinBlocks = 4;  // the highest number without register spills
 
   struct Shared {
     SplitTile tile;
     TilePlace<T> place;
-    Piece partial[kAddThreads];              // a part's sums of its range of the shares
-    Sum result[kAddThreads * kVector];       // the elements of C
-    int row[kAddThreads], col[kAddThreads];  // where each piece begins in the tile
+    Piece partial[kAddThreads];              // each part's sums over its range of the K slices
+    Sum result[kAddThreads * kVector];       // the finished elements of C
+    int row[kAddThreads], col[kAddThreads];  // where each vector begins in the tile
   };
 
-  // The elements of the block's pieces, dealt out so that neighbouring threads have neighbours, as the epilogue sees them.
+  // The elements of the thread block's vectors, distributed so that adjacent threads have adjacent elements, as the epilogue expects.
   struct Elements {
     static constexpr int kElements = kVector;
     Shared& shared;
-    int count;  // of the pieces
+    int count;  // number of vectors
 
     __device__ static int index(int n) { return n * kAddThreads + thread_index(); }
     __device__ Sum& element(int n) const { return shared.result[index(n)]; }
@@ -57,8 +59,8 @@ struct AddShares {
 
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     const Descriptors& plan = parameters.plan;
-    if (!kCdna && plan.epilogues) prefetch_table<kAddThreads>(plan.epilogues, plan.num_problems);  // CDNA has no such instruction
-    // Block by block the splits take turns, so that one number is all that has to be kept of a block's place.
+    if (!kCdna && plan.epilogues) prefetch_table<kAddThreads>(plan.epilogues, plan.num_problems);  // CDNA has no prefetch instruction
+    // Consecutive thread blocks work on different split tiles, so that a thread block's place within its tile is one number, `turn`.
     const int index = static_cast<int>(block_index()) % plan.num_splits, turn = static_cast<int>(block_index()) / plan.num_splits;
     if (thread_index() < kWaveSize) {
       place(parameters, load_record(plan.splits + index), shared);
@@ -79,13 +81,14 @@ struct AddShares {
     place_tile<true, kC>(parameters, at, tile.c, {at.rows, at.cols, 0, false}, false, shared.place);
   }
 
-  // Every parameters.split_blocks-th of the tile's rounds, from `turn` on; in each the block finishes as many pieces as a part has threads.
+  // Takes every parameters.split_blocks-th round of the tile, beginning with round `turn`. In each round the thread block finishes as many
+  // vectors as a part has threads.
   template <class Out>
   __device__ static void add_up(const KernelParameters& parameters, int turn, Shared& shared) {
     const SplitTile& tile = shared.tile;
     const TilePlace<T>& place = shared.place;
     const Sum* const sums = static_cast<const Sum*>(parameters.sums.data) + tile.first;
-    const int shares = tile.shares, parts = parts_of(shares), threads = kAddThreads / parts;  // of a part
+    const int shares = tile.shares, parts = parts_of(shares), threads = kAddThreads / parts;  // threads in each part
     const int across = (place.cols + kVector - 1) / kVector, pieces = place.rows * across;
     const int part = thread_index() / threads, lane = thread_index() % threads;
     const int begin = static_cast<int>(int64_t{shares} * part / parts), end = static_cast<int>(int64_t{shares} * (part + 1) / parts);
@@ -109,13 +112,13 @@ struct AddShares {
         block_barrier();
         write_image<Out>(shared, count, across);
       }
-      block_barrier();  // the next pieces take these one's place
+      block_barrier();  // because the next round overwrites the shared arrays
     }
   }
 
-  // Shares [begin, end), in order. A vector may reach beyond the tile's columns: into what is left of a row of sums.
+  // Sums the slices [begin, end), in order. A vector may extend beyond the tile's columns, into the padding of a row of partial sums.
   __device__ static Piece sum_of(const Sum* first, int begin, int end, int64_t stride) {
-    constexpr int kTogether = 4;  // loads under way
+    constexpr int kTogether = 4;  // loads in flight; six at a time were slower on an H100 (docs/design/split-k.md, S3)
     Piece sum;
 #pragma unroll
     for (Sum& x : sum.element) x = nothing<Sum>();
@@ -136,7 +139,7 @@ struct AddShares {
     return sum;
   }
 
-  // An element of the block's pieces, its parts added up in order.
+  // Returns an element of C: the sum over the parts, in order.
   __device__ static Sum total(const Shared& shared, int element, int parts, int threads) {
     Sum sum = shared.partial[element / kVector].element[element % kVector];
 #pragma unroll 4
@@ -144,8 +147,8 @@ struct AddShares {
     return sum;
   }
 
-  // The transpose of the pieces: neighbouring threads write what is neighbouring in a row of the image, as far as the pieces are whole
-  // rows.
+  // Stores the transpose of the vectors. Adjacent threads write adjacent elements of a row of the transpose, as far as the vectors make up
+  // whole rows.
   template <class Out>
   __device__ static void write_image(const Shared& shared, int count, int across) {
     const MatrixView& c = shared.place.matrix[kC];
@@ -158,8 +161,8 @@ struct AddShares {
     }
   }
 
-  // Whether all that will be read lies inside the sums, in whole vectors, and the shares beside each other: then the buffer's length bounds
-  // their number.
+  // Whether all that will be read lies inside the workspace, in whole vectors, and the slices do not overlap. Then the length of the
+  // workspace bounds the number of slices.
   __device__ static bool has_its_sums(const SplitTile& tile, const Buffer& sums) {
     const int rows = tile.position.rows, cols = tile.position.cols;
     if (tile.shares < 1 || rows < 1 || cols < 1 || tile.pitch < cols || tile.share_stride < 0 || tile.first < 0) return false;

@@ -1,4 +1,5 @@
-// What a product does with elements: to the accumulator's type and back, multiply and add.
+// The scalar arithmetic of the kernels: conversion from an element type to its accumulator type and back, and the multiply-add. It is
+// separate from the tile kernels so that all of them round alike.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -29,7 +30,7 @@ __device__ inline float widen(Float8<kDType> x) {
   return float_of_bits(Float8Format<kDType>::widen(uint32_t{x.bits}, BitsOfFloat(), FloatOfBits()));
 }
 
-// Sums of integers wrap around, as those of XLA do, so they are unsigned here.
+// Integer sums wrap around on overflow, as they do in XLA. They are unsigned here because signed overflow is undefined in C++.
 __device__ inline uint32_t widen(int8_t x) { return static_cast<uint32_t>(int32_t{x}); }
 
 // Rounds to nearest, ties to even.
@@ -50,7 +51,8 @@ __host__ __device__ inline Complex<Real> operator+(Complex<Real> a, Complex<Real
   return {a.real + b.real, a.imag + b.imag};
 }
 
-// One rounding, whatever the compiler's contraction flags: the bits of a result are part of the contract.
+// A fused multiply-add with one rounding, written out so that the compiler's contraction flags cannot change it: the bits of a result are
+// part of the kernels' contract.
 __device__ inline float multiply_add(float a, float b, float sum) { return ::fmaf(a, b, sum); }
 __device__ inline double multiply_add(double a, double b, double sum) { return ::fma(a, b, sum); }
 __device__ inline uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t sum) { return a * b + sum; }
@@ -60,7 +62,8 @@ __device__ inline Complex<Real> multiply_add(Complex<Real> a, Complex<Real> b, C
           multiply_add(a.imag, b.real, multiply_add(a.real, b.imag, sum.imag))};
 }
 
-// Calls `store` with an element of the results' type, one to which sums of T's products may be rounded.
+// Calls `store` with a default-constructed element of the result type `result`, which is one of the types to which sums of products of T
+// may be rounded.
 template <class T, int kFrom = 0, class Store>
 __device__ __forceinline__ void with_result(DType result, const Store& store) {
   constexpr uint32_t kLeft = kResultsOf<T> >> kFrom;

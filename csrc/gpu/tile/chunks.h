@@ -1,4 +1,4 @@
-// How many arrays of different sizes share a launch: each block takes a chunk of one of them.
+// How one launch works on many arrays of different sizes: each thread block takes a chunk of one array. The elementwise kernels share this.
 #pragma once
 #include <algorithm>
 
@@ -8,15 +8,15 @@
 namespace vbgemm {
 
 inline constexpr int kArrayThreads = 256;
-inline constexpr int kVectorsTogether = 4;  // of each operand, under way at a time
+inline constexpr int kVectorsTogether = 4;  // of each operand, in flight at a time
 
-// How many elements a block takes: as many bytes of every type.
+// How many elements a thread block takes: the same number of bytes for every element type.
 static_assert(kArrayChunkBytes == kArrayThreads * kVectorsTogether * kVectorBytes);
 constexpr __host__ __device__ int chunk_of(size_t element_bytes) { return kArrayChunkBytes / static_cast<int>(element_bytes); }
 
 constexpr int64_t chunks_of(int64_t elements, int chunk) { return elements / chunk + (elements % chunk != 0); }
 
-// Takes as many of `left` members as a launch holds; false where not even the first fits.
+// Takes as many of the `left` remaining members as one launch holds. Returns false if not even the first fits.
 template <class Member>
 bool take_members(const Member* first, int left, int chunk, Members<Member>& members) {
   int64_t blocks = 0;
@@ -31,7 +31,7 @@ bool take_members(const Member* first, int left, int chunk, Members<Member>& mem
   return members.count > 0;
 }
 
-// A block's part of a member.
+// The range of one member's elements that a thread block works on.
 struct Chunk {
   int member, count;
   int64_t first;
@@ -40,7 +40,7 @@ struct Chunk {
 template <int kChunk, class Member>
 __device__ inline Chunk chunk_of_block(const Members<Member>& members) {
   const auto block = static_cast<int32_t>(block_index());
-  // The last member that begins at this block or before: one without elements has no blocks.
+  // Finds the last member that begins at this thread block or before. A member without elements has no thread blocks and is never found.
   int low = 0, high = members.count;
   while (high - low > 1) {
     const int middle = (low + high) / 2;

@@ -1,4 +1,4 @@
-// What becomes of a sum on its way to C: activation(alpha sum + beta source + bias), in the accumulator's type.
+// The epilogue of one element, activation(alpha sum + beta source + bias), computed in the accumulator's type. All stores to C share it.
 #pragma once
 #include "descriptor.h"
 #include "gpu/tile/arithmetic.h"
@@ -9,7 +9,7 @@ template <class Sum>
 __device__ inline Sum make_scalar(double real, double) {
   return static_cast<Sum>(real);
 }
-// A negative one of unsigned sums wraps around.
+// A negative scalar of unsigned sums wraps around.
 template <>
 __device__ inline uint32_t make_scalar<uint32_t>(double real, double) {
   return static_cast<uint32_t>(static_cast<int64_t>(real));
@@ -32,25 +32,26 @@ __device__ inline bool is_zero(Complex<Real> x) {
   return x.real == 0 && x.imag == 0;
 }
 
-// Stands for a term that is missing: adding -0 changes nothing.
+// Stands for a term that is absent: adding -0 changes no number, not even the sign of a zero.
 template <class Sum>
 __device__ inline Sum nothing() {
   return make_scalar<Sum>(-0.0, -0.0);
 }
 
-// scale x + rest.
+// Returns scale x + rest.
 template <class Real>
 __device__ inline Real scale_and_add(Real scale, Real x, Real rest) {
   return multiply_add(scale, x, rest);
 }
-// A scale without imaginary part takes each part by itself, as on the CPU: 1 times (Inf, 0) is not (Inf, NaN).
+// A complex scale whose imaginary part is 0 multiplies the real and the imaginary part separately, as the CPU kernel does: a full complex
+// product would turn 1 times (Inf, 0) into (Inf, NaN).
 template <class Real>
 __device__ inline Complex<Real> scale_and_add(Complex<Real> scale, Complex<Real> x, Complex<Real> rest) {
   if (scale.imag != 0) return multiply_add(scale, x, rest);
   return {multiply_add(scale.real, x.real, rest.real), multiply_add(scale.real, x.imag, rest.imag)};
 }
 
-// alpha sum + rest. As in BLAS, a sum does not count where alpha is 0, even if it is NaN.
+// Returns alpha sum + rest. As in BLAS, alpha = 0 means that the sum is ignored, even if it is NaN.
 template <class Sum>
 __device__ inline Sum scale_sum(Sum alpha, Sum sum, Sum rest) {
   return scale_and_add(alpha, is_zero(alpha) ? make_scalar<Sum>(0, 0) : sum, rest);
@@ -66,7 +67,7 @@ __device__ inline Real activate(Activation activation, Real x) {
   constexpr Real kSqrt2OverPi = static_cast<Real>(0.79788456080286535588), kCubic = static_cast<Real>(0.044715);
   switch (activation) {
     case Activation::none: break;
-    case Activation::relu: return x < 0 ? 0 : x;  // NaN stays
+    case Activation::relu: return x < 0 ? 0 : x;  // NaN is preserved
     case Activation::gelu: return x / 2 * (1 + tanh(kSqrt2OverPi * (x + kCubic * x * x * x)));
     case Activation::silu: return x * sigmoid(x);
     case Activation::tanh: return tanh(x);
@@ -74,7 +75,7 @@ __device__ inline Real activate(Activation activation, Real x) {
   }
   return x;
 }
-// Activations are for real numbers.
+// Complex numbers and integers have no activations: an activation leaves them unchanged.
 template <class Real>
 __device__ inline Complex<Real> activate(Activation, Complex<Real> x) {
   return x;

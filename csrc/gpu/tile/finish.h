@@ -1,32 +1,33 @@
-// What becomes of sums in shared memory on their way to C: the epilogue, and the results' type. (Tensor cores' are finished by vectors, in
+// The last step from sums in shared memory to C: apply the epilogue and convert to the result type. (Tensor tiles do this by vectors, in
 // tensor_store.h.)
 //
-// A "stage" is what one thread sees of such sums, or of a pass over them where not all fit. There is one for each way to lay them out:
-// Stage (tile_store.h), RowStage (row_store.h), TileStage (lane_sums.h), Band (mfma_store.h), AddShares::Elements (add_shares.h). Each has
+// A "stage", here, is one thread's view of the sums in shared memory, or of one pass over them where not all sums fit. Every layout of the
+// sums has a stage type of its own: Stage (tile_store.h), RowStage (row_store.h), TileStage (lane_sums.h), Band (mfma_store.h) and
+// AddShares::Elements (add_shares.h). Each has the members
 //
-//   static constexpr int kElements;                       how many elements the thread sees to, in each pass
-//   Sum& element(int n) const;                            the n-th of them
-//   Location locate(Extent tile, int pass, int n) const;  and where in the tile it lies
+//   static constexpr int kElements;                       how many elements the thread handles in each pass
+//   Sum& element(int n) const;                            the n-th of these elements
+//   Location locate(Extent tile, int pass, int n) const;  where in the tile that element lies
 //
-// and gives neighbouring threads neighbouring elements.
+// and assigns adjacent elements to adjacent threads, so that accesses to C coalesce.
 #pragma once
 #include "gpu/tile/epilogue.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
 
-// Of an element in its tile, if the tile reaches that far.
+// The place of an element in its tile; `inside` is false where the tile does not extend that far.
 struct Location {
   int row, col;
   bool inside;
 };
 
-// element = activation(alpha element + beta source + bias), by two multiply-adds, for a lane's elements of a pass.
+// Applies element = activation(alpha element + beta source + bias), by two multiply-adds, to a thread's elements of one pass.
 template <class Out, class Stage, class T>
 __device__ inline void apply_epilogue(const Stage& stage, const TilePlace<T>& place, int pass) {
   using Sum = Accumulator<T>;
   constexpr int kElements = Stage::kElements, kRoom = 32 / static_cast<int>(sizeof(Sum));
-  constexpr int kTogether = kElements < kRoom ? kElements : kRoom;  // so that their loads are under way together
+  constexpr int kTogether = kElements < kRoom ? kElements : kRoom;  // so that their loads are in flight together
   const MatrixView source = place.matrix[kSource], bias = place.matrix[kBias];
   const Sum alpha = place.alpha, beta = place.beta;
   const Extent tile{place.rows, place.cols};
@@ -54,10 +55,10 @@ __device__ inline void apply_epilogue(const Stage& stage, const TilePlace<T>& pl
 
 template <class Out, class Stage, class T>
 __device__ inline void write_elements(const Stage& stage, const TilePlace<T>& place, int pass) {
-  // Copies: what is written might be they, for all that the compiler knows.
+  // The view is copied to registers: as far as the compiler knows, a store to C might overwrite the view itself.
   const MatrixView c = place.matrix[kC];
   const Extent tile{place.rows, place.cols};
-  constexpr int kTogether = Stage::kElements < 8 ? Stage::kElements : 8;  // their places are at constant distances, as a rule
+  constexpr int kTogether = Stage::kElements < 8 ? Stage::kElements : 8;  // their addresses usually are at constant distances
 #pragma unroll 1
   for (int begin = 0; begin < Stage::kElements; begin += kTogether) {
 #pragma unroll
@@ -70,7 +71,7 @@ __device__ inline void write_elements(const Stage& stage, const TilePlace<T>& pl
   }
 }
 
-// Whether all of C's rows in a tile begin at a multiple of the vector, and end at one.
+// Whether, in this tile, every row of C begins and ends at a multiple of the vector.
 template <class Out, int kVector>
 __device__ inline bool takes_vectors(const MatrixView& c, int cols) {
   return c.col_stride == 1 && (c.row_stride | cols) % kVector == 0 && reinterpret_cast<uintptr_t>(c.first) % (kVector * sizeof(Out)) == 0;

@@ -1,4 +1,5 @@
-// What a kernel is given: the plan, its range of blocks, and the buffers, all in the launch's parameters.
+// What a kernel is given: the plan, its range of thread blocks, and the table of buffers. All of it is passed in the launch parameters,
+// where a kernel can read it without a load from global memory.
 #pragma once
 #include "descriptor.h"
 #include "dtypes.h"
@@ -17,44 +18,45 @@ inline constexpr int kMaxParameterBuffers = max_parameter_buffers(kCdna);
 
 struct KernelParameters {
   Descriptors plan;
-  int32_t first_block;                // of the tiles' kernels
-  int32_t split_blocks;               // of the kernel that adds up split K, for each tile
-  int32_t num_buffers, num_operands;  // operands come first, then results
-  DType result;                       // of the results
-  Buffer sums;                        // accumulators: the shares of split K
-  const Buffer* overflow;             // the whole table, where the parameters cannot hold it
+  int32_t first_block;                // of this launch, among the plan's thread blocks (tile kernels)
+  int32_t split_blocks;               // thread blocks for each split tile (the kernel that reduces split-K partial sums)
+  int32_t num_buffers, num_operands;  // the table holds the operands first, then the results
+  DType result;                       // dtype of the results
+  Buffer sums;                        // workspace for the split-K partial sums, in the accumulator's type
+  const Buffer* overflow;             // the whole table in global memory, where it does not fit the launch parameters; else null
   Buffer table[kMaxParameterBuffers];
 };
 
-// A piece of a table on its way to the workspace.
+// A section of a buffer table that is too long for the launch parameters, on its way to the workspace.
 struct BufferChunk {
   Buffer* to;
   int32_t count;
   Buffer table[kMaxParameterBuffers];
 };
 
-// result = alpha x + beta y, element by element, of one member of a call that adds arrays. The result may be x or y itself.
+// One member of a call that adds arrays: result = alpha x + beta y, elementwise. The result may be x or y itself.
 struct Addition {
   const void *x, *y;
   void* result;
   int64_t elements;
 };
 
-// What a launch works on: as many members as fit into its parameters beside two pointers. A member's blocks lie beside each other.
+// The members that one launch works on: as many as fit its parameters beside two pointers. The thread blocks of one member are consecutive.
 template <class Member>
 struct Members {
   static constexpr int kMost = (kMostParameterBytes - 32) / static_cast<int>(sizeof(Member) + sizeof(int32_t));
   int32_t count;
-  int32_t first_block[kMost + 1];  // of each member, and behind the last
+  int32_t first_block[kMost + 1];  // the first thread block of each member, and one past the last thread block
   Member member[kMost];
 };
 
 struct AdditionParameters {
-  const void *alpha, *beta;  // accumulators, one of each a member
+  const void *alpha, *beta;  // one scalar for each member, in the accumulator's type
   Members<Addition> additions;
 };
 
-// Of the kernels that sum squares: accumulators, one of each block of the first and one of each array.
+// Parameters of the two kernels that sum squares. Both arrays hold accumulators: `partials` one for each thread block of the first kernel,
+// `sums` one for each input array.
 struct SquareSumParameters {
   void *partials, *sums;
   Members<Buffer> arrays;

@@ -1,13 +1,14 @@
-// The launched kernels, by name: one a (kernel of the catalogue, kind), each defined in the file of its family and kind.
+// Names and definitions of the launched tile kernels: one kernel for each pair of a catalogue kernel (Kernel, catalogue.h) and an
+// arithmetic (Kind, dtypes.h), each defined in the instances/ file of its tile family and arithmetic.
 #pragma once
 #include "gpu/tile/kernel_parameters.h"
 
-// The names are plain C so that tools find them in the compiler's report: vbgemm_<kernel>_<kind>.
+// The names have C linkage so that tools find them in the compiler's resource report: vbgemm_<kernel>_<kind>.
 #define VBGEMM_SIMT_KERNELS(FOR_EACH, kind) \
   FOR_EACH(t128_light, kind) FOR_EACH(t128_heavy, kind) FOR_EACH(t256_light, kind) FOR_EACH(t256_heavy, kind) FOR_EACH(t128_medium, kind)
 #define VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_SIMT_KERNELS(FOR_EACH, kind) FOR_EACH(t128_deep, kind)
 
-// Dot products are NVIDIA's alone, and so are whole rows on tensor cores.
+// Dot-product tiles and row tiles on tensor cores exist on NVIDIA GPUs only.
 #if VBGEMM_WAVE_SIZE == 64
 #define VBGEMM_DOT_KERNELS(FOR_EACH, kind)
 #define VBGEMM_TENSOR_STREAMING_KERNELS(FOR_EACH, kind)
@@ -17,14 +18,16 @@
 #endif
 #define VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, kind) VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_DOT_KERNELS(FOR_EACH, kind)
 
-// The kernel of small tiles is compiled apart, as that takes as long as all others of a kind.
+// The kernel of the small tensor tiles has a translation unit of its own, because compiling it takes as long as compiling all other tensor
+// kernels of an arithmetic.
 #define VBGEMM_TENSOR_LIGHT_KERNELS(FOR_EACH, kind) FOR_EACH(m128_light, kind)
 #define VBGEMM_TENSOR_KERNELS(FOR_EACH, kind) FOR_EACH(m128_heavy, kind) FOR_EACH(m256_heavy, kind)
 #define VBGEMM_TENSOR_KERNELS_16(FOR_EACH, kind) VBGEMM_TENSOR_KERNELS(FOR_EACH, kind) VBGEMM_TENSOR_STREAMING_KERNELS(FOR_EACH, kind)
 #define VBGEMM_TENSOR_KERNELS_64(FOR_EACH, kind) \
   FOR_EACH(m128_heavy, kind) VBGEMM_TENSOR_STREAMING_KERNELS(FOR_EACH, kind)  // float64 has no larger tiles
 
-// CDNA's matrix units multiply float32 as it is; on NVIDIA only its two substitutes have tensor cores, and tf32's largest tile is NVIDIA's.
+// CDNA's matrix cores multiply float32 without rounding it. On NVIDIA GPUs only TF32 and the three-product TF32 (tf32x3) run on tensor
+// cores, and the largest TF32 tile is built for NVIDIA only.
 #define VBGEMM_LIGHT_AND(KERNELS, FOR_EACH, kind) VBGEMM_TENSOR_LIGHT_KERNELS(FOR_EACH, kind) KERNELS(FOR_EACH, kind)
 #if VBGEMM_WAVE_SIZE == 64
 #define VBGEMM_TENSOR_KERNELS_TF32 VBGEMM_TENSOR_KERNELS
@@ -37,10 +40,10 @@
 #define VBGEMM_TENSOR_TF32X3(FOR_EACH, kind) VBGEMM_LIGHT_AND(VBGEMM_TENSOR_KERNELS, FOR_EACH, kind)
 #endif
 
-// Their blocks use more shared memory than a kernel can declare.
+// Row tiles use more shared memory than a kernel can declare statically, so it is allocated dynamically.
 #define VBGEMM_ROW_KERNELS(FOR_EACH, kind) FOR_EACH(t128_rows, kind) FOR_EACH(t128_wide_rows, kind)
 
-// The launched kernels of an arithmetic, by the words that dtypes.def has for them.
+// The launched kernels of an arithmetic, under the words that dtypes.def uses in its columns `ordinary` and `tensor`.
 #define VBGEMM_ORDINARY_PIECES VBGEMM_SIMT_KERNELS
 #define VBGEMM_ORDINARY_ROWS(FOR_EACH, kind) VBGEMM_ROW_KERNELS(FOR_EACH, kind) VBGEMM_REAL_KERNELS(FOR_EACH, kind)
 #define VBGEMM_ORDINARY_ROWS_AND_DOTS(FOR_EACH, kind) VBGEMM_ROW_KERNELS(FOR_EACH, kind) VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, kind)
@@ -53,14 +56,14 @@
 #define VBGEMM_DECLARE_KERNEL(kernel, kind) \
   extern "C" __global__ void vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters));
 
-// The kernel that adds up the shares of split K is one of each type of left operands.
+// The kernel that reduces split-K partial sums exists once for each type of left-hand operands.
 #define DTYPE(id, name, ...) VBGEMM_DECLARE_KERNEL(add_shares, name)
 #define SUM_DTYPE(...)
 #define ARITHMETIC(id, set, name, lhs, rhs, ordinary, tensor) \
   VBGEMM_ORDINARY_##ordinary(VBGEMM_DECLARE_KERNEL, name) VBGEMM_TENSOR_##tensor(VBGEMM_DECLARE_KERNEL, name)
 #include "dtypes.def"
 
-// Define a kind's kernels; `kind_` is its enumerator.
+// Define the kernels of an arithmetic; `kind` is its identifier in kernel names and `kind_` its enumerator.
 #define VBGEMM_DEFINE_SIMT_KERNEL_IN(SHARED, kernel, kind, kind_)                                                                  \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),                                      \
                                                   vbgemm::min_blocks<vbgemm::LeftOf<vbgemm::Kind::kind_>>(vbgemm::Kernel::kernel)) \

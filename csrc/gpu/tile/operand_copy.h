@@ -1,4 +1,5 @@
-// Copies one operand's part of a tile, step by step along K, from global to shared memory.
+// Copies one operand of a tile, step by step along K, from global to shared memory. The SIMT tiles use it as the producer of their
+// pipeline.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/tile/tile_cut.h"
@@ -6,15 +7,16 @@
 
 namespace vbgemm {
 
-// Ways to spread a block's threads over a rectangle. Each thread makes kCopies copies of kWidth elements, kStep rows (or columns) apart;
-// row() and col() are the place of its first. A rectangle that is too long for that is taken in rounds, kSpan columns (or rows) apart.
+// Ways to distribute a thread block's threads over a rectangle. Each thread makes kCopies copies of kWidth elements, kStep rows (or
+// columns) apart; row() and col() are the place of its first copy. A rectangle too long for that is copied in rounds, kSpan columns (or
+// rows) apart.
 
-// Along the rows: neighbours in a wave copy neighbours in a row.
+// Along the rows: adjacent lanes copy adjacent elements of a row.
 template <class Rectangle, int kThreads, int kWidth_>
 struct AlongRows {
   static constexpr int kWidth = kWidth_, kSpan = Rectangle::kCols < kThreads * kWidth ? Rectangle::kCols : kThreads * kWidth;
   static constexpr int kRounds = Rectangle::kCols / kSpan, kRowPieces = kSpan / kWidth;
-  static constexpr bool kDown = true;  // the copies of one thread lie below each other
+  static constexpr bool kDown = true;  // the copies of one thread are in different rows
   static constexpr int kStep = kThreads / kRowPieces, kCopies = (Rectangle::kRows + kStep - 1) / kStep;
   static_assert(kThreads % kRowPieces == 0 && Rectangle::kCols % kSpan == 0);
 
@@ -22,12 +24,13 @@ struct AlongRows {
   __device__ static int col(int thread) { return thread % kRowPieces * kWidth; }
 };
 
-// Down the columns, for an operand that is contiguous that way. A wave takes eight rows by four (or eight) columns: whole 32-byte sectors
-// of memory, and no two lanes in one bank. It takes more rows only where the block has too few waves to span them all.
+// Down the columns, for an operand that is contiguous along its columns. A warp copies eight rows by four (or eight) columns: these are
+// whole 32-byte sectors of global memory, and no two lanes write to one bank. A warp takes more rows only where the thread block has too
+// few warps to span all rows.
 template <class Rectangle, int kThreads>
 struct DownColumns {
   static constexpr int kWidth = 1, kRowsAWave = Rectangle::kRows * kWaveSize / kThreads;
-  static constexpr int kRowsEach = kRowsAWave < 8 ? 8 : kRowsAWave < kWaveSize ? kRowsAWave : kWaveSize;  // a wave
+  static constexpr int kRowsEach = kRowsAWave < 8 ? 8 : kRowsAWave < kWaveSize ? kRowsAWave : kWaveSize;  // of a warp
   static constexpr int kWaves = kThreads / kWaveSize, kColsEach = kWaveSize / kRowsEach;
   static constexpr int kSpan = Rectangle::kRows < kRowsEach * kWaves ? Rectangle::kRows : kRowsEach * kWaves;
   static constexpr int kRounds = Rectangle::kRows / kSpan, kWavesDown = kSpan / kRowsEach;
@@ -39,18 +42,18 @@ struct DownColumns {
   __device__ static int col(int thread) { return thread / kWaveSize / kWavesDown * kColsEach + thread % kWaveSize / kRowsEach; }
 };
 
-// kAhead: as for copy_async.
+// kAhead: the L2 prefetch size in bytes, as for copy_async.
 template <class T, class Rectangle, int kThreads, int kAhead = 128>
 class OperandCopy {
  public:
-  // `from` lies in shared memory, and is read again at each step: that is cheaper than registers to keep it.
+  // `from` is in shared memory and is read again at each step, which is cheaper than holding it in registers.
   __device__ explicit OperandCopy(const MatrixView& from) : from_(from) {
     const int thread = thread_index();
     const auto begin = [&](auto spread) { source_ = from.template at<const T>(spread.row(thread), spread.col(thread)); };
     with_spread(begin);
   }
 
-  // Starts the copies of one step; what lies outside its first rows x cols elements becomes zero.
+  // Starts the asynchronous copies of one step. Elements outside the step's first rows x cols become zero.
   __device__ void start(T* shared, int rows, int cols) const {
     with_spread([&](auto spread) { start_as<decltype(spread)>(shared, rows, cols); });
   }
@@ -71,12 +74,12 @@ class OperandCopy {
   __device__ void start_as(T* shared, int rows, int cols) const {
     const int thread = thread_index(), row = Spread::row(thread), col = Spread::col(thread);
     constexpr int kExtent = Spread::kDown ? Rectangle::kRows : Rectangle::kCols;
-    if (Spread::kStep > kExtent && (Spread::kDown ? row : col) >= kExtent) return;  // more threads than pieces
+    if (Spread::kStep > kExtent && (Spread::kDown ? row : col) >= kExtent) return;  // there are more threads than copies to make
     constexpr int kSharedStep = Spread::kStep * (Spread::kDown ? Rectangle::kPitch : 1);
     constexpr int kSharedRound = Spread::kSpan * (Spread::kDown ? 1 : Rectangle::kPitch);
     constexpr int kBytes = Spread::kWidth * static_cast<int>(sizeof(T));
     const int64_t stride = Spread::kStep * (Spread::kDown ? from_.row_stride : from_.col_stride);
-#pragma unroll sizeof(T) == 2 || (kCdna && sizeof(T) == 8) ? 2 : 1  // as spills no register with either compiler
+#pragma unroll sizeof(T) == 2 || (kCdna && sizeof(T) == 8) ? 2 : 1  // the highest unroll factor at which neither compiler spills a register
     for (int round = 0; round < Spread::kRounds; ++round) {
       const int ahead = round * Spread::kSpan;
       const int limit = Spread::kDown ? (col + ahead < cols ? rows - row : 0) : (row + ahead < rows ? cols - col : 0);

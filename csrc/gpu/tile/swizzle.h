@@ -1,15 +1,15 @@
-// How vectors that lie one behind the other are permuted in shared memory, so that those at equal places of neighbouring rows are in
-// different banks, whatever power of two their rows' length is.
+// A swizzle of 16-byte vectors in shared memory: vectors at the same place of adjacent rows fall into different banks, whatever power of
+// two the row length is.
 #pragma once
 #include "gpu/arch/machine.h"
 
 namespace vbgemm {
 
-// Where the vector of 16 bytes with this number lies: a line of all banks holds eight, permuted by the line's number.
+// Where the 16-byte vector with this number is stored: a line of all banks holds eight vectors, permuted by the line's number.
 __device__ inline int swizzled_vector(int number) { return number ^ (number >> 3 & 7); }
 
-// What a wave's lanes take of them: `kEach` neighbours a lane and turn. The permutation repeats itself, so that a lane needs the places of
-// its first few turns only: those of kPeriod turns later lie kPeriodVectors behind.
+// The places of the vectors that a lane accesses: `kEach` adjacent vectors in each turn. The swizzle is periodic, so that a lane needs the
+// places of its first kPeriod turns only; the places of the turns kPeriod later lie kPeriodVectors further on.
 template <int kEach>
 struct LaneVectors {
   static constexpr int kRepeat = 64, kTurnVectors = kEach * kWaveSize;

@@ -1,4 +1,5 @@
-// How a tile of the catalogue is cut up among the threads of its block, and how it lies in shared memory: constants only.
+// How a tile of the catalogue is divided among the threads of its thread block, and how its operands are laid out in shared memory. The
+// file holds compile-time constants only.
 #pragma once
 #include <type_traits>
 
@@ -8,27 +9,29 @@
 
 namespace vbgemm {
 
-inline constexpr int kVectorBytes = 16;  // the widest access of a thread
+inline constexpr int kVectorBytes = 16;  // the widest memory access of one thread
 
-// What all banks of shared memory hold side by side. Operands begin at a multiple of it: what arrives from global memory comes by sectors
-// of 32 bytes, and one that lies across two such sectors of shared memory takes twice as long.
+// Bytes that all banks of shared memory hold side by side. Operands begin at a multiple of this: data arrives from global memory in
+// sectors of 32 bytes, and a sector that is written across two 32-byte sectors of shared memory takes twice as long
+// (docs/design/alignment.md, A1).
 inline constexpr int kBankLineBytes = 128;
 
-// N elements moved at once.
+// N elements that one instruction moves.
 template <class T, int N>
 struct alignas(N * sizeof(T)) Vector {
   T element[N];
 };
 
-// Some tiles are none on CDNA, as a wave of 64 would have too many sums of them: far longer ones of tensor cores, and dot products.
+// Whether this vendor's build has code for a tile. CDNA has no skinny tiles on matrix cores and no dot-product tiles, because a wave of 64
+// lanes would hold too many sums of such a tile.
 constexpr bool has_code(const TileShape& tile) {
   const bool nvidia_only = (tile.tensor && is_far_longer(tile)) || tile.owned == Owned::steps_of_rows;
   return tile.is_gpu() && !(kCdna && nvidia_only);
 }
 
-// Shared memory a block of a kernel may use: light kernels leave room for eight blocks of 128 (four of 256) on a multiprocessor that
-// has 227 KB, and all stay within the 48 KB that need no opt-in but for tiles of whole rows, of which four (two) blocks keep as much of A
-// under way as there is room for.
+// Upper bound of the shared memory, in bytes, that one thread block of a kernel may use. Light kernels leave room for eight thread blocks
+// of 128 threads (four of 256) on a multiprocessor with 227 KB. All kernels stay within the 48 KB that need no opt-in, except those of row
+// tiles: their four (two, if wide) thread blocks on a multiprocessor keep as many bytes of A in flight as fit.
 constexpr int shared_budget(Kernel kernel) {
   switch (kernel) {
     case Kernel::t128_light: return 27 * 1024;
@@ -42,23 +45,24 @@ constexpr int shared_budget(Kernel kernel) {
   }
 }
 
-// Blocks of tiles of whole rows on tensor cores that a multiprocessor holds, for elements of so many bytes, and the shared memory of each:
-// few waves that each wait for one pass after the other would not keep memory busy. (Their operands are aligned more strictly.)
+// For row tiles on tensor cores: how many thread blocks a multiprocessor holds, for an element size in bytes, and the shared memory of each
+// thread block. Fewer thread blocks would leave the memory idle, since each warp waits for one pass after the other. (The KB that is
+// subtracted pays for their stricter operand alignment.)
 constexpr int tensor_row_blocks(Kernel kernel, int bytes) { return kernel == Kernel::m128_wide_rows && bytes == 8 ? 2 : 4; }
 constexpr int tensor_row_budget(Kernel kernel, int bytes) { return (220 / tensor_row_blocks(kernel, bytes) - 1) * 1024; }
 
-// Steps along K that lie in that memory at a time, each of so many bytes.
+// Pipeline depth: how many stages (K steps of the operands, `stage_bytes` each) fit the shared memory budget.
 constexpr int stages_of(Kernel kernel, int stage_bytes) {
   const int fit = shared_budget(kernel) / stage_bytes;
   return fit < kMostStages ? fit : kMostStages;
 }
 
-// Blocks of a kernel that a multiprocessor must be able to hold; with the threads, the compiler's limit on registers. As many as it can
-// fit without spills, and on CDNA no more than its shared memory can hold.
+// The minimum number of resident thread blocks on a multiprocessor for which a kernel is compiled; with the number of threads it bounds the
+// registers. It is as high as it can be without register spills, and on CDNA no higher than shared memory permits.
 template <class T>
 constexpr int min_blocks(Kernel kernel) {
   constexpr int kWords = sizeof(Accumulator<T>) / 4;
-  constexpr bool kFloat8 = sizeof(T) == 1 && !std::is_integral_v<T>;  // which are converted by several instructions
+  constexpr bool kFloat8 = sizeof(T) == 1 && !std::is_integral_v<T>;  // a conversion takes several instructions, and more registers
   if (kCdna) {
     switch (kernel) {
       case Kernel::t128_light: return kWords < 4 ? 6 : 3;
@@ -92,8 +96,8 @@ constexpr int threads_of(Kernel kernel) {
   }
 }
 
-// A rectangle of an operand in shared memory, its rows padded by one vector: eight consecutive rows then start in different banks, both for
-// vector reads down a column and for single elements written eight rows by four columns.
+// A rectangle of an operand in shared memory. Its rows are padded by one 16-byte vector, so that eight consecutive rows start in different
+// banks. This avoids bank conflicts both for vector reads down a column and for writes of single elements by eight rows and four columns.
 template <class T, int kRows_, int kCols_>
 struct SharedRectangle {
   static constexpr int kRows = kRows_, kCols = kCols_;
@@ -101,7 +105,7 @@ struct SharedRectangle {
   static constexpr int kElements = kRows * kPitch;
 };
 
-// Row `kIndex` of the catalogue, for operands of type T.
+// How row `kIndex` of the catalogue is divided, for operands of type T.
 template <class T, int kIndex>
 struct TileCut {
   static constexpr TileShape kShape = kTiles[kIndex];
@@ -109,22 +113,25 @@ struct TileCut {
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
 
-  // The catalogue's step along K is that of 4-byte elements; others take as many bytes a step, so that the pipeline is as deep.
+  // The catalogue's step along K counts 4-byte elements. Other types take the same number of bytes in a step (but at least 8 elements), so
+  // that the pipeline is as deep for them.
   static constexpr int kStep = kShape.k * 4 / static_cast<int>(sizeof(T)) / kStepShare, kDepth = kStep > 8 ? kStep : 8;
 
-  // Tiles far longer one way than the other are for problems that wait for memory, which is faster by longer pieces of its rows.
+  // L2 prefetch size of the operand copies, in bytes. Skinny tiles serve problems that are bound by memory, which is faster when longer
+  // pieces of a row are fetched together (docs/design/kernels.md, K9).
   static constexpr int kAhead = is_far_longer(kShape) ? 256 : 128;
 
-  // A thread's piece of the tile: as square as powers of two allow, wider than high.
+  // The sums that one thread holds form a rectangle of the tile, as square as powers of two permit, and wider than high otherwise.
   static constexpr int thread_cols() {
     int cols = 1;
     while (cols * cols * kThreads < kRows * kCols) cols *= 2;
     return cols;
   }
   static constexpr int kThreadCols = thread_cols(), kThreadRows = kRows * kCols / kThreads / kThreadCols;
-  static constexpr int kGridCols = kCols / kThreadCols, kGridRows = kRows / kThreadRows;  // threads along each side
+  static constexpr int kGridCols = kCols / kThreadCols, kGridRows = kRows / kThreadRows;  // threads along each side of the tile
 
-  // A wave's part of that grid: eight columns where there are so many, and rows to follow.
+  // A warp's threads form a rectangle of that grid of threads: eight columns where the grid has as many, and the rows that follow from
+  // them.
   static constexpr int wave_cols() {
     int cols = kGridCols < 8 ? kGridCols : 8;
     while (kWaveSize / cols > kGridRows) cols *= 2;
@@ -132,22 +139,22 @@ struct TileCut {
   }
   static constexpr int kWaveCols = wave_cols(), kWaveRows = kWaveSize / kWaveCols;
 
-  // Neighbouring columns of one thread: as many accumulators as one access can move.
+  // Adjacent columns that belong to one thread: as many accumulators as one access can move.
   static constexpr int kSumVector = kVectorBytes / static_cast<int>(sizeof(Accumulator<T>));
   static constexpr int kColVector = kThreadCols < kSumVector ? kThreadCols : kSumVector;
 
-  // op(A) lies with K contiguous and is read several steps of K at a time; op(B) lies with its columns contiguous.
+  // op(A) is contiguous along K in shared memory and is read several steps of K at a time; op(B) is contiguous along its columns.
   using A = SharedRectangle<T, kRows, kDepth>;
   using B = SharedRectangle<T, kDepth, kCols>;
   static constexpr int kDepthVector = kThreadRows * kVector > 16 ? 16 / kThreadRows : kVector;
 
-  static constexpr int kChunk = kThreadRows * kThreadCols < 16 && kDepth > 8 ? 16 : 8;  // of a step, as unrolled code
+  static constexpr int kChunk = kThreadRows * kThreadCols < 16 && kDepth > 8 ? 16 : 8;  // steps of K that are unrolled together
 
   static constexpr int kStageElements = A::kElements + B::kElements;
   static constexpr int kStages = stages_of(kKernel, kStageElements* static_cast<int>(sizeof(T)));
   static constexpr int kSharedElements = kStages * kStageElements;
 
-  // Rows of a thread's piece that can lie in that memory at a time, as accumulators.
+  // How many rows of each thread's sums fit the operands' shared memory at a time, as accumulators.
   static constexpr int pass_rows() {
     int rows = kThreadRows;
     while (rows > 1 && rows * kThreadCols * kThreads * sizeof(Accumulator<T>) > kSharedElements * sizeof(T)) rows /= 2;
@@ -160,7 +167,7 @@ struct TileCut {
   static_assert(kWaveRows >= 2 && kWaveCols >= 2, "grid_place numbers lanes both ways");
 };
 
-// A thread's place in the grid: where its wave begins, and where it stands in the wave.
+// A thread's place in the grid of threads: where its warp's rectangle begins, and the thread's place in that rectangle.
 struct GridPlace {
   int wave_row, wave_col, lane_row, lane_col;
 
@@ -168,9 +175,9 @@ struct GridPlace {
   __device__ int col() const { return wave_col + lane_col; }
 };
 
-// Lanes are numbered so that neighbours share an address in every vector read of A (lanes 2i, 2i + 1) and of B (lanes i, i + 2): the memory
-// then serves such a read in half the passes. So a lane's number is, from its lowest bit on, one of its column, one of its row, the rest of
-// its column, the rest of its row.
+// Lanes are numbered so that adjacent lanes share an address in every vector read of A (lanes 2i and 2i + 1) and of B (lanes i and i + 2):
+// shared memory then serves such a read in half the wavefronts. So the bits of a lane's number are, from the lowest on: one bit of its
+// column, one bit of its row, the remaining bits of its column, the remaining bits of its row.
 template <class Cut>
 __device__ inline GridPlace grid_place(int thread) {
   constexpr int kWavesAcross = Cut::kGridCols / Cut::kWaveCols;

@@ -1,4 +1,5 @@
-// The kernels' common body: walk the launch's blocks, place each tile, and hand it to the code of its row of the catalogue.
+// The common body of all tile kernels: walk through the thread block's tiles, place each one, and run the code for its row of the
+// catalogue.
 #pragma once
 #include <initializer_list>
 #include <utility>
@@ -7,25 +8,27 @@
 
 namespace vbgemm {
 
-// Whether two rows of the catalogue are the same code: tiles of whole rows (columns) are, if both are short or neither is.
+// Whether two rows of the catalogue share one code variant. Row tiles (and column tiles) do, if their shorter sides are equal and both or
+// neither are short.
 constexpr bool share_code(const TileShape& tile, const TileShape& other) {
   const bool whole_rows = tile.owned == Owned::rows && other.owned == Owned::rows;
   return whole_rows && shorter_side(tile) == shorter_side(other) && is_short(tile) == is_short(other);
 }
 
-// A row's extent and code as one number: to find it is one choice among a kernel's rows then, and not four.
+// A catalogue row's tile size and code in one number, so that looking it up selects one value among a kernel's rows and not four.
 constexpr uint32_t packed_extent(const TileShape& shape, int code) {
   const uint32_t transposed = shape.owned == Owned::rows && shape.n > shape.m;
   return shape.m | shape.n << 12 | code << 24 | transposed << 31;
 }
 
-// The rows of the catalogue that a kernel holds, and their codes. (By loops: templates over all rows took seconds to compile.)
+// The rows of the catalogue that a kernel holds, and their code variants. It is computed by loops, because templates over all rows took
+// seconds to compile.
 struct Held {
   int rows = 0, codes = 0;
-  int row[kNumTiles] = {};          // each that is held
-  uint32_t packed[kNumTiles] = {};  // its extent and code
-  int row_of_code[kNumTiles] = {};  // the first
-  bool fits = true;                 // all of it in a packed number
+  int row[kNumTiles] = {};          // the rows that the kernel holds
+  uint32_t packed[kNumTiles] = {};  // tile size and code of each
+  int row_of_code[kNumTiles] = {};  // the first row that uses each code
+  bool fits = true;                 // whether all values fit their packed numbers
 };
 constexpr Held held_by(Kind kind, Kernel kernel) {
   Held held;
@@ -42,7 +45,7 @@ constexpr Held held_by(Kind kind, Kernel kernel) {
   return held;
 }
 
-// A tile's cut as a value, so that generic code can be called with it.
+// The division of a tile as a value, so that a generic lambda can be called with it.
 template <class Cut>
 struct Chosen {
   using type = Cut;
@@ -54,8 +57,8 @@ constexpr int largest(std::initializer_list<int> values) {
   return most;
 }
 
-// Family: the kind of arithmetic and how it computes a tile (SimtFamily, TensorFamily, MfmaFamily). It waits for the kernel ahead as late
-// as it can: until then a tile is found, and its copies are prepared.
+// Family: an arithmetic and how it computes a tile (SimtFamily, TensorFamily, MfmaFamily). A family waits for the previous kernel in the
+// stream as late as possible: finding the tile and preparing its copies overlap that kernel.
 template <class Family, Kernel kKernel, class Indices = std::make_integer_sequence<int, held_by(Family::kKind, kKernel).rows>>
 struct TileKernel;
 
@@ -66,7 +69,7 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
   static_assert(kHeld.fits);
   template <int kRow>
   using Cut = typename Family::template Cut<kRow>;
-  // The largest of the rows' buffers serves them all.
+  // The rows of a kernel use the same shared memory in turn, so that it has the size of the largest.
   static constexpr int kThreads = threads_of(kKernel), kSharedElements = largest({1, Cut<kHeld.row[kIndex]>::kSharedElements...});
 
   struct Shared {
@@ -74,13 +77,14 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
     alignas(Family::kAlignment) T operands[kSharedElements];
   };
 
-  // Inlined, so that parameters are read as such: behind a reference they would be memory like any other, and slow to arrive.
+  // Inlined, so that the launch parameters are read from the constant bank; behind a reference they would be loaded like any other memory,
+  // which is slow (docs/design/latency.md, L1).
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     TilePlace<T>& place = shared.place;
-    if (!kCdna) prefetch_descriptors(parameters.plan);  // which has no such instruction
+    if (!kCdna) prefetch_descriptors(parameters.plan);  // CDNA has no prefetch instruction
     for (Walk walk = tiles_of_block(parameters); walk.tile < walk.end; ++walk.tile) {
-      // One wave looks the tile up, the first under the kernel ahead, and all read its place from shared memory, where it costs no
-      // registers.
+      // One warp looks the tile up (the first tile overlaps the previous kernel), and all threads read the tile's place from shared memory,
+      // where it occupies no registers.
       if (thread_index() < kWaveSize) find_tile<Family::kMirrors>(parameters, walk.tile, extent_of, place);
       if (thread_index() == 0) place.walk = walk;
       block_barrier();
@@ -90,13 +94,13 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
       });
       if (!parameters.plan.block_first) break;
       walk = place.walk;
-      block_barrier();  // the next tile overwrites the place and the operands
+      block_barrier();  // because the next tile overwrites the place and the operands
     }
-    await_previous_kernel();  // the kernel behind waits for this one alone
+    await_previous_kernel();  // with programmatic launch, the next kernel waits for this kernel alone
   }
 
  private:
-  __device__ static TileExtent extent_of([[maybe_unused]] int strategy) {  // a kind may have no row in a kernel
+  __device__ static TileExtent extent_of([[maybe_unused]] int strategy) {  // unused where an arithmetic has no row in a kernel
     uint32_t packed = 0;
     (find_packed<kHeld.row[kIndex], kHeld.packed[kIndex]>(strategy, packed), ...);
     return {static_cast<int>(packed & 0xfff), static_cast<int>(packed >> 12 & 0xfff), static_cast<int>(packed >> 24 & 0x7f),
@@ -107,9 +111,10 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
     if (strategy == kRow) packed = kPacked;
   }
 
-  // Calls `multiply` with the cut of a code, if there is such a code. By halves: a test behind each tile's code would wait for instructions
-  // once for every tile that is not chosen. (With an `else` both compilers spill in one kernel or another.) Were a tile's code not inlined,
-  // what it refers to would lie on a stack, and shared memory be read by generic loads.
+  // Calls `multiply` with the tile division of a code, if that code exists. The search is binary: tests one after another would cost an
+  // instruction fetch for every tile that is not chosen (docs/design/latency.md, L14). Two separate ifs replace an if-else, with which each
+  // of the two compilers spills registers in some kernel (docs/design/kernels.md, K13). The code of a tile has to be inlined: otherwise
+  // what the lambda captures would lie on a stack, and shared memory would be read by generic loads.
   template <int kFirst, int kEnd, class Multiply>
   __device__ __forceinline__ static void choose(int code, const Multiply& multiply) {
     if constexpr (kEnd - kFirst > 1) {
@@ -121,8 +126,8 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
     }
   }
 
-  // A tile is known only once its record has arrived, in a run only once its problem has too, and each may have to come from memory: the
-  // first blocks ask for all of them at once.
+  // A tile is known only when its record has arrived, and one from a run only when its problem has arrived too. Each record may have to
+  // come from device memory, so that the first thread blocks request all of them at once.
   __device__ static void prefetch_descriptors(const Descriptors& plan) {
     if (plan.tiles) {
       prefetch_table<kThreads>(plan.tiles, plan.num_tiles);

@@ -1,5 +1,6 @@
-// From a block's number to the matrices its tile reads and writes: every index that a descriptor holds is checked on the way, but for the
-// place of an epilogue's scalar in its buffer.
+// From a thread block's index to the matrices that its tile reads and writes. Every index in a descriptor is checked on the way, so that no
+// descriptor can cause an access outside the call's buffers. One index is not checked here: the offset of an epilogue's scalar in its
+// buffer.
 #pragma once
 #include "descriptor.h"
 #include "gpu/arch/gpu_vendor.h"
@@ -9,17 +10,17 @@
 
 namespace vbgemm {
 
-// How a thread block goes through a rectangle of global memory: in 16-byte vectors along its rows where every row's address and length
-// permit it, else element by element along the dimension that is contiguous (or along the rows, where none is).
+// How a thread block traverses a rectangle of global memory: in 16-byte vectors along its rows where the address and length of every row
+// permit it; else element by element along the contiguous dimension (along the rows, where neither dimension is contiguous).
 enum class Way : int32_t { vectors, rows, columns };
 
-// One matrix's part of a tile, from its first element on; null where there is no such matrix. Its strides fit 32 bits.
+// One matrix's part of a tile, from its first element on; `first` is null where the tile has no such matrix. Its strides fit 32 bits.
 struct MatrixView {
   void* first;
   int64_t row_stride, col_stride;
   Way way;
 
-  // A product of two numbers of 32 bits is one instruction.
+  // The strides are truncated to 32 bits because a 32 x 32 -> 64-bit product is one instruction.
   template <class T>
   __device__ T* at(uint32_t row, uint32_t col) const {
     const uint64_t down = static_cast<uint32_t>(row_stride), across = static_cast<uint32_t>(col_stride);
@@ -27,34 +28,35 @@ struct MatrixView {
   }
 };
 
-// The matrices of a tile; the last two are its epilogue's.
+// The matrices of a tile; the last two, source and bias, belong to its epilogue.
 enum { kA, kB, kC, kSource, kBias, kMatrices };
 
-// The tiles of the plan that a block has yet to compute.
+// The range of the plan's tiles that a thread block has yet to compute.
 struct Walk {
   int32_t tile, end;
 };
 
+// TilePlace::code where there is nothing to compute.
 inline constexpr int kNoCode = -1;
 
-// A tile ready to compute: C[rows x cols] = A[rows x depth] B[depth x cols], perhaps with an epilogue.
+// A tile that is ready to be computed: C[rows x cols] = A[rows x depth] B[depth x cols], with an epilogue where `fused` is set.
 template <class T>
 struct TilePlace {
   MatrixView matrix[kMatrices];
-  void* mirror;  // where C has the transpose of the tile's first element, if that is to be stored too; else null
+  void* mirror;  // for a symmetric C, where the transpose of the tile's first element is stored as well; else null
   Accumulator<T> alpha, beta;
   Activation activation;
-  bool fused;      // the tile has an epilogue; otherwise what belongs to it is not set
-  uint8_t result;  // the DType that is stored
+  bool fused;      // the tile has an epilogue; otherwise alpha, beta, activation and the last two matrices are not set
+  uint8_t result;  // the DType in which C is stored
   int32_t rows, cols, depth;
-  int32_t code;  // which of the kernel's computes it; kNoCode where there is nothing to compute
-  Walk walk;     // it is the first of these
+  int32_t code;  // which of the kernel's code variants computes the tile; kNoCode where there is nothing to compute
+  Walk walk;     // this tile is the first of the range
 
   __device__ DType result_type() const { return static_cast<DType>(result); }
   __device__ bool stores_sums() const { return sizeof(T) < sizeof(Accumulator<T>) && result_type() == kDTypeOf<Accumulator<T>>; }
 };
 
-// Bytes of a result, of a type to which sums of T's products may be rounded.
+// Size in bytes of an element of type `result`, which is a type to which sums of products of T may be rounded.
 template <class T>
 __device__ inline int result_bytes(DType result) {
   int bytes = sizeof(T);
@@ -62,8 +64,8 @@ __device__ inline int result_bytes(DType result) {
   return bytes;
 }
 
-// Ends the block's threads where they have no further tile: to run on to the kernel's end would be to jump over all code between, and to
-// wait for instructions there.
+// Ends the thread block's threads if they have no further tile. Running on to the end of the kernel would jump over the code of other
+// tiles, and a jump costs an instruction fetch (docs/design/latency.md, L12).
 template <class T>
 __device__ inline void leave_after_last(const TilePlace<T>& place) {
   if (place.walk.tile + 1 >= place.walk.end) leave_kernel();
@@ -73,7 +75,8 @@ struct Extent {
   int rows, cols;
 };
 
-// A row of the catalogue: the size of its tiles, which of the kernel's codes computes them, and whether as C^T = B^T A^T.
+// What a kernel knows of a row of the catalogue: the size of its tiles, which code variant computes them, and whether it computes the
+// transpose, C^T = B^T A^T.
 struct TileExtent {
   int rows, cols, code;
   bool transposed;
@@ -81,10 +84,11 @@ struct TileExtent {
 
 __device__ inline int clamp(int64_t value, int low, int high) { return static_cast<int>(value < low ? low : value > high ? high : value); }
 
-// A descriptor read in 8-byte words: they lie at multiples of 8, and a word that is not used is not loaded. Under the kernel ahead, too:
-// descriptors are constants of the program, written before its first kernel, and a kernel of ours between has waited for that before it let
-// this one come. Were they written by somebody else's kernel directly ahead, what is read might be old: a tile would be left out or wrong,
-// but nothing written outside the buffers nor, but for an epilogue's scalar, read there.
+// Reads a descriptor in 8-byte words: descriptors lie at multiples of 8 bytes, and the compiler drops loads of words that are not used. The
+// loads may run before the previous kernel in the stream has ended: descriptors are constants of the program, written before its first
+// kernel, and any kernel of ours in between waited for that write before it let this kernel start. If another library's kernel directly
+// ahead wrote them, this read might return old data. A tile would then be left out or wrong, but nothing outside the buffers would be
+// written, and nothing outside them read, except for an epilogue's scalar.
 template <class Record>
 __device__ inline Record load_record(const Record* address) {
   static_assert(sizeof(Record) % 8 == 0);
@@ -100,7 +104,7 @@ __device__ inline Record load_record(const Record* address) {
   return words.record;
 }
 
-// A table of descriptors on its way to the second level's cache, which is what all kernels see: each thread of the grid asks for a line.
+// Prefetches a table of descriptors to the L2 cache, which all multiprocessors share: each thread of the grid requests one cache line.
 template <int kThreads, class Record>
 __device__ inline void prefetch_table(const Record* table, int64_t count) {
   constexpr int64_t kLine = 128;
@@ -108,7 +112,7 @@ __device__ inline void prefetch_table(const Record* table, int64_t count) {
   if (offset < count * static_cast<int64_t>(sizeof(Record))) prefetch_to_l2(reinterpret_cast<const char*>(table) + offset);
 }
 
-// All tiles of this block.
+// The range of tiles that this thread block computes.
 __device__ inline Walk tiles_of_block(const KernelParameters& parameters) {
   const Descriptors& plan = parameters.plan;
   const uint32_t block = static_cast<uint32_t>(parameters.first_block) + block_index();
@@ -118,8 +122,8 @@ __device__ inline Walk tiles_of_block(const KernelParameters& parameters) {
   return {begin < 0 ? 0 : begin, end < plan.num_tiles ? end : plan.num_tiles};
 }
 
-// The run that holds a tile: the last whose first tile is not beyond it. The lanes of a wave probe the runs together, so that a search
-// among a thousand takes two rounds of loads.
+// Returns the run that holds a tile: the last run whose first tile does not come after it. The lanes of a warp probe the runs together, so
+// that a search among a thousand runs takes two rounds of loads.
 __device__ inline int run_of_tile(const Descriptors& plan, int tile) {
   if (plan.num_runs == plan.num_tiles) return tile;
   const int lane = thread_index() % kWaveSize;
@@ -134,7 +138,8 @@ __device__ inline int run_of_tile(const Descriptors& plan, int tile) {
   return low;
 }
 
-// The part of an operand from element (row, col) of op(X)[batch] on. One with a stride that no matrix has lies nowhere.
+// Returns the part of an operand that begins at element (row, col) of op(X)[batch]. If a stride does not fit 32 bits, which no valid matrix
+// has, the offset becomes -1 and the later check refuses the part.
 __device__ inline Part part_of(const Operand& x, const Problem& problem, int batch, int64_t row, int64_t col) {
   int outer = 0, inner = batch;
   if (problem.inner_batch > 0 && inner >= problem.inner_batch) {
@@ -146,24 +151,25 @@ __device__ inline Part part_of(const Operand& x, const Problem& problem, int bat
   return {sane ? offset : -1, static_cast<int32_t>(x.row_stride), static_cast<int32_t>(x.col_stride), x.buffer, 0};
 }
 
-// Whether rows x cols elements from a part's first on lie in a buffer of so many. (Without jumps, as all tiles come this way.)
+// Whether rows x cols elements, counted from a part's first element, lie in a buffer of `elements` elements. It has no branches, because
+// every tile passes through it.
 __device__ inline bool lies_inside(const Part& part, int rows, int cols, int64_t elements) {
   const uint32_t down = static_cast<uint32_t>(rows) - 1, across = static_cast<uint32_t>(cols) - 1;
-  // Each product is below 2^62, an offset too.
+  // Neither the offset nor either product exceeds 2^62, so the sum does not overflow.
   const uint64_t last = static_cast<uint64_t>(part.offset) + uint64_t{down} * static_cast<uint32_t>(part.row_stride) +
                         uint64_t{across} * static_cast<uint32_t>(part.col_stride);
   const bool forward = (part.offset >= 0) & (part.offset < elements) & ((part.row_stride | part.col_stride) >= 0);
   return (rows == 0) | (cols == 0) | (forward & (last < static_cast<uint64_t>(elements)));
 }
 
-// Where the transpose of the part of a symmetric matrix from (row, col) on lies.
+// Returns where the transpose of a part of a symmetric matrix is stored, if the part begins at (row, col).
 __device__ inline Part mirrored_part(const Part& part, int row, int col) {
   const int64_t across = static_cast<int64_t>(col) - row;
   return {part.offset + across * (static_cast<int64_t>(part.row_stride) - part.col_stride), part.row_stride, part.col_stride, part.buffer,
           part.mirrored};
 }
 
-// `cols` is how far the part's rows will be used, in elements of `bytes`.
+// `cols` is the length of the part's rows that is used, `bytes` the size of an element.
 __device__ inline MatrixView view_of(const void* buffer, int bytes, const Part& part, int cols) {
   char* first = static_cast<char*>(const_cast<void*>(buffer)) + part.offset * bytes;
   const uint32_t lengths = static_cast<uint32_t>(part.row_stride) | static_cast<uint32_t>(cols);
@@ -176,15 +182,15 @@ __device__ inline Buffer buffer_of(const KernelParameters& parameters, int index
   return parameters.overflow ? load_awaited(parameters.overflow + index) : parameters.table[index];
 }
 
-// A scalar of an epilogue; one in a buffer that the call does not have counts as its literal value. Where in the buffer it lies the handler
-// has checked, in its copy of the epilogues (check_epilogue, ../ffi_common.h), and nothing does here.
+// Returns a scalar of an epilogue. If it names a buffer that the call does not have, its literal value counts. The offset in the buffer is
+// not checked here: the handler has checked it in its own copy of the epilogues (check_epilogue, ffi_common.h).
 template <class Sum>
 __device__ inline Sum value_of(const KernelParameters& parameters, const Scalar& scalar) {
   if (scalar.buffer < 0 || scalar.buffer >= parameters.num_buffers) return make_scalar<Sum>(scalar.real, scalar.imag);
   return load_awaited(static_cast<const Sum*>(buffer_of(parameters, scalar.buffer).data) + scalar.offset);
 }
 
-// A tile's position and the part of it that this lane sees to, worked out from its run. False where the run is not a run of its problem.
+// Computes a tile's position, and this lane's part of the tile, from the tile's run. Returns false where the run does not fit its problem.
 template <class ExtentOf>
 __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, const ExtentOf& extent_of, TilePosition& at, Part& part) {
   const TileRun run = load_record(plan.runs + run_of_tile(plan, tile));
@@ -193,7 +199,7 @@ __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, 
   const Problem problem = load_record(address);
   const Operand x = load_record(lane == kA ? &address->a : lane == kB ? &address->b : &address->c);
 
-  // Position in the run: batch, row, column, the column fastest.
+  // Position of the tile in its run: batch, row and column, of which the column varies fastest.
   uint32_t index = static_cast<uint32_t>(tile) - static_cast<uint32_t>(run.first_tile), tile_y = 0, tile_x = 0;
   if (index > 0) {
     const uint32_t tiles_x = run.tiles_x > 0 ? run.tiles_x : 1, tiles_y = run.tiles_y > 0 ? run.tiles_y : 1;
@@ -221,7 +227,8 @@ __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, 
   return true;
 }
 
-// A tile's position and a lane's part of it, seen as C^T = B^T A^T: A becomes B^T, and B A^T. All lanes of the wave call this.
+// Turns a tile's position and this lane's part into the transposed product C^T = B^T A^T: A becomes B^T, and B becomes A^T. All lanes of
+// the warp call this together.
 __device__ inline void transpose(TilePosition& at, Part& part, int lane) {
   Part other = part;
   swap_lanes<1>(other);
@@ -233,10 +240,11 @@ __device__ inline void transpose(TilePosition& at, Part& part, int lane) {
   at.cols = rows;
 }
 
-// Fills in a tile of which each of a wave's first lanes knows its matrix's part: lanes kFirst to kC, and the two after them see to the
-// epilogue's, where there is one. Whatever the descriptors hold, `place` stays without code where the tile is larger than `extent`, would
-// touch an element outside the call's buffers, or write to an operand. is_share: C lies among the call's sums. kMirrors: whether the kernel
-// can store a tile's transpose too. All this is done under the kernel ahead, unless there are scalars or buffers to be read from memory.
+// Fills in `place` for a tile. Each of the first lanes of a warp knows the part of one matrix: lanes kFirst to kC those of the product, and
+// the two lanes after them see to the epilogue's matrices, where there are any. Whatever the descriptors hold, `place` remains without code
+// (kNoCode) if the tile is larger than `extent`, would touch an element outside the call's buffers, or would write to an operand. is_share:
+// C is a set of split-K partial sums in the workspace. kMirrors: whether the kernel can store a tile's transpose as well. All of this runs
+// before the previous kernel has ended, unless scalars or a buffer table have to be read from global memory.
 template <bool kMirrors, int kFirst, class T>
 __device__ __forceinline__ void place_tile(const KernelParameters& parameters, TilePosition at, Part part, const TileExtent& extent,
                                            bool is_share, TilePlace<T>& place) {
@@ -295,8 +303,8 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, T
   place.code = extent.code;
 }
 
-// Fills in `place`, but for its walk, with a tile of the plan. The first wave of a block calls this. `extent_of` gives the size of a
-// strategy's tiles, 0 x 0 for one that this kernel lacks.
+// Fills in `place`, except for its walk, from a tile of the plan. The first warp of a thread block calls this. `extent_of` returns the tile
+// size of a row of the catalogue, 0 x 0 for a row that this kernel does not hold.
 template <bool kMirrors, class T, class ExtentOf>
 __device__ inline void find_tile(const KernelParameters& parameters, int index, const ExtentOf& extent_of, TilePlace<T>& place) {
   const Descriptors& plan = parameters.plan;

@@ -1,4 +1,4 @@
-// Writes the sums of a tile of pieces (simt_tile.h) to C: as vectors where C takes them, else by way of shared memory.
+// Writes the sums of a SIMT tile (simt_tile.h) to C: directly as vectors where C's alignment permits it, else through shared memory.
 #pragma once
 #include "gpu/tile/finish.h"
 #include "gpu/tile/tile_place.h"
@@ -9,7 +9,8 @@ namespace vbgemm {
 template <class Out, class Cut, class Sum>
 __device__ inline void store_vectors(const MatrixView& c, int rows, int cols, const Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols]) {
   using OutVector = Vector<Out, Cut::kColVector>;
-  const GridPlace thread = grid_place<Cut>(thread_index());  // read afresh: what follows from it need not be kept over the main loop
+  const GridPlace thread =
+      grid_place<Cut>(thread_index());  // computed again here, so that it need not be kept in registers through the main loop
 #pragma unroll
   for (int i = 0; i < Cut::kThreadRows; ++i) {
     const int row = thread.row() + i * Cut::kGridRows;
@@ -25,13 +26,15 @@ __device__ inline void store_vectors(const MatrixView& c, int rows, int cols, co
   }
 }
 
-// A wave's own part of shared memory, where its lanes trade their sums so that neighbouring lanes get neighbouring elements of C. It takes
-// the sums in passes of kPassRows of every thread's rows; from then on a lane keeps to elements of its own, so one barrier is enough.
+// A warp's own region of shared memory, in which its lanes exchange their sums so that adjacent lanes get adjacent elements of C. The sums
+// pass through it in passes of kPassRows rows of every thread. After the exchange a lane touches its own elements only, so that one barrier
+// is enough.
 template <class Cut, class Sum>
 struct Stage {
   static constexpr int kVector = Cut::kColVector, kVectorsAcross = Cut::kThreadCols / kVector;
-  static constexpr int kPatchCols = Cut::kWaveCols * kVector, kPatch = Cut::kWaveRows * kPatchCols;  // a wave's threads, one vector each
-  static constexpr int kElements = Cut::kPassRows * Cut::kThreadCols;                                // of one lane, a pass
+  static constexpr int kPatchCols = Cut::kWaveCols * kVector,
+                       kPatch = Cut::kWaveRows * kPatchCols;           // one vector from each thread of a warp
+  static constexpr int kElements = Cut::kPassRows * Cut::kThreadCols;  // of one lane, in each pass
 
   GridPlace thread;
   int lane;
@@ -54,10 +57,10 @@ struct Stage {
     }
   }
 
-  // The lane's n-th element.
+  // The lane's n-th element of the pass.
   __device__ Sum& element(int n) const { return region[n * kWaveSize + lane]; }
 
-  // Its place in the tile.
+  // The place in the tile of the lane's n-th element.
   __device__ Location locate(Extent tile, int pass, int n) const {
     const int patch = n / kVector, within = n % kVector * kWaveSize + lane;
     const int row = thread.wave_row + (pass + patch / kVectorsAcross) * Cut::kGridRows + within / kPatchCols;
@@ -66,11 +69,12 @@ struct Stage {
   }
 };
 
-// For a C whose rows are not aligned, and for epilogues: their code is then there once, and not for every accumulator.
+// For a C whose rows are not aligned, and for tiles with an epilogue. The store's code then exists once, and not once for every
+// accumulator.
 template <class Out, class Cut, class T, class Sum>
 __device__ inline void store_staged(const TilePlace<T>& place, const Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols], Sum* shared) {
   const Stage<Cut, Sum> stage(thread_index(), shared);
-  block_barrier();  // the last step's operands have been read
+  block_barrier();  // all threads have read the last step's operands
 #pragma unroll
   for (int pass = 0; pass < Cut::kThreadRows; pass += Cut::kPassRows) {
     stage.put(sum, pass);
