@@ -159,8 +159,8 @@ MISTAKES = {
         "tensor_light_tf32x3",
         "m128_light",
         "tensor_store",
-        "  block_barrier();  // all of them",
-        "  // all of them",
+        "  block_barrier();  // all sums",
+        "  // all sums",
     ),
     "a shift off by one": (
         "tensor_light_bf16",

@@ -1,11 +1,11 @@
-// What the host knows of a ragged call, and its batch entry by entry.
+// Host-side helpers of a ragged call: its amount of work, and its batch as one call for each entry.
 #pragma once
 #include "gpu/ragged/ragged_walk.h"
 #include "ragged.h"
 
 namespace vbgemm {
 
-// How many units of work there are at most, whatever the sizes (RaggedUnits): of tiles of so many rows and columns.
+// The maximum number of units of work (RaggedUnits), whatever the group sizes, for tiles of `rows` x `cols`.
 inline int64_t most_units(const RaggedCall& call, int rows, int cols) {
   const auto tiles = [](int64_t size, int each) { return (size + each - 1) / each; };
   const int64_t across = tiles(call.n, cols);
@@ -26,7 +26,7 @@ inline RaggedSizes sizes_of(const RaggedCall& call) {
 
 inline int64_t results_of(const RaggedCall& call) { return call.contraction ? call.groups * call.k * call.n : call.m * call.n; }
 
-// One entry of a batch as a call of its own.
+// Returns one entry of the batch as a call of its own.
 inline RaggedCall entry_of(const RaggedCall& call, int64_t outer, int64_t inner) {
   RaggedCall entry = call;
   entry.batch[0] = entry.batch[1] = 1;
@@ -46,7 +46,7 @@ inline RaggedCall entry_of(const RaggedCall& call, int64_t outer, int64_t inner)
   return entry;
 }
 
-// Calls `launch`, which returns an Error, for each entry of the batch until one fails.
+// Calls `launch`, which returns an Error, for each entry of the batch until a launch fails.
 template <class Launch>
 Error each_entry(const RaggedCall& call, const Launch& launch) {
   if (results_of(call) == 0) return kSuccess;

@@ -1,8 +1,9 @@
-// The names of the pipelined kernels of ragged products, one for each kind, placement of the operands, width of tile and size of cluster.
+// The names of the pipelined kernels of ragged products: one for each arithmetic, layout of the operands, tile width and cluster size.
 #pragma once
 #include "gpu/ragged/ragged_cut.h"
 
-// name, kind, whether A and B lie across K, columns of a tile, blocks of a cluster
+// The arguments of `define`: name, arithmetic, whether A and whether B is contiguous across K, columns of a tile, thread blocks in a
+// cluster.
 #define VBGEMM_EVERY_RAGGED_KERNEL(define, kind)                                                                                      \
   define(vbgemm_ragged_rows_256x2_##kind, kind, false, true, 256, 2) define(vbgemm_ragged_rows_256_##kind, kind, false, true, 256, 1) \
       define(vbgemm_ragged_rows_128_##kind, kind, false, true, 128, 1)                                                                \

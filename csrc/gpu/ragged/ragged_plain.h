@@ -1,5 +1,5 @@
-// The plain kernel of ragged products: every element type, alignment and device, by ordinary multiplications. It walks the groups as the
-// pipelined kernel does.
+// The plain kernel of ragged products, for every element type, alignment and device, by ordinary multiply-adds. It walks the groups in the
+// same way as the pipelined kernel (ragged_tile.h), which exists for 16-bit types on sm_90a only.
 #pragma once
 #include <new>
 
@@ -19,7 +19,7 @@ struct RaggedPlainParameters {
 
 inline constexpr int kRaggedPlainThreads = 256;
 
-// A thread has kEachSums x kEachSums sums, of rows and columns that are 16 apart.
+// A thread holds kEachSums x kEachSums sums, whose rows and columns are 16 apart.
 template <class Element, int kEachSums>
 struct RaggedPlainCut {
   using T = Element;
@@ -33,10 +33,11 @@ struct RaggedPlainShared {
   using Walk = RaggedWalk<typename Cut::Units>;
   typename Cut::T a[Cut::kDepth][Cut::kTile + 1], b[Cut::kDepth][Cut::kTile + 1];
   RaggedTile tile;
-  alignas(Walk) unsigned char walk[kWaveSize][sizeof(Walk)];  // of the first wave's lanes: not in registers, which the products need
+  // The state of the walk, one for each lane of the first warp. It is kept here because the products need the registers.
+  alignas(Walk) unsigned char walk[kWaveSize][sizeof(Walk)];
 };
 
-// One operand of a tile: where element (item, depth) lies, and which of them exist.
+// One operand of a tile: the address of its first element, its strides, and its extent.
 template <class Cut>
 struct RaggedPlainOperand {
   using T = typename Cut::T;
@@ -44,7 +45,7 @@ struct RaggedPlainOperand {
   int64_t item_stride, depth_stride;  // one of the two is 1
   int items, depth;
 
-  // The place in a step that element i of this thread has: neighbouring threads load neighbours in memory.
+  // The place within a K step of this thread's i-th element. Adjacent threads load adjacent elements of global memory.
   __device__ void place(int i, int& item, int& deep) const {
     const int index = thread_index() + i * Cut::kThreads;
     if (depth_stride == 1) {

@@ -1,4 +1,4 @@
-// How a warp stores its part of a tile of a ragged product: 16 rows, as the warpgroup's products leave them in registers.
+// How a warp stores its part of a tile of a ragged product: 16 rows, in the register layout in which warpgroup products leave them.
 #pragma once
 #include "gpu/arch/cuda_bulk_copy.h"
 #include "gpu/ragged/ragged_cut.h"
@@ -17,17 +17,17 @@ __device__ inline uint32_t narrow_pair(float low, float high) {
   return bits;
 }
 
-// Where the warp's rows go, and how much of them there is.
+// Where a warp's rows are stored, and how many elements of them exist.
 struct RaggedDestination {
   char* out;          // the first element of the first row
-  int64_t row_bytes;  // from one row to the next
-  int rows, cols;     // that exist; 0 rows or fewer: none
+  int64_t row_bytes;  // distance between rows
+  int rows, cols;     // how many exist; if rows <= 0, the warp has none
   const CUtensorMap& map;
-  int x, y, z;  // of the first element in the map
+  int x, y, z;  // coordinates of the first element in the map
 };
 
-// Through shared memory, from where the copy engine takes them; but the rows at a group's border are stored by the threads, as the engine
-// would write all 16.
+// Stores the sums through shared memory, from where TMA copies them to global memory. The rows at the border of a group are stored by the
+// threads instead, because TMA would write all 16 rows.
 template <class Cut, bool kWide, bool kClipped, int kBlocks>
 __device__ inline void store_rows(const RaggedDestination& to, const float (&sums)[kBlocks][4], unsigned char* staging, int lane) {
   constexpr int kBoxCols = kWide ? 32 : 64, kBoxBlocks = kBoxCols / 8, kElement = kWide ? 4 : 2;
@@ -35,7 +35,7 @@ __device__ inline void store_rows(const RaggedDestination& to, const float (&sum
 #pragma unroll
   for (int box = 0; box < kBlocks / kBoxBlocks; ++box) {
     unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
-    wait_stores_read<Cut::kStoreBoxes - 1>();  // of what has been staged there before
+    wait_stores_read<Cut::kStoreBoxes - 1>();  // TMA has read what was staged there before
     __syncwarp();
 #pragma unroll
     for (int block = 0; block < kBoxBlocks; block += 2) {
@@ -65,7 +65,7 @@ __device__ inline void store_rows(const RaggedDestination& to, const float (&sum
         if (col < to.cols) store_bytes<16>(to.out + row * to.row_bytes + col * kElement, place + row * 128 + (vector ^ (row & 7)) * 16);
       }
     }
-    close_stores();  // of each box, stored so or otherwise: by their number it is known which are to be waited for
+    close_stores();  // One group for every box, even if threads stored it: the wait above counts groups
   }
 }
 
@@ -79,12 +79,12 @@ __device__ inline void store_zeros(const RaggedDestination& to, int lane, bool w
   }
 }
 
-// row_scale activation(sum + bias): the sums go through shared memory as they are, so that this is one loop and not the code of every sum.
-// bias and row_scale belong to the first column and row.
+// Stores row_scale activation(sum + bias). The sums first go to shared memory unchanged, so that the epilogue is one loop and not a copy of
+// its code for every sum. `bias` and `row_scale` point to the entries of the tile's first column and of the warp's first row.
 template <class Cut, int kBlocks>
 __device__ inline void store_finished(const RaggedDestination& to, const float (&sums)[kBlocks][4], float* staging, int lane,
                                       const void* bias, const float* row_scale, Activation activation, bool wide_results) {
-  constexpr int kRound = 8, kLine = 64;  // blocks of 8 columns a round, their columns
+  constexpr int kRound = 8, kLine = 64;  // blocks of 8 columns in a round; elements in a staged line
   using T = typename Cut::T;
   wait_stores_read();
 #pragma unroll

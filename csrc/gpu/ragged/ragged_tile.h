@@ -1,11 +1,11 @@
-// The pipelined kernel of ragged products: the loops of its three roles (ragged_cut.h says how they are cut).
+// The pipelined kernel of ragged products: the loops of its three roles, which ragged_cut.h describes.
 #pragma once
 #include "gpu/ragged/ragged_cut.h"
 #include "gpu/ragged/ragged_store.h"
 
 namespace vbgemm {
 
-// For measurements: builds whose copies or products are left out tell what the others reach alone.
+// For measurements: a build without copies, stores or products shows how fast the remaining parts are alone.
 #ifndef VBGEMM_RAGGED_COPIES
 #define VBGEMM_RAGGED_COPIES 1
 #endif
@@ -36,7 +36,7 @@ class RaggedBlock {
     show_barriers();
   }
 
-  // One warp.
+  // The tile finder. One warp runs it.
   __device__ void find_tiles(int lane) const {
     RaggedWalk<typename Cut::Units> walk(parameters_.sizes, lane, rank_);
     RingPlace<Cut::kTiles> place;
@@ -56,8 +56,8 @@ class RaggedBlock {
     }
   }
 
-  // The next unit that no cluster has taken: which cluster computes it does not matter to the result. The first block of a cluster takes it
-  // and tells the other one.
+  // Returns the next unit that no cluster has taken. Which cluster computes a unit does not affect the result. The first thread block of a
+  // cluster takes the unit and sends its number to the other one.
   __device__ int take_unit(int lane, uint32_t parity) const {
     uint32_t unit = 0;
     if (rank_ == 0) {
@@ -76,7 +76,7 @@ class RaggedBlock {
     return static_cast<int>(unit);
   }
 
-  // One thread.
+  // The producer of the operands. One thread runs it.
   __device__ void copy_operands() const {
     RingPlace<Cut::kTiles> tiles;
     RingPlace<Cut::kStages> stages;
@@ -113,7 +113,7 @@ class RaggedBlock {
     }
   }
 
-  // Eight warps: `warp` from 0 on.
+  // The consumers. Eight warps run this, and `warp` counts from 0.
   __device__ void multiply_tiles(int warp, int lane) {
     const int half = warp / 4;
     RingPlace<Cut::kTiles> tiles;
@@ -125,7 +125,8 @@ class RaggedBlock {
       if (lane == 0) arrive(shared_.tile_empty[tiles.index]);
       tiles.advance();
       if (tile.depth < 0) break;
-      if (tile.rows <= half * 64 || tile.cols <= 0) {  // the other half's, or the other block's, alone
+      // This half of the tile has no rows, or the tile has no columns: only the other half, or the other thread block, computes.
+      if (tile.rows <= half * 64 || tile.cols <= 0) {
         for (int k = 0; k < tile.depth; k += Cut::kDepth, stages.advance()) {
           wait_phase(shared_.full[stages.index], stages.parity);
           release(stages.index, lane);
@@ -147,7 +148,7 @@ class RaggedBlock {
  private:
   static constexpr int kBlocks = Cut::kCols / 8;
 
-  // Of what both blocks need, each copies every other box, to both.
+  // When both thread blocks of a cluster need the same operand, each copies every other box to both by multicast.
   __device__ void copy_shared(bool shares, int box, void* to, const CUtensorMap& map, int x, int y, int z, SharedBarrier& full) const {
     if (!shares) {
       copy_box(to, map, x, y, z, full);
@@ -156,7 +157,7 @@ class RaggedBlock {
     }
   }
 
-  // This warp needs the stage no more: the copies of both blocks may overwrite it.
+  // This warp no longer reads the stage, so that the copies of both thread blocks may overwrite it.
   __device__ void release(int stage, int lane) const {
     if (lane == 0) arrive(shared_.empty[stage]);
     if (Cut::kCluster > 1 && lane == 1) arrive_at(shared_.empty[stage], rank_ ^ 1);
@@ -168,11 +169,12 @@ class RaggedBlock {
   __device__ SharedMatrix lines_b(int stage) const {
     return shared_matrix(shared_.stage[stage] + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
   }
-  // 16 deep: two vectors further on in each line along K, 16 lines across it.
+  // Byte offsets of a chunk of 16 steps of K: two 16-byte vectors further on in each line where lines run along K, 16 lines further on
+  // where they run across K.
   static constexpr int kChunkA = Cut::kAcrossA ? 16 * 128 : 32, kChunkB = Cut::kAcrossB ? 16 * 128 : 32, kChunks = Cut::kDepth / 16;
 
   __device__ void multiply(int depth, int half, int lane, RingPlace<Cut::kStages>& stages, float (&sums)[kBlocks][4]) const {
-    int before = -1;  // the stage that products may still be reading
+    int before = -1;  // the stage that products in flight may still be reading
     for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
       wait_phase(shared_.full[stages.index], stages.parity);
       if (Cut::kContraction && depth - k < Cut::kDepth) clear_lines(stages.index, half, depth - k);
@@ -191,7 +193,7 @@ class RaggedBlock {
       before = stages.index;
     }
     wait_products();
-    // What follows reads the sums, and may not be moved to before this.
+    // The code below reads the sums; this keeps the compiler from moving it above the wait.
 #pragma unroll
     for (auto& block : sums) {
 #pragma unroll
@@ -200,10 +202,10 @@ class RaggedBlock {
     release(before, lane);
   }
 
-  // Zeros instead of the next group's rows, of both operands: 0 times what those hold need not be 0. Both halves clear B's, to the same
-  // end.
+  // Clears the lines of both operands that belong to the next group: they have to be zero on both sides, because 0 times an Inf or NaN of
+  // the other operand is not 0. Both consumer warpgroups clear B's lines; they write the same zeros.
   __device__ void clear_lines(int stage, int half, int begin) const {
-    constexpr int kVectors = 8;  // of 16 bytes a line; the swizzle moves them within it
+    constexpr int kVectors = 8;  // 16-byte vectors in a line; the swizzle permutes them within the line
     const int thread = thread_index() % 128, count = (Cut::kDepth - begin) * kVectors;
     for (int i = thread; i < count * (1 + Cut::kBoxesB); i += 128) {
       const int box = i / count, vector = i - box * count;
@@ -214,7 +216,7 @@ class RaggedBlock {
     named_barrier(1 + half, 128);
   }
 
-  // Of the warp's rows.
+  // The destination of this warp's rows.
   __device__ RaggedDestination destination(const RaggedTile& tile, int warp) const {
     const RaggedSizes& sizes = parameters_.sizes;
     const int row = tile.row + warp * 16;
@@ -279,14 +281,14 @@ __device__ inline void run_ragged(const RaggedParameters& parameters, unsigned c
     grow_registers<232>();
     block.multiply_tiles(warp - 4, lane);
   }
-  // No block may end while the other one copies to it, or arrives at its barriers.
+  // A thread block must not end while the other one of its cluster still copies to it or arrives at its barriers.
   if constexpr (Cut::kCluster > 1) {
     __syncwarp();
     cluster_barrier();
   }
 }
 
-// Its name says which operand lies across K: of rows none or B, of a contraction both.
+// The kernel's name says which operands are contiguous across K: none or B for rows, both for a contraction.
 #define VBGEMM_DEFINE_RAGGED_KERNEL(name, kind, across_a, across_b, cols, cluster)                                              \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(384, 1) name(VBGEMM_PARAMETERS(vbgemm::RaggedParameters, parameters)) {       \
     extern __shared__ unsigned char vbgemm_dynamic[];                                                                           \

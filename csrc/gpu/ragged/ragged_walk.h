@@ -1,5 +1,5 @@
 // Which tile of a ragged product a cluster of thread blocks computes next. Each cluster walks the group sizes once, from the first group to
-// the last, and takes every num_clusters-th piece of work on its way: no table of tiles is made, and no other block is waited for.
+// the last, and finds its units of work on the way. So no table of tiles has to be built, and no thread block waits for another one.
 #pragma once
 #include <cstdint>
 
@@ -16,7 +16,7 @@ __device__ inline Number greater(Number x, Number y) {
   return x < y ? y : x;
 }
 
-// Sizes that are known when the kernel is launched, and where those that are not lie.
+// The sizes that are known at launch, and pointers to those that are data on the device.
 struct RaggedSizes {
   const void* group_sizes;
   const int32_t* group_offset;
@@ -24,24 +24,29 @@ struct RaggedSizes {
   bool wide_sizes, contraction;
 };
 
-// The tile of one block. What a cluster of two blocks shares: the tile's columns of B, both having rows of their own, or its rows of A.
+// The tile of one thread block. `Shared` says what the two thread blocks of a cluster share: the tile's columns of B, while each has rows
+// of its own, or the tile's rows of A.
 enum class Shared : int32_t { none, b, a };
 struct RaggedTile {
-  int32_t matrix;        // which of B's (rows) or of the result's (contraction)
-  int32_t row, col;      // of the result: where the tile begins; rows count from the first group on, of a contraction from the matrix' own
-  int32_t rows, cols;    // of the tile; none: there is nothing to compute, but perhaps to copy for the other block
-  int32_t first, depth;  // the range of K; depth 0: the tile is zero; below 0: all work is done
+  int32_t matrix;  // which matrix of B (rows mode) or of the result (contraction mode)
+  // Where the tile begins in the result. In rows mode `row` counts from the first group's first row, in contraction mode from the first row
+  // of the matrix.
+  int32_t row, col;
+  // The tile's extent. If it is empty, this thread block computes nothing, but may have to copy for the other one of its cluster.
+  int32_t rows, cols;
+  int32_t first, depth;  // the range of K; depth 0: the tile is zero; depth below 0: there is no further work
   Shared shared;
 };
 
-// Work is counted in units: what a cluster does at a time, a tile for each block. Of an odd number of rows of tiles, a cluster of two takes
-// the last one in pairs of columns.
+// Work is counted in units. A unit is what a cluster does at a time: one tile for each of its thread blocks. If the number of tile rows is
+// odd, a cluster of two takes the last tile row in pairs of columns.
 template <int kTileRows, int kTileCols, int kCluster>
 struct RaggedUnits {
-  // Columns of units are walked in bands of this many rows of tiles, so that what is computed at one time is about as wide as it is high.
+  // Rasterization order: units are walked column by column in bands of this many tile rows, so that the tiles computed at one time cover an
+  // area about as wide as it is high, and share operands in L2.
   static constexpr int kBand = 16 / kCluster;
 
-  int cols;  // of tiles
+  int cols;  // tile columns
 
   __device__ explicit RaggedUnits(int n) : cols((n + kTileCols - 1) / kTileCols) {}
 
@@ -51,7 +56,7 @@ struct RaggedUnits {
     return down / 2 * cols + down % 2 * ((cols + 1) / 2);
   }
 
-  // The tile's first row and column in a group of so many rows. rank: of this block in the cluster.
+  // Sets the tile's first row and column within a group of `rows` rows. `rank` is the thread block's rank in its cluster.
   __device__ void place(int rows, int unit, int rank, RaggedTile& tile) const {
     const int down = (rows + kTileRows - 1) / kTileRows, pairs = down / kCluster;
     int row, col;
@@ -71,7 +76,7 @@ struct RaggedUnits {
   }
 };
 
-// One wave walks; a lane holds kEach neighbouring groups of the chunk that the walk has reached.
+// The walk over the groups, which one warp performs together. Each lane holds kEach adjacent groups of the chunk that the walk has reached.
 template <class Units>
 class RaggedWalk {
  public:
@@ -81,8 +86,8 @@ class RaggedWalk {
     take_chunk();
   }
 
-  // Writes the tile of this block in the unit, which must not be below that of the last call. One lane writes and returns true. Every lane
-  // of the wave must call.
+  // Finds this thread block's tile of a unit, which must not be smaller than the unit of the previous call. Exactly one lane writes the
+  // tile to `to` and returns true. Every lane of the warp must call this.
   __device__ bool find(int unit, RaggedTile& to) {
     while (unit >= chunk_units_ && chunk_ + kChunk < sizes_.num_sizes) {
       chunk_ += kChunk;
@@ -121,7 +126,7 @@ class RaggedWalk {
     return units_.count(size);
   }
 
-  // The sizes of the chunk behind the one that has been taken, on their way while that is walked.
+  // Loads the sizes of the chunk after the current one, so that they arrive while the current one is walked.
   __device__ void load() {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -161,7 +166,7 @@ class RaggedWalk {
     chunk_rows_ = static_cast<int>(lesser(first_row_ + all_rows, int64_t{sizes_.m}));
   }
 
-  // The sum of what the lanes before this one have, and that of all.
+  // Sums a value over the warp: `before` becomes the sum over the lanes before this one, `all` the sum over all lanes.
   template <class Number>
   __device__ void sum_before(Number mine, Number& before, Number& all) const {
     before = 0, all = mine;
@@ -184,7 +189,8 @@ class RaggedWalk {
     return x;
   }
   template <int kDistance>
-  __device__ static int64_t swapped(int64_t x) {  // by words: an array of two would lie in memory
+  // In two 32-bit words, because an array of two would be placed in local memory.
+  __device__ static int64_t swapped(int64_t x) {
     const int high = swapped<kDistance>(static_cast<int>(x >> 32)), low = swapped<kDistance>(static_cast<int>(x));
     return static_cast<int64_t>(high) * (int64_t{1} << 32) + static_cast<uint32_t>(low);
   }
@@ -205,12 +211,13 @@ class RaggedWalk {
     to = tile;
   }
 
-  // Behind the last group: contractions that have no group, and rows.
+  // Finds the tile of a unit after the last group: a matrix of a contraction whose group does not exist, or rows that belong to no group.
+  // Both are zero.
   __device__ void find_rest(int unit, RaggedTile& to) const {
     RaggedTile tile{};
     tile.depth = -1;
     if (sizes_.contraction) {
-      // Matrices whose group does not exist: before the first and behind the last.
+      // Matrices whose group does not exist lie before the first and after the last group.
       const int each = units_.count(sizes_.k);
       const int64_t first = lesser(greater(-int64_t{offset_}, int64_t{0}), int64_t{sizes_.g});
       const int64_t end = lesser(greater(int64_t{sizes_.num_sizes} - offset_, first), int64_t{sizes_.g});
@@ -232,8 +239,8 @@ class RaggedWalk {
   const RaggedSizes& sizes_;
   Units units_;
   int lane_, rank_, offset_;
-  int chunk_ = 0, loaded_ = 0;            // the first group of the chunk; that of the one to be loaded
-  int first_unit_ = 0, chunk_units_ = 0;  // before the chunk; up to its end
+  int chunk_ = 0, loaded_ = 0;            // the first group of the current chunk; the first group of the next chunk to load
+  int first_unit_ = 0, chunk_units_ = 0;  // number of units before the current chunk, and up to its end
   int64_t first_row_ = 0;
   int chunk_rows_ = 0;
   int size_[kEach] = {}, next_[kEach] = {};

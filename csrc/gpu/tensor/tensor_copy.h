@@ -1,4 +1,4 @@
-// Copies one operand's part of a tile, step by step along K, from global to shared memory, for tensor cores.
+// Copies one operand of a tensor tile, step by step along K, from global to shared memory.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/tensor/tensor_cut.h"
@@ -6,17 +6,18 @@
 
 namespace vbgemm {
 
-// Whether lines begin at multiples of 16 bytes.
+// Whether all lines begin at multiples of 16 bytes.
 template <class T>
 __device__ inline bool lines_are_aligned(const MatrixView& x, int64_t line_stride) {
   return (reinterpret_cast<uintptr_t>(x.first) | static_cast<uintptr_t>(line_stride * static_cast<int>(sizeof(T)))) % kVectorBytes == 0;
 }
 
-// How an operand's part of a tile is copied: by whole 16-byte pieces; element by element; or, for elements too small to be copied alone, by
-// the aligned pieces that hold a line's elements, each line then being shifted into its place.
+// How an operand of a tile is copied. pieces: in 16-byte vectors. elements: element by element. shifted: in the aligned 16-byte vectors
+// that contain a line's elements, after which each line is shifted into place. The last is for 2-byte elements, which are too small for an
+// asynchronous copy of their own.
 enum class CopyWay { pieces, elements, shifted };
 
-// The fastest that suits an operand's part of rows x cols elements, whose lines are columns where those are contiguous, else rows.
+// Returns the fastest way for an operand's rows x cols elements. Its lines are columns where columns are contiguous, and rows otherwise.
 template <class T>
 __device__ inline CopyWay copy_way(const MatrixView& x, int rows, int cols) {
   constexpr int kPieceItems = kVectorBytes / static_cast<int>(sizeof(T));
@@ -27,7 +28,7 @@ __device__ inline CopyWay copy_way(const MatrixView& x, int rows, int cols) {
   return sizeof(T) == 2 && line_stride >= kPieceItems ? CopyWay::shifted : CopyWay::elements;
 }
 
-// A way that the compiler knows, and one that only the tile does.
+// A way of copying that is a compile-time constant, and one that is known at run time only.
 template <CopyWay kWay>
 struct Always {
   __device__ constexpr operator CopyWay() const { return kWay; }
@@ -37,8 +38,8 @@ struct AsFound {
   __device__ operator CopyWay() const { return way; }
 };
 
-// kLinesAreRows: of the matrix; else they are its columns. kKeepsPlaces: what each step needs again stays in registers, else it is read
-// anew from shared memory, where `from` lies.
+// kLinesAreRows: the lines are rows of the matrix, otherwise its columns. kKeepsPlaces: the values that each step needs again are kept in
+// registers, otherwise they are read again from shared memory, where `from` lies.
 template <class T, class Lines, bool kLinesAreRows, int kThreads, bool kKeepsPlaces, class KnownWay>
 class LineCopy {
  public:
@@ -50,7 +51,7 @@ class LineCopy {
     source_ = from.template at<const T>(kLinesAreRows ? line : item, kLinesAreRows ? item : line);
   }
 
-  // Starts the copies of one step; what lies outside its first lines x items elements becomes zero.
+  // Starts the copies of one step. Elements outside the step's first lines x items become zero.
   __device__ void start(T* shared, int lines, int items) const {
     switch (way_) {
       case CopyWay::pieces: return start_pieces(shared, lines, items);
@@ -60,20 +61,21 @@ class LineCopy {
     }
   }
 
-  // To be called when this thread's copies of a step have arrived, before the barrier that shows them to the block.
-  // What lies outside its first `items` of each line becomes zero, if it wasn't.
+  // To be called when this thread's copies of a step have arrived, before the barrier that makes them visible to the thread block. Elements
+  // beyond the first `items` of each line become zero, if the copy did not make them so.
   __device__ void finish(T* shared, int items) const {
     if constexpr (kBytes == 2) {
       if (way_ == CopyWay::shifted) shift_pieces(shared, items);
     }
   }
 
-  // To be called when this thread's copies of a step have arrived, before its visits: what it visits others may have copied.
+  // To be called when this thread's copies of a step have arrived, before its visits: other threads may have copied what this thread
+  // visits.
   __device__ void begin_visits() const {
     if (way_ != CopyWay::pieces) block_barrier();
   }
 
-  // Calls action(Vector<T, kPieceItems>&) for this thread's share of a step's pieces.
+  // Calls action(Vector<T, kPieceItems>&) for each vector of a step that this thread is responsible for.
   template <class Action>
   __device__ void visit(T* shared, const Action& action) const {
 #pragma unroll
@@ -87,7 +89,7 @@ class LineCopy {
  private:
   static constexpr int kBytes = static_cast<int>(sizeof(T));
 
-  // Neighbouring threads take neighbours in a line; a thread's copies lie kStep lines apart.
+  // Adjacent threads copy adjacent parts of a line; the copies of one thread are kStep lines apart.
   template <int kWidth>
   struct Spread {
     static constexpr int kAcross = Lines::kItems / kWidth, kStep = kThreads / kAcross, kCopies = Lines::kLines / kStep;
@@ -103,7 +105,7 @@ class LineCopy {
   __device__ int thread() const { return kKeepsPlaces ? thread_ : thread_index(); }
   __device__ int64_t line_stride() const { return kKeepsPlaces ? stride_ : kLinesAreRows ? from_.row_stride : from_.col_stride; }
 
-  // Where the thread's copy of this number goes; `behind`: the piece after it.
+  // The destination of the thread's copy number `copy`, or of the element `behind` elements further on in its line.
   template <class Spread>
   __device__ static T* place_of(T* shared, int thread, int copy, int behind = 0) {
     return shared + Lines::at(Spread::line(thread), Spread::item(thread) + behind, copy * Spread::kStep);
@@ -119,7 +121,7 @@ class LineCopy {
     }
   }
 
-  // The first `count` elements of a piece; the rest becomes zero.
+  // Copies the first `count` elements of a vector; the others become zero.
   __device__ static void start_part(T* to, const T* from, int count) {
 #pragma unroll
     for (int e = 0; e < kPieceItems; ++e) copy_async<kBytes>(to + e, from + e, e < count);
@@ -129,21 +131,23 @@ class LineCopy {
     const int thread = this->thread(), limit = ByElements::item(thread) < items ? lines - ByElements::line(thread) : 0;
     const T* from = source_;
     const int64_t step = ByElements::kStep * line_stride();
-#pragma unroll kBytes == 2 ? 4 : ByElements::kCopies  // those of 2 bytes wait in registers
+#pragma unroll kBytes == 2 ? 4 : ByElements::kCopies  // 2-byte elements are staged in registers, which bounds the unrolling
     for (int i = 0; i < ByElements::kCopies; ++i, from += step) {
       copy_async<kBytes>(place_of<ByElements>(shared, thread, i), from, i * ByElements::kStep < limit);
     }
   }
 
-  // By how many elements this thread's lines begin behind a multiple of 16 bytes: all by the same, in every step along K.
+  // The number of elements by which this thread's lines begin after a multiple of 16 bytes. It is the same for all of its lines and all
+  // steps along K.
   __device__ int shift() const {
     static_assert(ByPieces::kStep % kPieceItems == 0);
     return static_cast<int>(reinterpret_cast<uintptr_t>(source_) / kBytes % kPieceItems);
   }
 
-  // A line's first piece may begin with elements before the line, and its last end with some behind it: another line's, or the gap before
-  // that, but for the very last line, whose end is copied by elements. A line has one piece more than it has places; its last thread
-  // copies both.
+  // The first vector of a line may begin with elements that precede the line, and its last vector may end with elements that follow it.
+  // Those elements belong to another line or to the gap between lines, so that reading them is safe, except for the very last line, whose
+  // end is copied element by element. A shifted line has one vector more than an aligned one; the thread that copies the last vector copies
+  // that one too.
   __device__ void start_shifted(T* shared, int lines, int items) const {
     const int thread = this->thread(), shift = this->shift(), item = ByPieces::item(thread), limit = lines - ByPieces::line(thread);
     const int left = shift + items - item;
@@ -153,7 +157,7 @@ class LineCopy {
     const bool last = item == Lines::kItems - kPieceItems;
     const int place = last && left > kPieceItems ? kPieceItems : 0, count = left - place;
     const bool is_part = count > 0 && count < kPieceItems;
-    const int very_last = limit - 1, apart = is_part ? very_last : -1;  // the line with a part of a piece
+    const int very_last = limit - 1, apart = is_part ? very_last : -1;  // the line whose last vector is copied by elements
 #pragma unroll
     for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
       const int line = i * ByPieces::kStep, there = line < limit ? left : 0;
@@ -172,8 +176,8 @@ class LineCopy {
 
   using Piece = Vector<uint32_t, 4>;
 
-  // The eight elements of 2 bytes from the `shift`-th on. (Written out, as is what follows: nvcc's optimiser walks the whole kernel for
-  // every loop that it unrolls, and these are in it a hundred times.)
+  // Returns the eight 2-byte elements from the `shift`-th on. (Written without loops, as is the code below: nvcc's optimizer walks the
+  // whole kernel for every loop that it unrolls, and this code occurs in a kernel a hundred times.)
   __device__ static Piece shifted_piece(const Piece& low, const Piece& high, int shift) {
     const bool by_two = shift & 4, by_one = shift & 2;  // words
     const uint32_t* const l = low.element;
@@ -185,7 +189,7 @@ class LineCopy {
     return {{shifted_word(b0, b1, bits), shifted_word(b1, b2, bits), shifted_word(b2, b3, bits), shifted_word(b3, b4, bits)}};
   }
 
-  // The first `count` elements of a piece, and zeros.
+  // Returns the first `count` elements of a vector, followed by zeros.
   __device__ static Piece first_items(const Piece& x, int count) {
     return {{first_of_word<0>(x, count), first_of_word<1>(x, count), first_of_word<2>(x, count), first_of_word<3>(x, count)}};
   }
@@ -195,7 +199,7 @@ class LineCopy {
     return count > 2 * kWord + 1 ? word : count > 2 * kWord ? word & 0xffffu : 0;
   }
 
-  // Each thread shifts the pieces it has copied. A line belongs to one wave, so that its barriers are enough.
+  // Each thread shifts the vectors that it has copied. A line belongs to one warp, so that the warp's barriers are enough.
   __device__ void shift_pieces(T* shared, int items) const {
     static_assert(kLanes % ByPieces::kAcross == 0);
     const int shift = this->shift();

@@ -1,72 +1,80 @@
-// How a tile of the catalogue is cut up among the waves of its block on tensor cores, and how it lies in shared memory: constants only.
+// How a tile of the catalogue is divided among the warps of its thread block on tensor cores, and how its operands are laid out in shared
+// memory. The file holds compile-time constants only.
 #pragma once
 #include "catalogue.h"
 #include "gpu/tile/tile_cut.h"
 
 namespace vbgemm {
 
-// Threads that form a product together. (On AMD they are 64: mfma_cut.h.)
+// Threads that form a product together: a warp. (On AMD GPUs a wave has 64: mfma_cut.h.)
 inline constexpr int kLanes = 32;
 
+// Whether a kernel is meant to run with one thread block on a multiprocessor.
 constexpr bool fills_multiprocessor(Kind kind, Kernel kernel) {
   return kernel == Kernel::m256_full || (kernel == Kernel::m256_heavy && kind == Kind::tf32x3);
 }
 
-// Blocks of a tensor kernel that a multiprocessor must be able to hold: as many as their registers allow without spills.
+// The minimum number of thread blocks of a tensor kernel that a multiprocessor must be able to hold: as many as the registers permit
+// without spills.
 constexpr int tensor_min_blocks(Kind kind, Kernel kernel) {
   if (kernel == Kernel::m128_light) return kind == Kind::f64 || kind == Kind::tf32x3 ? 3 : 4;
   if (kernel == Kernel::m128_rows || kernel == Kernel::m128_wide_rows) return tensor_row_blocks(kernel, bytes_of(arithmetic_of(kind).lhs));
   return fills_multiprocessor(kind, kernel) ? 1 : 2;
 }
 
-// Shared memory a block may use, so that as many fit into the 228 KB of a multiprocessor, 1 KB of which each block costs beside its own.
-// All fit the 163 KB that a block may have on sm_80.
+// Upper bound of the shared memory, in bytes, of a thread block, so that the number of thread blocks above fits the 228 KB of a
+// multiprocessor; each thread block costs 1 KB beside its own. All values fit the 163 KB that a thread block may use on sm_80.
 constexpr int tensor_shared_budget(Kind kind, Kernel kernel) {
   if (kernel == Kernel::m128_light) return (kind == Kind::f64 || kind == Kind::tf32x3 ? 74 : 56) * 1024;
   if (kernel == Kernel::m256_dots) return 44 * 1024;
   return (fills_multiprocessor(kind, kernel) ? 160 : 112) * 1024;
 }
 
-// Steps along K that lie in that memory at a time, each of so many bytes, beside `other_bytes`.
+// Pipeline depth: how many stages of `stage_bytes` fit the shared memory budget beside `other_bytes`.
 constexpr int tensor_stages(Kind kind, Kernel kernel, int stage_bytes, int other_bytes = 0) {
-  constexpr int kPlace = 512, kMost = 8;  // the tile's place lies there too
+  constexpr int kPlace = 512, kMost = 8;  // bytes for the tile's place, which is in shared memory too
   const int fit = (tensor_shared_budget(kind, kernel) - kPlace - other_bytes) / stage_bytes;
   return fit < kMost ? fit : kMost;
 }
 
-// One operand's part of a step in shared memory. It keeps the direction in which it is contiguous in global memory, so that both are copied
-// by vectors: with kDepthItems a line holds one row of A (column of B) along K, else one step of K along the rows (columns).
+// One operand's part of a K step in shared memory. It keeps the direction in which the operand is contiguous in global memory, so that
+// either direction is copied in 16-byte vectors. With kDepthItems a line holds one row of A (column of B) along K; without, one step of K
+// along the rows (columns).
 //
-// A wave's products take rows g of eight at a time. kInterleave of these "halves" are interleaved (row kInterleave g + j is row g of half
-// j), so that a lane reads one row of each by one access along a line. Where lines are rows they are stored half by half.
+// A warp's products take eight rows at a time, here called a half (of the sixteen rows of an mma instruction). kInterleave halves are
+// interleaved: row kInterleave g + j is row g of half j. So a lane reads one row of each half by one access along a line. Where lines are
+// rows they are stored half by half.
 template <class T, int kOuter, int kDepth, bool kDepthItems_, int kInterleave_>
 struct Lines {
   static constexpr bool kDepthItems = kDepthItems_;
   static constexpr int kInterleave = kInterleave_;
   static constexpr int kLines = kDepthItems ? kOuter : kDepth, kItems = kDepthItems ? kDepth : kOuter;
   static constexpr int kBytes = static_cast<int>(sizeof(T));
-  // Eight lines' 16-byte pieces, or four lines' 32 bytes where lanes read along or across them without ldmatrix, in different banks.
+  // Avoids bank conflicts: the 16-byte vectors of eight lines fall into different banks, or the 32 bytes of four lines, where lanes read
+  // along or across them without ldmatrix.
   static constexpr int kPadding = (kBytes == 8 || (kBytes == 4 && !kDepthItems) ? 32 : 16) / kBytes;
   static constexpr int kPitch = kItems + kPadding;
   static constexpr int kElements = kLines * kPitch;
-  static constexpr bool kPiecesOnly = false;  // else only operands that are copied by whole pieces lie like this
+  static constexpr bool kPiecesOnly = false;  // if true, only operands that are copied in 16-byte vectors have this layout
 
-  // Where a line is stored. A permutation of the number's bits: it may be applied to parts that share none.
+  // Where a line is stored: a permutation of the bits of its number. So it may be applied separately to parts of the number that have no
+  // bit in common.
   static constexpr __host__ __device__ int stored(int line) {
     constexpr int kGroup = 8 * kInterleave;
     return !kDepthItems || kInterleave == 1 ? line : line / kGroup * kGroup + line % kInterleave * 8 + line % kGroup / kInterleave;
   }
 
-  // Where an item lies, `ahead` lines behind a line; they share no bits with it.
+  // Where an item is stored, in the line `ahead` lines after `line`. The two numbers have no bit in common.
   static constexpr __host__ __device__ int at(int line, int item, int ahead = 0) { return (stored(line) + stored(ahead)) * kPitch + item; }
 };
 
+// Alignment in bytes of a swizzled operand.
 inline constexpr int kSwizzleBytes = 1024;
 
-// The same for the products of a warpgroup. Its tensor cores read 8 lines' pieces of 16 bytes at a time: the eight pieces of 128 bytes of a
-// line are permuted by the line's number, so that they are in different banks, and so are a line's, which are written together. This is
-// the layout that the PTX ISA calls 128-byte swizzling, of 8 lines of 128 bytes at a multiple of kSwizzleBytes. 4-byte elements can also be
-// copied there one by one; 2-byte ones come in whole pieces, or not this way.
+// The layout of an operand for warpgroup products, whose tensor cores read 16-byte vectors of 8 lines at a time. The eight vectors in 128
+// bytes of a line are permuted by the line's number. So neither the vectors that are read together nor those of one line, which are written
+// together, have bank conflicts. This is the layout that the PTX ISA calls 128-byte swizzling: 8 lines of 128 bytes at a multiple of
+// kSwizzleBytes. 4-byte elements can also be copied here one by one; 2-byte elements come in 16-byte vectors, or not in this layout.
 template <class T, int kOuter, int kDepth, bool kDepthItems_>
 struct SwizzledLines {
   static constexpr bool kDepthItems = kDepthItems_;
@@ -76,17 +84,17 @@ struct SwizzledLines {
   static constexpr bool kPiecesOnly = sizeof(T) == 2;
   static_assert(kItems % kRow == 0 && kLines % 8 == 0);
 
-  // As for Lines, line and ahead share no bits: many lines ahead then lie at constant distances.
+  // As for Lines, line and ahead have no bit in common: many lines ahead are then at constant distances.
   static constexpr __host__ __device__ int at(int line, int item, int ahead = 0) {
     return item / kRow * kColumn + (line + ahead) * kRow + ((item / kPiece ^ line) % 8 ^ ahead % 8) * kPiece + item % kPiece;
   }
 
-  // From one instruction's steps of K to the next's, and from 64 rows of A (columns of B) to the next.
+  // The distance from one instruction's steps of K to the next instruction's, and from 64 rows of A (columns of B) to the next 64.
   static constexpr int kDepthStep = kDepthItems ? 2 * kPiece : 16 * kRow, kOuterStep = kDepthItems ? 64 * kRow : kColumn;
   static constexpr int kEightLines = 8 * kRow;
 };
 
-// Row (column) g of a wave's half, of which kInterleave are interleaved.
+// The row (column) g of a warp's half, if kInterleave halves are interleaved.
 template <int kInterleave>
 constexpr __host__ __device__ int interleaved(int half, int g) {
   return half / kInterleave * 8 * kInterleave + kInterleave * g + half % kInterleave;
@@ -94,9 +102,10 @@ constexpr __host__ __device__ int interleaved(int half, int g) {
 
 constexpr int largest_of(int a, int b) { return a > b ? a : b; }
 
-// Row `kIndex` of the catalogue; kWarpgroups: for products by four waves together, each of which has 16 of a product's 64 rows. Of 4-byte
-// elements these products want K along the lines of shared memory. A has it there as a rule and B doesn't; but one of the two factors may
-// come from registers, however it lies, the left one. So they compute the transpose, C^T = B^T A^T, and a wave's rows are C's columns.
+// How row `kIndex` of the catalogue is divided. kWarpgroups: for warpgroup products, in which each of four warps has 16 of a product's 64
+// rows. For 4-byte elements wgmma requires operands in shared memory to be contiguous along K (K-major). A usually is and B is not; but the
+// left-hand factor may come from registers, in any layout. So these tiles compute the transpose, C^T = B^T A^T, and a warp's rows are
+// columns of C.
 template <Kind kKind_, int kIndex_, bool kWarpgroups = false>
 struct TensorCut {
   static constexpr Kind kKind = kKind_;
@@ -108,13 +117,14 @@ struct TensorCut {
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads;
   static constexpr int kBytes = static_cast<int>(sizeof(T));
 
-  // The catalogue counts 4-byte elements; others take as many bytes a step.
+  // The catalogue's step along K counts 4-byte elements; other types take the same number of bytes in a step.
   static constexpr int kDepth = kShape.k * 4 / kBytes;
-  static constexpr int kChunk = kBytes == 2 ? 16 : 8, kChunks = kDepth / kChunk;  // K of one instruction, and how many make a step
+  // K of one instruction, and how many instructions make a step.
+  static constexpr int kChunk = kBytes == 2 ? 16 : 8, kChunks = kDepth / kChunk;
 
   static constexpr int kWaves = kThreads / kLanes;
   static constexpr bool kTransposed = kWarpgroups && kBytes == 4;
-  // Narrower tiles are no faster by warpgroups.
+  // Narrower tiles are no faster by warpgroup products (docs/design/kernels.md, K6 and K7).
   static constexpr bool kSuitsWarpgroups =
       kWaves % 4 == 0 && (kBytes == 2 ? kRows == 16 * kWaves && kCols == 128
                                       : kBytes == 4 && kRows >= (kKind == Kind::tf32 ? 32 : 64) && kCols >= 16 * kWaves);
@@ -122,16 +132,16 @@ struct TensorCut {
                                     : kWarpgroups ? WaveGrid{16, kCols, kWaves, 1, 1}
                                                   : wave_grid(kShape);
   static constexpr int kWaveRows = kGrid.rows, kWaveCols = kGrid.cols, kWavesDown = kGrid.down, kWavesAcross = kGrid.across;
-  static constexpr int kSplit = kGrid.split;  // waves that share a step's K
+  static constexpr int kSplit = kGrid.split;  // warps that take different K slices of each step
   static_assert(kSplit * kWavesDown * kWavesAcross == kWaves && kChunks % kSplit == 0);
 
-  // Whether a step loads its first fragments before it starts copies: that hides some latency, and costs registers to keep them.
+  // Whether a step loads its first fragments before it starts copies. This hides some latency, and costs registers to hold the fragments.
   static constexpr bool kLoadsFirst = kKernel == Kernel::m128_light && kKind != Kind::f64 && kKind != Kind::tf32x3;
 
-  // Whether what a step's copies need again stays in registers: where some are left.
+  // Whether the values that each step's copies need again are kept in registers: only in kernels that have registers left.
   static constexpr bool kKeepsPlaces = kThreads == 128 || fills_multiprocessor(kKind, kKernel);
 
-  // Products of 16 x 8 a wave.
+  // A warp's products of 16 x 8.
   static constexpr int kBlocksDown = (kTransposed ? kWaveCols : kWaveRows) / 16, kBlocksAcross = (kTransposed ? kWaveRows : kWaveCols) / 8;
 
   static constexpr bool kInterleaved = kKind == Kind::tf32 || kKind == Kind::tf32x3;
@@ -149,18 +159,18 @@ struct TensorCut {
   static constexpr int kElementsB = largest_of(B<true>::kElements, B<false>::kElements);
   static constexpr int kStageElements = kElementsA + kElementsB;
   static_assert(!kWarpgroups || kStageElements * kBytes % kSwizzleBytes == 0);
-  // What the tensor cores are to see as A's small parts: this step's, and the one's before, which may still be read.
+  // The small parts of A, from where the tensor cores read them: those of this step and of the previous one, which may still be read.
   static constexpr int kSmallElements = kTransposed && kKind == Kind::tf32x3 ? 2 * kElementsA : 0;
   static constexpr int kStages = tensor_stages(kKind, kKernel, kStageElements* kBytes, kSmallElements* kBytes);
   static_assert(kStages >= 2, "the pipeline needs two stages: lower the tile's step along K");
 
-  // Afterwards the same memory holds the sums, of each share of K. Lanes write to four neighbouring rows at a time, of a transposed product
-  // to every second of eight: each row has banks of its own.
+  // After the last step the same memory holds the sums of each K slice. The lanes of a warp write to four adjacent rows at a time (to every
+  // second of eight rows for a transposed product); the pitch puts each of these rows into different banks.
   static constexpr int kSumPitch = kCols + (kTransposed ? 4 : 8), kPlane = kRows * kSumPitch;
   static constexpr int kSumElements = kSplit * kPlane * static_cast<int>(sizeof(Sum)) / kBytes;
   static constexpr int shared_elements() {
     const int mine = largest_of(kStages * kStageElements + kSmallElements, kSumElements);
-    // A launch does not know which of the two its device takes.
+    // The launch does not know whether its device runs the warpgroup code, so that the size has to suffice for both.
     if constexpr (kSuitsWarpgroups && !kWarpgroups) return largest_of(mine, TensorCut<kKind, kIndex, true>::kSharedElements);
     return mine;
   }

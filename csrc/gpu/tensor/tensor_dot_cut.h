@@ -1,22 +1,22 @@
-// How a tile of dot products on tensor cores is cut up among its waves, and how its B lies in shared memory: constants, and where a lane
-// finds what it multiplies.
+// How a dot-product tile on tensor cores is divided among its warps, and how its B is laid out in shared memory: constants, and where a
+// lane finds its factors.
 #pragma once
 #include "gpu/tensor/tensor_product.h"
 
 namespace vbgemm {
 
-// Of a row of A, and of a column of B, a lane (4 g + t) takes pieces of 16 bytes: the t-th of each four that lie side by side, a "line" of
-// K. A product on tensor cores wants other steps of each lane, but a sum doesn't mind in which order its steps come, if A's and B's are
-// permuted alike.
+// Of a row of A, and of a column of B, lane 4 g + t takes 16-byte vectors: the t-th of each four adjacent vectors, which form a "line" of
+// K. An mma instruction assigns other steps of K to each lane, but a sum over K does not depend on which steps they are, as long as A and B
+// are permuted alike.
 template <class T>
 struct DotLine {
   static constexpr int kPiece = kVectorBytes / static_cast<int>(sizeof(T)), kDepth = 4 * kPiece;
-  static constexpr int kWords = kVectorBytes / static_cast<int>(sizeof(Register<T>));  // registers of a piece
+  static constexpr int kWords = kVectorBytes / static_cast<int>(sizeof(Register<T>));  // registers in a vector
   using Piece = Vector<Register<T>, kWords>;
 };
 
-// Columns of B in shared memory, each along K, so that a lane reads a piece by one access; two columns' lines lie in different banks.
-// kDepthItems: whether B lies like that in global memory, too, else it is copied by elements.
+// Columns of B in shared memory, each contiguous along K, so that a lane reads a vector by one access. Lines of adjacent columns are in
+// different banks. kDepthItems: B is contiguous along K in global memory too; otherwise it is copied element by element.
 template <class T, int kCols, int kDepth, bool kDepthItems_>
 struct DotColumns {
   using Line = DotLine<T>;
@@ -24,14 +24,14 @@ struct DotColumns {
   static constexpr int kLines = kDepthItems ? kCols : kDepth, kItems = kDepthItems ? kDepth : kCols;
   static constexpr int kPitch = kDepth + Line::kDepth, kElements = kCols * kPitch;
 
-  static constexpr int kLineElements = Line::kDepth;  // from one line of K to the next
+  static constexpr int kLineElements = Line::kDepth;  // distance between lines of K
 
-  // Where an item lies, `ahead` lines behind a line.
+  // Where an item is stored, in the line `ahead` lines after `line`.
   static constexpr __host__ __device__ int at(int line, int item, int ahead = 0) {
     return kDepthItems ? (line + ahead) * kPitch + item : item * kPitch + line + ahead;
   }
 
-  // Where this lane's pieces begin, and its piece of a line of K and eight columns.
+  // Where this lane's vectors begin, and its vector of one line of K in a block of eight columns.
   __device__ static int first() {
     const int lane = thread_index() % kLanes;
     return lane / 4 * kPitch + lane % 4 * Line::kPiece;
@@ -41,9 +41,9 @@ struct DotColumns {
   }
 };
 
-// Steps of K of B in shared memory, as they lie in global memory, of elements of 16 bits, which are transposed on the way to registers:
-// eight columns side by side are a matrix's row of 16 bytes, and the next eight columns lie behind all steps. Behind the last are the ends
-// of shifted steps.
+// Steps of K of B in shared memory, for 16-bit elements whose B is contiguous across K in global memory. They are transposed by ldmatrix on
+// the way to registers: eight adjacent columns form a 16-byte row of a matrix, and the next eight columns follow after all steps. Space
+// after the last columns holds the ends of shifted steps.
 template <class T, int kCols, int kDepth>
 struct DotSteps {
   using Line = DotLine<T>;
@@ -53,8 +53,8 @@ struct DotSteps {
   static constexpr int kLineElements = Line::kDepth * 8;
   static_assert(sizeof(T) == 2);
 
-  // Steps 2w and 2w + 1 of the t-th piece of 8 become rows 2t and 2t + 1 of matrix w, which gives lane t its w-th register. A permutation
-  // of the number's bits: it may be applied to parts that share none.
+  // Where a step is stored: steps 2w and 2w + 1 of the t-th vector of 8 become rows 2t and 2t + 1 of matrix w, which gives lane t its w-th
+  // register. This permutes the bits of the number, so that it may be applied separately to parts of the number that have no bit in common.
   static constexpr __host__ __device__ int stored(int step) {
     return step / Line::kDepth * Line::kDepth + step % 8 / 2 * 8 + step % Line::kDepth / 8 * 2 + step % 2;
   }
@@ -70,7 +70,7 @@ struct DotSteps {
   }
 };
 
-// Row `kIndex` of the catalogue.
+// How row `kIndex` of the catalogue is divided.
 template <Kind kKind_, int kIndex>
 struct TensorDotCut {
   static constexpr Kind kKind = kKind_;
@@ -82,10 +82,10 @@ struct TensorDotCut {
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads;
   static constexpr int kBytes = static_cast<int>(sizeof(T));
 
-  // The catalogue counts 4-byte elements; others take as many bytes a step.
+  // The catalogue's step along K counts 4-byte elements; other types take the same number of bytes in a step.
   static constexpr int kDepth = kShape.k * 4 / kBytes, kLines = kDepth / Line::kDepth;
 
-  // A wave has 16 rows to itself, and all columns: products of 16 x 8.
+  // A warp has 16 rows of its own and all columns, in products of 16 x 8.
   static constexpr int kWaveRows = 16, kWaveCols = kCols, kWavesDown = kThreads / kLanes, kWavesAcross = 1, kSplit = 1;
   static constexpr int kBlocksDown = 1, kBlocksAcross = kCols / 8;
   static_assert(kWavesDown * kWaveRows == kRows && kBlocksAcross * 8 == kCols && kLines * Line::kDepth == kDepth);
@@ -96,8 +96,8 @@ struct TensorDotCut {
   static constexpr int kStages = tensor_stages(kKind, kKernel, kStageElements* kBytes);
   static_assert(kStages >= 2, "the pipeline needs two stages: lower the tile's step along K");
 
-  // Afterwards the same memory holds the sums, of which lanes write four (of 8 bytes: two) neighbouring rows at a time: in banks of their
-  // own.
+  // After the last step the same memory holds the sums. The lanes of a warp write four adjacent rows at a time (two rows of 8-byte sums),
+  // which the pitch puts into different banks.
   static constexpr bool kTransposed = false;
   static constexpr int kRowInterleave = 1, kColInterleave = 1;
   static constexpr int kSumPitch = (kBlocksAcross | 1) * 8, kPlane = kRows * kSumPitch;

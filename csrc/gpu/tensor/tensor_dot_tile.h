@@ -1,5 +1,5 @@
-// One tile of dot products (dot_tile.h) on tensor cores, for more columns than the ordinary units keep up with, or wider numbers: each wave
-// has rows of A to itself and loads them straight into the registers that products take, and shared memory holds B alone.
+// One dot-product tile (simt/dot_tile.h) on tensor cores, for more columns, or wider numbers, than the ordinary multiply-add units keep up
+// with. Each warp has rows of A of its own and loads them directly into fragment registers; shared memory holds B only.
 #pragma once
 #include "gpu/tensor/tensor_copy.h"
 #include "gpu/tensor/tensor_dot_cut.h"
@@ -7,9 +7,9 @@
 
 namespace vbgemm {
 
-// A lane's pieces of its two rows of A, kTogether lines at a time. In place of rows beyond the tile's last that one is read again: nothing
-// will be written of them. kVectors: whether all pieces are aligned, else they come by elements, and those of 2 bytes would wait in
-// registers of 4.
+// Reads a lane's vectors of its two rows of A, kTogether lines at a time. Rows beyond the tile's last row read the last row again; nothing
+// will be stored for them. kVectors: all 16-byte vectors are aligned. Otherwise A is read by elements, one line at a time for 2-byte
+// elements, since each of these would occupy a 4-byte register.
 template <class Cut, class T, bool kVectors>
 class TensorDotReader {
  public:
@@ -17,7 +17,7 @@ class TensorDotReader {
   static constexpr int kTogether = kVectors || sizeof(T) > 2 ? Cut::kLines : 1;
   using Pieces = typename Line::Piece[2][kTogether];
 
-  // `a` lies in shared memory, and is read again at each step: that is cheaper than registers to keep it.
+  // `a` is in shared memory and is read again at each step, which is cheaper than holding it in registers.
   __device__ TensorDotReader(const MatrixView& a, int rows) : a_(a) {
     const int thread = thread_index(), row = thread / kLanes * Cut::kWaveRows + thread % kLanes / 4;
 #pragma unroll
@@ -27,8 +27,8 @@ class TensorDotReader {
     }
   }
 
-  // Those of the lines from `k` on; kWhole: all of them exist, else zeros from `depth` on. (Were that asked here, both ways would meet in
-  // the same registers, by moves that wait for what was loaded.)
+  // Reads the vectors of the lines that begin at step `k`. kWhole: all of their steps exist; otherwise steps from `depth` on are zero. (A
+  // run-time test here would make both cases meet in the same registers, through moves that wait for the loads.)
   template <bool kWhole>
   __device__ void read(int k, int depth, Pieces& x) const {
     const int begin = k + thread_index() % 4 * Line::kPiece;
@@ -50,7 +50,7 @@ class TensorDotReader {
   }
 
  private:
-  // The first `count` of a piece, and zeros.
+  // Returns the first `count` elements of a vector, followed by zeros.
   __device__ static typename Line::Piece elements(const T* from, int64_t stride, int count) {
     T element[Line::kPiece] = {};
 #pragma unroll
@@ -66,7 +66,7 @@ class TensorDotReader {
   const T* first_[2];
 };
 
-// sums += A B for some lines of K, those of B from `b` on.
+// sums += A B for some lines of K; `b` points to their B.
 template <class Cut, class LinesB, class T, class Piece, int kTogether>
 __device__ inline void multiply_lines(const Piece (&x)[2][kTogether], const T* b, Sums<Cut>& sums) {
 #pragma unroll
@@ -85,7 +85,7 @@ __device__ inline void multiply_lines(const Piece (&x)[2][kTogether], const T* b
   }
 }
 
-// sums += A B, with B in shared memory as LinesB has it. The first loads of a step of A are under way while the step's B is waited for.
+// sums += A B, with B in shared memory in the layout LinesB. The first loads of a step of A are in flight while the step's B is waited for.
 template <class Cut, class LinesB, bool kVectors, class T, class KnownWay>
 __device__ inline void add_dots(const TilePlace<T>& place, T* shared, KnownWay way, Sums<Cut>& sums) {
   const MatrixView& b = place.matrix[kB];
@@ -94,7 +94,7 @@ __device__ inline void add_dots(const TilePlace<T>& place, T* shared, KnownWay w
   const Reader rows(place.matrix[kA], place.rows);
   LineCopy<T, LinesB, !kAlong, Cut::kThreads, false, KnownWay> copy(b, way);
   const int depth = place.depth, cols = place.cols;
-  int uncopied = depth;  // below 0 once the copies have run past the end
+  int uncopied = depth;  // negative once the copies have run past the end of K
   const auto start_step = [&](T* stage) {
     if (uncopied > 0) {
       copy.start(stage, kAlong ? cols : uncopied, kAlong ? uncopied : cols);
@@ -116,7 +116,7 @@ __device__ inline void add_dots(const TilePlace<T>& place, T* shared, KnownWay w
     rows.template read<kWhole>(k, depth, x);
     wait_copies<Cut::kStages - 2>();
     copy.finish(stage, kAlong ? depth - k : LinesB::kItems);
-    block_barrier();  // this step's B is visible, and nobody reads the stage before it any more
+    block_barrier();  // this step's B is visible, and no thread reads the previous stage any more
     start_step(stage == shared ? last_stage : stage - Cut::kStageElements);
     multiply_lines<Cut, LinesB>(x, stage + first, sums);
 #pragma unroll 1
@@ -132,7 +132,8 @@ __device__ inline void add_dots(const TilePlace<T>& place, T* shared, KnownWay w
   if (k < depth) take_step(std::false_type(), k);
 }
 
-// Computes one tile. A loop for each way to read A and B: instructions are slow to come, and what it does not need would lie in it.
+// Computes one tile. Each way to read A and B has a loop of its own, because code that a loop does not need would cost it instruction
+// fetches.
 template <class Cut, class T>
 __device__ __forceinline__ void multiply_tensor_dots(const TilePlace<T>& place, T* shared) {
   const MatrixView& b = place.matrix[kB];

@@ -1,11 +1,11 @@
-// A wave's products on tensor cores: fragments from shared memory, and what each kind of arithmetic makes of them.
+// A warp's products on tensor cores (mma.sync): loading fragments from shared memory, and what each arithmetic does with them.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/tensor/tensor_cut.h"
 
 namespace vbgemm {
 
-// Where a wave stands in its block: its piece of the tile, and its share of each step's K.
+// A warp's place in its thread block: its rectangle of the tile, and its slice of each step's K.
 template <class Cut>
 struct WavePlace {
   int row, col, share;
@@ -16,12 +16,12 @@ struct WavePlace {
         share(Cut::kSplit == 1 ? 0 : wave / (Cut::kWavesAcross * Cut::kWavesDown)) {}
 };
 
-// A register's worth of an operand: one number, or two of 16 bits.
+// One register of an operand: one number, or two 16-bit numbers.
 template <class T>
 using Register = std::conditional_t<sizeof(T) == 8, double, uint32_t>;
 
-// Where the matrices of 8 rows by 16 bytes belong that one instruction loads: an instruction takes neighbouring registers, of A two halves
-// at one depth first, of B (kDeepFirst) both depths of a half.
+// Which fragment registers receive the four matrices of 8 rows by 16 bytes that one ldmatrix loads. The registers of an instruction are
+// adjacent: for A, two halves at one depth come first; for B (kDeepFirst), both depths of a half.
 template <bool kDeepFirst>
 constexpr __host__ __device__ int half_of(int matrix) {
   return kDeepFirst ? matrix / 2 : matrix % 2;
@@ -31,8 +31,8 @@ constexpr __host__ __device__ int deep_of(int matrix) {
   return kDeepFirst ? matrix % 2 : matrix / 2;
 }
 
-// Where this lane's first fragment lies in an operand's part of a step; all others lie at constant distances. `from`: the wave's first row
-// (column), `chunk` its first chunk of K.
+// Where this lane's first fragment is stored in an operand's part of a step; all other fragments are at constant distances. `from`: the
+// warp's first row (column). `chunk`: its first chunk of K.
 template <class T, class Lines, bool kDeepFirst>
 __device__ inline int first_fragment(int from, int chunk) {
   const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4, matrix = lane / 8, row = lane % 8;
@@ -48,7 +48,7 @@ __device__ inline int first_fragment(int from, int chunk) {
   }
 }
 
-// Calls put(half, depth_half, register) for a wave's kHalves halves of the chunk of K that is `chunk` behind its first.
+// Calls put(half, depth_half, register) for a warp's kHalves halves of the chunk of K that comes `chunk` chunks after its first.
 template <class Lines, int kHalves, bool kDeepFirst, class T, class Put>
 __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
   constexpr int kPitch = Lines::kPitch;
@@ -88,13 +88,13 @@ __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
 
 inline constexpr uint32_t kSignBit = 0x80000000u, kInfinityBits = 0x7f800000u, kOneBits = 0x3f800000u, kBitsOfTf32 = 0xffffe000u;
 
-// A NaN whose bits the unit would ignore must not look like an infinity.
+// Makes sure that a NaN remains one if the tensor cores ignore its low bits; otherwise it might look like an infinity.
 __device__ inline uint32_t special_small(uint32_t bits) {
   const float x = float_of_bits(bits);
   return x == x ? bits : bits | 0x400000u;
 }
 
-// The sum of numbers too small for an infinite one: it is finite unless one of them is an infinity or NaN.
+// The sum of numbers that are too small to overflow: it is finite unless one of them is an infinity or NaN.
 template <int kCount>
 __device__ inline float sum_of(const float (&numbers)[kCount]) {
   constexpr int kChains = 4;
@@ -106,10 +106,10 @@ __device__ inline float sum_of(const float (&numbers)[kCount]) {
 }
 __device__ inline bool is_finite(float x) { return std::fabs(x) < static_cast<float>(INFINITY); }
 
-// x = big + small, to within a bit less than float32 has, both of them tf32 numbers (the unit ignores small's last bits). What rounding
-// would make infinite is cut off instead. An infinity or NaN is small, and its big is 1: then the only product that sees it together with
-// the other's big is small's, which is what float32 gives unless the other is below tf32's smallest number (its big is 0, and infinity
-// times that NaN), and no other is infinite or NaN.
+// Splits x = big + small into two tf32 numbers, accurate to slightly less than float32 (the tensor cores ignore the last bits of `small`).
+// Where rounding would make `big` infinite, it is truncated instead. If x is an infinity or NaN, `small` is x and `big` is 1. Then the only
+// product of x with the other factor's `big` is that of `small`, which gives what float32 gives, and no other product is infinite or NaN.
+// The exception is another factor below the smallest tf32 number: its `big` is 0, and infinity times 0 is NaN.
 template <int kRows, int kCols>
 __device__ inline void split(const uint32_t (&bits)[kRows][kCols], uint32_t (&big)[kRows][kCols], uint32_t (&small)[kRows][kCols]) {
   float rest[kRows * kCols];
@@ -137,7 +137,8 @@ __device__ inline void split(const uint32_t (&bits)[kRows][kCols], uint32_t (&bi
   }
 }
 
-// The same where big is what the unit sees of x. Of an infinity or NaN the rest is NaN; see_special() then puts it right.
+// Returns the small part of x, if the tensor cores read x itself as the big part. For an infinity or NaN the result is NaN, which
+// see_special() corrects.
 __device__ inline float rest_of(float x) { return x - float_of_bits(bits_of_float(x) & kBitsOfTf32); }
 __device__ inline void see_special(float& x, float& small) {
   const uint32_t bits = bits_of_float(x);
@@ -179,7 +180,8 @@ __device__ inline void multiply_chunk(R (&a)[Cut::kBlocksDown][4], R (&b)[Cut::k
     uint32_t big_a[Cut::kBlocksDown][4], small_a[Cut::kBlocksDown][4], big_b[Cut::kBlocksAcross][2], small_b[Cut::kBlocksAcross][2];
     split(a, big_a, small_a);
     split(b, big_b, small_b);
-    // The units cut sums off where float32 rounds them, an error that grows with K: each chunk has a sum of its own, added by rounding.
+    // The tensor cores truncate sums where float32 would round, and the error grows with K. So each chunk has sums of its own, which are
+    // added to the total with rounding.
 #pragma unroll
     for (int i = 0; i < Cut::kBlocksDown; ++i) {
       float chunk[Cut::kBlocksAcross][4] = {};

@@ -1,12 +1,13 @@
-// One tile of whole rows of C (row_tile.h) on tensor cores, for more columns than the ordinary units keep up with, or wider numbers: a
-// wave's lanes share its rows.
+// One row tile (simt/row_tile.h) on tensor cores, where the lanes of a warp share its rows. It serves more columns, or wider numbers, than
+// the ordinary multiply-add units keep up with.
 #pragma once
 #include "gpu/simt/row_tile.h"
 #include "gpu/tensor/tensor_dot_cut.h"
 
 namespace vbgemm {
 
-// Row `kIndex` of the catalogue. K is permuted within each line of it, alike in A and B, as for dot products.
+// How row `kIndex` of the catalogue is divided. K is permuted within each of its lines, in A and B alike, as for dot products
+// (tensor_dot_cut.h).
 template <Kind kKind_, int kIndex>
 struct TensorRowCut : RowCut<LeftOf<kKind_>, kIndex> {
   using T = LeftOf<kKind_>;
@@ -19,8 +20,8 @@ struct TensorRowCut : RowCut<LeftOf<kKind_>, kIndex> {
   static_assert(Base::kDepth % Line::kDepth == 0 && LinesB::kElements == Base::kElementsOfB && Line::kPiece == Base::kVector);
 };
 
-// A wave's rows of A, straight from global memory. In place of rows beyond the tile's last it reads that one again: nothing will be written
-// of them.
+// A warp's rows of A, read directly from global memory. Rows beyond the tile's last row read the last row again; nothing will be stored for
+// them.
 template <class T>
 struct RowsInPlace {
   static constexpr bool kStreams = false;
@@ -28,9 +29,9 @@ struct RowsInPlace {
   const MatrixView& a;
   int first, last, k_first;
 
-  // Of a row: the vector's steps from `k` on, of which the first `count` exist; the others are left as they are.
+  // Reads the vector that begins at step `k` of a row. Only its first `count` steps exist; the others are left unchanged.
   __device__ void read(int row, int k, int count, Vector<T, kVector>& x) const {
-    wave_barrier();  // one piece after the other: the compiler would have registers for the loads of several
+    wave_barrier();  // one vector after the other: otherwise the compiler would use registers for several loads
     const int mine = first + row;
     const T* const from = a.template at<const T>(mine < last ? mine : last, k_first + k);
     if (a.way == Way::vectors) {
@@ -44,7 +45,7 @@ struct RowsInPlace {
   }
 };
 
-// A wave's sums of a pass, as fragments.
+// A warp's sums of a pass, as fragments.
 template <class Cut, class T>
 struct TensorRowProducts {
   using Sum = typename Cut::Sum;
@@ -54,7 +55,7 @@ struct TensorRowProducts {
 
   __device__ static void store(const PartOfB<Cut, T>& b, T* shared, int) { b.store_columns(shared, Cut::LinesB::kPitch); }
 
-  // sums += A B, of rows of A that are there, with B in shared memory. Steps that do not exist are zeros in both.
+  // sums += A B for existing rows of A, with B in shared memory. Steps of K that do not exist are zero in both operands.
   template <class Rows>
   __device__ void add(const Rows& rows, int lane, int depth, const T* shared) {
     const int t = lane % 4;
@@ -64,7 +65,7 @@ struct TensorRowProducts {
       typename Line::Piece y[Cut::kBlocksAcross];
 #pragma unroll
       for (int j = 0; j < Cut::kBlocksAcross; ++j) y[j] = Cut::LinesB::read(b, 0, j);
-      // Sixteen rows at a time: all at once would take too many registers.
+      // Sixteen rows at a time, because all at once would take too many registers.
 #pragma unroll
       for (int i = 0; i < Cut::kBlocksOfRows; ++i) {
         typename Line::Piece x[2];
@@ -82,12 +83,13 @@ struct TensorRowProducts {
     }
   }
 
-  // A lane's piece of a line of K, of eight rows.
+  // Reads a lane's vector of a line of K, for eight rows.
   template <class Rows>
   __device__ static void read(const Rows& rows, int lane, int eight, int k, int count, typename Line::Piece& x) {
     if constexpr (sizeof(T) == 2 && Rows::kStreams) {
       if (rows.in_columns()) {
-        // Of the line's four pieces the w-th pairs of steps are the w-th matrix: a row is a step, and a lane gets a pair of its own piece.
+        // The line consists of four vectors; the w-th pair of steps of each vector belongs to the w-th matrix. A row of the matrix is a
+        // step, and each lane gets a pair of steps of its own vector.
         const int matrix = lane / 8, row = lane % 8, ahead = (row / 2 - lane % 4) * Line::kPiece + 2 * matrix + row % 2;
         load_matrices_transposed(rows.eight_rows(eight, ahead < count ? k + ahead : 0), x.element);
 #pragma unroll
@@ -102,7 +104,7 @@ struct TensorRowProducts {
     memcpy(&x, &steps, sizeof steps);
   }
 
-  // To where all of a wave's rows lie: the i-th as many as it has lanes.
+  // Writes the sums to where all of the warp's rows are staged; the i-th call writes as many rows as a warp has lanes.
   template <class Stage>
   __device__ void put(int i, const Stage& stage) const {
     constexpr int kHalves = kWaveSize / 8;
@@ -115,7 +117,7 @@ struct TensorRowProducts {
         const auto& sum = sums[(i * kHalves + half) / 2][0][j];
         const int col = 8 * j + 2 * t;
         const Vector<Sum, 2> two = {{sum[half % 2 * 2], sum[half % 2 * 2 + 1]}};
-        if (stage.swizzled()) {  // in whole vectors: two neighbours lie in one
+        if (stage.swizzled()) {  // in whole vectors: two adjacent sums are in one vector
           if (col < stage.cols) *reinterpret_cast<Vector<Sum, 2>*>(stage.first + stage.place(row + col)) = two;
         } else {
           if (col < stage.cols) stage.first[row + col] = two.element[0];
@@ -125,8 +127,8 @@ struct TensorRowProducts {
     }
   }
 
-  // Computes one tile whose A is not streamed. A K that shared memory can hold is there once for all passes; a deeper one is walked anew in
-  // each.
+  // Computes a tile whose A is not streamed. If all of K fits shared memory, B is loaded once for all passes; for a deeper K it is loaded
+  // again in every pass.
   __device__ static void walk(const TilePlace<T>& place, T* shared) {
     const int depth = place.depth;
     const bool deep = depth > Cut::kDepth;
@@ -138,7 +140,7 @@ struct TensorRowProducts {
 #pragma unroll 1
       for (int k = 0; k < depth; k += Cut::kDepth) {
         if (deep || first == 0) {
-          block_barrier();  // nobody reads the part of B before this one any more
+          block_barrier();  // no thread reads the previous part of B any more
           PartOfB<Cut, T>(place, k).store_columns(shared, Cut::LinesB::kPitch);
           block_barrier();
         }

@@ -1,11 +1,11 @@
-// Writes a tile's sums by way of shared memory to C: the shares of K are added in their order, then come epilogue and type.
+// Writes a tile's sums through shared memory to C: adds the K slices in order, applies the epilogue, and converts to the result type.
 #pragma once
 #include "gpu/tensor/tensor_product.h"
 #include "gpu/tile/finish.h"
 
 namespace vbgemm {
 
-// Each thread's sums into its share's plane of shared memory.
+// Each thread writes its sums to the plane of shared memory that belongs to its K slice.
 template <class Cut>
 __device__ inline void keep_sums(const Sums<Cut>& sums, typename Cut::Sum* planes) {
   using Sum = typename Cut::Sum;
@@ -34,7 +34,7 @@ __device__ inline void keep_sums(const Sums<Cut>& sums, typename Cut::Sum* plane
   }
 }
 
-// The same of a transposed product: a thread's rows are neighbouring columns of C.
+// As keep_sums, for a transposed product: a thread's rows of the product are adjacent columns of C.
 template <class Cut>
 __device__ inline void keep_transposed_sums(const Sums<Cut>& sums, typename Cut::Sum* plane) {
   using Sum = typename Cut::Sum;
@@ -53,7 +53,8 @@ __device__ inline void keep_transposed_sums(const Sums<Cut>& sums, typename Cut:
   }
 }
 
-// A block's sums, seen by one thread: kWidth neighbours of every kStep-th row, the same in all; neighbouring threads have neighbours.
+// One thread's view of the thread block's sums: kWidth adjacent elements of every kStep-th row, in the same columns in each of these rows.
+// Adjacent threads have adjacent elements.
 template <class Cut, int kWidth>
 struct Planes {
   using Sum = typename Cut::Sum;
@@ -78,7 +79,7 @@ struct Planes {
   }
 };
 
-// Elements of the first plane, to which those of the other shares of K are added.
+// Returns elements of the first plane plus the corresponding elements of the planes of the other K slices, in order.
 template <class Cut, int kWidth, class Sum>
 __device__ inline Vector<Sum, kWidth> total(const Vector<Sum, kWidth>& first, int shares) {
   Vector<Sum, kWidth> sum = first;
@@ -94,12 +95,12 @@ __device__ inline Vector<Sum, kWidth> total(const Vector<Sum, kWidth>& first, in
   return sum;
 }
 
-// What the epilogue makes of the sums, into the first plane.
+// Applies the epilogue to the sums and writes the results to the first plane.
 template <class Out, int kWidth, class Cut, class T, class Sum>
 __device__ inline void finish_sums(const TilePlace<T>& place, Sum* planes) {
   using Sums = Vector<Sum, kWidth>;
   using OutVector = Vector<Out, kWidth>;
-  constexpr int kTogether = kWidth == 1 ? 32 / static_cast<int>(sizeof(Sum)) : 4;  // loads that are under way together
+  constexpr int kTogether = kWidth == 1 ? 32 / static_cast<int>(sizeof(Sum)) : 4;  // loads in flight together
   const Planes<Cut, kWidth> mine(thread_index(), planes);
   const int count = mine.count(place);
   const MatrixView source = place.matrix[kSource], bias = place.matrix[kBias];
@@ -159,7 +160,7 @@ __device__ inline void store_rows(const TilePlace<T>& place, Sum* planes, int sh
   }
 }
 
-// The tile's transpose. Neighbouring threads have neighbouring rows: the elements of a row of the image.
+// Stores the tile's transpose. Adjacent threads have adjacent rows of the tile, which are adjacent elements in a row of the transpose.
 template <class Out, class Cut, class T, class Sum>
 __device__ inline void store_mirror(const TilePlace<T>& place, const Sum* planes, int shares) {
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
@@ -178,7 +179,7 @@ __device__ inline void store_mirror(const TilePlace<T>& place, const Sum* planes
 
 template <class Out, int kWidth, class Cut, class T, class Sum>
 __device__ inline void store_by(const TilePlace<T>& place, Sum* planes) {
-  const int shares = place.fused ? 1 : Cut::kSplit;  // an epilogue leaves its results in the first plane
+  const int shares = place.fused ? 1 : Cut::kSplit;  // the epilogue leaves its results in the first plane
   if (place.fused) finish_sums<Out, kWidth, Cut>(place, planes);
   store_rows<Out, kWidth, Cut>(place, planes, shares);
 }
@@ -193,7 +194,7 @@ __device__ inline void store_planes_as(const TilePlace<T>& place, Sum* planes) {
     store_by<Out, 1, Cut>(place, planes);
   }
   if (!place.mirror) return;
-  if (place.fused) block_barrier();  // threads will read each other's results
+  if (place.fused) block_barrier();  // because threads are about to read each other's results
   store_mirror<Out, Cut>(place, planes, place.fused ? 1 : Cut::kSplit);
 }
 
@@ -206,17 +207,17 @@ __device__ inline void store_planes(const TilePlace<T>& place, Sum* planes) {
   }
 }
 
-// All of it, in the memory of the operands.
+// Stores a tile's sums, using the operands' shared memory.
 template <class Cut, class T>
 __device__ inline void store_sums(const TilePlace<T>& place, const Sums<Cut>& sums, T* shared) {
   typename Cut::Sum* const planes = reinterpret_cast<typename Cut::Sum*>(shared);
-  block_barrier();  // the last step's operands have been read
+  block_barrier();  // all threads have read the last step's operands
   if constexpr (Cut::kTransposed) {
     keep_transposed_sums<Cut>(sums, planes);
   } else {
     keep_sums<Cut>(sums, planes);
   }
-  block_barrier();  // all of them are there
+  block_barrier();  // all sums have been written
   store_planes<Cut>(place, planes);
 }
 

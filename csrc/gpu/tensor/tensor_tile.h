@@ -1,4 +1,5 @@
-// One tile of C on tensor cores: a pipeline of copies along K, products from shared memory, sums by way of shared memory to C.
+// One tile of C on tensor cores: a pipeline of asynchronous copies along K, products from shared memory, and sums that go through shared
+// memory to C.
 #pragma once
 #include "gpu/tensor/tensor_copy.h"
 #include "gpu/tensor/tensor_dot_tile.h"
@@ -10,7 +11,7 @@
 
 namespace vbgemm {
 
-// sums += A B over a step of K in shared memory, by a wave's own products.
+// sums += A B over one K step in shared memory, by products of single warps (mma.sync).
 template <class Cut, class LinesA, class LinesB>
 class WaveProducts {
  public:
@@ -18,11 +19,12 @@ class WaveProducts {
 
   __device__ explicit WaveProducts(const T*) : WaveProducts(WavePlace<Cut>(thread_index() / kLanes)) {}
 
-  // The operands need only the block's barrier.
+  // Nothing to do: products of single warps need no more than the thread block's barrier.
   template <class CopyA>
   __device__ static void prepare(const CopyA&, const T*) {}
 
-  // This wave's piece and share of a step; K runs upwards in every share. `meanwhile` is called before the first products.
+  // Multiplies this warp's rectangle and K slice of a step; K is walked upwards in each slice. `meanwhile`, which starts copies, is called
+  // before the first products.
   template <class Meanwhile>
   __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
     if (!Cut::kLoadsFirst) meanwhile();
@@ -46,8 +48,8 @@ class WaveProducts {
   int first_a_, first_b_;
 };
 
-// The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies of the step that
-// will use the slot just freed. A K range of length 0 leaves zeros.
+// The main loop. The copies of kStages - 1 steps are in flight before the first step is waited for. From then on, each step starts the
+// copies of the step that will use the stage just freed. With a K range of length 0 the sums remain zero.
 template <class Cut, template <class, class, class> class Products, class LinesA, class LinesB, class T, class KnownWay>
 __device__ inline void accumulate(const TilePlace<T>& place, T* shared, KnownWay way_a, KnownWay way_b, Sums<Cut>& sums) {
   const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
@@ -55,7 +57,7 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, KnownWay
   LineCopy<T, LinesA, kAlongA, Cut::kThreads, Cut::kKeepsPlaces, KnownWay> copy_a(a, way_a);
   LineCopy<T, LinesB, !kAlongB, Cut::kThreads, Cut::kKeepsPlaces, KnownWay> copy_b(b, way_b);
   const int rows = place.rows, cols = place.cols;
-  int uncopied = place.depth;  // below 0 once the copies have run past the end
+  int uncopied = place.depth;  // negative once the copies have run past the end of K
   const auto start_step = [&](T* stage) {
     if (uncopied > 0) {
       copy_a.start(stage, kAlongA ? rows : uncopied, kAlongA ? uncopied : rows);
@@ -72,15 +74,16 @@ __device__ inline void accumulate(const TilePlace<T>& place, T* shared, KnownWay
 
   Products<Cut, LinesA, LinesB> products(shared + Cut::kStages * Cut::kStageElements);
   T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
-  constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
+  constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // steps of K by which the copies lead
   T* stage = shared;
 #pragma unroll 1
   while (uncopied + kAhead > 0) {
     wait_copies<Cut::kStages - 2>();
-    copy_a.finish(stage, kAlongA ? uncopied + kAhead : LinesA::kItems);  // along the other direction anything may follow
+    // Along the other dimension, the stage may hold any values outside the tile.
+    copy_a.finish(stage, kAlongA ? uncopied + kAhead : LinesA::kItems);
     copy_b.finish(stage + Cut::kElementsA, kAlongB ? uncopied + kAhead : LinesB::kItems);
     products.prepare(copy_a, stage);
-    block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
+    block_barrier();  // this step's data are visible, and no thread reads the previous stage any more
     products.multiply(stage, sums, [&] { start_step(stage == shared ? last_stage : stage - Cut::kStageElements); });
     stage = stage == last_stage ? shared : stage + Cut::kStageElements;
   }
@@ -91,7 +94,7 @@ struct TensorFamily {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = true;
   using Element = LeftOf<kKind>;
-  // A tile's cut, by what its threads own; called for its type alone.
+  // The division of a tile, chosen by what its warps own. Called for its return type only.
   template <int kRow>
   static constexpr auto cut_of() {
     if constexpr (kTiles[kRow].owned == Owned::rows) {
@@ -102,7 +105,7 @@ struct TensorFamily {
       return TensorCut<kKind, kRow>();
     }
   }
-  // Of operands in shared memory.
+  // Alignment in bytes of the operands in shared memory.
   static constexpr int kAlignment = sizeof(Element) < 8 ? kSwizzleBytes : kBankLineBytes;
   template <int kRow>
   using Cut = decltype(cut_of<kRow>());
@@ -133,7 +136,8 @@ struct TensorFamily {
       if constexpr (Together::kTransposed) {
         if (a.way != Way::columns) return multiply_by<Together, TransposedProducts>(place, shared, ways);
       } else {
-        // Where threads have to work on what they copied, showing that to the tensor cores costs more than these save.
+        // Warpgroup products pay only if threads need not process what they copied: making such writes visible to the tensor cores costs
+        // more than the products save.
         if (ways.both(CopyWay::pieces)) return multiply_by<Together, WarpgroupProducts>(place, shared, ways);
       }
     }
@@ -143,8 +147,9 @@ struct TensorFamily {
   template <class Cut, template <class, class, class> class Products>
   __device__ __forceinline__ static void multiply_by(const TilePlace<Element>& place, Element* shared, const Ways& ways) {
     Sums<Cut> sums = {};
-    // The products' code per direction of the operands: it is short, and a choice inside would stop the loads from running ahead. So it is
-    // per way to copy them, where that is one for both: instructions are slow to come, and what a loop does not need would lie in it.
+    // The products' code is instantiated for each layout of the operands: it is short, and a branch inside would keep the loads from being
+    // moved ahead. It is also instantiated for each way of copying, if both operands are copied in that way: code that a loop does not need
+    // would cost it instruction fetches (docs/design/latency.md, L12).
     const bool across_a = place.matrix[kA].way == Way::columns, along_b = place.matrix[kB].way == Way::columns;
     const auto with_both = [&](auto lines_a, auto lines_b) __attribute__((always_inline)) {
       const auto copied = [&](auto way_a, auto way_b) __attribute__((always_inline)) {

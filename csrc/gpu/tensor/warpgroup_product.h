@@ -1,11 +1,11 @@
-// A block's products on tensor cores that take their operands from shared memory by themselves, four waves together.
+// Products of warpgroups (wgmma): the tensor cores read their operands from shared memory, for four warps together.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/tensor/tensor_product.h"
 
 namespace vbgemm {
 
-// sums += A B over a step of K, the counterpart of WaveProducts.
+// sums += A B over one K step; the counterpart of WaveProducts (tensor_tile.h).
 template <class Cut, class LinesA, class LinesB>
 class WarpgroupProducts {
  public:
@@ -13,13 +13,13 @@ class WarpgroupProducts {
 
   __device__ explicit WarpgroupProducts(const T*) : first_a_(thread_index() / 128 * LinesA::kOuterStep) {}
 
-  // Between the arrival of a step's operands and the barrier that shows them to the block.
+  // Called after a step's operands have arrived and before the barrier that makes them visible to the thread block.
   template <class CopyA>
   __device__ static void prepare(const CopyA&, const T*) {
     show_to_products();
   }
 
-  // `meanwhile` is called while they run.
+  // `meanwhile`, which starts copies, is called while the products run.
   template <class Meanwhile>
   __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
     const SharedMatrix a = shared_matrix(stage + first_a_, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
@@ -41,8 +41,9 @@ class WarpgroupProducts {
   int first_a_;  // of this warpgroup's 64 rows
 };
 
-// The same by the transpose: B's columns, from registers, are the products' rows. Split numbers are split in registers where they are B's;
-// of A's the tensor cores see big where A lies, and small in a tile of its own behind the stages.
+// The transposed product C^T = B^T A^T over one K step: the columns of B, in registers, are the rows of the product. For tf32x3, a number
+// is split into a big and a small part: B's numbers in registers, while of A's the big parts are read where A was copied to, and the small
+// parts from a tile of their own after the stages.
 template <class Cut, class LinesA, class LinesB>
 class TransposedProducts {
  public:
@@ -57,7 +58,7 @@ class TransposedProducts {
     if constexpr (kSplits) {
       odd_ = !odd_;
       T* const small = small_ + odd_ * Cut::kElementsA;
-      float sum = 0;  // of all small parts
+      float sum = 0;  // of all small parts, to detect Inf and NaN
       copy_a.begin_visits();
       copy_a.visit(stage, [&](const auto& piece) __attribute__((always_inline)) {
         auto rest = piece;
@@ -79,8 +80,8 @@ class TransposedProducts {
     show_to_products();
   }
 
-  // A chunk's fragments are loaded under the products of the one before it. In TF32 B's are rounded on the way, but the tensor cores see A
-  // as it lies in shared memory, cut off: a NaN of A whose payload is in the low 13 bits alone counts as an infinity.
+  // The fragments of a chunk are loaded while the products of the previous chunk run. For TF32, B's numbers are rounded in registers, but
+  // the tensor cores read A from shared memory and truncate it. So a NaN of A whose payload lies in the low 13 bits counts as an infinity.
   template <class Meanwhile>
   __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
     const SharedMatrix a = shared_lines(stage);
@@ -98,7 +99,8 @@ class TransposedProducts {
       meanwhile();
       wait_products();
     } else {
-      // The units cut sums off where float32 rounds them, an error that grows with K: each step has sums of its own, added by rounding.
+      // The tensor cores truncate sums where float32 would round, and the error grows with K. So each step has sums of its own, which are
+      // added to the total with rounding.
       const SharedMatrix small_a = shared_lines(small_ + odd_ * Cut::kElementsA);
       Sums<Cut> step;
       each_chunk(stage, [&](int chunk, Fragments& b) __attribute__((always_inline)) {
@@ -134,7 +136,7 @@ class TransposedProducts {
     return shared_matrix(first, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
   }
 
-  // Starts the products of each chunk; they wait for no others.
+  // Starts the products of each chunk, without waiting for earlier ones.
   template <class Action>
   __device__ __forceinline__ void each_chunk(const T* stage, const Action& action) const {
 #pragma unroll
