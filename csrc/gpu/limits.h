@@ -1,21 +1,25 @@
-// Limits that the kernels of both vendors are built with and Python plans for: no vendor's headers are needed to read them.
+// Limits that the GPU kernels are built with and that Python plans for. They need no vendor's headers, so that the CPU module can export
+// them.
 #pragma once
 
 namespace vbgemm {
 
-// A launch's parameters. HIP gives 4 KB. CUDA gives 32764 bytes from 12.1 on, but they reach the device with each launch from a stream,
-// whatever is in them: on an H100 that takes 4 us beyond those of 8 KB, 1.3 us for 16 KB, 0 for less. Graphs have them there.
+// Upper bound of a launch's parameters, in bytes. HIP permits 4 KB. CUDA permits 32764 bytes since 12.1, but each launch from a stream
+// transfers their full size to the device. On an H100, parameters of 32 KB take 4 us longer than those of 8 KB or less, and 16 KB take 1.3
+// us longer. Launches from a CUDA graph do not pay this, because the graph has its parameters on the device (docs/design/latency.md, L15).
 constexpr int most_parameter_bytes(bool cdna) { return cdna ? 4096 : 16384; }
 
-inline constexpr int kBufferBytes = 16;  // of an entry of the table of buffers
+inline constexpr int kBufferBytes = 16;  // size of an entry of the buffer table
 
-// As many entries as fit into a launch's parameters beside the rest; a table with more lies in the call's workspace.
+// How many entries of the buffer table fit the launch parameters beside the other members; a longer table is placed in the call's
+// workspace.
 constexpr int max_parameter_buffers(bool cdna) { return (most_parameter_bytes(cdna) - 256) / kBufferBytes; }
 
-// What a block takes of an array, where a launch works on many arrays of different sizes.
+// How many bytes of an array a thread block takes where one launch works on many arrays of different sizes.
 inline constexpr int kArrayChunkBytes = 16 * 1024;
 
-// A ragged call has this workspace, or none: then blocks take tiles in turn, however long those take.
+// Size in bytes of a ragged call's workspace, which holds the counter of taken tiles. A call without a workspace assigns tiles to thread
+// blocks in turn, however long each tile takes.
 inline constexpr int kRaggedWorkspaceBytes = 4;
 
 }  // namespace vbgemm

@@ -111,8 +111,8 @@ def test_untampered_call_is_right():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((ONE, ONE, [X], [RESULT]), "two operands a result, not 1 for 1"),
-        ((ONE, ONE, [X, X, X], [RESULT]), "two operands a result, not 3 for 1"),
+        ((ONE, ONE, [X], [RESULT]), "expected 2 operands for each result, got 1 operands for 1 results"),
+        ((ONE, ONE, [X, X, X], [RESULT]), "expected 2 operands for each result, got 3 operands for 1 results"),
         ((TWO, TWO, [X, X, X, X], [RESULT, ((2, 3), "float64")]), "result 1 has another dtype"),
         ((ONE, ONE, [X, X], [((2, 3), "int32")]), "no kernel adds arrays of this dtype"),
         ((ONE, ONE, [X, X], [((2, 3), "complex64")]), "no kernel adds arrays of this dtype"),

@@ -60,8 +60,8 @@ MISTAKES = {
         "rows_f32",
         "t128_rows",
         "row_tile",
-        "        block_barrier();  // nobody reads",
-        "        // nobody reads",
+        "        block_barrier();  // no thread reads",
+        "        // no thread reads",
     ),
     "a step behind K's end": (
         "simt_f32",

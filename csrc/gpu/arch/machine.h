@@ -1,4 +1,4 @@
-// What the shape of a machine decides about the kernels, beyond the size of its waves.
+// What the vendor's hardware decides about the kernels, beyond the number of lanes in a wave.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/limits.h"
@@ -7,10 +7,10 @@ namespace vbgemm {
 
 inline constexpr bool kCdna = kWaveSize == 64;
 
-// On CDNA a copy to shared memory passes through registers and is waited for where it is made: stages beyond the second would hide nothing,
-// and shorter steps leave room for more blocks in the 64 KB of a unit, whose waves hide each other's latencies.
+// Maximum pipeline depth. On CDNA, a copy to shared memory passes through registers and is synchronous: more than two stages would hide
+// nothing, and shorter K steps leave room for more thread blocks in the 64 KB of a compute unit, whose waves hide each other's latencies.
 inline constexpr int kMostStages = kCdna ? 2 : 6;
-inline constexpr int kStepShare = kCdna ? 2 : 1;  // a step along K is the catalogue's, divided by this
+inline constexpr int kStepShare = kCdna ? 2 : 1;  // a K step is the catalogue's, divided by this
 
 inline constexpr int kMostParameterBytes = most_parameter_bytes(kCdna);
 

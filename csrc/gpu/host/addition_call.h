@@ -1,12 +1,12 @@
-// The checks that stand between the custom call that adds arrays and its kernel. Its operands are the alphas and the betas, one of each a
-// member, then every x and every y; its results are the members' sums.
+// The checks between the custom call that adds arrays and its kernel. The call's operands are the alphas and the betas, one of each for
+// every member, then all x and all y; its results are the members' sums.
 #pragma once
 #include "ffi_common.h"
 #include "gpu/host/launch.h"
 
 namespace vbgemm {
 
-// The first operand that has another dtype or number of elements than its member's result.
+// Returns the first operand whose dtype or number of elements differs from its member's result.
 inline std::optional<size_t> misfit(const ffi::RemainingArgs& operands, const std::vector<Addition>& members, ffi::DataType type) {
   for (size_t i = 0; i < operands.size(); ++i) {
     const ffi::AnyBuffer buffer = *operands.get<ffi::AnyBuffer>(i);
@@ -15,18 +15,19 @@ inline std::optional<size_t> misfit(const ffi::RemainingArgs& operands, const st
   return std::nullopt;
 }
 
-// Fills members and call, which points to them, or says which buffer breaks which rule.
+// Fills in `members`, and `call`, which points to them, or returns an error that names the buffer and the rule it breaks.
 inline ffi::Error check_addition(ffi::AnyBuffer alpha, ffi::AnyBuffer beta, const ffi::RemainingArgs& operands,
                                  const ffi::RemainingRets& results, std::vector<Addition>& members, AddScaledCall& call) {
   const size_t count = results.size();
   if (count < 1 || operands.size() != 2 * count) {
-    return refuse("there must be two operands a result, not " + std::to_string(operands.size()) + " for " + std::to_string(count));
+    return refuse("expected 2 operands for each result, got " + std::to_string(operands.size()) + " operands for " + std::to_string(count) +
+                  " results");
   }
   members.resize(count);
   const ffi::DataType type = (**results.get<ffi::AnyBuffer>(0)).element_type();
   for (size_t i = 0; i < count; ++i) {
     ffi::AnyBuffer result = **results.get<ffi::AnyBuffer>(i);
-    if (result.element_type() != type) return refuse("result " + std::to_string(i) + " has another dtype than its fellows");
+    if (result.element_type() != type) return refuse("result " + std::to_string(i) + " must have the dtype of result 0");
     members[i].result = result.untyped_data();
     members[i].elements = static_cast<int64_t>(result.element_count());
   }

@@ -1,5 +1,5 @@
-// How much shared memory a launch must give each kernel: the blocks of the tensor kernels, and of that for whole rows, use more than a
-// kernel can declare.
+// The dynamic shared memory of each kernel. Tensor kernels and row tiles use more shared memory than a kernel can declare statically, so
+// that each launch has to request it.
 #pragma once
 #include "catalogue.h"
 #include "gpu/arch/gpu_vendor.h"
@@ -7,7 +7,7 @@
 #if VBGEMM_WAVE_SIZE == 64
 
 namespace vbgemm {
-constexpr int dynamic_shared_bytes(Kind, Kernel) { return 0; }  // kernels for CDNA declare all they use
+constexpr int dynamic_shared_bytes(Kind, Kernel) { return 0; }  // kernels for CDNA declare all that they use
 }  // namespace vbgemm
 
 #else
@@ -40,7 +40,7 @@ constexpr bool has_tensor_tiles(Kind kind) {
 
 template <Kind kKind>
 constexpr int dynamic_shared_bytes(Kernel kernel) {
-  using Family = SimtFamily<plain_kind_of(kKind)>;  // tf32's tiles of whole rows are float32's
+  using Family = SimtFamily<plain_kind_of(kKind)>;  // row tiles of TF32 are those of float32
   switch (kernel) {
     case Kernel::t128_rows: return sizeof(typename TileKernel<Family, Kernel::t128_rows>::Shared);
     case Kernel::t128_wide_rows: return sizeof(typename TileKernel<Family, Kernel::t128_wide_rows>::Shared);

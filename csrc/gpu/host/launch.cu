@@ -1,4 +1,4 @@
-// Picks the kernels of a call, fills in their parameters and starts them.
+// The launches of a call: picks its kernels, fills in their parameters and enqueues them.
 #include <algorithm>
 #include <string_view>
 
@@ -12,7 +12,7 @@ namespace vbgemm {
 inline constexpr int kChunkThreads = 256;
 }
 
-// Writes one chunk of a table of buffers that is too long for a launch's parameters.
+// Writes one section of a buffer table that is too long for the launch parameters.
 extern "C" __global__ void vbgemm_write_buffers(VBGEMM_PARAMETERS(vbgemm::BufferChunk, chunk)) {
   VBGEMM_READ_PARAMETERS(vbgemm::BufferChunk, chunk);
   vbgemm::await_previous_kernel();
@@ -81,7 +81,7 @@ const void* find_kernel(Kind kind, Kernel kernel) {
   };
 #undef VBGEMM_COMPILED
   if (static_cast<int>(kind) < 0 || static_cast<int>(kind) >= kKinds) return nullptr;
-  // A kind's own, else its elements': float32 is good enough for its substitutes.
+  // The kernel of the arithmetic itself, or else that of its element type: where TF32 has no kernel, float32 is at least as accurate.
   for (const char* name : {name_of(kind), name_of(plain_kind_of(kind))}) {
     for (const Compiled& one : compiled) {
       if (one.kernel == kernel && one.kind == name) return one.address;

@@ -1,4 +1,4 @@
-// The GPU kernels' host side: one call computes a whole plan, adds many arrays, or sums the squares of many.
+// The host side of the GPU kernels. One call computes a whole plan, adds many arrays, or sums the squares of many arrays.
 #pragma once
 #include "catalogue.h"
 #include "gpu/tile/kernel_parameters.h"
@@ -6,55 +6,55 @@
 namespace vbgemm {
 
 struct GpuCall {
-  Kind kind;  // of the products
+  Kind kind;  // the arithmetic of the products
   DType out_dtype;
   Descriptors plan;  // device pointers
   const Launch* launches;
   int num_launches;
-  const void* const* buffers;  // device pointers, in a host array: operands, then results
+  const void* const* buffers;  // device pointers in a host array: first the operands, then the results
   const int64_t* elements;     // of each buffer
   int num_buffers, num_operands;
-  int64_t num_sums;  // accumulators that the plan's split tiles need
-  void* workspace;   // device memory of workspace_bytes(); null where that is 0
+  int64_t num_sums;  // accumulators in the workspace that the plan's split-K tiles need
+  void* workspace;   // device memory of workspace_bytes(); null if that is 0
 };
 
-// The workspace holds the table of buffers where the parameters cannot, then the sums of split K.
+// Size of the workspace, which holds the buffer table if the launch parameters cannot, followed by the split-K partial sums.
 size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums);
 
-// The kernel's address for the launch functions; null where this build has none for the kind.
+// Returns the kernel's address for the launch functions, or null if this build has no such kernel for the arithmetic.
 const void* find_kernel(Kind kind, Kernel kernel);
 
-// Loads a kind's kernels onto the current device. CUDA does that at a kernel's first launch otherwise, and the first launch may be one
+// Loads the kernels of an arithmetic onto the current device. CUDA otherwise loads a kernel at its first launch, and that launch may be one
 // that is only recorded into a graph.
 Error load_kernels(Kind kind);
 
-// Puts the call's kernels into the stream. It neither allocates nor waits nor copies, so it may be recorded into a CUDA graph. The host
+// Enqueues the call's kernels on the stream. It neither allocates, waits nor copies, so that it may be recorded into a CUDA graph. The host
 // arrays are not needed after it returns.
 Error launch(const GpuCall& call, Stream stream);
 
-// Arrays of real floating-point numbers of 16 bits or more are added, and their squares summed.
+// Whether arrays of a dtype can be added and their squares summed: the real floating-point dtypes of 16 bits or more.
 constexpr bool has_array_kernels(DType dtype) { return !is_complex(dtype) && !is_integer(dtype) && bytes_of(dtype) > 1; }
 
 struct AddScaledCall {
-  DType dtype;               // of x, y and results; a real one
-  const void *alpha, *beta;  // device pointers: accumulators, one of each a member
+  DType dtype;               // of x, y and the results; a real dtype
+  const void *alpha, *beta;  // device pointers; one accumulator of each for every member
   const Addition* members;   // device pointers, in a host array
   int num_members;
 };
 
-// Puts as few kernels as hold the members into the stream; under the same conditions as launch().
+// Enqueues the smallest number of kernels that hold all members on the stream, under the conditions of launch().
 Error add_scaled(const AddScaledCall& call, Stream stream);
 
 struct SquareSumsCall {
-  DType dtype;           // of the arrays; a real one
+  DType dtype;           // of the arrays; a real dtype
   const Buffer* arrays;  // device pointers, in a host array
   int num_arrays;
-  void *sums, *partials;  // device pointers: accumulators, one an array and num_partials()
+  void *sums, *partials;  // device pointers to accumulators: one for each array, and num_partials() of them
 };
 
 int64_t num_partials(const SquareSumsCall& call);
 
-// Puts two kernels for as many arrays as they hold into the stream; under the same conditions as launch().
+// Enqueues two kernels on the stream for each set of arrays that fits one launch, under the conditions of launch().
 Error square_sums(const SquareSumsCall& call, Stream stream);
 
 }  // namespace vbgemm

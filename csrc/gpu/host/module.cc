@@ -1,4 +1,4 @@
-// The extension module of a GPU backend: its XLA FFI handlers.
+// The extension module of a GPU backend (_cuda or _rocm): its XLA FFI handlers.
 #include <nanobind/nanobind.h>
 
 #include "ffi_common.h"
@@ -24,7 +24,7 @@ ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::Remain
                   int64_t catalogue, int64_t kind, ffi::Span<const int64_t> problems, ffi::Span<const int64_t> epilogues,
                   ffi::Span<const int32_t> launches, int64_t num_factors, int64_t num_addends, int64_t num_runs, int64_t num_tiles,
                   int64_t num_blocks, int64_t num_splits, int64_t num_sums) {
-  // Where the kernels need a workspace, the lowering adds a result to have it in.
+  // If the kernels need a workspace, the lowering appends a result that provides it.
   const size_t results = rets.size(), buffers = operands.size() + results;
   const bool workspace = results > 1 && (num_sums > 0 || buffers > static_cast<size_t>(vbgemm::kMaxParameterBuffers) + 1);
   vbgemm::Call call;

@@ -1,4 +1,4 @@
-// The CUDA backend's XLA FFI handler of products over rows in groups whose sizes are data.
+// The CUDA backend's XLA FFI handler of ragged products: products over rows in groups whose sizes are data.
 #include "gpu/host/ragged_launch.h"
 #include "ragged_call.h"
 
@@ -17,7 +17,7 @@ ffi::Error Ragged(vbgemm::Stream stream, ffi::RemainingArgs operands, ffi::Remai
     return vbgemm::refuse("the workspace must have " + std::to_string(vbgemm::kRaggedWorkspaceBytes) + " bytes");
   }
   if (call.plan_words > 1 || (call.plan_words == 1 && (call.plan[0] < 0 || call.plan[0] >= vbgemm::kRaggedShapes))) {
-    return vbgemm::refuse("a ragged call's plan is one shape of tiles, or empty");
+    return vbgemm::refuse("a ragged call's plan must be empty or one tile shape, from 0 to " + std::to_string(vbgemm::kRaggedShapes - 1));
   }
   const vbgemm::Error launched = vbgemm::launch_ragged(call, stream);
   if (launched == vbgemm::kSuccess) return ffi::Error::Success();

@@ -1,4 +1,4 @@
-// Picks the kernel of a ragged product, describes its operands to the copy engine and starts it.
+// The launches of a ragged product: picks its kernel, encodes the TMA descriptors of its operands and enqueues it.
 #include <algorithm>
 
 #include "gpu/host/ragged_launch.h"
@@ -29,19 +29,19 @@ const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16
 
 constexpr int kTileRows = 128;
 
-// What is fastest, measured on an H100 (docs/design/ragged.md). Pairs pay where most groups fill more than one row of tiles, or where a
-// contraction is deep; narrow tiles where groups are smaller than a tile, so that time goes into reading matrices: there are more of them
-// to share out.
+// The fastest shape, as measured on an H100 (docs/design/ragged.md). Clusters of two pay where most groups fill more than one row of tiles,
+// or where a contraction is deep. Narrow tiles pay where groups are smaller than a tile, so that the time is that of reading the matrices:
+// there are more of these tiles to distribute over the multiprocessors.
 RaggedShape shape_of(const RaggedCall& call) {
   if (call.plan_words > 0) return static_cast<RaggedShape>(call.plan[0]);
-  const int64_t rows = call.m / call.total_groups;  // of a group, on average
+  const int64_t rows = call.m / call.total_groups;  // average number of rows in a group
   if (call.n <= 128 || (!call.contraction && rows < kTileRows)) return RaggedShape::narrow;
   const bool pairs = call.contraction ? call.k > kTileRows && rows >= 384 : call.n > 256;
   return pairs ? RaggedShape::wide_pair : RaggedShape::wide;
 }
 
-// Whether blocks take tiles as they come. That costs a launch that clears a counter, about 2 us; in turn, the last blocks of an H100 end 3
-// to 8% later where groups are skewed and there is work for 100 us or more.
+// Whether thread blocks take tiles dynamically, from a counter. Clearing the counter costs an extra operation on the stream, about 2 us.
+// Assigning tiles in turn makes an H100's last thread blocks end 3 to 8% later, if groups are skewed and the work takes 100 us or more.
 bool takes_tiles(const RaggedCall& call) { return call.workspace && 2.0 * call.m * call.k * call.n > 5e10; }
 
 const Pipelined* find_pipelined(const RaggedCall& call) {
@@ -56,7 +56,7 @@ const Pipelined* find_pipelined(const RaggedCall& call) {
   return nullptr;
 }
 
-// The copy engine wants lines that begin at multiples of 16 bytes. A build or a device without its instructions has no such kernel.
+// TMA requires lines that begin at multiples of 16 bytes. A build or a device without TMA and wgmma does not have the pipelined kernel.
 bool is_pipelined(const RaggedCall& call) {
   if (call.kind != Kind::bf16 && call.kind != Kind::f16) return false;
   const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
@@ -71,7 +71,7 @@ using EncodeMap = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, vo
                                const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                                CUtensorMapFloatOOBfill);
 
-// The driver's function, through the runtime: libcuda is not linked against.
+// The driver's function is found through the runtime, so that libcuda is not linked.
 EncodeMap find_encode_map() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
@@ -83,7 +83,8 @@ EncodeMap find_encode_map() {
   return error == kSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeMap>(function) : nullptr;
 }
 
-// `matrices` matrices of `lines` lines, each of `items` elements, one behind the other; boxes of 128 bytes of `box_lines` lines.
+// Encodes a map of `matrices` consecutive matrices, each with `lines` lines of `items` elements; its boxes are 128 bytes wide and
+// `box_lines` lines high.
 Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, int64_t lines, int64_t matrices, uint32_t box_lines) {
   static const EncodeMap encode = find_encode_map();
   if (!encode) return cudaErrorSymbolNotFound;

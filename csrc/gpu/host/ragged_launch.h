@@ -1,4 +1,5 @@
-// The host side of ragged products on a GPU (csrc/ragged_call.h says what they are). One group of m rows makes an ordinary matrix product.
+// The host side of ragged products on a GPU; csrc/ragged_call.h defines the call. A call with one group of m rows is an ordinary matrix
+// product.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/limits.h"
@@ -6,20 +7,21 @@
 
 namespace vbgemm {
 
-// What the pipelined kernel computes at a time: 128 x 256 elements of the result a block, by pairs of blocks that share what they copy, or
-// alone; or 128 x 128.
+// The tile shape of the pipelined kernel. wide_pair and wide: 128 x 256 elements of the result for each thread block, in clusters of two
+// thread blocks that share copies, or single thread blocks. narrow: 128 x 128.
 enum class RaggedShape : int32_t { automatic, wide_pair, wide, narrow };
 inline constexpr int kRaggedShapes = 4;
 
-// Puts the products of all entries into the stream. It neither allocates nor waits nor copies, so it may be recorded into a CUDA graph; the
-// sizes are read when the kernels run. The result has the same bits in every run. The plan has one word, a RaggedShape, or none.
+// Enqueues the products of all batch entries on the stream. It neither allocates, waits nor copies, so that it may be recorded into a CUDA
+// graph; the sizes are read when the kernels run. The result has the same bits in every run. The call's plan is one word, a RaggedShape, or
+// empty.
 Error launch_ragged(const RaggedCall& call, Stream stream);
 
-// The same by the plain kernel, for a call without a batch.
+// As launch_ragged, with the plain kernel, for a call without a batch.
 Error launch_ragged_plain(const RaggedCall& entry, Stream stream);
-const void* find_ragged_plain(DType dtype);  // its kernel
+const void* find_ragged_plain(DType dtype);  // the kernel that it launches
 
-// Loads the kernel of a call onto the current device, before a launch of it is recorded into a graph.
+// Loads a call's kernel onto the current device, before a launch is recorded into a graph.
 Error load_ragged(const RaggedCall& call);
 
 }  // namespace vbgemm

@@ -1,20 +1,20 @@
-// The checks that stand between the custom call that sums squares and its kernels. Its operands are the arrays, its results their sums and
-// a workspace for the sums of chunks.
+// The checks between the custom call that sums squares and its kernels. The call's operands are the arrays; its results are their sums, and
+// a workspace for the partial sums of chunks.
 #pragma once
 #include "ffi_common.h"
 #include "gpu/host/launch.h"
 
 namespace vbgemm {
 
-// Fills arrays and call, which points to them, or says which buffer breaks which rule.
+// Fills in `arrays`, and `call`, which points to them, or returns an error that names the buffer and the rule it breaks.
 inline ffi::Error check_square_sums(const ffi::RemainingArgs& operands, ffi::AnyBuffer sums, ffi::AnyBuffer partials,
                                     std::vector<Buffer>& arrays, SquareSumsCall& call) {
   const size_t count = operands.size();
-  if (count < 1) return refuse("there must be an array at least");
+  if (count < 1) return refuse("expected at least 1 array");
   const ffi::DataType type = (*operands.get<ffi::AnyBuffer>(0)).element_type();
   for (size_t i = 0; i < count; ++i) {
     const ffi::AnyBuffer x = *operands.get<ffi::AnyBuffer>(i);
-    if (x.element_type() != type) return refuse("array " + std::to_string(i) + " has another dtype than its fellows");
+    if (x.element_type() != type) return refuse("array " + std::to_string(i) + " must have the dtype of array 0");
     arrays.push_back({x.untyped_data(), static_cast<int64_t>(x.element_count())});
   }
   const std::optional<DType> dtype = dtype_of(type);

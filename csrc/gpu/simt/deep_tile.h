@@ -1,15 +1,16 @@
-// One tile of a product whose K is far deeper than C has rows and columns: the threads share K. Each group of a few computes the whole tile
-// for steps of K of its own, and in the end the groups' sums are added up. A wave streams its steps through shared memory by itself, as
-// they lie in memory: where the steps of an operand follow each other without gaps, as in X^T X, by aligned pieces, whatever their length.
+// One tile for a K far deeper than C has rows and columns: the threads split K among themselves. Each group of a few threads computes the
+// whole tile for steps of K of its own, and at the end the groups' sums are added up. Each warp streams its own steps through shared memory
+// in their memory layout. Where the steps of an operand follow each other without gaps, as in X^T X, they are copied in aligned 16-byte
+// vectors, whatever their length.
 #pragma once
 #include "gpu/simt/lane_sums.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
 
-// How a tile is shared out, for operands of type T: the piece of it that a thread of a group has, as large as leaves registers for several
-// blocks; the groups of a wave; and the steps of K that a wave takes at a time. The catalogue's step is that of the block and of 4-byte
-// elements, but each group takes part in one.
+// How a tile is divided, for operands of type T: the rectangle of it that one thread of a group computes, as large as leaves registers for
+// several thread blocks; the number of groups in a warp; and the steps of K that a warp takes at a time. The catalogue's step is that of
+// the whole thread block and counts 4-byte elements; here every group takes at least one step.
 struct DeepShares {
   int thread_rows, thread_cols, groups, depth;
 };
@@ -22,7 +23,7 @@ constexpr DeepShares deep_shares(const TileShape& tile) {
   return {rows, cols, groups, step > groups ? step : groups};
 }
 
-// Row `kIndex` of the catalogue, for operands of type T.
+// How row `kIndex` of the catalogue is divided, for operands of type T.
 template <class T, int kIndex>
 struct DeepCut {
   using Sum = Accumulator<T>;
@@ -34,12 +35,12 @@ struct DeepCut {
   static constexpr int kThreadRows = kShares.thread_rows, kThreadCols = kShares.thread_cols, kSums = kThreadRows * kThreadCols;
   static constexpr int kDepth = kShares.depth, kGroups = kShares.groups, kGroup = kWaveSize / kGroups, kAcross = kCols / kThreadCols;
 
-  // In shared memory lines that lie apart begin in different banks. (The bank of element (line, k) is that of line x kPitch + k.)
+  // In shared memory, lines that are stored apart begin in different banks. (The bank of element (line, k) is that of line x kPitch + k.)
   static constexpr int kPitch = kDepth + kVector;
-  static constexpr int kStageA = kRows * kPitch, kStageElements = kStageA + kCols * kPitch;  // of a wave
+  static constexpr int kStageA = kRows * kPitch, kStageElements = kStageA + kCols * kPitch;  // of a warp
   static constexpr int kStages = stages_of(kernel_of(kShape), kWaves * kStageElements * static_cast<int>(sizeof(T)));
 
-  // Shared memory holds those stages, and then a tile of sums of each wave.
+  // Shared memory holds these stages, and after the last step a tile of sums for each warp.
   static constexpr int kTileSums = kRows * kCols, kSumElements = kTileSums * static_cast<int>(sizeof(Sum) / sizeof(T));
   static constexpr int kWaveElements = kStages * kStageElements > kSumElements ? kStages * kStageElements : kSumElements;
   static constexpr int kSharedElements = kWaves * kWaveElements;
@@ -47,9 +48,9 @@ struct DeepCut {
   static_assert(kRows % kThreadRows == 0 && kCols % kThreadCols == 0 && kGroup <= kWaveSize && kDepth % kGroups == 0);
 };
 
-// One operand's part of a tile: `count` rows of A or columns of B (here: lines) of at most kLines, `across` from one to the next and
-// `along` from one step of K to the next. A thread takes part in kMine of them, as the `member` of so many. In shared memory a line's steps
-// lie together where they do so in memory, else all lines of a step.
+// One operand of a tile: `count` lines, at most kLines, which are rows of A or columns of B. `across` is the distance from one line to the
+// next, and `along` the distance from one step of K to the next. A thread takes kMine of the lines; `member` says which. In shared memory
+// the steps of a line are contiguous where they are so in global memory, otherwise the lines of a step are.
 template <class Cut, class T, int kLines, int kMine>
 class DeepOperand {
  public:
@@ -66,10 +67,10 @@ class DeepOperand {
     width_ = steps_together_ ? 1 : count | kVector;
   }
 
-  // The i-th line of this thread.
+  // The thread's i-th line.
   __device__ int line(int i) const { return steps_together_ ? mine_ + i * (kLines / kMine) : mine_ + i; }
 
-  // Starts a wave's copies of `steps` steps of K, from `k` on.
+  // Starts a warp's copies of `steps` steps of K, beginning with step `k`.
   __device__ void start(T* shared, int k, int steps) const {
     const T* const from = first_ + k * along_;
     if (gapless_) return copy_all(shared, from, steps * count_);
@@ -80,7 +81,7 @@ class DeepOperand {
     }
   }
 
-  // This thread's lines at a step. Those beyond the last hold anything: nothing will be written of them.
+  // Reads this thread's lines at a step. Lines beyond the last hold arbitrary values; nothing will be stored for them.
   __device__ void read(const T* shared, int k, Sum (&line)[kMine]) const {
     if (steps_together_) {
 #pragma unroll
@@ -107,7 +108,7 @@ class DeepOperand {
     }
   }
 
-  // What follows each other in memory and is to do so in shared memory.
+  // Copies elements that are contiguous in global memory and stay so in shared memory.
   __device__ void copy_all(T* shared, const T* from, int elements) const {
     constexpr int kCopies = (kLines * Cut::kDepth / kVector + kWaveSize - 1) / kWaveSize;
     const int lane = thread_index() % kWaveSize, pieces = pieces_ ? elements / kVector : 0;
@@ -120,7 +121,7 @@ class DeepOperand {
     for (int at = pieces * kVector + lane; at < elements; at += kWaveSize) copy_async<sizeof(T)>(shared + at, from + at, true);
   }
 
-  // Line by line, or step by step, in pieces of kWidth; ends by elements.
+  // Copies line by line, or step by step, kWidth elements at a time, and the ends element by element.
   template <int kWidth>
   __device__ void copy_lines(T* shared, const T* from, int steps) const {
     const int rows = steps_together_ ? count_ : steps, length = steps_together_ ? steps : count_;
@@ -145,7 +146,7 @@ class DeepOperand {
   bool gapless_, steps_together_, pieces_;
 };
 
-// The first wave's sums become those of all waves.
+// Adds the sums of all warps to those of the first warp.
 template <class Cut>
 __device__ inline void add_waves(const TileStage<Cut>& stage) {
 #pragma unroll
@@ -159,7 +160,8 @@ __device__ inline void add_waves(const TileStage<Cut>& stage) {
   }
 }
 
-// Computes one tile. The waves take turns at K, each with the copies of kStages - 1 of its turns under way before the first is waited for.
+// Computes one tile. The warps take turns along K; each has the copies of its next kStages - 1 turns in flight before it waits for the
+// first.
 template <class Cut, class T>
 __device__ inline void multiply_deep(const TilePlace<T>& place, T* shared) {
   using Sum = typename Cut::Sum;
@@ -168,7 +170,7 @@ __device__ inline void multiply_deep(const TilePlace<T>& place, T* shared) {
   const DeepOperand<Cut, T, Cut::kRows, Cut::kThreadRows> rows(a, place.rows, a.row_stride, a.col_stride, member / Cut::kAcross);
   const DeepOperand<Cut, T, Cut::kCols, Cut::kThreadCols> cols(b, place.cols, b.col_stride, b.row_stride, member % Cut::kAcross);
   const int depth = place.depth;
-  constexpr int kTurn = Cut::kWaves * Cut::kDepth;  // of K, that of all waves
+  constexpr int kTurn = Cut::kWaves * Cut::kDepth;  // steps of K that all warps take in one turn
   T* const stages = shared + wave * Cut::kWaveElements;
   int uncopied = wave * Cut::kDepth;
   const auto start_step = [&](T* stage) {
@@ -189,7 +191,7 @@ __device__ inline void multiply_deep(const TilePlace<T>& place, T* shared) {
 #pragma unroll 1
   for (int begin = wave * Cut::kDepth; begin < depth; begin += kTurn) {
     wait_copies<Cut::kStages - 2>();
-    wave_barrier();  // this step's data are visible, and no lane reads the stage before it any more
+    wave_barrier();  // this step's data are visible, and no lane reads the previous stage any more
     start_step(stages + (slot == 0 ? Cut::kStages - 1 : slot - 1) * Cut::kStageElements);
     const T* const stage = stages + slot * Cut::kStageElements;
     const int left = depth - begin, steps = left < Cut::kDepth ? left : Cut::kDepth;
@@ -211,9 +213,10 @@ __device__ inline void multiply_deep(const TilePlace<T>& place, T* shared) {
 
   constexpr int kLeft = Cut::kSums > Cut::kGroups ? Cut::kSums / Cut::kGroups : 1;
   const int first = add_lanes<Cut::kGroup, Cut::kSums>(sum);
-  block_barrier();  // all waves have read their last operands
+  block_barrier();  // all warps have read their last operands
   const TileStage<Cut> tile{reinterpret_cast<Sum*>(shared)};
-  const bool twin = Cut::kSums < Cut::kGroups && lane >= Cut::kSums * Cut::kGroup;  // what it has left is another lane's too
+  // The sum that this lane has left is another lane's too.
+  const bool twin = Cut::kSums < Cut::kGroups && lane >= Cut::kSums * Cut::kGroup;
   if (!twin) {
     Sum* const mine = tile.sums + wave * Cut::kTileSums;
 #pragma unroll

@@ -1,14 +1,14 @@
-// One tile of a product of few columns whose K is deep and lies along A's rows: dot products of rows with columns, each shared out among
-// the lanes of a wave. So a wave reads long pieces of few rows, which memory is fastest at (on an H100 2.9 to 3.0 TB/s by 256 bytes and
-// more of a row, 1.6 to 2.3 by 64), straight to registers, and no bytes of A pass through shared memory. There lies B alone, which all
-// waves of the block read.
+// One tile of dot products, for few columns and a deep K along which A's rows are contiguous. The lanes of a warp take different steps of K
+// of the same row. So a warp reads long pieces of few rows, which memory serves fastest (on an H100 2.9 to 3.0 TB/s for pieces of 256 bytes
+// or more, 1.6 to 2.3 TB/s for 64 bytes; docs/design/tall-skinny.md, T16). A goes straight to registers; shared memory holds B only, which
+// all warps of the thread block read.
 #pragma once
 #include "gpu/simt/lane_sums.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
 
-// Row `kIndex` of the catalogue, for operands of type T.
+// How row `kIndex` of the catalogue is divided, for operands of type T.
 template <class T, int kIndex>
 struct DotCut {
   using Sum = Accumulator<T>;
@@ -16,11 +16,11 @@ struct DotCut {
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads, kWaves = kThreads / kWaveSize;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
 
-  // A wave has rows to itself. Its lanes take every kWaveSize-th step of K, kLaneSteps of them at a time.
+  // Each warp has rows of its own. Its lanes take every kWaveSize-th step of K, kLaneSteps of them at a time.
   static constexpr int kWaveRows = kRows / kWaves, kSums = kWaveRows * kCols;
   static constexpr int kDepth = kShape.k * 4 / static_cast<int>(sizeof(T)), kLaneSteps = kDepth / kWaveSize;
 
-  // In shared memory a step of B takes an odd number of vectors: those that eight lanes read together lie in different banks then.
+  // In shared memory a step of B takes an odd number of vectors, so that the vectors that eight lanes read together are in different banks.
   static constexpr int kVectors = kCols / kVector, kPitch = (kVectors | 1) * kVector, kStageElements = kDepth * kPitch;
   static constexpr int kStages = stages_of(kernel_of(kShape), kStageElements* static_cast<int>(sizeof(T)));
   static constexpr int kSharedElements = kStages * kStageElements;
@@ -28,17 +28,17 @@ struct DotCut {
   static_assert(kCols % kVector == 0 && kWaveRows * kWaves == kRows && kLaneSteps * kWaveSize == kDepth && kSums >= kWaveSize);
 };
 
-// A lane's steps of its wave's rows of A. In place of rows beyond the tile's last that one is read again: nothing will be written of them.
+// Reads a lane's steps of its warp's rows of A. Rows beyond the tile's last row read the last row again; nothing will be stored for them.
 template <class Cut, class T>
 class DotReader {
  public:
   using Steps = T[Cut::kWaveRows][Cut::kLaneSteps];
 
-  // `a` lies in shared memory, and is read again at each step: that is cheaper than registers to keep it.
+  // `a` is in shared memory and is read again at each step, which is cheaper than holding it in registers.
   __device__ DotReader(const MatrixView& a, int rows, int first_row)
       : a_(a), first_(a.template at<const T>(first_row < rows ? first_row : rows - 1, 0)), rows_behind_(rows - 1 - first_row) {}
 
-  // Those from `k` on, zeros from `depth` on.
+  // Reads the steps that begin at `k`; those from `depth` on are zero.
   __device__ void read(int k, int depth, Steps& x) const {
     const int lane = thread_index() % kWaveSize;
     const int64_t col_stride = a_.col_stride;
@@ -62,15 +62,16 @@ class DotReader {
   }
 
  private:
-  // One row down from the wave's i-th.
+  // The address one row below the warp's i-th row.
   __device__ const T* below(const T* from, int i) const { return from + (i < rows_behind_ ? static_cast<uint32_t>(a_.row_stride) : 0); }
 
   const MatrixView& a_;
   const T* first_;
-  int rows_behind_;  // the wave's first, in the tile
+  int rows_behind_;  // rows of the tile after the warp's first row
 };
 
-// Starts the copies of the steps of B from `k` on, zeros beyond its end. Columns that the tile does not have hold anything.
+// Starts the copies of the steps of B that begin at `k`; steps beyond the end of K become zero. Columns that the tile does not have are not
+// written.
 template <class Cut, class T>
 __device__ inline void copy_steps_of_b(const TilePlace<T>& place, int k, T* stage) {
   const MatrixView& b = place.matrix[kB];
@@ -90,7 +91,7 @@ __device__ inline void copy_steps_of_b(const TilePlace<T>& place, int k, T* stag
   }
   constexpr int kCopies = Cut::kDepth * Cut::kCols / Cut::kThreads;
   static_assert(kCopies * Cut::kThreads == Cut::kDepth * Cut::kCols);
-  const bool down = b.way == Way::columns;  // neighbouring threads copy neighbours in memory
+  const bool down = b.way == Way::columns;  // adjacent threads copy adjacent elements of memory
 #pragma unroll
   for (int i = 0; i < kCopies; ++i) {
     const int at = thread + i * Cut::kThreads;
@@ -122,7 +123,7 @@ __device__ inline void multiply_dots(const TilePlace<T>& place, T* shared) {
     typename DotReader<Cut, T>::Steps x;
     rows.read(k, depth, x);
     wait_copies<Cut::kStages - 2>();
-    block_barrier();  // this step's B is visible, and nobody reads the stage before it any more
+    block_barrier();  // this step's B is visible, and no thread reads the previous stage any more
     start_step(shared + (slot == 0 ? Cut::kStages - 1 : slot - 1) * Cut::kStageElements);
     const T* const b = shared + slot * Cut::kStageElements + lane * Cut::kPitch;
 #pragma unroll
@@ -145,7 +146,7 @@ __device__ inline void multiply_dots(const TilePlace<T>& place, T* shared) {
 
   constexpr int kLeft = Cut::kSums / kWaveSize;
   const int first = add_lanes<1, Cut::kSums>(sum);
-  block_barrier();  // all waves have read their last B
+  block_barrier();  // all warps have read their last B
   const TileStage<Cut> tile{reinterpret_cast<Sum*>(shared)};
 #pragma unroll
   for (int n = 0; n < kLeft; ++n) tile.sums[wave * Cut::kSums + first + n] = sum[n];

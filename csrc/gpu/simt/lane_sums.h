@@ -1,12 +1,13 @@
-// Sums of which several lanes have a share each: how they are added up, and get to C by way of shared memory.
+// Sums that are spread over several lanes as partial sums: how they are added up, and how they reach C through shared memory.
 #pragma once
 #include "gpu/tile/finish.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
 
-// Adds up the sums of the lanes whose numbers differ in the bits from kDistance on, always in the same order. With each bit a lane keeps
-// one half of its kCount sums and gives the other away, until there is one. Returns which of its sums is now its first.
+// Adds up the partial sums of the lanes whose numbers differ in the bits from kDistance on, always in the same order. For each bit a lane
+// keeps one half of its kCount sums and exchanges the other half for its partner's, until one sum is left. Returns which of the lane's sums
+// is now its first.
 template <int kDistance, int kCount, class Sum, int kAll>
 __device__ inline int add_lanes(Sum (&sum)[kAll]) {
   if constexpr (kDistance < kWaveSize) {
@@ -24,7 +25,7 @@ __device__ inline int add_lanes(Sum (&sum)[kAll]) {
   return 0;
 }
 
-// A tile's sums in shared memory, row by row; neighbouring threads have neighbouring elements.
+// A tile's sums in shared memory, row by row; adjacent threads have adjacent elements.
 template <class Cut>
 struct TileStage {
   using Sum = typename Cut::Sum;

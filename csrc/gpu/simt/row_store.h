@@ -1,5 +1,5 @@
-// How a tile of whole rows gets to memory. A wave's sums go through shared memory, where lanes trade them, so that it writes neighbours;
-// but where C's columns lie along memory and each thread has all sums of its rows, lanes have neighbours as it is. `Cut` is the tile's, of
+// How a row tile is stored to C. A warp's sums go through shared memory, where its lanes exchange them so that stores coalesce. Where C's
+// columns are contiguous and each thread has all sums of its rows, stores coalesce without that. `Cut` is the tile's division, from
 // row_tile.h.
 #pragma once
 #include "gpu/tile/finish.h"
@@ -8,12 +8,13 @@
 
 namespace vbgemm {
 
-// What is known of C before a tile begins: that its rows lie one behind the other in whole vectors and hold what the operands do; that its
-// columns lie along memory; both without an epilogue; nothing. Each has code of its own, as what is jumped over is waited for.
+// What is known about C before a tile begins. vectors: its rows follow each other without gaps in whole vectors, and it has the operands'
+// type. columns: its columns are contiguous. Both imply that there is no epilogue. anyhow: nothing is known. Each case has code of its own,
+// because skipped code still costs its instruction fetch (docs/design/latency.md, L12).
 enum class Stored { vectors, columns, anyhow };
 
-// A wave's own part of shared memory: as many rows of sums as it has lanes, one behind the other without gaps, as they lie in most C.
-// kWhole: they are known to be whole vectors, of C's elements too.
+// A warp's own part of shared memory: as many rows of sums as a warp has lanes, one after the other without gaps, as in most C. kWhole: the
+// rows are known to be whole vectors, in C's element type as well.
 template <class Cut, bool kWhole>
 struct RowStage {
   using Sum = typename Cut::Sum;
@@ -24,7 +25,7 @@ struct RowStage {
   __device__ bool swizzled() const { return kWhole || cols % kVector == 0; }
   __device__ int place(unsigned at) const { return swizzled() ? swizzled_vector(at / kVector) * kVector + at % kVector : at; }
 
-  // The lane's row.
+  // Writes the lane's row.
   __device__ void put(const Sum (&sum)[Cut::kCols]) const {
     if (swizzled()) {
       const int mine = lane * (static_cast<unsigned>(cols) / kVector);
@@ -45,7 +46,7 @@ struct RowStage {
     }
   }
 
-  // Of the lane's row, from column `col` on, a multiple of the vector; behind the row's end anything.
+  // Reads from the lane's row the vector that begins at column `col`, a multiple of the vector. Elements after the row's end are arbitrary.
   __device__ Vector<Sum, kVector> neighbours(int col) const {
     const int at = lane * cols + col;
     if (swizzled()) return *reinterpret_cast<const Vector<Sum, kVector>*>(first + place(at));
@@ -57,7 +58,7 @@ struct RowStage {
     return vector;
   }
 
-  // Writes so many elements of whole rows to a C without gaps, in vectors.
+  // Stores `elements` elements of whole rows to a C without gaps, in vectors.
   template <class Out>
   __device__ void write_gapless(Out* to, int elements) const {
     constexpr int kOutVector = kVectorBytes / static_cast<int>(sizeof(Out));
@@ -92,12 +93,12 @@ struct RowStage {
   }
 };
 
-// The same with each element's place in the tile, for epilogues and for other C.
+// A row stage with the place of each element in the tile, for epilogues and for a C with gaps.
 template <class Cut>
 struct LocatedRowStage : RowStage<Cut, false> {
   using Stage = RowStage<Cut, false>;
   using Sum = typename Cut::Sum;
-  int row, inverse;  // the wave's first row of the tile; of the columns
+  int row, inverse;  // row: the warp's first row of the tile; inverse: of the number of columns, in fixed point
 
   __device__ LocatedRowStage(const Stage& stage, int first_row)
       : Stage(stage), row(first_row), inverse((1 << kInverseBits) / stage.cols + 1) {}
@@ -110,7 +111,8 @@ struct LocatedRowStage : RowStage<Cut, false> {
   }
 
  private:
-  // Exact for every element: an inverse too large by less than 2^-18 is off by less than 1 / cols then.
+  // The division is exact for every element: the inverse is too large by less than 2^-18, and the result therefore off by less than 1 /
+  // cols.
   static constexpr int kInverseBits = 18;
   static_assert(kWaveSize * Cut::kCols * Cut::kCols <= 1 << kInverseBits);
 };
@@ -125,14 +127,14 @@ __device__ inline bool stores_columns(const TilePlace<T>& place) {
   return place.matrix[kC].way == Way::columns && !place.fused;
 }
 
-// Where a wave's rows go. Products: how the wave has their sums, of row_tile.h.
+// Stores a warp's rows. Products: how the warp holds their sums (row_tile.h).
 template <class Cut, class T, Stored kStored, class Products>
 class RowStore {
  public:
   using Sum = typename Cut::Sum;
   static constexpr bool kWhole = kStored == Stored::vectors;
 
-  // `place` lies in shared memory. `staged`: the wave's own part of that, of kStagedSums.
+  // `place` is in shared memory. `staged` is the warp's own part of shared memory, of kStagedSums sums.
   __device__ RowStore(const TilePlace<T>& place, int lane, Sum* staged)
       : place_(place), stage_{staged, lane, place.cols}, rows_(place.rows) {
     const MatrixView& c = place.matrix[kC];
@@ -140,7 +142,7 @@ class RowStore {
     gapless_ = kWhole || (aligned && c.row_stride == place.cols && c.col_stride == 1 && !place.fused);
   }
 
-  // `row`: the wave's first. All its lanes call this.
+  // `row`: the warp's first row. All lanes of the warp call this together.
   __device__ void operator()(int row, const Products& products) const {
     if (!kWhole && place_.stores_sums()) {
       store_as<Sum>(row, products);
@@ -170,11 +172,11 @@ class RowStore {
         if (place_.fused) apply_epilogue<Out>(stage, place_, 0);
         write_elements<Out>(stage, place_, 0);
       }
-      wave_barrier();  // before the next rows' sums
+      wave_barrier();  // before the sums of the next rows are written
     }
   }
 
-  // Columns that lie along memory: each lane writes its rows,
+  // For a C whose columns are contiguous: each lane stores its own rows from registers.
   template <class Out>
   __device__ void store_own_columns(int row, const Products& products) const {
     const MatrixView c = place_.matrix[kC];
@@ -189,7 +191,7 @@ class RowStore {
     }
   }
 
-  // or one from shared memory, where a loop can find its columns.
+  // As store_own_columns, but each lane stores a row from shared memory, which a loop can index at run time, as it cannot index registers.
   template <class Out>
   __device__ void store_columns(int row, const Products& products) const {
     constexpr int kVector = Cut::kColVector;
@@ -206,7 +208,7 @@ class RowStore {
 #pragma unroll
         for (int v = 0; v < kVector; ++v, to += c.col_stride) store(sums.element[v], to, j + v < stage_.cols && mine < rows_);
       }
-      wave_barrier();  // before the next rows' sums
+      wave_barrier();  // before the sums of the next rows are written
     }
   }
 

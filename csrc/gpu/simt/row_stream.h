@@ -1,21 +1,21 @@
-// A wave's rows of A on their way through shared memory: copied as they lie in memory, several passes ahead of the one that is multiplied,
-// where either they lie there one behind the other, whatever their length, or their columns lie along memory. (On an H100 a wave that
-// loads its rows into registers reads at 2.2 TB/s, as so little is under way while it multiplies and writes; by such copies it is 2.75.)
-#pragma once
+// A warp's rows of A on their way through shared memory: asynchronous copies that keep A's memory layout and run several passes ahead of
+// the multiply-adds. This works where A's rows are contiguous and without gaps, whatever their length, or where A's columns are contiguous.
+// (On an H100, a warp that loads its rows into registers reads at 2.2 TB/s, because too little is in flight while it multiplies and writes;
+// with these copies it reads at 2.75 TB/s.)
 #include "gpu/tile/swizzle.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
 
-// `Cut` is the tile's, of row_tile.h. kWhole: A's rows are known to lie one behind the other in whole vectors.
+// `Cut` is the tile's division, from row_tile.h. kWhole: A's rows are known to follow each other without gaps, in whole 16-byte vectors.
 template <class Cut, class T, bool kWhole>
 class RowStream {
  public:
   static constexpr bool kStreams = true;
   static constexpr int kVector = Cut::kVector;
 
-  // `place` lies in shared memory, and is read again where it is needed: that is cheaper than registers to keep it. `ring`: the wave's own
-  // part of that memory, of kRingElements.
+  // `place` is in shared memory and is read again where it is needed, which is cheaper than holding it in registers. `ring` is the warp's
+  // own part of shared memory, of kRingElements elements.
   __device__ RowStream(const TilePlace<T>& place, T* ring) : place_(place), ring_(ring), depth_(place.depth) {
     const MatrixView& a = place.matrix[kA];
     const bool aligned = reinterpret_cast<uintptr_t>(a.first) % kVectorBytes == 0;
@@ -33,10 +33,12 @@ class RowStream {
 
   __device__ bool in_columns() const { return columns_; }
 
-  // How many passes may be under way, no more than there are; 0 where A does not lie like that, or shared memory is too small for one.
+  // How many passes may be in flight; at most as many as the tile has. It is 0 where A has no suitable layout, or shared memory is too
+  // small for one pass.
   __device__ int passes() const { return passes_; }
 
-  // Starts the copies of the pass whose first row is `row`; of none beyond the tile's last. As many as passes() may be ahead of read().
+  // Starts the copies of the pass whose first row is `row`; rows beyond the tile's last row are not copied. At most passes() calls may be
+  // ahead of read().
   __device__ void start(int lane, int row) {
     const int left = place_.rows - row, rows = left < Cut::kWaveRows ? left : Cut::kWaveRows;
     const T* const first = static_cast<const T*>(place_.matrix[kA].first);
@@ -50,15 +52,16 @@ class RowStream {
     newest_ = newest_ == passes_ - 1 ? 0 : newest_ + 1;
   }
 
-  // Waits for the oldest pass.
+  // Waits for the oldest pass in flight.
   __device__ void await() const {
     await_all_but<0>();
     wave_barrier();
   }
 
-  // Of a row of the oldest pass: the vector's steps from `k` on, of which the first `count` exist; the others are left as they are.
+  // Reads, from a row of the oldest pass, the vector that begins at step `k`. Only its first `count` steps exist; the others are left
+  // unchanged.
   __device__ void read(unsigned row, int k, int count, Vector<T, kVector>& x) const {
-    const T* const stage = ring_ + newest_ * stage_elements_;  // the next to be overwritten
+    const T* const stage = ring_ + newest_ * stage_elements_;  // the stage that will be overwritten next
     if (columns_) {
       read_elements<Cut::kWaveRows>(stage + k * Cut::kWaveRows + (kEights ? in_column(k, row / 8) * 8 + row % 8 : row), count, x);
     } else if (whole_) {
@@ -69,7 +72,7 @@ class RowStream {
     }
   }
 
-  // Where, of an oldest pass in columns, eight rows of a step of K lie beside each other, of 16 bits each.
+  // Where eight adjacent 16-bit rows of one step of K are stored, if the oldest pass consists of columns.
   __device__ const T* eight_rows(int eight, int k) const {
     return ring_ + newest_ * stage_elements_ + k * Cut::kWaveRows + in_column(k, eight) * 8;
   }
@@ -77,12 +80,12 @@ class RowStream {
  private:
   static constexpr int kMostPasses = 6;
 
-  // Of 16 bits tensor cores get eight rows of eight steps by one instruction: those of a line's pieces with the same place in each
-  // (tensor_row_tile.h). They are to lie in different banks; of neighbouring steps they do as it is.
+  // For 16-bit elements one ldmatrix gives the tensor cores eight rows of eight steps: the steps at the same place in each vector of a line
+  // (tensor_row_tile.h). The permutation puts these steps into different banks. Adjacent steps are in different banks without it.
   static constexpr bool kEights = Cut::kTensor && sizeof(T) == 2;
   __device__ static int in_column(int k, int eight) { return kEights ? eight ^ (k >> 3 & 3) : eight; }
 
-  // One behind the other, as a jump by a table would wait for instructions from memory.
+  // A chain of tests, because a jump through a table would load its target from memory and then fetch instructions there.
   template <int kFirst>
   __device__ void await_all_but() const {
     if constexpr (kFirst < kMostPasses - 1) {
@@ -119,7 +122,7 @@ class RowStream {
     for (int i = vectors * kVector + lane; i < elements; i += kWaveSize) copy_async<sizeof(T)>(to + i, first + i, true);
   }
 
-  // Column behind column, each of a pass's length.
+  // Copies column after column, each as long as a pass.
   __device__ void copy_columns(int lane, const T* from, int rows, T* stage) const {
     const int64_t stride = place_.matrix[kA].col_stride;
     if (whole_ && rows == Cut::kWaveRows) {
@@ -142,7 +145,7 @@ class RowStream {
   const TilePlace<T>& place_;
   T* ring_;
   int depth_, stage_elements_, passes_, newest_ = 0;
-  bool columns_, whole_;  // whole vectors
+  bool columns_, whole_;  // whole_: in whole 16-byte vectors
 };
 
 }  // namespace vbgemm

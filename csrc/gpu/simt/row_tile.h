@@ -1,6 +1,6 @@
-// One tile of whole rows of C, for a B that is small: each thread computes all columns of its rows (on tensor cores each wave:
-// tensor_row_tile.h), and only B is shared by the block, so that once B is there no wave waits for another: they drift apart, and one's
-// loads are under way while others multiply or write.
+// One row tile: whole rows of C, for a small B. Each thread computes all columns of its rows (on tensor cores each warp does:
+// tensor_row_tile.h), and the thread block shares only B. So no warp waits for another once B has arrived: the warps drift apart, and the
+// loads of one are in flight while others multiply or store.
 #pragma once
 #include "gpu/simt/row_store.h"
 #include "gpu/simt/row_stream.h"
@@ -8,39 +8,40 @@
 
 namespace vbgemm {
 
-// Row `kIndex` of the catalogue, for operands of type T.
+// How row `kIndex` of the catalogue is divided, for operands of type T.
 template <class T, int kIndex>
 struct RowCut {
   using Sum = Accumulator<T>;
   static constexpr TileShape kShape = kTiles[kIndex];
   static constexpr bool kTensor = kShape.tensor;
-  // Whole columns are whole rows of C^T = B^T A^T.
+  // A column tile computes whole rows of C^T = B^T A^T.
   static constexpr bool kTransposed = kShape.n > kShape.m;
   static constexpr int kRows = kTransposed ? kShape.n : kShape.m, kCols = kTransposed ? kShape.m : kShape.n;
   static constexpr int kThreads = kShape.threads, kWaves = kThreads / kWaveSize;
 
-  // The waves take the tile in passes, each of neighbouring rows, of which a thread has every kWaveSize-th: two, so that fewer waves read
-  // all of B, where there are rows enough for all of them and two are not so long that none is under way while others are multiplied. (On
-  // CDNA the sums of a thread's second row would leave room for one block, and on tensor cores shorter passes of more waves are faster.)
+  // The warps take the tile in passes of adjacent rows, of which a thread has every kWaveSize-th. A thread has two rows in each pass, which
+  // halves how often B is read, if there are enough rows for all warps and a pass is not so long that nothing is in flight while it is
+  // multiplied. (On CDNA, the sums of a second row would leave registers for one thread block only; on tensor cores, shorter passes are
+  // faster.)
   static constexpr int kThreadRows = kCdna || kTensor || is_short(kShape) || sizeof(Sum) == 8 ? 1 : 2;
   static constexpr int kWaveRows = kThreadRows * kWaveSize;
-  static constexpr int kPassRows = kWaves * kWaveRows;  // of the block
+  static constexpr int kPassRows = kWaves * kWaveRows;  // of the thread block
 
-  // Of K: what B's part of shared memory holds, what one vector of A holds, and how much of A a thread that reads it from global memory
-  // loads before it multiplies (less where the sums take most of its registers).
+  // Steps of K: how many of B shared memory holds, how many one vector of A holds, and how many of A a thread that reads A from global
+  // memory loads before it multiplies (fewer where the sums take most of its registers).
   static constexpr int kDepth = kCdna ? 32 : sizeof(T) == 2 || (kTensor && sizeof(T) == 4) ? 64 : 48;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
   static constexpr int kBatch = (kCols < 16 && sizeof(Sum) == 4 ? 64 : 32) / static_cast<int>(sizeof(T)), kGroups = kBatch / kVector;
 
-  // B lies there as accumulators, since all threads read all of it (for tensor cores as elements, its columns along K and padded); then
-  // each wave's results, a row a thread; then A.
+  // Shared memory holds B first: as accumulators, because all threads read all of it (for tensor cores as elements, with its columns
+  // contiguous along K and padded). Each warp's results follow, one row for each thread, and then A.
   static constexpr int kColVector = kVectorBytes / static_cast<int>(sizeof(Sum)), kElementsOfSum = sizeof(Sum) / sizeof(T);
   static constexpr int kSumsOfB = kDepth * kCols, kStagedSums = kWaveSize * kCols;
   static constexpr int kElementsOfB = kTensor ? kCols * (kDepth + 4 * kVector) : kSumsOfB * kElementsOfSum;
   static constexpr int kSumElements = kElementsOfB + kWaves * kStagedSums * kElementsOfSum;
   static constexpr int kBudget = kTensor ? tensor_row_budget(kernel_of(kShape), sizeof(T)) : shared_budget(kernel_of(kShape));
   static constexpr int ring_elements() {
-    if (kCdna) return 0;  // which would wait for copies where they are made
+    if (kCdna) return 0;  // a copy on CDNA is synchronous, so that a ring would not pay
     constexpr int kLine = kBankLineBytes / static_cast<int>(sizeof(T));
     const int left = kBudget / static_cast<int>(sizeof(T)) - kSumElements;
     return left / kWaves / kLine * kLine;
@@ -52,16 +53,16 @@ struct RowCut {
   static_assert(kRows % kPassRows == 0 && kDepth % kBatch == 0 && kWaveRows * kVectorBytes % kBankLineBytes == 0);
 };
 
-// K steps of a thread's rows of A, a vector each.
+// K steps of a thread's rows of A, one vector of each row at a time.
 template <class Cut, class T>
 using RowBatch = Vector<T, Cut::kVector>[Cut::kGroups][Cut::kThreadRows];
 
-// Reads a thread's rows of A straight into registers. In place of rows beyond the tile's last it reads that one again: nothing will be
-// written of them.
+// Reads a thread's rows of A straight into registers. Rows beyond the tile's last row read the last row again; nothing will be stored for
+// them.
 template <class Cut, class T>
 class RowReader {
  public:
-  // `a` lies in shared memory, and is read again at each batch: that is cheaper than registers to keep it. `row`: the thread's first.
+  // `a` is in shared memory and is read again at each batch, which is cheaper than holding it in registers. `row`: the thread's first row.
   __device__ RowReader(const MatrixView& a, int row, int rows) : a_(a) {
 #pragma unroll
     for (int i = 0; i < Cut::kThreadRows; ++i) {
@@ -70,8 +71,8 @@ class RowReader {
     }
   }
 
-  // The batch that begins at `k`; what lies behind `depth` is not used. (Zeros first: a register that is not always written would be kept
-  // over the whole kernel.)
+  // Reads the batch that begins at step `k`; elements from `depth` on are not used. (The batch is set to zero first, because a register
+  // that is not always written would be kept alive through the whole kernel.)
   __device__ void read(int k, int depth, RowBatch<Cut, T>& batch) const {
 #pragma unroll
     for (auto& group : batch) {
@@ -98,7 +99,7 @@ class RowReader {
     }
   }
 
-  // A column of all the wave's rows at once: that is along memory where A is transposed.
+  // All lanes read one column at a time, which is contiguous in memory where A is transposed.
   __device__ void read_elements(int k, int depth, RowBatch<Cut, T>& batch) const {
     const int64_t stride = a_.col_stride;
     int64_t offset = k * stride;
@@ -120,8 +121,8 @@ class RowReader {
   const T* first_[Cut::kThreadRows];
 };
 
-// sum += A B over one vector's steps of K, of which the first `count` exist: the products of steps beyond are left out. K runs upwards, as
-// in every other tile.
+// sum += A B over one vector's steps of K. Only the first `count` steps exist, and products of the others are left out. K is walked
+// upwards, as in every other tile.
 template <class Cut, class T, class Sum>
 __device__ inline void multiply_vector(const Vector<T, Cut::kVector> (&x)[Cut::kThreadRows], const Sum* shared_b, int count,
                                        Sum (&sum)[Cut::kThreadRows][Cut::kCols]) {
@@ -141,7 +142,7 @@ __device__ inline void multiply_vector(const Vector<T, Cut::kVector> (&x)[Cut::k
   }
 }
 
-// The same of a batch.
+// As multiply_vector, for a batch of vectors.
 template <class Cut, class T, class Sum>
 __device__ inline void multiply_batch(const RowBatch<Cut, T>& batch, const Sum* shared_b, int count,
                                       Sum (&sum)[Cut::kThreadRows][Cut::kCols]) {
@@ -153,14 +154,14 @@ __device__ inline void multiply_batch(const RowBatch<Cut, T>& batch, const Sum* 
   }
 }
 
-// A thread's part of B's rows from `k` on, as many as shared memory has room for, on its way there: by registers, where it is widened.
+// One thread's part of B's rows from `k` on, as many as shared memory has room for. It passes through registers, where it is widened.
 template <class Cut, class T>
 class PartOfB {
  public:
   __device__ PartOfB(const TilePlace<T>& place, int k) {
     const MatrixView& b = place.matrix[kB];
     const int thread = thread_index(), row = thread / Cut::kCols, col = thread % Cut::kCols;
-    const int rows = row < kRowsAtOnce && col < place.cols ? place.depth - k - row : 0;  // from the thread's first on
+    const int rows = row < kRowsAtOnce && col < place.cols ? place.depth - k - row : 0;  // from the thread's first row on
     const T* from = rows > 0 ? b.template at<const T>(k + row, col) : nullptr;
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
@@ -169,7 +170,7 @@ class PartOfB {
     }
   }
 
-  // As accumulators, row by row, the first `rows`.
+  // Stores the first `rows` rows as accumulators, row by row.
   __device__ void store(typename Cut::Sum* shared, int rows) const {
     const int thread = thread_index();
 #pragma unroll
@@ -178,7 +179,7 @@ class PartOfB {
     }
   }
 
-  // As they are, column by column, and zeros behind their end.
+  // Stores the elements unconverted, column by column, with zeros after their end.
   __device__ void store_columns(T* shared, int pitch) const {
     const int thread = thread_index(), row = thread / Cut::kCols, col = thread % Cut::kCols;
 #pragma unroll
@@ -196,7 +197,7 @@ class PartOfB {
   T element_[kElements];
 };
 
-// A thread's number is read anew, so that what follows from it is worked out for each pass and not kept in registers for all of them.
+// The thread index is read again here, so that values derived from it are recomputed in each pass and not held in registers.
 template <class Cut, Stored kStored, class Products, class T>
 __device__ inline void store_rows(const TilePlace<T>& place, T* shared, int row, const Products& products) {
   const int thread = thread_index();
@@ -204,7 +205,7 @@ __device__ inline void store_rows(const TilePlace<T>& place, T* shared, int row,
   RowStore<Cut, T, kStored, Products>(place, thread % kWaveSize, staged)(row, products);
 }
 
-// A wave's sums of a pass, on the ordinary units: each thread has all of its rows.
+// A warp's sums of a pass, on the ordinary units: each thread has all sums of its rows.
 template <class Cut, class T>
 struct RowProducts {
   using Sum = typename Cut::Sum;
@@ -213,7 +214,7 @@ struct RowProducts {
 
   __device__ static void store(const PartOfB<Cut, T>& b, T* shared, int rows) { b.store(reinterpret_cast<Sum*>(shared), rows); }
 
-  // sum += A B, of a pass that is there, with B in shared memory.
+  // sum += A B for a pass that has arrived, with B in shared memory.
   template <bool kWhole>
   __device__ void add(const RowStream<Cut, T, kWhole>& stream, int lane, int depth, const T* shared) {
     constexpr int kVector = Cut::kVector;
@@ -235,7 +236,7 @@ struct RowProducts {
     }
   }
 
-  // To where all of a wave's rows lie: the lane's i-th.
+  // Writes the sums of the lane's i-th row to where the warp's rows are staged.
   template <class Stage>
   __device__ void put(int i, const Stage& stage) const {
     stage.put(sum[i]);
@@ -244,14 +245,14 @@ struct RowProducts {
   __device__ static void walk(const TilePlace<T>& place, T* shared);
 };
 
-// Computes one tile of which A is streamed.
+// Computes one tile whose A is streamed through shared memory.
 template <class Cut, class Products, Stored kStored, bool kWhole, class T>
 __device__ inline void stream_rows(const TilePlace<T>& place, RowStream<Cut, T, kWhole>& stream, T* shared) {
   const int thread = thread_index(), wave = thread / kWaveSize, lane = thread % kWaveSize, rows = place.rows, depth = place.depth;
   const int passes = stream.passes();
   int row = wave * Cut::kWaveRows;
   await_previous_kernel();
-  const PartOfB<Cut, T> b(place, 0);  // first, as behind all those copies its loads would wait for them
+  const PartOfB<Cut, T> b(place, 0);  // loaded first: after the copies below, its loads would wait for them
 #pragma unroll 1
   for (int pass = 0; pass < passes; ++pass) stream.start(lane, row + pass * Cut::kPassRows);
   Products::store(b, shared, depth);
@@ -267,8 +268,8 @@ __device__ inline void stream_rows(const TilePlace<T>& place, RowStream<Cut, T, 
   }
 }
 
-// Computes one tile whose threads read A from global memory. A K that shared memory can hold is there once for all passes; a deeper one is
-// walked anew in each.
+// Computes one tile whose threads read A from global memory. If all of K fits shared memory, B is loaded once for all passes; for a deeper
+// K it is loaded again in every pass.
 template <class Cut, class T>
 __device__ inline void RowProducts<Cut, T>::walk(const TilePlace<T>& place, T* shared) {
   Sum* const shared_b = reinterpret_cast<Sum*>(shared);
@@ -282,21 +283,21 @@ __device__ inline void RowProducts<Cut, T>::walk(const TilePlace<T>& place, T* s
 #pragma unroll 1
   for (int first = 0; first < place.rows; first += Cut::kPassRows) {
     const int thread = thread_index(), row = first + thread / kWaveSize * Cut::kWaveRows;
-    if (!deep && row >= place.rows) break;  // else waves without rows still meet the others
+    if (!deep && row >= place.rows) break;  // with a deep K, warps without rows have to take part in the barriers
     const RowReader<Cut, T> reader(place.matrix[kA], row + thread % kWaveSize, place.rows);
     RowProducts products;
 #pragma unroll 1
     for (int k = 0; k < depth; k += Cut::kBatch) {
       const int k_there = k % Cut::kDepth;
       if (deep && k_there == 0) {
-        block_barrier();  // nobody reads the part of B before this one any more
+        block_barrier();  // no thread reads the previous part of B any more
         PartOfB<Cut, T>(place, k).store(shared_b, depth - k);
         block_barrier();
       }
       RowBatch<Cut, T> batch;
       reader.read(k, depth, batch);
       const Sum* const b = shared_b + k_there * Cut::kCols;
-      // A second copy of the products costs float64 registers that it doesn't have.
+      // A second copy of the products' code would make float64 spill registers.
       if (sizeof(Sum) == 4 && k + Cut::kBatch <= depth) {
         multiply_batch<Cut>(batch, b, Cut::kBatch, products.sum);
       } else {

@@ -1,4 +1,4 @@
-// One tile of C on the ordinary arithmetic units: a pipeline of copies along K, then multiply-adds from shared memory.
+// One tile of C on the ordinary (SIMT) arithmetic units: a pipeline of asynchronous copies along K, then multiply-adds from shared memory.
 #pragma once
 #include "gpu/simt/deep_tile.h"
 #include "gpu/simt/dot_tile.h"
@@ -9,8 +9,8 @@
 
 namespace vbgemm {
 
-// sum += A B over one step of K, operands in shared memory, of which `depth` columns of A (rows of B) count and the rest are zeros. K runs
-// upwards for every element, whatever the tile: the bits of a result do not depend on the plan (unless it splits K).
+// sum += A B over one K step in shared memory. `depth` is the number of columns of A (rows of B) that count; the others are zero. K is
+// walked upwards for every element, whatever the tile, so that the bits of a result do not depend on the plan (unless the plan splits K).
 template <class Cut, class T, class Right, class Sum>
 __device__ inline void multiply_step(const T* shared_a, const Right* shared_b, int depth, Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols]) {
   using DepthVector = Vector<T, Cut::kDepthVector>;
@@ -43,8 +43,9 @@ __device__ inline void multiply_step(const T* shared_a, const Right* shared_b, i
     shared_a += Cut::kChunk;
     shared_b += Cut::kChunk * Cut::B::kPitch;
   };
-  // Chunk by chunk, as more unrolled code would need more registers than there are; those beyond the end of K are left out. The first has
-  // code of its own where that is short, and is then mixed with what surrounds it. Where it is long, instructions would be slow to come.
+  // One chunk after the other, because more unrolled code would need more registers than there are; chunks beyond the end of K are left
+  // out. The first chunk has code of its own where this is short, so that the compiler can schedule it among the code around it. Where it
+  // is long, the instruction fetches would cost more than that gains.
   constexpr bool kFirstApart = Cut::kThreadRows * Cut::kThreadCols <= 16;
   int left = depth < Cut::kDepth ? depth : Cut::kDepth;
   if (kFirstApart) multiply_chunk(), left -= Cut::kChunk;
@@ -52,14 +53,14 @@ __device__ inline void multiply_step(const T* shared_a, const Right* shared_b, i
   for (; left > 0; left -= Cut::kChunk) multiply_chunk();
 }
 
-// Computes one tile. The copies of kStages - 1 steps are under way before the first is waited for; from then on each step starts the copies
-// of the step that will use the slot just freed. A K range of length 0 leaves zeros. Right: B's elements, as large as those of A, which is
-// all that copies need to know.
+// Computes one tile. The copies of kStages - 1 steps are in flight before the first step is waited for. From then on, each step starts the
+// copies of the step that will use the stage just freed. With a K range of length 0 the sums remain zero. `Right` is the type of B's
+// elements; it has the size of A's, which is all that the copies depend on.
 template <class Cut, class Right, class T>
 __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
   OperandCopy<T, typename Cut::A, Cut::kThreads, Cut::kAhead> copy_a(place.matrix[kA]);
   OperandCopy<T, typename Cut::B, Cut::kThreads, Cut::kAhead> copy_b(place.matrix[kB]);
-  int uncopied = place.depth;  // below 0 once the copies have run past the end
+  int uncopied = place.depth;  // negative once the copies have run past the end of K
   const auto start_step = [&](T* stage) {
     if (uncopied > 0) {
       copy_a.start(stage, place.rows, uncopied);
@@ -79,11 +80,11 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
   Accumulator<T> sum[Cut::kThreadRows][Cut::kThreadCols] = {};
   T* const last_stage = shared + (Cut::kStages - 1) * Cut::kStageElements;
   T* stage = shared;
-  constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // of K, by which the copies lead
+  constexpr int kAhead = (Cut::kStages - 1) * Cut::kDepth;  // steps of K by which the copies lead
 #pragma unroll 1
   while (uncopied + kAhead > 0) {
     wait_copies<Cut::kStages - 2>();
-    block_barrier();  // this step's data are visible, and nobody reads the stage before it any more
+    block_barrier();  // this step's data are visible, and no thread reads the previous stage any more
     start_step(stage == shared ? last_stage : stage - Cut::kStageElements);
     multiply_step<Cut>(stage + thread_a, reinterpret_cast<const Right*>(stage + thread_b), uncopied + kAhead + Cut::kDepth, sum);
     stage = stage == last_stage ? shared : stage + Cut::kStageElements;
@@ -91,7 +92,7 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
   store_tile<Cut>(place, sum, shared);
 }
 
-// A tile's cut, by what its threads own; called for its type alone.
+// The division of a tile, chosen by what its threads own. Called for its return type only.
 template <class T, int kRow>
 constexpr auto cut_of() {
   constexpr Owned kOwned = kTiles[kRow].owned;
@@ -110,7 +111,7 @@ template <Kind kKind_>
 struct SimtFamily {
   using Element = LeftOf<kKind_>;
   using T = Element;
-  static constexpr int kAlignment = kBankLineBytes;  // of operands in shared memory
+  static constexpr int kAlignment = kBankLineBytes;  // alignment in bytes of the operands in shared memory
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = false;
   template <int kRow>
