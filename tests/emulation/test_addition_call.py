@@ -113,7 +113,7 @@ def test_untampered_call_is_right():
     [
         ((ONE, ONE, [X], [RESULT]), "expected 2 operands for each result, got 1 operands for 1 results"),
         ((ONE, ONE, [X, X, X], [RESULT]), "expected 2 operands for each result, got 3 operands for 1 results"),
-        ((TWO, TWO, [X, X, X, X], [RESULT, ((2, 3), "float64")]), "result 1 has another dtype"),
+        ((TWO, TWO, [X, X, X, X], [RESULT, ((2, 3), "float64")]), "result 1 must have the dtype of result 0"),
         ((ONE, ONE, [X, X], [((2, 3), "int32")]), "no kernel adds arrays of this dtype"),
         ((ONE, ONE, [X, X], [((2, 3), "complex64")]), "no kernel adds arrays of this dtype"),
         ((ONE, ONE, [X, X], [((2, 4), "float32")]), "x 0 must have its result's dtype and number of elements"),

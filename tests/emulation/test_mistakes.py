@@ -23,8 +23,8 @@ MISTAKES = {
         "mfma_f16",
         "m128_light",
         "mfma_tile",
-        "      block_barrier();  // all have",
-        "      // all have",
+        "      block_barrier();  // all waves",
+        "      // all waves",
     ),
     "rows of sums confused": ("mfma_f64", "m128_light", "mfma_product", "4 * r + lane / 16", "4 * (lane / 16) + r"),
     "a piece too many": (

@@ -87,7 +87,7 @@ def test_untampered_call_is_right():
     ("operands", "results", "message"),
     [
         ([], [SUM, SUM], "expected at least 1 array"),
-        ([X, X.astype("float64")], [TWO, TWO], "array 1 has another dtype"),
+        ([X, X.astype("float64")], [TWO, TWO], "array 1 must have the dtype of array 0"),
         ([X.astype("int32")], [SUM, SUM], "no kernel sums the squares of this dtype"),
         ([X.astype("complex64")], [SUM, SUM], "no kernel sums the squares of this dtype"),
         ([X], [TWO, TWO], "the sums must have"),

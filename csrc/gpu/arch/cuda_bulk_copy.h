@@ -1,5 +1,5 @@
-// The bulk copy engine (TMA), the barriers in shared memory that its copies complete, clusters of thread blocks, and the reallocation of
-// registers between warpgroups: Hopper's instructions, as plain functions. PTX ISA, "cp.async.bulk.tensor", "mbarrier", "setmaxnreg".
+// Hopper's instructions as plain functions: TMA copies, the mbarriers that these copies complete, clusters of thread blocks, and the
+// reallocation of registers between warpgroups. PTX ISA, "cp.async.bulk.tensor", "mbarrier", "setmaxnreg".
 #pragma once
 #include <cuda.h>
 
@@ -16,7 +16,7 @@ namespace vbgemm {
 
 __device__ inline uint32_t shared_address(const void* shared) { return static_cast<uint32_t>(__cvta_generic_to_shared(shared)); }
 
-// A barrier in shared memory: a phase ends when as many arrivals as it was made for have come, and all bytes that were announced.
+// An mbarrier in shared memory. A phase ends when as many arrivals as the barrier was initialized for have come, and all announced bytes.
 struct alignas(8) SharedBarrier {
   uint64_t bits;
 };
@@ -24,18 +24,18 @@ struct alignas(8) SharedBarrier {
 __device__ inline void make_barrier(SharedBarrier& barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
 }
-// Shows barriers that this thread has made to the cluster and to the copy engine, before the cluster's next barrier.
+// Makes barriers that this thread has initialized visible to the cluster and to TMA, before the cluster's next barrier.
 __device__ inline void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ inline void arrive(SharedBarrier& barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }
-// Arrives and announces bytes that copies will complete in the same phase.
+// Arrives, and announces bytes that copies will complete in the same phase.
 __device__ inline void arrive_expecting(SharedBarrier& barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes) : "memory");
 }
-// Arrives at the barrier at the same place in the shared memory of a block of this cluster. Without a scope in the instruction: with that
-// of the cluster it becomes a fence of all memory, which takes longer than a step of products.
+// Arrives at the barrier at the same place in the shared memory of another thread block of the cluster. The instruction has no scope: with
+// cluster scope it becomes a fence of all memory, which takes longer than the products of a K step (docs/design/ragged.md).
 __device__ inline void arrive_at(SharedBarrier& barrier, int block) {
   asm volatile("{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [remote];}" ::"r"(
                    shared_address(&barrier)),
@@ -43,8 +43,8 @@ __device__ inline void arrive_at(SharedBarrier& barrier, int block) {
                : "memory");
 }
 
-// Waits until the phase of this parity has ended. VBGEMM_DEADLINE, a number of clock cycles, makes a wait that lasts longer end the kernel
-// with an error: for the development of pipelines.
+// Waits until the phase with this parity has ended. If VBGEMM_DEADLINE is defined, as a number of clock cycles, a longer wait ends the
+// kernel with an error: an aid for the development of pipelines.
 __device__ inline void wait_phase(SharedBarrier& barrier, uint32_t parity) {
   const uint32_t address = shared_address(&barrier);
 #ifdef VBGEMM_DEADLINE
@@ -66,7 +66,7 @@ __device__ inline void wait_phase(SharedBarrier& barrier, uint32_t parity) {
   }
 }
 
-// Writes a number into another block's shared memory, 4 bytes of what its barrier expects.
+// Writes a number into another thread block's shared memory; it counts as 4 of the bytes that the barrier there expects.
 __device__ inline void send(uint32_t* to, int block, uint32_t value, SharedBarrier& barrier) {
   asm volatile(
       "{.reg .b32 place, full; mapa.shared::cluster.u32 place, %0, %1; mapa.shared::cluster.u32 full, %2, %1;"
@@ -75,14 +75,14 @@ __device__ inline void send(uint32_t* to, int block, uint32_t value, SharedBarri
       : "memory");
 }
 
-// Copies a box of a tensor to shared memory, zeros where it reaches beyond the tensor. One thread calls.
+// Copies a box of a tensor to shared memory; elements outside the tensor become zero. One thread calls this.
 __device__ inline void copy_box(void* shared, const CUtensorMap& map, int x, int y, int z, SharedBarrier& barrier) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
                    shared_address(shared)),
                "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier))
                : "memory");
 }
-// The same to the same place of each block of the cluster whose bit is set, and its barrier.
+// As copy_box, by multicast: to the same place, and completing the same barrier, in each thread block of the cluster whose bit is set.
 __device__ inline void copy_box_to(uint16_t blocks, void* shared, const CUtensorMap& map, int x, int y, int z, SharedBarrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], "
@@ -90,16 +90,16 @@ __device__ inline void copy_box_to(uint16_t blocks, void* shared, const CUtensor
       "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&barrier)), "h"(blocks)
       : "memory");
 }
-// Copies a box from shared memory to a tensor, without what reaches beyond it, as one of the copies that the next call of close_stores()
-// closes. What threads have written there must have been shown to the copy engine.
+// Copies a box from shared memory to a tensor, except for elements outside the tensor. The copy joins the group that the next
+// close_stores() closes. Threads that wrote the box must first have made their writes visible to TMA (show_to_products()).
 __device__ inline void store_box(const CUtensorMap& map, int x, int y, int z, const void* shared) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(x), "r"(y), "r"(z),
                "r"(shared_address(shared))
                : "memory");
 }
 __device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Waits until this thread's stores have read shared memory, or are done.
-// But for those of the newest `kNewest` groups.
+// Waits until TMA has read this thread's stores from shared memory (below: until the stores have completed), except for those of the newest
+// `kNewest` groups.
 template <int kNewest = 0>
 __device__ inline void wait_stores_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kNewest) : "memory");
@@ -113,11 +113,11 @@ __device__ inline int cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// Of all threads of the cluster.
+// A barrier of all threads of the cluster.
 __device__ inline void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Of `threads` threads that name it by a number from 1 to 15.
+// A barrier of `threads` threads, which name it by a number from 1 to 15.
 __device__ inline void named_barrier(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
 
 template <int kRegisters>
@@ -129,7 +129,8 @@ __device__ inline void grow_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// The counterpart of load_matrices: four 8 x 16-byte matrices to shared memory, lane 8 i + r giving the address of row r of matrix i.
+// The counterpart of load_matrices (stmatrix): stores four matrices of 8 rows by 16 bytes to shared memory. Lane 8 i + r gives the address
+// of row r of matrix i.
 __device__ inline void store_matrices(void* row, const uint32_t (&from)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(from[0]), "r"(from[1]),
                "r"(from[2]), "r"(from[3])

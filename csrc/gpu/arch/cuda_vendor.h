@@ -1,4 +1,4 @@
-// What the kernels need of CUDA, as plain functions.
+// What the kernels need of CUDA, as plain functions that hip_vendor.h and the emulation also provide.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -7,7 +7,7 @@
 
 #include "gpu/arch/cuda_warpgroup.h"
 
-// Older GPUs have neither the asynchronous copies nor the tensor cores' products that the kernels are made of.
+// Older GPUs have neither the asynchronous copies nor the tensor-core products that the kernels use.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #error "jax_vbgemm's kernels need compute capability 8.0 or newer: compile for sm_80 at least"
 #endif
@@ -20,31 +20,33 @@ using Error = cudaError_t;
 using Stream = cudaStream_t;
 inline constexpr Error kSuccess = cudaSuccess, kInvalidValue = cudaErrorInvalidValue;
 
-// A kernel's limits: threads a block, blocks that a multiprocessor must be able to hold.
+// A kernel's limits: threads in a thread block, and thread blocks that a multiprocessor must be able to hold.
 #define VBGEMM_LAUNCH_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
-// A kernel's parameter block, read in place by all threads, and an object in the block's shared memory.
+// A kernel's parameter block, which all threads read in place, and an object in the thread block's shared memory.
 #define VBGEMM_PARAMETERS(Type, name) const __grid_constant__ Type name
 #define VBGEMM_READ_PARAMETERS(Type, name)
 #define VBGEMM_SHARED(Type, name) __shared__ Type name
-// The same in memory whose size the launch gives: more than 48 KB needs that. A larger alignment than that of the type would be given to
-// what the file's other kernels declare, too.
+// An object in dynamic shared memory, whose size the launch gives; more than 48 KB require that. Its alignment is that of the type, because
+// a larger one would also apply to the other kernels of the file.
 #define VBGEMM_DYNAMIC_SHARED(Type, name)                                    \
   extern __shared__ __align__(alignof(Type)) unsigned char vbgemm_dynamic[]; \
   Type& name = *reinterpret_cast<Type*>(vbgemm_dynamic)
 
 inline const char* error_name(Error error) { return cudaGetErrorString(error); }
 
-// How many blocks of so many threads a launch may have.
+// The maximum number of thread blocks of a launch.
 constexpr int64_t most_blocks(int) { return INT32_MAX; }
 
-// What a launch of so many blocks asks for in dynamic shared memory, `shared_bytes` or more, so that no multiprocessor holds more of them
-// than an even share. Blocks that fit in one round, but not beside those of a launch like theirs, come one by one as room appears under the
-// kernel ahead, to whichever multiprocessor has it: some would get too many, and all wait for those. (Measured: up to 1.3 times as slow.)
+// Raises a launch's dynamic shared memory so far that no multiprocessor holds more than an even number of its thread blocks. Consider
+// thread blocks that would all fit at once, but not beside those of a similar launch. While the previous kernel drains they start one by
+// one, on whichever multiprocessor has room: some multiprocessors would get too many, and the launch would wait for these. (Measured: up
+// to 1.3 times as slow.)
 inline Error share_evenly(const void* kernel, const cudaFuncAttributes& compiled, int device, uint32_t blocks, int threads,
                           int& shared_bytes) {
   int units, unit_bytes, reserved, resident;
   Error error = cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);
-  if (error == kSuccess && int64_t{blocks} <= units) return kSuccess;  // an even share is one, and all that has to be asked takes time
+  // One thread block on each multiprocessor is even; the queries below would only cost time.
+  if (error == kSuccess && int64_t{blocks} <= units) return kSuccess;
   if (error == kSuccess) error = cudaDeviceGetAttribute(&unit_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
   if (error == kSuccess) error = cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device);
   if (error == kSuccess) error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, shared_bytes);
@@ -57,7 +59,7 @@ inline Error share_evenly(const void* kernel, const cudaFuncAttributes& compiled
   return kSuccess;
 }
 
-// shared_bytes: of dynamic shared memory. The kernel may be started before the one ahead of it in the stream has ended, and must call
+// shared_bytes: the dynamic shared memory. The kernel may start before the previous kernel in the stream has ended, so that it has to call
 // await_previous_kernel().
 inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream) {
   int device = 0, block_bytes = 0;
@@ -65,10 +67,11 @@ inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int
   Error error = cudaFuncGetAttributes(&compiled, kernel);
   if (error == kSuccess) error = cudaGetDevice(&device);
   if (error == kSuccess) error = cudaDeviceGetAttribute(&block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  // Launches may ask for all there is. Each time: it is remembered by device and context, and costs a fraction of the launch.
+  // A launch may use all the shared memory there is. The attribute is set at each launch, because it belongs to a device and context, and
+  // setting it costs a fraction of the launch.
   const int most = block_bytes - static_cast<int>(compiled.sharedSizeBytes);
   if (error == kSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
-  // What was compiled for an older machine doesn't wait, whatever machine runs it.
+  // Code that was compiled for an older architecture does not wait for the previous kernel, whatever device runs it.
   const bool early = compiled.ptxVersion >= 90;
   if (error == kSuccess && early) error = share_evenly(kernel, compiled, device, blocks, threads, shared_bytes);
   if (error != kSuccess) return error;
@@ -86,7 +89,7 @@ inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
-// Brings a kernel's code onto the current device.
+// Loads a kernel's code onto the current device.
 inline Error load_kernel(const void* kernel) {
   cudaFuncAttributes attributes;
   return cudaFuncGetAttributes(&attributes, kernel);
@@ -94,11 +97,11 @@ inline Error load_kernel(const void* kernel) {
 
 #ifdef __CUDACC__  // the rest is device code
 
-// Volatile, so that what one tile derives from it is computed for that tile and not kept in registers for all the tiles of a kernel.
+// Volatile, so that values derived from the index are computed for each tile and not held in registers for all tiles of a kernel.
 __device__ inline int thread_index() {
   int index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-  __builtin_assume(index >= 0 && index < 1024);  // so that dividing it is a shift
+  __builtin_assume(index >= 0 && index < 1024);  // so that a division by a power of two becomes a shift
   return index;
 }
 __device__ inline uint32_t block_index() { return blockIdx.x; }
@@ -106,9 +109,9 @@ __device__ inline void block_barrier() { __syncthreads(); }
 
 __device__ inline void wave_barrier() { __syncwarp(); }
 
-// Waits until the kernels ahead in the stream have ended and what they wrote is visible. Nothing of it, and nothing that they might still
-// read, may be touched before. The time until then is the launch itself, which so overlaps the end of the kernel ahead. Once all blocks
-// have called this or ended, the blocks of the next kernel may come onto the device in turn.
+// Waits until the previous kernels in the stream have ended and their writes are visible. Before this call a kernel must touch nothing that
+// they wrote or may still read. The work before it, which includes the launch itself, overlaps the end of the previous kernel. Once all
+// thread blocks have called this or ended, thread blocks of the next kernel may start in turn.
 __device__ inline void await_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -116,22 +119,22 @@ __device__ inline void await_previous_kernel() {
 #endif
 }
 
-// Ends this thread, which has called await_previous_kernel(); where a machine cannot, it does nothing.
+// Ends this thread, which must have called await_previous_kernel(). On a machine that cannot end a thread, this does nothing.
 __device__ inline void leave_kernel() { asm volatile("exit;"); }
 
-// What a kernel ahead may have written. Not by the read-only path (__ldg), which may hold what was there before it did.
+// Loads what a previous kernel may have written. It does not use the read-only path (__ldg), whose cache may hold older data.
 template <class T>
 __device__ inline T load_awaited(const T* address) {
   await_previous_kernel();
   return *address;
 }
 
-// What no kernel that may still run has written, before await_previous_kernel(): from the second level's cache, as this multiprocessor's
-// own may hold what was there long before.
+// Loads, before await_previous_kernel(), what no kernel that is still running may have written. It reads from L2, because the
+// multiprocessor's L1 may hold data from long before.
 __device__ inline uint64_t load_early(const uint64_t* address) { return __ldcg(reinterpret_cast<const unsigned long long*>(address)); }
 __device__ inline int32_t load_early(const int32_t* address) { return __ldcg(address); }
 
-// N bytes moved by one instruction, whatever they hold.
+// A type of N bytes, which one instruction moves, whatever the bytes mean.
 template <int kBytes>
 struct Piece;
 template <>
@@ -155,14 +158,14 @@ struct Piece<16> {
   using type = uint4;
 };
 
-// Between registers and global memory.
+// Loads and stores between registers and global memory.
 template <int kBytes>
 __device__ inline void load_bytes(void* registers, const void* global) {
   __builtin_assume(__isGlobal(global));
   const auto bytes = *static_cast<const typename Piece<kBytes>::type*>(global);
   memcpy(registers, &bytes, kBytes);
 }
-// The same of what will not be read again, and may leave the caches first.
+// A load of data that will not be read again, so that the caches may evict it first.
 template <int kBytes>
 __device__ inline void load_streamed(void* registers, const void* global) {
   __builtin_assume(__isGlobal(global));
@@ -176,7 +179,8 @@ __device__ inline void store_bytes(void* global, const void* registers) {
   __builtin_assume(__isGlobal(global));
   *static_cast<typename Piece<kBytes>::type*>(global) = bytes;
 }
-// Nothing where `valid` is false: without a branch, into which the compiler would move what leads to the store.
+// Stores nothing if `valid` is false. It is predicated and has no branch, since the compiler would move the computation of the value into a
+// branch.
 template <int kBytes>
 __device__ inline void store_bytes_if(bool valid, void* global, const void* registers) {
   typename Piece<kBytes>::type bytes;
@@ -193,10 +197,10 @@ __device__ inline void store_bytes_if(bool valid, void* global, const void* regi
 #undef VBGEMM_STORE
 }
 
-// How many lanes of the wave say yes; every lane of it must call.
+// Returns for how many lanes of the warp `yes` is true. All lanes of the warp call this together.
 __device__ inline int count_lanes(bool yes) { return __popc(__ballot_sync(0xffffffffu, yes)); }
 
-// Trades values between the lanes whose numbers differ by the bit kDistance; every lane of the wave must call.
+// Exchanges values between lanes whose numbers differ in the bit kDistance. All lanes of the warp call this together.
 template <int kDistance, class Value>
 __device__ inline void swap_lanes(Value& value) {
   uint32_t words[sizeof(Value) / 4];
@@ -226,9 +230,9 @@ __device__ inline uint16_t float_to_bfloat16(float x) {
   return bits;
 }
 
-// Starts copying `kBytes` (1, 2, 4, 8 or 16) from global to shared memory, or writes zeros there where `valid` is false; then the source
-// address is not used. The predicate costs nothing: it becomes an operand of the copy instruction. There is none for 1 or 2 bytes. kAhead:
-// how many bytes around them the second level's cache fetches together, a hint.
+// Starts an asynchronous copy of `kBytes` (1, 2, 4, 8 or 16) from global to shared memory, or writes zeros if `valid` is false; the source
+// address is not used then. The predicate is free: it becomes an operand of the copy instruction. For 1 or 2 bytes there is no asynchronous
+// copy, and a load and a store replace it. kAhead: how many bytes around the source L2 fetches together, as a hint.
 template <int kBytes, int kAhead = 128>
 __device__ inline void copy_async(void* shared, const void* global, bool valid) {
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
@@ -262,20 +266,22 @@ __device__ inline void copy_async(void* shared, const void* global, bool valid) 
   }
 }
 
-// Closes the group of copies started since the last call; it may be empty.
+// Closes the group of copies started since the last call; the group may be empty.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until all of this thread's groups but the newest `kNewest` have arrived.
+// Waits until all of this thread's groups have arrived, except the newest `kNewest`.
 template <int kNewest>
 __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
 }
 
-// Tensor cores. Fragments as in the PTX ISA's chapter on mma, lane = 4 g + t: of a 16 x k product, a lane holds A's rows g and g + 8 (inner
-// index) at depths t and t + 4 (outer index; pairs of depths 2t, 2t + 1 and 2t + 8, 2t + 9 where two share a register), B's column g at the
-// same depths, and C's columns 2t, 2t + 1 of row g, then of row g + 8. All lanes of a wave must call.
+// Tensor cores. Fragments are laid out as in the PTX ISA's chapter on mma. With lane = 4 g + t, a lane of a 16 x k product holds: A's rows
+// g and g + 8 (inner index) at depths t and t + 4 (outer index), or at the pairs of depths 2t, 2t + 1 and 2t + 8, 2t + 9 where two elements
+// share a register; B's column g at the same depths; and C's columns 2t and 2t + 1 of row g, then of row g + 8. All lanes of a warp call
+// these functions together.
 
-// Four 8 x 16-byte matrices from shared memory, lane 8 i + r giving the address of row r of matrix i. Register i gets word t of row g.
+// Loads four matrices of 8 rows by 16 bytes from shared memory (ldmatrix). Lane 8 i + r gives the address of row r of matrix i; register i
+// receives word t of row g.
 __device__ inline void load_matrices(const void* row, uint32_t (&to)[4]) {
   const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -283,7 +289,7 @@ __device__ inline void load_matrices(const void* row, uint32_t (&to)[4]) {
                : "r"(from)
                : "memory");
 }
-// The same, transposed by 2-byte elements: register i gets column g's elements of rows 2t and 2t + 1.
+// As load_matrices, but transposed by 2-byte elements: register i receives the elements of column g in rows 2t and 2t + 1.
 __device__ inline void load_matrices_transposed(const void* row, uint32_t (&to)[4]) {
   const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -292,8 +298,8 @@ __device__ inline void load_matrices_transposed(const void* row, uint32_t (&to)[
                : "memory");
 }
 
-// To the nearest of tf32's numbers; may overflow to infinity. Its last 13 bits, which the units ignore, hold anything. One instruction from
-// sm_90 on, three before.
+// Rounds to the nearest tf32 number; may overflow to infinity. The last 13 bits of the result, which the tensor cores ignore, are
+// arbitrary. This is one instruction from sm_90 on, and three before.
 __device__ inline uint32_t round_to_tf32(float x) {
   uint32_t bits;
 #if __CUDA_ARCH__ >= 900
@@ -306,7 +312,7 @@ __device__ inline uint32_t round_to_tf32(float x) {
 __device__ inline float float_of_bits(uint32_t bits) { return __uint_as_float(bits); }
 __device__ inline uint32_t bits_of_float(float x) { return __float_as_uint(x); }
 
-// The 32 bits that begin `bits` (0 to 31) into high:low.
+// Returns the 32 bits of high:low that begin at bit `bits` (0 to 31).
 __device__ inline uint32_t shifted_word(uint32_t low, uint32_t high, int bits) { return __funnelshift_r(low, high, bits); }
 
 #define VBGEMM_DEFINE_PRODUCT(name, shape_and_types)                                                           \
@@ -320,7 +326,7 @@ VBGEMM_DEFINE_PRODUCT(multiply_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 VBGEMM_DEFINE_PRODUCT(multiply_float16, "m16n8k16.row.col.f32.f16.f16.f32")
 #undef VBGEMM_DEFINE_PRODUCT
 
-// 16 x 8 x 8, in one instruction where there is one.
+// A product of 16 x 8 x 8, in one instruction where the architecture has one.
 __device__ inline void multiply_float64(const double (&a)[4], const double (&b)[2], double (&c)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -329,7 +335,7 @@ __device__ inline void multiply_float64(const double (&a)[4], const double (&b)[
 #else
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int half = i % 2;  // of the rows
+    const int half = i % 2;  // half of the rows
     asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
         : "+d"(c[2 * half]), "+d"(c[2 * half + 1])
         : "d"(a[i]), "d"(b[i / 2]));

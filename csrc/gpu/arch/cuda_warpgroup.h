@@ -1,5 +1,5 @@
-// Products of four waves together (wgmma), which Hopper alone has: sm_90a. Their operands are read from shared memory by the tensor cores
-// themselves, beside the threads' instructions. PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
+// Products of warpgroups (wgmma), which only Hopper has (sm_90a). The tensor cores read the operands from shared memory, asynchronously to
+// the threads' instructions. PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 #pragma once
 #include <cuda_runtime.h>
 
@@ -12,13 +12,13 @@ namespace vbgemm {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 inline constexpr bool kWarpgroupProducts = true;
 #else
-inline constexpr bool kWarpgroupProducts = false;  // and nothing below is called
+inline constexpr bool kWarpgroupProducts = false;  // nothing below is called then
 #endif
 
 #ifdef __CUDACC__
 
-// A matrix in shared memory in the layout of SwizzledLines, and the distances in bytes from 128 bytes of a line to the next 128 and from
-// 8 lines to the next 8. PTX ISA, "Matrix Descriptor Format".
+// A matrix in shared memory in the layout of SwizzledLines. next_items and next_lines are the distances in bytes from 128 bytes of a line
+// to the next 128, and from 8 lines to the next 8. PTX ISA, "Matrix Descriptor Format".
 struct SharedMatrix {
   uint64_t descriptor;
 };
@@ -30,12 +30,12 @@ __device__ inline SharedMatrix shared_matrix(const void* first, int next_items, 
 }
 __device__ inline SharedMatrix moved(SharedMatrix matrix, int bytes) { return {matrix.descriptor + (bytes >> 4)}; }
 
-// Shows what this thread has written to shared memory to the tensor cores, from the block's next barrier on.
+// Makes this thread's writes to shared memory visible to the tensor cores (and to TMA) from the thread block's next barrier on.
 __device__ inline void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Before the first of some products: their sums may have been touched by other instructions.
+// To be called before the first of a series of products, whose sums other instructions may have touched.
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits for the products committed so far, but not for those of the newest `kNewest` groups.
+// Waits for the products committed so far, except for those of the newest `kNewest` groups.
 template <int kNewest>
 __device__ inline void wait_products_before() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kNewest) : "memory");
@@ -58,8 +58,9 @@ __device__ inline void wait_products() { asm volatile("wgmma.wait_group.sync.ali
 #define VBGEMM_WARPGROUP_PRODUCT(shape_and_types, sums, factors, adds) \
   "{.reg .pred add; setp.ne.b32 add, " adds ", 0; wgmma.mma_async.sync.aligned." shape_and_types " {" sums "}, " factors ";}"
 
-// sums += A B for 64 x 128 sums and a depth of 16, where kAcross says that an operand lies along its rows (A) or columns (B), not along K.
-// Wave w of the four has rows 16 w to 16 w + 15, sums[j] its columns 8 j to 8 j + 7: lane 4 g + t those of multiply_bfloat16's.
+// sums += A B for 64 x 128 sums and 16 steps of K. kAcrossA: A is contiguous along its rows' dimension (M), not along K; kAcrossB: B is
+// contiguous along N. Wave w of the four has rows 16 w to 16 w + 15, and sums[j] has columns 8 j to 8 j + 7, distributed over the lanes as
+// in multiply_bfloat16.
 template <Kind kKind, bool kAcrossA, bool kAcrossB>
 __device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float (&sums)[16][4]) {
   static_assert(kKind == Kind::bf16 || kKind == Kind::f16);
@@ -75,7 +76,7 @@ __device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float 
 #undef VBGEMM_16_BIT_PRODUCT
 }
 
-// The same for 64 x 128 and 64 x 256 sums. Where `adds` is false, what the sums held does not count.
+// As above, for 64 x 128 or 64 x 256 sums. If `adds` is false, the previous values of the sums are ignored.
 template <Kind kKind, bool kAcrossA, bool kAcrossB, int kBlocks>
 __device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float (&sums)[kBlocks][4], bool adds) {
   static_assert(kKind == Kind::bf16 || kKind == Kind::f16);
@@ -102,8 +103,8 @@ __device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float 
 #undef VBGEMM_FACTORS
 }
 
-// The same for tf32 and a depth of 8: A comes from registers, a wave's 16 rows of it as multiply_tf32's, B lies along K in shared memory.
-// The tensor cores ignore the last 13 bits of what they are given. Where it does not add, what the sums held does not count.
+// The TF32 product, with 8 steps of K. A comes from registers, where each warp has 16 rows as in multiply_tf32; B is contiguous along K in
+// shared memory. The tensor cores ignore the last 13 bits of each element. If `adds` is false, the previous values of the sums are ignored.
 template <int kBlocks>
 __device__ inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMatrix b, float (&sums)[kBlocks][4], bool adds = true) {
   const int add = adds;

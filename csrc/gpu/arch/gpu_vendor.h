@@ -1,7 +1,8 @@
-// The GPU that this build is for: what the kernels need of it, by the same names for each vendor.
+// Includes the header of the GPU vendor that this build is for. Each vendor's header provides what the kernels need under the same names.
 //
-// A build that runs kernels on the CPU (csrc/emulation) names its own header in VBGEMM_GPU_VENDOR_HEADER. Each header says how many lanes a
-// wave has, in VBGEMM_WAVE_SIZE: 32 are NVIDIA's, 64 those of AMD's CDNA, and no other machine is known here.
+// A build that runs kernels on the CPU (csrc/emulation) names its own header in VBGEMM_GPU_VENDOR_HEADER. A wave is NVIDIA's warp or AMD's
+// wavefront; each header defines its number of lanes as VBGEMM_WAVE_SIZE: 32 on NVIDIA GPUs, 64 on AMD's CDNA. Other sizes are not
+// supported.
 #pragma once
 
 #ifdef VBGEMM_GPU_VENDOR_HEADER

@@ -1,6 +1,7 @@
-// What the kernels need of HIP on AMD's CDNA, as plain functions, its matrix units among them.
+// What the kernels need of HIP on AMD's CDNA GPUs, as plain functions with the names of cuda_vendor.h, including the matrix cores.
 //
-// There are no asynchronous copies: a copy is complete when the block's next barrier is passed, which is all that the kernels rely on.
+// There are no asynchronous copies here: a copy is complete when the thread block's next barrier is passed, which is all that the kernels
+// rely on.
 #pragma once
 #ifdef __HIP__
 #include <hip/hip_runtime.h>
@@ -19,32 +20,33 @@ using Error = hipError_t;
 using Stream = hipStream_t;
 inline constexpr Error kSuccess = hipSuccess, kInvalidValue = hipErrorInvalidValue;
 
-// Waves that each of a unit's four SIMDs must be able to hold, so that the unit holds so many blocks.
+// The number of waves that each of the four SIMDs of a compute unit must be able to hold, so that the compute unit holds `blocks` thread
+// blocks.
 constexpr int waves_a_simd(int threads, int blocks) { return blocks * threads > 256 ? blocks * threads / 256 : 1; }
 
-// A kernel's limits: threads a block, blocks that a unit must be able to hold.
+// A kernel's limits: threads in a thread block, and thread blocks that a compute unit must be able to hold.
 #define VBGEMM_LAUNCH_BOUNDS(threads, blocks) \
   __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(vbgemm::waves_a_simd(threads, blocks))))
-// A kernel's parameter block, and how its threads read it in place: the compiler's own way would be a copy on each thread's stack. And an
-// object in the block's shared memory.
+// A kernel's parameter block, and how its threads read it in place, because the compiler would otherwise copy it to each thread's stack.
+// VBGEMM_SHARED declares an object in the thread block's shared memory.
 #define VBGEMM_PARAMETERS(Type, name) const Type
 #define VBGEMM_READ_PARAMETERS(Type, name) \
   const Type& name = *(const Type*)__builtin_amdgcn_kernarg_segment_ptr() /* no C++ cast leaves the address space */
 #define VBGEMM_SHARED(Type, name) __shared__ Type name
-#define VBGEMM_DYNAMIC_SHARED VBGEMM_SHARED  // kernels declare all they use
+#define VBGEMM_DYNAMIC_SHARED VBGEMM_SHARED  // kernels declare all the shared memory that they use
 
 inline const char* error_name(Error error) { return hipGetErrorString(error); }
 
-// How many blocks of so many threads a launch may have: all of them together must be fewer than 2^32.
+// The maximum number of thread blocks of a launch: HIP requires fewer than 2^32 threads in total.
 constexpr int64_t most_blocks(int threads) { return UINT32_MAX / threads; }
 
-// shared_bytes: of dynamic shared memory.
+// shared_bytes: the dynamic shared memory.
 inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream) {
   void* arguments[] = {parameters};
   return hipLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, shared_bytes, stream);
 }
 
-// Brings a kernel's code onto the current device.
+// Loads a kernel's code onto the current device.
 inline Error load_kernel(const void* kernel) {
   hipFuncAttributes attributes;
   return hipFuncGetAttributes(&attributes, kernel);
@@ -52,31 +54,32 @@ inline Error load_kernel(const void* kernel) {
 
 #ifdef __HIP__  // the rest is device code
 
-// Anew at each call, so that what one tile derives from it is computed for that tile and not kept in registers for all the tiles of a
-// kernel.
+// The index is read again at each call, so that values derived from it are computed for each tile and not held in registers for all tiles
+// of a kernel.
 __device__ inline int thread_index() {
   int index = __builtin_amdgcn_workitem_id_x();
   asm volatile("" : "+v"(index));
   __builtin_assume(index >= 0 && index < 1024);
   return index;
 }
-// Kernels start one after another.
+// Nothing to wait for: on HIP, a kernel starts after the previous one has ended.
 __device__ inline void await_previous_kernel() {}
 __device__ inline void leave_kernel() { __builtin_amdgcn_endpgm(); }
 
 __device__ inline uint32_t block_index() { return blockIdx.x; }
 __device__ inline void block_barrier() { __syncthreads(); }
 
-// The lanes of a wave run in step and its accesses to shared memory are made in their order: only the compiler has to be kept to it.
+// The lanes of a wave run in lockstep, and their accesses to shared memory are made in order. So only the compiler has to be kept from
+// reordering them.
 __device__ inline void wave_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
   __builtin_amdgcn_wave_barrier();
 }
 
-// How many lanes of the wave say yes; every lane of it must call.
+// Returns for how many lanes of the wave `yes` is true. All lanes of the wave call this together.
 __device__ inline int count_lanes(bool yes) { return __builtin_popcountll(__builtin_amdgcn_ballot_w64(yes)); }
 
-// Trades values between the lanes whose numbers differ by the bit kDistance; every lane of the wave must call.
+// Exchanges values between lanes whose numbers differ in the bit kDistance. All lanes of the wave call this together.
 template <int kDistance, class Value>
 __device__ inline void swap_lanes(Value& value) {
   int words[sizeof(Value) / 4];
@@ -86,18 +89,18 @@ __device__ inline void swap_lanes(Value& value) {
   __builtin_memcpy(&value, words, sizeof(Value));
 }
 
-// A pointer that is known to lead to global memory: loads by it needn't look at which memory it leads to.
+// A pointer that is known to address global memory, so that loads need not determine the address space at run time.
 template <class T>
 using Global = __attribute__((address_space(1))) T*;
 
-// Kernels do not overlap: these are loads like any other.
+// Kernels do not overlap, so these are ordinary loads.
 template <class T>
 __device__ inline T load_awaited(const T* address) {
   return *address;
 }
 __device__ inline uint64_t load_early(const uint64_t* address) { return *(Global<const uint64_t>)address; }
 __device__ inline int32_t load_early(const int32_t* address) { return *address; }
-__device__ inline void prefetch_to_l2(const void*) {}  // there is no such instruction
+__device__ inline void prefetch_to_l2(const void*) {}  // CDNA has no such instruction
 
 __device__ inline float float_of_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 __device__ inline uint32_t bits_of_float(float x) { return __builtin_bit_cast(uint32_t, x); }
@@ -109,7 +112,7 @@ __device__ inline uint16_t float_to_bfloat16(float x) {
 __device__ inline float float16_to_float(uint16_t bits) { return static_cast<float>(__builtin_bit_cast(_Float16, bits)); }
 __device__ inline uint16_t float_to_float16(float x) { return __builtin_bit_cast(uint16_t, static_cast<_Float16>(x)); }
 
-// N bytes moved by one instruction, whatever they hold.
+// A type of N bytes, which one instruction moves, whatever the bytes mean.
 template <int kBytes>
 struct Piece;
 template <>
@@ -133,8 +136,9 @@ struct Piece<16> {
   using type = uint32_t __attribute__((ext_vector_type(4), may_alias));
 };
 
-// Copies `kBytes` (1, 2, 4, 8 or 16) from global to shared memory, or writes zeros there where `valid` is false; then the source address is
-// not used: the load is from the kernel's parameters. A load that depended on a branch would be waited for before the next one.
+// Copies `kBytes` (1, 2, 4, 8 or 16) from global to shared memory, or writes zeros if `valid` is false. In that case the source address is
+// not used; the load reads the kernel's parameters instead, because a load that depended on a branch would be waited for before the next
+// load.
 template <int kBytes, int kAhead = 128>
 __device__ inline void copy_async(void* shared, const void* global, bool valid) {
   using Bytes = typename Piece<kBytes>::type;
@@ -146,7 +150,7 @@ __device__ inline void commit_copies() {}
 template <int kNewest>
 __device__ inline void wait_copies() {}
 
-// The same to registers: what is loaded is waited for where it is used.
+// Loads from global memory to registers; the wait is where the registers are used.
 template <int kBytes>
 __device__ inline void load_bytes(void* registers, const void* global) {
   const auto bytes = *(Global<const typename Piece<kBytes>::type>)global;
@@ -167,10 +171,10 @@ __device__ inline void store_bytes_if(bool valid, void* global, const void* regi
   if (valid) store_bytes<kBytes>(global, registers);
 }
 
-// Matrix units: c += a b for 16 x 16 sums, all lanes of a wave together. The places of elements are those of AMD's "CDNA 2" and "CDNA 3
-// Instruction Set Architecture" guides, chapter "Matrix Arithmetic Instructions", as AMD's matrix instruction calculator prints them: with
-// lane = 16 g + i and E elements of K a lane, a holds row i and b column i at depths E g to E g + E - 1; c holds column i of rows 4 g to
-// 4 g + 3, but in float64 of rows g, g + 4, g + 8 and g + 12.
+// Matrix cores: c += a b for 16 x 16 sums, by all lanes of a wave together. The layout of the fragments is that of AMD's "CDNA 2" and "CDNA
+// 3 Instruction Set Architecture" guides, chapter "Matrix Arithmetic Instructions", as AMD's matrix instruction calculator prints it. With
+// lane = 16 g + i, and E elements of K in each lane, a holds row i and b holds column i at depths E g to E g + E - 1. c holds column i of
+// rows 4 g to 4 g + 3, or, in float64, of rows g, g + 4, g + 8 and g + 12.
 using Sums32 = float __attribute__((ext_vector_type(4)));
 using Sums64 = double __attribute__((ext_vector_type(4)));
 

@@ -1,4 +1,5 @@
-// Sums of arrays, alpha x + beta y, for many arrays of different sizes in one launch: each block takes a chunk of one of them.
+// Weighted sums of arrays, alpha x + beta y, for many arrays of different sizes in one launch: each thread block takes a chunk of one
+// array.
 #pragma once
 #include "gpu/tile/chunks.h"
 #include "gpu/tile/epilogue.h"
@@ -16,7 +17,7 @@ struct AddScaled {
     const Addition& addition = parameters.additions.member[member];
     const Scales scales{static_cast<const Sum*>(parameters.alpha)[member], static_cast<const Sum*>(parameters.beta)[member]};
     const T* const x = static_cast<const T*>(addition.x) + first;
-    const T* const y = is_zero(scales.beta) ? x : static_cast<const T*>(addition.y) + first;  // then y is not read
+    const T* const y = is_zero(scales.beta) ? x : static_cast<const T*>(addition.y) + first;  // y is not read if beta is 0
     T* const result = static_cast<T*>(addition.result) + first;
     const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
     const int whole = (address(x) | address(y) | address(result)) % kVectorBytes == 0 ? count / kVector * kVector : 0;
@@ -29,8 +30,8 @@ struct AddScaled {
     Sum alpha, beta;
   };
 
-  // kWidth neighbours at a time; `count` is a multiple of it. What a thread writes only that thread reads, and before: the result may be
-  // an operand.
+  // Adds `count` elements, a multiple of kWidth, kWidth adjacent elements at a time. An element is written by the thread that read it,
+  // after reading, so that the result may be an operand.
   template <int kWidth>
   __device__ static void add(const T* x, const T* y, T* result, int count, const Scales& scales) {
     using Piece = Vector<T, kWidth>;

@@ -1,12 +1,12 @@
-// Sums of the squares of arrays of different sizes, in two launches for all: each block of the first sums a chunk of one of them, those of
-// the second add up an array's chunks. The order of the additions depends on the sizes alone. A sum is infinite where finite elements
-// overflow, and NaN where an element is infinite.
+// Sums of the squares of many arrays of different sizes, in two launches. Each thread block of the first launch sums a chunk of one array;
+// each thread block of the second adds up the chunks of one array. The order of the additions depends only on the sizes. A sum is infinite
+// if finite elements overflow, and NaN if an element is infinite.
 #pragma once
 #include "gpu/tile/chunks.h"
 
 namespace vbgemm {
 
-// In thread 0, the sum of all threads' addends.
+// Returns, in thread 0, the sum of all threads' addends.
 template <class Sum>
 __device__ inline Sum sum_of_block(Sum addend, Sum (&shared)[kArrayThreads]) {
   const int thread = thread_index();
@@ -15,7 +15,7 @@ __device__ inline Sum sum_of_block(Sum addend, Sum (&shared)[kArrayThreads]) {
     block_barrier();
     if (thread < half) shared[thread] += shared[thread + half];
   }
-  return shared[thread];  // its own place: only thread 0 may read that without another barrier
+  return shared[thread];  // the thread's own element; only thread 0 may read it without another barrier
 }
 
 template <class T>
@@ -35,7 +35,7 @@ struct SquareSums {
   }
 
  private:
-  // A thread's share of the chunk. An element's place does not depend on how it can be loaded.
+  // Sums a thread's elements of the chunk. Which elements these are does not depend on whether they can be loaded as vectors.
   __device__ static Sum sum_of(const T* x, int count) {
     Vector<T, kVector> pieces[kVectorsTogether];
     const auto place = [](int i) { return (i * kArrayThreads + thread_index()) * kVector; };
@@ -61,7 +61,7 @@ struct SquareSums {
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
         const Sum x = widen(piece.element[e]);
-        sums[e] = multiply_add(x, x, multiply_add(x, Sum{0}, sums[e]));  // an infinite element makes NaN of the sum
+        sums[e] = multiply_add(x, x, multiply_add(x, Sum{0}, sums[e]));  // an infinite element makes the sum NaN
       }
     }
 #pragma unroll
@@ -73,7 +73,7 @@ struct SquareSums {
   }
 };
 
-// In float64, as a thread of an array with many chunks has many to add.
+// Sums in float64, because each thread has many chunks to add if an array has many.
 template <class Sum>
 struct AddSquareSums {
   struct Shared {

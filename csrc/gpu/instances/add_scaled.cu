@@ -1,4 +1,4 @@
-// The kernels that add arrays, one an element type, and their host side.
+// The kernels that add arrays, one for each element type, and their host side.
 #include "gpu/elementwise/add_scaled.h"
 #include "gpu/host/launch.h"
 

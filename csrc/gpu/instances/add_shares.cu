@@ -1,4 +1,4 @@
-// The kernels that add up the shares of split K, one an element type.
+// The kernels that reduce split-K partial sums, one for each element type.
 #include "gpu/tile/add_shares.h"
 #include "gpu/tile/kernels.h"
 

@@ -1,4 +1,4 @@
-// bfloat16, accumulated in float32, on CDNA's matrix units.
+// bfloat16, accumulated in float32, on CDNA's matrix cores.
 #include "gpu/mfma/mfma_tile.h"
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_kernel.h"

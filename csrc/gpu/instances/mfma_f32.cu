@@ -1,4 +1,4 @@
-// float32 on CDNA's matrix units.
+// float32 on CDNA's matrix cores.
 #include "gpu/mfma/mfma_tile.h"
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_kernel.h"

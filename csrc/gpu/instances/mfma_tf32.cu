@@ -1,4 +1,4 @@
-// float32, its factors rounded to tf32, on CDNA 3's matrix units (in float32 on CDNA 2's, which know no tf32).
+// float32 with its factors rounded to tf32, on CDNA 3's matrix cores (CDNA 2 has no tf32 and multiplies in float32).
 #include "gpu/mfma/mfma_tile.h"
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_kernel.h"

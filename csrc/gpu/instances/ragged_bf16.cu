@@ -1,4 +1,4 @@
-// Ragged products of bfloat16, accumulated in float32, by the copy engine and whole warpgroups.
+// Ragged products of bfloat16, accumulated in float32: TMA copies and warpgroup products.
 #include "gpu/ragged/ragged_kernels.h"
 #include "gpu/ragged/ragged_tile.h"
 

@@ -1,11 +1,12 @@
-// The plain kernels of ragged products, one an element type, and their host side.
+// The plain kernels of ragged products, one for each element type, and their host side.
 #include <algorithm>
 
 #include "gpu/host/ragged_launch.h"
 #include "gpu/ragged/ragged_entry.h"
 #include "gpu/ragged/ragged_plain.h"
 
-// name, element type, sums of a thread in each direction; in DType's order; types of 8 bits have none
+// The arguments of `define`: name, element type, sums of a thread in each direction. They are in the order of DType; 8-bit types have no
+// such kernel.
 #define VBGEMM_EVERY_RAGGED_PLAIN_KERNEL(define)                                                                                          \
   define(vbgemm_ragged_plain_float32, float, 8) define(vbgemm_ragged_plain_float64, double, 4)                                            \
       define(vbgemm_ragged_plain_complex64, vbgemm::Complex<float>, 4) define(vbgemm_ragged_plain_complex128, vbgemm::Complex<double>, 2) \
@@ -16,7 +17,7 @@ VBGEMM_EVERY_RAGGED_PLAIN_KERNEL(VBGEMM_DEFINE_RAGGED_PLAIN_KERNEL)
 namespace vbgemm {
 namespace {
 
-constexpr int64_t kMostBlocks = 528;  // two rounds of what an H100 holds at a time
+constexpr int64_t kMostBlocks = 528;  // two waves of thread blocks on an H100
 
 struct Plain {
   const void* address;

@@ -1,4 +1,4 @@
-// Whole rows of bfloat16, accumulated in float32, on the ordinary arithmetic units.
+// Row tiles of bfloat16, accumulated in float32, on the ordinary (SIMT) arithmetic units.
 #include "gpu/simt/simt_tile.h"
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_kernel.h"

@@ -1,4 +1,4 @@
-// float8_e5m2 on the ordinary arithmetic units.
+// float8_e5m2 on the ordinary (SIMT) arithmetic units.
 #include "gpu/simt/simt_tile.h"
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_kernel.h"

@@ -1,4 +1,4 @@
-// float16, accumulated in float32, on the ordinary arithmetic units.
+// float16, accumulated in float32, on the ordinary (SIMT) arithmetic units.
 #include "gpu/simt/simt_tile.h"
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_kernel.h"

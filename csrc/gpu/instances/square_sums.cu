@@ -1,4 +1,4 @@
-// The kernels that sum squares, one an element type, those that add up their sums, and their host side.
+// The kernels that sum squares and the kernels that add up their partial sums, one of each for every element type, and their host side.
 #include "gpu/elementwise/square_sums.h"
 #include "gpu/host/launch.h"
 

@@ -1,4 +1,4 @@
-// float32 as sums of two tf32 numbers, on tensor cores.
+// float32 in three TF32 products, each number split into two tf32 numbers, on tensor cores.
 #include "gpu/tensor/tensor_tile.h"
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_kernel.h"

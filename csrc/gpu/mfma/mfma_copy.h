@@ -1,4 +1,4 @@
-// Brings one operand's part of a tile, step by step along K, from global by way of registers to shared memory, for CDNA's matrix units.
+// Copies one operand of a tile, step by step along K, from global memory through registers to shared memory, for CDNA's matrix cores.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/mfma/mfma_cut.h"
@@ -6,12 +6,12 @@
 
 namespace vbgemm {
 
-// The block's threads share the pieces of all lines among them: 16 bytes along K each. Where K is contiguous neighbouring threads take
-// neighbouring pieces of a line, and elsewhere those of neighbouring lines, so that what a wave reads at once lies together either way.
+// Distributes the 16-byte vectors of all lines, along K, over the thread block's threads. Where K is contiguous in global memory, adjacent
+// threads take adjacent vectors of a line, elsewhere the same vector of adjacent lines. So the loads of a wave coalesce in both cases.
 template <class T, class Lines, int kThreads>
 class PieceCopy {
  public:
-  // kLinesAreRows: of the matrix; else they are its columns. `from` lies in shared memory.
+  // lines_are_rows: the lines are rows of the matrix, otherwise its columns. `from` is in shared memory.
   __device__ PieceCopy(const MatrixView& from, bool lines_are_rows)
       : first_(static_cast<const T*>(from.first)),
         line_stride_(lines_are_rows ? from.row_stride : from.col_stride),
@@ -21,8 +21,8 @@ class PieceCopy {
     whole_ = along_ && aligned;
   }
 
-  // Starts to load this thread's pieces of a step of lines x items elements, of which there is at least one. What lies outside is read from
-  // the last line or item instead, as a load that depended on a branch would be waited for at once.
+  // Starts loading this thread's vectors of a step that has lines x items elements, at least one. Elements outside are read from the last
+  // line or item instead, because a load that depended on a branch would be waited for at once.
   __device__ void load(int lines, int items) {
     const auto line_of = [&](const Place& place) { return first_ + (place.line < lines ? place.line : lines - 1) * line_stride_; };
     if (whole_ && items >= kItems) {
@@ -46,7 +46,8 @@ class PieceCopy {
     first_ += kItems * item_stride_;
   }
 
-  // Puts them where they belong; items outside become zero. What lines outside hold does not matter: it leads to sums outside C.
+  // Stores the vectors to shared memory. Items outside become zero. Values in lines outside do not matter: they only contribute to sums
+  // outside C.
   __device__ void store(T* shared, int items) {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
@@ -62,11 +63,11 @@ class PieceCopy {
 
  private:
   static constexpr int kBytes = static_cast<int>(sizeof(T)), kPieceItems = Lines::kPieceItems;
-  static constexpr int kItems = Lines::kPieces * kPieceItems;  // a step
+  static constexpr int kItems = Lines::kPieces * kPieceItems;  // in a step
   static constexpr int kAll = Lines::kLines * Lines::kPieces, kCopies = (kAll + kThreads - 1) / kThreads;
   using Piece = Vector<T, kPieceItems>;
 
-  // Of this thread's i-th piece. Where there are more threads than pieces, the line of some lies beyond the last.
+  // The place of this thread's i-th vector. If there are more threads than vectors, the line of some threads is beyond the last.
   struct Place {
     int line, piece;
 
@@ -77,7 +78,7 @@ class PieceCopy {
     }
   };
 
-  const T* first_;  // of the next step
+  const T* first_;  // the first element of the next step
   int64_t line_stride_, item_stride_;
   bool along_, whole_;
   Piece pieces_[kCopies];

@@ -1,20 +1,21 @@
-// How a tile of the catalogue is cut up among the waves of its block on CDNA's matrix units, and how it lies in shared memory: constants
-// only.
+// How a tile of the catalogue is divided among the waves of its thread block on CDNA's matrix cores, and how its operands are laid out in
+// shared memory. The file holds compile-time constants only.
 #pragma once
 #include "catalogue.h"
 #include "gpu/tile/tile_cut.h"
 
 namespace vbgemm {
 
-// Blocks of a kernel that a unit must be able to hold: as many as its shared memory can, without spills.
+// The minimum number of thread blocks of a kernel that a compute unit must be able to hold: as many as its shared memory permits, without
+// spills.
 constexpr int mfma_min_blocks(Kind kind, Kernel kernel) {
   if (kernel == Kernel::m128_light) return kind == Kind::f32 || kind == Kind::tf32 ? 6 : 4;
   return kernel == Kernel::m128_heavy ? (kind == Kind::f64 ? 2 : 4) : 2;
 }
 
-// One operand's part of a step in shared memory: a line holds a row of A (column of B) along K, whatever its direction in global memory.
-// 64 bytes of K are four pieces of 16, one for each group of 16 lanes, and one more makes eight neighbouring lines start in different
-// banks.
+// One operand's part of a K step in shared memory. A line holds a row of A (column of B) along K, whatever the layout in global memory. A
+// step of 64 bytes of K is four 16-byte vectors, one for each group of 16 lanes; one vector of padding makes eight adjacent lines start in
+// different banks.
 template <class T, int kLines_>
 struct MfmaLines {
   static constexpr int kLines = kLines_;
@@ -23,7 +24,7 @@ struct MfmaLines {
   static constexpr int kElements = kLines * kPitch;
 };
 
-// Row `kIndex` of the catalogue.
+// How row `kIndex` of the catalogue is divided.
 template <Kind kKind_, int kIndex>
 struct MfmaCut {
   static constexpr Kind kKind = kKind_;
@@ -33,7 +34,7 @@ struct MfmaCut {
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads, kWaves = kThreads / kWaveSize;
   static constexpr int kBlock = 16;  // rows and columns of one product
 
-  // The waves share the tile out in pieces as square as they can be.
+  // The waves divide the tile into rectangles, as square as possible.
   static constexpr int waves_down() {
     int down = 1, across = 1;
     while (down * across < kWaves) (kRows / down > kCols / across ? down : across) *= 2;
@@ -46,10 +47,10 @@ struct MfmaCut {
 
   using A = MfmaLines<T, kRows>;
   using B = MfmaLines<T, kCols>;
-  static constexpr int kDepth = A::kPieces * A::kPieceItems;  // a step
+  static constexpr int kDepth = A::kPieces * A::kPieceItems;  // steps of K
 
-  // Afterwards the same memory holds sums: of each wave a band of 16 rows at a time, each row four sums longer than the piece, so that
-  // lanes 16 apart, which write rows 4 apart, use different banks.
+  // After the last step the same memory holds sums: from each wave, a band of 16 rows at a time. A row's pitch exceeds the rectangle's
+  // width by four sums, so that lanes 16 apart, which write rows 4 apart, use different banks.
   static constexpr int kBandPitch = kPieceCols + 4, kBandElements = kBlock * kBandPitch;
   static constexpr int kSumElements = kWaves * kBandElements * static_cast<int>(sizeof(Sum) / sizeof(T));
   static constexpr int kSharedElements = A::kElements + B::kElements > kSumElements ? A::kElements + B::kElements : kSumElements;

@@ -1,25 +1,26 @@
-// A wave's products on CDNA's matrix units: fragments from shared memory, and what each kind of arithmetic makes of them.
+// A wave's products on CDNA's matrix cores: loading fragments from shared memory, and what each arithmetic does with them.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/mfma/mfma_cut.h"
 
 namespace vbgemm {
 
-// Of a block of 16 x 16 sums, element r of a lane lies in this row; its column is lane % 16.
+// The row, within a block of 16 x 16 sums, of a lane's element r. Its column is lane % 16.
 template <class Sum>
 __device__ inline int mfma_row(int lane, int r) {
   return sizeof(Sum) == 8 ? 4 * r + lane / 16 : lane / 16 * 4 + r;
 }
 
-// 16 bytes along K: lanes 0 to 15 hold the first piece of lines 0 to 15 of a block, lanes 16 to 31 the second, and so on. An instruction
-// takes a few elements of each lane; which k it takes them for is the same for A and B, and so does not matter.
+// A fragment: 16 bytes along K. Lanes 0 to 15 hold the first vector of lines 0 to 15 of a block, lanes 16 to 31 the second, and so on. An
+// instruction takes a few elements of each lane. The steps of K that it assigns to them are the same for A and B, so that their order does
+// not matter.
 template <class T>
 using Fragment = Vector<T, kVectorBytes / static_cast<int>(sizeof(T))>;
 
 template <class Cut>
 using MfmaSums = typename Cut::Sum[Cut::kBlocksDown][Cut::kBlocksAcross][4];
 
-// sum += a b for one block, over the K of a fragment.
+// sum += a b for one block of sums, over the K of a fragment.
 template <Kind kKind, class T, class Sum>
 __device__ inline void multiply_fragments(const Fragment<T>& a, const Fragment<T>& b, Sum (&sum)[4]) {
   if constexpr (kKind == Kind::f32) {
@@ -29,7 +30,7 @@ __device__ inline void multiply_fragments(const Fragment<T>& a, const Fragment<T
 #pragma unroll
     for (int e = 0; e < 2; ++e) mfma_float64(a.element[e], b.element[e], sum);
   } else {
-    // Two instructions, of 8 bytes a lane.
+    // Two instructions, each with 8 bytes of every lane.
     uint32_t halves_a[2][2], halves_b[2][2];
     __builtin_memcpy(halves_a, &a, sizeof a);
     __builtin_memcpy(halves_b, &b, sizeof b);
@@ -47,7 +48,7 @@ __device__ inline void multiply_fragments(const Fragment<T>& a, const Fragment<T
   }
 }
 
-// sums += A B over a step of K in shared memory; `a` and `b` are this lane's first fragments.
+// sums += A B over one K step in shared memory; `a` and `b` are this lane's first fragments.
 template <class Cut, class T>
 __device__ inline void multiply_mfma_step(const T* a, const T* b, MfmaSums<Cut>& sums) {
   Fragment<T> columns[Cut::kBlocksAcross];

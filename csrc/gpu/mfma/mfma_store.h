@@ -1,18 +1,18 @@
-// Writes a tile's sums to C, by way of shared memory, where each wave lays out a band of 16 rows at a time: neighbouring lanes then write
-// neighbouring elements, and the code of epilogues is there once.
+// Writes a tile's sums to C through shared memory, where each wave lays out a band of 16 rows at a time. Adjacent lanes then write adjacent
+// elements, and the code of the epilogue exists once.
 #pragma once
 #include "gpu/mfma/mfma_product.h"
 #include "gpu/tile/finish.h"
 
 namespace vbgemm {
 
-// A wave's band, of which a lane sees to every 64th element.
+// A wave's band; a lane handles every 64th element of it.
 template <class Cut>
 struct Band {
   using Sum = typename Cut::Sum;
   static constexpr int kElements = Cut::kBlock * Cut::kPieceCols / kWaveSize;
 
-  int first_row, first_col, lane;  // of the wave's piece in the tile
+  int first_row, first_col, lane;  // of the wave's rectangle in the tile
   Sum* sums;
 
   __device__ int row(int n) const { return (n * kWaveSize + lane) / Cut::kPieceCols; }
@@ -21,7 +21,7 @@ struct Band {
   // The lane's n-th element.
   __device__ Sum& element(int n) const { return sums[row(n) * Cut::kBandPitch + col(n)]; }
 
-  // Its place in the tile. `pass` numbers the bands.
+  // The place in the tile of the lane's n-th element. `pass` numbers the bands.
   __device__ Location locate(Extent tile, int pass, int n) const {
     const int tile_row = first_row + pass * Cut::kBlock + row(n), tile_col = first_col + col(n);
     return {tile_row, tile_col, tile_row < tile.rows && tile_col < tile.cols};
@@ -42,7 +42,7 @@ __device__ inline void store_bands_as(const TilePlace<T>& place, const MfmaSums<
     wave_barrier();
     if (place.fused) apply_epilogue<Out>(band, place, i);
     write_elements<Out>(band, place, i);
-    wave_barrier();  // the next band may overwrite this one
+    wave_barrier();  // because the next band overwrites this one
   }
 }
 

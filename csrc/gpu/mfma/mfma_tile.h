@@ -1,5 +1,5 @@
-// One tile of C on CDNA's matrix units: each step of K by way of registers to shared memory, products from there, sums by way of shared
-// memory to C.
+// One tile of C on CDNA's matrix cores: each K step passes through registers to shared memory, the products read it there, and the sums
+// pass through shared memory to C.
 #pragma once
 #include "gpu/mfma/mfma_copy.h"
 #include "gpu/mfma/mfma_product.h"
@@ -8,7 +8,8 @@
 
 namespace vbgemm {
 
-// The loads of a step are under way while the one before it is multiplied. K runs upwards. A K range of length 0 leaves zeros.
+// The main loop. The loads of a step are in flight while the previous step is multiplied. K is walked upwards. With a K range of length 0
+// the sums remain zero.
 template <class Cut, class T>
 __device__ inline void multiply_mfma_tile(const TilePlace<T>& place, T* shared) {
   const int wave = thread_index() / kWaveSize, lane = thread_index() % kWaveSize;
@@ -33,7 +34,7 @@ __device__ inline void multiply_mfma_tile(const TilePlace<T>& place, T* shared) 
       if (left > 0) copy_a.load(rows, left), copy_b.load(cols, left);
       block_barrier();  // this step's data are visible
       multiply_mfma_step<Cut>(lane_a, lane_b, sums);
-      block_barrier();  // all have read them
+      block_barrier();  // all waves have read them
     }
   }
   store_bands<Cut>(place, sums, row, col, reinterpret_cast<typename Cut::Sum*>(shared) + wave * Cut::kBandElements);
@@ -44,7 +45,7 @@ struct MfmaFamily {
   static constexpr Kind kKind = kKind_;
   static constexpr bool kMirrors = false;
   using Element = LeftOf<kKind>;
-  static constexpr int kAlignment = kBankLineBytes;  // of operands in shared memory
+  static constexpr int kAlignment = kBankLineBytes;  // alignment in bytes of the operands in shared memory
   template <int kRow>
   using Cut = MfmaCut<kKind, kRow>;
 
