@@ -1,4 +1,4 @@
-// Split K, the second part: adds up the shares that other blocks have left, in their order, and finishes C as they would.
+// The second step of split-K: adds up the partial sums of all K slices ("shares"), in order, and applies the epilogue as a product would.
 #pragma once
 #include "cpu/epilogue.h"
 #include "cpu/kernels.h"

@@ -1,5 +1,6 @@
-// Elements to numbers and back: short floats to and from float32, rounding to nearest even, and integers to and from their sums. Integer
-// arithmetic or F16C, neither of which heeds the flush-to-zero mode that XLA sets on its threads, so subnormals survive.
+// Conversions between elements and the numbers that are computed with: short floats to and from float32, rounding to nearest even, and
+// integers to and from their sums. They use integer arithmetic or F16C, which ignore the flush-to-zero mode that XLA sets on its threads,
+// so that subnormals survive.
 #pragma once
 #include <type_traits>
 
@@ -9,7 +10,7 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-// What elements are made of, and sums: a complex number is a pair.
+// The type of the numbers that elements and sums consist of: a complex number is a pair of them.
 template <class E>
 struct Parts {
   using Number = E;
@@ -50,7 +51,7 @@ inline float widen(Float16 x) {
   if (exponent == 31) return float_of(sign | 0x7f800000 | (fraction ? 0x400000 | fraction << 13 : 0));
   if (exponent) return float_of(sign | (exponent + 112) << 23 | fraction << 13);
   if (!fraction) return float_of(sign);
-  const uint32_t shift = __builtin_clz(fraction) - 21;  // brings the leading 1 to bit 10
+  const uint32_t shift = __builtin_clz(fraction) - 21;  // moves the leading 1 to bit 10
   return float_of(sign | (113 - shift) << 23 | (fraction << shift & 0x3ff) << 13);
 }
 inline void narrow(float x, Float16& to) {
@@ -58,17 +59,17 @@ inline void narrow(float x, Float16& to) {
   uint32_t half;
   if (magnitude > 0x7f800000) {
     half = 0x7e00 | (magnitude >> 13 & 0x3ff);
-  } else if (magnitude >= 0x477ff000) {  // 65520 and beyond round to infinity
+  } else if (magnitude >= 0x477ff000) {  // 65520 and larger numbers round to infinity
     half = 0x7c00;
-  } else if (magnitude < 0x33000000) {  // below half the smallest subnormal
+  } else if (magnitude < 0x33000000) {  // less than half the smallest subnormal
     half = 0;
   } else {
-    // The kept bits, with those dropped behind them: a normal loses 13, a subnormal one more for each power of two.
+    // `kept` are the bits that remain, `rest` those dropped: a normal number loses 13 bits, a subnormal one more for each power of two.
     const uint32_t exponent = magnitude >> 23, drop = exponent >= 113 ? 13 : 126 - exponent;
     const uint32_t fraction = (magnitude & 0x7fffff) | 0x800000, kept = fraction >> drop;
     const uint32_t rest = fraction & ((1u << drop) - 1), middle = 1u << (drop - 1);
     half = kept + (rest > middle || (rest == middle && (kept & 1)));
-    if (exponent >= 113) half += (exponent - 113) << 10;  // the leading 1 in kept adds the last step of the exponent
+    if (exponent >= 113) half += (exponent - 113) << 10;  // the leading 1 in `kept` adds the last step of the exponent
   }
   to.bits = static_cast<uint16_t>(sign | half);
 }
@@ -86,7 +87,7 @@ inline void narrow(float x, Float8<kDType>& to) {
   to.bits = Float8Format<kDType>::narrow(bits_of(x), bits_of, float_of);
 }
 
-// Sums of integers wrap around, as those of XLA do, so they are unsigned here.
+// Integer sums wrap around on overflow, as they do in XLA. They are unsigned here because signed overflow is undefined in C++.
 inline uint32_t widen(int8_t x) { return static_cast<uint32_t>(int32_t{x}); }
 inline void narrow(uint32_t x, int8_t& to) { to = static_cast<int8_t>(x); }
 
@@ -97,7 +98,7 @@ inline void narrow(float x, float& to) { to = x; }
 inline void narrow(double x, double& to) { to = x; }
 inline void narrow(uint32_t x, uint32_t& to) { to = x; }
 
-// A vector's width of elements, as numbers.
+// Loads a vector's width of elements, converted to numbers.
 inline Vec<float> load_wide(const float* p) { return load<Vec<float>>(p); }
 inline Vec<double> load_wide(const double* p) { return load<Vec<double>>(p); }
 inline Vec<float> load_wide(const BFloat16* p) {
@@ -127,7 +128,7 @@ inline Vec<float> load_wide(const Float8<kDType>* p) {
 inline Vec<uint32_t> load_wide(const uint32_t* p) { return load<Vec<uint32_t>>(p); }
 inline Vec<uint32_t> load_wide(const int8_t* p) { return Vec<uint32_t>(load_bytes<Vec<int32_t>>(p)); }
 
-// The first n elements, and zeros behind them.
+// Loads the first n elements, followed by zeros.
 template <class In>
 inline auto load_wide(const In* p, int n) {
   In padded[kLanes<decltype(widen(In{}))>] = {};
@@ -135,7 +136,7 @@ inline auto load_wide(const In* p, int n) {
   return load_wide(padded);
 }
 
-// function(Lhs{}, Rhs{}), for an element of each side of an arithmetic.
+// Calls function(Lhs{}, Rhs{}) with an element of either side of an arithmetic.
 template <class Function>
 inline void for_kind(Kind kind, const Function& function) {
   switch (kind) {

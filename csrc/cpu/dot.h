@@ -1,7 +1,7 @@
-// Products with very few columns and a long K: dot products of A's rows, read once and in order, with B's columns.
+// Products with very few columns and a long K, as dot products of A's rows, which are read once and in order, with B's columns.
 //
-// The micro-kernel would fill few lanes, and read so many rows side by side that they evict each other. Here a lane sums every kLanes-th
-// product of an element and the lanes are added at the end, in an order that depends on neither the tile nor its rows.
+// The micro-kernel would fill few lanes, and would read so many rows side by side that they evict each other. Here each lane sums every
+// kLanes-th product of an element, and the lanes are added at the end, in an order that depends on neither the tile nor its rows.
 #pragma once
 #include "cpu/convert.h"
 #include "cpu/kernels.h"
@@ -9,14 +9,15 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-// Where the micro-kernel would leave half of its lanes idle, and always up to four columns; but two of float64 in vectors of 512 bits, as
-// from three on the micro-kernel reads as fast as the memory gives, and dot products do not.
+// Dot products serve widths at which the micro-kernel would leave half of its lanes idle, and always up to four columns. The exception is
+// float64 in 512-bit vectors, with a limit of two: from three columns on the micro-kernel reads as fast as memory permits, and dot products
+// do not.
 template <class T>
 inline constexpr int kMaxDotColumns = kLanes<T> > 8        ? kLanes<T> / 2
                                       : kVectorBytes == 64 ? 2
                                                            : 4;
 
-// sums[r][j] += the products of rows a + r a_row and columns b + j b_column, k of each.
+// sums[r][j] += the products of the rows a + r a_row and the columns b + j b_column, over k_count steps.
 template <int R, int N, class In, class T>
 inline void dot_rows(const In* a, int64_t a_row, const T* b, int64_t b_column, int64_t k_count, Vec<T>* sums) {
   constexpr int kWidth = kLanes<T>;
@@ -28,7 +29,7 @@ inline void dot_rows(const In* a, int64_t a_row, const T* b, int64_t b_column, i
     Vec<T> row[R];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
-      __builtin_prefetch(a + (R + r) * a_row + k, 0, 2);  // processors follow a row, but not to the next one
+      __builtin_prefetch(a + (R + r) * a_row + k, 0, 2);  // hardware prefetchers follow a row, but not to the next one
       row[r] = load_wide(a + r * a_row + k);
     }
 #pragma GCC unroll 8
@@ -38,7 +39,7 @@ inline void dot_rows(const In* a, int64_t a_row, const T* b, int64_t b_column, i
       for (int r = 0; r < R; ++r) sum[r][j] += row[r] * column;
     }
   }
-  if (k < k_count) {  // B has zeros behind its last element
+  if (k < k_count) {  // B is padded with zeros after its last element
     for (int r = 0; r < R; ++r) {
       const Vec<T> row = load_wide(a + r * a_row + k, static_cast<int>(k_count - k));
       for (int j = 0; j < N; ++j) sum[r][j] += row * load<Vec<T>>(b + j * b_column + k);
@@ -58,7 +59,8 @@ inline T sum_of_lanes(Vec<T> v) {
   return lanes[0];
 }
 
-// Rows at a time: as many as registers hold sums for. The more there are, the less often is B read, which is larger than the level-1 cache.
+// How many rows are computed together: as many as the registers hold sums for. More rows mean fewer reads of B, which exceeds the level-1
+// cache.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int dot_group(int n) { return n <= 6 ? 4 : 3; }
 #else

@@ -1,8 +1,7 @@
-// What happens to a block of finished sums on its way to C: scale activation(alpha sum + beta source + bias), in the accumulator's
-// arithmetic.
+// The epilogue of a block of finished sums: scale activation(alpha sum + beta source + bias), in the accumulator's arithmetic.
 //
-// The activations need one exponential, of numbers that aren't positive, which neither overflows nor loses small results; all of them
-// pass NaN on. They are the compiler's vector extensions like everything else here: libm would take longer than the products.
+// The activations are built on one exponential of numbers that are not positive, which neither overflows nor loses small results. All of
+// them propagate NaN. They use the compiler's vector extensions, because calls of libm would take longer than the products.
 #pragma once
 #include <type_traits>
 
@@ -25,7 +24,7 @@ struct Integer<double> {
 
 template <class T>
 inline Vec<T> splat(T x) {
-  return x - Vec<T>{};  // unlike a sum with zeros, this keeps -0
+  return x - Vec<T>{};  // unlike adding zeros, this preserves -0
 }
 template <class T>
 inline Vec<T> minus_magnitude(Vec<T> x) {
@@ -41,15 +40,16 @@ inline Vec<T> polynomial(Vec<T> x, Vec<T> sum, T next, Rest... rest) {
   return polynomial<T>(x, sum * x + next, rest...);
 }
 
-// 2^n for n from -1022 (-126) to 0, given as the bits of a floating-point n that was rounded by adding `rounder`.
+// Returns 2^n for n from -1022 (-126 in float32) to 0, where n is given as the bits of a floating-point n that was rounded by adding
+// `rounder`.
 template <class T>
 inline Vec<T> power_of_two(Vec<typename Integer<T>::Type> n) {
   constexpr int kFraction = sizeof(T) == 4 ? 23 : 52, kBias = sizeof(T) == 4 ? 127 : 1023;
   return Vec<T>((n + kBias) << kFraction);
 }
 
-// exp(x) for x <= 0: x = n ln 2 + r, exp(r) by a polynomial (float: Cephes expf; double: Taylor), times 2^n in two steps, because
-// the smallest results are subnormal.
+// exp(x) for x <= 0: x = n ln 2 + r, exp(r) by a polynomial (float: Cephes expf; double: Taylor), times 2^n. The multiplication has two
+// steps, because the smallest results are subnormal.
 template <class T>
 inline Vec<T> exp_not_positive(Vec<T> x) {
   using I = typename Integer<T>::Type;
@@ -78,7 +78,7 @@ inline Vec<T> sigmoid(Vec<T> x) {
   return (x < T(0) ? t : splat<T>(1)) / (t + T(1));
 }
 
-// Near 0, where 1 - exp(-2|x|) cancels, Cephes' approximations of tanh x - x.
+// tanh x. Near 0, where 1 - exp(-2|x|) cancels, it uses Cephes' approximations of tanh x - x.
 template <class T>
 inline Vec<T> hyperbolic_tangent(Vec<T> x) {
   const Vec<T> minus = minus_magnitude<T>(x), t = exp_not_positive<T>(minus * T(2)), z = x * x;
@@ -106,7 +106,7 @@ inline Vec<T> activate(Vec<T> x, Activation activation) {
   }
 }
 
-// Vectors of numbers times a scalar; complex ones are (re, im) pairs.
+// Multiplies vectors of numbers by a scalar; complex vectors hold (re, im) pairs.
 template <class T, int kParts>
 class Scale {
  public:
@@ -120,7 +120,7 @@ class Scale {
   }
 
  private:
-  // A negative one of unsigned sums wraps around.
+  // A negative scalar of unsigned sums wraps around.
   static T number(double x) {
     if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<int64_t>(x));
     return static_cast<T>(x);
@@ -129,15 +129,16 @@ class Scale {
   T re_, im_;
 };
 
-// Finishes rows x columns sums in place, the first of which belongs to element (i, j) of the product. Rows are `width` numbers apart, a
-// multiple of a vector. One function, never inlined: which products a compiler joins with which sums differs from copy to copy, and the
-// bits of a result would depend on the plan.
+// Applies the epilogue to rows x columns sums in place; the first sum belongs to element (i, j) of the product. Rows are `width` numbers
+// apart, a multiple of a vector. This is one function that is never inlined: compilers contract different products and sums in different
+// copies, and the bits of a result would then depend on the plan.
 template <int kParts, class Out, class T>
 __attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64_t width, int64_t rows, int64_t columns, int64_t i,
                                             int64_t j) {
   constexpr int kWidth = kLanes<T>;
   const Scale<T, kParts> alpha(finish.alpha), beta(finish.beta);
-  const bool reads_source = finish.source.data && !beta.zero(), counts = !alpha.zero();  // as in BLAS, 0 times NaN is nothing
+  // Counts: as in BLAS, alpha = 0 ignores the sum, even if it is NaN.
+  const bool reads_source = finish.source.data && !beta.zero(), counts = !alpha.zero();
   alignas(64) T source[kMaxVectors * kWidth] = {}, bias[kMaxVectors * kWidth] = {}, scale[kMaxVectors * kWidth] = {};
   const auto read = [&](const Matrix& x, auto element, int64_t row, T* to) {
     const auto* from = static_cast<const decltype(element)*>(x.data) + (row * x.row_stride + j * x.col_stride) * kParts;
@@ -161,8 +162,8 @@ __attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64
   }
 }
 
-// Finishes sums of `p`, a product of Lhs elements and others or the shares of one, and writes them where they belong, in the result's
-// dtype.
+// Applies the epilogue to sums of `p`, which is a product with left elements Lhs or the split-K partial sums of one, and writes them to C
+// in the result's dtype.
 template <class Lhs, class P, class T>
 inline void write_block(const P& p, T* sums, int64_t width, int64_t rows, int64_t columns, int64_t i, int64_t j) {
   constexpr int kParts = 1 + kIsComplex<Lhs>;
@@ -179,8 +180,8 @@ inline void write_block(const P& p, T* sums, int64_t width, int64_t rows, int64_
 #include "dtypes.def"
 }
 
-// The same for rows of a few columns, whose sums have no gaps between rows. Where those of C have none either, and there is nothing to
-// finish, they are written as one long row.
+// As write_block, for rows of few columns whose sums follow each other without gaps. If the rows of C have no gaps either, and there is no
+// epilogue, they are written as one long row.
 template <class Lhs>
 inline void write_rows(const Product& p, SumNumberOf<Lhs>* sums, int64_t i, int64_t rows) {
   using T = SumNumberOf<Lhs>;

@@ -1,7 +1,7 @@
-// Products with few columns, many rows and a short K: the lanes that a row of C leaves idle take further steps of K.
+// Products with few columns, many rows and a short K. The lanes of a vector that a row of C leaves idle take further steps of K.
 //
-// A vector holds, for each column, its sums of every S-th step side by side. A part of A's row as long is loaded once for all columns, and
-// the sums of a column are added at the end, neighbour to neighbour, in an order that depends on neither the tile nor its rows.
+// A vector holds, for each column, S partial sums side by side, each over every S-th step. S steps of a row of A are loaded once for all
+// columns. At the end the partial sums of a column are added pairwise, in an order that depends on neither the tile nor its rows.
 #pragma once
 #include <type_traits>
 
@@ -13,7 +13,7 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-// The sums of two neighbours each: those of u, then those of v.
+// Adds each pair of adjacent lanes: first the pairs of u, then those of v.
 template <class V, int... kLane>
 inline V add_neighbours(V u, V v, Lanes<kLane...>) {
   constexpr int kCount = sizeof...(kLane);
@@ -21,13 +21,13 @@ inline V add_neighbours(V u, V v, Lanes<kLane...>) {
          V{(kLane < kCount / 2 ? u[2 * kLane % kCount + 1] : v[2 * kLane % kCount + 1])...};
 }
 
-// The lanes of u and v in turn, as many as a vector holds.
+// Takes lanes from u and v alternately, as many as a vector holds.
 template <class V, int... kLane>
 inline V interleave(V u, V v, Lanes<kLane...>) {
   return V{(kLane % 2 == 0 ? u[kLane / 2] : v[kLane / 2])...};
 }
 
-// S vectors `stride` numbers apart as one: lane j of each, then lane j + 1 of each.
+// Combines S vectors that are `stride` numbers apart: lane j of each vector, then lane j + 1 of each.
 template <int S, class T>
 inline Vec<T> interleave(const T* from, int64_t stride) {
   if constexpr (S == 1) {
@@ -37,13 +37,13 @@ inline Vec<T> interleave(const T* from, int64_t stride) {
   }
 }
 
-// One product of Lhs and Rhs elements, not complex, computed in numbers of type T.
+// One product of real elements Lhs and Rhs, computed in numbers of type T.
 template <class Lhs, class Rhs>
 class FewColumns {
   using T = SumNumberOf<Lhs>;
 
  public:
-  // The same for all pieces of a problem.
+  // Whether this algorithm computes the product. The answer is the same for all parts of a problem.
   static bool takes(const Product& p) {
     return p.a.col_stride == 1 && p.whole_m >= kManyRows && p.whole_n <= kWidth / 2 && p.k >= 2 && p.k <= kMaxK;
   }
@@ -56,7 +56,7 @@ class FewColumns {
     interleave_steps<kWidth>();
   }
 
-  // Are groups of rows whole vectors where C is?
+  // Whether every group of rows of C consists of whole aligned vectors.
   bool writes_vectors(const Product& p) const { return finishes_in_place(p) && p.n * steps_ == kWidth && is_vector_aligned(p.c.data); }
 
   // Computes rows of the product.
@@ -66,15 +66,15 @@ class FewColumns {
   using V = Vec<T>;
   using Int = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
   using Ints = Vec<Int>;
-  static constexpr int kWidth = kLanes<T>, kGroup = kVectorBytes == 64 ? 16 : 8;  // rows whose sums registers hold
+  static constexpr int kWidth = kLanes<T>, kGroup = kVectorBytes == 64 ? 16 : 8;  // rows whose sums the registers hold
   static constexpr bool kConverts = sizeof(Lhs) != sizeof(T);
-  static constexpr int64_t kManyRows = 12;  // of fewer the micro-kernel was faster
+  static constexpr int64_t kManyRows = 12;  // with fewer rows the micro-kernel was faster
   static constexpr int64_t kMaxK = 32 * kWidth;
-  static constexpr int64_t kRows = 128;  // whose results lie beside each other until they are finished
+  static constexpr int64_t kRows = 128;  // rows whose results are kept together until they are finished
   static_assert(kMaxK / 2 * kVectorBytes <= Scratch::kBytesB && kRows * kMaxK * static_cast<int64_t>(sizeof(T)) <= Scratch::kBytesA);
   static_assert(kGroup >= kWidth && kRows % kGroup == 0);
 
-  // Sums are what C gets, where it lies.
+  // Whether C can receive the sums directly, without conversion or epilogue, and has no gaps.
   static bool finishes_in_place(const Product& p) { return !kConverts && !p.finish && p.c.col_stride == 1 && p.c.row_stride == p.n; }
 
   template <int... kLane>
@@ -82,7 +82,8 @@ class FewColumns {
     return Ints{kLane...};
   }
 
-  // Of B, which has a vector for each step of K. What is left of K goes with steps before it, as those of A are there to be read.
+  // Interleaves the steps of B, which has one vector for each step of K. The remaining steps of K are combined with steps before them,
+  // whose elements of A exist and can be read; are_left_ masks these earlier steps.
   template <int S>
   void interleave_steps() {
     if constexpr (S > 2) {
@@ -124,14 +125,14 @@ class FewColumns {
   template <int kColumns>
   static void copy_rows(const T* from, int64_t rows, int64_t columns, T* to) {
     for (; rows * columns >= kColumns; --rows, from += kColumns, to += columns) {
-      __builtin_memcpy(to, from, kColumns * sizeof(T));  // more than the row: those behind it are yet to come
+      __builtin_memcpy(to, from, kColumns * sizeof(T));  // copies more than the row; the rows after it are written later
     }
     for (; rows > 0; --rows, from += kColumns, to += columns) {
       for (int64_t j = 0; j < columns; ++j) to[j] = from[j];
     }
   }
 
-  // So many rows of kWidth / S sums, without gaps. streams: past the caches; ahead: so many bytes of A are asked for.
+  // Computes rows of kWidth / S sums without gaps. streams: they are written past the caches. ahead: how many bytes ahead A is prefetched.
   template <int S>
   void multiply(const T* a, int64_t a_row, int64_t rows, T* to, bool streams, int64_t ahead) const {
     constexpr int kVectors = kGroup / S;
@@ -148,7 +149,7 @@ class FewColumns {
     __builtin_memcpy(to, sums, rows * (kWidth / S) * sizeof(T));
   }
 
-  // row(r): where that row of A begins. The first kGroup / S vectors are what remains.
+  // row(r) returns where row r of A begins. The result is in the first kGroup / S vectors of `sums`.
   template <int S, class Row>
   __attribute__((always_inline)) void multiply_group(Row row, V (&sums)[kGroup]) const {
 #pragma GCC unroll 16
@@ -173,8 +174,8 @@ class FewColumns {
   }
 
   int64_t k_;
-  int64_t steps_;  // of K in a vector
-  Ints are_left_;  // lanes of its last one whose steps aren't those before
+  int64_t steps_;  // steps of K in a vector
+  Ints are_left_;  // lanes of the last vector whose steps have not been summed before
   T* copy_of_a_;
   T* packed_b_;
 };

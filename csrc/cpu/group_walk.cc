@@ -1,3 +1,4 @@
+// Cuts ragged products into pieces, and computes the pieces.
 #include "cpu/group_walk.h"
 
 #include <algorithm>
@@ -11,13 +12,13 @@ char* element(const void* data, int64_t index, DType dtype) {
   return static_cast<char*>(const_cast<void*>(data)) + index * bytes_of(dtype);
 }
 
-// The operand of one entry.
+// Returns the operand of one entry of the batch.
 const void* entry(const RaggedOperand& x, int64_t outer, int64_t inner, int64_t element_bytes) {
   if (!x.data) return nullptr;
   return static_cast<const char*>(x.data) + (outer * x.batch_stride[0] + inner * x.batch_stride[1]) * element_bytes;
 }
 
-// A group's rows, as many of them as there are behind `begin`.
+// Returns the number of rows of a group, at most as many as there are after row `begin`.
 int64_t rows_of(const RaggedCall& call, const void* sizes, int64_t group, int64_t begin) {
   const int64_t size = call.wide_sizes ? static_cast<const int64_t*>(sizes)[group] : static_cast<const int32_t*>(sizes)[group];
   return std::clamp<int64_t>(size, 0, call.m - begin);
@@ -93,17 +94,18 @@ Matrix from(const Matrix& x, int64_t row, int64_t col, DType dtype) {
   return {x.data ? element(x.data, row * x.row_stride + col * x.col_stride, dtype) : nullptr, x.row_stride, x.col_stride};
 }
 
-// Pieces that suit a core's caches, from the largest: the tiles of the catalogue for the CPU, which a few rows or columns widen.
+// Sizes of pieces that suit a core's caches, largest first: the CPU tiles of the catalogue. A piece with few rows gets more columns, and
+// vice versa.
 struct PieceShape {
   int64_t rows, cols;
 };
 constexpr PieceShape kPieces[] = {{192, 256}, {96, 128}, {48, 64}};
 constexpr int64_t kPiecesPerThread = 8;
 
-// How many parts a length is cut into. One that is a little longer than a part stays whole.
+// How many parts a length is cut into. A length that exceeds `part` a little remains whole.
 int64_t parts(int64_t length, int64_t part) { return std::max<int64_t>(1, ceil_div(length - part / 4, part)); }
 
-// A product's parts of rows and of columns.
+// How many parts the rows and the columns of a product are cut into.
 struct Parts {
   int64_t rows, cols;
 };
@@ -144,7 +146,7 @@ void GroupWalk::run(int64_t begin, int64_t end) const {
     while (piece >= first_piece_[product + 1]) ++product;
     const GroupProduct& p = products_[product];
     const Parts parts = parts_of(p, rows_, cols_);
-    // Down the rows first: their pieces use the same columns of b, which stay in a cache.
+    // The row index varies fastest: such pieces use the same columns of b, which stay in a cache.
     const int64_t index = piece - first_piece_[product], y = index % parts.rows, x = index / parts.rows;
     const int64_t row = p.m * y / parts.rows, rows = p.m * (y + 1) / parts.rows - row;
     const int64_t col = p.n * x / parts.cols, cols = p.n * (x + 1) / parts.cols - col;

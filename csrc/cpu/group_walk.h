@@ -1,5 +1,5 @@
-// Runs products over rows in groups on the CPU: sizes are read when the call runs, groups are cut into pieces of about the same work, and
-// the caller and helpers from a thread pool claim these. No operand is expanded or copied as a whole.
+// Runs ragged products on the CPU. The sizes of the groups are read when the call runs, groups are cut into pieces of about the same work,
+// and the caller and helpers from a thread pool claim the pieces. No operand is expanded or copied as a whole.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -10,11 +10,12 @@
 
 namespace vbgemm {
 
-// The product of one group, c = row_scale activation(a b + bias); k = 0 and no epilogue: the zeros of rows without weights.
+// The product of one group, c = row_scale activation(a b + bias). k = 0 without an epilogue stands for rows without weights, which become
+// zero.
 struct GroupProduct {
   int64_t m, n, k;
   Matrix a, b, c;
-  Matrix bias, row_scale;  // addressed like c; data is null where there is none
+  Matrix bias, row_scale;  // addressed like c; data is null if absent
 };
 
 // The products of a call's groups, cut into pieces.
@@ -23,7 +24,7 @@ class GroupWalk {
   GroupWalk(Kind kind, DType out_dtype, Activation activation) : kind_(kind), out_dtype_(out_dtype), activation_(activation) {}
 
   void add(const GroupProduct& product);
-  void cut(int64_t threads);                   // after the last product: into enough pieces for so many threads
+  void cut(int64_t threads);                   // to be called after the last product; makes enough pieces for the threads
   void past_caches() { past_caches_ = true; }  // results are written past the caches where that pays
 
   int64_t pieces() const { return first_piece_.empty() ? 0 : first_piece_.back(); }
@@ -35,17 +36,17 @@ class GroupWalk {
   const DType out_dtype_;
   const Activation activation_;
   std::vector<GroupProduct> products_;
-  std::vector<int64_t> first_piece_;  // of each product, and behind the last one
-  int64_t rows_ = 1, cols_ = 1;       // of a piece, at most
+  std::vector<int64_t> first_piece_;  // of each product, and one past the last piece
+  int64_t rows_ = 1, cols_ = 1;       // maximum size of a piece
   double work_ = 0;
   bool past_caches_ = false;
 };
 
-// The products of all entries of a call. No size, whatever it is, leads outside the call's buffers.
+// Add the products of all entries of a call. No group size, whatever its value, leads outside the call's buffers.
 void add_products(const RaggedCall& call, GroupWalk& walk);
 void add_products(const PackedCall& call, GroupWalk& walk);
 
-// Pool: anything with num_threads() and Schedule(f), such as XLA's FFI thread pool, or null.
+// Pool: any type with num_threads() and Schedule(f), such as XLA's FFI thread pool; may be null.
 template <class Pool>
 void run(GroupWalk& walk, Pool* pool) {
   const int64_t available = pool ? pool->num_threads() : 1;

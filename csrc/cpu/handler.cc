@@ -1,3 +1,4 @@
+// The CPU backend's XLA FFI handler of products that are planned at trace time.
 #include "cpu/handler.h"
 
 #include "cpu/walk.h"
@@ -7,12 +8,12 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// Stateless: a stateful CPU target registered at import makes all CPU initialisation fail in jaxlib 0.10.2.
+// The handler is stateless: in jaxlib 0.10.2, a stateful CPU target registered at import makes the initialization of every CPU client fail.
 ffi::Error Matmul(ffi::ThreadPool pool, ffi::AnyBuffer descriptors, ffi::RemainingArgs operands, ffi::RemainingRets results,
                   int64_t catalogue, int64_t kind, ffi::Span<const int64_t> problems, ffi::Span<const int64_t> epilogues,
                   ffi::Span<const int32_t> launches, int64_t num_factors, int64_t num_addends, int64_t num_runs, int64_t num_tiles,
                   int64_t num_blocks, int64_t num_splits, int64_t num_sums) {
-  // Where K is split, the lowering adds a result to have the shares' sums in.
+  // If the plan splits K, the lowering appends a result that provides the workspace for the partial sums.
   const size_t extra_results = num_sums > 0;
   vbgemm::Call call;
   ffi::Error error = vbgemm::check_call({descriptors, operands, results, catalogue, kind, problems, epilogues, launches, num_factors,

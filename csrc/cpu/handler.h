@@ -1,4 +1,4 @@
-// The CPU backend's XLA FFI handlers.
+// Declares the CPU backend's XLA FFI handlers, which module.cc exports to Python.
 #pragma once
 #include "xla/ffi/api/c_api.h"
 

@@ -1,4 +1,4 @@
-// The run-time choice between the kernels' instruction sets.
+// Chooses the kernels of the best instruction set at run time.
 #include <cstdlib>
 #include <string_view>
 

@@ -1,4 +1,4 @@
-// The kernels for avx512: multiply_sum.h compiled with that instruction set's flags (CMakeLists.txt).
+// The kernels for AVX-512: multiply_sum.h compiled with the flags of that instruction set (CMakeLists.txt).
 #define VBGEMM_ISA avx512
 #include "cpu/add_shares.h"
 #include "cpu/multiply_sum.h"

@@ -1,4 +1,4 @@
-// The kernels for portable: multiply_sum.h compiled with that instruction set's flags (CMakeLists.txt).
+// The kernels for any processor: multiply_sum.h compiled without flags of an instruction set (CMakeLists.txt).
 #define VBGEMM_ISA portable
 #include "cpu/add_shares.h"
 #include "cpu/multiply_sum.h"

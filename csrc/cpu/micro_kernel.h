@@ -1,15 +1,15 @@
-// The micro-kernel: a block of C, R rows by a few vectors, held in registers while k runs.
+// The micro-kernel: a block of C, R rows by a few vectors, is held in registers while k runs.
 //
-// Each element of C is one chain of multiply-adds in ascending k, whatever R and the block's place, so the bits of a result don't
-// depend on how C is cut into tiles. A complex product is a real one with two rows for each row of A, its real and its imaginary parts,
-// times B as it lies in memory, (re, im) pairs; join() adds the two rows.
+// Each element of C is one chain of multiply-adds in ascending k, whatever R and the block's place. So the bits of a result do not depend
+// on how C is cut into tiles. A complex product is computed as a real one: each row of A becomes two rows, its real and its imaginary
+// parts, and B is used as it is in memory, as (re, im) pairs. join() adds the two rows.
 #pragma once
 #include "cpu/past_caches.h"
 #include "cpu/simd.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
-// One call: so many groups of R rows, one behind the other, by the same columns of B. Strides are in real numbers.
+// The arguments of one call: `groups` consecutive groups of R rows, all with the same columns of B. Strides are in real numbers.
 template <class T>
 struct Micro {
   int64_t groups, k;
@@ -17,15 +17,15 @@ struct Micro {
   int64_t a_row, a_k;
   const T* b;  // rows of contiguous numbers
   int64_t b_k;
-  const T* sums_in;  // sums to go on from, null for zero; laid out as sums_out
-  T* sums_out;       // where the sums go if K isn't finished, else null
+  const T* sums_in;  // sums to start from, or null for zero; laid out as sums_out
+  T* sums_out;       // where the sums go if K is not finished, else null
   int64_t sums_row;
   T* c;  // where the finished result goes
   int64_t c_row;
-  bool streams;   // c gets whole vectors, past the caches
-  int64_t ahead;  // so many bytes ahead of its rows a group asks for others; 0: none
-  int tail;       // lanes of the last vector that are part of C
-  bool masked;    // B has nothing readable behind them
+  bool streams;   // C is written in whole vectors, past the caches
+  int64_t ahead;  // how many bytes ahead of its rows a group prefetches; 0: none
+  int tail;       // lanes of the last vector that belong to C
+  bool masked;    // memory behind these lanes of B must not be read
 };
 
 // (re, im) pairs times i: (-im, re).
@@ -34,7 +34,7 @@ inline V times_i(V v, Lanes<kLane...>) {
   return V{v[kLane ^ 1]...} * V{(kLane & 1 ? 1 : -1)...};
 }
 
-// A vector of results from its sums, those of the real and of the imaginary row where the product is complex.
+// Makes a vector of results from its sums, which for a complex product are those of the real and of the imaginary row.
 template <class T, bool kComplex>
 inline Vec<T> join(Vec<T> sums, [[maybe_unused]] Vec<T> sums_im) {
   if constexpr (kComplex) sums += times_i(sums_im, AllLanes<T>{});
@@ -45,7 +45,7 @@ template <class T, bool kComplex, int R, int NV>
 void micro_kernel(const Micro<T>& call) {
   constexpr int kParts = kComplex ? 2 : 1, kRows = R * kParts, kWidth = kLanes<T>;
   using V = Vec<T>;
-  const Micro<T> x = call;  // so that stores to C can't be thought to change it
+  const Micro<T> x = call;  // a copy, so that the compiler need not assume that stores to C change it
   const Mask mask = first_lanes<T>(x.masked ? x.tail : kWidth);
   const T *a_rows = x.a, *sums_in = x.sums_in;
   T *c_rows = x.c, *sums_out = x.sums_out;
@@ -105,7 +105,7 @@ void micro_kernel(const Micro<T>& call) {
   }
 }
 
-// Rows of the micro-kernel that is 1, 2, 3, 4 vectors wide: as many sums as registers hold beside a row of B and an element of A.
+// Rows of the micro-kernels that are 1, 2, 3 and 4 vectors wide: as many sums as the registers hold beside a row of B and an element of A.
 #if defined(__AVX512F__) || defined(__aarch64__)
 inline constexpr int kMaxRows[] = {12, 12, 8, 6};
 #else
@@ -113,7 +113,7 @@ inline constexpr int kMaxRows[] = {8, 6, 4, 2};
 #endif
 inline constexpr int kMaxVectors = 4, kMaxSums = 24;
 
-// All of them: kernel[vectors - 1][rows - 1].
+// All micro-kernels: kernel[vectors - 1][rows - 1].
 template <class T, bool kComplex>
 struct MicroKernels {
   using Function = void (*)(const Micro<T>&);

@@ -1,9 +1,9 @@
-// A product of any size from micro-kernels:
+// Computes a product of any size from micro-kernels. The loops, from the outermost on:
 //
-//   for each block of C that fits in scratch memory
-//     for each part of K                          all but the last leave their sums in scratch
-//       (copy A's block)                          stays in the level-2 cache
-//       for each panel of B, a few vectors wide   (packed) stays in the level-1 cache
+//   for each block of C whose sums fit scratch memory
+//     for each part of K                          all but the last leave their sums in scratch memory
+//       (copy A's block)                          it stays in the level-2 cache
+//       for each panel of B, a few vectors wide   (packed) it stays in the level-1 cache
 //         for each group of rows: micro-kernel
 #pragma once
 #include "cpu/dot.h"
@@ -17,7 +17,7 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-// c = a b is also c' = b' a', with the same sums and so the same bits.
+// c = a b is equivalent to c' = b' a', with the same sums and therefore the same bits.
 inline Matrix transposed(const Matrix& x) { return {x.data, x.col_stride, x.row_stride}; }
 inline Product transposed(const Product& p) {
   const Kind kind = kind_of(arithmetic_of(p.kind).rhs, arithmetic_of(p.kind).lhs);
@@ -25,7 +25,7 @@ inline Product transposed(const Product& p) {
           p.finish, p.whole_n,   p.whole_m, p.past_caches};
 }
 
-// The same product the other way; its epilogue is `finish`, where it has one.
+// The transposed product. `finish` receives its epilogue, if it has one.
 inline Product turned(const Product& p, Finish& finish) {
   Product other = transposed(p);
   if (!p.finish) return other;
@@ -35,21 +35,21 @@ inline Product turned(const Product& p, Finish& finish) {
   return other;
 }
 
-// Gives a product, `is_turned` or not, the factors of another one.
+// Replaces the factors of a product, which is transposed if `is_turned`.
 inline void with_factors(Product& p, const Factors& factors, bool is_turned) {
   p.k = factors.k;
   p.a = is_turned ? transposed(factors.b) : factors.a, p.b = is_turned ? transposed(factors.a) : factors.b;
 }
 
-// The stride along a dimension of length 1 means nothing: take the one that is easiest to read. A dimension of the whole problem, as
-// strides decide who computes a product, and that must not depend on how it is cut.
+// The stride along a dimension of length 1 has no meaning, so that it may be replaced by the one that is easiest to read. The dimension is
+// that of the whole problem: strides decide which code computes a product, and that must not depend on how the problem is cut.
 inline void strides_along_one(Product& p) {
   if (p.k == 1) p.a.col_stride = p.b.row_stride = 1;
   if (p.whole_n == 1) p.b.col_stride = p.c.col_stride = 1;
   if (p.whole_m == 1) p.a.row_stride = p.c.row_stride = 1;
 }
 
-// One product of Lhs and Rhs elements, each kParts numbers, computed in numbers of type T.
+// One product of elements Lhs and Rhs, each of kParts numbers, computed in numbers of type T.
 template <class Lhs, class Rhs>
 class Multiplier {
   using A = NumberOf<Lhs>;
@@ -57,7 +57,7 @@ class Multiplier {
   using T = SumNumberOf<Lhs>;
 
  public:
-  // first, last: of a sum's products, which are computed one after the other; those before this one have left their sums in scratch.
+  // first, last: the position among the products of a sum, which are computed one after the other and pass their sums on in scratch memory.
   Multiplier(const Product& p, Scratch& scratch, bool first = true, bool last = true)
       : p_(p),
         first_(first),
@@ -75,8 +75,8 @@ class Multiplier {
     for_each_block(p_, [this](const Block& of_c) { block(of_c); });
   }
 
-  // The sum of p's product and those of `more`, each `turned` to c' = b' a' as p has been: each adds to a block's sums before the next
-  // block's turn.
+  // Computes the sum of p's product and the products of `more`, all transposed to c' = b' a' if `is_turned`. All products are added to the
+  // sums of one block before the next block begins.
   static void run_sum(const Product& p, const Factors* more, int64_t count, bool is_turned, Scratch& scratch) {
     for_each_block(p, [&](const Block& of_c) {
       Multiplier(p, scratch, true, count == 0).block(of_c);
@@ -89,12 +89,12 @@ class Multiplier {
     });
   }
 
-  // Are rows whole vectors where C is?
+  // Whether every row of C consists of whole aligned vectors.
   bool writes_vectors() const {
     return finishes_in_place() && p_.n * kParts % kWidth == 0 && p_.c.row_stride * kParts % kWidth == 0 && is_vector_aligned(p_.c.data);
   }
 
-  // Are dot products the better way? The same for all pieces of a problem, so that its bits don't depend on how it is cut.
+  // Whether dot products are faster. The answer is the same for all parts of a problem, so that its bits do not depend on how it is cut.
   static bool is_dot(const Product& p) {
     return kParts == 1 && p.a.col_stride == 1 && p.k >= 32 * kWidth && p.whole_n <= kMaxDotColumns<T>;
   }
@@ -105,21 +105,22 @@ class Multiplier {
   static constexpr bool kConverts = sizeof(A) != sizeof(T);
   static constexpr int64_t kMaxK = 384, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
   static constexpr int64_t kFarApart = 256 << 10;
-  static constexpr int64_t kNarrow = 6, kNarrowRows = 16, kBytesOfNarrowB = 512 << 10;  // columns in vectors, as measured; rows at a time
+  // kNarrow: the maximum number of columns of a narrow block, in vectors, as measured. kNarrowRows: rows of a narrow block at a time.
+  static constexpr int64_t kNarrow = 6, kNarrowRows = 16, kBytesOfNarrowB = 512 << 10;
   static_assert(kMaxK * kMaxVectors * kVectorBytes <= Scratch::kBytesB);
   static_assert(kMaxRowsA * kParts * kMaxWidth * kSize <= Scratch::kBytesSums);
   using Micros = MicroKernels<T, kComplex>;
 
   struct Block {
     int64_t i, j, m, n;
-    int64_t first_sums = 0;  // its first row's, in scratch
+    int64_t first_sums = 0;  // where the first row's sums are, in rows of scratch memory
   };
   struct PartOfK {
     int64_t begin, count;
     bool first, last;
   };
 
-  // The blocks of C whose sums fit in scratch.
+  // Calls run(block) for each block of C whose sums fit scratch memory.
   template <class Run>
   static void for_each_block(const Product& p, const Run& run) {
     const int64_t rows = smaller(p.m, kMaxRowsA);
@@ -129,7 +130,7 @@ class Multiplier {
     }
   }
 
-  // A few vectors' width of B, in place or packed.
+  // A part of B that is a few vectors wide, read in place or packed.
   struct Panel {
     int64_t j, columns;
     int vectors, tail;
@@ -138,8 +139,8 @@ class Multiplier {
     bool masked;
   };
 
-  // Parts of K as long as the memory for a block of A allows, which isn't needed otherwise here: where a row's part ends, processors lose
-  // track of it. A vector of room between columns of B keeps them out of each other's cache lines where K is a power of two.
+  // The parts of K are as long as the memory for a block of A permits, which is not needed otherwise here: hardware prefetchers lose track
+  // where a row's part ends. One vector of padding between B's columns keeps them in different cache sets if K is a power of two.
   void multiply_by_dots() {
     const int64_t part = (Scratch::kBytesA / kSize / p_.n - kWidth) / kWidth * kWidth, most = Scratch::kBytesSums / kVectorBytes / p_.n;
     auto* sums = reinterpret_cast<Vec<T>*>(sums_);
@@ -175,10 +176,11 @@ class Multiplier {
     }
   }
 
-  // Even parts of a length, none longer than `most`: how long they are.
+  // Returns the length of equal parts of `length`, none of which is longer than `most`.
   static int64_t even_part(int64_t length, int64_t most) { return length > most ? ceil_div(length, ceil_div(length, most)) : length; }
 
-  // Of few columns some rows at a time go through all parts of K, or as many as leave B's in the level-2 cache. (A K of 0 has one part.)
+  // In a narrow block, some rows at a time go through all parts of K, or through as many as leave B's rows in the level-2 cache. (K = 0 has
+  // one part.)
   void block(const Block& block) {
     const bool narrow = is_narrow(block);
     const int64_t rows = narrow ? kNarrowRows : block.m;
@@ -200,26 +202,27 @@ class Multiplier {
     } while ((k += step) < end);
   }
 
-  // Processors follow few rows at once, and each only where it goes on before too many others have come: rows from memory that are read a
-  // part of K after the other, all those of a block in turn, came at three quarters of the speed.
+  // Whether a block is narrow. Hardware prefetchers follow few rows at a time, and a row only if its next part is read before too many
+  // other rows are. Rows that were read from memory one part of K after the other, for all rows of a block in turn, arrived at three
+  // quarters of the speed.
   bool is_narrow(const Block& block) const {
     const bool b_in_place = !kConverts && p_.b.row_stride == p_.n && p_.b.col_stride == 1 && (kMaskedLoads || p_.n * kParts % kWidth == 0);
     const bool long_rows = p_.a.col_stride == 1 && p_.k > kMaxK && block.m * p_.k * kParts * kSize >= 4 * kFarApart;
     return b_in_place && long_rows && block.n * kParts <= kNarrow * kWidth;
   }
 
-  // A wide B that few rows of A use, and that comes from memory, is read almost in the order in which it lies there.
+  // Whether a wide B that few rows of A use, and that comes from memory, is read almost in its memory order.
   bool streams(const Block& block) const {
     const bool far = p_.k * magnitude(p_.b.row_stride) * kParts * kSize >= 8 * kFarApart;
     return block.m <= (far ? 32 : Micros::max_rows(4)) && p_.b.col_stride == 1 && block.n >= 8 * kWidth;
   }
-  // The longer the pieces of A's rows, the better does the memory follow: where B is one vector wide, more of it stays in the cache.
+  // Memory is faster for longer pieces of A's rows: where B is one vector wide, more steps of it fit the cache.
   int64_t part_of_k(const Block& block) const {
     if (streams(block)) return 16;
     return block.n * kParts <= kWidth && !copies_a(block) ? kMaxVectors * kMaxK : kMaxK;
   }
 
-  // Asks for what the next part of K reads of these columns: processors follow rows, but not from one page into the next.
+  // Prefetches what the next part of K reads of these columns: hardware prefetchers follow rows, but not from one page to the next.
   void prefetch_next_part(const Block& block, const PartOfK& k, const Panel& panel) const {
     const auto* b = reinterpret_cast<const char*>(b_ + ((k.begin + k.count) * p_.b.row_stride + block.j + panel.j) * kParts);
     const int64_t row = p_.b.row_stride * kParts * static_cast<int64_t>(sizeof(B));
@@ -258,17 +261,19 @@ class Multiplier {
     }
   }
 
-  // Groups of rows as even as can be: 16 rows are 6, 5 and 5, which hide latencies better than 6, 6 and 4.
+  // Divides rows into groups as evenly as possible: 16 rows become 6, 5 and 5, which hide latencies better than 6, 6 and 4.
   struct RowGroups {
     RowGroups(int64_t m, int64_t most) : count(ceil_div(m, most)), base(m / count), larger(m % count) {}
     int64_t rows(int64_t group) const { return base + (group < larger); }
-    int64_t alike(int64_t group) const { return (group < larger ? larger : count) - group; }  // from this one on
+    // How many groups from this one on have as many rows.
+    int64_t alike(int64_t group) const { return (group < larger ? larger : count) - group; }
     int64_t count, base, larger;
   };
 
   static constexpr int kMaxPanels = 64;
 
-  // Two vectors a panel use registers best; a last one of three beats two and one, and very few rows leave room for four.
+  // Two vectors in a panel use the registers best. At the end a panel of three is faster than two and one, and very few rows leave
+  // registers for four.
   static int panel_vectors(int64_t left, int64_t m) {
     if (m <= Micros::max_rows(4)) return static_cast<int>(smaller(left, 4));
     return static_cast<int>(left == 3 ? 3 : smaller(left, 2));
@@ -285,10 +290,10 @@ class Multiplier {
     return {j, columns, vectors, tail, reinterpret_cast<const T*>(b), p_.b.row_stride * kParts, true};
   }
 
-  // Sums are what C gets, where it lies.
+  // Whether C can receive the sums directly, without conversion or epilogue.
   bool finishes_in_place() const { return !kConverts && !p_.finish && p_.c.col_stride == 1; }
 
-  // Groups of `rows` rows: one where the sums must be finished.
+  // Multiplies `groups` groups of `rows` rows; one group if its sums go through an epilogue.
   void multiply_groups(const Block& block, const PartOfK& k, const Panel& panel, int64_t i, int64_t rows, int64_t groups, Micro<T>& micro) {
     const bool in_place = finishes_in_place();
     const int64_t width = panel.vectors * kWidth, c = (block.i + i) * p_.c.row_stride + (block.j + panel.j) * p_.c.col_stride;
@@ -304,7 +309,8 @@ class Multiplier {
     if (k.last && !in_place) write_block<Lhs>(p_, result, width, rows, panel.columns, block.i + i, block.j + panel.j);
   }
 
-  // A short K does little else than write C: write it along its rows, from a B that stays in the level-2 cache.
+  // Whether C is computed along its rows. A product with a short K mostly writes C, which is faster along its rows, from a B that stays in
+  // the level-2 cache.
   static bool goes_by_rows(const Block& block, const PartOfK& k, int64_t width) {
     return k.count <= 64 && block.m > Micros::max_rows(4) && width >= 8 * kWidth && width <= 2 * kMaxPanels * kWidth &&
            k.count * width * kSize <= Scratch::kBytesB;
@@ -324,14 +330,15 @@ class Multiplier {
     }
   }
 
-  // Rows a multiple of 1 KB apart fall into few sets of the caches and evict each other.
+  // Whether rows at this stride collide: at a multiple of 1 KB they fall into few cache sets and evict each other.
   static bool collides(int64_t stride) { return magnitude(stride * kParts * kSize) % 1024 == 0; }
 
-  // A is read row by row in small pieces, which works well in place but for columns that collide.
+  // Whether a block of A is copied. A is read row by row in small pieces, which is fast in place unless its columns collide.
   bool copies_a(const Block& block) const {
     return kConverts || (p_.a.col_stride != 1 && collides(p_.a.col_stride) && block.n >= 4 * kWidth);
   }
-  // Packing B pays where enough rows use it and its rows either collide or are spread over more than a part of the level-2 cache.
+  // Whether B is packed. That pays if enough rows use it, and its rows either collide or are spread over more than a part of the level-2
+  // cache.
   bool packs_b(const Block& block, const PartOfK& k, int tail) const {
     if (kConverts || p_.b.col_stride != 1 || (!kMaskedLoads && tail < kWidth)) return true;
     const int64_t span = k.count * magnitude(p_.b.row_stride) * kParts * kSize;
@@ -347,7 +354,7 @@ class Multiplier {
   T* sums_;
 };
 
-// What a product costs, in vector multiply-adds: vectors run along the columns of B and C.
+// The cost of a product in vector multiply-adds, if vectors run along the columns of B and C.
 inline int64_t cost(const Product& p, int lanes) {
   const int64_t sums = p.m * ceil_div(p.n, lanes) * p.k;
   const int64_t packing = p.b.col_stride == 1 ? 0 : p.n * p.k * (p.b.row_stride == 1 ? 1 : 4);
@@ -355,7 +362,7 @@ inline int64_t cost(const Product& p, int lanes) {
   return sums + packing + storing;
 }
 
-// Is there a way for so few columns?
+// Whether one of the algorithms for few columns can compute the product.
 template <class Lhs, class Rhs>
 inline bool has_few_columns(const Product& p) {
   return ShortRows<Lhs, Rhs>::takes(p) || (!kIsComplex<Lhs> && (Multiplier<Lhs, Rhs>::is_dot(p) || FewColumns<Lhs, Rhs>::takes(p)));

@@ -1,11 +1,11 @@
-// A sum of products: block by block of C each adds to the sums of those before it, or, where there are few columns, each is computed its
-// own way and added.
+// Computes a sum of products. Each block of C accumulates all products in turn; or, if there are few columns, each product is computed by
+// its own algorithm and then added.
 #pragma once
 #include "cpu/multiply.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
-// Products of few columns go each its own way, some rows at a time, and are added up where they stay in a cache.
+// For few columns: each product is computed by its own algorithm, some rows at a time, and added to a total that stays in a cache.
 template <class Lhs, class Rhs>
 inline void add_products(const Product& p, const Factors* more, int64_t count, bool is_turned, Scratch& scratch) {
   using T = SumNumberOf<Lhs>;
@@ -33,7 +33,7 @@ inline bool goes_its_own_way(const Product& p) {
   return !kIsComplex<Lhs> && has_few_columns<Lhs, Rhs>(p);
 }
 
-// A sum the way that its products have been chosen to go; p is `is_turned` already.
+// Computes a sum in the orientation and by the algorithm chosen for its products. p is already transposed if `is_turned`.
 template <class Lhs, class Rhs>
 inline void multiply_sum_as_it_is(const Product& p, const Factors* more, int64_t count, bool is_turned, bool in_lanes, Scratch& scratch) {
   if constexpr (!kIsComplex<Lhs>) {
@@ -42,14 +42,14 @@ inline void multiply_sum_as_it_is(const Product& p, const Factors* more, int64_t
   Multiplier<Lhs, Rhs>::run_sum(p, more, count, is_turned, scratch);
 }
 
-// Stores past the caches are for single products.
+// Sums of products do not write past the caches; only single products do.
 template <class Lhs, class Rhs>
 inline void multiply_sum(Product p, const Factors* more, int64_t count, Scratch& scratch) {
   const int lanes = kLanes<SumNumberOf<Lhs>> / (1 + kIsComplex<Lhs>);
   p.past_caches = false;
   strides_along_one(p);
   int64_t cost_as_it_is = 0, cost_turned = 0;
-  bool lanes_as_it_is = false, lanes_turned = false;  // is there a product that has a way for few columns?
+  bool lanes_as_it_is = false, lanes_turned = false;  // whether a product uses an algorithm for few columns
   for (int64_t index = -1; index < count; ++index) {
     Product piece = p;
     if (index >= 0) with_factors(piece, more[index], false);

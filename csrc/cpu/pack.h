@@ -1,7 +1,7 @@
-// Copies of operands where they can't be read well in place: a panel of B, a block of A, and results on their way out.
+// Copies of operands that cannot be read well in place (a panel of B, a block of A), and of results to C.
 //
-// An element is kParts numbers (2 where complex); strides and counts are in elements, packed memory is in numbers of the accumulator's
-// type T. Both packs keep or turn the operand so that they read and write contiguous runs.
+// An element consists of kParts numbers (2 if complex). Strides and counts are in elements; packed memory is in numbers of the
+// accumulator's type T. Both packing functions keep or transpose the operand such that they read and write contiguous memory.
 #pragma once
 #include "cpu/convert.h"
 #include "cpu/simd.h"
@@ -25,7 +25,7 @@ inline void copy_run(const In* from, int64_t stride, int64_t count, T* to) {
   }
 }
 
-// Four numbers, or two, or one: a 16-byte vector of elements, the unit in which panels are turned.
+// A 16-byte vector, the unit in which panels are transposed: four numbers, or two.
 template <class T>
 using Quarter = typename VectorOf<T, 16>::Type;
 
@@ -48,9 +48,9 @@ inline void turn(Quarter<double>* v) {
   v[0] = V{a[0], b[0]}, v[1] = V{a[1], b[1]};
 }
 
-// to[k][j] = from[j * stride + k]: turns a panel whose columns are contiguous. Columns behind the last become zeros up to a multiple of
-// the block, which is no wider than a vector. Pairs of floats pass as doubles, and so may lie where a double may not: no pointer is
-// dereferenced.
+// to[k][j] = from[j * stride + k]: transposes a panel whose columns are contiguous. Columns after the last become zeros, up to a multiple
+// of kBlock, which is no wider than a vector. Pairs of floats are passed as doubles and may be misaligned for a double, which is safe
+// because no pointer is dereferenced.
 template <class In, class T>
 inline void turn_panel(const In* from, int64_t stride, int64_t k_count, int64_t columns, T* to, int64_t to_row) {
   constexpr int kBlock = 16 / sizeof(T);
@@ -82,7 +82,7 @@ inline void turn_panel(const In* from, int64_t stride, int64_t k_count, int64_t 
   }
 }
 
-// The same of a panel whose rows are contiguous, NV vectors wide the last of which may be partial. Strides and columns are in numbers.
+// Copies a panel whose rows are contiguous and NV vectors wide, of which the last may be partial. Strides and columns are in numbers.
 template <int NV, class In, class T>
 inline void copy_panel(const In* from, int64_t stride, int64_t k_count, int64_t columns, T* to) {
   constexpr int kWidth = kLanes<T>;
@@ -109,7 +109,7 @@ inline void copy_panel(const In* from, int64_t stride, int64_t k_count, int64_t 
   }
 }
 
-// A panel of B: k_count rows of `columns` elements, padded with zeros to to_row numbers.
+// Packs a panel of B: k_count rows of `columns` elements, padded with zeros to to_row numbers.
 template <int kParts, class In, class T>
 inline void pack_panel(const In* b, int64_t b_k, int64_t b_column, int64_t k_count, int64_t columns, T* to, int64_t to_row) {
   if (b_column == 1) return copy_panel(b, b_k * kParts, k_count, columns * kParts, to, to_row);
@@ -125,7 +125,7 @@ inline void pack_panel(const In* b, int64_t b_k, int64_t b_column, int64_t k_cou
   for (int64_t k = 0; k < k_count; ++k) copy_run<kParts>(b + k * b_k * kParts, b_column, columns, to + k * to_row);
 }
 
-// A block of A, kept in its own order. Returns the strides of the copy, in numbers.
+// Copies a block of A in its own order and returns the strides of the copy, in numbers.
 struct Strides {
   int64_t row, k;
 };
@@ -139,7 +139,7 @@ inline Strides copy_block(const In* a, int64_t a_row, int64_t a_k, int64_t rows,
   return {kParts, rows * kParts};
 }
 
-// Results from a block of rows x columns elements to where they belong.
+// Writes a block of rows x columns results to C.
 template <int kParts, class T, class Out>
 inline void scatter(const T* from, int64_t from_row, int64_t rows, int64_t columns, Out* c, int64_t c_row, int64_t c_column) {
   if (c_column == 1) {

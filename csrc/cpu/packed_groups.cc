@@ -1,4 +1,4 @@
-// The products of packed rows times weights of different shapes.
+// Adds the products of packed rows times weights of different shapes to a GroupWalk.
 #include <algorithm>
 
 #include "cpu/group_walk.h"
@@ -17,16 +17,16 @@ int64_t size_of_group(const PackedCall& call, int64_t entry, int64_t group) {
                          : static_cast<const int32_t*>(call.group_sizes.data)[index];
 }
 
-// How many rows of `width`, of which there are `rows`, lie in a buffer as a whole from `begin` on.
+// How many of `rows` rows of `width` elements lie completely in a buffer of `size` elements, from element `begin` on.
 int64_t whole_rows(int64_t rows, int64_t width, int64_t begin, int64_t size) {
   return width == 0 ? rows : std::clamp<int64_t>((size - begin) / width, 0, rows);
 }
 
 void add_entry(const PackedCall& call, int64_t entry, GroupWalk& walk) {
-  int64_t row = 0, x = 0, y = 0, written = 0;  // of y
+  int64_t row = 0, x = 0, y = 0, written = 0;  // written: elements of y
   const auto add_zeros = [&](int64_t end) {
     if (written >= end) return;
-    const Matrix none = {at(call.x, entry, 0, call.dtype), 1, 1};  // k = 0: nothing of it is read
+    const Matrix none = {at(call.x, entry, 0, call.dtype), 1, 1};  // k = 0: it is not read
     walk.add({1, end - written, 0, none, none, {at(call.y, entry, written, call.out_dtype), end - written, 1}, {}, {}});
   };
   for (int64_t group = 0; group < call.groups; ++group) {
@@ -34,7 +34,7 @@ void add_entry(const PackedCall& call, int64_t entry, GroupWalk& walk) {
     const int64_t rows = std::clamp<int64_t>(size_of_group(call, entry, group), 0, call.rows - row);
     const int64_t whole = std::min(whole_rows(rows, k, x, call.x_size), whole_rows(rows, n, y, call.y_size));
     const RaggedOperand& w = call.weights[group];
-    // Without rows nothing is read, and no address past a buffer formed.
+    // A group without rows reads nothing; its address must not be formed, since it may lie beyond the buffer.
     const Matrix a = {at(call.x, entry, whole && k ? x : 0, call.dtype), k, 1};
     if (call.contraction) {
       const Matrix b = {at(call.y, entry, whole && n ? y : 0, call.dtype), n, 1};

@@ -1,16 +1,16 @@
 // The CPU backend's XLA FFI handler of packed rows times weights of different shapes: "vbgemm_ragged_lists_v1", emitted by
 // jax_vbgemm/ragged/lists_lowering.py.
 //
-// Group i has weights op(B_i) (k_i, n_i), and the next max(group_sizes[i], 0) rows: k_i numbers each in x, n_i in y, packed without gaps.
-// No row from `rows` on exists, and one that does not lie in x and y as a whole is left out.
+// Group i has the weights op(B_i) of shape (k_i, n_i), and the next max(group_sizes[i], 0) rows, of k_i numbers each in x and n_i numbers
+// in y, packed without gaps. Rows from `rows` on do not exist, and a row that does not lie completely in x and y is left out.
 //
-//   packed rows         y = x op(B_i), row by row; zeros wherever no row's product goes
+//   packed rows         y = x op(B_i), row by row; elements of y that belong to no row are zero
 //   packed contraction  D_i = x^T y over the rows of group i
 //
-// Operands: x (x_size), group_sizes (groups; int32 or int64), then the weights (k_i, n_i), where transpose_rhs (n_i, k_i); of a
-// contraction y (y_size) in their place. Results: y; of a contraction the D_i (k_i, n_i).
-// Attributes: kind, contraction, transpose_rhs; sizes: rows, x_size, y_size, entries; shapes: k_i, n_i of each group; shared: of each
-// operand, 1 where all entries have the same one. Entries are dense otherwise, and so are those of results.
+// Operands: x (x_size), group_sizes (groups; int32 or int64), then the weights (k_i, n_i), or (n_i, k_i) with transpose_rhs. A contraction
+// has y (y_size) in place of the weights. Results: y, or, of a contraction, the D_i (k_i, n_i). Attributes: kind, contraction,
+// transpose_rhs; sizes: rows, x_size, y_size, entries; shapes: k_i, n_i of each group; shared: for each operand, 1 if all entries of the
+// batch use the same one. Otherwise the entries of an operand are dense, as are those of the results.
 #include "cpu/group_walk.h"
 #include "cpu/handler.h"
 #include "ffi_common.h"

@@ -1,14 +1,14 @@
-// Tall, narrow results that no cache will hold until they are read are written past it: straight from registers where their sums are
-// whole vectors as they lie there, else computed in a cache, some rows at a time, and copied.
+// Non-temporal stores for tall, narrow results that no cache will hold until they are read. If the sums of a result are whole vectors of C,
+// they are stored straight from registers; otherwise some rows at a time are computed in a cache and copied.
 //
-// An ordinary store reads the line that it will overwrite, up to half of what such a product moves.
+// An ordinary store first reads the cache line that it overwrites, which is up to half of the memory traffic of such a product.
 #pragma once
 #include "cpu/kernels.h"
 #include "cpu/pack.h"
 
 namespace vbgemm::VBGEMM_ISA {
 
-// Writes a whole vector past the caches. Where the compiler knows no such stores, nothing is written that way.
+// Writes a whole vector past the caches. If the compiler has no such stores, kStreams is false and nothing is written that way.
 #if defined(__x86_64__)
 inline constexpr bool kStreams = true;
 template <class T>
@@ -36,8 +36,8 @@ inline void copy_past_caches(char* to, const char* from, int64_t bytes) {
   __builtin_memcpy(to + at, from + at, bytes - at);
 }
 
-// Does the product wait for memory? One with more multiply-adds for each number that it moves hides its stores behind them. All of the
-// result's rows must lie one behind the other.
+// Whether a product is bound by memory and its rows are contiguous without gaps. A product with more multiply-adds for each number that it
+// moves hides its stores behind them.
 inline bool goes_past_caches(const Product& p) {
   constexpr int64_t kWorkOfAMove = 10;
   const bool waits = p.n * p.k <= kWorkOfAMove * (p.k + 2 * p.n);
@@ -53,16 +53,17 @@ inline void prefetch(const char* from, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
 }
 
-// A is asked for this far ahead, a little at a time: all that a piece needs at once kept the memory waiting for the products.
+// How far ahead A is prefetched, in bytes, and how much of it at a time: prefetching all that a piece needs at once kept the memory idle
+// during the products.
 inline constexpr int64_t kBytesAhead = 8192, kBytesOfAPiece = kBytesAhead / 4;
 
-// How far ahead, in bytes, where so many rows of A are multiplied at a time; 0 where processors follow the rows by themselves.
+// Returns how many bytes ahead to prefetch if `rows` rows of A are multiplied at a time; 0 if hardware prefetchers follow the rows.
 inline int64_t bytes_ahead(const Product& p, int64_t rows) {
   const int64_t bytes = rows * p.a.row_stride * bytes_of(arithmetic_of(p.kind).lhs);
   return p.a.col_stride == 1 && bytes > 0 && bytes <= kBytesOfAPiece ? kBytesAhead : 0;
 }
 
-// Calls run(piece) for rows of a product, as many as end where a cache line ends.
+// Calls run(piece) for groups of rows of a product; each group ends where a cache line ends.
 template <class Run>
 inline void run_past_caches(const Product& p, Scratch& scratch, Run run) {
   const int64_t element = bytes_of(p.out_dtype), lines = kBytesOfAPiece / 64 / (p.n > p.k ? p.n : p.k);

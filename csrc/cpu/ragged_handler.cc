@@ -1,4 +1,4 @@
-// The CPU backend's XLA FFI handler of products over rows in groups whose sizes are data.
+// The CPU backend's XLA FFI handler of ragged products: products over rows in groups whose sizes are data.
 #include "cpu/group_walk.h"
 #include "cpu/handler.h"
 #include "ragged_call.h"

@@ -1,3 +1,4 @@
+// The implementation of share.h: claiming pieces, waiting, and moving threads to cores of their own.
 #include "cpu/share.h"
 
 #if defined(__linux__)
@@ -18,7 +19,7 @@
 namespace vbgemm {
 namespace {
 
-constexpr int kPauses = 200;  // before the caller goes to sleep: about the time of a small block
+constexpr int kPauses = 200;  // iterations of waiting before the caller goes to sleep: about the time of a small block
 
 }  // namespace
 
@@ -29,8 +30,8 @@ void run_alone(const Work& work, int64_t pieces) {
   VBGEMM_END_STREAMS();
 }
 
-// Helpers often wake on the core of the thread that woke them and stay there, one running while the other waits, for longer than a call
-// takes. A thread that finds its core taken moves to another one that its affinity allows and that isn't taken, if there is one.
+// A helper often wakes on the core of the thread that woke it and stays there, waiting while that thread runs, for longer than a call
+// takes. So a thread that finds its core taken moves to a core that its affinity allows and that is not taken, if there is one.
 bool take_core(std::atomic<uint64_t> (&taken)[kMaxCores / 64], int core) {
   return core < 0 || core >= kMaxCores || !(taken[core / 64].fetch_or(uint64_t{1} << core % 64) >> core % 64 & 1);
 }
@@ -45,7 +46,7 @@ void find_core([[maybe_unused]] std::atomic<uint64_t> (&taken)[kMaxCores / 64]) 
   }
   if (CPU_COUNT(&wanted) == 0 || sched_setaffinity(0, sizeof wanted, &wanted)) return;
   take_core(taken, sched_getcpu());
-  sched_setaffinity(0, sizeof allowed, &allowed);  // from here on it may be moved again
+  sched_setaffinity(0, sizeof allowed, &allowed);  // afterwards the scheduler may move the thread again
 #endif
 }
 
@@ -71,7 +72,9 @@ void SharedWork::help(bool caller) {
   std::fesetenv(&environment_);
   do {
     work_(begin, end);
-    VBGEMM_END_STREAMS();  // stores past the caches pass later ones: results must be there before anybody is told so
+    // Non-temporal stores may become visible after later stores: the results have to be visible before another thread is told that they
+    // are.
+    VBGEMM_END_STREAMS();
     if (done_.fetch_add(end - begin) + end - begin == pieces_) {
       std::lock_guard<std::mutex> lock(mutex_);
       all_done_.notify_all();

@@ -1,4 +1,5 @@
-// Shares the pieces of a call among the caller and helpers from a thread pool, who claim some after the others until none is left.
+// Distributes the pieces of work of a call over the calling thread and helpers from a thread pool. Each thread claims pieces until none is
+// left.
 #pragma once
 #include <atomic>
 #include <cfenv>
@@ -10,43 +11,44 @@
 
 namespace vbgemm {
 
-// Does a range of a call's pieces.
+// Does the pieces [begin, end) of a call's work.
 using Work = std::function<void(int64_t begin, int64_t end)>;
 
-inline constexpr double kWorkWorthAThread = 5e5;     // multiply-adds: what a core does while another one wakes up
-inline constexpr double kWorkOfAMove = 8;            // moving an element takes as long as a few multiply-adds
-inline constexpr int64_t kBytesOfCaches = 24 << 20;  // most of a last-level cache
+inline constexpr double kWorkWorthAThread = 5e5;     // in multiply-adds: what a core does while another core wakes up
+inline constexpr double kWorkOfAMove = 8;            // in multiply-adds: how long moving one element takes
+inline constexpr int64_t kBytesOfCaches = 24 << 20;  // in bytes: most of a last-level cache
 
-// How many threads so many multiply-adds deserve: too little to pay for waking another one stays in the caller.
+// How many threads an amount of work, in multiply-adds, is worth. Work too small to pay for waking another thread stays in the caller.
 int64_t threads_for(double work, int64_t most);
 
 inline constexpr int kMaxCores = 1024;
 
-// What the threads of one call share. Helpers own it together with the caller, and one that comes late finds nothing to claim and leaves
-// without a call of `work`, whose plan and buffers may be gone by then. The caller waits for claimed pieces only: waiting for scheduled
-// helpers to start would deadlock where concurrent calls hold all threads of the pool.
+// The state that the threads of one call share. The helpers and the caller own it together: a helper that starts late finds nothing to
+// claim, and leaves without calling `work`, whose plan and buffers may no longer exist. The caller waits for claimed pieces only. Waiting
+// for scheduled helpers to start would deadlock if concurrent calls occupied all threads of the pool.
 class SharedWork {
  public:
   SharedWork(Work work, int64_t pieces, int64_t threads);
   void help(bool caller = false);  // claims and does pieces until none is left
-  void wait();                     // until all claimed pieces are done; to be called after help()
+  void wait();                     // waits until all claimed pieces are done; to be called after help()
 
  private:
   bool claim(int64_t& begin, int64_t& end);
 
   const Work work_;
   const int64_t pieces_, chunk_;
-  std::fenv_t environment_;  // the caller's: helpers flush subnormals exactly if it does
+  std::fenv_t environment_;  // the floating-point environment of the caller: helpers flush subnormals exactly if it does
   std::atomic<int64_t> next_{0}, done_{0};
-  std::atomic<uint64_t> taken_[kMaxCores / 64] = {};  // by threads of this call
+  std::atomic<uint64_t> taken_[kMaxCores / 64] = {};  // bit set of the cores that threads of this call run on
   std::mutex mutex_;
   std::condition_variable all_done_;
 };
 
-// Does all pieces in this thread.
+// Does all pieces in the calling thread.
 void run_alone(const Work& work, int64_t pieces);
 
-// Returns when all pieces are done. Pool: anything with Schedule(f), such as XLA's FFI thread pool.
+// Does all pieces with up to `threads` threads and returns when they are done. Pool: any type with Schedule(f), such as XLA's FFI thread
+// pool.
 template <class Pool>
 void share(const Work& work, int64_t pieces, int64_t threads, Pool* pool) {
   if (threads <= 1) return run_alone(work, pieces);

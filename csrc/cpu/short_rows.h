@@ -1,9 +1,9 @@
-// Products whose rows, of A and of C, are shorter than a vector, and which have many of them: an outer product with a short row, or a map
-// of three coordinates to three others.
+// Products with many rows that are shorter than a vector, in A and in C: for example an outer product with a short row, or a map from three
+// coordinates to three others.
 //
-// Where rows lie one behind the other, a vector of C is several of them, and each of its lanes needs one number of A a step of K, near
-// those of its neighbours: a permutation of a few vectors brings them there. So A and C are read and written in whole vectors. A complex
-// row is a real one twice as long, times [re im; -im re] in place of each element of B.
+// If rows follow each other without gaps, a vector of C contains several rows, and in each step of K every lane needs one number of A that
+// is close to the numbers its neighbours need: a permutation of a few vectors of A brings them there. So A and C are accessed in whole
+// vectors. A complex row is computed as a real row of twice the length, with [re im; -im re] in place of each element of B.
 #pragma once
 #include "cpu/convert.h"
 #include "cpu/epilogue.h"
@@ -13,15 +13,15 @@
 
 namespace vbgemm::VBGEMM_ISA {
 
-inline constexpr int kMaxShortK = 4, kMaxShortN = 7;  // of more FewColumns was as fast or faster, but of 8 columns and K = 1
+inline constexpr int kMaxShortK = 4, kMaxShortN = 7;  // for larger sizes FewColumns was at least as fast, except for 8 columns with K = 1
 
-// Lane l of a product's vector j of C belongs to a row and a column; rows are counted from the one to which the vector's first lane
-// belongs, which is row first of the rows that fill whole vectors. In numbers.
+// The row and column of each lane of a product's vector j of C. Rows are counted from the row of the vector's first lane, which is row
+// `first` of the rows that fill whole vectors. All are in numbers, not in elements.
 template <class T>
 struct VectorOfRows {
   VectorOfRows(int j, int n) {
     constexpr int kWidth = kLanes<T>;
-    const int reciprocal = (1 << 16) / n + 1, at = j * kWidth;  // exact, as less than 2^8 is divided by less than 2^4
+    const int reciprocal = (1 << 16) / n + 1, at = j * kWidth;  // exact, because a number below 2^8 is divided by one below 2^4
     const Vec<int32_t> lane = numbered(AllLanes<int32_t>{}) / kInts + at;
     first = at * reciprocal >> 16;
     const Vec<int32_t> whole = lane * reciprocal >> 16;
@@ -30,9 +30,9 @@ struct VectorOfRows {
 
   static constexpr int kInts = sizeof(T) / sizeof(int32_t);
   int first;
-  Vec<int32_t> row, column;  // of each 32 bits
+  Vec<int32_t> row, column;  // in 32-bit integers
 
-  // The permutation that brings numbers there, of which a lane wants that with this index.
+  // Returns the permutation of 32-bit integers that brings the number with the given index to each lane.
   static Vec<int32_t> permutation(Vec<int32_t> index) { return index * kInts + numbered(AllLanes<int32_t>{}) % kInts; }
 
  private:
@@ -42,7 +42,7 @@ struct VectorOfRows {
   }
 };
 
-// Numbers from among the kVectors vectors at `from`.
+// Permutes numbers from the kVectors vectors at `from`.
 template <int kVectors, class T>
 inline Vec<T> permuted(const T* from, Vec<int32_t> at) {
   using Ints = Vec<int32_t>;
@@ -56,8 +56,8 @@ inline Vec<T> permuted(const T* from, Vec<int32_t> at) {
   }
 }
 
-// Real products of rows x K by K x n numbers, without gaps; rows are a multiple of a vector's lanes. A vector of C needs numbers of A from
-// among kVectors. streams: C is written past the caches.
+// Real products of rows x K by K x n numbers, without gaps. The number of rows is a multiple of a vector's lanes. The numbers of A that a
+// vector of C needs lie in kVectors vectors. streams: C is written past the caches.
 template <int K, int kVectors, class T>
 inline void multiply_short_rows(const T* a, int64_t rows, const T (&b)[kMaxShortK][kLanes<T>], int n, T* c, bool streams) {
   using V = Vec<T>;
@@ -81,14 +81,14 @@ inline void multiply_short_rows(const T* a, int64_t rows, const T (&b)[kMaxShort
   }
 }
 
-// One product of Lhs and Rhs elements, computed in numbers of type T.
+// One product of elements Lhs and Rhs, computed in numbers of type T.
 template <class Lhs, class Rhs>
 class ShortRows {
   using A = NumberOf<Lhs>;
   using T = SumNumberOf<Lhs>;
 
  public:
-  // The same for all pieces of a problem.
+  // Whether this algorithm computes the product. The answer is the same for all parts of a problem.
   static bool takes(const Product& p) {
     const int64_t k = p.k * kParts, n = p.whole_n * kParts;
     const bool short_rows = k >= 1 && k <= kMaxShortK && 2 * k <= kWidth && 2 * n <= kWidth && (n <= kMaxShortN || k == 1);
@@ -110,13 +110,13 @@ class ShortRows {
         }
       }
     }
-    const int rows_of_a = kWidth % n_ == 0 ? kWidth / n_ : (kWidth - 1 + n_ - 1) / n_ + 1;  // that a vector of C can touch
+    const int rows_of_a = kWidth % n_ == 0 ? kWidth / n_ : (kWidth - 1 + n_ - 1) / n_ + 1;  // rows that a vector of C can touch
     const int vectors = (rows_of_a * k_ + kWidth - 1) / kWidth;
     vectors_ = vectors <= 2 ? vectors : 4;
     reach_ = (n_ - 1) * kWidth / n_ * k_ + vectors_ * kWidth;
   }
 
-  // Are groups of rows whole lines where C is? (Of half a line the other half would be written much later.)
+  // Whether groups of rows of C are whole cache lines. (If they ended in half a line, its other half would be written much later.)
   static bool writes_lines(const Product& p) { return kVectorBytes == 64 && is_in_place(p) && is_vector_aligned(p.c.data); }
 
   // Computes rows of the product.
@@ -142,12 +142,12 @@ class ShortRows {
  private:
   static constexpr int kParts = 1 + kIsComplex<Lhs>, kWidth = kLanes<T>;
   static constexpr bool kConverts = sizeof(A) != sizeof(T);
-  static constexpr int64_t kManyVectors = 4;  // of rows: of fewer the others were as fast
-  static constexpr int64_t kRows = 256;       // of A and C in the level-1 cache, which each vector of C passes
+  static constexpr int64_t kManyVectors = 4;  // minimum number of rows, in vectors: with fewer rows the other algorithms were as fast
+  static constexpr int64_t kRows = 256;       // rows of A and C that stay in the level-1 cache while all vectors of C pass over them
 
   static bool is_in_place(const Product& p) { return !kConverts && !p.finish && p.c.col_stride == 1 && p.c.row_stride == p.n; }
 
-  // How many of the next rows, whole groups of them, read nothing behind the last of those that are left.
+  // How many of the next rows, in whole groups, can be computed without reading beyond the last of the `left` rows that remain.
   int64_t readable(int64_t left, int64_t rows) const {
     if (kConverts || left * k_ < reach_) return 0;
     return smaller(rows / kWidth, (left * k_ - reach_) / (kWidth * k_) + 1) * kWidth;
@@ -169,8 +169,8 @@ class ShortRows {
   }
 
   int k_, n_;      // in numbers
-  int vectors_;    // of A that a vector of C needs: 1, 2 or 4
-  int64_t reach_;  // how far behind a group's first number it reads
+  int vectors_;    // vectors of A that a vector of C needs: 1, 2 or 4
+  int64_t reach_;  // how far a group reads after its first number
   T b_[kMaxShortK][kWidth] = {};
   T* copy_of_a_;
   T* results_;

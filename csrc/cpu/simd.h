@@ -1,7 +1,7 @@
-// Vectors as wide as the translation unit's flags allow: arithmetic by the compiler's vector extensions, masks by a few intrinsics.
+// Vectors as wide as the translation unit's flags allow: arithmetic by the compiler's vector extensions, and masks by a few intrinsics.
 //
-// This and the headers that include it are compiled once an instruction set, into a namespace of that name. They use no inline function
-// of the standard library: the linker would keep one copy for everybody, perhaps the one compiled for a machine we aren't on.
+// This header and those that include it are compiled once for each instruction set, into a namespace of its name. They use no inline
+// function of the standard library: the linker would keep one copy for all instruction sets, perhaps one that this machine cannot run.
 #pragma once
 #include <cstdint>
 #if defined(__x86_64__)
@@ -27,7 +27,7 @@ using Vec = typename VectorOf<T, kVectorBytes>::Type;
 template <class T>
 inline constexpr int kLanes = kVectorBytes / sizeof(T);
 
-// The lanes 0, 1, 2, ... as a parameter pack, for shuffles: V{v[f(lane)]...} becomes one.
+// The lanes 0, 1, 2, ... as a parameter pack for shuffles: V{v[f(lane)]...} compiles to one instruction.
 template <int... kLane>
 struct Lanes {};
 template <int kCount, int... kLane>
@@ -50,7 +50,7 @@ inline void store(T* p, V v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
-// A vector full of copies of the S numbers at p.
+// Fills a vector with copies of the S numbers at p.
 template <int S, class T>
 inline Vec<T> load_repeated(const T* p) {
   constexpr int kBytes = S * sizeof(T);
@@ -72,7 +72,7 @@ inline Vec<T> load_repeated(const T* p) {
   }
 }
 
-// Can lanes be permuted by a vector of their numbers? Lane i becomes lane at[i] of v, or of v and w one behind the other.
+// Whether lanes can be permuted by a vector of their numbers. Lane i becomes lane at[i] of v, or of v followed by w.
 #if defined(__AVX512F__)
 inline constexpr bool kPermutes = true;
 inline Vec<int32_t> permute(Vec<int32_t> v, Vec<int32_t> at) {
@@ -91,7 +91,7 @@ inline Vec<int32_t> permute(Vec<int32_t> v, Vec<int32_t>) { return v; }
 inline Vec<int32_t> permute(Vec<int32_t> v, Vec<int32_t>, Vec<int32_t>) { return v; }
 #endif
 
-// Can the first few lanes be loaded without touching the memory behind them, at the price of a whole load?
+// Whether the first few lanes can be loaded without touching the memory after them, at the price of a whole load.
 #if defined(__AVX512F__)
 inline constexpr bool kMaskedLoads = true;
 struct Mask {
@@ -132,7 +132,7 @@ inline Vec<T> load(const T* p, Mask) {
 }
 #endif
 
-// Copies the first n of 2 kPiece numbers, n < 2 kPiece, piece by piece: copies of constant size are single moves.
+// Copies the first n of 2 kPiece numbers (n < 2 kPiece) by halves: copies of constant size are single moves.
 template <int kPiece, class T>
 inline void copy_first(T* to, const T* from, int n) {
   const int piece = n & kPiece;
@@ -152,7 +152,7 @@ inline void store_first(T* p, Vec<T> v, int n) {
     _mm512_mask_storeu_pd(p, static_cast<__mmask8>(mask), __m512d(v));
   }
 #else
-  // AVX2's masked store is microcoded on AMD; a few partial copies cost less.
+  // AVX2's masked store is microcoded on AMD processors; a few partial copies cost less.
   T lanes[kLanes<T>];
   store(lanes, v);
   copy_first<kLanes<T> / 2>(p, lanes, n);

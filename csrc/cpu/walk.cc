@@ -1,3 +1,4 @@
+// The walk over a plan: turns each tile's descriptor into a product that the kernels compute, and checks it on the way.
 #include "cpu/walk.h"
 
 #include <algorithm>
@@ -27,7 +28,7 @@ Matrix submatrix(const CpuCall& call, DType dtype, const Operand& x, const Probl
   return {base + element * bytes_of(dtype), x.row_stride, x.col_stride};
 }
 
-// A scalar known at trace time, or an element of a buffer of accumulators.
+// Reads a scalar: a number known at trace time, or an element of a buffer of accumulators.
 void read_scalar(const CpuCall& call, const Scalar& scalar, double (&to)[2]) {
   to[0] = scalar.real, to[1] = scalar.imag;
   if (scalar.buffer < 0) return;
@@ -48,7 +49,7 @@ void read_scalar(const CpuCall& call, const Scalar& scalar, double (&to)[2]) {
   }
 }
 
-// The run that holds a tile: the last one that begins at or before it.
+// Returns the run that holds a tile: the last run that begins at or before the tile.
 const TileRun& run_of(const Descriptors& plan, int64_t tile) {
   if (plan.num_runs == plan.num_tiles) return plan.runs[tile];
   const TileRun* after =
@@ -56,7 +57,7 @@ const TileRun& run_of(const Descriptors& plan, int64_t tile) {
   return after[-1];
 }
 
-// The epilogue of a piece of a problem's C; null where there is none.
+// Reads the epilogue of a part of a problem's C. Returns null if the plan has no epilogues.
 const Finish* read_epilogue(const CpuCall& call, int32_t index, int64_t batch, int64_t row, int64_t col, Finish& finish) {
   if (!call.plan.epilogues) return nullptr;
   const Epilogue& epilogue = call.plan.epilogues[index];
@@ -69,7 +70,7 @@ const Finish* read_epilogue(const CpuCall& call, int32_t index, int64_t batch, i
   return &finish;
 }
 
-// The problem table has been checked against the buffers; whatever a tile's descriptor says is cut to its problem here.
+// The handler has checked the problem table against the buffers; here a tile is clipped to its problem, whatever its descriptor says.
 std::optional<Product> product_of_run(const CpuCall& call, int64_t tile, Finish& finish) {
   const Descriptors& plan = call.plan;
   const TileRun& run = run_of(plan, tile);
@@ -94,7 +95,7 @@ std::optional<Product> product_of_run(const CpuCall& call, int64_t tile, Finish&
                  c,         epilogue,       problem.m,       problem.n,       call.past_caches};
 }
 
-// Is there such a place in a problem's C?
+// Whether a tile's position lies inside C of an existing problem.
 bool exists(const Descriptors& plan, const TilePosition& at) {
   if (at.problem < 0 || at.problem >= plan.num_problems || at.rows <= 0 || at.cols <= 0 || at.depth < 0) return false;
   const Problem& p = plan.problems[at.problem];
@@ -102,7 +103,7 @@ bool exists(const Descriptors& plan, const TilePosition& at) {
          int64_t{at.col} + at.cols <= p.n;
 }
 
-// A part of one of the buffers [first, last); nothing where it reaches past the buffer.
+// Returns a part of one of the buffers [first, last), or nothing if it extends beyond the buffer.
 std::optional<Matrix> part_of(const CpuCall& call, DType dtype, const Part& x, int64_t rows, int64_t cols, int32_t first, int32_t last) {
   if (x.buffer < first || x.buffer >= last || x.offset < 0 || x.row_stride < 0 || x.col_stride < 0) return {};
   if (rows == 0 || cols == 0) return Matrix{call.buffers[x.buffer], x.row_stride, x.col_stride};
@@ -111,7 +112,7 @@ std::optional<Matrix> part_of(const CpuCall& call, DType dtype, const Part& x, i
   return Matrix{static_cast<char*>(call.buffers[x.buffer]) + x.offset * bytes_of(dtype), x.row_stride, x.col_stride};
 }
 
-// Rows of accumulators among the call's sums; null where they reach past them.
+// Returns rows of accumulators in the workspace, or null if they extend beyond it.
 char* sums_at(const CpuCall& call, int64_t first, int64_t rows, int64_t pitch, int64_t cols) {
   if (first < 0 || pitch < 0 || static_cast<__int128>(first) + (rows - 1) * pitch + cols > call.num_sums) return nullptr;
   return static_cast<char*>(call.sums) + first * accumulator_bytes(call.kind);
@@ -161,8 +162,8 @@ void add_split(const CpuCall& call, const SplitTile& split) {
   kernels().add_shares({call.kind, call.out_dtype, at.rows, at.cols, sums, split.pitch, split.shares, split.share_stride, *c, epilogue});
 }
 
-// Multiplies a ready tile, or the sum of those that are continued up to `last`. Nothing is written where one of them is no tile of the
-// place in C that the last one has.
+// Multiplies a ready tile, or the sum of consecutive ready tiles that `last` completes. Nothing is written if one of them does not have the
+// size of the last one's part of C.
 void multiply_ready_tiles(const CpuCall& call, const ReadyTile* first, const ReadyTile* last, Scratch& scratch) {
   thread_local std::vector<Factors> more;
   Finish finish;

@@ -1,4 +1,4 @@
-// Runs a plan on the CPU: the caller and helpers from a thread pool claim blocks until none is left.
+// Runs a plan on the CPU: the caller and helpers from a thread pool claim blocks of tiles until none is left.
 #pragma once
 #include <cstdint>
 
@@ -10,32 +10,32 @@ namespace vbgemm {
 
 struct CpuCall {
   Kind kind;
-  DType out_dtype;  // of the results: one that the arithmetic gives
+  DType out_dtype;  // dtype of the results, one that the arithmetic can give
   Descriptors plan;
-  void* const* buffers;     // operands, then results
-  const int64_t* elements;  // of each
+  void* const* buffers;     // first the operands, then the results
+  const int64_t* elements;  // elements of each buffer
   int32_t num_operands, num_buffers;
-  void* sums;  // memory for the accumulators of split tiles
+  void* sums;  // workspace for the split-K partial sums
   int64_t num_sums;
   bool past_caches;  // results are written past the caches where that pays
 };
 
-// Are operands and results more than a cache holds, so that results won't be there when somebody reads them?
+// Whether operands and results exceed the caches, so that the results will no longer be cached when they are read.
 bool fills_caches(const CpuCall& call);
 
-// "avx512", "avx2" or "portable": the kernels in use. The environment variable VBGEMM_CPU_ISA names others; what isn't known, or what
-// this machine can't run, is ignored.
+// The kernels in use: "avx512", "avx2" or "portable". The environment variable VBGEMM_CPU_ISA selects others; an unknown name, or one that
+// this machine cannot run, is ignored.
 const char* isa();
 
-// A range of a call's pieces of work: blocks of tiles and, when all of them are done, split tiles whose shares are added up.
+// Do a range of a call's work: blocks of tiles, and, after all blocks are done, the reduction of split-K tiles.
 void run_blocks(const CpuCall& call, int64_t begin, int64_t end);
 void add_splits(const CpuCall& call, int64_t begin, int64_t end);
 
-// How many threads the work deserves.
+// How many threads the work is worth.
 int64_t threads_for_blocks(const CpuCall& call, int64_t available);
 int64_t threads_for_splits(const CpuCall& call, int64_t available);
 
-// Pool: anything with num_threads() and Schedule(f), such as XLA's FFI thread pool, or null.
+// Pool: any type with num_threads() and Schedule(f), such as XLA's FFI thread pool; may be null.
 template <class Pool>
 void run(const CpuCall& call, Pool* pool) {
   const int64_t available = pool ? pool->num_threads() : 1;
