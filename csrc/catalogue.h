@@ -1,4 +1,4 @@
-// The tile catalogue as a constexpr table: what tiles.def declares, for host and device code.
+// The tile catalogue of tiles.def as a constexpr table, for host and device code.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,20 +14,20 @@ constexpr uint32_t all_dtypes() {
   return all;
 }
 inline constexpr uint32_t ALL_DTYPES = all_dtypes(), ALL_REAL = F32 | F64 | BF16 | F16;  // of 16 bits or more
-inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;           // float32: CDNA only
+inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;           // float32: on CDNA only
 
-// What a thread of a block (on tensor cores a wave) has to itself: a piece of the tile, whole rows of it (csrc/gpu/simt/row_tile.h), or
-// steps of K: of those of the whole block, together with a few others (csrc/gpu/simt/deep_tile.h), or of its wave's rows
-// (csrc/gpu/simt/dot_tile.h, tensor_dot_tile.h).
+// What one thread of a thread block (on tensor cores one warp) owns. piece: a rectangle of the tile. rows: whole rows of the tile
+// (gpu/simt/row_tile.h). steps: steps of the whole thread block's K, shared with a few other threads (gpu/simt/deep_tile.h). steps_of_rows:
+// steps of the K of its warp's rows (gpu/simt/dot_tile.h, gpu/tensor/tensor_dot_tile.h).
 enum class Owned : int32_t { piece, rows, steps, steps_of_rows };
 inline constexpr const char* kOwnedNames[] = {"piece", "rows", "steps", "steps_of_rows"};
 
 struct TileShape {
   const char* name;
   int32_t m, n, k;
-  int32_t threads;  // a block; 1 for a CPU tile
-  uint32_t kinds;   // bit set of the kinds the tile is built for
-  bool tensor;      // on tensor cores
+  int32_t threads;  // in a thread block; 1 for a CPU tile
+  uint32_t kinds;   // bit set of the arithmetics that the tile is built for
+  bool tensor;      // runs on tensor cores (on AMD, matrix cores)
   Owned owned;
 
   constexpr bool built_for(Kind kind) const { return kinds >> static_cast<int>(kind) & 1; }
@@ -55,9 +55,10 @@ inline constexpr TileShape kTiles[] = {
 };
 inline constexpr int kNumTiles = sizeof(kTiles) / sizeof(kTiles[0]);
 
-// How a tensor tile is cut into the pieces of its waves, and how many waves share each step's K where there are more waves than pieces.
+// How a tensor tile is divided into the rectangles of its warps. If there are more warps than rectangles, `split` warps share each
+// rectangle and take different K slices of each step.
 struct WaveGrid {
-  int32_t rows, cols;  // of a piece
+  int32_t rows, cols;  // of a rectangle
   int32_t down, across, split;
 };
 constexpr WaveGrid wave_grid(const TileShape& tile) {
@@ -69,9 +70,9 @@ constexpr WaveGrid wave_grid(const TileShape& tile) {
   return {rows, cols, down, across, waves / (down * across)};
 }
 
-// The launched kernel that holds a GPU tile. Tiles share a kernel where they share a thread count and a register class, so that a small
-// tile does not inherit the registers (and so the occupancy) of a large one. Tiles far longer one way than the other wait for memory,
-// however few accumulators they have, and their copies want the shared memory of a medium one.
+// The launched kernel that holds a GPU tile. Tiles share a kernel if they have the same thread count and register class, so that a small
+// tile does not inherit the registers, and therefore the occupancy, of a large one. Skinny tiles are bound by memory, however few
+// accumulators they have, and their copies need the shared memory of a medium tile.
 enum class Kernel : int32_t {
   t128_light,
   t128_heavy,
@@ -95,15 +96,15 @@ inline constexpr const char* kKernelNames[kKernels] = {
     "t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium", "t128_rows", "t128_wide_rows", "t128_deep",
     "t256_dots",  "m128_light", "m128_heavy", "m256_heavy", "m256_full",   "m256_dots", "m128_rows",      "m128_wide_rows"};
 
-// Whether a tile is far longer one way than the other.
+// Whether a tile is skinny: one side is at least four times the other.
 constexpr bool is_far_longer(const TileShape& tile) { return tile.m >= 4 * tile.n || tile.n >= 4 * tile.m; }
 
 constexpr int shorter_side(const TileShape& tile) { return tile.m < tile.n ? tile.m : tile.n; }
 
-// Whether a tile can also store what it computes transposed, as its mirror image in a symmetric C.
+// Whether a tile can also store the transpose of what it computes, as its mirror image in a symmetric C.
 constexpr bool stores_mirrored(const TileShape& tile) { return tile.tensor && tile.owned != Owned::rows; }
 
-// Whether a tile of whole rows (columns) is for so few that each thread has one.
+// Whether a row tile (column tile) has so few rows (columns) that each thread owns one.
 constexpr bool is_short(const TileShape& tile) { return tile.m < 256 && tile.n < 256; }
 
 constexpr Kernel kernel_of(const TileShape& tile) {
@@ -120,7 +121,7 @@ constexpr Kernel kernel_of(const TileShape& tile) {
   return static_cast<Kernel>(2 * (tile.threads == 256) + (accumulators > 16));
 }
 
-// FNV-1a over the whole table: a program planned with another catalogue names rows that mean something else, and is refused.
+// FNV-1a hash of the whole table. A program that was planned with another catalogue refers to rows with another meaning, and is refused.
 constexpr int64_t catalogue_hash() {
   uint64_t hash = 0xcbf29ce484222325ull;
   auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001b3ull; };

@@ -1,4 +1,4 @@
-// The element types and the ways to multiply them as constexpr tables: what dtypes.def declares, for host and device code.
+// The element types and arithmetics of dtypes.def as constexpr tables, for host and device code.
 #pragma once
 #include <cstdint>
 
@@ -11,17 +11,17 @@ enum class DType : int32_t {
 #include "dtypes.def"
 };
 
-// What dtypes.def says of an element type.
+// What dtypes.def says about an element type.
 struct DTypeInfo {
   const char* name;
   DType accumulator;
   int32_t bytes, parts;                  // a complex number has two parts
-  int32_t exponent_bits, fraction_bits;  // of a part; an integer has no exponent
+  int32_t exponent_bits, fraction_bits;  // of one part; an integer has no exponent
   bool has_infinities;
-  uint32_t results;  // set of types
+  uint32_t results;  // bit set of types
 };
 
-// Elements that C++ has no type for: plain data, on the host and on all devices. How they become numbers is each backend's.
+// Element types that C++ does not have: plain data, the same on the host and all devices. Each backend has its own conversions to numbers.
 struct BFloat16 {
   uint16_t bits;
 };
@@ -42,7 +42,7 @@ template <class Real>
 inline constexpr bool kIsComplex<Complex<Real>> = true;
 
 namespace dtype_table {
-// Sets of types, by name.
+// Sets of types, by the names of the types.
 #define DTYPE(id, ...) inline constexpr uint32_t id = 1u << static_cast<int>(DType::id);
 #define SUM_DTYPE DTYPE
 #define ARITHMETIC(...)
@@ -65,7 +65,7 @@ constexpr bool is_complex(DType dtype) { return info_of(dtype).parts == 2; }
 constexpr bool is_integer(DType dtype) { return info_of(dtype).exponent_bits == 0; }
 constexpr DType accumulator_of(DType dtype) { return info_of(dtype).accumulator; }
 
-// How products are formed.
+// An arithmetic: how products are formed.
 enum class Kind : int32_t {
 #define DTYPE(...)
 #define SUM_DTYPE DTYPE
@@ -73,7 +73,7 @@ enum class Kind : int32_t {
 #include "dtypes.def"
 };
 
-// Operands of two types, whose sums are kept in a third and rounded to a fourth.
+// The types of an arithmetic: those of its two operands, the type of its sums, and the types to which the sums may be rounded.
 struct Arithmetic {
   const char* name;
   DType lhs, rhs;
@@ -94,7 +94,7 @@ constexpr const char* name_of(Kind kind) { return arithmetic_of(kind).name; }
 constexpr DType accumulator_of(Kind kind) { return arithmetic_of(kind).accumulator(); }
 constexpr int accumulator_bytes(Kind kind) { return bytes_of(accumulator_of(kind)); }
 
-// The arithmetic of two types as they are, the first that dtypes.def has for them; kKinds where there is none.
+// Returns the first arithmetic of dtypes.def that multiplies two types unconverted, or kKinds if there is none.
 constexpr Kind kind_of(DType lhs, DType rhs) {
   int kind = 0;
   while (kind < kKinds && !(kArithmetics[kind].lhs == lhs && kArithmetics[kind].rhs == rhs)) ++kind;
@@ -105,13 +105,14 @@ constexpr Kind plain_kind_of(Kind kind) { return kind_of(arithmetic_of(kind).lhs
 constexpr bool arithmetics_are_sound() {
   for (const Arithmetic& one : kArithmetics) {
     if (bytes_of(one.lhs) != bytes_of(one.rhs) || accumulator_of(one.lhs) != accumulator_of(one.rhs)) return false;
-    if (!one.gives(one.accumulator()) || kind_of(one.rhs, one.lhs) == static_cast<Kind>(kKinds)) return false;  // the CPU swaps sides
+    // The CPU swaps the sides of a transposed product.
+    if (!one.gives(one.accumulator()) || kind_of(one.rhs, one.lhs) == static_cast<Kind>(kKinds)) return false;
   }
   return kKinds <= 32 && kDTypes <= 32;
 }
 static_assert(arithmetics_are_sound());
 
-// The C++ type of an element type's elements, and back.
+// The C++ type of an element type's elements, and the element type of a C++ type.
 template <DType>
 struct ElementOf;
 template <class T>
@@ -132,19 +133,19 @@ template <DType kDType>
 using Element = typename ElementOf<kDType>::type;
 template <class T>
 inline constexpr DType kDTypeOf = DTypeOf<T>::value;
-// As constants, since devices cannot call the functions above.
+// Constants, because device code cannot call the functions above.
 template <class T>
 inline constexpr uint32_t kResultsOf = info_of(kDTypeOf<T>).results;
 template <class T>
 using Accumulator = Element<accumulator_of(kDTypeOf<T>)>;
 
-// The elements that an arithmetic multiplies.
+// The types of elements that an arithmetic multiplies.
 template <Kind kKind>
 using LeftOf = Element<arithmetic_of(kKind).lhs>;
 template <Kind kKind>
 using RightOf = Element<arithmetic_of(kKind).rhs>;
 
-// Sets of them, for tiles.def.
+// Sets of arithmetics, for tiles.def.
 #define DTYPE(...)
 #define SUM_DTYPE DTYPE
 #define ARITHMETIC(id, set, ...) inline constexpr uint32_t set = 1u << static_cast<int>(Kind::id);

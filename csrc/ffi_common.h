@@ -1,7 +1,7 @@
-// What the CPU and the GPU handler share: the checks that stand between a custom call's arguments and a kernel.
+// The checks that the CPU and the GPU handler share, between a custom call's arguments and a kernel.
 //
-// The problem table travels twice: inside the descriptor constant, where kernels read it, and as a host attribute, which is checked here
-// against the buffers that XLA really passes. Tile descriptors need no check here: kernels check or clamp them.
+// The problem table is passed twice: inside the descriptor constant, where kernels read it, and as a host attribute, which is checked here
+// against the buffers that XLA passes. Tile descriptors are not checked here: kernels check or clamp them.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -16,17 +16,17 @@ namespace vbgemm {
 
 namespace ffi = xla::ffi;
 
-// A checked call. plan points into the descriptor constant: device memory on a GPU.
+// A checked call. `plan` points into the descriptor constant, which is device memory on a GPU.
 struct Call {
-  Kind kind;        // of the operands' products
-  DType out_dtype;  // of the results: one that the arithmetic gives
+  Kind kind;        // the arithmetic of the products
+  DType out_dtype;  // dtype of the results, one that the arithmetic can give
   Descriptors plan;
   const Launch* launches;
   int32_t num_launches;
-  std::vector<void*> buffers;     // operands, then results
-  std::vector<int64_t> elements;  // of each
+  std::vector<void*> buffers;     // first the operands, then the results
+  std::vector<int64_t> elements;  // elements of each buffer
   int32_t num_operands;
-  int64_t num_sums;  // accumulators that split tiles need
+  int64_t num_sums;  // accumulators that split-K tiles need in the workspace
 };
 
 inline std::optional<DType> dtype_of(ffi::DataType type) {
@@ -42,11 +42,15 @@ inline std::optional<DType> dtype_of(ffi::DataType type) {
 
 inline ffi::Error refuse(const std::string& why) { return ffi::Error::InvalidArgument("jax_vbgemm: " + why); }
 
-inline ffi::Error another_dtype(size_t buffer) {
-  return refuse("buffer " + std::to_string(buffer) + " has another dtype than its fellows");
+inline ffi::Error unexpected_dtype(size_t buffer, ffi::DataType expected, ffi::DataType got) {
+  const auto name = [](ffi::DataType type) {
+    const std::optional<DType> dtype = dtype_of(type);
+    return std::string(dtype ? name_of(*dtype) : "a dtype without kernels");
+  };
+  return refuse("buffer " + std::to_string(buffer) + ": expected " + name(expected) + ", got " + name(got));
 }
 
-// The last element that a rows x cols x batch operand touches is inside its buffer. Strides are never negative.
+// Whether the last element that a rows x cols x batch operand touches is inside its buffer. Strides must not be negative.
 inline bool inside(const Operand& x, int64_t rows, int64_t cols, const Problem& p, int64_t elements) {
   if (rows == 0 || cols == 0 || p.batch == 0) return true;
   const int64_t inner = p.batch < p.inner_batch ? p.batch : p.inner_batch;
@@ -61,7 +65,7 @@ inline bool inside(const Operand& x, int64_t rows, int64_t cols, const Problem& 
   return last < elements;
 }
 
-// The arguments of both handlers behind their contexts, and how they are bound.
+// The arguments of both handlers after their contexts, and how they are bound.
 struct Arguments {
   ffi::AnyBuffer descriptors;
   ffi::RemainingArgs operands;  // factors, then sources and biases (addends), then alphas and betas
@@ -89,7 +93,7 @@ struct Arguments {
       .Attr<int64_t>("num_splits")                        \
       .Attr<int64_t>("num_sums")
 
-// What goes wrong with one epilogue, or null.
+// Returns what is wrong with an epilogue, or null.
 inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType sum, const std::vector<int64_t>& elements, size_t num_factors,
                                   size_t num_addends, size_t num_operands) {
   const auto in_range = [](int32_t buffer, size_t first, size_t last) {
@@ -111,13 +115,14 @@ inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType sum
   return nullptr;
 }
 
-// Fills call, or says which argument breaks which rule. extra_results: results behind the products (a workspace).
+// Fills in `call`, or returns an error that names the argument and the rule it breaks. extra_results: results after those of the products
+// (a workspace).
 inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call& call) {
   const auto& [descriptors, args, rets, catalogue, kind, table, epilogue_table, launches, num_factors, num_addends, num_runs, num_tiles,
                num_blocks, num_splits, num_sums] = given;
   constexpr int64_t kProblemWords = sizeof(Problem) / 8, kRunInts = sizeof(TileRun) / 4, kTileInts = sizeof(ReadyTile) / 4,
                     kSplitInts = sizeof(SplitTile) / 4;
-  constexpr int64_t kCatalogue = catalogue_hash();  // at compile time: a call of small products takes a few microseconds
+  constexpr int64_t kCatalogue = catalogue_hash();  // at compile time, because a call of small products takes only a few microseconds
   if (catalogue != kCatalogue) {
     return refuse("this program was planned with another tile catalogue (" + std::to_string(catalogue) + ") than this build has (" +
                   std::to_string(kCatalogue) + "): lower or export it again with this version");
@@ -134,7 +139,7 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
   const int64_t num_problems = table.size() / kProblemWords;
   const bool finishing = epilogue_table.size() > 0;
   static_assert(sizeof(Epilogue) == sizeof(Problem));
-  if (finishing && epilogue_table.size() != table.size()) return refuse("there must be one epilogue a problem, or none");
+  if (finishing && epilogue_table.size() != table.size()) return refuse("there must be one epilogue for each problem, or none");
   const bool one_tile_a_block = num_blocks == num_tiles;
   const bool ready = num_runs == 0 && num_tiles > 0;
   const int64_t expected = num_problems * kProblemWords * (finishing ? 4 : 2) + (ready ? num_tiles * kTileInts : num_runs * kRunInts) +
@@ -152,26 +157,27 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
   call.buffers.resize(num_operands + num_results);
   call.num_operands = static_cast<int32_t>(num_operands);
   std::vector<ffi::DataType> types(elements.size());
-  std::optional<size_t> first_of[4];  // of factors, addends, scalars, results: the first buffer, if there is one
+  std::optional<size_t> first_of[4];  // the first buffer of the factors, addends, scalars and results, if any
   for (size_t i = 0; i < elements.size(); ++i) {
     ffi::AnyBuffer buffer = i >= num_operands ? **rets.get<ffi::AnyBuffer>(i - num_operands) : *args.get<ffi::AnyBuffer>(i);
     types[i] = buffer.element_type();
     std::optional<size_t>& first = first_of[(i >= ends[0]) + (i >= ends[1]) + (i >= ends[2])];
-    // Factors may be of two types: which side they are on says which.
-    if (first && i >= ends[0] && types[i] != types[*first]) return another_dtype(i);
+    // Factors may be of two types: the side that a factor is on decides which.
+    if (first && i >= ends[0] && types[i] != types[*first]) return unexpected_dtype(i, types[*first], types[i]);
     if (!first) first = i;
     elements[i] = buffer.element_count();
     call.buffers[i] = buffer.untyped_data();
   }
   const std::optional<DType> factor = dtype_of(types[0]), out = dtype_of(types[num_operands]);
-  if (kind < 0 || kind >= kKinds) return refuse("kind " + std::to_string(kind) + " is not a way to multiply");
+  if (kind < 0 || kind >= kKinds) return refuse("arithmetic (kind) " + std::to_string(kind) + " does not exist");
   const Arithmetic& arithmetic = arithmetic_of(static_cast<Kind>(kind));
   for (size_t i = 1; i < ends[0]; ++i) {
-    if (types[i] != types[0] && (arithmetic.lhs == arithmetic.rhs || !dtype_of(types[i]))) return another_dtype(i);
+    const bool one_type = arithmetic.lhs == arithmetic.rhs;
+    if (types[i] != types[0] && (one_type || !dtype_of(types[i]))) return unexpected_dtype(i, types[0], types[i]);
   }
   if (!factor || !out || !arithmetic.gives(*out)) return refuse("no kernel for these operand and result dtypes");
   if (*factor != arithmetic.lhs && *factor != arithmetic.rhs) {
-    return refuse("kind " + std::to_string(kind) + " is not a way to multiply the operands");
+    return refuse("arithmetic (kind) " + std::to_string(kind) + " does not multiply operands of this dtype");
   }
   if (first_of[1] && types[*first_of[1]] != types[num_operands]) return refuse("sources and biases must have the results' dtype");
   if (first_of[2] && dtype_of(types[*first_of[2]]) != arithmetic.accumulator()) {
@@ -193,7 +199,7 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
       return problem("names a buffer that the call does not have");
     }
     if (dtype_of(types[p.a.buffer]) != arithmetic.lhs || dtype_of(types[p.b.buffer]) != arithmetic.rhs) {
-      return problem("a factor has another dtype than its side of the arithmetic");
+      return problem("a factor's dtype is not that of its side of the arithmetic");
     }
     if (!inside(p.a, p.m, p.k, p, elements[p.a.buffer])) return problem("the left operand reaches past its buffer");
     if (!inside(p.b, p.k, p.n, p, elements[p.b.buffer])) return problem("the right operand reaches past its buffer");

@@ -1,5 +1,5 @@
-// The records of descriptor.h by their fields, for _core to hand to Python, which builds NumPy's dtypes from them
-// (jax_vbgemm/_src/records.py). A field that is missing here does not compile.
+// The fields of the records of descriptor.h, which _core exports to Python; jax_vbgemm/_src/records.py builds NumPy dtypes from them. If a
+// field is missing here, the file does not compile.
 #pragma once
 #include <cstddef>
 #include <iterator>
@@ -12,8 +12,8 @@ namespace vbgemm {
 
 struct Field {
   const char* name;
-  const char* type;  // a number's as NumPy writes it, or the name of a record
-  int count;         // elements of an array, else 1
+  const char* type;  // of a number in NumPy's notation, or the name of a record
+  int count;         // number of elements of an array, else 1
   size_t offset, bytes;
 };
 
@@ -119,7 +119,7 @@ inline constexpr Layout kLayouts[] = {
 };
 #undef VBGEMM_LAYOUT
 
-// Whether each layout names every byte of its record once, in order.
+// Whether the layouts name every byte of their records once, in order.
 constexpr bool layouts_are_complete() {
   for (const Layout& layout : kLayouts) {
     size_t end = 0;

@@ -1,4 +1,4 @@
-// The extension module _core: the CPU backend, and all that Python has to know of the compiled code.
+// The extension module _core: the CPU backend, and everything that Python needs to know of the compiled code.
 #include <nanobind/nanobind.h>
 
 #include "catalogue.h"
@@ -69,11 +69,10 @@ nb::list Names(const char* const (&names)[N]) {
 }  // namespace
 
 NB_MODULE(_core, m) {
-  m.doc() = "The CPU backend of jax_vbgemm, and what Python has to know of the compiled code.";
+  m.doc() = "The CPU backend of jax_vbgemm, and what Python needs to know of the compiled code.";
   m.def("tiles", &Tiles,
-        "The catalogue, in the order of its rows: (name, m, n, k, threads, kinds, kernel, tensor, what a thread owns, stores mirrored, far "
-        "longer "
-        "one way than the other) a tile.");
+        "The catalogue's tiles, in order: (name, m, n, k, threads, arithmetics, kernel, on tensor cores, what a thread owns, can store its "
+        "transpose, is skinny).");
   m.def("kernels", [] { return Names(vbgemm::kKernelNames); }, "The launched GPU kernels, in the order of their numbers.");
   m.def("activations", [] { return Names(vbgemm::kActivationNames); }, "The activations of epilogues, in the order of their numbers.");
   m.def("layouts", &Layouts, "The records of a call's descriptors: {name: (bytes, [(field, type, count, offset)])}.");
@@ -84,9 +83,9 @@ NB_MODULE(_core, m) {
   m.attr("MAX_PARAMETER_BUFFERS_ROCM") = vbgemm::max_parameter_buffers(/*cdna=*/true);
   m.attr("ARRAY_CHUNK_BYTES") = vbgemm::kArrayChunkBytes;
   m.attr("RAGGED_WORKSPACE_BYTES") = vbgemm::kRaggedWorkspaceBytes;
-  m.def("dtypes", &DTypes, "The element types: (name, bytes, accumulator, fraction bits, types that sums of its products are rounded to).");
-  m.def("arithmetics", &Arithmetics,
-        "The kinds of arithmetic, in the order of their numbers: (name, left operand's type, right operand's).");
+  m.def("dtypes", &DTypes,
+        "The element types: (name, bytes, accumulator, fraction bits, types to which sums of its products may be rounded).");
+  m.def("arithmetics", &Arithmetics, "The arithmetics, in the order of their numbers: (name, left operand's type, right operand's type).");
   m.def("catalogue_hash", &vbgemm::catalogue_hash, "Identifies the catalogue; travels with every call.");
   m.def("isa", &vbgemm::isa, "The instruction set the CPU kernel uses on this machine.");
   m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_matmul)); }, "The XLA FFI handler.");

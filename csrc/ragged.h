@@ -1,4 +1,4 @@
-// A call of products over rows in groups whose sizes are data, as a kernel gets it. What it has to compute, csrc/ragged_call.h says.
+// A ragged product (over rows in groups whose sizes are data) as a kernel gets it; ragged_call.h defines what it computes.
 #pragma once
 #include <cstdint>
 
@@ -7,14 +7,14 @@
 
 namespace vbgemm {
 
-// One operand of all entries; data is null where the call hasn't it.
+// One operand of all batch entries; data is null if the call does not have the operand.
 struct RaggedOperand {
   const void* data;
-  int64_t batch_stride[2];  // elements
+  int64_t batch_stride[2];  // in elements
 };
 
 struct RaggedCall {
-  DType dtype, out_dtype;  // of lhs and rhs; of the result
+  DType dtype, out_dtype;  // dtype: of lhs and rhs; out_dtype: of the result
   Kind kind;
   bool contraction, transpose_rhs;
   Activation activation;
@@ -29,15 +29,15 @@ struct RaggedCall {
   int64_t plan_words;
 };
 
-// A call of packed rows times weights of different shapes; what it has to compute, csrc/cpu/packed_handler.cc says.
+// A product of packed rows with weights of different shapes; cpu/packed_handler.cc defines what it computes.
 struct PackedCall {
-  DType dtype, out_dtype;  // of the operands; of the results
+  DType dtype, out_dtype;  // dtype: of the operands; out_dtype: of the results
   Kind kind;
   bool contraction, transpose_rhs, wide_sizes;
   int64_t rows, x_size, y_size, entries, groups;
   const int64_t* shapes;            // k and n of each group
-  RaggedOperand x, y, group_sizes;  // batch_stride[0] alone counts; y is the result but of a contraction
-  const RaggedOperand* weights;     // of each group; results of a contraction
+  RaggedOperand x, y, group_sizes;  // only batch_stride[0] is used; y is the result, except in a contraction
+  const RaggedOperand* weights;     // of each group; the results of a contraction
 };
 
 }  // namespace vbgemm

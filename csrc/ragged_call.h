@@ -1,27 +1,27 @@
-// The custom call of products over ragged rows, whose group sizes are data: its contract, and the checks that stand between its
-// arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it; the name is "vbgemm_ragged_v1" on every platform.
+// The custom call of ragged products: products over rows in groups whose sizes are data. This file has its contract, and the checks between
+// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v1" on every platform.
 //
-// Rows belong to groups in order: group j of total_groups has the next max(group_sizes[j], 0) rows, and no row from m on exists, whatever
-// the sizes say. Weights exist for `groups` groups alone, those from group_offset on: group j's are weights w = j - group_offset, if
-// 0 <= w < groups. A row "has weights" if its group does; rows behind the last group don't.
+// Rows belong to groups in order: group j of total_groups has the next max(group_sizes[j], 0) rows, but rows from m on do not exist,
+// whatever the sizes say. There are weights for `groups` groups only, beginning with group group_offset: group j has the weights w = j -
+// group_offset if 0 <= w < groups. A row "has weights" if its group has; rows after the last group do not.
 //
 //   ragged rows         out[i] = row_scale[i] activation(lhs[i] op(rhs[w]) + bias[w]) where row i has weights, else zeros
 //   ragged contraction  out[w] = sum over the rows i of w's group of lhs[i]^T rhs[i]; zeros where it has none
 //
-// Group sizes are in device memory and no host code reads them on a GPU. Weights and biases of groups without rows are never read, and
-// what rows hold never reaches the result of another group. Sums are in the accumulator's dtype, in an order that the sizes and the
-// attributes alone decide.
+// Group sizes are in device memory, and no host code reads them on a GPU. Weights and biases of groups without rows are never read, and the
+// values of a row never reach the result of another group. Sums are computed in the accumulator's dtype, in an order that depends on the
+// sizes and the attributes only.
 //
-// Operands, all row-major; one that the call hasn't has no elements:
+// Operands, all row-major; an operand that the call does not have is empty:
 //   0 lhs           (m, k)
-//   1 rhs           ragged rows: (groups, k, n), where transpose_rhs (groups, n, k); ragged contraction: (m, n); lhs's dtype
+//   1 rhs           ragged rows: (groups, k, n), or (groups, n, k) with transpose_rhs; ragged contraction: (m, n); lhs's dtype
 //   2 group_sizes   (total_groups)  int32 or int64
 //   3 bias          (groups, n)     the result's dtype
 //   4 row_scale     (m)             the accumulator's dtype, which is real
-//   5 group_offset  ()              int32; without it 0
+//   5 group_offset  ()              int32; 0 if absent
 // Results:
-//   0 out           ragged rows: (m, n); ragged contraction: (groups, k, n); lhs's dtype, or float32 where that has 16 bits
-//   1 workspace     bytes (uint8) that the plan asks for; only where it asks for any
+//   0 out           ragged rows: (m, n); ragged contraction: (groups, k, n); lhs's dtype, or float32 if that has 16 bits
+//   1 workspace     bytes (uint8) that the plan needs; absent if it needs none
 // Attributes:
 //   kind            how products are formed (Kind)
 //   contraction     0: ragged rows; 1: ragged contraction, which has neither transpose_rhs nor operands 3 and 4 nor activation
@@ -29,10 +29,10 @@
 //   activation      Activation
 //   sizes           m, k, n, groups, total_groups, batch[0], batch[1]; all at least 1
 //   batch_strides   two for each operand, in elements
-//   plan            int32 words that belong to the platform: empty on the CPU
+//   plan            int32 words that the platform defines: empty on the CPU
 //
-// The whole is done for batch[0] x batch[1] entries. Entry (b0, b1) of an operand begins b0 batch_strides[0] + b1 batch_strides[1]
-// elements behind its first one; an operand that all entries share has strides of 0. Results are dense.
+// All of this is computed for batch[0] x batch[1] entries. Entry (b0, b1) of an operand begins b0 batch_strides[0] + b1 batch_strides[1]
+// elements after its first entry; an operand that all entries share has strides of 0. Results are dense.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -62,19 +62,19 @@ struct RaggedArguments {
       .Attr<::xla::ffi::Span<const int64_t>>("batch_strides") \
       .Attr<::xla::ffi::Span<const int32_t>>("plan")
 
-// What is wrong with the kind and the dtypes of products whose operands have one dtype; nothing where they have kernels. Types of 8 bits
-// have none.
+// Returns what is wrong with the arithmetic and the dtypes of products whose operands have one dtype, or nothing if they have kernels.
+// 8-bit types have no such kernels.
 inline std::optional<std::string> check_ragged_kind(int64_t kind, std::optional<DType> in, std::optional<DType> out) {
   if (!in || !out || bytes_of(*in) == 1) return "no kernel for these operand and result dtypes";
   const bool known = kind >= 0 && kind < kKinds;
   if (!known || arithmetic_of(static_cast<Kind>(kind)).lhs != *in || arithmetic_of(static_cast<Kind>(kind)).rhs != *in) {
-    return "kind " + std::to_string(kind) + " is not a way to multiply the operands";
+    return "arithmetic (kind) " + std::to_string(kind) + " does not multiply operands of this dtype";
   }
   if (!arithmetic_of(static_cast<Kind>(kind)).gives(*out)) return "no kernel for these operand and result dtypes";
   return {};
 }
 
-// Fills call, or says which argument breaks which rule.
+// Fills in `call`, or returns an error that names the argument and the rule it breaks.
 inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
   constexpr int kOperands = 6, kSizes = 7;
   static constexpr const char* kNames[kOperands] = {"lhs", "rhs", "group_sizes", "bias", "row_scale", "group_offset"};
@@ -112,11 +112,11 @@ inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
     if (!elements && i >= 3) continue;
     if (stride[0] < 0 || stride[1] < 0) return refuse(std::string(kNames[i]) + " has a negative batch stride");
     const __int128 end = (call.batch[0] - 1) * __int128{stride[0]} + (call.batch[1] - 1) * __int128{stride[1]} + whole[i];
-    if (end > elements) return refuse(std::string(kNames[i]) + " has fewer elements than the call's sizes say");
+    if (end > elements) return refuse(std::string(kNames[i]) + " has fewer elements than the call's sizes need");
   }
   const __int128 entry = call.contraction ? __int128{call.groups} * call.k * call.n : __int128{call.m} * call.n;
   if (entry * call.batch[0] * call.batch[1] != static_cast<int64_t>(out.element_count()))
-    return refuse("the result's size is not that of the call");
+    return refuse("the result does not have the number of elements that the call's sizes need");
   call.out = out.untyped_data();
 
   if (buffers[1].element_type() != buffers[0].element_type()) return refuse("lhs and rhs must have one dtype");

@@ -1,5 +1,5 @@
 // The CPU backend's XLA FFI handler of packed rows times weights of different shapes: "vbgemm_ragged_lists_v1", emitted by
-// jax_vbgemm/ragged/lists_lowering.py.
+// jax_vbgemm/_src/ragged/lists_lowering.py.
 //
 // Group i has the weights op(B_i) of shape (k_i, n_i), and the next max(group_sizes[i], 0) rows, of k_i numbers each in x and n_i numbers
 // in y, packed without gaps. Rows from `rows` on do not exist, and a row that does not lie completely in x and y is left out.
@@ -49,12 +49,12 @@ ffi::Error Packed(ffi::ThreadPool pool, ffi::RemainingArgs operands, ffi::Remain
     const ffi::AnyBuffer buffer = *operands.get<ffi::AnyBuffer>(i);
     const int64_t whole = i == 0 ? call.x_size : i == 1 ? groups : call.contraction ? call.y_size : elements_of(i - 2);
     if (static_cast<int64_t>(buffer.element_count()) != whole * (shared[i] ? 1 : call.entries)) {
-      return refuse("operand " + std::to_string(i) + " of packed rows has not the size that the call says");
+      return refuse("operand " + std::to_string(i) + " of packed rows does not have the number of elements that the call's sizes need");
     }
     const bool is_sizes = i == 1;
     const ffi::DataType type = buffer.element_type();
     if (is_sizes ? type != ffi::DataType::S32 && type != ffi::DataType::S64 : vbgemm::dtype_of(type) != call.dtype) {
-      return refuse("operand " + std::to_string(i) + " of packed rows has another dtype than the call");
+      return refuse("operand " + std::to_string(i) + " of packed rows does not have the call's dtype");
     }
     vbgemm::RaggedOperand& operand = i == 0 ? call.x : is_sizes ? call.group_sizes : call.contraction ? call.y : weights[i - 2];
     operand = {buffer.untyped_data(), {shared[i] ? 0 : whole, 0}};
@@ -64,7 +64,7 @@ ffi::Error Packed(ffi::ThreadPool pool, ffi::RemainingArgs operands, ffi::Remain
     const ffi::AnyBuffer buffer = **results.get<ffi::AnyBuffer>(i);
     const int64_t whole = call.contraction ? elements_of(i) : call.y_size;
     if (static_cast<int64_t>(buffer.element_count()) != whole * call.entries || vbgemm::dtype_of(buffer.element_type()) != call.out_dtype) {
-      return refuse("result " + std::to_string(i) + " of packed rows has not the size or the dtype that the call says");
+      return refuse("result " + std::to_string(i) + " of packed rows does not have the call's number of elements or dtype");
     }
     (call.contraction ? weights[i] : call.y) = vbgemm::RaggedOperand{buffer.untyped_data(), {whole, 0}};
   }
