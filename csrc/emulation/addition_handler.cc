@@ -1,4 +1,4 @@
-// The custom call that adds arrays, for XLA's CPU platform: the GPU backend's checks and its kernels over emulated threads.
+// The custom call that adds arrays, for XLA's CPU platform: the GPU backend's checks, and its kernels on emulated threads.
 #include "gpu/host/addition_call.h"
 
 namespace {

@@ -17,7 +17,7 @@
 namespace vbgemm::emulation {
 namespace {
 
-// A mistake of the kernel that its results would not show.
+// Reports a mistake of the kernel that its results would not show, and ends the program.
 [[noreturn]] void fail(const char* what) {
   std::printf("FAIL emulation: %s\n", what);
   std::fflush(stdout);
@@ -30,10 +30,10 @@ struct Thread {
   Fiber fiber;
   State state;
   bool vote;
-  bool awaited;   // the kernel ahead in the stream
+  bool awaited;   // has waited for the previous kernel in the stream
   int committed;  // groups of copies
   int exchanges;
-  int wave_barriers, block_barriers;  // passed
+  int wave_barriers, block_barriers;  // barriers passed
   struct Pending {
     Copy copy;
     int group;
@@ -109,7 +109,8 @@ class Block {
 
   const char* exchange(const void* value, size_t bytes) {
     Thread& thread = current();
-    Brought* const all = &exchanged_[thread.exchanges++ % 2 * static_cast<size_t>(grid_.threads)];  // the last ones are still being read
+    // Two sets alternate, because the previous set is still being read.
+    Brought* const all = &exchanged_[thread.exchanges++ % 2 * static_cast<size_t>(grid_.threads)];
     std::memcpy(all[current_].bytes, value, bytes);
     thread.vote = false;
     wait(State::at_wave_barrier);
@@ -125,8 +126,8 @@ class Block {
  private:
   static void enter();
 
-  // Where a thread's next barrier is known by to the detector of races: two places take turns, as a thread may arrive at the next barrier
-  // before another has left this one.
+  // The address by which the race detector knows a thread's next barrier. Two addresses alternate, because a thread may arrive at the next
+  // barrier before another thread has left this one.
   const char* barrier_of(State barrier) {
     Thread& thread = current();
     const bool wave = barrier == State::at_wave_barrier;
@@ -134,7 +135,7 @@ class Block {
     return &barriers_[2 * (wave ? current_ / kWaveSize : wave_votes_.size()) + turn];
   }
 
-  // Lets those threads go on that have all arrived at a barrier. False when all have finished.
+  // Resumes the threads that have all arrived at a barrier. Returns false when all threads have finished.
   bool release() {
     const auto all = [this](int first, int last, State state) {
       return std::all_of(threads_.begin() + first, threads_.begin() + last, [state](const auto& t) { return t->state == state; });
@@ -170,7 +171,7 @@ class Block {
   Kernel kernel_;
   const void* parameters_;
   Grid grid_;
-  std::vector<Brought> exchanged_;  // by thread, twice
+  std::vector<Brought> exchanged_;  // two for each thread
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<int> order_, wave_votes_;
   std::vector<char> barriers_;  // two for each wave and two for the block
@@ -197,7 +198,7 @@ void Block::enter() {
 void seed(uint64_t value) { the_block.random().seed(value); }
 
 void run_grid(Kernel kernel, const void* parameters, uint32_t blocks, int threads) {
-  // XLA runs calls at the same time that do not depend on each other, and there is one block.
+  // XLA runs independent calls concurrently, but there is only one emulated block.
   static std::mutex one_at_a_time;
   const std::lock_guard<std::mutex> lock(one_at_a_time);
   std::vector<uint32_t> order(blocks);

@@ -1,5 +1,5 @@
-// A block of emulated GPU threads. One runs at a time, from barrier to barrier, in an order that is shuffled anew each time and lets some
-// waves lag behind: what depends on the order goes wrong for some seed.
+// A thread block of emulated GPU threads. One thread runs at a time, from barrier to barrier, in an order that is shuffled each time and
+// lets some waves lag behind. So a result that depends on the order is wrong for some seed.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace vbgemm::emulation {
 using Kernel = void (*)(const void* parameters);
 
 struct Grid {
-  int threads;  // a block
+  int threads;  // in a block
   uint32_t blocks, block;
 };
 
@@ -18,23 +18,23 @@ void seed(uint64_t value);
 // Runs all blocks of a grid, in shuffled order.
 void run_grid(Kernel kernel, const void* parameters, uint32_t blocks, int threads);
 
-// What follows is called by emulated threads.
+// The functions below are called by emulated threads.
 const Grid& grid();
 int thread_index();
 void block_barrier();
-int count_lanes(bool yes);  // a wave barrier too
+int count_lanes(bool yes);  // a wave barrier, too
 
-// The grids of a stream run one after another here; but a kernel that does not wait for the one ahead, or reads memory before, is a
-// mistake.
+// The grids of a stream run one after another here. Nevertheless it is a mistake if a kernel does not wait for the previous one, or reads
+// memory before it has.
 void await_previous_kernel();
 void require_awaited();
 
-// Brings a value, waits for the wave, and gets its lane 0's place in what all lanes brought (64 bytes each). The values stay until the
-// wave's next but one exchange.
+// Contributes a value, waits for the wave, and returns where lane 0 is among the values that all lanes contributed (64 bytes for each
+// lane). The values stay valid until the wave's second next exchange.
 constexpr int kExchangeBytes = 64;
 const char* exchange(const void* value, size_t bytes);
 
-// What the lanes of the wave have brought.
+// The values that the lanes of the wave have contributed.
 template <class T>
 class Lanes {
   static_assert(sizeof(T) <= kExchangeBytes);
@@ -47,13 +47,13 @@ class Lanes {
   const char* first_;
 };
 
-// The block's shared memory: the same for all its threads, all NaN at first.
+// The block's shared memory, the same for all its threads; all of it is NaN initially.
 void* shared_memory(size_t bytes);
 
-// An asynchronous copy is made at a moment chosen at random: at once, or not before it is waited for.
+// An asynchronous copy is made at a random moment: at once, or as late as when it is waited for.
 struct Copy {
   void* to;
-  const void* from;  // null: write zeros
+  const void* from;  // null: writes zeros
   int bytes;
 };
 void start_copy(const Copy& copy);

@@ -1,4 +1,4 @@
-// The emulated device, as the checks see it: its memory is the host's, its streams do everything at once.
+// The emulated device, as the checks see it: its memory is the host's, and its streams do everything at once.
 #pragma once
 #include <cstddef>
 #include <cstdio>

@@ -13,7 +13,7 @@ Fiber::Fiber() : stack_(mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_P
 
 #ifdef __x86_64__
 
-// Keeps what a call must preserve on the stack it leaves, and its top in *from.
+// Saves the registers that a call must preserve on the current stack, stores the stack's top in *from, and switches to the stack `to`.
 extern "C" void vbgemm_switch_stack(void** from, void* to);
 asm(R"(
   .text
@@ -40,7 +40,7 @@ vbgemm_switch_stack:
 void switch_context(Context& from, const Context& to) { vbgemm_switch_stack(&from.stack_top, to.stack_top); }
 
 void Fiber::begin(void (*entry)()) {
-  // As if `entry` had been called: six registers, its address for `ret`, and a return address that is never used.
+  // The stack as if `entry` had been called: six registers, the address of `entry` for `ret`, and a return address that is never used.
   constexpr int kRegisters = 6, kWords = kRegisters + 2;
   uintptr_t* top = static_cast<uintptr_t*>(stack_) + kStackBytes / sizeof(uintptr_t) - kWords;
   for (int i = 0; i < kWords; ++i) top[i] = 0;

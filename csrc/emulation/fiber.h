@@ -1,5 +1,5 @@
-// A fiber: a stack of its own, entered and left by hand. A switch costs a few nanoseconds, so that a block of 256 threads can be emulated
-// barrier by barrier.
+// A fiber: an execution with a stack of its own that is entered and left explicitly. A switch costs a few nanoseconds, so that a block of
+// 256 threads can be emulated from barrier to barrier.
 #pragma once
 #include <sys/mman.h>
 
@@ -15,10 +15,10 @@
 
 namespace vbgemm::emulation {
 
-// A place where execution stopped, to go on from later.
+// A place where execution has stopped, to be resumed later.
 #ifdef __x86_64__
 struct Context {
-  void* stack_top = nullptr;  // what a call must preserve lies there
+  void* stack_top = nullptr;  // the saved registers are on this stack
 };
 #else
 struct Context {

@@ -1,4 +1,4 @@
-// What the kernels need of a GPU, on the CPU: csrc/gpu/arch/gpu_vendor.h includes this where VBGEMM_GPU_VENDOR_HEADER names it.
+// What the kernels need of a GPU, implemented on the CPU. csrc/gpu/arch/gpu_vendor.h includes this if VBGEMM_GPU_VENDOR_HEADER names it.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -27,7 +27,7 @@ struct Stream {};
 
 inline const char* error_name(Error error) { return error == kSuccess ? "success" : "invalid value"; }
 
-// Few, so that plans of the checks take several launches. (The chunks of an array whose squares are summed need one for all.)
+// Few, so that the plans of the checks take several launches. (The chunks of an array whose squares are summed need one launch for all.)
 constexpr int64_t most_blocks(int) { return 300; }
 
 inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int, void* parameters, Stream) {
@@ -111,8 +111,8 @@ inline void wait_copies() {
   emulation::wait_copies(kNewest);
 }
 
-// Tensor cores: wave collectives over what every lane brings. The places of elements are those of the PTX ISA, "Matrix Fragments for
-// mma.m16n8k8 / m16n8k16" and "ldmatrix"; lane = 4 g + t.
+// Tensor cores, as collectives of a warp on the values that every lane contributes. The places of elements are those of the PTX ISA,
+// "Matrix Fragments for mma.m16n8k8 / m16n8k16" and "ldmatrix"; lane = 4 g + t.
 
 inline float float_of_bits(uint32_t bits) {
   float x;
@@ -127,7 +127,7 @@ inline uint32_t bits_of_float(float x) {
 inline uint32_t shifted_word(uint32_t low, uint32_t high, int bits) {
   return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> bits);
 }
-// What compilers make of cvt.rna.tf32.f32: the last bits are not cleared.
+// As compilers implement cvt.rna.tf32.f32: the last bits are not cleared.
 inline uint32_t round_to_tf32(float x) { return std::fabs(x) < INFINITY ? bits_of_float(x) + 0x1000 : bits_of_float(x); }
 
 inline void load_matrices(const void* row, uint32_t (&to)[4]) {
@@ -147,15 +147,15 @@ inline void load_matrices_transposed(const void* row, uint32_t (&to)[4]) {
 }
 
 namespace emulation {
-// As the units do: float32 is not rounded.
+// As the hardware does: float32 is truncated, not rounded.
 template <class Sum>
 Sum cut_off(double x) {
   const Sum rounded = static_cast<Sum>(x);
   return std::fabs(static_cast<double>(rounded)) > std::fabs(x) ? std::nextafter(rounded, Sum{0}) : rounded;
 }
 
-// c += A B for one 16 x 8 product, `value(register, n)` giving the n-th number in a lane's register. A register holds `kEach` neighbours in
-// depth; register 2 h + r of A belongs to row g + 8 r, h to the half of the depth.
+// c += A B for one 16 x 8 product. `value(register, n)` returns the n-th number in a lane's register. A register holds `kEach` numbers that
+// are adjacent along K. Register 2 h + r of A belongs to row g + 8 r; h is the half of the K range.
 template <int kEach, class Register, class Sum, class Value>
 void multiply_fragments(const Register (&a)[4], const Register (&b)[2], Sum (&c)[4], const Value& value) {
   struct Fragments {
@@ -180,7 +180,8 @@ void multiply_fragments(const Register (&a)[4], const Register (&b)[2], Sum (&c)
 }  // namespace emulation
 
 inline void multiply_tf32(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {
-  emulation::multiply_fragments<1>(a, b, c, [](uint32_t x, int) { return float_of_bits(x & ~0x1fffu); });  // the unit ignores those bits
+  // The hardware ignores these bits.
+  emulation::multiply_fragments<1>(a, b, c, [](uint32_t x, int) { return float_of_bits(x & ~0x1fffu); });
 }
 inline void multiply_bfloat16(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {
   emulation::multiply_fragments<2>(a, b, c, [](uint32_t x, int n) { return bfloat16_to_float(static_cast<uint16_t>(x >> 16 * n)); });
@@ -192,15 +193,15 @@ inline void multiply_float64(const double (&a)[4], const double (&b)[2], double 
   emulation::multiply_fragments<1>(a, b, c, [](double x, int) { return x; });
 }
 
-// Products of four waves together: each thread reads what its sums need from shared memory, laid out as cuda_warpgroup.h says; its base is
-// a multiple of 1024.
+// Products of warpgroups: each thread reads the operands of its sums from shared memory, in the layout that cuda_warpgroup.h describes. The
+// matrix's base is a multiple of 1024.
 inline constexpr bool kWarpgroupProducts = true;
 
 struct SharedMatrix {
   const char* first;
   int next_items, next_lines;
 
-  // Element (row, k) of A, or (column, k) of B; `across`: its lines are steps of K. The unit permutes by the bits of addresses.
+  // Element (row, k) of A, or (column, k) of B. `across`: the lines are steps of K. The hardware swizzles by the bits of addresses.
   template <class Bits>
   Bits at(bool across, int outer, int k) const {
     constexpr int kBytes = static_cast<int>(sizeof(Bits)), kRow = 128 / kBytes;
@@ -258,13 +259,13 @@ inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMatrix b, floa
   }
 }
 
-// CDNA's matrix units: collectives of 64 lanes. The places of elements are those of AMD's "CDNA 2" and "CDNA 3 Instruction Set
-// Architecture" guides, chapter "Matrix Arithmetic Instructions", v_mfma_*_16x16x*; tools/rocm/check_lanes.py compares them with what AMD's
-// matrix instruction calculator prints.
+// CDNA's matrix cores, as collectives of 64 lanes. The places of elements are those of AMD's "CDNA 2" and "CDNA 3 Instruction Set
+// Architecture" guides, chapter "Matrix Arithmetic Instructions", v_mfma_*_16x16x*. tools/rocm/check_lanes.py compares them with the output
+// of AMD's matrix instruction calculator.
 
 namespace emulation {
 
-// c += A B for 16 x 16 sums and a depth of 4 kEach. `value(register, n)` gives the n-th number in what a lane brings.
+// c += A B for 16 x 16 sums and 4 kEach steps of K. `value(register, n)` returns the n-th number of what a lane contributes.
 template <int kEach, class Brought, class Sum, class Value>
 void multiply_blocks(const Brought& a, const Brought& b, Sum (&c)[4], const Value& value) {
   struct Fragments {
@@ -302,7 +303,7 @@ inline void mfma_float16(const uint32_t (&a)[2], const uint32_t (&b)[2], float (
   using emulation::Words;
   emulation::multiply_blocks<4>(Words{{a[0], a[1]}}, Words{{b[0], b[1]}}, c, [](Words x, int n) { return float16_to_float(x.half(n)); });
 }
-// As CDNA 3's xf32 has it: to the nearest of tf32's numbers.
+// As CDNA 3's xf32 instructions do: rounds to the nearest tf32 number.
 inline void mfma_tf32(const uint32_t (&a)[2], const uint32_t (&b)[2], float (&c)[4]) {
   using emulation::Words;
   emulation::multiply_blocks<2>(Words{{a[0], a[1]}}, Words{{b[0], b[1]}}, c,

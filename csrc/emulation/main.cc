@@ -1,10 +1,10 @@
-// The GPU kernels' self-check without a GPU: the groups that `gpu_driver --check` runs on one, over emulated threads.
+// The GPU kernels' self-check without a GPU: the checks that `gpu_driver --check` runs, on emulated threads.
 //
 //   emulated_check [--seed N] [--small] [--exact] [--races] [--no-replays] [--kinds NAME...]     as in benchmarks/gpu_driver.cu
 //
-// The seed sets the order of threads too. Build: csrc/emulation/*.cc, csrc/gpu/{launch,add_shares,add_scaled,square_sums}.cu and any of
-// csrc/gpu/{simt,tensor}_*.cu as C++17 with -DVBGEMM_GPU_VENDOR_HEADER='"emulation/gpu_vendor.h"' -Icsrc
-// (tests/emulation/emulated_check.py does).
+// The seed also determines the order of threads. Build: csrc/emulation/*.cc, csrc/gpu/host/launch.cu,
+// csrc/gpu/instances/{add_shares,add_scaled,square_sums}.cu and any of csrc/gpu/instances/{simt,rows,tensor}_*.cu as C++17 with
+// -DVBGEMM_GPU_VENDOR_HEADER='"emulation/gpu_vendor.h"' -Icsrc (tests/emulation/emulated_check.py does this).
 #include <cstdio>
 #include <string>
 #include <vector>

@@ -1,6 +1,8 @@
-// What ThreadSanitizer is told where VBGEMM_RACES is defined: each emulated thread is a thread, ordered with others by its barriers alone.
+// What ThreadSanitizer is told if VBGEMM_RACES is defined: each emulated thread is a thread, and only its barriers order it with other
+// threads.
 //
-// Then the kernels are compiled with -fsanitize=thread, and the emulation without: what it does between threads is not theirs.
+// The kernels are then compiled with -fsanitize=thread and the emulation without, because the emulation's own accesses are not the
+// kernels'.
 #pragma once
 
 #ifdef VBGEMM_RACES
@@ -28,7 +30,7 @@ class RaceDetectorThread {
   void *inside_, *outside_ = nullptr;
 };
 
-// What comes before a happens_before(place) is ordered before what follows a later happens_after of the same place.
+// Everything before happens_before(place) is ordered before everything after a later happens_after of the same place.
 inline void happens_before(const void* place) { __tsan_release(const_cast<void*>(place)); }
 inline void happens_after(const void* place) { __tsan_acquire(const_cast<void*>(place)); }
 

@@ -1,4 +1,4 @@
-// The custom call of ragged products, for XLA's CPU platform: the GPU backend's checks and its plain kernels over emulated threads.
+// The custom call of ragged products, for XLA's CPU platform: the GPU backend's checks, and its plain kernels on emulated threads.
 #include "gpu/host/ragged_launch.h"
 #include "gpu/ragged/ragged_entry.h"
 #include "ragged_call.h"

@@ -1,4 +1,4 @@
-// The custom call that sums squares, for XLA's CPU platform: the GPU backend's checks and its kernels over emulated threads.
+// The custom call that sums squares, for XLA's CPU platform: the GPU backend's checks, and its kernels on emulated threads.
 #include "gpu/host/square_sums_call.h"
 
 namespace {

@@ -1,4 +1,4 @@
-// GFLOP/s of batches, best of many.
+// Timing of the CPU kernels: GFLOP/s of batches, the best of many runs.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -26,7 +26,8 @@ inline Workload plain_workload(DType dtype, const std::vector<Shape>& shapes, co
     Operand x{};
     x.buffer = static_cast<int32_t>(w.buffers.size());
     x.row_stride = transposed ? 1 : cols, x.col_stride = transposed ? rows : 1;
-    // It begins at a cache line, as XLA's do, and ends well before the guard: a masked load that touches that takes a thousand cycles.
+    // The buffer begins at a cache line, as XLA's do, and ends well before the guard page: a masked load that touches the guard takes a
+    // thousand cycles (docs/design/cpu.md, P6).
     Bytes buffer((rows * cols * size_of(dtype) + 63) / 64 * 64 + 4096);
     const int parts = is_complex(dtype) ? 2 : 1, size = size_of(dtype) / parts;
     const DType part = size == 8 ? DType::f64 : size == 4 ? DType::f32 : dtype;
@@ -52,7 +53,7 @@ inline double seconds_of(const std::function<void()>& f) {
   f();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
-// The best of many: other work on the machine only ever adds time.
+// Returns the best of many runs, because other work on the machine can only add time.
 inline double best_seconds(const std::function<void()>& f) {
   f();
   const int rounds = std::clamp(static_cast<int>(0.2 / seconds_of(f)), 4, 400);
@@ -72,15 +73,15 @@ inline double gflops(Workload& w, int strategy, Pool* pool) {
   return flops_of(w) / best_seconds([&] { run(call.call, pool); }) / 1e9;
 }
 
-// Of all buffers: what is read once, or written.
+// Returns the bytes of all buffers: what is read once, or written.
 inline int64_t bytes_of(const Workload& w) {
   int64_t elements = 0;
   for (const Problem& p : w.problems) elements += int64_t{p.m} * p.k + int64_t{p.k} * p.n + int64_t{p.m} * p.n;
   return elements * size_of(w.lhs());
 }
 
-// GB/s of c = a + 3 b, half of it by a thread of the pool, where a, b and c together are so many bytes: what the memory, or the cache that
-// holds as much, gives such loops.
+// Returns the GB/s of c = a + 3 b, half of it computed by a thread of the pool, where a, b and c have `bytes` bytes together. This is what
+// the memory, or a cache that holds as much, provides to such loops.
 inline double triad_rate(int64_t bytes, Pool& pool) {
   const int64_t count = std::max<int64_t>(bytes / (3 * sizeof(double)), 2);
   std::vector<double> a(count, 1), b(count, 2), c(count);

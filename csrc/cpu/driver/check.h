@@ -1,4 +1,4 @@
-// Random calls against float64, and calls that must not do anything.
+// Checks random calls against float64, and corrupt calls, which must not touch anything outside their results.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -24,14 +24,15 @@ inline bool agrees(double got, double expected, double tolerance) {
   return std::fabs(got - expected) <= tolerance;
 }
 
-// As the kernel has it where there are infinities: a real factor scales both parts, a complex one is multiplied by the schoolbook.
+// Scales as the kernel does in the presence of infinities: a real factor scales both parts, a complex factor is multiplied by the
+// schoolbook rule.
 inline Number scaled(Number x, Number by) {
   const double re = by.real(), im = by.imag();
   if (im == 0) return {re * x.real(), re * x.imag()};
   return {re * x.real() - im * x.imag(), re * x.imag() + im * x.real()};
 }
 
-// One part of a number may be NaN and the other one not.
+// One part of a number may be NaN while the other is not.
 inline double finite_size(Number x) {
   return (std::isfinite(x.real()) ? std::fabs(x.real()) : 0) + (std::isfinite(x.imag()) ? std::fabs(x.imag()) : 0);
 }
@@ -48,7 +49,7 @@ inline double activate(double x, Activation activation) {
   }
 }
 
-// Turns a sum and the bound on its error into what comes of them.
+// Applies the epilogue to a sum and to the bound on its error.
 inline void expect_epilogue(const Workload& w, const Epilogue& e, const Problem& p, int64_t batch, int64_t i, int64_t j, double (&value)[2],
                             double& tolerance) {
   const auto addend = [&](const Operand& x) {
@@ -56,7 +57,7 @@ inline void expect_epilogue(const Workload& w, const Epilogue& e, const Problem&
     return get(w.out_dtype, &from[element_of(x, p, batch, i, j) * size_of(w.out_dtype)]);
   };
   const Number alpha = value_of(w, e.alpha), beta = value_of(w, e.beta);
-  if (alpha == 0.0) value[0] = value[1] = 0;  // the sum does not count, even if it is NaN
+  if (alpha == 0.0) value[0] = value[1] = 0;  // the sum is ignored, even if it is NaN
   double magnitude = std::abs(alpha) * finite_size({value[0], value[1]});
   tolerance = alpha == 0.0 ? 0 : tolerance * std::abs(alpha);
   Number x = scaled({value[0], value[1]}, alpha);
@@ -66,11 +67,11 @@ inline void expect_epilogue(const Workload& w, const Epilogue& e, const Problem&
   }
   if (e.bias.buffer >= 0) x += addend(e.bias), magnitude += finite_size(addend(e.bias));
   value[0] = activate(x.real(), e.activation), value[1] = x.imag();
-  // No activation is steeper than 1.13; none adds more than a few roundings of its argument.
+  // No activation is steeper than 1.13, and none adds more than a few roundings of its argument.
   tolerance = 1.13 * tolerance + 8 * magnitude * epsilon(w.sum()) + 4 * finite_size(value[0]) * epsilon(w.sum());
 }
 
-// Of a type without infinities: numbers that are too large become NaN.
+// For a type without infinities: whether a number of this size may have become NaN, because it is too large.
 inline bool may_be_too_large(DType dtype, double size) {
   const DTypeInfo& info = info_of(dtype);
   return !is_integer(dtype) && !info.has_infinities && size > ShortFormat(dtype).decode(ShortFormat(dtype).too_large() - 1);
@@ -100,7 +101,7 @@ inline void check_results(const Workload& w) {
           const double found[2] = {got.real(), got.imag()};
           if (!w.epilogues.empty()) expect_epilogue(w, w.epilogues[index], p, batch, i, j, expected, tolerance);
           for (int part = 0; part <= is_complex(w.lhs()); ++part) {
-            // Integers wrap around, and infinity may be no number of the results' type.
+            // Integers wrap around, and the results' type may have no infinity.
             if (is_integer(w.out_dtype) || !std::isfinite(expected[part])) expected[part] = rounded(w.out_dtype, expected[part]).real();
             if (std::isnan(found[part]) && may_be_too_large(w.out_dtype, std::fabs(expected[part]) + tolerance)) continue;
             const double rounding = std::fabs(expected[part]) * epsilon(w.out_dtype) + smallest(w.out_dtype);
@@ -116,7 +117,7 @@ inline void check_results(const Workload& w) {
   }
 }
 
-// The results, with one NaN for all: which of two NaNs a processor passes on depends on their order, and so on the plan.
+// Returns the results with all NaNs made equal: which of two NaNs a processor propagates depends on their order, and therefore on the plan.
 inline std::vector<Bytes> canonical_results(const Workload& w) {
   std::vector<Bytes> all = results(w);
   for (const Problem& p : w.problems) {
@@ -153,7 +154,7 @@ inline void check_random(Kind kind, DType out_dtype, Pool& pool, bool tall) {
   }
 }
 
-// Split K: right, and the same bits whoever computes which share.
+// Checks split-K: results are right, and their bits do not depend on which thread computes which K slice.
 inline void check_split(Kind kind, DType out_dtype, Pool& pool) {
   Workload w = random_workload(kind, out_dtype, static_cast<int>(uniform(1, 3)));
   const PlanData plan = make_split_plan(w, chance(0.5) ? -1 : kNumTiles - 1, chance(0.8) ? 5 : 40);
@@ -165,7 +166,7 @@ inline void check_split(Kind kind, DType out_dtype, Pool& pool) {
   if (results(w) != first) fail(w, w.problems[0], "bits of split K depend on the threads");
 }
 
-// Ready tiles of nonsense may not write to operands, or (under AddressSanitizer) touch anything outside the buffers.
+// Corrupt ready tiles must not write to operands, nor (which AddressSanitizer sees) touch anything outside the buffers.
 inline void check_ready_nonsense(Kind kind) {
   Workload w = random_workload(kind, accumulator_of(kind), 3);
   PlanData plan = make_split_plan(w, -1, 4);
@@ -184,7 +185,7 @@ inline void check_ready_nonsense(Kind kind) {
       lie(part.offset);
       for (int32_t* field : {&part.row_stride, &part.col_stride, &part.buffer}) lie(*field);
     }
-    // By strides of 0 any length stays inside: 2^31 steps would be computed, for minutes.
+    // With strides of 0 any length stays inside a buffer: 2^31 steps would be computed, which takes minutes.
     const auto& [a, b, c] = tile.part;
     const auto shorten = [](int32_t& length, int32_t stride, int32_t other) {
       if (stride == 0 && other == 0) length = std::min(length, 1000);
@@ -204,7 +205,7 @@ inline void check_ready_nonsense(Kind kind) {
   if (!std::equal(operands.begin(), operands.end(), w.buffers.begin())) fail(w, w.problems[0], "nonsense written to an operand");
 }
 
-// Descriptors of nonsense may compute nonsense, but only inside C.
+// Corrupt descriptors may produce any values, but only inside C.
 inline void check_nonsense(Kind kind) {
   Workload w = random_workload(kind, accumulator_of(kind), 3);
   const DType dtype = w.out_dtype;
@@ -235,7 +236,7 @@ inline void check_nonsense(Kind kind) {
   }
 }
 
-// All values of a short type pass unchanged, and sums of two round to nearest even.
+// Checks that all values of a short type pass unchanged, and that sums of two values are rounded to nearest even.
 inline void check_short_floats(DType dtype) {
   const int size = size_of(dtype), count = 1 << (8 * size);
   const ShortFormat format(dtype);
@@ -266,7 +267,7 @@ inline void check_short_floats(DType dtype) {
   }
 }
 
-// Each activation of numbers of all magnitudes, to a few units in the last place.
+// Checks each activation for numbers of all magnitudes, to within a few units in the last place.
 inline void check_activations(DType dtype) {
   std::vector<double> inputs = {0, -0.0, NAN, INFINITY, -INFINITY, 1e30, -1e30};
   for (int i = 0; i < 4000; ++i) inputs.push_back(std::ldexp(uniform(-(1 << 20), 1 << 20), static_cast<int>(-uniform(13, 60))));
@@ -290,7 +291,7 @@ inline void check_activations(DType dtype) {
     for (int i = 0; i < count; ++i) {
       const double x = get(dtype, &w.buffers[1][i * size]).real(), expected = activate(x, activation);
       const double got = get(dtype, &w.buffers[2][i * size]).real();
-      // The sigmoid of a large negative number magnifies the rounding of its argument, which in gelu isn't x itself.
+      // The sigmoid of a large negative number magnifies the rounding error of its argument, which in gelu is not x itself.
       const double slope = activation == Activation::gelu && x < 0 ? 1 + 2 * (std::fabs(x) + 0.05 * std::fabs(x * x * x)) : 1;
       const double smallest = dtype == DType::f32 ? 0x1p-148 : 0x1p-1073;
       if (!agrees(got, expected, 8 * slope * epsilon(dtype) * std::fabs(expected) + smallest * std::fmax(1, std::fabs(x)))) {
@@ -310,7 +311,7 @@ inline void check(int rounds) {
   for (int round = 0; round < rounds && !failures; ++round) {
     for (int i = 0; i < kKinds; ++i) {
       const Kind kind = static_cast<Kind>(i);
-      if (plain_kind_of(kind) != kind) continue;  // those are GPUs' ways
+      if (plain_kind_of(kind) != kind) continue;  // these arithmetics exist on GPUs only
       for (int result = 0; result < kDTypes; ++result) {
         const DType out_dtype = static_cast<DType>(result);
         if (!arithmetic_of(kind).gives(out_dtype)) continue;

@@ -1,4 +1,4 @@
-// Memory of the driver in which the processor sees what reads or writes beyond its end.
+// Memory for the driver in which the processor detects reads and writes beyond its end.
 #pragma once
 #include <sys/mman.h>
 
@@ -8,7 +8,7 @@
 
 namespace vbgemm::driver {
 
-// Memory that ends where an unmapped page begins: the sanitizers don't see masked vector loads, the processor does.
+// Memory that ends where an unmapped page begins: sanitizers do not see masked vector loads, but the processor does.
 template <class T>
 struct GuardedAllocator {
   using value_type = T;

@@ -1,4 +1,4 @@
-// Random numbers, and elements of any dtype by arithmetic that shares nothing with the kernel's.
+// Random numbers, and conversions of any dtype by arithmetic that is independent of the kernel's.
 #pragma once
 #include <cmath>
 #include <complex>
@@ -18,7 +18,7 @@ inline bool chance(double p) { return std::uniform_real_distribution<>()(rng) < 
 
 inline int size_of(DType dtype) { return bytes_of(dtype); }
 
-// A floating-point number of up to 16 bits. One without infinities has a NaN in the place of its largest number instead.
+// A floating-point format of up to 16 bits. A format without infinities has NaN in place of its largest number.
 struct ShortFormat {
   explicit ShortFormat(DType dtype) : info(info_of(dtype)) {}
   const DTypeInfo& info;
@@ -83,7 +83,7 @@ inline Number rounded(DType dtype, Number x) {
   put(dtype, bytes, x);
   return get(dtype, bytes);
 }
-// Half the spacing of numbers, relative to them, and around 0.
+// Half the spacing of numbers, relative to their size, and near 0.
 inline double epsilon(DType dtype) { return is_integer(dtype) ? 0 : std::ldexp(1, -info_of(dtype).fraction_bits - 1); }
 inline double smallest(DType dtype) {
   const DTypeInfo& info = info_of(dtype);

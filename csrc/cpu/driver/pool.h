@@ -1,4 +1,4 @@
-// The threads that the kernel may borrow, as XLA's thread pool lends them.
+// A thread pool with the interface of XLA's, whose threads the kernel may use.
 #pragma once
 #include <pthread.h>
 
@@ -18,8 +18,8 @@ inline void pin(pthread_t thread, int core) {
   pthread_setaffinity_np(thread, sizeof cores, &cores);
 }
 
-// With pinned = true its threads stay on core 1, beside a caller on core 0: the kernel's scheduler often wakes a thread on the core of
-// the one that woke it, and leaves it there for longer than a call takes.
+// With pinned = true its threads stay on core 1, while the caller is on core 0: the scheduler often wakes a thread on the core of the
+// thread that woke it, and leaves it there for longer than a call takes.
 class Pool {
  public:
   explicit Pool(int threads, bool pinned = false) {

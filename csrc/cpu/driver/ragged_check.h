@@ -1,5 +1,5 @@
-// Random calls whose group sizes are data against float64: sizes of any value, windows of the groups, batches that share operands, rows
-// packed with different lengths; results in memory that ends where an unmapped page begins.
+// Checks random ragged calls against float64: group sizes of any value, windows of the groups, batches that share operands, and packed rows
+// of different lengths. Results are in memory that ends where an unmapped page begins.
 #pragma once
 #include <algorithm>
 #include <cstdio>
@@ -20,7 +20,7 @@ inline void ragged_fail(const char* what, DType dtype, int64_t index, double got
   std::printf("FAIL %s, %s: element %ld is %g, expected %g\n", what, name_of(dtype), index, got, expected);
 }
 
-// Elements in guarded memory, and the same numbers as float64 has them.
+// Elements in guarded memory, and the same numbers in float64.
 struct Numbers {
   DType dtype;
   Bytes bytes;
@@ -38,7 +38,7 @@ struct Numbers {
   }
 };
 
-// Sizes in one of the two integer types.
+// Group sizes in one of the two integer types.
 struct SizesOfGroups {
   std::vector<int64_t> values;
   bool wide;
@@ -73,7 +73,7 @@ inline void expect(const char* what, const Numbers& got, int64_t index, Number s
   }
 }
 
-// One that ragged products have kernels for: those of 8 bits have none.
+// Returns a dtype for which ragged products have kernels; 8-bit types have none.
 inline DType random_ragged_dtype() {
   for (;;) {
     const Arithmetic& arithmetic = kArithmetics[uniform(0, kKinds - 1)];
@@ -119,7 +119,7 @@ inline void check_ragged(Pool* pool) {
   if (windowed) strided(call.group_offset, offset_bytes, true, 0);
   call.out = out.bytes.data();
   if (!windowed && entries == 1 && !call.contraction && chance(0.5)) {
-    // Weights of groups without rows are never read.
+    // Weights of groups without rows must never be read.
     int64_t row = 0;
     for (int64_t group = 0; group < call.groups; ++group) {
       const int64_t rows = std::clamp<int64_t>(sizes.values[group], 0, call.m - row);

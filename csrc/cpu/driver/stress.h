@@ -1,4 +1,4 @@
-// Many concurrent calls on one pool.
+// A stress test: many concurrent calls on one pool.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace vbgemm::driver {
 
-// Plans and buffers die as soon as each call returns: a helper that came late and still looked would be caught by a sanitizer.
+// Plans and buffers are destroyed as soon as each call returns, so that a sanitizer catches a helper that starts late and still uses them.
 inline void stress(double seconds) {
   Pool pool(2);
   std::atomic<int64_t> calls{0}, wrong{0};

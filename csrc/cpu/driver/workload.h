@@ -11,18 +11,18 @@
 
 namespace vbgemm::driver {
 
-// What owns a call's memory. Everything in a buffer that no problem addresses is NaN in operands and kUntouched in results.
+// The owner of a call's memory. Elements of a buffer that no problem addresses are NaN in operands and kUntouched in results.
 inline constexpr unsigned char kUntouched = 0xA5;
-inline constexpr int64_t kGuard = 256;  // bytes before and behind each result
+inline constexpr int64_t kGuard = 256;  // bytes before and after each result
 struct Workload {
   Kind kind;
   DType out_dtype;
   std::vector<Problem> problems;
-  std::vector<Bytes> buffers;                 // of exactly the size that the problems reach
-  int num_operands = 0;                       // buffers that aren't results
-  std::vector<std::pair<int, int>> k_ranges;  // one a problem
-  std::vector<Epilogue> epilogues;            // one a problem, or none
-  std::vector<Bytes> initial;                 // results before the call, where it reads them
+  std::vector<Bytes> buffers;                 // of exactly the size that the problems address
+  int num_operands = 0;                       // buffers that are not results
+  std::vector<std::pair<int, int>> k_ranges;  // one for each problem
+  std::vector<Epilogue> epilogues;            // one for each problem, or none
+  std::vector<Bytes> initial;                 // results before the call, if it reads them
 
   DType lhs() const { return arithmetic_of(kind).lhs; }
   DType rhs() const { return arithmetic_of(kind).rhs; }
@@ -30,7 +30,7 @@ struct Workload {
 };
 struct PlanData {
   std::vector<TileRun> runs;
-  std::vector<ReadyTile> tiles;  // in place of runs, where K is split
+  std::vector<ReadyTile> tiles;  // in place of runs, if K is split
   std::vector<SplitTile> splits;
   std::vector<int32_t> block_first;
   int32_t num_tiles = 0;
@@ -42,7 +42,7 @@ inline int64_t element_of(const Operand& x, const Problem& p, int64_t batch, int
          j * x.col_stride;
 }
 
-// Lays out an operand of rows x cols x batch in a new buffer: any order, padded or strided or broadcast, at an offset.
+// Lays out an operand of rows x cols x batch in a new buffer: in any order, padded, strided or broadcast, and at an offset.
 inline Operand lay_out(Workload& w, DType dtype, const Problem& p, int64_t rows, int64_t cols, bool result, bool plain) {
   Operand x{};
   x.buffer = static_cast<int32_t>(w.buffers.size());
@@ -93,7 +93,7 @@ inline void put_random(DType dtype, unsigned char* p) {
 }
 inline std::vector<Bytes> results(const Workload& w) { return {w.buffers.begin() + w.num_operands, w.buffers.end()}; }
 
-// 1, 0 or anything; known at trace time or in a buffer of its own.
+// Returns 1, 0 or any number, known at trace time or in a buffer of its own.
 inline Scalar random_scalar(Workload& w) {
   std::normal_distribution<> normal;
   const bool any = chance(0.6);
@@ -114,7 +114,7 @@ inline Number value_of(const Workload& w, const Scalar& scalar) {
   return get(dtype, scalar.buffer < 0 ? bytes : &w.buffers[scalar.buffer][scalar.offset * size_of(dtype)]);
 }
 
-// Something shaped like C, or broadcast to it. nan: there is nothing in it that may be used.
+// Returns an addend shaped like C, or broadcast to it. nan: it consists of values that must not be used.
 inline Operand random_addend(Workload& w, const Problem& p, bool nan) {
   const bool one_row = chance(0.4), one_column = chance(0.3);
   Operand x = lay_out(w, w.out_dtype, p, one_row ? std::min(p.m, 1) : p.m, one_column ? std::min(p.n, 1) : p.n, false, false);
@@ -124,7 +124,7 @@ inline Operand random_addend(Workload& w, const Problem& p, bool nan) {
   return x;
 }
 
-inline constexpr int32_t kItself = -2;  // as a source: C
+inline constexpr int32_t kItself = -2;  // as a source: C itself
 inline Epilogue random_epilogue(Workload& w, const Problem& p) {
   Epilogue e{random_scalar(w), random_scalar(w), {}, {}, Activation::none, 0};
   e.source.buffer = e.bias.buffer = -1;
@@ -143,7 +143,7 @@ inline int random_size(int64_t limit) {
   return static_cast<int>(std::min(chance(0.5) ? uniform(1, 70) : kSizes[uniform(0, std::size(kSizes) - 1)], limit));
 }
 
-// tall: with many rows, few columns and a short K, most of them without gaps.
+// tall: many rows, few columns and a short K, most of them without gaps.
 inline Workload random_workload(Kind kind, DType out_dtype, int count, bool tall = false) {
   Workload w{kind, out_dtype, {}, {}, 0, {}, {}, {}};
   std::vector<bool> plain;
@@ -181,7 +181,7 @@ inline Workload random_workload(Kind kind, DType out_dtype, int count, bool tall
   return w;
 }
 
-// Covers all problems with tiles: boxes of tiles or single ones, in any order, several in a block or one. strategy < 0: any.
+// Covers all problems with tiles: boxes of tiles or single tiles, in any order, with several or one in a block. strategy < 0: any strategy.
 inline PlanData make_plan(const Workload& w, int strategy, bool boxes, bool shuffle, int tiles_a_block) {
   PlanData plan;
   for (size_t i = 0; i < w.problems.size(); ++i) {
@@ -217,8 +217,8 @@ inline Part part_of(const Operand& x, const Problem& p, int64_t batch, int64_t r
   return {element_of(x, p, batch, row, col), static_cast<int32_t>(x.row_stride), static_cast<int32_t>(x.col_stride), x.buffer, 0};
 }
 
-// Covers all problems with ready tiles, most of them in up to `most` shares of their K, some of them empty; in any order. A share is a
-// block, of one tile or of several that continue each other.
+// Covers all problems with ready tiles, in any order. Most tiles have up to `most` K slices, some of which are empty. A slice is a block,
+// with one tile or several tiles that continue each other.
 inline PlanData make_split_plan(const Workload& w, int strategy, int most) {
   PlanData whole = make_plan(w, strategy, false, false, 0), plan;
   std::vector<std::vector<ReadyTile>> blocks;

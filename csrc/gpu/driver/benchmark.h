@@ -1,4 +1,5 @@
-// The driver's timing: one batched operation by the protocol of the peers' figures (shared/peers/README.md), checked against float64.
+// The driver's timing: one batched operation by the protocol of the peers' figures (benchmarks/results/peers/README.md), checked against
+// float64.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -20,7 +21,7 @@ struct Case {
 
 struct BenchmarkOptions {
   bool hot = false;
-  double footprint = 208e6;  // bytes of all copies together: four times the L2 cache
+  double footprint = 208e6;  // bytes of all copies of the buffers together: four times the L2 cache
   int samples = 20;
   std::string csv;
 };
@@ -31,7 +32,7 @@ struct Figures {
   int bad = 0;
 };
 
-// Elements on the device, as numbers that hold them all.
+// Widens elements on the device to a type that represents all of them exactly.
 template <class T>
 __device__ inline Complex<double> to_wide(T x) {
   return {static_cast<double>(widen(x)), 0};
@@ -49,7 +50,7 @@ __device__ inline void from_wide(Complex<double> x, Complex<Real>& to) {
   to = {static_cast<Real>(x.real), static_cast<Real>(x.imag)};
 }
 
-// Values whose parts are in [-1, 1) and depend on the position alone.
+// Fills an array with values whose parts are in [-1, 1) and depend only on the position.
 template <class T>
 __global__ void fill(T* to, size_t count, uint64_t seed) {
   for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < count; i += static_cast<size_t>(gridDim.x) * blockDim.x) {
@@ -61,8 +62,8 @@ __global__ void fill(T* to, size_t count, uint64_t seed) {
   }
 }
 
-// worst = {max |c - reference|, max |reference|, max |c - reference| / (|A| |B|)} over a problem, one thread an element. Non-negative
-// doubles are ordered like their bits, so that an integer maximum serves.
+// worst = {max |c - reference|, max |reference|, max |c - reference| / (|A| |B|)} over a problem, with one thread for each element.
+// Non-negative doubles have the order of their bits, so that an integer maximum can be used.
 template <class T>
 __global__ void compare(const T* a, const T* b, const T* c, Problem p, unsigned long long* worst) {
   const size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
@@ -107,7 +108,7 @@ class Stopwatch {
     events_.push_back(event);
     require(cudaEventRecord(event, stream_.get()), "event");
   }
-  // Microseconds between consecutive marks.
+  // Returns the microseconds between consecutive marks.
   std::vector<double> laps() const {
     stream_.wait();
     std::vector<double> laps;
@@ -124,7 +125,7 @@ class Stopwatch {
   std::vector<cudaEvent_t> events_;
 };
 
-// A case's operands and results, as many copies as the footprint asks for, each contiguous and 256-byte aligned.
+// The operands and results of a case, in as many copies as the footprint requires; each buffer is contiguous and 256-byte aligned.
 template <class T>
 class Bench {
  public:
@@ -211,7 +212,7 @@ class Bench {
     }
   }
 
-  // Back-to-back calls over all copies, host work included; the median of three passes of about 0.15 s at most.
+  // Times back-to-back calls over all copies, including the host's work; the result is the median of three passes of about 0.15 s at most.
   double time_stream() {
     enqueue(0);
     stream_.wait();
@@ -229,8 +230,8 @@ class Bench {
     return median(watch.laps()) / calls;
   }
 
-  // Graphs of consecutive copies, replayed in turn with an event between two, or where there are few copies one graph of them all: a graph
-  // of one call would mostly time its own launch. Hot: one graph of 20 calls on copy 0.
+  // Times graphs of consecutive copies, replayed in turn with an event between two, or, if there are few copies, one graph of all copies: a
+  // graph of one call would mostly measure its own launch. Hot: one graph of 20 calls on copy 0.
   double time_graphs() {
     const bool one_holds_all = copies_ <= options_.samples;
     const int per_graph = options_.hot ? 20 : one_holds_all ? copies_ : (copies_ + options_.samples - 1) / options_.samples;
@@ -245,7 +246,7 @@ class Bench {
     const int count = static_cast<int>(graphs.size()), replays = std::max(options_.samples, count);
     for (int i = 0; i < std::max(2, count); ++i) graphs[i % count].replay(stream_);
     stream_.wait();
-    graphs[count - 1].replay(stream_);  // keeps the stream busy while the host runs ahead
+    graphs[count - 1].replay(stream_);  // keeps the stream busy while the host gets ahead
     Stopwatch watch(stream_);
     watch.mark();
     for (int i = 0; i < replays; ++i) {
@@ -263,9 +264,9 @@ class Bench {
   DevicePlan device_;
   OwnStream stream_;
   int copies_ = 1;
-  std::vector<size_t> sizes_;  // of the buffers, in elements
+  std::vector<size_t> sizes_;  // sizes of the buffers, in elements
   std::vector<DeviceMemory> memory_, workspace_;
-  std::vector<Buffers> buffers_;  // by copy
+  std::vector<Buffers> buffers_;  // one for each copy
 };
 
 // Times one case, prints it, and appends a row to the CSV file. Returns whether all results were right.

@@ -1,4 +1,5 @@
-// The self-check: random problems through every tile, layout and kind. On a GPU `gpu_driver --check` runs it, without one the emulation.
+// The self-check: random problems through every tile, layout and arithmetic. `gpu_driver --check` runs it on a GPU, the emulation without
+// one.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -18,7 +19,8 @@
 
 namespace vbgemm::driver {
 
-// The types of a kind of arithmetic: of operands, sums, and results, which are like both operands where those are alike.
+// The types of an arithmetic: of its operands, its sums, and its results, which by default have the operands' type if both sides have the
+// same.
 template <Kind kKind_>
 struct OfKind {
   static constexpr Kind kKind = kKind_;
@@ -34,7 +36,7 @@ class Check {
  public:
   explicit Check(const CheckOptions& options) : options_(options), margin_(options.exact ? 0 : 64) {}
 
-  // Prints a line a group; true where all passed.
+  // Prints one line for each group of checks; returns true if all passed.
   bool run() {
 #define DTYPE(...)
 #define SUM_DTYPE DTYPE
@@ -61,7 +63,7 @@ class Check {
     return name() + (std::is_same_v<typename Types::Own, Out> ? "" : std::string(" to ") + name_of(kDTypeOf<Out>));
   }
 
-  // The kind's tiles whose kernels are there. (The emulation is built with some of them.)
+  // The tiles of the arithmetic whose kernels are linked. (The emulation is built with some of them.)
   std::vector<int> tiles() const {
     std::vector<int> rows;
     for (int i = 0; i < kNumTiles; ++i) {
@@ -75,10 +77,10 @@ class Check {
     return !tiles().empty() && (kinds.empty() || std::find(kinds.begin(), kinds.end(), name()) != kinds.end());
   }
 
-  // How tiles become runs and blocks.
+  // How tiles are arranged in runs and blocks.
   struct Layout {
-    bool ready = false;    // tiles in place of runs
-    bool several = false;  // tiles a block
+    bool ready = false;    // ready tiles in place of runs
+    bool several = false;  // several tiles in a block
   };
 
   template <class OneTrial>
@@ -99,7 +101,7 @@ class Check {
     report(name, trial.plan().problems.size(), trial.faults(trial.results()));
   }
 
-  // A graph that is recorded before its kernels have ever been launched.
+  // Records a graph before its kernels have ever been launched.
   template <class Types>
   void recorded_first() {
     require(load_kernels(kind_), "load kernels");
@@ -113,7 +115,7 @@ class Check {
     report(name() + " recorded before any launch", trial.plan().problems.size(), trial.faults(trial.results()));
   }
 
-  // Sizes around a tile's edges, K around its steps.
+  // Sizes close to a tile's edges, and K close to multiples of its steps.
   template <class Types, class Out>
   void one_tile(int strategy, bool epilogues) {
     const TileShape& tile = kTiles[strategy];
@@ -121,7 +123,7 @@ class Check {
     for (int i = 0; i < (options_.small ? 3 : epilogues ? 8 : 16); ++i) {
       const int m = trial.one_of({1, 7, tile.m - 1, tile.m, tile.m + 1, options_.small ? tile.m : 2 * tile.m + 3});
       const int n = trial.one_of({1, 5, tile.n - 1, tile.n, tile.n + 1, options_.small ? tile.n : 2 * tile.n + 12});
-      const int small_k = tile.owned == Owned::rows ? 9 * tile.k : 17;  // of whole rows deeper than shared memory holds
+      const int small_k = tile.owned == Owned::rows ? 9 * tile.k : 17;  // for row tiles, deeper than shared memory holds
       const int deep = options_.small ? small_k : 13 * tile.k + 5;
       const int k = trial.one_of({0, 1, 3, tile.k - 1, tile.k, tile.k + 1, 2 * tile.k + 4, 5 * tile.k + 4, deep});
       trial.cover(trial.add(m, n, k, trial.one_of({1, 1, 2, 3}), i % 4 == 0), strategy);
@@ -131,12 +133,13 @@ class Check {
            {strategy % 2 == 1, strategy % 3 == 0});
   }
 
-  // Problems of all sizes, some cut in two bands of rows with different tiles.
+  // Problems of all sizes, some of them divided into two bands of rows with different tiles.
   template <class Types, class Out = typename Types::Own>
   void mixed(const std::string& what, int group, Layout layout, bool epilogues = false) {
     TrialOf<Types, Out> trial(kind_, seed(group), margin_);
     const std::vector<int> rows = tiles();
-    trial.cover(trial.add(2, 3, 4, options_.races ? 3 : 310), rows.front());  // in the emulation, more blocks than a launch may have
+    // In the emulation, more thread blocks than a launch may have.
+    trial.cover(trial.add(2, 3, 4, options_.races ? 3 : 310), rows.front());
     for (int i = 0; i < (options_.small ? 8 : 60); ++i) {
       const auto extent = [&] {
         return options_.small ? trial.one_of({0, 1, 13, 33}) : trial.one_of({0, 1, 2, 13, 31, 33, 64, 97, 128, 131, 200});
@@ -172,7 +175,7 @@ class Check {
     finish(name() + " parts of K", trial, {});
   }
 
-  // From two shares to as many as all threads add up in parts, some of them empty.
+  // Split-K, from two slices to so many that all threads of a block add them up in parts; some slices are empty.
   template <class Types, class Out = typename Types::Own>
   void split_k(bool epilogues, bool several) {
     TrialOf<Types, Out> trial(kind_, seed(20 + epilogues), margin_);
@@ -193,7 +196,7 @@ class Check {
     finish(names<Types, Out>() + " split K" + (epilogues ? " with epilogues" : ""), trial, {true, several});
   }
 
-  // Products whose results are symmetric: whole and split, with tiles of all shapes.
+  // Products whose results are symmetric, with and without split-K, by tiles of all shapes.
   template <class Types, class Out = typename Types::Own>
   void symmetric(bool ready, bool epilogues) {
     TrialOf<Types, Out> trial(kind_, seed(40 + 2 * ready + epilogues), margin_);
@@ -209,22 +212,22 @@ class Check {
     finish(names<Types, Out>() + " symmetric" + (ready ? ", split" : "") + (epilogues ? " with epilogues" : ""), trial, {ready, false});
   }
 
-  // A NaN or Inf reaches exactly the elements it should; the comparison with the expected bits sees both. Neither comes from the largest
-  // numbers; those that tf32 rounds to infinity are left out, and epilogues, which overflow.
+  // A NaN or Inf must reach exactly the elements that depend on it, which the comparison of bits verifies. Neither may come from large
+  // finite numbers. So numbers that tf32 rounds to infinity are left out, as are epilogues, which overflow.
   template <class Types>
   void not_finite(bool epilogues) {
     TrialOf<Types> trial(kind_, seed(6), margin_);
     std::vector<double> values = {NAN, INFINITY, -INFINITY};
     if (kind_ != Kind::tf32 && !epilogues) values.push_back(-std::numeric_limits<float>::max());
-    if (options_.races) values = {NAN};  // races depend on no values
+    if (options_.races) values = {NAN};  // races do not depend on the values
     for (int strategy : tiles()) {
       for (size_t i = 0; i < values.size(); ++i) {
         const int problem = trial.add(33, 45, 21, 1);
         const Problem& p = trial.plan().problems[problem];
         if (strategy % 2) trial.set(p.b, 20, 7, 0);
         trial.set(strategy % 3 ? p.a : p.b, 3, 20, values[i]);
-        if (i == 1) trial.set(p.b, 20, 9, values[i]);  // meets another, or one in its own row
-        trial.set(p.b, 20, 8, 0.5);                    // a number that rounding leaves as it is
+        if (i == 1) trial.set(p.b, 20, 9, values[i]);  // multiplies another special value, or one in its own row
+        trial.set(p.b, 20, 8, 0.5);                    // a number that rounding leaves unchanged
         trial.cover(problem, strategy);
       }
     }
@@ -242,8 +245,8 @@ class Check {
     finish(name() + " more buffers than parameters hold", trial, {});
   }
 
-  // Whatever descriptors hold, nothing outside C (outside the results' buffers, with ready tiles) may be written (or, under memcheck,
-  // anything outside be read).
+  // Whatever the descriptors hold, nothing may be written outside C (outside the results' buffers, for ready tiles), and nothing outside
+  // the buffers may be read, which only memcheck sees.
   template <class Types>
   void insane(bool ready, bool epilogues) {
     TrialOf<Types> trial(kind_, seed(8), margin_);
@@ -293,7 +296,7 @@ class Check {
     report(name() + " 50 runs and replays, the same bits", 30, faults);
   }
 
-  // A tile of each family, as they walk A in ways of their own.
+  // Checks a tile of each family, because each family has its own way to address A.
   void rows_far_apart() {
     const size_t available = free_device_memory();
     if (available < kFarApartBytes + (1 << 20)) {
@@ -331,7 +334,7 @@ class Check {
     if (!options_.small) run(" more squares summed than parameters hold", more_square_sums_than_a_launch_holds<T>(seed(19), margin_));
   }
 
-  // Results of the other types that the kind gives.
+  // Checks results of the other types that the arithmetic can give.
   template <class Types, class Out>
   void other_results() {
     if constexpr (!std::is_same_v<Out, typename Types::Own> && arithmetic_of(Types::kKind).gives(kDTypeOf<Out>)) {
@@ -362,7 +365,7 @@ class Check {
     k_ranges<Types>();
     split_k<Types>(false, false);
     split_k<Types, Sum>(true, true);
-    if (kWaveSize == 32) {  // those of 64 don't store the image
+    if (kWaveSize == 32) {  // kernels with waves of 64 do not store the transpose
       symmetric<Types>(false, false);
       symmetric<Types, Sum>(false, true);
       symmetric<Types>(true, false);
@@ -389,7 +392,7 @@ class Check {
   CheckOptions options_;
   int margin_;
   OwnStream stream_;
-  Kind kind_ = Kind::f32;  // of the groups that are being run
+  Kind kind_ = Kind::f32;  // the arithmetic of the groups that are running
   int faults_ = 0, groups_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The check of what adds arrays: members of awkward sizes at aligned and odd starts, against a plain loop, bit for bit.
+// The check of the kernels that add arrays: members of awkward sizes at aligned and odd addresses, compared bit for bit with a plain loop.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace vbgemm::driver {
 
-// All members' arrays in one buffer of a device, apart by margins that must survive.
+// All members' arrays in one device buffer, separated by margins that must not change.
 template <class T>
 class AdditionTrial {
  public:
@@ -22,7 +22,7 @@ class AdditionTrial {
 
   AdditionTrial(uint64_t seed, int margin) : random_(seed), margin_(margin) {}
 
-  // shift: by how many elements the arrays miss the alignment of vectors; x's, y's and the result's in turn where they are uneven.
+  // shift: by how many elements the arrays miss the alignment of vectors; if `uneven`, x, y and the result are shifted differently.
   void add(int elements, Result where, int shift, bool uneven = false) {
     Member member{elements, where, {}, random_sum(), random_sum()};
     const int kind = std::uniform_int_distribution<int>(0, 3)(random_);
@@ -66,7 +66,7 @@ class AdditionTrial {
       const int64_t first = members_[i].first[2];
       for (int e = 0; e < members_[i].elements; ++e) {
         faults += !same(found[first + e], expected[i][e]);
-        found[first + e] = host_[first + e];  // what remains must be untouched
+        found[first + e] = host_[first + e];  // what remains in `found` must be untouched
       }
     }
     return faults + (std::memcmp(found.data(), host_.data(), host_.size() * sizeof(T)) != 0);
@@ -105,7 +105,7 @@ class AdditionTrial {
   std::vector<Member> members_;
 };
 
-// Sizes around a vector, a step and a chunk; none, one and three elements.
+// Sizes close to a vector, a step and a chunk, and arrays of zero, one and three elements.
 template <class T>
 AdditionTrial<T> additions_of_all_sizes(uint64_t seed, int margin) {
   using Result = typename AdditionTrial<T>::Result;

@@ -1,4 +1,4 @@
-// What the command line says about the self-check.
+// The options of the self-check on the command line.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,12 +9,12 @@ namespace vbgemm::driver {
 struct CheckOptions {
   bool small = false;   // few and tiny problems, for compute-sanitizer
   bool exact = false;   // buffers without margins, for tools that see every access beyond a buffer
-  bool races = false;   // nothing that is a race by intention, for tools that find races in global memory
-  bool replays = true;  // graphs and repeated runs
+  bool races = false;   // leaves out intentional races, for tools that find races in global memory
+  bool replays = true;  // runs graphs and repeated runs
   uint64_t seed = 0;
-  std::vector<std::string> kinds;  // none: all that have kernels
+  std::vector<std::string> kinds;  // names of arithmetics; if empty, all that have kernels
 
-  // Moves `i` past an option that belongs here; false where words[i] doesn't.
+  // Parses the option words[i] and moves `i` past it; returns false if the option does not belong to the self-check.
   bool take(const std::vector<std::string>& words, size_t& i) {
     const std::string& option = words[i];
     if (option == "--small")

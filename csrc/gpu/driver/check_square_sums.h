@@ -1,4 +1,5 @@
-// The check of what sums squares: arrays of awkward sizes at aligned and odd starts, against a plain loop, the same at every address.
+// The check of the kernels that sum squares: arrays of awkward sizes at aligned and odd addresses, compared with a plain loop; equal arrays
+// must give equal bits at every address.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace vbgemm::driver {
 
-// All arrays in one buffer of a device; what lies between them is NaN.
+// All arrays in one device buffer; the elements between them are NaN.
 template <class T>
 class SquareSumsTrial {
  public:
@@ -21,11 +22,11 @@ class SquareSumsTrial {
 
   SquareSumsTrial(uint64_t seed, int margin) : random_(seed), margin_(margin) {}
 
-  // The same elements at the beginning of a vector, and behind it.
+  // Adds the same elements twice: at the beginning of a vector, and after it.
   void add(int elements) {
     std::vector<T> array;
     for (int i = 0; i < elements; ++i) {
-      const double x = std::uniform_real_distribution<double>(0.5, 1)(random_);  // none so small that a sum could do without it
+      const double x = std::uniform_real_distribution<double>(0.5, 1)(random_);  // none so small that leaving it out would not show
       array.push_back(Number<T>::from(static_cast<Sum>(random_() & 1 ? x : -x)));
     }
     for (int shift : {0, 1}) {
@@ -66,7 +67,8 @@ class SquareSumsTrial {
   }
 
  private:
-  // A thread's elements of one place in their vectors, those places, the block's threads, the chunks of an array; with room for a few.
+  // Upper bound of the number of roundings: over a thread's elements at one place of its vectors, over these places, over the block's
+  // threads, and over the chunks of an array, with some slack.
   static constexpr int kRoundings = kVectorsTogether + 3 + 8 + 9;
 
   long double sum_of(size_t array) const {
@@ -85,7 +87,7 @@ class SquareSumsTrial {
   std::vector<int> elements_;
 };
 
-// Sizes around a vector, all threads' vectors and a chunk; none, one and three elements.
+// Sizes close to a vector, to all threads' vectors and to a chunk, and arrays of zero, one and three elements.
 template <class T>
 SquareSumsTrial<T> square_sums_of_all_sizes(uint64_t seed, int margin) {
   constexpr int kVector = SquareSums<T>::kVector, kStep = kArrayThreads * kVector, kChunk = SquareSums<T>::kChunk;

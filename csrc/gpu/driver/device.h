@@ -1,4 +1,4 @@
-// The device as the stand-alone driver sees it: every error ends the program, every allocation has an owner.
+// The device as the stand-alone driver sees it: every error ends the program, and every allocation has an owner.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 
@@ -38,7 +38,7 @@ class DeviceMemory {
   void write(const void* host, size_t bytes, size_t offset) {
     if (!bytes) return;
     require(cudaMemcpy(data() + offset, host, bytes, cudaMemcpyHostToDevice), "copy to the device");
-    // Small copies return before they arrive, and a stream of our own doesn't wait for them.
+    // Small copies return before they arrive, and a stream of one's own does not wait for them.
     require(cudaDeviceSynchronize(), "copy to the device");
   }
   void read(void* host) const {
@@ -69,7 +69,7 @@ class OwnStream {
   cudaStream_t stream_ = nullptr;
 };
 
-// What `record` puts into the stream, ready for replay.
+// Captures what `record` enqueues on the stream, for replay.
 class Graph {
  public:
   template <class Record>

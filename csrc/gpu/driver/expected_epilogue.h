@@ -1,4 +1,4 @@
-// What an epilogue must make of a sum, on the host.
+// The expected result of an epilogue, computed on the host.
 #pragma once
 #include <cmath>
 
@@ -19,7 +19,7 @@ inline double activated(Activation activation, double x) {
   return NAN;
 }
 
-// scale x + rest; a complex scale without imaginary part takes each part by itself.
+// Returns scale x + rest. A complex scale without imaginary part multiplies the real and the imaginary part separately.
 template <class Sum>
 Sum scaled(Sum scale, Sum x, Sum rest) {
   if constexpr (kIsComplex<Sum>) {
@@ -37,8 +37,8 @@ struct EpilogueTerms {
   bool has_source() const { return epilogue.source.buffer >= 0 && Number<Sum>::wide(beta) != 0.0; }
 };
 
-// Whether `found` is right: the same bits where only products and sums are involved, else close. -0 stands for a missing term, as adding it
-// changes nothing.
+// Whether `found` is right: equal in bits if the epilogue consists of products and sums, otherwise close. -0 stands for an absent term,
+// because adding it changes nothing.
 template <class Sum, class Out>
 bool expected_epilogue(const EpilogueTerms<Sum, Out>& terms, Sum sum, Out found) {
   const Epilogue& e = terms.epilogue;
@@ -46,7 +46,7 @@ bool expected_epilogue(const EpilogueTerms<Sum, Out>& terms, Sum sum, Out found)
   const Sum nothing = Number<Sum>::from({-0.0, -0.0});
   Sum rest = e.bias.buffer < 0 ? nothing : number(terms.bias);
   if (terms.has_source()) rest = scaled(terms.beta, number(terms.source), rest);
-  if (Number<Sum>::wide(terms.alpha) == 0.0) sum = Number<Sum>::from({0, 0});  // it does not count, even if it is NaN
+  if (Number<Sum>::wide(terms.alpha) == 0.0) sum = Number<Sum>::from({0, 0});  // alpha = 0: the sum is ignored, even if it is NaN
   const Wide x = Number<Sum>::wide(scaled(terms.alpha, sum, rest));
   if (e.activation == Activation::none || e.activation == Activation::relu) {
     return same(found, Number<Out>::from(e.activation == Activation::none ? x : Wide(activated(Activation::relu, x.real()))));
@@ -57,7 +57,7 @@ bool expected_epilogue(const EpilogueTerms<Sum, Out>& terms, Sum sum, Out found)
          16 * Number<Sum>::kEpsilon * (std::fabs(y) + std::fabs(x.real())) + Number<Out>::kEpsilon * std::fabs(y) + Number<Out>::kSmallest;
 }
 
-// The same for a sum that is only known to within `tolerance`. No activation is steeper than 1.2.
+// As expected_epilogue, for a sum that is known only to within `tolerance`. No activation is steeper than 1.2.
 template <class Sum, class Out>
 bool close_to_epilogue(const EpilogueTerms<Sum, Out>& terms, double sum, double tolerance, Out found) {
   const Epilogue& e = terms.epilogue;

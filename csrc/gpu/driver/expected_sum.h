@@ -1,5 +1,5 @@
-// What the sum of a row of A and a column of B must be: bit for bit in increasing k, shares and groups of threads in the order that the
-// ordinary kernels promise, and in float64, to which those on tensor cores promise to come close.
+// The expected sum of a row of A times a column of B. The ordinary kernels promise every bit: K in increasing order, and K slices and
+// groups of threads in a fixed order. Tensor-core kernels promise to come close to the result in float64.
 #pragma once
 #include <cmath>
 #include <vector>
@@ -18,15 +18,15 @@ class ExpectedSum {
 
   Sum sum;
   Wide wide = 0;
-  double size = 0;  // the sum of the products' sizes
+  double size = 0;  // the sum of the products' magnitudes
 
   // a, b: the elements of the buffers that the problem names.
   ExpectedSum(const Problem& p, const Box& box, const T* a, const Right* b, int batch, int row, int col) {
     const TileShape& tile = kTiles[box.strategy];
     const bool deep = tile.owned == Owned::steps || (tile.owned == Owned::steps_of_rows && !tile.tensor);
     const DeepShares groups = tile.owned == Owned::steps ? deep_shares<T>(tile) : DeepShares{1, 1, kWaveSize, kWaveSize};
-    const int waves = tile.owned == Owned::steps ? tile.threads / kWaveSize : 1;  // that share an element's K
-    std::vector<Sum> sums;                                                        // of each share
+    const int waves = tile.owned == Owned::steps ? tile.threads / kWaveSize : 1;  // waves that split an element's K
+    std::vector<Sum> sums;                                                        // of each K slice
     for (int share = 0; share < box.shares; ++share) {
       const int begin = box.share_begin(share), end = box.share_begin(share + 1);
       std::vector<Sum> of_group(deep ? waves * groups.groups : 1);
@@ -49,7 +49,7 @@ class ExpectedSum {
     return Number<Sum>::from(Number<E>::wide(x));
   }
 
-  // Each part's shares in order, then the parts.
+  // Adds the K slices of each part in order, and then the parts.
   static Sum added_by_parts(const std::vector<Sum>& sums) {
     const size_t parts = parts_of(static_cast<int>(sums.size()));
     Sum total{};
@@ -62,8 +62,8 @@ class ExpectedSum {
     return total;
   }
 
-  // As tiles add up what they share out among groups of threads (deep_tile.h) or lanes (dot_tile.h): neighbours within a wave, then the
-  // waves.
+  // Adds partial sums as tiles do that split K among groups of threads (deep_tile.h) or lanes (dot_tile.h): neighbours within a wave first,
+  // then the waves.
   static Sum added_by_groups(std::vector<Sum> sums, size_t of_wave) {
     for (size_t distance = 1; distance < of_wave; distance *= 2) {
       for (size_t i = 0; i < sums.size(); i += 2 * distance) sums[i] = sums[i] + sums[i + distance];
@@ -73,7 +73,7 @@ class ExpectedSum {
     return total;
   }
 
-  // Which group of a tile's threads takes a step of K: the waves take turns, and share out their steps among their groups.
+  // Returns the group of a tile's threads that takes a step of K: the waves take turns, and distribute their steps over their groups.
   static int group_of(const DeepShares& shares, int waves, int k) {
     return k / shares.depth % waves * shares.groups + k % shares.depth % shares.groups;
   }

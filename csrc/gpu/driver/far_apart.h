@@ -1,4 +1,4 @@
-// The check of an operand whose rows lie so far apart that offsets do not fit into 32 bits.
+// The check of an operand whose rows are so far apart that offsets do not fit into 32 bits.
 #pragma once
 #include <cstdint>
 
@@ -10,7 +10,7 @@ inline constexpr int kFarRows = 4;
 inline constexpr int64_t kFarStride = (int64_t{1} << 30) + 7;  // so that the last row begins beyond 2^31 elements
 inline constexpr size_t kFarApartBytes = sizeof(float) * kFarRows * kFarStride;
 
-// One product of float32 in tiles of a strategy, its A in `sparse`, kFarApartBytes on the device, at rows that far apart.
+// Checks one float32 product in tiles of a strategy. Its A is in `sparse`, kFarApartBytes on the device, with rows kFarStride apart.
 inline int far_apart_faults(Kind kind, int strategy, DeviceMemory& sparse, const OwnStream& stream, uint64_t seed, int margin) {
   constexpr int kCols = 40, kDepth = 37;
   Trial<float> trial(kind, seed, margin);

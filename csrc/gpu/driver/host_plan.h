@@ -1,4 +1,4 @@
-// Plans made without Python, for the stand-alone driver: boxes of equal tiles, put in kernel order and cut into blocks.
+// Plans made without Python, for the stand-alone driver: boxes of equal tiles, sorted by kernel and divided into thread blocks.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace vbgemm::driver {
 
-// Tiles of one problem in a rectangle of one strategy: `batches` x `tiles_y` x `tiles_x` of them from (batch, row, col) on. Each is summed
-// by `shares` blocks, part by part of K.
+// A rectangle of tiles of one problem and one strategy: `batches` x `tiles_y` x `tiles_x` tiles from (batch, row, col) on. The K of each
+// tile is divided into `shares` slices, each computed by a thread block.
 struct Box {
   int problem, strategy;
   int batch, row, col, batches, tiles_y, tiles_x;
@@ -32,11 +32,11 @@ struct HostPlan {
   Kind kind = Kind::f32;
   DType out_dtype = DType::f32;
   std::vector<Problem> problems;
-  std::vector<Epilogue> epilogues;  // none, or one a problem
+  std::vector<Epilogue> epilogues;  // one for each problem, or none
   std::vector<TileRun> runs;
-  std::vector<ReadyTile> tiles;      // or these
-  std::vector<SplitTile> splits;     // with them
-  std::vector<int32_t> block_first;  // empty where every block holds one tile
+  std::vector<ReadyTile> tiles;      // in place of runs
+  std::vector<SplitTile> splits;     // only together with ready tiles
+  std::vector<int32_t> block_first;  // empty if every block holds one tile
   std::vector<Launch> launches;
   int num_tiles = 0, num_blocks = 0;
   int64_t num_sums = 0;
@@ -87,19 +87,19 @@ struct DevicePlan {
 
 inline int tiles_along(int extent, int tile) { return (extent + tile - 1) / tile; }
 
-// The whole of a problem's C in tiles of one strategy.
+// Covers a problem's whole C with tiles of one strategy.
 inline Box whole(const std::vector<Problem>& problems, int problem, int strategy) {
   const Problem& p = problems[problem];
   return {problem, strategy, 0, 0, 0, p.batch, tiles_along(p.m, kTiles[strategy].m), tiles_along(p.n, kTiles[strategy].n), 0, p.k};
 }
 
-// Where an element of op(X)[batch] lies, in elements of its buffer.
+// The place of an element of op(X)[batch], in elements of its buffer.
 inline int64_t offset_of(const Operand& x, const Problem& p, int batch, int64_t row, int64_t col) {
   return x.offset + batch / p.inner_batch * x.batch_stride[0] + batch % p.inner_batch * x.batch_stride[1] + row * x.row_stride +
          col * x.col_stride;
 }
 
-// One share of the i-th tile of a box. Its sums, if there are several, are those from `sums` on.
+// One K slice of the i-th tile of a box. If there are several slices, its partial sums begin at `sums`.
 inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int share, int64_t sums) {
   const TileShape& shape = kTiles[box.strategy];
   const Problem& p = plan.problems[box.problem];
@@ -117,7 +117,7 @@ inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int sha
   return {{box.strategy, rows, cols, depth, box.problem, batch, row, col}, {part(p.a, row, begin), part(p.b, begin, col), c}};
 }
 
-// The i-th tile of a box as its shares' sums and what becomes of them.
+// Adds the i-th tile of a box as its K slices and the reduction of their partial sums.
 inline void add_split(HostPlan& plan, Box box, int i) {
   const int shares = std::exchange(box.shares, 1);
   const ReadyTile whole = ready_tile(plan, box, i, 0, 0);
@@ -126,8 +126,8 @@ inline void add_split(HostPlan& plan, Box box, int i) {
   plan.num_sums += static_cast<int64_t>(shares) * shape.m * shape.n;
 }
 
-// `block_size()` is the number of tiles of the next block; without it, one tile a block. `ready`: tiles in place of runs; only they can be
-// split.
+// Lays the boxes out as a plan. `block_size()` returns the number of tiles of the next block; without it, every block has one tile.
+// `ready`: ready tiles in place of runs; only ready tiles can split K.
 inline void lay_out(HostPlan& plan, const std::vector<Box>& boxes, bool ready, const std::function<int()>& block_size = nullptr) {
   for (int kernel = 0; kernel < kKernels; ++kernel) {
     const int first_tile = plan.num_tiles, first_block = plan.num_blocks;
@@ -156,7 +156,7 @@ inline void lay_out(HostPlan& plan, const std::vector<Box>& boxes, bool ready, c
   if (block_size) plan.block_first.push_back(plan.num_tiles);
 }
 
-// The catalogue's row with this name and thread count, or -1.
+// Returns the catalogue's row with this name and thread count, or -1.
 inline int find_tile(const std::string& name, int threads, Kind kind) {
   for (int i = 0; i < kNumTiles; ++i) {
     if (kTiles[i].is_gpu() && kTiles[i].name == name && kTiles[i].threads == threads && kTiles[i].built_for(kind)) return i;
@@ -164,7 +164,7 @@ inline int find_tile(const std::string& name, int threads, Kind kind) {
   return -1;
 }
 
-// One set of buffers for a plan: operands, then results.
+// One set of buffers for a plan: first the operands, then the results.
 struct Buffers {
   std::vector<const void*> data;
   std::vector<int64_t> elements;

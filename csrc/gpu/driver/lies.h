@@ -1,4 +1,4 @@
-// Descriptors that lie.
+// Corrupts the descriptors of a call, for the checks that no descriptor can cause an access outside the call's buffers.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace vbgemm::driver {
 
-// Into a call that is laid out. of_images: also about what is mirrored. The image of a tile that has none is written where another tile, or
-// the same, writes: a race.
+// Corrupts a plan that is laid out. of_images: also corrupts which tiles are mirrored; the transpose of a tile that should not have one is
+// written where the same or another tile writes, which is a race.
 template <class T, class Out, class Right>
 void lie_in_plan(RandomCall<T, Out, Right>& call, bool of_images) {
   HostPlan& plan = call.plan();
@@ -20,7 +20,7 @@ void lie_in_plan(RandomCall<T, Out, Right>& call, bool of_images) {
     };
     (one(fields), ...);
   };
-  // A result that is to be written to an operand. (Another result may be written twice at a time.)
+  // Makes a result go to an operand. (Redirecting it to another result could make two threads write an element at the same time.)
   const auto lie_of_result = [&call](Part& c) {
     if (call.between(1, 12) == 1) c.buffer = call.between(0, call.num_operands() - 1);
   };
@@ -33,14 +33,14 @@ void lie_in_plan(RandomCall<T, Out, Right>& call, bool of_images) {
     Part &a = tile.part[0], &b = tile.part[1], &c = tile.part[2];
     lie(12, at.strategy, at.rows, at.cols, at.depth, at.problem, at.batch, at.row, at.col);
     for (Part* part : {&a, &b}) lie(12, part->offset, part->row_stride, part->col_stride, part->buffer);
-    lie(12, c.offset);  // a C that is walked otherwise may be written twice at a time
+    lie(12, c.offset);  // only the offset: with other strides, two threads could write an element at the same time
     lie_of_result(c);
     if (of_images) lie(4, c.mirrored);
   }
   for (SplitTile& tile : plan.splits) {
     TilePosition& at = tile.position;
     lie(12, tile.first, tile.c.offset, tile.share_stride, tile.shares, tile.pitch);
-    // Its rows and columns are C's: with more of them one element may be written twice at a time.
+    // A tile's rows and columns are those of C; with more of them, two threads could write an element at the same time.
     lie(12, at.problem, at.batch, at.row, at.col);
     lie_of_result(tile.c);
     if (of_images) lie(4, tile.c.mirrored);
@@ -49,7 +49,7 @@ void lie_in_plan(RandomCall<T, Out, Right>& call, bool of_images) {
   for (Launch& launch : plan.launches) launch.num_blocks += 3, launch.first_block -= 1;
 }
 
-// Buffers that the call does not have, and activations that nobody knows.
+// Sets buffers that the call does not have, and unknown activations.
 template <class T, class Out, class Right>
 void lie_in_epilogues(RandomCall<T, Out, Right>& call) {
   for (Epilogue& e : call.plan().epilogues) {

@@ -1,4 +1,4 @@
-// Numbers on the host: how the driver makes, rounds and compares elements, independently of the kernels' own conversions.
+// Numbers on the host: how the driver generates, rounds and compares elements, independently of the kernels' own conversions.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -12,9 +12,9 @@
 
 namespace vbgemm::driver {
 
-using Wide = std::complex<double>;  // holds every element exactly
+using Wide = std::complex<double>;  // represents every element exactly
 
-// A floating-point format of up to 16 bits, as dtypes.def has it.
+// A floating-point format of up to 16 bits, as dtypes.def declares it.
 template <DType kDType>
 struct ShortFormat {
   static constexpr DTypeInfo kInfo = info_of(kDType);
@@ -30,7 +30,7 @@ struct ShortFormat {
     return bits & kSign ? -size : size;
   }
 
-  // decode, from a table, as the checks decode each element many times.
+  // As decode, from a table, because the checks decode each element many times.
   static double value(int bits) {
     static const std::vector<double> values = [] {
       std::vector<double> all(1 << kBits);
@@ -46,18 +46,18 @@ struct ShortFormat {
     const double size = std::fabs(x);
     if (size > 1e300) return sign | kTooLarge;
     const int exponent = std::max(std::ilogb(size), 1 - kBias);
-    // A fraction that is rounded up to 2^(kFraction + 1) carries into the exponent, and so up to infinity.
+    // A fraction that is rounded up to 2^(kFraction + 1) carries into the exponent, up to infinity.
     const double bits = (exponent + kBias - 1) * std::ldexp(1, kFraction) + std::nearbyint(std::ldexp(size, kFraction - exponent));
     return sign | static_cast<int>(std::min<double>(bits, kTooLarge));
   }
 };
 
-// An element type: its spacing, and the way to Wide and back (to the nearest element). Floats without a type of their own are short.
+// An element type: its spacing, and conversions to Wide and back (to the nearest element). Floats that C++ has no type for are short.
 template <class T>
 struct Number {
   using Format = ShortFormat<kDTypeOf<T>>;
   static constexpr double kEpsilon = 1.0 / (1 << Format::kFraction);
-  // No finer than that around 0.
+  // A lower bound of the spacing near 0.
   static constexpr double kSmallest = Format::kBias > 100 ? 1e-7 : 2.0 / (1 << (Format::kBias + Format::kFraction - 1));
   static Wide wide(T x) { return Format::value(x.bits); }
   static T from(Wide x) { return {static_cast<decltype(T::bits)>(Format::encode(x.real()))}; }
@@ -84,7 +84,7 @@ struct Number<Complex<Real>> {
   static Complex<Real> from(Wide x) { return {static_cast<Real>(x.real()), static_cast<Real>(x.imag())}; }
 };
 
-// Integers wrap around. For NaN and infinities, which checks put where nothing may be read, any will do.
+// Integers wrap around. NaN and infinities, which the checks put where nothing may be read, may become any integer.
 template <>
 struct Number<uint32_t> {
   static constexpr double kEpsilon = 0, kSmallest = 0;
@@ -100,26 +100,27 @@ struct Number<int8_t> {
 
 // The relative error of one product.
 inline double rounding_of(Kind kind) {
-  if (kind == Kind::tf32) return 3.0 / (1 << 11) * 1.01;  // one factor is rounded to 11 bits, the other rounded or cut off
-  if (kind == Kind::tf32x3) return 1.5 / (1 << 21);       // small x small and small's last bits are left out
-  return 0;                                               // exact in the accumulator's type, or as good as it
+  if (kind == Kind::tf32) return 3.0 / (1 << 11) * 1.01;  // one factor is rounded to 11 bits, the other rounded or truncated
+  if (kind == Kind::tf32x3) return 1.5 / (1 << 21);       // small x small and the last bits of small are left out
+  return 0;                                               // exact in the accumulator's type, or rounded to it
 }
 
-// The error of sums on tensor cores, relative to the sum of the products' sizes and in spacings of the accumulator's type. An instruction
-// aligns its products and the sum so far to the largest of them, cuts each off there and cuts the result off again (Fasi et al. 2021,
-// "Numerical behavior of NVIDIA tensor cores"): up to one spacing a term, and at least 8 products share an instruction.
+// The error of sums on tensor cores, relative to the sum of the products' magnitudes and in spacings of the accumulator's type. An
+// instruction aligns its products and the previous sum to the largest of them, truncates each there, and truncates the result again (Fasi
+// et al. 2021, "Numerical behavior of NVIDIA tensor cores"). That is up to one spacing for each term, and at least 8 products share an
+// instruction.
 inline double tensor_sum_error(Kind kind, int depth) {
   constexpr int kTogether = 8;
   const double instructions = depth / kTogether + 1;
-  // Three times in each chunk of K, or step of four, then their sums.
+  // Three times in each chunk of K, or step of four, and then their sums.
   if (kind == Kind::tf32x3) return 4 * 3 * (kTogether + 2) + instructions + 4;
   return depth + 2 * instructions + 4;
 }
 
-// As the textbook has it: std::complex's own product takes much longer, to repair infinities.
+// The schoolbook product: std::complex's own product takes much longer, because it repairs infinities.
 inline Wide multiplied(Wide a, Wide b) { return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()}; }
 
-// The same value, or both not a number.
+// Whether two values are equal, or both are NaN.
 inline bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 template <class T>
 bool same(T a, T b) {
@@ -127,7 +128,7 @@ bool same(T a, T b) {
   return same(x.real(), y.real()) && same(x.imag(), y.imag());
 }
 
-// a b + sum, with the roundings that the kernels promise.
+// Returns a b + sum, with the roundings that the kernels promise.
 inline float fused(float a, float b, float sum) { return std::fma(a, b, sum); }
 inline double fused(double a, double b, double sum) { return std::fma(a, b, sum); }
 inline uint32_t fused(uint32_t a, uint32_t b, uint32_t sum) { return a * b + sum; }

@@ -1,5 +1,5 @@
-// A random call on the host: problems with operands and results in all layouts, and epilogues. Operands have NaN on both sides, results a
-// pattern that must survive, so that a stray read or write shows.
+// A random call on the host: problems with operands and results in all layouts, and epilogues. Operands are surrounded by NaN, and results
+// by a pattern that must not change, so that a stray read or write shows.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -15,13 +15,13 @@
 
 namespace vbgemm::driver {
 
-// T: the left operands' elements, Out: the results', Right: the right operands'.
+// T: element type of the left operands; Out: of the results; Right: of the right operands.
 template <class T, class Out = T, class Right = T>
 class RandomCall {
  public:
   using Sum = Accumulator<T>;
 
-  // margin: elements on either side of a buffer; 0 leaves that to a memory checker.
+  // margin: elements on either side of a buffer; with 0, a memory checker has to see accesses beyond it.
   RandomCall(Kind kind, uint64_t seed, int margin) : margin_(margin), random_(seed) {
     plan_.kind = kind;
     plan_.out_dtype = kDTypeOf<Out>;
@@ -33,8 +33,8 @@ class RandomCall {
   HostPlan& plan() { return plan_; }
   std::vector<Box>& boxes() { return boxes_; }
 
-  // A problem with random layouts: each operand row-major, transposed, padded or strided both ways, at an aligned or an odd offset;
-  // batches with one or two strides, some of them 0.
+  // Adds a problem with random layouts. Each operand is row-major, transposed, padded or strided in both dimensions, at an aligned or an
+  // odd offset; batches have one or two strides, some of which are 0.
   int add(int m, int n, int k, int batch, bool plain = false) {
     Problem p{};
     p.m = m, p.n = n, p.k = k, p.batch = batch;
@@ -47,7 +47,7 @@ class RandomCall {
     plan_.problems.push_back(p);
     return static_cast<int>(plan_.problems.size()) - 1;
   }
-  // The same where B is A's transpose.
+  // As add, where B is the transpose of A.
   int add_symmetric(int m, int k, int batch) {
     const int problem = add(m, m, k, batch);
     Problem& p = plan_.problems[problem];
@@ -55,7 +55,7 @@ class RandomCall {
     std::swap(p.b.row_stride, p.b.col_stride);
     return problem;
   }
-  // Tiles below the diagonal of C are left out, those above it mirrored.
+  // Covers a symmetric C: tiles below its diagonal are left out, and those above it are mirrored.
   void cover_symmetric(int problem, int strategy, int shares) {
     const TileShape& shape = kTiles[strategy];
     const Box all = whole(plan_.problems, problem, strategy);
@@ -71,19 +71,19 @@ class RandomCall {
   }
   void cover(int problem, int strategy) { boxes_.push_back(whole(plan_.problems, problem, strategy)); }
 
-  // The problems so far get an epilogue each, of every kind in turn.
+  // Gives an epilogue to each of the problems so far, of every kind in turn.
   void add_epilogues() {
     for (const Problem& p : plan_.problems) plan_.epilogues.push_back(epilogue_of(p));
   }
 
-  // Once the call has all its problems and epilogues: operands come first, as in every call, and boxes become tiles.
+  // To be called when the call has all its problems and epilogues: puts the operands first, as in every call, and turns boxes into tiles.
   void lay_out(bool ready, const std::function<int()>& block_size = nullptr) {
     put_operands_first();
     driver::lay_out(plan_, boxes_, ready, block_size);
   }
   int num_operands() const { return static_cast<int>(buffers_.size() - plan_.problems.size()); }
 
-  // One element of an operand, by op(X)'s row and column in batch 0.
+  // Sets one element of an operand, at a row and column of op(X) in batch 0.
   void set(const Operand& x, int row, int col, Wide value) {
     const int64_t at = x.offset + row * x.row_stride + col * x.col_stride;
     for (const Problem& p : plan_.problems) {
@@ -105,10 +105,11 @@ class RandomCall {
   HostPlan plan_;
   std::vector<Box> boxes_;
   std::vector<std::vector<char>> buffers_;
-  std::vector<size_t> element_bytes_;  // by buffer
+  std::vector<size_t> element_bytes_;  // of each buffer
 
  private:
-  // A buffer for rows x cols matrices of E, its margins and what no matrix holds filled with a pattern: NaN in an input.
+  // Makes a buffer for rows x cols matrices of E. Its margins, and elements that no matrix holds, are filled with a pattern, which is NaN
+  // in an input.
   template <class E>
   Operand place(int rows, int cols, const Problem& p, bool plain, bool input) {
     Operand x{};
@@ -117,8 +118,8 @@ class RandomCall {
     x.row_stride = cols, x.col_stride = 1;                                                 // row-major
     if (layout == 2) x.row_stride = 1, x.col_stride = rows;                                // transposed
     if (layout == 3) x.row_stride = cols + pad;                                            // a view with a longer row
-    if (layout == 4) x.row_stride = 1, x.col_stride = rows + pad;                          // the same, transposed
-    if (layout == 5) x.row_stride = 3 * static_cast<int64_t>(cols) + 1, x.col_stride = 3;  // contiguous in no way
+    if (layout == 4) x.row_stride = 1, x.col_stride = rows + pad;                          // transposed, with a longer row
+    if (layout == 5) x.row_stride = 3 * static_cast<int64_t>(cols) + 1, x.col_stride = 3;  // contiguous in neither dimension
     x.offset = plain ? 0 : one_of({0, 0, 4, 1, 3});
     const int64_t extent = std::max(rows - 1, 0) * x.row_stride + std::max(cols - 1, 0) * x.col_stride + 1;
     x.batch_stride[1] = input && !plain && between(0, 3) == 0 ? 0 : extent + pad;
@@ -143,7 +144,7 @@ class RandomCall {
     std::vector<bool> is_result(buffers_.size());
     for (const Problem& p : plan_.problems) is_result[p.c.buffer] = true;
     int operands = 0, results = num_operands();
-    std::vector<int> place;  // where each buffer goes
+    std::vector<int> place;  // the new index of each buffer
     for (const bool result : is_result) place.push_back(result ? results++ : operands++);
 
     std::vector<std::vector<char>> buffers(place.size());
@@ -165,7 +166,7 @@ class RandomCall {
     return {value(random_), value(random_)};
   }
 
-  // Random numbers all over an operand's buffer but its margins; one in so many infinite, if any.
+  // Fills an operand's buffer, except for its margins, with random numbers; if infinite_of is not 0, one in infinite_of is infinite.
   template <class E>
   void fill(const Operand& x, int infinite_of = 0) {
     const int64_t size = static_cast<int64_t>(buffers_[x.buffer].size() / sizeof(E)) - 2 * margin_;
@@ -177,7 +178,7 @@ class RandomCall {
     }
   }
 
-  // Known, or an element of a buffer among NaNs.
+  // A scalar that is known at trace time, or an element of a buffer of NaNs.
   Scalar scalar_of(Wide value) {
     const Sum number = Number<Sum>::from(value);
     if (between(0, 1)) {
@@ -196,13 +197,13 @@ class RandomCall {
     e.alpha = scalar_of(between(0, 1) ? Wide(1) : random_number());
     const int kind = between(0, 3);
     e.beta = scalar_of(kind < 2 ? Wide(0) : between(0, 1) ? Wide(1) : random_number());
-    if (kind == 1) e.source = place<Out>(p.m, p.n, p, false, true);  // NaN, which a beta of 0 must not read
+    if (kind == 1) e.source = place<Out>(p.m, p.n, p, false, true);  // NaN, which must not be read if beta is 0
     if (kind == 2) e.source = place<Out>(p.m, p.n, p, false, true), fill<Out>(e.source, 16);
     if (kind == 3) e.source = p.c, fill<Out>(p.c, 16);  // in place
     if (between(0, 2)) {
       e.bias = place<Out>(p.m, p.n, p, false, true);
       fill<Out>(e.bias);
-      (between(0, 1) ? e.bias.row_stride : e.bias.col_stride) *= between(0, 1);  // broadcast along one of them, or along none
+      (between(0, 1) ? e.bias.row_stride : e.bias.col_stride) *= between(0, 1);  // broadcast along one dimension, or along none
     }
     if (!kIsComplex<Out> && !is_integer(kDTypeOf<Out>)) e.activation = static_cast<Activation>(between(0, 5));
     return e;

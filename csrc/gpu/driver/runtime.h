@@ -1,4 +1,4 @@
-// The host calls of the GPU's runtime that the stand-alone driver makes, by CUDA's names; HIP's differ in the prefix alone.
+// The host calls of the GPU's runtime that the stand-alone driver makes, under CUDA's names; HIP's names differ only in the prefix.
 #pragma once
 #ifdef __HIP_PLATFORM_AMD__
 #include <hip/hip_runtime.h>

@@ -1,5 +1,5 @@
-// A random call on the device, and whether its results are what they must be: bit for bit what the ordinary kernels promise, and close to
-// float64, which is all that those on tensor cores promise.
+// A random call on the device, and whether its results are right: bit for bit for the ordinary kernels, and close to float64 for
+// tensor-core kernels, which promise no more.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -33,11 +33,11 @@ class Trial : public RandomCall<T, Out, Right> {
   void enqueue(const OwnStream& stream) {
     require(launch(call_of(plan_, device_[0], device_buffers_, workspace_[0]), stream.get()), "launch");
   }
-  // Every buffer as it was before the call.
+  // Restores every buffer to its contents before the call.
   void restore() {
     for (size_t i = 0; i < buffers_.size(); ++i) memory_[i].write(buffers_[i].data());
   }
-  // The bytes of each problem's result buffer, margins included.
+  // The bytes of each problem's result buffer, including its margins.
   using Results = std::vector<std::vector<char>>;
   Results results() const {
     Results all;
@@ -53,7 +53,7 @@ class Trial : public RandomCall<T, Out, Right> {
     return Base::template elements<E>(x);
   }
 
-  // Faults of the results: elements that are not what was promised, and anything written elsewhere.
+  // Counts faults of the results: elements that are not as promised, and writes elsewhere.
   int faults(Results results) const {
     int faults = 0;
     for (const Box& box : boxes_) {
@@ -68,7 +68,7 @@ class Trial : public RandomCall<T, Out, Right> {
               Out found;
               std::memcpy(&found, element, sizeof found);
               if (!right(box, batch, row, col, found) && faults++ < kFaultsShown) show(box, batch, row, col, found);
-              std::memcpy(element, elements<Out>(p.c) + offset, sizeof found);  // what remains must be untouched
+              std::memcpy(element, elements<Out>(p.c) + offset, sizeof found);  // what remains in the results must be untouched
             };
             check(offset_of(p.c, p, batch, row, col));
             if (box.mirrored) check(offset_of(p.c, p, batch, col, row));
@@ -80,7 +80,7 @@ class Trial : public RandomCall<T, Out, Right> {
     return faults;
   }
 
-  // Only what must hold for any tiles: no operand is written, and nothing before or behind a result.
+  // Checks only what must hold for arbitrary tiles: no operand is written, and nothing before or after a result.
   int strays_outside(const Results& results) const {
     int faults = changed_operands();
     for (size_t i = 0; i < results.size(); ++i) {
@@ -92,7 +92,7 @@ class Trial : public RandomCall<T, Out, Right> {
     return faults;
   }
 
-  // Only what must hold for any runs: nothing outside the elements of C is written.
+  // Checks only what must hold for arbitrary runs: nothing outside the elements of C is written.
   int strays(Results results) const {
     int faults = changed_operands();
     for (size_t i = 0; i < results.size(); ++i) {
@@ -148,7 +148,7 @@ class Trial : public RandomCall<T, Out, Right> {
     const double size = expected.size, length = box.k_end - box.k_begin + 4;
     if (std::isfinite(size) && std::abs(Number<Sum>::wide(expected.sum) - wide) > 2 * length * Number<Sum>::kEpsilon * size) return false;
     if (kTiles[box.strategy].tensor && std::isfinite(size)) {
-      // The units neither promise an order nor to round each addition.
+      // Tensor cores promise neither an order of additions nor to round each one.
       const double tolerance =
           size * (rounding_of(plan_.kind) + tensor_sum_error(plan_.kind, box.k_end - box.k_begin) * Number<Sum>::kEpsilon);
       if (plan_.epilogues.empty()) {
