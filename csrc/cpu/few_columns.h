@@ -104,7 +104,7 @@ class FewColumns {
     constexpr int kColumns = kWidth / S;
     const auto* a = static_cast<const NumberOf<Lhs>*>(p.a.data);
     const bool in_place = finishes_in_place(p), streams = goes_past_caches(p) && writes_vectors(p);
-    const int64_t ahead = streams ? bytes_ahead(p, kGroup) : 0;
+    const int64_t ahead = streams ? prefetch_distance(p, kGroup) : 0;
     alignas(64) T results[kRows * kColumns], dense[kRows * kColumns];
     for (int64_t i = 0; i < p.m; i += kRows, a += kRows * p.a.row_stride) {
       const int64_t rows = smaller(kRows, p.m - i);

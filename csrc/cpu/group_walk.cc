@@ -121,7 +121,7 @@ Parts parts_of(const GroupProduct& p, int64_t rows, int64_t cols) {
 void GroupWalk::add(const GroupProduct& product) {
   products_.push_back(product);
   const double m = product.m, n = product.n, k = product.k;
-  work_ += m * n * k + kWorkOfAMove * (m * n + m * k + k * n);
+  work_ += m * n * k + kWorkPerMove * (m * n + m * k + k * n);
 }
 
 void GroupWalk::cut(int64_t threads) {
@@ -163,7 +163,7 @@ void GroupWalk::run(int64_t begin, int64_t end) const {
 void add_products(const RaggedCall& call, GroupWalk& walk) {
   const int64_t entries = call.batch[0] * call.batch[1], result = call.contraction ? call.groups * call.k * call.n : call.m * call.n;
   const int64_t bytes = entries * result * bytes_of(call.out_dtype);
-  if (bytes >= kBytesOfCaches) walk.past_caches();
+  if (bytes >= kCacheBytes) walk.past_caches();
   for (int64_t outer = 0; outer < call.batch[0]; ++outer) {
     for (int64_t inner = 0; inner < call.batch[1]; ++inner) Entry(call, outer, inner, walk).add_products();
   }

@@ -26,7 +26,7 @@ inline Product transposed(const Product& p) {
 }
 
 // The transposed product. `finish` receives its epilogue, if it has one.
-inline Product turned(const Product& p, Finish& finish) {
+inline Product transposed(const Product& p, Finish& finish) {
   Product other = transposed(p);
   if (!p.finish) return other;
   finish = *p.finish;
@@ -35,10 +35,10 @@ inline Product turned(const Product& p, Finish& finish) {
   return other;
 }
 
-// Replaces the factors of a product, which is transposed if `is_turned`.
-inline void with_factors(Product& p, const Factors& factors, bool is_turned) {
+// Replaces the factors of a product, which is transposed if `is_transposed`.
+inline void with_factors(Product& p, const Factors& factors, bool is_transposed) {
   p.k = factors.k;
-  p.a = is_turned ? transposed(factors.b) : factors.a, p.b = is_turned ? transposed(factors.a) : factors.b;
+  p.a = is_transposed ? transposed(factors.b) : factors.a, p.b = is_transposed ? transposed(factors.a) : factors.b;
 }
 
 // The stride along a dimension of length 1 has no meaning, so that it may be replaced by the one that is easiest to read. The dimension is
@@ -75,14 +75,14 @@ class Multiplier {
     for_each_block(p_, [this](const Block& of_c) { block(of_c); });
   }
 
-  // Computes the sum of p's product and the products of `more`, all transposed to c' = b' a' if `is_turned`. All products are added to the
-  // sums of one block before the next block begins.
-  static void run_sum(const Product& p, const Factors* more, int64_t count, bool is_turned, Scratch& scratch) {
+  // Computes the sum of p's product and the products of `more`, all transposed to c' = b' a' if `is_transposed`. All products are added to
+  // the sums of one block before the next block begins.
+  static void run_sum(const Product& p, const Factors* more, int64_t count, bool is_transposed, Scratch& scratch) {
     for_each_block(p, [&](const Block& of_c) {
       Multiplier(p, scratch, true, count == 0).block(of_c);
       for (int64_t i = 0; i < count; ++i) {
         Product piece = p;
-        with_factors(piece, more[i], is_turned);
+        with_factors(piece, more[i], is_transposed);
         strides_along_one(piece);
         Multiplier(piece, scratch, false, i + 1 == count).block(of_c);
       }
@@ -167,7 +167,7 @@ class Multiplier {
     const B* from = b_ + k * p_.b.row_stride;
     T* const to = columns_of_b();
     if (p_.b.col_stride == 1) {
-      turn_panel(from, p_.b.row_stride, p_.n, count, to, column);
+      transpose_panel(from, p_.b.row_stride, p_.n, count, to, column);
     } else {
       for (int64_t j = 0; j < p_.n; ++j) copy_run<1>(from + j * p_.b.col_stride, p_.b.row_stride, count, to + j * column);
     }
@@ -237,7 +237,7 @@ class Multiplier {
     Micro<T> micro{};
     micro.k = k.count;
     micro.streams = goes_past_caches(p_) && writes_vectors();
-    micro.ahead = micro.streams && !copies_a(block) ? bytes_ahead(p_, Micros::max_rows(1)) : 0;
+    micro.ahead = micro.streams && !copies_a(block) ? prefetch_distance(p_, Micros::max_rows(1)) : 0;
     if (copies_a(block)) {
       const Strides strides = copy_block<kParts>(a, p_.a.row_stride, p_.a.col_stride, block.m, k.count, copy_of_a_);
       micro.a = copy_of_a_, micro.a_row = strides.row, micro.a_k = strides.k;
@@ -398,7 +398,7 @@ inline void multiply(Product p, Scratch& scratch) {
   const bool stays = has_few_columns<Lhs, Rhs>(p) || (!has_few_columns<Rhs, Lhs>(other) && cost(other, lanes) >= cost(p, lanes));
   if (stays) return multiply_as_it_is<Lhs, Rhs>(p, scratch);
   Finish finish;
-  multiply_as_it_is<Rhs, Lhs>(turned(p, finish), scratch);
+  multiply_as_it_is<Rhs, Lhs>(transposed(p, finish), scratch);
 }
 
 inline void multiply(const Product& p, Scratch& scratch) {

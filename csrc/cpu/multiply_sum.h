@@ -7,7 +7,7 @@ namespace vbgemm::VBGEMM_ISA {
 
 // For few columns: each product is computed by its own algorithm, some rows at a time, and added to a total that stays in a cache.
 template <class Lhs, class Rhs>
-inline void add_products(const Product& p, const Factors* more, int64_t count, bool is_turned, Scratch& scratch) {
+inline void add_products(const Product& p, const Factors* more, int64_t count, bool is_transposed, Scratch& scratch) {
   using T = SumNumberOf<Lhs>;
   const int64_t rows = Scratch::kBytesTotals / (p.n * static_cast<int64_t>(sizeof(T)));
   T* const total = reinterpret_cast<T*>(scratch.totals[0]);
@@ -17,7 +17,7 @@ inline void add_products(const Product& p, const Factors* more, int64_t count, b
   for (int64_t i = 0; i < p.m; i += rows) {
     piece.m = smaller(rows, p.m - i);
     for (int64_t index = -1; index < count; ++index) {
-      if (index >= 0) with_factors(piece, more[index], is_turned);
+      if (index >= 0) with_factors(piece, more[index], is_transposed);
       piece.a = from_row(index < 0 ? p.a : piece.a, i, arithmetic_of(p.kind).lhs);
       if (index < 0) piece.k = p.k, piece.b = p.b;
       piece.c = {index < 0 ? total : next, p.n, 1};
@@ -29,17 +29,18 @@ inline void add_products(const Product& p, const Factors* more, int64_t count, b
 }
 
 template <class Lhs, class Rhs>
-inline bool goes_its_own_way(const Product& p) {
+inline bool has_own_algorithm(const Product& p) {
   return !kIsComplex<Lhs> && has_few_columns<Lhs, Rhs>(p);
 }
 
-// Computes a sum in the orientation and by the algorithm chosen for its products. p is already transposed if `is_turned`.
+// Computes a sum in the orientation and by the algorithm chosen for its products. p is already transposed if `is_transposed`.
 template <class Lhs, class Rhs>
-inline void multiply_sum_as_it_is(const Product& p, const Factors* more, int64_t count, bool is_turned, bool in_lanes, Scratch& scratch) {
+inline void multiply_sum_as_it_is(const Product& p, const Factors* more, int64_t count, bool is_transposed, bool in_lanes,
+                                  Scratch& scratch) {
   if constexpr (!kIsComplex<Lhs>) {
-    if (in_lanes) return add_products<Lhs, Rhs>(p, more, count, is_turned, scratch);
+    if (in_lanes) return add_products<Lhs, Rhs>(p, more, count, is_transposed, scratch);
   }
-  Multiplier<Lhs, Rhs>::run_sum(p, more, count, is_turned, scratch);
+  Multiplier<Lhs, Rhs>::run_sum(p, more, count, is_transposed, scratch);
 }
 
 // Sums of products do not write past the caches; only single products do.
@@ -48,20 +49,20 @@ inline void multiply_sum(Product p, const Factors* more, int64_t count, Scratch&
   const int lanes = kLanes<SumNumberOf<Lhs>> / (1 + kIsComplex<Lhs>);
   p.past_caches = false;
   strides_along_one(p);
-  int64_t cost_as_it_is = 0, cost_turned = 0;
-  bool lanes_as_it_is = false, lanes_turned = false;  // whether a product uses an algorithm for few columns
+  int64_t cost_as_it_is = 0, cost_transposed = 0;
+  bool lanes_as_it_is = false, lanes_transposed = false;  // whether a product uses an algorithm for few columns
   for (int64_t index = -1; index < count; ++index) {
     Product piece = p;
     if (index >= 0) with_factors(piece, more[index], false);
     strides_along_one(piece);
     const Product other = transposed(piece);
-    cost_as_it_is += cost(piece, lanes), cost_turned += cost(other, lanes);
-    lanes_as_it_is |= goes_its_own_way<Lhs, Rhs>(piece), lanes_turned |= goes_its_own_way<Rhs, Lhs>(other);
+    cost_as_it_is += cost(piece, lanes), cost_transposed += cost(other, lanes);
+    lanes_as_it_is |= has_own_algorithm<Lhs, Rhs>(piece), lanes_transposed |= has_own_algorithm<Rhs, Lhs>(other);
   }
-  const bool stays = lanes_as_it_is || (!lanes_turned && cost_turned >= cost_as_it_is);
+  const bool stays = lanes_as_it_is || (!lanes_transposed && cost_transposed >= cost_as_it_is);
   if (stays) return multiply_sum_as_it_is<Lhs, Rhs>(p, more, count, false, lanes_as_it_is, scratch);
   Finish finish;
-  multiply_sum_as_it_is<Rhs, Lhs>(turned(p, finish), more, count, true, lanes_turned, scratch);
+  multiply_sum_as_it_is<Rhs, Lhs>(transposed(p, finish), more, count, true, lanes_transposed, scratch);
 }
 
 inline void multiply_sum(const Product& p, const Factors* more, int64_t count, Scratch& scratch) {

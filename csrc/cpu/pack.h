@@ -27,23 +27,23 @@ inline void copy_run(const In* from, int64_t stride, int64_t count, T* to) {
 
 // A 16-byte vector, the unit in which panels are transposed: four numbers, or two.
 template <class T>
-using Quarter = typename VectorOf<T, 16>::Type;
+using Vec16 = typename VectorOf<T, 16>::Type;
 
-inline void turn(Quarter<float>* v) {
-  using V = Quarter<float>;
+inline void transpose(Vec16<float>* v) {
+  using V = Vec16<float>;
   const V a = {v[0][0], v[1][0], v[0][1], v[1][1]}, b = {v[0][2], v[1][2], v[0][3], v[1][3]};
   const V c = {v[2][0], v[3][0], v[2][1], v[3][1]}, d = {v[2][2], v[3][2], v[2][3], v[3][3]};
   v[0] = V{a[0], a[1], c[0], c[1]}, v[1] = V{a[2], a[3], c[2], c[3]};
   v[2] = V{b[0], b[1], d[0], d[1]}, v[3] = V{b[2], b[3], d[2], d[3]};
 }
-inline void turn(Quarter<uint32_t>* v) {
-  Quarter<float> bits[4];
-  for (int i = 0; i < 4; ++i) bits[i] = Quarter<float>(v[i]);
-  turn(bits);
-  for (int i = 0; i < 4; ++i) v[i] = Quarter<uint32_t>(bits[i]);
+inline void transpose(Vec16<uint32_t>* v) {
+  Vec16<float> bits[4];
+  for (int i = 0; i < 4; ++i) bits[i] = Vec16<float>(v[i]);
+  transpose(bits);
+  for (int i = 0; i < 4; ++i) v[i] = Vec16<uint32_t>(bits[i]);
 }
-inline void turn(Quarter<double>* v) {
-  using V = Quarter<double>;
+inline void transpose(Vec16<double>* v) {
+  using V = Vec16<double>;
   const V a = v[0], b = v[1];
   v[0] = V{a[0], b[0]}, v[1] = V{a[1], b[1]};
 }
@@ -52,27 +52,27 @@ inline void turn(Quarter<double>* v) {
 // of kBlock, which is no wider than a vector. Pairs of floats are passed as doubles and may be misaligned for a double, which is safe
 // because no pointer is dereferenced.
 template <class In, class T>
-inline void turn_panel(const In* from, int64_t stride, int64_t k_count, int64_t columns, T* to, int64_t to_row) {
+inline void transpose_panel(const In* from, int64_t stride, int64_t k_count, int64_t columns, T* to, int64_t to_row) {
   constexpr int kBlock = 16 / sizeof(T);
   for (int64_t j = 0; j < columns; j += kBlock) {
     const int live = static_cast<int>(smaller(kBlock, columns - j));
     const In* column = from + j * stride;
     int64_t k = 0;
     for (; k + kBlock <= k_count; k += kBlock) {
-      Quarter<T> v[kBlock];
+      Vec16<T> v[kBlock];
 #pragma GCC unroll 4
       for (int i = 0; i < kBlock; ++i) {
-        v[i] = Quarter<T>{};
+        v[i] = Vec16<T>{};
         if (i < live) {
           const In* p = column + i * stride + k;
           if constexpr (sizeof(In) == sizeof(T)) {
-            v[i] = load<Quarter<T>>(p);
+            v[i] = load<Vec16<T>>(p);
           } else {
-            v[i] = Quarter<T>{widen(p[0]), widen(p[1]), widen(p[2]), widen(p[3])};
+            v[i] = Vec16<T>{widen(p[0]), widen(p[1]), widen(p[2]), widen(p[3])};
           }
         }
       }
-      turn(v);
+      transpose(v);
 #pragma GCC unroll 4
       for (int i = 0; i < kBlock; ++i) store(to + (k + i) * to_row + j, v[i]);
     }
@@ -117,10 +117,10 @@ inline void pack_panel(const In* b, int64_t b_k, int64_t b_column, int64_t k_cou
     for (int64_t j = columns * kParts; j < to_row; ++j) to[k * to_row + j] = T{};
   }
   if constexpr (kParts == 1) {
-    if (b_k == 1) return turn_panel(b, b_column, k_count, columns, to, to_row);
+    if (b_k == 1) return transpose_panel(b, b_column, k_count, columns, to, to_row);
   } else if constexpr (sizeof(T) == 4) {
     const auto* pairs = reinterpret_cast<const double*>(b);
-    if (b_k == 1) return turn_panel(pairs, b_column, k_count, columns, reinterpret_cast<double*>(to), to_row / 2);
+    if (b_k == 1) return transpose_panel(pairs, b_column, k_count, columns, reinterpret_cast<double*>(to), to_row / 2);
   }
   for (int64_t k = 0; k < k_count; ++k) copy_run<kParts>(b + k * b_k * kParts, b_column, columns, to + k * to_row);
 }

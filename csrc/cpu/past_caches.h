@@ -39,8 +39,8 @@ inline void copy_past_caches(char* to, const char* from, int64_t bytes) {
 // Whether a product is bound by memory and its rows are contiguous without gaps. A product with more multiply-adds for each number that it
 // moves hides its stores behind them.
 inline bool goes_past_caches(const Product& p) {
-  constexpr int64_t kWorkOfAMove = 10;
-  const bool waits = p.n * p.k <= kWorkOfAMove * (p.k + 2 * p.n);
+  constexpr int64_t kWorkPerMove = 10;
+  const bool waits = p.n * p.k <= kWorkPerMove * (p.k + 2 * p.n);
   return kStreams && p.past_caches && waits && p.c.col_stride == 1 && p.c.row_stride == p.n && p.n * 64 <= Scratch::kBytesResults;
 }
 
@@ -55,20 +55,20 @@ inline void prefetch(const char* from, int64_t bytes) {
 
 // How far ahead A is prefetched, in bytes, and how much of it at a time: prefetching all that a piece needs at once kept the memory idle
 // during the products.
-inline constexpr int64_t kBytesAhead = 8192, kBytesOfAPiece = kBytesAhead / 4;
+inline constexpr int64_t kPrefetchDistance = 8192, kPrefetchBytes = kPrefetchDistance / 4;
 
 // Returns how many bytes ahead to prefetch if `rows` rows of A are multiplied at a time; 0 if hardware prefetchers follow the rows.
-inline int64_t bytes_ahead(const Product& p, int64_t rows) {
+inline int64_t prefetch_distance(const Product& p, int64_t rows) {
   const int64_t bytes = rows * p.a.row_stride * bytes_of(arithmetic_of(p.kind).lhs);
-  return p.a.col_stride == 1 && bytes > 0 && bytes <= kBytesOfAPiece ? kBytesAhead : 0;
+  return p.a.col_stride == 1 && bytes > 0 && bytes <= kPrefetchBytes ? kPrefetchDistance : 0;
 }
 
 // Calls run(piece) for groups of rows of a product; each group ends where a cache line ends.
 template <class Run>
 inline void run_past_caches(const Product& p, Scratch& scratch, Run run) {
-  const int64_t element = bytes_of(p.out_dtype), lines = kBytesOfAPiece / 64 / (p.n > p.k ? p.n : p.k);
+  const int64_t element = bytes_of(p.out_dtype), lines = kPrefetchBytes / 64 / (p.n > p.k ? p.n : p.k);
   const int64_t most = (lines > 1 ? lines : 1) * (64 / element);
-  const int64_t ahead = bytes_ahead(p, most), bytes_of_a = most * p.a.row_stride * bytes_of(arithmetic_of(p.kind).lhs);
+  const int64_t ahead = prefetch_distance(p, most), bytes_of_a = most * p.a.row_stride * bytes_of(arithmetic_of(p.kind).lhs);
   for (int64_t i = 0; i < p.m; i += most) {
     Product piece = p;
     Finish finish;

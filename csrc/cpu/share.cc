@@ -23,7 +23,7 @@ constexpr int kPauses = 200;  // iterations of waiting before the caller goes to
 
 }  // namespace
 
-int64_t threads_for(double work, int64_t most) { return std::min(most, static_cast<int64_t>(work / kWorkWorthAThread)); }
+int64_t threads_for(double work, int64_t most) { return std::min(most, static_cast<int64_t>(work / kWorkPerThread)); }
 
 void run_alone(const Work& work, int64_t pieces) {
   work(0, pieces);

@@ -14,9 +14,9 @@ namespace vbgemm {
 // Does the pieces [begin, end) of a call's work.
 using Work = std::function<void(int64_t begin, int64_t end)>;
 
-inline constexpr double kWorkWorthAThread = 5e5;     // in multiply-adds: what a core does while another core wakes up
-inline constexpr double kWorkOfAMove = 8;            // in multiply-adds: how long moving one element takes
-inline constexpr int64_t kBytesOfCaches = 24 << 20;  // in bytes: most of a last-level cache
+inline constexpr double kWorkPerThread = 5e5;     // in multiply-adds: what a core does while another core wakes up
+inline constexpr double kWorkPerMove = 8;         // in multiply-adds: how long moving one element takes
+inline constexpr int64_t kCacheBytes = 24 << 20;  // in bytes: most of a last-level cache
 
 // How many threads an amount of work, in multiply-adds, is worth. Work too small to pay for waking another thread stays in the caller.
 int64_t threads_for(double work, int64_t most);

@@ -123,9 +123,9 @@ class ShortRows {
   void run(const Product& p) const {
     const auto* a = static_cast<const A*>(p.a.data);
     const bool in_place = is_in_place(p), streams = goes_past_caches(p) && writes_lines(p);
-    const int64_t most = streams ? kBytesOfAPiece / 64 / k_ * (64 / sizeof(T)) : kRows;
+    const int64_t most = streams ? kPrefetchBytes / 64 / k_ * (64 / sizeof(T)) : kRows;
     for (int64_t i = 0; i < p.m; i += most, a += most * k_) {
-      if (streams) prefetch(reinterpret_cast<const char*>(a) + kBytesAhead, most * k_ * static_cast<int64_t>(sizeof(T)));
+      if (streams) prefetch(reinterpret_cast<const char*>(a) + kPrefetchDistance, most * k_ * static_cast<int64_t>(sizeof(T)));
       const int64_t rows = smaller(most, p.m - i), direct = readable(p.m - i, rows), rest = rows - direct;
       T* const to = in_place ? static_cast<T*>(p.c.data) + i * n_ : results_;
       if constexpr (!kConverts) multiply(a, direct, to, streams);

@@ -190,7 +190,7 @@ bool fills_caches(const CpuCall& call) {
     const DType dtype = i < call.num_operands ? arithmetic_of(call.kind).lhs : call.out_dtype;
     bytes += call.elements[i] * bytes_of(dtype);
   }
-  return bytes >= kBytesOfCaches;
+  return bytes >= kCacheBytes;
 }
 
 void run_blocks(const CpuCall& call, int64_t begin, int64_t end) {
@@ -221,16 +221,16 @@ void add_splits(const CpuCall& call, int64_t begin, int64_t end) {
 int64_t threads_for_blocks(const CpuCall& call, int64_t available) {
   const int64_t most = std::min<int64_t>(available, call.plan.num_blocks);
   double work = 0;
-  for (int32_t i = 0; i < call.plan.num_problems && work < most * kWorkWorthAThread; ++i) {
+  for (int32_t i = 0; i < call.plan.num_problems && work < most * kWorkPerThread; ++i) {
     const Problem& p = call.plan.problems[i];
     const double m = p.m, n = p.n, k = p.k;
-    work += p.batch * (m * n * k + kWorkOfAMove * (m * n + m * k + k * n));
+    work += p.batch * (m * n * k + kWorkPerMove * (m * n + m * k + k * n));
   }
   return threads_for(work, most);
 }
 
 int64_t threads_for_splits(const CpuCall& call, int64_t available) {
-  return threads_for(kWorkOfAMove * call.num_sums, std::min<int64_t>(available, call.plan.num_splits));
+  return threads_for(kWorkPerMove * call.num_sums, std::min<int64_t>(available, call.plan.num_splits));
 }
 
 }  // namespace vbgemm

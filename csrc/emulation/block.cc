@@ -1,3 +1,5 @@
+// The scheduler of a block of emulated threads (block.h): barriers, exchanges between lanes, asynchronous copies, and the mistakes it
+// reports.
 #include "emulation/block.h"
 
 #include <algorithm>

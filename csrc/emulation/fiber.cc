@@ -1,3 +1,4 @@
+// The switch between fibers (fiber.h): in assembly on x86-64, by ucontext elsewhere.
 #include "emulation/fiber.h"
 
 #include <cstdint>

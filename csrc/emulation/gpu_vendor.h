@@ -28,7 +28,7 @@ struct Stream {};
 inline const char* error_name(Error error) { return error == kSuccess ? "success" : "invalid value"; }
 
 // Few, so that the plans of the checks take several launches. (The chunks of an array whose squares are summed need one launch for all.)
-constexpr int64_t most_blocks(int) { return 300; }
+constexpr int64_t max_blocks(int) { return 300; }
 
 inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int, void* parameters, Stream) {
   emulation::run_grid(reinterpret_cast<emulation::Kernel>(reinterpret_cast<uintptr_t>(kernel)), parameters, blocks, threads);
@@ -197,7 +197,7 @@ inline void multiply_float64(const double (&a)[4], const double (&b)[2], double 
 // matrix's base is a multiple of 1024.
 inline constexpr bool kWarpgroupProducts = true;
 
-struct SharedMatrix {
+struct MatrixDescriptor {
   const char* first;
   int next_items, next_lines;
 
@@ -213,17 +213,17 @@ struct SharedMatrix {
     return bits;
   }
 };
-inline SharedMatrix shared_matrix(const void* first, int next_items, int next_lines) {
+inline MatrixDescriptor matrix_descriptor(const void* first, int next_items, int next_lines) {
   return {static_cast<const char*>(first), next_items, next_lines};
 }
-inline SharedMatrix moved(SharedMatrix matrix, int bytes) { return {matrix.first + bytes, matrix.next_items, matrix.next_lines}; }
-inline void show_to_products() {}
-inline void begin_products() {}
-inline void end_products() {}
-inline void wait_products() {}
+inline MatrixDescriptor moved(MatrixDescriptor matrix, int bytes) { return {matrix.first + bytes, matrix.next_items, matrix.next_lines}; }
+inline void fence_async_proxy() {}
+inline void warpgroup_arrive() {}
+inline void warpgroup_commit() {}
+inline void warpgroup_wait_all() {}
 
 template <Kind kKind, bool kAcrossA, bool kAcrossB>
-inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float (&sums)[16][4]) {
+inline void multiply_warpgroup(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4]) {
   const auto number = [](uint16_t bits) {
     return static_cast<double>(kKind == Kind::bf16 ? bfloat16_to_float(bits) : float16_to_float(bits));
   };
@@ -239,7 +239,7 @@ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float (&sums)[16]
 }
 
 template <int kBlocks>
-inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMatrix b, float (&sums)[kBlocks][4], bool adds = true) {
+inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds = true) {
   struct Fragment {
     uint32_t a[4];
   } mine;

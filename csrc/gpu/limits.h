@@ -7,13 +7,13 @@ namespace vbgemm {
 // Upper bound of a launch's parameters, in bytes. HIP permits 4 KB. CUDA permits 32764 bytes since 12.1, but each launch from a stream
 // transfers their full size to the device. On an H100, parameters of 32 KB take 4 us longer than those of 8 KB or less, and 16 KB take 1.3
 // us longer. Launches from a CUDA graph do not pay this, because the graph has its parameters on the device (docs/design/latency.md, L15).
-constexpr int most_parameter_bytes(bool cdna) { return cdna ? 4096 : 16384; }
+constexpr int max_parameter_bytes(bool cdna) { return cdna ? 4096 : 16384; }
 
 inline constexpr int kBufferBytes = 16;  // size of an entry of the buffer table
 
 // How many entries of the buffer table fit the launch parameters beside the other members; a longer table is placed in the call's
 // workspace.
-constexpr int max_parameter_buffers(bool cdna) { return (most_parameter_bytes(cdna) - 256) / kBufferBytes; }
+constexpr int max_parameter_buffers(bool cdna) { return (max_parameter_bytes(cdna) - 256) / kBufferBytes; }
 
 // How many bytes of an array a thread block takes where one launch works on many arrays of different sizes.
 inline constexpr int kArrayChunkBytes = 16 * 1024;

@@ -31,8 +31,8 @@ MISTAKES = {
         "mfma_f32",
         "m128_light",
         "mfma_copy",
-        "item + e < items ? pieces_",
-        "item + e <= items ? pieces_",
+        "item + e < items ? vectors_",
+        "item + e <= items ? vectors_",
     ),
     "a barrier too few": (
         "simt_f32",

@@ -21,11 +21,11 @@ struct alignas(8) SharedBarrier {
   uint64_t bits;
 };
 
-__device__ inline void make_barrier(SharedBarrier& barrier, int arrivals) {
+__device__ inline void init_barrier(SharedBarrier& barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
 }
 // Makes barriers that this thread has initialized visible to the cluster and to TMA, before the cluster's next barrier.
-__device__ inline void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ inline void arrive(SharedBarrier& barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
@@ -91,13 +91,13 @@ __device__ inline void copy_box_to(uint16_t blocks, void* shared, const CUtensor
       : "memory");
 }
 // Copies a box from shared memory to a tensor, except for elements outside the tensor. The copy joins the group that the next
-// close_stores() closes. Threads that wrote the box must first have made their writes visible to TMA (show_to_products()).
+// commit_stores() closes. Threads that wrote the box must first have made their writes visible to TMA (fence_async_proxy()).
 __device__ inline void store_box(const CUtensorMap& map, int x, int y, int z, const void* shared) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(x), "r"(y), "r"(z),
                "r"(shared_address(shared))
                : "memory");
 }
-__device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Waits until TMA has read this thread's stores from shared memory (below: until the stores have completed), except for those of the newest
 // `kNewest` groups.
 template <int kNewest = 0>

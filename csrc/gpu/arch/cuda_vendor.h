@@ -35,7 +35,7 @@ inline constexpr Error kSuccess = cudaSuccess, kInvalidValue = cudaErrorInvalidV
 inline const char* error_name(Error error) { return cudaGetErrorString(error); }
 
 // The maximum number of thread blocks of a launch.
-constexpr int64_t most_blocks(int) { return INT32_MAX; }
+constexpr int64_t max_blocks(int) { return INT32_MAX; }
 
 // Raises a launch's dynamic shared memory so far that no multiprocessor holds more than an even number of its thread blocks. Consider
 // thread blocks that would all fit at once, but not beside those of a similar launch. While the previous kernel drains they start one by

@@ -19,28 +19,28 @@ inline constexpr bool kWarpgroupProducts = false;  // nothing below is called th
 
 // A matrix in shared memory in the layout of SwizzledLines. next_items and next_lines are the distances in bytes from 128 bytes of a line
 // to the next 128, and from 8 lines to the next 8. PTX ISA, "Matrix Descriptor Format".
-struct SharedMatrix {
+struct MatrixDescriptor {
   uint64_t descriptor;
 };
-__device__ inline SharedMatrix shared_matrix(const void* first, int next_items, int next_lines) {
+__device__ inline MatrixDescriptor matrix_descriptor(const void* first, int next_items, int next_lines) {
   constexpr uint64_t kSwizzled128 = uint64_t{1} << 62;
   const uint64_t address = static_cast<uint32_t>(__cvta_generic_to_shared(first));
   return {kSwizzled128 | static_cast<uint64_t>(next_lines >> 4) << 32 | static_cast<uint64_t>(next_items >> 4) << 16 |
           (address & 0x3ffff) >> 4};
 }
-__device__ inline SharedMatrix moved(SharedMatrix matrix, int bytes) { return {matrix.descriptor + (bytes >> 4)}; }
+__device__ inline MatrixDescriptor moved(MatrixDescriptor matrix, int bytes) { return {matrix.descriptor + (bytes >> 4)}; }
 
 // Makes this thread's writes to shared memory visible to the tensor cores (and to TMA) from the thread block's next barrier on.
-__device__ inline void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // To be called before the first of a series of products, whose sums other instructions may have touched.
-__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits for the products committed so far, except for those of the newest `kNewest` groups.
 template <int kNewest>
-__device__ inline void wait_products_before() {
+__device__ inline void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kNewest) : "memory");
 }
-__device__ inline void wait_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+__device__ inline void warpgroup_wait_all() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
 #define VBGEMM_SUM(i) "+f"(sums[i][0]), "+f"(sums[i][1]), "+f"(sums[i][2]), "+f"(sums[i][3])
 #define VBGEMM_SUMS(i) VBGEMM_SUM(i), VBGEMM_SUM(i + 1), VBGEMM_SUM(i + 2), VBGEMM_SUM(i + 3)
@@ -62,7 +62,7 @@ __device__ inline void wait_products() { asm volatile("wgmma.wait_group.sync.ali
 // contiguous along N. Wave w of the four has rows 16 w to 16 w + 15, and sums[j] has columns 8 j to 8 j + 7, distributed over the lanes as
 // in multiply_bfloat16.
 template <Kind kKind, bool kAcrossA, bool kAcrossB>
-__device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float (&sums)[16][4]) {
+__device__ inline void multiply_warpgroup(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4]) {
   static_assert(kKind == Kind::bf16 || kKind == Kind::f16);
 #define VBGEMM_16_BIT_PRODUCT(shape_and_types)                                                                 \
   asm volatile(VBGEMM_WARPGROUP_PRODUCT(shape_and_types, VBGEMM_64_SUMS, "%64, %65, add, 1, 1, %66, %67", "1") \
@@ -78,7 +78,7 @@ __device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float 
 
 // As above, for 64 x 128 or 64 x 256 sums. If `adds` is false, the previous values of the sums are ignored.
 template <Kind kKind, bool kAcrossA, bool kAcrossB, int kBlocks>
-__device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float (&sums)[kBlocks][4], bool adds) {
+__device__ inline void multiply_warpgroup(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds) {
   static_assert(kKind == Kind::bf16 || kKind == Kind::f16);
   static_assert(kBlocks == 16 || kBlocks == 32);
   const int add = adds;
@@ -106,7 +106,7 @@ __device__ inline void multiply_warpgroup(SharedMatrix a, SharedMatrix b, float 
 // The TF32 product, with 8 steps of K. A comes from registers, where each warp has 16 rows as in multiply_tf32; B is contiguous along K in
 // shared memory. The tensor cores ignore the last 13 bits of each element. If `adds` is false, the previous values of the sums are ignored.
 template <int kBlocks>
-__device__ inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], SharedMatrix b, float (&sums)[kBlocks][4], bool adds = true) {
+__device__ inline void multiply_warpgroup_tf32(const uint32_t (&a)[4], MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds = true) {
   const int add = adds;
   static_assert(kBlocks == 4 || kBlocks == 8 || kBlocks == 16 || kBlocks == 32);
   if constexpr (kBlocks == 4) {

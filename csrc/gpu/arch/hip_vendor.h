@@ -38,7 +38,7 @@ constexpr int waves_a_simd(int threads, int blocks) { return blocks * threads > 
 inline const char* error_name(Error error) { return hipGetErrorString(error); }
 
 // The maximum number of thread blocks of a launch: HIP requires fewer than 2^32 threads in total.
-constexpr int64_t most_blocks(int threads) { return UINT32_MAX / threads; }
+constexpr int64_t max_blocks(int threads) { return UINT32_MAX / threads; }
 
 // shared_bytes: the dynamic shared memory.
 inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream) {

@@ -261,8 +261,8 @@ class Check {
     }
     if (epilogues) trial.add_epilogues();
     trial.lay_out(ready, [&trial] { return trial.between(1, 3); });
-    lie_in_plan(trial, /*of_images=*/!options_.races);
-    lie_in_epilogues(trial);
+    corrupt_plan(trial, /*of_images=*/!options_.races);
+    corrupt_epilogues(trial);
     trial.upload();
     trial.enqueue(stream_);
     stream_.wait();

@@ -124,7 +124,7 @@ AdditionTrial<T> additions_of_all_sizes(uint64_t seed, int margin) {
 template <class T>
 AdditionTrial<T> more_additions_than_a_launch_holds(uint64_t seed, int margin) {
   AdditionTrial<T> trial(seed, margin);
-  for (int i = 0; i < 2 * Members<Addition>::kMost + 3; ++i) trial.add(i % 5, AdditionTrial<T>::Result::in_y, i % 2);
+  for (int i = 0; i < 2 * Members<Addition>::kMax + 3; ++i) trial.add(i % 5, AdditionTrial<T>::Result::in_y, i % 2);
   return trial;
 }
 

@@ -102,7 +102,7 @@ template <class T>
 SquareSumsTrial<T> more_square_sums_than_a_launch_holds(uint64_t seed, int margin) {
   SquareSumsTrial<T> trial(seed, margin);
   trial.add((kArrayThreads + 3) * SquareSums<T>::kChunk);  // more chunks than threads to add them
-  for (int i = 0; i < Members<Buffer>::kMost + 3; ++i) trial.add(i % 5);
+  for (int i = 0; i < Members<Buffer>::kMax + 3; ++i) trial.add(i % 5);
   return trial;
 }
 

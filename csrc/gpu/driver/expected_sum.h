@@ -24,7 +24,7 @@ class ExpectedSum {
   ExpectedSum(const Problem& p, const Box& box, const T* a, const Right* b, int batch, int row, int col) {
     const TileShape& tile = kTiles[box.strategy];
     const bool deep = tile.owned == Owned::steps || (tile.owned == Owned::steps_of_rows && !tile.tensor);
-    const DeepShares groups = tile.owned == Owned::steps ? deep_shares<T>(tile) : DeepShares{1, 1, kWaveSize, kWaveSize};
+    const DeepSplit groups = tile.owned == Owned::steps ? deep_split<T>(tile) : DeepSplit{1, 1, kWaveSize, kWaveSize};
     const int waves = tile.owned == Owned::steps ? tile.threads / kWaveSize : 1;  // waves that split an element's K
     std::vector<Sum> sums;                                                        // of each K slice
     for (int share = 0; share < box.shares; ++share) {
@@ -74,7 +74,7 @@ class ExpectedSum {
   }
 
   // Returns the group of a tile's threads that takes a step of K: the waves take turns, and distribute their steps over their groups.
-  static int group_of(const DeepShares& shares, int waves, int k) {
+  static int group_of(const DeepSplit& shares, int waves, int k) {
     return k / shares.depth % waves * shares.groups + k % shares.depth % shares.groups;
   }
 };

@@ -11,9 +11,9 @@ namespace vbgemm::driver {
 // Corrupts a plan that is laid out. of_images: also corrupts which tiles are mirrored; the transpose of a tile that should not have one is
 // written where the same or another tile writes, which is a race.
 template <class T, class Out, class Right>
-void lie_in_plan(RandomCall<T, Out, Right>& call, bool of_images) {
+void corrupt_plan(RandomCall<T, Out, Right>& call, bool of_images) {
   HostPlan& plan = call.plan();
-  const auto lie = [&call](int one_in, auto&... fields) {
+  const auto corrupt = [&call](int one_in, auto&... fields) {
     constexpr int kExtreme = std::numeric_limits<int32_t>::max();
     const auto one = [&](auto& field) {
       if (call.between(1, one_in) == 1) field = call.one_of({-kExtreme - 1, -1, 0, 1, 7, 1000, kExtreme / 2, kExtreme});
@@ -21,37 +21,37 @@ void lie_in_plan(RandomCall<T, Out, Right>& call, bool of_images) {
     (one(fields), ...);
   };
   // Makes a result go to an operand. (Redirecting it to another result could make two threads write an element at the same time.)
-  const auto lie_of_result = [&call](Part& c) {
+  const auto corrupt_result = [&call](Part& c) {
     if (call.between(1, 12) == 1) c.buffer = call.between(0, call.num_operands() - 1);
   };
   for (TileRun& run : plan.runs) {
-    lie(3, run.problem, run.strategy, run.row, run.col, run.batch, run.k_begin, run.k_end, run.first_tile, run.tiles_y, run.tiles_x);
-    if (of_images) lie(4, run.mirrored);
+    corrupt(3, run.problem, run.strategy, run.row, run.col, run.batch, run.k_begin, run.k_end, run.first_tile, run.tiles_y, run.tiles_x);
+    if (of_images) corrupt(4, run.mirrored);
   }
   for (ReadyTile& tile : plan.tiles) {
     TilePosition& at = tile.position;
     Part &a = tile.part[0], &b = tile.part[1], &c = tile.part[2];
-    lie(12, at.strategy, at.rows, at.cols, at.depth, at.problem, at.batch, at.row, at.col);
-    for (Part* part : {&a, &b}) lie(12, part->offset, part->row_stride, part->col_stride, part->buffer);
-    lie(12, c.offset);  // only the offset: with other strides, two threads could write an element at the same time
-    lie_of_result(c);
-    if (of_images) lie(4, c.mirrored);
+    corrupt(12, at.strategy, at.rows, at.cols, at.depth, at.problem, at.batch, at.row, at.col);
+    for (Part* part : {&a, &b}) corrupt(12, part->offset, part->row_stride, part->col_stride, part->buffer);
+    corrupt(12, c.offset);  // only the offset: with other strides, two threads could write an element at the same time
+    corrupt_result(c);
+    if (of_images) corrupt(4, c.mirrored);
   }
   for (SplitTile& tile : plan.splits) {
     TilePosition& at = tile.position;
-    lie(12, tile.first, tile.c.offset, tile.share_stride, tile.shares, tile.pitch);
+    corrupt(12, tile.first, tile.c.offset, tile.share_stride, tile.shares, tile.pitch);
     // A tile's rows and columns are those of C; with more of them, two threads could write an element at the same time.
-    lie(12, at.problem, at.batch, at.row, at.col);
-    lie_of_result(tile.c);
-    if (of_images) lie(4, tile.c.mirrored);
+    corrupt(12, at.problem, at.batch, at.row, at.col);
+    corrupt_result(tile.c);
+    if (of_images) corrupt(4, tile.c.mirrored);
   }
-  for (int32_t& first : plan.block_first) lie(3, first);
+  for (int32_t& first : plan.block_first) corrupt(3, first);
   for (Launch& launch : plan.launches) launch.num_blocks += 3, launch.first_block -= 1;
 }
 
 // Sets buffers that the call does not have, and unknown activations.
 template <class T, class Out, class Right>
-void lie_in_epilogues(RandomCall<T, Out, Right>& call) {
+void corrupt_epilogues(RandomCall<T, Out, Right>& call) {
   for (Epilogue& e : call.plan().epilogues) {
     for (int32_t* field : {&e.alpha.buffer, &e.beta.buffer, &e.source.buffer, &e.bias.buffer}) *field = std::max(*field, 0) + 1000;
     e.activation = static_cast<Activation>(1 << call.between(0, 30));

@@ -131,7 +131,7 @@ Error launch(const GpuCall& call, Stream stream) {
     if (!kernel) return kInvalidValue;
     const int threads = threads_of(static_cast<Kernel>(launch.kernel));
     const int shared_bytes = dynamic_shared_bytes(call.kind, static_cast<Kernel>(launch.kernel));
-    const int64_t most = most_blocks(threads);
+    const int64_t most = max_blocks(threads);
     for (int64_t begin = 0; begin < launch.num_blocks; begin += most) {
       const auto blocks = static_cast<uint32_t>(std::min(launch.num_blocks - begin, most));
       parameters.first_block = static_cast<int32_t>(launch.first_block + begin);

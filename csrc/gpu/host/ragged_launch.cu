@@ -140,7 +140,7 @@ Error launch_pipelined(const RaggedCall& call, Stream stream) {
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(kernel->cluster), 1, 1};
   cudaLaunchConfig_t config{};
-  const int64_t clusters = std::min<int64_t>(std::max(units / kernel->cluster, 1), most_units(call, kTileRows, kernel->cols));
+  const int64_t clusters = std::min<int64_t>(std::max(units / kernel->cluster, 1), max_units(call, kTileRows, kernel->cols));
   config.gridDim = dim3(static_cast<unsigned>(clusters * kernel->cluster));
   config.blockDim = dim3(384);
   config.dynamicSmemBytes = kernel->shared_bytes;

@@ -17,7 +17,7 @@ VBGEMM_EVERY_RAGGED_PLAIN_KERNEL(VBGEMM_DEFINE_RAGGED_PLAIN_KERNEL)
 namespace vbgemm {
 namespace {
 
-constexpr int64_t kMostBlocks = 528;  // two waves of thread blocks on an H100
+constexpr int64_t kMaxBlocks = 528;  // two waves of thread blocks on an H100
 
 struct Plain {
   const void* address;
@@ -47,7 +47,7 @@ Error launch_ragged_plain(const RaggedCall& entry, Stream stream) {
   parameters.activation = entry.activation;
   parameters.transpose_rhs = entry.transpose_rhs;
   parameters.wide_results = entry.out_dtype != entry.dtype;
-  parameters.num_blocks = static_cast<int32_t>(std::min(kMostBlocks, most_units(entry, kernel.tile, kernel.tile)));
+  parameters.num_blocks = static_cast<int32_t>(std::min(kMaxBlocks, max_units(entry, kernel.tile, kernel.tile)));
   return launch_kernel(kernel.address, static_cast<uint32_t>(parameters.num_blocks), kRaggedPlainThreads, 0, &parameters, stream);
 }
 

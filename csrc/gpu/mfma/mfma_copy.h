@@ -9,10 +9,10 @@ namespace vbgemm {
 // Distributes the 16-byte vectors of all lines, along K, over the thread block's threads. Where K is contiguous in global memory, adjacent
 // threads take adjacent vectors of a line, elsewhere the same vector of adjacent lines. So the loads of a wave coalesce in both cases.
 template <class T, class Lines, int kThreads>
-class PieceCopy {
+class VectorCopy {
  public:
   // lines_are_rows: the lines are rows of the matrix, otherwise its columns. `from` is in shared memory.
-  __device__ PieceCopy(const MatrixView& from, bool lines_are_rows)
+  __device__ VectorCopy(const MatrixView& from, bool lines_are_rows)
       : first_(static_cast<const T*>(from.first)),
         line_stride_(lines_are_rows ? from.row_stride : from.col_stride),
         item_stride_(lines_are_rows ? from.col_stride : from.row_stride) {
@@ -29,7 +29,7 @@ class PieceCopy {
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) {
         const Place place(i, true);
-        load_bytes<kVectorBytes>(&pieces_[i], line_of(place) + place.piece * kPieceItems);
+        load_bytes<kVectorBytes>(&vectors_[i], line_of(place) + place.vector * kVectorItems);
       }
     } else {
 #pragma unroll
@@ -37,9 +37,9 @@ class PieceCopy {
         const Place place(i, along_);
         const T* const line = line_of(place);
 #pragma unroll
-        for (int e = 0; e < kPieceItems; ++e) {
-          const int item = place.piece * kPieceItems + e;
-          load_bytes<kBytes>(&pieces_[i].element[e], line + (item < items ? item : items - 1) * item_stride_);
+        for (int e = 0; e < kVectorItems; ++e) {
+          const int item = place.vector * kVectorItems + e;
+          load_bytes<kBytes>(&vectors_[i].element[e], line + (item < items ? item : items - 1) * item_stride_);
         }
       }
     }
@@ -52,36 +52,36 @@ class PieceCopy {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const Place place(i, along_);
-      const int item = place.piece * kPieceItems;
+      const int item = place.vector * kVectorItems;
       if (items < kItems) {
 #pragma unroll
-        for (int e = 0; e < kPieceItems; ++e) pieces_[i].element[e] = item + e < items ? pieces_[i].element[e] : T{};
+        for (int e = 0; e < kVectorItems; ++e) vectors_[i].element[e] = item + e < items ? vectors_[i].element[e] : T{};
       }
-      if (place.line < Lines::kLines) *reinterpret_cast<Piece*>(shared + place.line * Lines::kPitch + item) = pieces_[i];
+      if (place.line < Lines::kLines) *reinterpret_cast<Vector16*>(shared + place.line * Lines::kPitch + item) = vectors_[i];
     }
   }
 
  private:
-  static constexpr int kBytes = static_cast<int>(sizeof(T)), kPieceItems = Lines::kPieceItems;
-  static constexpr int kItems = Lines::kPieces * kPieceItems;  // in a step
-  static constexpr int kAll = Lines::kLines * Lines::kPieces, kCopies = (kAll + kThreads - 1) / kThreads;
-  using Piece = Vector<T, kPieceItems>;
+  static constexpr int kBytes = static_cast<int>(sizeof(T)), kVectorItems = Lines::kVectorItems;
+  static constexpr int kItems = Lines::kVectors * kVectorItems;  // in a step
+  static constexpr int kAll = Lines::kLines * Lines::kVectors, kCopies = (kAll + kThreads - 1) / kThreads;
+  using Vector16 = Vector<T, kVectorItems>;
 
   // The place of this thread's i-th vector. If there are more threads than vectors, the line of some threads is beyond the last.
   struct Place {
-    int line, piece;
+    int line, vector;
 
     __device__ Place(int i, bool along) {
       const int index = i * kThreads + thread_index();
-      line = along ? index / Lines::kPieces : index < kAll ? index % Lines::kLines : Lines::kLines;
-      piece = along ? index % Lines::kPieces : index / Lines::kLines % Lines::kPieces;
+      line = along ? index / Lines::kVectors : index < kAll ? index % Lines::kLines : Lines::kLines;
+      vector = along ? index % Lines::kVectors : index / Lines::kLines % Lines::kVectors;
     }
   };
 
   const T* first_;  // the first element of the next step
   int64_t line_stride_, item_stride_;
   bool along_, whole_;
-  Piece pieces_[kCopies];
+  Vector16 vectors_[kCopies];
 };
 
 }  // namespace vbgemm

@@ -19,8 +19,8 @@ constexpr int mfma_min_blocks(Kind kind, Kernel kernel) {
 template <class T, int kLines_>
 struct MfmaLines {
   static constexpr int kLines = kLines_;
-  static constexpr int kPieceItems = kVectorBytes / static_cast<int>(sizeof(T));
-  static constexpr int kPieces = 4, kPitch = (kPieces + 1) * kPieceItems;
+  static constexpr int kVectorItems = kVectorBytes / static_cast<int>(sizeof(T));
+  static constexpr int kVectors = 4, kPitch = (kVectors + 1) * kVectorItems;
   static constexpr int kElements = kLines * kPitch;
 };
 
@@ -41,17 +41,17 @@ struct MfmaCut {
     return down;
   }
   static constexpr int kWavesDown = waves_down(), kWavesAcross = kWaves / kWavesDown;
-  static constexpr int kPieceRows = kRows / kWavesDown, kPieceCols = kCols / kWavesAcross;  // of a wave
-  static constexpr int kBlocksDown = kPieceRows / kBlock, kBlocksAcross = kPieceCols / kBlock;
+  static constexpr int kWaveRows = kRows / kWavesDown, kWaveCols = kCols / kWavesAcross;  // of a wave
+  static constexpr int kBlocksDown = kWaveRows / kBlock, kBlocksAcross = kWaveCols / kBlock;
   static_assert(kBlocksDown * kBlocksAcross * kBlock * kBlock * kWaves == kRows * kCols);
 
   using A = MfmaLines<T, kRows>;
   using B = MfmaLines<T, kCols>;
-  static constexpr int kDepth = A::kPieces * A::kPieceItems;  // steps of K
+  static constexpr int kDepth = A::kVectors * A::kVectorItems;  // steps of K
 
   // After the last step the same memory holds sums: from each wave, a band of 16 rows at a time. A row's pitch exceeds the rectangle's
   // width by four sums, so that lanes 16 apart, which write rows 4 apart, use different banks.
-  static constexpr int kBandPitch = kPieceCols + 4, kBandElements = kBlock * kBandPitch;
+  static constexpr int kBandPitch = kWaveCols + 4, kBandElements = kBlock * kBandPitch;
   static constexpr int kSumElements = kWaves * kBandElements * static_cast<int>(sizeof(Sum) / sizeof(T));
   static constexpr int kSharedElements = A::kElements + B::kElements > kSumElements ? A::kElements + B::kElements : kSumElements;
 };

@@ -10,13 +10,13 @@ namespace vbgemm {
 template <class Cut>
 struct Band {
   using Sum = typename Cut::Sum;
-  static constexpr int kElements = Cut::kBlock * Cut::kPieceCols / kWaveSize;
+  static constexpr int kElements = Cut::kBlock * Cut::kWaveCols / kWaveSize;
 
   int first_row, first_col, lane;  // of the wave's rectangle in the tile
   Sum* sums;
 
-  __device__ int row(int n) const { return (n * kWaveSize + lane) / Cut::kPieceCols; }
-  __device__ int col(int n) const { return (n * kWaveSize + lane) % Cut::kPieceCols; }
+  __device__ int row(int n) const { return (n * kWaveSize + lane) / Cut::kWaveCols; }
+  __device__ int col(int n) const { return (n * kWaveSize + lane) % Cut::kWaveCols; }
 
   // The lane's n-th element.
   __device__ Sum& element(int n) const { return sums[row(n) * Cut::kBandPitch + col(n)]; }

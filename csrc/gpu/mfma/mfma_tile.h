@@ -13,15 +13,15 @@ namespace vbgemm {
 template <class Cut, class T>
 __device__ inline void multiply_mfma_tile(const TilePlace<T>& place, T* shared) {
   const int wave = thread_index() / kWaveSize, lane = thread_index() % kWaveSize;
-  const int row = wave / Cut::kWavesAcross * Cut::kPieceRows, col = wave % Cut::kWavesAcross * Cut::kPieceCols;
+  const int row = wave / Cut::kWavesAcross * Cut::kWaveRows, col = wave % Cut::kWavesAcross * Cut::kWaveCols;
   T* const shared_b = shared + Cut::A::kElements;
-  const T* const lane_a = shared + (row + lane % 16) * Cut::A::kPitch + lane / 16 * Cut::A::kPieceItems;
-  const T* const lane_b = shared_b + (col + lane % 16) * Cut::B::kPitch + lane / 16 * Cut::B::kPieceItems;
+  const T* const lane_a = shared + (row + lane % 16) * Cut::A::kPitch + lane / 16 * Cut::A::kVectorItems;
+  const T* const lane_b = shared_b + (col + lane % 16) * Cut::B::kPitch + lane / 16 * Cut::B::kVectorItems;
 
   MfmaSums<Cut> sums = {};
   {
-    PieceCopy<T, typename Cut::A, Cut::kThreads> copy_a(place.matrix[kA], true);
-    PieceCopy<T, typename Cut::B, Cut::kThreads> copy_b(place.matrix[kB], false);
+    VectorCopy<T, typename Cut::A, Cut::kThreads> copy_a(place.matrix[kA], true);
+    VectorCopy<T, typename Cut::B, Cut::kThreads> copy_b(place.matrix[kB], false);
     const int rows = place.rows, cols = place.cols;
     int left = place.depth;
     await_previous_kernel();

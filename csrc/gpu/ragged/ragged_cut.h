@@ -12,7 +12,7 @@
 namespace vbgemm {
 
 // Shared memory, in bytes, that a thread block may use on a multiprocessor of sm_90.
-inline constexpr int kRaggedMostShared = 227 * 1024;
+inline constexpr int kRaggedMaxShared = 227 * 1024;
 
 // A is contiguous along K in rows mode, and across K in contraction mode, where A is the transpose of lhs and the groups are ranges of K. B
 // is contiguous along K or across it.
@@ -30,7 +30,7 @@ struct RaggedCut {
   // pipeline stage, and with only three stages left the products wait for copies.
   static constexpr int kStoreBoxBytes = 16 * 128, kStoreBoxes = 2, kStagingBytes = kStoreBoxes * kStoreBoxBytes;
   static constexpr int kTiles = 2;  // tiles found ahead of the products
-  static constexpr int kStages = (kRaggedMostShared - 2048 - kMultiplyingWarps * kStagingBytes) / kStageBytes;
+  static constexpr int kStages = (kRaggedMaxShared - 2048 - kMultiplyingWarps * kStagingBytes) / kStageBytes;
   using Units = RaggedUnits<kRows, kCols, kCluster>;
 };
 
@@ -49,7 +49,7 @@ struct RaggedShared {
 template <class Cut>
 constexpr int ragged_shared_bytes() {
   constexpr int kBytes = sizeof(RaggedShared<Cut>) + 1024;
-  static_assert(kBytes <= kRaggedMostShared);
+  static_assert(kBytes <= kRaggedMaxShared);
   return kBytes;
 }
 

@@ -6,7 +6,7 @@
 namespace vbgemm {
 
 // The maximum number of units of work (RaggedUnits), whatever the group sizes, for tiles of `rows` x `cols`.
-inline int64_t most_units(const RaggedCall& call, int rows, int cols) {
+inline int64_t max_units(const RaggedCall& call, int rows, int cols) {
   const auto tiles = [](int64_t size, int each) { return (size + each - 1) / each; };
   const int64_t across = tiles(call.n, cols);
   return call.contraction ? call.groups * tiles(call.k, rows) * across : (call.m / rows + call.total_groups + 1) * across;

@@ -55,7 +55,7 @@ __device__ inline void store_rows(const RaggedDestination& to, const float (&sum
         store_matrices(place + row * 128 + (block + lane / 16 ^ (row & 7)) * 16, words);
       }
     }
-    if (whole) show_to_products();
+    if (whole) fence_async_proxy();
     __syncwarp();
     if (whole) {
       if (lane == 0 && to.rows > 0 && box * kBoxCols < to.cols) store_box(to.map, to.x + box * kBoxCols, to.y, to.z, place);
@@ -65,7 +65,7 @@ __device__ inline void store_rows(const RaggedDestination& to, const float (&sum
         if (col < to.cols) store_bytes<16>(to.out + row * to.row_bytes + col * kElement, place + row * 128 + (vector ^ (row & 7)) * 16);
       }
     }
-    close_stores();  // One group for every box, even if threads stored it: the wait above counts groups
+    commit_stores();  // One group for every box, even if threads stored it: the wait above counts groups
   }
 }
 

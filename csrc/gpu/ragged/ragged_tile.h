@@ -22,18 +22,18 @@ class RaggedBlock {
   __device__ RaggedBlock(const RaggedParameters& parameters, RaggedShared<Cut>& shared)
       : parameters_(parameters), shared_(shared), rank_(Cut::kCluster > 1 ? cluster_rank() : 0) {}
 
-  __device__ void make_barriers() const {
+  __device__ void init_barriers() const {
     for (int i = 0; i < Cut::kStages; ++i) {
-      make_barrier(shared_.full[i], 1);
-      make_barrier(shared_.empty[i], Cut::kCluster * Cut::kMultiplyingWarps);
+      init_barrier(shared_.full[i], 1);
+      init_barrier(shared_.empty[i], Cut::kCluster * Cut::kMultiplyingWarps);
     }
     for (int i = 0; i < Cut::kTiles; ++i) {
-      make_barrier(shared_.tile_full[i], 1);
-      make_barrier(shared_.tile_empty[i], 1 + Cut::kMultiplyingWarps);
+      init_barrier(shared_.tile_full[i], 1);
+      init_barrier(shared_.tile_empty[i], 1 + Cut::kMultiplyingWarps);
     }
-    make_barrier(shared_.unit_full, 1);
-    make_barrier(shared_.unit_empty, 1);
-    show_barriers();
+    init_barrier(shared_.unit_full, 1);
+    init_barrier(shared_.unit_empty, 1);
+    fence_barrier_init();
   }
 
   // The tile finder. One warp runs it.
@@ -163,11 +163,11 @@ class RaggedBlock {
     if (Cut::kCluster > 1 && lane == 1) arrive_at(shared_.empty[stage], rank_ ^ 1);
   }
 
-  __device__ SharedMatrix lines_a(int stage, int half) const {
-    return shared_matrix(shared_.stage[stage] + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+  __device__ MatrixDescriptor lines_a(int stage, int half) const {
+    return matrix_descriptor(shared_.stage[stage] + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
   }
-  __device__ SharedMatrix lines_b(int stage) const {
-    return shared_matrix(shared_.stage[stage] + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+  __device__ MatrixDescriptor lines_b(int stage) const {
+    return matrix_descriptor(shared_.stage[stage] + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
   }
   // Byte offsets of a chunk of 16 steps of K: two 16-byte vectors further on in each line where lines run along K, 16 lines further on
   // where they run across K.
@@ -179,20 +179,20 @@ class RaggedBlock {
       wait_phase(shared_.full[stages.index], stages.parity);
       if (Cut::kContraction && depth - k < Cut::kDepth) clear_lines(stages.index, half, depth - k);
       if (VBGEMM_RAGGED_PRODUCTS) {
-        const SharedMatrix a = lines_a(stages.index, half), b = lines_b(stages.index);
-        begin_products();
+        const MatrixDescriptor a = lines_a(stages.index, half), b = lines_b(stages.index);
+        warpgroup_arrive();
 #pragma unroll
         for (int chunk = 0; chunk < kChunks; ++chunk) {
           multiply_warpgroup<Cut::kKind, Cut::kAcrossA, Cut::kAcrossB>(moved(a, chunk * kChunkA), moved(b, chunk * kChunkB), sums,
                                                                        k + chunk > 0);
         }
-        end_products();
-        wait_products_before<1>();
+        warpgroup_commit();
+        warpgroup_wait<1>();
       }
       if (before >= 0) release(before, lane);
       before = stages.index;
     }
-    wait_products();
+    warpgroup_wait_all();
     // The code below reads the sums; this keeps the compiler from moving it above the wait.
 #pragma unroll
     for (auto& block : sums) {
@@ -212,7 +212,7 @@ class RaggedBlock {
       unsigned char* const to = shared_.stage[stage] + (box == 0 ? half : Cut::kBoxesA + box - 1) * Cut::kBoxBytes;
       reinterpret_cast<uint4*>(to + begin * 128)[vector] = make_uint4(0, 0, 0, 0);
     }
-    show_to_products();
+    fence_async_proxy();
     named_barrier(1 + half, 128);
   }
 
@@ -262,7 +262,7 @@ __device__ inline void run_ragged(const RaggedParameters& parameters, unsigned c
     prefetch_map(parameters.a);
     prefetch_map(parameters.b);
     prefetch_map(parameters.out);
-    block.make_barriers();
+    block.init_barriers();
   }
   if constexpr (Cut::kCluster > 1) {
     cluster_barrier();

@@ -11,11 +11,11 @@ namespace vbgemm {
 // How a tile is divided, for operands of type T: the rectangle of it that one thread of a group computes, as large as leaves registers for
 // several thread blocks; the number of groups in a warp; and the steps of K that a warp takes at a time. The catalogue's step is that of
 // the whole thread block and counts 4-byte elements; here every group takes at least one step.
-struct DeepShares {
+struct DeepSplit {
   int thread_rows, thread_cols, groups, depth;
 };
 template <class T>
-constexpr DeepShares deep_shares(const TileShape& tile) {
+constexpr DeepSplit deep_split(const TileShape& tile) {
   const int most_cols = sizeof(Accumulator<T>) == 8 ? 4 : 8;
   const int rows = tile.m < 8 ? tile.m : 8, cols = tile.n < most_cols ? tile.n : most_cols;
   const int groups = kWaveSize / (tile.m / rows * (tile.n / cols)),
@@ -31,9 +31,9 @@ struct DeepCut {
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads, kWaves = kThreads / kWaveSize;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
 
-  static constexpr DeepShares kShares = deep_shares<T>(kShape);
-  static constexpr int kThreadRows = kShares.thread_rows, kThreadCols = kShares.thread_cols, kSums = kThreadRows * kThreadCols;
-  static constexpr int kDepth = kShares.depth, kGroups = kShares.groups, kGroup = kWaveSize / kGroups, kAcross = kCols / kThreadCols;
+  static constexpr DeepSplit kSplit = deep_split<T>(kShape);
+  static constexpr int kThreadRows = kSplit.thread_rows, kThreadCols = kSplit.thread_cols, kSums = kThreadRows * kThreadCols;
+  static constexpr int kDepth = kSplit.depth, kGroups = kSplit.groups, kGroup = kWaveSize / kGroups, kAcross = kCols / kThreadCols;
 
   // In shared memory, lines that are stored apart begin in different banks. (The bank of element (line, k) is that of line x kPitch + k.)
   static constexpr int kPitch = kDepth + kVector;
@@ -62,7 +62,7 @@ class DeepOperand {
     gapless_ = along == count && (across == 1 || count == 1);
     steps_together_ = along == 1 && !gapless_;
     const int64_t lengths = gapless_ ? 0 : steps_together_ ? across : along | count;
-    pieces_ = aligned && lengths % kVector == 0 && (gapless_ || steps_together_ || across == 1);
+    vectors_ = aligned && lengths % kVector == 0 && (gapless_ || steps_together_ || across == 1);
     mine_ = steps_together_ ? member : member * kMine;
     width_ = steps_together_ ? 1 : count | kVector;
   }
@@ -74,7 +74,7 @@ class DeepOperand {
   __device__ void start(T* shared, int k, int steps) const {
     const T* const from = first_ + k * along_;
     if (gapless_) return copy_all(shared, from, steps * count_);
-    if (pieces_) {
+    if (vectors_) {
       copy_lines<kVector>(shared, from, steps);
     } else {
       copy_lines<1>(shared, from, steps);
@@ -111,7 +111,7 @@ class DeepOperand {
   // Copies elements that are contiguous in global memory and stay so in shared memory.
   __device__ void copy_all(T* shared, const T* from, int elements) const {
     constexpr int kCopies = (kLines * Cut::kDepth / kVector + kWaveSize - 1) / kWaveSize;
-    const int lane = thread_index() % kWaveSize, pieces = pieces_ ? elements / kVector : 0;
+    const int lane = thread_index() % kWaveSize, pieces = vectors_ ? elements / kVector : 0;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const int piece = lane + i * kWaveSize;
@@ -143,7 +143,7 @@ class DeepOperand {
   const T* first_;
   int64_t across_, along_;
   int count_, mine_, width_;
-  bool gapless_, steps_together_, pieces_;
+  bool gapless_, steps_together_, vectors_;
 };
 
 // Adds the sums of all warps to those of the first warp.

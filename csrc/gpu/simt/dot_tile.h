@@ -78,7 +78,7 @@ __device__ inline void copy_steps_of_b(const TilePlace<T>& place, int k, T* stag
   const int left = place.depth - k, cols = place.cols, thread = thread_index();
   const T* const from = b.template at<const T>(k, 0);
   const int64_t row_stride = b.row_stride, col_stride = b.col_stride;
-  if (b.way == Way::vectors) {
+  if (b.access == Access::vectors) {
     constexpr int kCopies = Cut::kDepth * Cut::kVectors / Cut::kThreads > 0 ? Cut::kDepth * Cut::kVectors / Cut::kThreads : 1;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
@@ -91,7 +91,7 @@ __device__ inline void copy_steps_of_b(const TilePlace<T>& place, int k, T* stag
   }
   constexpr int kCopies = Cut::kDepth * Cut::kCols / Cut::kThreads;
   static_assert(kCopies * Cut::kThreads == Cut::kDepth * Cut::kCols);
-  const bool down = b.way == Way::columns;  // adjacent threads copy adjacent elements of memory
+  const bool down = b.access == Access::columns;  // adjacent threads copy adjacent elements of memory
 #pragma unroll
   for (int i = 0; i < kCopies; ++i) {
     const int at = thread + i * Cut::kThreads;

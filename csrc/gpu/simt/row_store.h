@@ -11,7 +11,7 @@ namespace vbgemm {
 // What is known about C before a tile begins. vectors: its rows follow each other without gaps in whole vectors, and it has the operands'
 // type. columns: its columns are contiguous. Both imply that there is no epilogue. anyhow: nothing is known. Each case has code of its own,
 // because skipped code still costs its instruction fetch (docs/design/latency.md, L12).
-enum class Stored { vectors, columns, anyhow };
+enum class Stored { vectors, columns, general };
 
 // A warp's own part of shared memory: as many rows of sums as a warp has lanes, one after the other without gaps, as in most C. kWhole: the
 // rows are known to be whole vectors, in C's element type as well.
@@ -120,11 +120,11 @@ struct LocatedRowStage : RowStage<Cut, false> {
 template <class Cut, class T>
 __device__ inline bool stores_vectors(const TilePlace<T>& place) {
   const MatrixView& c = place.matrix[kC];
-  return c.way == Way::vectors && c.row_stride == place.cols && !place.fused && !place.stores_sums();
+  return c.access == Access::vectors && c.row_stride == place.cols && !place.fused && !place.stores_sums();
 }
 template <class T>
 __device__ inline bool stores_columns(const TilePlace<T>& place) {
-  return place.matrix[kC].way == Way::columns && !place.fused;
+  return place.matrix[kC].access == Access::columns && !place.fused;
 }
 
 // Stores a warp's rows. Products: how the warp holds their sums (row_tile.h).

@@ -20,13 +20,13 @@ class RowStream {
     const MatrixView& a = place.matrix[kA];
     const bool aligned = reinterpret_cast<uintptr_t>(a.first) % kVectorBytes == 0;
     const bool gapless = a.row_stride == depth_ && a.col_stride == 1;
-    columns_ = !kWhole && !gapless && a.way == Way::columns;
+    columns_ = !kWhole && !gapless && a.access == Access::columns;
     whole_ = kWhole || (aligned && (columns_ ? a.col_stride : depth_) % kVector == 0);
     stage_elements_ = Cut::kWaveRows * depth_;
     passes_ = 0;
     if (!kWhole && (stage_elements_ == 0 || !(columns_ || (gapless && aligned)))) return;
 #pragma unroll
-    for (int passes = 1; passes <= kMostPasses; ++passes) {
+    for (int passes = 1; passes <= kMaxPasses; ++passes) {
       passes_ += passes * stage_elements_ <= Cut::kRingElements && (passes == 1 || (passes - 1) * Cut::kPassRows < place.rows);
     }
   }
@@ -78,7 +78,7 @@ class RowStream {
   }
 
  private:
-  static constexpr int kMostPasses = 6;
+  static constexpr int kMaxPasses = 6;
 
   // For 16-bit elements one ldmatrix gives the tensor cores eight rows of eight steps: the steps at the same place in each vector of a line
   // (tensor_row_tile.h). The permutation puts these steps into different banks. Adjacent steps are in different banks without it.
@@ -88,7 +88,7 @@ class RowStream {
   // A chain of tests, because a jump through a table would load its target from memory and then fetch instructions there.
   template <int kFirst>
   __device__ void await_all_but() const {
-    if constexpr (kFirst < kMostPasses - 1) {
+    if constexpr (kFirst < kMaxPasses - 1) {
       if (passes_ > kFirst + 1) return await_all_but<kFirst + 1>();
     }
     wait_copies<kFirst>();

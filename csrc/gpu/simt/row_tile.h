@@ -79,7 +79,7 @@ class RowReader {
 #pragma unroll
       for (auto& row : group) row = {};
     }
-    if (a_.way == Way::vectors) {
+    if (a_.access == Access::vectors) {
       read_vectors(k, depth, batch);
     } else {
       read_elements(k, depth, batch);
@@ -304,7 +304,7 @@ __device__ inline void RowProducts<Cut, T>::walk(const TilePlace<T>& place, T* s
         multiply_batch<Cut>(batch, b, depth - k, products.sum);
       }
     }
-    store_rows<Cut, Stored::anyhow>(place, shared, row, products);
+    store_rows<Cut, Stored::general>(place, shared, row, products);
   }
 }
 
@@ -314,7 +314,7 @@ __device__ inline void multiply_rows(const TilePlace<T>& place, T* shared) {
     T* const ring = shared + Cut::kSumElements + thread_index() / kWaveSize * Cut::kRingElements;
     const MatrixView& a = place.matrix[kA];
     const int depth = place.depth;
-    if (depth > 0 && depth <= Cut::kWholeDepth && a.way == Way::vectors && a.row_stride == depth && stores_vectors<Cut>(place)) {
+    if (depth > 0 && depth <= Cut::kWholeDepth && a.access == Access::vectors && a.row_stride == depth && stores_vectors<Cut>(place)) {
       RowStream<Cut, T, true> stream(place, ring);
       stream_rows<Cut, Products, Stored::vectors>(place, stream, shared);
       return leave_after_last(place);
@@ -322,7 +322,7 @@ __device__ inline void multiply_rows(const TilePlace<T>& place, T* shared) {
     RowStream<Cut, T, false> stream(place, ring);
     if (depth <= Cut::kDepth && stream.passes() > 0) {
       if (!Products::kOwnRows || !stores_columns(place)) {
-        stream_rows<Cut, Products, Stored::anyhow>(place, stream, shared);
+        stream_rows<Cut, Products, Stored::general>(place, stream, shared);
         return leave_after_last(place);
       }
       if constexpr (Products::kOwnRows) stream_rows<Cut, Products, Stored::columns>(place, stream, shared);

@@ -12,51 +12,51 @@ __device__ inline bool lines_are_aligned(const MatrixView& x, int64_t line_strid
   return (reinterpret_cast<uintptr_t>(x.first) | static_cast<uintptr_t>(line_stride * static_cast<int>(sizeof(T)))) % kVectorBytes == 0;
 }
 
-// How an operand of a tile is copied. pieces: in 16-byte vectors. elements: element by element. shifted: in the aligned 16-byte vectors
+// How an operand of a tile is copied. vectors: in 16-byte vectors. elements: element by element. shifted: in the aligned 16-byte vectors
 // that contain a line's elements, after which each line is shifted into place. The last is for 2-byte elements, which are too small for an
 // asynchronous copy of their own.
-enum class CopyWay { pieces, elements, shifted };
+enum class CopyMode { vectors, elements, shifted };
 
 // Returns the fastest way for an operand's rows x cols elements. Its lines are columns where columns are contiguous, and rows otherwise.
 template <class T>
-__device__ inline CopyWay copy_way(const MatrixView& x, int rows, int cols) {
-  constexpr int kPieceItems = kVectorBytes / static_cast<int>(sizeof(T));
-  const bool down = x.way == Way::columns;
+__device__ inline CopyMode copy_mode(const MatrixView& x, int rows, int cols) {
+  constexpr int kVectorItems = kVectorBytes / static_cast<int>(sizeof(T));
+  const bool down = x.access == Access::columns;
   const int64_t line_stride = down ? x.col_stride : x.row_stride;
-  if ((down ? x.row_stride : x.col_stride) != 1) return CopyWay::elements;
-  if ((down ? rows : cols) % kPieceItems == 0 && lines_are_aligned<T>(x, line_stride)) return CopyWay::pieces;
-  return sizeof(T) == 2 && line_stride >= kPieceItems ? CopyWay::shifted : CopyWay::elements;
+  if ((down ? x.row_stride : x.col_stride) != 1) return CopyMode::elements;
+  if ((down ? rows : cols) % kVectorItems == 0 && lines_are_aligned<T>(x, line_stride)) return CopyMode::vectors;
+  return sizeof(T) == 2 && line_stride >= kVectorItems ? CopyMode::shifted : CopyMode::elements;
 }
 
 // A way of copying that is a compile-time constant, and one that is known at run time only.
-template <CopyWay kWay>
-struct Always {
-  __device__ constexpr operator CopyWay() const { return kWay; }
+template <CopyMode kWay>
+struct StaticMode {
+  __device__ constexpr operator CopyMode() const { return kWay; }
 };
-struct AsFound {
-  CopyWay way;
-  __device__ operator CopyWay() const { return way; }
+struct RuntimeMode {
+  CopyMode mode;
+  __device__ operator CopyMode() const { return mode; }
 };
 
 // kLinesAreRows: the lines are rows of the matrix, otherwise its columns. kKeepsPlaces: the values that each step needs again are kept in
 // registers, otherwise they are read again from shared memory, where `from` lies.
-template <class T, class Lines, bool kLinesAreRows, int kThreads, bool kKeepsPlaces, class KnownWay>
+template <class T, class Lines, bool kLinesAreRows, int kThreads, bool kKeepsPlaces, class Mode>
 class LineCopy {
  public:
-  __device__ LineCopy(const MatrixView& from, KnownWay way)
-      : from_(from), thread_(thread_index()), stride_(kLinesAreRows ? from.row_stride : from.col_stride), way_(way) {
+  __device__ LineCopy(const MatrixView& from, Mode mode)
+      : from_(from), thread_(thread_index()), stride_(kLinesAreRows ? from.row_stride : from.col_stride), mode_(mode) {
     const int thread = thread_;
-    const int line = way_ == CopyWay::elements ? ByElements::line(thread) : ByPieces::line(thread);
-    const int item = way_ == CopyWay::elements ? ByElements::item(thread) : ByPieces::item(thread);
+    const int line = mode_ == CopyMode::elements ? ByElements::line(thread) : ByVectors::line(thread);
+    const int item = mode_ == CopyMode::elements ? ByElements::item(thread) : ByVectors::item(thread);
     source_ = from.template at<const T>(kLinesAreRows ? line : item, kLinesAreRows ? item : line);
   }
 
   // Starts the copies of one step. Elements outside the step's first lines x items become zero.
   __device__ void start(T* shared, int lines, int items) const {
-    switch (way_) {
-      case CopyWay::pieces: return start_pieces(shared, lines, items);
-      case CopyWay::elements: return start_elements(shared, lines, items);
-      case CopyWay::shifted:
+    switch (mode_) {
+      case CopyMode::vectors: return start_vectors(shared, lines, items);
+      case CopyMode::elements: return start_elements(shared, lines, items);
+      case CopyMode::shifted:
         if constexpr (kBytes == 2) start_shifted(shared, lines, items);
     }
   }
@@ -65,22 +65,22 @@ class LineCopy {
   // beyond the first `items` of each line become zero, if the copy did not make them so.
   __device__ void finish(T* shared, int items) const {
     if constexpr (kBytes == 2) {
-      if (way_ == CopyWay::shifted) shift_pieces(shared, items);
+      if (mode_ == CopyMode::shifted) shift_vectors(shared, items);
     }
   }
 
   // To be called when this thread's copies of a step have arrived, before its visits: other threads may have copied what this thread
   // visits.
   __device__ void begin_visits() const {
-    if (way_ != CopyWay::pieces) block_barrier();
+    if (mode_ != CopyMode::vectors) block_barrier();
   }
 
-  // Calls action(Vector<T, kPieceItems>&) for each vector of a step that this thread is responsible for.
+  // Calls action(Vector<T, kVectorItems>&) for each vector of a step that this thread is responsible for.
   template <class Action>
   __device__ void visit(T* shared, const Action& action) const {
 #pragma unroll
-    for (int i = 0; i < ByPieces::kCopies; ++i) {
-      action(*reinterpret_cast<Vector<T, kPieceItems>*>(place_of<ByPieces>(shared, thread(), i)));
+    for (int i = 0; i < ByVectors::kCopies; ++i) {
+      action(*reinterpret_cast<Vector<T, kVectorItems>*>(place_of<ByVectors>(shared, thread(), i)));
     }
   }
 
@@ -98,8 +98,8 @@ class LineCopy {
     __device__ static int line(int thread) { return thread / kAcross; }
     __device__ static int item(int thread) { return thread % kAcross * kWidth; }
   };
-  static constexpr int kPieceItems = kVectorBytes / kBytes;
-  using ByPieces = Spread<kPieceItems>;
+  static constexpr int kVectorItems = kVectorBytes / kBytes;
+  using ByVectors = Spread<kVectorItems>;
   using ByElements = Spread<1>;
 
   __device__ int thread() const { return kKeepsPlaces ? thread_ : thread_index(); }
@@ -111,20 +111,20 @@ class LineCopy {
     return shared + Lines::at(Spread::line(thread), Spread::item(thread) + behind, copy * Spread::kStep);
   }
 
-  __device__ void start_pieces(T* shared, int lines, int items) const {
-    const int thread = this->thread(), limit = ByPieces::item(thread) < items ? lines - ByPieces::line(thread) : 0;
+  __device__ void start_vectors(T* shared, int lines, int items) const {
+    const int thread = this->thread(), limit = ByVectors::item(thread) < items ? lines - ByVectors::line(thread) : 0;
     const T* from = source_;
-    const int64_t step = ByPieces::kStep * line_stride();
+    const int64_t step = ByVectors::kStep * line_stride();
 #pragma unroll
-    for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
-      copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i), from, i * ByPieces::kStep < limit);
+    for (int i = 0; i < ByVectors::kCopies; ++i, from += step) {
+      copy_async<kVectorBytes>(place_of<ByVectors>(shared, thread, i), from, i * ByVectors::kStep < limit);
     }
   }
 
   // Copies the first `count` elements of a vector; the others become zero.
   __device__ static void start_part(T* to, const T* from, int count) {
 #pragma unroll
-    for (int e = 0; e < kPieceItems; ++e) copy_async<kBytes>(to + e, from + e, e < count);
+    for (int e = 0; e < kVectorItems; ++e) copy_async<kBytes>(to + e, from + e, e < count);
   }
 
   __device__ void start_elements(T* shared, int lines, int items) const {
@@ -140,8 +140,8 @@ class LineCopy {
   // The number of elements by which this thread's lines begin after a multiple of 16 bytes. It is the same for all of its lines and all
   // steps along K.
   __device__ int shift() const {
-    static_assert(ByPieces::kStep % kPieceItems == 0);
-    return static_cast<int>(reinterpret_cast<uintptr_t>(source_) / kBytes % kPieceItems);
+    static_assert(ByVectors::kStep % kVectorItems == 0);
+    return static_cast<int>(reinterpret_cast<uintptr_t>(source_) / kBytes % kVectorItems);
   }
 
   // The first vector of a line may begin with elements that precede the line, and its last vector may end with elements that follow it.
@@ -149,36 +149,36 @@ class LineCopy {
   // end is copied element by element. A shifted line has one vector more than an aligned one; the thread that copies the last vector copies
   // that one too.
   __device__ void start_shifted(T* shared, int lines, int items) const {
-    const int thread = this->thread(), shift = this->shift(), item = ByPieces::item(thread), limit = lines - ByPieces::line(thread);
+    const int thread = this->thread(), shift = this->shift(), item = ByVectors::item(thread), limit = lines - ByVectors::line(thread);
     const int left = shift + items - item;
     const T* const first = source_ - shift;
     const T* from = first;
-    const int64_t step = ByPieces::kStep * line_stride();
-    const bool last = item == Lines::kItems - kPieceItems;
-    const int place = last && left > kPieceItems ? kPieceItems : 0, count = left - place;
-    const bool is_part = count > 0 && count < kPieceItems;
+    const int64_t step = ByVectors::kStep * line_stride();
+    const bool last = item == Lines::kItems - kVectorItems;
+    const int place = last && left > kVectorItems ? kVectorItems : 0, count = left - place;
+    const bool is_part = count > 0 && count < kVectorItems;
     const int very_last = limit - 1, apart = is_part ? very_last : -1;  // the line whose last vector is copied by elements
 #pragma unroll
-    for (int i = 0; i < ByPieces::kCopies; ++i, from += step) {
-      const int line = i * ByPieces::kStep, there = line < limit ? left : 0;
+    for (int i = 0; i < ByVectors::kCopies; ++i, from += step) {
+      const int line = i * ByVectors::kStep, there = line < limit ? left : 0;
       const auto copy = [&](int behind) {
         if (line != apart || place != behind) {
-          copy_async<kVectorBytes>(place_of<ByPieces>(shared, thread, i, behind), from + behind, there > behind);
+          copy_async<kVectorBytes>(place_of<ByVectors>(shared, thread, i, behind), from + behind, there > behind);
         }
       };
       copy(0);
-      if (last) copy(kPieceItems);
+      if (last) copy(kVectorItems);
     }
-    if (!is_part || very_last < 0 || very_last % ByPieces::kStep != 0) return;
-    const int copy = very_last / ByPieces::kStep;
-    if (copy < ByPieces::kCopies) start_part(place_of<ByPieces>(shared, thread, copy, place), first + copy * step + place, count);
+    if (!is_part || very_last < 0 || very_last % ByVectors::kStep != 0) return;
+    const int copy = very_last / ByVectors::kStep;
+    if (copy < ByVectors::kCopies) start_part(place_of<ByVectors>(shared, thread, copy, place), first + copy * step + place, count);
   }
 
   using Piece = Vector<uint32_t, 4>;
 
   // Returns the eight 2-byte elements from the `shift`-th on. (Written without loops, as is the code below: nvcc's optimizer walks the
   // whole kernel for every loop that it unrolls, and this code occurs in a kernel a hundred times.)
-  __device__ static Piece shifted_piece(const Piece& low, const Piece& high, int shift) {
+  __device__ static Piece shifted_vector(const Piece& low, const Piece& high, int shift) {
     const bool by_two = shift & 4, by_one = shift & 2;  // words
     const uint32_t* const l = low.element;
     const uint32_t* const h = high.element;
@@ -200,18 +200,18 @@ class LineCopy {
   }
 
   // Each thread shifts the vectors that it has copied. A line belongs to one warp, so that the warp's barriers are enough.
-  __device__ void shift_pieces(T* shared, int items) const {
-    static_assert(kLanes % ByPieces::kAcross == 0);
+  __device__ void shift_vectors(T* shared, int items) const {
+    static_assert(kLanes % ByVectors::kAcross == 0);
     const int shift = this->shift();
     const int thread = this->thread();
     wave_barrier();
 #pragma unroll
-    for (int i = 0; i < ByPieces::kCopies; ++i) {
-      Piece* const piece = reinterpret_cast<Piece*>(place_of<ByPieces>(shared, thread, i));
-      const Piece low = *piece, high = *reinterpret_cast<const Piece*>(place_of<ByPieces>(shared, thread, i, kPieceItems));
+    for (int i = 0; i < ByVectors::kCopies; ++i) {
+      Piece* const piece = reinterpret_cast<Piece*>(place_of<ByVectors>(shared, thread, i));
+      const Piece low = *piece, high = *reinterpret_cast<const Piece*>(place_of<ByVectors>(shared, thread, i, kVectorItems));
       wave_barrier();
-      Piece result = shifted_piece(low, high, shift);
-      if (items < Lines::kItems) result = first_items(result, items - ByPieces::item(thread));
+      Piece result = shifted_vector(low, high, shift);
+      if (items < Lines::kItems) result = first_items(result, items - ByVectors::item(thread));
       *piece = result;
     }
   }
@@ -220,7 +220,7 @@ class LineCopy {
   int thread_;
   int64_t stride_;
   const T* source_;  // this thread's first element of the next step
-  KnownWay way_;
+  Mode mode_;
 };
 
 }  // namespace vbgemm

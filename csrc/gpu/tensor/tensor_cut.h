@@ -32,9 +32,9 @@ constexpr int tensor_shared_budget(Kind kind, Kernel kernel) {
 
 // Pipeline depth: how many stages of `stage_bytes` fit the shared memory budget beside `other_bytes`.
 constexpr int tensor_stages(Kind kind, Kernel kernel, int stage_bytes, int other_bytes = 0) {
-  constexpr int kPlace = 512, kMost = 8;  // bytes for the tile's place, which is in shared memory too
+  constexpr int kPlace = 512, kMax = 8;  // bytes for the tile's place, which is in shared memory too
   const int fit = (tensor_shared_budget(kind, kernel) - kPlace - other_bytes) / stage_bytes;
-  return fit < kMost ? fit : kMost;
+  return fit < kMax ? fit : kMax;
 }
 
 // One operand's part of a K step in shared memory. It keeps the direction in which the operand is contiguous in global memory, so that
@@ -55,7 +55,7 @@ struct Lines {
   static constexpr int kPadding = (kBytes == 8 || (kBytes == 4 && !kDepthItems) ? 32 : 16) / kBytes;
   static constexpr int kPitch = kItems + kPadding;
   static constexpr int kElements = kLines * kPitch;
-  static constexpr bool kPiecesOnly = false;  // if true, only operands that are copied in 16-byte vectors have this layout
+  static constexpr bool kVectorsOnly = false;  // if true, only operands that are copied in 16-byte vectors have this layout
 
   // Where a line is stored: a permutation of the bits of its number. So it may be applied separately to parts of the number that have no
   // bit in common.
@@ -81,7 +81,7 @@ struct SwizzledLines {
   static constexpr int kLines = kDepthItems ? kOuter : kDepth, kItems = kDepthItems ? kDepth : kOuter;
   static constexpr int kPiece = kVectorBytes / static_cast<int>(sizeof(T)), kRow = 8 * kPiece, kColumn = kLines * kRow;
   static constexpr int kElements = kLines * kItems;
-  static constexpr bool kPiecesOnly = sizeof(T) == 2;
+  static constexpr bool kVectorsOnly = sizeof(T) == 2;
   static_assert(kItems % kRow == 0 && kLines % 8 == 0);
 
   // As for Lines, line and ahead have no bit in common: many lines ahead are then at constant distances.

@@ -86,13 +86,13 @@ __device__ inline void multiply_lines(const Piece (&x)[2][kTogether], const T* b
 }
 
 // sums += A B, with B in shared memory in the layout LinesB. The first loads of a step of A are in flight while the step's B is waited for.
-template <class Cut, class LinesB, bool kVectors, class T, class KnownWay>
-__device__ inline void add_dots(const TilePlace<T>& place, T* shared, KnownWay way, Sums<Cut>& sums) {
+template <class Cut, class LinesB, bool kVectors, class T, class Mode>
+__device__ inline void add_dots(const TilePlace<T>& place, T* shared, Mode mode, Sums<Cut>& sums) {
   const MatrixView& b = place.matrix[kB];
   constexpr bool kAlong = LinesB::kDepthItems;
   using Reader = TensorDotReader<Cut, T, kVectors>;
   const Reader rows(place.matrix[kA], place.rows);
-  LineCopy<T, LinesB, !kAlong, Cut::kThreads, false, KnownWay> copy(b, way);
+  LineCopy<T, LinesB, !kAlong, Cut::kThreads, false, Mode> copy(b, mode);
   const int depth = place.depth, cols = place.cols;
   int uncopied = depth;  // negative once the copies have run past the end of K
   const auto start_step = [&](T* stage) {
@@ -138,21 +138,21 @@ template <class Cut, class T>
 __device__ __forceinline__ void multiply_tensor_dots(const TilePlace<T>& place, T* shared) {
   const MatrixView& b = place.matrix[kB];
   Sums<Cut> sums = {};
-  const auto with_b = [&](auto along, auto way) __attribute__((always_inline)) {
+  const auto with_b = [&](auto along, auto mode) __attribute__((always_inline)) {
     using LinesB = typename Cut::template B<decltype(along)::value>;
-    if (place.matrix[kA].way == Way::vectors) {
-      add_dots<Cut, LinesB, true>(place, shared, way, sums);
+    if (place.matrix[kA].access == Access::vectors) {
+      add_dots<Cut, LinesB, true>(place, shared, mode, sums);
     } else {
-      add_dots<Cut, LinesB, false>(place, shared, way, sums);
+      add_dots<Cut, LinesB, false>(place, shared, mode, sums);
     }
   };
-  const AsFound way{copy_way<T>(b, place.depth, place.cols)};
-  if (b.way == Way::columns) {
-    with_b(std::true_type(), way);
+  const RuntimeMode mode{copy_mode<T>(b, place.depth, place.cols)};
+  if (b.access == Access::columns) {
+    with_b(std::true_type(), mode);
   } else if constexpr (sizeof(T) == 2) {
-    with_b(std::false_type(), way);
+    with_b(std::false_type(), mode);
   } else {
-    with_b(std::false_type(), Always<CopyWay::elements>());
+    with_b(std::false_type(), StaticMode<CopyMode::elements>());
   }
   store_sums<Cut>(place, sums, shared);
 }

@@ -8,12 +8,12 @@ namespace vbgemm {
 // A warp's place in its thread block: its rectangle of the tile, and its slice of each step's K.
 template <class Cut>
 struct WavePlace {
-  int row, col, share;
+  int row, col, slice;
 
   __device__ explicit WavePlace(int wave)
       : row(wave / Cut::kWavesAcross % Cut::kWavesDown * Cut::kWaveRows),
         col(wave % Cut::kWavesAcross * Cut::kWaveCols),
-        share(Cut::kSplit == 1 ? 0 : wave / (Cut::kWavesAcross * Cut::kWavesDown)) {}
+        slice(Cut::kSplit == 1 ? 0 : wave / (Cut::kWavesAcross * Cut::kWavesDown)) {}
 };
 
 // One register of an operand: one number, or two 16-bit numbers.
@@ -36,11 +36,11 @@ constexpr __host__ __device__ int deep_of(int matrix) {
 template <class T, class Lines, bool kDeepFirst>
 __device__ inline int first_fragment(int from, int chunk) {
   const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4, matrix = lane / 8, row = lane % 8;
-  constexpr int kPitch = Lines::kPitch, kPieceItems = kVectorBytes / static_cast<int>(sizeof(T));
+  constexpr int kPitch = Lines::kPitch, kVectorItems = kVectorBytes / static_cast<int>(sizeof(T));
   if constexpr (sizeof(T) == 8) {
     return Lines::kDepthItems ? (from + g) * kPitch + 8 * chunk + t : (8 * chunk + t) * kPitch + from + g;
   } else if constexpr (Lines::kDepthItems) {
-    return (from + 8 * half_of<kDeepFirst>(matrix) + row) * kPitch + (2 * chunk + deep_of<kDeepFirst>(matrix)) * kPieceItems;
+    return (from + 8 * half_of<kDeepFirst>(matrix) + row) * kPitch + (2 * chunk + deep_of<kDeepFirst>(matrix)) * kVectorItems;
   } else if constexpr (sizeof(T) == 2) {
     return (16 * chunk + 8 * deep_of<kDeepFirst>(matrix) + row) * kPitch + from + 8 * half_of<kDeepFirst>(matrix);
   } else {
@@ -59,12 +59,12 @@ __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
       put(half, deep, first[Lines::kDepthItems ? outer * kPitch + depth : depth * kPitch + outer]);
     }
   } else if constexpr (Lines::kDepthItems || sizeof(T) == 2) {
-    constexpr int kPieceItems = kVectorBytes / static_cast<int>(sizeof(T));
+    constexpr int kVectorItems = kVectorBytes / static_cast<int>(sizeof(T));
 #pragma unroll
     for (int half = 0; half < kHalves; half += 2) {
       uint32_t words[4];
       if constexpr (Lines::kDepthItems) {
-        load_matrices(first + 8 * half * kPitch + 2 * chunk * kPieceItems, words);
+        load_matrices(first + 8 * half * kPitch + 2 * chunk * kVectorItems, words);
       } else {
         load_matrices_transposed(first + 16 * chunk * kPitch + 8 * half, words);
       }

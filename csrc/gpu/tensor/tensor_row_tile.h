@@ -34,7 +34,7 @@ struct RowsInPlace {
     wave_barrier();  // one vector after the other: otherwise the compiler would use registers for several loads
     const int mine = first + row;
     const T* const from = a.template at<const T>(mine < last ? mine : last, k_first + k);
-    if (a.way == Way::vectors) {
+    if (a.access == Access::vectors) {
       if (count > 0) load_bytes<kVectorBytes>(&x, from);
       return;
     }
@@ -148,7 +148,7 @@ struct TensorRowProducts {
         products.add(RowsInPlace<T>{place.matrix[kA], row, place.rows - 1, k}, thread % kWaveSize, left < Cut::kDepth ? left : Cut::kDepth,
                      shared);
       }
-      store_rows<Cut, Stored::anyhow>(place, shared, row, products);
+      store_rows<Cut, Stored::general>(place, shared, row, products);
     }
   }
 };

@@ -12,7 +12,7 @@ __device__ inline void keep_sums(const Sums<Cut>& sums, typename Cut::Sum* plane
   const WavePlace<Cut> wave(thread_index() / kLanes);
   const int lane = thread_index() % kLanes, g = lane / 4, t = lane % 4;
   constexpr int kDown = Cut::kRowInterleave, kAcross = Cut::kColInterleave;
-  Sum* const plane = planes + wave.share * Cut::kPlane + wave.row * Cut::kSumPitch + wave.col;
+  Sum* const plane = planes + wave.slice * Cut::kPlane + wave.row * Cut::kSumPitch + wave.col;
 #pragma unroll
   for (int half = 0; half < 2 * Cut::kBlocksDown; ++half) {
     Sum* const line = plane + interleaved<kDown>(half, g) * Cut::kSumPitch;
@@ -81,13 +81,13 @@ struct Planes {
 
 // Returns elements of the first plane plus the corresponding elements of the planes of the other K slices, in order.
 template <class Cut, int kWidth, class Sum>
-__device__ inline Vector<Sum, kWidth> total(const Vector<Sum, kWidth>& first, int shares) {
+__device__ inline Vector<Sum, kWidth> total(const Vector<Sum, kWidth>& first, int slices) {
   Vector<Sum, kWidth> sum = first;
   if constexpr (Cut::kSplit > 1) {
 #pragma unroll
-    for (int share = 1; share < Cut::kSplit; ++share) {
-      if (share >= shares) break;
-      const auto& more = *reinterpret_cast<const Vector<Sum, kWidth>*>(first.element + share * Cut::kPlane);
+    for (int slice = 1; slice < Cut::kSplit; ++slice) {
+      if (slice >= slices) break;
+      const auto& more = *reinterpret_cast<const Vector<Sum, kWidth>*>(first.element + slice * Cut::kPlane);
 #pragma unroll
       for (int v = 0; v < kWidth; ++v) sum.element[v] += more.element[v];
     }
@@ -143,7 +143,7 @@ __device__ inline void finish_sums(const TilePlace<T>& place, Sum* planes) {
 }
 
 template <class Out, int kWidth, class Cut, class T, class Sum>
-__device__ inline void store_rows(const TilePlace<T>& place, Sum* planes, int shares) {
+__device__ inline void store_rows(const TilePlace<T>& place, Sum* planes, int slices) {
   using OutVector = Vector<Out, kWidth>;
   const Planes<Cut, kWidth> mine(thread_index(), planes);
   const MatrixView& c = place.matrix[kC];
@@ -152,7 +152,7 @@ __device__ inline void store_rows(const TilePlace<T>& place, Sum* planes, int sh
   Out* to = c.at<Out>(mine.row, mine.col);
 #pragma unroll 4
   for (int n = 0; n < count; ++n, to += step) {
-    const auto sum = total<Cut>(mine.elements(n), shares);
+    const auto sum = total<Cut>(mine.elements(n), slices);
     OutVector result;
 #pragma unroll
     for (int v = 0; v < kWidth; ++v) narrow(sum.element[v], result.element[v]);
@@ -162,14 +162,14 @@ __device__ inline void store_rows(const TilePlace<T>& place, Sum* planes, int sh
 
 // Stores the tile's transpose. Adjacent threads have adjacent rows of the tile, which are adjacent elements in a row of the transpose.
 template <class Out, class Cut, class T, class Sum>
-__device__ inline void store_mirror(const TilePlace<T>& place, const Sum* planes, int shares) {
+__device__ inline void store_mirror(const TilePlace<T>& place, const Sum* planes, int slices) {
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
   const int row = thread_index() % Cut::kRows;
   const int64_t row_stride = place.matrix[kC].row_stride;
   Out* const to = static_cast<Out*>(place.mirror) + row * place.matrix[kC].col_stride;
   const int cols = row < place.rows ? place.cols : 0;
   for (int col = thread_index() / Cut::kRows * kVector; col < cols; col += Cut::kThreads / Cut::kRows * kVector) {
-    const auto sum = total<Cut>(*reinterpret_cast<const Vector<Sum, kVector>*>(planes + row * Cut::kSumPitch + col), shares);
+    const auto sum = total<Cut>(*reinterpret_cast<const Vector<Sum, kVector>*>(planes + row * Cut::kSumPitch + col), slices);
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
       if (col + v < cols) narrow(sum.element[v], to[(col + v) * row_stride]);
@@ -179,9 +179,9 @@ __device__ inline void store_mirror(const TilePlace<T>& place, const Sum* planes
 
 template <class Out, int kWidth, class Cut, class T, class Sum>
 __device__ inline void store_by(const TilePlace<T>& place, Sum* planes) {
-  const int shares = place.fused ? 1 : Cut::kSplit;  // the epilogue leaves its results in the first plane
+  const int slices = place.fused ? 1 : Cut::kSplit;  // the epilogue leaves its results in the first plane
   if (place.fused) finish_sums<Out, kWidth, Cut>(place, planes);
-  store_rows<Out, kWidth, Cut>(place, planes, shares);
+  store_rows<Out, kWidth, Cut>(place, planes, slices);
 }
 
 template <class Out, class Cut, class T, class Sum>

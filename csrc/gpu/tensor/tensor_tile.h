@@ -42,20 +42,20 @@ class WaveProducts {
 
  private:
   __device__ explicit WaveProducts(const WavePlace<Cut>& wave)
-      : first_a_(first_fragment<T, LinesA, false>(wave.row, wave.share)),
-        first_b_(Cut::kElementsA + first_fragment<T, LinesB, true>(wave.col, wave.share)) {}
+      : first_a_(first_fragment<T, LinesA, false>(wave.row, wave.slice)),
+        first_b_(Cut::kElementsA + first_fragment<T, LinesB, true>(wave.col, wave.slice)) {}
 
   int first_a_, first_b_;
 };
 
 // The main loop. The copies of kStages - 1 steps are in flight before the first step is waited for. From then on, each step starts the
 // copies of the step that will use the stage just freed. With a K range of length 0 the sums remain zero.
-template <class Cut, template <class, class, class> class Products, class LinesA, class LinesB, class T, class KnownWay>
-__device__ inline void accumulate(const TilePlace<T>& place, T* shared, KnownWay way_a, KnownWay way_b, Sums<Cut>& sums) {
+template <class Cut, template <class, class, class> class Products, class LinesA, class LinesB, class T, class Mode>
+__device__ inline void accumulate(const TilePlace<T>& place, T* shared, Mode mode_a, Mode mode_b, Sums<Cut>& sums) {
   const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
   constexpr bool kAlongA = LinesA::kDepthItems, kAlongB = LinesB::kDepthItems;
-  LineCopy<T, LinesA, kAlongA, Cut::kThreads, Cut::kKeepsPlaces, KnownWay> copy_a(a, way_a);
-  LineCopy<T, LinesB, !kAlongB, Cut::kThreads, Cut::kKeepsPlaces, KnownWay> copy_b(b, way_b);
+  LineCopy<T, LinesA, kAlongA, Cut::kThreads, Cut::kKeepsPlaces, Mode> copy_a(a, mode_a);
+  LineCopy<T, LinesB, !kAlongB, Cut::kThreads, Cut::kKeepsPlaces, Mode> copy_b(b, mode_b);
   const int rows = place.rows, cols = place.cols;
   int uncopied = place.depth;  // negative once the copies have run past the end of K
   const auto start_step = [&](T* stage) {
@@ -122,45 +122,45 @@ struct TensorFamily {
   }
 
  private:
-  struct Ways {
-    CopyWay a, b;
-    __device__ bool both(CopyWay way) const { return a == way && b == way; }
+  struct Modes {
+    CopyMode a, b;
+    __device__ bool both(CopyMode mode) const { return a == mode && b == mode; }
   };
 
   template <class Cut>
   __device__ __forceinline__ static void multiply_tile(const TilePlace<Element>& place, Element* shared) {
     const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
-    const Ways ways{copy_way<Element>(a, place.rows, place.depth), copy_way<Element>(b, place.depth, place.cols)};
+    const Modes modes{copy_mode<Element>(a, place.rows, place.depth), copy_mode<Element>(b, place.depth, place.cols)};
     if constexpr (kWarpgroupProducts && Cut::kSuitsWarpgroups) {
       using Together = TensorCut<kKind, Cut::kIndex, true>;
       if constexpr (Together::kTransposed) {
-        if (a.way != Way::columns) return multiply_by<Together, TransposedProducts>(place, shared, ways);
+        if (a.access != Access::columns) return multiply_by<Together, TransposedProducts>(place, shared, modes);
       } else {
         // Warpgroup products pay only if threads need not process what they copied: making such writes visible to the tensor cores costs
         // more than the products save.
-        if (ways.both(CopyWay::pieces)) return multiply_by<Together, WarpgroupProducts>(place, shared, ways);
+        if (modes.both(CopyMode::vectors)) return multiply_by<Together, WarpgroupProducts>(place, shared, modes);
       }
     }
-    multiply_by<Cut, WaveProducts>(place, shared, ways);
+    multiply_by<Cut, WaveProducts>(place, shared, modes);
   }
 
   template <class Cut, template <class, class, class> class Products>
-  __device__ __forceinline__ static void multiply_by(const TilePlace<Element>& place, Element* shared, const Ways& ways) {
+  __device__ __forceinline__ static void multiply_by(const TilePlace<Element>& place, Element* shared, const Modes& modes) {
     Sums<Cut> sums = {};
     // The products' code is instantiated for each layout of the operands: it is short, and a branch inside would keep the loads from being
     // moved ahead. It is also instantiated for each way of copying, if both operands are copied in that way: code that a loop does not need
     // would cost it instruction fetches (docs/design/latency.md, L12).
-    const bool across_a = place.matrix[kA].way == Way::columns, along_b = place.matrix[kB].way == Way::columns;
+    const bool across_a = place.matrix[kA].access == Access::columns, along_b = place.matrix[kB].access == Access::columns;
     const auto with_both = [&](auto lines_a, auto lines_b) __attribute__((always_inline)) {
-      const auto copied = [&](auto way_a, auto way_b) __attribute__((always_inline)) {
-        accumulate<Cut, Products, typename decltype(lines_a)::type, typename decltype(lines_b)::type>(place, shared, way_a, way_b, sums);
+      const auto copied = [&](auto mode_a, auto mode_b) __attribute__((always_inline)) {
+        accumulate<Cut, Products, typename decltype(lines_a)::type, typename decltype(lines_b)::type>(place, shared, mode_a, mode_b, sums);
       };
-      constexpr bool kPiecesOnly = decltype(lines_a)::type::kPiecesOnly;
-      if (kPiecesOnly || ways.both(CopyWay::pieces)) return copied(Always<CopyWay::pieces>(), Always<CopyWay::pieces>());
-      if constexpr (!kPiecesOnly && sizeof(Element) == 2) {
-        if (ways.both(CopyWay::shifted)) return copied(Always<CopyWay::shifted>(), Always<CopyWay::shifted>());
+      constexpr bool kVectorsOnly = decltype(lines_a)::type::kVectorsOnly;
+      if (kVectorsOnly || modes.both(CopyMode::vectors)) return copied(StaticMode<CopyMode::vectors>(), StaticMode<CopyMode::vectors>());
+      if constexpr (!kVectorsOnly && sizeof(Element) == 2) {
+        if (modes.both(CopyMode::shifted)) return copied(StaticMode<CopyMode::shifted>(), StaticMode<CopyMode::shifted>());
       }
-      if constexpr (!kPiecesOnly) copied(AsFound{ways.a}, AsFound{ways.b});
+      if constexpr (!kVectorsOnly) copied(RuntimeMode{modes.a}, RuntimeMode{modes.b});
     };
     const auto with_b = [&](auto lines_a) __attribute__((always_inline)) {
       if (along_b) {

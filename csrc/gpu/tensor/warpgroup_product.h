@@ -16,23 +16,23 @@ class WarpgroupProducts {
   // Called after a step's operands have arrived and before the barrier that makes them visible to the thread block.
   template <class CopyA>
   __device__ static void prepare(const CopyA&, const T*) {
-    show_to_products();
+    fence_async_proxy();
   }
 
   // `meanwhile`, which starts copies, is called while the products run.
   template <class Meanwhile>
   __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
-    const SharedMatrix a = shared_matrix(stage + first_a_, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
-    const SharedMatrix b = shared_matrix(stage + Cut::kElementsA, LinesB::kOuterStep * kBytes, LinesB::kEightLines * kBytes);
-    begin_products();
+    const MatrixDescriptor a = matrix_descriptor(stage + first_a_, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
+    const MatrixDescriptor b = matrix_descriptor(stage + Cut::kElementsA, LinesB::kOuterStep * kBytes, LinesB::kEightLines * kBytes);
+    warpgroup_arrive();
 #pragma unroll
     for (int chunk = 0; chunk < Cut::kChunks; ++chunk) {
       multiply_warpgroup<Cut::kKind, !LinesA::kDepthItems, !LinesB::kDepthItems>(moved(a, chunk * LinesA::kDepthStep * kBytes),
                                                                                  moved(b, chunk * LinesB::kDepthStep * kBytes), sums[0]);
     }
-    end_products();
+    warpgroup_commit();
     meanwhile();
-    wait_products();
+    warpgroup_wait_all();
   }
 
  private:
@@ -77,14 +77,14 @@ class TransposedProducts {
         });
       }
     }
-    show_to_products();
+    fence_async_proxy();
   }
 
   // The fragments of a chunk are loaded while the products of the previous chunk run. For TF32, B's numbers are rounded in registers, but
   // the tensor cores read A from shared memory and truncate it. So a NaN of A whose payload lies in the low 13 bits counts as an infinity.
   template <class Meanwhile>
   __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
-    const SharedMatrix a = shared_lines(stage);
+    const MatrixDescriptor a = shared_lines(stage);
     if constexpr (!kSplits) {
       each_chunk(stage, [&](int chunk, Fragments& b) __attribute__((always_inline)) {
 #pragma unroll
@@ -92,21 +92,21 @@ class TransposedProducts {
 #pragma unroll
           for (uint32_t& x : block) x = round_to_tf32(float_of_bits(x));
         }
-        begin_products();
+        warpgroup_arrive();
 #pragma unroll
         for (int block = 0; block < Cut::kBlocksDown; ++block) multiply_warpgroup_tf32(b[block], moved(a, chunk * kStep), sums[block]);
       });
       meanwhile();
-      wait_products();
+      warpgroup_wait_all();
     } else {
       // The tensor cores truncate sums where float32 would round, and the error grows with K. So each step has sums of its own, which are
       // added to the total with rounding.
-      const SharedMatrix small_a = shared_lines(small_ + odd_ * Cut::kElementsA);
+      const MatrixDescriptor small_a = shared_lines(small_ + odd_ * Cut::kElementsA);
       Sums<Cut> step;
       each_chunk(stage, [&](int chunk, Fragments& b) __attribute__((always_inline)) {
         Fragments big, small;
         split(b, big, small);
-        begin_products();
+        warpgroup_arrive();
 #pragma unroll
         for (int block = 0; block < Cut::kBlocksDown; ++block) {
           multiply_warpgroup_tf32(small[block], moved(a, chunk * kStep), step[block], chunk > 0);
@@ -115,7 +115,7 @@ class TransposedProducts {
         }
       });
       meanwhile();
-      wait_products();
+      warpgroup_wait_all();
 #pragma unroll
       for (int i = 0; i < Cut::kBlocksDown; ++i) {
 #pragma unroll
@@ -132,8 +132,8 @@ class TransposedProducts {
   static constexpr int kBytes = static_cast<int>(sizeof(T)), kStep = LinesA::kDepthStep * kBytes;
   using Fragments = uint32_t[Cut::kBlocksDown][4];  // of a chunk of B
 
-  __device__ static SharedMatrix shared_lines(const T* first) {
-    return shared_matrix(first, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
+  __device__ static MatrixDescriptor shared_lines(const T* first) {
+    return matrix_descriptor(first, LinesA::kOuterStep * kBytes, LinesA::kEightLines * kBytes);
   }
 
   // Starts the products of each chunk, without waiting for earlier ones.
@@ -145,7 +145,7 @@ class TransposedProducts {
       load_halves<LinesB, 2 * Cut::kBlocksDown, false>(stage + first_b_, chunk,
                                                        [&](int half, int deep, auto x) { b[half / 2][2 * deep + half % 2] = x; });
       action(chunk, b);
-      end_products();
+      warpgroup_commit();
     }
   }
 

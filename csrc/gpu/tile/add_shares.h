@@ -13,8 +13,8 @@ inline constexpr int kAddThreads = 256;
 // loads two vectors of four sums, for a tile with the average number. Where there are many tiles the number is bounded, because further
 // thread blocks would wait for each other and not for memory.
 constexpr int add_blocks(int64_t num_splits, int64_t num_sums) {
-  constexpr int64_t kSumsOfBlock = kAddThreads * 4 * 2, kMost = 64, kMostOfAll = 1024;
-  const int64_t blocks = num_sums / num_splits / kSumsOfBlock, fair = kMostOfAll / num_splits, most = fair < kMost ? fair : kMost;
+  constexpr int64_t kSumsOfBlock = kAddThreads * 4 * 2, kMax = 64, kMaxTotal = 1024;
+  const int64_t blocks = num_sums / num_splits / kSumsOfBlock, fair = kMaxTotal / num_splits, most = fair < kMax ? fair : kMax;
   const int64_t few = blocks < most ? blocks : most;
   return static_cast<int>(few < 1 ? 1 : few);
 }
@@ -30,13 +30,13 @@ template <class T>
 struct AddShares {
   using Sum = Accumulator<T>;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
-  using Piece = Vector<Sum, kVector>;
+  using SumVector = Vector<Sum, kVector>;
   static constexpr int kMinBlocks = 4;  // the highest number without register spills
 
   struct Shared {
     SplitTile tile;
     TilePlace<T> place;
-    Piece partial[kAddThreads];              // each part's sums over its range of the K slices
+    SumVector partial[kAddThreads];          // each part's sums over its range of the K slices
     Sum result[kAddThreads * kVector];       // the finished elements of C
     int row[kAddThreads], col[kAddThreads];  // where each vector begins in the tile
   };
@@ -50,9 +50,9 @@ struct AddShares {
     __device__ static int index(int n) { return n * kAddThreads + thread_index(); }
     __device__ Sum& element(int n) const { return shared.result[index(n)]; }
     __device__ Location locate(Extent tile, int, int n) const {
-      const int piece = index(n) / kVector;
-      if (piece >= count) return {0, 0, false};
-      const int row = shared.row[piece], col = shared.col[piece] + index(n) % kVector;
+      const int vector = index(n) / kVector;
+      if (vector >= count) return {0, 0, false};
+      const int row = shared.row[vector], col = shared.col[vector] + index(n) % kVector;
       return {row, col, col < tile.cols};
     }
   };
@@ -89,17 +89,17 @@ struct AddShares {
     const TilePlace<T>& place = shared.place;
     const Sum* const sums = static_cast<const Sum*>(parameters.sums.data) + tile.first;
     const int shares = tile.shares, parts = parts_of(shares), threads = kAddThreads / parts;  // threads in each part
-    const int across = (place.cols + kVector - 1) / kVector, pieces = place.rows * across;
+    const int across = (place.cols + kVector - 1) / kVector, num_vectors = place.rows * across;
     const int part = thread_index() / threads, lane = thread_index() % threads;
     const int begin = static_cast<int>(int64_t{shares} * part / parts), end = static_cast<int>(int64_t{shares} * (part + 1) / parts);
-    for (int from = turn * threads; from < pieces; from += parameters.split_blocks * threads) {
-      const int piece = from + lane, row = piece / across, col = (piece - row * across) * kVector;
-      if (piece < pieces) {
+    for (int from = turn * threads; from < num_vectors; from += parameters.split_blocks * threads) {
+      const int vector = from + lane, row = vector / across, col = (vector - row * across) * kVector;
+      if (vector < num_vectors) {
         shared.partial[thread_index()] = sum_of(sums + row * tile.pitch + col, begin, end, tile.share_stride);
         if (part == 0) shared.row[lane] = row, shared.col[lane] = col;
       }
       block_barrier();
-      const int count = pieces - from < threads ? pieces - from : threads;
+      const int count = num_vectors - from < threads ? num_vectors - from : threads;
       const Elements mine{shared, count};
 #pragma unroll
       for (int n = 0; n < kVector; ++n) {
@@ -117,17 +117,17 @@ struct AddShares {
   }
 
   // Sums the slices [begin, end), in order. A vector may extend beyond the tile's columns, into the padding of a row of partial sums.
-  __device__ static Piece sum_of(const Sum* first, int begin, int end, int64_t stride) {
+  __device__ static SumVector sum_of(const Sum* first, int begin, int end, int64_t stride) {
     constexpr int kTogether = 4;  // loads in flight; six at a time were slower on an H100 (docs/design/split-k.md, S3)
-    Piece sum;
+    SumVector sum;
 #pragma unroll
     for (Sum& x : sum.element) x = nothing<Sum>();
 #pragma unroll 1
     for (int share = begin; share < end; share += kTogether) {
-      Piece more[kTogether];
+      SumVector more[kTogether];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        if (share + i < end) more[i] = *reinterpret_cast<const Piece*>(first + (share + i) * stride);
+        if (share + i < end) more[i] = *reinterpret_cast<const SumVector*>(first + (share + i) * stride);
       }
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
@@ -152,12 +152,12 @@ struct AddShares {
   template <class Out>
   __device__ static void write_image(const Shared& shared, int count, int across) {
     const MatrixView& c = shared.place.matrix[kC];
-    const int rows = count % across == 0 ? count / across : 1, cols = count / rows;  // of pieces
+    const int rows = count % across == 0 ? count / across : 1, cols = count / rows;  // of vectors
     for (int i = thread_index(); i < count * kVector; i += kAddThreads) {
-      const int piece = i % rows * cols + i / rows / kVector, within = i / rows % kVector;
-      const int row = shared.row[piece], col = shared.col[piece] + within;
+      const int vector = i % rows * cols + i / rows / kVector, within = i / rows % kVector;
+      const int row = shared.row[vector], col = shared.col[vector] + within;
       if (col >= shared.place.cols) continue;
-      narrow(shared.result[piece * kVector + within], static_cast<Out*>(shared.place.mirror)[col * c.row_stride + row * c.col_stride]);
+      narrow(shared.result[vector * kVector + within], static_cast<Out*>(shared.place.mirror)[col * c.row_stride + row * c.col_stride]);
     }
   }
 

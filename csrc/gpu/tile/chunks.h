@@ -21,10 +21,10 @@ template <class Member>
 bool take_members(const Member* first, int left, int chunk, Members<Member>& members) {
   int64_t blocks = 0;
   members.count = members.first_block[0] = 0;
-  while (members.count < std::min(left, Members<Member>::kMost)) {
+  while (members.count < std::min(left, Members<Member>::kMax)) {
     const Member& next = first[members.count];
     blocks += chunks_of(next.elements, chunk);
-    if (next.elements < 0 || blocks > most_blocks(kArrayThreads)) break;
+    if (next.elements < 0 || blocks > max_blocks(kArrayThreads)) break;
     members.member[members.count++] = next;
     members.first_block[members.count] = static_cast<int32_t>(blocks);
   }

@@ -44,10 +44,10 @@ struct Addition {
 // The members that one launch works on: as many as fit its parameters beside two pointers. The thread blocks of one member are consecutive.
 template <class Member>
 struct Members {
-  static constexpr int kMost = (kMostParameterBytes - 32) / static_cast<int>(sizeof(Member) + sizeof(int32_t));
+  static constexpr int kMax = (kMaxParameterBytes - 32) / static_cast<int>(sizeof(Member) + sizeof(int32_t));
   int32_t count;
-  int32_t first_block[kMost + 1];  // the first thread block of each member, and one past the last thread block
-  Member member[kMost];
+  int32_t first_block[kMax + 1];  // the first thread block of each member, and one past the last thread block
+  Member member[kMax];
 };
 
 struct AdditionParameters {
@@ -62,8 +62,8 @@ struct SquareSumParameters {
   Members<Buffer> arrays;
 };
 
-static_assert(sizeof(KernelParameters) <= kMostParameterBytes && sizeof(BufferChunk) <= kMostParameterBytes &&
-                  sizeof(AdditionParameters) <= kMostParameterBytes && sizeof(SquareSumParameters) <= kMostParameterBytes,
+static_assert(sizeof(KernelParameters) <= kMaxParameterBytes && sizeof(BufferChunk) <= kMaxParameterBytes &&
+                  sizeof(AdditionParameters) <= kMaxParameterBytes && sizeof(SquareSumParameters) <= kMaxParameterBytes,
               "a launch's parameters");
 
 }  // namespace vbgemm

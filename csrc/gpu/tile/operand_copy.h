@@ -63,10 +63,10 @@ class OperandCopy {
  private:
   template <class Action>
   __device__ void with_spread(const Action& action) const {
-    switch (from_.way) {
-      case Way::vectors: return action(AlongRows<Rectangle, kThreads, kVectorBytes / static_cast<int>(sizeof(T))>());
-      case Way::rows: return action(AlongRows<Rectangle, kThreads, 1>());
-      case Way::columns: return action(DownColumns<Rectangle, kThreads>());
+    switch (from_.access) {
+      case Access::vectors: return action(AlongRows<Rectangle, kThreads, kVectorBytes / static_cast<int>(sizeof(T))>());
+      case Access::rows: return action(AlongRows<Rectangle, kThreads, 1>());
+      case Access::columns: return action(DownColumns<Rectangle, kThreads>());
     }
   }
 

@@ -54,7 +54,7 @@ constexpr int tensor_row_budget(Kernel kernel, int bytes) { return (220 / tensor
 // Pipeline depth: how many stages (K steps of the operands, `stage_bytes` each) fit the shared memory budget.
 constexpr int stages_of(Kernel kernel, int stage_bytes) {
   const int fit = shared_budget(kernel) / stage_bytes;
-  return fit < kMostStages ? fit : kMostStages;
+  return fit < kMaxStages ? fit : kMaxStages;
 }
 
 // The minimum number of resident thread blocks on a multiprocessor for which a kernel is compiled; with the number of threads it bounds the
@@ -115,7 +115,7 @@ struct TileCut {
 
   // The catalogue's step along K counts 4-byte elements. Other types take the same number of bytes in a step (but at least 8 elements), so
   // that the pipeline is as deep for them.
-  static constexpr int kStep = kShape.k * 4 / static_cast<int>(sizeof(T)) / kStepShare, kDepth = kStep > 8 ? kStep : 8;
+  static constexpr int kStep = kShape.k * 4 / static_cast<int>(sizeof(T)) / kStepDivisor, kDepth = kStep > 8 ? kStep : 8;
 
   // L2 prefetch size of the operand copies, in bytes. Skinny tiles serve problems that are bound by memory, which is faster when longer
   // pieces of a row are fetched together (docs/design/kernels.md, K9).

@@ -12,13 +12,13 @@ namespace vbgemm {
 
 // How a thread block traverses a rectangle of global memory: in 16-byte vectors along its rows where the address and length of every row
 // permit it; else element by element along the contiguous dimension (along the rows, where neither dimension is contiguous).
-enum class Way : int32_t { vectors, rows, columns };
+enum class Access : int32_t { vectors, rows, columns };
 
 // One matrix's part of a tile, from its first element on; `first` is null where the tile has no such matrix. Its strides fit 32 bits.
 struct MatrixView {
   void* first;
   int64_t row_stride, col_stride;
-  Way way;
+  Access access;
 
   // The strides are truncated to 32 bits because a 32 x 32 -> 64-bit product is one instruction.
   template <class T>
@@ -174,8 +174,8 @@ __device__ inline MatrixView view_of(const void* buffer, int bytes, const Part& 
   char* first = static_cast<char*>(const_cast<void*>(buffer)) + part.offset * bytes;
   const uint32_t lengths = static_cast<uint32_t>(part.row_stride) | static_cast<uint32_t>(cols);
   const bool aligned = reinterpret_cast<uintptr_t>(first) % kVectorBytes == 0 && lengths * bytes % kVectorBytes == 0;
-  const Way elements = part.row_stride == 1 && part.col_stride != 1 ? Way::columns : Way::rows;
-  return {first, part.row_stride, part.col_stride, part.col_stride == 1 && aligned ? Way::vectors : elements};
+  const Access elements = part.row_stride == 1 && part.col_stride != 1 ? Access::columns : Access::rows;
+  return {first, part.row_stride, part.col_stride, part.col_stride == 1 && aligned ? Access::vectors : elements};
 }
 
 __device__ inline Buffer buffer_of(const KernelParameters& parameters, int index) {
