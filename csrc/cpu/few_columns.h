@@ -83,7 +83,7 @@ class FewColumns {
   }
 
   // Interleaves the steps of B, which has one vector for each step of K. The remaining steps of K are combined with steps before them,
-  // whose elements of A exist and can be read; are_left_ masks these earlier steps.
+  // whose elements of A exist and can be read; are_left_ masks out these earlier steps.
   template <int S>
   void interleave_steps() {
     if constexpr (S > 2) {

@@ -189,8 +189,8 @@ void Block::enter() {
   the_block.begins();
   the_block.kernel_(the_block.parameters_);
   the_block.ends();
-  if (!the_block.current().awaited) fail("a thread ends without having waited for the kernel ahead");
-  if (!the_block.current().copies.empty()) fail("a copy is still under way at the kernel's end");
+  if (!the_block.current().awaited) fail("a thread ends without having waited for the previous kernel");
+  if (!the_block.current().copies.empty()) fail("a copy is still in flight at the kernel's end");
   the_block.wait(State::finished);
   fail("a finished thread runs again");
 }
@@ -226,7 +226,7 @@ void* shared_memory(size_t bytes) { return the_block.shared(bytes); }
 void await_previous_kernel() { the_block.current().awaited = true; }
 
 void require_awaited() {
-  if (!the_block.current().awaited) fail("memory is read before the kernel ahead has been waited for");
+  if (!the_block.current().awaited) fail("memory is read before the previous kernel has been waited for");
 }
 
 void require_aligned(const void* address, int bytes) {

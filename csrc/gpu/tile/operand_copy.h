@@ -1,5 +1,4 @@
-// Copies one operand of a tile, step by step along K, from global to shared memory. The SIMT tiles use it as the producer of their
-// pipeline.
+// Copies one operand of a tile, step by step along K, from global to shared memory. The SIMT tiles fill their pipeline stages with it.
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/tile/tile_cut.h"

@@ -46,8 +46,8 @@ constexpr int shared_budget(Kernel kernel) {
 }
 
 // For row tiles on tensor cores: how many thread blocks a multiprocessor holds, for an element size in bytes, and the shared memory of each
-// thread block. Fewer thread blocks would leave the memory idle, since each warp waits for one pass after the other. (The KB that is
-// subtracted pays for their stricter operand alignment.)
+// thread block. Fewer thread blocks would leave the memory idle, since each warp waits for one pass after the other. (Their operands are
+// aligned more strictly than those of SIMT tiles.)
 constexpr int tensor_row_blocks(Kernel kernel, int bytes) { return kernel == Kernel::m128_wide_rows && bytes == 8 ? 2 : 4; }
 constexpr int tensor_row_budget(Kernel kernel, int bytes) { return (220 / tensor_row_blocks(kernel, bytes) - 1) * 1024; }
 
