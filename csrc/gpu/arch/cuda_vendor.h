@@ -37,7 +37,7 @@ inline const char* error_name(Error error) { return cudaGetErrorString(error); }
 // The maximum number of thread blocks of a launch.
 constexpr int64_t max_blocks(int) { return INT32_MAX; }
 
-// Raises a launch's dynamic shared memory so far that no multiprocessor holds more than an even number of its thread blocks. Consider
+// Raises a launch's dynamic shared memory so far that no multiprocessor holds more than an even share of its thread blocks. Consider
 // thread blocks that would all fit at once, but not beside those of a similar launch. While the previous kernel drains they start one by
 // one, on whichever multiprocessor has room: some multiprocessors would get too many, and the launch would wait for these. (Measured: up
 // to 1.3 times as slow.)
@@ -45,7 +45,7 @@ inline Error share_evenly(const void* kernel, const cudaFuncAttributes& compiled
                           int& shared_bytes) {
   int units, unit_bytes, reserved, resident;
   Error error = cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);
-  // One thread block on each multiprocessor is even; the queries below would only cost time.
+  // One thread block on each multiprocessor is an even share; the queries below would only cost time.
   if (error == kSuccess && int64_t{blocks} <= units) return kSuccess;
   if (error == kSuccess) error = cudaDeviceGetAttribute(&unit_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
   if (error == kSuccess) error = cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device);
