@@ -12,9 +12,11 @@ from flax.linen import dtypes, initializers
 from flax.linen.linear import default_kernel_init
 
 from jax_vbgemm._src.flax.branches import (
+    NOT_1X1,
     Branch,
-    check_rank,
-    inputs_of,
+    checked_inputs,
+    is_1x1,
+    kernel_size,
     outputs_of,
     ranks_of,
     sizes_of,
@@ -63,43 +65,27 @@ def batched_linear(layers: Sequence[nn.Dense | nn.Conv], inputs: Any, activation
 
 
 def _batched_linear(where: str, layers: Sequence[Any], inputs: Any, activation: Activation) -> list[jax.Array]:
-    arrays = inputs_of(where, inputs, len(layers))
-    branches = []
-    for index, (layer, x) in enumerate(zip(layers, arrays, strict=True)):
-        why = _why_not(layer, layers[0])
-        if why:
-            raise ValueError(f"{where}: layers[{index}] {why}")
-        check_rank(where, index, x, 1 + len(_kernel_size(layer)))
-        with nn.intercept_methods(_give_factors):
-            branches.append(layer(x))
-    if not branches:
-        return []
-    return outputs_of(where, branches, activation, layers[0].precision)
+    arrays = checked_inputs(where, layers, inputs, _why_not)
+    return outputs_of(where, layers, _factors(layers, arrays), activation)
 
 
 def _factors(layers: Sequence[Any], inputs: Sequence[jax.Array]) -> list[Branch]:
-    """The factors of each layer's product."""
+    """The operands of each layer's product, after promotion."""
     with nn.intercept_methods(_give_factors):
         return [layer(x) for layer, x in zip(layers, inputs, strict=True)]
 
 
 def _give_factors(call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
-    """Makes a Dense or Conv layer declare its parameters as always, but give the product's factors instead of it."""
+    """Interceptor with which a Dense or Conv layer declares its parameters as always and returns the operands of its
+    product instead of the product."""
     layer = context.module
     if context.method_name != "__call__":
         return call(*args, **kwargs)
     (x,) = args
-    shape = (*_kernel_size(layer), x.shape[-1], layer.features)
+    shape = (*kernel_size(layer), x.shape[-1], layer.features)
     kernel = layer.param("kernel", layer.kernel_init, shape, layer.param_dtype)
     bias = layer.param("bias", layer.bias_init, (layer.features,), layer.param_dtype) if layer.use_bias else None
     return Branch(*layer.promote_dtype(x, kernel, bias, dtype=layer.dtype))
-
-
-def _kernel_size(layer: Any) -> tuple[int, ...]:
-    """A convolution's kernel size; nothing for a Dense."""
-    if isinstance(layer, nn.Dense):
-        return ()
-    return (layer.kernel_size,) if isinstance(layer.kernel_size, int) else tuple(layer.kernel_size)
 
 
 def _why_not(layer: Any, first: Any) -> str | None:
@@ -108,12 +94,8 @@ def _why_not(layer: Any, first: Any) -> str | None:
         if layer.dot_general is not None or layer.dot_general_cls is not None:
             return "has a dot_general of its own"
     elif isinstance(layer, nn.Conv) and type(layer).__call__ is nn.Conv.__call__:
-        ones = jax.tree.leaves(
-            (layer.kernel_size, layer.strides, layer.input_dilation, layer.feature_group_count)
-        )  # None is 1, too
-        # Padding by name adds nothing to a kernel of size 1.
-        if any(size != 1 for size in ones) or not isinstance(layer.padding, str) or layer.mask is not None:
-            return "is not a plain 1x1 convolution (size, strides, dilation and groups 1, no explicit padding, no mask)"
+        if not is_1x1(layer):
+            return NOT_1X1
         if layer.conv_general_dilated is not None or layer.conv_general_dilated_cls is not None:
             return "has a conv_general_dilated of its own"
     else:

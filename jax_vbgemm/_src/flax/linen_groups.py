@@ -8,13 +8,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax.linen import dtypes, initializers
+from flax.linen import dtypes
 
-from jax_vbgemm._src.flax.groups import check_experts, check_positive, gated, mixture, typed
+from jax_vbgemm._src.flax.groups import (
+    ROUTER_INIT,
+    STACK_INIT,
+    check_experts,
+    check_positive,
+    expert_shapes,
+    gated,
+    mixture,
+    router_dtype,
+    typed,
+)
 from jax_vbgemm._src.matmul.activation import Activation
-from jax_vbgemm._src.matmul.reference import accumulator
-
-DEFAULT_INIT = initializers.lecun_normal(batch_axis=(0,))  # each type's, or expert's, matrix has its own fan-in
 
 
 class HeteroLinear(nn.Module):
@@ -37,8 +44,8 @@ class HeteroLinear(nn.Module):
     dtype: Any = None
     param_dtype: Any = jnp.float32
     precision: Any = None
-    kernel_init: Callable[..., Any] = DEFAULT_INIT
-    bias_init: Callable[..., Any] = initializers.zeros_init()
+    kernel_init: Callable[..., Any] = STACK_INIT
+    bias_init: Callable[..., Any] = jax.nn.initializers.zeros
     promote_dtype: Callable[..., Any] = dtypes.promote_dtype
 
     @nn.compact
@@ -99,8 +106,8 @@ class MixtureOfExperts(nn.Module):
     dtype: Any = None
     param_dtype: Any = jnp.float32
     precision: Any = None
-    kernel_init: Callable[..., Any] = DEFAULT_INIT
-    router_init: Callable[..., Any] = initializers.lecun_normal()
+    kernel_init: Callable[..., Any] = STACK_INIT
+    router_init: Callable[..., Any] = ROUTER_INIT
     promote_dtype: Callable[..., Any] = dtypes.promote_dtype
 
     @nn.compact
@@ -123,17 +130,17 @@ class MixtureOfExperts(nn.Module):
         inputs = jnp.asarray(inputs)
         features = inputs.shape[-1]
         options = {"use_bias": False, "param_dtype": self.param_dtype, "precision": self.precision}
-        wide = accumulator(self.param_dtype if self.dtype is None else self.dtype)
+        wide = router_dtype(self.dtype, self.param_dtype)
         router = nn.Dense(self.experts, dtype=wide, kernel_init=self.router_init, name="router", **options)
-        shapes = {
-            "gate_up": (self.experts, features, 2 * self.hidden_features),
-            "down": (self.experts, self.hidden_features, features),
-        }
+        shapes = expert_shapes(self.experts, features, self.hidden_features)
         weights = [self.param(name, self.kernel_init, shape, self.param_dtype) for name, shape in shapes.items()]
         x, gate_up, down = self.promote_dtype(inputs, *weights, dtype=self.dtype)
-        y, losses = mixture(x, router(inputs), gate_up, down, self.k, self.normalize, self.activation, self.precision)
+        logits = router(inputs)
+        shared = None
         if self.shared_features is not None:
             options |= {"dtype": self.dtype, "promote_dtype": self.promote_dtype}
             both = nn.Dense(2 * self.shared_features, name="shared_gate_up", **options)(inputs)
-            y += nn.Dense(features, name="shared_down", **options)(gated(both, self.activation))
-        return (y, losses) if auxiliary else y
+            shared = nn.Dense(features, name="shared_down", **options)(gated(both, self.activation))
+        return mixture(
+            x, logits, gate_up, down, shared, self.k, self.normalize, self.activation, self.precision, auxiliary
+        )

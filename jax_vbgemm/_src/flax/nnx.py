@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_vbgemm._src.flax.branches import (
+    NOT_1X1,
     Branch,
     check_features,
-    check_rank,
-    inputs_of,
+    checked_inputs,
+    is_1x1,
     outputs_of,
     ranks_of,
     sizes_of,
@@ -56,20 +57,13 @@ def batched_linear(
 
 
 def _batched_linear(where: str, layers: Sequence[Any], inputs: Any, activation: Activation) -> list[jax.Array]:
-    arrays = inputs_of(where, inputs, len(layers))
+    arrays = checked_inputs(where, layers, inputs, _why_not)
     branches = []
     for index, (layer, x) in enumerate(zip(layers, arrays, strict=True)):
-        why = _why_not(layer, layers[0])
-        if why:
-            raise ValueError(f"{where}: layers[{index}] {why}")
-        spatial = len(layer.kernel_size) if isinstance(layer, nnx.Conv) else 0
-        check_rank(where, index, x, 1 + spatial)
         check_features(where, index, x, layer.in_features)
         bias = None if layer.bias is None else layer.bias[...]
         branches.append(Branch(*layer.promote_dtype((x, layer.kernel[...], bias), dtype=layer.dtype)))
-    if not branches:
-        return []
-    return outputs_of(where, branches, activation, layers[0].precision, layers[0].preferred_element_type)
+    return outputs_of(where, layers, branches, activation)
 
 
 def _why_not(layer: Any, first: Any) -> str | None:
@@ -78,12 +72,8 @@ def _why_not(layer: Any, first: Any) -> str | None:
         if layer.dot_general is not jax.lax.dot_general:
             return "has a dot_general of its own"
     elif type(layer).__call__ is nnx.Conv.__call__:
-        ones = jax.tree.leaves(
-            (layer.kernel_size, layer.strides, layer.input_dilation, layer.feature_group_count)
-        )  # None is 1, too
-        # Padding by name adds nothing to a kernel of size 1.
-        if any(size != 1 for size in ones) or not isinstance(layer.padding, str) or layer.mask is not None:
-            return "is not a plain 1x1 convolution (size, strides, dilation and groups 1, no explicit padding, no mask)"
+        if not is_1x1(layer):
+            return NOT_1X1
         if layer.conv_general_dilated is not jax.lax.conv_general_dilated:
             return "has a conv_general_dilated of its own"
     else:
@@ -229,14 +219,14 @@ class MultiLoRA(nnx.Module):
 
 
 def _promoted(adapter: nnx.LoRA, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The factors of one adapter's two products, after promotion."""
+    """The operands of one adapter's two products, after promotion: x, the down-projection, the up-projection."""
     factors: tuple[jax.Array, jax.Array, jax.Array]
     factors = adapter.promote_dtype((x, adapter.lora_a[...], adapter.lora_b[...]), dtype=adapter.dtype)
     return factors
 
 
 def _feature_pairs(where: str, in_features: int | Sequence[int], out_features: Sequence[int]) -> list[tuple[int, int]]:
-    """(in, out) of each branch."""
+    """(in_features, out_features) of each branch."""
     outs = sizes_of(where, "out_features", out_features, 0)
     of_each = in_features if isinstance(in_features, Iterable) else [in_features] * len(outs)
     ins = sizes_of(where, "in_features", of_each, 0)

@@ -10,13 +10,18 @@ from flax import nnx
 from flax.nnx.nn import dtypes
 
 from jax_vbgemm._src.flax.branches import check_features
-from jax_vbgemm._src.flax.groups import check_experts, check_positive, gated, mixture, typed
+from jax_vbgemm._src.flax.groups import (
+    ROUTER_INIT,
+    STACK_INIT,
+    check_experts,
+    check_positive,
+    expert_shapes,
+    gated,
+    mixture,
+    router_dtype,
+    typed,
+)
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
-from jax_vbgemm._src.matmul.reference import accumulator
-
-DEFAULT_INIT = nnx.initializers.lecun_normal(batch_axis=(0,))  # each type's, or expert's, matrix has its own fan-in
-BIAS_INIT = nnx.initializers.zeros_init()
-ROUTER_INIT = nnx.initializers.lecun_normal()
 
 
 class HeteroLinear(nnx.Module):
@@ -47,8 +52,8 @@ class HeteroLinear(nnx.Module):
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         precision: Any = None,
-        kernel_init: Any = DEFAULT_INIT,
-        bias_init: Any = BIAS_INIT,
+        kernel_init: Any = STACK_INIT,
+        bias_init: Any = jax.nn.initializers.zeros,
         promote_dtype: Any = dtypes.promote_dtype,
         rngs: nnx.Rngs,
     ) -> None:
@@ -121,7 +126,7 @@ class MixtureOfExperts(nnx.Module):
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         precision: Any = None,
-        kernel_init: Any = DEFAULT_INIT,
+        kernel_init: Any = STACK_INIT,
         router_init: Any = ROUTER_INIT,
         promote_dtype: Any = dtypes.promote_dtype,
         rngs: nnx.Rngs,
@@ -129,10 +134,11 @@ class MixtureOfExperts(nnx.Module):
         sizes = {"in_features": in_features, "hidden_features": hidden_features}
         check_experts("MixtureOfExperts", experts, k, shared_features, activation, **sizes)
         options = {"use_bias": False, "param_dtype": param_dtype, "precision": precision, "rngs": rngs}
-        wide = accumulator(param_dtype if dtype is None else dtype)
+        wide = router_dtype(dtype, param_dtype)
         self.router = nnx.Linear(in_features, experts, dtype=wide, kernel_init=router_init, **options)
-        shapes = (experts, in_features, 2 * hidden_features), (experts, hidden_features, in_features)
-        self.gate_up, self.down = (nnx.Param(kernel_init(rngs.params(), shape, param_dtype)) for shape in shapes)
+        shapes = expert_shapes(experts, in_features, hidden_features)
+        self.gate_up = nnx.Param(kernel_init(rngs.params(), shapes["gate_up"], param_dtype))
+        self.down = nnx.Param(kernel_init(rngs.params(), shapes["down"], param_dtype))
         self.shared_features = shared_features
         if shared_features is not None:
             options |= {"dtype": dtype, "promote_dtype": promote_dtype}
@@ -158,7 +164,9 @@ class MixtureOfExperts(nnx.Module):
         check_features("MixtureOfExperts", None, inputs, self.in_features)
         x, gate_up, down = self.promote_dtype((inputs, self.gate_up[...], self.down[...]), dtype=self.dtype)
         logits = self.router(inputs)
-        y, losses = mixture(x, logits, gate_up, down, self.k, self.normalize, self.activation, self.precision)
+        shared = None
         if self.shared_features is not None:
-            y += self.shared_down(gated(self.shared_gate_up(inputs), self.activation))
-        return (y, losses) if auxiliary else y
+            shared = self.shared_down(gated(self.shared_gate_up(inputs), self.activation))
+        return mixture(
+            x, logits, gate_up, down, shared, self.k, self.normalize, self.activation, self.precision, auxiliary
+        )
