@@ -1,5 +1,6 @@
 """python -m jax_vbgemm, as a user runs it."""
 
+import re
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 
 from jax_vbgemm.__main__ import main
 from jax_vbgemm._src.backends import BACKENDS
+from jax_vbgemm._src.tools import demo
 
 
 def test_backends(capsys):
@@ -42,8 +44,6 @@ def test_bad_input_is_explained(text, arguments, message, tmp_path, capsys):
     file.write_text(text)
     with pytest.raises(SystemExit):
         main(["plan", str(file), *arguments])
-    import re
-
     assert re.search(message, capsys.readouterr().err)
 
 
@@ -63,8 +63,6 @@ def test_a_file_that_is_no_text(tmp_path, capsys):
 
 def test_the_demo(capsys, monkeypatch):
     pytest.importorskip("rich")
-    from jax_vbgemm._src.tools import demo
-
     smallest = dict([min(demo.blocks().items(), key=lambda item: item[1][0].n)])  # all nine take half a minute
     monkeypatch.setattr(demo, "blocks", lambda: smallest)
     assert main(["demo"]) == 0

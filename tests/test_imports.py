@@ -3,9 +3,9 @@
 import ast
 from pathlib import Path
 
-import jax_vbgemm
+import jax_vbgemm as vb
 
-PACKAGE = Path(jax_vbgemm.__file__).parent
+PACKAGE = Path(vb.__file__).parent
 
 ROOMS = [
     "_core",

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("typer")
 
+import jax_vbgemm as vb
 import planners
 from candidates import Candidate, Measured, list_of
-from jax_vbgemm import LoadBalanced
 from jax_vbgemm._src.planner import catalogue_for
 from stand_in import H100, driver, read_cases
 from workloads import problems_named, read_csv
@@ -75,7 +75,9 @@ def test_old_and_new_tlp_differ_only_beyond_what_a_class_can_keep_active():
     catalogue = catalogue_for("float32", H100)
     problems = problems_named("any_mn512_k512_b64")
     choices = {
-        (threshold, new): LoadBalanced(threshold, bound="class" if new else "none")(problems, H100, catalogue).choices
+        (threshold, new): vb.LoadBalanced(threshold, bound="class" if new else "none")(
+            problems, H100, catalogue
+        ).choices
         for threshold in (33792, 270336)
         for new in (True, False)
     }

@@ -18,7 +18,6 @@ from jax_vbgemm._src import newton_schulz_norms
 from jax_vbgemm._src.newton_schulz import MUON_COEFFS
 from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.planner.single_dots import split
-from jax_vbgemm._src.problem import Problem
 
 ONE_FOR_NORMS = int(jax.default_backend() == "gpu")
 SHAPES = {"wide": (12, 40), "tall": (37, 9), "batch": (2, 3, 8, 5), "one": (1, 1), "row": (1, 30)}
@@ -197,7 +196,7 @@ def test_large_matrices_are_single_dots():
 def test_the_split_is_that_of_the_named_target(precision):
     """Exported for an H100 from a machine without one: what is alone there is a dot."""
     sizes = [(384, 1536)] * 40 + [(16, 64)] * 40
-    rounds = [tuple(Problem(*mnk(m, n)) for m, n in sizes)
+    rounds = [tuple(vb.Problem(*mnk(m, n)) for m, n in sizes)
               for mnk in (lambda m, n: (m, m, n), lambda m, n: (m, m, m), lambda m, n: (m, n, m))]  # fmt: skip
     alone = split(tuple(rounds), "float32", precision, device_spec("h100")).alone
     f = jax.jit(functools.partial(vb.newton_schulz, precision=precision))

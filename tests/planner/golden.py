@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jax_vbgemm._src.planner import PLANNERS, Plan, catalogue_for, device_spec
+import jax_vbgemm as vb
+from jax_vbgemm._src.planner import PLANNERS, catalogue_for, device_spec
 from jax_vbgemm._src.problem import problems_of
 
 FILE = Path(__file__).with_name("golden.csv")
@@ -23,7 +24,7 @@ BATCHES = {
 }
 
 
-def digest(plan: Plan) -> str:
+def digest(plan: vb.Plan) -> str:
     """Of what reaches a kernel, with tiles by their names, as new ones renumber them."""
     runs, block_first, _ = plan.launch_form()
     names = np.array(

@@ -5,15 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import jax_vbgemm as vb
 from jax_vbgemm._src.planner import catalogue_for, device_spec
 from jax_vbgemm._src.planner.auto import Auto
 from jax_vbgemm._src.planner.cores import Cores
-from jax_vbgemm._src.problem import Problem, problems_of
+from jax_vbgemm._src.problem import problems_of
 
 from .cases import make, problem_lists, times_covered
 
 CPU = device_spec("cpu")
-REDUCTION = Problem(16, 16, 10**6, transpose_a=True)
+REDUCTION = vb.Problem(16, 16, 10**6, transpose_a=True)
 
 
 def plan_for(cores, shapes, dtype="float32", planner=Cores()):  # noqa: B008
@@ -24,7 +25,7 @@ def plan_for(cores, shapes, dtype="float32", planner=Cores()):  # noqa: B008
 
 
 @pytest.mark.parametrize("cores", [2, 3, 16, 128])
-@pytest.mark.parametrize("problem", [REDUCTION, Problem(1, 1, 10**6), Problem(40, 3, 10**6, transpose_a=True)])
+@pytest.mark.parametrize("problem", [REDUCTION, vb.Problem(1, 1, 10**6), vb.Problem(40, 3, 10**6, transpose_a=True)])
 def test_a_reduction_occupies_all_cores(cores, problem):
     plan = plan_for(cores, [problem], planner=Auto())
     assert plan.num_tiles >= 0.9 * cores  # shares are whole steps
