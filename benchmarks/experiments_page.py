@@ -387,7 +387,7 @@ def _skinny(data: Data) -> list[str]:
         "",
         "t2_threshold of the K40c, M40 and P100 (section 4: 40, 6, 50) and the parameters that follow from the model "
         "are tests "
-        "(`tests/planner/test_tall_skinny_model.py`). The P100's t2 = 4 for 16 columns does not follow.",
+        "(`tests/planner/test_tall_skinny_paper.py`). The P100's t2 = 4 for 16 columns does not follow.",
     ]
 
 

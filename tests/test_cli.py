@@ -8,7 +8,6 @@ import pytest
 
 from jax_vbgemm.__main__ import main
 from jax_vbgemm._src.backends import BACKENDS
-from jax_vbgemm._src.tools import demo
 
 
 def test_backends(capsys):
@@ -63,6 +62,8 @@ def test_a_file_that_is_no_text(tmp_path, capsys):
 
 def test_the_demo(capsys, monkeypatch):
     pytest.importorskip("rich")
+    from jax_vbgemm._src.tools import demo
+
     smallest = dict([min(demo.blocks().items(), key=lambda item: item[1][0].n)])  # all nine take half a minute
     monkeypatch.setattr(demo, "blocks", lambda: smallest)
     assert main(["demo"]) == 0

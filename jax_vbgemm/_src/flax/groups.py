@@ -66,7 +66,7 @@ def adapted(
     where: str, x: jax.Array, downs: Sequence[jax.Array], ups: Sequence[jax.Array], group_sizes: jax.Array,
     precision: Any = None,
 ) -> jax.Array:  # fmt: skip
-    """x down[i] up[i] for the tokens of adapter i, zeros for tokens after the last group; x: (tokens, ..., features)."""
+    """x down[i] up[i] for the tokens of adapter i, zeros for tokens after the last group; x (tokens, ..., features)."""
     sizes = check_counts(where, "adapters", group_sizes, len(downs))
     if x.ndim < 2:
         raise ValueError(f"{where}: inputs has shape {x.shape}: it must be (tokens, ..., features)")
