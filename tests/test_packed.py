@@ -225,7 +225,7 @@ def test_weight_decay_puts_numbers_into_padding_that_nobody_sees():
 
 def test_stacked_buffers_are_refused():
     stacked = jax.tree.map(lambda x: jnp.stack([x, x]), RAGGED)
-    with pytest.raises(ValueError, match=r"RaggedArray: its buffer is .*: behind vmap or scan, jax.vmap"):
+    with pytest.raises(ValueError, match=r"RaggedArray: its buffer is .*: after vmap or scan, jax.vmap"):
         stacked["a"]
     with pytest.raises(ValueError, match=r"As\['a'\] doesn't fit its buffer: it is a window of"):
         vb.batched_matmul(stacked, TREE)

@@ -75,7 +75,7 @@ def test_mistakes_are_named(make, error, message):
 
 def test_views_behind_scan_and_symbolic_sizes_are_refused():
     stacked = jax.lax.scan(lambda c, _: (c, vb.View(c, (1, 2))), jnp.ones(3), length=4)[1]
-    with pytest.raises(ValueError, match=r"a window of 3 elements, but its buffer is \(4, 3\): behind vmap or scan"):
+    with pytest.raises(ValueError, match=r"a window of 3 elements, but its buffer is \(4, 3\): after vmap or scan"):
         stacked.dense()
     assert jax.vmap(vb.View.dense)(stacked).shape == (4, 1, 2)
     symbolic = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 3"), "float64")
