@@ -116,7 +116,7 @@ def test_tiles_of_different_shapes_cannot_share_the_k_of_an_element():
         blocks = [[tile] for tile in [*tiles, vb.Tile(0, 0, 0, 0, 8, 20, "medium")]]
         return vb.Plan.from_blocks(problems, device, catalogue, planner="uneven", blocks=blocks)
 
-    with pytest.raises(ValueError, match=r"problems\[0\] at row 0, col 0 from k 8 on has no fellow"):
+    with pytest.raises(ValueError, match=r"problems\[0\] at row 0, col 0 from k 8 on continues no tile that ends"):
         packed((32, 20), (20, 32), Term(0, 1, 0), uneven)
 
 

@@ -277,7 +277,7 @@ def test_a_places_k_is_cut_into_tiles_of_one_shape():
     sizes = [(8, 8, 8), (32, 32, 20)]
     from_blocks(sizes, [other], *([tile] for tile in (*small, *rest))).validate()
     uneven = from_blocks(sizes, [other], *([tile] for tile in small), [vb.Tile(1, 0, 0, 0, 8, 20, "medium")])
-    with pytest.raises(ValueError, match=r"problems\[1\] at row 0, col 0 from k 8 on has no fellow of its shape"):
+    with pytest.raises(ValueError, match=r"problems\[1\] at row 0, col 0 from k 8 on continues no tile"):
         uneven.validate()
 
 
