@@ -46,7 +46,7 @@ def kept_reports(folder: Path) -> list[str]:
 
 
 def compile_all(tasks: Iterable[tuple[Path, str]], command: Callable[[Path, str], list[str]], jobs: int) -> list[str]:
-    """Compiles each (source file, architecture) by command(source, architecture); what the compiler says of each."""
+    """Compiles each (source file, architecture) by command(source, architecture), and gives the reports."""
 
     def report(task: tuple[Path, str]) -> str:
         source, arch = task
