@@ -15,9 +15,9 @@ from workloads import Row, read_csv
 
 COMMAND = "python benchmarks/experiments.py page"
 _PREDICTED = (
-    "**Our times on this page are the cost model's predictions**: these plans have not been timed since the readings "
-    "below became options. The peers' are measured. `benchmarks/experiments.sh` measures every plan; this page then "
-    "shows that."
+    "**Our times on this page are the cost model's predictions**: these plans have not been timed since the "
+    "readings below became options. The peers' times are measured. `benchmarks/experiments.sh` measures every "
+    "plan; this page then shows the measured times."
 )
 CONVOLUTIONS = Path(__file__).parent / "results" / "h100_conv.csv"  # experiments.sh writes it
 PAPERS = ("coordinated", "sort_split", "load_balanced")
@@ -37,9 +37,8 @@ def _tiling_and_batching(data: Data) -> list[str]:
     return [
         "## Tiling alone, tiling and batching (Li 2019, Fig. 8 and 9)",
         "",
-        "Over MAGMA's vbatched kernel. The paper's products are synthetic, of equal sizes, on a V100; ours are "
-        "Zhang's grids of "
-        "unequal ones (`any`: uniform integers, `pow2`: powers of two).",
+        "Speedup over MAGMA's vbatched kernel. The paper's products are synthetic, of equal sizes, on a V100. "
+        "Ours are Zhang's grids of products of unequal sizes (`any`: uniform integers, `pow2`: powers of two).",
         "",
         *claims(
             (
@@ -48,15 +47,15 @@ def _tiling_and_batching(data: Data) -> list[str]:
             )
         ),
         "",
-        "The two heuristics, and the choice between them by the cost model:",
+        "The two batching heuristics, and the choice between them by the cost model (`coordinated`):",
         "",
         *table(
             ("over MAGMA", *(f"batch {batch}" for batch in batches)), ((s, *(at(s, b) for b in batches)) for s in steps)
         ),
         "",
-        "The paper batches tiles so that a block has loads in flight while it multiplies. Our kernels ask for all of "
-        "a short K at once, "
-        "and several blocks share a multiprocessor, so that a second tile in a block has little left to hide.",
+        "The paper batches tiles so that a block has loads in flight while it multiplies. Our kernels request all"
+        " of a short K at once, and several blocks share a multiprocessor. A second tile in a block therefore has"
+        " little latency left to hide.",
         "",
         *_selector(data),
     ]
@@ -66,9 +65,9 @@ def _selector(data: Data) -> list[str]:
     lines = [
         "### Which batching? Random forest and cost model (section 5)",
         "",
-        "The paper trains a random forest on more than 400 samples by mean M, N, K and batch. Ours is trained on 420 "
-        "random batches by "
-        "scikit-learn (`benchmarks/batching_forest.py`), with the samples whose batchings differ by 1% and more.",
+        "The paper trains a random forest on more than 400 samples, with mean M, N, K and batch size as features."
+        " Ours is trained by scikit-learn on 420 random batches (`benchmarks/batching_forest.py`), of which only "
+        "samples count whose batchings differ by 1% or more.",
         "",
     ]
     if not data.measured:
@@ -79,7 +78,7 @@ def _selector(data: Data) -> list[str]:
         ("cost model", f"{found.model_right:.1%}", f"{found.model_loss:.3f}x"),
         *((f"always {name}", "-", f"{loss:.3f}x") for name, loss in found.always.items()),
     ]
-    head = (f"of {found.samples} samples", "right", "time over the better one's")
+    head = (f"of {found.samples} samples", "right", "time over the better batching's")
     return [*lines, *table(head, rows)]
 
 
@@ -110,14 +109,13 @@ def _branches(data: Data) -> list[str]:
                     "about 1.25x",
                     data.over_peer(branches, "coordinated", "MAGMA vbatched"),
                 ),
-                ("the same, `auto`", "", data.over_peer(branches, "auto", "MAGMA vbatched")),
+                ("all inception layers over MAGMA, by `auto`", "", data.over_peer(branches, "auto", "MAGMA vbatched")),
             )
         ),
         "",
-        "`inception_1` to `9` are Zhang's Table 6. Beside them SqueezeNet's fire modules (two branches) and "
-        "DenseNet's bottlenecks (a "
-        "product for each map that a layer concatenates), times as fast as one tile for all, the best one by the "
-        "cost model:",
+        "`inception_1` to `inception_9` are Zhang's Table 6. The table also has SqueezeNet's fire modules (two "
+        "branches) and DenseNet's bottlenecks (a product for each map that a layer concatenates). It shows the "
+        "speedup over one tile for all products, where this tile is the best by the cost model:",
         "",
         *table(("", "workloads", *planners), rows),
         "",
@@ -128,14 +126,14 @@ def _branches(data: Data) -> list[str]:
 def _convolutions() -> list[str]:
     """GoogLeNet's branches in JAX, where they were measured."""
     if not CONVOLUTIONS.exists():
-        return ["cuDNN's convolutions in JAX (`lax.conv`) have not been timed beside them yet."]
+        return ["cuDNN's convolutions in JAX (`lax.conv`) have not been timed in comparison yet."]
     rows: dict[tuple[str, str], dict[str, float]] = {}
     for row in read_csv(Row, CONVOLUTIONS):
         rows.setdefault((row.workload, row.precision), {})[row.peer] = row.graph_us
     peers = ("vbgemm", "flax_linear", "flax_conv")
     return [
-        "GoogLeNet's 36 branches in a jitted loop, microseconds a step: ours, one product after another (cuBLAS), and "
-        "convolutions (`lax.conv`, cuDNN):",
+        "GoogLeNet's 36 branches in a jitted loop, microseconds a step: our operation, one product after another "
+        "(cuBLAS), and convolutions (`lax.conv`, cuDNN):",
         "",
         *table(
             ("", *peers),
@@ -181,9 +179,8 @@ def _planners(data: Data) -> list[str]:
             )
         ),
         "",
-        "All planners share our kernels, so that these ratios are of plans alone; the papers' are of planners and "
-        "kernels together. Row over "
-        "column, times as fast:",
+        "All planners use our kernels, so these ratios compare plans alone. The papers' ratios compare planners "
+        "and kernels together. The next table shows the speedup of the row's planner over the column's:",
         "",
         *table(
             ("", *names),
@@ -197,10 +194,9 @@ def _planners(data: Data) -> list[str]:
         "",
         "### On tensor cores",
         "",
-        "At JAX's default precision float32 is multiplied as TF32, and the papers' planners take tensor tiles of "
-        "their shapes "
-        "(`tensor=None`; 16 x 16 and 128 x 64 have none). Times as fast as the same planner with ordinary tiles, "
-        "TF32, batch 64:",
+        "At JAX's default precision float32 is multiplied as TF32, and the papers' planners use tensor-core tiles"
+        " of the papers' shapes (`tensor=None`; there are none of 16 x 16 and 128 x 64). Speedup over the same "
+        "planner with ordinary tiles, TF32, batch 64:",
         "",
         *table(
             PAPERS,
@@ -227,8 +223,8 @@ def _readings(data: Data) -> list[str]:
 
     readings = (
         ("sort_split", "sort_split, tile first", "tiles sorted by area, then K (the authors' later code)"),
-        ("sort_split", "sort_split, one pass", "split-down walks once (the same)"),
-        ("sort_split", "sort_split, tile first, one pass", "both"),
+        ("sort_split", "sort_split, one pass", "split-down walks once (the authors' later code)"),
+        ("sort_split", "sort_split, tile first, one pass", "both of these"),
         ("load_balanced", "load_balanced, by problem", "phi bounds each problem's waves (Eq. 4 as printed)"),
         ("load_balanced", "load_balanced, by device", "phi bounds the batch's waves (Algorithm 1)"),
         ("load_balanced", "load_balanced, whole passes", "Algorithm 1 as printed: all problems by a class each pass"),
@@ -236,9 +232,10 @@ def _readings(data: Data) -> list[str]:
     return [
         "## The new TLP (Zhang 2025, Fig. 8 and 9), and what else the texts leave open",
         "",
-        f"Eq. 4-9 count only the waves that can be active. At the device table's threshold "
+        "Eq. 4-9 of the paper count only the warps that can be active. At the device table's threshold "
         f"({data.device.load_balanced_threshold} threads, "
-        f"above what one class can have active) they change the plans of {differ} of {len(names)} workloads.",
+        f"above the number that one class can have active) these equations change the plans of {differ} of "
+        f"{len(names)} workloads.",
         "",
         *claims(
             (
@@ -248,7 +245,8 @@ def _readings(data: Data) -> list[str]:
             )
         ),
         "",
-        "Each planner's docstring says which reading is its default and why. Times as fast as that default:",
+        "Where a paper's text allows several readings, the planner's docstring says which one is the default and "
+        "why. Speedup of other readings over the default:",
         "",
         *table(
             ("planner", "other reading", "times as fast as the default"),
@@ -271,18 +269,18 @@ def _occupancy() -> list[str]:
     return [
         "## Kernel occupancy (Zhang 2025, Fig. 6) and work per thread (Table 3)",
         "",
-        "The share of a unit's waves that Eq. 5-9 let be active, from the compiler's registers and shared memory:",
+        "The fraction of a multiprocessor's warps that can be active by Eq. 5-9, from the compiler's figures for "
+        "registers and shared memory:",
         "",
         *table(("tile", *devices), rows),
         "",
-        "Measured on an H100 with Nsight Compute, 17 kernels on `pow2_mn512_k512_b256`: the equations give what the "
-        "profiler calls "
-        "theoretical occupancy in all 17 (12.5 to 50%); achieved are 92-100% of it. Fig. 6 has the proposed method "
-        "highest of all; ours keep few "
-        "threads with many registers each, as high rates need, and are the faster for it.",
+        "17 kernels were measured on an H100 with Nsight Compute on `pow2_mn512_k512_b256`. The equations give "
+        "the profiler's theoretical occupancy in all 17 (12.5 to 50%), and 92-100% of it is achieved. In Fig. 6 "
+        "the proposed method has the highest occupancy. Our kernels keep few threads with many registers each, as"
+        " high rates require, and are faster for it.",
         "",
-        f"W_DL of Table 3, with the paper's Tk = 16: {w_dl} (the paper: 6, 10, 16, 14, 24). `Plan.work_per_thread` "
-        f"has those of our kernels' steps.",
+        f"W_DL of Table 3 for our tiles, with the paper's Tk = 16: {w_dl} (the paper: 6, 10, 16, 14, 24). "
+        "`Plan.work_per_thread` has W_DL for the K steps of our kernels.",
     ]
 
 
@@ -299,11 +297,11 @@ def _planning(data: Data) -> list[str]:
     return [
         "## Planning time (Zhang 2025, Fig. 7)",
         "",
-        "The paper plans in every call: 6.06% and 6.37% of the run time at batch 8, less than 1% at 1024. We plan "
-        "once a compiled program, in "
-        "Python, and never at run time: a share of 0. What planning takes (one core, the best of 3), and in times of "
-        "one call's kernel, which is "
-        "after how many hundred calls it is 1%:",
+        "The paper plans in every call, which takes 6.06% and 6.37% of the run time at batch 8, and less than 1% "
+        "at 1024. We plan once per compiled program, in Python, and never at run time, so planning takes 0% of "
+        "the run time. The table shows the time of planning (one core, the best of 3), and the same time as a "
+        "multiple of one call's kernel time. After as many hundred calls as this multiple says, planning is 1% of"
+        " the total:",
         "",
         *table(
             ("[16,256]", *(f"batch {size}" for size in sizes)),
@@ -314,9 +312,8 @@ def _planning(data: Data) -> list[str]:
         "",
         "## Latency by batch size (Zhang 2025, Fig. 10)",
         "",
-        "The paper, on an A800: 3.02x, 2.59x, 2.45x and 1.89x less than cuBLAS, MAGMA, CUTLASS and Li. Ours, M, N "
-        "and K in [16, 256], "
-        "microseconds a call:",
+        "The paper reports a latency of 3.02x, 2.59x, 2.45x and 1.89x less than cuBLAS, MAGMA, CUTLASS and Li on "
+        "an A800. Our latencies, for M, N and K in [16, 256], in microseconds a call:",
         "",
         *table(
             ("", *(f"batch {size}" for size in sizes)),
@@ -337,11 +334,9 @@ def _threads(data: Data) -> list[str]:
     return [
         "## Threads and tiles (Zhang 2025, Fig. 3)",
         "",
-        "TFLOP/s of 64 products of 512 x 512 x 512, each tile by 128 and by 256 threads (the paper: 64, 128, 256 and "
-        "512; kernels of 64 and 512 "
-        "are not built). The paper's finding, that rates rise and then fall as a thread's share of a tile grows, and "
-        "that more threads suit larger "
-        "tiles:",
+        "TFLOP/s of 64 products of 512 x 512 x 512, for each tile with 128 and with 256 threads (the paper has "
+        "64, 128, 256 and 512; kernels of 64 and 512 threads are not built). The paper finds that rates rise and "
+        "then fall as a thread's part of a tile grows, and that more threads suit larger tiles:",
         "",
         *table(("tile", "128 threads", "256 threads"), ((s, cell(s, 128), cell(s, 256)) for s in shapes)),
         "",
@@ -370,24 +365,22 @@ def _skinny(data: Data) -> list[str]:
     return [
         "## TSM2 and ISM2 (Rivera et al., Fig. 4-12)",
         "",
-        "The paper's versions on a K40c: outer products 2.2-4.7x inner ones (V1 over V0), shared memory another "
-        "1.1-2.1x (V2), prefetch 1.3-3.5x "
-        "(V3); over cuBLAS 1.1-3.2x on P100, M40 and V100. On an H100 the released kernels are slower than cuBLAS. "
-        "Our kernels, all of which share "
-        "B through shared memory and prefetch, by how they read A: threads with whole rows of C (the paper's outer "
-        "product, tcf rows each), waves "
-        "along K (inner products, which row-major storage makes fast), and far longer tiles; K is whole in these "
-        "three, as in the paper. "
-        "`tall_skinny` chooses among them by the paper's model and splits K where it has to. Times as fast as cuBLAS "
-        "(row- or column-major, the "
-        "faster) and as TSM2X:",
+        "The paper's speedups on a K40c are: outer products over inner products 2.2-4.7x (V1 over V0), shared "
+        "memory another 1.1-2.1x (V2), prefetch another 1.3-3.5x (V3). Over cuBLAS it reports 1.1-3.2x on P100, "
+        "M40 and V100. On an H100 the released kernels are slower than cuBLAS. All of our kernels share B through"
+        " shared memory and prefetch. They differ in how they read A: `whole rows` gives each thread whole rows "
+        "of C (the paper's outer product, tcf rows each), `dot products` has warps along K (inner products, which"
+        " row-major storage makes fast), and `far longer tiles` are ordinary tiles of an elongated shape. K is "
+        "not split in these three, as in the paper. `tall_skinny` chooses among them by the paper's model and "
+        "splits K where necessary. The tables show the speedup over cuBLAS (row- or column-major, whichever is "
+        "faster) and over TSM2X:",
         "",
         *lines,
         "![Tall and skinny products](experiments/skinny.svg)",
         "",
-        "t2_threshold of the K40c, M40 and P100 (section 4: 40, 6, 50) and the parameters that follow from the model "
-        "are tests "
-        "(`tests/planner/test_tall_skinny_paper.py`). The P100's t2 = 4 for 16 columns does not follow.",
+        "Tests check the t2_threshold of the K40c, M40 and P100 (section 4: 40, 6, 50) and the parameters that "
+        "follow from the model (`tests/planner/test_tall_skinny_paper.py`). The P100's t2 = 4 for 16 columns does"
+        " not follow from the model.",
     ]
 
 
@@ -407,15 +400,15 @@ def page(data: Data) -> str:
         "",
         f"<!-- Written by `{COMMAND}`: change that script, not this page. -->",
         "",
-        "What the four papers behind the planners report, and the same of our kernels on an H100, float32 without "
-        "tensor cores unless it says "
-        "otherwise. Papers: Li et al. 2019 (`coordinated`), Wang et al. 2022 (`sort_split`), Zhang et al. 2025 "
+        "This page repeats the experiments of the four papers behind the planners with our kernels on an H100, "
+        "and shows both results. Products are float32 without tensor cores unless said otherwise. The papers are "
+        "Li et al. 2019 (`coordinated`), Wang et al. 2022 (`sort_split`), Zhang et al. 2025 "
         "(`load_balanced`), Rivera et al. "
-        "(`tall_skinny`). Speed-ups are geometric means, in brackets of how many workloads.",
+        "(`tall_skinny`). Speed-ups are geometric means, with the number of workloads in brackets.",
         "",
         state,
         "",
-        f"The plans: `python benchmarks/experiments.py cases`; this page: `{COMMAND}`.",
+        f"`python benchmarks/experiments.py cases` makes the plans, and `{COMMAND}` makes this page.",
     ]
     for section in sections:
         lines += ["", *section]

@@ -32,10 +32,10 @@ COMMAND = "python benchmarks/report.py"
 # Tall and skinny workloads by what their names begin with.
 SKINNY = {
     "ism2_m1000000_": "1,000,000 rows, K and columns 8 or 16",
-    "ism2_m100000_": "100,000 rows, the same",
-    "ism2_m10000_": "10,000 rows, the same",
+    "ism2_m100000_": "100,000 rows, K and columns 8 or 16",
+    "ism2_m10000_": "10,000 rows, K and columns 8 or 16",
     "tsm2_s10240_": "10240 x 10240 times 2 to 16 columns",
-    "tsm2_s20480_": "20480 x 20480, the same",
+    "tsm2_s20480_": "20480 x 20480 times 2 to 16 columns",
 }
 
 
@@ -64,9 +64,10 @@ def page(results: Results, plots: str, command: str) -> str:
         "",
         "## Summary",
         "",
-        "Geometric means: how many times as fast as the peer, and the share of the limit that is reached. `best peer` "
-        "is an oracle: for each workload the fastest of all peers and configurations at that precision, chosen "
-        "afterwards, but for those whose operands were padded before.",
+        "All figures are geometric means: the speedup over the peer, and the fraction of the limit that is "
+        "reached. `best peer` is an oracle: for each workload it is the fastest of all peers and configurations "
+        "at that precision, chosen afterwards. Peers whose operands were padded before the measurement do not "
+        "count.",
         "",
         *table(*_summary(results, families)),
         "",
@@ -80,8 +81,9 @@ def page(results: Results, plots: str, command: str) -> str:
         "",
         f"![speed-up over each peer]({plots}/peers.svg)",
         "",
-        "Over the workloads that both did, whose number stands in brackets: above 1, jax_vbgemm is faster. Of a peer "
-        "with several tiles or versions the fastest of each workload counts. Wrong results count for nobody.",
+        "The tables show the geometric mean over the workloads that both computed, and in brackets the number of "
+        "these workloads. Above 1, jax_vbgemm is faster. Of a peer with several tiles or versions, the fastest "
+        "counts for each workload. Runs with wrong results do not count.",
         "",
     ]  # fmt: skip
     for precision in results.precisions:
@@ -89,7 +91,8 @@ def page(results: Results, plots: str, command: str) -> str:
     lines += [
         "## Single workloads",
         "",
-        "`any_mn128_k256_b64`: 64 products, M and N up to 128, K up to 256, of any size (`pow2`: powers of two).",
+        "`any_mn128_k256_b64` means 64 products, with M and N up to 128 and K up to 256, of any size (`pow2`: "
+        "powers of two).",
         "",
     ]
     for precision in results.precisions:
@@ -114,9 +117,9 @@ def page(results: Results, plots: str, command: str) -> str:
 def _introduction(results: Results, command: str) -> list[str]:
     peak = max(results.machines.values(), key=lambda ratio: abs(math.log(ratio)), default=1.0)
     lines = [
-        "One batched operation by CUDA-graph replay, operands from memory, every result checked against float64; the "
-        "protocol, and what the limit of a workload is, are in "
-        "`benchmarks/results/peers/README.md`. Inside JAX: [speed](speed.md), [measurements](design/jax.md), "
+        "Each figure is one batched operation by CUDA-graph replay, with operands from memory, and every result "
+        "was checked against float64. `benchmarks/results/peers/README.md` describes the protocol, and defines "
+        "the limit of a workload. Figures inside JAX: [speed](speed.md), [measurements](design/jax.md), "
         "[Flax](guides/flax.md), [optax](guides/optax.md).",
         "",
         *table(
@@ -131,9 +134,14 @@ def _introduction(results: Results, command: str) -> list[str]:
         ratios = ", ".join(f"{precision} {ratio:.3f}" for precision, ratio in results.machines.items())
         lines += [
             "",
-            "The cuBLAS loop was measured beside us; other peers come from their own file. Do both machines agree? "
-            f"Time of the cuBLAS loop in the peers' file over its time beside us, geometric means: {ratios}"
-            + (". They do, within 5%." if abs(peak - 1) < 0.05 else f": they differ by up to {abs(peak - 1):.0%}."),
+            "The figures of the cuBLAS loop are in our file; those of other peers are in a separate file. To compare "
+            "the machines of both files: the time of the cuBLAS loop in the peers' file over its time in ours, "
+            f"geometric means, is {ratios}"
+            + (
+                ". The machines agree within 5%."
+                if abs(peak - 1) < 0.05
+                else f": the machines differ by up to {abs(peak - 1):.0%}."
+            ),
         ]
     return [*lines, "", f"This page is written by `{command}`."]
 
@@ -202,7 +210,7 @@ def _share_table(results: Results) -> list[str]:
         return f"{mine[key]:.0%} ({theirs[key]:.0%})" if key in mine and key in theirs else ""
 
     return [
-        "Geometric means; the best peer's in brackets.",
+        "Geometric means, with the best peer's in brackets.",
         "",
         *table(
             ("", *(f"{family}, batch {batch}" for family in GRIDS for batch in batches)),
