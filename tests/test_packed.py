@@ -178,7 +178,7 @@ def test_mistakes_are_named():
         vb.pack([jnp.ones(2)]) + vb.pack([jnp.ones(3)])
     with pytest.raises(TypeError, match="unsupported operand"):
         RAGGED * jnp.ones(3)
-    with pytest.raises(TypeError, match="map takes others that are packed, not of type dict"):
+    with pytest.raises(TypeError, match="further arguments of map must be RaggedArrays, not of type dict"):
         RAGGED.map(jnp.add, TREE)
     with pytest.raises(TypeError, match="not a container"):
         "a" in RAGGED  # noqa: B015

@@ -250,7 +250,7 @@ WRONG = [
      [A.astype("float32"), A], [B.astype("float32"), B], {"out": [0, 0]}),
     (ValueError, r"As\[1\] is \(3, 4\) but Bs\[1\] is \(5, 4\): inner dimensions 4 and 5",
      [A, A], [B, B.T], {"out": [0, 0]}),
-    (ValueError, r"segments name As\['y'\], which there is not", {"x": A}, [B], {"segments": [[("y", 0)]]}),
+    (ValueError, r"segments name As\['y'\], which does not exist", {"x": A}, [B], {"segments": [[("y", 0)]]}),
     (ValueError, r"segments\['r'\] is empty", [A], [B], {"segments": {"r": []}}),
     (TypeError, r"segments\[0\] is .*must be a list of pairs", [A], [B], {"segments": [[(0, 0, 0)]]}),
     (TypeError, "segments must be a list or a dict", [A], [B], {"segments": 3}),
@@ -263,7 +263,7 @@ WRONG = [
     (ValueError, r"Cs must have the structure of the results",
      [A, A], [B, B], {"out": [0, 0], "Cs": [1, 2], "beta": 1}),
     (ValueError, r"alpha has shape \(2,\), but there are 1", [A, A], [B, B], {"out": [0, 0], "alpha": np.ones(2)}),
-    (ValueError, r"bias\[0\] is added to a symmetric result",
+    (ValueError, r"bias\[0\] is given for a symmetric result",
      [A, A], [A, A], {"out": [0, 0], "transpose_b": True, "symmetric": True, "bias": [jnp.ones(3)]}),
 ]  # fmt: skip
 

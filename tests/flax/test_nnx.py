@@ -355,7 +355,7 @@ def test_wrong_types():
         jax.jit(LORA(3, [1, 1], 5))(X, [1, 1])
     with pytest.raises(TypeError, match="unexpected keyword argument 'sparsity'"):
         LINEAR(3, [4], sparsity=2)
-    with pytest.raises(TypeError, match=r"BatchedLinear: out_features is 3: expected one number for each"):
+    with pytest.raises(TypeError, match=r"BatchedLinear: out_features is 3: expected a sequence of integers"):
         LINEAR(5, 3)
     with pytest.raises(TypeError, match=r"MultiLoRA: ranks is 2: expected"):
         LORA(3, 2, 5)

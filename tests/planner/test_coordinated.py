@@ -192,7 +192,7 @@ def test_a_forced_batching_holds_for_any_number_of_tiles(batching):
 
 
 def test_more_tiles_than_a_program_can_describe_are_not_batched():
-    with pytest.raises(ValueError, match=r"Coordinated: batching = 'binary' would describe 62500000 tiles one by one"):
+    with pytest.raises(ValueError, match=r"Coordinated: batching = 'binary' needs a record for each of 62500000 tiles"):
         make(vb.Coordinated(tlp_threshold=0, batching="binary"), [(10**9, 16, 1)])
 
 

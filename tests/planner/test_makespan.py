@@ -258,7 +258,7 @@ def test_tiles_that_are_not_there(planner, message):
 
 
 def test_a_cpu_is_none_of_its_devices():
-    with pytest.raises(ValueError, match="Makespan: it plans for GPUs; 'cpu' is none"):
+    with pytest.raises(ValueError, match="Makespan: it plans for GPUs, but 'cpu' is a cpu"):
         make(Makespan(), [(8, 8, 32768)], "cpu")
 
 

@@ -223,5 +223,5 @@ def test_what_fits_no_unit_is_named():
 def test_unknown_dtypes_and_devices_are_named():
     with pytest.raises(ValueError, match="dtype: unknown name 'int16'; known are float32, "):
         best_parameters(H100, "int16", 1000, 8, 1000)
-    with pytest.raises(ValueError, match="tall_skinny: device 'cpu' is a cpu: the model is one of GPUs"):
+    with pytest.raises(ValueError, match="tall_skinny: device 'cpu' is a cpu: the model is for GPUs"):
         Gpu.of(device_spec("cpu"))

@@ -62,7 +62,7 @@ def inputs_of(where: str, inputs: Any, count: int) -> list[jax.Array]:
     if len(inputs) != count:
         raise ValueError(
             f"{where}: inputs has {len(inputs)} entries but there are {count} branches: "
-            "one for each, or one array for all"
+            "give one array for each branch, or one array for all"
         )
     objects, index = distinct(inputs)  # an object that occurs twice is converted once, so that the call reads one array
     arrays = [jnp.asarray(x) for x in objects]
@@ -72,7 +72,7 @@ def inputs_of(where: str, inputs: Any, count: int) -> list[jax.Array]:
 def sizes_of(where: str, name: str, sizes: Sequence[int], minimum: int) -> tuple[int, ...]:
     """The sizes as integers; an error where one is traced, no integer, or below `minimum`."""
     if not isinstance(sizes, Iterable):
-        raise TypeError(f"{where}: {name} is {sizes!r}: expected one number for each")
+        raise TypeError(f"{where}: {name} is {sizes!r}: expected a sequence of integers")
     known = []
     for index, size in enumerate(sizes):
         if isinstance(size, jax.core.Tracer):
@@ -87,7 +87,7 @@ def ranks_of(where: str, ranks: Sequence[int]) -> tuple[int, ...]:
     """The ranks of adapters: one or more, each at least 1."""
     known = sizes_of(where, "ranks", ranks, 1)
     if not known:
-        raise ValueError(f"{where}: ranks is empty: one for each adapter")
+        raise ValueError(f"{where}: ranks is empty: it must have a rank for each adapter")
     return known
 
 

@@ -28,7 +28,7 @@ class Choice(NamedTuple):
 def chosen(name: str, indices: Any, counts: Any, groups: int, leading: Shape) -> tuple[Choice, Shape]:
     """The choice, and the leading axes to which rows have to be broadcast."""
     if indices is not None and counts is not None:
-        raise ValueError(f"{name}: give either indices, each row's weights, or counts, how many rows weights have")
+        raise ValueError(f"{name}: give either indices (the weights of each row) or counts (the rows of each weights)")
     argument, value = ("counts", counts) if indices is None else ("indices", indices)
     array = as_array(name, argument, value)
     if not jnp.issubdtype(array.dtype, jnp.integer):

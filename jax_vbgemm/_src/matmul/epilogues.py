@@ -38,7 +38,9 @@ def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activa
     epilogues = []
     for index, dtype in enumerate(call.dtypes):
         if biases[index] is not None and index in symmetric:
-            raise ValueError(f"{call.name}: {call.written('bias', index)} is added to a symmetric result")
+            raise ValueError(
+                f"{call.name}: {call.written('bias', index)} is given for a symmetric result, which takes no bias"
+            )
         if isinstance(activation, str) and not in_kernel[index]:
             raise ValueError(
                 f"{call.name}: activation={activation!r}, but {call.result(index)} is {dtype}: it must be real and "

@@ -181,7 +181,9 @@ class RaggedArray:
         """
         for other in others:
             if not isinstance(other, RaggedArray):
-                raise TypeError(f"RaggedArray: map takes others that are packed, not {shown(other)}: pack it first")
+                raise TypeError(
+                    f"RaggedArray: further arguments of map must be RaggedArrays, not {shown(other)}: use pack"
+                )
             if not self.members.has_shapes_of(other.members):
                 raise ValueError(f"RaggedArray: the members {other.shapes} are not those of {self.shapes}")
         buffers = [self.buffer, *(x._with_rows_of(self.members.multiple).buffer for x in others)]

@@ -30,7 +30,7 @@ def sums_of_products(
 ) -> Call:
     """The call whose results are the sums that `out` or `segments` describes."""
     if (out is None) == (segments is None):
-        raise ValueError(f"{NAME}: give either out, each term's result, or segments, each result's terms")
+        raise ValueError(f"{NAME}: give either out (the result of each term) or segments (the terms of each result)")
     written: tuple[Any, Any] = (None, None)
     is_packed = any(isinstance(tree, RaggedArray) for tree in (As, Bs))
     As, Bs = unpacked(As), unpacked(Bs)
@@ -151,4 +151,4 @@ def _entry(name: str, tree: Any, key: Any) -> Any:
     try:
         return tree[key]
     except (KeyError, IndexError, TypeError):
-        raise ValueError(f"{NAME}: segments name {name}[{key!r}], which there is not") from None
+        raise ValueError(f"{NAME}: segments name {name}[{key!r}], which does not exist") from None

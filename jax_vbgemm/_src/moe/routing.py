@@ -89,7 +89,7 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
         raise TypeError(f"{name}: normalize must be a bool, not {normalize!r}")
     tokens, count = logits.shape
     if (k is None) == (experts is None):
-        raise ValueError(f"{name}: give k or experts, one of them: k is {k!r} and experts is {_shown(experts)}")
+        raise ValueError(f"{name}: give either k or experts: k is {k!r} and experts is {_shown(experts)}")
     scores = jax.nn.softmax(logits.astype(accumulator(logits.dtype)), axis=-1)
     if experts is None:
         if isinstance(k, bool) or not isinstance(k, int | np.integer):

@@ -118,7 +118,9 @@ def ragged_matmul(
     elif x.ndim != 1:
         raise ValueError(f"{name}: x is {x.shape}: it must be (m, k), or (size,) of packed rows")
     elif rows is None:
-        raise ValueError(f"{name}: x is packed, {x.shape}: rows must say how many rows groups have together at most")
+        raise ValueError(
+            f"{name}: x is packed, {x.shape}: rows must be given, an upper bound of the rows of all groups"
+        )
     if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 0:
         raise ValueError(f"{name}: rows is {rows!r}: it must be a non-negative integer")
     packed = Packed(

@@ -59,7 +59,7 @@ def run_calibration(options: argparse.Namespace) -> None:
     if options.measured:
         points = calibrate.read_driver(options.measured, options.workloads, device)
     elif device.name != backends.default_device().name:
-        raise ValueError(f"--device: there is no {device.name} here to measure on; give --from what was measured there")
+        raise ValueError(f"--device: this machine has no {device.name}; measure on one, and pass the files with --from")
     else:
         sample = calibration_sample()
         points = calibrate.measured_here(device, sample, precisions, calibrate.measure_in_loop, print)
@@ -78,7 +78,7 @@ def run_profile(options: argparse.Namespace) -> None:
         raise ValueError(f"--precision: unknown name {options.precision!r}; known are {known}")
     device = backends.default_device()
     if device.kind != "gpu":
-        raise ValueError(f"profile: the model of TSM2 and ISM2 is one of GPUs, and here is a {device.kind}")
+        raise ValueError(f"profile: the model of TSM2 and ISM2 is for GPUs, but the device is a {device.kind}")
     print(profile(device, *calibrate.PRECISIONS[options.precision], calibrate.measure_in_loop, print))
 
 

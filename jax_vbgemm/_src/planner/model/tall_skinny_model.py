@@ -64,7 +64,7 @@ class Gpu:
     def of(cls, device: DeviceSpec) -> "Gpu":
         """The figures of an entry of the device table. A device that is no GPU is a ValueError."""
         if device.kind != "gpu":
-            raise ValueError(f"tall_skinny: device {device.name!r} is a {device.kind}: the model is one of GPUs")
+            raise ValueError(f"tall_skinny: device {device.name!r} is a {device.kind}: the model is for GPUs")
         return cls(
             name=device.name,
             units=device.units,

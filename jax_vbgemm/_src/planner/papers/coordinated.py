@@ -92,8 +92,8 @@ class Coordinated(PaperPlanner):
             return draft
         if batching is not None and draft.runs.num_tiles > MOST_DESCRIBED_TILES:
             raise ValueError(
-                f"Coordinated: batching = {batching!r} would describe {draft.runs.num_tiles} tiles one by one; a "
-                f"program holds {MOST_DESCRIBED_TILES} at most. batching=None leaves so many unbatched"
+                f"Coordinated: batching = {batching!r} needs a record for each of {draft.runs.num_tiles} tiles; a "
+                f"program holds at most {MOST_DESCRIBED_TILES}. batching=None does not batch so many"
             )
         if batching is None and draft.runs.num_tiles > MOST_BATCHED_TILES:
             return replace(draft, notes=(f"one tile a block: more than {MOST_BATCHED_TILES} tiles to batch",))

@@ -70,7 +70,7 @@ class Makespan(DraftPlanner):
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         if device.kind == "cpu":
-            raise ValueError(f"Makespan: it plans for GPUs; {device.name!r} is none")
+            raise ValueError(f"Makespan: it plans for GPUs, but {device.name!r} is a {device.kind}")
         if len(catalogue) == 0:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes, among = Sizes.of(problems), self._among(catalogue)
