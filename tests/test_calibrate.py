@@ -1,4 +1,4 @@
-"""The fit against times that the cost model itself makes up, and the command around it."""
+"""The fit to times that the cost model itself predicts, and the command."""
 
 import csv
 import re
@@ -21,7 +21,7 @@ LARGE = ("large", 256)
 
 
 def modelled(problems, dtype, precision, tiles):
-    """Seconds by the committed calibration: what a device would measure that is exactly like the model."""
+    """Seconds by the committed calibration, as a device would measure that follows the model exactly."""
     kind = {("float32", "default"): "tf32", ("float32", "high"): "tf32x3"}.get((dtype, precision), dtype)
     return [plan_problems(problems, kind, H100, vb.Uniform(tile)).predicted_seconds for tile in tiles]
 

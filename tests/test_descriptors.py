@@ -1,4 +1,4 @@
-"""Descriptors for a GPU, made and read without one: each ready tile finds its parts of the operands."""
+"""Descriptors for a GPU, made and read without one: each tile record addresses the right parts of the operands."""
 
 import hypothesis.strategies as st
 import numpy as np

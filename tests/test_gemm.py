@@ -170,7 +170,7 @@ def test_integer_results_are_exact():
 @pytest.mark.parametrize("dtype", oracle.DTYPES)
 @pytest.mark.parametrize("traced", [False, True])
 def test_an_alpha_of_0_leaves_the_product_out(dtype, implementation, traced):
-    """As in BLAS: NaN and Inf in it are fine."""
+    """As in BLAS, NaN and Inf in the product then do not reach the result."""
     As = [jnp.full((9, 7), value, dtype) for value in (jnp.nan, jnp.inf, 1)]
     Bs, Cs = [jnp.ones((7, 5), dtype)] * 3, [oracle.random((9, 5), dtype)] * 3
     alpha = jnp.asarray([0.0, 0.0, 2.0]) if traced else [0, 0, 2]
@@ -182,7 +182,7 @@ def test_an_alpha_of_0_leaves_the_product_out(dtype, implementation, traced):
 
 
 def test_functions_as_activations():
-    """The same as names, by the rule of the Flax layers; others follow the kernel."""
+    """Functions that correspond to names run in the kernel; XLA applies other functions after it."""
     As, Bs, Cs, bias = operands("float32")
     run = functools.partial(vb.batched_gemm, As, Bs, Cs, beta=0.5, bias=bias)
     for name, function in [*ACTIVATIONS.items(), ("gelu", functools.partial(jax.nn.gelu, approximate=True))]:

@@ -14,7 +14,7 @@ import jax_vbgemm as vb
 
 
 def test_nan_in_c_under_a_traced_zero_beta_stays_out_of_derivatives():
-    """Those in which beta itself doesn't move: with respect to beta they are C's NaN, rightly."""
+    """Derivatives that do not involve beta; the derivative with respect to beta is C's NaN, correctly."""
     a, b, c = oracle.random((3, 4), "float64", 1), oracle.random((4, 5), "float64", 2), jnp.full((3, 5), jnp.nan)
 
     def f(beta, a, c):
@@ -92,7 +92,7 @@ def test_a_gradient_with_its_forward_is_two_calls():
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_gradients_of_16_bit_products_are_16_bit_products(dtype, activation):
-    """As XLA's are: the sums under an epilogue are wide, but what comes back to them has the result's dtype."""
+    """As in XLA: sums before an epilogue have the accumulator's dtype, but their cotangents have the result's dtype."""
     As, Bs, Cs, bias = operands(dtype)
 
     def f(As, Bs, bias, weights):

@@ -1,4 +1,4 @@
-"""batched_gemm: what it refuses, and what the message names."""
+"""batched_gemm: errors and their messages."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -120,7 +120,7 @@ def test_wrong_dtypes():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_insane_tiles_are_clamped(seed):
-    """Tile descriptors are not checked but clamped: garbage in them gives garbage in C, never a fault."""
+    """Kernels clamp tile descriptors: wrong descriptors give wrong results, but no access out of bounds."""
     rng = np.random.default_rng(seed)
 
     def garbage(words):

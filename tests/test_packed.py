@@ -1,4 +1,4 @@
-"""RaggedArray: one leaf to JAX, a tree of members to users, and zeros between their rows whatever happens."""
+"""RaggedArray: one leaf to JAX, a tree of members to users, and always zeros in the padding."""
 
 import pickle
 
@@ -20,7 +20,7 @@ def tree_of(shapes, dtype="float64"):
 
 
 def padding(ragged):
-    """What lies between the members."""
+    """The elements of the padding."""
     free = np.ones(ragged.buffer.size, bool)
     for layout in ragged.members.layouts:
         free &= ~np.asarray(layout.put(jnp.zeros(free.shape, bool), jnp.ones(layout.shape, bool)))

@@ -1,4 +1,4 @@
-"""The built ROCm backend as a file: what it needs, what it offers, which kernels it holds. No GPU or ROCm is needed."""
+"""The built ROCm module as a file: its dependencies, exported symbols and kernels. No GPU or ROCm is needed."""
 
 import re
 import shutil

@@ -60,7 +60,7 @@ def matrix(flat, part, rows, cols):
 
 
 def run(sums, table, descriptors, operands):
-    """What the kernels compute: every element of every result once."""
+    """The results by the rules of the kernels; asserts that every element is computed once."""
     tiles, splits, block_first = tables(table, descriptors)
     results = [np.zeros(batch * m * n, np.int64) for m, n, batch, _ in sums]
     written = [np.zeros_like(result) for result in results]

@@ -51,7 +51,7 @@ def check(results, expected):
 
 
 def in_shares(problems, device, catalogue):
-    """Every problem in three shares of its K, wherever its products begin."""
+    """Every problem with three K slices, independent of where its products begin."""
     blocks = []
     for index, p in enumerate(problems):
         cuts = sorted({0, p.k // 3, 2 * p.k // 3 + 1, p.k}) if p.k > 2 else [0, p.k]
@@ -214,7 +214,7 @@ def test_what_is_not_finite_stays_in_its_result():
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="tiles of the CPU")
 def test_a_sum_of_too_many_tiles_is_added_by_xla():
-    """Its tiles would be described one by one."""
+    """Each of its tiles would need a record."""
     a, b = [oracle.random((4000, 8, 8), "float32", i) for i in (1, 2)]
     As, Bs, out = [a, b, b], [b, a, b], [0, 0, 0]
     (result,) = vb.batched_matmul_sum(As, Bs, out, alpha=2.0)

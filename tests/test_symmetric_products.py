@@ -1,4 +1,4 @@
-"""`symmetric=`: results are those without it, derived products drop it, and what cannot be symmetric is refused."""
+"""`symmetric=`: equal results with and without it, derived products that drop it, and errors."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Views: what they refuse, and what the message names."""
+"""Views: errors and their messages."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Views as operands and results: read and written where they lie, with derivatives, vmap and errors that name them."""
+"""Views as operands and results, read and written in place."""
 
 import itertools
 
@@ -145,7 +145,7 @@ def test_shared_view_and_dead_results():
 
 @pytest.mark.parametrize(("implementation", "source"), [(None, 70), ("xla", 94)])
 def test_what_a_call_reads_and_overwrites(implementation, source):
-    """A product of K = 1 is elementwise work to XLA, which stored it while it read the same numbers."""
+    """XLA treats a product with K = 1 as elementwise work, and once overwrote elements that it still had to read."""
     x, w = features((10, 15), 1), features((1, 6), 2)
 
     def f(x, w):
@@ -178,7 +178,7 @@ def test_a_source_that_no_stride_leads_through():
 
 
 def test_a_k_of_two_levels_and_more_tiles_than_are_described_one_by_one():
-    """Tracing came back to the same call without end."""
+    """Tracing such a call once recursed without end."""
     x, y = jax.ShapeDtypeStruct((800_000,), "float32"), jax.ShapeDtypeStruct((16, 20_000), "float32")
 
     def f(x, y):
@@ -188,7 +188,7 @@ def test_a_k_of_two_levels_and_more_tiles_than_are_described_one_by_one():
 
 
 def test_buffers_beyond_32_bits():
-    """Nothing is run: the host has not the memory."""
+    """Programs are only lowered, as the host does not have the memory to run them."""
     x, w = jax.ShapeDtypeStruct((3_000_000_000,), "bfloat16"), jnp.ones((8, 3), "bfloat16")
     for strides in ((8, 1), (9, 2)):
 
@@ -205,7 +205,7 @@ def test_buffers_beyond_32_bits():
 
 
 def test_heads_are_seen_to_be_disjoint_at_once():
-    """Element by element, this took ten seconds."""
+    """A comparison of all elements would take ten seconds."""
     shape, (q, k) = (64, 1024, 1536), (jnp.zeros((64, 8, 1024, 1)), jnp.zeros((64, 8, 1, 64)))
 
     def f(x):

@@ -15,14 +15,14 @@ def features(shape, seed, dtype="float64"):
 
 
 def irreps(x, channels):
-    """Scalars and vectors of (nodes, 4 channels + 2), laid out (node, channel) and (node, channel, 3)."""
+    """Views of the scalars (node, channel) and the vectors (node, channel, 3) in an array (nodes, 4 channels + 2)."""
     scalars = vb.View.of(x, "node mul -> node mul", window=np.s_[:, :channels])
     vectors = vb.View.of(x, "node (mul c) -> (node c) mul", window=np.s_[:, channels : 4 * channels], c=3)
     return [scalars, vectors]
 
 
 def linear(x, weights, base, **options):
-    """An equivariant linear map of both, into the first columns of `base`."""
+    """An equivariant linear map of scalars and vectors, written into the first columns of `base`."""
     return vb.batched_gemm(irreps(x, CHANNELS), weights, into=irreps(base, OUT), **options)[0].buffer
 
 

@@ -17,7 +17,8 @@ from workloads import problems_named, read_csv
 
 
 @pytest.mark.parametrize("corner", [20_000, 60_000, 135_168])
-@pytest.mark.parametrize("slots", [1, 33_792])  # 1: smooth; else the rate falls whenever one more wave begins
+# with 1 the rate is smooth; otherwise it falls whenever a further wave begins
+@pytest.mark.parametrize("slots", [1, 33_792])
 def test_the_break_off_is_found(corner, slots):
     rng = random.Random(0)
     points = []
@@ -71,7 +72,7 @@ def test_values_are_compared_where_all_were_measured():
 
 
 def test_old_and_new_tlp_differ_only_beyond_what_a_class_can_keep_active():
-    """So that they need thresholds of their own to be compared."""
+    """Comparing them therefore needs thresholds above that."""
     catalogue = catalogue_for("float32", H100)
     problems = problems_named("any_mn512_k512_b64")
     choices = {

@@ -28,7 +28,8 @@ def tree(dtype="float64", names=SHAPES):
 
 
 def truth(x, rows):
-    """In float64, without transposing, one matrix (or batch) at a time; rows: coefficients of each step."""
+    """The result in float64, one matrix (or batch) at a time, without transposing; rows: the coefficients of each
+    step."""
     x = oracle.wide(x)
     x = x / (np.linalg.norm(x, axis=(-2, -1), keepdims=True) + 1e-8)
     for c0, c1, c2 in rows:
@@ -183,7 +184,7 @@ def test_norms(dtype):
 
 
 def test_large_matrices_are_single_dots():
-    """The negative control: where XLA's dot is as good, it is XLA's dot."""
+    """The negative control: where XLA's dot is as fast, XLA's dot is used."""
     large, small = (jax.ShapeDtypeStruct(shape, "float32") for shape in [(4096, 14336), (16, 64)])
     xs = [large] + [small] * 20
     text = jax.jit(vb.newton_schulz).lower(xs).as_text()
@@ -194,7 +195,7 @@ def test_large_matrices_are_single_dots():
 
 @pytest.mark.parametrize("precision", ["default", "highest"])
 def test_the_split_is_that_of_the_named_target(precision):
-    """Exported for an H100 from a machine without one: what is alone there is a dot."""
+    """In a program exported for an H100, the members that leave the batch there are dots."""
     sizes = [(384, 1536)] * 40 + [(16, 64)] * 40
     rounds = [tuple(vb.Problem(*mnk(m, n)) for m, n in sizes)
               for mnk in (lambda m, n: (m, m, n), lambda m, n: (m, m, m), lambda m, n: (m, n, m))]  # fmt: skip

@@ -12,7 +12,7 @@ from jax_vbgemm._src.problem import problems_of
 DEVICES = ("h100", "v100", "mi210", "cpu")
 DTYPES = ("float32", "float64")
 
-# Around the edges of all tiles, primes, and nothing at all.
+# Sizes around the edges of all tiles, primes, and 0.
 SIZES = (0, 1, 2, 3, 5, 15, 16, 17, 31, 32, 33, 47, 61, 63, 64, 65, 97, 127, 128, 129, 256, 257)
 
 sizes = st.sampled_from(SIZES)
@@ -20,7 +20,7 @@ depths = st.sampled_from((0, 1, 7, 16, 64, 127, 256, 257, 1000))
 problems = st.builds(vb.Problem, m=sizes, n=sizes, k=depths, batch=st.sampled_from((0, 1, 1, 1, 2, 3)))
 problem_lists = st.lists(problems, max_size=8).map(tuple)
 
-# Of every family that has tiles of its own (planner/tile_families.py), beside ordinary ones.
+# Problems of every family of tiles (planner/model/tile_families.py), and ordinary ones.
 short = st.sampled_from((1, 3, 8, 16, 17, 32, 33))
 long = st.sampled_from((1023, 1024, 4099, 32768, 10**6))
 rows = st.builds(vb.Problem, m=long, n=short, k=short)

@@ -1,5 +1,5 @@
-"""The plans of every registered planner for a few batches, a line each: `python -m tests.planner.golden` writes
-golden.csv, which test_golden.py compares with what planners do now.
+"""The plans of every registered planner for a few batches, one line for each plan. `python -m tests.planner.golden`
+writes golden.csv, with which test_golden.py compares the planners' present plans.
 """
 
 import csv
@@ -25,7 +25,7 @@ BATCHES = {
 
 
 def digest(plan: vb.Plan) -> str:
-    """Of what reaches a kernel, with tiles by their names, as new ones renumber them."""
+    """A hash of the data that reaches a kernel, with tiles by name, as new tiles change their numbers."""
     runs, block_first, _ = plan.launch_form()
     names = np.array(
         ["/".join(map(str, plan.catalogue.by_index[index].key)) for index in runs.strategy.tolist()], "S32"

@@ -1,4 +1,4 @@
-"""K in shares on a CPU: what is split, for how many cores, and that nothing else is."""
+"""Split-K on a CPU: which problems are split for how many cores, and that no other problem is."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def plan_for(cores, shapes, dtype="float32", planner=Cores()):  # noqa: B008
 @pytest.mark.parametrize("problem", [REDUCTION, vb.Problem(1, 1, 10**6), vb.Problem(40, 3, 10**6, transpose_a=True)])
 def test_a_reduction_occupies_all_cores(cores, problem):
     plan = plan_for(cores, [problem], planner=Auto())
-    assert plan.num_tiles >= 0.9 * cores  # shares are whole steps
+    assert plan.num_tiles >= 0.9 * cores  # K slices are whole steps
     depths = [tile.k_end - tile.k_begin for block in plan.blocks for tile in block]
     assert max(depths) <= 2 * np.mean(depths)
 

@@ -18,7 +18,7 @@ from jax_vbgemm._src.problem import Sizes, problems_of
 
 from .cases import make, problem_lists
 
-# One block of 1024 threads a unit; everything free but what a test sets.
+# A unit holds one block of 1024 threads; all costs are zero except those that a test sets.
 ROUND = dataclasses.replace(
     device_spec("h100"),
     name="round",

@@ -91,7 +91,7 @@ def test_a_users_plan_is_validated():
 
 
 def test_planning_imports_no_jax():
-    """The package's __init__ may; the planner's own files must not need it."""
+    """The package's __init__ may import jax; the planner's own files must work without it."""
     program = """
 import sys, types
 package = types.ModuleType("jax_vbgemm"); package.__path__ = [sys.argv[1]]; sys.modules["jax_vbgemm"] = package
@@ -106,7 +106,7 @@ assert not [name for name in sys.modules if name.split(".")[0] in ("jax", "jaxli
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_tests_validate_the_packages_planners_too(name, monkeypatch):
-    """A mistake in one would show in any test that plans with it."""
+    """A mistake in a planner then shows in every test that plans with it."""
 
     def hole(problems, device, catalogue):
         return vb.Plan.from_blocks(

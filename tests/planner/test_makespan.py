@@ -1,4 +1,4 @@
-"""The planner that chooses for the predicted makespan: it covers everything, and its choices are worth having."""
+"""The planner that minimises the predicted makespan: coverage, and the quality of its choices."""
 
 import dataclasses
 
@@ -52,7 +52,7 @@ def test_four_families_need_no_more_launches_than_a_call_has():
 @pytest.mark.parametrize("empty", [(0, 16, 16), (16, 0, 16), (5, 5, 0), (5, 5, 5, 0)])
 @pytest.mark.parametrize("size", [(10**6, 16, 16), (16, 16, 10**6), (4096, 32, 256), (512, 512, 512)])
 def test_members_without_products_do_not_change_what_is_tried(size, empty):
-    """They never reach a kernel: the lowering leaves them out, and is to get the plan that people see."""
+    """They never reach a kernel: the lowering leaves them out, and has to get the same plan that vb.plan shows."""
     plan, alone = (make(Makespan(), sizes, dtype="bfloat16") for sizes in ([size, size, empty], [size, size]))
     plan.validate()
     assert plan.choices[:2] == alone.choices
@@ -92,7 +92,7 @@ def test_a_problem_may_have_small_tiles_along_its_edges():
 
 @pytest.mark.parametrize(("latency", "most"), [(1.0, 1), (0.0, 6)])
 def test_a_launch_has_few_tiles_where_each_costs_something(latency, most):
-    """At a second for each further tile one serves all; where they are free, several share the work."""
+    """If each further tile shape costs a second, one serves all problems; if they are free, several are used."""
     device = dataclasses.replace(device_spec("h100"), further_tile_latency=latency)
     sizes = np.random.default_rng(1).integers(1, 257, (64, 3)).tolist()
     plan = Makespan()(problems_of(sizes), device, catalogue_for("bfloat16", device))
@@ -146,7 +146,7 @@ def test_k_is_split_where_one_block_would_outlast_the_rest():
     ],
 )
 def test_shares_fill_whole_rounds(kind, sizes):
-    """A few blocks more than run at once would double the time: no equal shares that fill a round are faster."""
+    """A few more blocks than one round would double the time: no equal K slices that fill a round are faster."""
     device = device_spec("h100")
     problems, catalogue = problems_of(sizes), catalogue_for(kind, device)
     found = Makespan().draft(problems, device, catalogue).seconds

@@ -1,4 +1,4 @@
-"""What holds for every planner's plan, and for plans made by hand."""
+"""Properties of the plans of all planners, and plans made by hand."""
 
 import dataclasses
 

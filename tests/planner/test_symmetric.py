@@ -115,7 +115,7 @@ def test_elsewhere_nothing_is_folded(device, dtype, problems):
 
 
 def test_tiles_that_never_fold_are_not_bounded_as_if_they_did():
-    """Else the papers' planners seem to have a chance, and all plan."""
+    """Otherwise the lower bounds of the papers' planners would be too low, and all of them would make plans."""
     sizes = [(512, 512, 512), (300, 300, 100)] * 32
     notes = [
         plan_problems([vb.Problem(*size, symmetric=symmetric) for size in sizes], "float32", H100).notes

@@ -1,4 +1,4 @@
-"""The file of tuned plans: `auto` follows it, and nothing but it."""
+"""The file of tuned plans, which alone determines the plans of `auto` where it has an entry."""
 
 import json
 import os
