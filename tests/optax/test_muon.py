@@ -259,6 +259,8 @@ def test_a_leaf_without_elements_and_an_unknown_option():
     params = {"w": jnp.zeros((0, 3))}
     updates, _ = update(muon, params, learning_rate=0.1)
     assert updates["w"].shape == (0, 3)
+    with pytest.raises(ValueError, match=r"names axis 5 of a parameter of shape \(2, 3, 4\)"):
+        update(muon, CUBE, learning_rate=0.1, muon_weight_dimension_numbers={"w": Numbers(5, -1)})
     with pytest.raises(ValueError, match="Unknown preconditioning q"):
         update(muon, params, learning_rate=0.1, preconditioning="q")
 

@@ -49,6 +49,6 @@ def axes_of(x: jax.Array, numbers: Any) -> tuple[tuple[int, ...], tuple[int, ...
     """Reduction and output axes, counted from 0."""
     reduction, output = ((axes,) if isinstance(axes, int) else axes for axes in numbers)
     for axis in (*reduction, *output):
-        if not -x.ndim <= axis < x.ndim:
+        if x.ndim > 1 and not -x.ndim <= axis < x.ndim:  # a vector is refused for its rank, as by optax
             raise ValueError(f"{numbers} names axis {axis} of a parameter of shape {x.shape}")
     return tuple(axis % x.ndim for axis in reduction), tuple(axis % x.ndim for axis in output)
