@@ -48,7 +48,10 @@ def test_a_device_without_such_tiles_is_refused():
 
 def test_the_command_wants_a_gpu_and_a_precision(capsys, monkeypatch):
     monkeypatch.setattr(cli.backends, "default_device", lambda: device_spec("cpu"))
-    for arguments, error in ((["profile"], "the device is a cpu"), (["profile", "--precision", "fp8"], "name 'fp8'; known")):
+    for arguments, error in (
+        (["profile"], "the device is a cpu"),
+        (["profile", "--precision", "fp8"], "name 'fp8'; known"),
+    ):
         with pytest.raises(SystemExit):
             cli.main(arguments)
         assert error in capsys.readouterr().err

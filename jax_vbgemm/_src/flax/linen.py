@@ -29,24 +29,25 @@ __all__ = ["BatchedLinear", "BranchedConv1x1", "MultiLoRA", "batched_linear"]
 
 
 def batched_linear(layers: Sequence[nn.Dense | nn.Conv], inputs: Any, activation: Activation = None) -> list[jax.Array]:
-    """The same as `[activation(layer(x)) for layer, x in zip(layers, inputs)]`, as one operation.
+    """Computes `[activation(layer(x)) for layer, x in zip(layers, inputs)]` as one operation.
 
-    Called where the layers could be called: inside a module's compact method or after its setup.
+    It can be called wherever the layers can be called: inside a module's compact method or after its setup.
 
     Args:
       layers: nn.Dense layers and nn.Conv layers of kernel size 1, in any mixture, created as usual; they keep their
         names, parameters and initial values.
       inputs: one array (..., in_features) for all layers, or a list or tuple with one array for each.
       activation: None, one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid", or a function. The
-        named ones, and the functions of jax.nn that mean the same, are done in the kernel, the others after it.
+        kernel applies the named ones, and the functions of jax.nn that they stand for; XLA applies other functions.
 
     Returns:
-      One array (..., features) a layer, in the dtype that the layer would give.
+      One array (..., features) for each layer, in the dtype that the layer would give.
 
     Raises:
-      ValueError: lengths or shapes don't fit, or a layer is one that this is no shorter form of (a subclass with a
-        __call__ of its own, a strided or masked Conv, another dot_general); the message names the index.
-      flax.errors.ScopeParamShapeError: an input's features don't fit the parameters; Flax's own, it names the layer.
+      ValueError: lengths or shapes don't fit, or a layer is neither a plain linear layer nor a plain 1x1 convolution
+        (but a subclass with its own __call__, a strided or masked Conv, or has another dot_general); the message names
+        the index.
+      flax.errors.ScopeParamShapeError: an input's features don't fit the parameters; Flax's own error names the layer.
 
     Examples:
       >>> import flax.linen as nn
@@ -106,7 +107,7 @@ def _why_not(layer: Any, first: Any) -> str | None:
 
 
 class _Branches(nn.Module):
-    """Layers of one kind and different widths, called as one operation."""
+    """Layers of one type and different widths, called as one operation."""
 
     features: Sequence[int]
     activation: Activation = None
@@ -153,7 +154,7 @@ class BatchedLinear(_Branches):
     initial values from the same seed. To keep them in the parent's own scope, use `nn.share_scope` or `batched_linear`.
 
     Attributes:
-      features: output features, one number a branch.
+      features: output features, one number for each branch.
       activation: as in `batched_linear`.
       use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype: as in nn.Dense, for every branch.
       names: of the branches' parameters.
@@ -184,11 +185,11 @@ class MultiLoRA(nn.Module):
     """Low-rank adapters of different rank on one base layer, each for its own group of tokens.
 
     The same as `base_module(x) + nn.Dense(features, use_bias=False)(nn.Dense(rank, use_bias=False)(x))` for each group,
-    with the base done once for all tokens and the adapters as two operations. Parameters: `base_module`, and
+    with the base layer applied once to all tokens and the adapters as two operations. Parameters: `base_module`, and
     `lora_a_0`, `lora_b_0` and so on, each an nn.Dense's.
 
     Attributes:
-      ranks: one an adapter, at least 1; at least one adapter.
+      ranks: one rank for each adapter, at least 1; there must be an adapter.
       features: of the base layer's output.
       base_module: a layer (tokens, ..., in_features) -> (tokens, ..., features), or None.
       a_initializer, b_initializer: as in nnx.LoRA; zeros for b, so that training starts at the base layer.
@@ -211,17 +212,17 @@ class MultiLoRA(nn.Module):
 
         Args:
           inputs: (tokens, ..., in_features), the tokens of the first adapter first.
-          group_sizes: how many tokens each adapter has; 0 is fine. Numbers are static, and each compiled program is of
-            its own; a jax.Array (adapters,) of integers is data, never read by the host, and one program serves all.
-            Tokens behind the last adapter's then have the base layer alone.
-          **kwargs: go to the base layer.
+          group_sizes: the number of tokens of each adapter, which may be 0. Python numbers are static: each set of
+            sizes compiles its own program. A jax.Array (adapters,) of integers is data that the host never reads: one
+            program serves all sizes, and tokens after the last group get the base layer only.
+          **kwargs: passed to the base layer.
 
         Returns:
           (tokens, ..., features).
 
         Raises:
           ValueError: a rank is below 1, or the sizes don't fit; the message names the index.
-          TypeError: one of several group sizes is traced, or an array of them is not of integers.
+          TypeError: a single group size is traced, or an array of group sizes does not hold integers.
         """
         ranks = ranks_of("MultiLoRA", self.ranks)
         inputs = jnp.asarray(inputs)
@@ -237,7 +238,7 @@ class MultiLoRA(nn.Module):
         lora_b = layers("b", [self.features] * len(ranks), self.b_initializer)
         if isinstance(group_sizes, jax.Array):
             downs = _factors(lora_a, [inputs] * len(ranks))
-            # What a Dense declares and promotes follows from its input's features and dtype alone.
+            # The parameters and the promotion of a Dense depend only on the features and the dtype of its input.
             hidden = [jnp.zeros((0, rank), down.kernel.dtype) for rank, down in zip(ranks, downs, strict=True)]
             ups = _factors(lora_b, hidden)
             kernels = [[branch.kernel for branch in branches] for branches in (downs, ups)]

@@ -25,14 +25,14 @@ from jax_vbgemm._src.matmul.activation import Activation
 
 
 class HeteroLinear(nn.Module):
-    """A linear map for each type of rows, as in heterogeneous graphs; how many rows each type has is data.
+    """A linear map for each type of rows, as in heterogeneous graphs; the number of rows of each type is data.
 
     The same as `activation(jnp.einsum("ri,rio->ro", inputs, kernel[type of row]) + bias[type of row])`. Parameters:
     `kernel` (types, in_features, features) and `bias` (types, features).
 
     Attributes:
       features: of each map's output.
-      types: how many there are.
+      types: the number of types.
       activation: as in `batched_linear`.
       use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype: as in nn.Dense.
     """
@@ -54,10 +54,10 @@ class HeteroLinear(nn.Module):
 
         Args:
           inputs: (rows, in_features), the rows of the first type first.
-          group_sizes: (types,) integers, how many rows each type has; data, never read by the host.
+          group_sizes: (types,) integers, the number of rows of each type; data that the host never reads.
 
         Returns:
-          (rows, features), with zeros in rows behind the last type's.
+          (rows, features), with zeros in rows after the last group.
 
         Raises:
           ValueError: a size is below 1, the activation is unknown, or shapes don't fit.
@@ -75,11 +75,11 @@ class HeteroLinear(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Gated experts, of which a router gives each token k; nothing has a capacity and no token is dropped.
+    """Gated experts, of which a router chooses k for each token; experts have no capacity and no token is dropped.
 
-    The same as all experts computed for all tokens and weighted by the chosen experts' probabilities, without the
-    work of those that are not chosen: y = sum over a token's k experts e of p[e] (activation(x gate[e]) * (x up[e]))
-    down[e], plus a shared expert that all tokens have.
+    Equals a sum over all experts weighted by the chosen experts' probabilities, but computes only the chosen experts:
+    y = sum over a token's k experts e of p[e] (activation(x gate[e]) * (x up[e]))
+    down[e], plus a shared expert for all tokens.
 
     Parameters: `router` (an nn.Dense without bias), `gate_up` (experts, features, 2 hidden_features) with gate in
     front of up, `down` (experts, hidden_features, features); with a shared expert `shared_gate_up` and
@@ -87,8 +87,8 @@ class MixtureOfExperts(nn.Module):
 
     Attributes:
       hidden_features: of each expert.
-      experts: how many there are.
-      k: how many a token has.
+      experts: the number of experts.
+      k: the number of experts of each token.
       shared_features: hidden features of the shared expert, None for none.
       normalize: whether the probabilities of a token's experts add up to 1, as in `jax_vbgemm.moe.route`.
       activation: a function or one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid".
@@ -116,7 +116,7 @@ class MixtureOfExperts(nn.Module):
 
         Args:
           inputs: (..., features).
-          auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`), the losses that a router is trained with.
+          auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`) with the losses for training the router.
 
         Returns:
           (..., features).

@@ -30,20 +30,21 @@ __all__ = ["BatchedLinear", "BranchedConv1x1", "MultiLoRA", "batched_linear"]
 def batched_linear(
     layers: Sequence[nnx.Linear | nnx.Conv], inputs: Any, activation: Activation = None
 ) -> list[jax.Array]:
-    """The same as `[activation(layer(x)) for layer, x in zip(layers, inputs)]`, as one operation.
+    """Computes `[activation(layer(x)) for layer, x in zip(layers, inputs)]` as one operation.
 
     Args:
       layers: nnx.Linear layers and nnx.Conv layers of kernel size 1, in any mixture, created as usual.
       inputs: one array (..., in_features) for all layers, or a list or tuple with one array for each.
       activation: None, one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid", or a function. The
-        named ones, and the functions of jax.nn that mean the same, are done in the kernel, the others after it.
+        kernel applies the named ones, and the functions of jax.nn that they stand for; XLA applies other functions.
 
     Returns:
-      One array (..., out_features) a layer, in the dtype that the layer would give.
+      One array (..., out_features) for each layer, in the dtype that the layer would give.
 
     Raises:
-      ValueError: lengths or shapes don't fit, or a layer is one that this is no shorter form of (a subclass with a
-        __call__ of its own, a strided or masked Conv, another dot_general); the message names the index.
+      ValueError: lengths or shapes don't fit, or a layer is neither a plain linear layer nor a plain 1x1 convolution
+        (but a subclass with its own __call__, a strided or masked Conv, or has another dot_general); the message names
+        the index.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -90,8 +91,8 @@ class BatchedLinear(nnx.List[nnx.Linear]):
     loads into the other.
 
     Args:
-      in_features: features of the input, or one number a branch.
-      out_features: one number a branch.
+      in_features: features of the input, or one number for each branch.
+      out_features: one number for each branch.
       activation: as in `batched_linear`; a function must have no parameters.
       rngs: rng keys.
       **options: of nnx.Linear, for every branch: use_bias, dtype, param_dtype, precision, kernel_init, bias_init,
@@ -153,12 +154,12 @@ class BranchedConv1x1(nnx.List[nnx.Conv]):
 class MultiLoRA(nnx.Module):
     """Low-rank adapters of different rank on one base layer, each for its own group of tokens.
 
-    The same as `nnx.LoRA(..., base_module=base_module)` for each group, with the base done once for all tokens and the
-    adapters as two operations. Parameters: `base_module`, and `adapters`, an nnx.List of nnx.LoRA.
+    The same as `nnx.LoRA(..., base_module=base_module)` for each group, with the base layer applied once to all tokens
+    and the adapters as two operations. Parameters: `base_module`, and `adapters`, an nnx.List of nnx.LoRA.
 
     Args:
       in_features, out_features: of the base layer.
-      ranks: one an adapter, at least 1; at least one adapter.
+      ranks: one rank for each adapter, at least 1; there must be an adapter.
       base_module: a layer (tokens, ..., in_features) -> (tokens, ..., out_features), or None.
       rngs: rng keys.
       **options: of nnx.LoRA, for every adapter: dtype, param_dtype, a_initializer, b_initializer, lora_param_type,
@@ -189,17 +190,17 @@ class MultiLoRA(nnx.Module):
 
         Args:
           inputs: (tokens, ..., in_features), the tokens of the first adapter first.
-          group_sizes: how many tokens each adapter has; 0 is fine. Numbers are static, and each compiled program is of
-            its own; a jax.Array (adapters,) of integers is data, never read by the host, and one program serves all.
-            Tokens behind the last adapter's then have the base layer alone.
-          **kwargs: go to the base layer.
+          group_sizes: the number of tokens of each adapter, which may be 0. Python numbers are static: each set of
+            sizes compiles its own program. A jax.Array (adapters,) of integers is data that the host never reads: one
+            program serves all sizes, and tokens after the last group get the base layer only.
+          **kwargs: passed to the base layer.
 
         Returns:
           (tokens, ..., out_features).
 
         Raises:
           ValueError: the sizes don't fit; the message names the index.
-          TypeError: one of several group sizes is traced, or an array of them is not of integers.
+          TypeError: a single group size is traced, or an array of group sizes does not hold integers.
         """
         inputs = jnp.asarray(inputs)
         check_features("MultiLoRA", None, inputs, self.adapters[0].in_features)
