@@ -1,5 +1,5 @@
-"""Which of Li's two batchings? The paper's random forest (section 5), trained on this device's own timings, beside the
-cost model's choice, which `Coordinated` makes by default.
+"""The choice between Li's two batching heuristics: compares the paper's random forest (section 5), trained on timings
+of this device, with the cost model's choice, which is the default of `Coordinated`.
 
 \b
   experiments.py cases experiments.case             plans both batchings of 420 random batches, among others
@@ -33,7 +33,7 @@ TREES, DEPTH, FOLDS = 15, 8, 5  # 7-8 comparisons a tree, as the paper's
 
 
 def sample(index: int) -> tuple[Problem, ...]:
-    """A random batch: of equal or of different sizes, as the paper's synthetic ones."""
+    """A random batch of equal or of different sizes, like the paper's synthetic batches."""
     rng = np.random.default_rng(index)
     batch = int(rng.choice((4, 8, 16, 32, 64, 128, 256)))
     largest = np.array([rng.choice((64, 128, 256, 512)), rng.choice((64, 128, 256, 512)), 2 ** rng.integers(4, 12)])
@@ -78,7 +78,7 @@ class Forest:
 
     @classmethod
     def of(cls, fitted: Any) -> "Forest":
-        """Of scikit-learn's RandomForestClassifier, whose classes are the indices of HEURISTICS."""
+        """From scikit-learn's RandomForestClassifier, whose classes are the indices of HEURISTICS."""
         trees = []
         for each in fitted.estimators_:
             tree = each.tree_
@@ -114,19 +114,20 @@ class Forest:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How often each is right, and how many times as long as the better batching what it takes lasts."""
+    """How often each way to choose is right, and its loss: the time of the chosen batching over that of the better
+    one."""
 
     samples: int
     forest_right: float  # on samples that it was not trained on
     model_right: float
     forest_loss: float
     model_loss: float
-    always: dict[str, float]  # heuristic -> loss, were it always taken
+    always: dict[str, float]  # heuristic -> loss if it is always taken
 
 
 def train(candidates: Sequence[Candidate], times: Measured) -> tuple[Forest, Comparison]:
-    """The forest of all samples, and what it and the cost model are worth. Samples whose batchings make one plan, or
-    take the same within 1%, teach nothing and don't count.
+    """The forest trained on all samples, and how good its choice and the cost model's are. Samples are left out if both
+    batchings make the same plan or take the same time within 1%.
     """
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.model_selection import cross_val_predict

@@ -1,7 +1,7 @@
 """The benchmark: workloads by name, results checked against float64, a table, CSV in the format of the peers' figures.
 
 \b
-  bench.py loop "[16,128]x64" --peer vbgemm --peer xla_loop    inside one jitted loop, on whatever backend is there
+  bench.py loop "[16,128]x64" --peer vbgemm --peer xla_loop    inside one jitted loop, on JAX's default backend
   bench.py kernel grids --precision fp32 --precision fp64      the kernel alone, by CUDA-graph replay (needs gpu_driver)
   bench.py ragged cpu --direction forward_backward             group sizes as data, beside lax.ragged_dot and others
   bench.py cases all.case grids --tile all                     only writes the plans that gpu_driver times
@@ -38,7 +38,7 @@ Tiles = Annotated[list[str], typer.Option("--tile", help="uniform plans: NAME,TH
 
 
 def show(rows: list[Row], csv: Path | None) -> None:
-    """One line a workload and precision, one column a peer."""
+    """Prints a line for each workload and precision, with a column for each peer."""
     if csv:
         write_csv(csv, rows)
     peers = list(dict.fromkeys(row.peer for row in rows))
@@ -67,7 +67,7 @@ def loop(
     rounds: int = 15,
     csv: Csv = None,
 ) -> None:
-    """Inside one jitted loop, in interleaved rounds."""
+    """Times products inside one jitted loop, in interleaved rounds."""
     rows = []
     work = [(name, which) for which in precision for name in workloads]
     for name, which in track(work, "workloads", console=console):
@@ -96,7 +96,7 @@ def ragged(
     rounds: int = 15,
     csv: Csv = None,
 ) -> None:
-    """Rows in groups whose sizes are data, inside one jitted loop, in interleaved rounds."""
+    """Times products of rows in groups whose sizes are data, inside one jitted loop, in interleaved rounds."""
     rows, missing = [], []
     work = [(name, which, s, d) for which in precision for name in workloads for s in skew for d in direction]
     for name, which, s, d in track(work, "workloads", console=console):
@@ -128,7 +128,7 @@ def kernel(
     hot: Annotated[bool, typer.Option(help="operands in the L2 cache; default: cold")] = False,
     csv: Csv = None,
 ) -> None:  # fmt: skip
-    """The kernel alone, by CUDA-graph replay on the GPU that is here."""
+    """Times the kernel alone, by CUDA-graph replay on this machine's GPU."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in track(workloads, "workloads", console=console):

@@ -1,8 +1,9 @@
 """Block-sparse contractions: `blocksparse.tensordot` beside symmray's own, both of its ways, on JAX arrays.
 
 Each contraction is a jitted program from blocks to blocks. All are timed in interleaved rounds, in a loop inside one
-program (`loop`) and as single calls (`call`, which pays for handing over every block); the best of the rounds counts.
-`ratio` is the time in the loop over that of this package. `trace` and `compile` are those of the single call.
+program (`loop`) and as single calls (`call`, which includes passing every block to the program); the minimum over the
+rounds counts. `ratio` is the time in the loop divided by that of this package. `trace` and `compile` are those of the
+single call.
 
     python benchmarks/block_sparse.py                          all contractions, float64
     python benchmarks/block_sparse.py density density_4x --dtype complex128 --gradient --csv block_sparse.csv
@@ -46,7 +47,7 @@ class Contraction:
 
 @dataclass
 class Row:
-    """What one way takes; times in seconds."""
+    """The times of one implementation, in seconds."""
 
     device: str
     jax: str
@@ -67,7 +68,8 @@ class Row:
 
 
 def array(symmetry: str, *indices: tuple[dict[Any, int], bool], fermionic: bool = False, seed: int = 0) -> Any:
-    """Of all sectors that conserve the charge; an index is its charges' sizes, and whether it is dual."""
+    """A random array with all sectors that conserve the charge; an index is the sizes of its charges and whether it is
+    dual."""
     statistics = "Fermionic" if fermionic else ""
     kind = getattr(symmray, f"{symmetry}{statistics}Array")
     return kind.random(tuple(symmray.BlockIndex(sizes, dual) for sizes, dual in indices), seed=seed)
@@ -188,7 +190,7 @@ def measure(name: str, dtype: str, gradient: bool, rounds: int, progress: Progre
 
 
 def products(work: Contraction) -> int:
-    """Pairs of blocks that meet."""
+    """The number of pairs of blocks that are multiplied."""
     axes_a, axes_b = work.axes
     charges = [tuple(sector[axis] for axis in axes_b) for sector in work.b.blocks]
     return sum(charges.count(tuple(sector[axis] for axis in axes_a)) for sector in work.a.blocks)
@@ -203,7 +205,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="interleaved repetitions; the best counts")] = 15,
     csv: Annotated[Path | None, typer.Option(help="rows are appended")] = None,
 ) -> None:
-    """Times each contraction by all ways."""
+    """Times each contraction with all implementations."""
     jax.config.update("jax_enable_x64", True)
     console = Console(width=140)
     rows: list[Row] = []

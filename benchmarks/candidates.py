@@ -1,8 +1,8 @@
-"""Plans that gpu_driver is to compare on the same workloads.
+"""Plans for gpu_driver to compare on the same workloads, in two files.
 
-Two files: a case file for the driver, in which each plan stands once however many planners make it, and beside it a
-list (CSV) that says which planner made which plan. The driver's CSV names plans as the list does, so that reports need
-no planner, and the code may change after the measurement.
+A case file for the driver holds each plan once, however many planners make it. A list (CSV) beside it says which
+planner made which plan. The driver's CSV uses the plan names of the list, so that reports do not run planners and the
+code may change after the measurement.
 """
 
 import hashlib
@@ -25,11 +25,11 @@ from workloads import PRECISIONS, Row, read_csv, write_csv
 class Candidate:
     """A planner's plan for a workload."""
 
-    part: str  # of the question that it answers
+    part: str  # the part of a benchmark to which it belongs
     workload: str
     precision: str
     planner: str
-    plan: str  # as the driver's CSV names it
+    plan: str  # its name in the driver's CSV
     planning_us: float
     predicted_us: float
     tlp: int
@@ -39,7 +39,7 @@ Key = tuple[str, str, str]  # workload, precision, plan
 
 
 class Measured:
-    """What the driver measured, in microseconds. A plan that was timed several times has several figures."""
+    """The driver's measurements in microseconds. A plan that was timed several times has several figures."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self.times: dict[Key, list[float]] = defaultdict(list)
@@ -57,19 +57,19 @@ class Measured:
 
 
 def list_of(output: Path) -> Path:
-    """The list beside a case file."""
+    """The path of the list that belongs to a case file."""
     return output.with_suffix(".plans.csv")
 
 
 def planned(
     planner: Planner, problems: Sequence[Problem], kind: str, device: str, repeats: int = 1
 ) -> tuple[bytes, float, float, int]:
-    """Body of the case, microseconds that planning took (the best of `repeats`), and what the plan says of itself."""
+    """The body of the case, the microseconds of planning (the minimum of `repeats`), and figures of the plan."""
     spec, took = device_spec(device), float("inf")
     catalogue = catalogue_for(kind, spec)
     for _ in range(repeats):
-        anew = tuple(map(replace, problems))  # planners remember the last ones
-        begin = time.process_time()  # of this process alone, which plans on one core
+        anew = tuple(map(replace, problems))  # new objects, as planners cache the last problems
+        begin = time.process_time()  # the CPU time of this process, which plans on one core
         plan = planner(anew, spec, catalogue)
         took = min(took, time.process_time() - begin)
     plan.validate()
@@ -83,7 +83,7 @@ class Writer:
         self.output, self.device, self.repeats = output, device, repeats
         self.candidates: list[Candidate] = []
         self.cases = 0
-        self._names: dict[tuple[str, str, str], str] = {}  # by workload, precision and what the plan holds
+        self._names: dict[tuple[str, str, str], str] = {}  # by workload, precision and digest of the plan
         self._written: set[Key] = set()
 
     def __enter__(self) -> "Writer":
@@ -100,7 +100,7 @@ class Writer:
         self, part: str, workload: str, problems: Sequence[Problem], precision: str, planners: Mapping[str, Planner],
         only: Collection[str] | None = None, rounds: int = 1, hopeless: float = math.inf,
     ) -> None:  # fmt: skip
-        """The plans of `planners` for a workload, or of those plans `only` these; in `rounds` rounds.
+        """Adds the plans of `planners` for a workload, or those of them in `only`, to be timed in `rounds` rounds.
 
         A plan that is predicted to take `hopeless` times as long as the first planner's is left out.
         """
@@ -129,7 +129,7 @@ Table = dict[str, dict[str, float]]  # workload -> planner -> microseconds
 
 
 def tabulate(candidates: Iterable[Candidate], measured: Measured) -> Table:
-    """What each planner's plan took; plans that weren't measured are left out."""
+    """The time of each planner's plan; plans that weren't measured are left out."""
     table: Table = defaultdict(dict)
     for candidate in candidates:
         us = measured.us(candidate)
@@ -139,6 +139,6 @@ def tabulate(candidates: Iterable[Candidate], measured: Measured) -> Table:
 
 
 def ratios(table: Table, planner: str, other: str, workloads: Sequence[str] | None = None) -> list[float]:
-    """How many times as fast `planner` is than `other`, on each workload that has both."""
+    """The speedup of `planner` over `other`, on each workload that has both."""
     rows = table.values() if workloads is None else [table[name] for name in workloads if name in table]
     return [row[other] / row[planner] for row in rows if planner in row and other in row]

@@ -15,7 +15,7 @@ from workloads import PRECISIONS, problems_named
 
 Size = Problem | Sequence[int]  # M, N, K
 
-# What a case file begins with: a driver with another catalogue refuses it.
+# The header of a case file: a driver with another catalogue refuses the file.
 HEADING = b"VBGCASE2" + np.int64(_core.catalogue_hash()).tobytes()
 
 
@@ -24,7 +24,7 @@ def padded(data: bytes) -> bytes:
 
 
 def body_of(sizes: Sequence[Size], plan: Plan) -> bytes:
-    """A case but for its names: the same bytes for the same plan, whoever made it."""
+    """A case without its names: equal plans have equal bytes, whichever planner made them."""
     problems = problems_of(sizes)
     count = len(problems)
     terms = [Term(0, 1, 0, p.transpose_a, p.transpose_b) for p in problems]
@@ -44,7 +44,7 @@ def body_of(sizes: Sequence[Size], plan: Plan) -> bytes:
 
 
 def named(peer: str, name: str, body: bytes) -> bytes:
-    """A whole case, of a workload of that name."""
+    """A complete case, with the names of peer and workload."""
     return b"".join(text.encode()[:63].ljust(64, b"\0") for text in (peer, name)) + body
 
 
@@ -54,7 +54,7 @@ def case(peer: str, name: str, sizes: Sequence[Size], kind: str, planner: object
 
 
 def tiles_of(kind: str, device: str, chosen: Sequence[str]) -> list[tuple[str, int]]:
-    """(name, threads) of "NAME,THREADS" or, for "all", of every tile of the kind."""
+    """(name, threads) for each "NAME,THREADS"; for "all", for every tile of the arithmetic."""
     if list(chosen) == ["all"]:
         return [tile.key for tile in catalogue_for(kind, device_spec(device))]
     return [(name, int(threads)) for name, _, threads in (tile.rpartition(",") for tile in chosen)]
@@ -68,7 +68,7 @@ def write(
     precisions: Sequence[str],
     device: str,
 ) -> int:
-    """Every workload by every planner and every tile in each precision; the number of cases."""
+    """Writes each workload with each planner and each tile in each precision; returns the number of cases."""
     count = 0
     with output.open("wb") as file:
         file.write(HEADING)

@@ -1,7 +1,7 @@
-"""Products over rows in groups whose sizes are data: this package beside what else does them, inside one jitted loop.
+"""Products over rows in groups whose sizes are data: this package and its peers, inside one jitted loop.
 
 A workload is "ROWSxGROUPSxKxN" ("4096x64x1024x1024"), "lora_ROWSxDxGROUPS" (adapters of rank 4 to 64, down and up), or
-a list of them: "table" (mixtures of experts), "cpu" (what a few cores do in reasonable time).
+the name of a list: "table" (mixtures of experts), "cpu" (workloads that a few cores do in reasonable time).
 """
 
 import importlib
@@ -50,19 +50,20 @@ def numbers(name: str) -> list[int]:
 
 
 def ranks(groups: int) -> list[int]:
-    """Of adapters: 4, 8, 16, 32, 64 in turn."""
+    """The ranks of adapters: 4, 8, 16, 32, 64 in turn."""
     return [4 << index % 5 for index in range(groups)]
 
 
 def sizes_of(rows: int, groups: int, skew: str) -> np.ndarray:
-    """Uniform: as tokens fall that choose at random. Skewed: shares as 1 / (rank + 1), in random order."""
+    """Group sizes. Uniform: each row chooses its group at random. Skewed: fractions like 1 / (rank + 1), in random
+    order."""
     rng = np.random.default_rng(0)
     shares = np.ones(groups) if skew == "uniform" else rng.permutation(1 / np.arange(1, groups + 1))
     return rng.multinomial(rows, shares / shares.sum())
 
 
 def operands_of(name: str, skew: str, dtype: str) -> tuple[Operands, float]:
-    """Rows, weights and sizes, and the multiply-adds, counted as two operations, of a forward pass."""
+    """Rows, weights and sizes, and the operations of a forward pass (two for each multiply-add)."""
     rng = np.random.default_rng(0)
 
     def uniform(*shape: int) -> jax.Array:
@@ -80,7 +81,7 @@ def operands_of(name: str, skew: str, dtype: str) -> tuple[Operands, float]:
 
 
 def adapters(product: Product) -> Product:
-    """Down and up, by products of one shape: ranks are padded to the largest."""
+    """The down- and up-projection by products of one shape: ranks are padded to the largest one."""
 
     def both(rows: Any, pairs: Any, sizes: Any) -> Any:
         rank = max(a.shape[1] for a, _ in pairs)
@@ -99,7 +100,7 @@ def vbgemm(rows: Any, weights: Any, sizes: Any) -> Any:
 
 
 def uniform_shapes(product: Product) -> Product:
-    """A peer that knows weights of one shape."""
+    """Adapts a peer that takes weights of one shape only."""
 
     def any_shape(rows: Any, weights: Any, sizes: Any) -> Any:
         return (adapters(product) if isinstance(weights, list) else product)(rows, weights, sizes)
@@ -108,7 +109,7 @@ def uniform_shapes(product: Product) -> Product:
 
 
 def static_loop(known: np.ndarray) -> Product:
-    """One dot a group, for a program that knows the sizes: what XLA compiles for it."""
+    """One dot for each group, in a program that knows the sizes at trace time."""
     bounds = np.concatenate([[0], np.cumsum(known)])
 
     def loop(rows: Any, weights: Any, sizes: Any) -> Any:
@@ -144,7 +145,7 @@ def peer_named(peer: str, known: np.ndarray) -> Product:
 
 
 def directed(product: Product, direction: str) -> Callable[..., Any]:
-    """The product, one of its gradients for a cotangent of ones, or both with the value."""
+    """The product, one of its gradients for a cotangent of ones, or the value with both gradients."""
     if direction == "forward":
         return product
 
@@ -166,7 +167,8 @@ def directed(product: Product, direction: str) -> Callable[..., Any]:
 def measure(
     name: str, precision: str, skew: str, direction: str, peers: Sequence[str], rounds: int
 ) -> tuple[list[Row], list[str]]:
-    """A row a peer, of the median over interleaved rounds; and which peers are not installed or failed, with why."""
+    """A row for each peer with the median over interleaved rounds; and the peers that are not installed or failed, with
+    the reason."""
     dtype, matmul_precision = PRECISIONS[precision]
     operands, flops = operands_of(name, skew, dtype)
     flops *= 3 if direction == "forward_backward" else 1

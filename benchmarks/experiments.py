@@ -1,4 +1,4 @@
-"""The papers' experiments, repeated with our kernels: plans for the GPU, and the page docs/experiments.md.
+"""The papers' experiments, repeated with this package's kernels: plans for the GPU, and the page docs/experiments.md.
 
 \b
   experiments.py cases experiments.case                        on any machine; writes experiments.plans.csv beside it
@@ -34,7 +34,7 @@ console = Console()
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "experiments.md"
 
-# The steps of Li's framework one by one, and each reading that the papers' texts allow.
+# The steps of Li's framework one by one, and each interpretation that the papers' texts allow.
 READINGS: Mapping[str, Planner] = {
     "coordinated, tiling alone": Coordinated(batching="none"),
     "coordinated, threshold": Coordinated(batching="threshold"),
@@ -59,7 +59,8 @@ LARGE = (Problem(512, 512, 512),) * 64  # Fig. 3 of Zhang 2025: products that ar
 
 
 def _skinny_tiles(precision: str, device_name: str, columns: int) -> dict[str, Planner]:
-    """By kind of kernel, its narrowest tile that holds the columns, for all of a problem: K whole, as in the paper."""
+    """For each kind of kernel a planner with its narrowest tile that holds the columns. K is not split, as in the
+    paper."""
     device = device_spec(device_name)
     catalogue = catalogue_for(kind_of(*PRECISIONS[precision], device), device)
     found: dict[str, Planner] = {}
@@ -116,7 +117,7 @@ def page(
     output: Annotated[Path, typer.Option(help="the page; plots go into a folder of its name")] = PAGE,
     device_name: Device = "h100",
 ) -> None:
-    """Writes the page and its plots. Plans that were not measured yet are shown with what the cost model predicts."""
+    """Writes the page and its plots. Plans that were not measured yet are shown with their predicted times."""
     times = Measured([measured] if measured.exists() else [])
     data = experiments_data.Data(list(read_csv(Candidate, plans)), times, peers, device_spec(device_name))
     for file in experiments_page.write(data, output):

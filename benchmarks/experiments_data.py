@@ -1,4 +1,4 @@
-"""The figures that docs/experiments.md is made of: plans and what they took, beside the peers' times."""
+"""The data of docs/experiments.md: plans and their times, and the peers' times."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from workloads import Row, read_csv
 
 @dataclass(frozen=True)
 class Data:
-    """The plans, what they took, and the peers' times on the same workloads.
+    """The plans, their times, and the peers' times on the same workloads.
 
-    Without measurements every plan takes what the cost model predicts, and `measured` is false.
+    Without measurements the times are those that the cost model predicts, and `measured` is false.
     """
 
     every: Sequence[Candidate]
@@ -46,7 +46,7 @@ class Data:
 
     @cached_property
     def skinny_peers(self) -> dict[str, dict[tuple[str, str], float]]:
-        """The same of cuBLAS, in either storage, and TSM2X, on tall and skinny products."""
+        """As `peers`, for cuBLAS in either storage order and TSM2X, on tall and skinny products."""
         rows = [row for row in read_csv(Row, self.peers_file) if row.group in ("ism2", "tsm2") and row.nbad == 0]
         kinds = {"cuBLAS": "cublas_loop", "TSM2X, released code": "tsm2x"}
         return {title: fastest(row for row in rows if row.peer.startswith(start)) for title, start in kinds.items()}
@@ -61,7 +61,7 @@ class Data:
 
 
 def times(values: Sequence[float], count: bool = True) -> str:
-    """A geometric mean, and of how many."""
+    """The geometric mean as text, with the number of values."""
     if not values:
         return "-"
     return f"{geometric_mean(values):.2f}x" + (f" ({len(values)})" if count else "")

@@ -379,7 +379,7 @@ def _skinny(data: Data) -> list[str]:
         "![Tall and skinny products](experiments/skinny.svg)",
         "",
         "Tests check the t2_threshold of the K40c, M40 and P100 (section 4: 40, 6, 50) and the parameters that "
-        "follow from the model (`tests/planner/test_tall_skinny_model.py`). The P100's t2 = 4 for 16 columns does"
+        "follow from the model (`tests/planner/test_tall_skinny_paper.py`). The P100's t2 = 4 for 16 columns does"
         " not follow from the model.",
     ]
 

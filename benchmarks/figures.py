@@ -1,4 +1,4 @@
-"""The figures of the kernel alone that a report is made of: ours, the peers', and the limit of each workload."""
+"""The data of a report on the kernel alone: times of this package and its peers, and the limit of each workload."""
 
 import csv
 import math
@@ -23,7 +23,7 @@ PRECISIONS = {
     "bf16": "bfloat16",
 }
 
-# What the peers' names begin with. Of a peer's configurations the fastest of each workload counts.
+# Prefixes of the peers' names. Of several configurations of a peer, the fastest one counts for each workload.
 PEERS = {
     "cublas_loop": LOOP,
     "torch_mm_loop": "torch.mm loop",
@@ -36,7 +36,7 @@ PEERS = {
     "triton_grouped": "Triton grouped",
     "cutlass": "CUTLASS grouped",
     "li19": "Li 2019",
-    "zhang25": "Zhang 2025, mended",  # what was released computes some results wrong, which don't count
+    "zhang25": "Zhang 2025, mended",  # the released code computes some results wrong; wrong results don't count
 }
 
 Case = tuple[str, str]  # (workload, precision)
@@ -45,7 +45,7 @@ Times = Mapping[Case, float]  # microseconds
 
 @dataclass(frozen=True)
 class Best:
-    """The fastest correct peer of a workload, and the least that any kernel takes (benchmarks/results/peers)."""
+    """The fastest correct peer of a workload, and the lower bound of any kernel's time (benchmarks/results/peers)."""
 
     us: float
     peer: str
@@ -73,13 +73,13 @@ def batch_of(workload: str) -> int | None:
 
 
 def title_of(peer: str) -> str:
-    """The name a peer is shown by: of the longest beginning in PEERS, else its own."""
+    """The displayed name of a peer: that of the longest matching prefix in PEERS, or else its own name."""
     starts = [start for start in PEERS if peer.startswith(start)]
     return PEERS[max(starts, key=len)] if starts else peer
 
 
 def cold(rows: Iterable[Row]) -> list[Row]:
-    """The rows that the page is about: right results, operands from memory, graph replay."""
+    """The rows that the page shows: correct results, operands from memory, graph replay."""
     kept = (row for row in rows if row.cache == "cold" and row.nbad == 0 and row.group in FAMILIES)
     return [row for row in kept if row.graph_us > 0]
 
@@ -93,7 +93,7 @@ def fastest(rows: Iterable[Row]) -> dict[Case, float]:
 
 
 def by_title(rows: Iterable[Row]) -> dict[str, dict[Case, float]]:
-    """Each peer's times, by the name that is shown, in the order of PEERS."""
+    """Each peer's times, by its displayed name, in the order of PEERS."""
     of: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         of[title_of(row.peer)].append(row)
@@ -103,7 +103,7 @@ def by_title(rows: Iterable[Row]) -> dict[str, dict[Case, float]]:
 
 
 def gains(ours: Times, theirs: Times) -> dict[tuple[str, str], list[float]]:
-    """By (family, precision): how many times as fast we are on each workload that both did."""
+    """By (family, precision), the speedup of `ours` over `theirs` on each workload that both have."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for (workload, precision), us in ours.items():
         if (workload, precision) in theirs:
@@ -123,7 +123,7 @@ def shares(times: Times, best: Mapping[Case, Best]) -> dict[tuple[str, str, int 
 
 @dataclass(frozen=True)
 class Results:
-    """All that the page is made of."""
+    """All data of the page."""
 
     ours: Times
     peers: Mapping[str, Times]  # by title; those measured beside us in place of those of the peers' file
@@ -138,7 +138,7 @@ class Results:
 
     @cached_property
     def best_times(self) -> Times:
-        """The best peer's, on our workloads."""
+        """The times of the best peer, on the workloads of this package."""
         return {case: self.best[case].us for case in self.ours if case in self.best}
 
     @classmethod

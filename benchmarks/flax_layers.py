@@ -43,7 +43,7 @@ Kind = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Workload:
-    """A model by several means (the first is ours), its inputs, and its forward products."""
+    """A model in several implementations (the first is this package's), its inputs, and its forward products."""
 
     name: str
     peers: dict[str, Any]
@@ -165,7 +165,7 @@ NARROW = [name for name, (dtype, _) in PRECISIONS.items() if dtype in ("float32"
 
 
 def models(names: list[str]) -> list[tuple[Callable[[int, str], Workload], int]]:
-    """What makes each workload, and of which size."""
+    """For each workload, the function that makes it and its size."""
     found = []
     for name in names:
         stem = name.rstrip("0123456789")
@@ -188,7 +188,7 @@ def main(
         Path | None, typer.Option("--csv", help="written in the format of the other benchmarks")
     ] = None,
 ) -> None:
-    """Times each workload, forward and with backward, by all means."""
+    """Times each workload, forward and with backward, in all implementations."""
     dtype, matmul_precision = PRECISIONS[precision]
     jax.config.update("jax_default_matmul_precision", matmul_precision)
     device = jax.devices()[0]

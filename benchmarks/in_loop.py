@@ -1,6 +1,6 @@
 """One ragged batch inside one jitted loop: this package beside XLA's loop of dots, padding and ragged_dot.
 
-All are timed in interleaved rounds; jax_vbgemm/_src/tools/timing.py says how nothing is dropped.
+All are timed in interleaved rounds; jax_vbgemm/_src/tools/timing.py describes how XLA is kept from dropping work.
 """
 
 import re
@@ -20,7 +20,7 @@ from jax_vbgemm._src.tools.timing import looped, seconds_of
 from workloads import PRECISIONS, Row, group_of, problems_named
 
 Arrays = Sequence[jax.Array]
-Flags = Sequence[bool]  # an array is stored transposed
+Flags = Sequence[bool]  # for each array, whether it is stored transposed
 
 
 def turned(arrays: Arrays, transposed: Flags) -> Arrays:
@@ -36,7 +36,8 @@ def xla_loop(As: Arrays, Bs: Arrays, *, transpose_a: Flags, transpose_b: Flags) 
 
 
 def padded(As: Arrays, Bs: Arrays, *, transpose_a: Flags, transpose_b: Flags) -> Any:
-    """One batched dot of operands padded to the largest, as a user would write it; padding and slicing count."""
+    """One batched dot of operands padded to the largest one, as a user would write it; padding and slicing are timed
+    too."""
     As, Bs = turned(As, transpose_a), turned(Bs, transpose_b)
     m, k = (max(a.shape[i] for a in As) for i in (0, 1))
     n = max(b.shape[1] for b in Bs)
@@ -47,7 +48,7 @@ def padded(As: Arrays, Bs: Arrays, *, transpose_a: Flags, transpose_b: Flags) ->
 
 
 def ragged_dot(A: jax.Array, B: jax.Array, group_sizes: jax.Array, *, transpose_a: Flags, transpose_b: Flags) -> Any:
-    """Operands come concatenated, as its users have them."""
+    """jax.lax.ragged_dot on operands that are already concatenated, as its users have them."""
     if any((*transpose_a, *transpose_b)):
         raise ValueError("ragged_dot takes no transposed operands")
     return jax.lax.ragged_dot(A, B, group_sizes)
@@ -63,7 +64,8 @@ def operands_of(peer: str, As: Arrays, Bs: Arrays) -> tuple[Any, ...]:
 
 
 def products_in(program: Any) -> tuple[int, int]:
-    """XLA's products and this package's calls in an optimised program: its loop must hold all that a batch needs."""
+    """The numbers of XLA's products and of this package's calls in an optimised program, to check that none is
+    missing."""
     text = program.as_text()
     dots = re.findall(r' dot\(|custom_call_target="__(?:cublas|onednn)|gemm_fusion\w* = ', text)
     return len(dots), len(re.findall('custom_call_target="vbgemm', text))
@@ -91,17 +93,18 @@ def random_operands(problems: Sequence[Problem], dtype: str) -> tuple[list[jax.A
 
 
 def measure(name: str, precision: str, peers: Sequence[str], rounds: int) -> list[Row]:
-    """A row a peer: the median over the rounds of the time of one iteration, hot.
+    """A row for each peer: the median over the rounds of the time of one iteration, with operands in the caches.
 
-    `note` holds how many products the compiled loop was seen to hold, and how long it compiled.
+    `note` has the number of products in the compiled loop, and the time of its compilation.
     """
     dtype, matmul_precision = PRECISIONS[precision]
     problems = problems_named(name)
     transposes = {flag: [getattr(p, flag) for p in problems] for flag in ("transpose_a", "transpose_b")}
     wide = np.complex128 if dtype.startswith("complex") else np.float64
     flops = sum(2.0 * p.m * p.n * p.k for p in problems) * (4 if wide is np.complex128 else 1)
-    # A call with hundreds of arrays costs the host up to a millisecond or two, and new pages for its results a quarter
-    # of a microsecond each: that must vanish in the loop. A core does 1e11 operations and moves 2e10 bytes a second.
+    # A call with hundreds of arrays costs the host up to two milliseconds, and each new page for its results a quarter
+    # of a microsecond: the loop must be long enough to make this negligible. A core does 1e11 operations and moves 2e10
+    # bytes a second.
     size = jnp.dtype(dtype).itemsize
     moved = sum(p.m * p.k + p.k * p.n + p.m * p.n for p in problems) * size
     seconds = max(flops / 1e11, moved / 2e10, 1e-3)

@@ -1,9 +1,10 @@
 """Equivariant linear maps: `irreps.LinearMap` beside e3nn-jax's FunctionalLinear and cuequivariance's descriptor.
 
 Each is a jitted program inside one loop: the map itself, the gradients of an energy by weights and features, and the
-gradient by weights of its forces' squares (`gradient2`). All are timed in interleaved rounds; the best counts, less
-what an empty loop takes. `ratio` is the time over that of this package in the same layout: e3nn's features are laid out
-(node, mul, 2l + 1), cuequivariance's (node, 2l + 1, mul). With `--species`, each node chooses one of so many weights.
+gradient by weights of its forces' squares (`gradient2`). All are timed in interleaved rounds; the minimum counts, minus
+the time of an empty loop. `ratio` is the time divided by that of this package in the same layout: e3nn's features are
+stored as (node, mul, 2l + 1), cuequivariance's as (node, 2l + 1, mul). With `--species`, each node chooses one of so
+many weights.
 
     python benchmarks/irreps.py                                       MACE's irreps, 30, 300 and 3000 nodes
     python benchmarks/irreps.py --irreps nequip --nodes 100 --species 10 --csv irreps.csv
@@ -45,7 +46,7 @@ Function = Callable[..., Any]
 
 @dataclass
 class Row:
-    """What one way takes; times in seconds."""
+    """The times of one implementation, in seconds."""
 
     device: str
     jax: str
@@ -182,7 +183,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="interleaved repetitions; the best counts")] = 15,
     csv: Annotated[Path | None, typer.Option(help="rows are appended")] = None,
 ) -> None:
-    """Times linear maps by all ways."""
+    """Times linear maps in all implementations."""
     jax.config.update("jax_enable_x64", dtype == "float64")
     jax.config.update("jax_default_matmul_precision", precision)
     console = Console(width=140)

@@ -1,4 +1,4 @@
-"""A mixture-of-experts layer, from router logits to its result, beside what people write with other products.
+"""A mixture-of-experts layer, from router logits to its result, in this package and with other products.
 
 A layer is routing by the k largest logits, rows sorted by expert, two products with gate and up, silu(gate) * up, the
 product with down, and the sum of each token's choices by probability. Peers:
@@ -7,8 +7,8 @@ product with down, and the sum of each token's choices by probability. Peers:
   vbgemm           vb.moe.route and vb.moe.expert_mlp
   lax_ragged_dot   argsort, gather, three jax.lax.ragged_dot, gather and einsum, as MaxText's layer does
   tokamax          the same with tokamax.ragged_dot
-  dense            no layer: products of as many rows with one expert, at the rate of dense ones. What remains is cost
-                   of routing, moving rows and uneven groups
+  dense            no layer, but dense products of as many rows with one expert. The difference to it is the cost of
+                   routing, moving rows and uneven groups
 
 Each is timed inside one jitted loop, in interleaved rounds; `temp_mib` is the compiled program's temporary memory.
 
@@ -40,7 +40,7 @@ from workloads import PRECISIONS, write_csv
 
 
 class Model(NamedTuple):
-    """Width of the model and of an expert, experts, choices a token."""
+    """The widths of the model and of an expert, the number of experts, and the choices of a token."""
 
     d: int
     f: int
@@ -48,7 +48,8 @@ class Model(NamedTuple):
     k: int
 
     def flops(self, tokens: int, direction: str) -> float:
-        """Of the three products, each multiply-add counted as two; a backward pass has twice a forward one's."""
+        """The operations of the three products (two for each multiply-add); a backward pass has twice those of a
+        forward pass."""
         return 6.0 * tokens * self.k * self.d * self.f * (3 if direction == "forward_backward" else 1)
 
 
@@ -83,7 +84,8 @@ class Row:
 
 
 def host_operands(model: Model, tokens: int, skew: str) -> tuple[np.ndarray, ...]:
-    """Tokens, logits, gate and up side by side, down. Skewed: an expert's share falls as 1 / (its number + 1)."""
+    """Tokens, logits, gate and up side by side, down. Skewed: an expert's part of the tokens falls as 1 / (index +
+    1)."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> np.ndarray:
@@ -106,7 +108,7 @@ def vbgemm(k: int, x: Any, logits: Any, gate_up: Any, down: Any) -> jax.Array:
 
 
 def of_parts(ragged_dot: Callable[..., Any], k: int, x: Any, logits: Any, gate_up: Any, down: Any) -> jax.Array:
-    """What one writes around a ragged product."""
+    """The layer as users write it around a ragged product."""
     tokens, experts = logits.shape
     top, chosen = jax.lax.top_k(logits, k)
     probabilities = jax.nn.softmax(top)
@@ -149,7 +151,7 @@ def with_gradients(layer: Callable[..., jax.Array]) -> Callable[..., Any]:
 def measure(
     name: str, tokens: int, skew: str, direction: str, precision: str, peers: list[str], rounds: int
 ) -> tuple[list[Row], list[str]]:
-    """A row a peer; and which peers are not installed or failed, with why."""
+    """A row for each peer; and the peers that are not installed or failed, with the reason."""
     model = MODELS[name]
     dtype, matmul_precision = PRECISIONS[precision]
     operands = operands_of(model, tokens, skew, dtype)
@@ -164,7 +166,7 @@ def measure(
                 function = with_gradients(layer) if direction == "forward_backward" else layer
                 programs[peer] = looped(function, iterations).lower(*operands).compile()
                 leaves = jax.tree.leaves(programs[peer](*operands))
-                # Of one layer: the loop's program also carries the results.
+                # The memory of one layer outside of the loop, whose program also carries the results.
                 memory[peer] = jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes / 2**20
             except (ImportError, NotImplementedError, ValueError, jax.errors.JaxRuntimeError) as error:
                 programs.pop(peer, None)
@@ -192,7 +194,7 @@ def measure(
 
 
 def _error(value: jax.Array, truth: jax.Array) -> float:
-    """The largest difference, in parts of the largest number."""
+    """The largest difference divided by the largest absolute value."""
     value, truth = value.astype(jnp.float32), truth.astype(jnp.float32)
     return float(jnp.abs(value - truth).max() / jnp.maximum(jnp.abs(truth).max(), 1e-30))
 

@@ -1,6 +1,6 @@
 """One step of optax.contrib.muon and of jax_vbgemm.optax.muon, side by side, for the matrices of whole models.
 
-A step is the update and the new parameters, each by its own apply_updates.
+A step computes the update and the new parameters, each package with its own apply_updates.
 
     python benchmarks/muon.py yolo26n resnet50 gpt2_small llama vit_s --csv muon.csv
 
@@ -8,9 +8,10 @@ Each is timed inside one jitted loop (parameters and state are carried, so every
 calls, in interleaved rounds; medians. An empty jitted loop costs about 17 us an iteration on a GPU. `error` is the
 largest difference of the two first updates of a leaf over that leaf's largest update.
 
-With --devices 1 --devices 2 each model is measured on one device and on two, of which ours divides the matrices
-(mesh_axis). What they hold is said by --placement: all parameters and gradients on each ("replicated"), part of each
-matrix ("sharded"), or all, with the step inside shard_map ("shard_map"). XLA places what optax does.
+With --devices 1 --devices 2 each model is measured on one device and on two devices, among which this package divides
+the matrices (mesh_axis). --placement says what each device holds: all parameters and gradients ("replicated"), a part
+of each matrix ("sharded"), or all, with the step inside shard_map ("shard_map"). XLA partitions the computations of
+optax.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _sharding(x: jax.Array) -> Any:
 
 @dataclass
 class Candidate:
-    """A compiled optimizer and what was measured of it."""
+    """A compiled optimizer and its measurements."""
 
     optimizer: optax.GradientTransformation
     apply_updates: Callable[..., Any]
@@ -96,7 +97,8 @@ class Candidate:
         return jax.lax.fori_loop(0, count, lambda _, carry: self.step(*carry, grads), (params, state))
 
     def state(self, params: Any) -> Any:
-        """The optimizer's first state: each moment where its parameter is, all else on all devices."""
+        """The optimizer's first state: each moment is sharded like its parameter, all other arrays are on all
+        devices."""
         mesh = params[0].sharding.mesh
         specs = {x.shape: x.sharding for x in params}
         place = lambda x: jax.device_put(jnp.copy(x), specs.get(x.shape, NamedSharding(mesh, P())))  # noqa: E731
@@ -123,7 +125,7 @@ class Candidate:
 
 
 def spec_of(shape: tuple[int, ...], devices: int, placement: str) -> P:
-    """Of a matrix: along its first axis that the devices divide, where it is to be sharded."""
+    """The sharding of a matrix: along its first axis that the number of devices divides, if it is to be sharded."""
     if placement == "sharded":
         for axis, size in enumerate(shape):
             if size % devices == 0:
@@ -166,7 +168,8 @@ def measure(
         progress.advance(task)
     pairs = zip(first["optax"], first["vbgemm"], strict=True)
     error = max(float(np.abs(x - y).max() / np.abs(x).max()) for x, y in pairs)
-    # As many steps a loop as the slower one does in the budget. On a GPU a loop's first runs make its command buffers.
+    # The loop has as many steps as the slower optimizer does in the budget. On a GPU, XLA makes command buffers in the
+    # first runs of a loop.
     timed = partial(Candidate.seconds, params=params, grads=grads)
     slowest = 0.0
     for candidate in candidates.values():
@@ -225,7 +228,7 @@ def main(
                      f"{loop * 1e6:.1f}", f"{call * 1e6:.1f}", f"{candidate.trace_s:.3f}",
                      f"{candidate.compile_s:.3f}", f"{candidate.temp_mib:.2f}", f"{error:.2g}", count, placement)
                 )  # fmt: skip
-            if file:  # after each model: what is measured stays, whatever happens to the next
+            if file:  # written after each model, so that no measurement is lost if the next one fails
                 with file.open("w", newline="") as out:
                     csv.writer(out).writerows([COLUMNS, *rows])
     console.print(table)

@@ -1,4 +1,4 @@
-"""Command lines: options that several benchmarks have; a mistake in one is told in a line."""
+"""Command-line options that several benchmarks share; a mistake in an option gives a one-line message."""
 
 from collections.abc import Callable, Collection
 from typing import Annotated, Any
@@ -10,14 +10,14 @@ from workloads import PRECISIONS, expand, problems_named
 
 
 def commands(doc: str | None) -> typer.Typer:
-    """An app whose help is a module's own words; its lines are kept as they are below a line of \\b."""
+    """An app whose help is a module's docstring; lines after a line with \\b are not wrapped."""
     return typer.Typer(
         help=doc, rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
     )
 
 
 def checked(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A callback that makes a ValueError of `convert` the option's mistake."""
+    """A callback that turns a ValueError of `convert` into the message about the option."""
 
     def callback(given: Any) -> Any:
         try:
@@ -29,7 +29,7 @@ def checked(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def one_of(known: Collection[str]) -> Callable[[Any], Any]:
-    """For an option that is one of these names, or a list of them."""
+    """A callback for an option that is one of these names, or a list of them."""
 
     def convert(given: Any) -> Any:
         for name in [given] if isinstance(given, str) else given or ():

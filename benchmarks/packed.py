@@ -1,17 +1,18 @@
-"""Packed buffers: what a call of many small products costs when its operands are one array, and what padded rows bring.
+"""Packed buffers: the cost of calling many small products with packed operands, and the gain by padded rows.
 
-`dispatch` times single calls of a jitted function on shapes drawn once: of one array as large as the packed operands,
-plus one; of the packed operands, plus one; the products of packed operands, of lists, and of lists by XLA's dots.
-`call` is the time until the call returns, which on a GPU is all that the host does, `us` that until the results are
-there; `ratio` is that of `call` over the first row's.
+`dispatch` times single calls of jitted functions on randomly drawn shapes: adding 1 to one array as large as the packed
+operands; adding 1 to the packed operands; and the products of packed operands, of lists, and of lists by XLA's dots.
+`call` is the time until the call returns (on a GPU, the work of the host), and `us` the time until the results are
+ready;
+`ratio` is `call` divided by that of the first row.
 
 `rows` times the same products in a loop inside one program, packed (rows padded to 16 bytes) and unpacked (rows as
-long as they are); the results of both are written into zeros. `ratio` is the time over the packed one.
+long as they are); the results of both are written into zeros. `ratio` is the time divided by that of the packed ones.
 
     python benchmarks/packed.py                                  both, 1000 products
     python benchmarks/packed.py rows --dtype bfloat16 --count 256 --largest 512 --csv packed.csv
 
-All ways of a table are timed in interleaved rounds; the best of the rounds counts.
+All rows of a table are timed in interleaved rounds; the minimum over the rounds counts.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ SAMPLE_SECONDS = 0.05  # of iterations in a loop
 
 @dataclass
 class Row:
-    """What one way takes; times in seconds."""
+    """The times of one implementation, in seconds."""
 
     device: str
     jax: str
@@ -68,7 +69,7 @@ def operands(count: int, largest: int, dtype: str) -> tuple[list[jax.Array], lis
 
 
 def dispatch(count: int, largest: int, dtype: str) -> dict[str, Way]:
-    """Single calls, that of one array first."""
+    """The functions of `dispatch`, that of one array first."""
     As, Bs = operands(count, largest, dtype)
     packed = vb.pack(As), vb.pack(Bs)
     buffer = jnp.concatenate([x.buffer for x in packed])
@@ -82,7 +83,8 @@ def dispatch(count: int, largest: int, dtype: str) -> dict[str, Way]:
 
 
 def rows(count: int, largest: int, dtype: str) -> dict[str, Way]:
-    """Products inside a program, the packed ones first. Both have one buffer a side, so that only the rows differ."""
+    """The functions of `rows`, packed first. Both have one buffer for each operand, so that only the padding
+    differs."""
     As, Bs = operands(count, largest, dtype)
     packed = vb.pack(As), vb.pack(Bs)
 
@@ -97,13 +99,13 @@ def rows(count: int, largest: int, dtype: str) -> dict[str, Way]:
 
 
 def views(buffer: jax.Array, arrays: Sequence[jax.Array]) -> list[vb.View]:
-    """Arrays of these shapes in a buffer, one behind the other without gaps."""
+    """Views of arrays of these shapes in a buffer, one after another without gaps."""
     offsets = np.cumsum([0, *(x.size for x in arrays)]).tolist()
     return [vb.View(buffer, x.shape, offset=offset) for x, offset in zip(arrays, offsets, strict=False)]
 
 
 def measure(ways: dict[str, Way], rounds: int, *, in_loop: bool) -> list[tuple[float, float]]:
-    """Seconds of each way until its results are there, and until the call returns."""
+    """For each function, the seconds until its results are ready, and until the call returns."""
     programs = []
     for function, arguments in ways.values():
         program, iterations = jax.jit(function), 1

@@ -1,5 +1,5 @@
-"""The papers' own questions, asked of our kernels: how do the planners compare, what does planning cost, and which
-thresholds does the device want?
+"""Compares the papers' planners on this package's kernels, measures the cost of planning, and searches for the best
+thresholds of a device.
 
 \b
   planners.py cases planners.case                         on any machine; writes planners.plans.csv beside it
@@ -34,7 +34,7 @@ console = Console()
 
 PEERS = Path(__file__).parent / "results" / "peers" / "h100.csv"
 
-OLD_TLP = "load_balanced, old TLP"  # Zhang's Eq. 3 in place of its Eq. 4
+OLD_TLP = "load_balanced, old TLP"  # Zhang's Eq. 3 instead of Eq. 4
 COMPARED: Mapping[str, Planner] = {**PLANNERS, OLD_TLP: LoadBalanced(bound="none")}
 
 # Workloads on which thresholds are tried: each size of problem, range of K and batch in both families.
@@ -46,7 +46,8 @@ SAMPLE = tuple(
     )
 )  # fmt: skip
 
-# Thresholds in threads, as shares of the threads that the device holds; theta and blocks a unit as they are.
+# Thresholds that are threads, as fractions of the threads that the device holds; theta and blocks per unit are
+# absolute.
 SHARES = (0.0625, 0.125, 0.25, 0.4, 0.75, 1.0, 1.5, 2.0, 3.0, 6.0)
 THETAS = (64, 256, 1024)
 SPLIT_FACTORS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
@@ -55,7 +56,7 @@ SPLIT_FACTORS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 CURVE_TILES = ("small", "medium", "large", "huge")
 CURVE_COLUMNS, CURVE_ROWS, CURVE_K = 12, (3, 4, 6, 8, 11, 16, 22, 31, 44, 62, 88, 124, 176), 512
 
-CLEAR = 1.5  # a product's rate must fall by this to break off
+CLEAR = 1.5  # a product's rate must fall by this factor to count as breaking off
 WORTH = 1.01  # a smaller gain on workloads held out is no reason to change the device table
 
 COMPARE, CURVE = "compare", "curve"
@@ -63,7 +64,7 @@ TLP, THETA, BALANCED, OLD, SPLIT = "tlp_threshold", "theta", "load_balanced_thre
 
 
 def thresholds_of(device: DeviceSpec) -> list[int]:
-    """The device's own, and a grid around them."""
+    """The device's own thresholds, and a grid around them."""
     whole = device.units * device.max_threads
     own = {device.tlp_threshold, device.load_balanced_threshold}
     grid = [round(share * whole) for share in SHARES]
@@ -71,7 +72,7 @@ def thresholds_of(device: DeviceSpec) -> list[int]:
 
 
 def options(device: DeviceSpec) -> dict[str, dict[str, Planner]]:
-    """By part of the question, planners by the value that is tried: "108134"; of two values "108134, 256"."""
+    """For each threshold (or pair of thresholds), planners by the tried value: "108134", or "108134, 256" for two."""
     thresholds = thresholds_of(device)
     found: dict[str, dict[str, Planner]] = {
         TLP: {f"{tlp}, {theta}": Coordinated(tlp, theta) for tlp in thresholds for theta in THETAS},
@@ -129,7 +130,7 @@ def _speedup(values: Sequence[float]) -> str:
 
 
 def pairs(table: Table, planners: Sequence[str], title: str) -> Grid:
-    """Row over column: how many times as fast the row's planner is."""
+    """A grid of speedups of the row's planner over the column's planner."""
     grid = Grid(title=title)
     for column in ("as fast as", *planners):
         grid.add_column(column, justify="right")
@@ -163,7 +164,8 @@ def report(
 
 
 def _claims(every: Sequence[Candidate], table: Table, times: Measured, peers: Path, device: DeviceSpec) -> Grid:
-    """The papers' figures, ours with the device table's thresholds, and ours with the best of those that were tried."""
+    """The papers' figures, and those of this package with the device table's thresholds and with the best tried
+    ones."""
     best: dict[str, dict[str, float]] = {}
     for part in (TLP, BALANCED, OLD, SPLIT):
         tried = by_value([candidate for candidate in every if candidate.part == part], times)
@@ -216,7 +218,8 @@ def _claims(every: Sequence[Candidate], table: Table, times: Measured, peers: Pa
 
 
 def _planning(compared: Sequence[Candidate], times: Measured) -> Grid:
-    """Ours plan once, when a program is lowered; the papers' in every call."""
+    """The cost of planning. This package plans once, when a program is lowered; the papers' code plans in every
+    call."""
     batches = batches_of(compared)
     grid = Grid(
         title="planning: milliseconds (best of 5, one core of the machine that wrote the cases), in times of a call's "
@@ -242,8 +245,8 @@ def _planning(compared: Sequence[Candidate], times: Measured) -> Grid:
 
 @dataclass(frozen=True)
 class Search:
-    """The value with the shortest times, `gain` over the device table's; `held_out` is what remains of that on each
-    workload if the value is chosen by the others alone.
+    """The value with the shortest times, and its `gain` over that of the device table. `held_out` is the gain on each
+    workload if the value is chosen by the other workloads only.
     """
 
     best: str
@@ -262,7 +265,7 @@ def by_value(candidates: Sequence[Candidate], times: Measured) -> dict[str, dict
 
 
 def search(tried: Mapping[str, Mapping[str, float]], default: str) -> Search:
-    """The best of the values that were tried; of equals the default, else the middle one."""
+    """The best of the tried values; of equals the default, or else the middle one."""
     names = list(tried[default])
     logs = {value: {name: math.log(tried[default][name] / row[name]) for name in names} for value, row in tried.items()}
 
@@ -279,8 +282,8 @@ def search(tried: Mapping[str, Mapping[str, float]], default: str) -> Search:
 
 @dataclass(frozen=True)
 class BreakOff:
-    """Where performance breaks off: above `tlp` it stays, from there down it falls by a factor of `drop` to the least
-    TLP. `rms` is what the fit leaves of the logarithms.
+    """The TLP at which performance breaks off: it is constant above `tlp`, and falls by a factor of `drop` from there
+    to the smallest TLP. `rms` is the root mean square of the residuals of the logarithms.
     """
 
     tlp: float
@@ -289,7 +292,7 @@ class BreakOff:
 
 
 def break_off(points: Sequence[tuple[float, float]]) -> BreakOff:
-    """Of (TLP, rate) points of one product that shrinks: Li 2019, section 4.2.3, step 4.
+    """The break-off of the (TLP, rate) points of one shrinking product: Li 2019, section 4.2.3, step 4.
 
     The last wave of blocks is never full, so that the rate goes up and down: what counts at a TLP is the best rate up
     to it. A level and a straight line below it are fitted to the logarithms, the corner at any of a fine grid.
@@ -321,7 +324,7 @@ def thresholds(
     measured: Annotated[list[Path], typer.Argument(help="the driver's CSV files")],
     device_name: Device = "h100",
 ) -> None:
-    """Prints where performance breaks off, what each threshold that was tried gives, and the values to enter."""
+    """Prints where performance breaks off, the gain of each tried threshold, and the values for the device table."""
     device, times, every = device_spec(device_name), Measured(measured), list(read_csv(Candidate, plans))
     curves: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for candidate in every:
@@ -354,7 +357,7 @@ def _advice(part: str, found: Search, default: str) -> str:
 
 
 def _curves(curves: Mapping[str, list[tuple[float, float]]]) -> int | None:
-    """Prints TFLOP/s by TLP of each tile; the geometric mean of where they break off, in whole 1024 threads."""
+    """Prints TFLOP/s by TLP for each tile; the geometric mean of the break-offs, rounded to 1024 threads."""
     corners = {tile: break_off(points) for tile, points in curves.items() if len(points) >= 4}
     if not corners:
         return None
@@ -373,7 +376,7 @@ def _curves(curves: Mapping[str, list[tuple[float, float]]]) -> int | None:
 
 
 def _print_tried(part: str, search: Search, default: str) -> None:
-    """One line a value; where two values were tried together, one column a second value."""
+    """Prints a line for each value; where two thresholds were tried together, a column for each second value."""
     console.print(f"{part}: times as fast as with {default}, geometric means of {search.workloads} workloads")
     grid = Grid()
     cells: dict[str, dict[str, str]] = defaultdict(dict)

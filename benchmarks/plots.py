@@ -1,4 +1,4 @@
-"""The plots of a report: share of the limit by batch size, and speed-up over each peer."""
+"""The plots of a report: fraction of the limit by batch size, and speedup over each peer."""
 
 from pathlib import Path
 from statistics import geometric_mean
@@ -43,7 +43,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 
 def _title(precision: str) -> str:
-    """On two lines where one is too long for an axis."""
+    """The title, on two lines where one is too long for an axis."""
     return PRECISIONS[precision].replace(" without", "\nwithout").replace(" as ", "\nas ")
 
 

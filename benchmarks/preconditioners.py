@@ -1,10 +1,10 @@
-"""One step of jax_vbgemm.optax's soap and shampoo: all matrices together, and one after another.
+"""One step of jax_vbgemm.optax's soap and shampoo, for all matrices together and for one matrix after another.
 
     python benchmarks/preconditioners.py soap shampoo --model yolo26n --shrink 4
 
-"one by one" is the same optimizer made for each matrix alone, its products XLA's dots, which is what a loop over the
-parameters compiles to; "packed muon" and "muon" show what packed parameters save. A step is the update and the new
-parameters, a single donated call; steps that refresh SOAP's bases are timed apart. Interleaved rounds, medians.
+"one by one" has an optimizer for each matrix, with XLA's dots for products, as a loop over the parameters compiles to;
+"packed muon" and "muon" show the gain by packed parameters. A step computes the update and the new parameters in a
+single donated call; steps that update SOAP's bases are timed separately. Medians over interleaved rounds.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from rich.table import Table
 
 import jax_vbgemm.optax as vo
 
-FREQUENCY = 10  # of SOAP's refreshing
+FREQUENCY = 10  # of SOAP's updates of the bases, in steps
 
 
 def one_by_one(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The optimizer of each leaf alone."""
+    """An optimizer with a separate state and update for each leaf."""
 
     def init(params: list[jax.Array]) -> Any:
         return [optimizer.init([p]) for p in params]
@@ -42,7 +42,7 @@ def one_by_one(optimizer: optax.GradientTransformation) -> optax.GradientTransfo
 
 
 def candidates(name: str) -> dict[str, tuple[optax.GradientTransformation, bool]]:
-    """Optimizers by what they are called, and whether parameters are packed."""
+    """Optimizers by name, and whether their parameters are packed."""
     if name == "muon":
         return {"muon": (vo.muon(1e-3), False), "packed muon": (vo.muon(1e-3), True)}
     make: Any = {"soap": vo.soap, "shampoo": vo.shampoo}[name]
@@ -53,7 +53,7 @@ def candidates(name: str) -> dict[str, tuple[optax.GradientTransformation, bool]
 
 
 def compiled(optimizer: optax.GradientTransformation, params: Any, state: Any) -> tuple[Callable[..., Any], float]:
-    """A step, and the seconds that its compilation took."""
+    """A compiled step, and the seconds of its compilation."""
 
     def step(params: Any, state: Any, grads: Any) -> Any:
         updates, state = optimizer.update(grads, state, params)
@@ -72,7 +72,7 @@ def main(
 ) -> None:
     rng = np.random.default_rng(0)
     sizes = [tuple(max(n // shrink, 2) for n in shape) for shape in shapes(model)[:count]]
-    # A gradient of its own for each step: the statistics of a single one would be singular.
+    # Each step has another gradient: the statistics of a single one would be singular.
     draws = [[jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in sizes] for _ in range(FREQUENCY)]
     table = Table(
         title=f"{model} / {shrink}, {len(sizes)} matrices, {jax.devices()[0].device_kind}, jax {jax.__version__}"

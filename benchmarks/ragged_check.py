@@ -3,7 +3,7 @@
     python benchmarks/ragged_check.py LIBRARY [--seed N] [--seconds S] [--dtype NAME] [--aligned] [--exact]
 
 Shapes, sizes (empty groups, negative ones, ones around a tile's, sums below and far above the rows), dtypes, epilogues
-and windows of groups are drawn. Rows without a group hold NaN, and memory around the result is looked at. Every call
+and windows of groups are random. Rows without a group hold NaN, and the memory around the result is checked. Every call
 runs twice and must give the same bits.
 """
 
@@ -34,7 +34,7 @@ def activate(name, x):
 
 
 def reference(lhs, rhs, sizes, out, contraction, transpose_rhs, offset, bias, row_scale, activation):
-    """float64, and the product of absolute values, which scales the tolerance; group by group."""
+    """The result in float64, group by group, and the product of absolute values, which scales the tolerance."""
     m = lhs.shape[0]
     wide = wide_type(lhs.dtype)
     result = torch.zeros(out.shape, dtype=wide, device=out.device)
@@ -132,7 +132,7 @@ class Case:
         self.out = self.memory[self.margin : self.margin + size].view(out_shape)
 
     def run(self, library):
-        """What is wrong with it, or None."""
+        """Runs the case; a description of the error, or None."""
         library(self.lhs, self.rhs, self.sizes, self.out, shape=self.shape, **self.options)
         torch.cuda.synchronize()
         expected, size = reference(self.lhs, self.rhs, self.sizes, self.out, **self.options)

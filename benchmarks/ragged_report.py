@@ -31,7 +31,8 @@ Times = Mapping[tuple[str, str, str], float]
 
 
 def read() -> dict[tuple[str, str, str], float]:
-    """Ours, torch and cuBLAS from one run; tokamax, the faster of its two kernels, and lax from the peers' file."""
+    """Times of this package, torch and cuBLAS from one run; of tokamax (the faster of its two kernels) and lax from the
+    peers' file."""
     times: dict[tuple[str, str, str], float] = {}
     with (RESULTS / "h100_ragged.csv").open() as file:
         for row in csv.DictReader(file):
@@ -50,7 +51,7 @@ def read() -> dict[tuple[str, str, str], float]:
 
 
 def table(times: Times) -> str:
-    """Microseconds, and in brackets how many times as long as ours."""
+    """Microseconds, and in brackets the time divided by that of this package."""
 
     def cell(peer: str, workload: str, direction: str) -> str:
         found, ours = times.get((peer, workload, direction)), times["vbgemm", workload, direction]
@@ -69,13 +70,13 @@ def table(times: Times) -> str:
 
 
 def is_bound_by_memory(workload: str) -> bool:
-    """Whether the groups' matrices are most of the work, which one dense product does not read."""
+    """Whether reading the groups' matrices takes most of the time; the dense product does not read them."""
     rows, groups, *_ = CASES[workload]
     return rows < 64 * groups
 
 
 def draw(times: Times, file: Path) -> None:
-    """TFLOP/s forward, a group of bars a shape."""
+    """Draws TFLOP/s of the forward product, with a group of bars for each shape."""
     import matplotlib
 
     matplotlib.use("Agg")

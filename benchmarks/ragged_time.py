@@ -4,8 +4,8 @@
         [--samples N] [--csv FILE]
 
 The protocol of the other figures: random data in [-1, 1], replays of CUDA graphs over as many copies of the operands as
-exceed the level-2 cache four times, medians. Large products make the card slow down to keep its power limit, so that a
-peer's time depends on what ran before: replays of all peers take turns.
+exceed the level-2 cache four times, medians. Large products make the GPU lower its clock to keep its power limit, so
+that a peer's time depends on what ran before it: replays of all peers are interleaved.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def sizes_of(name, m, g):
 
 
 def graph_times(peers, samples=20):
-    """Microseconds of a call of each peer, whose calls go over all copies once."""
+    """Microseconds of a call of each peer; a replay has one call for each copy."""
     graphs = {}
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -59,7 +59,7 @@ def graph_times(peers, samples=20):
         for _ in range(samples):
             for peer, (graph, _) in graphs.items():
                 events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-                graph.replay()  # after another peer's, so that none profits from what it finds in the caches
+                graph.replay()  # after another peer's replay, so that no peer finds its operands in the caches
                 events[0].record()
                 graph.replay()
                 events[1].record()
@@ -96,7 +96,8 @@ def torch_grouped(ends, lhs, rhs, out, options):
 
 
 def dense(lhs, rhs, out, options):
-    """All rows times the first matrix; of a contraction all rows into the first result."""
+    """The dense product: all rows times the first matrix; for a contraction, all rows contribute to the first
+    result."""
     if options.get("contraction"):
         return torch.mm(lhs.mT, rhs, out=out[0])
     return torch.mm(lhs, rhs[0].mT if options.get("transpose_rhs") else rhs[0], out=out)

@@ -52,7 +52,7 @@ def families_of(results: Results) -> list[str]:
 
 
 def page(results: Results, plots: str, command: str) -> str:
-    """The text; `plots` is the folder of the plots as the page links it."""
+    """The text of the page; `plots` is the folder of the plots in its links."""
     ours, best = results.ours, results.best
     families = families_of(results)
     lines = [
@@ -147,7 +147,7 @@ def _introduction(results: Results, command: str) -> list[str]:
 
 
 def speed(text: str, results: Results, skinny: Path) -> str:
-    """docs/speed.md with the tables between its comments as the figures say."""
+    """docs/speed.md with the tables between its comments replaced."""
     head, rows = _summary(results, families_of(results))
     for name, lines in (
         ("speed", table(head[:3], [row[:3] for row in rows])),
@@ -175,7 +175,7 @@ def _skinny_table(results: Results, skinny: Path) -> list[str]:
 
 
 def _summary(results: Results, families: Sequence[str]) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Heading and rows."""
+    """The heading and the rows of the summary."""
     over_loop = gains(results.ours, results.peers.get(LOOP, {}))
     over_best = gains(results.ours, results.best_times)
     limit_gains = {case: results.best[case].limit for case in results.ours if case in results.best}

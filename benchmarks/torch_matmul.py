@@ -48,7 +48,7 @@ def microseconds(replays: Sequence[Callable[[], None]], calls: Sequence[int]) ->
     torch.cuda.synchronize()
     count = max(SAMPLES, len(replays))
     events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
-    replays[-1]()  # keeps the stream busy while the host runs ahead
+    replays[-1]()  # keeps the stream busy while the host enqueues the next replays
     events[0].record()
     for i in range(count):
         replays[i % len(replays)]()
@@ -65,7 +65,7 @@ def measure(name: str, precision: str) -> Row:
     one = (problem.m * problem.k + problem.k * problem.n + problem.m * problem.n) * dtype.itemsize
     copies = [copy_of(problem, dtype) for _ in range(min(4096, math.ceil(FOOTPRINT / one)))]
     a, b, c = copies[0]
-    torch.matmul(a, b, out=c)  # chooses the kernel, outside graphs
+    torch.matmul(a, b, out=c)  # cuBLAS chooses its kernel here, outside of the graph
     exact = a.double() @ b.double()
     error = ((c.double() - exact).abs().max() / exact.abs().max()).item()
     del exact
@@ -79,7 +79,7 @@ def measure(name: str, precision: str) -> Row:
 
 
 def main(workloads: Workloads, precision: Precisions = ["fp32"], csv: Path = Path("torch.csv")) -> None:
-    """Appends a row a workload and precision."""
+    """Appends a row for each workload and precision."""
     for which in precision:
         for name in track(workloads, which):
             write_csv(csv, [measure(name, which)])

@@ -1,7 +1,7 @@
 """The mixture-of-experts layer of moe_layer.py in torch: sort, gather, torch's grouped_mm, silu, gather and sum.
 
-By CUDA graphs where there is a GPU. Results go to the same table; torch and JAX would share the GPU's memory badly in
-one process, so this is one of its own.
+It uses CUDA graphs where there is a GPU. Results go to the same table. It is a separate program, as torch and JAX would
+compete for the GPU's memory in one process.
 
     python benchmarks/torch_moe_layer.py olmoe qwen3_30b --tokens 4096 --csv moe_layer.csv
 """
@@ -56,7 +56,8 @@ def microseconds_of(run: Callable[[], Any]) -> float:
         run()
     if DEVICE == "cpu":
         return statistics.median(timeit.repeat(run, number=1, repeat=SAMPLES)) * 1e6
-    with torch.cuda.stream(torch.cuda.Stream()):  # what autograd allocates has to be known before a capture
+    # a warm-up, as autograd must have allocated its memory before the capture
+    with torch.cuda.stream(torch.cuda.Stream()):
         run()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -1,10 +1,10 @@
 """Trace + lower and compile time of ragged batches, beside XLA's loop of dots.
 
-The median of 5, less that of an identity jit of the same arguments; no cache is warm, that of plans included.
+The median of 5, minus that of a jitted identity of the same arguments; all caches are cleared, that of plans included.
 
     python benchmarks/trace_time.py                       64, 256 and 1000 problems
     python benchmarks/trace_time.py 64 --gradient --loop --csv trace.csv
-    python benchmarks/trace_time.py 1000 5000 --floor     beside what JAX and XLA take for so many arrays
+    python benchmarks/trace_time.py 1000 5000 --floor     beside the time of JAX and XLA for so many arrays
 """
 
 import statistics
@@ -30,7 +30,7 @@ from workloads import write_csv
 
 @dataclass
 class Row:
-    """Seconds beyond an identity of the same arguments."""
+    """Seconds in excess of a jitted identity of the same arguments."""
 
     device: str
     jax: str
@@ -56,7 +56,7 @@ def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def seconds(function: Callable[..., Any], args: Any) -> tuple[float, float]:
-    """Of tracing and lowering a fresh jit, and of compiling it, caches cleared."""
+    """The seconds of tracing and lowering a new jitted function, and of compiling it, with all caches cleared."""
     jax.clear_caches()
     entry._plan.cache_clear()
     start = time.perf_counter()
@@ -80,7 +80,7 @@ def main(
     ] = False,
     csv: Annotated[Path | None, typer.Option(help="rows are appended")] = None,
 ) -> None:
-    """Prints what tracing and lowering, and what compiling takes."""
+    """Prints the times of tracing and lowering, and of compiling."""
     device, rng, rows = jax.devices()[0].device_kind, np.random.default_rng(0), []
     programs = {"ours": vb.batched_matmul} | ({"XLA loop": loop} if xla_loop else {})
     programs |= {"empty call": empty_call} if floor and not gradient else {}

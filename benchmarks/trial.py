@@ -1,4 +1,4 @@
-"""How far is `auto` from the best plan that anybody finds by trying?
+"""Compares `auto` with the best plan that a large random and systematic search finds by measurement.
 
 \b
   trial.py cases trial.case                              on any machine; writes trial.plans.csv beside it
@@ -7,10 +7,11 @@
   gpu_driver --cases finals.case --csv finals.csv        on the GPU
   trial.py report trial.plans.csv trial.csv --finals finals.csv
 
-Tried are: one tile for all, every tile of the kind; the papers' planners with several thresholds; `auto`'s own search
-with only one kernel's tiles, or without one of the tiles it took; its plan in other orders; and random plans around the
-cost model's, as if that were wrong. Plans that are predicted to take 2.5 times as long are left out. The fastest of
-many plans owes part of its lead to luck, so the finals decide: more timings, those that chose the finalists left out.
+The tried plans are: one tile shape for all problems, for each tile of the arithmetic; the papers' planners with several
+thresholds; `auto`'s search with the tiles of one kernel only, or without one of the tiles in its plan; `auto`'s plan in
+other orders; and random plans by a perturbed cost model. Plans with a predicted time of more than 2.5 times `auto`'s
+are left out. The fastest of many plans owes part of its lead to noise, so that finals decide: new timings, without the
+ones that chose the finalists.
 """
 
 import math
@@ -69,7 +70,7 @@ CLOSE = 1.05
 
 @dataclass(frozen=True)
 class Reordered:
-    """`auto`'s plan with its blocks the other way round, or problem by problem."""
+    """`auto`'s plan with its blocks in reverse order, or problem by problem."""
 
     way: str
 
@@ -84,8 +85,8 @@ class Reordered:
 
 @dataclass(frozen=True)
 class Randomised:
-    """One tile a problem, all of one kernel, as cheap as possible by times that are wrong at random: by a quarter for
-    each tile and a tenth for each problem; under a random limit on the longest block. Longest blocks first.
+    """One tile for each problem, all of one kernel, as cheap as possible by randomly perturbed times: by a quarter for
+    each tile and a tenth for each problem. The longest block has a random upper bound; the longest blocks come first.
     """
 
     seed: int
@@ -112,20 +113,20 @@ class Randomised:
 
 
 def _seconds(sizes: Sizes, tiles: Sequence[TileShape], device: DeviceSpec, catalogue: Catalogue) -> np.ndarray:
-    """By tile and problem, of a block while the unit is full."""
+    """By tile and problem, the seconds of a block while its unit is full."""
     resident = max(tile_occupancy(tiles[0], device).blocks, 1)
     return block_seconds(sizes, tiles, catalogue, device, resident)
 
 
 def _cheapest(sizes: Sizes, tiles: Sequence[TileShape], device: DeviceSpec, catalogue: Catalogue) -> float:
-    """Seconds of the least work that these tiles make of the batch."""
+    """The seconds of the least work with which these tiles cover the batch."""
     count = np.array([tile_counts(sizes, tile.m, tile.n) for tile in tiles])
     resident = max(tile_occupancy(tiles[0], device).blocks, 1)
     return float((_seconds(sizes, tiles, device, catalogue) * count).min(axis=0).sum()) / resident
 
 
 def planners(problems: Sequence[Problem], kind: str, device: DeviceSpec, randoms: int) -> dict[str, Planner]:
-    """Everything that is tried on a workload, `auto` first."""
+    """All planners that are tried on a workload, `auto` first."""
     catalogue, auto = catalogue_for(kind, device), PLANNERS["auto"]
     plan = auto(problems, device, catalogue)
     found: dict[str, Planner] = {"auto": auto}
@@ -139,7 +140,7 @@ def planners(problems: Sequence[Problem], kind: str, device: DeviceSpec, randoms
     return found | {f"random {seed}": Randomised(seed) for seed in range(randoms)}
 
 
-Chosen = Mapping[tuple[str, str], Collection[str]]  # plans by workload and precision
+Chosen = Mapping[tuple[str, str], Collection[str]]  # names of plans by workload and precision
 
 
 def _write(
@@ -179,7 +180,7 @@ def finals(
     randoms: Randoms = 8,
     device_name: Device = "h100",
 ) -> None:
-    """Writes auto's plan and the fastest others of each workload, for several rounds of timings."""
+    """Writes auto's plan and the fastest other plans of each workload, for several rounds of timings."""
     tried = by_workload(read_csv(Candidate, plans), Measured(measured))
     only = {
         key: {trial.auto.plan, *(candidate.plan for candidate, _ in trial.others[:FINALISTS])}
@@ -190,7 +191,7 @@ def finals(
 
 @dataclass(frozen=True)
 class Trial:
-    """auto's plan of a workload and its time, and the other plans by theirs, the fastest first."""
+    """auto's plan of a workload and its time, and the other plans and times, the fastest first."""
 
     auto: Candidate
     auto_us: float
@@ -198,13 +199,13 @@ class Trial:
 
     @property
     def best(self) -> tuple[Candidate, float]:
-        """The fastest; auto's own where none is faster."""
+        """The fastest plan; auto's own where no other is faster."""
         first = self.others[:1] or [(self.auto, self.auto_us)]
         return first[0] if first[0][1] < self.auto_us else (self.auto, self.auto_us)
 
     @property
     def ratio(self) -> float:
-        """auto's time over the best one's: 1 and more."""
+        """auto's time divided by that of the best plan, at least 1."""
         return self.auto_us / self.best[1]
 
 
@@ -228,7 +229,8 @@ def by_workload(candidates: Iterable[Candidate], measured: Measured) -> dict[tup
 
 @dataclass(frozen=True)
 class Verdict:
-    """auto over the best plan: as first timed, the winner of that timed again, and the best of the finals."""
+    """auto's time divided by that of the best plan: in the first timings, for their winner timed again, and in the
+    finals."""
 
     first: float
     again: float | None = None
@@ -249,7 +251,7 @@ def report(
     measured: Annotated[list[Path], typer.Argument(help="the driver's CSV files")],
     final: Annotated[list[Path] | None, typer.Option("--finals", help="the driver's CSV of the finals")] = None,
 ) -> None:
-    """Prints auto's time over the best that was found, by workload, and geometric means."""
+    """Prints auto's time divided by the best one's for each workload, and geometric means."""
     candidates = list(read_csv(Candidate, plans))
     tried = by_workload(candidates, Measured(measured))
     again = by_workload(candidates, Measured(final)) if final else {}

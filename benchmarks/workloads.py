@@ -70,7 +70,7 @@ def problems_named(name: str) -> tuple[Problem, ...]:
     return named_problems(name, FOLDER)
 
 
-# Tall products as layers and their gradients hold them: few columns, few rows, and reductions over the long side.
+# Tall products as in layers and their gradients: few columns, few rows, and reductions over the long side.
 TALL_COLUMNS = (1, 3, 5, 7, 12, 16, 24, 31, 32, 33, 40)
 TALL_PAIRS = ((1, 31), (31, 1), (40, 3), (3, 40), (8, 24), (24, 7))  # K and columns
 

@@ -4,9 +4,9 @@ import os
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-# From gcc 13 on this is on, and needs frames in which gcc misaligns AVX-512 spills (https://gcc.gnu.org/PR110027).
+# gcc 13 and later turn this check on. It uses frames in which gcc misaligns AVX-512 spills (https://gcc.gnu.org/PR110027).
 os.environ.setdefault("ASAN_OPTIONS", "detect_stack_use_after_return=0")
-os.environ["VBGEMM_CACHE"] = "off"  # plans by the model alone, whatever was tuned on this machine
+os.environ["VBGEMM_CACHE"] = "off"  # plans by the cost model only, independent of plans that were tuned on this machine
 
 import hypothesis
 import jax
@@ -15,12 +15,13 @@ import pytest
 from jax_vbgemm._src.backends import platform_of
 from jax_vbgemm._src.planner import entry
 
-entry.TRUSTED = frozenset()  # plans of the package's planners are validated in tests, as those of users' own always are
+# tests validate plans of the package's planners too, as plans of users' planners always are
+entry.TRUSTED = frozenset()
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_default_matmul_precision", "highest")  # what goes through XLA on a GPU would be TF32 otherwise
+jax.config.update("jax_default_matmul_precision", "highest")  # otherwise XLA's dots on a GPU would use TF32
 
 hypothesis.settings.register_profile("default", deadline=None, max_examples=25, print_blob=True)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=6, print_blob=True)
@@ -29,12 +30,13 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Of `-n auto`: the cores this process may use, at most 16, as every worker has memory of its own on each GPU."""
+    """The workers of `-n auto`: the cores that this process may use, at most 16, as each worker takes memory on each
+    GPU."""
     return min(len(os.sched_getaffinity(0)), 16)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    platform = platform_of(jax.devices()[0])  # JAX says "gpu" of both vendors'
+    platform = platform_of(jax.devices()[0])  # JAX says "gpu" for both vendors
     for item in items:
         if item.get_closest_marker("gpu") and platform != "cuda":
             item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU, this is {platform}"))
@@ -59,4 +61,5 @@ def pytest_runtest_makereport():
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_make_collect_report():
-    fail_instead_of_skipping((yield).get_result())  # a module's importorskip comes here, with all its tests
+    # the importorskip of a module, which skips all its tests, is reported here
+    fail_instead_of_skipping((yield).get_result())

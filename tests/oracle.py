@@ -10,7 +10,7 @@ import numpy as np
 from jax_vbgemm._src.arithmetic import DTYPES as TABLE
 from jax_vbgemm._src.arithmetic import OPERANDS
 
-# The dtypes that every test of values goes through; those of a byte have tests of their own (test_short_types.py).
+# The dtypes of all tests of values; dtypes of one byte have separate tests (test_short_types.py).
 DTYPES = tuple(dtype for dtype in OPERANDS if TABLE[dtype].bytes > 1)
 
 
@@ -20,8 +20,8 @@ def unit_roundoff(dtype: str) -> float:
     return 2.0 ** -(bits + 1) if bits else 0.0
 
 
-# Largest error, as a share of sum |a||b|, that rounding explains: unit roundoff of the accumulator a few times over,
-# and of the result once.
+# The largest error, as a fraction of sum |a||b|, that rounding explains: a multiple of the accumulator's unit roundoff,
+# plus the result's.
 ROUNDING = {
     name: 80 * unit_roundoff(row.accumulator) + 1.01 * unit_roundoff(name) * (name != row.accumulator)
     for name, row in TABLE.items()
@@ -52,7 +52,7 @@ def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False)
 
 
 def check(results: Sequence[Any], As: Sequence[Any], Bs: Sequence[Any], transposes: Any = None) -> None:
-    """Asserts that results are the products, to rounding."""
+    """Asserts that results equal the products up to rounding."""
     transposes = transposes or [(False, False)] * len(As)
     for index, (c, a, b, flags) in enumerate(zip(results, As, Bs, transposes, strict=True)):
         truth, scale = matmul(a, b, *flags)

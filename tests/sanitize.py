@@ -25,7 +25,7 @@ def worst_error(dtype_name: str, precision: str = "highest") -> float:
         x = rng.uniform(-1, 1, shape)
         return (x + 1j * rng.uniform(-1, 1, shape) if dtype.kind == "c" else x).astype(dtype)
 
-    # Operands come from the host and are ready as they are: all other kernels would be XLA's.
+    # Operands are made on the host, so that only this package's kernels run on the device.
     As = [random(m, k) for m, _, k in SIZES] + [random(k, m) for m, _, k in SIZES]
     Bs = [random(k, n) for _, n, k in SIZES] + [random(n, k) for _, n, k in SIZES]
     Cs = 2 * [random(m, n) for m, n, _ in SIZES]

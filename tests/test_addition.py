@@ -1,4 +1,4 @@
-"""add_scaled against float64, under transformations, and what it becomes in programs for GPUs."""
+"""add_scaled against float64, under transformations, and in programs for GPUs."""
 
 import functools
 
@@ -45,7 +45,7 @@ def test_values(dtype, in_place):
 
 @pytest.mark.parametrize(("beta", "expected"), [(0.0039, 1.0), (0.00392, 1.0078125)])
 def test_one_rounding(beta, expected):
-    """1 + beta lies on either side of half a spacing above 1; rounded before, beta is that half, and both sums 1."""
+    """1 + beta lies on either side of the midpoint above 1. If beta were rounded first, both sums would round to 1."""
     ones = jnp.ones(8, "bfloat16")
     for function in (add_scaled, jax.jit(add_scaled)):
         (total,) = function([ones], [ones], 1.0, beta)
@@ -207,7 +207,7 @@ def test_no_call_without_a_kernel():
 
 @pytest.mark.multidevice(8)
 def test_several_devices():
-    """Under plain jit the sums are XLA's, which leaves them in place; inside shard_map they are a device's own."""
+    """Under plain jit XLA computes the sums on the shards; inside shard_map each device calls the kernel."""
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     xs, ys = arrays(shapes=[(8, 3), (16,)]), arrays(shapes=[(8, 3), (16,)], seed=100)
     sharding = NamedSharding(mesh, P("x"))

@@ -1,4 +1,4 @@
-"""vb.autotune: on the device that is here, and its choice with times that are made up."""
+"""vb.autotune: on this machine's device, and its choice with made-up times."""
 
 import subprocess
 import sys
@@ -95,7 +95,8 @@ def test_both_batchings_and_tall_skinny_are_candidates():
 
 
 def test_candidates_are_near_the_best_by_kernels_that_suit():
-    # Costs of tiles of whole rows are those of tall problems: elsewhere they promise what is not so.
+    # The calibrated costs of tiles of whole rows hold for tall problems only, so that they are no candidates for
+    # others.
     problems = [vb.Problem(437, 391, 870), vb.Problem(300, 512, 1000)] * 8
     h100 = vb.plan(problems, device="h100", precision="highest")
     found = tune.candidate_planners(problems, h100.device, h100.catalogue)

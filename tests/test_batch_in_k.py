@@ -1,4 +1,4 @@
-"""The cotangent of a factor that a batch shares: one product whose K runs over the batch as well."""
+"""The cotangent of a factor that all batch entries share: one product whose K includes the batch."""
 
 import math
 

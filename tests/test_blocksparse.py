@@ -260,7 +260,7 @@ def symmray_arrays(symmetry, fermionic, seed, rank=3, count=2):
 
 
 def contracted_in_jit(a, b, axes):
-    """What ours makes of two of symmray's arrays of NumPy's, blocks going in and out of one program."""
+    """The contraction of two NumPy arrays of symmray, with blocks as inputs and outputs of one program."""
     known = {}
 
     def run(x, y):

@@ -1,4 +1,4 @@
-"""What CMake decides to build, and what `./run` installs before."""
+"""What CMake decides to build, and the packages that `./run` installs before."""
 
 import os
 import shutil
@@ -52,4 +52,5 @@ def test_what_is_installed_before_a_build() -> None:
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     names = [line.split(">")[0].split("=")[0] for line in lines]
     assert {"scikit-build-core", "nanobind", "cmake", "ninja", "jax"} <= set(names)
-    assert "jaxlib" not in names  # the oldest, which JAX's own would replace: all would be compiled again
+    # the oldest jaxlib, which the installed JAX would replace, so that all would be compiled again
+    assert "jaxlib" not in names

@@ -1,4 +1,4 @@
-"""The fit against times that the cost model itself makes up, and the command around it."""
+"""The fit to times that the cost model itself predicts, and the command."""
 
 import csv
 import re
@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 
+import jax_vbgemm as vb
 from jax_vbgemm.__main__ import main
 from jax_vbgemm._src.planner import catalogue_for, device_spec, plan_problems
 from jax_vbgemm._src.planner.model.calibration import COLUMNS, fit_tile, priors_of, write
-from jax_vbgemm._src.planner.papers.uniform import Uniform
 from jax_vbgemm._src.problem import Sizes
 from jax_vbgemm._src.tools import calibrate
 from jax_vbgemm._src.tools.shapes import calibration_sample, named_problems
@@ -21,9 +21,9 @@ LARGE = ("large", 256)
 
 
 def modelled(problems, dtype, precision, tiles):
-    """Seconds by the committed calibration: what a device would measure that is exactly like the model."""
+    """Seconds by the committed calibration, as a device would measure that follows the model exactly."""
     kind = {("float32", "default"): "tf32", ("float32", "high"): "tf32x3"}.get((dtype, precision), dtype)
-    return [plan_problems(problems, kind, H100, Uniform(tile)).predicted_seconds for tile in tiles]
+    return [plan_problems(problems, kind, H100, vb.Uniform(tile)).predicted_seconds for tile in tiles]
 
 
 def test_the_fit_finds_what_made_the_times():
@@ -108,7 +108,7 @@ def test_the_command_reads_the_drivers_file(tmp_path, capsys):
         (["--device", "h1000"], "h1000"),
         (["--device", "h100", "--precision", "fp8"], "--precision: unknown name 'fp8'"),
         (["--device", "h100", "--from", "nowhere.csv"], "nowhere.csv"),
-        (["--device", "mi100"], "there is no mi100 here to measure on"),
+        (["--device", "mi100"], "this machine has no mi100"),
     ],
 )
 def test_bad_input_is_explained(arguments, message, capsys):

@@ -1,5 +1,6 @@
 """python -m jax_vbgemm, as a user runs it."""
 
+import re
 import subprocess
 import sys
 
@@ -42,8 +43,6 @@ def test_bad_input_is_explained(text, arguments, message, tmp_path, capsys):
     file.write_text(text)
     with pytest.raises(SystemExit):
         main(["plan", str(file), *arguments])
-    import re
-
     assert re.search(message, capsys.readouterr().err)
 
 

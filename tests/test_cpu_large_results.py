@@ -1,4 +1,5 @@
-"""Products larger than caches: tall and narrow results, written past them, and few columns of a deep K."""
+"""Products larger than the caches: tall and narrow results, written by non-temporal stores, and few columns of a deep
+K."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,7 @@ def test_tall_products(n: int, k: int, more: int, dtype: str):
 
 @pytest.mark.parametrize("n", [3, 8, 12, 16])
 def test_an_epilogue_and_the_bits_of_a_smaller_product(n: int):
-    """Which way results are written changes nothing in them."""
+    """The way in which results are written does not change their bits."""
     m, k = rows_for(n, "float32"), 16
     rng = np.random.default_rng(0)
     A, B, C = (jnp.asarray(rng.uniform(-1, 1, s), "float32") for s in ((m, k), (k, n), (m, n)))

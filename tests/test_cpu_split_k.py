@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the CPU'
 
 
 def in_shares(problems, device, catalogue):
-    """Every problem in up to nine shares of its K, as on a machine with more cores than there may be here."""
+    """Every problem with up to nine K slices, as on a machine with many cores."""
     blocks = []
     for index, p in enumerate(problems):
         shares = itertools.pairwise(sorted({p.k * end // 9 for end in range(10)}))

@@ -1,17 +1,17 @@
-"""Descriptors for a GPU, made and read without one: each ready tile finds its parts of the operands."""
+"""Descriptors for a GPU, made and read without one: each tile record addresses the right parts of the operands."""
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
 
+import jax_vbgemm as vb
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.addresses import address
 from jax_vbgemm._src.matmul.descriptors import pack, problem_table
 from jax_vbgemm._src.matmul.primitive import Term, sizes_of
-from jax_vbgemm._src.planner import Plan, Tile, Uniform, device_spec, plan_problems
+from jax_vbgemm._src.planner import device_spec, plan_problems
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES
-from jax_vbgemm._src.problem import Problem
 from jax_vbgemm._src.records import ACTIVATIONS, EPILOGUE, READY_TILE, RUN, SPLIT_TILE
 
 H100 = device_spec("h100")
@@ -25,7 +25,7 @@ def packed(lhs, rhs, term, planner="auto"):
     if where is None:
         return None
     table = problem_table([where], [(0, 1, 2)])
-    plan = plan_problems([Problem(sizes.m, sizes.n, sizes.k, where.batch)], "float32", H100, planner)
+    plan = plan_problems([vb.Problem(sizes.m, sizes.n, sizes.k, where.batch)], "float32", H100, planner)
     return sizes, table, pack(plan, table)
 
 
@@ -69,7 +69,7 @@ SPLIT_K = st.tuples(
 
 @given(st.lists(SPLIT_K, min_size=1, max_size=3), st.sampled_from(["float32", "tf32", "bfloat16", "complex128"]))
 def test_shares_of_a_place_have_slots_of_their_own_and_all_of_its_k(problems, kind):
-    problems = [Problem(*problem) for problem in problems]
+    problems = [vb.Problem(*problem) for problem in problems]
     plan = plan_problems(problems, kind, H100, "auto")
     plan.validate()
     terms = [sizes_of((p.batch, p.m, p.k), (p.batch, p.k, p.n), Term(0, 1, 0)) for p in problems]
@@ -112,11 +112,11 @@ def test_shares_of_a_place_have_slots_of_their_own_and_all_of_its_k(problems, ki
 
 def test_tiles_of_different_shapes_cannot_share_the_k_of_an_element():
     def uneven(problems, device, catalogue):
-        tiles = [Tile(0, 0, row, col, 0, 8, "small") for row in (0, 16) for col in (0, 16)]
-        blocks = [[tile] for tile in [*tiles, Tile(0, 0, 0, 0, 8, 20, "medium")]]
-        return Plan.from_blocks(problems, device, catalogue, planner="uneven", blocks=blocks)
+        tiles = [vb.Tile(0, 0, row, col, 0, 8, "small") for row in (0, 16) for col in (0, 16)]
+        blocks = [[tile] for tile in [*tiles, vb.Tile(0, 0, 0, 0, 8, 20, "medium")]]
+        return vb.Plan.from_blocks(problems, device, catalogue, planner="uneven", blocks=blocks)
 
-    with pytest.raises(ValueError, match=r"problems\[0\] at row 0, col 0 from k 8 on has no fellow"):
+    with pytest.raises(ValueError, match=r"problems\[0\] at row 0, col 0 from k 8 on continues no tile that ends"):
         packed((32, 20), (20, 32), Term(0, 1, 0), uneven)
 
 
@@ -128,7 +128,7 @@ def test_epilogues_count_where_tiles_are_made_ready():
     count = 3000
     size = sizes_of((8, 8), (8, 8), Term(0, 1, 0))
     table = problem_table([address((8, 8), (8, 8), Term(0, 1, 0), size)] * count, [(0, 0, 1)] * count)
-    plan = plan_problems([Problem(8, 8, 8)] * count, "float32", H100)
+    plan = plan_problems([vb.Problem(8, 8, 8)] * count, "float32", H100)
     plain, finished = pack(plan, table), pack(plan, table, np.zeros(count, EPILOGUE))
     assert (plain.num_runs, finished.num_runs) == (0, count)
     assert plain.words.nbytes <= MAX_BYTES < finished.words.nbytes + count * (READY_TILE.itemsize - RUN.itemsize)
@@ -156,13 +156,13 @@ def test_a_call_of_very_many_tiles_keeps_runs():
 def symmetric_call(n, planner="auto", k=64, device=H100, kind="bfloat16"):
     size = sizes_of((n, k), (n, k), Term(0, 1, 0, False, True, True))
     table = problem_table([address((n, k), (n, k), Term(0, 1, 0, False, True, True), size)], [(0, 0, 1)])
-    plan = plan_problems([Problem(n, n, k, 1, False, True, True)], kind, device, planner)
+    plan = plan_problems([vb.Problem(n, n, k, 1, False, True, True)], kind, device, planner)
     return table, plan, pack(plan, table)
 
 
 @pytest.mark.parametrize("n", [64, 300, 1000])
 def test_ready_tiles_above_the_diagonal_are_mirrored(n):
-    table, plan, descriptors = symmetric_call(n, Uniform("mma-64x128"))
+    table, plan, descriptors = symmetric_call(n, vb.Uniform("mma-64x128"))
     tiles = descriptors.words[table.nbytes // 4 :][: descriptors.num_tiles * READY_TILE.itemsize // 4].view(READY_TILE)
     np.testing.assert_array_equal(tiles["c"]["mirrored"], tiles["row"] + 64 <= tiles["col"])
     assert not tiles["a"]["mirrored"].any()
@@ -174,7 +174,7 @@ def test_ready_tiles_above_the_diagonal_are_mirrored(n):
 
 
 def test_runs_above_the_diagonal_are_mirrored():
-    table, plan, descriptors = symmetric_call(4000, Uniform("mma-16x32"))
+    table, plan, descriptors = symmetric_call(4000, vb.Uniform("mma-16x32"))
     assert 0 < descriptors.num_runs < descriptors.num_tiles
     runs = descriptors.words[table.nbytes // 4 :][: descriptors.num_runs * RUN.itemsize // 4].view(RUN)
     np.testing.assert_array_equal(runs["mirrored"], runs["row"] + 16 <= runs["col"])
@@ -198,6 +198,6 @@ def test_shares_are_mirrored_where_they_are_added_up():
 
 def test_descriptors_elsewhere_know_nothing_of_symmetry():
     for device, kind in (("cpu", "float32"), ("mi210", "bfloat16")):
-        plain = plan_problems([Problem(300, 300, 64, 1, False, True)], kind, device_spec(device))
+        plain = plan_problems([vb.Problem(300, 300, 64, 1, False, True)], kind, device_spec(device))
         table, _, descriptors = symmetric_call(300, device=device_spec(device), kind=kind)
         np.testing.assert_array_equal(descriptors.words, pack(plain, table).words)

@@ -1,4 +1,4 @@
-"""What the build of the site cannot see: code that it does not run, and public names that no API page has."""
+"""Mistakes that the build of the site cannot find: code that it does not run, and public names without an API page."""
 
 import importlib
 import inspect
@@ -13,7 +13,7 @@ PAGES = sorted(page.relative_to(DOCS) for page in DOCS.rglob("*.md"))
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_python_is_run_by_the_build(page):
-    """Only cells of pages with this header are run; a plain block would show code that nobody tries."""
+    """The build runs only cells of pages with this header, so that code in plain blocks would never be run."""
     text = (DOCS / page).read_text()
     assert "```python" not in text, f"docs/{page} has a Python block that is not a {{code-cell}}"
     if "{code-cell}" in text:

@@ -1,4 +1,4 @@
-"""How calls run: the same bits every time, many at once, donated, on several devices, after a restart."""
+"""Execution of calls: deterministic, concurrent, with donation, on several devices, after a restart."""
 
 import concurrent.futures
 import os
@@ -56,7 +56,7 @@ def test_fifty_runs_give_the_same_bits(dtype):
 
 
 def test_concurrent_calls():
-    """32 threads, more than the pool has: nobody waits for a helper that never starts."""
+    """32 threads, more than the pool has: no call waits for a helper that never starts."""
     As, Bs = ragged(24, 1, 100)
     f = jax.jit(vb.batched_matmul)
     expected = [np.asarray(c) for c in f(As, Bs)]
@@ -82,7 +82,7 @@ def test_several_calls_in_one_program():
 
 
 def test_a_call_sees_what_the_one_before_it_wrote():
-    """Forty in a row, so that a GPU may start each before the last has ended: permutations are exact."""
+    """Forty calls in a row, each of which a GPU may start before the one before has ended; permutations are exact."""
     rng = np.random.default_rng(3)
     sizes = [1, 7, 33, 64, 100, 127, 250, 257, 384] * 3
     orders = [rng.permutation(size) for size in sizes]
@@ -154,7 +154,7 @@ def test_import_does_not_initialise_a_backend():
 
 @pytest.mark.gpu
 def test_command_buffers_replay_with_new_addresses():
-    """In a process of its own, as XLA reads its flags once; this one makes every program a CUDA graph."""
+    """In a separate process, as XLA reads its flags once; the flag makes every program a CUDA graph."""
     script = textwrap.dedent("""
         import jax, jax.numpy as jnp, numpy as np, jax_vbgemm as vb
         rng = np.random.default_rng(3)

@@ -6,15 +6,14 @@ import numpy as np
 import oracle
 import pytest
 
+import jax_vbgemm as vb
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.addresses import address
 from jax_vbgemm._src.matmul.descriptors import pack, problem_table
 from jax_vbgemm._src.matmul.layout import Layout
 from jax_vbgemm._src.matmul.primitive import Into, Term, Window, contract, sizes_of
-from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.planner import plan_problems, resolve_planner
-from jax_vbgemm._src.problem import Problem
 
 PLATFORM = backends.platform_of(jax.devices()[0])
 
@@ -25,7 +24,7 @@ def call(a, b, out_shape, out_dtype=None, tamper=lambda table: None, words=lambd
     sizes = sizes_of(a.shape, b.shape, term)
     table = problem_table([address(a.shape, b.shape, term, sizes)], [(0, 1, 2)])
     device = backends.planning_device(PLATFORM)
-    plan = plan_problems([Problem(sizes.m, sizes.n, sizes.k)], "float32", device, "uniform")
+    plan = plan_problems([vb.Problem(sizes.m, sizes.n, sizes.k)], "float32", device, "uniform")
     descriptors = pack(plan, table)
     tamper(table)
     tampered = np.concatenate((table.view(np.int32), descriptors.words[table.nbytes // 4 :]))
@@ -121,7 +120,7 @@ def test_wrong_dtypes():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_insane_tiles_are_clamped(seed):
-    """Tile descriptors are not checked but clamped: garbage in them gives garbage in C, never a fault."""
+    """Kernels clamp tile descriptors: wrong descriptors give wrong results, but no access out of bounds."""
     rng = np.random.default_rng(seed)
 
     def garbage(words):
@@ -136,7 +135,7 @@ def windowed(read, write):
     """A 4 x 5 matrix read in a buffer of 60 and multiplied by 5 x 3 into a buffer of 40, at layouts nobody checked."""
     options = {"precision": None, "planner": resolve_planner("auto"), "implementation": "kernel"}
     x, w, base = (oracle.random((size,), "float32", size) for size in (60, 15, 40))
-    operands = [View.with_layout(x, read), w.reshape(5, 3)]
+    operands = [vb.View.with_layout(x, read), w.reshape(5, 3)]
     into = Into([Window(0, write)], [base.shape], [base])
     return contract(operands, [Term(0, 1, 0)], [x.dtype], into=into, **options)[0], (x, w, base)
 

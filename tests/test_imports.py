@@ -1,11 +1,11 @@
-"""Imports go one way: each room reads those above it in this list, and none below."""
+"""Imports go one way: each folder imports from those above it in this list, and from none below."""
 
 import ast
 from pathlib import Path
 
-import jax_vbgemm
+import jax_vbgemm as vb
 
-PACKAGE = Path(jax_vbgemm.__file__).parent
+PACKAGE = Path(vb.__file__).parent
 
 ROOMS = [
     "_core",
@@ -46,7 +46,7 @@ ROOMS = [
 
 
 def room_of(module: str) -> int:
-    """The room with the longest name that the module lies in."""
+    """The index of the longest entry of the list that contains the module."""
     inside = [room for room in ROOMS if module == room or module.startswith(f"{room}.") or not room]
     return ROOMS.index(max(inside, key=len))
 

@@ -1,4 +1,4 @@
-"""What an import says on a machine that lacks something."""
+"""The errors of an import on a machine without JAX, the module or its libraries."""
 
 import re
 import subprocess

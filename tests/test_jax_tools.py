@@ -112,7 +112,7 @@ def test_modules_hold_operands_and_are_operands():
 
 
 def test_a_call_in_a_forked_process():
-    """XLA's pool has no threads there: a program that waits for one of them never returns."""
+    """XLA's pool has no threads in a forked process: a program that waits for one of them never returns."""
     code = """
         import os, signal, warnings
         import jax, jax.numpy as jnp, numpy as np

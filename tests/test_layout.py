@@ -1,4 +1,4 @@
-"""Layouts against NumPy's indexing: what they name, how they are reshaped, and how XLA takes and puts it."""
+"""Layouts against NumPy's indexing: positions, reshapes, and `take` and `put` by XLA."""
 
 import hypothesis.strategies as st
 import jax.numpy as jnp
@@ -79,7 +79,7 @@ def matrix(place, batch, inner, rows, cols):
     st.integers(1, 3), st.sampled_from(["rows", "k"]),
 )  # fmt: skip
 def test_addresses_of_two_levels(order, out_order, sizes, n, cut):
-    """Rows or K of two levels, in any order in memory, are all products that there are, once each."""
+    """Rows or K of two levels, in any order in memory: the addresses contain every product exactly once."""
     x = np.arange(sizes[0] * sizes[1] * 5)
 
     def strided(order):  # (s0, s1, last) with memory in this order

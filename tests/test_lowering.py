@@ -1,4 +1,4 @@
-"""What the program becomes: one custom call a dtype with constant descriptors, or XLA's dots without a kernel."""
+"""Lowered programs: one custom call for each dtype with constant descriptors, or XLA's dots without a kernel."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""RaggedArray: one leaf to JAX, a tree of members to users, and zeros between their rows whatever happens."""
+"""RaggedArray: one leaf to JAX, a tree of members to users, and always zeros in the padding."""
 
 import pickle
 
@@ -20,7 +20,7 @@ def tree_of(shapes, dtype="float64"):
 
 
 def padding(ragged):
-    """What lies between the members."""
+    """The elements of the padding."""
     free = np.ones(ragged.buffer.size, bool)
     for layout in ragged.members.layouts:
         free &= ~np.asarray(layout.put(jnp.zeros(free.shape, bool), jnp.ones(layout.shape, bool)))
@@ -178,7 +178,7 @@ def test_mistakes_are_named():
         vb.pack([jnp.ones(2)]) + vb.pack([jnp.ones(3)])
     with pytest.raises(TypeError, match="unsupported operand"):
         RAGGED * jnp.ones(3)
-    with pytest.raises(TypeError, match="map takes others that are packed, not of type dict"):
+    with pytest.raises(TypeError, match="further arguments of map must be RaggedArrays, not of type dict"):
         RAGGED.map(jnp.add, TREE)
     with pytest.raises(TypeError, match="not a container"):
         "a" in RAGGED  # noqa: B015
@@ -225,7 +225,7 @@ def test_weight_decay_puts_numbers_into_padding_that_nobody_sees():
 
 def test_stacked_buffers_are_refused():
     stacked = jax.tree.map(lambda x: jnp.stack([x, x]), RAGGED)
-    with pytest.raises(ValueError, match=r"RaggedArray: its buffer is .*: behind vmap or scan, jax.vmap"):
+    with pytest.raises(ValueError, match=r"RaggedArray: its buffer is .*: after vmap or scan, jax.vmap"):
         stacked["a"]
     with pytest.raises(ValueError, match=r"As\['a'\] doesn't fit its buffer: it is a window of"):
         vb.batched_matmul(stacked, TREE)

@@ -1,4 +1,4 @@
-"""The CUDA module of a plugin: found, fitting JAX's own plugin, of this version."""
+"""The CUDA module of a plugin: it is found, and its CUDA version and its own version are checked."""
 
 import importlib.util
 import subprocess

@@ -1,4 +1,4 @@
-"""float32 at JAX's precisions: what each means for the plan everywhere, and for the error on a GPU."""
+"""float32 at JAX's precisions: the plan on every device, and the error on a GPU."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What tall_skinny's model is given by measurement, from made-up timings that follow the model."""
+"""Profiling for tall_skinny's model, with made-up timings that follow the model."""
 
 import pytest
 
@@ -12,7 +12,7 @@ MEMORY, PRODUCT = 6e-7, 4e-9
 
 
 def measure(problems, dtype, precision, tiles):
-    """A launch of 3 us; a lone block's time by its latency; else the rows' tiles that are 1024 long are fastest."""
+    """A launch of 3 us. A single block takes its latencies; for other problems, row tiles of 1024 rows are fastest."""
     del precision
     (problem,) = problems
     if problem.m == 128:
@@ -48,7 +48,10 @@ def test_a_device_without_such_tiles_is_refused():
 
 def test_the_command_wants_a_gpu_and_a_precision(capsys, monkeypatch):
     monkeypatch.setattr(cli.backends, "default_device", lambda: device_spec("cpu"))
-    for arguments, error in ((["profile"], "here is a cpu"), (["profile", "--precision", "fp8"], "name 'fp8'; known")):
+    for arguments, error in (
+        (["profile"], "the device is a cpu"),
+        (["profile", "--precision", "fp8"], "name 'fp8'; known"),
+    ):
         with pytest.raises(SystemExit):
             cli.main(arguments)
         assert error in capsys.readouterr().err

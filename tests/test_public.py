@@ -1,4 +1,4 @@
-"""What the packages show of themselves: their public names, and the examples of their docstrings."""
+"""The packages' public names, and the examples of their docstrings."""
 
 import doctest
 import importlib

@@ -1,4 +1,4 @@
-"""Structures, None leaves, transposes as prefix trees, and what bad input is told."""
+"""Structures, None leaves, transposes as prefix trees, and the messages for bad input."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The built ROCm backend as a file: what it needs, what it offers, which kernels it holds. No GPU or ROCm is needed."""
+"""The built ROCm module as a file: its dependencies, exported symbols and kernels. No GPU or ROCm is needed."""
 
 import re
 import shutil
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from jaxlib import xla_client
 
-import jax_vbgemm
+import jax_vbgemm as vb
 from jax_vbgemm import _core
 from jax_vbgemm._src.backends import BACKENDS, TARGET_NAME
 
-FILES = [Path(folder) / f"_rocm{suffix}" for folder in jax_vbgemm.__path__ for suffix in EXTENSION_SUFFIXES]
+FILES = [Path(folder) / f"_rocm{suffix}" for folder in vb.__path__ for suffix in EXTENSION_SUFFIXES]
 LIBRARY = next((file for file in FILES if file.exists()), None)
 BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 

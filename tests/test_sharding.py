@@ -45,7 +45,7 @@ def scalar(Cs):
     "function", [vb.batched_matmul, lambda As, Bs: [jnp.matmul(a, b) for a, b in zip(As, Bs, strict=True)]]
 )
 def test_shard_map_values_and_gradients(check_vma, function):
-    """The second function is jnp's own: what is asked of ours holds there."""
+    """The second function is jnp.matmul, for which the same assertions hold."""
     As, Bs = operands()
     sharded = jax.shard_map(function, mesh=mesh(), in_specs=(SPECS, P()), out_specs=SPECS, check_vma=check_vma)
     assert_close(jax.jit(sharded)(As, Bs), vb.batched_matmul(As, Bs))
@@ -138,7 +138,7 @@ def test_explicit_meshes():
 
 
 def test_vmap_over_an_explicit_axis():
-    """The call inside the vmap doesn't see the axis, so it cannot refuse it."""
+    """The call inside the vmap doesn't see the axis, so that it cannot refuse the axis."""
     explicit = mesh(AxisType.Explicit)
     a, b = oracle.random((8, 3, 4), "float64", 1), oracle.random((4, 5), "float64", 2)
 

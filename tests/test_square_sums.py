@@ -1,4 +1,4 @@
-"""square_sums against float64, under transformations, and what it becomes in programs for GPUs."""
+"""square_sums against float64, under transformations, and in programs for GPUs."""
 
 import functools
 
@@ -138,7 +138,7 @@ def test_no_call_without_a_kernel():
 
 @pytest.mark.multidevice(8)
 def test_several_devices():
-    """Under plain jit the sums are XLA's, which leaves arrays in place; inside shard_map they are a device's own."""
+    """Under plain jit XLA computes the sums on the shards; inside shard_map each device calls the kernel."""
     mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
     xs = arrays(shapes=[(8, 3), (16,)])
     assert calls(exported(jax.jit(square_sums, in_shardings=NamedSharding(mesh, P("x"))), (xs,))) == 0

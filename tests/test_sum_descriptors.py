@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import jax_vbgemm as vb
 from jax_vbgemm._src.matmul.addresses import address
 from jax_vbgemm._src.matmul.descriptors import pack, problem_table
 from jax_vbgemm._src.matmul.primitive import Term, sizes_of
 from jax_vbgemm._src.planner import device_spec, plan_problems
 from jax_vbgemm._src.planner.tiles.pieces import count_pieces
-from jax_vbgemm._src.problem import Problem
 from jax_vbgemm._src.records import CONTINUED, READY_TILE, SPLIT_TILE
 
 SUMS = st.lists(
@@ -39,7 +39,7 @@ def described(sums, device, kind, planner="auto"):
             operands += [rng.integers(-4, 5, lhs), rng.integers(-4, 5, rhs)]
             owner.append(index)
     table = problem_table(addresses, buffers)
-    problems = [Problem(m, n, sum(depths), batch, False, True) for m, n, batch, depths in sums]
+    problems = [vb.Problem(m, n, sum(depths), batch, False, True) for m, n, batch, depths in sums]
     plan = plan_problems(problems, kind, device_spec(device), planner)
     assert plan.predicted_seconds > 0
     return plan, table, pack(plan, table, None, np.array(owner)), operands, np.array(owner)
@@ -60,7 +60,7 @@ def matrix(flat, part, rows, cols):
 
 
 def run(sums, table, descriptors, operands):
-    """What the kernels compute: every element of every result once."""
+    """The results by the rules of the kernels; asserts that every element is computed once."""
     tiles, splits, block_first = tables(table, descriptors)
     results = [np.zeros(batch * m * n, np.int64) for m, n, batch, _ in sums]
     written = [np.zeros_like(result) for result in results]

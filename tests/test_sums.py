@@ -51,7 +51,7 @@ def check(results, expected):
 
 
 def in_shares(problems, device, catalogue):
-    """Every problem in three shares of its K, wherever its products begin."""
+    """Every problem with three K slices, independent of where its products begin."""
     blocks = []
     for index, p in enumerate(problems):
         cuts = sorted({0, p.k // 3, 2 * p.k // 3 + 1, p.k}) if p.k > 2 else [0, p.k]
@@ -214,7 +214,7 @@ def test_what_is_not_finite_stays_in_its_result():
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="tiles of the CPU")
 def test_a_sum_of_too_many_tiles_is_added_by_xla():
-    """Its tiles would be described one by one."""
+    """Each of its tiles would need a record."""
     a, b = [oracle.random((4000, 8, 8), "float32", i) for i in (1, 2)]
     As, Bs, out = [a, b, b], [b, a, b], [0, 0, 0]
     (result,) = vb.batched_matmul_sum(As, Bs, out, alpha=2.0)
@@ -250,7 +250,7 @@ WRONG = [
      [A.astype("float32"), A], [B.astype("float32"), B], {"out": [0, 0]}),
     (ValueError, r"As\[1\] is \(3, 4\) but Bs\[1\] is \(5, 4\): inner dimensions 4 and 5",
      [A, A], [B, B.T], {"out": [0, 0]}),
-    (ValueError, r"segments name As\['y'\], which there is not", {"x": A}, [B], {"segments": [[("y", 0)]]}),
+    (ValueError, r"segments name As\['y'\], which does not exist", {"x": A}, [B], {"segments": [[("y", 0)]]}),
     (ValueError, r"segments\['r'\] is empty", [A], [B], {"segments": {"r": []}}),
     (TypeError, r"segments\[0\] is .*must be a list of pairs", [A], [B], {"segments": [[(0, 0, 0)]]}),
     (TypeError, "segments must be a list or a dict", [A], [B], {"segments": 3}),
@@ -263,7 +263,7 @@ WRONG = [
     (ValueError, r"Cs must have the structure of the results",
      [A, A], [B, B], {"out": [0, 0], "Cs": [1, 2], "beta": 1}),
     (ValueError, r"alpha has shape \(2,\), but there are 1", [A, A], [B, B], {"out": [0, 0], "alpha": np.ones(2)}),
-    (ValueError, r"bias\[0\] is added to a symmetric result",
+    (ValueError, r"bias\[0\] is given for a symmetric result",
      [A, A], [A, A], {"out": [0, 0], "transpose_b": True, "symmetric": True, "bias": [jnp.ones(3)]}),
 ]  # fmt: skip
 

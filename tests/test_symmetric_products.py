@@ -1,4 +1,4 @@
-"""`symmetric=`: results are those without it, derived products drop it, and what cannot be symmetric is refused."""
+"""`symmetric=`: equal results with and without it, derived products that drop it, and errors."""
 
 import jax
 import jax.numpy as jnp
@@ -121,7 +121,9 @@ def test_what_is_not_symmetric_is_refused():
     with pytest.raises(ValueError, match=r"As\['w'\] is \(3, 4\) but .*a symmetric result must be square.* 3 x 5"):
         vb.batched_matmul({"v": a, "w": a}, {"v": a.T, "w": b}, symmetric={"v": True, "w": True})
     vb.batched_matmul({"v": a, "w": a}, {"v": a.T, "w": b}, symmetric={"v": True, "w": False})
-    with pytest.raises(ValueError, match=r"batched_gemm: bias\[1\] is added to a symmetric result"):
+    with pytest.raises(
+        ValueError, match=r"batched_gemm: bias\[1\] is given for a symmetric result, which takes no bias"
+    ):
         vb.batched_gemm([a, a], [a.T, a.T], bias=[None, jnp.ones(3)], symmetric=True)
     vb.batched_gemm([a, a], [a.T, a.T], bias=[jnp.ones(3), None], symmetric=[False, True], activation="relu")
     with pytest.raises(TypeError, match="symmetric must hold Python bools"):

@@ -22,7 +22,7 @@ def skinny(draw):
 
 @st.composite
 def of_long_rows(draw):
-    """The same of few columns and a deep K, mostly with A's rows along memory."""
+    """As `skinny`, with few columns and a deep K, mostly with an A that is contiguous along K."""
     m = draw(st.one_of(st.sampled_from([15, 16, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1025]), st.integers(1, 300)))
     k = draw(st.one_of(st.sampled_from([255, 256, 264, 1023, 1024, 1025, 8192, 33_001]), st.integers(1, 3000)))
     return m, draw(st.integers(1, 17)), k, draw(st.sampled_from([False, False, True])), draw(st.booleans())

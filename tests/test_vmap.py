@@ -119,7 +119,7 @@ def test_scan_and_while_and_cond():
 
 @pytest.mark.parametrize("name", ["C", "bias"])
 def test_what_is_added_alone_is_mapped(name):
-    """One product for all entries, and the other results' epilogues stay in the kernel."""
+    """One product serves all mapped entries, and the other results' epilogues stay in the kernel."""
     As = [oracle.random((5, 7), "float64", 1), oracle.random((3, 2, 4), "float64", 2)]
     Bs = [oracle.random((7, 6), "float64", 3), oracle.random((4, 8), "float64", 4)]
     mapped = oracle.random((9, 5, 6) if name == "C" else (9, 6), "float64", 5)

@@ -1,4 +1,4 @@
-"""The wheel of a plugin, as tools/wheels.py packs it: pip installs it, and its package says what it is."""
+"""The wheel of a plugin, as tools/wheels.py packs it: pip installs it, and the package has the right metadata."""
 
 import importlib.util
 import shutil

@@ -1,6 +1,6 @@
-"""Prints what has to be installed before the package can be built in this environment, for `./run`.
+"""Prints the packages that must be installed before this package can be built in this environment, for `./run`.
 
-In place of the jaxlib that pip's isolated build takes, which is the oldest, it has the JAX that will run the result.
+pip's isolated build takes the oldest supported jaxlib; this list has instead the JAX that will run the result.
 """
 
 import tomllib

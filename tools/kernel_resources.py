@@ -1,7 +1,9 @@
-"""Writes or checks jax_vbgemm/_src/planner/tables/resources.csv: what the compiler reports of every GPU kernel.
+"""Writes or checks jax_vbgemm/_src/planner/tables/resources.csv: the registers, shared memory and spills of every CUDA
+kernel, as ptxas reports them.
 
-Run it after any change to the kernels; `--check` is for CI and needs nvcc but no GPU. A kernel that spills is an error
-either way. `--reports` reads what a build by tools/keep_report.sh kept instead of compiling again.
+Run it after any change to the kernels; `--check` is for CI and needs nvcc but no GPU. A kernel that spills is an error,
+with `--check` and without. `--reports` reads the reports that a build by tools/keep_report.sh kept, instead of
+compiling again.
 """
 
 import os
@@ -9,11 +11,11 @@ import re
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from resource_table import ROOT, SOURCES, TABLES, arguments_parser, update
+from resource_table import ROOT, SOURCES, TABLES, arguments_parser, compile_all, finish, kept_reports
 
 TABLE = TABLES / "resources.csv"
 ARCHS = ("sm_80", "sm_90a")
@@ -27,7 +29,7 @@ SHARED = re.compile(r"(\d+) bytes smem")
 
 
 class Resources(NamedTuple):
-    """One kernel on one architecture. Its shared memory is what it declares and what its launches give."""
+    """One kernel on one architecture; its shared memory per block is the static and the dynamic one together."""
 
     arch: str
     kernel: str
@@ -38,20 +40,27 @@ class Resources(NamedTuple):
     spill_bytes: int
 
 
-def compiler_report(source: Path, arch: str, nvcc: str) -> str:
-    """What ptxas says about a source file's kernels."""
+def command(nvcc: str, source: Path, arch: str) -> list[str]:
+    """The command with which ptxas reports a source file's kernels."""
     number = arch.removeprefix("sm_")
-    with tempfile.TemporaryDirectory() as folder:
-        command = [nvcc, "-O3", "-std=c++17", "-cubin", "-Xptxas", "-v", f"-gencode=arch=compute_{number},code={arch}"]
-        command += [f"-I{ROOT / 'csrc'}", str(source), "-o", os.path.join(folder, "kernels.cubin")]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise SystemExit(f"{source.name} does not compile for {arch}:\n{result.stderr}")
-    return result.stderr
+    target = f"-gencode=arch=compute_{number},code={arch}"
+    return [
+        nvcc,
+        "-O3",
+        "-std=c++17",
+        "-cubin",
+        "-Xptxas",
+        "-v",
+        target,
+        f"-I{ROOT / 'csrc'}",
+        str(source),
+        "-o",
+        os.devnull,
+    ]
 
 
 def dynamic_shared_bytes() -> dict[tuple[str, str], int]:
-    """What launches give, by (kernel, kind): constants of the sources, printed by a host program."""
+    """The dynamic shared memory of a launch, by (kernel, arithmetic), as a host program prints it from the sources."""
     program = """
     #include <cstdio>
     #include "gpu/host/dynamic_shared.h"
@@ -80,7 +89,7 @@ def dynamic_shared_bytes() -> dict[tuple[str, str], int]:
 
 
 def parse(report: str, dynamic: dict[tuple[str, str], int]) -> list[Resources]:
-    """The kernels of a report: the lines after the one that names a kernel are its own; helpers are left out."""
+    """The kernels of a report. A kernel's figures follow the line that names it; helper kernels are left out."""
     kernels = []
     for text in re.split(r"(?=Compiling entry function)", report):
         entry = ENTRY.search(text)
@@ -98,34 +107,29 @@ def parse(report: str, dynamic: dict[tuple[str, str], int]) -> list[Resources]:
     return kernels
 
 
-def measure(archs: list[str], nvcc: str, jobs: int) -> list[str]:
-    """Compiles every source file for every architecture: the compiler's reports."""
-    tasks = [(source, arch) for arch in archs for source in sorted(SOURCES.glob("[!m]*.cu"))]  # not mfma_
-    with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(lambda task: compiler_report(task[0], task[1], nvcc), tasks))
+def waste(row: Resources) -> str:
+    """What a kernel keeps outside its registers, in words."""
+    if row.spill_bytes or row.stack_bytes:
+        return f"spills of {row.spill_bytes} bytes, stack of {row.stack_bytes} bytes"
+    return ""
 
 
 def main() -> int:
     """Command line."""
     parser = arguments_parser(__doc__, ARCHS, TABLE)
     parser.add_argument("--nvcc", default=os.environ.get("CUDACXX", "nvcc"), help="default: $CUDACXX, else nvcc")
-    parser.add_argument("--reports", type=Path, metavar="DIR", help="take the reports that a build kept there")
     arguments = parser.parse_args()
 
     archs = arguments.arch or list(ARCHS)
     if arguments.reports:
-        reports = [path.read_text() for path in arguments.reports.glob("*.txt")]
+        reports = kept_reports(arguments.reports)
     else:
-        reports = measure(archs, arguments.nvcc, arguments.jobs)
+        sources = sorted(SOURCES.glob("[!m]*.cu"))  # not mfma_*.cu, the kernels for AMD's matrix cores
+        tasks = [(source, arch) for arch in archs for source in sources]
+        reports = compile_all(tasks, partial(command, arguments.nvcc), arguments.jobs)
     dynamic = dynamic_shared_bytes()
     measured = [row for report in reports for row in parse(report, dynamic) if row.arch in archs]
-    spills = [row for row in measured if row.spill_bytes or row.stack_bytes]
-    for row in spills:
-        where = f"{row.kernel} {row.dtype} on {row.arch}"
-        print(f"{where}: spills of {row.spill_bytes} bytes, stack of {row.stack_bytes} bytes", file=sys.stderr)
-
-    stale = update(arguments.table, measured, archs, Resources, check=arguments.check)
-    return 1 if spills or (arguments.check and stale) else 0
+    return finish(arguments, archs, measured, Resources, waste)
 
 
 if __name__ == "__main__":

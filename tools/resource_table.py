@@ -1,7 +1,8 @@
-"""The planner's tables of what compilers report of the kernels: read, written, and compared with new reports.
+"""The planner's tables of each GPU kernel's registers, shared memory and spills, as the compilers report them.
 
-The planner computes occupancy from them, so that a plan is the same on machines without a compiler. kernel_resources.py
-and kernel_resources_amd.py, which share this, know what their compilers say.
+The planner computes occupancy from the tables, so that a plan is the same on a machine without a compiler. This module
+reads and writes a table, compares it with new reports, and holds the command line; kernel_resources.py (nvcc) and
+kernel_resources_amd.py (clang) run their compiler and parse its report.
 """
 
 import argparse
@@ -9,8 +10,10 @@ import csv
 import difflib
 import io
 import os
+import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ TABLES = ROOT / "jax_vbgemm" / "_src" / "planner" / "tables"
 
 
 def arguments_parser(description: str | None, archs: Iterable[str], table: Path) -> argparse.ArgumentParser:
-    """The options of both programs."""
+    """The options that both programs have."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--check", action="store_true", help="compare with the file, do not write it; 1 where they differ"
@@ -28,13 +31,53 @@ def arguments_parser(description: str | None, archs: Iterable[str], table: Path)
     parser.add_argument("--arch", action="append", choices=list(archs), help="architecture, repeatable (default: all)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilations at a time")
     parser.add_argument("--table", type=Path, default=table, help=f"the file (default: {table.relative_to(ROOT)})")
+    parser.add_argument(
+        "--reports",
+        type=Path,
+        metavar="DIR",
+        help="read the reports that a build for the architectures given by --arch kept there, instead of compiling",
+    )
     return parser
 
 
-def update(table: Path, measured: Sequence[Any], archs: Sequence[str], row: Any, *, check: bool) -> bool:
-    """Writes the rows of these architectures, NamedTuples of type `row`, into the table, whose others stay as they are.
+def kept_reports(folder: Path) -> list[str]:
+    """The compiler's reports that a build by tools/keep_report.sh wrote into the folder."""
+    return [path.read_text() for path in folder.glob("*.txt")]
 
-    check: leaves the table, and shows how it differs. Returns whether it did.
+
+def compile_all(tasks: Iterable[tuple[Path, str]], command: Callable[[Path, str], list[str]], jobs: int) -> list[str]:
+    """Compiles each (source file, architecture) by command(source, architecture), and gives the reports."""
+
+    def report(task: tuple[Path, str]) -> str:
+        source, arch = task
+        result = subprocess.run(command(source, arch), capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise SystemExit(f"{source.name} does not compile for {arch}:\n{result.stderr}")
+        return result.stderr
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(report, tasks))
+
+
+def finish(
+    arguments: argparse.Namespace, archs: Sequence[str], measured: Sequence[Any], row: Any, waste: Callable[[Any], str]
+) -> int:
+    """Writes or checks the table and gives the program's exit status.
+
+    measured: the kernels of the architectures `archs`, as NamedTuples of type `row`.
+    waste: what a kernel spills, in words; the empty string for a kernel that keeps all its values in registers.
+    """
+    wasteful = [(each, waste(each)) for each in measured if waste(each)]
+    for each, words in wasteful:
+        print(f"{each.kernel} {each.dtype} on {each.arch}: {words}", file=sys.stderr)
+    stale = _update(arguments.table, measured, archs, row, check=arguments.check)
+    return 1 if wasteful or (arguments.check and stale) else 0
+
+
+def _update(table: Path, measured: Sequence[Any], archs: Sequence[str], row: Any, *, check: bool) -> bool:
+    """Replaces the rows of these architectures in the table; the rows of other architectures stay as they are.
+
+    check: leaves the table and prints how it differs. Returns whether it differs.
     """
     committed = _read(table, row)
     old, new = (
@@ -58,7 +101,7 @@ def _render(rows: Iterable[Any], row: Any) -> str:
 
 
 def _read(path: Path, row: Any) -> list[Any]:
-    """The rows of the committed file; none where there is no file."""
+    """The rows of the committed file; an empty list where there is no file."""
     if not path.exists():
         return []
     with path.open(newline="") as file:

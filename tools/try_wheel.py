@@ -2,8 +2,8 @@
 
     python tools/try_wheel.py dist/jax_vbgemm-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl
 
-Several wheels (the plugin beside the package) go into one environment. What they need comes from PyPI. With
---environment it stays, to run tests against what is installed there.
+Several wheels (the package and its plugin) go into one environment. Their dependencies come from PyPI. With
+--environment the environment is kept, so that tests can run against the installed package.
 """
 
 from __future__ import annotations

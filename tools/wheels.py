@@ -1,12 +1,13 @@
-"""Builds what is published, with CUDA compilers from PyPI, so that anyone can repeat it:
+"""Builds the published archives and wheels with CUDA compilers from PyPI, so that anyone can repeat the builds:
 
     python tools/wheels.py sdist
     python tools/wheels.py core --python python3.11 --python python3.12
     python tools/wheels.py cuda13 --python python3.11 --python python3.12
 
-`core` is jax-vbgemm: Python and the CPU module. `cuda13` and `cuda12` are plugins, packages of the CUDA module alone. A
-Python from 3.12 on builds for the stable ABI: its wheel serves all later ones. auditwheel gives each wheel the oldest
-platform tag that it fulfils. A C++ compiler must be there, and for `cuda12` an nvcc of CUDA 12, named by CUDACXX.
+`core` is jax-vbgemm: Python and the CPU module. `cuda13` and `cuda12` are plugins, packages that contain only the CUDA
+module. Python 3.12 and newer build for the stable ABI, so that one wheel serves all later versions. auditwheel gives
+each wheel the oldest platform tag that it fulfils. The builds need a C++ compiler, and `cuda12` an nvcc of CUDA 12 in
+CUDACXX.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "wheels"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 VERSION = PROJECT["project"]["version"]
-LARGEST = 100e6  # bytes that PyPI takes
+LARGEST = 100e6  # PyPI's limit of a file's size in bytes
 
-# The C++ runtime goes into the modules, which export nothing of it: so they run beside an older one than built them.
-# libgcc stays outside: gcc 12's asks for glibc 2.35.
+# The C++ runtime is linked statically into the modules, which do not export it, so that they run on systems with an
+# older runtime. libgcc is not linked statically, as gcc 12's needs glibc 2.35.
 LINK = "CMAKE_MODULE_LINKER_FLAGS=-static-libstdc++"
 
-# 8.0 with its PTX, which newer GPUs compile for themselves; 9.0a has instructions that no other GPU has.
+# 8.0 with its PTX, which the drivers of newer GPUs compile; 9.0a has instructions that no other architecture has.
 ARCHITECTURES = "80;89-real;90a-real"
 
-# All of one minor version, the oldest: PTX of a newer one is refused by the drivers of an older one. PyPI's packages of
-# CUDA 12 lack nvcc itself, cudafe++, cicc and fatbinary: there the toolkit has to come from elsewhere.
+# All packages have the same, oldest minor version, as drivers refuse the PTX of a newer version than their own. PyPI's
+# packages of CUDA 12 lack nvcc, cudafe++, cicc and fatbinary, so that its toolkit has to come from elsewhere.
 TOOLKITS = {
     "cuda13": [f"nvidia-{name}==13.0.*" for name in ("cuda-nvcc", "cuda-crt", "nvvm", "cuda-runtime", "cuda-cccl")],
     "cuda12": [],
@@ -108,7 +109,7 @@ def core(python: str, output: Path) -> None:
 
 
 def plugin(name: str, python: str, architectures: str, output: Path) -> None:
-    """The wheel of a CUDA module. For a second Python nothing but the module's own file is compiled again."""
+    """Builds the wheel of a CUDA module. For a second Python, only the module's own source file is compiled again."""
     requires = [item for item in PROJECT["build-system"]["requires"] if not item.startswith("scikit-build")]
     version = answer(python, "-c", "import sys; print('%d%d' % sys.version_info[:2])")
     python = str(environment(f"python{version}", python, requires) / "python")
@@ -128,7 +129,7 @@ def plugin(name: str, python: str, architectures: str, output: Path) -> None:
 
 
 def nvcc_of(name: str) -> Path:
-    """The compiler that CUDACXX names, else PyPI's."""
+    """The nvcc that CUDACXX names, or else the one from PyPI."""
     major = name.removeprefix("cuda")
     if "CUDACXX" in os.environ:
         nvcc = Path(os.environ["CUDACXX"])

@@ -1,1 +1,1 @@
-"""Everything behind the public names: jax_vbgemm, jax_vbgemm.flax and jax_vbgemm.optax re-export from here."""
+"""The implementation, from which the public packages (jax_vbgemm, jax_vbgemm.flax, jax_vbgemm.optax) re-export."""

@@ -1,4 +1,4 @@
-"""The element types and the ways to multiply them, as csrc/dtypes.def declares them: read from the compiled module."""
+"""The element types and arithmetics that csrc/dtypes.def declares, read from the compiled module."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from jax_vbgemm import _core
 
 
 class DType(NamedTuple):
-    """An element type: its products are added up as `accumulator`s and rounded once, to one of `results`."""
+    """An element type. Its products are summed in the dtype `accumulator` and rounded once, to one of `results`."""
 
     name: str
     bytes: int
@@ -20,7 +20,7 @@ DTYPES: Mapping[str, DType] = {row[0]: DType(*row) for row in _core.dtypes()}
 
 
 class Arithmetic(NamedTuple):
-    """How products are formed: of an element type on each side, of equal size and accumulator."""
+    """How products are formed: from an element type for each operand, both of equal size and accumulator."""
 
     name: str
     lhs: str
@@ -28,7 +28,7 @@ class Arithmetic(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of an operand's element."""
+        """The size of an operand's element."""
         return DTYPES[self.lhs].bytes
 
     @property
@@ -37,22 +37,22 @@ class Arithmetic(NamedTuple):
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What sums may be rounded to: what both sides allow."""
+        """The dtypes to which sums may be rounded: those that both element types allow."""
         return tuple(dtype for dtype in DTYPES[self.lhs].results if dtype in DTYPES[self.rhs].results)
 
 
 ARITHMETICS: Mapping[str, Arithmetic] = {row[0]: Arithmetic(*row) for row in _core.arithmetics()}
-"""By name, in the order of the numbers by which calls name them."""
+"""The arithmetics by name; calls refer to an arithmetic by its position in this order."""
 
 OPERANDS: tuple[str, ...] = tuple(dict.fromkeys(one.lhs for one in ARITHMETICS.values()))
 """The dtypes that operands may have."""
 
 
 def arithmetic_of(lhs: str, rhs: str) -> Arithmetic | None:
-    """The arithmetic of two dtypes as they are; None where there is none."""
+    """The arithmetic that multiplies two dtypes without conversion; None where there is none."""
     return next((one for one in ARITHMETICS.values() if (one.lhs, one.rhs) == (lhs, rhs)), None)
 
 
 def accumulator_of(dtype: str) -> str:
-    """The dtype in which products of this dtype are added; the dtype itself where the kernels don't know it."""
+    """The dtype in which products of this dtype are summed; the dtype itself where the kernels don't know it."""
     return DTYPES[dtype].accumulator if dtype in DTYPES else dtype

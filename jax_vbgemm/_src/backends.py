@@ -1,4 +1,4 @@
-"""Which kernels this installation has, and the device a program is planned for."""
+"""The kernels of this installation, and the device for which a program is planned."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from jax_vbgemm._src.arithmetic import ARITHMETICS
 from jax_vbgemm._src.planner import DeviceSpec, Reported, device_spec, match_device
 from jax_vbgemm._src.plugins import cuda_module
 
-# The custom calls' names; a handler's contract never changes under one name.
+# The names of the custom calls. If the contract of a handler changes, its name changes too.
 TARGET_NAME = "vbgemm_v1"
-ADD_TARGET_NAME = "vbgemm_add_v1"  # on GPUs; on the CPU XLA's own loops are as good
-SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # likewise
+ADD_TARGET_NAME = "vbgemm_add_v1"  # on GPUs only; on the CPU XLA's own loops are as fast
+SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # on GPUs only
 RAGGED_TARGET_NAME = "vbgemm_ragged_v1"  # on RAGGED_PLATFORMS
 RAGGED_LISTS_TARGET_NAME = "vbgemm_ragged_lists_v1"  # on RAGGED_LISTS_PLATFORMS
 GPU_PLATFORMS = ("cuda", "rocm")
@@ -37,15 +37,15 @@ DISABLE_JAX_EXPORT_CHECKS = [
         RAGGED_LISTS_TARGET_NAME,
     )
 ]
-"""Pass as `disabled_checks` to jax.export.export: it refuses custom calls that it doesn't know."""
+"""Pass this as `disabled_checks` to jax.export.export, which otherwise refuses custom calls that it doesn't know."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
     """The kernels for one of JAX's platforms.
 
-    name: the platform as JAX lowers for it ("cpu", "cuda", "rocm"). module: the extension, None where it is absent, and
-    then `absent` says why.
+    name: JAX's name of the platform ("cpu", "cuda", "rocm"). module: the extension module, or None where it is absent;
+    `absent` then says why.
     """
 
     name: str
@@ -56,14 +56,14 @@ class Backend:
 
     @functools.cached_property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of arithmetic that have a kernel here."""
+        """The arithmetics that have a kernel on this platform."""
         on_cpu = self.name == "cpu"
         rows = [kinds for _, _, _, _, threads, kinds, *_ in _core.tiles() if on_cpu or threads > 1]
         return tuple(dict.fromkeys(kind for kinds in rows for kind in kinds))
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The operand dtypes that have a kernel here."""
+        """The operand dtypes that have a kernel on this platform."""
         return tuple(dict.fromkeys(ARITHMETICS[kind].lhs for kind in self.kinds))
 
     def live_devices(self) -> list[jax.Device]:
@@ -78,7 +78,8 @@ def _load(name: str, ffi_platform: str, default_device: str, load: Callable[[], 
     module, absent = None, None
     try:
         module = load()
-        # Under exactly this platform name: a target registered as "cuda" before the plugin loads never reaches it.
+        # Registered under exactly this platform name: a target registered as "cuda" before JAX's plugin is loaded never
+        # reaches the plugin.
         jax.ffi.register_ffi_target(TARGET_NAME, module.handler(), platform=ffi_platform)
         if name in RAGGED_PLATFORMS:
             jax.ffi.register_ffi_target(RAGGED_TARGET_NAME, module.ragged_handler(), platform=ffi_platform)
@@ -126,7 +127,7 @@ _target = jax.make_user_context(None)
 
 
 def target(device: str | DeviceSpec) -> AbstractContextManager[None]:
-    """Plans programs lowered for this device's platform for this device, e.g. `with vb.target("a100"): jax.export...`.
+    """A context in which programs for this device's platform are planned for this device: `with vb.target("a100"):`.
 
     Raises ValueError for an unknown name.
 
@@ -153,7 +154,8 @@ def named_target() -> DeviceSpec | None:
 
 
 def planning_device(platform: str) -> DeviceSpec:
-    """The device a program for this platform is planned for: the named target, else the live one, else the default."""
+    """The device for which a program is planned: the named target, else the live device, else the platform's
+    default."""
     named = named_target()
     if named is not None and named.platform == platform:
         return named
@@ -166,7 +168,7 @@ def planning_device(platform: str) -> DeviceSpec:
 
 
 def reported_by(device: jax.Device) -> Reported:
-    """What a live device's driver says of it, as far as JAX passes it on."""
+    """The driver's report of a live device, as far as JAX exposes it."""
     units, capability, shared_bytes = (
         getattr(device, name, None) for name in ("core_count", "compute_capability", "shared_memory_per_block_optin")
     )
@@ -177,7 +179,7 @@ def reported_by(device: jax.Device) -> Reported:
 
 
 def platform_of(device: jax.Device) -> str:
-    """A live device's platform as programs are lowered for it: "cuda" or "rocm" where JAX says "gpu"."""
+    """The platform for which programs of a live device are lowered: "cuda" or "rocm" where JAX says "gpu"."""
     if device.platform == "gpu":
         return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"
     return str(device.platform)
@@ -190,5 +192,8 @@ def default_device() -> DeviceSpec:
 
 
 def traced_target() -> DeviceSpec:
-    """What a program that is traced now is for: where a target is named, it may run where that backend is installed."""
+    """The device for which a program is being traced: the named target, or else the default device.
+
+    A program that is traced for a named target may run on another machine, where that backend is installed.
+    """
     return named_target() or default_device()

@@ -1,4 +1,4 @@
-"""The few things of JAX that have no public name. Tried with 0.10.2, 0.11.2 and 0.12.0."""
+"""All uses of JAX's private names, and of names that differ between versions. Tried with 0.10.2, 0.11.2 and 0.12.0."""
 
 from __future__ import annotations
 
@@ -25,37 +25,38 @@ def shaped_array(shape: tuple[int, ...], dtype: Any, factors: Iterable[Any]) -> 
 
 
 def register_dce_rule(primitive: Any, rule: Callable[[list[bool], Any], tuple[list[bool], Any]]) -> None:
-    """Registers (used results, equation) -> (used operands, new equation); JAX 0.12 passes live operands in between."""
+    """Registers a rule (used results, equation) -> (used operands, new equation). JAX 0.12 passes the live operands as
+    a further argument between the two."""
     dce_rules[primitive] = lambda used, *rest: rule(used, rest[-1])
 
 
 def register_nan_check(primitive: Any) -> None:
-    """Makes checkify's NaN checks look at the primitive's results, as they look at those of JAX's own."""
+    """Makes checkify's NaN checks check the primitive's results, as they do for JAX's own primitives."""
     checkify.error_checks[primitive] = functools.partial(checkify.nan_error_check, primitive)
 
 
 def unite_varying(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
     """Makes operands of one product vary over the union of their mesh axes.
 
-    An output that merely claims the union would have wrong gradients: the cotangent of an operand that varies over
-    fewer axes must be summed over the others, which is what the transpose of this cast does.
+    If only the output's type claimed the union, gradients would be wrong: the cotangent of an operand that varies over
+    fewer axes must be summed over the remaining axes, which the transpose of this cast does.
     """
     result: Sequence[jax.Array] = core.auto_insert_reshard(*operands)
     return result
 
 
 def varies(operand: jax.Array) -> bool:
-    """Whether the operand is typed with manual mesh axes, as inside shard_map."""
+    """Whether the operand's type has manual mesh axes, as inside shard_map."""
     return not jax.typeof(operand).mat.empty
 
 
 def explicit_axes(operand: jax.Array) -> tuple[str, ...]:
-    """The explicit mesh axes that the operand's type says it is sharded over."""
+    """The explicit mesh axes over which the operand is sharded, by its type."""
     return explicit_axes_of_type(jax.typeof(operand))
 
 
 def explicit_axes_of_type(type_: Any) -> tuple[str, ...]:
-    """`explicit_axes` of operands of a type."""
+    """The explicit mesh axes over which operands of a type are sharded."""
     sharding = type_.sharding
     if sharding.mesh.empty:
         return ()
@@ -64,7 +65,8 @@ def explicit_axes_of_type(type_: Any) -> tuple[str, ...]:
 
 
 def replicated(operand: jax.Array) -> jax.Array:
-    """The operand on every device of an explicit mesh: a vmap may map over an axis that its own call never sees."""
+    """The operand replicated on an explicit mesh. Needed where vmap maps over a sharded axis, which the call inside
+    never sees."""
     if not explicit_axes(operand):
         return operand
     mesh = jax.typeof(operand).sharding.mesh
@@ -83,11 +85,12 @@ BODIES = {
     "checkpoint": ("jaxpr",),
     "remat2": ("jaxpr",),
 }
-"""Of primitives that hold functions: the parameters that are jaxprs, closed ones, tuples of these, or open ones."""
+"""For primitives that hold functions, the parameters that are jaxprs: closed ones, tuples of closed ones, or open
+ones."""
 
 
 def called_jaxpr(eqn: Any) -> Any:
-    """The closed jaxpr of an equation that does nothing but call it: a jit without shardings, layouts and options."""
+    """The closed jaxpr of an equation that only calls it: a jit without shardings, layouts and options."""
     params = eqn.params
     if eqn.primitive.name == "closed_call":
         return params["call_jaxpr"]
@@ -99,7 +102,8 @@ def called_jaxpr(eqn: Any) -> Any:
 
 
 def scan_counts(eqn: Any) -> tuple[int, int]:
-    """How many of a scan's operands are constants, and how many its carry; JAX 0.12 has trees of them instead."""
+    """The numbers of a scan's constants and of its carried values; JAX 0.12 has trees of them instead of the
+    numbers."""
     if "num_consts" in eqn.params:
         return eqn.params["num_consts"], eqn.params["num_carry"]
     constants, carry, _ = eqn.params["ft_in"].unpack()
@@ -107,7 +111,7 @@ def scan_counts(eqn: Any) -> tuple[int, int]:
 
 
 def run_equation(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-    """The results of one equation of a jaxpr, under its own name and context."""
+    """The results of one equation of a jaxpr, evaluated in the equation's name scope and context."""
     name_stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
     with source_info_util.user_context(eqn.source_info.traceback, name_stack=name_stack), eqn.ctx.manager:
         results = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
@@ -115,17 +119,17 @@ def run_equation(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
 
 
 def is_static(shape: Sequence[Any]) -> bool:
-    """Whether all dimensions are numbers (jax.export also knows symbolic ones)."""
+    """Whether all dimensions are numbers; in jax.export they may be symbolic."""
     return core.is_constant_shape(shape)
 
 
 def is_export(ctx: Any) -> bool:
-    """Whether this lowering is for jax.export: the program may run where this build does not."""
+    """Whether this lowering is for jax.export, so that the program may run on another machine."""
     return bool(ctx.module_context.lowering_parameters.for_export)
 
 
 def is_for_one_device(ctx: Any) -> bool:
-    """Whether the code being lowered runs on one device's part of everything: no partitioner will divide it."""
+    """Whether the code being lowered runs on the shards of one device, so that no partitioner will divide it."""
     axes = ctx.module_context.axis_context
     if hasattr(axes, "manual_axes"):  # inside shard_map
         return frozenset(axes.manual_axes) == frozenset(axes.mesh.axis_names)
@@ -133,17 +137,17 @@ def is_for_one_device(ctx: Any) -> bool:
 
 
 def varying(operand: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    """The operand as one that may differ along these manual axes; itself where shard_map doesn't check."""
+    """The operand with a type that may vary along these manual axes; unchanged where shard_map checks no types."""
     missing = tuple(axis for axis in axes if axis not in jax.typeof(operand).mat.varying)
     result: jax.Array = jax.lax.pcast(operand, missing, to="varying") if missing else operand
     return result
 
 
 def all_gather(operand: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    """The operands of all devices, (devices, ...), as an array that is known to be the same on all of them.
+    """The operands of all devices, (devices, ...), with a type that says that all devices hold the same array.
 
-    Where shard_map doesn't check that, a result counts as one of each device's own, and its cotangents are summed: an
-    all-gather that is known to be the same everywhere would have 1 / devices of its gradient.
+    Where shard_map checks no types, the result counts as varying and its cotangents are summed over the devices; an
+    all-gather with an invariant type would give 1 / devices of the gradient there.
     """
     if not set(axes) <= jax.typeof(operand).mat.varying:
         gathered: jax.Array = jax.lax.all_gather(operand, axes)
@@ -155,7 +159,7 @@ def all_gather(operand: jax.Array, axes: tuple[str, ...]) -> jax.Array:
 
 
 def placed_as(result: jax.Array, operand: jax.Array) -> jax.Array:
-    """The result sharded as the operand's type says, where the mesh has explicit axes."""
+    """The result with the sharding of the operand's type, where the mesh has explicit axes."""
     if not explicit_axes(operand):
         return result
     placed: jax.Array = jax.sharding.reshard(result, jax.typeof(operand).sharding)

@@ -1,4 +1,4 @@
-"""The one place that looks at the identity of objects; everything else refers to arrays by their positions."""
+"""distinct: the only function that compares objects by identity; all other code refers to arrays by position."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 def distinct(values: Sequence[T]) -> tuple[list[T], list[int]]:
-    """The different objects among the values, in order of first occurrence, and for each value the index of its own.
+    """The distinct objects among the values, in order of first occurrence, and for each value the index of its object.
 
-    Tracers have no equality at trace time, so an array that a user gives twice is found by being the same object.
+    Tracers cannot be compared by value at trace time, so that an array that is given twice is recognised by identity.
 
     >>> distinct(["a", "b", "a"])
     (['a', 'b'], [0, 1, 0])

@@ -1,4 +1,4 @@
-"""Checks at import what the package needs of JAX and of the machine: errors name what is missing, how to get it."""
+"""Import-time checks of JAX's version and of the compiled module; errors name what is missing and how to get it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OLDEST_JAX = (0, 10, 2)
 
 
 def check_jax(version: tuple[int, ...] = jax.__version_info__) -> None:
-    """Raises ImportError where JAX is older than what the handlers and the tracing rules are written for."""
+    """Raises ImportError where JAX is older than the version that the handlers and the tracing rules need."""
     if version < OLDEST_JAX:
         needed, here = (".".join(map(str, numbers)) for numbers in (OLDEST_JAX, version))
         raise ImportError(
@@ -19,13 +19,13 @@ def check_jax(version: tuple[int, ...] = jax.__version_info__) -> None:
 
 
 def why_not_loaded(error: ImportError, folder: str) -> str:
-    """What to do about an extension module in `folder` that could not be loaded."""
+    """The message for an extension module in `folder` that could not be loaded, with a remedy."""
     if isinstance(error, ModuleNotFoundError):
         return (
             f"jax_vbgemm was imported from {folder}, where its extension module is missing. If that is a source tree, "
             "install it with `pip install -e .` or start Python elsewhere; otherwise install the package again."
         )
-    if "GLIBC" in str(error):  # of libstdc++ GLIBCXX_, of glibc GLIBC_
+    if "GLIBC" in str(error):  # the version symbols GLIBCXX_ of libstdc++ and GLIBC_ of glibc
         return (
             "jax_vbgemm's extension module was built on a system with newer C and C++ libraries than this one has "
             f"({error}). Build it here: pip install --force-reinstall --no-deps --no-binary jax-vbgemm jax-vbgemm"

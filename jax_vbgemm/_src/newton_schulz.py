@@ -1,4 +1,4 @@
-"""newton_schulz: every matrix of a pytree brought near its orthogonal polar factor, all of them together."""
+"""newton_schulz: approximates the orthogonal polar factor of every matrix of a pytree, with a few calls for all."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from jax_vbgemm._src.newton_schulz_norms import (
 )
 
 MUON_COEFFS = (3.4445, -4.7750, 2.0315)
-"""Keller Jordan's quintic: steep at 0, singular values end in about [0.7, 1.2] rather than at 1."""
+"""Keller Jordan's quintic. It is steep at 0, and singular values end in about [0.7, 1.2] instead of at 1."""
 
 PRECONDITIONINGS = ("frobenius", "spectral", "aol", "schatten")
 
@@ -55,40 +55,40 @@ def newton_schulz(
     """The Newton-Schulz iteration X <- c0 X + (c1 A + c2 A A) X with A = X X^H, on all matrices of a pytree.
 
     Drives the singular values of each matrix towards 1, so that U S V^H becomes about U V^H. A step is three calls for
-    all matrices together: A, then c2 A A + c1 A, then its product with X plus c0 X. Tall matrices are iterated as
-    transposes, by flags; Frobenius norms of small matrices are one more call on a GPU. The numbers are those of
+    all matrices together: A, then c2 A A + c1 A, then its product with X plus c0 X. Tall matrices are iterated as their
+    transposes, by flags; Frobenius norms of small matrices are one more call on a GPU. The results are those of
     optax.contrib.muon (`orthogonalize_via_newton_schulz`, 0.2.8).
 
     Args:
       tree: pytree of arrays (..., m, n) of a floating or complex dtype, or a RaggedArray; leading dimensions are a
         batch, and a `View` is the array that it shows. A tree without leaves is returned as it is.
-      steps: number of steps, an integer of at least 0; ignored where `coeffs` has a row for each. It may be traced
-        (optax.inject_hyperparams does that): then the steps are a loop of XLA's.
+      steps: number of steps, an integer of at least 0; ignored where `coeffs` has a row for each step. It may be traced
+        (as by optax.inject_hyperparams): the steps are then a loop of XLA.
       coeffs: (c0, c1, c2), or an array (steps, 3); numbers or traced. They are rounded to each leaf's dtype first.
-      preconditioning: what bounds the singular values before the first step. "frobenius" and "spectral" divide by
-        that norm + eps; "aol" (arXiv 2512.04632) and "schatten" (arXiv 2506.10935) rescale by the first A.
-        Results are those of X / ||X|| at every exponent at which the squares of ||X|| can be held in the accumulator's
-        dtype (1.8e19 in float32, of "spectral" the whole range). Beyond that a finite X becomes zeros, as in optax; of
-        "aol" and "schatten" too, where optax gives NaN. NaN and Inf in X give NaN.
+      preconditioning: the method that bounds the singular values before the first step. "frobenius" and "spectral"
+        divide by that norm + eps; "aol" (arXiv 2512.04632) and "schatten" (arXiv 2506.10935) rescale by the first A.
+        Results are those of X / ||X|| as long as ||X||^2 can be held in the accumulator's dtype (up to 1.8e19 in
+        float32; for "spectral" in the whole range). Beyond that a finite X gives zeros, as in optax; for "aol" and
+        "schatten" too, where optax gives NaN. NaN and Inf in X give NaN.
       eps: added to the norm.
-      scale: what results are multiplied by, in the last product: a number, or a 1-D array with one entry a leaf; real,
-        known or traced.
+      scale: a factor of the results, applied in the last product: a number, or a 1-D array with one entry for each
+        leaf; real, known or traced.
       precision, planner: as for `batched_matmul`.
-      implementation: "kernel" (all in one batch), "xla" (one dot a product), or None: the cost model decides at trace
-        time which matrices are so large that XLA's dots serve them better. The rest are one batch.
-      mesh_axis: a mesh axis, or a tuple of some: the matrices are divided among its devices by predicted time, each
-        device treats its own, and one collective brings the results everywhere. Batches are divided too. Results are
-        those of one device to rounding, sharded as `tree` on meshes with explicit axes. Inside shard_map over the axis
-        all its devices must hold the same tree. None: every device treats all it holds.
-      mesh: that of the axis; None: that of the enclosing jax.set_mesh or shard_map.
+      implementation: "kernel" (all in one batch), "xla" (one dot for each product), or None: the cost model decides
+        at trace time which matrices are so large that XLA's dots are faster. All other matrices are one batch.
+      mesh_axis: a mesh axis, or a tuple of axes: the matrices are divided among the devices by predicted time, each
+        device treats its part, and one collective distributes the results. Batches are divided too. Results equal those
+        of one device up to rounding, and are sharded like `tree` on meshes with explicit axes. Inside shard_map over
+        the axis, all devices must hold the same tree. None: every device treats all matrices that it holds.
+      mesh: the mesh of the axis; None: that of the enclosing jax.set_mesh or shard_map.
 
     Returns:
       A pytree of the structure, shapes and dtypes of `tree`.
 
     Raises:
       ValueError: a leaf has rank 0 or 1, coeffs a shape other than (3,) or (n, 3), scale one that is neither () nor
-        (leaves,), steps is negative, preconditioning is unknown, it is "aol" and symbolic sizes don't say which is
-        larger, or mesh_axis is not of the mesh.
+        (leaves,), steps is negative, preconditioning is unknown, preconditioning is "aol" and symbolic sizes
+        don't determine which is larger, or mesh_axis is not an axis of the mesh.
       TypeError: a leaf is neither floating nor complex, coeffs are complex, or steps is no integer.
 
     Examples:
@@ -120,7 +120,7 @@ def newton_schulz(
             if leaf.ndim < 2:
                 raise ValueError(f"newton_schulz: tree{where} is {leaf.shape}: a matrix has rank 2 or more")
             raise TypeError(f"newton_schulz: tree{where} is {leaf.dtype}: it must be floating or complex")
-        if preconditioning == "aol" and not _sizes_tell(leaf.shape):  # it depends on which; all others don't
+        if preconditioning == "aol" and not _sizes_tell(leaf.shape):  # only "aol" depends on which size is larger
             where = jax.tree_util.keystr(jax.tree.leaves_with_path(tree)[index][0])
             raise ValueError(
                 f"newton_schulz: tree{where} is {leaf.shape}, and 'aol' needs to know which size is larger: give the "
@@ -138,7 +138,7 @@ def newton_schulz(
     def finished(results: Sequence[Any]) -> Any:
         if packed is None:
             return jax.tree.unflatten(structure, results)
-        if results and all(is_view(x) for x in results):  # of one buffer, which has the members' layout
+        if results and all(is_view(x) for x in results):  # views of one buffer with the members' layout
             return RaggedArray(results[0].buffer, packed.members)
         return pack_as(results, packed.members)
 
@@ -175,13 +175,15 @@ def _orthogonalized(
     implementation: str | None,
     packed: RaggedArray | None,
 ) -> list[Any]:
-    """newton_schulz of checked arguments; `scales` has one entry a leaf, or is None.
+    """newton_schulz for checked arguments; `scales` has one entry for each leaf, or is None.
 
-    packed: of which the leaves are members, or None. Where all are one batch, results are views of a new buffer.
+    packed: the members of a RaggedArray that the leaves are, or None. Where all leaves are one batch, the results are
+    then views of a new buffer.
     """
     results: list[Any] = [None] * len(leaves)
     views: list[Any] = list(leaves)
-    simple = isinstance(steps, int) and steps > 0 and preconditioning == "frobenius"  # X is in products and norms alone
+    # X occurs in products and norms only
+    simple = isinstance(steps, int) and steps > 0 and preconditioning == "frobenius"
     if packed is not None and not (simple and all(x.ndim == 2 and not jnp.iscomplexobj(x) for x in leaves)):
         packed = None
     if packed is not None:
@@ -223,7 +225,7 @@ def _orthogonalized(
 
 
 def _steps(steps: Any) -> Any:
-    """A Python integer where the number is known, else the traced one."""
+    """The number of steps as a Python integer where it is known, else traced."""
     if isinstance(steps, jax.core.Tracer):
         if steps.shape or not jnp.issubdtype(steps.dtype, jnp.integer):
             raise TypeError(f"newton_schulz: steps is {steps.dtype}{steps.shape}: it must be an integer")
@@ -247,7 +249,7 @@ def _loop(
     small: int,
     factors: Any,
 ) -> list[jax.Array]:
-    """The iteration with a traced number of steps, and the same coefficients in each."""
+    """The iteration with a traced number of steps, which all have the same coefficients."""
 
     def first(xs: list[jax.Array]) -> list[jax.Array]:
         return _iterate(xs, [numbers], preconditioning, eps, gemm, small, None)
@@ -273,26 +275,25 @@ def _iterate(
     norms: jax.Array | None = None,
     into: Sequence[View] | None = None,
 ) -> list[Any]:
-    """The iteration on matrices of one dtype; coeffs: a triple a step; `small` is as in `norms_of`.
+    """The iteration on matrices of one dtype; coeffs: a triple for each step; `small` is as in `norms_of`.
 
-    norms: the Frobenius norm of each matrix of rank 2, where it is known. into: where the last product writes, or None.
-
-    preconditioning: None where a first step has been done. factors: of the results, one a matrix in the accumulator's
-    real dtype, or None.
+    norms: the Frobenius norm of each matrix of rank 2, where it is known. into: the views into which the last product
+    writes, or None. preconditioning: None where a first step has been done. factors: a factor of each result in the
+    accumulator's real dtype, or None.
     """
     xs = list(xs)
     tall = [_is_tall(x.shape) for x in xs]
     wide = [not flag for flag in tall]
-    # X is not divided by its divisor: 1 / divisor is a factor of the first step's A and of its result. But a kernel
-    # takes one factor a problem; a batch has several and is divided here. So is an X whose spectral norm can be held
-    # where X X^H overflows.
+    # X is not divided by its divisor. Instead, 1 / divisor is a factor of the first step's A and of its result. But a
+    # kernel takes one factor for each problem: a batch, which has several, is divided here. So is an X whose spectral
+    # norm is finite although X X^H overflows.
     divisors: list[Any] = [1.0] * len(xs)
-    late_divisors = None  # stands for ones
+    late_divisors = None  # None stands for ones
     if preconditioning in ("frobenius", "spectral") or (preconditioning and coeffs):
         late = [i for i, x in enumerate(xs) if x.ndim == 2 and coeffs and preconditioning != "spectral"]
         for i in set(range(len(xs))) - set(late):
             divisors[i] = divisors_of(norm_of(xs[i], preconditioning), preconditioning, eps)
-            root = 1 / jnp.sqrt(divisors[i])[..., None, None]  # twice, as 1 / divisor may be subnormal
+            root = 1 / jnp.sqrt(divisors[i])[..., None, None]  # multiplied by twice, as 1 / divisor may be subnormal
             xs[i] = times(xs[i], root, root)
         if late:
             if norms is None:
@@ -304,7 +305,7 @@ def _iterate(
                 for place, i in enumerate(late):
                     divisors[i] = of_late[place]
     for step, (c0, c1, c2) in enumerate(coeffs):
-        conjugate = step > 0 or preconditioning != "schatten"  # optax takes X X^T there
+        conjugate = step > 0 or preconditioning != "schatten"  # optax uses X X^T in the first step of "schatten"
         others = [x.conj() if conjugate and jnp.iscomplexobj(x) else x for x in xs]
         symmetric = not (conjugate and jnp.iscomplexobj(xs[0]))  # or Hermitian
         scale: jax.Array | None = None
@@ -312,8 +313,8 @@ def _iterate(
         unit = 1
         if step == 0 and late_divisors is not None:
             scale = 1 / late_divisors
-            # The square of 1 / norm may be subnormal, its quadruple is not: A is held 4 times as large then. (XLA would
-            # multiply (2 s) (2 s) in another order.)
+            # The square of 1 / norm may be subnormal, but not four times the square: A is then held 4 times as large.
+            # (XLA would reassociate (2 s) (2 s).)
             unit = 2 if preconditioning == "frobenius" else 1
             root = 1 / (late_divisors / unit)
             square = root * root
@@ -323,7 +324,7 @@ def _iterate(
             pairs = [rescale(*parts) for parts in zip(xs, grams, tall, divisors, strict=True)]
             xs, grams, scale = [x for x, _ in pairs], [a for _, a in pairs], None
         bs = gemm(grams, grams, grams, alpha=c2 / unit**4, beta=c1 / unit**2, symmetric=symmetric)
-        # A tall X stands for its transpose: (B X^T)^T = X B^T.
+        # A tall X is iterated as its transpose: (B X^T)^T = X B^T.
         left = [x if flag else b for x, b, flag in zip(xs, bs, tall, strict=True)]
         right = [b if flag else x for x, b, flag in zip(xs, bs, tall, strict=True)]
         given = [scale, factors if step == len(coeffs) - 1 else None]
@@ -334,13 +335,13 @@ def _iterate(
 
 
 def _multiplied(xs: list[jax.Array], factors: Any) -> list[jax.Array]:
-    """One number a matrix, in the accumulator's dtype."""
+    """The matrices times one number each, in the accumulator's dtype."""
     wide = accumulator(xs[0].dtype)
     return [(jnp.asarray(f, wide) * x.astype(wide)).astype(x.dtype) for f, x in zip(factors, xs, strict=True)]
 
 
 def _scales(scale: Any, count: int) -> Any:
-    """One number a leaf."""
+    """The scale as one number for each leaf."""
     if not isinstance(scale, jax.Array):
         scale = np.asarray(scale)
     if scale.shape not in ((), (count,)) or jnp.iscomplexobj(scale):
@@ -350,7 +351,7 @@ def _scales(scale: Any, count: int) -> Any:
 
 
 def _is_tall(shape: Sequence[Any]) -> bool:
-    """Whether a matrix has more rows than columns; where symbolic sizes don't tell, it is taken as it is."""
+    """Whether a matrix has more rows than columns; False where symbolic sizes don't determine it."""
     try:
         return bool(shape[-2] > shape[-1])
     except jax.errors.InconclusiveDimensionOperation:
@@ -358,7 +359,7 @@ def _is_tall(shape: Sequence[Any]) -> bool:
 
 
 def _sizes_tell(shape: Sequence[Any]) -> bool:
-    """Whether symbolic sizes say which is larger."""
+    """Whether symbolic sizes determine which one is larger."""
     try:
         bool(shape[-2] > shape[-1])
         return True
@@ -367,11 +368,12 @@ def _sizes_tell(shape: Sequence[Any]) -> bool:
 
 
 def _rounded(coeffs: Any, dtype: Any) -> Any:
-    """Coefficients as the leaves' real dtype holds them, in the accumulator's; Python floats where they are known."""
+    """Coefficients rounded to the leaves' real dtype, in the accumulator's dtype; Python floats where they are
+    known."""
     coeffs = coeffs.astype(jnp.real(jnp.zeros((), dtype)).dtype)
     return _real(coeffs, dtype) if isinstance(coeffs, jax.Array) else coeffs.astype(np.float64).tolist()
 
 
 def _real(values: Any, dtype: Any) -> Any:
-    """Numbers in the real dtype that goes with the accumulator's."""
+    """Numbers in the real dtype of the accumulator."""
     return values.astype(accumulator(jnp.real(jnp.zeros((), dtype)).dtype))

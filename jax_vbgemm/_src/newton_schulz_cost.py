@@ -1,4 +1,4 @@
-"""What the cost model says of Newton-Schulz steps: which matrices leave the batch, and how long each one takes."""
+"""Predictions of Newton-Schulz steps by the cost model: which matrices leave the batch, and the time of each matrix."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rounds = tuple[tuple[Problem, ...], ...]
 def members_alone(
     xs: Sequence[jax.Array], precision: Any, planner: AnyPlanner, implementation: str | None
 ) -> Sequence[bool]:
-    """Which matrices (of one dtype) XLA's single dots serve better; no device is touched."""
+    """For which matrices (of one dtype) XLA's single dots are predicted to be faster; no device is touched."""
     if implementation is not None:
         return [False] * len(xs)
     device = backends.traced_target()
@@ -33,10 +33,10 @@ def members_alone(
 
 
 def matrix_seconds(xs: Sequence[jax.Array], precision: Any, planner: AnyPlanner) -> list[float]:
-    """Predicted seconds of a step for one matrix of each array; for any dtype, and comparable among them.
+    """Predicted seconds of a step for one matrix of each array, of any dtype.
 
-    The same in every process of a program, as all must divide its work alike: how many cores of a CPU this one may use
-    doesn't count.
+    They are equal in all processes of a program, as all must divide the work in the same way: they do not depend on the
+    number of CPU cores that this process may use.
     """
     device = backends.traced_target()
     if device.platform == "cpu":
@@ -49,7 +49,7 @@ def matrix_seconds(xs: Sequence[jax.Array], precision: Any, planner: AnyPlanner)
             found: Sequence[float] = split(
                 _rounds(members), dtype.name, _name(precision), device, resolve_planner(planner)
             ).members
-        else:  # XLA multiplies them, at rates that no table has
+        else:  # a dtype without kernels, which XLA multiplies at a rate that no table has
             rate = dict(device.peak_rates)["float32"]
             products = zip(*_rounds(members), strict=True)
             found = [sum(2.0 * p.m * p.n * p.k * p.batch for p in of_x) / rate for of_x in products]
@@ -59,7 +59,7 @@ def matrix_seconds(xs: Sequence[jax.Array], precision: Any, planner: AnyPlanner)
 
 
 def _has_kernels(xs: Sequence[jax.Array], device: Any) -> bool:
-    if not all(compat.is_static(x.shape) for x in xs):  # jax.export: nothing can be planned
+    if not all(compat.is_static(x.shape) for x in xs):  # symbolic sizes of jax.export, for which no plan can be made
         return False
     backend = backends.BACKENDS[device.platform]
     absent = backend.module is None and backends.named_target() is None

@@ -1,4 +1,4 @@
-"""What bounds the singular values of matrices before their first Newton-Schulz step: norms and rescalings."""
+"""Norms and rescalings that bound the singular values of matrices before their first Newton-Schulz step."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from jax_vbgemm._src import backends
 from jax_vbgemm._src.elementwise.square_sums import square_sums, squares
 from jax_vbgemm._src.matmul.reference import accumulator
 
-_RESCALING_EPS = 1e-8  # of "aol" and "schatten", a constant of the method in optax too
+_RESCALING_EPS = 1e-8  # for "aol" and "schatten", the same constant as in optax
 
 
 def divisors_of(norms: jax.Array, preconditioning: str, eps: Any) -> jax.Array:
-    """What each matrix is divided by before the first product; infinite where that would overflow."""
+    """The divisor of each matrix before the first product; infinite where the product would overflow."""
     largest = float(np.finfo(norms.dtype).max)
     if preconditioning == "spectral":
         return norms + jnp.asarray(eps, norms.dtype)
-    # Rounding may let an element of X X^H overflow where the sum of squares just did not.
+    # Through rounding, an element of X X^H may overflow where the sum of squares just does not.
     norms = jnp.where(norms >= (1 - 2**-10) * largest**0.5, jnp.inf, norms)
     if preconditioning == "frobenius":
         return norms + jnp.asarray(eps, norms.dtype)
-    # "aol" and "schatten" divide by a norm of X X^H later: here X gets one in [1, 2), by a power of two, so that A can
-    # be held in float16 too. Below 2^-30 their least norm decides.
+    # "aol" and "schatten" divide by a norm of X X^H later. Here X is divided by a power of two so that its norm is in
+    # [1, 2) and A can be held in float16 too; the power is at least 2^-30, below which the eps of the method decides.
     exponents = jnp.maximum(jnp.frexp(norms)[1] - 1, -30)
     return jnp.where(jnp.isfinite(norms), jnp.ldexp(jnp.ones_like(norms), exponents), norms)
 
@@ -36,8 +36,8 @@ def norm_of(x: jax.Array, preconditioning: str) -> Any:
     """The spectral or Frobenius norm of each matrix of x (*batch, m, n): (*batch,) in the accumulator's real dtype."""
     if preconditioning != "spectral":
         return jnp.sqrt(jnp.sum(squares(x), axis=(-2, -1)))
-    # Divided by a power of two, since cuSOLVER squares large elements as they are, where LAPACK scales them before. One
-    # in the middle of all, as XLA multiplies by its inverse, which must not be subnormal.
+    # Divided by a power of two, since cuSOLVER squares large elements without the scaling that LAPACK does. The power
+    # is from the middle of the range, as XLA multiplies by its inverse, which must not be subnormal.
     wide = x.astype(accumulator(x.dtype))
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(wide), axis=(-2, -1), keepdims=True, initial=0))
     limit = int(np.finfo(largest.dtype).maxexp) * 3 // 4
@@ -46,15 +46,16 @@ def norm_of(x: jax.Array, preconditioning: str) -> Any:
 
 
 def small_size() -> int:
-    """Up to how many elements a matrix is small, for `norms_of`."""
-    # On a GPU, to read a matrix of that size once more takes less than a kernel of its own. A core reads it once, in
-    # its reduction.
+    """The largest number of elements of a small matrix, for `norms_of`."""
+    # On a GPU, reading a matrix of that size once more takes less time than a kernel of its own. On a CPU the reduction
+    # reads each matrix once anyway.
     rules = backends.traced_target().rules
     return 0 if rules is None else rules.small_array
 
 
 def norms_of(xs: list[jax.Array], small: int) -> jax.Array:
-    """The Frobenius norm of each matrix, (len(xs),): up to `small` elements in one call, not a reduction each."""
+    """The Frobenius norm of each matrix, (len(xs),): one call for all matrices of up to `small` elements, and a
+    reduction for each larger one."""
     together = [i for i, x in enumerate(xs) if small and 0 < x.size <= small]
     others = sorted(set(range(len(xs))) - set(together))
     norms = []
@@ -66,14 +67,15 @@ def norms_of(xs: list[jax.Array], small: int) -> jax.Array:
 
 
 def rescale_aol(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> tuple[jax.Array, jax.Array]:
-    """Each row of X by 1 / sqrt of its row sum of |A|: "almost orthogonal layers". A is that of X / divisor."""
+    """X with each row times 1 / sqrt of its row sum of |A| ("almost orthogonal layers"), and A; A is that of X /
+    divisor."""
     s = _inverse_root(jnp.abs(a.astype(accumulator(a.dtype))).sum(axis=-1), divisor)
     rows, columns = s[..., :, None], s[..., None, :]
     return _scaled(x, columns if tall else rows, divisor), times(a, rows, columns)
 
 
 def rescale_schatten(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> tuple[jax.Array, jax.Array]:
-    """All of X by 1 / sqrt of A's Frobenius norm, X's Schatten-4 norm squared. A is that of X / divisor."""
+    """X times 1 / sqrt of A's Frobenius norm (the Schatten-4 norm of X squared), and A; A is that of X / divisor."""
     del tall
     norm = jnp.linalg.norm(a.astype(accumulator(a.dtype)), ord="fro", axis=(-2, -1))
     s = _inverse_root(norm, divisor)[..., None, None]
@@ -81,17 +83,17 @@ def rescale_schatten(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> tu
 
 
 def _inverse_root(values: jax.Array, divisor: Any) -> jax.Array:
-    """1 / sqrt of values that were divided by divisor^2, as optax clips them before that."""
+    """1 / sqrt of values that were divided by divisor^2, clipped as optax clips the undivided values."""
     least = jnp.maximum(_RESCALING_EPS / divisor / divisor, np.finfo(values.dtype).tiny).astype(values.dtype)
     return jax.lax.rsqrt(jnp.maximum(values, least[..., None] if values.ndim > least.ndim else least))
 
 
 def _scaled(x: jax.Array, s: jax.Array, divisor: Any) -> jax.Array:
-    """s x / divisor; a batch was divided before."""
+    """s x / divisor; a batch has already been divided."""
     return times(x, s / divisor if x.ndim == 2 else s)
 
 
 def times(x: jax.Array, *factors: jax.Array) -> jax.Array:
-    """The product in the accumulator's dtype, rounded once."""
+    """The product of x and the factors in the accumulator's dtype, rounded once."""
     wide = x.astype(accumulator(x.dtype))
     return functools.reduce(operator.mul, [factor.astype(wide.dtype) for factor in factors], wide).astype(x.dtype)

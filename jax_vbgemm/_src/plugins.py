@@ -1,4 +1,4 @@
-"""Where the CUDA module comes from: this package, if it was built with it, else jax-vbgemm-cuda13 or -cuda12."""
+"""Finds the CUDA module: in this package if it was built with CUDA, else in jax-vbgemm-cuda13 or jax-vbgemm-cuda12."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ CUDA_MAJORS = (13, 12)
 
 
 def cuda_module() -> ModuleType:
-    """The module _cuda, of the plugin for the version of CUDA that JAX's own plugin is for.
+    """The module _cuda, from the plugin for the same version of CUDA as JAX's own plugin.
 
     Raises:
       ImportError: there is none, or it does not load.
-      RuntimeError: the plugin is of another version; the message names both and the command that mends it. It is no
-        ImportError, so that it does not pass for an absent backend.
+      RuntimeError: the plugin has another version; the message names both versions and the command that installs the
+        right one. It is not an ImportError, which would mean an absent backend.
     """
     if find_spec("jax_vbgemm._cuda"):
         return importlib.import_module("jax_vbgemm._cuda")
@@ -37,7 +37,7 @@ def cuda_module() -> ModuleType:
 
 
 def check_version(major: int, version: str) -> None:
-    """Raises RuntimeError unless the plugin has this package's version: they have to agree on the tiles of a plan."""
+    """Raises RuntimeError unless the plugin has this package's version, as both must have the same table of tiles."""
     if version != __version__:
         raise RuntimeError(
             f"jax-vbgemm is {__version__}, but its plugin jax-vbgemm-cuda{major} is {version}: "

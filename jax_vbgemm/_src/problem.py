@@ -1,4 +1,4 @@
-"""Problem: the static sizes of one matrix product, all that a planner knows about it."""
+"""Problem: the static sizes of one matrix product, which are all that a planner knows about it."""
 
 import itertools
 import operator
@@ -20,8 +20,8 @@ class Problem:
     `symmetric`: C[b] is symmetric, as X X^T is, so that half of it may be computed and stored twice.
 
     Raises:
-      TypeError: a size is not an integer (a bool is none), or a flag not a bool.
-      ValueError: a size is negative or above 2**31 - 1, or a symmetric C not square.
+      TypeError: a size is not an integer (a bool does not count as one), or a flag is not a bool.
+      ValueError: a size is negative or above 2**31 - 1, or a symmetric C is not square.
     """
 
     m: int
@@ -46,7 +46,7 @@ class Problem:
 
     @classmethod
     def of(cls, value: "Problem | Sequence[int]") -> "Problem":
-        """`value` itself, or the Problem that a plain (m, n, k) or (m, n, k, batch) tuple stands for."""
+        """`value` itself, or the Problem for a plain (m, n, k) or (m, n, k, batch) tuple."""
         if isinstance(value, Problem):
             return value
         if isinstance(value, tuple | list) and 3 <= len(value) <= 4:
@@ -55,7 +55,7 @@ class Problem:
 
 
 def problems_of(values: Iterable["Problem | Sequence[int]"]) -> tuple[Problem, ...]:
-    """The problems that `values` stand for; an error names the index of the one it is about."""
+    """Problem.of of each value; an error names the index of the value."""
     if not isinstance(values, Iterable):
         raise TypeError(f"plan: problems is {values!r}: expected a sequence of problems")
     problems = []
@@ -69,7 +69,7 @@ def problems_of(values: Iterable["Problem | Sequence[int]"]) -> tuple[Problem, .
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """The sizes of a list of problems as int64 columns, one entry a problem, for vectorised planning."""
+    """The sizes of a list of problems as int64 columns, one entry for each problem, for vectorised planning."""
 
     m: NDArray[np.int64]
     n: NDArray[np.int64]
@@ -77,14 +77,15 @@ class Sizes:
     batch: NDArray[np.int64]
     line: NDArray[np.int64]  # greatest common divisor of the lengths of A's and B's stored rows
     symmetric: NDArray[np.bool_]
-    rows_along: NDArray[np.bool_]  # whether A's rows, all of a row's K, lie along memory
-    tile_counts: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)  # planner/runs.py
+    rows_along: NDArray[np.bool_]  # whether A is contiguous along K (K-major)
+    # planner/tiles/runs.py
+    tile_counts: dict[tuple[int, int], NDArray[np.int64]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> "Sizes":
         if not isinstance(problems, tuple):
             return cls._of(problems)
-        # Each step of planning asks for the sizes of the same tuple.
+        # The last result is kept, as each step of planning asks for the sizes of the same tuple.
         global _latest
         known, sizes = _latest
         if known is not problems:
@@ -102,7 +103,8 @@ class Sizes:
         return cls(m, n, k, batch, line, symmetric > 0, transpose_a == 0)
 
     def with_products(self) -> "Sizes":
-        """Those of the problems that have any, which alone reach a kernel; of all where none has."""
+        """The sizes of the problems that have products, as only these reach a kernel; of all problems where none
+        has."""
         kept = np.flatnonzero(self.has_products)
         if len(kept) in (0, len(self.m)):
             return self
@@ -112,12 +114,12 @@ class Sizes:
 
     @property
     def has_products(self) -> NDArray[np.bool_]:
-        """Of each problem: is no size 0?"""
+        """For each problem, whether no size is 0."""
         has: NDArray[np.bool_] = (self.m > 0) & (self.n > 0) & (self.k > 0) & (self.batch > 0)
         return has
 
     def elements(self) -> NDArray[np.float64]:
-        """Of A, B and C together, of one entry of each problem's batch."""
+        """For each problem, the elements of A, B and C together, for one batch entry."""
         m, n, k = (column.astype(np.float64) for column in (self.m, self.n, self.k))
         elements: NDArray[np.float64] = m * k + k * n + m * n
         return elements

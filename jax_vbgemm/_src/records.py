@@ -1,4 +1,4 @@
-"""The records of csrc/descriptor.h as NumPy's dtypes, and special values of their fields, from the compiled module."""
+"""The records of csrc/descriptor.h as NumPy dtypes, and special values of their fields, from the compiled module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LAYOUTS: dict[str, tuple[int, list[tuple[str, str, int, int]]]] = _core.layouts
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    """The dtype of a record, fields that are records included."""
+    """The dtype of a record; a field that is a record has the dtype of that record."""
     size, fields = _LAYOUTS[name]
     formats = []
     for _, type_, count, _ in fields:
@@ -32,10 +32,10 @@ READY_TILE = _dtype("ReadyTile")
 SPLIT_TILE = _dtype("SplitTile")
 
 ACTIVATIONS = (None, *_core.activations()[1:])
-"""In the order of their numbers, by which epilogues name them; the first one is none."""
+"""The activations; an epilogue refers to one by its index here, and index 0 means no activation."""
 
 AMONG_SUMS: int = _core.AMONG_SUMS
-"""In place of the buffer of a C that is a share's."""
+"""The buffer number of C for a tile that writes partial sums (a K slice) into the workspace."""
 
 CONTINUED: int = _core.CONTINUED
-"""In place of the buffer of a C whose sums the next tile of the block goes on with."""
+"""The buffer number of C for a tile whose accumulators the next tile of its block continues."""

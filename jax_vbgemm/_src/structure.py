@@ -1,4 +1,4 @@
-"""Where two pytrees part, in the words of somebody who wrote them down."""
+"""Messages about two pytrees of different structure, in the notation of Python expressions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def difference(name: str, tree: Any, other_name: str, other: Any, *, prefix: boo
 
 
 def _one_level(tree: Any) -> tuple[list[tuple[Any, Any]], Any]:
-    """The children of a node with their keys, and the node's definition; of a leaf, itself."""
+    """The children of a node with their keys, and the node's definition; for a leaf, the leaf itself."""
     return jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
 
 
@@ -60,6 +60,6 @@ def _count(children: list[Any]) -> str:
 
 
 def path_of(structure: Any, index: int) -> str:
-    """['w'][3]: how one writes the way to leaf `index` of a tree of this structure."""
+    """The path of leaf `index` in a tree of this structure, as in ['w'][3]."""
     tree = jax.tree.unflatten(structure, range(structure.num_leaves))
     return jax.tree_util.keystr(jax.tree.leaves_with_path(tree)[index][0])

@@ -1,4 +1,4 @@
-"""Benchmarks are scripts: their folder is where they find each other."""
+"""Puts the folder of the benchmarks on the path, as they are scripts that import each other."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A stand-in for gpu_driver: reads case files by the layout at its top, and writes made-up timings as it does."""
+"""A stand-in for gpu_driver: reads case files by the layout at the top of gpu_driver.cu, and writes made-up timings."""
 
 import io
 from dataclasses import fields
@@ -37,7 +37,7 @@ def read_cases(file):
 
 
 def driver(file, output, seconds=None, nbad=0):
-    """What gpu_driver would write if every case took as long as predicted, or as long as `seconds` says."""
+    """Writes the output of gpu_driver for cases that take the predicted time, or the time that `seconds` gives."""
     predicted = {(c.workload, c.plan): c.predicted_us for c in read_csv(Candidate, list_of(file))}
     lines = [",".join(f.name for f in fields(Row))]
     for peer, workload, kind, rows, _, _ in read_cases(file):

@@ -7,9 +7,9 @@ pytest.importorskip("typer")
 pytest.importorskip("sklearn")
 
 import batching_forest
+import jax_vbgemm as vb
 from batching_forest import PART, SAMPLES, Forest, sample, train, workload
 from candidates import Candidate, Measured
-from jax_vbgemm import Coordinated
 from jax_vbgemm._src.planner import catalogue_for
 from jax_vbgemm._src.planner.papers.coordinated import features_of
 from jax_vbgemm._src.problem import Sizes
@@ -17,7 +17,7 @@ from stand_in import H100
 
 
 def made_up(samples, model_is_right=True):
-    """Binary batching is faster where the mean K is above 200; plans of both, and what they took."""
+    """Plans of both batchings and made-up times, by which binary batching is faster where the mean K is above 200."""
     listed, times = [], Measured([])
     for index in range(samples):
         k = features_of(Sizes.of(sample(index)))[2]
@@ -65,7 +65,7 @@ def test_it_is_a_batching_of_the_planner():
     forest, _ = train(*made_up(100))
     for index in (0, 1, 2, 3):
         problems = sample(index)
-        plan = Coordinated(batching=forest)(problems, H100, catalogue_for("float32", H100))
+        plan = vb.Coordinated(batching=forest)(problems, H100, catalogue_for("float32", H100))
         assert plan.notes == (f"{forest(*features_of(Sizes.of(problems)))} batching",)
 
 

@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("typer")
 
 import cases
+import jax_vbgemm as vb
 from candidates import Candidate, Measured, Writer, list_of, ratios, tabulate
-from jax_vbgemm import Uniform
 from jax_vbgemm._src.planner import PLANNERS, catalogue_for
 from stand_in import H100, PROBLEMS, driver, read_cases
 from workloads import problems_named, read_csv
@@ -14,9 +14,9 @@ from workloads import problems_named, read_csv
 
 def test_equal_plans_are_measured_once(tmp_path):
     file = tmp_path / "a.case"
-    tile = Uniform(("small", 128))
+    tile = vb.Uniform(("small", 128))
     with Writer(file, "h100") as writer:
-        writer.add("one", "any_x", PROBLEMS, "fp32", {"a": tile, "b": Uniform(("medium", 128)), "c": tile})
+        writer.add("one", "any_x", PROBLEMS, "fp32", {"a": tile, "b": vb.Uniform(("medium", 128)), "c": tile})
         writer.add("two", "any_x", PROBLEMS, "fp32", {"d": tile})
         writer.add("two", "any_x", PROBLEMS, "tf32", {"d": tile})
         writer.add("two", "any_y", PROBLEMS, "fp32", {"d": tile}, rounds=2)
@@ -37,7 +37,7 @@ def test_equal_plans_are_measured_once(tmp_path):
 
 
 def test_only_some_plans_and_none_that_is_hopeless(tmp_path):
-    tiles = {str(tile.key): Uniform(tile.key) for tile in catalogue_for("float32", H100)}
+    tiles = {str(tile.key): vb.Uniform(tile.key) for tile in catalogue_for("float32", H100)}
     with Writer(tmp_path / "a.case", "h100") as writer:
         writer.add("one", "any_x", PROBLEMS, "fp32", {"auto": PLANNERS["auto"], **tiles}, hopeless=1.5)
     listed = list(read_csv(Candidate, list_of(tmp_path / "a.case")))

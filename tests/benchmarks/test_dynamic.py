@@ -1,4 +1,4 @@
-"""Benchmarks of groups whose sizes are data: every peer that is here computes the same, and a mistake is told."""
+"""Benchmarks of groups whose sizes are data: all installed peers agree, and messages name mistakes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The papers' experiments: plans, the page that they make, and that the committed page is what its figures say."""
+"""The papers' experiments: their plans and page; the committed page equals the one made from its figures."""
 
 import pytest
 
@@ -28,7 +28,7 @@ NAMES = {
 
 @pytest.fixture
 def few(monkeypatch):
-    """Fewer workloads, of which the experiments are the same."""
+    """Fewer workloads, for which all experiments still run."""
 
     def chosen(names):
         return [name for pattern in names for name in NAMES.get(pattern, [pattern])]

@@ -8,16 +8,17 @@ import pytest
 
 pytest.importorskip("typer")
 
+import jax_vbgemm as vb
 import planners
 from candidates import Candidate, Measured, list_of
-from jax_vbgemm import LoadBalanced
 from jax_vbgemm._src.planner import catalogue_for
 from stand_in import H100, driver, read_cases
 from workloads import problems_named, read_csv
 
 
 @pytest.mark.parametrize("corner", [20_000, 60_000, 135_168])
-@pytest.mark.parametrize("slots", [1, 33_792])  # 1: smooth; else the rate falls whenever one more wave begins
+# with 1 the rate is smooth; otherwise it falls whenever a further wave begins
+@pytest.mark.parametrize("slots", [1, 33_792])
 def test_the_break_off_is_found(corner, slots):
     rng = random.Random(0)
     points = []
@@ -71,11 +72,13 @@ def test_values_are_compared_where_all_were_measured():
 
 
 def test_old_and_new_tlp_differ_only_beyond_what_a_class_can_keep_active():
-    """So that they need thresholds of their own to be compared."""
+    """Comparing them therefore needs thresholds above that."""
     catalogue = catalogue_for("float32", H100)
     problems = problems_named("any_mn512_k512_b64")
     choices = {
-        (threshold, new): LoadBalanced(threshold, bound="class" if new else "none")(problems, H100, catalogue).choices
+        (threshold, new): vb.LoadBalanced(threshold, bound="class" if new else "none")(
+            problems, H100, catalogue
+        ).choices
         for threshold in (33792, 270336)
         for new in (True, False)
     }

@@ -1,4 +1,4 @@
-"""The page shows what the files hold."""
+"""The page shows the figures of the files."""
 
 import ragged_report
 from ragged_cases import CASES, DIRECTIONS

@@ -1,4 +1,5 @@
-"""The page of the benchmarks: its arithmetic on made-up figures, and that the committed page is what they say."""
+"""The page of the benchmarks: its arithmetic on made-up figures; the committed page equals the one made from its
+figures."""
 
 import csv
 from dataclasses import astuple, fields

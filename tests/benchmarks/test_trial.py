@@ -1,4 +1,4 @@
-"""What is tried against auto's plan, and who wins, on made-up timings."""
+"""The plans that are tried against auto's plan, and the choice of the winner, on made-up timings."""
 
 import pytest
 

@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 import bench
 import in_loop
-from jax_vbgemm import Problem
+import jax_vbgemm as vb
 from workloads import Row, expand, problems_named, read_csv, write_csv
 
 
 def test_one_product_by_its_name():
-    assert problems_named("one_7x5x100") == (Problem(7, 5, 100),)
-    assert problems_named("one_7x5x100_tn") == (Problem(7, 5, 100, transpose_a=True),)
-    assert problems_named("one_7x5x100_nt") == (Problem(7, 5, 100, transpose_b=True),)
+    assert problems_named("one_7x5x100") == (vb.Problem(7, 5, 100),)
+    assert problems_named("one_7x5x100_tn") == (vb.Problem(7, 5, 100, transpose_a=True),)
+    assert problems_named("one_7x5x100_nt") == (vb.Problem(7, 5, 100, transpose_b=True),)
 
 
 def test_tall_products_are_as_tall_as_they_say():

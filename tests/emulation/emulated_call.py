@@ -32,7 +32,8 @@ MARKS = [
 def emulated(
     primitive: Any, module: ModuleType, target: str, handler: str, kernels: str, folder: Path
 ) -> Iterator[None]:
-    """The call is there on the CPU, and programs for the CPU have it; handler and kernels name their source files."""
+    """Registers the call for the CPU and lowers programs for the CPU to it; `handler` and `kernels` are source
+    files."""
     for source in (
         f"emulation/{handler}.cc",
         "emulation/block.cc",

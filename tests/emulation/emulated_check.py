@@ -13,12 +13,12 @@ COMPILER = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++17", "-O1", "-march=native", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
 FLAGS += ['-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"']
 CDNA = ["-DVBGEMM_WAVE_SIZE=64"]
-RACES = ["-DVBGEMM_RACES"]  # of the whole executable; the kernels alone are instrumented
+RACES = ["-DVBGEMM_RACES"]  # a flag of the whole executable, in which only the kernels are instrumented
 SANITIZE = ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
 class Builder:
-    """Compiles what is not in the cache yet; an object's name there tells all that went into it."""
+    """Compiles objects that are not in the cache; the name of an object in the cache is a hash of all its inputs."""
 
     def __init__(self, cache: Path) -> None:
         self.cache = cache
@@ -26,7 +26,8 @@ class Builder:
     def executable(
         self, kernels: Sequence[str], flags: Sequence[str] = (), csrc: Path = CSRC, machine: Sequence[str] = ()
     ) -> Path:
-        """The check with some files of kernels; `flags` and `csrc` are theirs, the driver is the same for a machine."""
+        """The check with some files of kernels, compiled with `flags` from `csrc`; a machine has one driver for all of
+        them."""
         flags = [*flags, *machine]
         parts = [("emulation/main.cc", machine, CSRC), ("emulation/fiber.cc", machine, CSRC)]
         instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in flags else []
@@ -40,14 +41,15 @@ class Builder:
 
     def _built(self, mode: list[str], name: str, flags: Sequence[str], csrc: Path) -> Path:
         options, source = [*FLAGS, *flags, *mode], [f"-I{csrc}", str(csrc / name)]
-        # What the compiler will see, wherever it lies: a copy of the sources shares all objects but those it changes.
+        # The preprocessed source, independent of its path: a copy of the sources shares all objects that it does not
+        # change.
         content = self._run([*options, *source, "-E", "-P", "-o", "-"])
         key = hashlib.sha256(repr((COMPILER, options, content)).encode()).hexdigest()[:20]
         return self._make([*options, *source], self.cache / f"{key}.o")
 
     def _make(self, command: list[str], target: Path) -> Path:
         with target.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes want the same
+            fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes may build the same object
             if not target.exists():
                 unfinished = target.with_suffix(".unfinished")
                 self._run([*command, "-o", str(unfinished)])

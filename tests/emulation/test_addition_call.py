@@ -53,7 +53,7 @@ def test_values(dtype, donate):
 
 
 def test_loops_and_values_that_are_needed_later():
-    """In place or not, XLA keeps what is read afterwards."""
+    """In place or not, XLA keeps values that are read afterwards."""
     xs = arrays("float32")
 
     def step(carry, scale):

@@ -1,4 +1,4 @@
-"""The GPU kernels' sources, compiled for the CPU (csrc/emulation) and put through the checks that run on a GPU."""
+"""The GPU kernels, compiled for the CPU (csrc/emulation), pass the checks that run on a GPU."""
 
 import shutil
 from pathlib import Path
@@ -13,12 +13,13 @@ pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a
 
 
 def tiles_of(kind: str, tensor: bool) -> list[str]:
-    """The tiles that are built for a kind on CDNA, as the check names them."""
+    """The tiles that are built for an arithmetic on CDNA, by their names in the check."""
     rows = [row for row in _core.tiles() if row[4] > 1 and row[7] == tensor and kind in row[5]]
     rows = [
         row for row in rows if row[6] not in ("m256_full", "t256_dots", "m256_dots")
-    ]  # kernels that are NVIDIA's alone
-    rows = [row for row in rows if not (tensor and max(row[1:3]) >= 4 * min(row[1:3]))]  # and so are far longer tiles
+    ]  # kernels that exist for NVIDIA only
+    # far longer tiles exist for NVIDIA only, too
+    rows = [row for row in rows if not (tensor and max(row[1:3]) >= 4 * min(row[1:3]))]
     assert rows
     return [f"{kind} {row[0]}/{row[4]}" for row in rows]
 
@@ -42,7 +43,7 @@ def bytes_(builder: Builder) -> Path:
 OF_A_BYTE = [one.name for one in ARITHMETICS.values() if one.bytes == 1]
 
 
-# The same groups and tiles, on fewer and smaller problems: what the mistakes below are caught by.
+# The same groups and tiles, on fewer and smaller problems, with which the planted mistakes are found.
 SIZES = pytest.mark.parametrize(
     "size", [pytest.param(["--small"], id="small"), pytest.param([], id="full", marks=pytest.mark.slow)]
 )
@@ -79,7 +80,7 @@ def test_other_orders_and_problems(plain: Path, tensor: Path, seed: int) -> None
 
 @pytest.fixture(scope="session")
 def cdna(builder: Builder) -> Path:
-    """As the ROCm backend has them: waves of 64, CDNA's stages and steps."""
+    """The kernels as the ROCm backend builds them: waves of 64, and CDNA's stages and K steps."""
     kernels = ["simt_f32", "simt_f64", "simt_c64", "simt_c128", "simt_bf16", "simt_f16"]
     kernels += ["rows_f32", "rows_f64", "rows_bf16", "rows_f16", "simt_e4m3_e5m2", "simt_s8"]
     return builder.executable(kernels, machine=CDNA)

@@ -10,7 +10,7 @@ from emulated_check import CDNA, COMPILER, CSRC, RACES, Builder, assert_passes, 
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
 
-# File of kernels, the kernel, where the mistake is made, what is right there and what wrong.
+# Each entry: file of kernels, kernel, source file with the mistake, the correct text, the wrong text.
 MISTAKES = {
     "no barrier for matrix units": (
         "mfma_f16",
@@ -224,7 +224,8 @@ def machine_of(kernels: str) -> list[str]:
 
 
 def with_one_kernel(builder: Builder, folder: Path, mistake: str, machine: Sequence[str], *, made: bool) -> Path:
-    """The check of the kernel that a mistake concerns, with it or without: each kernel costs seconds of compilation."""
+    """The check of only the kernel that a mistake concerns, with the mistake made or not: compiling takes seconds a
+    kernel."""
     kernels, kernel, stem, right, wrong = MISTAKES[mistake]
     csrc = folder / "csrc"
     shutil.copytree(CSRC, csrc)
@@ -238,7 +239,7 @@ def with_one_kernel(builder: Builder, folder: Path, mistake: str, machine: Seque
 
 
 def leave_one(file: Path, kernel: str) -> None:
-    """Takes all kernels but one out of a file."""
+    """Removes all kernels but one from a file."""
     text = file.read_text()
     (kind,) = set(re.findall(r"^VBGEMM_\w*KERNELS\w*\(DEFINE, (\w+)\)$", text, re.MULTILINE))
     text = re.sub(r"^VBGEMM_.*$", "", text, flags=re.MULTILINE)

@@ -27,7 +27,7 @@ def test_inception_digits(tmp_path):
         map(float, (loss, text.strip().removesuffix("%"))) for loss, text in rows
     ]
     assert batched == pytest.approx(loop, rel=1e-3)  # on a GPU both are TF32, summed in other orders
-    # Which XLA chooses anew in each process, by measurement: on an H100 one of 360 digits was another in 1 of 6 runs.
+    # XLA chooses algorithms in each process by measurement: on an H100, one of 360 digits differed in 1 of 6 runs.
     assert abs(accuracy - other_accuracy) < 0.6
     assert picture.read_bytes().startswith(b"\x89PNG")
 

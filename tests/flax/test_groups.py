@@ -36,7 +36,7 @@ def swiglu(both):
 
 
 class PlainMixture(nnx.Module):
-    """What a user has before."""
+    """The mixture as a user would write it without this package."""
 
     def __init__(self, d, f, *, experts, k, shared_features=None, dtype=jnp.float32, param_dtype=jnp.float32, rngs):
         options = {"use_bias": False, "param_dtype": param_dtype, "rngs": rngs}
@@ -99,7 +99,7 @@ def test_mixtures_of_nnx(options, rtol):
     ours, plain = (
         kind(D, F, experts=EXPERTS, k=K, rngs=nnx.Rngs(1), **options) for kind in (vbx.MixtureOfExperts, PlainMixture)
     )
-    jax.tree.map(np.testing.assert_array_equal, state(ours), state(plain))  # the same seed, the same parameters
+    jax.tree.map(np.testing.assert_array_equal, state(ours), state(plain))  # equal seeds give equal parameters
     x = oracle.random((2, 7, D), options.get("dtype", "float32"))
 
     @nnx.jit
@@ -180,7 +180,7 @@ SIZES = [(3, 0, 5), (0, 0, 0), (8, 0, 0), (1, 2, 3), (2, 9, 4)]
 
 
 def lora_of(lib, x, sizes):
-    """A function of (group_sizes) of one set of adapters, for numbers and for data."""
+    """One set of adapters as a function of group_sizes, which may be numbers or data."""
     if lib == "nnx":
         rngs = nnx.Rngs(3)
         base = nnx.Linear(6, 7, rngs=rngs)
@@ -208,7 +208,7 @@ def test_adapters_with_sizes_as_data_are_those_with_numbers(lib):
     for sizes in ((3, 0, 5), (8, 0, 0)):
         got = at_run_time(parameters, x, jnp.array(sizes))
         assert_same(got, jax.jit(functools.partial(results, sizes=sizes))(parameters, x), 2e-5)
-    assert len(traces) == 3  # one program of data, and two of numbers
+    assert len(traces) == 3  # one program for sizes that are data, and two for sizes that are numbers
 
 
 @pytest.mark.parametrize("lib", ["nnx", "linen"])

@@ -1,4 +1,4 @@
-"""Flax is an extra."""
+"""Flax is an optional dependency."""
 
 import subprocess
 import sys

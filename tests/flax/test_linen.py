@@ -1,4 +1,4 @@
-"""The layers of jax_vbgemm.flax.linen against the loop of Flax layers that they stand for."""
+"""The layers of jax_vbgemm.flax.linen against the loop of Flax layers that they replace."""
 
 import functools
 
@@ -21,7 +21,7 @@ NORMAL = nn.initializers.normal()
 
 
 class Loop(nn.Module):
-    """What a user has before: layers called one after another."""
+    """The program without this package: layers called one after another."""
 
     layer: type
     features: tuple[int, ...]
@@ -105,7 +105,7 @@ def assert_same(ours, theirs, rtol=2e-5):
 
 
 def check(ours, loop, inputs, rtol=2e-5):
-    """The same initial values, and outputs and gradients of each from the other's checkpoint."""
+    """Asserts equal initial values, and equal outputs and gradients where each has the other's checkpoint."""
     variables, theirs = init(ours, inputs), init(loop, inputs)
     jax.tree.map(np.testing.assert_array_equal, variables, theirs)
     trained = jax.tree.map(lambda x: x * 2 + 1, variables)
@@ -149,7 +149,7 @@ def test_partitioning_metadata():
 
 
 class Inline(nn.Module):
-    """A loop inside a module that has other layers, by its line and by ours."""
+    """A module with other layers, whose loop is written as Flax code or as a call of this package."""
 
     line: str
 

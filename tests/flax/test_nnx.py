@@ -1,4 +1,4 @@
-"""The layers of jax_vbgemm.flax.nnx against the loop of Flax layers that they stand for."""
+"""The layers of jax_vbgemm.flax.nnx against the loop of Flax layers that they replace."""
 
 import functools
 
@@ -16,7 +16,7 @@ WIDTHS = (5, 17)
 
 
 class LinearLoop(nnx.List):
-    """What a user has before: a list of layers, called one after another."""
+    """The program without this package: a list of layers, called one after another."""
 
     def __init__(self, in_features, out_features, *, activation=None, rngs, **options):
         ins = [in_features] * len(out_features) if isinstance(in_features, int) else in_features
@@ -355,7 +355,7 @@ def test_wrong_types():
         jax.jit(LORA(3, [1, 1], 5))(X, [1, 1])
     with pytest.raises(TypeError, match="unexpected keyword argument 'sparsity'"):
         LINEAR(3, [4], sparsity=2)
-    with pytest.raises(TypeError, match=r"BatchedLinear: out_features is 3: expected one number for each"):
+    with pytest.raises(TypeError, match=r"BatchedLinear: out_features is 3: expected a sequence of integers"):
         LINEAR(5, 3)
     with pytest.raises(TypeError, match=r"MultiLoRA: ranks is 2: expected"):
         LORA(3, 2, 5)

@@ -1,4 +1,4 @@
-"""`group`: programs compute what they did, with their small products in one call a level."""
+"""`group`: programs compute the same results, with one call for the small products of each level."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ XS = [oracle.random((4, n), "float64", 10 + i) for i, n in enumerate(WIDTHS)]
 
 @pytest.fixture(autouse=True)
 def planned_for_the_cpu():
-    """What is grouped depends on the device."""
+    """The device decides which products are grouped, so that the tests plan for the CPU."""
     with vb.target("cpu"):
         yield
 
@@ -29,7 +29,7 @@ def calls(function, *args):
 
 
 def assert_same(function, *args, kernels, dots=0):
-    """Grouped or not: the same values, and so many calls."""
+    """Asserts that grouping keeps the values, and the numbers of kernel calls and dots."""
     grouped = vb.group(function)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11), jax.jit(grouped)(*args), function(*args)

@@ -13,7 +13,7 @@ NEQUIP = "32x0o+8x1e+16x0e+8x1o+4x2e+16x0e"  # neither sorted nor grouped
 
 @pytest.fixture(autouse=True)
 def as_users_have_jax():
-    """Neither package is written for strict dtypes and ranks."""
+    """JAX's default promotion, as neither package works with the strict modes of this suite."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
@@ -27,7 +27,7 @@ def assert_same(found, expected, tolerance=1e-10):
 
 
 def assert_same_derivatives(found, expected, parameters, x):
-    """Of an energy by parameters, and of its forces' squares by parameters."""
+    """Compares the derivatives, by parameters, of an energy and of its forces' squares."""
 
     def gradients(apply):
         def energy(parameters, x):
@@ -214,7 +214,7 @@ def test_indexed_linear_of_cuequivariance_in_nnx():
     )
     assert_same(nnx.state(ours), nnx.state(theirs))
     x, counts = features(irreps_in, (5,)), jnp.array([2, 0, 3])
-    # Theirs has a kernel on a GPU alone; what it means is this.
+    # cuequivariance's layer runs on a GPU only; this is its definition.
     flat = cuex.ir_dict.dict_to_flat(irreps_in, {ir: v.swapaxes(-1, -2) for ir, v in x.items()})
     (y,) = cuex.segmented_polynomial(
         theirs.poly, [theirs.w[...], flat], [jax.ShapeDtypeStruct((5, -1), flat.dtype)],

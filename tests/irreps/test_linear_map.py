@@ -16,7 +16,7 @@ IRREPS = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["0e", "0o", "1o"
 
 
 def dense(linear, weights, x):
-    """By einsum, irrep by irrep, in float64; differentiable."""
+    """The map by einsum, irrep by irrep, in float64; differentiable."""
     weights, x = [w.astype(jnp.float64) for w in weights], jnp.asarray(x, jnp.float64)
     is_mul_ir, first, parts = linear.layout == "mul_ir", 0, []
     for of in linear.irreps_in:
@@ -95,10 +95,10 @@ def test_one_call_and_no_copy_of_features(layout):
     weights, x = weights_of(linear, "float32"), oracle.random((7, linear.dim_in), "float32", 1)
     text = jax.jit(lambda w, x: linear(w, x, implementation="kernel")).lower(weights, x).as_text()
     assert text.count("custom_call @vbgemm") == 1
-    # No irrep is cut out of the features or put into the results.
+    # No irrep is copied from the features or into the results.
     copies = ("stablehlo.slice", "dynamic_update_slice", "stablehlo.transpose", "gather")
     assert not any(name in text for name in copies)
-    # Nor in gradients, which are one call, too, with the scaling in it.
+    # Gradients copy nothing either, and are one call, which includes the scaling.
     gradients = jax.jit(lambda w, x, dy: jax.vjp(linear, w, x)[1](dy))
     text = gradients.lower(weights, x, jnp.ones((7, linear.dim_out), jnp.float32)).as_text()
     assert text.count("custom_call @vbgemm") == 1

@@ -23,7 +23,7 @@ mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(AxisType.Auto,))
 
 
 def everywhere(x, spec=None):
-    """An array of the whole program, of which each process makes what its devices hold."""
+    """A global array, of which each process makes the shards of its devices."""
     host = np.asarray(x)
     return jax.make_array_from_callback(host.shape, NamedSharding(mesh, spec or P()), lambda index: host[index])
 

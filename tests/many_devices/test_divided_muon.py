@@ -1,4 +1,4 @@
-"""Newton-Schulz and Muon with the matrices divided among devices: the numbers of one device."""
+"""Newton-Schulz and Muon with the matrices divided among devices give the results of one device."""
 
 import functools
 
@@ -64,7 +64,7 @@ def test_results_are_the_same_each_time_and_on_every_device():
 
 
 def test_each_device_has_its_own_matrices():
-    """Not all of them: what a branch multiplies is the device's part."""
+    """The branch of a device multiplies only the device's part of the matrices."""
     leaves = [oracle.random((16, 16 + i), "float64", i) for i in range(8)]
     run = functools.partial(vb.newton_schulz, steps=1, mesh_axis="x", mesh=mesh(8), implementation="kernel")
     equations = jax.make_jaxpr(run)(leaves).eqns
@@ -155,7 +155,7 @@ NUMBERS = {"stack": MuonDimensionNumbers(-2, -1), "grid": MuonDimensionNumbers(-
 
 
 def numbers(params):
-    """By names, as every part of the tree has them (optax masks the leaves of the other part)."""
+    """Dimension numbers by leaf name, which each part of the tree keeps (optax masks the leaves of the other part)."""
     return {name: NUMBERS.get(name, MuonDimensionNumbers() if name != "bias" else None) for name in params}
 
 
@@ -179,7 +179,7 @@ PARAMS = tree() | {"bias": oracle.random((8,), "float64", 5)}
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_muon(sharded):
-    """And out_shardings are what XLA makes of them: those of the parameters."""
+    """Muon equals the run on one device, and XLA gives the results the sharding of the parameters."""
     devices = mesh(8)
     specs = dict.fromkeys(PARAMS, P()) | ({"wide": P(None, "x"), "bias": P("x")} if sharded else {})
     placed = {name: jax.device_put(x, NamedSharding(devices, specs[name])) for name, x in PARAMS.items()}
@@ -199,7 +199,7 @@ def test_muon_on_an_explicit_mesh():
 
 
 def test_injected_hyperparameters():
-    """Then steps and eps are arrays. A mesh can be called, so optax must be told that it is no schedule."""
+    """With inject_hyperparams steps and eps are arrays. A mesh is callable, so that optax needs static_args for it."""
     params = {"a": oracle.random((6, 5), "float64"), "b": oracle.random((4, 7), "float64")}
     with jax.numpy_dtype_promotion("standard"):
         updates = []

@@ -35,7 +35,8 @@ def routing(devices, kind):
         return np.zeros((devices, EXPERTS), int)
     if kind == "illegal":  # negative, and more than there are
         return np.tile([2, -3, 1, 0, 2**30, 2**31 - 1, 5, 1], (devices, 1))
-    places = rng.integers(0, EXPERTS + 1, (devices, ROWS))  # of the last there is no expert: rows behind the groups
+    # rows of the last index belong to no expert: they come after the groups
+    places = rng.integers(0, EXPERTS + 1, (devices, ROWS))
     return np.stack([np.bincount(p, minlength=EXPERTS + 1)[:EXPERTS] for p in places])
 
 
@@ -129,7 +130,7 @@ def emulated(values, output, starts, sent, places, received, *, axis_name):
 
 
 def test_the_ragged_exchange(monkeypatch):
-    """A GPU's, with the collective emulated, in values and gradients."""
+    """The exchange of GPUs, with an emulated collective: values and gradients."""
 
     def ragged(*args, cuda, default):
         del default
@@ -145,7 +146,7 @@ def test_the_ragged_exchange(monkeypatch):
 
 
 def test_the_ragged_exchange_can_be_lowered_for_cuda():
-    """With the collective of XLA, which only a GPU can run."""
+    """With XLA's collective, which only a GPU can run."""
     args = operands(2, "random")
     lowered = spread(lambda rows, rhs, sizes: 2 * rows, mesh(2)).trace(*args).lower(lowering_platforms=("cuda",))
     assert "ragged_all_to_all" in lowered.as_text()
@@ -153,7 +154,7 @@ def test_the_ragged_exchange_can_be_lowered_for_cuda():
 
 
 def test_part_of_the_experts_and_a_sum():
-    """The other way: all devices have all rows, each has some experts (group_offset), and results are added."""
+    """The alternative: all devices have all rows, each has some experts (group_offset), and results are added."""
     lhs, rhs, sizes = oracle.random((9, K), "float64"), oracle.random((EXPERTS, K, N), "float64", 1), jnp.arange(8) % 3
 
     def on_device(lhs, rhs, sizes):

@@ -1,4 +1,4 @@
-"""Which device takes which matrices: every one once, balanced, and the same answer each time."""
+"""The partition of matrices among devices: complete, balanced and deterministic."""
 
 import jax.numpy as jnp
 import pytest
@@ -21,7 +21,7 @@ def test_every_matrix_has_one_device(stacks, devices):
 
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=40), st.integers(1, 8))
 def test_the_last_device_is_at_most_a_third_late(seconds, devices):
-    """Graham's bound, over the lower bounds that any partition has."""
+    """Graham's bound, checked against lower bounds of every partition."""
     shares = partition([1] * len(seconds), seconds, devices)
     busiest = max(sum(seconds[p.array] for p in share) for share in shares)
     assert busiest <= sum(seconds) / devices + max(seconds) * (1 - 1 / devices) + 1e-9

@@ -1,4 +1,4 @@
-"""A pytest plugin for optax's own tests of muon: from here on, optax.contrib's muon is ours."""
+"""A pytest plugin for optax's own tests of muon: it replaces optax.contrib's muon by this package's."""
 
 import optax.contrib
 from optax.contrib import _muon

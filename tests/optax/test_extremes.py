@@ -51,7 +51,7 @@ def test_every_exponent(dtype, preconditioning, data):
     exponent = data.draw(st.one_of(st.integers(-largest, largest), st.sampled_from([0, largest, *near])))
     shape = (6, 4)
     x = matrix(dtype, shape, exponent, data.draw(st.integers(0, 3)))
-    # What optax gives where the norm can be held: in float64, for an X that is large enough for eps not to matter.
+    # The result of optax where the norm can be held: in float64, for an X that is large enough for eps not to matter.
     scaled = oracle.wide(x) * (2.0 ** (100 - exponent) if exponent > 100 else 1.0)
     with jax.numpy_dtype_promotion("standard"):
         truth = np.asarray(expected(jnp.asarray(scaled), preconditioning))
@@ -72,7 +72,7 @@ def test_every_exponent(dtype, preconditioning, data):
 @pytest.mark.parametrize("preconditioning", PRECONDITIONINGS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_optax_gives_zeros_or_the_same(dtype, preconditioning):
-    """The two of the report: a Frobenius norm that overflows, and a spectral norm that does not where X X^T does."""
+    """A Frobenius norm that overflows, and a spectral norm that does not although X X^T does."""
     for value in (1e19, 1e20, 5e18, 1e30):
         x = jnp.full((4, 6), value, dtype)
         for form in FORMS:

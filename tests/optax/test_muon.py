@@ -23,13 +23,13 @@ from jax_vbgemm.optax import muon, scale_by_muon  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def standard_promotion():
-    """optax's own arithmetic (beta ** count) is refused by the strict mode of this suite."""
+    """The strict promotion of this suite refuses optax's own arithmetic (beta ** count)."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
 
 Numbers = contrib.MuonDimensionNumbers
-# Of a leaf's largest entry. Five steps multiply rounding along small singular values by up to 3.4^5.
+# Relative to a leaf's largest entry. Five steps amplify rounding errors along small singular values by up to 3.4^5.
 TOLERANCE = {"float64": 1e-11, "float32": 3e-5, "complex64": 3e-5, "bfloat16": 0.15}
 
 
@@ -41,7 +41,7 @@ def tree(dtype="float32", seed=0):
 
 
 def small(dtype="float32"):
-    """What optax compiles in a second."""
+    """A tree that optax compiles in a second."""
     return {name: leaf for name, leaf in tree(dtype).items() if name in ("wide", "tall", "bias")}
 
 
@@ -55,7 +55,7 @@ def assert_close(ours, theirs):
 
 
 def assert_same_steps(ours, theirs, params, steps=3, seed=1):
-    """The same updates and states, and each goes on from the other's state."""
+    """Asserts equal updates and states, where each optimizer continues from the other's state."""
     state, other = ours.init(params), theirs.init(params)
     assert_close(state, other)
     for step in range(steps):
@@ -291,7 +291,7 @@ def test_bad_input_is_answered_as_optax_does(name, params, options):
 
 @pytest.mark.parametrize(("ours", "theirs"), [(muon, contrib.muon), (scale_by_muon, contrib.scale_by_muon)])
 def test_the_arguments_are_those_of_optax(ours, theirs):
-    """And a mesh axis after them."""
+    """The arguments are those of optax, followed by a mesh axis."""
 
     def arguments(function):
         parameters = inspect.signature(function).parameters.values()
@@ -323,7 +323,7 @@ def test_optaxs_own_tests_pass_with_ours_in_its_place(chosen, tmp_path):
 
 
 def test_hyperparameters_may_be_injected():
-    """Which makes an array of every number, the number of steps too."""
+    """Injection makes every number an array, including the number of steps."""
     params = tree()
     states = [optax.inject_hyperparams(make)(learning_rate=1e-2).init(params) for make in (muon, optax.contrib.muon)]
     updates = [

@@ -18,7 +18,6 @@ from jax_vbgemm._src import newton_schulz_norms
 from jax_vbgemm._src.newton_schulz import MUON_COEFFS
 from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.planner.single_dots import split
-from jax_vbgemm._src.problem import Problem
 
 ONE_FOR_NORMS = int(jax.default_backend() == "gpu")
 SHAPES = {"wide": (12, 40), "tall": (37, 9), "batch": (2, 3, 8, 5), "one": (1, 1), "row": (1, 30)}
@@ -29,7 +28,8 @@ def tree(dtype="float64", names=SHAPES):
 
 
 def truth(x, rows):
-    """In float64, without transposing, one matrix (or batch) at a time; rows: coefficients of each step."""
+    """The result in float64, one matrix (or batch) at a time, without transposing; rows: the coefficients of each
+    step."""
     x = oracle.wide(x)
     x = x / (np.linalg.norm(x, axis=(-2, -1), keepdims=True) + 1e-8)
     for c0, c1, c2 in rows:
@@ -184,7 +184,7 @@ def test_norms(dtype):
 
 
 def test_large_matrices_are_single_dots():
-    """The negative control: where XLA's dot is as good, it is XLA's dot."""
+    """The negative control: where XLA's dot is as fast, XLA's dot is used."""
     large, small = (jax.ShapeDtypeStruct(shape, "float32") for shape in [(4096, 14336), (16, 64)])
     xs = [large] + [small] * 20
     text = jax.jit(vb.newton_schulz).lower(xs).as_text()
@@ -195,9 +195,9 @@ def test_large_matrices_are_single_dots():
 
 @pytest.mark.parametrize("precision", ["default", "highest"])
 def test_the_split_is_that_of_the_named_target(precision):
-    """Exported for an H100 from a machine without one: what is alone there is a dot."""
+    """In a program exported for an H100, the members that leave the batch there are dots."""
     sizes = [(384, 1536)] * 40 + [(16, 64)] * 40
-    rounds = [tuple(Problem(*mnk(m, n)) for m, n in sizes)
+    rounds = [tuple(vb.Problem(*mnk(m, n)) for m, n in sizes)
               for mnk in (lambda m, n: (m, m, n), lambda m, n: (m, m, m), lambda m, n: (m, n, m))]  # fmt: skip
     alone = split(tuple(rounds), "float32", precision, device_spec("h100")).alone
     f = jax.jit(functools.partial(vb.newton_schulz, precision=precision))

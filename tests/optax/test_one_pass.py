@@ -1,4 +1,4 @@
-"""Elementwise work in few passes: apply_updates, and what a step of muon becomes on a GPU."""
+"""Elementwise work in few passes: apply_updates, and the program of a muon step on a GPU."""
 
 import re
 
@@ -111,7 +111,7 @@ def test_a_step_of_muon_does_no_work_by_leaf(options, rate):
 
 
 def test_large_moments_are_left_to_xla():
-    """It reads a gradient once for both averages."""
+    """XLA reads a gradient once for both averages."""
     params = [jnp.ones((2048, 1024), "float32"), jnp.ones((16, 32), "float32")]
     optimizer = muon(0.1)
     state = optimizer.init(params)
@@ -144,7 +144,7 @@ def test_a_learning_rate_with_a_dtype_changes_those_of_updates_as_in_optax(dtype
     ids=str,
 )
 def test_steps_traced_for_a_gpu(options, dtype):
-    """The same numbers as optax's, by the other way to sum moments."""
+    """The results equal optax's where the moments are summed as in a program for a GPU."""
     params = [oracle.random(shape, dtype) for shape in [(12, 40), (37, 9)]]
     results = []
     for make in (muon, contrib.muon):

@@ -25,7 +25,7 @@ MOST = 6
 
 
 def gradients(params, step):
-    """That of sum cos(x + noise): what an optimizer did before decides what it gets."""
+    """The gradient of sum cos(x + noise), which depends on the earlier steps of an optimizer."""
     return {k: -np.sin(p + np.asarray(oracle.random(p.shape, "float64", 100 + step))) for k, p in params.items()}
 
 
@@ -176,8 +176,8 @@ def test_a_step_is_a_few_calls_whatever_the_number_of_matrices(make):
     params = {f"w{n}": oracle.random((4 + n, 6), "float32") for n in range(6)}
     optimizer = make(0.1)
     text = jax.jit(optimizer.update).lower(params, optimizer.init(params), params).as_text()
-    # SOAP: factors, two projections, and in a refreshing the power and two rotations. Shampoo: factors, the largest
-    # eigenvalue, two squares and both products of an iteration, the preconditioning.
+    # SOAP: factors, two projections, and in an update of the bases the power and two rotations. Shampoo: factors, the
+    # largest eigenvalue, two squares and both products of an iteration, the preconditioning.
     assert text.count("custom_call @vbgemm_v1") == {soap: 1 + 4 + 1 + 4, shampoo: 1 + 1 + 2 + 1 + 2}[make]
     assert "dot_general" not in text
 

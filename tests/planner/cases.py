@@ -5,31 +5,32 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from jax_vbgemm._src.planner import Plan, Planner, catalogue_for, device_spec
-from jax_vbgemm._src.problem import Problem, problems_of
+import jax_vbgemm as vb
+from jax_vbgemm._src.planner import Planner, catalogue_for, device_spec
+from jax_vbgemm._src.problem import problems_of
 
 DEVICES = ("h100", "v100", "mi210", "cpu")
 DTYPES = ("float32", "float64")
 
-# Around the edges of all tiles, primes, and nothing at all.
+# Sizes around the edges of all tiles, primes, and 0.
 SIZES = (0, 1, 2, 3, 5, 15, 16, 17, 31, 32, 33, 47, 61, 63, 64, 65, 97, 127, 128, 129, 256, 257)
 
 sizes = st.sampled_from(SIZES)
 depths = st.sampled_from((0, 1, 7, 16, 64, 127, 256, 257, 1000))
-problems = st.builds(Problem, m=sizes, n=sizes, k=depths, batch=st.sampled_from((0, 1, 1, 1, 2, 3)))
+problems = st.builds(vb.Problem, m=sizes, n=sizes, k=depths, batch=st.sampled_from((0, 1, 1, 1, 2, 3)))
 problem_lists = st.lists(problems, max_size=8).map(tuple)
 
-# Of every family that has tiles of its own (planner/tile_families.py), beside ordinary ones.
+# Problems of every family of tiles (planner/model/tile_families.py), and ordinary ones.
 short = st.sampled_from((1, 3, 8, 16, 17, 32, 33))
 long = st.sampled_from((1023, 1024, 4099, 32768, 10**6))
-rows = st.builds(Problem, m=long, n=short, k=short)
-reductions = st.builds(Problem, m=short, n=short, k=long)
-tall = st.builds(Problem, m=long, n=short, k=st.sampled_from((100, 257)))
-wide = st.builds(Problem, m=short, n=long, k=st.sampled_from((8, 100)))
+rows = st.builds(vb.Problem, m=long, n=short, k=short)
+reductions = st.builds(vb.Problem, m=short, n=short, k=long)
+tall = st.builds(vb.Problem, m=long, n=short, k=st.sampled_from((100, 257)))
+wide = st.builds(vb.Problem, m=short, n=long, k=st.sampled_from((8, 100)))
 of_all_families = st.lists(st.one_of(problems, rows, reductions, tall, wide), max_size=8).map(tuple)
 
 huge_problems = st.builds(
-    Problem,
+    vb.Problem,
     m=st.sampled_from((1, 16, 1000, 65537, 10**7)),
     n=st.sampled_from((1, 16, 257)),
     k=st.sampled_from((0, 1, 16, 10**6)),
@@ -37,7 +38,7 @@ huge_problems = st.builds(
 )
 
 
-def make(planner: Planner, shapes: Sequence, device: str = "h100", dtype: str = "float32") -> Plan:
+def make(planner: Planner, shapes: Sequence, device: str = "h100", dtype: str = "float32") -> vb.Plan:
     spec = device_spec(device)
     return planner(problems_of(shapes), spec, catalogue_for(dtype, spec))
 
@@ -46,15 +47,15 @@ def ceil_div(a: int, b: int) -> int:
     return (a + b - 1) // b
 
 
-def num_tiles(problem: Problem, m: int, n: int) -> int:
+def num_tiles(problem: vb.Problem, m: int, n: int) -> int:
     return ceil_div(problem.m, m) * ceil_div(problem.n, n) * problem.batch
 
 
-def names(plan: Plan) -> list[str]:
+def names(plan: vb.Plan) -> list[str]:
     return [name for name, _ in plan.choices]
 
 
-def times_covered(plan: Plan) -> list[np.ndarray]:
+def times_covered(plan: vb.Plan) -> list[np.ndarray]:
     """How often each (batch, row, col, k) of each problem is covered, counted tile by tile; K = 0 counts as one k."""
     counts = [np.zeros((p.batch, p.m, p.n, max(p.k, 1)), int) for p in plan.problems]
     shapes = {tile.index: tile for tile in plan.catalogue}

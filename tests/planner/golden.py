@@ -1,5 +1,5 @@
-"""The plans of every registered planner for a few batches, a line each: `python -m tests.planner.golden` writes
-golden.csv, which test_golden.py compares with what planners do now.
+"""The plans of every registered planner for a few batches, one line for each plan. `python -m tests.planner.golden`
+writes golden.csv, with which test_golden.py compares the planners' present plans.
 """
 
 import csv
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jax_vbgemm._src.planner import PLANNERS, Plan, catalogue_for, device_spec
+import jax_vbgemm as vb
+from jax_vbgemm._src.planner import PLANNERS, catalogue_for, device_spec
 from jax_vbgemm._src.problem import problems_of
 
 FILE = Path(__file__).with_name("golden.csv")
@@ -23,8 +24,8 @@ BATCHES = {
 }
 
 
-def digest(plan: Plan) -> str:
-    """Of what reaches a kernel, with tiles by their names, as new ones renumber them."""
+def digest(plan: vb.Plan) -> str:
+    """A hash of the data that reaches a kernel, with tiles by name, as new tiles change their numbers."""
     runs, block_first, _ = plan.launch_form()
     names = np.array(
         ["/".join(map(str, plan.catalogue.by_index[index].key)) for index in runs.strategy.tolist()], "S32"

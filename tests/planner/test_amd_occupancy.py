@@ -1,4 +1,4 @@
-"""Zhang 2025, Eq. 5-9, against what clang says of every kernel of the ROCm backend."""
+"""Zhang 2025, Eq. 5-9, against the occupancy that clang reports for every kernel of the ROCm backend."""
 
 import csv
 import math
@@ -19,7 +19,8 @@ DEVICE_OF = {"gfx908": "mi100", "gfx90a": "mi210", "gfx942": "mi300x"}
 
 
 def registers(row):
-    """Of a thread: on the MI100 vector and accumulation registers are two files, later one, cut at a multiple of 4."""
+    """The registers of a thread. The MI100 has separate files for vector and accumulation registers; later chips have
+    one, in which the accumulation registers begin at a multiple of 4."""
     vector, accumulation = int(row["vgprs"]), int(row["agprs"])
     return max(vector, accumulation) if row["arch"] == "gfx908" else -(-vector // 4) * 4 + accumulation
 

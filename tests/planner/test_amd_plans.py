@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from jax_vbgemm._src.planner import LoadBalanced, SortSplit, catalogue_for, device_spec, kind_of
+import jax_vbgemm as vb
+from jax_vbgemm._src.planner import catalogue_for, device_spec, kind_of
 from jax_vbgemm._src.planner.model.occupancy import active_waves
 
 from .cases import make, names
@@ -27,7 +28,7 @@ INCEPTION_4E = [(256, 196, 528), (160, 196, 528), (32, 196, 528), (128, 196, 528
     ],
 )
 def test_sort_split(device, shapes, tiles):
-    plan = make(SortSplit(), shapes, device)
+    plan = make(vb.SortSplit(), shapes, device)
     assert plan.order == (0, 1, 3, 2)  # one K; by the area of the first tile
     assert names(plan) == tiles
     assert {threads for _, threads in plan.choices} == {128}  # two waves of 64
@@ -60,7 +61,7 @@ def test_load_balanced(device, threshold, shapes, tiles, waves):
     # Eq. 9 by our kernels: 9936 bytes of LDS let a unit have 6 blocks of two waves, 14032 bytes 4 of four.
     active = {tile.key: active_waves(tile, spec) for tile in catalogue_for("float32", spec)}
     assert (active["small", 128], active["medium", 128], active["large", 256]) == (12, 12, 16)
-    plan = make(LoadBalanced(threshold), shapes, device)
+    plan = make(vb.LoadBalanced(threshold), shapes, device)
     assert names(plan) == tiles
     assert plan.tlp == 64 * waves
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+import jax_vbgemm as vb
 from jax_vbgemm import _core
 from jax_vbgemm._src import planner
 from jax_vbgemm._src.arithmetic import ARITHMETICS
-from jax_vbgemm._src.planner import Catalogue, LoadBalanced, TileShape, catalogue_for, device_spec, kind_of
+from jax_vbgemm._src.planner import Catalogue, TileShape, catalogue_for, device_spec, kind_of
 from jax_vbgemm._src.planner.tables import catalogue as tables
 from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES, PLAIN_KIND
 
@@ -55,7 +56,7 @@ def test_a_gpu_has_only_tiles_whose_dtypes_name_it():
 
 def test_a_dtype_without_kernels_is_refused_by_name():
     with pytest.raises(ValueError, match=r"dtype: unknown name 'int32'"):
-        make(LoadBalanced(), [(1, 1, 1)], dtype="int32")
+        make(vb.LoadBalanced(), [(1, 1, 1)], dtype="int32")
 
 
 @pytest.mark.parametrize("dtype", ELEMENT_BYTES)

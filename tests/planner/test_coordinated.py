@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm._src.planner import Coordinated, device_spec
+import jax_vbgemm as vb
+from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.planner.tiles.descriptor_size import MOST_BATCHED_TILES
-from jax_vbgemm._src.problem import Problem
 
 from .cases import DEVICES, make, names, num_tiles, problem_lists, times_covered
 
@@ -76,29 +76,31 @@ def without_k(blocks):
 
 
 def test_the_papers_example():
-    plan = make(Coordinated(), PAPER, "v100")
+    plan = make(vb.Coordinated(), PAPER, "v100")
     assert plan.choices == (("small", 256), ("medium", 256), ("medium", 256))
     assert plan.tlp == 17920
     # A threshold just above the first solution's 70144 keeps it; equality is not above.
-    assert names(make(Coordinated(tlp_threshold=70144), PAPER)) == ["small"] * 3
-    assert make(Coordinated(tlp_threshold=70144), PAPER).tlp == 70144
-    assert names(make(Coordinated(tlp_threshold=70143), PAPER)) == ["small", "medium", "medium"]
+    assert names(make(vb.Coordinated(tlp_threshold=70144), PAPER)) == ["small"] * 3
+    assert make(vb.Coordinated(tlp_threshold=70144), PAPER).tlp == 70144
+    assert names(make(vb.Coordinated(tlp_threshold=70143), PAPER)) == ["small", "medium", "medium"]
 
 
 def test_128_threads_where_no_tile_is_large_enough():
-    plan = make(Coordinated(tlp_threshold=100), PAPER)
+    plan = make(vb.Coordinated(tlp_threshold=100), PAPER)
     assert plan.choices == (("small", 128), ("large", 128), ("huge", 128))
     assert plan.tlp == (2 + 1 + 4) * 128
 
 
 def test_tall_and_wide_are_skipped_where_they_do_not_fit():
-    plan = make(Coordinated(tlp_threshold=0), [(128, 64, 1), (64, 128, 1), (127, 127, 1), (128, 128, 1), (5, 1000, 1)])
+    plan = make(
+        vb.Coordinated(tlp_threshold=0), [(128, 64, 1), (64, 128, 1), (127, 127, 1), (128, 128, 1), (5, 1000, 1)]
+    )
     assert names(plan) == ["tall", "wide", "large", "huge", "small"]
 
 
 @given(problem_lists, st.integers(0, 300_000), st.sampled_from(DEVICES))
 def test_tiles_are_those_of_the_paper(problems, threshold, device):
-    plan = make(Coordinated(tlp_threshold=threshold), problems, device)
+    plan = make(vb.Coordinated(tlp_threshold=threshold), problems, device)
     chosen, threads, tlp = choose(problems, threshold)
     assert plan.choices == tuple((name, threads) for name in chosen)
     assert plan.tlp == tlp
@@ -106,14 +108,14 @@ def test_tiles_are_those_of_the_paper(problems, threshold, device):
 
 @given(problem_lists, st.integers(0, 60_000), st.integers(0, 600), st.sampled_from(("h100", "cpu")))
 def test_threshold_batching_is_that_of_the_paper(problems, threshold, theta, device):
-    plan = make(Coordinated(threshold, theta, "threshold"), problems, device)
+    plan = make(vb.Coordinated(threshold, theta, "threshold"), problems, device)
     threads = plan.choices[0][1] if problems else 0
     assert blocks_of(plan) == without_k(batch_by_threshold(single_tiles(plan), threads, threshold, theta))
 
 
 @given(problem_lists, st.integers(0, 60_000), st.sampled_from(("h100", "cpu")))
 def test_binary_batching_is_that_of_the_paper(problems, threshold, device):
-    plan = make(Coordinated(threshold, batching="binary"), problems, device)
+    plan = make(vb.Coordinated(threshold, batching="binary"), problems, device)
     assert blocks_of(plan) == without_k(batch_by_pairs(single_tiles(plan)))
 
 
@@ -122,19 +124,19 @@ def test_threshold_batching_by_hand():
     shapes = [(16, 64, 100), (16, 48, 300)]
     # All seven are batched while (unassigned + opened) * 256 > threshold / 2: K 300 > 256 with three of the first, the
     # fourth takes one of the second (400), then one each.
-    plan = make(Coordinated(tlp_threshold=1792, theta=256, batching="threshold"), shapes)
+    plan = make(vb.Coordinated(tlp_threshold=1792, theta=256, batching="threshold"), shapes)
     assert plan.block_start.tolist() == [0, 3, 5, 6, 7]
     # With threshold 2560 the loop goes on while more than 5 tiles and blocks are counted: 7, then 4 + 1: stop.
-    plan = make(Coordinated(tlp_threshold=2560, theta=256, batching="threshold"), shapes)
+    plan = make(vb.Coordinated(tlp_threshold=2560, theta=256, batching="threshold"), shapes)
     assert plan.block_start.tolist() == [0, 3, 4, 5, 6, 7]
     # theta is exceeded, not reached: three tiles of 100 make 300, which is not beyond 300.
-    plan = make(Coordinated(tlp_threshold=1792, theta=300, batching="threshold"), shapes)
+    plan = make(vb.Coordinated(tlp_threshold=1792, theta=300, batching="threshold"), shapes)
     assert plan.block_start.tolist() == [0, 4, 6, 7]
 
 
 def test_binary_batching_by_hand():
     shapes = [(16, 32, 50), (16, 32, 10), (16, 16, 30)]  # tiles 0 1 | 2 3 | 4 of K 50, 10, 30
-    plan = make(Coordinated(batching="binary"), shapes)
+    plan = make(vb.Coordinated(batching="binary"), shapes)
     assert [[(tile.problem, tile.col, tile.k_end) for tile in block] for block in plan.blocks] == [
         [(1, 0, 10), (0, 16, 50)],
         [(1, 16, 10), (0, 0, 50)],
@@ -144,7 +146,7 @@ def test_binary_batching_by_hand():
 
 def test_the_five_arrays_of_figure_6():
     # As in the figure: 2 tiles of 128 x 128 in two blocks, 8 tiles of 128 x 64 in four.
-    plan = make(Coordinated(tlp_threshold=2560, theta=256, batching="threshold"), [(128, 256, 512), (512, 127, 200)])
+    plan = make(vb.Coordinated(tlp_threshold=2560, theta=256, batching="threshold"), [(128, 256, 512), (512, 127, 200)])
     assert plan.choices == (("huge", 256), ("tall", 256))
     assert plan.tlp == 10 * 256
     huge, tall = plan.catalogue.find("huge", 256).index, plan.catalogue.find("tall", 256).index
@@ -161,20 +163,20 @@ def test_the_five_arrays_of_figure_6():
 
 def test_the_batching_that_is_predicted_to_finish_sooner_is_taken():
     for shapes in ([(128, 128, 8)] * 300, [(16, 16, 2000)] * 400 + [(16, 16, 8)] * 400, PAPER):
-        both = [make(Coordinated(batching=batching), shapes) for batching in ("threshold", "binary")]
+        both = [make(vb.Coordinated(batching=batching), shapes) for batching in ("threshold", "binary")]
         best = min(plan.predicted_seconds for plan in both)
-        assert make(Coordinated(), shapes).predicted_seconds == best
+        assert make(vb.Coordinated(), shapes).predicted_seconds == best
     # A choice is really made: the two differ in time for the last but one list.
     assert both[0].planner == "coordinated"
-    times = [make(Coordinated(batching=b), [(16, 16, 2000)] * 400 + [(16, 16, 8)] * 400).predicted_seconds
+    times = [make(vb.Coordinated(batching=b), [(16, 16, 2000)] * 400 + [(16, 16, 8)] * 400).predicted_seconds
              for b in ("threshold", "binary")]  # fmt: skip
     assert times[0] != times[1]
 
 
 def test_blocks_of_very_many_tiles_are_not_batched():
-    plan = make(Coordinated(tlp_threshold=0), [(16 * MOST_BATCHED_TILES, 16, 1)])
+    plan = make(vb.Coordinated(tlp_threshold=0), [(16 * MOST_BATCHED_TILES, 16, 1)])
     assert plan.block_first is not None
-    plan = make(Coordinated(tlp_threshold=0), [(16 * (MOST_BATCHED_TILES + 1), 16, 1)])
+    plan = make(vb.Coordinated(tlp_threshold=0), [(16 * (MOST_BATCHED_TILES + 1), 16, 1)])
     assert plan.block_first is None
     assert len(plan.runs) == 1
     assert any(f"more than {MOST_BATCHED_TILES} tiles" in note for note in plan.notes)
@@ -183,19 +185,19 @@ def test_blocks_of_very_many_tiles_are_not_batched():
 @pytest.mark.parametrize("batching", ["threshold", "binary"])
 def test_a_forced_batching_holds_for_any_number_of_tiles(batching):
     tiles = MOST_BATCHED_TILES + 1
-    plan = make(Coordinated(tlp_threshold=0, batching=batching), [(16 * tiles, 16, 1)])
+    plan = make(vb.Coordinated(tlp_threshold=0, batching=batching), [(16 * tiles, 16, 1)])
     plan.validate()
     assert plan.num_blocks < plan.num_tiles == tiles
     assert plan.notes == (f"{batching} batching",)
 
 
 def test_more_tiles_than_a_program_can_describe_are_not_batched():
-    with pytest.raises(ValueError, match=r"Coordinated: batching = 'binary' would describe 62500000 tiles one by one"):
-        make(Coordinated(tlp_threshold=0, batching="binary"), [(10**9, 16, 1)])
+    with pytest.raises(ValueError, match=r"Coordinated: batching = 'binary' needs a record for each of 62500000 tiles"):
+        make(vb.Coordinated(tlp_threshold=0, batching="binary"), [(10**9, 16, 1)])
 
 
 def test_tiling_alone_has_a_tile_a_block():
-    batched, alone = (make(Coordinated(batching=batching), PAPER) for batching in ("threshold", "none"))
+    batched, alone = (make(vb.Coordinated(batching=batching), PAPER) for batching in ("threshold", "none"))
     assert alone.block_first is None
     assert (alone.choices, alone.tlp, alone.notes) == (batched.choices, batched.tlp, ())
 
@@ -207,36 +209,36 @@ def test_a_selector_sees_means_and_the_number_of_problems():
         seen.append(features)
         return "binary" if features[3] == 5 else "threshold"
 
-    shapes = [Problem(16, 32, 64, batch=3), Problem(40, 8, 12), Problem(0, 0, 0)]
-    assert make(Coordinated(batching=selector), shapes).notes == ("binary batching",)
+    shapes = [vb.Problem(16, 32, 64, batch=3), vb.Problem(40, 8, 12), vb.Problem(0, 0, 0)]
+    assert make(vb.Coordinated(batching=selector), shapes).notes == ("binary batching",)
     assert seen == [((3 * 16 + 40) / 5, (3 * 32 + 8) / 5, (3 * 64 + 12) / 5, 5)]
-    assert make(Coordinated(batching=selector), []).notes == ("threshold batching",)
+    assert make(vb.Coordinated(batching=selector), []).notes == ("threshold batching",)
     with pytest.raises(ValueError, match="Coordinated: batching returned 'both'; it must be one of threshold, binary"):
-        make(Coordinated(batching=lambda *_: "both"), shapes)
+        make(vb.Coordinated(batching=lambda *_: "both"), shapes)
 
 
 def test_on_tensor_cores_tiles_of_the_same_shapes_are_chosen():
     for kind, device in (("tf32", "h100"), ("bfloat16", "h100"), ("bfloat16", "mi210"), ("tf32", "mi300x")):
-        plan = make(Coordinated(tlp_threshold=20_000), PAPER, device, kind)
+        plan = make(vb.Coordinated(tlp_threshold=20_000), PAPER, device, kind)
         plan.validate()
         assert all(plan.catalogue.find(*choice).tensor for choice in plan.choices), (kind, device)
-        assert not any(tile.tensor for tile in make(Coordinated(tensor=False), PAPER, device, kind).tiles_used)
+        assert not any(tile.tensor for tile in make(vb.Coordinated(tensor=False), PAPER, device, kind).tiles_used)
     # 256 x 256: 128 x 64 is replaced by 64 x 64, which the plan says. TLP counts each tile's own threads.
-    plan = make(Coordinated(tlp_threshold=0), PAPER, dtype="bfloat16")
+    plan = make(vb.Coordinated(tlp_threshold=0), PAPER, dtype="bfloat16")
     assert names(plan) == ["mma-16x32", "mma-64x64", "mma-128x128"]
     assert plan.tlp == 128 + 128 + 4 * 256
     assert (("mma-128x64", 128), ("mma-64x64", 128)) in plan.replaced
     for kind in ("float32", "float64"):  # the papers' own arithmetic
-        assert not any(tile.tensor for tile in make(Coordinated(), PAPER, dtype=kind).tiles_used)
-    assert any(tile.tensor for tile in make(Coordinated(tensor=True), PAPER, dtype="float64").tiles_used)
+        assert not any(tile.tensor for tile in make(vb.Coordinated(), PAPER, dtype=kind).tiles_used)
+    assert any(tile.tensor for tile in make(vb.Coordinated(tensor=True), PAPER, dtype="float64").tiles_used)
     with pytest.raises(ValueError, match=r"none of the tiles mma-16x32/128, .* is built for float32"):
-        make(Coordinated(tensor=True), PAPER)
+        make(vb.Coordinated(tensor=True), PAPER)
 
 
 @pytest.mark.parametrize("batching", ["threshold", "binary"])
 def test_batches_of_tensor_tiles_cover_each_element_once(batching):
     shapes = [(130, 257, 70), (16, 33, 512), (64, 128, 200), (300, 40, 8)]
-    plan = make(Coordinated(tlp_threshold=0, batching=batching), shapes, dtype="bfloat16")
+    plan = make(vb.Coordinated(tlp_threshold=0, batching=batching), shapes, dtype="bfloat16")
     plan.validate()
     assert {tile.threads for tile in plan.tiles_used} == {128, 256}
     assert all((counts == 1).all() for counts in times_covered(plan))
@@ -245,8 +247,8 @@ def test_batches_of_tensor_tiles_cover_each_element_once(batching):
 def test_defaults_come_from_the_device():
     for device in DEVICES:
         spec = device_spec(device)
-        given_explicitly = make(Coordinated(spec.tlp_threshold, spec.theta), PAPER, device)
-        assert blocks_of(make(Coordinated(), PAPER, device)) == blocks_of(given_explicitly)
+        given_explicitly = make(vb.Coordinated(spec.tlp_threshold, spec.theta), PAPER, device)
+        assert blocks_of(make(vb.Coordinated(), PAPER, device)) == blocks_of(given_explicitly)
 
 
 @pytest.mark.parametrize(
@@ -265,5 +267,5 @@ def test_defaults_come_from_the_device():
 )
 def test_option_errors(options, error, message):
     with pytest.raises(error) as caught:
-        Coordinated(**options)
+        vb.Coordinated(**options)
     assert str(caught.value) == message

@@ -1,19 +1,20 @@
-"""K in shares on a CPU: what is split, for how many cores, and that nothing else is."""
+"""Split-K on a CPU: which problems are split for how many cores, and that no other problem is."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import jax_vbgemm as vb
 from jax_vbgemm._src.planner import catalogue_for, device_spec
 from jax_vbgemm._src.planner.auto import Auto
 from jax_vbgemm._src.planner.cores import Cores
-from jax_vbgemm._src.problem import Problem, problems_of
+from jax_vbgemm._src.problem import problems_of
 
 from .cases import make, problem_lists, times_covered
 
 CPU = device_spec("cpu")
-REDUCTION = Problem(16, 16, 10**6, transpose_a=True)
+REDUCTION = vb.Problem(16, 16, 10**6, transpose_a=True)
 
 
 def plan_for(cores, shapes, dtype="float32", planner=Cores()):  # noqa: B008
@@ -24,10 +25,10 @@ def plan_for(cores, shapes, dtype="float32", planner=Cores()):  # noqa: B008
 
 
 @pytest.mark.parametrize("cores", [2, 3, 16, 128])
-@pytest.mark.parametrize("problem", [REDUCTION, Problem(1, 1, 10**6), Problem(40, 3, 10**6, transpose_a=True)])
+@pytest.mark.parametrize("problem", [REDUCTION, vb.Problem(1, 1, 10**6), vb.Problem(40, 3, 10**6, transpose_a=True)])
 def test_a_reduction_occupies_all_cores(cores, problem):
     plan = plan_for(cores, [problem], planner=Auto())
-    assert plan.num_tiles >= 0.9 * cores  # shares are whole steps
+    assert plan.num_tiles >= 0.9 * cores  # K slices are whole steps
     depths = [tile.k_end - tile.k_begin for block in plan.blocks for tile in block]
     assert max(depths) <= 2 * np.mean(depths)
 

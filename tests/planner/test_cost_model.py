@@ -9,27 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm._src.planner import (
-    Auto,
-    Catalogue,
-    Coordinated,
-    LoadBalanced,
-    Plan,
-    SortSplit,
-    Tile,
-    TileShape,
-    Uniform,
-    catalogue_for,
-    device_spec,
-)
+import jax_vbgemm as vb
+from jax_vbgemm._src.planner import Auto, Catalogue, TileShape, catalogue_for, device_spec
 from jax_vbgemm._src.planner.auto import PAPERS
 from jax_vbgemm._src.planner.model import cost_model
 from jax_vbgemm._src.planner.model.tile_families import worth_trying
-from jax_vbgemm._src.problem import Problem, Sizes, problems_of
+from jax_vbgemm._src.problem import Sizes, problems_of
 
 from .cases import make, problem_lists
 
-# One block of 1024 threads a unit; everything free but what a test sets.
+# A unit holds one block of 1024 threads; all costs are zero except those that a test sets.
 ROUND = dataclasses.replace(
     device_spec("h100"),
     name="round",
@@ -50,7 +39,7 @@ CATALOGUE = Catalogue("float32", (TILE, OTHER), 0)
 
 def seconds(shapes: Sequence, name: str = "t", **figures: object) -> float:
     device = dataclasses.replace(ROUND, **figures)
-    return Uniform(name)(problems_of(shapes), device, CATALOGUE).predicted_seconds
+    return vb.Uniform(name)(problems_of(shapes), device, CATALOGUE).predicted_seconds
 
 
 def test_latencies():
@@ -85,10 +74,10 @@ def test_makespan():
 def test_kernels_run_one_after_another_and_blocks_sum_their_tiles():
     device = dataclasses.replace(ROUND, step_latency=1.0, block_latency=0.5, launch_seconds=100.0)
     problems = problems_of([(32, 64, 16)] * 5)
-    tiles = [Tile(i, 0, 0, 0, 0, 16, name) for i, name in enumerate("ttutu")]
+    tiles = [vb.Tile(i, 0, 0, 0, 0, 16, name) for i, name in enumerate("ttutu")]
 
     def plan(*blocks):
-        return Plan.from_blocks(
+        return vb.Plan.from_blocks(
             problems, device, CATALOGUE, planner="mine", blocks=[[tiles[i] for i in b] for b in blocks]
         )
 
@@ -118,7 +107,7 @@ def test_calibrated_blocks_slow_down_with_what_they_share(sharing, aligned):
     row = cost_model._calibration_table("h100")["tf32", *tile.key]
     block, step, shared_block, shared_step = row[:4] if aligned else row[4:]
     size = 64 if aligned else 63  # its rows' length in elements
-    seconds = cost_model.block_seconds(Sizes.of([Problem(64, size, size)]), [tile], catalogue, device, sharing)
+    seconds = cost_model.block_seconds(Sizes.of([vb.Problem(64, size, size)]), [tile], catalogue, device, sharing)
     steps = 2
     expected = max(block + steps * step, sharing * (shared_block + steps * shared_step))
     assert seconds[0, 0] == pytest.approx(expected + device.block_latency)
@@ -135,7 +124,7 @@ def test_a_core_pays_for_what_a_tile_reaches():
     )
 
     def cpu(shapes):
-        return Uniform("t")(problems_of(shapes), device, CATALOGUE).predicted_seconds
+        return vb.Uniform("t")(problems_of(shapes), device, CATALOGUE).predicted_seconds
 
     assert cpu([(32, 64, 10)]) == pytest.approx(2 * 32 * 64 * 10 / 1e6)  # one of two cores
     assert cpu([(5, 20, 10)]) == pytest.approx(2 * 5 * 32 * 10 / 1e6)  # two vectors of sixteen columns
@@ -150,7 +139,7 @@ def test_cores_take_blocks_in_order():
     )  # fmt: skip
 
     def cpu(shapes):
-        return Uniform("t")(problems_of(shapes), device, CATALOGUE).predicted_seconds
+        return vb.Uniform("t")(problems_of(shapes), device, CATALOGUE).predicted_seconds
 
     one = 2 * 32 * 64 * 10 / 2e6
     assert cpu([(32, 64, 10, 3)]) == pytest.approx(2 * one)  # three blocks on two cores
@@ -166,16 +155,16 @@ def test_streaming_adds_to_computing_on_a_cpu():
     )  # fmt: skip
     bytes_moved = (32 * 10 + 10 * 64 + 32 * 64) * 4
     computing = 2 * 32 * 64 * 10 / 1e6
-    plan = Uniform("t")(problems_of([(32, 64, 10)]), device, CATALOGUE)
+    plan = vb.Uniform("t")(problems_of([(32, 64, 10)]), device, CATALOGUE)
     assert plan.predicted_seconds == pytest.approx((computing**2 + (bytes_moved / 1e6) ** 2) ** 0.5)
 
 
 @given(problem_lists)
 def test_uniform_takes_the_tile_with_the_smallest_makespan(problems):
     for device in ("h100", "cpu"):
-        plan = make(Uniform(), problems, device)
+        plan = make(vb.Uniform(), problems, device)
         tiles = worth_trying(plan.catalogue, Sizes.of(plan.problems))
-        best = min(make(Uniform(tile.key), problems, device).predicted_seconds for tile in tiles)
+        best = min(make(vb.Uniform(tile.key), problems, device).predicted_seconds for tile in tiles)
         assert plan.predicted_seconds == best
 
 
@@ -183,8 +172,8 @@ def test_uniform_takes_the_tile_with_the_smallest_makespan(problems):
 def test_auto_is_never_predicted_slower_than_the_papers_planners(problems):
     for device in ("h100", "mi210", "cpu"):
         plan = make(Auto(), problems, device)
-        papers = [make(planner, problems, device) for planner in (Coordinated(), SortSplit(), LoadBalanced())]
-        shortest = min(other.predicted_seconds for other in (*papers, make(Uniform(), problems, device)))
+        papers = [make(planner, problems, device) for planner in (vb.Coordinated(), vb.SortSplit(), vb.LoadBalanced())]
+        shortest = min(other.predicted_seconds for other in (*papers, make(vb.Uniform(), problems, device)))
         assert plan.predicted_seconds <= shortest * (1 + 1e-12)
         assert plan.planner == "auto"
         for other in papers:
@@ -198,7 +187,10 @@ def test_auto_is_never_predicted_slower_than_the_papers_planners(problems):
 @given(problem_lists, st.sampled_from((1, 100)), st.sampled_from(("h100", "a100", "v100", "mi210")))
 def test_no_plan_is_predicted_to_take_less_than_the_least(problems, copies, device):
     problems = problems * copies  # many share blocks
-    plans = [make(planner, problems, device) for planner in (Uniform(), Coordinated(), SortSplit(), LoadBalanced())]
+    plans = [
+        make(planner, problems, device)
+        for planner in (vb.Uniform(), vb.Coordinated(), vb.SortSplit(), vb.LoadBalanced())
+    ]
     catalogue = plans[0].catalogue
     sizes = Sizes.of(plans[0].problems)
     for plan in plans:
@@ -239,7 +231,7 @@ def test_no_plan_prefers_a_tile_that_was_never_measured(monkeypatch):
         other = after.choices[0]
         monkeypatch.undo()
         cost_model._calibration.cache_clear()
-        assert make(Uniform(other), shapes).predicted_seconds >= before.predicted_seconds
+        assert make(vb.Uniform(other), shapes).predicted_seconds >= before.predicted_seconds
     finally:
         cost_model._calibration.cache_clear()
 

@@ -1,4 +1,4 @@
-"""The device table: its entries, and which of them a live device is planned as."""
+"""The device table: its entries, and the entry with which a live device is planned."""
 
 import csv
 import dataclasses
@@ -177,7 +177,7 @@ def test_each_figure_has_a_source(name):
 
 
 def test_only_measured_devices_have_rules():
-    """Those that borrow say from whom; no device added since has any."""
+    """A device may use the rules of a measured one by name; all other devices have none."""
     for name, entry in entries().items():
         toml = tomllib.loads((FOLDER / name / "device.toml").read_text())
         own = isinstance(toml.get("rules"), dict)
@@ -189,7 +189,7 @@ def test_only_measured_devices_have_rules():
 
 
 def test_a_device_without_rules_takes_ordinary_tiles():
-    """What streams or shares depth was measured to be faster on an H100 only."""
+    """Streaming tiles and tiles of shared depth were measured to be faster on an H100 only."""
     problems = [(10**6, 8, 8), (8, 8, 10**6)]
     bare = dataclasses.replace(device_spec("a100"), name="bare", rules=None)
     special = ("rows-", "deep-", "dots-", "columns-")

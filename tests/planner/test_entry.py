@@ -3,18 +3,8 @@ import sys
 
 import pytest
 
-from jax_vbgemm._src.planner import (
-    PLANNERS,
-    Coordinated,
-    LoadBalanced,
-    Plan,
-    SortSplit,
-    Tile,
-    Uniform,
-    device_spec,
-    plan_problems,
-    resolve_planner,
-)
+import jax_vbgemm as vb
+from jax_vbgemm._src.planner import PLANNERS, device_spec, plan_problems, resolve_planner
 
 H100 = device_spec("h100")
 SHAPES = [(64, 64, 8), (10, 20, 30)]
@@ -36,7 +26,7 @@ def test_planners_have_names():
 
 
 @pytest.mark.parametrize(
-    "planner", ["auto", Coordinated(theta=5), SortSplit(9), LoadBalanced(active_waves={"small": 4})]
+    "planner", ["auto", vb.Coordinated(theta=5), vb.SortSplit(9), vb.LoadBalanced(active_waves={"small": 4})]
 )
 def test_plans_are_cached_by_shapes_dtype_device_and_planner(planner):
     plan = plan_problems(SHAPES, "float32", H100, planner)
@@ -53,14 +43,14 @@ def test_an_error_in_the_sizes_names_the_problem():
 
 def test_a_tile_that_is_not_built_is_an_error():
     with pytest.raises(ValueError, match=r"there is no tile \('huge', 128\) for float64; there are small/128"):
-        plan_problems(SHAPES, "float64", H100, Uniform(("huge", 128)))
+        plan_problems(SHAPES, "float64", H100, vb.Uniform(("huge", 128)))
     with pytest.raises(TypeError, match="Uniform: tile = 16 must be a name or a pair"):
-        Uniform(16)
+        vb.Uniform(16)
 
 
 def test_a_users_planner():
     def mine(problems, device, catalogue):
-        return Plan.from_choices(
+        return vb.Plan.from_choices(
             problems, device, catalogue, planner="mine", tiles=[catalogue.find("small", 128)] * len(problems)
         )
 
@@ -71,14 +61,16 @@ def test_a_users_planner():
 
 def test_a_users_plan_is_validated():
     def hole(problems, device, catalogue):
-        return Plan.from_blocks(problems, device, catalogue, planner="hole", blocks=[[Tile(0, 0, 0, 0, 0, 8, "large")]])
+        return vb.Plan.from_blocks(
+            problems, device, catalogue, planner="hole", blocks=[[vb.Tile(0, 0, 0, 0, 0, 8, "large")]]
+        )
 
     with pytest.raises(ValueError, match=r"problems\[1\] at batch 0, row 0, col 0, k 0 is not covered"):
         plan_problems(SHAPES, "float32", H100, hole)
     with pytest.raises(TypeError, match="returned dict, not a Plan"):
         plan_problems(SHAPES, "float32", H100, lambda *_: {})
 
-    class Subclass(Uniform):
+    class Subclass(vb.Uniform):
         def __call__(self, problems, device, catalogue):
             return hole(problems, device, catalogue)
 
@@ -86,20 +78,20 @@ def test_a_users_plan_is_validated():
         plan_problems(SHAPES, "float32", H100, Subclass())
 
     def others(problems, device, catalogue):
-        return Uniform()(problems[::-1], device, catalogue)
+        return vb.Uniform()(problems[::-1], device, catalogue)
 
     with pytest.raises(ValueError, match="a plan for other problems or another device"):
         plan_problems(SHAPES, "float32", H100, others)
 
     def elsewhere(problems, device, catalogue):
-        return Uniform()(problems, device_spec("v100"), catalogue)
+        return vb.Uniform()(problems, device_spec("v100"), catalogue)
 
     with pytest.raises(ValueError, match="a plan for other problems or another device"):
         plan_problems(SHAPES, "float32", H100, elsewhere)
 
 
 def test_planning_imports_no_jax():
-    """The package's __init__ may; the planner's own files must not need it."""
+    """The package's __init__ may import jax; the planner's own files must work without it."""
     program = """
 import sys, types
 package = types.ModuleType("jax_vbgemm"); package.__path__ = [sys.argv[1]]; sys.modules["jax_vbgemm"] = package
@@ -114,10 +106,12 @@ assert not [name for name in sys.modules if name.split(".")[0] in ("jax", "jaxli
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_tests_validate_the_packages_planners_too(name, monkeypatch):
-    """A mistake in one would show in any test that plans with it."""
+    """A mistake in a planner then shows in every test that plans with it."""
 
     def hole(problems, device, catalogue):
-        return Plan.from_blocks(problems, device, catalogue, planner="hole", blocks=[[Tile(0, 0, 0, 0, 0, 8, "small")]])
+        return vb.Plan.from_blocks(
+            problems, device, catalogue, planner="hole", blocks=[[vb.Tile(0, 0, 0, 0, 0, 8, "small")]]
+        )
 
     monkeypatch.setattr(type(PLANNERS[name]), "__call__", lambda self, *given: hole(*given))
     with pytest.raises(ValueError, match="is not covered"):

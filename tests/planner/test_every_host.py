@@ -1,4 +1,4 @@
-"""Plans are the same whatever CPU they are made on."""
+"""Plans do not depend on the CPU on which they are made."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Plans change on purpose only: each registered planner's, against golden.csv."""
+"""Plans change only on purpose: the plans of each registered planner equal those of golden.csv."""
 
 import pytest
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import jax_vbgemm as vb
 from jax_vbgemm._src.planner import DEVICES as ALL_DEVICES
-from jax_vbgemm._src.planner import LoadBalanced, catalogue_for, device_spec
+from jax_vbgemm._src.planner import catalogue_for, device_spec
 from jax_vbgemm._src.planner.model.occupancy import active_waves, work_per_thread
 from jax_vbgemm._src.planner.papers.load_balanced import table_3
 
@@ -51,7 +52,7 @@ def reference(problems, threshold, wave_size, most_waves):
 @given(problem_lists, st.integers(0, 40_000), st.sampled_from((64, 300, 1000)), st.sampled_from(("h100", "mi210")))
 def test_tiles_are_those_of_algorithm_1(problems, threshold, most, device):
     given_waves = {name: most // (position + 1) for position, name in enumerate(CLASSES)}
-    plan = make(LoadBalanced(threshold, given_waves), problems, device)
+    plan = make(vb.LoadBalanced(threshold, given_waves), problems, device)
     expected, tlp = reference(problems, threshold, plan.device.wave_size, given_waves)
     assert names(plan) == expected
     assert plan.tlp == tlp
@@ -60,7 +61,7 @@ def test_tiles_are_those_of_algorithm_1(problems, threshold, most, device):
 @given(problem_lists, st.sampled_from(DEVICES))
 def test_the_devices_own_waves_and_threshold(problems, device):
     spec = device_spec(device)
-    plan = make(LoadBalanced(), problems, device)
+    plan = make(vb.LoadBalanced(), problems, device)
     most = {name: active_waves(plan.catalogue.find(name, TABLE_3[name][2]), spec) * spec.units for name in CLASSES}
     expected, tlp = reference(problems, spec.load_balanced_threshold, spec.wave_size, most)
     assert (names(plan), plan.tlp) == (expected, tlp)
@@ -69,7 +70,7 @@ def test_the_devices_own_waves_and_threshold(problems, device):
 def test_the_initial_tile_divides_if_any_does():
     shapes = [(64, 64, 5), (96, 64, 5), (96, 96, 5), (80, 96, 5), (48, 48, 5), (65, 70, 5), (17, 40, 5), (16, 15, 5)]
     expected = ["large", "medium-large", "medium", "small-medium", "small", "large", "small-medium", "small"]
-    assert names(make(LoadBalanced(tlp_threshold=0), shapes)) == expected
+    assert names(make(vb.LoadBalanced(tlp_threshold=0), shapes)) == expected
 
 
 def test_demotion_by_hand():
@@ -78,7 +79,7 @@ def test_demotion_by_hand():
     shapes = [(64, 64, 8), (128, 64, 8), (64, 64, 8)]  # 1, 2, 1 blocks of 64 x 64: 1024 threads
 
     def plan(threshold):
-        return make(LoadBalanced(threshold, waves), shapes, "mi210")
+        return make(vb.LoadBalanced(threshold, waves), shapes, "mi210")
 
     assert (names(plan(1024)), plan(1024).tlp) == (["large"] * 3, 1024)  # reached, not exceeded
     assert (names(plan(1025)), plan(1025).tlp) == (["medium-large", "large", "large"], 1280)
@@ -92,18 +93,18 @@ def test_demotion_by_hand():
 def test_the_class_below_counts_those_demoted_into_it():
     waves = dict.fromkeys(CLASSES, 10**6)
     shapes = [(16, 32, 8), (32, 32, 8), (16, 32, 8)]  # 3 blocks of 128 threads; all small-medium: 4, small: 2 + 4 + 2
-    assert names(make(LoadBalanced(384, waves), shapes)) == ["small-medium", "medium", "small-medium"]
-    assert names(make(LoadBalanced(512, waves), shapes)) == ["small-medium"] * 3
+    assert names(make(vb.LoadBalanced(384, waves), shapes)) == ["small-medium", "medium", "small-medium"]
+    assert names(make(vb.LoadBalanced(512, waves), shapes)) == ["small-medium"] * 3
     # In batch order: the second, demoted into the class, comes before the third.
-    assert names(make(LoadBalanced(513, waves), shapes)) == ["small", "small-medium", "small-medium"]
-    assert names(make(LoadBalanced(641, waves), shapes)) == ["small", "small", "small-medium"]
+    assert names(make(vb.LoadBalanced(513, waves), shapes)) == ["small", "small-medium", "small-medium"]
+    assert names(make(vb.LoadBalanced(641, waves), shapes)) == ["small", "small", "small-medium"]
 
 
 def test_only_active_waves_count():
     shapes = [(16, 16, 8)] * 100
-    assert make(LoadBalanced(0, {"small": 10}), shapes).tlp == 32 * 10
-    assert make(LoadBalanced(0, {"small": 10**6}), shapes).tlp == 32 * 400
-    assert make(LoadBalanced(0, {"small": 10}), shapes, "mi210").tlp == 64 * 10
+    assert make(vb.LoadBalanced(0, {"small": 10}), shapes).tlp == 32 * 10
+    assert make(vb.LoadBalanced(0, {"small": 10**6}), shapes).tlp == 32 * 400
+    assert make(vb.LoadBalanced(0, {"small": 10}), shapes, "mi210").tlp == 64 * 10
 
 
 @pytest.mark.parametrize(("edge", "computed", "moved"), [(16, 2, (4, 6)), (32, 8, (12, 16)), (64, 32, (40, 48))])
@@ -134,7 +135,7 @@ def test_the_papers_table_3(device, dtype):
     ],
 )
 def test_work_per_thread_is_that_of_the_dtypes_steps(dtype, moved):
-    plan = make(LoadBalanced(tlp_threshold=0, tensor=False), ONE_OF_EACH, "mi210", dtype)
+    plan = make(vb.LoadBalanced(tlp_threshold=0, tensor=False), ONE_OF_EACH, "mi210", dtype)
     assert [w_cp for w_cp, _ in plan.work_per_thread.values()] == [2, 4, 8, 8, 16]
     assert [w_dl for _, w_dl in plan.work_per_thread.values()] == moved
 
@@ -189,7 +190,7 @@ def readings(problems, threshold, wave_size, most_waves, bound, demotion):
 )
 def test_each_reading(problems, threshold, most, device, bound, demotion):
     waves = {name: most // (position + 1) for position, name in enumerate(CLASSES)}
-    plan = make(LoadBalanced(threshold, waves, bound, demotion), problems, device)
+    plan = make(vb.LoadBalanced(threshold, waves, bound, demotion), problems, device)
     expected, tlp = readings(problems, threshold, plan.device.wave_size, waves, bound, demotion)
     assert names(plan) == expected
     assert abs(plan.tlp - tlp) <= 1  # rounded down; shares of the device add up in another order
@@ -201,14 +202,14 @@ def test_readings_by_hand():
     shapes = [(16, 16, 8)] * 3 + [(32, 16, 8)] * 3  # 3 and 6 blocks of small: 36 waves
 
     def tlp(bound):
-        return make(LoadBalanced(0, waves, bound), shapes).tlp // 32
+        return make(vb.LoadBalanced(0, waves, bound), shapes).tlp // 32
 
     # Problems of 4 and 8 waves all fit; a class, and here the device, has 8.
     assert [tlp(bound) for bound in ("none", "problem", "class", "device")] == [36, 36, 8, 8]
     mixed = [(16, 16, 8), (16, 32, 8)]  # 4 waves of two classes: half of the device each
-    assert [make(LoadBalanced(0, waves, bound), mixed).tlp // 32 for bound in ("class", "device")] == [8, 8]
+    assert [make(vb.LoadBalanced(0, waves, bound), mixed).tlp // 32 for bound in ("class", "device")] == [8, 8]
     more = [*mixed, *mixed]
-    assert [make(LoadBalanced(0, waves, bound), more).tlp // 32 for bound in ("class", "device")] == [16, 8]
+    assert [make(vb.LoadBalanced(0, waves, bound), more).tlp // 32 for bound in ("class", "device")] == [16, 8]
 
 
 def test_a_pass_of_algorithm_1_demotes_the_whole_batch():
@@ -216,7 +217,7 @@ def test_a_pass_of_algorithm_1_demotes_the_whole_batch():
     shapes = [(64, 64, 8), (32, 32, 8), (16, 16, 8)]
 
     def plan(threshold, demotion):
-        return names(make(LoadBalanced(threshold, waves, "class", demotion), shapes))
+        return names(make(vb.LoadBalanced(threshold, waves, "class", demotion), shapes))
 
     assert plan(512, "batch") == plan(512, "class") == ["large", "medium", "small"]  # 256 + 128 + 128 threads
     assert plan(513, "class") == ["medium-large", "medium", "small"]
@@ -235,32 +236,32 @@ def test_the_devices_threshold_is_where_occupancy_counts(name):
 
 def test_the_new_tlp_changes_plans_at_the_default_threshold():
     shapes = [(64, 64, 64)] * 900
-    new, old = (make(LoadBalanced(bound=bound), shapes) for bound in ("class", "none"))
+    new, old = (make(vb.LoadBalanced(bound=bound), shapes) for bound in ("class", "none"))
     assert old.tlp >= 900 * 256 > new.device.load_balanced_threshold > new.tlp - 32 * 4224
     assert set(names(old)) == {"large"}
     assert set(names(new)) == {"large", "medium-large"}
 
 
 def test_on_tensor_cores_the_same_shapes_are_chosen():
-    plan = make(LoadBalanced(tlp_threshold=0), ONE_OF_EACH, dtype="tf32")
+    plan = make(vb.LoadBalanced(tlp_threshold=0), ONE_OF_EACH, dtype="tf32")
     plan.validate()
     assert names(plan) == ["mma-16x32", "mma-16x32", "mma-32x32", "mma-32x64", "mma-64x64"]
-    assert names(make(LoadBalanced(tlp_threshold=10**9), ONE_OF_EACH, dtype="tf32")) == ["mma-16x32"] * 5
-    assert names(make(LoadBalanced(tlp_threshold=0, tensor=False), ONE_OF_EACH, dtype="tf32")) == CLASSES
-    assert names(make(LoadBalanced(tlp_threshold=0), ONE_OF_EACH, dtype="float64")) == CLASSES
+    assert names(make(vb.LoadBalanced(tlp_threshold=10**9), ONE_OF_EACH, dtype="tf32")) == ["mma-16x32"] * 5
+    assert names(make(vb.LoadBalanced(tlp_threshold=0, tensor=False), ONE_OF_EACH, dtype="tf32")) == CLASSES
+    assert names(make(vb.LoadBalanced(tlp_threshold=0), ONE_OF_EACH, dtype="float64")) == CLASSES
 
 
 def test_options():
-    assert hash(LoadBalanced(active_waves={"large": 3, "small": 4})) == hash(
-        LoadBalanced(active_waves={"small": 4, "large": 3})
+    assert hash(vb.LoadBalanced(active_waves={"large": 3, "small": 4})) == hash(
+        vb.LoadBalanced(active_waves={"small": 4, "large": 3})
     )
     with pytest.raises(ValueError, match="LoadBalanced: active_waves = 'huge' must be one of 'small', 'small-medium'"):
-        LoadBalanced(active_waves={"huge": 3})
+        vb.LoadBalanced(active_waves={"huge": 3})
     with pytest.raises(ValueError, match=r"LoadBalanced: active_waves\['small'\] = -1 must be finite and not negative"):
-        LoadBalanced(active_waves={"small": -1})
+        vb.LoadBalanced(active_waves={"small": -1})
     with pytest.raises(ValueError, match="LoadBalanced: bound = 'unit' must be one of 'problem', 'class', 'device'"):
-        LoadBalanced(bound="unit")
+        vb.LoadBalanced(bound="unit")
     with pytest.raises(ValueError, match="LoadBalanced: demotion = 'all' must be one of 'class', 'batch'"):
-        LoadBalanced(demotion="all")
+        vb.LoadBalanced(demotion="all")
     with pytest.raises(TypeError, match="LoadBalanced: tlp_threshold = True must be a number"):
-        LoadBalanced(tlp_threshold=True)
+        vb.LoadBalanced(tlp_threshold=True)

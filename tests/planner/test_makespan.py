@@ -1,4 +1,4 @@
-"""The planner that chooses for the predicted makespan: it covers everything, and its choices are worth having."""
+"""The planner that minimises the predicted makespan: coverage, and the quality of its choices."""
 
 import dataclasses
 
@@ -7,13 +7,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jax_vbgemm._src.planner import Plan, Uniform, catalogue_for, device_spec
+import jax_vbgemm as vb
+from jax_vbgemm._src.planner import catalogue_for, device_spec
 from jax_vbgemm._src.planner.model.cost_model import step_depth
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.search.makespan import Makespan
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.shares import in_shares
-from jax_vbgemm._src.problem import Problem, problems_of
+from jax_vbgemm._src.problem import problems_of
 
 from .cases import DTYPES, huge_problems, make, of_all_families, problem_lists, times_covered
 
@@ -29,7 +30,7 @@ def test_every_element_is_covered_once(problems, device, dtype):
 
 
 @example(
-    problems=(Problem(1023, 1, 1), Problem(1024, 1, 1), Problem(1, 1, 1024), Problem(1, 10**6, 8)),
+    problems=(vb.Problem(1023, 1, 1), vb.Problem(1024, 1, 1), vb.Problem(1, 1, 1024), vb.Problem(1, 10**6, 8)),
     device="h100",
     dtype="float32",
 )
@@ -51,7 +52,7 @@ def test_four_families_need_no_more_launches_than_a_call_has():
 @pytest.mark.parametrize("empty", [(0, 16, 16), (16, 0, 16), (5, 5, 0), (5, 5, 5, 0)])
 @pytest.mark.parametrize("size", [(10**6, 16, 16), (16, 16, 10**6), (4096, 32, 256), (512, 512, 512)])
 def test_members_without_products_do_not_change_what_is_tried(size, empty):
-    """They never reach a kernel: the lowering leaves them out, and is to get the plan that people see."""
+    """They never reach a kernel: the lowering leaves them out, and has to get the same plan that vb.plan shows."""
     plan, alone = (make(Makespan(), sizes, dtype="bfloat16") for sizes in ([size, size, empty], [size, size]))
     plan.validate()
     assert plan.choices[:2] == alone.choices
@@ -65,7 +66,7 @@ def test_huge_problems(problems):
 
 @given(problem_lists, st.sampled_from(GPUS))
 def test_never_predicted_slower_than_one_tile_for_all(problems, device):
-    plan, uniform = make(Makespan(), problems, device), make(Uniform(), problems, device)
+    plan, uniform = make(Makespan(), problems, device), make(vb.Uniform(), problems, device)
     assert plan.predicted_seconds <= uniform.predicted_seconds * (1 + 1e-12)
 
 
@@ -86,12 +87,12 @@ def test_a_problem_may_have_small_tiles_along_its_edges():
     tiles = [tile for block in plan.blocks for tile in block if tile.problem == mixed[0]]
     assert len({tile.name for tile in tiles}) == 2
     inside = max(plan.tiles_used, key=lambda tile: tile.m * tile.n)
-    assert plan.padding_waste < make(Uniform(tile=inside.key), sizes, dtype="float64").padding_waste
+    assert plan.padding_waste < make(vb.Uniform(tile=inside.key), sizes, dtype="float64").padding_waste
 
 
 @pytest.mark.parametrize(("latency", "most"), [(1.0, 1), (0.0, 6)])
 def test_a_launch_has_few_tiles_where_each_costs_something(latency, most):
-    """At a second for each further tile one serves all; where they are free, several share the work."""
+    """If each further tile shape costs a second, one serves all problems; if they are free, several are used."""
     device = dataclasses.replace(device_spec("h100"), further_tile_latency=latency)
     sizes = np.random.default_rng(1).integers(1, 257, (64, 3)).tolist()
     plan = Makespan()(problems_of(sizes), device, catalogue_for("bfloat16", device))
@@ -108,7 +109,9 @@ def test_a_prediction_counts_the_tiles_of_each_kernel():
     def seconds(latency):
         device = dataclasses.replace(free, further_tile_latency=latency)
         tiles = [catalogue.find(name) for name in names]
-        return Plan.from_choices(problems_of(sizes), device, catalogue, planner="mine", tiles=tiles).predicted_seconds
+        return vb.Plan.from_choices(
+            problems_of(sizes), device, catalogue, planner="mine", tiles=tiles
+        ).predicted_seconds
 
     assert seconds(1e-6) == pytest.approx(seconds(0.0) + 2e-6)
 
@@ -124,7 +127,7 @@ def test_k_is_split_where_one_block_would_outlast_the_rest():
     lone = make(Makespan(), [(64, 192, 25_088)])
     assert 50 < lone.num_blocks < 2000
     lone.validate()
-    assert lone.predicted_seconds < 0.2 * make(Uniform(), [(64, 192, 25_088)]).predicted_seconds
+    assert lone.predicted_seconds < 0.2 * make(vb.Uniform(), [(64, 192, 25_088)]).predicted_seconds
     crowd = make(Makespan(), [(512, 512, 512)] * 100 + [(100, 100, 100)] * 200)
     assert (crowd.runs.k_begin == 0).all()
     mixed = make(Makespan(), [(512, 512, 64)] * 30 + [(32, 32, 60_000)])
@@ -143,12 +146,12 @@ def test_k_is_split_where_one_block_would_outlast_the_rest():
     ],
 )
 def test_shares_fill_whole_rounds(kind, sizes):
-    """A few blocks more than run at once would double the time: no equal shares that fill a round are faster."""
+    """A few more blocks than one round would double the time: no equal K slices that fill a round are faster."""
     device = device_spec("h100")
     problems, catalogue = problems_of(sizes), catalogue_for(kind, device)
     found = Makespan().draft(problems, device, catalogue).seconds
     for tile in catalogue:
-        draft = Uniform(tile.key).draft(problems, device, catalogue)
+        draft = vb.Uniform(tile.key).draft(problems, device, catalogue)
         depth = step_depth(catalogue.columns.k[draft.runs.strategy], catalogue.element_bytes)
         for resident in range(1, tile_occupancy(tile, device).blocks + 1):
             shares = np.full(len(draft.runs), max(device.units * resident // draft.runs.num_tiles, 1))
@@ -178,7 +181,7 @@ def test_few_problems_take_the_kernel_that_is_best_with_its_last_round_split():
 
 
 def test_where_the_memory_limits_all_kernels_the_one_with_the_least_work_is_taken():
-    tile = make(Makespan(), [Problem(20480, 8, 20480, transpose_a=True), (4, 4, 4)], dtype="float64").tiles_used[0]
+    tile = make(Makespan(), [vb.Problem(20480, 8, 20480, transpose_a=True), (4, 4, 4)], dtype="float64").tiles_used[0]
     assert not tile.tensor
 
 
@@ -190,14 +193,14 @@ def test_a_last_round_of_few_tiles_is_shared_by_all_units():
     plan.validate()
     split = plan.runs.k_end - plan.runs.k_begin < 1024
     assert 280 - np.count_nonzero(~split) == 16
-    assert plan.predicted_seconds < make(Uniform(("mma-128x128", 256)), sizes, dtype="bfloat16").predicted_seconds
+    assert plan.predicted_seconds < make(vb.Uniform(("mma-128x128", 256)), sizes, dtype="bfloat16").predicted_seconds
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300), st.integers(0, 10**6)), max_size=4))
 def test_few_elements_and_long_k(problems):
     plan = make(Makespan(), problems)
     plan.validate()
-    assert plan.predicted_seconds <= make(Uniform(), problems).predicted_seconds * (1 + 1e-12)
+    assert plan.predicted_seconds <= make(vb.Uniform(), problems).predicted_seconds * (1 + 1e-12)
 
 
 def test_choices_name_the_tile_of_each_problem():
@@ -216,7 +219,7 @@ def test_no_tile_alone_is_predicted_faster(kind, seed):
     problems, catalogue = problems_of(sizes.tolist()), catalogue_for(kind, device)
     found = Makespan()(problems, device, catalogue).predicted_seconds
     tensor_tiles = [tile.key for tile in catalogue if tile.tensor]
-    assert found <= min(Uniform(key)(problems, device, catalogue).predicted_seconds for key in tensor_tiles) * (
+    assert found <= min(vb.Uniform(key)(problems, device, catalogue).predicted_seconds for key in tensor_tiles) * (
         1 + 1e-9
     )
 
@@ -255,7 +258,7 @@ def test_tiles_that_are_not_there(planner, message):
 
 
 def test_a_cpu_is_none_of_its_devices():
-    with pytest.raises(ValueError, match="Makespan: it plans for GPUs; 'cpu' is none"):
+    with pytest.raises(ValueError, match="Makespan: it plans for GPUs, but 'cpu' is a cpu"):
         make(Makespan(), [(8, 8, 32768)], "cpu")
 
 

@@ -1,4 +1,4 @@
-"""What holds for every planner's plan, and for plans made by hand."""
+"""Properties of the plans of all planners, and plans made by hand."""
 
 import dataclasses
 
@@ -7,18 +7,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from jax_vbgemm._src.planner import (
-    Auto,
-    LoadBalanced,
-    Plan,
-    SortSplit,
-    Tile,
-    Uniform,
-    catalogue_for,
-    device_spec,
-)
+import jax_vbgemm as vb
+from jax_vbgemm._src.planner import Auto, catalogue_for, device_spec
 from jax_vbgemm._src.planner.registry import REGISTERED
-from jax_vbgemm._src.problem import Problem, problems_of
+from jax_vbgemm._src.problem import problems_of
 
 from .cases import DEVICES, DTYPES, huge_problems, make, of_all_families, problem_lists, times_covered
 
@@ -31,7 +23,7 @@ any_dtype = st.sampled_from(DTYPES)
 
 
 def from_blocks(problems, *blocks):
-    return Plan.from_blocks(problems_of(problems), H100, FLOAT32, planner="mine", blocks=blocks)
+    return vb.Plan.from_blocks(problems_of(problems), H100, FLOAT32, planner="mine", blocks=blocks)
 
 
 @pytest.mark.parametrize("planner", PLANNERS, ids=repr)
@@ -56,7 +48,7 @@ def test_huge_problems_and_every_family(planner, problems, device):
 
 
 def test_a_tall_problem_is_one_run():
-    assert len(make(SortSplit(), [(10**7, 16, 16)]).runs) == 1
+    assert len(make(vb.SortSplit(), [(10**7, 16, 16)]).runs) == 1
 
 
 @given(problem_lists, any_planner, any_device)
@@ -104,10 +96,10 @@ def test_the_launch_form_is_the_plan_sorted_by_kernel(problems, planner, device)
 
 
 def test_tiles_are_enumerated_by_problem_batch_row_column():
-    plan = make(Uniform(("medium", 256)), [(40, 50, 7, 2), (0, 5, 5), (5, 5, 0)])
+    plan = make(vb.Uniform(("medium", 256)), [(40, 50, 7, 2), (0, 5, 5), (5, 5, 0)])
     assert plan.blocks == [
-        [Tile(0, batch, row, col, 0, 7, "medium")] for batch in (0, 1) for row in (0, 32) for col in (0, 32)
-    ] + [[Tile(2, 0, 0, 0, 0, 0, "medium")]]
+        [vb.Tile(0, batch, row, col, 0, 7, "medium")] for batch in (0, 1) for row in (0, 32) for col in (0, 32)
+    ] + [[vb.Tile(2, 0, 0, 0, 0, 0, "medium")]]
     assert plan.tile_batch.tolist() == [0] * 4 + [1] * 4 + [0]
     assert plan.tile_k_begin.tolist() == [0] * 9
     assert plan.tile_k_end.tolist() == [7] * 8 + [0]
@@ -123,12 +115,12 @@ def test_an_empty_list_is_a_plan():
 
 def test_padding_waste_and_tlp_by_hand():
     # 264 x 264 in tiles of 128: 9 tiles of 128 x 128 where 264 x 264 are wanted; in tiles of 64: 25.
-    assert make(Uniform(("huge", 256)), [(264, 264, 10)]).padding_waste == pytest.approx(9 * 128**2 / 264**2)
-    plan = make(Uniform(("large", 128)), [(264, 264, 10), (64, 64, 100)])
+    assert make(vb.Uniform(("huge", 256)), [(264, 264, 10)]).padding_waste == pytest.approx(9 * 128**2 / 264**2)
+    plan = make(vb.Uniform(("large", 128)), [(264, 264, 10), (64, 64, 100)])
     assert plan.padding_waste == pytest.approx((25 * 64**2 * 10 + 64**2 * 100) / (264**2 * 10 + 64**2 * 100))
     assert plan.tlp == 26 * 128
     # A core computes an edge tile only as far as it reaches: 40 columns are three vectors of sixteen floats.
-    assert make(Uniform("large"), [(50, 40, 9)], "cpu").padding_waste == pytest.approx(48 / 40)
+    assert make(vb.Uniform("large"), [(50, 40, 9)], "cpu").padding_waste == pytest.approx(48 / 40)
 
 
 # Plans made by hand.
@@ -137,32 +129,32 @@ def test_padding_waste_and_tlp_by_hand():
 def test_blocks_and_choices_of_a_plan_made_by_hand():
     plan = from_blocks(
         [(64, 80, 5), (16, 16, 5)],
-        [Tile(0, 0, 0, 0, 0, 5, "large"), Tile(0, 0, 0, 64, 0, 5, "small")],
+        [vb.Tile(0, 0, 0, 0, 0, 5, "large"), vb.Tile(0, 0, 0, 64, 0, 5, "small")],
         [
-            Tile(0, 0, 16, 64, 0, 5, "small"),
-            Tile(0, 0, 32, 64, 0, 5, ("small", 256)),
-            Tile(0, 0, 48, 64, 0, 5, "small"),
+            vb.Tile(0, 0, 16, 64, 0, 5, "small"),
+            vb.Tile(0, 0, 32, 64, 0, 5, ("small", 256)),
+            vb.Tile(0, 0, 48, 64, 0, 5, "small"),
         ],
-        [Tile(1, 0, 0, 0, 0, 5, ("small", 128))],
+        [vb.Tile(1, 0, 0, 0, 0, 5, ("small", 128))],
     )
     plan.validate()
     assert plan.choices == (None, ("small", 128))
     assert [len(block) for block in plan.blocks] == [2, 3, 1]
-    assert plan.blocks[0][1] == Tile(0, 0, 0, 64, 0, 5, "small")
+    assert plan.blocks[0][1] == vb.Tile(0, 0, 0, 64, 0, 5, "small")
     assert plan.tlp == 5 * 256 + 128
     assert [launch[1:] for launch in plan.launch_form()[2]] == [(0, 1), (1, 2)]
 
 
 def grid(problem, name, edge, index=0):
     return [
-        [Tile(index, batch, row, col, 0, problem.k, name)]
+        [vb.Tile(index, batch, row, col, 0, problem.k, name)]
         for batch in range(problem.batch)
         for row in range(0, problem.m, edge)
         for col in range(0, problem.n, edge)
     ]
 
 
-TWO = (Problem(8, 8, 4), Problem(40, 70, 9, batch=2))
+TWO = (vb.Problem(8, 8, 4), vb.Problem(40, 70, 9, batch=2))
 WHOLE = grid(TWO[0], "small", 16) + grid(TWO[1], "medium", 32, 1)
 
 
@@ -203,11 +195,11 @@ def test_validation_names_what_is_wrong(blocks, message):
 def test_problems_without_elements_have_no_tiles():
     from_blocks([(0, 5, 5), (5, 0, 5), (5, 5, 5, 0)]).validate()
     with pytest.raises(ValueError, match=r"problems\[1\] begins at row 0, outside \[0, 0\)"):
-        from_blocks([(5, 0, 5), (0, 5, 5)], [Tile(1, 0, 0, 0, 0, 5, "small")]).validate()
+        from_blocks([(5, 0, 5), (0, 5, 5)], [vb.Tile(1, 0, 0, 0, 0, 5, "small")]).validate()
 
 
 def test_a_product_over_nothing_is_still_written_once():
-    tile = Tile(0, 0, 0, 0, 0, 0, "small")
+    tile = vb.Tile(0, 0, 0, 0, 0, 0, "small")
     from_blocks([(5, 5, 0)], [tile]).validate()
     with pytest.raises(ValueError, match=r"problems\[0\] at batch 0, row 0, col 0, k 0 is not covered"):
         from_blocks([(5, 5, 0)]).validate()
@@ -216,17 +208,17 @@ def test_a_product_over_nothing_is_still_written_once():
 
 
 def test_a_split_of_k_is_valid():
-    from_blocks([(16, 16, 9)], [Tile(0, 0, 0, 0, 0, 5, "small")], [Tile(0, 0, 0, 0, 5, 9, "small")]).validate()
+    from_blocks([(16, 16, 9)], [vb.Tile(0, 0, 0, 0, 0, 5, "small")], [vb.Tile(0, 0, 0, 0, 5, 9, "small")]).validate()
 
 
 @given(st.data())
 def test_validation_agrees_with_counting(data):
     """Tiles at random places of a small problem, whole grids with some tiles changed among them."""
     m, n, k, batch = (data.draw(st.integers(1, high)) for high in (40, 40, 3, 2))
-    problem = Problem(m, n, k, batch)
+    problem = vb.Problem(m, n, k, batch)
     blocks = grid(problem, *data.draw(st.sampled_from([("small", 16), ("medium", 32)])))
     k_begin = data.draw(st.integers(0, k - 1))
-    tile = Tile(
+    tile = vb.Tile(
         0,
         data.draw(st.integers(0, batch - 1)),
         data.draw(st.integers(0, m - 1)),
@@ -257,7 +249,7 @@ def test_validation_agrees_with_counting(data):
 
 
 def test_a_block_of_two_kernels_becomes_two():
-    small, huge = Tile(0, 0, 0, 0, 0, 8, ("small", 128)), Tile(1, 0, 0, 0, 0, 8, ("huge", 256))
+    small, huge = vb.Tile(0, 0, 0, 0, 0, 8, ("small", 128)), vb.Tile(1, 0, 0, 0, 0, 8, ("huge", 256))
     mixed = from_blocks([(16, 16, 8), (128, 128, 8)], [huge, small])
     mixed.validate()
     assert len(mixed.blocks) == 1
@@ -269,7 +261,7 @@ def test_a_block_of_two_kernels_becomes_two():
 def test_a_plan_needs_at_most_three_kernels():
     shapes = [("small", 128), ("small", 256), ("large", 128), ("huge", 256)]
     assert len({FLOAT32.find(*name).kernel for name in shapes}) == 4
-    tiles = [[Tile(i, 0, 0, 0, 0, 8, name)] for i, name in enumerate(shapes)]
+    tiles = [[vb.Tile(i, 0, 0, 0, 0, 8, name)] for i, name in enumerate(shapes)]
     from_blocks([(8, 8, 8)] * 3, *tiles[:3]).validate()
     with pytest.raises(
         ValueError,
@@ -279,36 +271,36 @@ def test_a_plan_needs_at_most_three_kernels():
 
 
 def test_a_places_k_is_cut_into_tiles_of_one_shape():
-    small = [Tile(1, 0, row, col, 0, 8, "small") for row in (0, 16) for col in (0, 16)]
+    small = [vb.Tile(1, 0, row, col, 0, 8, "small") for row in (0, 16) for col in (0, 16)]
     rest = [tile._replace(k_begin=8, k_end=20) for tile in small]
-    other = Tile(0, 0, 0, 0, 0, 8, "small")
+    other = vb.Tile(0, 0, 0, 0, 0, 8, "small")
     sizes = [(8, 8, 8), (32, 32, 20)]
     from_blocks(sizes, [other], *([tile] for tile in (*small, *rest))).validate()
-    uneven = from_blocks(sizes, [other], *([tile] for tile in small), [Tile(1, 0, 0, 0, 8, 20, "medium")])
-    with pytest.raises(ValueError, match=r"problems\[1\] at row 0, col 0 from k 8 on has no fellow of its shape"):
+    uneven = from_blocks(sizes, [other], *([tile] for tile in small), [vb.Tile(1, 0, 0, 0, 8, 20, "medium")])
+    with pytest.raises(ValueError, match=r"problems\[1\] at row 0, col 0 from k 8 on continues no tile"):
         uneven.validate()
 
 
 def test_plans_that_cannot_be_built():
     with pytest.raises(ValueError, match=r"plan: blocks\[1\] has no tiles"):
-        from_blocks([(8, 8, 8)], [Tile(0, 0, 0, 0, 0, 8, "small")], [])
+        from_blocks([(8, 8, 8)], [vb.Tile(0, 0, 0, 0, 0, 8, "small")], [])
     with pytest.raises(ValueError, match="there is no tile 'tiny' for float32; there are small/128"):
-        from_blocks([(8, 8, 8)], [Tile(0, 0, 0, 0, 0, 8, "tiny")])
+        from_blocks([(8, 8, 8)], [vb.Tile(0, 0, 0, 0, 0, 8, "tiny")])
     with pytest.raises(ValueError, match="plan: 2 tiles were chosen for 1 problems"):
-        Plan.from_choices([Problem(1, 1, 1)], H100, FLOAT32, planner="mine", tiles=FLOAT32.tiles[:2])
+        vb.Plan.from_choices([vb.Problem(1, 1, 1)], H100, FLOAT32, planner="mine", tiles=FLOAT32.tiles[:2])
     with pytest.raises(ValueError, match=r"plan: \d+ tiles are more than the 2\*\*31 - 1 that a plan can hold"):
-        make(Uniform(("small", 256)), [(2**31 - 1, 2**31 - 1, 1, 2**31 - 1)])
+        make(vb.Uniform(("small", 256)), [(2**31 - 1, 2**31 - 1, 1, 2**31 - 1)])
 
 
 @pytest.mark.parametrize("fields", [{"choices": ()}, {"order": (5,)}, {"order": (0, 0)}])
 def test_a_choice_and_a_place_for_each_problem(fields):
-    plan = make(Uniform("large"), [(64, 256, 8), (8, 8, 8)])
+    plan = make(vb.Uniform("large"), [(64, 256, 8), (8, 8, 8)])
     with pytest.raises(ValueError, match="choices and order must have one entry for each of 2 problems"):
         dataclasses.replace(plan, **fields).validate()
 
 
 def test_a_wrong_block_first_is_found():
-    plan = make(Uniform("large"), [(64, 256, 8)])
+    plan = make(vb.Uniform("large"), [(64, 256, 8)])
     for first in ([0, 2, 2, 4], [1, 4], [0, 3]):
         with pytest.raises(ValueError, match="block_first must rise from 0 to the number of tiles"):
             dataclasses.replace(plan, block_first=np.array(first)).validate()
@@ -327,14 +319,14 @@ def test_a_wrong_block_first_is_found():
     ],
 )
 def test_a_run_that_falls_short_is_found(field, step, place):
-    plan = make(Uniform(("medium", 128)), [(40, 70, 7, 2)])
+    plan = make(vb.Uniform(("medium", 128)), [(40, 70, 7, 2)])
     runs = dataclasses.replace(plan.runs, **{field: getattr(plan.runs, field) + step})
     with pytest.raises(ValueError, match=rf"problems\[0\] at {place} is not covered"):
         dataclasses.replace(plan, runs=runs).validate()
 
 
 def test_two_runs_of_the_whole_are_one_too_many():
-    plan = make(Uniform(), [(40, 70, 7, 2)])
+    plan = make(vb.Uniform(), [(40, 70, 7, 2)])
     with pytest.raises(ValueError, match=r"problems\[0\] at batch 0, row 0, col 0, k 0 is covered 2 times"):
         dataclasses.replace(plan, runs=plan.runs.take(np.array([0, 0]))).validate()
 
@@ -343,7 +335,7 @@ def test_two_runs_of_the_whole_are_one_too_many():
 
 
 def test_a_printed_plan_says_what_and_why():
-    text = str(make(Uniform(("huge", 256)), [(264, 264, 10)] * 3 + [(1, 2, 3)], "a100"))
+    text = str(make(vb.Uniform(("huge", 256)), [(264, 264, 10)] * 3 + [(1, 2, 3)], "a100"))
     first, second, *_ = text.splitlines()
     assert first == "Plan by 'uniform' for a100 (108 units), float32: 4 problems, 28 tiles, 28 blocks"
     assert all(word in second for word in ("predicted", "us", "waves", "padding waste", "balance", "TLP 7168"))
@@ -356,7 +348,7 @@ def test_a_printed_plan_says_what_and_why():
 
 def test_a_printed_plan_stays_short():
     shapes = [(m, n, 64) for m in range(1, 40) for n in range(1, 40)]
-    text = str(make(LoadBalanced(), shapes))
+    text = str(make(vb.LoadBalanced(), shapes))
     assert len(text.splitlines()) <= 40
     assert max(map(len, text.splitlines())) <= 120
     assert "1509 more, of 1509 other sizes" in text
@@ -376,20 +368,20 @@ def test_a_printed_plan_stays_short():
     ],
 )
 def test_parts_of_a_wrong_kind(changes, error, message):
-    plan = Uniform()(problems_of([(64, 64, 64)]), H100, FLOAT32)
+    plan = vb.Uniform()(problems_of([(64, 64, 64)]), H100, FLOAT32)
     with pytest.raises(error, match=f"plan: {message}"):
         dataclasses.replace(plan, **changes)
 
 
 def test_lists_for_arrays():
-    plan = Uniform()(problems_of([(64, 64, 64)]), H100, FLOAT32)
+    plan = vb.Uniform()(problems_of([(64, 64, 64)]), H100, FLOAT32)
     listed = dataclasses.replace(plan, block_first=list(range(plan.num_tiles + 1)))
     listed.validate()
     assert listed.blocks == plan.blocks
 
 
 def test_columns_of_runs():
-    runs = Uniform()(problems_of([(64, 64, 64)] * 2), H100, FLOAT32).runs
+    runs = vb.Uniform()(problems_of([(64, 64, 64)] * 2), H100, FLOAT32).runs
     for name, column in (("row", runs.row[:1]), ("k_end", [*runs.k_end, 1]), ("mirrored", [0])):
         with pytest.raises(
             ValueError, match=rf"plan: runs.{name} has \d entr.* but runs.problem has 2: one for each run"
@@ -398,6 +390,6 @@ def test_columns_of_runs():
     for column in (None, [2**63, 0], [0.5, 1], "rows"):
         with pytest.raises((TypeError, ValueError), match=r"plan: runs\.row "):
             dataclasses.replace(runs, row=column)
-    tiles = [Tile(0, 0, row, 0, 0, 64, "huge") for row in (0, 2**63)]
+    tiles = [vb.Tile(0, 0, row, 0, 0, 64, "huge") for row in (0, 2**63)]
     with pytest.raises(ValueError, match="plan: tile 1 of the plan has a number beyond int64"):
-        Plan.from_blocks(problems_of([(64, 64, 64)]), H100, FLOAT32, planner="mine", blocks=[tiles])
+        vb.Plan.from_blocks(problems_of([(64, 64, 64)]), H100, FLOAT32, planner="mine", blocks=[tiles])

@@ -1,4 +1,4 @@
-"""Predicted against measured times: the cost model's error on what benchmarks/results holds does not grow."""
+"""Predicted against measured times: the cost model's error on the data of benchmarks/results does not grow."""
 
 import csv
 import math
@@ -14,8 +14,8 @@ from jax_vbgemm._src.tools.shapes import named_problems
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 H100 = device_spec("h100")
 
-# Root mean square of log(predicted / measured) of `auto`'s plans, as it was when the limits were set, rounded up to two
-# digits. Lower a limit when the model gets better.
+# Upper bounds of the root mean square of log(predicted / measured) for `auto`'s plans: its values when the bounds were
+# set, rounded up to two digits. Lower a bound when the model improves.
 LIMITS = {
     ("h100_kernel", "fp32"): 0.12,
     ("h100_kernel", "3xtf32"): 0.14,

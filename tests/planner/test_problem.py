@@ -1,22 +1,23 @@
 import numpy as np
 import pytest
 
-from jax_vbgemm._src.problem import Problem, problems_of
+import jax_vbgemm as vb
+from jax_vbgemm._src.problem import problems_of
 
 
 def test_plain_tuples_stand_for_problems():
-    assert problems_of([(1, 2, 3), [4, 5, 6, 7], Problem(1, 1, 1, transpose_b=True)]) == (
-        Problem(1, 2, 3),
-        Problem(4, 5, 6, batch=7),
-        Problem(1, 1, 1, 1, False, True),
+    assert problems_of([(1, 2, 3), [4, 5, 6, 7], vb.Problem(1, 1, 1, transpose_b=True)]) == (
+        vb.Problem(1, 2, 3),
+        vb.Problem(4, 5, 6, batch=7),
+        vb.Problem(1, 1, 1, 1, False, True),
     )
 
 
 def test_numpy_integers_become_plain_ones():
-    problem = Problem(np.int32(3), np.uint8(4), np.int64(5))
-    assert problem == Problem(3, 4, 5)
+    problem = vb.Problem(np.int32(3), np.uint8(4), np.int64(5))
+    assert problem == vb.Problem(3, 4, 5)
     assert all(type(size) is int for size in (problem.m, problem.n, problem.k))
-    assert hash(problem) == hash(Problem(3, 4, 5))
+    assert hash(problem) == hash(vb.Problem(3, 4, 5))
 
 
 @pytest.mark.parametrize(
@@ -42,9 +43,9 @@ def test_an_error_names_the_index_and_the_field(shape, error, message):
 
 
 def test_the_largest_size_is_legal():
-    assert Problem(2**31 - 1, 0, 0).m == 2**31 - 1
+    assert vb.Problem(2**31 - 1, 0, 0).m == 2**31 - 1
 
 
 def test_transpose_flags_must_be_bools():
     with pytest.raises(TypeError, match="transpose_a = 1: transpose flags must be bools"):
-        Problem(1, 2, 3, transpose_a=1)
+        vb.Problem(1, 2, 3, transpose_a=1)

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm._src.planner import Auto, Plan, SortSplit, Uniform, catalogue_for, device_spec, plan_problems
+import jax_vbgemm as vb
+from jax_vbgemm._src.planner import Auto, catalogue_for, device_spec, plan_problems
 from jax_vbgemm._src.planner.model.cost_model import least_of_whole_problems, least_seconds
 from jax_vbgemm._src.planner.plan.draft import Draft
 from jax_vbgemm._src.planner.search.makespan import Makespan
 from jax_vbgemm._src.planner.tiles.runs import Runs
 from jax_vbgemm._src.planner.tiles.shares import in_shares
 from jax_vbgemm._src.planner.tiles.symmetric import MOST_TILES, fold, tiles_computed
-from jax_vbgemm._src.problem import Problem, Sizes
+from jax_vbgemm._src.problem import Sizes
 
 H100 = device_spec("h100")
 BFLOAT16 = catalogue_for("bfloat16", H100)
@@ -22,16 +23,16 @@ TENSOR = [tile for tile in BFLOAT16 if tile.stores_mirrored]
 any_tile = st.sampled_from(TENSOR)
 edges = st.sampled_from((0, 1, 16, 31, 64, 65, 127, 128, 129, 200, 256, 300, 513))
 symmetric_problems = st.builds(
-    lambda n, k, batch: Problem(n, n, k, batch, symmetric=True),
+    lambda n, k, batch: vb.Problem(n, n, k, batch, symmetric=True),
     edges,
     st.sampled_from((0, 1, 64, 200, 3000)),
     st.sampled_from((0, 1, 1, 2, 3)),
 )
-other_problems = st.builds(Problem, edges, edges, st.sampled_from((0, 64, 200)), st.sampled_from((1, 2)))
+other_problems = st.builds(vb.Problem, edges, edges, st.sampled_from((0, 64, 200)), st.sampled_from((1, 2)))
 problem_lists = st.lists(st.one_of(symmetric_problems, other_problems), max_size=6).map(tuple)
 
 
-def times_covered(plan: Plan) -> list[np.ndarray]:
+def times_covered(plan: vb.Plan) -> list[np.ndarray]:
     """How often each (batch, row, col) is covered, weighted by the K of its tiles over all K, tile by tile."""
     counts = [np.zeros((p.batch, p.m, p.n), int) for p in plan.problems]
     tiles = plan.single_tiles
@@ -46,14 +47,14 @@ def times_covered(plan: Plan) -> list[np.ndarray]:
     return counts
 
 
-def check(plan: Plan) -> None:
+def check(plan: vb.Plan) -> None:
     plan.validate()
     for problem, counts in zip(plan.problems, times_covered(plan), strict=True):
         assert (counts == max(problem.k, 1)).all()
     assert not plan.runs.mirrored[[not plan.problems[i].symmetric for i in plan.runs.problem]].any()
 
 
-@pytest.mark.parametrize("planner", [Auto(), Makespan(), Uniform(), SortSplit()], ids=repr)
+@pytest.mark.parametrize("planner", [Auto(), Makespan(), vb.Uniform(), vb.SortSplit()], ids=repr)
 @given(problem_lists, st.sampled_from(["bfloat16", "tf32", "float64"]))
 def test_planners_cover_each_element_once(planner, problems, kind):
     check(plan_problems(problems, kind, H100, planner))
@@ -91,12 +92,14 @@ def test_the_order_of_the_rest_is_kept(problems, tile):
 
 
 def test_half_the_tiles_by_hand():
-    problem = Problem(512, 512, 64, symmetric=True)
-    counts = {tile.name: plan.num_tiles for tile in TENSOR for plan in [Uniform(tile.key)([problem], H100, BFLOAT16)]}
+    problem = vb.Problem(512, 512, 64, symmetric=True)
+    counts = {
+        tile.name: plan.num_tiles for tile in TENSOR for plan in [vb.Uniform(tile.key)([problem], H100, BFLOAT16)]
+    }
     assert counts["mma-128x128"] == 10
     assert counts["mma-64x64"] == 36
     assert counts["mma-64x128"] == 2 * 10
-    tiles = Plan.from_choices([problem], H100, BFLOAT16, planner="mine", tiles=[BFLOAT16.find("mma-128x128")])
+    tiles = vb.Plan.from_choices([problem], H100, BFLOAT16, planner="mine", tiles=[BFLOAT16.find("mma-128x128")])
     assert (tiles.num_tiles, tiles.runs.mirrored @ tiles.runs.count) == (10, 6)
     tiles.validate()
 
@@ -112,10 +115,10 @@ def test_elsewhere_nothing_is_folded(device, dtype, problems):
 
 
 def test_tiles_that_never_fold_are_not_bounded_as_if_they_did():
-    """Else the papers' planners seem to have a chance, and all plan."""
+    """Otherwise the lower bounds of the papers' planners would be too low, and all of them would make plans."""
     sizes = [(512, 512, 512), (300, 300, 100)] * 32
     notes = [
-        plan_problems([Problem(*size, symmetric=symmetric) for size in sizes], "float32", H100).notes
+        plan_problems([vb.Problem(*size, symmetric=symmetric) for size in sizes], "float32", H100).notes
         for symmetric in (True, False)
     ]
     assert notes[0] == notes[1]
@@ -126,7 +129,7 @@ def test_tiles_that_never_fold_are_not_bounded_as_if_they_did():
 def test_no_plan_is_predicted_to_take_less_than_the_least(problems, kind):
     sizes, catalogue = Sizes.of(problems), catalogue_for(kind, H100)
     for tile in catalogue:
-        seconds = Uniform(tile.key)(problems, H100, catalogue).predicted_seconds
+        seconds = vb.Uniform(tile.key)(problems, H100, catalogue).predicted_seconds
         least = least_seconds(sizes, {"one": [tile]}, catalogue, H100)["one"]
         whole = least_of_whole_problems(sizes, {"one": [[tile]]}, catalogue, H100)["one"]
         assert least <= whole * (1 + 1e-12) <= seconds * (1 + 1e-11)
@@ -134,13 +137,13 @@ def test_no_plan_is_predicted_to_take_less_than_the_least(problems, kind):
 
 def test_what_stays_whole():
     edge = 16 * 300  # so many small tiles are too many
-    plan = Uniform("mma-16x32")([Problem(edge, edge, 8, 2, symmetric=True)], H100, BFLOAT16)
+    plan = vb.Uniform("mma-16x32")([vb.Problem(edge, edge, 8, 2, symmetric=True)], H100, BFLOAT16)
     assert plan.num_tiles > MOST_TILES
     assert len(plan.runs) == 1
-    assert len(Uniform("mma-64x64")([Problem(64, 64, 8, 1000, symmetric=True)], H100, BFLOAT16).runs) == 1
-    many = Uniform("mma-64x64")([Problem(128, 128, 8, 10_000, symmetric=True)], H100, BFLOAT16)  # rows
+    assert len(vb.Uniform("mma-64x64")([vb.Problem(64, 64, 8, 1000, symmetric=True)], H100, BFLOAT16).runs) == 1
+    many = vb.Uniform("mma-64x64")([vb.Problem(128, 128, 8, 10_000, symmetric=True)], H100, BFLOAT16)  # rows
     assert (many.num_tiles, len(many.runs)) == (40_000, 1)
-    ordinary = Uniform("large")([Problem(512, 512, 8, symmetric=True)], H100, BFLOAT16)  # not on tensor cores
+    ordinary = vb.Uniform("large")([vb.Problem(512, 512, 8, symmetric=True)], H100, BFLOAT16)  # not on tensor cores
     assert not ordinary.runs.mirrored.any()
     # Two tile shapes.
     problem, draft = mixed()
@@ -150,7 +153,7 @@ def test_what_stays_whole():
 
 
 def mixed():
-    problem = Problem(256, 256, 64, symmetric=True)
+    problem = vb.Problem(256, 256, 64, symmetric=True)
     large, small = BFLOAT16.find("mma-128x128").index, BFLOAT16.find("mma-64x128").index
     tiles = [(0, large, row, col, 0, 0, 64) for row in (0,) for col in (0, 128)]
     tiles += [(0, small, row, col, 0, 0, 64) for row in (128, 192) for col in (0, 128)]
@@ -159,7 +162,7 @@ def mixed():
     return problem, Draft((problem,), H100, BFLOAT16, "mine", runs, none, np.arange(1))
 
 
-@pytest.mark.parametrize("planner", [Auto(), Makespan(), Uniform()], ids=repr)
+@pytest.mark.parametrize("planner", [Auto(), Makespan(), vb.Uniform()], ids=repr)
 @given(problem_lists)
 def test_no_plan_is_predicted_much_slower_for_it(planner, problems):
     plain = tuple(dataclasses.replace(problem, symmetric=False) for problem in problems)
@@ -170,13 +173,13 @@ def test_no_plan_is_predicted_much_slower_for_it(planner, problems):
 
 def test_the_prediction_sees_half_the_work():
     plans = [
-        plan_problems([Problem(2048, 2048, 2048, symmetric=flag)] * 12, "bfloat16", H100) for flag in (False, True)
+        plan_problems([vb.Problem(2048, 2048, 2048, symmetric=flag)] * 12, "bfloat16", H100) for flag in (False, True)
     ]
     assert plans[1].predicted_seconds < 0.65 * plans[0].predicted_seconds
 
 
 def folded_plan():
-    return Uniform("mma-64x64")([Problem(200, 200, 64, 2, symmetric=True)], H100, BFLOAT16)
+    return vb.Uniform("mma-64x64")([vb.Problem(200, 200, 64, 2, symmetric=True)], H100, BFLOAT16)
 
 
 def test_a_missing_mirror_image_is_found():
@@ -192,7 +195,7 @@ def test_a_missing_mirror_image_is_found():
 def test_only_a_symmetric_problem_has_mirrored_tiles():
     plan = folded_plan()
     with pytest.raises(ValueError, match=r"a tile of problems\[0\] is mirrored, but the problem is not symmetric"):
-        dataclasses.replace(plan, problems=(Problem(200, 200, 64, 2),)).validate()
+        dataclasses.replace(plan, problems=(vb.Problem(200, 200, 64, 2),)).validate()
     mi210 = device_spec("mi210")
     with pytest.raises(ValueError, match=r"mirrored, but on mi210 'mma-64x64' is not stored twice"):
         dataclasses.replace(plan, device=mi210).validate()
@@ -200,6 +203,6 @@ def test_only_a_symmetric_problem_has_mirrored_tiles():
 
 def test_a_symmetric_problem_is_square():
     with pytest.raises(ValueError, match="Problem has symmetric = True, m = 3 and n = 4: m and n must be equal"):
-        Problem(3, 4, 5, symmetric=True)
+        vb.Problem(3, 4, 5, symmetric=True)
     with pytest.raises(TypeError, match="symmetric = 1: flags must be bools"):
-        Problem(3, 3, 5, symmetric=1)
+        vb.Problem(3, 3, 5, symmetric=1)

@@ -1,4 +1,4 @@
-"""The file of tuned plans: `auto` follows it, and nothing but it."""
+"""The file of tuned plans, which alone determines the plans of `auto` where it has an entry."""
 
 import json
 import os
@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import jax_vbgemm as vb
 from jax_vbgemm._src.planner import catalogue_for, device_spec, plan_problems, tuned
 from jax_vbgemm._src.planner.registry import REGISTERED
-from jax_vbgemm._src.problem import Problem, problems_of
+from jax_vbgemm._src.problem import problems_of
 
 H100 = device_spec("h100")
 SHAPES = problems_of([(64, 64, 8), (10, 20, 30)])
@@ -66,9 +67,9 @@ def test_a_winner_holds_for_its_problems_device_and_kind_only(file):
         return "measured" in plan_problems(problems, kind, device).notes[-1]
 
     assert follows(SHAPES)
-    assert follows((*SHAPES, Problem(0, 5, 5), Problem(5, 5, 0)))  # these never reach a kernel
+    assert follows((*SHAPES, vb.Problem(0, 5, 5), vb.Problem(5, 5, 0)))  # these never reach a kernel
     assert not follows(SHAPES[::-1])
-    assert not follows((SHAPES[0], Problem(10, 20, 30, transpose_a=True)))
+    assert not follows((SHAPES[0], vb.Problem(10, 20, 30, transpose_a=True)))
     assert not follows(SHAPES, "tf32")
     assert not follows(SHAPES, device=device_spec("a100"))
     assert not follows(SHAPES, device=H100.with_units(114))

@@ -1,4 +1,4 @@
-"""What ragged_dot means, by a loop of jnp.matmul over sizes known to the host; and operands for it."""
+"""The definition of ragged_dot by a loop of jnp.matmul over sizes known to the host; and operands for it."""
 
 import itertools
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def loop(
     group_offset: int = 0,
     xp: Any = jnp,
 ) -> Any:
-    """One matmul a group: differentiable, or in NumPy where xp=np."""
+    """One matmul for each group: differentiable, or in NumPy where xp=np."""
     m, n = lhs.shape[0], rhs.shape[1 if transpose_rhs else 2]
     activations = ACTIVATIONS if xp is jnp else NUMPY_ACTIVATIONS
     parts, done = [], 0

@@ -27,7 +27,7 @@ CASES = {
 
 
 def both(case: str, implementation: str | None) -> tuple[Any, Any, dict[str, jax.Array]]:
-    """Ours and the loop as functions of the operands that move, and those."""
+    """ragged_dot and the loop as functions of the differentiated operands, and these operands."""
     options = dict(CASES[case])
     groups = G - options.get("group_offset", 0)
     shape = (groups, N, K) if options.get("transpose_rhs") else (groups, K, N)

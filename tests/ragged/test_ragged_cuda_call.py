@@ -1,4 +1,4 @@
-"""The custom call that CUDA gets, looked at without a GPU."""
+"""The custom call in programs for CUDA, checked without a GPU."""
 
 import re
 

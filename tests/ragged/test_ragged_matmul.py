@@ -20,7 +20,7 @@ IMPLEMENTATIONS = (None, "xla")
 
 
 def looped(x: jax.Array, Bs: Sequence[jax.Array], sizes: Sequence[int], rows: int, size: int) -> jax.Array:
-    """The flat result, by one matmul a group; for sizes whose rows all lie in x."""
+    """The flat result by one matmul for each group; for sizes whose rows all lie in x."""
     parts, at, left = [], 0, rows
     for b, wanted in zip(Bs, sizes, strict=True):
         count = min(max(int(wanted), 0), left)

@@ -32,7 +32,7 @@ def call(x: dict[str, Any], **options: Any) -> jax.Array:
 
 
 def one_by_one(f: Any, x: dict[str, Any], axes: dict[str, Any]) -> Any:
-    """What vmap means."""
+    """The definition of vmap: a loop over the mapped axis."""
 
     def entry(i: int) -> dict[str, Any]:
         return {name: v if axes[name] is None else jnp.take(v, i, axes[name]) for name, v in x.items()}
@@ -71,7 +71,7 @@ def test_subsets_of_the_epilogue(mapped):
 
 @pytest.mark.parametrize("implementation", [None, "xla"])
 def test_nested_maps_over_different_operands(implementation):
-    """Three levels that nothing shares: more batch strides than a kernel takes."""
+    """Three levels with different mapped operands need more batch strides than a kernel takes."""
     lhs = oracle.random((2, M, K), "float64")
     rhs = oracle.random((3, G, K, N), "float64", 1)
     sizes = jnp.array([[3, 4, 2], [0, 11, 0]])

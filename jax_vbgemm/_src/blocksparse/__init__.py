@@ -1,8 +1,8 @@
-"""Tensors whose blocks have charges: a contraction of two is one sum of products, on top of `batched_matmul_sum`.
+"""Contractions of block-sparse tensors, whose blocks have charges, as one call of `batched_matmul_sum`.
 
-blocks.py       an operand's blocks, checked
-axes.py         which axes are contracted
-contraction.py  pairs of blocks to terms, blocks to matrices, and the one call
-symmray.py      arrays of symmray: signs of fermions, and what the result is beside its blocks
+blocks.py       checks the blocks of an operand
+axes.py         the contracted axes
+contraction.py  turns pairs of blocks into terms and blocks into matrices, and makes the call
+symmray.py      arrays of symmray: fermionic signs, and the result's attributes beside its blocks
 api.py          `tensordot`
 """

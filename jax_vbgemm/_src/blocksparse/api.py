@@ -21,27 +21,28 @@ def tensordot(
     planner: AnyPlanner = "auto",
     implementation: str | None = None,
 ) -> Any:
-    """Contracts two block-sparse tensors, all products of their blocks as one operation.
+    """Contracts two block-sparse tensors, with all products of their blocks as one operation.
 
     A block-sparse tensor is a dict {sector: block}: a sector is a tuple with the charge of each axis, an int (U(1), Z2)
-    or a tuple of ints (a product of groups), and a block an array with as many axes. Blocks that are not there are
-    zero. A block of a and a block of b meet where the charges of their contracted axes are equal; the products that
-    have one sector in the result are one sum, in the order of a's sectors, whatever the order of the dicts.
+    or a tuple of ints (a product of groups), and a block is an array with as many axes. Missing blocks are zero. A
+    block of a is multiplied with a block of b where the charges of their contracted axes are equal. All products with
+    the same sector in the result are summed in the order of a's sectors, independently of the order of the dicts.
 
-    Which sectors there are is static, as are the shapes of blocks. A sector that no pair of blocks adds to is absent
-    from the result. Differentiable to any order, mapped by vmap; gradients have the sectors of their tensor.
+    The sectors and the shapes of blocks are static. A sector to which no pair of blocks contributes is absent from the
+    result. Differentiable to any order, and supports vmap; gradients have the sectors of their tensor.
 
     Args:
       a, b: dicts of blocks, whose shapes agree wherever charges do, each of one dtype; float32, float64, complex64 and
         complex128 have kernels. Or two arrays of symmray (0.4 and newer) with blocks of one symmetry, bosonic or
-        fermionic, whose contracted indices match; then the result is one, too, and equals `symmray.tensordot`.
+        fermionic, whose contracted indices match; the result is then an array of symmray that equals
+        `symmray.tensordot`.
       axes: an integer n contracts the last n axes of a with the first n of b, in order; a pair of sequences names the
         axes of a and those of b. As in jnp.tensordot.
       precision, preferred_element_type, planner, implementation: as for `batched_matmul`.
 
     Returns:
       A dict of blocks, sorted by sector, whose axes are the free axes of a and then those of b: {(): x} where all axes
-      are contracted, and {} where no blocks meet. For symmray's arrays one of them, or a scalar.
+      are contracted, and {} where no blocks meet. For arrays of symmray, an array of symmray or a scalar.
 
     Raises:
       ValueError: the blocks of a tensor differ in dtype or number of axes, a charge has different sizes in one axis or

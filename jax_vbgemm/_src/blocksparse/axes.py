@@ -1,4 +1,4 @@
-"""The axes of a contraction: what the user wrote, as one tuple for each tensor."""
+"""The contracted axes, as one tuple for each tensor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def contracted_axes(axes: Any, ndim_a: int, ndim_b: int) -> tuple[Axes, Axes]:
 
 
 def free_axes(axes: Axes, ndim: int) -> Axes:
-    """Those that are not contracted."""
+    """The axes that are not contracted."""
     return tuple(axis for axis in range(ndim) if axis not in axes)
 
 

@@ -1,4 +1,4 @@
-"""One operand of a block-sparse contraction: its blocks are checked, and what is wrong with one is named."""
+"""One operand of a block-sparse contraction, with the checks of its blocks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from jax_vbgemm._src.arguments import as_array
 NAME = "tensordot"
 
 Sector = tuple[Hashable, ...]
-"""One charge an axis: an int for U1 or Z2, a tuple of ints for a product of groups."""
+"""The charge of each axis: an int for U1 or Z2, a tuple of ints for a product of groups."""
 
 
 class Blocks:
-    """A block-sparse tensor: its blocks by sector, in the order of sectors, which no order of insertion changes.
+    """A block-sparse tensor: its blocks by sector, in the order of sectors, independently of the order of insertion.
 
-    `name` is the operand's in messages. Of a tensor without blocks, nothing is known of its axes: `ndim` is None.
+    `name` is the operand's name in messages. `ndim` is None for a tensor without blocks, whose axes are unknown.
     """
 
     def __init__(self, name: str, blocks: Mapping[Sector, Any]) -> None:
@@ -70,7 +70,7 @@ class Blocks:
         return f"{self.name}[{sector!r}] is {tuple(self.blocks[sector].shape)}"
 
     def check_contracted(self, axes: tuple[int, ...], other: Blocks, others: tuple[int, ...]) -> None:
-        """Raises where a charge has one size in an axis of this tensor and another in that of the other tensor."""
+        """Raises where a charge has different sizes in an axis of this tensor and in the axis contracted with it."""
         meets = dict(zip(axes, others, strict=True))
         for (axis, charge), (size, sector) in self._sizes.items():
             found = other._sizes.get((meets[axis], charge)) if axis in meets else None

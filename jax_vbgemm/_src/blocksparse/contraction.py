@@ -18,14 +18,14 @@ Segments = dict[Sector, list[tuple[Sector, Sector]]]
 
 
 def contract(a: Blocks, b: Blocks, axes: Any, **options: Any) -> dict[Sector, jax.Array]:
-    """The result's blocks: those that at least one pair of blocks adds to."""
+    """The result's blocks, for each sector to which at least one pair of blocks contributes."""
     if a.ndim is None or b.ndim is None:
         return {}
     axes_a, axes_b = contracted_axes(axes, a.ndim, b.ndim)
     a.check_contracted(axes_a, b, axes_b)
     try:
         jnp.result_type(a.dtype, b.dtype)
-    except ValueError as error:  # strict promotion
+    except ValueError as error:  # under strict promotion the dtypes differ
         raise ValueError(f"{NAME}: a is {a.dtype} but b is {b.dtype}: {error}") from None
     free_a, free_b = free_axes(axes_a, a.ndim), free_axes(axes_b, b.ndim)
     segments = pair_blocks(a, b, (free_a, axes_a), (free_b, axes_b))
@@ -33,8 +33,8 @@ def contract(a: Blocks, b: Blocks, axes: Any, **options: Any) -> dict[Sector, ja
         return {}
     used_a, used_b = ({pair[side]: None for pairs in segments.values() for pair in pairs} for side in (0, 1))
 
-    # The contracted axes may be one axis in any order. If no order of either tensor lets its blocks be read in place,
-    # none does, so that these two are all there is to try.
+    # The contracted axes are merged to one axis, in any order that both tensors share. A tensor's blocks can be read in
+    # place only in its own order of axes, so that the orders of a and of b are the only ones to try.
     def copied(order: tuple[Axes, Axes]) -> int:
         return _elements_copied(a, used_a, free_a, order[0]) + _elements_copied(b, used_b, free_b, order[1])
 
@@ -61,7 +61,8 @@ def contract(a: Blocks, b: Blocks, axes: Any, **options: Any) -> dict[Sector, ja
 
 
 def pair_blocks(a: Blocks, b: Blocks, split_a: tuple[Axes, Axes], split_b: tuple[Axes, Axes]) -> Segments:
-    """The terms of each block of the result: pairs of equal contracted charges, in the order of a's sectors."""
+    """The terms of each block of the result: pairs of blocks with equal contracted charges, in the order of a's
+    sectors."""
     (free_a, axes_a), (free_b, axes_b) = split_a, split_b
     meeting = defaultdict(list)
     for sector in b.blocks:
@@ -78,20 +79,22 @@ def _charges(sector: Sector, axes: Axes) -> Sector:
 
 
 def _in_memory(shape: tuple[int, ...], order: Axes) -> bool:
-    """Whether the axes of a row-major array, in this order, are as in memory; axes of one entry don't count."""
+    """Whether this order of a row-major array's axes is that in memory; axes of size 1 don't count."""
     long = [axis for axis in order if shape[axis] != 1]
     return long == sorted(long)
 
 
 def _elements_copied(x: Blocks, sectors: Iterable[Sector], rows: Axes, columns: Axes) -> int:
-    """Of the blocks that are neither a matrix of these rows and columns in place, nor its transpose."""
+    """The number of elements of the blocks that have to be copied: those that in place are neither a matrix of these
+    rows and columns nor its transpose."""
     shapes = [x.blocks[sector].shape for sector in sectors]
     in_place = (_in_memory(shape, rows + columns) or _in_memory(shape, columns + rows) for shape in shapes)
     return sum(0 if found else math.prod(shape) for found, shape in zip(in_place, shapes, strict=True))
 
 
 def _matrix(block: jax.Array, rows: Axes, columns: Axes) -> tuple[jax.Array, bool]:
-    """The block as a matrix, and whether it is the transpose of the one wanted; a copy where neither is there."""
+    """The block as a matrix, and whether this is the transpose of the wanted matrix; a copy where neither is in
+    place."""
     shape = block.shape
     m, n = (math.prod(shape[axis] for axis in axes) for axes in (rows, columns))
     if _in_memory(shape, rows + columns):

@@ -1,6 +1,6 @@
-"""Arrays of symmray: the signs of fermions, and what a result has beside its blocks (indices, charge, label, modes).
+"""Arrays of symmray: fermionic signs, and the result's attributes beside its blocks (indices, charge, label, modes).
 
-symmray is not imported here: its arrays bring all that is needed of it, by their public methods.
+symmray is not imported here: the public methods of its arrays suffice.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from jax_vbgemm._src.blocksparse.contraction import contract
 
 
 def is_block_array(x: Any) -> bool:
-    """Whether x is one of symmray's arrays of blocks by sector (its flat arrays have one stacked array instead)."""
+    """Whether x is an array of symmray with blocks by sector (symmray's flat arrays have one stacked array instead)."""
     return isinstance(getattr(x, "blocks", None), Mapping) and all(
         hasattr(x, name) for name in ("indices", "symmetry", "copy_with", "tensordot")
     )
 
 
 def contract_arrays(a: Any, b: Any, axes: Any, **options: Any) -> Any:
-    """The contraction as symmray defines it, by our product of blocks."""
+    """The contraction as symmray defines it, with the blocks' products computed by `contract`."""
     if a.symmetry != b.symmetry or _is_fermionic(a) != _is_fermionic(b):
         raise TypeError(f"{NAME}: a is a {_kind(a)} but b is a {_kind(b)}: both must have one symmetry and statistics")
     axes_a, axes_b = contracted_axes(axes, a.ndim, b.ndim)
@@ -37,7 +37,7 @@ def contract_arrays(a: Any, b: Any, axes: Any, **options: Any) -> Any:
     signed_a, signed_b = _signed(a, b, axes_a, axes_b) if _is_fermionic(a) else (a, b)
     blocks_a, blocks_b = Blocks("a", signed_a.blocks), Blocks("b", signed_b.blocks)
     blocks = contract(blocks_a, blocks_b, (axes_a, axes_b), **options)
-    # What else the result is, symmray says itself, of blocks with one element.
+    # symmray itself determines the result's other attributes, by contracting arrays whose blocks have one element.
     small_a, small_b = (x.copy_with(blocks={sector: np.ones((1,) * x.ndim) for sector in x.blocks}) for x in (a, b))
     result = small_a.tensordot(small_b, (axes_a, axes_b), mode="blockwise", preserve_array=True)
     result = result.copy_with(blocks=blocks)
@@ -58,15 +58,16 @@ def _kind(x: Any) -> str:
 
 
 def _signed(a: Any, b: Any, axes_a: Axes, axes_b: Axes) -> tuple[Any, Any]:
-    """Both arrays with the signs multiplied in that contracting their fermionic modes takes; no axis is moved.
+    """Both arrays multiplied by the signs that contracting their fermionic modes requires; no axis is moved.
 
-    The contracted modes are a's last ones and b's first ones, in opposite order, so that partners are neighbours. Of
-    each pair the first has to be dual, <x|x>; a pair |x><x| has a sign where its charge is odd.
+    The sign is that of the permutation which brings the contracted modes to the end of a and, in opposite order, to the
+    begin of b, so that partners are neighbours. In each pair the first mode has to be dual, <x|x>; a pair |x><x| has a
+    sign where its charge is odd.
     """
     a = a.phase_transpose((*free_axes(axes_a, a.ndim), *axes_a))
     b = b.phase_transpose((*axes_b[::-1], *free_axes(axes_b, b.ndim)))
     flipped = [(axis, other) for axis, other in zip(axes_a, axes_b, strict=True) if not a.indices[axis].dual]
-    if a.size <= b.size:  # a sign costs a copy of the block
+    if a.size <= b.size:  # the signs go to the smaller tensor, as a sign costs a copy of a block
         a = a.phase_flip(*(axis for axis, _ in flipped))
     else:
         b = b.phase_flip(*(other for _, other in flipped))

@@ -1,1 +1,1 @@
-"""Kernels over many arrays of any size: scaled addition, and the sum of squares of each."""
+"""Kernels over many arrays of any size: scaled addition, and the sum of squares of each array."""

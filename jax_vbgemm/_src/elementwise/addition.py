@@ -19,7 +19,8 @@ from jax_vbgemm._src.elementwise import array_kernels
 from jax_vbgemm._src.matmul.reference import accumulator, scaled
 
 Known = tuple[float, ...]
-"""One number a member, known at trace time; where they are traced, None stands for them and an operand holds them."""
+"""One number for each member, known at trace time. For traced numbers a parameter is None, and an operand holds
+them."""
 
 
 def add_scaled(
@@ -29,9 +30,10 @@ def add_scaled(
 
     Args:
       xs, ys: arrays of any rank; x_i and y_i have one shape. Their floating or complex dtypes promote as in jnp.
-      alpha, beta: a real number, or a 1-D array with one entry a member; known or traced. Where beta is 0, y is not
-        read, NaN in it is fine.
-      in_place: a kernel's sums take the place of the y; XLA copies those that are needed later. Say no where they are.
+      alpha, beta: a real number, or a 1-D array with one entry for each member; known or traced. Where beta is 0, y is
+        not read, so that NaN in y does not reach the result.
+      in_place: whether a kernel writes sums into the memory of the ys. XLA then copies each y that is needed later:
+        pass False where they are.
 
     Raises:
       ValueError: lengths or shapes differ. TypeError: a dtype is neither floating nor complex, a scale is not real.
@@ -62,7 +64,7 @@ def add_scaled(
         summands = [*(xs[i] for i in members), *(ys[i] for i in members)]
         _, arrays = distinct(summands)
         uses = Counter(arrays)
-        # What is read twice must stay in between.
+        # An array that the call reads more than once must not be overwritten.
         once = tuple(in_place and uses[array] == 1 for array in arrays[len(members) :])
         sums = add_scaled_p.bind(*traced, *summands, alpha=known[0], beta=known[1], in_place=once)
         for index, total in zip(members, sums, strict=True):
@@ -71,7 +73,7 @@ def add_scaled(
 
 
 def _scale(name: str, value: Any, count: int) -> Known | jax.Array:
-    """Numbers where they are known, else an array of rank 0 or 1."""
+    """The scales as numbers where they are known, otherwise as an array of rank 0 or 1."""
     if isinstance(value, numbers.Real):
         return (float(value),) * count
     if not isinstance(value, jax.Array):
@@ -98,7 +100,7 @@ def _entries(scale: Known | jax.Array, members: Sequence[int]) -> Known | jax.Ar
 
 
 def _sum(alpha: Any, x: jax.Array, beta: Any, y: jax.Array, dtype: Any) -> jax.Array:
-    """alpha x + beta y as a dtype, the definition."""
+    """alpha x + beta y in a dtype: the definition of the operation."""
     wide = accumulator(dtype)
     x, y = x.astype(wide), y.astype(wide)
     alpha, beta = (scale.astype(wide) if isinstance(scale, jax.Array) else scale for scale in (alpha, beta))
@@ -116,7 +118,7 @@ add_scaled_p = jex_core.Primitive("add_scaled")
 
 
 def _parts(operands: Sequence[Any], alpha: Known | None, beta: Known | None) -> tuple[Any, Any, list[Any], list[Any]]:
-    """Alphas, betas, xs and ys of the primitive's operands and parameters."""
+    """The alphas, betas, xs and ys in the primitive's operands and parameters."""
     rest = list(operands)
     scales = [rest.pop(0) if known is None else known for known in (alpha, beta)]
     count = len(rest) // 2
@@ -127,7 +129,8 @@ def _parts(operands: Sequence[Any], alpha: Known | None, beta: Known | None) -> 
 def _abstract_eval(*operands: Any, alpha: Known | None, beta: Known | None, in_place: Sequence[bool]) -> list[Any]:
     _, _, xs, ys = _parts(operands, alpha, beta)
     scales = list(operands[: len(operands) - 2 * len(xs)])
-    # Inside shard_map a sum varies over all their axes; the derivatives' expression casts its operands itself.
+    # Inside shard_map a sum varies over the axes of all its operands; the expression for derivatives casts its operands
+    # itself.
     return [compat.shaped_array(x.shape, x.dtype, [x, y, *scales]) for x, y in zip(xs, ys, strict=True)]
 
 
@@ -140,7 +143,7 @@ def _xla_form(
 
 
 def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:
-    """For jax.linear_transpose; derivatives never come here."""
+    """The rule for jax.linear_transpose; derivatives do not need it."""
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     form = array_kernels.form_of(_xla_form, operands, linear, params)
     avals = [operand.aval for operand, yes in zip(operands, linear, strict=True) if yes]

@@ -1,7 +1,7 @@
 """Operations on many arrays of different sizes that are one launch on a GPU, and a jnp expression everywhere else.
 
-XLA has a kernel for each array, as it fuses elementwise work along an array but not across arrays. Where it has to do
-it (on the CPU, for several devices, in derivatives), the operation is the expression, which defines it.
+XLA launches a kernel for each array, as it fuses elementwise work along an array but not across arrays. On the CPU, for
+several devices and in derivatives, the operation is the jnp expression, which also defines it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Form = Callable[..., list[jax.Array]]
 
 
 def define(primitive: Any, xla_form: Form, kernel_form: Form) -> None:
-    """Gives a primitive its meaning, derivatives and vmap, but no transpose. Its last operand has its arrays' dtype.
+    """Defines a primitive with derivatives and vmap, but without a transpose. Its last operand has its arrays' dtype.
 
-    Both forms are functions of its operands and parameters; the kernel's becomes a custom call.
+    Both forms are functions of its operands and parameters; `kernel_form` becomes a custom call.
     """
     primitive.multiple_results = True
     primitive.def_impl(partial(compat.apply_primitive, primitive))
@@ -36,7 +36,7 @@ def define(primitive: Any, xla_form: Form, kernel_form: Form) -> None:
 
 
 def form_of(form: Form, given: Sequence[Any], free: Sequence[bool], params: Any) -> Form:
-    """A form as a function of the operands that are free; the others are as given."""
+    """A form as a function of its free operands; the other operands are those of `given`."""
 
     def of_free(*values: Any) -> list[jax.Array]:
         those = iter(values)
@@ -61,7 +61,7 @@ def lower(platform: str, xla_form: Form, kernel_form: Form, ctx: Any, *operands:
     backend = backends.BACKENDS[platform]
     here = backend.module is not None or compat.is_export(ctx)
     static = all(compat.is_static(aval.shape) for aval in ctx.avals_in)
-    # A program for several devices would gather what is sharded to call the kernel; what XLA does stays where it is.
+    # A program for several devices would have to gather sharded arrays for the kernel; XLA's form works on the shards.
     kernel = here and static and ctx.avals_in[-1].dtype.name in KERNEL_DTYPES and compat.is_for_one_device(ctx)
     form = partial(kernel_form if kernel else xla_form, **params)
     return mlir.lower_fun(form, multiple_results=True)(ctx, *operands)

@@ -1,4 +1,4 @@
-"""The norms of a RaggedArray's members as products: one operation for all of them."""
+"""The norms of a RaggedArray's members, computed as products in one operation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def packed_norms(x: RaggedArray, indices: Sequence[int]) -> jax.Array:
     """The Frobenius norm of each of some members, (len(indices),), in the accumulator's real dtype; NaN where an
     element is infinite.
 
-    A sum is the product of a member's squares, one row, and ones: the padding is zero.
+    The sum of a member's squares is the product of their row with a column of ones, as the padding is zero.
     """
     if not indices:
         return jnp.zeros(0, squares(jnp.zeros(0, x.dtype)).dtype)

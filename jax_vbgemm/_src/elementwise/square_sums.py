@@ -42,7 +42,7 @@ def square_sums(xs: Sequence[Any]) -> jax.Array:
 
 
 def squares(x: jax.Array) -> jax.Array:
-    """|x|^2, element by element, in the real dtype of the accumulator; NaN of infinite elements."""
+    """|x|^2, element by element, in the real dtype of the accumulator; NaN for infinite elements."""
     wide = x.astype(accumulator(x.dtype))
     return jnp.where(jnp.isinf(wide), jnp.nan, jnp.real(wide * wide.conj()))
 
@@ -53,7 +53,7 @@ def _xla_form(*xs: jax.Array) -> list[jax.Array]:
 
 def _kernel_form(*xs: jax.Array) -> list[jax.Array]:
     wide = accumulator(xs[0].dtype)
-    # The sum of each chunk takes a place in the workspace; the handler checks that it has enough.
+    # The workspace holds the sum of each chunk; the handler checks its size.
     chunks = sum(-(-x.nbytes // _core.ARRAY_CHUNK_BYTES) for x in xs)
     results = [jax.ShapeDtypeStruct((count,), wide) for count in (len(xs), chunks)]
     return [jax.ffi.ffi_call(backends.SQUARE_SUMS_TARGET_NAME, results)(*xs)[0]]

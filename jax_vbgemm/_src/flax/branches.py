@@ -1,8 +1,8 @@
-"""What the layers of nnx and linen share: branches of different size on their way to one call, and their errors."""
+"""What the nnx and the Linen layers share: the checks of a list of layers, and their products as one call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,24 +22,57 @@ class Branch(NamedTuple):
     bias: jax.Array | None
 
 
+NOT_1X1 = "is not a plain 1x1 convolution (size, strides, dilation and groups 1, no explicit padding, no mask)"
+
+
+def kernel_size(layer: Any) -> tuple[int, ...]:
+    """The kernel size of a convolution layer; the empty tuple for a linear layer."""
+    size = getattr(layer, "kernel_size", ())
+    return (size,) if isinstance(size, int) else tuple(size)
+
+
+def is_1x1(layer: Any) -> bool:
+    """Whether a convolution layer is one matrix product over the channels."""
+    sizes = (layer.kernel_size, layer.strides, layer.input_dilation, layer.feature_group_count)
+    # jax.tree.leaves drops a None, which means 1. Padding given by name adds nothing to a kernel of size 1.
+    return all(size == 1 for size in jax.tree.leaves(sizes)) and isinstance(layer.padding, str) and layer.mask is None
+
+
+def checked_inputs(
+    where: str, layers: Sequence[Any], inputs: Any, why_not: Callable[[Any, Any], str | None]
+) -> list[jax.Array]:
+    """One input for each layer.
+
+    Raises ValueError with the layer's index where why_not(layer, layers[0]) gives a reason why the layer's product
+    cannot be part of the operation, or where the input's rank is too low for the layer.
+    """
+    arrays = inputs_of(where, inputs, len(layers))
+    for index, (layer, x) in enumerate(zip(layers, arrays, strict=True)):
+        reason = why_not(layer, layers[0])
+        if reason:
+            raise ValueError(f"{where}: layers[{index}] {reason}")
+        check_rank(where, index, x, 1 + len(kernel_size(layer)))
+    return arrays
+
+
 def inputs_of(where: str, inputs: Any, count: int) -> list[jax.Array]:
-    """One input a branch: an array is shared by all, a list or tuple has one for each."""
+    """One input for each branch: an array is the input of all branches, a list or tuple has one entry for each."""
     if not isinstance(inputs, list | tuple):
         return [jnp.asarray(inputs)] * count
     if len(inputs) != count:
         raise ValueError(
             f"{where}: inputs has {len(inputs)} entries but there are {count} branches: "
-            "one for each, or one array for all"
+            "give one array for each branch, or one array for all"
         )
-    objects, index = distinct(inputs)  # one array for one object: shared inputs stay shared
+    objects, index = distinct(inputs)  # an object that occurs twice is converted once, so that the call reads one array
     arrays = [jnp.asarray(x) for x in objects]
     return [arrays[i] for i in index]
 
 
 def sizes_of(where: str, name: str, sizes: Sequence[int], minimum: int) -> tuple[int, ...]:
-    """Sizes known at trace time, none below `minimum`."""
+    """The sizes as integers; an error where one is traced, no integer, or below `minimum`."""
     if not isinstance(sizes, Iterable):
-        raise TypeError(f"{where}: {name} is {sizes!r}: expected one number for each")
+        raise TypeError(f"{where}: {name} is {sizes!r}: expected a sequence of integers")
     known = []
     for index, size in enumerate(sizes):
         if isinstance(size, jax.core.Tracer):
@@ -54,18 +87,18 @@ def ranks_of(where: str, ranks: Sequence[int]) -> tuple[int, ...]:
     """The ranks of adapters: one or more, each at least 1."""
     known = sizes_of(where, "ranks", ranks, 1)
     if not known:
-        raise ValueError(f"{where}: ranks is empty: one for each adapter")
+        raise ValueError(f"{where}: ranks is empty: it must have a rank for each adapter")
     return known
 
 
 def check_rank(where: str, index: int, inputs: jax.Array, rank: int) -> None:
-    """inputs[index] must have that many dimensions or more."""
+    """Raises where inputs[index] has fewer than `rank` dimensions."""
     if inputs.ndim < rank:
         raise ValueError(f"{where}: inputs[{index}] has shape {inputs.shape}: it needs {rank} dimensions or more")
 
 
 def check_features(where: str, index: int | None, inputs: jax.Array, features: int) -> None:
-    """Flax's error for inputs that don't fit a layer, with the index if there are several."""
+    """Raises Flax's own error where the input's last dimension is not `features`; a sole input has no index."""
     if inputs.shape[-1:] != (features,):
         entry = "inputs" if index is None else f"inputs[{index}]"
         got = inputs.shape[-1] if inputs.ndim else "none"
@@ -76,12 +109,17 @@ def check_features(where: str, index: int | None, inputs: jax.Array, features: i
 
 
 def outputs_of(
-    where: str, branches: Sequence[Branch], activation: Activation, precision: Any, preferred_element_type: Any = None
+    where: str, layers: Sequence[Any], branches: Sequence[Branch], activation: Activation
 ) -> list[jax.Array]:
-    """activation(inputs @ kernel + bias) of all branches as one operation; output i is (..., n_i)."""
+    """activation(inputs @ kernel + bias) of the branches of these layers as one operation; output i is (..., n_i)."""
+    if not branches:
+        return []
+    precision = layers[0].precision
+    preferred_element_type = getattr(layers[0], "preferred_element_type", None)  # Linen's layers have none
     _, function = resolve_activation(where, activation)
     dtypes = [jnp.dtype(preferred_element_type or branch.kernel.dtype) for branch in branches]
-    # Where Flax promotes the product and the bias to a wider dtype, or they are complex, the rest is done as Flax does.
+    # The kernel adds the bias and applies the activation in the dtype of the product. Where Flax promotes the product
+    # and the bias to a wider dtype, or the dtype is complex, both are done after the product, as Flax does them.
     fused = all(
         (branch.bias is None or branch.bias.dtype == dtype) and not jnp.issubdtype(dtype, jnp.complexfloating)
         for branch, dtype in zip(branches, dtypes, strict=True)
@@ -107,7 +145,7 @@ def outputs_of(
 
 
 def split_groups(where: str, inputs: jax.Array, group_sizes: Sequence[int], count: int) -> list[jax.Array]:
-    """Consecutive groups of rows of inputs (tokens, ..., features), one an adapter."""
+    """inputs (tokens, ..., features) cut into consecutive groups of tokens, one for each adapter."""
     sizes = sizes_of(where, "group_sizes", group_sizes, 0)
     if len(sizes) != count:
         raise ValueError(f"{where}: group_sizes has {len(sizes)} entries but there are {count} adapters")
@@ -116,4 +154,6 @@ def split_groups(where: str, inputs: jax.Array, group_sizes: Sequence[int], coun
             f"{where}: inputs has shape {inputs.shape} but group_sizes add up to {sum(sizes)}: "
             "it must be (tokens, ..., features) with every token in a group"
         )
-    return list(jax.lax.split(inputs, sizes))  # its transpose is one concatenation; that of slices is a sum of paddings
+    return list(
+        jax.lax.split(inputs, sizes)
+    )  # split, as its transpose is one concatenation, where the transpose of slices is a sum of padded arrays

@@ -1,4 +1,7 @@
-"""What layers of nnx and linen share whose groups have sizes that are data: adapters, types, experts."""
+"""What the nnx and the Linen layers for groups of rows share; the sizes of the groups are data.
+
+The groups are the tokens of an adapter, the rows of a type, or the tokens of an expert.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
+from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.layer import expert_mlp
 from jax_vbgemm._src.moe.routing import Auxiliary, load_balance_loss, route, router_z_loss
 from jax_vbgemm._src.ragged.api import ragged_dot
 from jax_vbgemm._src.ragged.packed_api import ragged_matmul
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 
+STACK_INIT = jax.nn.initializers.lecun_normal(batch_axis=(0,))  # the fan-in is that of one matrix of the stack
+ROUTER_INIT = jax.nn.initializers.lecun_normal()
+
 
 def check_counts(where: str, what: str, group_sizes: Any, count: int) -> jax.Array:
-    """Sizes as an integer array (count,): one size for each adapter or type."""
+    """The group sizes as an array (count,) of integers, one for each adapter or type."""
     sizes = jnp.asarray(group_sizes)
     if not jnp.issubdtype(sizes.dtype, jnp.integer):
         raise TypeError(f"{where}: group_sizes is {sizes.dtype}{sizes.shape}: it must be integers")
@@ -45,11 +52,21 @@ def check_experts(where: str, experts: Any, k: Any, shared_features: Any, activa
         raise ValueError(f"{where}: activation must be a function or a name, not None")
 
 
+def expert_shapes(experts: int, features: int, hidden_features: int) -> dict[str, tuple[int, int, int]]:
+    """The experts' parameters: the gate in front of the up-projection, and the down-projection."""
+    return {"gate_up": (experts, features, 2 * hidden_features), "down": (experts, hidden_features, features)}
+
+
+def router_dtype(dtype: Any, param_dtype: Any) -> Any:
+    """The dtype in which the router computes: float32 at least."""
+    return accumulator(param_dtype if dtype is None else dtype)
+
+
 def adapted(
     where: str, x: jax.Array, downs: Sequence[jax.Array], ups: Sequence[jax.Array], group_sizes: jax.Array,
     precision: Any = None,
 ) -> jax.Array:  # fmt: skip
-    """x down[i] up[i] of adapter i's tokens, with zeros behind the last one's; x is (tokens, ..., features)."""
+    """x down[i] up[i] for the tokens of adapter i, zeros for tokens after the last group; x (tokens, ..., features)."""
     sizes = check_counts(where, "adapters", group_sizes, len(downs))
     if x.ndim < 2:
         raise ValueError(f"{where}: inputs has shape {x.shape}: it must be (tokens, ..., features)")
@@ -65,7 +82,7 @@ def typed(
     where: str, x: jax.Array, kernel: jax.Array, bias: jax.Array | None, group_sizes: Any, activation: Activation,
     precision: Any,
 ) -> jax.Array:  # fmt: skip
-    """activation(x kernel[i] + bias[i]) of the rows of type i, with zeros behind the last type's."""
+    """activation(x kernel[i] + bias[i]) for the rows of type i, and zeros for rows after the last group."""
     sizes = check_counts(where, "types", group_sizes, kernel.shape[0])
     if x.ndim != 2 or x.shape[1] != kernel.shape[1]:
         raise ValueError(f"{where}: inputs has shape {x.shape}: it must be (rows, {kernel.shape[1]})")
@@ -78,20 +95,26 @@ def typed(
 
 
 def mixture(
-    x: jax.Array, logits: jax.Array, gate_up: jax.Array, down: jax.Array, k: int, normalize: bool,
-    activation: Activation, precision: Any,
-) -> tuple[jax.Array, Auxiliary]:  # fmt: skip
-    """The experts' results of x (..., features), and the router's losses; logits are (..., experts)."""
+    x: jax.Array, logits: jax.Array, gate_up: jax.Array, down: jax.Array, shared: jax.Array | None, k: int,
+    normalize: bool, activation: Activation, precision: Any, auxiliary: bool,
+) -> Any:  # fmt: skip
+    """The result of a mixture of experts, with the router's losses where `auxiliary` is set.
+
+    x is (..., features), logits (..., experts), and `shared` the result of the shared expert, if there is one.
+    """
     flat = logits.reshape(-1, logits.shape[-1])
     routing = route(flat, k, normalize=normalize)
     y = expert_mlp(x.reshape(-1, x.shape[-1]), gate_up, down, routing, activation=activation, precision=precision)
+    y = y.reshape(*x.shape[:-1], y.shape[-1])
+    if shared is not None:
+        y += shared
     losses = Auxiliary(load_balance_loss(flat, routing), router_z_loss(flat), routing.group_sizes)
-    return y.reshape(*x.shape[:-1], y.shape[-1]), losses
+    return (y, losses) if auxiliary else y
 
 
 def gated(both: jax.Array, activation: Activation) -> jax.Array:
-    """activation(gate) * up of (..., 2 f), for the shared expert."""
+    """activation(gate) * up of the two halves of (..., 2 f), for the shared expert."""
     _, function = resolve_activation("MixtureOfExperts", activation)
-    assert function is not None  # check_experts
+    assert function is not None  # check_experts has refused None
     gate, up = jnp.split(both, 2, axis=-1)
     return function(gate) * up

@@ -12,9 +12,11 @@ from flax.linen import dtypes, initializers
 from flax.linen.linear import default_kernel_init
 
 from jax_vbgemm._src.flax.branches import (
+    NOT_1X1,
     Branch,
-    check_rank,
-    inputs_of,
+    checked_inputs,
+    is_1x1,
+    kernel_size,
     outputs_of,
     ranks_of,
     sizes_of,
@@ -27,24 +29,25 @@ __all__ = ["BatchedLinear", "BranchedConv1x1", "MultiLoRA", "batched_linear"]
 
 
 def batched_linear(layers: Sequence[nn.Dense | nn.Conv], inputs: Any, activation: Activation = None) -> list[jax.Array]:
-    """The same as `[activation(layer(x)) for layer, x in zip(layers, inputs)]`, as one operation.
+    """Computes `[activation(layer(x)) for layer, x in zip(layers, inputs)]` as one operation.
 
-    Called where the layers could be called: inside a module's compact method or after its setup.
+    It can be called wherever the layers can be called: inside a module's compact method or after its setup.
 
     Args:
       layers: nn.Dense layers and nn.Conv layers of kernel size 1, in any mixture, created as usual; they keep their
         names, parameters and initial values.
       inputs: one array (..., in_features) for all layers, or a list or tuple with one array for each.
       activation: None, one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid", or a function. The
-        named ones, and the functions of jax.nn that mean the same, are done in the kernel, the others after it.
+        kernel applies the named ones, and the functions of jax.nn that they stand for; XLA applies other functions.
 
     Returns:
-      One array (..., features) a layer, in the dtype that the layer would give.
+      One array (..., features) for each layer, in the dtype that the layer would give.
 
     Raises:
-      ValueError: lengths or shapes don't fit, or a layer is one that this is no shorter form of (a subclass with a
-        __call__ of its own, a strided or masked Conv, another dot_general); the message names the index.
-      flax.errors.ScopeParamShapeError: an input's features don't fit the parameters; Flax's own, it names the layer.
+      ValueError: lengths or shapes don't fit, or a layer is neither a plain linear layer nor a plain 1x1 convolution
+        (but a subclass with its own __call__, a strided or masked Conv, or has another dot_general); the message names
+        the index.
+      flax.errors.ScopeParamShapeError: an input's features don't fit the parameters; Flax's own error names the layer.
 
     Examples:
       >>> import flax.linen as nn
@@ -63,43 +66,27 @@ def batched_linear(layers: Sequence[nn.Dense | nn.Conv], inputs: Any, activation
 
 
 def _batched_linear(where: str, layers: Sequence[Any], inputs: Any, activation: Activation) -> list[jax.Array]:
-    arrays = inputs_of(where, inputs, len(layers))
-    branches = []
-    for index, (layer, x) in enumerate(zip(layers, arrays, strict=True)):
-        why = _why_not(layer, layers[0])
-        if why:
-            raise ValueError(f"{where}: layers[{index}] {why}")
-        check_rank(where, index, x, 1 + len(_kernel_size(layer)))
-        with nn.intercept_methods(_give_factors):
-            branches.append(layer(x))
-    if not branches:
-        return []
-    return outputs_of(where, branches, activation, layers[0].precision)
+    arrays = checked_inputs(where, layers, inputs, _why_not)
+    return outputs_of(where, layers, _factors(layers, arrays), activation)
 
 
 def _factors(layers: Sequence[Any], inputs: Sequence[jax.Array]) -> list[Branch]:
-    """The factors of each layer's product."""
+    """The operands of each layer's product, after promotion."""
     with nn.intercept_methods(_give_factors):
         return [layer(x) for layer, x in zip(layers, inputs, strict=True)]
 
 
 def _give_factors(call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
-    """Makes a Dense or Conv layer declare its parameters as always, but give the product's factors instead of it."""
+    """Interceptor with which a Dense or Conv layer declares its parameters as always and returns the operands of its
+    product instead of the product."""
     layer = context.module
     if context.method_name != "__call__":
         return call(*args, **kwargs)
     (x,) = args
-    shape = (*_kernel_size(layer), x.shape[-1], layer.features)
+    shape = (*kernel_size(layer), x.shape[-1], layer.features)
     kernel = layer.param("kernel", layer.kernel_init, shape, layer.param_dtype)
     bias = layer.param("bias", layer.bias_init, (layer.features,), layer.param_dtype) if layer.use_bias else None
     return Branch(*layer.promote_dtype(x, kernel, bias, dtype=layer.dtype))
-
-
-def _kernel_size(layer: Any) -> tuple[int, ...]:
-    """A convolution's kernel size; nothing for a Dense."""
-    if isinstance(layer, nn.Dense):
-        return ()
-    return (layer.kernel_size,) if isinstance(layer.kernel_size, int) else tuple(layer.kernel_size)
 
 
 def _why_not(layer: Any, first: Any) -> str | None:
@@ -108,12 +95,8 @@ def _why_not(layer: Any, first: Any) -> str | None:
         if layer.dot_general is not None or layer.dot_general_cls is not None:
             return "has a dot_general of its own"
     elif isinstance(layer, nn.Conv) and type(layer).__call__ is nn.Conv.__call__:
-        ones = jax.tree.leaves(
-            (layer.kernel_size, layer.strides, layer.input_dilation, layer.feature_group_count)
-        )  # None is 1, too
-        # Padding by name adds nothing to a kernel of size 1.
-        if any(size != 1 for size in ones) or not isinstance(layer.padding, str) or layer.mask is not None:
-            return "is not a plain 1x1 convolution (size, strides, dilation and groups 1, no explicit padding, no mask)"
+        if not is_1x1(layer):
+            return NOT_1X1
         if layer.conv_general_dilated is not None or layer.conv_general_dilated_cls is not None:
             return "has a conv_general_dilated of its own"
     else:
@@ -124,7 +107,7 @@ def _why_not(layer: Any, first: Any) -> str | None:
 
 
 class _Branches(nn.Module):
-    """Layers of one kind and different widths, called as one operation."""
+    """Layers of one type and different widths, called as one operation."""
 
     features: Sequence[int]
     activation: Activation = None
@@ -171,7 +154,7 @@ class BatchedLinear(_Branches):
     initial values from the same seed. To keep them in the parent's own scope, use `nn.share_scope` or `batched_linear`.
 
     Attributes:
-      features: output features, one number a branch.
+      features: output features, one number for each branch.
       activation: as in `batched_linear`.
       use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype: as in nn.Dense, for every branch.
       names: of the branches' parameters.
@@ -202,11 +185,11 @@ class MultiLoRA(nn.Module):
     """Low-rank adapters of different rank on one base layer, each for its own group of tokens.
 
     The same as `base_module(x) + nn.Dense(features, use_bias=False)(nn.Dense(rank, use_bias=False)(x))` for each group,
-    with the base done once for all tokens and the adapters as two operations. Parameters: `base_module`, and
+    with the base layer applied once to all tokens and the adapters as two operations. Parameters: `base_module`, and
     `lora_a_0`, `lora_b_0` and so on, each an nn.Dense's.
 
     Attributes:
-      ranks: one an adapter, at least 1; at least one adapter.
+      ranks: one rank for each adapter, at least 1; there must be an adapter.
       features: of the base layer's output.
       base_module: a layer (tokens, ..., in_features) -> (tokens, ..., features), or None.
       a_initializer, b_initializer: as in nnx.LoRA; zeros for b, so that training starts at the base layer.
@@ -229,17 +212,17 @@ class MultiLoRA(nn.Module):
 
         Args:
           inputs: (tokens, ..., in_features), the tokens of the first adapter first.
-          group_sizes: how many tokens each adapter has; 0 is fine. Numbers are static, and each compiled program is of
-            its own; a jax.Array (adapters,) of integers is data, never read by the host, and one program serves all.
-            Tokens behind the last adapter's then have the base layer alone.
-          **kwargs: go to the base layer.
+          group_sizes: the number of tokens of each adapter, which may be 0. Python numbers are static: each set of
+            sizes compiles its own program. A jax.Array (adapters,) of integers is data that the host never reads: one
+            program serves all sizes, and tokens after the last group get the base layer only.
+          **kwargs: passed to the base layer.
 
         Returns:
           (tokens, ..., features).
 
         Raises:
           ValueError: a rank is below 1, or the sizes don't fit; the message names the index.
-          TypeError: one of several group sizes is traced, or an array of them is not of integers.
+          TypeError: a single group size is traced, or an array of group sizes does not hold integers.
         """
         ranks = ranks_of("MultiLoRA", self.ranks)
         inputs = jnp.asarray(inputs)
@@ -255,7 +238,7 @@ class MultiLoRA(nn.Module):
         lora_b = layers("b", [self.features] * len(ranks), self.b_initializer)
         if isinstance(group_sizes, jax.Array):
             downs = _factors(lora_a, [inputs] * len(ranks))
-            # What a Dense declares and promotes follows from its input's features and dtype alone.
+            # The parameters and the promotion of a Dense depend only on the features and the dtype of its input.
             hidden = [jnp.zeros((0, rank), down.kernel.dtype) for rank, down in zip(ranks, downs, strict=True)]
             ups = _factors(lora_b, hidden)
             kernels = [[branch.kernel for branch in branches] for branches in (downs, ups)]

@@ -8,24 +8,31 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax.linen import dtypes, initializers
+from flax.linen import dtypes
 
-from jax_vbgemm._src.flax.groups import check_experts, check_positive, gated, mixture, typed
+from jax_vbgemm._src.flax.groups import (
+    ROUTER_INIT,
+    STACK_INIT,
+    check_experts,
+    check_positive,
+    expert_shapes,
+    gated,
+    mixture,
+    router_dtype,
+    typed,
+)
 from jax_vbgemm._src.matmul.activation import Activation
-from jax_vbgemm._src.matmul.reference import accumulator
-
-DEFAULT_INIT = initializers.lecun_normal(batch_axis=(0,))  # each type's, or expert's, matrix has its own fan-in
 
 
 class HeteroLinear(nn.Module):
-    """A linear map for each type of rows, as in heterogeneous graphs; how many rows each type has is data.
+    """A linear map for each type of rows, as in heterogeneous graphs; the number of rows of each type is data.
 
     The same as `activation(jnp.einsum("ri,rio->ro", inputs, kernel[type of row]) + bias[type of row])`. Parameters:
     `kernel` (types, in_features, features) and `bias` (types, features).
 
     Attributes:
       features: of each map's output.
-      types: how many there are.
+      types: the number of types.
       activation: as in `batched_linear`.
       use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype: as in nn.Dense.
     """
@@ -37,8 +44,8 @@ class HeteroLinear(nn.Module):
     dtype: Any = None
     param_dtype: Any = jnp.float32
     precision: Any = None
-    kernel_init: Callable[..., Any] = DEFAULT_INIT
-    bias_init: Callable[..., Any] = initializers.zeros_init()
+    kernel_init: Callable[..., Any] = STACK_INIT
+    bias_init: Callable[..., Any] = jax.nn.initializers.zeros
     promote_dtype: Callable[..., Any] = dtypes.promote_dtype
 
     @nn.compact
@@ -47,10 +54,10 @@ class HeteroLinear(nn.Module):
 
         Args:
           inputs: (rows, in_features), the rows of the first type first.
-          group_sizes: (types,) integers, how many rows each type has; data, never read by the host.
+          group_sizes: (types,) integers, the number of rows of each type; data that the host never reads.
 
         Returns:
-          (rows, features), with zeros in rows behind the last type's.
+          (rows, features), with zeros in rows after the last group.
 
         Raises:
           ValueError: a size is below 1, the activation is unknown, or shapes don't fit.
@@ -68,11 +75,11 @@ class HeteroLinear(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Gated experts, of which a router gives each token k; nothing has a capacity and no token is dropped.
+    """Gated experts, of which a router chooses k for each token; experts have no capacity and no token is dropped.
 
-    The same as all experts computed for all tokens and weighted by the chosen experts' probabilities, without the
-    work of those that are not chosen: y = sum over a token's k experts e of p[e] (activation(x gate[e]) * (x up[e]))
-    down[e], plus a shared expert that all tokens have.
+    Equals a sum over all experts weighted by the chosen experts' probabilities, but computes only the chosen experts:
+    y = sum over a token's k experts e of p[e] (activation(x gate[e]) * (x up[e]))
+    down[e], plus a shared expert for all tokens.
 
     Parameters: `router` (an nn.Dense without bias), `gate_up` (experts, features, 2 hidden_features) with gate in
     front of up, `down` (experts, hidden_features, features); with a shared expert `shared_gate_up` and
@@ -80,8 +87,8 @@ class MixtureOfExperts(nn.Module):
 
     Attributes:
       hidden_features: of each expert.
-      experts: how many there are.
-      k: how many a token has.
+      experts: the number of experts.
+      k: the number of experts of each token.
       shared_features: hidden features of the shared expert, None for none.
       normalize: whether the probabilities of a token's experts add up to 1, as in `jax_vbgemm.moe.route`.
       activation: a function or one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid".
@@ -99,8 +106,8 @@ class MixtureOfExperts(nn.Module):
     dtype: Any = None
     param_dtype: Any = jnp.float32
     precision: Any = None
-    kernel_init: Callable[..., Any] = DEFAULT_INIT
-    router_init: Callable[..., Any] = initializers.lecun_normal()
+    kernel_init: Callable[..., Any] = STACK_INIT
+    router_init: Callable[..., Any] = ROUTER_INIT
     promote_dtype: Callable[..., Any] = dtypes.promote_dtype
 
     @nn.compact
@@ -109,7 +116,7 @@ class MixtureOfExperts(nn.Module):
 
         Args:
           inputs: (..., features).
-          auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`), the losses that a router is trained with.
+          auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`) with the losses for training the router.
 
         Returns:
           (..., features).
@@ -123,17 +130,17 @@ class MixtureOfExperts(nn.Module):
         inputs = jnp.asarray(inputs)
         features = inputs.shape[-1]
         options = {"use_bias": False, "param_dtype": self.param_dtype, "precision": self.precision}
-        wide = accumulator(self.param_dtype if self.dtype is None else self.dtype)
+        wide = router_dtype(self.dtype, self.param_dtype)
         router = nn.Dense(self.experts, dtype=wide, kernel_init=self.router_init, name="router", **options)
-        shapes = {
-            "gate_up": (self.experts, features, 2 * self.hidden_features),
-            "down": (self.experts, self.hidden_features, features),
-        }
+        shapes = expert_shapes(self.experts, features, self.hidden_features)
         weights = [self.param(name, self.kernel_init, shape, self.param_dtype) for name, shape in shapes.items()]
         x, gate_up, down = self.promote_dtype(inputs, *weights, dtype=self.dtype)
-        y, losses = mixture(x, router(inputs), gate_up, down, self.k, self.normalize, self.activation, self.precision)
+        logits = router(inputs)
+        shared = None
         if self.shared_features is not None:
             options |= {"dtype": self.dtype, "promote_dtype": self.promote_dtype}
             both = nn.Dense(2 * self.shared_features, name="shared_gate_up", **options)(inputs)
-            y += nn.Dense(features, name="shared_down", **options)(gated(both, self.activation))
-        return (y, losses) if auxiliary else y
+            shared = nn.Dense(features, name="shared_down", **options)(gated(both, self.activation))
+        return mixture(
+            x, logits, gate_up, down, shared, self.k, self.normalize, self.activation, self.precision, auxiliary
+        )

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_vbgemm._src.flax.branches import (
+    NOT_1X1,
     Branch,
     check_features,
-    check_rank,
-    inputs_of,
+    checked_inputs,
+    is_1x1,
     outputs_of,
     ranks_of,
     sizes_of,
@@ -29,20 +30,21 @@ __all__ = ["BatchedLinear", "BranchedConv1x1", "MultiLoRA", "batched_linear"]
 def batched_linear(
     layers: Sequence[nnx.Linear | nnx.Conv], inputs: Any, activation: Activation = None
 ) -> list[jax.Array]:
-    """The same as `[activation(layer(x)) for layer, x in zip(layers, inputs)]`, as one operation.
+    """Computes `[activation(layer(x)) for layer, x in zip(layers, inputs)]` as one operation.
 
     Args:
       layers: nnx.Linear layers and nnx.Conv layers of kernel size 1, in any mixture, created as usual.
       inputs: one array (..., in_features) for all layers, or a list or tuple with one array for each.
       activation: None, one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid", or a function. The
-        named ones, and the functions of jax.nn that mean the same, are done in the kernel, the others after it.
+        kernel applies the named ones, and the functions of jax.nn that they stand for; XLA applies other functions.
 
     Returns:
-      One array (..., out_features) a layer, in the dtype that the layer would give.
+      One array (..., out_features) for each layer, in the dtype that the layer would give.
 
     Raises:
-      ValueError: lengths or shapes don't fit, or a layer is one that this is no shorter form of (a subclass with a
-        __call__ of its own, a strided or masked Conv, another dot_general); the message names the index.
+      ValueError: lengths or shapes don't fit, or a layer is neither a plain linear layer nor a plain 1x1 convolution
+        (but a subclass with its own __call__, a strided or masked Conv, or has another dot_general); the message names
+        the index.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -56,20 +58,13 @@ def batched_linear(
 
 
 def _batched_linear(where: str, layers: Sequence[Any], inputs: Any, activation: Activation) -> list[jax.Array]:
-    arrays = inputs_of(where, inputs, len(layers))
+    arrays = checked_inputs(where, layers, inputs, _why_not)
     branches = []
     for index, (layer, x) in enumerate(zip(layers, arrays, strict=True)):
-        why = _why_not(layer, layers[0])
-        if why:
-            raise ValueError(f"{where}: layers[{index}] {why}")
-        spatial = len(layer.kernel_size) if isinstance(layer, nnx.Conv) else 0
-        check_rank(where, index, x, 1 + spatial)
         check_features(where, index, x, layer.in_features)
         bias = None if layer.bias is None else layer.bias[...]
         branches.append(Branch(*layer.promote_dtype((x, layer.kernel[...], bias), dtype=layer.dtype)))
-    if not branches:
-        return []
-    return outputs_of(where, branches, activation, layers[0].precision, layers[0].preferred_element_type)
+    return outputs_of(where, layers, branches, activation)
 
 
 def _why_not(layer: Any, first: Any) -> str | None:
@@ -78,12 +73,8 @@ def _why_not(layer: Any, first: Any) -> str | None:
         if layer.dot_general is not jax.lax.dot_general:
             return "has a dot_general of its own"
     elif type(layer).__call__ is nnx.Conv.__call__:
-        ones = jax.tree.leaves(
-            (layer.kernel_size, layer.strides, layer.input_dilation, layer.feature_group_count)
-        )  # None is 1, too
-        # Padding by name adds nothing to a kernel of size 1.
-        if any(size != 1 for size in ones) or not isinstance(layer.padding, str) or layer.mask is not None:
-            return "is not a plain 1x1 convolution (size, strides, dilation and groups 1, no explicit padding, no mask)"
+        if not is_1x1(layer):
+            return NOT_1X1
         if layer.conv_general_dilated is not jax.lax.conv_general_dilated:
             return "has a conv_general_dilated of its own"
     else:
@@ -100,8 +91,8 @@ class BatchedLinear(nnx.List[nnx.Linear]):
     loads into the other.
 
     Args:
-      in_features: features of the input, or one number a branch.
-      out_features: one number a branch.
+      in_features: features of the input, or one number for each branch.
+      out_features: one number for each branch.
       activation: as in `batched_linear`; a function must have no parameters.
       rngs: rng keys.
       **options: of nnx.Linear, for every branch: use_bias, dtype, param_dtype, precision, kernel_init, bias_init,
@@ -163,12 +154,12 @@ class BranchedConv1x1(nnx.List[nnx.Conv]):
 class MultiLoRA(nnx.Module):
     """Low-rank adapters of different rank on one base layer, each for its own group of tokens.
 
-    The same as `nnx.LoRA(..., base_module=base_module)` for each group, with the base done once for all tokens and the
-    adapters as two operations. Parameters: `base_module`, and `adapters`, an nnx.List of nnx.LoRA.
+    The same as `nnx.LoRA(..., base_module=base_module)` for each group, with the base layer applied once to all tokens
+    and the adapters as two operations. Parameters: `base_module`, and `adapters`, an nnx.List of nnx.LoRA.
 
     Args:
       in_features, out_features: of the base layer.
-      ranks: one an adapter, at least 1; at least one adapter.
+      ranks: one rank for each adapter, at least 1; there must be an adapter.
       base_module: a layer (tokens, ..., in_features) -> (tokens, ..., out_features), or None.
       rngs: rng keys.
       **options: of nnx.LoRA, for every adapter: dtype, param_dtype, a_initializer, b_initializer, lora_param_type,
@@ -199,17 +190,17 @@ class MultiLoRA(nnx.Module):
 
         Args:
           inputs: (tokens, ..., in_features), the tokens of the first adapter first.
-          group_sizes: how many tokens each adapter has; 0 is fine. Numbers are static, and each compiled program is of
-            its own; a jax.Array (adapters,) of integers is data, never read by the host, and one program serves all.
-            Tokens behind the last adapter's then have the base layer alone.
-          **kwargs: go to the base layer.
+          group_sizes: the number of tokens of each adapter, which may be 0. Python numbers are static: each set of
+            sizes compiles its own program. A jax.Array (adapters,) of integers is data that the host never reads: one
+            program serves all sizes, and tokens after the last group get the base layer only.
+          **kwargs: passed to the base layer.
 
         Returns:
           (tokens, ..., out_features).
 
         Raises:
           ValueError: the sizes don't fit; the message names the index.
-          TypeError: one of several group sizes is traced, or an array of them is not of integers.
+          TypeError: a single group size is traced, or an array of group sizes does not hold integers.
         """
         inputs = jnp.asarray(inputs)
         check_features("MultiLoRA", None, inputs, self.adapters[0].in_features)
@@ -229,14 +220,14 @@ class MultiLoRA(nnx.Module):
 
 
 def _promoted(adapter: nnx.LoRA, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The factors of one adapter's two products, after promotion."""
+    """The operands of one adapter's two products, after promotion: x, the down-projection, the up-projection."""
     factors: tuple[jax.Array, jax.Array, jax.Array]
     factors = adapter.promote_dtype((x, adapter.lora_a[...], adapter.lora_b[...]), dtype=adapter.dtype)
     return factors
 
 
 def _feature_pairs(where: str, in_features: int | Sequence[int], out_features: Sequence[int]) -> list[tuple[int, int]]:
-    """(in, out) of each branch."""
+    """(in_features, out_features) of each branch."""
     outs = sizes_of(where, "out_features", out_features, 0)
     of_each = in_features if isinstance(in_features, Iterable) else [in_features] * len(outs)
     ins = sizes_of(where, "in_features", of_each, 0)

@@ -10,24 +10,29 @@ from flax import nnx
 from flax.nnx.nn import dtypes
 
 from jax_vbgemm._src.flax.branches import check_features
-from jax_vbgemm._src.flax.groups import check_experts, check_positive, gated, mixture, typed
+from jax_vbgemm._src.flax.groups import (
+    ROUTER_INIT,
+    STACK_INIT,
+    check_experts,
+    check_positive,
+    expert_shapes,
+    gated,
+    mixture,
+    router_dtype,
+    typed,
+)
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
-from jax_vbgemm._src.matmul.reference import accumulator
-
-DEFAULT_INIT = nnx.initializers.lecun_normal(batch_axis=(0,))  # each type's, or expert's, matrix has its own fan-in
-BIAS_INIT = nnx.initializers.zeros_init()
-ROUTER_INIT = nnx.initializers.lecun_normal()
 
 
 class HeteroLinear(nnx.Module):
-    """A linear map for each type of rows, as in heterogeneous graphs; how many rows each type has is data.
+    """A linear map for each type of rows, as in heterogeneous graphs; the number of rows of each type is data.
 
     The same as `activation(jnp.einsum("ri,rio->ro", inputs, kernel[type of row]) + bias[type of row])`. Parameters:
     `kernel` (types, in_features, out_features) and `bias` (types, out_features).
 
     Args:
       in_features, out_features: of each map.
-      types: how many there are.
+      types: the number of types.
       use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype: as in nnx.Linear.
       activation: as in `batched_linear`.
       rngs: rng keys.
@@ -47,8 +52,8 @@ class HeteroLinear(nnx.Module):
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         precision: Any = None,
-        kernel_init: Any = DEFAULT_INIT,
-        bias_init: Any = BIAS_INIT,
+        kernel_init: Any = STACK_INIT,
+        bias_init: Any = jax.nn.initializers.zeros,
         promote_dtype: Any = dtypes.promote_dtype,
         rngs: nnx.Rngs,
     ) -> None:
@@ -66,10 +71,10 @@ class HeteroLinear(nnx.Module):
 
         Args:
           inputs: (rows, in_features), the rows of the first type first.
-          group_sizes: (types,) integers, how many rows each type has; data, never read by the host.
+          group_sizes: (types,) integers, the number of rows of each type; data that the host never reads.
 
         Returns:
-          (rows, out_features), with zeros in rows behind the last type's.
+          (rows, out_features), with zeros in rows after the last group.
 
         Raises:
           ValueError: shapes don't fit.
@@ -81,11 +86,11 @@ class HeteroLinear(nnx.Module):
 
 
 class MixtureOfExperts(nnx.Module):
-    """Gated experts, of which a router gives each token k; nothing has a capacity and no token is dropped.
+    """Gated experts, of which a router chooses k for each token; experts have no capacity and no token is dropped.
 
-    The same as all experts computed for all tokens and weighted by the chosen experts' probabilities, without the
-    work of those that are not chosen: y = sum over a token's k experts e of p[e] (activation(x gate[e]) * (x up[e]))
-    down[e], plus a shared expert that all tokens have.
+    Equals a sum over all experts weighted by the chosen experts' probabilities, but computes only the chosen experts:
+    y = sum over a token's k experts e of p[e] (activation(x gate[e]) * (x up[e]))
+    down[e], plus a shared expert for all tokens.
 
     Parameters: `router` (an nnx.Linear without bias), `gate_up` (experts, in_features, 2 hidden_features) with gate in
     front of up, `down` (experts, hidden_features, in_features); with a shared expert `shared_gate_up` and
@@ -94,8 +99,8 @@ class MixtureOfExperts(nnx.Module):
     Args:
       in_features: of inputs and outputs.
       hidden_features: of each expert.
-      experts: how many there are.
-      k: how many a token has.
+      experts: the number of experts.
+      k: the number of experts of each token.
       shared_features: hidden features of the shared expert, None for none.
       normalize: whether the probabilities of a token's experts add up to 1, as in `jax_vbgemm.moe.route`.
       activation: a function or one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid".
@@ -121,7 +126,7 @@ class MixtureOfExperts(nnx.Module):
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         precision: Any = None,
-        kernel_init: Any = DEFAULT_INIT,
+        kernel_init: Any = STACK_INIT,
         router_init: Any = ROUTER_INIT,
         promote_dtype: Any = dtypes.promote_dtype,
         rngs: nnx.Rngs,
@@ -129,10 +134,11 @@ class MixtureOfExperts(nnx.Module):
         sizes = {"in_features": in_features, "hidden_features": hidden_features}
         check_experts("MixtureOfExperts", experts, k, shared_features, activation, **sizes)
         options = {"use_bias": False, "param_dtype": param_dtype, "precision": precision, "rngs": rngs}
-        wide = accumulator(param_dtype if dtype is None else dtype)
+        wide = router_dtype(dtype, param_dtype)
         self.router = nnx.Linear(in_features, experts, dtype=wide, kernel_init=router_init, **options)
-        shapes = (experts, in_features, 2 * hidden_features), (experts, hidden_features, in_features)
-        self.gate_up, self.down = (nnx.Param(kernel_init(rngs.params(), shape, param_dtype)) for shape in shapes)
+        shapes = expert_shapes(experts, in_features, hidden_features)
+        self.gate_up = nnx.Param(kernel_init(rngs.params(), shapes["gate_up"], param_dtype))
+        self.down = nnx.Param(kernel_init(rngs.params(), shapes["down"], param_dtype))
         self.shared_features = shared_features
         if shared_features is not None:
             options |= {"dtype": dtype, "promote_dtype": promote_dtype}
@@ -146,7 +152,7 @@ class MixtureOfExperts(nnx.Module):
 
         Args:
           inputs: (..., in_features).
-          auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`), the losses that a router is trained with.
+          auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`) with the losses for training the router.
 
         Returns:
           (..., in_features).
@@ -158,7 +164,9 @@ class MixtureOfExperts(nnx.Module):
         check_features("MixtureOfExperts", None, inputs, self.in_features)
         x, gate_up, down = self.promote_dtype((inputs, self.gate_up[...], self.down[...]), dtype=self.dtype)
         logits = self.router(inputs)
-        y, losses = mixture(x, logits, gate_up, down, self.k, self.normalize, self.activation, self.precision)
+        shared = None
         if self.shared_features is not None:
-            y += self.shared_down(gated(self.shared_gate_up(inputs), self.activation))
-        return (y, losses) if auxiliary else y
+            shared = self.shared_down(gated(self.shared_gate_up(inputs), self.activation))
+        return mixture(
+            x, logits, gate_up, down, shared, self.k, self.normalize, self.activation, self.precision, auxiliary
+        )

@@ -1,3 +1,3 @@
-"""Other people's programs: their independent small products as one operation."""
+"""`group`: turns the independent small products of a traced function into one operation."""
 
 from jax_vbgemm._src.grouping.transform import group as group

@@ -1,4 +1,4 @@
-"""A dot_general as one matrix product of a batch: which reshapes it takes, or why it stays XLA's."""
+"""A dot_general as a batch of matrix products: the reshapes it takes, or why XLA should compute it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 
 
 class Side(NamedTuple):
-    """How an operand becomes a batch of matrices: transposed to `order` unless that is None, then reshaped."""
+    """How an operand becomes a batch of matrices: transposed to `order` unless that is None, and then reshaped."""
 
     order: tuple[int, ...] | None
     shape: Shape
@@ -41,7 +41,8 @@ class Dot(NamedTuple):
 
 
 def dot_of(eqn: Any, dtypes: Sequence[str]) -> Dot | str:
-    """What a dot_general equation multiplies, or why no kernel for operands of `dtypes` should."""
+    """The product of a dot_general equation, or the reason why no kernel (for operands of `dtypes`) should compute
+    it."""
     lhs, rhs, out = eqn.invars[0].aval, eqn.invars[1].aval, eqn.outvars[0].aval
     (contract, batch), precision = eqn.params["dimension_numbers"], canonical_precision(eqn.params["precision"])
     if not all(map(compat.is_static, (lhs.shape, rhs.shape))):
@@ -75,7 +76,8 @@ def dot_of(eqn: Any, dtypes: Sequence[str]) -> Dot | str:
 def _side(
     shape: Shape, batch: Sequence[int], contract: Sequence[int], sizes: tuple[int, int, int], *, rows_first: bool
 ) -> Side:
-    """An operand whose free dimensions are A's rows or B's columns; `sizes` are those of batch, free and contracted."""
+    """The Side of an operand whose free dimensions are A's rows or B's columns; `sizes`: of the batch, free and
+    contracted dimensions."""
     free = [axis for axis in range(len(shape)) if axis not in (*batch, *contract)]
     count, other, k = sizes
     lead = () if count == 1 else (count,)

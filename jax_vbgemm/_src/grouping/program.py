@@ -1,4 +1,4 @@
-"""A traced function as a flat list of equations: calls written out, dead code dropped, each with its level."""
+"""A traced function as a flat list of equations with levels: calls are inlined and dead code is dropped."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Value = int  # the number of a value of the program
 
 @dataclass(eq=False)
 class Node:
-    """One equation: `inputs` are values or literals, `outputs` the values of results that have a name, by position.
+    """One equation. `inputs` are values or literals; `outputs` are the values of its named results, by position.
 
-    `level`: how many products, at the least, have to come before it, one after the other.
+    `level`: the largest number of products on a path of dependencies to this equation.
     """
 
     eqn: Any
@@ -31,16 +31,17 @@ class Node:
         return [x for x in self.inputs if not isinstance(x, jex_core.Literal)]
 
     def operands(self, env: dict[Value, Any]) -> list[Any]:
-        """What the equation gets."""
+        """The equation's operands."""
         return [x.val if isinstance(x, jex_core.Literal) else env[x] for x in self.inputs]
 
     def write(self, results: Sequence[Any], env: dict[Value, Any]) -> None:
-        """Puts all results of the equation where they belong."""
+        """Stores all results of the equation in `env`."""
         env.update((value, results[position]) for position, value in self.outputs.items())
 
 
 class Program:
-    """`nodes` in an order in which they can run, over numbered values; `known` has those there from the start."""
+    """`nodes` in an order in which they can run, over numbered values; `known` has the values that exist at the
+    start."""
 
     def __init__(self, closed: Any, args: Sequence[Any]) -> None:
         self.known: dict[Value, Any] = {}
@@ -60,7 +61,7 @@ class Program:
         return number
 
     def _write_out(self, closed: Any, inputs: Sequence[Value]) -> list[Value]:
-        """Appends the equations of a closed jaxpr, those of calls in their place; its results."""
+        """Appends the equations of a closed jaxpr, with calls inlined, and returns the values of its results."""
         jaxpr = closed.jaxpr
         env: dict[Any, Value] = {}
 
@@ -95,7 +96,7 @@ class Program:
         self.nodes = kept[::-1]
 
     def number_levels(self, deepens: Callable[[Node], bool]) -> None:
-        """Sets each node's level: those of one level for which `deepens` is true depend on none of each other.
+        """Sets the level of each node. Nodes of one level for which `deepens` is true do not depend on each other.
 
         Equations with effects keep their order.
         """

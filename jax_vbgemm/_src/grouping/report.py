@@ -1,4 +1,4 @@
-"""What `group` did with the products of one trace, and why."""
+"""The report of `group`: what it did with the products of one trace, and why."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from jax_vbgemm._src.planner.single_dots import Split
 from jax_vbgemm._src.problem import Problem
 
-_SHOWN = 4  # shapes of a call
+_SHOWN = 4  # how many shapes of a call are printed
 
 
 class Report:
-    """Calls and dots in the order in which they were decided; `print` it."""
+    """The calls and the dots in the order of the decisions; to be printed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -23,7 +23,7 @@ class Report:
         self._left: Counter[tuple[str, str]] = Counter()
 
     def join(self, where: str, problems: Sequence[Problem], products: int, split: Split) -> None:
-        """Products that are one call, summed to results of these problems."""
+        """Records products that become one call, whose sums are these problems."""
         self.calls += 1
         self.grouped += products
         shapes = Counter((p.m, p.n, p.k) if p.batch == 1 else (p.m, p.n, p.k, p.batch) for p in problems)
@@ -36,7 +36,7 @@ class Report:
         )
 
     def leave(self, where: str, eqn: Any, why: str) -> None:
-        """A product that stays a dot."""
+        """Records a product that stays a dot."""
         lhs, rhs = (variable.aval for variable in eqn.invars)
         self._left[f"  {where}: {lhs.dtype}{list(lhs.shape)} x {list(rhs.shape)}", why] += 1
 

@@ -1,4 +1,4 @@
-"""Products of a program that are added up and used nowhere else: one sum each."""
+"""Finds sums of products in a program: products that are added and used nowhere else."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _ADDITIONS = ("add", "add_any")
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """`dots` in their order, whose sum is the result of `node`; `parts` are the equations that it replaces, which can
-    run in that order.
+    """A sum of products: `node` has the sum of `dots`, in their order, as its result. `parts` are the equations that
+    the sum replaces, in an order in which they can run.
     """
 
     node: Node
@@ -32,7 +32,7 @@ class Sum:
 
     @cached_property
     def problem(self) -> Problem:
-        """To the planner a sum is one product with all its K."""
+        """The sum as the planner sees it: one product whose K is the total K of its products."""
         flags = [
             all(flag) for flag in zip(*((d.problem.transpose_a, d.problem.transpose_b) for d in self.dots), strict=True)
         ]
@@ -40,7 +40,7 @@ class Sum:
         return Problem(first.m, first.n, sum(dot.problem.k for dot in self.dots), first.batch, *flags)
 
     def can_add(self, other: Sum) -> bool:
-        """Whether the sum of both is one of a kernel's."""
+        """Whether a kernel can compute the sum of both."""
         ours, theirs = self.dots[0], other.dots[0]
         sizes = [
             (d.problem.m, d.problem.n, d.problem.batch, d.shape, d.dtype, d.out_dtype, d.precision)
@@ -50,10 +50,11 @@ class Sum:
 
 
 def add_up(program: Program, found: dict[int, Sum]) -> dict[int, Sum]:
-    """The sums of `found`'s products, by the id of their node. In `program` one node takes the place of each sum's."""
+    """The sums of the products `found`, by the id of their node. In `program`, one node replaces the nodes of each
+    sum."""
     uses = Counter(value for node in program.nodes for value in node.values())
     uses.update(program.outputs)
-    made: dict[int, Sum] = {}  # by the value of their result
+    made: dict[int, Sum] = {}  # sums by the value of their result
     of_node: dict[int, Sum] = {}
     absorbed: set[int] = set()
     for place, node in enumerate(program.nodes):

@@ -26,18 +26,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F:
     """`f` with its independent small matrix products as one operation for each level of its dependencies.
 
-    The function is traced, and products (`dot_general`) in it that depend on none of each other become one call, where
-    the cost model predicts that to be faster on the device that JAX uses; large ones and whatever no kernel computes
-    stay as they are. So do all other operations, but for additions of products that nothing else uses: these are one
-    sum, rounded once. It looks into jit, scan, while, cond, checkpoint and functions with derivative rules of their
-    own, whose rules stay, and runs independent scans of one length as one.
+    The function is traced. Products (`dot_general`) that do not depend on each other become one call where the cost
+    model predicts it to be faster on the device that JAX uses; large products, and products without a kernel, stay
+    unchanged. All other operations stay unchanged too, except additions of products that nothing else uses: these
+    become sums, which are rounded once. Products inside of jit, scan, while, cond, checkpoint and functions with their
+    own derivative rules are grouped as well (the rules stay), and independent scans of equal length become one scan.
 
-    The result computes what `f` does, under jit, vmap, grad and each other transformation, and its derivatives are
-    grouped with it. Use it under jit, best around all that a program does: `jax.jit(vb.group(train_step))`. Outside of
-    jit each call traces anew.
+    The result computes the same as `f` under jit, vmap, grad and every other transformation, and its derivatives are
+    grouped too. Use it under jit, preferably around the whole program: `jax.jit(vb.group(train_step))`. Outside of jit,
+    each call traces the function again.
 
     Args:
-      f: a function of pytrees. Leaves that are no arrays (Python numbers, strings, functions) are passed as they are.
+      f: a function of pytrees. Leaves that are not arrays (Python numbers, strings, functions) are passed unchanged.
       planner: as for `batched_matmul`.
       explain: print, for each trace, what was grouped, what was not, and why.
 
@@ -76,7 +76,7 @@ def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F:
 
 
 class _Grouping:
-    """Runs programs with their products grouped, and tells the report."""
+    """Runs programs with their products grouped, and records the decisions in the report."""
 
     def __init__(self, planner: Planner, report: Report) -> None:
         self.planner, self.report = planner, report
@@ -131,12 +131,12 @@ class _Grouping:
         return add_up(program, found)
 
     def _run(self, node: Node, env: dict[int, Any], where: str) -> None:
-        """One equation as it is, but for the bodies of functions in it."""
+        """Runs one equation unchanged, except that the functions in it have their products grouped."""
         eqn = self._with_grouped_bodies(node.eqn, where)
         node.write(compat.run_equation(eqn, node.operands(env)), env)
 
     def _chosen(self, sums: list[Sum], where: str) -> list[Sum]:
-        """Those of a level's sums that are faster in one call than as XLA's dots, by the cost model."""
+        """The sums of a level that are predicted to be faster in one call than as XLA's dots."""
         problems = tuple(member.problem for member in sums)
         dot = sums[0].dots[0]
         best = split((problems,), dot.dtype.name, precision_name(dot.precision), self.device, self.planner)
@@ -158,13 +158,14 @@ class _Grouping:
             return
         operands: list[Any] = []
         terms, dtypes = [], []
-        reshaped: dict[Any, tuple[Any, jax.Array]] = {}  # an operand of several products stays one
+        reshaped: dict[Any, tuple[Any, jax.Array]] = {}  # an operand of several products is reshaped once
         for out, member in enumerate(sums):
             for dot, node in zip(member.dots, member.products, strict=True):
                 for value, side in zip(node.operands(env), (dot.lhs, dot.rhs), strict=True):
                     key = id(value), side[:2]
                     if key not in reshaped:
-                        reshaped[key] = value, side(value)  # both, as ids are those of living objects
+                        # the value is kept too, as an id is unique only among living objects
+                        reshaped[key] = value, side(value)
                     operands.append(reshaped[key][1])
                 terms.append(Term(len(operands) - 2, len(operands) - 1, out, dot.lhs.transposed, dot.rhs.transposed))
             dtypes.append(member.dots[0].out_dtype)
@@ -174,7 +175,7 @@ class _Grouping:
             member.node.write([result.reshape(member.dots[0].shape)], env)
 
     def _with_grouped_bodies(self, eqn: Any, where: str) -> Any:
-        """The equation with the products of the functions in it grouped, where there are any to be."""
+        """The equation with grouped products in its functions, where these have products to group."""
         params = dict(eqn.params)
         for key in compat.BODIES.get(eqn.primitive.name, ()):
             bodies = params[key] if isinstance(params[key], tuple) else (params[key],)
@@ -187,7 +188,8 @@ class _Grouping:
         return eqn if params == eqn.params else eqn.replace(params=params)
 
     def _grouped(self, body: Any, where: str) -> Any:
-        """A closed jaxpr, or an open one without constants, with its products grouped; itself where none are."""
+        """A closed jaxpr, or an open one without constants, with its products grouped; unchanged where none are
+        grouped."""
         is_open = isinstance(body, jex_core.Jaxpr)
         closed = jex_core.ClosedJaxpr(body, ()) if is_open else body
         before = self.report.calls
@@ -197,8 +199,8 @@ class _Grouping:
         return new.jaxpr if is_open else new
 
     def _run_loops(self, nodes: list[Node], env: dict[int, Any], where: str) -> None:
-        """Independent scans of one length as one: each step does a step of all."""
-        parts = []  # of each: its body, and its constants, carry and inputs
+        """Runs independent scans of equal length as one scan, each step of which does a step of all."""
+        parts = []  # for each scan: its body, constants, carry and inputs
         for node in nodes:
             params, values = node.eqn.params, node.operands(env)
             begin, num_carry = compat.scan_counts(node.eqn)
@@ -225,7 +227,7 @@ class _Grouping:
 
 
 def _is_loop(eqn: Any) -> bool:
-    """A scan with products, which may be merged with others."""
+    """Whether an equation is a scan with products, which may be merged with other scans."""
     return eqn.primitive.name == "scan" and not eqn.effects and _has_dots(eqn)
 
 

@@ -1,4 +1,4 @@
-"""What a Linear of e3nn-jax does around its map, in its Flax and its Haiku form: irreps sorted, filtered, put back."""
+"""The common part of e3nn-jax's Linear for Flax and Haiku: it sorts and filters irreps around a LinearMap."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import jax.numpy as jnp
 from jax_vbgemm._src.irreps.linear_map import LinearMap
 
 GetParameter = Callable[[str, tuple[int, ...], float, Any], jax.Array]
-"""(name, shape, standard deviation, dtype) to a parameter."""
+"""Makes a parameter from (name, shape, standard deviation, dtype)."""
 
 
 def is_mixed(weights: Any) -> bool:
-    """Whether these are weights for each row, by which parameters are mixed: a matrix a row, and no shared product."""
+    """Whether each row has weights that mix the parameters: each row then has its own matrix, and no product is
+    shared."""
     array = weights.array if isinstance(weights, e3nn.IrrepsArray) else weights
     return array is not None and not jnp.issubdtype(jnp.asarray(array).dtype, jnp.integer)
 
@@ -54,7 +55,8 @@ def apply_linear(layer: Any, indices: Any, given: Any, get_parameter: GetParamet
 
 
 def regrouped(x: Any) -> Any:
-    """x without zeros and with its irreps sorted; x itself where that changes nothing, so that it is read in place."""
+    """x without irreps of multiplicity 0 and with its irreps sorted; unchanged x is returned itself and read in
+    place."""
     if not any(x.zero_flags) and x.irreps == x.irreps.regroup():
         return x
     return x.remove_zero_chunks().regroup()
@@ -69,7 +71,7 @@ def linear_map_of(layer: Any, irreps_in: Any, irreps_out: Any) -> LinearMap:
 
 
 def parameter_name(linear: LinearMap, path: Any) -> str:
-    """e3nn's."""
+    """The name that e3nn gives the parameter."""
     to = linear.irreps_out[path.i_out]
     if path.i_in is None:
         return f"b[{path.i_out}] {to}"

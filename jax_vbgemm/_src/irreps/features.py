@@ -1,4 +1,4 @@
-"""Features: rows that hold irreps, in one array or in one array an irrep, and each irrep of all rows as a matrix."""
+"""Features: rows of irreps, in one array or in one array for each irrep, and views of each irrep as a matrix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.view import View
 
 PATTERNS = {"mul_ir": "row (mul c) -> (row c) mul", "ir_mul": "row (c mul) -> (row c) mul"}
-"""By layout: an irrep's columns as a matrix to be multiplied by weights (mul_in, mul_out), two-level rows."""
+"""For each layout, the einops pattern of a view of an irrep's columns as a matrix with two-level rows, which is
+multiplied by weights (mul_in, mul_out)."""
 
 
 class Features(NamedTuple):
@@ -27,10 +28,10 @@ class Features(NamedTuple):
     arrays: Sequence[jax.Array]
     is_list: bool
     leading: Shape
-    """The user's axes that rows are."""
+    """The leading axes of the user's arrays, which are flattened to rows."""
 
     def matrices(self) -> list[View]:
-        """Each irrep of all rows, where it lies: (rows * c, mul)."""
+        """Views (rows * c, mul) of each irrep of all rows."""
         firsts = [0] * len(self.irreps) if self.is_list else starts(self.irreps)
         return [
             View.of(
@@ -44,7 +45,7 @@ class Features(NamedTuple):
         ]
 
     def value(self) -> Any:
-        """What the user gave, or gets."""
+        """The features in the user's form: one array, or a list of arrays."""
         if not self.is_list:
             return self.arrays[0].reshape(*self.leading, dim(self.irreps))
         return [
@@ -53,11 +54,11 @@ class Features(NamedTuple):
         ]
 
     def map(self, f: Any) -> Features:
-        """With f of each array; f keeps rows rows."""
+        """The features with f applied to each array; f must keep the axis of rows."""
         return self._replace(arrays=[f(array) for array in self.arrays])
 
     def broadcast(self, leading: Shape) -> Features:
-        """With these leading axes, to which those that there are broadcast."""
+        """The features broadcast to these leading axes."""
         if leading == self.leading:
             return self
 
@@ -70,19 +71,19 @@ class Features(NamedTuple):
         return self.map(broadcast)._replace(leading=leading)
 
     def zeros(self, irreps: Irreps, dtype: Any) -> Features:
-        """Zeros of other irreps, with the same rows."""
+        """Features of other irreps that are zero, with the same rows."""
         rows = math.prod(self.leading)
         widths = [x.dim for x in irreps] if self.is_list else [dim(irreps)]
         return self._replace(irreps=irreps, arrays=[jnp.zeros((rows, width), dtype) for width in widths])
 
 
 def core_shape(x: MulIrrep, layout: str) -> Shape:
-    """Of one row of one irrep, in an array of its own."""
+    """The shape of one row of one irrep in an array of its own."""
     return (x.mul, x.irrep_dim) if layout == "mul_ir" else (x.irrep_dim, x.mul)
 
 
 def features_of(name: str, irreps: Irreps, layout: str, x: Any) -> Features:
-    """What the user gave as x; ValueError where it has not the shape of the irreps."""
+    """The features that the user gave as x; ValueError where x does not have the shape of the irreps."""
     if not isinstance(x, list | tuple):
         array = as_array(name, "x", x)
         if array.ndim < 1 or array.shape[-1] != dim(irreps):

@@ -1,4 +1,4 @@
-"""e3nn_jax.flax.Linear by one operation."""
+"""e3nn_jax.flax.Linear as one operation."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from jax_vbgemm._src.irreps.e3nn import apply_linear, is_mixed
 class Linear(e3nn.flax.Linear):  # type: ignore[misc]
     """`e3nn_jax.flax.Linear`, with its options, parameters and results, as one operation.
 
-    Each irrep is read and written where it lies. With `num_indexed_weights`, rows are brought into the order of their
-    weights, which no row copies. Where each row has weights of its own (floats, or IrrepsArray), all is e3nn's.
+    Each irrep is read and written in place. With `num_indexed_weights`, rows are sorted by their weights, and no
+    weights are copied. Where each row has weights of its own (floats, or an IrrepsArray), e3nn's implementation is
+    used.
 
     Examples:
       >>> import e3nn_jax as e3nn
@@ -31,7 +32,8 @@ class Linear(e3nn.flax.Linear):  # type: ignore[misc]
 
     @nn.compact
     def __call__(self, weights_or_input: Any, input_or_none: Any = None) -> Any:
-        """The map of the input, the last argument; in front of it, indices of weights or weights to mix by."""
+        """The map of the input, which is the last argument; before it may come indices of weights, or weights to mix
+        by."""
         weights, x = (None, weights_or_input) if input_or_none is None else (weights_or_input, input_or_none)
         if is_mixed(weights):
             return super().__call__(weights, x)

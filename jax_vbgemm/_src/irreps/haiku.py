@@ -1,4 +1,4 @@
-"""e3nn_jax.haiku.Linear by one operation."""
+"""e3nn_jax.haiku.Linear as one operation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Linear(e3nn.haiku.Linear):  # type: ignore[misc]
     """
 
     def __call__(self, weights_or_input: Any, input_or_none: Any = None) -> Any:
-        """The map of the input, the last argument; in front of it, indices of weights or weights to mix by."""
+        """The map of the input, which is the last argument; before it may come indices of weights, or weights to mix
+        by."""
         weights, x = (None, weights_or_input) if input_or_none is None else (weights_or_input, input_or_none)
         if is_mixed(weights):
             return super().__call__(weights, x)

@@ -1,4 +1,5 @@
-"""Rows that choose their weights (atoms, by their species): sorted by their weights, with a product a path."""
+"""Rows that choose their weights (atoms, by their species): rows are sorted by weights, and each path is one ragged
+product."""
 
 from __future__ import annotations
 
@@ -17,17 +18,17 @@ from jax_vbgemm._src.ragged.api import ragged_dot
 
 
 class Choice(NamedTuple):
-    """Which weights each row takes."""
+    """The choice of weights for each row."""
 
-    taken: jax.Array  # of each row: its weights' number; beyond the last: none
-    counts: jax.Array  # of each weights: its rows, in the order of weights
-    order: jax.Array | None  # the rows in that order; None: they lie so
+    taken: jax.Array  # for each row, the index of its weights; an index beyond the last weights means none
+    counts: jax.Array  # for each index of weights, the number of its rows
+    order: jax.Array | None  # the permutation that sorts rows by weights; None: they are sorted already
 
 
 def chosen(name: str, indices: Any, counts: Any, groups: int, leading: Shape) -> tuple[Choice, Shape]:
-    """The choice, and the leading axes that rows then have."""
+    """The choice, and the leading axes to which rows have to be broadcast."""
     if indices is not None and counts is not None:
-        raise ValueError(f"{name}: give either indices, each row's weights, or counts, how many rows weights have")
+        raise ValueError(f"{name}: give either indices (the weights of each row) or counts (the rows of each weights)")
     argument, value = ("counts", counts) if indices is None else ("indices", indices)
     array = as_array(name, argument, value)
     if not jnp.issubdtype(array.dtype, jnp.integer):
@@ -53,7 +54,7 @@ def chosen(name: str, indices: Any, counts: Any, groups: int, leading: Shape) ->
 def indexed_products(
     x: Features, y: Features, paths: Sequence[Path], weights: Sequence[jax.Array], choice: Choice, **options: Any
 ) -> Features:
-    """y with the products of all paths in place of its values; weights are (groups, mul_in, mul_out)."""
+    """y with its values replaced by the products of all paths; weights are (groups, mul_in, mul_out)."""
     order = choice.order
     if order is not None:
         x = x.map(lambda array: array.at[order].get(mode="promise_in_bounds", unique_indices=True))

@@ -1,4 +1,5 @@
-"""Irreps: how often each irreducible representation is there, in which order. e3nn's and cuequivariance's are taken."""
+"""Irreps: the irreducible representations of features in order, each with a multiplicity. Those of e3nn and
+cuequivariance are accepted too."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class MulIrrep(NamedTuple):
-    """So many copies (channels) of one irrep, whose name tells it from all others of its group."""
+    """`mul` copies (channels) of one irrep; the name identifies the irrep within its group."""
 
     mul: int
     name: str
@@ -28,7 +29,7 @@ Irreps = tuple[MulIrrep, ...]
 
 
 def parsed(where: str, given: Any) -> Irreps:
-    """The irreps that a string or a sequence of (mul, irrep) stands for; `where` names the argument in messages."""
+    """The irreps given as a string or as a sequence of (mul, irrep); `where` names the argument in messages."""
     if isinstance(given, str):
         return tuple(_of_text(where, part) for part in given.split("+")) if given.strip() else ()
     if not isinstance(given, Iterable):
@@ -37,12 +38,12 @@ def parsed(where: str, given: Any) -> Irreps:
 
 
 def dim(irreps: Irreps) -> int:
-    """How many numbers they have together."""
+    """The total dimension of the irreps."""
     return sum(x.dim for x in irreps)
 
 
 def starts(irreps: Irreps) -> list[int]:
-    """Where the numbers of each begin."""
+    """The first index of each irrep in a row."""
     return [sum(x.dim for x in irreps[:index]) for index in range(len(irreps))]
 
 

@@ -22,27 +22,29 @@ NAME = "LinearMap"
 
 @dataclass(frozen=True, init=False)
 class LinearMap:
-    """A linear map between irreps, equivariant by Schur's lemma: every channel of an irrep to every channel of it.
+    """A linear map between irreps, equivariant by Schur's lemma: it mixes the channels of equal irreps.
 
     Equals e3nn-jax's FunctionalLinear and cuequivariance's `descriptors.linear`, weights included. The products of all
-    paths are one operation, which reads each irrep where it lies in the features, adds up the paths that lead to one
-    irrep, and writes it where it belongs. Differentiable to any order, mapped by vmap; a static, hashable description.
+    paths are one operation, which reads each irrep of the features in place, sums the paths that lead to one output
+    irrep, and writes it in place. Differentiable to any order, and supports vmap. The object itself is static and
+    hashable.
 
     Args:
-      irreps_in, irreps_out: "128x0e + 128x1o", pairs (mul, irrep), or the Irreps of e3nn or cuequivariance. One irrep
-        may stand there several times. Output irreps that no path leads to are zeros.
+      irreps_in, irreps_out: "128x0e + 128x1o", pairs (mul, irrep), or the Irreps of e3nn or cuequivariance. An irrep
+        may occur several times. Output irreps to which no path leads are zeros.
       instructions: pairs (index in irreps_in, index in irreps_out); None: all pairs of equal irreps.
-      biases: whether scalars have one; a bool, or one for each of irreps_out.
-      path_normalization: "element" or "path" or a number between (0 and 1): whether all inputs of an irrep or all paths
-        to it count the same.
-      gradient_normalization: "path": products are scaled, and weights drawn with standard deviation 1; "element": the
-        weights are drawn so small that nothing need be scaled. Or a number between.
-      layout: "mul_ir", (..., mul, 2l + 1) as in e3nn, or "ir_mul", (..., 2l + 1, mul) as in cuequivariance; of the
-        features and of the results. Kernels are faster with "ir_mul", whose channels are next to each other.
+      biases: whether scalars have a bias; a bool, or one bool for each of irreps_out.
+      path_normalization: "element": all input elements of an output irrep have equal weight. "path": all paths to an
+        output irrep have equal weight. Or a number between them (0 and 1).
+      gradient_normalization: "path": products are scaled, and weights are drawn with standard deviation 1. "element":
+        weights are drawn with a standard deviation that makes scaling unnecessary. Or a number between them.
+      layout: of features and results: "mul_ir", (..., mul, 2l + 1) as in e3nn, or "ir_mul", (..., 2l + 1, mul) as in
+        cuequivariance. Kernels are faster with "ir_mul", where channels are contiguous.
 
     Attributes:
       paths: one entry for each array of weights: i_in (None: a bias), i_out, shape, scale, std.
-      num_weights, dim_in, dim_out: the sizes of the flat vector of weights, and of the features' last axis.
+      num_weights, dim_in, dim_out: the sizes of the flat vector of weights, and of the last axis of x and of the
+        result.
 
     Raises:
       ValueError: an irrep cannot be read, an instruction leads between different irreps or out of range, a bias is for
@@ -113,15 +115,16 @@ class LinearMap:
         """The map of each row of x.
 
         Args:
-          weights: a list with an array for each of `paths`, or all of them behind each other in one vector
-            (num_weights,). With `indices` or `counts`, arrays have one more axis in front, a row for each index.
+          weights: a list with an array for each of `paths`, or one vector (num_weights,) of all these arrays flattened
+            and concatenated. With `indices` or `counts`, arrays have one more axis in front, with an entry for each
+            index.
           x: (..., dim_in), or a list with an array (..., mul, 2l + 1) (in `layout`'s order) for each irrep.
-          indices: integers that broadcast against x's leading axes: which of the weights each row takes (its species).
-            Negative ones count from the end; beyond that they are clamped, as by JAX's own indexing.
-          counts: (number of weights,) integers instead: the first counts[0] rows take the first weights, and so on;
-            rows behind all of them are zeros. x has one leading axis.
-          precision, planner, implementation: as for `batched_matmul`. The planner is not asked where rows choose
-            their weights.
+          indices: integers that broadcast against x's leading axes: the index of the weights of each row (its species).
+            Negative indices count from the end; indices out of range are clamped, as in JAX's own indexing.
+          counts: (number of weights,) integers, an alternative to `indices`: the first counts[0] rows take the first
+            weights, and so on; the results of rows after these are zeros. x has one leading axis.
+          precision, planner, implementation: as for `batched_matmul`. The planner has no effect where rows
+            choose their weights.
 
         Returns:
           (..., dim_out), or a list with an array for each irrep if x is one.
@@ -145,10 +148,11 @@ class LinearMap:
         return indexed_products(features, results, self.paths, arrays, choice, **options).value()
 
     def _sums(self, x: Features, y: Features, weights: Sequence[jax.Array | View], **options: Any) -> Features:
-        """y, which is zeros, with the map of x: one call, and the biases of irreps that no product leads to."""
+        """The map of x, written into y, which is zeros: one call, and the biases of irreps to which no product
+        leads."""
         matrices, windows = x.matrices(), y.matrices()
         lhs, rhs, out = [], [], []
-        outs: dict[int, int] = {}  # of each irrep that a product leads to: its number among the results
+        outs: dict[int, int] = {}  # for each output irrep to which a product leads, its index among the results
         biases = {path.i_out: weight for path, weight in zip(self.paths, weights, strict=True) if path.i_in is None}
         scales = _scales(self.paths)
         for path, weight in zip(self.paths, weights, strict=True):
@@ -179,7 +183,7 @@ class LinearMap:
         return y._replace(arrays=arrays)
 
     def _weights(self, given: Any, is_indexed: bool) -> tuple[list[Any], int | None]:
-        """The weights of each path, and if there are several for rows to choose from, how many."""
+        """The weights of each path, and the number of weights from which rows choose, or None."""
         if isinstance(given, list | tuple):
             if len(given) != len(self.paths):
                 raise ValueError(f"{NAME}: there are {len(given)} weights, but {len(self.paths)} paths: one for each")
@@ -211,7 +215,7 @@ class LinearMap:
 
 
 def _scales(paths: Sequence[Path]) -> dict[int, float]:
-    """What each output's sum is multiplied by: the scale of its first product."""
+    """The factor of each output's sum, which is the scale of its first product."""
     scales: dict[int, float] = {}
     for path in paths:
         if path.i_in is not None:

@@ -1,4 +1,4 @@
-"""The linear layers of cuequivariance_jax.nnx by one operation."""
+"""The linear layers of cuequivariance_jax.nnx as one operation each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class IrrepsLinear(cuex.nnx.IrrepsLinear):  # type: ignore[misc]
     def __call__(self, x: dict[Any, jax.Array]) -> dict[Any, jax.Array]:
         """The map of arrays (..., mul, 2l + 1) by irrep."""
         cuex.ir_dict.assert_mul_ir_dict(self.irreps_in, x)
-        # Both irreps are grouped, so that a path is an irrep that both have, and its fan-in that irrep's mul.
+        # cuequivariance's layers have regrouped irreps, so that there is one path for each irrep that both sides have,
+        # and the path's fan-in is the irrep's mul.
         linear = LinearMap(self.irreps_in, self.irreps_out)
         weights = [self.w[linear.irreps_out[path.i_out].name][...] for path in linear.paths]
         if self.scale != 1:

@@ -1,7 +1,8 @@
-"""The paths of a linear map: which irrep goes to which, by weights of which shape, scaled by what.
+"""The paths of a linear map from input to output irreps, with the shapes of their weights and their scales.
 
-The order of paths, their weights' shapes and the normalisation are those of e3nn-jax's FunctionalLinear, of which
-cuequivariance's `descriptors.linear` is the default without biases.
+The order of paths, the shapes of weights and the normalisation are those of e3nn-jax's FunctionalLinear.
+cuequivariance's
+`descriptors.linear` equals FunctionalLinear with default options and without biases.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ NORMALIZATIONS = {"element": 0.0, "path": 1.0}
 
 
 class Path(NamedTuple):
-    """Input irrep number `i_in` times weights (mul_in, mul_out), added to output irrep number `i_out`; of a bias,
-    i_in is None and the weights are (mul_out,)."""
+    """Input irrep number `i_in` times weights (mul_in, mul_out), added to output irrep number `i_out`. For a bias, i_in
+    is None and the weights are (mul_out,)."""
 
     i_in: int | None
     i_out: int
     shape: tuple[int, ...]
     scale: float
-    """What the product is multiplied by."""
+    """The factor of the product."""
     std: float
-    """The standard deviation that weights are to be drawn with, so that results have variance 1."""
+    """The standard deviation of random weights with which results have variance 1."""
 
     @property
     def size(self) -> int:
-        """How many weights."""
+        """The number of weights."""
         return math.prod(self.shape)
 
 
@@ -43,7 +44,7 @@ def paths_of(
     path_normalization: Any,
     gradient_normalization: Any,
 ) -> tuple[Path, ...]:
-    """The products' paths, input by input, and then the biases'."""
+    """The paths of products, input by input, followed by those of biases."""
     by_path = _exponent(where, "path_normalization", path_normalization)
     by_gradient = _exponent(where, "gradient_normalization", gradient_normalization)
     pairs = _pairs(where, irreps_in, irreps_out, instructions)

@@ -1,4 +1,5 @@
-"""divided: a function of many matrices, each device of a mesh axis doing its part, and all results everywhere."""
+"""divided: a function of many matrices, of which each device of a mesh axis computes a part; all devices get all
+results."""
 
 from __future__ import annotations
 
@@ -20,23 +21,23 @@ Function = Callable[..., Sequence[jax.Array]]
 def divided(
     function: Function, arrays: Sequence[jax.Array], extras: Any, seconds: Sequence[float], axes: MeshAxes
 ) -> list[jax.Array]:
-    """[f(x) for x in arrays] for an f that treats each matrix of (..., m, n) by itself, with the same result shape.
+    """[f(x) for x in arrays], for an f that treats each matrix of (..., m, n) independently and keeps its shape.
 
-    Devices run different matrices of different shapes, yet all run one program: a conditional with a branch a device.
-    Results are packed into one buffer of each dtype, and one collective brings all of them everywhere.
+    Devices have matrices of different shapes, yet all devices run the same program: a conditional with a branch for
+    each device. Results are packed into one buffer for each dtype, and one collective distributes them to all devices.
 
     Args:
-      function: (arrays, indices, extras) -> results, with the index in `arrays` of each array; called once a device,
-        with what is that device's. It may get part of a stack.
-      arrays: of rank 2 or more, known shapes, the same on all devices where a shard_map is around.
+      function: (arrays, indices, extras) -> results, where indices are those of the arrays in `arrays`; called once for
+        each device with that device's matrices, which may be a part of a stack.
+      arrays: of rank 2 or more and of known shapes; inside a shard_map, the same on all devices.
       extras: a pytree of arrays that every device needs.
-      seconds: predicted for one matrix of each array.
+      seconds: the predicted time for one matrix of each array.
       axes: the mesh axes whose devices share the work. Devices along other axes do the same work.
     """
     stacks = [x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) if x.ndim > 3 else x for x in arrays]
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
     counts = [1 if x.ndim == 2 else len(x) for x in stacks]
-    counts = [count if x.size else 0 for x, count in zip(stacks, counts, strict=True)]  # an empty array has no results
+    counts = [count if x.size else 0 for x, count in zip(stacks, counts, strict=True)]  # an empty array needs no work
     shares = partition(counts, seconds, axes.size)
     layouts = {
         dtype: _Layout(
@@ -60,7 +61,8 @@ def divided(
         return run
 
     def on_device(stacks: Sequence[jax.Array], extras: Any) -> list[jax.Array]:
-        # Each device reads only some operands, so cotangents are summed over the devices: the transpose of this cast.
+        # Each device reads only some operands, so that cotangents have to be summed over the devices, which the
+        # transpose of this cast does.
         stacks, extras = jax.tree.map(lambda x: compat.varying(x, axes.names), (stacks, extras))
         index = jax.lax.axis_index(axes.names)
         packed = jax.lax.switch(index, [branch(device) for device in range(axes.size)], stacks, extras)
@@ -88,15 +90,16 @@ def divided(
 
 
 class _Layout:
-    """Where the results of one dtype lie in a buffer.
+    """The layout of the results of one dtype in a buffer.
 
-    An all-gather sends n times the largest share to every device, and a sum of buffers that are zero elsewhere (an
-    all-reduce, which is a reduce-scatter and an all-gather) twice the whole: the cheaper one is taken.
+    There are two collectives, and the cheaper one is used. An all-gather sends n times the largest part to every
+    device. An all-reduce of buffers that are zero outside of the device's part (a reduce-scatter and an all-gather)
+    sends twice the whole buffer.
     """
 
     def __init__(self, shares: Sequence[Sequence[Piece]], elements: Sequence[int]) -> None:
         self.shares = shares
-        self.elements = elements  # of one matrix of each array
+        self.elements = elements  # the elements of one matrix of each array
         totals = [sum(map(self.size, share)) for share in shares]
         self.gathers = max(totals) * len(shares) <= 2 * sum(totals)
         self.length = max(totals) if self.gathers else sum(totals)
@@ -113,14 +116,14 @@ class _Layout:
         return jnp.concatenate([zeros[0], *values, zeros[1]])
 
     def collect(self, buffer: jax.Array, names: tuple[str, ...]) -> jax.Array:
-        """All devices' results, on all devices: a row a device, or one."""
+        """The results of all devices, on all devices: one row for each device, or a single row."""
         if self.gathers:
             return compat.all_gather(buffer, names)
         total: jax.Array = jax.lax.psum(buffer, names)
         return total[None]
 
     def unpack(self, rows: jax.Array, array: int) -> jax.Array:
-        """The matrices of one array, flat."""
+        """The matrices of one array as a flat array."""
         parts = []
         for device, share in enumerate(self.shares):
             sizes = [self.size(piece) for piece in share]

@@ -1,4 +1,4 @@
-"""expert_parallel: rows go to the devices that have their experts' weights, and their results come back."""
+"""expert_parallel: sends rows to the devices that have their experts' weights, and the results back."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ def expert_parallel(
 
     For use inside jax.shard_map, where each device holds rows of all experts, in the experts' order, and the weights of
     its own experts: with n devices along the axis and E experts, device i has experts [i E / n, (i + 1) E / n). On each
-    device `function` gets the rows of these experts from all devices, in the experts' order, and how many each expert
-    has; the results return to where the rows came from, in the same order.
+    device `function` gets the rows of these experts from all devices, in the experts' order, and the number of rows of
+    each expert. The results are sent back to the devices of the rows, in the order of the rows.
 
-    There is no capacity, no row is dropped, and sizes are never read by the host. Where the platform has it (CUDA)
-    `jax.lax.ragged_all_to_all` sends what there is; elsewhere `jax.lax.all_to_all` sends blocks as long as lhs.
+    There is no capacity, no row is dropped, and the host never reads the sizes. Where the platform has it (CUDA),
+    `jax.lax.ragged_all_to_all` sends exactly the rows; elsewhere `jax.lax.all_to_all` sends blocks as long as lhs.
     Differentiable as often as `function` is.
 
     Args:
-      function: (rows, group_sizes) -> results: rows (n t, k), sizes (E / n,), results (n t, p). Row by row: a result
-        must not depend on the rows of others. Rows behind the last group are zeros, and their results are not used.
+      function: (rows, group_sizes) -> results: rows (n t, k), sizes (E / n,), results (n t, p). Each result may
+        depend on its own row only. Rows after the last group are zeros, and their results are not used.
       lhs: (t, k), this device's rows; t is the same on all devices.
       group_sizes: (E,) integers: how many of this device's rows each expert has. As in `ragged_dot` a negative size
         counts as 0, and rows from t on don't exist.
-      mesh_axis: the axis of the enclosing shard_map that the experts lie along, or a tuple of some.
+      mesh_axis: the axis of the enclosing shard_map along which the experts are divided, or a tuple of axes.
 
     Returns:
-      (t, p), zeros in the rows behind the last group.
+      (t, p), with zeros in rows after the last group.
 
     Raises:
       ValueError: mesh_axis is not an axis of the enclosing shard_map, the axis does not divide the experts, or lhs,
-        group_sizes or what the function returns have other shapes.
+        group_sizes or the function's results have other shapes.
       TypeError: lhs is not an array, or sizes are not integers.
 
     Examples:
@@ -72,14 +72,15 @@ def expert_parallel(
             f"{name}: group_sizes is {sizes.shape}: mesh_axis={mesh_axis!r} has {devices} devices, which don't divide "
             f"{experts} experts"
         )
-    # Ends of groups, cut off at t, so that sizes of any value are those of rows that there are. Their sum may overflow.
+    # The ends of groups saturate at t, so that sizes of any value become sizes of existing rows. A plain sum might
+    # overflow.
     wide = jnp.minimum(jnp.maximum(sizes, 0), rows).astype(jnp.int32)
     ends = jax.lax.associative_scan(lambda a, b: jnp.minimum(a + b, rows), wide)
     sizes = jnp.diff(ends, prepend=jnp.zeros(1, jnp.int32)).reshape(devices, experts // devices)
 
     lhs = compat.varying(lhs, axes.names)
     sizes = compat.varying(sizes, axes.names)
-    arriving = jax.lax.all_to_all(sizes, axes.names, 0, 0)  # (devices, own experts), by where they come from
+    arriving = jax.lax.all_to_all(sizes, axes.names, 0, 0)  # (devices, own experts): the sizes from each device
     sent, received = _sum(sizes, 1), _sum(arriving, 1)
     blocks = _exchanged(lhs, _starts(sent), sent, received, rows, axes)
     order = _expert_order(arriving, rows)
@@ -90,7 +91,7 @@ def expert_parallel(
         raise ValueError(
             f"{name}: function returned {results.shape} for rows {own.shape}: it must return one row for each"
         )
-    # Results of rows behind the last group are dropped: their index is beyond the end.
+    # Results of rows after the last group are dropped, as their index is out of range.
     places = jnp.where(_index(len(own)) < total, order, len(own))
     blocks = jnp.zeros_like(results).at[places].set(results, mode="drop")
     offsets = _index(devices) * rows
@@ -111,7 +112,7 @@ def _sum(sizes: jax.Array, axis: int = 0) -> jax.Array:
 
 
 def _ends(sizes: jax.Array, axis: int = 0) -> jax.Array:
-    """Where each of several things ends that lie one after another."""
+    """The end of each of several consecutive segments: the prefix sums of their sizes."""
     return jnp.cumsum(sizes, axis, dtype=jnp.int32)
 
 
@@ -120,10 +121,10 @@ def _starts(sizes: jax.Array) -> jax.Array:
 
 
 def _expert_order(arriving: jax.Array, rows: int) -> jax.Array:
-    """For each row in the experts' order, its place in the blocks; `arriving` is (devices, experts)."""
+    """For each row in the experts' order, its index in the received blocks; `arriving` is (devices, experts)."""
     devices, experts = arriving.shape
     starts = (_ends(arriving, 1) - arriving) + _index(devices)[:, None] * rows
-    lengths, starts = arriving.T.ravel(), starts.T.ravel()  # of segments, by expert and then by device
+    lengths, starts = arriving.T.ravel(), starts.T.ravel()  # of the segments, sorted by expert and then by device
     index = _index(devices * rows)
     segment = jnp.searchsorted(_ends(lengths), index, side="right")
     segment = jnp.minimum(segment, devices * experts - 1)
@@ -136,7 +137,8 @@ def _exchanged(
 ) -> jax.Array:
     """Sends rows [starts[i], starts[i] + sent[i]) to device i; from device i come received[i], to rows from i bound on.
 
-    bound: the most rows that one device has for another. Rows of the result that nothing came for are zeros.
+    bound: an upper bound of the rows that one device sends to another. Rows of the result that receive nothing are
+    zeros.
     """
     devices, columns = axes.size, values.shape[1]
 

@@ -1,4 +1,4 @@
-"""The mesh axes that a caller names, and whether a shard_map around the call is already over them."""
+"""The mesh axes that a caller names, and whether the call is already inside a shard_map over them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import jax
 
 @dataclass(frozen=True)
 class MeshAxes:
-    """Axes of a mesh that are treated as one.
+    """Axes of a mesh that are treated as one axis.
 
-    names: of the axes. manual: whether the call is inside a shard_map over them. free: all axes of the mesh over which
-    there is no shard_map yet.
+    names: the names of the axes. manual: whether the call is inside a shard_map over them. free: all axes of the mesh
+    over which there is no shard_map yet.
     """
 
     mesh: Any
@@ -24,12 +24,12 @@ class MeshAxes:
 
     @property
     def size(self) -> int:
-        """How many devices lie along the axes."""
+        """The number of devices along the axes."""
         return math.prod(self.mesh.shape[name] for name in self.names)
 
 
 def mesh_axes(name: str, mesh_axis: Any, mesh: Any = None) -> MeshAxes:
-    """Looks the axes up in `mesh`, or in that of the enclosing shard_map or jax.set_mesh.
+    """Looks up the axes in `mesh`, or in the mesh of the enclosing shard_map or jax.set_mesh.
 
     Raises:
       TypeError: mesh_axis is neither a name nor a tuple of names, or mesh is no mesh.

@@ -1,4 +1,4 @@
-"""Which device takes which matrices, so that all are done at about the same time."""
+"""Divides matrices among devices so that all devices finish at about the same time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# A stack of matrices is divided into at most this many pieces a device: finer ones would only take longer to trace.
+# A stack of matrices is divided into at most this many pieces for each device: more pieces only take longer to trace.
 _PIECES_PER_DEVICE = 8
 
 
@@ -19,17 +19,17 @@ class Piece(NamedTuple):
 
 
 def partition(counts: Sequence[int], seconds: Sequence[float], devices: int) -> tuple[tuple[Piece, ...], ...]:
-    """The pieces of each device, in order: longest processing time first, each to the device that is least busy.
+    """The pieces of each device, by longest processing time first: each piece goes to the least busy device.
 
-    The last device is done at most 4/3 as late as in the best partition of these pieces (Graham 1969). The answer
-    follows from the arguments alone, so that all processes of a program find the same one.
+    The makespan is at most 4/3 of that of the best partition of these pieces (Graham 1969). The result depends on the
+    arguments only, so that all processes of a program find the same partition.
 
     Args:
-      counts: how many matrices each stack holds. An empty stack has no pieces.
-      seconds: of one matrix of each stack.
-      devices: how many there are.
+      counts: the number of matrices of each stack. An empty stack has no pieces.
+      seconds: the time of one matrix of each stack.
+      devices: the number of devices.
     """
-    pieces = []  # matrices and the stack that they are of
+    pieces = []  # pairs of a number of matrices and their stack
     for array, count in enumerate(counts):
         parts = min(count, _PIECES_PER_DEVICE * devices)
         pieces += [((part + 1) * count // parts - part * count // parts, array) for part in range(parts)]
@@ -40,7 +40,7 @@ def partition(counts: Sequence[int], seconds: Sequence[float], devices: int) -> 
         until, device = heapq.heappop(busy)
         taken[device][array] += matrices
         heapq.heappush(busy, (until + matrices * seconds[array], device))
-    # Which matrices of a stack is all the same, so each device takes consecutive ones: one slice and one array.
+    # All matrices of a stack are equivalent, so that each device takes consecutive ones: one slice, which is one array.
     shares: list[tuple[Piece, ...]] = []
     starts = [0] * len(counts)
     for of_device in taken:

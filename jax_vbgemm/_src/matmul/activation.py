@@ -1,4 +1,4 @@
-"""Which activations a kernel does itself, however they are given; all others follow it."""
+"""Activations: by name or as a function. The kernel's epilogue applies those it knows, XLA applies any other one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from jax_vbgemm._src.matmul.reference import ACTIVATIONS
 
 Activation = str | Callable[[jax.Array], jax.Array] | None
 
-# Functions that mean the same as one of ours under another name.
+# Functions of JAX that compute a named activation under another name.
 _SAME = {jax.lax.tanh: "tanh", jax.lax.logistic: "sigmoid"}
 
 
 def resolve_activation(where: str, activation: Any) -> tuple[str | None, Callable[[jax.Array], jax.Array] | None]:
-    """(name in the kernel's epilogue, None where it is not there; the function, None for no activation)."""
+    """(its name in the kernel's epilogue, or None where the epilogue lacks it; the function, or None for no
+    activation)."""
     if activation is None:
         return None, None
     if isinstance(activation, str):
@@ -29,7 +30,7 @@ def resolve_activation(where: str, activation: Any) -> tuple[str | None, Callabl
         raise TypeError(f"{where}: activation must be None, a function or a name, not {activation!r}")
     meant = activation
     if isinstance(activation, functools.partial) and not activation.args and activation.func is jax.nn.gelu:
-        # Ours is the tanh approximation; approximate=False is another function and stays outside.
+        # The kernel's gelu is the tanh approximation. gelu with approximate=False is another function, left to XLA.
         meant = jax.nn.gelu if activation.keywords == {"approximate": True} else activation
     for name, function in ACTIVATIONS.items():
         if meant is function:

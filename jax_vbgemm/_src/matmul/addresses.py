@@ -1,8 +1,8 @@
-"""From layouts to what descriptors can say: one stride a row, one a column, two a batch.
+"""Turns layouts into addresses, as descriptors hold them: one row stride, one column stride and two batch strides.
 
-Rows and columns of several levels become one level and a batch over the others. The many nodes of irreps data times
-2l + 1 components are then a batch of 2l + 1 products of all nodes, since the longest level stays. A K of several levels
-becomes a sum of products over the others.
+Where the rows or the columns have several levels, the longest level stays and the other levels become batch dimensions:
+irreps data with many nodes times 2l + 1 components becomes a batch of 2l + 1 products over all nodes. Where K has
+several levels, the longest one stays and the product becomes a sum of products over the other levels.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from jax_vbgemm._src.matmul.layout import Layout, Levels, Refined, Shape, dense,
 from jax_vbgemm._src.matmul.primitive import Sizes, Term
 
 MAX_PRODUCTS_OF_K = 16
-"""Products that one of a K of several levels may become; of more, a copy with one level is cheaper."""
+"""How many products a product with several levels of K may become; beyond that, a copy with one level is cheaper."""
 
 LARGEST_STRIDE = 2**31 - 1
-"""Of rows and columns, in tiles (csrc/descriptor.h's Part)."""
+"""Upper bound of a row or column stride: tiles hold strides as 32-bit integers (Part in csrc/descriptor.h)."""
 
 
 class Place(NamedTuple):
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 class Address(NamedTuple):
-    """One product as descriptors have it: batch index i addresses (i // inner_batch, i % inner_batch)."""
+    """One product as a descriptor holds it: batch index i stands for (i // inner_batch, i % inner_batch)."""
 
     m: int
     n: int
@@ -48,14 +48,14 @@ class Address(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The products of one sum, each with the number of the pair of factors that it is of."""
+    """The products of one sum, each with the index of the pair of factors from which it comes."""
 
     products: tuple[tuple[int, Address], ...]
-    is_cut: bool  # a matrix of the result is several of the products'
+    is_cut: bool  # whether one matrix of the result is computed by several products
 
 
 def address(lhs: Shape, rhs: Shape, term: Term, sizes: Sizes) -> Address | None:
-    """That of dense operands and a dense result; None where their batch dimensions need more than two strides."""
+    """The address of a product of dense operands; None where the batch dimensions need more than two strides."""
     out = dense((*sizes.batch, sizes.m, sizes.n))
     group = addresses((factors(dense(lhs), dense(rhs), term),), out)
     return None if group is None else group.products[0][1]
@@ -75,10 +75,9 @@ def _swapped(layout: Layout) -> Layout:
 def addresses(
     pairs: tuple[tuple[Layout, Layout], ...], out: Layout, source: Layout | None = None, bias: Layout | None = None
 ) -> Group | None:
-    """The products of one sum over these factors, op(A) and op(B) of each; None where descriptors cannot say it.
+    """The products of the sum of op(A) op(B) over these pairs of factors; None where no descriptor can express them.
 
-    The result, and source and bias where there are some, are (*batch, m, n), to which factors' batch and the bias
-    broadcast.
+    The result is (*batch, m, n). The factors' batch dimensions, the source and the bias broadcast to that shape.
     """
     results = [out, *(_broadcast(x, out.shape) for x in (source, bias) if x is not None)]
     row_dimensions = [*(a.dimensions[-2] for a, _ in pairs), *(x.dimensions[-2] for x in results)]
@@ -128,7 +127,7 @@ def addresses(
 
 
 def _broadcast(layout: Layout, shape: Shape) -> Layout:
-    """The layout as one of that shape; a dimension of 1, or one that is not there, has stride 0."""
+    """The layout broadcast to that shape: a dimension of size 1 and a missing dimension get stride 0."""
     missing = len(shape) - len(layout.dimensions)
     dimensions: list[Levels] = [((size, 0),) for size in shape[:missing]]
     for levels, size, wanted in zip(layout.dimensions, layout.shape, shape[missing:], strict=True):
@@ -137,7 +136,7 @@ def _broadcast(layout: Layout, shape: Shape) -> Layout:
 
 
 def _longest(levels: Refined, dimensions: Sequence[Levels]) -> tuple[tuple[int, tuple[int, ...]], Refined]:
-    """The longest level of some dimensions, and the others; of dimensions of 1, whatever strides they have."""
+    """The longest level and the other levels; for dimensions of size 1, one level with the strides they have."""
     if not levels:
         return (1, tuple(levels[-1][1] if levels else 1 for levels in dimensions)), []
     longest = max(range(len(levels)), key=lambda index: levels[index][0])

@@ -36,24 +36,24 @@ def batched_matmul(
     """Multiplies many matrices of different sizes, pair by pair, as one operation.
 
     The same as `jax.tree.map(jnp.matmul, As, Bs)` for operands of rank 2 and more, under every transformation
-    (jit, grad, jvp, vmap, shard_map, remat, in any composition); but that no result is weakly typed.
+    (jit, grad, jvp, vmap, shard_map, remat, in any composition), except that no result is weakly typed.
 
     Args:
       As, Bs: pytrees of arrays with the same structure, usually lists. Leaf i is a product (..., m_i, k_i) x
-        (..., k_i, n_i) whose leading dimensions broadcast. A leaf may be a `View` of an array, which is read where it
-        lies; a `RaggedArray` is the tree of its members, and makes the results one. Any size is legal, 0 and 1
-        included. Each pair's dtypes promote as in jnp.matmul; different pairs may have different dtypes. One array
-        against a tree is the shared operand of all products: `batched_matmul(x, Ws)` is x @ W for every leaf W, x
-        entering the call once, and so is its gradient. It is never taken apart: where a shared array of rank 3 or more
-        has a leading axis as long as the other tree has leaves (and that isn't 1), it might be meant as a stack of
-        matrices and is refused; write `[x] * n` or `list(x)`.
+        (..., k_i, n_i) whose leading dimensions broadcast. A leaf may be a `View` of an array, which is read in
+        place. A `RaggedArray` is the tree of its members; the results are then a RaggedArray too. Any size is legal, 0
+        and 1 included. Each pair's dtypes promote as in jnp.matmul; different pairs may have different dtypes. One
+        array against a tree is the shared operand of all products: `batched_matmul(x, Ws)` is x @ W for every leaf W,
+        where the call has x, and the gradient with respect to x, once. A shared array is never split into matrices. A
+        shared array of rank 3 or more whose leading axis is as long as the other tree has leaves (and not 1) could be
+        meant as a stack of matrices and is refused: write `[x] * n` or `list(x)`.
       transpose_a, transpose_b: swap the last two axes of the operand; a bool or a prefix pytree of bools.
-      symmetric: the caller's word that result i is symmetric, as X X^T is: a kernel may compute half of it and store
-        the transpose in the other half. A bool or a prefix pytree of bools. Derivatives are those without it.
-      into: a tree of `View` with the structure of As, or a RaggedArray: result i is written into window i of its
-        buffer, whose other elements stay as they are, and comes back as that view of the updated buffer. Windows of one
-        buffer (one array, given to each view) are updated together and may not overlap. Where a leaf is None, the
-        result is an array of its own.
+      symmetric: the caller guarantees that result i is symmetric, as X X^T is. A kernel may then compute half of the
+        result and store the transpose in the other half. A bool or a prefix pytree of bools. Derivatives are the same
+        as without the flag.
+      into: a tree of `View` with the structure of As, or a RaggedArray. Result i is written into view i and returned as
+        that view of the updated buffer, whose other elements stay as they are. Views of one buffer (one array, given to
+        each view) are updated together and may not overlap. Where a leaf is None, the result is an array of its own.
       precision: as in jax.lax.dot; `jax.default_matmul_precision` counts.
       preferred_element_type: the results' dtype, as in jax.lax.dot.
       planner: a planner's name, an options object (`Coordinated(theta=128)`), or a callable
@@ -117,26 +117,29 @@ def batched_gemm(
 ) -> Any:
     """activation(alpha op(A) op(B) + beta C + bias) for many matrices of different sizes, in one pass.
 
-    The GEMM of BLAS for a pytree of problems, with a bias and an activation. Differentiable in everything. Where C is
-    donated (or not needed any more), the result takes its place.
+    The GEMM of BLAS for a pytree of problems, with a bias and an activation. Differentiable in every argument. Where C
+    is donated, or not needed after the call, the result takes the memory of C.
 
     Args:
-      As, Bs, and all options not named here: as for `batched_matmul`.
-      Cs: pytree with the structure of As, or None; leaf i has the shape of result i and a dtype that promotes to its.
-      symmetric: as for `batched_matmul`, of the products and of the results: a C that is read is symmetric too, and
-        there is no bias.
+      As, Bs, and the options that are not listed here: as for `batched_matmul`.
+      Cs: pytree with the structure of As, or None; leaf i has the shape of result i and a dtype that promotes to
+        the dtype of result i.
+      symmetric: as for `batched_matmul`. Both the products and the results must be symmetric: so is each C that is
+        read, and there is no bias.
       alpha, beta: a number, a pytree of numbers with the structure of As, or a 1-D array with one entry a problem;
         Python numbers or traced; cast to the accumulator's dtype. Where beta is 0, C is not read, and where alpha
-        is 0, the product does not count: NaN there is fine.
-      bias: pytree with the structure of As, or None, as may be its leaves; leaf i broadcasts to the shape of result i.
+        is 0, the product does not count: NaN in C or in the product then does not reach the result.
+      bias: None, or a pytree with the structure of As whose leaves may be None; leaf i broadcasts to the shape of
+        result i.
       activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", for real results, or a function.
-        The functions of jax.nn that mean the same as a name are done in the kernel too, all others after it.
+        A kernel applies the named activations, and the functions of jax.nn that they stand for; XLA applies any other
+        function after the kernel.
 
     Raises:
       As `batched_matmul`; also ValueError where beta is not 0 and there is no C, where alpha, beta, C or bias don't
       fit (a fraction, or an integer beyond the dtype's range, does not fit an integer result), where an activation's
-      name is unknown, and where a symmetric result has a bias; TypeError where alpha or beta is no number or activation
-      neither a name nor a function. The message names the leaf and the rule.
+      name is unknown, and where a symmetric result has a bias; TypeError where alpha or beta is not a number, or
+      activation is neither a name nor a function. The message names the leaf and the rule.
 
     Examples:
       >>> import jax.numpy as jnp

@@ -1,7 +1,7 @@
 """A sum of products over a batch as one product with a long K.
 
-The cotangent of a factor that a batch shares is sum_b A[b] B[b]. As a batch of products and a sum it would pass
-through a temporary of batch x m x n numbers, where (batch, k) together are the K of one product of m x n.
+The cotangent of a factor that all batch entries share is sum_b A[b] B[b]. A batch of products followed by a sum needs a
+temporary array of batch x m x n elements. One product needs none: its K is (batch, k).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from jax_vbgemm._src.matmul.view import View
 def fold_batch(
     lhs: jax.Array | View, rhs: jax.Array | View, term: Term, batch: Shape
 ) -> tuple[jax.Array | View, jax.Array | View, Term] | None:
-    """Factors and term of the product summed over the batch axes that `batch`, of lower rank or with 1s, lacks.
+    """Factors and term of one product that sums over the batch axes in which `batch` is missing or 1.
 
-    None where there is no such axis, where a factor is broadcast along one, or where it would need copies that are
-    larger than the products whose sum it saves.
+    None where there is no such axis, where a factor is broadcast along such an axis, or where the factors would have to
+    be copied and the copies are larger than the array of products that the folding saves.
     """
     if not (compat.is_static(lhs.shape) and compat.is_static(rhs.shape)):
         return None
@@ -33,7 +33,7 @@ def fold_batch(
     shapes = [(1,) * (rank + 2 - x.ndim) + x.shape for x in (lhs, rhs)]
     if not summed or any(shape[axis] == 1 for shape in shapes for axis in summed):
         return None
-    # K is the second but last axis of what is read as a transpose of A, and of what is B as it is.
+    # K is the last but one axis of A where A is transposed, and of B where B is not.
     k_first = [term.transpose_a, not term.transpose_b]
     copied = sum(
         x.size

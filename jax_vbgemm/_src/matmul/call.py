@@ -1,10 +1,10 @@
-"""A checked call: the value that the checks of factors, sums and epilogues make, and how it is bound to the primitive.
+"""A checked call: a value that the checks of factors, sums and epilogues build, and that is bound to the primitive.
 
-    factors.py     pairs As and Bs, checks each pair, and makes a Call of one product a result
-    sums.py        gathers its products into sums
+    factors.py     pairs As and Bs, checks each pair, and makes a Call with one product for each result
+    sums.py        gathers the products into sums
     epilogues.py   adds alpha, beta, C, bias and activation
-    with_windows   adds the windows that results go into
-    bind           hands it to the primitive
+    with_windows   adds the windows into which results are written
+    bind           binds the primitive
 
 Each step takes a Call and returns another one.
 """
@@ -31,7 +31,7 @@ from jax_vbgemm._src.structure import difference, path_of
 
 
 class Operand(NamedTuple):
-    """An array or a view as it was given, and the shape and dtype in which the primitive takes it."""
+    """An array or a view as the caller gave it, with the shape and dtype that the primitive needs."""
 
     array: jax.Array | View
     shape: Shape
@@ -39,23 +39,25 @@ class Operand(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call in which nothing is wrong. Terms and epilogues name operands and results by their positions."""
+    """A call whose arguments have been checked. Terms and epilogues refer to operands and results by position."""
 
     name: str  # of the public function, for messages
-    argument: str | None  # the one whose structure the results have; None: none has
-    structure: Any  # the results' tree
+    argument: str | None  # the argument whose structure the results have, if there is one
+    structure: Any  # the tree definition of the results
     operands: tuple[Operand, ...]
     terms: tuple[Term, ...]
     shapes: tuple[Shape, ...]  # of the results
     dtypes: tuple[Any, ...]  # of the results
     precision: Any
-    epilogues: tuple[Epilogue, ...] = ()  # one a result, or none
-    after: tuple[Callable[[jax.Array], jax.Array] | None, ...] = ()  # likewise: activations that no kernel knows
-    is_packed: bool = False  # factors were a RaggedArray, and so are the results
-    windows: Windows | None = None  # where results go, if not into arrays of their own
+    epilogues: tuple[Epilogue, ...] = ()  # one for each result, or empty
+    after: tuple[
+        Callable[[jax.Array], jax.Array] | None, ...
+    ] = ()  # one for each result, or empty: activations that no kernel has
+    is_packed: bool = False  # whether the results are a RaggedArray, as some factors were
+    windows: Windows | None = None  # where results are written; None: into arrays of their own
 
     def written(self, argument: str, index: int) -> str:
-        """result[3], bias['w']: how the user would write leaf `index` of an argument with the results' structure."""
+        """The name of leaf `index` of an argument with the results' structure in messages: result[3], bias['w']."""
         return argument + path_of(self.structure, index)
 
     def result(self, index: int) -> str:
@@ -63,7 +65,7 @@ class Call(NamedTuple):
 
 
 def leaves_of(call: Call, option: str, tree: Any) -> list[Any]:
-    """A leaf of the option for each result; None where there is none."""
+    """The leaf of the option for each result; None where the option has no leaf."""
     if tree is None:
         return [None] * len(call.dtypes)
     try:
@@ -78,7 +80,7 @@ def leaves_of(call: Call, option: str, tree: Any) -> list[Any]:
 
 
 def with_windows(call: Call, into: Any) -> Call:
-    """The call with its results in these windows; None: in arrays of their own."""
+    """The call with its results written into `into`; where that is None, into arrays of their own."""
     if into is None:
         return call
     leaves = leaves_of(call, "into", unpacked(into))
@@ -103,7 +105,7 @@ def _packed_windows(call: Call) -> Windows:
 
 
 def merged(operands: Sequence[Operand]) -> tuple[tuple[Operand, ...], list[int]]:
-    """The different operands, in order of first occurrence, and for each one given its position among them."""
+    """The distinct operands in order of first occurrence, and the position of each given operand among them."""
     arrays = distinct([operand.array for operand in operands])[1]
     keys = [(array, operand.shape, operand.dtype) for array, operand in zip(arrays, operands, strict=True)]
     unique = dict(zip(keys, operands, strict=True))
@@ -112,7 +114,7 @@ def merged(operands: Sequence[Operand]) -> tuple[tuple[Operand, ...], list[int]]
 
 
 def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
-    """The call's results, in their structure."""
+    """Binds the primitive and gives the results in their structure."""
     implementation = checked_implementation(call.name, implementation)
     planner = resolve_planner(planner)
     # Nothing can be planned for symbolic dimensions (jax.export).
@@ -123,7 +125,7 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
         windows = _packed_windows(call)
     read = [x.buffer if isinstance(x, View) else x for x in (operand.array for operand in call.operands)]
     into = None if windows is None else windows.into(call.shapes, read)
-    # What is not the kernels' work is done with arrays, which are put into their windows afterwards.
+    # Where XLA computes part of the results, they are arrays first and are put into their windows afterwards.
     put_later = into is not None and (not by_plan or any(call.after))
 
     def run(arrays: list[Any]) -> list[jax.Array]:
@@ -164,7 +166,9 @@ def _as(array: Any, shape: Shape, dtype: Any) -> Any:
 
 
 def _unchecked(run: Callable[..., Any], epilogues: Sequence[Epilogue]) -> Callable[..., Any]:
-    """`run` for arguments that may hold NaN which its results don't, as C may where beta is 0: JAX's checkers
-    (jax_debug_nans, jax_debug_infs) then see the results alone, not what becomes of C on the way."""
+    """`run` with JAX's checkers (jax_debug_nans, jax_debug_infs) looking at the final results alone.
+
+    Where beta is 0, C may hold NaN that does not reach the results, and a check of each step would report it.
+    """
     checked = jax.config.jax_debug_nans or jax.config.jax_debug_infs  # type: ignore[attr-defined]
     return jax.jit(run) if checked and any(epilogue.source is not None for epilogue in epilogues) else run

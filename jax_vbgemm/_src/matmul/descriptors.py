@@ -1,4 +1,4 @@
-"""From a Plan and addressed operands to the arrays that kernels read (csrc/descriptor.h says what they are)."""
+"""Builds the descriptor arrays that kernels read from a Plan and the operands' addresses (see csrc/descriptor.h)."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from jax_vbgemm._src.records import (
 )
 
 KERNELS = tuple(_core.kernels())
-"""The launched GPU kernels, in the order by which launches name them."""
+"""The names of the GPU kernels; a launch refers to a kernel by its index here."""
 
 KINDS = tuple(ARITHMETICS)
-"""How products are formed, in the order by which calls name it."""
+"""The names of the arithmetics (how products are formed); a call refers to one by its index here."""
 
 MAX_PARAMETER_BUFFERS = {
     "cpu": math.inf,
     "cuda": _core.MAX_PARAMETER_BUFFERS_CUDA,
     "rocm": _core.MAX_PARAMETER_BUFFERS_ROCM,
 }
-"""Above this many buffers the kernels take their table from memory."""
+"""With more buffers than this, kernels read the table of buffers from memory instead of the parameters."""
 
 
 def workspace_bytes(platform: str, num_buffers: int, num_sums: int, dtype: Any) -> int:
-    """Of a call whose results are summed in `dtype`: csrc/gpu/host/launch.h."""
+    """The workspace of a call whose results are summed in `dtype`, as csrc/gpu/host/launch.h computes it."""
     table = _core.BUFFER_BYTES * num_buffers if num_buffers > MAX_PARAMETER_BUFFERS[platform] else 0
     return table + num_sums * int(np.dtype(dtype).itemsize)
 
 
 class EpilogueAddress(NamedTuple):
-    """An epilogue over the call's buffers: numbers or (buffer, element); the buffers of source and bias or None."""
+    """An epilogue in terms of the call's buffers: alpha and beta are numbers or (buffer, element) pairs."""
 
     alpha: complex | tuple[int, int]
     beta: complex | tuple[int, int]
@@ -60,21 +60,22 @@ class EpilogueAddress(NamedTuple):
 
 
 class Descriptors(NamedTuple):
-    """What one custom call carries: the device constant, and the attributes that the host reads."""
+    """The static data of one custom call: the constant that the device reads, and the attributes that the host
+    reads."""
 
-    words: NDArray[np.int32]  # the constant: problems, epilogues, runs or ready tiles and split ones, block_first
-    problems: NDArray[np.int64]  # the problem table once more, for the handler's checks
-    epilogues: NDArray[np.int64]  # likewise; empty where there are none
+    words: NDArray[np.int32]  # the constant: problems, epilogues, runs or (ready tiles and split tiles), block_first
+    problems: NDArray[np.int64]  # a copy of the problem table for the handler's checks
+    epilogues: NDArray[np.int64]  # a copy of the epilogue table; empty where there are no epilogues
     launches: NDArray[np.int32]
-    num_runs: int  # 0: there are ready tiles in their place
+    num_runs: int  # 0 where there are ready tiles instead of runs
     num_tiles: int
     num_blocks: int
     num_splits: int  # tiles whose K is split
-    num_sums: int  # accumulators of their shares
+    num_sums: int  # accumulators that hold the partial sums of split tiles
 
 
 def problem_table(addresses: Sequence[Address], buffers: Sequence[tuple[int, int, int]]) -> NDArray[np.void]:
-    """PROBLEM rows; `buffers` has the indices of A, B and C among the call's operands and results."""
+    """The PROBLEM rows; `buffers` holds the indices of A, B and C among the call's operands and results."""
     rows = [
         (x.m, x.n, x.k, x.batch, x.inner_batch, 0, (a, 0, *x.a), (b, 0, *x.b), (c, 0, *x.c))
         for x, (a, b, c) in zip(addresses, buffers, strict=True)
@@ -83,7 +84,7 @@ def problem_table(addresses: Sequence[Address], buffers: Sequence[tuple[int, int
 
 
 def epilogue_table(epilogues: Sequence[EpilogueAddress], addresses: Sequence[Address]) -> NDArray[np.void]:
-    """EPILOGUE rows, one a problem, or none."""
+    """The EPILOGUE rows: one for each problem, or none at all."""
 
     def scalar(value: complex | tuple[int, int]) -> tuple[float, float, int, int, int]:
         if isinstance(value, tuple):
@@ -102,7 +103,7 @@ def epilogue_table(epilogues: Sequence[EpilogueAddress], addresses: Sequence[Add
 
 
 def _run_table(runs: Runs) -> NDArray[np.void]:
-    """RUN rows."""
+    """The RUN rows of a plan."""
     rows = np.zeros(len(runs), RUN)
     for field in ("problem", "strategy", "row", "col", "batch", "k_begin", "k_end", "tiles_y", "tiles_x", "mirrored"):
         rows[field] = getattr(runs, field)
@@ -111,7 +112,7 @@ def _run_table(runs: Runs) -> NDArray[np.void]:
 
 
 def _ready_tiles(tiles: Runs, table: NDArray[np.void], catalogue: Catalogue) -> NDArray[np.void]:
-    """READY_TILE rows of runs of one tile each."""
+    """The READY_TILE rows of runs that have one tile each."""
     problems, shape = table[tiles.problem], catalogue.columns
     outer, inner = np.divmod(tiles.batch, problems["inner_batch"])
     rows = np.zeros(len(tiles), READY_TILE)
@@ -135,7 +136,10 @@ def _ready_tiles(tiles: Runs, table: NDArray[np.void], catalogue: Catalogue) -> 
 
 
 def _split_k(rows: NDArray[np.void], shares: Shares, catalogue: Catalogue) -> NDArray[np.void]:
-    """SPLIT_TILE rows of the READY_TILE ones that are shares; those are sent to the call's sums, unmirrored."""
+    """The SPLIT_TILE rows of the tiles that compute a K slice.
+
+    Changes their READY_TILE rows: they store partial sums into the workspace, and no mirror image.
+    """
     shape, strategy = catalogue.columns, rows["strategy"]
     first = shares.first_tiles
     splits = np.zeros(len(first), SPLIT_TILE)
@@ -155,14 +159,14 @@ def _split_k(rows: NDArray[np.void], shares: Shares, catalogue: Catalogue) -> ND
 def pack(
     plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None = None, owner: Ints | None = None
 ) -> Descriptors:
-    """The descriptor arrays of a plan over these problems, with one epilogue a row of the table or none.
+    """The descriptor arrays of a plan over the problems of `table`, with one epilogue for each row of it or none.
 
-    Tiles are made ready one by one where K is split or products are summed, and on a GPU, so that a block reads one
-    record and starts, where that stays under MAX_BYTES; otherwise regular regions stay runs, in which kernels look
-    their tiles up.
+    Each tile gets a record of its own (READY_TILE) where K is split or products are summed. On a GPU each tile gets one
+    wherever the records stay under MAX_BYTES, so that a thread block starts after reading a single record. Otherwise
+    regular regions of tiles stay runs (RUN), in which kernels look up their tiles.
 
-    `owner`: of each row of the table, the plan's problem to whose sum it is a product of; these rise, and the K of such
-    a problem is that of all its products. None: row i is problem i.
+    `owner`: for each row of the table, the index of the plan's problem whose sum the product belongs to, in ascending
+    order. The K of a problem is the total K of its products. None: row i is problem i.
     """
     runs, block_first, launches = plan.launch_form()
     owner = np.arange(len(table)) if owner is None else owner
@@ -178,9 +182,9 @@ def pack(
         pieces = cut(single, owner, table["k"], len(plan.problems))
         products = pieces.products
         chained = plan.device.kind == "cpu"
-        if chained:  # a core goes on with its sums from one product to the next
+        if chained:  # a CPU core keeps its accumulators from one product of a sum to the next
             shares, continued = shares_of(single, plan.catalogue).of_pieces(pieces), pieces.continued
-        else:  # each product's part of a tile is a share
+        else:  # the products of a tile are K slices of it, whose partial sums are added
             shares = shares_of(pieces.tiles, plan.catalogue)
         block_first, launches = _blocks_of_pieces(pieces, block_first, launches, chained=chained)
     elif len(split):
@@ -197,7 +201,7 @@ def pack(
     num_blocks = num_tiles if block_first is None else len(block_first) - 1
     if block_first is not None and num_blocks < num_tiles:
         parts.append(block_first.astype(np.int32))
-    # On the CPU there is one kernel and nothing to launch: the thread pool walks all blocks.
+    # On the CPU there are no launches: the thread pool walks over all blocks.
     kernels = [(KERNELS.index(launch.kernel), *launch[1:]) for launch in launches if launch.kernel in KERNELS]
     return Descriptors(
         words=np.concatenate(parts),
@@ -215,8 +219,8 @@ def pack(
 def _blocks_of_pieces(
     pieces: Pieces, block_first: Ints | None, launches: tuple[Launch, ...], *, chained: bool
 ) -> tuple[Ints | None, tuple[Launch, ...]]:
-    """Blocks and launches of uncut tiles as those of their pieces. Where blocks hold one tile each, a block holds one
-    piece, or where they are `chained`, all pieces of its tile.
+    """Blocks and launches in terms of the pieces into which tiles were cut. Where a block held one tile, it holds one
+    piece, or with `chained` all pieces of its tile.
     """
     if block_first is not None:
         return pieces.first[block_first], launches
@@ -230,6 +234,7 @@ def _blocks_of_pieces(
 
 
 def sums_fit(plan: Plan, owner: Ints, depth: Ints) -> bool:
-    """Whether the plan's tiles can be described one by one, as those of sums are: `pack` has the arguments."""
+    """Whether the plan's tiles can have one record each, as sums of products need; the arguments are those of
+    `pack`."""
     pieces = count_pieces(plan.runs, owner, depth, len(plan.problems))
     return ready_bytes(pieces, plan.num_tiles, plan.num_tiles) <= MAX_BYTES

@@ -1,4 +1,4 @@
-"""The epilogues of `batched_gemm`: alpha, beta, C, bias and activation are checked, and added to a call."""
+"""Checks the epilogues of `batched_gemm` (alpha, beta, C, bias and activation) and adds them to a call."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activa
     epilogues = []
     for index, dtype in enumerate(call.dtypes):
         if biases[index] is not None and index in symmetric:
-            raise ValueError(f"{call.name}: {call.written('bias', index)} is added to a symmetric result")
+            raise ValueError(
+                f"{call.name}: {call.written('bias', index)} is given for a symmetric result, which takes no bias"
+            )
         if isinstance(activation, str) and not in_kernel[index]:
             raise ValueError(
                 f"{call.name}: activation={activation!r}, but {call.result(index)} is {dtype}: it must be real and "
@@ -68,15 +70,15 @@ def with_epilogues(call: Call, Cs: Any, alpha: Any, beta: Any, bias: Any, activa
         )
     if all(epilogue == Epilogue() for epilogue in epilogues):
         return call._replace(after=tuple(after))
-    different, position = merged(operands)  # the terms' operands come first, and stay where they are
+    different, position = merged(operands)  # the operands of terms come first and keep their positions
     renumbered = tuple(renumber_epilogue(epilogue, position) for epilogue in epilogues)
     return call._replace(operands=different, epilogues=renumbered, after=tuple(after))
 
 
 def _addends(call: Call, option: str, tree: Any) -> list[jax.Array | View | None]:
-    """C or the bias of each result, None where there is none; what is given several times is one array."""
+    """C or the bias of each result, or None. An object that is given several times becomes one array."""
     leaves = leaves_of(call, option, unpacked(tree))
-    if option == "bias":  # small, and broadcast
+    if option == "bias":  # a bias is small and broadcast, so that a copy of a view costs little
         leaves = [dense(leaf) for leaf in leaves]
     given, index = distinct(leaves)
     arrays = [

@@ -22,21 +22,23 @@ from jax_vbgemm._src.structure import difference, path_of
 
 
 class Factors(NamedTuple):
-    """The left or the right factors, one a product."""
+    """The left or the right factors, one for each product."""
 
     argument: str
     tree: Any
-    arrays: list[jax.Array | View]  # its leaves
+    arrays: list[jax.Array | View]  # the leaves of the tree
     written: Callable[[int], str]  # how the user would write leaf i
-    is_packed: bool  # on either side there was a RaggedArray
+    is_packed: bool  # whether As or Bs was a RaggedArray
 
 
 def paired(
     name: str, As: Any, Bs: Any, arguments: tuple[str, str] = ("As", "Bs"), written: Any = (None, None)
 ) -> tuple[Factors, Factors]:
-    """Both sides' factors, of one structure. An array against a tree is the factor of all the tree's products.
+    """The left and the right factors. Where one argument is an array and the other a tree, it is a factor of every
+    product.
 
-    `arguments`, `written`: how messages call both sides and, unless it is argument plus path, leaf i of each.
+    `arguments`: the names of both arguments in messages. `written`: the names of leaf i of each argument in messages,
+    where it is not the argument's name followed by the path.
     """
     is_packed = any(isinstance(tree, RaggedArray) for tree in (As, Bs))
     As, Bs, shared = _with_shared_operand(name, unpacked(As), unpacked(Bs))
@@ -62,7 +64,7 @@ def paired(
 
 
 def _with_shared_operand(name: str, As: Any, Bs: Any) -> tuple[Any, Any, str | None]:
-    """Both operands as trees, and the name of the one that was an array against a tree and stands for all leaves."""
+    """As and Bs as trees, and the name of the argument that was an array shared by all leaves of the other, or None."""
     lone_a, lone_b = (is_view(tree) or jax.tree_util.all_leaves([tree]) for tree in (As, Bs))
     if lone_a == lone_b:
         return As, Bs, None
@@ -91,7 +93,7 @@ def products(
     precision: Any,
     preferred: Any,
 ) -> Call:
-    """The call with one product a result; ValueError or TypeError name the pair that cannot be multiplied."""
+    """A call with one product for each result; ValueError or TypeError name the pair that cannot be multiplied."""
     precision = canonical_precision(precision)
     check_options(name, precision, preferred)
     flags = [
@@ -138,7 +140,7 @@ def products(
 
 
 def _without_views(tree: Any) -> Any:
-    """The tree with an array in place of each view, so that nobody is told of their inside."""
+    """The tree with an array in place of each view, so that messages about structures do not show a view's fields."""
     return jax.tree.map(lambda x: x.buffer if isinstance(x, View) else x, tree, is_leaf=is_view)
 
 
@@ -152,7 +154,7 @@ def _checked_sizes(a: jax.Array | View, b: jax.Array | View, term: Term) -> Size
 
 
 def _flags(name: str, option: str, flags: Any, of: Factors) -> list[bool]:
-    """A bool or a prefix pytree of bools, one bool a leaf."""
+    """The flags as one bool for each leaf, from a bool or a prefix pytree of bools."""
     if isinstance(flags, bool | np.bool_):
         return [bool(flags)] * len(of.arrays)
     try:
@@ -167,7 +169,8 @@ def _flags(name: str, option: str, flags: Any, of: Factors) -> list[bool]:
 
 
 def _is_float8(*operands: jax.Array | View) -> bool:
-    """Whether one is a float of 8 bits: it promotes with nothing, and is multiplied as is where a result is named."""
+    """Whether an operand is an 8-bit float. It promotes with no other dtype, and is multiplied as it is where the
+    caller names the dtype of the result."""
     return any(jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1 for x in operands)
 
 

@@ -28,14 +28,14 @@ def batched_gram(
     planner: str | Planner = "auto",
     implementation: str | None = None,
 ) -> Any:
-    """alpha X X^T + beta C for many matrices X, or alpha X^T X + beta C, of whose results kernels may compute half.
+    """alpha X X^T + beta C for many matrices X, or alpha X^T X + beta C; kernels may compute half of each result.
 
     Complex matrices are not conjugated. Differentiable in everything.
 
     Args:
       Xs: pytree of arrays, usually a list; leaf i is (..., m_i, k_i).
       transpose: X^T X in place of X X^T; a bool or a prefix pytree of bools.
-      alpha, beta, Cs: as for `batched_gemm`; each matrix of Cs is symmetric, by the caller's word.
+      alpha, beta, Cs: as for `batched_gemm`; the caller guarantees that each matrix of Cs is symmetric.
       into: as for `batched_matmul`.
       precision, preferred_element_type, planner, implementation: as for `batched_matmul`.
 

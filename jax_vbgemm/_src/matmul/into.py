@@ -1,4 +1,4 @@
-"""Results that go into windows of arrays which the caller has."""
+"""Windows of the caller's arrays into which results are written."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from jax_vbgemm._src.matmul.view import View
 
 
 class Windows(NamedTuple):
-    """Each result's view, None where it is an array of its own."""
+    """The view into which each result is written; None where the result is an array of its own."""
 
     views: tuple[View | None, ...]
-    members: Members | None = None  # the views are these of a RaggedArray
-    is_new: bool = False  # of a buffer of zeros, made for them
+    members: Members | None = None  # the members, where the views are those of a RaggedArray
+    is_new: bool = False  # whether the RaggedArray is a new one, whose buffer holds zeros
 
     def into(self, shapes: Sequence[Shape], read: Sequence[jax.Array]) -> Into:
-        """As the primitive takes it. `shapes`: the results'; `read`: the arrays that the call reads."""
+        """The windows in the form that the primitive takes, for results of these shapes. `read`: the arrays the call
+        reads."""
         buffers, index = distinct([view.buffer for view in self.views if view is not None])
         array_of = iter(index)
         writes, target_shapes = [], [buffer.shape for buffer in buffers]
@@ -35,7 +36,8 @@ class Windows(NamedTuple):
                 writes.append(Window(next(array_of), view.layout))
         if self.is_new:
             return into_zeros(writes, target_shapes, [buffer.dtype for buffer in buffers])
-        # One that windows cover is not given to the call, but for one that it reads: it may be updated where it is.
+        # A buffer that the windows cover completely need not be passed, as nothing of it is kept. It is passed where
+        # the call reads it as an operand too: XLA can then update it in place.
         number = distinct([*buffers, *read])[1]
         bases: list[Any] = [
             None
@@ -48,7 +50,7 @@ class Windows(NamedTuple):
         return Into(writes, target_shapes, bases)
 
     def results(self, writes: Sequence[Window], targets: Sequence[jax.Array]) -> list[Any]:
-        """The views with their buffers updated, and the arrays."""
+        """Each result: a view of its updated buffer, or the array."""
         return [
             targets[window.array] if view is None else View.with_layout(targets[window.array], view.layout)
             for view, window in zip(self.views, writes, strict=True)
@@ -58,8 +60,11 @@ class Windows(NamedTuple):
 def checked_windows(
     name: str, leaves: Sequence[Any], written: Any, result: Any, shapes: Sequence[Shape], dtypes: Sequence[Any]
 ) -> Windows:
-    """The views that results of these shapes and dtypes can be written into; ValueError or TypeError name those that
-    can't. `written`, `result`: how the user would write leaf i of `into`, and result i."""
+    """Checks that results of these shapes and dtypes can be written into the views `leaves`.
+
+    ValueError or TypeError name the view that is wrong. `written`, `result`: the names of leaf i of `into` and of
+    result i in messages.
+    """
     for index, (view, shape, dtype) in enumerate(zip(leaves, shapes, dtypes, strict=True)):
         if view is None:
             continue

@@ -48,8 +48,8 @@ def kernel_call(
 ) -> tuple[list[jax.Array | None], list[jax.Array | None]]:
     """One custom call for sums of terms of one arithmetic and one result dtype, with all their epilogues or none.
 
-    `targets`: the arrays into which windows of sums go, None where nothing has been written and nothing is to be kept.
-    Returns each sum's result, None where it is in its target, and the targets after that.
+    `targets`: the arrays that hold the windows of results; None for an array that does not exist yet.
+    Returns each sum's result, None where the result is a window of a target, and the updated targets.
     """
     placed = [place(operands, x) for x in sums]
     products = [product for x in placed for product in x.products]
@@ -90,7 +90,8 @@ def kernel_call(
 def _bases(
     placed: Sequence[Placed], targets: Sequence[jax.Array | None], target_shapes: Sequence[Shape], dtype: Any
 ) -> dict[int, jax.Array]:
-    """What the call's targets hold when it begins, by their numbers; nothing of those that it overwrites whole."""
+    """The initial contents of the call's targets, by target number; a target that the call overwrites whole is left
+    out."""
     bases = {}
     windows = [x.window for x in placed if x.window is not None]
     for index in sorted({window.array for window in windows}):
@@ -103,7 +104,8 @@ def _bases(
 
 
 class _Arguments:
-    """The arrays the call is given, each once: factors; then sources, biases and targets; then alphas and betas."""
+    """The arrays passed to the call, each one once: factors; then sources, biases and targets; then alphas and
+    betas."""
 
     def __init__(
         self,
@@ -143,11 +145,11 @@ class _Arguments:
         return self._addend_at[self._key_of_source(x)]
 
     def target(self, index: int) -> int | None:
-        """The position of what the target holds; None where the call overwrites all of it."""
+        """The position of the target's initial contents; None where the call overwrites the whole target."""
         return self._addend_at.get(("target", index))
 
     def epilogue(self, x: Placed, epilogue: Epilogue) -> EpilogueAddress:
-        """The sum's epilogue over these arrays."""
+        """The sum's epilogue, with positions of arrays for operands."""
 
         def scalar(value: Scalar) -> complex | tuple[int, int]:
             return (self._scalar_at[value[0]], value[1]) if isinstance(value, tuple) else value
@@ -161,14 +163,14 @@ class _Arguments:
         )
 
     def reads(self, placed: Sequence[Placed]) -> Counter[Any]:
-        """How often the call is given, or reads as a source, each array."""
+        """How often each array is passed to the call or read as a source."""
         reads = Counter([*self._factors, *(name[1] for name in self._addends if name[0] == "bias")])
         reads.update(self._key_of_source(x) for x in placed if x.source is not None)
         reads.update(("array", array) for array in self._array_of_base.values())
         return reads
 
     def is_read_once(self, x: Placed, reads: Counter[Any]) -> bool:
-        """Whether the sum's source is an array of its own that nothing else in the call needs."""
+        """Whether the sum's source is a whole array that nothing else in the call reads."""
         if x.source is None or x.source.copy is not None or isinstance(self._operands[x.source.operand], View):
             return False
         return reads[self._key(x.source)] == 1
@@ -177,7 +179,8 @@ class _Arguments:
         return ("array", self._array_of_operand[use.operand]) if use.copy is None else use
 
     def _key_of_source(self, x: Placed) -> Any:
-        """Where a target holds the source in the result's place, that's it: a call updates it."""
+        """The key of the sum's source. Where the source is the result's own window of a target, the key is that target,
+        which the call updates in place."""
         assert x.source is not None
         if x.window is None or not layout_of(self._operands, x.source).is_same(x.window.layout):
             return self._key(x.source)
@@ -188,7 +191,7 @@ class _Arguments:
 
 
 class _Results:
-    """The call's results: arrays of the sums that have one of their own, then the targets."""
+    """The call's results: first the sums that are arrays of their own, then the targets."""
 
     def __init__(self, sums: Sequence[Sum], placed: Sequence[Placed]) -> None:
         self.alone = [index for index, x in enumerate(placed) if x.window is None]
@@ -205,8 +208,8 @@ def _positions(names: Mapping[Any, Any], first: int) -> dict[Any, int]:
 
 
 def _aliases(given: _Arguments, returned: _Results, placed: Sequence[Placed]) -> dict[int, int]:
-    """The arguments whose place results take: targets, and sources that the call reads once. XLA copies one that is
-    needed later."""
+    """Pairs (argument, result) that share a buffer: targets, and sources that the call reads once. XLA copies an
+    argument whose value is needed after the call."""
     reads = given.reads(placed)
     aliases = {
         given.source(x): at
@@ -223,11 +226,13 @@ def _aliases(given: _Arguments, returned: _Results, placed: Sequence[Placed]) ->
 def _bound(
     descriptors: Descriptors, kind: str, given: _Arguments, types: Sequence[Any], aliases: Mapping[int, int]
 ) -> Any:
-    """The custom call's results."""
+    """Binds the custom call and gives its results."""
     call = jax.ffi.ffi_call(
         backends.TARGET_NAME,
         types,
-        input_output_aliases={1 + argument: result for argument, result in aliases.items()},  # descriptors come first
+        input_output_aliases={
+            1 + argument: result for argument, result in aliases.items()
+        },  # argument 0 is the descriptor array
     )
     return call(
         jnp.asarray(descriptors.words),
@@ -248,8 +253,11 @@ def _bound(
 
 
 def _added_by_xla(operands: Sequence[Operand], sums: Sequence[Sum], dtype: Any, *options: Any) -> list[jax.Array]:
-    """`kernel_call` of so many tiles that they are not described one by one: each product by itself, wide."""
-    # Of views, copies: a K of several levels would be several products again.
+    """The sums of `kernel_call` where there are too many tiles for one record each, which sums of products need.
+
+    Each product is a result of its own in the accumulator's dtype, and XLA adds the products.
+    """
+    # Views are copied, as a K of several levels would again become several products.
     operands = [dense(x) for x in operands]
     alone = [
         Sum([term._replace(symmetric=term.symmetric and len(x.terms) == 1)], x.shape, None, None)

@@ -1,8 +1,8 @@
-"""Where the elements of an array lie in a flat buffer: sizes and strides, a dimension of several levels if need be.
+"""Layouts: where the elements of an array lie in a flat buffer.
 
-The rows of irreps data laid out (node, mul, 2l + 1) are pairs (node, component), and no single stride leads from one to
-the next: a dimension is therefore a tuple of levels (size, stride), outermost first, as in CuTe. Everything is static,
-in elements, and known at trace time.
+A dimension is a tuple of levels (size, stride), outermost first, as in CuTe. It needs several levels where no single
+stride leads from one index to the next: the rows of irreps data stored as (node, mul, 2l + 1) are pairs (node,
+component). Sizes and strides are in elements and known at trace time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ Levels = tuple[Level, ...]
 
 
 class Layout(NamedTuple):
-    """Element (i, j, ...) lies `offset` + the sum of its digits times their strides behind the buffer's first."""
+    """Maps element (i, j, ...) to the buffer position offset + sum(digit * stride) over the levels of all dimensions.
+
+    The digits of an index are its coordinates in the levels of its dimension.
+    """
 
     dimensions: tuple[Levels, ...]
     offset: int = 0
@@ -40,26 +43,26 @@ class Layout(NamedTuple):
 
     @property
     def levels(self) -> list[Level]:
-        """Those longer than 1 of all dimensions, outermost first."""
+        """The levels of all dimensions that are longer than 1, outermost first."""
         return [level for levels in self.dimensions for level in levels if level[0] != 1]
 
     @property
     def end(self) -> int:
-        """Behind the last element that it names."""
+        """One past the largest buffer position of an element."""
         return self.offset + 1 + sum((size - 1) * stride for size, stride in self.levels) if self.size else 0
 
     def is_same(self, other: Layout) -> bool:
-        """Whether both have one shape, and each element in the same place."""
+        """Whether both layouts have the same shape and put each element at the same position."""
         runs = [merge((size, (stride,)) for size, stride in x.levels) for x in (self, other)]
         return self.shape == other.shape and self.offset == other.offset and runs[0] == runs[1]
 
     def is_dense(self, elements: int) -> bool:
-        """Whether it is a buffer of so many elements, all of it and in its own order."""
+        """Whether the layout is a whole buffer of so many elements in row-major order."""
         runs = merge((size, (stride,)) for size, stride in self.levels)
         return self.offset == 0 and self.size == elements and (self.size < 2 or runs == [(elements, (1,))])
 
     def is_injective(self) -> bool:
-        """Whether no two of its elements lie in the same place."""
+        """Whether no two elements lie at the same position."""
         reach = 0
         for size, stride in sorted(self.levels, key=lambda level: level[1]):
             if stride <= reach:
@@ -71,11 +74,12 @@ class Layout(NamedTuple):
         return Layout(tuple(self.dimensions[axis] for axis in axes), self.offset)
 
     def batched(self, size: int, stride: int) -> Layout:
-        """With one more dimension in front."""
+        """The layout with one more dimension in front."""
         return Layout((((size, stride),), *self.dimensions), self.offset)
 
     def reshape(self, shape: Sequence[int]) -> Layout:
-        """The same elements in the same order; where a level would have to be cut at no whole number, ValueError."""
+        """The same elements in the same order in another shape; ValueError where a level cannot be divided as the shape
+        needs."""
         if math.prod(shape) != self.size:
             raise ValueError(f"{self.shape} does not have the elements of {tuple(shape)}")
         if self.size == 0:
@@ -97,7 +101,7 @@ class Layout(NamedTuple):
         return Layout(tuple(reversed(dimensions)), self.offset)
 
     def take(self, buffer: jax.Array) -> jax.Array:
-        """The elements as an array of their own."""
+        """The elements of the buffer as an array of the layout's shape."""
         if self.is_dense(buffer.size):
             return buffer.reshape(self.shape)
         flat = buffer.reshape(-1)
@@ -108,11 +112,11 @@ class Layout(NamedTuple):
         return values.reshape(box.sizes[: len(box.order)]).transpose(_inverse(box.order)).reshape(self.shape)
 
     def put(self, buffer: jax.Array, values: jax.Array, *, apart: bool = False) -> jax.Array:
-        """The buffer with these values in the elements' places.
+        """The buffer with these values at the elements' positions.
 
-        `apart`: the values were computed from other places that this overwrites. Of a buffer that a program sees in two
-        shapes, XLA's CPU compiler (jaxlib 0.10 to 0.12) fuses such a product with the update in place, and reads what
-        it has just written; scatters are not fused.
+        `apart`: the values were computed from positions of this buffer that the update overwrites, and the update is a
+        scatter. Where a program uses a buffer in two shapes, XLA's CPU compiler (jaxlib 0.10 to 0.12) fuses the product
+        with an update in place and reads elements that it has just written; it does not fuse scatters.
         """
         if self.size == 0:
             return buffer
@@ -129,14 +133,14 @@ class Layout(NamedTuple):
         return part.reshape(buffer.shape)
 
     def add(self, buffer: jax.Array, values: jax.Array) -> jax.Array:
-        """The buffer with these values added in the elements' places, where several may lie in one."""
+        """The buffer with these values added at the elements' positions; several elements may lie at one position."""
         if self.is_injective():
             return self.put(buffer, self.take(buffer) + values)
         return buffer.reshape(-1).at[_indices(self, buffer.size)].add(values).reshape(buffer.shape)
 
 
 def dense(shape: Shape) -> Layout:
-    """Row-major, without gaps."""
+    """The row-major layout of a contiguous array."""
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     return Layout(tuple(((size, stride),) for size, stride in zip(shape, strides, strict=True)))
 
@@ -146,7 +150,7 @@ Refined = list[tuple[int, tuple[int, ...]]]
 
 
 def merge(levels: Any) -> Refined:
-    """Neighbours as one level, where one stride leads through both in each of the layouts."""
+    """Merges neighbouring levels wherever one stride leads through both levels in every layout."""
     merged: Refined = []
     for size, strides in levels:
         if size == 1:
@@ -158,7 +162,7 @@ def merge(levels: Any) -> Refined:
 
 
 def refine(dimensions: Sequence[Levels]) -> Refined | None:
-    """Dimensions of one length as the fewest levels that all of them have; None where they are cut differently."""
+    """Several layouts' dimensions of one length as the fewest common levels; None where there are no common levels."""
     if all(len(levels) == 1 for levels in dimensions):
         size = dimensions[0][0][0]
         return [] if size == 1 else [(size, tuple(levels[0][1] for levels in dimensions))]
@@ -180,9 +184,9 @@ def refine(dimensions: Sequence[Levels]) -> Refined | None:
 
 @functools.lru_cache(maxsize=1024)
 def overlap(layouts: tuple[Layout, ...]) -> tuple[int, int] | None:
-    """Two of these, by index, that have an element in common; None where all are disjoint."""
+    """The indices of two layouts that have a position in common; None where all layouts are disjoint."""
     spans = sorted((x.offset, x.end, index) for index, x in enumerate(layouts) if x.size)
-    reaching: list[int] = []  # those that end behind the beginning of the next one
+    reaching: list[int] = []  # indices of the layouts whose end lies past the beginning of the current one
     for begin, _, index in spans:
         reaching = [other for other in reaching if layouts[other].end > begin]
         for other in reaching:
@@ -193,13 +197,16 @@ def overlap(layouts: tuple[Layout, ...]) -> tuple[int, int] | None:
 
 
 def covers(layouts: tuple[Layout, ...], elements: int) -> bool:
-    """Whether disjoint, injective layouts have all elements of a buffer."""
+    """Whether layouts that are disjoint and injective contain every element of a buffer."""
     return sum(x.size for x in layouts) == elements
 
 
 def _overlap_two(one: Layout, other: Layout) -> bool:
-    """Whether two layouts have an element in common, without a look at each element wherever rows of one pitch, each
-    wholly between two multiples of it, tell."""
+    """Whether two layouts have a position in common.
+
+    Where both consist of rows of one pitch and no row crosses a multiple of the pitch, comparing the rows is enough;
+    otherwise all positions are compared.
+    """
     if one.size == 0 or other.size == 0 or one.offset >= other.end or other.offset >= one.end:
         return False
     pitch = max((stride for x in (one, other) for _, stride in x.levels), default=0)
@@ -212,14 +219,14 @@ def _overlap_two(one: Layout, other: Layout) -> bool:
 
 
 def _by_pitch(layout: Layout, pitch: int) -> tuple[int, int, Layout]:
-    """The first row of this pitch and the number of rows that the layout goes through, and what it has of each."""
+    """The layout cut into rows of this pitch: the first row, the number of rows, and the layout within one row."""
     begin, offset = divmod(layout.offset, pitch)
     count = 1 + sum(size - 1 for size, stride in layout.levels if stride == pitch)
     return begin, count, Layout((tuple(level for level in layout.levels if level[1] != pitch),), offset)
 
 
 def _elements(layout: Layout) -> NDArray[np.int64]:
-    """Each element's place, an array of the levels' sizes."""
+    """The position of each element, as an array with one dimension for each level."""
     index = np.full((), layout.offset, np.int64)
     for size, stride in layout.levels:
         index = np.add.outer(index, np.arange(size, dtype=np.int64) * stride)
@@ -227,12 +234,13 @@ def _elements(layout: Layout) -> NDArray[np.int64]:
 
 
 def _count(layout: Layout) -> NDArray[np.int64]:
-    """How many elements lie in each place."""
+    """How many elements lie at each position."""
     return np.bincount(_elements(layout).reshape(-1) - layout.offset)
 
 
 def _indices(layout: Layout, elements: int) -> jax.Array:
-    """Each element's place in a buffer of so many, computed by the program rather than stored in it."""
+    """The position of each element in a buffer of `elements`, computed by the program instead of stored as a
+    constant."""
     sizes = [size for size, _ in layout.levels]
     dtype = np.int32 if elements < 2**31 else np.int64
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
@@ -247,13 +255,16 @@ def _indices(layout: Layout, elements: int) -> jax.Array:
 
 
 class _Box(NamedTuple):
-    """A layout as a box in an array that a part of the buffer, cut at the strides, is without moving anything."""
+    """A layout as a box of a multi-dimensional array.
 
-    begin: int  # of the part
+    The array is a contiguous part of the buffer in the shape that the strides give, so that taking the box is a slice.
+    """
+
+    begin: int  # where the part of the buffer begins
     array: Shape
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
-    order: tuple[int, ...]  # of the box's axes, the levels' numbers
+    order: tuple[int, ...]  # the level that each axis of the box is
 
 
 @functools.lru_cache(maxsize=1024)

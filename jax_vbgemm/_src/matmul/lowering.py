@@ -1,4 +1,4 @@
-"""From the primitive to one custom call a dtype, and to XLA where no kernel is."""
+"""Lowers the primitive to one custom call for each dtype, and to XLA where there is no kernel."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ def _lower(platform: str, ctx: Any, *operands: Any, implementation: str | None, 
     backend = backends.BACKENDS[platform]
     if implementation == "xla":
         rule = _xla_form
-    elif not all(compat.is_static(aval.shape) for aval in ctx.avals_in):  # jax.export: nothing can be planned
+    # symbolic sizes of jax.export, for which no plan can be made
+    elif not all(compat.is_static(aval.shape) for aval in ctx.avals_in):
         if implementation == "kernel":
             raise NotImplementedError("batched_matmul: implementation='kernel', but kernels need static shapes")
         rule = _xla_form
     elif backend.module is not None or compat.is_export(ctx):
-        # An exported program may run where the backend is present; there it is this call that counts.
+        # An exported program may run on a machine that has the backend, even if this machine lacks it.
         rule = partial(_kernel_form, platform=platform, strict=implementation == "kernel")
     elif implementation == "kernel":
         raise NotImplementedError(
@@ -94,9 +95,9 @@ def _kernel_form(
     platform: str,
     strict: bool,
 ) -> list[jax.Array]:
-    """Each sum by one kernel call a dtype pair, its epilogue included.
+    """The form with kernels: one kernel call for each pair of operand dtypes, epilogues included.
 
-    What no kernel multiplies, and what is left of a sum of several dtypes, is XLA's work.
+    XLA computes the products for which there is no kernel, and adds up the parts of a sum that has several dtypes.
     """
     operands = windows_of(arrays, reads)
     kinds = backends.BACKENDS[platform].kinds
@@ -121,13 +122,14 @@ def _kernel_form(
         else:
             parts[term.out].append(_Part([term], None if why else dtypes, sizes.k))
 
-    # The kernel finishes what is one sum; what is added to or finished later stays wide until then.
+    # A kernel applies the epilogue and rounds where the whole sum is one part. Where XLA adds parts or applies the
+    # epilogue, the parts are in the accumulator's dtype until then.
     finished = [len(of_out) == 1 and (of_out[0].dtypes is not None or not epilogues) for of_out in parts]
     calls: dict[tuple[Any, Any, bool], list[tuple[int, _Part]]] = {}
     for out, of_out in enumerate(parts):
         dtype = out_dtypes[out] if finished[out] else accumulator(out_dtypes[out])
         for part in of_out:
-            if len(of_out) > 1:  # the caller's word holds for the whole
+            if len(of_out) > 1:  # the caller guarantees symmetry of the whole sum, not of its parts
                 part.terms = [term._replace(symmetric=False) for term in part.terms]
             if part.dtypes is None:
                 (term,) = part.terms
@@ -150,7 +152,7 @@ def _kernel_form(
 
     results: list[Any] = []
     for out, (of_out, dtype) in enumerate(zip(parts, out_dtypes, strict=True)):
-        if of_out and of_out[0].value is None:  # in its place
+        if of_out and of_out[0].value is None:  # the result was written into its window
             results.append(None)
             continue
         nothing = jnp.zeros(shapes[out], accumulator(dtype))
@@ -169,16 +171,16 @@ def _kernel_form(
 
 @dataclass
 class _Part:
-    """Products of one sum that one kernel call adds up, or one that XLA multiplies."""
+    """A part of a sum: the products that one kernel call adds up, or one product that XLA computes."""
 
     terms: list[Term]
-    dtypes: tuple[Any, Any] | None  # of both operands; None: XLA's
-    depth: int  # all their K
+    dtypes: tuple[Any, Any] | None  # of both operands; None: XLA computes the product
+    depth: int  # the total K of the products
     value: Any = None
 
 
 def _no_kernel(lhs: Any, rhs: Any, dtype: Any, sizes: Sizes, precision: Any, kinds: tuple[str, ...]) -> str | None:
-    """Why XLA has to do this product, None where the kernel can."""
+    """Why XLA has to compute this product; None where a kernel can."""
     arithmetic = arithmetic_of(lhs.dtype.name, rhs.dtype.name)
     if arithmetic is None or np.dtype(dtype).name not in arithmetic.results:
         return f"there is no kernel for {lhs.dtype} x {rhs.dtype} -> {dtype}"

@@ -29,14 +29,14 @@ def check_options(name: str, precision: Any, preferred: Any) -> None:
 
 
 def result_dtype(lhs: Any, rhs: Any, precision: Any, preferred_element_type: Any) -> Any:
-    """What jnp.matmul makes of these options; it also raises its errors for bad ones."""
+    """The dtype that jnp.matmul gives for these options; jnp.matmul's own errors are raised for options it refuses."""
     default_float = jax.dtypes.canonicalize_dtype(float)
     return _result_dtype(lhs, rhs, precision, preferred_element_type, default_float)
 
 
 @functools.lru_cache(maxsize=1024)
 def _result_dtype(lhs: Any, rhs: Any, precision: Any, preferred_element_type: Any, default_float: Any) -> Any:
-    del default_float  # whether x64 is on decides what preferred_element_type means
+    del default_float  # a key of the cache: the x64 mode decides which dtype preferred_element_type names
     ones = [jax.ShapeDtypeStruct((1, 1), dtype) for dtype in (lhs, rhs)]
 
     def matmul(a: jax.Array, b: jax.Array) -> jax.Array:

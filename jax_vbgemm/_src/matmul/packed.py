@@ -19,15 +19,16 @@ from jax_vbgemm._src.matmul.layout import Layout, Shape
 from jax_vbgemm._src.matmul.view import View, dense, is_view
 
 ROW_BYTES = 16
-"""Rows begin at multiples of this, the size of a kernel's vector load."""
+"""Alignment of rows in bytes: the size of a kernel's vector load."""
 
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """What is static of a RaggedArray: a tree, its leaves' shapes, and the elements of which a row's length is a
-    multiple.
+    """The static part of a RaggedArray: a tree, the shapes of its leaves, and the number of elements of which the
+    length of each row is a multiple.
 
-    Part of the key by which jit finds a program at every call, of hundreds of shapes: its hash is computed once.
+    It is part of the key by which jit looks up a program at every call. As it may hold hundreds of shapes, its hash is
+    computed once.
     """
 
     structure: Any
@@ -47,12 +48,12 @@ class Members:
         return isinstance(other, Members) and self.multiple == other.multiple and self.has_shapes_of(other)
 
     def has_shapes_of(self, other: Members) -> bool:
-        """Whether both have one tree of shapes, in whatever rows."""
+        """Whether both have the same tree of shapes; the padding of rows may differ."""
         return self.shapes == other.shapes and bool(self.structure == other.structure)
 
     @functools.cached_property
     def layouts(self) -> tuple[Layout, ...]:
-        """Where each member lies in the buffer."""
+        """The layout of each member in the buffer."""
         layouts, offset = [], 0
         for shape in self.shapes:
             pitch = _pitch(shape, self.multiple)
@@ -67,11 +68,11 @@ class Members:
 
     @functools.cached_property
     def elements(self) -> int:
-        """Of the buffer."""
+        """The number of elements of the buffer, padding included."""
         return sum(_rows(shape) * _pitch(shape, self.multiple) for shape in self.shapes)
 
     def views(self, buffer: Any) -> list[View]:
-        """The members where they lie in it."""
+        """The members as views of the buffer."""
         return [View.tree_unflatten((layout, self.elements), (buffer,)) for layout in self.layouts]
 
 
@@ -79,10 +80,11 @@ class Members:
 class RaggedArray:
     """A pytree of arrays of one dtype, held in one buffer; `jax_vbgemm.pack` makes one.
 
-    To JAX it is a pytree with one leaf, the buffer: a call of hundreds of arrays has one argument, and elementwise
-    operations on all of them (`jax.tree.map`, optax's updates, a scan's carry, donation) are one operation. Every row
-    is padded to 16 bytes, which kernels read fastest. Products take it in place of a list, and give one in place of
-    their results'. What lies in the padding is zero, and never part of a member, a product or a norm.
+    To JAX it is a pytree with one leaf, the buffer: a jitted function of hundreds of arrays has one argument, and an
+    elementwise operation on all arrays (`jax.tree.map`, optax's updates, a scan's carry, donation) is one operation.
+    Every row is padded to a multiple of 16 bytes, the alignment that kernels read fastest. Products take a RaggedArray
+    in place of a list and then return their results as one. The padding is zero and never part of a member, a product
+    or a norm.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -98,8 +100,8 @@ class RaggedArray:
 
     buffer: Any
     members: Members
-    __array_ufunc__ = None  # a number of NumPy's leaves arithmetic to this class
-    __contains__ = None  # neither a key nor a member is what everybody would mean
+    __array_ufunc__ = None  # with a NumPy number on the left, this class does the arithmetic
+    __contains__ = None  # `in` could mean a key or a member, so it is refused
 
     def __init__(self, buffer: Any, members: Members) -> None:
         self.buffer, self.members = buffer, members
@@ -111,7 +113,7 @@ class RaggedArray:
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """The members', in the order of the tree's leaves."""
+        """The members' shapes, in the order of the tree's leaves."""
         return self.members.shapes
 
     @property
@@ -127,7 +129,7 @@ class RaggedArray:
         return iter(_members_of(self.buffer, self.members))
 
     def __getitem__(self, key: Any) -> Any:
-        """Member number `key`, or what the tree has under a key or a tuple of keys: an array, or a tree of arrays."""
+        """Member number `key`, or the array or subtree that the tree has under a key or a tuple of keys."""
         if isinstance(key, int | np.integer):
             return self.view(operator.index(key)).dense()
         self._check_buffer()
@@ -141,45 +143,47 @@ class RaggedArray:
         return jax.tree.map(lambda number: views[number].dense(), numbers)
 
     def view(self, index: int) -> View:
-        """Member number `index` where it lies."""
+        """Member number `index` as a view of the buffer."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"RaggedArray: there is no member {index}: it has {len(self)}")
         self._check_buffer()
         return self.members.views(self.buffer)[index]
 
     def _check_buffer(self) -> None:
-        """ValueError where the buffer is not the members' alone: stacked by a vmap or a scan, or mapped to something
-        else."""
+        """Raises ValueError where the buffer does not have the members' size, as after vmap or scan have stacked it."""
         shape = getattr(self.buffer, "shape", None)
         if shape != (self.members.elements,):
             raise ValueError(
-                f"RaggedArray: its buffer is {shape} where its members take {self.members.elements} elements: behind "
+                f"RaggedArray: its buffer is {shape} where its members take {self.members.elements} elements: after "
                 "vmap or scan, jax.vmap a function of the RaggedArray"
             )
 
     def span(self, index: int) -> tuple[int, int]:
-        """Where member number `index` begins in the buffer, and how many elements it takes, padding too."""
+        """Where member number `index` begins in the buffer, and how many elements it takes, padding included."""
         shape = self.shapes[index]
         return self.members.layouts[index].offset, _rows(shape) * _pitch(shape, self.members.multiple)
 
     def views(self) -> Any:
-        """The tree, of views."""
+        """The tree with each member as a view of the buffer."""
         return jax.tree.unflatten(self.structure, self.members.views(self.buffer))
 
     def unpack(self) -> Any:
-        """The tree, of arrays of their own."""
+        """The tree with each member as an array of its own."""
         return jax.tree.unflatten(self.structure, list(self))
 
     def map(self, f: Callable[..., Any], *others: RaggedArray) -> RaggedArray:
-        """f of all members' elements at once; f is elementwise. `others` have members of the same shapes, and f their
-        elements.
+        """The elementwise function f applied to all members in one operation.
 
-        The padding is not given to f, ones are; it is zero afterwards. Where f changes the dtype, rows are padded for
-        the new one.
+        `others` have members of the same shapes, and their elements are the further arguments of f.
+
+        In place of the padding f gets ones, and the padding of the result is zero. Where f changes the dtype, rows are
+        padded for the new dtype.
         """
         for other in others:
             if not isinstance(other, RaggedArray):
-                raise TypeError(f"RaggedArray: map takes others that are packed, not {shown(other)}: pack it first")
+                raise TypeError(
+                    f"RaggedArray: further arguments of map must be RaggedArrays, not {shown(other)}: use pack"
+                )
             if not self.members.has_shapes_of(other.members):
                 raise ValueError(f"RaggedArray: the members {other.shapes} are not those of {self.shapes}")
         buffers = [self.buffer, *(x._with_rows_of(self.members.multiple).buffer for x in others)]
@@ -194,17 +198,17 @@ class RaggedArray:
         return RaggedArray(values, self.members)._with_rows_of(_multiple(values.dtype))
 
     def astype(self, dtype: Any) -> RaggedArray:
-        """The members in another dtype, their rows padded for it."""
+        """The members in another dtype, with rows padded for that dtype."""
         return RaggedArray(self.buffer.astype(dtype), self.members)._with_rows_of(_multiple(dtype))
 
     def _with_rows_of(self, multiple: int) -> RaggedArray:
-        """The same members in rows whose lengths are multiples of so many elements."""
+        """The same members with rows padded to multiples of `multiple` elements."""
         if multiple == self.members.multiple:
             return self
         return _packed(list(self), replace(self.members, multiple=multiple), self.dtype)
 
     def norms(self) -> jax.Array:
-        """Each member's Frobenius norm, a 1-D array in the dtype in which products are summed."""
+        """The Frobenius norm of each member: a 1-D array in the accumulator's dtype."""
         wide = np.dtype(accumulator_of(np.dtype(self.dtype).name))
         squares = [jnp.sum(jnp.square(jnp.abs(x.astype(wide)))) for x in self]
         return jnp.sqrt(jnp.stack(squares)) if squares else jnp.zeros(0, jnp.zeros((), wide).real.dtype)
@@ -272,7 +276,7 @@ def pack(tree: Any) -> RaggedArray:
     Differentiable, and works under every transformation.
 
     Args:
-      tree: pytree of arrays of one dtype, of any ranks; `jax_vbgemm.View` is a leaf, too.
+      tree: pytree of arrays of one dtype and of any rank; a leaf may be a `jax_vbgemm.View`.
 
     Raises:
       ValueError: two leaves differ in dtype; the message names them.
@@ -302,7 +306,8 @@ def pack(tree: Any) -> RaggedArray:
 
 @functools.partial(jax.jit, static_argnames="members")
 def _members_of(buffer: Any, members: Members) -> list[jax.Array]:
-    """All members as arrays. By one split, whose transpose is one concatenation: that of a slice is a whole buffer."""
+    """All members as arrays, by one split: its transpose is one concatenation, where the transpose of each slice would
+    be an array as large as the buffer."""
     if not members.shapes:
         return []
     pitches = [_pitch(shape, members.multiple) for shape in members.shapes]
@@ -319,13 +324,13 @@ def members_of(structure: Any, shapes: Sequence[Shape], dtype: Any) -> Members:
 
 
 def pack_as(tree: Any, members: Members) -> RaggedArray:
-    """`pack`, of leaves of one dtype, with the rows of a RaggedArray that has these members."""
+    """`pack` for leaves of one dtype, with rows padded as in a RaggedArray with these members."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
     return _packed(leaves, members, leaves[0].dtype) if leaves else _packed([], members, jnp.zeros(()).dtype)
 
 
 def unpacked(tree: Any) -> Any:
-    """The tree of views that a RaggedArray stands for; anything else as it is."""
+    """The tree of views of a RaggedArray; any other value unchanged."""
     return tree.views() if isinstance(tree, RaggedArray) else tree
 
 
@@ -335,7 +340,7 @@ def _packed(leaves: Sequence[jax.Array], members: Members, dtype: Any) -> Ragged
 
 @functools.partial(jax.jit, static_argnames=("members", "dtype"))
 def _buffer(leaves: Sequence[jax.Array], members: Members, dtype: Any) -> jax.Array:
-    """One program, also where nothing else is traced: a program a member would have to be compiled."""
+    """The buffer of these leaves, by a jitted function: outside jit, each member would otherwise compile a program."""
     rows = []
     for leaf, shape in zip(leaves, members.shapes, strict=True):
         length = shape[-1] if shape else 1
@@ -357,13 +362,16 @@ def _rows(shape: Shape) -> int:
 
 
 def _pitch(shape: Shape, multiple: int) -> int:
-    """From one row to the next."""
+    """The distance from one row to the next, in elements."""
     length = shape[-1] if shape else 1
     return -(-length // multiple) * multiple
 
 
 def _mask(members: Members) -> jax.Array | None:
-    """Which elements of the buffer are members', or None where all are: computed from a few numbers a member."""
+    """A mask of the buffer's elements that belong to members, or None where there is no padding.
+
+    The program computes it from a few numbers for each member.
+    """
     lengths = np.array([shape[-1] if shape else 1 for shape in members.shapes])
     pitches = np.array([_pitch(shape, members.multiple) for shape in members.shapes])
     sizes = np.array([_rows(shape) for shape in members.shapes]) * pitches

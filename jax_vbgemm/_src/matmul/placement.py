@@ -1,4 +1,5 @@
-"""Sums as descriptors can say them: operands and results in place where that is possible, copies where it is not."""
+"""Addresses the operands and results of sums in place where descriptors can express it, and through copies
+elsewhere."""
 
 from __future__ import annotations
 
@@ -19,26 +20,26 @@ Operand = jax.Array | View
 
 
 class Sum(NamedTuple):
-    """A result of the call: the sum of some terms, its shape, its epilogue, and where it goes."""
+    """A result of the call: a sum of terms, its shape, its epilogue, and where the result is written."""
 
     terms: Sequence[Term]
     shape: Shape
     epilogue: Epilogue | None
-    window: Window | None  # of a target; None: an array of its own
+    window: Window | None  # its window of a target; None: an array of its own
 
 
 class Use(NamedTuple):
-    """An operand as the call reads it: where it lies, or as a dense copy of that shape."""
+    """An operand as the call reads it: in place, or as a dense copy of shape `copy`."""
 
     operand: int
     copy: Shape | None = None
 
 
 class Placed(NamedTuple):
-    """A sum with all that descriptors have to know of it."""
+    """A sum with everything that its descriptors need."""
 
     products: list[Address]
-    pairs: list[tuple[Use, Use]]  # of each product: its factors
+    pairs: list[tuple[Use, Use]]  # the factors of each product
     window: Window | None
     source: Use | None
     problem: Problem
@@ -53,7 +54,8 @@ class _Attempt(NamedTuple):
 
 
 def place(operands: Sequence[Operand], of_sum: Sum) -> Placed:
-    """The sum with as few copies as descriptors need. To the planner it is one product with all its terms' K."""
+    """The sum with as few copies as descriptors need. The planner sees it as one product whose K is that of all terms
+    together."""
     for attempt in _attempts(operands, of_sum):
         pairs = [(attempt.factor(term.lhs), attempt.factor(term.rhs)) for term in of_sum.terms]
         source = None
@@ -69,7 +71,7 @@ def place(operands: Sequence[Operand], of_sum: Sum) -> Placed:
 
 
 def array_of(operands: Sequence[Operand], use: Use) -> jax.Array:
-    """What the call is given for a use of an operand."""
+    """The array that is passed to the call for a use of an operand."""
     x = operands[use.operand]
     if use.copy is None:
         return x.buffer if isinstance(x, View) else x
@@ -78,7 +80,7 @@ def array_of(operands: Sequence[Operand], use: Use) -> jax.Array:
 
 
 def layout_of(operands: Sequence[Operand], use: Use) -> Layout:
-    """Where the elements lie in what `array_of` gives."""
+    """The layout of the operand in the array that `array_of` gives."""
     x = operands[use.operand]
     if use.copy is not None:
         return dense_layout(use.copy)
@@ -86,7 +88,8 @@ def layout_of(operands: Sequence[Operand], use: Use) -> Layout:
 
 
 def _attempts(operands: Sequence[Operand], of_sum: Sum) -> list[_Attempt]:
-    """From no copy to copies of all that there is, which descriptors can always say."""
+    """The attempts in the order in which they are tried: first without copies, last with a copy of every operand, which
+    descriptors can always express."""
     batch, window = of_sum.shape[:-2], of_sum.window
 
     def in_place(index: int) -> Use:
@@ -124,11 +127,12 @@ def _addressed(
 
 
 def _problem(operands: Sequence[Operand], of_sum: Sum, products: Sequence[Address], *, is_cut: bool) -> Problem:
-    """The sum as planners see it."""
+    """The sum as the problem that planners see."""
 
     def transposed(side: int) -> bool:
         uses = [(term[side], getattr(term, ("transpose_a", "transpose_b")[side])) for term in of_sum.terms]
-        if any(isinstance(operands[index], View) for index, _ in uses):  # flags say nothing of how a view lies
+        # transpose flags do not tell along which axis a view is contiguous
+        if any(isinstance(operands[index], View) for index, _ in uses):
             return all(x.row_stride < x.col_stride for x in ((p.a, p.b)[side] for p in products))
         return all(flag for _, flag in uses)
 

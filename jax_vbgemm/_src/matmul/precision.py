@@ -1,4 +1,4 @@
-"""What JAX's many ways to name a precision mean here."""
+"""Normalises the many ways in which JAX lets a caller name a precision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ORDER = ("default", "high", "highest")
 
 
 def canonical_precision(precision: Any) -> Any:
-    """A hashable precision that the lowering understands without the context that it was given in."""
+    """A hashable precision that does not depend on the context (jax.default_matmul_precision) in which it was given."""
     if precision is None:
         precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
     if isinstance(precision, list):
@@ -21,9 +21,9 @@ def canonical_precision(precision: Any) -> Any:
 
 
 def precision_name(precision: Any) -> str:
-    """ "default", "high" or "highest" for what jax.lax.dot takes as `precision`; of a pair, one an operand, the higher.
+    """ "default", "high" or "highest" for a value that jax.lax.dot takes as `precision`; the higher one of a pair.
 
-    Raises ValueError for an unknown name. A dot algorithm, with which a call goes through XLA, counts as "highest".
+    Raises ValueError for an unknown name. A dot algorithm counts as "highest"; XLA computes such a call.
     """
     if precision is None:
         return "default"

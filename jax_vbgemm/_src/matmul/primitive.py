@@ -30,7 +30,7 @@ class Term(NamedTuple):
     """The product op(operands[lhs]) @ op(operands[rhs]), added to results[out].
 
     Operands are (..., rows, columns); leading dimensions broadcast. A transpose flag swaps an operand's last two axes.
-    `symmetric`: each matrix of the result is its own transpose, by the caller's word, before and after its epilogue.
+    `symmetric`: the caller guarantees that each matrix of the result is symmetric before and after its epilogue.
     """
 
     lhs: int
@@ -49,8 +49,8 @@ accumulator's dtype."""
 class Epilogue(NamedTuple):
     """What happens to a sum on its way to its result: activation(alpha sum + beta operands[source] + operands[bias]).
 
-    The source has the result's shape and dtype, the bias its dtype and a shape that broadcasts to it. Where beta is 0
-    the source is not read, so NaN there doesn't matter.
+    The source has the shape and dtype of the result; the bias has its dtype and a shape that broadcasts to its shape.
+    Where beta is 0 the source is not read, so that NaN in it does not reach the result.
     """
 
     alpha: Scalar = 1.0
@@ -60,27 +60,27 @@ class Epilogue(NamedTuple):
     activation: str | None = None
 
     def operands(self) -> list[int]:
-        """The operands it refers to."""
+        """The indices of the operands to which the epilogue refers."""
         scalars = [scalar[0] for scalar in (self.alpha, self.beta) if isinstance(scalar, tuple)]
         return [index for index in (self.source, self.bias, *scalars) if index is not None]
 
 
 def is_affine(epilogue: Epilogue) -> bool:
-    """Whether it is alpha sum + bias, with a number for alpha."""
+    """Whether the epilogue is alpha sum + bias, where alpha is a number known at trace time."""
     return epilogue.source is None and epilogue.activation is None and not isinstance(epilogue.alpha, tuple)
 
 
 class Window(NamedTuple):
-    """Where an operand or a result lies: in which array, and how."""
+    """An operand or a result as a part of an array: the array's index, and the layout in it."""
 
     array: int
     layout: Layout
 
 
 class Target(NamedTuple):
-    """An array that results are written into: bound array number `base` with their windows overwritten.
+    """An array into which results are written: bound array number `base` with the results' windows overwritten.
 
-    base None: the windows are all there is of it.
+    base is None where the windows cover the whole array.
     """
 
     shape: Shape
@@ -128,8 +128,11 @@ def _abstract_eval(
     targets: tuple[Target, ...],
     **_: Any,
 ) -> list[Any]:
-    """`reads`: each operand's window of the bound arrays; (): operand i is array i. `writes`: each result's window of
-    the returned arrays, which are `targets`; (): result i is array i."""
+    """Shapes and dtypes of the returned arrays.
+
+    `reads`: the window of the bound arrays that each operand is; where empty, operand i is bound array i. `writes`: the
+    window of a target that each result is, and the targets are returned; where empty, result i is returned array i.
+    """
     operands = windows_of(arrays, reads)
     shapes: list[Any] = [None] * len(out_dtypes)
     factors: list[list[Any]] = [[] for _ in out_dtypes]
@@ -156,7 +159,7 @@ def _abstract_eval(
 
 
 def windows_of(arrays: Sequence[Any], reads: Sequence[Window]) -> list[Any]:
-    """The operands, arrays and views, that a call reads in its arrays; of a tangent that is a Zero, itself."""
+    """The operands of a call as arrays and views of the bound arrays; a symbolic Zero (a tangent) stays as it is."""
     if not reads:
         return list(arrays)
 
@@ -168,7 +171,7 @@ def windows_of(arrays: Sequence[Any], reads: Sequence[Window]) -> list[Any]:
 
 
 def windows_in_bases(reads: Sequence[Window], targets: Sequence[Target]) -> list[list[Layout]]:
-    """For each target the windows of its base that a call reads."""
+    """For each target, the windows of its base that the call reads."""
     return [
         [window.layout for window in reads if target.base is not None and window.array == target.base]
         for target in targets
@@ -178,7 +181,7 @@ def windows_in_bases(reads: Sequence[Window], targets: Sequence[Target]) -> list
 def compact(
     terms: Sequence[Term], epilogues: Sequence[Epilogue] = ()
 ) -> tuple[list[int], list[int], list[Term], list[Epilogue]]:
-    """The operands and results these terms use, and the terms and their epilogues renumbered over just those."""
+    """The operands and results that these terms use, and the terms and epilogues renumbered to refer to them."""
     outs = sorted({term.out for term in terms})
     epilogues = [epilogues[out] for out in outs] if epilogues else []
     used = {index for term in terms for index in term[:2]} | {i for e in epilogues for i in e.operands()}
@@ -191,15 +194,16 @@ def compact(
 
 
 class Into(NamedTuple):
-    """Where the results of `contract` go, in place of arrays of their own: each result's window of a target."""
+    """The windows of targets into which `contract` writes its results, instead of returning arrays of their own."""
 
     writes: Sequence[Window]
     shapes: Sequence[Shape]  # of the targets
-    bases: Sequence[jax.Array | None]  # which they are outside of the windows; None: there is nothing outside
+    # the targets' elements outside of the windows; None: the windows cover the target
+    bases: Sequence[jax.Array | None]
 
 
 def into_zeros(writes: Sequence[Window], shapes: Sequence[Shape], dtypes: Sequence[Any]) -> Into:
-    """Results in arrays that are zeros elsewhere; `dtypes` are the arrays'."""
+    """Targets of these shapes and dtypes that are zero outside of the windows."""
     bases = []
     for index, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):
         layouts = tuple(window.layout for window in writes if window.array == index)
@@ -216,13 +220,13 @@ def contract(
     into: Into | None = None,
     **options: Any,
 ) -> list[jax.Array]:
-    """Binds the primitive once for these terms, in a form with as few and as plain problems as they allow.
+    """Binds the primitive once for these terms, in a form with as few and as simple problems as possible.
 
     Operands that nothing uses are dropped, equal ones are passed once, and a product whose right factor has no batch
     becomes one tall product: C[b] = A[b] @ B for all b is (b m, k) @ (k, n), unless C[b] is symmetric. That saves
     tiles, and it makes the gradient of B one product with a long K instead of a batch of products and a sum.
-    `epilogues`: one a result or none, which is the same where each leaves its sum as it is.
-    Returns the results, or with `into` its targets.
+    `epilogues`: one for each result, or none. Epilogues that all leave their sums unchanged count as none.
+    Returns the results, or the targets of `into`.
     """
     if not terms:
         return []
@@ -247,7 +251,7 @@ def contract(
         operand = operands[index]
         if isinstance(operand, View) and not operand.layout.is_dense(operand.buffer.size):
             where = operand.layout.reshape(shape)
-        elif array_of[index] in of_bases:  # bound in one shape, so that the call sees that it is the same array
+        elif array_of[index] in of_bases:  # bound in the base's shape, so that the call has one array for both
             where = dense(shape)
         return position.setdefault((array_of[index], where), len(position))
 
@@ -268,7 +272,7 @@ def contract(
         if bias is not None:
             shape = (1,) * (2 - len(shapes[bias])) + shapes[bias]
             if math.prod(shape[:-2]) == 1 and not (tall[out] and shape[-2] > 1):
-                shape = shape[-2:]  # one bias for the whole batch
+                shape = shape[-2:]  # one bias for all batch entries
             else:
                 shape = bound_shapes[out]
                 if shapes[bias] != result_shapes[out]:
@@ -283,7 +287,8 @@ def contract(
             for scalar in (epilogue.alpha, epilogue.beta)
         )
         bound_epilogues.append(Epilogue(alpha, beta, source, bias, epilogue.activation))
-    # Arrays are bound in the shape in which they are operands; those of which parts are, and bases, as they are.
+    # An array that is a whole operand is bound in the operand's shape. An array of which operands are windows, and a
+    # base, is bound in its own shape.
     whole = [(array, where, arrays[array].shape if isinstance(where, Layout) else where) for array, where in position]
     targets = []
     if into is not None:
@@ -319,8 +324,8 @@ def contract(
 def _unite_varying(
     operands: list[jax.Array | View], terms: list[Term], epilogues: list[Epilogue], into: Into | None
 ) -> tuple[list[jax.Array | View], list[Term], list[Epilogue], Into | None]:
-    """Inside shard_map, makes all operands of one result vary over the same mesh axes, and all of one target with its
-    base; elsewhere does nothing."""
+    """Inside shard_map, makes all operands of one result vary over the same mesh axes, and those of all results in one
+    target over the axes of its base too; elsewhere does nothing."""
     arrays = [x.buffer if isinstance(x, View) else x for x in operands]
     bases = [] if into is None else [base for base in into.bases if base is not None]
     if not any(compat.varies(array) for array in (*arrays, *bases)):

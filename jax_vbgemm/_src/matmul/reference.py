@@ -1,4 +1,4 @@
-"""What the operation means, in jnp: the fallback where no kernel exists, and the oracle of the tests."""
+"""The operation in jnp: its reference semantics, and the implementation where there is no kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def accumulator(dtype: Any) -> Any:
 
 
 def factor(x: jax.Array, wide: Any) -> jax.Array:
-    """x as XLA is to multiply it: integers in the dtype in which their products are added.
+    """x in the dtype in which XLA multiplies it: integers are converted to the dtype of the accumulator.
 
     XLA's int8 products on GPUs are twice what they should be where K or N is not a multiple of 4 (jaxlib 0.11.2).
     """
@@ -40,7 +40,8 @@ def factor(x: jax.Array, wide: Any) -> jax.Array:
 
 def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: Any) -> jax.Array:
     """One product op(lhs) @ op(rhs) in `dtype`."""
-    # Equal ranks: XLA's CPU backend compiles some 16-bit products of unequal ones that it cannot run (jax 0.11.2).
+    # Both factors get equal ranks: for some 16-bit factors of different rank, XLA's CPU backend compiles products that
+    # it cannot run (jax 0.11.2).
     rank = max(lhs.ndim, rhs.ndim)
     lhs, rhs = (x.reshape((*(1,) * (rank - x.ndim), *x.shape)) for x in (lhs, rhs))
     a = jnp.swapaxes(lhs, -1, -2) if term.transpose_a else lhs
@@ -50,7 +51,7 @@ def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: 
         return jnp.matmul(factor(a, wide), factor(b, wide), preferred_element_type=wide).astype(dtype)
     if a.dtype == b.dtype:
         return jnp.matmul(a, b, precision=precision, preferred_element_type=dtype)
-    # A float8 cotangent and its factor: jnp.matmul would promote them, XLA's dot takes them as they are.
+    # A float8 cotangent and its factor: jnp.matmul would promote them, XLA's dot takes them without conversion.
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
     axes = tuple(range(rank - 2))
@@ -59,7 +60,7 @@ def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: 
 
 
 def scalar_value(scalar: Scalar, operands: Sequence[jax.Array | View], dtype: Any) -> jax.Array:
-    """The number that alpha or beta stands for."""
+    """The value of alpha or beta as an array of rank 0."""
     if isinstance(scalar, tuple):
         return dense(operands[scalar[0]])[scalar[1]].astype(dtype)
     return jnp.asarray(scalar, dtype)
@@ -67,15 +68,17 @@ def scalar_value(scalar: Scalar, operands: Sequence[jax.Array | View], dtype: An
 
 @jax.custom_jvp
 def scaled(beta: jax.Array, x: jax.Array) -> jax.Array:
-    """beta x, and zeros where beta is 0, even if x holds NaN or Inf there. Its derivatives are those of the product."""
+    """beta x, and zeros where beta is 0, even if x holds NaN or Inf. Its derivatives are those of the product beta
+    x."""
     return jnp.where(beta == 0, jnp.zeros_like(x), beta * x)
 
 
 def _scaled_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
     (beta, x), (d_beta, d_x) = primals, tangents
-    # Not `scaled` again: what is transposed has no rules of its own, and forgets that beta may move.
+    # Plain products instead of `scaled`: a custom rule would be lost in transposition, and with it that beta may have a
+    # tangent.
     parts = [beta * d_x] if _moves(d_x) else []
-    if _moves(d_beta):  # zeros times a NaN in x would be NaN
+    if _moves(d_beta):  # a zero tangent times a NaN in x would be NaN
         parts.append(d_beta * x)
     return scaled(beta, x), functools.reduce(jnp.add, parts)
 
@@ -88,7 +91,7 @@ scaled.defjvp(_scaled_jvp, symbolic_zeros=True)
 
 
 def linear_part(total: jax.Array, epilogue: Epilogue, operands: Sequence[jax.Array | View]) -> jax.Array:
-    """alpha total + beta source + bias, in total's dtype; where a factor is 0 its term is, even if it holds NaN."""
+    """alpha total + beta source + bias in total's dtype; a term whose factor is 0 is zero, even if it holds NaN."""
     dtype = total.dtype
     value = total if epilogue.alpha == 1 else scaled(scalar_value(epilogue.alpha, operands, dtype), total)
     if epilogue.source is not None and epilogue.beta != 0:
@@ -104,7 +107,7 @@ def finish(
     epilogues: Sequence[Epilogue],
     out_dtypes: Sequence[Any],
 ) -> list[jax.Array]:
-    """Each sum with its epilogue, activation(alpha sum + beta source + bias), as its result's dtype."""
+    """Applies the epilogues, activation(alpha sum + beta source + bias), and converts to the results' dtypes."""
     results = []
     for total, epilogue, dtype in zip(sums, epilogues, out_dtypes, strict=True):
         value = linear_part(total, epilogue, operands)
@@ -119,7 +122,7 @@ def results(
     epilogues: Sequence[Epilogue],
     precision: Any,
 ) -> list[jax.Array]:
-    """All results of a call: one jnp.matmul a term, sums in order, then the epilogues if there are any."""
+    """All results of a call: one jnp.matmul for each term, sums in order, then the epilogues if there are any."""
     arrays = [dense(operand) for operand in operands]
     if not epilogues:
         return products(arrays, terms, out_dtypes, precision)
@@ -130,7 +133,7 @@ def results(
 def products(
     operands: Sequence[jax.Array], terms: Sequence[Term], out_dtypes: Sequence[Any], precision: Any
 ) -> list[jax.Array]:
-    """All results, one jnp.matmul a term; terms with the same `out` are added in order, and rounded once."""
+    """All results, one jnp.matmul for each term; terms with the same `out` are added in order and rounded once."""
     members = Counter(term.out for term in terms)
     results: list[Any] = [None] * len(out_dtypes)
     for term in terms:
@@ -141,7 +144,7 @@ def products(
 
 
 def _overwrites(written: Layout, read: Sequence[Layout]) -> bool:
-    """Whether a window overlaps one of those that are read, and isn't that one."""
+    """Whether the written window overlaps a window that is read and differs from it."""
     return any(not layout.is_same(written) and overlap((layout, written)) is not None for layout in read)
 
 
@@ -152,7 +155,7 @@ def put(
     arrays: Sequence[Any],
     read: Sequence[Sequence[Layout]],
 ) -> list[jax.Array]:
-    """The targets of a call with its results in their windows; None: a result that is zeros.
+    """The targets of a call with its results in their windows; a result that is None stands for zeros.
 
     `read`: for each target the windows of its base from which the values were computed.
     """

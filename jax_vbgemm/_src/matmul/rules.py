@@ -1,11 +1,11 @@
-"""Tangents and vmap of the primitive, and what else of JAX asks for a rule; cotangents are in transpose.py.
+"""The primitive's rules for JVP, vmap and dead-code elimination; its transposition rule is in transpose.py.
 
-Each rule produces terms again and binds once, so the rules are closed under each other. The primitive is a sum of
+Each rule produces terms again and binds the primitive once, so that transformations compose. The primitive is a sum of
 bilinear products, hence
   tangent of  op(A) op(B)  =  op(dA) op(B) + op(A) op(dB)           (two terms with one `out`)
-Of a symmetric product only the sum of both is: derived terms drop that flag. A sum that is multiplied by a
-number, and has a bias at most, stays so in its derivatives.
-Members without a tangent are dropped, never filled with zeros. The tangent of a window is that window of the tangent.
+The tangent of a symmetric product is symmetric only as the sum of both terms, so that derived terms drop that flag. A
+sum with the epilogue alpha sum + bias, where alpha is a number, has a tangent of that form. Operands without a tangent
+lead to no terms and are never filled with zeros. The tangent of a window is the same window of the array's tangent.
 """
 
 from __future__ import annotations
@@ -74,8 +74,11 @@ def _jvp(
 
 
 def _stay_in_kernel(tangents: Sequence[Any], terms: Sequence[Term], epilogues: Sequence[Epilogue]) -> bool:
-    """Whether results are alpha sum + bias, of which the tangents are again: alpha is a number, and where a bias moves
-    there is a sum that does."""
+    """Whether the kernel can compute results and tangents with their epilogues.
+
+    It can where each result is alpha sum + bias with a number for alpha, and where a bias has a tangent only if its sum
+    has one.
+    """
     moving = {term.out for term in terms if _moves(tangents[term.lhs]) or _moves(tangents[term.rhs])}
     return all(
         is_affine(epilogue) and (epilogue.bias is None or not _moves(tangents[epilogue.bias]) or out in moving)
@@ -90,7 +93,7 @@ def _put_tangents(
     bases: Sequence[Any],
     read: Sequence[Sequence[Layout]] | None = None,
 ) -> list[Any]:
-    """Tangents of targets, from those of the values put into them and of their bases; `read` as for `reference.put`."""
+    """The targets' tangents, from the tangents of the results and of the bases; `read` is as for `reference.put`."""
     placed: list[Any] = []
     for index, (result, base) in enumerate(zip(results, bases, strict=True)):
         parts = [(w.layout, tangent) for w, tangent in zip(writes, tangents, strict=True) if w.array == index]
@@ -120,9 +123,11 @@ def _tangents_of_sums(
     epilogues: Sequence[Epilogue] = (),
     **options: Any,
 ) -> list[Any]:
-    """The tangents of `results`; with `writes` these are targets, and `bases` their bases' tangents, or None.
+    """The tangents of `results`.
 
-    `epilogues` are affine, and none has a bias that moves without its sum."""
+    With `writes`, the results are targets, and `bases` holds the tangent of each target's base or None. `epilogues` are
+    affine, and a bias has a tangent only where its sum has one.
+    """
     operands = [*primals, *tangents]
     active = [_moves(tangent) for tangent in tangents]
     moving: list[Term] = []
@@ -175,10 +180,10 @@ def _jvp_of_epilogues(
     epilogues: tuple[Epilogue, ...],
     **options: Any,
 ) -> tuple[list[Any], list[Any]]:
-    """The products by the kernel, as for the plain ones; what follows is elementwise, and JAX knows its derivatives.
+    """Results and tangents where the kernel computes the sums and their tangents, and JAX differentiates the epilogues.
 
-    Their sums are kept only where a derivative needs them. The tangents of the sums have the results' dtype, and so do
-    the cotangents that come back: 16-bit products stay 16-bit products in a gradient.
+    A sum is kept only where a derivative needs it; otherwise the kernel applies its epilogue. The tangents of sums, and
+    therefore the cotangents in a gradient, have the results' dtype: 16-bit products have 16-bit products as gradients.
     """
     alone = [_follows_from_result(epilogue, tangents) for epilogue in epilogues]
     dtypes = [dtype if yes else accumulator(dtype) for dtype, yes in zip(out_dtypes, alone, strict=True)]
@@ -194,7 +199,7 @@ def _jvp_of_epilogues(
 
 
 def _follows_from_result(epilogue: Epilogue, tangents: Sequence[Any]) -> bool:
-    """Whether a result's derivative needs the result at most, and not the sum under it."""
+    """Whether the derivative of a result can be computed from the result, without the sum before its epilogue."""
     alpha_moves = isinstance(epilogue.alpha, tuple) and not isinstance(tangents[epilogue.alpha[0]], ad.Zero)
     return epilogue.activation in (None, "relu") and not alpha_moves
 
@@ -208,8 +213,8 @@ def _finish(
     tangents: Sequence[Any],
     finished: bool,
 ) -> tuple[jax.Array, Any]:
-    """A result and its tangent from its sum, or, where `value` is the finished result, from that."""
-    # It stands for the sum where that is not known: only its type is used then.
+    """A result and its tangent, where `value` is the sum, or with `alone` the result itself."""
+    # Where `value` is the result, `total` takes the place of the unknown sum, of which only shape and dtype are used.
     total = value.astype(accumulator(dtype))
     if not isinstance(sum_tangent, ad.Zero):
         sum_tangent = sum_tangent.astype(total.dtype)
@@ -244,10 +249,10 @@ def _finish(
 
 
 def _finished_apart(mapped: Sequence[bool], terms: Sequence[Term], epilogues: Sequence[Epilogue]) -> list[bool]:
-    """Which results' epilogues are elementwise work under vmap, and no part of the kernel.
+    """For which results XLA applies the epilogue under vmap, instead of the kernel.
 
-    A kernel's alpha and beta belong to a whole problem, not to each of its batch entries. And where C or a bias is
-    mapped but no factor is, one product serves all entries.
+    A kernel has one alpha and one beta for a whole problem, not one for each batch entry. And where C or a bias is
+    mapped but no factor is, one product serves all batch entries.
     """
 
     product_is = [False] * len(epilogues)
@@ -271,7 +276,7 @@ def _batch(
     targets: tuple[Target, ...],
     **options: Any,
 ) -> tuple[list[Any], list[Any]]:
-    """Puts the mapped axis in front of the batch dimensions: the kernel sees it as a batch count and a stride."""
+    """The vmap rule: the mapped axis becomes the first batch dimension, which a kernel sees as a count and a stride."""
     mapped = [dim is not None for dim in dims]  # None: not mapped
     if reads:
         mapped = [mapped[window.array] for window in reads]
@@ -320,9 +325,10 @@ def _batch(
     positions: dict[tuple[int, int, bool], int] = {}
 
     def factor(index: int, rank: int, stretch: bool = False) -> int:
-        """Where the operand stands among the factors: with the mapped axis, and 1s up to `rank`, if it is mapped.
+        """The operand's index among the factors. If it is mapped, its mapped axis comes first, and dimensions of size 1
+        fill its rank up to `rank`.
 
-        stretch: it must have the mapped axis, because nothing else of its result has.
+        stretch: the operand has to be broadcast along the mapped axis, as no other operand of its result is mapped.
         """
         key = (index, rank if mapped[index] or stretch else 0, stretch)
         if key not in positions:
@@ -369,7 +375,8 @@ def _batch(
 
 
 def _dce(used: list[bool], eqn: Any) -> tuple[list[bool], Any]:
-    """Drops the products whose results nobody reads: XLA cannot look into a custom call."""
+    """The dead-code elimination rule: drops products whose results are unused, as XLA cannot look into a custom
+    call."""
     if all(used):
         return [True] * len(eqn.invars), eqn
     if not any(used):

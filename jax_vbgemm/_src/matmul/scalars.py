@@ -1,4 +1,4 @@
-"""alpha and beta: numbers known at trace time, or elements of arrays, one a result."""
+"""Checks alpha and beta: for each result a number known at trace time, or an element of an array."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from jax_vbgemm._src.matmul.call import Call, Operand, leaves_of
 
 
 def scalars(call: Call, option: str, value: Any) -> list[Any]:
-    """One entry a result: what should be a number or an array of rank 0, or (array of rank 1, element)."""
+    """One entry for each result: a value that should be a number or an array of rank 0, or a pair (1-D array,
+    index)."""
     count = len(call.dtypes)
     value = _plain_number(value)
     if isinstance(value, numbers.Number):
@@ -34,7 +35,7 @@ def scalars(call: Call, option: str, value: Any) -> list[Any]:
 
 
 def checked_scalar(call: Call, option: str, index: int, value: Any) -> complex | float | tuple[Operand, int]:
-    """The entry of result `index`, as its accumulator takes it: a number, or an element of an operand."""
+    """The entry of result `index` in the accumulator's dtype: a number, or an element of an operand."""
     array, element = value if isinstance(value, tuple) else (value, None)
 
     def written() -> str:
@@ -65,12 +66,12 @@ def is_zero(value: Any) -> bool:
 
 
 def _plain_number(value: Any) -> Any:
-    """A NumPy number or array of rank 0 as a Python number; anything else as it is."""
+    """A NumPy number or array of rank 0 as a Python number; any other value unchanged."""
     return value.item() if isinstance(value, np.ndarray | np.generic) and value.ndim == 0 else value
 
 
 def _number(value: Any, dtype: Any) -> complex | float:
-    """A number as results of `dtype` take it: integers keep all their digits. ValueError says what is wrong."""
+    """A number for a result of `dtype`; integers keep all their digits. ValueError where the dtype cannot hold it."""
     if isinstance(value, complex):
         return value
     if jnp.issubdtype(dtype, jnp.inexact):

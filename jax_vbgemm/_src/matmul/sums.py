@@ -1,4 +1,4 @@
-"""Sums of products: terms, of which several have one result, from the indices or the segments that say which."""
+"""Sums of products: gathers terms into results by the indices or the segments that the caller gives."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def sums_of_products(
     precision: Any,
     preferred: Any,
 ) -> Call:
-    """The call whose results are the sums that either `out` or `segments` describe."""
+    """The call whose results are the sums that `out` or `segments` describes."""
     if (out is None) == (segments is None):
-        raise ValueError(f"{NAME}: give either out, each term's result, or segments, each result's terms")
+        raise ValueError(f"{NAME}: give either out (the result of each term) or segments (the terms of each result)")
     written: tuple[Any, Any] = (None, None)
     is_packed = any(isinstance(tree, RaggedArray) for tree in (As, Bs))
     As, Bs = unpacked(As), unpacked(Bs)
@@ -58,9 +58,12 @@ def sums_of_products(
 
 
 def _gathered(call: Call, lhs: Factors, rhs: Factors, outs: list[int], structure: Any, symmetric: Any) -> Call:
-    """The call with one result a sum in place of one a term; the terms of a sum have one shape and one dtype."""
+    """Turns a call with one result for each term into one with a result for each sum.
+
+    The terms of a sum must agree in shape and in the dtypes of their factors.
+    """
     by_term = call._replace(argument=None, structure=structure)
-    first: dict[int, int] = {}  # of each result: its first term
+    first: dict[int, int] = {}  # the first term of each result
     for term, result in enumerate(outs):
         _check_same(by_term, lhs, rhs, term, first.setdefault(result, term), result)
     firsts = [first[result] for result in range(len(first))]
@@ -80,7 +83,7 @@ def _gathered(call: Call, lhs: Factors, rhs: Factors, outs: list[int], structure
 
 
 def _check_same(call: Call, lhs: Factors, rhs: Factors, term: int, first: int, result: int) -> None:
-    """Two terms of one result have one shape, and their factors one dtype each."""
+    """Raises where two terms of one result differ in shape or in the dtypes of their factors."""
 
     def product(index: int) -> str:
         return f"{lhs.written(index)} x {rhs.written(index)}"
@@ -102,7 +105,7 @@ def _check_same(call: Call, lhs: Factors, rhs: Factors, term: int, first: int, r
 
 
 def _results_of_indices(out: Any, count: int) -> tuple[list[int], list[int]]:
-    """Each term's result, and the list of results."""
+    """The index of each term's result, and the structure of the results: a list."""
     try:
         outs = [operator.index(index) for index in out]
     except TypeError as error:
@@ -120,7 +123,7 @@ def _results_of_indices(out: Any, count: int) -> tuple[list[int], list[int]]:
 
 
 def _terms_of_segments(segments: Any) -> tuple[list[int], Any, list[tuple[Any, Any]]]:
-    """Each term's result, a tree with a leaf a result, and each term's keys of As and Bs."""
+    """The index of each term's result, a tree with one leaf for each result, and each term's keys of As and Bs."""
     if not isinstance(segments, Mapping | list | tuple):
         raise TypeError(f"{NAME}: segments must be a list or a dict with each result's terms, not {segments!r}")
     named, structure = jax.tree.flatten_with_path(segments, is_leaf=lambda node: node is not segments)
@@ -137,7 +140,7 @@ def _terms_of_segments(segments: Any) -> tuple[list[int], Any, list[tuple[Any, A
 
 
 def _entries(argument: str, tree: Any, option: str, flags: Any, keys: list[Any]) -> tuple[list[Any], Any]:
-    """One side's factors and transpose flags with an entry a term, from those that the segments name by key."""
+    """The left or right factors and their transpose flags, one entry for each term, looked up by the segments' keys."""
     if not isinstance(tree, Mapping | list | tuple):
         raise TypeError(f"{NAME}: {argument} must be a list or a dict of arrays where there are segments")
     factors = [_entry(argument, tree, key) for key in keys]
@@ -148,4 +151,4 @@ def _entry(name: str, tree: Any, key: Any) -> Any:
     try:
         return tree[key]
     except (KeyError, IndexError, TypeError):
-        raise ValueError(f"{NAME}: segments name {name}[{key!r}], which there is not") from None
+        raise ValueError(f"{NAME}: segments name {name}[{key!r}], which does not exist") from None

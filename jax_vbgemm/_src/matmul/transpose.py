@@ -1,9 +1,10 @@
-"""Cotangents of the primitive's operands.
+"""The primitive's transposition rule: the cotangents of its operands.
 
 The primitive is a sum of bilinear products, hence
   cotangent of op(A)  =  dC op(B)^T, of op(B) = op(A)^T dC     (transposes are flags, never copies)
-All of them are one call again. The cotangents of windows of one array are written into that array's in place where they
-don't overlap, and added by XLA where they do. Members without a cotangent are dropped, never filled with zeros.
+All cotangents are one call again. The cotangents of windows of one array are written into the array's cotangent in
+place where the windows don't overlap; XLA adds them where they do. Results without a cotangent lead to no terms and are
+never filled with zeros.
 """
 
 from __future__ import annotations
@@ -105,10 +106,10 @@ def _transpose_of_sums(
     shapes: Sequence[Shape],
     **options: Any,
 ) -> tuple[list[Any], dict[int, jax.Array]]:
-    """The cotangents of the operands, None where there is none, and those of arrays that windows are written into.
+    """The cotangents of the operands, or None, and the cotangents of the arrays whose windows are written in place.
 
-    `alphas`: what each result's sum was multiplied by. `homes`: the windows of arrays of these shapes that linear
-    operands are.
+    `alphas`: the factor of each result's sum. `homes`: for linear operands that are windows, their windows of arrays of
+    these shapes.
     """
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     avals = [operand.aval if linear[i] else operand for i, operand in enumerate(operands)]
@@ -128,7 +129,7 @@ def _transpose_of_sums(
         as_xla = _only_xla(avals[term.lhs].dtype, avals[term.rhs].dtype, cotangent.dtype)
         if not as_xla:
             dc, x = _multiplicable(dc, x)
-        # Wide, so that it is rounded once.
+        # In the accumulator's dtype, so that it is rounded once.
         wide = dc.dtype if as_xla or jnp.issubdtype(dc.dtype, jnp.complexfloating) else accumulator(avals[target].dtype)
         a, b = term.transpose_a, term.transpose_b
         if linear[term.lhs]:
@@ -142,7 +143,8 @@ def _transpose_of_sums(
         factors += [lhs, rhs]
     keys = list(sums)
 
-    # Where nothing is left to add, the kernel rounds to the primal's dtype; sums are kept wide until the last one.
+    # The kernel rounds to the primal's dtype where an operand has one cotangent. Where several are added, they are in
+    # the accumulator's dtype until their sum is rounded.
     members = Counter(key[0] for key in keys)
     multiplied: list[set[Any]] = [set() for _ in keys]
     for product in products:
@@ -192,7 +194,7 @@ def _transpose_of_sums(
 
 
 def _in_place(homes: Mapping[int, Window]) -> dict[int, Window]:
-    """Of these windows, as many as don't overlap."""
+    """The windows that remain when one window of each overlapping pair is left out."""
     kept: dict[int, Window] = {}
     for array in sorted({window.array for window in homes.values()}):
         of_array = [(out, w) for out, w in homes.items() if w.array == array and w.layout.is_injective()]
@@ -203,8 +205,8 @@ def _in_place(homes: Mapping[int, Window]) -> dict[int, Window]:
 
 
 def _multiplicable(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Both as they are where kernels multiply such a pair, else in one dtype: the wider; wide, where neither holds the
-    other's numbers."""
+    """Both factors in dtypes that can be multiplied: unchanged where there is a kernel for the pair, else both in the
+    dtype that holds the numbers of both, or in the accumulator's dtype where neither does."""
     if x.dtype == y.dtype or arithmetic_of(x.dtype.name, y.dtype.name):
         return x, y
     dtype = max(x.dtype, y.dtype, key=lambda dtype: dtype.itemsize)
@@ -214,8 +216,8 @@ def _multiplicable(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _only_xla(lhs: Any, rhs: Any, result: Any) -> bool:
-    """Whether a product is one of XLA's into floats of 8 bits or integers. Its gradients are those of jax.lax.dot:
-    products of the cotangent as it is, in its dtype."""
+    """Whether a product has a result (8-bit float or integer) that XLA computes. Its gradients are then those of
+    jax.lax.dot: products of the cotangent without conversion, in the cotangent's dtype."""
     if result.itemsize > 1 and jnp.issubdtype(result, jnp.inexact):
         return False
     arithmetic = arithmetic_of(lhs.name, rhs.name)
@@ -223,7 +225,7 @@ def _only_xla(lhs: Any, rhs: Any, result: Any) -> bool:
 
 
 def _as(x: jax.Array, dtype: Any) -> jax.Array:
-    """x in another dtype; of complex numbers, as real ones, the real parts."""
+    """x in another dtype; the real part where x is complex and the dtype is real."""
     of_real = jnp.iscomplexobj(x) and not jnp.issubdtype(dtype, jnp.complexfloating)
     return (jnp.real(x) if of_real else x).astype(dtype)
 
@@ -231,8 +233,11 @@ def _as(x: jax.Array, dtype: Any) -> jax.Array:
 def _through_epilogues(
     cotangents: Sequence[Any], operands: Sequence[Any], out_dtypes: Sequence[Any], epilogues: Sequence[Epilogue]
 ) -> tuple[Sequence[Any], Sequence[Scalar], list[tuple[int, jax.Array]]]:
-    """From cotangents of results alpha sum + beta source + bias to those of sums, of which each has still to be
-    multiplied by a number, these numbers, and the cotangents of sources and biases, by operand."""
+    """Transposes the epilogues alpha sum + beta source + bias.
+
+    Returns the sums' cotangents without the factor alpha where it is a number, these numbers, and the cotangents of
+    sources and biases as pairs (operand, cotangent).
+    """
     if not epilogues:
         return cotangents, [1] * len(cotangents), []
     linear = [ad.is_undefined_primal(operand) for operand in operands]

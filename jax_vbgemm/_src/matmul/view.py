@@ -1,4 +1,4 @@
-"""View: an array read and written where it lies in a buffer, without a copy."""
+"""View: a part of a buffer that products read and write in place."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class View:
     respect to a view is a view of the buffer's gradient, zeros outside the window.
 
     Args:
-      buffer: any jax.Array, taken as its elements in row-major order. Views of one array are of one buffer.
+      buffer: any jax.Array, seen as its elements in row-major order. Views of the same array share one buffer.
       shape: (batch..., rows, columns). A dimension may be a tuple of sizes, outermost first: ((nodes, 3), channels) has
         3 nodes rows.
       strides: the distance from one element to the next in each dimension, in elements of the buffer, in the form of
@@ -54,7 +54,7 @@ class View:
 
     buffer: Any
     layout: Layout
-    elements: int  # that the buffer has, unless it was stacked behind a vmap or a scan
+    elements: int  # the buffer's size when the view was made; vmap and scan may stack buffers
 
     def __init__(self, buffer: Any, shape: Any, strides: Any = None, offset: Any = 0) -> None:
         self.buffer = _checked_buffer("View", "buffer", buffer)
@@ -99,12 +99,12 @@ class View:
 
     @classmethod
     def with_layout(cls, buffer: Any, layout: Layout) -> View:
-        """The view that has this layout; not checked."""
+        """The view of a buffer with this layout, without any check."""
         return cls.tree_unflatten((layout, buffer.size), (buffer,))
 
     @property
     def shape(self) -> Shape:
-        """(batch..., rows, columns), numbers all."""
+        """(batch..., rows, columns), each dimension as one number."""
         return self.layout.shape
 
     @property
@@ -117,11 +117,11 @@ class View:
 
     @property
     def dtype(self) -> Any:
-        """The buffer's."""
+        """The buffer's dtype."""
         return self.buffer.dtype
 
     def dense(self) -> jax.Array:
-        """Its elements as an array of their own: a copy."""
+        """The view's elements copied into an array of their own."""
         why = self.misfit()
         if why:
             raise ValueError(f"View: {why}")
@@ -137,7 +137,7 @@ class View:
         return View.with_layout(self.buffer, self.layout.transpose(axes))
 
     def misfit(self) -> str | None:
-        """What is wrong with it as a window of its buffer, if anything is."""
+        """Why the view does not fit its buffer; None where it fits."""
         end, found = self.layout.end, self.buffer.size
         if self.layout.offset > found:
             return f"its offset is {self.layout.offset} in a buffer of {found} elements"
@@ -145,7 +145,7 @@ class View:
             return f"its last element is number {end - 1} of a buffer of {found} elements"
         if found != self.elements:
             return (
-                f"it is a window of {self.elements} elements, but its buffer is {tuple(self.buffer.shape)}: behind "
+                f"it is a window of {self.elements} elements, but its buffer is {tuple(self.buffer.shape)}: after "
                 "vmap or scan, take its buffer, or jax.vmap a function of the view"
             )
         return None
@@ -170,8 +170,8 @@ def is_view(x: Any) -> bool:
 
 
 def as_operand(name: str, written: str, value: Any) -> jax.Array | View:
-    """The value as an array, or the view that it is; ValueError where it doesn't fit its buffer, TypeError where it is
-    neither. `name`, `written`: as for `as_array`."""
+    """The value as an array or a view; ValueError where a view does not fit its buffer, TypeError where the value is
+    neither array nor view. `name`, `written`: as for `as_array`."""
     if not isinstance(value, View):
         return as_array(name, written, value)
     why = value.misfit()
@@ -181,7 +181,7 @@ def as_operand(name: str, written: str, value: Any) -> jax.Array | View:
 
 
 def dense(x: Any) -> jax.Array:
-    """An array or a view as an array."""
+    """The array, or the elements of the view copied into an array."""
     array: jax.Array = x.dense() if isinstance(x, View) else x
     return array
 
@@ -191,7 +191,7 @@ def _checked_buffer(name: str, argument: str, buffer: Any) -> jax.Array:
     if isinstance(buffer, View):
         raise TypeError(f"{name}: {argument} is a View already: take its buffer, or its dense() as an array of its own")
     if not isinstance(buffer, jax.Array):
-        # An array of NumPy's would become another buffer for each of its views.
+        # A NumPy array would be converted to another buffer for each of its views.
         raise TypeError(f"{name}: {argument} must be a jax.Array, as jnp.asarray makes one, but is {shown(buffer)}")
     if not compat.is_static(buffer.shape):
         raise ValueError(f"{name}: its buffer is {tuple(buffer.shape)}: a view needs sizes that are numbers")
@@ -282,7 +282,7 @@ def _shown(name: str, sizes: Mapping[str, int]) -> str:
 
 
 def _names(side: str) -> list[tuple[str, ...]] | None:
-    """The names of each axis, None where this is no list of names."""
+    """The names of each axis; None where the text is not a list of names."""
     groups = re.findall(r"\(\s*[^()]*\)|[^\s()]+", side)
     if re.sub(r"\s", "", "".join(groups)) != re.sub(r"\s", "", side) or side.count("(") != side.count(")"):
         return None

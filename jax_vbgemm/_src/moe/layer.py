@@ -1,4 +1,4 @@
-"""Rows to their experts, gated products, and results back to their tokens."""
+"""Dispatches rows to experts, computes gated products, and combines the results for each token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jax_vbgemm._src.ragged.api import ragged_dot
 
 
 def dispatch(x: Any, routing: Routing) -> jax.Array:
-    """Each choice's token, sorted by expert: x[routing.rows], with a gradient that is summed in a fixed order.
+    """The token of each choice, sorted by expert: x[routing.rows], with a gradient that is summed in a fixed order.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -26,7 +26,7 @@ def dispatch(x: Any, routing: Routing) -> jax.Array:
 
     Args:
       x: (tokens, d).
-      routing: of as many tokens.
+      routing: the routing of these tokens.
 
     Returns:
       (tokens * k, d), the lhs of `ragged_dot` with routing.group_sizes.
@@ -42,7 +42,7 @@ def dispatch(x: Any, routing: Routing) -> jax.Array:
 
 
 def combine(y: Any, routing: Routing) -> jax.Array:
-    """The sum of each token's choices, multiplied by their probabilities: what brings the experts' results back.
+    """The sum over each token's choices of the expert's result times the choice's probability.
 
     Sums are done in float32 for 16-bit results, one choice after the other.
 
@@ -54,7 +54,7 @@ def combine(y: Any, routing: Routing) -> jax.Array:
 
     Args:
       y: (tokens * k, n), in the order of `dispatch`.
-      routing: the same.
+      routing: the routing that `dispatch` got.
 
     Returns:
       (tokens, n), of y's dtype.
@@ -88,7 +88,7 @@ def gated_dot(lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = 
 
     Args:
       lhs, group_sizes: as for `ragged_dot`.
-      rhs: (g, k, 2 n), gate in front of up; (g, 2 n, k) with `transpose_rhs`.
+      rhs: (g, k, 2 n), the gate before the up-projection; (g, 2 n, k) with `transpose_rhs`.
       activation: a function or one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid".
       **options: of `ragged_dot`; a bias is (g, 2 n), row_scale multiplies the result.
 
@@ -140,9 +140,9 @@ def expert_mlp(
 
     Args:
       x: (tokens, d).
-      gate_up: (experts, d, 2 f), gate in front of up.
+      gate_up: (experts, d, 2 f), the gate before the up-projection.
       down: (experts, f, n).
-      routing: of as many tokens and experts.
+      routing: the routing of these tokens to these experts.
       activation: as for `gated_dot`.
       precision, implementation: as for `ragged_dot`.
 

@@ -1,4 +1,4 @@
-"""From a router's logits to experts, group sizes and the order of rows; the auxiliary losses of routers."""
+"""Routing: from a router's logits to experts, group sizes and the order of rows; the auxiliary losses of routers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from jax_vbgemm._src.ragged.indices import clamp
 
 
 class Routing(NamedTuple):
-    """Where tokens go: what `route` gives, and `dispatch` and `combine` take.
+    """The assignment of tokens to experts: the result of `route` and an argument of `dispatch` and `combine`.
 
     Attributes:
       group_sizes: (experts,) int32, how many choices each expert has. Never read by the host.
       order: (tokens * k,) int32: row i of the experts' input is choice order[i], counted token by token. Rows are
         sorted by expert; those of one expert keep the order of their tokens.
       slots: (tokens, k) int32, the row of each choice: the inverse of `order`.
-      experts: (tokens, k) int32, which expert each choice is.
-      probabilities: (tokens, k), what the result of each choice is multiplied by.
-      clamped: () int32, how many given experts did not exist.
+      experts: (tokens, k) int32, the expert of each choice.
+      probabilities: (tokens, k), the factor of each choice's result.
+      clamped: () int32, how many of the given experts were out of range.
     """
 
     group_sizes: jax.Array
@@ -40,7 +40,7 @@ class Routing(NamedTuple):
 
 
 class Auxiliary(NamedTuple):
-    """What a router is trained and watched with: the layers of `jax_vbgemm.flax` return it where they are asked to.
+    """The losses and statistics of a router, which the layers of `jax_vbgemm.flax` return with `auxiliary=True`.
 
     Attributes:
       load_balance: (), `load_balance_loss` of the layer's tokens.
@@ -56,7 +56,7 @@ class Auxiliary(NamedTuple):
 def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: bool = True) -> Routing:
     """Chooses each token's experts and sorts the choices by expert, on the device.
 
-    Nothing has a capacity: no choice is dropped, whatever the experts' load, and one compiled program serves every
+    Experts have no capacity: no choice is dropped, whatever the experts' load, and one compiled program serves every
     load. The sort is stable and sums have a fixed order, so that the same logits give the same bits. Probabilities are
     differentiable in the logits to any order; the choice itself is not.
 
@@ -68,12 +68,12 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
 
     Args:
       logits: (tokens, experts), real and floating. The softmax is done in float32, or float64 for float64.
-      k: how many experts a token has: those of its largest logits, the first ones among equals. Not with `experts`.
-      experts: (tokens, k) integers, the choice where something else makes it. An entry that is no expert is
-        clamped to the nearest one and counted in `clamped`; `jax.experimental.checkify.checkify` (with `user_checks`)
-        reports it.
-      normalize: whether the probabilities of a token's choices add up to 1; else they are those of the softmax over all
-        experts.
+      k: the number of experts of a token: those of its largest logits, the first ones among equals. Not with `experts`.
+      experts: (tokens, k) integers, the experts of each token if they are chosen elsewhere. An entry out of range is
+        clamped to the nearest expert and counted in `clamped`; `jax.experimental.checkify.checkify` (with
+        `user_checks`) reports it.
+      normalize: whether the probabilities of a token's choices are scaled to add up to 1; otherwise they are those of
+        the softmax over all experts.
 
     Returns:
       A `Routing`.
@@ -89,7 +89,7 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
         raise TypeError(f"{name}: normalize must be a bool, not {normalize!r}")
     tokens, count = logits.shape
     if (k is None) == (experts is None):
-        raise ValueError(f"{name}: give k or experts, one of them: k is {k!r} and experts is {_shown(experts)}")
+        raise ValueError(f"{name}: give either k or experts: k is {k!r} and experts is {_shown(experts)}")
     scores = jax.nn.softmax(logits.astype(accumulator(logits.dtype)), axis=-1)
     if experts is None:
         if isinstance(k, bool) or not isinstance(k, int | np.integer):
@@ -108,7 +108,7 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
                 "k at least 1, and logits must have an expert"
             )
         chosen, clamped = clamp(name, "experts", given, count)
-    # A selection by mask, because the transpose of one by index is a scatter that adds, on a GPU in any order.
+    # Selected by mask: the transpose of a selection by index is a scatter-add, which has no fixed order on a GPU.
     is_chosen = jax.nn.one_hot(chosen, count, dtype=jnp.bool_)
     probabilities = jnp.where(is_chosen, scores[:, None, :], jnp.zeros((), scores.dtype)).sum(axis=-1)
     if normalize:
@@ -125,8 +125,8 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
 def load_balance_loss(logits: Any, routing: Routing) -> jax.Array:
     """The auxiliary loss that spreads tokens over experts: experts * sum over e of f[e] p[e], 1 where all are equal.
 
-    f[e] is the share of choices that expert e has (no derivative), p[e] its mean softmax probability over all tokens;
-    Switch Transformer's loss, with each of k choices counted.
+    f[e] is the fraction of choices that fall on expert e (without derivative), p[e] its mean softmax probability over
+    all tokens. This is the loss of Switch Transformer with all k choices counted.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -135,8 +135,8 @@ def load_balance_loss(logits: Any, routing: Routing) -> jax.Array:
     Array(1., dtype=float32)
 
     Args:
-      logits: (tokens, experts), those that were given to `route`.
-      routing: what it returned.
+      logits: (tokens, experts), the logits that were given to `route`.
+      routing: the routing that `route` returned.
 
     Returns:
       (), in float32, or float64 for float64 logits; 0 where there are no tokens.

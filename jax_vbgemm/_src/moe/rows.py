@@ -1,7 +1,7 @@
-"""select_rows: y[i] = the sum over j of x[index[i, j]], whose transpose is the same with another index.
+"""select_rows: y[i] = the sum over j of x[index[i, j]], whose transpose is a sum of the same form with another index.
 
-The transpose of an ordinary gather is a scatter that adds, and on a GPU such a scatter adds in any order. A router
-knows where each row came from, so that both directions are gathers, with sums in a fixed order.
+The transpose of an ordinary gather is a scatter-add, which has no fixed order on a GPU. A router knows where each row
+came from, so that both directions can be gathers with sums in a fixed order.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from jax_vbgemm._src.matmul.reference import accumulator
 
 
 def select_rows(x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:
-    """Sums of rows of x (n, d): (m, d), of index (m, terms) with entries in [0, n).
+    """Sums of rows of x (n, d), selected by index (m, terms) with entries in [0, n): (m, d).
 
-    back: (n, terms back), the same selection seen from x: index[i, j] is r as often as back[r, ...] is i. It serves the
-    transpose alone. Derivatives of any order and vmap over any operand.
+    back: (n, terms back), the inverse selection: index[i, ...] contains r as often as back[r, ...] contains i. Only the
+    transpose uses it. Derivatives of any order, and vmap over any operand.
     """
     operands: Sequence[jax.Array] = (x, index, back)
     if any(compat.varies(operand) for operand in operands):
@@ -32,7 +32,7 @@ def select_rows(x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:
 
 
 def _rows(x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:
-    """With leading batch dimensions, of which all operands have the same."""
+    """`select_rows` for operands with equal leading batch dimensions."""
     form: Callable[..., jax.Array] = _rows_of_one
     for _ in x.shape[:-2]:
         form = jax.vmap(form)
@@ -41,7 +41,7 @@ def _rows(x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:
 
 def _rows_of_one(x: jax.Array, index: jax.Array, back: jax.Array) -> jax.Array:
     terms = index.shape[1]
-    if x.shape[0] == 0 or terms == 0:  # there is no row to be read
+    if x.shape[0] == 0 or terms == 0:  # there is no row to read
         return jnp.zeros((index.shape[0], x.shape[1]), x.dtype)
     rows = x.at[index].get(mode="clip")
     return rows[:, 0] if terms == 1 else rows.astype(accumulator(x.dtype)).sum(axis=1).astype(x.dtype)

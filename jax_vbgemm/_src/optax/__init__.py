@@ -1,1 +1,1 @@
-"""Optimizers that treat all weight matrices together."""
+"""Optimizers that treat all weight matrices in a few operations."""

@@ -1,4 +1,4 @@
-"""apply_updates: new parameters, all in one operation."""
+"""apply_updates: adds the updates to all parameters in one operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from jax_vbgemm._src.structure import difference, path_of
 def apply_updates(params: Any, updates: Any) -> Any:
     """optax.apply_updates: params + updates, in the parameters' dtypes; a None among the parameters stays None.
 
-    On a GPU one kernel for all leaves, in the place of the parameters: donate them, or XLA copies them before.
+    On a GPU this is one kernel for all leaves, which writes into the memory of the parameters: donate them, or XLA
+    copies them first.
 
     Raises:
       ValueError, TypeError: the trees differ in structure, or an update cannot be added to its parameter; the message
@@ -55,7 +56,7 @@ def _sum(structure: Any, index: int, p: Any, u: Any) -> jax.Array:
 
 
 def _is_ours(p: Any, u: Any) -> bool:
-    """Whether the sum needs no conversion and no broadcast."""
+    """Whether the sum needs no conversion and no broadcast, so that `add_scaled` can compute it."""
     if not (isinstance(p, jax.Array) and isinstance(u, jax.Array)):
         return False
     return p.dtype == u.dtype and p.shape == u.shape and jnp.issubdtype(p.dtype, jnp.inexact)

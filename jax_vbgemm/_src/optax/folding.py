@@ -1,4 +1,4 @@
-"""Muon's chain with its factors in the last product: no pass over the updates to scale them."""
+"""Muon's chain with its scale factors folded into the last product, which saves passes over the updates."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def folded(
     weight_decay_mask: Any,
     learning_rate: Any,
 ) -> optax.GradientTransformation:
-    """optax.chain(*parts), of Muon, the scaling by shape, weight decay and the learning rate, with the same state.
+    """optax.chain(*parts) with the same state; the parts are Muon, scaling by shape, weight decay and the learning
+    rate.
 
-    shape_factors: one number a leaf. What it cannot fold goes through the chain: factors of other dtypes than the
-    leaves', which change theirs, and any weight decay that is not one known number.
+    shape_factors: one number for each leaf. The chain itself is used where folding is not possible: where the dtype of
+    a factor would change that of the leaves, and where weight decay is not one number known at trace time.
     """
     chain = optax.chain(*parts)
     by_muon, _, _, by_rate = parts
@@ -43,7 +44,7 @@ def folded(
             return chain.update(updates, state, params)
 
         of_muon, of_shape, of_decay, of_rate = state
-        # The learning rate's transformation multiplies whatever it is given.
+        # The learning rate's transformation multiplies its argument, here a single number.
         decay = np.full(1, weight_decay, jax.dtypes.canonicalize_dtype(float))
         (scale, decay), of_rate = by_rate.update((factors, decay), of_rate)
         updates, of_muon = by_muon.update(updates, of_muon, scale=scale)

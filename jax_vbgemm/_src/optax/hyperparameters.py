@@ -1,4 +1,4 @@
-"""Checks of an optimizer's hyperparameters. Traced ones are taken as they are."""
+"""Checks of an optimizer's hyperparameters. Traced values are not checked."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import jax
 
 
 def check_number(optimizer: str, name: str, value: Any, least: float, below: float | None = None) -> None:
-    """ValueError unless least <= value, and value < below; a schedule's or `optax.inject_hyperparams`' traced value is
-    not known here."""
+    """Raises ValueError unless least <= value < below. A traced value, from a schedule or `optax.inject_hyperparams`,
+    is not known here and passes."""
     if isinstance(value, jax.core.Tracer):
         return
     if not (least <= value and (below is None or value < below)):
@@ -19,7 +19,7 @@ def check_number(optimizer: str, name: str, value: Any, least: float, below: flo
 
 
 def check_integer(optimizer: str, name: str, value: Any, least: int) -> None:
-    """Such as a number of steps, which may be traced."""
+    """Raises unless the value, such as a number of steps, is an integer of at least `least`; it may be traced."""
     if isinstance(value, jax.core.Tracer):
         return
     if _index(value) is None:
@@ -28,7 +28,7 @@ def check_integer(optimizer: str, name: str, value: Any, least: int) -> None:
 
 
 def static_integer(optimizer: str, name: str, value: Any, least: int) -> int:
-    """One on which the shapes or the number of products depend, so that it must be known at trace time."""
+    """A checked integer on which shapes or the number of products depend, so that it must be known at trace time."""
     if isinstance(value, jax.core.Tracer):
         raise TypeError(
             f"{optimizer}: {name} is traced, and must be known at trace time: optax.inject_hyperparams leaves it alone "

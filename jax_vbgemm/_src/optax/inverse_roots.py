@@ -1,4 +1,4 @@
-"""Inverse p-th roots of many symmetric positive semidefinite matrices, by coupled Newton iterations of all together."""
+"""Inverse p-th roots of many symmetric positive semidefinite matrices, by one coupled Newton iteration for all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_vbgemm._src.matmul.api import batched_matmul
 
-# As in Google's distributed_shampoo, whose numbers these are.
+# The constants of Google's distributed_shampoo.
 _TOLERANCE = 1e-6  # of the largest entry of M - I, and of the largest eigenvalue
 _MOST_ITERATIONS = 100
 _MOST_GROWTH = 1.2  # of the error in one iteration, beyond which rounding has taken over
@@ -21,10 +21,10 @@ _LEAST_EIGENVALUE = 1e-6  # to which the ridge is relative
 def inverse_roots(
     matrices: Sequence[jax.Array], roots: Sequence[int], ridge: Any, options: dict[str, Any]
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-    """(A + ridge max(lambda_max, 1e-6) I)^(-1/p) of every A, and the largest entry of M - I where the iteration ended.
+    """(A + ridge max(lambda_max, 1e-6) I)^(-1/p) of every A, and the largest entry of M - I after the last iteration.
 
     H -> A^(-1/p) and M = H^p A -> I (Higham, Functions of Matrices, eq. 7.18). Matrices of one size, p and dtype are
-    stacked; each product is one operation for all of them, and a matrix stays as it is once it has converged.
+    stacked; each product is one operation for all matrices, and a matrix no longer changes once it has converged.
 
     Args:
       matrices: arrays (..., n, n), n > 0, float32 or float64. roots: p for each. options: of `batched_matmul`.
@@ -83,7 +83,7 @@ def _of_stacks(
         new_errors = [jnp.max(jnp.abs(m - eye), axis=(-2, -1)) for m, eye in zip(new_ms, eyes, strict=True)]
         growths = [jnp.where(on, n / e, g) for on, n, e, g in zip(active, new_errors, errors, growths, strict=True)]
         errors = [jnp.where(on, n, e) for on, n, e in zip(active, new_errors, errors, strict=True)]
-        # The step that made the error grow is not taken.
+        # A step that makes the error grow is discarded.
         taken = [(on & (g < _MOST_GROWTH))[:, None, None] for on, g in zip(active, growths, strict=True)]
         hs = [jnp.where(yes, n, h) for yes, n, h in zip(taken, new_hs, hs, strict=True)]
         ms = [jnp.where(yes, n, m) for yes, n, m in zip(taken, new_ms, ms, strict=True)]
@@ -96,7 +96,7 @@ def _of_stacks(
 
 
 def _powers(matrices: list[jax.Array], exponents: Sequence[int], options: dict[str, Any]) -> list[jax.Array]:
-    """X^p of every X, by squaring: two operations or one for each binary digit of the largest p."""
+    """X^p of every X by repeated squaring: one or two operations for each binary digit of the largest p."""
     results: list[Any] = [None] * len(matrices)
     squares = dict(enumerate(matrices))
     for digit in range(max(exponents, default=1).bit_length()):
@@ -114,7 +114,7 @@ def _powers(matrices: list[jax.Array], exponents: Sequence[int], options: dict[s
 
 
 def _largest_eigenvalues(stacks: list[jax.Array], options: dict[str, Any]) -> list[jax.Array]:
-    """Of every matrix, by power iterations of all of them together: (batch,) of each stack."""
+    """The largest eigenvalue of every matrix, by one power iteration for all: (batch,) for each stack."""
 
     def start(a: jax.Array) -> jax.Array:
         v = np.random.default_rng(a.shape[-1]).uniform(-1, 1, a.shape[-1])

@@ -1,4 +1,4 @@
-"""What SOAP and Shampoo share: a left and a right factor for each matrix, and products of all matrices with theirs."""
+"""Kronecker factors, shared by SOAP and Shampoo: a left and a right factor of each matrix, and products with them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.optax.matrices import Matrices
 
 Options = dict[str, Any]
-"""Of the products: their precision and implementation."""
+"""The options of products: precision and implementation."""
 
 
 class Factors(NamedTuple):
-    """Of one parameter: (*batch, rows, rows) and (*batch, columns, columns); None where it has none."""
+    """The factors of one parameter: (*batch, rows, rows) and (*batch, columns, columns); None where it has no
+    factor."""
 
     left: Any
     right: Any
 
 
 class Leaf:
-    """A parameter as a matrix or a batch of them, or as it is where it has no factors."""
+    """A parameter as a matrix or a batch of matrices; a parameter without factors keeps its shape."""
 
     def __init__(self, name: str, where: str, x: jax.Array, numbers: MuonDimensionNumbers | None, most: int) -> None:
         if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -41,22 +42,24 @@ class Leaf:
         self.sides = [0 < size <= most for size in sizes] or [False, False]
 
     def of(self, x: jax.Array) -> jax.Array:
-        """In the shape and dtype in which it is computed with."""
+        """x in the shape and dtype of the computation."""
         return (x if self.matrices is None else self.matrices.of(x)).astype(self.wide)
 
     def back(self, y: jax.Array) -> jax.Array:
         return (y if self.matrices is None else self.matrices.back(y)).astype(self.dtype)
 
     def factors(self, make: Callable[[tuple[int, ...], Any], jax.Array]) -> Factors:
-        """`make` is of a shape and a dtype."""
+        """The leaf's factors, each made by make(shape, dtype)."""
         shapes = [(*self.shape[:-2], size, size) for size in self.shape[-2:]] if any(self.sides) else [(), ()]
         return Factors(*(make(s, self.wide) if has else None for s, has in zip(shapes, self.sides, strict=True)))
 
 
 def leaves_of(name: str, written: str, tree: Any, numbers: Any, most: int) -> list[Leaf]:
-    """The leaves of a tree of parameters, which the user would write as `written`. `numbers`: a tree of dimension
-    numbers or None, a callable that makes one, or None for the default: the last axis is the output's, and all before
-    it are reduced."""
+    """The leaves of a tree of parameters, whose name in messages is `written`.
+
+    `numbers`: a tree of dimension numbers or None, a callable that makes one, or None for the default: the last axis is
+    the output, and all axes before it are reduced.
+    """
     if any(isinstance(x, RaggedArray) for x in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, RaggedArray))):
         raise TypeError(f"{name}: {written} are packed: it takes arrays of their own, as unpack gives them")
     if numbers is None:
@@ -72,7 +75,7 @@ def leaves_of(name: str, written: str, tree: Any, numbers: Any, most: int) -> li
 
 
 def check_shapes(name: str, leaves: Sequence[Leaf], moments: Sequence[jax.Array]) -> None:
-    """ValueError where a gradient has not the shape of its parameter, whose moments these are."""
+    """Raises ValueError where the shape of a gradient differs from that of its parameter's moments."""
     for leaf, moment in zip(leaves, moments, strict=True):
         if leaf.shape != moment.shape:
             raise ValueError(
@@ -90,7 +93,7 @@ def _default_numbers(tree: Any) -> Any:
 def grams(
     xs: Sequence[jax.Array], factors: Sequence[Factors], alpha: Any, beta: Any, options: Options
 ) -> list[Factors]:
-    """alpha X X^T + beta F for every left factor F, and with X^T X for every right one: one operation."""
+    """alpha X X^T + beta F for every left factor F, and alpha X^T X + beta F for every right factor: one operation."""
     lefts, rights = _having(factors, 0), _having(factors, 1)
     new = batched_gram(
         [xs[index] for index in (*lefts, *rights)],
@@ -123,19 +126,19 @@ def sandwiched(
 
 
 def flat(factors: Sequence[Factors]) -> list[Any]:
-    """All that are there: the left ones, then the right ones."""
+    """All factors that are not None: first the left ones, then the right ones."""
     return [pair[side] for side in (0, 1) for pair in factors if pair[side] is not None]
 
 
 def unflat(factors: Sequence[Factors], values: Sequence[Any]) -> list[Factors]:
-    """The reverse of `flat`: `values` in the places of those that are there."""
+    """The inverse of `flat`: `values` in place of the factors that are not None."""
     left, right = iter(values[: len(_having(factors, 0))]), iter(values[len(_having(factors, 0)) :])
     return [Factors(None if f.left is None else next(left), None if f.right is None else next(right)) for f in factors]
 
 
 def by_shape(function: Callable[[jax.Array], jax.Array], matrices: Sequence[jax.Array]) -> list[jax.Array]:
-    """A function of (batch, n, n) on all matrices: one call for all that have one size and dtype, which XLA's
-    decompositions need."""
+    """A function of (batch, n, n) applied to all matrices, with one call for all matrices of one size and dtype, as
+    XLA's decompositions take stacks only."""
     alike: dict[Any, list[int]] = {}
     for index, x in enumerate(matrices):
         alike.setdefault((x.shape[-1], x.dtype), []).append(index)

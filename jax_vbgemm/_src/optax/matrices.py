@@ -1,4 +1,4 @@
-"""Leaves as matrices, or batches of matrices, by their dimension numbers."""
+"""Views leaves as matrices, or as batches of matrices, by their dimension numbers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Matrices:
 
     def __init__(self, x: jax.Array, numbers: MuonDimensionNumbers | None) -> None:
         self.shape = x.shape
-        self.permutation: tuple[int, ...] | None = None  # None: x is its matrix
+        self.permutation: tuple[int, ...] | None = None  # None: the leaf is a matrix already
         if x.ndim != 2 and not isinstance(numbers, MuonDimensionNumbers):
             raise ValueError(
                 "Input must have shape (m, n) or weight dimension numbers must be provided."
                 f" Got shape={x.shape} and dimension_numbers={numbers!r}."
             )
-        if x.ndim == 2:  # whatever its numbers: the transposed polar factor is the transpose's
+        if x.ndim == 2:  # for any dimension numbers, as the polar factor of X^T is the transpose of that of X
             return
         if x.ndim < 2:
             raise ValueError(f"Muon optimized parameters must have rank >= 2, got x.ndim={x.ndim}")

@@ -1,4 +1,4 @@
-"""The moving averages of Muon's gradients: two operations for all of them."""
+"""The moving averages of Muon's gradients, in two operations for all leaves."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from jax_vbgemm._src.elementwise.addition import add_scaled
 def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) -> tuple[Any, Any]:
     """The new first moments, and the momentum (Nesterov's looks a step ahead), corrected for the zeros at the start.
 
-    count: of the steps, this one included. A None in `updates` stays None.
+    count: the number of steps, this one included. A None in `updates` stays None.
     """
     gradients = jax.tree.leaves(updates, is_leaf=_is_none)
     structure: Any = jax.tree.structure(updates, is_leaf=_is_none)
     moments = structure.flatten_up_to(mu)
-    # XLA reads a gradient once for both averages. On a GPU, beyond this size, that is worth more than the kernels it
-    # takes.
+    # XLA reads a gradient once for both averages, with a kernel for each leaf. On a GPU and for leaves above this size,
+    # that saves more time than the kernels cost.
     rules = backends.traced_target().rules
     most = -1 if rules is None else rules.small_array
     ours = [_is_ours(g, m, beta, most) for g, m in zip(gradients, moments, strict=True)]
@@ -35,7 +35,7 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
         return list(zip(new, add_scaled(new, new, 1 / correction, 0, in_place=False), strict=True))
 
     def apart(gradients: list[Any], moments: list[Any]) -> list[tuple[Any, Any]]:
-        """As optax has it."""
+        """The averages computed leaf by leaf, as optax does."""
         new = optax.tree.update_moment(gradients, moments, beta, 1)
         if nesterov:
             later = optax.tree.bias_correction(new, beta, optax.safe_increment(count))
@@ -55,7 +55,7 @@ def momenta(updates: Any, mu: Any, beta: Any, count: jax.Array, nesterov: bool) 
 
 
 def _is_ours(gradient: Any, moment: Any, beta: Any, most: int) -> bool:
-    """Whether the averages have the gradient's dtype; optax rounds their parts one by one where dtypes are mixed."""
+    """Whether `add_scaled` gives optax's results: all dtypes are equal. Where they differ, optax rounds each part."""
     if gradient is None or not jnp.issubdtype(jnp.result_type(gradient), jnp.inexact):
         return False
     dtype = jnp.result_type(gradient)

@@ -1,8 +1,7 @@
 """Muon, a drop-in for optax.contrib.muon that orthogonalises all matrices together.
 
-Arguments, state (optax's own MuonState, so checkpoints are interchangeable), numerics and errors are those of optax
-0.2.8; what each argument means is documented there. The structure follows optax/contrib/_muon.py (Apache-2.0,
-DeepMind).
+Arguments, state (optax's own MuonState, so that checkpoints are interchangeable), numerics and errors are those of
+optax 0.2.8, which documents the arguments. The structure follows optax/contrib/_muon.py (Apache-2.0, DeepMind).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from jax_vbgemm._src.optax.matrices import Matrices, axes_of
 from jax_vbgemm._src.optax.momenta import momenta
 from jax_vbgemm._src.optax.packed import by_member, is_ragged
 
-# "dion": Ahn et al., arXiv 2504.05295; one row a step.
+# "dion": Ahn et al., arXiv 2504.05295; one row for each step.
 _PRESETS: dict[str, Any] = {
     "standard": MUON_COEFFS,
     "dion": [
@@ -50,7 +49,7 @@ def scale_by_muon(
     mesh_axis: Any = None,
     mesh: Any = None,
 ) -> optax.GradientTransformation:
-    """optax.contrib.scale_by_muon, three products a Newton-Schulz step for all matrices together.
+    """optax.contrib.scale_by_muon with three calls for each Newton-Schulz step, for all matrices together.
 
     Products take `jax.default_matmul_precision`, as optax's do. `weight_dimension_numbers`: a tree of
     MuonDimensionNumbers (None: a 2-D leaf) or a callable that returns one; None: all leaves are matrices. `mesh_axis`
@@ -58,8 +57,8 @@ def scale_by_muon(
 
     Raises:
       ValueError: in `init`, ns_coeffs is not (3,) or (n, 3) or has more rows than steps; in `update`, a leaf is not a
-        matrix and has no dimension numbers, its axes overlap, preconditioning is unknown, or mesh_axis is not of the
-        mesh.
+        matrix and has no dimension numbers, its axes overlap, preconditioning is unknown, or mesh_axis is not an axis
+        of the mesh.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -86,13 +85,13 @@ def scale_by_muon(
         del params
         numbers = weight_dimension_numbers
         if callable(numbers):
-            numbers = numbers(updates)  # of the updates: only shapes matter, and params may not be given
+            numbers = numbers(updates)  # from the updates: only shapes matter, and params may be None
         count = optax.safe_increment(state.count)
         mu, momentum = momenta(updates, state.mu, beta, count, nesterov)
         updates = orthogonalize(
             momentum, state.ns_coeffs, ns_steps, preconditioning, eps, numbers, scale, mesh_axis=mesh_axis, mesh=mesh
         )
-        if adaptive:  # by the dual norm of the momentum: arXiv 2409.20325
+        if adaptive:  # scaled by the dual norm of the momentum: arXiv 2409.20325
             updates = by_member(lambda x, y: jnp.sum(x.conj() * y) * y, momentum, updates)
         return updates, MuonState(count=count, mu=optax.tree.cast(mu, mu_dtype), ns_coeffs=state.ns_coeffs)
 
@@ -114,7 +113,7 @@ def orthogonalize(
     """optax.contrib's orthogonalize_via_newton_schulz for a whole tree.
 
     dimension_numbers: a tree with a MuonDimensionNumbers or None for each leaf; None: all leaves are matrices.
-    scale: what results are multiplied by, a number or a 1-D array with one entry a leaf.
+    scale: a factor of the results, a number or a 1-D array with one entry for each leaf.
     mesh_axis, mesh: as in `newton_schulz`.
 
     Examples:
@@ -137,7 +136,7 @@ def orthogonalize(
             preconditioning=preconditioning, eps=eps, scale=part, mesh_axis=mesh_axis, mesh=mesh,
         )  # fmt: skip
 
-    # Every RaggedArray is a call, whose members are matrices as they are, and all arrays are one.
+    # One call for each RaggedArray, whose members are matrices without any folding, and one call for all arrays.
     arrays = [index for index, x in enumerate(leaves) if not is_ragged(x)]
     views = [Matrices(leaves[index], numbers[index]) for index in arrays]
     results = [
@@ -153,7 +152,8 @@ def orthogonalize(
 def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = None) -> optax.GradientTransformation:
     """Scales each leaf by sqrt(max(1, fan out / fan in)), or by sqrt(max(fan in, fan out)) * consistent_rms.
 
-    As in optax, where it is private. weight_dimension_numbers: as for `scale_by_muon`, without None leaves.
+    optax has the same transformation as a private function. weight_dimension_numbers: as for `scale_by_muon`, without
+    None leaves.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -182,7 +182,7 @@ def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = N
 def _shape_factor(x: jax.Array, numbers: MuonDimensionNumbers, consistent_rms: Any) -> Any:
     fan_in, fan_out = (math.prod(x.shape[axis] for axis in axes) for axes in axes_of(x, numbers))
     if consistent_rms is None:
-        return math.sqrt(max(1, fan_out / max(fan_in, 1)))  # a leaf without elements has no shape to scale by
+        return math.sqrt(max(1, fan_out / max(fan_in, 1)))  # the fan-in of a leaf without elements may be 0
     return math.sqrt(max(fan_in, fan_out)) * consistent_rms
 
 
@@ -225,16 +225,16 @@ def muon(
 ) -> optax.GradientTransformation:
     """optax.contrib.muon, all matrices together: matrices go to Muon, everything else to AdamW.
 
-    `mesh_axis`: a mesh axis, or a tuple of some, among whose devices the matrices are divided by predicted time;
-    `mesh`: that of the axis, where neither jax.set_mesh nor shard_map tells it. See `newton_schulz`. Under
-    optax.inject_hyperparams say static_args="mesh": a Mesh can be called, and would be taken for a schedule.
+    `mesh_axis`: a mesh axis, or a tuple of axes, among whose devices the matrices are divided by predicted time;
+    `mesh`: the mesh, where neither jax.set_mesh nor shard_map defines it. See `newton_schulz`. Under
+    optax.inject_hyperparams, pass static_args="mesh": a Mesh is callable and would be taken for a schedule.
 
-    Parameters may be packed by `pack_tree`: then gradients, momenta and updates are, too, and a step is called with a
-    few arrays. Buffers of matrices go to Muon, all others to AdamW.
+    Parameters may be packed by `pack_tree`: gradients, momenta and updates are then packed too, and a step is called
+    with a few arrays. Buffers of matrices go to Muon, all other buffers to AdamW.
 
     Raises:
-      ValueError: `ns_coeffs` is an unknown preset; matrices and other leaves lie in one buffer, or packed parameters
-        come with a weight_decay_mask; and as `scale_by_muon`.
+      ValueError: as `scale_by_muon`; also where `ns_coeffs` is an unknown preset, where matrices and other leaves lie
+        in one buffer, or where packed parameters come with a weight_decay_mask.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -253,7 +253,7 @@ def muon(
     given = muon_weight_dimension_numbers
 
     def numbers_of(params: Any) -> Any:
-        """A prefix tree of dimension numbers; None where Adam is to be used."""
+        """A prefix tree of dimension numbers; None for leaves that Adam updates."""
         if given is None:
             return jax.tree.map(lambda x: MuonDimensionNumbers() if _is_matrix(x) else None, params, is_leaf=is_ragged)
         return given(params) if callable(given) else given
@@ -281,7 +281,7 @@ def muon(
         def expand(number: Any, part: Any) -> Any:
             def of_label(label: Any) -> Any:
                 if jax.tree.leaves(label) == ["muon"]:
-                    return number  # of all members of a RaggedArray
+                    return number  # for all members of a RaggedArray
                 return jax.tree.map(lambda _: optax.MaskedNode(), label)
 
             return jax.tree.map(of_label, part, is_leaf=is_ragged)
@@ -289,7 +289,7 @@ def muon(
         return jax.tree.map(expand, numbers_of(params), labels(params), is_leaf=is_leaf)
 
     def shape_factors(updates: Any) -> Any:
-        """One number a leaf, known unless consistent_rms is traced."""
+        """One number for each leaf, known at trace time unless consistent_rms is traced."""
         if isinstance(consistent_rms, jax.Array):
             return shape_factors_of(updates, 1) * consistent_rms
         return shape_factors_of(updates, consistent_rms)
@@ -317,7 +317,7 @@ def muon(
         optax.add_decayed_weights(weight_decay, weight_decay_mask),
         optax.scale_by_learning_rate(learning_rate),
     )  # fmt: skip
-    if adaptive:  # what is multiplied by the dual norm cannot be scaled before
+    if adaptive:  # the dual norm of unscaled results is needed, so that no scale can be folded into them
         of_matrices = optax.chain(*parts)
     else:
         of_matrices = folded(parts, shape_factors, weight_decay, weight_decay_mask, learning_rate)

@@ -1,4 +1,4 @@
-"""Parameters in a few buffers, so that a step is called with a few arrays and not with hundreds."""
+"""Packs parameters into a few buffers, so that a jitted step has a few arguments instead of hundreds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax_vbgemm._src.matmul.packed import RaggedArray, pack, pack_as
 class PackedTree(NamedTuple):
     """A tree whose leaves lie in a few buffers; `pack_tree` makes one, and `unpack` gives the tree back.
 
-    buffers: each a RaggedArray of the tree's structure, with None in the place of the leaves that lie in another.
+    buffers: RaggedArrays of the tree's structure, each with None in place of the leaves that lie in another buffer.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -30,7 +30,7 @@ class PackedTree(NamedTuple):
     buffers: tuple[RaggedArray, ...]
 
     def unpack(self) -> Any:
-        """The tree, of arrays of their own."""
+        """The tree with each leaf as an array of its own."""
         trees = [_members(buffer) for buffer in self.buffers]
         structure = jax.tree.structure(trees[0], is_leaf=_is_missing)
         columns = zip(*(jax.tree.leaves(tree, is_leaf=_is_missing) for tree in trees), strict=True)
@@ -42,8 +42,8 @@ def pack_tree(tree: Any) -> PackedTree:
     for each dtype.
 
     To optax a buffer is one leaf: an optimizer's moments of it are one array, and one operation updates them. That is
-    right for transformations which treat each element by itself, or all of them as one vector (Adam, SGD, Lion,
-    clipping by the global norm), and for `muon`, which treats the members of buffers of matrices.
+    correct for transformations that treat each element by itself or all elements as one vector (Adam, SGD, Lion,
+    clipping by the global norm), and for `muon`, which knows the members of buffers of matrices.
 
     Raises:
       TypeError: a leaf is not an array.
@@ -69,13 +69,13 @@ def pack_tree(tree: Any) -> PackedTree:
     def part(group: Any) -> Any:
         return jax.tree.unflatten(structure, [x if of == group else None for x, of in zip(leaves, groups, strict=True)])
 
-    # A tree without leaves has a structure, too.
+    # A tree without leaves still needs a buffer, which keeps its structure.
     kinds: list[Any] = sorted({group for group in groups if group is not None})
     return PackedTree(tuple(pack(part(group)) for group in kinds or [None]))
 
 
 def unpack_state(state: Any) -> Any:
-    """An optimizer's state for packed parameters as the same optimizer has it for the tree that was packed.
+    """Turns an optimizer's state for packed parameters into its state for the tree that was packed.
 
     Examples:
       >>> import jax
@@ -96,14 +96,14 @@ def unpack_state(state: Any) -> Any:
 
 
 def pack_state(state: Any, like: Any) -> Any:
-    """The reverse of `unpack_state`: a state of optax's, from a checkpoint say, packed.
+    """The inverse of `unpack_state`: packs a state of optax, from a checkpoint for example.
 
     Args:
       state: an optimizer's state for a tree of parameters.
-      like: the same optimizer's state for the packed parameters, as its `init` gives it; its numbers don't matter.
+      like: the same optimizer's state for the packed parameters, as `init` gives it; its values are not used.
 
     Raises:
-      ValueError: the states differ in structure, or an array of `state` in shape from its place in `like`.
+      ValueError: the states differ in structure, or an array of `state` differs in shape from that of `like`.
 
     Examples:
       >>> import jax
@@ -131,7 +131,8 @@ def pack_state(state: Any, like: Any) -> Any:
 
 
 def by_member(f: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """jax.tree.map to which the members of a RaggedArray are leaves; anything else in `rest` is that of all members."""
+    """jax.tree.map in which the members of a RaggedArray are leaves; any other value in `rest` is passed for each
+    member."""
 
     def mapped(x: Any, *others: Any) -> Any:
         if not is_ragged(x):
@@ -143,19 +144,19 @@ def by_member(f: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def is_ragged(x: Any) -> bool:
-    """Whether x is a RaggedArray with a buffer; optax.masked puts a node without leaves in its place."""
+    """Whether x is a RaggedArray with a buffer; optax.masked may have replaced the buffer by a node without leaves."""
     return isinstance(x, RaggedArray) and bool(jax.tree.leaves(x.buffer))
 
 
 def _members(x: RaggedArray) -> Any:
-    """Its tree; what optax has put in the place of a buffer stands for each member."""
+    """The tree of the members. A node that optax put in place of the buffer stands for each member."""
     if is_ragged(x):
         return x.unpack()
     return jax.tree.unflatten(x.structure, [x.buffer] * len(x))
 
 
 def _packed_as(x: RaggedArray, tree: Any) -> RaggedArray:
-    """The leaves of a tree where x has members, laid out as its are."""
+    """The leaves of a tree as a RaggedArray with the layout of x."""
     if not is_ragged(x):
         return x
     numbers = jax.tree.unflatten(x.structure, range(len(x)))

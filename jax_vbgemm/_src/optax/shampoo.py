@@ -1,6 +1,6 @@
 """Shampoo with grafting, for all matrices together.
 
-Anil et al., arXiv 2002.09018. The names of the hyperparameters, the order of the steps and the numbers are those of
+Anil et al., arXiv 2002.09018. Hyperparameters, the order of the steps and numerical results are those of
 Google's distributed_shampoo (google-research, Apache-2.0; on PyPI as optax-shampoo).
 """
 
@@ -35,8 +35,8 @@ class ShampooState(NamedTuple):
 
     statistics: sums or averages of G G^T and G^T G, a pair (left, right) for each parameter, None where there is no
     factor. preconditioners: their inverse roots.
-    diagonal_statistics: of the grafted optimizer's squares; zeros of shape () where it has none.
-    momentum, diagonal_momentum: Shampoo's, and the grafted optimizer's.
+    diagonal_statistics: the grafted optimizer's second moments; zeros of shape () where it has none.
+    momentum, diagonal_momentum: the momentum of Shampoo, and that of the grafted optimizer.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -78,31 +78,31 @@ def shampoo(
     """Shampoo, L^(-1/4) G R^(-1/4) with the step size of a grafted optimizer, all matrices together.
 
     A step is one `batched_gram` for all statistics and two `batched_matmul` for the preconditioning. The inverse roots
-    are a coupled Newton iteration of all factors together, four products an iteration for the fourth root.
+    are computed by one coupled Newton iteration for all factors, with four calls per iteration for the fourth root.
 
-    Parameters of rank 0 and 1, and those whose dimension numbers are None, are left to the grafted optimizer. Of rank
-    3 and more are folded to matrices. Statistics are kept in float32, those of float64 in float64.
+    Parameters of rank 0 and 1, and those whose dimension numbers are None, are left to the grafted optimizer.
+    Parameters of rank 3 and more are folded to matrices. Statistics are float32, or float64 for float64 parameters.
 
     Args:
       learning_rate: a number or a schedule.
-      beta1: of the momentum. beta2: of the statistics; 1: they are sums.
+      beta1: decay rate of the momentum. beta2: decay rate of the statistics; with 1 they are sums.
       diagonal_epsilon: added to the root of the grafted optimizer's second moment.
-      matrix_epsilon: of the largest eigenvalue, what is added to a factor's diagonal before its root.
+      matrix_epsilon: added to a factor's diagonal before its root, as a fraction of the largest eigenvalue.
       weight_decay: this times the parameter is added before the momentum.
-      start_preconditioning_step: the step before which the grafted optimizer is used alone.
-      preconditioning_compute_steps, statistics_compute_steps: from one computation of them to the next.
-      graft_type: whose step size is taken: "sgd", "adagrad" or "rmsprop".
+      start_preconditioning_step: before this step, only the grafted optimizer is used.
+      preconditioning_compute_steps, statistics_compute_steps: the number of steps from one computation to the next.
+      graft_type: the optimizer whose step size is used: "sgd", "adagrad" or "rmsprop".
       nesterov: whether the momentum looks a step ahead.
       exponent_override: p of the roots F^(-1/p); 0: twice the number of the parameter's factors.
-      inverse_failure_threshold: a root whose error is above this is not taken, the last one stays.
-      moving_average_for_momentum: whether updates enter the momentum times 1 - beta1.
+      inverse_failure_threshold: a root whose error is above this is discarded, and the last root stays.
+      moving_average_for_momentum: whether updates are multiplied by 1 - beta1 before they enter the momentum.
       max_precond_dim: a dimension above this has no factor.
       precision, implementation: of the products, as for `batched_matmul`.
       weight_dimension_numbers: as for `soap`.
 
     Raises:
       ValueError: graft_type is unknown, a number is out of range, axes overlap, `update` gets no params where there is
-        weight decay, or a gradient has not the shape of its moments.
+        weight decay, or the shape of a gradient differs from that of its moments.
       TypeError: in `init` and `update`, a parameter is not floating; the message names it. `exponent_override` or
         `max_precond_dim` is traced: `optax.inject_hyperparams` needs them in its static_args.
 
@@ -175,7 +175,7 @@ def shampoo(
                 [Factors(*(p if f is not None else None for f in pair)) for pair, p in zip(roots, powers, strict=True)]
             )
             values, errors = inverse_roots(flat(statistics), of_factors, matrix_epsilon, options)
-            good = [error < inverse_failure_threshold for error in errors]  # not of NaN
+            good = [error < inverse_failure_threshold for error in errors]  # false for NaN
             last = flat(roots)
             return [jnp.where(ok[..., None, None], x, old) for ok, x, old in zip(good, values, last, strict=True)]
 
@@ -207,14 +207,14 @@ def shampoo(
 
 
 def _share(beta: Any) -> Any:
-    """Of what is new in an average, or in a sum where beta is 1."""
+    """The factor of the new term in an average, which is 1 for a sum (beta = 1)."""
     return jnp.where(beta == 1, 1.0, 1 - beta) if isinstance(beta, jax.Array) else 1 - beta or 1
 
 
 def _every(
     steps: Any, count: jax.Array, compute: Callable[[], list[jax.Array]], kept: list[jax.Array]
 ) -> list[jax.Array]:
-    """compute() in every so many steps, what there is in the others."""
+    """compute() in every so many steps, and the old values in all other steps."""
     if isinstance(steps, int) and steps == 1:
         return compute()
     values: list[jax.Array] = jax.lax.cond(count % steps == 0, compute, lambda: kept)
@@ -234,6 +234,6 @@ def _grafted(
 
 
 def _norm(x: jax.Array) -> jax.Array:
-    """Of each matrix."""
+    """The Frobenius norm of each matrix."""
     norms: jax.Array = jnp.linalg.norm(x, axis=(-2, -1), keepdims=True)
     return norms

@@ -1,7 +1,7 @@
 """SOAP: Adam in the eigenbases of Shampoo's factors, for all matrices together.
 
-Vyas et al., arXiv 2409.11321. The hyperparameters, the order of the steps and the numbers are those of the authors'
-soap.py (https://github.com/nikhilvyas/SOAP, MIT), as SOAP_JAX has them for optax.
+Vyas et al., arXiv 2409.11321. Hyperparameters, the order of the steps and numerical results are those of the authors'
+soap.py (https://github.com/nikhilvyas/SOAP, MIT), as in SOAP_JAX for optax.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jax_vbgemm._src.optax.kronecker import (
     unflat,
 )
 
-_JITTER = 1e-30  # on the diagonal before the eigenvectors, a constant of the method
+_JITTER = 1e-30  # added to the diagonal before the eigendecomposition, a constant of the method
 
 
 class SoapState(NamedTuple):
@@ -114,9 +114,10 @@ def scale_by_soap(
         average, average_sq, gg, q = (structure.flatten_up_to(tree) for tree in state[1:])
         check_shapes("soap", found, average)
         count = optax.safe_increment(state.count)
-        step = count - 1  # of those that move parameters: the first one finds the bases alone
+        step = count - 1  # counts the steps that move parameters: the first step only finds the bases
 
-        # The first bases are zeros, and so are its moments; what has no factors is made zero.
+        # In the first step the bases are zeros, and so are the moments in them. Moments of leaves without factors are
+        # set to zero.
         seen = [
             g if any(leaf.sides) else jnp.where(step == 0, jnp.zeros_like(g), g)
             for leaf, g in zip(found, gradients, strict=True)
@@ -169,24 +170,24 @@ def soap(
     weight_dimension_numbers: Any = None,
     implementation: str | None = None,
 ) -> optax.GradientTransformation:
-    """SOAP, Adam in the eigenbases of Shampoo's factors, whose products are a few operations for all matrices.
+    """SOAP: Adam in the eigenbases of Shampoo's factors, in a few operations for all matrices.
 
-    A step is one `batched_gram` for all factors and four products, L^T G R and back, each one `batched_matmul`. Every
-    `precondition_frequency` steps the bases take one step of power iteration, a product for all of them, and a QR
-    decomposition for those of each size. As in the authors' implementation the first step finds the bases, by
-    eigendecompositions, and moves nothing.
+    A step is one `batched_gram` for all factors and four `batched_matmul`, for L^T G R and back. Every
+    `precondition_frequency` steps the bases take one step of power iteration: one product for all bases, and a QR
+    decomposition for all bases of one size. As in the authors' implementation, the first step finds the bases by
+    eigendecompositions and moves no parameter.
 
-    Parameters of rank 0 and 1 go to Adam, as do those whose dimension numbers are None. Of rank 3 and more are folded
-    to matrices. Statistics are kept in float32, those of float64 in float64.
+    Parameters of rank 0 and 1, and those whose dimension numbers are None, are left to Adam. Parameters of rank 3 and
+    more are folded to matrices. Statistics are float32, or float64 for float64 parameters.
 
     Args:
       learning_rate: a number or a schedule.
       b1, b2: Adam's decay rates.
-      shampoo_beta: the decay rate of the factors; -1: b2.
+      shampoo_beta: the decay rate of the factors; -1 means b2.
       eps: added to the root of the second moment.
       weight_decay: decoupled, times the learning rate; none in the first step.
       correct_bias: whether Adam's averages are corrected for their zeros at the start.
-      precondition_frequency: the number of steps from one refreshing of the bases to the next.
+      precondition_frequency: the number of steps from one update of the bases to the next.
       max_precond_dim: a dimension above this has no factor.
       precision, implementation: of the products, as for `batched_matmul`.
       weight_decay_mask: as in optax.adamw.
@@ -194,7 +195,8 @@ def soap(
         one; axes that neither number names are a batch. None: the last axis is the output, all others are reduced.
 
     Raises:
-      ValueError: a number is out of range, axes overlap, or, in `update`, a gradient has not the shape of its moments.
+      ValueError: a number is out of range, axes overlap, or, in `update`, the shape of a gradient differs from that
+        of its moments.
       TypeError: in `init` and `update`, a parameter is not floating; the message names it. `max_precond_dim` is traced:
         `optax.inject_hyperparams` needs static_args=("max_precond_dim",).
 
@@ -215,7 +217,8 @@ def soap(
 
     decayed = optax.add_decayed_weights(decay, weight_decay_mask)
     if not isinstance(weight_decay, jax.core.Tracer) and weight_decay == 0:
-        # The same state as with a decay, which a traced number of inject_hyperparams has; but no need of params.
+        # The state is the same as with a weight decay (which may be a traced number of inject_hyperparams), but
+        # `update` does not need params.
         decayed = optax.GradientTransformation(decayed.init, lambda updates, state, params=None: (updates, state))
     scaled = scale_by_soap(
         b1, b2, shampoo_beta, eps, correct_bias, precondition_frequency, max_precond_dim, precision,
@@ -225,7 +228,7 @@ def soap(
 
 
 def _eigenvectors(matrices: jax.Array) -> jax.Array:
-    """Of symmetric matrices, by falling eigenvalue."""
+    """The eigenvectors of symmetric matrices, by descending eigenvalue."""
     jitter = _JITTER * jnp.eye(matrices.shape[-1], dtype=matrices.dtype)[None]
     vectors: jax.Array = jnp.linalg.eigh(matrices + jitter)[1]
     return vectors[..., ::-1]
@@ -234,7 +237,7 @@ def _eigenvectors(matrices: jax.Array) -> jax.Array:
 def _refreshed(
     gg: list[Factors], q: list[Factors], average: list[jax.Array], average_sq: list[jax.Array], options: Options
 ) -> Any:
-    """Bases after a step of power iteration, and the moments in them."""
+    """The bases after a step of power iteration, and the moments expressed in them."""
     bases = flat(q)
     powers = batched_matmul(flat(gg), bases, **options)
     orders = [

@@ -1,4 +1,4 @@
-"""`auto`: our own planner and those of the papers; the plan with the smallest predicted makespan is taken."""
+"""`auto`: compares the package's own search with the papers' planners and takes the smallest predicted makespan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,15 +18,16 @@ PAPERS = tuple(registered.compared for registered in REGISTERED if registered.co
 
 @dataclass(frozen=True)
 class Auto:
-    """Never slower than PAPERS, by the cost model; the plan's notes say what each would take. `tall_skinny`, whose own
-    model chooses its tiles, is no candidate.
+    """By the cost model never slower than the planners in PAPERS; the plan's notes give the predicted time of each.
+    `tall_skinny` is not compared, as its own model chooses its tiles.
 
-    Those whose plans cannot be as fast as ours, whatever they choose, make none. Nor do any where nothing is worth
-    trying but tiles that stream: by what was measured, not by costs.
+    A paper's planner is skipped where a lower bound of its time exceeds the time of the own search. All papers'
+    planners are skipped where only streaming tiles (tile_families.STREAMING) are worth trying: those are preferred
+    because of measurements that the cost model does not show.
     """
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
-        # A core computes an edge tile only as far as it reaches, so that one tile for all wastes nothing there.
+        # A core computes only the part of an edge tile that lies in C, so that one tile shape for all wastes nothing.
         ours: Cores | Makespan = Cores() if device.kind == "cpu" else Makespan()
         drafts = [ours.draft(problems, device, catalogue)]
         rest = ""

@@ -1,4 +1,4 @@
-"""`auto` on a CPU: one tile for all problems, and K in shares where whole products would leave cores idle."""
+"""`auto` on a CPU: one tile shape for all problems, with K split where whole products would leave cores idle."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,17 +19,17 @@ from jax_vbgemm._src.problem import Problem, Sizes
 
 @dataclass(frozen=True)
 class Cores(DraftPlanner):
-    """The tile, and the shares of K, with the smallest predicted makespan.
+    """The tile shape, and the number of K slices of each problem, with the smallest predicted makespan.
 
-    A product is split where one of its tiles would take longer than the cores' even part of all work: a reduction over
-    10^6 rows has a single tile. (Of smaller tiles there are enough for a few cores, but each reads its part of A or B
-    again: 31 x 31 over 10^6 rows took twice as long that way on two.)
+    K is split where one tile of a product would take longer than a core's even part of all work: a reduction over 10^6
+    rows has a single tile. (Smaller tiles would be enough for a few cores, but each of them reads its part of A or B
+    again: a 31 x 31 result over 10^6 rows took twice as long that way on two cores.)
     """
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         drafts = [Uniform().draft(problems, device, catalogue)]
         if device.units > 1 and device.core_rules is not None:
-            own = [tile for tile in catalogue if tile.threads == 1]  # the others are a GPU's
+            own = [tile for tile in catalogue if tile.threads == 1]  # tiles of several threads are a GPU's
             drafts += [draft for tile in own for draft in _split(problems, tile, device.core_rules, device, catalogue)]
         return min(drafts, key=lambda draft: draft.seconds)
 
@@ -37,7 +37,8 @@ class Cores(DraftPlanner):
 def _split(
     problems: Sequence[Problem], tile: TileShape, rules: CoreRules, device: DeviceSpec, catalogue: Catalogue
 ) -> Iterator[Draft]:
-    """All problems by one tile, with K in shares so short that each core gets as many blocks as the rules say."""
+    """Drafts of one tile shape with K split into slices so short that each core gets as many blocks as the rules
+    say."""
     strategy = np.full(len(problems), tile.index)
     draft = Draft.whole_problems(problems, device, catalogue, planner="cores", strategy=strategy)
     runs = draft.runs

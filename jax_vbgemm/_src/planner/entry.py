@@ -1,4 +1,4 @@
-"""plan_problems: from a planner's name, options object or any callable to a checked, cached Plan."""
+"""plan_problems: makes a checked, cached Plan by a planner's name, an object with options, or any callable."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -19,12 +19,13 @@ Planner = Callable[[Sequence[Problem], DeviceSpec, Catalogue], Plan]
 
 PLANNERS: Mapping[str, Planner] = {"auto": Auto(), **{each.name: each.planner for each in REGISTERED}}
 
-# Whose plans are not validated again in every program: the tests validate them (tests/conftest.py).
+# Planners whose plans are not validated in every program, as the tests validate them (tests/conftest.py).
 TRUSTED = frozenset({Makespan, *map(type, PLANNERS.values())})
 
 
 def resolve_planner(planner: str | Planner) -> Planner:
-    """The planner of that name, or the callable itself; ValueError for an unknown name, else TypeError."""
+    """The planner of that name, or the callable itself; ValueError for an unknown name, TypeError for any other
+    value."""
     if isinstance(planner, str):
         if planner not in PLANNERS:
             raise ValueError(f"planner: unknown name {planner!r}; known are {', '.join(PLANNERS)}, or any callable")
@@ -46,13 +47,13 @@ def plan_problems(
     *,
     tuned: bool = True,
 ) -> Plan:
-    """The plan of `planner` for `problems` in a kind of arithmetic on `device`, cached by all four.
+    """The plan of `planner` for `problems` in the arithmetic `kind` on `device`; cached by these four arguments.
 
     `planner`: a name of PLANNERS, an object with options (Coordinated(theta=512)), or any hashable callable (problems,
     device, catalogue) -> Plan, whose plan is validated. "auto" takes the planner that `autotune` measured to be the
-    fastest for these problems, where its file has one (planner/tuned.py) and unless `tuned` is False, else the one that
-    the cost model predicts to be. Raises TypeError or ValueError for an illegal size, an unknown dtype or planner, and
-    a plan that isn't one for these problems.
+    fastest for these problems, if its file (planner/tuned.py) has one and `tuned` is True, else the planner whose plan
+    has the smallest predicted time. Raises TypeError or ValueError for an illegal size, an unknown dtype or planner,
+    and a plan that is invalid for these problems.
     """
     problems, planner = problems_of(problems), resolve_planner(planner)
     follow = tuned and type(planner) is Auto
@@ -61,7 +62,7 @@ def plan_problems(
 
 
 def planner_called(name: str) -> Planner:
-    """The planner of a name as the file of tuned plans holds it: "sort_split", "coordinated binary",
+    """The planner of a name in the file of tuned plans: "sort_split", "coordinated binary",
     "uniform huge/256", "cores", "makespan", "makespan only t128_medium", "makespan without huge/256".
     """
 

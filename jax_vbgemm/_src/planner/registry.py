@@ -1,4 +1,4 @@
-"""The planners that come with the package, beside `auto`, which compares them: the one place where they are named.
+"""The registry: the only list of the package's planners, beside `auto`, which compares them.
 
 PLANNERS, `auto`, `autotune` and its file, the command line, the documents and the tests all read this list. A planner
 is a file in papers/ and an entry here.
@@ -23,10 +23,11 @@ from jax_vbgemm._src.problem import Problem
 class Registered:
     """A planner that a user may name.
 
-    name: the user's, and its plans'. planner: what the name stands for. origin: where it comes from, for the documents.
-    compared: the version that `auto` compares with its own search; None: `auto` makes no plan of it. variants: what
-    `autotune` measures in its place, by the names that its file has, where `has_variants` of the problems. tuned: False
-    where `autotune` doesn't measure it. examples: with other options, for the tests alone.
+    name: the name by which users and plans refer to the planner. planner: the object that the name stands for. origin:
+    the planner's source, for the documents. compared: the version that `auto` compares with its own search; None where
+    `auto` does not consider the planner. variants: the versions that `autotune` measures instead of `planner`, by their
+    names in its file, for problems where `has_variants` is true. tuned: whether `autotune` measures the planner.
+    examples: versions with other options, for the tests.
     """
 
     name: str
@@ -40,13 +41,13 @@ class Registered:
 
     @property
     def by_file_name(self) -> dict[str, DraftPlanner]:
-        """All that the file of tuned plans may name."""
+        """All versions that the file of tuned plans may name."""
         return {self.name: self.planner, **(self.variants or {})}
 
     def candidates(
         self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue
     ) -> Mapping[str, DraftPlanner]:
-        """What `autotune` looks at for these problems, by the names that its file has."""
+        """The versions that `autotune` measures for these problems, by their names in its file."""
         if not self.tuned:
             return {}
         if self.variants and (self.has_variants is None or self.has_variants(problems, device, catalogue)):
@@ -62,9 +63,9 @@ REGISTERED = (
     ),
     Registered(
         "coordinated", Coordinated(), "Li et al., PPoPP 2019",
-        # With ordinary tiles, here and below: on tensor cores the search tries every shape that papers choose from.
+        # With ordinary tiles, here and below: on tensor cores the own search tries every shape of the papers.
         compared=Coordinated(tensor=False),
-        # Of both the better is kept, as the paper does for fixed shapes.
+        # Both heuristics are measured and the faster one is kept, as the paper does for fixed shapes.
         variants={f"coordinated {batching}": Coordinated(batching=batching) for batching in HEURISTICS},
         has_variants=has_few_tiles,
         examples=(

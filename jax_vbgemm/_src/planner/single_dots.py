@@ -1,4 +1,4 @@
-"""Which members of a batch are better off as XLA's own dots, one after another: the cost model's answer."""
+"""Decides by the cost model which members of a batch XLA should compute by single dots."""
 
 import math
 from collections.abc import Sequence
@@ -13,16 +13,17 @@ from jax_vbgemm._src.problem import Problem
 
 
 def _of_data_sheet(device: DeviceSpec) -> DotRates:
-    """Of a device on which none was measured: its tensor cores' rates where it has them."""
+    """The rates of a device whose dots were not measured: those of its data sheet, on tensor cores where it has
+    them."""
     kinds = ("float32", "tf32", "float64", "bfloat16", "float16")
     tensor = tuple((kind, device.tensor_rate(kind)) for kind in kinds if device.has_tensor(kind))
     return DotRates((*device.peak_rates, *tensor), device.launch_seconds, device.bandwidth)
 
 
 def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec) -> float:
-    """Predicted seconds of XLA's dot for one problem, and of scaling the result and adding to it.
+    """Predicted seconds of XLA's dot for one problem, with scaling the result and adding to it.
 
-    precision: "default", "high" or "highest"; at all but the last a GPU's dots multiply float32 in TF32.
+    precision: "default", "high" or "highest"; except at "highest", a GPU's dots multiply float32 in TF32.
     """
     known = device.dots or _of_data_sheet(device)
     scalar = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
@@ -35,7 +36,7 @@ def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec
     m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
     products = float(batch) * m * n * k
     if known.tiles:
-        # A wave of tiles takes as long as a full one.
+        # Wave quantization: a partial wave of tiles takes as long as a full one.
         products = (
             min(
                 math.ceil(batch * math.ceil(m / edge) * math.ceil(n / edge) / device.units) * edge**2 * float(k) / share
@@ -44,16 +45,17 @@ def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec
             * device.units
         )
     flops = 8.0 if dtype.startswith("complex") else 2.0
-    # The result is written, and read and written once more where it is scaled and added to.
+    # The result is written, and then read and written once more to scale it and to add to it.
     bytes_moved = float(batch) * (m * k + k * n + 3 * m * n) * ELEMENT_BYTES[dtype]
     return known.launch + max(flops * products / rate, bytes_moved / known.bandwidth)
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which members leave the batch (`alone`); predicted seconds of that, of one batch, and of dots only.
+    """Which members leave the batch (`alone`), and the predicted seconds of this split, of one batch, and of dots only.
 
-    members: seconds of each member, which add up to `seconds`. Those in the batch share its time by their arithmetic.
+    members: the seconds of each member, which add up to `seconds`. The time of the batch is divided among its members
+    in proportion to their arithmetic.
     """
 
     alone: tuple[bool, ...]
@@ -73,12 +75,12 @@ def split(
 ) -> Split:
     """Splits members between one batch and XLA's single dots, so that the predicted time is the smallest.
 
-    A batch saves launches and fills the device with small products; one product that fills the device by itself is
-    served as well or better by the vendor's library. So what leaves is whatever is larger than some size, and each
-    size (by factors of 4 in arithmetic) is tried.
+    A batch saves launches and fills the device with small products. For a product that fills the device by itself, the
+    vendor's library is as fast or faster. So the members above some size leave the batch, and several sizes (in factors
+    of 4 of arithmetic) are tried.
 
     Args:
-      rounds: products that run one round after another; rounds[r][i] is what member i needs in round r.
+      rounds: batches of products that run one after another; rounds[r][i] is the product of member i in batch r.
       dtype: of the operands, one with kernels.
       precision: "default", "high" or "highest": how float32 is multiplied, in batches (`kind_of`) and by dots.
       device, planner: as for `plan`.
@@ -93,7 +95,8 @@ def split(
         if not kept:
             return 0.0
         return sum(
-            # The result is kept, so that it must not depend on a file; and the model is compared with itself.
+            # Without tuned plans, as the result is cached and must not depend on a file, and as predictions are
+            # compared.
             plan_problems([problems[i] for i in kept], kind, device, planner, tuned=False).predicted_seconds
             for problems in rounds
         )
@@ -113,7 +116,7 @@ def split(
         alone = tuple(of_member >= limit for of_member in size_class)
         seconds = sum(cost for cost, out in zip(alone_seconds, alone, strict=True) if out)
         if seconds >= best.seconds:
-            break  # lower limits only take out more
+            break  # lower limits would only take out more members
         in_batch = batch_seconds([i for i, out in enumerate(alone) if not out])
         seconds += in_batch
         if seconds < best.seconds:

@@ -1,7 +1,7 @@
-"""The file of measured winners that `auto` follows: written by `vb.autotune`, read whenever a program is lowered.
+"""The file of tuned plans, which `vb.autotune` writes and `auto` reads when a program is lowered.
 
 It is JSON: `entries` by (device, catalogue, kind of arithmetic, digest of the shapes), each with the name of the
-planner that won, and what all candidates took, for people to read. Only the name counts.
+fastest planner. The times of all candidates are there too, for people to read.
 """
 
 import hashlib
@@ -27,7 +27,8 @@ _VERSION = 1
 
 
 def cache_file() -> Path | None:
-    """Where winners are kept: what VBGEMM_CACHE names, None where that is "off", else a file of the user's cache."""
+    """The path of the file: that of VBGEMM_CACHE, None where that is "off", by default one in the user's cache
+    folder."""
     named = os.environ.get(VARIABLE, "")
     if named:
         return None if named.lower() == OFF else Path(named).expanduser()
@@ -36,26 +37,26 @@ def cache_file() -> Path | None:
 
 
 def with_arithmetic(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Those that reach a kernel."""
+    """The problems that have arithmetic and therefore reach a kernel."""
     return tuple(p for p in problems if p.m and p.n and p.k and p.batch)
 
 
 def key_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> str:
-    """What a winner holds for. Problems without arithmetic don't count."""
+    """The key of an entry. Problems without arithmetic don't count."""
     shapes = [
         (p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, *([True] if p.symmetric else []))
         for p in with_arithmetic(problems)
     ]
     digest = hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:32]
-    # A device that borrows another's entry says in its note which it is.
+    # The note distinguishes devices that use the same entry of the device table.
     name = " ".join(filter(None, (device.name, f"{device.units} units", device.note)))
     return f"{name}; catalogue {catalogue.hash & (1 << 64) - 1:016x}; {catalogue.kind}; {digest}"
 
 
 def winner_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> str | None:
-    """The planner that won for these problems, by its name ("uniform huge/256"), None where none was measured.
+    """The name of the fastest planner for these problems ("uniform huge/256"), None where none was measured.
 
-    Raises ValueError, naming the file, where it isn't one of ours, and OSError where it can't be read.
+    Raises ValueError, naming the file, where it is not a file of tuned plans, and OSError where it can't be read.
     """
     file = cache_file()
     if file is None:
@@ -65,7 +66,7 @@ def winner_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalo
     except OSError:
         return None
     _refuse_unless_regular(file, status)
-    # A file is replaced as a whole, never changed in place, so that this tells one content from the next.
+    # The file is only ever replaced as a whole, so that its inode, time and size identify its content.
     entries = _read(file, (status.st_ino, status.st_mtime_ns, status.st_size))
     if not entries:
         return None
@@ -74,18 +75,19 @@ def winner_of(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalo
 
 
 def check(file: Path) -> None:
-    """Raises as `store`, before anything is measured for it."""
+    """Raises the errors of `store` early, before anything is measured."""
     with _locked(file):
         _kept(file)
 
 
 def store(file: Path, key: str, entry: Mapping[str, Any]) -> None:
-    """Adds an entry or replaces it; what other processes added meanwhile stays. Raises as `winner_of` and OSError."""
+    """Adds or replaces an entry; entries that other processes added meanwhile stay. Raises the errors of `winner_of`,
+    and OSError where the file can't be written."""
     with _locked(file):
         entries = dict(_kept(file))
         entries[key] = dict(entry)
         text = json.dumps({"version": _VERSION, "entries": entries}, indent=1, sort_keys=True)
-        # Readers take no lock: what they open is the old file or the new one, whole.
+        # Readers need no lock: they open either the old or the new file, each of them complete.
         descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=file.name)
         try:
             with os.fdopen(descriptor, "w") as out:
@@ -98,7 +100,7 @@ def store(file: Path, key: str, entry: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Alone among the writers of the file: without, of two that read it at once the later would drop an entry."""
+    """A lock against other writers: of two that read the file at the same time, the later would drop an entry."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():
@@ -124,7 +126,7 @@ def _refuse_unless_regular(file: Path, status: os.stat_result) -> None:
 
 
 def _about(file: Path, error: OSError) -> OSError:
-    """The error with the variable's name, unless it has it."""
+    """The error with the variable's name in its message."""
     return error if VARIABLE in str(error) else type(error)(error.errno, f"{VARIABLE}: {file}: {error.strerror}")
 
 
@@ -137,7 +139,7 @@ def _read(file: Path, state: tuple[int, int, int]) -> Mapping[str, Any]:
 def _parse(file: Path) -> Mapping[str, Any]:
     try:
         text = file.read_text()
-        if not text.strip():  # made by something like mktemp: a fresh start
+        if not text.strip():  # an empty file, as mktemp makes it, counts as a new one
             return {}
         content = json.loads(text)
         entries: dict[str, Any] = content["entries"]

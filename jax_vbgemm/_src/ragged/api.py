@@ -1,4 +1,4 @@
-"""The public functions for groups whose sizes are data: what the user gave is checked, and what is wrong is named."""
+"""The public functions for groups whose sizes are data, with their checks of arguments."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ragged_dot(
 
         row_scale[i] * activation(lhs[i] @ rhs[group of i] + bias[group of i])
 
-    and zeros where i lies behind the last group. Sizes are never read by the host: one compiled program serves all.
+    and zero where i lies after the last group. The host never reads the sizes: one compiled program serves all sizes.
     Derivatives of any order with respect to lhs, rhs, bias and row_scale, and vmap over any of the operands.
 
     >>> import jax.numpy as jnp
@@ -59,25 +59,25 @@ def ragged_dot(
     Args:
       lhs: (m, k), or (any number, k) with `gather`.
       rhs: (g, k, n), or (g, n, k) where `transpose_rhs`. Dtypes promote as in jnp.matmul.
-      group_sizes: (g,) integers, of any value: a negative size counts as 0, and rows from m on don't exist. Of groups
-        without rows the weights are never read. A NaN in one group's rows or weights, or in rows behind the last group,
-        stays out of all other groups' results.
+      group_sizes: (g,) integers of any value: a negative size counts as 0, and rows from m on don't exist. The weights
+        of a group without rows are never read. A NaN in one group's rows or weights, or in rows after the last group,
+        does not reach the results of other groups.
       precision: as in jax.lax.dot; `jax.default_matmul_precision` counts.
       preferred_element_type: the result's dtype, as in jax.lax.dot.
-      group_offset: an integer, () or (1,): rhs and bias are those of the groups from this one on, and group_sizes may
-        have any length. Rows of groups without weights are zeros. (A part of the experts, on one of many devices.)
-      transpose_rhs: rhs holds transposed matrices; none is copied.
+      group_offset: an integer, () or (1,): the first group to which rhs and bias belong; group_sizes may then have any
+        length. Rows of groups without weights are zeros. (One of many devices has a part of the experts, for example.)
+      transpose_rhs: rhs holds transposed matrices; they are not copied.
       bias: (g, n), of a dtype that promotes to the result's.
       activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", for real results.
-      row_scale: (m,), of a dtype that promotes to the result's accumulator's, in which the scaling is done: float32 for
-        16-bit results. (A router's probability.)
+      row_scale: (m,), of a dtype that promotes to that of the accumulator, in which the scaling is done: float32 for
+        16-bit results. (A router's probability, for example.)
       gather: (m,) integers: lhs[gather[i]] stands for lhs[i]. An index outside of lhs is clamped to its first or last
-        row; `jax.experimental.checkify.checkify` (with `user_checks`) reports it. The rows are copied in front of the
-        kernel, and the gradient of lhs is XLA's scatter, which on a GPU adds in any order: `jax_vbgemm.moe.dispatch`
-        has a fixed one.
+        row; `jax.experimental.checkify.checkify` (with `user_checks`) reports it. The rows are copied before the
+        kernel runs, and the gradient of lhs is XLA's scatter, which on a GPU adds in no fixed order; the gradient of
+        `jax_vbgemm.moe.dispatch` has a fixed order.
       implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
-      group_size_hint: the size that groups typically have, or a sequence with that of each. It guides the choice of
-        tiles and changes no value.
+      group_size_hint: the typical size of groups, or a sequence with the typical size of each group. It guides the
+        choice of tiles and changes no result.
 
     Returns:
       (m, n).
@@ -126,7 +126,7 @@ def ragged_dot(
     refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     after = None
     if jnp.issubdtype(out_dtype, jnp.complexfloating):
-        after = operands.pop("row_scale", None)  # kernels scale rows of real numbers
+        after = operands.pop("row_scale", None)  # kernels scale rows of real results only; XLA scales complex ones
     ragged = Ragged(
         out_dtype=np.dtype(out_dtype),
         groups=groups,
@@ -145,7 +145,7 @@ def ragged_dot(
 
 
 def _gathered(name: str, lhs: jax.Array, gather: Any) -> jax.Array:
-    """The rows of lhs that `gather` names."""
+    """The rows lhs[gather]."""
     index = _integers(name, "gather", gather)
     if index.ndim != 1 or lhs.ndim != 2:
         raise ValueError(f"{name}: gather is {index.shape} and lhs {lhs.shape}: they must be (m,) and (rows, k)")
@@ -168,7 +168,7 @@ def factors(name: str, lhs: Any, rhs: Any, precision: Any, preferred: Any) -> tu
 
 
 def sizes_argument(name: str, value: Any) -> jax.Array:
-    """Group sizes as int32 or int64. A size beyond these is as good as the largest one: no operand has so many rows."""
+    """Group sizes as int32 or int64. Larger sizes saturate, as no operand has so many rows."""
     sizes = _integers(name, "group_sizes", value)
     if sizes.dtype in (np.int32, np.int64):
         return sizes
@@ -185,7 +185,7 @@ def _integers(name: str, argument: str, value: Any) -> jax.Array:
 
 
 def scalar_integer(name: str, argument: str, value: Any) -> jax.Array:
-    """An integer of rank 0, from one of rank 0 or of shape (1,)."""
+    """An integer array of rank 0, from an array of rank 0 or of shape (1,)."""
     array = _integers(name, argument, value)
     if array.shape not in ((), (1,)):
         raise ValueError(f"{name}: {argument} has shape {array.shape}: it must be () or (1,)")
@@ -214,7 +214,7 @@ def check_activation(name: str, activation: Any, out_dtype: Any) -> None:
 
 
 def canonical_hint(name: str, hint: Any, groups: int) -> int | tuple[int, ...] | None:
-    """The hint as a hashable value."""
+    """The group_size_hint as a hashable value."""
     if hint is None:
         return None
     try:

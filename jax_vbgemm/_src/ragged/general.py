@@ -1,4 +1,4 @@
-"""ragged_dot_general: JAX's RaggedDotDimensionNumbers, brought to the two forms of the primitive."""
+"""ragged_dot_general: translates JAX's RaggedDotDimensionNumbers to the two forms of the primitive."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def ragged_dot_general(
     implementation: str | None = None,
     group_size_hint: int | Sequence[int] | None = None,
 ) -> jax.Array:
-    """`jax.lax.ragged_dot_general`, differentiable to any order and mapped over anything.
+    """`jax.lax.ragged_dot_general`, differentiable to any order, with vmap over any operands.
 
-    The kind of lhs's ragged dimension decides what is computed (b batch, m and n free, k contracting dimensions):
+    The kind of lhs's ragged dimension decides which product this is (b batch, m and n free, k contracting dimensions):
 
         free         [b..., m..., k...], [g, b..., k..., n...] -> [b..., m..., n...]     as in `ragged_dot`
         contracting  [b..., m..., k...], [b..., k..., n...] -> [g, b..., m..., n...]     the gradient of its weights
@@ -45,11 +45,11 @@ def ragged_dot_general(
 
     Args:
       lhs, rhs: arrays, whose dtypes promote as in jnp.matmul.
-      group_sizes: (g,), or with leading dimensions: the batch dimensions, then those of the ragged dimension's kind
-        that stand before it in lhs (contracting ones in the order of the dimension numbers).
+      group_sizes: (g,), or with leading dimensions: the batch dimensions, then those dimensions of the ragged
+        dimension's kind that come before it in lhs (contracting ones in the order of the dimension numbers).
       ragged_dot_dimension_numbers: as in JAX.
       group_offset: as in `ragged_dot`.
-      groups: of a ragged contraction with a group_offset, how many groups the result has; else as many as there are.
+      groups: the number of groups in the result of a ragged contraction with a group_offset; by default all groups.
       precision, preferred_element_type, implementation, group_size_hint: as in `ragged_dot`.
 
     Raises:
@@ -71,7 +71,7 @@ def ragged_dot_general(
     refuse_explicit_axes(name, (lhs, rhs, group_sizes), ("lhs", "rhs", "group_sizes").__getitem__)
     numbers = ragged_dot_dimension_numbers
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers.dot_dimension_numbers
-    # JAX's own shape rule raises its own errors; groups outside a window are ours.
+    # JAX's own shape rule raises JAX's errors. It does not know group_offset, which is checked here.
     total = group_sizes.shape[-1] if group_sizes.ndim else 0
     weights = total
     if group_offset is not None and numbers.rhs_group_dimensions:
@@ -104,8 +104,8 @@ def ragged_dot_general(
     batch = [lhs.shape[d] for d in lhs_batch]
 
     if not contraction:
-        # Free dimensions before the ragged one have sizes of their own, those behind it share them: both are batch
-        # dimensions that rhs hasn't.
+        # Free dimensions before the ragged one have group sizes of their own, those after it share the group sizes.
+        # Both are batch dimensions that rhs does not have.
         place = lhs_free.index(ragged_dim)
         before, behind = lhs_free[:place], lhs_free[place + 1 :]
         outer = [lhs.shape[d] for d in before]
@@ -121,8 +121,8 @@ def ragged_dot_general(
         y = jnp.moveaxis(y, -2, len(batch) + len(outer))
         return y.reshape([*batch, *_shape(lhs, lhs_free), *_shape(rhs, rhs_free)])
 
-    # Contracting dimensions before the ragged one have sizes of their own: batch dimensions, summed in the end. Those
-    # behind it are part of its rows: each row is as many.
+    # Contracting dimensions before the ragged one have group sizes of their own: they are batch dimensions, over which
+    # the result is summed. Those after it are merged with it, so that each row stands for several.
     place = lhs_contract.index(ragged_dim)
     before, behind = list(range(place)), list(range(place + 1, len(lhs_contract)))
     outer = [lhs.shape[lhs_contract[i]] for i in before]

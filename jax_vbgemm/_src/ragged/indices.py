@@ -1,4 +1,4 @@
-"""Indices that are data: clamped to what there is, counted where they were not there, and reported by checkify."""
+"""Indices that are data: clamped to the legal range, with those out of range counted and reported by checkify."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from jax.experimental import checkify
 
 
 def clamp(name: str, argument: str, index: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-    """The indices as int32 within [0, size), and how many were not, which checkify's user checks report."""
+    """The indices as int32 clamped to [0, size), and how many were out of range; checkify's user checks report
+    these."""
     low = jnp.zeros((), index.dtype)
     high = jnp.asarray(min(max(size - 1, 0), np.iinfo(index.dtype).max), index.dtype)
     outside = jnp.sum((index < low) | (index > high), dtype=jnp.int32)

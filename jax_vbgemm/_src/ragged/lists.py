@@ -1,13 +1,13 @@
 """The primitive of packed rows times weights of different shapes, with its derivatives and vmap.
 
-Group i has weights of its own shape, op(B_i) (k_i, n_i), and its rows are k_i long in x and n_i long in y, packed one
-behind the other without gaps. As ragged_dot, it has two forms that are each other's derivatives:
+Group i has weights of its own shape, op(B_i) (k_i, n_i). Its rows have length k_i in x and n_i in y, and all rows are
+packed one after another without gaps. Like ragged_dot, it has two forms whose derivatives are products of both forms:
 
-    packed rows         y = x op(B)     for each row of a group its k_i numbers in x become n_i in y
+    packed rows         y = x op(B)     the k_i elements of each row in x become n_i elements in y
     packed contraction  D_i = x^T y     (k_i, n_i), summed over the rows of group i
 
-A group's first row lies in x behind sum_{j < i} size_j k_j numbers, in y behind sum_{j < i} size_j n_j: both are known
-when the call runs.
+The rows of group i begin at element sum_{j < i} size_j k_j of x and sum_{j < i} size_j n_j of y, which is known when
+the call runs.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ Shape = tuple[int, ...]
 
 
 class Packed(NamedTuple):
-    """What a call computes. (...) are batch dimensions, which broadcast among all operands.
+    """The static description of a call. (...) are batch dimensions, which broadcast among all operands.
 
     Operands: x (..., x_size), group_sizes (..., groups), then each B_i (..., k_i, n_i), or (..., n_i, k_i) where
-    `transpose_rhs`; the one result is y (..., y_size). A `contraction` has x, group_sizes and y, and for each group the
-    result (..., k_i, n_i). `shapes` holds (k_i, n_i); `rows` is the most that groups have together.
+    `transpose_rhs`; the result is y (..., y_size). A `contraction` has the operands x, group_sizes and y, and a result
+    (..., k_i, n_i) for each group. `shapes` holds (k_i, n_i); `rows` is an upper bound of the rows of all groups
+    together.
     """
 
     out_dtype: Any
@@ -56,7 +57,7 @@ class Packed(NamedTuple):
         return list(self.shapes) if self.contraction else [(self.y_size,)]
 
     def turned(self) -> tuple[tuple[int, int], ...]:
-        """The shapes where x and y change places."""
+        """The shapes with x and y exchanged."""
         return tuple((n, k) for k, n in self.shapes)
 
 
@@ -88,7 +89,7 @@ def bind(operands: Sequence[jax.Array], packed: Packed) -> list[jax.Array]:
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, packed: Packed) -> tuple[list[Any], list[Any]]:
-    """Both forms are linear in their first operand, and in those behind the sizes taken together."""
+    """Both forms are linear in the first operand, and jointly linear in the operands after the sizes."""
     results = bind(primals, packed)
     x, group_sizes, *rest = primals
     d_x, _, *d_rest = tangents
@@ -117,7 +118,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, packed: Packed) -> lis
     known, cts = others[: len(others) - len(cotangents)], others[len(others) - len(cotangents) :]
     known, cts = ([x.astype(dtype) for x in values] for values in (known, cts))
     if packed.contraction:
-        # D = x^T y: x = y D^T, y = x D
+        # For D = x^T y, the cotangents are dx = y dD^T and dy = x dD.
         size = x.aval.shape[-1] if linear[0] else packed.y_size
         shapes = packed.turned() if linear[0] else packed.shapes
         form = packed._replace(shapes=shapes, y_size=size, contraction=False, transpose_rhs=linear[0])
@@ -131,7 +132,8 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, packed: Packed) -> lis
         if packed.transpose_rhs:
             form = form._replace(shapes=packed.turned(), y_size=x.shape[-1])
             factors = [cts[0], group_sizes, known[0]]
-    # Where nothing is left to add the primitive rounds to the primals' dtype; sums are kept wide until then.
+    # The primitive rounds to the primals' dtype unless cotangents are to be summed over broadcast batch dimensions:
+    # these stay in the accumulator's dtype until they are summed.
     targets = [0] if linear[0] else list(range(2, len(operands)))
     batch = batch_of(factors, form)
     done = all(

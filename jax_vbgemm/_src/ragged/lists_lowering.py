@@ -1,6 +1,6 @@
 """Packed rows times weights of different shapes: the custom call, and the form for platforms and dtypes without it.
 
-That form unpacks the rows, pads the weights to one shape, and is then a ragged_dot, of whichever form that has there.
+That form unpacks the rows, pads the weights to one shape and calls ragged_dot, which may have a kernel there.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ def _padded_entry(packed: Packed, x: jax.Array, group_sizes: jax.Array, *rest: j
 
 
 def _unpack(x: jax.Array, rows: Rows, widths: np.ndarray, count: int) -> jax.Array:
-    """Packed numbers as (count, widest) rows, with zeros behind each group's width and where there are no rows."""
+    """Packed rows as an array (count, widest), with zeros beyond each group's width and after the last row."""
     width = jnp.asarray(widths)
     begin = _exclusive_sum((rows.end - rows.begin) * width)
     row = lax.iota(jnp.int32, count)
     group = group_of(row, rows.end)
     first = begin[group] + (row - rows.begin[group]) * width[group]
     column = lax.iota(jnp.int32, int(widths.max()))
-    # A row that is not in x as a whole is none.
+    # A row that does not lie in x completely does not count as a row.
     known = (row < rows.end[-1]) & (first + width[group] <= x.shape[0])
     valid = known[:, None] & (column[None] < width[group][:, None])
     if x.shape[0] == 0:
@@ -99,7 +99,8 @@ def _unpack(x: jax.Array, rows: Rows, widths: np.ndarray, count: int) -> jax.Arr
 
 
 def _pack(y: jax.Array, rows: Rows, widths: np.ndarray, size: int) -> jax.Array:
-    """The first numbers of each row, one row behind the other, and zeros behind the last one; the inverse."""
+    """The inverse of `_unpack`: the elements of each row, packed one row after another, and zeros after the last
+    row."""
     width = jnp.asarray(np.maximum(widths, 1))
     lengths = (rows.end - rows.begin) * jnp.asarray(widths)
     begin = _exclusive_sum(lengths)

@@ -1,4 +1,4 @@
-"""From the primitive of ragged products to its XLA form or its custom call, whose contract is csrc/ragged_call.h."""
+"""Lowers the primitive of ragged products to its XLA form or its custom call (whose contract is csrc/ragged_call.h)."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def _lower_elsewhere(ctx: Any, *operands: Any, ragged: Ragged) -> Any:
 def why_not_kernel(
     platform: str, platforms: Sequence[str], ctx: Any, implementation: str | None, out_dtype: Any, precision: Any
 ) -> str | None:
-    """Why XLA has to do a product of operands of one dtype, None where a kernel can. `platforms` have it."""
+    """Why XLA has to compute a product of operands of one dtype; None where a kernel can. `platforms` have a kernel."""
     if implementation == "xla":
         return "XLA was asked for"
     if platform not in platforms:
         return f"there is no such kernel for {platform}"
     backend = backends.BACKENDS[platform]
-    # An exported program may run where the backend is present; there it is this call that counts.
+    # An exported program may run on a machine that has the backend, even if this machine lacks it.
     if backend.module is None and not compat.is_export(ctx):
         return f"the {platform} backend is {backend.absent}"
     if not all(compat.is_static(aval.shape) for aval in ctx.avals_in):  # jax.export
@@ -65,7 +65,7 @@ def why_not_kernel(
 
 
 def _why_no_sizes(avals: Sequence[Any], ragged: Ragged) -> str | None:
-    """Why a kernel does not take these sizes, None where it does."""
+    """Why a kernel cannot take these sizes; None where it can."""
     sizes = sizes_of([aval.shape for aval in avals], ragged)
     stated = (*_stated(sizes, ragged), math.prod(sizes.batch))
     if 0 in stated:
@@ -76,12 +76,12 @@ def _why_no_sizes(avals: Sequence[Any], ragged: Ragged) -> str | None:
 
 
 def _stated(sizes: Sizes, ragged: Ragged) -> tuple[int, ...]:
-    """The sizes that a call states, but for its batch."""
+    """The sizes that a call passes to its handler, without the batch counts."""
     return sizes.m, sizes.k, sizes.n, ragged.groups, sizes.total_groups
 
 
 def _is_empty(avals: Sequence[Any], ragged: Ragged) -> bool:
-    """Are there no products, so that nobody is asked for a kernel?"""
+    """Whether there are no products, so that no kernel is needed."""
     sizes = sizes_of([aval.shape for aval in avals], ragged)
     stated = (*sizes.batch, *_stated(sizes, ragged))
     return compat.is_static(stated) and 0 in stated
@@ -90,8 +90,8 @@ def _is_empty(avals: Sequence[Any], ragged: Ragged) -> bool:
 def batch_strides(batch: Shape, operands: Sequence[Shape]) -> tuple[list[int], list[list[int]]] | None:
     """Two batch counts, and each operand's two strides in entries; None where these batches need more than two.
 
-    `operands`: the batch dimensions of each, aligned with those of the call from behind; those that are missing or 1
-    are shared.
+    `operands`: the batch dimensions of each operand, aligned with those of the call at the last dimension; an operand
+    is shared along a dimension that it lacks or where it has size 1.
     """
     strides = []
     for shape in operands:
@@ -134,7 +134,7 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged) -> jax.Array:
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     of_lhs, of_rhs, of_sizes, of_extras = ragged.split(entries)
     if "group_offset" in extras:
-        # Beyond these no group has weights, whichever it is exactly.
+        # Offsets saturate: beyond this limit no group has weights, whatever the exact offset is.
         limit = LARGEST_SIZE // 2
         extras["group_offset"] = jnp.clip(extras["group_offset"], -limit, limit).astype(np.int32)
     wide = accumulator(lhs.dtype)

@@ -29,19 +29,19 @@ def ragged_matmul(
     preferred_element_type: Any = None,
     implementation: str | None = None,
 ) -> jax.Array:
-    """Multiplies each row by the matrix of its group, where groups' matrices have different shapes.
+    """Multiplies each row by the matrix of its group, where the groups' matrices have different shapes.
 
-    Group i has the matrix Bs[i] (k_i, n_i) and the next group_sizes[i] rows, which are k_i long in x and n_i long in
-    the result. Rows of different length are packed in one flat array, one row behind the other without gaps; where all
-    have one length, the array is two-dimensional. So x is
+    Group i has the matrix Bs[i] (k_i, n_i) and the next group_sizes[i] rows, of length k_i in x and n_i in the result.
+    Rows of different lengths are packed into one flat array, one row after another without gaps; rows of equal length
+    are a two-dimensional array. So x is
 
         (m, k)   where all k_i are k; or
-        (size,)  packed: the rows of group 0, k_0 numbers each, then those of group 1, and so on;
+        (size,)  packed: the rows of group 0, each of k_0 elements, then those of group 1, and so on;
 
-    and the result is (m, n) where all n_i are n, or else packed in an array of rows * max(n_i), with zeros behind the
-    last row. Where each group begins follows from the sizes when the program runs; the host never reads them.
+    and the result is (m, n) where all n_i are n, or else packed into an array of rows * max(n_i) elements, with zeros
+    after the last row. The program computes from the sizes where each group begins; the host never reads them.
 
-    Adapters of different rank, one a group of tokens, are two calls, the first to packed rows and the second from them:
+    Adapters of different ranks, one for each group of tokens, are two calls, with packed rows in between:
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -58,11 +58,11 @@ def ragged_matmul(
     Args:
       x: (m, k), or (size,) of packed rows.
       Bs: pytree of matrices, usually a list: (k_i, n_i), or (n_i, k_i) where `transpose_b`. Dtypes promote as in
-        jnp.matmul. Its leaves in order are the groups. Of a `View` or a `RaggedArray`, copies are made.
-      group_sizes: (len(Bs),) integers of any value: a negative size counts as 0, and rows beyond `rows`, or that do not
-        lie in x as a whole, are left out: zeros where the result has a place for them. NaN in one group's rows or
-        matrix stays out of all other groups' results.
-      rows: the most rows that all groups have together, a static bound; needed where x is packed, m otherwise.
+        jnp.matmul. The leaves in order belong to the groups. A `View` or a `RaggedArray` is copied.
+      group_sizes: (len(Bs),) integers of any value. A negative size counts as 0. Rows beyond `rows`, and rows that do
+        not lie in x completely, are left out; the result has zeros in their place. NaN in one group's rows or matrix
+        does not reach the results of other groups.
+      rows: a static upper bound of the rows of all groups together; required where x is packed, by default m otherwise.
       precision, preferred_element_type, implementation: as for `ragged_dot`.
 
     Returns:
@@ -118,7 +118,9 @@ def ragged_matmul(
     elif x.ndim != 1:
         raise ValueError(f"{name}: x is {x.shape}: it must be (m, k), or (size,) of packed rows")
     elif rows is None:
-        raise ValueError(f"{name}: x is packed, {x.shape}: rows must say how many rows groups have together at most")
+        raise ValueError(
+            f"{name}: x is packed, {x.shape}: rows must be given, an upper bound of the rows of all groups"
+        )
     if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 0:
         raise ValueError(f"{name}: rows is {rows!r}: it must be a non-negative integer")
     packed = Packed(

@@ -16,19 +16,19 @@ from jax_vbgemm._src import compat
 Shape = tuple[Any, ...]
 
 EXTRAS = ("bias", "row_scale", "group_offset")
-"""Operands that a call may have behind lhs, rhs and group_sizes, in this order."""
+"""The operands that a call may have after lhs, rhs and group_sizes, in this order."""
 
 
 class Ragged(NamedTuple):
-    """What a call computes. (...) are batch dimensions, which broadcast among all operands.
+    """The static description of a call. (...) are batch dimensions, which broadcast among all operands.
 
     Operands: lhs (..., m, k); rhs (..., groups, k, n), or (..., groups, n, k) where `transpose_rhs`; group_sizes
-    (..., total groups), int32 or int64; then those that `extras` names: bias (..., groups, n) of the result's dtype,
-    row_scale (..., m) of its accumulator's, group_offset (...). The result is (..., m, n). A `contraction` has rhs
-    (..., m, n), of the extras group_offset at most, and the result (..., groups, k, n).
+    (..., total groups), int32 or int64; then the operands that `extras` names: bias (..., groups, n) in the result's
+    dtype, row_scale (..., m) in the accumulator's dtype, group_offset (...). The result is (..., m, n). A `contraction`
+    has rhs (..., m, n), no extras but group_offset, and the result (..., groups, k, n).
 
     Group j has the next max(group_sizes[j], 0) rows and, for 0 <= j - group_offset < groups, the weights of that index.
-    `hint`: the size, or sizes, that groups typically have; results do not depend on it.
+    `hint`: the typical size of groups, or one for each group; results do not depend on it.
     """
 
     out_dtype: Any
@@ -56,14 +56,14 @@ class Ragged(NamedTuple):
         return lhs, rhs, group_sizes, dict(zip(self.extras, rest, strict=True))
 
     def without_epilogue(self, out_dtype: Any, extras: dict[str, Any]) -> tuple[Ragged, list[Any]]:
-        """The product alone, in a dtype, and the extras that it keeps."""
+        """The same product without its epilogue, in a dtype, and the extras that it still has."""
         kept = [name for name in self.extras if name == "group_offset"]
         plain = self._replace(out_dtype=out_dtype, extras=tuple(kept), activation=None)
         return plain, [extras[name] for name in kept]
 
 
 class Sizes(NamedTuple):
-    """The sizes of a call, and of its broadcast batch dimensions."""
+    """The sizes of a call, and its broadcast batch dimensions."""
 
     batch: Shape
     m: Any

@@ -1,9 +1,10 @@
-"""What ragged products mean, in jnp: the form for platforms and dtypes without a kernel.
+"""Ragged products in jnp: their definition, and the form for platforms and dtypes without a kernel.
 
-Each group's rows are cut into tiles of a fixed number of rows. Ragged rows gather these into one batch, multiplied by
-the weights of their groups in one batched product; a ragged contraction adds one tile's product after the other.
-Either is about the work that the sizes ask for, where jax.lax.ragged_dot's expansion does that of all groups for each
-row. Rows are selected by index and mask, never by multiplication with 0, so NaN stays where it is.
+The rows of each group are cut into tiles of a fixed number of rows. Ragged rows gather the tiles into one batch and
+multiply it by the weights of their groups in one batched product; a ragged contraction adds the tiles' products one
+after another. Both do about the work that the sizes require, where the expansion of jax.lax.ragged_dot multiplies each
+row by the weights of all groups. Rows are selected by index and mask, never by multiplication with 0, so that NaN does
+not spread.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ class Rows(NamedTuple):
 
 
 def rows_of_groups(group_sizes: jax.Array, group_offset: jax.Array | None, m: Any, groups: int) -> Rows:
-    """The rows of each group that has weights. Whatever the sizes, they are in bounds and don't overlap."""
+    """The rows of each group that has weights. For any sizes, they are in bounds and don't overlap."""
     m = jnp.asarray(m, jnp.int32)
     sizes = jnp.clip(group_sizes, 0, m.astype(group_sizes.dtype)).astype(jnp.int32)
-    # Sums that stop at m: of sizes that are too large an ordinary sum might overflow.
+    # Prefix sums that saturate at m, as ordinary sums of too large sizes might overflow.
     ends = lax.associative_scan(lambda x, y: x + jnp.minimum(y, m - x), sizes)
     bounds = jnp.concatenate([jnp.zeros((1,), jnp.int32), ends])
     if group_offset is None:
         return Rows(bounds[:-1], bounds[1:])
-    # Groups before the first one have no rows where that begins, those behind the last one none where it ends.
+    # A group of the window that does not exist is empty: before group 0 it lies at the first row, after the last group
+    # at the last end.
     total = len(ends)
     index = lax.iota(jnp.int32, groups) + jnp.clip(group_offset, -groups, total).astype(jnp.int32)
     return Rows(bounds[jnp.clip(index, 0, total)], bounds[jnp.clip(index + 1, 0, total)])
@@ -88,7 +90,7 @@ def result(*operands: jax.Array, ragged: Ragged) -> jax.Array:
 
 
 def mapped(form: Form) -> Form:
-    """form over one more leading dimension, in which operands of size 1 serve all."""
+    """`form` over one more leading batch dimension, along which operands of size 1 are shared."""
 
     def of_all(*operands: jax.Array) -> Any:
         shared = [compat.is_static(x.shape[:1]) and x.shape[0] == 1 for x in operands]
@@ -101,10 +103,10 @@ def mapped(form: Form) -> Form:
 
 
 class Tiles(NamedTuple):
-    """The tiles of all groups, one group's behind the other's.
+    """The tiles of all groups, in the order of the groups.
 
-    group: (tiles,) whose weights each takes. rows: (tiles, tile rows), valid where a tile has such a row. of_group:
-    how many tiles each group has; end: how many it and those before it have.
+    group: (tiles,) the group of each tile. rows: (tiles, tile rows) the row indices, and valid: which of them exist.
+    of_group: the number of tiles of each group; end: its prefix sums, each group included.
     """
 
     group: jax.Array
@@ -115,7 +117,7 @@ class Tiles(NamedTuple):
 
 
 def tile_rows(m: Any, groups: int, hint: int | tuple[int, ...] | None) -> int:
-    """Rows of a tile: half of a typical group's, so that few rows of last tiles are for nothing."""
+    """The rows of a tile: half of a typical group's, so that few rows of the groups' last tiles are padding."""
     if hint is not None:
         typical = hint if isinstance(hint, int) else sum(hint) // max(len(hint), 1)
     elif compat.is_static((m,)):
@@ -141,7 +143,7 @@ def _tiles(rows: Rows, m: Any, ragged: Ragged) -> Tiles:
 
 
 def group_of(index: jax.Array, end: jax.Array) -> jax.Array:
-    """The first group that ends behind each index, or the last group."""
+    """The first group whose end lies beyond each index, or the last group."""
     found = jnp.searchsorted(end, index, side="right").astype(jnp.int32)
     return jnp.minimum(found, len(end) - 1)
 
@@ -180,7 +182,7 @@ def _contraction(ragged: Ragged, *operands: jax.Array) -> jax.Array:
 
     wide = accumulator(ragged.out_dtype)
 
-    # One tile after the other, in their order: a scatter of all products may add them in any.
+    # The tiles' products are added one after another: a scatter-add of all products has no fixed order.
     def add(tile: Any, sums: jax.Array) -> jax.Array:
         product = jnp.einsum(
             "ik,in->kn",
@@ -192,6 +194,7 @@ def _contraction(ragged: Ragged, *operands: jax.Array) -> jax.Array:
         return sums.at[tiles.group[tile]].add(product)
 
     zeros = jnp.zeros((ragged.groups, lhs.shape[1], rhs.shape[1]), wide)
-    sums = compat.unite_varying([zeros, lhs])[0]  # inside shard_map what a loop carries varies from the start
+    # inside shard_map a loop's carry must vary over the mesh axes from the start
+    sums = compat.unite_varying([zeros, lhs])[0]
     result: jax.Array = lax.fori_loop(0, tiles.end[-1], add, sums).astype(ragged.out_dtype)
     return result

@@ -1,7 +1,7 @@
 """Derivatives and vmap of ragged products.
 
-The product is bilinear and its two forms are each other's derivatives (see the package), so that every rule binds the
-primitive again. Group sizes and offsets are integers and have no derivative.
+The product is bilinear, and the derivatives of its two forms are products of both forms (see the package), so that
+every rule binds the primitive again. Group sizes and offsets are integers and have no derivative.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _moves(tangent: Any) -> bool:
 
 
 def _sum(parts: Sequence[Any], like: jax.Array) -> Any:
-    """The sum of those parts that there are; a symbolic zero of `like`'s type if there are none."""
+    """The sum of the parts that are not None; a symbolic zero of `like`'s type if there are none."""
     if not parts:
         return ad.Zero(jax.typeof(like).to_tangent_aval())
     total = parts[0]
@@ -37,8 +37,8 @@ def _sum(parts: Sequence[Any], like: jax.Array) -> Any:
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> tuple[Any, Any]:
     lhs, rhs, group_sizes, extras = ragged.split(primals)
     d_lhs, d_rhs, _, d_extras = ragged.split(tangents)
-    # Tangents of the sums have the result's dtype, and so do the cotangents that come back: products of 16-bit
-    # operands stay 16-bit products in a gradient.
+    # The tangents of the sums, and therefore the cotangents in a gradient, have the result's dtype: products of 16-bit
+    # operands have products of 16-bit operands as gradients.
     plain, kept = ragged.without_epilogue(ragged.out_dtype, extras)
     parts = []
     if _moves(d_lhs):
@@ -53,13 +53,13 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         parts.append(_bias_of_rows(d_extras["bias"], lhs, group_sizes, kept, plain))
     scale, d_scale = extras.get("row_scale"), d_extras.get("row_scale")
     if ragged.activation in (None, "relu") and not _moves(d_scale):
-        # The derivative needs the result at most, and not the sum under it.
+        # The derivative can be computed from the result, without the sum before the epilogue.
         value = bind(primals, ragged)
         if not parts:
             return value, _sum(parts, value)
         tangent = _sum(parts, value)
         if scale is not None:
-            # Of rows without weights the tangent is 0, and what their scale holds must not come into it.
+            # The tangent of a row without weights is 0, even if its row_scale holds NaN.
             known = _rows_with_weights(group_sizes, extras, lhs, ragged)
             tangent = finish(tangent.astype(scale.dtype), scale, None, known, ragged.out_dtype)
         if ragged.activation == "relu":
@@ -102,7 +102,7 @@ def _rows_with_weights(group_sizes: jax.Array, extras: dict[str, Any], lhs: jax.
 def _bias_of_rows(
     bias: jax.Array, lhs: jax.Array, group_sizes: jax.Array, kept: Sequence[jax.Array], plain: Ragged
 ) -> jax.Array:
-    """Each row's bias: a ragged product of a column of ones, whose transpose sums each group's rows."""
+    """The bias of each row, as a ragged product with a column of ones: its transpose sums the rows of each group."""
     ones = jnp.ones((lhs.shape[-2], 1), bias.dtype)
     ragged = plain._replace(transpose_rhs=False)
     return bind([ones, jnp.expand_dims(bias, -2), group_sizes, *kept], ragged)
@@ -132,9 +132,10 @@ def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
             form = ragged._replace(contraction=True, transpose_rhs=False)
     else:
         factors, form = (other, ct), ragged._replace(contraction=False, transpose_rhs=index == 0)
-    # Where nothing is left to add the primitive rounds to the primal's dtype; a sum is kept wide until then.
+    # The primitive rounds to the primal's dtype unless the cotangent is to be summed over broadcast batch dimensions:
+    # it then stays in the accumulator's dtype until it is summed.
     leading = [x.shape[: x.ndim - rank] for x, rank in zip((*factors, group_sizes), form.core_ranks(), strict=False)]
-    leading += [extra.shape for extra in extras.values()]  # group_offset alone
+    leading += [extra.shape for extra in extras.values()]  # a derived product has group_offset at most
     batch = jnp.broadcast_shapes(*leading) if any(leading) else ()
     summed = (*batch, *aval.shape[-ragged.core_ranks()[index] :]) != aval.shape
     out_dtype = accumulator(dtype) if summed or aval.dtype not in (dtype, accumulator(dtype)) else aval.dtype
@@ -144,7 +145,7 @@ def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
 
 
 def _transpose_of_epilogue(cotangent: jax.Array, operands: Sequence[Any], ragged: Ragged) -> list[Any]:
-    """For jax.linear_transpose, of one operand; derivatives never come here."""
+    """The cotangents of bias and row_scale for jax.linear_transpose; derivatives never need them."""
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     if ragged.activation is not None or sum(linear) != 1:
         what = "its activation" if ragged.activation else "more than one operand"
@@ -153,7 +154,7 @@ def _transpose_of_epilogue(cotangent: jax.Array, operands: Sequence[Any], ragged
     aval = operands[index].aval
 
     def tangent(moving: jax.Array) -> jax.Array:
-        # The operand at 0, so that what is added to its part is left out.
+        # With the linear operand at 0, the result is the constant part, which the transpose leaves out.
         zero = [jnp.zeros(aval.shape, aval.dtype) if yes else x for x, yes in zip(operands, linear, strict=True)]
         tangents = [moving if yes else None for yes in linear]
         result: jax.Array = _jvp(zero, tangents, ragged=ragged)[1]
@@ -164,7 +165,7 @@ def _transpose_of_epilogue(cotangent: jax.Array, operands: Sequence[Any], ragged
 
 
 def mapped_first(operands: Sequence[Any], dims: Sequence[Any], ranks: Sequence[int]) -> list[jax.Array]:
-    """The mapped axis made the first batch dimension of those operands that have it; `ranks`: without batch."""
+    """The operands with their mapped axis, if any, as the first batch dimension; `ranks`: the ranks without batch."""
     mapped = [dim is not None for dim in dims]
     batch_rank = max(x.ndim - yes - rank for x, yes, rank in zip(operands, mapped, ranks, strict=True))
     values = []

@@ -1,1 +1,1 @@
-"""What measures and shows: autotune, calibration, timing, shape files, the demo, the command line."""
+"""Tools: autotune, calibration, profiling, timing, shape files, the demo, the command line."""

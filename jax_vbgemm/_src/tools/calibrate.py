@@ -1,4 +1,4 @@
-"""python -m jax_vbgemm calibrate: measures every tile on the GPU that is here, and fits the cost model to it."""
+"""python -m jax_vbgemm calibrate: measures every tile on this machine's GPU, and fits the cost model to the times."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jax_vbgemm._src.planner.tables.catalogue import TileKey
 from jax_vbgemm._src.problem import Problem, Sizes
 from jax_vbgemm._src.tools.shapes import named_problems
 
-# What is measured, and as gpu_driver's CSV calls it: dtype and precision. Each is a kind of arithmetic of its own on a
-# device with tensor cores.
+# The measured arithmetics as pairs of dtype and precision, by their names in the CSV files of gpu_driver. On a device
+# with tensor cores, each is another arithmetic.
 PRECISIONS = {
     "fp32": ("float32", "highest"),
     "3xtf32": ("float32", "high"),
@@ -38,13 +38,13 @@ def measured_here(
     measure: Measure,
     say: Callable[[str], Any],
 ) -> Points:
-    """Seconds of every tile of every kind on every workload of the sample."""
+    """The seconds of every tile of every arithmetic for every workload of the sample."""
     points: dict[tuple[str, TileKey], list[Point]] = {}
     sample, kinds = list(sample), set()
     for dtype, precision in (PRECISIONS[name] for name in precisions):
         kind = kind_of(dtype, precision, device)
         if kind in kinds:
-            continue  # without tensor cores all of float32's precisions are one
+            continue  # without tensor cores, float32 has the same arithmetic at all precisions
         kinds.add(kind)
         tiles = [tile.key for tile in catalogue_for(kind, device)]
         for index, problems in enumerate(sample):
@@ -56,7 +56,8 @@ def measured_here(
 
 
 def read_driver(files: Iterable[Path], folder: Path | None, device: DeviceSpec) -> Points:
-    """What benchmarks/gpu_driver.cu measured: the rows of uniform plans; `folder` holds the workloads that they name.
+    """The measurements of benchmarks/gpu_driver.cu: its rows for uniform plans. `folder` has the workloads that they
+    name.
 
     Raises ValueError for a file without the driver's columns or an unknown workload.
     """
@@ -81,7 +82,7 @@ def read_driver(files: Iterable[Path], folder: Path | None, device: DeviceSpec) 
 
 
 def calibrate(points: Points, device: DeviceSpec, output: Path, commit: str, say: Callable[[str], Any]) -> None:
-    """Fits every tile and writes the device's rows, as made today by the kernels of `commit`.
+    """Fits every tile and writes the device's rows, with today's date and the commit of the kernels.
 
     Raises ValueError where there is nothing to fit.
     """
@@ -102,7 +103,7 @@ def calibrate(points: Points, device: DeviceSpec, output: Path, commit: str, say
 
 
 def measure_in_loop(problems: tuple[Problem, ...], dtype: str, precision: str, tiles: Sequence[TileKey]) -> list[float]:
-    """On JAX's default device, inside a jitted loop."""
+    """Measures on JAX's default device, inside a jitted loop."""
     import jax
 
     from jax_vbgemm._src.tools.tune import measure

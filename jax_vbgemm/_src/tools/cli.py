@@ -1,4 +1,4 @@
-"""python -m jax_vbgemm: which kernels are here, what a plan looks like, the demo, and the cost model's calibration."""
+"""python -m jax_vbgemm: shows backends and plans, runs the demo, calibrates the cost model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jax_vbgemm._src.tools.shapes import calibration_sample, read_problems
 
 
 def show_backends() -> None:
-    """One line a backend: what it runs on, or why it is absent."""
+    """Prints one line for each backend: its devices, or why it is absent."""
     print(f"jax_vbgemm {vb.__version__}, jax {jax.__version__}, default backend: {jax.default_backend()}")
     for name, backend in backends.BACKENDS.items():
         if backend.module is None:
@@ -32,7 +32,7 @@ def show_backends() -> None:
 
 
 def why_no_device(backend: backends.Backend) -> str:
-    """Why JAX sees no device of a backend whose module is here."""
+    """Why JAX sees no device of a backend whose module is installed."""
     if backend.name == "cuda":
         assert backend.module is not None
         needed, known = backend.module.cuda_versions()
@@ -44,7 +44,7 @@ def why_no_device(backend: backends.Backend) -> str:
 
 
 def run_calibration(options: argparse.Namespace) -> None:
-    import scipy.optimize  # noqa: F401  (a missing one shows before minutes of measuring)
+    import scipy.optimize  # noqa: F401  (if SciPy is missing, this fails before minutes of measuring)
 
     from jax_vbgemm._src.planner.tables.device_table import calibration_file
     from jax_vbgemm._src.tools import calibrate
@@ -59,7 +59,7 @@ def run_calibration(options: argparse.Namespace) -> None:
     if options.measured:
         points = calibrate.read_driver(options.measured, options.workloads, device)
     elif device.name != backends.default_device().name:
-        raise ValueError(f"--device: there is no {device.name} here to measure on; give --from what was measured there")
+        raise ValueError(f"--device: this machine has no {device.name}; measure on one, and pass the files with --from")
     else:
         sample = calibration_sample()
         points = calibrate.measured_here(device, sample, precisions, calibrate.measure_in_loop, print)
@@ -78,19 +78,20 @@ def run_profile(options: argparse.Namespace) -> None:
         raise ValueError(f"--precision: unknown name {options.precision!r}; known are {known}")
     device = backends.default_device()
     if device.kind != "gpu":
-        raise ValueError(f"profile: the model of TSM2 and ISM2 is one of GPUs, and here is a {device.kind}")
+        raise ValueError(f"profile: the model of TSM2 and ISM2 is for GPUs, but the device is a {device.kind}")
     print(profile(device, *calibrate.PRECISIONS[options.precision], calibrate.measure_in_loop, print))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line. Where its reader has gone (`| head -1`), it ends quietly, with SIGPIPE's status."""
+    """The command line. If its output pipe is closed (`| head -1`), it ends without a message, with SIGPIPE's
+    status."""
     try:
         try:
             return run(arguments)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit must not fail
         return 128 + 13
 
 

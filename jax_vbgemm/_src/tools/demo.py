@@ -1,7 +1,7 @@
-"""The 1x1 convolutions of GoogLeNet's nine inception blocks, each block one operation: checked and timed.
+"""The demo: checks and times the 1x1 convolutions of GoogLeNet's nine inception blocks, each block as one operation.
 
-A block's four 1x1 convolutions have different widths; three read the block's input, the fourth the pooled input. As
-matrix products: weights (out channels, in channels) times feature map (in channels, pixels).
+A block has four 1x1 convolutions of different widths; three read the block's input, and the fourth the pooled input.
+Each is a matrix product of weights (out channels, in channels) and a feature map (in channels, pixels).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def blocks() -> dict[str, tuple[Problem, ...]]:
 
 
 def operands(problems: tuple[Problem, ...], batch: int, seed: int) -> Block:
-    """Random weights, and the feature maps: the first three convolutions share one."""
+    """Random weights and feature maps; the first three convolutions share one feature map."""
     keys = iter(jax.random.split(jax.random.key(seed), len(problems) + 2))
     weights = [jax.random.normal(next(keys), (p.m, p.k)) / np.sqrt(p.k) for p in problems]
     shape = (batch, problems[0].k, problems[0].n) if batch > 1 else (problems[0].k, problems[0].n)
@@ -43,7 +43,7 @@ def operands(problems: tuple[Problem, ...], batch: int, seed: int) -> Block:
 
 
 def loop(weights: list[jax.Array], features: list[jax.Array]) -> list[jax.Array]:
-    """What a JAX program does without this package: one dot a branch."""
+    """The program without this package: one dot for each branch."""
     return [jnp.matmul(w, x) for w, x in zip(weights, features, strict=True)]
 
 
@@ -74,7 +74,8 @@ def float64_truth(weights: list[jax.Array], features: list[jax.Array]) -> tuple[
 
 
 def side_by_side(functions: list[Callable[..., Any]], args: Block, rounds: int = 15) -> list[float]:
-    """Median seconds a call of each jitted function, in interleaved rounds, so that all see the same machine."""
+    """The median seconds of a call of each jitted function. Rounds are interleaved, so that noise affects all
+    functions."""
     jitted = [jax.jit(function) for function in functions]
     samples: list[list[float]] = [[] for _ in functions]
     for function in jitted:
@@ -88,7 +89,7 @@ def side_by_side(functions: list[Callable[..., Any]], args: Block, rounds: int =
 
 
 def run(batch: int = 1) -> int:
-    """Runs the demo; returns the process's exit code, 1 where a result is not right to rounding."""
+    """Runs the demo; returns the process's exit code, 1 where a result is wrong beyond rounding."""
     console = Console()
     title = f"GoogLeNet, {batch} image(s), float32 on {jax.devices()[0].device_kind}; times in us"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # fits 80 columns

@@ -1,9 +1,9 @@
-"""python -m jax_vbgemm profile: what Rivera et al. profile offline for TSM2 and ISM2, on the GPU that is here.
+"""python -m jax_vbgemm profile: measures on this machine's GPU what Rivera et al. profile offline for TSM2 and ISM2.
 
-The latencies of section 3.6.2 are read off a lone block. Of its unit it has t1 threads with t3 loads each in flight, so
-by the model its time grows by latency / t3 with each step of K: with memory's latency while A comes from memory, with
-that of multiply-adds (and of the cache that feeds them, so an upper bound) while A stays in the caches. t1 and tcf are
-those of the tiles of whole rows that are fastest (sections 3.6.3 and 5.2).
+The latencies of section 3.6.2 are measured with a single block. It has t1 threads with t3 loads each in flight, so that
+by the model its time grows by latency / t3 with each step of K. The latency is that of the memory while A comes from
+memory. While A stays in the caches, it is that of multiply-adds (an upper bound, as it includes the cache). t1 and tcf
+are those of the fastest tiles of whole rows (sections 3.6.3 and 5.2).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jax_vbgemm._src.problem import Problem
 Measure = Callable[[tuple[Problem, ...], str, str, Sequence[TileKey]], Sequence[float]]
 
 LONE = "skinny-128x8"  # a tile that is built for every real dtype
-IN_MEMORY = (1 << 18, 1 << 19)  # steps of K of one block: even of 128 rows of bfloat16 more than last caches hold
+IN_MEMORY = (1 << 18, 1 << 19)  # K of one block: even 128 rows of bfloat16 are then larger than the last-level cache
 IN_CACHE = (1 << 11, 1 << 12)
 ROWS_OF_A = (10**5, 10**6)
 SMALL = ((8, 8), (16, 8), (8, 16), (16, 16))  # K and columns: section 6
@@ -31,8 +31,8 @@ SMALL = ((8, 8), (16, 8), (8, 16), (16, 16))  # K and columns: section 6
 
 @dataclass(frozen=True)
 class Profile:
-    """Seconds from a load and from a multiply-add to its use, the tile that was fastest by (m, k, n), and the tcf that
-    is fastest over all of these.
+    """The seconds from a load to its use and from a multiply-add to its use, the fastest tile for each (m, k, n), and
+    the tcf that is fastest over all of these.
     """
 
     memory_latency: float
@@ -41,7 +41,7 @@ class Profile:
     tcf: int
 
     def planner(self) -> TallSkinny:
-        """With the latencies. The model chooses tcf by the rows there are, so that it needs none."""
+        """A planner with the measured latencies, and without tcf, which the model chooses by the number of rows."""
         return TallSkinny(memory_latency=self.memory_latency, product_latency=self.product_latency)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Profile:
 
 
 def profile(device: DeviceSpec, dtype: str, precision: str, measure: Measure, say: Callable[[str], Any]) -> Profile:
-    """The latencies, t1 and tcf of `device`, which is the one that `measure` runs on.
+    """The latencies, t1 and tcf of `device`, on which `measure` runs.
 
     Raises ValueError where the device has no tile of whole rows for the dtype.
     """
@@ -89,14 +89,14 @@ def profile(device: DeviceSpec, dtype: str, precision: str, measure: Measure, sa
 
 
 def _narrowest(tiles: Iterable[TileShape], n: int) -> list[TileShape]:
-    """The tiles of whole rows that read A once and compute the fewest columns for nothing."""
+    """The tiles of whole rows that read A once and compute the fewest masked columns."""
     holding = [tile for tile in tiles if tile.n >= n]
     width = min(tile.n for tile in holding)
     return [tile for tile in holding if tile.n == width]
 
 
 class _Times:
-    """Of each tcf, how much slower than the fastest it was on each problem."""
+    """For each tcf, its time on each problem as a multiple of the fastest tcf's time."""
 
     def __init__(self) -> None:
         self._slower: dict[int, list[float]] = {}
@@ -112,6 +112,6 @@ class _Times:
             self._slower.setdefault(tcf, []).append(value / min(seconds))
 
     def best(self) -> int:
-        """Of those that every problem had."""
+        """The best tcf among those that were measured on every problem."""
         whole = {tcf: slower for tcf, slower in self._slower.items() if len(slower) == self._problems}
         return min(whole or self._slower, key=lambda tcf: geometric_mean(self._slower[tcf]))

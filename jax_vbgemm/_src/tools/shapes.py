@@ -1,4 +1,4 @@
-"""Shape files: one 'M N K' line a product."""
+"""Shape files: a line 'M N K' for each product."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax_vbgemm._src.problem import Problem
 
 
 def parse_problems(text: str, name: str) -> tuple[Problem, ...]:
-    """The problems of a shape file's text; ValueError naming file and line for one that isn't three sizes."""
+    """The problems of a shape file's text; ValueError, naming file and line, for a line that isn't three sizes."""
     problems = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -37,10 +37,11 @@ def read_problems(file: Path) -> tuple[Problem, ...]:
 def named_problems(name: str, folder: Path | None) -> tuple[Problem, ...]:
     """The problems of a workload that benchmarks name.
 
-    "[16,128]x64": 64 problems, M, N and K uniform integers in that range, seeded by their number (the protocol of the
-    CPU peers); "one_7x5x1000000_tn": one problem, M x N x K, with A stored transposed and B not, as BLAS says it;
-    "calibration_3": that one of the sample that `calibrate` measures; "any_mn128_k128_b64": the first 64 lines of a
-    shape file of `folder`; else a whole file. Raises ValueError for a name that is none of these.
+    "[16,128]x64": 64 problems with M, N and K uniform integers in that range, seeded by the number of problems (the
+    protocol of the CPU peers). "one_7x5x1000000_tn": one problem, M x N x K, with A stored transposed and B not, in the
+    notation of BLAS. "calibration_3": the workload of that index in the sample that `calibrate` measures.
+    "any_mn128_k128_b64": the first 64 lines of a shape file in `folder`. Any other name is a whole file. Raises
+    ValueError for a name that is none of these.
     """
     if match := re.fullmatch(r"calibration_(\d+)", name):
         sample = calibration_sample()
@@ -67,9 +68,11 @@ def named_problems(name: str, folder: Path | None) -> tuple[Problem, ...]:
 
 @lru_cache(maxsize=1)
 def calibration_sample() -> tuple[tuple[Problem, ...], ...]:
-    """A sample that tells the numbers apart, with odd and with aligned rows.
+    """The workloads that `calibrate` measures, chosen so that they determine all coefficients, with aligned and odd
+    rows.
 
-    Few blocks and many waves, short and long K; outputs with one small dimension or two, which other tiles suit.
+    They have few blocks or many rounds, a short or a long K, and results with one or two small dimensions, for the
+    tiles that suit those.
     """
     rng = np.random.default_rng(0)
     sample: list[tuple[Problem, ...]] = []
@@ -95,7 +98,8 @@ def calibration_sample() -> tuple[tuple[Problem, ...], ...]:
     ends = [(4, 4), (1, 1), (8, 8), (7, 5), (16, 16), (13, 9), (8, 32), (3, 31), (32, 8), (31, 3), (32, 32), (31, 31)]
     ends += [(8, 40), (3, 33), (40, 8), (33, 3)]
     for count, k in ((1, 4096), (1, 65536), (132, 4096), (264, 16384), (1056, 2048)):
-        sample += [(Problem(m, n, k, transpose_a=True),) * count for m, n in ends]  # as gradients store them
+        # A is stored transposed in gradients
+        sample += [(Problem(m, n, k, transpose_a=True),) * count for m, n in ends]
     tsm2 = [(2048, 4096), (8192, 4096), (16384, 2048), (10240, 10240), (65536, 1024), (60001, 4099), (20000, 16384)]
     for count, m, k in (*((1, *sizes) for sizes in tsm2), (16, 1500, 2000), (66, 1024, 1024), (5, 4000, 12000)):
         sample += [(Problem(m, n, k),) * count for n in (2, 4, 7, 8, 13, 16)]
@@ -104,5 +108,5 @@ def calibration_sample() -> tuple[tuple[Problem, ...], ...]:
 
 
 def _problems(sizes: np.ndarray, multiple: int = 1) -> tuple[Problem, ...]:
-    """Of rows (m, n, k), rounded up to a multiple."""
+    """Problems from rows (m, n, k), rounded up to a multiple."""
     return tuple(Problem(m, n, k) for m, n, k in (-(-sizes // multiple) * multiple).tolist())

@@ -1,4 +1,4 @@
-"""vb.autotune: measures candidate plans on the device that is here and keeps the winner for `auto`."""
+"""vb.autotune: measures candidate plans on a device of this machine and stores the fastest one's name for `auto`."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from jax_vbgemm._src.planner.tuned import OFF, VARIABLE, cache_file, check, key_
 from jax_vbgemm._src.problem import Problem, Sizes, problems_of
 from jax_vbgemm._src.tools.timing import seconds_in_loop
 
-# A plan is worth trying where it is predicted within this factor of the best; the model is off by less.
+# A plan is measured if its predicted time is within this factor of the best; the error of the model is smaller.
 _PROMISING = 1.5
 _MOST_TILES = 8
 
 
 @dataclass(frozen=True, repr=False)
 class Tuned:
-    """What `autotune` found: the `plan` that `auto` takes from now on, `winner`, the name of the planner that made it,
-    and `seconds`, what a call took with each candidate.
+    """The result of `autotune`: the `plan` that `auto` takes from now on; `winner`, the name of the planner that made
+    it; and `seconds`, the time of a call with each candidate.
     """
 
     plan: Plan
@@ -48,7 +48,7 @@ class Tuned:
     seconds: Mapping[str, float]
 
     def __repr__(self) -> str:
-        """The winner, and a line a candidate; the plan has a description of its own, `print(tuned.plan)`."""
+        """The winner, and a line for each candidate; `print(tuned.plan)` shows the plan."""
         ordered = sorted(self.seconds.items(), key=lambda item: item[1])
         lines = [f"  {1e6 * seconds:10.1f} us  {name}" for name, seconds in ordered]
         return "\n".join((f"Tuned: {self.winner!r} is the fastest of {len(lines)}", *lines))
@@ -65,24 +65,24 @@ def autotune(
 ) -> Tuned:
     """Measures candidate plans for these shapes inside jit, and keeps the fastest: `auto` takes it from then on.
 
-    Candidates are `auto`'s own plan, the same search with one kernel's tiles alone and without each of the tiles that
-    it took, the papers' planners (`coordinated` with either batching), and one tile for all problems; of them those
-    that are predicted to come near the best.
-    The winner goes into a file: the one that the environment variable VBGEMM_CACHE names, by default
-    ~/.cache/jax_vbgemm/autotune.json (below XDG_CACHE_HOME, if set). Programs lowered later, in this process or
-    another, follow it wherever the same problems, in the same order and with the same transposes, are planned for the
-    same entry of the device table with the same kernels and kind of arithmetic. A plan depends only on what the file
-    holds when the program is lowered: programs compiled before stay as they are, processes that lower one program
-    together need the same file, and VBGEMM_CACHE=off plans by the model alone.
+    Candidates are the plan of `auto`, the plans of its search with the tiles of one kernel only and without each of the
+    tiles in that plan, the plans of the papers' planners (`coordinated` with either batching), and plans with one tile
+    shape for all problems. Of these, the plans are measured whose predicted time is near the best one's. The winner is
+    stored in a file: that of the environment variable VBGEMM_CACHE, by default ~/.cache/jax_vbgemm/autotune.json (or
+    below XDG_CACHE_HOME, if set). Programs lowered later, in this process or another, use the winner wherever the same
+    problems, in the same order and with the same transposes, are planned for the same entry of the device table with
+    the same kernels and arithmetic. A plan depends only on the content of the file when the program is lowered:
+    programs compiled before do not change, processes that lower one program together need the same file, and with
+    VBGEMM_CACHE=off the cost model alone decides.
 
     Args:
-      problems: Problem objects or plain (m, n, k) tuples, as for `plan`: a call's, leaf by leaf; `batch` is the product
-        of the leading dimensions. The gradient's products are other problems.
-      dtype: of the operands; one with kernels on the device.
+      problems: Problem objects or plain (m, n, k) tuples, as for `plan`: those of a call, leaf by leaf; `batch` is the
+        product of the leading dimensions. The products of a gradient are other problems.
+      dtype: of the operands; it must have kernels on the device.
       precision: as for `batched_matmul`; it counts for float32 on GPUs with tensor cores.
       device: where to measure; None: JAX's default device.
-      rounds: timings of each candidate, of which the median counts.
-      cache: a file in place of the usual one; programs follow it where VBGEMM_CACHE names it.
+      rounds: the number of timings of each candidate, of which the median counts.
+      cache: another file to store the winner in; programs use it where VBGEMM_CACHE names it.
 
     Returns:
       A `Tuned`.
@@ -112,7 +112,7 @@ def tune(
     cache: str | os.PathLike[str] | None,
     measured: Callable[..., Sequence[float]],
 ) -> Tuned:
-    """`autotune` with any function that measures."""
+    """`autotune` with a given function that measures."""
     if not isinstance(rounds, int) or rounds < 1:
         raise ValueError(f"autotune: rounds = {rounds!r} must be a whole number from 1 on")
     file = cache_file() if cache is None else Path(cache).expanduser()
@@ -151,8 +151,8 @@ def tune(
 
 
 def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> dict[str, Planner]:
-    """By the names that the file knows; of several that make the same plan only the first."""
-    # The predictions of other tiles mean nothing.
+    """The candidate planners by their names in the file; of planners that make the same plan only the first."""
+    # Only tiles that are worth trying: the predicted times of other tiles were never checked.
     worth = worth_trying(catalogue, Sizes.of(problems))
     uniform = {f"uniform {tile.name}/{tile.threads}": Uniform(tile.key) for tile in worth}
     registered = [each.candidates(problems, device, catalogue) for each in REGISTERED]
@@ -166,7 +166,7 @@ def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogu
     drafts = {name: planner.draft(problems, device, catalogue) for name, planner in planners.items()}
     limit = _PROMISING * min(draft.seconds for draft in drafts.values())
     near = [name for name, draft in drafts.items() if draft.seconds <= limit]
-    for variants in registered:  # a planner's are measured all or none
+    for variants in registered:  # of each planner, all variants are measured or none
         if set(near) & set(variants):
             near += [name for name in variants if name not in near]
     tiles = sorted((name for name in near if name in uniform), key=lambda name: drafts[name].seconds)[:_MOST_TILES]

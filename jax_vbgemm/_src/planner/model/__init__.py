@@ -1,1 +1,1 @@
-"""What a tile and a plan take on a device: occupancy, cost models and their calibration."""
+"""Models of a device: occupancy, the predicted time of tiles and plans, and its calibration."""

@@ -1,14 +1,16 @@
-"""The cost model's measured coefficients: the file they are in, and the fit that makes them.
+"""The cost model's measured coefficients: their file, and the fit to measurements.
 
-Each tile and kind of arithmetic gets four numbers (cost_model.py) for problems with aligned rows, and four for
-others: `block`, the fixed part of a block that has its unit to itself, and `step`, one K step of it; `shared_block`
-and `shared_step`, what both take for each of the blocks that share a unit, where that is more. The errors are relative
-(log); weak priors hold numbers that the data don't determine, and both classes together.
+Each tile and arithmetic has four coefficients (cost_model.py) for problems with aligned rows and four for other
+problems.
+`block` is the fixed time of a block that has its unit to itself, and `step` the time of one of its K steps.
+`shared_block` and `shared_step` are the same times for each of the blocks that share a unit; they count where they are
+the longer ones. The fit minimises relative errors (differences of logarithms). Weak priors determine coefficients that
+the data leave open, and draw those of aligned and of other problems towards each other.
 
-A device's calibration.csv has a row for each. Its column `priors` names the numbers that are their priors still, of
-which nothing was measured ("unaligned": all four are those of aligned rows); `rms` is the root mean square of
-log(predicted / measured) over `points` measurements (empty in rows that are older than the columns), and `date` and
-`commit` say when and of which kernels.
+A device's calibration.csv has a row for each tile and arithmetic. Its column `priors` names the coefficients that equal
+their priors because the measurements did not determine them ("unaligned": all four are those of aligned rows). `rms` is
+the root mean square of log(predicted / measured) over `points` measurements; both are empty in rows that are older than
+these columns. `date` and `commit` say when the measurements were made, and with which kernels.
 """
 
 import csv
@@ -41,8 +43,8 @@ Point = tuple[Sizes, float]  # a batch covered by one tile, and its seconds
 
 @dataclass(frozen=True)
 class Fit:
-    """(block, step, shared block, shared step) in seconds of aligned problems, then of others; the root mean square of
-    log(predicted / measured), and of how many points.
+    """The fitted (block, step, shared block, shared step) in seconds of aligned problems, followed by those of other
+    problems; the root mean square of log(predicted / measured), and the number of points.
     """
 
     seconds: tuple[float, ...]
@@ -51,7 +53,7 @@ class Fit:
 
 
 def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Point]) -> Fit:
-    """The coefficients of one tile from batches that it covers alone. Needs SciPy (extra `cli`)."""
+    """The coefficients of one tile, from batches covered by this tile only. Needs SciPy (extra `cli`)."""
     from scipy.optimize import least_squares
 
     catalogue = catalogue_for(kind, device)
@@ -83,7 +85,8 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
         prior = math.sqrt(_PRIOR_WEIGHT) * (aligned - _PRIOR)
         return np.concatenate((relative, prior, math.sqrt(_LIKENESS_WEIGHT) * (aligned - others)))
 
-    # Many starts: the larger of two decides a block, and the search may begin on the wrong side.
+    # Several starting points: a block's time is the maximum of two expressions, and from a point where the wrong one is
+    # larger the search may not find the other.
     starts = (_PRIOR + np.log([1, step, 1, shared]) for step, shared in itertools.product((1, 4, 16, 64), repeat=2))
     fits = [least_squares(residuals, np.tile(start, 2), diff_step=1e-4) for start in starts]
     best = min(fits, key=lambda fit: float(fit.cost)).x
@@ -92,7 +95,7 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
 
 
 def priors_of(nanoseconds: Sequence[int]) -> list[str]:
-    """Which of a row's numbers the data left where they began."""
+    """The names of the coefficients of a row that equal their priors."""
     found = [name for name, value, prior in zip(_NAMES, nanoseconds, 2 * PRIOR_NS, strict=True)
              if abs(value - prior) <= 0.005 * prior]  # fmt: skip
     return found + (["unaligned"] if nanoseconds[:4] == nanoseconds[4:] else [])

@@ -1,4 +1,8 @@
-"""The predicted time of a plan: what `auto` and the choices inside other planners compare."""
+"""The cost model: the predicted time of a plan, which `auto` and the choices inside other planners compare.
+
+A round is the set of blocks that a device holds at once, a wave in the sense of wave quantization; the word wave stands
+for a warp (wavefront) in this package.
+"""
 
 import csv
 import heapq
@@ -24,7 +28,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Prediction:
-    """`seconds` of the whole call, `waves`: rounds of resident blocks, `balance`: mean block over longest."""
+    """`seconds` of the whole call; `waves`, the number of rounds; `balance`, mean over maximum time of a block."""
 
     seconds: float
     waves: float
@@ -39,15 +43,17 @@ def predict(
     device: DeviceSpec,
     tile_order: Ints | None = None,
 ) -> Prediction:
-    """Predicted makespan of the tiles in `runs` over the device's units; `block_first` is None where each is a block.
+    """The predicted makespan of the tiles in `runs` on the device.
 
-    With a `tile_order` the blocks are made of the tiles of `runs` in that order.
+    `block_first` is None where each tile is a block. With a `tile_order`, blocks consist of the tiles of `runs` in that
+    order.
 
-    The kernels of a call run one after another. A kernel takes its longest block or its blocks' total over the slots
-    (units times resident blocks), whichever is more, a launch, and on a GPU something for each tile shape beyond its
-    first; cores take blocks in their order, so there few large ones are scheduled one by one. The call takes no less
-    than its operands and results need to pass through the memory once. A block's time is the sum of its tiles
-    (`_cpu_tiles`, `_gpu_tiles`) and, on a GPU, a fixed part. All coefficients are entries of the device table.
+    The kernels of a call run one after another. A kernel takes the time of its longest block or the total time of its
+    blocks divided by the slots (units times resident blocks), whichever is longer. The launch adds to that, and on a
+    GPU each tile shape beyond the first. CPU cores take blocks in order, so that few large blocks are scheduled one by
+    one. The call takes at least the time in which its operands and results pass through the memory once. A block's time
+    is that of its tiles (`_cpu_tiles`, `_gpu_tiles`) and, on a GPU, a fixed part. All coefficients are entries of the
+    device table.
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
@@ -59,7 +65,7 @@ def predict(
         areas = (catalogue.columns.m * catalogue.columns.n)[runs.strategy]
         seconds += split_seconds(float((runs.count * areas)[split].sum()), catalogue, device)
     streaming = operand_bytes(sizes, catalogue) / device.bandwidth
-    # A core that waits for memory doesn't compute all of that time: the larger of both, with some of the smaller.
+    # A core overlaps memory access and arithmetic in part: hypot is the larger of both times and some of the smaller.
     least = math.hypot(seconds, streaming) if device.kind == "cpu" else streaming + device.launch_seconds
     return replace(found, seconds=max(seconds, least))
 
@@ -68,7 +74,8 @@ def _on_cores(
     sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec,
     tile_order: Ints | None,
 ) -> Prediction:  # fmt: skip
-    """Of the blocks alone: all belong to one kernel, and few enough are scheduled one by one, in their order."""
+    """The prediction for a CPU, without memory traffic and call overhead. Where there are few enough blocks, they are
+    scheduled one by one in their order."""
     if tile_order is not None or runs.num_tiles <= _BLOCKS_TO_SCHEDULE * device.units:
         runs = runs.expand(catalogue)
     seconds, count = _cpu_tiles(sizes, runs, catalogue, device), runs.count
@@ -87,13 +94,13 @@ def _on_gpu(
     sizes: Sizes, runs: Runs, block_first: Ints | None, catalogue: Catalogue, device: DeviceSpec,
     tile_order: Ints | None,
 ) -> Prediction:  # fmt: skip
-    """Of the blocks alone, kernel by kernel."""
+    """The prediction for a GPU, kernel by kernel, without memory traffic and launch overhead."""
     seconds, waves, total_work, total_blocks, longest = 0.0, 0.0, 0.0, 0, 0.0
     kernels, depth = catalogue.columns.kernel[runs.strategy], runs.k_end - runs.k_begin
     run_of_tile, needed = np.zeros(0, np.int64), np.zeros(0, np.uint32)
     if block_first is not None:
         run_of_tile = _run_of_tile(runs, tile_order)
-        # Which kernels a block needs, a bit each.
+        # The kernels that each block needs, as a bit mask.
         needed = np.bitwise_or.reduceat((1 << kernels).astype(np.uint32).take(run_of_tile), block_first[:-1])
     for kernel in np.flatnonzero(np.bincount(kernels, runs.count)).tolist():
         mine = np.flatnonzero(kernels == kernel)
@@ -107,7 +114,7 @@ def _on_gpu(
         if block_first is not None:
             of_run = np.zeros(len(runs))
             of_run[mine] = each
-            # A block without this kernel counts 0 times, and is none of the longest.
+            # A block without tiles of this kernel has count 0, so that it is not taken for the longest.
             each = np.add.reduceat(of_run.take(run_of_tile), block_first[:-1])
         each = each + device.block_latency
         seconds += makespan_of_blocks(each, count, device.units * sharing, device.tail) + device.launch_seconds
@@ -119,7 +126,7 @@ def _on_gpu(
 
 
 def _run_of_tile(runs: Runs, tile_order: Ints | None) -> Ints:
-    """Of each tile, in the order in which blocks are made of them."""
+    """The run of each tile, in the order in which tiles form blocks."""
     run = np.repeat(np.arange(len(runs)), runs.count)
     return run if tile_order is None else run[tile_order]
 
@@ -129,20 +136,20 @@ def _balance(work: float, blocks: int, longest: float) -> float:
 
 
 def weighted_sum(values: Floats, weights: Floats | Ints) -> float:
-    """Each value times its weight, added up by NumPy: a BLAS, which `@` goes to, sums in an order that depends on the
-    host's CPU, and with it which of two plans of nearly one time is taken.
+    """The sum of values times weights, added up by NumPy. `@` would call a BLAS, whose order of additions depends on
+    the host's CPU: the rounding would then decide between two plans of nearly equal time.
     """
     return float((values * weights).sum())
 
 
 CACHE_LINE = 64  # bytes
 
-# Beyond so many blocks a core, the last ones are less than a sixteenth of the time.
+# Blocks per core up to which they are scheduled one by one: beyond, the last block is under a sixteenth of the time.
 _BLOCKS_TO_SCHEDULE = 16
 
 
 def _list_schedule(block_seconds: Floats, count: Ints, units: int) -> float:
-    """When the last block ends if each unit, as soon as it is free, takes the next; `count` blocks of each time."""
+    """The time at which the last block ends if each free unit takes the next block; `count` blocks of each time."""
     blocks = int(count.sum())
     if blocks > _BLOCKS_TO_SCHEDULE * units:
         return max(weighted_sum(block_seconds, count) / units, float(block_seconds.max()))
@@ -155,9 +162,8 @@ def _list_schedule(block_seconds: Floats, count: Ints, units: int) -> float:
 def block_seconds(
     sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec, sharing: int | Ints
 ) -> Floats:
-    """Seconds of one block of each problem, were it covered by a tile, one a block; 0 where C has no elements.
-
-    A row for each of the tiles, a column for each of the problems.
+    """The seconds of one block where a problem is covered by one tile shape with one tile in each block; 0 where C has
+    no elements. A row for each tile shape, a column for each problem.
     """
     exist = (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0)
     if device.kind == "cpu":
@@ -175,15 +181,15 @@ def block_seconds(
 def least_seconds(
     sizes: Sizes, kernels: Mapping[str, Sequence[TileShape]], catalogue: Catalogue, device: DeviceSpec
 ) -> dict[str, float]:
-    """By name of some sets of tiles, what no plan of a set's tiles is predicted to stay below on a GPU, whatever its
-    blocks: their work, spread evenly over the units.
+    """For named sets of tile shapes, a lower bound of the predicted time of any GPU plan that uses shapes of the set:
+    the work of its tiles, spread evenly over the units.
 
-    Tiles lie on a grid of their sizes' common divisors, and cover each of its cells, or at least half of them where
-    folding leaves tiles out.
+    Tiles lie on a grid whose cells are the common divisors of their sizes. They cover each cell, or at least half of
+    the cells where symmetric results are folded.
     """
     tiles = _each_once(kernels.values())
     areas = np.array([[tile.m * tile.n] for tile in tiles])
-    pace = _unit_seconds(sizes, tiles, catalogue, device) / areas  # of a unit for each element
+    pace = _unit_seconds(sizes, tiles, catalogue, device) / areas  # seconds of a unit for each element
     folds = stores_mirrored(device, catalogue)[[tile.index for tile in tiles]]
     pace *= np.where(folds[:, None] & sizes.symmetric, 0.5, 1.0)
     row = {tile.index: i for i, tile in enumerate(tiles)}
@@ -202,8 +208,8 @@ def least_of_whole_problems(
     catalogue: Catalogue,
     device: DeviceSpec,
 ) -> dict[str, float]:
-    """The same of each of some planners that cover a problem by one tile, all tiles from one of their sets: more, as
-    the waste along edges is counted.
+    """As `least_seconds`, for planners that cover each problem by one tile shape and take all shapes from one of their
+    sets: a larger lower bound, as it counts the waste along edges.
     """
     tiles = _each_once(members for sets in planners.values() for members in sets)
     count = np.array([tiles_computed(sizes, tile, device) for tile in tiles])
@@ -221,10 +227,10 @@ def _each_once(sets: Iterable[Sequence[TileShape]]) -> list[TileShape]:
 
 
 def _unit_seconds(sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue, device: DeviceSpec) -> Floats:
-    """Seconds of its unit that one tile takes at the least: a row for each of the tiles, a column for each problem.
+    """A lower bound of the seconds of a unit that one tile takes: a row for each tile shape, a column for each problem.
 
-    What a block takes of its unit falls with the number that share it, so it is counted for as many as a unit can hold,
-    and without its latency, which several tiles of one block have once.
+    A block's part of its unit's time falls with the number of blocks that share the unit, so it is that for as many
+    blocks as a unit can hold. The block's latency is left out, as several tiles of one block have it once.
     """
     resident = np.array([[max(tile_occupancy(tile, device).blocks, 1)] for tile in tiles])
     seconds = block_seconds(sizes, tiles, catalogue, device, resident)
@@ -233,10 +239,10 @@ def _unit_seconds(sizes: Sizes, tiles: Sequence[TileShape], catalogue: Catalogue
 
 
 class Pace(NamedTuple):
-    """How fast tiles are: fixed seconds and those of a step along K, `depth` deep.
+    """The time of tiles: a fixed part and the time of one step of `depth` along K, in seconds.
 
-    A block waits for itself (`fixed`, `step`: latencies) or for what it shares with the others on its unit
-    (`shared_fixed`, `shared_step`), whichever takes longer.
+    A block takes its own latencies (`fixed`, `step`) or the time of the unit's resources that it shares with the other
+    resident blocks (`shared_fixed`, `shared_step`), whichever is longer.
     """
 
     fixed: Floats
@@ -250,35 +256,37 @@ class Pace(NamedTuple):
         return found
 
     def steps_within(self, seconds: float) -> Ints:
-        """How many steps take no longer; negative where not even the fixed part does."""
+        """How many K steps fit into that time; negative where the fixed part alone takes longer."""
         steps = np.minimum((seconds - self.fixed) / self.step, (seconds - self.shared_fixed) / self.shared_step)
         return np.floor(steps).astype(np.int64)
 
 
-# Rounds of blocks that are looked at one by one; where there are more, the last is less than a sixteenth of the time.
+# Up to so many rounds are counted one by one; where there are more, the last is less than a sixteenth of the time.
 _ROUNDS_COUNTED = 16
 
 
 def gpu_makespan(longest: float, work: float, blocks: float, slots: int, tail: float) -> float:
-    """Seconds from the first block's begin to the last one's end: `work` is all blocks' together, `tail` the device's.
+    """The seconds from the begin of the first block to the end of the last one; `work` is the sum over all blocks.
 
-    Whoever is free takes the next block, so no block begins after as many of the longest as there are full rounds.
+    A free slot takes the next block, so that no block begins later than `longest` times the number of full rounds.
+    `tail` is the device's coefficient for blocks that do not end together.
     """
     at_the_end = tail * work / blocks if blocks > slots else 0.0
     return max(longest, min(work / slots + at_the_end, math.ceil(blocks / slots) * longest))
 
 
 def makespan_of_blocks(block_seconds: Floats, count: Ints, slots: int, tail: float) -> float:
-    """The same of `count` blocks of each time, with their rounds counted."""
+    """`gpu_makespan` for `count` blocks of each time, with full rounds counted."""
     blocks, longest = int(count.sum()), float(block_seconds.max(initial=0, where=count > 0))
     makespan = gpu_makespan(longest, weighted_sum(block_seconds, count), blocks, slots, tail)
     return max(makespan, _full_rounds(block_seconds, count, slots))
 
 
 def _full_rounds(block_seconds: Floats, count: Ints, slots: int) -> float:
-    """A bound on the makespan: r slots + 1 blocks of at least t seconds each need (r + 1) t.
+    """A lower bound of the makespan: r * slots + 1 blocks of at least t seconds each take (r + 1) t.
 
-    `count` blocks of each time. Tight for blocks of one size, the few rounds of which may be far from full.
+    `count` blocks of each time. The bound is tight for blocks of equal length, where the last round may be nearly
+    empty.
     """
     rounds = (int(count.sum()) - 1) // slots
     if not 1 <= rounds <= _ROUNDS_COUNTED:
@@ -297,7 +305,8 @@ def _gpu_tiles(
     device: DeviceSpec,
     sharing: int | Ints,
 ) -> Floats:
-    """Seconds of tiles `depth` deep, one `strategy` for each or one for all, while `sharing` blocks share a unit."""
+    """The seconds of tiles whose K range has length `depth`, while `sharing` blocks share a unit. `strategy`: the row
+    of the compiled table for each tile, or one for all."""
     pace = gpu_pace(strategy, aligned, catalogue, device, sharing)
     return pace.seconds(ceil_div(depth, pace.depth))
 
@@ -305,13 +314,13 @@ def _gpu_tiles(
 def gpu_pace(
     strategy: Ints | int, aligned: NDArray[np.bool_], catalogue: Catalogue, device: DeviceSpec, sharing: int | Ints
 ) -> Pace:
-    """How fast tiles are while `sharing` blocks share a unit; one `strategy` for each or one for all.
+    """The pace of tiles while `sharing` blocks share a unit; `strategy` as for `_gpu_tiles`.
 
-    Where the device is calibrated (calibration.csv), a tile's fixed part and its K step have a latency each and a share
-    of the unit, in one version for problems whose rows are aligned (`Sizes.aligned`) and one for others. Elsewhere a
-    step takes the longest of its multiply-adds, its reads of shared memory (a thread that owns r x c elements reads
-    r + c values a product, about 2 sqrt(r c)), its loads through the cache, and a latency that nothing hides. Masked
-    tiles cost as much as whole ones.
+    Where the device is calibrated (calibration.csv), the fixed part and the K step of a tile each have a latency and a
+    part of the unit's time, with one set of coefficients for problems whose rows are aligned (`Sizes.aligned`) and one
+    for other problems. Elsewhere a step takes the maximum of four times: its multiply-adds, its reads of shared memory
+    (a thread that owns r x c elements reads r + c values for each k, about 2 sqrt(r c)), its loads through the cache,
+    and a latency that nothing hides. Masked tiles cost as much as whole tiles.
     """
     tile = catalogue.columns
     tk = tile.k[strategy]
@@ -323,7 +332,7 @@ def gpu_pace(
         return Pace(fixed, step, sharing * shared_fixed, sharing * shared_step, depth)
     tm, tn, threads = tile.m[strategy], tile.n[strategy], tile.threads[strategy]
     size = catalogue.element_bytes
-    parts = sharing * device.units  # a block gets one of these of the device's rates
+    parts = sharing * device.units  # a block gets 1/parts of the device's rates
     rate = np.where(tile.tensor[strategy], device.tensor_rate(catalogue.kind), device.peak_rate(catalogue.dtype))
     products = _flops(catalogue) * tm * tn * tk * parts / rate
     shared_memory = 2 * np.sqrt(tm * tn * threads) * tk * size * (parts / device.shared_bandwidth)
@@ -334,16 +343,17 @@ def gpu_pace(
 
 
 def step_depth(tile_k: Ints, element_bytes: int) -> Ints:
-    """How far one step of a GPU tile goes along K: the catalogue counts 4-byte elements (csrc/gpu/tile/tile_cut.h)."""
+    """The length of one K step of a GPU tile in elements; `tile_k` is for 4-byte elements
+    (csrc/gpu/tile/tile_cut.h)."""
     return np.maximum(tile_k * 4 // element_bytes, 8)
 
 
 @lru_cache(maxsize=64)
 def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
     """The device's (fixed, step, shared fixed, shared step) seconds of aligned and of other problems, by row of the
-    catalogue.
+    catalogue; None where no tile is calibrated.
 
-    None where no tile has them. One tile that lacks them counts as slow: no plan prefers what was never measured.
+    If some tiles are calibrated, a tile without coefficients counts as slow, so that no plan prefers it.
     """
     table = np.zeros((4, 2, len(catalogue.columns.m)))
     if device is None:
@@ -360,8 +370,8 @@ def _calibration(device: str | None, catalogue: Catalogue) -> Floats | None:
 CALIBRATED = tuple(
     f"{what}{rows}_ns" for rows in ("", "_unaligned") for what in ("block", "step", "shared_block", "shared_step")
 )
-_NEVER_MEASURED = 1.0  # seconds of a block or of a step
-_CALIBRATED_AS = {"float16": "bfloat16"}  # the same kernels
+_NEVER_MEASURED = 1.0  # seconds of a block and of a step of a tile that was not measured
+_CALIBRATED_AS = {"float16": "bfloat16"}  # the kernels of both have the same speed, so one calibration holds
 
 
 @lru_cache(maxsize=8)
@@ -375,10 +385,11 @@ def _calibration_table(device: str) -> Mapping[tuple[str, str, int], tuple[float
 
 
 def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> Floats:
-    """Seconds of one tile of each run, averaged over the run: its multiply-adds and, hidden by nothing, its loads.
+    """The seconds of one tile of each run, averaged over the run: the sum of its arithmetic and its loads.
 
-    A tile reads A, reads B and packs it, and reads C to write it; a row of B costs a line more than it is long. Each is
-    a product of its own to the kernel, so that a block of several saves nothing of their fixed part.
+    A tile reads A, reads and packs B, and reads C before it writes C; a row of B costs one cache line more than its
+    length. The CPU kernel treats each tile as a product of its own, so that several tiles in one block have several
+    fixed parts.
     """
     size = catalogue.element_bytes
 
@@ -392,9 +403,10 @@ def _cpu_tiles(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpe
 
 
 def computed_extents(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: DeviceSpec) -> tuple[Floats, Floats]:
-    """Rows and columns that are computed of one tile of each run, averaged over the run.
+    """The rows and columns that are computed for one tile of each run, averaged over the run.
 
-    A GPU computes masked tiles whole; a core computes an edge tile as far as it reaches, in whole vectors along a row.
+    A GPU computes masked tiles whole. A CPU core computes only the part of an edge tile that lies in C, in whole
+    vectors along a row.
     """
     tile_m, tile_n = catalogue.columns.m[runs.strategy], catalogue.columns.n[runs.strategy]
     if device.kind == "gpu":
@@ -418,7 +430,8 @@ def _flops(catalogue: Catalogue) -> float:
 
 
 def split_seconds(sums: float, catalogue: Catalogue, device: DeviceSpec) -> float:
-    """What splitting K adds to a call: a launch that adds up so many sums, each written, read and waited for."""
+    """The time that split-K adds to a call: a launch that reduces `sums` partial sums, which are written and read
+    once."""
     return device.split_latency + 3 * sums * max(catalogue.element_bytes, 4) / device.bandwidth
 
 

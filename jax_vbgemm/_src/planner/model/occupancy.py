@@ -1,5 +1,5 @@
-"""What a tile asks of a compute unit: Zhang et al. 2025, section 4.1, Eq. 1-2, the work of a thread, and section 4.2.1,
-Eq. 5-9, how many waves of its kernel a unit runs at once.
+"""Occupancy, by Zhang et al. 2025: the work of a thread (section 4.1, Eq. 1-2), and how many waves of a tile's kernel
+a compute unit runs at once (section 4.2.1, Eq. 5-9).
 """
 
 import math
@@ -12,10 +12,11 @@ from jax_vbgemm._src.planner.tables.device import DeviceSpec
 
 @dataclass(frozen=True)
 class Occupancy:
-    """The waves that each resource of a unit allows (math.inf: no limit), and what remains of them all.
+    """The waves that each resource of a unit allows (math.inf: no limit), and the resulting occupancy.
 
-    `waves` is Eq. 9's WF, rounded down to whole blocks; `blocks` the blocks resident on a unit; `fraction` the share
-    of the unit's own maximum of waves; `limit` names the resource that binds first.
+    `waves` is WF of Eq. 9, rounded down to whole blocks; `blocks` the number of blocks resident on a unit; `fraction`
+    is
+    `waves` divided by the unit's maximum; `limit` names the limiting resource.
     """
 
     by_blocks: float
@@ -54,7 +55,8 @@ class Occupancy:
 
 
 def work_per_thread(m: int, n: int, k: int, threads: int) -> tuple[float, float]:
-    """(W_CP, W_DL), Eq. 1 and 2: elements that a thread of an m x n tile computes, and moves in a step of `k`."""
+    """(W_CP, W_DL), Eq. 1 and 2: elements that a thread of an m x n tile computes, and elements it moves in a step of
+    `k`."""
     return m * n / threads, (m * n + m * k + k * n) / threads
 
 
@@ -79,7 +81,7 @@ def waves_by_scalar_registers(device: DeviceSpec, scalar_registers: int) -> floa
 
 
 def waves_by_shared_memory(device: DeviceSpec, shared_bytes: int, threads: int) -> float:
-    """Eq. 8, WF_L: each block takes `shared_bytes` and what the device reserves beside them, in whole granules."""
+    """Eq. 8, WF_L: each block takes `shared_bytes` and the bytes that the device reserves, in whole granules."""
     block_bytes = shared_bytes + device.shared_reserved
     if block_bytes == 0:
         return math.inf

@@ -7,20 +7,22 @@ once; with tcf > 1 (ISM2) it walks tcf rows of A. A problem with m small is give
 
 All functions are pure; t2 and t3 may be arrays, which broadcast. Times are seconds, rates are per second.
 
-Where our reading and the paper part:
-- Section 3.6.2 puts no limit to Util_mem and Util_comp; they can't exceed 1.
-- Util_mem's numerator counts elements and its denominator bytes; we count bytes.
-- r and t2_threshold count a multiply-add as one operation at the peak rate, line 7 of Algorithm 5 as two. Verdicts are
-  by r; seconds count two, so they are ruled by arithmetic from half of t2_threshold on.
-- Algorithm 5 compares the time of memory for t2 below the threshold with that of arithmetic above it, by which the
-  M40 would not be given the t2 = 8 reported; we compare the larger of both times everywhere.
-- Lines 9 and 12 say k and n where n and m, k are meant: t2 divides the columns of C.
-- Util_mem is of the loads of A (section 3.6.2); C, which Algorithm 5 leaves out, is written at the full bandwidth. So
-  among kernels that memory limits, the time orders t2 and t3 as lines 2-4 do.
-- Algorithm 5 divides by t2 as if it were a real number; passes over A are whole, and in the last one a thread computes
-  all t2 columns.
-- Section 4.4 reports t2 = 4 for 16 columns on the P100; by section 3.6 that reads A four times for nothing.
-- t1 and tcf are profiled offline; t1 is given to us, for tcf see `predicted_seconds`.
+Where this implementation differs from the paper:
+- Section 3.6.2 puts no limit on Util_mem and Util_comp; here they are at most 1.
+- The paper's Util_mem has elements in the numerator and bytes in the denominator; here both are bytes.
+- r and t2_threshold count a multiply-add as one operation at the peak rate, line 7 of Algorithm 5 as two. `bound`
+  follows r. The predicted seconds count two operations, so that arithmetic limits them from half of t2_threshold on.
+- Algorithm 5 compares the memory time for t2 below the threshold with the arithmetic time for t2 above it. On the M40
+  that would not give the reported t2 = 8. Here the larger of both times is compared for every t2.
+- Lines 9 and 12 print k and n where n and m, k are meant: t2 divides the columns of C.
+- Util_mem belongs to the loads of A (section 3.6.2). Algorithm 5 leaves out the writes of C; here they count at the
+full
+  bandwidth, so that among memory-bound kernels the time orders t2 and t3 as lines 2-4 do.
+- Algorithm 5 divides by t2 as by a real number. Here passes over A are whole, and in the last pass a thread computes
+all
+  t2 columns.
+- Section 4.4 reports t2 = 4 for 16 columns on the P100; by section 3.6 that reads A four times without any gain.
+- The paper profiles t1 and tcf offline. Here the caller gives t1; for tcf see `predicted_seconds`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,13 +41,13 @@ Ints = NDArray[np.int64]
 Number = int | Ints
 
 THREADS = 128  # t1 where none is given: the paper's choice on the K40c and the P100, and its code's on the V100
-MOST_REGISTERS = 255  # of a thread (CUDA guide, from 3.5 on); AMD's have 256
-MOST_ROWS = 64  # largest tcf: up to here the paper loses nothing, with 10**7 rows (section 5.2)
+MOST_REGISTERS = 255  # maximum of a thread (CUDA guide, compute capability 3.5 and later); AMD GPUs have 256
+MOST_ROWS = 64  # largest tcf: up to here the paper measures no loss, with 10**7 rows (section 5.2)
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What the model knows of a GPU. A unit is a streaming multiprocessor or compute unit."""
+    """The figures of a GPU that the model uses. A unit is a streaming multiprocessor or a compute unit."""
 
     name: str
     units: int
@@ -62,13 +64,14 @@ class Gpu:
     def of(cls, device: DeviceSpec) -> "Gpu":
         """The figures of an entry of the device table. A device that is no GPU is a ValueError."""
         if device.kind != "gpu":
-            raise ValueError(f"tall_skinny: device {device.name!r} is a {device.kind}: the model is one of GPUs")
+            raise ValueError(f"tall_skinny: device {device.name!r} is a {device.kind}: the model is for GPUs")
         return cls(
             name=device.name,
             units=device.units,
             peak_rates=device.peak_rates,
             bandwidth=device.bandwidth,
-            memory_latency=device.step_latency,  # load, barrier, first product: what a prefetch has to hide
+            # load, barrier and first product: the latency that a prefetch has to hide
+            memory_latency=device.step_latency,
             product_latency=device.product_latency,
             max_threads=device.max_threads,
             registers=device.registers,
@@ -88,7 +91,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Parameters:
-    """How a kernel is to run a problem, and the seconds predicted for it (`predicted_seconds`)."""
+    """The kernel parameters for a problem, and the seconds predicted with them (`predicted_seconds`)."""
 
     t1: int
     t2: int
@@ -98,7 +101,8 @@ class Parameters:
 
 
 def thread_registers(gpu: Gpu, dtype: str, t2: Number, t3: Number) -> Ints:
-    """R_thread = (3 t2 + 2 t3) bytes/4 + C (section 3.6.2): this and the next elements of B, C's, A's twice.
+    """R_thread = (3 t2 + 2 t3) bytes/4 + C (section 3.6.2): current and next elements of B, those of C, and current and
+    next elements of A.
 
     An element narrower than a register takes a whole one.
     """
@@ -121,7 +125,7 @@ def occupancy(gpu: Gpu, dtype: str, t2: Number, t3: Number, t1: int = 1) -> Ints
 def memory_utilisation(gpu: Gpu, dtype: str, threads: Number | Floats, t3: Number) -> Floats:
     """Util_mem = min(1, threads t3 bytes / (latency_mem bandwidth)) of a unit with `threads` active (section 3.6.2).
 
-    Little's law: the loads of A in flight over those that fill the memory's pipeline.
+    By Little's law: the bytes of A in flight, divided by the bytes in flight that saturate the memory.
     """
     in_flight = np.asarray(threads, np.float64) * t3 * _bytes(dtype)
     utilisation: Floats = np.minimum(1.0, in_flight / (gpu.memory_latency * gpu.unit_bandwidth))
@@ -147,7 +151,7 @@ def t2_threshold(gpu: Gpu, dtype: str) -> float:
 
 
 def bound(gpu: Gpu, dtype: str, t2: int) -> Literal["memory", "compute"]:
-    """What limits t2 columns at a time; of the whole problem where t2 = n (section 3.6.3)."""
+    """Whether memory or arithmetic limits a kernel with t2 columns; with t2 = n, the whole problem (section 3.6.3)."""
     return "compute" if t2 > t2_threshold(gpu, dtype) else "memory"
 
 
@@ -155,10 +159,10 @@ def steady_seconds(
     gpu: Gpu, dtype: str, m: int, n: int, k: int, *, t2: Number, t3: Number, t1: int = THREADS, tcf: int = 1,
     batch: int = 1,
 ) -> Floats:  # fmt: skip
-    """Algorithm 5's time, what `best_parameters` minimises: that of memory or of arithmetic, whichever is longer.
+    """The time of Algorithm 5, which `best_parameters` minimises: the memory time or the arithmetic time, if longer.
 
-    Memory: A is read ceil(n / t2) times and C is written once; with n and k small they are alike. The threads at work
-    are no more than are launched. Infinite where not one block fits a unit.
+    Memory: A is read ceil(n / t2) times and C is written once; where n and k are small, both take similar times. The
+    active threads are at most the launched ones. The time is infinite where no block fits a unit.
     """
     problem = _Problem.of(dtype, m, n, k, batch, t1)
     _check_tiles(t2, t3, tcf)
@@ -169,11 +173,12 @@ def predicted_seconds(
     gpu: Gpu, dtype: str, m: int, n: int, k: int, *, t2: Number, t3: Number, t1: int = THREADS, tcf: Number = 1,
     batch: int = 1,
 ) -> Floats:  # fmt: skip
-    """Seconds of TSM2 (tcf = 1) or ISM2 (tcf rows a thread): `steady_seconds` and what starting threads costs.
+    """The seconds of TSM2 (tcf = 1) or ISM2 (tcf rows a thread): `steady_seconds` and the cost of starting threads.
 
-    The threads that a device holds at once are a round. Each round waits for its first loads, one memory latency, and
-    in the last one fewer threads may be at work. So with k small many short rounds are slow (section 5.1), a larger
-    tcf makes fewer of them, and one too large leaves the device empty (section 5.2). This part is ours.
+    A round is the set of threads that a device holds at once. Each round waits for its first loads, one memory latency,
+    and the last round may have fewer threads. With a small k, many short rounds are therefore slow (section 5.1). A
+    larger tcf makes fewer rounds, and a tcf that is too large leaves units idle (section 5.2). The paper has no formula
+    for this cost.
     """
     problem = _Problem.of(dtype, m, n, k, batch, t1)
     _check_tiles(t2, t3, tcf)
@@ -186,11 +191,11 @@ def best_parameters(
 ) -> Parameters:  # fmt: skip
     """Algorithm 5 by exhaustive search: t2 and t3 with the least `steady_seconds`, then tcf for them.
 
-    t2 <= n; t3 <= k and t1, as far as a thread's registers allow. `t2`, `t3`: the values to choose from, where kernels
-    exist for some only; the smallest t2 above n is then one of them, as it reads A once, and so is the smallest t3.
-    Ties go to the side of t2_threshold that n is on, which section 3.6.3 tries first, then to the smallest t3, then to
-    the smallest t2. tcf is 1 unless k is small; there, the power of two up to 64 with the least `predicted_seconds`,
-    the smallest of equals.
+    t2 <= n and t3 <= min(k, t1), as far as a thread's registers allow. `t2`, `t3`: the values to choose from, where
+    kernels exist for some values only; the smallest t2 above n, which reads A once, is then a choice too, and so is the
+    smallest t3. Of equal times, a t2 on the same side of t2_threshold as n is taken, which section 3.6.3 tries first,
+    then the smallest t3, then the smallest t2. tcf is 1 unless k is small. Then tcf is the power of two up to 64 with
+    the least `predicted_seconds`, and the smallest of equals.
 
     Raises:
       ValueError: a size, t1, t2 or t3 is not positive, or no t2 and t3 leave a block of t1 threads room on a unit.
@@ -222,10 +227,10 @@ def best_parameters(
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel that is built: what the compiler made of t1, t2, t3 and tcf.
+    """A compiled kernel with its t1, t2, t3 and tcf.
 
-    `threads` is MaxOccup_SM by the compiler's registers and shared memory, which are no more R_thread = (3 t2 + 2 t3)
-    bytes/4 + C than the compiler's choice of what to keep; `peak_rate` that of the units that it multiplies on.
+    `threads` is MaxOccup_SM from the registers and shared memory that the compiler reports, which the formula R_thread
+    = (3 t2 + 2 t3) bytes/4 + C only approximates. `peak_rate` is that of the units (ordinary or tensor cores) it uses.
     """
 
     t1: int
@@ -239,16 +244,16 @@ class Kernel:
 def best_kernel(
     gpu: Gpu, dtype: str, m: int, n: int, k: int, kernels: Sequence[Kernel], *, batch: int = 1
 ) -> tuple[int, float]:
-    """Which of the kernels there are is to run a problem, and the seconds predicted for it.
+    """The index of the kernel that should run a problem, and the seconds predicted for it.
 
-    As `best_parameters`: t2 and t3 with the least time of Algorithm 5, of equals those that read A least, or where n is
-    above t2_threshold those on its side, and then with the smallest t2. Then of the kernels of that width those that
-    leave the fewest units without a block (Util_mem spreads threads evenly), and of these the one with the least
-    `predicted_seconds`, which knows tcf; of equals the one with the highest peak rate, then the smallest t3 and the
-    fewest rows.
+    First t2 and t3 are chosen as by `best_parameters`: the least time of Algorithm 5; of equal times those that read A
+    least often, or where n is above t2_threshold those with t2 on the same side; then the smallest t2. Of the kernels
+    with this t2, those remain that leave the fewest units without a block (Util_mem assumes evenly spread threads). Of
+    these the kernel with the least `predicted_seconds`, which depends on tcf, is taken; of equals the one with the
+    highest peak rate, then the smallest t3, then the fewest rows.
 
     Raises:
-      ValueError: a size is not positive, or there are no kernels or none that a unit holds.
+      ValueError: a size is not positive, or there is no kernel that fits a unit.
     """
     if not any(kernel.threads for kernel in kernels):
         raise ValueError(f"tall_skinny: none of {len(kernels)} kernels fits a unit of {gpu.name}")
@@ -355,7 +360,7 @@ def _check_tiles(t2: Number, t3: Number, tcf: Number) -> None:
 
 
 def _choices(name: str, given: Iterable[int] | None, largest: int, by_registers: int) -> Ints:
-    """The values given, ascending, or else all up to the largest that is useful and that registers allow."""
+    """The given values in ascending order, or all values up to the largest that is useful and that registers allow."""
     if given is None:
         return np.arange(1, max(1, min(largest, by_registers)) + 1)
     values = list(given)

@@ -7,14 +7,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from jax_vbgemm._src.problem import Sizes
 
-# A dimension up to this is small. In one pass over A a thread keeps a whole row of C: 32 columns of float64 take 196
-# registers beside those of its setup, 64 don't fit. And it is below t2_threshold, where memory is the limit, of every
-# GPU in the device table in float32 and float64 (38 at least), but for the float64 of those with few units for it (6
-# at least: M40, A10, L40S, RTX 4090).
+# The largest small dimension. In one pass over A a thread keeps a whole row of C: 32 columns of float64 take 196
+# registers beside those of its setup, and 64 columns don't fit. 32 is also below t2_threshold, so that memory is the
+# limit, on every GPU of the device table in float32 and float64 (the least threshold is 38), except for float64 on GPUs
+# with few float64 units (M40, A10, L40S, RTX 4090: down to 6).
 SKINNY = 32
 
-# A dimension from this on is large. Against A with both sides large, B and C then hold at most 1/32 each, which is
-# what lets Algorithm 5 count A alone; and one row a thread makes at least eight blocks of 128 threads of a problem.
+# The smallest large dimension. Where both sides of A are large, B and C each have at most 1/32 of its elements, so that
+# Algorithm 5 may count A alone; and with one row for each thread, a problem has at least eight blocks of 128 threads.
 TALL = 1024
 
 
@@ -29,14 +29,14 @@ class Shape(IntEnum):
     TSM2_MIRRORED = 2  # m small, n large, k more than small
     ISM2 = 3  # k and n small, m large: a tall, skinny A against a small B
     ISM2_MIRRORED = 4  # k and m small, n large
-    REDUCTION = 5  # m and n small, k large: rows of C don't fill a device, so k is split
+    REDUCTION = 5  # m and n small, k large: C has too few rows to fill a device, so K is split
 
 
 def classify(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> NDArray[np.int8]:
-    """The Shape of each problem; m, n and k are integers or arrays of one shape, which the result has too.
+    """The Shape of each problem; m, n and k are integers or arrays of one shape, which is the shape of the result.
 
-    The classes exclude each other. How an operand is stored, and how often the batch repeats it, plays no part. What
-    has no products (m, n or k = 0) is ordinary.
+    The shapes exclude each other. They do not depend on how an operand is stored or on the size of the batch. A problem
+    without products (m, n or k = 0) is ORDINARY.
     """
     m, n, k = np.asarray(m), np.asarray(n), np.asarray(k)
     skinny_n, skinny_m, skinny_k = n <= SKINNY, m <= SKINNY, k <= SKINNY
@@ -69,6 +69,6 @@ def shapes_of(sizes: Sizes) -> NDArray[np.int8]:
 
 
 def is_tall_skinny(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> NDArray[np.bool_]:
-    """Whether each problem is of any Shape but ORDINARY."""
+    """Whether the Shape of each problem is not ORDINARY."""
     answer: NDArray[np.bool_] = classify(m, n, k) != Shape.ORDINARY
     return answer

@@ -1,7 +1,9 @@
-"""Families of tiles that are for some problems only: of each, its tiles, its problems, and what is tried for those.
+"""Families of tiles for certain problems: the tiles of each family, its problems, and the tiles tried for those
+problems.
 
-All other tiles are for any problem. For which problems a family is, was measured (tables/rules.py): where nothing was,
-its tiles are not tried, but for LONG, whose problems are those of papers (tall_skinny_shape.py).
+Tiles of no family are for any problem. Measurements decide for which problems a family is (tables/rules.py); on a
+device without measurements its tiles are not tried. LONG is the exception: its problems are those of the papers
+(tall_skinny_shape.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -16,16 +18,17 @@ from jax_vbgemm._src.planner.tables.rules import Rules
 from jax_vbgemm._src.planner.tiles.runs import Ints
 from jax_vbgemm._src.problem import Sizes
 
-# Kernels that read long rows, or few columns and many rows, faster than others.
+# Streaming kernels: they read long rows, or few columns of many rows, faster than other kernels.
 STREAMING = (*DOT_PRODUCTS, *WHOLE_ROWS)
 
 
 class Family(NamedTuple):
-    """Tiles that are for some problems only.
+    """Tiles for certain problems.
 
-    `has`: is a tile one of them? `is_for`: which problems the catalogue's tiles of the family are for. `keeps`: where
-    they are for all problems of a batch, whether a tile of the catalogue, of this family or none, is worth looking at;
-    elsewhere the family's are not. `last`: no later family has a say then. `measured`: both need the device's rules.
+    `has`: whether a tile belongs to the family. `is_for`: for which problems the catalogue's tiles of the family are. A
+    batch suits the family where all its problems do; otherwise tiles of the family are not tried. `keeps`: for a batch
+    that suits, which tiles of the catalogue, inside or outside of the family, are worth trying. `last`: for such a
+    batch, no later family is asked. `measured`: `is_for` and `keeps` need the device's rules.
     """
 
     has: Callable[[TileShape], bool]
@@ -38,25 +41,25 @@ class Family(NamedTuple):
         return not self.measured or catalogue.rules is not None
 
     def suits(self, sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
-        """Which problems the catalogue's tiles of the family are for; none where that was not measured."""
+        """For which problems the catalogue's tiles of the family are; none where that was not measured."""
         return self.is_for(sizes, catalogue) if self.is_tried(catalogue) else np.zeros(len(sizes.m), bool)
 
     def tiles_of(self, catalogue: Catalogue) -> Iterator[TileShape]:
         return filter(self.has, catalogue)
 
     def widest_of(self, catalogue: Catalogue) -> int:
-        """The shorter side of its widest tile, 0 where the catalogue has none."""
+        """The largest shorter side of the family's tiles, 0 where the catalogue has none of them."""
         return max((min(tile.m, tile.n) for tile in self.tiles_of(catalogue)), default=0)
 
 
 def _rules(catalogue: Catalogue) -> Rules:
-    """Of a catalogue whose device has some."""
+    """The rules of a catalogue whose device has rules."""
     assert catalogue.rules is not None, "without rules no problem suits a family that needs them"
     return catalogue.rules
 
 
 def _are_deep_and_held(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
-    """A deep K, and an output that one of the tiles holds."""
+    """Which problems have a deep K, and a result that fits one tile of DEEP."""
     held = np.zeros(len(sizes.m), bool)
     for tile in DEEP.tiles_of(catalogue):
         held |= (sizes.m <= tile.m) & (sizes.n <= tile.n)
@@ -64,7 +67,7 @@ def _are_deep_and_held(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
 
 
 def _smallest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """Of the family only the smallest tiles that hold a problem, and where all K are very deep, nothing else."""
+    """Of DEEP the smallest tile that holds each problem; no other tile at all where every K is very deep."""
     tiles = sorted(DEEP.tiles_of(catalogue), key=lambda tile: tile.m * tile.n)
     outputs = set(zip(sizes.m.tolist(), sizes.n.tolist(), strict=True))
     wanted = {next(tile for tile in tiles if tile.m >= m and tile.n >= n) for m, n in outputs}
@@ -73,12 +76,15 @@ def _smallest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileSha
 
 
 def _have_few_columns(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
-    """ISM2's problems, and a little beyond: elsewhere most passes of the tiles are empty, or B comes piece by piece.
-    And TSM2's of which A is stored transposed, in float32: no other tile reads single elements of it so fast.
+    """Which problems suit tiles of whole rows.
+
+    Those of ISM2 and slightly larger ones: for larger dimensions, most passes of the tiles would be empty, or B would
+    be loaded in several pieces. In float32 also those of TSM2 whose A is stored transposed, as no other tile reads
+    single elements of A as fast.
     """
     rules = _rules(catalogue)
     answer = (sizes.m >= TALL) & _are_streamed(sizes.n, sizes.k, ROWS.widest_of(catalogue), rules)
-    both = bool((answer & sizes.has_products).any())  # in one launch would want different tiles
+    both = bool((answer & sizes.has_products).any())  # both kinds of problem in one launch would need different tiles
     if not both and catalogue.dtype == "float32":
         widest = max((tile.n for tile in catalogue if _is_short_row_tile(tile, rules)), default=0)
         large = (sizes.m >= TALL) & (sizes.k >= TALL) & (sizes.m * sizes.k >= rules.many_transposed_elements)
@@ -87,20 +93,21 @@ def _have_few_columns(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
 
 
 def _are_streamed(few: Ints, k: Ints, widest: int, rules: Rules) -> NDArray[np.bool_]:
-    """Whether so few columns, or rows, and such a K suit tiles of whole rows that are up to `widest` wide."""
+    """Whether problems of `few` columns (or rows) and of depth `k` suit tiles of whole rows that are up to `widest`
+    wide."""
     deepest = np.where(few <= rules.narrow, max(widest, rules.streamed_steps), max(widest, SKINNY))
     answer: NDArray[np.bool_] = (few <= widest) & (k <= deepest)
     return answer
 
 
 def _is_short_row_tile(tile: TileShape, rules: Rules) -> bool:
-    """Of two rows a thread, and not for a million: where K is deep its shares make blocks enough."""
+    """Whether a tile of whole rows has two rows for each thread: with a deep K, split-K makes enough blocks of it."""
     return ROWS.has(tile) and tile.m == 2 * tile.threads and tile.n <= rules.few_columns
 
 
 def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """For few columns and many rows row tiles alone, and for ISM2's other problems far longer tiles; of a deep K the
-    shorter row tiles.
+    """For few columns and many rows, row tiles only; for other problems of ISM2, far longer tiles only; with a deep K,
+    the short row tiles only. Of these the narrowest that hold a problem.
     """
     if (sizes.k >= TALL).all():
         rules = _rules(catalogue)
@@ -114,8 +121,10 @@ def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileSh
 
 
 def _alone(family: Family, few: Ints, many: Ints, sizes: Sizes, catalogue: Catalogue) -> Catalogue | None:
-    """The family's tiles, where they alone are worth a look: for few columns all, for more those on tensor cores, but
-    for the fewest steps of K.
+    """The tiles of the family that are to be tried exclusively, or None.
+
+    For few columns these are all its tiles; for more columns those on tensor cores, or with very few steps of K those
+    on ordinary units.
     """
     rules, rows = _rules(catalogue), int(sizes.batch @ many)
     if (few <= rules.few_columns).all():
@@ -129,7 +138,7 @@ def _alone(family: Family, few: Ints, many: Ints, sizes: Sizes, catalogue: Catal
 
 
 def are_many(rows: int, catalogue: Catalogue) -> bool:
-    """Whether for so many rows of few columns tiles of whole rows were measured to be the fastest."""
+    """Whether tiles of whole rows were measured to be the fastest for so many rows of few columns."""
     if catalogue.rules is None:
         return False
     many = catalogue.rules.many_rows
@@ -137,7 +146,8 @@ def are_many(rows: int, catalogue: Catalogue) -> bool:
 
 
 def without_too_long(family: Family, few: Ints, sizes: Sizes, catalogue: Catalogue) -> Catalogue:
-    """Without the family's longer tiles whose blocks would move too many bytes, where shorter ones are as wide."""
+    """The catalogue without long tiles of the family whose blocks would move too many bytes, if shorter ones are as
+    wide."""
     largest_block = _rules(catalogue).largest_block
     line_bytes = int((sizes.k + few).max(initial=0)) * catalogue.element_bytes
     shortest: dict[int, int] = {}
@@ -156,9 +166,10 @@ def without_too_long(family: Family, few: Ints, sizes: Sizes, catalogue: Catalog
 def _narrowest(
     few: Ints, short: Callable[[TileShape], int], family: Family, catalogue: Catalogue
 ) -> Callable[[TileShape], bool]:
-    """Of the family, and of each kernel's other tiles, those whose `short` side is the smallest that holds the `few`
-    rows or columns of a problem: the time is that of the memory, which costs do not show well, and these read the long
-    operand once.
+    """Of the family, and of the other tiles of each kernel, those whose `short` side is the smallest that holds the
+    `few` rows or columns of a problem.
+
+    Memory limits these problems, which the cost model does not show well; such tiles read the long operand once.
     """
 
     def group(tile: TileShape) -> str:
@@ -174,37 +185,42 @@ def _narrowest(
 
 
 def _have_few_rows(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
-    """ISM2's mirror images, and a little beyond."""
+    """Which problems suit tiles of whole columns: the mirror images of ISM2's problems, and slightly larger ones."""
     return (sizes.n >= TALL) & _are_streamed(sizes.m, sizes.k, COLUMNS.widest_of(catalogue), _rules(catalogue))
 
 
 def _lowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """Up to SKINNY rows far longer tiles alone, and for few rows and many columns those of whole columns alone."""
+    """For few rows and many columns, tiles of whole columns only; up to SKINNY rows otherwise, far longer tiles
+    only."""
     if alone := _alone(COLUMNS, sizes.m, sizes.n, sizes, catalogue):
         catalogue = alone
     elif (sizes.m <= SKINNY).all():
         catalogue = catalogue.only(lambda tile: tile.is_far_longer and tile.n > tile.m)
-    if (sizes.m <= _rules(catalogue).few_columns).all():  # of more the longer tiles were as fast
+    if (sizes.m <= _rules(catalogue).few_columns).all():  # with more rows, the longer tiles were measured to be as fast
         catalogue = without_too_long(COLUMNS, sizes.m, sizes, catalogue)
     return _narrowest(sizes.m, lambda tile: tile.m, COLUMNS, catalogue)
 
 
 def _have_long_rows(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
-    """Few columns, and a deep K that lies along A's rows, which of elements of 16 bits are whole vectors: others would
-    be read one by one, and are left to tiles that shift them.
+    """Which problems suit dot products: few columns, and a deep K along which A is contiguous.
+
+    In 16-bit types K must be a multiple of 8, a whole vector load: otherwise elements would be read one by one, and
+    tiles that shift unaligned vectors are faster.
     """
     rules = _rules(catalogue)
     long_rows = sizes.rows_along & (sizes.k >= rules.long_rows) & (sizes.n > 0)
     if catalogue.element_bytes == 2:
         long_rows &= sizes.k % 8 == 0
     enough_rows: NDArray[np.bool_] = np.zeros(len(sizes.m), bool)
-    for tile in sorted(DOTS.tiles_of(catalogue), key=lambda tile: -tile.n):  # the narrowest has the last word
+    # the narrowest tile that holds the columns decides
+    for tile in sorted(DOTS.tiles_of(catalogue), key=lambda tile: -tile.n):
         enough_rows = np.where(sizes.n <= tile.n, sizes.m >= tile.m // rules.fewest_filled, enough_rows)
     return enough_rows & long_rows
 
 
 def _narrowest_dots(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """The narrowest of the family that hold a problem's columns, and where all K are deep and A large, nothing else."""
+    """Of DOTS the narrowest tile that holds each problem's columns; no other tile where every K is deep and every A
+    large."""
     tiles = sorted(DOTS.tiles_of(catalogue), key=lambda tile: tile.n)
     wanted = {next(tile for tile in tiles if tile.n >= n) for n in set(sizes.n.tolist())}
     others = not ((sizes.k >= TALL) & (sizes.m * sizes.k >= _rules(catalogue).many_elements)).all()
@@ -219,19 +235,19 @@ ROWS = Family(
 COLUMNS = Family(
     lambda tile: tile.kernel in WHOLE_ROWS and tile.n > tile.m, _have_few_rows, _lowest_that_hold, last=True
 )
-# Far longer tiles of tensor cores: for tall and skinny problems, among all others.
+# Far longer tiles on tensor cores: for tall and skinny problems, beside all other tiles.
 LONG = Family(
     lambda tile: tile.tensor and tile.is_far_longer and tile.kernel not in STREAMING,
     lambda sizes, _: is_tall_skinny(sizes.m, sizes.n, sizes.k),
     lambda *_: lambda _: True,
     measured=False,
 )
-FAMILIES = (DOTS, DEEP, ROWS, COLUMNS, LONG)  # in the order in which they have a say
-_NUMBERED = (LONG, DEEP, DOTS, ROWS, COLUMNS)  # from 1 on; a problem that suits several has the last
+FAMILIES = (DOTS, DEEP, ROWS, COLUMNS, LONG)  # in the order in which `worth_trying` asks them
+_NUMBERED = (LONG, DEEP, DOTS, ROWS, COLUMNS)  # numbered from 1; a problem that suits several has the last one's number
 
 
 def worth_trying(catalogue: Catalogue, sizes: Sizes) -> Catalogue:
-    """The tiles that are worth looking at for these problems. Those without products don't count."""
+    """The tiles that are worth trying for these problems. Problems without products don't count."""
     sizes = sizes.with_products()
     for family in FAMILIES:
         if family.is_tried(catalogue) and family.suits(sizes, catalogue).all():
@@ -252,10 +268,10 @@ def _without(family: Family, catalogue: Catalogue) -> Catalogue:
 
 
 def families_of(sizes: Sizes, catalogue: Catalogue) -> Ints:
-    """Problems of one number have tiles of their own: 5 whole columns, 4 whole rows, 3 dot products, 2 shared depth, 1
-    far longer ones, 0 none of these.
+    """The number of the family that each problem suits: 5 whole columns, 4 whole rows, 3 dot products, 2 shared depth,
+    1 far longer tiles, 0 no family.
 
-    Those without products join the lowest there is.
+    A problem without products gets the smallest number that occurs.
     """
     families: Ints = np.zeros(len(sizes.m), np.int64)
     for number, family in enumerate(_NUMBERED, 1):
@@ -266,13 +282,14 @@ def families_of(sizes: Sizes, catalogue: Catalogue) -> Ints:
 
 
 def are_of(family: Family, families: Ints) -> NDArray[np.bool_]:
-    """Of `families_of`: which problems are this family's."""
+    """Which problems have this family, by the numbers of `families_of`."""
     answer: NDArray[np.bool_] = families == _NUMBERED.index(family) + 1
     return answer
 
 
 def are_read_fastest(families: Ints, sizes: Sizes, rules: Rules | None) -> NDArray[np.bool_]:
-    """Of `families_of`: which problems' operands tiles of STREAMING read faster than others do."""
+    """Which problems' operands are read faster by streaming tiles than by other tiles, by the numbers of
+    `families_of`."""
     few = 0 if rules is None else rules.few_columns
     few_columns = are_of(ROWS, families) & (sizes.n <= few)
     few_rows = are_of(COLUMNS, families) & (sizes.m <= few)
@@ -280,15 +297,16 @@ def are_read_fastest(families: Ints, sizes: Sizes, rules: Rules | None) -> NDArr
 
 
 def stream_deep(tile: TileShape, sizes: Sizes) -> bool:
-    """Whether tiles read a deep K as fast as the memory gives it, so that only the number of their blocks matters."""
+    """Whether tiles read operands with a deep K at the memory's bandwidth, so that only the number of blocks
+    matters."""
     return DOTS.has(tile) or (ROWS.has(tile) and bool((sizes.k >= TALL).all()))
 
 
 def is_made_for(tile: TileShape, sizes: Sizes, catalogue: Catalogue) -> bool:
-    """Whether a tile may be chosen for such problems, so that its cost for them matters: true of most tiles.
+    """Whether a tile may be chosen for such problems, so that its measured cost for them matters; true for most tiles.
 
-    Far longer tiles are made as others are, and their costs hold for all problems. Without rules none of the other
-    families' tiles is chosen.
+    Far longer tiles are built like tiles of no family, and their costs hold for all problems. Tiles of the other
+    families are never chosen on a device without rules.
     """
     alone = catalogue.only(lambda other: other == tile)
     return all(family.suits(sizes, alone).all() for family in FAMILIES[:-1] if family.has(tile))

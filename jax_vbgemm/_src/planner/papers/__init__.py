@@ -1,1 +1,1 @@
-"""The planners of the four papers, and one tile for all."""
+"""The planners of four papers, and the planner with one tile shape for all problems."""

@@ -19,7 +19,7 @@ from jax_vbgemm._src.problem import Problem, Sizes
 QUEUE = ("small", "medium", "large", "tall", "wide", "huge")  # Table 2, in queue order
 BY_256, BY_128 = (tuple((name, threads) for name in QUEUE) for threads in (256, 128))
 
-# Tensor cores have no 128 x 64, which is replaced by the next smaller, and one version of each shape.
+# On tensor cores each shape is built once, and 128 x 64 is not built: the next smaller shape replaces it.
 TENSOR_QUEUE = (
     ("mma-16x32", 128), ("mma-32x32", 128), ("mma-64x64", 128), ("mma-128x64", 128), ("mma-64x128", 128),
     ("mma-128x128", 256),
@@ -32,20 +32,20 @@ HEURISTICS: tuple[Heuristic, ...] = ("threshold", "binary")
 
 @dataclass(frozen=True)
 class Coordinated(PaperPlanner):
-    """Tiles grow for all problems together while there are threads to spare (section 4.2.3); then tiles are batched
-    into blocks (section 5).
+    """The tiles of all problems grow together while the number of threads stays above a threshold (section 4.2.3); then
+    tiles are batched into blocks (section 5).
 
     `tlp_threshold`: threads that keep the device busy, and `theta`: sum of K that keeps a block busy; default: the
     device table's.
 
     `batching`: how tiles are put into blocks.
 
-    - "threshold", "binary": that heuristic, however many tiles there are. (Beyond MOST_BATCHED_TILES the constant
-      that describes them is longer than a megabyte.)
-    - "none": one tile a block, so that the tiling engine can be looked at alone (section 7.1).
-    - None (default): of both heuristics the one that the cost model predicts to finish sooner, and one tile a block
-      beyond MOST_BATCHED_TILES tiles. For fixed shapes the paper tries both and keeps the better (section 5), as
-      `autotune` does by measurement.
+    - "threshold", "binary": this heuristic of the paper, for any number of tiles. (Beyond MOST_BATCHED_TILES tiles the
+      descriptor constant is larger than a megabyte.)
+    - "none": one tile in each block, which shows the tiling engine alone (section 7.1).
+    - None (default): the heuristic with the smaller predicted time; one tile in each block beyond MOST_BATCHED_TILES
+      tiles. For fixed shapes the paper tries both heuristics and keeps the faster one (section 5), as `autotune` does
+      by measurement.
     - a hashable callable: "threshold" or "binary" from the mean M, N and K of the problems, each counted once for
       each of its batch, and their number, as the paper's random forest (benchmarks/batching_forest.py trains one).
 
@@ -92,8 +92,8 @@ class Coordinated(PaperPlanner):
             return draft
         if batching is not None and draft.runs.num_tiles > MOST_DESCRIBED_TILES:
             raise ValueError(
-                f"Coordinated: batching = {batching!r} would describe {draft.runs.num_tiles} tiles one by one; a "
-                f"program holds {MOST_DESCRIBED_TILES} at most. batching=None leaves so many unbatched"
+                f"Coordinated: batching = {batching!r} needs a record for each of {draft.runs.num_tiles} tiles; a "
+                f"program holds at most {MOST_DESCRIBED_TILES}. batching=None does not batch so many"
             )
         if batching is None and draft.runs.num_tiles > MOST_BATCHED_TILES:
             return replace(draft, notes=(f"one tile a block: more than {MOST_BATCHED_TILES} tiles to batch",))
@@ -106,14 +106,14 @@ class Coordinated(PaperPlanner):
 
 
 def features_of(sizes: Sizes) -> tuple[float, float, float, int]:
-    """Mean M, N and K, and the number of problems: what the paper's random forest is given (section 5)."""
+    """Mean M, N and K, and the number of problems: the features of the paper's random forest (section 5)."""
     number = int(sizes.batch.sum())
     m, n, k = (int((column * sizes.batch).sum()) / max(number, 1) for column in (sizes.m, sizes.n, sizes.k))
     return m, n, k, number
 
 
 def has_few_tiles(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> bool:
-    """Whether there are no more tiles than `Coordinated` batches by itself."""
+    """Whether there are at most as many tiles as `Coordinated` batches by default."""
     return Coordinated(batching="none").draft(problems, device, catalogue).runs.num_tiles <= MOST_BATCHED_TILES
 
 
@@ -128,7 +128,8 @@ def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) 
     """Position in the queue of each problem's tile, and the TLP (Eq. 1) of these tiles."""
     fits = np.array([(tile.m <= sizes.m) & (tile.n <= sizes.n) for tile in queue])
     fits[0] = True
-    own_queue = np.argsort(~fits, axis=0, kind="stable")  # the positions a problem may take come first, in order
+    # the queue positions whose tile fits the problem come first, in order
+    own_queue = np.argsort(~fits, axis=0, kind="stable")
     last = fits.sum(axis=0) - 1
     threads = np.array([tile_counts(sizes, tile.m, tile.n) * tile.threads for tile in queue])
     problem = np.arange(len(sizes.m))
@@ -144,18 +145,20 @@ def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) 
 def _batch_by_threshold(draft: Draft, threshold: float, theta: float) -> Draft:
     """Section 5: fill blocks in order until their K exceeds theta, while threads are left; then one tile a block."""
     runs, num_tiles = draft.runs, draft.runs.num_tiles
-    # All 256, or all 128; only on tensor cores both may occur, and every block is taken for the larger.
+    # All tiles have 256 threads, or all have 128. Only on tensor cores both occur; each block then counts as the
+    # larger.
     threads = int(draft.catalogue.columns.threads[runs.strategy].max(initial=0))
     depth, whole_theta = runs.k_end - runs.k_begin, math.floor(theta)  # sums of K are whole
-    # A block that begins with a tile ends so many tiles on: the fewest whose K is beyond theta, if their run has them;
-    # a block over several runs is searched for. After the last tile nothing begins.
+    # How many tiles a block has that begins with a given tile: the fewest whose total K exceeds theta. Within one run
+    # that is a division; a block over several runs is found by a search. No block begins after the last tile.
     step = np.where(depth > 0, whole_theta // np.maximum(depth, 1) + 1, num_tiles)
     jump = np.arange(num_tiles + 1)
     jump[:-1] += np.repeat(step, runs.count)
     beyond = np.flatnonzero(jump[:-1] > np.repeat(runs.first_tile[1:], runs.count))
     total = offsets(np.repeat(depth, runs.count))  # K before each tile
     jump[beyond] = np.minimum(np.searchsorted(total, total[beyond] + whole_theta, side="right"), num_tiles)
-    # first = 0, jump[0], jump[jump[0]], ...: with 2^i blocks known, 2^i jumps at once give as many more.
+    # The blocks begin at 0, jump[0], jump[jump[0]], ...: if 2^i of these are known, one composed jump gives the next
+    # 2^i.
     first = np.zeros(1, np.int64)
     while first[-1] < num_tiles:
         first = np.append(first, jump.take(first))
@@ -170,13 +173,13 @@ def _batch_by_threshold(draft: Draft, threshold: float, theta: float) -> Draft:
 
 def _batch_by_pairs(draft: Draft) -> Draft:
     """Section 5: sort tiles by K and pair the first with the last, the second with the second-last, ..."""
-    # All tiles of a run have one K, so that runs are sorted and then written out.
+    # All tiles of a run have the same K, so that sorting runs and expanding them afterwards sorts the tiles.
     runs = np.argsort(draft.runs.k_end - draft.runs.k_begin, kind="stable")
     count = draft.runs.count[runs]
     ascending = np.repeat(draft.runs.first_tile[runs] - offsets(count)[:-1], count) + np.arange(draft.runs.num_tiles)
     num_tiles, half = len(ascending), len(ascending) // 2
     paired = np.empty_like(ascending)
     paired[0 : 2 * half : 2], paired[1 : 2 * half : 2] = ascending[:half], ascending[::-1][:half]
-    paired[2 * half :] = ascending[half : num_tiles - half]  # an odd one is alone
+    paired[2 * half :] = ascending[half : num_tiles - half]  # with an odd number, the last tile has a block of its own
     block_first = np.append(np.arange(0, 2 * half, 2), np.arange(2 * half, num_tiles + 1))
     return replace(draft, tile_order=paired, block_first=block_first, notes=("binary batching",))

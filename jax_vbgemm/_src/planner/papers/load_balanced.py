@@ -21,10 +21,10 @@ from jax_vbgemm._src.problem import Problem, Sizes
 
 CLASSES = (("small", 128), ("small-medium", 128), ("medium", 128), ("medium-large", 256), ("large", 256))  # Table 3
 
-# The same shapes on tensor cores; they have no 16 x 16.
+# The same shapes on tensor cores, without 16 x 16, which is not built.
 TENSOR_CLASSES = (("mma-16x32", 128), ("mma-32x32", 128), ("mma-32x64", 128), ("mma-64x64", 128))
 
-TABLE_3_STEP = 16  # Tk of all tiles of Table 3; our kernels' steps are their own matter (Plan.work_per_thread)
+TABLE_3_STEP = 16  # Tk of all tiles of Table 3; the compiled kernels have other K steps (Plan.work_per_thread)
 
 Bound = Literal["problem", "class", "device", "none"]
 Demotion = Literal["class", "batch"]
@@ -32,30 +32,36 @@ Demotion = Literal["class", "batch"]
 
 @dataclass(frozen=True)
 class LoadBalanced(PaperPlanner):
-    """Tiles with about equal work a thread; large ones are demoted until enough waves can be active (Algorithm 1).
+    """Tiles with about equal work for each thread; large tiles are demoted until enough waves can be active (Algorithm
+    1).
 
     `tlp_threshold`: active threads that fill the device; default: the device table's. `active_waves`: {tile name:
     waves of that tile that the whole device runs at once}, in place of WF times the units of Eq. 5-9; tiles left out
     keep the device's own figure. One tile a block; `Plan.tlp` is TLP_new (Eq. 4).
 
-    `bound`: whose waves phi of Eq. 4 bounds, W waves by the WF times the units that the device runs of a class.
+    `bound`: which waves the function phi of Eq. 4 bounds. The bound of a class is WF times the units: the waves of the
+    class that the device runs at once.
 
-    - "class" (default): those of all problems of a class together. WF (Eq. 9) is a kernel's, and a class is a kernel.
-    - "problem": those of each problem, as the sum over i in Eq. 4 is printed. Few small problems have so many waves.
-    - "device": those of the whole batch, as phi(total_workgroup) in Algorithm 1, lines 6 and 21: classes share the
-      device, each block taking its part of a unit. No threshold above every WF times the units is ever reached
-      then, and where all classes have one WF, as in float32 on an H100, none below it is affected.
-    - "none": nobody's. That is Eq. 3, the TLP that section 5.5 compares with and the authors' released code counts.
+    - "class" (default): the waves of all problems of a class together. WF (Eq. 9) belongs to a kernel, and a class is a
+      kernel.
+    - "problem": the waves of each problem, as the sum over i in Eq. 4 is printed. Small problems rarely reach the
+    bound.
+    - "device": the waves of the whole batch, as phi(total_workgroup) in Algorithm 1, lines 6 and 21. Classes share the
+      device, each block taking its part of a unit. A threshold above every class's bound is then never reached, and
+      where all classes have the same WF, as in float32 on an H100, a lower threshold is not affected.
+    - "none": no waves. That is Eq. 3, the TLP that section 5.5 compares with and that the authors' released code
+    counts.
 
-    All make the same plans where the threshold is below every class's WF times the units; the device table's is above.
+    All four make the same plans where the threshold is below every class's bound; that of the device table is above.
 
-    `demotion`: who is demoted while TLP_new is below the threshold. (Algorithm 1 prints >= in its `while`; by its prose
-    and the released code the loop ends there.)
+    `demotion`: which problems are demoted while TLP_new is below the threshold. (Algorithm 1 prints >= in its `while`;
+    by the paper's prose and the released code the loop ends when the threshold is reached.)
 
-    - "class" (default): problem by problem in the order of the batch, those of the largest class first, then those of
-      the next, among them what was just demoted into it; TLP_new is compared before each. So the released code, and
-      section 4.2.2 ("some larger GEMMs are cut"): no more than one problem beyond what is needed.
-    - "batch": all problems by one class, as in each pass of Algorithm 1 (lines 9-20); compared after the pass.
+    - "class" (default): one problem after another in the order of the batch, first those of the largest class, then
+      those of the next class including the ones just demoted into it. TLP_new is compared before each demotion, as in
+      the released code and in section 4.2.2 ("some larger GEMMs are cut"), so that no problem is demoted needlessly.
+    - "batch": all problems by one class, as in each pass of Algorithm 1 (lines 9-20). TLP_new is compared after the
+    pass.
 
     `tensor`: see PaperPlanner.
     """
@@ -123,17 +129,16 @@ def table_3(catalogue: Catalogue) -> dict[TileKey, tuple[float, float]]:
 
 
 def _active(waves: Floats, *, most: Floats, bound: Bound) -> Floats:
-    """Sum of phi (Eq. 4): of the waves of each class, a row a class, those that can be active at once.
+    """The sum of phi (Eq. 4): how many of the waves can be active at once. Each row is a class and each column a plan.
 
-    `most`: waves of each class that the device runs at once, if it runs nothing else. Several columns are several
-    plans.
+    `most`: the waves of each class that the device runs at once if it runs no other class.
     """
     limit = most.reshape(-1, *[1] * (waves.ndim - 1))
     if bound == "class":
         waves = np.minimum(waves, limit)
     total: Floats = waves.sum(axis=0, dtype=np.float64)
     if bound == "device":
-        with np.errstate(divide="ignore"):  # what never runs takes all of the device
+        with np.errstate(divide="ignore"):  # a class that cannot run counts as taking the whole device
             share = np.divide(waves, limit, out=np.zeros(waves.shape), where=waves > 0).sum(axis=0)
         total = total / np.maximum(share, 1.0)
     return total
@@ -143,8 +148,8 @@ def _demote_by_class(tile_class: Ints, waves: Floats, active: Callable[[Floats],
     """Class by class from the largest, problem by problem, until `enough` waves are active."""
     for demoted in range(len(waves) - 1, 0, -1):
         below = demoted - 1
-        members = np.flatnonzero(tile_class == demoted)  # those demoted into the class before among them
-        # Waves with none, one, two, ... of the members demoted; the other classes stay as they are.
+        members = np.flatnonzero(tile_class == demoted)  # including those demoted into the class before
+        # Waves after demoting none, one, two, ... of the members; the other classes stay unchanged.
         now = np.repeat(_of_classes(waves, tile_class)[:, None], len(members) + 1, axis=1)
         now[demoted, 1:] -= np.cumsum(waves[demoted, members])
         now[below, 1:] += np.cumsum(waves[below, members])
@@ -177,4 +182,5 @@ def _initial_classes(sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
 def _of_classes(waves: Floats, tile_class: Ints) -> Floats:
     """Waves of each class, where waves[c, i] are those of problem i in class c. Whole numbers, exact up to 2**53."""
     own = waves[tile_class, np.arange(len(tile_class))]
-    return np.bincount(tile_class, own, minlength=len(waves)).astype(np.float64)  # of nothing it counts in integers
+    # bincount of an empty array gives integers
+    return np.bincount(tile_class, own, minlength=len(waves)).astype(np.float64)

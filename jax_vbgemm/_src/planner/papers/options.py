@@ -7,7 +7,7 @@ import numpy as np
 
 
 def check_number(planner: str, option: str, value: Any) -> None:
-    """`value` is None or a finite number >= 0."""
+    """Raises unless `value` is None or a finite number >= 0."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
@@ -17,7 +17,8 @@ def check_number(planner: str, option: str, value: Any) -> None:
 
 
 def check_choice(planner: str, option: str, value: Any, choices: tuple[Any, ...], besides: str = "") -> None:
-    """`value` is one of `choices`, True and False being no numbers; `besides` says what else may be given."""
+    """Raises unless `value` is one of `choices`; True and False do not count as numbers. `besides`: other legal values,
+    in words."""
     if not any(value is choice or (type(value) is type(choice) and value == choice) for choice in choices):
         known = " ".join(filter(None, (", ".join(map(repr, choices)), besides)))
         raise ValueError(f"{planner}: {option} = {value!r} must be one of {known}")

@@ -22,26 +22,27 @@ TENSOR_LEVELS = (("mma-16x32", 128), ("mma-32x32", 128), ("mma-64x64", 128))
 
 @dataclass(frozen=True)
 class SortSplit(PaperPlanner):
-    """Flexible tiles, heavy problems first, and the light ones split until the device is full. One tile a block.
+    """Tiles by problem size, heavy problems first, and light problems split into smaller tiles until the device is
+    full. One tile in each block.
 
-    `target_blocks`: blocks that fill the device; default: its split factor times its units.
+    `target_blocks`: the number of blocks that fills the device; default: its split factor times its units.
 
-    Two steps of the paper, "sort-up" and "split-down", allow two readings each; its text is without formulas here.
+    The paper describes the steps "sort-up" and "split-down" without formulas, and each can be read in two ways.
 
-    `sort_by`: the first key of sort-up, descending; the other one is the second.
+    `sort_by`: the first sort key of sort-up, descending; the other key is the second one.
 
-    - "k" (default): K, which the paper calls the workload of a workgroup, as it determines the inner loop; the tile
-      strategy is "secondary" there.
+    - "k" (default): K, which the paper calls the workload of a workgroup, as it determines the inner loop; the paper
+      calls the tile strategy "secondary".
     - "tile": the tile's area, as in the authors' later code.
 
     `passes`: how often split-down walks from the last problem to the first.
 
-    - "repeat" (default): until there are blocks enough or all tiles are the smallest. The split factor is what keeps
-      all SIMDs of a unit busy, and one level may not reach it.
+    - "repeat" (default): until there are enough blocks or all tiles are the smallest. The split factor is the number of
+      blocks that keeps all SIMDs of a unit busy, and shrinking by one level may not reach it.
     - "one": once, so that each problem shrinks one level at most, as in the authors' later code.
 
-    On an H100 both other readings together are predicted to be 1.03 times as fast (docs/experiments.md), which is less
-    than the cost model errs by.
+    On an H100, "tile" and "one" together are predicted to be 1.03 times as fast (docs/experiments.md), a difference
+    below the error of the cost model.
 
     `tensor`: see PaperPlanner.
     """
@@ -69,7 +70,8 @@ class SortSplit(PaperPlanner):
         level = largest_that_fits(sizes, tiles)
         area = np.array([tile.m * tile.n for tile in tiles])[level]
         keys = (-area, -sizes.k) if self.sort_by == "k" else (-sizes.k, -area)
-        order = np.lexsort(keys)  # stable, by the last key first; not sorted again after the split
+        # stable; the last key is the primary one; problems are not sorted again after the split
+        order = np.lexsort(keys)
         level = _split_down(sizes, tiles, level, order, target, self.passes == "repeat")
         return Draft.whole_problems(
             problems,
@@ -92,8 +94,8 @@ def largest_that_fits(sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
 def _split_down(
     sizes: Sizes, tiles: tuple[TileShape, ...], level: Ints, order: Ints, target: float, repeat: bool
 ) -> Ints:
-    """Shrinks problems by a level, from the last in `order` to the first, up to `target` blocks; in passes, if they
-    `repeat`.
+    """Shrinks the tiles of problems by one level, from the last in `order` to the first, until there are `target`
+    blocks; with `repeat` in several passes.
     """
     blocks = np.array([tile_counts(sizes, tile.m, tile.n) for tile in tiles])
     problem = np.arange(len(level))

@@ -35,11 +35,12 @@ from jax_vbgemm._src.problem import Problem, Sizes
 MIRRORED = (Shape.TSM2_MIRRORED, Shape.ISM2_MIRRORED)
 DEEP_SHAPES = (Shape.TSM2, Shape.TSM2_MIRRORED, Shape.REDUCTION)  # K is more than small, and may be split
 
-# Where no costs are weighed a share is at least so many steps deep, that its sums be few beside its products.
+# The least K steps of a slice where the number of slices is not chosen by predicted time, so that the partial sums cost
+# little beside the products.
 _STEPS_OF_A_SHARE = 8
 
-# Elements of each of its rows that a thread of a tile of whole rows has asked for before it multiplies (all of a small
-# K: csrc/gpu/simt/row_tile.h).
+# Prefetch depth of tiles of whole rows: the elements of each of its rows that a thread loads before it multiplies,
+# which are all of a small K (csrc/gpu/simt/row_tile.h).
 _ROWS_AHEAD = 32
 
 
@@ -47,21 +48,23 @@ _ROWS_AHEAD = 32
 class TallSkinny(DraftPlanner):
     """Tall and skinny problems get the tile that the paper's performance model asks for, one tile a block.
 
-    Which kernels are the paper's depends on how the tall operand is stored: it assumes columns along memory, JAX has
-    rows. ISM2's are those whose threads compute whole rows of C (Algorithm 6: one row of A a thread, tcf rows in turn),
-    in either storage, and TSM2's those of the same kind where A is stored as k x m; where its rows lie along memory,
-    TSM2's are dot products, whose waves read along K. Elsewhere, of few rows, and where the device has none of these,
-    they are the far longer tiles. Reductions, which the paper has not, get the smallest tile of shared depth that holds
-    them, other problems the largest square tile that fits.
+    Which kernels correspond to the paper's depends on how the tall operand A is stored: the paper assumes column-major
+    storage, and JAX has row-major arrays. For ISM2 they are the tiles of whole rows, whose threads compute whole rows
+    of C (Algorithm 6: one row of A a thread, tcf rows in turn), in either storage. For TSM2 they are the tiles of whole
+    rows where A is stored as k x m, and dot products, whose waves read along K, where A is contiguous along K. For
+    mirrored problems, and where the device has no such tiles, they are the far longer tiles. Reductions, which the
+    paper does not treat, get the smallest tile of shared depth that holds their result; other problems get the largest
+    square tile that fits.
 
-    t2 is the tile's short side, t3 what a thread loads of A in a step, t1 tcf the long side; MaxOccup_SM is the
-    compiler's (`Kernel`). The model chooses among all tiles of the kind (`best_kernel`: Algorithm 5, and our
-    `predicted_seconds` for t1 and tcf, which the paper profiles). On a CPU, which it does not cover, the tile is as
-    narrow as holds the small dimension, and as long as there is.
+    t2 is the tile's short side, t3 the number of elements of A that a thread loads in a step, t1 tcf the long side;
+    MaxOccup_SM comes from the compiler's report (`Kernel`). The model chooses among all tiles of the kernels named
+    above (`best_kernel`: Algorithm 5, and `predicted_seconds` for t1 and tcf, which the paper profiles). On a CPU,
+    which the paper does not cover, the tile is the longest of the narrowest that hold the small dimension.
 
-    The paper splits no K, having rows enough for its GPUs. `target_blocks`: K is split, if it is more than small, until
-    there are so many blocks of all problems; 0: nowhere. By default until the device is full, tiles with a kernel of
-    their own as they were measured to be fastest (planner/makespan.py).
+    The paper does not split K, as its problems have enough rows for its GPUs. `target_blocks`: K of deep problems is
+    split until there are so many blocks of all problems; 0 splits none. By default, K is split until the device is
+    full; for tiles whose family has a kernel of its own, in the way that was measured to be fastest
+    (planner/search/makespan.py).
 
     `memory_latency`, `product_latency`: seconds from a load, and from a multiply-add, to its use; default: the device
     table's. `tcf`: rows that a thread of ISM2 walks, where such a tile is built; default: the model's.
@@ -85,7 +88,7 @@ class TallSkinny(DraftPlanner):
         profiled = self._profiled(device)
 
         def chosen(streaming: NDArray[np.bool_]) -> Ints:
-            """Each problem's tile; those that are not `streaming` get none of a kernel of their own."""
+            """Each problem's tile; problems that are not `streaming` get a tile of an ordinary kernel."""
             strategy = squares.copy()
             for i in np.flatnonzero((shapes != Shape.ORDINARY) & sizes.has_products).tolist():
                 one = replace(problems[i], symmetric=False)
@@ -118,7 +121,7 @@ class TallSkinny(DraftPlanner):
         return replace(joined(problems, parts), planner="tall_skinny", replaced=replaced)
 
     def _profiled(self, device: DeviceSpec) -> DeviceSpec:
-        """The device with the latencies that were given."""
+        """The device with the latencies given as options."""
         memory, product = self.memory_latency, self.product_latency
         return replace(
             device,
@@ -127,8 +130,8 @@ class TallSkinny(DraftPlanner):
         )
 
     def _split(self, draft: Draft, shapes: NDArray[np.int8], target: float | None) -> Draft:
-        """The draft with the K of deep problems in as many shares as bring it to `target` blocks: by default those that
-        the device holds at once.
+        """The draft with the K of deep problems cut into slices until there are `target` blocks; None: as many as the
+        device holds at once.
         """
         runs, device, catalogue = draft.runs, draft.device, draft.catalogue
         deep = np.isin(shapes[runs.problem], DEEP_SHAPES)
@@ -149,8 +152,8 @@ class TallSkinny(DraftPlanner):
 
 
 def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: Sizes, catalogue: Catalogue) -> Ints:
-    """Each problem's tile, so that a call has launches enough: where it has not, the kernel with the fewest elements
-    to read gives its problems up.
+    """Each problem's tile, with at most MAX_LAUNCHES kernels: while there are more, the kernel whose problems have the
+    fewest elements to read gives its problems to ordinary kernels.
     """
     streaming = np.ones(len(sizes.m), bool)
     elements = sizes.elements() * sizes.batch
@@ -165,7 +168,7 @@ def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: Sizes, 
         streaming &= kernel != least
 
 
-_SHARED_KERNELS = ("t128_light", "t128_medium", "t128_heavy", "cpu")  # of the ordinary and the far longer tiles
+_SHARED_KERNELS = ("t128_light", "t128_medium", "t128_heavy", "cpu")  # the kernels of ordinary and of far longer tiles
 
 
 @lru_cache(maxsize=1024)
@@ -179,13 +182,14 @@ def _tile_for(
     m, n = (problem.n, problem.m) if mirrored else (problem.m, problem.n)
 
     def sides(tile: TileShape) -> tuple[int, int]:
-        """The short and the long one."""
+        """The short and the long side."""
         return (tile.m, tile.n) if mirrored else (tile.n, tile.m)
 
     tiles = _streaming(problem, shape, catalogue) if streaming and device.kind == "gpu" else []
     shortest = min((sides(tile)[1] for tile in tiles), default=0)
     if shortest == 0 or (shape not in DEEP_SHAPES and problem.batch * -(-m // shortest) < device.units):
-        tiles += _far_longer(catalogue, mirrored)  # shorter ones may leave fewer units empty; a deep K is split
+        # shorter tiles may leave fewer units idle; with a deep K, split-K fills the units
+        tiles += _far_longer(catalogue, mirrored)
     if not tiles:
         return None
 
@@ -200,7 +204,7 @@ def _tile_for(
 
 
 def kernel_of(tile: TileShape, short: int, long: int, k: int, device: DeviceSpec, catalogue: Catalogue) -> Kernel:
-    """A tile as the paper's model sees it, for a problem of so many steps along K."""
+    """A tile as a kernel of the paper's model, for a problem of depth `k`."""
     step = int(step_depth(np.asarray(tile.k), catalogue.element_bytes))
     depth = min(_ROWS_AHEAD if tile.kernel in WHOLE_ROWS else step, k)
     return Kernel(

@@ -1,4 +1,4 @@
-"""`uniform`: one tile for every problem, what a library with a fixed tile does."""
+"""`uniform`: one tile shape for all problems, as in a library with a fixed tile."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from jax_vbgemm._src.problem import Problem, Sizes
 class Uniform(DraftPlanner):
     """`tile`: a name, (name, threads), or None for the tile with the smallest predicted makespan, the first of equals.
 
-    A name alone means the version with the most threads. One tile a block. Raises ValueError, listing the tiles there
-    are, for one that isn't built for the dtype.
+    A name alone means the version with the most threads. One tile in each block. Raises ValueError, listing the known
+    tiles, for a tile that isn't built for the dtype.
     """
 
     tile: str | TileKey | None = None

@@ -1,4 +1,4 @@
-"""Draft: a plan that can be compared with others by its predicted time before anybody builds it."""
+"""Draft: a planner's decision, whose predicted time is compared with that of other drafts before a plan is built."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -19,12 +19,12 @@ from jax_vbgemm._src.problem import Problem, Sizes
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """What a planner decided. Of several candidates only the one that is taken becomes a `Plan`.
+    """A planner's decision. Of several drafts only the best one becomes a `Plan`.
 
     `runs`, `order`, `tlp`, `replaced` and `notes` are as in `Plan`; `tlp` None means the threads of all tiles.
-    `strategy` is each problem's tile, a row of the compiled table, -1 where a problem mixes tiles. `block_first` cuts
-    the tiles into blocks; where `tile_order` is given, those are the tiles of `runs` in that order. Where there is
-    neither, symmetric problems are folded (planner/symmetric.py).
+    `strategy` is the tile of each problem as a row of the compiled table, -1 where a problem mixes tiles. `block_first`
+    cuts the tiles of `runs` into blocks, after bringing them into `tile_order` if that is given. Without both,
+    symmetric problems are folded (planner/tiles/symmetric.py).
     """
 
     problems: Sequence[Problem]
@@ -57,7 +57,8 @@ class Draft:
         tlp: int | None = None,
         replaced: tuple[Replacement, ...] = (),
     ) -> "Draft":
-        """Problem i covered by tile `strategy[i]`, one tile a block, problems in `order`: natural by default."""
+        """Problem i covered by tile `strategy[i]`, one tile in each block; problems in `order`, by default their own
+        order."""
         order = np.arange(len(problems)) if order is None else order
         runs = Runs.whole_problems(Sizes.of(problems), strategy, catalogue, order)
         return cls(problems, device, catalogue, planner, runs, strategy, order, tlp=tlp, replaced=replaced)
@@ -73,7 +74,7 @@ class Draft:
         return self.prediction.seconds
 
     def build(self, planner: str | None = None, *notes: str) -> Plan:
-        """The plan; `planner` replaces the planner's name, `notes` come after its own."""
+        """The plan; `planner` replaces the planner's name, and `notes` follow the draft's notes."""
         runs = self.runs
         if self.tile_order is not None:
             runs = runs.expand(self.catalogue).take(self.tile_order)
@@ -92,7 +93,7 @@ class Draft:
             notes=(*self.notes, *notes),
         )
         if "prediction" in self.__dict__:
-            plan.__dict__["prediction"] = self.prediction  # a cached property there too
+            plan.__dict__["prediction"] = self.prediction  # the plan has the same cached property
         return plan
 
 
@@ -107,9 +108,9 @@ class DraftPlanner(ABC):
 
 
 def joined(problems: Sequence[Problem], parts: Sequence[tuple[Ints, Draft]]) -> Draft:
-    """The draft that does one part after another; each is a draft for the problems of its indices.
+    """The draft that runs one part after another; a part is the indices of its problems and a draft for them.
 
-    It keeps what each part has to say, once.
+    Notes and replacements that occur in several parts are kept once.
     """
     strategy = np.empty(len(problems), np.int64)
     for members, part in parts:

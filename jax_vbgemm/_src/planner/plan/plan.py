@@ -1,4 +1,4 @@
-"""Plan: which tiles are computed, in which blocks and order. What a planner returns and what people read."""
+"""Plan: the tiles that are computed, in which blocks and order, as a planner returns it and print() shows it."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -25,8 +25,7 @@ MAX_TILES = 2**31 - 1  # descriptors number tiles in int32
 
 
 class Tile(NamedTuple):
-    """A piece of one problem's C, of batch entry `batch`, from element (row, col) on, summed over k in [k_begin,
-    k_end).
+    """A part of one problem's C: batch entry `batch`, from element (row, col) on, summed over k in [k_begin, k_end).
 
     `name` is the tile's name in the catalogue. Given to `Plan.from_blocks` it may be (name, threads) as well; the name
     alone means the version with the most threads.
@@ -47,9 +46,9 @@ class Plan:
     `from_blocks`.
 
     `runs` are the tiles, as boxes, in the planner's order. Block i holds the tiles [block_first[i], block_first[i +
-    1]), or tile i where `block_first` is None. `choices` is one (tile name, threads) a problem, None where a problem
-    mixes tiles; `order` the problems in scheduling order; `tlp` the threads that the planner counts (Li 2019, Eq. 1,
-    or Zhang 2025, Eq. 4); `replaced` the tiles that had to be replaced; `notes` what else the planner has to say.
+    1]), or tile i where `block_first` is None. `choices` has (tile name, threads) for each problem, None where a
+    problem mixes tiles; `order` the problems in scheduling order; `tlp` the threads that the planner counts (Li 2019,
+    Eq. 1, or Zhang 2025, Eq. 4); `replaced` the tiles that had to be replaced; `notes` further remarks of the planner.
     """
 
     problems: tuple[Problem, ...]
@@ -91,7 +90,8 @@ class Plan:
         replaced: Sequence[Replacement] = (),
         notes: Sequence[str] = (),
     ) -> "Plan":
-        """A plan that covers problem i with `tiles[i]`, one tile a block, problems in `order`: natural by default.
+        """A plan that covers problem i with `tiles[i]`, one tile in each block; problems in `order`, by default their
+        own.
 
         Symmetric problems are folded.
         """
@@ -123,7 +123,8 @@ class Plan:
         replaced: Sequence[Replacement] = (),
         notes: Sequence[str] = (),
     ) -> "Plan":
-        """A plan of these runs, by default one tile a block; by default its TLP is the threads of all tiles."""
+        """A plan of these runs. By default each block has one tile, and the TLP is the number of threads of all
+        tiles."""
         return cls(
             problems=tuple(problems), device=device, catalogue=catalogue, planner=planner, runs=runs,
             block_first=block_first, choices=tuple(choices), order=tuple(order),
@@ -161,7 +162,7 @@ class Plan:
         )
         used: list[set[TileKey]] = [set() for _ in problems]
         for tile in (tile for block in blocks for tile in block):
-            if 0 <= tile.problem < len(problems):  # validate() reports the others
+            if 0 <= tile.problem < len(problems):  # validate() reports other indices
                 used[tile.problem].add(shapes[tile.name].key)
         return cls(
             problems=tuple(problems),
@@ -177,9 +178,11 @@ class Plan:
         )
 
     def validate(self) -> None:
-        """Raises ValueError, naming problem and element, unless each element of each C is covered exactly once for
-        each k, where K is split by tiles of one shape and place, each block's tiles belong to one launched kernel, and
-        the plan needs at most three of them.
+        """Raises ValueError, naming problem and element, unless the plan is valid.
+
+        Each element of each C must be covered exactly once for each k. Where K is split, the tiles of one place must
+        have one shape. Each block's tiles must belong to one launched kernel, and the plan may need at most three
+        kernels.
         """
         if len(self.choices) != len(self.problems) or sorted(self.order) != list(range(len(self.problems))):
             raise ValueError(f"plan: choices and order must have one entry for each of {len(self.problems)} problems")
@@ -198,23 +201,24 @@ class Plan:
         check_launches(self.catalogue, self.runs, self.block_first)
 
     def launch_form(self) -> tuple[Runs, Ints | None, tuple[Launch, ...]]:
-        """Runs and block_first as kernels get them: each kernel's blocks together, in the planner's order."""
+        """Runs and block_first in the order of launches: the blocks of each kernel together, in the planner's order."""
         return launch_form(self.catalogue, self.runs, self.block_first)
 
     def __str__(self) -> str:
         return report.describe(self)
 
-    # Tiles and blocks one by one. The five arrays of Li 2019, Fig. 6, are block_start (its "Tile"), tile_problem
-    # ("GEMM"), tile_strategy, tile_row and tile_col (in elements); a batch index and a range of k come beside them.
+    # Arrays with one entry for each tile or block. The five arrays of Li 2019, Fig. 6, are block_start ("Tile" in the
+    # paper), tile_problem ("GEMM"), tile_strategy, tile_row and tile_col (in elements); a batch index and a K range are
+    # added here.
 
     @property
     def dtype(self) -> str:
-        """Of the operands."""
+        """The dtype of the operands."""
         return self.catalogue.dtype
 
     @property
     def kind(self) -> str:
-        """How products are formed: the dtype's own arithmetic, or "tf32" or "tf32x3"."""
+        """The arithmetic (how products are formed): that of the dtype, or "tf32" or "tf32x3"."""
         return self.catalogue.kind
 
     @property
@@ -242,7 +246,7 @@ class Plan:
 
     @cached_property
     def block_start(self) -> NDArray[np.int32]:
-        """First tile of each block, and the number of tiles: blocks + 1 entries."""
+        """The first tile of each block, followed by the number of tiles: blocks + 1 entries."""
         first = np.arange(self.num_tiles + 1) if self.block_first is None else self.block_first
         return first.astype(np.int32)
 
@@ -289,7 +293,7 @@ class Plan:
 
     @cached_property
     def occupancy(self) -> Mapping[TileKey, float]:
-        """Share of a unit's waves that each tile's kernel keeps active, by (name, threads)."""
+        """The fraction of a unit's maximum of waves that each tile's kernel keeps active, by (name, threads)."""
         return {key: occupancy.fraction for key, occupancy in self.tile_occupancies.items()}
 
     @cached_property
@@ -301,7 +305,7 @@ class Plan:
     def work_per_thread(self) -> Mapping[TileKey, tuple[float, float]]:
         """(W_CP, W_DL) of each tile used: elements that a thread computes, and moves (Zhang 2025, Eq. 1 and 2).
 
-        Tk is the kernel's step along K, of as many elements as the dtype gives it. The paper's is 16 for all tiles:
+        Tk is the K step of the compiled kernel in elements of the dtype. In the paper Tk is 16 for all tiles:
         `load_balanced.table_3`.
         """
         size = self.catalogue.element_bytes
@@ -322,20 +326,22 @@ class Plan:
 
     @property
     def waves(self) -> float:
-        """Rounds of resident blocks: blocks / (units * resident blocks of a unit), summed over the kernels."""
+        """The number of rounds (waves of resident blocks): blocks / (units * resident blocks of a unit), summed over
+        kernels."""
         return self.prediction.waves
 
     @property
     def balance(self) -> float:
-        """Mean over longest predicted time of a block: 1 is perfectly even."""
+        """The mean predicted time of a block divided by the longest one: 1 is perfectly even."""
         return self.prediction.balance
 
     @cached_property
     def padding_waste(self) -> float:
-        """Multiply-adds that are computed over those that are wanted; 1 where none are wanted.
+        """Computed multiply-adds divided by those that the problems have; 1 where they have none.
 
-        A GPU computes whole tiles, a core computes edge tiles as far as they reach, in whole vectors. All of a
-        symmetric C is wanted: where half of it is stored twice, the figure may be below 1.
+        A GPU computes whole tiles; a CPU core computes only the part of an edge tile that lies in C, in whole vectors.
+        The problems' multiply-adds include both halves of a symmetric C: where one half is computed and stored twice,
+        the figure may be below 1.
         """
         rows, cols = computed_extents(Sizes.of(self.problems), self.runs, self.catalogue, self.device)
         computed = weighted_sum(self.runs.count * rows * cols, self.runs.k_end - self.runs.k_begin)

@@ -1,4 +1,4 @@
-"""What print(plan) shows: the decision and its reasons, in at most forty lines."""
+"""The text of print(plan): the decision and its reasons, in at most forty lines."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -15,7 +15,8 @@ _MAX_REMARKS = 6  # lines for replaced tiles and notes
 
 
 def describe(plan: "Plan") -> str:
-    """A plain-text table of `plan`: totals, one line a tile used, one line a group of equal problems, notes."""
+    """A plain-text table of `plan`: totals, a line for each tile used, a line for each group of equal problems,
+    notes."""
     device = plan.device
     lines = [
         f"Plan by {plan.planner!r} for {device.name} ({device.units} units), {plan.kind}: "

@@ -1,4 +1,4 @@
-"""The ways to cover a batch with one kernel's tiles that `makespan` compares."""
+"""The candidates that `makespan` compares: ways to cover a batch with the tiles of one kernel."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ from jax_vbgemm._src.planner.tiles.shares import even_shares
 from jax_vbgemm._src.planner.tiles.symmetric import tiles_computed
 from jax_vbgemm._src.problem import Sizes
 
-# How long the longest block may take is tried at so many values between the shortest possible and any. (4 make the
-# published plans 0.1% slower, by the model; 12 make them 0.1% faster and planning 1.2 times as long.)
+# How many upper bounds of the longest block's time are tried, between the smallest possible time and no bound. (With 4,
+# the published plans are 0.1% slower by the model; with 12 they are 0.1% faster, and planning takes 1.2 times as long.)
 _LIMITS = 6
 
-# A share of K is at least so many steps deep: while one is computed, the next is loaded.
+# The least steps of a K slice: while one step is computed, the next one is loaded.
 FEWEST_STEPS = 2
 
 
 @dataclass(frozen=True)
 class Option:
-    """A way to cover each of the problems: `tile` alone, or `tile` inside and `edge` along the ragged edges.
+    """A way to cover a problem: `tile` alone, or `tile` inside and `edge` along the ragged edges.
 
-    `inside` and `outside` count their tiles, by problem.
+    `inside` and `outside` are the numbers of these tiles, for each problem.
     """
 
     tile: TileShape
@@ -40,20 +40,20 @@ class Option:
 
 
 class Candidate(NamedTuple):
-    """Options by problem, or one for all, and what they take: blocks, the longest of them, and all their work."""
+    """An option for each problem, or one for all, with the number of blocks, the longest block, and the total work."""
 
     choice: Ints | int
     blocks: float
     end: float
     work: float
     shares: Ints | int = 1
-    longest: Floats | None = None  # by problem, where K is split
-    sums: float = 0.0  # accumulators of all shares
+    longest: Floats | None = None  # for each problem, where K is split
+    sums: float = 0.0  # the number of accumulators of all K slices
 
 
 def options_of_kernel(sizes: Sizes, kernel: str, device: DeviceSpec, catalogue: Catalogue) -> list[Option]:
-    """Each tile of the kernel, and the pairs of which the smaller divides the larger. Symmetric problems are folded
-    where they have one tile.
+    """Each tile of the kernel, and each pair of tiles of which the smaller divides the larger. Symmetric problems are
+    folded in options with one tile.
     """
     tiles = catalogue.tiles_of(kernel)
     none = np.zeros_like(sizes.m)
@@ -74,7 +74,7 @@ def options_of_kernel(sizes: Sizes, kernel: str, device: DeviceSpec, catalogue: 
 
 
 def uses_of(options: Sequence[Option], has_inside: NDArray[np.bool_], has_outside: NDArray[np.bool_]) -> Ints:
-    """Which tiles an option uses for a problem, a bit each."""
+    """The tiles that an option uses for a problem, as a bit mask."""
     bit = {tile: 1 << i for i, tile in enumerate({option.tile.index: None for option in options})}
     tile, edge = (np.array([[bit[index]] for index in column]) for column in zip(*_indices(options), strict=True))
     inside: Ints = np.where(has_inside, tile, 0)
@@ -94,11 +94,11 @@ def candidates(
     slots: int,
     splits: "Splits | None",
 ) -> Iterator[Candidate]:
-    """Options by problem that are worth comparing.
+    """The candidates that are worth comparing.
 
-    One option for all; for limits between the shortest possible longest block and none, the cheapest within the limit,
-    of one of the `pairs` and of all; and where one block lasts longer than the rest needs, the cheapest within lower
-    limits with K split.
+    First one option for all problems. Then, for several upper bounds of the longest block, each problem's cheapest
+    option within the bound, among the options of one of the `pairs` and among all. Where one block takes longer than
+    all work does on average, also the cheapest options within lower bounds with K split.
     """
     alone = (count.sum(axis=1, dtype=np.float64), longest.max(axis=1, initial=0), total.sum(axis=1))
     yield from starmap(Candidate, zip(range(len(count)), *(column.tolist() for column in alone), strict=True))
@@ -120,7 +120,7 @@ def candidates(
 
 
 def pairs_of(options: Sequence[Option]) -> list[Ints]:
-    """The options that two tiles allow, for each two of the tiles; none where there are no more than two."""
+    """For each two tiles, the options that use only these tiles; empty where there are at most two tiles."""
     indices = _indices(options)
     tiles = [tile for tile, edge in indices if tile == edge]
     if len(tiles) < 3:
@@ -132,20 +132,20 @@ def pairs_of(options: Sequence[Option]) -> list[Ints]:
 
 
 def _least_work(rows: Ints, total: Floats) -> float:
-    """Of some options, each problem taking the cheapest."""
+    """The total work where each problem takes the cheapest of some options."""
     return float(reduce(np.minimum, (total[row] for row in rows.tolist())).sum())
 
 
 def _within_limits(rows: Ints, count: Ints, longest: Floats, total: Floats, slots: int) -> Iterator[Candidate]:
-    """Of some options the cheapest by problem whose blocks take no longer than a limit, for falling limits; none where
-    all have blocks of one length.
+    """For falling limits, each problem's cheapest of some options among those whose blocks take no longer than the
+    limit. Empty where all options have blocks of equal length.
     """
     every = np.arange(longest.shape[1])
     mine, work = longest[rows], total[rows]
 
     def figures(which: Ints) -> Candidate:
         choice = rows[which]
-        # One index into the flattened table is found faster than a pair.
+        # One index into the flattened table is faster than a pair of indices.
         at = choice * len(every) + every
         blocks, end = float(count.take(at).sum()), float(longest.take(at).max())
         return Candidate(choice, blocks, end, float(total.take(at).sum()))
@@ -157,14 +157,14 @@ def _within_limits(rows: Ints, count: Ints, longest: Floats, total: Floats, slot
     yield found
     for limit in np.geomspace(high, low, _LIMITS) * (1 + 1e-9):
         if found.end <= found.work / slots:
-            return  # a lower limit only adds work
+            return  # a lower limit would only add work
         if limit < found.end:
             found = figures(np.where(mine <= limit, work, np.inf).argmin(axis=0))  # each has one within it
             yield found
 
 
 class Splits:
-    """How problems take no longer than a limit if K is split: each of the single tiles in equal shares."""
+    """Candidates with K split so that blocks take no longer than a limit: each single tile, with K in equal slices."""
 
     def __init__(
         self,
@@ -175,7 +175,8 @@ class Splits:
         device: DeviceSpec,
         sharing: int,
     ) -> None:
-        tiles = np.array([option.tile.index for option in options if option.tile is option.edge])  # they come first
+        # options with one tile come first
+        tiles = np.array([option.tile.index for option in options if option.tile is option.edge])
         self._area = (catalogue.columns.m * catalogue.columns.n)[tiles]
         aligned = sizes.aligned(catalogue.element_bytes)
         self._pace = gpu_pace(tiles[:, None], aligned, catalogue, device, sharing)
@@ -185,8 +186,9 @@ class Splits:
         self.shortest = float(self._pace.seconds(np.asarray(FEWEST_STEPS)).min()) + self._latency
 
     def within(self, limit: float, longest: Floats, total: Floats) -> Candidate | None:
-        """The cheapest whose blocks take no longer than `limit`; None where a problem has none or they are too many."""
-        room = self._pace.steps_within(limit - self._latency)  # of a share
+        """The cheapest candidate whose blocks take no longer than `limit`; None where a problem has none, or where
+        there would be too many tiles."""
+        room = self._pace.steps_within(limit - self._latency)  # the most steps of a K slice
         steps, shares = even_shares(self._steps, ceil_div(self._steps, np.maximum(room, 1)))
         seconds = self._pace.seconds(steps) + self._latency
         singles = len(seconds)

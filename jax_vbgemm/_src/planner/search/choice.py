@@ -1,4 +1,4 @@
-"""The options that one kernel's tiles leave, and the choice among them that is predicted to finish first."""
+"""The choice among the options of one kernel's tiles that is predicted to finish first."""
 
 import math
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ from jax_vbgemm._src.problem import Sizes
 
 @dataclass(frozen=True)
 class Choice:
-    """Of `options` one for each problem, into how many shares its K is split, the longest block of each problem, and
-    the seconds from the first block's begin to the last one's end.
+    """One of `options` for each problem, the number of its K slices, its longest block, and the makespan: the seconds
+    from the begin of the first block to the end of the last one.
     """
 
     makespan: float
@@ -39,12 +39,13 @@ class Choice:
 def choose(
     sizes: Sizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue, limit: float
 ) -> Choice | None:
-    """The best choice among the options, which belong to one kernel; None where none takes less than `limit` seconds.
+    """The best choice among the options of one kernel; None where no choice takes less than `limit` seconds.
 
-    Without a limit (infinite) there is always one, if of more tiles than a plan can hold.
+    With an infinite limit there always is a choice, though it may have more tiles than a plan can hold.
 
-    The time of a block depends on how many share its unit, and that on the choice: choices are compared that lead to
-    the sharing they were made for. It is known beforehand where one option serves all problems; others follow.
+    The time of a block depends on how many blocks share its unit, and this number depends on the choice. Choices are
+    therefore compared only where they lead to the sharing for which their costs were computed. Where one option serves
+    all problems, the sharing is known beforehand; other choices are made for the sharing of those.
     """
     table = _Table(sizes, options, device, catalogue)
     best = None if limit < math.inf else table.first_for_all()
@@ -65,7 +66,7 @@ def choose(
             makespan += besides
             leads_to = table.sharing_of(found.blocks)
             if leads_to == sharing and makespan < limit and found.blocks <= MAX_TILES:
-                choice = table.choice(found, costs, besides)  # few come so far
+                choice = table.choice(found, costs, besides)  # few candidates reach this exact comparison
                 if choice.makespan < limit:
                     best, limit = choice, choice.makespan
             elif makespan < min(limit, most_promising) and leads_to not in done:
@@ -75,10 +76,12 @@ def choose(
 
 
 class _Costs(NamedTuple):
-    """Seconds while as many blocks share a unit as make `slots` on the device, by option and problem.
+    """Seconds by option and problem, while as many blocks share a unit as make `slots` on the device.
 
-    Of a block of the option's tile, of its edge tile, of the longest block and of all blocks; `least` is less than no
-    choice takes that splits no K. `splits`: where a block of one problem takes longer than all blocks do on average.
+    They are those of a block of the option's tile, of a block of its edge tile, of the longest block, and of all
+    blocks.
+    `least` is a lower bound of the makespan without split-K. `splits` is set where a block of one problem takes longer
+    than all work does on average, so that splitting K is worth trying.
     """
 
     slots: int
@@ -91,7 +94,8 @@ class _Costs(NamedTuple):
 
 
 class _Table:
-    """What is known of the options whatever is chosen, by option and problem: tiles inside and along the edges."""
+    """The data of the options that do not depend on the choice, by option and problem: tiles inside and along the
+    edges."""
 
     def __init__(self, sizes: Sizes, options: Sequence[Option], device: DeviceSpec, catalogue: Catalogue) -> None:
         self._sizes, self._options, self._device, self._catalogue = sizes, options, device, catalogue
@@ -108,11 +112,11 @@ class _Table:
         self._edge_row = [row[option.edge.index] for option in options]
 
     def sharing_of(self, blocks: float) -> int:
-        """How many of so many blocks share a unit."""
+        """How many blocks share a unit where there are `blocks` in all."""
         return min(self._resident, max(math.ceil(blocks / self._device.units), 1))
 
     def costs(self, sharing: int) -> _Costs:
-        """What `sharing` blocks take that share a unit."""
+        """The costs while `sharing` blocks share a unit."""
         seconds = block_seconds(self._sizes, self._tiles, self._catalogue, self._device, sharing)
         slots = self._device.units * sharing
         of_tile, of_edge = seconds[self._tile_row], seconds[self._edge_row]
@@ -125,7 +129,8 @@ class _Table:
         return _Costs(slots, of_tile, of_edge, longest, total, max(shortest, share), splits)
 
     def besides(self, found: Candidate) -> float:
-        """Seconds that no block takes: shares are added up, and each further tile's instructions are fetched."""
+        """Seconds that are in no block: reducing partial sums, and fetching the instructions of each further tile
+        shape."""
         different = int(np.bitwise_or.reduce(self._uses[found.choice, self._every])).bit_count()
         adding = split_seconds(found.sums, self._catalogue, self._device) if found.sums else 0.0
         return adding + self._device.further_tile_latency * (different - 1)
@@ -135,7 +140,7 @@ class _Table:
         return Choice(math.inf, self._options, zeros, zeros + 1, np.zeros(len(zeros)))
 
     def choice(self, found: Candidate, costs: _Costs, besides: float) -> Choice:
-        """The candidate with its rounds counted."""
+        """The candidate as a choice, whose makespan counts full rounds."""
         chosen, shares = (np.broadcast_to(column, self._every.shape) for column in (found.choice, found.shares))
         at = chosen, self._every
         longest = costs.longest[at] if found.longest is None else found.longest

@@ -1,4 +1,7 @@
-"""`makespan`: a tile, or a pair of tiles, for each problem, so that the whole batch is predicted to finish first."""
+"""`makespan`: a search for the tile, or pair of tiles, of each problem with the least predicted time of the batch.
+
+A round is the set of blocks that the device holds at once (one wave, in the sense of wave quantization).
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,30 +37,32 @@ from jax_vbgemm._src.planner.tiles.shares import fewest_filling_shares, in_share
 from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored
 from jax_vbgemm._src.problem import Problem, Sizes
 
-# A last round that follows more of them is not worth filling: less than a ninth of the time could be saved.
+# After more full rounds than this, the last round is not worth filling: it is less than a ninth of the time.
 _ROUNDS_TO_FILL = 8
 
-# The best of each kernel is looked at with its shares filling rounds and its last round split where there are no more
-# problems than that: the blocks of more are of many lengths, and fill a last round better. (8 and 64 give the same
-# published plans.)
+# Up to so many problems, the best draft of each kernel is also tried with a number of K slices that fills rounds, and
+# with its last round split. More problems have blocks of many lengths, which fill the last round anyway. (8 and 64 give
+# the same published plans.)
 _FEW_PROBLEMS = 16
-_MOST_BYTES_JOINED = 4 * MAX_BYTES  # where a part that splits K makes the tiles of others described one by one
-_MOST_OF_SPLIT = 2.0  # times as fast, where two rounds become little more than one
+_MOST_BYTES_JOINED = 4 * MAX_BYTES  # descriptor limit where split-K in one part forces one record per tile in all parts
+_MOST_OF_SPLIT = 2.0  # upper bound of the speedup by splitting the last round: two rounds become little more than one
 
 
 @dataclass(frozen=True)
 class Makespan(DraftPlanner):
-    """All tiles are of one launched kernel, as kernels run one after another; each kernel is tried. Problems of several
-    families (planner/tile_families.py) may get a launch of each.
+    """All tiles of a draft belong to one launched kernel, as kernels run one after another; each kernel is tried.
+    Problems of several families (planner/model/tile_families.py) may get one launch for each family.
 
-    A problem is covered by one tile, or by a large one inside and a smaller one along the ragged edges. With a limit on
-    the time of a block, each problem takes what costs the device least; the limits that are tried trade the longest
-    block against the total. As each further tile costs a launch some time, that is done twice: with all tiles, and with
-    those two that would need least together. Where one block would still take longer than all of them take on average,
-    K is split. Blocks come in descending predicted time (longest processing time first), one tile each.
+    A problem is covered by one tile, or by a large one inside and a smaller one along the ragged edges. Within
+    an upper bound of a block's time, each problem takes the option with the least work; the bounds that are tried trade
+    the longest block against the total work. As each further tile shape costs a launch some time, the search is done
+    with all tiles, and with the two tiles that need the least work together. Where one block still takes longer than
+    all work does on average, K is split. Blocks have one tile and are ordered by descending predicted time (longest
+    processing time first).
 
-    `kernel`: only the tiles of this launched kernel; `without`: not this tile, (name, threads). Raises ValueError where
-    there is no such kernel or tile, or no other, and on a CPU, where one tile for all wastes nothing along edges.
+    `kernel`: use only the tiles of this launched kernel; `without`: do not use this tile, (name, threads). Raises
+    ValueError where there is no such kernel or tile, where no tile is left, and on a CPU, where one tile shape for all
+    problems wastes nothing along edges.
     """
 
     kernel: str | None = None
@@ -65,7 +70,7 @@ class Makespan(DraftPlanner):
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         if device.kind == "cpu":
-            raise ValueError(f"Makespan: it plans for GPUs; {device.name!r} is none")
+            raise ValueError(f"Makespan: it plans for GPUs, but {device.name!r} is a {device.kind}")
         if len(catalogue) == 0:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes, among = Sizes.of(problems), self._among(catalogue)
@@ -77,7 +82,8 @@ class Makespan(DraftPlanner):
         several = _of_a_kernel_each(problems, families, device, catalogue, among)
 
         def seconds(draft: Draft) -> float:
-            """What is predicted, and what other tiles take longer to read such operands, which costs do not show."""
+            """The predicted time, and the extra time that tiles other than streaming ones need to read such operands:
+            it was measured, and the cost model does not show it."""
             by_others = streamed & ~np.isin(draft.strategy, [t.index for t in catalogue if t.kernel in STREAMING])
             return draft.seconds + _slower_reads(by_others, sizes, device, catalogue)
 
@@ -100,7 +106,8 @@ class Makespan(DraftPlanner):
 
 
 def _slower_reads(problems: NDArray[np.bool_], sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> float:
-    """Seconds that other tiles than STREAMING take longer to read these problems' operands; 0 where not measured."""
+    """The extra seconds in which tiles other than streaming ones read these problems' operands; 0 where not
+    measured."""
     if device.rules is None:
         return 0.0
     elements = weighted_sum(sizes.elements() * problems, sizes.batch)
@@ -108,13 +115,13 @@ def _slower_reads(problems: NDArray[np.bool_], sizes: Sizes, device: DeviceSpec,
 
 
 def by_one_tile(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, tile: TileShape) -> Draft:
-    """The search with one tile alone: what it decides is how K is split, and the order."""
+    """The search with one tile shape: it only decides how K is split, and the order of blocks."""
     return _of_one_kernel(problems, device, catalogue, replace(catalogue, tiles=(tile,)))
 
 
 def narrower_searches(runs: Runs, catalogue: Catalogue, kernels: Sequence[str]) -> dict[str, Makespan]:
-    """The search with one kernel's tiles alone ("only t128_medium"), and without one tile that a plan's `runs` took
-    ("without huge/256"), by these names.
+    """Narrower searches by name: with the tiles of one kernel only ("only t128_medium"), and without one tile that
+    occurs in the `runs` of a plan ("without huge/256").
     """
     found = {f"only {kernel}": Makespan(kernel=kernel) for kernel in kernels}
     taken = [catalogue.by_index[index] for index in sorted(set(runs.strategy.tolist()))] if len(catalogue) > 1 else []
@@ -124,10 +131,11 @@ def narrower_searches(runs: Runs, catalogue: Catalogue, kernels: Sequence[str]) 
 def _of_a_kernel_each(
     problems: Sequence[Problem], families: Ints, device: DeviceSpec, catalogue: Catalogue, among: Catalogue
 ) -> list[Draft]:
-    """Drafts in which tall and skinny problems get another launch than ordinary ones, and each family one of its own.
+    """Drafts with several launches: one for tall and skinny problems and one for other problems, or one for each
+    family.
 
-    Where all families would need more launches than a call has, other tall ones (family 1) stay with the ordinary, then
-    dot products, which lose least by it, and then whole columns.
+    Where the families would need more launches than a call may have, some stay with the ordinary problems: first the
+    far longer tiles (family 1), then dot products, which lose least, then whole columns.
     """
 
     @cache
@@ -135,12 +143,12 @@ def _of_a_kernel_each(
         return _of_one_kernel(tuple(problems[i] for i in members), device, catalogue, among)
 
     def apart(groups: Ints) -> list[tuple[Ints, Draft]]:
-        """Each group's members and their draft; nothing where there is one group."""
+        """The members of each group and their draft; empty where there is one group."""
         members = [np.flatnonzero(groups == number) for number in np.unique(groups)[::-1]]
         return [(each, search(tuple(each.tolist()))) for each in members] if len(members) > 1 else []
 
     def kernels(parts: list[tuple[Ints, Draft]]) -> dict[str, int]:
-        """What the parts launch, and for how many problems."""
+        """The kernels that the parts launch, and the number of problems of each."""
         found: dict[str, int] = {}
         for members, part in parts:
             if len(part.runs):
@@ -154,8 +162,8 @@ def _of_a_kernel_each(
             fewer = np.where(staying, 1, fewer)
             each = apart(fewer)
     drafts = []
-    for parts in [two, each] if len(each) > len(two) else [two]:  # else they are the same
-        # Of one kernel they are better in one launch, the longest blocks first; but not short and long row tiles.
+    for parts in [two, each] if len(each) > len(two) else [two]:  # with as few families as groups, both are the same
+        # Parts of one kernel are better in one launch with the longest blocks first, except short and long row tiles.
         if len(kernels(parts)) > 1 or (parts and set(kernels(parts)) <= set(WHOLE_ROWS)):
             note = "families apart: " + ", ".join(
                 f"{count} problems by {kernel}" for kernel, count in kernels(parts).items()
@@ -167,20 +175,20 @@ def _of_a_kernel_each(
 
 
 def _fits_descriptors(draft: Draft) -> bool:
-    """Whether tiles that are described one by one, as those of a plan that splits K are, make no huge constant."""
+    """Whether the descriptor constant stays within its limit, if each tile needs a record, as split-K requires."""
     runs = draft.runs
     split = (runs.k_begin == 0) & (runs.k_end < Sizes.of(draft.problems).k[runs.problem])
     return not split.any() or ready_bytes(runs.num_tiles, int(runs.count[split].sum())) <= _MOST_BYTES_JOINED
 
 
 def _of_one_kernel(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue, among: Catalogue) -> Draft:
-    """The best draft whose tiles all belong to one kernel; they are chosen `among` those of the catalogue."""
+    """The best draft whose tiles all belong to one kernel and are in the catalogue `among`."""
     sizes = Sizes.of(problems)
     draft = _draft_for(problems, sizes, device, catalogue, among)
     if not (sizes.symmetric.any() and stores_mirrored(device, among).any()):
         return draft
-    # The choice knows folded problems by their number of tiles only, and may err where few are left: what is chosen for
-    # whole ones is folded too.
+    # The choice sees of folded problems only the number of tiles, and may err where few tiles are left. The choice for
+    # the same problems without symmetry is therefore tried too, and folded.
     whole = _draft_for(problems, replace(sizes, symmetric=np.zeros_like(sizes.symmetric)), device, catalogue, among)
     return min(draft, whole, key=lambda draft: draft.seconds)
 
@@ -201,12 +209,12 @@ def _draft_for(
             found = choose(sizes, options_of_kernel(sizes, kernel, device, among), device, catalogue, limit)
             choices += [] if found is None else [found]
     if gain == 1.0:
-        choices = choices[-1:]  # each is better than those before it
+        choices = choices[-1:]  # each choice is better than the ones before it
     drafts = [_draft(problems, sizes, choice, device, catalogue) for choice in choices]
     if gain > 1.0:
         drafts = [_with_full_rounds(problems, sizes, *pair) for pair in zip(choices, drafts, strict=True)]
     drafts = [_with_last_round_split(draft) for draft in drafts]
-    # Where all wait for the memory, the one whose blocks need least.
+    # Of drafts that take equally long, as the memory limits all, the one with the least makespan of blocks.
     return min(zip(drafts, choices, strict=True), key=lambda pair: (pair[0].seconds, pair[1].makespan))[0]
 
 
@@ -237,13 +245,14 @@ def _draft(problems: Sequence[Problem], sizes: Sizes, found: Choice, device: Dev
 
 
 def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, draft: Draft) -> Draft:
-    """The draft, or where K is split, one with fewer or more shares, that fill whole rounds and begin none beyond.
+    """The draft; or where K is split, a draft with fewer or more K slices whose blocks fill whole rounds.
 
-    The limits on the longest block, by which shares were chosen, may leave a few blocks to a round of their own. Full
-    rounds are taken where they are clearly faster. Tiles of shared depth wait for the memory, and costs say little
-    between blocks enough to use it up and more, which hide more latency: of those that all run at once, the most
-    shares are taken that are hardly slower. Tiles that stream a deep K wait for it so evenly that the fewest shares are
-    taken that leave few units idle. Without rules of the device the predicted time alone decides.
+    The number of slices follows from an upper bound of the longest block, which may leave a few blocks in a last round.
+    Full rounds are taken where they are clearly faster. Tiles of shared depth are limited by the memory: the cost model
+    hardly distinguishes numbers of blocks that saturate it, but more blocks hide more latency. Of the numbers of slices
+    whose blocks all run at once, the largest is taken that is hardly slower. Tiles that stream a deep K wait for the
+    memory so evenly that the fewest slices are taken that leave few units idle. Without rules of the device, the
+    predicted time alone decides.
     """
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
     rules = device.rules
@@ -278,7 +287,7 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, 
 
 
 def _evenly_split(sizes: Sizes, found: Choice, rules: Rules, device: DeviceSpec, catalogue: Catalogue) -> Choice:
-    """The choice with the fewest shares that leave few units idle."""
+    """The choice with the fewest K slices that leave few units idle."""
     options = [found.options[index] for index in found.choice.tolist()]
     resident = max(tile_occupancy(options[0].tile, device).blocks, 1)
     depth = step_depth(np.array([option.tile.k for option in options]), catalogue.element_bytes)
@@ -292,8 +301,8 @@ def _evenly_split(sizes: Sizes, found: Choice, rules: Rules, device: DeviceSpec,
 
 
 def _place_by_place(draft: Draft) -> Draft:
-    """The draft with the shares of a place one behind the other: what blocks read at the same time lies in different
-    columns of A then, and so in different banks of the memory (5% faster; docs/design, T17).
+    """The draft with the K slices of each tile next to each other in the order of blocks. Blocks that run at the same
+    time then read different columns of A, which are in different banks of the memory (5% faster; docs/design, T17).
     """
     if not (draft.runs.k_begin > 0).any():
         return draft
@@ -304,8 +313,8 @@ def _place_by_place(draft: Draft) -> Draft:
 
 
 def _with_last_round_split(draft: Draft) -> Draft:
-    """The draft, or where that is predicted to be faster, with the tiles of a last round that leaves most units idle
-    split along K, so that all units share them.
+    """The draft; or if predicted to be faster, the draft with the tiles of the last round split along K, where that
+    round leaves most units idle.
     """
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
     if len(runs) == 0 or (runs.k_begin > 0).any():
@@ -327,7 +336,8 @@ def _with_last_round_split(draft: Draft) -> Draft:
 
 
 def _inside_and_edges(sizes: Sizes, whole: Runs, option: Option) -> list[Runs]:
-    """Three boxes a problem: whole tiles, edge tiles right of them down to the last row, and edge tiles below them."""
+    """Three boxes for each problem: whole tiles, edge tiles to their right down to the last row, and edge tiles
+    below."""
     tile, edge = option.tile, option.edge
     m, n = sizes.m[whole.problem], sizes.n[whole.problem]
     inner_y, inner_x = m // tile.m, n // tile.n

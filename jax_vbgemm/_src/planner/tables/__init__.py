@@ -1,1 +1,1 @@
-"""What is known of devices and of compiled kernels."""
+"""Tables of devices, of compiled tiles, and of the kernels' resources."""

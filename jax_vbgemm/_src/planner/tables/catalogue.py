@@ -1,4 +1,4 @@
-"""The tiles a planner may choose from: the rows of the compiled table that run a dtype on a device."""
+"""The catalogue: the tiles of the compiled table that are built for an arithmetic and run on a device."""
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from jax_vbgemm._src.planner.tables.rules import Rules
 
 ELEMENT_BYTES: Mapping[str, int] = {dtype: DTYPES[dtype].bytes for dtype in OPERANDS}
 
-# What ordinary tiles multiply in place of tf32 and tf32x3, whose operands are float32; all other kinds by themselves.
+# The arithmetic of ordinary tiles where tf32 or tf32x3 is asked for, whose operands are float32; any other is its own.
 PLAIN_KIND: Mapping[str, str] = {
     name: next(plain.name for plain in ARITHMETICS.values() if plain[1:] == one[1:])
     for name, one in ARITHMETICS.items()
@@ -25,7 +25,8 @@ PLAIN_KIND: Mapping[str, str] = {
 
 
 def _kernels_of(owned: str) -> tuple[str, ...]:
-    """The launched kernels in whose tiles a thread (on tensor cores a wave) owns this, as csrc/catalogue.h's Owned."""
+    """The launched kernels whose threads (on tensor cores, waves) own this part of a tile: Owned in
+    csrc/catalogue.h."""
     kernels = {row[6] for row in _core.tiles() if row[8] == owned}
     return tuple(kernel for kernel in _core.kernels() if kernel in kernels)
 
@@ -34,15 +35,16 @@ WHOLE_ROWS = _kernels_of("rows")
 (SHARED_DEPTH,) = _kernels_of("steps")
 DOT_PRODUCTS = _kernels_of("steps_of_rows")
 
-TileKey = tuple[str, int]  # (name, threads): several tiles share a name, none share both
+TileKey = tuple[str, int]  # (name, threads): several tiles may have one name, but not with the same threads
 
 
 @dataclass(frozen=True)
 class TileShape:
     """A tile: `m` x `n` elements of C by `threads` threads, in steps of `k`.
 
-    `index` is its row of the compiled table. `kernel` names the launched kernel that holds it, whose `registers` (a
-    thread), `shared_bytes` (a block) and `scalar_registers` (a wave; AMD's only) count for it too; 0 on the CPU.
+    `index` is its row of the compiled table. `kernel` names the launched kernel that contains it and determines its
+    `registers` (per thread), `shared_bytes` (per block) and `scalar_registers` (per wave, AMD only); they are 0 on the
+    CPU.
     """
 
     index: int
@@ -63,17 +65,17 @@ class TileShape:
 
     @property
     def stores_mirrored(self) -> bool:
-        """Whether, on NVIDIA GPUs, it can store what it computes twice."""
+        """Whether on NVIDIA GPUs the tile can also store its result transposed, as the mirror image."""
         return self.tensor and self.kernel not in WHOLE_ROWS
 
     @property
     def is_far_longer(self) -> bool:
-        """One way than the other."""
+        """Whether one side is far longer than the other."""
         return self.m >= 4 * self.n or self.n >= 4 * self.m
 
 
 class Replacement(NamedTuple):
-    """A tile that a planner asked for, isn't built, and what stands in for it."""
+    """A tile that a planner asked for and that isn't built, and the tile used instead."""
 
     asked: TileKey
     taken: TileKey
@@ -81,7 +83,7 @@ class Replacement(NamedTuple):
 
 @dataclass(frozen=True)
 class TileColumns:
-    """The tiles of a catalogue as arrays indexed by row of the compiled table; rows it doesn't have hold zeros."""
+    """The tiles of a catalogue as arrays indexed by row of the compiled table; rows of other tiles hold zeros."""
 
     m: NDArray[np.int64]
     n: NDArray[np.int64]
@@ -95,7 +97,7 @@ class TileColumns:
 class Catalogue:
     """The tiles built for `kind` on one device, in the order of the compiled table, and that whole table's hash.
 
-    `rules`: for which problems some of them were measured to be the fastest there; None where nothing was measured.
+    `rules`: the device's measured rules, which say for which problems some tiles are the fastest; None without them.
     """
 
     kind: str
@@ -104,11 +106,12 @@ class Catalogue:
     rules: Rules | None = None
 
     def __hash__(self) -> int:
-        return hash((self.kind, self.hash, len(self.tiles)))  # equality compares every tile
+        # the number of tiles suffices for the hash; equality compares every tile
+        return hash((self.kind, self.hash, len(self.tiles)))
 
     @property
     def dtype(self) -> str:
-        """Of the operands; of the left one, where they differ."""
+        """The dtype of the operands, or of the left one where they differ."""
         return ARITHMETICS[self.kind].lhs
 
     @property
@@ -117,8 +120,8 @@ class Catalogue:
 
     @property
     def on_tensor_cores(self) -> bool:
-        """Whether products of this kind are what tensor cores are for: TF32 is formed nowhere else, and 16-bit floats
-        are given away elsewhere. (Those of float64, which have some, are as exact on ordinary units.)
+        """Whether products of this arithmetic belong on tensor cores: TF32 exists nowhere else, and 16-bit floats are
+        much slower elsewhere. (float64 has tensor cores too, but ordinary units are as exact.)
         """
         theirs = self.kind != PLAIN_KIND[self.kind] or self.element_bytes == 2
         return theirs and any(tile.tensor for tile in self.tiles)
@@ -132,7 +135,7 @@ class Catalogue:
     def find(self, name: str, threads: int | None = None) -> TileShape:
         """The tile of that name; without `threads`, its version with the most threads.
 
-        Raises ValueError, listing the tiles there are, where there is none.
+        Raises ValueError, listing the known tiles, where there is none.
         """
         found = [tile for tile in self.tiles if tile.name == name and threads in (None, tile.threads)]
         if not found:
@@ -142,10 +145,10 @@ class Catalogue:
         return max(found, key=lambda tile: tile.threads)
 
     def resolve(self, order: Sequence[TileKey]) -> tuple[tuple[TileShape, ...], tuple[Replacement, ...]]:
-        """The tiles that `order`, ascending, names, and what had to be replaced.
+        """The tiles that `order` names from the smallest on, and the replacements for missing ones.
 
-        A missing tile is replaced by the next smaller of `order`, one with nothing smaller by the next larger. Raises
-        ValueError where none of them is built.
+        A missing tile is replaced by the next smaller one of `order`, or by the next larger one where none is smaller.
+        Raises ValueError where none of the tiles is built.
         """
         built = {tile.key: tile for tile in self.tiles}
         available = [built[key] for key in order if key in built]
@@ -160,7 +163,7 @@ class Catalogue:
 
     @cached_property
     def by_index(self) -> Mapping[int, TileShape]:
-        """Tile of each row of the compiled table that the catalogue has."""
+        """The catalogue's tiles by their row of the compiled table."""
         return {tile.index: tile for tile in self.tiles}
 
     @cached_property
@@ -169,7 +172,7 @@ class Catalogue:
         return tuple(dict.fromkeys(tile.kernel for tile in self.tiles))
 
     def only(self, wanted: Callable[[TileShape], bool]) -> "Catalogue":
-        """The catalogue without other tiles; itself where that would leave none."""
+        """The catalogue with the wanted tiles only; the whole catalogue where no tile is wanted."""
         tiles = tuple(tile for tile in self.tiles if wanted(tile))
         return replace(self, tiles=tiles) if tiles else self
 
@@ -177,7 +180,7 @@ class Catalogue:
         return [tile for tile in self.tiles if tile.kernel == kernel]
 
     def any_tile_of(self, kernel: str) -> TileShape:
-        """A tile of that kernel, for the kernel's registers and shared memory."""
+        """Any tile of that kernel, as it has the kernel's registers and shared memory."""
         return next(tile for tile in self.tiles if tile.kernel == kernel)
 
     @cached_property
@@ -190,11 +193,10 @@ class Catalogue:
 
 
 def kind_of(dtype: str, precision: str, device: DeviceSpec, rhs: str | None = None) -> str:
-    """How products of `dtype` are formed at `precision` ("default", "high" or "highest") on `device`.
+    """The arithmetic of products of `dtype` at `precision` ("default", "high" or "highest") on `device`.
 
-    rhs: the right operand's dtype, where it is another one. Where there are tensor cores for them, float32 is
-    multiplied as tf32 by default, as three tf32 products at "high". Raises ValueError for two dtypes that nothing
-    multiplies.
+    rhs: the right operand's dtype, where it differs. On a device with TF32 tensor cores, float32 is multiplied as one
+    tf32 product at "default" and as three at "high". Raises ValueError for two dtypes for which there is no arithmetic.
     """
     if rhs is not None and rhs != dtype:
         mixed = arithmetic_of(dtype, rhs)
@@ -209,9 +211,10 @@ def kind_of(dtype: str, precision: str, device: DeviceSpec, rhs: str | None = No
 def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
     """The catalogue of a kind of arithmetic (a dtype, "tf32" or "tf32x3") on `device`.
 
-    A GPU has the tiles that are built for the kind and fit it; to float32's substitutes its own tiles are open too. The
-    CPU kernel walks tiles of any shape in any dtype, so the CPU has every tile, its own beside those of the papers'
-    planners; but not those of whole rows or shared steps of K, which differ from others by how a GPU computes them.
+    A GPU has the tiles that are built for the arithmetic and that fit the GPU; tf32 and tf32x3 have the tiles of
+    float32 too. The CPU kernel walks tiles of any shape in any dtype, so that the CPU has its own tiles and those of
+    the papers' planners. It lacks the tiles of whole rows and of shared depth, which differ from other tiles only by
+    how a GPU computes them.
     """
     if kind not in ARITHMETICS:
         raise ValueError(f"dtype: unknown name {kind!r}; known are {', '.join(ELEMENT_BYTES)}")
@@ -235,7 +238,7 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
 
 
 class Resources(NamedTuple):
-    """What a launched kernel takes: registers of a thread, shared bytes of a block, scalar registers of a wave."""
+    """The resources of a launched kernel: registers per thread, shared bytes per block, scalar registers per wave."""
 
     registers: int
     shared_bytes: int
@@ -243,7 +246,7 @@ class Resources(NamedTuple):
 
 
 def _kernel_resources(device: DeviceSpec, kernel: str, kind: str) -> Resources | None:
-    """A launched kernel's, from the compiler's report; None where the device's compiler was given no such kernel."""
+    """A launched kernel's resources in the compiler's report; None where the kernel is not compiled for the device."""
     rows = {row[2]: figures for row, figures in _resource_table().items() if row[:2] == (device.resources, kernel)}
     if not rows and any(row[1] == kernel for row in _resource_table()):
         return None
@@ -253,7 +256,7 @@ def _kernel_resources(device: DeviceSpec, kernel: str, kind: str) -> Resources |
         )
     if kind in rows:
         return rows[kind]
-    # One without a row borrows from the one of its element size, else of the nearest larger, else of the largest.
+    # An arithmetic without a row uses that of one with the same element size, or the next larger, or else the largest.
     size, sizes = ARITHMETICS[kind].bytes, {row: ARITHMETICS[row].bytes for row in rows}
     return rows[min(rows, key=lambda row: (sizes[row] < size, abs(sizes[row] - size)))]
 
@@ -270,7 +273,8 @@ def _resource_table() -> dict[tuple[str, str, str], Resources]:
     with (folder / "resources_amd.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             vector, accumulation = int(row["vgprs"]), int(row["agprs"])
-            # On the MI100 they are two files; later they are one, in which the second kind begins at a multiple of 4.
+            # The MI100 has separate register files for vector and accumulation registers. Later chips have one file, in
+            # which accumulation registers begin at a multiple of 4.
             two_files = row["arch"] == "gfx908"
             registers = max(vector, accumulation) if two_files else -(-vector // 4) * 4 + accumulation
             figures = Resources(registers, int(row["shared_bytes"]), int(row["sgprs"]))

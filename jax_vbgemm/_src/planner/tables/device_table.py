@@ -1,15 +1,15 @@
 """The device table: each folder of devices/ is an entry, its device.toml read into a DeviceSpec.
 
 A device.toml names an architecture of architectures.toml, or as its `base` another device of the same chip, whose
-figures hold where it has none of its own. Beside [hardware] it has only what was measured or what papers give:
+figures it inherits. Beside [hardware] it has only figures that were measured or that papers give:
 
   [costs]   seconds; else those of assumed_costs.toml
   [papers]  thresholds of the papers' planners; else derived from the architecture (`_thresholds`)
-  [dots]    what XLA's dots reach (rules.DotRates); else the data sheet's rates
+  [dots]    measured rates of XLA's dots (rules.DotRates); else the data sheet's rates
   [rules]   rules.Rules, [cores] rules.CoreRules; else none. `rules = "NAME"` borrows another device's.
   [boards]  by device_kind, the figures of [hardware] in which a board differs
 
-A calibration.csv beside it is the cost model's; without one that of `base` holds.
+A calibration.csv beside it has the cost model's coefficients; without one, that of `base` is used.
 """
 
 import tomllib
@@ -34,7 +34,8 @@ _OCCUPANCY = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A device of the table: its spec, its architecture, and the live devices that it is for, by device_kind."""
+    """A device of the table: its spec, its architecture, and the names (device_kind) of the live devices it
+    describes."""
 
     spec: DeviceSpec
     architecture: str
@@ -53,7 +54,7 @@ def entries() -> Mapping[str, Entry]:
 
 
 def calibration_file(device: str) -> Path:
-    """Where a device's calibration is, or would be."""
+    """The path of a device's calibration file, which may not exist."""
     return FOLDER / device / "calibration.csv"
 
 
@@ -63,7 +64,7 @@ def platform_of(architecture: str) -> Any:
 
 
 def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration: str | None) -> DeviceSpec:
-    """The spec of a device.toml's tables, with what they leave out.
+    """The spec from the tables of a device.toml, completed by defaults.
 
     Raises ValueError, naming the device, for a figure that is missing or unknown.
     """
@@ -98,7 +99,7 @@ def _entry(name: str) -> Entry:
 
 
 def _tables(name: str) -> tuple[dict[str, Any], str | None]:
-    """A device.toml over that of its base, and the device whose calibration holds."""
+    """The tables of a device.toml merged with those of its base, and the device whose calibration is used."""
     folder = FOLDER / name
     tables = _read(folder / "device.toml")
     calibration = name if calibration_file(name).exists() else None
@@ -114,11 +115,12 @@ def _tables(name: str) -> tuple[dict[str, Any], str | None]:
 
 
 def _thresholds(units: int, occupancy: Mapping[str, Any]) -> dict[str, int]:
-    """Of a device on which nobody looked for better ones, as Li 2019, section 4.2.3, describes.
+    """The thresholds of the papers' planners on a device where none were searched for, as Li 2019, section 4.2.3,
+    describes.
 
-    Li's threshold is the V100's, scaled by the threads that a device holds: 40% of them. Zhang's is half of them: more
-    than one class of tiles can have active, as otherwise Eq. 4-9 would make the plans of Eq. 3. Wang's factor is SIMDs
-    over waves of a block of 128 threads.
+    Li's threshold is that of the V100, scaled to the device: 40% of the threads that it holds. Zhang's is half of them,
+    which is more than one class of tiles can have active; with a lower one, Eq. 4-9 would make the same plans as Eq. 3.
+    Wang's factor is the number of SIMDs divided by the waves of a block of 128 threads.
     """
     threads = units * occupancy["max_threads"]
     return {
@@ -130,7 +132,7 @@ def _thresholds(units: int, occupancy: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _frozen(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists as tuples and tables of rates as pairs, so that a spec can be compared and hashed."""
+    """Lists as tuples, and tables of rates as tuples of pairs, so that a spec can be compared and hashed."""
 
     def frozen(value: Any) -> Any:
         if isinstance(value, dict):

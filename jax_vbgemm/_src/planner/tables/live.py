@@ -1,4 +1,4 @@
-"""The spec of a live device: the table's entry of exactly that board, else what its driver reports."""
+"""The spec of a live device: the table's entry for exactly this board, or else one from the driver's report."""
 
 import re
 from dataclasses import dataclass, replace
@@ -8,17 +8,17 @@ from jax_vbgemm._src.planner.tables.device_table import architectures, entries, 
 
 _CLOCK = 1.5e9  # assumed: drivers report none
 _UNITS = 100  # assumed where even their number is not reported
-# Per clock and unit: what the shared memory of all these architectures gives, and about what the A100's cache does.
+# Bytes per clock and unit: of the shared memory of all these architectures, and roughly of the A100's L2 cache.
 _SHARED_BYTES, _CACHE_BYTES = 128, 48
-_PRODUCT_CLOCKS = {"cuda": 4, "rocm": 8}  # a multiply-add waits for the one before it
+_PRODUCT_CLOCKS = {"cuda": 4, "rocm": 8}  # clocks from a multiply-add to one that needs its result
 
 
 @dataclass(frozen=True)
 class Reported:
-    """What a driver says of a device; None: it doesn't.
+    """A driver's report of a device; None for a figure that it does not report.
 
     kind: its name ("NVIDIA H100 80GB HBM3", "AMD Instinct MI300X", "cpu"). units: multiprocessors, compute units or
-    cores. compute_capability: "9.0" of NVIDIA, "gfx942" of AMD. shared_block_bytes: the most that one block may use.
+    cores. compute_capability: "9.0" of NVIDIA, "gfx942" of AMD. shared_block_bytes: maximum of one block.
     """
 
     kind: str
@@ -38,11 +38,11 @@ class Reported:
 
 
 def match_device(reported: Reported) -> DeviceSpec:
-    """The entry that lists a device's name among its boards, if its compute capability agrees.
+    """The entry that lists the device's name among its boards, if the compute capability agrees.
 
-    Else a spec from what the driver reports, whose note says so.
+    Otherwise a spec from the driver's report, whose note says so.
 
-    A part of a GPU (MIG) is the whole one with fewer units. Raises ValueError for a platform without kernels.
+    A MIG instance is the whole GPU with fewer units. Raises ValueError for a platform without kernels.
     """
     if reported.platform not in ("cpu", "cuda", "rocm"):
         raise ValueError(f"device: there are no kernels for {reported.kind!r}")
@@ -85,7 +85,8 @@ def _as_reported(reported: Reported) -> DeviceSpec:
 
 
 def _nearest(asked: str | None, usable: list[str]) -> str:
-    """Of NVIDIA the newest architecture that is no newer, whose code or PTX runs there; else the oldest."""
+    """The architecture whose resources are used: the newest one not newer than the device, whose code or PTX runs on
+    it; the oldest one where all are newer."""
 
     def number(name: str) -> int:
         return int(name.removeprefix("sm_")) if name.startswith("sm_") else 0

@@ -1,7 +1,7 @@
-"""What was measured on one device and its costs do not show: which tiles, shares and sizes are faster there.
+"""Rules: measured facts about one device that the cost model does not show, such as which tiles are faster there.
 
-The figures are in the device's device.toml. A device on which none was measured has no rules: what they decide is then
-left to the predicted time, and tiles that only rules choose are not tried.
+The figures are in the device's device.toml. A device without measurements has no rules: the predicted time then
+decides, and tiles that only rules choose are not tried.
 """
 
 from dataclasses import dataclass
@@ -9,38 +9,39 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Rules:
-    """A GPU's.
+    """The rules of a GPU.
 
-    Which problems take tiles of whole rows or columns (model/tile_families.py):
+    Which problems get tiles of whole rows or columns (model/tile_families.py):
 
-    many_rows: of so many rows or more, in all, they were the fastest in nearly all that was measured: up to
-      `few_columns` columns all of them, and of elements narrower than float64 from a quarter of those rows on; of more
-      columns those on tensor cores.
-    few_steps: below so many steps of K tensor cores would be given zeros for the most part.
-    largest_block: bytes that a block of them reads and writes, as a multiple of its shared memory, beyond which shorter
-      tiles were faster: there are too few blocks.
-    narrow, streamed_steps: up to `narrow` columns their waves stream rows of `streamed_steps` steps of K.
-    many_transposed_elements: elements of A, stored transposed, from which they are taken for few columns and a deep K.
+    many_rows: from so many rows of the whole batch on, these tiles were the fastest in nearly all measurements: all of
+      them for at most `few_columns` columns (in elements narrower than float64 already from a quarter of that number of
+      rows on), and those on tensor cores for more columns.
+    few_steps: below this K, tensor cores would mostly multiply zeros.
+    largest_block: upper bound of the bytes that a block of these tiles reads and writes, as a multiple of its shared
+      memory; beyond it, shorter tiles were faster, as there are too few blocks.
+    narrow, streamed_steps: up to `narrow` columns, their waves stream rows with a K of up to `streamed_steps`.
+    many_transposed_elements: for few columns and a deep K, these tiles are taken from so many elements of A on, where A
+      is stored transposed.
 
-    Which take tiles that share a deep K, or of dot products of rows of A with columns of B:
+    Which problems get tiles of shared depth, or dot products of rows of A with columns of B:
 
-    very_deep: a K from which tiles of shared depth alone are tried.
-    long_rows: the least K of dot products; fewest_filled: rows fill at least one part in so many of their tile.
-    many_elements: elements of A from which dot products alone are tried.
+    very_deep: from this K on, only tiles of shared depth are tried.
+    long_rows: the least K of dot products. fewest_filled: the rows fill at least 1/fewest_filled of a tile of dot
+    products. many_elements: from so many elements of A on, only dot products are tried.
 
     How the search splits K (search/makespan.py):
 
-    hardly_slower: the ratio of predicted times within which tiles of shared depth take the most shares.
-    clearly_faster: the ratio of predicted times that shares in full rounds have to stay below.
-    full_enough: the part of the device's slots that shares of tiles that wait for the memory alone have to fill.
-    most_read: bytes of A that one of their blocks may read.
-    slower_reads: what other tiles than those that stream take longer to read such operands, as a fraction of the
+    hardly_slower: ratio of predicted times within which tiles of shared depth get the most K slices.
+    clearly_faster: ratio of predicted times below which the K slices of full rounds are taken.
+    full_enough: the fraction of the device's slots that the K slices of streaming tiles have to fill.
+    most_read: upper bound of the bytes of A that one block of streaming tiles reads.
+    slower_reads: the extra time in which other tiles than streaming ones read such operands, as a fraction of the
       bandwidth lower bound.
 
-    And elementwise:
+    Elementwise kernels:
 
-    small_array: elements up to which one more read of an array, in one kernel for many, takes less than a kernel of
-      its own.
+    small_array: up to so many elements, reading an array once more in one kernel for many arrays takes less time than a
+      kernel of its own.
     """
 
     many_rows: int
@@ -64,11 +65,11 @@ class Rules:
 
 @dataclass(frozen=True)
 class CoreRules:
-    """A CPU's: how K is split among cores (planner/cores.py).
+    """The rules of a CPU: how K is split among cores (planner/cores.py).
 
-    step: of K; a share is whole steps, long enough that its sums cost little beside its products.
-    blocks_per_core: as many blocks as the longest products are cut for are tried; one each would end when the slower
-      core does.
+    step: the granularity of K slices, long enough that the partial sums cost little beside the products.
+    blocks_per_core: the numbers of blocks per core that are tried for the longest products; with one block for each
+      core, the slowest core would decide when the call ends.
     """
 
     step: int
@@ -77,11 +78,11 @@ class CoreRules:
 
 @dataclass(frozen=True)
 class DotRates:
-    """What XLA's dots reach on a device.
+    """The measured speed of XLA's dots on a device.
 
-    rates: FLOP/s of a large dot by what it multiplies in. launch: seconds of a dot, however small. bandwidth: byte/s.
-    tiles: the output tiles its library chooses from, (edge, share of the rate); none where small outputs don't leave
-    units idle.
+    rates: FLOP/s of a large dot by its arithmetic. launch: least seconds of a dot. bandwidth: byte/s.
+    tiles: the output tiles that the vendor's library chooses from, as (edge, fraction of the rate); empty where small
+    outputs don't leave units idle.
     """
 
     rates: tuple[tuple[str, float], ...]

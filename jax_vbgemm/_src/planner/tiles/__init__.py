@@ -1,1 +1,1 @@
-"""Tiles: how problems are cut into them, laid out as runs, split over K, covered, launched."""
+"""The tiles of a plan: as runs, with split K, checked for coverage, and ordered into launches."""

@@ -1,4 +1,4 @@
-"""Does a set of tiles cover each element of each C exactly once for each k in [0, K)?"""
+"""Checks that tiles cover each element of each C exactly once for each k in [0, K)."""
 
 import itertools
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ def check_coverage(problems: Sequence[Problem], catalogue: Catalogue, runs: Runs
     """Raises ValueError for the first tile that lies outside its problem, else for the first element not covered
     exactly once.
 
-    A problem with K = 0 must have its C covered once by tiles with the empty range k_begin = k_end = 0; one with M, N
-    or batch = 0 has no tiles. Tiles may reach beyond the last row and column, where they are masked, but must begin
-    inside. A mirrored tile covers its mirror image too, and only a symmetric problem has such tiles.
+    Where K = 0, the C of a problem must be covered once by tiles with the empty range k_begin = k_end = 0. A problem
+    with M, N or batch = 0 has no tiles. Tiles must begin inside of C and may reach beyond its last row and column,
+    where they are masked. A mirrored tile covers its mirror image too; only symmetric problems may have such tiles.
     """
     sizes = Sizes.of(problems)
     _check_range("names problem", runs.problem, runs.problem, len(problems))
@@ -45,7 +45,7 @@ def _check_range(what: str, problem: Ints, values: Ints, size: int) -> None:
 
 
 def _check_boxes(sizes: Sizes, catalogue: Catalogue, runs: Runs) -> None:
-    """Each run begins inside its problem, and so does the last of its tiles."""
+    """Raises unless the first and the last tile of each run begin inside their problem."""
     tile = catalogue.columns
     last_row = runs.row + (runs.tiles_y - 1) * tile.m[runs.strategy]
     last_col = runs.col + (runs.tiles_x - 1) * tile.n[runs.strategy]
@@ -74,7 +74,7 @@ def _check_boxes(sizes: Sizes, catalogue: Catalogue, runs: Runs) -> None:
 
 
 def _covered_by_one_run(sizes: Sizes, catalogue: Catalogue, runs: Runs) -> NDArray[np.bool_]:
-    """Which problems are covered by a single run of the whole: the cheap and usual case."""
+    """Which problems are covered by a single run, the usual case, which is cheap to check."""
     tile = catalogue.columns
     problem = runs.problem
     whole = (
@@ -91,9 +91,9 @@ def _covered_by_one_run(sizes: Sizes, catalogue: Catalogue, runs: Runs) -> NDArr
 
 
 def _check_problem(index: int, problem: Problem, catalogue: Catalogue, runs: Runs) -> None:
-    """Counts how often each element is covered, on coordinates compressed to where some box begins or ends."""
+    """Counts how often each element is covered, on coordinates compressed to the begins and ends of boxes."""
     tile = catalogue.columns
-    depth = max(problem.k, 1)  # K = 0: C is covered as if by one k
+    depth = max(problem.k, 1)  # with K = 0, C has to be covered as with K = 1
     ends = runs.row + runs.tiles_y * tile.m[runs.strategy], runs.col + runs.tiles_x * tile.n[runs.strategy]
     boxes = [
         (runs.batch, runs.batch + runs.tiles_batch, problem.batch),
@@ -102,7 +102,7 @@ def _check_problem(index: int, problem: Problem, catalogue: Catalogue, runs: Run
         (runs.k_begin, runs.k_end if problem.k else np.ones_like(runs.k_end), depth),
     ]
     mirrored = np.flatnonzero(runs.mirrored)
-    images = [boxes[axis] for axis in (0, 2, 1, 3)]  # rows are columns there
+    images = [boxes[axis] for axis in (0, 2, 1, 3)]  # the mirror image has rows and columns exchanged
     boxes = [
         (np.append(begin, also[mirrored]), np.append(end, until[mirrored]), size)
         for (begin, end, size), (also, until, _) in zip(boxes, images, strict=True)

@@ -1,4 +1,4 @@
-"""Which launched kernel computes which blocks: a launch takes a contiguous range of blocks, all of one kernel."""
+"""Launches: a launch computes a contiguous range of blocks with one kernel."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ import numpy as np
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, offsets
 
-MAX_LAUNCHES = 3  # a call
+MAX_LAUNCHES = 3  # of one call
 
 
 class Launch(NamedTuple):
@@ -21,9 +21,9 @@ class Launch(NamedTuple):
 def launch_form(
     catalogue: Catalogue, runs: Runs, block_first: Ints | None
 ) -> tuple[Runs, Ints | None, tuple[Launch, ...]]:
-    """`runs` and `block_first` with the blocks of each kernel together, in the order they had, and the launches.
+    """`runs` and `block_first` with the blocks of each kernel together, in their order so far, and the launches.
 
-    A block whose tiles belong to several kernels becomes one block in each: no kernel holds them all.
+    A block whose tiles belong to several kernels becomes one block of each kernel.
     """
     run_kernel = catalogue.columns.kernel[runs.strategy]
     if block_first is None:

@@ -1,4 +1,7 @@
-"""Sums of products: a plan's tiles along one long K, cut where one product of the sum ends and the next begins."""
+"""Pieces: tiles of a sum of products, cut along K where one product of the sum ends and the next one begins.
+
+To the planner such a sum is one problem with a long K.
+"""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,11 +13,11 @@ from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, offsets
 
 
 class Pieces(NamedTuple):
-    """Single tiles, none of which spans two products: those of each uncut tile in order, one tile's after another's.
+    """Single tiles, none of which spans two products, in the order of the uncut tiles.
 
-    `tiles` are over the plan's problems and their whole K, `products` the same tiles over the rows of the problem table
-    and each row's own K. `tile` is the uncut tile that a piece belongs to; the pieces of uncut tile i are
-    [first[i], first[i + 1]).
+    `tiles` refer to the plan's problems and their whole K, `products` are the same tiles in terms of the rows of the
+    problem table and the K of each row. `tile` is the uncut tile of a piece; the pieces of uncut tile i are [first[i],
+    first[i + 1]).
     """
 
     tiles: Runs
@@ -24,13 +27,14 @@ class Pieces(NamedTuple):
 
     @property
     def continued(self) -> NDArray[np.bool_]:
-        """Of each piece: does the next one go on with its tile?"""
+        """For each piece, whether the next piece belongs to the same tile."""
         result: NDArray[np.bool_] = np.append(self.tile[1:] == self.tile[:-1], False)
         return result
 
 
 def sums_of(owner: Ints, depth: Ints, num_problems: int) -> Ints:
-    """K of each problem: the depths of its products added up. `owner`: each product's problem, in rising order."""
+    """The K of each problem: the sum of the depths of its products. `owner`: each product's problem, in ascending
+    order."""
     return np.bincount(owner, depth, num_problems).astype(np.int64)
 
 
@@ -41,8 +45,8 @@ def count_pieces(runs: Runs, owner: Ints, depth: Ints, num_problems: int) -> int
 
 
 def cut(tiles: Runs, owner: Ints, depth: Ints, num_problems: int) -> Pieces:
-    """The pieces of single tiles over problems that are sums of products: product i has K = `depth[i]` and belongs to
-    problem `owner[i]`, which rises.
+    """The pieces of single tiles over problems that are sums of products. Product i has K = `depth[i]` and belongs to
+    problem `owner[i]`, in ascending order.
     """
     first, last = _products_touched(tiles, owner, depth, num_problems)
     counts = last - first + 1
@@ -62,7 +66,7 @@ def cut(tiles: Runs, owner: Ints, depth: Ints, num_problems: int) -> Pieces:
 
 
 def _depth_before(owner: Ints, depth: Ints, num_problems: int) -> Ints:
-    """Of each product: the K of its problem's products before it."""
+    """For each product, the total K of the products before it in its problem."""
     ends = np.cumsum(depth)
     of_problems_before = offsets(sums_of(owner, depth, num_problems))[owner]
     before: Ints = ends - depth - of_problems_before

@@ -12,19 +12,19 @@ from jax_vbgemm._src.problem import Sizes
 
 Ints = NDArray[np.int64]
 
-# A planner may look at far more tiles than a plan can hold (2**31 - 1); its counts stop here, so that their sums stay
+# A planner may consider far more tiles than a plan can hold (2**31 - 1). Counts saturate here, so that their sums stay
 # exact.
 _COUNT_LIMIT = 2.0**40
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """One entry a run: `tiles_batch` x `tiles_y` x `tiles_x` tiles of one problem side by side, enumerated in that
+    """Each entry is a run: `tiles_batch` x `tiles_y` x `tiles_x` adjacent tiles of one problem, enumerated in that
     order.
 
     `strategy` is the tile's row of the compiled table; `row`, `col` (elements) and `batch` are the run's origin; the
-    tiles accumulate over k in [k_begin, k_end). `mirrored` is 1 where each tile is also stored transposed, in the place
-    of its mirror image in a symmetric C; by default it is 0.
+    tiles accumulate over k in [k_begin, k_end). `mirrored` is 1 where each tile is also stored transposed, as its
+    mirror image in a symmetric C; by default it is 0.
     """
 
     problem: Ints
@@ -53,7 +53,7 @@ class Runs:
 
     @classmethod
     def whole_problems(cls, sizes: Sizes, strategy: Ints, catalogue: Catalogue, order: Ints) -> "Runs":
-        """One run a problem, in `order`, that covers it with tile `strategy`; none where C has no elements."""
+        """One run for each problem, in `order`, that covers it with tile `strategy`; none where C has no elements."""
         tile = catalogue.columns
         problem = order[(sizes.m[order] > 0) & (sizes.n[order] > 0) & (sizes.batch[order] > 0)]
         strategy = strategy[problem]
@@ -73,7 +73,7 @@ class Runs:
 
     @classmethod
     def single_tiles(cls, tiles: Sequence[tuple[int, ...]]) -> "Runs":
-        """One run a tile, each given as (problem, strategy, row, col, batch, k_begin, k_end)."""
+        """One run for each tile, which is given as (problem, strategy, row, col, batch, k_begin, k_end)."""
         box = np.ones((len(tiles), 3), np.int64)
         try:
             table = np.array(tiles, np.int64).reshape(len(tiles), 7)
@@ -99,7 +99,7 @@ class Runs:
 
     @cached_property
     def first_tile(self) -> Ints:
-        """Number of tiles in the runs before each run, and of them all: len(self) + 1 entries."""
+        """The number of tiles before each run, followed by the number of all tiles: len(self) + 1 entries."""
         return offsets(self.count)
 
     @property
@@ -136,7 +136,7 @@ class Runs:
 
 def tile_counts(sizes: Sizes, tile_m: int, tile_n: int) -> Ints:
     """ceil(M / Tm) * ceil(N / Tn) * batch of each problem, read-only."""
-    # Planners ask for the same tiles of the same problems: several of them have one shape, and several look at it.
+    # Cached, as several planners ask for the same shapes, and several tiles have one shape.
     key = (tile_m, tile_n)
     counts = sizes.tile_counts.get(key)
     if counts is None:
@@ -164,7 +164,7 @@ def saturating_count(tiles_y: Ints, tiles_x: Ints, tiles_batch: Ints) -> Ints:
 
 
 def offsets(counts: Ints) -> Ints:
-    """The sums of `counts` before each entry, and of them all: len(counts) + 1 entries."""
+    """The sum of `counts` before each entry, followed by the sum of all: len(counts) + 1 entries."""
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
 
 

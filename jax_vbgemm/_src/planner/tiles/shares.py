@@ -1,4 +1,7 @@
-"""Split K: the tiles that share one place in C, and where each leaves its sums (csrc/gpu/tile/add_shares.h)."""
+"""Split-K. A share is one K slice of a place in C; its partial sums are reduced by csrc/gpu/tile/add_shares.h.
+
+A place is what one tile without split K would compute. Its shares are tiles of the same shape, row and column.
+"""
 
 import math
 from dataclasses import replace
@@ -11,18 +14,19 @@ from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.pieces import Pieces
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, offsets
 
-# Numbers of shares that are looked at: the first few as a rule fill the device, or none does.
+# How many numbers of shares are tried: as a rule one of the first few fills the device, or none does.
 _TRIED = 256
 
-# From so many on it matters little how full the last one is, as blocks have drifted apart.
+# From so many rounds on it matters little how full the last round is, as blocks no longer end at the same time.
 _ROUNDS_ENOUGH = 3
 
 
 class Shares(NamedTuple):
-    """Of each tile: of how many shares of its place's K it is one, and where its sums begin among the call's.
+    """For each tile, `shares`: how many shares its place has; and `sums`: where its partial sums begin in the
+    workspace.
 
-    `first_tiles` are the first shares of the places that are split, one tile each, in the order of their sums; a place
-    that is not split needs none. All need `num_sums` accumulators: each share a whole tile's.
+    `first_tiles` are the tiles that are the first share of a split place, in the order of their partial sums; a place
+    that is not split has no partial sums. The workspace has `num_sums` accumulators: a whole tile's for each share.
     """
 
     shares: Ints
@@ -31,18 +35,18 @@ class Shares(NamedTuple):
     num_sums: int
 
     def of_pieces(self, pieces: Pieces) -> "Shares":
-        """The same of the pieces of these tiles: all of a share's leave their sum in one place."""
+        """The shares of the pieces of these tiles: all pieces of a share add to the same partial sums."""
         return self._replace(
             shares=self.shares[pieces.tile], sums=self.sums[pieces.tile], first_tiles=pieces.first[self.first_tiles]
         )
 
 
 def shares_of(tiles: Runs, catalogue: Catalogue) -> Shares:
-    """Shares of runs of one tile each, which cover their problems.
+    """The shares of runs of one tile each, which cover their problems.
 
-    Raises ValueError where tiles of different shapes share the K of an element.
+    Raises ValueError where the K slices of an element belong to tiles of different shapes or places.
     """
-    # K rises within a place, and a tile that does not begin at 0 continues the one before it.
+    # Sorted by place, and by k within a place: a tile that does not begin at k = 0 has to continue the tile before it.
     order = np.lexsort((tiles.k_begin, tiles.strategy, tiles.col, tiles.row, tiles.batch, tiles.problem))
     begin = tiles.k_begin[order]
     starts = begin == 0
@@ -54,8 +58,8 @@ def shares_of(tiles: Runs, catalogue: Catalogue) -> Shares:
         tile = order[continued[np.argmin(fits)]]
         raise ValueError(
             f"plan: the tile of problems[{tiles.problem[tile]}] at row {tiles.row[tile]}, col {tiles.col[tile]} from k "
-            f"{tiles.k_begin[tile]} on has no fellow of its shape and place that ends there: all of a place's K must "
-            "be cut into tiles of one shape"
+            f"{tiles.k_begin[tile]} on continues no tile that ends there: the K ranges of a split tile must be "
+            "contiguous and use one tile shape"
         )
     first = np.flatnonzero(starts)
     place = np.cumsum(starts) - 1
@@ -77,7 +81,8 @@ def shares_of(tiles: Runs, catalogue: Catalogue) -> Shares:
 
 
 def even_shares(steps: Ints, shares: Ints) -> tuple[Ints, Ints]:
-    """Of so many steps along K, cut into about `shares` parts: steps of each but the last, and how many, none empty."""
+    """Cuts so many K steps into about `shares` shares: the steps of each share but the last, and the number of
+    non-empty shares."""
     each = ceil_div(steps, shares.clip(1)).clip(1)
     return each, ceil_div(steps, each).clip(1)
 
@@ -85,17 +90,17 @@ def even_shares(steps: Ints, shares: Ints) -> tuple[Ints, Ints]:
 def fewest_filling_shares(
     steps: Ints, tiles: Ints, slots: int, fewest_steps: int, filled: float, most_steps: int | None = None
 ) -> Ints:
-    """Of problems with so many tiles, each so many steps along K: the fewest shares by which the tiles keep a device of
-    `slots` busy for the part `filled` of its time, were all steps equally long; the fullest where none does.
+    """For problems with so many tiles of so many K steps, the fewest shares that keep `slots` busy for the fraction
+    `filled` of the time, if all steps take equally long; where no number does, the one that keeps them busy longest.
 
-    There is a tile. All shares of a split problem but its last have `fewest_steps` or more, and a descriptor constant
-    (planner/descriptor_size.py) holds them. Where whole problems have more than `most_steps`, shares have no more, and
-    `_ROUNDS_ENOUGH` of them do.
+    There must be a tile. All shares of a split problem but the last have at least `fewest_steps`, and all tiles fit the
+    descriptor constant (planner/tiles/descriptor_size.py). Where problems have more than `most_steps`, shares have at
+    most so many, and `_ROUNDS_ENOUGH` rounds count as full.
     """
     steps = steps.clip(1)
     work, best, fullest = float((steps * tiles).sum()), np.ones_like(steps), 0.0
     most = max(int(steps.max()) // fewest_steps, 1)
-    # Fewer leave too many idle, or one block at work for too long.
+    # With fewer shares, too many slots would be idle, or one block would take too long.
     short_enough = 1 if most_steps is None else int(ceil_div(steps.max(), most_steps))
     least = max(int(filled * slots / tiles.sum()), int(filled * slots * steps.max() / work), short_enough, 1)
     least = min(least, most)
@@ -115,7 +120,7 @@ def fewest_filling_shares(
 
 
 def in_shares(whole: Runs, shares: Ints, depth: Ints) -> Runs:
-    """Each run once for each of the `shares` of its K, which are whole steps of `depth` but for the last."""
+    """Each run once for each of the `shares` of its K; all shares but the last are whole steps of `depth`."""
     steps, shares = even_shares(ceil_div(whole.k_end, depth), shares)
     run = np.repeat(np.arange(len(whole)), shares)
     runs, each = whole.take(run), (steps * depth)[run]

@@ -1,4 +1,4 @@
-"""Symmetric results: of two tiles that are each other's mirror images one is computed, and stored twice."""
+"""Folding symmetric results: of two tiles that are mirror images of each other, one is computed and stored twice."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,25 +11,25 @@ from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, offsets, saturating_count, tile_counts
 from jax_vbgemm._src.problem import Problem, Sizes
 
-# Of a problem that is folded: each of its rows of tiles becomes two runs, and runs must fit descriptors.
+# Upper bounds for a problem that is folded: each of its rows of tiles becomes two runs, which must fit the descriptors.
 MOST_TILES = 2**16
 MOST_ROWS = 2**13
 
 
 def stores_mirrored(device: DeviceSpec, catalogue: Catalogue) -> NDArray[np.bool_]:
-    """Which tiles, by row of the compiled table, have kernels that can store what they compute twice."""
+    """Which tiles, by row of the compiled table, have kernels that can also store a tile transposed."""
     able = np.zeros(len(catalogue.columns.m), bool)
     able[[tile.index for tile in catalogue if tile.stores_mirrored]] = device.platform == "cuda"
     return able
 
 
 def fold(runs: Runs, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Runs:
-    """`runs` without the tiles that lie strictly below the diagonal of a symmetric result, those strictly above it
-    marked as mirrored; the rest, in the order it had.
+    """`runs` without the tiles strictly below the diagonal of a symmetric result, and with the tiles strictly above it
+    marked as mirrored; all other tiles and the order stay.
 
-    So it is for problems of at most MOST_TILES tiles in MOST_ROWS rows that are covered by one tile shape, of which one
-    side divides the other, and whose kernel stores mirrored tiles: there each tile below has its mirror image in tiles
-    above. Other problems stay as they are, folded ones too.
+    This is done for problems of at most MOST_TILES tiles in MOST_ROWS rows that are covered by one tile shape, if one
+    side of it divides the other and its kernel stores mirrored tiles: the mirror image of each tile below the diagonal
+    then consists of tiles above it. Other problems stay unchanged, and so do problems that are already folded.
     """
     sizes = Sizes.of(problems)
     if device.platform != "cuda" or not sizes.symmetric.any():
@@ -44,7 +44,7 @@ def fold(runs: Runs, problems: Sequence[Problem], device: DeviceSpec, catalogue:
 
 
 def tiles_computed(sizes: Sizes, tile: TileShape, device: DeviceSpec) -> Ints:
-    """Tiles of each problem, were it covered by `tile`, that are left by `fold`."""
+    """The number of tiles of each problem that remain after `fold`, if `tile` covers the problem."""
     whole = tile_counts(sizes, tile.m, tile.n)
     short, long = sorted((tile.m, tile.n))
     if not tile.stores_mirrored or device.platform != "cuda" or long % short or not sizes.symmetric.any():
@@ -71,7 +71,7 @@ def _foldable(runs: Runs, sizes: Sizes, device: DeviceSpec, catalogue: Catalogue
         & (of_problem[problem] == strategy)
         & (np.gcd(m, n) == np.minimum(m, n))
         & (runs.row % m == 0) & (runs.col % n == 0)
-        & (edge > np.maximum(m, n))  # else nothing is below
+        & (edge > np.maximum(m, n))  # otherwise no tile lies below the diagonal
         & (ceil_div(edge, m) * batch <= MOST_ROWS)
         & (saturating_count(ceil_div(edge, m), ceil_div(edge, n), batch) <= MOST_TILES)
         & (runs.mirrored == 0)
@@ -82,8 +82,8 @@ def _foldable(runs: Runs, sizes: Sizes, device: DeviceSpec, catalogue: Catalogue
 
 
 def _upper(runs: Runs, catalogue: Catalogue) -> tuple[Runs, Ints]:
-    """The tiles of `runs` that are not below the diagonal, two runs for each row of tiles: those on it and those above
-    it; and from which run each comes.
+    """The tiles of `runs` that are not below the diagonal, as two runs for each row of tiles, on the diagonal and above
+    it; and the run from which each comes.
     """
     rows = runs.tiles_batch * runs.tiles_y
     run = np.repeat(np.arange(len(runs)), rows)
