@@ -23,7 +23,8 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")  # otherwise XLA's dots on a GPU would use TF32
 
-hypothesis.settings.register_profile("default", deadline=None, max_examples=25, print_blob=True)
+hypothesis.settings.register_profile("default", deadline=None, max_examples=12, print_blob=True)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=100, print_blob=True)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=6, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
@@ -37,6 +38,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     platform = platform_of(jax.devices()[0])  # JAX says "gpu" for both vendors
+    # XLA's programs run once or twice here, so LLVM's passes cost more than they save. XLA's own passes run as ever.
+    jax.config.update("jax_disable_most_optimizations", platform == "cpu")
     for item in items:
         if item.get_closest_marker("gpu") and platform != "cuda":
             item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU, this is {platform}"))

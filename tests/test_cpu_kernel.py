@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from compiled import Compiled
 
 ROOT = Path(__file__).parent.parent
 CPU = ROOT / "csrc" / "cpu"
@@ -23,25 +24,22 @@ pytestmark = [
 ]
 
 
-def build(folder: Path, flags: Sequence[str], *, compiler: str = "g++", x86: bool | None = None) -> Path:
-    """The driver in `folder`, by the build lines at its top."""
-    x86 = platform.machine() == "x86_64" if x86 is None else x86
+def build(cache: Path, flags: Sequence[str], *, compiler: str = "g++", x86: bool) -> Path:
+    """The driver, by the build lines at its top; `x86`: with the kernels of AVX2 and AVX-512."""
+    compiled = Compiled(cache, compiler)
     portable = ("walk", "group_walk", "packed_groups", "share", "isa", "kernels_portable")
     sources: dict[Path, Sequence[str]] = {**{CPU / f"{name}.cc": () for name in portable}, DRIVER: ()}
     if x86:
         sources |= {CPU / "kernels_avx2.cc": AVX2, CPU / "kernels_avx512.cc": AVX512}
-    common = [compiler, "-std=c++17", "-fno-math-errno", "-Wall", "-Wextra", "-pthread", f"-I{ROOT / 'csrc'}", *flags]
+    common = ["-std=c++17", "-fno-math-errno", "-Wall", "-Wextra", "-pthread", *flags]
+    if not x86:
+        common.append("-DVBGEMM_PORTABLE")
 
-    def compile_one(source: Path) -> Path:
-        target = folder / f"{source.stem}.o"
-        subprocess.run([*common, *sources[source], "-c", source, "-o", target], check=True)
-        return target
+    def object_of(source: Path) -> Path:
+        return compiled.object([*common, *sources[source]], [f"-I{ROOT / 'csrc'}", str(source)])
 
     with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compile_one, sources))
-    driver = folder / "driver"
-    subprocess.run([*common, *objects, "-o", driver], check=True)
-    return driver
+        return compiled.program(common, list(pool.map(object_of, sources)))
 
 
 def run(command: Sequence[str | Path], **environment: str) -> str:
@@ -53,17 +51,23 @@ def run(command: Sequence[str | Path], **environment: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(request: pytest.FixtureRequest) -> Path:
+    return request.config.cache.mkdir("cpu_kernel")
+
+
+@pytest.fixture(scope="module")
+def checked(cache: Path) -> Path:
     """The driver under AddressSanitizer and UndefinedBehaviorSanitizer."""
-    return build(tmp_path_factory.mktemp("checked"), [*SANITIZED, "-fsanitize=address,undefined"])
+    x86 = platform.machine() == "x86_64"
+    return build(cache, [*SANITIZED, "-fsanitize=address,undefined"], x86=x86)
 
 
 @pytest.mark.parametrize("isa", [pytest.param("portable", marks=pytest.mark.slow), "avx2", "avx512"])
 def test_results_and_epilogues_on_each_instruction_set(checked: Path, isa: str):
-    output = run([checked, "check", "10"], VBGEMM_CPU_ISA=isa)
+    output = run([checked, "check", "6"], VBGEMM_CPU_ISA=isa)
     if f"isa: {isa}\n" not in output:
         pytest.skip(f"this machine cannot run {isa}")
-    assert "10 rounds, 0 failures" in output
+    assert "6 rounds, 0 failures" in output
 
 
 @pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
@@ -74,8 +78,9 @@ def test_groups_whose_sizes_are_data_on_each_instruction_set(checked: Path, isa:
     assert "groups: 10 rounds, 0 failures" in output
 
 
-def test_concurrent_calls_have_no_data_race(tmp_path: Path):
-    driver = build(tmp_path, [*SANITIZED, "-fsanitize=thread"])
+def test_concurrent_calls_have_no_data_race(cache: Path):
+    # Threads meet in the walks, which all instruction sets share.
+    driver = build(cache, [*SANITIZED, "-fsanitize=thread"], x86=False)
     # TSan needs the address space as it knows it
     setarch = shutil.which("setarch")
     prefix: list[str | Path] = [setarch, platform.machine(), "-R"] if setarch else []
@@ -84,10 +89,10 @@ def test_concurrent_calls_have_no_data_race(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_neon_under_qemu(tmp_path: Path):
+def test_neon_under_qemu(cache: Path):
     compiler = shutil.which("aarch64-linux-gnu-g++")
     qemu = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
     if not compiler or not qemu:
         pytest.skip("needs an aarch64 cross compiler and qemu (Debian: g++-aarch64-linux-gnu, qemu-user)")
-    driver = build(tmp_path, ["-O2", "-static"], compiler=compiler, x86=False)
+    driver = build(cache, ["-O2", "-static"], compiler=compiler, x86=False)
     assert "5 rounds, 0 failures" in run([qemu, driver, "check", "5"])

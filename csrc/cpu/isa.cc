@@ -12,7 +12,7 @@ const Kernels& choose() {
   const char* wish = std::getenv("VBGEMM_CPU_ISA");
   const std::string_view name = wish ? wish : "";
   if (name == kPortableKernels.name) return kPortableKernels;
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(VBGEMM_PORTABLE)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -1,12 +1,12 @@
 """Builds the GPU kernels' check for the CPU (csrc/emulation) and runs it."""
 
-import fcntl
-import hashlib
 import os
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from compiled import Compiled
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 COMPILER = os.environ.get("CXX", "g++")
@@ -18,49 +18,28 @@ SANITIZE = ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
 class Builder:
-    """Compiles objects that are not in the cache; the name of an object in the cache is a hash of all its inputs."""
+    """Builds the check of some files of kernels."""
 
     def __init__(self, cache: Path) -> None:
-        self.cache = cache
+        self.compiled = Compiled(cache, COMPILER)
 
     def executable(
         self, kernels: Sequence[str], flags: Sequence[str] = (), csrc: Path = CSRC, machine: Sequence[str] = ()
     ) -> Path:
-        """The check with some files of kernels, compiled with `flags` from `csrc`; a machine has one driver for all of
-        them."""
+        """The check with some files of kernels; `flags` and `csrc` are theirs, the driver is the same for a machine."""
         flags = [*flags, *machine]
         parts = [("emulation/main.cc", machine, CSRC), ("emulation/fiber.cc", machine, CSRC)]
         instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in flags else []
         parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/host/launch.cu")]
         kernels = ["add_shares", "add_scaled", "square_sums", *kernels]
         parts += [(f"gpu/instances/{name}.cu", [*flags, *instrument], csrc) for name in kernels]
+
+        def built(part: tuple[str, Sequence[str], Path]) -> Path:
+            name, flags, csrc = part
+            return self.compiled.object([*FLAGS, *flags, "-x", "c++"], [f"-I{csrc}", str(csrc / name)])
+
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(lambda part: self._built(["-c", "-x", "c++"], *part), parts))
-        key = hashlib.sha256("".join(map(str, objects)).encode()).hexdigest()[:20]
-        return self._make([*flags, *instrument, *map(str, objects)], self.cache / f"check_{key}")
-
-    def _built(self, mode: list[str], name: str, flags: Sequence[str], csrc: Path) -> Path:
-        options, source = [*FLAGS, *flags, *mode], [f"-I{csrc}", str(csrc / name)]
-        # The preprocessed source, independent of its path: a copy of the sources shares all objects that it does not
-        # change.
-        content = self._run([*options, *source, "-E", "-P", "-o", "-"])
-        key = hashlib.sha256(repr((COMPILER, options, content)).encode()).hexdigest()[:20]
-        return self._make([*options, *source], self.cache / f"{key}.o")
-
-    def _make(self, command: list[str], target: Path) -> Path:
-        with target.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes may build the same object
-            if not target.exists():
-                unfinished = target.with_suffix(".unfinished")
-                self._run([*command, "-o", str(unfinished)])
-                unfinished.replace(target)
-        return target
-
-    @staticmethod
-    def _run(command: list[str]) -> str:
-        result = subprocess.run([COMPILER, *command], capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stderr
-        return result.stdout
+            return self.compiled.program([*flags, *instrument], list(pool.map(built, parts)))
 
 
 def check(executable: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -120,7 +120,7 @@ def test_other_orders_and_problems_on_cdna(cdna: Path, matrix_units: Path, seed:
         ("simt_f32+rows_f32", []),
         ("simt_e4m3_e5m2", []),
         ("tensor_bf16+tensor_light_bf16", []),
-        ("simt_bf16+rows_bf16", CDNA),
+        pytest.param("simt_bf16+rows_bf16", CDNA, marks=pytest.mark.slow),
         ("mfma_bf16", CDNA),
     ],
 )
@@ -136,10 +136,10 @@ def test_sanitizers(builder: Builder, family: str, machine: list[str], seed: int
     ("family", "machine"),
     [
         ("simt_f32+rows_f32", []),
-        ("simt_f64+rows_f64", []),
+        pytest.param("simt_f64+rows_f64", [], marks=pytest.mark.slow),
         ("tensor_f64+tensor_light_f64", []),
         ("tensor_tf32x3+tensor_light_tf32x3", []),
-        ("simt_f32+rows_f32", CDNA),
+        pytest.param("simt_f32+rows_f32", CDNA, marks=pytest.mark.slow),
         ("mfma_bf16", CDNA),
     ],
 )

@@ -197,7 +197,7 @@ def test_a_tree_of_matrices():
     ("change", "error", "message"),
     [
         ({"x": jnp.ones((5, 4))}, ValueError, r"x is \(5, 4\) but Bs\[0\] is \(3, 2\): inner dimensions 4 and 3"),
-        ({"x": jnp.ones(10)}, ValueError, r"x is packed, \(10,\): rows must say"),
+        ({"x": jnp.ones(10)}, ValueError, r"x is packed, \(10,\): rows must be given"),
         ({"x": jnp.ones((1, 5, 3))}, ValueError, r"x is \(1, 5, 3\): it must be \(m, k\), or \(size,\)"),
         ({"Bs": [jnp.ones(3)] * 2}, ValueError, r"Bs\[0\] is \(3,\): it must be a matrix"),
         ({"Bs": []}, ValueError, r"Bs has no matrices"),

@@ -139,8 +139,6 @@ class View:
     def misfit(self) -> str | None:
         """Why the view does not fit its buffer; None where it fits."""
         end, found = self.layout.end, self.buffer.size
-        if self.layout.offset > found:
-            return f"its offset is {self.layout.offset} in a buffer of {found} elements"
         if end > found:
             return f"its last element is number {end - 1} of a buffer of {found} elements"
         if found != self.elements:

@@ -1,0 +1,43 @@
+"""Programs that tests compile, kept in pytest's cache: the processes of a run share them, and so does the next run."""
+
+import fcntl
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class Compiled:
+    """Compiles what is not in the cache yet; an object's name there tells all that went into it."""
+
+    def __init__(self, cache: Path, compiler: str) -> None:
+        self.cache = cache
+        self.compiler = compiler
+
+    def object(self, options: Sequence[str], source: Sequence[str]) -> Path:
+        """`source` ends with the file; what comes before it may differ where the preprocessed text is the same."""
+        # What the compiler will see, wherever it lies: a copy of the sources shares all objects but those it changes.
+        content = self._run([*options, *source, "-E", "-P", "-o", "-"])
+        return self._make([*options, "-c", *source], f"{self._key(options, content)}.o")
+
+    def program(self, options: Sequence[str], objects: Sequence[Path]) -> Path:
+        names = [str(path) for path in objects]
+        return self._make([*options, *names], f"program_{self._key(options, *names)}")
+
+    def _key(self, *content: object) -> str:
+        return hashlib.sha256(repr((self.compiler, *content)).encode()).hexdigest()[:20]
+
+    def _make(self, command: Sequence[str], name: str) -> Path:
+        target = self.cache / name
+        with target.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes want the same
+            if not target.exists():
+                unfinished = target.with_suffix(".unfinished")
+                self._run([*command, "-o", str(unfinished)])
+                unfinished.replace(target)
+        return target
+
+    def _run(self, command: Sequence[str]) -> str:
+        result = subprocess.run([self.compiler, *command], capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
