@@ -9,8 +9,8 @@
 namespace vbgemm {
 
 // What is known about C before a tile begins. vectors: its rows follow each other without gaps in whole vectors, and it has the operands'
-// type. columns: its columns are contiguous. Both imply that there is no epilogue. anyhow: nothing is known. Each case has code of its own,
-// because skipped code still costs its instruction fetch (docs/design/latency.md, L12).
+// type. columns: its columns are contiguous. Both imply that there is no epilogue. general: nothing is known. Each case has code of its
+// own, because skipped code still costs its instruction fetch (docs/design/latency.md, L12).
 enum class Stored { vectors, columns, general };
 
 // A warp's own part of shared memory: as many rows of sums as a warp has lanes, one after the other without gaps, as in most C. kWhole: the

@@ -2,6 +2,7 @@
 // the multiply-adds. This works where A's rows are contiguous and without gaps, whatever their length, or where A's columns are contiguous.
 // (On an H100, a warp that loads its rows into registers reads at 2.2 TB/s, because too little is in flight while it multiplies and writes;
 // with these copies it reads at 2.75 TB/s.)
+#pragma once
 #include "gpu/tile/swizzle.h"
 #include "gpu/tile/tile_place.h"
 
