@@ -96,7 +96,7 @@ inline constexpr const char* kKernelNames[kKernels] = {
     "t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium", "t128_rows", "t128_wide_rows", "t128_deep",
     "t256_dots",  "m128_light", "m128_heavy", "m256_heavy", "m256_full",   "m256_dots", "m128_rows",      "m128_wide_rows"};
 
-// Whether a tile is skinny: one side is at least four times the other.
+// Whether one side of a tile is at least four times the other, as in skinny tiles and in row and column tiles.
 constexpr bool is_far_longer(const TileShape& tile) { return tile.m >= 4 * tile.n || tile.n >= 4 * tile.m; }
 
 constexpr int shorter_side(const TileShape& tile) { return tile.m < tile.n ? tile.m : tile.n; }

@@ -72,7 +72,7 @@ NB_MODULE(_core, m) {
   m.doc() = "The CPU backend of jax_vbgemm, and what Python needs to know of the compiled code.";
   m.def("tiles", &Tiles,
         "The catalogue's tiles, in order: (name, m, n, k, threads, arithmetics, kernel, on tensor cores, what a thread owns, can store its "
-        "transpose, is skinny).");
+        "transpose, one side is at least four times the other).");
   m.def("kernels", [] { return Names(vbgemm::kKernelNames); }, "The launched GPU kernels, in the order of their numbers.");
   m.def("activations", [] { return Names(vbgemm::kActivationNames); }, "The activations of epilogues, in the order of their numbers.");
   m.def("layouts", &Layouts, "The records of a call's descriptors: {name: (bytes, [(field, type, count, offset)])}.");

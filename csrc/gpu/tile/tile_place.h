@@ -155,7 +155,8 @@ __device__ inline Part part_of(const Operand& x, const Problem& problem, int bat
 // every tile passes through it.
 __device__ inline bool lies_inside(const Part& part, int rows, int cols, int64_t elements) {
   const uint32_t down = static_cast<uint32_t>(rows) - 1, across = static_cast<uint32_t>(cols) - 1;
-  // Neither the offset nor either product exceeds 2^62, so the sum does not overflow.
+  // Negative strides and offsets are refused below. Otherwise each product is below 2^62 and the offset below 2^63, so that the sum does
+  // not overflow.
   const uint64_t last = static_cast<uint64_t>(part.offset) + uint64_t{down} * static_cast<uint32_t>(part.row_stride) +
                         uint64_t{across} * static_cast<uint32_t>(part.col_stride);
   const bool forward = (part.offset >= 0) & (part.offset < elements) & ((part.row_stride | part.col_stride) >= 0);
