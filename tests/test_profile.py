@@ -42,7 +42,7 @@ def test_latencies_and_rows_a_thread_are_found(dtype):
 
 
 def test_a_device_without_such_tiles_is_refused():
-    with pytest.raises(ValueError, match="profile: no tiles of whole rows are built for float32 on p100"):
+    with pytest.raises(ValueError, match="profile: no row tiles are built for float32 on p100"):
         profile(device_spec("p100"), "float32", "highest", measure, print)
 
 

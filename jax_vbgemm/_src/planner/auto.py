@@ -21,9 +21,9 @@ class Auto:
     """By the cost model never slower than the planners in PAPERS; the plan's notes give the predicted time of each.
     `tall_skinny` is not compared, as its own model chooses its tiles.
 
-    A paper's planner is skipped where a lower bound of its time exceeds the time of the own search. All papers'
-    planners are skipped where only streaming tiles (tile_families.STREAMING) are worth trying: those are preferred
-    because of measurements that the cost model does not show.
+    A paper's planner is skipped where a lower bound of its time exceeds the predicted time of the package's search. All
+    papers' planners are skipped where only streaming tiles (tile_families.STREAMING) are worth trying: those are
+    preferred because of measurements that the cost model does not show.
     """
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:

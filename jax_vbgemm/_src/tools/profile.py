@@ -3,7 +3,7 @@
 The latencies of section 3.6.2 are measured with a single block. It has t1 threads with t3 loads each in flight, so that
 by the model its time grows by latency / t3 with each step of K. The latency is that of the memory while A comes from
 memory. While A stays in the caches, it is that of multiply-adds (an upper bound, as it includes the cache). t1 and tcf
-are those of the fastest tiles of whole rows (sections 3.6.3 and 5.2).
+are those of the fastest row tiles (sections 3.6.3 and 5.2).
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Profile:
 def profile(device: DeviceSpec, dtype: str, precision: str, measure: Measure, say: Callable[[str], Any]) -> Profile:
     """The latencies, t1 and tcf of `device`, on which `measure` runs.
 
-    Raises ValueError where the device has no tile of whole rows for the dtype.
+    Raises ValueError where the device has no row tile for the dtype.
     """
     catalogue = catalogue_for(kind_of(dtype, precision, device), device)
     tiles = list(ROWS.tiles_of(catalogue))
     if not tiles:
-        raise ValueError(f"profile: no tiles of whole rows are built for {catalogue.kind} on {device.name}")
+        raise ValueError(f"profile: no row tiles are built for {catalogue.kind} on {device.name}")
     lone = catalogue.find(LONE)
 
     def latency(what: str, depths: tuple[int, int]) -> float:
@@ -89,7 +89,7 @@ def profile(device: DeviceSpec, dtype: str, precision: str, measure: Measure, sa
 
 
 def _narrowest(tiles: Iterable[TileShape], n: int) -> list[TileShape]:
-    """The tiles of whole rows that read A once and compute the fewest masked columns."""
+    """The row tiles that read A once and compute the fewest masked columns."""
     holding = [tile for tile in tiles if tile.n >= n]
     width = min(tile.n for tile in holding)
     return [tile for tile in holding if tile.n == width]

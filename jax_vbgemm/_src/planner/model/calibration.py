@@ -1,8 +1,7 @@
 """The cost model's measured coefficients: their file, and the fit to measurements.
 
 Each tile and arithmetic has four coefficients (cost_model.py) for problems with aligned rows and four for other
-problems.
-`block` is the fixed time of a block that has its unit to itself, and `step` the time of one of its K steps.
+problems. `block` is the fixed time of a block that has its unit to itself, and `step` the time of one of its K steps.
 `shared_block` and `shared_step` are the same times for each of the blocks that share a unit; they count where they are
 the longer ones. The fit minimises relative errors (differences of logarithms). Weak priors determine coefficients that
 the data leave open, and draw those of aligned and of other problems towards each other.

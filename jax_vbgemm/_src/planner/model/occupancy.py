@@ -15,8 +15,7 @@ class Occupancy:
     """The waves that each resource of a unit allows (math.inf: no limit), and the resulting occupancy.
 
     `waves` is WF of Eq. 9, rounded down to whole blocks; `blocks` the number of blocks resident on a unit; `fraction`
-    is
-    `waves` divided by the unit's maximum; `limit` names the limiting resource.
+    is `waves` divided by the unit's maximum; `limit` names the limiting resource.
     """
 
     by_blocks: float

@@ -16,11 +16,9 @@ Where this implementation differs from the paper:
   that would not give the reported t2 = 8. Here the larger of both times is compared for every t2.
 - Lines 9 and 12 print k and n where n and m, k are meant: t2 divides the columns of C.
 - Util_mem belongs to the loads of A (section 3.6.2). Algorithm 5 leaves out the writes of C; here they count at the
-full
-  bandwidth, so that among memory-bound kernels the time orders t2 and t3 as lines 2-4 do.
+  full bandwidth, so that among memory-bound kernels the time orders t2 and t3 as lines 2-4 do.
 - Algorithm 5 divides by t2 as by a real number. Here passes over A are whole, and in the last pass a thread computes
-all
-  t2 columns.
+  all t2 columns.
 - Section 4.4 reports t2 = 4 for 16 columns on the P100; by section 3.6 that reads A four times without any gain.
 - The paper profiles t1 and tcf offline. Here the caller gives t1; for tcf see `predicted_seconds`.
 """

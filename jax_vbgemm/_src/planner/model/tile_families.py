@@ -76,7 +76,7 @@ def _smallest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileSha
 
 
 def _have_few_columns(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
-    """Which problems suit tiles of whole rows.
+    """Which problems suit row tiles.
 
     Those of ISM2 and slightly larger ones: for larger dimensions, most passes of the tiles would be empty, or B would
     be loaded in several pieces. In float32 also those of TSM2 whose A is stored transposed, as no other tile reads
@@ -93,20 +93,20 @@ def _have_few_columns(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
 
 
 def _are_streamed(few: Ints, k: Ints, widest: int, rules: Rules) -> NDArray[np.bool_]:
-    """Whether problems of `few` columns (or rows) and of depth `k` suit tiles of whole rows that are up to `widest`
-    wide."""
+    """Whether problems of `few` columns (or rows) and of depth `k` suit row (or column) tiles whose shorter side is at
+    most `widest`."""
     deepest = np.where(few <= rules.narrow, max(widest, rules.streamed_steps), max(widest, SKINNY))
     answer: NDArray[np.bool_] = (few <= widest) & (k <= deepest)
     return answer
 
 
 def _is_short_row_tile(tile: TileShape, rules: Rules) -> bool:
-    """Whether a tile of whole rows has two rows for each thread: with a deep K, split-K makes enough blocks of it."""
+    """Whether a row tile has two rows for each thread: with a deep K, split-K makes enough blocks of it."""
     return ROWS.has(tile) and tile.m == 2 * tile.threads and tile.n <= rules.few_columns
 
 
 def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """For few columns and many rows, row tiles only; for other problems of ISM2, far longer tiles only; with a deep K,
+    """For few columns and many rows, row tiles only; for other problems of ISM2, skinny tiles only; with a deep K,
     the short row tiles only. Of these the narrowest that hold a problem.
     """
     if (sizes.k >= TALL).all():
@@ -138,7 +138,7 @@ def _alone(family: Family, few: Ints, many: Ints, sizes: Sizes, catalogue: Catal
 
 
 def are_many(rows: int, catalogue: Catalogue) -> bool:
-    """Whether tiles of whole rows were measured to be the fastest for so many rows of few columns."""
+    """Whether row tiles were measured to be the fastest for so many rows of few columns."""
     if catalogue.rules is None:
         return False
     many = catalogue.rules.many_rows
@@ -185,13 +185,12 @@ def _narrowest(
 
 
 def _have_few_rows(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
-    """Which problems suit tiles of whole columns: the mirror images of ISM2's problems, and slightly larger ones."""
+    """Which problems suit column tiles: ISM2's problems with rows and columns exchanged, and slightly larger ones."""
     return (sizes.n >= TALL) & _are_streamed(sizes.m, sizes.k, COLUMNS.widest_of(catalogue), _rules(catalogue))
 
 
 def _lowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:
-    """For few rows and many columns, tiles of whole columns only; up to SKINNY rows otherwise, far longer tiles
-    only."""
+    """For few rows and many columns, column tiles only; up to SKINNY rows otherwise, skinny tiles only."""
     if alone := _alone(COLUMNS, sizes.m, sizes.n, sizes, catalogue):
         catalogue = alone
     elif (sizes.m <= SKINNY).all():
@@ -235,7 +234,7 @@ ROWS = Family(
 COLUMNS = Family(
     lambda tile: tile.kernel in WHOLE_ROWS and tile.n > tile.m, _have_few_rows, _lowest_that_hold, last=True
 )
-# Far longer tiles on tensor cores: for tall and skinny problems, beside all other tiles.
+# Skinny tiles on tensor cores: for tall and skinny problems, beside all other tiles.
 LONG = Family(
     lambda tile: tile.tensor and tile.is_far_longer and tile.kernel not in STREAMING,
     lambda sizes, _: is_tall_skinny(sizes.m, sizes.n, sizes.k),
@@ -268,8 +267,8 @@ def _without(family: Family, catalogue: Catalogue) -> Catalogue:
 
 
 def families_of(sizes: Sizes, catalogue: Catalogue) -> Ints:
-    """The number of the family that each problem suits: 5 whole columns, 4 whole rows, 3 dot products, 2 shared depth,
-    1 far longer tiles, 0 no family.
+    """The number of the family that each problem suits: 5 column tiles, 4 row tiles, 3 dot-product tiles, 2 deep tiles,
+    1 skinny tiles, 0 no family.
 
     A problem without products gets the smallest number that occurs.
     """
@@ -305,7 +304,7 @@ def stream_deep(tile: TileShape, sizes: Sizes) -> bool:
 def is_made_for(tile: TileShape, sizes: Sizes, catalogue: Catalogue) -> bool:
     """Whether a tile may be chosen for such problems, so that its measured cost for them matters; true for most tiles.
 
-    Far longer tiles are built like tiles of no family, and their costs hold for all problems. Tiles of the other
+    Skinny tiles are built like tiles of no family, and their costs hold for all problems. Tiles of the other
     families are never chosen on a device without rules.
     """
     alone = catalogue.only(lambda other: other == tile)

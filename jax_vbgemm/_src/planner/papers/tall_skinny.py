@@ -39,8 +39,8 @@ DEEP_SHAPES = (Shape.TSM2, Shape.TSM2_MIRRORED, Shape.REDUCTION)  # K is more th
 # little beside the products.
 _STEPS_OF_A_SHARE = 8
 
-# Prefetch depth of tiles of whole rows: the elements of each of its rows that a thread loads before it multiplies,
-# which are all of a small K (csrc/gpu/simt/row_tile.h).
+# Prefetch depth of row tiles: the elements of each of its rows that a thread loads before it multiplies, which are all
+# of a small K (csrc/gpu/simt/row_tile.h).
 _ROWS_AHEAD = 32
 
 
@@ -49,12 +49,12 @@ class TallSkinny(DraftPlanner):
     """Tall and skinny problems get the tile that the paper's performance model asks for, one tile a block.
 
     Which kernels correspond to the paper's depends on how the tall operand A is stored: the paper assumes column-major
-    storage, and JAX has row-major arrays. For ISM2 they are the tiles of whole rows, whose threads compute whole rows
-    of C (Algorithm 6: one row of A a thread, tcf rows in turn), in either storage. For TSM2 they are the tiles of whole
-    rows where A is stored as k x m, and dot products, whose waves read along K, where A is contiguous along K. For
-    mirrored problems, and where the device has no such tiles, they are the far longer tiles. Reductions, which the
-    paper does not treat, get the smallest tile of shared depth that holds their result; other problems get the largest
-    square tile that fits.
+    storage, and JAX has row-major arrays. For ISM2 they are the row tiles (`rows-*`), whose threads compute whole rows
+    of C (Algorithm 6: one row of A a thread, tcf rows in turn), in either storage. For TSM2 they are the row tiles
+    where A is stored as k x m, and the dot-product tiles (`dots-*`), whose waves read along K, where A is contiguous
+    along K. For problems with few rows and many columns, and where the device has no such tiles, they are the skinny
+    tiles (`skinny-*`). Reductions (few rows, few columns and a deep K), which the paper does not treat, get the
+    smallest deep tile (`deep-*`) that holds their result; other problems get the largest square tile that fits.
 
     t2 is the tile's short side, t3 the number of elements of A that a thread loads in a step, t1 tcf the long side;
     MaxOccup_SM comes from the compiler's report (`Kernel`). The model chooses among all tiles of the kernels named

@@ -26,7 +26,7 @@ from jax_vbgemm._src.problem import Sizes
 @dataclass(frozen=True)
 class Choice:
     """One of `options` for each problem, the number of its K slices, its longest block, and the makespan: the seconds
-    from the begin of the first block to the end of the last one.
+    from the beginning of the first block to the end of the last one.
     """
 
     makespan: float
@@ -44,8 +44,9 @@ def choose(
     With an infinite limit there always is a choice, though it may have more tiles than a plan can hold.
 
     The time of a block depends on how many blocks share its unit, and this number depends on the choice. Choices are
-    therefore compared only where they lead to the sharing for which their costs were computed. Where one option serves
-    all problems, the sharing is known beforehand; other choices are made for the sharing of those.
+    therefore compared only where they lead to the sharing for which their costs were computed. The search begins with
+    the sharings that follow where one option serves all problems, and adds a sharing where a promising choice leads to
+    it.
     """
     table = _Table(sizes, options, device, catalogue)
     best = None if limit < math.inf else table.first_for_all()
@@ -79,9 +80,8 @@ class _Costs(NamedTuple):
     """Seconds by option and problem, while as many blocks share a unit as make `slots` on the device.
 
     They are those of a block of the option's tile, of a block of its edge tile, of the longest block, and of all
-    blocks.
-    `least` is a lower bound of the makespan without split-K. `splits` is set where a block of one problem takes longer
-    than all work does on average, so that splitting K is worth trying.
+    blocks. `least` is a lower bound of the makespan without split-K. `splits` is set where a block of one problem takes
+    longer than all work does on average, so that splitting K is worth trying.
     """
 
     slots: int

@@ -134,8 +134,9 @@ def _of_a_kernel_each(
     """Drafts with several launches: one for tall and skinny problems and one for other problems, or one for each
     family.
 
-    Where the families would need more launches than a call may have, some stay with the ordinary problems: first the
-    far longer tiles (family 1), then dot products, which lose least, then whole columns.
+    Where the families would need more launches than a call may have, some share the launch of the ordinary problems:
+    first those of skinny tiles (family 1), then those of dot-product tiles, which lose least, then those of column
+    tiles.
     """
 
     @cache
@@ -248,7 +249,7 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, 
     """The draft; or where K is split, a draft with fewer or more K slices whose blocks fill whole rounds.
 
     The number of slices follows from an upper bound of the longest block, which may leave a few blocks in a last round.
-    Full rounds are taken where they are clearly faster. Tiles of shared depth are limited by the memory: the cost model
+    Full rounds are taken where they are clearly faster. Deep tiles are limited by the memory: the cost model
     hardly distinguishes numbers of blocks that saturate it, but more blocks hide more latency. Of the numbers of slices
     whose blocks all run at once, the largest is taken that is hardly slower. Tiles that stream a deep K wait for the
     memory so evenly that the fewest slices are taken that leave few units idle. Without rules of the device, the

@@ -70,7 +70,7 @@ class TileShape:
 
     @property
     def is_far_longer(self) -> bool:
-        """Whether one side is far longer than the other."""
+        """Whether one side is at least four times the other."""
         return self.m >= 4 * self.n or self.n >= 4 * self.m
 
 
@@ -213,8 +213,8 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
 
     A GPU has the tiles that are built for the arithmetic and that fit the GPU; tf32 and tf32x3 have the tiles of
     float32 too. The CPU kernel walks tiles of any shape in any dtype, so that the CPU has its own tiles and those of
-    the papers' planners. It lacks the tiles of whole rows and of shared depth, which differ from other tiles only by
-    how a GPU computes them.
+    the papers' planners. It lacks the row, column and deep tiles, which differ from other tiles only by how a GPU
+    computes them.
     """
     if kind not in ARITHMETICS:
         raise ValueError(f"dtype: unknown name {kind!r}; known are {', '.join(ELEMENT_BYTES)}")

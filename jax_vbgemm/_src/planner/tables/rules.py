@@ -11,7 +11,7 @@ from dataclasses import dataclass
 class Rules:
     """The rules of a GPU.
 
-    Which problems get tiles of whole rows or columns (model/tile_families.py):
+    Which problems get row tiles or column tiles (model/tile_families.py):
 
     many_rows: from so many rows of the whole batch on, these tiles were the fastest in nearly all measurements: all of
       them for at most `few_columns` columns (in elements narrower than float64 already from a quarter of that number of
@@ -23,15 +23,15 @@ class Rules:
     many_transposed_elements: for few columns and a deep K, these tiles are taken from so many elements of A on, where A
       is stored transposed.
 
-    Which problems get tiles of shared depth, or dot products of rows of A with columns of B:
+    Which problems get deep tiles, or dot-product tiles:
 
-    very_deep: from this K on, only tiles of shared depth are tried.
+    very_deep: from this K on, only deep tiles are tried.
     long_rows: the least K of dot products. fewest_filled: the rows fill at least 1/fewest_filled of a tile of dot
     products. many_elements: from so many elements of A on, only dot products are tried.
 
     How the search splits K (search/makespan.py):
 
-    hardly_slower: ratio of predicted times within which tiles of shared depth get the most K slices.
+    hardly_slower: ratio of predicted times within which deep tiles get the most K slices.
     clearly_faster: ratio of predicted times below which the K slices of full rounds are taken.
     full_enough: the fraction of the device's slots that the K slices of streaming tiles have to fill.
     most_read: upper bound of the bytes of A that one block of streaming tiles reads.

@@ -91,7 +91,7 @@ def fewest_filling_shares(
     steps: Ints, tiles: Ints, slots: int, fewest_steps: int, filled: float, most_steps: int | None = None
 ) -> Ints:
     """For problems with so many tiles of so many K steps, the fewest shares that keep `slots` busy for the fraction
-    `filled` of the time, if all steps take equally long; where no number does, the one that keeps them busy longest.
+    `filled` of the time, if all steps take equally long; where no number does, the one with the largest fraction.
 
     There must be a tile. All shares of a split problem but the last have at least `fewest_steps`, and all tiles fit the
     descriptor constant (planner/tiles/descriptor_size.py). Where problems have more than `most_steps`, shares have at
