@@ -88,7 +88,8 @@ def newton_schulz(
     Raises:
       ValueError: a leaf has rank 0 or 1, coeffs a shape other than (3,) or (n, 3), scale one that is neither () nor
         (leaves,), steps is negative, preconditioning is unknown, preconditioning is "aol" and symbolic sizes
-        don't determine which is larger, or mesh_axis is not an axis of the mesh.
+        don't determine which is larger, mesh_axis is not an axis of the mesh, or mesh_axis is given and a size is
+        symbolic.
       TypeError: a leaf is neither floating nor complex, coeffs are complex, or steps is no integer.
 
     Examples:

@@ -44,16 +44,16 @@ def batched_linear(layers: Sequence[nn.Dense | nn.Conv], inputs: Any, activation
       One array (..., features) for each layer, in the dtype that the layer would give.
 
     Raises:
-      ValueError: lengths or shapes don't fit, or a layer is neither a plain linear layer nor a plain 1x1 convolution
-        (but a subclass with its own __call__, a strided or masked Conv, or has another dot_general); the message names
-        the index.
+      ValueError: lengths or shapes don't fit; a layer is not a plain linear layer or a plain 1x1 convolution (it is a
+        subclass with its own __call__, a strided or masked Conv, or has a dot_general of its own); or a layer has
+        another precision than the first one. The message names the index.
       flax.errors.ScopeParamShapeError: an input's features don't fit the parameters; Flax's own error names the layer.
 
     Examples:
       >>> import flax.linen as nn
       >>> import jax
       >>> import jax.numpy as jnp
-      >>> from jax_vbgemm._src.flax.linen import batched_linear
+      >>> from jax_vbgemm.flax.linen import batched_linear
       >>> class Branches(nn.Module):
       ...     @nn.compact
       ...     def __call__(self, x):
@@ -126,7 +126,7 @@ class _Branches(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Any) -> list[jax.Array]:
-        """One output (..., features[i]) a branch.
+        """One output (..., features[i]) for each branch.
 
         Args:
           inputs: one array (..., in_features) for all branches, or a list or tuple with one array for each.

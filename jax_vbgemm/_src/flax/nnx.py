@@ -42,14 +42,14 @@ def batched_linear(
       One array (..., out_features) for each layer, in the dtype that the layer would give.
 
     Raises:
-      ValueError: lengths or shapes don't fit, or a layer is neither a plain linear layer nor a plain 1x1 convolution
-        (but a subclass with its own __call__, a strided or masked Conv, or has another dot_general); the message names
-        the index.
+      ValueError: lengths or shapes don't fit; a layer is not a plain linear layer or a plain 1x1 convolution (it is a
+        subclass with its own __call__, a strided or masked Conv, or has a dot_general of its own); or a layer has
+        another precision or preferred_element_type than the first one. The message names the index.
 
     Examples:
       >>> import jax.numpy as jnp
       >>> from flax import nnx
-      >>> from jax_vbgemm._src.flax.nnx import batched_linear
+      >>> from jax_vbgemm.flax.nnx import batched_linear
       >>> layers = [nnx.Linear(8, 3, rngs=nnx.Rngs(0)), nnx.Linear(8, 5, rngs=nnx.Rngs(1))]
       >>> [y.shape for y in batched_linear(layers, jnp.ones((2, 8), jnp.float32), "relu")]
       [(2, 3), (2, 5)]
@@ -99,7 +99,9 @@ class BatchedLinear(nnx.List[nnx.Linear]):
         promote_dtype, preferred_element_type, kernel_metadata, bias_metadata.
 
     Raises:
-      ValueError: lengths differ, a size is negative, or the activation is unknown; the message names the index.
+      ValueError: lengths differ, a size is negative or no integer, or the activation is unknown; the message names the
+        index.
+      TypeError: a size is traced, or the activation is an nnx.Module.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class BatchedLinear(nnx.List[nnx.Linear]):
         self.activation = _static_activation("BatchedLinear", activation)
 
     def __call__(self, inputs: Any) -> list[jax.Array]:
-        """One output (..., out_features[i]) a branch; `inputs`: an array for all, or a list with one for each."""
+        """One output (..., out_features[i]) for each branch; `inputs`: an array for all, or a list with one each."""
         return _batched_linear("BatchedLinear", self, inputs, self.activation)
 
 
@@ -147,7 +149,7 @@ class BranchedConv1x1(nnx.List[nnx.Conv]):
         self.activation = _static_activation("BranchedConv1x1", activation)
 
     def __call__(self, inputs: Any) -> list[jax.Array]:
-        """One feature map (..., height, width, out_features[i]) a branch; `inputs` as for `BatchedLinear`."""
+        """One feature map (..., height, width, out_features[i]) for each branch; `inputs` as for `BatchedLinear`."""
         return _batched_linear("BranchedConv1x1", self, inputs, self.activation)
 
 

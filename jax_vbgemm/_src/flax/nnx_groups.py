@@ -25,7 +25,7 @@ from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 
 
 class HeteroLinear(nnx.Module):
-    """A linear map for each type of rows, as in heterogeneous graphs; the number of rows of each type is data.
+    """A linear map for each type of row, as in heterogeneous graphs; the number of rows of each type is data.
 
     The same as `activation(jnp.einsum("ri,rio->ro", inputs, kernel[type of row]) + bias[type of row])`. Parameters:
     `kernel` (types, in_features, out_features) and `bias` (types, out_features).
@@ -89,8 +89,8 @@ class MixtureOfExperts(nnx.Module):
     """Gated experts, of which a router chooses k for each token; experts have no capacity and no token is dropped.
 
     Equals a sum over all experts weighted by the chosen experts' probabilities, but computes only the chosen experts:
-    y = sum over a token's k experts e of p[e] (activation(x gate[e]) * (x up[e]))
-    down[e], plus a shared expert for all tokens.
+    y = sum over a token's k experts e of p[e] (activation(x gate[e]) * (x up[e])) down[e], plus a shared expert for all
+    tokens.
 
     Parameters: `router` (an nnx.Linear without bias), `gate_up` (experts, in_features, 2 hidden_features) with gate in
     front of up, `down` (experts, hidden_features, in_features); with a shared expert `shared_gate_up` and

@@ -41,6 +41,12 @@ def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F:
       planner: as for `batched_matmul`.
       explain: print, for each trace, what was grouped, what was not, and why.
 
+    Returns:
+      A function with the arguments and the results of `f`.
+
+    Raises:
+      ValueError, TypeError: the planner is unknown or is not a planner.
+
     Examples:
       >>> import jax
       >>> import jax.numpy as jnp

@@ -49,6 +49,7 @@ class LinearMap:
     Raises:
       ValueError: an irrep cannot be read, an instruction leads between different irreps or out of range, a bias is for
         no scalar, or an option is unknown; the message names the irrep and the rule.
+      TypeError: irreps are neither a string nor pairs (mul, irrep).
 
     Examples:
       >>> import jax

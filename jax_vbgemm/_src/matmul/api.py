@@ -66,8 +66,8 @@ def batched_matmul(
 
     Raises:
       ValueError: the structures differ, shapes don't fit, a symmetric result is not square, dtypes differ under strict
-        promotion, a window reaches past its buffer or overlaps another one of `into`, or an option is unknown; the
-        message names the leaf and the rule.
+        promotion, a window reaches past its buffer or overlaps another one of `into`, an operand is sharded over an
+        explicit mesh axis, or an option is unknown; the message names the leaf and the rule.
       TypeError: a leaf is not an array, a flag not a bool, a planner not callable, or an option of a wrong type.
       NotImplementedError: implementation="kernel" where there is no kernel.
 
@@ -135,6 +135,9 @@ def batched_gemm(
         A kernel applies the named activations, and the functions of jax.nn that they stand for; XLA applies any other
         function after the kernel.
 
+    Returns:
+      A pytree with the structure of As; leaf i is (..., m_i, n_i).
+
     Raises:
       As `batched_matmul`; also ValueError where beta is not 0 and there is no C, where alpha, beta, C or bias don't
       fit (a fraction, or an integer beyond the dtype's range, does not fit an integer result), where an activation's
@@ -199,7 +202,7 @@ def batched_matmul_sum(
       Cs, alpha, beta, bias, activation: as for `batched_gemm`, applied to the sums: pytrees of these have the
         structure of the results, arrays of alphas and betas one entry a result.
       transpose_a, transpose_b: as for `batched_matmul`; with `segments`, a bool or one for each key of As (of Bs).
-      symmetric: the caller's word that result j is symmetric; a bool or one for each result.
+      symmetric: the caller guarantees that result j is symmetric; a bool or one for each result.
       into: as for `batched_matmul`; a tree with the structure of the results.
       precision, preferred_element_type, planner, implementation: as for `batched_matmul`.
 
@@ -208,7 +211,7 @@ def batched_matmul_sum(
 
     Raises:
       As `batched_gemm`; also ValueError where the terms of one result differ in shape or dtype, where a result has no
-      term, where `out` has not one entry a term, and where `segments` name a block that there is not.
+      term, where `out` does not have one entry for each term, and where `segments` name a block that does not exist.
 
     Examples:
       Four products, of which the first two and the last two are added up:
@@ -252,9 +255,13 @@ def plan(
       device: a DeviceSpec, a name such as "h100", or None for the device JAX would use.
       planner: as for `batched_matmul`.
 
+    Returns:
+      A `Plan`.
+
     Raises:
-      ValueError: a size is negative, or a name or an option is unknown, or a planner returned an incomplete plan.
-      TypeError: a size is not an integer.
+      ValueError: a size is negative or above 2**31 - 1, a name or an option is unknown, or a planner returned an
+        invalid plan.
+      TypeError: a size is not an integer, or an entry of `problems` is neither a Problem nor a tuple.
 
     Examples:
       >>> import jax_vbgemm as vb

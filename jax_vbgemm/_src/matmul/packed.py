@@ -83,8 +83,9 @@ class RaggedArray:
     To JAX it is a pytree with one leaf, the buffer: a jitted function of hundreds of arrays has one argument, and an
     elementwise operation on all arrays (`jax.tree.map`, optax's updates, a scan's carry, donation) is one operation.
     Every row is padded to a multiple of 16 bytes, the alignment that kernels read fastest. Products take a RaggedArray
-    in place of a list and then return their results as one. The padding is zero and never part of a member, a product
-    or a norm.
+    in place of a list and then return their results as one. `pack`, `map` and arithmetic keep the padding zero; other
+    operations on the buffer, such as `jax.tree.map`, may leave other numbers there. The padding is never part of a
+    member, a product or a norm.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -143,7 +144,7 @@ class RaggedArray:
         return jax.tree.map(lambda number: views[number].dense(), numbers)
 
     def view(self, index: int) -> View:
-        """Member number `index` as a view of the buffer."""
+        """Member number `index` as a view of the buffer; IndexError where there is no such member."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"RaggedArray: there is no member {index}: it has {len(self)}")
         self._check_buffer()
@@ -178,6 +179,10 @@ class RaggedArray:
 
         In place of the padding f gets ones, and the padding of the result is zero. Where f changes the dtype, rows are
         padded for the new dtype.
+
+        Raises:
+          ValueError: another RaggedArray has other members, or f is not elementwise.
+          TypeError: one of `others` is not a RaggedArray.
         """
         for other in others:
             if not isinstance(other, RaggedArray):

@@ -31,8 +31,8 @@ class View:
       offset: where the first element lies.
 
     Raises:
-      ValueError: the window reaches past the buffer, a size, stride or the offset is negative, or `strides` don't have
-        the form of `shape`.
+      ValueError: the window reaches past the buffer, a size, stride or the offset is negative, `strides` don't have the
+        form of `shape`, or the buffer's size is symbolic.
       TypeError: `buffer` is not a jax.Array, or a size, stride or the offset is no integer.
 
     Examples:

@@ -52,6 +52,9 @@ def ragged_dot_general(
       groups: the number of groups in the result of a ragged contraction with a group_offset; by default all groups.
       precision, preferred_element_type, implementation, group_size_hint: as in `ragged_dot`.
 
+    Returns:
+      An array of the shape on the right of its row above.
+
     Raises:
       TypeError: as jax.lax.ragged_dot_general does, for dimension numbers that don't fit. Otherwise as `ragged_dot`.
 
