@@ -222,7 +222,7 @@ class MultiLoRA(nn.Module):
 
         Raises:
           ValueError: a rank is below 1, or the sizes don't fit; the message names the index.
-          TypeError: a single group size is traced, or an array of group sizes does not hold integers.
+          TypeError: an entry of a list of sizes is traced, or an array of sizes does not hold integers.
         """
         ranks = ranks_of("MultiLoRA", self.ranks)
         inputs = jnp.asarray(inputs)

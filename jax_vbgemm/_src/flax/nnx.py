@@ -202,7 +202,7 @@ class MultiLoRA(nnx.Module):
 
         Raises:
           ValueError: the sizes don't fit; the message names the index.
-          TypeError: a single group size is traced, or an array of group sizes does not hold integers.
+          TypeError: an entry of a list of sizes is traced, or an array of sizes does not hold integers.
         """
         inputs = jnp.asarray(inputs)
         check_features("MultiLoRA", None, inputs, self.adapters[0].in_features)

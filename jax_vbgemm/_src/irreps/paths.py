@@ -1,8 +1,7 @@
 """The paths of a linear map from input to output irreps, with the shapes of their weights and their scales.
 
 The order of paths, the shapes of weights and the normalisation are those of e3nn-jax's FunctionalLinear.
-cuequivariance's
-`descriptors.linear` equals FunctionalLinear with default options and without biases.
+cuequivariance's `descriptors.linear` equals FunctionalLinear with default options and without biases.
 """
 
 from __future__ import annotations

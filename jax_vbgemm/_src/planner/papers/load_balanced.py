@@ -45,12 +45,12 @@ class LoadBalanced(PaperPlanner):
     - "class" (default): the waves of all problems of a class together. WF (Eq. 9) belongs to a kernel, and a class is a
       kernel.
     - "problem": the waves of each problem, as the sum over i in Eq. 4 is printed. Small problems rarely reach the
-    bound.
+      bound.
     - "device": the waves of the whole batch, as phi(total_workgroup) in Algorithm 1, lines 6 and 21. Classes share the
       device, each block taking its part of a unit. A threshold above every class's bound is then never reached, and
       where all classes have the same WF, as in float32 on an H100, a lower threshold is not affected.
     - "none": no waves. That is Eq. 3, the TLP that section 5.5 compares with and that the authors' released code
-    counts.
+      counts.
 
     All four make the same plans where the threshold is below every class's bound; that of the device table is above.
 
@@ -61,7 +61,7 @@ class LoadBalanced(PaperPlanner):
       those of the next class including the ones just demoted into it. TLP_new is compared before each demotion, as in
       the released code and in section 4.2.2 ("some larger GEMMs are cut"), so that no problem is demoted needlessly.
     - "batch": all problems by one class, as in each pass of Algorithm 1 (lines 9-20). TLP_new is compared after the
-    pass.
+      pass.
 
     `tensor`: see PaperPlanner.
     """
