@@ -95,7 +95,7 @@ def test_both_batchings_and_tall_skinny_are_candidates():
 
 
 def test_candidates_are_near_the_best_by_kernels_that_suit():
-    # The calibrated costs of tiles of whole rows hold for tall problems only, so that they are no candidates for
+    # The calibrated costs of row tiles hold for tall problems only, so that they are no candidates for
     # others.
     problems = [vb.Problem(437, 391, 870), vb.Problem(300, 512, 1000)] * 8
     h100 = vb.plan(problems, device="h100", precision="highest")

@@ -18,7 +18,7 @@ def tiles_of(kind: str, tensor: bool) -> list[str]:
     rows = [
         row for row in rows if row[6] not in ("m256_full", "t256_dots", "m256_dots")
     ]  # kernels that exist for NVIDIA only
-    # far longer tiles exist for NVIDIA only, too
+    # skinny tiles on tensor cores exist for NVIDIA only, too
     rows = [row for row in rows if not (tensor and max(row[1:3]) >= 4 * min(row[1:3]))]
     assert rows
     return [f"{kind} {row[0]}/{row[4]}" for row in rows]

@@ -189,7 +189,7 @@ def test_only_measured_devices_have_rules():
 
 
 def test_a_device_without_rules_takes_ordinary_tiles():
-    """Streaming tiles and tiles of shared depth were measured to be faster on an H100 only."""
+    """Streaming tiles and deep tiles were measured to be faster on an H100 only."""
     problems = [(10**6, 8, 8), (8, 8, 10**6)]
     bare = dataclasses.replace(device_spec("a100"), name="bare", rules=None)
     special = ("rows-", "deep-", "dots-", "columns-")

@@ -40,7 +40,7 @@ def test_every_family(problems, device, dtype):
 
 
 def test_four_families_need_no_more_launches_than_a_call_has():
-    """Row tiles, tiles of shared depth, far longer ones, and one of ordinary problems: four kernels, each the best."""
+    """Row tiles, deep tiles, skinny tiles, and a tile of ordinary problems: four kernels, each the best."""
     sizes = [(4 * 10**6, 8, 8), (64, 8, 10_000), (4096, 32, 256), *[(512, 512, 512)] * 8]
     plan = make(Makespan(), sizes)
     plan.validate()

@@ -1,4 +1,4 @@
-"""Tiles for tall and skinny products, as the automatic planner takes them: whole rows, and threads that divide K."""
+"""Tiles for tall and skinny products, as the automatic planner takes them: row tiles and deep tiles."""
 
 import numpy as np
 import pytest
@@ -87,7 +87,7 @@ def test_long_tensor_tiles_are_for_tall_and_skinny_batches_alone():
         return [tile.name for tile in LONG.tiles_of(worth_trying(catalogue, Sizes.of(problems)))]
 
     assert long_tiles([tall]) == ["mma-128x32"]
-    assert long_tiles([vb.Problem(10**6, 32, 32)]) == []  # whole rows on tensor cores alone
+    assert long_tiles([vb.Problem(10**6, 32, 32)]) == []  # row tiles on tensor cores only
     assert long_tiles([vb.Problem(20480, 24, 20480)]) == ["mma-128x32", "mma-32x128"]
     assert long_tiles([ordinary]) == long_tiles([tall, ordinary]) == []
     amd = catalogue_for("tf32", device_spec("mi300x"))

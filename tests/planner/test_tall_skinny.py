@@ -29,7 +29,7 @@ def test_each_product_is_formed_once(problems, device, target):
 @pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16", "float16", "tf32"])
 @pytest.mark.parametrize("n", [1, 3, 7, 12, 24, 31])
 def test_tsm2_reads_a_once(kind, n):
-    """Dot products along A's rows where they are wide enough, else the narrowest far longer tile."""
+    """Dot products along A's rows where they are wide enough, else the narrowest skinny tile."""
     upright, mirrored = (make(vb.TallSkinny(), [size], dtype=kind) for size in ((20480, n, 20480), (n, 20480, 20480)))
     tile, image = (plan.catalogue.find(*plan.choices[0]) for plan in (upright, mirrored))
     dots = [each for each in upright.catalogue if each.kernel in DOT_PRODUCTS and each.n >= n]
