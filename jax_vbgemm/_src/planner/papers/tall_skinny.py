@@ -168,7 +168,7 @@ def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: Sizes, 
         streaming &= kernel != least
 
 
-_SHARED_KERNELS = ("t128_light", "t128_medium", "t128_heavy", "cpu")  # the kernels of ordinary and of far longer tiles
+_SHARED_KERNELS = ("t128_light", "t128_medium", "t128_heavy", "cpu")  # the kernels of ordinary and of skinny tiles
 
 
 @lru_cache(maxsize=1024)
