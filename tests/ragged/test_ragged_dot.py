@@ -68,6 +68,14 @@ def test_epilogue_and_window_of_groups(shape, offset, total, activation, extras,
     close(result, ragged_loop.truth(lhs, rhs, sizes, group_offset=offset, activation=activation, **options))
 
 
+@pytest.mark.parametrize("function", [jax.nn.relu, jax.nn.silu, jax.lax.tanh])
+def test_an_activation_may_be_a_function(function):
+    lhs, rhs = oracle.random((4, 3), "float64", 1), oracle.random((2, 3, 5), "float64", 2)
+    sizes = jnp.array([1, 3])
+    result = vb.ragged_dot(lhs, rhs, sizes, activation=function)
+    np.testing.assert_allclose(result, function(vb.ragged_dot(lhs, rhs, sizes)), rtol=1e-12)
+
+
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize(
     ("dtype", "preferred"),
@@ -226,7 +234,8 @@ F32 = jnp.float32
         ({"bias": jnp.ones((5,))}, ValueError, r"bias is \(5,\) but must be \(g, n\), \(2, 5\)"),
         ({"bias": jnp.ones((2, 5), F32)}, ValueError, r"bias is float32, which does not promote to float64"),
         ({"row_scale": jnp.ones((5,))}, ValueError, r"row_scale is \(5,\) but must be \(m,\), \(4,\)"),
-        ({"activation": "swish"}, ValueError, r"activation must be None or one of 'relu'.*, not 'swish'"),
+        ({"activation": "swish"}, ValueError, r"activation must be None, a function, or one of 'relu'.*, not 'swish'"),
+        ({"activation": jax.nn.elu}, ValueError, r"activation .*elu.* is none of 'relu', .*: apply it to the result"),
         ({"transpose_rhs": 1}, TypeError, r"transpose_rhs must be a bool, not 1"),
         ({"implementation": "cuda"}, ValueError, r"implementation must be None, 'kernel' or 'xla', not 'cuda'"),
         ({"precision": "best"}, ValueError, r"ragged_dot: precision: unknown name 'best'"),

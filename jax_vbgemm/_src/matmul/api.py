@@ -178,7 +178,7 @@ def batched_matmul_sum(
     alpha: Any = 1,
     beta: Any = 0,
     bias: Any = None,
-    activation: str | None = None,
+    activation: Activation = None,
     transpose_a: Any = False,
     transpose_b: Any = False,
     symmetric: Any = False,

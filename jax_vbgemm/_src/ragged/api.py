@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.arguments import as_array, promotes, refuse_explicit_axes
+from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, result_dtype
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
@@ -30,7 +31,7 @@ def ragged_dot(
     group_offset: Any = None,
     transpose_rhs: bool = False,
     bias: Any = None,
-    activation: str | None = None,
+    activation: Activation = None,
     row_scale: Any = None,
     gather: Any = None,
     implementation: str | None = None,
@@ -68,7 +69,8 @@ def ragged_dot(
         length. Rows of groups without weights are zeros. (One of many devices has a part of the experts, for example.)
       transpose_rhs: rhs holds transposed matrices; they are not copied.
       bias: (g, n), of a dtype that promotes to the result's.
-      activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", for real results.
+      activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", or JAX's function of that name,
+        for real results.
       row_scale: (m,), of a dtype that promotes to that of the accumulator, in which the scaling is done: float32 for
         16-bit results. (A router's probability, for example.)
       gather: (m,) integers: lhs[gather[i]] stands for lhs[i]. An index outside of lhs is clamped to its first or last
@@ -113,7 +115,7 @@ def ragged_dot(
             f"{name}: rhs is {rhs.shape} but group_sizes is {group_sizes.shape}: there must be a size for each of the "
             f"{groups} groups (a group_offset is for part of the groups)"
         )
-    check_activation(name, activation, out_dtype)
+    activation_name = known_activation(name, activation, out_dtype)
     wide = accumulator(out_dtype)
     extras: dict[str, jax.Array] = {}
     if bias is not None:
@@ -132,7 +134,7 @@ def ragged_dot(
         groups=groups,
         transpose_rhs=bool(transpose_rhs),
         extras=tuple(operands)[3:],
-        activation=activation,
+        activation=activation_name,
         precision=precision,
         hint=canonical_hint(name, group_size_hint, groups),
         implementation=checked_implementation(name, implementation),
@@ -201,16 +203,18 @@ def _operand(name: str, argument: str, value: Any, shape: tuple[Any, ...], rule:
     return array.astype(dtype)
 
 
-def check_activation(name: str, activation: Any, out_dtype: Any) -> None:
-    if activation is None:
-        return
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        known = ", ".join(map(repr, ACTIVATIONS))
-        raise ValueError(f"{name}: activation must be None or one of {known}, not {activation!r}")
-    if not jnp.issubdtype(out_dtype, jnp.floating):
+def known_activation(name: str, activation: Any, out_dtype: Any) -> str | None:
+    """The name of an activation that the kernels apply."""
+    known, function = resolve_activation(name, activation)
+    if function is None:
+        return None
+    if known is None:
         raise ValueError(
-            f"{name}: activation={activation!r}, but the result is {out_dtype}: it must be real and floating"
+            f"{name}: activation {activation!r} is none of {', '.join(map(repr, ACTIVATIONS))}: apply it to the result"
         )
+    if not jnp.issubdtype(out_dtype, jnp.floating):
+        raise ValueError(f"{name}: activation={known!r}, but the result is {out_dtype}: it must be real and floating")
+    return known
 
 
 def canonical_hint(name: str, hint: Any, groups: int) -> int | tuple[int, ...] | None:
