@@ -44,19 +44,8 @@ def command(nvcc: str, source: Path, arch: str) -> list[str]:
     """The command with which ptxas reports a source file's kernels."""
     number = arch.removeprefix("sm_")
     target = f"-gencode=arch=compute_{number},code={arch}"
-    return [
-        nvcc,
-        "-O3",
-        "-std=c++17",
-        "-cubin",
-        "-Xptxas",
-        "-v",
-        target,
-        f"-I{ROOT / 'csrc'}",
-        str(source),
-        "-o",
-        os.devnull,
-    ]
+    options = ["-O3", "-std=c++17", "-cubin", "-Xptxas", "-v", target]
+    return [nvcc, *options, f"-I{ROOT / 'csrc'}", str(source), "-o", os.devnull]
 
 
 def dynamic_shared_bytes() -> dict[tuple[str, str], int]:

@@ -154,6 +154,5 @@ def split_groups(where: str, inputs: jax.Array, group_sizes: Sequence[int], coun
             f"{where}: inputs has shape {inputs.shape} but group_sizes add up to {sum(sizes)}: "
             "it must be (tokens, ..., features) with every token in a group"
         )
-    return list(
-        jax.lax.split(inputs, sizes)
-    )  # split, as its transpose is one concatenation, where the transpose of slices is a sum of padded arrays
+    # The transpose of a split is one concatenation; that of slices would be a sum of padded arrays.
+    return list(jax.lax.split(inputs, sizes))

@@ -122,12 +122,13 @@ def pack_state(state: Any, like: Any) -> Any:
             return PackedTree(tuple(_packed_as(buffer, part) for buffer in x.buffers))
         return _packed_as(x, part) if isinstance(x, RaggedArray) else part
 
+    places = jax.tree.leaves(like, is_leaf=_is_packed)
+    structure: Any = jax.tree.structure(like, is_leaf=_is_packed)
     try:
-        return jax.tree.map(packed, like, state, is_leaf=_is_packed)
+        parts = structure.flatten_up_to(state)
     except ValueError as error:
-        if str(error).startswith("pack_state"):
-            raise
         raise ValueError(f"pack_state: the state is not one of the optimizer that made `like`: {error}") from None
+    return structure.unflatten(map(packed, places, parts))
 
 
 def by_member(f: Callable[..., Any], tree: Any, *rest: Any) -> Any:
