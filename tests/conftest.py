@@ -51,10 +51,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def fail_instead_of_skipping(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """VBGEMM_NO_SKIP=1 turns every skip into a failure, for machines that are meant to run everything."""
-    if report.skipped and os.environ.get("VBGEMM_NO_SKIP") == "1" and not hasattr(report, "wasxfail"):
+    """VBGEMM_NO_SKIP=1 turns every skip into a failure, for machines that are meant to run everything, and
+    VBGEMM_NO_SKIP=packages those for want of a Python package, for environments that have the extra `test`."""
+    setting = os.environ.get("VBGEMM_NO_SKIP")
+    fails = setting == "1" or (setting == "packages" and "could not import" in str(report.longrepr))
+    if report.skipped and fails and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
-        report.longrepr = f"VBGEMM_NO_SKIP=1: {report.nodeid} was skipped: {report.longrepr}"
+        report.longrepr = f"VBGEMM_NO_SKIP={setting}: {report.nodeid} was skipped: {report.longrepr}"
 
 
 @pytest.hookimpl(hookwrapper=True)
