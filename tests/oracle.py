@@ -34,7 +34,7 @@ def random(shape: Sequence[int], dtype: Any, seed: int = 0) -> jax.Array:
     x = rng.uniform(-1, 1, shape)
     if jnp.issubdtype(dtype, jnp.complexfloating):
         x = x + 1j * rng.uniform(-1, 1, shape)
-    return jnp.asarray(x, jnp.float64 if x.dtype == np.float64 else jnp.complex128).astype(dtype)
+    return jax.device_put(x.astype(dtype))  # not jnp.asarray, which compiles a program for each shape and dtype
 
 
 def wide(x: Any) -> np.ndarray:
