@@ -27,16 +27,18 @@ class Builder:
         self, kernels: Sequence[str], flags: Sequence[str] = (), csrc: Path = CSRC, machine: Sequence[str] = ()
     ) -> Path:
         """The check with some files of kernels; `flags` and `csrc` are theirs, the driver is the same for a machine."""
-        flags = [*flags, *machine]
-        parts = [("emulation/main.cc", machine, CSRC), ("emulation/fiber.cc", machine, CSRC)]
-        instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in flags else []
+        parts: list[tuple[str, Sequence[str], Path]]
+        parts = [("emulation/main.cc", (), CSRC), ("emulation/fiber.cc", (), CSRC)]
+        instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in machine else []
         parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/host/launch.cu")]
         kernels = ["add_shares", "add_scaled", "square_sums", *kernels]
         parts += [(f"gpu/instances/{name}.cu", [*flags, *instrument], csrc) for name in kernels]
 
         def built(part: tuple[str, Sequence[str], Path]) -> Path:
             name, flags, csrc = part
-            return self.compiled.object([*FLAGS, *flags, "-x", "c++"], [f"-I{csrc}", str(csrc / name)])
+            # The machine's macros are no part of an object's name: not every file depends on them.
+            source = [*machine, f"-I{csrc}", str(csrc / name)]
+            return self.compiled.object([*FLAGS, *flags, "-x", "c++"], source)
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             return self.compiled.program([*flags, *instrument], list(pool.map(built, parts)))
