@@ -1,11 +1,12 @@
 """Random operands and the float64 truth that every test compares with."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.test_util import check_grads as check_grads_of
 
 from jax_vbgemm._src.arithmetic import DTYPES as TABLE
 from jax_vbgemm._src.arithmetic import OPERANDS
@@ -62,3 +63,8 @@ def check(results: Sequence[Any], As: Sequence[Any], Bs: Sequence[Any], transpos
         error = np.abs(wide(c) - truth)
         excess = error - allowed - float(info.smallest_subnormal)
         assert (excess <= 0).all(), f"leaf {index}: wrong by {(error / (scale + 1e-300)).max():.2e} of sum |a||b|"
+
+
+def check_grads(f: Callable[..., Any], args: Sequence[Any], **options: Any) -> None:
+    """`jax.test_util.check_grads` of the jitted function: a program for each derivative, not for each operation."""
+    check_grads_of(jax.jit(f), args, **options)

@@ -43,10 +43,10 @@ def test_both_cotangents_of_any_broadcast(products, dtype):
         turned = zip(As, Bs, ta, tb, strict=True)
         return [jnp.matmul(a.mT if x else a, b.mT if y else b) for a, b, x, y in turned]
 
-    results, back = jax.vjp(ours, As, Bs)
+    results, back = jax.vjp(jax.jit(ours), As, Bs)
     Cs = [oracle.random(c.shape, dtype, 3) for c in results]
     wide = jnp.complex128 if dtype == "complex128" else jnp.float64
-    _, plain_back = jax.vjp(plain, *jax.tree.map(lambda x: x.astype(wide), (As, Bs)))
+    _, plain_back = jax.vjp(jax.jit(plain), *jax.tree.map(lambda x: x.astype(wide), (As, Bs)))
     truth = plain_back([c.astype(wide) for c in Cs])
     terms = max(math.prod(c.shape[:-2]) for c in Cs) * 8  # what is summed has magnitude 1
     allowed = oracle.ROUNDING[dtype] * terms
