@@ -12,7 +12,7 @@
 // Build (for AMD's GPUs tools/rocm/first_run.sh does it):
 //
 //   nvcc -std=c++17 -O3 -arch=sm_90a -Icsrc -o build/gpu_driver benchmarks/gpu_driver.cu
-//     csrc/gpu/{launch,add_shares,add_scaled,square_sums}.cu csrc/gpu/{simt,tensor}_*.cu
+//     csrc/gpu/host/launch.cu csrc/gpu/instances/{add_shares,add_scaled,square_sums,simt_*,rows_*,tensor_*}.cu
 //
 // A case file is little-endian: the 8 bytes "VBGCASE2", int64 catalogue_hash() of the library that made its plans, then cases until the end
 // of the file, each
