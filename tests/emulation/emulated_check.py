@@ -44,6 +44,17 @@ class Builder:
             return self.compiled.program([*flags, *instrument], list(pool.map(built, parts)))
 
 
+def first_fault(executable: Path, *options: str) -> str:
+    """The line of the first group of checks with faults, after which the check is ended; "" if there is none."""
+    with subprocess.Popen([str(executable), "--no-replays", *options], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("FAIL"):
+                process.kill()
+                return line
+    return ""
+
+
 def check(executable: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [str(executable), "--no-replays", *options]
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}

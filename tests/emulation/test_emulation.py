@@ -50,9 +50,9 @@ SIZES = pytest.mark.parametrize(
 
 
 @SIZES
-@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-def test_all_groups(plain: Path, kind: str, size: list[str]) -> None:
-    assert_passes(plain, "--kinds", kind, *size)
+@pytest.mark.parametrize("files", ["simt_f32+rows_f32", "simt_bf16+rows_bf16"])
+def test_all_groups(builder: Builder, files: str, size: list[str]) -> None:
+    assert_passes(builder.executable(files.split("+")), *size)
 
 
 @SIZES
@@ -63,9 +63,9 @@ def test_all_groups_of_types_of_a_byte(bytes_: Path, kind: str, size: list[str])
 
 
 @SIZES
-@pytest.mark.parametrize("kind", ["float64", "bfloat16", "tf32x3"])
-def test_all_groups_on_tensor_cores(tensor: Path, kind: str, size: list[str]) -> None:
-    assert_passes(tensor, "--kinds", kind, *size)
+@pytest.mark.parametrize("kind", ["f64", "bf16", "tf32x3"])
+def test_all_groups_on_tensor_cores(builder: Builder, kind: str, size: list[str]) -> None:
+    assert_passes(builder.executable([f"tensor_{kind}", f"tensor_light_{kind}"]), *size)
 
 
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
