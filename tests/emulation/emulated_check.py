@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Timer
 
 from compiled import Compiled
 
@@ -14,6 +15,7 @@ FLAGS = ["-std=c++17", "-O1", "-march=native", "-Wall", "-Wextra", "-Werror", "-
 FLAGS += ['-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"']
 CDNA = ["-DVBGEMM_WAVE_SIZE=64"]
 RACES = ["-DVBGEMM_RACES"]  # a flag of the whole executable, in which only the kernels are instrumented
+TIMEOUT = 300  # seconds that a check may take
 SANITIZE = ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
@@ -27,7 +29,6 @@ class Builder:
         self, kernels: Sequence[str], flags: Sequence[str] = (), csrc: Path = CSRC, machine: Sequence[str] = ()
     ) -> Path:
         """The check with some files of kernels; `flags` and `csrc` are theirs, the driver is the same for a machine."""
-        parts: list[tuple[str, Sequence[str], Path]]
         parts = [("emulation/main.cc", (), CSRC), ("emulation/fiber.cc", (), CSRC)]
         instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in machine else []
         parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/host/launch.cu")]
@@ -44,21 +45,26 @@ class Builder:
             return self.compiled.program([*flags, *instrument], list(pool.map(built, parts)))
 
 
+def _command(executable: Path, *options: str) -> list[str]:
+    return [str(executable), "--no-replays", *options]
+
+
 def first_fault(executable: Path, *options: str) -> str:
     """The line of the first group of checks with faults, after which the check is ended; "" if there is none."""
-    with subprocess.Popen([str(executable), "--no-replays", *options], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("FAIL"):
-                process.kill()
-                return line
-    return ""
+    with subprocess.Popen(_command(executable, *options), stdout=subprocess.PIPE, text=True) as process:
+        limit = Timer(TIMEOUT, process.kill)
+        limit.start()
+        try:
+            return next((line for line in process.stdout if line.startswith("FAIL")), "")
+        finally:
+            limit.cancel()
+            process.kill()
 
 
 def check(executable: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [str(executable), "--no-replays", *options]
+    command = _command(executable, *options)
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT, env=environment)
 
 
 def assert_passes(executable: Path, *options: str, tiles: Sequence[str] = ()) -> None:

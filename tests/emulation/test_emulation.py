@@ -117,7 +117,7 @@ def test_other_orders_and_problems_on_cdna(cdna: Path, matrix_units: Path, seed:
     ("family", "machine"),
     [
         ("simt_bf16+rows_bf16", []),
-        pytest.param("simt_f32+rows_f32", [], marks=pytest.mark.slow),
+        ("simt_f32+rows_f32", []),
         ("simt_e4m3_e5m2", []),
         ("tensor_bf16+tensor_light_bf16", []),
         pytest.param("simt_bf16+rows_bf16", CDNA, marks=pytest.mark.slow),
@@ -137,7 +137,7 @@ def test_sanitizers(builder: Builder, family: str, machine: list[str], seed: int
     [
         ("simt_f32+rows_f32", []),
         pytest.param("simt_f64+rows_f64", [], marks=pytest.mark.slow),
-        pytest.param("tensor_f64+tensor_light_f64", [], marks=pytest.mark.slow),
+        ("tensor_f64+tensor_light_f64", []),
         ("tensor_tf32x3+tensor_light_tf32x3", []),
         pytest.param("simt_f32+rows_f32", CDNA, marks=pytest.mark.slow),
         ("mfma_bf16", CDNA),
