@@ -6,7 +6,7 @@ figures it inherits. Beside [hardware] it has only figures that were measured or
   [costs]   seconds; else those of assumed_costs.toml
   [papers]  thresholds of the papers' planners; else derived from the architecture (`_thresholds`)
   [dots]    measured rates of XLA's dots (rules.DotRates); else the data sheet's rates
-  [rules]   rules.Rules, [cores] rules.CoreRules; else none. `rules = "NAME"` borrows another device's.
+  [rules]   rules.Rules, [cores] rules.CoreRules; else none
   [boards]  by device_kind, the figures of [hardware] in which a board differs
 
 A calibration.csv beside it has the cost model's coefficients; without one, that of `base` is used.
@@ -109,8 +109,6 @@ def _tables(name: str) -> tuple[dict[str, Any], str | None]:
         for key, value in tables.items():
             below[key] = below.get(key, {}) | value if isinstance(value, dict) else value
         tables, calibration = below, calibration or inherited
-    if isinstance(lender := tables.get("rules"), str):
-        tables["rules"] = _tables(lender)[0]["rules"]
     return tables, calibration
 
 
