@@ -16,7 +16,7 @@ struct RaggedOperand {
 struct RaggedCall {
   DType dtype, out_dtype;  // dtype: of lhs and rhs; out_dtype: of the result
   Kind kind;
-  bool contraction, transpose_rhs;
+  bool contraction, transpose_rhs, gated;
   Activation activation;
   bool wide_sizes;  // group_sizes are int64
   int64_t m, k, n, groups, total_groups;
@@ -27,6 +27,8 @@ struct RaggedCall {
   int64_t workspace_bytes;
   const int32_t* plan;
   int64_t plan_words;
+
+  int64_t columns() const { return gated ? 2 * n : n; }  // of a matrix of rhs in ragged rows
 };
 
 // A product of packed rows with weights of different shapes; cpu/packed_handler.cc defines what it computes.

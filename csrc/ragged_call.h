@@ -6,6 +6,7 @@
 // group_offset if 0 <= w < groups. A row "has weights" if its group has; rows after the last group do not.
 //
 //   ragged rows         out[i] = row_scale[i] activation(lhs[i] op(rhs[w]) + bias[w]) where row i has weights, else zeros
+//   gated ragged rows   out[i] = row_scale[i] activation(gate) up, where (gate, up) are both halves of lhs[i] op(rhs[w]) + bias[w]
 //   ragged contraction  out[w] = sum over the rows i of w's group of lhs[i]^T rhs[i]; zeros where it has none
 //
 // Group sizes are in device memory, and no host code reads them on a GPU. Weights and biases of groups without rows are never read, and the
@@ -15,6 +16,7 @@
 // Operands, all row-major; an operand that the call does not have is empty:
 //   0 lhs           (m, k)
 //   1 rhs           ragged rows: (groups, k, n), or (groups, n, k) with transpose_rhs; ragged contraction: (m, n); lhs's dtype
+//                   (gated: 2 n in place of n, here and for the bias)
 //   2 group_sizes   (total_groups)  int32 or int64
 //   3 bias          (groups, n)     the result's dtype
 //   4 row_scale     (m)             the accumulator's dtype, which is real
@@ -27,6 +29,7 @@
 //   contraction     0: ragged rows; 1: ragged contraction, which has neither transpose_rhs nor operands 3 and 4 nor activation
 //   transpose_rhs   0 or 1
 //   activation      Activation
+//   gated           0 or 1
 //   sizes           m, k, n, groups, total_groups, batch[0], batch[1]; all at least 1
 //   batch_strides   two for each operand, in elements
 //   plan            int32 words that the platform defines: empty on the CPU
@@ -46,7 +49,7 @@ namespace vbgemm {
 struct RaggedArguments {
   ffi::RemainingArgs operands;
   ffi::RemainingRets results;
-  int64_t kind, contraction, transpose_rhs, activation;
+  int64_t kind, contraction, transpose_rhs, activation, gated;
   ffi::Span<const int64_t> sizes, batch_strides;
   ffi::Span<const int32_t> plan;
 };
@@ -58,6 +61,7 @@ struct RaggedArguments {
       .Attr<int64_t>("contraction")                           \
       .Attr<int64_t>("transpose_rhs")                         \
       .Attr<int64_t>("activation")                            \
+      .Attr<int64_t>("gated")                                 \
       .Attr<::xla::ffi::Span<const int64_t>>("sizes")         \
       .Attr<::xla::ffi::Span<const int64_t>>("batch_strides") \
       .Attr<::xla::ffi::Span<const int32_t>>("plan")
@@ -78,7 +82,7 @@ inline std::optional<std::string> check_ragged_kind(int64_t kind, std::optional<
 inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
   constexpr int kOperands = 6, kSizes = 7;
   static constexpr const char* kNames[kOperands] = {"lhs", "rhs", "group_sizes", "bias", "row_scale", "group_offset"};
-  const auto& [operands, results, kind, contraction, transpose_rhs, activation, sizes, batch_strides, plan] = given;
+  const auto& [operands, results, kind, contraction, transpose_rhs, activation, gated, sizes, batch_strides, plan] = given;
   if (operands.size() != kOperands || results.size() < 1 || results.size() > 2)
     return refuse("a ragged call has 6 operands and 1 or 2 results");
   if (sizes.size() != kSizes || batch_strides.size() != 2 * kOperands) return refuse("malformed sizes or batch strides of a ragged call");
@@ -87,7 +91,8 @@ inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
   }
   call.m = sizes[0], call.k = sizes[1], call.n = sizes[2], call.groups = sizes[3], call.total_groups = sizes[4];
   call.batch[0] = sizes[5], call.batch[1] = sizes[6];
-  call.contraction = contraction != 0, call.transpose_rhs = transpose_rhs != 0;
+  call.contraction = contraction != 0, call.transpose_rhs = transpose_rhs != 0, call.gated = gated != 0;
+  if (call.columns() > INT32_MAX) return refuse("both halves of a gated product must have at most 2**31 - 1 columns");
   if (activation < 0 || activation > static_cast<int64_t>(Activation::sigmoid)) return refuse("unknown activation");
   call.activation = static_cast<Activation>(activation);
 
@@ -100,9 +105,9 @@ inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
   call.dtype = *in_dtype, call.out_dtype = *out_dtype, call.kind = static_cast<Kind>(kind);
 
   const __int128 whole[kOperands] = {__int128{call.m} * call.k,
-                                     call.contraction ? __int128{call.m} * call.n : __int128{call.groups} * call.k * call.n,
+                                     call.contraction ? __int128{call.m} * call.n : __int128{call.groups} * call.k * call.columns(),
                                      call.total_groups,
-                                     __int128{call.groups} * call.n,
+                                     __int128{call.groups} * call.columns(),
                                      call.m,
                                      1};
   RaggedOperand* const operand[kOperands] = {&call.lhs, &call.rhs, &call.group_sizes, &call.bias, &call.row_scale, &call.group_offset};
@@ -129,9 +134,9 @@ inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
   if (call.row_scale.data && (!is_real || dtype_of(buffers[4].element_type()) != accumulator)) {
     return refuse("row_scale must have the accumulator's dtype, which must be real");
   }
-  if (!is_real && call.activation != Activation::none) return refuse("complex numbers have no activation");
+  if (!is_real && (call.activation != Activation::none || call.gated)) return refuse("complex numbers have no activation");
   if (call.group_offset.data && buffers[5].element_type() != ffi::DataType::S32) return refuse("group_offset must be int32");
-  const bool finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none;
+  const bool finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none || call.gated;
   if (call.contraction && (call.transpose_rhs || finishes)) return refuse("a ragged contraction has neither transpose_rhs nor an epilogue");
 
   call.workspace = nullptr, call.workspace_bytes = 0;

@@ -42,10 +42,10 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def call(
     target, lhs, rhs, sizes, *, groups=None, contraction=False, transpose_rhs=False, bias=None, row_scale=None,
-    offset=None, activation=None, out_dtype=None, batch=(1, 1), strides=None,
+    offset=None, activation=None, gated=False, out_dtype=None, batch=(1, 1), strides=None,
 ):  # fmt: skip
     m, k = lhs.shape[-2:]
-    n = rhs.shape[-2] if transpose_rhs else rhs.shape[-1]
+    n = (rhs.shape[-2] if transpose_rhs else rhs.shape[-1]) // (2 if gated else 1)
     groups = groups or rhs.shape[-3]
     dtype = jnp.dtype(out_dtype or lhs.dtype)
     wide = jnp.float32 if lhs.dtype.itemsize == 2 else lhs.dtype
@@ -60,6 +60,7 @@ def call(
         contraction=np.int64(contraction),
         transpose_rhs=np.int64(transpose_rhs),
         activation=np.int64(ACTIVATIONS.index(activation)),
+        gated=np.int64(gated),
         sizes=np.array([m, k, n, groups, sizes.shape[-1], *batch], np.int64),
         batch_strides=np.array(strides or [0] * 12, np.int64),
         plan=np.zeros(0, np.int32),
@@ -164,6 +165,25 @@ def test_epilogue(target, out_dtype):
     reference[60:] = 0
     assert out.dtype == out_dtype
     assert_close(out, reference, "bfloat16")
+
+
+@pytest.mark.parametrize("transpose_rhs", [False, True])
+@pytest.mark.parametrize(("dtype", "n"), [("float32", 1), ("float32", 131), ("float64", 33), ("bfloat16", 64)])
+def test_gated(target, dtype, n, transpose_rhs):
+    m, k, sizes = 70, 24, jnp.array([30, 0, 20, 10], "int32")
+    lhs, rhs = (
+        oracle.random((m, k), dtype, 1),
+        oracle.random((4, 2 * n, k) if transpose_rhs else (4, k, 2 * n), dtype, 2),
+    )
+    bias = oracle.random((4, 2 * n), dtype, 3)
+    scale = oracle.random((m,), "float32" if dtype == "bfloat16" else dtype, 4)
+    forms = {"transpose_rhs": transpose_rhs, "activation": "tanh", "gated": True}
+    out = call(target, lhs, rhs, sizes, bias=bias, row_scale=scale, **forms)
+    both = expected(lhs, rhs, sizes, 4, transpose_rhs=transpose_rhs)
+    both += np.repeat(oracle.wide(bias), [30, 0, 20, 20], axis=0)
+    reference = np.tanh(both[:, :n]) * both[:, n:] * oracle.wide(scale)[:, None]
+    reference[60:] = 0
+    assert_close(out, reference, dtype)
 
 
 def test_batches(target):

@@ -229,7 +229,7 @@ ERRORS = [
     (lambda: moe.gated_dot(X, W[..., 1:], jnp.ones(EXPERTS, int)), ValueError, "gated_dot: rhs .* 5 is odd"),
     (lambda: moe.gated_dot(X, W, jnp.ones(EXPERTS, int), activation=None), ValueError, "gated_dot: activation"),
     (lambda: moe.gated_dot(X, W, jnp.ones(EXPERTS, int), activation="swish"), ValueError, "gated_dot: activation must"),
-    (lambda: moe.gated_dot(X, W, jnp.ones(EXPERTS, int), row_scale=X), ValueError, "gated_dot: row_scale is"),
+    (lambda: moe.gated_dot(X, W, jnp.ones(EXPERTS, int), row_scale=X), ValueError, "ragged_dot: row_scale is"),
     (lambda: moe.expert_mlp(X, W[1:], V, R), ValueError, "expert_mlp: gate_up .* routing is of 5 experts"),
     (lambda: moe.expert_mlp(X, W, V[:, 1:], R), ValueError, "expert_mlp: gate_up is .* but down is"),
     (lambda: moe.load_balance_loss(L[:, 1:], R), ValueError, "load_balance_loss: logits is"),

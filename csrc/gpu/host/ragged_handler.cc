@@ -7,11 +7,11 @@ namespace {
 namespace ffi = xla::ffi;
 
 ffi::Error Ragged(vbgemm::Stream stream, ffi::RemainingArgs operands, ffi::RemainingRets results, int64_t kind, int64_t contraction,
-                  int64_t transpose_rhs, int64_t activation, ffi::Span<const int64_t> sizes, ffi::Span<const int64_t> batch_strides,
-                  ffi::Span<const int32_t> plan) {
+                  int64_t transpose_rhs, int64_t activation, int64_t gated, ffi::Span<const int64_t> sizes,
+                  ffi::Span<const int64_t> batch_strides, ffi::Span<const int32_t> plan) {
   vbgemm::RaggedCall call;
   const ffi::Error error =
-      vbgemm::check_ragged({operands, results, kind, contraction, transpose_rhs, activation, sizes, batch_strides, plan}, call);
+      vbgemm::check_ragged({operands, results, kind, contraction, transpose_rhs, activation, gated, sizes, batch_strides, plan}, call);
   if (error.failure()) return error;
   if (call.workspace && call.workspace_bytes < vbgemm::kRaggedWorkspaceBytes) {
     return vbgemm::refuse("the workspace must have " + std::to_string(vbgemm::kRaggedWorkspaceBytes) + " bytes");

@@ -35,14 +35,15 @@ constexpr int kTileRows = 128;
 RaggedShape shape_of(const RaggedCall& call) {
   if (call.plan_words > 0) return static_cast<RaggedShape>(call.plan[0]);
   const int64_t rows = call.m / call.total_groups;  // average number of rows in a group
-  if (call.n <= 128 || (!call.contraction && rows < kTileRows)) return RaggedShape::narrow;
-  const bool pairs = call.contraction ? call.k > kTileRows && rows >= 384 : call.n > 256;
+  const int64_t columns = call.columns();
+  if (columns <= 128 || (!call.contraction && rows < kTileRows)) return RaggedShape::narrow;
+  const bool pairs = call.contraction ? call.k > kTileRows && rows >= 384 : columns > 256;
   return pairs ? RaggedShape::wide_pair : RaggedShape::wide;
 }
 
 // Whether thread blocks take tiles dynamically, from a counter. Clearing the counter costs an extra operation on the stream, about 2 us.
 // Assigning tiles in turn makes an H100's last thread blocks end 3 to 8% later, if groups are skewed and the work takes 100 us or more.
-bool takes_tiles(const RaggedCall& call) { return call.workspace && 2.0 * call.m * call.k * call.n > 5e10; }
+bool takes_tiles(const RaggedCall& call) { return call.workspace && 2.0 * call.m * call.k * call.columns() > 5e10; }
 
 const Pipelined* find_pipelined(const RaggedCall& call) {
   const RaggedShape shape = shape_of(call);
@@ -110,16 +111,16 @@ Error launch_pipelined(const RaggedCall& call, Stream stream) {
   parameters.row_scale = call.row_scale.data;
   parameters.activation = call.activation;
   parameters.wide_results = call.out_dtype != arithmetic_of(call.kind).lhs;
-  parameters.finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none;
+  parameters.finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none || call.gated;
   parameters.next_unit = takes_tiles(call) ? static_cast<unsigned*>(call.workspace) : nullptr;
   const DType dtype = arithmetic_of(call.kind).lhs;
   constexpr int kBoxLines = 64, kStoreLines = 16;
   const bool contraction = call.contraction, transposed = call.transpose_rhs;
   Error error = describe(parameters.a, dtype, call.lhs.data, call.k, call.m, 1, kBoxLines);
   if (error == kSuccess) {
-    error = describe(parameters.b, dtype, call.rhs.data, transposed ? call.k : call.n,
+    error = describe(parameters.b, dtype, call.rhs.data, transposed ? call.k : call.columns(),
                      contraction  ? call.m
-                     : transposed ? call.n
+                     : transposed ? call.columns()
                                   : call.k,
                      contraction ? 1 : call.groups, kBoxLines);
   }

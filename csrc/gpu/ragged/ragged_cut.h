@@ -62,7 +62,7 @@ struct RaggedParameters {
   unsigned* next_unit;
   const void *bias, *row_scale;
   Activation activation;
-  bool wide_results, finishes;  // finishes: the call has a bias, a row scale or an activation
+  bool wide_results, finishes;  // finishes: the call has a bias, a row scale or an activation, or is gated
 };
 
 // A position in a ring, and the parity of the phase that its barriers are in.

@@ -8,7 +8,7 @@ namespace vbgemm {
 // The maximum number of units of work (RaggedUnits), whatever the group sizes, for tiles of `rows` x `cols`.
 inline int64_t max_units(const RaggedCall& call, int rows, int cols) {
   const auto tiles = [](int64_t size, int each) { return (size + each - 1) / each; };
-  const int64_t across = tiles(call.n, cols);
+  const int64_t across = tiles(call.columns(), cols);
   return call.contraction ? call.groups * tiles(call.k, rows) * across : (call.m / rows + call.total_groups + 1) * across;
 }
 
@@ -21,7 +21,8 @@ inline RaggedSizes sizes_of(const RaggedCall& call) {
           static_cast<int32_t>(call.groups),
           static_cast<int32_t>(call.total_groups),
           call.wide_sizes,
-          call.contraction};
+          call.contraction,
+          call.gated};
 }
 
 inline int64_t results_of(const RaggedCall& call) { return call.contraction ? call.groups * call.k * call.n : call.m * call.n; }

@@ -44,6 +44,8 @@ struct RaggedPlainOperand {
   const T* first;
   int64_t item_stride, depth_stride;  // one of the two is 1
   int items, depth;
+  // 0, or the distance between the two halves of a gated product's B, in items: half of the tile's columns are of each.
+  int halves_apart = 0;
 
   // The place within a K step of this thread's i-th element. Adjacent threads load adjacent elements of global memory.
   __device__ void place(int i, int& item, int& deep) const {
@@ -59,8 +61,10 @@ struct RaggedPlainOperand {
     for (int i = 0; i < Cut::kEach; ++i) {
       int item, deep;
       place(i, item, deep);
+      int64_t at = item;
+      if (halves_apart && item >= Cut::kTile / 2) item -= Cut::kTile / 2, at = int64_t{item} + halves_apart;
       to[i] = T{};
-      if (item < items && from + deep < depth) to[i] = first[item * item_stride + (from + deep) * depth_stride];
+      if (item < items && from + deep < depth) to[i] = first[at * item_stride + (from + deep) * depth_stride];
     }
   }
   __device__ void keep(const T (&from)[Cut::kEach], T (&to)[Cut::kDepth][Cut::kTile + 1]) const {
@@ -109,21 +113,24 @@ __device__ inline void store_plain(const RaggedPlainParameters& parameters, cons
   const RaggedSizes& sizes = parameters.sizes;
   const int64_t first = sizes.contraction ? int64_t{tile.matrix} * sizes.k + tile.row : tile.row;
   const bool finishes = !sizes.contraction && tile.depth > 0, wide = parameters.wide_results;
+  const auto with_bias = [&](Sum x, int col) {
+    if (!finishes || !parameters.bias) return x;
+    const int64_t place = int64_t{tile.matrix} * sizes.columns() + tile.col + col;
+    return x + (wide ? static_cast<const Sum*>(parameters.bias)[place] : widen(static_cast<const T*>(parameters.bias)[place]));
+  };
 #pragma unroll
   for (int i = 0; i < Cut::kEach; ++i) {
     const int row = thread_index() / 16 + 16 * i;
 #pragma unroll
     for (int j = 0; j < Cut::kEach; ++j) {
       const int col = thread_index() % 16 + 16 * j;
-      if (row >= tile.rows || col >= tile.cols) continue;
-      Sum x = sums[i][j];
+      if (row >= tile.rows || col >= lesser(tile.cols, sizes.gated ? Cut::kTile / 2 : Cut::kTile)) continue;
+      Sum x = with_bias(sums[i][j], col);
       if (finishes) {
-        if (parameters.bias) {
-          const int64_t place = int64_t{tile.matrix} * sizes.n + tile.col + col;
-          x = x + (wide ? static_cast<const Sum*>(parameters.bias)[place] : widen(static_cast<const T*>(parameters.bias)[place]));
-        }
         x = activate(parameters.activation, x);
         if constexpr (!kIsComplex<Sum>) {
+          // The other half of the tile's columns; where j is one of them, the thread has left the loop.
+          if (sizes.gated) x = x * with_bias(sums[i][(j + Cut::kEach / 2) % Cut::kEach], sizes.n + col);
           if (parameters.row_scale) x = x * static_cast<const Sum*>(parameters.row_scale)[tile.row + row];
         }
       }
@@ -160,10 +167,12 @@ __device__ inline void run_ragged_plain(const RaggedPlainParameters& parameters,
         a = {lhs + int64_t{tile.first} * sizes.k + tile.row, 1, sizes.k, tile.rows, tile.depth};
         b = {rhs + int64_t{tile.first} * sizes.n + tile.col, 1, sizes.n, tile.cols, tile.depth};
       } else {
-        const T* const matrix = rhs + int64_t{tile.matrix} * sizes.k * sizes.n;
+        const int columns = sizes.columns();
+        const T* const matrix = rhs + int64_t{tile.matrix} * sizes.k * columns;
         a = {lhs + int64_t{tile.row} * sizes.k, sizes.k, 1, tile.rows, tile.depth};
         b = parameters.transpose_rhs ? RaggedPlainOperand<Cut>{matrix + int64_t{tile.col} * sizes.k, sizes.k, 1, tile.cols, tile.depth}
-                                     : RaggedPlainOperand<Cut>{matrix + tile.col, 1, sizes.n, tile.cols, tile.depth};
+                                     : RaggedPlainOperand<Cut>{matrix + tile.col, 1, columns, tile.cols, tile.depth};
+        b.halves_apart = sizes.gated ? sizes.n : 0;
       }
       multiply_plain<Cut>(a, b, shared, sums);
     }

@@ -72,46 +72,77 @@ __device__ inline void store_rows(const RaggedDestination& to, const float (&sum
 template <class Cut>
 __device__ inline void store_zeros(const RaggedDestination& to, int lane, bool wide_results) {
   constexpr uint4 kZeros{};
-  const int bytes = wide_results ? 4 : 2, line = min(to.cols, Cut::kCols) * bytes;
+  const int bytes = wide_results ? 4 : 2, line = to.cols * bytes;
   for (int row = 0; row < min(to.rows, 16); ++row) {
     char* const out = to.out + row * to.row_bytes;
     for (int byte = lane * 16; byte < line; byte += 32 * 16) store_bytes<16>(out + byte, &kZeros);
   }
 }
 
-// Stores row_scale activation(sum + bias). The sums first go to shared memory unchanged, so that the epilogue is one loop and not a copy of
-// its code for every sum. `bias` and `row_scale` point to the entries of the tile's first column and of the warp's first row.
+// The epilogue of a warp's rows: row_scale activation(sum + bias); in a gated product row_scale activation(gate + its bias) (up + its
+// bias).
+struct RaggedFinish {
+  const void* bias;        // the entry of the tile's first column, or null
+  const float* row_scale;  // the entry of the warp's first row, or null
+  Activation activation;
+  int gated;  // 0, or in a gated product the distance from a bias of the gate to that of the other half
+  bool wide_results;
+};
+
+template <Kind kKind>
+__device__ inline void add_bias(const RaggedFinish& finish, int col, float (&x)[2]) {
+  using T = LeftOf<kKind>;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    x[i] += finish.wide_results ? static_cast<const float*>(finish.bias)[col + i] : widen(static_cast<const T*>(finish.bias)[col + i]);
+  }
+}
+
+// Applies the epilogue and stores. The sums first go to shared memory unchanged, so that the epilogue is one loop and not a copy of its
+// code for every sum. Of a gated product, the first half of the sums is of the gate, and a round stages columns of both halves.
 template <class Cut, int kBlocks>
 __device__ inline void store_finished(const RaggedDestination& to, const float (&sums)[kBlocks][4], float* staging, int lane,
-                                      const void* bias, const float* row_scale, Activation activation, bool wide_results) {
-  constexpr int kRound = 8, kLine = 64;  // blocks of 8 columns in a round; elements in a staged line
-  using T = typename Cut::T;
+                                      const RaggedFinish& finish) {
+  constexpr int kRound = 8, kLine = 64;                  // blocks of 8 columns in a round; elements in a staged line
+  const int results = finish.gated ? kLine / 2 : kLine;  // of a round and row
   wait_stores_read();
 #pragma unroll
   for (int round = 0; round < kBlocks / kRound; ++round) {
     __syncwarp();
 #pragma unroll
     for (int block = 0; block < kRound; ++block) {
-      const float (&x)[4] = sums[round * kRound + block];
+      const float (&all)[4] = sums[round * kRound + block];
+      const float (&half)[4] = sums[block / (kRound / 2) * (kBlocks / 2) + round * (kRound / 2) + block % (kRound / 2)];
+      float x[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = finish.gated ? half[i] : all[i];
       const int row = lane / 4, place = ((block ^ row) * 8) + lane % 4 * 2;
       *reinterpret_cast<float2*>(staging + row * kLine + place) = make_float2(x[0], x[1]);
       *reinterpret_cast<float2*>(staging + (row + 8) * kLine + place) = make_float2(x[2], x[3]);
     }
     __syncwarp();
 #pragma unroll 1
-    for (int item = lane; item < 16 * kLine / 2; item += 32) {
-      const int row = item / (kLine / 2), pair = item % (kLine / 2), col = round * kLine + pair * 2;
+    for (int item = lane; item < 16 * results / 2; item += 32) {
+      const int row = item / (results / 2), pair = item % (results / 2), col = round * results + pair * 2;
       if (row >= to.rows || col >= to.cols) continue;
-      const float2 sum = *reinterpret_cast<const float2*>(staging + row * kLine + ((pair / 4 ^ (row & 7)) * 8) + pair % 4 * 2);
-      float x[2] = {sum.x, sum.y};
-      const float scale = row_scale ? row_scale[row] : 1;
+      const auto staged = [&](int pair, float (&x)[2]) {
+        const float2 sum = *reinterpret_cast<const float2*>(staging + row * kLine + ((pair / 4 ^ (row & 7)) * 8) + pair % 4 * 2);
+        x[0] = sum.x, x[1] = sum.y;
+      };
+      float x[2], up[2] = {1, 1};
+      staged(pair, x);
+      if (finish.bias) add_bias<Cut::kKind>(finish, col, x);
+      if (finish.gated) {
+        staged(pair + kLine / 4, up);
+        if (finish.bias) add_bias<Cut::kKind>(finish, finish.gated + col, up);
+      }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (bias) x[i] += wide_results ? static_cast<const float*>(bias)[col + i] : widen(static_cast<const T*>(bias)[col + i]);
-        x[i] = activate(activation, x[i]);
-        if (row_scale) x[i] *= scale;
+        x[i] = activate(finish.activation, x[i]);
+        if (finish.gated) x[i] *= up[i];
+        if (finish.row_scale) x[i] *= finish.row_scale[row];
       }
-      if (wide_results) {
+      if (finish.wide_results) {
         store_bytes<8>(to.out + row * to.row_bytes + col * 4, x);
       } else {
         const uint32_t bits = narrow_pair<Cut::kKind>(x[0], x[1]);

@@ -87,7 +87,9 @@ class RaggedBlock {
       tiles.advance();
       if (tile.depth < 0) return;
       const int boxes_a = (tile.rows + Cut::kBox - 1) / Cut::kBox;
-      const int boxes_b = min(max(tile.cols + Cut::kBox - 1, 0) / Cut::kBox, Cut::kBoxesB);
+      // B's boxes; in a gated product those of the gate, then as many of the other half of the matrix.
+      const int halves = parameters_.sizes.gated ? 2 : 1, most_b = Cut::kBoxesB / halves;
+      const int boxes_b = min(max(tile.cols + Cut::kBox - 1, 0) / Cut::kBox, most_b);
       const bool shares_a = Cut::kCluster > 1 && tile.shared == Shared::a, shares_b = Cut::kCluster > 1 && tile.shared == Shared::b;
       for (int k = 0; k < tile.depth; k += Cut::kDepth, stages.advance()) {
         wait_phase(shared_.empty[stages.index], stages.parity ^ 1);
@@ -97,17 +99,19 @@ class RaggedBlock {
           arrive(full);
           continue;
         }
-        arrive_expecting(full, (boxes_a + boxes_b) * Cut::kBoxBytes);
+        arrive_expecting(full, (boxes_a + halves * boxes_b) * Cut::kBoxBytes);
         const int deep = tile.first + k;
         for (int box = 0; box < boxes_a; ++box) {
           const int along = tile.row + box * Cut::kBox;
           copy_shared(shares_a, box, stage + box * Cut::kBoxBytes, parameters_.a, Cut::kAcrossA ? along : deep,
                       Cut::kAcrossA ? deep : along, 0, full);
         }
-        for (int box = 0; box < boxes_b; ++box) {
-          const int along = tile.col + box * Cut::kBox;
-          copy_shared(shares_b, box, stage + (Cut::kBoxesA + box) * Cut::kBoxBytes, parameters_.b, Cut::kAcrossB ? along : deep,
-                      Cut::kAcrossB ? deep : along, Cut::kContraction ? 0 : tile.matrix, full);
+        for (int half = 0; half < halves; ++half) {
+          for (int i = 0; i < boxes_b; ++i) {
+            const int box = half * most_b + i, along = half * parameters_.sizes.n + tile.col + i * Cut::kBox;
+            copy_shared(shares_b, box, stage + (Cut::kBoxesA + box) * Cut::kBoxBytes, parameters_.b, Cut::kAcrossB ? along : deep,
+                        Cut::kAcrossB ? deep : along, Cut::kContraction ? 0 : tile.matrix, full);
+          }
         }
       }
     }
@@ -224,7 +228,7 @@ class RaggedBlock {
     return {static_cast<char*>(parameters_.results) + line * row_bytes + tile.col * result_bytes(),
             row_bytes,
             tile.rows - warp * 16,
-            tile.cols,
+            min(tile.cols, sizes.gated ? Cut::kCols / 2 : Cut::kCols),
             parameters_.out,
             tile.col,
             row,
@@ -236,11 +240,13 @@ class RaggedBlock {
     const RaggedDestination to = destination(tile, warp);
     unsigned char* const staging = shared_.staging[warp];
     if (!Cut::kContraction && parameters_.finishes) {
+      const RaggedSizes& sizes = parameters_.sizes;
       const char* const bias = static_cast<const char*>(parameters_.bias);
       const float* const row_scale = static_cast<const float*>(parameters_.row_scale);
-      store_finished<Cut>(to, sums, reinterpret_cast<float*>(staging), lane,
-                          bias ? bias + (int64_t{tile.matrix} * parameters_.sizes.n + tile.col) * result_bytes() : nullptr,
-                          row_scale ? row_scale + tile.row + warp * 16 : nullptr, parameters_.activation, parameters_.wide_results);
+      const RaggedFinish finish{bias ? bias + (int64_t{tile.matrix} * sizes.columns() + tile.col) * result_bytes() : nullptr,
+                                row_scale ? row_scale + tile.row + warp * 16 : nullptr, parameters_.activation, sizes.gated ? sizes.n : 0,
+                                parameters_.wide_results};
+      store_finished<Cut>(to, sums, reinterpret_cast<float*>(staging), lane, finish);
     } else if (parameters_.wide_results) {
       store_rows<Cut, true, Cut::kContraction>(to, sums, staging, lane);
     } else {

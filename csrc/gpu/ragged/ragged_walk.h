@@ -22,6 +22,11 @@ struct RaggedSizes {
   const int32_t* group_offset;
   int32_t m, k, n, g, num_sizes;
   bool wide_sizes, contraction;
+  // The product has twice as many columns as the result, which is activation(first half) times the second half. A tile of the product
+  // has columns of both halves: those of as many columns of the result.
+  bool gated;
+
+  __device__ int columns() const { return gated ? 2 * n : n; }  // of the product
 };
 
 // The tile of one thread block. `Shared` says what the two thread blocks of a cluster share: the tile's columns of B, while each has rows
@@ -32,7 +37,8 @@ struct RaggedTile {
   // Where the tile begins in the result. In rows mode `row` counts from the first group's first row, in contraction mode from the first row
   // of the matrix.
   int32_t row, col;
-  // The tile's extent. If it is empty, this thread block computes nothing, but may have to copy for the other one of its cluster.
+  // The tile's extent in the result; `cols` may exceed the tile's width. If it is empty, this thread block computes nothing, but may have
+  // to copy for the other one of its cluster.
   int32_t rows, cols;
   int32_t first, depth;  // the range of K; depth 0: the tile is zero; depth below 0: there is no further work
   Shared shared;
@@ -81,7 +87,7 @@ template <class Units>
 class RaggedWalk {
  public:
   __device__ RaggedWalk(const RaggedSizes& sizes, int lane, int rank)
-      : sizes_(sizes), units_(sizes.n), lane_(lane), rank_(rank), offset_(sizes.group_offset ? *sizes.group_offset : 0) {
+      : sizes_(sizes), units_(sizes.columns()), lane_(lane), rank_(rank), offset_(sizes.group_offset ? *sizes.group_offset : 0) {
     load();
     take_chunk();
   }
@@ -198,7 +204,7 @@ class RaggedWalk {
   __device__ void write(int group, int row, int size, int unit, RaggedTile& to) const {
     RaggedTile tile;
     units_.place(sizes_.contraction ? sizes_.k : size, unit, rank_, tile);
-    tile.cols = sizes_.n - tile.col;
+    set_columns(tile);
     tile.matrix = group - offset_;
     if (sizes_.contraction) {
       tile.first = row;
@@ -209,6 +215,12 @@ class RaggedWalk {
       tile.depth = has_matrix(group) ? sizes_.k : 0;
     }
     to = tile;
+  }
+
+  // Units count columns of the product, a tile those of the result.
+  __device__ void set_columns(RaggedTile& tile) const {
+    if (sizes_.gated) tile.col /= 2;
+    tile.cols = sizes_.n - tile.col;
   }
 
   // Finds the tile of a unit after the last group: a matrix of a contraction whose group does not exist, or rows that belong to no group.
@@ -232,7 +244,7 @@ class RaggedWalk {
       tile.row += chunk_rows_;
       tile.depth = 0;
     }
-    tile.cols = sizes_.n - tile.col;
+    set_columns(tile);
     to = tile;
   }
 

@@ -77,8 +77,8 @@ def combine(y: Any, routing: Routing) -> jax.Array:
 def gated_dot(lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = "silu", **options: Any) -> jax.Array:
     """activation(lhs @ gate) * (lhs @ up) of each group, with both weights side by side in rhs: SwiGLU, GeGLU.
 
-    One `ragged_dot` computes both halves; the activation and the product of the halves are XLA's elementwise work, done
-    in float32 for 16-bit results.
+    `ragged_dot` with `gated`, for any activation: where its epilogue lacks the function, one `ragged_dot` computes both
+    halves, and XLA the rest, in float32 for 16-bit results.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -99,12 +99,14 @@ def gated_dot(lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = 
       ValueError: the size of the two weights is odd, activation is unknown or None; otherwise as `ragged_dot`.
     """
     rhs = as_array("gated_dot", "rhs", rhs)
-    _, function = resolve_activation("gated_dot", activation)
+    known, function = resolve_activation("gated_dot", activation)
     if function is None:
         raise ValueError("gated_dot: activation must be a function or a name, not None")
     width = rhs.shape[-2 if options.get("transpose_rhs") else -1] if rhs.ndim == 3 else 0
     if width % 2:
         raise ValueError(f"gated_dot: rhs is {rhs.shape}: gate and up lie side by side, but {width} is odd")
+    if known is not None:
+        return ragged_dot(lhs, rhs, group_sizes, activation=known, gated=True, **options)
     scale = options.pop("row_scale", None)
     both = ragged_dot(lhs, rhs, group_sizes, **options)
     wide = accumulator(both.dtype)

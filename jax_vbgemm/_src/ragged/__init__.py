@@ -22,6 +22,7 @@ with a column of ones.
     api.py        the public functions: checks, dtypes
     primitive.py  the primitive's operands and parameters
     rules.py      derivatives and vmap
+    gated.py      products whose result is activation(one half) times the other half
     reference.py  its definition in jnp, used on platforms and for dtypes without a kernel
     lowering.py   the choice between reference and kernel, and the custom call (csrc/ragged_call.h)
     indices.py    indices that are data: clamped, counted, reported by checkify

@@ -32,6 +32,7 @@ def ragged_dot(
     transpose_rhs: bool = False,
     bias: Any = None,
     activation: Activation = None,
+    gated: bool = False,
     row_scale: Any = None,
     gather: Any = None,
     implementation: str | None = None,
@@ -71,6 +72,10 @@ def ragged_dot(
       bias: (g, n), of a dtype that promotes to the result's.
       activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", or JAX's function of that name,
         for real results.
+      gated: rhs and bias hold two weights side by side, the gate first: (g, k, 2 n), or (g, 2 n, k) where
+        `transpose_rhs`, and (g, 2 n). The result is row_scale * activation(gate) * up, where gate and up are the two
+        halves of lhs[i] @ rhs[group of i] + bias[group of i]. (SwiGLU and GeGLU; on a GPU neither half is stored. A
+        derivative stores both.)
       row_scale: (m,), of a dtype that promotes to that of the accumulator, in which the scaling is done: float32 for
         16-bit results. (A router's probability, for example.)
       gather: (m,) integers: lhs[gather[i]] stands for lhs[i]. An index outside of lhs is clamped to its first or last
@@ -85,8 +90,8 @@ def ragged_dot(
       (m, n).
 
     Raises:
-      ValueError: shapes don't fit, dtypes differ under strict promotion, or an option is unknown; the message names the
-        argument and both shapes.
+      ValueError: shapes don't fit, dtypes differ under strict promotion, an option is unknown, or a gated product has
+        no activation; the message names the argument and both shapes.
       TypeError: an operand is not an array, sizes or offset are not integers, a flag is not a bool.
       NotImplementedError: implementation="kernel" where there is no kernel.
     """
@@ -95,8 +100,9 @@ def ragged_dot(
     group_sizes = sizes_argument(name, group_sizes)
     if gather is not None:
         lhs = _gathered(name, lhs, gather)
-    if not isinstance(transpose_rhs, bool | np.bool_):
-        raise TypeError(f"{name}: transpose_rhs must be a bool, not {transpose_rhs!r}")
+    for flag, value in {"transpose_rhs": transpose_rhs, "gated": gated}.items():
+        if not isinstance(value, bool | np.bool_):
+            raise TypeError(f"{name}: {flag} must be a bool, not {value!r}")
     if lhs.ndim != 2 or rhs.ndim != 3 or group_sizes.ndim != 1:
         raise ValueError(
             f"{name}: lhs must be (m, k), rhs (g, k, n) and group_sizes (g,), but they are {lhs.shape}, {rhs.shape} "
@@ -116,10 +122,14 @@ def ragged_dot(
             f"{groups} groups (a group_offset is for part of the groups)"
         )
     activation_name = known_activation(name, activation, out_dtype)
+    if gated and activation_name is None:
+        raise ValueError(f"{name}: a gated product needs an activation of its gate")
+    if gated and n % 2:
+        raise ValueError(f"{name}: rhs is {rhs.shape}: gate and up lie side by side, but {n} is odd")
     wide = accumulator(out_dtype)
     extras: dict[str, jax.Array] = {}
     if bias is not None:
-        extras["bias"] = _operand(name, "bias", bias, (groups, n), "(g, n)", out_dtype)
+        extras["bias"] = _operand(name, "bias", bias, (groups, n), "(g, 2 n)" if gated else "(g, n)", out_dtype)
     if row_scale is not None:
         extras["row_scale"] = _operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
     if group_offset is not None:
@@ -135,6 +145,7 @@ def ragged_dot(
         transpose_rhs=bool(transpose_rhs),
         extras=tuple(operands)[3:],
         activation=activation_name,
+        gated=bool(gated),
         precision=precision,
         hint=canonical_hint(name, group_size_hint, groups),
         implementation=checked_implementation(name, implementation),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.planner import kind_of
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import reference
+from jax_vbgemm._src.ragged.gated import composed
 from jax_vbgemm._src.ragged.primitive import Ragged, Shape, Sizes, ragged_dot_p, sizes_of
 from jax_vbgemm._src.records import ACTIVATIONS
 
@@ -31,7 +32,13 @@ def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
     ) or _why_no_sizes(ctx.avals_in, ragged)
     if why and ragged.implementation == "kernel" and not _is_empty(ctx.avals_in, ragged):
         raise NotImplementedError(f"ragged_dot: implementation='kernel', but {why}")
-    form = partial(reference.result, ragged=ragged) if why else partial(_call, platform=platform, ragged=ragged)
+    form: Callable[..., jax.Array]
+    if ragged.gated and (why or platform not in backends.GPU_PLATFORMS):
+        form = partial(composed, ragged=ragged)
+    elif why:
+        form = partial(reference.result, ragged=ragged)
+    else:
+        form = partial(_call, platform=platform, ragged=ragged)
     return mlir.lower_fun(form, multiple_results=False)(ctx, *operands)
 
 
@@ -141,7 +148,14 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged) -> jax.Array:
     empty = {"bias": ragged.out_dtype, "row_scale": wide, "group_offset": np.int32}
     buffers = [lhs, rhs, group_sizes, *(extras.get(name, jnp.zeros((0,), dtype)) for name, dtype in empty.items())]
     rhs_entry = math.prod(rhs.shape[rhs.ndim - ranks[1] :])
-    cores = [sizes.m * sizes.k, rhs_entry, sizes.total_groups, ragged.groups * sizes.n, sizes.m, 1]
+    cores = [
+        sizes.m * sizes.k,
+        rhs_entry,
+        sizes.total_groups,
+        ragged.groups * sizes.n * (2 if ragged.gated else 1),
+        sizes.m,
+        1,
+    ]
     none = [0, 0]
     of_each = [of_lhs, of_rhs, of_sizes, *(of_extras.get(name, none) for name in empty)]
     kind = kind_of(lhs.dtype.name, precision_name(ragged.precision), backends.planning_device(platform))
@@ -155,6 +169,7 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged) -> jax.Array:
         contraction=np.int64(ragged.contraction),
         transpose_rhs=np.int64(ragged.transpose_rhs),
         activation=np.int64(ACTIVATIONS.index(ragged.activation)),
+        gated=np.int64(ragged.gated),
         sizes=np.array([sizes.m, sizes.k, sizes.n, ragged.groups, sizes.total_groups, *counts], np.int64),
         batch_strides=np.array(
             [stride * core for pair, core in zip(of_each, cores, strict=True) for stride in pair], np.int64

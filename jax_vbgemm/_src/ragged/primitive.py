@@ -27,6 +27,9 @@ class Ragged(NamedTuple):
     dtype, row_scale (..., m) in the accumulator's dtype, group_offset (...). The result is (..., m, n). A `contraction`
     has rhs (..., m, n), no extras but group_offset, and the result (..., groups, k, n).
 
+    A `gated` product has 2 n in place of n in rhs and bias, and its result is row_scale activation(gate) up, where gate
+    and up are both halves of the sums; it has an activation and is no contraction.
+
     Group j has the next max(group_sizes[j], 0) rows and, for 0 <= j - group_offset < groups, the weights of that index.
     `hint`: the typical size of groups, or one for each group; results do not depend on it.
     """
@@ -37,6 +40,7 @@ class Ragged(NamedTuple):
     transpose_rhs: bool = False
     extras: tuple[str, ...] = ()
     activation: str | None = None
+    gated: bool = False
     precision: Any = None
     hint: int | tuple[int, ...] | None = None
     implementation: str | None = None
@@ -58,7 +62,7 @@ class Ragged(NamedTuple):
     def without_epilogue(self, out_dtype: Any, extras: dict[str, Any]) -> tuple[Ragged, list[Any]]:
         """The same product without its epilogue, in a dtype, and the extras that it still has."""
         kept = [name for name in self.extras if name == "group_offset"]
-        plain = self._replace(out_dtype=out_dtype, extras=tuple(kept), activation=None)
+        plain = self._replace(out_dtype=out_dtype, extras=tuple(kept), activation=None, gated=False)
         return plain, [extras[name] for name in kept]
 
 
@@ -83,10 +87,14 @@ def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> Sizes:
     static = all(map(compat.is_static, leading))
     batch: Shape = (np if static else jnp).broadcast_shapes(*leading)
     m, k = shapes[0][-2:]
-    n = shapes[1][-2 if ragged.transpose_rhs else -1]
-    sizes = Sizes(batch, m, k, n, shapes[2][-1])
-    rhs = (m, n) if ragged.contraction else (ragged.groups, *((n, k) if ragged.transpose_rhs else (k, n)))
-    extra = {"bias": (ragged.groups, n), "row_scale": (m,), "group_offset": ()}
+    columns = shapes[1][-2 if ragged.transpose_rhs else -1]
+    sizes = Sizes(batch, m, k, columns // 2 if ragged.gated else columns, shapes[2][-1])
+    rhs = (
+        (m, columns)
+        if ragged.contraction
+        else (ragged.groups, *((columns, k) if ragged.transpose_rhs else (k, columns)))
+    )
+    extra = {"bias": (ragged.groups, columns), "row_scale": (m,), "group_offset": ()}
     cores = [(m, k), rhs, (sizes.total_groups,), *(extra[name] for name in ragged.extras)]
     for shape, core, rank in zip(shapes, cores, ranks, strict=True):
         if shape[len(shape) - rank :] != core:

@@ -16,6 +16,7 @@ from jax.interpreters import ad, batching
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.transpose import sum_broadcast
+from jax_vbgemm._src.ragged.gated import composed
 from jax_vbgemm._src.ragged.primitive import Ragged, bind, ragged_dot_p
 from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
 
@@ -35,6 +36,8 @@ def _sum(parts: Sequence[Any], like: jax.Array) -> Any:
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> tuple[Any, Any]:
+    if ragged.gated:
+        return _jvp_of_gated(primals, tangents, ragged)
     lhs, rhs, group_sizes, extras = ragged.split(primals)
     d_lhs, d_rhs, _, d_extras = ragged.split(tangents)
     # The tangents of the sums, and therefore the cotangents in a gradient, have the result's dtype: products of 16-bit
@@ -92,6 +95,23 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         [{name: primal for name, (primal, _) in moving.items()}],
         [{name: tangent for name, (_, tangent) in moving.items()}],
     )
+    return value, tangent
+
+
+def _jvp_of_gated(primals: Sequence[Any], tangents: Sequence[Any], ragged: Ragged) -> tuple[Any, Any]:
+    """A derivative needs both halves of the sums, which the kernel of a gated product does not store."""
+    moving = [index for index, tangent in enumerate(tangents) if _moves(tangent)]
+
+    def of_moving(*values: Any) -> jax.Array:
+        operands = list(primals)
+        for index, value in zip(moving, values, strict=True):
+            operands[index] = value
+        return composed(*operands, ragged=ragged)
+
+    if not moving:
+        value = bind(primals, ragged)
+        return value, _sum([], value)
+    value, tangent = jax.jvp(of_moving, [primals[i] for i in moving], [tangents[i] for i in moving])
     return value, tangent
 
 
