@@ -70,7 +70,7 @@ class CaseFile {
     c = {std::string(header.peer, strnlen(header.peer, 64)), std::string(header.workload, strnlen(header.workload, 64)), {}};
     if (header.kind < 0 || header.kind >= kKinds) refuse(path_ + ": a case has an unknown kind");
     c.plan.kind = static_cast<Kind>(header.kind);
-    c.plan.out_dtype = arithmetic_of(c.plan.kind).lhs;
+    c.plan.out_dtype = result_of(c.plan.kind);
     c.plan.num_tiles = header.num_tiles;
     c.plan.num_blocks = header.num_blocks;
     read(c.plan.launches, header.num_launches);
@@ -109,7 +109,7 @@ Case uniform_case(const std::string& path, int batch, int strategy, Kind kind, b
   name = name.substr(0, name.rfind(".txt")) + (batch > 0 ? "_b" + std::to_string(batch) : "");
   Case c{std::string("vbgemm_uniform_") + kTiles[strategy].name + "_" + std::to_string(kTiles[strategy].threads), name, {}};
   c.plan.kind = kind;
-  c.plan.out_dtype = arithmetic_of(kind).lhs;
+  c.plan.out_dtype = result_of(kind);
   std::vector<std::array<int, 3>> sizes;
   for (int m, n, k; (batch == 0 || static_cast<int>(sizes.size()) < batch) && in >> m >> n >> k;) sizes.push_back({m, n, k});
   if (static_cast<int>(sizes.size()) < batch) refuse(path + " has fewer than " + std::to_string(batch) + " lines");

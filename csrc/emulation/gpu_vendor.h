@@ -105,6 +105,14 @@ template <int kBytes, int kAhead = 128>
 inline void copy_async(void* shared, const void* global, bool valid) {
   emulation::start_copy({shared, valid ? global : nullptr, kBytes});
 }
+inline void copy_four_bytes(void* shared, const void* global, uint32_t stride, int count) {
+  emulation::require_aligned(shared, 4);
+  for (int i = 0; i < 4; ++i) {
+    uint8_t byte = 0;
+    if (i < count) load_bytes<1>(&byte, static_cast<const uint8_t*>(global) + i * uint64_t{stride});
+    static_cast<uint8_t*>(shared)[i] = byte;  // here, where the race detector sees it
+  }
+}
 inline void commit_copies() { emulation::commit_copies(); }
 template <int kNewest>
 inline void wait_copies() {
@@ -130,6 +138,31 @@ inline uint32_t shifted_word(uint32_t low, uint32_t high, int bits) {
 // As compilers implement cvt.rna.tf32.f32: the last bits are not cleared.
 inline uint32_t round_to_tf32(float x) { return std::fabs(x) < INFINITY ? bits_of_float(x) + 0x1000 : bits_of_float(x); }
 
+inline uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
+  uint32_t selected = 0;
+  for (int i = 0; i < 4; ++i) selected |= static_cast<uint32_t>(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  return selected;
+}
+
+// The products of float16 numbers and their sums with a third one are exact in float64, if not rounded to a nearby number there.
+inline uint32_t multiply_add_float16s(uint32_t x, uint32_t y, uint32_t z) {
+  uint32_t sums = 0;
+  for (int i = 0; i < 32; i += 16) {
+    const auto number = [i](uint32_t pair) { return static_cast<double>(float16_to_float(static_cast<uint16_t>(pair >> i))); };
+    const _Float16 sum = static_cast<_Float16>(number(x) * number(y) + number(z));
+    uint16_t bits;
+    std::memcpy(&bits, &sum, sizeof bits);
+    sums |= static_cast<uint32_t>(bits) << i;
+  }
+  return sums;
+}
+inline uint32_t multiply_float16s(uint32_t x, uint32_t y) { return multiply_add_float16s(x, y, 0x80008000u); }
+
+// As on a GPU without the instruction, whose code the check then sees.
+inline constexpr bool kWidensE4m3 = false;
+inline uint32_t widen_e4m3(uint16_t) { return 0; }
+
 inline void load_matrices(const void* row, uint32_t (&to)[4]) {
   const emulation::Lanes<const void*> rows(row);
   const int lane = thread_index() % 32;
@@ -150,6 +183,7 @@ namespace emulation {
 // As the hardware does: float32 is truncated, not rounded.
 template <class Sum>
 Sum cut_off(double x) {
+  if constexpr (std::is_integral_v<Sum>) return static_cast<Sum>(static_cast<int64_t>(x));  // wraps around
   const Sum rounded = static_cast<Sum>(x);
   return std::fabs(static_cast<double>(rounded)) > std::fabs(x) ? std::nextafter(rounded, Sum{0}) : rounded;
 }
@@ -167,7 +201,7 @@ void multiply_fragments(const Register (&a)[4], const Register (&b)[2], Sum (&c)
   const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
   for (int i = 0; i < 4; ++i) {
     const int row_half = i / 2, col = 2 * t + i % 2;
-    double sum = c[i];
+    double sum = static_cast<double>(c[i]);
     for (int half = 0; half < 2; ++half) {
       for (int k = 0; k < 4 * kEach; ++k) {
         const Fragments &left = all[4 * g + k / kEach], &right = all[4 * col + k / kEach];
@@ -188,6 +222,9 @@ inline void multiply_bfloat16(const uint32_t (&a)[4], const uint32_t (&b)[2], fl
 }
 inline void multiply_float16(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {
   emulation::multiply_fragments<2>(a, b, c, [](uint32_t x, int n) { return float16_to_float(static_cast<uint16_t>(x >> 16 * n)); });
+}
+inline void multiply_int8(const uint32_t (&a)[4], const uint32_t (&b)[2], uint32_t (&c)[4]) {
+  emulation::multiply_fragments<4>(a, b, c, [](uint32_t x, int n) { return static_cast<int8_t>(x >> 8 * n); });
 }
 inline void multiply_float64(const double (&a)[4], const double (&b)[2], double (&c)[4]) {
   emulation::multiply_fragments<1>(a, b, c, [](double x, int) { return x; });

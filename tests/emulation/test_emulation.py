@@ -41,6 +41,14 @@ def bytes_(builder: Builder) -> Path:
 
 
 OF_A_BYTE = [one.name for one in ARITHMETICS.values() if one.bytes == 1]
+# The files of kernels on tensor cores of arithmetics whose operands are bytes; two of them hold what is special in any.
+TENSOR_BYTES = {
+    "int8": "tensor_s8",
+    "float8_e4m3fn_e5m2": "tensor_e4m3_e5m2",
+    "float8_e4m3fn": "tensor_e4m3",
+    "float8_e5m2": "tensor_e5m2",
+    "float8_e5m2_e4m3fn": "tensor_e5m2_e4m3",
+}
 
 
 # The same groups and tiles, on fewer and smaller problems, with which the planted mistakes are found.
@@ -58,7 +66,7 @@ def test_all_groups(builder: Builder, files: str, size: list[str]) -> None:
 @SIZES
 @pytest.mark.parametrize("kind", OF_A_BYTE)
 def test_all_groups_of_types_of_a_byte(bytes_: Path, kind: str, size: list[str]) -> None:
-    rows = [row for row in _core.tiles() if row[4] > 1 and kind in row[5]]
+    rows = [row for row in _core.tiles() if row[4] > 1 and kind in row[5] and not row[7]]
     assert_passes(bytes_, "--kinds", kind, *size, tiles=[f"{kind} {row[0]}/{row[4]}" for row in rows])
 
 
@@ -66,6 +74,15 @@ def test_all_groups_of_types_of_a_byte(bytes_: Path, kind: str, size: list[str])
 @pytest.mark.parametrize("kind", ["f64", "bf16", "tf32x3"])
 def test_all_groups_on_tensor_cores(builder: Builder, kind: str, size: list[str]) -> None:
     assert_passes(builder.executable([f"tensor_{kind}", f"tensor_light_{kind}"]), *size)
+
+
+@SIZES
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if i > 1 else ()) for i, kind in enumerate(TENSOR_BYTES)]
+)
+def test_all_groups_of_bytes_on_tensor_cores(builder: Builder, kind: str, size: list[str]) -> None:
+    rows = [row for row in _core.tiles() if kind in row[5] and row[7]]
+    assert_passes(builder.executable([TENSOR_BYTES[kind]]), *size, tiles=[f"{kind} {row[0]}/{row[4]}" for row in rows])
 
 
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
@@ -120,6 +137,8 @@ def test_other_orders_and_problems_on_cdna(cdna: Path, matrix_units: Path, seed:
         ("simt_f32+rows_f32", []),
         ("simt_e4m3_e5m2", []),
         ("tensor_bf16+tensor_light_bf16", []),
+        ("tensor_s8", []),
+        ("tensor_e4m3_e5m2", []),
         pytest.param("simt_bf16+rows_bf16", CDNA, marks=pytest.mark.slow),
         ("mfma_bf16", CDNA),
     ],
@@ -139,6 +158,7 @@ def test_sanitizers(builder: Builder, family: str, machine: list[str], seed: int
         pytest.param("simt_f64+rows_f64", [], marks=pytest.mark.slow),
         ("tensor_f64+tensor_light_f64", []),
         ("tensor_tf32x3+tensor_light_tf32x3", []),
+        ("tensor_s8", []),
         pytest.param("simt_f32+rows_f32", CDNA, marks=pytest.mark.slow),
         ("mfma_bf16", CDNA),
     ],

@@ -209,6 +209,14 @@ MISTAKES = {
         "    await_previous_kernel();\n    block_barrier();",
         "    block_barrier();",
     ),
+    "rows of bytes confused": (
+        "tensor_e4m3",
+        "m128_light",
+        "tensor_product",
+        "words[2 * deep + 1], 0x7531)",
+        "words[2 * deep + 1], 0x6420)",
+    ),
+    "a NaN widened to a number": ("tensor_e4m3", "m128_light", "widen_float8", "(small, k36000)", "(small, kTwo8)"),
     "small x big left out": (
         "tensor_light_tf32x3",
         "m128_light",

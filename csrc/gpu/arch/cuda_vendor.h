@@ -266,6 +266,21 @@ __device__ inline void copy_async(void* shared, const void* global, bool valid) 
   }
 }
 
+// Copies the first `count` of four bytes that lie `stride` bytes apart in global memory to adjacent bytes of shared memory, and makes the
+// others zero. The copy is not asynchronous. `shared` is a multiple of 4.
+__device__ inline void copy_four_bytes(void* shared, const void* global, uint32_t stride, int count) {
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile(
+      "{.reg .pred p, q, r, s; .reg .u64 at, next; .reg .u32 x, y, z, w;\n"
+      "setp.gt.s32 p, %3, 0; setp.gt.s32 q, %3, 1; setp.gt.s32 r, %3, 2; setp.gt.s32 s, %3, 3;\n"
+      "mov.u32 x, 0; mov.u32 y, 0; mov.u32 z, 0; mov.u32 w, 0; cvt.u64.u32 next, %2;\n"
+      "@p ld.global.u8 x, [%1]; add.u64 at, %1, next; @q ld.global.u8 y, [at];\n"
+      "add.u64 at, at, next; @r ld.global.u8 z, [at]; add.u64 at, at, next; @s ld.global.u8 w, [at];\n"
+      "prmt.b32 x, x, y, 0x0040; prmt.b32 z, z, w, 0x0040; prmt.b32 x, x, z, 0x5410; st.shared.u32 [%0], x;}" ::"r"(to),
+      "l"(global), "r"(stride), "r"(count)
+      : "memory");
+}
+
 // Closes the group of copies started since the last call; the group may be empty.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
@@ -315,6 +330,35 @@ __device__ inline uint32_t bits_of_float(float x) { return __float_as_uint(x); }
 // Returns the 32 bits of high:low that begin at bit `bits` (0 to 31).
 __device__ inline uint32_t shifted_word(uint32_t low, uint32_t high, int bits) { return __funnelshift_r(low, high, bits); }
 
+// Returns the bytes of high:low, numbered from 0 on, that the hexadecimal digits of `selector` name, the lowest digit first.
+__device__ inline uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selector) { return __byte_perm(low, high, selector); }
+
+// Returns x y, and x y + z, for two float16 numbers in each word. Neither flushes subnormal numbers.
+__device__ inline uint32_t multiply_float16s(uint32_t x, uint32_t y) {
+  uint32_t product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(x), "r"(y));
+  return product;
+}
+__device__ inline uint32_t multiply_add_float16s(uint32_t x, uint32_t y, uint32_t z) {
+  uint32_t sum;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(y), "r"(z));
+  return sum;
+}
+
+// Whether one instruction widens two float8_e4m3fn numbers to float16, and that instruction.
+#if __CUDA_ARCH__ >= 890
+inline constexpr bool kWidensE4m3 = true;
+#else
+inline constexpr bool kWidensE4m3 = false;
+#endif
+__device__ inline uint32_t widen_e4m3(uint16_t two) {
+  uint32_t wide = 0;
+#if __CUDA_ARCH__ >= 890
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(wide) : "h"(two));
+#endif
+  return wide;
+}
+
 #define VBGEMM_DEFINE_PRODUCT(name, shape_and_types)                                                           \
   __device__ inline void name(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {                 \
     asm("mma.sync.aligned." shape_and_types " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
@@ -325,6 +369,14 @@ VBGEMM_DEFINE_PRODUCT(multiply_tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")
 VBGEMM_DEFINE_PRODUCT(multiply_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 VBGEMM_DEFINE_PRODUCT(multiply_float16, "m16n8k16.row.col.f32.f16.f16.f32")
 #undef VBGEMM_DEFINE_PRODUCT
+
+// A product of 16 x 8 x 32. A register holds four numbers that are adjacent along K, as of two-byte elements it holds two. The sums wrap
+// around on overflow.
+__device__ inline void multiply_int8(const uint32_t (&a)[4], const uint32_t (&b)[2], uint32_t (&c)[4]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 
 // A product of 16 x 8 x 8, in one instruction where the architecture has one.
 __device__ inline void multiply_float64(const double (&a)[4], const double (&b)[2], double (&c)[4]) {

@@ -19,6 +19,13 @@ struct Case {
   HostPlan plan;
 };
 
+// The type of a case's results: that of the operands. Products of bytes have results of the accumulator's type, because sums that are timed
+// would overflow a byte.
+constexpr DType result_of(Kind kind) {
+  const DType lhs = arithmetic_of(kind).lhs;
+  return bytes_of(lhs) == 1 ? accumulator_of(lhs) : lhs;
+}
+
 struct BenchmarkOptions {
   bool hot = false;
   double footprint = 208e6;  // bytes of all copies of the buffers together: four times the L2 cache
@@ -37,6 +44,8 @@ template <class T>
 __device__ inline Complex<double> to_wide(T x) {
   return {static_cast<double>(widen(x)), 0};
 }
+__device__ inline Complex<double> to_wide(int8_t x) { return {static_cast<double>(x), 0}; }
+__device__ inline Complex<double> to_wide(uint32_t x) { return {static_cast<double>(static_cast<int32_t>(x)), 0}; }
 template <class Real>
 __device__ inline Complex<double> to_wide(Complex<Real> x) {
   return {x.real, x.imag};
@@ -45,12 +54,13 @@ template <class T>
 __device__ inline void from_wide(Complex<double> x, T& to) {
   narrow(static_cast<Accumulator<T>>(x.real), to);
 }
+__device__ inline void from_wide(Complex<double> x, int8_t& to) { to = static_cast<int8_t>(127 * x.real); }
 template <class Real>
 __device__ inline void from_wide(Complex<double> x, Complex<Real>& to) {
   to = {static_cast<Real>(x.real), static_cast<Real>(x.imag)};
 }
 
-// Fills an array with values whose parts are in [-1, 1) and depend only on the position.
+// Fills an array with values whose parts are in [-1, 1), or up to 127 times that for integers, and depend only on the position.
 template <class T>
 __global__ void fill(T* to, size_t count, uint64_t seed) {
   for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < count; i += static_cast<size_t>(gridDim.x) * blockDim.x) {
@@ -64,8 +74,8 @@ __global__ void fill(T* to, size_t count, uint64_t seed) {
 
 // worst = {max |c - reference|, max |reference|, max |c - reference| / (|A| |B|)} over a problem, with one thread for each element.
 // Non-negative doubles have the order of their bits, so that an integer maximum can be used.
-template <class T>
-__global__ void compare(const T* a, const T* b, const T* c, Problem p, unsigned long long* worst) {
+template <class T, class Out>
+__global__ void compare(const T* a, const T* b, const Out* c, Problem p, unsigned long long* worst) {
   const size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
   if (i >= static_cast<size_t>(p.batch) * p.m * p.n) return;
   const int col = static_cast<int>(i % p.n), row = static_cast<int>(i / p.n % p.m), batch = static_cast<int>(i / p.n / p.m);
@@ -126,7 +136,7 @@ class Stopwatch {
 };
 
 // The operands and results of a case, in as many copies as the footprint requires; each buffer is contiguous and 256-byte aligned.
-template <class T>
+template <class T, class Out = T>
 class Bench {
  public:
   Bench(const Case& c, const BenchmarkOptions& options) : case_(c), options_(options), plan_(c.plan), device_(c.plan) {
@@ -142,9 +152,9 @@ class Bench {
     }
     size_t per_copy = 0;
     std::vector<size_t> offsets;
-    for (size_t size : sizes_) {
+    for (size_t i = 0; i < sizes_.size(); ++i) {
       offsets.push_back(per_copy);
-      per_copy += (size * sizeof(T) + 255) / 256 * 256;
+      per_copy += (sizes_[i] * (i < 2 * count ? sizeof(T) : sizeof(Out)) + 255) / 256 * 256;
     }
     copies_ = options.hot || per_copy == 0 ? 1 : std::clamp(static_cast<int>(std::ceil(options.footprint / per_copy)), 1, 4096);
     memory_.emplace_back(per_copy * copies_);
@@ -184,21 +194,24 @@ class Bench {
 
   void poison() {
     for (size_t i = 2 * plan_.problems.size(); i < sizes_.size(); ++i) {
-      require(cudaMemsetAsync(const_cast<void*>(buffers_[0].data[i]), 0xFF, sizes_[i] * sizeof(T), stream_.get()), "poison");
+      require(cudaMemsetAsync(const_cast<void*>(buffers_[0].data[i]), 0xFF, sizes_[i] * sizeof(Out), stream_.get()), "poison");
     }
   }
 
   void check(Figures& figures) {
     const size_t count = plan_.problems.size();
-    const double rounding = std::max(Number<T>::kEpsilon > 1e-4 ? 2 * Number<T>::kEpsilon : 0, 2 * rounding_of(plan_.kind));
-    const double tolerance = std::max(rounding, Number<T>::kEpsilon > 1e-10 ? 2e-5 : 1e-12);
+    const double rounding = std::max(Number<Out>::kEpsilon > 1e-4 ? 2 * Number<Out>::kEpsilon : 0, 2 * rounding_of(plan_.kind));
+    // Long sums of 8-bit floats on tensor cores, which are truncated, are not hidden by the rounding of results.
+    const double sums = sizeof(T) < sizeof(Out) ? 1e-3 : 2e-5;
+    const double tolerance = std::max(rounding, Number<Out>::kEpsilon > 1e-10 ? sums : 1e-12);
     DeviceMemory worst(std::vector<double>(3 * count));
     for (size_t i = 0; i < count; ++i) {
       const Problem& p = plan_.problems[i];
       if (sizes_[2 * count + i] == 0) continue;
       const auto at = [&](const Operand& x) { return static_cast<const T*>(buffers_[0].data[x.buffer]); };
+      const Out* const c = static_cast<const Out*>(buffers_[0].data[p.c.buffer]);
       const unsigned blocks = static_cast<unsigned>((sizes_[2 * count + i] + 127) / 128);
-      compare<<<blocks, 128, 0, stream_.get()>>>(at(p.a), at(p.b), at(p.c), p, reinterpret_cast<unsigned long long*>(worst.data()) + 3 * i);
+      compare<<<blocks, 128, 0, stream_.get()>>>(at(p.a), at(p.b), c, p, reinterpret_cast<unsigned long long*>(worst.data()) + 3 * i);
     }
     require(cudaGetLastError(), "compare");
     stream_.wait();
@@ -271,20 +284,26 @@ class Bench {
 
 // Times one case, prints it, and appends a row to the CSV file. Returns whether all results were right.
 inline bool benchmark(const Case& c, const BenchmarkOptions& options) {
-  constexpr const char* kPrecisions[kKinds] = {"fp32", "fp64", "c64", "c128", "bf16", "fp16", "tf32", "3xtf32"};
+  constexpr const char* kPrecisions[kKinds] = {"fp32", "fp64", "c64",  "c128",
+                                               "bf16", "fp16", "tf32", "3xtf32"};  // others by their own names
   Figures figures;
   double gflop = 0;
   const auto measure = [&](auto&& bench) { figures = bench.measure(), gflop = bench.gflop(); };
-  switch (arithmetic_of(c.plan.kind).lhs) {
+  const Arithmetic& types = arithmetic_of(c.plan.kind);
+  switch (types.lhs == types.rhs ? types.lhs : DType::s32) {
     case DType::f32: measure(Bench<float>(c, options)); break;
     case DType::f64: measure(Bench<double>(c, options)); break;
     case DType::c64: measure(Bench<Complex<float>>(c, options)); break;
     case DType::c128: measure(Bench<Complex<double>>(c, options)); break;
     case DType::bf16: measure(Bench<BFloat16>(c, options)); break;
     case DType::f16: measure(Bench<Float16>(c, options)); break;
+    case DType::e4m3: measure(Bench<Element<DType::e4m3>, float>(c, options)); break;
+    case DType::e5m2: measure(Bench<Element<DType::e5m2>, float>(c, options)); break;
+    case DType::s8: measure(Bench<int8_t, uint32_t>(c, options)); break;
     default: throw std::runtime_error(std::string("no benchmark multiplies ") + name_of(c.plan.kind));
   }
-  const char* precision = kPrecisions[static_cast<int>(c.plan.kind)];
+  const char* const short_name = kPrecisions[static_cast<int>(c.plan.kind)];
+  const char* const precision = short_name ? short_name : name_of(c.plan.kind);
   std::printf("%-28s %-24s %s %8.2f us  %8.1f GFLOP/s  stream %8.2f us  error %.2g  bad %d\n", c.peer.c_str(), c.workload.c_str(),
               precision, figures.graph_us, gflop / figures.graph_us * 1e6, figures.stream_us, figures.relative_error, figures.bad);
   std::fflush(stdout);

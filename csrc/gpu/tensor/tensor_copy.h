@@ -14,7 +14,7 @@ __device__ inline bool lines_are_aligned(const MatrixView& x, int64_t line_strid
 
 // How an operand of a tile is copied. vectors: in 16-byte vectors. elements: element by element. shifted: in the aligned 16-byte vectors
 // that contain a line's elements, after which each line is shifted into place. The last is for 2-byte elements, which are too small for an
-// asynchronous copy of their own.
+// asynchronous copy of their own. (Bytes are copied element by element instead, four adjacent ones by one thread.)
 enum class CopyMode { vectors, elements, shifted };
 
 // Returns the fastest way for an operand's rows x cols elements. Its lines are columns where columns are contiguous, and rows otherwise.
@@ -100,10 +100,11 @@ class LineCopy {
   };
   static constexpr int kVectorItems = kVectorBytes / kBytes;
   using ByVectors = Spread<kVectorItems>;
-  using ByElements = Spread<1>;
+  using ByElements = Spread<kBytes == 1 ? 4 : 1>;
 
   __device__ int thread() const { return kKeepsPlaces ? thread_ : thread_index(); }
   __device__ int64_t line_stride() const { return kKeepsPlaces ? stride_ : kLinesAreRows ? from_.row_stride : from_.col_stride; }
+  __device__ int64_t item_stride() const { return kLinesAreRows ? from_.col_stride : 1; }  // lines are columns where these are contiguous
 
   // The destination of the thread's copy number `copy`, or of the element `behind` elements further on in its line.
   template <class Spread>
@@ -127,7 +128,23 @@ class LineCopy {
     for (int e = 0; e < kVectorItems; ++e) copy_async<kBytes>(to + e, from + e, e < count);
   }
 
+  // Four bytes of a line are stored together, because there is no asynchronous copy of a byte. Strides are positive and fit 32 bits.
+  __device__ void start_bytes(T* shared, int lines, int items) const {
+    const int thread = this->thread(), left = items - ByElements::item(thread), limit = lines - ByElements::line(thread);
+    const uint32_t next = static_cast<uint32_t>(item_stride());
+    const T* from = source_;
+    const int64_t step = ByElements::kStep * line_stride();
+#pragma unroll 1
+    for (int i = 0; i < ByElements::kCopies; ++i, from += step) {
+      copy_four_bytes(place_of<ByElements>(shared, thread, i), from, next, i * ByElements::kStep < limit ? left : 0);
+    }
+  }
+
   __device__ void start_elements(T* shared, int lines, int items) const {
+    if constexpr (kBytes == 1) {
+      start_bytes(shared, lines, items);
+      return;
+    }
     const int thread = this->thread(), limit = ByElements::item(thread) < items ? lines - ByElements::line(thread) : 0;
     const T* from = source_;
     const int64_t step = ByElements::kStep * line_stride();

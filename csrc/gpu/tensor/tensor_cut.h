@@ -9,6 +9,12 @@ namespace vbgemm {
 // Threads that form a product together: a warp. (On AMD GPUs a wave has 64: mfma_cut.h.)
 inline constexpr int kLanes = 32;
 
+constexpr bool is_of_bytes(Kind kind) { return bytes_of(arithmetic_of(kind).lhs) == 1; }
+
+// Whether a multiprocessor holds three thread blocks of the small tiles' kernel and not four: for want of registers, or because the stages
+// of bytes, which are padded the most, would be only two.
+constexpr bool has_three_light_blocks(Kind kind) { return kind == Kind::f64 || kind == Kind::tf32x3 || is_of_bytes(kind); }
+
 // Whether a kernel is meant to run with one thread block on a multiprocessor.
 constexpr bool fills_multiprocessor(Kind kind, Kernel kernel) {
   return kernel == Kernel::m256_full || (kernel == Kernel::m256_heavy && kind == Kind::tf32x3);
@@ -17,7 +23,7 @@ constexpr bool fills_multiprocessor(Kind kind, Kernel kernel) {
 // The minimum number of thread blocks of a tensor kernel that a multiprocessor must be able to hold: as many as the registers permit
 // without spills.
 constexpr int tensor_min_blocks(Kind kind, Kernel kernel) {
-  if (kernel == Kernel::m128_light) return kind == Kind::f64 || kind == Kind::tf32x3 ? 3 : 4;
+  if (kernel == Kernel::m128_light) return has_three_light_blocks(kind) ? 3 : 4;
   if (kernel == Kernel::m128_rows || kernel == Kernel::m128_wide_rows) return tensor_row_blocks(kernel, bytes_of(arithmetic_of(kind).lhs));
   return fills_multiprocessor(kind, kernel) ? 1 : 2;
 }
@@ -25,7 +31,7 @@ constexpr int tensor_min_blocks(Kind kind, Kernel kernel) {
 // Upper bound of the shared memory, in bytes, of a thread block, so that the number of thread blocks above fits the 228 KB of a
 // multiprocessor; each thread block costs 1 KB beside its own. All values fit the 163 KB that a thread block may use on sm_80.
 constexpr int tensor_shared_budget(Kind kind, Kernel kernel) {
-  if (kernel == Kernel::m128_light) return (kind == Kind::f64 || kind == Kind::tf32x3 ? 74 : 56) * 1024;
+  if (kernel == Kernel::m128_light) return (has_three_light_blocks(kind) ? 74 : 56) * 1024;
   if (kernel == Kernel::m256_dots) return 44 * 1024;
   return (fills_multiprocessor(kind, kernel) ? 160 : 112) * 1024;
 }
@@ -44,6 +50,9 @@ constexpr int tensor_stages(Kind kind, Kernel kernel, int stage_bytes, int other
 // A warp's products take eight rows at a time, here called a half (of the sixteen rows of an mma instruction). kInterleave halves are
 // interleaved: row kInterleave g + j is row g of half j. So a lane reads one row of each half by one access along a line. Where lines are
 // rows they are stored half by half.
+//
+// Lines of bytes that are steps of K are permuted, too. One ldmatrix loads 32 of them, 16 rows wide, and gives a lane two adjacent rows in
+// eight steps. These have to be the steps 4t to 4t + 3 and 16 + 4t to 16 + 4t + 3, as in registers loaded along K.
 template <class T, int kOuter, int kDepth, bool kDepthItems_, int kInterleave_>
 struct Lines {
   static constexpr bool kDepthItems = kDepthItems_;
@@ -61,6 +70,7 @@ struct Lines {
   // bit in common.
   static constexpr __host__ __device__ int stored(int line) {
     constexpr int kGroup = 8 * kInterleave;
+    if (kBytes == 1 && !kDepthItems) return (line & ~0xe) | (line & 0xc) >> 1 | (line & 0x2) << 2;
     return !kDepthItems || kInterleave == 1 ? line : line / kGroup * kGroup + line % kInterleave * 8 + line % kGroup / kInterleave;
   }
 
@@ -111,16 +121,18 @@ struct TensorCut {
   static constexpr Kind kKind = kKind_;
   static constexpr int kIndex = kIndex_;
   using T = LeftOf<kKind>;
+  using Right = RightOf<kKind>;  // of the same size; where only the size counts, B's elements are taken for T, too
   using Sum = Accumulator<T>;
   static constexpr TileShape kShape = kTiles[kIndex];
   static constexpr Kernel kKernel = kernel_of(kShape);
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads;
   static constexpr int kBytes = static_cast<int>(sizeof(T));
+  static constexpr uint32_t kResults = arithmetic_of(kKind).results();  // of elements of a byte; others store T or Sum
 
   // The catalogue's step along K counts 4-byte elements; other types take the same number of bytes in a step.
   static constexpr int kDepth = kShape.k * 4 / kBytes;
   // K of one instruction, and how many instructions make a step.
-  static constexpr int kChunk = kBytes == 2 ? 16 : 8, kChunks = kDepth / kChunk;
+  static constexpr int kChunk = kBytes == 1 ? 32 : kBytes == 2 ? 16 : 8, kChunks = kDepth / kChunk;
 
   static constexpr int kWaves = kThreads / kLanes;
   static constexpr bool kTransposed = kWarpgroups && kBytes == 4;
@@ -136,7 +148,11 @@ struct TensorCut {
   static_assert(kSplit * kWavesDown * kWavesAcross == kWaves && kChunks % kSplit == 0);
 
   // Whether a step loads its first fragments before it starts copies. This hides some latency, and costs registers to hold the fragments.
-  static constexpr bool kLoadsFirst = kKernel == Kernel::m128_light && kKind != Kind::f64 && kKind != Kind::tf32x3;
+  static constexpr bool kIsFloat8 = kBytes == 1 && !std::is_integral_v<T>;
+  static constexpr bool kLoadsFirst = kKernel == Kernel::m128_light && kKind != Kind::f64 && kKind != Kind::tf32x3 && !kIsFloat8;
+
+  // How many of a warp's chunks of a step are unrolled: all of them, except that a chunk of 8-bit floats has the code of two.
+  static constexpr int kUnrolledChunks = kIsFloat8 && kChunks / kSplit > 2 ? 2 : kChunks / kSplit;
 
   // Whether the values that each step's copies need again are kept in registers: only in kernels that have registers left.
   static constexpr bool kKeepsPlaces = kThreads == 128 || fills_multiprocessor(kKind, kKernel);
@@ -145,8 +161,8 @@ struct TensorCut {
   static constexpr int kBlocksDown = (kTransposed ? kWaveCols : kWaveRows) / 16, kBlocksAcross = (kTransposed ? kWaveRows : kWaveCols) / 8;
 
   static constexpr bool kInterleaved = kKind == Kind::tf32 || kKind == Kind::tf32x3;
-  static constexpr int kRowInterleave = kInterleaved ? kWaveRows / 8 : 1;
-  static constexpr int kColInterleave = kTransposed ? kWaveCols / 8 : kInterleaved ? 4 : 1;
+  static constexpr int kRowInterleave = kInterleaved ? kWaveRows / 8 : kBytes == 1 ? 2 : 1;
+  static constexpr int kColInterleave = kTransposed ? kWaveCols / 8 : kInterleaved ? 4 : kBytes == 1 ? 2 : 1;
   template <bool kSwizzled, int kOuter, bool kDepthItems, int kInterleave>
   using Operand =
       std::conditional_t<kSwizzled, SwizzledLines<T, kOuter, kDepth, kDepthItems>, Lines<T, kOuter, kDepth, kDepthItems, kInterleave>>;

@@ -2,6 +2,7 @@
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "gpu/tensor/tensor_cut.h"
+#include "gpu/tensor/widen_float8.h"
 
 namespace vbgemm {
 
@@ -16,7 +17,7 @@ struct WavePlace {
         slice(Cut::kSplit == 1 ? 0 : wave / (Cut::kWavesAcross * Cut::kWavesDown)) {}
 };
 
-// One register of an operand: one number, or two 16-bit numbers.
+// One register of an operand: one number, two numbers of two bytes, or four of one byte.
 template <class T>
 using Register = std::conditional_t<sizeof(T) == 8, double, uint32_t>;
 
@@ -41,6 +42,8 @@ __device__ inline int first_fragment(int from, int chunk) {
     return Lines::kDepthItems ? (from + g) * kPitch + 8 * chunk + t : (8 * chunk + t) * kPitch + from + g;
   } else if constexpr (Lines::kDepthItems) {
     return (from + 8 * half_of<kDeepFirst>(matrix) + row) * kPitch + (2 * chunk + deep_of<kDeepFirst>(matrix)) * kVectorItems;
+  } else if constexpr (sizeof(T) == 1) {
+    return (32 * chunk + lane) * kPitch + from;
   } else if constexpr (sizeof(T) == 2) {
     return (16 * chunk + 8 * deep_of<kDeepFirst>(matrix) + row) * kPitch + from + 8 * half_of<kDeepFirst>(matrix);
   } else {
@@ -57,6 +60,18 @@ __device__ inline void load_halves(const T* first, int chunk, const Put& put) {
     for (int i = 0; i < 2 * kHalves; ++i) {
       const int half = i / 2, deep = i % 2, outer = 8 * half, depth = 8 * chunk + 4 * deep;
       put(half, deep, first[Lines::kDepthItems ? outer * kPitch + depth : depth * kPitch + outer]);
+    }
+  } else if constexpr (!Lines::kDepthItems && sizeof(T) == 1) {
+    static_assert(Lines::kInterleave == 2);
+#pragma unroll
+    for (int half = 0; half < kHalves; half += 2) {
+      uint32_t words[4];  // each with two rows in two steps of K
+      load_matrices_transposed(first + 32 * chunk * kPitch + 8 * half, words);
+#pragma unroll
+      for (int deep = 0; deep < 2; ++deep) {
+        put(half, deep, select_bytes(words[2 * deep], words[2 * deep + 1], 0x6420));
+        put(half + 1, deep, select_bytes(words[2 * deep], words[2 * deep + 1], 0x7531));
+      }
     }
   } else if constexpr (Lines::kDepthItems || sizeof(T) == 2) {
     constexpr int kVectorItems = kVectorBytes / static_cast<int>(sizeof(T));
@@ -150,6 +165,29 @@ __device__ inline void see_special(float& x, float& small) {
 template <class Cut>
 using Sums = typename Cut::Sum[Cut::kBlocksDown][Cut::kBlocksAcross][4];
 
+// sums += a b over one chunk of K, as two products of float16, to which 8-bit floats are widened exactly. The first half of each register
+// is taken for the steps of K that come first in a product of float16, for both operands alike.
+template <class Cut>
+__device__ inline void multiply_float8(const uint32_t (&a)[Cut::kBlocksDown][4], const uint32_t (&b)[Cut::kBlocksAcross][2],
+                                       Sums<Cut>& sums) {
+#pragma unroll
+  for (int deep = 0; deep < 2; ++deep) {
+    uint32_t wide_a[Cut::kBlocksDown][4];
+#pragma unroll
+    for (int n = 0; n < 2 * Cut::kBlocksDown; ++n) {
+      const int block = n / 2, half = n % 2;
+      widen_float8<typename Cut::T>(a[block][2 * deep + half], wide_a[block][half], wide_a[block][2 + half]);
+    }
+#pragma unroll
+    for (int j = 0; j < Cut::kBlocksAcross; ++j) {
+      uint32_t wide_b[2];
+      widen_float8<typename Cut::Right>(b[j][deep], wide_b[0], wide_b[1]);
+#pragma unroll
+      for (int i = 0; i < Cut::kBlocksDown; ++i) multiply_float16(wide_a[i], wide_b, sums[i][j]);
+    }
+  }
+}
+
 // sums += a b over one chunk of K.
 template <class Cut, class R>
 __device__ inline void multiply_chunk(R (&a)[Cut::kBlocksDown][4], R (&b)[Cut::kBlocksAcross][2], Sums<Cut>& sums) {
@@ -157,7 +195,13 @@ __device__ inline void multiply_chunk(R (&a)[Cut::kBlocksDown][4], R (&b)[Cut::k
 #pragma unroll
     for (int n = 0; n < Cut::kBlocksDown * Cut::kBlocksAcross; ++n) multiply(n / Cut::kBlocksAcross, n % Cut::kBlocksAcross);
   };
-  if constexpr (Cut::kKind == Kind::f64) {
+  if constexpr (Cut::kBytes == 1) {
+    if constexpr (std::is_integral_v<typename Cut::T>) {
+      each([&](int i, int j) { multiply_int8(a[i], b[j], sums[i][j]); });
+    } else {
+      multiply_float8<Cut>(a, b, sums);
+    }
+  } else if constexpr (Cut::kKind == Kind::f64) {
     each([&](int i, int j) { multiply_float64(a[i], b[j], sums[i][j]); });
   } else if constexpr (Cut::kKind == Kind::bf16) {
     each([&](int i, int j) { multiply_bfloat16(a[i], b[j], sums[i][j]); });

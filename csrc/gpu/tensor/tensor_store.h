@@ -17,7 +17,12 @@ __device__ inline void keep_sums(const Sums<Cut>& sums, typename Cut::Sum* plane
   for (int half = 0; half < 2 * Cut::kBlocksDown; ++half) {
     Sum* const line = plane + interleaved<kDown>(half, g) * Cut::kSumPitch;
     const auto sum = [&](int block, int n) { return sums[half / 2][block][half % 2 * 2 + n]; };  // column 2t + n of a block
-    if constexpr (kAcross == 1) {
+    if constexpr (kAcross == 2) {
+#pragma unroll
+      for (int j = 0; j < Cut::kBlocksAcross; j += 2) {
+        *reinterpret_cast<Vector<Sum, 4>*>(line + 8 * j + 4 * t) = {{sum(j, 0), sum(j + 1, 0), sum(j, 1), sum(j + 1, 1)}};
+      }
+    } else if constexpr (kAcross == 1) {
 #pragma unroll
       for (int j = 0; j < Cut::kBlocksAcross; ++j) *reinterpret_cast<Vector<Sum, 2>*>(line + 8 * j + 2 * t) = {{sum(j, 0), sum(j, 1)}};
     } else {
@@ -95,14 +100,14 @@ __device__ inline Vector<Sum, kWidth> total(const Vector<Sum, kWidth>& first, in
   return sum;
 }
 
-// Applies the epilogue to the sums and writes the results to the first plane.
-template <class Out, int kWidth, class Cut, class T, class Sum>
-__device__ inline void finish_sums(const TilePlace<T>& place, Sum* planes) {
+// Applies the epilogue, except for its activation, to the thread's sums in `count` rows, and writes the results to the first plane.
+template <class Out, int kWidth, class Cut, class T>
+__device__ inline void scale_sums(const TilePlace<T>& place, const Planes<Cut, kWidth>& mine, int count) {
+  using Sum = typename Cut::Sum;
   using Sums = Vector<Sum, kWidth>;
   using OutVector = Vector<Out, kWidth>;
-  constexpr int kTogether = kWidth == 1 ? 32 / static_cast<int>(sizeof(Sum)) : 4;  // loads in flight together
-  const Planes<Cut, kWidth> mine(thread_index(), planes);
-  const int count = mine.count(place);
+  // Loads in flight together: fewer for operands of a byte, whose results are of several types.
+  constexpr int kTogether = (kWidth == 1 ? 32 / static_cast<int>(sizeof(Sum)) : 4) / (sizeof(T) == 1 ? 2 : 1);
   const MatrixView source = place.matrix[kSource], bias = place.matrix[kBias];
   const Sum alpha = place.alpha, beta = place.beta;
 #pragma unroll 1
@@ -134,12 +139,27 @@ __device__ inline void finish_sums(const TilePlace<T>& place, Sum* planes) {
       mine.elements(begin + n) = sum;
     }
   }
+}
+
+// Applies the activation to what scale_sums wrote.
+template <int kWidth, class Cut, class T>
+__device__ inline void activate_sums(const TilePlace<T>& place, const Planes<Cut, kWidth>& mine, int count) {
+  using Sum = typename Cut::Sum;
   if (place.activation == Activation::none) return;
 #pragma unroll 1
   for (int n = 0; n < count * kWidth; ++n) {
     Sum& x = mine.elements(n / kWidth).element[n % kWidth];
     x = activate(place.activation, x);
   }
+}
+
+// Applies the epilogue to the sums and writes the results to the first plane.
+template <class Out, int kWidth, class Cut, class T, class Sum>
+__device__ inline void finish_sums(const TilePlace<T>& place, Sum* planes) {
+  const Planes<Cut, kWidth> mine(thread_index(), planes);
+  const int count = mine.count(place);
+  scale_sums<Out>(place, mine, count);
+  activate_sums(place, mine, count);
 }
 
 template <class Out, int kWidth, class Cut, class T, class Sum>
@@ -150,7 +170,7 @@ __device__ inline void store_rows(const TilePlace<T>& place, Sum* planes, int sl
   const int count = mine.count(place);
   const int64_t step = int64_t{mine.kStep} * c.row_stride;
   Out* to = c.at<Out>(mine.row, mine.col);
-#pragma unroll 4
+#pragma unroll sizeof(Out) == 1 ? 1 : 4  // rounding to a byte takes several instructions
   for (int n = 0; n < count; ++n, to += step) {
     const auto sum = total<Cut>(mine.elements(n), slices);
     OutVector result;
@@ -198,9 +218,41 @@ __device__ inline void store_planes_as(const TilePlace<T>& place, Sum* planes) {
   store_mirror<Out, Cut>(place, planes, place.fused ? 1 : Cut::kSplit);
 }
 
+// As store_planes_as, for operands of a byte, whose results may have up to four types. What does not depend on the type is compiled once.
+template <class Cut, class T, class Sum>
+__device__ inline void store_planes_of_bytes(const TilePlace<T>& place, Sum* planes) {
+  constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
+  const int thread = thread_index(), slices = place.fused ? 1 : Cut::kSplit;
+  const Planes<Cut, kVector> by_vectors(thread, planes);
+  const Planes<Cut, 1> by_elements(thread, planes);
+  bool vectors = false;
+  with_one_of<Cut::kResults>(place.result_type(), [&](auto out) __attribute__((always_inline)) {
+    using Out = decltype(out);
+    const auto takes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
+    vectors = takes(place.matrix[kC]) && (!place.fused || (takes(place.matrix[kSource]) && takes(place.matrix[kBias])));
+    if (place.fused && vectors) scale_sums<Out>(place, by_vectors, by_vectors.count(place));
+    if (place.fused && !vectors) scale_sums<Out>(place, by_elements, by_elements.count(place));
+  });
+  if (place.fused && vectors) activate_sums(place, by_vectors, by_vectors.count(place));
+  if (place.fused && !vectors) activate_sums(place, by_elements, by_elements.count(place));
+  with_one_of<Cut::kResults>(place.result_type(), [&](auto out) __attribute__((always_inline)) {
+    using Out = decltype(out);
+    if (vectors) {
+      store_rows<Out, kVector, Cut>(place, planes, slices);
+    } else {
+      store_rows<Out, 1, Cut>(place, planes, slices);
+    }
+    if (!place.mirror) return;
+    if (place.fused) block_barrier();  // because threads are about to read each other's results
+    store_mirror<Out, Cut>(place, planes, slices);
+  });
+}
+
 template <class Cut, class T, class Sum>
 __device__ inline void store_planes(const TilePlace<T>& place, Sum* planes) {
-  if (place.stores_sums()) {
+  if constexpr (sizeof(T) == 1) {
+    store_planes_of_bytes<Cut>(place, planes);
+  } else if (place.stores_sums()) {
     store_planes_as<Sum, Cut>(place, planes);
   } else {
     store_planes_as<T, Cut>(place, planes);

@@ -28,7 +28,7 @@ class WaveProducts {
   template <class Meanwhile>
   __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
     if (!Cut::kLoadsFirst) meanwhile();
-#pragma unroll
+#pragma unroll Cut::kUnrolledChunks
     for (int i = 0; i < Cut::kChunks / Cut::kSplit; ++i) {
       const int chunk = i * Cut::kSplit;
       Register<T> a[Cut::kBlocksDown][4], b[Cut::kBlocksAcross][2];

@@ -62,20 +62,25 @@ __device__ inline Complex<Real> multiply_add(Complex<Real> a, Complex<Real> b, C
           multiply_add(a.imag, b.real, multiply_add(a.real, b.imag, sum.imag))};
 }
 
-// Calls `store` with a default-constructed element of the result type `result`, which is one of the types to which sums of products of T
-// may be rounded.
-template <class T, int kFrom = 0, class Store>
-__device__ __forceinline__ void with_result(DType result, const Store& store) {
-  constexpr uint32_t kLeft = kResultsOf<T> >> kFrom;
+// Calls `store` with a default-constructed element of the result type `result`, which is one of the set kResults.
+template <uint32_t kResults, int kFrom = 0, class Store>
+__device__ __forceinline__ void with_one_of(DType result, const Store& store) {
+  constexpr uint32_t kLeft = kResults >> kFrom;
   if constexpr ((kLeft & 1) == 0) {
-    with_result<T, kFrom + 1>(result, store);
+    with_one_of<kResults, kFrom + 1>(result, store);
   } else if constexpr (kLeft == 1) {
     store(Element<static_cast<DType>(kFrom)>());
   } else if (result == static_cast<DType>(kFrom)) {
     store(Element<static_cast<DType>(kFrom)>());
   } else {
-    with_result<T, kFrom + 1>(result, store);
+    with_one_of<kResults, kFrom + 1>(result, store);
   }
+}
+
+// As with_one_of, for the types to which sums of products of T may be rounded.
+template <class T, class Store>
+__device__ __forceinline__ void with_result(DType result, const Store& store) {
+  with_one_of<kResultsOf<T>>(result, store);
 }
 
 }  // namespace vbgemm

@@ -26,6 +26,12 @@
 #define VBGEMM_TENSOR_KERNELS_64(FOR_EACH, kind) \
   FOR_EACH(m128_heavy, kind) VBGEMM_TENSOR_STREAMING_KERNELS(FOR_EACH, kind)  // float64 has no larger tiles
 
+#if VBGEMM_WAVE_SIZE == 64
+#define VBGEMM_TENSOR_KERNELS_8(FOR_EACH, kind)
+#else
+#define VBGEMM_TENSOR_KERNELS_8(FOR_EACH, kind) FOR_EACH(m128_light, kind) FOR_EACH(m256_heavy, kind)
+#endif
+
 // CDNA's matrix cores multiply float32 without rounding it. On NVIDIA GPUs only TF32 and the three-product TF32 (tf32x3) run on tensor
 // cores, and the largest TF32 tile is built for NVIDIA only.
 #define VBGEMM_LIGHT_AND(KERNELS, FOR_EACH, kind) VBGEMM_TENSOR_LIGHT_KERNELS(FOR_EACH, kind) KERNELS(FOR_EACH, kind)
@@ -51,6 +57,7 @@
 #define VBGEMM_TENSOR_SHORT(FOR_EACH, kind) VBGEMM_LIGHT_AND(VBGEMM_TENSOR_KERNELS_16, FOR_EACH, kind)
 #define VBGEMM_TENSOR_F64(FOR_EACH, kind) VBGEMM_LIGHT_AND(VBGEMM_TENSOR_KERNELS_64, FOR_EACH, kind)
 #define VBGEMM_TENSOR_TF32(FOR_EACH, kind) VBGEMM_LIGHT_AND(VBGEMM_TENSOR_KERNELS_TF32, FOR_EACH, kind)
+#define VBGEMM_TENSOR_BYTES VBGEMM_TENSOR_KERNELS_8
 #define VBGEMM_TENSOR_NONE(FOR_EACH, kind)
 
 #define VBGEMM_DECLARE_KERNEL(kernel, kind) \
