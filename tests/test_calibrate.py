@@ -50,7 +50,7 @@ def test_every_tile_of_every_kind_is_measured_once():
         return [1e-5] * len(tiles)
 
     points = calibrate.measured_here(H100, sample, calibrate.PRECISIONS, measure, lambda _: None)
-    kinds = ("float32", "tf32", "tf32x3", "bfloat16", "float64")
+    kinds = ("float32", "tf32", "tf32x3", "bfloat16", "float64", "float8_e4m3fn", "int8")
     assert set(points) == {(kind, tile.key) for kind in kinds for tile in catalogue_for(kind, H100)}
     assert all(len(measured) == 2 for measured in points.values())
     assert len(seen) == 2 * len(kinds)

@@ -44,6 +44,11 @@ class Arithmetic(NamedTuple):
 ARITHMETICS: Mapping[str, Arithmetic] = {row[0]: Arithmetic(*row) for row in _core.arithmetics()}
 """The arithmetics by name; calls refer to an arithmetic by its position in this order."""
 
+FLOAT8: tuple[str, ...] = tuple(
+    name for name, one in ARITHMETICS.items() if one.bytes == 1 and DTYPES[one.lhs].fraction_bits > 0
+)
+"""The arithmetics of 8-bit floats."""
+
 OPERANDS: tuple[str, ...] = tuple(dict.fromkeys(one.lhs for one in ARITHMETICS.values()))
 """The dtypes that operands may have."""
 

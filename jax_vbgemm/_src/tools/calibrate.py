@@ -24,6 +24,8 @@ PRECISIONS = {
     "tf32": ("float32", "default"),
     "bf16": ("bfloat16", "default"),
     "fp64": ("float64", "highest"),
+    "float8_e4m3fn": ("float8_e4m3fn", "default"),  # for all 8-bit floats
+    "int8": ("int8", "default"),
 }
 
 Points = Mapping[tuple[str, TileKey], Sequence[Point]]

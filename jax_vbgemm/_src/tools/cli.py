@@ -13,6 +13,7 @@ import jax_vbgemm as vb
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.planner import DEVICES, PLANNERS, device_spec
+from jax_vbgemm._src.tools.calibrate import PRECISIONS
 from jax_vbgemm._src.tools.shapes import calibration_sample, read_problems
 
 
@@ -97,6 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(arguments: list[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jax_vbgemm", description=__doc__)
+    known = ", ".join(PRECISIONS)
     commands = parser.add_subparsers(dest="command", title="commands (without one: show the backends)")
     plan = commands.add_parser("plan", help="print the plan for a file of 'M N K' lines")
     plan.add_argument("file", type=Path)
@@ -111,7 +113,7 @@ def run(arguments: list[str] | None) -> int:
     )
     calibrate.add_argument("--workloads", type=Path, help="folder of the shape files that these CSV files name")
     calibrate.add_argument("--device", help="entry of the device table; default: that of the GPU that is here")
-    calibrate.add_argument("--precision", nargs="+", help="only some of fp32, 3xtf32, tf32, bf16, fp64")
+    calibrate.add_argument("--precision", nargs="+", help=f"only some of {known}")
     calibrate.add_argument(
         "--output", type=Path, help="default: calibration.csv in the device's folder, which plans use"
     )
@@ -119,7 +121,7 @@ def run(arguments: list[str] | None) -> int:
     profile = commands.add_parser(
         "profile", help="measure the latencies, t1 and tcf of tall_skinny's model on this GPU"
     )
-    profile.add_argument("--precision", default="fp32", help="one of fp32, 3xtf32, tf32, bf16, fp64 (default: fp32)")
+    profile.add_argument("--precision", default="fp32", help=f"one of {known} (default: fp32)")
     options = parser.parse_args(arguments)
 
     if options.command is None:

@@ -214,8 +214,12 @@ def _operands(problems: Sequence[Problem], dtype: str) -> tuple[list[jax.Array],
     keys = iter(jax.random.split(jax.random.key(0), 2 * len(problems)))
 
     def random(batch: int, rows: int, cols: int, transposed: bool) -> jax.Array:
-        shape = (cols, rows) if transposed else (rows, cols)
-        return jax.random.normal(next(keys), shape if batch == 1 else (batch, *shape), jnp.dtype(dtype))
+        shape: tuple[int, ...] = (cols, rows) if transposed else (rows, cols)
+        shape = shape if batch == 1 else (batch, *shape)
+        if jnp.issubdtype(dtype, jnp.integer):
+            return jax.random.randint(next(keys), shape, -128, 128, dtype)
+        drawn = "float32" if jnp.dtype(dtype).itemsize == 1 else dtype  # jax.random draws no 8-bit floats
+        return jax.random.normal(next(keys), shape, jnp.dtype(drawn)).astype(dtype)
 
     As = [random(p.batch, p.m, p.k, p.transpose_a) for p in problems]
     return As, [random(p.batch, p.k, p.n, p.transpose_b) for p in problems]

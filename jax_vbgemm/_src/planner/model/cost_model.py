@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from jax_vbgemm._src.arithmetic import FLOAT8
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
@@ -371,7 +372,8 @@ CALIBRATED = tuple(
     f"{what}{rows}_ns" for rows in ("", "_unaligned") for what in ("block", "step", "shared_block", "shared_step")
 )
 _NEVER_MEASURED = 1.0  # seconds of a block and of a step of a tile that was not measured
-_CALIBRATED_AS = {"float16": "bfloat16"}  # the kernels of both have the same speed, so one calibration holds
+# One calibration holds for kernels of the same speed; those of 8-bit floats differ only in how they are widened.
+_CALIBRATED_AS = {"float16": "bfloat16"} | dict.fromkeys(FLOAT8, "float8_e4m3fn")
 
 
 @lru_cache(maxsize=8)

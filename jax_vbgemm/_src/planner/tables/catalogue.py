@@ -120,10 +120,10 @@ class Catalogue:
 
     @property
     def on_tensor_cores(self) -> bool:
-        """Whether products of this arithmetic belong on tensor cores: TF32 exists nowhere else, and 16-bit floats are
-        much slower elsewhere. (float64 has tensor cores too, but ordinary units are as exact.)
+        """Whether products of this arithmetic belong on tensor cores: TF32 exists nowhere else, and numbers of 8 and
+        16 bits are much slower elsewhere. (float64 has tensor cores too, but ordinary units are as exact.)
         """
-        theirs = self.kind != PLAIN_KIND[self.kind] or self.element_bytes == 2
+        theirs = self.kind != PLAIN_KIND[self.kind] or self.element_bytes <= 2
         return theirs and any(tile.tensor for tile in self.tiles)
 
     def __iter__(self) -> Iterator[TileShape]:

@@ -4,12 +4,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from jax_vbgemm._src.arithmetic import accumulator_of
+from jax_vbgemm._src.arithmetic import FLOAT8, accumulator_of
 from jax_vbgemm._src.planner.tables.rules import CoreRules, DotRates, Rules
 
 # The dtype whose rate is an upper bound for an accumulator without a rate of its own. (By data sheets, the rate of
 # integers is that of float32 or half of it.)
 _MULTIPLIED_AS = {"complex64": "float32", "complex128": "float64", "int32": "float32"}
+
+# The rates of tensor cores that an arithmetic shares with others; it has its own where it is not listed here.
+_TENSOR_RATES = {"float16": "bfloat16"} | dict.fromkeys(FLOAT8, "float8")
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class DeviceSpec:
 
     # Cost model.
     peak_rates: tuple[tuple[str, float], ...]  # FLOP/s of ordinary (not matrix) units, by dtype
-    tensor_rates: tuple[tuple[str, float], ...]  # FLOP/s of tensor cores, by the arithmetics that have such kernels
+    tensor_rates: tuple[tuple[str, float], ...]  # of tensor cores, by the arithmetics that have kernels, or "float8"
     bandwidth: float  # device memory
     cache_bandwidth: float  # last cache shared by the units
     shared_bandwidth: float  # shared memory of all units together
@@ -93,7 +96,7 @@ class DeviceSpec:
 
     def tensor_rate(self, kind: str) -> float:
         """FLOP/s of an arithmetic on tensor cores; infinite where the device has none for it."""
-        return dict(self.tensor_rates).get("bfloat16" if kind == "float16" else kind, math.inf)
+        return dict(self.tensor_rates).get(_TENSOR_RATES.get(kind, kind), math.inf)
 
     def has_tensor(self, kind: str) -> bool:
         """Whether the device has tensor cores (AMD: matrix cores) for this arithmetic."""
