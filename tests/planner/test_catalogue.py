@@ -41,6 +41,19 @@ def test_tensor_tiles_are_for_devices_with_such_cores(device):
     assert kind_of("float32", "default", device_spec(device)) == "float32"
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if ARITHMETICS[kind].bytes == 1])
+def test_types_of_a_byte_have_tensor_tiles_on_nvidia_gpus(kind):
+    def tensor_tiles(device):
+        return [tile.name for tile in catalogue_for(kind, device_spec(device)) if tile.tensor]
+
+    assert not tensor_tiles("mi300x")
+    assert not tensor_tiles("v100")
+    assert tensor_tiles("l40s") == ["mma-32x32", "mma-32x64", "mma-64x64"]  # too little shared memory for the largest
+    for device in ("h100", "a100", "b200"):
+        assert tensor_tiles(device) == ["mma-32x32", "mma-32x64", "mma-64x64", "mma-128x128"]
+        assert catalogue_for(kind, device_spec(device)).on_tensor_cores
+
+
 def test_the_precision_of_float32_chooses_its_kind():
     h100 = device_spec("h100")
     assert [kind_of("float32", p, h100) for p in ("default", "high", "highest")] == ["tf32", "tf32x3", "float32"]

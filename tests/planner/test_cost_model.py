@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jax_vbgemm as vb
+from jax_vbgemm._src.arithmetic import FLOAT8
 from jax_vbgemm._src.planner import Auto, Catalogue, TileShape, catalogue_for, device_spec
 from jax_vbgemm._src.planner.auto import PAPERS
 from jax_vbgemm._src.planner.model import cost_model
@@ -232,6 +233,20 @@ def test_no_plan_prefers_a_tile_that_was_never_measured(monkeypatch):
         monkeypatch.undo()
         cost_model._calibration.cache_clear()
         assert make(vb.Uniform(other), shapes).predicted_seconds >= before.predicted_seconds
+    finally:
+        cost_model._calibration.cache_clear()
+
+
+@pytest.mark.parametrize("kind", [*FLOAT8, "int8"])
+def test_types_of_a_byte_are_predicted_by_the_formula_until_one_tile_is_calibrated(kind, monkeypatch):
+    shapes = [(512, 512, 512)] * 8
+    assert make(Auto(), shapes, dtype=kind).choices[0][0].startswith("mma-")
+    row = cost_model._calibration_table("h100")["bfloat16", "large", 128]
+    measured = "float8_e4m3fn" if kind in FLOAT8 else kind
+    monkeypatch.setattr(cost_model, "_calibration_table", lambda device: {(measured, "large", 128): row})
+    cost_model._calibration.cache_clear()
+    try:
+        assert set(make(Auto(), shapes, dtype=kind).choices) == {("large", 128)}
     finally:
         cost_model._calibration.cache_clear()
 

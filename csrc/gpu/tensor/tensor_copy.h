@@ -134,7 +134,7 @@ class LineCopy {
     const uint32_t next = static_cast<uint32_t>(item_stride());
     const T* from = source_;
     const int64_t step = ByElements::kStep * line_stride();
-#pragma unroll 1
+#pragma unroll kKeepsPlaces ? 4 : 1  // more loads in flight, where there are registers for them
     for (int i = 0; i < ByElements::kCopies; ++i, from += step) {
       copy_four_bytes(place_of<ByElements>(shared, thread, i), from, next, i * ByElements::kStep < limit ? left : 0);
     }
