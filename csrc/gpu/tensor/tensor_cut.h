@@ -10,6 +10,8 @@ namespace vbgemm {
 inline constexpr int kLanes = 32;
 
 constexpr bool is_of_bytes(Kind kind) { return bytes_of(arithmetic_of(kind).lhs) == 1; }
+template <Kind kKind>
+inline constexpr bool kIsOfBytes = is_of_bytes(kKind);  // a constant, because device code cannot call the function
 
 // Whether a multiprocessor holds three thread blocks of the small tiles' kernel and not four: for want of registers, or because the stages
 // of bytes, which are padded the most, would be only two.
@@ -150,9 +152,6 @@ struct TensorCut {
   // Whether a step loads its first fragments before it starts copies. This hides some latency, and costs registers to hold the fragments.
   static constexpr bool kIsFloat8 = kBytes == 1 && !std::is_integral_v<T>;
   static constexpr bool kLoadsFirst = kKernel == Kernel::m128_light && kKind != Kind::f64 && kKind != Kind::tf32x3 && !kIsFloat8;
-
-  // How many of a warp's chunks of a step are unrolled: all of them, except that a chunk of 8-bit floats has the code of two.
-  static constexpr int kUnrolledChunks = kIsFloat8 && kChunks / kSplit > 2 ? 2 : kChunks / kSplit;
 
   // Whether the values that each step's copies need again are kept in registers: only in kernels that have registers left.
   static constexpr bool kKeepsPlaces = kThreads == 128 || fills_multiprocessor(kKind, kKernel);

@@ -195,7 +195,7 @@ __device__ inline void multiply_chunk(R (&a)[Cut::kBlocksDown][4], R (&b)[Cut::k
 #pragma unroll
     for (int n = 0; n < Cut::kBlocksDown * Cut::kBlocksAcross; ++n) multiply(n / Cut::kBlocksAcross, n % Cut::kBlocksAcross);
   };
-  if constexpr (Cut::kBytes == 1) {
+  if constexpr (kIsOfBytes<Cut::kKind>) {
     if constexpr (std::is_integral_v<typename Cut::T>) {
       each([&](int i, int j) { multiply_int8(a[i], b[j], sums[i][j]); });
     } else {

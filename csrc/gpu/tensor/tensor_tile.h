@@ -28,8 +28,7 @@ class WaveProducts {
   template <class Meanwhile>
   __device__ void multiply(const T* stage, Sums<Cut>& sums, const Meanwhile& meanwhile) const {
     if (!Cut::kLoadsFirst) meanwhile();
-#pragma unroll Cut::kUnrolledChunks
-    for (int i = 0; i < Cut::kChunks / Cut::kSplit; ++i) {
+    const auto multiply_next = [&](int i) __attribute__((always_inline)) {
       const int chunk = i * Cut::kSplit;
       Register<T> a[Cut::kBlocksDown][4], b[Cut::kBlocksAcross][2];
       load_halves<LinesA, 2 * Cut::kBlocksDown, false>(stage + first_a_, chunk,
@@ -37,6 +36,14 @@ class WaveProducts {
       load_halves<LinesB, Cut::kBlocksAcross, true>(stage + first_b_, chunk, [&](int half, int deep, auto x) { b[half][deep] = x; });
       if (Cut::kLoadsFirst && i == 0) meanwhile();
       multiply_chunk<Cut>(a, b, sums);
+    };
+    constexpr int kMine = Cut::kChunks / Cut::kSplit;
+    if constexpr (Cut::kIsFloat8) {
+#pragma unroll 2  // a chunk of 8-bit floats has the code of two
+      for (int i = 0; i < kMine; ++i) multiply_next(i);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kMine; ++i) multiply_next(i);
     }
   }
 
