@@ -8,20 +8,19 @@
 
 namespace vbgemm {
 
-constexpr uint32_t all_dtypes() {
-  uint32_t all = 0;
-  for (int kind = 0; kind < kKinds; ++kind) all |= uint32_t{plain_kind_of(static_cast<Kind>(kind)) == static_cast<Kind>(kind)} << kind;
-  return all;
-}
-inline constexpr uint32_t ALL_DTYPES = all_dtypes(), ALL_REAL = F32 | F64 | BF16 | F16;  // of 16 bits or more
-inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;           // float32: on CDNA only
-
 constexpr uint32_t all_of_bytes(int bytes) {
   uint32_t all = 0;
   for (int kind = 0; kind < kKinds; ++kind) all |= uint32_t{bytes_of(kArithmetics[kind].lhs) == bytes} << kind;
   return all;
 }
-inline constexpr uint32_t ALL_BYTES = all_of_bytes(1);  // 8-bit floats and integers: on tensor cores, NVIDIA only
+constexpr uint32_t all_dtypes() {
+  uint32_t all = 0;
+  for (int kind = 0; kind < kKinds; ++kind) all |= uint32_t{plain_kind_of(static_cast<Kind>(kind)) == static_cast<Kind>(kind)} << kind;
+  return all;
+}
+inline constexpr uint32_t ALL_DTYPES = all_dtypes(), ALL_BYTES = all_of_bytes(1);  // ALL_BYTES: 8-bit floats and integers
+inline constexpr uint32_t ALL_WIDER = ALL_DTYPES & ~ALL_BYTES, ALL_REAL = F32 | F64 | BF16 | F16;
+inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // float32: on CDNA only; beside them ALL_BYTES, on NVIDIA
 
 // What one thread of a thread block (on tensor cores one warp) owns. piece: a rectangle of the tile. rows: whole rows of the tile
 // (gpu/simt/row_tile.h). steps: steps of the whole thread block's K, shared with a few other threads (gpu/simt/deep_tile.h). steps_of_rows:

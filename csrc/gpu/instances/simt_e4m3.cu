@@ -4,4 +4,4 @@
 #include "gpu/tile/tile_kernel.h"
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, e4m3)
-VBGEMM_SIMT_KERNELS(DEFINE, float8_e4m3fn)
+VBGEMM_ORDINARY_BYTES(DEFINE, float8_e4m3fn)

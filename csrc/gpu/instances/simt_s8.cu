@@ -4,4 +4,4 @@
 #include "gpu/tile/tile_kernel.h"
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, s8)
-VBGEMM_SIMT_KERNELS(DEFINE, int8)
+VBGEMM_ORDINARY_BYTES(DEFINE, int8)

@@ -51,6 +51,7 @@
 
 // The launched kernels of an arithmetic, under the words that dtypes.def uses in its columns `ordinary` and `tensor`.
 #define VBGEMM_ORDINARY_PIECES VBGEMM_SIMT_KERNELS
+#define VBGEMM_ORDINARY_BYTES(FOR_EACH, kind) FOR_EACH(t128_light, kind) FOR_EACH(t128_medium, kind)
 #define VBGEMM_ORDINARY_ROWS(FOR_EACH, kind) VBGEMM_ROW_KERNELS(FOR_EACH, kind) VBGEMM_REAL_KERNELS(FOR_EACH, kind)
 #define VBGEMM_ORDINARY_ROWS_AND_DOTS(FOR_EACH, kind) VBGEMM_ROW_KERNELS(FOR_EACH, kind) VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, kind)
 #define VBGEMM_ORDINARY_NONE(FOR_EACH, kind)
