@@ -208,7 +208,7 @@ def test_the_papers_tiles_are_those_that_auto_bounds(problems, device):
     for planner in PAPERS:
         plan = make(planner, problems, device)
         used = set(plan.runs.strategy.tolist())
-        sets = [plan.catalogue.resolve(tiles)[0] for tiles in planner.tile_sets]
+        sets = [plan.catalogue.resolve(tiles)[0] for tiles in planner.ordinary_sets(plan.catalogue)]
         assert any(used <= {tile.index for tile in tiles} for tiles in sets)
 
 

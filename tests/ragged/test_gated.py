@@ -18,13 +18,15 @@ def operands(m, k, n, g, dtype="float64"):
     return oracle.random((m, k), dtype), oracle.random((g, k, 2 * n), dtype, seed=1)
 
 
-def composed(lhs, rhs, sizes, activation, row_scale=None, **options):
+def composed(lhs, rhs, sizes, activation, row_scale=None, bias=None, **options):
     """The same from an ordinary ragged product, whose result stays in the accumulator's dtype."""
     wide = accumulator(lhs.dtype)
+    if bias is not None:
+        options["bias"] = bias.astype(wide)
     both = vb.ragged_dot(lhs, rhs, sizes, preferred_element_type=wide, implementation="xla", **options)
     gate, up = jnp.split(both, 2, axis=-1)
     value = ACTIVATIONS[activation](gate) * up
-    return value if row_scale is None else row_scale.astype(wide)[:, None] * value
+    return value if row_scale is None else row_scale[:, None] * value
 
 
 def close(got, truth, dtype="float64"):
@@ -50,7 +52,7 @@ def test_values(shape, data, dtype, activation, aligned, transpose, extras):
     total = data.draw(st.integers(1, 8)) if "group_offset" in extras else g
     sizes = jnp.array(data.draw(st.lists(st.integers(-3, 2 * m // g + 3), min_size=total, max_size=total)), jnp.int32)
     lhs, rhs = operands(m, k, n, g, dtype)
-    options = {"bias": oracle.random((g, 2 * n), dtype, 2), "row_scale": oracle.random((m,), dtype, 3)}
+    options = {"bias": oracle.random((g, 2 * n), dtype, 2), "row_scale": oracle.random((m,), accumulator(dtype), 3)}
     options = {name: value for name, value in options.items() if name in extras}
     if "group_offset" in extras:
         options["group_offset"] = data.draw(st.integers(-3, total))

@@ -37,7 +37,10 @@ class Auto:
         if device.kind == "gpu" and {tile.kernel for tile in worth_trying(catalogue, sizes)} <= set(STREAMING):
             papers = ()
         elif device.kind == "gpu":
-            sets = {planner.name: [catalogue.resolve(tiles)[0] for tiles in planner.tile_sets] for planner in PAPERS}
+            sets = {
+                planner.name: [catalogue.resolve(tiles)[0] for tiles in planner.ordinary_sets(catalogue)]
+                for planner in PAPERS
+            }
             least = least_of_whole_problems(sizes, sets, catalogue, device)
         for planner in papers:
             if least[planner.name] > drafts[0].seconds:

@@ -24,4 +24,9 @@ class PaperPlanner(DraftPlanner):
     def sets_for(self, catalogue: Catalogue) -> tuple[tuple[TileKey, ...], ...]:
         """The sets of tiles to choose from; `Catalogue.resolve` replaces tiles that aren't built."""
         on_tensor_cores = catalogue.on_tensor_cores if self.tensor is None else self.tensor
-        return self.tensor_sets if on_tensor_cores else self.tile_sets
+        return self.tensor_sets if on_tensor_cores else self.ordinary_sets(catalogue)
+
+    def ordinary_sets(self, catalogue: Catalogue) -> tuple[tuple[TileKey, ...], ...]:
+        """`tile_sets` without those of which no tile is built for the arithmetic."""
+        built = {tile.key for tile in catalogue}
+        return tuple(tiles for tiles in self.tile_sets if not built.isdisjoint(tiles))
