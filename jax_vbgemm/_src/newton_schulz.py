@@ -130,11 +130,9 @@ def newton_schulz(
 
     scales = None if scale is None else _scales(scale, len(leaves))
 
-    def all_of(
-        leaves: Sequence[jax.Array], scales: Any, coeffs: Any, steps: Any, eps: Any, where: RaggedArray | None = None
-    ) -> list[jax.Array]:
+    def all_of(leaves: Sequence[jax.Array], scales: Any, coeffs: Any, steps: Any, eps: Any, **places: Any) -> list[Any]:
         options = (precision, planner, implementation)
-        return _orthogonalized(leaves, steps, coeffs, preconditioning, eps, scales, *options, where)
+        return _orthogonalized(leaves, steps, coeffs, preconditioning, eps, scales, *options, **places)
 
     def finished(results: Sequence[Any]) -> Any:
         if packed is None:
@@ -145,7 +143,8 @@ def newton_schulz(
 
     axes = None if mesh_axis is None else mesh_axes("newton_schulz", mesh_axis, mesh)
     if axes is None or axes.size == 1 or not leaves:
-        return finished(all_of(leaves, scales, coeffs, steps, eps, packed))
+        places = _places_of(packed, leaves, steps, preconditioning)
+        return finished(all_of(leaves, scales, coeffs, steps, eps, **places))
     for (path, _), leaf in zip(jax.tree.leaves_with_path(tree), leaves, strict=True):
         if not compat.is_static(leaf.shape):
             where = jax.tree_util.keystr(path)
@@ -154,14 +153,26 @@ def newton_schulz(
     options = {"scales": scales, "coeffs": coeffs, "steps": steps, "eps": eps}
     traced = {name: value for name, value in options.items() if isinstance(value, jax.Array)}
 
-    def part_of(parts: Sequence[jax.Array], indices: Sequence[int], traced: Any) -> list[jax.Array]:
+    def part_of(parts: Sequence[jax.Array], indices: Sequence[int], traced: Any, into: Sequence[View]) -> list[Any]:
         of_part = options | traced
         if scales is not None:
             of_part["scales"] = of_part["scales"][np.array(indices, int)]
-        return all_of(parts, **of_part)
+        return all_of(parts, **of_part, into=into)
 
     seconds = matrix_seconds(leaves, precision, planner)
     return finished(divided(part_of, leaves, traced, seconds, axes))
+
+
+def _places_of(
+    packed: RaggedArray | None, leaves: Sequence[jax.Array], steps: Any, preconditioning: str
+) -> dict[str, Any]:
+    """Where `_orthogonalized` reads the members of a RaggedArray in place, and a new buffer for the results."""
+    # X must occur in products and norms only.
+    simple = isinstance(steps, int) and steps > 0 and preconditioning == "frobenius"
+    if packed is None or not simple or not all(x.ndim == 2 and not jnp.iscomplexobj(x) for x in leaves):
+        return {}
+    target = RaggedArray(jnp.zeros_like(packed.buffer), packed.members)
+    return {"packed": packed, "into": [target.view(index) for index in range(len(leaves))]}
 
 
 def _orthogonalized(
@@ -174,26 +185,25 @@ def _orthogonalized(
     precision: Any,
     planner: AnyPlanner,
     implementation: str | None,
-    packed: RaggedArray | None,
+    packed: RaggedArray | None = None,
+    into: Sequence[View] | None = None,
 ) -> list[Any]:
     """newton_schulz for checked arguments; `scales` has one entry for each leaf, or is None.
 
-    packed: the members of a RaggedArray that the leaves are, or None. Where all leaves are one batch, the results are
-    then views of a new buffer.
+    packed: the RaggedArray whose members the leaves are, which is read in place, or None.
+    into: a view for each leaf into which the last product writes; those of a dtype share a buffer. The results are then
+    views of the new buffers with these layouts. Where there is no last product, the results are arrays.
     """
     results: list[Any] = [None] * len(leaves)
-    views: list[Any] = list(leaves)
-    # X occurs in products and norms only
-    simple = isinstance(steps, int) and steps > 0 and preconditioning == "frobenius"
-    if packed is not None and not (simple and all(x.ndim == 2 and not jnp.iscomplexobj(x) for x in leaves)):
-        packed = None
-    if packed is not None:
-        views = [packed.view(index) for index in range(len(leaves))]
+    views: list[Any] = list(leaves) if packed is None else [packed.view(index) for index in range(len(leaves))]
+    if not (isinstance(steps, int) and steps > 0):
+        into = None
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
         of_dtype = [index for index, leaf in enumerate(leaves) if leaf.dtype == dtype]
         alone = members_alone([leaves[index] for index in of_dtype], precision, planner, implementation)
         numbers = _rounded(coeffs, dtype)
         per_step = list(numbers) if coeffs.ndim == 2 else [numbers] * (steps if isinstance(steps, int) else 1)
+        buffer = None if into is None else into[of_dtype[0]].buffer
         for route in (False, True):
             members = [index for index, out in zip(of_dtype, alone, strict=True) if out == route]
             if not members:
@@ -205,23 +215,24 @@ def _orthogonalized(
                 return batched_gemm(*operands, planner=planner, implementation=chosen, **options)
 
             matrices = [(leaves if route else views)[index] for index in members]
-            norms, into = None, None
-            if packed is not None and not route:
-                norms = packed_norms(packed, members)
-                if len(members) == len(leaves):
-                    target = RaggedArray(jnp.zeros_like(packed.buffer), packed.members)
-                    into = [target.view(index) for index in members]
+            norms = packed_norms(packed, members) if packed is not None and not route else None
             by_kernel = preconditioning != "spectral" and not route and implementation != "xla"
             small = small_size() if by_kernel else 0
             factors = None
             if scales is not None:
                 factors = _real(scales if len(members) == len(leaves) else scales[np.array(members)], dtype)
             if isinstance(steps, int):
-                iterated = _iterate(matrices, per_step, preconditioning, eps, gemm, small, factors, norms, into)
+                places = None if into is None else [View.with_layout(buffer, into[index].layout) for index in members]
+                iterated = _iterate(matrices, per_step, preconditioning, eps, gemm, small, factors, norms, places)
+                if into is not None:
+                    buffer = iterated[0].buffer
             else:
                 iterated = _loop(matrices, steps, numbers, preconditioning, eps, gemm, small, factors)
             for index, value in zip(members, iterated, strict=True):
                 results[index] = value
+        if into is not None:  # both routes have written into the last buffer
+            for index in of_dtype:
+                results[index] = View.with_layout(buffer, into[index].layout)
     return results
 
 
