@@ -12,7 +12,7 @@
 // Build (for AMD's GPUs tools/rocm/first_run.sh does it):
 //
 //   nvcc -std=c++17 -O3 -arch=sm_90a -Icsrc -o build/gpu_driver benchmarks/gpu_driver.cu
-//     csrc/gpu/host/launch.cu csrc/gpu/instances/{add_shares,add_scaled,square_sums,simt_*,rows_*,tensor_*}.cu
+//     csrc/gpu/host/launch.cu csrc/gpu/instances/{add_partial_sums,add_scaled,square_sums,simt_*,rows_*,tensor_*}.cu
 //
 // A case file is little-endian: the 8 bytes "VBGCASE2", int64 catalogue_hash() of the library that made its plans, then cases until the end
 // of the file, each
@@ -80,7 +80,7 @@ class CaseFile {
     if (header.num_runs == 0) read(c.plan.tiles, header.num_tiles);
     read(c.plan.splits, header.num_splits);
     for (const SplitTile& tile : c.plan.splits) {
-      c.plan.num_sums = std::max(c.plan.num_sums, tile.first + static_cast<int64_t>(tile.shares) * tile.share_stride);
+      c.plan.num_sums = std::max(c.plan.num_sums, tile.first + static_cast<int64_t>(tile.slices) * tile.slice_stride);
     }
     if (header.has_block_first) read(c.plan.block_first, header.num_blocks + 1);
     skip_padding();
@@ -102,12 +102,12 @@ class CaseFile {
 };
 
 // The first `batch` lines "M N K" of a workload file (0: all), every problem in the same tile.
-Case uniform_case(const std::string& path, int batch, int strategy, Kind kind, bool ready) {
+Case uniform_case(const std::string& path, int batch, int tile_id, Kind kind, bool ready) {
   std::ifstream in(path);
   if (!in) refuse("cannot open " + path);
   std::string name = path.substr(path.find_last_of('/') + 1);
   name = name.substr(0, name.rfind(".txt")) + (batch > 0 ? "_b" + std::to_string(batch) : "");
-  Case c{std::string("vbgemm_uniform_") + kTiles[strategy].name + "_" + std::to_string(kTiles[strategy].threads), name, {}};
+  Case c{std::string("vbgemm_uniform_") + kTiles[tile_id].name + "_" + std::to_string(kTiles[tile_id].threads), name, {}};
   c.plan.kind = kind;
   c.plan.out_dtype = result_of(kind);
   std::vector<std::array<int, 3>> sizes;
@@ -121,7 +121,7 @@ Case uniform_case(const std::string& path, int batch, int strategy, Kind kind, b
       return Operand{buffer, 0, 0, cols, 1, {rows * cols, rows * cols}};
     };
     c.plan.problems.push_back({m, n, k, 1, 1, 0, row_major(2 * i, m, k), row_major(2 * i + 1, k, n), row_major(2 * count + i, m, n)});
-    boxes.push_back(whole(c.plan.problems, i, strategy));
+    boxes.push_back(whole(c.plan.problems, i, tile_id));
   }
   lay_out(c.plan, boxes, ready);
   return c;

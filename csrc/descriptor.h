@@ -51,7 +51,7 @@ struct Epilogue {
 // one.
 struct TileRun {
   int32_t problem;
-  int32_t strategy;         // row of the catalogue
+  int32_t tile_id;          // row of the catalogue
   int32_t row, col, batch;  // origin: elements, elements, batch index
   int32_t k_begin, k_end;
   int32_t first_tile;  // number of tiles in the runs before this one
@@ -79,7 +79,7 @@ struct Part {
 // The part of a tile's description that its matrices share: C[rows x cols] = A[rows x depth] B[depth x cols], and where the tile lies in
 // its problem.
 struct TilePosition {
-  int32_t strategy;
+  int32_t tile_id;
   int32_t rows, cols, depth;
   int32_t problem, batch, row, col;
 };
@@ -91,13 +91,13 @@ struct ReadyTile {
   Part part[3];  // of A, B and C
 };
 
-// A split-K tile: where the partial sums of its K slices ("shares") are, and where their total goes. Rows of partial sums are `pitch`
-// apart, slices `share_stride`. The strategy and depth of its position are those of its first slice.
+// A split-K tile: where the partial sums of its K slices are, and where their total goes. Rows of partial sums are `pitch`
+// apart, slices `slice_stride`. The tile and depth of its position are those of its first slice.
 struct SplitTile {
   TilePosition position;
   Part c;
   int64_t first;  // in accumulators, from the start of the workspace's partial sums
-  int32_t share_stride, shares;
+  int32_t slice_stride, slices;
   int32_t pitch;
   int32_t reserved;
 };

@@ -64,7 +64,7 @@ constexpr Field field(const char* name, size_t offset) {
 #define VBGEMM_FIELD_AS(record, name, member) field<decltype(std::declval<record&>().member)>(name, offsetof(record, member))
 #define VBGEMM_FIELD(record, member) VBGEMM_FIELD_AS(record, #member, member)
 #define VBGEMM_POSITION(record)                                                                               \
-  VBGEMM_FIELD_AS(record, "strategy", position.strategy), VBGEMM_FIELD_AS(record, "rows", position.rows),     \
+  VBGEMM_FIELD_AS(record, "tile_id", position.tile_id), VBGEMM_FIELD_AS(record, "rows", position.rows),       \
       VBGEMM_FIELD_AS(record, "cols", position.cols), VBGEMM_FIELD_AS(record, "depth", position.depth),       \
       VBGEMM_FIELD_AS(record, "problem", position.problem), VBGEMM_FIELD_AS(record, "batch", position.batch), \
       VBGEMM_FIELD_AS(record, "row", position.row), VBGEMM_FIELD_AS(record, "col", position.col)
@@ -87,9 +87,9 @@ inline constexpr Field kEpilogueFields[] = {
     VBGEMM_FIELD(Epilogue, bias),  VBGEMM_FIELD(Epilogue, activation), VBGEMM_FIELD(Epilogue, reserved),
 };
 inline constexpr Field kTileRunFields[] = {
-    VBGEMM_FIELD(TileRun, problem), VBGEMM_FIELD(TileRun, strategy), VBGEMM_FIELD(TileRun, row),      VBGEMM_FIELD(TileRun, col),
-    VBGEMM_FIELD(TileRun, batch),   VBGEMM_FIELD(TileRun, k_begin),  VBGEMM_FIELD(TileRun, k_end),    VBGEMM_FIELD(TileRun, first_tile),
-    VBGEMM_FIELD(TileRun, tiles_y), VBGEMM_FIELD(TileRun, tiles_x),  VBGEMM_FIELD(TileRun, mirrored), VBGEMM_FIELD(TileRun, reserved),
+    VBGEMM_FIELD(TileRun, problem), VBGEMM_FIELD(TileRun, tile_id), VBGEMM_FIELD(TileRun, row),      VBGEMM_FIELD(TileRun, col),
+    VBGEMM_FIELD(TileRun, batch),   VBGEMM_FIELD(TileRun, k_begin), VBGEMM_FIELD(TileRun, k_end),    VBGEMM_FIELD(TileRun, first_tile),
+    VBGEMM_FIELD(TileRun, tiles_y), VBGEMM_FIELD(TileRun, tiles_x), VBGEMM_FIELD(TileRun, mirrored), VBGEMM_FIELD(TileRun, reserved),
 };
 inline constexpr Field kPartFields[] = {
     VBGEMM_FIELD(Part, offset), VBGEMM_FIELD(Part, row_stride), VBGEMM_FIELD(Part, col_stride),
@@ -103,8 +103,8 @@ inline constexpr Field kReadyTileFields[] = {
 };
 inline constexpr Field kSplitTileFields[] = {
     VBGEMM_POSITION(SplitTile),        VBGEMM_FIELD(SplitTile, c),
-    VBGEMM_FIELD(SplitTile, first),    VBGEMM_FIELD(SplitTile, share_stride),
-    VBGEMM_FIELD(SplitTile, shares),   VBGEMM_FIELD(SplitTile, pitch),
+    VBGEMM_FIELD(SplitTile, first),    VBGEMM_FIELD(SplitTile, slice_stride),
+    VBGEMM_FIELD(SplitTile, slices),   VBGEMM_FIELD(SplitTile, pitch),
     VBGEMM_FIELD(SplitTile, reserved),
 };
 #undef VBGEMM_POSITION

@@ -146,7 +146,7 @@ def test_a_file_that_is_none_of_ours_is_refused_before_anything_is_measured(tmp_
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the CPU's planner")
-def test_k_in_shares_is_tried_on_a_cpu(tmp_path):
+def test_k_in_slices_is_tried_on_a_cpu(tmp_path):
     seen = []
 
     def measured(planners, *_):

@@ -27,7 +27,7 @@ pytestmark = [
 def build(cache: Path, flags: Sequence[str], *, compiler: str = "g++", x86: bool) -> Path:
     """The driver, by the build lines at its top; `x86`: with the kernels of AVX2 and AVX-512."""
     compiled = Compiled(cache, compiler)
-    portable = ("walk", "group_walk", "packed_groups", "share", "isa", "kernels_portable")
+    portable = ("walk", "group_walk", "packed_groups", "parallel_for", "isa", "kernels_portable")
     sources: dict[Path, Sequence[str]] = {**{CPU / f"{name}.cc": () for name in portable}, DRIVER: ()}
     if x86:
         sources |= {CPU / "kernels_avx2.cc": AVX2, CPU / "kernels_avx512.cc": AVX512}

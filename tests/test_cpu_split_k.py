@@ -16,14 +16,14 @@ import jax_vbgemm as vb
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="the CPU's planner")
 
 
-def in_shares(problems, device, catalogue):
+def in_slices(problems, device, catalogue):
     """Every problem with up to nine K slices, as on a machine with many cores."""
     blocks = []
     for index, p in enumerate(problems):
-        shares = itertools.pairwise(sorted({p.k * end // 9 for end in range(10)}))
-        for (begin, end), row, col in itertools.product(shares, range(0, p.m, 48), range(0, p.n, 64)):
+        slices = itertools.pairwise(sorted({p.k * end // 9 for end in range(10)}))
+        for (begin, end), row, col in itertools.product(slices, range(0, p.m, 48), range(0, p.n, 64)):
             blocks.append([vb.Tile(index, 0, row, col, begin, end, "cpu-small")])
-    return vb.Plan.from_blocks(problems, device, catalogue, planner="in_shares", blocks=blocks)
+    return vb.Plan.from_blocks(problems, device, catalogue, planner="in_slices", blocks=blocks)
 
 
 deep = st.tuples(
@@ -42,7 +42,7 @@ def operands(products, dtype):
 @given(products=st.lists(deep, min_size=1, max_size=3))
 def test_values(dtype, products):
     As, Bs, ta, tb = operands(products, dtype)
-    Cs = vb.batched_matmul(As, Bs, transpose_a=ta, transpose_b=tb, planner=in_shares)
+    Cs = vb.batched_matmul(As, Bs, transpose_a=ta, transpose_b=tb, planner=in_slices)
     oracle.check(Cs, As, Bs, list(zip(ta, tb, strict=True)))
 
 
@@ -60,7 +60,7 @@ def test_epilogues_are_applied_once_to_the_whole_sum(dtype, beta):
             transpose_a=ta, transpose_b=tb, implementation=implementation, planner=planner,
         )  # fmt: skip
 
-    for ours, truth in zip(both("kernel", in_shares), both("xla", "auto"), strict=True):
+    for ours, truth in zip(both("kernel", in_slices), both("xla", "auto"), strict=True):
         tolerance = 2e-2 if dtype == "bfloat16" else 1e-4
         np.testing.assert_allclose(oracle.wide(ours), oracle.wide(truth), rtol=tolerance, atol=tolerance)
 
@@ -70,14 +70,14 @@ def test_the_gradient_of_a_tall_layer():
     y = oracle.random((5000, 7), "float64", 3)
 
     def loss(w):
-        return jnp.vdot(y, vb.batched_matmul([x], [w], planner=in_shares)[0])
+        return jnp.vdot(y, vb.batched_matmul([x], [w], planner=in_slices)[0])
 
     oracle.check([jax.jit(jax.grad(loss))(w)], [x], [y], [(True, False)])
 
 
 def test_the_same_bits_whatever_threads_do():
     As, Bs, ta, tb = operands([(16, 16, 9999, True, False), (31, 7, 5000, False, False)], "float32")
-    function = jax.jit(lambda As, Bs: vb.batched_matmul(As, Bs, transpose_a=ta, transpose_b=tb, planner=in_shares))
+    function = jax.jit(lambda As, Bs: vb.batched_matmul(As, Bs, transpose_a=ta, transpose_b=tb, planner=in_slices))
     first = [np.asarray(c).tobytes() for c in function(As, Bs)]
     with ThreadPoolExecutor(8) as pool:
         for again in pool.map(lambda _: [np.asarray(c).tobytes() for c in function(As, Bs)], range(50)):
@@ -87,5 +87,5 @@ def test_the_same_bits_whatever_threads_do():
 def test_an_infinity_in_one_share_reaches_what_it_should():
     a, b = oracle.random((4, 8000), "float32", 1), oracle.random((8000, 3), "float32", 2)
     a = a.at[2, 7001].set(jnp.inf)
-    (c,) = vb.batched_matmul([a], [b], planner=in_shares)
+    (c,) = vb.batched_matmul([a], [b], planner=in_slices)
     np.testing.assert_array_equal(np.isfinite(c), np.arange(4)[:, None] != np.full((4, 3), 2))

@@ -93,7 +93,7 @@ def test_shares_of_a_place_have_slots_of_their_own_and_all_of_its_k(problems, ki
         if tile["c"]["buffer"] >= 0:
             assert tile["depth"] == problem.k
             continue
-        shape = plan.catalogue.by_index[int(tile["strategy"])]
+        shape = plan.catalogue.by_index[int(tile["tile_id"])]
         c = tile["c"]
         assert (c["row_stride"], c["col_stride"], c["buffer"]) == (shape.n, 1, -1)
         used[int(c["offset"]) :][: shape.m * shape.n] += 1
@@ -102,10 +102,10 @@ def test_shares_of_a_place_have_slots_of_their_own_and_all_of_its_k(problems, ki
         assert row_of_a <= tile["a"]["offset"] <= row_of_a + problem.k - tile["depth"]
     assert (used == 1).all()
     for split in splits:
-        first, stride, shares = (int(split[x]) for x in ("first", "share_stride", "shares"))
+        first, stride, slices = (int(split[x]) for x in ("first", "slice_stride", "slices"))
         problem = problems[split["problem"]]
-        assert shares > 1
-        assert sum(depths.pop(first + share * stride) for share in range(shares)) == problem.k
+        assert slices > 1
+        assert sum(depths.pop(first + slice * stride) for slice in range(slices)) == problem.k
         assert split["c"]["offset"] == (split["batch"] * problem.m + split["row"]) * problem.n + split["col"]
     assert not depths
 
@@ -189,7 +189,7 @@ def test_shares_are_mirrored_where_they_are_added_up():
     end = descriptors.num_tiles * READY_TILE.itemsize // 4
     tiles = words[:end].view(READY_TILE)
     splits = words[end:][: descriptors.num_splits * SPLIT_TILE.itemsize // 4].view(SPLIT_TILE)
-    shape = plan.catalogue.by_index[int(tiles["strategy"][0])]
+    shape = plan.catalogue.by_index[int(tiles["tile_id"][0])]
     assert (tiles["c"]["buffer"] == -1).all()
     assert not tiles["c"]["mirrored"].any()
     np.testing.assert_array_equal(splits["c"]["mirrored"], splits["row"] + shape.m <= splits["col"])

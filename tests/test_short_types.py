@@ -91,13 +91,13 @@ def test_ragged_products_are_those_of_xla(dtype):
         vb.ragged_dot(rows, weights, sizes, preferred_element_type=wide, implementation="kernel")
 
 
-def in_shares(problems, device, catalogue):
+def in_slices(problems, device, catalogue):
     blocks = []
     for index, p in enumerate(problems):
         parts = itertools.pairwise(sorted({p.k * end // 5 for end in range(6)}))
         for (begin, end), row, col in itertools.product(parts, range(0, p.m, 48), range(0, p.n, 64)):
             blocks.append([vb.Tile(index, 0, row, col, begin, end, "cpu-small")])
-    return vb.Plan.from_blocks(problems, device, catalogue, planner="in_shares", blocks=blocks)
+    return vb.Plan.from_blocks(problems, device, catalogue, planner="in_slices", blocks=blocks)
 
 
 @on_cpu
@@ -105,7 +105,7 @@ def in_shares(problems, device, catalogue):
 def test_split_k(lhs, rhs, result):
     As, Bs, ta, tb = operands([(50, 30, 2000, False, True), (1, 7, 99, True, False)], lhs, rhs)
     Cs = vb.batched_matmul(
-        As, Bs, transpose_a=ta, transpose_b=tb, preferred_element_type=result, planner=in_shares,
+        As, Bs, transpose_a=ta, transpose_b=tb, preferred_element_type=result, planner=in_slices,
         implementation="kernel",
     )  # fmt: skip
     for c, a, b, *flags in zip(Cs, As, Bs, ta, tb, strict=True):

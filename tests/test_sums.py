@@ -50,7 +50,7 @@ def check(results, expected):
         assert (np.abs(oracle.wide(result) - value) <= allowed).all()
 
 
-def in_shares(problems, device, catalogue):
+def in_slices(problems, device, catalogue):
     """Every problem with three K slices, independent of where its products begin."""
     blocks = []
     for index, p in enumerate(problems):
@@ -60,7 +60,7 @@ def in_shares(problems, device, catalogue):
                 for col in range(0, p.n, 64):
                     for begin, end in itertools.pairwise(cuts):
                         blocks.append([vb.Tile(index, batch, row, col, begin, end, "cpu-small")])
-    return vb.Plan.from_blocks(problems, device, catalogue, planner="in_shares", blocks=blocks)
+    return vb.Plan.from_blocks(problems, device, catalogue, planner="in_slices", blocks=blocks)
 
 
 @pytest.mark.parametrize("dtype", oracle.DTYPES)
@@ -78,7 +78,7 @@ def test_values(dtype, sums):
 @given(SUMS)
 def test_values_where_k_is_split_across_products(dtype, sums):
     As, Bs, ta, tb, out = factors(sums, dtype)
-    results = vb.batched_matmul_sum(As, Bs, out, transpose_a=ta, transpose_b=tb, planner=in_shares)
+    results = vb.batched_matmul_sum(As, Bs, out, transpose_a=ta, transpose_b=tb, planner=in_slices)
     check(results, truth(As, Bs, ta, tb, out))
 
 
@@ -140,10 +140,10 @@ EPILOGUES = {
 
 
 @pytest.mark.parametrize("options", EPILOGUES.values(), ids=EPILOGUES)
-@pytest.mark.parametrize("plan", ["auto", in_shares])
+@pytest.mark.parametrize("plan", ["auto", in_slices])
 def test_epilogues_come_after_the_sum(options, plan):
     As, Bs, ta, tb, out = example()
-    if plan is in_shares and jax.default_backend() != "cpu":
+    if plan is in_slices and jax.default_backend() != "cpu":
         return
     ours = vb.batched_matmul_sum(As, Bs, out, transpose_a=ta, transpose_b=tb, planner=plan, **options)
     alphas = np.broadcast_to(options.get("alpha", 1), 3)

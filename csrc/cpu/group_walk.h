@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cpu/kernels.h"
-#include "cpu/share.h"
+#include "cpu/parallel_for.h"
 #include "ragged.h"
 
 namespace vbgemm {
@@ -52,7 +52,7 @@ void run(GroupWalk& walk, Pool* pool) {
   const int64_t available = pool ? pool->num_threads() : 1;
   walk.cut(available);
   const int64_t threads = threads_for(walk.work(), available < walk.pieces() ? available : walk.pieces());
-  share([&walk](int64_t begin, int64_t end) { walk.run(begin, end); }, walk.pieces(), threads, pool);
+  parallel_for([&walk](int64_t begin, int64_t end) { walk.run(begin, end); }, walk.pieces(), threads, pool);
 }
 
 template <class Pool>

@@ -41,14 +41,14 @@ struct Product {
   bool past_caches;          // whether c is written with non-temporal stores, past the caches
 };
 
-// c = finish(the sum over `shares` sets of split-K partial sums, each rows x cols accumulators). The rows of a set are `pitch` apart, the
-// sets `share_stride`.
-struct ShareSum {
+// c = finish(the sum over `slices` sets of split-K partial sums, each rows x cols accumulators). The rows of a set are `pitch` apart, the
+// sets `slice_stride`.
+struct PartialSums {
   Kind kind;
   DType out_dtype;
   int64_t rows, cols;
   const void* first;
-  int64_t pitch, shares, share_stride;  // in accumulators
+  int64_t pitch, slices, slice_stride;  // in accumulators
   Matrix c;
   const Finish* finish;  // null: c = the sum
 };
@@ -69,7 +69,7 @@ struct Kernels {
   void (*multiply)(const Product&, Scratch&);
   // c = finish(a b + the products of `more`, in order); it does not write past the caches.
   void (*multiply_sum)(const Product&, const Factors* more, int64_t count, Scratch&);
-  void (*add_shares)(const ShareSum&);
+  void (*add_partial_sums)(const PartialSums&);
 };
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels, kAvx512Kernels;

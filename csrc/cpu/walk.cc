@@ -75,11 +75,11 @@ std::optional<Product> product_of_run(const CpuCall& call, int64_t tile, Finish&
   const Descriptors& plan = call.plan;
   const TileRun& run = run_of(plan, tile);
   const int64_t place = plan.num_runs == plan.num_tiles ? 0 : tile - run.first_tile;
-  const bool exists = run.problem >= 0 && run.problem < plan.num_problems && run.strategy >= 0 && run.strategy < kNumTiles;
+  const bool exists = run.problem >= 0 && run.problem < plan.num_problems && run.tile_id >= 0 && run.tile_id < kNumTiles;
   if (!exists || run.tiles_y <= 0 || run.tiles_x <= 0 || place < 0) return {};
 
   const Problem& problem = plan.problems[run.problem];
-  const TileShape& shape = kTiles[run.strategy];
+  const TileShape& shape = kTiles[run.tile_id];
   const int64_t batch = run.batch + place / run.tiles_x / run.tiles_y;
   const int64_t row = run.row + place / run.tiles_x % run.tiles_y * shape.m, col = run.col + place % run.tiles_x * shape.n;
   const Range m = cut(row, row + shape.m, problem.m), n = cut(col, col + shape.n, problem.n);
@@ -152,14 +152,15 @@ std::optional<Product> product_of_ready_tile(const CpuCall& call, const ReadyTil
 
 void add_split(const CpuCall& call, const SplitTile& split) {
   const TilePosition& at = split.position;
-  if (!exists(call.plan, at) || split.shares < 1 || split.share_stride < (split.shares > 1) || split.pitch < at.cols) return;
+  if (!exists(call.plan, at) || split.slices < 1 || split.slice_stride < (split.slices > 1) || split.pitch < at.cols) return;
   const std::optional<Matrix> c = part_of(call, call.out_dtype, split.c, at.rows, at.cols, call.num_operands, call.num_buffers);
-  const int64_t of_share = int64_t{at.rows - 1} * split.pitch + at.cols;
-  const char* const sums = sums_at(call, split.first, split.shares, split.share_stride, of_share);
+  const int64_t of_slice = int64_t{at.rows - 1} * split.pitch + at.cols;
+  const char* const sums = sums_at(call, split.first, split.slices, split.slice_stride, of_slice);
   if (!c || !sums) return;
   Finish finish;
   const Finish* epilogue = read_epilogue(call, at.problem, at.batch, at.row, at.col, finish);
-  kernels().add_shares({call.kind, call.out_dtype, at.rows, at.cols, sums, split.pitch, split.shares, split.share_stride, *c, epilogue});
+  kernels().add_partial_sums(
+      {call.kind, call.out_dtype, at.rows, at.cols, sums, split.pitch, split.slices, split.slice_stride, *c, epilogue});
 }
 
 // Multiplies a ready tile, or the sum of consecutive ready tiles that `last` completes. Nothing is written if one of them does not have the

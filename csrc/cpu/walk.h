@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "catalogue.h"
-#include "cpu/share.h"
+#include "cpu/parallel_for.h"
 #include "descriptor.h"
 
 namespace vbgemm {
@@ -39,11 +39,11 @@ int64_t threads_for_splits(const CpuCall& call, int64_t available);
 template <class Pool>
 void run(const CpuCall& call, Pool* pool) {
   const int64_t available = pool ? pool->num_threads() : 1;
-  share([&call](int64_t begin, int64_t end) { run_blocks(call, begin, end); }, call.plan.num_blocks, threads_for_blocks(call, available),
-        pool);
+  parallel_for([&call](int64_t begin, int64_t end) { run_blocks(call, begin, end); }, call.plan.num_blocks,
+               threads_for_blocks(call, available), pool);
   if (call.plan.num_splits == 0) return;
-  share([&call](int64_t begin, int64_t end) { add_splits(call, begin, end); }, call.plan.num_splits, threads_for_splits(call, available),
-        pool);
+  parallel_for([&call](int64_t begin, int64_t end) { add_splits(call, begin, end); }, call.plan.num_splits,
+               threads_for_splits(call, available), pool);
 }
 
 }  // namespace vbgemm

@@ -32,7 +32,7 @@ class Builder:
         parts = [("emulation/main.cc", (), CSRC), ("emulation/fiber.cc", (), CSRC)]
         instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in machine else []
         parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/host/launch.cu")]
-        kernels = ["add_shares", "add_scaled", "square_sums", *kernels]
+        kernels = ["add_partial_sums", "add_scaled", "square_sums", *kernels]
         parts += [(f"gpu/instances/{name}.cu", [*flags, *instrument], csrc) for name in kernels]
 
         def built(part: tuple[str, Sequence[str], Path]) -> Path:

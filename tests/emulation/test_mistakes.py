@@ -205,7 +205,7 @@ MISTAKES = {
     "sums taken before they are there": (
         "simt_f32",
         "t128_light",
-        "add_shares",
+        "add_partial_sums",
         "    await_previous_kernel();\n    block_barrier();",
         "    block_barrier();",
     ),

@@ -59,10 +59,10 @@ def times_covered(plan: vb.Plan) -> list[np.ndarray]:
     """How often each (batch, row, col, k) of each problem is covered, counted tile by tile; K = 0 counts as one k."""
     counts = [np.zeros((p.batch, p.m, p.n, max(p.k, 1)), int) for p in plan.problems]
     shapes = {tile.index: tile for tile in plan.catalogue}
-    strategy = iter(plan.tile_strategy.tolist())
+    tile_id = iter(plan.tile_strategy.tolist())
     for block in plan.blocks:
         for tile in block:
-            shape = shapes[next(strategy)]
+            shape = shapes[next(tile_id)]
             k_end = tile.k_end if plan.problems[tile.problem].k else 1
             counts[tile.problem][
                 tile.batch, tile.row : tile.row + shape.m, tile.col : tile.col + shape.n, tile.k_begin : k_end

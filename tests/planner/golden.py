@@ -27,10 +27,8 @@ BATCHES = {
 def digest(plan: vb.Plan) -> str:
     """A hash of the data that reaches a kernel, with tiles by name, as new tiles change their numbers."""
     runs, block_first, _ = plan.launch_form()
-    names = np.array(
-        ["/".join(map(str, plan.catalogue.by_index[index].key)) for index in runs.strategy.tolist()], "S32"
-    )
-    columns = [names, *(getattr(runs, name) for name in runs.__dataclass_fields__ if name != "strategy")]
+    names = np.array(["/".join(map(str, plan.catalogue.by_index[index].key)) for index in runs.tile_id.tolist()], "S32")
+    columns = [names, *(getattr(runs, name) for name in runs.__dataclass_fields__ if name != "tile_id")]
     if block_first is not None:
         columns.append(block_first)
     return hashlib.sha256(b"|".join(np.asarray(column).tobytes() for column in columns)).hexdigest()[:16]

@@ -196,7 +196,7 @@ def test_no_plan_is_predicted_to_take_less_than_the_least(problems, copies, devi
     sizes = Sizes.of(plans[0].problems)
     for plan in plans:
         if plan.num_tiles:
-            tiles = [catalogue.by_index[index] for index in sorted(set(plan.runs.strategy.tolist()))]
+            tiles = [catalogue.by_index[index] for index in sorted(set(plan.runs.tile_id.tolist()))]
             least = cost_model.least_seconds(sizes, {"all": tiles}, catalogue, plan.device)["all"]
             whole = cost_model.least_of_whole_problems(sizes, {"all": [tiles]}, catalogue, plan.device)["all"]
             assert 0 < least <= whole * (1 + 1e-12)
@@ -207,7 +207,7 @@ def test_no_plan_is_predicted_to_take_less_than_the_least(problems, copies, devi
 def test_the_papers_tiles_are_those_that_auto_bounds(problems, device):
     for planner in PAPERS:
         plan = make(planner, problems, device)
-        used = set(plan.runs.strategy.tolist())
+        used = set(plan.runs.tile_id.tolist())
         sets = [plan.catalogue.resolve(tiles)[0] for tiles in planner.ordinary_sets(plan.catalogue)]
         assert any(used <= {tile.index for tile in tiles} for tiles in sets)
 

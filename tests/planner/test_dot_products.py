@@ -56,7 +56,7 @@ def test_few_columns_and_long_rows_take_the_narrowest_dot_products(kind, size):
     assert used.name == next(name for name in DOTS[kind] if n <= plan.catalogue.find(name).n)
     slots = device.units * tile_occupancy(used, device).blocks
     rounds = plan.num_tiles / slots
-    deepest = k // step_depth(used.k, plan.catalogue.element_bytes) // 2 * -(-m // used.m)  # as many shares as K has
+    deepest = k // step_depth(used.k, plan.catalogue.element_bytes) // 2 * -(-m // used.m)  # as many slices as K has
     too_long = used.m * k * plan.catalogue.element_bytes > 6 << 20 and rounds >= 3  # whole, so that three rounds do
     assert too_long or rounds / np.ceil(rounds) >= min(0.85, 0.5 * deepest / slots)
     other = plan_problems([vb.Problem(m, n, k, transpose_a=True)], kind, device)
@@ -115,11 +115,11 @@ def test_dot_products_and_ordinary_products_are_launched_apart():
     assert "t256_dots" not in {kernels[i] for i in np.flatnonzero(plan.tile_problem == 1)}
 
 
-@pytest.mark.parametrize(("size", "shares"), [((20480, 8, 20480), 5), ((10240, 8, 10240), 3), ((30_000, 16, 5001), 1)])
-def test_no_block_of_dot_products_reads_for_long(size, shares):
-    """As measured: five shares of 4 MB are faster than three of 7 MB, three of 3.5 MB as fast as ten."""
+@pytest.mark.parametrize(("size", "slices"), [((20480, 8, 20480), 5), ((10240, 8, 10240), 3), ((30_000, 16, 5001), 1)])
+def test_no_block_of_dot_products_reads_for_long(size, slices):
+    """As measured: five slices of 4 MB are faster than three of 7 MB, three of 3.5 MB as fast as ten."""
     plan = plan_problems([size], "float64", device_spec("h100"))
     plan.validate()
     (tile,) = plan.tiles_used
     assert tile.kernel == "m256_dots"
-    assert plan.num_tiles == -(-size[0] // tile.m) * shares
+    assert plan.num_tiles == -(-size[0] // tile.m) * slices

@@ -13,7 +13,7 @@ from jax_vbgemm._src.planner.model.cost_model import step_depth
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.search.makespan import Makespan
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
-from jax_vbgemm._src.planner.tiles.shares import in_shares
+from jax_vbgemm._src.planner.tiles.split_k import in_slices
 from jax_vbgemm._src.problem import problems_of
 
 from .cases import DTYPES, huge_problems, make, of_all_families, problem_lists, times_covered
@@ -152,10 +152,10 @@ def test_shares_fill_whole_rounds(kind, sizes):
     found = Makespan().draft(problems, device, catalogue).seconds
     for tile in catalogue:
         draft = vb.Uniform(tile.key).draft(problems, device, catalogue)
-        depth = step_depth(catalogue.columns.k[draft.runs.strategy], catalogue.element_bytes)
+        depth = step_depth(catalogue.columns.k[draft.runs.tile_id], catalogue.element_bytes)
         for resident in range(1, tile_occupancy(tile, device).blocks + 1):
-            shares = np.full(len(draft.runs), max(device.units * resident // draft.runs.num_tiles, 1))
-            split = dataclasses.replace(draft, runs=in_shares(draft.runs, shares, depth))
+            slices = np.full(len(draft.runs), max(device.units * resident // draft.runs.num_tiles, 1))
+            split = dataclasses.replace(draft, runs=in_slices(draft.runs, slices, depth))
             assert found <= 1.01 * split.seconds
 
 
@@ -234,7 +234,7 @@ def test_only_some_tiles(problems):
         plan.validate()
         assert plan.catalogue == catalogue
         assert {tile.kernel for tile in plan.tiles_used} <= {kernel}
-    for index in set(whole.runs.strategy.tolist()):
+    for index in set(whole.runs.tile_id.tolist()):
         tile = catalogue.by_index[index]
         plan = make(Makespan(without=tile.key), problems)
         plan.validate()

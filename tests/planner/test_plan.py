@@ -77,10 +77,10 @@ def test_the_launch_form_is_the_plan_sorted_by_kernel(problems, planner, device)
 
     def blocks_by_kernel(plan):
         """(kernel, tiles) of each block; a block of several kernels counts once for each."""
-        first, strategy, blocks = plan.block_start.tolist(), plan.tile_strategy.tolist(), plan.blocks
+        first, tile_id, blocks = plan.block_start.tolist(), plan.tile_strategy.tolist(), plan.blocks
         found = []
         for begin, block in zip(first, blocks, strict=False):
-            kernels = [kernel_of[strategy[begin + place]] for place in range(len(block))]
+            kernels = [kernel_of[tile_id[begin + place]] for place in range(len(block))]
             for name in plan.catalogue.kernels:
                 if name in kernels:
                     found.append((name, [tile for tile, k in zip(block, kernels, strict=True) if k == name]))

@@ -28,7 +28,7 @@ def test_a_deep_reduction_takes_the_smallest_tile_of_shared_depth_that_holds_it(
     (used,) = plan.tiles_used
     assert used.kernel == "t128_deep"
     assert used.m * used.n == tile
-    assert 132 <= plan.num_tiles <= 132 * 32  # shares for every multiprocessor
+    assert 132 <= plan.num_tiles <= 132 * 32  # slices for every multiprocessor
 
 
 @pytest.mark.parametrize("n", [1, 3, 8, 16])

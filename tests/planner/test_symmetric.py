@@ -13,7 +13,7 @@ from jax_vbgemm._src.planner.model.cost_model import least_of_whole_problems, le
 from jax_vbgemm._src.planner.plan.draft import Draft
 from jax_vbgemm._src.planner.search.makespan import Makespan
 from jax_vbgemm._src.planner.tiles.runs import Runs
-from jax_vbgemm._src.planner.tiles.shares import in_shares
+from jax_vbgemm._src.planner.tiles.split_k import in_slices
 from jax_vbgemm._src.planner.tiles.symmetric import MOST_TILES, fold, tiles_computed
 from jax_vbgemm._src.problem import Sizes
 
@@ -36,11 +36,11 @@ def times_covered(plan: vb.Plan) -> list[np.ndarray]:
     """How often each (batch, row, col) is covered, weighted by the K of its tiles over all K, tile by tile."""
     counts = [np.zeros((p.batch, p.m, p.n), int) for p in plan.problems]
     tiles = plan.single_tiles
-    columns = (tiles.problem, tiles.strategy, tiles.row, tiles.col, tiles.batch, tiles.k_begin, tiles.k_end)
-    for problem, strategy, row, col, batch, begin, end, mirrored in zip(
+    columns = (tiles.problem, tiles.tile_id, tiles.row, tiles.col, tiles.batch, tiles.k_begin, tiles.k_end)
+    for problem, tile_id, row, col, batch, begin, end, mirrored in zip(
         *(column.tolist() for column in (*columns, tiles.mirrored)), strict=True
     ):
-        shape, depth = plan.catalogue.by_index[strategy], end - begin if plan.problems[problem].k else 1
+        shape, depth = plan.catalogue.by_index[tile_id], end - begin if plan.problems[problem].k else 1
         counts[problem][batch, row : row + shape.m, col : col + shape.n] += depth
         if mirrored:
             counts[problem][batch].T[row : row + shape.m, col : col + shape.n] += depth
@@ -61,11 +61,11 @@ def test_planners_cover_each_element_once(planner, problems, kind):
 
 
 @given(problem_lists, any_tile, st.integers(1, 4))
-def test_any_tile_and_any_split_covers_each_element_once(problems, tile, shares):
-    draft = Draft.whole_problems(problems, H100, BFLOAT16, planner="mine", strategy=np.full(len(problems), tile.index))
+def test_any_tile_and_any_split_covers_each_element_once(problems, tile, slices):
+    draft = Draft.whole_problems(problems, H100, BFLOAT16, planner="mine", tile_id=np.full(len(problems), tile.index))
     check(draft.build())
-    whole = Runs.whole_problems(Sizes.of(problems), draft.strategy, BFLOAT16, draft.order)
-    split = in_shares(whole, np.full(len(whole), shares), np.full(len(whole), 32))
+    whole = Runs.whole_problems(Sizes.of(problems), draft.tile_id, BFLOAT16, draft.order)
+    split = in_slices(whole, np.full(len(whole), slices), np.full(len(whole), 32))
     check(dataclasses.replace(draft, runs=split).build())
     count = np.bincount(draft.runs.problem, draft.runs.count, len(problems))
     assert (count == tiles_computed(Sizes.of(problems), tile, H100)).all()

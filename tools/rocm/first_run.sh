@@ -19,7 +19,7 @@ mkdir -p build/rocm_check
 flags=(-x hip --rocm-path="$rocm" --offload-arch="$arch" -O3 -std=c++17 -Icsrc -D__HIP_PLATFORM_AMD__ -Wno-pass-failed -Wno-unused-result
   -mllvm -amdgpu-early-inline-all=true -mllvm -amdgpu-function-calls=false)
 echo "building for $arch"
-printf '%s\n' benchmarks/gpu_driver.cu csrc/gpu/host/launch.cu csrc/gpu/instances/{add_shares,add_scaled,square_sums,simt_*,mfma_*}.cu |
+printf '%s\n' benchmarks/gpu_driver.cu csrc/gpu/host/launch.cu csrc/gpu/instances/{add_partial_sums,add_scaled,square_sums,simt_*,mfma_*}.cu |
   xargs -P "${JOBS:-$(nproc)}" -I{} sh -c 'out=build/rocm_check/$(basename "$1" .cu).o; shift; "$@" -o "$out"' _ {} "$clang" "${flags[@]}" -c {}
 "$clang" build/rocm_check/*.o -L"$rocm/lib" -Wl,-rpath,"$rocm/lib" -lamdhip64 -o build/rocm_check/gpu_driver
 build/rocm_check/gpu_driver --check | tee build/rocm_check.txt

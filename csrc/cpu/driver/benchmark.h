@@ -67,8 +67,8 @@ inline double flops_of(const Workload& w) {
   for (const Problem& p : w.problems) flops += (is_complex(w.lhs()) ? 8.0 : 2.0) * p.m * p.n * p.k * p.batch;
   return flops;
 }
-inline double gflops(Workload& w, int strategy, Pool* pool) {
-  const PlanData plan = make_plan(w, strategy, true, false, 0);
+inline double gflops(Workload& w, int tile_id, Pool* pool) {
+  const PlanData plan = make_plan(w, tile_id, true, false, 0);
   const Call call = make_call(w, plan);
   return flops_of(w) / best_seconds([&] { run(call.call, pool); }) / 1e9;
 }

@@ -177,7 +177,7 @@ inline void check_ready_nonsense(Kind kind) {
     if (uniform(1, 12) == 1) value = lies[uniform(0, std::size(lies) - 1)];
   };
   const auto lie_of_place = [&](TilePosition& at) {
-    for (int32_t* field : {&at.strategy, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col}) lie(*field);
+    for (int32_t* field : {&at.tile_id, &at.rows, &at.cols, &at.depth, &at.problem, &at.batch, &at.row, &at.col}) lie(*field);
   };
   for (ReadyTile& tile : plan.tiles) {
     lie_of_place(tile.position);
@@ -197,7 +197,7 @@ inline void check_ready_nonsense(Kind kind) {
   for (SplitTile& tile : plan.splits) {
     lie_of_place(tile.position);
     lie(tile.first), lie(tile.c.offset);
-    for (int32_t* field : {&tile.share_stride, &tile.shares, &tile.pitch, &tile.c.row_stride, &tile.c.col_stride, &tile.c.buffer}) {
+    for (int32_t* field : {&tile.slice_stride, &tile.slices, &tile.pitch, &tile.c.row_stride, &tile.c.col_stride, &tile.c.buffer}) {
       lie(*field);
     }
   }
@@ -217,7 +217,7 @@ inline void check_nonsense(Kind kind) {
   plan.runs.resize(chance(0.5) ? plan.num_tiles : uniform(0, plan.num_tiles));
   for (TileRun& run : plan.runs) {
     run = {number(), number(), number(), number(), number(), number(), number(), number(), number(), number(), number(), number()};
-    if (chance(0.5)) run.problem = static_cast<int32_t>(uniform(0, 2)), run.strategy = static_cast<int32_t>(uniform(0, kNumTiles - 1));
+    if (chance(0.5)) run.problem = static_cast<int32_t>(uniform(0, 2)), run.tile_id = static_cast<int32_t>(uniform(0, kNumTiles - 1));
   }
   if (chance(0.5)) plan.block_first = {number(), number(), number(), number()};
   run(make_call(w, plan).call, static_cast<Pool*>(nullptr));

@@ -181,12 +181,12 @@ inline Workload random_workload(Kind kind, DType out_dtype, int count, bool tall
   return w;
 }
 
-// Covers all problems with tiles: boxes of tiles or single tiles, in any order, with several or one in a block. strategy < 0: any strategy.
-inline PlanData make_plan(const Workload& w, int strategy, bool boxes, bool shuffle, int tiles_a_block) {
+// Covers all problems with tiles: boxes of tiles or single tiles, in any order, with several or one in a block. tile_id < 0: any tiles.
+inline PlanData make_plan(const Workload& w, int tile_id, bool boxes, bool shuffle, int tiles_a_block) {
   PlanData plan;
   for (size_t i = 0; i < w.problems.size(); ++i) {
     const Problem& p = w.problems[i];
-    const int row = strategy >= 0 ? strategy : static_cast<int>(uniform(0, kNumTiles - 1));
+    const int row = tile_id >= 0 ? tile_id : static_cast<int>(uniform(0, kNumTiles - 1));
     TileRun run{static_cast<int32_t>(i), row, 0, 0, 0, w.k_ranges[i].first, w.k_ranges[i].second, 0, 1, 1, 0, 0};
     const int y = (p.m + kTiles[row].m - 1) / kTiles[row].m, x = (p.n + kTiles[row].n - 1) / kTiles[row].n;
     if (boxes && p.batch * y * x > 0) {
@@ -219,22 +219,22 @@ inline Part part_of(const Operand& x, const Problem& p, int64_t batch, int64_t r
 
 // Covers all problems with ready tiles, in any order. Most tiles have up to `most` K slices, some of which are empty. A slice is a block,
 // with one tile or several tiles that continue each other.
-inline PlanData make_split_plan(const Workload& w, int strategy, int most) {
-  PlanData whole = make_plan(w, strategy, false, false, 0), plan;
+inline PlanData make_split_plan(const Workload& w, int tile_id, int most) {
+  PlanData whole = make_plan(w, tile_id, false, false, 0), plan;
   std::vector<std::vector<ReadyTile>> blocks;
   for (const TileRun& run : whole.runs) {
     const Problem& p = w.problems[run.problem];
-    const TileShape& shape = kTiles[run.strategy];
+    const TileShape& shape = kTiles[run.tile_id];
     const int rows = std::min(shape.m, p.m - run.row), cols = std::min(shape.n, p.n - run.col), depth = run.k_end - run.k_begin;
-    const int shares = chance(0.8) ? static_cast<int>(uniform(1, most)) : 1, step = (depth + shares - 1) / shares;
-    const TilePosition place{run.strategy, rows, cols, step, run.problem, run.batch, run.row, run.col};
+    const int slices = chance(0.8) ? static_cast<int>(uniform(1, most)) : 1, step = (depth + slices - 1) / slices;
+    const TilePosition place{run.tile_id, rows, cols, step, run.problem, run.batch, run.row, run.col};
     const Part c = part_of(p.c, p, run.batch, run.row, run.col);
-    if (shares > 1) plan.splits.push_back({place, c, plan.num_sums, shape.m * shape.n, shares, shape.n, 0});
-    for (int share = 0; share < shares; ++share) {
-      const int k = run.k_begin + std::min(share * step, depth);
+    if (slices > 1) plan.splits.push_back({place, c, plan.num_sums, shape.m * shape.n, slices, shape.n, 0});
+    for (int slice = 0; slice < slices; ++slice) {
+      const int k = run.k_begin + std::min(slice * step, depth);
       ReadyTile tile{place, {part_of(p.a, p, run.batch, run.row, k), part_of(p.b, p, run.batch, k, run.col), c}};
       tile.position.depth = std::min(step, run.k_end - k);
-      if (shares > 1) tile.part[2] = {plan.num_sums, shape.n, 1, kAmongSums, 0}, plan.num_sums += shape.m * shape.n;
+      if (slices > 1) tile.part[2] = {plan.num_sums, shape.n, 1, kAmongSums, 0}, plan.num_sums += shape.m * shape.n;
       blocks.emplace_back();
       const int end = k + tile.position.depth, pieces = chance(0.5) ? static_cast<int>(uniform(1, 4)) : 1;
       for (int piece = 0, at = k; piece < pieces; ++piece) {

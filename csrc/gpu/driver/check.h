@@ -106,7 +106,7 @@ class Check {
   void recorded_first() {
     require(load_kernels(kind_), "load kernels");
     TrialOf<Types> trial(kind_, seed(15), margin_);
-    for (int strategy : tiles()) trial.cover(trial.add(33, 45, 21, 1), strategy);
+    for (int tile_id : tiles()) trial.cover(trial.add(33, 45, 21, 1), tile_id);
     trial.lay_out(false);
     trial.upload();
     const Graph graph(stream_, [&] { trial.enqueue(stream_); });
@@ -117,20 +117,20 @@ class Check {
 
   // Sizes close to a tile's edges, and K close to multiples of its steps.
   template <class Types, class Out>
-  void one_tile(int strategy, bool epilogues) {
-    const TileShape& tile = kTiles[strategy];
-    TrialOf<Types, Out> trial(kind_, seed(1000 + strategy), margin_);
+  void one_tile(int tile_id, bool epilogues) {
+    const TileShape& tile = kTiles[tile_id];
+    TrialOf<Types, Out> trial(kind_, seed(1000 + tile_id), margin_);
     for (int i = 0; i < (options_.small ? 3 : epilogues ? 8 : 16); ++i) {
       const int m = trial.one_of({1, 7, tile.m - 1, tile.m, tile.m + 1, options_.small ? tile.m : 2 * tile.m + 3});
       const int n = trial.one_of({1, 5, tile.n - 1, tile.n, tile.n + 1, options_.small ? tile.n : 2 * tile.n + 12});
       const int small_k = tile.owned == Owned::rows ? 9 * tile.k : 17;  // for row tiles, deeper than shared memory holds
       const int deep = options_.small ? small_k : 13 * tile.k + 5;
       const int k = trial.one_of({0, 1, 3, tile.k - 1, tile.k, tile.k + 1, 2 * tile.k + 4, 5 * tile.k + 4, deep});
-      trial.cover(trial.add(m, n, k, trial.one_of({1, 1, 2, 3}), i % 4 == 0), strategy);
+      trial.cover(trial.add(m, n, k, trial.one_of({1, 1, 2, 3}), i % 4 == 0), tile_id);
     }
     if (epilogues) trial.add_epilogues();
     finish(names<Types, Out>() + " " + tile.name + "/" + std::to_string(tile.threads) + (epilogues ? " with epilogues" : ""), trial,
-           {strategy % 2 == 1, strategy % 3 == 0});
+           {tile_id % 2 == 1, tile_id % 3 == 0});
   }
 
   // Problems of all sizes, some of them divided into two bands of rows with different tiles.
@@ -151,8 +151,8 @@ class Check {
       if (box.tiles_y > 1) {
         box.tiles_y = 1;
         Box rest = whole(trial.plan().problems, problem, any());
-        rest.row = kTiles[box.strategy].m;
-        rest.tiles_y = tiles_along(m - rest.row, kTiles[rest.strategy].m);
+        rest.row = kTiles[box.tile_id].m;
+        rest.tiles_y = tiles_along(m - rest.row, kTiles[rest.tile_id].m);
         trial.boxes().push_back(rest);
       }
       trial.boxes().push_back(box);
@@ -181,15 +181,15 @@ class Check {
     TrialOf<Types, Out> trial(kind_, seed(20 + epilogues), margin_);
     const std::vector<int> rows = tiles();
     for (size_t i = 0; i < (options_.small ? 3 : rows.size() + 6); ++i) {
-      const int strategy = rows[i % rows.size()], k = trial.between(0, options_.small ? 60 : 400);
-      const int m = trial.between(1, kTiles[strategy].m + 5), n = trial.between(1, kTiles[strategy].n + 5);
-      Box box = whole(trial.plan().problems, trial.add(m, n, k, trial.one_of({1, 1, 2})), strategy);
-      box.shares = trial.one_of({1, 2, 3, 5, 15, 16, 17, 33, options_.small ? 4 : 40});
+      const int tile_id = rows[i % rows.size()], k = trial.between(0, options_.small ? 60 : 400);
+      const int m = trial.between(1, kTiles[tile_id].m + 5), n = trial.between(1, kTiles[tile_id].n + 5);
+      Box box = whole(trial.plan().problems, trial.add(m, n, k, trial.one_of({1, 1, 2})), tile_id);
+      box.slices = trial.one_of({1, 2, 3, 5, 15, 16, 17, 33, options_.small ? 4 : 40});
       trial.boxes().push_back(box);
     }
     if (!options_.small) {
       Box box = whole(trial.plan().problems, trial.add(5, 9, 1100, 1), rows.front());
-      box.shares = 260;
+      box.slices = 260;
       trial.boxes().push_back(box);
     }
     if (epilogues) trial.add_epilogues();
@@ -200,12 +200,12 @@ class Check {
   template <class Types, class Out = typename Types::Own>
   void symmetric(bool ready, bool epilogues) {
     TrialOf<Types, Out> trial(kind_, seed(40 + 2 * ready + epilogues), margin_);
-    for (int strategy : tiles()) {
-      const TileShape& tile = kTiles[strategy];
+    for (int tile_id : tiles()) {
+      const TileShape& tile = kTiles[tile_id];
       if (!stores_mirrored(tile)) continue;
       const int extent = trial.one_of({1, 17, tile.m + tile.n, 2 * std::max(tile.m, tile.n) + (options_.small ? 3 : 45)});
       const int problem = trial.add_symmetric(extent, trial.between(0, options_.small ? 40 : 200), trial.one_of({1, 1, 2}));
-      trial.cover_symmetric(problem, strategy, ready ? trial.one_of({1, 2, 3}) : 1);
+      trial.cover_symmetric(problem, tile_id, ready ? trial.one_of({1, 2, 3}) : 1);
     }
     if (trial.boxes().empty()) return;
     if (epilogues) trial.add_epilogues();
@@ -220,15 +220,15 @@ class Check {
     std::vector<double> values = {NAN, INFINITY, -INFINITY};
     if (kind_ != Kind::tf32 && !epilogues) values.push_back(-std::numeric_limits<float>::max());
     if (options_.races) values = {NAN};  // races do not depend on the values
-    for (int strategy : tiles()) {
+    for (int tile_id : tiles()) {
       for (size_t i = 0; i < values.size(); ++i) {
         const int problem = trial.add(33, 45, 21, 1);
         const Problem& p = trial.plan().problems[problem];
-        if (strategy % 2) trial.set(p.b, 20, 7, 0);
-        trial.set(strategy % 3 ? p.a : p.b, 3, 20, values[i]);
+        if (tile_id % 2) trial.set(p.b, 20, 7, 0);
+        trial.set(tile_id % 3 ? p.a : p.b, 3, 20, values[i]);
         if (i == 1) trial.set(p.b, 20, 9, values[i]);  // multiplies another special value, or one in its own row
         trial.set(p.b, 20, 8, 0.5);                    // a number that rounding leaves unchanged
-        trial.cover(problem, strategy);
+        trial.cover(problem, tile_id);
       }
     }
     if (epilogues) trial.add_epilogues();
@@ -257,7 +257,7 @@ class Check {
                   rows[i % rows.size()]);
     }
     if (ready) {
-      for (Box& box : trial.boxes()) box.shares = trial.between(1, 3);
+      for (Box& box : trial.boxes()) box.slices = trial.between(1, 3);
     }
     if (epilogues) trial.add_epilogues();
     trial.lay_out(ready, [&trial] { return trial.between(1, 3); });
@@ -278,7 +278,7 @@ class Check {
     for (int i = 0; i < 30; ++i) {
       trial.cover(trial.add(trial.between(1, 150), trial.between(1, 150), trial.between(1, 150), 1), rows[i % rows.size()]);
     }
-    for (size_t i = 0; i < trial.boxes().size(); ++i) trial.boxes()[i].shares = 1 + i % 4;
+    for (size_t i = 0; i < trial.boxes().size(); ++i) trial.boxes()[i].slices = 1 + i % 4;
     run(trial, {true, false});
     const auto first = trial.results();
     int faults = trial.faults(first);
@@ -351,8 +351,8 @@ class Check {
     using Sum = typename Types::Sum;
     using Own = typename Types::Own;
     recorded_first<Types>();
-    for (int strategy : tiles()) one_tile<Types, Own>(strategy, false);
-    for (int strategy : tiles()) one_tile<Types, Own>(strategy, true);
+    for (int tile_id : tiles()) one_tile<Types, Own>(tile_id, false);
+    for (int tile_id : tiles()) one_tile<Types, Own>(tile_id, true);
     mixed<Types>("runs", 1, {false, false});
     mixed<Types>("ready tiles", 2, {true, false});
     mixed<Types>("runs, several a block", 3, {false, true});

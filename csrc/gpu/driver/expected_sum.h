@@ -7,7 +7,7 @@
 #include "gpu/driver/host_plan.h"
 #include "gpu/driver/number.h"
 #include "gpu/simt/deep_tile.h"
-#include "gpu/tile/add_shares.h"
+#include "gpu/tile/add_partial_sums.h"
 
 namespace vbgemm::driver {
 
@@ -22,13 +22,13 @@ class ExpectedSum {
 
   // a, b: the elements of the buffers that the problem names.
   ExpectedSum(const Problem& p, const Box& box, const T* a, const Right* b, int batch, int row, int col) {
-    const TileShape& tile = kTiles[box.strategy];
+    const TileShape& tile = kTiles[box.tile_id];
     const bool deep = tile.owned == Owned::steps || (tile.owned == Owned::steps_of_rows && !tile.tensor);
     const DeepSplit groups = tile.owned == Owned::steps ? deep_split<T>(tile) : DeepSplit{1, 1, kWaveSize, kWaveSize};
     const int waves = tile.owned == Owned::steps ? tile.threads / kWaveSize : 1;  // waves that split an element's K
     std::vector<Sum> sums;                                                        // of each K slice
-    for (int share = 0; share < box.shares; ++share) {
-      const int begin = box.share_begin(share), end = box.share_begin(share + 1);
+    for (int slice = 0; slice < box.slices; ++slice) {
+      const int begin = box.slice_begin(slice), end = box.slice_begin(slice + 1);
       std::vector<Sum> of_group(deep ? waves * groups.groups : 1);
       for (int k = begin; k < end; ++k) {
         const Sum x = number(a[offset_of(p.a, p, batch, row, k)]), y = number(b[offset_of(p.b, p, batch, k, col)]);
@@ -74,8 +74,8 @@ class ExpectedSum {
   }
 
   // Returns the group of a tile's threads that takes a step of K: the waves take turns, and distribute their steps over their groups.
-  static int group_of(const DeepSplit& shares, int waves, int k) {
-    return k / shares.depth % waves * shares.groups + k % shares.depth % shares.groups;
+  static int group_of(const DeepSplit& split, int waves, int k) {
+    return k / split.depth % waves * split.groups + k % split.depth % split.groups;
   }
 };
 

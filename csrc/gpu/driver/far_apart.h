@@ -10,11 +10,12 @@ inline constexpr int kFarRows = 4;
 inline constexpr int64_t kFarStride = (int64_t{1} << 30) + 7;  // so that the last row begins beyond 2^31 elements
 inline constexpr size_t kFarApartBytes = sizeof(float) * kFarRows * kFarStride;
 
-// Checks one float32 product in tiles of a strategy. Its A is in `sparse`, kFarApartBytes on the device, with rows kFarStride apart.
-inline int far_apart_faults(Kind kind, int strategy, DeviceMemory& sparse, const OwnStream& stream, uint64_t seed, int margin) {
+// Checks one float32 product in tiles of one row of the catalogue. Its A is in `sparse`, kFarApartBytes on the device, with rows kFarStride
+// apart.
+inline int far_apart_faults(Kind kind, int tile_id, DeviceMemory& sparse, const OwnStream& stream, uint64_t seed, int margin) {
   constexpr int kCols = 40, kDepth = 37;
   Trial<float> trial(kind, seed, margin);
-  trial.cover(trial.add(kFarRows, kCols, kDepth, 1, true), strategy);
+  trial.cover(trial.add(kFarRows, kCols, kDepth, 1, true), tile_id);
   trial.upload();
   const Problem& dense = trial.plan().problems[0];
   for (int row = 0; row < kFarRows; ++row) {

@@ -16,16 +16,16 @@
 
 namespace vbgemm::driver {
 
-// A rectangle of tiles of one problem and one strategy: `batches` x `tiles_y` x `tiles_x` tiles from (batch, row, col) on. The K of each
-// tile is divided into `shares` slices, each computed by a thread block.
+// A rectangle of tiles of one problem and one row of the catalogue: `batches` x `tiles_y` x `tiles_x` tiles from (batch, row, col) on. The
+// K of each tile is divided into `slices` slices, each computed by a thread block.
 struct Box {
-  int problem, strategy;
+  int problem, tile_id;
   int batch, row, col, batches, tiles_y, tiles_x;
   int k_begin, k_end;
-  int shares = 1;
+  int slices = 1;
   bool mirrored = false;
 
-  int share_begin(int share) const { return k_begin + static_cast<int>(static_cast<int64_t>(k_end - k_begin) * share / shares); }
+  int slice_begin(int slice) const { return k_begin + static_cast<int>(static_cast<int64_t>(k_end - k_begin) * slice / slices); }
 };
 
 struct HostPlan {
@@ -87,10 +87,10 @@ struct DevicePlan {
 
 inline int tiles_along(int extent, int tile) { return (extent + tile - 1) / tile; }
 
-// Covers a problem's whole C with tiles of one strategy.
-inline Box whole(const std::vector<Problem>& problems, int problem, int strategy) {
+// Covers a problem's whole C with tiles of one row of the catalogue.
+inline Box whole(const std::vector<Problem>& problems, int problem, int tile_id) {
   const Problem& p = problems[problem];
-  return {problem, strategy, 0, 0, 0, p.batch, tiles_along(p.m, kTiles[strategy].m), tiles_along(p.n, kTiles[strategy].n), 0, p.k};
+  return {problem, tile_id, 0, 0, 0, p.batch, tiles_along(p.m, kTiles[tile_id].m), tiles_along(p.n, kTiles[tile_id].n), 0, p.k};
 }
 
 // The place of an element of op(X)[batch], in elements of its buffer.
@@ -100,8 +100,8 @@ inline int64_t offset_of(const Operand& x, const Problem& p, int batch, int64_t 
 }
 
 // One K slice of the i-th tile of a box. If there are several slices, its partial sums begin at `sums`.
-inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int share, int64_t sums) {
-  const TileShape& shape = kTiles[box.strategy];
+inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int slice, int64_t sums) {
+  const TileShape& shape = kTiles[box.tile_id];
   const Problem& p = plan.problems[box.problem];
   const int col = box.col + i % box.tiles_x * shape.n, row = box.row + i / box.tiles_x % box.tiles_y * shape.m;
   const int batch = box.batch + i / box.tiles_x / box.tiles_y;
@@ -110,20 +110,20 @@ inline ReadyTile ready_tile(const HostPlan& plan, const Box& box, int i, int sha
                 x.buffer, 0};
   };
   const int rows = std::min(p.m - row, static_cast<int>(shape.m)), cols = std::min(p.n - col, static_cast<int>(shape.n));
-  const int begin = box.share_begin(share), depth = box.share_begin(share + 1) - begin;
-  const bool split = box.shares > 1;
-  Part c = split ? Part{sums + static_cast<int64_t>(share) * shape.m * shape.n, shape.n, 1, kAmongSums, 0} : part(p.c, row, col);
+  const int begin = box.slice_begin(slice), depth = box.slice_begin(slice + 1) - begin;
+  const bool split = box.slices > 1;
+  Part c = split ? Part{sums + static_cast<int64_t>(slice) * shape.m * shape.n, shape.n, 1, kAmongSums, 0} : part(p.c, row, col);
   c.mirrored = box.mirrored && !split;
-  return {{box.strategy, rows, cols, depth, box.problem, batch, row, col}, {part(p.a, row, begin), part(p.b, begin, col), c}};
+  return {{box.tile_id, rows, cols, depth, box.problem, batch, row, col}, {part(p.a, row, begin), part(p.b, begin, col), c}};
 }
 
 // Adds the i-th tile of a box as its K slices and the reduction of their partial sums.
 inline void add_split(HostPlan& plan, Box box, int i) {
-  const int shares = std::exchange(box.shares, 1);
+  const int slices = std::exchange(box.slices, 1);
   const ReadyTile whole = ready_tile(plan, box, i, 0, 0);
-  const TileShape& shape = kTiles[box.strategy];
-  plan.splits.push_back({whole.position, whole.part[2], plan.num_sums, shape.m * shape.n, shares, shape.n, 0});
-  plan.num_sums += static_cast<int64_t>(shares) * shape.m * shape.n;
+  const TileShape& shape = kTiles[box.tile_id];
+  plan.splits.push_back({whole.position, whole.part[2], plan.num_sums, shape.m * shape.n, slices, shape.n, 0});
+  plan.num_sums += static_cast<int64_t>(slices) * shape.m * shape.n;
 }
 
 // Lays the boxes out as a plan. `block_size()` returns the number of tiles of the next block; without it, every block has one tile.
@@ -132,19 +132,19 @@ inline void lay_out(HostPlan& plan, const std::vector<Box>& boxes, bool ready, c
   for (int kernel = 0; kernel < kKernels; ++kernel) {
     const int first_tile = plan.num_tiles, first_block = plan.num_blocks;
     for (const Box& box : boxes) {
-      const TileShape& shape = kTiles[box.strategy];
+      const TileShape& shape = kTiles[box.tile_id];
       const int count = box.batches * box.tiles_y * box.tiles_x;
       if (static_cast<int>(kernel_of(shape)) != kernel || count == 0) continue;
       if (ready) {
         for (int i = 0; i < count; ++i) {
-          for (int share = 0; share < box.shares; ++share) plan.tiles.push_back(ready_tile(plan, box, i, share, plan.num_sums));
-          if (box.shares > 1) add_split(plan, box, i);
+          for (int slice = 0; slice < box.slices; ++slice) plan.tiles.push_back(ready_tile(plan, box, i, slice, plan.num_sums));
+          if (box.slices > 1) add_split(plan, box, i);
         }
       } else {
-        plan.runs.push_back({box.problem, box.strategy, box.row, box.col, box.batch, box.k_begin, box.k_end, plan.num_tiles, box.tiles_y,
+        plan.runs.push_back({box.problem, box.tile_id, box.row, box.col, box.batch, box.k_begin, box.k_end, plan.num_tiles, box.tiles_y,
                              box.tiles_x, box.mirrored, 0});
       }
-      plan.num_tiles += count * box.shares;
+      plan.num_tiles += count * box.slices;
     }
     for (int tile = first_tile; block_size && tile < plan.num_tiles; tile += block_size()) {
       plan.block_first.push_back(tile);

@@ -25,13 +25,13 @@ void corrupt_plan(RandomCall<T, Out, Right>& call, bool of_images) {
     if (call.between(1, 12) == 1) c.buffer = call.between(0, call.num_operands() - 1);
   };
   for (TileRun& run : plan.runs) {
-    corrupt(3, run.problem, run.strategy, run.row, run.col, run.batch, run.k_begin, run.k_end, run.first_tile, run.tiles_y, run.tiles_x);
+    corrupt(3, run.problem, run.tile_id, run.row, run.col, run.batch, run.k_begin, run.k_end, run.first_tile, run.tiles_y, run.tiles_x);
     if (of_images) corrupt(4, run.mirrored);
   }
   for (ReadyTile& tile : plan.tiles) {
     TilePosition& at = tile.position;
     Part &a = tile.part[0], &b = tile.part[1], &c = tile.part[2];
-    corrupt(12, at.strategy, at.rows, at.cols, at.depth, at.problem, at.batch, at.row, at.col);
+    corrupt(12, at.tile_id, at.rows, at.cols, at.depth, at.problem, at.batch, at.row, at.col);
     for (Part* part : {&a, &b}) corrupt(12, part->offset, part->row_stride, part->col_stride, part->buffer);
     corrupt(12, c.offset);  // only the offset: with other strides, two threads could write an element at the same time
     corrupt_result(c);
@@ -39,7 +39,7 @@ void corrupt_plan(RandomCall<T, Out, Right>& call, bool of_images) {
   }
   for (SplitTile& tile : plan.splits) {
     TilePosition& at = tile.position;
-    corrupt(12, tile.first, tile.c.offset, tile.share_stride, tile.shares, tile.pitch);
+    corrupt(12, tile.first, tile.c.offset, tile.slice_stride, tile.slices, tile.pitch);
     // A tile's rows and columns are those of C; with more of them, two threads could write an element at the same time.
     corrupt(12, at.problem, at.batch, at.row, at.col);
     corrupt_result(tile.c);

@@ -56,20 +56,20 @@ class RandomCall {
     return problem;
   }
   // Covers a symmetric C: tiles below its diagonal are left out, and those above it are mirrored.
-  void cover_symmetric(int problem, int strategy, int shares) {
-    const TileShape& shape = kTiles[strategy];
-    const Box all = whole(plan_.problems, problem, strategy);
+  void cover_symmetric(int problem, int tile_id, int slices) {
+    const TileShape& shape = kTiles[tile_id];
+    const Box all = whole(plan_.problems, problem, tile_id);
     for (int y = 0; y < all.tiles_y; ++y) {
       for (int x = 0; x < all.tiles_x; ++x) {
         Box box = all;
         box.tiles_y = box.tiles_x = 1, box.row = y * shape.m, box.col = x * shape.n;
-        box.shares = shares;
+        box.slices = slices;
         box.mirrored = box.row + shape.m <= box.col;
         if (box.row < box.col + shape.n) boxes_.push_back(box);
       }
     }
   }
-  void cover(int problem, int strategy) { boxes_.push_back(whole(plan_.problems, problem, strategy)); }
+  void cover(int problem, int tile_id) { boxes_.push_back(whole(plan_.problems, problem, tile_id)); }
 
   // Gives an epilogue to each of the problems so far, of every kind in turn.
   void add_epilogues() {

@@ -57,7 +57,7 @@ class Trial : public RandomCall<T, Out, Right> {
   int faults(Results results) const {
     int faults = 0;
     for (const Box& box : boxes_) {
-      const TileShape& shape = kTiles[box.strategy];
+      const TileShape& shape = kTiles[box.tile_id];
       const Problem& p = plan_.problems[box.problem];
       const int rows = std::min(p.m, box.row + box.tiles_y * shape.m), cols = std::min(p.n, box.col + box.tiles_x * shape.n);
       for (int batch = box.batch; batch < box.batch + box.batches; ++batch) {
@@ -134,7 +134,7 @@ class Trial : public RandomCall<T, Out, Right> {
     const Problem& p = plan_.problems[box.problem];
     const Wide exact = expected_sum(box, batch, row, col).wide;
     std::printf("  problem %d, %d x %d x %d, tile %s/%d, batch %d, row %d, column %d: sum %.9g, result %.9g\n", box.problem, p.m, p.n, p.k,
-                kTiles[box.strategy].name, kTiles[box.strategy].threads, batch, row, col, exact.real(), Number<Out>::wide(found).real());
+                kTiles[box.tile_id].name, kTiles[box.tile_id].threads, batch, row, col, exact.real(), Number<Out>::wide(found).real());
     const auto strides = [](const char* name, const Operand& x) {
       std::printf("    %s from %lld by %lld, %lld\n", name, static_cast<long long>(x.offset), static_cast<long long>(x.row_stride),
                   static_cast<long long>(x.col_stride));
@@ -147,7 +147,7 @@ class Trial : public RandomCall<T, Out, Right> {
     const Wide wide = expected.wide;
     const double size = expected.size, length = box.k_end - box.k_begin + 4;
     if (std::isfinite(size) && std::abs(Number<Sum>::wide(expected.sum) - wide) > 2 * length * Number<Sum>::kEpsilon * size) return false;
-    if (kTiles[box.strategy].tensor && std::isfinite(size) && !is_integer(kDTypeOf<T>)) {
+    if (kTiles[box.tile_id].tensor && std::isfinite(size) && !is_integer(kDTypeOf<T>)) {
       // Tensor cores promise neither an order of additions nor to round each one.
       const double tolerance =
           size * (rounding_of(plan_.kind) + tensor_sum_error(plan_.kind, box.k_end - box.k_begin) * Number<Sum>::kEpsilon);

@@ -4,7 +4,7 @@
 
 #include "gpu/host/dynamic_shared.h"
 #include "gpu/host/launch.h"
-#include "gpu/tile/add_shares.h"
+#include "gpu/tile/add_partial_sums.h"
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_cut.h"
 
@@ -48,8 +48,8 @@ size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums) {
   return table_bytes(num_buffers) + num_sums * accumulator_bytes(kind);
 }
 
-static const void* find_add_shares(DType dtype) {
-#define VBGEMM_ADDRESS(kind) reinterpret_cast<const void*>(vbgemm_add_shares_##kind)
+static const void* find_add_partial_sums(DType dtype) {
+#define VBGEMM_ADDRESS(kind) reinterpret_cast<const void*>(vbgemm_add_partial_sums_##kind)
   static const void* const kernels[kDTypes] = {
 #define DTYPE(id, name, ...) VBGEMM_ADDRESS(name),
 #define SUM_DTYPE(...) nullptr,
@@ -92,7 +92,7 @@ const void* find_kernel(Kind kind, Kernel kernel) {
 
 Error load_kernels(Kind kind) {
   Error error = load_kernel(reinterpret_cast<const void*>(vbgemm_write_buffers));
-  if (error == kSuccess) error = load_kernel(find_add_shares(arithmetic_of(kind).lhs));
+  if (error == kSuccess) error = load_kernel(find_add_partial_sums(arithmetic_of(kind).lhs));
   bool any = false;
   for (int kernel = 0; kernel < kKernels && error == kSuccess; ++kernel) {
     const void* address = find_kernel(kind, static_cast<Kernel>(kernel));
@@ -142,7 +142,7 @@ Error launch(const GpuCall& call, Stream stream) {
   if (call.plan.num_splits <= 0) return kSuccess;
   parameters.split_blocks = add_blocks(call.plan.num_splits, call.num_sums);
   const auto blocks = static_cast<uint32_t>(call.plan.num_splits) * parameters.split_blocks;
-  return launch_kernel(find_add_shares(arithmetic_of(call.kind).lhs), blocks, kAddThreads, 0, &parameters, stream);
+  return launch_kernel(find_add_partial_sums(arithmetic_of(call.kind).lhs), blocks, kAddThreads, 0, &parameters, stream);
 }
 
 }  // namespace vbgemm

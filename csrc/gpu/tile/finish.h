@@ -3,7 +3,7 @@
 //
 // A "stage", here, is one thread's view of the sums in shared memory, or of one pass over them where not all sums fit. Every layout of the
 // sums has a stage type of its own: Stage (tile_store.h), RowStage (row_store.h), TileStage (lane_sums.h), Band (mfma_store.h) and
-// AddShares::Elements (add_shares.h). Each has the members
+// AddPartialSums::Elements (add_partial_sums.h). Each has the members
 //
 //   static constexpr int kElements;                       how many elements the thread handles in each pass
 //   Sum& element(int n) const;                            the n-th of these elements

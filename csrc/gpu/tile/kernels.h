@@ -65,7 +65,7 @@
   extern "C" __global__ void vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters));
 
 // The kernel that reduces split-K partial sums exists once for each type of left-hand operands.
-#define DTYPE(id, name, ...) VBGEMM_DECLARE_KERNEL(add_shares, name)
+#define DTYPE(id, name, ...) VBGEMM_DECLARE_KERNEL(add_partial_sums, name)
 #define SUM_DTYPE(...)
 #define ARITHMETIC(id, set, name, lhs, rhs, ordinary, tensor) \
   VBGEMM_ORDINARY_##ordinary(VBGEMM_DECLARE_KERNEL, name) VBGEMM_TENSOR_##tensor(VBGEMM_DECLARE_KERNEL, name)

@@ -100,15 +100,15 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
   }
 
  private:
-  __device__ static TileExtent extent_of([[maybe_unused]] int strategy) {  // unused where an arithmetic has no row in a kernel
+  __device__ static TileExtent extent_of([[maybe_unused]] int tile_id) {  // unused where an arithmetic has no row in a kernel
     uint32_t packed = 0;
-    (find_packed<kHeld.row[kIndex], kHeld.packed[kIndex]>(strategy, packed), ...);
+    (find_packed<kHeld.row[kIndex], kHeld.packed[kIndex]>(tile_id, packed), ...);
     return {static_cast<int>(packed & 0xfff), static_cast<int>(packed >> 12 & 0xfff), static_cast<int>(packed >> 24 & 0x7f),
             packed >> 31 != 0};
   }
   template <int kRow, uint32_t kPacked>
-  __device__ __forceinline__ static void find_packed(int strategy, uint32_t& packed) {
-    if (strategy == kRow) packed = kPacked;
+  __device__ __forceinline__ static void find_packed(int tile_id, uint32_t& packed) {
+    if (tile_id == kRow) packed = kPacked;
   }
 
   // Calls `multiply` with the tile division of a code, if that code exists. The search is binary: tests one after another would cost an

@@ -209,13 +209,13 @@ __device__ inline bool find_in_run(const Descriptors& plan, int tile, int lane, 
     tile_y = index % tiles_y;
     index /= tiles_y;
   }
-  const TileExtent extent = extent_of(run.strategy);
+  const TileExtent extent = extent_of(run.tile_id);
   const int64_t batch = static_cast<int64_t>(run.batch) + index;
   const int64_t row = run.row + static_cast<int64_t>(tile_y) * extent.rows, col = run.col + static_cast<int64_t>(tile_x) * extent.cols;
   if (batch < 0 || batch >= problem.batch || row < 0 || row >= problem.m || col < 0 || col >= problem.n) return false;
   const int whole_depth = problem.k > 0 ? problem.k : 0;
   const int k_begin = clamp(run.k_begin, 0, whole_depth);
-  at = {run.strategy,
+  at = {run.tile_id,
         clamp(problem.m - row, 0, extent.rows),
         clamp(problem.n - col, 0, extent.cols),
         clamp(run.k_end, k_begin, whole_depth) - k_begin,
@@ -243,15 +243,15 @@ __device__ inline void transpose(TilePosition& at, Part& part, int lane) {
 
 // Fills in `place` for a tile. Each of the first lanes of a warp knows the part of one matrix: lanes kFirst to kC those of the product, and
 // the two lanes after them see to the epilogue's matrices, where there are any. Whatever the descriptors hold, `place` remains without code
-// (kNoCode) if the tile is larger than `extent`, would touch an element outside the call's buffers, or would write to an operand. is_share:
+// (kNoCode) if the tile is larger than `extent`, would touch an element outside the call's buffers, or would write to an operand. is_slice:
 // C is a set of split-K partial sums in the workspace. kMirrors: whether the kernel can store a tile's transpose as well. All of this runs
 // before the previous kernel has ended, unless scalars or a buffer table have to be read from global memory.
 template <bool kMirrors, int kFirst, class T>
 __device__ __forceinline__ void place_tile(const KernelParameters& parameters, TilePosition at, Part part, const TileExtent& extent,
-                                           bool is_share, TilePlace<T>& place) {
+                                           bool is_slice, TilePlace<T>& place) {
   const Descriptors& plan = parameters.plan;
   const int lane = thread_index();
-  const bool finished = plan.epilogues && !is_share, optional = finished && (lane == kSource || lane == kBias);
+  const bool finished = plan.epilogues && !is_slice, optional = finished && (lane == kSource || lane == kBias);
   Scalar factor = {};
   const Epilogue* epilogue = nullptr;
   if (finished) {
@@ -267,12 +267,12 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, T
   Buffer buffer{nullptr, 0};
   bool there = part.buffer >= (lane == kC ? parameters.num_operands : 0) && part.buffer < parameters.num_buffers;
   if (there) buffer = buffer_of(parameters, part.buffer);
-  if (lane == kC && is_share) buffer = parameters.sums, there = true;
+  if (lane == kC && is_slice) buffer = parameters.sums, there = true;
   const bool inside = there && lies_inside(part, lane == kB ? at.depth : at.rows, lane == kA ? at.depth : at.cols, buffer.elements);
   const bool needed = lane >= kFirst && (lane <= kC || optional);
   if (count_lanes(needed && !inside && !(optional && part.buffer < 0)) > 0 || (lane > kC && !optional)) return;
 
-  const DType result = is_share ? kDTypeOf<Accumulator<T>> : parameters.result;
+  const DType result = is_slice ? kDTypeOf<Accumulator<T>> : parameters.result;
   if (there) {
     const int bytes = lane >= kC ? result_bytes<T>(result) : static_cast<int>(sizeof(T));
     place.matrix[lane] = view_of(buffer.data, bytes, part, lane == kA ? at.depth : at.cols);
@@ -282,7 +282,7 @@ __device__ __forceinline__ void place_tile(const KernelParameters& parameters, T
   if (kMirrors && lane == kC) {
     const int bytes = result_bytes<T>(result);
     const Part image = mirrored_part(part, at.row, at.col);
-    const bool mirrored = part.mirrored != 0 && !is_share && lies_inside(image, at.cols, at.rows, buffer.elements);
+    const bool mirrored = part.mirrored != 0 && !is_slice && lies_inside(image, at.cols, at.rows, buffer.elements);
     place.mirror = mirrored ? static_cast<char*>(const_cast<void*>(buffer.data)) + image.offset * bytes : nullptr;
   }
   if (optional) {
@@ -320,8 +320,8 @@ __device__ inline void find_tile(const KernelParameters& parameters, int index, 
   } else if (!find_in_run(plan, index, lane, extent_of, at, part)) {
     return;
   }
-  const bool is_share = count_lanes(lane == kC && part.buffer == kAmongSums) > 0;
-  place_tile<kMirrors, kA>(parameters, at, part, extent_of(at.strategy), is_share, place);
+  const bool is_slice = count_lanes(lane == kC && part.buffer == kAmongSums) > 0;
+  place_tile<kMirrors, kA>(parameters, at, part, extent_of(at.tile_id), is_slice, place);
 }
 
 }  // namespace vbgemm

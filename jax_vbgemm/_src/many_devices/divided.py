@@ -14,7 +14,7 @@ import numpy as np
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.many_devices.mesh_axes import MeshAxes
 from jax_vbgemm._src.many_devices.partition import Piece, partition
-from jax_vbgemm._src.matmul.view import View, is_view
+from jax_vbgemm._src.matmul.view import View
 
 Function = Callable[..., Sequence[jax.Array | View]]
 
@@ -163,10 +163,11 @@ class Layout:
 
     def filled(self, buffer: jax.Array, device: int, values: Iterator[jax.Array | View]) -> jax.Array:
         """The buffer with the device's results, which are taken from `values`."""
-        for piece, value in zip(self.shares[device], values, strict=False):
-            if is_view(value):  # of one buffer, in which all of them are
-                buffer = value.buffer
-            else:
+        results = dict(zip(self.shares[device], values, strict=False))
+        for value in results.values():
+            buffer = value.buffer if isinstance(value, View) else buffer  # all views are of one buffer
+        for piece, value in results.items():
+            if not isinstance(value, View):
                 buffer = jax.lax.dynamic_update_slice(buffer, value.ravel(), (self.starts[piece],))
         return buffer
 

@@ -17,7 +17,7 @@ from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.launches import Launch
 from jax_vbgemm._src.planner.tiles.pieces import Pieces, count_pieces, cut, sums_of
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs
-from jax_vbgemm._src.planner.tiles.shares import Shares, shares_of
+from jax_vbgemm._src.planner.tiles.split_k import KSlices, slices_of
 from jax_vbgemm._src.records import (
     ACTIVATIONS,
     AMONG_SUMS,
@@ -105,7 +105,7 @@ def epilogue_table(epilogues: Sequence[EpilogueAddress], addresses: Sequence[Add
 def _run_table(runs: Runs) -> NDArray[np.void]:
     """The RUN rows of a plan."""
     rows = np.zeros(len(runs), RUN)
-    for field in ("problem", "strategy", "row", "col", "batch", "k_begin", "k_end", "tiles_y", "tiles_x", "mirrored"):
+    for field in ("problem", "tile_id", "row", "col", "batch", "k_begin", "k_end", "tiles_y", "tiles_x", "mirrored"):
         rows[field] = getattr(runs, field)
     rows["first_tile"] = runs.first_tile[:-1]
     return rows
@@ -116,10 +116,10 @@ def _ready_tiles(tiles: Runs, table: NDArray[np.void], catalogue: Catalogue) -> 
     problems, shape = table[tiles.problem], catalogue.columns
     outer, inner = np.divmod(tiles.batch, problems["inner_batch"])
     rows = np.zeros(len(tiles), READY_TILE)
-    for field in ("strategy", "problem", "batch", "row", "col"):
+    for field in ("tile_id", "problem", "batch", "row", "col"):
         rows[field] = getattr(tiles, field)
-    rows["rows"] = np.minimum(problems["m"] - tiles.row, shape.m[tiles.strategy])
-    rows["cols"] = np.minimum(problems["n"] - tiles.col, shape.n[tiles.strategy])
+    rows["rows"] = np.minimum(problems["m"] - tiles.row, shape.m[tiles.tile_id])
+    rows["cols"] = np.minimum(problems["n"] - tiles.col, shape.n[tiles.tile_id])
     rows["depth"] = tiles.k_end - tiles.k_begin
     for name, row, col in (
         ("a", tiles.row, tiles.k_begin),
@@ -135,21 +135,21 @@ def _ready_tiles(tiles: Runs, table: NDArray[np.void], catalogue: Catalogue) -> 
     return rows
 
 
-def _split_k(rows: NDArray[np.void], shares: Shares, catalogue: Catalogue) -> NDArray[np.void]:
+def _split_k(rows: NDArray[np.void], slices: KSlices, catalogue: Catalogue) -> NDArray[np.void]:
     """The SPLIT_TILE rows of the tiles that compute a K slice.
 
     Changes their READY_TILE rows: they store partial sums into the workspace, and no mirror image.
     """
-    shape, strategy = catalogue.columns, rows["strategy"]
-    first = shares.first_tiles
+    shape, tile_id = catalogue.columns, rows["tile_id"]
+    first = slices.first_tiles
     splits = np.zeros(len(first), SPLIT_TILE)
-    for field in ("strategy", "rows", "cols", "depth", "problem", "batch", "row", "col", "c"):
+    for field in ("tile_id", "rows", "cols", "depth", "problem", "batch", "row", "col", "c"):
         splits[field] = rows[field][first]
-    splits["first"], splits["shares"] = shares.sums[first], shares.shares[first]
-    splits["pitch"], splits["share_stride"] = shape.n[strategy[first]], (shape.m * shape.n)[strategy[first]]
-    split = shares.shares > 1
+    splits["first"], splits["slices"] = slices.sums[first], slices.number[first]
+    splits["pitch"], splits["slice_stride"] = shape.n[tile_id[first]], (shape.m * shape.n)[tile_id[first]]
+    split = slices.number > 1
     among_sums = {
-        "offset": shares.sums, "row_stride": shape.n[strategy], "col_stride": 1, "buffer": AMONG_SUMS, "mirrored": 0,
+        "offset": slices.sums, "row_stride": shape.n[tile_id], "col_stride": 1, "buffer": AMONG_SUMS, "mirrored": 0,
     }  # fmt: skip
     for field, values in among_sums.items():
         rows["c"][field] = np.where(split, values, rows["c"][field])
@@ -177,22 +177,22 @@ def pack(
     small = beside + ready_bytes(plan.num_tiles, num_blocks=0 if block_first is None else len(block_first)) <= MAX_BYTES
     ready = len(split) > 0 or sums or (small and plan.device.kind == "gpu")
     single = runs.expand(plan.catalogue) if ready else runs
-    products, shares, continued = single, None, np.zeros(0, bool)
+    products, slices, continued = single, None, np.zeros(0, bool)
     if sums:
         pieces = cut(single, owner, table["k"], len(plan.problems))
         products = pieces.products
         chained = plan.device.kind == "cpu"
         if chained:  # a CPU core keeps its accumulators from one product of a sum to the next
-            shares, continued = shares_of(single, plan.catalogue).of_pieces(pieces), pieces.continued
+            slices, continued = slices_of(single, plan.catalogue).of_pieces(pieces), pieces.continued
         else:  # the products of a tile are K slices of it, whose partial sums are added
-            shares = shares_of(pieces.tiles, plan.catalogue)
+            slices = slices_of(pieces.tiles, plan.catalogue)
         block_first, launches = _blocks_of_pieces(pieces, block_first, launches, chained=chained)
     elif len(split):
-        shares = shares_of(single, plan.catalogue)
+        slices = slices_of(single, plan.catalogue)
     tiles = _ready_tiles(products, table, plan.catalogue) if ready else _run_table(runs)
     splits, num_sums = np.zeros(0, SPLIT_TILE), 0
-    if shares is not None:
-        splits, num_sums = _split_k(tiles, shares, plan.catalogue), shares.num_sums
+    if slices is not None:
+        splits, num_sums = _split_k(tiles, slices, plan.catalogue), slices.num_sums
     if len(continued):
         tiles["c"]["buffer"][continued] = CONTINUED
     finishing = np.zeros(0, EPILOGUE) if epilogues is None else epilogues

@@ -13,7 +13,7 @@ from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tables.rules import CoreRules
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.runs import Runs, ceil_div
-from jax_vbgemm._src.planner.tiles.shares import in_shares
+from jax_vbgemm._src.planner.tiles.split_k import in_slices
 from jax_vbgemm._src.problem import Problem, Sizes
 
 
@@ -39,17 +39,17 @@ def _split(
 ) -> Iterator[Draft]:
     """Drafts of one tile shape with K split into slices so short that each core gets as many blocks as the rules
     say."""
-    strategy = np.full(len(problems), tile.index)
-    draft = Draft.whole_problems(problems, device, catalogue, planner="cores", strategy=strategy)
+    tile_id = np.full(len(problems), tile.index)
+    draft = Draft.whole_problems(problems, device, catalogue, planner="cores", tile_id=tile_id)
     runs = draft.runs
     each = block_seconds(Sizes.of(problems), [tile], catalogue, device, 1)[0][runs.problem]
     even = (each * runs.count).sum() / device.units
     steps = ceil_div(runs.k_end, rules.step)
     for blocks in rules.blocks_per_core:
-        shares = np.minimum(np.ceil(each * blocks / even), steps).astype(np.int64).clip(1)
-        split = np.flatnonzero(shares > 1)
-        if len(split) == 0 or ready_bytes((shares * runs.count).sum(), runs.count[split].sum()) > MAX_BYTES:
+        slices = np.minimum(np.ceil(each * blocks / even), steps).astype(np.int64).clip(1)
+        split = np.flatnonzero(slices > 1)
+        if len(split) == 0 or ready_bytes((slices * runs.count).sum(), runs.count[split].sum()) > MAX_BYTES:
             continue
         tiles = runs.take(split).expand(catalogue)
-        deep = in_shares(tiles, np.repeat(shares[split], runs.count[split]), np.full(len(tiles), rules.step))
-        yield replace(draft, runs=Runs.joined([deep, runs.take(np.flatnonzero(shares == 1))]))
+        deep = in_slices(tiles, np.repeat(slices[split], runs.count[split]), np.full(len(tiles), rules.step))
+        yield replace(draft, runs=Runs.joined([deep, runs.take(np.flatnonzero(slices == 1))]))

@@ -63,7 +63,7 @@ def predict(
     seconds = found.seconds
     split = runs.k_end - runs.k_begin < sizes.k[runs.problem]
     if split.any():
-        areas = (catalogue.columns.m * catalogue.columns.n)[runs.strategy]
+        areas = (catalogue.columns.m * catalogue.columns.n)[runs.tile_id]
         seconds += split_seconds(float((runs.count * areas)[split].sum()), catalogue, device)
     streaming = operand_bytes(sizes, catalogue) / device.bandwidth
     # A core overlaps memory access and arithmetic in part: hypot is the larger of both times and some of the smaller.
@@ -97,7 +97,7 @@ def _on_gpu(
 ) -> Prediction:  # fmt: skip
     """The prediction for a GPU, kernel by kernel, without memory traffic and launch overhead."""
     seconds, waves, total_work, total_blocks, longest = 0.0, 0.0, 0.0, 0, 0.0
-    kernels, depth = catalogue.columns.kernel[runs.strategy], runs.k_end - runs.k_begin
+    kernels, depth = catalogue.columns.kernel[runs.tile_id], runs.k_end - runs.k_begin
     run_of_tile, needed = np.zeros(0, np.int64), np.zeros(0, np.uint32)
     if block_first is not None:
         run_of_tile = _run_of_tile(runs, tile_order)
@@ -111,7 +111,7 @@ def _on_gpu(
         resident = max(tile_occupancy(catalogue.any_tile_of(catalogue.kernels[kernel]), device).blocks, 1)
         sharing = min(resident, math.ceil(blocks / device.units))
         aligned = sizes.aligned(catalogue.element_bytes)[runs.problem[mine]]
-        each = _gpu_tiles(depth[mine], runs.strategy[mine], aligned, catalogue, device, sharing)
+        each = _gpu_tiles(depth[mine], runs.tile_id[mine], aligned, catalogue, device, sharing)
         if block_first is not None:
             of_run = np.zeros(len(runs))
             of_run[mine] = each
@@ -119,7 +119,7 @@ def _on_gpu(
             each = np.add.reduceat(of_run.take(run_of_tile), block_first[:-1])
         each = each + device.block_latency
         seconds += makespan_of_blocks(each, count, device.units * sharing, device.tail) + device.launch_seconds
-        seconds += device.further_tile_latency * (len(np.unique(runs.strategy[mine])) - 1)
+        seconds += device.further_tile_latency * (len(np.unique(runs.tile_id[mine])) - 1)
         waves += blocks / (device.units * resident)
         total_work, total_blocks = total_work + weighted_sum(each, count), total_blocks + blocks
         longest = max(longest, float(each.max()))
@@ -173,9 +173,9 @@ def block_seconds(
             runs = Runs.whole_problems(sizes, np.full(len(exist), tile.index), catalogue, np.arange(len(exist)))
             row[runs.problem] = _cpu_tiles(sizes, runs, catalogue, device)
         return seconds
-    strategy = np.array([tile.index for tile in tiles])[:, None]
+    tile_id = np.array([tile.index for tile in tiles])[:, None]
     aligned = sizes.aligned(catalogue.element_bytes)
-    seconds = _gpu_tiles(sizes.k, strategy, aligned, catalogue, device, sharing) + device.block_latency
+    seconds = _gpu_tiles(sizes.k, tile_id, aligned, catalogue, device, sharing) + device.block_latency
     return np.where(exist, seconds, 0.0)
 
 
@@ -300,22 +300,22 @@ def _full_rounds(block_seconds: Floats, count: Ints, slots: int) -> float:
 
 def _gpu_tiles(
     depth: Ints,
-    strategy: Ints | int,
+    tile_id: Ints | int,
     aligned: NDArray[np.bool_],
     catalogue: Catalogue,
     device: DeviceSpec,
     sharing: int | Ints,
 ) -> Floats:
-    """The seconds of tiles whose K range has length `depth`, while `sharing` blocks share a unit. `strategy`: the row
+    """The seconds of tiles whose K range has length `depth`, while `sharing` blocks share a unit. `tile_id`: the row
     of the compiled table for each tile, or one for all."""
-    pace = gpu_pace(strategy, aligned, catalogue, device, sharing)
+    pace = gpu_pace(tile_id, aligned, catalogue, device, sharing)
     return pace.seconds(ceil_div(depth, pace.depth))
 
 
 def gpu_pace(
-    strategy: Ints | int, aligned: NDArray[np.bool_], catalogue: Catalogue, device: DeviceSpec, sharing: int | Ints
+    tile_id: Ints | int, aligned: NDArray[np.bool_], catalogue: Catalogue, device: DeviceSpec, sharing: int | Ints
 ) -> Pace:
-    """The pace of tiles while `sharing` blocks share a unit; `strategy` as for `_gpu_tiles`.
+    """The pace of tiles while `sharing` blocks share a unit; `tile_id` as for `_gpu_tiles`.
 
     Where the device is calibrated (calibration.csv), the fixed part and the K step of a tile each have a latency and a
     part of the unit's time, with one set of coefficients for problems whose rows are aligned (`Sizes.aligned`) and one
@@ -324,17 +324,17 @@ def gpu_pace(
     and a latency that nothing hides. Masked tiles cost as much as whole tiles.
     """
     tile = catalogue.columns
-    tk = tile.k[strategy]
+    tk = tile.k[tile_id]
     calibrated = _calibration(device.calibration, catalogue)
     if calibrated is not None:
-        of_tile = calibrated[:, :, strategy]
+        of_tile = calibrated[:, :, tile_id]
         fixed, step, shared_fixed, shared_step = np.where(aligned, of_tile[:, 0], of_tile[:, 1])
         depth = step_depth(tk, catalogue.element_bytes)
         return Pace(fixed, step, sharing * shared_fixed, sharing * shared_step, depth)
-    tm, tn, threads = tile.m[strategy], tile.n[strategy], tile.threads[strategy]
+    tm, tn, threads = tile.m[tile_id], tile.n[tile_id], tile.threads[tile_id]
     size = catalogue.element_bytes
     parts = sharing * device.units  # a block gets 1/parts of the device's rates
-    rate = np.where(tile.tensor[strategy], device.tensor_rate(catalogue.kind), device.peak_rate(catalogue.dtype))
+    rate = np.where(tile.tensor[tile_id], device.tensor_rate(catalogue.kind), device.peak_rate(catalogue.dtype))
     products = _flops(catalogue) * tm * tn * tk * parts / rate
     shared_memory = 2 * np.sqrt(tm * tn * threads) * tk * size * (parts / device.shared_bandwidth)
     cache = (tm + tn) * tk * size * (parts / device.cache_bandwidth)
@@ -410,7 +410,7 @@ def computed_extents(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: Dev
     A GPU computes masked tiles whole. A CPU core computes only the part of an edge tile that lies in C, in whole
     vectors along a row.
     """
-    tile_m, tile_n = catalogue.columns.m[runs.strategy], catalogue.columns.n[runs.strategy]
+    tile_m, tile_n = catalogue.columns.m[runs.tile_id], catalogue.columns.n[runs.tile_id]
     if device.kind == "gpu":
         return tile_m.astype(np.float64), tile_n.astype(np.float64)
 

@@ -75,7 +75,7 @@ class Coordinated(PaperPlanner):
         sizes = Sizes.of(problems)
         most_threads, *fewer_threads = self.sets_for(catalogue)
         queue, replaced = catalogue.resolve(most_threads)
-        strategy, tlp = _choose_tiles(sizes, queue, threshold)
+        position, tlp = _choose_tiles(sizes, queue, threshold)
         if tlp > threshold and fewer_threads:
             queue, also_replaced = catalogue.resolve(fewer_threads[0])
             replaced += also_replaced
@@ -84,7 +84,7 @@ class Coordinated(PaperPlanner):
             device,
             catalogue,
             planner=self.name,
-            strategy=np.array([tile.index for tile in queue])[strategy],
+            tile_id=np.array([tile.index for tile in queue])[position],
             replaced=replaced,
         )
         batching = _selected(self.batching, sizes) if callable(self.batching) else self.batching
@@ -147,7 +147,7 @@ def _batch_by_threshold(draft: Draft, threshold: float, theta: float) -> Draft:
     runs, num_tiles = draft.runs, draft.runs.num_tiles
     # All tiles have 256 threads, or all have 128. Only on tensor cores both occur; each block then counts as the
     # larger.
-    threads = int(draft.catalogue.columns.threads[runs.strategy].max(initial=0))
+    threads = int(draft.catalogue.columns.threads[runs.tile_id].max(initial=0))
     depth, whole_theta = runs.k_end - runs.k_begin, math.floor(theta)  # sums of K are whole
     # How many tiles a block has that begins with a given tile: the fewest whose total K exceeds theta. Within one run
     # that is a division; a block over several runs is found by a search. No block begins after the last tile.

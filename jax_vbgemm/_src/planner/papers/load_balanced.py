@@ -116,7 +116,7 @@ class LoadBalanced(PaperPlanner):
             device,
             catalogue,
             planner=self.name,
-            strategy=np.array([tile.index for tile in tiles])[tile_class],
+            tile_id=np.array([tile.index for tile in tiles])[tile_class],
             tlp=int(device.wave_size * active(_of_classes(waves, tile_class))),
             replaced=replaced,
         )

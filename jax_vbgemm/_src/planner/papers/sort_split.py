@@ -78,7 +78,7 @@ class SortSplit(PaperPlanner):
             device,
             catalogue,
             planner=self.name,
-            strategy=np.array([tile.index for tile in tiles])[level],
+            tile_id=np.array([tile.index for tile in tiles])[level],
             order=order,
             replaced=replaced,
         )

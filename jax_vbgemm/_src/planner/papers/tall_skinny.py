@@ -29,7 +29,7 @@ from jax_vbgemm._src.planner.tables.catalogue import SHARED_DEPTH, WHOLE_ROWS, C
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.launches import MAX_LAUNCHES
 from jax_vbgemm._src.planner.tiles.runs import Ints, ceil_div
-from jax_vbgemm._src.planner.tiles.shares import in_shares
+from jax_vbgemm._src.planner.tiles.split_k import in_slices
 from jax_vbgemm._src.problem import Problem, Sizes
 
 MIRRORED = (Shape.TSM2_MIRRORED, Shape.ISM2_MIRRORED)
@@ -37,7 +37,7 @@ DEEP_SHAPES = (Shape.TSM2, Shape.TSM2_MIRRORED, Shape.REDUCTION)  # K is more th
 
 # The least K steps of a slice where the number of slices is not chosen by predicted time, so that the partial sums cost
 # little beside the products.
-_STEPS_OF_A_SHARE = 8
+_STEPS_OF_A_SLICE = 8
 
 # Prefetch depth of row tiles: the elements of each of its rows that a thread loads before it multiplies, which are all
 # of a small K (csrc/gpu/simt/row_tile.h).
@@ -89,34 +89,34 @@ class TallSkinny(DraftPlanner):
 
         def chosen(streaming: NDArray[np.bool_]) -> Ints:
             """Each problem's tile; problems that are not `streaming` get a tile of an ordinary kernel."""
-            strategy = squares.copy()
+            tile_id = squares.copy()
             for i in np.flatnonzero((shapes != Shape.ORDINARY) & sizes.has_products).tolist():
                 one = replace(problems[i], symmetric=False)
                 tile = _tile_for(one, Shape(shapes[i]), profiled, catalogue, self.tcf, bool(streaming[i]))
-                strategy[i] = strategy[i] if tile is None else tile.index
-            return strategy
+                tile_id[i] = tile_id[i] if tile is None else tile.index
+            return tile_id
 
-        strategy = _within_launches(chosen, sizes, catalogue)
+        tile_id = _within_launches(chosen, sizes, catalogue)
         order = np.arange(len(problems))
         draft = Draft.whole_problems(
-            problems, device, catalogue, planner="tall_skinny", strategy=strategy, order=order, replaced=replaced
+            problems, device, catalogue, planner="tall_skinny", tile_id=tile_id, order=order, replaced=replaced
         )
         if device.kind == "cpu":
             return draft
         if self.target_blocks is not None:
             return self._split(draft, shapes, self.target_blocks)
-        own = np.isin(strategy, [tile.index for tile in catalogue if tile.kernel in (*STREAMING, SHARED_DEPTH)])
+        own = np.isin(tile_id, [tile.index for tile in catalogue if tile.kernel in (*STREAMING, SHARED_DEPTH)])
         if not own.any():
             return self._split(draft, shapes, None)
         parts = []
-        for index in np.unique(strategy[own]).tolist():
-            members = np.flatnonzero(own & (strategy == index))
+        for index in np.unique(tile_id[own]).tolist():
+            members = np.flatnonzero(own & (tile_id == index))
             mine = tuple(problems[i] for i in members.tolist())
             parts.append((members, by_one_tile(mine, device, catalogue, catalogue.by_index[index])))
         if not own.all():
             rest = np.flatnonzero(~own)
             others = tuple(problems[i] for i in rest.tolist())
-            whole = Draft.whole_problems(others, device, catalogue, planner="", strategy=strategy[rest])
+            whole = Draft.whole_problems(others, device, catalogue, planner="", tile_id=tile_id[rest])
             parts.append((rest, self._split(whole, shapes[rest], None)))
         return replace(joined(problems, parts), planner="tall_skinny", replaced=replaced)
 
@@ -138,17 +138,17 @@ class TallSkinny(DraftPlanner):
         if not deep.any() or runs.num_tiles > MAX_TILES:
             return draft
         if target is None:
-            tile = catalogue.by_index[int(runs.strategy[deep][0])]
+            tile = catalogue.by_index[int(runs.tile_id[deep][0])]
             target = device.units * tile_occupancy(tile, device).blocks
         others = int(runs.count[~deep].sum())
         fill = int(max(target - others, 0) // int(runs.count[deep].sum()))
-        depth = step_depth(catalogue.columns.k[runs.strategy], catalogue.element_bytes)
-        shares = np.where(deep, np.minimum(fill, ceil_div(runs.k_end, depth) // _STEPS_OF_A_SHARE), 1).clip(1)
-        if (shares == 1).all():
+        depth = step_depth(catalogue.columns.k[runs.tile_id], catalogue.element_bytes)
+        slices = np.where(deep, np.minimum(fill, ceil_div(runs.k_end, depth) // _STEPS_OF_A_SLICE), 1).clip(1)
+        if (slices == 1).all():
             return draft
         tiles = runs.expand(catalogue)
         run = np.repeat(np.arange(len(runs)), runs.count)
-        return replace(draft, runs=in_shares(tiles, shares[run], depth[run]))
+        return replace(draft, runs=in_slices(tiles, slices[run], depth[run]))
 
 
 def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: Sizes, catalogue: Catalogue) -> Ints:
@@ -158,12 +158,12 @@ def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: Sizes, 
     streaming = np.ones(len(sizes.m), bool)
     elements = sizes.elements() * sizes.batch
     while True:
-        strategy = chosen(streaming)
-        kernel = catalogue.columns.kernel[strategy]
+        tile_id = chosen(streaming)
+        kernel = catalogue.columns.kernel[tile_id]
         launched = np.unique(kernel[sizes.has_products])
         own = [index for index in launched.tolist() if catalogue.kernels[index] not in _SHARED_KERNELS]
         if len(launched) <= MAX_LAUNCHES or not own:
-            return strategy
+            return tile_id
         least = min(own, key=lambda index: float(elements[kernel == index].sum()))
         streaming &= kernel != least
 

@@ -43,8 +43,8 @@ class Uniform(DraftPlanner):
 
 
 def _all_by(tile: TileShape, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
-    strategy = np.full(len(problems), tile.index)
-    return Draft.whole_problems(problems, device, catalogue, planner="uniform", strategy=strategy)
+    tile_id = np.full(len(problems), tile.index)
+    return Draft.whole_problems(problems, device, catalogue, planner="uniform", tile_id=tile_id)
 
 
 def _fastest(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:

@@ -22,7 +22,7 @@ class Draft:
     """A planner's decision. Of several drafts only the best one becomes a `Plan`.
 
     `runs`, `order`, `tlp`, `replaced` and `notes` are as in `Plan`; `tlp` None means the threads of all tiles.
-    `strategy` is the tile of each problem as a row of the compiled table, -1 where a problem mixes tiles. `block_first`
+    `tile_id` is the tile of each problem as a row of the compiled table, -1 where a problem mixes tiles. `block_first`
     cuts the tiles of `runs` into blocks, after bringing them into `tile_order` if that is given. Without both,
     symmetric problems are folded (planner/tiles/symmetric.py).
     """
@@ -32,7 +32,7 @@ class Draft:
     catalogue: Catalogue
     planner: str
     runs: Runs
-    strategy: Ints
+    tile_id: Ints
     order: Ints
     block_first: Ints | None = None
     tile_order: Ints | None = None
@@ -52,16 +52,16 @@ class Draft:
         catalogue: Catalogue,
         *,
         planner: str,
-        strategy: Ints,
+        tile_id: Ints,
         order: Ints | None = None,
         tlp: int | None = None,
         replaced: tuple[Replacement, ...] = (),
     ) -> "Draft":
-        """Problem i covered by tile `strategy[i]`, one tile in each block; problems in `order`, by default their own
+        """Problem i covered by tile `tile_id[i]`, one tile in each block; problems in `order`, by default their own
         order."""
         order = np.arange(len(problems)) if order is None else order
-        runs = Runs.whole_problems(Sizes.of(problems), strategy, catalogue, order)
-        return cls(problems, device, catalogue, planner, runs, strategy, order, tlp=tlp, replaced=replaced)
+        runs = Runs.whole_problems(Sizes.of(problems), tile_id, catalogue, order)
+        return cls(problems, device, catalogue, planner, runs, tile_id, order, tlp=tlp, replaced=replaced)
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -86,7 +86,7 @@ class Draft:
             planner=planner or self.planner,
             runs=runs,
             block_first=self.block_first,
-            choices=tuple(map(keys.get, self.strategy.tolist())),
+            choices=tuple(map(keys.get, self.tile_id.tolist())),
             order=self.order.tolist(),
             tlp=self.tlp,
             replaced=self.replaced,
@@ -112,14 +112,14 @@ def joined(problems: Sequence[Problem], parts: Sequence[tuple[Ints, Draft]]) -> 
 
     Notes and replacements that occur in several parts are kept once.
     """
-    strategy = np.empty(len(problems), np.int64)
+    tile_id = np.empty(len(problems), np.int64)
     for members, part in parts:
-        strategy[members] = part.strategy
+        tile_id[members] = part.tile_id
     return replace(
         parts[0][1],
         problems=problems,
         runs=Runs.joined([replace(part.runs, problem=members[part.runs.problem]) for members, part in parts]),
-        strategy=strategy,
+        tile_id=tile_id,
         order=np.concatenate([members[part.order] for members, part in parts]),
         replaced=tuple(dict.fromkeys(itertools.chain.from_iterable(part.replaced for _, part in parts))),
         notes=tuple(dict.fromkeys(itertools.chain.from_iterable(part.notes for _, part in parts))),

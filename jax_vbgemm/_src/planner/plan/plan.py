@@ -17,7 +17,7 @@ from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.coverage import check_coverage
 from jax_vbgemm._src.planner.tiles.launches import Launch, check_launches, launch_form
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, as_integers, offsets
-from jax_vbgemm._src.planner.tiles.shares import shares_of
+from jax_vbgemm._src.planner.tiles.split_k import slices_of
 from jax_vbgemm._src.planner.tiles.symmetric import fold, stores_mirrored
 from jax_vbgemm._src.problem import Problem, Sizes
 
@@ -98,8 +98,8 @@ class Plan:
         if len(tiles) != len(problems):
             raise ValueError(f"plan: {len(tiles)} tiles were chosen for {len(problems)} problems")
         order = range(len(problems)) if order is None else order
-        strategy = np.fromiter((tile.index for tile in tiles), np.int64, len(tiles))
-        runs = Runs.whole_problems(Sizes.of(problems), strategy, catalogue, np.asarray(order, np.int64))
+        tile_id = np.fromiter((tile.index for tile in tiles), np.int64, len(tiles))
+        runs = Runs.whole_problems(Sizes.of(problems), tile_id, catalogue, np.asarray(order, np.int64))
         runs = fold(runs, problems, device, catalogue)
         choices = [tile.key for tile in tiles]
         return cls.of_runs(
@@ -189,11 +189,11 @@ class Plan:
         check_coverage(self.problems, self.catalogue, self.runs)
         split = np.isin(self.runs.problem, self.runs.problem[self.runs.k_begin > 0])
         if split.any():
-            shares_of(self.runs.take(np.flatnonzero(split)).expand(self.catalogue), self.catalogue)
+            slices_of(self.runs.take(np.flatnonzero(split)).expand(self.catalogue), self.catalogue)
         mirrored = self.runs.mirrored != 0
-        unable = np.flatnonzero(mirrored & ~stores_mirrored(self.device, self.catalogue)[self.runs.strategy])
+        unable = np.flatnonzero(mirrored & ~stores_mirrored(self.device, self.catalogue)[self.runs.tile_id])
         if len(unable):
-            tile = self.catalogue.by_index[int(self.runs.strategy[unable[0]])]
+            tile = self.catalogue.by_index[int(self.runs.tile_id[unable[0]])]
             raise ValueError(
                 f"plan: a tile of problems[{self.runs.problem[unable[0]]}] is mirrored, but on {self.device.name} "
                 f"{tile.name!r} is not stored twice"
@@ -238,7 +238,7 @@ class Plan:
     def blocks(self) -> list[list[Tile]]:
         """The blocks in order, each a list of Tile."""
         single = self.single_tiles
-        names = [self.catalogue.by_index[row].name for row in single.strategy.tolist()]
+        names = [self.catalogue.by_index[row].name for row in single.tile_id.tolist()]
         columns = (single.problem, single.batch, single.row, single.col, single.k_begin, single.k_end)
         tiles = [Tile(*tile) for tile in zip(*(column.tolist() for column in columns), names, strict=True)]
         first = self.block_start.tolist()
@@ -257,7 +257,7 @@ class Plan:
     @cached_property
     def tile_strategy(self) -> NDArray[np.int32]:
         """Each tile's row of the compiled table."""
-        return self.single_tiles.strategy.astype(np.int32)
+        return self.single_tiles.tile_id.astype(np.int32)
 
     @cached_property
     def tile_row(self) -> NDArray[np.int32]:
@@ -284,7 +284,7 @@ class Plan:
     @cached_property
     def tiles_used(self) -> tuple[TileShape, ...]:
         """The tiles that occur in the plan, in the catalogue's order."""
-        return tuple(self.catalogue.by_index[row] for row in np.unique(self.runs.strategy).tolist())
+        return tuple(self.catalogue.by_index[row] for row in np.unique(self.runs.tile_id).tolist())
 
     @cached_property
     def tile_occupancies(self) -> Mapping[TileKey, Occupancy]:
@@ -351,4 +351,4 @@ class Plan:
 
 def _threads(runs: Runs, catalogue: Catalogue) -> int:
     """TLP (Li 2019, Eq. 1): the threads of all tiles."""
-    return int(runs.count @ catalogue.columns.threads[runs.strategy])
+    return int(runs.count @ catalogue.columns.threads[runs.tile_id])

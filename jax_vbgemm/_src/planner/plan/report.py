@@ -34,7 +34,7 @@ def describe(plan: "Plan") -> str:
 
 def _tile_lines(plan: "Plan") -> list[str]:
     lines = [f"{'tile':<18}{'shape':>9}  {'kernel':<12}{'tiles':>9}{'occupancy':>11}  limit"]
-    count = np.bincount(plan.runs.strategy, plan.runs.count, minlength=1)
+    count = np.bincount(plan.runs.tile_id, plan.runs.count, minlength=1)
     for tile in plan.tiles_used:
         occupancy = plan.tile_occupancies[tile.key]
         limit = "" if plan.device.kind == "cpu" else f"{occupancy.limit} ({occupancy.waves} waves a unit)"

@@ -14,7 +14,7 @@ from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.runs import Ints, ceil_div, saturating_count, tile_counts
-from jax_vbgemm._src.planner.tiles.shares import even_shares
+from jax_vbgemm._src.planner.tiles.split_k import even_slices
 from jax_vbgemm._src.planner.tiles.symmetric import tiles_computed
 from jax_vbgemm._src.problem import Sizes
 
@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
     blocks: float
     end: float
     work: float
-    shares: Ints | int = 1
+    slices: Ints | int = 1
     longest: Floats | None = None  # for each problem, where K is split
     sums: float = 0.0  # the number of accumulators of all K slices
 
@@ -189,12 +189,12 @@ class Splits:
         """The cheapest candidate whose blocks take no longer than `limit`; None where a problem has none, or where
         there would be too many tiles."""
         room = self._pace.steps_within(limit - self._latency)  # the most steps of a K slice
-        steps, shares = even_shares(self._steps, ceil_div(self._steps, np.maximum(room, 1)))
+        steps, slices = even_slices(self._steps, ceil_div(self._steps, np.maximum(room, 1)))
         seconds = self._pace.seconds(steps) + self._latency
         singles = len(seconds)
         whole = longest <= limit
         work = np.where(whole, total, np.inf)
-        split = np.where(room >= FEWEST_STEPS, self._count[:singles] * shares * seconds, np.inf)
+        split = np.where(room >= FEWEST_STEPS, self._count[:singles] * slices * seconds, np.inf)
         work[:singles] = np.where(whole[:singles], work[:singles], split)
         choice = work.argmin(axis=0)
         every = np.arange(len(choice))
@@ -203,7 +203,7 @@ class Splits:
             return None
         is_split = ~whole[choice, every]
         row = np.minimum(choice, singles - 1)
-        of_problem = np.where(is_split, shares[row, every], 1)
+        of_problem = np.where(is_split, slices[row, every], 1)
         time = np.where(is_split, seconds[row, every], longest[choice, every])
         of_choice = self._count[choice, every] * of_problem
         blocks, sums = float(of_choice.sum()), float((of_choice * self._area[row])[is_split].sum())

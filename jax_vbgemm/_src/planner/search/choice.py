@@ -32,7 +32,7 @@ class Choice:
     makespan: float
     options: Sequence[Option]
     choice: Ints
-    shares: Ints
+    slices: Ints
     longest: Floats
 
 
@@ -141,10 +141,10 @@ class _Table:
 
     def choice(self, found: Candidate, costs: _Costs, besides: float) -> Choice:
         """The candidate as a choice, whose makespan counts full rounds."""
-        chosen, shares = (np.broadcast_to(column, self._every.shape) for column in (found.choice, found.shares))
+        chosen, slices = (np.broadcast_to(column, self._every.shape) for column in (found.choice, found.slices))
         at = chosen, self._every
         longest = costs.longest[at] if found.longest is None else found.longest
-        blocks = np.concatenate((self._inside[at] * shares, self._outside[at]))
-        each = np.concatenate((np.where(shares > 1, longest, costs.of_tile[at]), costs.of_edge[at]))
+        blocks = np.concatenate((self._inside[at] * slices, self._outside[at]))
+        each = np.concatenate((np.where(slices > 1, longest, costs.of_tile[at]), costs.of_edge[at]))
         makespan = makespan_of_blocks(each, blocks, costs.slots, self._device.tail) + besides
-        return Choice(makespan, self._options, chosen, shares, longest)
+        return Choice(makespan, self._options, chosen, slices, longest)

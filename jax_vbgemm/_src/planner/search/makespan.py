@@ -33,7 +33,7 @@ from jax_vbgemm._src.planner.tables.rules import Rules
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.launches import MAX_LAUNCHES
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div
-from jax_vbgemm._src.planner.tiles.shares import fewest_filling_shares, in_shares
+from jax_vbgemm._src.planner.tiles.split_k import fewest_filling_slices, in_slices
 from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored
 from jax_vbgemm._src.problem import Problem, Sizes
 
@@ -84,7 +84,7 @@ class Makespan(DraftPlanner):
         def seconds(draft: Draft) -> float:
             """The predicted time, and the extra time that tiles other than streaming ones need to read such operands:
             it was measured, and the cost model does not show it."""
-            by_others = streamed & ~np.isin(draft.strategy, [t.index for t in catalogue if t.kernel in STREAMING])
+            by_others = streamed & ~np.isin(draft.tile_id, [t.index for t in catalogue if t.kernel in STREAMING])
             return draft.seconds + _slower_reads(by_others, sizes, device, catalogue)
 
         return min([one, *several], key=seconds)
@@ -124,7 +124,7 @@ def narrower_searches(runs: Runs, catalogue: Catalogue, kernels: Sequence[str]) 
     occurs in the `runs` of a plan ("without huge/256").
     """
     found = {f"only {kernel}": Makespan(kernel=kernel) for kernel in kernels}
-    taken = [catalogue.by_index[index] for index in sorted(set(runs.strategy.tolist()))] if len(catalogue) > 1 else []
+    taken = [catalogue.by_index[index] for index in sorted(set(runs.tile_id.tolist()))] if len(catalogue) > 1 else []
     return found | {f"without {tile.name}/{tile.threads}": Makespan(without=tile.key) for tile in taken}
 
 
@@ -153,7 +153,7 @@ def _of_a_kernel_each(
         found: dict[str, int] = {}
         for members, part in parts:
             if len(part.runs):
-                kernel = catalogue.by_index[int(part.runs.strategy[0])].kernel
+                kernel = catalogue.by_index[int(part.runs.tile_id[0])].kernel
                 found[kernel] = found.get(kernel, 0) + len(members)
         return found
 
@@ -224,25 +224,25 @@ def _draft(problems: Sequence[Problem], sizes: Sizes, found: Choice, device: Dev
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     parts: list[Runs] = []
-    strategy = np.full(len(problems), -1)
+    tile_id = np.full(len(problems), -1)
     for index in np.unique(found.choice).tolist():
         option = found.options[index]
         mine = np.flatnonzero(found.choice == index)
         whole = Runs.whole_problems(sizes, np.full(len(problems), option.tile.index), catalogue, mine)
         if option.tile is not option.edge:
             parts += _inside_and_edges(sizes, whole, option)
-        elif (found.shares[mine] > 1).any():
+        elif (found.slices[mine] > 1).any():
             depth = np.full(len(whole), step_depth(np.asarray(option.tile.k), catalogue.element_bytes))
-            parts.append(in_shares(whole, found.shares[whole.problem], depth))
+            parts.append(in_slices(whole, found.slices[whole.problem], depth))
         else:
             parts.append(whole)
         no_edges = option.outside[mine] == 0
-        strategy[mine[no_edges]] = option.tile.index
-        strategy[mine[~no_edges & (option.inside[mine] == 0)]] = option.edge.index
+        tile_id[mine[no_edges]] = option.tile.index
+        tile_id[mine[~no_edges & (option.inside[mine] == 0)]] = option.edge.index
     runs = Runs.joined(parts)
     runs = runs.take(np.flatnonzero(runs.count))
     runs = runs.take(np.argsort(rank[runs.problem], kind="stable"))
-    return Draft(problems, device, catalogue, "makespan", runs, strategy, order)
+    return Draft(problems, device, catalogue, "makespan", runs, tile_id, order)
 
 
 def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, draft: Draft) -> Draft:
@@ -257,24 +257,20 @@ def _with_full_rounds(problems: Sequence[Problem], sizes: Sizes, found: Choice, 
     """
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
     rules = device.rules
-    if (
-        rules is not None
-        and len(runs)
-        and stream_deep(catalogue.by_index[int(runs.strategy[0])], sizes.with_products())
-    ):
+    if rules is not None and len(runs) and stream_deep(catalogue.by_index[int(runs.tile_id[0])], sizes.with_products()):
         even = _evenly_split(sizes, found, rules, device, catalogue)
         return _place_by_place(_draft(problems, sizes, even, device, catalogue))
-    is_split = found.shares[runs.problem] > 1
+    is_split = found.slices[runs.problem] > 1
     blocks, whole = runs.num_tiles, int(runs.count[~is_split].sum())
     if blocks == whole:
         return draft
-    tile = catalogue.by_index[int(runs.strategy[0])]
+    tile = catalogue.by_index[int(runs.tile_id[0])]
     resident = max(tile_occupancy(tile, device).blocks, 1)
 
     def filled(slots: int) -> Draft:
         scale = max(slots - whole, 0) / (blocks - whole)
-        shares = np.where(found.shares > 1, (found.shares * scale).astype(np.int64).clip(1), 1)
-        return _draft(problems, sizes, replace(found, shares=shares), device, catalogue)
+        slices = np.where(found.slices > 1, (found.slices * scale).astype(np.int64).clip(1), 1)
+        return _draft(problems, sizes, replace(found, slices=slices), device, catalogue)
 
     in_one_round = [filled(device.units * sharing) for sharing in range(resident, 0, -1)]
     if tile.kernel == SHARED_DEPTH and rules is not None:
@@ -297,8 +293,8 @@ def _evenly_split(sizes: Sizes, found: Choice, rules: Rules, device: DeviceSpec,
     steps = np.where(may_split, ceil_div(sizes.k, depth), 1)
     step_bytes = max(option.tile.m for option in options) * int(depth.max()) * catalogue.element_bytes
     longest = max(rules.most_read // step_bytes, FEWEST_STEPS)
-    shares = fewest_filling_shares(steps, tiles, device.units * resident, FEWEST_STEPS, rules.full_enough, longest)
-    return replace(found, shares=shares)
+    slices = fewest_filling_slices(steps, tiles, device.units * resident, FEWEST_STEPS, rules.full_enough, longest)
+    return replace(found, slices=slices)
 
 
 def _place_by_place(draft: Draft) -> Draft:
@@ -320,7 +316,7 @@ def _with_last_round_split(draft: Draft) -> Draft:
     runs, device, catalogue = draft.runs, draft.device, draft.catalogue
     if len(runs) == 0 or (runs.k_begin > 0).any():
         return draft
-    resident = max(tile_occupancy(catalogue.by_index[int(runs.strategy[0])], device).blocks, 1)
+    resident = max(tile_occupancy(catalogue.by_index[int(runs.tile_id[0])], device).blocks, 1)
     slots = device.units * resident
     rounds, last = divmod(runs.num_tiles, slots)
     if rounds == 0 or rounds > _ROUNDS_TO_FILL or not 0 < last <= slots // 2:
@@ -330,9 +326,9 @@ def _with_last_round_split(draft: Draft) -> Draft:
     tiles = runs.expand(catalogue)
     first = np.arange(runs.num_tiles - last)
     tail = tiles.take(np.arange(runs.num_tiles - last, runs.num_tiles))
-    depth = step_depth(catalogue.columns.k[tail.strategy], catalogue.element_bytes)
-    shares = np.minimum(slots // last, tail.k_end // (FEWEST_STEPS * depth)).clip(1)
-    split = replace(draft, runs=Runs.joined([tiles.take(first), in_shares(tail, shares, depth)]))
+    depth = step_depth(catalogue.columns.k[tail.tile_id], catalogue.element_bytes)
+    slices = np.minimum(slots // last, tail.k_end // (FEWEST_STEPS * depth)).clip(1)
+    split = replace(draft, runs=Runs.joined([tiles.take(first), in_slices(tail, slices, depth)]))
     return split if split.seconds < draft.seconds else draft
 
 
@@ -352,6 +348,6 @@ def _inside_and_edges(sizes: Sizes, whole: Runs, option: Option) -> list[Runs]:
 
     return [
         replace(whole, tiles_y=inner_y, tiles_x=inner_x),
-        replace(whole, strategy=edges, col=end_x, tiles_y=below(zeros), tiles_x=ceil_div(n - end_x, edge.n)),
-        replace(whole, strategy=edges, row=inner_y * tile.m, tiles_y=below(inner_y * tile.m), tiles_x=end_x // edge.n),
+        replace(whole, tile_id=edges, col=end_x, tiles_y=below(zeros), tiles_x=ceil_div(n - end_x, edge.n)),
+        replace(whole, tile_id=edges, row=inner_y * tile.m, tiles_y=below(inner_y * tile.m), tiles_x=end_x // edge.n),
     ]

@@ -23,7 +23,7 @@ def check_coverage(problems: Sequence[Problem], catalogue: Catalogue, runs: Runs
     """
     sizes = Sizes.of(problems)
     _check_range("names problem", runs.problem, runs.problem, len(problems))
-    _check_range("has tile row", runs.problem, runs.strategy, len(catalogue.columns.m))
+    _check_range("has tile row", runs.problem, runs.tile_id, len(catalogue.columns.m))
     _check_boxes(sizes, catalogue, runs)
     asymmetric = runs.problem[(runs.mirrored != 0) & ~sizes.symmetric[runs.problem]]
     if len(asymmetric):
@@ -47,8 +47,8 @@ def _check_range(what: str, problem: Ints, values: Ints, size: int) -> None:
 def _check_boxes(sizes: Sizes, catalogue: Catalogue, runs: Runs) -> None:
     """Raises unless the first and the last tile of each run begin inside their problem."""
     tile = catalogue.columns
-    last_row = runs.row + (runs.tiles_y - 1) * tile.m[runs.strategy]
-    last_col = runs.col + (runs.tiles_x - 1) * tile.n[runs.strategy]
+    last_row = runs.row + (runs.tiles_y - 1) * tile.m[runs.tile_id]
+    last_col = runs.col + (runs.tiles_x - 1) * tile.n[runs.tile_id]
     last_batch = runs.batch + runs.tiles_batch - 1
     for axis, first, last, size in (
         ("row", runs.row, last_row, sizes.m[runs.problem]),
@@ -79,8 +79,8 @@ def _covered_by_one_run(sizes: Sizes, catalogue: Catalogue, runs: Runs) -> NDArr
     problem = runs.problem
     whole = (
         (runs.row == 0) & (runs.col == 0) & (runs.batch == 0) & (runs.k_begin == 0) & (runs.k_end == sizes.k[problem])
-        & (runs.tiles_y == ceil_div(sizes.m[problem], tile.m[runs.strategy]))
-        & (runs.tiles_x == ceil_div(sizes.n[problem], tile.n[runs.strategy]))
+        & (runs.tiles_y == ceil_div(sizes.m[problem], tile.m[runs.tile_id]))
+        & (runs.tiles_x == ceil_div(sizes.n[problem], tile.n[runs.tile_id]))
         & (runs.tiles_batch == sizes.batch[problem])
         & (runs.mirrored == 0)
     )  # fmt: skip
@@ -94,7 +94,7 @@ def _check_problem(index: int, problem: Problem, catalogue: Catalogue, runs: Run
     """Counts how often each element is covered, on coordinates compressed to the begins and ends of boxes."""
     tile = catalogue.columns
     depth = max(problem.k, 1)  # with K = 0, C has to be covered as with K = 1
-    ends = runs.row + runs.tiles_y * tile.m[runs.strategy], runs.col + runs.tiles_x * tile.n[runs.strategy]
+    ends = runs.row + runs.tiles_y * tile.m[runs.tile_id], runs.col + runs.tiles_x * tile.n[runs.tile_id]
     boxes = [
         (runs.batch, runs.batch + runs.tiles_batch, problem.batch),
         (runs.row, np.minimum(ends[0], problem.m), problem.m),

@@ -25,7 +25,7 @@ def launch_form(
 
     A block whose tiles belong to several kernels becomes one block of each kernel.
     """
-    run_kernel = catalogue.columns.kernel[runs.strategy]
+    run_kernel = catalogue.columns.kernel[runs.tile_id]
     if block_first is None:
         blocks = np.bincount(run_kernel, runs.count)
         runs = runs.take(np.argsort(run_kernel, kind="stable"))
@@ -33,7 +33,7 @@ def launch_form(
         blocks = np.bincount(run_kernel[:1]) * (len(block_first) - 1)
     else:
         runs = runs.expand(catalogue)
-        kernel = catalogue.columns.kernel[runs.strategy]
+        kernel = catalogue.columns.kernel[runs.tile_id]
         block = np.repeat(np.arange(len(block_first) - 1), np.diff(block_first))
         order = np.argsort(kernel, kind="stable")
         runs, kernel, block = runs.take(order), kernel[order], block[order]

@@ -22,13 +22,13 @@ class Runs:
     """Each entry is a run: `tiles_batch` x `tiles_y` x `tiles_x` adjacent tiles of one problem, enumerated in that
     order.
 
-    `strategy` is the tile's row of the compiled table; `row`, `col` (elements) and `batch` are the run's origin; the
+    `tile_id` is the tile's row of the compiled table; `row`, `col` (elements) and `batch` are the run's origin; the
     tiles accumulate over k in [k_begin, k_end). `mirrored` is 1 where each tile is also stored transposed, as its
     mirror image in a symmetric C; by default it is 0.
     """
 
     problem: Ints
-    strategy: Ints
+    tile_id: Ints
     row: Ints
     col: Ints
     batch: Ints
@@ -52,28 +52,28 @@ class Runs:
             object.__setattr__(self, "mirrored", np.zeros_like(self.problem))
 
     @classmethod
-    def whole_problems(cls, sizes: Sizes, strategy: Ints, catalogue: Catalogue, order: Ints) -> "Runs":
-        """One run for each problem, in `order`, that covers it with tile `strategy`; none where C has no elements."""
+    def whole_problems(cls, sizes: Sizes, tile_id: Ints, catalogue: Catalogue, order: Ints) -> "Runs":
+        """One run for each problem, in `order`, that covers it with tile `tile_id`; none where C has no elements."""
         tile = catalogue.columns
         problem = order[(sizes.m[order] > 0) & (sizes.n[order] > 0) & (sizes.batch[order] > 0)]
-        strategy = strategy[problem]
+        tile_id = tile_id[problem]
         zeros = np.zeros_like(problem)
         return cls(
             problem=problem,
-            strategy=strategy,
+            tile_id=tile_id,
             row=zeros,
             col=zeros,
             batch=zeros,
             k_begin=zeros,
             k_end=sizes.k[problem],
-            tiles_y=ceil_div(sizes.m[problem], tile.m[strategy]),
-            tiles_x=ceil_div(sizes.n[problem], tile.n[strategy]),
+            tiles_y=ceil_div(sizes.m[problem], tile.m[tile_id]),
+            tiles_x=ceil_div(sizes.n[problem], tile.n[tile_id]),
             tiles_batch=sizes.batch[problem],
         )
 
     @classmethod
     def single_tiles(cls, tiles: Sequence[tuple[int, ...]]) -> "Runs":
-        """One run for each tile, which is given as (problem, strategy, row, col, batch, k_begin, k_end)."""
+        """One run for each tile, which is given as (problem, tile_id, row, col, batch, k_begin, k_end)."""
         box = np.ones((len(tiles), 3), np.int64)
         try:
             table = np.array(tiles, np.int64).reshape(len(tiles), 7)
@@ -121,9 +121,9 @@ class Runs:
         ones = np.ones_like(run)
         return Runs(
             problem=tiles.problem,
-            strategy=tiles.strategy,
-            row=tiles.row + y % tiles.tiles_y * catalogue.columns.m[tiles.strategy],
-            col=tiles.col + local % tiles.tiles_x * catalogue.columns.n[tiles.strategy],
+            tile_id=tiles.tile_id,
+            row=tiles.row + y % tiles.tiles_y * catalogue.columns.m[tiles.tile_id],
+            col=tiles.col + local % tiles.tiles_x * catalogue.columns.n[tiles.tile_id],
             batch=tiles.batch + y // tiles.tiles_y,
             k_begin=tiles.k_begin,
             k_end=tiles.k_end,

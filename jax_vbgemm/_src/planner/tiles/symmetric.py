@@ -61,14 +61,14 @@ def tiles_computed(sizes: Sizes, tile: TileShape, device: DeviceSpec) -> Ints:
 
 def _foldable(runs: Runs, sizes: Sizes, device: DeviceSpec, catalogue: Catalogue) -> NDArray[np.bool_]:
     """Which problems are folded."""
-    problem, strategy = runs.problem, runs.strategy
-    m, n = catalogue.columns.m[strategy], catalogue.columns.n[strategy]
+    problem, tile_id = runs.problem, runs.tile_id
+    m, n = catalogue.columns.m[tile_id], catalogue.columns.n[tile_id]
     edge, batch = sizes.m[problem], sizes.batch[problem]
     of_problem = np.full(len(sizes.m), -1)
-    of_problem[problem] = strategy
+    of_problem[problem] = tile_id
     fits = (
-        stores_mirrored(device, catalogue)[strategy]
-        & (of_problem[problem] == strategy)
+        stores_mirrored(device, catalogue)[tile_id]
+        & (of_problem[problem] == tile_id)
         & (np.gcd(m, n) == np.minimum(m, n))
         & (runs.row % m == 0) & (runs.col % n == 0)
         & (edge > np.maximum(m, n))  # otherwise no tile lies below the diagonal
@@ -89,7 +89,7 @@ def _upper(runs: Runs, catalogue: Catalogue) -> tuple[Runs, Ints]:
     run = np.repeat(np.arange(len(runs)), rows)
     local = np.arange(len(run)) - offsets(rows)[run]
     each = runs.take(run)
-    m, n = catalogue.columns.m[each.strategy], catalogue.columns.n[each.strategy]
+    m, n = catalogue.columns.m[each.tile_id], catalogue.columns.n[each.tile_id]
     row = each.row + local % each.tiles_y * m
     on: Ints = np.clip((row - each.col) // n, 0, each.tiles_x)  # the first tile of the row that isn't below
     above: Ints = np.clip(ceil_div(row + m - each.col, n), on, each.tiles_x)

@@ -26,9 +26,9 @@ inline constexpr int kMaxCores = 1024;
 // The state that the threads of one call share. The helpers and the caller own it together: a helper that starts late finds nothing to
 // claim, and leaves without calling `work`, whose plan and buffers may no longer exist. The caller waits for claimed pieces only. Waiting
 // for scheduled helpers to start would deadlock if concurrent calls occupied all threads of the pool.
-class SharedWork {
+class ParallelWork {
  public:
-  SharedWork(Work work, int64_t pieces, int64_t threads);
+  ParallelWork(Work work, int64_t pieces, int64_t threads);
   void help(bool caller = false);  // claims and does pieces until none is left
   void wait();                     // waits until all claimed pieces are done; to be called after help()
 
@@ -50,9 +50,9 @@ void run_alone(const Work& work, int64_t pieces);
 // Does all pieces with up to `threads` threads and returns when they are done. Pool: any type with Schedule(f), such as XLA's FFI thread
 // pool.
 template <class Pool>
-void share(const Work& work, int64_t pieces, int64_t threads, Pool* pool) {
+void parallel_for(const Work& work, int64_t pieces, int64_t threads, Pool* pool) {
   if (threads <= 1) return run_alone(work, pieces);
-  auto shared = std::make_shared<SharedWork>(work, pieces, threads);
+  auto shared = std::make_shared<ParallelWork>(work, pieces, threads);
   for (int64_t helper = 1; helper < threads; ++helper) pool->Schedule([shared] { shared->help(); });
   shared->help(/*caller=*/true);
   shared->wait();

@@ -1,5 +1,5 @@
-// The implementation of share.h: claiming pieces, waiting, and moving threads to cores of their own.
-#include "cpu/share.h"
+// The implementation of parallel_for.h: claiming pieces, waiting, and moving threads to cores of their own.
+#include "cpu/parallel_for.h"
 
 #if defined(__linux__)
 #include <sched.h>
@@ -50,19 +50,19 @@ void find_core([[maybe_unused]] std::atomic<uint64_t> (&taken)[kMaxCores / 64]) 
 #endif
 }
 
-SharedWork::SharedWork(Work work, int64_t pieces, int64_t threads)
+ParallelWork::ParallelWork(Work work, int64_t pieces, int64_t threads)
     : work_(std::move(work)), pieces_(pieces), chunk_(std::clamp<int64_t>(pieces / (32 * threads), 1, 64)) {
   std::fegetenv(&environment_);
   find_core(taken_);
 }
 
-bool SharedWork::claim(int64_t& begin, int64_t& end) {
+bool ParallelWork::claim(int64_t& begin, int64_t& end) {
   begin = next_.fetch_add(chunk_);
   end = std::min(begin + chunk_, pieces_);
   return begin < pieces_;
 }
 
-void SharedWork::help(bool caller) {
+void ParallelWork::help(bool caller) {
   int64_t begin, end;
   if (next_ >= pieces_) return;
   if (!caller) find_core(taken_);
@@ -83,7 +83,7 @@ void SharedWork::help(bool caller) {
   std::fesetenv(&own);
 }
 
-void SharedWork::wait() {
+void ParallelWork::wait() {
   for (int i = 0; i < kPauses && done_ != pieces_; ++i) VBGEMM_PAUSE();
   if (done_ == pieces_) return;
   std::unique_lock<std::mutex> lock(mutex_);

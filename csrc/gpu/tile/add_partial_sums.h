@@ -1,5 +1,5 @@
 // The second launch of split-K: reduces the partial sums that the tile kernels have written to the workspace, in fixed order, and applies
-// the epilogue as a tile kernel would. In the code a "share" is one K slice, or its partial sums.
+// the epilogue as a tile kernel would. A `slice` is one K slice, or its partial sums.
 #pragma once
 #include "gpu/tile/epilogue.h"
 #include "gpu/tile/finish.h"
@@ -21,13 +21,13 @@ constexpr int add_blocks(int64_t num_splits, int64_t num_sums) {
 
 // How many parts of a thread block work on the same elements, each part on a range of the K slices: more parts where there are more slices.
 // The order of the additions depends on nothing else. (The values are constants, so that no division by them remains at run time.)
-constexpr __host__ __device__ int parts_of(int shares) {
-  const int many = shares > 256 ? 64 : shares > 128 ? 32 : shares > 64 ? 16 : 8;
-  return shares > 32 ? many : shares > 16 ? 4 : shares > 8 ? 2 : 1;
+constexpr __host__ __device__ int parts_of(int slices) {
+  const int many = slices > 256 ? 64 : slices > 128 ? 32 : slices > 64 ? 16 : 8;
+  return slices > 32 ? many : slices > 16 ? 4 : slices > 8 ? 2 : 1;
 }
 
 template <class T>
-struct AddShares {
+struct AddPartialSums {
   using Sum = Accumulator<T>;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(Sum));
   using SumVector = Vector<Sum, kVector>;
@@ -88,14 +88,14 @@ struct AddShares {
     const SplitTile& tile = shared.tile;
     const TilePlace<T>& place = shared.place;
     const Sum* const sums = static_cast<const Sum*>(parameters.sums.data) + tile.first;
-    const int shares = tile.shares, parts = parts_of(shares), threads = kAddThreads / parts;  // threads in each part
+    const int slices = tile.slices, parts = parts_of(slices), threads = kAddThreads / parts;  // threads in each part
     const int across = (place.cols + kVector - 1) / kVector, num_vectors = place.rows * across;
     const int part = thread_index() / threads, lane = thread_index() % threads;
-    const int begin = static_cast<int>(int64_t{shares} * part / parts), end = static_cast<int>(int64_t{shares} * (part + 1) / parts);
+    const int begin = static_cast<int>(int64_t{slices} * part / parts), end = static_cast<int>(int64_t{slices} * (part + 1) / parts);
     for (int from = turn * threads; from < num_vectors; from += parameters.split_blocks * threads) {
       const int vector = from + lane, row = vector / across, col = (vector - row * across) * kVector;
       if (vector < num_vectors) {
-        shared.partial[thread_index()] = sum_of(sums + row * tile.pitch + col, begin, end, tile.share_stride);
+        shared.partial[thread_index()] = sum_of(sums + row * tile.pitch + col, begin, end, tile.slice_stride);
         if (part == 0) shared.row[lane] = row, shared.col[lane] = col;
       }
       block_barrier();
@@ -123,15 +123,15 @@ struct AddShares {
 #pragma unroll
     for (Sum& x : sum.element) x = nothing<Sum>();
 #pragma unroll 1
-    for (int share = begin; share < end; share += kTogether) {
+    for (int slice = begin; slice < end; slice += kTogether) {
       SumVector more[kTogether];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        if (share + i < end) more[i] = *reinterpret_cast<const SumVector*>(first + (share + i) * stride);
+        if (slice + i < end) more[i] = *reinterpret_cast<const SumVector*>(first + (slice + i) * stride);
       }
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        if (share + i >= end) break;
+        if (slice + i >= end) break;
 #pragma unroll
         for (int v = 0; v < kVector; ++v) sum.element[v] = sum.element[v] + more[i].element[v];
       }
@@ -165,11 +165,11 @@ struct AddShares {
   // workspace bounds the number of slices.
   __device__ static bool has_its_sums(const SplitTile& tile, const Buffer& sums) {
     const int rows = tile.position.rows, cols = tile.position.cols;
-    if (tile.shares < 1 || rows < 1 || cols < 1 || tile.pitch < cols || tile.share_stride < 0 || tile.first < 0) return false;
-    if (static_cast<int64_t>(rows) * tile.pitch > tile.share_stride) return false;
-    if ((tile.first | tile.pitch | tile.share_stride) % kVector != 0 || tile.first >= sums.elements) return false;
+    if (tile.slices < 1 || rows < 1 || cols < 1 || tile.pitch < cols || tile.slice_stride < 0 || tile.first < 0) return false;
+    if (static_cast<int64_t>(rows) * tile.pitch > tile.slice_stride) return false;
+    if ((tile.first | tile.pitch | tile.slice_stride) % kVector != 0 || tile.first >= sums.elements) return false;
     const uint64_t end = static_cast<uint64_t>(tile.first) +
-                         static_cast<uint64_t>(tile.shares - 1) * static_cast<uint32_t>(tile.share_stride) +
+                         static_cast<uint64_t>(tile.slices - 1) * static_cast<uint32_t>(tile.slice_stride) +
                          static_cast<uint64_t>(rows) * static_cast<uint32_t>(tile.pitch);
     return end <= static_cast<uint64_t>(sums.elements);
   }
