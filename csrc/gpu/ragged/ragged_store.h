@@ -26,10 +26,10 @@ struct RaggedDestination {
   int x, y, z;  // coordinates of the first element in the map
 };
 
-// Stores the sums through shared memory, from where TMA copies them to global memory. The rows at the border of a group are stored by the
-// threads instead, because TMA would write all 16 rows.
-template <class Cut, bool kWide, bool kClipped, int kBlocks>
-__device__ inline void store_rows(const RaggedDestination& to, const float (&sums)[kBlocks][4], unsigned char* staging, int lane) {
+// Stores values through shared memory, from where TMA copies them to global memory. The rows at the border of a group are stored by the
+// threads instead, because TMA would write all 16 rows. `value` returns the value of a register of a block of 8 columns.
+template <class Cut, bool kWide, bool kClipped, int kBlocks, class Value>
+__device__ inline void store_rows(const RaggedDestination& to, const Value& value, unsigned char* staging, int lane) {
   constexpr int kBoxCols = kWide ? 32 : 64, kBoxBlocks = kBoxCols / 8, kElement = kWide ? 4 : 2;
   const bool whole = kClipped || to.rows >= 16;
 #pragma unroll
@@ -39,7 +39,9 @@ __device__ inline void store_rows(const RaggedDestination& to, const float (&sum
     __syncwarp();
 #pragma unroll
     for (int block = 0; block < kBoxBlocks; block += 2) {
-      const float (&x)[4] = sums[box * kBoxBlocks + block], (&y)[4] = sums[box * kBoxBlocks + block + 1];
+      float x[4], y[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = value(box * kBoxBlocks + block, i), y[i] = value(box * kBoxBlocks + block + 1, i);
       if constexpr (kWide) {
         const int row = lane / 4, vector = block * 2 + lane % 4 / 2;
         unsigned char* const first = place + row * 128 + (lane & 1) * 8;
@@ -90,15 +92,35 @@ struct RaggedFinish {
 };
 
 template <Kind kKind>
-__device__ inline void add_bias(const RaggedFinish& finish, int col, float (&x)[2]) {
+__device__ inline float bias_of(const RaggedFinish& finish, int col) {
   using T = LeftOf<kKind>;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    x[i] += finish.wide_results ? static_cast<const float*>(finish.bias)[col + i] : widen(static_cast<const T*>(finish.bias)[col + i]);
+  return finish.wide_results ? static_cast<const float*>(finish.bias)[col] : widen(static_cast<const T*>(finish.bias)[col]);
+}
+
+// silu, or gelu in its tanh form: x sigmoid(t), where t is x or 2 sqrt(2 / pi) (x + 0.044715 x^3).
+template <Activation kActivation>
+__device__ inline float gate(float x) {
+  constexpr float kLinear = 1.5957691216f, kCubic = kLinear * 0.044715f;
+  const float t = kActivation == Activation::silu ? x : x * (kLinear + kCubic * x * x);
+  return __fdividef(x, 1 + __expf(-t));
+}
+
+// Stores a gated product that has neither bias nor row scale. A thread has the gate and the other factor of an element in the same place of
+// both halves of its sums, so that nothing is exchanged. The tensor cores are idle meanwhile: hence the fast division and exponential,
+// which are right to about 1e-6.
+template <class Cut, Activation kActivation, int kBlocks>
+__device__ inline void store_gated(const RaggedDestination& to, const float (&sums)[kBlocks][4], unsigned char* staging, int lane,
+                                   bool wide_results) {
+  const auto value = [&](int block, int i)
+                         __attribute__((always_inline)) { return gate<kActivation>(sums[block][i]) * sums[block + kBlocks / 2][i]; };
+  if (wide_results) {
+    store_rows<Cut, true, false, kBlocks / 2>(to, value, staging, lane);
+  } else {
+    store_rows<Cut, false, false, kBlocks / 2>(to, value, staging, lane);
   }
 }
 
-// Applies the epilogue and stores. The sums first go to shared memory unchanged, so that the epilogue is one loop and not a copy of its
+// Applies any epilogue and stores. The sums first go to shared memory unchanged, so that the epilogue is one loop and not a copy of its
 // code for every sum. Of a gated product, the first half of the sums is of the gate, and a round stages columns of both halves.
 template <class Cut, int kBlocks>
 __device__ inline void store_finished(const RaggedDestination& to, const float (&sums)[kBlocks][4], float* staging, int lane,
@@ -131,13 +153,13 @@ __device__ inline void store_finished(const RaggedDestination& to, const float (
       };
       float x[2], up[2] = {1, 1};
       staged(pair, x);
-      if (finish.bias) add_bias<Cut::kKind>(finish, col, x);
-      if (finish.gated) {
-        staged(pair + kLine / 4, up);
-        if (finish.bias) add_bias<Cut::kKind>(finish, finish.gated + col, up);
-      }
+      if (finish.gated) staged(pair + kLine / 4, up);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
+        if (finish.bias) {
+          x[i] += bias_of<Cut::kKind>(finish, col + i);
+          if (finish.gated) up[i] += bias_of<Cut::kKind>(finish, finish.gated + col + i);
+        }
         x[i] = activate(finish.activation, x[i]);
         if (finish.gated) x[i] *= up[i];
         if (finish.row_scale) x[i] *= finish.row_scale[row];

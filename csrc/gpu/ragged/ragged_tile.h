@@ -246,11 +246,21 @@ class RaggedBlock {
       const RaggedFinish finish{bias ? bias + (int64_t{tile.matrix} * sizes.columns() + tile.col) * result_bytes() : nullptr,
                                 row_scale ? row_scale + tile.row + warp * 16 : nullptr, parameters_.activation, sizes.gated ? sizes.n : 0,
                                 parameters_.wide_results};
-      store_finished<Cut>(to, sums, reinterpret_cast<float*>(staging), lane, finish);
-    } else if (parameters_.wide_results) {
-      store_rows<Cut, true, Cut::kContraction>(to, sums, staging, lane);
+      const bool gates = finish.gated && !bias && !row_scale;
+      if (gates && finish.activation == Activation::silu) {
+        store_gated<Cut, Activation::silu>(to, sums, staging, lane, finish.wide_results);
+      } else if (gates && finish.activation == Activation::gelu) {
+        store_gated<Cut, Activation::gelu>(to, sums, staging, lane, finish.wide_results);
+      } else {
+        store_finished<Cut>(to, sums, reinterpret_cast<float*>(staging), lane, finish);
+      }
+      return;
+    }
+    const auto sum = [&](int block, int i) __attribute__((always_inline)) { return sums[block][i]; };
+    if (parameters_.wide_results) {
+      store_rows<Cut, true, Cut::kContraction, kBlocks>(to, sum, staging, lane);
     } else {
-      store_rows<Cut, false, Cut::kContraction>(to, sums, staging, lane);
+      store_rows<Cut, false, Cut::kContraction, kBlocks>(to, sum, staging, lane);
     }
   }
 
