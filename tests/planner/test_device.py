@@ -213,7 +213,7 @@ def test_calibrations_mark_their_priors(file):
     device = file.parent.name
     built = {
         (kind, *tile.key)
-        for kind in ("float32", "tf32", "tf32x3", "bfloat16", "float64")
+        for kind in ("float32", "tf32", "tf32x3", "bfloat16", "float64", "float8_e4m3fn", "int8")
         for tile in catalogue_for(kind, device_spec(device))
     }
     assert rows
