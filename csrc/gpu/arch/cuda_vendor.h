@@ -110,12 +110,12 @@ __device__ inline void block_barrier() { __syncthreads(); }
 __device__ inline void wave_barrier() { __syncwarp(); }
 
 // Waits until the previous kernels in the stream have ended and their writes are visible. Before this call a kernel must touch nothing that
-// they wrote or may still read. The work before it, which includes the launch itself, overlaps the end of the previous kernel. Once all
-// thread blocks have called this or ended, thread blocks of the next kernel may start in turn.
+// they wrote or may still read. The work before it, which includes the launch itself, overlaps the end of the previous kernel. No kernel
+// lets the next one start early (griddepcontrol.launch_dependents): the next one may be XLA's, which has been seen to read results before
+// they were written (docs/design/latency.md, L2).
 __device__ inline void await_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
