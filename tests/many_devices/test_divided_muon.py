@@ -11,6 +11,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jax_vbgemm as vb
+from jax_vbgemm._src.many_devices import divided
 from jax_vbgemm._src.many_devices.divided import Layout
 from jax_vbgemm._src.many_devices.partition import partition
 from jax_vbgemm._src.matmul.primitive import batched_matmul_p
@@ -72,6 +73,24 @@ def test_each_device_has_its_own_matrices():
     branches = next(e for e in body.eqns if e.primitive.name == "cond").params["branches"]
     products = [sum(len(e.outvars) for e in b.eqns if e.primitive is batched_matmul_p) for b in branches]
     assert products == [3] * 8
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_results_in_two_rounds(monkeypatch, check_vma):
+    """Rounds as for matrices that take long: two conditionals, of which each has matrices of its own."""
+    monkeypatch.setattr(divided, "_SECONDS_OF_ROUND", 1e-12)
+    leaves = {str(i): oracle.random((16, 16), "float64", i) for i in range(8)}
+    run = functools.partial(vb.newton_schulz, mesh_axis="x")
+    spread = jax.shard_map(run, mesh=mesh(4), in_specs=P(), out_specs=P(), check_vma=check_vma)
+    assert str(jax.make_jaxpr(spread)(leaves)).count("cond[") == 2
+    assert_close(jax.jit(spread)(leaves), vb.newton_schulz(leaves))
+    stacks = {"stack": oracle.random((11, 6, 10), "float64", 3), "empty": jnp.zeros((0, 4))}
+    assert_close(jax.jit(spread)(stacks), vb.newton_schulz(stacks))
+
+
+def test_nothing_but_empty_arrays():
+    run = functools.partial(vb.newton_schulz, mesh_axis="x", mesh=mesh(2))
+    assert_close(jax.jit(run)([jnp.zeros((0, 4))]), [jnp.zeros((0, 4))])
 
 
 def test_two_axes_as_one_and_one_of_two():
@@ -137,8 +156,8 @@ def test_gradients_inside_shard_map(count, check_vma):
     def loss(function, leaves):
         return sum(jnp.sum(jnp.sin(y)) for y in function(leaves))
 
-    divided = functools.partial(function, mesh_axis="x")
-    spread = jax.shard_map(divided, mesh=mesh(4), in_specs=P(), out_specs=P(), check_vma=check_vma)
+    on_devices = functools.partial(function, mesh_axis="x")
+    spread = jax.shard_map(on_devices, mesh=mesh(4), in_specs=P(), out_specs=P(), check_vma=check_vma)
     assert_close(
         jax.jit(jax.grad(functools.partial(loss, spread)))(leaves), jax.grad(functools.partial(loss, function))(leaves)
     )

@@ -9,11 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.many_devices.mesh_axes import MeshAxes
 from jax_vbgemm._src.many_devices.partition import Piece, partition
+from jax_vbgemm._src.matmul.packed import row_multiple
 from jax_vbgemm._src.matmul.view import View
 
 Function = Callable[..., Sequence[jax.Array | View]]
@@ -22,8 +22,6 @@ Function = Callable[..., Sequence[jax.Array | View]]
 # batches, and each costs a conditional, and a collective for each dtype.
 _MOST_ROUNDS = 2
 _SECONDS_OF_ROUND = 2e-4  # the predicted time from which on a round is worth that
-
-_ALIGNMENT = 16  # bytes
 
 
 def divided(
@@ -137,11 +135,12 @@ class Layout:
     def __init__(self, shares: Sequence[Sequence[Piece]], arrays: Sequence[jax.Array]) -> None:
         """arrays: those that the pieces name, of one dtype."""
         self.shares = shares
-        self.shapes = {p: (p.stop - p.start, *arrays[p.array].shape[-2:]) for share in shares for p in share}
-        self.is_matrix = {p: arrays[p.array].ndim == 2 for p in self.shapes}
-        self.dtype = next(arrays[p.array].dtype for p in self.shapes)
-        # Kernels write rows of 16-byte vectors, if these are aligned.
-        aligned = max(1, _ALIGNMENT // np.dtype(self.dtype).itemsize)
+        pieces = [p for share in shares for p in share]
+        stacked = {p: (p.stop - p.start,) if arrays[p.array].ndim > 2 else () for p in pieces}
+        self.shapes = {p: (*stacked[p], *arrays[p.array].shape[-2:]) for p in pieces}
+        self.dtype = arrays[pieces[0].array].dtype
+        # Kernels write rows as vectors, if these are aligned.
+        aligned = row_multiple(self.dtype)
         sizes = {p: -(-math.prod(shape) // aligned) * aligned for p, shape in self.shapes.items()}
         totals = [sum(sizes[p] for p in share) for share in shares]
         self.gathers = max(totals) * len(shares) <= 2 * sum(totals)
@@ -158,8 +157,7 @@ class Layout:
 
     def views(self, buffer: jax.Array, device: int) -> list[View]:
         """The places of the device's results in its buffer."""
-        shape = {p: self.shapes[p][1:] if self.is_matrix[p] else self.shapes[p] for p in self.shares[device]}
-        return [View(buffer, shape[p], offset=self.starts[p]) for p in self.shares[device]]
+        return [View(buffer, self.shapes[p], offset=self.starts[p]) for p in self.shares[device]]
 
     def filled(self, buffer: jax.Array, device: int, values: Iterator[jax.Array | View]) -> jax.Array:
         """The buffer with the device's results, which are taken from `values`."""

@@ -200,11 +200,11 @@ class RaggedArray:
             raise ValueError(f"RaggedArray: map made {values.shape} of {self.buffer.shape}: f must be elementwise")
         if mask is not None:
             values = jnp.where(mask, values, jnp.zeros((), values.dtype))
-        return RaggedArray(values, self.members)._with_rows_of(_multiple(values.dtype))
+        return RaggedArray(values, self.members)._with_rows_of(row_multiple(values.dtype))
 
     def astype(self, dtype: Any) -> RaggedArray:
         """The members in another dtype, with rows padded for that dtype."""
-        return RaggedArray(self.buffer.astype(dtype), self.members)._with_rows_of(_multiple(dtype))
+        return RaggedArray(self.buffer.astype(dtype), self.members)._with_rows_of(row_multiple(dtype))
 
     def _with_rows_of(self, multiple: int) -> RaggedArray:
         """The same members with rows padded to multiples of `multiple` elements."""
@@ -325,7 +325,7 @@ def _members_of(buffer: Any, members: Members) -> list[jax.Array]:
 
 
 def members_of(structure: Any, shapes: Sequence[Shape], dtype: Any) -> Members:
-    return Members(structure, tuple(shapes), _multiple(dtype))
+    return Members(structure, tuple(shapes), row_multiple(dtype))
 
 
 def pack_as(tree: Any, members: Members) -> RaggedArray:
@@ -358,7 +358,8 @@ def _restored(buffer: Any, numbers: Any, shapes: tuple[Shape, ...], multiple: in
     return RaggedArray(jnp.asarray(buffer), Members(jax.tree.structure(numbers), shapes, multiple))
 
 
-def _multiple(dtype: Any) -> int:
+def row_multiple(dtype: Any) -> int:
+    """A multiple of so many elements is one of ROW_BYTES."""
     return max(1, ROW_BYTES // int(np.dtype(dtype).itemsize))
 
 
