@@ -84,7 +84,7 @@ def test_the_same_bits_whatever_threads_do():
             assert again == first
 
 
-def test_an_infinity_in_one_share_reaches_what_it_should():
+def test_an_infinity_in_one_slice_reaches_what_it_should():
     a, b = oracle.random((4, 8000), "float32", 1), oracle.random((8000, 3), "float32", 2)
     a = a.at[2, 7001].set(jnp.inf)
     (c,) = vb.batched_matmul([a], [b], planner=in_slices)

@@ -68,7 +68,7 @@ SPLIT_K = st.tuples(
 
 
 @given(st.lists(SPLIT_K, min_size=1, max_size=3), st.sampled_from(["float32", "tf32", "bfloat16", "complex128"]))
-def test_shares_of_a_place_have_slots_of_their_own_and_all_of_its_k(problems, kind):
+def test_slices_of_a_place_have_slots_of_their_own_and_all_of_its_k(problems, kind):
     problems = [vb.Problem(*problem) for problem in problems]
     plan = plan_problems(problems, kind, H100, "auto")
     plan.validate()
@@ -183,7 +183,7 @@ def test_runs_above_the_diagonal_are_mirrored():
     assert descriptors.num_runs * RUN.itemsize < MAX_BYTES < plan.num_tiles * READY_TILE.itemsize
 
 
-def test_shares_are_mirrored_where_they_are_added_up():
+def test_slices_are_mirrored_where_they_are_added_up():
     table, plan, descriptors = symmetric_call(300, k=20_000)
     words = descriptors.words[table.nbytes // 4 :]
     end = descriptors.num_tiles * READY_TILE.itemsize // 4

@@ -64,7 +64,7 @@ def run(sums, table, descriptors, operands):
     tiles, splits, block_first = tables(table, descriptors)
     results = [np.zeros(batch * m * n, np.int64) for m, n, batch, _ in sums]
     written = [np.zeros_like(result) for result in results]
-    slices = np.zeros(descriptors.num_sums, np.int64)
+    sums_of_slices = np.zeros(descriptors.num_sums, np.int64)
 
     def write(part, values):
         out = part["buffer"] - len(operands)
@@ -83,7 +83,7 @@ def run(sums, table, descriptors, operands):
                 continue
             if tile["c"]["buffer"] == -1:
                 at = np.add.outer(np.arange(rows) * tile["c"]["row_stride"], np.arange(cols)) + tile["c"]["offset"]
-                slices[at] = total
+                sums_of_slices[at] = total
             else:
                 write(tile["c"], total)
             total = 0
@@ -91,7 +91,7 @@ def run(sums, table, descriptors, operands):
     for split in splits:
         rows, cols = int(split["rows"]), int(split["cols"])
         at = np.add.outer(np.arange(rows) * split["pitch"], np.arange(cols)) + split["first"]
-        write(split["c"], sum(slices[at + slice * split["slice_stride"]] for slice in range(split["slices"])))
+        write(split["c"], sum(sums_of_slices[at + slice * split["slice_stride"]] for slice in range(split["slices"])))
     assert all((count == 1).all() for count in written)
     return results
 
