@@ -114,6 +114,9 @@ BACKENDS = {
 def available_backends() -> tuple[str, ...]:
     """The platforms whose kernels can run here: built, and with a device that JAX sees.
 
+    Returns:
+      A tuple of JAX's names of platforms: "cpu", "cuda", "rocm".
+
     Examples:
       >>> import jax_vbgemm as vb
       >>> "cpu" in vb.available_backends()
@@ -129,7 +132,17 @@ _target = jax.make_user_context(None)
 def target(device: str | DeviceSpec) -> AbstractContextManager[None]:
     """A context in which programs for this device's platform are planned for this device: `with vb.target("a100"):`.
 
-    Raises ValueError for an unknown name.
+    For programs that are exported, or compiled ahead of time, for a device that this machine does not have.
+
+    Args:
+      device: the name of a device, such as "h100", or a `DeviceSpec`.
+
+    Returns:
+      A context manager.
+
+    Raises:
+      ValueError: the name is unknown; the message lists the known names.
+      TypeError: `device` is neither a name nor a DeviceSpec.
 
     Examples:
       >>> import jax

@@ -89,14 +89,17 @@ class LinearMap:
 
     @property
     def num_weights(self) -> int:
+        """The length of the flat vector of all weights."""
         return sum(path.size for path in self.paths)
 
     @property
     def dim_in(self) -> int:
+        """The length of the last axis of the features."""
         return dim(self.irreps_in)
 
     @property
     def dim_out(self) -> int:
+        """The length of the last axis of the results."""
         return dim(self.irreps_out)
 
     def __repr__(self) -> str:

@@ -119,6 +119,7 @@ class RaggedArray:
 
     @property
     def dtype(self) -> Any:
+        """The dtype of all members."""
         return self.buffer.dtype
 
     def __len__(self) -> int:
@@ -282,6 +283,9 @@ def pack(tree: Any) -> RaggedArray:
 
     Args:
       tree: pytree of arrays of one dtype and of any rank; a leaf may be a `jax_vbgemm.View`.
+
+    Returns:
+      A `RaggedArray` with the structure of `tree`. Its rows are padded with zeros to multiples of 16 bytes.
 
     Raises:
       ValueError: two leaves differ in dtype; the message names them.

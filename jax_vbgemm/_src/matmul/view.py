@@ -109,10 +109,12 @@ class View:
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return len(self.layout.dimensions)
 
     @property
     def size(self) -> int:
+        """The number of elements of the view."""
         return self.layout.size
 
     @property
@@ -121,7 +123,11 @@ class View:
         return self.buffer.dtype
 
     def dense(self) -> jax.Array:
-        """The view's elements copied into an array of their own."""
+        """The view's elements copied into an array of shape `shape`.
+
+        Raises:
+          ValueError: the view does not fit its buffer any more, as after vmap or scan.
+        """
         why = self.misfit()
         if why:
             raise ValueError(f"View: {why}")

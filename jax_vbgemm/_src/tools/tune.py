@@ -39,8 +39,12 @@ _MOST_TILES = 8
 
 @dataclass(frozen=True, repr=False)
 class Tuned:
-    """The result of `autotune`: the `plan` that `auto` takes from now on; `winner`, the name of the planner that made
-    it; and `seconds`, the time of a call with each candidate.
+    """The result of `autotune`.
+
+    Attributes:
+      plan: the fastest `Plan`, which `planner="auto"` takes from now on.
+      winner: the name of the candidate that this plan belongs to.
+      seconds: the median time of a call with each candidate, in seconds, by the candidate's name.
     """
 
     plan: Plan

@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Prediction:
-    """`seconds` of the whole call; `waves`, the number of rounds; `balance`, mean over maximum time of a block."""
+    """`seconds` of the whole call; `waves` of thread blocks; `balance`, the mean over the maximum time of a block."""
 
     seconds: float
     waves: float

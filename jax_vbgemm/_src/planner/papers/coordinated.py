@@ -32,11 +32,16 @@ HEURISTICS: tuple[Heuristic, ...] = ("threshold", "binary")
 
 @dataclass(frozen=True)
 class Coordinated(PaperPlanner):
-    """The tiles of all problems grow together while the number of threads stays above a threshold (section 4.2.3); then
+    """The planner "coordinated", of Li et al., "A coordinated tiling and batching framework for efficient GEMM on
+    GPUs", PPoPP 2019.
+
+    The tiles of all problems grow together while the number of threads stays above a threshold (section 4.2.3); then
     tiles are batched into blocks (section 5).
 
-    `tlp_threshold`: threads that keep the device busy, and `theta`: sum of K that keeps a block busy; default: the
-    device table's.
+    Unknown values and negative numbers raise ValueError; an option that must be a number and is not raises TypeError.
+
+    `tlp_threshold`: the number of threads that keep the device busy, and `theta`: the sum of K that keeps a block busy;
+    None: the device table's.
 
     `batching`: how tiles are put into blocks.
 
@@ -49,7 +54,8 @@ class Coordinated(PaperPlanner):
     - a hashable callable: "threshold" or "binary" from the mean M, N and K of the problems, each counted once for
       each of its batch, and their number, as the paper's random forest (benchmarks/batching_forest.py trains one).
 
-    `tensor`: see PaperPlanner.
+    `tensor`: whether plans use tensor-core tiles of the paper's shapes. None (default): for float32 at JAX's default
+    precision and for 16-bit floats, but not for float32 at "highest" and for float64.
     """
 
     name: ClassVar[str] = "coordinated"

@@ -32,12 +32,20 @@ Demotion = Literal["class", "batch"]
 
 @dataclass(frozen=True)
 class LoadBalanced(PaperPlanner):
-    """Tiles with about equal work for each thread; large tiles are demoted until enough waves can be active (Algorithm
-    1).
+    """The planner "load_balanced", of Zhang et al., "A load-balanced acceleration method for small and irregular batch
+    matrix multiplication on GPU", J. Syst. Archit. 160 (2025).
 
-    `tlp_threshold`: active threads that fill the device; default: the device table's. `active_waves`: {tile name:
-    waves of that tile that the whole device runs at once}, in place of WF times the units of Eq. 5-9; tiles left out
-    keep the device's own figure. One tile a block; `Plan.tlp` is TLP_new (Eq. 4).
+    Tiles have about equal work for each thread. Problems with large tiles are demoted to smaller tiles until enough
+    warps can be active (Algorithm 1). Each block has one tile. As in the paper, a "wave" is a warp (on AMD a
+    wavefront), a "class" is a tile shape with its kernel, and a "unit" is a multiprocessor. `Plan.tlp` is TLP_new
+    (Eq. 4).
+
+    Unknown values and negative numbers raise ValueError; an option that must be a number and is not raises TypeError.
+
+    `tlp_threshold`: the number of active threads that fills the device; None: the device table's.
+
+    `active_waves`: a mapping from tile names to the number of waves of that tile that the whole device runs at once. It
+    replaces the product of WF and the number of units (Eq. 5-9); tiles that it leaves out keep the device's own figure.
 
     `bound`: which waves the function phi of Eq. 4 bounds. The bound of a class is WF times the units: the waves of the
     class that the device runs at once.
@@ -63,7 +71,8 @@ class LoadBalanced(PaperPlanner):
     - "batch": all problems by one class, as in each pass of Algorithm 1 (lines 9-20). TLP_new is compared after the
       pass.
 
-    `tensor`: see PaperPlanner.
+    `tensor`: whether plans use tensor-core tiles of the paper's shapes. None (default): for float32 at JAX's default
+    precision and for 16-bit floats, but not for float32 at "highest" and for float64.
     """
 
     name: ClassVar[str] = "load_balanced"

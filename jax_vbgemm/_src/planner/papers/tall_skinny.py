@@ -46,12 +46,18 @@ _ROWS_AHEAD = 32
 
 @dataclass(frozen=True)
 class TallSkinny(DraftPlanner):
-    """Tall and skinny problems get the tile that the paper's performance model asks for, one tile a block.
+    """The planner "tall_skinny", of Rivera et al., "ISM2: Optimizing irregular-shaped matrix-matrix multiplication on
+    GPUs".
+
+    Tall and skinny problems get the tile that the paper's performance model chooses. Each block has one tile. The paper
+    calls a large A times a matrix of few columns TSM2 (K is large) or ISM2 (K is small as well).
+
+    Options that are negative or infinite raise ValueError; options that are not numbers raise TypeError.
 
     Which kernels correspond to the paper's depends on how the tall operand A is stored: the paper assumes column-major
     storage, and JAX has row-major arrays. For ISM2 they are the row tiles (`rows-*`), whose threads compute whole rows
     of C (Algorithm 6: one row of A a thread, tcf rows in turn), in either storage. For TSM2 they are the row tiles
-    where A is stored as k x m, and the dot-product tiles (`dots-*`), whose waves read along K, where A is contiguous
+    where A is stored as k x m, and the dot-product tiles (`dots-*`), whose warps read along K, where A is contiguous
     along K. For problems with few rows and many columns, and where the device has no such tiles, they are the skinny
     tiles (`skinny-*`). Reductions (few rows, few columns and a deep K), which the paper does not treat, get the
     smallest deep tile (`deep-*`) that holds their result; other problems get the largest square tile that fits.

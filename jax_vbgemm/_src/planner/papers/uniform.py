@@ -15,10 +15,17 @@ from jax_vbgemm._src.problem import Problem, Sizes
 
 @dataclass(frozen=True)
 class Uniform(DraftPlanner):
-    """`tile`: a name, (name, threads), or None for the tile with the smallest predicted makespan, the first of equals.
+    """The planner "uniform": one tile shape for all problems, as in a library with a fixed tile.
 
-    A name alone means the version with the most threads. One tile in each block. Raises ValueError, listing the known
-    tiles, for a tile that isn't built for the dtype.
+    Each block has one tile.
+
+    Args:
+      tile: a name, a pair (name, threads), or None for the tile with the smallest predicted makespan, the first of
+        equals. A name alone means the version with the most threads.
+
+    Raises:
+      TypeError: `tile` is neither a name nor a pair.
+      ValueError: when a plan is made, if the tile isn't built for the dtype; the message lists the known tiles.
     """
 
     tile: str | TileKey | None = None

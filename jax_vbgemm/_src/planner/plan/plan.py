@@ -42,13 +42,21 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Tiles and blocks for `problems` on `device`, made by `planner`. Planners build one by `from_choices` or
+    """The decision of a planner: which tile computes which part of which result, in which block and order.
+
+    `print(plan)` explains it. `jax_vbgemm.plan` makes the plan of a call, and planners build one by `from_choices` or
     `from_blocks`.
 
-    `runs` are the tiles, as boxes, in the planner's order. Block i holds the tiles [block_first[i], block_first[i +
-    1]), or tile i where `block_first` is None. `choices` has (tile name, threads) for each problem, None where a
-    problem mixes tiles; `order` the problems in scheduling order; `tlp` the threads that the planner counts (Li 2019,
-    Eq. 1, or Zhang 2025, Eq. 4); `replaced` the tiles that had to be replaced; `notes` further remarks of the planner.
+    Attributes:
+      problems, device, planner: what was planned, for which device, and the name of the planner.
+      catalogue: the tiles that the planner could choose from.
+      runs: the tiles, as boxes, in the planner's order.
+      block_first: block i holds the tiles [block_first[i], block_first[i + 1]); None: each block has one tile.
+      choices: (tile name, threads) for each problem; None where several tile shapes cover a problem.
+      order: the indices of the problems in scheduling order.
+      tlp: the number of threads that the planner counts (Li 2019, Eq. 1, or Zhang 2025, Eq. 4).
+      replaced: the tiles of the planner that are not built, and those that replace them.
+      notes: remarks of the planner, which `print` shows.
     """
 
     problems: tuple[Problem, ...]
@@ -90,10 +98,11 @@ class Plan:
         replaced: Sequence[Replacement] = (),
         notes: Sequence[str] = (),
     ) -> "Plan":
-        """A plan that covers problem i with `tiles[i]`, one tile in each block; problems in `order`, by default their
-        own.
+        """A plan that covers problem i with the tile shape `tiles[i]`, with one tile in each block.
 
-        Symmetric problems are folded.
+        Blocks are scheduled in the order of problems that `order` gives, by default that of `problems`. Of a symmetric
+        problem only about half of the tiles are computed, and stored twice, where the kernel can do so. Raises
+        ValueError if there is not one tile for each problem.
         """
         if len(tiles) != len(problems):
             raise ValueError(f"plan: {len(tiles)} tiles were chosen for {len(problems)} problems")
@@ -223,15 +232,17 @@ class Plan:
 
     @property
     def num_tiles(self) -> int:
+        """The number of tiles of all blocks."""
         return self.runs.num_tiles
 
     @property
     def num_blocks(self) -> int:
+        """The number of thread blocks (CTAs); on a CPU, of units of work that threads take."""
         return self.num_tiles if self.block_first is None else len(self.block_first) - 1
 
     @cached_property
     def single_tiles(self) -> Runs:
-        """The tiles in order, each a run of its own."""
+        """The tiles in order, each as a separate run."""
         return self.runs.expand(self.catalogue)
 
     @cached_property
@@ -252,38 +263,44 @@ class Plan:
 
     @cached_property
     def tile_problem(self) -> NDArray[np.int32]:
+        """The index of each tile's problem."""
         return self.single_tiles.problem.astype(np.int32)
 
     @cached_property
     def tile_strategy(self) -> NDArray[np.int32]:
-        """Each tile's row of the compiled table."""
+        """The id of each tile's shape: its row in the compiled table of tiles."""
         return self.single_tiles.tile_id.astype(np.int32)
 
     @cached_property
     def tile_row(self) -> NDArray[np.int32]:
+        """The first row of C of each tile."""
         return self.single_tiles.row.astype(np.int32)
 
     @cached_property
     def tile_col(self) -> NDArray[np.int32]:
+        """The first column of C of each tile."""
         return self.single_tiles.col.astype(np.int32)
 
     @cached_property
     def tile_batch(self) -> NDArray[np.int32]:
+        """The batch entry of each tile."""
         return self.single_tiles.batch.astype(np.int32)
 
     @cached_property
     def tile_k_begin(self) -> NDArray[np.int32]:
+        """The first k over which each tile sums."""
         return self.single_tiles.k_begin.astype(np.int32)
 
     @cached_property
     def tile_k_end(self) -> NDArray[np.int32]:
+        """The end (exclusive) of the range of k over which each tile sums."""
         return self.single_tiles.k_end.astype(np.int32)
 
     # Figures.
 
     @cached_property
     def tiles_used(self) -> tuple[TileShape, ...]:
-        """The tiles that occur in the plan, in the catalogue's order."""
+        """The tile shapes that occur in the plan, in the catalogue's order."""
         return tuple(self.catalogue.by_index[row] for row in np.unique(self.runs.tile_id).tolist())
 
     @cached_property
@@ -293,12 +310,13 @@ class Plan:
 
     @cached_property
     def occupancy(self) -> Mapping[TileKey, float]:
-        """The fraction of a unit's maximum of waves that each tile's kernel keeps active, by (name, threads)."""
+        """The fraction of a multiprocessor's warps that each tile's kernel can keep active, by (name, threads)."""
         return {key: occupancy.fraction for key, occupancy in self.tile_occupancies.items()}
 
     @cached_property
     def active_waves(self) -> Mapping[TileKey, int]:
-        """WF (Zhang 2025, Eq. 9): waves of each tile's kernel that one unit runs at once, by (name, threads)."""
+        """WF (Zhang 2025, Eq. 9): the number of warps of each tile's kernel that one multiprocessor runs at once, by
+        (name, threads)."""
         return {key: occupancy.waves for key, occupancy in self.tile_occupancies.items()}
 
     @cached_property
@@ -317,22 +335,23 @@ class Plan:
 
     @cached_property
     def prediction(self) -> Prediction:
+        """What the cost model predicts: `seconds`, `waves` and `balance`."""
         return predict(Sizes.of(self.problems), self.runs, self.block_first, self.catalogue, self.device)
 
     @property
     def predicted_seconds(self) -> float:
-        """The cost model's makespan of the whole call."""
+        """The cost model's makespan of the whole call, in seconds: the time at which the last block ends."""
         return self.prediction.seconds
 
     @property
     def waves(self) -> float:
-        """The number of rounds (waves of resident blocks): blocks / (units * resident blocks of a unit), summed over
+        """The number of waves of thread blocks: blocks / (multiprocessors * resident blocks of each), summed over
         kernels."""
         return self.prediction.waves
 
     @property
     def balance(self) -> float:
-        """The mean predicted time of a block divided by the longest one: 1 is perfectly even."""
+        """The mean predicted time of a block divided by that of the longest block: 1 is perfectly even."""
         return self.prediction.balance
 
     @cached_property

@@ -19,9 +19,10 @@ _TENSOR_RATES = {"float16": "bfloat16"} | dict.fromkeys(FLOAT8, "float8")
 class DeviceSpec:
     """A device as planners see it. Sizes are in bytes, rates in FLOP/s or byte/s of the whole device, times in seconds.
 
-    A unit is a streaming multiprocessor, a CDNA compute unit or a CPU core. `resources` names the architecture whose
-    compiler report (resources.csv) the device uses, its own or that of a similar one. A CPU core has one block, of one
-    wave, at a time.
+    A unit is a streaming multiprocessor, a CDNA compute unit or a CPU core, and a wave is a warp (on AMD a wavefront).
+    A CPU core has one block, of one wave, at a time. `resources` names the architecture whose compiler report
+    (resources.csv) the device uses, its own or that of a similar one. The package has an entry for each device that it
+    knows, and every `device=` takes its name, such as "h100"; `dataclasses.replace` makes a variant of an entry.
     """
 
     name: str
@@ -67,7 +68,7 @@ class DeviceSpec:
     # Each tile shape of a launch beyond the first: its instructions are fetched from memory.
     further_tile_latency: float
     split_latency: float  # of a call that splits K: a kernel that reduces the partial sums
-    # Where there is more than one round, blocks don't end together: that costs this fraction of an average block.
+    # Blocks of more than one wave don't end together: that costs this fraction of an average block.
     tail: float
 
     # Measured rules; None: nothing was measured.
@@ -83,6 +84,7 @@ class DeviceSpec:
 
     @property
     def kind(self) -> Literal["gpu", "cpu"]:
+        """Whether the device is a GPU or a CPU."""
         return "cpu" if self.platform == "cpu" else "gpu"
 
     def waves_of(self, threads: int) -> int:
