@@ -172,7 +172,7 @@ def _planners(data: Data) -> list[str]:
                 ),
                 (
                     "sort_split over MAGMA",
-                    "lost in our copy of the text",
+                    "not legible in our copy of the paper",
                     data.over_peer(grids, "sort_split", "MAGMA vbatched"),
                 ),
                 ("auto over MAGMA", "", data.over_peer(grids, "auto", "MAGMA vbatched")),
@@ -400,11 +400,12 @@ def page(data: Data) -> str:
         "",
         f"<!-- Written by `{COMMAND}`: change that script, not this page. -->",
         "",
-        "This page repeats the experiments of the four papers behind the planners with our kernels on an H100, "
-        "and shows both results. Products are float32 without tensor cores unless said otherwise. The papers are "
-        "Li et al. 2019 (`coordinated`), Wang et al. 2022 (`sort_split`), Zhang et al. 2025 "
-        "(`load_balanced`), Rivera et al. "
-        "(`tall_skinny`). Speed-ups are geometric means, with the number of workloads in brackets.",
+        "This page is for readers of the four papers behind the [planners](guides/planners.md), and for those who "
+        "choose among the planners. It repeats the papers' experiments with our kernels on an H100, and shows the "
+        "papers' results beside ours. The papers are Li et al. 2019 (`coordinated`), Wang et al. 2022 (`sort_split`), "
+        "Zhang et al. 2025 (`load_balanced`) and Rivera et al. (`tall_skinny`). `uniform` is one tile shape for all "
+        "problems, and `auto` is this package's default. Products are float32 without tensor cores unless said "
+        "otherwise. Speed-ups are geometric means, with the number of workloads in brackets.",
         "",
         state,
         "",

@@ -64,10 +64,10 @@ def page(results: Results, plots: str, command: str) -> str:
         "",
         "## Summary",
         "",
-        "All figures are geometric means: the speedup over the peer, and the fraction of the limit that is "
-        "reached. `best peer` is an oracle: for each workload it is the fastest of all peers and configurations "
-        "at that precision, chosen afterwards. Peers whose operands were padded before the measurement do not "
-        "count.",
+        "All figures are geometric means: the speedup over a loop of cuBLAS calls and over the best peer, and the "
+        "share of the limit. The four families of workloads are described on the page [speed](speed.md). The best "
+        "peer is chosen afterwards: for each workload it is the fastest of all peers and configurations at that "
+        "precision. Peers whose operands were padded before the measurement do not count.",
         "",
         *table(*_summary(results, families)),
         "",
@@ -91,8 +91,8 @@ def page(results: Results, plots: str, command: str) -> str:
     lines += [
         "## Single workloads",
         "",
-        "`any_mn128_k256_b64` means 64 products, with M and N up to 128 and K up to 256, of any size (`pow2`: "
-        "powers of two).",
+        "The name `any_mn128_k256_b64` means 64 products of any size, with M and N up to 128 and K up to 256; in "
+        "`pow2` all sizes are powers of two. `moe_e8_k1024_t4096` means 8 experts, K = 1024 and 4096 tokens.",
         "",
     ]
     for precision in results.precisions:
@@ -117,10 +117,17 @@ def page(results: Results, plots: str, command: str) -> str:
 def _introduction(results: Results, command: str) -> list[str]:
     peak = max(results.machines.values(), key=lambda ratio: abs(math.log(ratio)), default=1.0)
     lines = [
-        "Each figure is one batched operation by CUDA-graph replay, with operands from memory, and every result "
-        "was checked against float64. `benchmarks/results/peers/README.md` describes the protocol, and defines "
-        "the limit of a workload. Figures inside JAX: [speed](speed.md), [measurements](design/jax.md), "
-        "[Flax](guides/flax.md), [optax](guides/optax.md).",
+        "This page compares the GPU kernels with those of other libraries (peers), without JAX around them. It is for "
+        "readers who want all figures behind the summary on the page [speed](speed.md). Figures inside JAX are on that "
+        "page, and in [measurements](design/jax.md), [Flax](guides/flax.md) and [optax](guides/optax.md).",
+        "",
+        "Each figure is one batched operation, timed by CUDA-graph replay with operands from memory. Every result was "
+        "checked against float64. The limit of a workload is the least time that the device could take: 0.8 us for a "
+        "launch, and the time of the bytes at 3.0 TB/s or of the arithmetic at the rate of a large product, whichever "
+        "is longer. `share of the limit` is the limit divided by the measured time. "
+        "`benchmarks/results/peers/README.md` describes the protocol and gives the rates.",
+        "",
+        "The figures come from these files:",
         "",
         *table(
             ("CSV", "device", "date", "what"),
@@ -134,9 +141,9 @@ def _introduction(results: Results, command: str) -> list[str]:
         ratios = ", ".join(f"{precision} {ratio:.3f}" for precision, ratio in results.machines.items())
         lines += [
             "",
-            "The figures of the cuBLAS loop are in our file; those of other peers are in a separate file. To compare "
-            "the machines of both files: the time of the cuBLAS loop in the peers' file over its time in ours, "
-            f"geometric means, is {ratios}"
+            "The figures of the cuBLAS loop are in our file; those of other peers are in a separate file, measured on "
+            "another day. Both files have the cuBLAS loop, which compares the machines: its time in the peers' file "
+            f"over its time in ours (geometric means) is {ratios}"
             + (
                 ". The machines agree within 5%."
                 if abs(peak - 1) < 0.05
