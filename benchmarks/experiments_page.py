@@ -172,7 +172,7 @@ def _planners(data: Data) -> list[str]:
                 ),
                 (
                     "sort_split over MAGMA",
-                    "not legible in our copy of the paper",
+                    "missing from our copy of the paper",
                     data.over_peer(grids, "sort_split", "MAGMA vbatched"),
                 ),
                 ("auto over MAGMA", "", data.over_peer(grids, "auto", "MAGMA vbatched")),
