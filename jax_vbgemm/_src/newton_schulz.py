@@ -100,6 +100,7 @@ def newton_schulz(
       >>> near["down"].round(3).tolist()
       [[1.0, 0.0], [0.0, 1.0]]
     """
+    # This message and that about the shape of coeffs begin with the words of optax.contrib.muon, which callers know.
     if preconditioning not in PRECONDITIONINGS:
         raise ValueError(f"Unknown preconditioning {preconditioning} (known are {', '.join(PRECONDITIONINGS)})")
     if not isinstance(coeffs, jax.Array):
