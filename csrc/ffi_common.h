@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catalogue.h"
@@ -42,12 +43,20 @@ inline std::optional<DType> dtype_of(ffi::DataType type) {
 
 inline ffi::Error refuse(const std::string& why) { return ffi::Error::InvalidArgument("jax_vbgemm: " + why); }
 
-inline ffi::Error unexpected_dtype(size_t buffer, ffi::DataType expected, ffi::DataType got) {
-  const auto name = [](ffi::DataType type) {
-    const std::optional<DType> dtype = dtype_of(type);
-    return std::string(dtype ? name_of(*dtype) : "a dtype without kernels");
-  };
-  return refuse("buffer " + std::to_string(buffer) + ": expected " + name(expected) + ", got " + name(got));
+constexpr uint32_t set_of(DType dtype) { return 1u << static_cast<int>(dtype); }
+
+inline std::string name_of(ffi::DataType type) {
+  const std::optional<DType> dtype = dtype_of(type);
+  return dtype ? name_of(*dtype) : "a dtype without kernels";
+}
+
+// expected: a bit set of types.
+inline ffi::Error unexpected_dtype(const std::string& what, uint32_t expected, ffi::DataType got) {
+  std::string names;
+  for (int i = 0; i < kDTypes; ++i) {
+    if (expected >> i & 1) names += (names.empty() ? "" : " or ") + std::string(name_of(static_cast<DType>(i)));
+  }
+  return refuse(what + ": expected " + names + ", got " + name_of(got));
 }
 
 // Whether the last element that a rows x cols x batch operand touches is inside its buffer. Strides must not be negative.
@@ -74,6 +83,17 @@ struct Arguments {
   ffi::Span<const int64_t> problems, epilogues;
   ffi::Span<const int32_t> launches;
   int64_t num_factors, num_addends, num_runs, num_tiles, num_blocks, num_splits, num_sums;
+
+  static constexpr int64_t kProblemWords = sizeof(Problem) / sizeof(int64_t);
+  int64_t num_problems() const { return static_cast<int64_t>(problems.size()) / kProblemWords; }
+  bool has_epilogues() const { return epilogues.size() > 0; }
+  bool has_ready_tiles() const { return num_runs == 0 && num_tiles > 0; }
+  bool has_one_tile_a_block() const { return num_blocks == num_tiles; }
+};
+
+// Where each group of a call's buffers ends, in their order.
+struct BufferEnds {
+  size_t factors, addends, operands, results;
 };
 
 #define VBGEMM_BIND_ARGUMENTS(binding)                    \
@@ -93,154 +113,250 @@ struct Arguments {
       .Attr<int64_t>("num_splits")                        \
       .Attr<int64_t>("num_sums")
 
-// Returns what is wrong with an epilogue, or null.
-inline const char* check_epilogue(const Epilogue& e, const Problem& p, DType sum, const std::vector<int64_t>& elements, size_t num_factors,
-                                  size_t num_addends, size_t num_operands) {
-  const auto in_range = [](int32_t buffer, size_t first, size_t last) {
-    return static_cast<size_t>(buffer) >= first && static_cast<size_t>(buffer) < last;
+// A number of a call, the lowest and the highest that it may be, and the reason, in words.
+struct Bound {
+  const char* name;
+  int64_t value, low, high;
+  const char* reason;
+};
+template <size_t kCount>
+ffi::Error check_bounds(const Bound (&bounds)[kCount]) {
+  for (const Bound& one : bounds) {
+    if (one.value >= one.low && one.value <= one.high) continue;
+    return refuse(std::string(one.name) + " is " + std::to_string(one.value) + ", expected " + std::to_string(one.low) + " to " +
+                  std::to_string(one.high) + ": " + one.reason);
+  }
+  return ffi::Error::Success();
+}
+
+// Checks the attributes by themselves.
+inline ffi::Error check_attributes(const Arguments& given, size_t extra_results) {
+  constexpr int64_t kCatalogue = catalogue_hash();  // at compile time, because a call of small products takes only a few microseconds
+  if (given.catalogue != kCatalogue) {
+    return refuse("this program was planned with another tile catalogue (" + std::to_string(given.catalogue) + ") than this build has (" +
+                  std::to_string(kCatalogue) + "): lower or export it again with this version");
+  }
+  const int64_t operands = static_cast<int64_t>(given.operands.size()), results = static_cast<int64_t>(given.results.size());
+  const Bound of_buffers[] = {
+      {"the number of operands", operands, 1, INT32_MAX, "a call has at least one factor"},
+      {"the number of results", results, static_cast<int64_t>(1 + extra_results), INT32_MAX, "a call has a result beside its workspace"},
+      {"num_factors", given.num_factors, 1, operands, "factors are operands"},
   };
-  for (const Scalar* scalar : {&e.alpha, &e.beta}) {
+  if (ffi::Error error = check_bounds(of_buffers); error.failure()) return error;
+  const Bound others[] = {
+      {"num_addends", given.num_addends, 0, operands - given.num_factors, "addends are operands after the factors"},
+      {"kind", given.kind, 0, kKinds - 1, "these arithmetics exist"},
+      {"num_tiles", given.num_tiles, 0, INT32_MAX, "tiles have 32-bit numbers"},
+      {"num_runs", given.num_runs, 0, given.num_tiles, "a run has at least one tile"},
+      {"num_blocks", given.num_blocks, 0, given.num_tiles, "a block has at least one tile"},
+      {"num_splits", given.num_splits, 0, given.num_runs > 0 ? 0 : given.num_tiles, "a split tile has K slices, which are not in runs"},
+      {"num_sums", given.num_sums, 0, INT64_MAX / 64, "their bytes have a 64-bit number"},
+  };
+  if (ffi::Error error = check_bounds(others); error.failure()) return error;
+  if (given.problems.size() % Arguments::kProblemWords) {
+    return refuse("the problem table has " + std::to_string(given.problems.size()) + " words, expected a multiple of " +
+                  std::to_string(Arguments::kProblemWords));
+  }
+  static_assert(sizeof(Epilogue) == sizeof(Problem));
+  if (given.has_epilogues() && given.epilogues.size() != given.problems.size()) {
+    return refuse("the table of epilogues has " + std::to_string(given.epilogues.size()) + " words, expected none or " +
+                  std::to_string(given.problems.size()) + ": one epilogue for each problem");
+  }
+  return ffi::Error::Success();
+}
+
+// Checks that the descriptor constant has the size that the attributes say.
+inline ffi::Error check_descriptors(const Arguments& given) {
+  constexpr int64_t kRunInts = sizeof(TileRun) / 4, kTileInts = sizeof(ReadyTile) / 4, kSplitInts = sizeof(SplitTile) / 4;
+  const int64_t tables = given.num_problems() * Arguments::kProblemWords * (given.has_epilogues() ? 4 : 2);
+  const int64_t tiles = given.has_ready_tiles() ? given.num_tiles * kTileInts : given.num_runs * kRunInts;
+  const int64_t expected = tables + tiles + given.num_splits * kSplitInts + (given.has_one_tile_a_block() ? 0 : given.num_blocks + 1);
+  const ffi::AnyBuffer& descriptors = given.descriptors;
+  if (descriptors.element_type() != ffi::DataType::S32) {
+    return unexpected_dtype("the descriptor constant", set_of(DType::s32), descriptors.element_type());
+  }
+  if (static_cast<int64_t>(descriptors.element_count()) != expected) {
+    return refuse("the descriptor constant has " + std::to_string(descriptors.element_count()) + " words, expected " +
+                  std::to_string(expected) + " for the call's problems and tiles");
+  }
+  if (reinterpret_cast<uintptr_t>(descriptors.untyped_data()) % 8) return refuse("the descriptor constant is not aligned to 8 bytes");
+  return ffi::Error::Success();
+}
+
+// Fills in the call's buffers and dtypes, and checks that the arithmetic has them. dtypes: those of the buffers.
+inline ffi::Error check_buffers(const Arguments& given, const BufferEnds& ends, Call& call, std::vector<DType>& dtypes) {
+  call.kind = static_cast<Kind>(given.kind);
+  const Arithmetic& arithmetic = arithmetic_of(call.kind);
+  call.buffers.resize(ends.results);
+  call.elements.resize(ends.results);
+  dtypes.resize(ends.results);
+  call.num_operands = static_cast<int32_t>(ends.operands);
+  const ffi::DataType result_type = (**given.results.get<ffi::AnyBuffer>(0)).element_type();
+  const std::optional<DType> out = dtype_of(result_type);
+  if (!out || !arithmetic.gives(*out)) {
+    return unexpected_dtype("buffer " + std::to_string(ends.operands), arithmetic.results(), result_type);
+  }
+  call.out_dtype = *out;
+  // Factors may be of two types: the side that a factor is on decides which.
+  const uint32_t factors = set_of(arithmetic.lhs) | set_of(arithmetic.rhs);
+  for (size_t i = 0; i < ends.results; ++i) {
+    const ffi::AnyBuffer buffer =
+        i >= ends.operands ? **given.results.get<ffi::AnyBuffer>(i - ends.operands) : *given.operands.get<ffi::AnyBuffer>(i);
+    const bool is_scalar = i >= ends.addends && i < ends.operands;
+    const uint32_t expected = i < ends.factors ? factors : set_of(is_scalar ? arithmetic.accumulator() : *out);
+    const std::optional<DType> dtype = dtype_of(buffer.element_type());
+    if (!dtype || !(expected & set_of(*dtype))) {
+      return unexpected_dtype("buffer " + std::to_string(i), expected, buffer.element_type());
+    }
+    dtypes[i] = *dtype;
+    call.elements[i] = buffer.element_count();
+    call.buffers[i] = buffer.untyped_data();
+  }
+  return ffi::Error::Success();
+}
+
+// What is wrong, in words; nothing if all is right.
+using Fault = std::optional<std::string>;
+
+// Checks that a buffer is in the group [first, last) of the call's buffers.
+inline Fault check_group(const char* name, int32_t buffer, const char* group, size_t first, size_t last) {
+  if (buffer >= 0 && static_cast<size_t>(buffer) >= first && static_cast<size_t>(buffer) < last) return {};
+  const std::string buffers = first == last ? "of which the call has none" : std::to_string(first) + " to " + std::to_string(last - 1);
+  return std::string(name) + " is buffer " + std::to_string(buffer) + ", expected one of the " + group + ", " + buffers;
+}
+
+inline Fault check_inside(const char* name, const Operand& x, int64_t rows, int64_t cols, const Problem& p, const Call& call) {
+  if (inside(x, rows, cols, p, call.elements[x.buffer])) return {};
+  return std::string(name) + " reaches past its buffer of " + std::to_string(call.elements[x.buffer]) + " elements";
+}
+
+inline Fault check_activation(int64_t activation) {
+  constexpr int64_t kLast = static_cast<int64_t>(Activation::sigmoid);
+  if (activation >= 0 && activation <= kLast) return {};
+  return "activation " + std::to_string(activation) + " does not exist, expected 0 to " + std::to_string(kLast);
+}
+
+inline Fault check_epilogue(const Epilogue& e, const Problem& p, const Call& call, const BufferEnds& ends) {
+  for (const auto& [name, scalar] : {std::pair("alpha", &e.alpha), std::pair("beta", &e.beta)}) {
     if (scalar->buffer < 0) continue;
-    if (!in_range(scalar->buffer, num_factors + num_addends, num_operands)) return "alpha or beta is not among the call's scalars";
-    if (scalar->offset < 0 || scalar->offset >= elements[scalar->buffer]) return "alpha or beta lies past its buffer";
+    if (Fault fault = check_group(name, scalar->buffer, "scalars", ends.addends, ends.operands)) return fault;
+    if (scalar->offset < 0 || scalar->offset >= call.elements[scalar->buffer]) {
+      return std::string(name) + " is element " + std::to_string(scalar->offset) + " of a buffer of " +
+             std::to_string(call.elements[scalar->buffer]);
+    }
   }
-  for (const Operand* addend : {&e.source, &e.bias}) {
+  for (const auto& [name, addend] : {std::pair("the source", &e.source), std::pair("the bias", &e.bias)}) {
     if (addend->buffer < 0) continue;
-    if (!in_range(addend->buffer, num_factors, num_factors + num_addends)) return "source or bias is not among the call's addends";
-    if (!inside(*addend, p.m, p.n, p, elements[addend->buffer])) return "source or bias reaches past its buffer";
+    if (Fault fault = check_group(name, addend->buffer, "addends", ends.factors, ends.addends)) return fault;
+    if (Fault fault = check_inside(name, *addend, p.m, p.n, p, call)) return fault;
   }
-  if (e.activation < Activation::none || e.activation > Activation::sigmoid) return "unknown activation";
+  if (Fault fault = check_activation(static_cast<int64_t>(e.activation))) return fault;
+  const DType sum = accumulator_of(call.kind);
   if (e.activation != Activation::none && is_complex(sum)) return "complex numbers have no activation";
   if (e.activation != Activation::none && is_integer(sum)) return "integers have no activation";
-  return nullptr;
+  return {};
+}
+
+// Whether two elements of C have one address because a stride is 0.
+inline bool overlaps_itself(const Problem& p) {
+  return (p.m > 1 && p.c.row_stride == 0) || (p.n > 1 && p.c.col_stride == 0) || (p.batch > p.inner_batch && p.c.batch_stride[0] == 0) ||
+         (p.batch > 1 && p.inner_batch > 1 && p.c.batch_stride[1] == 0);
+}
+
+inline Fault check_problem(const Problem& p, const Call& call, const BufferEnds& ends, const std::vector<DType>& dtypes) {
+  for (const auto& [name, size] : {std::pair("m", p.m), std::pair("n", p.n), std::pair("k", p.k), std::pair("batch", p.batch)}) {
+    if (size < 0) return std::string("negative size ") + name + " = " + std::to_string(size);
+  }
+  if (p.inner_batch < 1) return "inner_batch is " + std::to_string(p.inner_batch) + ", expected at least 1";
+  constexpr const char *kLeft = "the left operand", *kRight = "the right operand", *kResult = "the result";
+  if (Fault fault = check_group(kLeft, p.a.buffer, "factors", 0, ends.factors)) return fault;
+  if (Fault fault = check_group(kRight, p.b.buffer, "factors", 0, ends.factors)) return fault;
+  if (Fault fault = check_group(kResult, p.c.buffer, "results", ends.operands, ends.results)) return fault;
+  const Arithmetic& arithmetic = arithmetic_of(call.kind);
+  for (const auto& [buffer, side] : {std::pair(p.a.buffer, arithmetic.lhs), std::pair(p.b.buffer, arithmetic.rhs)}) {
+    if (dtypes[buffer] == side) continue;
+    return std::string("the arithmetic has ") + name_of(side) + " on the side of buffer " + std::to_string(buffer) + ", got " +
+           name_of(dtypes[buffer]);
+  }
+  if (Fault fault = check_inside(kLeft, p.a, p.m, p.k, p, call)) return fault;
+  if (Fault fault = check_inside(kRight, p.b, p.k, p.n, p, call)) return fault;
+  if (Fault fault = check_inside(kResult, p.c, p.m, p.n, p, call)) return fault;
+  if (overlaps_itself(p)) return "the result overlaps itself";
+  return {};
+}
+
+inline ffi::Error check_problems(const Arguments& given, const Call& call, const BufferEnds& ends, const std::vector<DType>& dtypes) {
+  const Problem* problems = reinterpret_cast<const Problem*>(given.problems.begin());
+  const Epilogue* epilogues = given.has_epilogues() ? reinterpret_cast<const Epilogue*>(given.epilogues.begin()) : nullptr;
+  for (int64_t i = 0; i < given.num_problems(); ++i) {
+    Fault fault = check_problem(problems[i], call, ends, dtypes);
+    if (!fault && epilogues) fault = check_epilogue(epilogues[i], problems[i], call, ends);
+    if (fault) return refuse("problem " + std::to_string(i) + ": " + *fault);
+  }
+  return ffi::Error::Success();
+}
+
+inline ffi::Error check_launches(const Arguments& given, Call& call) {
+  constexpr size_t kInts = sizeof(Launch) / sizeof(int32_t);
+  if (given.launches.size() % kInts) {
+    return refuse("the table of launches has " + std::to_string(given.launches.size()) + " numbers, expected a multiple of " +
+                  std::to_string(kInts));
+  }
+  call.launches = reinterpret_cast<const Launch*>(given.launches.begin());
+  call.num_launches = static_cast<int32_t>(given.launches.size() / kInts);
+  for (int i = 0; i < call.num_launches; ++i) {
+    const Launch& launch = call.launches[i];
+    const auto launch_fault = [i](const std::string& what) { return refuse("launch " + std::to_string(i) + ": " + what); };
+    if (launch.kernel < 0 || launch.kernel >= kKernels) {
+      return launch_fault("kernel " + std::to_string(launch.kernel) + " does not exist, expected 0 to " + std::to_string(kKernels - 1));
+    }
+    const int64_t end = static_cast<int64_t>(launch.first_block) + launch.num_blocks;
+    if (launch.first_block < 0 || launch.num_blocks < 0 || end > given.num_blocks) {
+      return launch_fault(std::to_string(launch.num_blocks) + " blocks from block " + std::to_string(launch.first_block) +
+                          " on, but the plan has " + std::to_string(given.num_blocks));
+    }
+  }
+  return ffi::Error::Success();
+}
+
+// The parts of the descriptor constant, which descriptor.h lists.
+inline Descriptors parts_of_descriptors(const Arguments& given) {
+  const int64_t num_problems = given.num_problems();
+  const bool ready = given.has_ready_tiles();
+  Descriptors plan{};
+  const char* at = static_cast<const char*>(given.descriptors.untyped_data());
+  plan.problems = reinterpret_cast<const Problem*>(at);
+  at += num_problems * sizeof(Problem);
+  plan.epilogues = given.has_epilogues() ? reinterpret_cast<const Epilogue*>(at) : nullptr;
+  if (given.has_epilogues()) at += num_problems * sizeof(Epilogue);
+  plan.runs = ready ? nullptr : reinterpret_cast<const TileRun*>(at);
+  plan.tiles = ready ? reinterpret_cast<const ReadyTile*>(at) : nullptr;
+  at += ready ? given.num_tiles * sizeof(ReadyTile) : given.num_runs * sizeof(TileRun);
+  plan.splits = reinterpret_cast<const SplitTile*>(at);
+  at += given.num_splits * sizeof(SplitTile);
+  plan.block_first = given.has_one_tile_a_block() ? nullptr : reinterpret_cast<const int32_t*>(at);
+  plan.num_problems = static_cast<int32_t>(num_problems);
+  plan.num_runs = static_cast<int32_t>(given.num_runs);
+  plan.num_tiles = static_cast<int32_t>(given.num_tiles);
+  plan.num_splits = static_cast<int32_t>(given.num_splits);
+  plan.num_blocks = static_cast<int32_t>(given.num_blocks);
+  return plan;
 }
 
 // Fills in `call`, or returns an error that names the argument and the rule it breaks. extra_results: results after those of the products
 // (a workspace).
 inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call& call) {
-  const auto& [descriptors, args, rets, catalogue, kind, table, epilogue_table, launches, num_factors, num_addends, num_runs, num_tiles,
-               num_blocks, num_splits, num_sums] = given;
-  constexpr int64_t kProblemWords = sizeof(Problem) / 8, kRunInts = sizeof(TileRun) / 4, kTileInts = sizeof(ReadyTile) / 4,
-                    kSplitInts = sizeof(SplitTile) / 4;
-  constexpr int64_t kCatalogue = catalogue_hash();  // at compile time, because a call of small products takes only a few microseconds
-  if (catalogue != kCatalogue) {
-    return refuse("this program was planned with another tile catalogue (" + std::to_string(catalogue) + ") than this build has (" +
-                  std::to_string(kCatalogue) + "): lower or export it again with this version");
-  }
-  if (args.size() < 1 || rets.size() < 1 + extra_results) return refuse("a call needs at least one operand and one result");
-  if (num_factors < 1 || num_addends < 0 || num_factors + num_addends > static_cast<int64_t>(args.size())) {
-    return refuse("more factors and addends than operands");
-  }
-  if (table.size() % kProblemWords || num_runs < 0 || num_tiles < num_runs || num_blocks > num_tiles || num_tiles > INT32_MAX ||
-      num_splits < 0 || num_splits > num_tiles || (num_splits > 0 && num_runs > 0) || num_sums < 0 || num_sums > INT64_MAX / 64) {
-    return refuse("malformed problem table or tile counts");
-  }
-  call.num_sums = num_sums;
-  const int64_t num_problems = table.size() / kProblemWords;
-  const bool finishing = epilogue_table.size() > 0;
-  static_assert(sizeof(Epilogue) == sizeof(Problem));
-  if (finishing && epilogue_table.size() != table.size()) return refuse("there must be one epilogue for each problem, or none");
-  const bool one_tile_a_block = num_blocks == num_tiles;
-  const bool ready = num_runs == 0 && num_tiles > 0;
-  const int64_t expected = num_problems * kProblemWords * (finishing ? 4 : 2) + (ready ? num_tiles * kTileInts : num_runs * kRunInts) +
-                           num_splits * kSplitInts + (one_tile_a_block ? 0 : num_blocks + 1);
-  if (descriptors.element_type() != ffi::DataType::S32 || static_cast<int64_t>(descriptors.element_count()) != expected) {
-    return refuse("the descriptor constant has " + std::to_string(descriptors.element_count()) + " words, the problem table needs " +
-                  std::to_string(expected));
-  }
-  if (reinterpret_cast<uintptr_t>(descriptors.untyped_data()) % 8) return refuse("the descriptor constant is not aligned to 8 bytes");
-
-  const size_t num_operands = args.size(), num_results = rets.size() - extra_results;
-  const size_t ends[] = {static_cast<size_t>(num_factors), static_cast<size_t>(num_factors + num_addends), num_operands};
-  std::vector<int64_t>& elements = call.elements;
-  elements.resize(num_operands + num_results);
-  call.buffers.resize(num_operands + num_results);
-  call.num_operands = static_cast<int32_t>(num_operands);
-  std::vector<ffi::DataType> types(elements.size());
-  std::optional<size_t> first_of[4];  // the first buffer of the factors, addends, scalars and results, if any
-  for (size_t i = 0; i < elements.size(); ++i) {
-    ffi::AnyBuffer buffer = i >= num_operands ? **rets.get<ffi::AnyBuffer>(i - num_operands) : *args.get<ffi::AnyBuffer>(i);
-    types[i] = buffer.element_type();
-    std::optional<size_t>& first = first_of[(i >= ends[0]) + (i >= ends[1]) + (i >= ends[2])];
-    // Factors may be of two types: the side that a factor is on decides which.
-    if (first && i >= ends[0] && types[i] != types[*first]) return unexpected_dtype(i, types[*first], types[i]);
-    if (!first) first = i;
-    elements[i] = buffer.element_count();
-    call.buffers[i] = buffer.untyped_data();
-  }
-  const std::optional<DType> factor = dtype_of(types[0]), out = dtype_of(types[num_operands]);
-  if (kind < 0 || kind >= kKinds) return refuse("arithmetic (kind) " + std::to_string(kind) + " does not exist");
-  const Arithmetic& arithmetic = arithmetic_of(static_cast<Kind>(kind));
-  for (size_t i = 1; i < ends[0]; ++i) {
-    const bool one_type = arithmetic.lhs == arithmetic.rhs;
-    if (types[i] != types[0] && (one_type || !dtype_of(types[i]))) return unexpected_dtype(i, types[0], types[i]);
-  }
-  if (!factor || !out || !arithmetic.gives(*out)) return refuse("no kernel for these operand and result dtypes");
-  if (*factor != arithmetic.lhs && *factor != arithmetic.rhs) {
-    return refuse("arithmetic (kind) " + std::to_string(kind) + " does not multiply operands of this dtype");
-  }
-  if (first_of[1] && types[*first_of[1]] != types[num_operands]) return refuse("sources and biases must have the results' dtype");
-  if (first_of[2] && dtype_of(types[*first_of[2]]) != arithmetic.accumulator()) {
-    return refuse("alphas and betas must have the accumulator's dtype");
-  }
-  call.kind = static_cast<Kind>(kind);
-  call.out_dtype = *out;
-
-  const Problem* problems = reinterpret_cast<const Problem*>(table.begin());
-  for (int64_t i = 0; i < num_problems; ++i) {
-    const Problem& p = problems[i];
-    const auto problem = [i](const char* rule) { return refuse("problem " + std::to_string(i) + ": " + rule); };
-    if (p.m < 0 || p.n < 0 || p.k < 0 || p.batch < 0 || p.inner_batch < 1) return problem("negative size");
-    const auto in_range = [](int32_t buffer, size_t first, size_t last) {
-      return buffer >= 0 && static_cast<size_t>(buffer) >= first && static_cast<size_t>(buffer) < last;
-    };
-    if (!in_range(p.a.buffer, 0, ends[0]) || !in_range(p.b.buffer, 0, ends[0]) ||
-        !in_range(p.c.buffer, num_operands, num_operands + num_results)) {
-      return problem("names a buffer that the call does not have");
-    }
-    if (dtype_of(types[p.a.buffer]) != arithmetic.lhs || dtype_of(types[p.b.buffer]) != arithmetic.rhs) {
-      return problem("a factor's dtype is not that of its side of the arithmetic");
-    }
-    if (!inside(p.a, p.m, p.k, p, elements[p.a.buffer])) return problem("the left operand reaches past its buffer");
-    if (!inside(p.b, p.k, p.n, p, elements[p.b.buffer])) return problem("the right operand reaches past its buffer");
-    if (!inside(p.c, p.m, p.n, p, elements[p.c.buffer])) return problem("the result reaches past its buffer");
-    const bool overlaps = (p.m > 1 && p.c.row_stride == 0) || (p.n > 1 && p.c.col_stride == 0) ||
-                          (p.batch > p.inner_batch && p.c.batch_stride[0] == 0) ||
-                          (p.batch > 1 && p.inner_batch > 1 && p.c.batch_stride[1] == 0);
-    if (overlaps) return problem("the result overlaps itself");
-    if (!finishing) continue;
-    const Epilogue& epilogue = reinterpret_cast<const Epilogue*>(epilogue_table.begin())[i];
-    const char* wrong = check_epilogue(epilogue, p, arithmetic.accumulator(), elements, ends[0], num_addends, num_operands);
-    if (wrong) return problem(wrong);
-  }
-
-  if (launches.size() % 3) return refuse("malformed launch table");
-  call.launches = reinterpret_cast<const Launch*>(launches.begin());
-  call.num_launches = static_cast<int32_t>(launches.size() / 3);
-  for (int i = 0; i < call.num_launches; ++i) {
-    const Launch& launch = call.launches[i];
-    if (launch.kernel < 0 || launch.kernel >= kKernels || launch.first_block < 0 || launch.num_blocks < 0 ||
-        static_cast<int64_t>(launch.first_block) + launch.num_blocks > num_blocks) {
-      return refuse("launch " + std::to_string(i) + " names blocks that the plan does not have");
-    }
-  }
-
-  const char* at = static_cast<const char*>(descriptors.untyped_data());
-  call.plan.problems = reinterpret_cast<const Problem*>(at);
-  at += num_problems * sizeof(Problem);
-  call.plan.epilogues = finishing ? reinterpret_cast<const Epilogue*>(at) : nullptr;
-  if (finishing) at += num_problems * sizeof(Epilogue);
-  call.plan.runs = ready ? nullptr : reinterpret_cast<const TileRun*>(at);
-  call.plan.tiles = ready ? reinterpret_cast<const ReadyTile*>(at) : nullptr;
-  at += ready ? num_tiles * sizeof(ReadyTile) : num_runs * sizeof(TileRun);
-  call.plan.splits = reinterpret_cast<const SplitTile*>(at);
-  at += num_splits * sizeof(SplitTile);
-  call.plan.block_first = one_tile_a_block ? nullptr : reinterpret_cast<const int32_t*>(at);
-  call.plan.num_problems = static_cast<int32_t>(num_problems);
-  call.plan.num_runs = static_cast<int32_t>(num_runs);
-  call.plan.num_tiles = static_cast<int32_t>(num_tiles);
-  call.plan.num_splits = static_cast<int32_t>(num_splits);
-  call.plan.num_blocks = static_cast<int32_t>(num_blocks);
+  if (ffi::Error error = check_attributes(given, extra_results); error.failure()) return error;
+  if (ffi::Error error = check_descriptors(given); error.failure()) return error;
+  const size_t factors = static_cast<size_t>(given.num_factors), operands = given.operands.size();
+  const BufferEnds ends{factors, factors + static_cast<size_t>(given.num_addends), operands,
+                        operands + given.results.size() - extra_results};
+  std::vector<DType> dtypes;
+  if (ffi::Error error = check_buffers(given, ends, call, dtypes); error.failure()) return error;
+  if (ffi::Error error = check_problems(given, call, ends, dtypes); error.failure()) return error;
+  if (ffi::Error error = check_launches(given, call); error.failure()) return error;
+  call.plan = parts_of_descriptors(given);
+  call.num_sums = given.num_sums;
   return ffi::Error::Success();
 }
 

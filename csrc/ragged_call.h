@@ -66,15 +66,18 @@ struct RaggedArguments {
       .Attr<::xla::ffi::Span<const int64_t>>("batch_strides") \
       .Attr<::xla::ffi::Span<const int32_t>>("plan")
 
-// Returns what is wrong with the arithmetic and the dtypes of products whose operands have one dtype, or nothing if they have kernels.
-// 8-bit types have no such kernels.
-inline std::optional<std::string> check_ragged_kind(int64_t kind, std::optional<DType> in, std::optional<DType> out) {
-  if (!in || !out || bytes_of(*in) == 1) return "no kernel for these operand and result dtypes";
-  const bool known = kind >= 0 && kind < kKinds;
-  if (!known || arithmetic_of(static_cast<Kind>(kind)).lhs != *in || arithmetic_of(static_cast<Kind>(kind)).rhs != *in) {
-    return "arithmetic (kind) " + std::to_string(kind) + " does not multiply operands of this dtype";
+// Checks that products whose operands have one dtype have kernels. 8-bit types have no such kernels.
+inline Fault check_ragged_kind(int64_t kind, ffi::DataType operands, ffi::DataType results) {
+  const std::optional<DType> in = dtype_of(operands), out = dtype_of(results);
+  if (kind < 0 || kind >= kKinds) {
+    return "arithmetic (kind) " + std::to_string(kind) + " does not exist, expected 0 to " + std::to_string(kKinds - 1);
   }
-  if (!arithmetic_of(static_cast<Kind>(kind)).gives(*out)) return "no kernel for these operand and result dtypes";
+  const Arithmetic& arithmetic = arithmetic_of(static_cast<Kind>(kind));
+  if (!in || bytes_of(*in) == 1) return "no ragged product has kernels for operands of " + name_of(operands);
+  if (arithmetic.lhs != *in || arithmetic.rhs != *in) {
+    return std::string("arithmetic ") + arithmetic.name + " does not multiply operands of " + name_of(operands);
+  }
+  if (!out || !arithmetic.gives(*out)) return std::string("arithmetic ") + arithmetic.name + " gives no results of " + name_of(results);
   return {};
 }
 
@@ -83,26 +86,31 @@ inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
   constexpr int kOperands = 6, kSizes = 7;
   static constexpr const char* kNames[kOperands] = {"lhs", "rhs", "group_sizes", "bias", "row_scale", "group_offset"};
   const auto& [operands, results, kind, contraction, transpose_rhs, activation, gated, sizes, batch_strides, plan] = given;
-  if (operands.size() != kOperands || results.size() < 1 || results.size() > 2)
-    return refuse("a ragged call has 6 operands and 1 or 2 results");
-  if (sizes.size() != kSizes || batch_strides.size() != 2 * kOperands) return refuse("malformed sizes or batch strides of a ragged call");
-  for (const int64_t size : sizes) {
-    if (size < 1 || size > INT32_MAX) return refuse("sizes of a ragged call must be from 1 to 2**31 - 1");
-  }
+  const Bound counts[] = {
+      {"the number of operands", static_cast<int64_t>(operands.size()), kOperands, kOperands, "those of a ragged call"},
+      {"the number of results", static_cast<int64_t>(results.size()), 1, 2, "a ragged call has one beside its workspace"},
+      {"the number of sizes", static_cast<int64_t>(sizes.size()), kSizes, kSizes, "those of a ragged call"},
+      {"the number of batch strides", static_cast<int64_t>(batch_strides.size()), 2 * kOperands, 2 * kOperands, "two for each operand"},
+  };
+  if (ffi::Error error = check_bounds(counts); error.failure()) return error;
+  const auto of_size = [&sizes = sizes](const char* name, int i) { return Bound{name, sizes[i], 1, INT32_MAX, "sizes have 32 bits"}; };
+  const Bound of_sizes[kSizes] = {
+      of_size("m", 0),        of_size("k", 1),       of_size("n", 2), of_size("groups", 3), of_size("total_groups", 4),
+      of_size("batch[0]", 5), of_size("batch[1]", 6)};
+  if (ffi::Error error = check_bounds(of_sizes); error.failure()) return error;
   call.m = sizes[0], call.k = sizes[1], call.n = sizes[2], call.groups = sizes[3], call.total_groups = sizes[4];
   call.batch[0] = sizes[5], call.batch[1] = sizes[6];
   call.contraction = contraction != 0, call.transpose_rhs = transpose_rhs != 0, call.gated = gated != 0;
   if (call.columns() > INT32_MAX) return refuse("both halves of a gated product must have at most 2**31 - 1 columns");
-  if (activation < 0 || activation > static_cast<int64_t>(Activation::sigmoid)) return refuse("unknown activation");
+  if (const Fault fault = check_activation(activation)) return refuse(*fault);
   call.activation = static_cast<Activation>(activation);
 
   ffi::AnyBuffer buffers[kOperands] = {*operands.get<ffi::AnyBuffer>(0), *operands.get<ffi::AnyBuffer>(1),
                                        *operands.get<ffi::AnyBuffer>(2), *operands.get<ffi::AnyBuffer>(3),
                                        *operands.get<ffi::AnyBuffer>(4), *operands.get<ffi::AnyBuffer>(5)};
   ffi::AnyBuffer out = **results.get<ffi::AnyBuffer>(0);
-  const std::optional<DType> in_dtype = dtype_of(buffers[0].element_type()), out_dtype = dtype_of(out.element_type());
-  if (const auto wrong = check_ragged_kind(kind, in_dtype, out_dtype)) return refuse(*wrong);
-  call.dtype = *in_dtype, call.out_dtype = *out_dtype, call.kind = static_cast<Kind>(kind);
+  if (const Fault fault = check_ragged_kind(kind, buffers[0].element_type(), out.element_type())) return refuse(*fault);
+  call.dtype = *dtype_of(buffers[0].element_type()), call.out_dtype = *dtype_of(out.element_type()), call.kind = static_cast<Kind>(kind);
 
   const __int128 whole[kOperands] = {__int128{call.m} * call.k,
                                      call.contraction ? __int128{call.m} * call.n : __int128{call.groups} * call.k * call.columns(),
@@ -117,11 +125,13 @@ inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
     if (!elements && i >= 3) continue;
     if (stride[0] < 0 || stride[1] < 0) return refuse(std::string(kNames[i]) + " has a negative batch stride");
     const __int128 end = (call.batch[0] - 1) * __int128{stride[0]} + (call.batch[1] - 1) * __int128{stride[1]} + whole[i];
-    if (end > elements) return refuse(std::string(kNames[i]) + " has fewer elements than the call's sizes need");
+    if (end > elements) {
+      return refuse(std::string(kNames[i]) + " has " + std::to_string(elements) + " elements, fewer than the call's sizes need");
+    }
   }
   const __int128 entry = call.contraction ? __int128{call.groups} * call.k * call.n : __int128{call.m} * call.n;
   if (entry * call.batch[0] * call.batch[1] != static_cast<int64_t>(out.element_count()))
-    return refuse("the result does not have the number of elements that the call's sizes need");
+    return refuse("the result has " + std::to_string(out.element_count()) + " elements, not the number that the call's sizes need");
   call.out = out.untyped_data();
 
   if (buffers[1].element_type() != buffers[0].element_type()) return refuse("lhs and rhs must have one dtype");

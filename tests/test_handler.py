@@ -14,6 +14,7 @@ from jax_vbgemm._src.matmul.descriptors import pack, problem_table
 from jax_vbgemm._src.matmul.layout import Layout
 from jax_vbgemm._src.matmul.primitive import Into, Term, Window, contract, sizes_of
 from jax_vbgemm._src.planner import plan_problems, resolve_planner
+from jax_vbgemm._src.records import EPILOGUE
 
 PLATFORM = backends.platform_of(jax.devices()[0])
 
@@ -66,17 +67,19 @@ def field(name, value):
         ("m", 21, "problem 0: the left operand reaches past its buffer"),
         ("n", 41, "problem 0: the right operand reaches past its buffer"),
         ("k", 31, "problem 0: the left operand reaches past its buffer"),
-        ("k", -1, "problem 0: negative size"),
+        ("k", -1, "problem 0: negative size k = -1"),
+        ("inner_batch", 0, "problem 0: inner_batch is 0, expected at least 1"),
         ("batch", 2, "the result overlaps itself"),
         ("a.offset", 1, "left operand reaches past"),
         ("a.offset", -1, "left operand reaches past"),
         ("b.row_stride", 2**40, "right operand reaches past"),
         ("b.row_stride", -40, "right operand reaches past"),
-        ("c.offset", 1, "the result reaches past its buffer"),
+        ("c.offset", 1, "the result reaches past its buffer of 800 elements"),
         ("c.row_stride", 0, "the result overlaps itself"),
-        ("a.buffer", 2, "names a buffer that the call does not have"),
-        ("c.buffer", 1, "names a buffer that the call does not have"),
-        ("c.buffer", 7, "names a buffer that the call does not have"),
+        ("a.buffer", 2, "problem 0: the left operand is buffer 2, expected one of the factors, 0 to 1"),
+        ("b.buffer", -1, "problem 0: the right operand is buffer -1, expected one of the factors, 0 to 1"),
+        ("c.buffer", 1, "problem 0: the result is buffer 1, expected one of the results, 2 to 2"),
+        ("c.buffer", 7, "problem 0: the result is buffer 7, expected one of the results, 2 to 2"),
     ],
 )
 def test_tables_that_do_not_fit_the_buffers(name, value, message):
@@ -97,11 +100,25 @@ def test_batch_strides_beyond_the_buffer():
     ("changes", "message"),
     [
         ({"catalogue": np.int64(1)}, "planned with another tile catalogue"),
-        ({"num_runs": np.int64(5), "num_tiles": np.int64(5), "num_blocks": np.int64(5)}, "descriptor constant"),
-        ({"num_tiles": np.int64(-1)}, "malformed"),
-        ({"problems": np.zeros(20, np.int64)}, "malformed problem table"),
-        ({"launches": np.array([99, 0, 1], np.int32)}, "launch 0"),
-        ({"launches": np.array([0, 0, 10**6], np.int32)}, "launch 0"),
+        ({"kind": np.int64(99)}, "kind is 99, expected 0 to"),
+        ({"num_factors": np.int64(3)}, "num_factors is 3, expected 1 to 2"),
+        ({"num_addends": np.int64(1)}, "num_addends is 1, expected 0 to 0"),
+        ({"num_runs": np.int64(5), "num_tiles": np.int64(5), "num_blocks": np.int64(5)}, "descriptor constant has"),
+        ({"num_tiles": np.int64(-1)}, "num_tiles is -1, expected 0 to 2147483647"),
+        ({"num_tiles": np.int64(7), "num_runs": np.int64(8)}, "num_runs is 8, expected 0 to 7"),
+        ({"num_blocks": np.int64(10**6)}, "num_blocks is 1000000, expected 0 to"),
+        ({"num_blocks": np.int64(-1)}, "num_blocks is -1, expected 0 to"),
+        ({"num_splits": np.int64(10**6)}, "num_splits is 1000000, expected 0 to"),
+        (
+            {"num_tiles": np.int64(7), "num_runs": np.int64(7), "num_splits": np.int64(1)},
+            "num_splits is 1, expected 0 to 0",
+        ),
+        ({"num_sums": np.int64(-1)}, "num_sums is -1, expected 0 to"),
+        ({"problems": np.zeros(20, np.int64)}, "the problem table has 20 words, expected a multiple of 21"),
+        ({"epilogues": np.zeros(42, np.int64)}, "the table of epilogues has 42 words, expected none or 21"),
+        ({"launches": np.array([0, 0], np.int32)}, "the table of launches has 2 numbers, expected a multiple of 3"),
+        ({"launches": np.array([99, 0, 1], np.int32)}, "launch 0: kernel 99 does not exist, expected 0 to 15"),
+        ({"launches": np.array([0, 0, 10**6], np.int32)}, "launch 0: 1000000 blocks from block 0 on, but the plan has"),
     ],
 )
 def test_inconsistent_attributes(changes, message):
@@ -112,10 +129,43 @@ def test_inconsistent_attributes(changes, message):
 def test_wrong_dtypes():
     with pytest.raises(Exception, match="buffer 1: expected float32, got float64"):
         call(A, B.astype("float64"), (20, 40)).block_until_ready()
-    with pytest.raises(Exception, match="no kernel for these"):
+    with pytest.raises(Exception, match="buffer 2: expected float32, got float64"):
         call(A, B, (20, 40), "float64").block_until_ready()
-    with pytest.raises(Exception, match="no kernel for these"):
-        call(A.astype("int32"), B.astype("int32"), (20, 40)).block_until_ready()
+    with pytest.raises(Exception, match="buffer 0: expected float32, got a dtype without kernels"):
+        call(A.astype("int16"), B, (20, 40), "float32").block_until_ready()
+    with pytest.raises(Exception, match="the descriptor constant: expected int32, got float32"):
+        call(A, B, (20, 40), words=lambda words: words.view(np.float32)).block_until_ready()
+
+
+def epilogue(**changes):
+    """A table of epilogues with one row, which changes nothing but for `changes`."""
+    row = np.zeros((), EPILOGUE)
+    for name in ("alpha", "beta", "source", "bias"):
+        row[name]["buffer"] = -1
+    for name, value in changes.items():
+        field(name.replace("__", "."), value)(row)
+    return row.reshape(1).view(np.int64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"activation": 9}, "problem 0: activation 9 does not exist, expected 0 to 5"),
+        ({"alpha__buffer": 0}, "problem 0: alpha is buffer 0, expected one of the scalars, of which the call has none"),
+        (
+            {"bias__buffer": 2},
+            "problem 0: the bias is buffer 2, expected one of the addends, of which the call has none",
+        ),
+    ],
+)
+def test_epilogues_that_name_what_does_not_exist(changes, message):
+    row = epilogue(**changes)
+
+    def with_epilogue(words):
+        return np.concatenate((words[:42], row.view(np.int32), words[42:]))
+
+    with pytest.raises(Exception, match=message):
+        call(A, B, (20, 40), words=with_epilogue, epilogues=row).block_until_ready()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,0 +1,89 @@
+"""The FFI handlers of ragged products: hand-made calls that break a rule get an error that says which."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_vbgemm._src import backends
+from jax_vbgemm._src.matmul.descriptors import KINDS
+
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="these calls are those of the CPU")
+
+M, K, N, G = 6, 3, 4, 2
+FLOAT32 = np.int64(KINDS.index("float32"))
+ZERO = np.int64(0)
+NONE = jnp.zeros(0, jnp.float32)
+SIZES = jnp.array([4, 2], jnp.int32)
+
+
+def ragged(lhs=None, result=((M, N), "float32"), **changes):
+    lhs = jnp.ones((M, K), jnp.float32) if lhs is None else lhs
+    operands = [lhs, jnp.ones((G, K, N), jnp.float32), SIZES, NONE, NONE, jnp.zeros(0, jnp.int32)]
+    attributes = {
+        "kind": FLOAT32, "contraction": ZERO, "transpose_rhs": ZERO, "activation": ZERO, "gated": ZERO,
+        "sizes": np.array([M, K, N, G, G, 1, 1], np.int64), "batch_strides": np.zeros(12, np.int64),
+        "plan": np.zeros(0, np.int32),
+    } | changes  # fmt: skip
+    call = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, [jax.ShapeDtypeStruct(*result)])
+    return call(*operands, **attributes)[0].block_until_ready()
+
+
+def packed(x=None, result=((M * N,), "float32"), group_sizes=SIZES, **changes):
+    x = jnp.ones(M * K, jnp.float32) if x is None else x
+    operands = [x, group_sizes, *(jnp.ones((K, N), jnp.float32) for _ in range(G))]
+    attributes = {
+        "kind": FLOAT32, "contraction": ZERO, "transpose_rhs": ZERO, "sizes": np.array([M, M * K, M * N, 1], np.int64),
+        "shapes": np.array([K, N] * G, np.int64), "shared": np.ones(2 + G, np.int64),
+    } | changes  # fmt: skip
+    call = jax.ffi.ffi_call(backends.RAGGED_LISTS_TARGET_NAME, [jax.ShapeDtypeStruct(*result)])
+    return call(*operands, **attributes)[0].block_until_ready()
+
+
+def test_calls_that_keep_the_rules_are_right():
+    np.testing.assert_array_equal(ragged(), np.full((M, N), K))
+    np.testing.assert_array_equal(packed(), np.full(M * N, K))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": np.int64(99)}, "arithmetic (kind) 99 does not exist, expected 0 to "),
+        ({"kind": np.int64(KINDS.index("float64"))}, "arithmetic float64 does not multiply operands of float32"),
+        ({"lhs": jnp.ones((M, K), jnp.int8)}, "no ragged product has kernels for operands of int8"),
+        ({"result": ((M, N), "float64")}, "arithmetic float32 gives no results of float64"),
+        ({"result": ((M, N + 1), "float32")}, "the result has 30 elements"),
+        ({"activation": np.int64(9)}, "activation 9 does not exist, expected 0 to 5"),
+        ({"sizes": np.array([M, K, N], np.int64)}, "the number of sizes is 3, expected 7 to 7"),
+        ({"sizes": np.array([M, K, N, G, G, 0, 1], np.int64)}, "batch[0] is 0, expected 1 to 2147483647"),
+        ({"batch_strides": np.zeros(4, np.int64)}, "the number of batch strides is 4, expected 12 to 12"),
+        ({"lhs": jnp.ones((M - 1, K), jnp.float32)}, "lhs has 15 elements, fewer than the call's sizes need"),
+    ],
+)
+def test_ragged_calls(changes, message):
+    with pytest.raises(Exception, match=re.escape(message)):
+        ragged(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": np.int64(-1)}, "arithmetic (kind) -1 does not exist, expected 0 to "),
+        ({"shapes": np.array([K, N, K], np.int64)}, "the shapes of packed rows are 3 numbers, expected two a group"),
+        ({"shapes": np.array([K, N, K, -1], np.int64)}, "shapes[3] of packed rows is -1, expected 0 to 2**31 - 1"),
+        ({"shapes": np.array([K, N], np.int64)}, "the number of operands is 4, expected 3 to 3"),
+        ({"shared": np.ones(1, np.int64)}, "the number of flags in `shared` is 1, expected 4 to 4"),
+        ({"x": jnp.ones(5, jnp.float32)}, "operand 0 of packed rows has 5 elements, expected 18"),
+        (
+            {"group_sizes": jnp.ones(G, jnp.float32)},
+            "operand 1 of packed rows, the group sizes, must be int32 or int64",
+        ),
+        ({"result": ((5,), "float32")}, "result 0 of packed rows has 5 elements, expected 24"),
+        ({"contraction": np.int64(1), "shapes": np.zeros(0, np.int64)}, "the number of groups is 0, expected 1 to"),
+    ],
+)
+def test_packed_calls(changes, message):
+    with pytest.raises(Exception, match=re.escape(message)):
+        packed(**changes)
