@@ -13,7 +13,6 @@ from jax_vbgemm._src.planner.model.tall_skinny_model import (
     Gpu,
     best_parameters,
     bound,
-    compute_to_memory_ratio,
     compute_utilisation,
     memory_utilisation,
     occupancy,
@@ -178,7 +177,7 @@ def test_the_ratio_is_that_of_the_times(gpu, dtype, t2):
     # Section 3.6.2: time_comp / time_mem of t3 elements of A, a multiply-add counted once.
     time_comp = t2 * (4 if dtype.startswith("complex") else 1) / gpu.peak_rate(dtype)
     time_mem = BYTES[dtype] / gpu.bandwidth
-    assert compute_to_memory_ratio(gpu, dtype, t2) == pytest.approx(time_comp / time_mem)
+    assert t2 / t2_threshold(gpu, dtype) == pytest.approx(time_comp / time_mem)
     assert bound(gpu, dtype, t2) == ("compute" if time_comp > time_mem else "memory")
 
 

@@ -137,14 +137,9 @@ def compute_utilisation(gpu: Gpu, dtype: str, threads: Number | Floats, t2: Numb
     return utilisation
 
 
-def compute_to_memory_ratio(gpu: Gpu, dtype: str, t2: Number | Floats) -> Floats:
-    """r = t2/bytes bandwidth/peak (section 3.6.2); a complex multiply-add counts as its four real ones."""
-    ratio: Floats = np.asarray(t2, np.float64) / t2_threshold(gpu, dtype)
-    return ratio
-
-
 def t2_threshold(gpu: Gpu, dtype: str) -> float:
-    """t2_threshold = peak/bandwidth bytes (section 3.6.2): the t2, or n, at which r = 1."""
+    """t2_threshold = peak/bandwidth bytes (section 3.6.2): the t2, or n, at which the times of arithmetic and memory
+    are equal. A complex multiply-add counts as its four real ones."""
     return gpu.peak_rate(dtype) / gpu.bandwidth * _bytes(dtype) / (_flops(dtype) / 2)
 
 
