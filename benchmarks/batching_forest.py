@@ -4,9 +4,10 @@ of this device, with the cost model's choice, which is the default of `Coordinat
 \b
   experiments.py cases experiments.case             plans both batchings of 420 random batches, among others
   gpu_driver --cases experiments.case --csv …       on the GPU
-  batching_forest.py experiments.plans.csv ….csv    trains, compares, and writes results/batching_forest.csv
+  batching_forest.py experiments.plans.csv ….csv    trains and compares
 
-Needs scikit-learn (extra `dev`); the forest that it writes doesn't: `Coordinated(batching=Forest.read(file))`.
+Needs scikit-learn (extra `dev`). A forest that it writes (`--output`) does not:
+`Coordinated(batching=Forest.read(file))`.
 """
 
 import csv
@@ -27,7 +28,6 @@ from workloads import read_csv
 
 app = commands(__doc__)
 
-FOREST = Path(__file__).parent / "results" / "batching_forest.csv"
 PART, SAMPLES = "batching", 420  # the paper: more than 400
 TREES, DEPTH, FOLDS = 15, 8, 5  # 7-8 comparisons a tree, as the paper's
 
@@ -170,18 +170,19 @@ def train(candidates: Sequence[Candidate], times: Measured) -> tuple[Forest, Com
 def main(
     plans: Annotated[Path, typer.Argument(help="the list that `experiments.py cases` wrote")],
     measured: Annotated[list[Path], typer.Argument(help="the driver's CSV files")],
-    output: Annotated[Path, typer.Option(help="the forest to write")] = FOREST,
+    output: Annotated[Path | None, typer.Option(help="write the forest to this file")] = None,
 ) -> None:
-    """Trains the forest, says how often it and the cost model are right, and writes it."""
+    """Trains the forest, and says how often it and the cost model are right."""
     forest, found = train(list(read_csv(Candidate, plans)), Measured(measured))
-    forest.write(output)
     print(
         f"{found.samples} samples; right: forest {found.forest_right:.1%} (held out), cost model "
         f"{found.model_right:.1%}; "
         f"time over the better one's: forest {found.forest_loss:.3f}, cost model {found.model_loss:.3f}, "
         + ", ".join(f"always {name} {loss:.3f}" for name, loss in found.always.items())
     )
-    print(f"{output}: {sum(len(tree.feature) for tree in forest.trees)} nodes in {len(forest.trees)} trees")
+    if output:
+        forest.write(output)
+        print(f"{output}: {sum(len(tree.feature) for tree in forest.trees)} nodes in {len(forest.trees)} trees")
 
 
 if __name__ == "__main__":

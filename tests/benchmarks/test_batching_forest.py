@@ -6,7 +6,6 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("sklearn")
 
-import batching_forest
 import jax_vbgemm as vb
 from batching_forest import PART, SAMPLES, Forest, sample, train, workload
 from candidates import Candidate, Measured
@@ -79,4 +78,3 @@ def test_samples_are_many_and_of_both_sorts():
 def test_too_few_measurements_are_an_error():
     with pytest.raises(ValueError, match="4 samples were measured with both batchings; 10 are the fewest"):
         train(*made_up(4))
-    assert batching_forest.FOREST.parent.name == "results"
