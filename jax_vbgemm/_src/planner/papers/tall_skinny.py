@@ -15,6 +15,7 @@ from jax_vbgemm._src.planner.model.tile_families import (
     COLUMNS,
     DEEP,
     DOTS,
+    FAMILIES,
     ROWS,
     STREAMING,
     are_many,
@@ -111,7 +112,7 @@ class TallSkinny(DraftPlanner):
             return draft
         if self.target_blocks is not None:
             return self._split(draft, shapes, self.target_blocks)
-        own = np.isin(tile_id, [tile.index for tile in catalogue if tile.kernel in (*STREAMING, SHARED_DEPTH)])
+        own = np.isin(tile_id, [tile.index for tile in catalogue if _is_of_one_family(tile.kernel)])
         if not own.any():
             return self._split(draft, shapes, None)
         parts = []
@@ -167,14 +168,16 @@ def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: Sizes, 
         tile_id = chosen(streaming)
         kernel = catalogue.columns.kernel[tile_id]
         launched = np.unique(kernel[sizes.has_products])
-        own = [index for index in launched.tolist() if catalogue.kernels[index] not in _SHARED_KERNELS]
+        own = [index for index in launched.tolist() if _is_of_one_family(catalogue.kernels[index])]
         if len(launched) <= MAX_LAUNCHES or not own:
             return tile_id
         least = min(own, key=lambda index: float(elements[kernel == index].sum()))
         streaming &= kernel != least
 
 
-_SHARED_KERNELS = ("t128_light", "t128_medium", "t128_heavy", "cpu")  # the kernels of ordinary and of skinny tiles
+def _is_of_one_family(kernel: str) -> bool:
+    """Whether a kernel holds tiles of one family only; ordinary and skinny tiles share theirs."""
+    return kernel in (*STREAMING, SHARED_DEPTH)
 
 
 @lru_cache(maxsize=1024)
@@ -195,7 +198,7 @@ def _tile_for(
     shortest = min((sides(tile)[1] for tile in tiles), default=0)
     if shortest == 0 or (shape not in DEEP_SHAPES and problem.batch * -(-m // shortest) < device.units):
         # shorter tiles may leave fewer units idle; with a deep K, split-K fills the units
-        tiles += _far_longer(catalogue, mirrored)
+        tiles += _skinny(catalogue, mirrored)
     if not tiles:
         return None
 
@@ -223,9 +226,15 @@ def kernel_of(tile: TileShape, short: int, long: int, k: int, device: DeviceSpec
     )
 
 
-def _far_longer(catalogue: Catalogue, mirrored: bool) -> list[TileShape]:
-    tiles = (tile for tile in catalogue if tile.name.startswith("skinny-"))
-    return [tile for tile in tiles if (tile.n > tile.m) == mirrored]
+def _skinny(catalogue: Catalogue, mirrored: bool) -> list[TileShape]:
+    """The skinny tiles: those far longer than wide, or wider than long, that belong to no family.
+
+    A CPU walks the same ones as a GPU; the tiles that only it has are of one thread, and don't count.
+    """
+    tiles = (tile for tile in catalogue if tile.is_far_longer and tile.threads > 1)
+    return [
+        tile for tile in tiles if (tile.n > tile.m) == mirrored and not any(family.has(tile) for family in FAMILIES)
+    ]
 
 
 def _streaming(problem: Problem, shape: Shape, catalogue: Catalogue) -> list[TileShape]:
@@ -240,7 +249,8 @@ def _streaming(problem: Problem, shape: Shape, catalogue: Catalogue) -> list[Til
     if shape == Shape.TSM2 and DOTS.suits(one, catalogue).all():
         return list(DOTS.tiles_of(catalogue))
     if shape == Shape.TSM2 and problem.transpose_a and ROWS.suits(one, catalogue).all():
-        return [tile for tile in ROWS.tiles_of(catalogue) if tile.m == 2 * tile.threads and tile.n <= 16]
+        widest = catalogue.rules.few_columns if catalogue.rules else 0
+        return [tile for tile in ROWS.tiles_of(catalogue) if tile.m == 2 * tile.threads and tile.n <= widest]
     return []
 
 
