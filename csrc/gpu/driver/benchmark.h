@@ -282,10 +282,23 @@ class Bench {
   std::vector<Buffers> buffers_;  // one for each copy
 };
 
+// The name of an arithmetic in the CSV files (benchmarks/figures.py), which those of other libraries have, too.
+constexpr const char* precision_of(Kind kind) {
+  switch (kind) {
+    case Kind::f32: return "fp32";
+    case Kind::f64: return "fp64";
+    case Kind::c64: return "c64";
+    case Kind::c128: return "c128";
+    case Kind::bf16: return "bf16";
+    case Kind::f16: return "fp16";
+    case Kind::tf32: return "tf32";
+    case Kind::tf32x3: return "3xtf32";
+    default: return name_of(kind);
+  }
+}
+
 // Times one case, prints it, and appends a row to the CSV file. Returns whether all results were right.
 inline bool benchmark(const Case& c, const BenchmarkOptions& options) {
-  constexpr const char* kPrecisions[kKinds] = {"fp32", "fp64", "c64",  "c128",
-                                               "bf16", "fp16", "tf32", "3xtf32"};  // others by their own names
   Figures figures;
   double gflop = 0;
   const auto measure = [&](auto&& bench) { figures = bench.measure(), gflop = bench.gflop(); };
@@ -302,8 +315,7 @@ inline bool benchmark(const Case& c, const BenchmarkOptions& options) {
     case DType::s8: measure(Bench<int8_t, uint32_t>(c, options)); break;
     default: throw std::runtime_error(std::string("no benchmark multiplies ") + name_of(c.plan.kind));
   }
-  const char* const short_name = kPrecisions[static_cast<int>(c.plan.kind)];
-  const char* const precision = short_name ? short_name : name_of(c.plan.kind);
+  const char* const precision = precision_of(c.plan.kind);
   std::printf("%-28s %-24s %s %8.2f us  %8.1f GFLOP/s  stream %8.2f us  error %.2g  bad %d\n", c.peer.c_str(), c.workload.c_str(),
               precision, figures.graph_us, gflop / figures.graph_us * 1e6, figures.stream_us, figures.relative_error, figures.bad);
   std::fflush(stdout);
