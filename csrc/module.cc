@@ -79,6 +79,7 @@ NB_MODULE(_core, m) {
   m.attr("AMONG_SUMS") = vbgemm::kAmongSums;
   m.attr("CONTINUED") = vbgemm::kContinued;
   m.attr("BUFFER_BYTES") = vbgemm::kBufferBytes;
+  m.attr("VECTOR_LOAD_BYTES") = vbgemm::kVectorLoadBytes;
   m.attr("MAX_PARAMETER_BUFFERS_CUDA") = vbgemm::max_parameter_buffers(/*cdna=*/false);
   m.attr("MAX_PARAMETER_BUFFERS_ROCM") = vbgemm::max_parameter_buffers(/*cdna=*/true);
   m.attr("ARRAY_CHUNK_BYTES") = vbgemm::kArrayChunkBytes;

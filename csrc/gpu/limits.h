@@ -11,6 +11,9 @@ constexpr int max_parameter_bytes(bool cdna) { return cdna ? 4096 : 16384; }
 
 inline constexpr int kBufferBytes = 16;  // size of an entry of the buffer table
 
+// The widest load of one thread. Rows that begin at multiples of it are read by such loads.
+inline constexpr int kVectorLoadBytes = 16;
+
 // How many entries of the buffer table fit the launch parameters beside the other members; a longer table is placed in the call's
 // workspace.
 constexpr int max_parameter_buffers(bool cdna) { return (max_parameter_bytes(cdna) - 256) / kBufferBytes; }

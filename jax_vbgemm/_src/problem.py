@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jax_vbgemm import _core
+
 LARGEST_SIZE = 2**31 - 1  # the kernels' descriptors hold int32
 
 
@@ -125,8 +127,8 @@ class Sizes:
         return elements
 
     def aligned(self, element_bytes: int) -> NDArray[np.bool_]:
-        """Whether all rows of A and B, stored without gaps, begin at multiples of 16 bytes."""
-        aligned: NDArray[np.bool_] = self.line * element_bytes % 16 == 0
+        """Whether all rows of A and B, stored without gaps, begin at multiples of a vector load's size."""
+        aligned: NDArray[np.bool_] = self.line * element_bytes % _core.VECTOR_LOAD_BYTES == 0
         return aligned
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import jax_vbgemm as vb
 from jax_vbgemm._src import backends
+from jax_vbgemm._src.arithmetic import DTYPES
 from jax_vbgemm._src.elementwise import addition, array_kernels
 from jax_vbgemm._src.elementwise.addition import add_scaled, add_scaled_p
 
@@ -106,6 +107,16 @@ RESULT = ((2, 3), "float32")
 
 def test_untampered_call_is_right():
     np.testing.assert_array_equal(call(ONE, ONE, [X, X], [RESULT])[0], 2 * X)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_handler_has_kernels_for_the_dtypes_that_are_lowered_to_it(dtype):
+    x, one = np.ones((2, 3), dtype), np.ones(1, DTYPES[dtype].accumulator)
+    if dtype in array_kernels.KERNEL_DTYPES:
+        np.testing.assert_array_equal(call(one, one, [x, x], [((2, 3), dtype)])[0], x + x)
+    else:
+        with pytest.raises(Exception, match="no kernel adds arrays of this dtype"):
+            call(one, one, [x, x], [((2, 3), dtype)])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@
 
 namespace vbgemm {
 
+static_assert(kVectorBytes == kVectorLoadBytes);
+
 inline constexpr int kArrayThreads = 256;
 inline constexpr int kVectorsTogether = 4;  // of each operand, in flight at a time
 

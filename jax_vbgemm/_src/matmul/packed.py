@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_vbgemm import _core
 from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.arithmetic import accumulator_of
 from jax_vbgemm._src.matmul.layout import Layout, Shape
 from jax_vbgemm._src.matmul.view import View, dense, is_view
 
-ROW_BYTES = 16
+ROW_BYTES: int = _core.VECTOR_LOAD_BYTES
 """Alignment of rows in bytes: the size of a kernel's vector load."""
 
 
