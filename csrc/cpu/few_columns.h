@@ -68,7 +68,8 @@ class FewColumns {
   using Ints = Vec<Int>;
   static constexpr int kWidth = kLanes<T>, kGroup = kVectorBytes == 64 ? 16 : 8;  // rows whose sums the registers hold
   static constexpr bool kConverts = sizeof(Lhs) != sizeof(T);
-  static constexpr int64_t kManyRows = 12;  // with fewer rows the micro-kernel was faster
+  // With fewer rows the micro-kernel is faster, as measured on two Zen 5 cores with AVX-512 (2026-11-23, docs/design/cpu.md, P7).
+  static constexpr int64_t kManyRows = 12;
   static constexpr int64_t kMaxK = 32 * kWidth;
   static constexpr int64_t kRows = 128;  // rows whose results are kept together until they are finished
   static_assert(kMaxK / 2 * kVectorBytes <= Scratch::kBytesB && kRows * kMaxK * static_cast<int64_t>(sizeof(T)) <= Scratch::kBytesA);

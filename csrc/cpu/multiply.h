@@ -105,7 +105,9 @@ class Multiplier {
   static constexpr bool kConverts = sizeof(A) != sizeof(T);
   static constexpr int64_t kMaxK = 384, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
   static constexpr int64_t kFarApart = 256 << 10;
-  // kNarrow: the maximum number of columns of a narrow block, in vectors, as measured. kNarrowRows: rows of a narrow block at a time.
+  // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kBytesOfNarrowB:
+  // what a level-2 cache holds of B beside them. Measured on two Xeon cores with AVX-512 and 2 MB of level 2 each (2026-11-24,
+  // docs/design/cpu.md, P9); not measured elsewhere.
   static constexpr int64_t kNarrow = 6, kNarrowRows = 16, kBytesOfNarrowB = 512 << 10;
   static_assert(kMaxK * kMaxVectors * kVectorBytes <= Scratch::kBytesB);
   static_assert(kMaxRowsA * kParts * kMaxWidth * kSize <= Scratch::kBytesSums);

@@ -14,9 +14,13 @@ namespace vbgemm {
 // Does the pieces [begin, end) of a call's work.
 using Work = std::function<void(int64_t begin, int64_t end)>;
 
-inline constexpr double kWorkPerThread = 5e5;     // in multiply-adds: what a core does while another core wakes up
-inline constexpr double kWorkPerMove = 8;         // in multiply-adds: how long moving one element takes
-inline constexpr int64_t kCacheBytes = 24 << 20;  // in bytes: most of a last-level cache
+// In multiply-adds: what a core does while another core wakes up, some 10 us, and how long moving one element takes. Both are estimates
+// that were not measured by themselves.
+inline constexpr double kWorkPerThread = 5e5;
+inline constexpr double kWorkPerMove = 8;
+// In bytes: operands and results of this size do not fit a last-level cache. Measured on two Zen 5 cores with 32 MiB of it (2026-11-23,
+// docs/design/cpu.md, P6); two Xeon cores with more cache would do better with a larger number (P9).
+inline constexpr int64_t kCacheBytes = 24 << 20;
 
 // How many threads an amount of work, in multiply-adds, is worth. Work too small to pay for waking another thread stays in the caller.
 int64_t threads_for(double work, int64_t most);
