@@ -27,5 +27,10 @@ with a column of ones.
     lowering.py   the choice between reference and kernel, and the custom call (csrc/ragged_call.h)
     indices.py    indices that are data: clamped, counted, reported by checkify
     general.py    jax.lax.ragged_dot_general's dimension numbers, translated to these two forms
-    lists.py      weights of different shapes: packed rows in, packed rows out
+
+Weights of different shapes, for packed rows, have a primitive of their own:
+
+    packed_api.py      ragged_matmul: checks, dtypes
+    lists.py           the primitive: packed rows in, packed rows out, or one contraction for each group
+    lists_lowering.py  the custom call (csrc/cpu/packed_handler.cc), and the form without it
 """
