@@ -31,6 +31,20 @@ struct RaggedCall {
   int64_t columns() const { return gated ? 2 * n : n; }  // of a matrix of rhs in ragged rows
 };
 
+// The tile shape of the pipelined kernel on a GPU. wide_pair and wide: 128 x 256 elements of the result for each thread block, in clusters
+// of two thread blocks that share copies, or single thread blocks. narrow: 128 x 128.
+enum class RaggedShape : int32_t { automatic, wide_pair, wide, narrow };
+inline constexpr int kRaggedShapes = 4;
+
+// The fastest shape for groups of so many rows, as measured on an H100 (docs/design/ragged.md). shape_of in gpu/host/ragged_launch.cu has
+// the same rule for the average number of rows. columns: of a matrix of rhs.
+constexpr RaggedShape fastest_ragged_shape(bool contraction, int64_t rows, int64_t k, int64_t columns) {
+  constexpr int64_t kTileRows = 128;
+  if (columns <= 128 || (!contraction && rows < kTileRows)) return RaggedShape::narrow;
+  const bool pairs = contraction ? k > kTileRows && rows >= 384 : columns > 256;
+  return pairs ? RaggedShape::wide_pair : RaggedShape::wide;
+}
+
 // A product of packed rows with weights of different shapes; cpu/packed_handler.cc defines what it computes.
 struct PackedCall {
   DType dtype, out_dtype;  // dtype: of the operands; out_dtype: of the results

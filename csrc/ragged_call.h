@@ -32,7 +32,8 @@
 //   gated           0 or 1
 //   sizes           m, k, n, groups, total_groups, batch[0], batch[1]; all at least 1
 //   batch_strides   two for each operand, in elements
-//   plan            int32 words that the platform defines: empty on the CPU
+//   plan            int32 words that the platform defines. CPU: empty. GPU: a RaggedShape; if empty, the average number of rows of a group
+//                   decides
 //
 // All of this is computed for batch[0] x batch[1] entries. Entry (b0, b1) of an operand begins b0 batch_strides[0] + b1 batch_strides[1]
 // elements after its first entry; an operand that all entries share has strides of 0. Results are dense.

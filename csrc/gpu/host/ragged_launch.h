@@ -7,11 +7,6 @@
 
 namespace vbgemm {
 
-// The tile shape of the pipelined kernel. wide_pair and wide: 128 x 256 elements of the result for each thread block, in clusters of two
-// thread blocks that share copies, or single thread blocks. narrow: 128 x 128.
-enum class RaggedShape : int32_t { automatic, wide_pair, wide, narrow };
-inline constexpr int kRaggedShapes = 4;
-
 // Enqueues the products of all batch entries on the stream. It neither allocates, waits nor copies, so that it may be recorded into a CUDA
 // graph; the sizes are read when the kernels run. The result has the same bits in every run. The call's plan is one word, a RaggedShape, or
 // empty.

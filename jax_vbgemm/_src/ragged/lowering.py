@@ -174,9 +174,20 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged) -> jax.Array:
         batch_strides=np.array(
             [stride * core for pair, core in zip(of_each, cores, strict=True) for stride in pair], np.int64
         ),
-        plan=np.zeros(0, np.int32),
+        plan=np.array(_plan(platform, sizes, ragged), np.int32),
     )
     return result
+
+
+def _plan(platform: str, sizes: Sizes, ragged: Ragged) -> list[int]:
+    """The tile shape on a GPU for the typical group; empty where none was given, so that the handler takes the
+    average."""
+    rows = ragged.typical_rows
+    if rows is None or platform not in backends.GPU_PLATFORMS:
+        return []
+    columns = sizes.n * (2 if ragged.gated else 1)
+    shape = _core.ragged_shape(contraction=ragged.contraction, rows=min(rows, LARGEST_SIZE), k=sizes.k, columns=columns)
+    return [shape]
 
 
 for _platform in backends.BACKENDS:

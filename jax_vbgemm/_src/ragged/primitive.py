@@ -49,6 +49,11 @@ class Ragged(NamedTuple):
     def has_epilogue(self) -> bool:
         return self.activation is not None or "bias" in self.extras or "row_scale" in self.extras
 
+    @property
+    def typical_rows(self) -> int | None:
+        """The number of rows of a typical group; None where the caller gave no hint."""
+        return sum(self.hint) // max(len(self.hint), 1) if isinstance(self.hint, tuple) else self.hint
+
     def core_ranks(self) -> list[int]:
         """The rank of each operand without its batch dimensions."""
         extra = {"bias": 2, "row_scale": 1, "group_offset": 0}

@@ -116,19 +116,15 @@ class Tiles(NamedTuple):
     end: jax.Array
 
 
-def tile_rows(m: Any, groups: int, hint: int | tuple[int, ...] | None) -> int:
+def tile_rows(m: Any, groups: int, typical: int | None) -> int:
     """The rows of a tile: half of a typical group's, so that few rows of the groups' last tiles are padding."""
-    if hint is not None:
-        typical = hint if isinstance(hint, int) else sum(hint) // max(len(hint), 1)
-    elif compat.is_static((m,)):
-        typical = m // groups
-    else:
-        typical = 128
+    if typical is None:
+        typical = m // groups if compat.is_static((m,)) else 128
     return max(8, 1 << (typical // 2).bit_length() - 1) if typical > 1 else 8
 
 
 def _tiles(rows: Rows, m: Any, ragged: Ragged) -> Tiles:
-    size = tile_rows(m, ragged.groups, ragged.hint)
+    size = tile_rows(m, ragged.groups, ragged.typical_rows)
     tiles = m // size + ragged.groups
     if compat.is_static((m,)):
         tiles = min(tiles, m)
