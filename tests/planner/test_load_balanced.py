@@ -30,23 +30,7 @@ def initial(problem):
 
 def reference(problems, threshold, wave_size, most_waves):
     """(names, TLP_new), recomputed from scratch before every single decision."""
-    chosen = [initial(p) for p in problems]
-
-    def tlp():
-        total = 0
-        for c in CLASSES:
-            m, n, threads, *_ = TABLE_3[c]
-            blocks = sum(num_tiles(p, m, n) for p, mine in zip(problems, chosen, strict=True) if mine == c)
-            total += min(blocks * ceil_div(threads, wave_size), most_waves[c])
-        return total * wave_size
-
-    for position in range(4, 0, -1):
-        for index in range(len(problems)):
-            if chosen[index] == CLASSES[position]:
-                if tlp() >= threshold:
-                    return chosen, tlp()
-                chosen[index] = CLASSES[position - 1]
-    return chosen, tlp()
+    return readings(problems, threshold, wave_size, most_waves, "class", "class")
 
 
 @given(problem_lists, st.integers(0, 40_000), st.sampled_from((64, 300, 1000)), st.sampled_from(("h100", "mi210")))
@@ -143,9 +127,9 @@ def test_work_per_thread_is_that_of_the_dtypes_steps(dtype, moved):
 # The readings that the text allows.
 
 
-def readings(problems, threshold, wave_size, most_waves, bound, demotion):
+def readings(problems, threshold, wave_size, most_waves, bound, demotion, unreached="highest"):
     """(names, TLP_new) with every step written out."""
-    chosen = [initial(p) for p in problems]
+    chosen, seen = [initial(p) for p in problems], []
 
     def tlp():
         waves = {c: [] for c in CLASSES}
@@ -163,20 +147,32 @@ def readings(problems, threshold, wave_size, most_waves, bound, demotion):
             total = every / max(1.0, sum(sum(waves[c]) / most_waves[c] for c in CLASSES))
         return total * wave_size
 
+    def is_reached():
+        seen.append((tlp(), list(chosen)))
+        return seen[-1][0] >= threshold
+
     def demote(index):
         chosen[index] = CLASSES[max(CLASSES.index(chosen[index]) - 1, 0)]
 
-    if demotion == "batch":
-        while tlp() < threshold and set(chosen) - {"small"}:
+    def run():
+        if demotion == "batch":
+            while not is_reached():
+                if set(chosen) <= {"small"}:
+                    return False
+                for index in range(len(problems)):
+                    demote(index)
+            return True
+        for position in range(4, 0, -1):
             for index in range(len(problems)):
-                demote(index)
-        return chosen, int(tlp())
-    for position in range(4, 0, -1):
-        for index in range(len(problems)):
-            if chosen[index] == CLASSES[position]:
-                if tlp() >= threshold:
-                    return chosen, int(tlp())
-                demote(index)
+                if chosen[index] == CLASSES[position]:
+                    if is_reached():
+                        return True
+                    demote(index)
+        return is_reached()
+
+    if not run() and unreached == "highest":
+        highest = max(seen)[0]
+        chosen = next(each for found, each in seen if found >= highest * (1 - 1e-9))
     return chosen, int(tlp())
 
 
@@ -187,11 +183,12 @@ def readings(problems, threshold, wave_size, most_waves, bound, demotion):
     st.sampled_from(("h100", "mi210")),
     st.sampled_from(("problem", "class", "device", "none")),
     st.sampled_from(("class", "batch")),
+    st.sampled_from(("highest", "smallest")),
 )
-def test_each_reading(problems, threshold, most, device, bound, demotion):
+def test_each_reading(problems, threshold, most, device, bound, demotion, unreached):
     waves = {name: most // (position + 1) for position, name in enumerate(CLASSES)}
-    plan = make(vb.LoadBalanced(threshold, waves, bound, demotion), problems, device)
-    expected, tlp = readings(problems, threshold, plan.device.wave_size, waves, bound, demotion)
+    plan = make(vb.LoadBalanced(threshold, waves, bound, demotion, unreached), problems, device)
+    expected, tlp = readings(problems, threshold, plan.device.wave_size, waves, bound, demotion, unreached)
     assert names(plan) == expected
     assert abs(plan.tlp - tlp) <= 1  # rounded down; shares of the device add up in another order
 
@@ -234,6 +231,34 @@ def test_the_devices_threshold_is_where_occupancy_counts(name):
     assert spec.load_balanced_threshold > min(active)
 
 
+@pytest.mark.parametrize("name", [name for name, spec in ALL_DEVICES.items() if spec.kind == "gpu"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "tf32", "bfloat16"])
+@pytest.mark.parametrize("demotion", ["class", "batch"])
+def test_no_default_threshold_makes_all_tiles_of_a_large_batch_the_smallest(name, dtype, demotion):
+    """One class has fewer active threads than the threshold, and on some devices all classes together have."""
+    planner = vb.LoadBalanced(demotion=demotion)
+    largest = make(vb.LoadBalanced(tlp_threshold=0), [(64, 64, 64)], name, dtype).choices[0]
+    assert make(planner, [(4096, 4096, 4096)], name, dtype).choices == (largest,)
+    many = make(planner, [(512, 512, 512)] * 256, name, dtype)
+    smallest = many.catalogue.find("mma-16x32" if many.tiles_used[0].tensor else "small", 128)
+    assert smallest not in many.tiles_used
+    assert many.predicted_seconds < make(vb.LoadBalanced(0), many.problems, name, dtype).predicted_seconds * 1.2
+
+
+def test_where_the_threshold_is_out_of_reach_the_highest_tlp_is_taken_first():
+    waves = dict.fromkeys(CLASSES, 16)  # 512 threads of each class
+    shapes = [(64, 64, 8)] * 4
+
+    def plan(unreached, demotion="class"):
+        return make(vb.LoadBalanced(10**9, waves, demotion=demotion, unreached=unreached), shapes)
+
+    # Of the four large blocks' 1024 threads 512 can be active. One problem demoted has 512 active threads of its class.
+    assert names(plan("highest")) == ["medium-large", "large", "large", "large"]
+    assert (plan("highest").tlp, plan("smallest").tlp) == (1024, 512)
+    assert names(plan("smallest")) == ["small"] * 4
+    assert names(plan("highest", "batch")) == ["large"] * 4
+
+
 def test_the_new_tlp_changes_plans_at_the_default_threshold():
     shapes = [(64, 64, 64)] * 900
     new, old = (make(vb.LoadBalanced(bound=bound), shapes) for bound in ("class", "none"))
@@ -261,6 +286,8 @@ def test_options():
         vb.LoadBalanced(active_waves={"small": -1})
     with pytest.raises(ValueError, match="LoadBalanced: bound = 'unit' must be one of 'problem', 'class', 'device'"):
         vb.LoadBalanced(bound="unit")
+    with pytest.raises(ValueError, match="LoadBalanced: unreached = 'large' must be one of 'highest', 'smallest'"):
+        vb.LoadBalanced(unreached="large")
     with pytest.raises(ValueError, match="LoadBalanced: demotion = 'all' must be one of 'class', 'batch'"):
         vb.LoadBalanced(demotion="all")
     with pytest.raises(TypeError, match="LoadBalanced: tlp_threshold = True must be a number"):

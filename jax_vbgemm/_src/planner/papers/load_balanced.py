@@ -28,6 +28,9 @@ TABLE_3_STEP = 16  # Tk of all tiles of Table 3; the compiled kernels have other
 
 Bound = Literal["problem", "class", "device", "none"]
 Demotion = Literal["class", "batch"]
+Unreached = Literal["highest", "smallest"]
+
+_SAME = 1 - 1e-9  # a factor: TLPs that differ by less are equal but for rounding
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,9 @@ class LoadBalanced(PaperPlanner):
     - "problem": the waves of each problem, as the sum over i in Eq. 4 is printed. Small problems rarely reach the
       bound.
     - "device": the waves of the whole batch, as phi(total_workgroup) in Algorithm 1, lines 6 and 21. Classes share the
-      device, each block taking its part of a unit. A threshold above every class's bound is then never reached, and
-      where all classes have the same WF, as in float32 on an H100, a lower threshold is not affected.
+      device, each block taking its part of a unit. A threshold above every class's bound is then never reached
+      (`unreached`), and where all classes have the same WF, as in float32 on an H100, a lower threshold is not
+      affected.
     - "none": no waves. That is Eq. 3, the TLP that section 5.5 compares with and that the authors' released code
       counts.
 
@@ -71,6 +75,17 @@ class LoadBalanced(PaperPlanner):
     - "batch": all problems by one class, as in each pass of Algorithm 1 (lines 9-20). TLP_new is compared after the
       pass.
 
+    `unreached`: which tiles are used where TLP_new stays below the threshold even with the smallest tiles. (Algorithm 1
+    would not end.) That is common where a device holds few threads of a kernel, as on tensor cores, since the bound of
+    one class is below the threshold.
+
+    - "highest" (default): of all assignments from the initial one on, the first with the highest TLP_new, which is the
+      paper's "evaluation criterion to measure the effectiveness of the tiling scheme" (section 4.2.2). Smaller tiles
+      cost "intra-tile parallelism" and are for units that would be idle, so that a demotion which does not raise
+      TLP_new has no use.
+    - "smallest": the smallest tile for all problems, where the passes end. On tensor cores of an H100 large batches
+      then take two to four times as long (predicted).
+
     `tensor`: whether plans use tensor-core tiles of the paper's shapes. None (default): for float32 at JAX's default
     precision and for 16-bit floats, but not for float32 at "highest" and for float64.
     """
@@ -83,12 +98,14 @@ class LoadBalanced(PaperPlanner):
     active_waves: Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
     bound: Bound = "class"
     demotion: Demotion = "class"
+    unreached: Unreached = "highest"
     tensor: bool | None = None
 
     def __post_init__(self) -> None:
         check_number("LoadBalanced", "tlp_threshold", self.tlp_threshold)
         check_choice("LoadBalanced", "bound", self.bound, ("problem", "class", "device", "none"))
         check_choice("LoadBalanced", "demotion", self.demotion, ("class", "batch"))
+        check_choice("LoadBalanced", "unreached", self.unreached, ("highest", "smallest"))
         check_choice("LoadBalanced", "tensor", self.tensor, (None, True, False))
         if not isinstance(self.active_waves, Mapping | tuple | None):
             raise TypeError(f"LoadBalanced: active_waves = {self.active_waves!r} must map classes to numbers")
@@ -118,8 +135,8 @@ class LoadBalanced(PaperPlanner):
             waves = np.minimum(waves, most[:, None])
         tile_class = _initial_classes(sizes, tiles)
         active = partial(_active, most=most, bound=self.bound)
-        demote = _demote_by_class if self.demotion == "class" else _demote_all
-        tile_class = demote(tile_class, waves, active, threshold / device.wave_size)
+        passes = _Passes(waves, active, threshold / device.wave_size, self.unreached)
+        tile_class = passes.by_class(tile_class) if self.demotion == "class" else passes.by_batch(tile_class)
         return Draft.whole_problems(
             problems,
             device,
@@ -153,27 +170,53 @@ def _active(waves: Floats, *, most: Floats, bound: Bound) -> Floats:
     return total
 
 
-def _demote_by_class(tile_class: Ints, waves: Floats, active: Callable[[Floats], Floats], enough: float) -> Ints:
-    """Class by class from the largest, problem by problem, until `enough` waves are active."""
-    for demoted in range(len(waves) - 1, 0, -1):
-        below = demoted - 1
-        members = np.flatnonzero(tile_class == demoted)  # including those demoted into the class before
-        # Waves after demoting none, one, two, ... of the members; the other classes stay unchanged.
-        now = np.repeat(_of_classes(waves, tile_class)[:, None], len(members) + 1, axis=1)
-        now[demoted, 1:] -= np.cumsum(waves[demoted, members])
-        now[below, 1:] += np.cumsum(waves[below, members])
-        reached = np.flatnonzero(active(now) >= enough)
-        tile_class = tile_class.copy()
-        tile_class[members[: reached[0]] if len(reached) else members] -= 1
-        if len(reached):
-            break
-    return tile_class
+@dataclass(frozen=True)
+class _Passes:
+    """Algorithm 1 without its initial tiles: demotes problems until `enough` waves are active.
+
+    `unreached` says which assignment is the answer where that many never are.
+    """
+
+    waves: Floats
+    active: Callable[[Floats], Floats]
+    enough: float
+    unreached: Unreached
+
+    def by_class(self, tile_class: Ints) -> Ints:
+        """Class by class from the largest, problem by problem."""
+        most, best = -1.0, tile_class
+        for demoted in range(len(self.waves) - 1, 0, -1):
+            below = demoted - 1
+            members = np.flatnonzero(tile_class == demoted)  # including those demoted into the class before
+            # Waves after demoting none, one, two, ... of the members; the other classes stay unchanged.
+            now = np.repeat(_of_classes(self.waves, tile_class)[:, None], len(members) + 1, axis=1)
+            now[demoted, 1:] -= np.cumsum(self.waves[demoted, members])
+            now[below, 1:] += np.cumsum(self.waves[below, members])
+            tlp = self.active(now)
+            reached = np.flatnonzero(tlp >= self.enough)
+            if len(reached):
+                return _demoted(tile_class, members[: reached[0]])
+            highest = int(np.argmax(tlp > tlp.max() * _SAME))
+            if tlp[highest] * _SAME > most:
+                most, best = tlp[highest], _demoted(tile_class, members[:highest])
+            tile_class = _demoted(tile_class, members)
+        return tile_class if self.unreached == "smallest" else best
+
+    def by_batch(self, tile_class: Ints) -> Ints:
+        """Every problem by a class in each pass."""
+        most, best = -1.0, tile_class
+        while (tlp := float(self.active(_of_classes(self.waves, tile_class)))) < self.enough:
+            if tlp * _SAME > most:
+                most, best = tlp, tile_class
+            if not tile_class.any():
+                return tile_class if self.unreached == "smallest" else best
+            tile_class = np.maximum(tile_class - 1, 0)
+        return tile_class
 
 
-def _demote_all(tile_class: Ints, waves: Floats, active: Callable[[Floats], Floats], enough: float) -> Ints:
-    """Every problem by a class, until `enough` waves are active or all tiles are the smallest."""
-    while tile_class.any() and active(_of_classes(waves, tile_class)) < enough:
-        tile_class = np.maximum(tile_class - 1, 0)
+def _demoted(tile_class: Ints, members: Ints) -> Ints:
+    tile_class = tile_class.copy()
+    tile_class[members] -= 1
     return tile_class
 
 
