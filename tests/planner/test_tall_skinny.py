@@ -137,6 +137,24 @@ def test_a_dtype_without_such_tiles_takes_ordinary_ones():
     assert names(make(vb.TallSkinny(), [(10**5, 16, 16)], dtype="complex64")) == ["small"]
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128", "float8_e4m3fn", "int8"])
+@pytest.mark.parametrize("n", [1, 16, 17, 25, 31, 32])
+def test_square_tiles_are_no_narrower_than_the_small_dimension(dtype, n):
+    for size in [(10**6, n, 8), (n, 10**6, 8), (20480, n, 5000), (n, 20480, 5000), (n, n, 10**6), (3, n, 10**6)]:
+        plan = make(vb.TallSkinny(), [size], dtype=dtype)
+        (tile,) = plan.tiles_used
+        assert min(tile.m, tile.n) >= min(n, size[0])
+        if max(size[:2]) <= 32:
+            assert min(tile.m, tile.n) >= n
+
+
+def test_a_transposed_tall_operand_is_read_once():
+    for n, width in ((8, 8), (16, 16), (17, 32), (22, 32), (32, 32)):
+        plan = make(vb.TallSkinny(), [vb.Problem(152463, n, 40, transpose_a=True)], dtype="float64")
+        (tile,) = plan.tiles_used
+        assert (tile.m, tile.n) == (256, width)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("size", [(10**6, 16, 16), (10**6, 8, 8), (10**5, 16, 16), (20480, 8, 20480), (16, 10**6, 16)])
 def test_auto_takes_them(dtype, size):

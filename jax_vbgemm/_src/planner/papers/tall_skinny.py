@@ -61,7 +61,8 @@ class TallSkinny(DraftPlanner):
     where A is stored as k x m, and the dot-product tiles (`dots-*`), whose warps read along K, where A is contiguous
     along K. For problems with few rows and many columns, and where the device has no such tiles, they are the skinny
     tiles (`skinny-*`). Reductions (few rows, few columns and a deep K), which the paper does not treat, get the
-    smallest deep tile (`deep-*`) that holds their result; other problems get the largest square tile that fits.
+    smallest deep tile (`deep-*`) that holds their result. Other problems get the largest square tile that fits, and
+    tall and skinny ones of a dtype without such tiles the smallest square tile that holds the small dimension.
 
     t2 is the tile's short side, t3 the number of elements of A that a thread loads in a step, t1 tcf the long side;
     MaxOccup_SM comes from the compiler's report (`Kernel`). The model chooses among all tiles of the kernels named
@@ -90,8 +91,11 @@ class TallSkinny(DraftPlanner):
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         sizes = Sizes.of(problems)
         ordinary, replaced = catalogue.resolve(LEVELS)
-        squares = np.array([tile.index for tile in ordinary])[largest_that_fits(sizes, ordinary)]
         shapes = shapes_of(sizes)
+        level = np.where(
+            shapes == Shape.ORDINARY, largest_that_fits(sizes, ordinary), _smallest_levels(sizes, shapes, ordinary)
+        )
+        squares = np.array([tile.index for tile in ordinary])[level]
         profiled = self._profiled(device)
 
         def chosen(streaming: NDArray[np.bool_]) -> Ints:
@@ -249,9 +253,18 @@ def _streaming(problem: Problem, shape: Shape, catalogue: Catalogue) -> list[Til
     if shape == Shape.TSM2 and DOTS.suits(one, catalogue).all():
         return list(DOTS.tiles_of(catalogue))
     if shape == Shape.TSM2 and problem.transpose_a and ROWS.suits(one, catalogue).all():
-        widest = catalogue.rules.few_columns if catalogue.rules else 0
-        return [tile for tile in ROWS.tiles_of(catalogue) if tile.m == 2 * tile.threads and tile.n <= widest]
+        measured = catalogue.rules.few_columns if catalogue.rules else 0
+        short = (tile for tile in ROWS.tiles_of(catalogue) if tile.m == 2 * tile.threads)
+        return [tile for tile in short if tile.n <= measured or problem.n > measured]
     return []
+
+
+def _smallest_levels(sizes: Sizes, shapes: NDArray[np.int8], tiles: tuple[TileShape, ...]) -> Ints:
+    """For each problem the first of the square tiles that holds its small dimension, so that the tall operand is read
+    once; of a reduction both dimensions of C."""
+    needed = np.where(shapes == Shape.REDUCTION, np.maximum(sizes.m, sizes.n), np.minimum(sizes.m, sizes.n))
+    sides = np.array([min(tile.m, tile.n) for tile in tiles])
+    return np.minimum(np.searchsorted(sides, needed), len(tiles) - 1)
 
 
 def _smallest_that_holds(problem: Problem, catalogue: Catalogue) -> TileShape | None:
