@@ -64,6 +64,14 @@ def test_ism2_reads_a_once_by_whole_rows(kind, n, k, transpose_a):
                 assert plan.num_tiles >= -(-m // shortest)
 
 
+@pytest.mark.parametrize("size", [(30, 44069, 28), (44069, 30, 28), (17, 20000, 8), (32, 100_000, 32)])
+def test_no_unit_is_idle_where_shorter_tiles_hold_the_small_dimension(size):
+    plan = make(vb.TallSkinny(), [size])
+    (tile,) = plan.tiles_used
+    assert min(tile.m, tile.n) >= min(size[:2])
+    assert plan.num_tiles >= 132
+
+
 def test_a_float64_product_of_25_columns_takes_one_pass():
     plan = make(vb.TallSkinny(), [(10**6, 25, 8)], dtype="float64")
     assert names(plan) == ["mma-rows-1024x32"]

@@ -199,7 +199,8 @@ def _tile_for(
         return (tile.m, tile.n) if mirrored else (tile.n, tile.m)
 
     tiles = _streaming(problem, shape, catalogue) if streaming and device.kind == "gpu" else []
-    shortest = min((sides(tile)[1] for tile in tiles), default=0)
+    held = [tile for tile in tiles if sides(tile)[0] >= n]  # others may be shorter but are not taken
+    shortest = min((sides(tile)[1] for tile in held), default=0)
     if shortest == 0 or (shape not in DEEP_SHAPES and problem.batch * -(-m // shortest) < device.units):
         # shorter tiles may leave fewer units idle; with a deep K, split-K fills the units
         tiles += _skinny(catalogue, mirrored)
