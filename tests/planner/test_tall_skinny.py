@@ -30,14 +30,20 @@ def test_each_product_is_formed_once(problems, device, target):
 @pytest.mark.parametrize("n", [1, 3, 7, 12, 24, 31])
 def test_tsm2_reads_a_once(kind, n):
     """Dot products along A's rows where they are wide enough, else the narrowest skinny tile."""
+
+    def on_units(short):
+        """Skinny tiles of 32 lines are built for tensor cores too."""
+        return "m128_light" if short == 32 and upright.catalogue.on_tensor_cores else "t128_medium"
+
     upright, mirrored = (make(vb.TallSkinny(), [size], dtype=kind) for size in ((20480, n, 20480), (n, 20480, 20480)))
     tile, image = (plan.catalogue.find(*plan.choices[0]) for plan in (upright, mirrored))
     dots = [each for each in upright.catalogue if each.kernel in DOT_PRODUCTS and each.n >= n]
     if dots:
         assert tile == min(dots, key=lambda each: each.n)
     else:
-        assert (tile.kernel, tile.n) == ("t128_medium", next(short for short in (8, 16, 32) if n <= short))
-    assert image.kernel == "t128_medium"
+        assert tile.n == next(short for short in (8, 16, 32) if n <= short)
+        assert tile.kernel == on_units(tile.n)
+    assert image.kernel == on_units(image.m)
     assert image.m == (16 if n <= 16 else 32)  # there is no narrower one
 
 
@@ -99,6 +105,24 @@ def test_reductions_share_depth():
     plan.validate()
     assert names(plan) == ["deep-8x8"]
     assert plan.num_tiles > 132
+
+
+@pytest.mark.parametrize(("kind", "by_default"), [("bfloat16", True), ("tf32", True), ("float32", False),
+                                                  ("float64", False)])  # fmt: skip
+def test_tensor_cores_as_for_the_other_papers_planners(kind, by_default):
+    sizes = [(10**5, 24, 500), (24, 10**5, 500), (512, 512, 512)]
+    options = [(None, by_default), (False, False)]
+    if kind != "float32":  # whose products are not formed on NVIDIA's tensor cores
+        options.append((True, True))
+    for tensor, expected in options:
+        plan = make(vb.TallSkinny(tensor=tensor), sizes, dtype=kind)
+        plan.validate()
+        shapes = ["mma-128x32", "mma-32x128", "mma-64x64"] if expected else ["skinny-128x32", "skinny-32x128", "large"]
+        assert names(plan) == shapes
+    whole_rows = make(vb.TallSkinny(tensor=False), [(10**6, 25, 8)], dtype="float64")
+    assert names(whole_rows) == ["rows-1024x32"]
+    with pytest.raises(ValueError, match="TallSkinny: tensor = 1 must be one of None, True, False"):
+        vb.TallSkinny(tensor=1)
 
 
 def test_more_kernels_than_a_call_launches_are_not_asked_for():

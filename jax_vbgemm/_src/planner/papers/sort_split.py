@@ -16,8 +16,8 @@ from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.runs import Ints, tile_counts
 from jax_vbgemm._src.problem import Problem, Sizes
 
-LEVELS = (("small", 128), ("medium", 128), ("large", 128))
-TENSOR_LEVELS = (("mma-16x32", 128), ("mma-32x32", 128), ("mma-64x64", 128))
+LEVELS: tuple[TileKey, ...] = (("small", 128), ("medium", 128), ("large", 128))
+TENSOR_LEVELS: tuple[TileKey, ...] = (("mma-16x32", 128), ("mma-32x32", 128), ("mma-64x64", 128))
 
 
 @dataclass(frozen=True)

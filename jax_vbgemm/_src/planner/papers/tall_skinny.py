@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +17,19 @@ from jax_vbgemm._src.planner.model.tile_families import (
     DEEP,
     DOTS,
     FAMILIES,
+    LONG,
     ROWS,
     STREAMING,
     are_many,
     without_too_long,
 )
-from jax_vbgemm._src.planner.papers.options import check_number
-from jax_vbgemm._src.planner.papers.sort_split import LEVELS, largest_that_fits
-from jax_vbgemm._src.planner.plan.draft import Draft, DraftPlanner, joined
+from jax_vbgemm._src.planner.papers.options import check_choice, check_number
+from jax_vbgemm._src.planner.papers.paper_planner import PaperPlanner
+from jax_vbgemm._src.planner.papers.sort_split import LEVELS, TENSOR_LEVELS, largest_that_fits
+from jax_vbgemm._src.planner.plan.draft import Draft, joined
 from jax_vbgemm._src.planner.plan.plan import MAX_TILES
 from jax_vbgemm._src.planner.search.makespan import by_one_tile
-from jax_vbgemm._src.planner.tables.catalogue import SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileShape
+from jax_vbgemm._src.planner.tables.catalogue import SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.launches import MAX_LAUNCHES
 from jax_vbgemm._src.planner.tiles.runs import Ints, ceil_div
@@ -46,7 +49,7 @@ _ROWS_AHEAD = 32
 
 
 @dataclass(frozen=True)
-class TallSkinny(DraftPlanner):
+class TallSkinny(PaperPlanner):
     """The planner "tall_skinny", of Rivera et al., "ISM2: Optimizing irregular-shaped matrix-matrix multiplication on
     GPUs".
 
@@ -77,20 +80,32 @@ class TallSkinny(DraftPlanner):
     `memory_latency`, `product_latency`: seconds from a load, and from a multiply-add, to its use; default: the device
     table's. `tcf`: rows that a thread of ISM2 walks, where such a tile is built; default: the model's.
     `python -m jax_vbgemm profile` measures all three on the device at hand.
+
+    `tensor`: whether skinny and square tiles are those of tensor cores. None (default): for float32 at JAX's default
+    precision and for 16-bit floats, but not for float32 at "highest" and for float64. Row and dot-product tiles, whose
+    limit is memory, are chosen by the model from both kinds of units. False excludes all tiles on tensor cores.
     """
+
+    name: ClassVar[str] = "tall_skinny"
+    tile_sets: ClassVar[tuple[tuple[TileKey, ...], ...]] = (LEVELS,)
+    tensor_sets: ClassVar[tuple[tuple[TileKey, ...], ...]] = (TENSOR_LEVELS,)
 
     target_blocks: float | None = None
     memory_latency: float | None = None
     product_latency: float | None = None
     tcf: float | None = None
+    tensor: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("target_blocks", "memory_latency", "product_latency", "tcf"):
             check_number("TallSkinny", name, getattr(self, name))
+        check_choice("TallSkinny", "tensor", self.tensor, (None, True, False))
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         sizes = Sizes.of(problems)
-        ordinary, replaced = catalogue.resolve(LEVELS)
+        (levels,) = self.sets_for(catalogue)
+        ordinary, replaced = catalogue.resolve(levels)
+        with_tensor = levels == TENSOR_LEVELS
         shapes = shapes_of(sizes)
         level = np.where(
             shapes == Shape.ORDINARY, largest_that_fits(sizes, ordinary), _smallest_levels(sizes, shapes, ordinary)
@@ -98,19 +113,23 @@ class TallSkinny(DraftPlanner):
         squares = np.array([tile.index for tile in ordinary])[level]
         profiled = self._profiled(device)
 
+        to_choose_from = catalogue if self.tensor is not False else catalogue.only(lambda tile: not tile.tensor)
+
         def chosen(streaming: NDArray[np.bool_]) -> Ints:
             """Each problem's tile; problems that are not `streaming` get a tile of an ordinary kernel."""
             tile_id = squares.copy()
             for i in np.flatnonzero((shapes != Shape.ORDINARY) & sizes.has_products).tolist():
                 one = replace(problems[i], symmetric=False)
-                tile = _tile_for(one, Shape(shapes[i]), profiled, catalogue, self.tcf, bool(streaming[i]))
+                tile = _tile_for(
+                    one, Shape(shapes[i]), profiled, to_choose_from, self.tcf, bool(streaming[i]), with_tensor
+                )
                 tile_id[i] = tile_id[i] if tile is None else tile.index
             return tile_id
 
         tile_id = _within_launches(chosen, sizes, catalogue)
         order = np.arange(len(problems))
         draft = Draft.whole_problems(
-            problems, device, catalogue, planner="tall_skinny", tile_id=tile_id, order=order, replaced=replaced
+            problems, device, catalogue, planner=self.name, tile_id=tile_id, order=order, replaced=replaced
         )
         if device.kind == "cpu":
             return draft
@@ -129,7 +148,7 @@ class TallSkinny(DraftPlanner):
             others = tuple(problems[i] for i in rest.tolist())
             whole = Draft.whole_problems(others, device, catalogue, planner="", tile_id=tile_id[rest])
             parts.append((rest, self._split(whole, shapes[rest], None)))
-        return replace(joined(problems, parts), planner="tall_skinny", replaced=replaced)
+        return replace(joined(problems, parts), planner=self.name, replaced=replaced)
 
     def _profiled(self, device: DeviceSpec) -> DeviceSpec:
         """The device with the latencies given as options."""
@@ -186,9 +205,16 @@ def _is_of_one_family(kernel: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _tile_for(
-    problem: Problem, shape: Shape, device: DeviceSpec, catalogue: Catalogue, tcf: float | None, streaming: bool
+    problem: Problem,
+    shape: Shape,
+    device: DeviceSpec,
+    catalogue: Catalogue,
+    tcf: float | None,
+    streaming: bool,
+    with_tensor: bool,
 ) -> TileShape | None:
-    """The tile for a tall and skinny problem; None where none is built."""
+    """The tile for a tall and skinny problem; None where none is built. `with_tensor`: skinny tiles may be on tensor
+    cores."""
     if shape == Shape.REDUCTION:
         return _smallest_that_holds(problem, catalogue) if streaming and device.kind == "gpu" else None
     mirrored = shape in MIRRORED
@@ -203,7 +229,7 @@ def _tile_for(
     shortest = min((sides(tile)[1] for tile in held), default=0)
     if shortest == 0 or (shape not in DEEP_SHAPES and problem.batch * -(-m // shortest) < device.units):
         # shorter tiles may leave fewer units idle; with a deep K, split-K fills the units
-        tiles += _skinny(catalogue, mirrored)
+        tiles += _skinny(catalogue, mirrored, with_tensor)
     if not tiles:
         return None
 
@@ -231,15 +257,15 @@ def kernel_of(tile: TileShape, short: int, long: int, k: int, device: DeviceSpec
     )
 
 
-def _skinny(catalogue: Catalogue, mirrored: bool) -> list[TileShape]:
-    """The skinny tiles: those far longer than wide, or wider than long, that belong to no family.
+def _skinny(catalogue: Catalogue, mirrored: bool, with_tensor: bool) -> list[TileShape]:
+    """The skinny tiles: those far longer than wide, or wider than long, that belong to no family; `with_tensor`: and
+    those of LONG, on tensor cores.
 
     A CPU walks the same ones as a GPU; the tiles that only it has are of one thread, and don't count.
     """
+    others = [family for family in FAMILIES if not (with_tensor and family is LONG)]
     tiles = (tile for tile in catalogue if tile.is_far_longer and tile.threads > 1)
-    return [
-        tile for tile in tiles if (tile.n > tile.m) == mirrored and not any(family.has(tile) for family in FAMILIES)
-    ]
+    return [tile for tile in tiles if (tile.n > tile.m) == mirrored and not any(family.has(tile) for family in others)]
 
 
 def _streaming(problem: Problem, shape: Shape, catalogue: Catalogue) -> list[TileShape]:
