@@ -109,19 +109,51 @@ def test_the_papers_table_3(device, dtype):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "moved"),
+    ("device", "dtype", "moved"),
     [
         # Steps of 128 bytes along K, the large tile's of 64: of float32 32 and 16 elements, of float64 half as many.
-        ("float32", [10, 16, 24, 20, 24]),
-        ("float64", [6, 10, 16, 14, 20]),
-        ("bfloat16", [18, 28, 40, 32, 32]),
-        ("complex64", [6, 10, 16, 14, 20]),
+        ("h100", "float32", [10, 16, 24, 20, 24]),
+        ("h100", "float64", [6, 10, 16, 14, 20]),
+        ("h100", "bfloat16", [18, 28, 40, 32, 32]),
+        ("h100", "complex64", [6, 10, 16, 14, 20]),
+        # On CDNA steps are half as long, but not below 8 elements.
+        ("mi210", "float32", [6, 10, 16, 14, 20]),
+        ("mi210", "float64", [4, 7, 12, 11, 20]),
+        ("mi210", "bfloat16", [10, 16, 24, 20, 24]),
+        ("mi100", "complex64", [4, 7, 12, 11, 20]),
     ],
 )
-def test_work_per_thread_is_that_of_the_dtypes_steps(dtype, moved):
-    plan = make(vb.LoadBalanced(tlp_threshold=0, tensor=False), ONE_OF_EACH, "mi210", dtype)
+def test_work_per_thread_is_that_of_the_kernels_steps(device, dtype, moved):
+    plan = make(vb.LoadBalanced(tlp_threshold=0, tensor=False), ONE_OF_EACH, device, dtype)
     assert [w_cp for w_cp, _ in plan.work_per_thread.values()] == [2, 4, 8, 8, 16]
     assert [w_dl for _, w_dl in plan.work_per_thread.values()] == moved
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "tile", "step"),
+    [
+        ("mi210", "float32", "mma-64x64", 16),  # 64 bytes
+        ("mi210", "bfloat16", "mma-64x64", 32),
+        ("mi210", "float64", "mma-64x64", 8),
+        ("mi210", "float32", "deep-8x8", 128),
+        ("mi210", "float32", "rows-256x8", 32),
+        ("h100", "float32", "rows-256x8", 48),
+        ("h100", "float64", "rows-256x8", 48),
+        ("h100", "bfloat16", "columns-8x256", 64),
+        ("h100", "tf32", "mma-rows-256x32", 64),
+        ("h100", "float64", "mma-rows-256x32", 48),
+        ("h100", "float32", "deep-8x8", 128),
+        ("h100", "float64", "dots-64x4", 64),
+        ("h100", "bfloat16", "mma-64x64", 64),
+        ("h100", "int8", "mma-64x64", 128),
+        ("cpu", "float64", "cpu-large", 256),
+    ],
+)
+def test_steps_of_other_kernels(device, kind, tile, step):
+    plan = make(vb.Uniform(tile), [(64, 64, 64)], device, kind)
+    (shape,) = plan.tiles_used
+    (work,) = plan.work_per_thread.values()
+    assert work == work_per_thread(shape.m, shape.n, step, shape.threads)
 
 
 # The readings that the text allows.

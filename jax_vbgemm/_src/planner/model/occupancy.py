@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from jax_vbgemm._src.planner.tables.catalogue import TileShape
+from jax_vbgemm._src.planner.tables.catalogue import SHARED_DEPTH, WHOLE_ROWS, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 
 
@@ -57,6 +57,25 @@ def work_per_thread(m: int, n: int, k: int, threads: int) -> tuple[float, float]
     """(W_CP, W_DL), Eq. 1 and 2: elements that a thread of an m x n tile computes, and elements it moves in a step of
     `k`."""
     return m * n / threads, (m * n + m * k + k * n) / threads
+
+
+def kernel_step(tile: TileShape, device: DeviceSpec, element_bytes: int) -> int:
+    """Tk: the K step of the tile's compiled kernel, in elements.
+
+    On a GPU these are kDepth of MfmaCut, RowCut, DeepCut (for all warps), DotCut, TensorCut and TileCut in csrc/gpu. On
+    a CPU it is the catalogue's.
+    """
+    if device.kind == "cpu":
+        return tile.k
+    cdna = device.wave_size == 64
+    if tile.kernel in WHOLE_ROWS:
+        if cdna:
+            return 32
+        return 64 if element_bytes == 2 or (tile.tensor and element_bytes == 4) else 48
+    if cdna and tile.tensor:
+        return 64 // element_bytes
+    divisor = 2 if cdna and tile.kernel != SHARED_DEPTH else 1  # kStepDivisor in csrc/gpu/arch/machine.h
+    return max(tile.k * 4 // element_bytes // divisor, 8)
 
 
 def waves_by_blocks(device: DeviceSpec, threads: int) -> int:

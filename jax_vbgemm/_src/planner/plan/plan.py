@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm._src.planner.model.cost_model import Prediction, computed_extents, predict, step_depth, weighted_sum
-from jax_vbgemm._src.planner.model.occupancy import Occupancy, tile_occupancy, work_per_thread
+from jax_vbgemm._src.planner.model.cost_model import Prediction, computed_extents, predict, weighted_sum
+from jax_vbgemm._src.planner.model.occupancy import Occupancy, kernel_step, tile_occupancy, work_per_thread
 from jax_vbgemm._src.planner.plan import report
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, Replacement, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
@@ -327,11 +327,10 @@ class Plan:
         `load_balanced.table_3`.
         """
         size = self.catalogue.element_bytes
-        found = {}
-        for tile in self.tiles_used:
-            step = tile.k if self.device.kind == "cpu" else int(step_depth(np.asarray(tile.k), size))
-            found[tile.key] = work_per_thread(tile.m, tile.n, step, tile.threads)
-        return found
+        return {
+            tile.key: work_per_thread(tile.m, tile.n, kernel_step(tile, self.device, size), tile.threads)
+            for tile in self.tiles_used
+        }
 
     @cached_property
     def prediction(self) -> Prediction:
