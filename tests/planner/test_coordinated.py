@@ -231,7 +231,7 @@ def test_on_tensor_cores_tiles_of_the_same_shapes_are_chosen():
     for kind in ("float32", "float64"):  # the papers' own arithmetic
         assert not any(tile.tensor for tile in make(vb.Coordinated(), PAPER, dtype=kind).tiles_used)
     assert any(tile.tensor for tile in make(vb.Coordinated(tensor=True), PAPER, dtype="float64").tiles_used)
-    with pytest.raises(ValueError, match=r"none of the tiles mma-16x32/128, .* is built for float32"):
+    with pytest.raises(ValueError, match=r"none of the tiles mma-16x32, .* is built for float32"):
         make(vb.Coordinated(tensor=True), PAPER)
 
 

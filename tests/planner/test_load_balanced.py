@@ -316,6 +316,12 @@ def test_options():
         vb.LoadBalanced(active_waves={"huge": 3})
     with pytest.raises(ValueError, match=r"LoadBalanced: active_waves\['small'\] = -1 must be finite and not negative"):
         vb.LoadBalanced(active_waves={"small": -1})
+    with pytest.raises(TypeError, match=r"LoadBalanced: active_waves\['small'\] = None must be a number"):
+        vb.LoadBalanced(active_waves={"small": None})
+    for pairs in (("small", 3), (("small",),), 3, ["small"]):
+        with pytest.raises(TypeError, match=r"LoadBalanced: active_waves = .* must map classes to numbers"):
+            vb.LoadBalanced(active_waves=pairs)
+    assert vb.LoadBalanced(active_waves=(("small", 4),)) == vb.LoadBalanced(active_waves={"small": 4})
     with pytest.raises(ValueError, match="LoadBalanced: bound = 'unit' must be one of 'problem', 'class', 'device'"):
         vb.LoadBalanced(bound="unit")
     with pytest.raises(ValueError, match="LoadBalanced: unreached = 'large' must be one of 'highest', 'smallest'"):

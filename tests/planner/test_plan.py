@@ -189,7 +189,7 @@ def changed(at, **fields):
 def test_validation_names_what_is_wrong(blocks, message):
     with pytest.raises(ValueError, match="plan") as caught:
         from_blocks(TWO, *blocks).validate()
-    assert str(caught.value) == message
+    assert str(caught.value) == f"{message} (planner 'mine')"
 
 
 def test_problems_without_elements_have_no_tiles():
@@ -393,3 +393,78 @@ def test_columns_of_runs():
     tiles = [vb.Tile(0, 0, row, 0, 0, 64, "huge") for row in (0, 2**63)]
     with pytest.raises(ValueError, match="plan: tile 1 of the plan has a number beyond int64"):
         vb.Plan.from_blocks(problems_of([(64, 64, 64)]), H100, FLOAT32, planner="mine", blocks=[tiles])
+
+
+SQUARES = problems_of([(64, 64, 64), (32, 32, 32)])
+
+
+def of_choices(tiles, order=None):
+    tiles = [FLOAT32.find(tile) if tile in ("large", "medium") else tile for tile in tiles]
+    return vb.Plan.from_choices(SQUARES, H100, FLOAT32, planner="mine", tiles=tiles, order=order)
+
+
+LARGE, MEDIUM = vb.Tile(0, 0, 0, 0, 0, 64, "large"), vb.Tile(1, 0, 0, 0, 0, 32, "medium")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "error", "message"),
+    [
+        ([[LARGE], [MEDIUM._replace(row=0.5)]], TypeError, r"blocks\[1\]\[0\].row = 0.5 must be an integer"),
+        ([[LARGE, MEDIUM._replace(k_end=20.9)]], TypeError, r"blocks\[0\]\[1\].k_end = 20.9 must be an integer"),
+        ([[LARGE._replace(problem="x")]], TypeError, r"blocks\[0\]\[0\].problem = 'x' must be an integer"),
+        ([[LARGE._replace(batch=True)]], TypeError, r"blocks\[0\]\[0\].batch = True must be an integer"),
+        ([[LARGE._replace(name=None)]], TypeError, r"\.name = None must be a name or \(name, threads\)"),
+        ([[LARGE._replace(name=("large",))]], TypeError, r"\.name = \('large',\) must be a name or"),
+        ([[LARGE._replace(name="larg")]], ValueError, r"blocks\[0\]\[0\].name: there is no tile 'larg'"),
+        ([[1], [2]], TypeError, r"blocks\[0\]\[0\] is 1: expected a Tile"),
+        ([1, 2], TypeError, r"blocks\[0\] is 1: expected a list of Tile"),
+        ([LARGE, MEDIUM], TypeError, r"blocks\[0\] is Tile\(.*\): expected a list of Tile"),
+        ([[LARGE], []], ValueError, r"blocks\[1\] has no tiles"),
+    ],
+)
+def test_wrong_blocks_name_planner_and_place(blocks, error, message):
+    with pytest.raises(error, match=rf"plan: .*{message}.*\(planner 'mine'\)"):
+        from_blocks(SQUARES, *blocks)
+    from_blocks(SQUARES, [LARGE], [MEDIUM._replace(row=np.int64(0))]).validate()
+
+
+@pytest.mark.parametrize(
+    ("tiles", "order", "error", "message"),
+    [
+        ((r"large ", "medium"), None, TypeError, r"tiles\[0\] is 'large ': expected a TileShape of the catalogue"),
+        (("large",), None, ValueError, "1 tiles were chosen for 2 problems"),
+        (("large", "medium"), [0, 5], ValueError, r"order = \[0, 5\] must name each of 2 problems once"),
+        (("large", "medium"), [0], ValueError, r"order = \[0\] must name each of 2 problems once"),
+        (("large", "medium"), [0, 0], ValueError, r"order = \[0, 0\] must name each of 2 problems once"),
+    ],
+)
+def test_wrong_choices_name_planner_and_place(tiles, order, error, message):
+    with pytest.raises(error, match=rf"plan: {message} \(planner 'mine'\)"):
+        of_choices(tiles, order)
+    assert of_choices(("large", "medium"), (1, 0)).order == (1, 0)
+    with pytest.raises(TypeError, match="plan: order is"):
+        of_choices(("large", "medium"), "ab")
+
+
+def test_a_tile_of_another_catalogue_is_refused():
+    tile = catalogue_for("bfloat16", H100).find("mma-64x64")
+    with pytest.raises(ValueError, match=r"tiles\[0\] = \('mma-64x64', 128\) is not in the catalogue of float32"):
+        of_choices([tile, tile])
+
+
+def test_an_incomplete_plan_is_refused_with_the_planners_name():
+    with pytest.raises(ValueError, match=r"plan: problems\[1\] at .* is not covered \(planner 'mine'\)"):
+        from_blocks(SQUARES, [LARGE]).validate()
+
+
+def test_tlp_is_a_number():
+    with pytest.raises(TypeError, match="plan: tlp is 'x': expected an integer"):
+        dataclasses.replace(from_blocks(SQUARES, [LARGE], [MEDIUM]), tlp="x")
+
+
+def test_a_block_of_several_kernels_becomes_a_block_of_each():
+    plan = from_blocks(SQUARES, [LARGE._replace(name=("large", 128)), MEDIUM._replace(name=("medium", 128))])
+    plan.validate()
+    _, block_first, launches = plan.launch_form()
+    assert block_first.tolist() == [0, 1, 2]
+    assert {launch.kernel: launch.num_blocks for launch in launches} == {"t128_medium": 1, "t128_light": 1}

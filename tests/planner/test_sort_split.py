@@ -110,3 +110,10 @@ def test_options():
         vb.SortSplit(sort_by="m")
     with pytest.raises(ValueError, match="SortSplit: passes = 2 must be one of 'repeat', 'one'"):
         vb.SortSplit(passes=2)
+
+
+@pytest.mark.parametrize(("device", "kind"), [("v100", "float32"), ("cpu", "float32"), ("h100", "float32")])
+@pytest.mark.parametrize("planner", [vb.SortSplit, vb.LoadBalanced, vb.Coordinated, vb.TallSkinny])
+def test_tensor_cores_that_a_device_lacks_are_refused_by_name(planner, device, kind):
+    with pytest.raises(ValueError, match=f"{planner.__name__}: tensor = True: none of .* is built for {kind}"):
+        make(planner(tensor=True), [(64, 64, 64)], device, kind)

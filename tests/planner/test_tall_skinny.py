@@ -145,6 +145,13 @@ def test_latencies_and_rows_a_thread_may_be_given():
     assert names(make(vb.TallSkinny(tcf=8), [(10**6, 8, 8)])) == ["rows-1024x8"]
     assert names(make(vb.TallSkinny(tcf=16), [(10**6, 8, 8)])) == ["rows-2048x8"]
     assert names(make(vb.TallSkinny(tcf=3), [(10**6, 8, 8)])) == names(make(vb.TallSkinny(), [(10**6, 8, 8)]))
+    assert make(vb.TallSkinny(tcf=8), [(10**6, 8, 8), (64, 64, 64)]).notes == ()
+    assert make(vb.TallSkinny(tcf=3), [(10**6, 8, 8), (64, 64, 64)]).notes == (
+        "tcf = 3: no tile for 1 of 1 problems of ISM2; they have the model's tcf",
+    )
+    for tcf in (0, 7.5):
+        with pytest.raises(ValueError, match=f"TallSkinny: tcf = {tcf} must be a positive whole number"):
+            vb.TallSkinny(tcf=tcf)
     with pytest.raises(ValueError, match="TallSkinny: memory_latency = -1 must be finite and not negative"):
         vb.TallSkinny(memory_latency=-1)
     with pytest.raises(TypeError, match="TallSkinny: tcf = '8' must be a number"):

@@ -107,12 +107,12 @@ class LoadBalanced(PaperPlanner):
         check_choice("LoadBalanced", "demotion", self.demotion, ("class", "batch"))
         check_choice("LoadBalanced", "unreached", self.unreached, ("highest", "smallest"))
         check_choice("LoadBalanced", "tensor", self.tensor, (None, True, False))
-        if not isinstance(self.active_waves, Mapping | tuple | None):
-            raise TypeError(f"LoadBalanced: active_waves = {self.active_waves!r} must map classes to numbers")
-        waves = dict(self.active_waves or {})
+        waves = _as_mapping(self.active_waves)
         known = dict.fromkeys(name for name, _ in (*CLASSES, *TENSOR_CLASSES))
         for name, count in waves.items():
             check_choice("LoadBalanced", "active_waves", name, tuple(known))
+            if count is None:
+                raise TypeError(f"LoadBalanced: active_waves[{name!r}] = None must be a number")
             check_number("LoadBalanced", f"active_waves[{name!r}]", count)
         object.__setattr__(self, "active_waves", tuple(sorted(waves.items())))  # hashable
 
@@ -146,6 +146,16 @@ class LoadBalanced(PaperPlanner):
             tlp=int(device.wave_size * active(_of_classes(waves, tile_class))),
             replaced=replaced,
         )
+
+
+def _as_mapping(active_waves: object) -> dict[str, float]:
+    """The option as a dict; it may be a tuple of pairs as well, or None."""
+    try:
+        if isinstance(active_waves, Mapping | tuple | None):
+            return dict(active_waves or {})
+    except (TypeError, ValueError):
+        pass  # a tuple, but not of pairs
+    raise TypeError(f"LoadBalanced: active_waves = {active_waves!r} must map classes to numbers")
 
 
 def table_3(catalogue: Catalogue) -> dict[TileKey, tuple[float, float]]:

@@ -16,6 +16,13 @@ def check_number(planner: str, option: str, value: Any) -> None:
         raise ValueError(f"{planner}: {option} = {value!r} must be finite and not negative")
 
 
+def check_count(planner: str, option: str, value: Any) -> None:
+    """Raises unless `value` is None or a whole number >= 1."""
+    check_number(planner, option, value)
+    if value is not None and (value < 1 or value != int(value)):
+        raise ValueError(f"{planner}: {option} = {value!r} must be a positive whole number")
+
+
 def check_choice(planner: str, option: str, value: Any, choices: tuple[Any, ...], besides: str = "") -> None:
     """Raises unless `value` is one of `choices`; True and False do not count as numbers. `besides`: other legal values,
     in words."""

@@ -22,9 +22,21 @@ class PaperPlanner(DraftPlanner):
     tensor: bool | None
 
     def sets_for(self, catalogue: Catalogue) -> tuple[tuple[TileKey, ...], ...]:
-        """The sets of tiles to choose from; `Catalogue.resolve` replaces tiles that aren't built."""
+        """The sets of tiles to choose from; `Catalogue.resolve` replaces tiles that aren't built.
+
+        Raises ValueError where `tensor` is True and no tile of `tensor_sets` is built for the arithmetic.
+        """
         on_tensor_cores = catalogue.on_tensor_cores if self.tensor is None else self.tensor
-        return self.tensor_sets if on_tensor_cores else self.ordinary_sets(catalogue)
+        if not on_tensor_cores:
+            return self.ordinary_sets(catalogue)
+        built = {tile.key for tile in catalogue}
+        if all(built.isdisjoint(tiles) for tiles in self.tensor_sets):
+            asked = ", ".join(dict.fromkeys(name for tiles in self.tensor_sets for name, _ in tiles))
+            raise ValueError(
+                f"{type(self).__name__}: tensor = {self.tensor}: none of the tiles {asked} is built for "
+                f"{catalogue.kind} on this device; tensor=None takes ordinary tiles there"
+            )
+        return self.tensor_sets
 
     def ordinary_sets(self, catalogue: Catalogue) -> tuple[tuple[TileKey, ...], ...]:
         """`tile_sets` without those of which no tile is built for the arithmetic."""

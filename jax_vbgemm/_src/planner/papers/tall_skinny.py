@@ -23,7 +23,7 @@ from jax_vbgemm._src.planner.model.tile_families import (
     are_many,
     without_too_long,
 )
-from jax_vbgemm._src.planner.papers.options import check_choice, check_number
+from jax_vbgemm._src.planner.papers.options import check_choice, check_count, check_number
 from jax_vbgemm._src.planner.papers.paper_planner import PaperPlanner
 from jax_vbgemm._src.planner.papers.sort_split import LEVELS, TENSOR_LEVELS, largest_that_fits
 from jax_vbgemm._src.planner.plan.draft import Draft, joined
@@ -78,7 +78,8 @@ class TallSkinny(PaperPlanner):
     (planner/search/makespan.py).
 
     `memory_latency`, `product_latency`: seconds from a load, and from a multiply-add, to its use; default: the device
-    table's. `tcf`: rows that a thread of ISM2 walks, where such a tile is built; default: the model's.
+    table's. `tcf`: rows that a thread of ISM2 walks, where such a tile is built (otherwise a note of the plan says so);
+    default: the model's.
     `python -m jax_vbgemm profile` measures all three on the device at hand.
 
     `tensor`: whether skinny and square tiles are those of tensor cores. None (default): for float32 at JAX's default
@@ -97,11 +98,24 @@ class TallSkinny(PaperPlanner):
     tensor: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("target_blocks", "memory_latency", "product_latency", "tcf"):
+        for name in ("target_blocks", "memory_latency", "product_latency"):
             check_number("TallSkinny", name, getattr(self, name))
+        check_count("TallSkinny", "tcf", self.tcf)
         check_choice("TallSkinny", "tensor", self.tensor, (None, True, False))
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
+        draft = self._draft(problems, device, catalogue)
+        if self.tcf is None:
+            return draft
+        ism2 = np.flatnonzero(np.isin(shapes_of(Sizes.of(problems)), (Shape.ISM2, Shape.ISM2_MIRRORED)))
+        tiles = [catalogue.by_index[index] for index in draft.tile_id[ism2].tolist()]
+        others = sum(_rows_of_thread(tile, max(tile.m, tile.n)) != self.tcf for tile in tiles)
+        if others == 0:
+            return draft
+        note = f"tcf = {self.tcf:g}: no tile for {others} of {len(tiles)} problems of ISM2; they have the model's tcf"
+        return replace(draft, notes=(*draft.notes, note))
+
+    def _draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
         sizes = Sizes.of(problems)
         (levels,) = self.sets_for(catalogue)
         ordinary, replaced = catalogue.resolve(levels)
@@ -251,10 +265,15 @@ def kernel_of(tile: TileShape, short: int, long: int, k: int, device: DeviceSpec
         t1=tile.threads,
         t2=short,
         t3=max(depth * min(long, tile.threads) // tile.threads, 1),
-        tcf=max(long // tile.threads, 1),
+        tcf=_rows_of_thread(tile, long),
         threads=tile_occupancy(tile, device).blocks * tile.threads,
         peak_rate=device.tensor_rate(catalogue.kind) if tile.tensor else device.peak_rate(catalogue.dtype),
     )
+
+
+def _rows_of_thread(tile: TileShape, long: int) -> int:
+    """tcf of a tile whose long side is `long`."""
+    return max(long // tile.threads, 1)
 
 
 def _skinny(catalogue: Catalogue, mirrored: bool, with_tensor: bool) -> list[TileShape]:

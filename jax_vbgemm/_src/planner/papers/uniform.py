@@ -44,9 +44,16 @@ class Uniform(DraftPlanner):
             case None:
                 return _fastest(problems, device, catalogue)
             case str(name):
-                return _all_by(catalogue.find(name), problems, device, catalogue)
+                return _all_by(_found(catalogue, name), problems, device, catalogue)
             case (name, threads):
-                return _all_by(catalogue.find(name, threads), problems, device, catalogue)
+                return _all_by(_found(catalogue, name, threads), problems, device, catalogue)
+
+
+def _found(catalogue: Catalogue, name: str, threads: int | None = None) -> TileShape:
+    try:
+        return catalogue.find(name, threads)
+    except ValueError as error:
+        raise ValueError(f"Uniform: tile = {name if threads is None else (name, threads)!r}: {error}") from None
 
 
 def _all_by(tile: TileShape, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:

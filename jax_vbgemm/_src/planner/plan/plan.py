@@ -79,6 +79,8 @@ class Plan:
             if len(first) == 0:
                 raise ValueError("plan: block_first is empty: it has an entry for each block, and the number of tiles")
             object.__setattr__(self, "block_first", first)
+        if isinstance(self.tlp, bool) or not isinstance(self.tlp, int | np.integer):
+            raise TypeError(f"plan: tlp is {self.tlp!r}: expected an integer")
         if self.num_tiles > MAX_TILES:
             raise ValueError(f"plan: {self.num_tiles} tiles are more than the 2**31 - 1 that a plan can hold")
         if self.device.note and self.device.note not in self.notes:
@@ -101,12 +103,25 @@ class Plan:
         """A plan that covers problem i with the tile shape `tiles[i]`, with one tile in each block.
 
         Blocks are scheduled in the order of problems that `order` gives, by default that of `problems`. Of a symmetric
-        problem only about half of the tiles are computed, and stored twice, where the kernel can do so. Raises
-        ValueError if there is not one tile for each problem.
+        problem only about half of the tiles are computed, and stored twice, where the kernel can do so.
+
+        Raises:
+          TypeError: an entry of `tiles` is no TileShape, or one of `order` is no integer.
+          ValueError: there is not one tile of the catalogue for each problem, or `order` does not name each problem
+            once.
         """
+        by = f"(planner {planner!r})"
         if len(tiles) != len(problems):
-            raise ValueError(f"plan: {len(tiles)} tiles were chosen for {len(problems)} problems")
-        order = range(len(problems)) if order is None else order
+            raise ValueError(f"plan: {len(tiles)} tiles were chosen for {len(problems)} problems {by}")
+        for index, tile in enumerate(tiles):
+            if not isinstance(tile, TileShape):
+                raise TypeError(f"plan: tiles[{index}] is {tile!r}: expected a TileShape of the catalogue {by}")
+            if tile.index not in catalogue.by_index:
+                raise ValueError(f"plan: tiles[{index}] = {tile.key} is not in the catalogue of {catalogue.kind} {by}")
+        if order is None:
+            order = range(len(problems))
+        elif sorted(as_integers("order", list(order)).tolist()) != list(range(len(problems))):
+            raise ValueError(f"plan: order = {list(order)} must name each of {len(problems)} problems once {by}")
         tile_id = np.fromiter((tile.index for tile in tiles), np.int64, len(tiles))
         runs = Runs.whole_problems(Sizes.of(problems), tile_id, catalogue, np.asarray(order, np.int64))
         runs = fold(runs, problems, device, catalogue)
@@ -151,15 +166,16 @@ class Plan:
         blocks: Sequence[Sequence[Tile]],
         notes: Sequence[str] = (),
     ) -> "Plan":
-        """A plan of any blocks of any tiles. All tiles of one block must belong to one launched kernel.
+        """A plan of any blocks of any tiles.
 
-        Raises ValueError for a tile that isn't in the catalogue and for an empty block; `validate` checks the rest.
+        A kernel launch computes whole blocks: a block whose tiles belong to several kernels becomes a block of each of
+        them (`launch_form`).
+
+        Raises:
+          TypeError: an entry is no Tile, or has a number that is no integer or an impossible name.
+          ValueError: a block has no tiles, or a tile isn't in the catalogue. `validate` checks the rest.
         """
-        for index, block in enumerate(blocks):
-            if len(block) == 0:
-                raise ValueError(f"plan: blocks[{index}] has no tiles")
-        names = {tile.name for block in blocks for tile in block}
-        shapes = {name: catalogue.find(name) if isinstance(name, str) else catalogue.find(*name) for name in names}
+        shapes = _shapes_of_blocks(blocks, catalogue, planner)
         rows = [
             (tile.problem, shapes[tile.name].index, tile.row, tile.col, tile.batch, tile.k_begin, tile.k_end)
             for block in blocks
@@ -190,9 +206,14 @@ class Plan:
         """Raises ValueError, naming problem and element, unless the plan is valid.
 
         Each element of each C must be covered exactly once for each k. Where K is split, the tiles of one place must
-        have one shape. Each block's tiles must belong to one launched kernel, and the plan may need at most three
-        kernels.
+        have one shape. The plan may need at most three kernels.
         """
+        try:
+            self._validate()
+        except ValueError as error:
+            raise ValueError(f"{error} (planner {self.planner!r})") from None
+
+    def _validate(self) -> None:
         if len(self.choices) != len(self.problems) or sorted(self.order) != list(range(len(self.problems))):
             raise ValueError(f"plan: choices and order must have one entry for each of {len(self.problems)} problems")
         check_coverage(self.problems, self.catalogue, self.runs)
@@ -365,6 +386,40 @@ class Plan:
         computed = weighted_sum(self.runs.count * rows * cols, self.runs.k_end - self.runs.k_begin)
         useful = float(sum(p.m * p.n * p.k * p.batch for p in self.problems))
         return computed / useful if useful else 1.0
+
+
+def _shapes_of_blocks(
+    blocks: Sequence[Sequence[Tile]], catalogue: Catalogue, planner: str
+) -> Mapping[str | TileKey, TileShape]:
+    """The tile shapes by the names that the tiles of `blocks` have; raises as `Plan.from_blocks` does."""
+    by = f"(planner {planner!r})"
+    shapes: dict[str | TileKey, TileShape] = {}
+    for index, block in enumerate(blocks):
+        if not isinstance(block, Sequence) or isinstance(block, Tile | str):
+            raise TypeError(f"plan: blocks[{index}] is {block!r}: expected a list of Tile {by}")
+        if len(block) == 0:
+            raise ValueError(f"plan: blocks[{index}] has no tiles {by}")
+        for at, tile in enumerate(block):
+            if not isinstance(tile, Tile):
+                raise TypeError(f"plan: blocks[{index}][{at}] is {tile!r}: expected a Tile {by}")
+            for field, value in zip(Tile._fields[:-1], tile, strict=False):
+                if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int | np.integer)):
+                    raise TypeError(f"plan: blocks[{index}][{at}].{field} = {value!r} must be an integer {by}")
+            match tile.name:
+                case str():
+                    key: tuple[str, int | None] = (tile.name, None)
+                case (str(name), int(threads)):
+                    key = (name, threads)
+                case _:
+                    raise TypeError(
+                        f"plan: blocks[{index}][{at}].name = {tile.name!r} must be a name or (name, threads) {by}"
+                    )
+            if tile.name not in shapes:
+                try:
+                    shapes[tile.name] = catalogue.find(*key)
+                except ValueError as error:
+                    raise ValueError(f"plan: blocks[{index}][{at}].name: {error} {by}") from None
+    return shapes
 
 
 def _threads(runs: Runs, catalogue: Catalogue) -> int:
