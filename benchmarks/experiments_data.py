@@ -59,6 +59,12 @@ class Data:
             if planner in row and (name, precision) in times
         ]
 
+    def peers_over_peer(self, faster: str, slower: str, table: Table, precision: str = "fp32") -> list[float]:
+        """The speedup of one peer over another on the table's workloads that both have."""
+        ours, theirs = self.peers.get(faster, {}), self.peers.get(slower, {})
+        cases = ((name, precision) for name in table)
+        return [theirs[case] / ours[case] for case in cases if case in ours and case in theirs]
+
 
 def times(values: Sequence[float], count: bool = True) -> str:
     """The geometric mean as text, with the number of values."""

@@ -78,3 +78,11 @@ def test_the_experiments_are_the_papers():
     assert len(expand(["inception*"])) == 9
     assert [p.k for p in problems_named("squeezenet_fire2")] == [16, 144]
     assert sum(p.k for p in problems_named("densenet_block4")) == 512 + 15 * 32
+
+
+def test_what_was_measured_is_shown():
+    """The released kernels of two papers, and tall and skinny products in every precision."""
+    page = experiments.PAGE.read_text()
+    for title in ("Li's released kernels", "Zhang's, mended", "ism2, tf32:", "tsm2, tf32:"):
+        assert title in page
+    assert page.index("## Latency by batch size") < page.index("experiments/latency.svg")
