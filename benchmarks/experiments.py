@@ -45,6 +45,7 @@ READINGS: Mapping[str, Planner] = {
     "load_balanced, by problem": LoadBalanced(bound="problem"),
     "load_balanced, by device": LoadBalanced(bound="device"),
     "load_balanced, whole passes": LoadBalanced(demotion="batch"),
+    "load_balanced, smallest tiles": LoadBalanced(unreached="smallest"),
 }
 ON_TENSOR_CORES = {name: PLANNERS[name] for name in ("auto", "coordinated", "sort_split", "load_balanced")}
 ORDINARY: Mapping[str, Planner] = {

@@ -66,6 +66,8 @@ def test_from_cases_to_the_page(few, tmp_path):
     assert "forest, on samples held out" in measured
     assert "| load_balanced over coordinated | 1.94x (A800) | 1.00x (4) |" in measured
     assert "nan" not in measured
+    assert "where the threshold is out of reach, the smallest tiles" in measured
+    assert "former default" not in measured
 
 
 def test_the_committed_page_is_what_its_figures_say(tmp_path):
@@ -85,4 +87,5 @@ def test_what_was_measured_is_shown():
     page = experiments.PAGE.read_text()
     for title in ("Li's released kernels", "Zhang's, mended", "ism2, tf32:", "tsm2, tf32:"):
         assert title in page
+    assert 'measured with `unreached="smallest"`, its former default' in page
     assert page.index("## Latency by batch size") < page.index("experiments/latency.svg")
