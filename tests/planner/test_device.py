@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+import jax_vbgemm as vb
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.planner import DEVICES, Reported, catalogue_for, device_spec, match_device, plan_problems
 from jax_vbgemm._src.planner.model.calibration import COLUMNS, priors_of
+from jax_vbgemm._src.planner.model.occupancy import waves_by_registers
 from jax_vbgemm._src.planner.tables.device_table import FOLDER, architectures, entries, spec_of
 
 
@@ -33,7 +35,7 @@ def test_entries_are_consistent(name):
         # 40% of the threads a device can hold, as the paper's 65536 are of a V100's.
         assert spec.tlp_threshold == round(65536 / (80 * 2048) * spec.units * spec.max_threads)
         # Wang 2022: SIMDs of a unit over waves of a block of 128 threads.
-        assert spec.split_factor == spec.simds // spec.waves_of(128)
+        assert spec.split_factor == max(spec.simds // spec.waves_of(128), 1)
         # Half of its threads; three quarters where all classes can have half of them active.
         part = 3 / 4 if name in ("b200", "gb200") else 1 / 2
         assert spec.load_balanced_threshold == spec.units * spec.max_threads * part
@@ -98,7 +100,31 @@ def rocm(kind, capability=None, units=None):
 )
 def test_live_devices_are_matched(reported, name):
     spec = match_device(reported)
-    assert (spec.name, spec.note) == (name, "")
+    assert spec.name == name
+    assert spec.note == device_spec(name).note
+
+
+@pytest.mark.parametrize(
+    ("name", "lender"),
+    [("v100", "sm_80"), ("p100", "sm_80"), ("m40", "sm_80"), ("k40c", "sm_80"), ("mi50", "gfx908"), ("mi100", "")],
+)
+def test_plans_for_devices_without_kernels_say_so(name, lender):
+    plan = vb.plan([(64, 64, 64)], device=name)
+    (note,) = (each for each in plan.notes if "no kernels are built for" in each)
+    assert f"note: {note}" in str(plan)
+    assert note.endswith(f"the registers and shared memory of {lender}'s" if lender else "for plans only")
+    assert (device_spec(name).resources == lender) == bool(lender)
+
+
+def test_other_devices_of_the_table_need_no_note():
+    assert not any(device_spec(name).note for name in ("h100", "a100", "l40s", "mi210", "mi300x", "cpu"))
+
+
+def test_the_p100_has_two_processing_blocks():
+    """Of 32768 registers each (Tesla P100 whitepaper), so that 88 a thread leave room for 11 warps in each."""
+    assert (device_spec("p100").simds, device_spec("m40").simds) == (2, 4)
+    assert waves_by_registers(device_spec("p100"), 88) == 22
+    assert waves_by_registers(device_spec("m40"), 88) == 20
 
 
 def test_a_boards_own_figures_count():

@@ -76,7 +76,7 @@ class DeviceSpec:
     core_rules: CoreRules | None = None
     dots: DotRates | None = None
 
-    note: str = ""  # how this entry differs from the device it is used for
+    note: str = ""  # what plans for it say: that nothing is built for it, or how it differs from the live device
 
     def __hash__(self) -> int:
         # Plans are cached by device; devices that differ only in fields that are not hashed are rare.

@@ -82,6 +82,7 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
             rules=Rules(**tables["rules"]) if "rules" in tables else None,
             core_rules=CoreRules(**_frozen(tables["cores"])) if "cores" in tables else None,
             dots=DotRates(**_frozen(tables["dots"])) if "dots" in tables else None,
+            note=of_architecture.get("note", ""),
             **occupancy,
             **hardware,
             **costs,
