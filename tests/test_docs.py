@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from jax_vbgemm._src.planner.registry import REGISTERED
+
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(page.relative_to(DOCS) for page in DOCS.rglob("*.md"))
 
@@ -55,3 +57,13 @@ def test_every_public_name_has_an_entry(module):
     }  # they have pages of their own
     assert public
     assert documented == public
+
+
+def test_the_guide_describes_every_planner():
+    """In text, under its heading, which says as well what the planners' options and tensor cores are about."""
+    _, _, after = (DOCS / "guides" / "planners.md").read_text().partition("## The planners\n")
+    text = after.partition("\n## ")[0]
+    for each in REGISTERED:
+        assert f'- `"{each.name}"` (`{type(each.planner).__name__}`)' in text
+    assert "](../api/planning.md)" in text
+    assert "`tensor=` overrides" in text

@@ -269,3 +269,7 @@ def test_option_errors(options, error, message):
     with pytest.raises(error) as caught:
         vb.Coordinated(**options)
     assert str(caught.value) == message
+
+
+def test_the_docstring_says_how_many_tiles_are_batched():
+    assert f"{MOST_BATCHED_TILES:,} tiles" in " ".join(vb.Coordinated.__doc__.split())

@@ -45,12 +45,12 @@ class Coordinated(PaperPlanner):
 
     `batching`: how tiles are put into blocks.
 
-    - "threshold", "binary": this heuristic of the paper, for any number of tiles. (Beyond MOST_BATCHED_TILES tiles the
-      descriptor constant is larger than a megabyte.)
+    - "threshold", "binary": this heuristic of the paper, for any number of tiles. (Beyond 20,164 tiles the descriptor
+      constant, which lists the tiles in the program, is larger than a megabyte.)
     - "none": one tile in each block, which shows the tiling engine alone (section 7.1).
-    - None (default): the heuristic with the smaller predicted time; one tile in each block beyond MOST_BATCHED_TILES
-      tiles. For fixed shapes the paper tries both heuristics and keeps the faster one (section 5), as `autotune` does
-      by measurement.
+    - None (default): the heuristic with the smaller predicted time; one tile in each block beyond 20,164 tiles. For
+      fixed shapes the paper tries both heuristics and keeps the faster one (section 5), as `autotune` does by
+      measurement.
     - a hashable callable: "threshold" or "binary" from the mean M, N and K of the problems, each counted once for
       each of its batch, and their number, as the paper's random forest (benchmarks/batching_forest.py trains one).
 
