@@ -36,8 +36,9 @@ struct RaggedCall {
 enum class RaggedShape : int32_t { automatic, wide_pair, wide, narrow };
 inline constexpr int kRaggedShapes = 4;
 
-// The fastest shape for groups of so many rows, as measured on an H100 (docs/design/ragged.md). shape_of in gpu/host/ragged_launch.cu has
-// the same rule for the average number of rows. columns: of a matrix of rhs.
+// The fastest shape for groups of so many rows, as measured on an H100 (docs/design/ragged.md). Clusters of two pay where most groups fill
+// more than one row of tiles, or where a contraction is deep. Narrow tiles pay where groups are smaller than a tile, so that the time is
+// that of reading the matrices: there are more of these tiles to distribute over the multiprocessors. columns: of a matrix of rhs.
 constexpr RaggedShape fastest_ragged_shape(bool contraction, int64_t rows, int64_t k, int64_t columns) {
   constexpr int64_t kTileRows = 128;
   if (columns <= 128 || (!contraction && rows < kTileRows)) return RaggedShape::narrow;

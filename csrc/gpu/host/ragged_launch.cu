@@ -29,16 +29,9 @@ const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16
 
 constexpr int kTileRows = 128;
 
-// The fastest shape, as measured on an H100 (docs/design/ragged.md). Clusters of two pay where most groups fill more than one row of tiles,
-// or where a contraction is deep. Narrow tiles pay where groups are smaller than a tile, so that the time is that of reading the matrices:
-// there are more of these tiles to distribute over the multiprocessors.
 RaggedShape shape_of(const RaggedCall& call) {
   if (call.plan_words > 0) return static_cast<RaggedShape>(call.plan[0]);
-  const int64_t rows = call.m / call.total_groups;  // average number of rows in a group
-  const int64_t columns = call.columns();
-  if (columns <= 128 || (!call.contraction && rows < kTileRows)) return RaggedShape::narrow;
-  const bool pairs = call.contraction ? call.k > kTileRows && rows >= 384 : columns > 256;
-  return pairs ? RaggedShape::wide_pair : RaggedShape::wide;
+  return fastest_ragged_shape(call.contraction, call.m / call.total_groups, call.k, call.columns());
 }
 
 // Whether thread blocks take tiles dynamically, from a counter. Clearing the counter costs an extra operation on the stream, about 2 us.
