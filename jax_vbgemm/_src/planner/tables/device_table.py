@@ -82,7 +82,7 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
             rules=Rules(**tables["rules"]) if "rules" in tables else None,
             core_rules=CoreRules(**_frozen(tables["cores"])) if "cores" in tables else None,
             dots=DotRates(**_frozen(tables["dots"])) if "dots" in tables else None,
-            note=of_architecture.get("note", ""),
+            note=_note(architecture),
             **occupancy,
             **hardware,
             **costs,
@@ -90,6 +90,17 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
         )
     except TypeError as error:
         raise ValueError(f"device {name!r}: {error}") from None
+
+
+def _note(architecture: str) -> str:
+    """What plans for an architecture say of it."""
+    table = architectures()[architecture]
+    if table.get("built", True):
+        return ""
+    if table["resources"] == architecture:
+        return f"no kernels are built for {architecture}: it is described for plans only"
+    lender = table["resources"]
+    return f"no kernels are built for {architecture}: planned with the registers and shared memory of {lender}'s"
 
 
 def _entry(name: str) -> Entry:
