@@ -148,14 +148,7 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged) -> jax.Array:
     empty = {"bias": ragged.out_dtype, "row_scale": wide, "group_offset": np.int32}
     buffers = [lhs, rhs, group_sizes, *(extras.get(name, jnp.zeros((0,), dtype)) for name, dtype in empty.items())]
     rhs_entry = math.prod(rhs.shape[rhs.ndim - ranks[1] :])
-    cores = [
-        sizes.m * sizes.k,
-        rhs_entry,
-        sizes.total_groups,
-        ragged.groups * sizes.n * (2 if ragged.gated else 1),
-        sizes.m,
-        1,
-    ]
+    cores = [sizes.m * sizes.k, rhs_entry, sizes.total_groups, ragged.groups * sizes.columns(ragged), sizes.m, 1]
     none = [0, 0]
     of_each = [of_lhs, of_rhs, of_sizes, *(of_extras.get(name, none) for name in empty)]
     kind = kind_of(lhs.dtype.name, precision_name(ragged.precision), backends.planning_device(platform))
@@ -185,9 +178,8 @@ def _plan(platform: str, sizes: Sizes, ragged: Ragged) -> list[int]:
     rows = ragged.typical_rows
     if rows is None or platform not in backends.GPU_PLATFORMS:
         return []
-    columns = sizes.n * (2 if ragged.gated else 1)
-    shape = _core.ragged_shape(contraction=ragged.contraction, rows=min(rows, LARGEST_SIZE), k=sizes.k, columns=columns)
-    return [shape]
+    columns, rows = sizes.columns(ragged), min(rows, LARGEST_SIZE)
+    return [_core.ragged_shape(contraction=ragged.contraction, rows=rows, k=sizes.k, columns=columns)]
 
 
 for _platform in backends.BACKENDS:

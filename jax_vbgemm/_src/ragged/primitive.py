@@ -84,6 +84,10 @@ class Sizes(NamedTuple):
         core = (ragged.groups, self.k, self.n) if ragged.contraction else (self.m, self.n)
         return (*self.batch, *core)
 
+    def columns(self, ragged: Ragged) -> Any:
+        """The number of columns of a matrix of rhs and of a bias."""
+        return 2 * self.n if ragged.gated else self.n
+
 
 def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> Sizes:
     """The sizes of a call over operands of these shapes; ValueError where they don't fit."""
