@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import experiments_plots
+import experiments_skinny
 from batching_forest import train
 from candidates import ratios
 from experiments_data import Data, claims, times
@@ -22,8 +23,8 @@ _PREDICTED = (
 # Shown while the measured plans lack the reading "load_balanced, smallest tiles": they are older than this option.
 _FORMER_DEFAULT = (
     'Figures of `load_balanced` were measured with `unreached="smallest"`, its former default. Where the threshold is '
-    "out of reach, today's default does not make all tiles the smallest: its plans differ for 11 of the 72 grid "
-    "workloads, 1 of the 17 branches and 1 of the 8 batch sizes below, and on tensor cores for 21 of 24."
+    "out of reach, today's default does not make all tiles the smallest: [R6](design/papers.md#r6) says how many of "
+    "the plans below differ."
 )
 CONVOLUTIONS = Path(__file__).parent / "results" / "h100_conv.csv"  # experiments.sh writes it
 PAPERS = ("coordinated", "sort_split", "load_balanced")
@@ -382,55 +383,6 @@ def _threads(data: Data) -> list[str]:
     ]
 
 
-def _with_the_worst(speedups: list[float]) -> str:
-    if not speedups:
-        return "-"
-    slower = sum(speedup < 1 for speedup in speedups)
-    return f"{times(speedups)}, worst {min(speedups):.2f}x" + (f", {slower} slower" if slower else "")
-
-
-def _skinny(data: Data) -> list[str]:
-    lines = []
-    for precision in ("fp32", "fp64", "tf32"):
-        mine = data.table("skinny", precision=precision)
-        peers = {t: peer for t, peer in data.skinny_peers.items() if any(case[1] == precision for case in peer)}
-        for family in ("ism2", "tsm2"):
-            rows = []
-            for planner in ("tall_skinny", "auto", "whole rows", "dot products", "far longer tiles"):
-                found = [
-                    [
-                        peer[name, precision] / row[planner]
-                        for name, row in mine.items()
-                        if name.startswith(family) and planner in row and (name, precision) in peer
-                    ]
-                    for peer in peers.values()
-                ]
-                if any(found):
-                    rows.append((planner, *map(_with_the_worst, found)))
-            lines += [f"{family}, {precision}:", "", *table(("over", *peers), rows), ""]
-    return [
-        "## TSM2 and ISM2 (Rivera et al., Fig. 4-12)",
-        "",
-        "The paper's speedups on a K40c are: outer products over inner products 2.2-4.7x (V1 over V0), shared "
-        "memory another 1.1-2.1x (V2), prefetch another 1.3-3.5x (V3). Over cuBLAS it reports 1.1-3.2x on P100, "
-        "M40 and V100. On an H100 the released kernels are slower than cuBLAS. All of our kernels share B through"
-        " shared memory and prefetch. They differ in how they read A: `whole rows` gives each thread whole rows "
-        "of C (the paper's outer product, tcf rows each), `dot products` has warps along K (inner products, which"
-        " row-major storage makes fast), and `far longer tiles` are ordinary tiles of an elongated shape. K is "
-        "not split in these three, as in the paper. `tall_skinny` chooses among them by the paper's model and "
-        "splits K where necessary. The tables show the speedup over cuBLAS (row- or column-major, whichever is "
-        "faster) and over TSM2X, the worst case, and the number of workloads on which the row's planner is slower. In "
-        "TF32 only the planners' plans were measured, and TSM2X has no such kernel:",
-        "",
-        *lines,
-        "![Tall and skinny products](experiments/skinny.svg)",
-        "",
-        "Tests check the t2_threshold of the K40c, M40 and P100 (section 4: 40, 6, 50) and the parameters that "
-        "follow from the model (`tests/planner/test_tall_skinny_paper.py`). The P100's t2 = 4 for 16 columns does"
-        " not follow from the model.",
-    ]
-
-
 def page(data: Data) -> str:
     state = _PREDICTED
     if data.measured:
@@ -442,7 +394,7 @@ def page(data: Data) -> str:
         state += f"\n\n{_FORMER_DEFAULT}"
     sections = (
         _tiling_and_batching(data), _branches(data), _planners(data), _readings(data), _occupancy(), _planning(data),
-        _threads(data), _skinny(data),
+        _threads(data), experiments_skinny.section(data),
     )  # fmt: skip
     lines = [
         "# The papers' experiments",
