@@ -43,6 +43,12 @@ def make(planner: Planner, shapes: Sequence, device: str = "h100", dtype: str = 
     return planner(problems_of(shapes), spec, catalogue_for(dtype, spec))
 
 
+def from_blocks(shapes: Sequence, *blocks: Sequence[vb.Tile]) -> vb.Plan:
+    """A plan made by hand, for the H100 and float32."""
+    spec = device_spec("h100")
+    return vb.Plan.from_blocks(problems_of(shapes), spec, catalogue_for("float32", spec), planner="mine", blocks=blocks)
+
+
 def ceil_div(a: int, b: int) -> int:
     return (a + b - 1) // b
 
