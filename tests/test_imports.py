@@ -9,6 +9,7 @@ PACKAGE = Path(vb.__file__).parent
 
 ROOMS = [
     "_core",
+    "_src.integers",
     "_src.arithmetic",
     "_src.records",
     "_src.problem",

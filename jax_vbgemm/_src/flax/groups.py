@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.layer import expert_mlp
@@ -37,7 +38,7 @@ def check_counts(where: str, what: str, group_sizes: Any, count: int) -> jax.Arr
 def check_positive(where: str, **sizes: Any) -> None:
     """Each argument must be an integer of at least 1."""
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+        if not is_integer(size) or size < 1:
             raise ValueError(f"{where}: {name} is {size!r}: it must be an integer of at least 1")
 
 

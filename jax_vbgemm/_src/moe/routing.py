@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.arguments import as_array
+from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.indices import clamp
 
@@ -92,7 +93,7 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
         raise ValueError(f"{name}: give either k or experts: k is {k!r} and experts is {_shown(experts)}")
     scores = jax.nn.softmax(logits.astype(accumulator(logits.dtype)), axis=-1)
     if experts is None:
-        if isinstance(k, bool) or not isinstance(k, int | np.integer):
+        if not is_integer(k):
             raise TypeError(f"{name}: k must be an integer, not {k!r}")
         if not 1 <= k <= count:
             raise ValueError(f"{name}: k is {k} but logits is {logits.shape}: k must be in [1, {count}]")

@@ -10,6 +10,7 @@ import numpy as np
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes
+from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, result_dtype
 from jax_vbgemm._src.matmul.packed import unpacked
 from jax_vbgemm._src.matmul.precision import canonical_precision
@@ -121,7 +122,7 @@ def ragged_matmul(
         raise ValueError(
             f"{name}: x is packed, {x.shape}: rows must be given, an upper bound of the rows of all groups"
         )
-    if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 0:
+    if not is_integer(rows) or rows < 0:
         raise ValueError(f"{name}: rows is {rows!r}: it must be a non-negative integer")
     packed = Packed(
         out_dtype=np.dtype(out_dtype),

@@ -30,6 +30,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.planner.model.tall_skinny_shape import SKINNY
 from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
@@ -341,7 +342,7 @@ def _flops(dtype: str) -> int:
 
 
 def _check_positive(name: str, value: Any) -> None:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < 1:
+    if not is_integer(value) or value < 1:
         raise ValueError(f"tall_skinny: {name} = {value!r} must be a positive integer")
 
 

@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from jax_vbgemm._src.integers import is_integer
+
 
 def check_number(planner: str, option: str, value: Any) -> None:
     """Raises unless `value` is None or a finite number >= 0."""
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+    if not is_integer(value) and not isinstance(value, float | np.floating):
         raise TypeError(f"{planner}: {option} = {value!r} must be a number")
     if not 0 <= value < math.inf:
         raise ValueError(f"{planner}: {option} = {value!r} must be finite and not negative")

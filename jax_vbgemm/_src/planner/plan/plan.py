@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.planner.model.cost_model import Prediction, computed_extents, predict, weighted_sum
 from jax_vbgemm._src.planner.model.occupancy import Occupancy, kernel_step, tile_occupancy, work_per_thread
 from jax_vbgemm._src.planner.plan import report
@@ -79,7 +80,7 @@ class Plan:
             if len(first) == 0:
                 raise ValueError("plan: block_first is empty: it has an entry for each block, and the number of tiles")
             object.__setattr__(self, "block_first", first)
-        if isinstance(self.tlp, bool) or not isinstance(self.tlp, int | np.integer):
+        if not is_integer(self.tlp):
             raise TypeError(f"plan: tlp is {self.tlp!r}: expected an integer")
         if self.num_tiles > MAX_TILES:
             raise ValueError(f"plan: {self.num_tiles} tiles are more than the 2**31 - 1 that a plan can hold")
@@ -403,7 +404,7 @@ def _shapes_of_blocks(
             if not isinstance(tile, Tile):
                 raise TypeError(f"plan: blocks[{index}][{at}] is {tile!r}: expected a Tile {by}")
             for field, value in zip(Tile._fields[:-1], tile, strict=False):
-                if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int | np.integer)):
+                if type(value) is not int and not is_integer(value):
                     raise TypeError(f"plan: blocks[{index}][{at}].{field} = {value!r} must be an integer {by}")
             match tile.name:
                 case str():
