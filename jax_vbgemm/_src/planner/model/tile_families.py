@@ -100,9 +100,14 @@ def _are_streamed(few: Ints, k: Ints, widest: int, rules: Rules) -> NDArray[np.b
     return answer
 
 
+def has_two_rows_a_thread(tile: TileShape) -> bool:
+    """Whether it is a row tile with two rows for each thread: with a deep K, split-K makes enough blocks of it."""
+    return ROWS.has(tile) and tile.m == 2 * tile.threads
+
+
 def _is_short_row_tile(tile: TileShape, rules: Rules) -> bool:
-    """Whether a row tile has two rows for each thread: with a deep K, split-K makes enough blocks of it."""
-    return ROWS.has(tile) and tile.m == 2 * tile.threads and tile.n <= rules.few_columns
+    """Whether it is the row tile for a deep K, where the columns are few."""
+    return has_two_rows_a_thread(tile) and tile.n <= rules.few_columns
 
 
 def _narrowest_that_hold(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape], bool]:

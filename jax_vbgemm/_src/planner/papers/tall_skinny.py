@@ -21,6 +21,7 @@ from jax_vbgemm._src.planner.model.tile_families import (
     ROWS,
     STREAMING,
     are_many,
+    has_two_rows_a_thread,
     without_too_long,
 )
 from jax_vbgemm._src.planner.papers.options import check_choice, check_count, check_number
@@ -300,7 +301,7 @@ def _streaming(problem: Problem, shape: Shape, catalogue: Catalogue) -> list[Til
         return list(DOTS.tiles_of(catalogue))
     if shape == Shape.TSM2 and problem.transpose_a and ROWS.suits(one, catalogue).all():
         measured = catalogue.rules.few_columns if catalogue.rules else 0
-        short = (tile for tile in ROWS.tiles_of(catalogue) if tile.m == 2 * tile.threads)
+        short = filter(has_two_rows_a_thread, catalogue)
         return [tile for tile in short if tile.n <= measured or problem.n > measured]
     return []
 
