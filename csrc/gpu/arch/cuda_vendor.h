@@ -38,9 +38,9 @@ inline const char* error_name(Error error) { return cudaGetErrorString(error); }
 constexpr int64_t max_blocks(int) { return INT32_MAX; }
 
 // Raises a launch's dynamic shared memory so far that no multiprocessor holds more than an even share of its thread blocks. Consider
-// thread blocks that would all fit at once, but not beside those of a similar launch. While the previous kernel drains they start one by
-// one, on whichever multiprocessor has room: some multiprocessors would get too many, and the launch would wait for these. (Measured: up
-// to 1.3 times as slow.)
+// thread blocks that would all fit at once, but not beside those of a similar launch. If the previous kernel lets this one start before it
+// has ended (docs/design/latency.md, L2), they start one by one, on whichever multiprocessor has room: some multiprocessors would get too
+// many, and the launch would wait for these. (Measured while every kernel let the next one start: up to 1.3 times as slow.)
 inline Error share_evenly(const void* kernel, const cudaFuncAttributes& compiled, int device, uint32_t blocks, int threads,
                           int& shared_bytes) {
   int units, unit_bytes, reserved, resident;
