@@ -44,10 +44,17 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(len(os.sched_getaffinity(0)), 16)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def without_passes_of_llvm():
+    """XLA's programs run once or twice here, so LLVM's passes cost more than they save. XLA's own passes run as ever.
+
+    Which platform it is only JAX's backends tell, which would hold memory of a GPU if xdist's controller started them.
+    """
+    jax.config.update("jax_disable_most_optimizations", jax.default_backend() == "cpu")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     platform = platform_of(jax.devices()[0])  # JAX says "gpu" for both vendors
-    # XLA's programs run once or twice here, so LLVM's passes cost more than they save. XLA's own passes run as ever.
-    jax.config.update("jax_disable_most_optimizations", platform == "cpu")
     for item in items:
         if item.get_closest_marker("gpu") and platform != "cuda":
             item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU, this is {platform}"))
