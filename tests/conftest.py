@@ -19,6 +19,7 @@ os.environ["VBGEMM_CACHE"] = "off"  # plans by the cost model only, independent 
 import hypothesis
 import jax
 import pytest
+from no_skip import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 from jax_vbgemm._src.backends import platform_of
 from jax_vbgemm._src.planner import entry
@@ -63,24 +64,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if (wanted := item.get_closest_marker("multidevice")) and jax.device_count() < wanted.args[0]:
             reason = f"needs {wanted.args[0]} devices, there are {jax.device_count()}"
             item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def fail_instead_of_skipping(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """VBGEMM_NO_SKIP=1 turns every skip into a failure, for machines that are meant to run everything, and
-    VBGEMM_NO_SKIP=packages those for want of a Python package, for environments that have the extra `test`."""
-    setting = os.environ.get("VBGEMM_NO_SKIP")
-    fails = setting == "1" or (setting == "packages" and "could not import" in str(report.longrepr))
-    if report.skipped and fails and not hasattr(report, "wasxfail"):
-        report.outcome = "failed"
-        report.longrepr = f"VBGEMM_NO_SKIP={setting}: {report.nodeid} was skipped: {report.longrepr}"
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport():
-    fail_instead_of_skipping((yield).get_result())
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_make_collect_report():
-    # the importorskip of a module, which skips all its tests, is reported here
-    fail_instead_of_skipping((yield).get_result())
