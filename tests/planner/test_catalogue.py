@@ -93,7 +93,7 @@ def test_the_resource_files_have_every_kernel_that_a_device_may_launch():
     rows = [(row["arch"], row["kernel"], row["dtype"]) for row in ROWS + AMD_ROWS]
     assert len(set(rows)) == len(rows)
     for spec in planner.DEVICES.values():
-        if spec.kind == "gpu":
+        if spec.device_type == "gpu":
             for kind in KINDS:
                 for tile in catalogue_for(kind, spec):
                     borrows = ARITHMETICS[kind].bytes == 1 and not any(

@@ -29,9 +29,9 @@ def test_entries_are_consistent(name):
     assert spec.max_waves * spec.wave_size == spec.max_threads
     assert spec.peak_rate("complex64") == spec.peak_rate("bfloat16") == spec.peak_rate("float32")
     assert spec.peak_rate("complex128") == spec.peak_rate("float64") <= spec.peak_rate("float32")
-    if spec.kind == "gpu":
+    if spec.device_type == "gpu":
         assert spec.registers % (spec.simds * spec.wave_size) == 0
-    if spec.kind == "gpu" and not spec.calibration:  # else found by trial
+    if spec.device_type == "gpu" and not spec.calibration:  # else found by trial
         # 40% of the threads a device can hold, as the paper's 65536 are of a V100's.
         assert spec.tlp_threshold == round(65536 / (80 * 2048) * spec.units * spec.max_threads)
         # Wang 2022: SIMDs of a unit over waves of a block of 128 threads.

@@ -254,7 +254,7 @@ def test_a_pass_of_algorithm_1_demotes_the_whole_batch():
     assert plan(10**9, "batch") == ["small"] * 3
 
 
-@pytest.mark.parametrize("name", [name for name, spec in ALL_DEVICES.items() if spec.kind == "gpu"])
+@pytest.mark.parametrize("name", [name for name, spec in ALL_DEVICES.items() if spec.device_type == "gpu"])
 def test_the_devices_threshold_is_where_occupancy_counts(name):
     """Below every class's active threads Eq. 4-9 would make the plans of Eq. 3."""
     spec = device_spec(name)
@@ -263,7 +263,7 @@ def test_the_devices_threshold_is_where_occupancy_counts(name):
     assert spec.load_balanced_threshold > min(active)
 
 
-@pytest.mark.parametrize("name", [name for name, spec in ALL_DEVICES.items() if spec.kind == "gpu"])
+@pytest.mark.parametrize("name", [name for name, spec in ALL_DEVICES.items() if spec.device_type == "gpu"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "tf32", "bfloat16"])
 @pytest.mark.parametrize("demotion", ["class", "batch"])
 def test_no_default_threshold_makes_all_tiles_of_a_large_batch_the_smallest(name, dtype, demotion):

@@ -114,7 +114,7 @@ def test_predicted_seconds_are_rounds():
     assert predicted_seconds(gpu, "float32", 600, tcf=np.array([3, 6]), **common).shape == (2,)
 
 
-@pytest.mark.parametrize("name", [name for name, spec in DEVICES.items() if spec.kind == "gpu"])
+@pytest.mark.parametrize("name", [name for name, spec in DEVICES.items() if spec.device_type == "gpu"])
 def test_figures_come_from_the_device_table(name):
     spec, gpu = device_spec(name), Gpu.of(device_spec(name))
     for field in dataclasses.fields(Gpu):

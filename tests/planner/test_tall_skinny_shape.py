@@ -88,7 +88,7 @@ def test_a_list_is_classified_at_once(problems):
 
 
 @pytest.mark.parametrize(
-    "device", [spec for spec in DEVICES.values() if spec.kind == "gpu"], ids=lambda spec: spec.name
+    "device", [spec for spec in DEVICES.values() if spec.device_type == "gpu"], ids=lambda spec: spec.name
 )
 def test_the_reasons_of_the_threshold_hold(device):
     gpu = Gpu.of(device)

@@ -175,13 +175,13 @@ def pack(
     split = np.flatnonzero((runs.k_begin != 0) | (runs.k_end != depth[runs.problem]))
     beside = table.nbytes + (0 if epilogues is None else epilogues.nbytes)
     small = beside + ready_bytes(plan.num_tiles, num_blocks=0 if block_first is None else len(block_first)) <= MAX_BYTES
-    ready = len(split) > 0 or sums or (small and plan.device.kind == "gpu")
+    ready = len(split) > 0 or sums or (small and plan.device.device_type == "gpu")
     single = runs.expand(plan.catalogue) if ready else runs
     products, slices, continued = single, None, np.zeros(0, bool)
     if sums:
         pieces = cut(single, owner, table["k"], len(plan.problems))
         products = pieces.products
-        chained = plan.device.kind == "cpu"
+        chained = plan.device.device_type == "cpu"
         if chained:  # a CPU core keeps its accumulators from one product of a sum to the next
             slices, continued = slices_of(single, plan.catalogue).of_pieces(pieces), pieces.continued
         else:  # the products of a tile are K slices of it, whose partial sums are added

@@ -28,15 +28,15 @@ class Auto:
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
         # A core computes only the part of an edge tile that lies in C, so that one tile shape for all wastes nothing.
-        ours: Cores | Makespan = Cores() if device.kind == "cpu" else Makespan()
+        ours: Cores | Makespan = Cores() if device.device_type == "cpu" else Makespan()
         drafts = [ours.draft(problems, device, catalogue)]
         rest = ""
         papers = PAPERS
         least = dict.fromkeys((planner.name for planner in PAPERS), 0.0)
         sizes = Sizes.of(problems)
-        if device.kind == "gpu" and {tile.kernel for tile in worth_trying(catalogue, sizes)} <= set(STREAMING):
+        if device.device_type == "gpu" and {tile.kernel for tile in worth_trying(catalogue, sizes)} <= set(STREAMING):
             papers = ()
-        elif device.kind == "gpu":
+        elif device.device_type == "gpu":
             sets = {
                 planner.name: [catalogue.resolve(tiles)[0] for tiles in planner.ordinary_sets(catalogue)]
                 for planner in PAPERS

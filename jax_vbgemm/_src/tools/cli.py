@@ -55,7 +55,7 @@ def run_calibration(options: argparse.Namespace) -> None:
     if unknown:
         raise ValueError(f"--precision: unknown name {unknown[0]!r}; known are {', '.join(calibrate.PRECISIONS)}")
     device = backends.default_device() if options.device is None else device_spec(options.device)
-    if device.kind != "gpu":
+    if device.device_type != "gpu":
         raise ValueError(f"--device: {device.name} has no tiles to calibrate, only GPUs do")
     if options.measured:
         points = calibrate.read_driver(options.measured, options.workloads, device)
@@ -78,8 +78,8 @@ def run_profile(options: argparse.Namespace) -> None:
         known = ", ".join(calibrate.PRECISIONS)
         raise ValueError(f"--precision: unknown name {options.precision!r}; known are {known}")
     device = backends.default_device()
-    if device.kind != "gpu":
-        raise ValueError(f"profile: the model of TSM2 and ISM2 is for GPUs, but the device is a {device.kind}")
+    if device.device_type != "gpu":
+        raise ValueError(f"profile: the model of TSM2 and ISM2 is for GPUs, but the device is a {device.device_type}")
     print(profile(device, *calibrate.PRECISIONS[options.precision], calibrate.measure_in_loop, print))
 
 

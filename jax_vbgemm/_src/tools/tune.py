@@ -161,7 +161,7 @@ def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogu
     uniform = {f"uniform {tile.name}/{tile.threads}": Uniform(tile.key) for tile in worth}
     registered = [each.candidates(problems, device, catalogue) for each in REGISTERED]
     planners: dict[str, Any] = {name: planner for each in registered for name, planner in each.items()} | uniform
-    if device.kind == "cpu":
+    if device.device_type == "cpu":
         planners = {"cores": Cores()} | planners
     else:
         own = Makespan()

@@ -58,7 +58,7 @@ def predict(
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
-    blocks_alone = _on_cores if device.kind == "cpu" else _on_gpu
+    blocks_alone = _on_cores if device.device_type == "cpu" else _on_gpu
     found = blocks_alone(sizes, runs, block_first, catalogue, device, tile_order)
     seconds = found.seconds
     split = runs.k_end - runs.k_begin < sizes.k[runs.problem]
@@ -67,7 +67,7 @@ def predict(
         seconds += split_seconds(float((runs.count * areas)[split].sum()), catalogue, device)
     streaming = operand_bytes(sizes, catalogue) / device.bandwidth
     # A core overlaps memory access and arithmetic in part: hypot is the larger of both times and some of the smaller.
-    least = math.hypot(seconds, streaming) if device.kind == "cpu" else streaming + device.launch_seconds
+    least = math.hypot(seconds, streaming) if device.device_type == "cpu" else streaming + device.launch_seconds
     return replace(found, seconds=max(seconds, least))
 
 
@@ -167,7 +167,7 @@ def block_seconds(
     no elements. A row for each tile shape, a column for each problem.
     """
     exist = (sizes.m > 0) & (sizes.n > 0) & (sizes.batch > 0)
-    if device.kind == "cpu":
+    if device.device_type == "cpu":
         seconds = np.zeros((len(tiles), len(sizes.m)))
         for row, tile in zip(seconds, tiles, strict=True):
             runs = Runs.whole_problems(sizes, np.full(len(exist), tile.index), catalogue, np.arange(len(exist)))
@@ -411,7 +411,7 @@ def computed_extents(sizes: Sizes, runs: Runs, catalogue: Catalogue, device: Dev
     vectors along a row.
     """
     tile_m, tile_n = catalogue.columns.m[runs.tile_id], catalogue.columns.n[runs.tile_id]
-    if device.kind == "gpu":
+    if device.device_type == "gpu":
         return tile_m.astype(np.float64), tile_n.astype(np.float64)
 
     def mean(origin: Ints, tiles: Ints, edge: Ints, end: Ints, vector: int) -> Floats:

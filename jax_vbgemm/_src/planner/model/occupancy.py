@@ -65,7 +65,7 @@ def kernel_step(tile: TileShape, device: DeviceSpec, element_bytes: int) -> int:
     On a GPU these are kDepth of MfmaCut, RowCut, DeepCut (for all warps), DotCut, TensorCut and TileCut in csrc/gpu. On
     a CPU it is the catalogue's.
     """
-    if device.kind == "cpu":
+    if device.device_type == "cpu":
         return tile.k
     cdna = device.wave_size == 64
     if tile.kernel in WHOLE_ROWS:

@@ -62,8 +62,8 @@ class Gpu:
     @classmethod
     def of(cls, device: DeviceSpec) -> "Gpu":
         """The figures of an entry of the device table. A device that is no GPU is a ValueError."""
-        if device.kind != "gpu":
-            raise ValueError(f"tall_skinny: device {device.name!r} is a {device.kind}: the model is for GPUs")
+        if device.device_type != "gpu":
+            raise ValueError(f"tall_skinny: device {device.name!r} is a {device.device_type}: the model is for GPUs")
         return cls(
             name=device.name,
             units=device.units,

@@ -146,7 +146,7 @@ class TallSkinny(PaperPlanner):
         draft = Draft.whole_problems(
             problems, device, catalogue, planner=self.name, tile_id=tile_id, order=order, replaced=replaced
         )
-        if device.kind == "cpu":
+        if device.device_type == "cpu":
             return draft
         if self.target_blocks is not None:
             return self._split(draft, shapes, self.target_blocks)
@@ -231,7 +231,7 @@ def _tile_for(
     """The tile for a tall and skinny problem; None where none is built. `with_tensor`: skinny tiles may be on tensor
     cores."""
     if shape == Shape.REDUCTION:
-        return _smallest_that_holds(problem, catalogue) if streaming and device.kind == "gpu" else None
+        return _smallest_that_holds(problem, catalogue) if streaming and device.device_type == "gpu" else None
     mirrored = shape in MIRRORED
     m, n = (problem.n, problem.m) if mirrored else (problem.m, problem.n)
 
@@ -239,7 +239,7 @@ def _tile_for(
         """The short and the long side."""
         return (tile.m, tile.n) if mirrored else (tile.n, tile.m)
 
-    tiles = _streaming(problem, shape, catalogue) if streaming and device.kind == "gpu" else []
+    tiles = _streaming(problem, shape, catalogue) if streaming and device.device_type == "gpu" else []
     held = [tile for tile in tiles if sides(tile)[0] >= n]  # others may be shorter but are not taken
     shortest = min((sides(tile)[1] for tile in held), default=0)
     if shortest == 0 or (shape not in DEEP_SHAPES and problem.batch * -(-m // shortest) < device.units):
@@ -248,7 +248,7 @@ def _tile_for(
     if not tiles:
         return None
 
-    if device.kind == "cpu":
+    if device.device_type == "cpu":
         return min(tiles, key=lambda tile: (sides(tile)[0] < n, abs(sides(tile)[0] - n), -sides(tile)[1]))
     kernels = [kernel_of(tile, *sides(tile), problem.k, device, catalogue) for tile in tiles]
     if tcf is not None and any(kernel.tcf == tcf for kernel in kernels):

@@ -37,7 +37,7 @@ def _tile_lines(plan: "Plan") -> list[str]:
     count = np.bincount(plan.runs.tile_id, plan.runs.count, minlength=1)
     for tile in plan.tiles_used:
         occupancy = plan.tile_occupancies[tile.key]
-        limit = "" if plan.device.kind == "cpu" else f"{occupancy.limit} ({occupancy.waves} waves a unit)"
+        limit = "" if plan.device.device_type == "cpu" else f"{occupancy.limit} ({occupancy.waves} waves a unit)"
         lines.append(
             f"{_name(tile.key):<18}{f'{tile.m}x{tile.n}':>9}  {tile.kernel:<12}{int(count[tile.index]):>9}"
             f"{occupancy.fraction:>11.0%}  {limit}"

@@ -69,8 +69,8 @@ class Makespan(DraftPlanner):
     without: TileKey | None = None
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
-        if device.kind == "cpu":
-            raise ValueError(f"Makespan: it plans for GPUs, but {device.name!r} is a {device.kind}")
+        if device.device_type == "cpu":
+            raise ValueError(f"Makespan: it plans for GPUs, but {device.name!r} is a {device.device_type}")
         if len(catalogue) == 0:
             raise ValueError(f"Makespan: no tile is built for {catalogue.kind} on {device.name}")
         sizes, among = Sizes.of(problems), self._among(catalogue)

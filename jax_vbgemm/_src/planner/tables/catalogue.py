@@ -222,7 +222,7 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
     for index, (name, m, n, k, threads, kinds, kernel, tensor, *_) in enumerate(_core.tiles()):
         tile = TileShape(index, name, m, n, k, threads, kernel, tensor=tensor)
         arithmetic = kind if tensor else PLAIN_KIND[kind]
-        if device.kind == "cpu":
+        if device.device_type == "cpu":
             if not tensor and kernel not in (*WHOLE_ROWS, SHARED_DEPTH, *DOT_PRODUCTS):
                 tiles.append(replace(tile, kernel="cpu"))
         elif threads > 1 and arithmetic in kinds and (not tensor or device.has_tensor(kind)):

@@ -83,7 +83,7 @@ class DeviceSpec:
         return hash((self.name, self.units, self.note))
 
     @property
-    def kind(self) -> Literal["gpu", "cpu"]:
+    def device_type(self) -> Literal["gpu", "cpu"]:
         """Whether the device is a GPU or a CPU."""
         return "cpu" if self.platform == "cpu" else "gpu"
 
