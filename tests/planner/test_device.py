@@ -150,11 +150,11 @@ def test_a_boards_own_figures_count():
 )
 def test_an_unknown_device_is_planned_as_its_driver_reports_it(reported, resources, said):
     spec = match_device(reported)
-    assert spec.name == reported.kind
+    assert spec.name == reported.device_kind
     assert spec.units == (reported.units or 100)
     assert (spec.resources, spec.calibration, spec.rules, spec.dots) == (resources, None, None, None)
     about = f"planned as its driver reports it ({said}); its clock and memory are assumed, nothing is measured"
-    assert spec.note == f"{reported.kind} is not in the device table: {about}"
+    assert spec.note == f"{reported.device_kind} is not in the device table: {about}"
     plan = plan_problems([(256, 256, 256), (100_000, 8, 8), (8, 8, 100_000)], "float32", spec)
     plan.validate()
     assert plan.notes[0] == spec.note

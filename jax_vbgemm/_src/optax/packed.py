@@ -70,8 +70,8 @@ def pack_tree(tree: Any) -> PackedTree:
         return jax.tree.unflatten(structure, [x if of == group else None for x, of in zip(leaves, groups, strict=True)])
 
     # A tree without leaves still needs a buffer, which keeps its structure.
-    kinds: list[Any] = sorted({group for group in groups if group is not None})
-    return PackedTree(tuple(pack(part(group)) for group in kinds or [None]))
+    present: list[Any] = sorted({group for group in groups if group is not None})
+    return PackedTree(tuple(pack(part(group)) for group in present or [None]))
 
 
 def unpack_state(state: Any) -> Any:

@@ -17,11 +17,11 @@ _PRODUCT_CLOCKS = {"cuda": 4, "rocm": 8}  # clocks from a multiply-add to one th
 class Reported:
     """A driver's report of a device; None for a figure that it does not report.
 
-    kind: its name ("NVIDIA H100 80GB HBM3", "AMD Instinct MI300X", "cpu"). units: multiprocessors, compute units or
-    cores. compute_capability: "9.0" of NVIDIA, "gfx942" of AMD. shared_block_bytes: maximum of one block.
+    device_kind: its name ("NVIDIA H100 80GB HBM3", "AMD Instinct MI300X", "cpu"). units: multiprocessors, compute units
+    or cores. compute_capability: "9.0" of NVIDIA, "gfx942" of AMD. shared_block_bytes: maximum of one block.
     """
 
-    kind: str
+    device_kind: str
     platform: str
     units: int | None = None
     compute_capability: str | None = None
@@ -33,7 +33,7 @@ class Reported:
         text = self.compute_capability or ""
         if self.platform == "cuda" and re.fullmatch(r"\d+\.\d+", text):
             return "sm_" + text.replace(".", "")
-        found = re.search(r"gfx[0-9a-f]+", text or self.kind)
+        found = re.search(r"gfx[0-9a-f]+", text or self.device_kind)
         return found[0] if found and self.platform == "rocm" else None
 
 
@@ -45,8 +45,8 @@ def match_device(reported: Reported) -> DeviceSpec:
     A MIG instance is the whole GPU with fewer units. Raises ValueError for a platform without kernels.
     """
     if reported.platform not in ("cpu", "cuda", "rocm"):
-        raise ValueError(f"device: there are no kernels for {reported.kind!r}")
-    whole = re.sub(r" MIG .*", "", reported.kind)
+        raise ValueError(f"device: there are no kernels for {reported.device_kind!r}")
+    whole = re.sub(r" MIG .*", "", reported.device_kind)
     for entry in entries().values():
         board = entry.boards.get(whole)
         if board is not None and reported.architecture in (None, entry.architecture):
@@ -75,10 +75,10 @@ def _as_reported(reported: Reported) -> DeviceSpec:
         "peak_rates": rates,
         "tensor_rates": tensor_rates,
     }
-    spec = spec_of(reported.kind, architecture, {"hardware": hardware}, None)
+    spec = spec_of(reported.device_kind, architecture, {"hardware": hardware}, None)
     counted = f"{units} units" if reported.units else f"{units} units assumed"
     note = (
-        f"{reported.kind} is not in the device table: planned as its driver reports it ({counted}, "
+        f"{reported.device_kind} is not in the device table: planned as its driver reports it ({counted}, "
         f"{asked or 'no compute capability'}{stands_in}); its clock and memory are assumed, nothing is measured"
     )
     return replace(spec, note=note, shared_block_bytes=reported.shared_block_bytes or spec.shared_block_bytes)
