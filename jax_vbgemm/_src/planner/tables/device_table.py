@@ -82,7 +82,7 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
             rules=Rules(**tables["rules"]) if "rules" in tables else None,
             core_rules=CoreRules(**_frozen(tables["cores"])) if "cores" in tables else None,
             dots=DotRates(**_frozen(tables["dots"])) if "dots" in tables else None,
-            note=_note(architecture),
+            note=_note(architecture, of_architecture),
             **occupancy,
             **hardware,
             **costs,
@@ -92,14 +92,13 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
         raise ValueError(f"device {name!r}: {error}") from None
 
 
-def _note(architecture: str) -> str:
-    """What plans for an architecture say of it."""
-    table = architectures()[architecture]
+def _note(architecture: str, table: Mapping[str, Any]) -> str:
+    """What plans for an architecture say of it, by its table."""
     if table.get("built", True):
         return ""
-    if table["resources"] == architecture:
-        return f"no kernels are built for {architecture}: it is described for plans only"
     lender = table["resources"]
+    if lender == architecture:
+        return f"no kernels are built for {architecture}: it is described for plans only"
     return f"no kernels are built for {architecture}: planned with the registers and shared memory of {lender}'s"
 
 
