@@ -24,9 +24,10 @@ inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  
 
 // What one thread of a thread block (on tensor cores one warp) owns. piece: a rectangle of the tile. rows: whole rows of the tile
 // (gpu/simt/row_tile.h). steps: steps of the whole thread block's K, shared with a few other threads (gpu/simt/deep_tile.h). steps_of_rows:
-// steps of the K of its warp's rows (gpu/simt/dot_tile.h, gpu/tensor/tensor_dot_tile.h).
-enum class Owned : int32_t { piece, rows, steps, steps_of_rows };
-inline constexpr const char* kOwnedNames[] = {"piece", "rows", "steps", "steps_of_rows"};
+// steps of the K of its warp's rows (gpu/simt/dot_tile.h, gpu/tensor/tensor_dot_tile.h). rows_of_warpgroup: the warps of a warpgroup own 64
+// rows together, and another warpgroup copies the operands (gpu/pipelined/pipelined_tile.h).
+enum class Owned : int32_t { piece, rows, steps, steps_of_rows, rows_of_warpgroup };
+inline constexpr const char* kOwnedNames[] = {"piece", "rows", "steps", "steps_of_rows", "rows_of_warpgroup"};
 
 struct TileShape {
   const char* name;
@@ -48,6 +49,7 @@ inline constexpr TileShape kTiles[] = {
 #define TENSOR_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::piece},
 #define TENSOR_ROW_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::rows},
 #define TENSOR_DOT_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::steps_of_rows},
+#define PIPELINED_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::rows_of_warpgroup},
 #define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes, false, Owned::piece},
 #include "tiles.def"
 #undef GPU_TILE
@@ -57,6 +59,7 @@ inline constexpr TileShape kTiles[] = {
 #undef TENSOR_TILE
 #undef TENSOR_ROW_TILE
 #undef TENSOR_DOT_TILE
+#undef PIPELINED_TILE
 #undef CPU_TILE
 };
 inline constexpr int kNumTiles = sizeof(kTiles) / sizeof(kTiles[0]);
@@ -95,12 +98,13 @@ enum class Kernel : int32_t {
   m256_full,
   m256_dots,
   m128_rows,
-  m128_wide_rows
+  m128_wide_rows,
+  m384_pipelined
 };
-inline constexpr int kKernels = 16;
+inline constexpr int kKernels = 17;
 inline constexpr const char* kKernelNames[kKernels] = {
-    "t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium", "t128_rows", "t128_wide_rows", "t128_deep",
-    "t256_dots",  "m128_light", "m128_heavy", "m256_heavy", "m256_full",   "m256_dots", "m128_rows",      "m128_wide_rows"};
+    "t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium", "t128_rows", "t128_wide_rows", "t128_deep",     "t256_dots",
+    "m128_light", "m128_heavy", "m256_heavy", "m256_full",  "m256_dots",   "m128_rows", "m128_wide_rows", "m384_pipelined"};
 
 // Whether one side of a tile is at least four times the other, as in skinny tiles and in row and column tiles.
 constexpr bool is_far_longer(const TileShape& tile) { return tile.m >= 4 * tile.n || tile.n >= 4 * tile.m; }
@@ -108,13 +112,16 @@ constexpr bool is_far_longer(const TileShape& tile) { return tile.m >= 4 * tile.
 constexpr int shorter_side(const TileShape& tile) { return tile.m < tile.n ? tile.m : tile.n; }
 
 // Whether a tile can also store the transpose of what it computes, as its mirror image in a symmetric C.
-constexpr bool stores_mirrored(const TileShape& tile) { return tile.tensor && tile.owned != Owned::rows; }
+constexpr bool stores_mirrored(const TileShape& tile) {
+  return tile.tensor && tile.owned != Owned::rows && tile.owned != Owned::rows_of_warpgroup;
+}
 
 // Whether a row tile (column tile) has so few rows (columns) that each thread owns one.
 constexpr bool is_short(const TileShape& tile) { return tile.m < 256 && tile.n < 256; }
 
 constexpr Kernel kernel_of(const TileShape& tile) {
   const int accumulators = tile.m * tile.n / tile.threads;
+  if (tile.owned == Owned::rows_of_warpgroup) return Kernel::m384_pipelined;
   if (tile.owned == Owned::steps_of_rows) return tile.tensor ? Kernel::m256_dots : Kernel::t256_dots;
   if (tile.owned == Owned::rows) {
     const bool wide = shorter_side(tile) > 16;

@@ -17,16 +17,17 @@
 #include "gpu/arch/gpu_vendor.h"
 
 namespace vbgemm::emulation {
-namespace {
 
 // Reports a mistake of the kernel that its results would not show, and ends the program.
-[[noreturn]] void fail(const char* what) {
+void fail(const char* what) {
   std::printf("FAIL emulation: %s\n", what);
   std::fflush(stdout);
   std::_Exit(3);
 }
 
-enum class State { running, at_wave_barrier, at_block_barrier, finished };
+namespace {
+
+enum class State { running, at_wave_barrier, at_block_barrier, at_named_barrier, at_cluster_barrier, at_phase, finished };
 
 struct Thread {
   Fiber fiber;
@@ -41,6 +42,15 @@ struct Thread {
     int group;
   };
   std::deque<Pending> copies;
+  int named, named_threads;  // the named barrier at which the thread is
+  const uint32_t* phase;     // it waits for the end of the phase of this parity
+  uint32_t parity;
+  struct Store {
+    std::function<void()> store;
+    int group;
+  };
+  std::deque<Store> stores;
+  int committed_stores;
 };
 
 void make(const Copy& copy) {
@@ -53,36 +63,44 @@ void make(const Copy& copy) {
 
 class Block {
  public:
-  void run(Kernel kernel, const void* parameters, const Grid& grid) {
+  void run(Kernel kernel, const void* parameters, const Grid& grid, int cluster) {
     kernel_ = kernel;
     parameters_ = parameters;
-    grid_ = grid;
-    while (static_cast<int>(threads_.size()) < grid.threads) threads_.push_back(std::make_unique<Thread>());
-    shared_.reset();
-    order_.resize(grid.threads);
+    cluster_ = cluster;
+    for (int rank = 0; rank < cluster; ++rank) {
+      grids_[rank] = grid;
+      grids_[rank].block += rank;
+      shared_[rank].reset();
+    }
+    count_ = grid.threads * cluster;
+    while (static_cast<int>(threads_.size()) < count_) threads_.push_back(std::make_unique<Thread>());
+    order_.resize(count_);
     std::iota(order_.begin(), order_.end(), 0);
-    exchanged_.resize(2 * static_cast<size_t>(grid.threads));
-    wave_votes_.assign((grid.threads + kWaveSize - 1) / kWaveSize, 0);
+    exchanged_.resize(2 * static_cast<size_t>(count_));
+    wave_votes_.assign((count_ + kWaveSize - 1) / kWaveSize, 0);
     barriers_.resize(2 * (wave_votes_.size() + 1));
     happens_before(this);
-    for (int i = 0; i < grid.threads; ++i) {
+    for (int i = 0; i < count_; ++i) {
       Thread& thread = *threads_[i];
       thread.state = State::running;
       thread.awaited = false;
-      thread.committed = thread.exchanges = thread.wave_barriers = thread.block_barriers = 0;
+      thread.committed = thread.exchanges = thread.wave_barriers = thread.block_barriers = thread.committed_stores = 0;
       thread.fiber.begin(enter);
     }
     do {
+      act();
       // Some waves sit a round out, so that others get far ahead of them.
       const uint64_t awake = random_();
       std::shuffle(order_.begin(), order_.end(), random_);
       for (int i : order_) {
-        if (threads_[i]->state != State::running || !(awake >> i / kWaveSize & 1)) continue;
+        if (!(awake >> i / kWaveSize & 1) || !runs(*threads_[i])) continue;
+        threads_[i]->state = State::running;
         current_ = i;
         threads_[i]->fiber.resume();
       }
     } while (release());
     happens_after(&order_);
+    if (!actions_.empty()) fail("a copy of the copy engine is still in flight at the kernel's end");
   }
 
   void wait(State barrier) {
@@ -94,25 +112,48 @@ class Block {
     happens_after(place);
   }
 
+  void wait_phase(const uint32_t* phase, uint32_t parity) {
+    current().phase = phase;
+    current().parity = parity;
+    current().state = State::at_phase;
+    current().fiber.pause();
+  }
+  void later(std::function<void()> action) { actions_.push_back(std::move(action)); }
+
+  int rank() const { return current_ / grids_[0].threads; }
+  int thread_index() const { return current_ % grids_[0].threads; }
+  void* in_block(void* shared, int rank) { return shared_[rank].get() + (static_cast<char*>(shared) - shared_[this->rank()].get()); }
+  void named_barrier(int number, int threads) {
+    current().named = number;
+    current().named_threads = threads;
+    current().state = State::at_named_barrier;
+    current().fiber.pause();
+  }
+  void cluster_barrier() {
+    current().state = State::at_cluster_barrier;
+    current().fiber.pause();
+  }
+
   void begins() { happens_after(this); }
   void ends() { happens_before(&order_); }
 
   void* shared(size_t bytes) {
-    if (!shared_) {
+    auto& mine = shared_[rank()];
+    if (!mine) {
       shared_bytes_ = bytes;
-      shared_.reset(static_cast<char*>(std::aligned_alloc(1024, (bytes + 1023) / 1024 * 1024)));
-      std::memset(shared_.get(), 0xFF, bytes);  // NaN in every floating-point format
-      happens_before(&shared_);
+      mine.reset(static_cast<char*>(std::aligned_alloc(1024, (bytes + 1023) / 1024 * 1024)));
+      std::memset(mine.get(), 0xFF, bytes);  // NaN in every floating-point format
+      happens_before(&mine);
     }
-    happens_after(&shared_);
+    happens_after(&mine);
     if (bytes != shared_bytes_) fail("threads disagree on the size of shared memory");
-    return shared_.get();
+    return mine.get();
   }
 
   const char* exchange(const void* value, size_t bytes) {
     Thread& thread = current();
     // Two sets alternate, because the previous set is still being read.
-    Brought* const all = &exchanged_[thread.exchanges++ % 2 * static_cast<size_t>(grid_.threads)];
+    Brought* const all = &exchanged_[thread.exchanges++ % 2 * static_cast<size_t>(count_)];
     std::memcpy(all[current_].bytes, value, bytes);
     thread.vote = false;
     wait(State::at_wave_barrier);
@@ -122,7 +163,7 @@ class Block {
   Thread& current() { return *threads_[current_]; }
   int current_index() const { return current_; }
   int votes() const { return wave_votes_[current_ / kWaveSize]; }
-  const Grid& grid() const { return grid_; }
+  const Grid& grid() const { return grids_[rank()]; }
   std::mt19937_64& random() { return random_; }
 
  private:
@@ -137,6 +178,11 @@ class Block {
     return &barriers_[2 * (wave ? current_ / kWaveSize : wave_votes_.size()) + turn];
   }
 
+  // As on the device, a thread that waits for a phase only sees the phase of the moment when it looks.
+  static bool runs(const Thread& thread) {
+    return thread.state == State::running || (thread.state == State::at_phase && (*thread.phase & 1) != thread.parity);
+  }
+
   // Resumes the threads that have all arrived at a barrier. Returns false when all threads have finished.
   bool release() {
     const auto all = [this](int first, int last, State state) {
@@ -145,8 +191,8 @@ class Block {
     const auto go_on = [this](int first, int last) {
       for (int i = first; i < last; ++i) threads_[i]->state = State::running;
     };
-    const int count = grid_.threads;
-    bool any = std::any_of(threads_.begin(), threads_.begin() + count, [](const auto& t) { return t->state == State::running; });
+    const int count = count_, block = grids_[0].threads;
+    bool any = !actions_.empty() || std::any_of(threads_.begin(), threads_.begin() + count, [](const auto& t) { return runs(*t); });
     for (int first = 0; first < count; first += kWaveSize) {
       const int last = std::min(first + kWaveSize, count);
       if (!all(first, last, State::at_wave_barrier)) continue;
@@ -155,11 +201,53 @@ class Block {
       go_on(first, last);
       any = true;
     }
+    any |= release_named();
+    for (int first = 0; cluster_ > 1 && first < count; first += block) {
+      if (!all(first, first + block, State::at_block_barrier)) continue;
+      go_on(first, first + block);
+      any = true;
+    }
     if (any) return true;
+    if (std::any_of(threads_.begin(), threads_.begin() + count, [](const auto& t) { return t->state == State::at_phase; }))
+      fail("a wait that never ends");
     if (all(0, count, State::finished)) return false;
-    if (!all(0, count, State::at_block_barrier)) fail("a barrier that only some threads reach");
+    if (!all(0, count, State::at_block_barrier) && !all(0, count, State::at_cluster_barrier))
+      fail("a barrier that only some threads reach");
     go_on(0, count);
     return true;
+  }
+
+  bool release_named() {
+    bool any = false;
+    for (int i = 0; i < count_; ++i) {
+      Thread& first = *threads_[i];
+      if (first.state != State::at_named_barrier) continue;
+      const int begin = i / grids_[0].threads * grids_[0].threads, end = begin + grids_[0].threads;
+      const auto there = [&first](const Thread& t) { return t.state == State::at_named_barrier && t.named == first.named; };
+      const int named = first.named, wanted = first.named_threads;
+      int arrived = 0;
+      for (int other = begin; other < end; ++other) arrived += there(*threads_[other]);
+      if (arrived < wanted) continue;
+      for (int other = begin; other < end; ++other) {
+        Thread& t = *threads_[other];
+        if (t.state == State::at_named_barrier && t.named == named) t.state = State::running;
+      }
+      any = true;
+    }
+    return any;
+  }
+
+  // Some of what the copy engine has yet to do.
+  void act() {
+    std::vector<std::function<void()>> actions;
+    actions.swap(actions_);
+    for (auto& action : actions) {
+      if (random_() & 1) {
+        action();
+      } else {
+        actions_.push_back(std::move(action));
+      }
+    }
   }
 
   struct Free {
@@ -172,12 +260,14 @@ class Block {
 
   Kernel kernel_;
   const void* parameters_;
-  Grid grid_;
+  Grid grids_[kMaxCluster];      // as each block of the cluster sees it
+  int cluster_ = 1, count_ = 0;  // blocks and threads that run together
+  std::vector<std::function<void()>> actions_;
   std::vector<Brought> exchanged_;  // two for each thread
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<int> order_, wave_votes_;
   std::vector<char> barriers_;  // two for each wave and two for the block
-  std::unique_ptr<char[], Free> shared_;
+  std::unique_ptr<char[], Free> shared_[kMaxCluster];
   size_t shared_bytes_ = 0;
   int current_ = 0;
   std::mt19937_64 random_;
@@ -191,6 +281,7 @@ void Block::enter() {
   the_block.ends();
   if (!the_block.current().awaited) fail("a thread ends without having waited for the previous kernel");
   if (!the_block.current().copies.empty()) fail("a copy is still in flight at the kernel's end");
+  if (!the_block.current().stores.empty()) fail("a store is still in flight at the kernel's end");
   the_block.wait(State::finished);
   fail("a finished thread runs again");
 }
@@ -199,18 +290,43 @@ void Block::enter() {
 
 void seed(uint64_t value) { the_block.random().seed(value); }
 
-void run_grid(Kernel kernel, const void* parameters, uint32_t blocks, int threads) {
+void run_grid(Kernel kernel, const void* parameters, uint32_t blocks, int threads, int cluster) {
   // XLA runs independent calls concurrently, but there is only one emulated block.
   static std::mutex one_at_a_time;
   const std::lock_guard<std::mutex> lock(one_at_a_time);
-  std::vector<uint32_t> order(blocks);
+  if (blocks % cluster != 0) fail("a grid that is not a multiple of its clusters");
+  std::vector<uint32_t> order(blocks / cluster);
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), the_block.random());
-  for (uint32_t block : order) the_block.run(kernel, parameters, {threads, blocks, block});
+  for (uint32_t first : order) the_block.run(kernel, parameters, {threads, blocks, first * cluster}, cluster);
 }
 
 const Grid& grid() { return the_block.grid(); }
-int thread_index() { return the_block.current_index(); }
+int thread_index() { return the_block.thread_index(); }
+int cluster_rank() { return the_block.rank(); }
+void* in_block(void* shared, int rank) { return the_block.in_block(shared, rank); }
+void cluster_barrier() { the_block.cluster_barrier(); }
+void named_barrier(int number, int threads) { the_block.named_barrier(number, threads); }
+void wait_phase(const uint32_t* phase, uint32_t parity) { the_block.wait_phase(phase, parity); }
+void later(std::function<void()> action) { the_block.later(std::move(action)); }
+
+void start_store(std::function<void()> store) {
+  Thread& thread = the_block.current();
+  if (the_block.random()() & 1) {
+    store();
+  } else {
+    thread.stores.push_back({std::move(store), thread.committed_stores});
+  }
+}
+void commit_stores() { ++the_block.current().committed_stores; }
+void wait_stores(int newest) {
+  Thread& thread = the_block.current();
+  while (!thread.stores.empty() && thread.stores.front().group < thread.committed_stores - newest) {
+    thread.stores.front().store();
+    thread.stores.pop_front();
+  }
+}
+
 void block_barrier() { the_block.wait(State::at_block_barrier); }
 
 int count_lanes(bool yes) {

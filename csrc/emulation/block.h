@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 namespace vbgemm::emulation {
 
@@ -13,10 +14,12 @@ struct Grid {
   uint32_t blocks, block;
 };
 
+constexpr int kMaxCluster = 2;
+
 void seed(uint64_t value);
 
-// Runs all blocks of a grid, in shuffled order.
-void run_grid(Kernel kernel, const void* parameters, uint32_t blocks, int threads);
+// Runs all blocks of a grid, in shuffled order. The blocks of a cluster run together.
+void run_grid(Kernel kernel, const void* parameters, uint32_t blocks, int threads, int cluster = 1);
 
 // The functions below are called by emulated threads.
 const Grid& grid();
@@ -49,6 +52,23 @@ class Lanes {
 
 // The block's shared memory, the same for all its threads; all of it is NaN initially.
 void* shared_memory(size_t bytes);
+
+// Of the pipelined kernels (bulk_copy.h): the block's number in its cluster, the same place in another block's shared memory, barriers, and
+// the wait until the parity of *phase is no longer `parity`. It is a mistake if that never happens.
+int cluster_rank();
+void* in_block(void* shared, int rank);
+void cluster_barrier();
+void named_barrier(int number, int threads);
+void wait_phase(const uint32_t* phase, uint32_t parity);
+
+// Does something at a random later moment, as the copy engine does.
+void later(std::function<void()> action);
+
+// Stores of the copy engine: each is made at a random moment, at the latest when its group is waited for.
+void start_store(std::function<void()> store);
+void commit_stores();
+void wait_stores(int newest);
+[[noreturn]] void fail(const char* what);
 
 // An asynchronous copy is made at a random moment: at once, or as late as when it is waited for.
 struct Copy {

@@ -9,6 +9,9 @@
 #ifndef VBGEMM_WAVE_SIZE
 #define VBGEMM_WAVE_SIZE 32
 #endif
+#if VBGEMM_WAVE_SIZE == 32
+#define VBGEMM_HAS_PIPELINE 1
+#endif
 
 #define __device__
 #define __host__
@@ -30,12 +33,15 @@ inline const char* error_name(Error error) { return error == kSuccess ? "success
 // Few, so that the plans of the checks take several launches. (The chunks of an array whose squares are summed need one launch for all.)
 constexpr int64_t max_blocks(int) { return 300; }
 
-inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int, void* parameters, Stream) {
-  emulation::run_grid(reinterpret_cast<emulation::Kernel>(reinterpret_cast<uintptr_t>(kernel)), parameters, blocks, threads);
+inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int, void* parameters, Stream, int cluster = 1) {
+  emulation::run_grid(reinterpret_cast<emulation::Kernel>(reinterpret_cast<uintptr_t>(kernel)), parameters, blocks, threads, cluster);
   return kSuccess;
 }
 
 inline Error load_kernel(const void*) { return kSuccess; }
+
+// Few, so that a thread block of a pipelined kernel computes several blocks of the plan.
+inline int multiprocessors() { return 4; }
 
 inline int thread_index() { return emulation::thread_index(); }
 inline uint32_t block_index() { return emulation::grid().block; }
@@ -49,6 +55,7 @@ inline void swap_lanes(Value& value) {
 }
 
 inline void await_previous_kernel() { emulation::await_previous_kernel(); }
+inline void let_next_kernel_start() {}
 inline void leave_kernel() {}
 
 template <class T>
@@ -257,18 +264,23 @@ inline MatrixDescriptor moved(MatrixDescriptor matrix, int bytes) { return {matr
 inline void fence_async_proxy() {}
 inline void warpgroup_arrive() {}
 inline void warpgroup_commit() {}
-inline void warpgroup_wait_all() {}
+// Here each lane has formed its products when it gets here; the hardware's wait is one of the whole warp.
+inline void warpgroup_wait_all() { wave_barrier(); }
+template <int>
+inline void warpgroup_wait() {
+  wave_barrier();
+}
 
-template <Kind kKind, bool kAcrossA, bool kAcrossB>
-inline void multiply_warpgroup(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[16][4]) {
+template <Kind kKind, bool kAcrossA, bool kAcrossB, int kBlocks>
+inline void multiply_warpgroup(MatrixDescriptor a, MatrixDescriptor b, float (&sums)[kBlocks][4], bool adds = true) {
   const auto number = [](uint16_t bits) {
     return static_cast<double>(kKind == Kind::bf16 ? bfloat16_to_float(bits) : float16_to_float(bits));
   };
   const int thread = thread_index() % 128, lane = thread % 32, first_row = thread / 32 * 16 + lane / 4;
-  for (int block = 0; block < 16; ++block) {
+  for (int block = 0; block < kBlocks; ++block) {
     for (int i = 0; i < 4; ++i) {
       const int row = first_row + i / 2 * 8, col = 8 * block + lane % 4 * 2 + i % 2;
-      double sum = sums[block][i];
+      double sum = adds ? sums[block][i] : 0;
       for (int k = 0; k < 16; ++k) sum += number(a.at<uint16_t>(kAcrossA, row, k)) * number(b.at<uint16_t>(kAcrossB, col, k));
       sums[block][i] = emulation::cut_off<float>(sum);
     }

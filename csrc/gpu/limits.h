@@ -18,6 +18,9 @@ inline constexpr int kVectorLoadBytes = 16;
 // workspace.
 constexpr int max_parameter_buffers(bool cdna) { return (max_parameter_bytes(cdna) - 256) / kBufferBytes; }
 
+// Size in bytes of a problem's tensor maps, which a call with pipelined tiles has in its workspace for each of its problems.
+inline constexpr int kProblemMapBytes = 512;
+
 // How many bytes of an array a thread block takes where one launch works on many arrays of different sizes.
 inline constexpr int kArrayChunkBytes = 16 * 1024;
 

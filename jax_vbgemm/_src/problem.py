@@ -19,7 +19,9 @@ class Problem:
     """C[b] = op(A[b]) op(B[b]) for b in [0, batch), where op(A) is m x k, op(B) is k x n and C is m x n.
 
     Sizes are integers in [0, 2**31 - 1]. `transpose_a`: A is stored as k x m; `transpose_b`: B is stored as n x k.
-    `symmetric`: C[b] is symmetric, as X X^T is, so that half of it may be computed and stored twice.
+    `symmetric`: C[b] is symmetric, as X X^T is, so that half of it may be computed and stored twice. `line`: the
+    largest number of elements by which all rows of A, B and C, as they are stored, are apart and offset; None where
+    the rows of each lie without gaps, so that it follows from the sizes.
 
     Raises:
       TypeError: a size is not an integer (a bool does not count as one), or a flag is not a bool.
@@ -33,10 +35,13 @@ class Problem:
     transpose_a: bool = False
     transpose_b: bool = False
     symmetric: bool = False
+    line: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
             object.__setattr__(self, name, _size(name, getattr(self, name)))
+        if self.line is not None:
+            object.__setattr__(self, "line", _size("line", self.line))
         flags = {"transpose_a": "transpose flags", "transpose_b": "transpose flags", "symmetric": "flags"}
         for name, what in flags.items():
             flag = getattr(self, name)
@@ -77,7 +82,8 @@ class Sizes:
     n: NDArray[np.int64]
     k: NDArray[np.int64]
     batch: NDArray[np.int64]
-    line: NDArray[np.int64]  # greatest common divisor of the lengths of A's and B's stored rows
+    line: NDArray[np.int64]  # greatest common divisor of the distances of A's and B's stored rows
+    result_line: NDArray[np.int64]  # that of C's rows
     symmetric: NDArray[np.bool_]
     rows_along: NDArray[np.bool_]  # whether A is contiguous along K (K-major)
     # planner/tiles/runs.py
@@ -101,8 +107,11 @@ class Sizes:
         rows = itertools.chain.from_iterable(map(fields, problems))
         table = np.fromiter(rows, np.int64, 7 * len(problems)).reshape(len(problems), 7)
         m, n, k, batch, transpose_a, transpose_b, symmetric = table.T.copy()
-        line = np.gcd(np.where(transpose_a, m, k), np.where(transpose_b, k, n))
-        return cls(m, n, k, batch, line, symmetric > 0, transpose_a == 0)
+        line, result_line = np.gcd(np.where(transpose_a, m, k), np.where(transpose_b, k, n)), n.copy()
+        for index, problem in enumerate(problems):
+            if problem.line is not None:
+                line[index] = result_line[index] = problem.line
+        return cls(m, n, k, batch, line, result_line, symmetric > 0, transpose_a == 0)
 
     def with_products(self) -> "Sizes":
         """The sizes of the problems that have products, as only these reach a kernel; of all problems where none
@@ -111,7 +120,10 @@ class Sizes:
         if len(kept) in (0, len(self.m)):
             return self
         return Sizes(
-            *(getattr(self, name)[kept] for name in ("m", "n", "k", "batch", "line", "symmetric", "rows_along"))
+            *(
+                getattr(self, name)[kept]
+                for name in ("m", "n", "k", "batch", "line", "result_line", "symmetric", "rows_along")
+            )
         )
 
     @property
@@ -127,7 +139,7 @@ class Sizes:
         return elements
 
     def aligned(self, element_bytes: int) -> NDArray[np.bool_]:
-        """Whether all rows of A and B, stored without gaps, begin at multiples of a vector load's size."""
+        """Whether all stored rows of A and B begin at multiples of a vector load's size."""
         aligned: NDArray[np.bool_] = self.line * element_bytes % _core.VECTOR_LOAD_BYTES == 0
         return aligned
 

@@ -31,7 +31,10 @@ class Builder:
         """The check with some files of kernels; `flags` and `csrc` are theirs, the driver is the same for a machine."""
         parts = [("emulation/main.cc", (), CSRC), ("emulation/fiber.cc", (), CSRC)]
         instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in machine else []
-        parts += [(name, flags, csrc) for name in ("emulation/block.cc", "gpu/host/launch.cu")]
+        parts += [("emulation/tensor_maps.cc", (), CSRC)]
+        parts += [
+            (name, flags, csrc) for name in ("emulation/block.cc", "gpu/host/launch.cu", "gpu/host/pipelined_launch.cu")
+        ]
         kernels = ["add_partial_sums", "add_scaled", "square_sums", *kernels]
         parts += [(f"gpu/instances/{name}.cu", [*flags, *instrument], csrc) for name in kernels]
 

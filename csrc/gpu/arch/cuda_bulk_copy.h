@@ -13,6 +13,7 @@
 namespace vbgemm {
 
 #ifdef __CUDACC__
+#define VBGEMM_DEVICE_CODE 1
 
 __device__ inline uint32_t shared_address(const void* shared) { return static_cast<uint32_t>(__cvta_generic_to_shared(shared)); }
 
@@ -106,6 +107,18 @@ __device__ inline void wait_stores_read() {
 }
 __device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
+// Makes a map in global memory, which an earlier kernel wrote, visible to this thread's copies.
+__device__ inline void acquire_map(const CUtensorMap& map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(&map) : "memory");
+}
+// Replaces a map's address, size and distance of lines; the map is in shared memory. PTX ISA, "tensormap.replace".
+__device__ inline void replace_tensor(const CUtensorMap& map, const void* data, int items, int lines, int64_t line_bytes) {
+  const uint32_t at = shared_address(&map);
+  asm volatile("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;" ::"r"(at), "l"(data) : "memory");
+  asm volatile("tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 0, %1;" ::"r"(at), "r"(items) : "memory");
+  asm volatile("tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%0], 1, %1;" ::"r"(at), "r"(lines) : "memory");
+  asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], 0, %1;" ::"r"(at), "l"(line_bytes) : "memory");
+}
 __device__ inline void prefetch_map(const CUtensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 __device__ inline int cluster_rank() {
@@ -136,6 +149,28 @@ __device__ inline void store_matrices(void* row, const uint32_t (&from)[4]) {
                "r"(from[2]), "r"(from[3])
                : "memory");
 }
+
+// Two numbers rounded to 16 bits each.
+template <Kind kKind>
+__device__ inline uint32_t narrow_pair(float low, float high) {
+  uint32_t bits;
+  if constexpr (kKind == Kind::bf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  }
+  return bits;
+}
+
+// Keeps the compiler from moving reads of x across this place.
+__device__ inline void keep_in_place(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+
+template <class Value>
+__device__ inline Value value_of_lane(Value value, int lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
+__device__ inline int grid_blocks() { return static_cast<int>(gridDim.x); }
+__device__ inline void trap() { asm volatile("trap;"); }
 
 #endif
 

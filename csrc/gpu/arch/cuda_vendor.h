@@ -15,6 +15,7 @@
 namespace vbgemm {
 
 #define VBGEMM_WAVE_SIZE 32
+#define VBGEMM_HAS_PIPELINE 1  // the kernels of gpu/pipelined
 
 using Error = cudaError_t;
 using Stream = cudaStream_t;
@@ -59,9 +60,10 @@ inline Error share_evenly(const void* kernel, const cudaFuncAttributes& compiled
   return kSuccess;
 }
 
-// shared_bytes: the dynamic shared memory. The kernel may start before the previous kernel in the stream has ended, so that it has to call
-// await_previous_kernel().
-inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream) {
+// shared_bytes: the dynamic shared memory. cluster: thread blocks in a cluster. The kernel may start before the previous kernel in the
+// stream has ended, so that it has to call await_previous_kernel().
+inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream,
+                           int cluster = 1) {
   int device = 0, block_bytes = 0;
   cudaFuncAttributes compiled{};
   Error error = cudaFuncGetAttributes(&compiled, kernel);
@@ -75,18 +77,27 @@ inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int
   const bool early = compiled.ptxVersion >= 90;
   if (error == kSuccess && early) error = share_evenly(kernel, compiled, device, blocks, threads, shared_bytes);
   if (error != kSuccess) return error;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = early ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = !early ? 0 : cluster > 1 ? 2 : 1;
   void* arguments[] = {parameters};
   return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+// The number of multiprocessors of the current device; 0 where that is unknown.
+inline int multiprocessors() {
+  int device = 0, units = 0;
+  if (cudaGetDevice(&device) != kSuccess || cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device) != kSuccess) return 0;
+  return units;
 }
 
 // Loads a kernel's code onto the current device.
@@ -110,12 +121,19 @@ __device__ inline void block_barrier() { __syncthreads(); }
 __device__ inline void wave_barrier() { __syncwarp(); }
 
 // Waits until the previous kernels in the stream have ended and their writes are visible. Before this call a kernel must touch nothing that
-// they wrote or may still read. The work before it, which includes the launch itself, overlaps the end of the previous kernel. No kernel
-// lets the next one start early (griddepcontrol.launch_dependents): the next one may be XLA's, which has been seen to read results before
-// they were written (docs/design/latency.md, L2).
+// they wrote or may still read. The work before it, which includes the launch itself, overlaps the end of the previous kernel.
 __device__ inline void await_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets thread blocks of the next kernel in the stream start as soon as all of this kernel have called this or ended. Only a kernel that
+// calls await_previous_kernel() may follow then: XLA's have been seen to read results before they were written (docs/design/latency.md,
+// L2).
+__device__ inline void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 

@@ -41,7 +41,7 @@ inline const char* error_name(Error error) { return hipGetErrorString(error); }
 constexpr int64_t max_blocks(int threads) { return UINT32_MAX / threads; }
 
 // shared_bytes: the dynamic shared memory.
-inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream) {
+inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream, int = 1) {
   void* arguments[] = {parameters};
   return hipLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, shared_bytes, stream);
 }
@@ -64,6 +64,7 @@ __device__ inline int thread_index() {
 }
 // Nothing to wait for: on HIP, a kernel starts after the previous one has ended.
 __device__ inline void await_previous_kernel() {}
+__device__ inline void let_next_kernel_start() {}
 __device__ inline void leave_kernel() { __builtin_amdgcn_endpgm(); }
 
 __device__ inline uint32_t block_index() { return blockIdx.x; }

@@ -158,7 +158,7 @@ class Bench {
     }
     copies_ = options.hot || per_copy == 0 ? 1 : std::clamp(static_cast<int>(std::ceil(options.footprint / per_copy)), 1, 4096);
     memory_.emplace_back(per_copy * copies_);
-    workspace_.emplace_back(workspace_bytes(plan_.kind, static_cast<int>(sizes_.size()), plan_.num_sums));
+    workspace_.emplace_back(workspace_of(plan_, static_cast<int>(sizes_.size())));
     fill<<<1056, 256, 0, stream_.get()>>>(reinterpret_cast<T*>(memory_[0].data()), per_copy * copies_ / sizeof(T), 12345);
     for (int copy = 0; copy < copies_; ++copy) {
       buffers_.emplace_back();

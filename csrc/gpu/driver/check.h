@@ -196,6 +196,24 @@ class Check {
     finish(names<Types, Out>() + " split K" + (epilogues ? " with epilogues" : ""), trial, {true, several});
   }
 
+  // Problems that TMA can copy and some that it cannot, of different K, by pipelined tiles: whole and as K slices, several to a thread
+  // block.
+  template <class Types, class Out = typename Types::Own>
+  void large(int tile_id, bool epilogues) {
+    TrialOf<Types, Out> trial(kind_, seed(60 + epilogues), margin_);
+    for (int i = 0; i < (options_.small ? 7 : 25); ++i) {
+      trial.align_rows(i % 3 > 0);  // TMA copies only aligned rows, and the kernel's other way must alternate with it
+      const int m = trial.one_of({72, 131, 136, 264, 264, 384}), n = trial.one_of({8, 200, 256, 264, 300});
+      const int k = trial.one_of({8, 64, 72, 128, 384, 640});
+      Box box = whole(trial.plan().problems, trial.add(m, n, k, 1), tile_id);
+      box.slices = trial.one_of({1, 1, 1, k % 128 ? 1 : 2, 3});
+      trial.boxes().push_back(box);
+    }
+    if (epilogues) trial.add_epilogues();
+    finish(names<Types, Out>() + " " + kTiles[tile_id].name + ", large products" + (epilogues ? " with epilogues" : ""), trial,
+           {true, epilogues});
+  }
+
   // Products whose results are symmetric, with and without split-K, by tiles of all shapes.
   template <class Types, class Out = typename Types::Own>
   void symmetric(bool ready, bool epilogues) {
@@ -251,8 +269,8 @@ class Check {
   void insane(bool ready, bool epilogues) {
     TrialOf<Types> trial(kind_, seed(8), margin_);
     const std::vector<int> rows = tiles();
-    const int extent = options_.small ? 35 : 70;
-    for (int i = 0; i < 20; ++i) {
+    const int extent = options_.small ? 35 : 70, count = std::max(options_.small ? 6 : 20, static_cast<int>(rows.size()));
+    for (int i = 0; i < count; ++i) {
       trial.cover(trial.add(trial.between(0, extent), trial.between(0, extent), trial.between(0, 40), trial.between(0, 3)),
                   rows[i % rows.size()]);
     }
@@ -353,6 +371,10 @@ class Check {
     recorded_first<Types>();
     for (int tile_id : tiles()) one_tile<Types, Own>(tile_id, false);
     for (int tile_id : tiles()) one_tile<Types, Own>(tile_id, true);
+    for (int tile_id : tiles()) {
+      if (kTiles[tile_id].owned != Owned::rows_of_warpgroup) continue;
+      for (bool epilogues : {false, true}) large<Types>(tile_id, epilogues);
+    }
     mixed<Types>("runs", 1, {false, false});
     mixed<Types>("ready tiles", 2, {true, false});
     mixed<Types>("runs, several a block", 3, {false, true});

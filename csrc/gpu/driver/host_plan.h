@@ -176,6 +176,11 @@ struct Buffers {
   }
 };
 
+inline size_t workspace_of(const HostPlan& plan, int num_buffers) {
+  const int mapped = mapped_problems(plan.launches.data(), static_cast<int>(plan.launches.size()), static_cast<int>(plan.problems.size()));
+  return workspace_bytes(plan.kind, num_buffers, plan.num_sums, mapped);
+}
+
 inline GpuCall call_of(const HostPlan& plan, const DevicePlan& device, const Buffers& buffers, const DeviceMemory& workspace) {
   GpuCall call{};
   call.kind = plan.kind;

@@ -33,6 +33,9 @@ class RandomCall {
   HostPlan& plan() { return plan_; }
   std::vector<Box>& boxes() { return boxes_; }
 
+  // Whether from now on rows begin at multiples of 16 bytes wherever the sizes permit that.
+  void align_rows(bool yes) { aligned_ = yes; }
+
   // Adds a problem with random layouts. Each operand is row-major, transposed, padded or strided in both dimensions, at an aligned or an
   // odd offset; batches have one or two strides, some of which are 0.
   int add(int m, int n, int k, int batch, bool plain = false) {
@@ -106,6 +109,7 @@ class RandomCall {
   std::vector<Box> boxes_;
   std::vector<std::vector<char>> buffers_;
   std::vector<size_t> element_bytes_;  // of each buffer
+  bool aligned_ = false;
 
  private:
   // Makes a buffer for rows x cols matrices of E. Its margins, and elements that no matrix holds, are filled with a pattern, which is NaN
@@ -113,14 +117,14 @@ class RandomCall {
   template <class E>
   Operand place(int rows, int cols, const Problem& p, bool plain, bool input) {
     Operand x{};
-    const int layout = plain ? 0 : between(0, 5);
-    const int64_t pad = between(0, 1) ? 4 : between(0, 5);
+    const int layout = plain ? 0 : between(0, aligned_ ? 4 : 5);
+    const int64_t pad = aligned_ ? 8 * between(0, 2) : between(0, 1) ? 4 : between(0, 5);
     x.row_stride = cols, x.col_stride = 1;                                                 // row-major
     if (layout == 2) x.row_stride = 1, x.col_stride = rows;                                // transposed
     if (layout == 3) x.row_stride = cols + pad;                                            // a view with a longer row
     if (layout == 4) x.row_stride = 1, x.col_stride = rows + pad;                          // transposed, with a longer row
     if (layout == 5) x.row_stride = 3 * static_cast<int64_t>(cols) + 1, x.col_stride = 3;  // contiguous in neither dimension
-    x.offset = plain ? 0 : one_of({0, 0, 4, 1, 3});
+    x.offset = plain ? 0 : aligned_ ? 8 * between(0, 2) : one_of({0, 0, 4, 1, 3});
     const int64_t extent = std::max(rows - 1, 0) * x.row_stride + std::max(cols - 1, 0) * x.col_stride + 1;
     x.batch_stride[1] = input && !plain && between(0, 3) == 0 ? 0 : extent + pad;
     x.batch_stride[0] = input && !plain && between(0, 3) == 0 ? 0 : p.inner_batch * (extent + pad);

@@ -27,7 +27,7 @@ class Trial : public RandomCall<T, Out, Right> {
       device_buffers_.add(memory_[i].data() + margin_ * bytes, static_cast<int64_t>(buffers_[i].size()) / bytes - 2 * margin_);
     }
     device_buffers_.num_operands = this->num_operands();
-    workspace_.emplace_back(workspace_bytes(plan_.kind, static_cast<int>(buffers_.size()), plan_.num_sums));
+    workspace_.emplace_back(workspace_of(plan_, static_cast<int>(buffers_.size())));
     device_.emplace_back(plan_);
   }
   void enqueue(const OwnStream& stream) {

@@ -4,6 +4,11 @@
 #include "catalogue.h"
 #include "gpu/arch/gpu_vendor.h"
 
+namespace vbgemm {
+// Of a pipelined kernel's thread block: all that it may use on a multiprocessor of sm_90.
+inline constexpr int kPipelinedSharedBytes = 227 * 1024;
+}  // namespace vbgemm
+
 #if VBGEMM_WAVE_SIZE == 64
 
 namespace vbgemm {
@@ -20,6 +25,7 @@ template <Kind kKind>
 constexpr int tensor_shared_bytes(Kernel kernel) {
   using Family = TensorFamily<kKind>;
   switch (kernel) {
+    case Kernel::m384_pipelined: return kPipelinedSharedBytes;
     case Kernel::m128_light: return sizeof(typename TileKernel<Family, Kernel::m128_light>::Shared);
     case Kernel::m128_heavy: return sizeof(typename TileKernel<Family, Kernel::m128_heavy>::Shared);
     case Kernel::m256_heavy: return sizeof(typename TileKernel<Family, Kernel::m256_heavy>::Shared);

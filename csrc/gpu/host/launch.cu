@@ -3,7 +3,9 @@
 #include <string_view>
 
 #include "gpu/host/dynamic_shared.h"
+#include "gpu/host/early_start.h"
 #include "gpu/host/launch.h"
+#include "gpu/host/pipelined_launch.h"
 #include "gpu/tile/add_partial_sums.h"
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_cut.h"
@@ -15,6 +17,7 @@ inline constexpr int kChunkThreads = 256;
 // Writes one section of a buffer table that is too long for the launch parameters.
 extern "C" __global__ void vbgemm_write_buffers(VBGEMM_PARAMETERS(vbgemm::BufferChunk, chunk)) {
   VBGEMM_READ_PARAMETERS(vbgemm::BufferChunk, chunk);
+  vbgemm::let_next_kernel_start();  // which is another one of the call
   vbgemm::await_previous_kernel();
   const int i = vbgemm::block_index() * vbgemm::kChunkThreads + vbgemm::thread_index();
   if (i < chunk.count) chunk.to[i] = chunk.table[i];
@@ -27,10 +30,10 @@ void copy_buffers(const GpuCall& call, int first, int count, Buffer* to) {
   for (int i = 0; i < count; ++i) to[i] = {call.buffers[first + i], call.elements[first + i]};
 }
 
-Error write_table(const GpuCall& call, Stream stream) {
+Error write_table(const GpuCall& call, Buffer* table, Stream stream) {
   BufferChunk chunk;
   for (int first = 0; first < call.num_buffers; first += chunk.count) {
-    chunk.to = static_cast<Buffer*>(call.workspace) + first;
+    chunk.to = table + first;
     chunk.count = std::min(call.num_buffers - first, kMaxParameterBuffers);
     copy_buffers(call, first, chunk.count, chunk.table);
     const uint32_t blocks = (chunk.count + kChunkThreads - 1) / kChunkThreads;
@@ -44,8 +47,8 @@ size_t table_bytes(int num_buffers) { return num_buffers > kMaxParameterBuffers 
 
 }  // namespace
 
-size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums) {
-  return table_bytes(num_buffers) + num_sums * accumulator_bytes(kind);
+size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums, int num_mapped) {
+  return size_t{kProblemMapBytes} * num_mapped + table_bytes(num_buffers) + num_sums * accumulator_bytes(kind);
 }
 
 static const void* find_add_partial_sums(DType dtype) {
@@ -61,6 +64,14 @@ static const void* find_add_partial_sums(DType dtype) {
 }
 
 namespace {
+
+// Whether no launch after the i-th has thread blocks.
+bool is_last(const GpuCall& call, int i) {
+  while (++i < call.num_launches) {
+    if (call.launches[i].num_blocks > 0) return false;
+  }
+  return true;
+}
 
 struct Compiled {
   std::string_view kind;
@@ -81,6 +92,7 @@ const void* find_kernel(Kind kind, Kernel kernel) {
   };
 #undef VBGEMM_COMPILED
   if (static_cast<int>(kind) < 0 || static_cast<int>(kind) >= kKinds) return nullptr;
+  if (kernel == Kernel::m384_pipelined && !runs_pipeline()) return nullptr;
   // The kernel of the arithmetic itself, or else that of its element type: where TF32 has no kernel, float32 is at least as accurate.
   for (const char* name : {name_of(kind), name_of(plain_kind_of(kind))}) {
     for (const Compiled& one : compiled) {
@@ -105,7 +117,8 @@ Error load_kernels(Kind kind) {
 
 Error launch(const GpuCall& call, Stream stream) {
   if (!arithmetic_of(call.kind).gives(call.out_dtype) || call.num_buffers < 0 || call.num_sums < 0) return kInvalidValue;
-  if (!call.workspace && workspace_bytes(call.kind, call.num_buffers, call.num_sums) > 0) return kInvalidValue;
+  const int num_mapped = mapped_problems(call.launches, call.num_launches, call.plan.num_problems);
+  if (!call.workspace && workspace_bytes(call.kind, call.num_buffers, call.num_sums, num_mapped) > 0) return kInvalidValue;
 
   KernelParameters parameters;
   parameters.plan = call.plan;
@@ -113,16 +126,26 @@ Error launch(const GpuCall& call, Stream stream) {
   parameters.result = call.out_dtype;
   parameters.num_operands = call.num_operands;
   parameters.overflow = nullptr;
-  const char* const workspace = static_cast<const char*>(call.workspace);
-  const size_t before_sums = table_bytes(call.num_buffers);
-  if (before_sums > 0) {
-    parameters.overflow = static_cast<const Buffer*>(call.workspace);
-    const Error error = write_table(call, stream);
+  parameters.maps = nullptr;
+  char* workspace = static_cast<char*>(call.workspace);
+  if (num_mapped > 0) {
+    parameters.maps = workspace;
+    workspace += size_t{kProblemMapBytes} * num_mapped;
+  }
+  if (table_bytes(call.num_buffers) > 0) {
+    auto* const table = reinterpret_cast<Buffer*>(workspace);
+    const Error error = write_table(call, table, stream);
     if (error != kSuccess) return error;
+    parameters.overflow = table;
+    workspace += table_bytes(call.num_buffers);
   } else {
     copy_buffers(call, 0, call.num_buffers, parameters.table);
   }
-  parameters.sums = {call.num_sums > 0 ? workspace + before_sums : nullptr, call.num_sums};
+  parameters.sums = {call.num_sums > 0 ? workspace : nullptr, call.num_sums};
+  if (num_mapped > 0) {
+    const Error error = make_maps(call.kind, parameters, stream);
+    if (error != kSuccess) return error;
+  }
 
   for (int i = 0; i < call.num_launches; ++i) {
     const Launch& launch = call.launches[i];
@@ -135,7 +158,11 @@ Error launch(const GpuCall& call, Stream stream) {
     for (int64_t begin = 0; begin < launch.num_blocks; begin += most) {
       const auto blocks = static_cast<uint32_t>(std::min(launch.num_blocks - begin, most));
       parameters.first_block = static_cast<int32_t>(launch.first_block + begin);
-      const Error error = launch_kernel(kernel, blocks, threads, shared_bytes, &parameters, stream);
+      parameters.launch_blocks = static_cast<int32_t>(blocks);
+      const bool last = call.plan.num_splits <= 0 && begin + most >= launch.num_blocks && is_last(call, i);
+      parameters.next_may_start = !last || next_call_may_start(blocks);
+      const GridOfBlocks grid = grid_of(static_cast<Kernel>(launch.kernel), blocks);
+      const Error error = launch_kernel(kernel, grid.blocks, threads, shared_bytes, &parameters, stream, grid.cluster);
       if (error != kSuccess) return error;
     }
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "gpu/host/ragged_launch.h"
+#include "gpu/host/tensor_maps.h"
 #include "gpu/ragged/ragged_entry.h"
 #include "gpu/ragged/ragged_kernels.h"
 
@@ -23,7 +24,7 @@ struct Pipelined {
    cols,                                                               \
    cluster,                                                            \
    reinterpret_cast<const void*>(name),                                \
-   ragged_shared_bytes<RaggedCut<Kind::kind, across_a, across_b, cols, cluster>>()},
+   pipeline_shared_bytes<RaggedShared<RaggedCut<Kind::kind, across_a, across_b, cols, cluster>>>()},
 const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16)};
 #undef VBGEMM_COMPILED
 
@@ -55,43 +56,13 @@ bool is_pipelined(const RaggedCall& call) {
   if (call.kind != Kind::bf16 && call.kind != Kind::f16) return false;
   const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   if (call.k % 8 || call.n % 8 || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
-  int device = 0, major = 0;
-  cudaFuncAttributes compiled{};
-  return cudaGetDevice(&device) == kSuccess && cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == kSuccess &&
-         major == 9 && cudaFuncGetAttributes(&compiled, kPipelined[0].address) == kSuccess && compiled.ptxVersion >= 90;
+  return has_bulk_copies(kPipelined[0].address);
 }
 
-using EncodeMap = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                               const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                               CUtensorMapFloatOOBfill);
-
-// The driver's function is found through the runtime, so that libcuda is not linked.
-EncodeMap find_encode_map() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-#if CUDART_VERSION >= 12050
-  const Error error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
-#else
-  const Error error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
-#endif
-  return error == kSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeMap>(function) : nullptr;
-}
-
-// Encodes a map of `matrices` consecutive matrices, each with `lines` lines of `items` elements; its boxes are 128 bytes wide and
-// `box_lines` lines high.
+// The map of `matrices` consecutive matrices, each with `lines` lines of `items` elements.
 Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, int64_t lines, int64_t matrices, uint32_t box_lines) {
-  static const EncodeMap encode = find_encode_map();
-  if (!encode) return cudaErrorSymbolNotFound;
-  const auto type = dtype == DType::bf16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                    : dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-  const int bytes = bytes_of(dtype);
-  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(items), static_cast<cuuint64_t>(lines), static_cast<cuuint64_t>(matrices)};
-  const cuuint64_t strides[2] = {sizes[0] * bytes, sizes[0] * sizes[1] * bytes};
-  const cuuint32_t box[3] = {static_cast<cuuint32_t>(128 / bytes), box_lines, 1}, steps[3] = {1, 1, 1};
-  const CUresult result = encode(&map, type, 3, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                 CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? kSuccess : kInvalidValue;
+  const int64_t line = items * bytes_of(dtype);
+  return encode_map(map, {dtype, data, items, lines, matrices, line, line * lines}, box_lines);
 }
 
 Error launch_pipelined(const RaggedCall& call, Stream stream) {

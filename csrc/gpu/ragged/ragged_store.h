@@ -1,78 +1,13 @@
-// How a warp stores its part of a tile of a ragged product: 16 rows, in the register layout in which warpgroup products leave them.
+// How a warp stores its part of a tile of a ragged product beside plain sums (store_rows.h): zeros, and sums with an epilogue.
 #pragma once
-#include "gpu/arch/cuda_bulk_copy.h"
+#include "gpu/pipelined/store_rows.h"
 #include "gpu/ragged/ragged_cut.h"
 #include "gpu/tile/epilogue.h"
 
 namespace vbgemm {
 
-template <Kind kKind>
-__device__ inline uint32_t narrow_pair(float low, float high) {
-  uint32_t bits;
-  if constexpr (kKind == Kind::bf16) {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  }
-  return bits;
-}
-
-// Where a warp's rows are stored, and how many elements of them exist.
-struct RaggedDestination {
-  char* out;          // the first element of the first row
-  int64_t row_bytes;  // distance between rows
-  int rows, cols;     // how many exist; if rows <= 0, the warp has none
-  const CUtensorMap& map;
-  int x, y, z;  // coordinates of the first element in the map
-};
-
-// Stores values through shared memory, from where TMA copies them to global memory. The rows at the border of a group are stored by the
-// threads instead, because TMA would write all 16 rows. `value` returns the value of a register of a block of 8 columns.
-template <class Cut, bool kWide, bool kClipped, int kBlocks, class Value>
-__device__ inline void store_rows(const RaggedDestination& to, const Value& value, unsigned char* staging, int lane) {
-  constexpr int kBoxCols = kWide ? 32 : 64, kBoxBlocks = kBoxCols / 8, kElement = kWide ? 4 : 2;
-  const bool whole = kClipped || to.rows >= 16;
-#pragma unroll
-  for (int box = 0; box < kBlocks / kBoxBlocks; ++box) {
-    unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
-    wait_stores_read<Cut::kStoreBoxes - 1>();  // TMA has read what was staged there before
-    __syncwarp();
-#pragma unroll
-    for (int block = 0; block < kBoxBlocks; block += 2) {
-      float x[4], y[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = value(box * kBoxBlocks + block, i), y[i] = value(box * kBoxBlocks + block + 1, i);
-      if constexpr (kWide) {
-        const int row = lane / 4, vector = block * 2 + lane % 4 / 2;
-        unsigned char* const first = place + row * 128 + (lane & 1) * 8;
-        const int left = (vector ^ row) * 16, right = (vector + 2 ^ row) * 16;
-        *reinterpret_cast<float2*>(first + left) = make_float2(x[0], x[1]);
-        *reinterpret_cast<float2*>(first + 8 * 128 + left) = make_float2(x[2], x[3]);
-        *reinterpret_cast<float2*>(first + right) = make_float2(y[0], y[1]);
-        *reinterpret_cast<float2*>(first + 8 * 128 + right) = make_float2(y[2], y[3]);
-      } else {
-        const uint32_t words[4] = {narrow_pair<Cut::kKind>(x[0], x[1]), narrow_pair<Cut::kKind>(x[2], x[3]),
-                                   narrow_pair<Cut::kKind>(y[0], y[1]), narrow_pair<Cut::kKind>(y[2], y[3])};
-        const int row = lane % 16;
-        store_matrices(place + row * 128 + (block + lane / 16 ^ (row & 7)) * 16, words);
-      }
-    }
-    if (whole) fence_async_proxy();
-    __syncwarp();
-    if (whole) {
-      if (lane == 0 && to.rows > 0 && box * kBoxCols < to.cols) store_box(to.map, to.x + box * kBoxCols, to.y, to.z, place);
-    } else {
-      const int vector = lane % 8, col = box * kBoxCols + vector * (16 / kElement);
-      for (int row = lane / 8; row < to.rows; row += 4) {
-        if (col < to.cols) store_bytes<16>(to.out + row * to.row_bytes + col * kElement, place + row * 128 + (vector ^ (row & 7)) * 16);
-      }
-    }
-    commit_stores();  // One group for every box, even if threads stored it: the wait above counts groups
-  }
-}
-
 template <class Cut>
-__device__ inline void store_zeros(const RaggedDestination& to, int lane, bool wide_results) {
+__device__ inline void store_zeros(const RowsDestination& to, int lane, bool wide_results) {
   constexpr uint4 kZeros{};
   const int bytes = wide_results ? 4 : 2, line = to.cols * bytes;
   for (int row = 0; row < min(to.rows, 16); ++row) {
@@ -109,7 +44,7 @@ __device__ inline float gate(float x) {
 // both halves of its sums, so that nothing is exchanged. The tensor cores are idle meanwhile: hence the fast division and exponential,
 // which are right to about 1e-6.
 template <class Cut, Activation kActivation, int kBlocks>
-__device__ inline void store_gated(const RaggedDestination& to, const float (&sums)[kBlocks][4], unsigned char* staging, int lane,
+__device__ inline void store_gated(const RowsDestination& to, const float (&sums)[kBlocks][4], unsigned char* staging, int lane,
                                    bool wide_results) {
   const auto value = [&](int block, int i)
                          __attribute__((always_inline)) { return gate<kActivation>(sums[block][i]) * sums[block + kBlocks / 2][i]; };
@@ -123,7 +58,7 @@ __device__ inline void store_gated(const RaggedDestination& to, const float (&su
 // Applies any epilogue and stores. The sums first go to shared memory unchanged, so that the epilogue is one loop and not a copy of its
 // code for every sum. Of a gated product, the first half of the sums is of the gate, and a round stages columns of both halves.
 template <class Cut, int kBlocks>
-__device__ inline void store_finished(const RaggedDestination& to, const float (&sums)[kBlocks][4], float* staging, int lane,
+__device__ inline void store_finished(const RowsDestination& to, const float (&sums)[kBlocks][4], float* staging, int lane,
                                       const RaggedFinish& finish) {
   constexpr int kRound = 8, kLine = 64;                  // blocks of 8 columns in a round; elements in a staged line
   const int results = finish.gated ? kLine / 2 : kLine;  // of a round and row

@@ -5,15 +5,12 @@
 
 namespace vbgemm {
 
-// For measurements: a build without copies, stores or products shows how fast the remaining parts are alone.
+// For measurements: a build without copies or stores shows how fast the remaining parts are alone.
 #ifndef VBGEMM_RAGGED_COPIES
 #define VBGEMM_RAGGED_COPIES 1
 #endif
 #ifndef VBGEMM_RAGGED_STORES
 #define VBGEMM_RAGGED_STORES 1
-#endif
-#ifndef VBGEMM_RAGGED_PRODUCTS
-#define VBGEMM_RAGGED_PRODUCTS 1
 #endif
 
 template <class Cut>
@@ -138,7 +135,7 @@ class RaggedBlock {
         continue;
       }
       if (tile.depth == 0) {
-        const RaggedDestination to = destination(tile, warp);
+        const RowsDestination to = destination(tile, warp);
         store_zeros<Cut>(to, lane, parameters_.wide_results);
         continue;
       }
@@ -150,7 +147,7 @@ class RaggedBlock {
   }
 
  private:
-  static constexpr int kBlocks = Cut::kCols / 8;
+  static constexpr int kBlocks = Cut::kBlocks;
 
   // When both thread blocks of a cluster need the same operand, each copies every other box to both by multicast.
   __device__ void copy_shared(bool shares, int box, void* to, const CUtensorMap& map, int x, int y, int z, SharedBarrier& full) const {
@@ -167,43 +164,13 @@ class RaggedBlock {
     if (Cut::kCluster > 1 && lane == 1) arrive_at(shared_.empty[stage], rank_ ^ 1);
   }
 
-  __device__ MatrixDescriptor lines_a(int stage, int half) const {
-    return matrix_descriptor(shared_.stage[stage] + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
-  }
-  __device__ MatrixDescriptor lines_b(int stage) const {
-    return matrix_descriptor(shared_.stage[stage] + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
-  }
-  // Byte offsets of a chunk of 16 steps of K: two 16-byte vectors further on in each line where lines run along K, 16 lines further on
-  // where they run across K.
-  static constexpr int kChunkA = Cut::kAcrossA ? 16 * 128 : 32, kChunkB = Cut::kAcrossB ? 16 * 128 : 32, kChunks = Cut::kDepth / 16;
-
   __device__ void multiply(int depth, int half, int lane, RingPlace<Cut::kStages>& stages, float (&sums)[kBlocks][4]) const {
-    int before = -1;  // the stage that products in flight may still be reading
-    for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
-      wait_phase(shared_.full[stages.index], stages.parity);
-      if (Cut::kContraction && depth - k < Cut::kDepth) clear_lines(stages.index, half, depth - k);
-      if (VBGEMM_RAGGED_PRODUCTS) {
-        const MatrixDescriptor a = lines_a(stages.index, half), b = lines_b(stages.index);
-        warpgroup_arrive();
-#pragma unroll
-        for (int chunk = 0; chunk < kChunks; ++chunk) {
-          multiply_warpgroup<Cut::kKind, Cut::kAcrossA, Cut::kAcrossB>(moved(a, chunk * kChunkA), moved(b, chunk * kChunkB), sums,
-                                                                       k + chunk > 0);
-        }
-        warpgroup_commit();
-        warpgroup_wait<1>();
-      }
-      if (before >= 0) release(before, lane);
-      before = stages.index;
-    }
-    warpgroup_wait_all();
-    // The code below reads the sums; this keeps the compiler from moving it above the wait.
-#pragma unroll
-    for (auto& block : sums) {
-#pragma unroll
-      for (float& x : block) asm volatile("" : "+f"(x)::"memory");
-    }
-    release(before, lane);
+    multiply_stages<Cut, Cut::kAcrossA, Cut::kAcrossB>(
+        shared_, depth, half, stages, sums,
+        [&](int stage, int begin) __attribute__((always_inline)) {
+          if (Cut::kContraction) clear_lines(stage, half, begin);
+        },
+        [&](int stage) __attribute__((always_inline)) { release(stage, lane); });
   }
 
   // Clears the lines of both operands that belong to the next group: they have to be zero on both sides, because 0 times an Inf or NaN of
@@ -221,7 +188,7 @@ class RaggedBlock {
   }
 
   // The destination of this warp's rows.
-  __device__ RaggedDestination destination(const RaggedTile& tile, int warp) const {
+  __device__ RowsDestination destination(const RaggedTile& tile, int warp) const {
     const RaggedSizes& sizes = parameters_.sizes;
     const int row = tile.row + warp * 16;
     const int64_t line = Cut::kContraction ? int64_t{tile.matrix} * sizes.k + row : row, row_bytes = int64_t{sizes.n} * result_bytes();
@@ -237,7 +204,7 @@ class RaggedBlock {
   __device__ int result_bytes() const { return parameters_.wide_results ? 4 : 2; }
 
   __device__ void store(const RaggedTile& tile, int warp, int lane, const float (&sums)[kBlocks][4]) const {
-    const RaggedDestination to = destination(tile, warp);
+    const RowsDestination to = destination(tile, warp);
     unsigned char* const staging = shared_.staging[warp];
     if (!Cut::kContraction && parameters_.finishes) {
       const RaggedSizes& sizes = parameters_.sizes;
@@ -270,8 +237,8 @@ class RaggedBlock {
 };
 
 template <class Cut>
-__device__ inline void run_ragged(const RaggedParameters& parameters, unsigned char* dynamic) {
-  auto& shared = *reinterpret_cast<RaggedShared<Cut>*>(dynamic + (1024 - shared_address(dynamic) % 1024) % 1024);
+__device__ inline void run_ragged(const RaggedParameters& parameters, Unaligned<RaggedShared<Cut>>& dynamic) {
+  auto& shared = aligned_in(dynamic);
   RaggedBlock<Cut> block(parameters, shared);
   const int warp = __shfl_sync(0xffffffffu, thread_index() / 32, 0), lane = thread_index() % 32;
   if (thread_index() == 0) {
@@ -305,14 +272,15 @@ __device__ inline void run_ragged(const RaggedParameters& parameters, unsigned c
 }
 
 // The kernel's name says which operands are contiguous across K: none or B for rows, both for a contraction.
-#define VBGEMM_DEFINE_RAGGED_KERNEL(name, kind, across_a, across_b, cols, cluster)                                              \
-  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(384, 1) name(VBGEMM_PARAMETERS(vbgemm::RaggedParameters, parameters)) {       \
-    extern __shared__ unsigned char vbgemm_dynamic[];                                                                           \
-    if constexpr (vbgemm::kWarpgroupProducts) {                                                                                 \
-      vbgemm::run_ragged<vbgemm::RaggedCut<vbgemm::Kind::kind, across_a, across_b, cols, cluster>>(parameters, vbgemm_dynamic); \
-    } else {                                                                                                                    \
-      asm volatile("trap;");                                                                                                    \
-    }                                                                                                                           \
+#define VBGEMM_DEFINE_RAGGED_KERNEL(name, kind, across_a, across_b, cols, cluster)                                        \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(384, 1) name(VBGEMM_PARAMETERS(vbgemm::RaggedParameters, parameters)) { \
+    if constexpr (vbgemm::kWarpgroupProducts) {                                                                           \
+      using Cut = vbgemm::RaggedCut<vbgemm::Kind::kind, across_a, across_b, cols, cluster>;                               \
+      VBGEMM_DYNAMIC_SHARED(vbgemm::Unaligned<vbgemm::RaggedShared<Cut>>, dynamic);                                       \
+      vbgemm::run_ragged<Cut>(parameters, dynamic);                                                                       \
+    } else {                                                                                                              \
+      vbgemm::trap();                                                                                                     \
+    }                                                                                                                     \
   }
 
 }  // namespace vbgemm

@@ -162,12 +162,11 @@ __device__ inline void finish_sums(const TilePlace<T>& place, Sum* planes) {
   activate_sums(place, mine, count);
 }
 
-template <class Out, int kWidth, class Cut, class T, class Sum>
-__device__ inline void store_rows(const TilePlace<T>& place, Sum* planes, int slices) {
+// Stores the thread's sums in `count` rows, each as the sum of its K slices.
+template <class Out, int kWidth, class Cut, class T>
+__device__ inline void store_elements(const TilePlace<T>& place, const Planes<Cut, kWidth>& mine, int count, int slices) {
   using OutVector = Vector<Out, kWidth>;
-  const Planes<Cut, kWidth> mine(thread_index(), planes);
   const MatrixView& c = place.matrix[kC];
-  const int count = mine.count(place);
   const int64_t step = int64_t{mine.kStep} * c.row_stride;
   Out* to = c.at<Out>(mine.row, mine.col);
 #pragma unroll sizeof(Out) == 1 ? 1 : 4  // rounding to a byte takes several instructions
@@ -178,6 +177,12 @@ __device__ inline void store_rows(const TilePlace<T>& place, Sum* planes, int sl
     for (int v = 0; v < kWidth; ++v) narrow(sum.element[v], result.element[v]);
     *reinterpret_cast<OutVector*>(to) = result;
   }
+}
+
+template <class Out, int kWidth, class Cut, class T, class Sum>
+__device__ inline void store_planes_by(const TilePlace<T>& place, Sum* planes, int slices) {
+  const Planes<Cut, kWidth> mine(thread_index(), planes);
+  store_elements<Out>(place, mine, mine.count(place), slices);
 }
 
 // Stores the tile's transpose. Adjacent threads have adjacent rows of the tile, which are adjacent elements in a row of the transpose.
@@ -201,7 +206,7 @@ template <class Out, int kWidth, class Cut, class T, class Sum>
 __device__ inline void store_by(const TilePlace<T>& place, Sum* planes) {
   const int slices = place.fused ? 1 : Cut::kSplit;  // the epilogue leaves its results in the first plane
   if (place.fused) finish_sums<Out, kWidth, Cut>(place, planes);
-  store_rows<Out, kWidth, Cut>(place, planes, slices);
+  store_planes_by<Out, kWidth, Cut>(place, planes, slices);
 }
 
 template <class Out, class Cut, class T, class Sum>
@@ -238,9 +243,9 @@ __device__ inline void store_planes_of_bytes(const TilePlace<T>& place, Sum* pla
   with_one_of<Cut::kResults>(place.result_type(), [&](auto out) __attribute__((always_inline)) {
     using Out = decltype(out);
     if (vectors) {
-      store_rows<Out, kVector, Cut>(place, planes, slices);
+      store_planes_by<Out, kVector, Cut>(place, planes, slices);
     } else {
-      store_rows<Out, 1, Cut>(place, planes, slices);
+      store_planes_by<Out, 1, Cut>(place, planes, slices);
     }
     if (!place.mirror) return;
     if (place.fused) block_barrier();  // because threads are about to read each other's results

@@ -19,10 +19,13 @@ inline constexpr int kMaxParameterBuffers = max_parameter_buffers(kCdna);
 struct KernelParameters {
   Descriptors plan;
   int32_t first_block;                // of this launch, among the plan's thread blocks (tile kernels)
+  int32_t launch_blocks;              // of this launch (the pipelined kernel, whose grid may be smaller)
   int32_t split_blocks;               // thread blocks for each split tile (the kernel that reduces split-K partial sums)
   int32_t num_buffers, num_operands;  // the table holds the operands first, then the results
   DType result;                       // dtype of the results
+  bool next_may_start;                // the next kernel of the stream waits for this one before it touches memory
   Buffer sums;                        // workspace for the split-K partial sums, in the accumulator's type
+  const void* maps;                   // ProblemMaps of each problem (pipelined_tile.h), or null
   const Buffer* overflow;             // the whole table in global memory, where it does not fit the launch parameters; else null
   Buffer table[kMaxParameterBuffers];
 };

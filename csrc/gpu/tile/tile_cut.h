@@ -92,6 +92,7 @@ constexpr int threads_of(Kernel kernel) {
     case Kernel::m256_heavy:
     case Kernel::m256_full:
     case Kernel::m256_dots: return 256;
+    case Kernel::m384_pipelined: return 384;
     default: return 128;
   }
 }

@@ -81,8 +81,9 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
   // which is slow (docs/design/latency.md, L1).
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     TilePlace<T>& place = shared.place;
+    if (parameters.next_may_start) let_next_kernel_start();
     if (!kCdna) prefetch_descriptors(parameters.plan);  // CDNA has no prefetch instruction
-    for (Walk walk = tiles_of_block(parameters); walk.tile < walk.end; ++walk.tile) {
+    for (Walk walk = tiles_of_block(parameters, block_index()); walk.tile < walk.end; ++walk.tile) {
       // One warp looks the tile up (the first tile overlaps the previous kernel), and all threads read the tile's place from shared memory,
       // where it occupies no registers.
       if (thread_index() < kWaveSize) find_tile<Family::kMirrors>(parameters, walk.tile, extent_of, place);

@@ -86,9 +86,9 @@ __device__ inline int clamp(int64_t value, int low, int high) { return static_ca
 
 // Reads a descriptor in 8-byte words: descriptors lie at multiples of 8 bytes, and the compiler drops loads of words that are not used. The
 // loads may run before the previous kernel in the stream has ended: descriptors are constants of the program, written before its first
-// kernel, and any kernel of ours in between waited for that write before it let this kernel start. If another library's kernel directly
-// ahead wrote them, this read might return old data. A tile would then be left out or wrong, but nothing outside the buffers would be
-// written, and nothing outside them read, except for an epilogue's scalar.
+// kernel or by a kernel of XLA, none of which lets the next one start before its thread blocks have ended. If another library's kernel
+// directly ahead wrote them, this read might return old data. A tile would then be left out or wrong, but nothing outside the buffers would
+// be written, and nothing outside them read, except for an epilogue's scalar.
 template <class Record>
 __device__ inline Record load_record(const Record* address) {
   static_assert(sizeof(Record) % 8 == 0);
@@ -112,10 +112,10 @@ __device__ inline void prefetch_table(const Record* table, int64_t count) {
   if (offset < count * static_cast<int64_t>(sizeof(Record))) prefetch_to_l2(reinterpret_cast<const char*>(table) + offset);
 }
 
-// The range of tiles that this thread block computes.
-__device__ inline Walk tiles_of_block(const KernelParameters& parameters) {
+// The range of tiles that thread block `index` of the launch computes.
+__device__ inline Walk tiles_of_block(const KernelParameters& parameters, uint32_t index) {
   const Descriptors& plan = parameters.plan;
-  const uint32_t block = static_cast<uint32_t>(parameters.first_block) + block_index();
+  const uint32_t block = static_cast<uint32_t>(parameters.first_block) + index;
   if (block >= static_cast<uint32_t>(plan.num_blocks)) return {0, 0};
   int begin = static_cast<int>(block), end = begin + 1;
   if (plan.block_first) begin = load_early(plan.block_first + block), end = load_early(plan.block_first + block + 1);

@@ -13,6 +13,7 @@ from jax_vbgemm import _core
 from jax_vbgemm._src.arithmetic import ARITHMETICS
 from jax_vbgemm._src.matmul.addresses import Address, Place
 from jax_vbgemm._src.planner import Catalogue, Plan
+from jax_vbgemm._src.planner.tables.catalogue import PIPELINED
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.launches import Launch
 from jax_vbgemm._src.planner.tiles.pieces import Pieces, count_pieces, cut, sums_of
@@ -43,12 +44,6 @@ MAX_PARAMETER_BUFFERS = {
 """With more buffers than this, kernels read the table of buffers from memory instead of the parameters."""
 
 
-def workspace_bytes(platform: str, num_buffers: int, num_sums: int, dtype: Any) -> int:
-    """The workspace of a call whose results are summed in `dtype`, as csrc/gpu/host/launch.h computes it."""
-    table = _core.BUFFER_BYTES * num_buffers if num_buffers > MAX_PARAMETER_BUFFERS[platform] else 0
-    return table + num_sums * int(np.dtype(dtype).itemsize)
-
-
 class EpilogueAddress(NamedTuple):
     """An epilogue in terms of the call's buffers: alpha and beta are numbers or (buffer, element) pairs."""
 
@@ -72,6 +67,14 @@ class Descriptors(NamedTuple):
     num_blocks: int
     num_splits: int  # tiles whose K is split
     num_sums: int  # accumulators that hold the partial sums of split tiles
+
+
+def workspace_bytes(platform: str, num_buffers: int, descriptors: Descriptors, dtype: Any) -> int:
+    """The workspace of a call whose results are summed in `dtype`, as csrc/gpu/host/launch.h computes it."""
+    table = _core.BUFFER_BYTES * num_buffers if num_buffers > MAX_PARAMETER_BUFFERS[platform] else 0
+    pipelined = KERNELS.index(PIPELINED) in descriptors.launches[::3]
+    maps = _core.PROBLEM_MAP_BYTES * (descriptors.problems.nbytes // PROBLEM.itemsize) if pipelined else 0
+    return maps + table + descriptors.num_sums * int(np.dtype(dtype).itemsize)
 
 
 def problem_table(addresses: Sequence[Address], buffers: Sequence[tuple[int, int, int]]) -> NDArray[np.void]:

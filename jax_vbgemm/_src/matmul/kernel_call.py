@@ -75,7 +75,7 @@ def kernel_call(
 
     shapes = [*(sums[index].shape for index in returned.alone), *(target_shapes[index] for index in returned.targets)]
     types = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
-    workspace = workspace_bytes(platform, given.count + len(types), descriptors.num_sums, accumulator(dtype))
+    workspace = workspace_bytes(platform, given.count + len(types), descriptors, accumulator(dtype))
     if workspace:
         types.append(jax.ShapeDtypeStruct((workspace // 4,), np.int32))
     values = _bound(descriptors, kind, given, types, _aliases(given, returned, placed))

@@ -3,13 +3,14 @@ elsewhere."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.matmul.addresses import Address, Group, addresses, factors
+from jax_vbgemm._src.matmul.addresses import Address, Group, Place, addresses, factors
 from jax_vbgemm._src.matmul.layout import Layout, Shape
 from jax_vbgemm._src.matmul.layout import dense as dense_layout
 from jax_vbgemm._src.matmul.primitive import Epilogue, Term, Window
@@ -138,4 +139,15 @@ def _problem(operands: Sequence[Operand], of_sum: Sum, products: Sequence[Addres
 
     symmetric = not is_cut and all(term.symmetric for term in of_sum.terms)
     first, depth = products[0], sum(product.k for product in products)
-    return Problem(first.m, first.n, depth, first.batch, transposed(0), transposed(1), symmetric)
+    places = [place for p in products for place in (p.a, p.b, p.c)]
+    has_views = of_sum.window is not None or any(
+        isinstance(operands[i], View) for term in of_sum.terms for i in term[:2]
+    )
+    line = math.gcd(*(number for place in places for number in _distances(place))) if has_views else None
+    return Problem(first.m, first.n, depth, first.batch, transposed(0), transposed(1), symmetric, line)
+
+
+def _distances(place: Place) -> tuple[int, ...]:
+    """Where a place's rows begin and how far they are apart, in elements; 1 where no dimension is contiguous."""
+    strides = (place.row_stride, place.col_stride)
+    return (place.offset, *place.batch_strides, max(strides) if 1 in strides else 1)

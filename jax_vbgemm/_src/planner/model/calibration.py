@@ -23,7 +23,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from jax_vbgemm._src.planner.model.cost_model import CALIBRATED, makespan_of_blocks, operand_bytes, step_depth
+from jax_vbgemm._src.planner.model.cost_model import (
+    CALIBRATED,
+    launch_seconds,
+    makespan_of_blocks,
+    operand_bytes,
+    step_depth,
+)
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.tables.catalogue import TileKey, catalogue_for
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
@@ -58,7 +64,7 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
     catalogue = catalogue_for(kind, device)
     shape = catalogue.find(*tile)
     resident = max(tile_occupancy(shape, device).blocks, 1)
-    depth = step_depth(np.asarray(shape.k), catalogue.element_bytes)
+    depth, launch = step_depth(np.asarray(shape.k), catalogue.element_bytes), launch_seconds(shape.kernel, device)
     features = []
     for sizes, seconds in measured:
         count = tile_counts(sizes, shape.m, shape.n)
@@ -75,7 +81,7 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
             block, step, shared_block, shared_step = of_class[np.where(aligned, 0, 1)].T
             blocks = np.maximum(block + steps * step, sharing * (shared_block + steps * shared_step))
             makespan = makespan_of_blocks(blocks, count, device.units * sharing, device.tail)
-            found.append(math.log(max(makespan, floor) + device.launch_seconds) - math.log(seconds))
+            found.append(math.log(max(makespan, floor) + launch) - math.log(seconds))
         return found
 
     def residuals(log_coefficients: NDArray[np.float64]) -> NDArray[np.float64]:

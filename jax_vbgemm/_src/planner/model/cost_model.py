@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from jax_vbgemm._src.arithmetic import FLOAT8
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
-from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
+from jax_vbgemm._src.planner.tables.catalogue import PIPELINED, Catalogue, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tables.device_table import calibration_file
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, tile_counts
@@ -118,12 +118,18 @@ def _on_gpu(
             # A block without tiles of this kernel has count 0, so that it is not taken for the longest.
             each = np.add.reduceat(of_run.take(run_of_tile), block_first[:-1])
         each = each + device.block_latency
-        seconds += makespan_of_blocks(each, count, device.units * sharing, device.tail) + device.launch_seconds
+        seconds += makespan_of_blocks(each, count, device.units * sharing, device.tail)
+        seconds += launch_seconds(catalogue.kernels[kernel], device)
         seconds += device.further_tile_latency * (len(np.unique(runs.tile_id[mine])) - 1)
         waves += blocks / (device.units * resident)
         total_work, total_blocks = total_work + weighted_sum(each, count), total_blocks + blocks
         longest = max(longest, float(each.max()))
     return Prediction(seconds, waves, _balance(total_work, total_blocks, longest))
+
+
+def launch_seconds(kernel: str, device: DeviceSpec) -> float:
+    """The time that a launch of this kernel adds to that of its blocks."""
+    return device.launch_seconds + (device.pipeline_seconds if kernel == PIPELINED else 0.0)
 
 
 def _run_of_tile(runs: Runs, tile_order: Ints | None) -> Ints:

@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jax_vbgemm._src.planner.model.tall_skinny_shape import SKINNY, TALL, Shape, is_tall_skinny, shapes_of
-from jax_vbgemm._src.planner.tables.catalogue import DOT_PRODUCTS, SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileShape
+from jax_vbgemm._src.planner.tables.catalogue import (
+    DOT_PRODUCTS,
+    PIPELINED,
+    SHARED_DEPTH,
+    WHOLE_ROWS,
+    Catalogue,
+    TileShape,
+)
 from jax_vbgemm._src.planner.tables.rules import Rules
 from jax_vbgemm._src.planner.tiles.runs import Ints
 from jax_vbgemm._src.problem import Sizes
@@ -231,6 +238,19 @@ def _narrowest_dots(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape],
     return lambda tile: tile in wanted if DOTS.has(tile) else others and not DEEP.has(tile)
 
 
+def _are_copied_by_tma(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+    """Which problems TMA can copy, if the catalogue has tiles for them: those whose rows are aligned and that have no
+    batch, as each problem has one tensor map. A tile's products should not mostly be those of rows that do not exist.
+    """
+    tiles = list(LARGE.tiles_of(catalogue))
+    enough = np.zeros(len(sizes.m), bool)
+    for tile in tiles:
+        enough |= (2 * sizes.m >= tile.m) & (2 * sizes.n >= tile.n)
+    aligned = sizes.aligned(catalogue.element_bytes) & (sizes.result_line * catalogue.element_bytes % 16 == 0)
+    answer: NDArray[np.bool_] = enough & aligned & (sizes.batch == 1)
+    return answer
+
+
 DOTS = Family(lambda tile: tile.kernel in DOT_PRODUCTS, _have_long_rows, _narrowest_dots, last=True)
 DEEP = Family(lambda tile: tile.kernel == SHARED_DEPTH, _are_deep_and_held, _smallest_that_hold)
 ROWS = Family(
@@ -246,8 +266,14 @@ LONG = Family(
     lambda *_: lambda _: True,
     measured=False,
 )
-FAMILIES = (DOTS, DEEP, ROWS, COLUMNS, LONG)  # in the order in which `worth_trying` asks them
-_NUMBERED = (LONG, DEEP, DOTS, ROWS, COLUMNS)  # numbered from 1; a problem that suits several has the last one's number
+# Pipelined tiles: for problems that TMA can copy and that are not much smaller than a tile, beside all other tiles.
+LARGE = Family(
+    lambda tile: tile.kernel == PIPELINED, lambda sizes, catalogue: _are_copied_by_tma(sizes, catalogue),
+    lambda *_: lambda _: True, measured=False,
+)  # fmt: skip
+FAMILIES = (DOTS, DEEP, ROWS, COLUMNS, LONG, LARGE)  # in the order in which `worth_trying` asks them
+# Numbered from 1; a problem that suits several has the last one's number.
+_NUMBERED = (LONG, DEEP, DOTS, ROWS, COLUMNS, LARGE)
 
 
 def worth_trying(catalogue: Catalogue, sizes: Sizes) -> Catalogue:
@@ -272,8 +298,8 @@ def _without(family: Family, catalogue: Catalogue) -> Catalogue:
 
 
 def families_of(sizes: Sizes, catalogue: Catalogue) -> Ints:
-    """The number of the family that each problem suits: 5 column tiles, 4 row tiles, 3 dot-product tiles, 2 deep tiles,
-    1 skinny tiles, 0 no family.
+    """The number of the family that each problem suits: 6 pipelined tiles, 5 column tiles, 4 row tiles, 3 dot-product
+    tiles, 2 deep tiles, 1 skinny tiles, 0 no family.
 
     A problem without products gets the smallest number that occurs.
     """

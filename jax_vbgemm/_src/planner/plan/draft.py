@@ -12,6 +12,7 @@ from jax_vbgemm._src.planner.model.cost_model import Prediction, predict
 from jax_vbgemm._src.planner.plan.plan import Plan
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue, Replacement
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
+from jax_vbgemm._src.planner.tiles.bands import in_bands
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs
 from jax_vbgemm._src.planner.tiles.symmetric import fold
 from jax_vbgemm._src.problem import Problem, Sizes
@@ -24,7 +25,8 @@ class Draft:
     `runs`, `order`, `tlp`, `replaced` and `notes` are as in `Plan`; `tlp` None means the threads of all tiles.
     `tile_id` is the tile of each problem as a row of the compiled table, -1 where a problem mixes tiles. `block_first`
     cuts the tiles of `runs` into blocks, after bringing them into `tile_order` if that is given. Without both,
-    symmetric problems are folded (planner/tiles/symmetric.py).
+    symmetric problems are folded (planner/tiles/symmetric.py), and pipelined tiles are brought into bands
+    (planner/tiles/bands.py).
     """
 
     problems: Sequence[Problem]
@@ -42,7 +44,8 @@ class Draft:
 
     def __post_init__(self) -> None:
         if self.block_first is None and self.tile_order is None:
-            object.__setattr__(self, "runs", fold(self.runs, self.problems, self.device, self.catalogue))
+            runs = fold(self.runs, self.problems, self.device, self.catalogue)
+            object.__setattr__(self, "runs", in_bands(runs, self.catalogue))
 
     @classmethod
     def whole_problems(

@@ -17,7 +17,7 @@ from jax_vbgemm._src.planner.model.cost_model import (
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.plan.plan import MAX_TILES
 from jax_vbgemm._src.planner.search.candidates import Candidate, Option, Splits, candidates, pairs_of, uses_of
-from jax_vbgemm._src.planner.tables.catalogue import Catalogue
+from jax_vbgemm._src.planner.tables.catalogue import PIPELINED, Catalogue
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.runs import Ints
 from jax_vbgemm._src.problem import Sizes
@@ -129,11 +129,12 @@ class _Table:
         return _Costs(slots, of_tile, of_edge, longest, total, max(shortest, share), splits)
 
     def besides(self, found: Candidate) -> float:
-        """Seconds that are in no block: reducing partial sums, and fetching the instructions of each further tile
-        shape."""
+        """Seconds that are in no block: reducing partial sums, fetching the instructions of each further tile shape,
+        and what a launch of pipelined tiles takes in addition."""
         different = int(np.bitwise_or.reduce(self._uses[found.choice, self._every])).bit_count()
         adding = split_seconds(found.sums, self._catalogue, self._device) if found.sums else 0.0
-        return adding + self._device.further_tile_latency * (different - 1)
+        starting = self._device.pipeline_seconds if self._tiles[0].kernel == PIPELINED else 0.0
+        return starting + adding + self._device.further_tile_latency * (different - 1)
 
     def first_for_all(self) -> Choice:
         zeros = np.zeros_like(self._every)

@@ -16,6 +16,7 @@ from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.model.tile_families import (
     COLUMNS,
     DOTS,
+    LARGE,
     STREAMING,
     are_of,
     are_read_fastest,
@@ -131,12 +132,12 @@ def narrower_searches(runs: Runs, catalogue: Catalogue, kernels: Sequence[str]) 
 def _of_a_kernel_each(
     problems: Sequence[Problem], families: Ints, device: DeviceSpec, catalogue: Catalogue, among: Catalogue
 ) -> list[Draft]:
-    """Drafts with several launches: one for tall and skinny problems and one for other problems, or one for each
-    family.
+    """Drafts with several launches: one for tall and skinny problems and one for other problems, one for large problems
+    and one for others, or one for each family.
 
     Where the families would need more launches than a call may have, some share the launch of the ordinary problems:
-    first those of skinny tiles (family 1), then those of dot-product tiles, which lose least, then those of column
-    tiles.
+    first those of skinny tiles (family 1), then large ones, then those of dot-product tiles, which lose least, then
+    those of column tiles.
     """
 
     @cache
@@ -157,13 +158,15 @@ def _of_a_kernel_each(
                 found[kernel] = found.get(kernel, 0) + len(members)
         return found
 
-    two, each, fewer = apart(np.minimum(families, 1)), apart(families), families
-    for staying in (families == 0, are_of(DOTS, families), are_of(COLUMNS, families)):
+    large = are_of(LARGE, families)
+    each, fewer = apart(families), families
+    for staying in (families == 0, large, are_of(DOTS, families), are_of(COLUMNS, families)):
         if len(kernels(each)) > MAX_LAUNCHES:
             fewer = np.where(staying, 1, fewer)
             each = apart(fewer)
     drafts = []
-    for parts in [two, each] if len(each) > len(two) else [two]:  # with as few families as groups, both are the same
+    groupings = (np.where(large, 0, np.minimum(families, 1)), large.astype(np.int64), fewer)
+    for parts in map(apart, {_groups(one): one for one in groupings}.values()):
         # Parts of one kernel are better in one launch with the longest blocks first, except short and long row tiles.
         if len(kernels(parts)) > 1 or (parts and set(kernels(parts)) <= set(WHOLE_ROWS)):
             note = "families apart: " + ", ".join(
@@ -173,6 +176,11 @@ def _of_a_kernel_each(
             if _fits_descriptors(draft):
                 drafts.append(replace(draft, notes=(*draft.notes, note)))
     return drafts
+
+
+def _groups(numbers: Ints) -> bytes:
+    """The same for numberings that group problems in the same way."""
+    return np.unique(numbers, return_inverse=True)[1].tobytes()
 
 
 def _fits_descriptors(draft: Draft) -> bool:

@@ -67,6 +67,8 @@ class DeviceSpec:
 
     # Each tile shape of a launch beyond the first: its instructions are fetched from memory.
     further_tile_latency: float
+    # A launch of pipelined tiles, in addition to `launch_seconds`: tensor maps are made, and pipelines filled.
+    pipeline_seconds: float
     split_latency: float  # of a call that splits K: a kernel that reduces the partial sums
     # Blocks of more than one wave don't end together: that costs this fraction of an average block.
     tail: float

@@ -1,0 +1,163 @@
+// What the pipelined kernels need of Hopper (gpu/arch/cuda_bulk_copy.h), on the CPU: barriers that count arrivals and bytes, and a copy
+// engine that does its work at random moments.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "emulation/gpu_vendor.h"
+
+#define VBGEMM_DEVICE_CODE 1
+
+// A tensor of matrices with lines of items. The boxes are 128 bytes wide.
+struct alignas(128) CUtensorMap {
+  const char* data;
+  int64_t items, lines, matrices;
+  int64_t line_bytes, matrix_bytes;
+  int32_t element_bytes, box_lines;
+  char rest[72];
+};
+static_assert(sizeof(CUtensorMap) == 128);
+
+namespace vbgemm {
+
+using std::max, std::min;
+
+inline uint32_t shared_address(const void* shared) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(shared)); }
+
+struct alignas(8) SharedBarrier {
+  int32_t expected, pending;  // arrivals in each phase, and those that are still to come
+  int32_t bytes;              // that copies have yet to complete
+  uint32_t phase;
+};
+
+namespace emulation {
+inline void end_phase(SharedBarrier& barrier) {
+  if (barrier.pending != 0 || barrier.bytes != 0) return;
+  barrier.pending = barrier.expected;
+  ++barrier.phase;
+}
+inline void complete(SharedBarrier& barrier, int bytes) {
+  barrier.bytes -= bytes;
+  end_phase(barrier);
+}
+}  // namespace emulation
+
+inline void init_barrier(SharedBarrier& barrier, int arrivals) { barrier = {arrivals, arrivals, 0, 0}; }
+inline void fence_barrier_init() {}
+inline void arrive(SharedBarrier& barrier) {
+  if (barrier.pending <= 0) emulation::fail("more arrivals at a barrier than it expects");
+  --barrier.pending;
+  emulation::end_phase(barrier);
+}
+inline void arrive_expecting(SharedBarrier& barrier, int bytes) {
+  barrier.bytes += bytes;
+  arrive(barrier);
+}
+inline void arrive_at(SharedBarrier& barrier, int block) { arrive(*static_cast<SharedBarrier*>(emulation::in_block(&barrier, block))); }
+inline void wait_phase(SharedBarrier& barrier, uint32_t parity) {
+  if ((barrier.phase & 1) == parity) emulation::wait_phase(&barrier.phase, parity);
+}
+
+namespace emulation {
+
+// The place of byte `byte` of a box's line in shared memory: the hardware swizzles by the bits of addresses.
+inline char* swizzled(void* box, int line, int byte) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(box) + line * 128 + byte;
+  return reinterpret_cast<char*>(address ^ (address >> 7 & 7) << 4);
+}
+inline const char* element_of(const CUtensorMap& map, int64_t x, int64_t y, int64_t z) {
+  const bool inside = x >= 0 && x < map.items && y >= 0 && y < map.lines && z >= 0 && z < map.matrices;
+  return inside ? map.data + z * map.matrix_bytes + y * map.line_bytes + x * map.element_bytes : nullptr;
+}
+template <class Copy>
+void each_element(const CUtensorMap& map, int x, int y, int z, void* box, const Copy& copy) {
+  if (x * map.element_bytes % 16 != 0) fail("a box that begins within 16 bytes of a line");
+  for (int line = 0; line < map.box_lines; ++line) {
+    for (int byte = 0; byte < 128; byte += map.element_bytes) {
+      copy(element_of(map, x + byte / map.element_bytes, int64_t{y} + line, z), swizzled(box, line, byte));
+    }
+  }
+}
+inline void copy_box_later(void* shared, const CUtensorMap& map, int x, int y, int z, SharedBarrier& barrier) {
+  require_awaited();
+  if (reinterpret_cast<uintptr_t>(shared) % 128 != 0) fail("a misaligned box");
+  later([=, &map, &barrier] {
+    each_element(map, x, y, z, shared, [&map](const char* element, char* to) {
+      if (element) std::memcpy(to, element, map.element_bytes);
+      if (!element) std::memset(to, 0, map.element_bytes);
+    });
+    complete(barrier, map.box_lines * 128);
+  });
+}
+
+}  // namespace emulation
+
+inline void copy_box(void* shared, const CUtensorMap& map, int x, int y, int z, SharedBarrier& barrier) {
+  emulation::copy_box_later(shared, map, x, y, z, barrier);
+}
+inline void copy_box_to(uint16_t blocks, void* shared, const CUtensorMap& map, int x, int y, int z, SharedBarrier& barrier) {
+  for (int block = 0; block < emulation::kMaxCluster; ++block) {
+    if (!(blocks >> block & 1)) continue;
+    emulation::copy_box_later(emulation::in_block(shared, block), map, x, y, z,
+                              *static_cast<SharedBarrier*>(emulation::in_block(&barrier, block)));
+  }
+}
+inline void store_box(const CUtensorMap& map, int x, int y, int z, const void* shared) {
+  emulation::start_store([=, &map] {
+    emulation::each_element(map, x, y, z, const_cast<void*>(shared), [&map](const char* element, const char* from) {
+      if (element) std::memcpy(const_cast<char*>(element), from, map.element_bytes);
+    });
+  });
+}
+inline void commit_stores() { emulation::commit_stores(); }
+template <int kNewest = 0>
+inline void wait_stores_read() {
+  emulation::wait_stores(kNewest);
+}
+inline void wait_stores() { emulation::wait_stores(0); }
+
+inline void acquire_map(const CUtensorMap&) {}
+inline void prefetch_map(const CUtensorMap&) {}
+inline void replace_tensor(CUtensorMap& map, const void* data, int items, int lines, int64_t line_bytes) {
+  if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || line_bytes % 16 != 0) emulation::fail("a tensor map of lines that are not aligned");
+  map.data = static_cast<const char*>(data);
+  map.items = items;
+  map.lines = lines;
+  map.line_bytes = line_bytes;
+}
+
+inline int cluster_rank() { return emulation::cluster_rank(); }
+inline void cluster_barrier() { emulation::cluster_barrier(); }
+inline void named_barrier(int number, int threads) { emulation::named_barrier(number, threads); }
+template <int>
+inline void shrink_registers() {}
+template <int>
+inline void grow_registers() {}
+
+inline void store_matrices(void* row, const uint32_t (&from)[4]) {
+  struct Words {
+    uint32_t word[4];
+  } mine;
+  std::memcpy(mine.word, from, sizeof from);
+  const emulation::Lanes<Words> all(mine);
+  // Each lane stores the row whose address it gives.
+  const int lane = thread_index() % 32;
+  for (int i = 0; i < 4; ++i) std::memcpy(static_cast<char*>(row) + 4 * i, &all[lane % 8 * 4 + i].word[lane / 8], 4);
+}
+
+template <Kind kKind>
+inline uint32_t narrow_pair(float low, float high) {
+  const auto bits = [](float x) { return uint32_t{kKind == Kind::bf16 ? float_to_bfloat16(x) : float_to_float16(x)}; };
+  return bits(low) | bits(high) << 16;
+}
+inline void keep_in_place(float&) {}
+
+template <class Value>
+inline Value value_of_lane(Value value, int lane) {
+  return emulation::Lanes<Value>(value)[lane];
+}
+inline int grid_blocks() { return static_cast<int>(emulation::grid().blocks); }
+[[noreturn]] inline void trap() { emulation::fail("a kernel that is not there"); }
+
+}  // namespace vbgemm

@@ -1,0 +1,23 @@
+// TMA descriptors (tensor maps), encoded by the driver, and whether the device has what the kernels that use them need.
+#pragma once
+#include "dtypes.h"
+#include "gpu/arch/gpu_bulk_copy.h"
+
+namespace vbgemm {
+
+// A tensor of `matrices` matrices, each with `lines` lines of `items` adjacent elements. Strides are in bytes and have to be multiples of
+// 16, as the address.
+struct TensorOfLines {
+  DType dtype;
+  const void* data;
+  int64_t items, lines, matrices;
+  int64_t line_stride, matrix_stride;
+};
+
+// Encodes a map of a 2- or 4-byte tensor whose swizzled boxes are 128 bytes wide and `box_lines` lines high.
+Error encode_map(CUtensorMap& map, const TensorOfLines& tensor, uint32_t box_lines);
+
+// Whether the current device has TMA and warpgroup products, and `kernel` was compiled for them (sm_90a).
+bool has_bulk_copies(const void* kernel);
+
+}  // namespace vbgemm

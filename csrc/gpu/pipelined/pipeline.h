@@ -1,0 +1,115 @@
+// The pipeline of large 16-bit products on sm_90a, which ragged products (ragged_tile.h) and large products of a batch (pipelined_tile.h)
+// share: its layout in shared memory, and the main loop of the consumers.
+//
+// A thread block has three warpgroups, and a multiprocessor one thread block. The first warpgroup is the producer: it finds tiles and
+// issues TMA copies into a ring of stages. The other two warpgroups are the consumers: each multiplies 64 rows of the tile and stores
+// them. All hand-over goes through mbarriers in shared memory, and neither consumer waits for the other: while one stores its half of a
+// tile, the other still multiplies, and copies of the next tile are in flight.
+#pragma once
+#include "gpu/arch/gpu_bulk_copy.h"
+
+namespace vbgemm {
+
+// Shared memory, in bytes, that a thread block may use on a multiprocessor of sm_90.
+inline constexpr int kPipelineMaxShared = 227 * 1024;
+
+template <Kind kKindOfProducts, int kTileCols>
+struct PipelineCut {
+  static constexpr Kind kKind = kKindOfProducts;
+  using T = LeftOf<kKind>;
+  static constexpr int kRows = 128, kCols = kTileCols, kDepth = 64;
+  static constexpr int kMultiplyingWarps = 8, kThreads = 384;
+  // All copies are swizzled boxes of 64 lines of 128 bytes each. The lines of an operand run along its contiguous dimension.
+  static constexpr int kBox = 64, kBoxBytes = kBox * 128, kBoxesA = kRows / kBox, kBoxesB = kCols / kBox;
+  static constexpr int kStageBytes = (kBoxesA + kBoxesB) * kBoxBytes;
+  // A warp stages its 16 rows of results in two boxes at a time, each with 128 bytes of every row. Staging a whole tile would cost one
+  // pipeline stage, and with only three stages left the products wait for copies.
+  static constexpr int kStoreBoxBytes = 16 * 128, kStoreBoxes = 2, kStagingBytes = kStoreBoxes * kStoreBoxBytes;
+  static constexpr int kStages = (kPipelineMaxShared - 2048 - kMultiplyingWarps * kStagingBytes) / kStageBytes;
+  static constexpr int kBlocks = kCols / 8;  // of 8 columns, in which a thread's sums are counted
+};
+
+template <class Cut>
+struct PipelineShared {
+  alignas(1024) unsigned char stage[Cut::kStages][Cut::kStageBytes];
+  alignas(1024) unsigned char staging[Cut::kMultiplyingWarps][Cut::kStagingBytes];
+  SharedBarrier full[Cut::kStages], empty[Cut::kStages];
+};
+// Shared memory of a thread block is only guaranteed to begin at a multiple of 16 bytes; swizzled boxes need 1024, so that up to 1024 more
+// are requested.
+template <class Shared>
+struct Unaligned {
+  unsigned char bytes[sizeof(Shared) + 1024];
+};
+
+template <class Shared>
+constexpr int pipeline_shared_bytes() {
+  constexpr int kBytes = sizeof(Unaligned<Shared>);
+  static_assert(kBytes <= kPipelineMaxShared);
+  return kBytes;
+}
+
+// A position in a ring, and the parity of the phase that its barriers are in.
+template <int kPlaces>
+struct RingPlace {
+  int index = 0;
+  uint32_t parity = 0;
+
+  __device__ void advance() {
+    if (++index == kPlaces) index = 0, parity ^= 1;
+  }
+};
+
+#ifdef VBGEMM_DEVICE_CODE
+
+template <class Shared>
+__device__ inline Shared& aligned_in(Unaligned<Shared>& dynamic) {
+  return *reinterpret_cast<Shared*>(dynamic.bytes + (1024 - shared_address(&dynamic) % 1024) % 1024);
+}
+
+// For measurements: a build without products shows how fast the remaining parts are alone.
+#ifndef VBGEMM_PIPELINE_PRODUCTS
+#define VBGEMM_PIPELINE_PRODUCTS 1
+#endif
+
+// Multiplies `depth` steps of K, which arrive in the ring's stages, for the 64 rows of a consumer warpgroup (`half`: 0 or 1). kAcrossA,
+// kAcrossB: whether the operand is contiguous across K. clear(stage, begin) may change a last stage of less than kDepth steps before it is
+// multiplied. release(stage) is called when products no longer read a stage.
+template <class Cut, bool kAcrossA, bool kAcrossB, class Clear, class Release>
+__device__ inline void multiply_stages(PipelineShared<Cut>& shared, int depth, int half, RingPlace<Cut::kStages>& stages,
+                                       float (&sums)[Cut::kBlocks][4], const Clear& clear, const Release& release) {
+  // Byte offsets of a chunk of 16 steps of K: two 16-byte vectors further on in each line where lines run along K, 16 lines further on
+  // where they run across K.
+  constexpr int kChunkA = kAcrossA ? 16 * 128 : 32, kChunkB = kAcrossB ? 16 * 128 : 32, kChunks = Cut::kDepth / 16;
+  int before = -1;  // the stage that products in flight may still be reading
+  for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
+    wait_phase(shared.full[stages.index], stages.parity);
+    if (depth - k < Cut::kDepth) clear(stages.index, depth - k);
+    if (VBGEMM_PIPELINE_PRODUCTS) {
+      unsigned char* const stage = shared.stage[stages.index];
+      const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+      const MatrixDescriptor b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+      warpgroup_arrive();
+#pragma unroll
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        multiply_warpgroup<Cut::kKind, kAcrossA, kAcrossB>(moved(a, chunk * kChunkA), moved(b, chunk * kChunkB), sums, k + chunk > 0);
+      }
+      warpgroup_commit();
+      warpgroup_wait<1>();
+    }
+    if (before >= 0) release(before);
+    before = stages.index;
+  }
+  warpgroup_wait_all();
+  // The code below reads the sums; this keeps the compiler from moving it above the wait.
+#pragma unroll
+  for (auto& block : sums) {
+#pragma unroll
+    for (float& x : block) keep_in_place(x);
+  }
+  release(before);
+}
+
+#endif
+
+}  // namespace vbgemm

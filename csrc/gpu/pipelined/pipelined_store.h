@@ -1,0 +1,80 @@
+// How a consumer warp of the pipelined kernel stores its 16 rows of a tile of a batch: by TMA, or through shared memory by threads, which
+// see to epilogues, unaligned rows, partial sums and a C stored by columns.
+#pragma once
+#include "gpu/pipelined/store_rows.h"
+#include "gpu/tensor/tensor_store.h"
+
+namespace vbgemm {
+
+template <class Cut, class T>
+__device__ inline void store_by_tma(const CUtensorMap& map, const TilePlace<T>& place, int row, int col, int warp,
+                                    const float (&sums)[Cut::kBlocks][4], unsigned char* staging, int lane) {
+  const RowsDestination to{nullptr, 0, place.rows - warp * 16, place.cols, map, col, row + warp * 16, 0};
+  const auto sum = [&](int block, int i) __attribute__((always_inline)) { return sums[block][i]; };
+  if (place.stores_sums()) {
+    store_rows<Cut, true, true, Cut::kBlocks>(to, sum, staging, lane);
+  } else {
+    store_rows<Cut, false, true, Cut::kBlocks>(to, sum, staging, lane);
+  }
+}
+
+// A warp's sums on their way to C: 16 rows by 32 columns at a time, seen as the tile of a thread block of 32 threads (tensor_store.h).
+struct Patch {
+  using Sum = float;
+  static constexpr int kRows = 16, kCols = 32, kThreads = 32, kSplit = 1;
+  static constexpr int kSumPitch = kCols + 4, kPlane = kRows * kSumPitch;  // padded against bank conflicts
+};
+
+template <class Out, int kWidth, class T>
+__device__ inline void store_patch(const TilePlace<T>& place, int row, int col, float* plane, int lane) {
+  Planes<Patch, kWidth> mine(lane, plane);
+  const int rows = min(place.rows - row, Patch::kRows);
+  const int count = col + mine.col < place.cols ? max(rows - mine.row + mine.kStep - 1, 0) / mine.kStep : 0;
+  mine.row += row;
+  mine.col += col;
+  if (place.fused) {
+    scale_sums<Out>(place, mine, count);
+    activate_sums(place, mine, count);
+  }
+  store_elements<Out>(place, mine, count, 1);
+}
+
+template <class Out, class Cut, class T>
+__device__ inline void store_patches(const TilePlace<T>& place, int warp, const float (&sums)[Cut::kBlocks][4], float* plane, int lane) {
+  constexpr int kVector = 4, kRound = Patch::kCols / 8;  // blocks of 8 columns in a patch
+  const auto takes = [&](const MatrixView& x) { return !x.first || takes_vectors<Out, kVector>(x, place.cols); };
+  const bool vectors = takes(place.matrix[kC]) && (!place.fused || (takes(place.matrix[kSource]) && takes(place.matrix[kBias])));
+  wait_stores_read();  // TMA has read what was staged there before
+#pragma unroll
+  for (int round = 0; round < Cut::kBlocks / kRound; ++round) {
+    wave_barrier();
+#pragma unroll
+    for (int block = 0; block < kRound; ++block) {
+      const float (&x)[4] = sums[round * kRound + block];
+      float* const to = plane + lane / 4 * Patch::kSumPitch + block * 8 + lane % 4 * 2;
+      store_two(to, x[0], x[1]);
+      store_two(to + 8 * Patch::kSumPitch, x[2], x[3]);
+    }
+    wave_barrier();
+    if (round * Patch::kCols >= place.cols) continue;
+    if (vectors) {
+      store_patch<Out, kVector>(place, warp * 16, round * Patch::kCols, plane, lane);
+    } else {
+      store_patch<Out, 1>(place, warp * 16, round * Patch::kCols, plane, lane);
+    }
+  }
+}
+
+template <class Cut, class T>
+__device__ inline void store_by_threads(const TilePlace<T>& place, int warp, const float (&sums)[Cut::kBlocks][4], unsigned char* staging,
+                                        int lane) {
+  static_assert(Patch::kPlane * sizeof(float) <= Cut::kStagingBytes);
+  float* const plane = reinterpret_cast<float*>(staging);
+  if (place.stores_sums()) {
+    store_patches<float, Cut>(place, warp, sums, plane, lane);
+  } else {
+    store_patches<T, Cut>(place, warp, sums, plane, lane);
+  }
+}
+
+}  // namespace vbgemm

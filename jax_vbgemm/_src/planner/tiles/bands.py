@@ -1,0 +1,42 @@
+"""Bands: an order of pipelined tiles in which blocks that run at the same time share operands in the L2 cache."""
+
+import numpy as np
+
+from jax_vbgemm._src.planner.tables.catalogue import PIPELINED, Catalogue
+from jax_vbgemm._src.planner.tiles.runs import Runs, ceil_div
+
+BAND = 16
+"""Rows of tiles in a band. Bands of 8 and 32 rows of tiles were not faster on an H100 (docs/design/ragged.md)."""
+
+
+def in_bands(runs: Runs, catalogue: Catalogue) -> Runs:
+    """The same tiles, with each run of pipelined tiles as bands: BAND rows of tiles, of which those of the first column
+    come first, then those of the second column, and so on. Each column of a band is a run."""
+    pipelined = np.zeros(len(catalogue.columns.m), bool)
+    pipelined[[tile.index for tile in catalogue if tile.kernel == PIPELINED]] = True
+    cut = pipelined[runs.tile_id] & (runs.tiles_y * runs.tiles_x > 1)
+    if not cut.any():
+        return runs
+    bands, columns = np.where(cut, ceil_div(runs.tiles_y, BAND), 1), np.where(cut, runs.tiles_x, 1)
+    batches = np.where(cut, runs.tiles_batch, 1)
+    count = bands * columns * batches
+    run = np.repeat(np.arange(len(runs)), count)
+    index = np.arange(len(run)) - (np.cumsum(count) - count)[run]
+    parts, cut = runs.take(run), cut[run]
+    index, column = np.divmod(index, columns[run])
+    batch, band = np.divmod(index, bands[run])
+    ones = np.ones_like(run)
+    tile_m, tile_n = catalogue.columns.m.astype(np.int64), catalogue.columns.n.astype(np.int64)
+    return Runs(
+        problem=parts.problem,
+        tile_id=parts.tile_id,
+        row=parts.row + band * BAND * tile_m[parts.tile_id],
+        col=parts.col + column * tile_n[parts.tile_id],
+        batch=parts.batch + batch,
+        k_begin=parts.k_begin,
+        k_end=parts.k_end,
+        tiles_y=np.where(cut, np.minimum(parts.tiles_y - band * BAND, BAND), parts.tiles_y),
+        tiles_x=np.where(cut, ones, parts.tiles_x),
+        tiles_batch=np.where(cut, ones, parts.tiles_batch),
+        mirrored=parts.mirrored,
+    )

@@ -1,0 +1,96 @@
+"""The pipeline of large 16-bit products on the CPU: the GPU kernels' check, and mistakes planted in the pipeline."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from emulated_check import COMPILER, CSRC, SANITIZE, Builder, assert_passes, first_fault
+
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
+
+OPTIMIZED = ["-O2"]  # hundreds of emulated threads wait for each other
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))]
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_groups(builder: Builder, kind: str, seed: int) -> None:
+    assert_passes(builder.executable(["pipelined"], OPTIMIZED), "--kinds", kind, "--small", "--seed", str(seed))
+
+
+@pytest.mark.slow
+def test_sanitizers(builder: Builder) -> None:
+    executable = builder.executable(["pipelined"], [*SANITIZE, *OPTIMIZED])
+    assert_passes(executable, "--kinds", "bfloat16", "--small", "--exact")
+
+
+# The source file, the correct text, and the wrong text. The first of each sort is found in every run of the tests.
+MISTAKES = {
+    "a stale phase: producers that do not wait for each other": (
+        "pipelined_tile.h",
+        "      meet_producers();\n    });\n  }\n\n  // The producers of other",
+        "    });\n  }\n\n  // The producers of other",
+    ),
+    "a missing arrival: a stage not released to the other thread block": (
+        "pipelined_tile.h",
+        "          arrive_at(shared_.empty[stage], rank_ ^ 1);\n",
+        "",
+    ),
+    "a row too many": (
+        "pipelined_store.h",
+        "min(place.rows - row, Patch::kRows)",
+        "min(place.rows - row + 1, Patch::kRows)",
+    ),
+}
+MORE_MISTAKES = {
+    "a stale phase: a lane that has not seen a stage that is released": (
+        "pipelined_tile.h",
+        "        wave_barrier();  // all lanes have seen the end of the phase",
+        "        // all lanes have seen the end of the phase",
+    ),
+    "a missing arrival: a stage behind K's end": (
+        "pipelined_tile.h",
+        "        arrive(full);\n        continue;",
+        "        continue;",
+    ),
+    "a stage released before products have read it": (
+        "pipeline.h",
+        "    before = stages.index;",
+        "    release(before = stages.index);",
+    ),
+    "half of B copied to one thread block only": (
+        "pipelined_tile.h",
+        "copy_box_to(3, to",
+        "copy_box_to(1 << rank_, to",
+    ),
+    "a slice that ends within a stage": (
+        "pipelined_tile.h",
+        "at.depth % Cut::kDepth != 0) return",
+        "at.depth % 8 != 0) return",
+    ),
+    "an operand with rows that are not aligned": ("problem_maps.h", "found.line_bytes % kAlignment == 0;", "true;"),
+    "a slice whose steps begin within 16 bytes": (
+        "pipelined_tile.h",
+        "return element % (16 / int{sizeof(T)}) == 0",
+        "return element >= 0",
+    ),
+    "results overwritten while they are stored": (
+        "store_rows.h",
+        "    wait_stores_read<Cut::kStoreBoxes - 1>();",
+        "    wait_stores_read<Cut::kStoreBoxes>();",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", [*MISTAKES, *(pytest.param(one, marks=pytest.mark.slow) for one in MORE_MISTAKES)])
+def test_mistakes_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
+    name, right, wrong = (MISTAKES | MORE_MISTAKES)[mistake]
+    csrc = tmp_path / "csrc"
+    shutil.copytree(CSRC, csrc)
+    place = csrc / "gpu/pipelined" / name
+    text = place.read_text()
+    assert text.count(right) == 1, f"{name} no longer has the text that this test changes"
+    place.write_text(text.replace(right, wrong))
+    executable = builder.executable(["pipelined"], OPTIMIZED, csrc=csrc)
+    # Some mistakes need an unlucky order of threads.
+    assert any(first_fault(executable, "--kinds", "bfloat16", "--small", "--seed", str(seed)) for seed in range(8))
