@@ -172,9 +172,8 @@ def test_no_plan_is_predicted_much_slower_for_it(planner, problems):
 
 
 def test_the_prediction_sees_half_the_work():
-    plans = [
-        plan_problems([vb.Problem(2048, 2048, 2048, symmetric=flag)] * 12, "bfloat16", H100) for flag in (False, True)
-    ]
+    # In TF32, as bfloat16 has a faster tile that cannot store a tile's transpose.
+    plans = [plan_problems([vb.Problem(2048, 2048, 2048, symmetric=flag)] * 12, "tf32", H100) for flag in (False, True)]
     assert plans[1].predicted_seconds < 0.65 * plans[0].predicted_seconds
 
 

@@ -264,7 +264,8 @@ class PipelinedBlock {
     }
     const TilePosition& at = found.at;
     // The other thread block takes part in all steps of the tile, so that a depth that lies would keep both here for long.
-    found.there = at.problem >= 0 && at.problem < plan.num_problems && at.depth >= 0 && at.depth <= load_early(&plan.problems[at.problem].k);
+    found.there =
+        at.problem >= 0 && at.problem < plan.num_problems && at.depth >= 0 && at.depth <= load_early(&plan.problems[at.problem].k);
     if (!found.there || !parameters_.maps) return found;
     const ProblemMaps* const maps = static_cast<const ProblemMaps*>(parameters_.maps) + at.problem;
     if (!maps->has_factors) return found;

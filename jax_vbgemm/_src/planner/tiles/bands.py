@@ -23,8 +23,8 @@ def in_bands(runs: Runs, catalogue: Catalogue) -> Runs:
     run = np.repeat(np.arange(len(runs)), count)
     index = np.arange(len(run)) - (np.cumsum(count) - count)[run]
     parts, cut = runs.take(run), cut[run]
-    index, column = np.divmod(index, columns[run])
-    batch, band = np.divmod(index, bands[run])
+    index, column = index // columns[run], index % columns[run]
+    batch, band = index // bands[run], index % bands[run]
     ones = np.ones_like(run)
     tile_m, tile_n = catalogue.columns.m.astype(np.int64), catalogue.columns.n.astype(np.int64)
     return Runs(
