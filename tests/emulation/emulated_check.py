@@ -31,10 +31,11 @@ class Builder:
         """The check with some files of kernels; `flags` and `csrc` are theirs, the driver is the same for a machine."""
         parts = [("emulation/main.cc", (), CSRC), ("emulation/fiber.cc", (), CSRC)]
         instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in machine else []
-        parts += [("emulation/tensor_maps.cc", (), CSRC)]
-        parts += [
-            (name, flags, csrc) for name in ("emulation/block.cc", "gpu/host/launch.cu", "gpu/host/pipelined_launch.cu")
-        ]
+        host = ["emulation/block.cc", "gpu/host/launch.cu"]
+        if CDNA[0] not in machine:  # which has no pipelined kernels
+            parts += [("emulation/tensor_maps.cc", (), CSRC)]
+            host.append("gpu/host/pipelined_launch.cu")
+        parts += [(name, flags, csrc) for name in host]
         kernels = ["add_partial_sums", "add_scaled", "square_sums", *kernels]
         parts += [(f"gpu/instances/{name}.cu", [*flags, *instrument], csrc) for name in kernels]
 
