@@ -51,7 +51,10 @@ def without_passes_of_llvm():
 
     Which platform it is only JAX's backends tell, which would hold memory of a GPU if xdist's controller started them.
     """
-    jax.config.update("jax_disable_most_optimizations", jax.default_backend() == "cpu")
+    disabled = jax.default_backend() == "cpu"
+    jax.config.update("jax_disable_most_optimizations", disabled)
+    if disabled:
+        os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # for the processes that tests start
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
