@@ -21,8 +21,8 @@ void corrupt_plan(RandomCall<T, Out, Right>& call, bool of_images) {
     (one(fields), ...);
   };
   // Makes a result go to an operand. (Redirecting it to another result could make two threads write an element at the same time.)
-  const auto corrupt_result = [&call](Part& c) {
-    if (call.between(1, 12) == 1) c.buffer = call.between(0, call.num_operands() - 1);
+  const auto corrupt_result = [&call](Part& c, int one_in) {
+    if (call.between(1, one_in) == 1) c.buffer = call.between(0, call.num_operands() - 1);
   };
   for (TileRun& run : plan.runs) {
     corrupt(3, run.problem, run.tile_id, run.row, run.col, run.batch, run.k_begin, run.k_end, run.first_tile, run.tiles_y, run.tiles_x);
@@ -31,10 +31,14 @@ void corrupt_plan(RandomCall<T, Out, Right>& call, bool of_images) {
   for (ReadyTile& tile : plan.tiles) {
     TilePosition& at = tile.position;
     Part &a = tile.part[0], &b = tile.part[1], &c = tile.part[2];
+    if (call.between(1, 4) == 1) {  // no other fault, which would be refused first
+      corrupt_result(c, 2);
+      continue;
+    }
     corrupt(12, at.tile_id, at.rows, at.cols, at.depth, at.problem, at.batch, at.row, at.col);
     for (Part* part : {&a, &b}) corrupt(12, part->offset, part->row_stride, part->col_stride, part->buffer);
     corrupt(12, c.offset);  // only the offset: with other strides, two threads could write an element at the same time
-    corrupt_result(c);
+    corrupt_result(c, 12);
     if (of_images) corrupt(4, c.mirrored);
   }
   for (SplitTile& tile : plan.splits) {
@@ -42,7 +46,7 @@ void corrupt_plan(RandomCall<T, Out, Right>& call, bool of_images) {
     corrupt(12, tile.first, tile.c.offset, tile.slice_stride, tile.slices, tile.pitch);
     // A tile's rows and columns are those of C; with more of them, two threads could write an element at the same time.
     corrupt(12, at.problem, at.batch, at.row, at.col);
-    corrupt_result(tile.c);
+    corrupt_result(tile.c, 12);
     if (of_images) corrupt(4, tile.c.mirrored);
   }
   for (int32_t& first : plan.block_first) corrupt(3, first);
