@@ -1,4 +1,4 @@
-// The tile catalogue of tiles.def as a constexpr table, for host and device code.
+// The tile catalogue of tiles.def and the kernels of kernels.def as constexpr tables, for host and device code.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -83,28 +83,25 @@ constexpr WaveGrid wave_grid(const TileShape& tile) {
 // tile does not inherit the registers, and therefore the occupancy, of a large one. Skinny tiles are bound by memory, however few
 // accumulators they have, and their copies need the shared memory of a medium tile.
 enum class Kernel : int32_t {
-  t128_light,
-  t128_heavy,
-  t256_light,
-  t256_heavy,
-  t128_medium,
-  t128_rows,
-  t128_wide_rows,
-  t128_deep,
-  t256_dots,
-  m128_light,
-  m128_heavy,
-  m256_heavy,
-  m256_full,
-  m256_dots,
-  m128_rows,
-  m128_wide_rows,
-  m384_pipelined
+#define ORDINARY_KERNEL(name, threads) name,
+#define TENSOR_KERNEL ORDINARY_KERNEL
+#define PIPELINED_KERNEL ORDINARY_KERNEL
+#include "kernels.def"
 };
-inline constexpr int kKernels = 17;
-inline constexpr const char* kKernelNames[kKernels] = {
-    "t128_light", "t128_heavy", "t256_light", "t256_heavy", "t128_medium", "t128_rows", "t128_wide_rows", "t128_deep",     "t256_dots",
-    "m128_light", "m128_heavy", "m256_heavy", "m256_full",  "m256_dots",   "m128_rows", "m128_wide_rows", "m384_pipelined"};
+inline constexpr const char* kKernelNames[] = {
+#define ORDINARY_KERNEL(name, threads) #name,
+#define TENSOR_KERNEL ORDINARY_KERNEL
+#define PIPELINED_KERNEL ORDINARY_KERNEL
+#include "kernels.def"
+};
+inline constexpr int kKernelThreads[] = {
+#define ORDINARY_KERNEL(name, threads) threads,
+#define TENSOR_KERNEL ORDINARY_KERNEL
+#define PIPELINED_KERNEL ORDINARY_KERNEL
+#include "kernels.def"
+};
+inline constexpr int kKernels = sizeof(kKernelThreads) / sizeof(kKernelThreads[0]);
+constexpr int threads_of(Kernel kernel) { return kKernelThreads[static_cast<int>(kernel)]; }
 
 // Whether one side of a tile is at least four times the other, as in skinny tiles and in row and column tiles.
 constexpr bool is_far_longer(const TileShape& tile) { return tile.m >= 4 * tile.n || tile.n >= 4 * tile.m; }
@@ -131,8 +128,17 @@ constexpr Kernel kernel_of(const TileShape& tile) {
   if (tile.tensor) return accumulators > 32 ? Kernel::m128_heavy : Kernel::m128_light;
   if (tile.owned == Owned::steps) return Kernel::t128_deep;
   if (tile.threads == 128 && accumulators <= 32 && (is_far_longer(tile) || accumulators > 16)) return Kernel::t128_medium;
-  return static_cast<Kernel>(2 * (tile.threads == 256) + (accumulators > 16));
+  if (tile.threads == 256) return accumulators > 16 ? Kernel::t256_heavy : Kernel::t256_light;
+  return accumulators > 16 ? Kernel::t128_heavy : Kernel::t128_light;
 }
+
+constexpr bool tiles_have_their_kernels_threads() {
+  for (const TileShape& tile : kTiles) {
+    if (tile.is_gpu() && threads_of(kernel_of(tile)) != tile.threads) return false;
+  }
+  return true;
+}
+static_assert(tiles_have_their_kernels_threads(), "a tile's thread count is not that of the kernel that holds it (kernels.def)");
 
 // FNV-1a hash of the whole table. A program that was planned with another catalogue refers to rows with another meaning, and is refused.
 constexpr int64_t catalogue_hash() {

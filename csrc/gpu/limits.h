@@ -21,6 +21,9 @@ constexpr int max_parameter_buffers(bool cdna) { return (max_parameter_bytes(cdn
 // Size in bytes of a problem's tensor maps, which a call with pipelined tiles has in its workspace for each of its problems.
 inline constexpr int kProblemMapBytes = 512;
 
+// Shared memory, in bytes, that a thread block may use on a multiprocessor of sm_90. A pipelined kernel's launch requests all of it.
+inline constexpr int kPipelineMaxShared = 227 * 1024;
+
 // How many bytes of an array a thread block takes where one launch works on many arrays of different sizes.
 inline constexpr int kArrayChunkBytes = 16 * 1024;
 

@@ -3,11 +3,7 @@
 #pragma once
 #include "catalogue.h"
 #include "gpu/arch/gpu_vendor.h"
-
-namespace vbgemm {
-// Of a pipelined kernel's thread block: all that it may use on a multiprocessor of sm_90.
-inline constexpr int kPipelinedSharedBytes = 227 * 1024;
-}  // namespace vbgemm
+#include "gpu/limits.h"
 
 #if VBGEMM_WAVE_SIZE == 64
 
@@ -23,16 +19,13 @@ namespace vbgemm {
 
 template <Kind kKind>
 constexpr int tensor_shared_bytes(Kernel kernel) {
-  using Family = TensorFamily<kKind>;
   switch (kernel) {
-    case Kernel::m384_pipelined: return kPipelinedSharedBytes;
-    case Kernel::m128_light: return sizeof(typename TileKernel<Family, Kernel::m128_light>::Shared);
-    case Kernel::m128_heavy: return sizeof(typename TileKernel<Family, Kernel::m128_heavy>::Shared);
-    case Kernel::m256_heavy: return sizeof(typename TileKernel<Family, Kernel::m256_heavy>::Shared);
-    case Kernel::m256_full: return sizeof(typename TileKernel<Family, Kernel::m256_full>::Shared);
-    case Kernel::m256_dots: return sizeof(typename TileKernel<Family, Kernel::m256_dots>::Shared);
-    case Kernel::m128_rows: return sizeof(typename TileKernel<Family, Kernel::m128_rows>::Shared);
-    case Kernel::m128_wide_rows: return sizeof(typename TileKernel<Family, Kernel::m128_wide_rows>::Shared);
+#define ORDINARY_KERNEL(...)
+#define TENSOR_KERNEL(name, threads) \
+  case Kernel::name: return sizeof(typename TileKernel<TensorFamily<kKind>, Kernel::name>::Shared);
+#define PIPELINED_KERNEL(name, threads) \
+  case Kernel::name: return kPipelineMaxShared;
+#include "kernels.def"
     default: return 0;
   }
 }

@@ -22,8 +22,8 @@ extern "C" __global__ void vbgemm_make_maps(VBGEMM_PARAMETERS(vbgemm::MapParamet
 namespace vbgemm {
 namespace {
 
-static_assert(pipeline_shared_bytes<PipelinedShared<PipelinedCut<Kind::bf16>>>() <= kPipelinedSharedBytes);
-static_assert(pipeline_shared_bytes<PipelinedShared<PipelinedCut<Kind::f16>>>() <= kPipelinedSharedBytes);
+static_assert(pipeline_shared_bytes<PipelinedShared<PipelinedCut<Kind::bf16>>>() <= kPipelineMaxShared);
+static_assert(pipeline_shared_bytes<PipelinedShared<PipelinedCut<Kind::f16>>>() <= kPipelineMaxShared);
 
 // A map of some matrix at `data`, whose address, size and stride the device replaces.
 Error encode_any(CUtensorMap& map, DType dtype, const void* data, uint32_t box_lines) {

@@ -7,11 +7,9 @@
 // tile, the other still multiplies, and copies of the next tile are in flight.
 #pragma once
 #include "gpu/arch/gpu_bulk_copy.h"
+#include "gpu/limits.h"
 
 namespace vbgemm {
-
-// Shared memory, in bytes, that a thread block may use on a multiprocessor of sm_90.
-inline constexpr int kPipelineMaxShared = 227 * 1024;
 
 template <Kind kKindOfProducts, int kTileCols>
 struct PipelineCut {

@@ -84,19 +84,6 @@ constexpr int min_blocks(Kernel kernel) {
   }
 }
 
-constexpr int threads_of(Kernel kernel) {
-  switch (kernel) {
-    case Kernel::t256_light:
-    case Kernel::t256_heavy:
-    case Kernel::t256_dots:
-    case Kernel::m256_heavy:
-    case Kernel::m256_full:
-    case Kernel::m256_dots: return 256;
-    case Kernel::m384_pipelined: return 384;
-    default: return 128;
-  }
-}
-
 // A rectangle of an operand in shared memory. Its rows are padded by one 16-byte vector, so that eight consecutive rows start in different
 // banks. This avoids bank conflicts both for vector reads down a column and for writes of single elements by eight rows and four columns.
 template <class T, int kRows_, int kCols_>
