@@ -20,7 +20,7 @@ constexpr uint32_t all_dtypes() {
 }
 inline constexpr uint32_t ALL_DTYPES = all_dtypes(), ALL_BYTES = all_of_bytes(1);  // ALL_BYTES: 8-bit floats and integers
 inline constexpr uint32_t ALL_WIDER = ALL_DTYPES & ~ALL_BYTES, ALL_REAL = F32 | F64 | BF16 | F16;
-inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // float32: on CDNA only; beside them ALL_BYTES, on NVIDIA
+inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  // of them a vendor builds its own: gpu/vendor_tiles.h
 
 // What one thread of a thread block (on tensor cores one warp) owns. piece: a rectangle of the tile. rows: whole rows of the tile
 // (gpu/simt/row_tile.h). steps: steps of the whole thread block's K, shared with a few other threads (gpu/simt/deep_tile.h). steps_of_rows:
@@ -29,6 +29,9 @@ inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  
 enum class Owned : int32_t { piece, rows, steps, steps_of_rows, rows_of_warpgroup };
 inline constexpr const char* kOwnedNames[] = {"piece", "rows", "steps", "steps_of_rows", "rows_of_warpgroup"};
 
+// The GPUs for which a tile's kernel is written. hopper: compute capability 9.0 alone.
+enum class Gpus : int32_t { all, nvidia, hopper };
+
 struct TileShape {
   const char* name;
   int32_t m, n, k;
@@ -36,21 +39,22 @@ struct TileShape {
   uint32_t kinds;   // bit set of the arithmetics that the tile is built for
   bool tensor;      // runs on tensor cores (on AMD, matrix cores)
   Owned owned;
+  Gpus gpus;
 
   constexpr bool built_for(Kind kind) const { return kinds >> static_cast<int>(kind) & 1; }
   constexpr bool is_gpu() const { return threads > 1; }
 };
 
 inline constexpr TileShape kTiles[] = {
-#define GPU_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::piece},
-#define ROW_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::rows},
-#define DEEP_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::steps},
-#define DOT_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::steps_of_rows},
-#define TENSOR_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::piece},
-#define TENSOR_ROW_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::rows},
-#define TENSOR_DOT_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::steps_of_rows},
-#define PIPELINED_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::rows_of_warpgroup},
-#define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes, false, Owned::piece},
+#define GPU_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::piece, Gpus::all},
+#define ROW_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::rows, Gpus::all},
+#define DEEP_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::steps, Gpus::all},
+#define DOT_TILE(name, m, n, k, threads, dtypes) {name, m, n, k, threads, dtypes, false, Owned::steps_of_rows, Gpus::nvidia},
+#define TENSOR_TILE(name, m, n, k, threads, kinds, gpus) {name, m, n, k, threads, kinds, true, Owned::piece, Gpus::gpus},
+#define TENSOR_ROW_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::rows, Gpus::nvidia},
+#define TENSOR_DOT_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::steps_of_rows, Gpus::nvidia},
+#define PIPELINED_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::rows_of_warpgroup, Gpus::hopper},
+#define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes, false, Owned::piece, Gpus::all},
 #include "tiles.def"
 #undef GPU_TILE
 #undef ROW_TILE

@@ -5,12 +5,23 @@
 #include "cpu/handler.h"
 #include "cpu/walk.h"
 #include "gpu/limits.h"
+#include "gpu/vendor_tiles.h"
 #include "layouts.h"
 #include "ragged.h"
 
 namespace nb = nanobind;
 
 namespace {
+
+// The arithmetics for which a vendor's build has code for a tile, each with the K step of its kernel.
+nb::dict KSteps(const vbgemm::TileShape& tile, bool cdna) {
+  nb::dict steps;
+  for (int i = 0; i < vbgemm::kKinds; ++i) {
+    const vbgemm::Arithmetic& one = vbgemm::kArithmetics[i];
+    if (vbgemm::has_code(tile, static_cast<vbgemm::Kind>(i), cdna)) steps[one.name] = vbgemm::k_step(tile, bytes_of(one.lhs), cdna);
+  }
+  return steps;
+}
 
 nb::list Tiles() {
   nb::list tiles;
@@ -20,9 +31,12 @@ nb::list Tiles() {
       if (tile.built_for(static_cast<vbgemm::Kind>(i))) kinds.append(vbgemm::kArithmetics[i].name);
     }
     const char* kernel = tile.is_gpu() ? vbgemm::kKernelNames[static_cast<int>(vbgemm::kernel_of(tile))] : "cpu";
+    nb::dict k_steps;
+    k_steps["cuda"] = KSteps(tile, /*cdna=*/false);
+    k_steps["rocm"] = KSteps(tile, /*cdna=*/true);
     tiles.append(nb::make_tuple(tile.name, tile.m, tile.n, tile.k, tile.threads, nb::tuple(kinds), kernel, tile.tensor,
                                 vbgemm::kOwnedNames[static_cast<int>(tile.owned)], vbgemm::stores_mirrored(tile),
-                                vbgemm::is_far_longer(tile)));
+                                vbgemm::is_far_longer(tile), k_steps));
   }
   return tiles;
 }
@@ -73,7 +87,7 @@ NB_MODULE(_core, m) {
   m.doc() = "The CPU backend of jax_vbgemm, and what Python needs to know of the compiled code.";
   m.def("tiles", &Tiles,
         "The catalogue's tiles, in order: (name, m, n, k, threads, arithmetics, kernel, on tensor cores, what a thread owns, can store its "
-        "transpose, one side is at least four times the other).");
+        "transpose, one side is at least four times the other, {platform: {arithmetic that has code there: its kernel's K step}}).");
   m.def("kernels", [] { return Names(vbgemm::kKernelNames); }, "The launched GPU kernels, in the order of their numbers.");
   m.def("activations", [] { return Names(vbgemm::kActivationNames); }, "The activations of epilogues, in the order of their numbers.");
   m.def("layouts", &Layouts, "The records of a call's descriptors: {name: (bytes, [(field, type, count, offset)])}.");

@@ -11,6 +11,7 @@ ROOMS = [
     "_core",
     "_src.integers",
     "_src.arithmetic",
+    "_src.compiled_tiles",
     "_src.records",
     "_src.problem",
     "_src.planner.tables",

@@ -11,8 +11,8 @@ import pytest
 from jaxlib import xla_client
 
 import jax_vbgemm as vb
-from jax_vbgemm import _core
 from jax_vbgemm._src.backends import BACKENDS, TARGET_NAME
+from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
 
 FILES = [Path(folder) / f"_rocm{suffix}" for folder in vb.__path__ for suffix in EXTENSION_SUFFIXES]
 LIBRARY = next((file for file in FILES if file.exists()), None)
@@ -53,10 +53,7 @@ def test_one_library_for_both_architectures(kernels):
 
 
 def test_every_kernel_of_the_catalogue_is_there(kernels):
-    nvidias = ("m256_full", "t256_dots", "m256_dots", "m128_rows", "m128_wide_rows", "m384_pipelined")
-    rows = [row for row in _core.tiles() if row[4] > 1 and row[6] not in nvidias]
-    # On CDNA "tf32x3" is float32's own kernels.
-    wanted = {f"{row[6]}_{kind}" for row in rows for kind in row[5] if kind != "tf32x3"}
+    wanted = {f"{tile.kernel}_{kind}" for tile in COMPILED_TILES for kind in tile.k_steps["rocm"]}
     for arch in kernels:
         assert kernels[arch] >= wanted
         assert "write_buffers" in kernels[arch]

@@ -14,6 +14,7 @@ import jax
 
 from jax_vbgemm import _core
 from jax_vbgemm._src.arithmetic import ARITHMETICS
+from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.planner import DeviceSpec, Reported, device_spec, match_device
 from jax_vbgemm._src.plugins import cuda_module
 
@@ -58,8 +59,8 @@ class Backend:
     def kinds(self) -> tuple[str, ...]:
         """The arithmetics that have a kernel on this platform."""
         on_cpu = self.name == "cpu"
-        rows = [kinds for _, _, _, _, threads, kinds, *_ in _core.tiles() if on_cpu or threads > 1]
-        return tuple(dict.fromkeys(kind for kinds in rows for kind in kinds))
+        tiles = [tile for tile in COMPILED_TILES if on_cpu or tile.is_gpu]
+        return tuple(dict.fromkeys(kind for tile in tiles for kind in tile.kinds))
 
     @property
     def dtypes(self) -> tuple[str, ...]:

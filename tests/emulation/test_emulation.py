@@ -6,22 +6,18 @@ from pathlib import Path
 import pytest
 from emulated_check import CDNA, COMPILER, RACES, SANITIZE, Builder, assert_passes
 
-from jax_vbgemm import _core
 from jax_vbgemm._src.arithmetic import ARITHMETICS
+from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
 
 
 def tiles_of(kind: str, tensor: bool) -> list[str]:
     """The tiles that are built for an arithmetic on CDNA, by their names in the check."""
-    rows = [row for row in _core.tiles() if row[4] > 1 and row[7] == tensor and kind in row[5]]
-    rows = [
-        row for row in rows if row[6] not in ("m256_full", "t256_dots", "m256_dots", "m384_pipelined")
-    ]  # kernels that exist for NVIDIA only
-    # skinny tiles on tensor cores exist for NVIDIA only, too
-    rows = [row for row in rows if not (tensor and max(row[1:3]) >= 4 * min(row[1:3]))]
+    compiled = "float32" if kind == "tf32x3" else kind  # CDNA's matrix units form tf32x3 as float32
+    rows = [row for row in COMPILED_TILES if row.tensor == tensor and compiled in row.k_steps["rocm"]]
     assert rows
-    return [f"{kind} {row[0]}/{row[4]}" for row in rows]
+    return [f"{kind} {row.name}/{row.threads}" for row in rows]
 
 
 @pytest.fixture(scope="session")
@@ -66,8 +62,8 @@ def test_all_groups(builder: Builder, files: str, size: list[str]) -> None:
 @SIZES
 @pytest.mark.parametrize("kind", OF_A_BYTE)
 def test_all_groups_of_types_of_a_byte(bytes_: Path, kind: str, size: list[str]) -> None:
-    rows = [row for row in _core.tiles() if row[4] > 1 and kind in row[5] and not row[7]]
-    assert_passes(bytes_, "--kinds", kind, *size, tiles=[f"{kind} {row[0]}/{row[4]}" for row in rows])
+    rows = [row for row in COMPILED_TILES if not row.tensor and kind in row.k_steps["cuda"]]
+    assert_passes(bytes_, "--kinds", kind, *size, tiles=[f"{kind} {row.name}/{row.threads}" for row in rows])
 
 
 @SIZES
@@ -81,8 +77,9 @@ def test_all_groups_on_tensor_cores(builder: Builder, kind: str, size: list[str]
     "kind", [pytest.param(kind, marks=pytest.mark.slow if i > 1 else ()) for i, kind in enumerate(TENSOR_BYTES)]
 )
 def test_all_groups_of_bytes_on_tensor_cores(builder: Builder, kind: str, size: list[str]) -> None:
-    rows = [row for row in _core.tiles() if kind in row[5] and row[7]]
-    assert_passes(builder.executable([TENSOR_BYTES[kind]]), *size, tiles=[f"{kind} {row[0]}/{row[4]}" for row in rows])
+    rows = [row for row in COMPILED_TILES if row.tensor and kind in row.k_steps["cuda"]]
+    tiles = [f"{kind} {row.name}/{row.threads}" for row in rows]
+    assert_passes(builder.executable([TENSOR_BYTES[kind]]), *size, tiles=tiles)
 
 
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from jax_vbgemm import _core
+from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.planner import catalogue_for, device_spec
 from jax_vbgemm._src.planner.model.occupancy import kernel_occupancy, tile_occupancy
 from jax_vbgemm._src.planner.tables import catalogue
 from jax_vbgemm._src.planner.tables.catalogue import PLAIN_KIND
 
 ROWS = list(csv.DictReader(Path(catalogue.__file__).with_name("resources_amd.csv").open()))
-TILES = {(kernel, kind) for _, _, _, _, _, kinds, kernel, *_ in _core.tiles() for kind in kinds}
+TILES = {(tile.kernel, kind) for tile in COMPILED_TILES for kind in tile.k_steps["rocm"]}
 ROWS_WITH_TILES = [row for row in ROWS if (row["kernel"], row["dtype"]) in TILES]  # complex128 has empty kernels
 DEVICE_OF = {"gfx908": "mi100", "gfx90a": "mi210", "gfx942": "mi300x"}
 

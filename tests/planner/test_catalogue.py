@@ -2,13 +2,16 @@ import csv
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import jax_vbgemm as vb
 from jax_vbgemm import _core
 from jax_vbgemm._src import planner
 from jax_vbgemm._src.arithmetic import ARITHMETICS
+from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.planner import Catalogue, TileShape, catalogue_for, device_spec, kind_of
+from jax_vbgemm._src.planner.model.cost_model import step_depth
 from jax_vbgemm._src.planner.tables import catalogue as tables
 from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES, PLAIN_KIND
 
@@ -19,20 +22,33 @@ AMD_ROWS = list(csv.DictReader(Path(tables.__file__).with_name("resources_amd.cs
 
 
 KINDS = tuple(ARITHMETICS)
+OF_A_BYTE = tuple(kind for kind in KINDS if ARITHMETICS[kind].bytes == 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gpu_has_the_tiles_built_for_the_kind_and_those_of_its_dtype(kind):
     catalogue = catalogue_for(kind, device_spec("h100"))
-    rows = [row for row in _core.tiles() if row[4] > 1 and (kind if row[7] else PLAIN_KIND[kind]) in row[5]]
-    rows = [row for row in rows if not row[7] or kind != "float32"]  # only AMD's matrix units multiply it as it is
-    assert [tile.key for tile in catalogue] == [(row[0], row[4]) for row in rows]
+    rows = [row for row in COMPILED_TILES if (kind if row.tensor else PLAIN_KIND[kind]) in row.k_steps["cuda"]]
+    assert [tile.key for tile in catalogue] == [(row.name, row.threads) for row in rows]
     assert catalogue.hash == _core.catalogue_hash()
     for tile in catalogue:
-        name, m, n, k, threads, _, kernel, tensor, _, mirrored, far_longer = _core.tiles()[tile.index]
-        assert (tile.name, tile.m, tile.n, tile.k, tile.threads) == (name, m, n, k, threads)
-        assert (tile.kernel, tile.tensor) == (kernel, tensor)
-        assert (tile.stores_mirrored, tile.is_far_longer) == (mirrored, far_longer)
+        row = COMPILED_TILES[tile.index]
+        assert (tile.name, tile.m, tile.n, tile.k, tile.threads) == row[:5]
+        assert (tile.kernel, tile.tensor) == (row.kernel, row.tensor)
+        assert (tile.stores_mirrored, tile.is_far_longer) == (row.stores_mirrored, row.is_far_longer)
+
+
+@pytest.mark.parametrize(("platform", "absent"), [("cuda", {"float32"}), ("rocm", {"tf32x3", *OF_A_BYTE})])
+def test_the_arithmetics_of_a_platforms_tensor_tiles(platform, absent):
+    listed = {kind for row in COMPILED_TILES if row.tensor for kind in row.kinds}
+    assert listed - {kind for row in COMPILED_TILES if row.tensor for kind in row.k_steps[platform]} == absent
+
+
+def test_the_cost_models_step_is_that_of_the_kernel():
+    for row in COMPILED_TILES:
+        for kind, step in row.k_steps["cuda"].items():
+            if row.owned != "rows":  # which hold as many steps of B as suit the kernel; a step of the model is a part
+                assert step_depth(np.asarray(row.k), ARITHMETICS[kind].bytes) == step
 
 
 @pytest.mark.parametrize("device", ["v100", "mi100"])
@@ -41,7 +57,7 @@ def test_tensor_tiles_are_for_devices_with_such_cores(device):
     assert kind_of("float32", "default", device_spec(device)) == "float32"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if ARITHMETICS[kind].bytes == 1])
+@pytest.mark.parametrize("kind", OF_A_BYTE)
 def test_types_of_a_byte_have_tensor_tiles_on_nvidia_gpus(kind):
     def tensor_tiles(device):
         return [tile.name for tile in catalogue_for(kind, device_spec(device)) if tile.tensor]
@@ -77,8 +93,8 @@ def test_the_cpu_walks_every_ordinary_tile_in_every_dtype(dtype):
     catalogue = catalogue_for(dtype, device_spec("cpu"))
     kernels = tables
     others = (*kernels.WHOLE_ROWS, kernels.SHARED_DEPTH, *kernels.DOT_PRODUCTS)
-    ordinary = [row for row in _core.tiles() if not row[7] and row[6] not in others]
-    assert [tile.key for tile in catalogue] == [(row[0], row[4]) for row in ordinary]
+    ordinary = [row for row in COMPILED_TILES if not row.tensor and row.kernel not in others]
+    assert [tile.key for tile in catalogue] == [(row.name, row.threads) for row in ordinary]
     assert {(tile.kernel, tile.registers, tile.shared_bytes) for tile in catalogue} == {("cpu", 0, 0)}
 
 

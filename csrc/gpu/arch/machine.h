@@ -8,9 +8,9 @@ namespace vbgemm {
 inline constexpr bool kCdna = kWaveSize == 64;
 
 // Maximum pipeline depth. On CDNA, a copy to shared memory passes through registers and is synchronous: more than two stages would hide
-// nothing, and shorter K steps leave room for more thread blocks in the 64 KB of a compute unit, whose waves hide each other's latencies.
+// nothing, and shorter K steps (k_step, gpu/vendor_tiles.h) leave room for more thread blocks in the 64 KB of a compute unit, whose waves
+// hide each other's latencies.
 inline constexpr int kMaxStages = kCdna ? 2 : 6;
-inline constexpr int kStepDivisor = kCdna ? 2 : 1;  // a K step is the catalogue's, divided by this
 
 inline constexpr int kMaxParameterBytes = max_parameter_bytes(kCdna);
 

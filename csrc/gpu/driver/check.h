@@ -67,7 +67,9 @@ class Check {
   std::vector<int> tiles() const {
     std::vector<int> rows;
     for (int i = 0; i < kNumTiles; ++i) {
-      if (has_code(kTiles[i]) && kTiles[i].built_for(kind_) && find_kernel(kind_, kernel_of(kTiles[i]))) rows.push_back(i);
+      const TileShape& tile = kTiles[i];
+      const bool runs = has_code(tile, kind_, kCdna) || has_code(tile, plain_kind_of(kind_), kCdna);  // as find_kernel chooses
+      if (runs && tile.built_for(kind_) && find_kernel(kind_, kernel_of(tile))) rows.push_back(i);
     }
     return rows;
   }

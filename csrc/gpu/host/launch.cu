@@ -76,28 +76,53 @@ bool is_last(const GpuCall& call, int i) {
 struct Compiled {
   std::string_view kind;
   Kernel kernel;
-  const void* address;
 };
-
-}  // namespace
-
-const void* find_kernel(Kind kind, Kernel kernel) {
-#define VBGEMM_COMPILED(kernel, kind) {#kind, Kernel::kernel, reinterpret_cast<const void*>(vbgemm_##kernel##_##kind)},
-  static const Compiled compiled[] = {
+constexpr Compiled kCompiled[] = {
+#define VBGEMM_COMPILED(kernel, kind) {#kind, Kernel::kernel},
 #define DTYPE(...)
 #define SUM_DTYPE DTYPE
 #define ARITHMETIC(id, set, name, lhs, rhs, ordinary, tensor) \
   VBGEMM_ORDINARY_##ordinary(VBGEMM_COMPILED, name) VBGEMM_TENSOR_##tensor(VBGEMM_COMPILED, name)
 #include "dtypes.def"
-  };
 #undef VBGEMM_COMPILED
+};
+constexpr int kNumCompiled = sizeof(kCompiled) / sizeof(kCompiled[0]);
+
+constexpr int find_compiled(std::string_view kind, Kernel kernel) {
+  int i = 0;
+  while (i < kNumCompiled && !(kCompiled[i].kernel == kernel && kCompiled[i].kind == kind)) ++i;
+  return i;
+}
+
+constexpr bool every_tile_has_a_kernel() {
+  for (const TileShape& tile : kTiles) {
+    for (int i = 0; i < kKinds; ++i) {
+      const auto kind = static_cast<Kind>(i);
+      if (has_code(tile, kind, kCdna) && find_compiled(name_of(kind), kernel_of(tile)) == kNumCompiled) return false;
+    }
+  }
+  return true;
+}
+static_assert(every_tile_has_a_kernel(), "gpu/tile/kernels.h does not list a kernel that tiles.def has a tile for");
+
+}  // namespace
+
+const void* find_kernel(Kind kind, Kernel kernel) {
+#define VBGEMM_ADDRESS(kernel, kind) reinterpret_cast<const void*>(vbgemm_##kernel##_##kind),
+  static const void* const addresses[] = {
+#define DTYPE(...)
+#define SUM_DTYPE DTYPE
+#define ARITHMETIC(id, set, name, lhs, rhs, ordinary, tensor) \
+  VBGEMM_ORDINARY_##ordinary(VBGEMM_ADDRESS, name) VBGEMM_TENSOR_##tensor(VBGEMM_ADDRESS, name)
+#include "dtypes.def"
+  };
+#undef VBGEMM_ADDRESS
   if (static_cast<int>(kind) < 0 || static_cast<int>(kind) >= kKinds) return nullptr;
   if (kernel == Kernel::m384_pipelined && !runs_pipeline()) return nullptr;
   // The kernel of the arithmetic itself, or else that of its element type: where TF32 has no kernel, float32 is at least as accurate.
   for (const char* name : {name_of(kind), name_of(plain_kind_of(kind))}) {
-    for (const Compiled& one : compiled) {
-      if (one.kernel == kernel && one.kind == name) return one.address;
-    }
+    const int i = find_compiled(name, kernel);
+    if (i < kNumCompiled) return addresses[i];
   }
   return nullptr;
 }

@@ -48,6 +48,7 @@ struct MfmaCut {
   using A = MfmaLines<T, kRows>;
   using B = MfmaLines<T, kCols>;
   static constexpr int kDepth = A::kVectors * A::kVectorItems;  // steps of K
+  static_assert(kDepth == k_step(kShape, sizeof(T), kCdna));
 
   // After the last step the same memory holds sums: from each wave, a band of 16 rows at a time. A row's pitch exceeds the rectangle's
   // width by four sums, so that lanes 16 apart, which write rows 4 apart, use different banks.

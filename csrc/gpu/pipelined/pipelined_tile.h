@@ -227,6 +227,7 @@ class PipelinedBlock {
 
   static constexpr int kRow = held_by(Cut::kKind, Kernel::m384_pipelined).row[0];  // of the catalogue
   static_assert(kTiles[kRow].m == Cut::kRows && kTiles[kRow].n == Cut::kCols && kTiles[kRow].threads == Cut::kThreads);
+  static_assert(k_step(kTiles[kRow], sizeof(T), kCdna) == Cut::kDepth);
   static __device__ TileExtent extent_of(int tile_id) {
     if (tile_id == kRow) return {Cut::kRows, Cut::kCols, 0, false};
     return {0, 0, 0, false};

@@ -18,8 +18,7 @@ template <class T>
 constexpr DeepSplit deep_split(const TileShape& tile) {
   const int most_cols = sizeof(Accumulator<T>) == 8 ? 4 : 8;
   const int rows = tile.m < 8 ? tile.m : 8, cols = tile.n < most_cols ? tile.n : most_cols;
-  const int groups = kWaveSize / (tile.m / rows * (tile.n / cols)),
-            step = tile.k * 4 / static_cast<int>(sizeof(T)) * kWaveSize / tile.threads;
+  const int groups = kWaveSize / (tile.m / rows * (tile.n / cols)), step = k_step(tile, sizeof(T), kCdna) * kWaveSize / tile.threads;
   return {rows, cols, groups, step > groups ? step : groups};
 }
 

@@ -18,7 +18,7 @@ struct DotCut {
 
   // Each warp has rows of its own. Its lanes take every kWaveSize-th step of K, kLaneSteps of them at a time.
   static constexpr int kWaveRows = kRows / kWaves, kSums = kWaveRows * kCols;
-  static constexpr int kDepth = kShape.k * 4 / static_cast<int>(sizeof(T)), kLaneSteps = kDepth / kWaveSize;
+  static constexpr int kDepth = k_step(kShape, sizeof(T), kCdna), kLaneSteps = kDepth / kWaveSize;
 
   // In shared memory a step of B takes an odd number of vectors, so that the vectors that eight lanes read together are in different banks.
   static constexpr int kVectors = kCols / kVector, kPitch = (kVectors | 1) * kVector, kStageElements = kDepth * kPitch;

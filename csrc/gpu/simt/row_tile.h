@@ -29,7 +29,7 @@ struct RowCut {
 
   // Steps of K: how many of B shared memory holds, how many one vector of A holds, and how many of A a thread that reads A from global
   // memory loads before it multiplies (fewer where the sums take most of its registers).
-  static constexpr int kDepth = kCdna ? 32 : sizeof(T) == 2 || (kTensor && sizeof(T) == 4) ? 64 : 48;
+  static constexpr int kDepth = k_step(kShape, sizeof(T), kCdna);
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
   static constexpr int kBatch = (kCols < 16 && sizeof(Sum) == 4 ? 64 : 32) / static_cast<int>(sizeof(T)), kGroups = kBatch / kVector;
 

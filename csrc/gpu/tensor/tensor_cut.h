@@ -131,8 +131,7 @@ struct TensorCut {
   static constexpr int kBytes = static_cast<int>(sizeof(T));
   static constexpr uint32_t kResults = arithmetic_of(kKind).results();  // of elements of a byte; others store T or Sum
 
-  // The catalogue's step along K counts 4-byte elements; other types take the same number of bytes in a step.
-  static constexpr int kDepth = kShape.k * 4 / kBytes;
+  static constexpr int kDepth = k_step(kShape, kBytes, kCdna);
   // K of one instruction, and how many instructions make a step.
   static constexpr int kChunk = kBytes == 1 ? 32 : kBytes == 2 ? 16 : 8, kChunks = kDepth / kChunk;
 

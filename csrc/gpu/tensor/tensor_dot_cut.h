@@ -82,8 +82,7 @@ struct TensorDotCut {
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads;
   static constexpr int kBytes = static_cast<int>(sizeof(T));
 
-  // The catalogue's step along K counts 4-byte elements; other types take the same number of bytes in a step.
-  static constexpr int kDepth = kShape.k * 4 / kBytes, kLines = kDepth / Line::kDepth;
+  static constexpr int kDepth = k_step(kShape, kBytes, kCdna), kLines = kDepth / Line::kDepth;
 
   // A warp has 16 rows of its own and all columns, in products of 16 x 8.
   static constexpr int kWaveRows = 16, kWaveCols = kCols, kWavesDown = kThreads / kLanes, kWavesAcross = 1, kSplit = 1;

@@ -1,5 +1,6 @@
 // Names and definitions of the launched tile kernels: one kernel for each pair of a catalogue kernel (Kernel, catalogue.h) and an
-// arithmetic (Kind, dtypes.h), each defined in the instances/ file of its tile family and arithmetic.
+// arithmetic (Kind, dtypes.h), each defined in the instances/ file of its tile family and arithmetic. host/launch.cu compares these lists
+// with what has code (gpu/vendor_tiles.h).
 #pragma once
 #include "gpu/tile/kernel_parameters.h"
 

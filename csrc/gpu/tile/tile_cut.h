@@ -6,6 +6,7 @@
 #include "catalogue.h"
 #include "gpu/arch/machine.h"
 #include "gpu/tile/arithmetic.h"
+#include "gpu/vendor_tiles.h"
 
 namespace vbgemm {
 
@@ -21,13 +22,6 @@ template <class T, int N>
 struct alignas(N * sizeof(T)) Vector {
   T element[N];
 };
-
-// Whether this vendor's build has code for a tile. CDNA has no skinny tiles on matrix cores and no dot-product tiles, because a wave of 64
-// lanes would hold too many sums of such a tile.
-constexpr bool has_code(const TileShape& tile) {
-  const bool nvidia_only = (tile.tensor && is_far_longer(tile)) || tile.owned == Owned::steps_of_rows;
-  return tile.is_gpu() && !(kCdna && nvidia_only);
-}
 
 // Upper bound of the shared memory, in bytes, that one thread block of a kernel may use. Light kernels leave room for eight thread blocks
 // of 128 threads (four of 256) on a multiprocessor with 227 KB. All kernels stay within the 48 KB that need no opt-in, except those of row
@@ -101,9 +95,7 @@ struct TileCut {
   static constexpr int kRows = kShape.m, kCols = kShape.n, kThreads = kShape.threads;
   static constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
 
-  // The catalogue's step along K counts 4-byte elements. Other types take the same number of bytes in a step (but at least 8 elements), so
-  // that the pipeline is as deep for them.
-  static constexpr int kStep = kShape.k * 4 / static_cast<int>(sizeof(T)) / kStepDivisor, kDepth = kStep > 8 ? kStep : 8;
+  static constexpr int kDepth = k_step(kShape, sizeof(T), kCdna);
 
   // L2 prefetch size of the operand copies, in bytes. Skinny tiles serve problems that are bound by memory, which is faster when longer
   // pieces of a row are fetched together (docs/design/kernels.md, K9).

@@ -34,7 +34,7 @@ constexpr Held held_by(Kind kind, Kernel kernel) {
   Held held;
   for (int row = 0; row < kNumTiles; ++row) {
     const TileShape& tile = kTiles[row];
-    if (!has_code(tile) || !tile.built_for(kind) || kernel_of(tile) != kernel) continue;
+    if (!has_code(tile, kind, kCdna) || kernel_of(tile) != kernel) continue;
     int code = 0;
     while (code < held.codes && !share_code(kTiles[held.row_of_code[code]], tile)) ++code;
     if (code == held.codes) held.row_of_code[held.codes++] = row;

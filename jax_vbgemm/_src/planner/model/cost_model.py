@@ -350,8 +350,8 @@ def gpu_pace(
 
 
 def step_depth(tile_k: Ints, element_bytes: int) -> Ints:
-    """The length of one K step of a GPU tile in elements; `tile_k` is for 4-byte elements
-    (csrc/gpu/tile/tile_cut.h)."""
+    """The length of a step of a GPU tile in this model, in elements: the K step of NVIDIA's kernels (csrc/gpu/
+    vendor_tiles.h), except that row tiles have longer ones. `tile_k` is for 4-byte elements."""
     return np.maximum(tile_k * 4 // element_bytes, 8)
 
 

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from jax_vbgemm._src.planner.tables.catalogue import SHARED_DEPTH, WHOLE_ROWS, TileShape
+from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
+from jax_vbgemm._src.planner.tables.catalogue import PLAIN_KIND, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 
 
@@ -59,23 +60,11 @@ def work_per_thread(m: int, n: int, k: int, threads: int) -> tuple[float, float]
     return m * n / threads, (m * n + m * k + k * n) / threads
 
 
-def kernel_step(tile: TileShape, device: DeviceSpec, element_bytes: int) -> int:
-    """Tk: the K step of the tile's compiled kernel, in elements.
-
-    On a GPU these are kDepth of MfmaCut, RowCut, DeepCut (for all warps), DotCut, TensorCut and TileCut in csrc/gpu. On
-    a CPU it is the catalogue's.
-    """
-    if device.device_type == "cpu":
+def kernel_step(tile: TileShape, device: DeviceSpec, kind: str) -> int:
+    """Tk: the K step of the tile's compiled kernel for an arithmetic, in elements; on a CPU that of the catalogue."""
+    if device.platform == "cpu":
         return tile.k
-    cdna = device.wave_size == 64
-    if tile.kernel in WHOLE_ROWS:
-        if cdna:
-            return 32
-        return 64 if element_bytes == 2 or (tile.tensor and element_bytes == 4) else 48
-    if cdna and tile.tensor:
-        return 64 // element_bytes
-    divisor = 2 if cdna and tile.kernel != SHARED_DEPTH else 1  # kStepDivisor in csrc/gpu/arch/machine.h
-    return max(tile.k * 4 // element_bytes // divisor, 8)
+    return COMPILED_TILES[tile.index].k_steps[device.platform][kind if tile.tensor else PLAIN_KIND[kind]]
 
 
 def waves_by_blocks(device: DeviceSpec, threads: int) -> int:

@@ -348,9 +348,9 @@ class Plan:
         Tk is the K step of the compiled kernel in elements of the dtype. In the paper Tk is 16 for all tiles:
         `load_balanced.table_3`.
         """
-        size = self.catalogue.element_bytes
+        kind = self.catalogue.kind
         return {
-            tile.key: work_per_thread(tile.m, tile.n, kernel_step(tile, self.device, size), tile.threads)
+            tile.key: work_per_thread(tile.m, tile.n, kernel_step(tile, self.device, kind), tile.threads)
             for tile in self.tiles_used
         }
 

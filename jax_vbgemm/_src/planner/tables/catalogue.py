@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from jax_vbgemm import _core
 from jax_vbgemm._src.arithmetic import ARITHMETICS, DTYPES, OPERANDS, arithmetic_of
+from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tables.rules import Rules
 
@@ -27,7 +28,7 @@ PLAIN_KIND: Mapping[str, str] = {
 def _kernels_of(owned: str) -> tuple[str, ...]:
     """The launched kernels whose threads (on tensor cores, waves) own this part of a tile: Owned in
     csrc/catalogue.h."""
-    kernels = {row[6] for row in _core.tiles() if row[8] == owned}
+    kernels = {tile.kernel for tile in COMPILED_TILES if tile.owned == owned}
     return tuple(kernel for kernel in _core.kernels() if kernel in kernels)
 
 
@@ -220,16 +221,15 @@ def catalogue_for(kind: str, device: DeviceSpec) -> Catalogue:
     if kind not in ARITHMETICS:
         raise ValueError(f"dtype: unknown name {kind!r}; known are {', '.join(ELEMENT_BYTES)}")
     tiles = []
-    for index, (name, m, n, k, threads, kinds, kernel, tensor, *_) in enumerate(_core.tiles()):
-        tile = TileShape(index, name, m, n, k, threads, kernel, tensor=tensor)
-        arithmetic = kind if tensor else PLAIN_KIND[kind]
+    for index, row in enumerate(COMPILED_TILES):
+        tile = TileShape(index, *row[:5], row.kernel, tensor=row.tensor)
+        arithmetic = kind if row.tensor else PLAIN_KIND[kind]
         if device.device_type == "cpu":
-            if not tensor and kernel not in (*WHOLE_ROWS, SHARED_DEPTH, *DOT_PRODUCTS):
+            if not row.tensor and row.owned == "piece":
                 tiles.append(replace(tile, kernel="cpu"))
-        elif threads > 1 and arithmetic in kinds and (not tensor or device.has_tensor(kind)):
-            resources = _kernel_resources(device, kernel, arithmetic)
-            nvidia_only = kernel in DOT_PRODUCTS or (tensor and tile.is_far_longer)  # csrc/tiles.def
-            if resources is None or (nvidia_only and device.wave_size == 64):
+        elif arithmetic in row.k_steps[device.platform] and (not row.tensor or device.has_tensor(kind)):
+            resources = _kernel_resources(device, row.kernel, arithmetic)
+            if resources is None:
                 continue
             registers, shared_bytes, scalars = resources
             tile = replace(tile, registers=registers, shared_bytes=shared_bytes, scalar_registers=scalars)
