@@ -17,7 +17,7 @@ import time
 import numpy as np
 import torch
 
-from ragged_library import ACTIVATIONS, SHAPES, Library
+from ragged_library import ACTIVATIONS, CHOICES, Library
 
 
 def wide_type(dtype):
@@ -124,7 +124,7 @@ class Case:
             "row_scale": normal((m,), accumulator) if finishes and rng.integers(2) else None,
             "activation": ACTIVATIONS[rng.integers(6)] if finishes else "none",
         }
-        self.shape = SHAPES[rng.integers(len(SHAPES))]
+        self.shape = CHOICES[rng.integers(len(CHOICES))]
         out_shape = (g, k, n) if contraction else (m, n)
         self.margin = 0 if options.exact else 4096
         size = math.prod(out_shape)

@@ -3,7 +3,7 @@
 //   nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Xcompiler -fPIC -shared -Icsrc -o build/libragged.so
 //     benchmarks/ragged_library.cu csrc/gpu/host/ragged_launch.cu csrc/gpu/instances/ragged_*.cu
 //
-// shape: a RaggedShape, or 4 more: blocks take tiles as they come.
+// shape: a RaggedShape, or kRaggedShapes more: blocks take tiles from a counter.
 #include "gpu/host/ragged_launch.h"
 
 extern "C" int ragged_trial(int kind, int wide_results, int contraction, int transpose_rhs, int wide_sizes, int activation, int shape,
@@ -14,7 +14,7 @@ extern "C" int ragged_trial(int kind, int wide_results, int contraction, int tra
     void* memory = nullptr;
     return cudaMalloc(&memory, vbgemm::kRaggedWorkspaceBytes) == cudaSuccess ? memory : nullptr;
   }();
-  const int32_t plan[1] = {shape % 4};
+  const int32_t plan[1] = {shape % vbgemm::kRaggedShapes};
   vbgemm::RaggedCall call{};
   call.kind = static_cast<vbgemm::Kind>(kind);
   call.dtype = vbgemm::arithmetic_of(call.kind).lhs, call.out_dtype = wide_results ? vbgemm::DType::f32 : call.dtype;
@@ -24,7 +24,7 @@ extern "C" int ragged_trial(int kind, int wide_results, int contraction, int tra
   call.batch[0] = call.batch[1] = 1;
   call.lhs.data = lhs, call.rhs.data = rhs, call.group_sizes.data = group_sizes, call.group_offset.data = group_offset;
   call.bias.data = bias, call.row_scale.data = row_scale, call.out = out;
-  call.workspace = shape >= 4 ? workspace : nullptr;
-  call.plan = plan, call.plan_words = plan[0] ? 1 : 0;
+  call.workspace = shape >= vbgemm::kRaggedShapes ? workspace : nullptr;
+  call.plan = plan, call.plan_words = 1;
   return static_cast<int>(vbgemm::launch_ragged(call, static_cast<vbgemm::Stream>(stream)));
 }

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from ragged_cases import CASES
-from ragged_library import SHAPES, Library
+from ragged_library import CHOICES, Library
 
 COLUMNS = [
     "peer", "group", "workload", "precision", "nprob", "gflop", "cache", "graph_us", "stream_us", "max_rel_err",
@@ -112,7 +112,7 @@ def time_case(name, libraries, options):
     peers = {"torch_grouped_mm": partial(torch_grouped, sizes.cumsum(0).to(torch.int32)), "cublas_dense": dense}
     for label, library in libraries.items():
         for shape in options.shapes:
-            peer = label if shape == "automatic_taken" else f"{label}_{shape}"
+            peer = label if shape == "automatic" else f"{label}_{shape}"
             peers[peer] = partial(ours, library, shape, sizes)
     gflop, rows = 2e-9 * m * k * n, []
     for what, calls in forms.items():
@@ -139,7 +139,7 @@ def main():
     parser.add_argument("library")
     parser.add_argument("--more", nargs="*", default=[], metavar="LABEL=LIBRARY", help="other builds, timed beside it")
     parser.add_argument("--filter", nargs="*", default=[""], help="parts of cases' names")
-    parser.add_argument("--shapes", nargs="*", default=["automatic_taken"], choices=SHAPES)
+    parser.add_argument("--shapes", nargs="*", default=["automatic"], choices=CHOICES)
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--csv")
     options = parser.parse_args()

@@ -104,13 +104,7 @@ NB_MODULE(_core, m) {
         "The element types: (name, bytes, accumulator, fraction bits, types to which sums of its products may be rounded).");
   m.def("arithmetics", &Arithmetics, "The arithmetics, in the order of their numbers: (name, left operand's type, right operand's type).");
   m.def("catalogue_hash", &vbgemm::catalogue_hash, "Identifies the catalogue; travels with every call.");
-  m.def(
-      "ragged_shape",
-      [](bool contraction, int64_t rows, int64_t k, int64_t columns) {
-        return static_cast<int>(vbgemm::fastest_ragged_shape(contraction, rows, k, columns));
-      },
-      nb::arg("contraction"), nb::arg("rows"), nb::arg("k"), nb::arg("columns"),
-      "The number of a GPU's fastest tile shape for ragged products over groups of so many rows.");
+  m.def("ragged_shapes", [] { return Names(vbgemm::kRaggedShapeNames); }, "A GPU's tile shapes of ragged products, by number.");
   m.def("isa", &vbgemm::isa, "The instruction set the CPU kernel uses on this machine.");
   m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_matmul)); }, "The XLA FFI handler.");
   m.def(

@@ -32,19 +32,11 @@ struct RaggedCall {
 };
 
 // The tile shape of the pipelined kernel on a GPU. wide_pair and wide: 128 x 256 elements of the result for each thread block, in clusters
-// of two thread blocks that share copies, or single thread blocks. narrow: 128 x 128.
+// of two thread blocks that share copies, or single thread blocks. narrow: 128 x 128. automatic: the caller has not chosen, and gets the
+// narrowest that holds all columns, in single thread blocks. (Which is the fastest depends on the device: ragged/tile_shape.py.)
 enum class RaggedShape : int32_t { automatic, wide_pair, wide, narrow };
-inline constexpr int kRaggedShapes = 4;
-
-// The fastest shape for groups of so many rows, as measured on an H100 (docs/design/ragged.md). Clusters of two pay where most groups fill
-// more than one row of tiles, or where a contraction is deep. Narrow tiles pay where groups are smaller than a tile, so that the time is
-// that of reading the matrices: there are more of these tiles to distribute over the multiprocessors. columns: of a matrix of rhs.
-constexpr RaggedShape fastest_ragged_shape(bool contraction, int64_t rows, int64_t k, int64_t columns) {
-  constexpr int64_t kTileRows = 128;
-  if (columns <= 128 || (!contraction && rows < kTileRows)) return RaggedShape::narrow;
-  const bool pairs = contraction ? k > kTileRows && rows >= 384 : columns > 256;
-  return pairs ? RaggedShape::wide_pair : RaggedShape::wide;
-}
+inline constexpr const char* kRaggedShapeNames[] = {"automatic", "wide_pair", "wide", "narrow"};
+inline constexpr int kRaggedShapes = sizeof(kRaggedShapeNames) / sizeof(kRaggedShapeNames[0]);
 
 // A product of packed rows with weights of different shapes; cpu/packed_handler.cc defines what it computes.
 struct PackedCall {

@@ -23,7 +23,7 @@
 //   5 group_offset  ()              int32; 0 if absent
 // Results:
 //   0 out           ragged rows: (m, n); ragged contraction: (groups, k, n); lhs's dtype, or float32 if that has 16 bits
-//   1 workspace     bytes (uint8) that the plan needs; absent if it needs none
+//   1 workspace     bytes (uint8) that the plan needs; absent if it needs none. GPU: if present, thread blocks take tiles from a counter
 // Attributes:
 //   kind            how products are formed (Kind)
 //   contraction     0: ragged rows; 1: ragged contraction, which has neither transpose_rhs nor operands 3 and 4 nor activation
@@ -32,8 +32,7 @@
 //   gated           0 or 1
 //   sizes           m, k, n, groups, total_groups, batch[0], batch[1]; all at least 1
 //   batch_strides   two for each operand, in elements
-//   plan            int32 words that the platform defines. CPU: empty. GPU: a RaggedShape; if empty, the average number of rows of a group
-//                   decides
+//   plan            int32 words that the platform defines. CPU: empty. GPU: a RaggedShape; if empty, RaggedShape::automatic
 //
 // All of this is computed for batch[0] x batch[1] entries. Entry (b0, b1) of an operand begins b0 batch_strides[0] + b1 batch_strides[1]
 // elements after its first entry; an operand that all entries share has strides of 0. Results are dense.

@@ -206,9 +206,10 @@ def test_only_measured_devices_have_rules():
     """A device with the same chip as a measured one has its rules; all other devices have none."""
     for name, entry in entries().items():
         toml = tomllib.loads((FOLDER / name / "device.toml").read_text())
-        assert ("rules" in toml) == (name == "h100")
+        assert ("rules" in toml) == ("ragged" in toml) == (name == "h100")
         assert ("cores" in toml) == (name == "cpu")
-        assert (entry.spec.rules is not None) == (name == "h100" or toml.get("base") == "h100")
+        measured = name == "h100" or toml.get("base") == "h100"
+        assert (entry.spec.rules is not None) == (entry.spec.ragged_rules is not None) == measured
 
 
 def test_a_device_without_rules_takes_ordinary_tiles():

@@ -11,16 +11,18 @@ from jax import export
 import jax_vbgemm as vb
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends
+from jax_vbgemm._src.ragged.tile_shape import SHAPES
 
 
-def module_for(platform: str, k: int = 16, n: int = 8, contract: bool = False, **options: Any) -> str:
-    lhs, rhs, sizes = jnp.zeros((64, k), jnp.bfloat16), jnp.zeros((4, k, n), jnp.bfloat16), jnp.zeros(4, jnp.int32)
+def module_for(platform: str, m: int = 64, k: int = 16, n: int = 8, contract: bool = False, **options: Any) -> str:
+    lhs, rhs = jax.ShapeDtypeStruct((m, k), jnp.bfloat16), jax.ShapeDtypeStruct((4, k, n), jnp.bfloat16)
+    sizes = jax.ShapeDtypeStruct((4,), jnp.int32)
 
     def product(lhs: Any, rhs: Any, sizes: Any) -> Any:
         def result(rhs: Any) -> Any:
             return vb.ragged_dot(lhs, rhs, sizes, **options)
 
-        return jax.vjp(result, rhs)[1](jnp.ones((64, n), jnp.bfloat16)) if contract else result(rhs)
+        return jax.vjp(result, rhs)[1](jnp.ones((m, n), jnp.bfloat16)) if contract else result(rhs)
 
     program = export.export(jax.jit(product), platforms=[platform], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
         lhs, rhs, sizes
@@ -34,21 +36,31 @@ def plans_of(text: str) -> list[list[int]]:
     return [[int(word)] if word else [] for word in found]
 
 
-@pytest.mark.parametrize(("platform", "workspace"), [("cuda", True), ("cpu", False)])
-def test_gpus_alone_get_a_workspace(platform, workspace):
-    (call,) = re.findall(rf"custom_call @{backends.RAGGED_TARGET_NAME}\(.*->(.*)", module_for(platform))
-    assert "64x8xbf16" in call
+@pytest.mark.parametrize(
+    ("platform", "device", "m", "workspace"),
+    [
+        ("cuda", "h100", 47_684, True),  # 2 m k n is just above 5e10
+        ("cuda", "h100", 47_683, False),
+        ("cuda", "a100", 47_684, False),  # for which nothing was measured
+        ("cpu", "h100", 47_684, False),
+    ],
+)
+def test_gpus_get_a_workspace_for_much_work(platform, device, m, workspace):
+    with vb.target(device):
+        text = module_for(platform, m, k=1024, n=512)
+    (call,) = re.findall(rf"custom_call @{backends.RAGGED_TARGET_NAME}\(.*->(.*)", text)
+    assert f"{m}x512xbf16" in call
     assert (f"tensor<{_core.RAGGED_WORKSPACE_BYTES}xui8>" in call) == workspace
 
 
-WIDE_PAIR, WIDE, NARROW = 1, 2, 3
+WIDE_PAIR, WIDE, NARROW = map(SHAPES.index, ("wide_pair", "wide", "narrow"))
 
 
 @pytest.mark.parametrize(
     ("n", "contract", "hint", "plan"),
     [
-        (512, False, None, []),
-        (512, False, 16, [NARROW]),
+        (512, False, None, [NARROW]),  # 16 rows a group
+        (512, False, 127, [NARROW]),
         (512, False, 128, [WIDE_PAIR]),
         (256, False, 128, [WIDE]),
         (512, False, [127, 128, 129, 130], [WIDE_PAIR]),
@@ -56,11 +68,22 @@ WIDE_PAIR, WIDE, NARROW = 1, 2, 3
         (128, False, 10**30, [NARROW]),
         (512, True, 383, [WIDE]),
         (512, True, 384, [WIDE_PAIR]),
-        (512, True, None, []),
+        (512, True, None, [WIDE]),
     ],
 )
 def test_the_hint_chooses_the_tile_shape(n, contract, hint, plan):
     assert plans_of(module_for("cuda", k=256, n=n, contract=contract, group_size_hint=hint)) == [plan]
+
+
+@pytest.mark.parametrize(("m", "plan"), [(511, NARROW), (512, WIDE_PAIR)])
+def test_without_a_hint_the_average_chooses(m, plan):
+    assert plans_of(module_for("cuda", m, k=256, n=512)) == [[plan]]
+
+
+@pytest.mark.parametrize(("n", "plan"), [(128, NARROW), (129, WIDE), (512, WIDE)])
+def test_a_device_without_rules_gets_the_narrowest_shape_that_holds_the_columns(n, plan):
+    with vb.target("a100"):
+        assert plans_of(module_for("cuda", k=256, n=n, group_size_hint=16)) == [[plan]]
 
 
 def test_both_halves_of_a_gated_product_are_columns():

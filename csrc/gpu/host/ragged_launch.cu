@@ -31,13 +31,10 @@ const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16
 constexpr int kTileRows = 128;
 
 RaggedShape shape_of(const RaggedCall& call) {
-  if (call.plan_words > 0) return static_cast<RaggedShape>(call.plan[0]);
-  return fastest_ragged_shape(call.contraction, call.m / call.total_groups, call.k, call.columns());
+  const auto shape = call.plan_words > 0 ? static_cast<RaggedShape>(call.plan[0]) : RaggedShape::automatic;
+  if (shape != RaggedShape::automatic) return shape;
+  return call.columns() <= 128 ? RaggedShape::narrow : RaggedShape::wide;
 }
-
-// Whether thread blocks take tiles dynamically, from a counter. Clearing the counter costs an extra operation on the stream, about 2 us.
-// Assigning tiles in turn makes an H100's last thread blocks end 3 to 8% later, if groups are skewed and the work takes 100 us or more.
-bool takes_tiles(const RaggedCall& call) { return call.workspace && 2.0 * call.m * call.k * call.columns() > 5e10; }
 
 const Pipelined* find_pipelined(const RaggedCall& call) {
   const RaggedShape shape = shape_of(call);
@@ -76,7 +73,7 @@ Error launch_pipelined(const RaggedCall& call, Stream stream) {
   parameters.activation = call.activation;
   parameters.wide_results = call.out_dtype != arithmetic_of(call.kind).lhs;
   parameters.finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none || call.gated;
-  parameters.next_unit = takes_tiles(call) ? static_cast<unsigned*>(call.workspace) : nullptr;
+  parameters.next_unit = static_cast<unsigned*>(call.workspace);
   const DType dtype = arithmetic_of(call.kind).lhs;
   constexpr int kBoxLines = 64, kStoreLines = 16;
   const bool contraction = call.contraction, transposed = call.transpose_rhs;

@@ -17,7 +17,8 @@ VBGEMM_EVERY_RAGGED_PLAIN_KERNEL(VBGEMM_DEFINE_RAGGED_PLAIN_KERNEL)
 namespace vbgemm {
 namespace {
 
-constexpr int64_t kMaxBlocks = 528;  // two waves of thread blocks on an H100
+// Two waves of thread blocks, of which a multiprocessor holds two at a time (ragged_plain.h). Each takes tiles in turn.
+int64_t max_blocks_of_grid() { return 4 * std::max<int64_t>(multiprocessors(), 1); }
 
 struct Plain {
   const void* address;
@@ -47,7 +48,7 @@ Error launch_ragged_plain(const RaggedCall& entry, Stream stream) {
   parameters.activation = entry.activation;
   parameters.transpose_rhs = entry.transpose_rhs;
   parameters.wide_results = entry.out_dtype != entry.dtype;
-  parameters.num_blocks = static_cast<int32_t>(std::min(kMaxBlocks, max_units(entry, kernel.tile, kernel.tile)));
+  parameters.num_blocks = static_cast<int32_t>(std::min(max_blocks_of_grid(), max_units(entry, kernel.tile, kernel.tile)));
   return launch_kernel(kernel.address, static_cast<uint32_t>(parameters.num_blocks), kRaggedPlainThreads, 0, &parameters, stream);
 }
 

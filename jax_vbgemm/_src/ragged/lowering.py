@@ -18,11 +18,12 @@ from jax_vbgemm._src.arithmetic import DTYPES
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.reference import accumulator
-from jax_vbgemm._src.planner import kind_of
+from jax_vbgemm._src.planner import DeviceSpec, kind_of
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import reference
 from jax_vbgemm._src.ragged.gated import composed
 from jax_vbgemm._src.ragged.primitive import Ragged, Shape, Sizes, ragged_dot_p, sizes_of
+from jax_vbgemm._src.ragged.tile_shape import SHAPES, takes_from_counter, tile_shape
 from jax_vbgemm._src.records import ACTIVATIONS
 
 
@@ -151,9 +152,11 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged) -> jax.Array:
     cores = [sizes.m * sizes.k, rhs_entry, sizes.total_groups, ragged.groups * sizes.columns(ragged), sizes.m, 1]
     none = [0, 0]
     of_each = [of_lhs, of_rhs, of_sizes, *(of_extras.get(name, none) for name in empty)]
-    kind = kind_of(lhs.dtype.name, precision_name(ragged.precision), backends.planning_device(platform))
+    device = backends.planning_device(platform)
+    kind = kind_of(lhs.dtype.name, precision_name(ragged.precision), device)
     results = [jax.ShapeDtypeStruct(sizes.result(ragged), ragged.out_dtype)]
-    if platform in backends.GPU_PLATFORMS:
+    on_gpu, columns = platform in backends.GPU_PLATFORMS, sizes.columns(ragged)
+    if on_gpu and takes_from_counter(device.ragged_rules, rows=sizes.m, k=sizes.k, columns=columns):
         results.append(jax.ShapeDtypeStruct((_core.RAGGED_WORKSPACE_BYTES,), np.uint8))
     result: jax.Array
     result, *_ = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, results)(
@@ -167,19 +170,17 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged) -> jax.Array:
         batch_strides=np.array(
             [stride * core for pair, core in zip(of_each, cores, strict=True) for stride in pair], np.int64
         ),
-        plan=np.array(_plan(platform, sizes, ragged), np.int32),
+        plan=np.array(_plan(device, sizes, ragged) if on_gpu else [], np.int32),
     )
     return result
 
 
-def _plan(platform: str, sizes: Sizes, ragged: Ragged) -> list[int]:
-    """The tile shape on a GPU for the typical group; empty where none was given, so that the handler takes the
-    average."""
-    rows = ragged.typical_rows
-    if rows is None or platform not in backends.GPU_PLATFORMS:
-        return []
-    columns, rows = sizes.columns(ragged), min(rows, LARGEST_SIZE)
-    return [_core.ragged_shape(contraction=ragged.contraction, rows=rows, k=sizes.k, columns=columns)]
+def _plan(device: DeviceSpec, sizes: Sizes, ragged: Ragged) -> list[int]:
+    """The tile shape on a GPU for the typical group, or for the average one where the caller gave no hint."""
+    rows = sizes.m // sizes.total_groups if ragged.typical_rows is None else ragged.typical_rows
+    columns = sizes.columns(ragged)
+    shape = tile_shape(device.ragged_rules, contraction=ragged.contraction, rows=rows, k=sizes.k, columns=columns)
+    return [SHAPES.index(shape)]
 
 
 for _platform in backends.BACKENDS:

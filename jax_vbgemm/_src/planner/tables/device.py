@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from jax_vbgemm._src.arithmetic import FLOAT8, accumulator_of
-from jax_vbgemm._src.planner.tables.rules import CoreRules, DotRates, Rules
+from jax_vbgemm._src.planner.tables.rules import CoreRules, DotRates, RaggedRules, Rules
 
 # The dtype whose rate is an upper bound for an accumulator without a rate of its own. (By data sheets, the rate of
 # integers is that of float32 or half of it.)
@@ -75,6 +75,7 @@ class DeviceSpec:
 
     # Measured rules; None: nothing was measured.
     rules: Rules | None = None
+    ragged_rules: RaggedRules | None = None
     core_rules: CoreRules | None = None
     dots: DotRates | None = None
 

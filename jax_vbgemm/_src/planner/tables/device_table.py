@@ -6,7 +6,7 @@ figures it inherits. Beside [hardware] it has only figures that were measured or
   [costs]   seconds; else those of assumed_costs.toml
   [papers]  thresholds of the papers' planners; else derived from the architecture (`_thresholds`)
   [dots]    measured rates of XLA's dots (rules.DotRates); else the data sheet's rates
-  [rules]   rules.Rules, [cores] rules.CoreRules; else none
+  [rules]   rules.Rules, [ragged] rules.RaggedRules, [cores] rules.CoreRules; else none
   [boards]  by device_kind, the figures of [hardware] in which a board differs
 
 A calibration.csv beside it has the cost model's coefficients; without one, that of `base` is used.
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.planner.tables.rules import CoreRules, DotRates, Rules
+from jax_vbgemm._src.planner.tables.rules import CoreRules, DotRates, RaggedRules, Rules
 
 TABLES = Path(__file__).parent
 FOLDER = TABLES / "devices"
@@ -80,6 +80,7 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
             platform=platform,
             calibration=calibration,
             rules=Rules(**tables["rules"]) if "rules" in tables else None,
+            ragged_rules=RaggedRules(**tables["ragged"]) if "ragged" in tables else None,
             core_rules=CoreRules(**_frozen(tables["cores"])) if "cores" in tables else None,
             dots=DotRates(**_frozen(tables["dots"])) if "dots" in tables else None,
             note=_note(architecture, of_architecture),

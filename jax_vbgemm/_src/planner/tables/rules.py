@@ -64,6 +64,23 @@ class Rules:
 
 
 @dataclass(frozen=True)
+class RaggedRules:
+    """The rules of a GPU for the pipelined kernel of ragged products (ragged/tile_shape.py, docs/design/ragged.md).
+
+    few_rows: ragged rows whose groups have fewer rows get narrow tiles. Their time is that of reading the matrices, and
+      there are more of these tiles to distribute over the multiprocessors.
+    paired_rows: deep contractions whose groups have at least so many rows run in clusters of two thread blocks, and so
+      do ragged rows with enough columns. (Clusters share copies.)
+    counted_flop: with more work than this, thread blocks take tiles from a counter, which a memset clears before the
+      kernel. With less, they take them in turn: some of them may end later, but there is no memset.
+    """
+
+    few_rows: int
+    paired_rows: int
+    counted_flop: float
+
+
+@dataclass(frozen=True)
 class CoreRules:
     """The rules of a CPU: how K is split among cores (planner/cores.py).
 
