@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from jax_vbgemm._src.arithmetic import ARITHMETICS
 from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.planner import catalogue_for, device_spec
 from jax_vbgemm._src.planner.model.occupancy import kernel_occupancy, tile_occupancy
@@ -44,11 +45,13 @@ def test_the_papers_equations_give_the_compilers_occupancy(row):
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['arch']}-{row['kernel']}-{row['dtype']}")
 def test_no_kernel_uses_scratch_memory(row):
-    assert (row["scratch_bytes"], row["spills"]) == ("0", "0")
+    assert row["scratch_bytes"] == "0"
+    # The MI100 has accumulation registers beside the vector registers, and these spill to them, not to memory.
+    assert row["spills"] == "0" or (row["arch"] == "gfx908" and row["agprs"] != "0")
 
 
 @pytest.mark.parametrize("device", ["mi100", "mi210", "mi250x", "mi300x"])
-@pytest.mark.parametrize("kind", ["float32", "float64", "complex64", "complex128", "bfloat16", "float16"])
+@pytest.mark.parametrize("kind", [kind for kind, one in ARITHMETICS.items() if kind == PLAIN_KIND[kind]])
 def test_tiles_have_the_figures_of_their_kernels(device, kind):
     spec = device_spec(device)
     rows = {(row["arch"], row["kernel"], row["dtype"]): row for row in ROWS}
