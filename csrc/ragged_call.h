@@ -81,59 +81,65 @@ inline Fault check_ragged_kind(int64_t kind, ffi::DataType operands, ffi::DataTy
   return {};
 }
 
-// Fills in `call`, or returns an error that names the argument and the rule it breaks.
-inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
-  constexpr int kOperands = 6, kSizes = 7;
-  static constexpr const char* kNames[kOperands] = {"lhs", "rhs", "group_sizes", "bias", "row_scale", "group_offset"};
-  const auto& [operands, results, kind, contraction, transpose_rhs, activation, gated, sizes, batch_strides, plan] = given;
+inline constexpr int kRaggedOperands = 6, kRaggedSizes = 7;
+inline constexpr const char* kRaggedOperandNames[kRaggedOperands] = {"lhs", "rhs", "group_sizes", "bias", "row_scale", "group_offset"};
+
+// Checks how many operands, results and numbers a call has.
+inline ffi::Error check_ragged_counts(const RaggedArguments& given) {
   const Bound counts[] = {
-      {"the number of operands", static_cast<int64_t>(operands.size()), kOperands, kOperands, "those of a ragged call"},
-      {"the number of results", static_cast<int64_t>(results.size()), 1, 2, "a ragged call has one beside its workspace"},
-      {"the number of sizes", static_cast<int64_t>(sizes.size()), kSizes, kSizes, "those of a ragged call"},
-      {"the number of batch strides", static_cast<int64_t>(batch_strides.size()), 2 * kOperands, 2 * kOperands, "two for each operand"},
+      {"the number of operands", static_cast<int64_t>(given.operands.size()), kRaggedOperands, kRaggedOperands, "those of a ragged call"},
+      {"the number of results", static_cast<int64_t>(given.results.size()), 1, 2, "a ragged call has one beside its workspace"},
+      {"the number of sizes", static_cast<int64_t>(given.sizes.size()), kRaggedSizes, kRaggedSizes, "those of a ragged call"},
+      {"the number of batch strides", static_cast<int64_t>(given.batch_strides.size()), 2 * kRaggedOperands, 2 * kRaggedOperands,
+       "two for each operand"},
   };
-  if (ffi::Error error = check_bounds(counts); error.failure()) return error;
-  const auto of_size = [&sizes = sizes](const char* name, int i) { return Bound{name, sizes[i], 1, INT32_MAX, "sizes have 32 bits"}; };
-  const Bound of_sizes[kSizes] = {
+  return check_bounds(counts);
+}
+
+// Fills in the sizes and the flags of `call`.
+inline ffi::Error check_ragged_sizes(const RaggedArguments& given, RaggedCall& call) {
+  const auto& sizes = given.sizes;
+  const auto of_size = [&sizes](const char* name, int i) { return Bound{name, sizes[i], 1, INT32_MAX, "sizes have 32 bits"}; };
+  const Bound of_sizes[kRaggedSizes] = {
       of_size("m", 0),        of_size("k", 1),       of_size("n", 2), of_size("groups", 3), of_size("total_groups", 4),
       of_size("batch[0]", 5), of_size("batch[1]", 6)};
   if (ffi::Error error = check_bounds(of_sizes); error.failure()) return error;
   call.m = sizes[0], call.k = sizes[1], call.n = sizes[2], call.groups = sizes[3], call.total_groups = sizes[4];
   call.batch[0] = sizes[5], call.batch[1] = sizes[6];
-  call.contraction = contraction != 0, call.transpose_rhs = transpose_rhs != 0, call.gated = gated != 0;
+  call.contraction = given.contraction != 0, call.transpose_rhs = given.transpose_rhs != 0, call.gated = given.gated != 0;
   if (call.columns() > INT32_MAX) return refuse("both halves of a gated product must have at most 2**31 - 1 columns");
-  if (const Fault fault = check_activation(activation)) return refuse(*fault);
-  call.activation = static_cast<Activation>(activation);
+  return ffi::Error::Success();
+}
 
-  ffi::AnyBuffer buffers[kOperands] = {*operands.get<ffi::AnyBuffer>(0), *operands.get<ffi::AnyBuffer>(1),
-                                       *operands.get<ffi::AnyBuffer>(2), *operands.get<ffi::AnyBuffer>(3),
-                                       *operands.get<ffi::AnyBuffer>(4), *operands.get<ffi::AnyBuffer>(5)};
-  ffi::AnyBuffer out = **results.get<ffi::AnyBuffer>(0);
-  if (const Fault fault = check_ragged_kind(kind, buffers[0].element_type(), out.element_type())) return refuse(*fault);
-  call.dtype = *dtype_of(buffers[0].element_type()), call.out_dtype = *dtype_of(out.element_type()), call.kind = static_cast<Kind>(kind);
-
-  const __int128 whole[kOperands] = {__int128{call.m} * call.k,
-                                     call.contraction ? __int128{call.m} * call.n : __int128{call.groups} * call.k * call.columns(),
-                                     call.total_groups,
-                                     __int128{call.groups} * call.columns(),
-                                     call.m,
-                                     1};
-  RaggedOperand* const operand[kOperands] = {&call.lhs, &call.rhs, &call.group_sizes, &call.bias, &call.row_scale, &call.group_offset};
-  for (int i = 0; i < kOperands; ++i) {
-    const int64_t elements = buffers[i].element_count(), *stride = batch_strides.begin() + 2 * i;
+// Fills in the operands and the result of `call`, whose sizes are known: they must have as many elements as these need.
+inline ffi::Error check_ragged_buffers(const ffi::AnyBuffer (&buffers)[kRaggedOperands], const ffi::AnyBuffer& out,
+                                       const int64_t* batch_strides, RaggedCall& call) {
+  const __int128 whole[kRaggedOperands] = {__int128{call.m} * call.k,
+                                           call.contraction ? __int128{call.m} * call.n : __int128{call.groups} * call.k * call.columns(),
+                                           call.total_groups,
+                                           __int128{call.groups} * call.columns(),
+                                           call.m,
+                                           1};
+  RaggedOperand* const operand[kRaggedOperands] = {&call.lhs,  &call.rhs,       &call.group_sizes,
+                                                   &call.bias, &call.row_scale, &call.group_offset};
+  for (int i = 0; i < kRaggedOperands; ++i) {
+    const int64_t elements = buffers[i].element_count(), *stride = batch_strides + 2 * i;
     *operand[i] = {elements ? buffers[i].untyped_data() : nullptr, {stride[0], stride[1]}};
     if (!elements && i >= 3) continue;
-    if (stride[0] < 0 || stride[1] < 0) return refuse(std::string(kNames[i]) + " has a negative batch stride");
+    const std::string name = kRaggedOperandNames[i];
+    if (stride[0] < 0 || stride[1] < 0) return refuse(name + " has a negative batch stride");
     const __int128 end = (call.batch[0] - 1) * __int128{stride[0]} + (call.batch[1] - 1) * __int128{stride[1]} + whole[i];
-    if (end > elements) {
-      return refuse(std::string(kNames[i]) + " has " + std::to_string(elements) + " elements, fewer than the call's sizes need");
-    }
+    if (end > elements) return refuse(name + " has " + std::to_string(elements) + " elements, fewer than the call's sizes need");
   }
   const __int128 entry = call.contraction ? __int128{call.groups} * call.k * call.n : __int128{call.m} * call.n;
   if (entry * call.batch[0] * call.batch[1] != static_cast<int64_t>(out.element_count()))
     return refuse("the result has " + std::to_string(out.element_count()) + " elements, not the number that the call's sizes need");
   call.out = out.untyped_data();
+  return ffi::Error::Success();
+}
 
+// Checks the dtypes of the operands beside lhs, and that the call has only operands that its product can have.
+inline ffi::Error check_ragged_rules(const ffi::AnyBuffer (&buffers)[kRaggedOperands], RaggedCall& call) {
   if (buffers[1].element_type() != buffers[0].element_type()) return refuse("lhs and rhs must have one dtype");
   const ffi::DataType size_type = buffers[2].element_type();
   if (size_type != ffi::DataType::S32 && size_type != ffi::DataType::S64) return refuse("group_sizes must be int32 or int64");
@@ -148,13 +154,33 @@ inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
   if (call.group_offset.data && buffers[5].element_type() != ffi::DataType::S32) return refuse("group_offset must be int32");
   const bool finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none || call.gated;
   if (call.contraction && (call.transpose_rhs || finishes)) return refuse("a ragged contraction has neither transpose_rhs nor an epilogue");
+  return ffi::Error::Success();
+}
+
+// Fills in `call`, or returns an error that names the argument and the rule it breaks.
+inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
+  if (ffi::Error error = check_ragged_counts(given); error.failure()) return error;
+  if (ffi::Error error = check_ragged_sizes(given, call); error.failure()) return error;
+  if (const Fault fault = check_activation(given.activation)) return refuse(*fault);
+  call.activation = static_cast<Activation>(given.activation);
+
+  const ffi::RemainingArgs& operands = given.operands;
+  const ffi::AnyBuffer buffers[kRaggedOperands] = {*operands.get<ffi::AnyBuffer>(0), *operands.get<ffi::AnyBuffer>(1),
+                                                   *operands.get<ffi::AnyBuffer>(2), *operands.get<ffi::AnyBuffer>(3),
+                                                   *operands.get<ffi::AnyBuffer>(4), *operands.get<ffi::AnyBuffer>(5)};
+  const ffi::AnyBuffer out = **given.results.get<ffi::AnyBuffer>(0);
+  if (const Fault fault = check_ragged_kind(given.kind, buffers[0].element_type(), out.element_type())) return refuse(*fault);
+  call.dtype = *dtype_of(buffers[0].element_type()), call.out_dtype = *dtype_of(out.element_type());
+  call.kind = static_cast<Kind>(given.kind);
+  if (ffi::Error error = check_ragged_buffers(buffers, out, given.batch_strides.begin(), call); error.failure()) return error;
+  if (ffi::Error error = check_ragged_rules(buffers, call); error.failure()) return error;
 
   call.workspace = nullptr, call.workspace_bytes = 0;
-  if (results.size() == 2) {
-    ffi::AnyBuffer workspace = **results.get<ffi::AnyBuffer>(1);
+  if (given.results.size() == 2) {
+    const ffi::AnyBuffer workspace = **given.results.get<ffi::AnyBuffer>(1);
     call.workspace = workspace.untyped_data(), call.workspace_bytes = static_cast<int64_t>(workspace.size_bytes());
   }
-  call.plan = plan.begin(), call.plan_words = static_cast<int64_t>(plan.size());
+  call.plan = given.plan.begin(), call.plan_words = static_cast<int64_t>(given.plan.size());
   return ffi::Error::Success();
 }
 
