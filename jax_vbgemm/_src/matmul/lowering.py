@@ -100,28 +100,8 @@ def _kernel_form(
     XLA computes the products for which there is no kernel, and adds up the parts of a sum that has several dtypes.
     """
     operands = windows_of(arrays, reads)
-    kinds = backends.BACKENDS[platform].kinds
     device = backends.planning_device(platform)
-    shapes: list[Shape] = [()] * len(out_dtypes)
-    parts: list[list[_Part]] = [[] for _ in out_dtypes]
-    for term in terms:
-        lhs, rhs = operands[term.lhs], operands[term.rhs]
-        sizes = sizes_of(lhs.shape, rhs.shape, term)
-        shapes[term.out] = (*sizes.batch, sizes.m, sizes.n)
-        why = _no_kernel(lhs, rhs, out_dtypes[term.out], sizes, precision, kinds)
-        if math.prod(shapes[term.out]) * sizes.k == 0:
-            continue
-        if strict and why:
-            raise NotImplementedError(f"batched_matmul: implementation='kernel', but {why}")
-        dtypes = (lhs.dtype, rhs.dtype)
-        for part in parts[term.out]:
-            if part.dtypes == dtypes and not why and part.depth + sizes.k <= LARGEST_SIZE:
-                part.terms.append(term)
-                part.depth += sizes.k
-                break
-        else:
-            parts[term.out].append(_Part([term], None if why else dtypes, sizes.k))
-
+    shapes, parts = _parts_of_sums(operands, terms, out_dtypes, precision, platform, strict)
     # A kernel applies the epilogue and rounds where the whole sum is one part. Where XLA adds parts or applies the
     # epilogue, the parts are in the accumulator's dtype until then.
     finished = [len(of_out) == 1 and (of_out[0].dtypes is not None or not epilogues) for of_out in parts]
@@ -150,16 +130,10 @@ def _kernel_form(
         for (_, part), value in zip(members, values, strict=True):
             part.value = value
 
-    results: list[Any] = []
-    for out, (of_out, dtype) in enumerate(zip(parts, out_dtypes, strict=True)):
-        if of_out and of_out[0].value is None:  # the result was written into its window
-            results.append(None)
-            continue
-        nothing = jnp.zeros(shapes[out], accumulator(dtype))
-        value = functools.reduce(jnp.add, [part.value for part in of_out]) if of_out else nothing
-        if epilogues and not finished[out]:
-            (value,) = reference.finish([value], operands, [epilogues[out]], [dtype])
-        results.append(value if value.dtype == dtype else value.astype(dtype))
+    results = [
+        _total(of_out, shape, dtype, operands, epilogues[out] if epilogues and not finished[out] else None)
+        for out, (of_out, shape, dtype) in enumerate(zip(parts, shapes, out_dtypes, strict=True))
+    ]
     if not writes:
         return results
     rest = [(window, value) for window, value in zip(writes, results, strict=True) if value is not None]
@@ -177,6 +151,53 @@ class _Part:
     dtypes: tuple[Any, Any] | None  # of both operands; None: XLA computes the product
     depth: int  # the total K of the products
     value: Any = None
+
+
+def _parts_of_sums(
+    operands: Sequence[Any],
+    terms: Sequence[Term],
+    out_dtypes: Sequence[Any],
+    precision: Any,
+    platform: str,
+    strict: bool,
+) -> tuple[list[Shape], list[list[_Part]]]:
+    """The shape of each result, and the parts of its sum, without products that have no elements or no depth.
+
+    Raises NotImplementedError for a product without a kernel if `strict`.
+    """
+    kinds = backends.BACKENDS[platform].kinds
+    shapes: list[Shape] = [()] * len(out_dtypes)
+    parts: list[list[_Part]] = [[] for _ in out_dtypes]
+    for term in terms:
+        lhs, rhs = operands[term.lhs], operands[term.rhs]
+        sizes = sizes_of(lhs.shape, rhs.shape, term)
+        shapes[term.out] = (*sizes.batch, sizes.m, sizes.n)
+        why = _no_kernel(lhs, rhs, out_dtypes[term.out], sizes, precision, kinds)
+        if math.prod(shapes[term.out]) * sizes.k == 0:
+            continue
+        if strict and why:
+            raise NotImplementedError(f"batched_matmul: implementation='kernel', but {why}")
+        dtypes = (lhs.dtype, rhs.dtype)
+        for part in parts[term.out]:
+            if part.dtypes == dtypes and not why and part.depth + sizes.k <= LARGEST_SIZE:
+                part.terms.append(term)
+                part.depth += sizes.k
+                break
+        else:
+            parts[term.out].append(_Part([term], None if why else dtypes, sizes.k))
+    return shapes, parts
+
+
+def _total(parts: Sequence[_Part], shape: Shape, dtype: Any, operands: Sequence[Any], epilogue: Epilogue | None) -> Any:
+    """A result as the sum of its parts, with an epilogue that no kernel has applied; None where a kernel has written it
+    into its window."""
+    if parts and parts[0].value is None:
+        return None
+    nothing = jnp.zeros(shape, accumulator(dtype))
+    value = functools.reduce(jnp.add, [part.value for part in parts]) if parts else nothing
+    if epilogue is not None:
+        (value,) = reference.finish([value], operands, [epilogue], [dtype])
+    return value if value.dtype == dtype else value.astype(dtype)
 
 
 def _no_kernel(lhs: Any, rhs: Any, dtype: Any, sizes: Sizes, precision: Any, kinds: tuple[str, ...]) -> str | None:

@@ -282,29 +282,15 @@ def _batch(
         mapped = [mapped[window.array] for window in reads]
     apart = _finished_apart(mapped, terms, epilogues)
     if any(apart):
-        dtypes = [accumulator(dtype) if yes else dtype for dtype, yes in zip(out_dtypes, apart, strict=True)]
-        kept = tuple(Epilogue() if yes else epilogue for epilogue, yes in zip(epilogues, apart, strict=True))
-        values, out_dims = _batch(
-            arrays, dims, terms=terms, out_dtypes=tuple(dtypes), epilogues=kept, reads=reads, writes=(), targets=(),
-            **options,
+        return _batch_finished_apart(
+            apart, arrays, dims, terms=terms, out_dtypes=out_dtypes, epilogues=epilogues, reads=reads, writes=writes,
+            targets=targets, **options,
         )  # fmt: skip
-
-        def finish(totals: Any, *arrays: Any) -> Any:
-            operands = windows_of(arrays, reads)
-            values = [
-                reference.finish([total], operands, [epilogue], [dtype])[0] if yes else total
-                for total, epilogue, dtype, yes in zip(totals, epilogues, out_dtypes, apart, strict=True)
-            ]
-            read = windows_in_bases(reads, targets)
-            return reference.put(values, writes, targets, arrays, read) if writes else values
-
-        finished = jax.vmap(finish, in_axes=(out_dims, *dims))(values, *arrays)
-        return finished, [0] * len(finished)
 
     arrays = [compat.replicated(x) if dim is not None else x for x, dim in zip(arrays, dims, strict=True)]
     arrays = [x if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in zip(arrays, dims, strict=True)]
     size = next(x.shape[0] for x, dim in zip(arrays, dims, strict=True) if dim is not None)
-    values = [
+    values: list[Any] = [
         View.with_layout(arrays[w.array], w.layout.batched(size, arrays[w.array].size // size) if yes else w.layout)
         for w, yes in zip(reads, mapped, strict=True)
     ] if reads else arrays  # fmt: skip
@@ -354,24 +340,70 @@ def _batch(
         if epilogue.source is not None:
             at[epilogue.source] = factor(epilogue.source, out_rank[out], stretch=out_mapped[out])
         batched_epilogues.append(renumber_epilogue(epilogue, at))
-    into = None
-    if writes:
-        layouts = [
-            window.layout.batched(size, math.prod(targets[window.array].shape)) if yes else window.layout
-            for window, yes in zip(writes, out_mapped, strict=True)
-        ]
-        target_shapes = [
-            (size, *target.shape) if yes else target.shape for target, yes in zip(targets, target_mapped, strict=True)
-        ]
-        bases = [
-            None if target.base is None
-            else arrays[target.base] if dims[target.base] is not None or not yes
-            else jnp.broadcast_to(arrays[target.base], (size, *target.shape))
-            for target, yes in zip(targets, target_mapped, strict=True)
-        ]  # fmt: skip
-        into = Into([w._replace(layout=x) for w, x in zip(writes, layouts, strict=True)], target_shapes, bases)
+    into = _batched_into(size, arrays, dims, writes, targets, target_mapped) if writes else None
     results = contract(factors, batched, out_dtypes, epilogues=batched_epilogues, into=into, **options)
     return results, [0 if yes else None for yes in (target_mapped if writes else out_mapped)]
+
+
+def _batch_finished_apart(
+    apart: Sequence[bool],
+    arrays: Sequence[Any],
+    dims: Sequence[Any],
+    *,
+    terms: tuple[Term, ...],
+    out_dtypes: tuple[Any, ...],
+    epilogues: tuple[Epilogue, ...],
+    reads: tuple[Window, ...],
+    writes: tuple[Window, ...],
+    targets: tuple[Target, ...],
+    **options: Any,
+) -> tuple[list[Any], list[Any]]:
+    """The vmap rule where XLA applies the epilogues of the results `apart`, to sums in the accumulator's dtype, and
+    writes all results into their targets."""
+    dtypes = [accumulator(dtype) if yes else dtype for dtype, yes in zip(out_dtypes, apart, strict=True)]
+    kept = tuple(Epilogue() if yes else epilogue for epilogue, yes in zip(epilogues, apart, strict=True))
+    values, out_dims = _batch(
+        arrays, dims, terms=terms, out_dtypes=tuple(dtypes), epilogues=kept, reads=reads, writes=(), targets=(),
+        **options,
+    )  # fmt: skip
+
+    def finish(totals: Any, *arrays: Any) -> Any:
+        operands = windows_of(arrays, reads)
+        values = [
+            reference.finish([total], operands, [epilogue], [dtype])[0] if yes else total
+            for total, epilogue, dtype, yes in zip(totals, epilogues, out_dtypes, apart, strict=True)
+        ]
+        read = windows_in_bases(reads, targets)
+        return reference.put(values, writes, targets, arrays, read) if writes else values
+
+    finished = jax.vmap(finish, in_axes=(out_dims, *dims))(values, *arrays)
+    return finished, [0] * len(finished)
+
+
+def _batched_into(
+    size: Any,
+    arrays: Sequence[Any],
+    dims: Sequence[Any],
+    writes: Sequence[Window],
+    targets: Sequence[Target],
+    is_mapped: Sequence[bool],
+) -> Into:
+    """The targets under vmap, of which some are mapped. A base that is not mapped, of a target that is, is broadcast;
+    mapped arrays have their mapped axis first."""
+    layouts = [
+        window.layout.batched(size, math.prod(targets[window.array].shape))
+        if is_mapped[window.array]
+        else window.layout
+        for window in writes
+    ]
+    shapes = [(size, *target.shape) if yes else target.shape for target, yes in zip(targets, is_mapped, strict=True)]
+    bases = [
+        None if target.base is None
+        else arrays[target.base] if dims[target.base] is not None or not yes
+        else jnp.broadcast_to(arrays[target.base], (size, *target.shape))
+        for target, yes in zip(targets, is_mapped, strict=True)
+    ]  # fmt: skip
+    return Into([w._replace(layout=x) for w, x in zip(writes, layouts, strict=True)], shapes, bases)
 
 
 def _dce(used: list[bool], eqn: Any) -> tuple[list[bool], Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from jax_vbgemm._src.matmul.layout import Shape, overlap
 from jax_vbgemm._src.matmul.layout import dense as dense_layout
 from jax_vbgemm._src.matmul.primitive import (
     Epilogue,
+    Into,
     Scalar,
     Target,
     Term,
@@ -97,6 +98,15 @@ def transpose(
     ]
 
 
+class _Sum(NamedTuple):
+    """A sum of products that a cotangent consists of, as the one call computes it."""
+
+    target: int  # the linear operand
+    shape: Shape  # before the operand's broadcast is summed
+    wide: Any  # the dtype of the sum
+    alpha: Scalar  # its factor
+
+
 def _transpose_of_sums(
     cotangents: Sequence[Any],
     alphas: Sequence[Scalar],
@@ -115,82 +125,100 @@ def _transpose_of_sums(
     avals = [operand.aval if linear[i] else operand for i, operand in enumerate(operands)]
     factors: list[Any] = []  # the operands of the one call
     products: list[Term] = []
-    # (linear operand, shape before its broadcast is summed, dtype of the sum, its multiplier) -> out
-    sums: dict[tuple[int, Shape, Any, Scalar], int] = {}
-
+    numbers: dict[_Sum, int] = {}
     for term in terms:
         cotangent = cotangents[term.out]
         if isinstance(cotangent, ad.Zero) or not (linear[term.lhs] or linear[term.rhs]):
             continue
         if linear[term.lhs] and linear[term.rhs]:
             raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
-        target, other = (term.lhs, term.rhs) if linear[term.lhs] else (term.rhs, term.lhs)
-        dc, x = cotangent, operands[other]
-        as_xla = _only_xla(avals[term.lhs].dtype, avals[term.rhs].dtype, cotangent.dtype)
-        if not as_xla:
-            dc, x = _multiplicable(dc, x)
-        # In the accumulator's dtype, so that it is rounded once.
-        wide = dc.dtype if as_xla or jnp.issubdtype(dc.dtype, jnp.complexfloating) else accumulator(avals[target].dtype)
-        a, b = term.transpose_a, term.transpose_b
-        if linear[term.lhs]:
-            lhs, rhs, product = (x, dc, Term(0, 1, 0, b, True)) if a else (dc, x, Term(0, 1, 0, False, not b))
-        else:
-            lhs, rhs, product = (dc, x, Term(0, 1, 0, True, a)) if b else (x, dc, Term(0, 1, 0, not a, False))
-        lhs, rhs, product = fold_batch(lhs, rhs, product, avals[target].shape[:-2]) or (lhs, rhs, product)
-        shape = (*sizes_of(lhs.shape, rhs.shape, product).batch, *avals[target].shape[-2:])
-        out = sums.setdefault((target, shape, wide, alphas[term.out]), len(sums))
+        lhs, rhs, product, of_sum = _transpose_of_product(
+            term, cotangent, alphas[term.out], operands, avals, of_lhs=linear[term.lhs]
+        )
+        out = numbers.setdefault(of_sum, len(numbers))
         products.append(product._replace(lhs=len(factors), rhs=len(factors) + 1, out=out))
         factors += [lhs, rhs]
-    keys = list(sums)
 
     # The kernel rounds to the primal's dtype where an operand has one cotangent. Where several are added, they are in
     # the accumulator's dtype until their sum is rounded.
-    members = Counter(key[0] for key in keys)
-    multiplied: list[set[Any]] = [set() for _ in keys]
+    sums = list(numbers)
+    members = Counter(of_sum.target for of_sum in sums)
+    whole = [of_sum.shape == avals[of_sum.target].shape and members[of_sum.target] == 1 for of_sum in sums]
+    multiplied: list[set[Any]] = [set() for _ in sums]
     for product in products:
         multiplied[product.out] |= {factors[product.lhs].dtype, factors[product.rhs].dtype}
     dtypes = []
-    for (target, shape, wide, _), of_out in zip(keys, multiplied, strict=True):
-        dtype = avals[target].dtype
-        final = members[target] == 1 and shape == avals[target].shape and wide == accumulator(dtype)
-        dtypes.append(dtype if final and of_out == {dtype} else wide)
+    for of_sum, is_whole, of_out in zip(sums, whole, multiplied, strict=True):
+        dtype = avals[of_sum.target].dtype
+        final = is_whole and of_sum.wide == accumulator(dtype)
+        dtypes.append(dtype if final and of_out == {dtype} else of_sum.wide)
     in_place = _in_place(
         {
-            out: homes[target]
-            for out, ((target, shape, _, _), dtype) in enumerate(zip(keys, dtypes, strict=True))
-            if target in homes
-            and members[target] == 1
-            and shape == avals[target].shape
-            and dtype == avals[target].dtype
+            out: homes[of_sum.target]
+            for out, of_sum in enumerate(sums)
+            if of_sum.target in homes and whole[out] and dtypes[out] == avals[of_sum.target].dtype
         }
     )
-    epilogues = [Epilogue(alpha) for *_, alpha in keys]
     written = sorted({window.array for window in in_place.values()})
-    into = None
-    if in_place:
-        alone = [out for out in range(len(keys)) if out not in in_place]
-        writes = [
-            Window(written.index(in_place[out].array), in_place[out].layout)
-            if out in in_place
-            else Window(len(written) + alone.index(out), dense_layout(keys[out][1]))
-            for out in range(len(keys))
-        ]
-        of_written = {in_place[out].array: dtypes[out] for out in in_place}
-        into = into_zeros(
-            writes,
-            [*(shapes[index] for index in written), *(keys[out][1] for out in alone)],
-            [*(of_written[index] for index in written), *(dtypes[out] for out in alone)],
-        )
-        keys = [keys[out] for out in alone]
+    into = _into_homes(in_place, written, [of_sum.shape for of_sum in sums], dtypes, shapes) if in_place else None
+    epilogues = [Epilogue(of_sum.alpha) for of_sum in sums]
     values = contract(factors, products, dtypes, epilogues=epilogues, into=into, **options)
     results: list[Any] = [None] * len(operands)
-    for (target, *_), value in zip(keys, values[len(written) :], strict=True):
+    alone = [of_sum for out, of_sum in enumerate(sums) if out not in in_place]
+    for of_sum, value in zip(alone, values[len(written) :], strict=True):
+        target = of_sum.target
         value = sum_broadcast(value, avals[target].shape)
         if members[target] > 1:
             value = _as(value, accumulator(avals[target].dtype))
         results[target] = value if results[target] is None else results[target] + value
     results = [None if value is None else _as(value, avals[i].dtype) for i, value in enumerate(results)]
     return results, dict(zip(written, values, strict=False))
+
+
+def _transpose_of_product(
+    term: Term, cotangent: Any, alpha: Scalar, operands: Sequence[Any], avals: Sequence[Any], *, of_lhs: bool
+) -> tuple[Any, Any, Term, _Sum]:
+    """The product that is the cotangent of one factor of a term: its two factors, their term (numbered 0 and 1), and
+    the sum that it belongs to."""
+    target, other = (term.lhs, term.rhs) if of_lhs else (term.rhs, term.lhs)
+    dc, x = cotangent, operands[other]
+    as_xla = _only_xla(avals[term.lhs].dtype, avals[term.rhs].dtype, cotangent.dtype)
+    if not as_xla:
+        dc, x = _multiplicable(dc, x)
+    # In the accumulator's dtype, so that it is rounded once.
+    wide = dc.dtype if as_xla or jnp.issubdtype(dc.dtype, jnp.complexfloating) else accumulator(avals[target].dtype)
+    a, b = term.transpose_a, term.transpose_b
+    if of_lhs:
+        lhs, rhs, product = (x, dc, Term(0, 1, 0, b, True)) if a else (dc, x, Term(0, 1, 0, False, not b))
+    else:
+        lhs, rhs, product = (dc, x, Term(0, 1, 0, True, a)) if b else (x, dc, Term(0, 1, 0, not a, False))
+    lhs, rhs, product = fold_batch(lhs, rhs, product, avals[target].shape[:-2]) or (lhs, rhs, product)
+    shape = (*sizes_of(lhs.shape, rhs.shape, product).batch, *avals[target].shape[-2:])
+    return lhs, rhs, product, _Sum(target, shape, wide, alpha)
+
+
+def _into_homes(
+    in_place: Mapping[int, Window],
+    written: Sequence[int],
+    result_shapes: Sequence[Shape],
+    dtypes: Sequence[Any],
+    shapes: Sequence[Shape],
+) -> Into:
+    """The targets of a call of which some results are written into windows of the arrays `written`; each other result
+    has a target of its own, behind these. `shapes`: of all arrays."""
+    alone = [out for out in range(len(dtypes)) if out not in in_place]
+    writes = [
+        Window(written.index(in_place[out].array), in_place[out].layout)
+        if out in in_place
+        else Window(len(written) + alone.index(out), dense_layout(result_shapes[out]))
+        for out in range(len(dtypes))
+    ]
+    of_written = {window.array: dtypes[out] for out, window in in_place.items()}
+    return into_zeros(
+        writes,
+        [*(shapes[index] for index in written), *(result_shapes[out] for out in alone)],
+        [*(of_written[index] for index in written), *(dtypes[out] for out in alone)],
+    )
 
 
 def _in_place(homes: Mapping[int, Window]) -> dict[int, Window]:
