@@ -26,27 +26,66 @@ class Builder:
         self.compiled = Compiled(cache, COMPILER)
 
     def executable(
-        self, kernels: Sequence[str], flags: Sequence[str] = (), csrc: Path = CSRC, machine: Sequence[str] = ()
+        self,
+        kernels: Sequence[str],
+        flags: Sequence[str] = (),
+        machine: Sequence[str] = (),
+        changed: Path | None = None,
     ) -> Path:
-        """The check with some files of kernels; `flags` and `csrc` are theirs, the driver is the same for a machine."""
-        parts = [("emulation/main.cc", (), CSRC), ("emulation/fiber.cc", (), CSRC)]
+        """The check with some files of kernels, for a machine.
+
+        `flags` and `changed`, a folder with other versions of some files of csrc, are the kernels' alone: the driver is
+        always the same."""
         instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in machine else []
+        driver = ["emulation/main.cc", "emulation/fiber.cc"]
         host = ["emulation/block.cc", "gpu/host/launch.cu"]
         if CDNA[0] not in machine:  # which has no pipelined kernels
-            parts += [("emulation/tensor_maps.cc", (), CSRC)]
+            driver.append("emulation/tensor_maps.cc")
             host.append("gpu/host/pipelined_launch.cu")
-        parts += [(name, flags, csrc) for name in host]
-        kernels = ["add_partial_sums", "add_scaled", "square_sums", *kernels]
-        parts += [(f"gpu/instances/{name}.cu", [*flags, *instrument], csrc) for name in kernels]
-
-        def built(part: tuple[str, Sequence[str], Path]) -> Path:
-            name, flags, csrc = part
-            # The machine's macros are no part of an object's name: not every file depends on them.
-            source = [*machine, f"-I{csrc}", str(csrc / name)]
-            return self.compiled.object([*FLAGS, *flags, "-x", "c++"], source)
+        kernels = [*kernels, "add_partial_sums", "add_scaled", "square_sums"]
+        # The linker takes an inline function from the first object that has it, so those with changes come first.
+        parts: list[tuple[str, Sequence[str], Path | None]] = []
+        parts += [(f"gpu/instances/{name}.cu", [*flags, *instrument], changed) for name in kernels]
+        # What the host reads of the kernels' headers are sizes, which no mistake in a kernel changes.
+        host_changed = changed if changed is not None and (changed / "gpu/host").exists() else None
+        parts += [(name, flags, host_changed) for name in host]
+        parts += [(name, (), None) for name in driver]
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return self.compiled.program([*flags, *instrument], list(pool.map(built, parts)))
+            objects = list(pool.map(lambda part: self._object(*part, machine), parts))
+        return self.compiled.program([*flags, *instrument], objects)
+
+    def _object(self, name: str, flags: Sequence[str], changed: Path | None, machine: Sequence[str]) -> Path:
+        options = [*FLAGS, *flags, "-x", "c++"]
+        # The machine's macros are no part of an object's name: not every file depends on them.
+        source = [*machine, f"-I{CSRC}", str(CSRC / name)]
+        if changed is not None:
+            replaced = self._read(options, source, changed)
+            if replaced:
+                version = changed / name
+                source = [*machine, f"-I{changed}", f"-I{CSRC}", str(version if version.exists() else CSRC / name)]
+                # An #include that is relative to a file of csrc would find the version there.
+                assert not self._read(options, source, changed)
+        return self.compiled.object(options, source)
+
+    def _read(self, options: Sequence[str], source: Sequence[str], changed: Path) -> set[Path]:
+        """The files of csrc that a source file consists of and that have another version."""
+        files = {path for path in self.compiled.preprocessed(options, source).files if path.is_relative_to(CSRC)}
+        return {path for path in files if (changed / path.relative_to(CSRC)).exists()}
+
+
+def write_version(changed: Path, file: Path, text: str) -> None:
+    """Writes another version of a file of csrc to the folder of changed files."""
+    version = changed / file.relative_to(CSRC)
+    version.parent.mkdir(parents=True, exist_ok=True)
+    version.write_text(text)
+
+
+def change(changed: Path, file: Path, right: str, wrong: str) -> None:
+    """Plants a mistake in a version of a file of csrc."""
+    text = file.read_text()
+    assert text.count(right) == 1, f"{file.name} no longer has the text that this test changes"
+    write_version(changed, file, text.replace(right, wrong))
 
 
 def _command(executable: Path, *options: str) -> list[str]:

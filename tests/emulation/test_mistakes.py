@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from emulated_check import CDNA, COMPILER, CSRC, RACES, Builder, assert_passes, check, first_fault
+from emulated_check import (
+    CDNA,
+    COMPILER,
+    CSRC,
+    RACES,
+    Builder,
+    assert_passes,
+    change,
+    check,
+    first_fault,
+    write_version,
+)
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
 
@@ -235,23 +246,19 @@ def with_one_kernel(builder: Builder, folder: Path, mistake: str, machine: Seque
     """The check of only the kernel that a mistake concerns, with the mistake made or not: compiling takes seconds a
     kernel."""
     kernels, kernel, stem, right, wrong = MISTAKES[mistake]
-    csrc = folder / "csrc"
-    shutil.copytree(CSRC, csrc)
     if made:
-        (place,) = csrc.glob(f"gpu/*/{stem if '.' in stem else stem + '.h'}")
-        text = place.read_text()
-        assert text.count(right) == 1, f"{place.name} no longer has the line that this test changes"
-        place.write_text(text.replace(right, wrong))
-    leave_one(csrc / f"gpu/instances/{kernels}.cu", kernel)
-    return builder.executable([kernels], csrc=csrc, machine=[*machine_of(kernels), *machine])
+        (place,) = CSRC.glob(f"gpu/*/{stem if '.' in stem else stem + '.h'}")
+        change(folder, place, right, wrong)
+    leave_one(folder, CSRC / f"gpu/instances/{kernels}.cu", kernel)
+    return builder.executable([kernels], machine=[*machine_of(kernels), *machine], changed=folder)
 
 
-def leave_one(file: Path, kernel: str) -> None:
-    """Removes all kernels but one from a file."""
+def leave_one(changed: Path, file: Path, kernel: str) -> None:
+    """Writes a version of a file of kernels with all but one removed."""
     text = file.read_text()
     (kind,) = set(re.findall(r"^VBGEMM_\w*KERNELS\w*\(DEFINE, (\w+)\)$", text, re.MULTILINE))
     text = re.sub(r"^VBGEMM_.*$", "", text, flags=re.MULTILINE)
-    file.write_text(f"{text}DEFINE({kernel}, {kind})\n")
+    write_version(changed, file, f"{text}DEFINE({kernel}, {kind})\n")
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from emulated_check import COMPILER, CSRC, SANITIZE, Builder, assert_passes, first_fault
+from emulated_check import COMPILER, CSRC, SANITIZE, Builder, assert_passes, change, first_fault
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
 
@@ -85,12 +85,7 @@ MORE_MISTAKES = {
 @pytest.mark.parametrize("mistake", [*MISTAKES, *(pytest.param(one, marks=pytest.mark.slow) for one in MORE_MISTAKES)])
 def test_mistakes_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
     name, right, wrong = (MISTAKES | MORE_MISTAKES)[mistake]
-    csrc = tmp_path / "csrc"
-    shutil.copytree(CSRC, csrc)
-    place = csrc / "gpu/pipelined" / name
-    text = place.read_text()
-    assert text.count(right) == 1, f"{name} no longer has the text that this test changes"
-    place.write_text(text.replace(right, wrong))
-    executable = builder.executable(["pipelined"], OPTIMIZED, csrc=csrc)
+    change(tmp_path, CSRC / "gpu/pipelined" / name, right, wrong)
+    executable = builder.executable(["pipelined"], OPTIMIZED, changed=tmp_path)
     # Some mistakes need an unlucky order of threads.
     assert any(first_fault(executable, "--kinds", "bfloat16", "--small", "--seed", str(seed)) for seed in range(8))
