@@ -1,6 +1,7 @@
 """Builds the GPU kernels' check for the CPU (csrc/emulation) and runs it."""
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -79,6 +80,28 @@ def write_version(changed: Path, file: Path, text: str) -> None:
     version = changed / file.relative_to(CSRC)
     version.parent.mkdir(parents=True, exist_ok=True)
     version.write_text(text)
+
+
+def some_kernels(
+    builder: Builder, changed: Path, names: Sequence[str], flags: Sequence[str] = (), machine: Sequence[str] = ()
+) -> Path:
+    """The check with files of kernels, or with single kernels, file:kernel; each takes seconds to compile."""
+    files: dict[str, list[str]] = {}
+    for name in names:
+        file, _, kernel = name.partition(":")
+        files.setdefault(file, []).extend([kernel] if kernel else [])
+    for file, kernels in files.items():
+        if kernels:
+            leave(changed, CSRC / f"gpu/instances/{file}.cu", kernels)
+    return builder.executable(list(files), flags, machine, changed)
+
+
+def leave(changed: Path, file: Path, kernels: Sequence[str]) -> None:
+    """Writes a version of a file of kernels that has only some of them."""
+    text = file.read_text()
+    (kind,) = set(re.findall(r"^VBGEMM_\w*KERNELS\w*\(DEFINE, (\w+)\)$", text, re.MULTILINE))
+    text = re.sub(r"^VBGEMM_.*$", "", text, flags=re.MULTILINE)
+    write_version(changed, file, text + "".join(f"DEFINE({kernel}, {kind})\n" for kernel in kernels))
 
 
 def change(changed: Path, file: Path, right: str, wrong: str) -> None:

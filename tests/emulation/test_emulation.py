@@ -4,7 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from emulated_check import CDNA, COMPILER, RACES, SANITIZE, Builder, assert_passes
+from _pytest.mark import ParameterSet
+from emulated_check import CDNA, COMPILER, RACES, SANITIZE, Builder, assert_passes, some_kernels
 
 from jax_vbgemm._src.arithmetic import ARITHMETICS
 from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
@@ -45,6 +46,14 @@ TENSOR_BYTES = {
     "float8_e5m2": "tensor_e5m2",
     "float8_e5m2_e4m3fn": "tensor_e5m2_e4m3",
 }
+
+
+def slow(*cases: tuple[list[str], list[str]]) -> list[ParameterSet]:
+    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+
+
+def kernels_id(value: list[str]) -> str:
+    return "cdna" if value == CDNA else "+".join(value) or "nvidia"
 
 
 # The same groups and tiles, on fewer and smaller problems, with which the planted mistakes are found.
@@ -127,38 +136,54 @@ def test_other_orders_and_problems_on_cdna(cdna: Path, matrix_units: Path, seed:
     assert_passes(matrix_units, "--small", "--seed", str(seed))
 
 
+# Files of kernels, or file:kernel for one kernel alone. Instrumented, a file takes up to a minute to compile. A kernel
+# of each family, with elements of each size, has the code of all; the others differ in the shapes of their tiles.
 @pytest.mark.parametrize(
-    ("family", "machine"),
+    ("kernels", "machine"),
     [
-        ("simt_bf16+rows_bf16", []),
-        ("simt_f32+rows_f32", []),
-        ("simt_e4m3_e5m2", []),
-        ("tensor_bf16+tensor_light_bf16", []),
-        ("tensor_s8", []),
-        ("tensor_e4m3_e5m2", []),
-        pytest.param("simt_bf16+rows_bf16", CDNA, marks=pytest.mark.slow),
-        ("mfma_bf16", CDNA),
+        (["simt_bf16:t128_light", "simt_bf16:t128_deep", "rows_bf16:t128_rows"], []),
+        (["simt_f32:t128_light", "simt_f32:t256_dots", "rows_f32:t128_wide_rows"], []),
+        (["simt_e4m3_e5m2"], []),
+        (["tensor_bf16:m128_heavy", "tensor_bf16:m256_dots", "tensor_bf16:m128_rows"], []),
+        (["tensor_s8"], []),
+        (["tensor_e4m3_e5m2:m128_light"], []),
+        (["mfma_bf16"], CDNA),
+        *slow(
+            (["simt_bf16", "rows_bf16"], []),
+            (["simt_f32", "rows_f32"], []),
+            (["tensor_bf16", "tensor_light_bf16"], []),
+            (["tensor_e4m3_e5m2"], []),
+            (["simt_bf16", "rows_bf16"], CDNA),
+        ),
     ],
+    ids=kernels_id,
 )
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_sanitizers(builder: Builder, family: str, machine: list[str], seed: int) -> None:
-    executable = builder.executable(
-        family.split("+"), SANITIZE, machine=machine
-    )  # copies of every kind, both types of results
+def test_sanitizers(builder: Builder, tmp_path: Path, kernels: list[str], machine: list[str], seed: int) -> None:
+    # copies of every kind, both types of results
+    executable = some_kernels(builder, tmp_path, kernels, SANITIZE, machine=machine)
     assert_passes(executable, "--small", "--exact", "--seed", str(seed))
 
 
 @pytest.mark.parametrize(
-    ("family", "machine"),
+    ("kernels", "machine"),
     [
-        ("simt_f32+rows_f32", []),
-        pytest.param("simt_f64+rows_f64", [], marks=pytest.mark.slow),
-        ("tensor_f64+tensor_light_f64", []),
-        ("tensor_tf32x3+tensor_light_tf32x3", []),
-        ("tensor_s8", []),
-        pytest.param("simt_f32+rows_f32", CDNA, marks=pytest.mark.slow),
-        ("mfma_bf16", CDNA),
+        (["simt_f32:t128_light", "simt_f32:t128_deep", "simt_f32:t256_dots", "rows_f32:t128_rows"], []),
+        (["tensor_light_f64", "tensor_f64:m256_dots", "tensor_f64:m128_rows"], []),
+        (["tensor_tf32x3:m128_heavy"], []),
+        (["tensor_s8:m128_light"], []),
+        (["mfma_bf16"], CDNA),
+        *slow(
+            (["simt_f32", "rows_f32"], []),
+            (["simt_f64", "rows_f64"], []),
+            (["tensor_f64", "tensor_light_f64"], []),
+            (["tensor_tf32x3", "tensor_light_tf32x3"], []),
+            (["tensor_s8"], []),
+            (["simt_f32", "rows_f32"], CDNA),
+        ),
     ],
+    ids=kernels_id,
 )
-def test_races(builder: Builder, family: str, machine: list[str]) -> None:
-    assert_passes(builder.executable(family.split("+"), machine=[*machine, *RACES]), "--small", "--exact", "--races")
+def test_races(builder: Builder, tmp_path: Path, kernels: list[str], machine: list[str]) -> None:
+    executable = some_kernels(builder, tmp_path, kernels, machine=[*machine, *RACES])
+    assert_passes(executable, "--small", "--exact", "--races")

@@ -1,6 +1,5 @@
 """Mistakes planted in the kernels, one at a time: the emulation's check finds each."""
 
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from emulated_check import (
     change,
     check,
     first_fault,
-    write_version,
+    some_kernels,
 )
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
@@ -249,16 +248,7 @@ def with_one_kernel(builder: Builder, folder: Path, mistake: str, machine: Seque
     if made:
         (place,) = CSRC.glob(f"gpu/*/{stem if '.' in stem else stem + '.h'}")
         change(folder, place, right, wrong)
-    leave_one(folder, CSRC / f"gpu/instances/{kernels}.cu", kernel)
-    return builder.executable([kernels], machine=[*machine_of(kernels), *machine], changed=folder)
-
-
-def leave_one(changed: Path, file: Path, kernel: str) -> None:
-    """Writes a version of a file of kernels with all but one removed."""
-    text = file.read_text()
-    (kind,) = set(re.findall(r"^VBGEMM_\w*KERNELS\w*\(DEFINE, (\w+)\)$", text, re.MULTILINE))
-    text = re.sub(r"^VBGEMM_.*$", "", text, flags=re.MULTILINE)
-    write_version(changed, file, f"{text}DEFINE({kernel}, {kind})\n")
+    return some_kernels(builder, folder, [f"{kernels}:{kernel}"], machine=[*machine_of(kernels), *machine])
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
