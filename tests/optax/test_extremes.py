@@ -93,4 +93,5 @@ def test_infinity_and_nan_are_not_zeros(form, preconditioning):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", LARGEST)
 def test_zeros_stay_zeros(dtype, form, preconditioning):
-    np.testing.assert_array_equal(oracle.wide(iterate(jnp.zeros((4, 6), dtype), form, preconditioning)), 0)
+    shape = (4, 6) if dtype == "float32" else (6, 4)  # as above, where the same programs may have been compiled
+    np.testing.assert_array_equal(oracle.wide(iterate(jnp.zeros(shape, dtype), form, preconditioning)), 0)
