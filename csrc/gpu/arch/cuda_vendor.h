@@ -38,28 +38,6 @@ inline const char* error_name(Error error) { return cudaGetErrorString(error); }
 // The maximum number of thread blocks of a launch.
 constexpr int64_t max_blocks(int) { return INT32_MAX; }
 
-// Raises a launch's dynamic shared memory so far that no multiprocessor holds more than an even share of its thread blocks. Consider
-// thread blocks that would all fit at once, but not beside those of a similar launch. If the previous kernel lets this one start before it
-// has ended (docs/design/latency.md, L2), they start one by one, on whichever multiprocessor has room: some multiprocessors would get too
-// many, and the launch would wait for these. (Measured while every kernel let the next one start: up to 1.3 times as slow.)
-inline Error share_evenly(const void* kernel, const cudaFuncAttributes& compiled, int device, uint32_t blocks, int threads,
-                          int& shared_bytes) {
-  int units, unit_bytes, reserved, resident;
-  Error error = cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);
-  // One thread block on each multiprocessor is an even share; the queries below would only cost time.
-  if (error == kSuccess && int64_t{blocks} <= units) return kSuccess;
-  if (error == kSuccess) error = cudaDeviceGetAttribute(&unit_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-  if (error == kSuccess) error = cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device);
-  if (error == kSuccess) error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, shared_bytes);
-  if (error != kSuccess) return error;
-  const int64_t slots = int64_t{units} * resident, share = (int64_t{blocks} + units - 1) / units;
-  if (share >= resident || 2 * int64_t{blocks} <= slots) return kSuccess;
-  constexpr int kGranule = 128;
-  const int most = (unit_bytes / static_cast<int>(share) - reserved) / kGranule * kGranule - static_cast<int>(compiled.sharedSizeBytes);
-  if (most > shared_bytes) shared_bytes = most;
-  return kSuccess;
-}
-
 // shared_bytes: the dynamic shared memory. cluster: thread blocks in a cluster. The kernel may start before the previous kernel in the
 // stream has ended, so that it has to call await_previous_kernel().
 inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream,
@@ -75,7 +53,6 @@ inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int
   if (error == kSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
   // Code that was compiled for an older architecture does not wait for the previous kernel, whatever device runs it.
   const bool early = compiled.ptxVersion >= 90;
-  if (error == kSuccess && early) error = share_evenly(kernel, compiled, device, blocks, threads, shared_bytes);
   if (error != kSuccess) return error;
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
