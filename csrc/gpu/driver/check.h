@@ -274,7 +274,7 @@ class Check {
   void insane(bool ready, bool epilogues) {
     TrialOf<Types> trial(kind_, seed(8), margin_);
     const std::vector<int> rows = tiles();
-    const int extent = options_.small ? 35 : 70, count = std::max(options_.small ? 12 : 20, static_cast<int>(rows.size()));
+    const int extent = options_.small ? 35 : 70, count = std::max(20, static_cast<int>(rows.size()));
     for (int i = 0; i < count; ++i) {
       trial.cover(trial.add(trial.between(0, extent), trial.between(0, extent), trial.between(0, 40), trial.between(0, 3)),
                   rows[i % rows.size()]);
