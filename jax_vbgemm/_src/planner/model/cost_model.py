@@ -129,7 +129,12 @@ def _on_gpu(
 
 def launch_seconds(kernel: str, device: DeviceSpec) -> float:
     """The time that a launch of this kernel adds to that of its blocks."""
-    return device.launch_seconds + (device.pipeline_seconds if kernel == PIPELINED else 0.0)
+    return device.launch_seconds + pipeline_seconds(kernel, device)
+
+
+def pipeline_seconds(kernel: str, device: DeviceSpec) -> float:
+    """The part of `launch_seconds` that launches of pipelined tiles alone have."""
+    return device.pipeline_seconds if kernel == PIPELINED else 0.0
 
 
 def _run_of_tile(runs: Runs, tile_order: Ints | None) -> Ints:

@@ -12,12 +12,13 @@ from jax_vbgemm._src.planner.model.cost_model import (
     block_seconds,
     gpu_makespan,
     makespan_of_blocks,
+    pipeline_seconds,
     split_seconds,
 )
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
 from jax_vbgemm._src.planner.plan.plan import MAX_TILES
 from jax_vbgemm._src.planner.search.candidates import Candidate, Option, Splits, candidates, pairs_of, uses_of
-from jax_vbgemm._src.planner.tables.catalogue import PIPELINED, Catalogue
+from jax_vbgemm._src.planner.tables.catalogue import Catalogue
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tiles.runs import Ints
 from jax_vbgemm._src.problem import Sizes
@@ -133,7 +134,7 @@ class _Table:
         and what a launch of pipelined tiles takes in addition."""
         different = int(np.bitwise_or.reduce(self._uses[found.choice, self._every])).bit_count()
         adding = split_seconds(found.sums, self._catalogue, self._device) if found.sums else 0.0
-        starting = self._device.pipeline_seconds if self._tiles[0].kernel == PIPELINED else 0.0
+        starting = pipeline_seconds(self._tiles[0].kernel, self._device)
         return starting + adding + self._device.further_tile_latency * (different - 1)
 
     def first_for_all(self) -> Choice:
