@@ -98,7 +98,7 @@ NB_MODULE(_core, m) {
   m.attr("MAX_PARAMETER_BUFFERS_CUDA") = vbgemm::max_parameter_buffers(/*cdna=*/false);
   m.attr("MAX_PARAMETER_BUFFERS_ROCM") = vbgemm::max_parameter_buffers(/*cdna=*/true);
   m.attr("ARRAY_CHUNK_BYTES") = vbgemm::kArrayChunkBytes;
-  m.attr("PROBLEM_MAP_BYTES") = vbgemm::kProblemMapBytes;
+  m.attr("PIPELINED_MAP_BYTES") = vbgemm::kPipelinedMapBytes;
   m.attr("RAGGED_WORKSPACE_BYTES") = vbgemm::kRaggedWorkspaceBytes;
   m.def("dtypes", &DTypes,
         "The element types: (name, bytes, accumulator, fraction bits, types to which sums of its products may be rounded).");

@@ -73,6 +73,15 @@ def test_epilogues(activation):
         np.testing.assert_allclose(oracle.wide(found), oracle.wide(wanted), rtol=0.02, atol=0.02)
 
 
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_batch_dimensions(transpose_b):
+    As = [oracle.random((2, 3, 200, 136), "bfloat16", 1), oracle.random((4, 130, 72), "bfloat16", 2)]
+    Bs = [oracle.random((2, 3, 264, 136) if transpose_b else (2, 3, 136, 264), "bfloat16", 3)]
+    Bs += [oracle.random((264, 72) if transpose_b else (72, 264), "bfloat16", 4)]
+    Cs = jax.jit(lambda a, b: vb.batched_matmul(a, b, transpose_b=transpose_b, planner=TILE))(As, Bs)
+    oracle.check(Cs, As, Bs, [(False, transpose_b)] * 2)
+
+
 def test_windows_of_one_buffer_with_and_without_alignment():
     rows, cols, depth = 200, 272, 96
     x = oracle.random((2 * rows * 300 + 5,), "bfloat16", 1)

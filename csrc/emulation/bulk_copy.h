@@ -55,6 +55,14 @@ inline void arrive_expecting(SharedBarrier& barrier, int bytes) {
   arrive(barrier);
 }
 inline void arrive_at(SharedBarrier& barrier, int block) { arrive(*static_cast<SharedBarrier*>(emulation::in_block(&barrier, block))); }
+inline void send(uint32_t* to, int block, uint32_t value, SharedBarrier& barrier) {
+  auto* const place = static_cast<uint32_t*>(emulation::in_block(to, block));
+  auto* const full = static_cast<SharedBarrier*>(emulation::in_block(&barrier, block));
+  emulation::later([=] {
+    *place = value;
+    emulation::complete(*full, sizeof value);
+  });
+}
 inline void wait_phase(SharedBarrier& barrier, uint32_t parity) {
   if ((barrier.phase & 1) == parity) emulation::wait_phase(&barrier.phase, parity);
 }
@@ -117,7 +125,13 @@ inline void wait_stores_read() {
 }
 inline void wait_stores() { emulation::wait_stores(0); }
 
-inline void acquire_map(const CUtensorMap&) {}
+template <int kMaps>
+inline void publish_maps(CUtensorMap* to, const CUtensorMap* maps) {
+  emulation::require_awaited();
+  wave_barrier();
+  if (thread_index() % VBGEMM_WAVE_SIZE == 0) std::copy(maps, maps + kMaps, to);
+  wave_barrier();
+}
 inline void prefetch_map(const CUtensorMap&) {}
 inline void replace_tensor(CUtensorMap& map, const void* data, int items, int lines, int64_t line_bytes) {
   if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || line_bytes % 16 != 0) emulation::fail("a tensor map of lines that are not aligned");

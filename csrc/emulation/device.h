@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "gpu/arch/gpu_vendor.h"
@@ -18,9 +19,10 @@ inline void require(Error error, const char* what) {
   std::exit(2);
 }
 
+// As a GPU's, it begins at a multiple of 256 bytes: tensor maps lie in it.
 class DeviceMemory {
  public:
-  explicit DeviceMemory(size_t bytes) : data_(new char[bytes]), bytes_(bytes) {}
+  explicit DeviceMemory(size_t bytes) : data_(static_cast<char*>(::operator new(bytes, kAlignment))), bytes_(bytes) {}
   template <class T>
   explicit DeviceMemory(const std::vector<T>& host) : DeviceMemory(host.size() * sizeof(T)) {
     write(host.data());
@@ -36,7 +38,12 @@ class DeviceMemory {
   }
 
  private:
-  std::unique_ptr<char[]> data_;
+  static constexpr std::align_val_t kAlignment{256};
+  struct Free {
+    void operator()(char* data) const { ::operator delete(data, kAlignment); }
+  };
+
+  std::unique_ptr<char, Free> data_;
   size_t bytes_;
 };
 

@@ -18,8 +18,11 @@ inline constexpr int kVectorLoadBytes = 16;
 // workspace.
 constexpr int max_parameter_buffers(bool cdna) { return (max_parameter_bytes(cdna) - 256) / kBufferBytes; }
 
-// Size in bytes of a problem's tensor maps, which a call with pipelined tiles has in its workspace for each of its problems.
-inline constexpr int kProblemMapBytes = 512;
+// The tensor maps of a launch of pipelined tiles, which lie in its call's workspace: for each thread block, maps of three matrices for as
+// many tiles as may be between the finder and the last store. No GPU of sm_90 has more multiprocessors than kMaxPipelinedBlocks; a larger
+// one would use only as many.
+inline constexpr int kMaxPipelinedBlocks = 160, kTilesWithMaps = 4, kTileMapBytes = 3 * 128;
+inline constexpr int kPipelinedMapBytes = kMaxPipelinedBlocks * kTilesWithMaps * kTileMapBytes;
 
 // Shared memory, in bytes, that a thread block may use on a multiprocessor of sm_90. A pipelined kernel's launch requests all of it.
 inline constexpr int kPipelineMaxShared = 227 * 1024;

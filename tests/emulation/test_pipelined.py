@@ -63,16 +63,21 @@ MORE_MISTAKES = {
         "copy_box_to(3, to",
         "copy_box_to(1 << rank_, to",
     ),
-    "a slice that ends within a stage": (
-        "pipelined_tile.h",
-        "at.depth % Cut::kDepth != 0) return",
-        "at.depth % 8 != 0) return",
+    "an operand with rows that are not aligned": ("tile_maps.h", "found.line_bytes % kAlignment == 0;", "true;"),
+    "a matrix that begins within 16 bytes": (
+        "tile_maps.h",
+        "reinterpret_cast<uintptr_t>(x.first) % kAlignment == 0 &&",
+        "",
     ),
-    "an operand with rows that are not aligned": ("problem_maps.h", "found.line_bytes % kAlignment == 0;", "true;"),
-    "a slice whose steps begin within 16 bytes": (
+    "a tensor map replaced while stores use it": (
         "pipelined_tile.h",
-        "return element % (16 / int{sizeof(T)}) == 0",
-        "return element >= 0",
+        "block_index() * kTilesWithMaps + maps_index]",
+        "block_index() * kTilesWithMaps + maps_index % Cut::kTiles]",
+    ),
+    "columns shared with a tile that needs others": (
+        "pipelined_tile.h",
+        "count_lanes(lane < kWords && beside[lane] != mine[lane]) == 0",
+        "count_lanes(false) == 0",
     ),
     "results overwritten while they are stored": (
         "store_rows.h",

@@ -107,9 +107,17 @@ __device__ inline void wait_stores_read() {
 }
 __device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// Makes a map in global memory, which an earlier kernel wrote, visible to this thread's copies.
-__device__ inline void acquire_map(const CUtensorMap& map) {
-  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(&map) : "memory");
+// Writes maps from shared to global memory, for copies by threads of this block that meet this warp afterwards. The whole warp calls this.
+template <int kMaps>
+__device__ inline void publish_maps(CUtensorMap* to, const CUtensorMap* maps) {
+  constexpr int kVectors = kMaps * sizeof(CUtensorMap) / sizeof(uint4);
+  static_assert(kVectors <= 32);
+  const int lane = threadIdx.x % 32;
+  if (lane < kVectors) reinterpret_cast<uint4*>(to)[lane] = reinterpret_cast<const uint4*>(maps)[lane];
+  asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+  __syncwarp();
+  if (lane < kMaps) asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(to + lane) : "memory");
+  __syncwarp();
 }
 // Replaces a map's address, size and distance of lines; the map is in shared memory. PTX ISA, "tensormap.replace".
 __device__ inline void replace_tensor(const CUtensorMap& map, const void* data, int items, int lines, int64_t line_bytes) {

@@ -210,7 +210,7 @@ class Check {
       trial.align_rows(i % 3 > 0);  // TMA copies only aligned rows, and the kernel's other way must alternate with it
       const int m = trial.one_of({72, 131, 136, 264, 264, 384}), n = trial.one_of({8, 200, 256, 264, 300});
       const int k = trial.one_of({8, 64, 72, 128, 384, 640});
-      Box box = whole(trial.plan().problems, trial.add(m, n, k, 1), tile_id);
+      Box box = whole(trial.plan().problems, trial.add(m, n, k, i % 4 ? 1 : 2), tile_id);
       box.slices = trial.one_of({1, 1, 1, k % 128 ? 1 : 2, 3});
       trial.boxes().push_back(box);
     }

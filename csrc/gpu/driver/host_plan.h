@@ -177,8 +177,8 @@ struct Buffers {
 };
 
 inline size_t workspace_of(const HostPlan& plan, int num_buffers) {
-  const int mapped = mapped_problems(plan.launches.data(), static_cast<int>(plan.launches.size()), static_cast<int>(plan.problems.size()));
-  return workspace_bytes(plan.kind, num_buffers, plan.num_sums, mapped);
+  const bool pipelined = has_pipelined_tiles(plan.launches.data(), static_cast<int>(plan.launches.size()));
+  return workspace_bytes(plan.kind, num_buffers, plan.num_sums, pipelined);
 }
 
 inline GpuCall call_of(const HostPlan& plan, const DevicePlan& device, const Buffers& buffers, const DeviceMemory& workspace) {

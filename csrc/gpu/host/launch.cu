@@ -47,8 +47,8 @@ size_t table_bytes(int num_buffers) { return num_buffers > kMaxParameterBuffers 
 
 }  // namespace
 
-size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums, int num_mapped) {
-  return size_t{kProblemMapBytes} * num_mapped + table_bytes(num_buffers) + num_sums * accumulator_bytes(kind);
+size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums, bool pipelined) {
+  return (pipelined ? kPipelinedMapBytes : 0) + table_bytes(num_buffers) + num_sums * accumulator_bytes(kind);
 }
 
 static const void* find_add_partial_sums(DType dtype) {
@@ -142,8 +142,8 @@ Error load_kernels(Kind kind) {
 
 Error launch(const GpuCall& call, Stream stream) {
   if (!arithmetic_of(call.kind).gives(call.out_dtype) || call.num_buffers < 0 || call.num_sums < 0) return kInvalidValue;
-  const int num_mapped = mapped_problems(call.launches, call.num_launches, call.plan.num_problems);
-  if (!call.workspace && workspace_bytes(call.kind, call.num_buffers, call.num_sums, num_mapped) > 0) return kInvalidValue;
+  const bool pipelined = has_pipelined_tiles(call.launches, call.num_launches);
+  if (!call.workspace && workspace_bytes(call.kind, call.num_buffers, call.num_sums, pipelined) > 0) return kInvalidValue;
 
   KernelParameters parameters;
   parameters.plan = call.plan;
@@ -153,9 +153,9 @@ Error launch(const GpuCall& call, Stream stream) {
   parameters.overflow = nullptr;
   parameters.maps = nullptr;
   char* workspace = static_cast<char*>(call.workspace);
-  if (num_mapped > 0) {
+  if (pipelined) {
     parameters.maps = workspace;
-    workspace += size_t{kProblemMapBytes} * num_mapped;
+    workspace += kPipelinedMapBytes;
   }
   if (table_bytes(call.num_buffers) > 0) {
     auto* const table = reinterpret_cast<Buffer*>(workspace);
@@ -167,10 +167,6 @@ Error launch(const GpuCall& call, Stream stream) {
     copy_buffers(call, 0, call.num_buffers, parameters.table);
   }
   parameters.sums = {call.num_sums > 0 ? workspace : nullptr, call.num_sums};
-  if (num_mapped > 0) {
-    const Error error = make_maps(call.kind, parameters, stream);
-    if (error != kSuccess) return error;
-  }
 
   for (int i = 0; i < call.num_launches; ++i) {
     const Launch& launch = call.launches[i];
@@ -186,8 +182,9 @@ Error launch(const GpuCall& call, Stream stream) {
       parameters.launch_blocks = static_cast<int32_t>(blocks);
       const bool last = call.plan.num_splits <= 0 && begin + most >= launch.num_blocks && is_last(call, i);
       parameters.next_may_start = !last || next_call_may_start(blocks);
-      const GridOfBlocks grid = grid_of(static_cast<Kernel>(launch.kernel), blocks);
-      const Error error = launch_kernel(kernel, grid.blocks, threads, shared_bytes, &parameters, stream, grid.cluster);
+      const Error error = static_cast<Kernel>(launch.kernel) == Kernel::m384_pipelined
+                              ? launch_pipelined(call.kind, kernel, parameters, stream)
+                              : launch_kernel(kernel, blocks, threads, shared_bytes, &parameters, stream);
       if (error != kSuccess) return error;
     }
   }

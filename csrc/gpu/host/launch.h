@@ -18,16 +18,16 @@ struct GpuCall {
   void* workspace;   // device memory of workspace_bytes(); null if that is 0
 };
 
-// How many problems need tensor maps: all of them if a launch is of pipelined tiles.
-inline int mapped_problems(const Launch* launches, int num_launches, int num_problems) {
+// Whether a launch is of pipelined tiles.
+inline bool has_pipelined_tiles(const Launch* launches, int num_launches) {
   for (int i = 0; i < num_launches; ++i) {
-    if (launches[i].kernel == static_cast<int>(Kernel::m384_pipelined)) return num_problems;
+    if (launches[i].kernel == static_cast<int>(Kernel::m384_pipelined)) return true;
   }
-  return 0;
+  return false;
 }
 
 // Size of the workspace, which holds the tensor maps, the buffer table if the launch parameters cannot, and the split-K partial sums.
-size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums, int num_mapped);
+size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums, bool pipelined);
 
 // Returns the kernel's address for the launch functions, or null if this build has no such kernel for the arithmetic.
 const void* find_kernel(Kind kind, Kernel kernel);

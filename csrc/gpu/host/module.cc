@@ -28,7 +28,7 @@ ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::Remain
   const size_t results = rets.size(), buffers = operands.size() + results;
   const auto* const each = reinterpret_cast<const vbgemm::Launch*>(launches.begin());
   const int num_launches = static_cast<int>(launches.size() * sizeof(int32_t) / sizeof(vbgemm::Launch));
-  const bool pipelined = vbgemm::mapped_problems(each, num_launches, 1) > 0;
+  const bool pipelined = vbgemm::has_pipelined_tiles(each, num_launches);
   const bool workspace = results > 1 && (pipelined || num_sums > 0 || buffers > static_cast<size_t>(vbgemm::kMaxParameterBuffers) + 1);
   vbgemm::Call call;
   ffi::Error error = vbgemm::check_call({descriptors, operands, rets, catalogue, kind, problems, epilogues, launches, num_factors,
@@ -38,8 +38,7 @@ ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::Remain
 
   vbgemm::GpuCall gpu{};
   gpu.num_sums = call.num_sums;
-  const int num_mapped = pipelined ? call.plan.num_problems : 0;
-  const size_t needed = vbgemm::workspace_bytes(call.kind, static_cast<int>(call.buffers.size()), gpu.num_sums, num_mapped);
+  const size_t needed = vbgemm::workspace_bytes(call.kind, static_cast<int>(call.buffers.size()), gpu.num_sums, pipelined);
   if (needed > 0) {
     ffi::AnyBuffer buffer = **rets.get<ffi::AnyBuffer>(results - 1);
     if (!workspace || buffer.size_bytes() < needed) {

@@ -1,4 +1,4 @@
-// The launch that makes the tensor maps of a call's problems in its workspace.
+// The launch of pipelined tiles: its grid, and the tensor maps from which the kernel makes those of its tiles.
 #include <algorithm>
 
 #include "gpu/host/dynamic_shared.h"
@@ -6,18 +6,6 @@
 #include "gpu/host/tensor_maps.h"
 #include "gpu/pipelined/pipelined_tile.h"
 #include "gpu/tile/kernels.h"
-
-// One thread block, of one warp, for each problem.
-extern "C" __global__ void vbgemm_make_maps(VBGEMM_PARAMETERS(vbgemm::MapParameters, parameters)) {
-  if constexpr (vbgemm::kWarpgroupProducts) {
-    VBGEMM_SHARED(vbgemm::ProblemMaps, maps);
-    vbgemm::let_next_kernel_start();
-    vbgemm::await_previous_kernel();
-    const int problem = static_cast<int>(vbgemm::block_index());
-    auto* const to = static_cast<vbgemm::ProblemMaps*>(const_cast<void*>(parameters.call.maps));
-    vbgemm::make_maps(parameters, problem, maps, to + problem);
-  }
-}
 
 namespace vbgemm {
 namespace {
@@ -35,20 +23,16 @@ Error encode_any(CUtensorMap& map, DType dtype, const void* data, uint32_t box_l
 
 bool runs_pipeline() { return has_bulk_copies(reinterpret_cast<const void*>(vbgemm_m384_pipelined_bfloat16)); }
 
-Error make_maps(Kind kind, const KernelParameters& call, Stream stream) {
+Error launch_pipelined(Kind kind, const void* kernel, const KernelParameters& call, Stream stream) {
   constexpr uint32_t kFactorLines = 64, kResultLines = 16;  // of the boxes in which operands are copied and results are stored
-  MapParameters parameters{call, {}, {}};
+  constexpr int kCluster = PipelinedCut<Kind::bf16>::kCluster;
+  PipelinedParameters parameters{call, {}, {}};
   Error error = encode_any(parameters.factor, arithmetic_of(kind).lhs, call.maps, kFactorLines);
   if (error == kSuccess) error = encode_any(parameters.result, call.result, call.maps, kResultLines);
   if (error != kSuccess) return error;
-  return launch_kernel(reinterpret_cast<const void*>(vbgemm_make_maps), call.plan.num_problems, kWaveSize, 0, &parameters, stream);
-}
-
-GridOfBlocks grid_of(Kernel kernel, uint32_t blocks) {
-  if (kernel != Kernel::m384_pipelined) return {blocks, 1};
-  constexpr uint32_t kCluster = PipelinedCut<Kind::bf16>::kCluster;
-  const uint32_t clusters = (blocks + kCluster - 1) / kCluster, most = static_cast<uint32_t>(multiprocessors()) / kCluster;
-  return {kCluster * (most > 0 ? std::min(clusters, most) : clusters), static_cast<int>(kCluster)};
+  const int clusters = (call.launch_blocks + kCluster - 1) / kCluster, places = std::min(multiprocessors(), kMaxPipelinedBlocks) / kCluster;
+  const auto blocks = static_cast<uint32_t>(kCluster * std::min(clusters, std::max(places, 1)));
+  return launch_kernel(kernel, blocks, threads_of(Kernel::m384_pipelined), kPipelineMaxShared, &parameters, stream, kCluster);
 }
 
 }  // namespace vbgemm

@@ -28,9 +28,13 @@ struct PipelineCut {
 };
 
 template <class Cut>
-struct PipelineShared {
+struct PipelineBuffers {
   alignas(1024) unsigned char stage[Cut::kStages][Cut::kStageBytes];
   alignas(1024) unsigned char staging[Cut::kMultiplyingWarps][Cut::kStagingBytes];
+};
+// Apart from the buffers, so that what a kernel needs in addition follows these barriers, and not the padding to 1024 bytes.
+template <class Cut>
+struct StageBarriers {
   SharedBarrier full[Cut::kStages], empty[Cut::kStages];
 };
 // Shared memory of a thread block is only guaranteed to begin at a multiple of 16 bytes; swizzled boxes need 1024, so that up to 1024 more
@@ -73,9 +77,9 @@ __device__ inline Shared& aligned_in(Unaligned<Shared>& dynamic) {
 // Multiplies `depth` steps of K, which arrive in the ring's stages, for the 64 rows of a consumer warpgroup (`half`: 0 or 1). kAcrossA,
 // kAcrossB: whether the operand is contiguous across K. clear(stage, begin) may change a last stage of less than kDepth steps before it is
 // multiplied. release(stage) is called when products no longer read a stage.
-template <class Cut, bool kAcrossA, bool kAcrossB, class Clear, class Release>
-__device__ inline void multiply_stages(PipelineShared<Cut>& shared, int depth, int half, RingPlace<Cut::kStages>& stages,
-                                       float (&sums)[Cut::kBlocks][4], const Clear& clear, const Release& release) {
+template <class Cut, bool kAcrossA, bool kAcrossB, class Shared, class Clear, class Release>
+__device__ inline void multiply_stages(Shared& shared, int depth, int half, RingPlace<Cut::kStages>& stages, float (&sums)[Cut::kBlocks][4],
+                                       const Clear& clear, const Release& release) {
   // Byte offsets of a chunk of 16 steps of K: two 16-byte vectors further on in each line where lines run along K, 16 lines further on
   // where they run across K.
   constexpr int kChunkA = kAcrossA ? 16 * 128 : 32, kChunkB = kAcrossB ? 16 * 128 : 32, kChunks = Cut::kDepth / 16;

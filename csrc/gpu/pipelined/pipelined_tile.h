@@ -5,7 +5,7 @@
 // as neighbours in the plan usually are, they need the same columns of B, and each copies one half of these to both by multicast.
 #pragma once
 #include "gpu/pipelined/pipelined_store.h"
-#include "gpu/pipelined/problem_maps.h"
+#include "gpu/pipelined/tile_maps.h"
 #include "gpu/tile/tile_kernel.h"
 
 namespace vbgemm {
@@ -13,6 +13,8 @@ namespace vbgemm {
 template <Kind kKindOfProducts>
 struct PipelinedCut : PipelineCut<kKindOfProducts, 256> {
   static constexpr int kTiles = 3;  // tiles found ahead, and those whose results are still being stored
+  // A consumer that has passed on a tile may still have stores of it under way, by the tile's map, but none of the tile before.
+  static_assert(kTilesWithMaps > kTiles);
   static constexpr int kCluster = 2;
 };
 
@@ -20,18 +22,26 @@ struct PipelinedCut : PipelineCut<kKindOfProducts, 256> {
 template <class T>
 struct PipelinedTile {
   TilePlace<T> place;
-  const ProblemMaps* maps;  // of its problem; null where threads copy the operands
-  int row, col, first;      // its origin in the problem: row and column of C, and step of K
-  int steps;                // the cluster's stages for this tile: as many as the longer one of its two tiles needs
-  bool shares;              // both tiles of the cluster need the same columns of B
-  bool tensor_stores;       // TMA may store C
-  bool ends;                // there is no further tile
+  TileMaps* maps;      // in the workspace
+  int steps;           // the cluster's stages for this tile: as many as the longer one of its two tiles needs
+  bool tensor_copies;  // TMA copies the operands, otherwise threads do
+  bool tensor_stores;  // TMA stores C
+  bool shares;         // both tiles of the cluster need the same columns of B
+  bool ends;           // there is no further tile
+};
+
+// What the finders of a cluster tell each other of their tiles. `columns` is null where TMA does not copy them.
+struct TileColumns {
+  const void* columns;
+  int32_t row_stride, col_stride, cols, depth;
 };
 
 template <class Cut>
-struct PipelinedShared : PipelineShared<Cut> {
+struct PipelinedShared : PipelineBuffers<Cut>, StageBarriers<Cut> {
   PipelinedTile<typename Cut::T> tile[Cut::kTiles];
-  SharedBarrier tile_full[Cut::kTiles], tile_empty[Cut::kTiles];
+  alignas(128) CUtensorMap map[3];        // that the finder changes for each tile before it publishes them
+  TileColumns mine, beside[Cut::kTiles];  // of this thread block, and of the other one of the cluster
+  SharedBarrier tile_full[Cut::kTiles], tile_empty[Cut::kTiles], beside_full[Cut::kTiles];
 };
 
 template <class Cut>
@@ -41,8 +51,8 @@ class PipelinedBlock {
   static constexpr int kCopyingThreads = 64;  // that copy what TMA cannot
 
  public:
-  __device__ PipelinedBlock(const KernelParameters& parameters, PipelinedShared<Cut>& shared)
-      : parameters_(parameters), shared_(shared), rank_(cluster_rank()) {}
+  __device__ PipelinedBlock(const PipelinedParameters& parameters, PipelinedShared<Cut>& shared)
+      : parameters_(parameters.call), maps_(parameters), shared_(shared), rank_(cluster_rank()) {}
 
   __device__ void init_barriers() const {
     for (int i = 0; i < Cut::kStages; ++i) {
@@ -52,18 +62,24 @@ class PipelinedBlock {
     for (int i = 0; i < Cut::kTiles; ++i) {
       init_barrier(shared_.tile_full[i], 1);
       init_barrier(shared_.tile_empty[i], 1 + kCopyingThreads / 32 + Cut::kMultiplyingWarps);
+      init_barrier(shared_.beside_full[i], 1);
     }
     fence_barrier_init();
   }
 
-  // The tile finder: the first warp of the thread block. The grid's thread blocks take those of the plan in turn.
+  // The tile finder: the first warp of the thread block. The grid's thread blocks take those of the plan in turn. The first tile is found
+  // before the previous kernel has ended.
   __device__ void find_tiles() const {
+    copy_words(shared_.map[kA], maps_.factor);
+    copy_words(shared_.map[kB], maps_.factor);
+    copy_words(shared_.map[kC], maps_.result);
     RingPlace<Cut::kTiles> place;
+    RingPlace<kTilesWithMaps> maps;
     for (int first = block_index() / Cut::kCluster * Cut::kCluster; first < parameters_.launch_blocks; first += grid_blocks()) {
       Walk mine = walk_of(first + rank_), other = walk_of(first + (rank_ ^ 1));
-      for (; mine.tile < mine.end || other.tile < other.end; ++mine.tile, ++other.tile, place.advance()) {
+      for (; mine.tile < mine.end || other.tile < other.end; ++mine.tile, ++other.tile, place.advance(), maps.advance()) {
         wait_phase(shared_.tile_empty[place.index], place.parity ^ 1);
-        find(mine, other, shared_.tile[place.index]);
+        find(mine, place, maps.index);
         pass_on(place);
       }
     }
@@ -74,11 +90,11 @@ class PipelinedBlock {
 
   // The producer of operands that TMA copies. One warp runs it, of which one lane issues the copies.
   __device__ void copy_by_tma(int lane) const {
-    const ProblemMaps* latest = nullptr;
+    await_previous_kernel();
     each_tile([&](const Tile& tile, RingPlace<Cut::kTiles> place, RingPlace<Cut::kStages>& stages) {
       wave_barrier();  // all lanes have seen the tile
       if (lane == 0) {
-        copy_tile(tile, latest, stages);
+        copy_tile(tile, stages);
         arrive(shared_.tile_empty[place.index]);
       }
       wave_barrier();  // a named barrier is for whole warps
@@ -88,10 +104,11 @@ class PipelinedBlock {
 
   // The producers of other operands: two warps, `thread` of which counts from 0. They store lines along K, in the layout of TMA's boxes.
   __device__ void copy_by_threads(int thread) const {
+    await_previous_kernel();
     each_tile([&](const Tile& tile, RingPlace<Cut::kTiles> place, RingPlace<Cut::kStages>& stages) {
       const int depth = tile.place.depth;
       for (int step = 0; step < tile.steps; ++step, stages.advance()) {
-        if (tile.maps) continue;
+        if (tile.tensor_copies) continue;
         const int k = step * Cut::kDepth;
         wait_phase(shared_.empty[stages.index], stages.parity ^ 1);
         unsigned char* const stage = shared_.stage[stages.index];
@@ -112,7 +129,7 @@ class PipelinedBlock {
   // The consumers. Eight warps run this, and `warp` counts from 0.
   __device__ void multiply_tiles(int warp, int lane) {
     const int half = warp / 4;
-    const ProblemMaps* latest = nullptr;
+    await_previous_kernel();
     each_tile([&](const Tile& tile, RingPlace<Cut::kTiles> place, RingPlace<Cut::kStages>& stages) {
       const bool computes = tile.place.rows > half * 64;  // otherwise only the other half does
       const int depth = computes ? tile.place.depth : 0, passed = (depth + Cut::kDepth - 1) / Cut::kDepth;
@@ -128,7 +145,8 @@ class PipelinedBlock {
         if (depth == 0) {
           for (auto& block : sums) block[0] = block[1] = block[2] = block[3] = 0;
         } else {
-          const bool across_a = tile.maps && tile.maps->across_a, across_b = tile.maps && tile.maps->across_b;
+          const bool across_a = tile.tensor_copies && is_across(tile.place.matrix[kA]);
+          const bool across_b = tile.tensor_copies && !is_across(tile.place.matrix[kB]);
           const auto clear = [](int, int) {};
           if (across_a && across_b) {
             multiply_stages<Cut, true, true>(shared_, depth, half, stages, sums, clear, release);
@@ -142,12 +160,12 @@ class PipelinedBlock {
         }
         unsigned char* const staging = shared_.staging[warp];
         if (tile.tensor_stores) {
-          if (tile.maps != latest && lane == 0) acquire_map(tile.maps->c);
-          latest = tile.maps;
-          store_by_tma<Cut>(tile.maps->c, tile.place, tile.row, tile.col, warp, sums, staging, lane);
+          store_by_tma<Cut>(tile.maps->c, tile.place, warp, sums, staging, lane);
         } else {
           store_by_threads<Cut>(tile.place, warp, sums, staging, lane);
         }
+      } else {
+        wait_stores_read();  // of the tile before, as those who store do
       }
       for (int step = passed; step < tile.steps; ++step, stages.advance()) {
         wait_phase(shared_.full[stages.index], stages.parity);
@@ -161,22 +179,19 @@ class PipelinedBlock {
   }
 
  private:
+  // Whether a matrix is contiguous down its columns. One that is contiguous in both directions counts as one of rows.
+  static __device__ bool is_across(const MatrixView& x) { return x.col_stride != 1; }
+
   // Copies a tile's operands by TMA, if that can copy them.
-  __device__ void copy_tile(const Tile& tile, const ProblemMaps*& latest, RingPlace<Cut::kStages>& stages) const {
-    const TilePlace<T>& to = tile.place;
-    const int depth = to.depth, boxes_a = boxes(to.rows, Cut::kBoxesA), boxes_b = boxes(to.cols, Cut::kBoxesB), row = tile.row,
-              col = tile.col;
-    const ProblemMaps* const maps = tile.maps;
-    const int first = tile.first, steps = tile.steps;
-    const bool shares = tile.shares;
-    if (maps && maps != latest) {
-      acquire_map(maps->a);
-      acquire_map(maps->b);
-      latest = maps;
-    }
-    const bool across_a = maps && maps->across_a, across_b = maps && maps->across_b;
+  __device__ void copy_tile(const Tile& tile, RingPlace<Cut::kStages>& stages) const {
+    const TilePlace<T>& place = tile.place;
+    const int depth = place.depth, boxes_a = boxes(place.rows, Cut::kBoxesA), boxes_b = boxes(place.cols, Cut::kBoxesB);
+    TileMaps* const maps = tile.maps;
+    const int steps = tile.steps;
+    const bool copies = tile.tensor_copies, shares = tile.shares;
+    const bool across_a = is_across(place.matrix[kA]), across_b = !is_across(place.matrix[kB]);
     for (int step = 0; step < steps; ++step, stages.advance()) {
-      if (!maps) continue;
+      if (!copies) continue;
       const int k = step * Cut::kDepth;
       wait_phase(shared_.empty[stages.index], stages.parity ^ 1);
       SharedBarrier& full = shared_.full[stages.index];
@@ -186,15 +201,13 @@ class PipelinedBlock {
       }
       unsigned char* const stage = shared_.stage[stages.index];
       arrive_expecting(full, (boxes_a + boxes_b) * Cut::kBoxBytes);
-      const int deep = first + k;
       for (int box = 0; box < boxes_a; ++box) {
-        const int along = row + box * Cut::kBox;
-        copy_box(stage + box * Cut::kBoxBytes, maps->a, across_a ? along : deep, across_a ? deep : along, 0, full);
+        const int along = box * Cut::kBox;
+        copy_box(stage + box * Cut::kBoxBytes, maps->a, across_a ? along : k, across_a ? k : along, 0, full);
       }
       for (int box = 0; box < boxes_b; ++box) {
-        const int along = col + box * Cut::kBox;
+        const int along = box * Cut::kBox, x = across_b ? along : k, y = across_b ? k : along;
         unsigned char* const to = stage + (Cut::kBoxesA + box) * Cut::kBoxBytes;
-        const int x = across_b ? along : deep, y = across_b ? deep : along;
         if (!shares) copy_box(to, maps->b, x, y, 0, full);
         if (shares && box % 2 == rank_) copy_box_to(3, to, maps->b, x, y, 0, full);
       }
@@ -238,78 +251,64 @@ class PipelinedBlock {
     return walk.tile < walk.end ? walk : Walk{0, 0};  // so that counting on from a first tile that lies does not overflow
   }
 
-  // A box has to begin at a multiple of 16 bytes of its lines: TMA traps otherwise.
-  static __device__ bool starts_vector(int64_t element) { return element % (16 / int{sizeof(T)}) == 0; }
-
-  // Where a tile is in its problem, and how TMA copies its operands.
-  struct Found {
-    TilePosition at;
-    Part part;  // this lane's, as place_tile needs it
-    bool there;
-    const ProblemMaps* maps;
-    int first;
-  };
-  __device__ Found find(const Walk& walk) const {
-    const Descriptors& plan = parameters_.plan;
-    const int lane = thread_index();
-    Found found{};
-    found.there = walk.tile < walk.end;
-    if (!found.there) return found;
-    if (plan.tiles) {
-      const ReadyTile* const ready = plan.tiles + walk.tile;
-      found.at = load_record(&ready->position);
-      found.part = load_record(&ready->part[lane < kC ? lane : kC]);
-    } else {
-      found.there = find_in_run(plan, walk.tile, lane, extent_of, found.at, found.part);
-      if (!found.there) return found;
-    }
-    const TilePosition& at = found.at;
-    // The other thread block takes part in all steps of the tile, so that a depth that lies would keep both here for long.
-    found.there =
-        at.problem >= 0 && at.problem < plan.num_problems && at.depth >= 0 && at.depth <= load_early(&plan.problems[at.problem].k);
-    if (!found.there || !parameters_.maps) return found;
-    const ProblemMaps* const maps = static_cast<const ProblemMaps*>(parameters_.maps) + at.problem;
-    if (!maps->has_factors) return found;
-    // The first step of K follows from where the tile's part of A begins. Beyond a slice's last step TMA copies the next slice's steps, and
-    // not zeros as beyond K, so that a slice has to end with a whole stage.
-    const int64_t offset = value_of_lane(found.part.offset, kA);
-    const int64_t first = (offset - maps->offset_a - int64_t{at.row} * maps->row_stride_a) / maps->col_stride_a;
-    if (first + at.depth < maps->depth && at.depth % Cut::kDepth != 0) return found;
-    if (!starts_vector(maps->across_a ? at.row : first) || !starts_vector(maps->across_b ? at.col : first)) return found;
-    found.maps = maps;
-    found.first = static_cast<int>(first);
-    return found;
+  // The finder's lanes copy a map from the launch parameters.
+  static __device__ void copy_words(CUtensorMap& to, const CUtensorMap& from) {
+    static_assert(sizeof from == 4 * 32);
+    reinterpret_cast<uint32_t*>(&to)[thread_index()] = reinterpret_cast<const uint32_t*>(&from)[thread_index()];
   }
 
-  // Fills in this thread block's tile, of which the other one's is beside. Whatever the descriptors hold, a tile that is not entirely
+  // Finds a tile, makes its maps, and learns of the other thread block's tile. Whatever the descriptors hold, a tile that is not entirely
   // inside the call's buffers has no rows: the thread block then only takes part in the cluster's steps.
-  __device__ void find(const Walk& mine, const Walk& beside, Tile& tile) const {
+  __device__ void find(const Walk& walk, const RingPlace<Cut::kTiles>& at, int maps_index) const {
     const int lane = thread_index();
-    const Found found = find(mine), other = find(beside);
+    Tile& tile = shared_.tile[at.index];
+    TilePlace<T>& place = tile.place;
+    if (lane == 0) place.code = kNoCode;
+    if (walk.tile < walk.end) find_tile<false>(parameters_, walk.tile, extent_of, place);
+    wave_barrier();
+
+    const bool there = place.code != kNoCode;
+    LinesOfMatrix lines{};
+    if (there && lane <= kC) {
+      const int bytes = lane < kC ? static_cast<int>(sizeof(T)) : result_bytes<T>(place.result_type());
+      lines = lines_of(place.matrix[lane], lane == kB ? place.depth : place.rows, lane == kA ? place.depth : place.cols, bytes);
+    }
+    const bool copies = value_of_lane(lines.data != nullptr, kA) && value_of_lane(lines.data != nullptr, kB);
+    // TMA stores rows of the type of the call's results.
+    const bool fits = there && !place.fused && !is_across(place.matrix[kC]) && place.result_type() == parameters_.result;
+    const bool stores = value_of_lane(lines.data != nullptr, kC) && fits;
     if (lane == 0) {
-      tile.place.code = kNoCode;
-      tile.tensor_stores = tile.ends = false;
+      const MatrixView& b = place.matrix[kB];
+      shared_.mine = {};
+      if (there) shared_.mine.depth = place.depth;
+      if (copies) {
+        shared_.mine = {b.first, static_cast<int32_t>(b.row_stride), static_cast<int32_t>(b.col_stride), place.cols, place.depth};
+      }
+      arrive_expecting(shared_.beside_full[at.index], sizeof(TileColumns));
     }
     wave_barrier();
-    const bool is_slice = count_lanes(found.there && lane == kC && found.part.buffer == kAmongSums) > 0;
-    if (found.there) place_tile<false, kA>(parameters_, found.at, found.part, extent_of(found.at.tile_id), is_slice, tile.place);
+    constexpr int kWords = sizeof(TileColumns) / sizeof(uint32_t);
+    uint32_t *const mine = reinterpret_cast<uint32_t*>(&shared_.mine), *const beside =
+                                                                           reinterpret_cast<uint32_t*>(&shared_.beside[at.index]);
+    if (lane < kWords) send(beside + lane, rank_ ^ 1, mine[lane], shared_.beside_full[at.index]);
+
+    if (lines.data) replace_tensor(shared_.map[lane], lines.data, lines.items, lines.lines, lines.line_bytes);
     wave_barrier();
+    TileMaps& maps = static_cast<TileMaps*>(const_cast<void*>(parameters_.maps))[block_index() * kTilesWithMaps + maps_index];
+    await_previous_kernel();  // which may have the workspace
+    publish_maps<kC + 1>(&maps.a, shared_.map);
+
+    wait_phase(shared_.beside_full[at.index], at.parity);
+    const bool same = count_lanes(lane < kWords && beside[lane] != mine[lane]) == 0;
     if (lane > 0) return;
-    const auto steps_of = [](const Found& x) { return x.there ? (x.at.depth + Cut::kDepth - 1) / Cut::kDepth : 0; };
-    tile.steps = max(steps_of(found), steps_of(other));
-    tile.shares = found.maps && found.maps == other.maps && found.at.col == other.at.col && found.at.cols == other.at.cols &&
-                  found.first == other.first && found.at.depth == other.at.depth;
-    tile.maps = found.maps;
-    tile.first = found.first;
-    tile.row = found.at.row;
-    tile.col = found.at.col;
-    if (tile.place.code == kNoCode) {
-      tile.place.rows = 0;
-      tile.place.cols = tile.shares ? found.at.cols : 0;
-      tile.place.depth = tile.shares ? found.at.depth : 0;
-      return;
-    }
-    tile.tensor_stores = tile.maps && tile.maps->has_c && !is_slice && !tile.place.fused && starts_vector(tile.col);
+    if (!there) place.rows = place.cols = place.depth = 0;
+    const int depth = max(place.depth, shared_.beside[at.index].depth);
+    tile.maps = &maps;
+    tile.steps = (depth + Cut::kDepth - 1) / Cut::kDepth;
+    tile.tensor_copies = copies;
+    tile.tensor_stores = stores;
+    tile.shares = copies && same;
+    tile.ends = false;
   }
 
   // Copies kDepth steps of K of up to four boxes of lines; each thread has one step of all lines.
@@ -332,18 +331,20 @@ class PipelinedBlock {
   }
 
   const KernelParameters& parameters_;
+  const PipelinedParameters& maps_;
   PipelinedShared<Cut>& shared_;
   int rank_;
 };
 
 template <class Cut>
-__device__ inline void run_pipelined(const KernelParameters& parameters, Unaligned<PipelinedShared<Cut>>& dynamic) {
+__device__ inline void run_pipelined(const PipelinedParameters& parameters, Unaligned<PipelinedShared<Cut>>& dynamic) {
   auto& shared = aligned_in(dynamic);
   PipelinedBlock<Cut> block(parameters, shared);
   const int warp = value_of_lane(thread_index() / 32, 0), lane = thread_index() % 32;
+  if (parameters.call.next_may_start) let_next_kernel_start();
+  prefetch_descriptors<Cut::kThreads>(parameters.call.plan);
   if (thread_index() == 0) block.init_barriers();
   cluster_barrier();
-  await_previous_kernel();
   if (warp < 4) {
     shrink_registers<40>();
     if (warp == 0) {
@@ -362,16 +363,16 @@ __device__ inline void run_pipelined(const KernelParameters& parameters, Unalign
   cluster_barrier();
 }
 
-#define VBGEMM_DEFINE_PIPELINED_KERNEL(name, kind)                                            \
-  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(384, 1)                                     \
-      vbgemm_m384_pipelined_##name(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters)) { \
-    if constexpr (vbgemm::kWarpgroupProducts) {                                               \
-      using Cut = vbgemm::PipelinedCut<vbgemm::Kind::kind>;                                   \
-      VBGEMM_DYNAMIC_SHARED(vbgemm::Unaligned<vbgemm::PipelinedShared<Cut>>, dynamic);        \
-      vbgemm::run_pipelined<Cut>(parameters, dynamic);                                        \
-    } else {                                                                                  \
-      vbgemm::trap();                                                                         \
-    }                                                                                         \
+#define VBGEMM_DEFINE_PIPELINED_KERNEL(name, kind)                                               \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(384, 1)                                        \
+      vbgemm_m384_pipelined_##name(VBGEMM_PARAMETERS(vbgemm::PipelinedParameters, parameters)) { \
+    if constexpr (vbgemm::kWarpgroupProducts) {                                                  \
+      using Cut = vbgemm::PipelinedCut<vbgemm::Kind::kind>;                                      \
+      VBGEMM_DYNAMIC_SHARED(vbgemm::Unaligned<vbgemm::PipelinedShared<Cut>>, dynamic);           \
+      vbgemm::run_pipelined<Cut>(parameters, dynamic);                                           \
+    } else {                                                                                     \
+      vbgemm::trap();                                                                            \
+    }                                                                                            \
   }
 
 }  // namespace vbgemm

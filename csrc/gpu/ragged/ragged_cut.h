@@ -23,7 +23,7 @@ struct RaggedCut : PipelineCut<kKindOfProducts, kTileCols> {
 };
 
 template <class Cut>
-struct RaggedShared : PipelineShared<Cut> {
+struct RaggedShared : PipelineBuffers<Cut>, StageBarriers<Cut> {
   RaggedTile tile[Cut::kTiles];
   SharedBarrier tile_full[Cut::kTiles], tile_empty[Cut::kTiles];
   uint32_t unit;  // received from the first thread block of the cluster

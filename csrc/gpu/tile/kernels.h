@@ -2,6 +2,7 @@
 // arithmetic (Kind, dtypes.h), each defined in the instances/ file of its tile family and arithmetic. host/launch.cu compares these lists
 // with what has code (gpu/vendor_tiles.h).
 #pragma once
+#include "catalogue.h"
 #include "gpu/tile/kernel_parameters.h"
 
 // The names have C linkage so that tools find them in the compiler's resource report: vbgemm_<kernel>_<kind>.
@@ -66,11 +67,25 @@
 #define VBGEMM_TENSOR_BYTES VBGEMM_TENSOR_KERNELS_8
 #define VBGEMM_TENSOR_NONE(FOR_EACH, kind)
 
+namespace vbgemm {
+struct PipelinedParameters;
+template <Kernel kKernel>
+struct ParametersOf {
+  using type = KernelParameters;
+};
+template <>
+struct ParametersOf<Kernel::m384_pipelined> {
+  using type = PipelinedParameters;  // gpu/pipelined/tile_maps.h
+};
+}  // namespace vbgemm
+
+#define VBGEMM_DECLARE_SUM(kind) \
+  extern "C" __global__ void vbgemm_add_partial_sums_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters));
 #define VBGEMM_DECLARE_KERNEL(kernel, kind) \
-  extern "C" __global__ void vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::KernelParameters, parameters));
+  extern "C" __global__ void vbgemm_##kernel##_##kind(VBGEMM_PARAMETERS(vbgemm::ParametersOf<vbgemm::Kernel::kernel>::type, parameters));
 
 // The kernel that reduces split-K partial sums exists once for each type of left-hand operands.
-#define DTYPE(id, name, ...) VBGEMM_DECLARE_KERNEL(add_partial_sums, name)
+#define DTYPE(id, name, ...) VBGEMM_DECLARE_SUM(name)
 #define SUM_DTYPE(...)
 #define ARITHMETIC(id, set, name, lhs, rhs, ordinary, tensor) \
   VBGEMM_ORDINARY_##ordinary(VBGEMM_DECLARE_KERNEL, name) VBGEMM_TENSOR_##tensor(VBGEMM_DECLARE_KERNEL, name)

@@ -82,7 +82,7 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
   __device__ __forceinline__ static void run(const KernelParameters& parameters, Shared& shared) {
     TilePlace<T>& place = shared.place;
     if (parameters.next_may_start) let_next_kernel_start();
-    if (!kCdna) prefetch_descriptors(parameters.plan);  // CDNA has no prefetch instruction
+    if (!kCdna) prefetch_descriptors<kThreads>(parameters.plan);  // CDNA has no prefetch instruction
     for (Walk walk = tiles_of_block(parameters, block_index()); walk.tile < walk.end; ++walk.tile) {
       // One warp looks the tile up (the first tile overlaps the previous kernel), and all threads read the tile's place from shared memory,
       // where it occupies no registers.
@@ -124,16 +124,6 @@ struct TileKernel<Family, kKernel, std::integer_sequence<int, kIndex...>> {
       if (code >= kMiddle) choose<kMiddle, kEnd>(code, multiply);
     } else if constexpr (kEnd > kFirst) {
       if (code == kFirst) multiply(Chosen<Cut<kHeld.row_of_code[kFirst]>>());
-    }
-  }
-
-  // A tile is known only when its record has arrived, and one from a run only when its problem has arrived too. Each record may have to
-  // come from device memory, so that the first thread blocks request all of them at once.
-  __device__ static void prefetch_descriptors(const Descriptors& plan) {
-    if (plan.tiles) {
-      prefetch_table<kThreads>(plan.tiles, plan.num_tiles);
-    } else {
-      prefetch_table<kThreads>(plan.problems, plan.num_problems);
     }
   }
 };

@@ -112,6 +112,17 @@ __device__ inline void prefetch_table(const Record* table, int64_t count) {
   if (offset < count * static_cast<int64_t>(sizeof(Record))) prefetch_to_l2(reinterpret_cast<const char*>(table) + offset);
 }
 
+// A tile is known only when its record has arrived, and one from a run only when its problem has arrived too. Each record may have to come
+// from device memory, so that the first thread blocks request all of them at once.
+template <int kThreads>
+__device__ inline void prefetch_descriptors(const Descriptors& plan) {
+  if (plan.tiles) {
+    prefetch_table<kThreads>(plan.tiles, plan.num_tiles);
+  } else {
+    prefetch_table<kThreads>(plan.problems, plan.num_problems);
+  }
+}
+
 // The range of tiles that thread block `index` of the launch computes.
 __device__ inline Walk tiles_of_block(const KernelParameters& parameters, uint32_t index) {
   const Descriptors& plan = parameters.plan;

@@ -73,7 +73,7 @@ def workspace_bytes(platform: str, num_buffers: int, descriptors: Descriptors, d
     """The workspace of a call whose results are summed in `dtype`, as csrc/gpu/host/launch.h computes it."""
     table = _core.BUFFER_BYTES * num_buffers if num_buffers > MAX_PARAMETER_BUFFERS[platform] else 0
     pipelined = KERNELS.index(PIPELINED) in descriptors.launches[::3]
-    maps = _core.PROBLEM_MAP_BYTES * (descriptors.problems.nbytes // PROBLEM.itemsize) if pipelined else 0
+    maps = _core.PIPELINED_MAP_BYTES if pipelined else 0
     return maps + table + descriptors.num_sums * int(np.dtype(dtype).itemsize)
 
 

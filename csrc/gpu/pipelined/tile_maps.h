@@ -1,0 +1,48 @@
+// The TMA descriptors (tensor maps) of a pipelined tile's matrices. A map holds an address, so that it cannot be a constant of the program.
+// The warp that finds a tile makes the tile's maps, in a place of the workspace that belongs to the thread block: the driver's function on
+// the host would take longer than the products of many small problems, and a kernel of its own delays the first tile of a call.
+#pragma once
+#include "gpu/arch/gpu_bulk_copy.h"
+#include "gpu/tile/tile_place.h"
+
+namespace vbgemm {
+
+struct TileMaps {
+  CUtensorMap a, b, c;
+};
+static_assert(sizeof(TileMaps) == kTileMapBytes);
+
+// The parameters of the pipelined kernel. `factor` and `result` are maps of the right types and boxes; a tile's address, size and stride
+// replace theirs.
+struct PipelinedParameters {
+  KernelParameters call;
+  CUtensorMap factor, result;
+};
+
+#ifdef VBGEMM_DEVICE_CODE
+
+// A matrix as TMA copies it: lines of adjacent elements. `data` is null where TMA cannot copy it.
+struct LinesOfMatrix {
+  const void* data;
+  int32_t items, lines;
+  int64_t line_bytes;  // distance between lines
+};
+
+__device__ inline LinesOfMatrix lines_of(const MatrixView& x, int rows, int cols, int element_bytes) {
+  constexpr int kAlignment = 16;
+  LinesOfMatrix found{};
+  const bool along_rows = x.col_stride == 1;
+  if (rows < 1 || cols < 1 || (!along_rows && x.row_stride != 1)) return found;
+  found.items = along_rows ? cols : rows;
+  found.lines = along_rows ? rows : cols;
+  const int64_t stride = along_rows ? x.row_stride : x.col_stride, line = int64_t{found.items} * element_bytes;
+  // A single line may have any stride.
+  found.line_bytes = found.lines > 1 ? stride * element_bytes : (line + kAlignment - 1) / kAlignment * kAlignment;
+  const bool aligned = reinterpret_cast<uintptr_t>(x.first) % kAlignment == 0 && found.line_bytes % kAlignment == 0;
+  if (aligned && found.line_bytes >= line) found.data = x.first;
+  return found;
+}
+
+#endif
+
+}  // namespace vbgemm
