@@ -32,6 +32,7 @@ ROUND = dataclasses.replace(
     step_latency=0.0,
     block_latency=0.0,
     launch_seconds=0.0,
+    call_seconds=0.0,
 )
 TILE = TileShape(0, "t", 32, 64, 8, 128, "one", 32, 1024)
 OTHER = TileShape(1, "u", 32, 64, 8, 256, "two", 32, 1024)
@@ -47,6 +48,7 @@ def test_latencies():
     assert seconds([(32, 64, 33)], step_latency=1.0) == pytest.approx(5)  # five steps of 8
     assert seconds([(32, 64, 0)], step_latency=1.0, block_latency=10.0) == pytest.approx(10)
     assert seconds([(32, 64, 8)], launch_seconds=3.0) == pytest.approx(3)
+    assert seconds([(32, 64, 8)], launch_seconds=3.0, call_seconds=2.0) == pytest.approx(5)
 
 
 def test_rates():
@@ -122,6 +124,7 @@ def test_a_core_pays_for_what_a_tile_reaches():
         bandwidth=1e30,
         block_latency=0.0,
         launch_seconds=0.0,
+        call_seconds=0.0,
     )
 
     def cpu(shapes):
@@ -137,6 +140,7 @@ def test_cores_take_blocks_in_order():
     device = dataclasses.replace(
         device_spec("cpu"), peak_rates=(("float32", 4e6),), cache_bandwidth=1e30, bandwidth=1e30, block_latency=0.0,
         launch_seconds=0.0,
+        call_seconds=0.0,
     )  # fmt: skip
 
     def cpu(shapes):
@@ -153,6 +157,7 @@ def test_streaming_adds_to_computing_on_a_cpu():
     device = dataclasses.replace(
         device_spec("cpu"), peak_rates=(("float32", 2e6),), cache_bandwidth=1e30, bandwidth=1e6, block_latency=0.0,
         launch_seconds=0.0,
+        call_seconds=0.0,
     )  # fmt: skip
     bytes_moved = (32 * 10 + 10 * 64 + 32 * 64) * 4
     computing = 2 * 32 * 64 * 10 / 1e6

@@ -43,7 +43,6 @@ def test_large_products_take_them_and_small_ones_a_launch_of_their_own(dtype):
     [
         Problem(2000, 2048, 2044),  # rows of A of 4088 bytes
         Problem(2000, 2044, 2048),  # rows of B and C
-        Problem(2000, 2048, 2048, batch=4),
         Problem(2000, 2048, 2048, line=4),
         Problem(2044, 2048, 2048, transpose_a=True),
     ],
@@ -52,8 +51,15 @@ def test_problems_that_tma_cannot_copy_do_not_take_them(problem):
     assert TILE not in plan_problems([problem], "bfloat16", H100).tiles_used
 
 
-def test_aligned_windows_take_them():
-    assert TILE in plan_problems([Problem(2000, 2048, 2048, line=8)], "bfloat16", H100).tiles_used
+@pytest.mark.parametrize("problem", [Problem(2000, 2048, 2048, line=8), Problem(2000, 2048, 2048, batch=4)])
+def test_aligned_windows_and_batches_take_them(problem):
+    assert TILE in plan_problems([problem], "bfloat16", H100).tiles_used
+
+
+def test_a_few_small_problems_share_the_launch_of_large_ones():
+    problems = [Problem(2048, 2048, 2048)] * 8 + [Problem(32, 2048, 2048)]
+    assert plan_problems(problems, "bfloat16", H100).tiles_used == (TILE,)
+    assert len(plan_problems([*problems, Problem(32, 2044, 2048)], "bfloat16", H100).tiles_used) > 1
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 3000), st.integers(1, 3)), min_size=1, max_size=4))

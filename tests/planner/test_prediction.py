@@ -17,17 +17,17 @@ H100 = device_spec("h100")
 # Upper bounds of the root mean square of log(predicted / measured) for `auto`'s plans: its values when the bounds were
 # set, rounded up to two digits. Lower a bound when the model improves.
 LIMITS = {
-    ("h100_kernel", "fp32"): 0.12,
-    ("h100_kernel", "3xtf32"): 0.14,
-    ("h100_kernel", "tf32"): 0.17,
-    ("h100_kernel", "bf16"): 0.17,
+    ("h100_kernel", "fp32"): 0.11,
+    ("h100_kernel", "3xtf32"): 0.13,
+    ("h100_kernel", "tf32"): 0.13,
+    ("h100_kernel", "bf16"): 0.13,
     ("h100_kernel", "fp64"): 0.12,
-    ("h100_skinny", "fp32"): 0.23,
-    ("h100_skinny", "tf32"): 0.23,
-    ("h100_skinny", "fp64"): 0.12,
-    ("h100_tall", "fp32"): 0.20,
-    ("h100_tall", "bf16"): 0.28,
-    ("h100_tall", "fp64"): 0.16,
+    ("h100_skinny", "fp32"): 0.17,
+    ("h100_skinny", "tf32"): 0.16,
+    ("h100_skinny", "fp64"): 0.10,
+    ("h100_tall", "fp32"): 0.19,
+    ("h100_tall", "bf16"): 0.27,
+    ("h100_tall", "fp64"): 0.15,
 }
 
 

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from jax_vbgemm._src.planner.model.cost_model import (
     CALIBRATED,
-    launch_seconds,
     makespan_of_blocks,
     operand_bytes,
     step_depth,
@@ -64,7 +63,8 @@ def fit_tile(kind: str, tile: TileKey, device: DeviceSpec, measured: Sequence[Po
     catalogue = catalogue_for(kind, device)
     shape = catalogue.find(*tile)
     resident = max(tile_occupancy(shape, device).blocks, 1)
-    depth, launch = step_depth(np.asarray(shape.k), catalogue.element_bytes), launch_seconds(shape.kernel, device)
+    depth = step_depth(np.asarray(shape.k), catalogue.element_bytes)
+    launch = device.launch_seconds + device.call_seconds
     features = []
     for sizes, seconds in measured:
         count = tile_counts(sizes, shape.m, shape.n)

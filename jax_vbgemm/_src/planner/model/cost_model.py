@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from jax_vbgemm._src.arithmetic import FLOAT8
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
-from jax_vbgemm._src.planner.tables.catalogue import PIPELINED, Catalogue, TileShape
+from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tables.device_table import calibration_file
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div, tile_counts
@@ -52,9 +52,9 @@ def predict(
     The kernels of a call run one after another. A kernel takes the time of its longest block or the total time of its
     blocks divided by the slots (units times resident blocks), whichever is longer. The launch adds to that, and on a
     GPU each tile shape beyond the first. CPU cores take blocks in order, so that few large blocks are scheduled one by
-    one. The call takes at least the time in which its operands and results pass through the memory once. A block's time
-    is that of its tiles (`_cpu_tiles`, `_gpu_tiles`) and, on a GPU, a fixed part. All coefficients are entries of the
-    device table.
+    one. The call takes at least the time in which its operands and results pass through the memory once, and a fixed
+    time beside that. A block's time is that of its tiles (`_cpu_tiles`, `_gpu_tiles`) and, on a GPU, a fixed part. All
+    coefficients are entries of the device table.
     """
     if len(runs) == 0:
         return Prediction(0.0, 0.0, 1.0)
@@ -68,7 +68,7 @@ def predict(
     streaming = operand_bytes(sizes, catalogue) / device.bandwidth
     # A core overlaps memory access and arithmetic in part: hypot is the larger of both times and some of the smaller.
     least = math.hypot(seconds, streaming) if device.device_type == "cpu" else streaming + device.launch_seconds
-    return replace(found, seconds=max(seconds, least))
+    return replace(found, seconds=max(seconds, least) + device.call_seconds)
 
 
 def _on_cores(
@@ -119,22 +119,12 @@ def _on_gpu(
             each = np.add.reduceat(of_run.take(run_of_tile), block_first[:-1])
         each = each + device.block_latency
         seconds += makespan_of_blocks(each, count, device.units * sharing, device.tail)
-        seconds += launch_seconds(catalogue.kernels[kernel], device)
+        seconds += device.launch_seconds
         seconds += device.further_tile_latency * (len(np.unique(runs.tile_id[mine])) - 1)
         waves += blocks / (device.units * resident)
         total_work, total_blocks = total_work + weighted_sum(each, count), total_blocks + blocks
         longest = max(longest, float(each.max()))
     return Prediction(seconds, waves, _balance(total_work, total_blocks, longest))
-
-
-def launch_seconds(kernel: str, device: DeviceSpec) -> float:
-    """The time that a launch of this kernel adds to that of its blocks."""
-    return device.launch_seconds + pipeline_seconds(kernel, device)
-
-
-def pipeline_seconds(kernel: str, device: DeviceSpec) -> float:
-    """The part of `launch_seconds` that launches of pipelined tiles alone have."""
-    return device.pipeline_seconds if kernel == PIPELINED else 0.0
 
 
 def _run_of_tile(runs: Runs, tile_order: Ints | None) -> Ints:

@@ -238,16 +238,20 @@ def _narrowest_dots(sizes: Sizes, catalogue: Catalogue) -> Callable[[TileShape],
     return lambda tile: tile in wanted if DOTS.has(tile) else others and not DEEP.has(tile)
 
 
-def _are_copied_by_tma(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
-    """Which problems TMA can copy, if the catalogue has tiles for them: those whose rows are aligned and that have no
-    batch, as each problem has one tensor map. A tile's products should not mostly be those of rows that do not exist.
-    """
-    tiles = list(LARGE.tiles_of(catalogue))
-    enough = np.zeros(len(sizes.m), bool)
-    for tile in tiles:
-        enough |= (2 * sizes.m >= tile.m) & (2 * sizes.n >= tile.n)
+def are_copied_by_tma(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+    """Which problems TMA can copy: those whose rows are aligned."""
     aligned = sizes.aligned(catalogue.element_bytes) & (sizes.result_line * catalogue.element_bytes % 16 == 0)
-    answer: NDArray[np.bool_] = enough & aligned & (sizes.batch == 1)
+    answer: NDArray[np.bool_] = aligned
+    return answer
+
+
+def _are_large(sizes: Sizes, catalogue: Catalogue) -> NDArray[np.bool_]:
+    """Which problems suit pipelined tiles, if the catalogue has any: TMA can copy them, and a tile's products are not
+    mostly those of rows and columns that do not exist."""
+    enough = np.zeros(len(sizes.m), bool)
+    for tile in LARGE.tiles_of(catalogue):
+        enough |= (2 * sizes.m >= tile.m) & (2 * sizes.n >= tile.n)
+    answer: NDArray[np.bool_] = enough & are_copied_by_tma(sizes, catalogue)
     return answer
 
 
@@ -268,7 +272,7 @@ LONG = Family(
 )
 # Pipelined tiles: for problems that TMA can copy and that are not much smaller than a tile, beside all other tiles.
 LARGE = Family(
-    lambda tile: tile.kernel == PIPELINED, lambda sizes, catalogue: _are_copied_by_tma(sizes, catalogue),
+    lambda tile: tile.kernel == PIPELINED, lambda sizes, catalogue: _are_large(sizes, catalogue),
     lambda *_: lambda _: True, measured=False,
 )  # fmt: skip
 FAMILIES = (DOTS, DEEP, ROWS, COLUMNS, LONG, LARGE)  # in the order in which `worth_trying` asks them

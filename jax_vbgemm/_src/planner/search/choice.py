@@ -12,7 +12,6 @@ from jax_vbgemm._src.planner.model.cost_model import (
     block_seconds,
     gpu_makespan,
     makespan_of_blocks,
-    pipeline_seconds,
     split_seconds,
 )
 from jax_vbgemm._src.planner.model.occupancy import tile_occupancy
@@ -130,12 +129,11 @@ class _Table:
         return _Costs(slots, of_tile, of_edge, longest, total, max(shortest, share), splits)
 
     def besides(self, found: Candidate) -> float:
-        """Seconds that are in no block: reducing partial sums, fetching the instructions of each further tile shape,
-        and what a launch of pipelined tiles takes in addition."""
+        """Seconds that are in no block: reducing partial sums, and fetching the instructions of each further tile
+        shape."""
         different = int(np.bitwise_or.reduce(self._uses[found.choice, self._every])).bit_count()
         adding = split_seconds(found.sums, self._catalogue, self._device) if found.sums else 0.0
-        starting = pipeline_seconds(self._tiles[0].kernel, self._device)
-        return starting + adding + self._device.further_tile_latency * (different - 1)
+        return adding + self._device.further_tile_latency * (different - 1)
 
     def first_for_all(self) -> Choice:
         zeros = np.zeros_like(self._every)

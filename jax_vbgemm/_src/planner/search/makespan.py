@@ -18,6 +18,7 @@ from jax_vbgemm._src.planner.model.tile_families import (
     DOTS,
     LARGE,
     STREAMING,
+    are_copied_by_tma,
     are_of,
     are_read_fastest,
     families_of,
@@ -81,6 +82,10 @@ class Makespan(DraftPlanner):
         streamed = are_read_fastest(families, sizes, device.rules)
         one = _of_one_kernel(problems, device, catalogue, among)
         several = _of_a_kernel_each(problems, families, device, catalogue, among)
+        # Small problems are not large, but a second launch for a few of them may take longer than tiles that are mostly
+        # empty.
+        if are_of(LARGE, families).any() and are_copied_by_tma(sizes, catalogue).all():
+            several += [by_one_tile(problems, device, catalogue, tile) for tile in LARGE.tiles_of(among)]
 
         def seconds(draft: Draft) -> float:
             """The predicted time, and the extra time that tiles other than streaming ones need to read such operands:

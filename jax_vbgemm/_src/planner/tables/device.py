@@ -54,7 +54,8 @@ class DeviceSpec:
     shared_bandwidth: float  # shared memory of all units together
     step_latency: float  # lower bound of one K step: load, barrier, first product
     block_latency: float  # prologue and epilogue of a block; on a CPU of each of its tiles
-    launch_seconds: float  # one more kernel in a graph, or one more call on the CPU
+    launch_seconds: float  # one more kernel of a call, or one more call on the CPU
+    call_seconds: float  # of each call beside its kernels: it waits until the work before it has ended
     vector_bytes: int  # edge tiles are computed in whole vectors of this size; 0: always as whole tiles
 
     # Parameters of the papers' planners.
@@ -67,8 +68,6 @@ class DeviceSpec:
 
     # Each tile shape of a launch beyond the first: its instructions are fetched from memory.
     further_tile_latency: float
-    # A launch of pipelined tiles, in addition to `launch_seconds`: tensor maps are made, and pipelines filled.
-    pipeline_seconds: float
     split_latency: float  # of a call that splits K: a kernel that reduces the partial sums
     # Blocks of more than one wave don't end together: that costs this fraction of an average block.
     tail: float
