@@ -10,9 +10,10 @@ import jax_vbgemm as vb
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.addresses import address
+from jax_vbgemm._src.matmul.contract import Into, contract
 from jax_vbgemm._src.matmul.descriptors import pack, problem_table
 from jax_vbgemm._src.matmul.layout import Layout
-from jax_vbgemm._src.matmul.primitive import Into, Term, Window, contract, sizes_of
+from jax_vbgemm._src.matmul.primitive import Term, Window, sizes_of
 from jax_vbgemm._src.planner import plan_problems, resolve_planner
 from jax_vbgemm._src.records import EPILOGUE
 

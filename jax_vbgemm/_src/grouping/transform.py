@@ -15,8 +15,9 @@ from jax_vbgemm._src.grouping.dots import dot_of
 from jax_vbgemm._src.grouping.program import Node, Program
 from jax_vbgemm._src.grouping.report import Report
 from jax_vbgemm._src.grouping.sums import Sum, add_up
+from jax_vbgemm._src.matmul.contract import contract
 from jax_vbgemm._src.matmul.precision import precision_name
-from jax_vbgemm._src.matmul.primitive import Term, contract
+from jax_vbgemm._src.matmul.primitive import Term
 from jax_vbgemm._src.planner import Planner, resolve_planner
 from jax_vbgemm._src.planner.single_dots import split
 

@@ -20,11 +20,12 @@ import jax.numpy as jnp
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.matmul import reference
+from jax_vbgemm._src.matmul.contract import contract
 from jax_vbgemm._src.matmul.into import Windows, checked_windows
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.options import checked_implementation
 from jax_vbgemm._src.matmul.packed import RaggedArray, members_of, unpacked
-from jax_vbgemm._src.matmul.primitive import Epilogue, Target, Term, contract
+from jax_vbgemm._src.matmul.primitive import Epilogue, Target, Term
 from jax_vbgemm._src.matmul.view import View
 from jax_vbgemm._src.planner import Planner, resolve_planner
 from jax_vbgemm._src.structure import difference, path_of

@@ -9,9 +9,10 @@ import jax
 
 from jax_vbgemm._src.arguments import refuse_explicit_axes, shown
 from jax_vbgemm._src.distinct import distinct
+from jax_vbgemm._src.matmul.contract import Into, into_zeros
 from jax_vbgemm._src.matmul.layout import Shape, covers, dense, overlap
 from jax_vbgemm._src.matmul.packed import Members
-from jax_vbgemm._src.matmul.primitive import Into, Window, into_zeros
+from jax_vbgemm._src.matmul.primitive import Window
 from jax_vbgemm._src.matmul.view import View
 
 

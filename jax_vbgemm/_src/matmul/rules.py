@@ -20,17 +20,16 @@ from jax.interpreters import ad, batching
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul import reference
+from jax_vbgemm._src.matmul.contract import Into, contract
 from jax_vbgemm._src.matmul.layout import Layout
 from jax_vbgemm._src.matmul.layout import dense as dense_layout
 from jax_vbgemm._src.matmul.primitive import (
     Epilogue,
-    Into,
     Target,
     Term,
     Window,
     batched_matmul_p,
     compact,
-    contract,
     is_affine,
     renumber_epilogue,
     sizes_of,

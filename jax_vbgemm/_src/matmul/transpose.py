@@ -20,17 +20,15 @@ from jax.interpreters import ad
 from jax_vbgemm._src.arithmetic import arithmetic_of
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.batch_in_k import fold_batch
+from jax_vbgemm._src.matmul.contract import Into, contract, into_zeros
 from jax_vbgemm._src.matmul.layout import Shape, overlap
 from jax_vbgemm._src.matmul.layout import dense as dense_layout
 from jax_vbgemm._src.matmul.primitive import (
     Epilogue,
-    Into,
     Scalar,
     Target,
     Term,
     Window,
-    contract,
-    into_zeros,
     sizes_of,
     windows_of,
 )
