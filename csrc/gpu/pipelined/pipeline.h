@@ -88,7 +88,9 @@ __device__ inline void multiply_stages(Shared& shared, int depth, int half, Ring
     wait_phase(shared.full[stages.index], stages.parity);
     if (depth - k < Cut::kDepth) clear(stages.index, depth - k);
     if (VBGEMM_PIPELINE_PRODUCTS) {
-      unsigned char* const stage = shared.stage[stages.index];
+      // The same for all lanes, and the compiler has to know it: otherwise it computes matrix descriptors in ordinary registers and moves
+      // each to uniform ones between the products of a step, which takes up to 12% longer (docs/design/ragged.md).
+      unsigned char* const stage = shared.stage[value_of_lane(stages.index, 0)];
       const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
       const MatrixDescriptor b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
       warpgroup_arrive();

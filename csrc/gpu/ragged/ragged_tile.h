@@ -160,8 +160,9 @@ class RaggedBlock {
 
   // This warp no longer reads the stage, so that the copies of both thread blocks may overwrite it.
   __device__ void release(int stage, int lane) const {
-    if (lane == 0) arrive(shared_.empty[stage]);
-    if (Cut::kCluster > 1 && lane == 1) arrive_at(shared_.empty[stage], rank_ ^ 1);
+    if (lane > 0) return;
+    arrive(shared_.empty[stage]);
+    if (Cut::kCluster > 1) arrive_at(shared_.empty[stage], rank_ ^ 1);
   }
 
   __device__ void multiply(int depth, int half, int lane, RingPlace<Cut::kStages>& stages, float (&sums)[kBlocks][4]) const {
