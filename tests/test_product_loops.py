@@ -1,0 +1,36 @@
+"""tools/product_loops.py: the loops with warpgroup products in the output of cuobjdump, and their moves."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+import product_loops
+
+
+def code(*functions: tuple[str, list[str]]) -> str:
+    lines = ["Fatbin elf code:"]
+    for name, instructions in functions:
+        lines.append(f"\t\tFunction : {name}")
+        lines += [f"        /*{16 * place:04x}*/                   {text} ;" for place, text in enumerate(instructions)]
+    return "\n".join(lines)
+
+
+PRODUCTS = ["HGMMA.64x256x16.F32.BF16 R24, gdesc[UR20], R24"] * 4
+FAST = ["MOV R1, R2", "R2UR UR20, R9", *PRODUCTS, "@!P1 BRA 0x10"]
+SLOW = ["MOV R1, R2", *(["R2UR UR20, R9"] * 2), *PRODUCTS[:2], *(["R2UR UR22, R9"] * 2), *PRODUCTS[2:], "@P0 BRA 0x10"]
+
+
+def test_each_loop_is_counted_alone():
+    # The outer loop, over tiles, moves registers too, outside of the loop over K.
+    outer = [*FAST, *["R2UR UR4, R4"] * 8, "BRA 0x0"]
+    loops = list(product_loops.loops_of(code(("fast", outer), ("slow", SLOW), ("none", ["MOV R1, R2", "BRA 0x0"]))))
+    assert loops == [("fast", 4, 1), ("slow", 4, 4)]
+
+
+@pytest.mark.parametrize(("body", "status"), [(FAST, 0), (SLOW, 1), (["EXIT"], 1)])
+def test_moves_and_missing_loops_are_faults(body, status, monkeypatch, capsys):
+    monkeypatch.setattr(product_loops, "disassembled", lambda file: code(("kernel", body)))
+    assert product_loops.main([Path("ragged_bf16.cu.o")]) == status
+    assert ("kernel moves 4 registers" in capsys.readouterr().out) == (body is SLOW)
