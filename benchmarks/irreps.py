@@ -9,7 +9,7 @@ many weights.
     python benchmarks/irreps.py                                       MACE's irreps, 30, 300 and 3000 nodes
     python benchmarks/irreps.py --irreps nequip --nodes 100 --species 10 --csv irreps.csv
 
-Needs e3nn-jax 0.21 and cuequivariance-jax 0.13.
+Needs e3nn-jax 0.21, and cuequivariance-jax 0.13, whose products run in JAX 0.10 and 0.11 but not in 0.12.
 """
 
 from __future__ import annotations
