@@ -77,26 +77,46 @@ inline bool may_be_too_large(DType dtype, double size) {
   return !is_integer(dtype) && !info.has_infinities && size > ShortFormat(dtype).decode(ShortFormat(dtype).too_large() - 1);
 }
 
+// The numbers of an operand, `across` lines along K; each is needed many times, and decoding takes longer than multiplying.
+struct Lines {
+  std::vector<Number> values;
+  std::vector<double> sizes;  // their absolute values
+
+  template <class ElementOf>
+  Lines(DType dtype, const Bytes& bytes, int64_t across, int64_t depth, const ElementOf& element) {
+    values.reserve(across * depth), sizes.reserve(across * depth);
+    for (int64_t line = 0; line < across; ++line) {
+      for (int64_t k = 0; k < depth; ++k) {
+        values.push_back(get(dtype, &bytes[element(line, k) * size_of(dtype)]));
+        sizes.push_back(std::abs(values.back()));
+      }
+    }
+  }
+};
+
 inline void check_results(const Workload& w) {
-  const int in_size = size_of(w.lhs()), out_size = size_of(w.out_dtype);
+  const int out_size = size_of(w.out_dtype);
   const double accumulator = epsilon(w.sum());
   for (size_t index = 0; index < w.problems.size(); ++index) {
     const Problem& p = w.problems[index];
     Bytes outside = w.buffers[p.c.buffer];
-    const auto [k_begin, k_end] = w.k_ranges[index];
+    const int64_t k_begin = w.k_ranges[index].first, depth = w.k_ranges[index].second - k_begin;
     for (int64_t batch = 0; batch < p.batch; ++batch) {
+      const Lines rows(w.lhs(), w.buffers[p.a.buffer], p.m, depth,
+                       [&](int64_t i, int64_t k) { return element_of(p.a, p, batch, i, k_begin + k); });
+      const Lines cols(w.rhs(), w.buffers[p.b.buffer], p.n, depth,
+                       [&](int64_t j, int64_t k) { return element_of(p.b, p, batch, k_begin + k, j); });
       for (int64_t i = 0; i < p.m; ++i) {
         for (int64_t j = 0; j < p.n; ++j) {
           double re = 0, im = 0, re_im = 0, im_re = 0, absolute = 0;
-          for (int64_t k = k_begin; k < k_end; ++k) {
-            const Number a = get(w.lhs(), &w.buffers[p.a.buffer][element_of(p.a, p, batch, i, k) * in_size]);
-            const Number b = get(w.rhs(), &w.buffers[p.b.buffer][element_of(p.b, p, batch, k, j) * in_size]);
+          for (int64_t k = 0; k < depth; ++k) {
+            const Number a = rows.values[i * depth + k], b = cols.values[j * depth + k];
             re += a.real() * b.real(), im += a.imag() * b.imag(), re_im += a.real() * b.imag(), im_re += a.imag() * b.real();
-            absolute += std::abs(a) * std::abs(b);
+            absolute += rows.sizes[i * depth + k] * cols.sizes[j * depth + k];
           }
           const int64_t at = element_of(p.c, p, batch, i, j) * out_size;
           const Number got = get(w.out_dtype, &w.buffers[p.c.buffer][at]);
-          double tolerance = absolute * (k_end - k_begin + 2) * accumulator;
+          double tolerance = absolute * (depth + 2) * accumulator;
           double expected[2] = {re - im, re_im + im_re};
           const double found[2] = {got.real(), got.imag()};
           if (!w.epilogues.empty()) expect_epilogue(w, w.epilogues[index], p, batch, i, j, expected, tolerance);

@@ -20,19 +20,20 @@ inline void ragged_fail(const char* what, DType dtype, int64_t index, double got
   std::printf("FAIL %s, %s: element %ld is %g, expected %g\n", what, name_of(dtype), index, got, expected);
 }
 
-// Elements in guarded memory, and the same numbers in float64.
+// Elements in guarded memory, the same numbers in float64, and their absolute values.
 struct Numbers {
   DType dtype;
   Bytes bytes;
   std::vector<Number> values;
+  std::vector<double> sizes;
 
-  Numbers(DType dtype, int64_t count) : dtype(dtype), bytes(count * size_of(dtype)), values(count) {
+  Numbers(DType dtype, int64_t count) : dtype(dtype), bytes(count * size_of(dtype)), values(count), sizes(count) {
     for (int64_t i = 0; i < count; ++i) {
       const double part[2] = {uniform(-8, 8) / 8.0, is_complex(dtype) ? uniform(-8, 8) / 8.0 : 0};
       set(i, {part[0], part[1]});
     }
   }
-  void set(int64_t i, Number x) { put(dtype, &bytes[i * size_of(dtype)], x), values[i] = x; }
+  void set(int64_t i, Number x) { put(dtype, &bytes[i * size_of(dtype)], x), values[i] = x, sizes[i] = std::abs(x); }
   void fill(int64_t begin, int64_t end, double x) {
     for (int64_t i = begin; i < end; ++i) set(i, {x, x});
   }
@@ -142,8 +143,8 @@ inline void check_ragged(Pool* pool) {
           Number sum = 0;
           double magnitude = 0;
           for (int64_t r = row; r < row + rows; ++r) {
-            const Number x = lhs.values[a0 + r * call.k + i / call.n], y = rhs.values[b0 + r * call.n + i % call.n];
-            sum += x * y, magnitude += std::abs(x) * std::abs(y);
+            const int64_t x = a0 + r * call.k + i / call.n, y = b0 + r * call.n + i % call.n;
+            sum += lhs.values[x] * rhs.values[y], magnitude += lhs.sizes[x] * rhs.sizes[y];
           }
           expect("contraction", out, c0 + w * call.k * call.n + i, sum, magnitude, rows);
           written[w * call.k * call.n + i] = true;
@@ -154,9 +155,9 @@ inline void check_ragged(Pool* pool) {
           Number sum = 0;
           double magnitude = 0;
           for (int64_t k = 0; k < call.k; ++k) {
-            const int64_t at = w * call.k * call.n + (call.transpose_rhs ? col * call.k + k : k * call.n + col);
-            const Number x = lhs.values[a0 + r * call.k + k], y = rhs.values[b0 + at];
-            sum += x * y, magnitude += std::abs(x) * std::abs(y);
+            const int64_t x = a0 + r * call.k + k;
+            const int64_t y = b0 + w * call.k * call.n + (call.transpose_rhs ? col * call.k + k : k * call.n + col);
+            sum += lhs.values[x] * rhs.values[y], magnitude += lhs.sizes[x] * rhs.sizes[y];
           }
           if (has_bias) sum += bias.values[w * call.n + col], magnitude += std::abs(bias.values[w * call.n + col]);
           if (call.activation != Activation::none) sum = activate(sum.real(), call.activation), magnitude = 2 * magnitude + 1;
