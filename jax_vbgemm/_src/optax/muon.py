@@ -6,8 +6,6 @@ optax 0.2.8, which documents the arguments. The structure follows optax/contrib/
 
 from __future__ import annotations
 
-import functools
-import math
 from typing import Any
 
 import jax
@@ -18,9 +16,10 @@ from optax.contrib import MuonDimensionNumbers, MuonState
 
 from jax_vbgemm._src.newton_schulz import MUON_COEFFS, newton_schulz
 from jax_vbgemm._src.optax.folding import folded
-from jax_vbgemm._src.optax.matrices import Matrices, axes_of
+from jax_vbgemm._src.optax.matrices import Matrices
 from jax_vbgemm._src.optax.momenta import momenta
 from jax_vbgemm._src.optax.packed import by_member, is_ragged
+from jax_vbgemm._src.optax.partition import Partition, shape_factor
 
 # "dion": Ahn et al., arXiv 2504.05295; one row for each step.
 _PRESETS: dict[str, Any] = {
@@ -167,7 +166,7 @@ def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = N
     """
 
     def scaled(x: jax.Array, numbers: MuonDimensionNumbers) -> Any:
-        return _shape_factor(x, numbers, consistent_rms) * x
+        return shape_factor(x, numbers, consistent_rms) * x
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
@@ -177,27 +176,6 @@ def scale_by_shape(weight_dimension_numbers: Any = None, consistent_rms: Any = N
         return by_member(scaled, updates, numbers), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
-
-
-def _shape_factor(x: jax.Array, numbers: MuonDimensionNumbers, consistent_rms: Any) -> Any:
-    fan_in, fan_out = (math.prod(x.shape[axis] for axis in axes) for axes in axes_of(x, numbers))
-    if consistent_rms is None:
-        return math.sqrt(max(1, fan_out / max(fan_in, 1)))  # the fan-in of a leaf without elements may be 0
-    return math.sqrt(max(fan_in, fan_out)) * consistent_rms
-
-
-def _is_matrix(x: Any) -> bool:
-    """Whether a leaf, or each member of a RaggedArray, is a matrix."""
-    if not is_ragged(x):
-        return bool(x.ndim == 2)
-    found = [len(shape) == 2 for shape in x.shapes]
-    if any(found) and not all(found):
-        other = found.index(False)
-        raise ValueError(
-            f"muon: member {other} of a RaggedArray is {x.shapes[other]}, but member {found.index(True)} is a matrix: "
-            "matrices and other leaves need buffers of their own, as those of pack_tree"
-        )
-    return bool(found) and all(found)
 
 
 def muon(
@@ -250,80 +228,26 @@ def muon(
         if ns_coeffs not in _PRESETS:
             raise ValueError(f"Unknown ns_coeff preset string: {ns_coeffs}")
         ns_coeffs = _PRESETS[ns_coeffs]
-    given = muon_weight_dimension_numbers
-
-    def numbers_of(params: Any) -> Any:
-        """A prefix tree of dimension numbers; None for leaves that Adam updates."""
-        if given is None:
-            return jax.tree.map(lambda x: MuonDimensionNumbers() if _is_matrix(x) else None, params, is_leaf=is_ragged)
-        return given(params) if callable(given) else given
-
-    def is_leaf(x: Any) -> bool:
-        return x is None or isinstance(x, MuonDimensionNumbers | optax.MaskedNode)
-
-    def labels(params: Any) -> Any:
-        of_leaves = {
-            "weight_decay_mask": weight_decay_mask,
-            "muon_weight_dimension_numbers": muon_weight_dimension_numbers,
-        }
-        for name, given in of_leaves.items():
-            if given is not None and any(map(is_ragged, jax.tree.leaves(params, is_leaf=is_ragged))):
-                raise ValueError(f"muon: {name} cannot be used with packed parameters: it is of leaves")
-
-        def label(number: Any, part: Any) -> Any:
-            return jax.tree.map(lambda _: "adam" if number is None else "muon", part)
-
-        return jax.tree.map(label, numbers_of(params), params, is_leaf=is_leaf)
-
-    def expanded(params: Any) -> Any:
-        """Dimension numbers with the structure that `optax.partition` gives Muon's part of the tree."""
-
-        def expand(number: Any, part: Any) -> Any:
-            def of_label(label: Any) -> Any:
-                if jax.tree.leaves(label) == ["muon"]:
-                    return number  # for all members of a RaggedArray
-                return jax.tree.map(lambda _: optax.MaskedNode(), label)
-
-            return jax.tree.map(of_label, part, is_leaf=is_ragged)
-
-        return jax.tree.map(expand, numbers_of(params), labels(params), is_leaf=is_leaf)
-
-    def shape_factors(updates: Any) -> Any:
-        """One number for each leaf, known at trace time unless consistent_rms is traced."""
-        if isinstance(consistent_rms, jax.Array):
-            return shape_factors_of(updates, 1) * consistent_rms
-        return shape_factors_of(updates, consistent_rms)
-
-    def shape_factors_of(updates: Any, rms: Any) -> Any:
-        factor = functools.partial(_shape_factor, consistent_rms=rms)
-        leaves = jax.tree.leaves(updates, is_leaf=is_ragged)
-        structure: Any = jax.tree.structure(updates, is_leaf=is_ragged)
-        numbers = structure.flatten_up_to(expanded(updates))
-        members = [
-            (x, n)
-            for leaf, n in zip(leaves, numbers, strict=True)
-            for x in (map(leaf.view, range(len(leaf))) if is_ragged(leaf) else [leaf])
-        ]
-        factors = [factor(x, n) for x, n in members]
-        return np.array(factors, jax.dtypes.canonicalize_dtype(float))
-
+    partition = Partition(muon_weight_dimension_numbers, weight_decay_mask)
     parts = (
         scale_by_muon(
             ns_coeffs, ns_steps, beta, eps, mu_dtype,
-            nesterov=nesterov, adaptive=adaptive, preconditioning=preconditioning, weight_dimension_numbers=expanded,
-            mesh_axis=mesh_axis, mesh=mesh,
+            nesterov=nesterov, adaptive=adaptive, preconditioning=preconditioning,
+            weight_dimension_numbers=partition.numbers, mesh_axis=mesh_axis, mesh=mesh,
         ),
-        scale_by_shape(expanded, consistent_rms),
+        scale_by_shape(partition.numbers, consistent_rms),
         optax.add_decayed_weights(weight_decay, weight_decay_mask),
         optax.scale_by_learning_rate(learning_rate),
     )  # fmt: skip
     if adaptive:  # the dual norm of unscaled results is needed, so that no scale can be folded into them
         of_matrices = optax.chain(*parts)
     else:
-        of_matrices = folded(parts, shape_factors, weight_decay, weight_decay_mask, learning_rate)
+        of_matrices = folded(
+            parts, partition.shape_factors(consistent_rms), weight_decay, weight_decay_mask, learning_rate
+        )
     of_the_rest = optax.adamw(
         learning_rate if adam_learning_rate is None else adam_learning_rate,
         b1=adam_b1, b2=adam_b2, eps=eps, eps_root=adam_eps_root, weight_decay=adam_weight_decay,
         mu_dtype=mu_dtype, nesterov=nesterov,
     )  # fmt: skip
-    return optax.partition({"muon": of_matrices, "adam": of_the_rest}, labels)
+    return optax.partition({"muon": of_matrices, "adam": of_the_rest}, partition.labels)

@@ -7,6 +7,8 @@ Google's distributed_shampoo (google-research, Apache-2.0; on PyPI as optax-sham
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +20,7 @@ from jax_vbgemm._src.optax.hyperparameters import check_integer, check_number, s
 from jax_vbgemm._src.optax.inverse_roots import inverse_roots
 from jax_vbgemm._src.optax.kronecker import (
     Factors,
+    Leaf,
     Options,
     check_shapes,
     flat,
@@ -133,16 +136,50 @@ def shampoo(
     check_integer("shampoo", "statistics_compute_steps", statistics_compute_steps, 1)
     exponent_override = static_integer("shampoo", "exponent_override", exponent_override, 0)
     max_precond_dim = static_integer("shampoo", "max_precond_dim", max_precond_dim, 1)
-    decays = isinstance(weight_decay, jax.core.Tracer) or weight_decay != 0
-    options: Options = {"precision": precision, "implementation": implementation}
-    weight = 1 - beta1 if moving_average_for_momentum else 1
+    method = _Shampoo(
+        beta1=beta1,
+        beta2=beta2,
+        diagonal_epsilon=diagonal_epsilon,
+        matrix_epsilon=matrix_epsilon,
+        weight_decay=weight_decay,
+        start_preconditioning_step=start_preconditioning_step,
+        preconditioning_compute_steps=preconditioning_compute_steps,
+        statistics_compute_steps=statistics_compute_steps,
+        graft_type=graft_type,
+        nesterov=nesterov,
+        exponent_override=exponent_override,
+        inverse_failure_threshold=inverse_failure_threshold,
+        moving_average_for_momentum=moving_average_for_momentum,
+        leaves=partial(leaves_of, "shampoo", numbers=weight_dimension_numbers, most=max_precond_dim),
+        products={"precision": precision, "implementation": implementation},
+    )
+    transformation = optax.GradientTransformation(method.init, method.update)
+    return optax.chain(transformation, optax.scale_by_learning_rate(learning_rate))
 
-    def leaves(written: str, tree: Any) -> Any:
-        return leaves_of("shampoo", written, tree, weight_dimension_numbers, max_precond_dim)
 
-    def init(params: Any) -> ShampooState:
+@dataclass(frozen=True)
+class _Shampoo:
+    """The checked arguments of `shampoo`, and the two functions of its transformation."""
+
+    beta1: Any
+    beta2: Any
+    diagonal_epsilon: Any
+    matrix_epsilon: Any
+    weight_decay: Any
+    start_preconditioning_step: Any
+    preconditioning_compute_steps: Any
+    statistics_compute_steps: Any
+    graft_type: str
+    nesterov: bool
+    exponent_override: int
+    inverse_failure_threshold: Any
+    moving_average_for_momentum: bool
+    leaves: Callable[[str, Any], list[Leaf]]
+    products: Options
+
+    def init(self, params: Any) -> ShampooState:
         structure: Any = jax.tree.structure(params)
-        found = leaves("params", params)
+        found = self.leaves("params", params)
 
         def factors(scale: Any) -> Any:
             def make(shape: tuple[int, ...], dtype: Any) -> jax.Array:
@@ -153,57 +190,64 @@ def shampoo(
         def zeros(*, whole: bool = True) -> Any:
             return structure.unflatten([jnp.zeros(leaf.shape if whole else (), leaf.wide) for leaf in found])
 
-        diagonal = zeros(whole=graft_type != "sgd")
-        return ShampooState(jnp.zeros([], jnp.int32), factors(matrix_epsilon), factors(1), diagonal, zeros(), zeros())
+        diagonal = zeros(whole=self.graft_type != "sgd")
+        count = jnp.zeros([], jnp.int32)
+        return ShampooState(count, factors(self.matrix_epsilon), factors(1), diagonal, zeros(), zeros())
 
-    def update(updates: Any, state: ShampooState, params: Any = None) -> tuple[Any, ShampooState]:
+    def update(self, updates: Any, state: ShampooState, params: Any = None) -> tuple[Any, ShampooState]:
         structure: Any = jax.tree.structure(updates)
-        found = leaves("updates", updates)
+        found = self.leaves("updates", updates)
         gradients = [leaf.of(g) for leaf, g in zip(found, jax.tree.leaves(updates), strict=True)]
         statistics, roots, diagonal, momentum, graft_momentum = (structure.flatten_up_to(x) for x in state[1:])
         check_shapes("shampoo", found, momentum)
-
-        def new_statistics() -> list[jax.Array]:
-            return flat(grams(gradients, statistics, _share(beta2), beta2, options))
-
-        kept = flat(statistics)
-        statistics = unflat(statistics, _every(statistics_compute_steps, state.count, new_statistics, kept))
-
-        def new_roots() -> list[jax.Array]:
-            powers = [exponent_override or 2 * len(flat([pair])) for pair in roots]
-            of_factors: list[Any] = flat(
-                [Factors(*(p if f is not None else None for f in pair)) for pair, p in zip(roots, powers, strict=True)]
-            )
-            values, errors = inverse_roots(flat(statistics), of_factors, matrix_epsilon, options)
-            good = [error < inverse_failure_threshold for error in errors]  # false for NaN
-            last = flat(roots)
-            return [jnp.where(ok[..., None, None], x, old) for ok, x, old in zip(good, values, last, strict=True)]
-
-        roots = unflat(roots, _every(preconditioning_compute_steps, state.count, new_roots, flat(roots)))
-
-        diagonal, grafted = _grafted(graft_type, gradients, diagonal, beta2, diagonal_epsilon)
-        preconditioned = sandwiched(gradients, roots, options)
+        statistics = self._new_statistics(gradients, statistics, state.count)
+        roots = self._new_roots(statistics, roots, state.count)
+        diagonal, grafted = _grafted(self.graft_type, gradients, diagonal, self.beta2, self.diagonal_epsilon)
         moves = [
             x * (_norm(step) / (_norm(x) + 1e-16)) if any(leaf.sides) else step
-            for leaf, x, step in zip(found, preconditioned, grafted, strict=True)
+            for leaf, x, step in zip(found, sandwiched(gradients, roots, self.products), grafted, strict=True)
         ]
-        if decays:
+        if isinstance(self.weight_decay, jax.core.Tracer) or self.weight_decay != 0:
             if params is None:
                 raise ValueError("shampoo: update needs params where there is weight decay")
             weights = [leaf.of(p) for leaf, p in zip(found, structure.flatten_up_to(params), strict=True)]
-            moves = add_scaled(weights, moves, weight_decay, 1)
-            grafted = add_scaled(weights, grafted, weight_decay, 1)
-        momentum = add_scaled(moves, momentum, weight, beta1)
-        graft_momentum = add_scaled(grafted, graft_momentum, weight, beta1)
-        started = state.count >= start_preconditioning_step
-        results = []
-        for leaf, *pairs in zip(found, momentum, graft_momentum, moves, grafted, strict=True):
-            total, step = (jnp.where(started, *pair) for pair in (pairs[:2], pairs[2:]))
-            results.append(leaf.back(weight * step + beta1 * total if nesterov else total))
+            moves, grafted = (add_scaled(weights, x, self.weight_decay, 1) for x in (moves, grafted))
+        weight = 1 - self.beta1 if self.moving_average_for_momentum else 1
+        momentum = add_scaled(moves, momentum, weight, self.beta1)
+        graft_momentum = add_scaled(grafted, graft_momentum, weight, self.beta1)
+        started = state.count >= self.start_preconditioning_step
+
+        def used(ours: list[jax.Array], of_grafted: list[jax.Array]) -> list[jax.Array]:
+            return [jnp.where(started, *pair) for pair in zip(ours, of_grafted, strict=True)]
+
+        totals = used(momentum, graft_momentum)
+        if self.nesterov:
+            steps = used(moves, grafted)
+            totals = [weight * step + self.beta1 * total for step, total in zip(steps, totals, strict=True)]
+        results = [leaf.back(x) for leaf, x in zip(found, totals, strict=True)]
         trees = (structure.unflatten(x) for x in (statistics, roots, diagonal, momentum, graft_momentum))
         return structure.unflatten(results), ShampooState(optax.safe_increment(state.count), *trees)
 
-    return optax.chain(optax.GradientTransformation(init, update), optax.scale_by_learning_rate(learning_rate))
+    def _new_statistics(self, gradients: list[jax.Array], statistics: list[Factors], count: jax.Array) -> list[Factors]:
+        def compute() -> list[jax.Array]:
+            return flat(grams(gradients, statistics, _share(self.beta2), self.beta2, self.products))
+
+        return unflat(statistics, _every(self.statistics_compute_steps, count, compute, flat(statistics)))
+
+    def _new_roots(self, statistics: list[Factors], roots: list[Factors], count: jax.Array) -> list[Factors]:
+        """The inverse roots of the statistics; where a root's error is too large, the last root stays."""
+        last = flat(roots)
+
+        def compute() -> list[jax.Array]:
+            powers = [self.exponent_override or 2 * len(flat([pair])) for pair in roots]
+            of_factors: list[Any] = flat(
+                [Factors(*(p if f is not None else None for f in pair)) for pair, p in zip(roots, powers, strict=True)]
+            )
+            values, errors = inverse_roots(flat(statistics), of_factors, self.matrix_epsilon, self.products)
+            good = [error < self.inverse_failure_threshold for error in errors]  # false for NaN
+            return [jnp.where(ok[..., None, None], x, old) for ok, x, old in zip(good, values, last, strict=True)]
+
+        return unflat(roots, _every(self.preconditioning_compute_steps, count, compute, last))
 
 
 def _share(beta: Any) -> Any:

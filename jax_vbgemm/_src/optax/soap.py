@@ -83,13 +83,7 @@ def scale_by_soap(
     check_number("soap", "eps", eps, 0)
     check_integer("soap", "precondition_frequency", precondition_frequency, 1)
     max_precond_dim = static_integer("soap", "max_precond_dim", max_precond_dim, 1)
-    if isinstance(shampoo_beta, jax.core.Tracer):
-        gram_beta = jnp.where(shampoo_beta == -1, b2, shampoo_beta)
-    elif shampoo_beta == -1:
-        gram_beta = b2
-    else:
-        check_number("soap", "shampoo_beta", shampoo_beta, 0, 1)
-        gram_beta = shampoo_beta
+    gram_beta = _gram_beta(shampoo_beta, b2)
     options: Options = {"precision": precision, "implementation": implementation}
 
     def leaves(written: str, tree: Any) -> Any:
@@ -125,10 +119,7 @@ def scale_by_soap(
         projected = sandwiched(seen, q, options, transpose=True)
         average = add_scaled(projected, average, 1 - b1, b1)
         average_sq = add_scaled([x * x for x in projected], average_sq, 1 - b2, b2)
-        scale = jnp.ones((), average[0].dtype) if average else 1
-        if correct_bias:
-            t = jnp.maximum(step, 1).astype(jnp.float32)
-            scale = jnp.sqrt(1 - b2**t) / (1 - b1**t)
+        scale = _bias_correction(step, b1, b2) if correct_bias else 1
         normalized = [
             m * jnp.asarray(scale, m.dtype) / (jnp.sqrt(v) + jnp.asarray(eps, m.dtype))
             for m, v in zip(average, average_sq, strict=True)
@@ -225,6 +216,23 @@ def soap(
         weight_dimension_numbers=weight_dimension_numbers, implementation=implementation,
     )  # fmt: skip
     return optax.chain(scaled, decayed, optax.scale_by_learning_rate(learning_rate))
+
+
+def _gram_beta(shampoo_beta: Any, b2: Any) -> Any:
+    """The decay rate of the factors: b2 where shampoo_beta is -1."""
+    if isinstance(shampoo_beta, jax.core.Tracer):
+        return jnp.where(shampoo_beta == -1, b2, shampoo_beta)
+    if shampoo_beta == -1:
+        return b2
+    check_number("soap", "shampoo_beta", shampoo_beta, 0, 1)
+    return shampoo_beta
+
+
+def _bias_correction(step: jax.Array, b1: Any, b2: Any) -> jax.Array:
+    """What corrects Adam's averages together for their zeros at the start."""
+    t = jnp.maximum(step, 1).astype(jnp.float32)
+    correction: jax.Array = jnp.sqrt(1 - b2**t) / (1 - b1**t)
+    return correction
 
 
 def _eigenvectors(matrices: jax.Array) -> jax.Array:

@@ -73,78 +73,111 @@ def ragged_dot_general(
     group_sizes = sizes_argument(name, group_sizes)
     refuse_explicit_axes(name, (lhs, rhs, group_sizes), ("lhs", "rhs", "group_sizes").__getitem__)
     numbers = ragged_dot_dimension_numbers
-    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers.dot_dimension_numbers
-    # JAX's own shape rule raises JAX's errors. It does not know group_offset, which is checked here.
-    total = group_sizes.shape[-1] if group_sizes.ndim else 0
-    weights = total
+    weights = group_sizes.shape[-1] if group_sizes.ndim else 0
     if group_offset is not None and numbers.rhs_group_dimensions:
         weights = rhs.shape[numbers.rhs_group_dimensions[0]]
-    jax.eval_shape(
-        lambda lhs, rhs, sizes: jax.lax.ragged_dot_general(lhs, rhs, sizes, numbers),
-        *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (lhs, rhs)),
-        jax.ShapeDtypeStruct((*group_sizes.shape[:-1], weights) if group_sizes.ndim else (), group_sizes.dtype),
-    )
+    _check_shapes(lhs, rhs, group_sizes, weights, numbers)
     ragged_dim = numbers.lhs_ragged_dimensions[0]
+    (lhs_contract, _), (lhs_batch, _) = numbers.dot_dimension_numbers
     if ragged_dim in lhs_batch:
         return jax.lax.dot_general(
             lhs, rhs, numbers.dot_dimension_numbers, precision=precision, preferred_element_type=out_dtype
         )
-    contraction = ragged_dim in lhs_contract
-    lhs_free = [d for d in range(lhs.ndim) if d not in (*lhs_contract, *lhs_batch)]
-    rhs_free = [d for d in range(rhs.ndim) if d not in (*rhs_contract, *rhs_batch, *numbers.rhs_group_dimensions)]
-    if contraction:
+    if ragged_dim in lhs_contract:
         weights = weights if groups is None else groups
     ragged = Ragged(
         out_dtype=np.dtype(out_dtype),
         groups=weights,
-        contraction=contraction,
+        contraction=ragged_dim in lhs_contract,
         extras=() if group_offset is None else ("group_offset",),
         precision=precision,
         hint=canonical_hint(name, group_size_hint, weights),
         implementation=checked_implementation(name, implementation),
     )
     extras = [] if group_offset is None else [scalar_integer(name, "group_offset", group_offset)]
-    batch = [lhs.shape[d] for d in lhs_batch]
+    product = _ragged_contraction if ragged.contraction else _ragged_rows
+    return product(lhs, rhs, [group_sizes, *extras], numbers, ragged)
 
-    if not contraction:
-        # Free dimensions before the ragged one have group sizes of their own, those after it share the group sizes.
-        # Both are batch dimensions that rhs does not have.
-        place = lhs_free.index(ragged_dim)
-        before, behind = lhs_free[:place], lhs_free[place + 1 :]
-        outer = [lhs.shape[d] for d in before]
-        inner = [lhs.shape[d] for d in behind]
-        k, n = (math.prod(shape) for shape in (_shape(lhs, lhs_contract), _shape(rhs, rhs_free)))
-        x = lhs.transpose([*lhs_batch, *before, *behind, ragged_dim, *lhs_contract])
-        x = x.reshape([*batch, *outer, *inner, lhs.shape[ragged_dim], k])
-        w = rhs.transpose([*rhs_batch, *numbers.rhs_group_dimensions, *rhs_contract, *rhs_free])
-        w = w.reshape([*batch, *(1 for _ in (*outer, *inner)), weights, k, n])
-        if group_sizes.ndim > 1:
-            group_sizes = group_sizes.reshape([*batch, *outer, *(1 for _ in inner), total])
-        y = bind([x, w, group_sizes, *extras], ragged)
-        y = jnp.moveaxis(y, -2, len(batch) + len(outer))
-        return y.reshape([*batch, *_shape(lhs, lhs_free), *_shape(rhs, rhs_free)])
 
-    # Contracting dimensions before the ragged one have group sizes of their own: they are batch dimensions, over which
-    # the result is summed. Those after it are merged with it, so that each row stands for several.
-    place = lhs_contract.index(ragged_dim)
-    before, behind = list(range(place)), list(range(place + 1, len(lhs_contract)))
-    outer = [lhs.shape[lhs_contract[i]] for i in before]
-    times = math.prod(lhs.shape[lhs_contract[i]] for i in behind)
-    wide = ragged if not outer else ragged._replace(out_dtype=accumulator(out_dtype))
-    rows = lhs.shape[ragged_dim] * times
+def _check_shapes(lhs: Any, rhs: Any, group_sizes: Any, weights: int, numbers: Any) -> None:
+    """Raises JAX's errors by its shape rule, which knows no group_offset: it is shown the sizes of `weights` groups."""
+    jax.eval_shape(
+        lambda lhs, rhs, sizes: jax.lax.ragged_dot_general(lhs, rhs, sizes, numbers),
+        *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (lhs, rhs)),
+        jax.ShapeDtypeStruct((*group_sizes.shape[:-1], weights) if group_sizes.ndim else (), group_sizes.dtype),
+    )
+
+
+def _ragged_rows(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    sizes_and_offset: list[jax.Array],
+    numbers: jax.lax.RaggedDotDimensionNumbers,
+    ragged: Ragged,
+) -> jax.Array:
+    """The product whose ragged dimension is a free one of lhs.
+
+    Free dimensions before the ragged one have group sizes of their own, those after it share the group sizes. Both are
+    batch dimensions that rhs does not have.
+    """
+    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers.dot_dimension_numbers
+    lhs_free = _others(lhs, *lhs_contract, *lhs_batch)
+    rhs_free = _others(rhs, *rhs_contract, *rhs_batch, *numbers.rhs_group_dimensions)
+    row = numbers.lhs_ragged_dimensions[0]
+    place = lhs_free.index(row)
+    before, behind = lhs_free[:place], lhs_free[place + 1 :]
+    batch, outer, inner = (_shape(lhs, dims) for dims in (lhs_batch, before, behind))
+    k, n = math.prod(_shape(lhs, lhs_contract)), math.prod(_shape(rhs, rhs_free))
+    x = lhs.transpose([*lhs_batch, *before, *behind, row, *lhs_contract])
+    x = x.reshape([*batch, *outer, *inner, lhs.shape[row], k])
+    w = rhs.transpose([*rhs_batch, *numbers.rhs_group_dimensions, *rhs_contract, *rhs_free])
+    w = w.reshape([*batch, *(1 for _ in (*outer, *inner)), ragged.groups, k, n])
+    group_sizes, *extras = sizes_and_offset
+    if group_sizes.ndim > 1:
+        group_sizes = group_sizes.reshape([*batch, *outer, *(1 for _ in inner), group_sizes.shape[-1]])
+    y = bind([x, w, group_sizes, *extras], ragged)
+    y = jnp.moveaxis(y, -2, len(batch) + len(outer))
+    return y.reshape([*batch, *_shape(lhs, lhs_free), *_shape(rhs, rhs_free)])
+
+
+def _ragged_contraction(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    sizes_and_offset: list[jax.Array],
+    numbers: jax.lax.RaggedDotDimensionNumbers,
+    ragged: Ragged,
+) -> jax.Array:
+    """The product whose ragged dimension is contracted.
+
+    Contracting dimensions before the ragged one have group sizes of their own: they are batch dimensions, over which
+    the result is summed. Those after it are merged with it, so that each row stands for several.
+    """
+    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = numbers.dot_dimension_numbers
+    place = lhs_contract.index(numbers.lhs_ragged_dimensions[0])
+    batch, outer = _shape(lhs, lhs_batch), _shape(lhs, lhs_contract[:place])
+    rows, *behind = _shape(lhs, lhs_contract[place:])
+    times = math.prod(behind)
+    free = [_others(lhs, *lhs_contract, *lhs_batch), _others(rhs, *rhs_contract, *rhs_batch)]
 
     def turned(x: jax.Array, contract: Sequence[int], batch_dims: Sequence[int], free: Sequence[int]) -> jax.Array:
-        order = [*batch_dims, *(contract[i] for i in (*before, place, *behind)), *free]
-        return x.transpose(order).reshape([*batch, *outer, rows, math.prod(_shape(x, free))])
+        turned = x.transpose([*batch_dims, *contract, *free])
+        return turned.reshape([*batch, *outer, rows * times, math.prod(_shape(x, free))])
 
+    operands = [turned(lhs, lhs_contract, lhs_batch, free[0]), turned(rhs, rhs_contract, rhs_batch, free[1])]
+    group_sizes, *extras = sizes_and_offset
     if group_sizes.ndim > 1:
-        group_sizes = group_sizes.reshape([*batch, *outer, total])
-    sizes = jnp.minimum(group_sizes, jnp.asarray(lhs.shape[ragged_dim], group_sizes.dtype)) * times
-    operands = [turned(lhs, lhs_contract, lhs_batch, lhs_free), turned(rhs, rhs_contract, rhs_batch, rhs_free)]
+        group_sizes = group_sizes.reshape([*batch, *outer, group_sizes.shape[-1]])
+    sizes = jnp.minimum(group_sizes, jnp.asarray(rows, group_sizes.dtype)) * times
+    wide = ragged if not outer else ragged._replace(out_dtype=accumulator(ragged.out_dtype))
     y = bind([*operands, sizes.astype(group_sizes.dtype), *extras], wide)
-    y = y.sum(axis=tuple(range(len(batch), len(batch) + len(outer)))).astype(out_dtype)
+    y = y.sum(axis=tuple(range(len(batch), len(batch) + len(outer)))).astype(ragged.out_dtype)
     y = jnp.moveaxis(y, -3, 0)
-    return y.reshape([weights, *batch, *_shape(lhs, lhs_free), *_shape(rhs, rhs_free)])
+    return y.reshape([ragged.groups, *batch, *_shape(lhs, free[0]), *_shape(rhs, free[1])])
+
+
+def _others(x: jax.Array, *dims: int) -> list[int]:
+    """The dimensions of x that are not among `dims`."""
+    return [d for d in range(x.ndim) if d not in dims]
 
 
 def _shape(x: jax.Array, dims: Sequence[int]) -> list[Any]:
