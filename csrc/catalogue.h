@@ -129,7 +129,8 @@ constexpr Kernel kernel_of(const TileShape& tile) {
     return tile.tensor ? (wide ? Kernel::m128_wide_rows : Kernel::m128_rows) : wide ? Kernel::t128_wide_rows : Kernel::t128_rows;
   }
   if (tile.tensor && tile.threads == 256) return accumulators > 64 ? Kernel::m256_full : Kernel::m256_heavy;
-  if (tile.tensor) return accumulators > 32 ? Kernel::m128_heavy : Kernel::m128_light;
+  // Long tiles have a kernel of their own because compiling one takes more than in proportion to its tiles (docs/design/build.md, U3).
+  if (tile.tensor) return accumulators > 32 ? Kernel::m128_heavy : is_far_longer(tile) ? Kernel::m128_long : Kernel::m128_light;
   if (tile.owned == Owned::steps) return Kernel::t128_deep;
   if (tile.threads == 128 && accumulators <= 32 && (is_far_longer(tile) || accumulators > 16)) return Kernel::t128_medium;
   if (tile.threads == 256) return accumulators > 16 ? Kernel::t256_heavy : Kernel::t256_light;

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from resource_table import ROOT, SOURCES, TABLES, arguments_parser, compile_all, finish, kept_reports
 
 TABLE = TABLES / "resources.csv"
-ARCHS = ("sm_80", "sm_90a")
+ARCHS = ("sm_80", "sm_89", "sm_90a")
 
 ENTRY = re.compile(
     r"Compiling entry function 'vbgemm_(?P<kernel>[tm]\d+_(?:wide_)?[a-z]+)_(?P<dtype>\w+)' for '(?P<arch>\w+)'"

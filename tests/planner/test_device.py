@@ -135,8 +135,8 @@ def test_a_boards_own_figures_count():
 @pytest.mark.parametrize(
     ("reported", "resources", "said"),
     [
-        (cuda("NVIDIA GeForce RTX 4080", "8.9", 76), "sm_80", "76 units, sm_89"),
-        (cuda("NVIDIA RTX 6000 Ada H100-like", "8.9", 142), "sm_80", "142 units, sm_89"),  # a part of a name is no name
+        (cuda("NVIDIA GeForce RTX 4080", "8.9", 76), "sm_89", "76 units, sm_89"),
+        (cuda("NVIDIA RTX 6000 Ada H100-like", "8.9", 142), "sm_89", "142 units, sm_89"),  # a part of a name is no name
         (cuda("NVIDIA B300", "10.3", 160), "sm_80", "160 units, sm_103"),
         (cuda("NVIDIA Next", "13.0", 200), "sm_80", "200 units, sm_130, taken for sm_120"),
         (cuda("NVIDIA Thor", "11.0", 20), "sm_80", "20 units, sm_110, taken for sm_103"),
@@ -256,7 +256,7 @@ def test_calibrations_mark_their_priors(file):
 
 def test_architectures_of_compiled_kernels_are_known():
     used = {architecture.get("resources") for architecture in architectures().values()} - {None}
-    assert used == {"sm_80", "sm_90a", "gfx908", "gfx90a", "gfx942"}
+    assert used == {"sm_80", "sm_89", "sm_90a", "gfx908", "gfx90a", "gfx942"}
 
 
 def test_what_jax_passes_on_of_a_driver():

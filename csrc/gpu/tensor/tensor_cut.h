@@ -13,8 +13,11 @@ constexpr bool is_of_bytes(Kind kind) { return bytes_of(arithmetic_of(kind).lhs)
 template <Kind kKind>
 inline constexpr bool kIsOfBytes = is_of_bytes(kKind);  // a constant, because device code cannot call the function
 
-// Whether a multiprocessor holds three thread blocks of the small tiles' kernel and not four: for want of registers, or because the stages
-// of bytes, which are padded the most, would be only two.
+// Whether a kernel holds the tiles with the fewest accumulators, of which a multiprocessor takes the most thread blocks.
+constexpr bool is_light(Kernel kernel) { return kernel == Kernel::m128_light || kernel == Kernel::m128_long; }
+
+// Whether a multiprocessor holds three thread blocks of the light kernels and not four: for want of registers, or because the stages of
+// bytes, which are padded the most, would be only two.
 constexpr bool has_three_light_blocks(Kind kind) { return kind == Kind::f64 || kind == Kind::tf32x3 || is_of_bytes(kind); }
 
 // Whether a kernel is meant to run with one thread block on a multiprocessor.
@@ -25,7 +28,7 @@ constexpr bool fills_multiprocessor(Kind kind, Kernel kernel) {
 // The minimum number of thread blocks of a tensor kernel that a multiprocessor must be able to hold: as many as the registers permit
 // without spills.
 constexpr int tensor_min_blocks(Kind kind, Kernel kernel) {
-  if (kernel == Kernel::m128_light) return has_three_light_blocks(kind) ? 3 : 4;
+  if (is_light(kernel)) return has_three_light_blocks(kind) ? 3 : 4;
   if (kernel == Kernel::m128_rows || kernel == Kernel::m128_wide_rows) return tensor_row_blocks(kernel, bytes_of(arithmetic_of(kind).lhs));
   return fills_multiprocessor(kind, kernel) ? 1 : 2;
 }
@@ -33,7 +36,7 @@ constexpr int tensor_min_blocks(Kind kind, Kernel kernel) {
 // Upper bound of the shared memory, in bytes, of a thread block, so that the number of thread blocks above fits the 228 KB of a
 // multiprocessor; each thread block costs 1 KB beside its own. All values fit the 163 KB that a thread block may use on sm_80.
 constexpr int tensor_shared_budget(Kind kind, Kernel kernel) {
-  if (kernel == Kernel::m128_light) return (has_three_light_blocks(kind) ? 74 : 56) * 1024;
+  if (is_light(kernel)) return (has_three_light_blocks(kind) ? 74 : 56) * 1024;
   if (kernel == Kernel::m256_dots) return 44 * 1024;
   return (fills_multiprocessor(kind, kernel) ? 160 : 112) * 1024;
 }
@@ -150,7 +153,7 @@ struct TensorCut {
 
   // Whether a step loads its first fragments before it starts copies. This hides some latency, and costs registers to hold the fragments.
   static constexpr bool kIsFloat8 = kBytes == 1 && !std::is_integral_v<T>;
-  static constexpr bool kLoadsFirst = kKernel == Kernel::m128_light && kKind != Kind::f64 && kKind != Kind::tf32x3 && !kIsFloat8;
+  static constexpr bool kLoadsFirst = is_light(kKernel) && kKind != Kind::f64 && kKind != Kind::tf32x3 && !kIsFloat8;
 
   // Whether the values that each step's copies need again are kept in registers: only in kernels that have registers left.
   static constexpr bool kKeepsPlaces = kThreads == 128 || fills_multiprocessor(kKind, kKernel);

@@ -10,22 +10,26 @@
   FOR_EACH(t128_light, kind) FOR_EACH(t128_heavy, kind) FOR_EACH(t256_light, kind) FOR_EACH(t256_heavy, kind) FOR_EACH(t128_medium, kind)
 #define VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_SIMT_KERNELS(FOR_EACH, kind) FOR_EACH(t128_deep, kind)
 
-// Dot-product tiles and row tiles on tensor cores exist on NVIDIA GPUs only.
+// Dot-product tiles, and row tiles and long tiles on tensor cores, exist on NVIDIA GPUs only.
 #if VBGEMM_WAVE_SIZE == 64
 #define VBGEMM_DOT_KERNELS(FOR_EACH, kind)
+#define VBGEMM_TENSOR_LONG_KERNELS(FOR_EACH, kind)
 #define VBGEMM_TENSOR_STREAMING_KERNELS(FOR_EACH, kind)
 #else
 #define VBGEMM_DOT_KERNELS(FOR_EACH, kind) FOR_EACH(t256_dots, kind)
+#define VBGEMM_TENSOR_LONG_KERNELS(FOR_EACH, kind) FOR_EACH(m128_long, kind)
 #define VBGEMM_TENSOR_STREAMING_KERNELS(FOR_EACH, kind) FOR_EACH(m256_dots, kind) FOR_EACH(m128_rows, kind) FOR_EACH(m128_wide_rows, kind)
 #endif
 #define VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, kind) VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_DOT_KERNELS(FOR_EACH, kind)
 
-// The kernel of the small tensor tiles has a translation unit of its own, because compiling it takes as long as compiling all other tensor
-// kernels of an arithmetic.
+// The kernel of the small tensor tiles has a translation unit of its own, because it takes as long to compile as all other tensor kernels of
+// an arithmetic.
 #define VBGEMM_TENSOR_LIGHT_KERNELS(FOR_EACH, kind) FOR_EACH(m128_light, kind)
-#define VBGEMM_TENSOR_KERNELS(FOR_EACH, kind) FOR_EACH(m128_heavy, kind) FOR_EACH(m256_heavy, kind)
+#define VBGEMM_TENSOR_KERNELS(FOR_EACH, kind) \
+  VBGEMM_TENSOR_LONG_KERNELS(FOR_EACH, kind) FOR_EACH(m128_heavy, kind) FOR_EACH(m256_heavy, kind)
 #define VBGEMM_TENSOR_KERNELS_16(FOR_EACH, kind) VBGEMM_TENSOR_KERNELS(FOR_EACH, kind) VBGEMM_TENSOR_STREAMING_KERNELS(FOR_EACH, kind)
 #define VBGEMM_TENSOR_KERNELS_64(FOR_EACH, kind) \
+  VBGEMM_TENSOR_LONG_KERNELS(FOR_EACH, kind)     \
   FOR_EACH(m128_heavy, kind) VBGEMM_TENSOR_STREAMING_KERNELS(FOR_EACH, kind)  // float64 has no larger tiles
 
 #if VBGEMM_WAVE_SIZE == 64

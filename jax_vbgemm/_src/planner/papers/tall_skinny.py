@@ -206,11 +206,16 @@ def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: Sizes, 
         tile_id = chosen(streaming)
         kernel = catalogue.columns.kernel[tile_id]
         launched = np.unique(kernel[sizes.has_products])
-        own = [index for index in launched.tolist() if _is_of_one_family(catalogue.kernels[index])]
+        own = [index for index in launched.tolist() if _can_be_left_out(catalogue.kernels[index], catalogue)]
         if len(launched) <= MAX_LAUNCHES or not own:
             return tile_id
         least = min(own, key=lambda index: float(elements[kernel == index].sum()))
         streaming &= kernel != least
+
+
+def _can_be_left_out(kernel: str, catalogue: Catalogue) -> bool:
+    """Whether tall and skinny problems alone are given to a kernel, which ordinary kernels can compute as well."""
+    return _is_of_one_family(kernel) or LONG.has(catalogue.any_tile_of(kernel))
 
 
 def _is_of_one_family(kernel: str) -> bool:
@@ -244,7 +249,7 @@ def _tile_for(
     shortest = min((sides(tile)[1] for tile in held), default=0)
     if shortest == 0 or (shape not in DEEP_SHAPES and problem.batch * -(-m // shortest) < device.units):
         # shorter tiles may leave fewer units idle; with a deep K, split-K fills the units
-        tiles += _skinny(catalogue, mirrored, with_tensor)
+        tiles += _skinny(catalogue, mirrored, with_tensor and streaming)
     if not tiles:
         return None
 
