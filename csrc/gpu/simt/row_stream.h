@@ -118,9 +118,10 @@ class RowStream {
       from += LaneVectors<1>::kPeriodVectors * kVector;
       stage += LaneVectors<1>::kPeriodVectors * kVector;
     }
-    if (kWhole) return;
+    if constexpr (!kWhole) {
 #pragma unroll 1
-    for (int i = vectors * kVector + lane; i < elements; i += kWaveSize) copy_async<sizeof(T)>(to + i, first + i, true);
+      for (int i = vectors * kVector + lane; i < elements; i += kWaveSize) copy_async<sizeof(T)>(to + i, first + i, true);
+    }
   }
 
   // Copies column after column, each as long as a pass.
