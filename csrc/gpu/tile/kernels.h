@@ -22,8 +22,8 @@
 #endif
 #define VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, kind) VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_DOT_KERNELS(FOR_EACH, kind)
 
-// The kernel of the small tensor tiles has a translation unit of its own, because it takes as long to compile as all other tensor kernels of
-// an arithmetic.
+// The kernel of the small tensor tiles has a translation unit of its own, because it takes as long to compile as all other tensor kernels
+// of an arithmetic.
 #define VBGEMM_TENSOR_LIGHT_KERNELS(FOR_EACH, kind) FOR_EACH(m128_light, kind)
 #define VBGEMM_TENSOR_KERNELS(FOR_EACH, kind) \
   VBGEMM_TENSOR_LONG_KERNELS(FOR_EACH, kind) FOR_EACH(m128_heavy, kind) FOR_EACH(m256_heavy, kind)
