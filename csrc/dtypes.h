@@ -1,6 +1,7 @@
 // The element types and arithmetics of dtypes.def as constexpr tables, for host and device code.
 #pragma once
 #include <cstdint>
+#include <string_view>
 
 namespace vbgemm {
 
@@ -77,6 +78,7 @@ enum class Kind : int32_t {
 struct Arithmetic {
   const char* name;
   DType lhs, rhs;
+  bool has_tensor_kernels;  // on some vendor's GPUs
 
   constexpr DType accumulator() const { return accumulator_of(lhs); }
   constexpr uint32_t results() const { return info_of(lhs).results & info_of(rhs).results; }
@@ -85,7 +87,7 @@ struct Arithmetic {
 inline constexpr Arithmetic kArithmetics[] = {
 #define DTYPE(...)
 #define SUM_DTYPE DTYPE
-#define ARITHMETIC(id, set, name, lhs, rhs, ...) {#name, DType::lhs, DType::rhs},
+#define ARITHMETIC(id, set, name, lhs, rhs, ordinary, tensor) {#name, DType::lhs, DType::rhs, std::string_view(#tensor) != "NONE"},
 #include "dtypes.def"
 };
 inline constexpr int kKinds = sizeof(kArithmetics) / sizeof(Arithmetic);

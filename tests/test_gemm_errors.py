@@ -59,7 +59,7 @@ def test_integer_results_take_whole_numbers_alone():
 @pytest.mark.parametrize("options", [{"precision": "foo"}, {"preferred_element_type": "foo"}])
 def test_an_option_is_not_blamed_on_a_leaf(options):
     for As, Bs, *_ in (small(), ([], [])):
-        with pytest.raises((TypeError, ValueError), match=r"batched_gemm: (?!As).*foo"):
+        with pytest.raises((TypeError, ValueError), match=rf"batched_gemm: {next(iter(options))}.*foo"):
             vb.batched_gemm(As, Bs, **options)
 
 

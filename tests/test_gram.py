@@ -57,7 +57,7 @@ def test_kernels_are_told_that_results_are_symmetric_and_operands_are_passed_onc
 
 
 def test_errors_name_the_matrix():
-    with pytest.raises(ValueError, match=r"^batched_gram: Xs\['w'\] is \(3,\) but .*rank 2"):
+    with pytest.raises(ValueError, match=r"^batched_gram: Xs\['w'\] is \(3,\): .*rank 2"):
         vb.batched_gram({"w": jnp.ones(3)})
     with pytest.raises(TypeError, match=r"^batched_gram: Xs\[1\] must be an array"):
         vb.batched_gram([jnp.ones((2, 3)), "x"])

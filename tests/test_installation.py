@@ -40,12 +40,21 @@ def test_an_extension_module_that_does_not_load(error: ImportError, message: str
     assert re.search(message, installation.why_not_loaded(error, "/src"))
 
 
-def test_a_broken_extension_module_is_explained(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ('raise ImportError("version `GLIBC_2.38\' not found")', "than this one has (version `GLIBC_2.38' not found)"),
+        (None, "where its extension module is missing. If that is a source tree, install it with `pip install -e .`"),
+    ],
+    ids=["broken", "missing"],
+)
+def test_an_extension_module_that_does_not_load_is_explained(tmp_path: Path, module: str | None, message: str) -> None:
     package = tmp_path / "jax_vbgemm"
     (package / "_src").mkdir(parents=True)
     for file in ("__init__.py", "_src/__init__.py", "_src/installation.py"):
         (package / file).write_text((ROOT / "jax_vbgemm" / file).read_text())
-    (package / "_core.py").write_text('raise ImportError("version `GLIBC_2.38\' not found")')
+    if module:
+        (package / "_core.py").write_text(module)
     # An editable installation finds its own package before any folder is looked into.
     program = """if True:
         import sys
@@ -55,4 +64,4 @@ def test_a_broken_extension_module_is_explained(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert result.returncode == 1
-    assert "newer C and C++ libraries than this one has (version `GLIBC_2.38' not found)" in result.stderr
+    assert message in result.stderr

@@ -12,7 +12,7 @@ constexpr uint32_t tensor_kinds(bool cdna) { return cdna ? ALL_TENSOR & ~TF32X3 
 // Whether a tile has code of its own for an arithmetic.
 constexpr bool has_code(const TileShape& tile, Kind kind, bool cdna) {
   if (!tile.is_gpu() || !tile.built_for(kind) || (cdna && tile.gpus != Gpus::all)) return false;
-  return !tile.tensor || (tensor_kinds(cdna) >> static_cast<int>(kind) & 1);
+  return !tile.tensor || (arithmetic_of(kind).has_tensor_kernels && (tensor_kinds(cdna) >> static_cast<int>(kind) & 1));
 }
 
 // The K step of a GPU tile's kernel (of a deep tile's whole thread block), in elements of `bytes` bytes. The catalogue's step counts 4-byte

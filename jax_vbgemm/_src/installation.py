@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import jax
@@ -35,6 +36,8 @@ def why_not_loaded(error: ImportError, folder: str) -> str:
 
 check_jax()
 try:
-    from jax_vbgemm import _core as _core
+    importlib.import_module(
+        "jax_vbgemm._core"
+    )  # `from jax_vbgemm import` would not tell a missing module from a broken one
 except ImportError as error:
     raise ImportError(why_not_loaded(error, str(Path(__file__).parents[1]))) from error

@@ -1,5 +1,10 @@
 """Optimizers for optax that treat all weight matrices together. Needs the extra: pip install jax-vbgemm[optax]."""
 
+try:
+    import optax as _optax  # noqa: F401
+except ModuleNotFoundError as _error:
+    raise ImportError("jax_vbgemm.optax needs the extra 'optax': pip install jax-vbgemm[optax]") from _error
+
 from jax_vbgemm._src.optax.apply import apply_updates
 from jax_vbgemm._src.optax.muon import muon, orthogonalize, scale_by_muon, scale_by_shape
 from jax_vbgemm._src.optax.packed import PackedTree, pack_state, pack_tree, unpack_state

@@ -287,3 +287,8 @@ def test_inside_shard_map():
 
     ours, plain = both(summed(vb.group(loss))), both(summed(loss))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11), ours, plain)
+
+
+def test_what_is_no_function_is_refused_at_once():
+    with pytest.raises(TypeError, match="group: expected a function, got 3"):
+        vb.group(3)

@@ -9,9 +9,10 @@ import pytest
 
 import jax_vbgemm as vb
 from jax_vbgemm._src import backends
-from jax_vbgemm._src.planner import DEVICES, Reported, catalogue_for, device_spec, match_device, plan_problems
+from jax_vbgemm._src.planner import DEVICES, Reported, catalogue_for, device_spec, kind_of, match_device, plan_problems
 from jax_vbgemm._src.planner.model.calibration import COLUMNS, priors_of
 from jax_vbgemm._src.planner.model.occupancy import waves_by_registers
+from jax_vbgemm._src.planner.tables import device_table
 from jax_vbgemm._src.planner.tables.device_table import FOLDER, architectures, entries, spec_of
 
 
@@ -39,6 +40,35 @@ def test_entries_are_consistent(name):
         # Half of its threads; three quarters where all classes can have half of them active.
         part = 3 / 4 if name in ("b200", "gb200") else 1 / 2
         assert spec.load_balanced_threshold == spec.units * spec.max_threads * part
+
+
+@pytest.mark.parametrize("name", [name for name, spec in DEVICES.items() if spec.device_type == "gpu"])
+def test_no_prediction_is_faster_than_the_device(name):
+    """As one would be with costs that were measured on another device, or rates that are wrong by a factor."""
+    spec = device_spec(name)
+    for dtype, precision in (
+        ("bfloat16", "default"),
+        ("float32", "default"),
+        ("float32", "highest"),
+        ("float64", "default"),
+    ):
+        kind = kind_of(dtype, precision, spec)
+        rate = spec.tensor_rate(kind) if spec.has_tensor(kind) else spec.peak_rate(kind)
+        seconds = plan_problems([(4096, 4096, 4096)] * 4, kind, spec, tuned=False).predicted_seconds
+        assert 4 * 2 * 4096**3 / seconds <= 1.01 * rate
+
+
+def test_what_was_measured_with_other_units_or_rates_is_not_inherited(monkeypatch, tmp_path):
+    (tmp_path / "h100").symlink_to(FOLDER / "h100")
+    (tmp_path / "h20").mkdir()
+    toml = tmp_path / "h20" / "device.toml"
+    monkeypatch.setattr(device_table, "FOLDER", tmp_path)
+    toml.write_text('base = "h100"\n[hardware]\nbandwidth = 4.0e12\n[boards]\n')
+    inherits = device_table._entry("h20").spec
+    assert (inherits.calibration, inherits.rules) == ("h100", device_spec("h100").rules)
+    toml.write_text('base = "h100"\n[hardware]\nunits = 78\n[boards]\n')
+    with pytest.raises(ValueError, match=r"device 'h20': units differ from those of its base 'h100': .*calibration"):
+        device_table._entry("h20")
 
 
 def test_figures_of_the_documents():

@@ -35,7 +35,8 @@ struct DownColumns {
   static constexpr int kRounds = Rectangle::kRows / kSpan, kWavesDown = kSpan / kRowsEach;
   static constexpr bool kDown = false;
   static constexpr int kStep = kThreads / kSpan, kCopies = (Rectangle::kCols + kStep - 1) / kStep;
-  static_assert(kThreads % kSpan == 0 && kSpan % kRowsEach == 0 && Rectangle::kRows % kSpan == 0);
+  static_assert(kThreads % kSpan == 0 && kSpan % kRowsEach == 0 && Rectangle::kRows % kSpan == 0,
+                "an operand's rows in a tile of tiles.def have to be a multiple of what the threads copy at once");
 
   __device__ static int row(int thread) { return thread / kWaveSize % kWavesDown * kRowsEach + thread % kRowsEach; }
   __device__ static int col(int thread) { return thread / kWaveSize / kWavesDown * kColsEach + thread % kWaveSize / kRowsEach; }

@@ -132,7 +132,7 @@ class _Branches(nn.Module):
           inputs: one array (..., in_features) for all branches, or a list or tuple with one array for each.
 
         Raises:
-          As `batched_linear`.
+          ValueError, TypeError: as `batched_linear`.
         """
         where = type(self).__name__
         widths = sizes_of(where, "features", self.features, 0)

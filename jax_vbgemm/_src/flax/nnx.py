@@ -131,7 +131,7 @@ class BranchedConv1x1(nnx.List[nnx.Conv]):
       **options: of nnx.Conv, for every branch, as for `BatchedLinear`.
 
     Raises:
-      As `BatchedLinear`.
+      ValueError, TypeError: as `BatchedLinear`.
     """
 
     def __init__(

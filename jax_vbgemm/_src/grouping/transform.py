@@ -46,7 +46,7 @@ def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F:
       A function with the arguments and the results of `f`.
 
     Raises:
-      ValueError, TypeError: the planner is unknown or is not a planner.
+      ValueError, TypeError: the planner is unknown or is not a planner, or f is not a function.
 
     Examples:
       >>> import jax
@@ -58,6 +58,8 @@ def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F:
       [(6, 3), (6, 5), (6, 2)]
     """
     planner = resolve_planner(planner)
+    if not callable(f):
+        raise TypeError(f"group: expected a function, got {f!r}")
 
     @functools.wraps(f)
     def grouped(*args: Any, **kwargs: Any) -> Any:

@@ -139,10 +139,11 @@ def batched_gemm(
       A pytree with the structure of As; leaf i is (..., m_i, n_i).
 
     Raises:
-      As `batched_matmul`; also ValueError where beta is not 0 and there is no C, where alpha, beta, C or bias don't
-      fit (a fraction, or an integer beyond the dtype's range, does not fit an integer result), where an activation's
-      name is unknown, and where a symmetric result has a bias; TypeError where alpha or beta is not a number, or
-      activation is neither a name nor a function. The message names the leaf and the rule.
+      ValueError: as `batched_matmul`; also where beta is not 0 and there is no C, where alpha, beta, C or bias don't
+        fit (a fraction, or an integer beyond the dtype's range, does not fit an integer result), where an activation's
+        name is unknown, and where a symmetric result has a bias. The message names the leaf and the rule.
+      TypeError: as `batched_matmul`; also where alpha or beta is not a number, or activation is neither a name nor a
+        function.
 
     Examples:
       >>> import jax.numpy as jnp
@@ -210,8 +211,9 @@ def batched_matmul_sum(
       A list of results, or a pytree with the keys of `segments`.
 
     Raises:
-      As `batched_gemm`; also ValueError where the terms of one result differ in shape or dtype, where a result has no
-      term, where `out` does not have one entry for each term, and where `segments` name a block that does not exist.
+      ValueError: as `batched_gemm`; also where the terms of one result differ in shape or dtype, where a result has no
+        term, where `out` does not have one entry for each term, and where `segments` name a block that does not exist.
+      TypeError: as `batched_gemm`.
 
     Examples:
       Four products, of which the first two and the last two are added up:

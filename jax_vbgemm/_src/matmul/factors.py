@@ -116,6 +116,8 @@ def products(
             dtypes.append(result_dtype(a_dtype, b_dtype, precision, preferred))
         except (ValueError, TypeError) as error:
             names = lhs.written(index), rhs.written(index)
+            if names[0] == names[1]:  # a matrix times its own transpose
+                raise type(error)(f"{name}: {names[0]} is {_describe(a, b)}: {error}") from None
             transposed = "".join(f", {x} transposed" for x, flag in zip(names, of_term, strict=False) if flag)
             raise type(error)(
                 f"{name}: {names[0]} is {_describe(a, b)} but {names[1]} is {_describe(b, a)}{transposed}: {error}"

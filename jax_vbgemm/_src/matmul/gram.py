@@ -43,7 +43,7 @@ def batched_gram(
       A pytree with the structure of Xs; leaf i is (..., m_i, m_i), or (..., k_i, k_i) where it is transposed.
 
     Raises:
-      As `batched_gemm`.
+      ValueError, TypeError: as `batched_gemm`.
 
     Examples:
       >>> import jax.numpy as jnp

@@ -23,9 +23,12 @@ def check_options(name: str, precision: Any, preferred: Any) -> None:
     """ValueError or TypeError where the precision or the preferred element type is unknown."""
     try:
         precision_name(precision)
-        np.dtype(preferred)
     except (ValueError, TypeError) as error:
         raise type(error)(f"{name}: {error}") from None
+    try:
+        np.dtype(preferred)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{name}: preferred_element_type: {error}") from None
 
 
 def result_dtype(lhs: Any, rhs: Any, precision: Any, preferred_element_type: Any) -> Any:

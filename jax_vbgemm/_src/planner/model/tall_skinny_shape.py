@@ -10,7 +10,7 @@ from jax_vbgemm._src.problem import Sizes
 # The largest small dimension. In one pass over A a thread keeps a whole row of C: 32 columns of float64 take 196
 # registers beside those of its setup, and 64 columns don't fit. 32 is also below t2_threshold, so that memory is the
 # limit, on every GPU of the device table in float32 and float64 (the least threshold is 38), except for float64 on GPUs
-# with few float64 units (M40, A10, L40S, RTX 4090: down to 6).
+# with few float64 units (down to 6).
 SKINNY = 32
 
 # The smallest large dimension. Where both sides of A are large, B and C each have at most 1/32 of its elements, so that

@@ -1,7 +1,8 @@
 """The device table: each folder of devices/ is an entry, its device.toml read into a DeviceSpec.
 
 A device.toml names an architecture of architectures.toml, or as its `base` another device of the same chip, whose
-figures it inherits. Beside [hardware] it has only figures that were measured or that papers give:
+figures it inherits (measured ones only if units and rates are the same: `_check_base`). Beside [hardware] it has only
+figures that were measured or that papers give:
 
   [costs]   seconds; else those of assumed_costs.toml
   [papers]  thresholds of the papers' planners; else derived from the architecture (`_thresholds`)
@@ -116,12 +117,32 @@ def _tables(name: str) -> tuple[dict[str, Any], str | None]:
     tables = _read(folder / "device.toml")
     calibration = name if calibration_file(name).exists() else None
     if "base" in tables:
-        below, inherited = _tables(tables.pop("base"))
+        base = tables.pop("base")
+        below, inherited = _tables(base)
+        _check_base(name, base, tables.get("hardware", {}), below, inherited)
         below.pop("boards")
         for key, value in tables.items():
             below[key] = below.get(key, {}) | value if isinstance(value, dict) else value
         tables, calibration = below, calibration or inherited
     return tables, calibration
+
+
+def _check_base(
+    name: str, base: str, hardware: Mapping[str, Any], below: Mapping[str, Any], calibration: str | None
+) -> None:
+    """ValueError where a device would inherit what was measured with other units or rates than its own."""
+    other = [
+        key
+        for key in ("units", "peak_rates", "tensor_rates")
+        if hardware.get(key, below["hardware"][key]) != below["hardware"][key]
+    ]
+    measured = [f"[{table}]" for table in ("dots", "rules", "ragged") if table in below]
+    measured += ["calibration.csv"] if calibration else []
+    if other and measured:
+        raise ValueError(
+            f"device {name!r}: {', '.join(other)} differ from those of its base {base!r}: what was measured there "
+            f"({', '.join(measured)}) does not hold, so name an architecture in place of a base"
+        )
 
 
 def _thresholds(units: int, occupancy: Mapping[str, Any]) -> dict[str, int]:
