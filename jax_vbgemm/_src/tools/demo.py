@@ -92,17 +92,17 @@ def run(batch: int = 1) -> int:
     """Runs the demo; returns the process's exit code, 1 where a result is wrong beyond rounding."""
     console = Console()
     title = f"GoogLeNet, {batch} image(s), float32 on {jax.devices()[0].device_kind}; times in us"
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # fits 80 columns
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)  # fits 80 columns, with whole words
     for column in (
         "block",
         "products",
         "MFLOP",
         "error",
-        "gradient error",
+        "grad. error",
         "forward",
         "XLA loop",
         "ratio",
-        "with gradient",
+        "with grad.",
         "XLA loop",
         "ratio",
     ):
