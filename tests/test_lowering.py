@@ -35,6 +35,14 @@ def test_one_call_and_no_dot(dtype):
     assert counts(text(*pairs(dtype), implementation="kernel")) == (1, 0)
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a rule of CPUs")
+def test_outer_products_alone_are_left_to_xla():
+    outer = [jnp.ones((5, 1)), jnp.ones((300, 1))], [jnp.ones((1, 3)), jnp.ones((1, 700))]
+    assert counts(text(*outer)) == (0, 2)
+    assert counts(text(*outer, implementation="kernel")) == counts(text(*outer, planner="uniform")) == (1, 0)
+    assert counts(text([*outer[0], jnp.ones((2, 2))], [*outer[1], jnp.ones((2, 2))])) == (1, 0)  # stays one operation
+
+
 def test_explicit_xla_is_one_dot_a_product():
     assert counts(text(*pairs(), implementation="xla")) == (0, 3)
 

@@ -166,6 +166,15 @@ def test_precisions_and_implementations(implementation, precision):
     oracle.check(vb.batched_matmul([a], [b], implementation=implementation, precision=precision), [a], [b])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_outer_products_of_both_implementations_have_the_same_bits(dtype):
+    As = [oracle.random((m, 1), dtype, m) for m in (1, 5, 300)]
+    Bs = [oracle.random((1, n), dtype, n) for n in (3, 1, 700)]
+    kernel, xla = (vb.batched_matmul(As, Bs, implementation=name) for name in ("kernel", "xla"))
+    for ours, theirs in zip(kernel, xla, strict=True):
+        np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
+
+
 def test_a_shared_operand_is_one_operand():
     x = oracle.random((40, 20), "float32")
     ws = [oracle.random((20, n), "float32", n) for n in (5, 64, 17)]

@@ -65,3 +65,19 @@ def test_everything_is_covered_once(problems, cores):
 
 def test_it_is_a_plan_of_auto():
     assert "took cores" in make(Auto(), [REDUCTION], "cpu").notes[0]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "wide"),
+    [
+        ([(768, 3072, 4)], True),
+        ([(300, 256, 64), (1024, 1024, 1), (5, 300, 0)], True),  # the last has no products
+        ([(300, 256, 65)], False),
+        ([(300, 255, 64)], False),
+        ([(768, 3072, 4), (64, 64, 64)], False),
+    ],
+)
+def test_products_that_mostly_write_have_the_longest_rows(shapes, wide):
+    longest = max((tile for tile in catalogue_for("float32", CPU) if tile.threads == 1), key=lambda tile: tile.n)
+    plan = plan_for(2, shapes, planner=Auto())
+    assert (set(plan.tiles_used) == {longest}) == wide

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import jax
@@ -33,6 +34,7 @@ from jax_vbgemm._src.matmul.primitive import (
 )
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import dense
+from jax_vbgemm._src.planner import Auto, DeviceSpec
 from jax_vbgemm._src.problem import LARGEST_SIZE
 
 
@@ -47,7 +49,7 @@ def _lower(platform: str, ctx: Any, *operands: Any, implementation: str | None, 
         rule = _xla_form
     elif backend.module is not None or compat.is_export(ctx):
         # An exported program may run on a machine that has the backend, even if this machine lacks it.
-        rule = partial(_kernel_form, platform=platform, strict=implementation == "kernel")
+        rule = partial(_kernel_form, platform=platform, implementation=implementation)
     elif implementation == "kernel":
         raise NotImplementedError(
             f"batched_matmul: implementation='kernel', but the {platform} backend is {backend.absent}"
@@ -93,15 +95,19 @@ def _kernel_form(
     precision: Any,
     planner: Any,
     platform: str,
-    strict: bool,
+    implementation: str | None,
 ) -> list[jax.Array]:
     """The form with kernels: one kernel call for each pair of operand dtypes, epilogues included.
 
-    XLA computes the products for which there is no kernel, and adds up the parts of a sum that has several dtypes.
+    XLA computes the products for which there is no kernel, and adds up the parts of a sum that has several dtypes. It
+    also computes a call of outer products on a CPU, unless an implementation or a planner is given.
     """
     operands = windows_of(arrays, reads)
     device = backends.planning_device(platform)
-    shapes, parts = _parts_of_sums(operands, terms, out_dtypes, precision, platform, strict)
+    shapes, parts = _parts_of_sums(operands, terms, out_dtypes, precision, platform, strict=implementation == "kernel")
+    if implementation is None and planner == Auto() and not writes and _are_faster_by_xla(parts, device):
+        for part in chain.from_iterable(parts):
+            part.dtypes = None
     # A kernel applies the epilogue and rounds where the whole sum is one part. Where XLA adds parts or applies the
     # epilogue, the parts are in the accumulator's dtype until then.
     finished = [len(of_out) == 1 and (of_out[0].dtypes is not None or not epilogues) for of_out in parts]
@@ -186,6 +192,12 @@ def _parts_of_sums(
         else:
             parts[term.out].append(_Part([term], None if why else dtypes, sizes.k))
     return shapes, parts
+
+
+def _are_faster_by_xla(parts: Sequence[Sequence[_Part]], device: DeviceSpec) -> bool:
+    """Whether each result is a single product of a K that the device's rules leave to XLA."""
+    rules = device.core_rules
+    return rules is not None and all(sum(part.depth for part in of_out) <= rules.left_to_xla for of_out in parts)
 
 
 def _total(parts: Sequence[_Part], shape: Shape, dtype: Any, operands: Sequence[Any], epilogue: Epilogue | None) -> Any:

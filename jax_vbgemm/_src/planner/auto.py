@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jax_vbgemm._src.planner.cores import Cores
+from jax_vbgemm._src.planner.cores import Cores, mostly_write
 from jax_vbgemm._src.planner.model.cost_model import least_of_whole_problems
 from jax_vbgemm._src.planner.model.tile_families import STREAMING, worth_trying
 from jax_vbgemm._src.planner.plan.plan import Plan
@@ -22,8 +22,8 @@ class Auto:
     `tall_skinny` is not compared, as its own model chooses its tiles.
 
     A paper's planner is skipped where a lower bound of its time exceeds the predicted time of the package's search. All
-    papers' planners are skipped where only streaming tiles (tile_families.STREAMING) are worth trying: those are
-    preferred because of measurements that the cost model does not show.
+    papers' planners are skipped where only streaming tiles (tile_families.STREAMING) are worth trying, and on a CPU
+    where only tiles with long rows are: those are preferred because of measurements that the cost model does not show.
     """
 
     def __call__(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Plan:
@@ -34,9 +34,11 @@ class Auto:
         papers = PAPERS
         least = dict.fromkeys((planner.name for planner in PAPERS), 0.0)
         sizes = Sizes.of(problems)
-        if device.device_type == "gpu" and {tile.kernel for tile in worth_trying(catalogue, sizes)} <= set(STREAMING):
+        on_gpu = device.device_type == "gpu"
+        streams = on_gpu and {tile.kernel for tile in worth_trying(catalogue, sizes)} <= set(STREAMING)
+        if streams or mostly_write(problems, device):
             papers = ()
-        elif device.device_type == "gpu":
+        elif on_gpu:
             sets = {
                 planner.name: [catalogue.resolve(tiles)[0] for tiles in planner.ordinary_sets(catalogue)]
                 for planner in PAPERS

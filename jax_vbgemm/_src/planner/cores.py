@@ -27,11 +27,22 @@ class Cores(DraftPlanner):
     """
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
+        if mostly_write(problems, device):
+            longest = max((tile for tile in catalogue if tile.threads == 1), key=lambda tile: tile.n)
+            return Uniform(longest.key).draft(problems, device, catalogue)
         drafts = [Uniform().draft(problems, device, catalogue)]
         if device.units > 1 and device.core_rules is not None:
             own = [tile for tile in catalogue if tile.threads == 1]  # tiles of several threads are a GPU's
             drafts += [draft for tile in own for draft in _split(problems, tile, device.core_rules, device, catalogue)]
         return min(drafts, key=lambda draft: draft.seconds)
+
+
+def mostly_write(problems: Sequence[Problem], device: DeviceSpec) -> bool:
+    """Whether the time of all products is that of writing their results, which is shortest along the rows of C."""
+    sizes, rules = Sizes.of(problems).with_products(), device.core_rules
+    if rules is None or len(sizes.m) == 0:
+        return False
+    return bool(((sizes.k <= rules.short_k) & (sizes.n >= rules.wide_columns)).all())
 
 
 def _split(

@@ -82,15 +82,22 @@ class RaggedRules:
 
 @dataclass(frozen=True)
 class CoreRules:
-    """The rules of a CPU: how K is split among cores (planner/cores.py).
+    """The rules of a CPU: the choice of tiles (planner/cores.py), and which products are left to XLA (lowering.py).
 
     step: the granularity of K slices, long enough that the partial sums cost little beside the products.
     blocks_per_core: the numbers of blocks per core that are tried for the longest products; with one block for each
       core, the slowest core would decide when the call ends.
+    short_k, wide_columns: products with a K of at most `short_k` and at least so many columns mostly write their
+      results. Tiles with the longest rows do that fastest, which the cost model does not show.
+    left_to_xla: a call is left to XLA if all its products have a K of at most this. XLA fuses them with the operations
+      around them.
     """
 
     step: int
     blocks_per_core: tuple[int, ...]
+    short_k: int
+    wide_columns: int
+    left_to_xla: int
 
 
 @dataclass(frozen=True)
