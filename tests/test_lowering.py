@@ -41,6 +41,7 @@ def test_outer_products_alone_are_left_to_xla():
     assert counts(text(*outer)) == (0, 2)
     assert counts(text(*outer, implementation="kernel")) == counts(text(*outer, planner="uniform")) == (1, 0)
     assert counts(text([*outer[0], jnp.ones((2, 2))], [*outer[1], jnp.ones((2, 2))])) == (1, 0)  # stays one operation
+    assert counts(text(outer[0] * 9, outer[1] * 9)) == (1, 0)  # XLA would compile each by itself
 
 
 def test_explicit_xla_is_one_dot_a_product():

@@ -100,7 +100,7 @@ def _kernel_form(
     """The form with kernels: one kernel call for each pair of operand dtypes, epilogues included.
 
     XLA computes the products for which there is no kernel, and adds up the parts of a sum that has several dtypes. It
-    also computes a call of outer products on a CPU, unless an implementation or a planner is given.
+    also computes a call of few outer products on a CPU, unless an implementation or a planner is given.
     """
     operands = windows_of(arrays, reads)
     device = backends.planning_device(platform)
@@ -195,9 +195,11 @@ def _parts_of_sums(
 
 
 def _are_faster_by_xla(parts: Sequence[Sequence[_Part]], device: DeviceSpec) -> bool:
-    """Whether each result is a single product of a K that the device's rules leave to XLA."""
+    """Whether the results are few, and single products of a K that the device's rules leave to XLA."""
     rules = device.core_rules
-    return rules is not None and all(sum(part.depth for part in of_out) <= rules.left_to_xla for of_out in parts)
+    if rules is None or len(parts) > rules.xla_products:
+        return False
+    return all(sum(part.depth for part in of_out) <= rules.xla_k for of_out in parts)
 
 
 def _total(parts: Sequence[_Part], shape: Shape, dtype: Any, operands: Sequence[Any], epilogue: Epilogue | None) -> Any:

@@ -89,15 +89,16 @@ class CoreRules:
       core, the slowest core would decide when the call ends.
     short_k, wide_columns: products with a K of at most `short_k` and at least so many columns mostly write their
       results. Tiles with the longest rows do that fastest, which the cost model does not show.
-    left_to_xla: a call is left to XLA if all its products have a K of at most this. XLA fuses them with the operations
-      around them.
+    xla_k, xla_products: a call of at most so many products, each with a K of at most `xla_k`, is left to XLA, which
+      fuses them with the operations around them. (It compiles each by itself, so that more would take long to compile.)
     """
 
     step: int
     blocks_per_core: tuple[int, ...]
     short_k: int
     wide_columns: int
-    left_to_xla: int
+    xla_k: int
+    xla_products: int
 
 
 @dataclass(frozen=True)
