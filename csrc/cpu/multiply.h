@@ -109,6 +109,9 @@ class Multiplier {
   // what a level-2 cache holds of B beside them. Measured on two Xeon cores with AVX-512 and 2 MB of level 2 each (2026-11-24,
   // docs/design/cpu.md, P9); not measured elsewhere.
   static constexpr int64_t kNarrow = 6, kNarrowRows = 16, kBytesOfNarrowB = 512 << 10;
+  // Up to kShortK steps of K, stores to C decide: rows of C that are a multiple of 4 KB apart fall into one cache set, so that only
+  // kFewRows are written at a time, in longer pieces. Measured on two EPYC cores with AVX-512 (docs/design/cpu.md, P11).
+  static constexpr int64_t kShortK = 16, kFewRows = 4;
   static_assert(kMaxK * kMaxVectors * kVectorBytes <= Scratch::kBytesB);
   static_assert(kMaxRowsA * kParts * kMaxWidth * kSize <= Scratch::kBytesSums);
   using Micros = MicroKernels<T, kComplex>;
@@ -320,11 +323,13 @@ class Multiplier {
   void multiply_by_rows(const Block& block, const PartOfK& k, Micro<T>& micro) {
     Panel panels[kMaxPanels];
     int count = 0;
+    const bool mostly_writes = k.count <= kShortK && Micros::max_rows(4) >= kFewRows;
+    const int64_t across = mostly_writes ? 4 : 2;
     for (int64_t j = 0; j < block.n; j += panels[count - 1].columns) {
-      const int vectors = static_cast<int>(smaller(2, ceil_div((block.n - j) * kParts, kWidth)));
+      const int vectors = static_cast<int>(smaller(across, ceil_div((block.n - j) * kParts, kWidth)));
       panels[count++] = make_panel(block, k, j, vectors, packed_b_ + j * kParts * k.count);
     }
-    const RowGroups groups(block.m, Micros::max_rows(2));
+    const RowGroups groups(block.m, mostly_writes ? kFewRows : Micros::max_rows(2));
     for (int64_t group = 0, i = 0; group < groups.count; ++group) {
       const int64_t rows = groups.rows(group);
       for (int panel = 0; panel < count; ++panel) multiply_groups(block, k, panels[panel], i, rows, 1, micro);
