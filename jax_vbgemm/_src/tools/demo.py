@@ -95,7 +95,7 @@ def run(batch: int = 1) -> int:
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)  # fits 80 columns, with whole words
     for column in (
         "block",
-        "products",
+        "GEMMs",
         "MFLOP",
         "error",
         "grad. error",
