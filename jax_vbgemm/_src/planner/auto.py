@@ -36,7 +36,7 @@ class Auto:
         sizes = Sizes.of(problems)
         on_gpu = device.device_type == "gpu"
         streams = on_gpu and {tile.kernel for tile in worth_trying(catalogue, sizes)} <= set(STREAMING)
-        if streams or mostly_write(problems, device):
+        if streams or mostly_write(sizes, device):
             papers = ()
         elif on_gpu:
             sets = {

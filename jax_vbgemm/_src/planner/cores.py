@@ -27,7 +27,7 @@ class Cores(DraftPlanner):
     """
 
     def draft(self, problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> Draft:
-        if mostly_write(problems, device):
+        if mostly_write(Sizes.of(problems), device):
             longest = max((tile for tile in catalogue if tile.threads == 1), key=lambda tile: tile.n)
             return Uniform(longest.key).draft(problems, device, catalogue)
         drafts = [Uniform().draft(problems, device, catalogue)]
@@ -37,12 +37,13 @@ class Cores(DraftPlanner):
         return min(drafts, key=lambda draft: draft.seconds)
 
 
-def mostly_write(problems: Sequence[Problem], device: DeviceSpec) -> bool:
+def mostly_write(sizes: Sizes, device: DeviceSpec) -> bool:
     """Whether the time of all products is that of writing their results, which is shortest along the rows of C."""
-    sizes, rules = Sizes.of(problems).with_products(), device.core_rules
-    if rules is None or len(sizes.m) == 0:
+    rules = device.core_rules
+    if rules is None or not sizes.has_products.any():
         return False
-    return bool(((sizes.k <= rules.short_k) & (sizes.n >= rules.wide_columns)).all())
+    write = (sizes.k <= rules.short_k) & (sizes.n >= rules.wide_columns)
+    return bool(write[sizes.has_products].all())
 
 
 def _split(
