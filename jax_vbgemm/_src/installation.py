@@ -36,8 +36,7 @@ def why_not_loaded(error: ImportError, folder: str) -> str:
 
 check_jax()
 try:
-    importlib.import_module(
-        "jax_vbgemm._core"
-    )  # `from jax_vbgemm import` would not tell a missing module from a broken one
+    # `from jax_vbgemm import _core` would raise a plain ImportError where the module is missing, too.
+    importlib.import_module("jax_vbgemm._core")
 except ImportError as error:
     raise ImportError(why_not_loaded(error, str(Path(__file__).parents[1]))) from error

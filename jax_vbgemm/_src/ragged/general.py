@@ -157,13 +157,13 @@ def _ragged_contraction(
     batch, outer = _shape(lhs, lhs_batch), _shape(lhs, lhs_contract[:place])
     rows, *behind = _shape(lhs, lhs_contract[place:])
     times = math.prod(behind)
-    free = [_others(lhs, *lhs_contract, *lhs_batch), _others(rhs, *rhs_contract, *rhs_batch)]
+    lhs_free, rhs_free = _others(lhs, *lhs_contract, *lhs_batch), _others(rhs, *rhs_contract, *rhs_batch)
 
     def turned(x: jax.Array, contract: Sequence[int], batch_dims: Sequence[int], free: Sequence[int]) -> jax.Array:
-        turned = x.transpose([*batch_dims, *contract, *free])
-        return turned.reshape([*batch, *outer, rows * times, math.prod(_shape(x, free))])
+        shape = [*batch, *outer, rows * times, math.prod(_shape(x, free))]
+        return x.transpose([*batch_dims, *contract, *free]).reshape(shape)
 
-    operands = [turned(lhs, lhs_contract, lhs_batch, free[0]), turned(rhs, rhs_contract, rhs_batch, free[1])]
+    operands = [turned(lhs, lhs_contract, lhs_batch, lhs_free), turned(rhs, rhs_contract, rhs_batch, rhs_free)]
     group_sizes, *extras = sizes_and_offset
     if group_sizes.ndim > 1:
         group_sizes = group_sizes.reshape([*batch, *outer, group_sizes.shape[-1]])
@@ -172,7 +172,7 @@ def _ragged_contraction(
     y = bind([*operands, sizes.astype(group_sizes.dtype), *extras], wide)
     y = y.sum(axis=tuple(range(len(batch), len(batch) + len(outer)))).astype(ragged.out_dtype)
     y = jnp.moveaxis(y, -3, 0)
-    return y.reshape([ragged.groups, *batch, *_shape(lhs, free[0]), *_shape(rhs, free[1])])
+    return y.reshape([ragged.groups, *batch, *_shape(lhs, lhs_free), *_shape(rhs, rhs_free)])
 
 
 def _others(x: jax.Array, *dims: int) -> list[int]:
