@@ -22,7 +22,7 @@
 
 #include "cpu/driver/benchmark.h"
 #include "cpu/driver/check.h"
-#include "cpu/driver/ragged_check.h"
+#include "cpu/driver/groups_check.h"
 #include "cpu/driver/stress.h"
 
 int main(int argc, char** argv) {

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "cpu/driver/oracle.h"
 #include "cpu/driver/pool.h"
 #include "cpu/driver/workload.h"
 
@@ -18,12 +19,6 @@ inline void fail(const Workload& w, const Problem& p, const char* what, int64_t 
               p.c.row_stride, p.c.col_stride, what, i, j, got, expected);
 }
 
-inline bool agrees(double got, double expected, double tolerance) {
-  if (std::isnan(expected)) return std::isnan(got);
-  if (std::isinf(expected)) return got == expected;
-  return std::fabs(got - expected) <= tolerance;
-}
-
 // Scales as the kernel does in the presence of infinities: a real factor scales both parts, a complex factor is multiplied by the
 // schoolbook rule.
 inline Number scaled(Number x, Number by) {
@@ -35,18 +30,6 @@ inline Number scaled(Number x, Number by) {
 // One part of a number may be NaN while the other is not.
 inline double finite_size(Number x) {
   return (std::isfinite(x.real()) ? std::fabs(x.real()) : 0) + (std::isfinite(x.imag()) ? std::fabs(x.imag()) : 0);
-}
-
-inline double sigmoid(double x) { return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x)); }
-inline double activate(double x, Activation activation) {
-  switch (activation) {
-    case Activation::relu: return x <= 0 ? 0 : x;
-    case Activation::gelu: return x * sigmoid(2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
-    case Activation::silu: return x * sigmoid(x);
-    case Activation::tanh: return std::tanh(x);
-    case Activation::sigmoid: return sigmoid(x);
-    default: return x;
-  }
 }
 
 // Applies the epilogue to a sum and to the bound on its error.

@@ -1,16 +1,16 @@
-// Checks random ragged calls against float64: group sizes of any value, windows of the groups, batches that share operands, and packed rows
-// of different lengths. Results are in memory that ends where an unmapped page begins.
+// Checks random ragged calls against float64: group sizes of any value, windows of the groups, and batches that share operands. Operands
+// and results are in memory that ends where an unmapped page begins.
 #pragma once
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <optional>
 #include <vector>
 
-#include "../group_walk.h"
-#include "cpu/driver/check.h"
 #include "cpu/driver/memory.h"
 #include "cpu/driver/number.h"
-#include "cpu/driver/pool.h"
+#include "cpu/driver/oracle.h"
+#include "ragged.h"
 
 namespace vbgemm::driver {
 
@@ -74,167 +74,180 @@ inline void expect(const char* what, const Numbers& got, int64_t index, Number s
   }
 }
 
-// Returns a dtype for which ragged products have kernels; 8-bit types have none.
-inline DType random_ragged_dtype() {
-  for (;;) {
-    const Arithmetic& arithmetic = kArithmetics[uniform(0, kKinds - 1)];
-    if (arithmetic.lhs == arithmetic.rhs && bytes_of(arithmetic.lhs) > 1) return arithmetic.lhs;
+// Which calls are drawn.
+struct RaggedRange {
+  std::vector<DType> dtypes;      // that have kernels
+  int64_t m, k, n, multiple = 1;  // at most; k and n are multiples of the last one
+  bool gated = false;             // also gated products
+  bool on_gpu = false;            // with a tile shape, and sometimes a counter of tiles in a workspace
+};
+
+inline std::vector<DType> ragged_dtypes() {
+  std::vector<DType> dtypes;
+  for (const Arithmetic& one : kArithmetics) {
+    const bool known = std::find(dtypes.begin(), dtypes.end(), one.lhs) != dtypes.end();
+    if (one.lhs == one.rhs && bytes_of(one.lhs) > 1 && !known) dtypes.push_back(one.lhs);
   }
+  return dtypes;
 }
 
-inline void check_ragged(Pool* pool) {
-  const DType dtype = random_ragged_dtype();
-  const bool narrow = accumulator_of(dtype) != dtype, real = !is_complex(dtype);
-  RaggedCall call{};
-  call.dtype = dtype, call.out_dtype = narrow && chance(0.3) ? DType::f32 : dtype, call.kind = kind_of(dtype, dtype);
-  call.contraction = chance(0.4), call.transpose_rhs = !call.contraction && chance(0.5);
-  const int64_t most = chance(0.1) ? 300 : 40;
-  call.m = uniform(1, 3 * most), call.k = uniform(1, most), call.n = uniform(1, most), call.groups = uniform(1, 9);
-  const bool windowed = chance(0.3), finishes = !call.contraction && chance(0.5);
-  call.total_groups = windowed ? uniform(1, 12) : call.groups;
-  call.batch[0] = chance(0.2) ? uniform(1, 3) : 1, call.batch[1] = chance(0.2) ? uniform(1, 3) : 1;
-  if (finishes && real) call.activation = static_cast<Activation>(uniform(0, 5));
-  const int64_t weights = call.groups * call.k * call.n, entries = call.batch[0] * call.batch[1];
-  const int64_t result = call.contraction ? weights : call.m * call.n;
-  const bool shares_lhs = chance(0.3), shares_rhs = chance(0.3), shares_sizes = chance(0.3);
-  const auto strided = [&](RaggedOperand& x, const Bytes& bytes, bool shared, int64_t elements) {
-    x = {bytes.data(), {shared ? 0 : call.batch[1] * elements, shared ? 0 : elements}};
-  };
-  const int64_t rhs_elements = call.contraction ? call.m * call.n : weights;
-  Numbers lhs(dtype, (shares_lhs ? 1 : entries) * call.m * call.k), rhs(dtype, (shares_rhs ? 1 : entries) * rhs_elements);
-  Numbers bias(call.out_dtype, call.groups * call.n), scale(accumulator_of(dtype), call.m), out(call.out_dtype, entries * result);
-  std::vector<int64_t> drawn;
-  for (int64_t i = 0; i < (shares_sizes ? 1 : entries); ++i) {
-    for (const int64_t size : random_sizes(call.total_groups, call.m)) drawn.push_back(size);
+// A random call and its operands.
+class RandomRagged {
+ public:
+  explicit RandomRagged(const RaggedRange& range)
+      : call_(drawn(range)), lhs_(call_.dtype, 0), rhs_(lhs_), bias_(lhs_), scale_(lhs_), out_(lhs_) {
+    const bool real = !is_complex(call_.dtype), finishes = call_.gated || (!call_.contraction && chance(0.5));
+    if (finishes && real) call_.activation = static_cast<Activation>(uniform(0, 5));
+    entries_ = call_.batch[0] * call_.batch[1];
+    rhs_entry_ = call_.contraction ? call_.m * call_.n : call_.groups * call_.k * call_.columns();
+    out_entry_ = call_.contraction ? call_.groups * call_.k * call_.n : call_.m * call_.n;
+    lhs_ = operand(call_.lhs, call_.dtype, call_.m * call_.k, chance(0.3));
+    rhs_ = operand(call_.rhs, call_.dtype, rhs_entry_, chance(0.3));
+    if (finishes && chance(0.7)) bias_ = operand(call_.bias, call_.out_dtype, call_.groups * call_.columns(), true);
+    if (finishes && real && chance(0.7)) scale_ = operand(call_.row_scale, accumulator_of(call_.dtype), call_.m, true);
+    out_ = Numbers(call_.out_dtype, entries_ * out_entry_);
+    call_.out = out_.bytes.data();
+    draw_groups();
+    if (!call_.group_offset.data && entries_ == 1 && !call_.contraction && chance(0.5)) hide_what_is_never_read();
+    if (!range.on_gpu) return;
+    plan_ = static_cast<int32_t>(uniform(0, kRaggedShapes - 1));
+    call_.plan = &plan_, call_.plan_words = 1;
+    if (chance(0.5)) call_.workspace = &counter_, call_.workspace_bytes = sizeof counter_;
   }
-  const SizesOfGroups sizes(drawn);
-  const auto offset = static_cast<int32_t>(windowed ? (chance(0.1) ? (chance(0.5) ? INT32_MIN : INT32_MAX) : uniform(-3, 12)) : 0);
-  Bytes offset_bytes(4);
-  std::memcpy(offset_bytes.data(), &offset, 4);
-  strided(call.lhs, lhs.bytes, shares_lhs, call.m * call.k), strided(call.rhs, rhs.bytes, shares_rhs, rhs_elements);
-  strided(call.group_sizes, sizes.bytes, shares_sizes, call.total_groups);
-  call.wide_sizes = sizes.wide;
-  const bool has_bias = finishes && chance(0.7), has_scale = finishes && real && chance(0.7);
-  if (has_bias) strided(call.bias, bias.bytes, true, 0);
-  if (has_scale) strided(call.row_scale, scale.bytes, true, 0);
-  if (windowed) strided(call.group_offset, offset_bytes, true, 0);
-  call.out = out.bytes.data();
-  if (!windowed && entries == 1 && !call.contraction && chance(0.5)) {
-    // Weights of groups without rows must never be read.
-    int64_t row = 0;
-    for (int64_t group = 0; group < call.groups; ++group) {
-      const int64_t rows = std::clamp<int64_t>(sizes.values[group], 0, call.m - row);
-      if (rows == 0) rhs.fill(group * call.k * call.n, (group + 1) * call.k * call.n, NAN);
-      row += rows;
-    }
-    lhs.fill(row * call.k, call.m * call.k, NAN);
-  }
-  run(call, pool);
+  RandomRagged(const RandomRagged&) = delete;
+  RandomRagged& operator=(const RandomRagged&) = delete;
 
-  for (int64_t entry = 0; entry < entries; ++entry) {
-    const int64_t a0 = shares_lhs ? 0 : entry * call.m * call.k, b0 = shares_rhs ? 0 : entry * rhs_elements;
-    const int64_t s0 = shares_sizes ? 0 : entry * call.total_groups, c0 = entry * result;
-    std::vector<bool> written(result);
-    int64_t row = 0;
-    for (int64_t group = 0; group < call.total_groups; ++group) {
-      const int64_t rows = std::clamp<int64_t>(sizes.values[s0 + group], 0, call.m - row), w = group - int64_t{offset};
-      if (w >= 0 && w < call.groups && call.contraction) {
-        for (int64_t i = 0; i < call.k * call.n; ++i) {
-          Number sum = 0;
-          double magnitude = 0;
-          for (int64_t r = row; r < row + rows; ++r) {
-            const int64_t x = a0 + r * call.k + i / call.n, y = b0 + r * call.n + i % call.n;
-            sum += lhs.values[x] * rhs.values[y], magnitude += lhs.sizes[x] * rhs.sizes[y];
-          }
-          expect("contraction", out, c0 + w * call.k * call.n + i, sum, magnitude, rows);
-          written[w * call.k * call.n + i] = true;
+  const RaggedCall& call() const { return call_; }
+  const Bytes& results() const { return out_.bytes; }
+
+  void check() const {
+    for (int64_t entry = 0; entry < entries_; ++entry) {
+      std::vector<bool> written(out_entry_);
+      int64_t row = 0;
+      for (int64_t group = 0; group < call_.total_groups; ++group) {
+        const int64_t rows = rows_of(entry, group, row), matrix = group - int64_t{offset_};
+        if (matrix >= 0 && matrix < call_.groups) {
+          if (call_.contraction) check_contraction(entry, matrix, row, rows, written);
+          if (!call_.contraction) check_rows(entry, matrix, row, rows, written);
         }
-      } else if (w >= 0 && w < call.groups) {
-        for (int64_t i = row * call.n; i < (row + rows) * call.n; ++i) {
-          const int64_t r = i / call.n, col = i % call.n;
-          Number sum = 0;
-          double magnitude = 0;
-          for (int64_t k = 0; k < call.k; ++k) {
-            const int64_t x = a0 + r * call.k + k;
-            const int64_t y = b0 + w * call.k * call.n + (call.transpose_rhs ? col * call.k + k : k * call.n + col);
-            sum += lhs.values[x] * rhs.values[y], magnitude += lhs.sizes[x] * rhs.sizes[y];
-          }
-          if (has_bias) sum += bias.values[w * call.n + col], magnitude += std::abs(bias.values[w * call.n + col]);
-          if (call.activation != Activation::none) sum = activate(sum.real(), call.activation), magnitude = 2 * magnitude + 1;
-          if (has_scale) sum *= scale.values[r];
-          expect("rows", out, c0 + i, sum, magnitude, call.k);
-          written[i] = true;
-        }
+        row += rows;
       }
+      for (int64_t i = 0; i < out_entry_; ++i) {
+        if (!written[i]) expect("zeros", out_, entry * out_entry_ + i, 0, 0, 0);
+      }
+    }
+  }
+
+ private:
+  static RaggedCall drawn(const RaggedRange& range) {
+    RaggedCall call{};
+    call.dtype = range.dtypes[uniform(0, static_cast<int64_t>(range.dtypes.size()) - 1)];
+    call.out_dtype = accumulator_of(call.dtype) != call.dtype && chance(0.3) ? DType::f32 : call.dtype;
+    call.kind = kind_of(call.dtype, call.dtype);
+    call.contraction = chance(0.4), call.transpose_rhs = !call.contraction && chance(0.5);
+    call.gated = range.gated && !call.contraction && !is_complex(call.dtype) && chance(0.3);
+    const auto size = [&](int64_t most) { return range.multiple * uniform(1, std::max<int64_t>(most / range.multiple, 1)); };
+    const int64_t part = chance(0.1) ? 1 : 6;  // most are small
+    call.m = uniform(1, range.m / part), call.k = size(range.k / part), call.n = size(range.n / part);
+    call.groups = call.total_groups = uniform(1, 9);
+    for (int64_t& batch : call.batch) batch = chance(0.2) ? uniform(1, 3) : 1;
+    return call;
+  }
+
+  // The numbers of an operand, of which all entries of the batch share one or have one each.
+  Numbers operand(RaggedOperand& x, DType dtype, int64_t elements, bool shared) const {
+    Numbers numbers(dtype, shared ? elements : entries_ * elements);
+    x = {numbers.bytes.data(), {shared ? 0 : call_.batch[1] * elements, shared ? 0 : elements}};
+    return numbers;
+  }
+
+  void draw_groups() {
+    if (chance(0.3)) {
+      call_.total_groups = uniform(1, 12);
+      offset_ = static_cast<int32_t>(chance(0.1) ? (chance(0.5) ? INT32_MIN : INT32_MAX) : uniform(-3, 12));
+      call_.group_offset = {&offset_, {0, 0}};
+    }
+    const bool shared = chance(0.3);
+    std::vector<int64_t> sizes;
+    for (int64_t i = 0; i < (shared ? 1 : entries_); ++i) {
+      for (const int64_t size : random_sizes(call_.total_groups, call_.m)) sizes.push_back(size);
+    }
+    sizes_.emplace(std::move(sizes));
+    const int64_t each = shared ? 0 : call_.total_groups;
+    call_.group_sizes = {sizes_->bytes.data(), {call_.batch[1] * each, each}};
+    call_.wide_sizes = sizes_->wide;
+  }
+
+  // Fills with NaN the weights of groups without rows, and the rows without a group.
+  void hide_what_is_never_read() {
+    const int64_t weights = call_.k * call_.columns();
+    int64_t row = 0;
+    for (int64_t group = 0; group < call_.groups; ++group) {
+      const int64_t rows = rows_of(0, group, row);
+      if (rows == 0) rhs_.fill(group * weights, (group + 1) * weights, NAN);
       row += rows;
     }
-    for (int64_t i = 0; i < result; ++i) {
-      if (!written[i]) expect("zeros", out, c0 + i, 0, 0, 0);
-    }
+    lhs_.fill(row * call_.k, call_.m * call_.k, NAN);
   }
-}
 
-inline void check_packed(Pool* pool) {
-  const DType dtype = random_ragged_dtype();
-  PackedCall call{};
-  call.dtype = call.out_dtype = dtype, call.kind = kind_of(dtype, dtype), call.contraction = chance(0.4),
-  call.transpose_rhs = !call.contraction && chance(0.5);
-  call.groups = uniform(1, 6), call.rows = uniform(1, 60), call.entries = 1;
-  std::vector<int64_t> shapes;
-  int64_t widest[2] = {0, 0};
-  for (int64_t i = 0; i < 2 * call.groups; ++i) {
-    shapes.push_back(chance(0.1) ? 0 : uniform(1, 40));
-    widest[i % 2] = std::max(widest[i % 2], shapes.back());
+  int64_t first(const RaggedOperand& x, int64_t entry) const {
+    return entry / call_.batch[1] * x.batch_stride[0] + entry % call_.batch[1] * x.batch_stride[1];
   }
-  const auto room = [&](int64_t width) {
-    return std::max<int64_t>(1, chance(0.7) ? call.rows * width : uniform(1, call.rows * width + 1));
-  };
-  call.x_size = room(widest[0]), call.y_size = room(widest[1]), call.shapes = shapes.data();
-  Numbers x(dtype, call.x_size), y(dtype, call.y_size);
-  const SizesOfGroups sizes(random_sizes(call.groups, call.rows));
-  std::vector<Numbers> weights;
-  std::vector<RaggedOperand> operands;
-  for (int64_t i = 0; i < call.groups; ++i) weights.emplace_back(dtype, shapes[2 * i] * shapes[2 * i + 1]);
-  for (const Numbers& w : weights) operands.push_back({w.bytes.data(), {0, 0}});
-  call.x = {x.bytes.data(), {0, 0}}, call.y = {y.bytes.data(), {0, 0}}, call.group_sizes = {sizes.bytes.data(), {0, 0}};
-  call.weights = operands.data(), call.wide_sizes = sizes.wide;
-  run(call, pool);
+  int64_t rows_of(int64_t entry, int64_t group, int64_t row) const {
+    return std::clamp<int64_t>(sizes_->values[first(call_.group_sizes, entry) + group], 0, call_.m - row);
+  }
 
-  std::vector<bool> written(call.y_size);
-  int64_t row = 0, x0 = 0, y0 = 0;
-  for (int64_t group = 0; group < call.groups; ++group) {
-    const int64_t k = shapes[2 * group], n = shapes[2 * group + 1];
-    const int64_t rows = std::clamp<int64_t>(sizes.values[group], 0, call.rows - row);
-    const auto exists = [&](int64_t r) { return x0 + (r + 1) * k <= call.x_size && y0 + (r + 1) * n <= call.y_size; };
-    for (int64_t i = 0; i < (call.contraction ? k * n : rows * n); ++i) {
+  void check_contraction(int64_t entry, int64_t matrix, int64_t row, int64_t rows, std::vector<bool>& written) const {
+    const int64_t k = call_.k, n = call_.n;
+    for (int64_t i = 0; i < k * n; ++i) {
       Number sum = 0;
       double magnitude = 0;
-      if (!call.contraction && !exists(i / n)) break;
-      for (int64_t j = 0; j < (call.contraction ? rows : k); ++j) {
-        if (call.contraction && !exists(j)) break;
-        const Number a = x.values[call.contraction ? x0 + j * k + i / n : x0 + i / n * k + j];
-        const Number b =
-            call.contraction ? y.values[y0 + j * n + i % n] : weights[group].values[call.transpose_rhs ? i % n * k + j : j * n + i % n];
-        sum += a * b, magnitude += std::abs(a) * std::abs(b);
+      for (int64_t r = row; r < row + rows; ++r) {
+        const int64_t x = first(call_.lhs, entry) + r * k + i / n, y = first(call_.rhs, entry) + r * n + i % n;
+        sum += lhs_.values[x] * rhs_.values[y], magnitude += lhs_.sizes[x] * rhs_.sizes[y];
       }
-      expect("packed", call.contraction ? weights[group] : y, call.contraction ? i : y0 + i, sum, magnitude, rows + k);
-      if (!call.contraction) written[y0 + i] = true;
+      expect("contraction", out_, entry * out_entry_ + matrix * k * n + i, sum, magnitude, rows);
+      written[matrix * k * n + i] = true;
     }
-    row += rows, x0 += rows * k, y0 += rows * n;
   }
-  for (int64_t i = 0; i < call.y_size && !call.contraction; ++i) {
-    if (!written[i]) expect("packed zeros", y, i, 0, 0, 0);
-  }
-}
 
-inline void check_groups(int rounds) {
-  Pool pool(2);
-  for (int round = 0; round < 20 * rounds; ++round) {
-    Pool* const used = chance(0.5) ? &pool : nullptr;
-    check_ragged(used);
-    check_packed(used);
+  void check_rows(int64_t entry, int64_t matrix, int64_t row, int64_t rows, std::vector<bool>& written) const {
+    for (int64_t i = row * call_.n; i < (row + rows) * call_.n; ++i) {
+      const int64_t r = i / call_.n, col = i % call_.n;
+      double magnitude = 0;
+      Number sum = product(entry, matrix, r, col, magnitude);
+      if (call_.activation != Activation::none) sum = activate(sum.real(), call_.activation), magnitude = 2 * magnitude + 1;
+      if (call_.gated) {
+        double other = 0;
+        const Number up = product(entry, matrix, r, call_.n + col, other);
+        magnitude = magnitude * std::abs(up) + std::abs(sum) * other, sum *= up;
+      }
+      if (call_.row_scale.data) sum *= scale_.values[r];
+      expect("rows", out_, entry * out_entry_ + i, sum, magnitude, call_.k);
+      written[i] = true;
+    }
   }
-  std::printf("groups: %d rounds, %d failures\n", rounds, ragged_failures);
-}
+  // An element of lhs op(rhs) + bias. The product of absolute values is added to `magnitude`.
+  Number product(int64_t entry, int64_t matrix, int64_t row, int64_t col, double& magnitude) const {
+    const int64_t k = call_.k, columns = call_.columns();
+    const int64_t x = first(call_.lhs, entry) + row * k, y = first(call_.rhs, entry) + matrix * k * columns;
+    Number sum = 0;
+    for (int64_t i = 0; i < k; ++i) {
+      const int64_t z = y + (call_.transpose_rhs ? col * k + i : i * columns + col);
+      sum += lhs_.values[x + i] * rhs_.values[z], magnitude += lhs_.sizes[x + i] * rhs_.sizes[z];
+    }
+    if (!call_.bias.data) return sum;
+    const Number bias = bias_.values[matrix * columns + col];
+    magnitude += std::abs(bias);
+    return sum + bias;
+  }
+
+  RaggedCall call_;
+  Numbers lhs_, rhs_, bias_, scale_, out_;
+  std::optional<SizesOfGroups> sizes_;
+  int32_t offset_ = 0, plan_ = 0;
+  uint32_t counter_ = 12345;
+  int64_t entries_ = 1, rhs_entry_ = 0, out_entry_ = 0;
+};
 
 }  // namespace vbgemm::driver
