@@ -32,8 +32,9 @@ struct RaggedCall {
 };
 
 // The tile shape of the pipelined kernel on a GPU. wide_pair and wide: 128 x 256 elements of the result for each thread block, in clusters
-// of two thread blocks that share copies, or single thread blocks. narrow: 128 x 128. automatic: the caller has not chosen, and gets the
-// narrowest that holds all columns, in single thread blocks. (Which is the fastest depends on the device: ragged/tile_shape.py.)
+// of two thread blocks that share copies (except in contractions), or single thread blocks. narrow: 128 x 128. automatic: the caller has
+// not chosen, and gets the narrowest that holds all columns, in single thread blocks. (Which is the fastest depends on the device:
+// ragged/tile_shape.py.)
 enum class RaggedShape : int32_t { automatic, wide_pair, wide, narrow };
 inline constexpr const char* kRaggedShapeNames[] = {"automatic", "wide_pair", "wide", "narrow"};
 inline constexpr int kRaggedShapes = sizeof(kRaggedShapeNames) / sizeof(kRaggedShapeNames[0]);

@@ -172,6 +172,9 @@ inline Value value_of_lane(Value value, int lane) {
   return emulation::Lanes<Value>(value)[lane];
 }
 inline int grid_blocks() { return static_cast<int>(emulation::grid().blocks); }
+inline uint32_t take_next(uint32_t* counter) { return (*counter)++; }
+inline float fast_divide(float x, float y) { return x / y; }
+inline float fast_exp(float x) { return std::exp(x); }
 [[noreturn]] inline void trap() { emulation::fail("a kernel that is not there"); }
 
 }  // namespace vbgemm

@@ -38,6 +38,11 @@ inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int
   return kSuccess;
 }
 
+inline Error clear_memory(void* memory, size_t bytes, Stream) {
+  std::memset(memory, 0, bytes);
+  return kSuccess;
+}
+
 inline Error load_kernel(const void*) { return kSuccess; }
 
 // Few, so that a thread block of a pipelined kernel computes several blocks of the plan.

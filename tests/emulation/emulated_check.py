@@ -52,9 +52,24 @@ class Builder:
         parts += [(name, flags, host_changed) for name in host]
         parts += [(name, (), None) for name in driver]
 
+        return self._linked(parts, [*flags, *instrument], machine)
+
+    def ragged_executable(self, flags: Sequence[str] = (), changed: Path | None = None) -> Path:
+        """The check of the pipelined kernels of ragged products; arguments as above."""
+        kernels = [f"gpu/instances/ragged_{name}.cu" for name in ("bf16", "f16")]
+        others = ["emulation/block.cc", "gpu/host/ragged_launch.cu", "gpu/instances/ragged_plain.cu"]
+        driver = [f"emulation/{name}.cc" for name in ("ragged_main", "fiber", "tensor_maps")]
+        parts: list[tuple[str, Sequence[str], Path | None]] = [(name, flags, changed) for name in kernels]
+        parts += [(name, flags, None) for name in others]
+        parts += [(name, (), None) for name in driver]
+        return self._linked(parts, flags)
+
+    def _linked(
+        self, parts: Sequence[tuple[str, Sequence[str], Path | None]], flags: Sequence[str], machine: Sequence[str] = ()
+    ) -> Path:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda part: self._object(*part, machine), parts))
-        return self.compiled.program([*flags, *instrument], objects)
+        return self.compiled.program(flags, objects)
 
     def _object(self, name: str, flags: Sequence[str], changed: Path | None, machine: Sequence[str]) -> Path:
         options = [*FLAGS, *flags, "-x", "c++"]
@@ -111,13 +126,12 @@ def change(changed: Path, file: Path, right: str, wrong: str) -> None:
     write_version(changed, file, text.replace(right, wrong))
 
 
-def _command(executable: Path, *options: str) -> list[str]:
-    return [str(executable), "--no-replays", *options]
+ONCE = ["--no-replays"]  # an option of the check of batches: a graph's replay is not emulated
 
 
-def first_fault(executable: Path, *options: str) -> str:
+def first_fault(executable: Path, *options: str, common: Sequence[str] = ONCE) -> str:
     """The line of the first group of checks with faults, after which the check is ended; "" if there is none."""
-    with subprocess.Popen(_command(executable, *options), stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([str(executable), *common, *options], stdout=subprocess.PIPE, text=True) as process:
         limit = Timer(TIMEOUT, process.kill)
         limit.start()
         try:
@@ -127,8 +141,8 @@ def first_fault(executable: Path, *options: str) -> str:
             process.kill()
 
 
-def check(executable: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = _command(executable, *options)
+def check(executable: Path, *options: str, common: Sequence[str] = ONCE) -> subprocess.CompletedProcess[str]:
+    command = [str(executable), *common, *options]
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT, env=environment)
 

@@ -178,6 +178,11 @@ __device__ inline Value value_of_lane(Value value, int lane) {
   return __shfl_sync(0xffffffffu, value, lane);
 }
 __device__ inline int grid_blocks() { return static_cast<int>(gridDim.x); }
+// Returns the counter's value and increments it, as one step.
+__device__ inline uint32_t take_next(uint32_t* counter) { return atomicAdd(counter, 1u); }
+// Right to about 1e-6.
+__device__ inline float fast_divide(float x, float y) { return __fdividef(x, y); }
+__device__ inline float fast_exp(float x) { return __expf(x); }
 __device__ inline void trap() { asm volatile("trap;"); }
 
 #endif

@@ -70,6 +70,8 @@ inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
+inline Error clear_memory(void* memory, size_t bytes, Stream stream) { return cudaMemsetAsync(memory, 0, bytes, stream); }
+
 // The number of multiprocessors of the current device; 0 where that is unknown.
 inline int multiprocessors() {
   int device = 0, units = 0;

@@ -28,7 +28,8 @@ struct Pipelined {
 const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16)};
 #undef VBGEMM_COMPILED
 
-constexpr int kTileRows = 128;
+// Of every pipelined kernel, whatever its type and width.
+constexpr int kTileRows = PipelineCut<Kind::bf16, 256>::kRows, kThreads = PipelineCut<Kind::bf16, 256>::kThreads;
 
 RaggedShape shape_of(const RaggedCall& call) {
   const auto shape = call.plan_words > 0 ? static_cast<RaggedShape>(call.plan[0]) : RaggedShape::automatic;
@@ -38,7 +39,7 @@ RaggedShape shape_of(const RaggedCall& call) {
 
 const Pipelined* find_pipelined(const RaggedCall& call) {
   const RaggedShape shape = shape_of(call);
-  const int cols = shape == RaggedShape::narrow ? 128 : 256, cluster = shape == RaggedShape::wide_pair ? 2 : 1;
+  const int cols = shape == RaggedShape::narrow ? 128 : 256, cluster = shape == RaggedShape::wide_pair && !call.contraction ? 2 : 1;
   for (const Pipelined& one : kPipelined) {
     if (one.kind == call.kind && one.across_a == call.contraction && one.across_b == !call.transpose_rhs && one.cols == cols &&
         one.cluster == cluster) {
@@ -73,7 +74,7 @@ Error launch_pipelined(const RaggedCall& call, Stream stream) {
   parameters.activation = call.activation;
   parameters.wide_results = call.out_dtype != arithmetic_of(call.kind).lhs;
   parameters.finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none || call.gated;
-  parameters.next_unit = static_cast<unsigned*>(call.workspace);
+  parameters.next_unit = static_cast<uint32_t*>(call.workspace);
   const DType dtype = arithmetic_of(call.kind).lhs;
   constexpr int kBoxLines = 64, kStoreLines = 16;
   const bool contraction = call.contraction, transposed = call.transpose_rhs;
@@ -89,28 +90,11 @@ Error launch_pipelined(const RaggedCall& call, Stream stream) {
     error = describe(parameters.out, call.out_dtype, call.out, call.n, contraction ? call.k : call.m, contraction ? call.groups : 1,
                      kStoreLines);
   }
-  if (error == kSuccess && parameters.next_unit) error = cudaMemsetAsync(parameters.next_unit, 0, sizeof(unsigned), stream);
-  int device = 0, units = 0;
-  if (error == kSuccess) error = cudaGetDevice(&device);
-  if (error == kSuccess) error = cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device);
-  if (error == kSuccess) error = cudaFuncSetAttribute(kernel->address, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel->shared_bytes);
+  if (error == kSuccess && parameters.next_unit) error = clear_memory(parameters.next_unit, sizeof(uint32_t), stream);
   if (error != kSuccess) return error;
-
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(kernel->cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  const int64_t clusters = std::min<int64_t>(std::max(units / kernel->cluster, 1), max_units(call, kTileRows, kernel->cols));
-  config.gridDim = dim3(static_cast<unsigned>(clusters * kernel->cluster));
-  config.blockDim = dim3(384);
-  config.dynamicSmemBytes = kernel->shared_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  void* arguments[] = {&parameters};
-  return cudaLaunchKernelExC(&config, kernel->address, arguments);
+  const int64_t places = std::max(multiprocessors() / kernel->cluster, 1);
+  const auto clusters = static_cast<uint32_t>(std::min(places, max_units(call, kTileRows, kernel->cols)));
+  return launch_kernel(kernel->address, clusters * kernel->cluster, kThreads, kernel->shared_bytes, &parameters, stream, kernel->cluster);
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 // them. All hand-over goes through mbarriers in shared memory, and neither consumer waits for the other: while one stores its half of a
 // tile, the other still multiplies, and copies of the next tile are in flight.
 #pragma once
+#include <type_traits>
+
 #include "gpu/arch/gpu_bulk_copy.h"
 #include "gpu/limits.h"
 
@@ -74,35 +76,53 @@ __device__ inline Shared& aligned_in(Unaligned<Shared>& dynamic) {
 #define VBGEMM_PIPELINE_PRODUCTS 1
 #endif
 
+inline constexpr int kChunk = 16;  // steps of K of one product
+
 // Multiplies `depth` steps of K, which arrive in the ring's stages, for the 64 rows of a consumer warpgroup (`half`: 0 or 1). kAcrossA,
 // kAcrossB: whether the operand is contiguous across K. clear(stage, begin) may change a last stage of less than kDepth steps before it is
-// multiplied. release(stage) is called when products no longer read a stage.
-template <class Cut, bool kAcrossA, bool kAcrossB, class Shared, class Clear, class Release>
+// multiplied. If kWholeStages, all of that stage is multiplied, otherwise its chunks with steps of K. release(stage) is called when
+// products no longer read a stage, and after it beside(), while the products of the next stage run.
+template <class Cut, bool kAcrossA, bool kAcrossB, bool kWholeStages, class Shared, class Clear, class Beside, class Release>
 __device__ inline void multiply_stages(Shared& shared, int depth, int half, RingPlace<Cut::kStages>& stages, float (&sums)[Cut::kBlocks][4],
-                                       const Clear& clear, const Release& release) {
-  // Byte offsets of a chunk of 16 steps of K: two 16-byte vectors further on in each line where lines run along K, 16 lines further on
-  // where they run across K.
-  constexpr int kChunkA = kAcrossA ? 16 * 128 : 32, kChunkB = kAcrossB ? 16 * 128 : 32, kChunks = Cut::kDepth / 16;
+                                       const Clear& clear, const Beside& beside, const Release& release) {
+  // Byte offsets of a chunk of K: two 16-byte vectors further on in each line where lines run along K, 16 lines further on where they run
+  // across K.
+  constexpr int kChunkA = kAcrossA ? kChunk * 128 : 32, kChunkB = kAcrossB ? kChunk * 128 : 32, kChunks = Cut::kDepth / kChunk;
   int before = -1;  // the stage that products in flight may still be reading
   for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
     wait_phase(shared.full[stages.index], stages.parity);
-    if (depth - k < Cut::kDepth) clear(stages.index, depth - k);
+    const int left = depth - k;
+    if (left < Cut::kDepth) clear(stages.index, left);
     if (VBGEMM_PIPELINE_PRODUCTS) {
       // The same for all lanes, and the compiler has to know it: otherwise it computes matrix descriptors in ordinary registers and moves
       // each to uniform ones between the products of a step, which takes up to 12% longer (docs/design/ragged.md).
       unsigned char* const stage = shared.stage[value_of_lane(stages.index, 0)];
       const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
       const MatrixDescriptor b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
-      warpgroup_arrive();
+      const auto multiply = [&](auto chunks) __attribute__((always_inline)) {
+        warpgroup_arrive();
 #pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
-        multiply_warpgroup<Cut::kKind, kAcrossA, kAcrossB>(moved(a, chunk * kChunkA), moved(b, chunk * kChunkB), sums, k + chunk > 0);
+        for (int chunk = 0; chunk < decltype(chunks)::value; ++chunk) {
+          multiply_warpgroup<Cut::kKind, kAcrossA, kAcrossB>(moved(a, chunk * kChunkA), moved(b, chunk * kChunkB), sums, k + chunk > 0);
+        }
+        warpgroup_commit();
+      };
+      // Each number of chunks has code of its own: with a branch between products, the compiler lets them wait for each other.
+      static_assert(kChunks == 4);
+      if (kWholeStages || left > 3 * kChunk) {
+        multiply(std::integral_constant<int, 4>{});
+      } else if (left > 2 * kChunk) {
+        multiply(std::integral_constant<int, 3>{});
+      } else if (left > kChunk) {
+        multiply(std::integral_constant<int, 2>{});
+      } else {
+        multiply(std::integral_constant<int, 1>{});
       }
-      warpgroup_commit();
       warpgroup_wait<1>();
     }
     if (before >= 0) release(before);
     before = stages.index;
+    beside();
   }
   warpgroup_wait_all();
   // The code below reads the sums; this keeps the compiler from moving it above the wait.

@@ -16,50 +16,130 @@ struct RowsDestination {
 
 __device__ inline void store_two(void* to, float x, float y) { *reinterpret_cast<Vector<float, 2>*>(to) = {{x, y}}; }
 
-// Stores values through shared memory, from where TMA copies them to global memory. If not kClipped, fewer than 16 rows are
-// stored by the threads instead, because TMA would write all 16 (in ragged products the last ones belong to the next group). `value`
-// returns the value of a register of a block of 8 columns.
-template <class Cut, bool kWide, bool kClipped, int kBlocks, class Value>
-__device__ inline void store_rows(const RowsDestination& to, const Value& value, unsigned char* staging, int lane) {
-  constexpr int kBoxCols = kWide ? 32 : 64, kBoxBlocks = kBoxCols / 8, kElement = kWide ? 4 : 2;
-  const bool whole = kClipped || to.rows >= 16;
+// Copies a staged box, 128 bytes of each row from column `left` on, to global memory. One of TMA's copies does it, or else, if not kClipped
+// and fewer than 16 rows exist, the threads: TMA would write all 16 (in ragged products the last ones belong to the next group). Before,
+// each thread must have called fence_staged() and then met the warp.
+template <bool kClipped, int kElement>
+__device__ inline void store_staged(const RowsDestination& to, int left, const unsigned char* box, int lane) {
+  if (kClipped || to.rows >= 16) {
+    if (lane == 0 && to.rows > 0 && left < to.cols) store_box(to.map, to.x + left, to.y, to.z, box);
+    return;
+  }
+  const int vector = lane % 8, col = left + vector * (16 / kElement);
+  for (int row = lane / 8; row < to.rows; row += 4) {
+    if (col < to.cols) store_bytes<16>(to.out + row * to.row_bytes + col * kElement, box + row * 128 + (vector ^ (row & 7)) * 16);
+  }
+}
+template <bool kClipped>
+__device__ inline void fence_staged(const RowsDestination& to) {
+  if (kClipped || to.rows >= 16) fence_async_proxy();
+}
+
+// Stores a warp's sums as float32. They go through two boxes of shared memory in turn.
+template <class Cut, bool kClipped>
+__device__ inline void store_sums(const RowsDestination& to, const float (&sums)[Cut::kBlocks][4], unsigned char* staging, int lane) {
+  constexpr int kBoxCols = 32, kBoxBlocks = kBoxCols / 8;
 #pragma unroll
-  for (int box = 0; box < kBlocks / kBoxBlocks; ++box) {
+  for (int box = 0; box < Cut::kCols / kBoxCols; ++box) {
     unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
     wait_stores_read<Cut::kStoreBoxes - 1>();  // TMA has read what was staged there before
     wave_barrier();
 #pragma unroll
-    for (int block = 0; block < kBoxBlocks; block += 2) {
-      float x[4], y[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = value(box * kBoxBlocks + block, i), y[i] = value(box * kBoxBlocks + block + 1, i);
-      if constexpr (kWide) {
-        const int row = lane / 4, vector = block * 2 + lane % 4 / 2;
-        unsigned char* const first = place + row * 128 + (lane & 1) * 8;
-        const int left = (vector ^ row) * 16, right = ((vector + 2) ^ row) * 16;
-        store_two(first + left, x[0], x[1]);
-        store_two(first + 8 * 128 + left, x[2], x[3]);
-        store_two(first + right, y[0], y[1]);
-        store_two(first + 8 * 128 + right, y[2], y[3]);
-      } else {
-        const uint32_t words[4] = {narrow_pair<Cut::kKind>(x[0], x[1]), narrow_pair<Cut::kKind>(x[2], x[3]),
-                                   narrow_pair<Cut::kKind>(y[0], y[1]), narrow_pair<Cut::kKind>(y[2], y[3])};
-        const int row = lane % 16;
-        store_matrices(place + row * 128 + ((block + lane / 16) ^ (row & 7)) * 16, words);
-      }
+    for (int block = 0; block < kBoxBlocks; ++block) {
+      const float (&x)[4] = sums[box * kBoxBlocks + block];
+      const int row = lane / 4;
+      unsigned char* const at = place + row * 128 + ((block * 2 + lane % 4 / 2) ^ row) * 16 + (lane & 1) * 8;
+      store_two(at, x[0], x[1]);
+      store_two(at + 8 * 128, x[2], x[3]);
     }
-    if (whole) fence_async_proxy();
+    fence_staged<kClipped>(to);
     wave_barrier();
-    if (whole) {
-      if (lane == 0 && to.rows > 0 && box * kBoxCols < to.cols) store_box(to.map, to.x + box * kBoxCols, to.y, to.z, place);
-    } else {
-      const int vector = lane % 8, col = box * kBoxCols + vector * (16 / kElement);
-      for (int row = lane / 8; row < to.rows; row += 4) {
-        if (col < to.cols) store_bytes<16>(to.out + row * to.row_bytes + col * kElement, place + row * 128 + (vector ^ (row & 7)) * 16);
-      }
-    }
-    commit_stores();  // One group for every box, even if threads stored it: the wait above counts groups
+    store_staged<kClipped, 4>(to, box * kBoxCols, place, lane);
+    commit_stores();  // one group for every box, even if threads stored it: the wait above counts groups
   }
 }
+
+// The same of 16-bit results. Each box has twice the columns.
+template <class Cut, bool kClipped>
+__device__ inline void store_narrow(const RowsDestination& to, const float (&sums)[Cut::kBlocks][4], unsigned char* staging, int lane) {
+  constexpr int kBoxCols = 64, kBoxBlocks = kBoxCols / 8;
+#pragma unroll
+  for (int box = 0; box < Cut::kCols / kBoxCols; ++box) {
+    unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
+    wait_stores_read<Cut::kStoreBoxes - 1>();
+    wave_barrier();
+#pragma unroll
+    for (int block = 0; block < kBoxBlocks; block += 2) {
+      const float (&x)[4] = sums[box * kBoxBlocks + block], (&y)[4] = sums[box * kBoxBlocks + block + 1];
+      const uint32_t words[4] = {narrow_pair<Cut::kKind>(x[0], x[1]), narrow_pair<Cut::kKind>(x[2], x[3]),
+                                 narrow_pair<Cut::kKind>(y[0], y[1]), narrow_pair<Cut::kKind>(y[2], y[3])};
+      const int row = lane % 16;
+      store_matrices(place + row * 128 + ((block + lane / 16) ^ (row & 7)) * 16, words);
+    }
+    fence_staged<kClipped>(to);
+    wave_barrier();
+    store_staged<kClipped, 2>(to, box * kBoxCols, place, lane);
+    commit_stores();
+  }
+}
+
+// A warp's results of 16 bits. The first 128 columns are stored at once; the others wait in registers until products of the next tile run.
+// Each of these two stores needs a fence between threads and TMA, and the fence seems to wait for products that are under way, too:
+// therefore two boxes have one fence, and only one fence is met by products (docs/design/ragged.md).
+template <class Cut>
+class NarrowRows {
+ public:
+  // Stores or keeps 8 kBlocks columns; value(block, i) is the thread's i-th value in a block of 8 columns. None may be waiting.
+  template <bool kClipped, int kBlocks, class Value>
+  __device__ void store(const RowsDestination& to, const Value& value, unsigned char* staging, int lane) {
+    const auto narrow = [&](int block, int i) __attribute__((always_inline)) {
+      return narrow_pair<Cut::kKind>(value(block, 2 * i), value(block, 2 * i + 1));
+    };
+    store_boxes < kClipped, kBlocks<kHeld ? kBlocks : kHeld>(to, 0, narrow, staging, lane);
+    if constexpr (kBlocks > kHeld) {
+#pragma unroll
+      for (int block = 0; block < kHeld; ++block) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) held_[block][i] = narrow(kHeld + block, i);
+      }
+      waits_ = true;
+    }
+  }
+
+  __device__ bool waits() const { return waits_; }
+
+  template <bool kClipped>
+  __device__ void store_waiting(const RowsDestination& to, unsigned char* staging, int lane) {
+    store_boxes<kClipped, kHeld>(
+        to, kHeld * 8, [&](int block, int i) __attribute__((always_inline)) { return held_[block][i]; }, staging, lane);
+    waits_ = false;
+  }
+
+ private:
+  static constexpr int kBoxCols = 64, kBoxBlocks = kBoxCols / 8, kHeld = Cut::kStoreBoxes * kBoxBlocks;
+
+  // Stores the columns from `left` on; word(block, i) is what a thread holds of the block's rows 8 i to 8 i + 7.
+  template <bool kClipped, int kBlocks, class Word>
+  __device__ static void store_boxes(const RowsDestination& to, int left, const Word& word, unsigned char* staging, int lane) {
+    constexpr int kBoxes = kBlocks / kBoxBlocks;
+    const int row = lane % 16;
+    wait_stores_read();  // TMA has read what was staged before
+    wave_barrier();
+#pragma unroll
+    for (int block = 0; block < kBlocks; block += 2) {
+      const uint32_t words[4] = {word(block, 0), word(block, 1), word(block + 1, 0), word(block + 1, 1)};
+      unsigned char* const box = staging + block / kBoxBlocks * Cut::kStoreBoxBytes;
+      store_matrices(box + row * 128 + ((block % kBoxBlocks + lane / 16) ^ (row & 7)) * 16, words);
+    }
+    fence_staged<kClipped>(to);
+    wave_barrier();
+#pragma unroll
+    for (int box = 0; box < kBoxes; ++box) store_staged<kClipped, 2>(to, left + box * kBoxCols, staging + box * Cut::kStoreBoxBytes, lane);
+    commit_stores();
+  }
+
+  uint32_t held_[kHeld][2];
+  bool waits_ = false;
+};
 
 }  // namespace vbgemm

@@ -18,7 +18,7 @@ struct RaggedCut : PipelineCut<kKindOfProducts, kTileCols> {
   using Pipeline = PipelineCut<kKindOfProducts, kTileCols>;
   static constexpr bool kAcrossA = kAcrossOfA, kAcrossB = kAcrossOfB, kContraction = kAcrossA;
   static constexpr int kCluster = kBlocks;
-  static constexpr int kTiles = 2;  // tiles found ahead of the products
+  static constexpr int kTiles = 3;  // tiles found ahead of the products, and the one whose results are being stored
   using Units = RaggedUnits<Pipeline::kRows, Pipeline::kCols, kCluster>;
 };
 
@@ -36,7 +36,7 @@ struct RaggedParameters {
   void* results;
   // A counter of the units that have been taken beyond each cluster's first one; it must be zero when the kernel starts. If it is null,
   // clusters take units in turn.
-  unsigned* next_unit;
+  uint32_t* next_unit;
   const void *bias, *row_scale;
   Activation activation;
   bool wide_results, finishes;  // finishes: the call has a bias, a row scale or an activation, or is gated

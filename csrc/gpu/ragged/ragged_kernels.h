@@ -10,9 +10,8 @@
           define(vbgemm_ragged_transposed_256x2_##kind, kind, false, false, 256, 2)                                                   \
               define(vbgemm_ragged_transposed_256_##kind, kind, false, false, 256, 1)                                                 \
                   define(vbgemm_ragged_transposed_128_##kind, kind, false, false, 128, 1)                                             \
-                      define(vbgemm_ragged_contraction_256x2_##kind, kind, true, true, 256, 2)                                        \
-                          define(vbgemm_ragged_contraction_256_##kind, kind, true, true, 256, 1)                                      \
-                              define(vbgemm_ragged_contraction_128_##kind, kind, true, true, 128, 1)
+                      define(vbgemm_ragged_contraction_256_##kind, kind, true, true, 256, 1)                                          \
+                          define(vbgemm_ragged_contraction_128_##kind, kind, true, true, 128, 1)
 
 #define VBGEMM_DECLARE(name, kind, across_a, across_b, cols, cluster) \
   extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::RaggedParameters, parameters));

@@ -8,7 +8,7 @@ namespace vbgemm {
 
 template <class Cut>
 __device__ inline void store_zeros(const RowsDestination& to, int lane, bool wide_results) {
-  constexpr uint4 kZeros{};
+  constexpr Vector<uint32_t, 4> kZeros{};
   const int bytes = wide_results ? 4 : 2, line = to.cols * bytes;
   for (int row = 0; row < min(to.rows, 16); ++row) {
     char* const out = to.out + row * to.row_bytes;
@@ -37,22 +37,16 @@ template <Activation kActivation>
 __device__ inline float gate(float x) {
   constexpr float kLinear = 1.5957691216f, kCubic = kLinear * 0.044715f;
   const float t = kActivation == Activation::silu ? x : x * (kLinear + kCubic * x * x);
-  return __fdividef(x, 1 + __expf(-t));
+  return fast_divide(x, 1 + fast_exp(-t));
 }
 
-// Stores a gated product that has neither bias nor row scale. A thread has the gate and the other factor of an element in the same place of
-// both halves of its sums, so that nothing is exchanged. The tensor cores are idle meanwhile: hence the fast division and exponential,
-// which are right to about 1e-6.
-template <class Cut, Activation kActivation, int kBlocks>
-__device__ inline void store_gated(const RowsDestination& to, const float (&sums)[kBlocks][4], unsigned char* staging, int lane,
-                                   bool wide_results) {
-  const auto value = [&](int block, int i)
-                         __attribute__((always_inline)) { return gate<kActivation>(sums[block][i]) * sums[block + kBlocks / 2][i]; };
-  if (wide_results) {
-    store_rows<Cut, true, false, kBlocks / 2>(to, value, staging, lane);
-  } else {
-    store_rows<Cut, false, false, kBlocks / 2>(to, value, staging, lane);
-  }
+// The values of a gated product that has neither bias nor row scale. A thread has the gate and the other factor of an element in the same
+// place of both halves of its sums, so that nothing is exchanged. The tensor cores are idle meanwhile: hence the fast division and
+// exponential, which are right to about 1e-6.
+template <Activation kActivation, int kBlocks>
+__device__ inline auto gated(const float (&sums)[kBlocks][4]) {
+  return [&sums](int block, int i)
+             __attribute__((always_inline)) { return gate<kActivation>(sums[block][i]) * sums[block + kBlocks / 2][i]; };
 }
 
 // Applies any epilogue and stores. The sums first go to shared memory unchanged, so that the epilogue is one loop and not a copy of its
@@ -65,7 +59,7 @@ __device__ inline void store_finished(const RowsDestination& to, const float (&s
   wait_stores_read();
 #pragma unroll
   for (int round = 0; round < kBlocks / kRound; ++round) {
-    __syncwarp();
+    wave_barrier();
 #pragma unroll
     for (int block = 0; block < kRound; ++block) {
       const float (&all)[4] = sums[round * kRound + block];
@@ -74,17 +68,18 @@ __device__ inline void store_finished(const RowsDestination& to, const float (&s
 #pragma unroll
       for (int i = 0; i < 4; ++i) x[i] = finish.gated ? half[i] : all[i];
       const int row = lane / 4, place = ((block ^ row) * 8) + lane % 4 * 2;
-      *reinterpret_cast<float2*>(staging + row * kLine + place) = make_float2(x[0], x[1]);
-      *reinterpret_cast<float2*>(staging + (row + 8) * kLine + place) = make_float2(x[2], x[3]);
+      store_two(staging + row * kLine + place, x[0], x[1]);
+      store_two(staging + (row + 8) * kLine + place, x[2], x[3]);
     }
-    __syncwarp();
+    wave_barrier();
 #pragma unroll 1
     for (int item = lane; item < 16 * results / 2; item += 32) {
       const int row = item / (results / 2), pair = item % (results / 2), col = round * results + pair * 2;
       if (row >= to.rows || col >= to.cols) continue;
       const auto staged = [&](int pair, float (&x)[2]) {
-        const float2 sum = *reinterpret_cast<const float2*>(staging + row * kLine + ((pair / 4 ^ (row & 7)) * 8) + pair % 4 * 2);
-        x[0] = sum.x, x[1] = sum.y;
+        const float* const from = staging + row * kLine + ((pair / 4 ^ (row & 7)) * 8) + pair % 4 * 2;
+        const auto sum = *reinterpret_cast<const Vector<float, 2>*>(from);
+        x[0] = sum.element[0], x[1] = sum.element[1];
       };
       float x[2], up[2] = {1, 1};
       staged(pair, x);

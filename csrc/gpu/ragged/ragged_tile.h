@@ -37,17 +37,18 @@ class RaggedBlock {
   __device__ void find_tiles(int lane) const {
     RaggedWalk<typename Cut::Units> walk(parameters_.sizes, lane, rank_);
     RingPlace<Cut::kTiles> place;
-    const int clusters = gridDim.x / Cut::kCluster;
+    const int clusters = grid_blocks() / Cut::kCluster;
     uint32_t parity = 0;
-    for (int unit = blockIdx.x / Cut::kCluster;; place.advance()) {
+    for (int unit = static_cast<int>(block_index()) / Cut::kCluster;; place.advance()) {
       wait_phase(shared_.tile_empty[place.index], place.parity ^ 1);
+      wave_barrier();  // all lanes have seen the end of the phase, before that of the next can follow
       RaggedTile& tile = shared_.tile[place.index];
       bool ends = false;
       if (walk.find(unit, tile)) {
         ends = tile.depth < 0;
         arrive(shared_.tile_full[place.index]);
       }
-      if (__any_sync(0xffffffffu, ends)) return;
+      if (count_lanes(ends) > 0) return;
       unit = parameters_.next_unit ? clusters + take_unit(lane, parity) : unit + clusters;
       parity ^= 1;
     }
@@ -58,17 +59,18 @@ class RaggedBlock {
   __device__ int take_unit(int lane, uint32_t parity) const {
     uint32_t unit = 0;
     if (rank_ == 0) {
-      if (lane == 0) unit = atomicAdd(parameters_.next_unit, 1u);
+      if (lane == 0) unit = take_next(parameters_.next_unit);
       if (Cut::kCluster > 1) {
         wait_phase(shared_.unit_empty, parity ^ 1);
+        wave_barrier();
         if (lane == 0) send(&shared_.unit, 1, unit, shared_.unit_full);
       }
-      return static_cast<int>(__shfl_sync(0xffffffffu, unit, 0));
+      return static_cast<int>(value_of_lane(unit, 0));
     }
     if (lane == 0) arrive_expecting(shared_.unit_full, 4);
     wait_phase(shared_.unit_full, parity);
     unit = *static_cast<volatile uint32_t*>(&shared_.unit);
-    __syncwarp();
+    wave_barrier();
     if (lane == 0) arrive_at(shared_.unit_empty, 0);
     return static_cast<int>(unit);
   }
@@ -119,35 +121,58 @@ class RaggedBlock {
     const int half = warp / 4;
     RingPlace<Cut::kTiles> tiles;
     RingPlace<Cut::kStages> stages;
-    while (true) {
+    Waiting waiting;
+    for (;; tiles.advance()) {
       wait_phase(shared_.tile_full[tiles.index], tiles.parity);
-      const RaggedTile tile = shared_.tile[tiles.index];
-      __syncwarp();
-      if (lane == 0) arrive(shared_.tile_empty[tiles.index]);
-      tiles.advance();
-      if (tile.depth < 0) break;
-      // This half of the tile has no rows, or the tile has no columns: only the other half, or the other thread block, computes.
-      if (tile.rows <= half * 64 || tile.cols <= 0) {
-        for (int k = 0; k < tile.depth; k += Cut::kDepth, stages.advance()) {
+      const RaggedTile& tile = shared_.tile[tiles.index];
+      const int depth = tile.depth;
+      // Otherwise this half of the tile has no rows, or the tile has no columns: only the other half, or the other thread block, computes.
+      const bool exists = tile.rows > half * 64 && tile.cols > 0;
+      if (depth <= 0 || !exists) store_waiting(waiting, warp, lane);
+      if (depth < 0) break;
+      if (!exists) {
+        for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
           wait_phase(shared_.full[stages.index], stages.parity);
+          wave_barrier();  // all lanes have seen the end of the phase
           release(stages.index, lane);
         }
-        continue;
+        pass_on(tiles.index, lane);
+      } else if (depth == 0) {
+        store_zeros<Cut>(destination(tile, warp), lane, parameters_.wide_results);
+        pass_on(tiles.index, lane);
+      } else {
+        float sums[kBlocks][4];
+        multiply(depth, half, lane, stages, sums, [&]() __attribute__((always_inline)) { store_waiting(waiting, warp, lane); });
+        if (VBGEMM_RAGGED_STORES || parameters_.sizes.m < 0) {
+          store(tile, tiles.index, warp, lane, sums, waiting);
+        } else {
+          pass_on(tiles.index, lane);
+        }
       }
-      if (tile.depth == 0) {
-        const RowsDestination to = destination(tile, warp);
-        store_zeros<Cut>(to, lane, parameters_.wide_results);
-        continue;
-      }
-      float sums[kBlocks][4];
-      multiply(tile.depth, half, lane, stages, sums);
-      if (VBGEMM_RAGGED_STORES || parameters_.sizes.m < 0) store(tile, warp, lane, sums);
     }
     wait_stores();
   }
 
  private:
+  // Results that are still to be stored, and the place in the ring of their tile, which is kept until then.
+  struct Waiting {
+    NarrowRows<Cut> rows;
+    int place;
+  };
+
   static constexpr int kBlocks = Cut::kBlocks;
+
+  __device__ void store_waiting(Waiting& waiting, int warp, int lane) const {
+    if (!waiting.rows.waits()) return;
+    waiting.rows.template store_waiting<Cut::kContraction>(destination(shared_.tile[waiting.place], warp), shared_.staging[warp], lane);
+    pass_on(waiting.place, lane);
+  }
+
+  // This warp no longer needs the tile at a place of the ring.
+  __device__ void pass_on(int place, int lane) const {
+    wave_barrier();
+    if (lane == 0) arrive(shared_.tile_empty[place]);
+  }
 
   // When both thread blocks of a cluster need the same operand, each copies every other box to both by multicast.
   __device__ void copy_shared(bool shares, int box, void* to, const CUtensorMap& map, int x, int y, int z, SharedBarrier& full) const {
@@ -165,24 +190,28 @@ class RaggedBlock {
     if (Cut::kCluster > 1) arrive_at(shared_.empty[stage], rank_ ^ 1);
   }
 
-  __device__ void multiply(int depth, int half, int lane, RingPlace<Cut::kStages>& stages, float (&sums)[kBlocks][4]) const {
-    multiply_stages<Cut, Cut::kAcrossA, Cut::kAcrossB>(
+  template <class Beside>
+  __device__ void multiply(int depth, int half, int lane, RingPlace<Cut::kStages>& stages, float (&sums)[kBlocks][4],
+                           const Beside& beside) const {
+    multiply_stages<Cut, Cut::kAcrossA, Cut::kAcrossB, !Cut::kContraction>(
         shared_, depth, half, stages, sums,
         [&](int stage, int begin) __attribute__((always_inline)) {
           if (Cut::kContraction) clear_lines(stage, half, begin);
         },
-        [&](int stage) __attribute__((always_inline)) { release(stage, lane); });
+        beside, [&](int stage) __attribute__((always_inline)) { release(stage, lane); });
   }
 
   // Clears the lines of both operands that belong to the next group: they have to be zero on both sides, because 0 times an Inf or NaN of
   // the other operand is not 0. Both consumer warpgroups clear B's lines; they write the same zeros.
   __device__ void clear_lines(int stage, int half, int begin) const {
-    constexpr int kVectors = 8;  // 16-byte vectors in a line; the swizzle permutes them within the line
-    const int thread = thread_index() % 128, count = (Cut::kDepth - begin) * kVectors;
+    constexpr int kVectors = 8;                              // 16-byte vectors in a line; the swizzle permutes them within the line
+    const int end = (begin + kChunk - 1) / kChunk * kChunk;  // products read no further
+    if (begin == end) return;
+    const int thread = thread_index() % 128, count = (end - begin) * kVectors;
     for (int i = thread; i < count * (1 + Cut::kBoxesB); i += 128) {
       const int box = i / count, vector = i - box * count;
       unsigned char* const to = shared_.stage[stage] + (box == 0 ? half : Cut::kBoxesA + box - 1) * Cut::kBoxBytes;
-      reinterpret_cast<uint4*>(to + begin * 128)[vector] = make_uint4(0, 0, 0, 0);
+      reinterpret_cast<Vector<uint32_t, 4>*>(to + begin * 128)[vector] = {};
     }
     fence_async_proxy();
     named_barrier(1 + half, 128);
@@ -204,32 +233,36 @@ class RaggedBlock {
   }
   __device__ int result_bytes() const { return parameters_.wide_results ? 4 : 2; }
 
-  __device__ void store(const RaggedTile& tile, int warp, int lane, const float (&sums)[kBlocks][4]) const {
+  __device__ void store(const RaggedTile& tile, int place, int warp, int lane, const float (&sums)[kBlocks][4], Waiting& waiting) const {
+    constexpr bool kClipped = Cut::kContraction;
+    const RaggedSizes& sizes = parameters_.sizes;
     const RowsDestination to = destination(tile, warp);
     unsigned char* const staging = shared_.staging[warp];
-    if (!Cut::kContraction && parameters_.finishes) {
-      const RaggedSizes& sizes = parameters_.sizes;
-      const char* const bias = static_cast<const char*>(parameters_.bias);
-      const float* const row_scale = static_cast<const float*>(parameters_.row_scale);
-      const RaggedFinish finish{bias ? bias + (int64_t{tile.matrix} * sizes.columns() + tile.col) * result_bytes() : nullptr,
-                                row_scale ? row_scale + tile.row + warp * 16 : nullptr, parameters_.activation, sizes.gated ? sizes.n : 0,
-                                parameters_.wide_results};
-      const bool gates = finish.gated && !bias && !row_scale;
-      if (gates && finish.activation == Activation::silu) {
-        store_gated<Cut, Activation::silu>(to, sums, staging, lane, finish.wide_results);
-      } else if (gates && finish.activation == Activation::gelu) {
-        store_gated<Cut, Activation::gelu>(to, sums, staging, lane, finish.wide_results);
-      } else {
-        store_finished<Cut>(to, sums, reinterpret_cast<float*>(staging), lane, finish);
-      }
-      return;
-    }
-    const auto sum = [&](int block, int i) __attribute__((always_inline)) { return sums[block][i]; };
-    if (parameters_.wide_results) {
-      store_rows<Cut, true, Cut::kContraction, kBlocks>(to, sum, staging, lane);
+    const bool finishes = !Cut::kContraction && parameters_.finishes, narrow = !parameters_.wide_results;
+    const bool gates = narrow && sizes.gated && !parameters_.bias && !parameters_.row_scale;
+    if (narrow && !finishes) {
+      const auto sum = [&](int block, int i) __attribute__((always_inline)) { return sums[block][i]; };
+      waiting.rows.template store<kClipped, kBlocks>(to, sum, staging, lane);
+    } else if (gates && parameters_.activation == Activation::silu) {
+      waiting.rows.template store<kClipped, kBlocks / 2>(to, gated<Activation::silu>(sums), staging, lane);
+    } else if (gates && parameters_.activation == Activation::gelu) {
+      waiting.rows.template store<kClipped, kBlocks / 2>(to, gated<Activation::gelu>(sums), staging, lane);
+    } else if (finishes) {
+      store_finished<Cut>(to, sums, reinterpret_cast<float*>(staging), lane, finish_of(tile, warp));
     } else {
-      store_rows<Cut, false, Cut::kContraction, kBlocks>(to, sum, staging, lane);
+      store_sums<Cut, kClipped>(to, sums, staging, lane);
     }
+    waiting.place = place;
+    if (!waiting.rows.waits()) pass_on(place, lane);
+  }
+
+  __device__ RaggedFinish finish_of(const RaggedTile& tile, int warp) const {
+    const RaggedSizes& sizes = parameters_.sizes;
+    const char* const bias = static_cast<const char*>(parameters_.bias);
+    const float* const row_scale = static_cast<const float*>(parameters_.row_scale);
+    return {bias ? bias + (int64_t{tile.matrix} * sizes.columns() + tile.col) * result_bytes() : nullptr,
+            row_scale ? row_scale + tile.row + warp * 16 : nullptr, parameters_.activation, sizes.gated ? sizes.n : 0,
+            parameters_.wide_results};
   }
 
   const RaggedParameters& parameters_;
@@ -241,7 +274,7 @@ template <class Cut>
 __device__ inline void run_ragged(const RaggedParameters& parameters, Unaligned<RaggedShared<Cut>>& dynamic) {
   auto& shared = aligned_in(dynamic);
   RaggedBlock<Cut> block(parameters, shared);
-  const int warp = __shfl_sync(0xffffffffu, thread_index() / 32, 0), lane = thread_index() % 32;
+  const int warp = value_of_lane(thread_index() / 32, 0), lane = thread_index() % 32;
   if (thread_index() == 0) {
     prefetch_map(parameters.a);
     prefetch_map(parameters.b);
@@ -251,7 +284,7 @@ __device__ inline void run_ragged(const RaggedParameters& parameters, Unaligned<
   if constexpr (Cut::kCluster > 1) {
     cluster_barrier();
   } else {
-    __syncthreads();
+    block_barrier();
   }
   await_previous_kernel();
   if (warp < 4) {
@@ -267,7 +300,7 @@ __device__ inline void run_ragged(const RaggedParameters& parameters, Unaligned<
   }
   // A thread block must not end while the other one of its cluster still copies to it or arrives at its barriers.
   if constexpr (Cut::kCluster > 1) {
-    __syncwarp();
+    wave_barrier();
     cluster_barrier();
   }
 }

@@ -1,0 +1,101 @@
+"""The pipelined kernels of ragged products on the CPU: random calls, and mistakes planted in the kernels."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from emulated_check import COMPILER, CSRC, SANITIZE, Builder, change, check, first_fault
+
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
+
+OPTIMIZED = ["-O2"]  # hundreds of emulated threads wait for each other
+SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 40))]
+
+
+def assert_passes(executable: Path, *options: str) -> None:
+    result = check(executable, *options, common=[])
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "PASS" in result.stdout
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_calls(builder: Builder, seed: int) -> None:
+    assert_passes(builder.ragged_executable(OPTIMIZED), "--calls", "40", "--seed", str(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_sanitizers(builder: Builder, seed: int) -> None:
+    assert_passes(builder.ragged_executable([*SANITIZE, *OPTIMIZED]), "--calls", "30", "--seed", str(seed))
+
+
+# The source file, the correct text, and the wrong text. The first of each sort is found in every run of the tests.
+MISTAKES = {
+    "a stale phase: a lane that has not seen that a tile may be overwritten": (
+        "ragged/ragged_tile.h",
+        "      wave_barrier();  // all lanes have seen the end of the phase, before that of the next can follow\n",
+        "",
+    ),
+    "a missing arrival: a stage not released to the other thread block": (
+        "ragged/ragged_tile.h",
+        "    if (Cut::kCluster > 1) arrive_at(shared_.empty[stage], rank_ ^ 1);\n",
+        "",
+    ),
+    "a border row too many": (
+        "ragged/ragged_walk.h",
+        "lesser(rows - tile.row, kTileRows)",
+        "lesser(rows - tile.row + 1, kTileRows)",
+    ),
+}
+MORE_MISTAKES = {
+    "a missing arrival: results that wait keep their tile": (
+        "ragged/ragged_tile.h",
+        "shared_.staging[warp]);\n    pass_on(waiting.place, lane);",
+        "shared_.staging[warp]);",
+    ),
+    "results that are still to be stored when their tile is overwritten": (
+        "ragged/ragged_tile.h",
+        "    if (!waiting.rows.waits()) pass_on(place, lane);",
+        "    pass_on(place, lane);",
+    ),
+    "results forgotten at the end": (
+        "ragged/ragged_tile.h",
+        "      if (depth <= 0 || !exists) store_waiting(waiting, warp, lane);\n      if (depth < 0) break;\n",
+        "      if (depth < 0) break;\n      if (depth == 0 || !exists) store_waiting(waiting, warp, lane);\n",
+    ),
+    "a stage released before products have read it": (
+        "pipelined/pipeline.h",
+        "    before = stages.index;",
+        "    release(before = stages.index);",
+    ),
+    "rows of the next group in a contraction": (
+        "ragged/ragged_tile.h",
+        "if (Cut::kContraction) clear_lines",
+        "if (false) clear_lines",
+    ),
+    "a chunk of K too few": ("pipelined/pipeline.h", "left > 2 * kChunk", "left > 2 * kChunk + 1"),
+    "rows of the next group stored by TMA": (
+        "pipelined/store_rows.h",
+        "kClipped || to.rows >= 16) {",
+        "kClipped || to.rows >= 15) {",
+    ),
+    "results overwritten while they are stored": (
+        "pipelined/store_rows.h",
+        "    wait_stores_read();  // TMA has read what was staged before\n",
+        "",
+    ),
+    "half of the shared copies to one thread block only": (
+        "ragged/ragged_tile.h",
+        "copy_box_to(3, to",
+        "copy_box_to(1 << rank_, to",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", [*MISTAKES, *(pytest.param(one, marks=pytest.mark.slow) for one in MORE_MISTAKES)])
+def test_mistakes_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
+    name, right, wrong = (MISTAKES | MORE_MISTAKES)[mistake]
+    change(tmp_path, CSRC / "gpu" / name, right, wrong)
+    executable = builder.ragged_executable(OPTIMIZED, tmp_path)
+    # Some mistakes need an unlucky order of threads.
+    assert any(first_fault(executable, "--calls", "40", "--seed", str(seed), common=[]) for seed in range(12))
