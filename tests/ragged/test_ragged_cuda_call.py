@@ -57,25 +57,25 @@ WIDE_PAIR, WIDE, NARROW = map(SHAPES.index, ("wide_pair", "wide", "narrow"))
 
 
 @pytest.mark.parametrize(
-    ("n", "contract", "hint", "plan"),
+    ("k", "n", "contract", "hint", "plan"),
     [
-        (512, False, None, [NARROW]),  # 16 rows a group
-        (512, False, 127, [NARROW]),
-        (512, False, 128, [WIDE_PAIR]),
-        (256, False, 128, [WIDE]),
-        (512, False, [127, 128, 129, 130], [WIDE_PAIR]),
-        (512, False, [0, 0, 0, 508], [NARROW]),
-        (128, False, 10**30, [NARROW]),
-        (512, True, 383, [WIDE]),
-        (512, True, 384, [WIDE_PAIR]),
-        (512, True, None, [WIDE]),
+        (4096, 512, False, None, NARROW),  # 16 rows a group
+        (4096, 512, False, 127, NARROW),
+        (4096, 512, False, 128, WIDE_PAIR),
+        (4096, 256, False, 128, WIDE),
+        (4095, 512, False, 128, WIDE),
+        (4096, 512, False, [127, 128, 129, 130], WIDE_PAIR),
+        (4096, 512, False, [0, 0, 0, 508], NARROW),
+        (4096, 128, False, 10**30, NARROW),
+        (4096, 512, True, 4096, WIDE),
+        (4096, 512, True, None, WIDE),
     ],
 )
-def test_the_hint_chooses_the_tile_shape(n, contract, hint, plan):
-    assert plans_of(module_for("cuda", k=256, n=n, contract=contract, group_size_hint=hint)) == [plan]
+def test_the_hint_chooses_the_tile_shape(k, n, contract, hint, plan):
+    assert plans_of(module_for("cuda", k=k, n=n, contract=contract, group_size_hint=hint)) == [[plan]]
 
 
-@pytest.mark.parametrize(("m", "plan"), [(511, NARROW), (512, WIDE_PAIR)])
+@pytest.mark.parametrize(("m", "plan"), [(511, NARROW), (512, WIDE)])
 def test_without_a_hint_the_average_chooses(m, plan):
     assert plans_of(module_for("cuda", m, k=256, n=512)) == [[plan]]
 

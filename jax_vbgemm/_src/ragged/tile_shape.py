@@ -7,21 +7,19 @@ SHAPES: tuple[str, ...] = tuple(_core.ragged_shapes())
 """The tile shapes of the pipelined kernel; a call refers to a shape by its position here (RaggedShape in
 csrc/ragged.h)."""
 
-TILE_ROWS, NARROW, WIDE = 128, 128, 256  # rows of each tile, columns of narrow and of wide ones
+NARROW, WIDE = 128, 256  # columns of tiles
 
 
 def tile_shape(rules: RaggedRules | None, *, contraction: bool, rows: int, k: int, columns: int) -> str:
     """The fastest shape by a device's rules; without rules the narrowest that holds all columns, in single blocks.
 
     rows: of a typical group. columns: of a matrix of rhs. In clusters of two thread blocks these share the copies of
-    what two neighbouring tiles have in common: two rows of tiles of a contraction's result, or two columns of them.
+    what two neighbouring tiles have in common: the columns of rhs, or the rows of lhs. Contractions have no clusters.
     """
-    few_rows, paired_rows = (0, None) if rules is None else (rules.few_rows, rules.paired_rows)
+    few_rows, paired_k = (0, None) if rules is None else (rules.few_rows, rules.paired_k)
     if columns <= NARROW or (not contraction and rows < few_rows):
         return "narrow"
-    if paired_rows is None:
-        return "wide"
-    pairs = k > TILE_ROWS and rows >= paired_rows if contraction else columns > WIDE
+    pairs = not contraction and paired_k is not None and k >= paired_k and columns > WIDE
     return "wide_pair" if pairs else "wide"
 
 

@@ -69,14 +69,14 @@ class RaggedRules:
 
     few_rows: ragged rows whose groups have fewer rows get narrow tiles. Their time is that of reading the matrices, and
       there are more of these tiles to distribute over the multiprocessors.
-    paired_rows: deep contractions whose groups have at least so many rows run in clusters of two thread blocks, and so
-      do ragged rows with enough columns. (Clusters share copies.)
+    paired_k: ragged rows with wide tiles run in clusters of two thread blocks, which share copies, if the product's K
+      is at least so large.
     counted_flop: with more work than this, thread blocks take tiles from a counter, which a memset clears before the
       kernel. With less, they take them in turn: some of them may end later, but there is no memset.
     """
 
     few_rows: int
-    paired_rows: int
+    paired_k: int
     counted_flop: float
 
 
