@@ -70,8 +70,8 @@ MORE_MISTAKES = {
     ),
     "rows of the next group in a contraction": (
         "ragged/ragged_tile.h",
-        "if (Cut::kContraction) clear_lines",
-        "if (false) clear_lines",
+        "    if (begin == end) return;\n",
+        "    if (begin % 2 == end % 2) return;\n",
     ),
     "a chunk of K too few": ("pipelined/pipeline.h", "left > 2 * kChunk", "left > 2 * kChunk + 1"),
     "rows of the next group stored by TMA": (
