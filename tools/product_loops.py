@@ -7,7 +7,7 @@ to 12% longer (docs/design/ragged.md). No test of results finds that.
     python tools/product_loops.py build/*/…/pipelined.cu.o build/*/…/ragged_*.cu.o
 
 Needs cuobjdump and nvdisasm, of a CUDA toolkit or of PyPI's nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm. Exits with
-1 and names the kernel where a loop has more moves, or where a file has no loop with products.
+1 and names the kernel where a loop has such moves, or where a file has no loop with products.
 """
 
 import argparse
@@ -20,9 +20,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-# Moves to uniform registers in a loop with a step's four products. What comes from a lane needs one or two before them.
-MOST_MOVES = 2
-
 INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]+)\*/\s+(.*?);")
 BRANCH = re.compile(r"BRA\b.*?(0x[0-9a-f]+)")
 
@@ -30,7 +27,7 @@ BRANCH = re.compile(r"BRA\b.*?(0x[0-9a-f]+)")
 class Loop(NamedTuple):
     kernel: str
     products: int
-    moves: int
+    moves: int  # to uniform registers, between one product and the next
 
 
 def disassembled(file: Path) -> str:
@@ -39,6 +36,21 @@ def disassembled(file: Path) -> str:
     path = os.pathsep.join([str(folder), os.environ.get("PATH", "")])
     command = ["cuobjdump", "-sass", str(file)]
     return subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True).stdout
+
+
+def moves_between_products(instructions: Sequence[str]) -> int:
+    """What comes before the first product or after the last one, or where a branch leads elsewhere, delays none."""
+    moves = waiting = 0
+    follows = False  # a product, without a branch since
+    for name in instructions:
+        if name.startswith("HGMMA"):
+            moves += waiting if follows else 0
+            waiting, follows = 0, True
+        elif name.startswith("R2UR"):
+            waiting += 1
+        elif name.startswith("BRA"):
+            follows = False
+    return moves
 
 
 def loops_of(code: str) -> Iterator[Loop]:
@@ -54,7 +66,7 @@ def loops_of(code: str) -> Iterator[Loop]:
             inside = [text.split()[0] if text[0] != "@" else text.split()[1] for _, text in found[begin:index]]
             products = sum(word.startswith("HGMMA") for word in inside)
             if begin < index and begin >= end and products:
-                yield Loop(kernel, products, sum(word.startswith("R2UR") for word in inside))
+                yield Loop(kernel, products, moves_between_products(inside))
                 end = index
 
 
@@ -63,7 +75,7 @@ def main(files: Sequence[Path]) -> int:
     for file in files:
         loops = list(loops_of(disassembled(file)))
         for loop in loops:
-            if loop.moves > MOST_MOVES:
+            if loop.moves:
                 print(f"{file.name}: {loop.kernel} moves {loop.moves} registers between {loop.products} products")
                 faults += 1
         if not loops:
