@@ -26,11 +26,34 @@ def test_each_loop_is_counted_alone():
     # Registers are moved before and after a step's products, and in the outer loop, over tiles, too.
     outer = [*FAST[:-1], *["R2UR UR22, R7"] * 3, FAST[-1], *["R2UR UR4, R4"] * 8, "BRA 0x0"]
     loops = list(product_loops.loops_of(code(("fast", outer), ("slow", SLOW), ("none", ["MOV R1, R2", "BRA 0x0"]))))
-    assert loops == [("fast", 4, 0), ("slow", 4, 2)]
+    assert loops == [("fast", [4], 0), ("slow", [4], 2)]
 
 
-@pytest.mark.parametrize(("body", "status"), [(FAST, 0), (SLOW, 1), (["EXIT"], 1)])
-def test_moves_and_missing_loops_are_faults(body, status, monkeypatch, capsys):
+BRANCHES = ["MOV R1, R2", PRODUCTS[0], "R2UR UR20, R9", "@!P0 BRA 0x50", *PRODUCTS[1:], "@P1 BRA 0x10"]
+CHUNKS = [
+    "MOV R1, R2",
+    *PRODUCTS[:1],
+    "BRA 0xf0",
+    *PRODUCTS[:3],
+    "BRA 0xf0",
+    *PRODUCTS[:2],
+    "BRA 0xf0",
+    *PRODUCTS,
+    "@P1 BRA 0x10",
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (FAST, ""),
+        (CHUNKS, ""),
+        (SLOW, "kernel moves 2 registers"),
+        (BRANCHES, "kernel has branches between the products of a step: [1, 3]"),
+        (["EXIT"], "no loop has warpgroup products"),
+    ],
+)
+def test_moves_branches_and_missing_loops_are_faults(body, fault, monkeypatch, capsys):
     monkeypatch.setattr(product_loops, "disassembled", lambda file: code(("kernel", body)))
-    assert product_loops.main([Path("ragged_bf16.cu.o")]) == status
-    assert ("kernel moves 2 registers" in capsys.readouterr().out) == (body is SLOW)
+    assert product_loops.main([Path("ragged_bf16.cu.o")]) == bool(fault)
+    assert fault in capsys.readouterr().out

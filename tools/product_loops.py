@@ -7,7 +7,7 @@ to 12% longer (docs/design/ragged.md). No test of results finds that.
     python tools/product_loops.py build/*/…/pipelined.cu.o build/*/…/ragged_*.cu.o
 
 Needs cuobjdump and nvdisasm, of a CUDA toolkit or of PyPI's nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm. Exits with
-1 and names the kernel where a loop has such moves, or where a file has no loop with products.
+1 and names the kernel where a loop has such moves, or branches there, or where a file has no loop with products.
 """
 
 import argparse
@@ -24,10 +24,15 @@ INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]+)\*/\s+(.*?);")
 BRANCH = re.compile(r"BRA\b.*?(0x[0-9a-f]+)")
 
 
+# A step has four products; kernels that cut the last step have code for one to four. A branch between products makes
+# each of them wait for the one before.
+STEPS = ([4], [1, 2, 3, 4])
+
+
 class Loop(NamedTuple):
     kernel: str
-    products: int
-    moves: int  # to uniform registers, between one product and the next
+    runs: list[int]  # of products with no branch between them, in order of length
+    moves: int  # to uniform registers, between one product of a run and the next
 
 
 def disassembled(file: Path) -> str:
@@ -38,19 +43,22 @@ def disassembled(file: Path) -> str:
     return subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True).stdout
 
 
-def moves_between_products(instructions: Sequence[str]) -> int:
-    """What comes before the first product or after the last one, or where a branch leads elsewhere, delays none."""
+def runs_of(instructions: Sequence[str]) -> tuple[list[int], int]:
+    """The lengths of a loop's runs of products, and the moves within them. What comes before the first product or after
+    the last one delays none."""
+    runs: list[int] = []
     moves = waiting = 0
     follows = False  # a product, without a branch since
     for name in instructions:
         if name.startswith("HGMMA"):
             moves += waiting if follows else 0
+            runs = [*runs[:-1], runs[-1] + 1] if follows else [*runs, 1]
             waiting, follows = 0, True
         elif name.startswith("R2UR"):
             waiting += 1
         elif name.startswith("BRA"):
             follows = False
-    return moves
+    return sorted(runs), moves
 
 
 def loops_of(code: str) -> Iterator[Loop]:
@@ -64,9 +72,9 @@ def loops_of(code: str) -> Iterator[Loop]:
             branch = BRANCH.search(text)
             begin = place.get(int(branch[1], 16), index) if branch else index
             inside = [text.split()[0] if text[0] != "@" else text.split()[1] for _, text in found[begin:index]]
-            products = sum(word.startswith("HGMMA") for word in inside)
-            if begin < index and begin >= end and products:
-                yield Loop(kernel, products, moves_between_products(inside))
+            runs, moves = runs_of(inside)
+            if begin < index and begin >= end and runs:
+                yield Loop(kernel, runs, moves)
                 end = index
 
 
@@ -76,8 +84,12 @@ def main(files: Sequence[Path]) -> int:
         loops = list(loops_of(disassembled(file)))
         for loop in loops:
             if loop.moves:
-                print(f"{file.name}: {loop.kernel} moves {loop.moves} registers between {loop.products} products")
-                faults += 1
+                print(f"{file.name}: {loop.kernel} moves {loop.moves} registers between the products of a step")
+            if loop.runs not in STEPS:
+                print(
+                    f"{file.name}: {loop.kernel} has branches between the products of a step: {loop.runs} without one"
+                )
+            faults += bool(loop.moves) + (loop.runs not in STEPS)
         if not loops:
             print(f"{file.name}: no loop has warpgroup products")
             faults += 1

@@ -1,12 +1,14 @@
 // Random ragged products on emulated threads, against float64: the pipelined kernels, which take 16-bit operands with aligned rows. Every
 // call runs twice and must give the same bits.
 //
-//   emulated_ragged_check [--seed N] [--calls N] [--kinds NAME...]
+//   emulated_ragged_check [--seed N] [--calls N] [--kinds NAME...]      kinds: bfloat16, float16
 //
 // The seed also determines the order of threads. Build: csrc/emulation/{ragged_main,block,fiber,tensor_maps}.cc,
-// csrc/gpu/host/ragged_launch.cu and csrc/gpu/instances/ragged_*.cu, as csrc/emulation/main.cc says.
+// csrc/gpu/host/ragged_launch.cu and csrc/gpu/instances/ragged_*.cu, with the options that csrc/emulation/main.cc names.
 #include <cstdio>
+#include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "cpu/driver/ragged_check.h"
 #include "emulation/block.h"
@@ -15,16 +17,22 @@
 namespace vbgemm::driver {
 namespace {
 
+bool failed(int call, const char* why) {
+  std::printf("FAIL call %d: %s\n", call, why);
+  return false;
+}
+
 bool check(uint64_t seed, int calls, const std::vector<DType>& dtypes) {
   emulation::seed(seed);
   rng.seed(seed);
   constexpr int64_t kRows = 1200, kDepth = 600, kColumns = 1500;  // of the largest calls: several tiles in each direction
   for (int i = 0; i < calls && ragged_failures == 0; ++i) {
-    const RandomRagged random({dtypes, kRows, kDepth, kColumns, 8, true, true});
+    RandomRagged random({dtypes, kRows, kDepth, kColumns, 8, true, true});
     Bytes before;
     for (int run = 0; run < 2; ++run) {
-      if (launch_ragged(random.call(), {}) != kSuccess) ragged_fail("a launch that failed", random.call().dtype, i, 0, 0);
-      if (run == 1 && random.results() != before) ragged_fail("bits that differ between runs of call", random.call().dtype, i, 0, 0);
+      random.spoil_results();
+      if (launch_ragged(random.call(), {}) != kSuccess) return failed(i, "its launch failed");
+      if (run == 1 && random.results() != before) return failed(i, "its two runs gave different bits");
       before = random.results();
     }
     random.check();
@@ -33,12 +41,17 @@ bool check(uint64_t seed, int calls, const std::vector<DType>& dtypes) {
   return ragged_failures == 0;
 }
 
-DType dtype_named(const std::string& name) {
-  for (int i = 0; i < kDTypes; ++i) {
-    if (name == name_of(static_cast<DType>(i))) return static_cast<DType>(i);
-  }
-  std::fprintf(stderr, "emulated_ragged_check: unknown kind %s\n", name.c_str());
+[[noreturn]] void refuse(const std::string& word) {
+  std::fprintf(stderr, "emulated_ragged_check: cannot take %s; the head of csrc/emulation/ragged_main.cc lists the options\n",
+               word.c_str());
   std::exit(2);
+}
+
+DType dtype_named(const std::string& name) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    if (name == name_of(dtype)) return dtype;
+  }
+  refuse(name);
 }
 
 }  // namespace
@@ -46,23 +59,22 @@ DType dtype_named(const std::string& name) {
 
 int main(int count, char** words) {
   using namespace vbgemm;
+  const std::vector<std::string> options(words + 1, words + count);
   uint64_t seed = 0;
   int calls = 20;
   std::vector<DType> dtypes;
-  std::string option;
-  for (int i = 1; i < count; ++i) {
-    const std::string word = words[i];
-    if (word.rfind("--", 0) == 0) {
-      option = word;
-    } else if (option == "--seed") {
-      seed = std::stoull(word);
+  for (size_t i = 0; i < options.size();) {
+    const std::string& option = options[i++];
+    const auto value = [&] { return i < options.size() ? options[i++] : (driver::refuse(option), ""); };
+    if (option == "--seed") {
+      seed = std::stoull(value());
     } else if (option == "--calls") {
-      calls = std::stoi(word);
+      calls = std::stoi(value());
     } else if (option == "--kinds") {
-      dtypes.push_back(driver::dtype_named(word));
+      do dtypes.push_back(driver::dtype_named(value()));
+      while (i < options.size() && options[i][0] != '-');
     } else {
-      std::fprintf(stderr, "emulated_ragged_check: unknown option %s\n", option.c_str());
-      return 2;
+      driver::refuse(option);
     }
   }
   if (dtypes.empty()) dtypes = {DType::bf16, DType::f16};

@@ -126,10 +126,10 @@ def change(changed: Path, file: Path, right: str, wrong: str) -> None:
     write_version(changed, file, text.replace(right, wrong))
 
 
-ONCE = ["--no-replays"]  # an option of the check of batches: a graph's replay is not emulated
+NO_REPLAYS = ["--no-replays"]  # an option of the check of batches: a graph's replay is not emulated
 
 
-def first_fault(executable: Path, *options: str, common: Sequence[str] = ONCE) -> str:
+def first_fault(executable: Path, *options: str, common: Sequence[str] = NO_REPLAYS) -> str:
     """The line of the first group of checks with faults, after which the check is ended; "" if there is none."""
     with subprocess.Popen([str(executable), *common, *options], stdout=subprocess.PIPE, text=True) as process:
         limit = Timer(TIMEOUT, process.kill)
@@ -141,14 +141,16 @@ def first_fault(executable: Path, *options: str, common: Sequence[str] = ONCE) -
             process.kill()
 
 
-def check(executable: Path, *options: str, common: Sequence[str] = ONCE) -> subprocess.CompletedProcess[str]:
+def check(executable: Path, *options: str, common: Sequence[str] = NO_REPLAYS) -> subprocess.CompletedProcess[str]:
     command = [str(executable), *common, *options]
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT, env=environment)
 
 
-def assert_passes(executable: Path, *options: str, tiles: Sequence[str] = ()) -> None:
-    result = check(executable, *options)
+def assert_passes(
+    executable: Path, *options: str, tiles: Sequence[str] = (), common: Sequence[str] = NO_REPLAYS
+) -> None:
+    result = check(executable, *options, common=common)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "PASS" in result.stdout
     for tile in tiles:

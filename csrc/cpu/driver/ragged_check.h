@@ -3,7 +3,6 @@
 #pragma once
 #include <algorithm>
 #include <cstdio>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -108,17 +107,18 @@ class RandomRagged {
     out_ = Numbers(call_.out_dtype, entries_ * out_entry_);
     call_.out = out_.bytes.data();
     draw_groups();
-    if (!call_.group_offset.data && entries_ == 1 && !call_.contraction && chance(0.5)) hide_what_is_never_read();
+    if (!call_.group_offset.data && entries_ == 1 && chance(0.5)) hide_what_is_never_read();
     if (!range.on_gpu) return;
     plan_ = static_cast<int32_t>(uniform(0, kRaggedShapes - 1));
     call_.plan = &plan_, call_.plan_words = 1;
-    if (chance(0.5)) call_.workspace = &counter_, call_.workspace_bytes = sizeof counter_;
+    if (chance(0.5)) call_.workspace = counter_.data(), call_.workspace_bytes = static_cast<int64_t>(counter_.size());
   }
   RandomRagged(const RandomRagged&) = delete;
   RandomRagged& operator=(const RandomRagged&) = delete;
 
   const RaggedCall& call() const { return call_; }
   const Bytes& results() const { return out_.bytes; }
+  void spoil_results() { std::fill(out_.bytes.begin(), out_.bytes.end(), 0xFF); }  // NaN
 
   void check() const {
     for (int64_t entry = 0; entry < entries_; ++entry) {
@@ -165,7 +165,8 @@ class RandomRagged {
     if (chance(0.3)) {
       call_.total_groups = uniform(1, 12);
       offset_ = static_cast<int32_t>(chance(0.1) ? (chance(0.5) ? INT32_MIN : INT32_MAX) : uniform(-3, 12));
-      call_.group_offset = {&offset_, {0, 0}};
+      std::memcpy(offset_bytes_.data(), &offset_, sizeof offset_);
+      call_.group_offset = {offset_bytes_.data(), {0, 0}};
     }
     const bool shared = chance(0.3);
     std::vector<int64_t> sizes;
@@ -178,9 +179,10 @@ class RandomRagged {
     call_.wide_sizes = sizes_->wide;
   }
 
-  // Fills with NaN the weights of groups without rows, and the rows without a group.
+  // Fills with NaN the weights of groups without rows, and the rows without a group: of a contraction, those of both operands, which may be
+  // copied with the last group's.
   void hide_what_is_never_read() {
-    const int64_t weights = call_.k * call_.columns();
+    const int64_t weights = call_.contraction ? 0 : call_.k * call_.columns();
     int64_t row = 0;
     for (int64_t group = 0; group < call_.groups; ++group) {
       const int64_t rows = rows_of(0, group, row);
@@ -188,6 +190,7 @@ class RandomRagged {
       row += rows;
     }
     lhs_.fill(row * call_.k, call_.m * call_.k, NAN);
+    if (call_.contraction) rhs_.fill(row * call_.n, call_.m * call_.n, NAN);
   }
 
   int64_t first(const RaggedOperand& x, int64_t entry) const {
@@ -246,7 +249,7 @@ class RandomRagged {
   Numbers lhs_, rhs_, bias_, scale_, out_;
   std::optional<SizesOfGroups> sizes_;
   int32_t offset_ = 0, plan_ = 0;
-  uint32_t counter_ = 12345;
+  Bytes offset_bytes_ = Bytes(4), counter_ = Bytes(4, 99);
   int64_t entries_ = 1, rhs_entry_ = 0, out_entry_ = 0;
 };
 

@@ -81,10 +81,10 @@ inline constexpr int kChunk = 16;  // steps of K of one product
 // Multiplies `depth` steps of K, which arrive in the ring's stages, for the 64 rows of a consumer warpgroup (`half`: 0 or 1). kAcrossA,
 // kAcrossB: whether the operand is contiguous across K. clear(stage, begin) may change a last stage of less than kDepth steps before it is
 // multiplied. If kWholeStages, all of that stage is multiplied, otherwise its chunks with steps of K. release(stage) is called when
-// products no longer read a stage, and after it beside(), while the products of the next stage run.
-template <class Cut, bool kAcrossA, bool kAcrossB, bool kWholeStages, class Shared, class Clear, class Beside, class Release>
+// products no longer read a stage, and after it overlapped(), while the products of the next stage run.
+template <class Cut, bool kAcrossA, bool kAcrossB, bool kWholeStages, class Shared, class Clear, class Overlapped, class Release>
 __device__ inline void multiply_stages(Shared& shared, int depth, int half, RingPlace<Cut::kStages>& stages, float (&sums)[Cut::kBlocks][4],
-                                       const Clear& clear, const Beside& beside, const Release& release) {
+                                       const Clear& clear, const Overlapped& overlapped, const Release& release) {
   // Byte offsets of a chunk of K: two 16-byte vectors further on in each line where lines run along K, 16 lines further on where they run
   // across K.
   constexpr int kChunkA = kAcrossA ? kChunk * 128 : 32, kChunkB = kAcrossB ? kChunk * 128 : 32, kChunks = Cut::kDepth / kChunk;
@@ -122,7 +122,7 @@ __device__ inline void multiply_stages(Shared& shared, int depth, int half, Ring
     }
     if (before >= 0) release(before);
     before = stages.index;
-    beside();
+    overlapped();
   }
   warpgroup_wait_all();
   // The code below reads the sums; this keeps the compiler from moving it above the wait.

@@ -11,7 +11,8 @@ __device__ inline void store_by_tma(const CUtensorMap& map, const TilePlace<T>& 
                                     unsigned char* staging, int lane) {
   const RowsDestination to{nullptr, 0, place.rows - warp * 16, place.cols, map, 0, warp * 16, 0};
   if (place.stores_sums()) {
-    store_sums<Cut, true>(to, sums, staging, lane);
+    const auto sum = [&](int block, int i) __attribute__((always_inline)) { return sums[block][i]; };
+    store_wide<Cut, true, Cut::kBlocks>(to, sum, staging, lane);
   } else {
     store_narrow<Cut, true>(to, sums, staging, lane);
   }

@@ -148,15 +148,15 @@ class PipelinedBlock {
           const bool across_a = tile.tensor_copies && is_across(tile.place.matrix[kA]);
           const bool across_b = tile.tensor_copies && !is_across(tile.place.matrix[kB]);
           const auto clear = [](int, int) {};
-          const auto beside = [] {};
+          const auto overlapped = [] {};
           if (across_a && across_b) {
-            multiply_stages<Cut, true, true, true>(shared_, depth, half, stages, sums, clear, beside, release);
+            multiply_stages<Cut, true, true, true>(shared_, depth, half, stages, sums, clear, overlapped, release);
           } else if (across_a) {
-            multiply_stages<Cut, true, false, true>(shared_, depth, half, stages, sums, clear, beside, release);
+            multiply_stages<Cut, true, false, true>(shared_, depth, half, stages, sums, clear, overlapped, release);
           } else if (across_b) {
-            multiply_stages<Cut, false, true, true>(shared_, depth, half, stages, sums, clear, beside, release);
+            multiply_stages<Cut, false, true, true>(shared_, depth, half, stages, sums, clear, overlapped, release);
           } else {
-            multiply_stages<Cut, false, false, true>(shared_, depth, half, stages, sums, clear, beside, release);
+            multiply_stages<Cut, false, false, true>(shared_, depth, half, stages, sums, clear, overlapped, release);
           }
         }
         unsigned char* const staging = shared_.staging[warp];

@@ -35,22 +35,22 @@ __device__ inline void fence_staged(const RowsDestination& to) {
   if (kClipped || to.rows >= 16) fence_async_proxy();
 }
 
-// Stores a warp's sums as float32. They go through two boxes of shared memory in turn.
-template <class Cut, bool kClipped>
-__device__ inline void store_sums(const RowsDestination& to, const float (&sums)[Cut::kBlocks][4], unsigned char* staging, int lane) {
+// Stores 8 kBlocks columns of a warp's rows as float32; value(block, i) is the thread's i-th value in a block of 8 columns. They go through
+// two boxes of shared memory in turn.
+template <class Cut, bool kClipped, int kBlocks, class Value>
+__device__ inline void store_wide(const RowsDestination& to, const Value& value, unsigned char* staging, int lane) {
   constexpr int kBoxCols = 32, kBoxBlocks = kBoxCols / 8;
 #pragma unroll
-  for (int box = 0; box < Cut::kCols / kBoxCols; ++box) {
+  for (int box = 0; box < kBlocks / kBoxBlocks; ++box) {
     unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
     wait_stores_read<Cut::kStoreBoxes - 1>();  // TMA has read what was staged there before
     wave_barrier();
 #pragma unroll
     for (int block = 0; block < kBoxBlocks; ++block) {
-      const float (&x)[4] = sums[box * kBoxBlocks + block];
-      const int row = lane / 4;
+      const int row = lane / 4, from = box * kBoxBlocks + block;
       unsigned char* const at = place + row * 128 + ((block * 2 + lane % 4 / 2) ^ row) * 16 + (lane & 1) * 8;
-      store_two(at, x[0], x[1]);
-      store_two(at + 8 * 128, x[2], x[3]);
+      store_two(at, value(from, 0), value(from, 1));
+      store_two(at + 8 * 128, value(from, 2), value(from, 3));
     }
     fence_staged<kClipped>(to);
     wave_barrier();
@@ -59,7 +59,21 @@ __device__ inline void store_sums(const RowsDestination& to, const float (&sums)
   }
 }
 
-// The same of 16-bit results. Each box has twice the columns.
+// Stages 8 kBlocks columns of a warp's rows, in boxes of 64 columns. word(block, i) is what a thread holds of the block's rows 8 i to 8 i
+// + 7.
+template <class Cut, int kBlocks, class Word>
+__device__ inline void stage_narrow(unsigned char* staging, int lane, const Word& word) {
+  constexpr int kBoxBlocks = 8;
+  const int row = lane % 16;
+#pragma unroll
+  for (int block = 0; block < kBlocks; block += 2) {
+    const uint32_t words[4] = {word(block, 0), word(block, 1), word(block + 1, 0), word(block + 1, 1)};
+    unsigned char* const box = staging + block / kBoxBlocks * Cut::kStoreBoxBytes;
+    store_matrices(box + row * 128 + ((block % kBoxBlocks + lane / 16) ^ (row & 7)) * 16, words);
+  }
+}
+
+// Stores a warp's sums as 16-bit results, through two boxes in turn.
 template <class Cut, bool kClipped>
 __device__ inline void store_narrow(const RowsDestination& to, const float (&sums)[Cut::kBlocks][4], unsigned char* staging, int lane) {
   constexpr int kBoxCols = 64, kBoxBlocks = kBoxCols / 8;
@@ -68,14 +82,10 @@ __device__ inline void store_narrow(const RowsDestination& to, const float (&sum
     unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
     wait_stores_read<Cut::kStoreBoxes - 1>();
     wave_barrier();
-#pragma unroll
-    for (int block = 0; block < kBoxBlocks; block += 2) {
-      const float (&x)[4] = sums[box * kBoxBlocks + block], (&y)[4] = sums[box * kBoxBlocks + block + 1];
-      const uint32_t words[4] = {narrow_pair<Cut::kKind>(x[0], x[1]), narrow_pair<Cut::kKind>(x[2], x[3]),
-                                 narrow_pair<Cut::kKind>(y[0], y[1]), narrow_pair<Cut::kKind>(y[2], y[3])};
-      const int row = lane % 16;
-      store_matrices(place + row * 128 + ((block + lane / 16) ^ (row & 7)) * 16, words);
-    }
+    stage_narrow<Cut, kBoxBlocks>(place, lane, [&](int block, int i) __attribute__((always_inline)) {
+      const float (&x)[4] = sums[box * kBoxBlocks + block];
+      return narrow_pair<Cut::kKind>(x[2 * i], x[2 * i + 1]);
+    });
     fence_staged<kClipped>(to);
     wave_barrier();
     store_staged<kClipped, 2>(to, box * kBoxCols, place, lane);
@@ -84,8 +94,8 @@ __device__ inline void store_narrow(const RowsDestination& to, const float (&sum
 }
 
 // A warp's results of 16 bits. The first 128 columns are stored at once; the others wait in registers until products of the next tile run.
-// Each of these two stores needs a fence between threads and TMA, and the fence seems to wait for products that are under way, too:
-// therefore two boxes have one fence, and only one fence is met by products (docs/design/ragged.md).
+// Each of these two stores needs a fence between threads and TMA, and the fence seems to wait for the warp's products: therefore a store is
+// of two boxes, and only one of a tile's two fences executes while products are in flight (docs/design/ragged.md).
 template <class Cut>
 class NarrowRows {
  public:
@@ -95,7 +105,8 @@ class NarrowRows {
     const auto narrow = [&](int block, int i) __attribute__((always_inline)) {
       return narrow_pair<Cut::kKind>(value(block, 2 * i), value(block, 2 * i + 1));
     };
-    store_boxes < kClipped, kBlocks<kHeld ? kBlocks : kHeld>(to, 0, narrow, staging, lane);
+    constexpr int kNow = kBlocks < kHeld ? kBlocks : kHeld;
+    store_boxes<kClipped, kNow>(to, 0, narrow, staging, lane);
     if constexpr (kBlocks > kHeld) {
 #pragma unroll
       for (int block = 0; block < kHeld; ++block) {
@@ -122,15 +133,9 @@ class NarrowRows {
   template <bool kClipped, int kBlocks, class Word>
   __device__ static void store_boxes(const RowsDestination& to, int left, const Word& word, unsigned char* staging, int lane) {
     constexpr int kBoxes = kBlocks / kBoxBlocks;
-    const int row = lane % 16;
     wait_stores_read();  // TMA has read what was staged before
     wave_barrier();
-#pragma unroll
-    for (int block = 0; block < kBlocks; block += 2) {
-      const uint32_t words[4] = {word(block, 0), word(block, 1), word(block + 1, 0), word(block + 1, 1)};
-      unsigned char* const box = staging + block / kBoxBlocks * Cut::kStoreBoxBytes;
-      store_matrices(box + row * 128 + ((block % kBoxBlocks + lane / 16) ^ (row & 7)) * 16, words);
-    }
+    stage_narrow<Cut, kBlocks>(staging, lane, word);
     fence_staged<kClipped>(to);
     wave_barrier();
 #pragma unroll

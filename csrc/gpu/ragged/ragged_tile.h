@@ -134,19 +134,19 @@ class RaggedBlock {
         for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
           wait_phase(shared_.full[stages.index], stages.parity);
           wave_barrier();  // all lanes have seen the end of the phase
-          release(stages.index, lane);
+          release_stage(stages.index, lane);
         }
-        pass_on(tiles.index, lane);
+        release_tile(tiles.index, lane);
       } else if (depth == 0) {
         store_zeros<Cut>(destination(tile, warp), lane, parameters_.wide_results);
-        pass_on(tiles.index, lane);
+        release_tile(tiles.index, lane);
       } else {
         float sums[kBlocks][4];
         multiply(depth, half, lane, stages, sums, [&]() __attribute__((always_inline)) { store_waiting(waiting, warp, lane); });
         if (VBGEMM_RAGGED_STORES || parameters_.sizes.m < 0) {
           store(tile, tiles.index, warp, lane, sums, waiting);
         } else {
-          pass_on(tiles.index, lane);
+          release_tile(tiles.index, lane);
         }
       }
     }
@@ -157,7 +157,7 @@ class RaggedBlock {
   // Results that are still to be stored, and the place in the ring of their tile, which is kept until then.
   struct Waiting {
     NarrowRows<Cut> rows;
-    int place;
+    int place = 0;
   };
 
   static constexpr int kBlocks = Cut::kBlocks;
@@ -165,11 +165,11 @@ class RaggedBlock {
   __device__ void store_waiting(Waiting& waiting, int warp, int lane) const {
     if (!waiting.rows.waits()) return;
     waiting.rows.template store_waiting<Cut::kContraction>(destination(shared_.tile[waiting.place], warp), shared_.staging[warp], lane);
-    pass_on(waiting.place, lane);
+    release_tile(waiting.place, lane);
   }
 
   // This warp no longer needs the tile at a place of the ring.
-  __device__ void pass_on(int place, int lane) const {
+  __device__ void release_tile(int place, int lane) const {
     wave_barrier();
     if (lane == 0) arrive(shared_.tile_empty[place]);
   }
@@ -184,21 +184,21 @@ class RaggedBlock {
   }
 
   // This warp no longer reads the stage, so that the copies of both thread blocks may overwrite it.
-  __device__ void release(int stage, int lane) const {
+  __device__ void release_stage(int stage, int lane) const {
     if (lane > 0) return;
     arrive(shared_.empty[stage]);
     if (Cut::kCluster > 1) arrive_at(shared_.empty[stage], rank_ ^ 1);
   }
 
-  template <class Beside>
+  template <class Overlapped>
   __device__ void multiply(int depth, int half, int lane, RingPlace<Cut::kStages>& stages, float (&sums)[kBlocks][4],
-                           const Beside& beside) const {
+                           const Overlapped& overlapped) const {
     multiply_stages<Cut, Cut::kAcrossA, Cut::kAcrossB, !Cut::kContraction>(
         shared_, depth, half, stages, sums,
         [&](int stage, int begin) __attribute__((always_inline)) {
           if (Cut::kContraction) clear_lines(stage, half, begin);
         },
-        beside, [&](int stage) __attribute__((always_inline)) { release(stage, lane); });
+        overlapped, [&](int stage) __attribute__((always_inline)) { release_stage(stage, lane); });
   }
 
   // Clears the lines of both operands that belong to the next group: they have to be zero on both sides, because 0 times an Inf or NaN of
@@ -238,22 +238,27 @@ class RaggedBlock {
     const RaggedSizes& sizes = parameters_.sizes;
     const RowsDestination to = destination(tile, warp);
     unsigned char* const staging = shared_.staging[warp];
-    const bool finishes = !Cut::kContraction && parameters_.finishes, narrow = !parameters_.wide_results;
-    const bool gates = narrow && sizes.gated && !parameters_.bias && !parameters_.row_scale;
-    if (narrow && !finishes) {
-      const auto sum = [&](int block, int i) __attribute__((always_inline)) { return sums[block][i]; };
-      waiting.rows.template store<kClipped, kBlocks>(to, sum, staging, lane);
+    const bool finishes = !Cut::kContraction && parameters_.finishes;
+    const bool gates = sizes.gated && !parameters_.bias && !parameters_.row_scale;
+    const auto store_values = [&](auto blocks, const auto& value) __attribute__((always_inline)) {
+      constexpr int kValueBlocks = decltype(blocks)::value;
+      if (parameters_.wide_results) {
+        store_wide<Cut, kClipped, kValueBlocks>(to, value, staging, lane);
+      } else {
+        waiting.rows.template store<kClipped, kValueBlocks>(to, value, staging, lane);
+      }
+    };
+    if (!finishes) {
+      store_values(std::integral_constant<int, kBlocks>{}, [&](int block, int i) __attribute__((always_inline)) { return sums[block][i]; });
     } else if (gates && parameters_.activation == Activation::silu) {
-      waiting.rows.template store<kClipped, kBlocks / 2>(to, gated<Activation::silu>(sums), staging, lane);
+      store_values(std::integral_constant<int, kBlocks / 2>{}, gated<Activation::silu>(sums));
     } else if (gates && parameters_.activation == Activation::gelu) {
-      waiting.rows.template store<kClipped, kBlocks / 2>(to, gated<Activation::gelu>(sums), staging, lane);
-    } else if (finishes) {
-      store_finished<Cut>(to, sums, reinterpret_cast<float*>(staging), lane, finish_of(tile, warp));
+      store_values(std::integral_constant<int, kBlocks / 2>{}, gated<Activation::gelu>(sums));
     } else {
-      store_sums<Cut, kClipped>(to, sums, staging, lane);
+      store_finished<Cut>(to, sums, reinterpret_cast<float*>(staging), lane, finish_of(tile, warp));
     }
     waiting.place = place;
-    if (!waiting.rows.waits()) pass_on(place, lane);
+    if (!waiting.rows.waits()) release_tile(place, lane);
   }
 
   __device__ RaggedFinish finish_of(const RaggedTile& tile, int warp) const {
