@@ -69,8 +69,8 @@ class RaggedRules:
 
     few_rows: ragged rows whose groups have fewer rows get narrow tiles. Their time is that of reading the matrices, and
       there are more of these tiles to distribute over the multiprocessors.
-    paired_k: ragged rows with several wide tiles of columns run in clusters of two thread blocks, which share copies, if
-      the product's K is at least so large.
+    paired_k: ragged rows with several wide tiles of columns run in clusters of two thread blocks, which share copies,
+      if the product's K is at least so large.
     counted_flop: with more work than this, thread blocks take tiles from a counter, which a memset clears before the
       kernel. With less, they take them in turn: some of them may end later, but there is no memset.
     """
