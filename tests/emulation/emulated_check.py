@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -130,12 +131,14 @@ NO_REPLAYS = ["--no-replays"]  # an option of the check of batches: a graph's re
 
 
 def first_fault(executable: Path, *options: str, common: Sequence[str] = NO_REPLAYS) -> str:
-    """The line of the first group of checks with faults, after which the check is ended; "" if there is none."""
+    """The line of the first fault, after which the check is ended; "" if there is none."""
     with subprocess.Popen([str(executable), *common, *options], stdout=subprocess.PIPE, text=True) as process:
         limit = Timer(TIMEOUT, process.kill)
         limit.start()
         try:
-            return next((line for line in process.stdout if line.startswith("FAIL")), "")
+            line = next((line for line in process.stdout if line.startswith("FAIL")), "")
+            # Operands and results may end where an unmapped page begins.
+            return "FAIL outside of the memory" if not line and process.wait() == -signal.SIGSEGV else line
         finally:
             limit.cancel()
             process.kill()

@@ -44,8 +44,8 @@ MISTAKES = {
 MORE_MISTAKES = {
     "a missing arrival: results that wait keep their tile": (
         "ragged/ragged_tile.h",
-        "shared_.staging[warp]);\n    release_tile(waiting.place, lane);",
-        "shared_.staging[warp]);",
+        "    release_tile(waiting.place, lane);\n",
+        "",
     ),
     "a tile released twice: also before its results are stored": (
         "ragged/ragged_tile.h",
