@@ -127,7 +127,7 @@ def change(changed: Path, file: Path, right: str, wrong: str) -> None:
     write_version(changed, file, text.replace(right, wrong))
 
 
-NO_REPLAYS = ["--no-replays"]  # an option of the check of batches: a graph's replay is not emulated
+NO_REPLAYS = ["--no-replays"]  # an option of the check of batches: an emulated replay is the same launch again
 
 
 def first_fault(executable: Path, *options: str, common: Sequence[str] = NO_REPLAYS) -> str:

@@ -64,7 +64,7 @@ inline void check_groups(int rounds) {
   const std::vector<DType> dtypes = ragged_dtypes();
   for (int round = 0; round < 20 * rounds; ++round) {
     Pool* const used = chance(0.5) ? &pool : nullptr;
-    const RandomRagged random({dtypes, 720, 240, 240});
+    const RandomRagged random({dtypes, 900, 300, 300});
     run(random.call(), used);
     random.check();
     check_packed(dtypes, used);
