@@ -1,10 +1,10 @@
 """Checks the GPU kernels of ragged products: random calls against float64.
 
-    python benchmarks/ragged_check.py LIBRARY [--seed N] [--seconds S] [--dtype NAME] [--aligned] [--exact]
+    python benchmarks/ragged_check.py LIBRARY [--seed N] [--seconds S] [--kinds NAME ...] [--pipelined] [--exact]
 
-Shapes, sizes (empty groups, negative ones, ones around a tile's, sums below and far above the rows), dtypes, epilogues
-and windows of groups are random. Rows without a group hold NaN, and the memory around the result is checked. Every call
-runs twice and must give the same bits.
+Shapes, sizes (empty groups, negative ones, ones around a tile's, sums below and far above the rows), arithmetics,
+tiles, epilogues and windows of groups are random. Rows without a group hold NaN, and the memory around the result is
+checked. Every call runs twice and must give the same bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ import time
 import numpy as np
 import torch
 
-from ragged_library import ACTIVATIONS, CHOICES, Library
+from jax_vbgemm._src.arithmetic import ARITHMETICS
+from jax_vbgemm._src.records import ACTIVATIONS
+from ragged_library import PIPELINED, Library, product_of, tiles_of
+
+KINDS = [name for name, one in ARITHMETICS.items() if one.bytes > 1]
 
 
 def wide_type(dtype):
@@ -26,14 +30,14 @@ def wide_type(dtype):
 
 def activate(name, x):
     functions = {
-        "none": lambda x: x, "relu": torch.relu, "silu": torch.nn.functional.silu, "tanh": torch.tanh,
+        None: lambda x: x, "relu": torch.relu, "silu": torch.nn.functional.silu, "tanh": torch.tanh,
         "sigmoid": torch.sigmoid,
         "gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     }  # fmt: skip
     return functions[name](x)
 
 
-def reference(lhs, rhs, sizes, out, contraction, transpose_rhs, offset, bias, row_scale, activation):
+def reference(lhs, rhs, sizes, out, contraction, transpose_rhs, gated, offset, bias, row_scale, activation):
     """The result in float64, group by group, and the product of absolute values, which scales the tolerance."""
     m = lhs.shape[0]
     wide = wide_type(lhs.dtype)
@@ -53,10 +57,17 @@ def reference(lhs, rhs, sizes, out, contraction, transpose_rhs, offset, bias, ro
                 b = rhs[matrix].to(wide)
                 b = b.mT if transpose_rhs else b
                 x = a @ b
-                size[begin:end] = a.abs() @ b.abs() + 1
+                error = a.abs() @ b.abs() + 1
                 if bias is not None:
                     x = x + bias[matrix].to(wide)
-                x = activate(activation, x)
+                if gated:
+                    x, up = x.chunk(2, dim=-1)
+                    of_gate, of_up = error.chunk(2, dim=-1)
+                    value = activate(activation, x)
+                    error, x = of_gate * up.abs() + of_up * value.abs(), value * up
+                else:
+                    x = activate(activation, x)
+                size[begin:end] = error
                 if row_scale is not None:
                     x = x * row_scale[begin:end, None].to(wide)
                     size[begin:end] *= row_scale[begin:end, None].abs().clamp(min=1)
@@ -89,9 +100,10 @@ class Case:
     """A random call: its operands, and a result inside a larger array of NaN."""
 
     def __init__(self, rng, options):
-        dtype = getattr(torch, options.dtype) if options.dtype else [torch.bfloat16, torch.float16][rng.integers(2)]
+        self.kind = options.kinds[rng.integers(len(options.kinds))]
+        dtype = getattr(torch, ARITHMETICS[self.kind].lhs)
         narrow = dtype in (torch.bfloat16, torch.float16)
-        step = 8 if narrow and (options.aligned or rng.integers(8)) else 1
+        step = 8 if narrow and (options.pipelined or rng.integers(3)) else 1
         high = 80 if rng.integers(2) else 20
         k, n = (int(rng.integers(1, high)) * step for _ in range(2))
         g = int(rng.choice([1, 2, 3, 8, 31, 32, 127, 129, 300]))
@@ -107,24 +119,30 @@ class Case:
 
         self.sizes = torch.tensor(random_sizes(rng, num_sizes, m), dtype=size_type, device="cuda")
         self.lhs = normal((m, k), dtype)
-        self.rhs = normal((m, n) if contraction else (g, n, k) if transpose else (g, k, n), dtype)
+        in_pipeline = step == 8 and (options.pipelined or bool(rng.integers(2)))
+        gated = in_pipeline and not contraction and bool(rng.integers(3) == 0)
+        columns = 2 * n if gated else n
+        self.rhs = normal((m, n) if contraction else (g, columns, k) if transpose else (g, k, columns), dtype)
         total = min(int(self.sizes.clamp(min=0).to(torch.int64).sum()), m)
         self.lhs[total:] = float("nan")
         if contraction:
             self.rhs[total:] = float("nan")
         out_dtype = torch.float32 if narrow and rng.integers(3) == 0 else dtype
-        finishes = not contraction and not dtype.is_complex and rng.integers(3) == 0
+        finishes = gated or (not contraction and not dtype.is_complex and rng.integers(3) == 0)
         self.options = {
             "contraction": contraction,
             "transpose_rhs": transpose,
+            "gated": gated,
             "offset": torch.tensor(int(rng.integers(-2, 4)), dtype=torch.int32, device="cuda")
             if rng.integers(2)
             else None,
-            "bias": normal((g, n), out_dtype) if finishes and rng.integers(2) else None,
-            "row_scale": normal((m,), accumulator) if finishes and rng.integers(2) else None,
-            "activation": ACTIVATIONS[rng.integers(6)] if finishes else "none",
+            "bias": normal((g, columns), out_dtype) if finishes and rng.integers(2) else None,
+            "row_scale": normal((m,), accumulator) if in_pipeline and finishes and rng.integers(2) else None,
+            "activation": ACTIVATIONS[rng.integers(6)] if finishes else None,
         }
-        self.shape = CHOICES[rng.integers(len(CHOICES))]
+        product = product_of(self.lhs, self.rhs, g, self.sizes, contraction, transpose, gated)
+        choices = ["automatic", *PIPELINED] if in_pipeline else ["tiles", *tiles_of(self.kind, product)]
+        self.shape = choices[rng.integers(len(choices))]
         out_shape = (g, k, n) if contraction else (m, n)
         self.margin = 0 if options.exact else 4096
         size = math.prod(out_shape)
@@ -133,11 +151,13 @@ class Case:
 
     def run(self, library):
         """Runs the case; a description of the error, or None."""
-        library(self.lhs, self.rhs, self.sizes, self.out, shape=self.shape, **self.options)
+        library(self.lhs, self.rhs, self.sizes, self.out, shape=self.shape, kind=self.kind, **self.options)
         torch.cuda.synchronize()
         expected, size = reference(self.lhs, self.rhs, self.sizes, self.out, **self.options)
         narrow = self.lhs.dtype.itemsize == 2
-        sums = torch.finfo(torch.float32 if narrow else self.lhs.dtype).eps * 16
+        # Three products in TF32 have 21 bits of each factor's fraction.
+        of_kind = {"tf32": 2.0**-9, "tf32x3": 2.0**-18}
+        sums = of_kind.get(self.kind, torch.finfo(torch.float32 if narrow else self.lhs.dtype).eps * 16)
         rounding = torch.finfo(self.out.dtype)
         tolerance = size * sums + expected.abs() * rounding.eps + rounding.smallest_normal * rounding.eps
         wrong = ~((self.out.to(expected.dtype) - expected).abs() <= tolerance)
@@ -147,7 +167,7 @@ class Case:
         if not torch.isnan(around.abs()).all():
             return "memory around the result"
         again = torch.empty_like(self.out)
-        library(self.lhs, self.rhs, self.sizes, again, shape=self.shape, **self.options)
+        library(self.lhs, self.rhs, self.sizes, again, shape=self.shape, kind=self.kind, **self.options)
         if not torch.equal(again, self.out):
             return "other bits in a second run"
         return None
@@ -156,7 +176,7 @@ class Case:
         given = {name: value for name, value in self.options.items() if name not in ("bias", "row_scale")}
         given |= {name: self.options[name] is not None for name in ("bias", "row_scale")}
         return (
-            f"lhs {tuple(self.lhs.shape)} rhs {tuple(self.rhs.shape)} {self.lhs.dtype} -> {self.out.dtype}, "
+            f"lhs {tuple(self.lhs.shape)} rhs {tuple(self.rhs.shape)} {self.kind} -> {self.out.dtype}, "
             f"{self.shape}, {given}, sizes {self.sizes.dtype} {self.sizes.tolist()[:12]}"
         )
 
@@ -167,10 +187,12 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=10**9)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--dtype", help="bfloat16 and float16 without it")
-    parser.add_argument("--aligned", action="store_true", help="only what the pipelined kernel computes")
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    parser.add_argument("--pipelined", action="store_true", help="only by the pipelined kernel, in 16-bit types")
     parser.add_argument("--exact", action="store_true", help="no margins around results, for memcheck")
     options = parser.parse_args()
+    if options.pipelined:
+        options.kinds = [kind for kind in options.kinds if kind in ("bfloat16", "float16")]
     library = Library(options.library)
     rng = np.random.default_rng(options.seed)
     torch.manual_seed(options.seed)

@@ -1,30 +1,26 @@
 // Ragged products as a C library, for ragged_library.py:
 //
 //   nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Xcompiler -fPIC -shared -Icsrc -o build/libragged.so
-//     benchmarks/ragged_library.cu csrc/gpu/host/ragged_launch.cu csrc/gpu/instances/ragged_*.cu
+//     benchmarks/ragged_library.cu BUILD/csrc/gpu/libvbgemm_cuda.a
 //
-// shape: a RaggedShape, or kRaggedShapes more: blocks take tiles from a counter.
+// Several builds that are loaded into one process need -Xcompiler -fno-gnu-unique: they would share their inline tables otherwise.
 #include "gpu/host/ragged_launch.h"
 
-extern "C" int ragged_trial(int kind, int wide_results, int contraction, int transpose_rhs, int wide_sizes, int activation, int shape,
-                            int64_t m, int64_t k, int64_t n, int64_t g, int64_t num_sizes, const void* lhs, const void* rhs,
+// plan: the words of a RaggedPlan.
+extern "C" int ragged_trial(int kind, int wide_results, int contraction, int transpose_rhs, int gated, int wide_sizes, int activation,
+                            const int* plan, int64_t m, int64_t k, int64_t n, int64_t g, int64_t num_sizes, const void* lhs, const void* rhs,
                             const void* group_sizes, const void* group_offset, const void* bias, const void* row_scale, void* out,
-                            void* stream) {
-  static void* const workspace = [] {
-    void* memory = nullptr;
-    return cudaMalloc(&memory, vbgemm::kRaggedWorkspaceBytes) == cudaSuccess ? memory : nullptr;
-  }();
-  const int32_t plan[1] = {shape % vbgemm::kRaggedShapes};
+                            void* workspace, void* stream) {
   vbgemm::RaggedCall call{};
   call.kind = static_cast<vbgemm::Kind>(kind);
   call.dtype = vbgemm::arithmetic_of(call.kind).lhs, call.out_dtype = wide_results ? vbgemm::DType::f32 : call.dtype;
-  call.contraction = contraction, call.transpose_rhs = transpose_rhs, call.wide_sizes = wide_sizes;
+  call.contraction = contraction, call.transpose_rhs = transpose_rhs, call.gated = gated, call.wide_sizes = wide_sizes;
   call.activation = static_cast<vbgemm::Activation>(activation);
   call.m = m, call.k = k, call.n = n, call.groups = g, call.total_groups = num_sizes;
   call.batch[0] = call.batch[1] = 1;
   call.lhs.data = lhs, call.rhs.data = rhs, call.group_sizes.data = group_sizes, call.group_offset.data = group_offset;
   call.bias.data = bias, call.row_scale.data = row_scale, call.out = out;
-  call.workspace = shape >= vbgemm::kRaggedShapes ? workspace : nullptr;
-  call.plan = plan, call.plan_words = 1;
+  call.workspace = workspace;
+  call.plan = {static_cast<vbgemm::RaggedShape>(plan[0]), plan[1], plan[2]};
   return static_cast<int>(vbgemm::launch_ragged(call, static_cast<vbgemm::Stream>(stream)));
 }

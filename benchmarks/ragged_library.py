@@ -9,47 +9,84 @@ import ctypes
 
 import torch
 
+from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.planner import device_spec
-from jax_vbgemm._src.ragged.tile_shape import SHAPES, takes_from_counter, tile_shape
+from jax_vbgemm._src.planner.tables.catalogue import PIPELINED as PIPELINED_TILES
+from jax_vbgemm._src.planner.tables.catalogue import catalogue_for
+from jax_vbgemm._src.ragged.plan import SHAPES, Plan, Product, catalogue_tile, is_short, pipelined, plan
+from jax_vbgemm._src.records import ACTIVATIONS
 
-KINDS = [torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bfloat16, torch.float16]
-ACTIVATIONS = ["none", "relu", "gelu", "silu", "tanh", "sigmoid"]
-NAMED = SHAPES[1:]
-CHOICES = ["automatic", *NAMED, *(f"{shape}_taken" for shape in NAMED)]
-"""Tiles of the pipelined kernel; as calls from JAX have them on an H100, or by name; `taken`: where blocks take tiles
-from a counter."""
-RULES = device_spec("h100").ragged_rules
+PIPELINED = [*SHAPES[1:], *(f"{shape}_taken" for shape in SHAPES[1:])]
+CHOICES = ["automatic", "tiles", *PIPELINED]
+"""How a call is computed: as calls from JAX are on an H100, by the catalogue's tile that the model chooses, by the
+tile of that name ("tile NAME/THREADS"), or by a shape of the pipelined kernel; `taken`: where blocks take tiles from a
+counter."""
+H100 = device_spec("h100")
 
 
-def number_of(choice, *, contraction, rows, groups, k, columns):
-    """The argument `shape` of ragged_trial."""
+def kind_of(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def product_of(lhs, rhs, groups, sizes, contraction, transpose_rhs, gated):
+    (m, k), columns, total_groups = lhs.shape, rhs.shape[-2 if transpose_rhs else -1], sizes.shape[0]
+    rows = m // total_groups
+    return Product(contraction, transpose_rhs, gated, m, k, columns, groups, total_groups, rows)
+
+
+def tiles_of(kind, product):
+    """Choices of all tiles that can compute a product."""
+    tiles = [tile for tile in catalogue_for(kind, H100) if is_short(product, tile.index)]
+    return [f"tile {tile.name}/{tile.threads}" for tile in tiles if tile.kernel != PIPELINED_TILES]
+
+
+def plan_of(choice, kind, product):
     if choice == "automatic":
-        shape = tile_shape(RULES, contraction=contraction, rows=rows // groups, k=k, columns=columns)
-        taken = takes_from_counter(RULES, rows=rows, k=k, columns=columns)
+        return plan(kind, H100, product, certain=True)
+    if choice == "tiles" or (choice in PIPELINED and not pipelined(kind, H100, product)):
+        shape, counted, tile = "none", False, catalogue_tile(kind, H100, product)
+    elif choice in PIPELINED:
+        shape, counted, tile = choice.removesuffix("_taken"), choice.endswith("_taken"), -1
     else:
-        shape, taken = choice.removesuffix("_taken"), choice.endswith("_taken")
-    return SHAPES.index(shape) + len(SHAPES) * taken
+        name, threads = choice.removeprefix("tile ").split("/")
+        shape, counted, tile = "none", False, catalogue_for(kind, H100).find(name, int(threads)).index
+    return Plan.of(shape, counted, tile, product)
 
 
 class Library:
+    """The library at a path; a call computes one ragged product into `out`.
+
+    Workspaces are kept: each is used again by the next call with the same sizes and plan, as in a replayed program.
+    """
+
     def __init__(self, path):
         self.call = ctypes.CDLL(path).ragged_trial
-        self.call.argtypes = [ctypes.c_int] * 7 + [ctypes.c_int64] * 5 + [ctypes.c_void_p] * 8
+        self.call.argtypes = [ctypes.c_int] * 7 + [ctypes.c_void_p] + [ctypes.c_int64] * 5 + [ctypes.c_void_p] * 9
         self.call.restype = ctypes.c_int
+        self.workspaces = {}
 
     def __call__(
-        self, lhs, rhs, sizes, out, *, contraction=False, transpose_rhs=False, offset=None, bias=None, row_scale=None,
-        activation="none", shape="automatic",
+        self, lhs, rhs, sizes, out, *, contraction=False, transpose_rhs=False, gated=False, offset=None, bias=None,
+        row_scale=None, activation=None, shape="automatic", kind=None,
     ):  # fmt: skip
         m, k = lhs.shape
         n = out.shape[-1]
         g = out.shape[0] if contraction else rhs.shape[0]
-        pointers = [None if x is None else x.data_ptr() for x in (lhs, rhs, sizes, offset, bias, row_scale, out)]
+        kind = kind or kind_of(lhs.dtype)
+        product = product_of(lhs, rhs, g, sizes, contraction, transpose_rhs, gated)
+        chosen = plan_of(shape, kind, product)
+        workspace = self.workspaces.get((product, chosen))
+        if workspace is None:
+            workspace = torch.empty(max(chosen.workspace, 1), dtype=torch.uint8, device="cuda")
+            self.workspaces[product, chosen] = workspace
+        words = (ctypes.c_int * 3)(*chosen.words)
+        pointers = [
+            None if x is None else x.data_ptr() for x in (lhs, rhs, sizes, offset, bias, row_scale, out, workspace)
+        ]
         wide = out.dtype != lhs.dtype
-        number = number_of(shape, contraction=contraction, rows=m, groups=sizes.shape[0], k=k, columns=n)
         error = self.call(
-            KINDS.index(lhs.dtype), wide, contraction, transpose_rhs, sizes.dtype == torch.int64,
-            ACTIVATIONS.index(activation), number, m, k, n, g, sizes.shape[0], *pointers,
+            KINDS.index(kind), wide, contraction, transpose_rhs, gated, sizes.dtype == torch.int64,
+            ACTIVATIONS.index(activation), words, m, k, n, g, sizes.shape[0], *pointers,
             torch.cuda.current_stream().cuda_stream,
         )  # fmt: skip
         if error:

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import torch
 
+from jax_vbgemm._src.arithmetic import ARITHMETICS
+from jax_vbgemm._src.matmul.descriptors import KINDS
 from ragged_cases import CASES
 from ragged_library import CHOICES, Library
 
@@ -26,6 +28,7 @@ COLUMNS = [
     "peer", "group", "workload", "precision", "nprob", "gflop", "cache", "graph_us", "stream_us", "max_rel_err",
     "cw_err", "nbad", "note",
 ]  # fmt: skip
+PRECISIONS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}  # as other tables name them
 WORKLOADS = Path(__file__).parent / "workloads"
 
 
@@ -68,12 +71,14 @@ def graph_times(peers, samples=20):
     return {peer: statistics.median(a.elapsed_time(b) for a, b in laps[peer]) * 1e3 / graphs[peer][1] for peer in peers}
 
 
-def calls_of(m, g, k, n, touched):
+def calls_of(m, g, k, n, touched, kind):
     """For each direction (lhs, rhs, out, options of the library) of every copy, and the bytes that it must move."""
-    copies = max(1, math.ceil(208e6 / (2 * (m * k + m * n + g * k * n))))
+    dtype = getattr(torch, ARITHMETICS[kind].lhs)
+    size = dtype.itemsize
+    copies = max(1, math.ceil(208e6 / (size * (m * k + m * n + g * k * n))))
 
     def uniform(*shape):
-        return torch.empty(shape, device="cuda", dtype=torch.bfloat16).uniform_(-1, 1)
+        return torch.empty(shape, device="cuda", dtype=torch.float32).uniform_(-1, 1).to(dtype)
 
     forms = {"fwd": [], "dgrad": [], "wgrad": []}
     for _ in range(copies):
@@ -81,12 +86,12 @@ def calls_of(m, g, k, n, touched):
         forms["fwd"].append((x, w, torch.empty_like(y), {}))
         forms["dgrad"].append((y, w, torch.empty_like(x), {"transpose_rhs": True}))
         forms["wgrad"].append((x, y, torch.empty_like(w), {"contraction": True}))
-    rows, matrix = 2 * (m * k + m * n), 2 * k * n
+    rows, matrix = size * (m * k + m * n), size * k * n
     return forms, {"fwd": rows + touched * matrix, "dgrad": rows + touched * matrix, "wgrad": rows + g * matrix}
 
 
-def ours(library, shape, sizes, lhs, rhs, out, options):
-    library(lhs, rhs, sizes, out, shape=shape, **options)
+def ours(library, shape, kind, sizes, lhs, rhs, out, options):
+    library(lhs, rhs, sizes, out, shape=shape, kind=kind, **options)
 
 
 def torch_grouped(ends, lhs, rhs, out, options):
@@ -108,12 +113,14 @@ def time_case(name, libraries, options):
     m, g, k, n = CASES[name]
     sizes_host = sizes_of(name, m, g)
     sizes = torch.tensor(sizes_host, dtype=torch.int32, device="cuda")
-    forms, needed = calls_of(m, g, k, n, sum(size > 0 for size in sizes_host))
-    peers = {"torch_grouped_mm": partial(torch_grouped, sizes.cumsum(0).to(torch.int32)), "cublas_dense": dense}
+    forms, needed = calls_of(m, g, k, n, sum(size > 0 for size in sizes_host), options.kind)
+    peers = {"cublas_dense": dense}
+    if options.kind == "bfloat16":  # the only type that torch's has
+        peers["torch_grouped_mm"] = partial(torch_grouped, sizes.cumsum(0).to(torch.int32))
     for label, library in libraries.items():
         for shape in options.shapes:
             peer = label if shape == "automatic" else f"{label}_{shape}"
-            peers[peer] = partial(ours, library, shape, sizes)
+            peers[peer] = partial(ours, library, shape, options.kind, sizes)
     gflop, rows = 2e-9 * m * k * n, []
     for what, calls in forms.items():
         found = graph_times(
@@ -121,13 +128,15 @@ def time_case(name, libraries, options):
         )
         limit = needed[what] / 3.0e6  # us at the copy bandwidth
         for peer, us in found.items():
-            ratios = ", ".join(f"{other} {found[other] / us:5.2f}" for other in ("cublas_dense", "torch_grouped_mm"))
+            others = [other for other in ("cublas_dense", "torch_grouped_mm") if other in found]
+            ratios = ", ".join(f"{other} {found[other] / us:5.2f}" for other in others)
             rate = f"{gflop / us * 1e3:7.1f} TFLOP/s, bytes' limit {limit:7.1f} us"
             print(f"{name:20} {what:6} {peer:24} {us:9.1f} us {rate}; of its time: {ratios}", flush=True)
             work = "one dense product of the same work" if peer == "cublas_dense" else "sizes as data"
             note = f"{what}; {work}; {torch.cuda.get_device_name()}; replays of all peers take turns"
+            precision = PRECISIONS.get(options.kind, options.kind)
             row = {
-                "peer": peer, "group": "ragged", "workload": f"{name}_{what}", "precision": "bf16", "nprob": g,
+                "peer": peer, "group": "ragged", "workload": f"{name}_{what}", "precision": precision, "nprob": g,
                 "gflop": f"{gflop:.6g}", "cache": "cold", "graph_us": f"{us:.4f}", "note": note,
             }  # fmt: skip
             rows.append([row.get(column, "") for column in COLUMNS])
@@ -139,10 +148,12 @@ def main():
     parser.add_argument("library")
     parser.add_argument("--more", nargs="*", default=[], metavar="LABEL=LIBRARY", help="other builds, timed beside it")
     parser.add_argument("--filter", nargs="*", default=[""], help="parts of cases' names")
-    parser.add_argument("--shapes", nargs="*", default=["automatic"], choices=CHOICES)
+    parser.add_argument("--shapes", nargs="*", default=["automatic"], help=f"{', '.join(CHOICES)}, 'tile NAME/THREADS'")
+    parser.add_argument("--kind", default="bfloat16", choices=KINDS)
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--csv")
     options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = options.kind == "tf32"
     libraries = {"vbgemm": Library(options.library)}
     libraries.update((label, Library(path)) for label, path in (text.split("=") for text in options.more))
     rows = []

@@ -99,12 +99,22 @@ NB_MODULE(_core, m) {
   m.attr("MAX_PARAMETER_BUFFERS_ROCM") = vbgemm::max_parameter_buffers(/*cdna=*/true);
   m.attr("ARRAY_CHUNK_BYTES") = vbgemm::kArrayChunkBytes;
   m.attr("PIPELINED_MAP_BYTES") = vbgemm::kPipelinedMapBytes;
-  m.attr("RAGGED_WORKSPACE_BYTES") = vbgemm::kRaggedWorkspaceBytes;
+  m.attr("RAGGED_COUNTER_BYTES") = vbgemm::kRaggedCounterBytes;
   m.def("dtypes", &DTypes,
         "The element types: (name, bytes, accumulator, fraction bits, types to which sums of its products may be rounded).");
   m.def("arithmetics", &Arithmetics, "The arithmetics, in the order of their numbers: (name, left operand's type, right operand's type).");
   m.def("catalogue_hash", &vbgemm::catalogue_hash, "Identifies the catalogue; travels with every call.");
   m.def("ragged_shapes", [] { return Names(vbgemm::kRaggedShapeNames); }, "A GPU's tile shapes of ragged products, by number.");
+  m.def(
+      "ragged_list",
+      [](int64_t m, int64_t k, int64_t columns, int64_t groups, int64_t total_groups, bool contraction, int tile) {
+        vbgemm::RaggedCall call{};
+        call.m = m, call.k = k, call.n = columns, call.groups = groups, call.total_groups = total_groups, call.contraction = contraction;
+        const vbgemm::TileShape& shape = vbgemm::kTiles[tile];
+        return nb::make_tuple(vbgemm::max_tiles(call, shape.m, shape.n), vbgemm::ragged_list_bytes(call, shape));
+      },
+      nb::arg("m"), nb::arg("k"), nb::arg("columns"), nb::arg("groups"), nb::arg("total_groups"), nb::arg("contraction"), nb::arg("tile"),
+      "The length of the list of tiles by which a GPU computes a ragged product, and its size in bytes.");
   m.def("isa", &vbgemm::isa, "The instruction set the CPU kernel uses on this machine.");
   m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_matmul)); }, "The XLA FFI handler.");
   m.def(

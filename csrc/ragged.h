@@ -13,6 +13,20 @@ struct RaggedOperand {
   int64_t batch_stride[2];  // in elements
 };
 
+// The tile shape of the pipelined kernel on a GPU. wide_pair and wide: 128 x 256 elements of the result for each thread block, in clusters
+// of two thread blocks that share copies (except in contractions), or single thread blocks. narrow: 128 x 128. none: the call is not for
+// the pipelined kernel. (Which is the fastest depends on the device: ragged/plan.py.)
+enum class RaggedShape : int32_t { none, wide_pair, wide, narrow };
+inline constexpr const char* kRaggedShapeNames[] = {"none", "wide_pair", "wide", "narrow"};
+inline constexpr int kRaggedShapes = sizeof(kRaggedShapeNames) / sizeof(kRaggedShapeNames[0]);
+
+// How a GPU computes a call: the pipelined kernel's shape, and whether its thread blocks take tiles from a counter in the workspace; and
+// the tile of the catalogue for GPUs and operands without that kernel, or -1.
+struct RaggedPlan {
+  RaggedShape shape;
+  int32_t counted, tile;
+};
+
 struct RaggedCall {
   DType dtype, out_dtype;  // dtype: of lhs and rhs; out_dtype: of the result
   Kind kind;
@@ -25,19 +39,29 @@ struct RaggedCall {
   void* out;
   void* workspace;
   int64_t workspace_bytes;
-  const int32_t* plan;
-  int64_t plan_words;
+  RaggedPlan plan;  // on a GPU
 
   int64_t columns() const { return gated ? 2 * n : n; }  // of a matrix of rhs in ragged rows
 };
 
-// The tile shape of the pipelined kernel on a GPU. wide_pair and wide: 128 x 256 elements of the result for each thread block, in clusters
-// of two thread blocks that share copies (except in contractions), or single thread blocks. narrow: 128 x 128. automatic: the caller has
-// not chosen, and gets the narrowest that holds all columns, in single thread blocks. (Which is the fastest depends on the device:
-// ragged/tile_shape.py.)
-enum class RaggedShape : int32_t { automatic, wide_pair, wide, narrow };
-inline constexpr const char* kRaggedShapeNames[] = {"automatic", "wide_pair", "wide", "narrow"};
-inline constexpr int kRaggedShapes = sizeof(kRaggedShapeNames) / sizeof(kRaggedShapeNames[0]);
+// The maximum number of tiles of `rows` x `cols`, whatever the group sizes are.
+inline int64_t max_tiles(const RaggedCall& call, int rows, int cols) {
+  const auto tiles = [](int64_t size, int each) { return (size + each - 1) / each; };
+  const int64_t across = tiles(call.columns(), cols), nonempty = call.m < call.total_groups ? call.m : call.total_groups;
+  return call.contraction ? call.groups * tiles(call.k, rows) * across : (call.m / rows + nonempty + 1) * across;
+}
+
+// The size in bytes of the counter of tiles, and of the list of all tiles that a GPU computes by a tile of the catalogue (with the
+// epilogues of tiles with and without a matrix).
+inline constexpr int64_t kRaggedCounterBytes = 4;
+inline int64_t ragged_list_bytes(const RaggedCall& call, const TileShape& tile) {
+  return 2 * (sizeof(Problem) + sizeof(Epilogue)) + max_tiles(call, tile.m, tile.n) * static_cast<int64_t>(sizeof(ReadyTile));
+}
+inline int64_t ragged_workspace_bytes(const RaggedCall& call) {
+  const int64_t counter = call.plan.counted ? kRaggedCounterBytes : 0;
+  const int64_t list = call.plan.tile >= 0 ? ragged_list_bytes(call, kTiles[call.plan.tile]) : 0;
+  return counter < list ? list : counter;
+}
 
 // A product of packed rows with weights of different shapes; cpu/packed_handler.cc defines what it computes.
 struct PackedCall {

@@ -1,5 +1,5 @@
 // The custom call of ragged products: products over rows in groups whose sizes are data. This file has its contract, and the checks between
-// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v1" on every platform.
+// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v2" on every platform.
 //
 // Rows belong to groups in order: group j of total_groups has the next max(group_sizes[j], 0) rows, but rows from m on do not exist,
 // whatever the sizes say. There are weights for `groups` groups only, beginning with group group_offset: group j has the weights w = j -
@@ -23,7 +23,7 @@
 //   5 group_offset  ()              int32; 0 if absent
 // Results:
 //   0 out           ragged rows: (m, n); ragged contraction: (groups, k, n); lhs's dtype, or float32 if that has 16 bits
-//   1 workspace     bytes (uint8) that the plan needs; absent if it needs none. GPU: if present, thread blocks take tiles from a counter
+//   1 workspace     bytes (uint8) that the plan needs (ragged_workspace_bytes); absent if it needs none
 // Attributes:
 //   kind            how products are formed (Kind)
 //   contraction     0: ragged rows; 1: ragged contraction, which has neither transpose_rhs nor operands 3 and 4 nor activation
@@ -32,7 +32,8 @@
 //   gated           0 or 1
 //   sizes           m, k, n, groups, total_groups, batch[0], batch[1]; all at least 1
 //   batch_strides   two for each operand, in elements
-//   plan            int32 words that the platform defines. CPU: empty. GPU: a RaggedShape; if empty, RaggedShape::automatic
+//   plan            int32 words. CPU: empty. GPU: those of a RaggedPlan. Only the pipelined kernel has a row_scale and gated products
+//   catalogue       the hash of the catalogue of tiles that the plan refers to
 //
 // All of this is computed for batch[0] x batch[1] entries. Entry (b0, b1) of an operand begins b0 batch_strides[0] + b1 batch_strides[1]
 // elements after its first entry; an operand that all entries share has strides of 0. Results are dense.
@@ -52,6 +53,7 @@ struct RaggedArguments {
   int64_t kind, contraction, transpose_rhs, activation, gated;
   ffi::Span<const int64_t> sizes, batch_strides;
   ffi::Span<const int32_t> plan;
+  int64_t catalogue;
 };
 
 #define VBGEMM_BIND_RAGGED_ARGUMENTS(binding)                 \
@@ -64,7 +66,8 @@ struct RaggedArguments {
       .Attr<int64_t>("gated")                                 \
       .Attr<::xla::ffi::Span<const int64_t>>("sizes")         \
       .Attr<::xla::ffi::Span<const int64_t>>("batch_strides") \
-      .Attr<::xla::ffi::Span<const int32_t>>("plan")
+      .Attr<::xla::ffi::Span<const int32_t>>("plan")          \
+      .Attr<int64_t>("catalogue")
 
 // Checks that products whose operands have one dtype have kernels. 8-bit types have no such kernels.
 inline Fault check_ragged_kind(int64_t kind, ffi::DataType operands, ffi::DataType results) {
@@ -157,7 +160,31 @@ inline ffi::Error check_ragged_rules(const ffi::AnyBuffer (&buffers)[kRaggedOper
   return ffi::Error::Success();
 }
 
-// Fills in `call`, or returns an error that names the argument and the rule it breaks.
+// Fills in the plan of `call`, for which `has_tile` says which tiles of the catalogue there are. A GPU's handler calls this.
+template <class HasTile>
+inline ffi::Error check_ragged_plan(const RaggedArguments& given, const HasTile& has_tile, RaggedCall& call) {
+  constexpr int kWords = sizeof(RaggedPlan) / sizeof(int32_t);
+  if (given.plan.size() != kWords) return refuse("the plan of a ragged call on a GPU must have " + std::to_string(kWords) + " words");
+  const int32_t* const words = given.plan.begin();
+  const Bound bounds[] = {
+      {"the plan's shape", words[0], 0, kRaggedShapes - 1, "RaggedShape"},
+      {"the plan's counter", words[1], 0, 1, "it is used or not"},
+      {"the plan's tile", words[2], -1, kNumTiles - 1, "rows of the catalogue"},
+  };
+  if (ffi::Error error = check_bounds(bounds); error.failure()) return error;
+  call.plan = {static_cast<RaggedShape>(words[0]), words[1], words[2]};
+  if (call.plan.tile >= 0) {
+    if (given.catalogue != catalogue_hash()) return refuse("this program was planned with another version of jax_vbgemm: lower it again");
+    const TileShape& tile = kTiles[call.plan.tile];
+    if (!has_tile(tile)) return refuse(std::string("tile ") + tile.name + " has no kernel for this arithmetic here");
+    if (max_tiles(call, tile.m, tile.n) > INT32_MAX) return refuse("the call has more than 2**31 - 1 tiles");
+  }
+  const int64_t needed = ragged_workspace_bytes(call);
+  if (needed > 0 && call.workspace_bytes < needed) return refuse("the workspace must have " + std::to_string(needed) + " bytes");
+  return ffi::Error::Success();
+}
+
+// Fills in `call` except for its plan, or returns an error that names the argument and the rule it breaks.
 inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
   if (ffi::Error error = check_ragged_counts(given); error.failure()) return error;
   if (ffi::Error error = check_ragged_sizes(given, call); error.failure()) return error;
@@ -180,7 +207,7 @@ inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
     const ffi::AnyBuffer workspace = **given.results.get<ffi::AnyBuffer>(1);
     call.workspace = workspace.untyped_data(), call.workspace_bytes = static_cast<int64_t>(workspace.size_bytes());
   }
-  call.plan = given.plan.begin(), call.plan_words = static_cast<int64_t>(given.plan.size());
+  call.plan = {RaggedShape::none, 0, -1};
   return ffi::Error::Success();
 }
 

@@ -9,12 +9,12 @@ namespace ffi = xla::ffi;
 
 ffi::Error Ragged(ffi::ThreadPool pool, ffi::RemainingArgs operands, ffi::RemainingRets results, int64_t kind, int64_t contraction,
                   int64_t transpose_rhs, int64_t activation, int64_t gated, ffi::Span<const int64_t> sizes,
-                  ffi::Span<const int64_t> batch_strides, ffi::Span<const int32_t> plan) {
+                  ffi::Span<const int64_t> batch_strides, ffi::Span<const int32_t> plan, int64_t catalogue) {
   vbgemm::RaggedCall call;
-  ffi::Error error =
-      vbgemm::check_ragged({operands, results, kind, contraction, transpose_rhs, activation, gated, sizes, batch_strides, plan}, call);
+  ffi::Error error = vbgemm::check_ragged(
+      {operands, results, kind, contraction, transpose_rhs, activation, gated, sizes, batch_strides, plan, catalogue}, call);
   if (error.failure()) return error;
-  if (call.plan_words > 0) return vbgemm::refuse("this call was planned for a GPU");
+  if (plan.size() > 0) return vbgemm::refuse("this call was planned for a GPU");
   if (call.gated) return vbgemm::refuse("this call was lowered for a GPU: the CPU has no gated products");
   vbgemm::run(call, &pool);
   return ffi::Error::Success();

@@ -33,7 +33,7 @@ inline const char* error_name(Error error) { return error == kSuccess ? "success
 // Few, so that the plans of the checks take several launches. (The chunks of an array whose squares are summed need one launch for all.)
 constexpr int64_t max_blocks(int) { return 300; }
 
-inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int, void* parameters, Stream, int cluster = 1) {
+inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int, void* parameters, Stream, int cluster = 1, bool = true) {
   emulation::run_grid(reinterpret_cast<emulation::Kernel>(reinterpret_cast<uintptr_t>(kernel)), parameters, blocks, threads, cluster);
   return kSuccess;
 }

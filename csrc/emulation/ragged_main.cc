@@ -1,10 +1,11 @@
-// Random ragged products on emulated threads, against float64: the pipelined kernels, which take 16-bit operands with aligned rows. Every
-// call runs twice and must give the same bits.
+// Random ragged products on emulated threads, against float64: the pipelined kernels, which take 16-bit operands with aligned rows, and
+// lists of tiles of the catalogue. Every call runs twice and must give the same bits.
 //
-//   emulated_ragged_check [--seed N] [--calls N] [--kinds NAME...]      kinds: bfloat16, float16
+//   emulated_ragged_check [--seed N] [--calls N] [--kinds NAME...]      kinds: dtypes, all of them without it
 //
 // The seed also determines the order of threads. Build: csrc/emulation/{ragged_main,block,fiber,tensor_maps}.cc,
-// csrc/gpu/host/ragged_launch.cu and csrc/gpu/instances/ragged_*.cu, with the options that csrc/emulation/main.cc names.
+// csrc/gpu/host/*launch.cu, csrc/gpu/instances/{ragged_bf16,ragged_f16,tile_list,add_partial_sums}.cu and any files of the catalogue's
+// kernels, with the options that csrc/emulation/main.cc names. A kind has the tiles whose kernels are linked; 16-bit kinds need none.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "cpu/driver/ragged_check.h"
 #include "emulation/block.h"
+#include "gpu/host/launch.h"
 #include "gpu/host/ragged_launch.h"
 
 namespace vbgemm::driver {
@@ -22,12 +24,20 @@ bool failed(int call, const char* why) {
   return false;
 }
 
+std::vector<int32_t> linked_tiles(Kind kind) {
+  std::vector<int32_t> tiles;
+  for (int32_t i = 0; i < kNumTiles; ++i) {
+    if (has_ragged_tile(kTiles[i], kind) && find_kernel(kind, kernel_of(kTiles[i]))) tiles.push_back(i);
+  }
+  return tiles;
+}
+
 bool check(uint64_t seed, int calls, const std::vector<DType>& dtypes) {
   emulation::seed(seed);
   rng.seed(seed);
   constexpr int64_t kRows = 1200, kDepth = 600, kColumns = 1500;  // of the largest calls: several tiles in each direction
   for (int i = 0; i < calls && ragged_failures == 0; ++i) {
-    RandomRagged random({dtypes, kRows, kDepth, kColumns, 8, true, true});
+    RandomRagged random({dtypes, kRows, kDepth, kColumns, linked_tiles});
     Bytes before;
     for (int run = 0; run < 2; ++run) {
       random.spoil_results();
@@ -48,7 +58,7 @@ bool check(uint64_t seed, int calls, const std::vector<DType>& dtypes) {
 }
 
 DType dtype_named(const std::string& name) {
-  for (const DType dtype : {DType::bf16, DType::f16}) {
+  for (const DType dtype : ragged_dtypes()) {
     if (name == name_of(dtype)) return dtype;
   }
   refuse(name);
@@ -77,6 +87,6 @@ int main(int count, char** words) {
       driver::refuse(option);
     }
   }
-  if (dtypes.empty()) dtypes = {DType::bf16, DType::f16};
+  if (dtypes.empty()) dtypes = driver::ragged_dtypes();
   return driver::check(seed, calls, dtypes) ? 0 : 1;
 }

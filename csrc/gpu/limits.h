@@ -30,8 +30,4 @@ inline constexpr int kPipelineMaxShared = 227 * 1024;
 // How many bytes of an array a thread block takes where one launch works on many arrays of different sizes.
 inline constexpr int kArrayChunkBytes = 16 * 1024;
 
-// Size in bytes of a ragged call's workspace, which holds the counter of taken tiles. A call without a workspace assigns tiles to thread
-// blocks in turn, however long each tile takes.
-inline constexpr int kRaggedWorkspaceBytes = 4;
-
 }  // namespace vbgemm

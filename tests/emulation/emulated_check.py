@@ -17,6 +17,9 @@ FLAGS = ["-std=c++17", "-O1", "-march=native", "-Wall", "-Wextra", "-Werror", "-
 FLAGS += ['-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"']
 CDNA = ["-DVBGEMM_WAVE_SIZE=64"]
 RACES = ["-DVBGEMM_RACES"]  # a flag of the whole executable, in which only the kernels are instrumented
+PIPELINED = ["ragged_bf16", "ragged_f16"]  # the files of the pipelined kernels of ragged products
+PIPELINED_LAUNCHES = ["gpu/host/pipelined_launch.cu", "gpu/host/ragged_pipelined_launch.cu"]
+LAUNCHES = ["emulation/block.cc", "gpu/host/launch.cu", "gpu/host/ragged_launch.cu"]
 TIMEOUT = 300  # seconds that a check may take
 SANITIZE = ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
@@ -55,15 +58,26 @@ class Builder:
 
         return self._linked(parts, [*flags, *instrument], machine)
 
-    def ragged_executable(self, flags: Sequence[str] = (), changed: Path | None = None) -> Path:
-        """The check of the pipelined kernels of ragged products; arguments as above."""
-        kernels = [f"gpu/instances/ragged_{name}.cu" for name in ("bf16", "f16")]
-        others = ["emulation/block.cc", "gpu/host/ragged_launch.cu", "gpu/instances/ragged_plain.cu"]
+    def ragged_executable(
+        self, flags: Sequence[str] = (), changed: Path | None = None, kernels: Sequence[str] = PIPELINED
+    ) -> Path:
+        """The check of ragged products with some files of kernels; arguments as above."""
+        host = [*LAUNCHES, *PIPELINED_LAUNCHES]
         driver = [f"emulation/{name}.cc" for name in ("ragged_main", "fiber", "tensor_maps")]
-        parts: list[tuple[str, Sequence[str], Path | None]] = [(name, flags, changed) for name in kernels]
-        parts += [(name, flags, None) for name in others]
+        parts: list[tuple[str, Sequence[str], Path | None]] = []
+        parts += [(f"gpu/instances/{name}.cu", flags, changed) for name in [*kernels, "tile_list", "add_partial_sums"]]
+        parts += [(name, flags, None) for name in host]
         parts += [(name, (), None) for name in driver]
         return self._linked(parts, flags)
+
+    def ragged_library(self, kernels: Sequence[str], include: str, machine: Sequence[str], changed: Path) -> Path:
+        """The custom call of ragged products as a shared library, with the headers of XLA in a folder."""
+        flags = ["-fPIC", "-isystem", include]
+        sources = [f"gpu/instances/{name}.cu" for name in [*kernels, "tile_list", "add_partial_sums"]] + LAUNCHES
+        sources += [f"emulation/{name}.cc" for name in ("ragged_handler", "fiber")]
+        if CDNA[0] not in machine:
+            sources += [*PIPELINED_LAUNCHES, "emulation/tensor_maps.cc"]
+        return self._linked([(name, flags, changed) for name in sources], ["-shared"], machine)
 
     def _linked(
         self, parts: Sequence[tuple[str, Sequence[str], Path | None]], flags: Sequence[str], machine: Sequence[str] = ()
@@ -101,7 +115,13 @@ def write_version(changed: Path, file: Path, text: str) -> None:
 def some_kernels(
     builder: Builder, changed: Path, names: Sequence[str], flags: Sequence[str] = (), machine: Sequence[str] = ()
 ) -> Path:
-    """The check with files of kernels, or with single kernels, file:kernel; each takes seconds to compile."""
+    """The check with files of kernels, or with single kernels."""
+    return builder.executable(some_files(changed, names), flags, machine, changed)
+
+
+def some_files(changed: Path, names: Sequence[str]) -> list[str]:
+    """Files of kernels, of which those that are given as file:kernel have a version with only these kernels; each takes
+    seconds to compile."""
     files: dict[str, list[str]] = {}
     for name in names:
         file, _, kernel = name.partition(":")
@@ -109,7 +129,7 @@ def some_kernels(
     for file, kernels in files.items():
         if kernels:
             leave(changed, CSRC / f"gpu/instances/{file}.cu", kernels)
-    return builder.executable(list(files), flags, machine, changed)
+    return list(files)
 
 
 def leave(changed: Path, file: Path, kernels: Sequence[str]) -> None:

@@ -1,7 +1,6 @@
-"""The ragged custom call as GPUs get it, without a GPU: its checks, the walk over group sizes and the plain kernels."""
+"""The ragged custom call as GPUs get it, without a GPU: its checks, the walk over group sizes and the list of tiles."""
 
 import ctypes
-import subprocess
 
 import emulated_call
 import jax
@@ -9,13 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from emulated_check import CDNA, Builder, some_files
 
+from jax_vbgemm import _core
+from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.records import ACTIVATIONS
 
 pytestmark = emulated_call.MARKS
 
-SOURCES = ["emulation/ragged_handler.cc", "emulation/block.cc", "emulation/fiber.cc", "gpu/instances/ragged_plain.cu"]
+KERNELS = [f"simt_{kind}:t128_light" for kind in ("f32", "f64", "c64", "c128", "bf16", "f16")]
+TILES = {"small": ("small", 128), "medium": ("medium", 128), "on tensor cores": ("mma-32x32", 128)}
 ROUNDING = {
     "float64": 1e-13,
     "complex128": 1e-13,
@@ -27,13 +30,11 @@ ROUNDING = {
 
 
 @pytest.fixture(scope="module", params=[32, 64], ids=lambda wave: f"waves of {wave}")
-def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    folder = tmp_path_factory.mktemp("ragged")
-    flags = [*emulated_call.FLAGS, f"-DVBGEMM_WAVE_SIZE={request.param}"]
-    command = [emulated_call.COMPILER, *flags, f"-I{emulated_call.CSRC}", "-isystem", jax.ffi.include_dir(), "-shared"]
-    sources = [str(emulated_call.CSRC / source) for source in SOURCES]
-    library = folder / "call.so"
-    subprocess.run([*command, "-x", "c++", *sources, "-o", str(library)], check=True)
+def target(builder: Builder, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    machine = CDNA if request.param == 64 else []
+    changed = tmp_path_factory.mktemp("ragged")
+    kernels = some_files(changed, KERNELS if machine else [*KERNELS, "tensor_light_bf16:m128_light"])
+    library = builder.ragged_library(kernels, jax.ffi.include_dir(), machine, changed)
     name = f"vbgemm_ragged_emulated_{request.param}"
     function = ctypes.CDLL(str(library)).vbgemm_emulated_ragged
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")
@@ -42,7 +43,8 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def call(
     target, lhs, rhs, sizes, *, groups=None, contraction=False, transpose_rhs=False, bias=None, row_scale=None,
-    offset=None, activation=None, gated=False, out_dtype=None, batch=(1, 1), strides=None,
+    offset=None, activation=None, gated=False, out_dtype=None, batch=(1, 1), strides=None, tile="medium",
+    missing_bytes=0, **changes,
 ):  # fmt: skip
     m, k = lhs.shape[-2:]
     n = (rhs.shape[-2] if transpose_rhs else rhs.shape[-1]) // (2 if gated else 1)
@@ -53,19 +55,21 @@ def call(
     shape = (*(size for size in batch if size > 1), *shape)
     extras = [(bias, dtype), (row_scale, wide), (offset, jnp.int32)]
     buffers = [jnp.zeros(0, of) if extra is None else jnp.asarray(extra, of) for extra, of in extras]
-    f = jax.ffi.ffi_call(target, [jax.ShapeDtypeStruct(shape, dtype)])
-    (out,) = f(
-        lhs, rhs, sizes, *buffers,
-        kind=np.int64(KINDS.index(lhs.dtype.name)),
-        contraction=np.int64(contraction),
-        transpose_rhs=np.int64(transpose_rhs),
-        activation=np.int64(ACTIVATIONS.index(activation)),
-        gated=np.int64(gated),
-        sizes=np.array([m, k, n, groups, sizes.shape[-1], *batch], np.int64),
-        batch_strides=np.array(strides or [0] * 12, np.int64),
-        plan=np.zeros(0, np.int32),
-    )  # fmt: skip
-    return out
+    row = next(i for i, row in enumerate(COMPILED_TILES) if row.is_gpu and (row.name, row.threads) == TILES[tile])
+    _, workspace = _core.ragged_list(m, k, n, groups, sizes.shape[-1], contraction, row)
+    results = [jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct((workspace - missing_bytes,), jnp.uint8)]
+    attributes = {
+        "kind": np.int64(KINDS.index(lhs.dtype.name)),
+        "contraction": np.int64(contraction),
+        "transpose_rhs": np.int64(transpose_rhs),
+        "activation": np.int64(ACTIVATIONS.index(activation)),
+        "gated": np.int64(gated),
+        "sizes": np.array([m, k, n, groups, sizes.shape[-1], *batch], np.int64),
+        "batch_strides": np.array(strides or [0] * 12, np.int64),
+        "plan": np.array([0, 0, row], np.int32),
+        "catalogue": np.int64(_core.catalogue_hash()),
+    }
+    return jax.ffi.ffi_call(target, results)(lhs, rhs, sizes, *buffers, **attributes | changes)[0]
 
 
 def rows_of(sizes, m, groups, offset=0):
@@ -154,36 +158,63 @@ def test_window_of_groups(target, offset, contraction):
     assert_close(out, expected(lhs, rhs, sizes, groups, contraction, offset=offset), "float64")
 
 
+@FORMS
+@pytest.mark.parametrize("tile", TILES)
+def test_tiles(target, tile, contraction, transpose_rhs):
+    if tile == "on tensor cores" and "64" in target:
+        pytest.skip("the kernels on matrix cores are not emulated")
+    m, k, n, sizes = 150, 37, 45, jnp.array([40, 0, 1, 65, 17], "int32")
+    lhs = oracle.random((m, k), "bfloat16", 1)
+    rhs = oracle.random((m, n) if contraction else (5, n, k) if transpose_rhs else (5, k, n), "bfloat16", 2)
+    forms = {"contraction": contraction, "transpose_rhs": transpose_rhs}
+    out = call(target, lhs, rhs, sizes, groups=5, tile=tile, **forms)
+    assert_close(out, expected(lhs, rhs, sizes, 5, **forms), "bfloat16")
+
+
 @pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
-def test_epilogue(target, out_dtype):
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_epilogue(target, out_dtype, has_bias):
     m, k, n, sizes = 70, 24, 17, jnp.array([30, 20, 10], "int32")
     lhs, rhs = oracle.random((m, k), "bfloat16", 1), oracle.random((3, k, n), "bfloat16", 2)
-    bias, scale = oracle.random((3, n), out_dtype, 3), oracle.random((m,), "float32", 4)
-    out = call(target, lhs, rhs, sizes, bias=bias, row_scale=scale, activation="tanh", out_dtype=out_dtype)
-    reference = np.tanh(expected(lhs, rhs, sizes, 3) + np.repeat(oracle.wide(bias), [30, 20, 20], axis=0))
-    reference *= oracle.wide(scale)[:, None]
-    reference[60:] = 0
+    bias = oracle.random((3, n), out_dtype, 3)
+    given = {"bias": bias} if has_bias else {}
+    out = call(target, lhs, rhs, sizes, activation="sigmoid", out_dtype=out_dtype, **given)
+    reference = expected(lhs, rhs, sizes, 3)
+    if has_bias:
+        reference += np.repeat(oracle.wide(bias), [30, 20, 20], axis=0)
+    reference = 1 / (1 + np.exp(-reference))
+    reference[60:] = 0  # not sigmoid(0)
     assert out.dtype == out_dtype
     assert_close(out, reference, "bfloat16")
 
 
-@pytest.mark.parametrize("transpose_rhs", [False, True])
-@pytest.mark.parametrize(("dtype", "n"), [("float32", 1), ("float32", 131), ("float64", 33), ("bfloat16", 64)])
-def test_gated(target, dtype, n, transpose_rhs):
-    m, k, sizes = 70, 24, jnp.array([30, 0, 20, 10], "int32")
-    lhs, rhs = (
-        oracle.random((m, k), dtype, 1),
-        oracle.random((4, 2 * n, k) if transpose_rhs else (4, k, 2 * n), dtype, 2),
-    )
-    bias = oracle.random((4, 2 * n), dtype, 3)
-    scale = oracle.random((m,), "float32" if dtype == "bfloat16" else dtype, 4)
-    forms = {"transpose_rhs": transpose_rhs, "activation": "tanh", "gated": True}
-    out = call(target, lhs, rhs, sizes, bias=bias, row_scale=scale, **forms)
-    both = expected(lhs, rhs, sizes, 4, transpose_rhs=transpose_rhs)
-    both += np.repeat(oracle.wide(bias), [30, 0, 20, 20], axis=0)
-    reference = np.tanh(both[:, :n]) * both[:, n:] * oracle.wide(scale)[:, None]
-    reference[60:] = 0
-    assert_close(out, reference, dtype)
+BAD_PLANS = {
+    "too few words": ({"plan": np.array([0, 0], np.int32)}, "must have 3 words"),
+    "an unknown shape": ({"plan": np.array([4, 0, 0], np.int32)}, "shape is 4"),
+    "a tile that does not exist": ({"plan": np.array([0, 0, 999], np.int32)}, "tile is 999"),
+    "a tile for the CPU": ({"plan": np.array([0, 0, len(COMPILED_TILES) - 1], np.int32)}, "has no kernel"),
+    "no kernel at all": ({"plan": np.array([0, 0, -1], np.int32)}, "planned for another GPU"),
+    "another catalogue": ({"catalogue": np.int64(5)}, "another version"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PLANS)
+def test_bad_plans(target, case):
+    changes, message = BAD_PLANS[case]
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        call(target, jnp.ones((6, 4)), jnp.ones((2, 4, 3)), jnp.array([2, 3], "int32"), **changes)
+
+
+def test_a_workspace_that_is_too_small(target):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="workspace must have"):
+        call(target, jnp.ones((6, 4)), jnp.ones((2, 4, 3)), jnp.array([2, 3], "int32"), missing_bytes=1)
+
+
+@pytest.mark.parametrize("given", ["row_scale", "gated"])
+def test_only_the_pipelined_kernel_has(target, given):
+    options = {"row_scale": jnp.ones(6)} if given == "row_scale" else {"gated": True, "activation": "silu"}
+    with pytest.raises(jax.errors.JaxRuntimeError, match="planned for another GPU"):
+        call(target, jnp.ones((6, 4)), jnp.ones((2, 4, 4)), jnp.array([2, 3], "int32"), **options)
 
 
 def test_batches(target):

@@ -1,5 +1,6 @@
-"""The custom call in programs for CUDA, checked without a GPU."""
+"""The custom call in programs for GPUs, checked without one."""
 
+import dataclasses
 import re
 from typing import Any
 
@@ -11,18 +12,28 @@ from jax import export
 import jax_vbgemm as vb
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends
-from jax_vbgemm._src.ragged.tile_shape import SHAPES
+from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
+from jax_vbgemm._src.planner import device_spec
+from jax_vbgemm._src.ragged.plan import SHAPES
 
 
-def module_for(platform: str, m: int = 64, k: int = 16, n: int = 8, contract: bool = False, **options: Any) -> str:
-    lhs, rhs = jax.ShapeDtypeStruct((m, k), jnp.bfloat16), jax.ShapeDtypeStruct((4, k, n), jnp.bfloat16)
+def module_for(
+    platform: str,
+    m: int = 64,
+    k: int = 16,
+    n: int = 8,
+    contract: bool = False,
+    dtype: Any = jnp.bfloat16,
+    **options: Any,
+) -> str:
+    lhs, rhs = jax.ShapeDtypeStruct((m, k), dtype), jax.ShapeDtypeStruct((4, k, n), dtype)
     sizes = jax.ShapeDtypeStruct((4,), jnp.int32)
 
     def product(lhs: Any, rhs: Any, sizes: Any) -> Any:
         def result(rhs: Any) -> Any:
             return vb.ragged_dot(lhs, rhs, sizes, **options)
 
-        return jax.vjp(result, rhs)[1](jnp.ones((m, n), jnp.bfloat16)) if contract else result(rhs)
+        return jax.vjp(result, rhs)[1](jnp.ones((m, n), dtype)) if contract else result(rhs)
 
     program = export.export(jax.jit(product), platforms=[platform], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
         lhs, rhs, sizes
@@ -32,25 +43,81 @@ def module_for(platform: str, m: int = 64, k: int = 16, n: int = 8, contract: bo
 
 def plans_of(text: str) -> list[list[int]]:
     """The plans of the ragged calls in a program."""
-    found = re.findall(r"plan = dense<(\d*)> : tensor<[01]xi32>", text)
-    return [[int(word)] if word else [] for word in found]
+    found = re.findall(r"plan = dense<(?:\[(.*?)\])?> : tensor<[03]xi32>", text)
+    return [[int(word) for word in words.split(",") if word] for words in found]
+
+
+def workspace_of(text: str) -> int:
+    (call,) = re.findall(rf"custom_call @{backends.RAGGED_TARGET_NAME}\(.*->(.*)", text)
+    return int((re.findall(r"tensor<(\d+)xui8>", call) or [0])[0])
 
 
 @pytest.mark.parametrize(
-    ("platform", "device", "m", "workspace"),
+    ("platform", "m", "workspace"),
     [
-        ("cuda", "h100", 47_684, True),  # 2 m k n is just above 5e10
-        ("cuda", "h100", 47_683, False),
-        ("cuda", "a100", 47_684, False),  # for which nothing was measured
-        ("cpu", "h100", 47_684, False),
+        ("cuda", 47_684, _core.RAGGED_COUNTER_BYTES),  # 2 m k n is just above 5e10
+        ("cuda", 47_683, 0),
+        ("cpu", 47_684, 0),
     ],
 )
-def test_gpus_get_a_workspace_for_much_work(platform, device, m, workspace):
-    with vb.target(device):
+def test_the_h100_gets_a_counter_for_much_work(platform, m, workspace):
+    with vb.target("h100"):
         text = module_for(platform, m, k=1024, n=512)
-    (call,) = re.findall(rf"custom_call @{backends.RAGGED_TARGET_NAME}\(.*->(.*)", text)
-    assert f"{m}x512xbf16" in call
-    assert (f"tensor<{_core.RAGGED_WORKSPACE_BYTES}xui8>" in call) == workspace
+    assert workspace_of(text) == workspace
+
+
+LISTED = {
+    "no pipelined kernel on this device": ("cuda", "a100", {}),
+    "none for this type": ("cuda", "h100", {"dtype": jnp.float32}),
+    "lines that are no multiples of 16 bytes": ("cuda", "h100", {"k": 12}),
+    "AMD": ("rocm", "mi210", {}),
+}
+
+
+@pytest.mark.parametrize("case", LISTED)
+@pytest.mark.parametrize("contract", [False, True])
+def test_other_calls_get_a_list_of_tiles(case, contract):
+    platform, device, options = LISTED[case]
+    with vb.target(device):
+        text = module_for(platform, contract=contract, **options)
+    ((shape, counted, tile),) = plans_of(text)
+    assert (SHAPES[shape], counted) == ("none", 0)
+    product = {"m": 64, "k": options.get("k", 16), "columns": 8, "groups": 4, "total_groups": 4}
+    assert workspace_of(text) == _core.ragged_list(**product, contraction=contract, tile=tile)[1]
+
+
+def test_a_list_of_tiles_takes_tensor_cores():
+    """Also on a device that was never measured."""
+    with vb.target("l40s"):
+        ((_, _, tile),) = plans_of(module_for("cuda", m=8192, k=1024, n=512))
+    assert COMPILED_TILES[tile].tensor
+
+
+def test_an_exported_program_runs_on_other_devices_too():
+    """Without a named target, both ways are planned."""
+    ((shape, _, tile),) = plans_of(module_for("cuda"))
+    assert SHAPES[shape] != "none"
+    assert tile >= 0
+
+
+@pytest.mark.parametrize("options", [{"gated": True, "activation": "silu"}, {"row_scale": jnp.ones(64, jnp.float32)}])
+def test_only_the_pipelined_kernel_has_scales_and_gates(options):
+    with vb.target("h100"):
+        pipelined = module_for("cuda", n=16, **options)
+    with vb.target("a100"):
+        listed = module_for("cuda", n=16, **options)
+    unknown = module_for("cuda", n=16, **options)
+    multiplications = [text.count("stablehlo.multiply") for text in (pipelined, listed, unknown)]
+    assert multiplications[0] == 0 < multiplications[1] == multiplications[2]
+
+
+def test_a_call_with_too_many_tiles_goes_through_xla():
+    text = module_for("cuda", m=2**27, n=2**20)
+    assert backends.RAGGED_TARGET_NAME not in text
+
+
+def shapes_of(text: str) -> list[int]:
+    return [plan[0] for plan in plans_of(text)]
 
 
 WIDE_PAIR, WIDE, NARROW = map(SHAPES.index, ("wide_pair", "wide", "narrow"))
@@ -63,7 +130,7 @@ WIDE_PAIR, WIDE, NARROW = map(SHAPES.index, ("wide_pair", "wide", "narrow"))
         (4096, 512, False, 127, NARROW),
         (4096, 512, False, 128, WIDE_PAIR),
         (4096, 256, False, 128, WIDE),
-        (4095, 512, False, 128, WIDE),
+        (4088, 512, False, 128, WIDE),
         (4096, 512, False, [127, 128, 129, 130], WIDE_PAIR),
         (4096, 512, False, [0, 0, 0, 508], NARROW),
         (4096, 128, False, 10**30, NARROW),
@@ -72,28 +139,25 @@ WIDE_PAIR, WIDE, NARROW = map(SHAPES.index, ("wide_pair", "wide", "narrow"))
     ],
 )
 def test_the_hint_chooses_the_tile_shape(k, n, contract, hint, plan):
-    assert plans_of(module_for("cuda", k=k, n=n, contract=contract, group_size_hint=hint)) == [[plan]]
+    assert shapes_of(module_for("cuda", k=k, n=n, contract=contract, group_size_hint=hint)) == [plan]
 
 
 @pytest.mark.parametrize(("m", "plan"), [(511, NARROW), (512, WIDE)])
 def test_without_a_hint_the_average_chooses(m, plan):
-    assert plans_of(module_for("cuda", m, k=256, n=512)) == [[plan]]
+    assert shapes_of(module_for("cuda", m, k=256, n=512)) == [plan]
 
 
-@pytest.mark.parametrize(("n", "plan"), [(128, NARROW), (129, WIDE), (512, WIDE)])
+@pytest.mark.parametrize(("n", "plan"), [(128, NARROW), (136, WIDE), (512, WIDE)])
 def test_a_device_without_rules_gets_the_narrowest_shape_that_holds_the_columns(n, plan):
-    with vb.target("a100"):
-        assert plans_of(module_for("cuda", k=256, n=n, group_size_hint=16)) == [[plan]]
+    with vb.target(dataclasses.replace(device_spec("h100"), ragged_rules=None)):
+        assert shapes_of(module_for("cuda", k=256, n=n, group_size_hint=16)) == [plan]
 
 
 def test_both_halves_of_a_gated_product_are_columns():
-    text = module_for("cuda", n=256, group_size_hint=200, gated=True, activation="silu")
-    assert plans_of(text) == [[WIDE]]  # the halves are 128 columns each, and 256 together
+    with vb.target("h100"):
+        text = module_for("cuda", n=256, group_size_hint=200, gated=True, activation="silu")
+    assert shapes_of(text) == [WIDE]  # the halves are 128 columns each, and 256 together
 
 
 def test_the_handler_of_cpus_gets_no_plan():
     assert plans_of(module_for("cpu", group_size_hint=16)) == [[]]
-
-
-def test_rocm_goes_through_xla():
-    assert backends.RAGGED_TARGET_NAME not in module_for("rocm")

@@ -26,6 +26,7 @@ def ragged(lhs=None, result=((M, N), "float32"), **changes):
         "kind": FLOAT32, "contraction": ZERO, "transpose_rhs": ZERO, "activation": ZERO, "gated": ZERO,
         "sizes": np.array([M, K, N, G, G, 1, 1], np.int64), "batch_strides": np.zeros(12, np.int64),
         "plan": np.zeros(0, np.int32),
+        "catalogue": np.int64(0),
     } | changes  # fmt: skip
     call = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, [jax.ShapeDtypeStruct(*result)])
     return call(*operands, **attributes)[0].block_until_ready()

@@ -75,10 +75,11 @@ inline void expect(const char* what, const Numbers& got, int64_t index, Number s
 
 // Which calls are drawn.
 struct RaggedRange {
-  std::vector<DType> dtypes;      // that have kernels
-  int64_t m, k, n, multiple = 1;  // at most; k and n are multiples of the last one
-  bool gated = false;             // also gated products
-  bool on_gpu = false;            // with a tile shape, and sometimes a counter of tiles in a workspace
+  std::vector<DType> dtypes;  // that have kernels
+  int64_t m, k, n;            // at most
+  // Null: calls for the CPU. Otherwise half of those of 16-bit types are for a GPU's pipelined kernel, and the others for the tiles of the
+  // catalogue that this returns; all are for the pipelined kernel if there are none.
+  std::vector<int32_t> (*tiles_of)(Kind) = nullptr;
 };
 
 inline std::vector<DType> ragged_dtypes() {
@@ -103,15 +104,14 @@ class RandomRagged {
     lhs_ = operand(call_.lhs, call_.dtype, call_.m * call_.k, chance(0.3));
     rhs_ = operand(call_.rhs, call_.dtype, rhs_entry_, chance(0.3));
     if (finishes && chance(0.7)) bias_ = operand(call_.bias, call_.out_dtype, call_.groups * call_.columns(), true);
-    if (finishes && real && chance(0.7)) scale_ = operand(call_.row_scale, accumulator_of(call_.dtype), call_.m, true);
+    if (finishes && real && call_.plan.tile < 0 && chance(0.7))
+      scale_ = operand(call_.row_scale, accumulator_of(call_.dtype), call_.m, true);
     out_ = Numbers(call_.out_dtype, entries_ * out_entry_);
     call_.out = out_.bytes.data();
     draw_groups();
     if (!call_.group_offset.data && entries_ == 1 && chance(0.5)) hide_what_is_never_read();
-    if (!range.on_gpu) return;
-    plan_ = static_cast<int32_t>(uniform(0, kRaggedShapes - 1));
-    call_.plan = &plan_, call_.plan_words = 1;
-    if (chance(0.5)) call_.workspace = counter_.data(), call_.workspace_bytes = static_cast<int64_t>(counter_.size());
+    workspace_ = Bytes(ragged_workspace_bytes(call_), 99);
+    call_.workspace = workspace_.data(), call_.workspace_bytes = static_cast<int64_t>(workspace_.size());
   }
   RandomRagged(const RandomRagged&) = delete;
   RandomRagged& operator=(const RandomRagged&) = delete;
@@ -145,13 +145,25 @@ class RandomRagged {
     call.out_dtype = accumulator_of(call.dtype) != call.dtype && chance(0.3) ? DType::f32 : call.dtype;
     call.kind = kind_of(call.dtype, call.dtype);
     call.contraction = chance(0.4), call.transpose_rhs = !call.contraction && chance(0.5);
-    call.gated = range.gated && !call.contraction && !is_complex(call.dtype) && chance(0.3);
-    const auto size = [&](int64_t most) { return range.multiple * uniform(1, std::max<int64_t>(most / range.multiple, 1)); };
+    call.plan = drawn_plan(range, call.kind);
+    const bool pipelined = call.plan.shape != RaggedShape::none;
+    call.gated = pipelined && !call.contraction && chance(0.3);
+    const int64_t multiple = pipelined ? 8 : 1;
+    const auto size = [&](int64_t most) { return multiple * uniform(1, std::max<int64_t>(most / multiple, 1)); };
     const int64_t part = chance(0.1) ? 1 : 6;  // most are small
     call.m = uniform(1, range.m / part), call.k = size(range.k / part), call.n = size(range.n / part);
     call.groups = call.total_groups = uniform(1, 9);
     for (int64_t& batch : call.batch) batch = chance(0.2) ? uniform(1, 3) : 1;
     return call;
+  }
+
+  static RaggedPlan drawn_plan(const RaggedRange& range, Kind kind) {
+    if (!range.tiles_of) return {RaggedShape::none, 0, -1};
+    const std::vector<int32_t> tiles = range.tiles_of(kind);
+    if (tiles.empty() || (bytes_of(arithmetic_of(kind).lhs) == 2 && chance(0.5))) {
+      return {static_cast<RaggedShape>(uniform(1, kRaggedShapes - 1)), chance(0.5), -1};
+    }
+    return {RaggedShape::none, 0, tiles[uniform(0, static_cast<int64_t>(tiles.size()) - 1)]};
   }
 
   // The numbers of an operand, of which all entries of the batch share one or have one each.
@@ -248,8 +260,8 @@ class RandomRagged {
   RaggedCall call_;
   Numbers lhs_, rhs_, bias_, scale_, out_;
   std::optional<SizesOfGroups> sizes_;
-  int32_t offset_ = 0, plan_ = 0;
-  Bytes offset_bytes_ = Bytes(4), counter_ = Bytes(4, 99);
+  int32_t offset_ = 0;
+  Bytes offset_bytes_ = Bytes(4), workspace_;
   int64_t entries_ = 1, rhs_entry_ = 0, out_entry_ = 0;
 };
 

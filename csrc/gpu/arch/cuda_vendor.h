@@ -41,7 +41,7 @@ constexpr int64_t max_blocks(int) { return INT32_MAX; }
 // shared_bytes: the dynamic shared memory. cluster: thread blocks in a cluster. The kernel may start before the previous kernel in the
 // stream has ended, so that it has to call await_previous_kernel().
 inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream,
-                           int cluster = 1) {
+                           int cluster = 1, bool may_start_early = true) {
   int device = 0, block_bytes = 0;
   cudaFuncAttributes compiled{};
   Error error = cudaFuncGetAttributes(&compiled, kernel);
@@ -52,7 +52,7 @@ inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int
   const int most = block_bytes - static_cast<int>(compiled.sharedSizeBytes);
   if (error == kSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
   // Code that was compiled for an older architecture does not wait for the previous kernel, whatever device runs it.
-  const bool early = compiled.ptxVersion >= 90;
+  const bool early = may_start_early && compiled.ptxVersion >= 90;
   if (error != kSuccess) return error;
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -41,7 +41,8 @@ inline const char* error_name(Error error) { return hipGetErrorString(error); }
 constexpr int64_t max_blocks(int threads) { return UINT32_MAX / threads; }
 
 // shared_bytes: the dynamic shared memory.
-inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream, int = 1) {
+inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream, int = 1,
+                           bool = true) {
   void* arguments[] = {parameters};
   return hipLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, shared_bytes, stream);
 }

@@ -184,7 +184,7 @@ Error launch(const GpuCall& call, Stream stream) {
       parameters.next_may_start = !last || next_call_may_start(blocks);
       const Error error = static_cast<Kernel>(launch.kernel) == Kernel::m384_pipelined
                               ? launch_pipelined(call.kind, kernel, parameters, stream)
-                              : launch_kernel(kernel, blocks, threads, shared_bytes, &parameters, stream);
+                              : launch_kernel(kernel, blocks, threads, shared_bytes, &parameters, stream, 1, !call.plan_is_computed);
       if (error != kSuccess) return error;
     }
   }

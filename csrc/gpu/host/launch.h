@@ -8,7 +8,8 @@ namespace vbgemm {
 struct GpuCall {
   Kind kind;  // the arithmetic of the products
   DType out_dtype;
-  Descriptors plan;  // device pointers
+  Descriptors plan;       // device pointers
+  bool plan_is_computed;  // by the kernel ahead in the stream; otherwise it is a constant of the program
   const Launch* launches;
   int num_launches;
   const void* const* buffers;  // device pointers in a host array: first the operands, then the results

@@ -6,9 +6,7 @@
 #include "gpu/host/launch.h"
 #include "gpu/host/square_sums_call.h"
 
-#ifndef __HIP_PLATFORM_AMD__
-extern "C" XLA_FFI_Error* vbgemm_cuda_ragged(XLA_FFI_CallFrame* call_frame);
-#endif
+extern "C" XLA_FFI_Error* vbgemm_gpu_ragged(XLA_FFI_CallFrame* call_frame);
 
 namespace {
 
@@ -111,9 +109,7 @@ NB_MODULE(_cuda, m) {
   m.def(
       "square_sums_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_square_sums)); },
       "The XLA FFI handler of sums of squares.");
-#ifndef __HIP_PLATFORM_AMD__
   m.def(
-      "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cuda_ragged)); },
+      "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_ragged)); },
       "The XLA FFI handler of products over rows in groups whose sizes are data.");
-#endif
 }

@@ -1,113 +1,85 @@
-// The launches of a ragged product: picks its kernel, encodes the TMA descriptors of its operands and enqueues it.
+// The launches of a ragged product: the pipelined kernel where the plan names it and it can run, else a list of tiles and a kernel of the
+// catalogue that computes them.
 #include <algorithm>
 
+#include "gpu/host/launch.h"
 #include "gpu/host/ragged_launch.h"
-#include "gpu/host/tensor_maps.h"
+#include "gpu/host/ragged_pipelined_launch.h"
 #include "gpu/ragged/ragged_entry.h"
-#include "gpu/ragged/ragged_kernels.h"
+#include "gpu/ragged/tile_list.h"
+#include "gpu/vendor_tiles.h"
+
+extern "C" __global__ void vbgemm_tile_list(VBGEMM_PARAMETERS(vbgemm::TileListParameters, parameters));
 
 namespace vbgemm {
 namespace {
 
-struct Pipelined {
-  Kind kind;
-  bool across_a, across_b;
-  int cols, cluster;
-  const void* address;
-  int shared_bytes;
-};
-
-#define VBGEMM_COMPILED(name, kind, across_a, across_b, cols, cluster) \
-  {Kind::kind,                                                         \
-   across_a,                                                           \
-   across_b,                                                           \
-   cols,                                                               \
-   cluster,                                                            \
-   reinterpret_cast<const void*>(name),                                \
-   pipeline_shared_bytes<RaggedShared<RaggedCut<Kind::kind, across_a, across_b, cols, cluster>>>()},
-const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16)};
-#undef VBGEMM_COMPILED
-
-// Of every pipelined kernel, whatever its type and width.
-constexpr int kTileRows = PipelineCut<Kind::bf16, 256>::kRows, kThreads = PipelineCut<Kind::bf16, 256>::kThreads;
-
-RaggedShape shape_of(const RaggedCall& call) {
-  const auto shape = call.plan_words > 0 ? static_cast<RaggedShape>(call.plan[0]) : RaggedShape::automatic;
-  if (shape != RaggedShape::automatic) return shape;
-  return call.columns() <= 128 ? RaggedShape::narrow : RaggedShape::wide;
-}
-
-const Pipelined* find_pipelined(const RaggedCall& call) {
-  const RaggedShape shape = shape_of(call);
-  const int cols = shape == RaggedShape::narrow ? 128 : 256, cluster = shape == RaggedShape::wide_pair && !call.contraction ? 2 : 1;
-  for (const Pipelined& one : kPipelined) {
-    if (one.kind == call.kind && one.across_a == call.contraction && one.across_b == !call.transpose_rhs && one.cols == cols &&
-        one.cluster == cluster) {
-      return &one;
-    }
-  }
-  return nullptr;
-}
-
-// TMA requires lines that begin at multiples of 16 bytes. A build or a device without TMA and wgmma does not have the pipelined kernel.
-bool is_pipelined(const RaggedCall& call) {
-  if (call.kind != Kind::bf16 && call.kind != Kind::f16) return false;
-  const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
-  if (call.k % 8 || call.n % 8 || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
-  return has_bulk_copies(kPipelined[0].address);
-}
-
-// The map of `matrices` consecutive matrices, each with `lines` lines of `items` elements.
-Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, int64_t lines, int64_t matrices, uint32_t box_lines) {
-  const int64_t line = items * bytes_of(dtype);
-  return encode_map(map, {dtype, data, items, lines, matrices, line, line * lines}, box_lines);
-}
-
-Error launch_pipelined(const RaggedCall& call, Stream stream) {
-  const Pipelined* kernel = find_pipelined(call);
-  if (!kernel) return kInvalidValue;
-  RaggedParameters parameters{};
+// Writes the list of `num_tiles` tiles to the workspace, and fills in `plan` with it. `buffers` has lhs, rhs, a bias if there is one, and
+// the result.
+Error list_tiles(const RaggedCall& call, int32_t num_tiles, Descriptors& plan, Stream stream) {
+  const TileShape& tile = kTiles[call.plan.tile];
+  auto* const epilogues = static_cast<TileEpilogues*>(call.workspace);
+  const bool finishes = call.bias.data || call.activation != Activation::none;
+  TileListParameters parameters{};
   parameters.sizes = sizes_of(call);
-  parameters.results = call.out;
-  parameters.bias = call.bias.data;
-  parameters.row_scale = call.row_scale.data;
+  parameters.tile = {tile.m, tile.n};
+  parameters.tile_id = call.plan.tile;
+  parameters.transpose_rhs = call.transpose_rhs;
+  parameters.lhs = 0, parameters.rhs = 1, parameters.bias = call.bias.data ? 2 : -1, parameters.out = call.bias.data ? 3 : 2;
   parameters.activation = call.activation;
-  parameters.wide_results = call.out_dtype != arithmetic_of(call.kind).lhs;
-  parameters.finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none || call.gated;
-  parameters.next_unit = static_cast<uint32_t*>(call.workspace);
-  const DType dtype = arithmetic_of(call.kind).lhs;
-  constexpr int kBoxLines = 64, kStoreLines = 16;
-  const bool contraction = call.contraction, transposed = call.transpose_rhs;
-  Error error = describe(parameters.a, dtype, call.lhs.data, call.k, call.m, 1, kBoxLines);
-  if (error == kSuccess) {
-    error = describe(parameters.b, dtype, call.rhs.data, transposed ? call.k : call.columns(),
-                     contraction  ? call.m
-                     : transposed ? call.columns()
-                                  : call.k,
-                     contraction ? 1 : call.groups, kBoxLines);
-  }
-  if (error == kSuccess) {
-    error = describe(parameters.out, call.out_dtype, call.out, call.n, contraction ? call.k : call.m, contraction ? call.groups : 1,
-                     kStoreLines);
-  }
-  if (error == kSuccess && parameters.next_unit) error = clear_memory(parameters.next_unit, sizeof(uint32_t), stream);
-  if (error != kSuccess) return error;
-  const int64_t places = std::max(multiprocessors() / kernel->cluster, 1);
-  const auto clusters = static_cast<uint32_t>(std::min(places, max_units(call, kTileRows, kernel->cols)));
-  return launch_kernel(kernel->address, clusters * kernel->cluster, kThreads, kernel->shared_bytes, &parameters, stream, kernel->cluster);
+  parameters.epilogues = finishes ? epilogues : nullptr;
+  parameters.tiles = reinterpret_cast<ReadyTile*>(epilogues + 1);
+  parameters.num_tiles = num_tiles;
+  // As many warps as run at one time: each walks the groups from the first one on.
+  constexpr int kWarps = 16;
+  const int places = kWarps * std::max(multiprocessors(), 1);
+  parameters.each = (num_tiles + places - 1) / places;
+  const auto blocks = static_cast<uint32_t>((num_tiles + parameters.each - 1) / parameters.each);
+  plan = {};
+  plan.tiles = parameters.tiles;
+  plan.problems = finishes ? epilogues->problem : nullptr, plan.epilogues = finishes ? epilogues->epilogue : nullptr;
+  plan.num_problems = 2, plan.num_tiles = plan.num_blocks = num_tiles;
+  return launch_kernel(reinterpret_cast<const void*>(vbgemm_tile_list), blocks, kWaveSize, 0, &parameters, stream);
 }
+
+Error launch_tiles(const RaggedCall& call, Stream stream) {
+  const TileShape& tile = kTiles[call.plan.tile];
+  const auto num_tiles = static_cast<int32_t>(max_tiles(call, tile.m, tile.n));
+  GpuCall tiles{};
+  Error error = list_tiles(call, num_tiles, tiles.plan, stream);
+  if (error != kSuccess) return error;
+  const int64_t columns = call.n;
+  const void* buffers[4] = {call.lhs.data, call.rhs.data, call.bias.data, call.out};
+  int64_t elements[4] = {call.m * call.k, call.contraction ? call.m * columns : call.groups * call.k * columns, call.groups * columns,
+                         results_of(call)};
+  if (!call.bias.data) buffers[2] = buffers[3], elements[2] = elements[3];
+  const Launch launch_of_all{static_cast<int32_t>(kernel_of(tile)), 0, num_tiles};
+  tiles.kind = call.kind;
+  tiles.out_dtype = call.out_dtype;
+  tiles.plan_is_computed = true;
+  tiles.launches = &launch_of_all, tiles.num_launches = 1;
+  tiles.buffers = buffers, tiles.elements = elements;
+  tiles.num_operands = call.bias.data ? 3 : 2, tiles.num_buffers = tiles.num_operands + 1;
+  return launch(tiles, stream);
+}
+
+bool takes_pipeline(const RaggedCall& call) { return call.plan.shape != RaggedShape::none && runs_ragged_pipeline(call); }
+bool takes_tiles(const RaggedCall& call) { return call.plan.tile >= 0 && !call.gated && !call.row_scale.data; }
 
 }  // namespace
 
-Error launch_ragged(const RaggedCall& call, Stream stream) {
-  return each_entry(call, [&](const RaggedCall& entry) {
-    return is_pipelined(entry) ? launch_pipelined(entry, stream) : launch_ragged_plain(entry, stream);
-  });
+bool has_ragged_tile(const TileShape& tile, Kind kind) {
+  if (!tile.is_gpu() || tile.owned == Owned::rows_of_warpgroup) return false;
+  return has_code(tile, kind, kCdna) || (!tile.tensor && has_code(tile, plain_kind_of(kind), kCdna));  // as find_kernel chooses
 }
 
-Error load_ragged(const RaggedCall& call) {
-  const Pipelined* kernel = is_pipelined(call) ? find_pipelined(call) : nullptr;
-  return load_kernel(kernel ? kernel->address : find_ragged_plain(call.dtype));
+bool has_ragged_kernel(const RaggedCall& call) { return takes_pipeline(call) || takes_tiles(call); }
+
+Error launch_ragged(const RaggedCall& call, Stream stream) {
+  return each_entry(call, [&](const RaggedCall& entry) {
+    if (takes_pipeline(entry)) return launch_ragged_pipeline(entry, stream);
+    return takes_tiles(entry) ? launch_tiles(entry, stream) : kInvalidValue;
+  });
 }
 
 }  // namespace vbgemm

@@ -8,15 +8,14 @@
 namespace vbgemm {
 
 // Enqueues the products of all batch entries on the stream. It neither allocates, waits nor copies, so that it may be recorded into a CUDA
-// graph; the sizes are read when the kernels run. The result has the same bits in every run. The call's plan is one word, a RaggedShape, or
-// empty.
+// graph; the sizes are read when the kernels run. The result has the same bits in every run. The call's workspace has
+// ragged_workspace_bytes().
 Error launch_ragged(const RaggedCall& call, Stream stream);
 
-// As launch_ragged, with the plain kernel, for a call without a batch.
-Error launch_ragged_plain(const RaggedCall& entry, Stream stream);
-const void* find_ragged_plain(DType dtype);  // the kernel that it launches
+// Whether the plan names a kernel that the current device has for the call.
+bool has_ragged_kernel(const RaggedCall& call);
 
-// Loads a call's kernel onto the current device, before a launch is recorded into a graph.
-Error load_ragged(const RaggedCall& call);
+// Whether a plan for this build may name a tile of the catalogue.
+bool has_ragged_tile(const TileShape& tile, Kind kind);
 
 }  // namespace vbgemm

@@ -19,7 +19,7 @@ struct RaggedCut : PipelineCut<kKindOfProducts, kTileCols> {
   static constexpr bool kAcrossA = kAcrossOfA, kAcrossB = kAcrossOfB, kContraction = kAcrossA;
   static constexpr int kCluster = kBlocks;
   static constexpr int kTiles = 3;  // tiles found ahead of the products, and the one whose results are being stored
-  using Units = RaggedUnits<Pipeline::kRows, Pipeline::kCols, kCluster>;
+  using Units = RaggedUnits<CompiledTileSize<Pipeline::kRows, Pipeline::kCols>, kCluster>;
 };
 
 template <class Cut>

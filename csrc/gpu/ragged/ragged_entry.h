@@ -1,16 +1,9 @@
-// Host-side helpers of a ragged call: its amount of work, and its batch as one call for each entry.
+// Host-side helpers of a ragged call: its sizes as the device gets them, and its batch as one call for each entry.
 #pragma once
 #include "gpu/ragged/ragged_walk.h"
 #include "ragged.h"
 
 namespace vbgemm {
-
-// The maximum number of units of work (RaggedUnits), whatever the group sizes, for tiles of `rows` x `cols`.
-inline int64_t max_units(const RaggedCall& call, int rows, int cols) {
-  const auto tiles = [](int64_t size, int each) { return (size + each - 1) / each; };
-  const int64_t across = tiles(call.columns(), cols);
-  return call.contraction ? call.groups * tiles(call.k, rows) * across : (call.m / rows + call.total_groups + 1) * across;
-}
 
 inline RaggedSizes sizes_of(const RaggedCall& call) {
   return {call.group_sizes.data,

@@ -35,7 +35,8 @@ class RaggedBlock {
 
   // The tile finder. One warp runs it.
   __device__ void find_tiles(int lane) const {
-    RaggedWalk<typename Cut::Units> walk(parameters_.sizes, lane, rank_);
+    const typename Cut::Units units({}, parameters_.sizes.columns());
+    RaggedWalk<typename Cut::Units> walk(parameters_.sizes, units, lane, rank_);
     RingPlace<Cut::kTiles> place;
     const int clusters = grid_blocks() / Cut::kCluster;
     uint32_t parity = 0;

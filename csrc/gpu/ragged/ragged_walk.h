@@ -44,27 +44,37 @@ struct RaggedTile {
   Shared shared;
 };
 
+// The size of tiles, known when a kernel is compiled or when it is launched.
+template <int kRows, int kCols>
+struct CompiledTileSize {
+  static constexpr int rows = kRows, cols = kCols;
+};
+struct TileSize {
+  int rows, cols;
+};
+
 // Work is counted in units. A unit is what a cluster does at a time: one tile for each of its thread blocks. If the number of tile rows is
-// odd, a cluster of two takes the last tile row in pairs of columns.
-template <int kTileRows, int kTileCols, int kCluster>
+// odd, a cluster of two takes the last tile row in pairs of columns. Size: one of the two above.
+template <class Size, int kCluster>
 struct RaggedUnits {
   // Rasterization order: units are walked column by column in bands of this many tile rows, so that the tiles computed at one time cover an
   // area about as wide as it is high, and share operands in L2.
   static constexpr int kBand = 16 / kCluster;
 
+  Size size;
   int cols;  // tile columns
 
-  __device__ explicit RaggedUnits(int n) : cols((n + kTileCols - 1) / kTileCols) {}
+  __device__ RaggedUnits(Size size, int n) : size(size), cols((n + size.cols - 1) / size.cols) {}
 
   __device__ int count(int rows) const {
-    const int down = (rows + kTileRows - 1) / kTileRows;
+    const int down = (rows + size.rows - 1) / size.rows;
     if constexpr (kCluster == 1) return down * cols;
     return down / 2 * cols + down % 2 * ((cols + 1) / 2);
   }
 
   // Sets the tile's first row and column within a group of `rows` rows. `rank` is the thread block's rank in its cluster.
   __device__ void place(int rows, int unit, int rank, RaggedTile& tile) const {
-    const int down = (rows + kTileRows - 1) / kTileRows, pairs = down / kCluster;
+    const int down = (rows + size.rows - 1) / size.rows, pairs = down / kCluster;
     int row, col;
     if (unit < pairs * cols) {
       const int band = unit / (kBand * cols), first = band * kBand, height = lesser(kBand, pairs - first), in_band = unit - first * cols;
@@ -76,9 +86,9 @@ struct RaggedUnits {
       col = (unit - pairs * cols) * kCluster + rank;
       tile.shared = Shared::a;
     }
-    tile.row = row * kTileRows;
-    tile.col = col * kTileCols;
-    tile.rows = lesser(rows - tile.row, kTileRows);
+    tile.row = row * size.rows;
+    tile.col = col * size.cols;
+    tile.rows = lesser(rows - tile.row, +size.rows);
   }
 };
 
@@ -86,8 +96,8 @@ struct RaggedUnits {
 template <class Units>
 class RaggedWalk {
  public:
-  __device__ RaggedWalk(const RaggedSizes& sizes, int lane, int rank)
-      : sizes_(sizes), units_(sizes.columns()), lane_(lane), rank_(rank), offset_(sizes.group_offset ? *sizes.group_offset : 0) {
+  __device__ RaggedWalk(const RaggedSizes& sizes, const Units& units, int lane, int rank)
+      : sizes_(sizes), units_(units), lane_(lane), rank_(rank), offset_(sizes.group_offset ? *sizes.group_offset : 0) {
     load();
     take_chunk();
   }

@@ -18,12 +18,10 @@ from jax_vbgemm._src.arithmetic import DTYPES
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.reference import accumulator
-from jax_vbgemm._src.planner import DeviceSpec, kind_of
+from jax_vbgemm._src.planner import kind_of
 from jax_vbgemm._src.problem import LARGEST_SIZE
-from jax_vbgemm._src.ragged import reference
-from jax_vbgemm._src.ragged.gated import composed
+from jax_vbgemm._src.ragged import composed, plan, reference
 from jax_vbgemm._src.ragged.primitive import Ragged, Shape, Sizes, ragged_dot_p, sizes_of
-from jax_vbgemm._src.ragged.tile_shape import SHAPES, takes_from_counter, tile_shape
 from jax_vbgemm._src.records import ACTIVATIONS
 
 
@@ -31,15 +29,21 @@ def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
     why = why_not_kernel(
         platform, backends.RAGGED_PLATFORMS, ctx, ragged.implementation, ragged.out_dtype, ragged.precision
     ) or _why_no_sizes(ctx.avals_in, ragged)
+    on_gpu = not why and platform in backends.GPU_PLATFORMS
+    planned = _planned(platform, ctx, ragged) if on_gpu else None
+    if on_gpu and planned is None:
+        why = "it has too many tiles"
     if why and ragged.implementation == "kernel" and not _is_empty(ctx.avals_in, ragged):
         raise NotImplementedError(f"ragged_dot: implementation='kernel', but {why}")
     form: Callable[..., jax.Array]
-    if ragged.gated and (why or platform not in backends.GPU_PLATFORMS):
-        form = partial(composed, ragged=ragged)
+    if ragged.gated and not (planned and planned.only_pipelined):
+        form = partial(composed.gated, ragged=ragged)
     elif why:
         form = partial(reference.result, ragged=ragged)
+    elif "row_scale" in ragged.extras and planned and not planned.only_pipelined:
+        form = partial(composed.scaled, ragged=ragged)
     else:
-        form = partial(_call, platform=platform, ragged=ragged)
+        form = partial(_call, platform=platform, ragged=ragged, planned=planned)
     return mlir.lower_fun(form, multiple_results=False)(ctx, *operands)
 
 
@@ -126,7 +130,25 @@ def batch_strides(batch: Shape, operands: Sequence[Shape]) -> tuple[list[int], l
     return [1] * missing + counts, [[0] * missing + of_operand for of_operand in collapsed]
 
 
-def _call(*operands: jax.Array, platform: str, ragged: Ragged) -> jax.Array:
+def _kind(platform: str, dtype: Any, ragged: Ragged) -> str:
+    return kind_of(dtype.name, precision_name(ragged.precision), backends.planning_device(platform))
+
+
+def _planned(platform: str, ctx: Any, ragged: Ragged) -> plan.Plan | None:
+    """The plan on a GPU, for the typical group, or for the average one where the caller gave no hint."""
+    sizes = sizes_of([aval.shape for aval in ctx.avals_in], ragged)
+    rows = sizes.m // sizes.total_groups if ragged.typical_rows is None else ragged.typical_rows
+    product = plan.Product(
+        ragged.contraction, ragged.transpose_rhs, ragged.gated, sizes.m, sizes.k, sizes.columns(ragged), ragged.groups,
+        sizes.total_groups, rows,
+    )  # fmt: skip
+    # An exported program may run on another device than the one for which it is planned.
+    certain = backends.named_target() is not None or not compat.is_export(ctx)
+    kind = _kind(platform, ctx.avals_in[0].dtype, ragged)
+    return plan.plan(kind, backends.planning_device(platform), product, certain=certain)
+
+
+def _call(*operands: jax.Array, platform: str, ragged: Ragged, planned: plan.Plan | None) -> jax.Array:
     sizes = sizes_of([operand.shape for operand in operands], ragged)
     ranks = ragged.core_ranks()
     leading = [x.shape[: x.ndim - rank] for x, rank in zip(operands, ranks, strict=True)]
@@ -152,16 +174,13 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged) -> jax.Array:
     cores = [sizes.m * sizes.k, rhs_entry, sizes.total_groups, ragged.groups * sizes.columns(ragged), sizes.m, 1]
     none = [0, 0]
     of_each = [of_lhs, of_rhs, of_sizes, *(of_extras.get(name, none) for name in empty)]
-    device = backends.planning_device(platform)
-    kind = kind_of(lhs.dtype.name, precision_name(ragged.precision), device)
     results = [jax.ShapeDtypeStruct(sizes.result(ragged), ragged.out_dtype)]
-    on_gpu, columns = platform in backends.GPU_PLATFORMS, sizes.columns(ragged)
-    if on_gpu and takes_from_counter(device.ragged_rules, rows=sizes.m, k=sizes.k, columns=columns):
-        results.append(jax.ShapeDtypeStruct((_core.RAGGED_WORKSPACE_BYTES,), np.uint8))
+    if planned and planned.workspace:
+        results.append(jax.ShapeDtypeStruct((planned.workspace,), np.uint8))
     result: jax.Array
     result, *_ = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, results)(
         *buffers,
-        kind=np.int64(KINDS.index(kind)),
+        kind=np.int64(KINDS.index(_kind(platform, lhs.dtype, ragged))),
         contraction=np.int64(ragged.contraction),
         transpose_rhs=np.int64(ragged.transpose_rhs),
         activation=np.int64(ACTIVATIONS.index(ragged.activation)),
@@ -170,17 +189,10 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged) -> jax.Array:
         batch_strides=np.array(
             [stride * core for pair, core in zip(of_each, cores, strict=True) for stride in pair], np.int64
         ),
-        plan=np.array(_plan(device, sizes, ragged) if on_gpu else [], np.int32),
+        plan=np.array(planned.words if planned else [], np.int32),
+        catalogue=np.int64(_core.catalogue_hash()),
     )
     return result
-
-
-def _plan(device: DeviceSpec, sizes: Sizes, ragged: Ragged) -> list[int]:
-    """The tile shape on a GPU for the typical group, or for the average one where the caller gave no hint."""
-    rows = sizes.m // sizes.total_groups if ragged.typical_rows is None else ragged.typical_rows
-    columns = sizes.columns(ragged)
-    shape = tile_shape(device.ragged_rules, contraction=ragged.contraction, rows=rows, k=sizes.k, columns=columns)
-    return [SHAPES.index(shape)]
 
 
 for _platform in backends.BACKENDS:

@@ -16,7 +16,7 @@ from jax.interpreters import ad, batching
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.transpose import sum_broadcast
-from jax_vbgemm._src.ragged.gated import composed
+from jax_vbgemm._src.ragged import composed
 from jax_vbgemm._src.ragged.primitive import Ragged, bind, ragged_dot_p
 from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
 
@@ -106,7 +106,7 @@ def _jvp_of_gated(primals: Sequence[Any], tangents: Sequence[Any], ragged: Ragge
         operands = list(primals)
         for index, value in zip(moving, values, strict=True):
             operands[index] = value
-        return composed(*operands, ragged=ragged)
+        return composed.gated(*operands, ragged=ragged)
 
     if not moving:
         value = bind(primals, ragged)

@@ -65,7 +65,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class RaggedRules:
-    """The rules of a GPU for the pipelined kernel of ragged products (ragged/tile_shape.py, docs/design/ragged.md).
+    """The rules of a GPU for the pipelined kernel of ragged products (ragged/plan.py, docs/design/ragged.md).
 
     few_rows: ragged rows whose groups have fewer rows get narrow tiles. Their time is that of reading the matrices, and
       there are more of these tiles to distribute over the multiprocessors.

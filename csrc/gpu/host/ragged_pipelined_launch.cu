@@ -1,0 +1,97 @@
+// The launch of the pipelined kernel of ragged products: picks the compiled kernel, encodes the TMA descriptors of its operands and
+// enqueues it.
+#include <algorithm>
+
+#include "gpu/host/ragged_pipelined_launch.h"
+#include "gpu/host/tensor_maps.h"
+#include "gpu/ragged/ragged_entry.h"
+#include "gpu/ragged/ragged_kernels.h"
+
+namespace vbgemm {
+namespace {
+
+struct Pipelined {
+  Kind kind;
+  bool across_a, across_b;
+  int cols, cluster;
+  const void* address;
+  int shared_bytes;
+};
+
+#define VBGEMM_COMPILED(name, kind, across_a, across_b, cols, cluster) \
+  {Kind::kind,                                                         \
+   across_a,                                                           \
+   across_b,                                                           \
+   cols,                                                               \
+   cluster,                                                            \
+   reinterpret_cast<const void*>(name),                                \
+   pipeline_shared_bytes<RaggedShared<RaggedCut<Kind::kind, across_a, across_b, cols, cluster>>>()},
+const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16)};
+#undef VBGEMM_COMPILED
+
+// Of every pipelined kernel, whatever its type and width.
+constexpr int kTileRows = PipelineCut<Kind::bf16, 256>::kRows, kThreads = PipelineCut<Kind::bf16, 256>::kThreads;
+
+const Pipelined* find_pipelined(const RaggedCall& call) {
+  const RaggedShape shape = call.plan.shape;
+  const int cols = shape == RaggedShape::narrow ? 128 : 256, cluster = shape == RaggedShape::wide_pair && !call.contraction ? 2 : 1;
+  for (const Pipelined& one : kPipelined) {
+    if (one.kind == call.kind && one.across_a == call.contraction && one.across_b == !call.transpose_rhs && one.cols == cols &&
+        one.cluster == cluster) {
+      return &one;
+    }
+  }
+  return nullptr;
+}
+
+// The map of `matrices` consecutive matrices, each with `lines` lines of `items` elements.
+Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, int64_t lines, int64_t matrices, uint32_t box_lines) {
+  const int64_t line = items * bytes_of(dtype);
+  return encode_map(map, {dtype, data, items, lines, matrices, line, line * lines}, box_lines);
+}
+
+}  // namespace
+
+// A build or a device without TMA and wgmma does not have the pipelined kernel.
+bool runs_ragged_pipeline(const RaggedCall& call) {
+  if (call.kind != Kind::bf16 && call.kind != Kind::f16) return false;
+  const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
+  if (call.k % 8 || call.n % 8 || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
+  return has_bulk_copies(kPipelined[0].address);
+}
+
+Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
+  const Pipelined* kernel = find_pipelined(call);
+  if (!kernel) return kInvalidValue;
+  RaggedParameters parameters{};
+  parameters.sizes = sizes_of(call);
+  parameters.results = call.out;
+  parameters.bias = call.bias.data;
+  parameters.row_scale = call.row_scale.data;
+  parameters.activation = call.activation;
+  parameters.wide_results = call.out_dtype != arithmetic_of(call.kind).lhs;
+  parameters.finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none || call.gated;
+  parameters.next_unit = call.plan.counted ? static_cast<uint32_t*>(call.workspace) : nullptr;
+  const DType dtype = arithmetic_of(call.kind).lhs;
+  constexpr int kBoxLines = 64, kStoreLines = 16;
+  const bool contraction = call.contraction, transposed = call.transpose_rhs;
+  Error error = describe(parameters.a, dtype, call.lhs.data, call.k, call.m, 1, kBoxLines);
+  if (error == kSuccess) {
+    error = describe(parameters.b, dtype, call.rhs.data, transposed ? call.k : call.columns(),
+                     contraction  ? call.m
+                     : transposed ? call.columns()
+                                  : call.k,
+                     contraction ? 1 : call.groups, kBoxLines);
+  }
+  if (error == kSuccess) {
+    error = describe(parameters.out, call.out_dtype, call.out, call.n, contraction ? call.k : call.m, contraction ? call.groups : 1,
+                     kStoreLines);
+  }
+  if (error == kSuccess && parameters.next_unit) error = clear_memory(parameters.next_unit, sizeof(uint32_t), stream);
+  if (error != kSuccess) return error;
+  const int64_t places = std::max(multiprocessors() / kernel->cluster, 1);
+  const auto clusters = static_cast<uint32_t>(std::min(places, max_tiles(call, kTileRows, kernel->cols)));
+  return launch_kernel(kernel->address, clusters * kernel->cluster, kThreads, kernel->shared_bytes, &parameters, stream, kernel->cluster);
+}
+
+}  // namespace vbgemm

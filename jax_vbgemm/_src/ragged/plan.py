@@ -1,0 +1,138 @@
+"""The plan of a ragged product on a GPU: by which kernel, and by which tiles."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from jax_vbgemm import _core
+from jax_vbgemm._src.planner import DeviceSpec
+from jax_vbgemm._src.planner.papers.uniform import Uniform
+from jax_vbgemm._src.planner.tables.catalogue import PIPELINED, catalogue_for
+from jax_vbgemm._src.planner.tables.rules import RaggedRules
+from jax_vbgemm._src.problem import Problem
+
+SHAPES: tuple[str, ...] = tuple(_core.ragged_shapes())
+"""The tile shapes of the pipelined kernel; a call refers to a shape by its position here (RaggedShape in
+csrc/ragged.h)."""
+
+NARROW, WIDE = 128, 256  # columns of tiles
+
+
+class Product(NamedTuple):
+    """What a plan depends on.
+
+    rows: of a typical group. columns: of a matrix of rhs, which is `gated` where the result has half as many.
+    """
+
+    contraction: bool
+    transpose_rhs: bool
+    gated: bool
+    m: int
+    k: int
+    columns: int
+    groups: int
+    total_groups: int
+    rows: int
+
+
+class Plan(NamedTuple):
+    """RaggedPlan in csrc/ragged.h, and the bytes of the workspace."""
+
+    shape: str
+    counted: bool
+    tile: int
+    workspace: int
+
+    @classmethod
+    def of(cls, shape: str, counted: bool, tile: int, product: Product) -> Plan:
+        workspace = _core.RAGGED_COUNTER_BYTES if counted else 0
+        if tile >= 0:
+            workspace = max(workspace, _tile_list(product, tile)[1])
+        return cls(shape, counted, tile, workspace)
+
+    @property
+    def only_pipelined(self) -> bool:
+        """Whether the pipelined kernel, which alone has a row scale and gates, computes the product for certain."""
+        return self.tile < 0
+
+    @property
+    def words(self) -> list[int]:
+        return [SHAPES.index(self.shape), int(self.counted), self.tile]
+
+
+def pipelined(kind: str, device: DeviceSpec, product: Product) -> bool:
+    """Whether the pipelined kernel computes a product on a device."""
+    n = product.columns // 2 if product.gated else product.columns
+    return product.k % 8 == 0 and n % 8 == 0 and PIPELINED in catalogue_for(kind, device).kernels
+
+
+def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> Plan | None:
+    """The plan for an arithmetic on a device; None where the product has too many tiles. certain: the program will run
+    on such a device. Otherwise a product for the pipelined kernel gets a tile of the catalogue as well."""
+    of_pipeline = pipelined(kind, device, product)
+    rules = device.ragged_rules
+    shape, counted = "none", False
+    if of_pipeline:
+        shape, counted = tile_shape(rules, product), takes_from_counter(rules, product)
+    tile = -1
+    if not (of_pipeline and certain):
+        found = catalogue_tile(kind, device, product)
+        if found is None:
+            return None
+        tile = found
+    return Plan.of(shape, counted, tile, product)
+
+
+def tile_shape(rules: RaggedRules | None, product: Product) -> str:
+    """The fastest shape by a device's rules; without rules the narrowest that holds all columns, in single blocks.
+
+    In clusters of two thread blocks these share the copies of what two neighbouring tiles have in common: the columns
+    of rhs, or the rows of lhs. Contractions have no clusters.
+    """
+    few_rows, paired_k = (0, None) if rules is None else (rules.few_rows, rules.paired_k)
+    if product.columns <= NARROW or (not product.contraction and product.rows < few_rows):
+        return "narrow"
+    pairs = not product.contraction and paired_k is not None and product.k >= paired_k and product.columns > WIDE
+    return "wide_pair" if pairs else "wide"
+
+
+def takes_from_counter(rules: RaggedRules | None, product: Product) -> bool:
+    """Whether thread blocks take tiles from a counter, so that the call needs a workspace."""
+    return rules is not None and 2.0 * product.m * product.k * product.columns > rules.counted_flop
+
+
+@lru_cache(maxsize=256)
+def catalogue_tile(kind: str, device: DeviceSpec, product: Product) -> int | None:
+    """The tile of the catalogue with the smallest predicted time for groups around the typical size, of those with
+    which the list of tiles is not too long; None where there is none."""
+    catalogue = catalogue_for(kind, device)
+    tiles = [tile for tile in catalogue if tile.kernel != PIPELINED and is_short(product, tile.index)]
+    if not tiles:
+        return None
+    catalogue = catalogue.only(lambda tile: tile in tiles)
+    if device.calibration is None and catalogue.on_tensor_cores:
+        catalogue = catalogue.only(lambda tile: tile.tensor)  # as the papers' planners, for want of measurements
+    groups = min(product.groups, product.total_groups)
+    # Groups differ in size, so that their last tiles are half full on average.
+    each = [min(max(1, product.rows * half // 2), product.m) for half in (1, 2, 3)]
+    problems = tuple(_problem(product, rows, -(-groups // 3)) for rows in each)
+    return int(Uniform().draft(problems, device, catalogue).tile_id[0])
+
+
+def is_short(product: Product, tile: int) -> bool:
+    return _tile_list(product, tile)[0] < 2**31
+
+
+def _tile_list(product: Product, tile: int) -> tuple[int, int]:
+    """The length of the list of tiles that the device writes, and its size in bytes."""
+    length, size = _core.ragged_list(
+        product.m, product.k, product.columns, product.groups, product.total_groups, product.contraction, tile
+    )
+    return length, size
+
+
+def _problem(product: Product, rows: int, batch: int) -> Problem:
+    if product.contraction:
+        return Problem(product.k, product.columns, rows, batch, transpose_a=True)
+    return Problem(rows, product.columns, product.k, batch, transpose_b=product.transpose_rhs)
