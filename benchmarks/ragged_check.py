@@ -37,8 +37,10 @@ def activate(name, x):
     return functions[name](x)
 
 
-def reference(lhs, rhs, sizes, out, contraction, transpose_rhs, gated, offset, bias, row_scale, activation):
+def reference(lhs, rhs, sizes, out, contraction, transpose_rhs, gated, offset, bias, row_scale, gather, activation):
     """The result in float64, group by group, and the product of absolute values, which scales the tolerance."""
+    if gather is not None:
+        lhs = lhs[gather.long().clamp(0, lhs.shape[0] - 1)]
     m = lhs.shape[0]
     wide = wide_type(lhs.dtype)
     result = torch.zeros(out.shape, dtype=wide, device=out.device)
@@ -118,13 +120,19 @@ class Case:
             return torch.randn(shape, device="cuda", dtype=accumulator).to(dtype)
 
         self.sizes = torch.tensor(random_sizes(rng, num_sizes, m), dtype=size_type, device="cuda")
-        self.lhs = normal((m, k), dtype)
         in_pipeline = step == 8 and (options.pipelined or bool(rng.integers(2)))
+        gathers = in_pipeline and not contraction and rng.integers(3) == 0
+        lhs_rows = int(rng.integers(1, 2 * m + 1)) if gathers else m
+        gather = (
+            torch.tensor(rng.integers(-3, lhs_rows + 3, m), dtype=torch.int32, device="cuda") if lhs_rows != m else None
+        )
+        self.lhs = normal((lhs_rows, k), dtype)
         gated = in_pipeline and not contraction and bool(rng.integers(3) == 0)
         columns = 2 * n if gated else n
         self.rhs = normal((m, n) if contraction else (g, columns, k) if transpose else (g, k, columns), dtype)
         total = min(int(self.sizes.clamp(min=0).to(torch.int64).sum()), m)
-        self.lhs[total:] = float("nan")
+        if gather is None:
+            self.lhs[total:] = float("nan")
         if contraction:
             self.rhs[total:] = float("nan")
         out_dtype = torch.float32 if narrow and rng.integers(3) == 0 else dtype
@@ -138,9 +146,10 @@ class Case:
             else None,
             "bias": normal((g, columns), out_dtype) if finishes and rng.integers(2) else None,
             "row_scale": normal((m,), accumulator) if in_pipeline and finishes and rng.integers(2) else None,
+            "gather": gather,
             "activation": ACTIVATIONS[rng.integers(6)] if finishes else None,
         }
-        product = product_of(self.lhs, self.rhs, g, self.sizes, contraction, transpose, gated)
+        product = product_of(m, k, self.rhs, g, self.sizes, contraction, transpose, gated)
         choices = ["automatic", *PIPELINED] if in_pipeline else ["tiles", *tiles_of(self.kind, product)]
         self.shape = choices[rng.integers(len(choices))]
         out_shape = (g, k, n) if contraction else (m, n)
@@ -173,8 +182,8 @@ class Case:
         return None
 
     def __str__(self):
-        given = {name: value for name, value in self.options.items() if name not in ("bias", "row_scale")}
-        given |= {name: self.options[name] is not None for name in ("bias", "row_scale")}
+        given = {name: value for name, value in self.options.items() if name not in ("bias", "row_scale", "gather")}
+        given |= {name: self.options[name] is not None for name in ("bias", "row_scale", "gather")}
         return (
             f"lhs {tuple(self.lhs.shape)} rhs {tuple(self.rhs.shape)} {self.kind} -> {self.out.dtype}, "
             f"{self.shape}, {given}, sizes {self.sizes.dtype} {self.sizes.tolist()[:12]}"

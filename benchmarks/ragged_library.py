@@ -28,8 +28,8 @@ def kind_of(dtype):
     return str(dtype).removeprefix("torch.")
 
 
-def product_of(lhs, rhs, groups, sizes, contraction, transpose_rhs, gated):
-    (m, k), columns, total_groups = lhs.shape, rhs.shape[-2 if transpose_rhs else -1], sizes.shape[0]
+def product_of(m, k, rhs, groups, sizes, contraction, transpose_rhs, gated):
+    columns, total_groups = rhs.shape[-2 if transpose_rhs else -1], sizes.shape[0]
     rows = m // total_groups
     return Product(contraction, transpose_rhs, gated, m, k, columns, groups, total_groups, rows)
 
@@ -61,19 +61,20 @@ class Library:
 
     def __init__(self, path):
         self.call = ctypes.CDLL(path).ragged_trial
-        self.call.argtypes = [ctypes.c_int] * 7 + [ctypes.c_void_p] + [ctypes.c_int64] * 5 + [ctypes.c_void_p] * 9
+        self.call.argtypes = [ctypes.c_int] * 7 + [ctypes.c_void_p] + [ctypes.c_int64] * 6 + [ctypes.c_void_p] * 10
         self.call.restype = ctypes.c_int
         self.workspaces = {}
 
     def __call__(
         self, lhs, rhs, sizes, out, *, contraction=False, transpose_rhs=False, gated=False, offset=None, bias=None,
-        row_scale=None, activation=None, shape="automatic", kind=None,
+        row_scale=None, gather=None, activation=None, shape="automatic", kind=None,
     ):  # fmt: skip
-        m, k = lhs.shape
+        lhs_rows, k = lhs.shape
+        m = lhs_rows if gather is None else gather.shape[0]
         n = out.shape[-1]
         g = out.shape[0] if contraction else rhs.shape[0]
         kind = kind or kind_of(lhs.dtype)
-        product = product_of(lhs, rhs, g, sizes, contraction, transpose_rhs, gated)
+        product = product_of(m, k, rhs, g, sizes, contraction, transpose_rhs, gated)
         chosen = plan_of(shape, kind, product)
         workspace = self.workspaces.get((product, chosen))
         if workspace is None:
@@ -81,12 +82,13 @@ class Library:
             self.workspaces[product, chosen] = workspace
         words = (ctypes.c_int * 3)(*chosen.words)
         pointers = [
-            None if x is None else x.data_ptr() for x in (lhs, rhs, sizes, offset, bias, row_scale, out, workspace)
+            None if x is None else x.data_ptr()
+            for x in (lhs, rhs, sizes, offset, bias, row_scale, gather, out, workspace)
         ]
         wide = out.dtype != lhs.dtype
         error = self.call(
             KINDS.index(kind), wide, contraction, transpose_rhs, gated, sizes.dtype == torch.int64,
-            ACTIVATIONS.index(activation), words, m, k, n, g, sizes.shape[0], *pointers,
+            ACTIVATIONS.index(activation), words, m, k, n, g, sizes.shape[0], lhs_rows, *pointers,
             torch.cuda.current_stream().cuda_stream,
         )  # fmt: skip
         if error:

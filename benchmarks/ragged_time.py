@@ -14,7 +14,7 @@ import argparse
 import csv
 import math
 import statistics
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -94,6 +94,16 @@ def ours(library, shape, kind, sizes, lhs, rhs, out, options):
     library(lhs, rhs, sizes, out, shape=shape, kind=kind, **options)
 
 
+def gathered(library, kind, sizes, lhs, rhs, out, options):
+    """As `ours`, with each row of lhs read by index from an eighth as many rows, as where tokens go to 8 experts."""
+    library(lhs[: lhs.shape[0] // 8], rhs, sizes, out, gather=gathered_rows(lhs.shape[0]), kind=kind, **options)
+
+
+@cache  # so that captured graphs have no kernel that makes it
+def gathered_rows(rows):
+    return torch.randperm(rows, device="cuda").to(torch.int32) % (rows // 8)
+
+
 def torch_grouped(ends, lhs, rhs, out, options):
     if options.get("contraction"):
         return torch._grouped_mm(lhs.mT, rhs, offs=ends)
@@ -123,6 +133,11 @@ def time_case(name, libraries, options):
             peers[peer] = partial(ours, library, shape, options.kind, sizes)
     gflop, rows = 2e-9 * m * k * n, []
     for what, calls in forms.items():
+        if options.gather and what != "wgrad":
+            for label, library in libraries.items():
+                peers[f"{label}_gathered"] = partial(gathered, library, options.kind, sizes)
+        else:
+            peers = {peer: call for peer, call in peers.items() if not peer.endswith("_gathered")}
         found = graph_times(
             {peer: [partial(call, *of_copy) for of_copy in calls] for peer, call in peers.items()}, options.samples
         )
@@ -150,6 +165,7 @@ def main():
     parser.add_argument("--filter", nargs="*", default=[""], help="parts of cases' names")
     parser.add_argument("--shapes", nargs="*", default=["automatic"], help=f"{', '.join(CHOICES)}, 'tile NAME/THREADS'")
     parser.add_argument("--kind", default="bfloat16", choices=KINDS)
+    parser.add_argument("--gather", action="store_true", help="also with rows that are read by index")
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--csv")
     options = parser.parse_args()

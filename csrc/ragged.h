@@ -33,9 +33,9 @@ struct RaggedCall {
   bool contraction, transpose_rhs, gated;
   Activation activation;
   bool wide_sizes;  // group_sizes are int64
-  int64_t m, k, n, groups, total_groups;
+  int64_t m, k, n, groups, total_groups, lhs_rows;
   int64_t batch[2];
-  RaggedOperand lhs, rhs, group_sizes, bias, row_scale, group_offset;
+  RaggedOperand lhs, rhs, group_sizes, bias, row_scale, group_offset, gather;
   void* out;
   void* workspace;
   int64_t workspace_bytes;

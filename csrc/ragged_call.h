@@ -13,26 +13,30 @@
 // values of a row never reach the result of another group. Sums are computed in the accumulator's dtype, in an order that depends on the
 // sizes and the attributes only.
 //
+// With `gather`, lhs has any number of rows, and row gather[i] of it (the first or last one if there is no such row) takes the place of
+// lhs[i].
+//
 // Operands, all row-major; an operand that the call does not have is empty:
-//   0 lhs           (m, k)
+//   0 lhs           (lhs_rows, k)   lhs_rows is m without gather
 //   1 rhs           ragged rows: (groups, k, n), or (groups, n, k) with transpose_rhs; ragged contraction: (m, n); lhs's dtype
 //                   (gated: 2 n in place of n, here and for the bias)
 //   2 group_sizes   (total_groups)  int32 or int64
 //   3 bias          (groups, n)     the result's dtype
 //   4 row_scale     (m)             the accumulator's dtype, which is real
 //   5 group_offset  ()              int32; 0 if absent
+//   6 gather        (m)             int32
 // Results:
 //   0 out           ragged rows: (m, n); ragged contraction: (groups, k, n); lhs's dtype, or float32 if that has 16 bits
 //   1 workspace     bytes (uint8) that the plan needs (ragged_workspace_bytes); absent if it needs none
 // Attributes:
 //   kind            how products are formed (Kind)
-//   contraction     0: ragged rows; 1: ragged contraction, which has neither transpose_rhs nor operands 3 and 4 nor activation
+//   contraction     0: ragged rows; 1: ragged contraction, which has neither transpose_rhs nor operands 3, 4 and 6 nor activation
 //   transpose_rhs   0 or 1
 //   activation      Activation
 //   gated           0 or 1
-//   sizes           m, k, n, groups, total_groups, batch[0], batch[1]; all at least 1
+//   sizes           m, k, n, groups, total_groups, batch[0], batch[1], lhs_rows; all at least 1
 //   batch_strides   two for each operand, in elements
-//   plan            int32 words. CPU: empty. GPU: those of a RaggedPlan. Only the pipelined kernel has a row_scale and gated products
+//   plan            int32 words. CPU: empty. GPU: those of a RaggedPlan. Only the pipelined kernel has row_scale, gather and gated products
 //   catalogue       the hash of the catalogue of tiles that the plan refers to
 //
 // All of this is computed for batch[0] x batch[1] entries. Entry (b0, b1) of an operand begins b0 batch_strides[0] + b1 batch_strides[1]
@@ -84,8 +88,9 @@ inline Fault check_ragged_kind(int64_t kind, ffi::DataType operands, ffi::DataTy
   return {};
 }
 
-inline constexpr int kRaggedOperands = 6, kRaggedSizes = 7;
-inline constexpr const char* kRaggedOperandNames[kRaggedOperands] = {"lhs", "rhs", "group_sizes", "bias", "row_scale", "group_offset"};
+inline constexpr int kRaggedOperands = 7, kRaggedSizes = 8;
+inline constexpr const char* kRaggedOperandNames[kRaggedOperands] = {"lhs",       "rhs",          "group_sizes", "bias",
+                                                                     "row_scale", "group_offset", "gather"};
 
 // Checks how many operands, results and numbers a call has.
 inline ffi::Error check_ragged_counts(const RaggedArguments& given) {
@@ -104,11 +109,11 @@ inline ffi::Error check_ragged_sizes(const RaggedArguments& given, RaggedCall& c
   const auto& sizes = given.sizes;
   const auto of_size = [&sizes](const char* name, int i) { return Bound{name, sizes[i], 1, INT32_MAX, "sizes have 32 bits"}; };
   const Bound of_sizes[kRaggedSizes] = {
-      of_size("m", 0),        of_size("k", 1),       of_size("n", 2), of_size("groups", 3), of_size("total_groups", 4),
-      of_size("batch[0]", 5), of_size("batch[1]", 6)};
+      of_size("m", 0),        of_size("k", 1),        of_size("n", 2),       of_size("groups", 3), of_size("total_groups", 4),
+      of_size("batch[0]", 5), of_size("batch[1]", 6), of_size("lhs_rows", 7)};
   if (ffi::Error error = check_bounds(of_sizes); error.failure()) return error;
   call.m = sizes[0], call.k = sizes[1], call.n = sizes[2], call.groups = sizes[3], call.total_groups = sizes[4];
-  call.batch[0] = sizes[5], call.batch[1] = sizes[6];
+  call.batch[0] = sizes[5], call.batch[1] = sizes[6], call.lhs_rows = sizes[7];
   call.contraction = given.contraction != 0, call.transpose_rhs = given.transpose_rhs != 0, call.gated = given.gated != 0;
   if (call.columns() > INT32_MAX) return refuse("both halves of a gated product must have at most 2**31 - 1 columns");
   return ffi::Error::Success();
@@ -117,14 +122,15 @@ inline ffi::Error check_ragged_sizes(const RaggedArguments& given, RaggedCall& c
 // Fills in the operands and the result of `call`, whose sizes are known: they must have as many elements as these need.
 inline ffi::Error check_ragged_buffers(const ffi::AnyBuffer (&buffers)[kRaggedOperands], const ffi::AnyBuffer& out,
                                        const int64_t* batch_strides, RaggedCall& call) {
-  const __int128 whole[kRaggedOperands] = {__int128{call.m} * call.k,
+  const __int128 whole[kRaggedOperands] = {__int128{call.lhs_rows} * call.k,
                                            call.contraction ? __int128{call.m} * call.n : __int128{call.groups} * call.k * call.columns(),
                                            call.total_groups,
                                            __int128{call.groups} * call.columns(),
                                            call.m,
-                                           1};
-  RaggedOperand* const operand[kRaggedOperands] = {&call.lhs,  &call.rhs,       &call.group_sizes,
-                                                   &call.bias, &call.row_scale, &call.group_offset};
+                                           1,
+                                           call.m};
+  RaggedOperand* const operand[kRaggedOperands] = {&call.lhs,       &call.rhs,          &call.group_sizes, &call.bias,
+                                                   &call.row_scale, &call.group_offset, &call.gather};
   for (int i = 0; i < kRaggedOperands; ++i) {
     const int64_t elements = buffers[i].element_count(), *stride = batch_strides + 2 * i;
     *operand[i] = {elements ? buffers[i].untyped_data() : nullptr, {stride[0], stride[1]}};
@@ -155,8 +161,12 @@ inline ffi::Error check_ragged_rules(const ffi::AnyBuffer (&buffers)[kRaggedOper
   }
   if (!is_real && (call.activation != Activation::none || call.gated)) return refuse("complex numbers have no activation");
   if (call.group_offset.data && buffers[5].element_type() != ffi::DataType::S32) return refuse("group_offset must be int32");
+  if (call.gather.data && buffers[6].element_type() != ffi::DataType::S32) return refuse("gather must be int32");
+  if (!call.gather.data && call.lhs_rows != call.m) return refuse("lhs must have m rows, as the call has no gather");
   const bool finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none || call.gated;
-  if (call.contraction && (call.transpose_rhs || finishes)) return refuse("a ragged contraction has neither transpose_rhs nor an epilogue");
+  if (call.contraction && (call.transpose_rhs || finishes || call.gather.data)) {
+    return refuse("a ragged contraction has neither transpose_rhs nor gather nor an epilogue");
+  }
   return ffi::Error::Success();
 }
 
@@ -194,7 +204,8 @@ inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
   const ffi::RemainingArgs& operands = given.operands;
   const ffi::AnyBuffer buffers[kRaggedOperands] = {*operands.get<ffi::AnyBuffer>(0), *operands.get<ffi::AnyBuffer>(1),
                                                    *operands.get<ffi::AnyBuffer>(2), *operands.get<ffi::AnyBuffer>(3),
-                                                   *operands.get<ffi::AnyBuffer>(4), *operands.get<ffi::AnyBuffer>(5)};
+                                                   *operands.get<ffi::AnyBuffer>(4), *operands.get<ffi::AnyBuffer>(5),
+                                                   *operands.get<ffi::AnyBuffer>(6)};
   const ffi::AnyBuffer out = **given.results.get<ffi::AnyBuffer>(0);
   if (const Fault fault = check_ragged_kind(given.kind, buffers[0].element_type(), out.element_type())) return refuse(*fault);
   call.dtype = *dtype_of(buffers[0].element_type()), call.out_dtype = *dtype_of(out.element_type());

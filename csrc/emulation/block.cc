@@ -369,6 +369,16 @@ void start_copy(const Copy& copy) {
 
 void commit_copies() { ++the_block.current().committed; }
 
+void after_copies(std::function<void()> action) {
+  std::vector<Copy> copies;
+  for (const auto& pending : the_block.current().copies) copies.push_back(pending.copy);
+  the_block.current().copies.clear();
+  later([copies = std::move(copies), action = std::move(action)] {
+    for (const Copy& copy : copies) make(copy);
+    action();
+  });
+}
+
 void wait_copies(int newest) {
   Thread& thread = the_block.current();
   while (!thread.copies.empty() && thread.copies.front().group < thread.committed - newest) {

@@ -81,5 +81,6 @@ void load(void* to, const void* from, int bytes);  // at once
 void require_aligned(const void* address, int bytes);
 void commit_copies();
 void wait_copies(int newest);
+void after_copies(std::function<void()> action);  // when the copies that the thread has started have been made
 
 }  // namespace vbgemm::emulation

@@ -50,6 +50,9 @@ inline void arrive(SharedBarrier& barrier) {
   --barrier.pending;
   emulation::end_phase(barrier);
 }
+inline void arrive_after_copies(SharedBarrier& barrier) {
+  emulation::after_copies([&barrier] { arrive(barrier); });
+}
 inline void arrive_expecting(SharedBarrier& barrier, int bytes) {
   barrier.bytes += bytes;
   arrive(barrier);
@@ -165,7 +168,8 @@ inline uint32_t narrow_pair(float low, float high) {
   const auto bits = [](float x) { return uint32_t{kKind == Kind::bf16 ? float_to_bfloat16(x) : float_to_float16(x)}; };
   return bits(low) | bits(high) << 16;
 }
-inline void keep_in_place(float&) {}
+template <class Value>
+inline void keep_in_place(Value&) {}
 
 template <class Value>
 inline Value value_of_lane(Value value, int lane) {

@@ -17,7 +17,8 @@ FLAGS = ["-std=c++17", "-O1", "-march=native", "-Wall", "-Wextra", "-Werror", "-
 FLAGS += ['-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"']
 CDNA = ["-DVBGEMM_WAVE_SIZE=64"]
 RACES = ["-DVBGEMM_RACES"]  # a flag of the whole executable, in which only the kernels are instrumented
-PIPELINED = ["ragged_bf16", "ragged_f16"]  # the files of the pipelined kernels of ragged products
+# the files of the pipelined kernels of ragged products
+PIPELINED = ["ragged_bf16", "ragged_f16", "ragged_gathered_bf16", "ragged_gathered_f16"]
 PIPELINED_LAUNCHES = ["gpu/host/pipelined_launch.cu", "gpu/host/ragged_pipelined_launch.cu"]
 LAUNCHES = ["emulation/block.cc", "gpu/host/launch.cu", "gpu/host/ragged_launch.cu"]
 TIMEOUT = 300  # seconds that a check may take

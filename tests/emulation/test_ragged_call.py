@@ -43,7 +43,7 @@ def target(builder: Builder, request: pytest.FixtureRequest, tmp_path_factory: p
 
 def call(
     target, lhs, rhs, sizes, *, groups=None, contraction=False, transpose_rhs=False, bias=None, row_scale=None,
-    offset=None, activation=None, gated=False, out_dtype=None, batch=(1, 1), strides=None, tile="medium",
+    offset=None, gather=None, activation=None, gated=False, out_dtype=None, batch=(1, 1), strides=None, tile="medium",
     missing_bytes=0, **changes,
 ):  # fmt: skip
     m, k = lhs.shape[-2:]
@@ -53,7 +53,7 @@ def call(
     wide = jnp.float32 if lhs.dtype.itemsize == 2 else lhs.dtype
     shape = (groups, k, n) if contraction else (m, n)
     shape = (*(size for size in batch if size > 1), *shape)
-    extras = [(bias, dtype), (row_scale, wide), (offset, jnp.int32)]
+    extras = [(bias, dtype), (row_scale, wide), (offset, jnp.int32), (gather, jnp.int32)]
     buffers = [jnp.zeros(0, of) if extra is None else jnp.asarray(extra, of) for extra, of in extras]
     row = next(i for i, row in enumerate(COMPILED_TILES) if row.is_gpu and (row.name, row.threads) == TILES[tile])
     _, workspace = _core.ragged_list(m, k, n, groups, sizes.shape[-1], contraction, row)
@@ -64,8 +64,8 @@ def call(
         "transpose_rhs": np.int64(transpose_rhs),
         "activation": np.int64(ACTIVATIONS.index(activation)),
         "gated": np.int64(gated),
-        "sizes": np.array([m, k, n, groups, sizes.shape[-1], *batch], np.int64),
-        "batch_strides": np.array(strides or [0] * 12, np.int64),
+        "sizes": np.array([m, k, n, groups, sizes.shape[-1], *batch, m], np.int64),
+        "batch_strides": np.array(strides or [0] * 14, np.int64),
         "plan": np.array([0, 0, row], np.int32),
         "catalogue": np.int64(_core.catalogue_hash()),
     }
@@ -210,9 +210,16 @@ def test_a_workspace_that_is_too_small(target):
         call(target, jnp.ones((6, 4)), jnp.ones((2, 4, 3)), jnp.array([2, 3], "int32"), missing_bytes=1)
 
 
-@pytest.mark.parametrize("given", ["row_scale", "gated"])
+ONLY_PIPELINED = {
+    "row_scale": {"row_scale": jnp.ones(6)},
+    "gates": {"gated": True, "activation": "silu"},
+    "gather": {"gather": jnp.zeros(6, "int32")},
+}
+
+
+@pytest.mark.parametrize("given", ONLY_PIPELINED)
 def test_only_the_pipelined_kernel_has(target, given):
-    options = {"row_scale": jnp.ones(6)} if given == "row_scale" else {"gated": True, "activation": "silu"}
+    options = ONLY_PIPELINED[given]
     with pytest.raises(jax.errors.JaxRuntimeError, match="planned for another GPU"):
         call(target, jnp.ones((6, 4)), jnp.ones((2, 4, 4)), jnp.array([2, 3], "int32"), **options)
 
@@ -221,7 +228,7 @@ def test_batches(target):
     """Two batch dimensions, of which lhs and sizes have one and rhs has the other."""
     lhs, rhs = oracle.random((2, 30, 8), "float32", 1), oracle.random((3, 2, 8, 5), "float32", 2)
     sizes = jnp.array([[10, 20], [5, 7]], "int32")
-    strides = [0, 30 * 8, 2 * 8 * 5, 0, 0, 2, *[0] * 6]
+    strides = [0, 30 * 8, 2 * 8 * 5, 0, 0, 2, *[0] * 8]
     out = call(target, lhs, rhs, sizes, batch=(3, 2), strides=strides)
     for i in range(3):
         for j in range(2):

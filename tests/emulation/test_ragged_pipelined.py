@@ -37,11 +37,31 @@ MISTAKES = {
     ),
     "a border row too many": (
         "ragged/ragged_walk.h",
-        "lesser(rows - tile.row, kTileRows)",
-        "lesser(rows - tile.row + 1, kTileRows)",
+        "lesser(rows - tile.row, +size.rows)",
+        "lesser(rows - tile.row + 1, +size.rows)",
     ),
 }
 MORE_MISTAKES = {
+    "a gathered row that does not exist": (
+        "ragged/ragged_gather.h",
+        "min(max(parameters_.gather[tile.row + line], 0), parameters_.lhs_rows - 1)",
+        "max(parameters_.gather[tile.row + line], 0)",
+    ),
+    "a stage announced before its gathered rows have come": (
+        "ragged/ragged_gather.h",
+        "arrive_after_copies(shared_.full[stages.index]);",
+        "arrive(shared_.full[stages.index]);",
+    ),
+    "gathered rows that are copied before their stage is free": (
+        "ragged/ragged_gather.h",
+        "        wait_phase(shared_.empty[stages.index], stages.parity ^ 1);\n",
+        "",
+    ),
+    "gathered columns behind the end of K": (
+        "ragged/ragged_gather.h",
+        "const bool exists = column < parameters_.sizes.k;",
+        "const bool exists = column < parameters_.sizes.k + 8;",
+    ),
     "a missing arrival: results that wait keep their tile": (
         "ragged/ragged_tile.h",
         "    release_tile(waiting.place, lane);\n",

@@ -19,12 +19,13 @@ NONE = jnp.zeros(0, jnp.float32)
 SIZES = jnp.array([4, 2], jnp.int32)
 
 
-def ragged(lhs=None, result=((M, N), "float32"), **changes):
+def ragged(lhs=None, gather=None, result=((M, N), "float32"), **changes):
     lhs = jnp.ones((M, K), jnp.float32) if lhs is None else lhs
-    operands = [lhs, jnp.ones((G, K, N), jnp.float32), SIZES, NONE, NONE, jnp.zeros(0, jnp.int32)]
+    gathers = [jnp.zeros(0, jnp.int32), jnp.zeros(0, jnp.int32) if gather is None else gather]
+    operands = [lhs, jnp.ones((G, K, N), jnp.float32), SIZES, NONE, NONE, *gathers]
     attributes = {
         "kind": FLOAT32, "contraction": ZERO, "transpose_rhs": ZERO, "activation": ZERO, "gated": ZERO,
-        "sizes": np.array([M, K, N, G, G, 1, 1], np.int64), "batch_strides": np.zeros(12, np.int64),
+        "sizes": np.array([M, K, N, G, G, 1, 1, M], np.int64), "batch_strides": np.zeros(14, np.int64),
         "plan": np.zeros(0, np.int32),
         "catalogue": np.int64(0),
     } | changes  # fmt: skip
@@ -57,9 +58,13 @@ def test_calls_that_keep_the_rules_are_right():
         ({"result": ((M, N), "float64")}, "arithmetic float32 gives no results of float64"),
         ({"result": ((M, N + 1), "float32")}, "the result has 30 elements"),
         ({"activation": np.int64(9)}, "activation 9 does not exist, expected 0 to 5"),
-        ({"sizes": np.array([M, K, N], np.int64)}, "the number of sizes is 3, expected 7 to 7"),
-        ({"sizes": np.array([M, K, N, G, G, 0, 1], np.int64)}, "batch[0] is 0, expected 1 to 2147483647"),
-        ({"batch_strides": np.zeros(4, np.int64)}, "the number of batch strides is 4, expected 12 to 12"),
+        ({"sizes": np.array([M, K, N], np.int64)}, "the number of sizes is 3, expected 8 to 8"),
+        ({"sizes": np.array([M, K, N, G, G, 0, 1, M], np.int64)}, "batch[0] is 0, expected 1 to 2147483647"),
+        ({"batch_strides": np.zeros(4, np.int64)}, "the number of batch strides is 4, expected 14 to 14"),
+        ({"sizes": np.array([M, K, N, G, G, 1, 1, M - 1], np.int64)}, "lhs must have m rows"),
+        ({"gather": jnp.zeros(M - 1, jnp.int32)}, "gather has 5 elements, fewer"),
+        ({"gather": jnp.zeros(M, jnp.int64 if jax.config.jax_enable_x64 else jnp.int16)}, "gather must be int32"),
+        ({"gather": jnp.zeros(M, jnp.int32)}, "the CPU has no gated or gathered products"),
         ({"lhs": jnp.ones((M - 1, K), jnp.float32)}, "lhs has 15 elements, fewer than the call's sizes need"),
     ],
 )

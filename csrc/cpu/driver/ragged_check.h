@@ -101,7 +101,8 @@ class RandomRagged {
     entries_ = call_.batch[0] * call_.batch[1];
     rhs_entry_ = call_.contraction ? call_.m * call_.n : call_.groups * call_.k * call_.columns();
     out_entry_ = call_.contraction ? call_.groups * call_.k * call_.n : call_.m * call_.n;
-    lhs_ = operand(call_.lhs, call_.dtype, call_.m * call_.k, chance(0.3));
+    lhs_ = operand(call_.lhs, call_.dtype, call_.lhs_rows * call_.k, chance(0.3));
+    if (call_.plan.shape != RaggedShape::none && !call_.contraction && chance(0.4)) draw_gather();
     rhs_ = operand(call_.rhs, call_.dtype, rhs_entry_, chance(0.3));
     if (finishes && chance(0.7)) bias_ = operand(call_.bias, call_.out_dtype, call_.groups * call_.columns(), true);
     if (finishes && real && call_.plan.tile < 0 && chance(0.7))
@@ -153,6 +154,7 @@ class RandomRagged {
     const int64_t part = chance(0.1) ? 1 : 6;  // most are small
     call.m = uniform(1, range.m / part), call.k = size(range.k / part), call.n = size(range.n / part);
     call.groups = call.total_groups = uniform(1, 9);
+    call.lhs_rows = call.m;
     for (int64_t& batch : call.batch) batch = chance(0.2) ? uniform(1, 3) : 1;
     return call;
   }
@@ -172,6 +174,15 @@ class RandomRagged {
     x = {numbers.bytes.data(), {shared ? 0 : call_.batch[1] * elements, shared ? 0 : elements}};
     return numbers;
   }
+
+  // Indices that all entries share; some are out of range.
+  void draw_gather() {
+    for (int64_t i = 0; i < call_.m; ++i) gather_.push_back(static_cast<int32_t>(uniform(-3, call_.lhs_rows + 2)));
+    gather_bytes_ = Bytes(gather_.size() * sizeof(int32_t));
+    std::memcpy(gather_bytes_.data(), gather_.data(), gather_bytes_.size());
+    call_.gather = {gather_bytes_.data(), {0, 0}};
+  }
+  int64_t lhs_row(int64_t row) const { return gather_.empty() ? row : std::clamp<int64_t>(gather_[row], 0, call_.lhs_rows - 1); }
 
   void draw_groups() {
     if (chance(0.3)) {
@@ -201,7 +212,7 @@ class RandomRagged {
       if (rows == 0) rhs_.fill(group * weights, (group + 1) * weights, NAN);
       row += rows;
     }
-    lhs_.fill(row * call_.k, call_.m * call_.k, NAN);
+    if (gather_.empty()) lhs_.fill(row * call_.k, call_.m * call_.k, NAN);
     if (call_.contraction) rhs_.fill(row * call_.n, call_.m * call_.n, NAN);
   }
 
@@ -245,7 +256,7 @@ class RandomRagged {
   // An element of lhs op(rhs) + bias. The product of absolute values is added to `magnitude`.
   Number product(int64_t entry, int64_t matrix, int64_t row, int64_t col, double& magnitude) const {
     const int64_t k = call_.k, columns = call_.columns();
-    const int64_t x = first(call_.lhs, entry) + row * k, y = first(call_.rhs, entry) + matrix * k * columns;
+    const int64_t x = first(call_.lhs, entry) + lhs_row(row) * k, y = first(call_.rhs, entry) + matrix * k * columns;
     Number sum = 0;
     for (int64_t i = 0; i < k; ++i) {
       const int64_t z = y + (call_.transpose_rhs ? col * k + i : i * columns + col);
@@ -261,7 +272,8 @@ class RandomRagged {
   Numbers lhs_, rhs_, bias_, scale_, out_;
   std::optional<SizesOfGroups> sizes_;
   int32_t offset_ = 0;
-  Bytes offset_bytes_ = Bytes(4), workspace_;
+  std::vector<int32_t> gather_;
+  Bytes offset_bytes_ = Bytes(4), gather_bytes_, workspace_;
   int64_t entries_ = 1, rhs_entry_ = 0, out_entry_ = 0;
 };
 

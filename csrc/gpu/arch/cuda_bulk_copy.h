@@ -31,6 +31,10 @@ __device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.
 __device__ inline void arrive(SharedBarrier& barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }
+// Arrives when all copies that this thread has started by copy_async have landed.
+__device__ inline void arrive_after_copies(SharedBarrier& barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier)) : "memory");
+}
 // Arrives, and announces bytes that copies will complete in the same phase.
 __device__ inline void arrive_expecting(SharedBarrier& barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes) : "memory");
@@ -172,6 +176,8 @@ __device__ inline uint32_t narrow_pair(float low, float high) {
 
 // Keeps the compiler from moving reads of x across this place.
 __device__ inline void keep_in_place(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+__device__ inline void keep_in_place(int& x) { asm volatile("" : "+r"(x)::"memory"); }
+__device__ inline void keep_in_place(uint64_t& x) { asm volatile("" : "+l"(x)::"memory"); }
 
 template <class Value>
 __device__ inline Value value_of_lane(Value value, int lane) {

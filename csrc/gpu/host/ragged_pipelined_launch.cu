@@ -14,19 +14,22 @@ struct Pipelined {
   Kind kind;
   bool across_a, across_b;
   int cols, cluster;
+  bool gathers;
   const void* address;
   int shared_bytes;
 };
 
-#define VBGEMM_COMPILED(name, kind, across_a, across_b, cols, cluster) \
-  {Kind::kind,                                                         \
-   across_a,                                                           \
-   across_b,                                                           \
-   cols,                                                               \
-   cluster,                                                            \
-   reinterpret_cast<const void*>(name),                                \
-   pipeline_shared_bytes<RaggedShared<RaggedCut<Kind::kind, across_a, across_b, cols, cluster>>>()},
-const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, f16)};
+#define VBGEMM_COMPILED(name, kind, across_a, across_b, cols, cluster, gathers) \
+  {Kind::kind,                                                                  \
+   across_a,                                                                    \
+   across_b,                                                                    \
+   cols,                                                                        \
+   cluster,                                                                     \
+   gathers,                                                                     \
+   reinterpret_cast<const void*>(name),                                         \
+   pipeline_shared_bytes<RaggedShared<RaggedCut<Kind::kind, across_a, across_b, cols, cluster, gathers>>>()},
+const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(
+    VBGEMM_COMPILED, f16) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16)};
 #undef VBGEMM_COMPILED
 
 // Of every pipelined kernel, whatever its type and width.
@@ -34,10 +37,11 @@ constexpr int kTileRows = PipelineCut<Kind::bf16, 256>::kRows, kThreads = Pipeli
 
 const Pipelined* find_pipelined(const RaggedCall& call) {
   const RaggedShape shape = call.plan.shape;
-  const int cols = shape == RaggedShape::narrow ? 128 : 256, cluster = shape == RaggedShape::wide_pair && !call.contraction ? 2 : 1;
+  const bool gathers = call.gather.data, pairs = shape == RaggedShape::wide_pair && !call.contraction && !gathers;
+  const int cols = shape == RaggedShape::narrow ? 128 : 256, cluster = pairs ? 2 : 1;
   for (const Pipelined& one : kPipelined) {
     if (one.kind == call.kind && one.across_a == call.contraction && one.across_b == !call.transpose_rhs && one.cols == cols &&
-        one.cluster == cluster) {
+        one.cluster == cluster && one.gathers == gathers) {
       return &one;
     }
   }
@@ -75,7 +79,11 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
   const DType dtype = arithmetic_of(call.kind).lhs;
   constexpr int kBoxLines = 64, kStoreLines = 16;
   const bool contraction = call.contraction, transposed = call.transpose_rhs;
-  Error error = describe(parameters.a, dtype, call.lhs.data, call.k, call.m, 1, kBoxLines);
+  parameters.lhs = call.lhs.data;
+  parameters.gather = static_cast<const int32_t*>(call.gather.data);
+  parameters.lhs_rows = static_cast<int32_t>(call.lhs_rows);
+  Error error = kSuccess;
+  if (!call.gather.data) error = describe(parameters.a, dtype, call.lhs.data, call.k, call.m, 1, kBoxLines);
   if (error == kSuccess) {
     error = describe(parameters.b, dtype, call.rhs.data, transposed ? call.k : call.columns(),
                      contraction  ? call.m

@@ -19,6 +19,7 @@ struct PipelineCut {
   using T = LeftOf<kKind>;
   static constexpr int kRows = 128, kCols = kTileCols, kDepth = 64;
   static constexpr int kMultiplyingWarps = 8, kThreads = 384;
+  static constexpr bool kThreadsCopy = false;  // whether threads copy operands, too: their writes have to be made visible to tensor cores
   // All copies are swizzled boxes of 64 lines of 128 bytes each. The lines of an operand run along its contiguous dimension.
   static constexpr int kBox = 64, kBoxBytes = kBox * 128, kBoxesA = kRows / kBox, kBoxesB = kCols / kBox;
   static constexpr int kStageBytes = (kBoxesA + kBoxesB) * kBoxBytes;
@@ -91,6 +92,7 @@ __device__ inline void multiply_stages(Shared& shared, int depth, int half, Ring
   int before = -1;  // the stage that products in flight may still be reading
   for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
     wait_phase(shared.full[stages.index], stages.parity);
+    if (Cut::kThreadsCopy) fence_async_proxy();
     const int left = depth - k;
     if (left < Cut::kDepth) clear(stages.index, left);
     if (VBGEMM_PIPELINE_PRODUCTS) {

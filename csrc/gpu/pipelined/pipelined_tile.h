@@ -209,8 +209,8 @@ class PipelinedBlock {
   }
 
   template <class Overlapped>
-  __device__ void multiply(const Tile& tile, int depth, int half, int lane, RingPlace<Cut::kStages>& stages,
-                           float (&sums)[Cut::kBlocks][4], const Overlapped& overlapped) const {
+  __device__ void multiply(const Tile& tile, int depth, int half, int lane, RingPlace<Cut::kStages>& stages, float (&sums)[Cut::kBlocks][4],
+                           const Overlapped& overlapped) const {
     const bool across_a = tile.tensor_copies && is_across(tile.place.matrix[kA]);
     const bool across_b = tile.tensor_copies && !is_across(tile.place.matrix[kB]);
     const auto clear = [](int, int) {};
@@ -226,8 +226,8 @@ class PipelinedBlock {
     }
   }
 
-  // This warp no longer reads the stage. In this order: once the other thread block has all our arrivals it may go on, and arrive here for the
-  // next use of the stage.
+  // This warp no longer reads the stage. In this order: once the other thread block has all our arrivals it may go on, and arrive here for
+  // the next use of the stage.
   __device__ void release(int stage, int lane) const {
     if (lane > 0) return;
     arrive(shared_.empty[stage]);

@@ -12,12 +12,16 @@
 namespace vbgemm {
 
 // A is contiguous along K in rows mode, and across K in contraction mode, where A is the transpose of lhs and the groups are ranges of K. B
-// is contiguous along K or across it.
-template <Kind kKindOfProducts, bool kAcrossOfA, bool kAcrossOfB, int kTileCols, int kBlocks>
+// is contiguous along K or across it. kGathering: rows of lhs are read by index, which TMA cannot do on Hopper; two warps of the producer
+// copy A then.
+template <Kind kKindOfProducts, bool kAcrossOfA, bool kAcrossOfB, int kTileCols, int kBlocks, bool kGathering = false>
 struct RaggedCut : PipelineCut<kKindOfProducts, kTileCols> {
   using Pipeline = PipelineCut<kKindOfProducts, kTileCols>;
   static constexpr bool kAcrossA = kAcrossOfA, kAcrossB = kAcrossOfB, kContraction = kAcrossA;
   static constexpr int kCluster = kBlocks;
+  static constexpr bool kGathers = kGathering, kThreadsCopy = kGathers;
+  static constexpr int kGatheringWarps = kGathers ? Pipeline::kBoxesA : 0;  // one for each box of A
+  static_assert(!kGathers || (kCluster == 1 && !kContraction));
   static constexpr int kTiles = 3;  // tiles found ahead of the products, and the one whose results are being stored
   using Units = RaggedUnits<CompiledTileSize<Pipeline::kRows, Pipeline::kCols>, kCluster>;
 };
@@ -31,7 +35,10 @@ struct RaggedShared : PipelineBuffers<Cut>, StageBarriers<Cut> {
 };
 
 struct RaggedParameters {
-  CUtensorMap a, b, out;
+  CUtensorMap a, b, out;  // a: not if rows are gathered
+  const void* lhs;        // with its number of rows, and the row that takes the place of each row, where rows are gathered
+  const int32_t* gather;
+  int32_t lhs_rows;
   RaggedSizes sizes;
   void* results;
   // A counter of the units that have been taken beyond each cluster's first one; it must be zero when the kernel starts. If it is null,

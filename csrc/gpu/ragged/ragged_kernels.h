@@ -1,20 +1,32 @@
-// The names of the pipelined kernels of ragged products: one for each arithmetic, layout of the operands, tile width and cluster size.
+// The names of the pipelined kernels of ragged products: one for each arithmetic, layout of the operands, tile width and cluster size, and
+// those that gather rows.
 #pragma once
 #include "gpu/ragged/ragged_cut.h"
 
 // The arguments of `define`: name, arithmetic, whether A and whether B is contiguous across K, columns of a tile, thread blocks in a
-// cluster.
-#define VBGEMM_EVERY_RAGGED_KERNEL(define, kind)                                                                                      \
-  define(vbgemm_ragged_rows_256x2_##kind, kind, false, true, 256, 2) define(vbgemm_ragged_rows_256_##kind, kind, false, true, 256, 1) \
-      define(vbgemm_ragged_rows_128_##kind, kind, false, true, 128, 1)                                                                \
-          define(vbgemm_ragged_transposed_256x2_##kind, kind, false, false, 256, 2)                                                   \
-              define(vbgemm_ragged_transposed_256_##kind, kind, false, false, 256, 1)                                                 \
-                  define(vbgemm_ragged_transposed_128_##kind, kind, false, false, 128, 1)                                             \
-                      define(vbgemm_ragged_contraction_256_##kind, kind, true, true, 256, 1)                                          \
-                          define(vbgemm_ragged_contraction_128_##kind, kind, true, true, 128, 1)
+// cluster, whether rows are gathered.
+// clang-format off
+#define VBGEMM_EVERY_RAGGED_KERNEL(define, kind)                                   \
+  define(vbgemm_ragged_rows_256x2_##kind, kind, false, true, 256, 2, false)        \
+  define(vbgemm_ragged_rows_256_##kind, kind, false, true, 256, 1, false)          \
+  define(vbgemm_ragged_rows_128_##kind, kind, false, true, 128, 1, false)          \
+  define(vbgemm_ragged_transposed_256x2_##kind, kind, false, false, 256, 2, false) \
+  define(vbgemm_ragged_transposed_256_##kind, kind, false, false, 256, 1, false)   \
+  define(vbgemm_ragged_transposed_128_##kind, kind, false, false, 128, 1, false)   \
+  define(vbgemm_ragged_contraction_256_##kind, kind, true, true, 256, 1, false)    \
+  define(vbgemm_ragged_contraction_128_##kind, kind, true, true, 128, 1, false)
 
-#define VBGEMM_DECLARE(name, kind, across_a, across_b, cols, cluster) \
+#define VBGEMM_EVERY_GATHERING_KERNEL(define, kind)                                \
+  define(vbgemm_ragged_gathered_rows_256_##kind, kind, false, true, 256, 1, true)        \
+  define(vbgemm_ragged_gathered_rows_128_##kind, kind, false, true, 128, 1, true)        \
+  define(vbgemm_ragged_gathered_transposed_256_##kind, kind, false, false, 256, 1, true) \
+  define(vbgemm_ragged_gathered_transposed_128_##kind, kind, false, false, 128, 1, true)
+// clang-format on
+
+#define VBGEMM_DECLARE(name, kind, across_a, across_b, cols, cluster, gathers) \
   extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::RaggedParameters, parameters));
 VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, f16)
+VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, bf16)
+VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, f16)
 #undef VBGEMM_DECLARE

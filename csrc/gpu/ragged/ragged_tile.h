@@ -1,6 +1,7 @@
 // The pipelined kernel of ragged products: the loops of its three roles, which ragged_cut.h describes.
 #pragma once
 #include "gpu/ragged/ragged_cut.h"
+#include "gpu/ragged/ragged_gather.h"
 #include "gpu/ragged/ragged_store.h"
 
 namespace vbgemm {
@@ -21,12 +22,12 @@ class RaggedBlock {
 
   __device__ void init_barriers() const {
     for (int i = 0; i < Cut::kStages; ++i) {
-      init_barrier(shared_.full[i], 1);
+      init_barrier(shared_.full[i], 1 + 32 * Cut::kGatheringWarps);
       init_barrier(shared_.empty[i], Cut::kCluster * Cut::kMultiplyingWarps);
     }
     for (int i = 0; i < Cut::kTiles; ++i) {
       init_barrier(shared_.tile_full[i], 1);
-      init_barrier(shared_.tile_empty[i], 1 + Cut::kMultiplyingWarps);
+      init_barrier(shared_.tile_empty[i], 1 + Cut::kGatheringWarps + Cut::kMultiplyingWarps);
     }
     init_barrier(shared_.unit_full, 1);
     init_barrier(shared_.unit_empty, 1);
@@ -86,7 +87,7 @@ class RaggedBlock {
       arrive(shared_.tile_empty[tiles.index]);
       tiles.advance();
       if (tile.depth < 0) return;
-      const int boxes_a = (tile.rows + Cut::kBox - 1) / Cut::kBox;
+      const int boxes_a = Cut::kGathers ? 0 : (tile.rows + Cut::kBox - 1) / Cut::kBox;
       // B's boxes; in a gated product those of the gate, then as many of the other half of the matrix.
       const int halves = parameters_.sizes.gated ? 2 : 1, most_b = Cut::kBoxesB / halves;
       const int boxes_b = min(max(tile.cols + Cut::kBox - 1, 0) / Cut::kBox, most_b);
@@ -282,7 +283,7 @@ __device__ inline void run_ragged(const RaggedParameters& parameters, Unaligned<
   RaggedBlock<Cut> block(parameters, shared);
   const int warp = value_of_lane(thread_index() / 32, 0), lane = thread_index() % 32;
   if (thread_index() == 0) {
-    prefetch_map(parameters.a);
+    if (!Cut::kGathers) prefetch_map(parameters.a);
     prefetch_map(parameters.b);
     prefetch_map(parameters.out);
     block.init_barriers();
@@ -299,6 +300,8 @@ __device__ inline void run_ragged(const RaggedParameters& parameters, Unaligned<
       if (lane == 0) block.copy_operands();
     } else if (warp == 1) {
       block.find_tiles(lane);
+    } else if constexpr (Cut::kGathers) {
+      RowGatherer<Cut>(parameters, shared, warp - 2, lane).run();
     }
   } else {
     grow_registers<232>();
@@ -312,10 +315,10 @@ __device__ inline void run_ragged(const RaggedParameters& parameters, Unaligned<
 }
 
 // The kernel's name says which operands are contiguous across K: none or B for rows, both for a contraction.
-#define VBGEMM_DEFINE_RAGGED_KERNEL(name, kind, across_a, across_b, cols, cluster)                                        \
+#define VBGEMM_DEFINE_RAGGED_KERNEL(name, kind, across_a, across_b, cols, cluster, gathers)                               \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(384, 1) name(VBGEMM_PARAMETERS(vbgemm::RaggedParameters, parameters)) { \
     if constexpr (vbgemm::kWarpgroupProducts) {                                                                           \
-      using Cut = vbgemm::RaggedCut<vbgemm::Kind::kind, across_a, across_b, cols, cluster>;                               \
+      using Cut = vbgemm::RaggedCut<vbgemm::Kind::kind, across_a, across_b, cols, cluster, gathers>;                      \
       VBGEMM_DYNAMIC_SHARED(vbgemm::Unaligned<vbgemm::RaggedShared<Cut>>, dynamic);                                       \
       vbgemm::run_ragged<Cut>(parameters, dynamic);                                                                       \
     } else {                                                                                                              \

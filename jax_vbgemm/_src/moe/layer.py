@@ -11,8 +11,8 @@ from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.routing import Routing
-from jax_vbgemm._src.moe.rows import select_rows
 from jax_vbgemm._src.ragged.api import ragged_dot
+from jax_vbgemm._src.ragged.select_rows import select_rows
 
 
 def dispatch(x: Any, routing: Routing) -> jax.Array:
@@ -132,7 +132,7 @@ def expert_mlp(
 ) -> jax.Array:
     """A mixture of gated experts: the sum over a token's choices e of p[e] (activation(x gate[e]) * (x up[e])) down[e].
 
-    `dispatch`, `gated_dot`, `ragged_dot` and `combine`, one after the other; differentiable to any order.
+    `gated_dot` of the dispatched tokens, `ragged_dot` and `combine`, one after the other; differentiable to any order.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -168,5 +168,11 @@ def expert_mlp(
             "down (experts, f, n)"
         )
     options: dict[str, Any] = {"precision": precision, "implementation": implementation}
-    hidden = gated_dot(dispatch(x, routing), gate_up, routing.group_sizes, activation=activation, **options)
+    x = as_array("expert_mlp", "x", x)
+    tokens = routing.slots.shape[0]
+    if x.ndim != 2 or x.shape[0] != tokens:
+        raise ValueError(f"expert_mlp: x is {x.shape} but routing is of {tokens} tokens: x must be ({tokens}, d)")
+    # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
+    gather = routing.rows, routing.slots
+    hidden = gated_dot(x, gate_up, routing.group_sizes, activation=activation, gather=gather, **options)
     return combine(ragged_dot(hidden, down, routing.group_sizes, **options), routing)

@@ -22,7 +22,9 @@ with a column of ones.
     api.py        the public functions: checks, dtypes
     primitive.py  the primitive's operands and parameters
     rules.py      derivatives and vmap
-    gated.py      products whose result is activation(one half) times the other half
+    composed.py   gates, row scales and gathered rows as work of XLA, for derivatives and for kernels without them
+    select_rows.py sums of rows selected by index, whose transpose is again a selection
+    plan.py       by which kernel and which tiles a GPU computes a product
     reference.py  its definition in jnp, used on platforms and for dtypes without a kernel
     lowering.py   the choice between reference and kernel, and the custom call (csrc/ragged_call.h)
     indices.py    indices that are data: clamped, counted, reported by checkify

@@ -79,9 +79,12 @@ def ragged_dot(
       row_scale: (m,), of a dtype that promotes to that of the accumulator, in which the scaling is done: float32 for
         16-bit results. (A router's probability, for example.)
       gather: (m,) integers: lhs[gather[i]] stands for lhs[i]. An index outside of lhs is clamped to its first or last
-        row; `jax.experimental.checkify.checkify` (with `user_checks`) reports it. The rows are copied before the
-        kernel runs, and the gradient of lhs is XLA's scatter, which on a GPU adds in no fixed order; the gradient of
-        `jax_vbgemm.moe.dispatch` has a fixed order.
+        row; `jax.experimental.checkify.checkify` (with `user_checks`) reports it. On GPUs of compute capability 9.0
+        the kernel for bfloat16 and float16 reads rows by index; elsewhere, and where there is a derivative, they are
+        copied before it. The gradient of lhs then is XLA's scatter, which on a GPU adds in no fixed order. A pair
+        (gather, slots) has a gradient with a fixed order: slots (rows of lhs, terms) is the inverse selection, that
+        is, gather contains r at the places slots[r], and nowhere else. (The `rows` and `slots` of a
+        `jax_vbgemm.moe.Routing`.)
       implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
       group_size_hint: the typical size of groups, or a sequence with the typical size of each group. It guides the
         choice of tiles and changes no result.
@@ -98,8 +101,6 @@ def ragged_dot(
     name = "ragged_dot"
     lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
     group_sizes = sizes_argument(name, group_sizes)
-    if gather is not None:
-        lhs = _gathered(name, lhs, gather)
     for flag, value in {"transpose_rhs": transpose_rhs, "gated": gated}.items():
         if not isinstance(value, bool | np.bool_):
             raise TypeError(f"{name}: {flag} must be a bool, not {value!r}")
@@ -108,7 +109,8 @@ def ragged_dot(
             f"{name}: lhs must be (m, k), rhs (g, k, n) and group_sizes (g,), but they are {lhs.shape}, {rhs.shape} "
             f"and {group_sizes.shape}"
         )
-    m, (groups, *matrix) = lhs.shape[0], rhs.shape
+    selection = {} if gather is None else _selection(name, lhs, gather)
+    m, (groups, *matrix) = (lhs if gather is None else selection["gather"]).shape[0], rhs.shape
     k, n = reversed(matrix) if transpose_rhs else matrix
     if lhs.shape[1] != k:
         stored = ", transposed" if transpose_rhs else ""
@@ -134,7 +136,7 @@ def ragged_dot(
         extras["row_scale"] = _operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
     if group_offset is not None:
         extras["group_offset"] = scalar_integer(name, "group_offset", group_offset)
-    operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **extras}
+    operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **extras, **selection}
     refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     after = None
     if jnp.issubdtype(out_dtype, jnp.complexfloating):
@@ -157,14 +159,25 @@ def ragged_dot(
     return result
 
 
-def _gathered(name: str, lhs: jax.Array, gather: Any) -> jax.Array:
-    """The rows lhs[gather]."""
-    index = _integers(name, "gather", gather)
-    if index.ndim != 1 or lhs.ndim != 2:
+def _selection(name: str, lhs: jax.Array, gather: Any) -> dict[str, jax.Array]:
+    """The indices of rows of lhs, in range, and the inverse selection if it is given."""
+    pair = isinstance(gather, tuple)
+    index = _integers(name, "gather", gather[0] if pair else gather)
+    if index.ndim != 1:
         raise ValueError(f"{name}: gather is {index.shape} and lhs {lhs.shape}: they must be (m,) and (rows, k)")
     if lhs.shape[0] == 0 and index.shape[0] != 0:
         raise ValueError(f"{name}: gather is {index.shape} but lhs is {lhs.shape}: it has no row to be read")
-    return lhs.at[clamp(name, "gather", index, lhs.shape[0])[0]].get(mode="promise_in_bounds")
+    selection = {"gather": clamp(name, "gather", index, lhs.shape[0])[0]}
+    if pair:
+        if len(gather) != 2:
+            raise ValueError(f"{name}: gather has {len(gather)} arrays: it must be one array or a pair")
+        slots = _integers(name, "slots", gather[1])
+        if slots.ndim != 2 or slots.shape[0] != lhs.shape[0]:
+            raise ValueError(
+                f"{name}: slots is {slots.shape} but lhs is {lhs.shape}: it must be ({lhs.shape[0]}, terms)"
+            )
+        selection["slots"] = clamp(name, "slots", slots, index.shape[0])[0]
+    return selection
 
 
 def factors(name: str, lhs: Any, rhs: Any, precision: Any, preferred: Any) -> tuple[jax.Array, jax.Array, Any, Any]:

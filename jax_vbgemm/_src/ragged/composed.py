@@ -1,13 +1,31 @@
-"""Epilogues as elementwise work of XLA after a product: for derivatives, and for kernels without them."""
+"""Parts of a product as work of XLA before and after it: for derivatives, and for kernels without these parts."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
-from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
+from jax_vbgemm._src.ragged.reference import finish, mapped, rows_with_weights
+from jax_vbgemm._src.ragged.select_rows import select_rows
+
+
+def gathered(*operands: jax.Array, ragged: Ragged) -> jax.Array:
+    """The product of rows that are copied before it."""
+    lhs, rhs, group_sizes, extras = ragged.split(operands)
+    index, slots = extras.pop("gather"), extras.pop("slots", None)
+    parts = [lhs, index] if slots is None else [lhs, index[..., None], slots]
+    ranks = [2, 1] if slots is None else [2, 2, 2]
+    depth = max(x.ndim - rank for x, rank in zip(parts, ranks, strict=True))
+    form: Callable[..., jax.Array] = partial(jnp.take, axis=0, mode="clip") if slots is None else select_rows
+    for _ in range(depth):
+        form = mapped(form)
+    rows = form(*(x.reshape((*(1,) * (depth + rank - x.ndim), *x.shape)) for x, rank in zip(parts, ranks, strict=True)))
+    return bind([rows, rhs, group_sizes, *extras.values()], ragged._replace(extras=tuple(extras)))
 
 
 def gated(*operands: jax.Array, ragged: Ragged) -> jax.Array:

@@ -36,7 +36,9 @@ def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
     if why and ragged.implementation == "kernel" and not _is_empty(ctx.avals_in, ragged):
         raise NotImplementedError(f"ragged_dot: implementation='kernel', but {why}")
     form: Callable[..., jax.Array]
-    if ragged.gated and not (planned and planned.only_pipelined):
+    if "gather" in ragged.extras and not (planned and planned.gathers):
+        form = partial(composed.gathered, ragged=ragged)
+    elif ragged.gated and not (planned and planned.only_pipelined):
         form = partial(composed.gated, ragged=ragged)
     elif why:
         form = partial(reference.result, ragged=ragged)
@@ -79,7 +81,7 @@ def why_not_kernel(
 def _why_no_sizes(avals: Sequence[Any], ragged: Ragged) -> str | None:
     """Why a kernel cannot take these sizes; None where it can."""
     sizes = sizes_of([aval.shape for aval in avals], ragged)
-    stated = (*_stated(sizes, ragged), math.prod(sizes.batch))
+    stated = (*_stated(sizes, ragged), math.prod(sizes.batch), avals[0].shape[-2])
     if 0 in stated:
         return "nothing is to be multiplied"
     if max(stated) > LARGEST_SIZE:
@@ -168,10 +170,12 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged, planned: plan.Pla
         limit = LARGEST_SIZE // 2
         extras["group_offset"] = jnp.clip(extras["group_offset"], -limit, limit).astype(np.int32)
     wide = accumulator(lhs.dtype)
-    empty = {"bias": ragged.out_dtype, "row_scale": wide, "group_offset": np.int32}
+    empty = {"bias": ragged.out_dtype, "row_scale": wide, "group_offset": np.int32, "gather": np.int32}
     buffers = [lhs, rhs, group_sizes, *(extras.get(name, jnp.zeros((0,), dtype)) for name, dtype in empty.items())]
     rhs_entry = math.prod(rhs.shape[rhs.ndim - ranks[1] :])
-    cores = [sizes.m * sizes.k, rhs_entry, sizes.total_groups, ragged.groups * sizes.columns(ragged), sizes.m, 1]
+    lhs_rows = lhs.shape[-2]
+    of_bias = ragged.groups * sizes.columns(ragged)
+    cores = [lhs_rows * sizes.k, rhs_entry, sizes.total_groups, of_bias, sizes.m, 1, sizes.m]
     none = [0, 0]
     of_each = [of_lhs, of_rhs, of_sizes, *(of_extras.get(name, none) for name in empty)]
     results = [jax.ShapeDtypeStruct(sizes.result(ragged), ragged.out_dtype)]
@@ -185,7 +189,7 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged, planned: plan.Pla
         transpose_rhs=np.int64(ragged.transpose_rhs),
         activation=np.int64(ACTIVATIONS.index(ragged.activation)),
         gated=np.int64(ragged.gated),
-        sizes=np.array([sizes.m, sizes.k, sizes.n, ragged.groups, sizes.total_groups, *counts], np.int64),
+        sizes=np.array([sizes.m, sizes.k, sizes.n, ragged.groups, sizes.total_groups, *counts, lhs_rows], np.int64),
         batch_strides=np.array(
             [stride * core for pair, core in zip(of_each, cores, strict=True) for stride in pair], np.int64
         ),

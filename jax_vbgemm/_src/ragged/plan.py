@@ -57,6 +57,11 @@ class Plan(NamedTuple):
         return self.tile < 0
 
     @property
+    def gathers(self) -> bool:
+        """Whether the kernel reads rows of lhs by index. A cluster of thread blocks, which share copies, does not."""
+        return self.only_pipelined and self.shape != "wide_pair"
+
+    @property
     def words(self) -> list[int]:
         return [SHAPES.index(self.shape), int(self.counted), self.tile]
 

@@ -15,7 +15,7 @@ from jax_vbgemm._src import compat
 
 Shape = tuple[Any, ...]
 
-EXTRAS = ("bias", "row_scale", "group_offset")
+EXTRAS = ("bias", "row_scale", "group_offset", "gather", "slots")
 """The operands that a call may have after lhs, rhs and group_sizes, in this order."""
 
 
@@ -24,8 +24,11 @@ class Ragged(NamedTuple):
 
     Operands: lhs (..., m, k); rhs (..., groups, k, n), or (..., groups, n, k) where `transpose_rhs`; group_sizes
     (..., total groups), int32 or int64; then the operands that `extras` names: bias (..., groups, n) in the result's
-    dtype, row_scale (..., m) in the accumulator's dtype, group_offset (...). The result is (..., m, n). A `contraction`
-    has rhs (..., m, n), no extras but group_offset, and the result (..., groups, k, n).
+    dtype, row_scale (..., m) in the accumulator's dtype, group_offset (...), gather (..., m) int32. The result is
+    (..., m, n). A `contraction` has rhs (..., m, n), no extras but group_offset, and the result (..., groups, k, n).
+
+    With gather, lhs is (..., rows, k), and row gather[i] of it, which must exist, takes the place of row i. Only the
+    gradient of lhs uses slots (..., rows, terms), the inverse selection: which rows of the product each row becomes.
 
     A `gated` product has 2 n in place of n in rhs and bias, and its result is row_scale activation(gate) up, where gate
     and up are both halves of the sums; it has an activation and is no contraction.
@@ -56,7 +59,7 @@ class Ragged(NamedTuple):
 
     def core_ranks(self) -> list[int]:
         """The rank of each operand without its batch dimensions."""
-        extra = {"bias": 2, "row_scale": 1, "group_offset": 0}
+        extra = {"bias": 2, "row_scale": 1, "group_offset": 0, "gather": 1, "slots": 2}
         return [2, 2 if self.contraction else 3, 1, *(extra[name] for name in self.extras)]
 
     def split(self, operands: Sequence[Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
@@ -95,7 +98,8 @@ def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> Sizes:
     leading = [shape[: len(shape) - rank] for shape, rank in zip(shapes, ranks, strict=True)]
     static = all(map(compat.is_static, leading))
     batch: Shape = (np if static else jnp).broadcast_shapes(*leading)
-    m, k = shapes[0][-2:]
+    lhs_rows, k = shapes[0][-2:]
+    m = shapes[3 + ragged.extras.index("gather")][-1] if "gather" in ragged.extras else lhs_rows
     columns = shapes[1][-2 if ragged.transpose_rhs else -1]
     sizes = Sizes(batch, m, k, columns // 2 if ragged.gated else columns, shapes[2][-1])
     rhs = (
@@ -103,8 +107,10 @@ def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> Sizes:
         if ragged.contraction
         else (ragged.groups, *((columns, k) if ragged.transpose_rhs else (k, columns)))
     )
-    extra = {"bias": (ragged.groups, columns), "row_scale": (m,), "group_offset": ()}
-    cores = [(m, k), rhs, (sizes.total_groups,), *(extra[name] for name in ragged.extras)]
+    extra = {"bias": (ragged.groups, columns), "row_scale": (m,), "group_offset": (), "gather": (m,)}
+    if "slots" in ragged.extras:
+        extra["slots"] = (lhs_rows, shapes[3 + ragged.extras.index("slots")][-1])
+    cores = [(lhs_rows, k), rhs, (sizes.total_groups,), *(extra[name] for name in ragged.extras)]
     for shape, core, rank in zip(shapes, cores, ranks, strict=True):
         if shape[len(shape) - rank :] != core:
             raise ValueError(f"ragged_dot: operands of shapes {list(shapes)} don't fit: {shape} must end in {core}")

@@ -6,7 +6,7 @@ every rule binds the primitive again. Group sizes and offsets are integers and h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -36,8 +36,10 @@ def _sum(parts: Sequence[Any], like: jax.Array) -> Any:
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> tuple[Any, Any]:
-    if ragged.gated:
-        return _jvp_of_gated(primals, tangents, ragged)
+    if "gather" in ragged.extras:  # the gradient of the weights needs the rows themselves
+        return _jvp_of(composed.gathered, primals, tangents, ragged)
+    if ragged.gated:  # a derivative needs both halves of the sums, which the kernel of a gated product does not store
+        return _jvp_of(composed.gated, primals, tangents, ragged)
     lhs, rhs, group_sizes, extras = ragged.split(primals)
     d_lhs, d_rhs, _, d_extras = ragged.split(tangents)
     # The tangents of the sums, and therefore the cotangents in a gradient, have the result's dtype: products of 16-bit
@@ -98,15 +100,17 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
     return value, tangent
 
 
-def _jvp_of_gated(primals: Sequence[Any], tangents: Sequence[Any], ragged: Ragged) -> tuple[Any, Any]:
-    """A derivative needs both halves of the sums, which the kernel of a gated product does not store."""
+def _jvp_of(
+    form: Callable[..., jax.Array], primals: Sequence[Any], tangents: Sequence[Any], ragged: Ragged
+) -> tuple[Any, Any]:
+    """The derivative of another form of the same product; the product itself where nothing moves."""
     moving = [index for index, tangent in enumerate(tangents) if _moves(tangent)]
 
     def of_moving(*values: Any) -> jax.Array:
         operands = list(primals)
         for index, value in zip(moving, values, strict=True):
             operands[index] = value
-        return composed.gated(*operands, ragged=ragged)
+        return form(*operands, ragged=ragged)
 
     if not moving:
         value = bind(primals, ragged)
@@ -136,8 +140,8 @@ def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
             if ad.is_undefined_primal(operand):
                 results[index] = ad.Zero(operand.aval.to_ct_aval())
         return results
-    if ragged.has_epilogue:
-        return _transpose_of_epilogue(cotangent, operands, ragged)
+    if ragged.has_epilogue or "gather" in ragged.extras:
+        return _transpose_by_tangent(cotangent, operands, ragged)
     if ad.is_undefined_primal(lhs) and ad.is_undefined_primal(rhs):
         raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
     index = 0 if ad.is_undefined_primal(lhs) else 1
@@ -164,8 +168,8 @@ def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
     return results
 
 
-def _transpose_of_epilogue(cotangent: jax.Array, operands: Sequence[Any], ragged: Ragged) -> list[Any]:
-    """The cotangents of bias and row_scale for jax.linear_transpose; derivatives never need them."""
+def _transpose_by_tangent(cotangent: jax.Array, operands: Sequence[Any], ragged: Ragged) -> list[Any]:
+    """For jax.linear_transpose of a product with an epilogue or gathered rows; derivatives never have either."""
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     if ragged.activation is not None or sum(linear) != 1:
         what = "its activation" if ragged.activation else "more than one operand"

@@ -1,0 +1,80 @@
+// The producer of A where rows of lhs are read by index. TMA reads boxes of adjacent rows only, so that the threads of two warps copy the
+// rows, 16 bytes at a time, to the places where TMA would put them.
+#pragma once
+#include "gpu/ragged/ragged_cut.h"
+
+namespace vbgemm {
+
+template <class Cut>
+class RowGatherer {
+ public:
+  // A warp copies one box of A of each stage: 64 rows of the tile.
+  __device__ RowGatherer(const RaggedParameters& parameters, RaggedShared<Cut>& shared, int box, int lane)
+      : parameters_(parameters), shared_(shared), box_(box), lane_(lane) {}
+
+  __device__ void run() const {
+    RingPlace<Cut::kTiles> tiles;
+    RingPlace<Cut::kStages> stages;
+    for (;; tiles.advance()) {
+      wait_phase(shared_.tile_full[tiles.index], tiles.parity);
+      const RaggedTile tile = shared_.tile[tiles.index];
+      wave_barrier();  // all lanes have read the tile
+      if (lane_ == 0) arrive(shared_.tile_empty[tiles.index]);
+      if (tile.depth < 0) return;
+      int rows[kLines];
+      load_rows(tile, rows);
+      for (int k = 0; k < tile.depth; k += Cut::kDepth, stages.advance()) {
+        wait_phase(shared_.empty[stages.index], stages.parity ^ 1);
+        wave_barrier();  // all lanes have seen the end of the phase
+        if (box_ * Cut::kBox < tile.rows) copy_lines(shared_.stage[stages.index] + box_ * Cut::kBoxBytes, rows, k);
+        arrive_after_copies(shared_.full[stages.index]);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kLines = Cut::kBox / 32;  // lines of a box whose row numbers a lane loads
+
+  // Loads the numbers of rows of lhs for this lane's lines of the box, below 0 for lines outside of the tile.
+  __device__ void load_rows(const RaggedTile& tile, int (&rows)[kLines]) const {
+#pragma unroll
+    for (int i = 0; i < kLines; ++i) {
+      const int line = box_ * Cut::kBox + lane_ + 32 * i;
+      rows[i] = line < tile.rows ? min(max(parameters_.gather[tile.row + line], 0), parameters_.lhs_rows - 1) : -1;
+    }
+  }
+
+  // Eight adjacent lanes copy the eight vectors of a line, a lane those of every fourth line. Two warps keep up with the products only if
+  // each copy takes few instructions.
+  __device__ void copy_lines(unsigned char* box, const int (&rows)[kLines], int k) const {
+    constexpr int kElement = sizeof(typename Cut::T), kTogether = 8;
+    const int vector = lane_ % 8, line = lane_ / 8, column = k + vector * (16 / kElement);
+    const bool exists = column < parameters_.sizes.k;
+    const uint32_t row_bytes = parameters_.sizes.k * uint32_t{kElement};
+    uint64_t from = reinterpret_cast<uint64_t>(parameters_.lhs) + column * uint64_t{kElement};
+    keep_in_place(from);  // in one pair of registers; the compiler would add its parts to each row's offset instead
+    // The 128-byte swizzle permutes the vectors of a line by the line's number, of which every second line of a lane has the same remainder
+    // by 8.
+    unsigned char* const to[2] = {box + line * 128 + (vector ^ line) * 16, box + line * 128 + (vector ^ line ^ 4) * 16};
+#pragma unroll
+    for (int i = 0; i < kLines; ++i) {
+      // Exchanged before the first copy: a copy right behind the exchange of its row would wait for it, and the next exchange for the copy.
+      int row[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) row[j] = value_of_lane(rows[i], 4 * j + line);
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) keep_in_place(row[j]);
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const uint64_t address = from + uint64_t{static_cast<uint32_t>(row[j])} * row_bytes;
+        copy_async<16>(to[j % 2] + (32 * i + 4 * j) * 128, reinterpret_cast<const void*>(address), exists && row[j] >= 0);
+      }
+    }
+  }
+
+  const RaggedParameters& parameters_;
+  RaggedShared<Cut>& shared_;
+  int box_, lane_;
+};
+
+}  // namespace vbgemm

@@ -1,0 +1,122 @@
+"""ragged_dot that reads rows of lhs by index."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import jax_vbgemm as vb
+from jax_vbgemm._src import backends
+
+ROWS, M, K, N, GROUPS = 7, 30, 16, 24, 3
+SIZES = jnp.array([11, 0, 15])
+INDEX = jnp.asarray(np.random.default_rng(0).integers(0, ROWS, M))
+LHS, RHS = oracle.random((ROWS, K), "float32", 1), oracle.random((GROUPS, K, N), "float32", 2)
+# Every row of lhs is taken by as many rows of the product.
+EVEN = jnp.asarray(np.random.default_rng(3).permutation(4 * ROWS) % ROWS)
+SLOTS = jnp.stack([jnp.flatnonzero(row == EVEN, size=4) for row in range(ROWS)])
+
+HIGHEST = {"precision": "highest"}
+OPTIONS = {
+    "plain": {},
+    "an epilogue": {"activation": "silu", "bias": jnp.ones((GROUPS, N), "float32")},
+    "gated": {"gated": True, "activation": "gelu"},
+    "scaled": {"row_scale": jnp.arange(M, dtype="float32")},
+    "a window": {"group_offset": 0},
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_the_product_and_its_derivatives_are_those_of_copied_rows(case):
+    options = HIGHEST | OPTIONS[case]
+
+    def by_index(lhs, rhs):
+        return vb.ragged_dot(lhs, rhs, SIZES, gather=INDEX, **options)
+
+    def copied(lhs, rhs):
+        return vb.ragged_dot(lhs[INDEX], rhs, SIZES, **options)
+
+    def grad(f):
+        return jax.grad(lambda *x: jnp.sin(f(*x)).sum(), argnums=(0, 1))
+
+    def second(f):
+        return jax.grad(lambda *x: sum(jnp.sin(g).sum() for g in grad(f)(*x)), argnums=(0, 1))
+
+    for of in (lambda f: f, grad, second):
+        for got, expected in zip(
+            jax.tree.leaves(jax.jit(of(by_index))(LHS, RHS)), jax.tree.leaves(of(copied)(LHS, RHS)), strict=True
+        ):
+            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mapped", ["lhs", "gather", "both", "sizes"])
+def test_vmap(mapped):
+    two = {
+        "lhs": jnp.stack([LHS, 2 * LHS]),
+        "gather": jnp.stack([INDEX, INDEX[::-1]]),
+        "sizes": jnp.stack([SIZES, SIZES[::-1]]),
+    }
+    moved = {"lhs", "gather"} if mapped == "both" else {mapped}
+    values = {"lhs": LHS, "gather": INDEX, "sizes": SIZES}
+    given = {name: two[name] if name in moved else value for name, value in values.items()}
+
+    def product(given):
+        return vb.ragged_dot(given["lhs"], RHS, given["sizes"], gather=given["gather"], **HIGHEST)
+
+    got = jax.vmap(product, in_axes=({name: 0 if name in moved else None for name in given},))(given)
+    for i in range(2):
+        one = {name: value[i] if name in moved else value for name, value in given.items()}
+        np.testing.assert_allclose(got[i], product(one), rtol=1e-5, atol=1e-5)
+
+
+def test_the_transpose_of_a_gathered_product():
+    transposed = jax.linear_transpose(lambda lhs: vb.ragged_dot(lhs, RHS, SIZES, gather=INDEX, **HIGHEST), LHS)
+    ct = oracle.random((M, N), "float32", 5)
+    (got,) = transposed(ct)
+    (expected,) = jax.vjp(lambda lhs: vb.ragged_dot(lhs[INDEX], RHS, SIZES, **HIGHEST), LHS)[1](ct)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_pair_has_a_gradient_without_a_scatter():
+    sizes = jnp.array([10, 8, 10])
+
+    def loss(gather):
+        return lambda lhs: jnp.sin(vb.ragged_dot(lhs, RHS, sizes, gather=gather, **HIGHEST)).sum()
+
+    np.testing.assert_allclose(jax.grad(loss((EVEN, SLOTS)))(LHS), jax.grad(loss(EVEN))(LHS), rtol=1e-4, atol=1e-4)
+    assert "scatter" not in jax.jit(jax.grad(loss((EVEN, SLOTS)))).lower(LHS).as_text()
+    assert "scatter" in jax.jit(jax.grad(loss(EVEN))).lower(LHS).as_text()
+
+
+@pytest.mark.parametrize(
+    ("k", "dtype", "in_kernel"), [(64, "bfloat16", True), (4096, "bfloat16", False), (64, "float32", False)]
+)
+def test_the_pipelined_kernel_reads_rows_by_index(k, dtype, in_kernel):
+    """Except where its thread blocks are in pairs."""
+    shapes = [((128, k), dtype), ((2, k, 512), dtype), ((2,), "int32"), ((1024,), "int32")]
+
+    def product(lhs, rhs, sizes, gather):
+        return vb.ragged_dot(lhs, rhs, sizes, gather=gather)
+
+    with vb.target("h100"):
+        program = jax.export.export(jax.jit(product), platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
+            *(jax.ShapeDtypeStruct(*shape) for shape in shapes)
+        )
+    text = program.mlir_module()
+    assert backends.RAGGED_TARGET_NAME in text
+    assert (f"1024x{k}x" not in text) == in_kernel
+
+
+BAD = {
+    "three arrays": ((INDEX, SLOTS, SLOTS), ValueError, "gather has 3 arrays"),
+    "slots of another lhs": ((EVEN, SLOTS[1:]), ValueError, r"slots is \(6, 4\)"),
+    "slots that are no integers": ((EVEN, SLOTS.astype("float32")), TypeError, "slots is float32"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_selections(case):
+    gather, error, message = BAD[case]
+    with pytest.raises(error, match=message):
+        vb.ragged_dot(LHS, RHS, SIZES, gather=gather)
