@@ -22,7 +22,7 @@ OPTIONS = {
     "plain": {},
     "an epilogue": {"activation": "silu", "bias": jnp.ones((GROUPS, N), "float32")},
     "gated": {"gated": True, "activation": "gelu"},
-    "scaled": {"row_scale": jnp.arange(M, dtype="float32")},
+    "scaled": {"row_scale": jnp.linspace(-1, 1, M, dtype="float32")},
     "a window": {"group_offset": 0},
 }
 

@@ -10,6 +10,8 @@ import oracle
 import pytest
 
 import jax_vbgemm as vb
+from jax_vbgemm._src.ragged import composed
+from jax_vbgemm._src.ragged.primitive import Ragged
 
 B, M, K, N, G = 3, 11, 4, 5, 3
 SHAPES = {"lhs": (M, K), "rhs": (G, K, N), "group_sizes": (G,), "bias": (G, N), "row_scale": (M,), "group_offset": ()}
@@ -121,3 +123,16 @@ def test_map_of_a_hessian():
     mapped = jax.jit(jax.vmap(jax.hessian(f)))(lhs, sizes)
     for i in range(B):
         assert_same(mapped[i], jax.hessian(f)(lhs[i], sizes[i]))
+
+
+@pytest.mark.parametrize("ragged", [{"activation": None}, {"activation": "silu", "gated": True}])
+def test_a_composed_scale_of_batches(ragged):
+    """Where the kernel has no row scale, as on most GPUs: the form that XLA completes, with a batch of rhs alone."""
+    lhs, rhs = jnp.ones((6, 4)), jnp.ones((3, 2, 4, 10))
+    sizes, scale = jnp.array([2, 3]), jnp.arange(6.0)
+    description = Ragged(jnp.float32, 2, extras=("row_scale",), **ragged)
+    form = composed.gated if "gated" in ragged else composed.scaled
+    lhs, rhs, scale = (x.astype(jnp.float32) for x in (lhs, rhs, scale))
+    got = form(lhs, rhs, sizes, scale, ragged=description)
+    for i in range(3):
+        assert jnp.allclose(got[i], form(lhs, rhs[i], sizes, scale, ragged=description))
