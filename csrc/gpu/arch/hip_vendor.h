@@ -47,6 +47,14 @@ inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int
   return hipLaunchKernel(kernel, dim3(blocks), dim3(threads), arguments, shared_bytes, stream);
 }
 
+// The number of compute units of the current device; 0 where that is unknown.
+inline int multiprocessors() {
+  int device = 0, units = 0;
+  if (hipGetDevice(&device) != hipSuccess || hipDeviceGetAttribute(&units, hipDeviceAttributeMultiprocessorCount, device) != hipSuccess)
+    return 0;
+  return units;
+}
+
 // Loads a kernel's code onto the current device.
 inline Error load_kernel(const void* kernel) {
   hipFuncAttributes attributes;
