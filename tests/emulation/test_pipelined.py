@@ -33,7 +33,7 @@ MISTAKES = {
     ),
     "a missing arrival: a stage not released to the other thread block": (
         "pipelined_tile.h",
-        "    arrive_at(shared_.empty[stage], rank_ ^ 1);\n",
+        "          arrive_at(shared_.empty[stage], rank_ ^ 1);\n",
         "",
     ),
     "a row too many": (

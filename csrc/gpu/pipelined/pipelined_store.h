@@ -6,6 +6,18 @@
 
 namespace vbgemm {
 
+template <class Cut, class T>
+__device__ inline void store_by_tma(const CUtensorMap& map, const TilePlace<T>& place, int warp, const float (&sums)[Cut::kBlocks][4],
+                                    unsigned char* staging, int lane) {
+  const RowsDestination to{nullptr, 0, place.rows - warp * 16, place.cols, map, 0, warp * 16, 0};
+  if (place.stores_sums()) {
+    const auto sum = [&](int block, int i) __attribute__((always_inline)) { return sums[block][i]; };
+    store_wide<Cut, true, Cut::kBlocks>(to, sum, staging, lane);
+  } else {
+    store_narrow<Cut, true>(to, sums, staging, lane);
+  }
+}
+
 // A warp's sums on their way to C: 16 rows by 32 columns at a time, seen as the tile of a thread block of 32 threads (tensor_store.h).
 struct Patch {
   using Sum = float;

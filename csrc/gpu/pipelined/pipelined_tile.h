@@ -80,12 +80,12 @@ class PipelinedBlock {
       for (; mine.tile < mine.end || other.tile < other.end; ++mine.tile, ++other.tile, place.advance(), maps.advance()) {
         wait_phase(shared_.tile_empty[place.index], place.parity ^ 1);
         find(mine, place, maps.index);
-        publish(place);
+        pass_on(place);
       }
     }
     wait_phase(shared_.tile_empty[place.index], place.parity ^ 1);
     if (thread_index() == 0) shared_.tile[place.index].ends = true;
-    publish(place);
+    pass_on(place);
   }
 
   // The producer of operands that TMA copies. One warp runs it, of which one lane issues the copies.
@@ -129,27 +129,41 @@ class PipelinedBlock {
   // The consumers. Eight warps run this, and `warp` counts from 0.
   __device__ void multiply_tiles(int warp, int lane) {
     const int half = warp / 4;
-    Waiting waiting;
     await_previous_kernel();
     each_tile([&](const Tile& tile, RingPlace<Cut::kTiles> place, RingPlace<Cut::kStages>& stages) {
       const bool computes = tile.place.rows > half * 64;  // otherwise only the other half does
       const int depth = computes ? tile.place.depth : 0, passed = (depth + Cut::kDepth - 1) / Cut::kDepth;
-      if (depth == 0) store_waiting(waiting, warp, lane);  // which otherwise happens while products run
+      const auto release = [&](int stage) __attribute__((always_inline)) {
+        // In this order: once the other thread block has all our arrivals it may go on, and arrive here for the next use of the stage.
+        if (lane == 0) {
+          arrive(shared_.empty[stage]);
+          arrive_at(shared_.empty[stage], rank_ ^ 1);
+        }
+      };
       if (computes) {
         float sums[Cut::kBlocks][4];
         if (depth == 0) {
           for (auto& block : sums) block[0] = block[1] = block[2] = block[3] = 0;
         } else {
-          multiply(tile, depth, half, lane, stages, sums, [&]() __attribute__((always_inline)) { store_waiting(waiting, warp, lane); });
+          const bool across_a = tile.tensor_copies && is_across(tile.place.matrix[kA]);
+          const bool across_b = tile.tensor_copies && !is_across(tile.place.matrix[kB]);
+          const auto clear = [](int, int) {};
+          const auto overlapped = [] {};
+          if (across_a && across_b) {
+            multiply_stages<Cut, true, true, true>(shared_, depth, half, stages, sums, clear, overlapped, release);
+          } else if (across_a) {
+            multiply_stages<Cut, true, false, true>(shared_, depth, half, stages, sums, clear, overlapped, release);
+          } else if (across_b) {
+            multiply_stages<Cut, false, true, true>(shared_, depth, half, stages, sums, clear, overlapped, release);
+          } else {
+            multiply_stages<Cut, false, false, true>(shared_, depth, half, stages, sums, clear, overlapped, release);
+          }
         }
         unsigned char* const staging = shared_.staging[warp];
-        const auto sum = [&](int block, int i) __attribute__((always_inline)) { return sums[block][i]; };
-        if (!tile.tensor_stores) {
-          store_by_threads<Cut>(tile.place, warp, sums, staging, lane);
-        } else if (tile.place.stores_sums()) {
-          store_wide<Cut, true, Cut::kBlocks>(destination(tile, warp), sum, staging, lane);
+        if (tile.tensor_stores) {
+          store_by_tma<Cut>(tile.maps->c, tile.place, warp, sums, staging, lane);
         } else {
-          waiting.rows.template store<true, Cut::kBlocks>(destination(tile, warp), sum, staging, lane);
+          store_by_threads<Cut>(tile.place, warp, sums, staging, lane);
         }
       } else {
         wait_stores_read();  // of the tile before, as those who store do
@@ -157,22 +171,15 @@ class PipelinedBlock {
       for (int step = passed; step < tile.steps; ++step, stages.advance()) {
         wait_phase(shared_.full[stages.index], stages.parity);
         wave_barrier();  // all lanes have seen the end of the phase: once the stage is released, it may be followed by that of the next
-        release(stages.index, lane);
+        release(stages.index);
       }
-      waiting.place = place.index;
-      if (!waiting.rows.waits()) pass_on(place.index, lane);
+      wave_barrier();
+      if (lane == 0) arrive(shared_.tile_empty[place.index]);
     });
-    store_waiting(waiting, warp, lane);
     wait_stores();
   }
 
  private:
-  // Results that are still to be stored, and the place in the ring of their tile, which is kept until then.
-  struct Waiting {
-    NarrowRows<Cut> rows;
-    int place = 0;
-  };
-
   // Whether a matrix is contiguous down its columns. One that is contiguous in both directions counts as one of rows.
   static __device__ bool is_across(const MatrixView& x) { return x.col_stride != 1; }
 
@@ -208,55 +215,13 @@ class PipelinedBlock {
     }
   }
 
-  template <class Overlapped>
-  __device__ void multiply(const Tile& tile, int depth, int half, int lane, RingPlace<Cut::kStages>& stages, float (&sums)[Cut::kBlocks][4],
-                           const Overlapped& overlapped) const {
-    const bool across_a = tile.tensor_copies && is_across(tile.place.matrix[kA]);
-    const bool across_b = tile.tensor_copies && !is_across(tile.place.matrix[kB]);
-    const auto clear = [](int, int) {};
-    const auto release = [&](int stage) __attribute__((always_inline)) { this->release(stage, lane); };
-    if (across_a && across_b) {
-      multiply_stages<Cut, true, true, true>(shared_, depth, half, stages, sums, clear, overlapped, release);
-    } else if (across_a) {
-      multiply_stages<Cut, true, false, true>(shared_, depth, half, stages, sums, clear, overlapped, release);
-    } else if (across_b) {
-      multiply_stages<Cut, false, true, true>(shared_, depth, half, stages, sums, clear, overlapped, release);
-    } else {
-      multiply_stages<Cut, false, false, true>(shared_, depth, half, stages, sums, clear, overlapped, release);
-    }
-  }
-
-  // This warp no longer reads the stage. In this order: once the other thread block has all our arrivals it may go on, and arrive here for
-  // the next use of the stage.
-  __device__ void release(int stage, int lane) const {
-    if (lane > 0) return;
-    arrive(shared_.empty[stage]);
-    arrive_at(shared_.empty[stage], rank_ ^ 1);
-  }
-
-  static __device__ RowsDestination destination(const Tile& tile, int warp) {
-    return {nullptr, 0, tile.place.rows - warp * 16, tile.place.cols, tile.maps->c, 0, warp * 16, 0};
-  }
-
-  __device__ void store_waiting(Waiting& waiting, int warp, int lane) const {
-    if (!waiting.rows.waits()) return;
-    waiting.rows.template store_waiting<true>(destination(shared_.tile[waiting.place], warp), shared_.staging[warp], lane);
-    pass_on(waiting.place, lane);
-  }
-
-  // This warp no longer needs the tile at a place of the ring.
-  __device__ void pass_on(int place, int lane) const {
-    wave_barrier();
-    if (lane == 0) arrive(shared_.tile_empty[place]);
-  }
-
   // Both kinds of producers pass every tile together. Otherwise the one that has nothing to copy for a tile would run ahead by more than
   // one use of a stage, and take the end of an earlier use for that of a later one: a barrier only tells the parity of its phase.
   __device__ void meet_producers() const { named_barrier(2, 32 + kCopyingThreads); }
 
   static __device__ int boxes(int lines, int most) { return min(max(lines + Cut::kBox - 1, 0) / Cut::kBox, most); }
 
-  __device__ void publish(const RingPlace<Cut::kTiles>& place) const {
+  __device__ void pass_on(const RingPlace<Cut::kTiles>& place) const {
     wave_barrier();
     if (thread_index() == 0) arrive(shared_.tile_full[place.index]);
   }

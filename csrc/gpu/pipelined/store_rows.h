@@ -73,6 +73,26 @@ __device__ inline void stage_narrow(unsigned char* staging, int lane, const Word
   }
 }
 
+// Stores a warp's sums as 16-bit results, through two boxes in turn.
+template <class Cut, bool kClipped>
+__device__ inline void store_narrow(const RowsDestination& to, const float (&sums)[Cut::kBlocks][4], unsigned char* staging, int lane) {
+  constexpr int kBoxCols = 64, kBoxBlocks = kBoxCols / 8;
+#pragma unroll
+  for (int box = 0; box < Cut::kCols / kBoxCols; ++box) {
+    unsigned char* const place = staging + box % Cut::kStoreBoxes * Cut::kStoreBoxBytes;
+    wait_stores_read<Cut::kStoreBoxes - 1>();
+    wave_barrier();
+    stage_narrow<Cut, kBoxBlocks>(place, lane, [&](int block, int i) __attribute__((always_inline)) {
+      const float (&x)[4] = sums[box * kBoxBlocks + block];
+      return narrow_pair<Cut::kKind>(x[2 * i], x[2 * i + 1]);
+    });
+    fence_staged<kClipped>(to);
+    wave_barrier();
+    store_staged<kClipped, 2>(to, box * kBoxCols, place, lane);
+    commit_stores();
+  }
+}
+
 // A warp's results of 16 bits. The first 128 columns are stored at once; the others wait in registers until products of the next tile run.
 // Each of these two stores needs a fence between threads and TMA, and the fence seems to wait for the warp's products: therefore a store is
 // of two boxes, and only one of a tile's two fences executes while products are in flight (docs/design/ragged.md).
