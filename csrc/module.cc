@@ -100,6 +100,8 @@ NB_MODULE(_core, m) {
   m.attr("ARRAY_CHUNK_BYTES") = vbgemm::kArrayChunkBytes;
   m.attr("PIPELINED_MAP_BYTES") = vbgemm::kPipelinedMapBytes;
   m.attr("RAGGED_COUNTER_BYTES") = vbgemm::kRaggedCounterBytes;
+  m.attr("RAGGED_MOST_SIZE") = vbgemm::kRaggedMostSize;
+  m.attr("RAGGED_MOST_TILES") = vbgemm::kRaggedMostTiles;
   m.def("dtypes", &DTypes,
         "The element types: (name, bytes, accumulator, fraction bits, types to which sums of its products may be rounded).");
   m.def("arithmetics", &Arithmetics, "The arithmetics, in the order of their numbers: (name, left operand's type, right operand's type).");

@@ -44,6 +44,12 @@ struct RaggedCall {
   int64_t columns() const { return gated ? 2 * n : n; }  // of a matrix of rhs in ragged rows
 };
 
+// The head of the list of tiles: the epilogue of tiles whose group has a matrix, and that of tiles of zeros.
+struct TileEpilogues {
+  Problem problem[2];
+  Epilogue epilogue[2];
+};
+
 // The maximum number of tiles of `rows` x `cols`, whatever the group sizes are.
 inline int64_t max_tiles(const RaggedCall& call, int rows, int cols) {
   const auto tiles = [](int64_t size, int each) { return (size + each - 1) / each; };
@@ -54,8 +60,11 @@ inline int64_t max_tiles(const RaggedCall& call, int rows, int cols) {
 // The size in bytes of the counter of tiles, and of the list of all tiles that a GPU computes by a tile of the catalogue (with the
 // epilogues of tiles with and without a matrix).
 inline constexpr int64_t kRaggedCounterBytes = 4;
+// Upper bounds with which nothing overflows 32 bits: of a size, to which the device adds that of a tile; and of the tiles in a list, of
+// which it counts 16 rows at a time.
+inline constexpr int64_t kRaggedMostSize = INT32_MAX - 4096, kRaggedMostTiles = int64_t{1} << 26;
 inline int64_t ragged_list_bytes(const RaggedCall& call, const TileShape& tile) {
-  return 2 * (sizeof(Problem) + sizeof(Epilogue)) + max_tiles(call, tile.m, tile.n) * static_cast<int64_t>(sizeof(ReadyTile));
+  return static_cast<int64_t>(sizeof(TileEpilogues)) + max_tiles(call, tile.m, tile.n) * static_cast<int64_t>(sizeof(ReadyTile));
 }
 inline int64_t ragged_workspace_bytes(const RaggedCall& call) {
   const int64_t counter = call.plan.counted ? kRaggedCounterBytes : 0;

@@ -107,7 +107,7 @@ inline ffi::Error check_ragged_counts(const RaggedArguments& given) {
 // Fills in the sizes and the flags of `call`.
 inline ffi::Error check_ragged_sizes(const RaggedArguments& given, RaggedCall& call) {
   const auto& sizes = given.sizes;
-  const auto of_size = [&sizes](const char* name, int i) { return Bound{name, sizes[i], 1, INT32_MAX, "sizes have 32 bits"}; };
+  const auto of_size = [&sizes](const char* name, int i) { return Bound{name, sizes[i], 1, kRaggedMostSize, "sizes have 32 bits"}; };
   const Bound of_sizes[kRaggedSizes] = {
       of_size("m", 0),        of_size("k", 1),        of_size("n", 2),       of_size("groups", 3), of_size("total_groups", 4),
       of_size("batch[0]", 5), of_size("batch[1]", 6), of_size("lhs_rows", 7)};
@@ -115,7 +115,7 @@ inline ffi::Error check_ragged_sizes(const RaggedArguments& given, RaggedCall& c
   call.m = sizes[0], call.k = sizes[1], call.n = sizes[2], call.groups = sizes[3], call.total_groups = sizes[4];
   call.batch[0] = sizes[5], call.batch[1] = sizes[6], call.lhs_rows = sizes[7];
   call.contraction = given.contraction != 0, call.transpose_rhs = given.transpose_rhs != 0, call.gated = given.gated != 0;
-  if (call.columns() > INT32_MAX) return refuse("both halves of a gated product must have at most 2**31 - 1 columns");
+  if (call.columns() > kRaggedMostSize) return refuse("both halves of a gated product have too many columns for 32 bits");
   return ffi::Error::Success();
 }
 
@@ -187,7 +187,7 @@ inline ffi::Error check_ragged_plan(const RaggedArguments& given, const HasTile&
     if (given.catalogue != catalogue_hash()) return refuse("this program was planned with another version of jax_vbgemm: lower it again");
     const TileShape& tile = kTiles[call.plan.tile];
     if (!has_tile(tile)) return refuse(std::string("tile ") + tile.name + " has no kernel for this arithmetic here");
-    if (max_tiles(call, tile.m, tile.n) > INT32_MAX) return refuse("the call has more than 2**31 - 1 tiles");
+    if (max_tiles(call, tile.m, tile.n) > kRaggedMostTiles) return refuse("the call has too many tiles for 32 bits");
   }
   const int64_t needed = ragged_workspace_bytes(call);
   if (needed > 0 && call.workspace_bytes < needed) return refuse("the workspace must have " + std::to_string(needed) + " bytes");

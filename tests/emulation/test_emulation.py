@@ -137,18 +137,19 @@ def test_other_orders_and_problems_on_cdna(cdna: Path, matrix_units: Path, seed:
 
 
 # Files of kernels, or file:kernel for one kernel alone. Instrumented, a file takes up to a minute to compile. A kernel
-# of each family, with elements of each size, has the code of all; the others differ in the shapes of their tiles.
+# of each family, with elements of each size, has the code of all; the others differ in the shapes of their tiles. Those
+# of bytes and of CDNA are among the slow tests.
 @pytest.mark.parametrize(
     ("kernels", "machine"),
     [
         (["simt_bf16:t128_light", "simt_bf16:t128_deep", "rows_bf16:t128_rows"], []),
         (["simt_f32:t128_light", "simt_f32:t256_dots", "rows_f32:t128_wide_rows"], []),
-        (["simt_e4m3_e5m2"], []),
         (["tensor_bf16:m128_heavy", "tensor_bf16:m256_dots", "tensor_bf16:m128_rows"], []),
-        (["tensor_s8"], []),
-        (["tensor_e4m3_e5m2:m128_light"], []),
-        (["mfma_bf16"], CDNA),
         *slow(
+            (["simt_e4m3_e5m2"], []),
+            (["tensor_s8"], []),
+            (["tensor_e4m3_e5m2:m128_light"], []),
+            (["mfma_bf16"], CDNA),
             (["simt_bf16", "rows_bf16"], []),
             (["simt_f32", "rows_f32"], []),
             (["tensor_bf16", "tensor_light_bf16"], []),
@@ -170,10 +171,10 @@ def test_sanitizers(builder: Builder, tmp_path: Path, kernels: list[str], machin
     [
         (["simt_f32:t128_light", "simt_f32:t128_deep", "simt_f32:t256_dots", "rows_f32:t128_rows"], []),
         (["tensor_light_f64", "tensor_f64:m256_dots", "tensor_f64:m128_rows"], []),
-        (["tensor_tf32x3:m128_heavy"], []),
-        (["tensor_s8:m128_light"], []),
-        (["mfma_bf16"], CDNA),
         *slow(
+            (["tensor_tf32x3:m128_heavy"], []),
+            (["tensor_s8:m128_light"], []),
+            (["mfma_bf16"], CDNA),
             (["simt_f32", "rows_f32"], []),
             (["simt_f64", "rows_f64"], []),
             (["tensor_f64", "tensor_light_f64"], []),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from emulated_check import CDNA, Builder, some_files
+from emulated_check import CDNA, CSRC, PIPELINED, Builder, assert_passes, change, first_fault, some_files
 
 from jax_vbgemm import _core
 from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
@@ -233,3 +233,33 @@ def test_batches(target):
     for i in range(3):
         for j in range(2):
             assert_close(out[i, j], expected(lhs[j], rhs[i], sizes[j], 2), "float32")
+
+
+FEW_KERNELS = ["simt_f32:t128_light", "simt_c64:t128_light", "tensor_light_bf16:m128_light"]
+OPTIONS = ["--kinds", "float32", "complex64", "bfloat16", "--calls", "60"]
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
+def test_random_calls(builder: Builder, tmp_path, seed):
+    kernels = some_files(tmp_path, FEW_KERNELS)
+    executable = builder.ragged_executable(["-O2"], tmp_path, [*PIPELINED, *kernels])
+    assert_passes(executable, *OPTIONS, "--seed", str(seed), common=[])
+
+
+MISTAKES = {
+    "zeros with an activation": ("if (yes) epilogue.activation", "epilogue.activation"),
+    "the first matrix's bias for all": ("{0, columns}", "{0, columns - columns}"),
+    "columns of a transposed matrix taken for its rows": ("(matrix * n + tile.col) * k", "matrix * n * k + tile.col"),
+}
+
+
+FIRST, *OTHERS = MISTAKES
+
+
+@pytest.mark.parametrize("mistake", [FIRST, *(pytest.param(one, marks=pytest.mark.slow) for one in OTHERS)])
+def test_mistakes_in_the_list_are_caught(builder: Builder, tmp_path, mistake):
+    change(tmp_path, CSRC / "gpu/ragged/tile_list.h", *MISTAKES[mistake])
+    kernels = some_files(tmp_path, FEW_KERNELS[:1])
+    executable = builder.ragged_executable(["-O2"], tmp_path, [*PIPELINED, *kernels])
+    options = ["--kinds", "float32", "--calls", "60", "--seed"]
+    assert any(first_fault(executable, *options, str(seed), common=[]) for seed in range(3))

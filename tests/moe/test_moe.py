@@ -263,3 +263,17 @@ def test_tokens_divided_among_devices(check_vma):
         for f in (sharded, lambda m: plain(**m, k=K))
     ]
     assert_close(*values)
+
+
+def test_a_symbolic_number_of_tokens_exports():
+    (tokens,) = jax.export.symbolic_shape("t")
+    given = operands() | {"logits": LOADS["any"]}
+    shapes = {
+        name: jax.ShapeDtypeStruct((tokens, *x.shape[1:]) if name in ("x", "logits") else x.shape, x.dtype)
+        for name, x in given.items()
+    }
+    layer = jax.jit(lambda given: ours(**given, k=K))
+    exported = jax.export.export(layer, disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(shapes)
+    for count in (1, TOKENS):
+        some = {name: x[:count] if name in ("x", "logits") else x for name, x in given.items()}
+        assert_close(exported.call(some), layer(some))

@@ -46,7 +46,7 @@ def close(got, truth, dtype="float64"):
     extras=st.sets(st.sampled_from(["bias", "row_scale", "group_offset"])),
 )
 def test_values(shape, data, dtype, activation, aligned, transpose, extras):
-    """Aligned sizes of 16-bit types take Hopper's pipelined kernel, all others the plain kernel."""
+    """Aligned sizes of 16-bit types take Hopper's pipelined kernel, all others the list of tiles and XLA's gates."""
     m, k, n, g = shape
     k, n = (8 * k, 8 * n) if aligned else (k, n)
     total = data.draw(st.integers(1, 8)) if "group_offset" in extras else g

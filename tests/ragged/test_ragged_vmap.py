@@ -125,14 +125,19 @@ def test_map_of_a_hessian():
         assert_same(mapped[i], jax.hessian(f)(lhs[i], sizes[i]))
 
 
-@pytest.mark.parametrize("ragged", [{"activation": None}, {"activation": "silu", "gated": True}])
-def test_a_composed_scale_of_batches(ragged):
-    """Where the kernel has no row scale, as on most GPUs: the form that XLA completes, with a batch of rhs alone."""
-    lhs, rhs = jnp.ones((6, 4)), jnp.ones((3, 2, 4, 10))
-    sizes, scale = jnp.array([2, 3]), jnp.arange(6.0)
-    description = Ragged(jnp.float32, 2, extras=("row_scale",), **ragged)
-    form = composed.gated if "gated" in ragged else composed.scaled
-    lhs, rhs, scale = (x.astype(jnp.float32) for x in (lhs, rhs, scale))
-    got = form(lhs, rhs, sizes, scale, ragged=description)
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_composed_scale_of_batches(gated):
+    """The form for kernels without a row scale, with a batch of rhs alone. The last row has no group."""
+    lhs, rhs = oracle.random((6, 4), "float32", 1), oracle.random((3, 2, 4, 10), "float32", 2)
+    sizes, scale = jnp.array([2, 3]), jnp.array([1, -2, 3, 0.5, 2, jnp.nan], "float32")
+    options = {"activation": "silu", "gated": gated}
+    ragged = Ragged(jnp.float32, 2, extras=("row_scale",), **options)
+    got = (composed.gated if gated else composed.scaled)(lhs, rhs, sizes, scale, ragged=ragged)
     for i in range(3):
-        assert jnp.allclose(got[i], form(lhs, rhs[i], sizes, scale, ragged=description))
+        expected = vb.ragged_dot(lhs, rhs[i], sizes, row_scale=scale, implementation="xla", **options)
+        np.testing.assert_allclose(got[i], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_no_groups_and_a_row_scale():
+    out = vb.ragged_dot(jnp.ones((6, 4)), jnp.ones((0, 4, 3)), jnp.zeros(0, int), row_scale=jnp.ones(6))
+    np.testing.assert_array_equal(out, jnp.zeros((6, 3)))

@@ -101,8 +101,8 @@ class RandomRagged {
     entries_ = call_.batch[0] * call_.batch[1];
     rhs_entry_ = call_.contraction ? call_.m * call_.n : call_.groups * call_.k * call_.columns();
     out_entry_ = call_.contraction ? call_.groups * call_.k * call_.n : call_.m * call_.n;
-    lhs_ = operand(call_.lhs, call_.dtype, call_.lhs_rows * call_.k, chance(0.3));
     if (call_.plan.shape != RaggedShape::none && !call_.contraction && chance(0.4)) draw_gather();
+    lhs_ = operand(call_.lhs, call_.dtype, call_.lhs_rows * call_.k, chance(0.3));
     rhs_ = operand(call_.rhs, call_.dtype, rhs_entry_, chance(0.3));
     if (finishes && chance(0.7)) bias_ = operand(call_.bias, call_.out_dtype, call_.groups * call_.columns(), true);
     if (finishes && real && call_.plan.tile < 0 && chance(0.7))
@@ -177,6 +177,7 @@ class RandomRagged {
 
   // Indices that all entries share; some are out of range.
   void draw_gather() {
+    call_.lhs_rows = uniform(1, 2 * call_.m);
     for (int64_t i = 0; i < call_.m; ++i) gather_.push_back(static_cast<int32_t>(uniform(-3, call_.lhs_rows + 2)));
     gather_bytes_ = Bytes(gather_.size() * sizeof(int32_t));
     std::memcpy(gather_bytes_.data(), gather_.data(), gather_bytes_.size());

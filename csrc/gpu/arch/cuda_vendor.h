@@ -38,8 +38,8 @@ inline const char* error_name(Error error) { return cudaGetErrorString(error); }
 // The maximum number of thread blocks of a launch.
 constexpr int64_t max_blocks(int) { return INT32_MAX; }
 
-// shared_bytes: the dynamic shared memory. cluster: thread blocks in a cluster. The kernel may start before the previous kernel in the
-// stream has ended, so that it has to call await_previous_kernel().
+// shared_bytes: the dynamic shared memory. cluster: thread blocks in a cluster. may_start_early: the kernel may start before the previous
+// kernel in the stream has ended, so that it has to call await_previous_kernel().
 inline Error launch_kernel(const void* kernel, uint32_t blocks, int threads, int shared_bytes, void* parameters, Stream stream,
                            int cluster = 1, bool may_start_early = true) {
   int device = 0, block_bytes = 0;

@@ -14,8 +14,8 @@ extern "C" __global__ void vbgemm_tile_list(VBGEMM_PARAMETERS(vbgemm::TileListPa
 namespace vbgemm {
 namespace {
 
-// Writes the list of `num_tiles` tiles to the workspace, and fills in `plan` with it. `buffers` has lhs, rhs, a bias if there is one, and
-// the result.
+// Writes the list of `num_tiles` tiles to the workspace, and fills in `plan` with it. The tiles' buffers are lhs, rhs, the bias if there is
+// one, and the result (launch_tiles).
 Error list_tiles(const RaggedCall& call, int32_t num_tiles, Descriptors& plan, Stream stream) {
   const TileShape& tile = kTiles[call.plan.tile];
   auto* const epilogues = static_cast<TileEpilogues*>(call.workspace);

@@ -1,17 +1,13 @@
 // The list of a ragged product's tiles, which a kernel writes from the group sizes. A kernel of the catalogue then computes these tiles as
 // if a plan had named them. So ragged products have every tile, arithmetic, alignment and device that batches have.
 #pragma once
-#include "descriptor.h"
 #include "gpu/ragged/ragged_walk.h"
+#include "ragged.h"
 
 namespace vbgemm {
 
-// The epilogue of tiles whose group has a matrix, and that of tiles of zeros: the first matrix of each array, and the second.
+// Which of the epilogues a tile has.
 enum class HasMatrix : int32_t { yes, no };
-struct TileEpilogues {
-  Problem problem[2];
-  Epilogue epilogue[2];
-};
 
 struct TileListParameters {
   RaggedSizes sizes;

@@ -86,9 +86,10 @@ __device__ inline int clamp(int64_t value, int low, int high) { return static_ca
 
 // Reads a descriptor in 8-byte words: descriptors lie at multiples of 8 bytes, and the compiler drops loads of words that are not used. The
 // loads may run before the previous kernel in the stream has ended: descriptors are constants of the program, written before its first
-// kernel or by a kernel of XLA, none of which lets the next one start before its thread blocks have ended. If another library's kernel
-// directly ahead wrote them, this read might return old data. A tile would then be left out or wrong, but nothing outside the buffers would
-// be written, and nothing outside them read, except for an epilogue's scalar.
+// kernel or by a kernel of XLA, none of which lets the next one start before its thread blocks have ended. (A kernel that reads what the
+// kernel ahead has written, the list of a ragged product's tiles, is launched so that it starts in order: GpuCall::plan_is_computed.) If
+// another library's kernel directly ahead wrote them, this read might return old data. A tile would then be left out or wrong, but nothing
+// outside the buffers would be written, and nothing outside them read, except for an epilogue's scalar.
 template <class Record>
 __device__ inline Record load_record(const Record* address) {
   static_assert(sizeof(Record) % 8 == 0);

@@ -81,11 +81,11 @@ def why_not_kernel(
 def _why_no_sizes(avals: Sequence[Any], ragged: Ragged) -> str | None:
     """Why a kernel cannot take these sizes; None where it can."""
     sizes = sizes_of([aval.shape for aval in avals], ragged)
-    stated = (*_stated(sizes, ragged), math.prod(sizes.batch), avals[0].shape[-2])
+    stated = (*_stated(sizes, ragged), sizes.columns(ragged), math.prod(sizes.batch), avals[0].shape[-2])
     if 0 in stated:
         return "nothing is to be multiplied"
-    if max(stated) > LARGEST_SIZE:
-        return f"a dimension exceeds {LARGEST_SIZE}"
+    if max(stated) > _core.RAGGED_MOST_SIZE:
+        return f"a dimension exceeds {_core.RAGGED_MOST_SIZE}"
     return None
 
 
@@ -145,7 +145,8 @@ def _planned(platform: str, ctx: Any, ragged: Ragged) -> plan.Plan | None:
         sizes.total_groups, rows,
     )  # fmt: skip
     # An exported program may run on another device than the one for which it is planned.
-    certain = backends.named_target() is not None or not compat.is_export(ctx)
+    named = backends.named_target()
+    certain = (named is not None and named.platform == platform) or not compat.is_export(ctx)
     kind = _kind(platform, ctx.avals_in[0].dtype, ragged)
     return plan.plan(kind, backends.planning_device(platform), product, certain=certain)
 

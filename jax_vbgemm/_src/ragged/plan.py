@@ -37,12 +37,13 @@ class Product(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """RaggedPlan in csrc/ragged.h, and the bytes of the workspace."""
+    """RaggedPlan in csrc/ragged.h, the bytes of the workspace, and whether the kernel is to read rows by index."""
 
     shape: str
     counted: bool
     tile: int
     workspace: int
+    gathers: bool = False
 
     @classmethod
     def of(cls, shape: str, counted: bool, tile: int, product: Product) -> Plan:
@@ -55,11 +56,6 @@ class Plan(NamedTuple):
     def only_pipelined(self) -> bool:
         """Whether the pipelined kernel, which alone has a row scale and gates, computes the product for certain."""
         return self.tile < 0
-
-    @property
-    def gathers(self) -> bool:
-        """Whether the kernel reads rows of lhs by index. A cluster of thread blocks, which share copies, does not."""
-        return self.only_pipelined and self.shape != "wide_pair"
 
     @property
     def words(self) -> list[int]:
@@ -86,7 +82,10 @@ def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> P
         if found is None:
             return None
         tile = found
-    return Plan.of(shape, counted, tile, product)
+    # A cluster of thread blocks, which share copies, cannot gather.
+    few_columns = rules is None or product.columns <= rules.gathered_columns
+    gathers = of_pipeline and certain and shape != "wide_pair" and few_columns
+    return Plan.of(shape, counted, tile, product)._replace(gathers=gathers)
 
 
 def tile_shape(rules: RaggedRules | None, product: Product) -> str:
@@ -126,7 +125,8 @@ def catalogue_tile(kind: str, device: DeviceSpec, product: Product) -> int | Non
 
 
 def is_short(product: Product, tile: int) -> bool:
-    return _tile_list(product, tile)[0] < 2**31
+    most: int = _core.RAGGED_MOST_TILES
+    return _tile_list(product, tile)[0] <= most
 
 
 def _tile_list(product: Product, tile: int) -> tuple[int, int]:

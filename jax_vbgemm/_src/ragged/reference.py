@@ -49,6 +49,8 @@ def rows_of_groups(group_sizes: jax.Array, group_offset: jax.Array | None, m: An
 
 def rows_with_weights(group_sizes: jax.Array, group_offset: jax.Array | None, m: Any, groups: int) -> jax.Array:
     """Bool (..., m): which rows belong to a group that has weights. Both arguments may have batch dimensions."""
+    if groups == 0:
+        return jnp.zeros((m,), bool)
     if group_sizes.ndim > 1 or (group_offset is not None and group_offset.ndim > 0):
         batch = jnp.broadcast_shapes(group_sizes.shape[:-1], () if group_offset is None else group_offset.shape)
         if group_offset is not None:

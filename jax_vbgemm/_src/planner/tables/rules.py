@@ -73,11 +73,14 @@ class RaggedRules:
       if the product's K is at least so large.
     counted_flop: with more work than this, thread blocks take tiles from a counter, which a memset clears before the
       kernel. With less, they take them in turn: some of them may end later, but there is no memset.
+    gathered_columns: up to so many columns of a matrix, the kernel reads rows by index; each column of tiles reads them
+      again, so that with more columns a copy of the rows before the kernel is faster.
     """
 
     few_rows: int
     paired_k: int
     counted_flop: float
+    gathered_columns: int
 
 
 @dataclass(frozen=True)
