@@ -18,7 +18,7 @@ from jax_vbgemm._src.records import ACTIVATIONS
 pytestmark = emulated_call.MARKS
 
 KERNELS = [f"simt_{kind}:t128_light" for kind in ("f32", "f64", "c64", "c128", "bf16", "f16")]
-TILES = {"small": ("small", 128), "medium": ("medium", 128), "on tensor cores": ("mma-32x32", 128)}
+TILES = {"small": ("small", 128), "medium": ("medium", 128), "on tensor or matrix cores": ("mma-32x32", 128)}
 ROUNDING = {
     "float64": 1e-13,
     "complex128": 1e-13,
@@ -33,7 +33,7 @@ ROUNDING = {
 def target(builder: Builder, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     machine = CDNA if request.param == 64 else []
     changed = tmp_path_factory.mktemp("ragged")
-    kernels = some_files(changed, KERNELS if machine else [*KERNELS, "tensor_light_bf16:m128_light"])
+    kernels = some_files(changed, [*KERNELS, "mfma_bf16:m128_light" if machine else "tensor_light_bf16:m128_light"])
     library = builder.ragged_library(kernels, jax.ffi.include_dir(), machine, changed)
     name = f"vbgemm_ragged_emulated_{request.param}"
     function = ctypes.CDLL(str(library)).vbgemm_emulated_ragged
@@ -161,8 +161,6 @@ def test_window_of_groups(target, offset, contraction):
 @FORMS
 @pytest.mark.parametrize("tile", TILES)
 def test_tiles(target, tile, contraction, transpose_rhs):
-    if tile == "on tensor cores" and "64" in target:
-        pytest.skip("the kernels on matrix cores are not emulated")
     m, k, n, sizes = 150, 37, 45, jnp.array([40, 0, 1, 65, 17], "int32")
     lhs = oracle.random((m, k), "bfloat16", 1)
     rhs = oracle.random((m, n) if contraction else (5, n, k) if transpose_rhs else (5, k, n), "bfloat16", 2)

@@ -16,7 +16,7 @@
   define(vbgemm_ragged_contraction_256_##kind, kind, true, true, 256, 1, false)    \
   define(vbgemm_ragged_contraction_128_##kind, kind, true, true, 128, 1, false)
 
-#define VBGEMM_EVERY_GATHERING_KERNEL(define, kind)                                \
+#define VBGEMM_EVERY_GATHERING_KERNEL(define, kind)                                      \
   define(vbgemm_ragged_gathered_rows_256_##kind, kind, false, true, 256, 1, true)        \
   define(vbgemm_ragged_gathered_rows_128_##kind, kind, false, true, 128, 1, true)        \
   define(vbgemm_ragged_gathered_transposed_256_##kind, kind, false, false, 256, 1, true) \

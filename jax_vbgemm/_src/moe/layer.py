@@ -34,11 +34,16 @@ def dispatch(x: Any, routing: Routing) -> jax.Array:
     Raises:
       ValueError: x is not (tokens, d).
     """
-    x = as_array("dispatch", "x", x)
+    return select_rows(_tokens("dispatch", x, routing), routing.rows[:, None], routing.slots)
+
+
+def _tokens(name: str, x: Any, routing: Routing) -> jax.Array:
+    """x as an array; ValueError where it does not hold the tokens of a routing."""
+    array: jax.Array = as_array(name, "x", x)
     tokens = routing.slots.shape[0]
-    if x.ndim != 2 or x.shape[0] != tokens:
-        raise ValueError(f"dispatch: x is {x.shape} but routing is of {tokens} tokens: x must be ({tokens}, d)")
-    return select_rows(x, routing.rows[:, None], routing.slots)
+    if array.ndim != 2 or array.shape[0] != tokens:
+        raise ValueError(f"{name}: x is {array.shape} but routing is of {tokens} tokens: x must be ({tokens}, d)")
+    return array
 
 
 def combine(y: Any, routing: Routing) -> jax.Array:
@@ -168,10 +173,7 @@ def expert_mlp(
             "down (experts, f, n)"
         )
     options: dict[str, Any] = {"precision": precision, "implementation": implementation}
-    x = as_array("expert_mlp", "x", x)
-    tokens = routing.slots.shape[0]
-    if x.ndim != 2 or x.shape[0] != tokens:
-        raise ValueError(f"expert_mlp: x is {x.shape} but routing is of {tokens} tokens: x must be ({tokens}, d)")
+    x = _tokens("expert_mlp", x, routing)
     # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
     gather = routing.rows, routing.slots
     hidden = gated_dot(x, gate_up, routing.group_sizes, activation=activation, gather=gather, **options)
