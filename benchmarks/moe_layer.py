@@ -9,6 +9,8 @@ product with down, and the sum of each token's choices by probability. Peers:
   tokamax          the same with tokamax.ragged_dot
   dense            no layer, but dense products of as many rows with one expert. The difference to it is the cost of
                    routing, moving rows and uneven groups
+  vbgemm_then_add  of micro_batches (gradients summed in float32 over four calls): the sums are additions after the
+                   kernel, where vbgemm adds in it
 
 Each is timed inside one jitted loop, in interleaved rounds; `temp_mib` is the compiled program's temporary memory.
 
@@ -50,7 +52,8 @@ class Model(NamedTuple):
     def flops(self, tokens: int, direction: str) -> float:
         """The operations of the three products (two for each multiply-add); a backward pass has twice those of a
         forward pass."""
-        return 6.0 * tokens * self.k * self.d * self.f * (3 if direction == "forward_backward" else 1)
+        passes = {"forward": 1, "forward_backward": 3, "micro_batches": 3 * MICRO_BATCHES}
+        return 6.0 * tokens * self.k * self.d * self.f * passes[direction]
 
 
 MODELS = {
@@ -60,7 +63,8 @@ MODELS = {
     "deepseek_v3": Model(7168, 2048, 32, 8),  # an eighth of its 256 experts
     "tiny": Model(256, 128, 8, 2),  # for a few cores
 }
-DIRECTIONS = ("forward", "forward_backward")
+DIRECTIONS = ("forward", "forward_backward", "micro_batches")
+MICRO_BATCHES = 4
 SKEWS = ("uniform", "skewed")
 
 
@@ -103,8 +107,8 @@ def operands_of(model: Model, tokens: int, skew: str, dtype: str) -> tuple[jax.A
     return jnp.asarray(x, dtype), jnp.asarray(logits), jnp.asarray(gate_up, dtype), jnp.asarray(down, dtype)
 
 
-def vbgemm(k: int, x: Any, logits: Any, gate_up: Any, down: Any) -> jax.Array:
-    return vb.moe.expert_mlp(x, gate_up, down, vb.moe.route(logits, k))
+def vbgemm(k: int, x: Any, logits: Any, gate_up: Any, down: Any, gradients: Any = None) -> jax.Array:
+    return vb.moe.expert_mlp(x, gate_up, down, vb.moe.route(logits, k), gradients=gradients)
 
 
 def of_parts(ragged_dot: Callable[..., Any], k: int, x: Any, logits: Any, gate_up: Any, down: Any) -> jax.Array:
@@ -130,13 +134,14 @@ def dense(k: int, x: Any, logits: Any, gate_up: Any, down: Any) -> jax.Array:
     return ((gate + up) @ down[0])[: x.shape[0]]
 
 
-PEERS = ("vbgemm", "lax_ragged_dot", "tokamax", "dense")
+PEERS = ("vbgemm", "lax_ragged_dot", "tokamax", "dense", "vbgemm_then_add")
 
 
 def layer_of(peer: str, k: int) -> Callable[..., jax.Array]:
     """The peer's layer; ImportError where its package is not installed."""
-    if peer in ("vbgemm", "dense"):
-        return partial({"vbgemm": vbgemm, "dense": dense}[peer], k)
+    own = {"vbgemm": vbgemm, "vbgemm_then_add": vbgemm, "dense": dense}
+    if peer in own:
+        return partial(own[peer], k)
     return partial(of_parts, dynamic.peer_named(peer, np.zeros(0)), k)
 
 
@@ -144,6 +149,25 @@ def with_gradients(layer: Callable[..., jax.Array]) -> Callable[..., Any]:
     def both(*operands: Any) -> Any:
         result, pull = jax.vjp(layer, *operands)
         return result, pull(result)
+
+    return both
+
+
+def over_micro_batches(layer: Callable[..., jax.Array], in_kernel: bool) -> Callable[..., Any]:
+    """The weights' gradients of several micro-batches, summed in float32: in the kernel, or by additions after it."""
+
+    def both(x: Any, logits: Any, *weights: Any) -> Any:
+        def step(sums: Any, batch: Any) -> Any:
+            if in_kernel:
+                result, pull = jax.vjp(lambda x, sums: layer(x, batch[1], *weights, gradients=sums), batch[0], sums)
+                d_x, sums = pull(result)
+                return sums, d_x
+            result, pull = jax.vjp(lambda x, weights: layer(x, batch[1], *weights), batch[0], weights)
+            d_x, found = pull(result)
+            return jax.tree.map(lambda total, one: total + one.astype(total.dtype), sums, found), d_x
+
+        zeros = tuple(jnp.zeros(w.shape, jnp.float32) for w in weights)
+        return jax.lax.scan(step, zeros, tuple(jnp.stack([one] * MICRO_BATCHES) for one in (x, logits)))
 
     return both
 
@@ -163,7 +187,11 @@ def measure(
         for peer in peers:
             try:
                 layer = layer_of(peer, model.k)
-                function = with_gradients(layer) if direction == "forward_backward" else layer
+                function = {
+                    "forward": layer,
+                    "forward_backward": with_gradients(layer),
+                    "micro_batches": over_micro_batches(layer, peer == "vbgemm"),
+                }[direction]
                 programs[peer] = looped(function, iterations).lower(*operands).compile()
                 leaves = jax.tree.leaves(programs[peer](*operands))
                 # The memory of one layer outside of the loop, whose program also carries the results.
@@ -220,9 +248,11 @@ app = commands(__doc__)
 def main(
     models: Annotated[list[str], typer.Argument(help=", ".join(MODELS), callback=one_of(MODELS))],
     tokens: Annotated[list[int], typer.Option(help="of a call", min=1)] = [32, 4096],
-    peers: Annotated[list[str], typer.Option("--peer", help=", ".join(PEERS), callback=one_of(PEERS))] = list(PEERS),
+    peers: Annotated[list[str], typer.Option("--peer", help=", ".join(PEERS), callback=one_of(PEERS))] = list(
+        PEERS[:4]
+    ),
     direction: Annotated[list[str], typer.Option(help=", ".join(DIRECTIONS), callback=one_of(DIRECTIONS))] = list(
-        DIRECTIONS
+        DIRECTIONS[:2]
     ),
     skew: Annotated[list[str], typer.Option(help=", ".join(SKEWS), callback=one_of(SKEWS))] = ["uniform"],
     precision: Precisions = ["bf16"],

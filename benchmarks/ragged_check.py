@@ -37,7 +37,9 @@ def activate(name, x):
     return functions[name](x)
 
 
-def reference(lhs, rhs, sizes, out, contraction, transpose_rhs, gated, offset, bias, row_scale, gather, activation):
+def reference(
+    lhs, rhs, sizes, out, start, *, contraction, transpose_rhs, gated, offset, bias, row_scale, gather, activation
+):  # fmt: skip
     """The result in float64, group by group, and the product of absolute values, which scales the tolerance."""
     if gather is not None:
         lhs = lhs[gather.long().clamp(0, lhs.shape[0] - 1)]
@@ -45,6 +47,8 @@ def reference(lhs, rhs, sizes, out, contraction, transpose_rhs, gated, offset, b
     wide = wide_type(lhs.dtype)
     result = torch.zeros(out.shape, dtype=wide, device=out.device)
     size = torch.zeros(out.shape, dtype=torch.float64, device=out.device)
+    if start is not None:
+        result, size = start.to(wide), start.to(wide).abs()
     begin = 0
     for group, rows in enumerate(sizes.tolist()):
         end = min(begin + max(rows, 0), m)
@@ -53,8 +57,8 @@ def reference(lhs, rhs, sizes, out, contraction, transpose_rhs, gated, offset, b
             a = lhs[begin:end].to(wide)
             if contraction:
                 b = rhs[begin:end].to(wide)
-                result[matrix] = a.mT @ b
-                size[matrix] = a.abs().mT @ b.abs()
+                result[matrix] += a.mT @ b
+                size[matrix] += a.abs().mT @ b.abs()
             else:
                 b = rhs[matrix].to(wide)
                 b = b.mT if transpose_rhs else b
@@ -155,14 +159,25 @@ class Case:
         out_shape = (g, k, n) if contraction else (m, n)
         self.margin = 0 if options.exact else 4096
         size = math.prod(out_shape)
+        self.start = None
+        if in_pipeline and contraction and out_dtype == torch.float32 and self.shape in ("automatic", *PIPELINED):
+            self.start = normal(out_shape, torch.float32) if rng.integers(2) else None
         self.memory = torch.full((size + 2 * self.margin,), float("nan"), device="cuda", dtype=out_dtype)
         self.out = self.memory[self.margin : self.margin + size].view(out_shape)
 
+    def compute(self, library, out):
+        if self.start is not None:
+            out.copy_(self.start)
+        library(
+            self.lhs, self.rhs, self.sizes, out, accumulates=self.start is not None, shape=self.shape, kind=self.kind,
+            **self.options,
+        )  # fmt: skip
+
     def run(self, library):
         """Runs the case; a description of the error, or None."""
-        library(self.lhs, self.rhs, self.sizes, self.out, shape=self.shape, kind=self.kind, **self.options)
+        self.compute(library, self.out)
         torch.cuda.synchronize()
-        expected, size = reference(self.lhs, self.rhs, self.sizes, self.out, **self.options)
+        expected, size = reference(self.lhs, self.rhs, self.sizes, self.out, self.start, **self.options)
         narrow = self.lhs.dtype.itemsize == 2
         # Three products in TF32 have 21 bits of each factor's fraction.
         of_kind = {"tf32": 2.0**-9, "tf32x3": 2.0**-18}
@@ -176,13 +191,14 @@ class Case:
         if not torch.isnan(around.abs()).all():
             return "memory around the result"
         again = torch.empty_like(self.out)
-        library(self.lhs, self.rhs, self.sizes, again, shape=self.shape, kind=self.kind, **self.options)
+        self.compute(library, again)
         if not torch.equal(again, self.out):
             return "other bits in a second run"
         return None
 
     def __str__(self):
         given = {name: value for name, value in self.options.items() if name not in ("bias", "row_scale", "gather")}
+        given["accumulates"] = self.start is not None
         given |= {name: self.options[name] is not None for name in ("bias", "row_scale", "gather")}
         return (
             f"lhs {tuple(self.lhs.shape)} rhs {tuple(self.rhs.shape)} {self.kind} -> {self.out.dtype}, "

@@ -10,7 +10,7 @@
 extern "C" int ragged_trial(int kind, int wide_results, int contraction, int transpose_rhs, int gated, int wide_sizes, int activation,
                             const int* plan, int64_t m, int64_t k, int64_t n, int64_t g, int64_t num_sizes, int64_t lhs_rows,
                             const void* lhs, const void* rhs, const void* group_sizes, const void* group_offset, const void* bias,
-                            const void* row_scale, const void* gather, void* out, void* workspace, void* stream) {
+                            const void* row_scale, const void* gather, const void* accumulator, void* out, void* workspace, void* stream) {
   vbgemm::RaggedCall call{};
   call.kind = static_cast<vbgemm::Kind>(kind);
   call.dtype = vbgemm::arithmetic_of(call.kind).lhs, call.out_dtype = wide_results ? vbgemm::DType::f32 : call.dtype;
@@ -19,7 +19,8 @@ extern "C" int ragged_trial(int kind, int wide_results, int contraction, int tra
   call.m = m, call.k = k, call.n = n, call.groups = g, call.total_groups = num_sizes, call.lhs_rows = lhs_rows;
   call.batch[0] = call.batch[1] = 1;
   call.lhs.data = lhs, call.rhs.data = rhs, call.group_sizes.data = group_sizes, call.group_offset.data = group_offset;
-  call.bias.data = bias, call.row_scale.data = row_scale, call.gather.data = gather, call.out = out;
+  call.bias.data = bias, call.row_scale.data = row_scale, call.gather.data = gather;
+  call.accumulator.data = accumulator, call.out = out;
   call.workspace = workspace;
   call.plan = {static_cast<vbgemm::RaggedShape>(plan[0]), plan[1], plan[2]};
   return static_cast<int>(vbgemm::launch_ragged(call, static_cast<vbgemm::Stream>(stream)));

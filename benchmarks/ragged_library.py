@@ -61,13 +61,13 @@ class Library:
 
     def __init__(self, path):
         self.call = ctypes.CDLL(path).ragged_trial
-        self.call.argtypes = [ctypes.c_int] * 7 + [ctypes.c_void_p] + [ctypes.c_int64] * 6 + [ctypes.c_void_p] * 10
+        self.call.argtypes = [ctypes.c_int] * 7 + [ctypes.c_void_p] + [ctypes.c_int64] * 6 + [ctypes.c_void_p] * 11
         self.call.restype = ctypes.c_int
         self.workspaces = {}
 
     def __call__(
         self, lhs, rhs, sizes, out, *, contraction=False, transpose_rhs=False, gated=False, offset=None, bias=None,
-        row_scale=None, gather=None, activation=None, shape="automatic", kind=None,
+        row_scale=None, gather=None, activation=None, accumulates=False, shape="automatic", kind=None,
     ):  # fmt: skip
         lhs_rows, k = lhs.shape
         m = lhs_rows if gather is None else gather.shape[0]
@@ -83,7 +83,7 @@ class Library:
         words = (ctypes.c_int * 3)(*chosen.words)
         pointers = [
             None if x is None else x.data_ptr()
-            for x in (lhs, rhs, sizes, offset, bias, row_scale, gather, out, workspace)
+            for x in (lhs, rhs, sizes, offset, bias, row_scale, gather, out if accumulates else None, out, workspace)
         ]
         wide = out.dtype != lhs.dtype
         error = self.call(

@@ -35,7 +35,7 @@ struct RaggedCall {
   bool wide_sizes;  // group_sizes are int64
   int64_t m, k, n, groups, total_groups, lhs_rows;
   int64_t batch[2];
-  RaggedOperand lhs, rhs, group_sizes, bias, row_scale, group_offset, gather;
+  RaggedOperand lhs, rhs, group_sizes, bias, row_scale, group_offset, gather, accumulator;  // accumulator: its memory is that of the result
   void* out;
   void* workspace;
   int64_t workspace_bytes;

@@ -1,5 +1,5 @@
 // The custom call of ragged products: products over rows in groups whose sizes are data. This file has its contract, and the checks between
-// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v2" on every platform.
+// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v3" on every platform.
 //
 // Rows belong to groups in order: group j of total_groups has the next max(group_sizes[j], 0) rows, but rows from m on do not exist,
 // whatever the sizes say. There are weights for `groups` groups only, beginning with group group_offset: group j has the weights w = j -
@@ -7,7 +7,8 @@
 //
 //   ragged rows         out[i] = row_scale[i] activation(lhs[i] op(rhs[w]) + bias[w]) where row i has weights, else zeros
 //   gated ragged rows   out[i] = row_scale[i] activation(gate) up, where (gate, up) are both halves of lhs[i] op(rhs[w]) + bias[w]
-//   ragged contraction  out[w] = sum over the rows i of w's group of lhs[i]^T rhs[i]; zeros where it has none
+//   ragged contraction  out[w] = accumulator[w] + sum over the rows i of w's group of lhs[i]^T rhs[i]; accumulator[w] where it has none, or
+//                       zeros if there is no accumulator
 //
 // Group sizes are in device memory, and no host code reads them on a GPU. Weights and biases of groups without rows are never read, and the
 // values of a row never reach the result of another group. Sums are computed in the accumulator's dtype, in an order that depends on the
@@ -25,6 +26,7 @@
 //   4 row_scale     (m)             the accumulator's dtype, which is real
 //   5 group_offset  ()              int32; 0 if absent
 //   6 gather        (m)             int32
+//   7 accumulator   as the result, with whose memory it is aliased; only of a ragged contraction with results of float32
 // Results:
 //   0 out           ragged rows: (m, n); ragged contraction: (groups, k, n); lhs's dtype, or float32 if that has 16 bits
 //   1 workspace     bytes (uint8) that the plan needs (ragged_workspace_bytes); absent if it needs none
@@ -36,7 +38,8 @@
 //   gated           0 or 1
 //   sizes           m, k, n, groups, total_groups, batch[0], batch[1], lhs_rows; all at least 1
 //   batch_strides   two for each operand, in elements
-//   plan            int32 words. CPU: empty. GPU: those of a RaggedPlan. Only the pipelined kernel has row_scale, gather and gated products
+//   plan            int32 words. CPU: empty. GPU: those of a RaggedPlan. Only the pipelined kernel has row_scale, gather, accumulators
+//                   and gated products
 //   catalogue       the hash of the catalogue of tiles that the plan refers to
 //
 // All of this is computed for batch[0] x batch[1] entries. Entry (b0, b1) of an operand begins b0 batch_strides[0] + b1 batch_strides[1]
@@ -88,9 +91,9 @@ inline Fault check_ragged_kind(int64_t kind, ffi::DataType operands, ffi::DataTy
   return {};
 }
 
-inline constexpr int kRaggedOperands = 7, kRaggedSizes = 8;
+inline constexpr int kRaggedOperands = 8, kRaggedSizes = 8;
 inline constexpr const char* kRaggedOperandNames[kRaggedOperands] = {"lhs",       "rhs",          "group_sizes", "bias",
-                                                                     "row_scale", "group_offset", "gather"};
+                                                                     "row_scale", "group_offset", "gather",      "accumulator"};
 
 // Checks how many operands, results and numbers a call has.
 inline ffi::Error check_ragged_counts(const RaggedArguments& given) {
@@ -122,15 +125,17 @@ inline ffi::Error check_ragged_sizes(const RaggedArguments& given, RaggedCall& c
 // Fills in the operands and the result of `call`, whose sizes are known: they must have as many elements as these need.
 inline ffi::Error check_ragged_buffers(const ffi::AnyBuffer (&buffers)[kRaggedOperands], const ffi::AnyBuffer& out,
                                        const int64_t* batch_strides, RaggedCall& call) {
+  const __int128 entry = call.contraction ? __int128{call.groups} * call.k * call.n : __int128{call.m} * call.n;
   const __int128 whole[kRaggedOperands] = {__int128{call.lhs_rows} * call.k,
                                            call.contraction ? __int128{call.m} * call.n : __int128{call.groups} * call.k * call.columns(),
                                            call.total_groups,
                                            __int128{call.groups} * call.columns(),
                                            call.m,
                                            1,
-                                           call.m};
+                                           call.m,
+                                           entry};
   RaggedOperand* const operand[kRaggedOperands] = {&call.lhs,       &call.rhs,          &call.group_sizes, &call.bias,
-                                                   &call.row_scale, &call.group_offset, &call.gather};
+                                                   &call.row_scale, &call.group_offset, &call.gather,      &call.accumulator};
   for (int i = 0; i < kRaggedOperands; ++i) {
     const int64_t elements = buffers[i].element_count(), *stride = batch_strides + 2 * i;
     *operand[i] = {elements ? buffers[i].untyped_data() : nullptr, {stride[0], stride[1]}};
@@ -140,7 +145,6 @@ inline ffi::Error check_ragged_buffers(const ffi::AnyBuffer (&buffers)[kRaggedOp
     const __int128 end = (call.batch[0] - 1) * __int128{stride[0]} + (call.batch[1] - 1) * __int128{stride[1]} + whole[i];
     if (end > elements) return refuse(name + " has " + std::to_string(elements) + " elements, fewer than the call's sizes need");
   }
-  const __int128 entry = call.contraction ? __int128{call.groups} * call.k * call.n : __int128{call.m} * call.n;
   if (entry * call.batch[0] * call.batch[1] != static_cast<int64_t>(out.element_count()))
     return refuse("the result has " + std::to_string(out.element_count()) + " elements, not the number that the call's sizes need");
   call.out = out.untyped_data();
@@ -166,6 +170,13 @@ inline ffi::Error check_ragged_rules(const ffi::AnyBuffer (&buffers)[kRaggedOper
   const bool finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none || call.gated;
   if (call.contraction && (call.transpose_rhs || finishes || call.gather.data)) {
     return refuse("a ragged contraction has neither transpose_rhs nor gather nor an epilogue");
+  }
+  if (call.accumulator.data) {
+    if (!call.contraction) return refuse("only a ragged contraction has an accumulator");
+    if (call.out_dtype != DType::f32 || buffers[7].element_type() != ffi::DataType::F32) {
+      return refuse("an accumulator and its results must be float32");
+    }
+    if (call.accumulator.data != call.out) return refuse("the accumulator's memory must be that of the result");
   }
   return ffi::Error::Success();
 }
@@ -205,7 +216,7 @@ inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
   const ffi::AnyBuffer buffers[kRaggedOperands] = {*operands.get<ffi::AnyBuffer>(0), *operands.get<ffi::AnyBuffer>(1),
                                                    *operands.get<ffi::AnyBuffer>(2), *operands.get<ffi::AnyBuffer>(3),
                                                    *operands.get<ffi::AnyBuffer>(4), *operands.get<ffi::AnyBuffer>(5),
-                                                   *operands.get<ffi::AnyBuffer>(6)};
+                                                   *operands.get<ffi::AnyBuffer>(6), *operands.get<ffi::AnyBuffer>(7)};
   const ffi::AnyBuffer out = **given.results.get<ffi::AnyBuffer>(0);
   if (const Fault fault = check_ragged_kind(given.kind, buffers[0].element_type(), out.element_type())) return refuse(*fault);
   call.dtype = *dtype_of(buffers[0].element_type()), call.out_dtype = *dtype_of(out.element_type());

@@ -15,7 +15,9 @@ ffi::Error Ragged(ffi::ThreadPool pool, ffi::RemainingArgs operands, ffi::Remain
       {operands, results, kind, contraction, transpose_rhs, activation, gated, sizes, batch_strides, plan, catalogue}, call);
   if (error.failure()) return error;
   if (plan.size() > 0) return vbgemm::refuse("this call was planned for a GPU");
-  if (call.gated || call.gather.data) return vbgemm::refuse("this call was lowered for a GPU: the CPU has no gated or gathered products");
+  if (call.gated || call.gather.data || call.accumulator.data) {
+    return vbgemm::refuse("this call was lowered for a GPU: the CPU has neither gated nor gathered products nor accumulators");
+  }
   vbgemm::run(call, &pool);
   return ffi::Error::Success();
 }

@@ -121,6 +121,18 @@ inline void store_box(const CUtensorMap& map, int x, int y, int z, const void* s
     });
   });
 }
+inline void add_box(const CUtensorMap& map, int x, int y, int z, const void* shared) {
+  if (map.element_bytes != sizeof(float)) emulation::fail("a sum of boxes that are not of float32");
+  emulation::start_store([=, &map] {
+    emulation::each_element(map, x, y, z, const_cast<void*>(shared), [](const char* element, const char* from) {
+      if (!element) return;
+      float sums[2];
+      std::memcpy(&sums[0], element, sizeof(float)), std::memcpy(&sums[1], from, sizeof(float));
+      sums[0] += sums[1];
+      std::memcpy(const_cast<char*>(element), &sums[0], sizeof(float));
+    });
+  });
+}
 inline void commit_stores() { emulation::commit_stores(); }
 template <int kNewest = 0>
 inline void wait_stores_read() {

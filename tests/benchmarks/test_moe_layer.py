@@ -6,12 +6,16 @@ pytest.importorskip("typer")
 
 import moe_layer
 
+PEERS = {
+    "forward_backward": ["vbgemm", "lax_ragged_dot", "dense"],
+    "micro_batches": ["vbgemm", "lax_ragged_dot", "vbgemm_then_add"],
+}
 
-def test_peers_agree(monkeypatch):
+
+@pytest.mark.parametrize("direction", PEERS)
+def test_peers_agree(monkeypatch, direction):
     monkeypatch.setitem(moe_layer.MODELS, "test", moe_layer.Model(8, 6, 5, 2))
-    rows, missing = moe_layer.measure(
-        "test", 7, "skewed", "forward_backward", "fp32", ["vbgemm", "lax_ragged_dot", "dense"], 1
-    )
-    assert [row.peer for row in rows] == ["vbgemm", "lax_ragged_dot", "dense"]
+    rows, missing = moe_layer.measure("test", 7, "skewed", direction, "fp32", PEERS[direction], 1)
+    assert [row.peer for row in rows] == PEERS[direction]
     assert not missing
-    assert rows[1].error < 1e-5
+    assert all(row.error < 1e-5 for row in rows if row.peer != "dense")

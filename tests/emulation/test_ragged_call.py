@@ -53,7 +53,7 @@ def call(
     wide = jnp.float32 if lhs.dtype.itemsize == 2 else lhs.dtype
     shape = (groups, k, n) if contraction else (m, n)
     shape = (*(size for size in batch if size > 1), *shape)
-    extras = [(bias, dtype), (row_scale, wide), (offset, jnp.int32), (gather, jnp.int32)]
+    extras = [(bias, dtype), (row_scale, wide), (offset, jnp.int32), (gather, jnp.int32), (None, dtype)]
     buffers = [jnp.zeros(0, of) if extra is None else jnp.asarray(extra, of) for extra, of in extras]
     row = next(i for i, row in enumerate(COMPILED_TILES) if row.is_gpu and (row.name, row.threads) == TILES[tile])
     _, workspace = _core.ragged_list(m, k, n, groups, sizes.shape[-1], contraction, row)
@@ -65,7 +65,7 @@ def call(
         "activation": np.int64(ACTIVATIONS.index(activation)),
         "gated": np.int64(gated),
         "sizes": np.array([m, k, n, groups, sizes.shape[-1], *batch, m], np.int64),
-        "batch_strides": np.array(strides or [0] * 14, np.int64),
+        "batch_strides": np.array(strides or [0] * 16, np.int64),
         "plan": np.array([0, 0, row], np.int32),
         "catalogue": np.int64(_core.catalogue_hash()),
     }
@@ -226,7 +226,7 @@ def test_batches(target):
     """Two batch dimensions, of which lhs and sizes have one and rhs has the other."""
     lhs, rhs = oracle.random((2, 30, 8), "float32", 1), oracle.random((3, 2, 8, 5), "float32", 2)
     sizes = jnp.array([[10, 20], [5, 7]], "int32")
-    strides = [0, 30 * 8, 2 * 8 * 5, 0, 0, 2, *[0] * 8]
+    strides = [0, 30 * 8, 2 * 8 * 5, 0, 0, 2, *[0] * 10]
     out = call(target, lhs, rhs, sizes, batch=(3, 2), strides=strides)
     for i in range(3):
         for j in range(2):
@@ -240,7 +240,7 @@ OPTIONS = ["--kinds", "float32", "complex64", "bfloat16", "--calls", "60"]
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
 def test_random_calls(builder: Builder, tmp_path, seed):
     kernels = some_files(tmp_path, FEW_KERNELS)
-    executable = builder.ragged_executable(["-O2"], tmp_path, [*PIPELINED, *kernels])
+    executable = builder.ragged_executable(kernels, ["-O2"], tmp_path, unchanged=PIPELINED)
     assert_passes(executable, *OPTIONS, "--seed", str(seed), common=[])
 
 
@@ -258,6 +258,6 @@ FIRST, *OTHERS = MISTAKES
 def test_mistakes_in_the_list_are_caught(builder: Builder, tmp_path, mistake):
     change(tmp_path, CSRC / "gpu/ragged/tile_list.h", *MISTAKES[mistake])
     kernels = some_files(tmp_path, FEW_KERNELS[:1])
-    executable = builder.ragged_executable(["-O2"], tmp_path, [*PIPELINED, *kernels])
+    executable = builder.ragged_executable(kernels, ["-O2"], tmp_path, unchanged=PIPELINED)
     options = ["--kinds", "float32", "--calls", "60", "--seed"]
     assert any(first_fault(executable, *options, str(seed), common=[]) for seed in range(3))

@@ -4,23 +4,42 @@ import shutil
 from pathlib import Path
 
 import pytest
-from emulated_check import COMPILER, CSRC, SANITIZE, Builder, assert_passes, change, first_fault
+from emulated_check import (
+    COMPILER,
+    CSRC,
+    PIPELINED,
+    PIPELINED_F16,
+    SANITIZE,
+    Builder,
+    assert_passes,
+    change,
+    first_fault,
+)
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
 
 OPTIMIZED = ["-O2"]  # hundreds of emulated threads wait for each other
-SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 40))]
+BFLOAT16 = ["--kinds", "bfloat16"]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", range(3))
 def test_random_calls(builder: Builder, seed: int) -> None:
-    assert_passes(builder.ragged_executable(OPTIMIZED), "--calls", "40", "--seed", str(seed), common=[])
+    executable = builder.ragged_executable(PIPELINED, OPTIMIZED)
+    assert_passes(executable, *BFLOAT16, "--calls", "40", "--seed", str(seed), common=[])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_random_calls_of_both_types(builder: Builder, seed: int) -> None:
+    executable = builder.ragged_executable([*PIPELINED, *PIPELINED_F16], OPTIMIZED)
+    assert_passes(executable, "--calls", "40", "--seed", str(seed), common=[])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_sanitizers(builder: Builder, seed: int) -> None:
-    assert_passes(builder.ragged_executable([*SANITIZE, *OPTIMIZED]), "--calls", "30", "--seed", str(seed), common=[])
+    executable = builder.ragged_executable([*PIPELINED, *PIPELINED_F16], [*SANITIZE, *OPTIMIZED])
+    assert_passes(executable, "--calls", "30", "--seed", str(seed), common=[])
 
 
 # The source file, the correct text, and the wrong text. The first of each sort is found in every run of the tests.
@@ -42,6 +61,16 @@ MISTAKES = {
     ),
 }
 MORE_MISTAKES = {
+    "results stored where they should be added": (
+        "pipelined/store_rows.h",
+        "if (kClipped && kElement == 4 && to.adds) {",
+        "if (kClipped && kElement == 4 && to.adds && left > 0) {",
+    ),
+    "zeros stored in place of an accumulator without rows": (
+        "ragged/ragged_tile.h",
+        "if (!accumulates()) store_zeros",
+        "store_zeros",
+    ),
     "a gathered row that does not exist": (
         "ragged/ragged_gather.h",
         "min(max(parameters_.gather[tile.row + line], 0), parameters_.lhs_rows - 1)",
@@ -120,6 +149,11 @@ MORE_MISTAKES = {
 def test_mistakes_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
     name, right, wrong = (MISTAKES | MORE_MISTAKES)[mistake]
     change(tmp_path, CSRC / "gpu" / name, right, wrong)
-    executable = builder.ragged_executable(OPTIMIZED, tmp_path)
+    # One file alone is compiled with the mistake.
+    mistaken = [file for file in PIPELINED if ("gathered" in file) == ("gather" in name)]
+    others = [file for file in PIPELINED if file not in mistaken]
+    executable = builder.ragged_executable(mistaken, OPTIMIZED, tmp_path, others)
     # Some mistakes need an unlucky order of threads.
-    assert any(first_fault(executable, "--calls", "40", "--seed", str(seed), common=[]) for seed in range(12))
+    assert any(
+        first_fault(executable, *BFLOAT16, "--calls", "60", "--seed", str(seed), common=[]) for seed in range(12)
+    )

@@ -109,6 +109,10 @@ class RandomRagged {
       scale_ = operand(call_.row_scale, accumulator_of(call_.dtype), call_.m, true);
     out_ = Numbers(call_.out_dtype, entries_ * out_entry_);
     call_.out = out_.bytes.data();
+    if (call_.plan.shape != RaggedShape::none && call_.contraction && call_.out_dtype == DType::f32 && chance(0.5)) {
+      call_.accumulator = {call_.out, {call_.batch[1] * out_entry_, out_entry_}};
+      start_ = out_.bytes;
+    }
     draw_groups();
     if (!call_.group_offset.data && entries_ == 1 && chance(0.5)) hide_what_is_never_read();
     workspace_ = Bytes(ragged_workspace_bytes(call_), 99);
@@ -119,7 +123,11 @@ class RandomRagged {
 
   const RaggedCall& call() const { return call_; }
   const Bytes& results() const { return out_.bytes; }
-  void spoil_results() { std::fill(out_.bytes.begin(), out_.bytes.end(), 0xFF); }  // NaN
+  // Writes what the results are added to, or else NaN.
+  void spoil_results() {
+    if (call_.accumulator.data) std::copy(start_.begin(), start_.end(), out_.bytes.begin());
+    if (!call_.accumulator.data) std::fill(out_.bytes.begin(), out_.bytes.end(), 0xFF);
+  }
 
   void check() const {
     for (int64_t entry = 0; entry < entries_; ++entry) {
@@ -134,12 +142,15 @@ class RandomRagged {
         row += rows;
       }
       for (int64_t i = 0; i < out_entry_; ++i) {
-        if (!written[i]) expect("zeros", out_, entry * out_entry_ + i, 0, 0, 0);
+        if (!written[i]) expect("no products", out_, entry * out_entry_ + i, start(entry * out_entry_ + i), 0, 0);
       }
     }
   }
 
  private:
+  // To what an element of the results is added.
+  Number start(int64_t index) const { return call_.accumulator.data ? out_.values[index] : Number{0}; }
+
   static RaggedCall drawn(const RaggedRange& range) {
     RaggedCall call{};
     call.dtype = range.dtypes[uniform(0, static_cast<int64_t>(range.dtypes.size()) - 1)];
@@ -227,8 +238,8 @@ class RandomRagged {
   void check_contraction(int64_t entry, int64_t matrix, int64_t row, int64_t rows, std::vector<bool>& written) const {
     const int64_t k = call_.k, n = call_.n;
     for (int64_t i = 0; i < k * n; ++i) {
-      Number sum = 0;
-      double magnitude = 0;
+      Number sum = start(entry * out_entry_ + matrix * k * n + i);
+      double magnitude = std::abs(sum);
       for (int64_t r = row; r < row + rows; ++r) {
         const int64_t x = first(call_.lhs, entry) + r * k + i / n, y = first(call_.rhs, entry) + r * n + i % n;
         sum += lhs_.values[x] * rhs_.values[y], magnitude += lhs_.sizes[x] * rhs_.sizes[y];
@@ -274,7 +285,7 @@ class RandomRagged {
   std::optional<SizesOfGroups> sizes_;
   int32_t offset_ = 0;
   std::vector<int32_t> gather_;
-  Bytes offset_bytes_ = Bytes(4), gather_bytes_, workspace_;
+  Bytes offset_bytes_ = Bytes(4), gather_bytes_, start_, workspace_;
   int64_t entries_ = 1, rhs_entry_ = 0, out_entry_ = 0;
 };
 

@@ -102,6 +102,12 @@ __device__ inline void store_box(const CUtensorMap& map, int x, int y, int z, co
                "r"(shared_address(shared))
                : "memory");
 }
+// As store_box, but adds the box, of float32, to the tensor's elements.
+__device__ inline void add_box(const CUtensorMap& map, int x, int y, int z, const void* shared) {
+  asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map), "r"(x), "r"(y),
+               "r"(z), "r"(shared_address(shared))
+               : "memory");
+}
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Waits until TMA has read this thread's stores from shared memory (below: until the stores have completed), except for those of the newest
 // `kNewest` groups.

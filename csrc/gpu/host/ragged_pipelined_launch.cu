@@ -75,6 +75,7 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
   parameters.activation = call.activation;
   parameters.wide_results = call.out_dtype != arithmetic_of(call.kind).lhs;
   parameters.finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none || call.gated;
+  parameters.accumulates = call.accumulator.data;
   parameters.next_unit = call.plan.counted ? static_cast<uint32_t*>(call.workspace) : nullptr;
   const DType dtype = arithmetic_of(call.kind).lhs;
   constexpr int kBoxLines = 64, kStoreLines = 16;

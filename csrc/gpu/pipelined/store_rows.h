@@ -11,7 +11,8 @@ struct RowsDestination {
   int64_t row_bytes;  // distance between rows
   int rows, cols;     // how many exist; if rows <= 0, the warp has none
   const CUtensorMap& map;
-  int x, y, z;  // coordinates of the first element in the map
+  int x, y, z;        // coordinates of the first element in the map
+  bool adds = false;  // to the elements that are there; only of clipped rows of float32
 };
 
 __device__ inline void store_two(void* to, float x, float y) { *reinterpret_cast<Vector<float, 2>*>(to) = {{x, y}}; }
@@ -22,7 +23,12 @@ __device__ inline void store_two(void* to, float x, float y) { *reinterpret_cast
 template <bool kClipped, int kElement>
 __device__ inline void store_staged(const RowsDestination& to, int left, const unsigned char* box, int lane) {
   if (kClipped || to.rows >= 16) {
-    if (lane == 0 && to.rows > 0 && left < to.cols) store_box(to.map, to.x + left, to.y, to.z, box);
+    if (lane > 0 || to.rows <= 0 || left >= to.cols) return;
+    if (kClipped && kElement == 4 && to.adds) {
+      add_box(to.map, to.x + left, to.y, to.z, box);
+    } else {
+      store_box(to.map, to.x + left, to.y, to.z, box);
+    }
     return;
   }
   const int vector = lane % 8, col = left + vector * (16 / kElement);

@@ -47,6 +47,7 @@ struct RaggedParameters {
   const void *bias, *row_scale;
   Activation activation;
   bool wide_results, finishes;  // finishes: the call has a bias, a row scale or an activation, or is gated
+  bool accumulates;             // the results are added to what is there
 };
 
 }  // namespace vbgemm

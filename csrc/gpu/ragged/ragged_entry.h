@@ -37,6 +37,7 @@ inline RaggedCall entry_of(const RaggedCall& call, int64_t outer, int64_t inner)
   move(entry.row_scale, accumulator_bytes(call.kind));
   move(entry.group_offset, 4);
   move(entry.gather, 4);
+  move(entry.accumulator, out_bytes);
   entry.out = static_cast<char*>(call.out) + (outer * call.batch[1] + inner) * results_of(call) * out_bytes;
   return entry;
 }

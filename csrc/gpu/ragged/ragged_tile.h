@@ -140,7 +140,7 @@ class RaggedBlock {
         }
         release_tile(tiles.index, lane);
       } else if (depth == 0) {
-        store_zeros<Cut>(destination(tile, warp), lane, parameters_.wide_results);
+        if (!accumulates()) store_zeros<Cut>(destination(tile, warp), lane, parameters_.wide_results);
         release_tile(tiles.index, lane);
       } else {
         float sums[kBlocks][4];
@@ -231,8 +231,10 @@ class RaggedBlock {
             parameters_.out,
             tile.col,
             row,
-            Cut::kContraction ? tile.matrix : 0};
+            Cut::kContraction ? tile.matrix : 0,
+            accumulates()};
   }
+  __device__ bool accumulates() const { return Cut::kContraction && parameters_.accumulates; }
   __device__ int result_bytes() const { return parameters_.wide_results ? 4 : 2; }
 
   __device__ void store(const RaggedTile& tile, int place, int warp, int lane, const float (&sums)[kBlocks][4], Waiting& waiting) const {

@@ -82,8 +82,8 @@ def combine(y: Any, routing: Routing) -> jax.Array:
 def gated_dot(lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = "silu", **options: Any) -> jax.Array:
     """activation(lhs @ gate) * (lhs @ up) of each group, with both weights side by side in rhs: SwiGLU, GeGLU.
 
-    `ragged_dot` with `gated`, for any activation: where its epilogue lacks the function, one `ragged_dot` computes both
-    halves, and XLA the rest, in float32 for 16-bit results.
+    `ragged_dot` with `gated`, for any activation: where its epilogue lacks the function, and with rhs_gradient, one
+    `ragged_dot` computes both halves, and XLA the rest, in float32 for 16-bit results.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -110,7 +110,7 @@ def gated_dot(lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = 
     width = rhs.shape[-2 if options.get("transpose_rhs") else -1] if rhs.ndim == 3 else 0
     if width % 2:
         raise ValueError(f"gated_dot: rhs is {rhs.shape}: gate and up lie side by side, but {width} is odd")
-    if known is not None:
+    if known is not None and options.get("rhs_gradient") is None:
         return ragged_dot(lhs, rhs, group_sizes, activation=known, gated=True, **options)
     scale = options.pop("row_scale", None)
     both = ragged_dot(lhs, rhs, group_sizes, **options)
@@ -132,6 +132,7 @@ def expert_mlp(
     routing: Routing,
     *,
     activation: Activation = "silu",
+    gradients: tuple[Any, Any] | None = None,
     precision: Any = None,
     implementation: str | None = None,
 ) -> jax.Array:
@@ -151,6 +152,9 @@ def expert_mlp(
       down: (experts, f, n).
       routing: the routing of these tokens to these experts.
       activation: as for `gated_dot`.
+      gradients: sums of the gradients of gate_up and of down so far, in float32 for 16-bit weights: the rhs_gradient of
+        both products (see `ragged_dot`). Differentiate with respect to them in place of the weights, to sum over
+        micro-batches in the kernels.
       precision, implementation: as for `ragged_dot`.
 
     Returns:
@@ -176,5 +180,8 @@ def expert_mlp(
     x = _tokens("expert_mlp", x, routing)
     # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
     gather = routing.rows, routing.slots
-    hidden = gated_dot(x, gate_up, routing.group_sizes, activation=activation, gather=gather, **options)
-    return combine(ragged_dot(hidden, down, routing.group_sizes, **options), routing)
+    of_gate_up, of_down = (None, None) if gradients is None else gradients
+    hidden = gated_dot(
+        x, gate_up, routing.group_sizes, activation=activation, gather=gather, rhs_gradient=of_gate_up, **options
+    )
+    return combine(ragged_dot(hidden, down, routing.group_sizes, rhs_gradient=of_down, **options), routing)

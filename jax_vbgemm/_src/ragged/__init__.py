@@ -22,7 +22,9 @@ with a column of ones.
     api.py        the public functions: checks, dtypes
     primitive.py  the primitive's operands and parameters
     rules.py      derivatives and vmap
-    composed.py   gates, row scales and gathered rows as work of XLA, for derivatives and for kernels without them
+    composed.py   gates, row scales, gathered rows and accumulators as work of XLA, for derivatives and for kernels
+                  without them
+    accumulate.py a product whose derivative adds the gradient of its weights to an accumulator
     select_rows.py sums of rows selected by index, whose transpose is again a selection
     plan.py       by which kernel and which tiles a GPU computes a product
     reference.py  its definition in jnp, used on platforms and for dtypes without a kernel

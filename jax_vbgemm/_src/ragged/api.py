@@ -16,6 +16,7 @@ from jax_vbgemm._src.matmul.options import check_options, checked_implementation
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE
+from jax_vbgemm._src.ragged import accumulate, composed
 from jax_vbgemm._src.ragged.indices import clamp
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
 from jax_vbgemm._src.ragged.reference import rows_with_weights
@@ -35,6 +36,7 @@ def ragged_dot(
     gated: bool = False,
     row_scale: Any = None,
     gather: Any = None,
+    rhs_gradient: Any = None,
     implementation: str | None = None,
     group_size_hint: int | Sequence[int] | None = None,
 ) -> jax.Array:
@@ -86,6 +88,12 @@ def ragged_dot(
         (gather, slots) has a gradient with a fixed order: slots (rows of lhs, terms) is the inverse selection, that
         is, gather contains r at the places slots[r], and nowhere else. (The `rows` and `slots` of a
         `jax_vbgemm.moe.Routing`.)
+      rhs_gradient: (the shape of rhs), in the accumulator's dtype (float32 for 16-bit operands): a sum of gradients of
+        rhs so far. It does not change the result, but its own cotangent is rhs_gradient plus the gradient of rhs, which
+        then is zero: differentiate with respect to it in place of rhs, once and in reverse mode. On GPUs of compute
+        capability 9.0 the kernel that computes a gradient of bfloat16 or float16 operands adds it in place where the
+        sum's memory is free, for example as a scan's carry. (Gradients summed over micro-batches.) The call must have
+        no bias, activation, gate or row_scale, which a derivative computes from the plain product anyway.
       implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
       group_size_hint: the typical size of groups, or a sequence with the typical size of each group. It guides the
         choice of tiles and changes no result.
@@ -94,8 +102,8 @@ def ragged_dot(
       (m, n).
 
     Raises:
-      ValueError: shapes don't fit, dtypes differ under strict promotion, an option is unknown, or a gated product has
-        no activation; the message names the argument and both shapes.
+      ValueError: shapes don't fit, dtypes differ under strict promotion, an option is unknown, a gated product has no
+        activation, or rhs_gradient is given beside an epilogue; the message names the argument and both shapes.
       TypeError: an operand is not an array, sizes or offset are not integers, a flag is not a bool.
       NotImplementedError: implementation="kernel" where there is no kernel.
     """
@@ -137,6 +145,12 @@ def ragged_dot(
         extras["row_scale"] = _operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
     if group_offset is not None:
         extras["group_offset"] = scalar_integer(name, "group_offset", group_offset)
+    total = None
+    if rhs_gradient is not None:
+        epilogue = [*({"bias", "row_scale"} & set(extras)), *(["activation"] if activation_name else [])]
+        if epilogue:
+            raise ValueError(f"{name}: rhs_gradient is for products without {epilogue[0]}: apply it to the result")
+        total = _operand(name, "rhs_gradient", rhs_gradient, rhs.shape, "the shape of rhs", accumulator(rhs.dtype))
     operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **extras, **selection}
     refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     after = None
@@ -153,6 +167,11 @@ def ragged_dot(
         hint=canonical_hint(name, group_size_hint, groups),
         implementation=checked_implementation(name, implementation),
     )
+    if total is not None:
+        rows = composed.selected_rows(lhs, selection["gather"], selection.get("slots")) if selection else lhs
+        return accumulate.product(
+            ragged._replace(extras=tuple(extras)), rows, rhs, total, group_sizes, *extras.values()
+        )
     result = bind(list(operands.values()), ragged)
     if after is not None:
         known = rows_with_weights(group_sizes, extras.get("group_offset"), m, groups)

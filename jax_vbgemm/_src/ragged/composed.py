@@ -17,15 +17,30 @@ from jax_vbgemm._src.ragged.select_rows import select_rows
 def gathered(*operands: jax.Array, ragged: Ragged) -> jax.Array:
     """The product of rows that are copied before it."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
-    index, slots = extras.pop("gather"), extras.pop("slots", None)
+    rows = selected_rows(lhs, extras.pop("gather"), extras.pop("slots", None))
+    return bind([rows, rhs, group_sizes, *extras.values()], ragged._replace(extras=tuple(extras)))
+
+
+def selected_rows(lhs: jax.Array, index: jax.Array, slots: jax.Array | None) -> jax.Array:
+    """The rows that `gather` names, with batch dimensions, which broadcast."""
     parts = [lhs, index] if slots is None else [lhs, index[..., None], slots]
     ranks = [2, 1] if slots is None else [2, 2, 2]
     depth = max(x.ndim - rank for x, rank in zip(parts, ranks, strict=True))
     form: Callable[..., jax.Array] = partial(jnp.take, axis=0, mode="clip") if slots is None else select_rows
     for _ in range(depth):
         form = mapped(form)
-    rows = form(*(x.reshape((*(1,) * (depth + rank - x.ndim), *x.shape)) for x, rank in zip(parts, ranks, strict=True)))
-    return bind([rows, rhs, group_sizes, *extras.values()], ragged._replace(extras=tuple(extras)))
+    aligned = (x.reshape((*(1,) * (depth + rank - x.ndim), *x.shape)) for x, rank in zip(parts, ranks, strict=True))
+    rows: jax.Array = form(*aligned)
+    return rows
+
+
+def accumulated(*operands: jax.Array, ragged: Ragged) -> jax.Array:
+    """The sum of an accumulator and a contraction that is rounded before it."""
+    lhs, rhs, group_sizes, extras = ragged.split(operands)
+    total = extras.pop("accumulator")
+    product = bind([lhs, rhs, group_sizes, *extras.values()], ragged._replace(extras=tuple(extras)))
+    product, total = jnp.broadcast_arrays(product, total)
+    return product + total
 
 
 def gated(*operands: jax.Array, ragged: Ragged) -> jax.Array:

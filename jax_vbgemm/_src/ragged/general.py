@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.arguments import refuse_explicit_axes
+from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes
+from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.options import checked_implementation
-from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.api import (
     canonical_hint,
     factors,
@@ -32,6 +32,7 @@ def ragged_dot_general(
     preferred_element_type: Any = None,
     group_offset: Any = None,
     groups: int | None = None,
+    accumulator: Any = None,
     implementation: str | None = None,
     group_size_hint: int | Sequence[int] | None = None,
 ) -> jax.Array:
@@ -50,6 +51,9 @@ def ragged_dot_general(
       ragged_dot_dimension_numbers: as in JAX.
       group_offset: as in `ragged_dot`.
       groups: the number of groups in the result of a ragged contraction with a group_offset; by default all groups.
+      accumulator: an array of the result's dtype and shape to which a ragged contraction is added. On GPUs of compute
+        capability 9.0 the kernel for bfloat16 and float16 operands and float32 results adds in place where the
+        accumulator's memory is free (donated, or a loop's carry).
       precision, preferred_element_type, implementation, group_size_hint: as in `ragged_dot`.
 
     Returns:
@@ -79,6 +83,10 @@ def ragged_dot_general(
     _check_shapes(lhs, rhs, group_sizes, weights, numbers)
     ragged_dim = numbers.lhs_ragged_dimensions[0]
     (lhs_contract, _), (lhs_batch, _) = numbers.dot_dimension_numbers
+    if accumulator is not None and ragged_dim not in lhs_contract:
+        raise ValueError(
+            f"{name}: an accumulator is for ragged contractions, but dimension {ragged_dim} of lhs is not contracted"
+        )
     if ragged_dim in lhs_batch:
         return jax.lax.dot_general(
             lhs, rhs, numbers.dot_dimension_numbers, precision=precision, preferred_element_type=out_dtype
@@ -95,8 +103,10 @@ def ragged_dot_general(
         implementation=checked_implementation(name, implementation),
     )
     extras = [] if group_offset is None else [scalar_integer(name, "group_offset", group_offset)]
-    product = _ragged_contraction if ragged.contraction else _ragged_rows
-    return product(lhs, rhs, [group_sizes, *extras], numbers, ragged)
+    if not ragged.contraction:
+        return _ragged_rows(lhs, rhs, [group_sizes, *extras], numbers, ragged)
+    total = None if accumulator is None else as_array(name, "accumulator", accumulator)
+    return _ragged_contraction(lhs, rhs, [group_sizes, *extras], total, numbers, ragged)
 
 
 def _check_shapes(lhs: Any, rhs: Any, group_sizes: Any, weights: int, numbers: Any) -> None:
@@ -144,10 +154,11 @@ def _ragged_contraction(
     lhs: jax.Array,
     rhs: jax.Array,
     sizes_and_offset: list[jax.Array],
+    total: jax.Array | None,
     numbers: jax.lax.RaggedDotDimensionNumbers,
     ragged: Ragged,
 ) -> jax.Array:
-    """The product whose ragged dimension is contracted.
+    """The product whose ragged dimension is contracted, added to `total` if it is given.
 
     Contracting dimensions before the ragged one have group sizes of their own: they are batch dimensions, over which
     the result is summed. Those after it are merged with it, so that each row stands for several.
@@ -168,11 +179,23 @@ def _ragged_contraction(
     if group_sizes.ndim > 1:
         group_sizes = group_sizes.reshape([*batch, *outer, group_sizes.shape[-1]])
     sizes = jnp.minimum(group_sizes, jnp.asarray(rows, group_sizes.dtype)) * times
-    wide = ragged if not outer else ragged._replace(out_dtype=accumulator(ragged.out_dtype))
-    y = bind([*operands, sizes.astype(group_sizes.dtype), *extras], wide)
+    shape = (ragged.groups, *batch, *_shape(lhs, lhs_free), *_shape(rhs, rhs_free))
+    if total is not None and (total.shape, total.dtype) != (shape, ragged.out_dtype):
+        raise ValueError(
+            f"ragged_dot_general: accumulator is {total.dtype}{total.shape}: it must have the result's dtype and "
+            f"shape, {ragged.out_dtype}{shape}"
+        )
+    operands += [sizes.astype(group_sizes.dtype), *extras]
+    if total is not None and not outer:
+        ragged = ragged._replace(extras=(*ragged.extras, "accumulator"))
+        of_groups = total.reshape(ragged.groups, *batch, operands[0].shape[-1], operands[1].shape[-1])
+        operands.append(jnp.moveaxis(of_groups, 0, -3))
+    if not outer:
+        return jnp.moveaxis(bind(operands, ragged), -3, 0).reshape(shape)
+    y = bind(operands, ragged._replace(out_dtype=reference.accumulator(ragged.out_dtype)))
     y = y.sum(axis=tuple(range(len(batch), len(batch) + len(outer)))).astype(ragged.out_dtype)
-    y = jnp.moveaxis(y, -3, 0)
-    return y.reshape([ragged.groups, *batch, *_shape(lhs, lhs_free), *_shape(rhs, rhs_free)])
+    y = jnp.moveaxis(y, -3, 0).reshape(shape)
+    return y if total is None else total + y
 
 
 def _others(x: jax.Array, *dims: int) -> list[int]:

@@ -24,6 +24,8 @@ from jax_vbgemm._src.ragged import composed, plan, reference
 from jax_vbgemm._src.ragged.primitive import Ragged, Shape, Sizes, ragged_dot_p, sizes_of
 from jax_vbgemm._src.records import ACTIVATIONS
 
+ACCUMULATOR_OPERAND = 7
+
 
 def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
     why = why_not_kernel(
@@ -36,7 +38,9 @@ def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
     if why and ragged.implementation == "kernel" and not _is_empty(ctx.avals_in, ragged):
         raise NotImplementedError(f"ragged_dot: implementation='kernel', but {why}")
     form: Callable[..., jax.Array]
-    if "gather" in ragged.extras and not (planned and planned.gathers):
+    if "accumulator" in ragged.extras and not (planned and planned.only_pipelined and ragged.out_dtype == np.float32):
+        form = partial(composed.accumulated, ragged=ragged)
+    elif "gather" in ragged.extras and not (planned and planned.gathers):
         form = partial(composed.gathered, ragged=ragged)
     elif ragged.gated and not (planned and planned.only_pipelined):
         form = partial(composed.gated, ragged=ragged)
@@ -154,6 +158,11 @@ def _planned(platform: str, ctx: Any, ragged: Ragged) -> plan.Plan | None:
 def _call(*operands: jax.Array, platform: str, ragged: Ragged, planned: plan.Plan | None) -> jax.Array:
     sizes = sizes_of([operand.shape for operand in operands], ragged)
     ranks = ragged.core_ranks()
+    aliases = {}
+    if "accumulator" in ragged.extras:  # its memory becomes the result's
+        assert ragged.extras[-1] == "accumulator"
+        operands = *operands[:-1], jnp.broadcast_to(operands[-1], sizes.result(ragged))
+        aliases = {ACCUMULATOR_OPERAND: 0}
     leading = [x.shape[: x.ndim - rank] for x, rank in zip(operands, ranks, strict=True)]
     strides = batch_strides(sizes.batch, leading)
     if strides is None:
@@ -172,18 +181,20 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged, planned: plan.Pla
         extras["group_offset"] = jnp.clip(extras["group_offset"], -limit, limit).astype(np.int32)
     wide = accumulator(lhs.dtype)
     empty = {"bias": ragged.out_dtype, "row_scale": wide, "group_offset": np.int32, "gather": np.int32}
+    empty["accumulator"] = ragged.out_dtype
     buffers = [lhs, rhs, group_sizes, *(extras.get(name, jnp.zeros((0,), dtype)) for name, dtype in empty.items())]
     rhs_entry = math.prod(rhs.shape[rhs.ndim - ranks[1] :])
     lhs_rows = lhs.shape[-2]
     of_bias = ragged.groups * sizes.columns(ragged)
-    cores = [lhs_rows * sizes.k, rhs_entry, sizes.total_groups, of_bias, sizes.m, 1, sizes.m]
+    of_result = math.prod(sizes.result(ragged)[len(sizes.batch) :])
+    cores = [lhs_rows * sizes.k, rhs_entry, sizes.total_groups, of_bias, sizes.m, 1, sizes.m, of_result]
     none = [0, 0]
     of_each = [of_lhs, of_rhs, of_sizes, *(of_extras.get(name, none) for name in empty)]
     results = [jax.ShapeDtypeStruct(sizes.result(ragged), ragged.out_dtype)]
     if planned and planned.workspace:
         results.append(jax.ShapeDtypeStruct((planned.workspace,), np.uint8))
     result: jax.Array
-    result, *_ = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, results)(
+    result, *_ = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, results, input_output_aliases=aliases)(
         *buffers,
         kind=np.int64(KINDS.index(_kind(platform, lhs.dtype, ragged))),
         contraction=np.int64(ragged.contraction),

@@ -15,7 +15,7 @@ from jax_vbgemm._src import compat
 
 Shape = tuple[Any, ...]
 
-EXTRAS = ("bias", "row_scale", "group_offset", "gather", "slots")
+EXTRAS = ("bias", "row_scale", "group_offset", "gather", "slots", "accumulator")
 """The operands that a call may have after lhs, rhs and group_sizes, in this order."""
 
 
@@ -25,7 +25,8 @@ class Ragged(NamedTuple):
     Operands: lhs (..., m, k); rhs (..., groups, k, n), or (..., groups, n, k) where `transpose_rhs`; group_sizes
     (..., total groups), int32 or int64; then the operands that `extras` names: bias (..., groups, n) in the result's
     dtype, row_scale (..., m) in the accumulator's dtype, group_offset (...), gather (..., m) int32. The result is
-    (..., m, n). A `contraction` has rhs (..., m, n), no extras but group_offset, and the result (..., groups, k, n).
+    (..., m, n). A `contraction` has rhs (..., m, n), no extras but group_offset and accumulator, and the result
+    (..., groups, k, n). The latter is added to an accumulator of its dtype and shape.
 
     With gather, lhs is (..., rows, k), and row gather[i] of it, which must exist, takes the place of row i. Only the
     gradient of lhs uses slots (..., rows, terms), the inverse selection: which rows of the product each row becomes.
@@ -59,7 +60,7 @@ class Ragged(NamedTuple):
 
     def core_ranks(self) -> list[int]:
         """The rank of each operand without its batch dimensions."""
-        extra = {"bias": 2, "row_scale": 1, "group_offset": 0, "gather": 1, "slots": 2}
+        extra = {"bias": 2, "row_scale": 1, "group_offset": 0, "gather": 1, "slots": 2, "accumulator": 3}
         return [2, 2 if self.contraction else 3, 1, *(extra[name] for name in self.extras)]
 
     def split(self, operands: Sequence[Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
@@ -108,6 +109,7 @@ def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> Sizes:
         else (ragged.groups, *((columns, k) if ragged.transpose_rhs else (k, columns)))
     )
     extra = {"bias": (ragged.groups, columns), "row_scale": (m,), "group_offset": (), "gather": (m,)}
+    extra["accumulator"] = (ragged.groups, k, columns)
     if "slots" in ragged.extras:
         extra["slots"] = (lhs_rows, shapes[3 + ragged.extras.index("slots")][-1])
     cores = [(lhs_rows, k), rhs, (sizes.total_groups,), *(extra[name] for name in ragged.extras)]

@@ -52,6 +52,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         parts.append(bind([lhs, d_rhs, group_sizes, *kept], plain))
     if not ragged.has_epilogue:
         value = bind(primals, ragged)
+        if _moves(d_extras.get("accumulator")):
+            parts.append(jnp.broadcast_to(d_extras["accumulator"], value.shape))
         return value, _sum(parts, value)
 
     if _moves(d_extras.get("bias")):
@@ -140,7 +142,7 @@ def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
             if ad.is_undefined_primal(operand):
                 results[index] = ad.Zero(operand.aval.to_ct_aval())
         return results
-    if ragged.has_epilogue or "gather" in ragged.extras:
+    if ragged.has_epilogue or not {"gather", "accumulator"}.isdisjoint(ragged.extras):
         return _transpose_by_tangent(cotangent, operands, ragged)
     if ad.is_undefined_primal(lhs) and ad.is_undefined_primal(rhs):
         raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
@@ -169,7 +171,8 @@ def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
 
 
 def _transpose_by_tangent(cotangent: jax.Array, operands: Sequence[Any], ragged: Ragged) -> list[Any]:
-    """For jax.linear_transpose of a product with an epilogue or gathered rows; derivatives never have either."""
+    """For jax.linear_transpose of a product with an epilogue, gathered rows or an accumulator; derivatives never have
+    any of these."""
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     if ragged.activation is not None or sum(linear) != 1:
         what = "its activation" if ragged.activation else "more than one operand"
