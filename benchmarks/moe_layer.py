@@ -63,7 +63,8 @@ MODELS = {
     "deepseek_v3": Model(7168, 2048, 32, 8),  # an eighth of its 256 experts
     "tiny": Model(256, 128, 8, 2),  # for a few cores
 }
-DIRECTIONS = ("forward", "forward_backward", "micro_batches")
+PASSES = ("forward", "forward_backward")
+DIRECTIONS = (*PASSES, "micro_batches")
 MICRO_BATCHES = 4
 SKEWS = ("uniform", "skewed")
 
@@ -252,7 +253,7 @@ def main(
         PEERS[:4]
     ),
     direction: Annotated[list[str], typer.Option(help=", ".join(DIRECTIONS), callback=one_of(DIRECTIONS))] = list(
-        DIRECTIONS[:2]
+        PASSES
     ),
     skew: Annotated[list[str], typer.Option(help=", ".join(SKEWS), callback=one_of(SKEWS))] = ["uniform"],
     precision: Precisions = ["bf16"],

@@ -19,7 +19,7 @@ import torch
 import typer
 from rich.progress import track
 
-from moe_layer import DIRECTIONS, MODELS, Row, host_operands, show
+from moe_layer import MODELS, PASSES, Row, host_operands, show
 from options import commands, one_of
 from torch_matmul import SAMPLES, microseconds
 from workloads import write_csv
@@ -66,6 +66,18 @@ def microseconds_of(run: Callable[[], Any]) -> float:
     return microseconds([graph.replay], [1])
 
 
+def temporary_mebibytes(run: Callable[[], Any]) -> float:
+    """The peak of the memory that a call allocates beside its results."""
+    if DEVICE == "cpu":
+        return math.nan
+    torch.cuda.reset_peak_memory_stats()
+    results = run()  # held, so that they count as allocated below
+    torch.cuda.synchronize()
+    temporary = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+    del results
+    return temporary / 2**20
+
+
 def measure(name: str, tokens: int, direction: str) -> Row:
     model = MODELS[name]
     arrays = host_operands(model, tokens, "uniform")
@@ -75,11 +87,11 @@ def measure(name: str, tokens: int, direction: str) -> Row:
     )
     with torch.set_grad_enabled(direction == "forward_backward"):
         run = with_gradients(model.k, operands) if torch.is_grad_enabled() else partial(layer, model.k, *operands)
-        us = microseconds_of(run)
+        us, mebibytes = microseconds_of(run), temporary_mebibytes(run)
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu"
     gflop = model.flops(tokens, direction) / 1e9
     return Row(
-        "torch_grouped_mm", name, tokens, "uniform", direction, "bf16", gflop, us, math.nan, math.nan, where,
+        "torch_grouped_mm", name, tokens, "uniform", direction, "bf16", gflop, us, mebibytes, math.nan, where,
         f"torch {torch.__version__}", time.strftime("%Y-%m-%d"),
     )  # fmt: skip
 
@@ -93,7 +105,7 @@ def main(
     tokens: Annotated[list[int], typer.Option(help="of a call", min=1)] = [32, 4096],
     csv: Annotated[Path | None, typer.Option(help="rows are appended")] = None,
 ) -> None:
-    rows = [measure(m, t, d) for m in track(models, "models") for t in tokens for d in DIRECTIONS]
+    rows = [measure(m, t, d) for m in track(models, "models") for t in tokens for d in PASSES]
     if csv:
         write_csv(csv, rows)
     show(rows, ["torch_grouped_mm"])
