@@ -155,7 +155,12 @@ def test_what_is_wrong_is_named():
             vb.ragged_dot(lhs, rhs, SIZES, **options)
 
     refused("rhs_gradient is (3, 16, 23) but must be the shape of rhs, (3, 16, 24)", rhs_gradient=total[..., 1:])
-    refused("rhs_gradient is float64, which does not promote to float32", rhs_gradient=total.astype("float64"))
+    refused("rhs_gradient is float64 but rhs is bfloat16: it must be float32", rhs_gradient=total.astype("float64"))
+    refused("rhs_gradient is bfloat16 but rhs is bfloat16: it must be float32", rhs_gradient=total.astype("bfloat16"))
+    with pytest.raises(ValueError, match="gradients must be a pair"):
+        vb.moe.expert_mlp(
+            lhs, rhs, jnp.ones((3, 12, 4), "bfloat16"), vb.moe.route(jnp.ones((M, 3)), 2), gradients=total
+        )
     refused("rhs_gradient is for products without activation", rhs_gradient=total, activation="relu")
     refused("rhs_gradient is for products without bias", rhs_gradient=total, bias=jnp.ones((GROUPS, N), "bfloat16"))
     with pytest.raises(ValueError, match=re.escape("must have the result's dtype and shape, float32(3, 16, 24)")):

@@ -180,6 +180,10 @@ def expert_mlp(
     x = _tokens("expert_mlp", x, routing)
     # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
     gather = routing.rows, routing.slots
+    if gradients is not None and not (isinstance(gradients, tuple | list) and len(gradients) == 2):
+        raise ValueError(
+            f"expert_mlp: gradients must be a pair, the sums of gate_up and of down, not {type(gradients).__name__}"
+        )
     of_gate_up, of_down = (None, None) if gradients is None else gradients
     hidden = gated_dot(
         x, gate_up, routing.group_sizes, activation=activation, gather=gather, rhs_gradient=of_gate_up, **options

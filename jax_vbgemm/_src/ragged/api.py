@@ -150,7 +150,11 @@ def ragged_dot(
         epilogue = [*({"bias", "row_scale"} & set(extras)), *(["activation"] if activation_name else [])]
         if epilogue:
             raise ValueError(f"{name}: rhs_gradient is for products without {epilogue[0]}: apply it to the result")
-        total = _operand(name, "rhs_gradient", rhs_gradient, rhs.shape, "the shape of rhs", accumulator(rhs.dtype))
+        of_sums = accumulator(rhs.dtype)
+        total = as_array(name, "rhs_gradient", rhs_gradient)
+        if total.dtype != of_sums:  # a narrower one would be rounded at each addition
+            raise ValueError(f"{name}: rhs_gradient is {total.dtype} but rhs is {rhs.dtype}: it must be {of_sums}")
+        total = _operand(name, "rhs_gradient", total, rhs.shape, "the shape of rhs", of_sums)
     operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **extras, **selection}
     refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     after = None
