@@ -138,7 +138,8 @@ def expert_mlp(
 ) -> jax.Array:
     """A mixture of gated experts: the sum over a token's choices e of p[e] (activation(x gate[e]) * (x up[e])) down[e].
 
-    `gated_dot` of the dispatched tokens, `ragged_dot` and `combine`, one after the other; differentiable to any order.
+    `gated_dot` of the dispatched tokens, `ragged_dot` and `combine`, one after the other; differentiable to any order
+    (with `gradients` once, in reverse mode).
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb

@@ -48,7 +48,8 @@ def ragged_dot(
         row_scale[i] * activation(lhs[i] @ rhs[group of i] + bias[group of i])
 
     and zero where i lies after the last group. The host never reads the sizes: one compiled program serves all sizes.
-    Derivatives of any order with respect to lhs, rhs, bias and row_scale, and vmap over any of the operands.
+    Derivatives of any order with respect to lhs, rhs, bias and row_scale (without rhs_gradient), and vmap over any of
+    the operands.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -90,10 +91,11 @@ def ragged_dot(
         `jax_vbgemm.moe.Routing`.)
       rhs_gradient: (the shape of rhs), in the accumulator's dtype (float32 for 16-bit operands): a sum of gradients of
         rhs so far. It does not change the result, but its own cotangent is rhs_gradient plus the gradient of rhs, which
-        then is zero: differentiate with respect to it in place of rhs, once and in reverse mode. On GPUs of compute
-        capability 9.0 the kernel that computes a gradient of bfloat16 or float16 operands adds it in place where the
-        sum's memory is free, for example as a scan's carry. (Gradients summed over micro-batches.) The call must have
-        no bias, activation, gate or row_scale, which a derivative computes from the plain product anyway.
+        then is zero: differentiate with respect to it in place of rhs, once, in reverse mode, with one call for each
+        sum. (More calls, second derivatives and sums that are replicated over a mesh give wrong sums.) On GPUs of
+        compute capability 9.0 the kernel that computes a gradient of bfloat16 or float16 operands adds it in place
+        where the sum's memory is free, for example as a scan's carry. (Gradients summed over micro-batches.) The call
+        must have no bias, activation, gate or row_scale, which a derivative computes from the plain product anyway.
       implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
       group_size_hint: the typical size of groups, or a sequence with the typical size of each group. It guides the
         choice of tiles and changes no result.
