@@ -135,7 +135,8 @@ def dense(k: int, x: Any, logits: Any, gate_up: Any, down: Any) -> jax.Array:
     return ((gate + up) @ down[0])[: x.shape[0]]
 
 
-PEERS = ("vbgemm", "lax_ragged_dot", "tokamax", "dense", "vbgemm_then_add")
+LAYERS = ("vbgemm", "lax_ragged_dot", "tokamax", "dense")
+PEERS = (*LAYERS, "vbgemm_then_add")
 
 
 def layer_of(peer: str, k: int) -> Callable[..., jax.Array]:
@@ -249,9 +250,7 @@ app = commands(__doc__)
 def main(
     models: Annotated[list[str], typer.Argument(help=", ".join(MODELS), callback=one_of(MODELS))],
     tokens: Annotated[list[int], typer.Option(help="of a call", min=1)] = [32, 4096],
-    peers: Annotated[list[str], typer.Option("--peer", help=", ".join(PEERS), callback=one_of(PEERS))] = list(
-        PEERS[:4]
-    ),
+    peers: Annotated[list[str], typer.Option("--peer", help=", ".join(PEERS), callback=one_of(PEERS))] = list(LAYERS),
     direction: Annotated[list[str], typer.Option(help=", ".join(DIRECTIONS), callback=one_of(DIRECTIONS))] = list(
         PASSES
     ),

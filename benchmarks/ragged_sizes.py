@@ -25,14 +25,14 @@ CALLS = 50  # in a step of the loop, so that random sizes and expected results c
 
 
 def random_sizes(key, count):
-    """Vectors of three kinds: around a group's share of the rows, mostly empty, and with negative or far too large
-    sizes."""
-    kinds, share, sparse, wild = jax.random.split(key, 4)
+    """Vectors of three kinds: around a group's share of the rows; mostly negative; and of both signs, up to twice the
+    rows."""
+    kinds, share, sparse, both = jax.random.split(key, 4)
     kind = jax.random.randint(kinds, (count, 1), 0, 3)
     around = jax.random.randint(share, (count, GROUPS), 0, 2 * M // GROUPS + 3)
     rarely = jax.random.randint(sparse, (count, GROUPS), -3 * M, M)
-    far = jax.random.randint(wild, (count, GROUPS), -(2**31), 2**31 - 1)
-    return jnp.select([kind == 0, kind == 1], [around, rarely], far % (4 * M) - 2 * M).astype(jnp.int32)
+    signed = jax.random.randint(both, (count, GROUPS), -2 * M, 2 * M)
+    return jnp.select([kind == 0, kind == 1], [around, rarely], signed).astype(jnp.int32)
 
 
 def groups_of_rows(sizes):
@@ -53,7 +53,7 @@ def products(dtype):
     wide = [x.astype(jnp.float64) for x in (lhs, rhs, dy)]
     every = jnp.einsum("mk,gkn->mgn", wide[0], wide[1], precision="highest")
     outer = jnp.einsum("mk,mn->mkn", wide[0], wide[2], precision="highest")
-    mixed = partial(vb.ragged_dot, lhs, precision="highest")
+    of_rows = partial(vb.ragged_dot, lhs, precision="highest")
 
     def rows(one_hot):
         return jnp.einsum("mg,mgn->mn", one_hot, every, precision="highest")
@@ -62,8 +62,8 @@ def products(dtype):
         return jnp.einsum("mg,mkn->gkn", one_hot, outer, precision="highest")
 
     return {
-        "forward": (lambda sizes: mixed(rhs, sizes), rows),
-        "transposed": (lambda sizes: mixed(rhs.mT.copy(), sizes, transpose_rhs=True), rows),
+        "forward": (lambda sizes: of_rows(rhs, sizes), rows),
+        "transposed": (lambda sizes: of_rows(rhs.mT.copy(), sizes, transpose_rhs=True), rows),
         "weights": (
             lambda sizes: vb.ragged_dot_general(lhs, dy, sizes, DIMENSIONS, precision="highest"),
             weights,

@@ -1,6 +1,7 @@
 """Ragged contractions that are added to an accumulator, and gradients that are."""
 
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -58,16 +59,16 @@ def test_matrices_without_rows_keep_their_bits():
 
 def test_more_dimensions():
     """Batch dimensions, several free ones, and contracted dimensions before the ragged one, which are summed."""
-    lhs, dy = oracle.random((2, 5, 3, M), "float32", 1), oracle.random((5, 2, M, 4), "float32", 2)
-    numbers = jax.lax.RaggedDotDimensionNumbers((([0, 3], [1, 2]), ([1], [0])), [3], [])
-    sizes = jnp.tile(SIZES, (5, 2, 1))
     total = oracle.random((GROUPS, 5, 3, 4), "float32", 3)
-    form = lambda **options: vb.ragged_dot_general(lhs, dy, sizes, numbers, precision="highest", **options)  # noqa: E731
-    assert_close(form(accumulator=total), total + form())
-    lhs, dy = oracle.random((5, 3, M), "float32", 1), oracle.random((5, M, 4), "float32", 2)
-    numbers = jax.lax.RaggedDotDimensionNumbers((([2], [1]), ([0], [0])), [2], [])
-    sizes = jnp.tile(SIZES, (5, 1))
-    assert_close(form(accumulator=total), total + form())
+
+    def check(lhs_shape, dy_shape, dot, ragged_dimension, sizes):
+        lhs, dy = oracle.random(lhs_shape, "float32", 1), oracle.random(dy_shape, "float32", 2)
+        numbers = jax.lax.RaggedDotDimensionNumbers(dot, [ragged_dimension], [])
+        product = partial(vb.ragged_dot_general, lhs, dy, sizes, numbers, precision="highest")
+        assert_close(product(accumulator=total), total + product())
+
+    check((2, 5, 3, M), (5, 2, M, 4), (([0, 3], [1, 2]), ([1], [0])), 3, jnp.tile(SIZES, (5, 2, 1)))
+    check((5, 3, M), (5, M, 4), (([2], [1]), ([0], [0])), 2, jnp.tile(SIZES, (5, 1)))
 
 
 def test_derivatives_and_vmap_of_the_sum():
@@ -176,7 +177,7 @@ def test_what_is_wrong_is_named():
         ("bfloat16", "float32", True),
         ("float16", "float32", True),
         ("bfloat16", "bfloat16", False),
-        ("float32",) * 2 + (False,),
+        ("float32", "float32", False),
     ],
 )
 def test_the_pipelined_kernel_adds_to_float32(dtype, out_dtype, in_kernel):
@@ -197,8 +198,6 @@ def test_the_pipelined_kernel_adds_to_float32(dtype, out_dtype, in_kernel):
 @pytest.mark.gpu
 def test_a_gpu_adds_in_place():
     """A donated accumulator is the result's memory, and an accumulator that is needed later keeps its values."""
-    if jax.devices()[0].compute_capability != "9.0":
-        pytest.skip("needs an NVIDIA GPU of compute capability 9.0")
     lhs, _, total = operands("bfloat16")
     dy = oracle.random((M, N), "bfloat16", 4)
     expected, start = total + contraction(lhs, dy), np.asarray(total)
@@ -210,5 +209,6 @@ def test_a_gpu_adds_in_place():
     np.testing.assert_array_equal(total, start)
     program = jax.jit(add, donate_argnums=0).lower(total).compile()
     assert program.memory_analysis().alias_size_in_bytes == total.nbytes
-    assert program.memory_analysis().temp_size_in_bytes < total.nbytes
+    if jax.devices()[0].compute_capability == "9.0":  # elsewhere the contraction is stored, and XLA adds it
+        assert program.memory_analysis().temp_size_in_bytes < total.nbytes
     assert_close(program(total), expected)

@@ -111,8 +111,9 @@ class RandomRagged {
     call_.out = out_.bytes.data();
     if (call_.plan.shape != RaggedShape::none && call_.contraction && call_.out_dtype == DType::f32 && chance(0.5)) {
       call_.accumulator = {call_.out, {call_.batch[1] * out_entry_, out_entry_}};
-      start_ = out_.bytes;
     }
+    start_ = out_.bytes;
+    if (!call_.accumulator.data) std::fill(start_.begin(), start_.end(), 0xFF);  // NaN
     draw_groups();
     if (!call_.group_offset.data && entries_ == 1 && chance(0.5)) hide_what_is_never_read();
     workspace_ = Bytes(ragged_workspace_bytes(call_), 99);
@@ -124,10 +125,7 @@ class RandomRagged {
   const RaggedCall& call() const { return call_; }
   const Bytes& results() const { return out_.bytes; }
   // Writes what the results are added to, or else NaN.
-  void spoil_results() {
-    if (call_.accumulator.data) std::copy(start_.begin(), start_.end(), out_.bytes.begin());
-    if (!call_.accumulator.data) std::fill(out_.bytes.begin(), out_.bytes.end(), 0xFF);
-  }
+  void spoil_results() { std::copy(start_.begin(), start_.end(), out_.bytes.begin()); }
 
   void check() const {
     for (int64_t entry = 0; entry < entries_; ++entry) {

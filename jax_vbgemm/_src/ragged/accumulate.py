@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
+from jax_vbgemm._src.ragged.rules import gradient_of_rhs, in_one_dtype
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -26,14 +26,9 @@ def _forward(ragged: Ragged, *operands: jax.Array) -> tuple[jax.Array, tuple[jax
 
 def _backward(ragged: Ragged, operands: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[Any, ...]:
     lhs, rhs, total, group_sizes, *offset = operands
-    _, of_lhs = jax.vjp(lambda x: bind([x, rhs, group_sizes, *offset], ragged), lhs)
-    dtype = max(cotangent.dtype, lhs.dtype, key=lambda dtype: np.dtype(dtype).itemsize)
-    factors = [lhs.astype(dtype), cotangent.astype(dtype)]
-    if ragged.transpose_rhs:
-        factors.reverse()
-    contraction = ragged._replace(
-        out_dtype=np.dtype(total.dtype), contraction=True, transpose_rhs=False, extras=(*ragged.extras, "accumulator")
-    )
+    of_lhs = jax.linear_transpose(lambda x: bind([x, rhs, group_sizes, *offset], ragged), lhs)
+    factors, contraction = gradient_of_rhs(*in_one_dtype(lhs, cotangent), ragged)
+    contraction = contraction._replace(out_dtype=total.dtype, extras=(*ragged.extras, "accumulator"))
     d_total = bind([*factors, group_sizes, *offset, total], contraction)
     return *of_lhs(cotangent), None, d_total, None, *(None for _ in offset)
 

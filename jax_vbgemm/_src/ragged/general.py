@@ -186,16 +186,16 @@ def _ragged_contraction(
             f"shape, {ragged.out_dtype}{shape}"
         )
     operands += [sizes.astype(group_sizes.dtype), *extras]
-    if total is not None and not outer:
+    if outer:
+        y = bind(operands, ragged._replace(out_dtype=reference.accumulator(ragged.out_dtype)))
+        y = y.sum(axis=tuple(range(len(batch), len(batch) + len(outer)))).astype(ragged.out_dtype)
+        y = jnp.moveaxis(y, -3, 0).reshape(shape)
+        return y if total is None else total + y
+    if total is not None:
         ragged = ragged._replace(extras=(*ragged.extras, "accumulator"))
         of_groups = total.reshape(ragged.groups, *batch, operands[0].shape[-1], operands[1].shape[-1])
         operands.append(jnp.moveaxis(of_groups, 0, -3))
-    if not outer:
-        return jnp.moveaxis(bind(operands, ragged), -3, 0).reshape(shape)
-    y = bind(operands, ragged._replace(out_dtype=reference.accumulator(ragged.out_dtype)))
-    y = y.sum(axis=tuple(range(len(batch), len(batch) + len(outer)))).astype(ragged.out_dtype)
-    y = jnp.moveaxis(y, -3, 0).reshape(shape)
-    return y if total is None else total + y
+    return jnp.moveaxis(bind(operands, ragged), -3, 0).reshape(shape)
 
 
 def _others(x: jax.Array, *dims: int) -> list[int]:

@@ -24,8 +24,6 @@ from jax_vbgemm._src.ragged import composed, plan, reference
 from jax_vbgemm._src.ragged.primitive import Ragged, Shape, Sizes, ragged_dot_p, sizes_of
 from jax_vbgemm._src.records import ACTIVATIONS
 
-ACCUMULATOR_OPERAND = 7
-
 
 def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
     why = why_not_kernel(
@@ -158,11 +156,8 @@ def _planned(platform: str, ctx: Any, ragged: Ragged) -> plan.Plan | None:
 def _call(*operands: jax.Array, platform: str, ragged: Ragged, planned: plan.Plan | None) -> jax.Array:
     sizes = sizes_of([operand.shape for operand in operands], ragged)
     ranks = ragged.core_ranks()
-    aliases = {}
-    if "accumulator" in ragged.extras:  # its memory becomes the result's
-        assert ragged.extras[-1] == "accumulator"
+    if "accumulator" in ragged.extras:  # the last one; its memory becomes the result's
         operands = *operands[:-1], jnp.broadcast_to(operands[-1], sizes.result(ragged))
-        aliases = {ACCUMULATOR_OPERAND: 0}
     leading = [x.shape[: x.ndim - rank] for x, rank in zip(operands, ranks, strict=True)]
     strides = batch_strides(sizes.batch, leading)
     if strides is None:
@@ -180,8 +175,10 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged, planned: plan.Pla
         limit = LARGEST_SIZE // 2
         extras["group_offset"] = jnp.clip(extras["group_offset"], -limit, limit).astype(np.int32)
     wide = accumulator(lhs.dtype)
-    empty = {"bias": ragged.out_dtype, "row_scale": wide, "group_offset": np.int32, "gather": np.int32}
-    empty["accumulator"] = ragged.out_dtype
+    empty = {
+        "bias": ragged.out_dtype, "row_scale": wide, "group_offset": np.int32, "gather": np.int32,
+        "accumulator": ragged.out_dtype,
+    }  # fmt: skip
     buffers = [lhs, rhs, group_sizes, *(extras.get(name, jnp.zeros((0,), dtype)) for name, dtype in empty.items())]
     rhs_entry = math.prod(rhs.shape[rhs.ndim - ranks[1] :])
     lhs_rows = lhs.shape[-2]
@@ -193,6 +190,7 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged, planned: plan.Pla
     results = [jax.ShapeDtypeStruct(sizes.result(ragged), ragged.out_dtype)]
     if planned and planned.workspace:
         results.append(jax.ShapeDtypeStruct((planned.workspace,), np.uint8))
+    aliases = {len(buffers) - 1: 0} if "accumulator" in extras else {}
     result: jax.Array
     result, *_ = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, results, input_output_aliases=aliases)(
         *buffers,

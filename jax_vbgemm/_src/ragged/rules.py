@@ -134,6 +134,18 @@ def _bias_of_rows(
     return bind([ones, jnp.expand_dims(bias, -2), group_sizes, *kept], ragged)
 
 
+def in_one_dtype(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both operands of a product in the wider one's dtype."""
+    dtype = max(x.dtype, y.dtype, key=lambda dtype: dtype.itemsize)
+    return x if x.dtype == dtype else x.astype(dtype), y if y.dtype == dtype else y.astype(dtype)
+
+
+def gradient_of_rhs(lhs: jax.Array, cotangent: jax.Array, ragged: Ragged) -> tuple[tuple[jax.Array, jax.Array], Ragged]:
+    """The factors and the form of the contraction that is the gradient of the weights of ragged rows."""
+    factors = (cotangent, lhs) if ragged.transpose_rhs else (lhs, cotangent)
+    return factors, ragged._replace(contraction=True, transpose_rhs=False)
+
+
 def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     results: list[Any] = [None] * len(operands)
@@ -147,15 +159,14 @@ def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
     if ad.is_undefined_primal(lhs) and ad.is_undefined_primal(rhs):
         raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
     index = 0 if ad.is_undefined_primal(lhs) else 1
-    aval, other = operands[index].aval, operands[1 - index]
-    dtype = max(cotangent.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
-    ct, other = (x if x.dtype == dtype else x.astype(dtype) for x in (cotangent, other))
+    aval = operands[index].aval
+    ct, other = in_one_dtype(cotangent, operands[1 - index])
+    dtype = ct.dtype
     if not ragged.contraction:
         if index == 0:
             factors, form = (ct, other), ragged._replace(transpose_rhs=not ragged.transpose_rhs)
         else:
-            factors = (ct, other) if ragged.transpose_rhs else (other, ct)
-            form = ragged._replace(contraction=True, transpose_rhs=False)
+            factors, form = gradient_of_rhs(other, ct, ragged)
     else:
         factors, form = (other, ct), ragged._replace(contraction=False, transpose_rhs=index == 0)
     # The primitive rounds to the primal's dtype unless the cotangent is to be summed over broadcast batch dimensions:
