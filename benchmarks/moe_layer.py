@@ -159,17 +159,21 @@ def over_micro_batches(layer: Callable[..., jax.Array], in_kernel: bool) -> Call
     """The weights' gradients of several micro-batches, summed in float32: in the kernel, or by additions after it."""
 
     def both(x: Any, logits: Any, *weights: Any) -> Any:
-        def step(sums: Any, batch: Any) -> Any:
-            if in_kernel:
-                result, pull = jax.vjp(lambda x, sums: layer(x, batch[1], *weights, gradients=sums), batch[0], sums)
-                d_x, sums = pull(result)
-                return sums, d_x
-            result, pull = jax.vjp(lambda x, weights: layer(x, batch[1], *weights), batch[0], weights)
-            d_x, found = pull(result)
-            return jax.tree.map(lambda total, one: total + one.astype(total.dtype), sums, found), d_x
+        sums = tuple(jax.new_ref(jnp.zeros(w.shape, jnp.float32)) for w in weights)
 
-        zeros = tuple(jnp.zeros(w.shape, jnp.float32) for w in weights)
-        return jax.lax.scan(step, zeros, tuple(jnp.stack([one] * MICRO_BATCHES) for one in (x, logits)))
+        def step(carry: None, batch: Any) -> Any:
+            x, logits = batch
+            if in_kernel:
+                result, pull = jax.vjp(lambda x: layer(x, logits, *weights, gradients=sums), x)
+                return carry, pull(result)[0]
+            result, pull = jax.vjp(lambda x, weights: layer(x, logits, *weights), x, weights)
+            d_x, found = pull(result)
+            for total, one in zip(sums, found, strict=True):
+                total[...] += one.astype(total.dtype)
+            return carry, d_x
+
+        _, d_x = jax.lax.scan(step, None, tuple(jnp.stack([one] * MICRO_BATCHES) for one in (x, logits)))
+        return tuple(map(jax.freeze, sums)), d_x
 
     return both
 

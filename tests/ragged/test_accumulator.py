@@ -105,20 +105,150 @@ def test_the_gradient_of_rhs_is_added(dtype, transposed, selection):
         selection
     ]
 
-    def loss(lhs, rhs, total):
-        y = vb.ragged_dot(lhs, rhs, SIZES, rhs_gradient=total, **options)
+    def loss(lhs, rhs, sums=None):
+        y = vb.ragged_dot(lhs, rhs, SIZES, rhs_gradient=sums, **options)
         return jnp.sin(y).real.astype("float32").sum()
 
-    got = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(lhs, rhs, total)
-    of_lhs, of_rhs = jax.grad(loss, argnums=(0, 1))(lhs, rhs, None)
+    @jax.jit
+    def added(lhs, rhs, total):
+        sums = jax.new_ref(total)
+        return *jax.grad(loss, argnums=(0, 1))(lhs, rhs, sums), jax.freeze(sums)
+
+    got, expected = added(lhs, rhs, total), jax.grad(loss, argnums=(0, 1))(lhs, rhs)
     tolerance = 2e-2 if jnp.dtype(dtype).itemsize == 2 else 1e-5
-    assert_close(got[0], of_lhs, tolerance)
-    assert not got[1].any()
-    assert_close(got[2], total + of_rhs.astype(total.dtype), tolerance)
+    assert_close(got[0], expected[0], tolerance)
+    assert_close(got[1], expected[1], tolerance)
+    assert_close(got[2], total + expected[1].astype(total.dtype), tolerance)
+
+
+LHS, RHS, TOTAL = operands("float32")
+TOKENS = oracle.random((4, M, K), "float32", 5)
+
+
+def loss_of(x, sums, rhs=RHS):
+    return jnp.sin(vb.ragged_dot(x, rhs, SIZES, rhs_gradient=sums, precision="highest")).sum()
+
+
+def by_jit(sums, step):
+    for x in TOKENS:
+        jax.jit(step)(x, sums)
+
+
+def by_scan(sums, step):
+    jax.lax.scan(lambda carry, x: (carry, step(x, sums)), None, TOKENS)
+
+
+def of_uses(sums, step):
+    del step  # one derivative of several products with one matrix
+    jax.grad(lambda tokens: sum(loss_of(x, sums) for x in tokens))(TOKENS)
+
+
+def of_a_scan(sums, step):
+    del step
+
+    def total(tokens):
+        return jax.lax.scan(lambda carry, x: (carry + loss_of(x, sums), None), 0.0, tokens)[0]
+
+    jax.grad(total)(TOKENS)
+
+
+def through_jit_and_remat(sums, step):
+    del step
+    for x in TOKENS:
+        jax.grad(jax.jit(jax.checkpoint(loss_of)))(x, sums)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("use", [by_jit, by_scan, of_uses, of_a_scan, through_jit_and_remat])
+def test_every_use_is_added_once(use, jit):
+    def run(total):
+        sums = jax.new_ref(total)
+        use(sums, jax.grad(loss_of))
+        return jax.freeze(sums)
+
+    expected = TOTAL + jax.grad(lambda rhs: sum(loss_of(x, None, rhs) for x in TOKENS))(RHS)
+    assert_close((jax.jit(run) if jit else run)(TOTAL), expected)
+
+
+def test_without_a_derivative_nothing_is_added():
+    sums = jax.new_ref(TOTAL)
+    loss_of(LHS, sums)
+    jax.jit(loss_of)(LHS, sums)
+    jax.grad(lambda x: jax.lax.stop_gradient(loss_of(x, sums)) + x.sum())(LHS)
+    np.testing.assert_array_equal(sums[...], TOTAL)
+
+
+def test_a_mapped_sum():
+    totals = jnp.stack([TOTAL, -TOTAL, TOTAL, TOTAL])
+
+    @jax.jit
+    def run(totals):
+        sums = jax.new_ref(totals)
+        jax.vmap(jax.grad(loss_of))(TOKENS, sums)
+        return jax.freeze(sums)
+
+    of_rhs = jax.vmap(lambda x: jax.grad(lambda rhs: loss_of(x, None, rhs))(RHS))(TOKENS)
+    assert_close(run(totals), totals + of_rhs)
+
+
+def test_derivatives_that_would_lose_sums_are_refused():
+    sums = jax.new_ref(TOTAL)
+    of_squares = lambda f: lambda x: (f(x) ** 2).sum()  # noqa: E731
+    with pytest.raises(Exception, match="differentiated value on a non-differentiated"):
+        jax.grad(of_squares(lambda x: jax.grad(loss_of)(x, sums)))(LHS)
+    with pytest.raises(Exception, match="differentiated value on a non-differentiated"):
+        jax.grad(of_squares(lambda rhs: jax.grad(loss_of)(LHS, sums, rhs)))(RHS)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda x: loss_of(x, sums), [LHS], [LHS])
+    with pytest.raises(Exception, match="vmapped value on an unbatched"):
+        jax.vmap(lambda x: jax.grad(loss_of)(x, sums))(TOKENS)
+
+
+@pytest.mark.parametrize("check_vma", [False, True])
+def test_sums_of_each_device(check_vma):
+    """Tokens are divided among devices, weights are not; each device has its own sums, which are added at the end."""
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    p = jax.sharding.PartitionSpec
+    tokens = jnp.tile(TOKENS, (jax.device_count(), 1, 1))
+
+    @partial(jax.shard_map, mesh=mesh, in_specs=(p("data"), p()), out_specs=p(), check_vma=check_vma)
+    def run(tokens, rhs):
+        zeros = jnp.zeros_like(rhs)
+        sums = jax.new_ref(jax.lax.pcast(zeros, "data", to="varying"))
+        for x in tokens:
+            jax.grad(loss_of)(x, sums, rhs)
+        return jax.lax.psum(jax.freeze(sums), "data")
+
+    assert_close(jax.jit(run)(tokens, RHS), jax.grad(lambda rhs: sum(loss_of(x, None, rhs) for x in tokens))(RHS))
+
+
+def test_a_replicated_sum_of_sharded_tokens_is_refused():
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    p = jax.sharding.PartitionSpec
+
+    @partial(jax.shard_map, mesh=mesh, in_specs=(p("data"), p()), out_specs=p())
+    def run(tokens, rhs):
+        sums = jax.new_ref(jnp.zeros_like(rhs))
+        jax.grad(loss_of)(tokens[0], sums, rhs)
+        return jax.freeze(sums)
+
+    with pytest.raises(Exception, match="data"):
+        jax.jit(run)(jnp.tile(TOKENS, (jax.device_count(), 1, 1)), RHS)
+
+
+def test_the_ordinary_gradient_of_rhs_costs_nothing_where_it_is_not_used():
+
+    def run(total):
+        sums = jax.new_ref(total)
+        of_tokens = jax.lax.scan(lambda carry, x: (carry, jax.grad(loss_of)(x, sums)), None, TOKENS)
+        return jax.freeze(sums), of_tokens
+
+    text = jax.jit(run).lower(TOTAL).compile().as_text()
+    assert text.count("custom-call(") == 3, text  # forward, and the gradients of both operands
 
 
 def test_a_scan_over_micro_batches():
-    """The sum of a layer's gradients, as a scan's carry, is that of one batch of all tokens."""
+    """The sum of a layer's gradients over a scan is that of one batch of all tokens."""
     d, f, experts, batches, tokens = 16, 8, 4, 3, 20
     gate_up, down = oracle.random((experts, d, 2 * f), "bfloat16", 1), oracle.random((experts, f, d), "bfloat16", 2)
     x, logits = (
@@ -126,25 +256,28 @@ def test_a_scan_over_micro_batches():
         oracle.random((batches, tokens, experts), "float32", 4),
     )
 
-    def loss(weights, gradients, x, logits):
+    def loss(x, logits, weights, gradients=None):
         y = vb.moe.expert_mlp(x, *weights, vb.moe.route(logits, 2), gradients=gradients)
         return jnp.sin(y.astype("float32")).sum()
 
     @jax.jit
     def scanned(x, logits):
-        def step(total, batch):
-            return jax.grad(loss, argnums=1)((gate_up, down), total, *batch), None
+        sums = tuple(jax.new_ref(jnp.zeros(w.shape, "float32")) for w in (gate_up, down))
 
-        zeros = jnp.zeros(gate_up.shape, "float32"), jnp.zeros(down.shape, "float32")
-        return jax.lax.scan(step, zeros, (x, logits))[0]
+        def step(carry, batch):
+            return carry, jax.grad(loss)(*batch, (gate_up, down), sums)
 
-    def in_float32(weights):
-        return loss(weights, None, x.reshape(-1, d).astype("float32"), logits.reshape(-1, experts))
+        _, of_x = jax.lax.scan(step, None, (x, logits))
+        return of_x, *map(jax.freeze, sums)
 
-    expected = jax.grad(in_float32)((gate_up.astype("float32"), down.astype("float32")))
-    for one, other in zip(scanned(x, logits), expected, strict=True):
-        assert one.dtype == "float32"
+    def in_float32(x, weights):
+        return loss(x.reshape(-1, d).astype("float32"), logits.reshape(-1, experts), weights)
+
+    wide_weights = gate_up.astype("float32"), down.astype("float32")
+    of_x, of_weights = jax.grad(in_float32, argnums=(0, 1))(x, wide_weights)
+    for one, other in zip(scanned(x, logits), (of_x, *of_weights), strict=True):
         assert_close(one, other, 3e-2)
+    assert scanned(x, logits)[1].dtype == "float32"
 
 
 def test_what_is_wrong_is_named():
@@ -155,16 +288,31 @@ def test_what_is_wrong_is_named():
         with pytest.raises(ValueError, match=re.escape(match)):
             vb.ragged_dot(lhs, rhs, SIZES, **options)
 
-    refused("rhs_gradient is (3, 16, 23) but must be the shape of rhs, (3, 16, 24)", rhs_gradient=total[..., 1:])
-    refused("rhs_gradient is float64 but rhs is bfloat16: it must be float32", rhs_gradient=total.astype("float64"))
-    refused("rhs_gradient is bfloat16 but rhs is bfloat16: it must be float32", rhs_gradient=total.astype("bfloat16"))
-    with pytest.raises(ValueError, match="gradients must be a pair"):
-        vb.moe.expert_mlp(
-            lhs, rhs, jnp.ones((3, 12, 4), "bfloat16"), vb.moe.route(jnp.ones((M, 3)), 2), gradients=total
-        )
-    refused("rhs_gradient is for products without activation", rhs_gradient=total, activation="relu")
-    refused("rhs_gradient is for products without bias", rhs_gradient=total, bias=jnp.ones((GROUPS, N), "bfloat16"))
-    with pytest.raises(ValueError, match=re.escape("must have the result's dtype and shape, float32(3, 16, 24)")):
+    sums = jax.new_ref(total)
+    rule = "must be a jax.Ref of float32(3, 16, 24), for sums of the gradient of rhs"
+    refused(f"rhs_gradient is a Ref of float32(3, 16, 23): it {rule}", rhs_gradient=jax.new_ref(total[..., 1:]))
+    refused(
+        f"rhs_gradient is a Ref of bfloat16(3, 16, 24): it {rule}", rhs_gradient=jax.new_ref(total.astype("bfloat16"))
+    )
+    with pytest.raises(TypeError, match=re.escape(rule)):
+        vb.ragged_dot(lhs, rhs, SIZES, rhs_gradient=total)
+    integers = jnp.zeros(rhs.shape, "int32")
+    with pytest.raises(ValueError, match="products that have a gradient, but rhs is int32"):
+        vb.ragged_dot(lhs.astype("int32"), integers, SIZES, rhs_gradient=jax.new_ref(integers))
+    routing, down = vb.moe.route(jnp.ones((M, 3)), 2), jnp.ones((3, 12, 4), "bfloat16")
+    for wrong, message in [
+        ((sums,), "gradients must be a pair of jax.Ref"),
+        ((sums, sums), "gradients[1] is a Ref of float32(3, 16, 24): it must be a jax.Ref of float32(3, 12, 4)"),
+        ((total, sums), "gradients[0] must be a jax.Ref of float32(3, 16, 24), for sums of the gradient of gate_up"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+            vb.moe.expert_mlp(lhs, rhs, down, routing, gradients=wrong)
+    refused("rhs_gradient is for products without activation", rhs_gradient=sums, activation="relu")
+    refused("rhs_gradient is for products without bias", rhs_gradient=sums, bias=jnp.ones((GROUPS, N), "bfloat16"))
+    with pytest.raises(
+        ValueError,
+        match=re.escape("must have the result's dtype (preferred_element_type) and shape, float32(3, 16, 24)"),
+    ):
         contraction(lhs, dy, accumulator=total.astype("bfloat16"))
     rows = jax.lax.RaggedDotDimensionNumbers((([1], [1]), ([], [])), [0], [0])
     with pytest.raises(ValueError, match="an accumulator is for ragged contractions"):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from jax.experimental import checkify
 
 import jax_vbgemm as vb
 from jax_vbgemm._src import backends
@@ -123,6 +124,8 @@ def test_the_pipelined_kernel_reads_rows_by_index(k, n, dtype, in_kernel):
 
 BAD = {
     "three arrays": ((INDEX, SLOTS, SLOTS), ValueError, "gather has 3 arrays"),
+    "a list of arrays": ([EVEN, SLOTS], TypeError, "must be a tuple"),
+    "slots of too few terms": ((EVEN, SLOTS[:, 1:]), ValueError, r"slots is \(7, 3\) but gather is \(28,\)"),
     "slots of another lhs": ((EVEN, SLOTS[1:]), ValueError, r"slots is \(6, 4\)"),
     "slots that are no integers": ((EVEN, SLOTS.astype("float32")), TypeError, "slots is float32"),
 }
@@ -133,3 +136,12 @@ def test_bad_selections(case):
     gather, error, message = BAD[case]
     with pytest.raises(error, match=message):
         vb.ragged_dot(LHS, RHS, SIZES, gather=gather)
+
+
+def test_checkify_reports_slots_that_are_no_inverse():
+    def product(slots):
+        return vb.ragged_dot(LHS, RHS, jnp.array([10, 8, 10]), gather=(EVEN, slots))
+
+    checked = checkify.checkify(jax.jit(product), errors=checkify.user_checks)
+    assert checked(SLOTS)[0].get() is None
+    assert "slots is not the inverse of gather" in checked(SLOTS[::-1])[0].get()

@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.arguments import as_array
+from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.routing import Routing
-from jax_vbgemm._src.ragged.api import ragged_dot
+from jax_vbgemm._src.ragged.api import check_sums, ragged_dot
 from jax_vbgemm._src.ragged.select_rows import select_rows
 
 
@@ -82,8 +82,8 @@ def combine(y: Any, routing: Routing) -> jax.Array:
 def gated_dot(lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = "silu", **options: Any) -> jax.Array:
     """activation(lhs @ gate) * (lhs @ up) of each group, with both weights side by side in rhs: SwiGLU, GeGLU.
 
-    `ragged_dot` with `gated`, for any activation: where its epilogue lacks the function, and with rhs_gradient, one
-    `ragged_dot` computes both halves, and XLA the rest, in float32 for 16-bit results.
+    `ragged_dot` with `gated`, for any activation and with rhs_gradient: where its epilogue lacks the function, and with
+    rhs_gradient, one `ragged_dot` computes both halves, and XLA the rest, in float32 for 16-bit results.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -132,14 +132,13 @@ def expert_mlp(
     routing: Routing,
     *,
     activation: Activation = "silu",
-    gradients: tuple[Any, Any] | None = None,
+    gradients: tuple[jax.Ref, jax.Ref] | None = None,
     precision: Any = None,
     implementation: str | None = None,
 ) -> jax.Array:
     """A mixture of gated experts: the sum over a token's choices e of p[e] (activation(x gate[e]) * (x up[e])) down[e].
 
-    `gated_dot` of the dispatched tokens, `ragged_dot` and `combine`, one after the other; differentiable to any order
-    (with `gradients` once, in reverse mode).
+    `gated_dot` of the dispatched tokens, `ragged_dot` and `combine`, one after the other; differentiable to any order.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -153,9 +152,9 @@ def expert_mlp(
       down: (experts, f, n).
       routing: the routing of these tokens to these experts.
       activation: as for `gated_dot`.
-      gradients: sums of the gradients of gate_up and of down so far, in float32 for 16-bit weights: the rhs_gradient of
-        both products (see `ragged_dot`). Differentiate with respect to them in place of the weights, to sum over
-        micro-batches in the kernels.
+      gradients: a pair of `jax.Ref`, of the shapes of gate_up and of down, in float32 for 16-bit weights: a gradient
+        adds the gradients of these weights to them, in its kernels where they can (the rhs_gradient of both products;
+        see `ragged_dot`). (Sums over micro-batches.)
       precision, implementation: as for `ragged_dot`.
 
     Returns:
@@ -163,6 +162,7 @@ def expert_mlp(
 
     Raises:
       ValueError: shapes don't fit; otherwise as `ragged_dot`.
+      TypeError: gradients is no pair of Refs.
     """
     gate_up, down = as_array("expert_mlp", "gate_up", gate_up), as_array("expert_mlp", "down", down)
     experts = routing.group_sizes.shape[0]
@@ -181,10 +181,15 @@ def expert_mlp(
     x = _tokens("expert_mlp", x, routing)
     # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
     gather = routing.rows, routing.slots
-    if gradients is not None and not (isinstance(gradients, tuple | list) and len(gradients) == 2):
-        raise ValueError(
-            f"expert_mlp: gradients must be a pair, the sums of gate_up and of down, not {type(gradients).__name__}"
-        )
+    if gradients is not None:
+        if not (isinstance(gradients, tuple | list) and len(gradients) == 2):
+            raise TypeError(
+                "expert_mlp: gradients must be a pair of jax.Ref, for sums of the gradients of gate_up and of down, "
+                f"not {shown(gradients)}"
+            )
+        for index, (argument, weights) in enumerate({"gate_up": gate_up, "down": down}.items()):
+            dtype = jnp.result_type(x, weights)
+            check_sums("expert_mlp", f"gradients[{index}]", gradients[index], argument, weights.shape, dtype)
     of_gate_up, of_down = (None, None) if gradients is None else gradients
     hidden = gated_dot(
         x, gate_up, routing.group_sizes, activation=activation, gather=gather, rhs_gradient=of_gate_up, **options

@@ -1,4 +1,4 @@
-"""A ragged product whose derivative adds the gradient of its weights to an accumulator, in place."""
+"""A ragged product whose derivative adds the gradient of its weights to a `jax.Ref`, in place."""
 
 from __future__ import annotations
 
@@ -7,30 +7,39 @@ from typing import Any
 
 import jax
 
+from jax_vbgemm._src import compat
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
 from jax_vbgemm._src.ragged.rules import gradient_of_rhs, in_one_dtype
 
 
+def product(ragged: Ragged, total: Any, *operands: jax.Array) -> jax.Array:
+    """Ragged rows without an epilogue; its derivative adds the gradient of rhs to the Ref `total`."""
+    if any(compat.varies(operand) for operand in operands):
+        # A cotangent must vary over the mesh axes of its operand, so these are united before the derivative's rule.
+        operands = tuple(compat.unite_varying(operands))
+    result: jax.Array = _product(ragged, total, *operands)
+    return result
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def product(
-    ragged: Ragged, lhs: jax.Array, rhs: jax.Array, total: jax.Array, group_sizes: jax.Array, *offset: jax.Array
-) -> jax.Array:
-    """Ragged rows without an epilogue. The cotangent of `total` is `total` plus the gradient of rhs, and that of rhs
-    is zero: a sum over micro-batches so becomes part of the kernel that computes the gradient."""
-    return bind([lhs, rhs, group_sizes, *offset], ragged)
+def _product(ragged: Ragged, total: Any, *operands: jax.Array) -> jax.Array:
+    del total  # only a derivative uses it
+    return bind(operands, ragged)
 
 
-def _forward(ragged: Ragged, *operands: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    return product(ragged, *operands), operands
+def _forward(ragged: Ragged, total: Any, *operands: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+    return _product(ragged, total, *operands), (total, *operands)
 
 
-def _backward(ragged: Ragged, operands: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[Any, ...]:
-    lhs, rhs, total, group_sizes, *offset = operands
-    of_lhs = jax.linear_transpose(lambda x: bind([x, rhs, group_sizes, *offset], ragged), lhs)
+def _backward(ragged: Ragged, residuals: tuple[Any, ...], cotangent: jax.Array) -> tuple[Any, ...]:
+    total, lhs, rhs, *integers = residuals
     factors, contraction = gradient_of_rhs(*in_one_dtype(lhs, cotangent), ragged)
-    contraction = contraction._replace(out_dtype=total.dtype, extras=(*ragged.extras, "accumulator"))
-    d_total = bind([*factors, group_sizes, *offset, total], contraction)
-    return *of_lhs(cotangent), None, d_total, None, *(None for _ in offset)
+    adding = contraction._replace(out_dtype=total.dtype, extras=(*ragged.extras, "accumulator"))
+    total[...] = bind([*factors, *integers, total[...]], adding)
+    of_lhs = jax.linear_transpose(lambda x: bind([x, rhs, *integers], ragged), lhs)
+    # The ordinary gradient of rhs. Where only `total` is wanted, the compiler removes it.
+    of_rhs = jax.linear_transpose(lambda x: bind([lhs, x, *integers], ragged), rhs)
+    return None, *of_lhs(cotangent), *of_rhs(cotangent), *(None for _ in integers)
 
 
-product.defvjp(_forward, _backward)
+_product.defvjp(_forward, _backward)

@@ -9,8 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import checkify
 
-from jax_vbgemm._src.arguments import as_array, promotes, refuse_explicit_axes
+from jax_vbgemm._src import compat
+from jax_vbgemm._src.arguments import as_array, promotes, refuse_explicit_axes, shown
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, result_dtype
 from jax_vbgemm._src.matmul.precision import canonical_precision
@@ -48,8 +50,7 @@ def ragged_dot(
         row_scale[i] * activation(lhs[i] @ rhs[group of i] + bias[group of i])
 
     and zero where i lies after the last group. The host never reads the sizes: one compiled program serves all sizes.
-    Derivatives of any order with respect to lhs, rhs, bias and row_scale (without rhs_gradient), and vmap over any of
-    the operands.
+    Derivatives of any order with respect to lhs, rhs, bias and row_scale, and vmap over any of the operands.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -86,16 +87,16 @@ def ragged_dot(
         the kernel for bfloat16 and float16 reads rows by index where that is faster (on an H100: k below 4096, at most
         2048 columns of rhs); elsewhere, where there is a derivative, and in exported programs without a `target`, they
         are copied before it. The gradient of lhs then is XLA's scatter, which on a GPU adds in no fixed order. A pair
-        (gather, slots) has a gradient with a fixed order: slots (rows of lhs, terms) is the inverse selection, that
-        is, gather contains r at the places slots[r], and nowhere else. (The `rows` and `slots` of a
-        `jax_vbgemm.moe.Routing`.)
-      rhs_gradient: (the shape of rhs), in the accumulator's dtype (float32 for 16-bit operands): a sum of gradients of
-        rhs so far. It does not change the result, but its own cotangent is rhs_gradient plus the gradient of rhs, which
-        then is zero: differentiate with respect to it in place of rhs, once, in reverse mode, with one call for each
-        sum. (More calls, second derivatives and sums that are replicated over a mesh give wrong sums.) On GPUs of
-        compute capability 9.0 the kernel that computes a gradient of bfloat16 or float16 operands adds it in place
-        where the sum's memory is free, for example as a scan's carry. (Gradients summed over micro-batches.) The call
-        must have no bias, activation, gate or row_scale, which a derivative computes from the plain product anyway.
+        (gather, slots) has a gradient with a fixed order: slots (rows of lhs, m / rows of lhs) is the inverse
+        selection, that is, gather (in range) contains r at the places slots[r], and nowhere else; checkify reports
+        others, whose gradient is wrong. (The `rows` and `slots` of a `jax_vbgemm.moe.Routing`.)
+      rhs_gradient: a `jax.Ref` of the shape of rhs and of the accumulator's dtype (float32 for 16-bit operands), to
+        which a gradient adds the gradient of rhs, in place. (Sums over micro-batches.) The result does not depend on
+        it, and the gradients of all operands are what they are without it. On GPUs of compute capability 9.0 the
+        kernel that computes the gradient of bfloat16 or float16 operands adds to the sums itself. Derivatives then are
+        of first order and in reverse mode; JAX refuses others, and a vmap over operands while the Ref is not mapped.
+        The product must have no bias, activation, gate or row_scale: they follow it as operations of their own
+        (`jax_vbgemm.moe.gated_dot` does so).
       implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
       group_size_hint: the typical size of groups, or a sequence with the typical size of each group. It guides the
         choice of tiles and changes no result.
@@ -147,16 +148,11 @@ def ragged_dot(
         extras["row_scale"] = _operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
     if group_offset is not None:
         extras["group_offset"] = scalar_integer(name, "group_offset", group_offset)
-    total = None
     if rhs_gradient is not None:
         epilogue = [*({"bias", "row_scale"} & set(extras)), *(["activation"] if activation_name else [])]
         if epilogue:
             raise ValueError(f"{name}: rhs_gradient is for products without {epilogue[0]}: apply it to the result")
-        of_sums = accumulator(rhs.dtype)
-        total = as_array(name, "rhs_gradient", rhs_gradient)
-        if total.dtype != of_sums:  # a narrower one would be rounded at each addition
-            raise ValueError(f"{name}: rhs_gradient is {total.dtype} but rhs is {rhs.dtype}: it must be {of_sums}")
-        total = _operand(name, "rhs_gradient", total, rhs.shape, "the shape of rhs", of_sums)
+        check_sums(name, "rhs_gradient", rhs_gradient, "rhs", rhs.shape, rhs.dtype)
     operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **extras, **selection}
     refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     after = None
@@ -173,11 +169,10 @@ def ragged_dot(
         hint=canonical_hint(name, group_size_hint, groups),
         implementation=checked_implementation(name, implementation),
     )
-    if total is not None:
+    if rhs_gradient is not None:
         rows = composed.selected_rows(lhs, selection["gather"], selection.get("slots")) if selection else lhs
-        return accumulate.product(
-            ragged._replace(extras=tuple(extras)), rows, rhs, total, group_sizes, *extras.values()
-        )
+        without = ragged._replace(extras=tuple(extras))
+        return accumulate.product(without, rhs_gradient, rows, rhs, group_sizes, *extras.values())
     result = bind(list(operands.values()), ragged)
     if after is not None:
         known = rows_with_weights(group_sizes, extras.get("group_offset"), m, groups)
@@ -185,9 +180,25 @@ def ragged_dot(
     return result
 
 
+def check_sums(name: str, argument: str, sums: Any, weights: str, shape: tuple[int, ...], dtype: Any) -> None:
+    """Raises where `sums` is no Ref to which the gradient of weights of this shape and dtype can be added."""
+    wide = accumulator(dtype)
+    rule = f"a jax.Ref of {np.dtype(wide)}{shape}, for sums of the gradient of {weights}"
+    if not isinstance(sums, jax.Ref):
+        raise TypeError(f"{name}: {argument} must be {rule}, not {shown(sums)}")
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        raise ValueError(f"{name}: {argument} is for products that have a gradient, but {weights} is {dtype}")
+    if (sums.shape, sums.dtype) != (shape, wide):
+        raise ValueError(f"{name}: {argument} is a Ref of {sums.dtype}{sums.shape}: it must be {rule}")
+
+
 def _selection(name: str, lhs: jax.Array, gather: Any) -> dict[str, jax.Array]:
     """The indices of rows of lhs, in range, and the inverse selection if it is given."""
     pair = isinstance(gather, tuple)
+    if isinstance(gather, list) and any(np.ndim(item) for item in gather):
+        raise TypeError(f"{name}: gather is a list of arrays: a pair (gather, slots) must be a tuple")
+    if pair and len(gather) != 2:
+        raise ValueError(f"{name}: gather has {len(gather)} arrays: it must be one array or a pair")
     index = _integers(name, "gather", gather[0] if pair else gather)
     if index.ndim != 1:
         raise ValueError(f"{name}: gather is {index.shape} and lhs {lhs.shape}: they must be (m,) and (rows, k)")
@@ -195,14 +206,22 @@ def _selection(name: str, lhs: jax.Array, gather: Any) -> dict[str, jax.Array]:
         raise ValueError(f"{name}: gather is {index.shape} but lhs is {lhs.shape}: it has no row to be read")
     selection = {"gather": clamp(name, "gather", index, lhs.shape[0])[0]}
     if pair:
-        if len(gather) != 2:
-            raise ValueError(f"{name}: gather has {len(gather)} arrays: it must be one array or a pair")
         slots = _integers(name, "slots", gather[1])
         if slots.ndim != 2 or slots.shape[0] != lhs.shape[0]:
             raise ValueError(
                 f"{name}: slots is {slots.shape} but lhs is {lhs.shape}: it must be ({lhs.shape[0]}, terms)"
             )
+        if compat.is_static((*slots.shape, *index.shape)) and slots.size != index.size:
+            raise ValueError(
+                f"{name}: slots is {slots.shape} but gather is {index.shape}: slots must name each place of gather once"
+            )
         selection["slots"] = clamp(name, "slots", slots, index.shape[0])[0]
+        if index.shape[0] != 0:
+            named = selection["gather"].at[selection["slots"]].get(mode="clip")
+            checkify.debug_check(
+                jnp.all(named == jnp.arange(lhs.shape[0], dtype=named.dtype)[:, None]),
+                f"{name}: slots is not the inverse of gather: the gradient of lhs is wrong",
+            )
     return selection
 
 

@@ -71,11 +71,20 @@ def ragged_dot_general(
       >>> numbers = jax.lax.RaggedDotDimensionNumbers((([0], [0]), ([], [])), [0], [])
       >>> vb.ragged_dot_general(jnp.ones((3, 2)), jnp.ones((3, 1)), jnp.array([1, 2]), numbers).tolist()
       [[[1.0], [1.0]], [[2.0], [2.0]]]
+
+      The same, added to a float32 sum of bfloat16 operands' gradients:
+
+      >>> lhs, cotangent = jnp.ones((3, 2), jnp.bfloat16), jnp.ones((3, 1), jnp.bfloat16)
+      >>> options = {"accumulator": jnp.full((2, 2, 1), 10.0), "preferred_element_type": jnp.float32}
+      >>> vb.ragged_dot_general(lhs, cotangent, jnp.array([1, 2]), numbers, **options).tolist()
+      [[[11.0], [11.0]], [[12.0], [12.0]]]
     """
     name = "ragged_dot_general"
     lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
     group_sizes = sizes_argument(name, group_sizes)
-    refuse_explicit_axes(name, (lhs, rhs, group_sizes), ("lhs", "rhs", "group_sizes").__getitem__)
+    total = None if accumulator is None else as_array(name, "accumulator", accumulator)
+    operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes} | ({} if total is None else {"accumulator": total})
+    refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     numbers = ragged_dot_dimension_numbers
     weights = group_sizes.shape[-1] if group_sizes.ndim else 0
     if group_offset is not None and numbers.rhs_group_dimensions:
@@ -83,7 +92,7 @@ def ragged_dot_general(
     _check_shapes(lhs, rhs, group_sizes, weights, numbers)
     ragged_dim = numbers.lhs_ragged_dimensions[0]
     (lhs_contract, _), (lhs_batch, _) = numbers.dot_dimension_numbers
-    if accumulator is not None and ragged_dim not in lhs_contract:
+    if total is not None and ragged_dim not in lhs_contract:
         raise ValueError(
             f"{name}: an accumulator is for ragged contractions, but dimension {ragged_dim} of lhs is not contracted"
         )
@@ -105,7 +114,6 @@ def ragged_dot_general(
     extras = [] if group_offset is None else [scalar_integer(name, "group_offset", group_offset)]
     if not ragged.contraction:
         return _ragged_rows(lhs, rhs, [group_sizes, *extras], numbers, ragged)
-    total = None if accumulator is None else as_array(name, "accumulator", accumulator)
     return _ragged_contraction(lhs, rhs, [group_sizes, *extras], total, numbers, ragged)
 
 
@@ -182,8 +190,8 @@ def _ragged_contraction(
     shape = (ragged.groups, *batch, *_shape(lhs, lhs_free), *_shape(rhs, rhs_free))
     if total is not None and (total.shape, total.dtype) != (shape, ragged.out_dtype):
         raise ValueError(
-            f"ragged_dot_general: accumulator is {total.dtype}{total.shape}: it must have the result's dtype and "
-            f"shape, {ragged.out_dtype}{shape}"
+            f"ragged_dot_general: accumulator is {total.dtype}{total.shape}: it must have the result's dtype "
+            f"(preferred_element_type) and shape, {ragged.out_dtype}{shape}"
         )
     operands += [sizes.astype(group_sizes.dtype), *extras]
     if outer:
