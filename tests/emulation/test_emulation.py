@@ -101,39 +101,56 @@ def test_other_orders_and_problems(plain: Path, tensor: Path, seed: int) -> None
     assert_passes(tensor, "--small", "--seed", str(seed))
 
 
-@pytest.fixture(scope="session")
-def cdna(builder: Builder) -> Path:
-    """The kernels as the ROCm backend builds them: waves of 64, and CDNA's stages and K steps."""
-    kernels = ["simt_f32", "simt_f64", "simt_c64", "simt_c128", "simt_bf16", "simt_f16"]
-    kernels += ["rows_f32", "rows_f64", "rows_bf16", "rows_f16", "simt_e4m3_e5m2", "simt_s8"]
-    return builder.executable(kernels, machine=CDNA)
+# The kernels as the ROCm backend builds them (waves of 64, CDNA's stages and K steps), by the kinds that they compute.
+OF_CDNA = {
+    "float32": ["simt_f32", "rows_f32"],
+    "complex64": ["simt_c64"],
+    "bfloat16": ["simt_bf16", "rows_bf16"],
+    "float64": ["simt_f64", "rows_f64"],
+    "complex128": ["simt_c128"],
+    "float16": ["simt_f16", "rows_f16"],
+    "float8_e4m3fn_e5m2": ["simt_e4m3_e5m2"],
+    "int8": ["simt_s8"],
+}
+OF_MATRIX_UNITS = {
+    "float32": ["mfma_f32"],
+    "bfloat16": ["mfma_bf16"],
+    "float64": ["mfma_f64"],
+    "float16": ["mfma_f16"],
+    "tf32": ["mfma_tf32"],
+    "tf32x3": ["mfma_f32"],
+}
 
 
-@pytest.fixture(scope="session")
-def matrix_units(builder: Builder) -> Path:
-    kernels = ["simt_f32", "mfma_f32", "mfma_f64", "mfma_bf16", "mfma_f16", "mfma_tf32"]  # one check is simt_f32's
-    return builder.executable(kernels, machine=CDNA)
+def of_cdna(builder: Builder, *files: str) -> Path:
+    return builder.executable(list(dict.fromkeys(("simt_f32", *files))), machine=CDNA)  # one check is simt_f32's
+
+
+def kinds(files: dict[str, list[str]], fast: tuple[str, ...]) -> pytest.MarkDecorator:
+    marked = [pytest.param(kind, marks=() if kind in fast else pytest.mark.slow) for kind in files]
+    return pytest.mark.parametrize("kind", marked)
 
 
 @SIZES
-@pytest.mark.parametrize(
-    "kind", ["float32", "float64", "complex64", "complex128", "bfloat16", "float16", "float8_e4m3fn_e5m2", "int8"]
-)
-def test_all_groups_on_cdna(cdna: Path, kind: str, size: list[str]) -> None:
-    assert_passes(cdna, "--kinds", kind, *size, tiles=tiles_of(kind, tensor=False))
+@kinds(OF_CDNA, fast=("float32", "complex64", "bfloat16"))
+def test_all_groups_on_cdna(builder: Builder, kind: str, size: list[str]) -> None:
+    executable = of_cdna(builder, *OF_CDNA[kind])
+    assert_passes(executable, "--kinds", kind, *size, tiles=tiles_of(kind, tensor=False))
 
 
 @SIZES
-@pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16", "float16", "tf32", "tf32x3"])
-def test_all_groups_on_matrix_units(matrix_units: Path, kind: str, size: list[str]) -> None:
-    assert_passes(matrix_units, "--kinds", kind, *size, tiles=tiles_of(kind, tensor=True))
+@kinds(OF_MATRIX_UNITS, fast=("float32", "bfloat16"))
+def test_all_groups_on_matrix_units(builder: Builder, kind: str, size: list[str]) -> None:
+    executable = of_cdna(builder, *OF_MATRIX_UNITS[kind])
+    assert_passes(executable, "--kinds", kind, *size, tiles=tiles_of(kind, tensor=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_other_orders_and_problems_on_cdna(cdna: Path, matrix_units: Path, seed: int) -> None:
-    assert_passes(cdna, "--small", "--seed", str(seed))
-    assert_passes(matrix_units, "--small", "--seed", str(seed))
+def test_other_orders_and_problems_on_cdna(builder: Builder, seed: int) -> None:
+    for files in (OF_CDNA, OF_MATRIX_UNITS):
+        executable = of_cdna(builder, *(name for names in files.values() for name in names))
+        assert_passes(executable, "--small", "--seed", str(seed))
 
 
 # Files of kernels, or file:kernel for one kernel alone. Instrumented, a file takes up to a minute to compile. A kernel

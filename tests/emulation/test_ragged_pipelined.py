@@ -44,9 +44,9 @@ def test_sanitizers(builder: Builder, seed: int) -> None:
 
 # The source file, the correct text, and the wrong text. The first of each sort is found in every run of the tests.
 MISTAKES = {
-    "a stale phase: a lane that has not seen that a tile may be overwritten": (
-        "ragged/ragged_tile.h",
-        "      wave_barrier();  // all lanes have seen the end of the phase, before that of the next can follow\n",
+    "a stale phase: gathered rows that are copied before their stage is free": (
+        "ragged/ragged_gather.h",
+        "        wait_phase(shared_.empty[stages.index], stages.parity ^ 1);\n",
         "",
     ),
     "a missing arrival: a stage not released to the other thread block": (
@@ -61,6 +61,11 @@ MISTAKES = {
     ),
 }
 MORE_MISTAKES = {
+    "a stale phase: a lane that has not seen that a tile may be overwritten": (
+        "ragged/ragged_tile.h",
+        "      wave_barrier();  // all lanes have seen the end of the phase, before that of the next can follow\n",
+        "",
+    ),
     "results stored where they should be added": (
         "pipelined/store_rows.h",
         "if (kClipped && kElement == 4 && to.adds) {",
@@ -80,11 +85,6 @@ MORE_MISTAKES = {
         "ragged/ragged_gather.h",
         "arrive_after_copies(shared_.full[stages.index]);",
         "arrive(shared_.full[stages.index]);",
-    ),
-    "gathered rows that are copied before their stage is free": (
-        "ragged/ragged_gather.h",
-        "        wait_phase(shared_.empty[stages.index], stages.parity ^ 1);\n",
-        "",
     ),
     "gathered columns behind the end of K": (
         "ragged/ragged_gather.h",
