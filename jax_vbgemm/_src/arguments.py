@@ -20,6 +20,8 @@ def shown(value: Any) -> str:
 def as_array(name: str, written: str, value: Any) -> jax.Array:
     """The value as an array; TypeError where it is not one. `name`: the function in messages; `written`: the argument,
     or a leaf of it, in messages."""
+    if isinstance(value, jax.Ref):
+        raise TypeError(f"{name}: {written} is a jax.Ref: pass its value, {written}[...]")
     try:
         return value if isinstance(value, jax.Array) else jnp.asarray(value)
     except (TypeError, ValueError) as error:

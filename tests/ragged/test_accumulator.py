@@ -125,6 +125,36 @@ LHS, RHS, TOTAL = operands("float32")
 TOKENS = oracle.random((4, M, K), "float32", 5)
 
 
+EPILOGUES = {
+    "bias": {"bias": oracle.random((GROUPS, N), "float32", 6)},
+    "scaled": {"activation": "relu", "row_scale": jnp.linspace(-1, 1, M, dtype="float32")},
+    "all": {
+        "bias": oracle.random((GROUPS, N), "float32", 6),
+        "activation": "gelu",
+        "row_scale": jnp.ones(M, "float32"),
+    },
+    "gated": {"gated": True, "activation": "silu", "bias": oracle.random((GROUPS, N), "float32", 6)},
+    "a window": {"group_offset": 1, "bias": oracle.random((GROUPS, N), "float32", 6)},
+}
+
+
+@pytest.mark.parametrize("case", EPILOGUES)
+def test_products_with_an_epilogue(case):
+    options = EPILOGUES[case] | {"precision": "highest"}
+    sizes = jnp.array([5, 21, 0, 10]) if case == "a window" else SIZES
+    arrays = {name: value for name, value in options.items() if isinstance(value, jax.Array)}
+
+    def loss(lhs, rhs, arrays, sums=None):
+        return jnp.sin(vb.ragged_dot(lhs, rhs, sizes, rhs_gradient=sums, **options | arrays)).sum()
+
+    sums = jax.new_ref(TOTAL)
+    got = jax.value_and_grad(loss, argnums=(0, 1, 2))(LHS, RHS, arrays, sums)
+    expected = jax.value_and_grad(loss, argnums=(0, 1, 2))(LHS, RHS, arrays)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert_close(one, other)
+    assert_close(sums[...], TOTAL + expected[1][1])
+
+
 def loss_of(x, sums, rhs=RHS):
     return jnp.sin(vb.ragged_dot(x, rhs, SIZES, rhs_gradient=sums, precision="highest")).sum()
 
@@ -152,6 +182,11 @@ def of_a_scan(sums, step):
     jax.grad(total)(TOKENS)
 
 
+def of_weights(sums, step):
+    del step
+    jax.lax.scan(lambda carry, x: (carry, jax.value_and_grad(loss_of, argnums=2)(x, sums, RHS)[0]), None, TOKENS)
+
+
 def through_jit_and_remat(sums, step):
     del step
     for x in TOKENS:
@@ -159,7 +194,7 @@ def through_jit_and_remat(sums, step):
 
 
 @pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize("use", [by_jit, by_scan, of_uses, of_a_scan, through_jit_and_remat])
+@pytest.mark.parametrize("use", [by_jit, by_scan, of_uses, of_a_scan, of_weights, through_jit_and_remat])
 def test_every_use_is_added_once(use, jit):
     def run(total):
         sums = jax.new_ref(total)
@@ -175,6 +210,7 @@ def test_without_a_derivative_nothing_is_added():
     loss_of(LHS, sums)
     jax.jit(loss_of)(LHS, sums)
     jax.grad(lambda x: jax.lax.stop_gradient(loss_of(x, sums)) + x.sum())(LHS)
+    jax.grad(lambda scale: scale * loss_of(LHS, sums))(1.0)  # the product does not depend on it
     np.testing.assert_array_equal(sums[...], TOTAL)
 
 
@@ -307,8 +343,10 @@ def test_what_is_wrong_is_named():
     ]:
         with pytest.raises((TypeError, ValueError), match=re.escape(message)):
             vb.moe.expert_mlp(lhs, rhs, down, routing, gradients=wrong)
-    refused("rhs_gradient is for products without activation", rhs_gradient=sums, activation="relu")
-    refused("rhs_gradient is for products without bias", rhs_gradient=sums, bias=jnp.ones((GROUPS, N), "bfloat16"))
+    with pytest.raises(TypeError, match=re.escape("accumulator is a jax.Ref: pass its value, accumulator[...]")):
+        contraction(lhs, dy, accumulator=sums)
+    with pytest.raises(TypeError, match=re.escape("lhs is a jax.Ref")):
+        jax.jit(lambda lhs: vb.ragged_dot(lhs, rhs, SIZES))(jax.new_ref(lhs))
     with pytest.raises(
         ValueError,
         match=re.escape("must have the result's dtype (preferred_element_type) and shape, float32(3, 16, 24)"),

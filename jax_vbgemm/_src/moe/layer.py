@@ -82,8 +82,8 @@ def combine(y: Any, routing: Routing) -> jax.Array:
 def gated_dot(lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = "silu", **options: Any) -> jax.Array:
     """activation(lhs @ gate) * (lhs @ up) of each group, with both weights side by side in rhs: SwiGLU, GeGLU.
 
-    `ragged_dot` with `gated`, for any activation and with rhs_gradient: where its epilogue lacks the function, and with
-    rhs_gradient, one `ragged_dot` computes both halves, and XLA the rest, in float32 for 16-bit results.
+    `ragged_dot` with `gated`, for any activation: where its epilogue lacks the function, one `ragged_dot` computes both
+    halves, and XLA the rest, in float32 for 16-bit results.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -110,7 +110,7 @@ def gated_dot(lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = 
     width = rhs.shape[-2 if options.get("transpose_rhs") else -1] if rhs.ndim == 3 else 0
     if width % 2:
         raise ValueError(f"gated_dot: rhs is {rhs.shape}: gate and up lie side by side, but {width} is odd")
-    if known is not None and options.get("rhs_gradient") is None:
+    if known is not None:
         return ragged_dot(lhs, rhs, group_sizes, activation=known, gated=True, **options)
     scale = options.pop("row_scale", None)
     both = ragged_dot(lhs, rhs, group_sizes, **options)
@@ -138,7 +138,8 @@ def expert_mlp(
 ) -> jax.Array:
     """A mixture of gated experts: the sum over a token's choices e of p[e] (activation(x gate[e]) * (x up[e])) down[e].
 
-    `gated_dot` of the dispatched tokens, `ragged_dot` and `combine`, one after the other; differentiable to any order.
+    `gated_dot` of the dispatched tokens, `ragged_dot` and `combine`, one after the other; differentiable to any order
+    (with `gradients` once, in reverse mode).
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -153,8 +154,8 @@ def expert_mlp(
       routing: the routing of these tokens to these experts.
       activation: as for `gated_dot`.
       gradients: a pair of `jax.Ref`, of the shapes of gate_up and of down, in float32 for 16-bit weights: a gradient
-        adds the gradients of these weights to them, in its kernels where they can (the rhs_gradient of both products;
-        see `ragged_dot`). (Sums over micro-batches.)
+        with respect to them adds to these, in its kernels where they can (the rhs_gradient of both products; see
+        `ragged_dot`). (Sums over micro-batches.)
       precision, implementation: as for `ragged_dot`.
 
     Returns:

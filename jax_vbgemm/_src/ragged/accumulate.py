@@ -6,19 +6,36 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jax_vbgemm._src import compat
+from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
-from jax_vbgemm._src.ragged.rules import gradient_of_rhs, in_one_dtype
+from jax_vbgemm._src.ragged.reference import finish
+from jax_vbgemm._src.ragged.rules import bias_of_rows, gradient_of_rhs, in_one_dtype, known_rows
 
 
 def product(ragged: Ragged, total: Any, *operands: jax.Array) -> jax.Array:
-    """Ragged rows without an epilogue; its derivative adds the gradient of rhs to the Ref `total`."""
+    """Ragged rows; a derivative adds the gradient of rhs to the Ref `total`. An epilogue is XLA's work after the
+    product, as it is in any derivative."""
     if any(compat.varies(operand) for operand in operands):
         # A cotangent must vary over the mesh axes of its operand, so these are united before the derivative's rule.
         operands = tuple(compat.unite_varying(operands))
-    result: jax.Array = _product(ragged, total, *operands)
-    return result
+    lhs, rhs, group_sizes, extras = ragged.split(operands)
+    plain, kept = ragged.without_epilogue(ragged.out_dtype, extras)
+    result: jax.Array = _product(plain, total, lhs, rhs, group_sizes, *kept)
+    if not ragged.has_epilogue:
+        return result
+    value = result.astype(accumulator(ragged.out_dtype))
+    if "bias" in extras:
+        value = value + bias_of_rows(extras["bias"], lhs, group_sizes, kept, plain).astype(value.dtype)
+    activation = ragged.activation
+    if ragged.gated:
+        gate, up = jnp.split(value, 2, axis=-1)
+        value, activation = ACTIVATIONS[str(activation)](gate) * up, None
+    return finish(
+        value, extras.get("row_scale"), activation, known_rows(group_sizes, extras, lhs, ragged), ragged.out_dtype
+    )
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

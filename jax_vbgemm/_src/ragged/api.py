@@ -92,11 +92,12 @@ def ragged_dot(
         others, whose gradient is wrong. (The `rows` and `slots` of a `jax_vbgemm.moe.Routing`.)
       rhs_gradient: a `jax.Ref` of the shape of rhs and of the accumulator's dtype (float32 for 16-bit operands), to
         which a gradient adds the gradient of rhs, in place. (Sums over micro-batches.) The result does not depend on
-        it, and the gradients of all operands are what they are without it. On GPUs of compute capability 9.0 the
-        kernel that computes the gradient of bfloat16 or float16 operands adds to the sums itself. Derivatives then are
-        of first order and in reverse mode; JAX refuses others, and a vmap over operands while the Ref is not mapped.
-        The product must have no bias, activation, gate or row_scale: they follow it as operations of their own
-        (`jax_vbgemm.moe.gated_dot` does so).
+        it, except that an epilogue is computed from rounded products, and the gradients of all operands are what they
+        are without it. A gradient that does not pass through this product adds nothing: differentiate with respect to
+        rhs, or to what lhs or rhs depend on. Under jit the ordinary gradient of rhs costs nothing where it is not used.
+        On GPUs of compute capability 9.0 the kernel that computes the gradient of bfloat16 or float16 operands adds to
+        the sums itself. Derivatives are of first order and in reverse mode; JAX refuses others, and a vmap over
+        operands while the Ref is not mapped (at axis 0).
       implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
       group_size_hint: the typical size of groups, or a sequence with the typical size of each group. It guides the
         choice of tiles and changes no result.
@@ -105,8 +106,8 @@ def ragged_dot(
       (m, n).
 
     Raises:
-      ValueError: shapes don't fit, dtypes differ under strict promotion, an option is unknown, a gated product has no
-        activation, or rhs_gradient is given beside an epilogue; the message names the argument and both shapes.
+      ValueError: shapes don't fit, dtypes differ under strict promotion, an option is unknown, or a gated product has
+        no activation; the message names the argument and both shapes.
       TypeError: an operand is not an array, sizes or offset are not integers, a flag is not a bool.
       NotImplementedError: implementation="kernel" where there is no kernel.
     """
@@ -149,20 +150,14 @@ def ragged_dot(
     if group_offset is not None:
         extras["group_offset"] = scalar_integer(name, "group_offset", group_offset)
     if rhs_gradient is not None:
-        epilogue = [*({"bias", "row_scale"} & set(extras)), *(["activation"] if activation_name else [])]
-        if epilogue:
-            raise ValueError(f"{name}: rhs_gradient is for products without {epilogue[0]}: apply it to the result")
         check_sums(name, "rhs_gradient", rhs_gradient, "rhs", rhs.shape, rhs.dtype)
     operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **extras, **selection}
     refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
-    after = None
-    if jnp.issubdtype(out_dtype, jnp.complexfloating):
-        after = operands.pop("row_scale", None)  # kernels scale rows of real results only; XLA scales complex ones
     ragged = Ragged(
         out_dtype=np.dtype(out_dtype),
         groups=groups,
         transpose_rhs=bool(transpose_rhs),
-        extras=tuple(operands)[3:],
+        extras=tuple(extras),
         activation=activation_name,
         gated=bool(gated),
         precision=precision,
@@ -171,9 +166,11 @@ def ragged_dot(
     )
     if rhs_gradient is not None:
         rows = composed.selected_rows(lhs, selection["gather"], selection.get("slots")) if selection else lhs
-        without = ragged._replace(extras=tuple(extras))
-        return accumulate.product(without, rhs_gradient, rows, rhs, group_sizes, *extras.values())
-    result = bind(list(operands.values()), ragged)
+        return accumulate.product(ragged, rhs_gradient, rows, rhs, group_sizes, *extras.values())
+    after = None
+    if jnp.issubdtype(out_dtype, jnp.complexfloating):
+        after = operands.pop("row_scale", None)  # kernels scale rows of real results only; XLA scales complex ones
+    result = bind(list(operands.values()), ragged._replace(extras=tuple(operands)[3:]))
     if after is not None:
         known = rows_with_weights(group_sizes, extras.get("group_offset"), m, groups)
         result = jnp.where(known, after, jnp.zeros((), wide))[:, None] * result
@@ -218,8 +215,9 @@ def _selection(name: str, lhs: jax.Array, gather: Any) -> dict[str, jax.Array]:
         selection["slots"] = clamp(name, "slots", slots, index.shape[0])[0]
         if index.shape[0] != 0:
             named = selection["gather"].at[selection["slots"]].get(mode="clip")
+            distinct = jnp.sort(selection["slots"].ravel()) == jnp.arange(index.shape[0], dtype=jnp.int32)
             checkify.debug_check(
-                jnp.all(named == jnp.arange(lhs.shape[0], dtype=named.dtype)[:, None]),
+                jnp.all(named == jnp.arange(lhs.shape[0], dtype=named.dtype)[:, None]) & jnp.all(distinct),
                 f"{name}: slots is not the inverse of gather: the gradient of lhs is wrong",
             )
     return selection

@@ -57,7 +57,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         return value, _sum(parts, value)
 
     if _moves(d_extras.get("bias")):
-        parts.append(_bias_of_rows(d_extras["bias"], lhs, group_sizes, kept, plain))
+        parts.append(bias_of_rows(d_extras["bias"], lhs, group_sizes, kept, plain))
     scale, d_scale = extras.get("row_scale"), d_extras.get("row_scale")
     if ragged.activation in (None, "relu") and not _moves(d_scale):
         # The derivative can be computed from the result, without the sum before the epilogue.
@@ -67,7 +67,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         tangent = _sum(parts, value)
         if scale is not None:
             # The tangent of a row without weights is 0, even if its row_scale holds NaN.
-            known = _rows_with_weights(group_sizes, extras, lhs, ragged)
+            known = known_rows(group_sizes, extras, lhs, ragged)
             tangent = finish(tangent.astype(scale.dtype), scale, None, known, ragged.out_dtype)
         if ragged.activation == "relu":
             tangent = jnp.where(value != 0, tangent, jnp.zeros((), tangent.dtype))
@@ -79,7 +79,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         unfinished = unfinished._replace(extras=("bias", *plain.extras))
         with_bias = [extras["bias"].astype(wide), *kept]
     total = bind([lhs, rhs, group_sizes, *with_bias], unfinished)
-    known = _rows_with_weights(group_sizes, extras, lhs, ragged)
+    known = known_rows(group_sizes, extras, lhs, ragged)
     moving: dict[str, tuple[Any, Any]] = {}
     if parts:
         moving["total"] = total, _sum(parts, total).astype(wide)
@@ -121,11 +121,11 @@ def _jvp_of(
     return value, tangent
 
 
-def _rows_with_weights(group_sizes: jax.Array, extras: dict[str, Any], lhs: jax.Array, ragged: Ragged) -> jax.Array:
+def known_rows(group_sizes: jax.Array, extras: dict[str, Any], lhs: jax.Array, ragged: Ragged) -> jax.Array:
     return rows_with_weights(group_sizes, extras.get("group_offset"), lhs.shape[-2], ragged.groups)
 
 
-def _bias_of_rows(
+def bias_of_rows(
     bias: jax.Array, lhs: jax.Array, group_sizes: jax.Array, kept: Sequence[jax.Array], plain: Ragged
 ) -> jax.Array:
     """The bias of each row, as a ragged product with a column of ones: its transpose sums the rows of each group."""
