@@ -22,6 +22,8 @@ struct Micro {
   int64_t sums_row;
   T* c;  // where the finished result goes
   int64_t c_row;
+  bool scales;  // results are multiplied by alpha
+  T alpha;
   bool streams;   // C is written in whole vectors, past the caches
   int64_t ahead;  // how many bytes ahead of its rows a group prefetches; 0: none
   int tail;       // lanes of the last vector that belong to C
@@ -90,7 +92,8 @@ void micro_kernel(const Micro<T>& call) {
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
       for (int v = 0; v < NV; ++v) {
-        const V result = join<T, kComplex>(sums[r * kParts][v], sums[r * kParts + kParts - 1][v]);
+        V result = join<T, kComplex>(sums[r * kParts][v], sums[r * kParts + kParts - 1][v]);
+        if (x.scales) result *= x.alpha;
         T* c = c_rows + r * x.c_row + v * kWidth;
         if (x.streams) {
           stream(c, result);

@@ -295,8 +295,13 @@ class Multiplier {
     return {j, columns, vectors, tail, reinterpret_cast<const T*>(b), p_.b.row_stride * kParts, true};
   }
 
-  // Whether C can receive the sums directly, without conversion or epilogue.
-  bool finishes_in_place() const { return !kConverts && !p_.finish && p_.c.col_stride == 1; }
+  // Whether C can receive the sums directly, without conversion, and without an epilogue that does more than to scale them.
+  bool finishes_in_place() const { return !kConverts && (!p_.finish || only_scales(*p_.finish)) && p_.c.col_stride == 1; }
+  static bool only_scales(const Finish& finish) {
+    const bool adds = finish.source.data || finish.bias.data;
+    return std::is_floating_point_v<T> && kParts == 1 && !adds && !finish.scale.data && finish.activation == Activation::none &&
+           finish.alpha[0] != 0;
+  }
 
   // Multiplies `groups` groups of `rows` rows; one group if its sums go through an epilogue.
   void multiply_groups(const Block& block, const PartOfK& k, const Panel& panel, int64_t i, int64_t rows, int64_t groups, Micro<T>& micro) {
@@ -305,6 +310,8 @@ class Multiplier {
     alignas(64) T result[kMaxSums * kWidth];
     T* sums = sums_ + (block.first_sums + i) * kParts * micro.sums_row + panel.j * kParts;
     micro.groups = groups;
+    micro.scales = in_place && p_.finish;
+    micro.alpha = micro.scales ? static_cast<T>(p_.finish->alpha[0]) : T(1);
     micro.b = panel.b, micro.b_k = panel.b_k, micro.masked = panel.masked, micro.tail = panel.tail;
     micro.sums_in = k.first ? nullptr : sums;
     micro.sums_out = k.last ? nullptr : sums;
@@ -340,9 +347,13 @@ class Multiplier {
   // Whether rows at this stride collide: at a multiple of 1 KB they fall into few cache sets and evict each other.
   static bool collides(int64_t stride) { return magnitude(stride * kParts * kSize) % 1024 == 0; }
 
-  // Whether a block of A is copied. A is read row by row in small pieces, which is fast in place unless its columns collide.
+  // Whether a block of A is copied. A is read row by row in small pieces, which is fast in place unless its columns collide, or its rows
+  // are parts of longer rows that are whole pages apart.
   bool copies_a(const Block& block) const {
-    return kConverts || (p_.a.col_stride != 1 && collides(p_.a.col_stride) && block.n >= 4 * kWidth);
+    if (kConverts) return true;
+    if (block.n < 4 * kWidth) return false;
+    if (p_.a.col_stride != 1) return collides(p_.a.col_stride);
+    return block.m > Micros::max_rows(2) && magnitude(p_.a.row_stride) >= 2 * p_.k && p_.a.row_stride * kParts * kSize % 4096 == 0;
   }
   // Whether B is packed. That pays if enough rows use it, and its rows either collide or are spread over more than a part of the level-2
   // cache.

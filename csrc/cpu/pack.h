@@ -139,7 +139,7 @@ inline Strides copy_block(const In* a, int64_t a_row, int64_t a_k, int64_t rows,
   return {kParts, rows * kParts};
 }
 
-// Writes a block of rows x columns results to C.
+// Writes a block of rows x columns results to C, along its smaller stride: elements far apart fall into few cache sets.
 template <int kParts, class T, class Out>
 inline void scatter(const T* from, int64_t from_row, int64_t rows, int64_t columns, Out* c, int64_t c_row, int64_t c_column) {
   if (c_column == 1) {
@@ -148,11 +148,16 @@ inline void scatter(const T* from, int64_t from_row, int64_t rows, int64_t colum
     }
     return;
   }
-  for (int64_t j = 0; j < columns; ++j) {
+  const auto write = [&](int64_t i, int64_t j) {
+    for (int part = 0; part < kParts; ++part) narrow(from[i * from_row + j * kParts + part], c[(i * c_row + j * c_column) * kParts + part]);
+  };
+  if (magnitude(c_column) < magnitude(c_row)) {
     for (int64_t i = 0; i < rows; ++i) {
-      for (int part = 0; part < kParts; ++part) {
-        narrow(from[i * from_row + j * kParts + part], c[(i * c_row + j * c_column) * kParts + part]);
-      }
+      for (int64_t j = 0; j < columns; ++j) write(i, j);
+    }
+  } else {
+    for (int64_t j = 0; j < columns; ++j) {
+      for (int64_t i = 0; i < rows; ++i) write(i, j);
     }
   }
 }
