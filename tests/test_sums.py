@@ -277,3 +277,26 @@ def test_errors_name_the_term_and_the_rule(kind, message, As, Bs, options):
 def test_nothing_to_sum():
     assert vb.batched_matmul_sum([], [], []) == []
     assert vb.batched_matmul_sum({}, {}, segments={}) == {}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "bfloat16"])
+@pytest.mark.parametrize("k", [257, 600])
+def test_interleaved_factors_that_come_from_memory(dtype, k):
+    """Three components lie among each other, in rows so far apart that the products advance along K together."""
+    m, n, components, row = 20, 70, 3, 8192
+    x, y = (oracle.random((k, row), dtype, seed) for seed in (1, 2))
+
+    def parts(buffer, columns):
+        return [vb.View(buffer, (k, columns), (row, components), offset=i) for i in range(components)]
+
+    (got,) = vb.batched_matmul_sum(
+        parts(x, m),
+        parts(y, n),
+        [0] * components,
+        transpose_a=True,
+        preferred_element_type="float32" if dtype == "bfloat16" else dtype,
+    )
+    as_rows = [oracle.wide(v)[:, : components * c].reshape(k, c * components) for v, c in ((x, m), (y, n))]
+    expected = sum(as_rows[0][:, i::components].T @ as_rows[1][:, i::components] for i in range(components))
+    tolerance = 1e-12 if dtype == "float64" else 1e-5
+    np.testing.assert_allclose(oracle.wide(got), expected, rtol=tolerance, atol=tolerance * 100)

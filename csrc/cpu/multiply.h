@@ -78,15 +78,42 @@ class Multiplier {
   // Computes the sum of p's product and the products of `more`, all transposed to c' = b' a' if `is_transposed`. All products are added to
   // the sums of one block before the next block begins.
   static void run_sum(const Product& p, const Factors* more, int64_t count, bool is_transposed, Scratch& scratch) {
+    const bool together = are_interleaved(p, more, count, is_transposed);
     for_each_block(p, [&](const Block& of_c) {
-      Multiplier(p, scratch, true, count == 0).block(of_c);
-      for (int64_t i = 0; i < count; ++i) {
-        Product piece = p;
-        with_factors(piece, more[i], is_transposed);
-        strides_along_one(piece);
-        Multiplier(piece, scratch, false, i + 1 == count).block(of_c);
-      }
+      int64_t k = 0;
+      do {
+        const bool ends = !together || k + kPartOfInterleaved >= p.k;
+        for (int64_t i = -1; i < count; ++i) {
+          Product piece = p;
+          if (i >= 0) with_factors(piece, more[i], is_transposed), strides_along_one(piece);
+          if (together) piece = part_along_k(piece, k, smaller(kPartOfInterleaved, p.k - k));
+          Multiplier(piece, scratch, k == 0 && i < 0, ends && i + 1 == count).block(of_c);
+        }
+      } while (together && (k += kPartOfInterleaved) < p.k);
     });
+  }
+
+  // Whether the products' factors lie among each other, as the components of irreps do: a cache line then has elements of several products.
+  // Where they come from memory, they advance along K together, so that each line is read once, not once for each product.
+  static bool are_interleaved(const Product& p, const Factors* more, int64_t count, bool is_transposed) {
+    const auto lie_together = [](const Matrix& x, const Matrix& y, int64_t bytes) {
+      const int64_t apart = magnitude(static_cast<const char*>(y.data) - static_cast<const char*>(x.data));
+      return apart < smaller(magnitude(x.row_stride), magnitude(x.col_stride)) * bytes;
+    };
+    const bool from_memory = p.k * magnitude(p.b.row_stride) * kParts * kSize >= 16 * kFarApart;
+    bool found = count > 0 && p.k > kPartOfInterleaved && from_memory;
+    for (int64_t i = 0; i < count && found; ++i) {
+      Product piece = p;
+      with_factors(piece, more[i], is_transposed);
+      found = piece.k == p.k && lie_together(p.a, piece.a, sizeof(A) * kParts) && lie_together(p.b, piece.b, sizeof(B) * kParts);
+    }
+    return found;
+  }
+  static Product part_along_k(Product p, int64_t begin, int64_t count) {
+    p.a.data = static_cast<char*>(p.a.data) + begin * p.a.col_stride * kParts * static_cast<int64_t>(sizeof(A));
+    p.b.data = static_cast<char*>(p.b.data) + begin * p.b.row_stride * kParts * static_cast<int64_t>(sizeof(B));
+    p.k = count;
+    return p;
   }
 
   // Whether every row of C consists of whole aligned vectors.
@@ -105,6 +132,8 @@ class Multiplier {
   static constexpr bool kConverts = sizeof(A) != sizeof(T);
   static constexpr int64_t kMaxK = 384, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
   static constexpr int64_t kFarApart = 256 << 10;
+  // How much of K interleaved products compute at a time: what a level-2 cache holds of 7 components of 128 channels.
+  static constexpr int64_t kPartOfInterleaved = 128;
   // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kBytesOfNarrowB:
   // what a level-2 cache holds of B beside them. Measured on two Xeon cores with AVX-512 and 2 MB of level 2 each (2026-11-24,
   // docs/design/cpu.md, P9); not measured elsewhere.
