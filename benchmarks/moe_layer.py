@@ -22,7 +22,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -92,15 +92,18 @@ def host_operands(model: Model, tokens: int, skew: str) -> tuple[np.ndarray, ...
     """Tokens, logits, gate and up side by side, down. Skewed: an expert's part of the tokens falls as 1 / (index +
     1)."""
     rng = np.random.default_rng(0)
-
-    def normal(*shape: int) -> np.ndarray:
-        return rng.standard_normal(shape, np.float32)
-
     logits = rng.gumbel(size=(tokens, model.experts)).astype(np.float32)
     if skew == "skewed":
         logits -= np.log(np.arange(1, model.experts + 1, dtype=np.float32))
-    gate_up = normal(model.experts, model.d, 2 * model.f) / math.sqrt(model.d)
-    return normal(tokens, model.d), logits, gate_up, normal(model.experts, model.f, model.d) / math.sqrt(model.f)
+    return rng.standard_normal((tokens, model.d), np.float32), logits, *_host_weights(model)
+
+
+@lru_cache(maxsize=1)
+def _host_weights(model: Model) -> tuple[np.ndarray, ...]:
+    """Hundreds of millions of random numbers take seconds."""
+    rng = np.random.default_rng(1)
+    shapes = (model.experts, model.d, 2 * model.f), (model.experts, model.f, model.d)
+    return tuple(rng.standard_normal(shape, np.float32) / np.float32(math.sqrt(shape[1])) for shape in shapes)
 
 
 def operands_of(model: Model, tokens: int, skew: str, dtype: str) -> tuple[jax.Array, ...]:
