@@ -49,6 +49,7 @@ intersphinx_mapping = (
 )
 
 nb_execution_mode = "force"
+nb_execution_excludepatterns = ["gallery/*"] if os.environ.get("VBGEMM_DOCS_GALLERY") == "off" else []
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True

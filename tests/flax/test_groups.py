@@ -176,6 +176,31 @@ def test_auxiliary_losses_train_the_router():
     np.testing.assert_allclose(losses.load_balance, after.load_balance, rtol=1e-6)
 
 
+@pytest.mark.parametrize("lib", [vbx, vbl])
+def test_gradients_are_added_to_sums(lib):
+    """In bfloat16 with parameters of float32, over two micro-batches."""
+    model = vbx.MixtureOfExperts(D, F, experts=EXPERTS, k=K, dtype="bfloat16", rngs=nnx.Rngs(1))
+    graph, params = nnx.split(model)
+    linen = vbl.MixtureOfExperts(F, EXPERTS, K, dtype="bfloat16")
+    xs = oracle.random((2, 8, D), "float32", 4)
+
+    def loss(params, x, sums=None):
+        if lib is vbx:
+            y = nnx.merge(graph, params)(x, gradients=sums)
+        else:
+            y = linen.apply({"params": state(nnx.merge(graph, params))}, x, gradients=sums)
+        return jnp.sin(y.astype("float32")).sum()
+
+    sums = tuple(jax.new_ref(jnp.ones_like(w[...])) for w in (model.gate_up, model.down))
+    for x in xs:
+        jax.jit(jax.grad(loss))(params, x, sums)
+    expected = [jax.grad(loss)(params, x) for x in xs]
+    for name, total in zip(("gate_up", "down"), sums, strict=True):
+        found = total[...] - 1
+        np.testing.assert_allclose(found, sum(one[name][...] for one in expected), rtol=2e-2, atol=2e-2)
+        assert jnp.abs(found).max() > 0.1
+
+
 SIZES = [(3, 0, 5), (0, 0, 0), (8, 0, 0), (1, 2, 3), (2, 9, 4)]
 
 

@@ -97,15 +97,17 @@ def typed(
 
 def mixture(
     x: jax.Array, logits: jax.Array, gate_up: jax.Array, down: jax.Array, shared: jax.Array | None, k: int,
-    normalize: bool, activation: Activation, precision: Any, auxiliary: bool,
+    normalize: bool, activation: Activation, precision: Any, auxiliary: bool, gradients: Any,
 ) -> Any:  # fmt: skip
     """The result of a mixture of experts, with the router's losses where `auxiliary` is set.
 
-    x is (..., features), logits (..., experts), and `shared` the result of the shared expert, if there is one.
+    x is (..., features), logits (..., experts), and `shared` the result of the shared expert, if there is one;
+    `gradients` as for `expert_mlp`.
     """
     flat = logits.reshape(-1, logits.shape[-1])
     routing = route(flat, k, normalize=normalize)
-    y = expert_mlp(x.reshape(-1, x.shape[-1]), gate_up, down, routing, activation=activation, precision=precision)
+    rows = x.reshape(-1, x.shape[-1])
+    y = expert_mlp(rows, gate_up, down, routing, activation=activation, gradients=gradients, precision=precision)
     y = y.reshape(*x.shape[:-1], y.shape[-1])
     if shared is not None:
         y += shared

@@ -111,12 +111,16 @@ class MixtureOfExperts(nn.Module):
     promote_dtype: Callable[..., Any] = dtypes.promote_dtype
 
     @nn.compact
-    def __call__(self, inputs: jax.Array, *, auxiliary: bool = False) -> Any:
+    def __call__(
+        self, inputs: jax.Array, *, auxiliary: bool = False, gradients: tuple[jax.Ref, jax.Ref] | None = None
+    ) -> Any:
         """The mixture's result for each token.
 
         Args:
           inputs: (..., features).
           auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`) with the losses for training the router.
+          gradients: a pair of `jax.Ref` to which a gradient adds those of gate_up and down, as in
+            `jax_vbgemm.moe.expert_mlp`; in float32 for 16-bit `dtype`.
 
         Returns:
           (..., features).
@@ -142,5 +146,15 @@ class MixtureOfExperts(nn.Module):
             both = nn.Dense(2 * self.shared_features, name="shared_gate_up", **options)(inputs)
             shared = nn.Dense(features, name="shared_down", **options)(gated(both, self.activation))
         return mixture(
-            x, logits, gate_up, down, shared, self.k, self.normalize, self.activation, self.precision, auxiliary
+            x,
+            logits,
+            gate_up,
+            down,
+            shared,
+            self.k,
+            self.normalize,
+            self.activation,
+            self.precision,
+            auxiliary,
+            gradients,
         )

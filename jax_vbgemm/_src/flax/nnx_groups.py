@@ -147,12 +147,16 @@ class MixtureOfExperts(nnx.Module):
         self.in_features, self.k, self.normalize, self.activation = in_features, k, normalize, activation
         self.dtype, self.precision, self.promote_dtype = dtype, precision, promote_dtype
 
-    def __call__(self, inputs: jax.Array, *, auxiliary: bool = False) -> Any:
+    def __call__(
+        self, inputs: jax.Array, *, auxiliary: bool = False, gradients: tuple[jax.Ref, jax.Ref] | None = None
+    ) -> Any:
         """The mixture's result for each token.
 
         Args:
           inputs: (..., in_features).
           auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`) with the losses for training the router.
+          gradients: a pair of `jax.Ref` to which a gradient adds those of gate_up and down, as in
+            `jax_vbgemm.moe.expert_mlp`; in float32 for 16-bit `dtype`.
 
         Returns:
           (..., in_features).
@@ -168,5 +172,15 @@ class MixtureOfExperts(nnx.Module):
         if self.shared_features is not None:
             shared = self.shared_down(gated(self.shared_gate_up(inputs), self.activation))
         return mixture(
-            x, logits, gate_up, down, shared, self.k, self.normalize, self.activation, self.precision, auxiliary
+            x,
+            logits,
+            gate_up,
+            down,
+            shared,
+            self.k,
+            self.normalize,
+            self.activation,
+            self.precision,
+            auxiliary,
+            gradients,
         )
