@@ -204,3 +204,9 @@ def test_debug_nans_outside_jit(implementation):
         np.testing.assert_array_equal(run([c], beta=z)[0], np.full((2, 3, 5), 4))
         with pytest.raises(FloatingPointError):
             run([c], beta=z + 1)
+
+
+def test_an_alpha_that_rounds_to_zero_ignores_the_product():
+    a = jnp.full((4, 32), jnp.nan, "float32")
+    (got,) = vb.batched_gemm([a], [jnp.ones((32, 48), "float32")], alpha=1e-60)
+    np.testing.assert_array_equal(got, jnp.zeros((4, 48)))

@@ -300,3 +300,19 @@ def test_interleaved_factors_that_come_from_memory(dtype, k):
     expected = sum(as_rows[0][:, i::components].T @ as_rows[1][:, i::components] for i in range(components))
     tolerance = 1e-12 if dtype == "float64" else 1e-5
     np.testing.assert_allclose(oracle.wide(got), expected, rtol=tolerance, atol=tolerance * 100)
+
+
+@pytest.mark.parametrize("rows", [(8192, 1024), (1024, 8192), (4000, 1024), (8192, 8192)])
+@pytest.mark.parametrize("strides", [(3, 3), (3, 4)])
+def test_bits_do_not_depend_on_how_a_sum_is_cut(rows, strides):
+    """Whether interleaved factors are added K part by K part is the same for all tiles."""
+    k, size = 300, 200
+    x, y = (oracle.random((k, row), "float32", seed) for seed, row in enumerate(rows, 1))
+    As = [vb.View(x, (k, size), (rows[0], stride), offset=i) for i, stride in enumerate(strides)]
+    Bs = [vb.View(y, (k, size), (rows[1], strides[0]), offset=i) for i in range(len(strides))]
+    results = [
+        vb.batched_matmul_sum(As, Bs, [0, 0], transpose_a=True, planner=planner)[0]
+        for planner in ("uniform", "coordinated", "sort_split", "load_balanced")
+    ]
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])

@@ -79,33 +79,42 @@ class Multiplier {
   // the sums of one block before the next block begins.
   static void run_sum(const Product& p, const Factors* more, int64_t count, bool is_transposed, Scratch& scratch) {
     const bool together = are_interleaved(p, more, count, is_transposed);
+    const int64_t step = together ? kPartOfInterleaved : p.k;
     for_each_block(p, [&](const Block& of_c) {
       int64_t k = 0;
       do {
-        const bool ends = !together || k + kPartOfInterleaved >= p.k;
         for (int64_t i = -1; i < count; ++i) {
           Product piece = p;
-          if (i >= 0) with_factors(piece, more[i], is_transposed), strides_along_one(piece);
-          if (together) piece = part_along_k(piece, k, smaller(kPartOfInterleaved, p.k - k));
-          Multiplier(piece, scratch, k == 0 && i < 0, ends && i + 1 == count).block(of_c);
+          if (i >= 0) {
+            with_factors(piece, more[i], is_transposed);
+            strides_along_one(piece);
+          }
+          if (together) piece = part_along_k(piece, k, smaller(step, p.k - k));
+          const bool first = k == 0 && i < 0, last = k + step >= p.k && i + 1 == count;
+          Multiplier(piece, scratch, first, last).block(of_c);
         }
-      } while (together && (k += kPartOfInterleaved) < p.k);
+        k += step;
+      } while (k < p.k);
     });
   }
 
   // Whether the products' factors lie among each other, as the components of irreps do: a cache line then has elements of several products.
   // Where they come from memory, they advance along K together, so that each line is read once, not once for each product.
+  // The answer is the same for all tiles and for the transposed product, as the order of additions depends on it: it is made of K, strides,
+  // and distances that no tile changes.
   static bool are_interleaved(const Product& p, const Factors* more, int64_t count, bool is_transposed) {
     const auto lie_together = [](const Matrix& x, const Matrix& y, int64_t bytes) {
       const int64_t apart = magnitude(static_cast<const char*>(y.data) - static_cast<const char*>(x.data));
-      return apart < smaller(magnitude(x.row_stride), magnitude(x.col_stride)) * bytes;
+      const bool alike = x.row_stride == y.row_stride && x.col_stride == y.col_stride;
+      return alike && apart < smaller(magnitude(x.row_stride), magnitude(x.col_stride)) * bytes;
     };
-    const bool from_memory = p.k * magnitude(p.b.row_stride) * kParts * kSize >= 16 * kFarApart;
-    bool found = count > 0 && p.k > kPartOfInterleaved && from_memory;
+    constexpr int64_t kBytesA = sizeof(A) * kParts, kBytesB = sizeof(B) * kParts;
+    const int64_t a_bytes = p.k * magnitude(p.a.col_stride) * kBytesA, b_bytes = p.k * magnitude(p.b.row_stride) * kBytesB;
+    bool found = count > 0 && p.k > kPartOfInterleaved && (a_bytes >= kFromMemory || b_bytes >= kFromMemory);
     for (int64_t i = 0; i < count && found; ++i) {
       Product piece = p;
       with_factors(piece, more[i], is_transposed);
-      found = piece.k == p.k && lie_together(p.a, piece.a, sizeof(A) * kParts) && lie_together(p.b, piece.b, sizeof(B) * kParts);
+      found = piece.k == p.k && lie_together(p.a, piece.a, kBytesA) && lie_together(p.b, piece.b, kBytesB);
     }
     return found;
   }
@@ -132,8 +141,10 @@ class Multiplier {
   static constexpr bool kConverts = sizeof(A) != sizeof(T);
   static constexpr int64_t kMaxK = 384, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
   static constexpr int64_t kFarApart = 256 << 10;
-  // How much of K interleaved products compute at a time: what a level-2 cache holds of 7 components of 128 channels.
-  static constexpr int64_t kPartOfInterleaved = 128;
+  // Interleaved products that span so many bytes along K come from memory, and compute so much of K at a time: 128 rows of 7 components of
+  // 128 float32 are 459 KB. Measured on two EPYC cores with 1 MB of level-2 cache each (2026-11-27, docs/design/cpu.md, P12); not measured
+  // elsewhere.
+  static constexpr int64_t kFromMemory = 4 << 20, kPartOfInterleaved = 128;
   // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kBytesOfNarrowB:
   // what a level-2 cache holds of B beside them. Measured on two Xeon cores with AVX-512 and 2 MB of level 2 each (2026-11-24,
   // docs/design/cpu.md, P9); not measured elsewhere.
@@ -329,7 +340,7 @@ class Multiplier {
   static bool only_scales(const Finish& finish) {
     const bool adds = finish.source.data || finish.bias.data;
     return std::is_floating_point_v<T> && kParts == 1 && !adds && !finish.scale.data && finish.activation == Activation::none &&
-           finish.alpha[0] != 0;
+           static_cast<T>(finish.alpha[0]) != 0;
   }
 
   // Multiplies `groups` groups of `rows` rows; one group if its sums go through an epilogue.

@@ -1,5 +1,5 @@
-// Computes a sum of products. Each block of C accumulates all products in turn; or, if there are few columns, each product is computed by
-// its own algorithm and then added.
+// Computes a sum of products. Each block of C accumulates all products in turn, or interleaved ones K part by K part; or, if there are few
+// columns, each product is computed by its own algorithm and then added.
 #pragma once
 #include "cpu/multiply.h"
 

@@ -139,7 +139,8 @@ inline Strides copy_block(const In* a, int64_t a_row, int64_t a_k, int64_t rows,
   return {kParts, rows * kParts};
 }
 
-// Writes a block of rows x columns results to C, along its smaller stride: elements far apart fall into few cache sets.
+// Writes a block of rows x columns results to C, along its smaller stride: stores down a column of distant rows evict each other from the
+// level-1 cache.
 template <int kParts, class T, class Out>
 inline void scatter(const T* from, int64_t from_row, int64_t rows, int64_t columns, Out* c, int64_t c_row, int64_t c_column) {
   if (c_column == 1) {

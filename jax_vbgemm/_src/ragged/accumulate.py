@@ -16,8 +16,8 @@ from jax_vbgemm._src.ragged.rules import bias_of_rows, gradient_of_rhs, in_one_d
 
 
 def product(ragged: Ragged, total: Any, *operands: jax.Array) -> jax.Array:
-    """Ragged rows; a derivative adds the gradient of rhs to the Ref `total`. An epilogue is XLA's work after the
-    product, as it is in any derivative."""
+    """Ragged rows; a derivative adds the gradient of rhs to the Ref `total`. XLA applies an epilogue to the
+    rounded product."""
     if any(compat.varies(operand) for operand in operands):
         # A cotangent must vary over the mesh axes of its operand, so these are united before the derivative's rule.
         operands = tuple(compat.unite_varying(operands))
