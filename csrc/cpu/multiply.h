@@ -8,6 +8,7 @@
 #pragma once
 #include "cpu/dot.h"
 #include "cpu/epilogue.h"
+#include "cpu/factors.h"
 #include "cpu/few_columns.h"
 #include "cpu/kernels.h"
 #include "cpu/micro_kernel.h"
@@ -16,38 +17,6 @@
 #include "cpu/short_rows.h"
 
 namespace vbgemm::VBGEMM_ISA {
-
-// c = a b is equivalent to c' = b' a', with the same sums and therefore the same bits.
-inline Matrix transposed(const Matrix& x) { return {x.data, x.col_stride, x.row_stride}; }
-inline Product transposed(const Product& p) {
-  const Kind kind = kind_of(arithmetic_of(p.kind).rhs, arithmetic_of(p.kind).lhs);
-  return {kind,     p.out_dtype, p.n,       p.m,          p.k, transposed(p.b), transposed(p.a), transposed(p.c),
-          p.finish, p.whole_n,   p.whole_m, p.past_caches};
-}
-
-// The transposed product. `finish` receives its epilogue, if it has one.
-inline Product transposed(const Product& p, Finish& finish) {
-  Product other = transposed(p);
-  if (!p.finish) return other;
-  finish = *p.finish;
-  finish.source = transposed(finish.source), finish.bias = transposed(finish.bias), finish.scale = transposed(finish.scale);
-  other.finish = &finish;
-  return other;
-}
-
-// Replaces the factors of a product, which is transposed if `is_transposed`.
-inline void with_factors(Product& p, const Factors& factors, bool is_transposed) {
-  p.k = factors.k;
-  p.a = is_transposed ? transposed(factors.b) : factors.a, p.b = is_transposed ? transposed(factors.a) : factors.b;
-}
-
-// The stride along a dimension of length 1 has no meaning, so that it may be replaced by the one that is easiest to read. The dimension is
-// that of the whole problem: strides decide which code computes a product, and that must not depend on how the problem is cut.
-inline void strides_along_one(Product& p) {
-  if (p.k == 1) p.a.col_stride = p.b.row_stride = 1;
-  if (p.whole_n == 1) p.b.col_stride = p.c.col_stride = 1;
-  if (p.whole_m == 1) p.a.row_stride = p.c.row_stride = 1;
-}
 
 // One product of elements Lhs and Rhs, each of kParts numbers, computed in numbers of type T.
 template <class Lhs, class Rhs>
@@ -98,33 +67,6 @@ class Multiplier {
     });
   }
 
-  // Whether the products' factors lie among each other, as the components of irreps do: a cache line then has elements of several products.
-  // Where they come from memory, they advance along K together, so that each line is read once, not once for each product.
-  // The answer is the same for all tiles and for the transposed product, as the order of additions depends on it: it is made of K, strides,
-  // and distances that no tile changes.
-  static bool are_interleaved(const Product& p, const Factors* more, int64_t count, bool is_transposed) {
-    const auto lie_together = [](const Matrix& x, const Matrix& y, int64_t bytes) {
-      const int64_t apart = magnitude(static_cast<const char*>(y.data) - static_cast<const char*>(x.data));
-      const bool alike = x.row_stride == y.row_stride && x.col_stride == y.col_stride;
-      return alike && apart < smaller(magnitude(x.row_stride), magnitude(x.col_stride)) * bytes;
-    };
-    constexpr int64_t kBytesA = sizeof(A) * kParts, kBytesB = sizeof(B) * kParts;
-    const int64_t a_bytes = p.k * magnitude(p.a.col_stride) * kBytesA, b_bytes = p.k * magnitude(p.b.row_stride) * kBytesB;
-    bool found = count > 0 && p.k > kPartOfInterleaved && (a_bytes >= kFromMemory || b_bytes >= kFromMemory);
-    for (int64_t i = 0; i < count && found; ++i) {
-      Product piece = p;
-      with_factors(piece, more[i], is_transposed);
-      found = piece.k == p.k && lie_together(p.a, piece.a, kBytesA) && lie_together(p.b, piece.b, kBytesB);
-    }
-    return found;
-  }
-  static Product part_along_k(Product p, int64_t begin, int64_t count) {
-    p.a.data = static_cast<char*>(p.a.data) + begin * p.a.col_stride * kParts * static_cast<int64_t>(sizeof(A));
-    p.b.data = static_cast<char*>(p.b.data) + begin * p.b.row_stride * kParts * static_cast<int64_t>(sizeof(B));
-    p.k = count;
-    return p;
-  }
-
   // Whether every row of C consists of whole aligned vectors.
   bool writes_vectors() const {
     return finishes_in_place() && p_.n * kParts % kWidth == 0 && p_.c.row_stride * kParts % kWidth == 0 && is_vector_aligned(p_.c.data);
@@ -141,10 +83,6 @@ class Multiplier {
   static constexpr bool kConverts = sizeof(A) != sizeof(T);
   static constexpr int64_t kMaxK = 384, kMaxRowsA = Scratch::kBytesA / (kMaxK * kParts * kSize);
   static constexpr int64_t kFarApart = 256 << 10;
-  // Interleaved products that span so many bytes along K come from memory, and compute so much of K at a time: 128 rows of 7 components of
-  // 128 float32 are 459 KB. Measured on two EPYC cores with 1 MB of level-2 cache each (2026-11-27, docs/design/cpu.md, P12); not measured
-  // elsewhere.
-  static constexpr int64_t kFromMemory = 4 << 20, kPartOfInterleaved = 128;
   // kNarrow: the maximum number of columns of a narrow block, in vectors. kNarrowRows: rows of a narrow block at a time. kBytesOfNarrowB:
   // what a level-2 cache holds of B beside them. Measured on two Xeon cores with AVX-512 and 2 MB of level 2 each (2026-11-24,
   // docs/design/cpu.md, P9); not measured elsewhere.

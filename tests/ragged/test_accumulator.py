@@ -273,7 +273,6 @@ def test_a_replicated_sum_of_sharded_tokens_is_refused():
 
 
 def test_the_ordinary_gradient_of_rhs_costs_nothing_where_it_is_not_used():
-
     def run(total):
         sums = jax.new_ref(total)
         of_tokens = jax.lax.scan(lambda carry, x: (carry, jax.grad(loss_of)(x, sums)), None, TOKENS)
