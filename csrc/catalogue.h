@@ -134,7 +134,7 @@ constexpr Kernel kernel_of(const TileShape& tile) {
   if (tile.owned == Owned::steps) return Kernel::t128_deep;
   if (tile.threads == 128 && accumulators <= 32 && (is_far_longer(tile) || accumulators > 16)) return Kernel::t128_medium;
   if (tile.threads == 256) return accumulators > 16 ? Kernel::t256_heavy : Kernel::t256_light;
-  return accumulators > 16 ? Kernel::t128_heavy : Kernel::t128_light;
+  return accumulators > 64 ? Kernel::t128_full : accumulators > 16 ? Kernel::t128_heavy : Kernel::t128_light;
 }
 
 constexpr bool tiles_have_their_kernels_threads() {

@@ -1,5 +1,5 @@
-// The dynamic shared memory of each kernel. Tensor kernels and row tiles use more shared memory than a kernel can declare statically, so
-// that each launch has to request it.
+// The dynamic shared memory of each kernel. Tensor kernels, row tiles and the largest ordinary tiles use more shared memory than a kernel
+// can declare statically, so that each launch has to request it.
 #pragma once
 #include "catalogue.h"
 #include "gpu/arch/gpu_vendor.h"
@@ -39,8 +39,10 @@ constexpr bool has_tensor_tiles(Kind kind) {
 
 template <Kind kKind>
 constexpr int dynamic_shared_bytes(Kernel kernel) {
-  using Family = SimtFamily<plain_kind_of(kKind)>;  // row tiles of TF32 are those of float32
+  using Family = SimtFamily<plain_kind_of(kKind)>;  // ordinary tiles of TF32 are those of float32
   switch (kernel) {
+    case Kernel::t128_heavy: return sizeof(typename TileKernel<Family, Kernel::t128_heavy>::Shared);
+    case Kernel::t128_full: return sizeof(typename TileKernel<Family, Kernel::t128_full>::Shared);
     case Kernel::t128_rows: return sizeof(typename TileKernel<Family, Kernel::t128_rows>::Shared);
     case Kernel::t128_wide_rows: return sizeof(typename TileKernel<Family, Kernel::t128_wide_rows>::Shared);
     default: break;

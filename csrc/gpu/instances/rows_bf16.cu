@@ -3,5 +3,5 @@
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_kernel.h"
 
-#define DEFINE(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, bf16)
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_LARGE_SIMT_KERNEL(kernel, kind, bf16)
 VBGEMM_ROW_KERNELS(DEFINE, bfloat16)

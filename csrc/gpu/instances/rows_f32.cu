@@ -3,5 +3,5 @@
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_kernel.h"
 
-#define DEFINE(kernel, kind) VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, f32)
+#define DEFINE(kernel, kind) VBGEMM_DEFINE_LARGE_SIMT_KERNEL(kernel, kind, f32)
 VBGEMM_ROW_KERNELS(DEFINE, float32)

@@ -5,3 +5,6 @@
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, bf16)
 VBGEMM_REAL_KERNELS(DEFINE, bfloat16)
+
+#define DEFINE_LARGE(kernel, kind) VBGEMM_DEFINE_LARGE_SIMT_KERNEL(kernel, kind, bf16)
+VBGEMM_LARGE_KERNELS(DEFINE_LARGE, bfloat16)

@@ -5,3 +5,6 @@
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, c128)
 VBGEMM_SIMT_KERNELS(DEFINE, complex128)
+
+#define DEFINE_LARGE(kernel, kind) VBGEMM_DEFINE_LARGE_SIMT_KERNEL(kernel, kind, c128)
+VBGEMM_HEAVY_KERNEL(DEFINE_LARGE, complex128)

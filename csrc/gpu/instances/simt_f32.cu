@@ -5,3 +5,6 @@
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f32)
 VBGEMM_REAL_AND_DOT_KERNELS(DEFINE, float32)
+
+#define DEFINE_LARGE(kernel, kind) VBGEMM_DEFINE_LARGE_SIMT_KERNEL(kernel, kind, f32)
+VBGEMM_LARGE_KERNELS(DEFINE_LARGE, float32)

@@ -5,3 +5,6 @@
 
 #define DEFINE(kernel, kind) VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, f64)
 VBGEMM_REAL_AND_DOT_KERNELS(DEFINE, float64)
+
+#define DEFINE_LARGE(kernel, kind) VBGEMM_DEFINE_LARGE_SIMT_KERNEL(kernel, kind, f64)
+VBGEMM_HEAVY_KERNEL(DEFINE_LARGE, float64)

@@ -46,11 +46,26 @@ __device__ inline void multiply_step(const T* shared_a, const Right* shared_b, i
   // One chunk after the other, because more unrolled code would need more registers than there are; chunks beyond the end of K are left
   // out. The first chunk has code of its own where this is short, so that the compiler can schedule it among the code around it. Where it
   // is long, the instruction fetches would cost more than that gains.
-  constexpr bool kFirstApart = Cut::kThreadRows * Cut::kThreadCols <= 16;
+  constexpr bool kFirstApart = Cut::kSums <= 16;
   int left = depth < Cut::kDepth ? depth : Cut::kDepth;
   if (kFirstApart) multiply_chunk(), left -= Cut::kChunk;
 #pragma unroll 1
   for (; left > 0; left -= Cut::kChunk) multiply_chunk();
+}
+
+// Moves the sums to other registers than those in which they were added up. A vector store takes adjacent registers, and without this the
+// compiler adds up in the same ones, so that most multiply-adds of a large tile find all their operands in one bank of the register file
+// and take two cycles (docs/design/kernels.md, K11). The compiler does not know that the depth is never negative.
+template <class Cut, class T, class Sum>
+__device__ inline void leave_summing_registers(const TilePlace<T>& place, Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols]) {
+  if constexpr (std::is_same_v<Sum, float> && !kCdna && Cut::kIsLarge) {
+    const uint32_t zero = static_cast<uint32_t>(place.depth >> 31);
+#pragma unroll
+    for (auto& row : sum) {
+#pragma unroll
+      for (float& x : row) x = float_of_bits(bits_of_float(x) ^ zero);
+    }
+  }
 }
 
 // Computes one tile. The copies of kStages - 1 steps are in flight before the first step is waited for. From then on, each step starts the
@@ -58,8 +73,8 @@ __device__ inline void multiply_step(const T* shared_a, const Right* shared_b, i
 // elements; it has the size of A's, which is all that the copies depend on.
 template <class Cut, class Right, class T>
 __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
-  OperandCopy<T, typename Cut::A, Cut::kThreads, Cut::kAhead> copy_a(place.matrix[kA]);
-  OperandCopy<T, typename Cut::B, Cut::kThreads, Cut::kAhead> copy_b(place.matrix[kB]);
+  OperandCopy<T, typename Cut::A, Cut::kThreads, Cut::kAhead, Cut::kRowsDown> copy_a(place.matrix[kA]);
+  OperandCopy<T, typename Cut::B, Cut::kThreads, Cut::kAhead, Cut::kRowsDown> copy_b(place.matrix[kB]);
   int uncopied = place.depth;  // negative once the copies have run past the end of K
   const auto start_step = [&](T* stage) {
     if (uncopied > 0) {
@@ -89,6 +104,7 @@ __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
     multiply_step<Cut>(stage + thread_a, reinterpret_cast<const Right*>(stage + thread_b), uncopied + kAhead + Cut::kDepth, sum);
     stage = stage == last_stage ? shared : stage + Cut::kStageElements;
   }
+  leave_summing_registers<Cut>(place, sum);
   store_tile<Cut>(place, sum, shared);
 }
 

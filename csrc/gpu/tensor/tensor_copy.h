@@ -14,8 +14,9 @@ __device__ inline bool lines_are_aligned(const MatrixView& x, int64_t line_strid
 
 // How an operand of a tile is copied. vectors: in 16-byte vectors. elements: element by element. shifted: in the aligned 16-byte vectors
 // that contain a line's elements, after which each line is shifted into place. The last is for 2-byte elements, which are too small for an
-// asynchronous copy of their own. (Bytes are copied element by element instead, four adjacent ones by one thread.)
-enum class CopyMode { vectors, elements, shifted };
+// asynchronous copy of their own. (Bytes are copied element by element instead, four adjacent ones by one thread.) across: element by
+// element, where elements are adjacent in adjacent lines, for layouts that need lines along K whatever the matrix is like.
+enum class CopyMode { vectors, elements, shifted, across };
 
 // Returns the fastest way for an operand's rows x cols elements. Its lines are columns where columns are contiguous, and rows otherwise.
 template <class T>
@@ -46,8 +47,9 @@ class LineCopy {
   __device__ LineCopy(const MatrixView& from, Mode mode)
       : from_(from), thread_(thread_index()), stride_(kLinesAreRows ? from.row_stride : from.col_stride), mode_(mode) {
     const int thread = thread_;
-    const int line = mode_ == CopyMode::elements ? ByElements::line(thread) : ByVectors::line(thread);
-    const int item = mode_ == CopyMode::elements ? ByElements::item(thread) : ByVectors::item(thread);
+    int line = mode_ == CopyMode::elements ? ByElements::line(thread) : ByVectors::line(thread);
+    int item = mode_ == CopyMode::elements ? ByElements::item(thread) : ByVectors::item(thread);
+    if (Lines::kMayTranspose && mode_ == CopyMode::across) line = Across::line(thread), item = Across::item(thread);
     source_ = from.template at<const T>(kLinesAreRows ? line : item, kLinesAreRows ? item : line);
   }
 
@@ -58,6 +60,9 @@ class LineCopy {
       case CopyMode::elements: return start_elements(shared, lines, items);
       case CopyMode::shifted:
         if constexpr (kBytes == 2) start_shifted(shared, lines, items);
+        return;
+      case CopyMode::across:
+        if constexpr (Lines::kMayTranspose) start_across(shared, lines, items);
     }
   }
 
@@ -101,6 +106,18 @@ class LineCopy {
   static constexpr int kVectorItems = kVectorBytes / kBytes;
   using ByVectors = Spread<kVectorItems>;
   using ByElements = Spread<kBytes == 1 ? 4 : 1>;
+
+  // A warp copies sixteen lines by two items at a time, or fewer lines where there are too few. Two elements then go to each bank of
+  // SwizzledLines. Eight lines by four items, which go to different banks, lie in twice as many cache lines, and take longer; so do 32
+  // lines (docs/design/kernels.md, K7).
+  struct Across {
+    static constexpr int kLinesAWarp = Lines::kLines * kLanes / kThreads;
+    static constexpr int kLinesEach = kLinesAWarp < 16 ? kLinesAWarp : 16, kItemsEach = kLanes / kLinesEach;
+    static constexpr int kStep = kThreads / kItemsEach, kCopies = Lines::kLines / kStep;  // along the lines
+
+    __device__ static int line(int thread) { return thread / kLanes * kLinesEach + thread % kLinesEach; }
+    __device__ static int item(int thread) { return thread / kLinesEach % kItemsEach; }
+  };
 
   __device__ int thread() const { return kKeepsPlaces ? thread_ : thread_index(); }
   __device__ int64_t line_stride() const { return kKeepsPlaces ? stride_ : kLinesAreRows ? from_.row_stride : from_.col_stride; }
@@ -151,6 +168,22 @@ class LineCopy {
 #pragma unroll kBytes == 2 ? 4 : ByElements::kCopies  // 2-byte elements are staged in registers, which bounds the unrolling
     for (int i = 0; i < ByElements::kCopies; ++i, from += step) {
       copy_async<kBytes>(place_of<ByElements>(shared, thread, i), from, i * ByElements::kStep < limit);
+    }
+  }
+
+  __device__ void start_across(T* shared, int lines, int items) const {
+    static_assert(Lines::kLines % Across::kStep == 0 && Lines::kItems % Across::kItemsEach == 0);
+    const int thread = this->thread(), line = Across::line(thread), item = Across::item(thread), left = items - item;
+    const T* from = source_;
+    const int64_t step = Across::kItemsEach * item_stride();
+#pragma unroll
+    for (int behind = 0; behind < Lines::kItems; behind += Across::kItemsEach, from += step) {
+      const int limit = behind < left ? lines - line : 0;
+#pragma unroll
+      for (int i = 0; i < Across::kCopies; ++i) {
+        const int ahead = i * Across::kStep;
+        copy_async<kBytes>(shared + Lines::at(line, item + behind, ahead), from + ahead, ahead < limit);
+      }
     }
   }
 

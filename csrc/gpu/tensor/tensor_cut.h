@@ -69,7 +69,8 @@ struct Lines {
   static constexpr int kPadding = (kBytes == 8 || (kBytes == 4 && !kDepthItems) ? 32 : 16) / kBytes;
   static constexpr int kPitch = kItems + kPadding;
   static constexpr int kElements = kLines * kPitch;
-  static constexpr bool kVectorsOnly = false;  // if true, only operands that are copied in 16-byte vectors have this layout
+  static constexpr bool kVectorsOnly = false;   // if true, only operands that are copied in 16-byte vectors have this layout
+  static constexpr bool kMayTranspose = false;  // if true, so may operands whose elements are adjacent in adjacent lines
 
   // Where a line is stored: a permutation of the bits of its number. So it may be applied separately to parts of the number that have no
   // bit in common.
@@ -96,7 +97,7 @@ struct SwizzledLines {
   static constexpr int kLines = kDepthItems ? kOuter : kDepth, kItems = kDepthItems ? kDepth : kOuter;
   static constexpr int kPiece = kVectorBytes / static_cast<int>(sizeof(T)), kRow = 8 * kPiece, kColumn = kLines * kRow;
   static constexpr int kElements = kLines * kItems;
-  static constexpr bool kVectorsOnly = sizeof(T) == 2;
+  static constexpr bool kVectorsOnly = sizeof(T) == 2, kMayTranspose = sizeof(T) == 4;
   static_assert(kItems % kRow == 0 && kLines % 8 == 0);
 
   // As for Lines, line and ahead have no bit in common: many lines ahead are then at constant distances.

@@ -20,7 +20,7 @@ struct DotLine {
 template <class T, int kCols, int kDepth, bool kDepthItems_>
 struct DotColumns {
   using Line = DotLine<T>;
-  static constexpr bool kDepthItems = kDepthItems_;
+  static constexpr bool kDepthItems = kDepthItems_, kMayTranspose = false;
   static constexpr int kLines = kDepthItems ? kCols : kDepth, kItems = kDepthItems ? kDepth : kCols;
   static constexpr int kPitch = kDepth + Line::kDepth, kElements = kCols * kPitch;
 
@@ -47,7 +47,7 @@ struct DotColumns {
 template <class T, int kCols, int kDepth>
 struct DotSteps {
   using Line = DotLine<T>;
-  static constexpr bool kDepthItems = false;
+  static constexpr bool kDepthItems = false, kMayTranspose = false;
   static constexpr int kLines = kDepth, kItems = kCols;
   static constexpr int kBlock = kDepth * 8, kElements = (kCols / 8 + 1) * kBlock;
   static constexpr int kLineElements = Line::kDepth * 8;

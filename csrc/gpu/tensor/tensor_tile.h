@@ -57,12 +57,12 @@ class WaveProducts {
 
 // The main loop. The copies of kStages - 1 steps are in flight before the first step is waited for. From then on, each step starts the
 // copies of the step that will use the stage just freed. With a K range of length 0 the sums remain zero.
-template <class Cut, template <class, class, class> class Products, class LinesA, class LinesB, class T, class Mode>
-__device__ inline void accumulate(const TilePlace<T>& place, T* shared, Mode mode_a, Mode mode_b, Sums<Cut>& sums) {
+template <class Cut, template <class, class, class> class Products, class LinesA, class LinesB, class T, class ModeA, class ModeB>
+__device__ inline void accumulate(const TilePlace<T>& place, T* shared, ModeA mode_a, ModeB mode_b, Sums<Cut>& sums) {
   const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
   constexpr bool kAlongA = LinesA::kDepthItems, kAlongB = LinesB::kDepthItems;
-  LineCopy<T, LinesA, kAlongA, Cut::kThreads, Cut::kKeepsPlaces, Mode> copy_a(a, mode_a);
-  LineCopy<T, LinesB, !kAlongB, Cut::kThreads, Cut::kKeepsPlaces, Mode> copy_b(b, mode_b);
+  LineCopy<T, LinesA, kAlongA, Cut::kThreads, Cut::kKeepsPlaces, ModeA> copy_a(a, mode_a);
+  LineCopy<T, LinesB, !kAlongB, Cut::kThreads, Cut::kKeepsPlaces, ModeB> copy_b(b, mode_b);
   const int rows = place.rows, cols = place.cols;
   int uncopied = place.depth;  // negative once the copies have run past the end of K
   const auto start_step = [&](T* stage) {
@@ -137,18 +137,22 @@ struct TensorFamily {
   template <class Cut>
   __device__ __forceinline__ static void multiply_tile(const TilePlace<Element>& place, Element* shared) {
     const MatrixView &a = place.matrix[kA], &b = place.matrix[kB];
-    const Modes modes{copy_mode<Element>(a, place.rows, place.depth), copy_mode<Element>(b, place.depth, place.cols)};
+    Modes modes{copy_mode<Element>(a, place.rows, place.depth), copy_mode<Element>(b, place.depth, place.cols)};
     if constexpr (kWarpgroupProducts && Cut::kSuitsWarpgroups) {
       using Together = TensorCut<kKind, Cut::kIndex, true>;
       if constexpr (Together::kTransposed) {
-        if (a.access != Access::columns) return multiply_by<Together, TransposedProducts>(place, shared, modes);
-      } else {
+        if (a.access == Access::columns) modes.a = CopyMode::across;
+        multiply_by<Together, TransposedProducts>(place, shared, modes);
+      } else if (modes.both(CopyMode::vectors)) {
         // Warpgroup products pay only if threads need not process what they copied: making such writes visible to the tensor cores costs
         // more than the products save.
-        if (modes.both(CopyMode::vectors)) return multiply_by<Together, WarpgroupProducts>(place, shared, modes);
+        multiply_by<Together, WarpgroupProducts>(place, shared, modes);
+      } else {
+        multiply_by<Cut, WaveProducts>(place, shared, modes);
       }
+    } else {
+      multiply_by<Cut, WaveProducts>(place, shared, modes);
     }
-    multiply_by<Cut, WaveProducts>(place, shared, modes);
   }
 
   template <class Cut, template <class, class, class> class Products>
@@ -163,6 +167,11 @@ struct TensorFamily {
         accumulate<Cut, Products, typename decltype(lines_a)::type, typename decltype(lines_b)::type>(place, shared, mode_a, mode_b, sums);
       };
       constexpr bool kVectorsOnly = decltype(lines_a)::type::kVectorsOnly;
+      if constexpr (decltype(lines_a)::type::kMayTranspose) {
+        if (modes.a == CopyMode::across && modes.b == CopyMode::vectors) {
+          return copied(StaticMode<CopyMode::across>(), StaticMode<CopyMode::vectors>());
+        }
+      }
       if (kVectorsOnly || modes.both(CopyMode::vectors)) return copied(StaticMode<CopyMode::vectors>(), StaticMode<CopyMode::vectors>());
       if constexpr (!kVectorsOnly && sizeof(Element) == 2) {
         if (modes.both(CopyMode::shifted)) return copied(StaticMode<CopyMode::shifted>(), StaticMode<CopyMode::shifted>());

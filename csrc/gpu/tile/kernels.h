@@ -7,7 +7,7 @@
 
 // The names have C linkage so that tools find them in the compiler's resource report: vbgemm_<kernel>_<kind>.
 #define VBGEMM_SIMT_KERNELS(FOR_EACH, kind) \
-  FOR_EACH(t128_light, kind) FOR_EACH(t128_heavy, kind) FOR_EACH(t256_light, kind) FOR_EACH(t256_heavy, kind) FOR_EACH(t128_medium, kind)
+  FOR_EACH(t128_light, kind) FOR_EACH(t256_light, kind) FOR_EACH(t256_heavy, kind) FOR_EACH(t128_medium, kind)
 #define VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_SIMT_KERNELS(FOR_EACH, kind) FOR_EACH(t128_deep, kind)
 
 // Dot-product tiles, and row tiles and long tiles on tensor cores, exist on NVIDIA GPUs only.
@@ -21,6 +21,8 @@
 #define VBGEMM_TENSOR_STREAMING_KERNELS(FOR_EACH, kind) FOR_EACH(m256_dots, kind) FOR_EACH(m128_rows, kind) FOR_EACH(m128_wide_rows, kind)
 #endif
 #define VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, kind) VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_DOT_KERNELS(FOR_EACH, kind)
+#define VBGEMM_HEAVY_KERNEL(FOR_EACH, kind) FOR_EACH(t128_heavy, kind)
+#define VBGEMM_LARGE_KERNELS(FOR_EACH, kind) FOR_EACH(t128_heavy, kind) FOR_EACH(t128_full, kind)
 
 // The kernel of the small tensor tiles has a translation unit of its own, because it takes as long to compile as all other tensor kernels
 // of an arithmetic.
@@ -52,14 +54,17 @@
 #define VBGEMM_TENSOR_TF32X3(FOR_EACH, kind) VBGEMM_LIGHT_AND(VBGEMM_TENSOR_KERNELS, FOR_EACH, kind)
 #endif
 
-// Row tiles use more shared memory than a kernel can declare statically, so it is allocated dynamically.
 #define VBGEMM_ROW_KERNELS(FOR_EACH, kind) FOR_EACH(t128_rows, kind) FOR_EACH(t128_wide_rows, kind)
 
 // The launched kernels of an arithmetic, under the words that dtypes.def uses in its columns `ordinary` and `tensor`.
-#define VBGEMM_ORDINARY_PIECES VBGEMM_SIMT_KERNELS
+#define VBGEMM_ORDINARY_PIECES(FOR_EACH, kind) VBGEMM_SIMT_KERNELS(FOR_EACH, kind) VBGEMM_HEAVY_KERNEL(FOR_EACH, kind)
 #define VBGEMM_ORDINARY_BYTES(FOR_EACH, kind) FOR_EACH(t128_light, kind) FOR_EACH(t128_medium, kind)
-#define VBGEMM_ORDINARY_ROWS(FOR_EACH, kind) VBGEMM_ROW_KERNELS(FOR_EACH, kind) VBGEMM_REAL_KERNELS(FOR_EACH, kind)
-#define VBGEMM_ORDINARY_ROWS_AND_DOTS(FOR_EACH, kind) VBGEMM_ROW_KERNELS(FOR_EACH, kind) VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, kind)
+#define VBGEMM_ORDINARY_ROWS(FOR_EACH, kind) \
+  VBGEMM_ROW_KERNELS(FOR_EACH, kind) VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_LARGE_KERNELS(FOR_EACH, kind)
+#define VBGEMM_ORDINARY_ALL(FOR_EACH, kind) \
+  VBGEMM_ROW_KERNELS(FOR_EACH, kind) VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, kind) VBGEMM_LARGE_KERNELS(FOR_EACH, kind)
+#define VBGEMM_ORDINARY_ROWS_AND_DOTS(FOR_EACH, kind) \
+  VBGEMM_ROW_KERNELS(FOR_EACH, kind) VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, kind) VBGEMM_HEAVY_KERNEL(FOR_EACH, kind)
 #define VBGEMM_ORDINARY_NONE(FOR_EACH, kind)
 #ifdef VBGEMM_HAS_PIPELINE
 #define VBGEMM_TENSOR_SHORT(FOR_EACH, kind) VBGEMM_LIGHT_AND(VBGEMM_TENSOR_KERNELS_16, FOR_EACH, kind) FOR_EACH(m384_pipelined, kind)
@@ -107,7 +112,8 @@ struct ParametersOf<Kernel::m384_pipelined> {
     Body::run(parameters, shared);                                                                                                 \
   }
 #define VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, kind_) VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_SHARED, kernel, kind, kind_)
-#define VBGEMM_DEFINE_ROW_KERNEL(kernel, kind, kind_) VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_DYNAMIC_SHARED, kernel, kind, kind_)
+// For those that use more shared memory than a kernel can declare: host/dynamic_shared.h.
+#define VBGEMM_DEFINE_LARGE_SIMT_KERNEL(kernel, kind, kind_) VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_DYNAMIC_SHARED, kernel, kind, kind_)
 #define VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, kind_)                                                                  \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),                             \
                                                   vbgemm::tensor_min_blocks(vbgemm::Kind::kind_, vbgemm::Kernel::kernel)) \

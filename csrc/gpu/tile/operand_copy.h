@@ -23,13 +23,13 @@ struct AlongRows {
   __device__ static int col(int thread) { return thread % kRowPieces * kWidth; }
 };
 
-// Down the columns, for an operand that is contiguous along its columns. A warp copies eight rows by four (or eight) columns: these are
-// whole 32-byte sectors of global memory, and no two lanes write to one bank. A warp takes more rows only where the thread block has too
-// few warps to span all rows.
-template <class Rectangle, int kThreads>
+// Down the columns, for an operand that is contiguous along its columns. A warp copies kLeastRows = 8 rows by four (or eight) columns:
+// these are whole 32-byte sectors of global memory, and no two lanes write to one bank. It takes more rows only where the thread block has
+// too few warps to span all rows. With sixteen rows there are half as many cache lines, and two lanes write to each bank.
+template <class Rectangle, int kThreads, int kLeastRows>
 struct DownColumns {
   static constexpr int kWidth = 1, kRowsAWave = Rectangle::kRows * kWaveSize / kThreads;
-  static constexpr int kRowsEach = kRowsAWave < 8 ? 8 : kRowsAWave < kWaveSize ? kRowsAWave : kWaveSize;  // of a warp
+  static constexpr int kRowsEach = kRowsAWave < kLeastRows ? kLeastRows : kRowsAWave < kWaveSize ? kRowsAWave : kWaveSize;  // of a warp
   static constexpr int kWaves = kThreads / kWaveSize, kColsEach = kWaveSize / kRowsEach;
   static constexpr int kSpan = Rectangle::kRows < kRowsEach * kWaves ? Rectangle::kRows : kRowsEach * kWaves;
   static constexpr int kRounds = Rectangle::kRows / kSpan, kWavesDown = kSpan / kRowsEach;
@@ -42,8 +42,8 @@ struct DownColumns {
   __device__ static int col(int thread) { return thread / kWaveSize / kWavesDown * kColsEach + thread % kWaveSize / kRowsEach; }
 };
 
-// kAhead: the L2 prefetch size in bytes, as for copy_async.
-template <class T, class Rectangle, int kThreads, int kAhead = 128>
+// kAhead: the L2 prefetch size in bytes, as for copy_async. kLeastRows: as for DownColumns.
+template <class T, class Rectangle, int kThreads, int kAhead = 128, int kLeastRows = 8>
 class OperandCopy {
  public:
   // `from` is in shared memory and is read again at each step, which is cheaper than holding it in registers.
@@ -66,7 +66,7 @@ class OperandCopy {
     switch (from_.access) {
       case Access::vectors: return action(AlongRows<Rectangle, kThreads, kVectorBytes / static_cast<int>(sizeof(T))>());
       case Access::rows: return action(AlongRows<Rectangle, kThreads, 1>());
-      case Access::columns: return action(DownColumns<Rectangle, kThreads>());
+      case Access::columns: return action(DownColumns<Rectangle, kThreads, kLeastRows>());
     }
   }
 

@@ -24,13 +24,16 @@ struct alignas(N * sizeof(T)) Vector {
 };
 
 // Upper bound of the shared memory, in bytes, that one thread block of a kernel may use. Light kernels leave room for eight thread blocks
-// of 128 threads (four of 256) on a multiprocessor with 227 KB. All kernels stay within the 48 KB that need no opt-in, except those of row
-// tiles: their four (two, if wide) thread blocks on a multiprocessor keep as many bytes of A in flight as fit.
+// of 128 threads (four of 256) on a multiprocessor with 227 KB. The largest tiles have two stages of 32 steps of K: a barrier for each 16
+// steps costs them 4% to 8%, and so does a third stage of 16 (docs/design/kernels.md, K11). The four (two, if wide) thread blocks of row
+// tiles keep as many bytes of A in flight as fit.
 constexpr int shared_budget(Kernel kernel) {
   switch (kernel) {
     case Kernel::t128_light: return 27 * 1024;
     case Kernel::t256_light: return 40 * 1024;
     case Kernel::t128_medium: return 44 * 1024;
+    case Kernel::t128_heavy: return (kCdna ? 48 : 55) * 1024;
+    case Kernel::t128_full: return (kCdna ? 48 : 72) * 1024;
     case Kernel::t128_rows: return (kCdna ? 48 : 55) * 1024;
     case Kernel::t128_wide_rows: return (kCdna ? 48 : 110) * 1024;
     case Kernel::t128_deep:
@@ -67,7 +70,8 @@ constexpr int min_blocks(Kernel kernel) {
   }
   switch (kernel) {
     case Kernel::t128_light: return kWords == 1 && !kFloat8 ? 8 : kWords <= 2 ? 6 : 4;
-    case Kernel::t128_heavy: return 2;
+    case Kernel::t128_heavy: return kWords == 1 ? 4 : 2;
+    case Kernel::t128_full: return 2;
     case Kernel::t256_light: return kIsComplex<T> ? 2 : sizeof(T) == 4 ? 4 : 3;
     case Kernel::t128_medium: return kWords == 1 ? 4 : kWords == 2 ? 3 : 2;
     case Kernel::t128_rows: return 4;
@@ -101,6 +105,11 @@ struct TileCut {
   // pieces of a row are fetched together (docs/design/kernels.md, K9).
   static constexpr int kAhead = is_far_longer(kShape) ? 256 : 128;
 
+  // The largest tiles, which are bound by multiply-adds. How their operands are copied down columns was measured (docs/design/kernels.md,
+  // K11).
+  static constexpr bool kIsLarge = kKernel == Kernel::t128_heavy || kKernel == Kernel::t128_full;
+  static constexpr int kRowsDown = kIsLarge ? 16 : 8;
+
   // The sums that one thread holds form a rectangle of the tile, as square as powers of two permit, and wider than high otherwise.
   static constexpr int thread_cols() {
     int cols = 1;
@@ -128,7 +137,8 @@ struct TileCut {
   using B = SharedRectangle<T, kDepth, kCols>;
   static constexpr int kDepthVector = kThreadRows * kVector > 16 ? 16 / kThreadRows : kVector;
 
-  static constexpr int kChunk = kThreadRows * kThreadCols < 16 && kDepth > 8 ? 16 : 8;  // steps of K that are unrolled together
+  // Steps of K that are unrolled together, so that they have at most 512 multiply-adds: longer loops wait for their instructions.
+  static constexpr int kSums = kThreadRows * kThreadCols, kChunk = kSums > 64 ? 4 : kSums < 16 && kDepth > 8 ? 16 : 8;
 
   static constexpr int kStageElements = A::kElements + B::kElements;
   static constexpr int kStages = stages_of(kKernel, kStageElements* static_cast<int>(sizeof(T)));
