@@ -17,6 +17,18 @@ constexpr int dynamic_shared_bytes(Kind, Kernel) { return 0; }  // kernels for C
 
 namespace vbgemm {
 
+template <class Family>
+constexpr int ordinary_shared_bytes(Kernel kernel) {
+  switch (kernel) {
+#define ORDINARY_KERNEL(name, threads) \
+  case Kernel::name: return sizeof(typename TileKernel<Family, Kernel::name>::Shared);
+#define TENSOR_KERNEL(...)
+#define PIPELINED_KERNEL(...)
+#include "kernels.def"
+    default: return 0;
+  }
+}
+
 template <Kind kKind>
 constexpr int tensor_shared_bytes(Kernel kernel) {
   switch (kernel) {
@@ -40,13 +52,7 @@ constexpr bool has_tensor_tiles(Kind kind) {
 template <Kind kKind>
 constexpr int dynamic_shared_bytes(Kernel kernel) {
   using Family = SimtFamily<plain_kind_of(kKind)>;  // ordinary tiles of TF32 are those of float32
-  switch (kernel) {
-    case Kernel::t128_heavy: return sizeof(typename TileKernel<Family, Kernel::t128_heavy>::Shared);
-    case Kernel::t128_full: return sizeof(typename TileKernel<Family, Kernel::t128_full>::Shared);
-    case Kernel::t128_rows: return sizeof(typename TileKernel<Family, Kernel::t128_rows>::Shared);
-    case Kernel::t128_wide_rows: return sizeof(typename TileKernel<Family, Kernel::t128_wide_rows>::Shared);
-    default: break;
-  }
+  if (requests_shared(kernel)) return ordinary_shared_bytes<Family>(kernel);
   if constexpr (kKind != Kind::f32 && has_tensor_tiles(kKind)) return tensor_shared_bytes<kKind>(kernel);
   return 0;
 }

@@ -54,8 +54,8 @@ __device__ inline void multiply_step(const T* shared_a, const Right* shared_b, i
 }
 
 // Moves the sums to other registers than those in which they were added up. A vector store takes adjacent registers, and without this the
-// compiler adds up in the same ones, so that most multiply-adds of a large tile find all their operands in one bank of the register file
-// and take two cycles (docs/design/kernels.md, K11). The compiler does not know that the depth is never negative.
+// compiler adds up in the same ones, so that up to two fifths of a large tile's multiply-adds find all their operands in one bank of the
+// register file and take two cycles (docs/design/kernels.md, K11). The compiler does not know that the depth is never negative.
 template <class Cut, class T, class Sum>
 __device__ inline void leave_summing_registers(const TilePlace<T>& place, Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols]) {
   if constexpr (std::is_same_v<Sum, float> && !kCdna && Cut::kIsLarge) {
@@ -73,7 +73,7 @@ __device__ inline void leave_summing_registers(const TilePlace<T>& place, Sum (&
 // elements; it has the size of A's, which is all that the copies depend on.
 template <class Cut, class Right, class T>
 __device__ inline void multiply_tile(const TilePlace<T>& place, T* shared) {
-  OperandCopy<T, typename Cut::A, Cut::kThreads, Cut::kAhead, Cut::kRowsDown> copy_a(place.matrix[kA]);
+  OperandCopy<T, typename Cut::A, Cut::kThreads, Cut::kAhead> copy_a(place.matrix[kA]);
   OperandCopy<T, typename Cut::B, Cut::kThreads, Cut::kAhead, Cut::kRowsDown> copy_b(place.matrix[kB]);
   int uncopied = place.depth;  // negative once the copies have run past the end of K
   const auto start_step = [&](T* stage) {

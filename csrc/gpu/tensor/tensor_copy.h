@@ -15,7 +15,7 @@ __device__ inline bool lines_are_aligned(const MatrixView& x, int64_t line_strid
 // How an operand of a tile is copied. vectors: in 16-byte vectors. elements: element by element. shifted: in the aligned 16-byte vectors
 // that contain a line's elements, after which each line is shifted into place. The last is for 2-byte elements, which are too small for an
 // asynchronous copy of their own. (Bytes are copied element by element instead, four adjacent ones by one thread.) across: element by
-// element, where elements are adjacent in adjacent lines, for layouts that need lines along K whatever the matrix is like.
+// element, for lines along K of a matrix that is contiguous across K (its line stride is 1).
 enum class CopyMode { vectors, elements, shifted, across };
 
 // Returns the fastest way for an operand's rows x cols elements. Its lines are columns where columns are contiguous, and rows otherwise.
@@ -49,7 +49,9 @@ class LineCopy {
     const int thread = thread_;
     int line = mode_ == CopyMode::elements ? ByElements::line(thread) : ByVectors::line(thread);
     int item = mode_ == CopyMode::elements ? ByElements::item(thread) : ByVectors::item(thread);
-    if (Lines::kMayTranspose && mode_ == CopyMode::across) line = Across::line(thread), item = Across::item(thread);
+    if constexpr (Lines::kMayTranspose) {
+      if (mode_ == CopyMode::across) line = Across::line(thread), item = Across::item(thread);
+    }
     source_ = from.template at<const T>(kLinesAreRows ? line : item, kLinesAreRows ? item : line);
   }
 

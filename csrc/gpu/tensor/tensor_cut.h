@@ -119,9 +119,9 @@ constexpr __host__ __device__ int interleaved(int half, int g) {
 constexpr int largest_of(int a, int b) { return a > b ? a : b; }
 
 // How row `kIndex` of the catalogue is divided. kWarpgroups: for warpgroup products, in which each of four warps has 16 of a product's 64
-// rows. For 4-byte elements wgmma requires operands in shared memory to be contiguous along K (K-major). A usually is and B is not; but the
-// left-hand factor may come from registers, in any layout. So these tiles compute the transpose, C^T = B^T A^T, and a warp's rows are
-// columns of C.
+// rows. For 4-byte elements wgmma requires operands in shared memory to be contiguous along K (K-major). A usually is, or is turned while
+// it is copied (CopyMode::across), and B is not; but the left-hand factor may come from registers, in any layout. So these tiles compute
+// the transpose, C^T = B^T A^T, and a warp's rows are columns of C.
 template <Kind kKind_, int kIndex_, bool kWarpgroups = false>
 struct TensorCut {
   static constexpr Kind kKind = kKind_;

@@ -159,8 +159,8 @@ struct TensorFamily {
   __device__ __forceinline__ static void multiply_by(const TilePlace<Element>& place, Element* shared, const Modes& modes) {
     Sums<Cut> sums = {};
     // The products' code is instantiated for each layout of the operands: it is short, and a branch inside would keep the loads from being
-    // moved ahead. It is also instantiated for each way of copying, if both operands are copied in that way: code that a loop does not need
-    // would cost it instruction fetches (docs/design/latency.md, L12).
+    // moved ahead. It is also instantiated for each way of copying, if both operands are copied in that way, or A is
+    // turned and B copied in vectors: code that a loop does not need would cost it instruction fetches (docs/design/latency.md, L12).
     const bool across_a = place.matrix[kA].access == Access::columns, along_b = place.matrix[kB].access == Access::columns;
     const auto with_both = [&](auto lines_a, auto lines_b) __attribute__((always_inline)) {
       const auto copied = [&](auto mode_a, auto mode_b) __attribute__((always_inline)) {

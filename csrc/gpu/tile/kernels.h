@@ -22,7 +22,7 @@
 #endif
 #define VBGEMM_REAL_AND_DOT_KERNELS(FOR_EACH, kind) VBGEMM_REAL_KERNELS(FOR_EACH, kind) VBGEMM_DOT_KERNELS(FOR_EACH, kind)
 #define VBGEMM_HEAVY_KERNEL(FOR_EACH, kind) FOR_EACH(t128_heavy, kind)
-#define VBGEMM_LARGE_KERNELS(FOR_EACH, kind) FOR_EACH(t128_heavy, kind) FOR_EACH(t128_full, kind)
+#define VBGEMM_LARGE_KERNELS(FOR_EACH, kind) VBGEMM_HEAVY_KERNEL(FOR_EACH, kind) FOR_EACH(t128_full, kind)
 
 // The kernel of the small tensor tiles has a translation unit of its own, because it takes as long to compile as all other tensor kernels
 // of an arithmetic.
@@ -111,9 +111,12 @@ struct ParametersOf<Kernel::m384_pipelined> {
     SHARED(Body::Shared, shared);                                                                                                  \
     Body::run(parameters, shared);                                                                                                 \
   }
-#define VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, kind_) VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_SHARED, kernel, kind, kind_)
-// For those that use more shared memory than a kernel can declare: host/dynamic_shared.h.
-#define VBGEMM_DEFINE_LARGE_SIMT_KERNEL(kernel, kind, kind_) VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_DYNAMIC_SHARED, kernel, kind, kind_)
+#define VBGEMM_DEFINE_SIMT_KERNEL(kernel, kind, kind_)             \
+  static_assert(!vbgemm::requests_shared(vbgemm::Kernel::kernel)); \
+  VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_SHARED, kernel, kind, kind_)
+#define VBGEMM_DEFINE_LARGE_SIMT_KERNEL(kernel, kind, kind_)      \
+  static_assert(vbgemm::requests_shared(vbgemm::Kernel::kernel)); \
+  VBGEMM_DEFINE_SIMT_KERNEL_IN(VBGEMM_DYNAMIC_SHARED, kernel, kind, kind_)
 #define VBGEMM_DEFINE_TENSOR_KERNEL(kernel, kind, kind_)                                                                  \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(vbgemm::threads_of(vbgemm::Kernel::kernel),                             \
                                                   vbgemm::tensor_min_blocks(vbgemm::Kind::kind_, vbgemm::Kernel::kernel)) \

@@ -24,8 +24,8 @@ struct alignas(N * sizeof(T)) Vector {
 };
 
 // Upper bound of the shared memory, in bytes, that one thread block of a kernel may use. Light kernels leave room for eight thread blocks
-// of 128 threads (four of 256) on a multiprocessor with 227 KB. The largest tiles have two stages of 32 steps of K: a barrier for each 16
-// steps costs them 4% to 8%, and so does a third stage of 16 (docs/design/kernels.md, K11). The four (two, if wide) thread blocks of row
+// of 128 threads (four of 256) on a multiprocessor with 227 KB. The largest tiles have two stages with 128 bytes of each row of A, as a
+// barrier for each 64 costs them more than a third stage gains (docs/design/kernels.md, K11). The four (two, if wide) thread blocks of row
 // tiles keep as many bytes of A in flight as fit.
 constexpr int shared_budget(Kernel kernel) {
   switch (kernel) {
@@ -40,6 +40,12 @@ constexpr int shared_budget(Kernel kernel) {
     case Kernel::t256_dots: return 44 * 1024;
     default: return 48 * 1024;
   }
+}
+
+// Whether an ordinary kernel uses more shared memory than the 48 KB that a kernel can declare, so that its launch requests it. Where the
+// kernel can declare its memory it does: with requested memory the smallest tiles took up to 7% longer. Kernels for CDNA declare all of it.
+constexpr bool requests_shared(Kernel kernel) {
+  return kernel == Kernel::t128_heavy || kernel == Kernel::t128_full || kernel == Kernel::t128_rows || kernel == Kernel::t128_wide_rows;
 }
 
 // For row tiles on tensor cores: how many thread blocks a multiprocessor holds, for an element size in bytes, and the shared memory of each
@@ -105,10 +111,9 @@ struct TileCut {
   // pieces of a row are fetched together (docs/design/kernels.md, K9).
   static constexpr int kAhead = is_far_longer(kShape) ? 256 : 128;
 
-  // The largest tiles, which are bound by multiply-adds. How their operands are copied down columns was measured (docs/design/kernels.md,
-  // K11).
+  // The largest tiles, which are bound by multiply-adds. How B is copied down columns was measured (docs/design/kernels.md, K11).
   static constexpr bool kIsLarge = kKernel == Kernel::t128_heavy || kKernel == Kernel::t128_full;
-  static constexpr int kRowsDown = kIsLarge ? 16 : 8;
+  static constexpr int kRowsDown = kIsLarge && !kCdna ? 16 : 8;
 
   // The sums that one thread holds form a rectangle of the tile, as square as powers of two permit, and wider than high otherwise.
   static constexpr int thread_cols() {
