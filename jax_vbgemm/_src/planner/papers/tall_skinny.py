@@ -32,7 +32,7 @@ from jax_vbgemm._src.planner.plan.plan import MAX_TILES
 from jax_vbgemm._src.planner.search.makespan import by_one_tile
 from jax_vbgemm._src.planner.tables.catalogue import SHARED_DEPTH, WHOLE_ROWS, Catalogue, TileKey, TileShape
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.planner.tiles.launches import MAX_LAUNCHES
+from jax_vbgemm._src.planner.tiles.launches import MAX_SEARCHED
 from jax_vbgemm._src.planner.tiles.runs import Ints, ceil_div
 from jax_vbgemm._src.planner.tiles.split_k import in_slices
 from jax_vbgemm._src.problem import Problem, Sizes
@@ -197,7 +197,7 @@ class TallSkinny(PaperPlanner):
 
 
 def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: Sizes, catalogue: Catalogue) -> Ints:
-    """Each problem's tile, with at most MAX_LAUNCHES kernels: while there are more, the kernel whose problems have the
+    """Each problem's tile, with at most MAX_SEARCHED kernels: while there are more, the kernel whose problems have the
     fewest elements to read gives its problems to ordinary kernels.
     """
     streaming = np.ones(len(sizes.m), bool)
@@ -207,7 +207,7 @@ def _within_launches(chosen: Callable[[NDArray[np.bool_]], Ints], sizes: Sizes, 
         kernel = catalogue.columns.kernel[tile_id]
         launched = np.unique(kernel[sizes.has_products])
         own = [index for index in launched.tolist() if _can_be_left_out(catalogue.kernels[index], catalogue)]
-        if len(launched) <= MAX_LAUNCHES or not own:
+        if len(launched) <= MAX_SEARCHED or not own:
             return tile_id
         least = min(own, key=lambda index: float(elements[kernel == index].sum()))
         streaming &= kernel != least

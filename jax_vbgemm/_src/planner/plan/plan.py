@@ -207,7 +207,7 @@ class Plan:
         """Raises ValueError, naming problem and element, unless the plan is valid.
 
         Each element of each C must be covered exactly once for each k. Where K is split, the tiles of one place must
-        have one shape. The plan may need at most three kernels.
+        have one shape. The plan may need at most four kernels.
         """
         try:
             self._validate()

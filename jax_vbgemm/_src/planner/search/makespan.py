@@ -33,7 +33,7 @@ from jax_vbgemm._src.planner.tables.catalogue import SHARED_DEPTH, WHOLE_ROWS, C
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tables.rules import Rules
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
-from jax_vbgemm._src.planner.tiles.launches import MAX_LAUNCHES
+from jax_vbgemm._src.planner.tiles.launches import MAX_SEARCHED
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, ceil_div
 from jax_vbgemm._src.planner.tiles.split_k import fewest_filling_slices, in_slices
 from jax_vbgemm._src.planner.tiles.symmetric import stores_mirrored
@@ -166,7 +166,7 @@ def _of_a_kernel_each(
     large = are_of(LARGE, families)
     each, fewer = apart(families), families
     for staying in (families == 0, large, are_of(DOTS, families), are_of(COLUMNS, families)):
-        if len(kernels(each)) > MAX_LAUNCHES:
+        if len(kernels(each)) > MAX_SEARCHED:
             fewer = np.where(staying, 1, fewer)
             each = apart(fewer)
     drafts = []

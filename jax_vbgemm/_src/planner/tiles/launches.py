@@ -7,7 +7,8 @@ import numpy as np
 from jax_vbgemm._src.planner.tables.catalogue import Catalogue
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs, offsets
 
-MAX_LAUNCHES = 3  # of one call
+MAX_LAUNCHES = 4  # of one call; the ordinary tiles with 128 threads have as many kernels
+MAX_SEARCHED = 3  # of the plans that a search tries
 
 
 class Launch(NamedTuple):
