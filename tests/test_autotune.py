@@ -97,20 +97,13 @@ def test_both_batchings_and_tall_skinny_are_candidates():
 def test_candidates_are_near_the_best_by_kernels_that_suit():
     # The calibrated costs of row tiles hold for tall problems only, so that they are no candidates for
     # others.
-    problems = [vb.Problem(437, 391, 870), vb.Problem(300, 512, 1000)] * 8
+    problems = [vb.Problem(437, 391, 870), vb.Problem(300, 512, 1000)] * 4
     h100 = vb.plan(problems, device="h100", precision="highest")
     found = tune.candidate_planners(problems, h100.device, h100.catalogue)
     assert not any("rows" in name for name in found)
-    predicted = {
-        name: planner(problems, h100.device, h100.catalogue).predicted_seconds for name, planner in found.items()
-    }
+    seconds = [planner(problems, h100.device, h100.catalogue).predicted_seconds for planner in found.values()]
     assert len(found) > 6
-    limit, families = 1.5 * min(predicted.values()), {}
-    for name, seconds in predicted.items():
-        families.setdefault(name.split()[0], []).append(seconds)
-    assert max(*families["makespan"], *families["uniform"]) <= limit
-    # Of another planner, all variants are measured where one is near the best.
-    assert all(min(of_family) <= limit for of_family in families.values())
+    assert max(seconds) <= 1.5 * min(seconds)
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,8 @@ def test_a_plan_needs_at_most_four_kernels():
     from_blocks([(8, 8, 8)] * 4, *tiles[:4]).validate()
     with pytest.raises(
         ValueError,
-        match=r"it needs the kernels t128_light, .*t256_heavy.*; a call launches at most 4",
+        match=r"it needs the kernels t128_light, t256_light, t128_medium, t128_heavy, t256_heavy; "
+        "a call launches at most 4",
     ):
         from_blocks([(8, 8, 8)] * 5, *tiles).validate()
 

@@ -54,8 +54,8 @@ __device__ inline void multiply_step(const T* shared_a, const Right* shared_b, i
 }
 
 // Moves the sums to other registers than those in which they were added up. A vector store takes adjacent registers, and without this the
-// compiler adds up in the same ones, so that up to two fifths of a large tile's multiply-adds find all their operands in one bank of the
-// register file and take two cycles (docs/design/kernels.md, K11). The compiler does not know that the depth is never negative.
+// compiler adds up in the same ones, so that six to eight times as many multiply-adds of a large tile find all their operands in one bank
+// of the register file and take two cycles (docs/design/kernels.md, K11). The compiler does not know that the depth is never negative.
 template <class Cut, class T, class Sum>
 __device__ inline void leave_summing_registers(const TilePlace<T>& place, Sum (&sum)[Cut::kThreadRows][Cut::kThreadCols]) {
   if constexpr (std::is_same_v<Sum, float> && !kCdna && Cut::kIsLarge) {
