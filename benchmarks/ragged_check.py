@@ -18,10 +18,18 @@ import numpy as np
 import torch
 
 from jax_vbgemm._src.arithmetic import ARITHMETICS
+from jax_vbgemm._src.ragged.plan import Product, has_pipeline
 from jax_vbgemm._src.records import ACTIVATIONS
-from ragged_library import PIPELINED, Library, product_of, tiles_of
+from ragged_library import H100, PIPELINED, Library, product_of, tiles_of
 
 KINDS = [name for name, one in ARITHMETICS.items() if one.bytes > 1]
+
+
+LAYOUTS = [(False, False), (False, True), (True, False)]  # contraction, transpose_rhs
+
+
+def pipelined_layouts(kind):
+    return [layout for layout in LAYOUTS if has_pipeline(kind, H100, Product(*layout, False, 0, 0, 0, 0, 0, 0))]
 
 
 def wide_type(dtype):
@@ -109,13 +117,15 @@ class Case:
         self.kind = options.kinds[rng.integers(len(options.kinds))]
         dtype = getattr(torch, ARITHMETICS[self.kind].lhs)
         narrow = dtype in (torch.bfloat16, torch.float16)
-        step = 8 if narrow and (options.pipelined or rng.integers(3)) else 1
+        compiled = pipelined_layouts(self.kind)
+        layouts = compiled if options.pipelined else LAYOUTS
+        contraction, transpose = layouts[rng.integers(len(layouts))]
+        in_layout = (contraction, transpose) in compiled
+        step = 16 // ARITHMETICS[self.kind].bytes if in_layout and (options.pipelined or rng.integers(3)) else 1
         high = 80 if rng.integers(2) else 20
         k, n = (int(rng.integers(1, high)) * step for _ in range(2))
         g = int(rng.choice([1, 2, 3, 8, 31, 32, 127, 129, 300]))
         m = int(rng.choice([1, 2, 63, 64, 128, 129, 500, 1000, 2000]))
-        contraction, transpose = bool(rng.integers(2)), bool(rng.integers(2))
-        transpose = transpose and not contraction
         num_sizes = g if rng.integers(2) else int(rng.integers(1, g + 3))
         size_type = [torch.int32, torch.int64][rng.integers(2)]
         accumulator = torch.float32 if narrow else dtype
@@ -124,8 +134,8 @@ class Case:
             return torch.randn(shape, device="cuda", dtype=accumulator).to(dtype)
 
         self.sizes = torch.tensor(random_sizes(rng, num_sizes, m), dtype=size_type, device="cuda")
-        in_pipeline = step == 8 and (options.pipelined or bool(rng.integers(2)))
-        gathers = in_pipeline and not contraction and rng.integers(3) == 0
+        in_pipeline = step > 1 and (options.pipelined or bool(rng.integers(2)))
+        gathers = in_pipeline and narrow and not contraction and rng.integers(3) == 0
         lhs_rows = int(rng.integers(1, 2 * m + 1)) if gathers else m
         gather = (
             torch.tensor(rng.integers(-3, lhs_rows + 3, m), dtype=torch.int32, device="cuda") if lhs_rows != m else None
@@ -213,11 +223,11 @@ def main():
     parser.add_argument("--count", type=int, default=10**9)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
-    parser.add_argument("--pipelined", action="store_true", help="only by the pipelined kernel, in 16-bit types")
+    parser.add_argument("--pipelined", action="store_true", help="only by the pipelined kernel, in its layouts")
     parser.add_argument("--exact", action="store_true", help="no margins around results, for memcheck")
     options = parser.parse_args()
     if options.pipelined:
-        options.kinds = [kind for kind in options.kinds if kind in ("bfloat16", "float16")]
+        options.kinds = [kind for kind in options.kinds if pipelined_layouts(kind)]
     library = Library(options.library)
     rng = np.random.default_rng(options.seed)
     torch.manual_seed(options.seed)

@@ -108,6 +108,13 @@ NB_MODULE(_core, m) {
   m.def("catalogue_hash", &vbgemm::catalogue_hash, "Identifies the catalogue; travels with every call.");
   m.def("ragged_shapes", [] { return Names(vbgemm::kRaggedShapeNames); }, "A GPU's tile shapes of ragged products, by number.");
   m.def(
+      "has_ragged_pipeline",
+      [](int kind, bool contraction, bool transpose_rhs, bool gathers) {
+        return vbgemm::has_ragged_pipeline(static_cast<vbgemm::Kind>(kind), contraction, transpose_rhs, gathers);
+      },
+      nb::arg("kind"), nb::arg("contraction"), nb::arg("transpose_rhs"), nb::arg("gathers"),
+      "Whether GPUs with TMA have a pipelined kernel of ragged products of an arithmetic, by its number, and of a layout.");
+  m.def(
       "ragged_list",
       [](int64_t m, int64_t k, int64_t columns, int64_t groups, int64_t total_groups, bool contraction, int tile) {
         vbgemm::RaggedCall call{};

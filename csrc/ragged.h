@@ -27,6 +27,11 @@ struct RaggedPlan {
   int32_t counted, tile;
 };
 
+// Whether there are pipelined kernels of a kind and layout, on devices that have any.
+inline bool has_ragged_pipeline(Kind kind, bool contraction, bool transpose_rhs, bool gathers) {
+  return kind == Kind::bf16 || kind == Kind::f16 || (kind == Kind::tf32 && !contraction && transpose_rhs && !gathers);
+}
+
 struct RaggedCall {
   DType dtype, out_dtype;  // dtype: of lhs and rhs; out_dtype: of the result
   Kind kind;

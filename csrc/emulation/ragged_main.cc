@@ -1,11 +1,11 @@
-// Random ragged products on emulated threads, against float64: the pipelined kernels, which take 16-bit operands with aligned rows, and
-// lists of tiles of the catalogue. Every call runs twice and must give the same bits.
+// Random ragged products on emulated threads, against float64: the pipelined kernels, which take operands with aligned rows, and lists of
+// tiles of the catalogue. Every call runs twice and must give the same bits.
 //
 //   emulated_ragged_check [--seed N] [--calls N] [--kinds NAME...]      kinds: dtypes, all that have kernels without it
 //
 // The seed also determines the order of threads. Build: csrc/emulation/{ragged_main,block,fiber,tensor_maps}.cc,
-// csrc/gpu/host/*launch.cu, csrc/gpu/instances/{ragged_bf16,ragged_f16,tile_list,add_partial_sums}.cu and any files of the catalogue's
-// kernels, with the options that csrc/emulation/main.cc names. A kind has the tiles whose kernels are linked; 16-bit kinds need none.
+// csrc/gpu/host/*launch.cu, csrc/gpu/instances/{ragged_*,tile_list,add_partial_sums}.cu and any files of the catalogue's kernels, with the
+// options that csrc/emulation/main.cc names. A kind has the tiles whose kernels are linked; kinds with pipelined kernels need none.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -89,7 +89,7 @@ int main(int count, char** words) {
   }
   if (dtypes.empty()) {
     for (const DType dtype : driver::ragged_dtypes()) {
-      if (bytes_of(dtype) == 2 || !driver::linked_tiles(kind_of(dtype, dtype)).empty()) dtypes.push_back(dtype);
+      if (bytes_of(dtype) == 2 || dtype == DType::f32 || !driver::linked_tiles(kind_of(dtype, dtype)).empty()) dtypes.push_back(dtype);
     }
   }
   return driver::check(seed, calls, dtypes) ? 0 : 1;

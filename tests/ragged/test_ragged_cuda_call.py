@@ -87,6 +87,45 @@ def test_other_calls_get_a_list_of_tiles(case, contract):
     assert workspace_of(text) == _core.ragged_list(**product, contraction=contract, tile=tile)[1]
 
 
+@pytest.mark.parametrize(
+    ("options", "pipelined"),
+    [
+        ({"transpose_rhs": True}, True),
+        ({"transpose_rhs": True, "k": 20, "n": 20}, True),  # multiples of 16 bytes
+        ({"transpose_rhs": True, "k": 18, "n": 18}, False),
+        ({}, False),
+        ({"contract": True}, False),
+        ({"transpose_rhs": True, "precision": "high"}, False),
+        ({"transpose_rhs": True, "precision": "highest"}, False),
+    ],
+)
+def test_tf32_is_pipelined_where_matrices_are_contiguous_along_k(options, pipelined):
+    with vb.target("h100"):
+        text = module_for("cuda", **{"k": 16, "n": 16, "dtype": jnp.float32, "precision": "default"} | options)
+    ((shape, _, tile),) = plans_of(text)
+    assert (SHAPES[shape] != "none") == pipelined
+    assert (tile < 0) == pipelined
+
+
+@pytest.mark.parametrize(("dtype", "gathers"), [(jnp.bfloat16, True), (jnp.float32, False)])
+def test_pipelined_kernels_of_16_bit_types_alone_read_rows_by_index(dtype, gathers):
+    lhs, rhs = jax.ShapeDtypeStruct((16, 16), dtype), jax.ShapeDtypeStruct((4, 16, 16), dtype)
+
+    def product(lhs, rhs, sizes, rows):
+        return vb.ragged_dot(lhs, rhs, sizes, gather=rows, transpose_rhs=True, precision="default")
+
+    rows = jax.ShapeDtypeStruct((64,), jnp.int32)
+    with vb.target("h100"):
+        program = export.export(jax.jit(product), platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
+            lhs, rhs, jax.ShapeDtypeStruct((4,), jnp.int32), rows
+        )
+    text = str(program.mlir_module())
+    ((shape, _, tile),) = plans_of(text)
+    assert SHAPES[shape] != "none"
+    assert tile < 0
+    assert ("stablehlo.gather" not in text) == gathers
+
+
 def test_a_list_of_tiles_takes_tensor_cores():
     """Also on a device that was never measured."""
     with vb.target("l40s"):

@@ -77,7 +77,7 @@ inline void expect(const char* what, const Numbers& got, int64_t index, Number s
 struct RaggedRange {
   std::vector<DType> dtypes;  // that have kernels
   int64_t m, k, n;            // at most
-  // Null: calls for the CPU. Otherwise half of those of 16-bit types are for a GPU's pipelined kernel, and the others for the tiles of the
+  // Null: calls for the CPU. Otherwise half of those that a GPU's pipelined kernel takes are for it, and the others for the tiles of the
   // catalogue that this returns; all are for the pipelined kernel if there are none.
   std::vector<int32_t> (*tiles_of)(Kind) = nullptr;
 };
@@ -101,7 +101,10 @@ class RandomRagged {
     entries_ = call_.batch[0] * call_.batch[1];
     rhs_entry_ = call_.contraction ? call_.m * call_.n : call_.groups * call_.k * call_.columns();
     out_entry_ = call_.contraction ? call_.groups * call_.k * call_.n : call_.m * call_.n;
-    if (call_.plan.shape != RaggedShape::none && !call_.contraction && chance(0.4)) draw_gather();
+    if (call_.plan.shape != RaggedShape::none && has_ragged_pipeline(call_.kind, call_.contraction, call_.transpose_rhs, true) &&
+        !call_.contraction && chance(0.4)) {
+      draw_gather();
+    }
     lhs_ = operand(call_.lhs, call_.dtype, call_.lhs_rows * call_.k, chance(0.3));
     rhs_ = operand(call_.rhs, call_.dtype, rhs_entry_, chance(0.3));
     if (finishes && chance(0.7)) bias_ = operand(call_.bias, call_.out_dtype, call_.groups * call_.columns(), true);
@@ -155,10 +158,14 @@ class RandomRagged {
     call.out_dtype = accumulator_of(call.dtype) != call.dtype && chance(0.3) ? DType::f32 : call.dtype;
     call.kind = kind_of(call.dtype, call.dtype);
     call.contraction = chance(0.4), call.transpose_rhs = !call.contraction && chance(0.5);
-    call.plan = drawn_plan(range, call.kind);
+    if (range.tiles_of && call.dtype == DType::f32 && (range.tiles_of(call.kind).empty() || chance(0.5))) {
+      call.kind = Kind::tf32;  // of which the operands here have no more bits
+      if (range.tiles_of(call.kind).empty()) call.contraction = false, call.transpose_rhs = true;
+    }
+    call.plan = drawn_plan(range, call);
     const bool pipelined = call.plan.shape != RaggedShape::none;
     call.gated = pipelined && !call.contraction && chance(0.3);
-    const int64_t multiple = pipelined ? 8 : 1;
+    const int64_t multiple = pipelined ? 16 / bytes_of(call.dtype) : 1;
     const auto size = [&](int64_t most) { return multiple * uniform(1, std::max<int64_t>(most / multiple, 1)); };
     const int64_t part = chance(0.1) ? 1 : 6;  // most are small
     call.m = uniform(1, range.m / part), call.k = size(range.k / part), call.n = size(range.n / part);
@@ -168,10 +175,10 @@ class RandomRagged {
     return call;
   }
 
-  static RaggedPlan drawn_plan(const RaggedRange& range, Kind kind) {
+  static RaggedPlan drawn_plan(const RaggedRange& range, const RaggedCall& call) {
     if (!range.tiles_of) return {RaggedShape::none, 0, -1};
-    const std::vector<int32_t> tiles = range.tiles_of(kind);
-    if (tiles.empty() || (bytes_of(arithmetic_of(kind).lhs) == 2 && chance(0.5))) {
+    const std::vector<int32_t> tiles = range.tiles_of(call.kind);
+    if (tiles.empty() || (has_ragged_pipeline(call.kind, call.contraction, call.transpose_rhs, false) && chance(0.5))) {
       return {static_cast<RaggedShape>(uniform(1, kRaggedShapes - 1)), chance(0.5), -1};
     }
     return {RaggedShape::none, 0, tiles[uniform(0, static_cast<int64_t>(tiles.size()) - 1)]};

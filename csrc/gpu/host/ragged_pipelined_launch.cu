@@ -29,7 +29,8 @@ struct Pipelined {
    reinterpret_cast<const void*>(name),                                         \
    pipeline_shared_bytes<RaggedShared<RaggedCut<Kind::kind, across_a, across_b, cols, cluster, gathers>>>()},
 const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(
-    VBGEMM_COMPILED, f16) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16)};
+    VBGEMM_COMPILED, f16) VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, tf32) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16)
+                                    VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16)};
 #undef VBGEMM_COMPILED
 
 // Of every pipelined kernel, whatever its type and width.
@@ -58,10 +59,12 @@ Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, i
 
 // A build or a device without TMA and wgmma does not have the pipelined kernel.
 bool runs_ragged_pipeline(const RaggedCall& call) {
-  if (call.kind != Kind::bf16 && call.kind != Kind::f16) return false;
+  if (!has_ragged_pipeline(call.kind, call.contraction, call.transpose_rhs, call.gather.data)) return false;
   const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
-  if (call.k % 8 || call.n % 8 || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
-  return has_bulk_copies(kPipelined[0].address);
+  const int vector = 16 / bytes_of(call.dtype);
+  if (call.k % vector || call.n % vector || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
+  const Pipelined* kernel = find_pipelined(call);
+  return kernel && has_bulk_copies(kernel->address);
 }
 
 Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
@@ -73,7 +76,7 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
   parameters.bias = call.bias.data;
   parameters.row_scale = call.row_scale.data;
   parameters.activation = call.activation;
-  parameters.wide_results = call.out_dtype != arithmetic_of(call.kind).lhs;
+  parameters.wide_results = bytes_of(call.out_dtype) == 4;
   parameters.finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none || call.gated;
   parameters.accumulates = call.accumulator.data;
   parameters.next_unit = call.plan.counted ? static_cast<uint32_t*>(call.workspace) : nullptr;

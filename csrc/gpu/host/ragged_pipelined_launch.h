@@ -7,8 +7,8 @@ namespace vbgemm {
 
 #ifdef VBGEMM_HAS_PIPELINE
 
-// Whether the pipelined kernel can compute a call, which has no batch, on the current device: 16-bit operands whose lines begin at
-// multiples of 16 bytes.
+// Whether the pipelined kernel can compute a call, which has no batch, on the current device: of a kind and layout that it has
+// (has_ragged_pipeline), with operands whose lines begin at multiples of 16 bytes.
 bool runs_ragged_pipeline(const RaggedCall& call);
 
 Error launch_ragged_pipeline(const RaggedCall& call, Stream stream);

@@ -1,5 +1,5 @@
-// The pipeline of large 16-bit products on sm_90a, which ragged products (ragged_tile.h) and large products of a batch (pipelined_tile.h)
-// share: its layout in shared memory, and the main loop of the consumers.
+// The pipeline of large products on sm_90a, of 16-bit types and of TF32, which ragged products (ragged_tile.h) and large products of a
+// batch (pipelined_tile.h) share: its layout in shared memory, and the main loop of the consumers.
 //
 // A thread block has three warpgroups, and a multiprocessor one thread block. The first warpgroup is the producer: it finds tiles and
 // issues TMA copies into a ring of stages. The other two warpgroups are the consumers: each multiplies 64 rows of the tile and stores
@@ -17,7 +17,9 @@ template <Kind kKindOfProducts, int kTileCols>
 struct PipelineCut {
   static constexpr Kind kKind = kKindOfProducts;
   using T = LeftOf<kKind>;
-  static constexpr int kRows = 128, kCols = kTileCols, kDepth = 64;
+  // A stage has 128 bytes of each line, and one product multiplies 32.
+  static constexpr int kElement = static_cast<int>(sizeof(T)), kDepth = 128 / kElement, kChunk = 32 / kElement, kChunks = kDepth / kChunk;
+  static constexpr int kRows = 128, kCols = kTileCols;
   static constexpr int kMultiplyingWarps = 8, kThreads = 384;
   static constexpr bool kThreadsCopy = false;  // whether threads copy operands, too: their writes have to be made visible to tensor cores
   // All copies are swizzled boxes of 64 lines of 128 bytes each. The lines of an operand run along its contiguous dimension.
@@ -77,18 +79,69 @@ __device__ inline Shared& aligned_in(Unaligned<Shared>& dynamic) {
 #define VBGEMM_PIPELINE_PRODUCTS 1
 #endif
 
-inline constexpr int kChunk = 16;  // steps of K of one product
+// The products of a consumer warpgroup (`half`: 0 or 1) with a stage. Each form has multiply<kChunks>(stage, half, sums, adds), which
+// starts those of the stage's first chunks and returns when all products with the stage before have ended. If `adds` is false, the previous
+// values of the sums are ignored.
+//
+// 16-bit types: the tensor cores read both operands from shared memory. kAcrossA, kAcrossB: whether the operand is contiguous across K.
+template <class Cut, bool kAcrossA, bool kAcrossB, Kind kKind = Cut::kKind>
+class StageProducts {
+ public:
+  template <int kChunks>
+  __device__ __forceinline__ void multiply(const unsigned char* stage, int half, float (&sums)[Cut::kBlocks][4], bool adds) const {
+    // Byte offsets of a chunk of K: two 16-byte vectors further on in each line where lines run along K, 16 lines further on where they run
+    // across K.
+    constexpr int kChunkA = kAcrossA ? Cut::kChunk * 128 : 32, kChunkB = kAcrossB ? Cut::kChunk * 128 : 32;
+    const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+    const MatrixDescriptor b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+    warpgroup_arrive();
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      multiply_warpgroup<Cut::kKind, kAcrossA, kAcrossB>(moved(a, chunk * kChunkA), moved(b, chunk * kChunkB), sums, adds || chunk > 0);
+    }
+    warpgroup_commit();
+    warpgroup_wait<1>();
+  }
+};
 
-// Multiplies `depth` steps of K, which arrive in the ring's stages, for the 64 rows of a consumer warpgroup (`half`: 0 or 1). kAcrossA,
-// kAcrossB: whether the operand is contiguous across K. clear(stage, begin) may change a last stage of less than kDepth steps before it is
-// multiplied. If kWholeStages, all of that stage is multiplied, otherwise its chunks with steps of K. release(stage) is called when
-// products no longer read a stage, and after it overlapped(), while the products of the next stage run.
+// TF32: A comes from registers, where it is rounded, and the tensor cores truncate B. Both are contiguous along K. A chunk's products are a
+// group of their own, so that each chunk of A is loaded while three products run.
+template <class Cut>
+class StageProducts<Cut, false, false, Kind::tf32> {
+ public:
+  template <int kChunks>
+  __device__ __forceinline__ void multiply(const unsigned char* stage, int half, float (&sums)[Cut::kBlocks][4], bool adds) {
+    static_assert(kChunks == Cut::kChunks);
+    const MatrixDescriptor b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
+    // The swizzle exchanges the 16-byte vectors of a line by the line's number, of which the lane's two lines have the same remainder by 8.
+    const int lane = thread_index() % 32, line = thread_index() / 32 % 4 * 16 + lane / 4;
+    const unsigned char* const from = stage + half * Cut::kBoxBytes + line * 128 + lane % 4 * 4;
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      warpgroup_wait<kChunks - 1>();  // the products that read these registers in the stage before have ended
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int vector = (2 * chunk + i / 2) ^ (lane / 4);
+        a_[chunk][i] = round_to_tf32(*reinterpret_cast<const float*>(from + i % 2 * (8 * 128) + vector * 16));
+      }
+      warpgroup_arrive();
+      multiply_warpgroup_tf32(a_[chunk], moved(b, chunk * 32), sums, adds || chunk > 0);
+      warpgroup_commit();
+    }
+  }
+
+ private:
+  uint32_t a_[Cut::kChunks][4];
+};
+
+// Multiplies `depth` steps of K, which arrive in the ring's stages, for the 64 rows of a consumer warpgroup. clear(stage, begin) may change
+// a last stage of less than kDepth steps before it is multiplied. If kWholeStages, all of that stage is multiplied, otherwise its chunks
+// with steps of K. release(stage) is called when products no longer read a stage, and after it overlapped(), while the products of the next
+// stage run.
 template <class Cut, bool kAcrossA, bool kAcrossB, bool kWholeStages, class Shared, class Clear, class Overlapped, class Release>
 __device__ inline void multiply_stages(Shared& shared, int depth, int half, RingPlace<Cut::kStages>& stages, float (&sums)[Cut::kBlocks][4],
                                        const Clear& clear, const Overlapped& overlapped, const Release& release) {
-  // Byte offsets of a chunk of K: two 16-byte vectors further on in each line where lines run along K, 16 lines further on where they run
-  // across K.
-  constexpr int kChunkA = kAcrossA ? kChunk * 128 : 32, kChunkB = kAcrossB ? kChunk * 128 : 32, kChunks = Cut::kDepth / kChunk;
+  StageProducts<Cut, kAcrossA, kAcrossB> products;
   int before = -1;  // the stage that products in flight may still be reading
   for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
     wait_phase(shared.full[stages.index], stages.parity);
@@ -98,29 +151,20 @@ __device__ inline void multiply_stages(Shared& shared, int depth, int half, Ring
     if (VBGEMM_PIPELINE_PRODUCTS) {
       // The same for all lanes, and the compiler has to know it: otherwise it computes matrix descriptors in ordinary registers and moves
       // each to uniform ones between the products of a step, which takes up to 12% longer (docs/design/ragged.md).
-      unsigned char* const stage = shared.stage[value_of_lane(stages.index, 0)];
-      const MatrixDescriptor a = matrix_descriptor(stage + half * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
-      const MatrixDescriptor b = matrix_descriptor(stage + Cut::kBoxesA * Cut::kBoxBytes, Cut::kBoxBytes, 1024);
-      const auto multiply = [&](auto chunks) __attribute__((always_inline)) {
-        warpgroup_arrive();
-#pragma unroll
-        for (int chunk = 0; chunk < decltype(chunks)::value; ++chunk) {
-          multiply_warpgroup<Cut::kKind, kAcrossA, kAcrossB>(moved(a, chunk * kChunkA), moved(b, chunk * kChunkB), sums, k + chunk > 0);
-        }
-        warpgroup_commit();
-      };
+      const unsigned char* const stage = shared.stage[value_of_lane(stages.index, 0)];
       // Each number of chunks has code of its own: with a branch between products, the compiler lets them wait for each other.
-      static_assert(kChunks == 4);
-      if (kWholeStages || left > 3 * kChunk) {
-        multiply(std::integral_constant<int, 4>{});
-      } else if (left > 2 * kChunk) {
-        multiply(std::integral_constant<int, 3>{});
-      } else if (left > kChunk) {
-        multiply(std::integral_constant<int, 2>{});
+      static_assert(Cut::kChunks == 4);
+      if constexpr (kWholeStages) {
+        products.template multiply<4>(stage, half, sums, k > 0);
+      } else if (left > 3 * Cut::kChunk) {
+        products.template multiply<4>(stage, half, sums, k > 0);
+      } else if (left > 2 * Cut::kChunk) {
+        products.template multiply<3>(stage, half, sums, k > 0);
+      } else if (left > Cut::kChunk) {
+        products.template multiply<2>(stage, half, sums, k > 0);
       } else {
-        multiply(std::integral_constant<int, 1>{});
+        products.template multiply<1>(stage, half, sums, k > 0);
       }
-      warpgroup_wait<1>();
     }
     if (before >= 0) release(before);
     before = stages.index;

@@ -33,7 +33,9 @@ __device__ inline void store_staged(const RowsDestination& to, int left, const u
   }
   const int vector = lane % 8, col = left + vector * (16 / kElement);
   for (int row = lane / 8; row < to.rows; row += 4) {
-    if (col < to.cols) store_bytes<16>(to.out + row * to.row_bytes + col * kElement, box + row * 128 + (vector ^ (row & 7)) * 16);
+    if (col >= to.cols) continue;
+    const auto staged = *reinterpret_cast<const Vector<uint32_t, 4>*>(box + row * 128 + (vector ^ (row & 7)) * 16);
+    store_bytes<16>(to.out + row * to.row_bytes + col * kElement, &staged);
   }
 }
 template <bool kClipped>

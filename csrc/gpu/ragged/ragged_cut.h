@@ -22,6 +22,7 @@ struct RaggedCut : PipelineCut<kKindOfProducts, kTileCols> {
   static constexpr bool kGathers = kGathering, kThreadsCopy = kGathers;
   static constexpr int kGatheringWarps = kGathers ? Pipeline::kBoxesA : 0;  // one for each box of A
   static_assert(!kGathers || (kCluster == 1 && !kContraction));
+  static_assert(Pipeline::kElement == 2 || !(kAcrossA || kAcrossB));  // wgmma takes other types along K alone
   static constexpr int kTiles = 3;  // tiles found ahead of the products, and the one whose results are being stored
   using Units = RaggedUnits<CompiledTileSize<Pipeline::kRows, Pipeline::kCols>, kCluster>;
 };

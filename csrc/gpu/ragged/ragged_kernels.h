@@ -6,13 +6,16 @@
 // The arguments of `define`: name, arithmetic, whether A and whether B is contiguous across K, columns of a tile, thread blocks in a
 // cluster, whether rows are gathered.
 // clang-format off
+#define VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                               \
+  define(vbgemm_ragged_transposed_256x2_##kind, kind, false, false, 256, 2, false) \
+  define(vbgemm_ragged_transposed_256_##kind, kind, false, false, 256, 1, false)   \
+  define(vbgemm_ragged_transposed_128_##kind, kind, false, false, 128, 1, false)
+
 #define VBGEMM_EVERY_RAGGED_KERNEL(define, kind)                                   \
+  VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                     \
   define(vbgemm_ragged_rows_256x2_##kind, kind, false, true, 256, 2, false)        \
   define(vbgemm_ragged_rows_256_##kind, kind, false, true, 256, 1, false)          \
   define(vbgemm_ragged_rows_128_##kind, kind, false, true, 128, 1, false)          \
-  define(vbgemm_ragged_transposed_256x2_##kind, kind, false, false, 256, 2, false) \
-  define(vbgemm_ragged_transposed_256_##kind, kind, false, false, 256, 1, false)   \
-  define(vbgemm_ragged_transposed_128_##kind, kind, false, false, 128, 1, false)   \
   define(vbgemm_ragged_contraction_256_##kind, kind, true, true, 256, 1, false)    \
   define(vbgemm_ragged_contraction_128_##kind, kind, true, true, 128, 1, false)
 
@@ -27,6 +30,7 @@
   extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::RaggedParameters, parameters));
 VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, f16)
+VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_DECLARE, tf32)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, f16)
 #undef VBGEMM_DECLARE

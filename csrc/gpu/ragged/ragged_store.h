@@ -94,9 +94,9 @@ __device__ inline void store_finished(const RowsDestination& to, const float (&s
         if (finish.gated) x[i] *= up[i];
         if (finish.row_scale) x[i] *= finish.row_scale[row];
       }
-      if (finish.wide_results) {
+      if (Cut::kElement == 4 || finish.wide_results) {
         store_bytes<8>(to.out + row * to.row_bytes + col * 4, x);
-      } else {
+      } else if constexpr (Cut::kElement == 2) {
         const uint32_t bits = narrow_pair<Cut::kKind>(x[0], x[1]);
         store_bytes<4>(to.out + row * to.row_bytes + col * 2, &bits);
       }

@@ -206,8 +206,8 @@ class RaggedBlock {
   // Clears the lines of both operands that belong to the next group: they have to be zero on both sides, because 0 times an Inf or NaN of
   // the other operand is not 0. Both consumer warpgroups clear B's lines; they write the same zeros.
   __device__ void clear_lines(int stage, int half, int begin) const {
-    constexpr int kVectors = 8;                              // 16-byte vectors in a line; the swizzle permutes them within the line
-    const int end = (begin + kChunk - 1) / kChunk * kChunk;  // products read no further
+    constexpr int kVectors = 8;  // 16-byte vectors in a line; the swizzle permutes them within the line
+    const int end = (begin + Cut::kChunk - 1) / Cut::kChunk * Cut::kChunk;  // products read no further
     if (begin == end) return;
     const int thread = thread_index() % 128, count = (end - begin) * kVectors;
     for (int i = thread; i < count * (1 + Cut::kBoxesB); i += 128) {
@@ -246,9 +246,9 @@ class RaggedBlock {
     const bool gates = sizes.gated && !parameters_.bias && !parameters_.row_scale;
     const auto store_values = [&](auto blocks, const auto& value) __attribute__((always_inline)) {
       constexpr int kValueBlocks = decltype(blocks)::value;
-      if (parameters_.wide_results) {
+      if (Cut::kElement == 4 || parameters_.wide_results) {
         store_wide<Cut, kClipped, kValueBlocks>(to, value, staging, lane);
-      } else {
+      } else if constexpr (Cut::kElement == 2) {
         waiting.rows.template store<kClipped, kValueBlocks>(to, value, staging, lane);
       }
     };

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from jax_vbgemm import _core
+from jax_vbgemm._src.arithmetic import ARITHMETICS
 from jax_vbgemm._src.planner import DeviceSpec
 from jax_vbgemm._src.planner.papers.uniform import Uniform
 from jax_vbgemm._src.planner.tables.catalogue import PIPELINED, catalogue_for
@@ -65,7 +66,17 @@ class Plan(NamedTuple):
 def pipelined(kind: str, device: DeviceSpec, product: Product) -> bool:
     """Whether the pipelined kernel computes a product on a device."""
     n = product.columns // 2 if product.gated else product.columns
-    return product.k % 8 == 0 and n % 8 == 0 and PIPELINED in catalogue_for(kind, device).kernels
+    vector = 16 // ARITHMETICS[kind].bytes
+    return product.k % vector == 0 and n % vector == 0 and has_pipeline(kind, device, product)
+
+
+def has_pipeline(kind: str, device: DeviceSpec, product: Product, *, gathers: bool = False) -> bool:
+    """Whether a device has a pipelined kernel of an arithmetic and of a product's layout."""
+    compiled = _core.has_ragged_pipeline(
+        list(ARITHMETICS).index(kind), product.contraction, product.transpose_rhs, gathers
+    )
+    # A device whose batches of bfloat16 have pipelined tiles runs all pipelined kernels.
+    return compiled and PIPELINED in catalogue_for("bfloat16", device).kernels
 
 
 def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> Plan | None:
@@ -85,6 +96,7 @@ def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> P
     # A cluster of thread blocks, which share copies, cannot gather.
     few_columns = rules is None or product.columns <= rules.gathered_columns
     gathers = of_pipeline and certain and shape != "wide_pair" and few_columns
+    gathers = gathers and has_pipeline(kind, device, product, gathers=True)
     return Plan.of(shape, counted, tile, product)._replace(gathers=gathers)
 
 
