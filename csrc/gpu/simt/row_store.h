@@ -155,10 +155,16 @@ class RowStore {
   template <class Out>
   __device__ void store_as(int row, const Products& products) const {
     if constexpr (kStored == Stored::columns) {
-      return store_own_columns<Out>(row, products);
+      store_own_columns<Out>(row, products);
     } else if (!kWhole && stores_columns(place_)) {
-      return store_columns<Out>(row, products);
+      store_columns<Out>(row, products);
+    } else {
+      store_rows<Out>(row, products);
     }
+  }
+
+  template <class Out>
+  __device__ void store_rows(int row, const Products& products) const {
 #pragma unroll
     for (int i = 0; i < Cut::kThreadRows; ++i, row += kWaveSize) {
       if (row >= rows_) break;
