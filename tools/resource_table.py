@@ -35,7 +35,8 @@ def arguments_parser(description: str | None, archs: Iterable[str], table: Path)
         "--reports",
         type=Path,
         metavar="DIR",
-        help="read the reports that a build for the architectures given by --arch kept there, instead of compiling",
+        help="read the reports that a build for the architectures given by --arch kept there, instead of compiling; "
+        "rows of kernels without a report stay as they are",
     )
     return parser
 
@@ -70,19 +71,20 @@ def finish(
     wasteful = [(each, waste(each)) for each in measured if waste(each)]
     for each, words in wasteful:
         print(f"{each.kernel} {each.dtype} on {each.arch}: {words}", file=sys.stderr)
-    stale = _update(arguments.table, measured, archs, row, check=arguments.check)
+    stale = _update(arguments, measured, archs, row)
     return 1 if wasteful or (arguments.check and stale) else 0
 
 
-def _update(table: Path, measured: Sequence[Any], archs: Sequence[str], row: Any, *, check: bool) -> bool:
-    """Replaces the rows of these architectures in the table; the rows of other architectures stay as they are.
+def _update(arguments: argparse.Namespace, measured: Sequence[Any], archs: Sequence[str], row: Any) -> bool:
+    """Replaces the rows of these architectures in the table, or those of the kernels in given reports; others stay.
 
-    check: leaves the table and prints how it differs. Returns whether it differs.
+    With `--check` it leaves the table and prints how it differs. Returns whether it differs.
     """
+    table, check = arguments.table, arguments.check
     committed = _read(table, row)
-    old, new = (
-        _render(rows, row) for rows in (committed, [*measured, *(each for each in committed if each.arch not in archs)])
-    )
+    found = {each[:3] for each in measured}  # architecture, kernel, arithmetic
+    kept = [each for each in committed if (each[:3] not in found if arguments.reports else each.arch not in archs)]
+    old, new = (_render(rows, row) for rows in (committed, [*measured, *kept]))
     if not check:
         table.write_text(new)
     elif new != old:
