@@ -16,6 +16,10 @@ foreach(architecture ${named})
       "CUDA architecture ${architecture} is too old: the kernels need compute capability 8.0. Name none below 80 in CUDAARCHS or "
       "CMAKE_CUDA_ARCHITECTURES, or set VBGEMM_CUDA=OFF to build without the CUDA backend.")
   endif()
+  if(architecture MATCHES "^90($|-)")
+    message(FATAL_ERROR
+      "CUDA architecture ${architecture} lacks the instructions of Hopper's kernels. Name 90a in CUDAARCHS or CMAKE_CUDA_ARCHITECTURES.")
+  endif()
 endforeach()
 
 # What GPUs are here, as nvidia-smi tells.

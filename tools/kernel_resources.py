@@ -1,8 +1,9 @@
 """Writes or checks jax_vbgemm/_src/planner/tables/resources.csv: the registers, shared memory and spills of every CUDA
-kernel, as ptxas reports them.
+kernel that planners choose, as ptxas reports them.
 
 Run it after any change to the kernels; `--check` is for CI and needs nvcc but no GPU. A kernel that spills is an error,
-with `--check` and without. `--reports` reads the reports that a build by tools/keep_report.sh kept, instead of
+with `--check` and without, also one that is not in the table, and so are products of a warpgroup that ptxas lets wait
+for each other. `--reports` reads the reports that a build by tools/keep_report.sh kept, instead of
 compiling again.
 """
 
@@ -26,6 +27,8 @@ ENTRY = re.compile(
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
+OTHER = re.compile(r"Compiling entry function '(vbgemm_(?:ragged|tile_list|add|square)\w*)'")  # not in the table
+SERIALIZED = re.compile(r".*wgmma.*serialized.*")
 
 
 class Resources(NamedTuple):
@@ -96,6 +99,16 @@ def parse(report: str, dynamic: dict[tuple[str, str], int]) -> list[Resources]:
     return kernels
 
 
+def faults(report: str) -> list[str]:
+    """What is wrong with the kernels of a report that are not in the table, and with the products of all."""
+    found = SERIALIZED.findall(report)
+    for text in re.split(r"(?=Compiling entry function)", report):
+        entry, frame = OTHER.search(text), FRAME.search(text)
+        if entry and frame and any(map(int, frame.groups())):
+            found.append(f"{entry[1]}: {frame[0]}")
+    return found
+
+
 def has_code(row: Resources) -> bool:
     """Whether the kernel is more than a trap: on other architectures than sm_90a, pipelined kernels are not."""
     return row.kernel != "m384_pipelined" or row.arch == "sm_90a"
@@ -123,7 +136,9 @@ def main() -> int:
         reports = compile_all(tasks, partial(command, arguments.nvcc), arguments.jobs)
     dynamic = dynamic_shared_bytes()
     measured = [row for report in reports for row in parse(report, dynamic) if row.arch in archs and has_code(row)]
-    return finish(arguments, archs, measured, Resources, waste)
+    wrong = [fault for report in reports for fault in faults(report)]
+    print("\n".join(wrong), file=sys.stderr)
+    return finish(arguments, archs, measured, Resources, waste) or bool(wrong)
 
 
 if __name__ == "__main__":

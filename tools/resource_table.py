@@ -35,8 +35,10 @@ def arguments_parser(description: str | None, archs: Iterable[str], table: Path)
         "--reports",
         type=Path,
         metavar="DIR",
-        help="read the reports that a build for the architectures given by --arch kept there, instead of compiling; "
-        "rows of kernels without a report stay as they are",
+        help="read the reports that a build for the architectures given by --arch kept there, instead of compiling",
+    )
+    parser.add_argument(
+        "--partial", action="store_true", help="the reports are of some kernels; rows of the others stay as they are"
     )
     return parser
 
@@ -68,6 +70,8 @@ def finish(
     measured: the kernels of the architectures `archs`, as NamedTuples of type `row`.
     waste: what a kernel spills, in words; the empty string for a kernel that keeps all its values in registers.
     """
+    if not measured:
+        raise SystemExit(f"no report names a kernel for {', '.join(archs)}")
     wasteful = [(each, waste(each)) for each in measured if waste(each)]
     for each, words in wasteful:
         print(f"{each.kernel} {each.dtype} on {each.arch}: {words}", file=sys.stderr)
@@ -76,14 +80,14 @@ def finish(
 
 
 def _update(arguments: argparse.Namespace, measured: Sequence[Any], archs: Sequence[str], row: Any) -> bool:
-    """Replaces the rows of these architectures in the table, or those of the kernels in given reports; others stay.
+    """Replaces the rows of these architectures in the table, or with `--partial` those of the kernels in the reports.
 
     With `--check` it leaves the table and prints how it differs. Returns whether it differs.
     """
     table, check = arguments.table, arguments.check
     committed = _read(table, row)
     found = {each[:3] for each in measured}  # architecture, kernel, arithmetic
-    kept = [each for each in committed if (each[:3] not in found if arguments.reports else each.arch not in archs)]
+    kept = [each for each in committed if (each[:3] not in found if arguments.partial else each.arch not in archs)]
     old, new = (_render(rows, row) for rows in (committed, [*measured, *kept]))
     if not check:
         table.write_text(new)

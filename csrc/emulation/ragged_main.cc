@@ -32,12 +32,26 @@ std::vector<int32_t> linked_tiles(Kind kind) {
   return tiles;
 }
 
+bool has_linked_pipeline(Kind kind, bool contraction, bool transpose_rhs) {
+  RaggedCall call{};
+  call.dtype = call.out_dtype = arithmetic_of(kind).lhs;
+  call.kind = kind, call.contraction = contraction, call.transpose_rhs = transpose_rhs;
+  call.plan = {RaggedShape::wide, 0, -1};
+  return has_ragged_kernel(call);
+}
+
+// Whether any kernel that computes a type is linked.
+bool is_linked(DType dtype) {
+  return bytes_of(dtype) == 2 || !linked_tiles(kind_of(dtype, dtype)).empty() ||
+         (dtype == DType::f32 && (has_linked_pipeline(Kind::tf32, false, true) || !linked_tiles(Kind::tf32).empty()));
+}
+
 bool check(uint64_t seed, int calls, const std::vector<DType>& dtypes) {
   emulation::seed(seed);
   rng.seed(seed);
   constexpr int64_t kRows = 1200, kDepth = 600, kColumns = 1500;  // of the largest calls: several tiles in each direction
   for (int i = 0; i < calls && ragged_failures == 0; ++i) {
-    RandomRagged random({dtypes, kRows, kDepth, kColumns, linked_tiles});
+    RandomRagged random({dtypes, kRows, kDepth, kColumns, linked_tiles, has_linked_pipeline});
     Bytes before;
     for (int run = 0; run < 2; ++run) {
       random.spoil_results();
@@ -89,7 +103,7 @@ int main(int count, char** words) {
   }
   if (dtypes.empty()) {
     for (const DType dtype : driver::ragged_dtypes()) {
-      if (bytes_of(dtype) == 2 || dtype == DType::f32 || !driver::linked_tiles(kind_of(dtype, dtype)).empty()) dtypes.push_back(dtype);
+      if (driver::is_linked(dtype)) dtypes.push_back(dtype);
     }
   }
   return driver::check(seed, calls, dtypes) ? 0 : 1;

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import re
 from typing import Any
 
@@ -105,6 +106,29 @@ def test_tf32_is_pipelined_where_matrices_are_contiguous_along_k(options, pipeli
     ((shape, _, tile),) = plans_of(text)
     assert (SHAPES[shape] != "none") == pipelined
     assert (tile < 0) == pipelined
+
+
+def test_the_gradient_of_the_rows_is_pipelined_in_tf32():
+    lhs, rhs = jax.ShapeDtypeStruct((64, 16), jnp.float32), jax.ShapeDtypeStruct((4, 16, 24), jnp.float32)
+
+    def gradient(lhs, rhs, sizes):
+        result = functools.partial(vb.ragged_dot, rhs=rhs, group_sizes=sizes, precision="default")
+        return jax.vjp(result, lhs)[1](jnp.ones((64, 24), jnp.float32))
+
+    with vb.target("h100"):
+        program = export.export(jax.jit(gradient), platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
+            lhs, rhs, jax.ShapeDtypeStruct((4,), jnp.int32)
+        )
+    ((shape, _, tile),) = plans_of(str(program.mlir_module()))
+    assert SHAPES[shape] != "none"
+    assert tile < 0
+
+
+@pytest.mark.parametrize("options", [{"gated": True, "activation": "silu"}, {"row_scale": jnp.ones(64, jnp.float32)}])
+def test_tf32_by_the_pipelined_kernel_has_its_epilogues(options):
+    with vb.target("h100"):
+        text = module_for("cuda", k=16, n=16, dtype=jnp.float32, precision="default", transpose_rhs=True, **options)
+    assert "stablehlo.multiply" not in text
 
 
 @pytest.mark.parametrize(("dtype", "gathers"), [(jnp.bfloat16, True), (jnp.float32, False)])

@@ -77,9 +77,10 @@ inline void expect(const char* what, const Numbers& got, int64_t index, Number s
 struct RaggedRange {
   std::vector<DType> dtypes;  // that have kernels
   int64_t m, k, n;            // at most
-  // Null: calls for the CPU. Otherwise half of those that a GPU's pipelined kernel takes are for it, and the others for the tiles of the
-  // catalogue that this returns; all are for the pipelined kernel if there are none.
+  // Null: calls for the CPU. Otherwise the kernels that are linked: half of the calls that a pipelined kernel takes are for it, and the
+  // others for the tiles of the catalogue; all are for the pipelined kernel if there are none.
   std::vector<int32_t> (*tiles_of)(Kind) = nullptr;
+  bool (*has_pipeline)(Kind, bool contraction, bool transpose_rhs) = nullptr;
 };
 
 inline std::vector<DType> ragged_dtypes() {
@@ -158,7 +159,8 @@ class RandomRagged {
     call.out_dtype = accumulator_of(call.dtype) != call.dtype && chance(0.3) ? DType::f32 : call.dtype;
     call.kind = kind_of(call.dtype, call.dtype);
     call.contraction = chance(0.4), call.transpose_rhs = !call.contraction && chance(0.5);
-    if (range.tiles_of && call.dtype == DType::f32 && (range.tiles_of(call.kind).empty() || chance(0.5))) {
+    const bool has_tf32 = range.tiles_of && (range.has_pipeline(Kind::tf32, false, true) || !range.tiles_of(Kind::tf32).empty());
+    if (has_tf32 && call.dtype == DType::f32 && (range.tiles_of(call.kind).empty() || chance(0.5))) {
       call.kind = Kind::tf32;  // of which the operands here have no more bits
       if (range.tiles_of(call.kind).empty()) call.contraction = false, call.transpose_rhs = true;
     }
@@ -178,7 +180,7 @@ class RandomRagged {
   static RaggedPlan drawn_plan(const RaggedRange& range, const RaggedCall& call) {
     if (!range.tiles_of) return {RaggedShape::none, 0, -1};
     const std::vector<int32_t> tiles = range.tiles_of(call.kind);
-    if (tiles.empty() || (has_ragged_pipeline(call.kind, call.contraction, call.transpose_rhs, false) && chance(0.5))) {
+    if (tiles.empty() || (range.has_pipeline(call.kind, call.contraction, call.transpose_rhs) && chance(0.5))) {
       return {static_cast<RaggedShape>(uniform(1, kRaggedShapes - 1)), chance(0.5), -1};
     }
     return {RaggedShape::none, 0, tiles[uniform(0, static_cast<int64_t>(tiles.size()) - 1)]};

@@ -1,5 +1,5 @@
-// Products of warpgroups (wgmma), which only Hopper has (sm_90a). The tensor cores read the operands from shared memory, asynchronously to
-// the threads' instructions. PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
+// Products of warpgroups (wgmma), which only Hopper has (sm_90a). The tensor cores read the operands from shared memory, and A also from
+// registers, asynchronously to the threads' instructions. PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 #pragma once
 #include <cuda_runtime.h>
 
@@ -32,7 +32,7 @@ __device__ inline MatrixDescriptor moved(MatrixDescriptor matrix, int bytes) { r
 
 // Makes this thread's writes to shared memory visible to the tensor cores (and to TMA) from the thread block's next barrier on.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// To be called before the first of a series of products, whose sums other instructions may have touched.
+// To be called before the first of a series of products, of which other instructions may have touched the sums or A's registers.
 __device__ inline void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits for the products committed so far, except for those of the newest `kNewest` groups.

@@ -104,7 +104,8 @@ class StageProducts {
   }
 };
 
-// TF32: A comes from registers, where it is rounded, and the tensor cores truncate B. Both are contiguous along K. A chunk's products are a
+// TF32: A comes from registers, where it is rounded, and the tensor cores truncate B (of which a NaN whose payload lies in the low 13 bits
+// counts as an infinity). Both are contiguous along K. A chunk's products are a
 // group of their own, so that each chunk of A is loaded while three products run.
 template <class Cut>
 class StageProducts<Cut, false, false, Kind::tf32> {

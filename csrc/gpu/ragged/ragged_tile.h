@@ -40,7 +40,6 @@ class RaggedBlock {
     RaggedWalk<typename Cut::Units> walk(parameters_.sizes, units, lane, rank_);
     RingPlace<Cut::kTiles> place;
     const int clusters = grid_blocks() / Cut::kCluster;
-    uint32_t parity = 0;
     for (int unit = static_cast<int>(block_index()) / Cut::kCluster;; place.advance()) {
       wait_phase(shared_.tile_empty[place.index], place.parity ^ 1);
       wave_barrier();  // all lanes have seen the end of the phase, before that of the next can follow
@@ -51,8 +50,10 @@ class RaggedBlock {
         arrive(shared_.tile_full[place.index]);
       }
       if (count_lanes(ends) > 0) return;
+      // Whether this is an even or an odd tile, without a register of its own: the warp has none left.
+      static_assert(Cut::kTiles % 2 == 1);
+      const uint32_t parity = (place.parity ^ place.index) & 1;
       unit = parameters_.next_unit ? clusters + take_unit(lane, parity) : unit + clusters;
-      parity ^= 1;
     }
   }
 
