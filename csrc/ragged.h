@@ -14,8 +14,8 @@ struct RaggedOperand {
 };
 
 // The tile shape of the pipelined kernel on a GPU. wide_pair and wide: 128 x 256 elements of the result for each thread block, in clusters
-// of two thread blocks that share copies (except in contractions), or single thread blocks. narrow: 128 x 128. none: the call is not for
-// the pipelined kernel. (Which is the fastest depends on the device: ragged/plan.py.)
+// of two thread blocks that share copies (except in contractions and TF32), or single thread blocks. narrow: 128 x 128. none: the call is
+// not for the pipelined kernel. (Which is the fastest depends on the device: ragged/plan.py.)
 enum class RaggedShape : int32_t { none, wide_pair, wide, narrow };
 inline constexpr const char* kRaggedShapeNames[] = {"none", "wide_pair", "wide", "narrow"};
 inline constexpr int kRaggedShapes = sizeof(kRaggedShapeNames) / sizeof(kRaggedShapeNames[0]);

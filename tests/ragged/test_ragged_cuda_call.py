@@ -208,6 +208,13 @@ def test_the_hint_chooses_the_tile_shape(k, n, contract, hint, plan):
     assert shapes_of(module_for("cuda", k=k, n=n, contract=contract, group_size_hint=hint)) == [plan]
 
 
+def test_tf32_has_no_pairs():
+    options = {"dtype": jnp.float32, "precision": "default", "transpose_rhs": True, "group_size_hint": 200}
+    with vb.target("h100"):
+        assert shapes_of(module_for("cuda", k=4096, n=4096, **options)) == [WIDE]
+        assert shapes_of(module_for("cuda", k=4096, n=4096, **options | {"dtype": jnp.bfloat16})) == [WIDE_PAIR]
+
+
 @pytest.mark.parametrize(("m", "plan"), [(511, NARROW), (512, WIDE)])
 def test_without_a_hint_the_average_chooses(m, plan):
     assert shapes_of(module_for("cuda", m, k=256, n=512)) == [plan]

@@ -38,7 +38,8 @@ constexpr int kTileRows = PipelineCut<Kind::bf16, 256>::kRows, kThreads = Pipeli
 
 const Pipelined* find_pipelined(const RaggedCall& call) {
   const RaggedShape shape = call.plan.shape;
-  const bool gathers = call.gather.data, pairs = shape == RaggedShape::wide_pair && !call.contraction && !gathers;
+  const bool gathers = call.gather.data, has_pairs = !call.contraction && !gathers && bytes_of(call.dtype) == 2;
+  const bool pairs = shape == RaggedShape::wide_pair && has_pairs;
   const int cols = shape == RaggedShape::narrow ? 128 : 256, cluster = pairs ? 2 : 1;
   for (const Pipelined& one : kPipelined) {
     if (one.kind == call.kind && one.across_a == call.contraction && one.across_b == !call.transpose_rhs && one.cols == cols &&

@@ -7,12 +7,12 @@
 // cluster, whether rows are gathered.
 // clang-format off
 #define VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                               \
-  define(vbgemm_ragged_transposed_256x2_##kind, kind, false, false, 256, 2, false) \
   define(vbgemm_ragged_transposed_256_##kind, kind, false, false, 256, 1, false)   \
   define(vbgemm_ragged_transposed_128_##kind, kind, false, false, 128, 1, false)
 
 #define VBGEMM_EVERY_RAGGED_KERNEL(define, kind)                                   \
   VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                     \
+  define(vbgemm_ragged_transposed_256x2_##kind, kind, false, false, 256, 2, false) \
   define(vbgemm_ragged_rows_256x2_##kind, kind, false, true, 256, 2, false)        \
   define(vbgemm_ragged_rows_256_##kind, kind, false, true, 256, 1, false)          \
   define(vbgemm_ragged_rows_128_##kind, kind, false, true, 128, 1, false)          \

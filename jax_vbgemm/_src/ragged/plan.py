@@ -86,7 +86,7 @@ def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> P
     rules = device.ragged_rules
     shape, counted = "none", False
     if of_pipeline:
-        shape, counted = tile_shape(rules, product), takes_from_counter(rules, product)
+        shape, counted = tile_shape(kind, rules, product), takes_from_counter(rules, product)
     tile = -1
     if not (of_pipeline and certain):
         found = catalogue_tile(kind, device, product)
@@ -100,17 +100,17 @@ def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> P
     return Plan.of(shape, counted, tile, product)._replace(gathers=gathers)
 
 
-def tile_shape(rules: RaggedRules | None, product: Product) -> str:
+def tile_shape(kind: str, rules: RaggedRules | None, product: Product) -> str:
     """The fastest shape by a device's rules; without rules the narrowest that holds all columns, in single blocks.
 
     In clusters of two thread blocks these share the copies of what two neighbouring tiles have in common: the columns
-    of rhs, or the rows of lhs. Contractions have no clusters.
+    of rhs, or the rows of lhs. Contractions and TF32 have no clusters.
     """
     few_rows, paired_k = (0, None) if rules is None else (rules.few_rows, rules.paired_k)
     if product.columns <= NARROW or (not product.contraction and product.rows < few_rows):
         return "narrow"
-    pairs = not product.contraction and paired_k is not None and product.k >= paired_k and product.columns > WIDE
-    return "wide_pair" if pairs else "wide"
+    has_pairs = not product.contraction and ARITHMETICS[kind].bytes == 2 and product.columns > WIDE
+    return "wide_pair" if has_pairs and paired_k is not None and product.k >= paired_k else "wide"
 
 
 def takes_from_counter(rules: RaggedRules | None, product: Product) -> bool:
