@@ -29,7 +29,7 @@ def products(draw):
     return (*leading(), *((k, m) if ta else (m, k))), (*leading(), *((n, k) if tb else (k, n))), ta, tb
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=8)
 @given(st.lists(products(), min_size=1, max_size=3), st.sampled_from(["float32", "bfloat16", "complex128"]))
 def test_both_cotangents_of_any_broadcast(products, dtype):
     As = [oracle.random(a, dtype, 1) for a, _, _, _ in products]
@@ -78,5 +78,5 @@ def test_derivatives_of_the_cotangent():
     def loss(product):
         return lambda W: jnp.sum(jnp.sin(product(W)))
 
-    ours = jax.hessian(loss(lambda W: vb.batched_matmul([W], [x])[0]))(W)
-    np.testing.assert_allclose(ours, jax.hessian(loss(lambda W: W @ x))(W), rtol=1e-10, atol=1e-12)
+    ours = jax.jit(jax.hessian(loss(lambda W: vb.batched_matmul([W], [x])[0])))(W)
+    np.testing.assert_allclose(ours, jax.jit(jax.hessian(loss(lambda W: W @ x)))(W), rtol=1e-10, atol=1e-12)

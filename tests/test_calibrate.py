@@ -27,7 +27,7 @@ def modelled(problems, dtype, precision, tiles):
 
 
 def test_the_fit_finds_what_made_the_times():
-    sample = calibration_sample()
+    sample = calibration_sample()[::6]
     points = [(Sizes.of(problems), modelled(problems, "float32", "highest", [LARGE])[0]) for problems in sample]
     fit = fit_tile("float32", LARGE, H100, points)
     assert fit.points == len(sample)

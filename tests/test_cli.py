@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from slow_cases import slow_except
 
 from jax_vbgemm.__main__ import main
 from jax_vbgemm._src.backends import BACKENDS
@@ -83,7 +84,7 @@ def test_a_missing_file(capsys):
     assert "nowhere.txt" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"]], ids=["backends", "help"])
+@pytest.mark.parametrize("arguments", slow_except([[], ["--help"]], [[]]), ids=["backends", "help"])
 def test_a_reader_that_has_gone(arguments):
     command = [sys.executable, "-m", "jax_vbgemm", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -38,7 +38,7 @@ def operands(products, dtype):
 
 
 @pytest.mark.parametrize("dtype", oracle.DTYPES)
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(products=st.lists(deep, min_size=1, max_size=3))
 def test_values(dtype, products):
     As, Bs, ta, tb = operands(products, dtype)

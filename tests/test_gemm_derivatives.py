@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 from gemm_operands import operands, small
+from slow_cases import slow_except
 
 import jax_vbgemm as vb
 
@@ -26,7 +27,7 @@ def test_nan_in_c_under_a_traced_zero_beta_stays_out_of_derivatives():
         return tangent, hessian, linear
 
     ours = jax.jit(derivatives)(jnp.float64(0), c)
-    theirs = derivatives(jnp.float64(0), jnp.zeros_like(c))
+    theirs = jax.jit(derivatives)(jnp.float64(0), jnp.zeros_like(c))
     for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(x, y, atol=1e-12)
 
@@ -49,7 +50,7 @@ def test_linear_transpose():
         jax.linear_transpose(lambda alpha: vb.batched_gemm(As, Bs, alpha=alpha), jnp.float64(1))(Cs)
 
 
-@pytest.mark.parametrize("activation", [None, "tanh", "gelu", "silu", "sigmoid", "relu"])
+@pytest.mark.parametrize("activation", slow_except([None, "tanh", "gelu", "silu", "sigmoid", "relu"], [None, "silu"]))
 def test_derivatives_in_everything(activation):
     As, Bs, Cs, bias = small()
 
@@ -90,8 +91,8 @@ def test_a_gradient_with_its_forward_is_two_calls():
     assert jax.jit(f).lower(As, Bs, Cs, bias).as_text().count("custom_call @vbgemm_v1") == 1
 
 
-@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("activation", slow_except([None, "relu", "gelu"], [None, "gelu"]))
+@pytest.mark.parametrize("dtype", slow_except(["bfloat16", "float16"], ["bfloat16"]))
 def test_gradients_of_16_bit_products_are_16_bit_products(dtype, activation):
     """As in XLA: sums before an epilogue have the accumulator's dtype, but their cotangents have the result's dtype."""
     As, Bs, Cs, bias = operands(dtype)
@@ -130,7 +131,7 @@ def test_a_relu_is_differentiated_from_its_result():
     assert not backward.params["epilogues"]
 
 
-@pytest.mark.parametrize("mapped", ["A", "C", "bias", "alpha", "beta", "all"])
+@pytest.mark.parametrize("mapped", slow_except(["A", "C", "bias", "alpha", "beta", "all"], ["A", "beta", "all"]))
 def test_vmap(mapped):
     As, Bs, Cs, bias = small()
     args = {"A": As, "B": Bs, "C": Cs, "bias": bias, "alpha": jnp.asarray(2.0), "beta": jnp.asarray([0.5, 0.0])}
@@ -153,14 +154,15 @@ def test_vmap(mapped):
     def take(name, value, i):
         return jax.tree.map(lambda x: x[i], value) if name in names else value
 
-    ours = jax.vmap(f, in_axes=(axes,))(args)
+    ours = jax.jit(jax.vmap(f, in_axes=(axes,)))(args)
+    alone = jax.jit(f)
     for i in range(3):
-        single = f({name: take(name, value, i) for name, value in args.items()})
+        single = alone({name: take(name, value, i) for name, value in args.items()})
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12), [c[i] for c in ours], single)
 
 
 @pytest.mark.parametrize("outer", [jax.jacfwd, jax.jacrev])
-@pytest.mark.parametrize("first", [0, 1, 2, 3])
+@pytest.mark.parametrize("first", slow_except([0, 1, 2, 3], [0]))
 def test_second_derivatives_where_a_traced_beta_is_zero(outer, first):
     """A gate that starts at 0 has no second derivative of its own, but mixed ones."""
     x, w, c = (oracle.random((2, 2), "float64", seed) for seed in (1, 2, 3))
@@ -171,6 +173,6 @@ def test_second_derivatives_where_a_traced_beta_is_zero(outer, first):
     ours = loss(lambda beta, x, w, c: vb.batched_gemm([x], [w], [c], beta=beta)[0])
     truth = loss(lambda beta, x, w, c: x @ w + beta * c)
     arguments = (jnp.float64(0), x, w, c)
-    for second in range(4):
-        found, expected = (outer(jax.grad(f, first), second)(*arguments) for f in (ours, truth))
+    of_all = [jax.jit(outer(jax.grad(f, first), (0, 1, 2, 3)))(*arguments) for f in (ours, truth)]
+    for found, expected in zip(*of_all, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)

@@ -42,7 +42,7 @@ def differentiate_and_map(As, Bs):
         jax.jvp(loss, (As, Bs), (As, Bs)),
         jax.vmap(jax.grad(loss), (0, None))(stacked, Bs),
         jax.grad(jax.checkpoint(loss))(As, Bs),
-        vb.newton_schulz(As),
+        vb.newton_schulz(As, 1),
     )
 
 

@@ -51,7 +51,7 @@ def test_overlap(layouts):
         assert covers(tuple(layouts), len(set().union(*sets)))
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(LAYOUT, st.integers(0, 30))
 def test_take_put_and_add(layout, beyond):
     rng = np.random.default_rng(0)

@@ -9,6 +9,7 @@ import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_cases import slow_except
 
 import jax_vbgemm as vb
 from jax_vbgemm._src import planner
@@ -92,7 +93,7 @@ def test_a_sum_is_rounded_once(implementation):
     np.testing.assert_array_equal(result, np.full((4, 4), 1 / 256))
 
 
-@pytest.mark.parametrize("dtype", oracle.DTYPES)
+@pytest.mark.parametrize("dtype", slow_except(oracle.DTYPES, ["float32", "complex128", "bfloat16"]))
 @pytest.mark.parametrize("shape", [(2000, 3), (1100, 1), (1, 900), (4, 1500), (3, 2)])
 def test_products_of_few_columns_go_their_own_ways(shape, dtype):
     """Each of K = 2 (interleaved steps), 40 and 1000 (dot products), with and without an epilogue."""
@@ -177,12 +178,12 @@ def assert_equal(ours, expected):
 def test_derivatives_of_two_orders_and_vmap():
     As, Bs, *_ = example()
     ours, plain = loss(None), loss("xla")
-    assert_equal(jax.jit(jax.grad(ours, (0, 1)))(As, Bs), jax.grad(plain, (0, 1))(As, Bs))
+    assert_equal(*(jax.jit(jax.grad(f, (0, 1)))(As, Bs) for f in (ours, plain)))
 
     def along(function):
         return lambda As, Bs: jax.jvp(lambda A: jax.grad(function)(A, Bs), (As,), (As,))[1]
 
-    assert_equal(jax.jit(along(ours))(As, Bs), along(plain)(As, Bs))
+    assert_equal(*(jax.jit(along(f))(As, Bs) for f in (ours, plain)))
     batches = [jnp.stack([a, 2 * a, -a]) for a in As]
     mapped = [jax.jit(jax.vmap(jax.grad(function), (0, None))) for function in (ours, plain)]
     assert_equal(mapped[0](batches, Bs), mapped[1](batches, Bs))

@@ -21,21 +21,21 @@ def test_derivatives_to_second_order(activation):
         return jnp.sum(seen * linear_in_jnp(*arguments, f) ** 2)
 
     every = (0, 1, 2)
-    check(jax.jit(jax.grad(loss, every))(*ARGUMENTS), jax.grad(expected, every)(*ARGUMENTS))
-    check(jax.jit(jax.grad(loss, 1))(*ARGUMENTS), jax.grad(expected, 1)(*ARGUMENTS))
+    check(jax.jit(jax.grad(loss, every))(*ARGUMENTS), jax.jit(jax.grad(expected, every))(*ARGUMENTS))
+    check(jax.jit(jax.grad(loss, 1))(*ARGUMENTS), jax.jit(jax.grad(expected, 1))(*ARGUMENTS))
     tangents = jax.tree.map(lambda x: features(x.shape, 9), ARGUMENTS)
 
     def directional(f):
         return lambda *arguments: jax.jvp(f, arguments, tangents)[1]
 
-    check(jax.jit(jax.grad(directional(loss), every))(*ARGUMENTS), jax.grad(directional(expected), every)(*ARGUMENTS))
+    check(*(jax.jit(jax.grad(directional(f), every))(*ARGUMENTS) for f in (loss, expected)))
 
 
 def test_tangents_of_some_members():
     x, (scalars, vectors), base = ARGUMENTS
 
     def moved(f):
-        return jax.jvp(lambda w: f(x, [w, vectors], base), (scalars,), (jnp.ones_like(scalars),))
+        return jax.jit(lambda w: jax.jvp(lambda w: f(x, [w, vectors], base), (w,), (jnp.ones_like(w),)))(scalars)
 
     check(moved(linear), moved(linear_in_jnp))
 
@@ -57,7 +57,7 @@ def test_vmap(mapped):
         return lambda *arguments: jax.value_and_grad(lambda *a: jnp.sum(f(*a) ** 3), (0, 1, 2))(*arguments)
 
     ours = jax.jit(jax.vmap(gradients(linear), mapped))(*arguments)
-    check(ours, jax.vmap(gradients(linear_in_jnp), mapped)(*arguments))
+    check(ours, jax.jit(jax.vmap(gradients(linear_in_jnp), mapped))(*arguments))
 
 
 def test_forward_and_backward_are_two_calls():

@@ -31,7 +31,7 @@ def test_in_axes(in_axes):
     As, Bs = pair()
     As = [a if in_axes[0] is None else jnp.stack([a, 2 * a, 3 * a], in_axes[0]) for a in As]
     Bs = [b if in_axes[1] is None else jnp.stack([b, -b, 5 * b], in_axes[1]) for b in Bs]
-    ours, theirs = (jax.vmap(f, in_axes)(As, Bs) for f in (vb.batched_matmul, plain))
+    ours, theirs = (jax.jit(jax.vmap(f, in_axes))(As, Bs) for f in (vb.batched_matmul, plain))
     assert_equal(ours, theirs)
     jaxpr = jax.make_jaxpr(jax.vmap(vb.batched_matmul, in_axes))(As, Bs)
     assert str(jaxpr).count("batched_matmul[") == 1

@@ -20,6 +20,7 @@ RACES = ["-DVBGEMM_RACES"]  # a flag of the whole executable, in which only the 
 # The files of the pipelined kernels of ragged products of bfloat16. Those of float16 differ in one conversion and one
 # instruction, and take as long to compile again.
 PIPELINED = ["ragged_bf16", "ragged_gathered_bf16"]
+PIPELINED_TF32 = ["ragged_tf32"]  # of float32, with matrices that are contiguous along K
 PIPELINED_F16 = ["ragged_f16", "ragged_gathered_f16"]
 PIPELINED_LAUNCHES = ["gpu/host/pipelined_launch.cu", "gpu/host/ragged_pipelined_launch.cu"]
 LAUNCHES = ["emulation/block.cc", "gpu/host/launch.cu", "gpu/host/ragged_launch.cu"]
@@ -57,7 +58,8 @@ class Builder:
         # What the host reads of the kernels' headers are sizes, which no mistake in a kernel changes.
         host_changed = changed if changed is not None and (changed / "gpu/host").exists() else None
         parts += [(name, flags, host_changed) for name in host]
-        parts += [(name, (), None) for name in driver]
+        # Another machine needs another driver, which takes longer to compile than to run.
+        parts += [(name, ["-O0"] if machine else (), None) for name in driver]
 
         return self._linked(parts, [*flags, *instrument], machine)
 
@@ -81,7 +83,7 @@ class Builder:
 
     def ragged_library(self, kernels: Sequence[str], include: str, machine: Sequence[str], changed: Path) -> Path:
         """The custom call of ragged products as a shared library, with the headers of XLA in a folder."""
-        flags = ["-fPIC", "-isystem", include]
+        flags = ["-O0", "-fPIC", "-isystem", include]  # its calls are small
         sources = [f"gpu/instances/{name}.cu" for name in [*kernels, "tile_list", "add_partial_sums"]] + LAUNCHES
         sources += [f"emulation/{name}.cc" for name in ("ragged_handler", "fiber")]
         if CDNA[0] not in machine:
@@ -166,6 +168,7 @@ def first_fault(executable: Path, *options: str, common: Sequence[str] = NO_REPL
         limit.start()
         try:
             line = next((line for line in process.stdout if line.startswith("FAIL")), "")
+            assert "its launch failed" not in line, "no kernel ran, whatever mistake it has"
             # Operands and results may end where an unmapped page begins.
             return "FAIL outside of the memory" if not line and process.wait() == -signal.SIGSEGV else line
         finally:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 from emulated_check import CDNA, COMPILER, RACES, SANITIZE, Builder, assert_passes, some_kernels
+from slow_cases import slow_except
 
 from jax_vbgemm._src.arithmetic import ARITHMETICS
 from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
@@ -63,7 +64,7 @@ SIZES = pytest.mark.parametrize(
 
 
 @SIZES
-@pytest.mark.parametrize("files", ["simt_f32+rows_f32", "simt_bf16+rows_bf16"])
+@pytest.mark.parametrize("files", ["simt_f32+rows_f32", pytest.param("simt_bf16+rows_bf16", marks=pytest.mark.slow)])
 def test_all_groups(builder: Builder, files: str, size: list[str]) -> None:
     assert_passes(builder.executable(files.split("+")), *size)
 
@@ -76,14 +77,14 @@ def test_all_groups_of_types_of_a_byte(bytes_: Path, kind: str, size: list[str])
 
 
 @SIZES
-@pytest.mark.parametrize("kind", ["f64", "bf16", "tf32x3"])
+@pytest.mark.parametrize("kind", slow_except(["f64", "bf16", "tf32x3"], ["bf16"]))
 def test_all_groups_on_tensor_cores(builder: Builder, kind: str, size: list[str]) -> None:
     assert_passes(builder.executable([f"tensor_{kind}", f"tensor_light_{kind}"]), *size)
 
 
 @SIZES
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if i > 1 else ()) for i, kind in enumerate(TENSOR_BYTES)]
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind != "int8" else ()) for kind in TENSOR_BYTES]
 )
 def test_all_groups_of_bytes_on_tensor_cores(builder: Builder, kind: str, size: list[str]) -> None:
     rows = [row for row in COMPILED_TILES if row.tensor and kind in row.k_steps["cuda"]]
@@ -132,14 +133,14 @@ def kinds(files: dict[str, list[str]], fast: tuple[str, ...]) -> pytest.MarkDeco
 
 
 @SIZES
-@kinds(OF_CDNA, fast=("float32", "complex64", "bfloat16"))
+@kinds(OF_CDNA, fast=("bfloat16",))
 def test_all_groups_on_cdna(builder: Builder, kind: str, size: list[str]) -> None:
     executable = of_cdna(builder, *OF_CDNA[kind])
     assert_passes(executable, "--kinds", kind, *size, tiles=tiles_of(kind, tensor=False))
 
 
 @SIZES
-@kinds(OF_MATRIX_UNITS, fast=("float32", "bfloat16"))
+@kinds(OF_MATRIX_UNITS, fast=("bfloat16",))
 def test_all_groups_on_matrix_units(builder: Builder, kind: str, size: list[str]) -> None:
     executable = of_cdna(builder, *OF_MATRIX_UNITS[kind])
     assert_passes(executable, "--kinds", kind, *size, tiles=tiles_of(kind, tensor=True))
@@ -153,16 +154,17 @@ def test_other_orders_and_problems_on_cdna(builder: Builder, seed: int) -> None:
         assert_passes(executable, "--small", "--seed", str(seed))
 
 
-# Files of kernels, or file:kernel for one kernel alone. Instrumented, a file takes up to a minute to compile. A kernel
-# of each family, with elements of each size, has the code of all; the others differ in the shapes of their tiles. Those
-# of bytes and of CDNA are among the slow tests.
+# Files of kernels, or file:kernel for one kernel alone. Instrumented, a file takes up to a minute to compile. The
+# default run has a kernel with few tiles of most families, for elements of one size each: other kernels of a family
+# differ in the shapes of their tiles. Deep tiles, other sizes of elements, types of a byte and CDNA are slow tests.
 @pytest.mark.parametrize(
     ("kernels", "machine"),
     [
-        (["simt_bf16:t128_light", "simt_bf16:t128_deep", "rows_bf16:t128_rows"], []),
         (["simt_f32:t128_light", "simt_f32:t256_dots", "rows_f32:t128_wide_rows"], []),
-        (["tensor_bf16:m128_heavy", "tensor_bf16:m256_dots", "tensor_bf16:m128_rows"], []),
+        (["tensor_f64:m128_heavy", "tensor_bf16:m128_rows"], []),
         *slow(
+            (["simt_bf16:t128_light", "simt_bf16:t128_deep", "rows_bf16:t128_rows"], []),
+            (["tensor_bf16:m128_heavy", "tensor_bf16:m256_dots", "tensor_bf16:m128_rows"], []),
             (["simt_e4m3_e5m2"], []),
             (["tensor_s8"], []),
             (["tensor_e4m3_e5m2:m128_light"], []),
@@ -186,9 +188,11 @@ def test_sanitizers(builder: Builder, tmp_path: Path, kernels: list[str], machin
 @pytest.mark.parametrize(
     ("kernels", "machine"),
     [
-        (["simt_f32:t128_light", "simt_f32:t128_deep", "simt_f32:t256_dots", "rows_f32:t128_rows"], []),
-        (["tensor_light_f64", "tensor_f64:m256_dots", "tensor_f64:m128_rows"], []),
+        (["simt_f32:t128_light", "simt_f32:t256_dots", "rows_f32:t128_rows"], []),
+        (["tensor_f64:m128_heavy", "tensor_f64:m256_dots"], []),
         *slow(
+            (["simt_f32:t128_light", "simt_f32:t128_deep", "simt_f32:t256_dots", "rows_f32:t128_rows"], []),
+            (["tensor_light_f64", "tensor_f64:m256_dots", "tensor_f64:m128_rows"], []),
             (["tensor_tf32x3:m128_heavy"], []),
             (["tensor_s8:m128_light"], []),
             (["mfma_bf16"], CDNA),

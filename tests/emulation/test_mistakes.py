@@ -17,6 +17,7 @@ from emulated_check import (
     first_fault,
     some_kernels,
 )
+from slow_cases import slow_except
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
 
@@ -241,29 +242,65 @@ def machine_of(kernels: str) -> list[str]:
     return CDNA if kernels.startswith("mfma") else []
 
 
+def make(folder: Path, mistake: str) -> None:
+    *_, stem, right, wrong = MISTAKES[mistake]
+    (place,) = CSRC.glob(f"gpu/*/{stem if '.' in stem else stem + '.h'}")
+    change(folder, place, right, wrong)
+
+
 def with_one_kernel(builder: Builder, folder: Path, mistake: str, machine: Sequence[str], *, made: bool) -> Path:
     """The check of only the kernel that a mistake concerns, with the mistake made or not: compiling takes seconds a
     kernel."""
-    kernels, kernel, stem, right, wrong = MISTAKES[mistake]
+    kernels, kernel, *_ = MISTAKES[mistake]
     if made:
-        (place,) = CSRC.glob(f"gpu/*/{stem if '.' in stem else stem + '.h'}")
-        change(folder, place, right, wrong)
+        make(folder, mistake)
     return some_kernels(builder, folder, [f"{kernels}:{kernel}"], machine=[*machine_of(kernels), *machine])
 
 
+# One of each sort, in kernels that compile fast; the others are among the slow tests.
+DEFAULT = [
+    "a barrier too few",
+    "a copy not waited for",
+    "a mask off by one",
+    "an element behind K's end on tensor cores",
+    "a row too many",
+    "rows of sums confused",
+    "rows of tensor cores confused",
+    "sums read too early",
+    "a real scale times both parts",
+    "a tile by another's code",
+    "blocks left out between launches",
+    "a kernel that does not wait for the one ahead",
+    "a chunk's last elements left out",
+    "an array's first chunk left out",
+    "squares summed before they are there",
+]
+
+
+# The first mistake of each kernel, among those of the default run if there is one.
+OF_KERNELS = {MISTAKES[name][:2]: name for name in reversed([*DEFAULT, *MISTAKES])}
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_can_be_made(tmp_path: Path, mistake: str) -> None:
+    """Also those of the slow tests: the sources still have each text that a mistake replaces."""
+    make(tmp_path, mistake)
+
+
+@pytest.mark.parametrize("mistake", slow_except(MISTAKES, DEFAULT))
 def test_mistakes_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
     assert first_fault(with_one_kernel(builder, tmp_path, mistake, [], made=True), "--small")
 
 
-@pytest.mark.parametrize("mistake", {MISTAKES[name][:2]: name for name in MISTAKES}.values())
+@pytest.mark.parametrize("mistake", slow_except(OF_KERNELS.values(), set(DEFAULT).intersection(OF_KERNELS.values())))
 def test_each_of_these_kernels_passes_without(builder: Builder, tmp_path: Path, mistake: str) -> None:
     assert_passes(with_one_kernel(builder, tmp_path, mistake, [], made=False), "--small")
 
 
-@pytest.mark.parametrize(
-    "mistake", ["a barrier too few", "no barrier for matrix units", "a step overwritten too early"]
-)
+RACING = ["a barrier too few", "no barrier for matrix units", "a step overwritten too early"]
+
+
+@pytest.mark.parametrize("mistake", slow_except(RACING, RACING[:1]))
 def test_races_are_seen(builder: Builder, tmp_path: Path, mistake: str) -> None:
     result = check(with_one_kernel(builder, tmp_path, mistake, RACES, made=True), "--small")
     assert "WARNING: ThreadSanitizer: data race" in result.stderr

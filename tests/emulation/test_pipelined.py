@@ -81,10 +81,17 @@ MORE_MISTAKES = {
     ),
     "results overwritten while they are stored": (
         "store_rows.h",
-        "    wait_stores_read<Cut::kStoreBoxes - 1>();",
-        "    wait_stores_read<Cut::kStoreBoxes>();",
+        "    wait_stores_read<Cut::kStoreBoxes - 1>();\n    wave_barrier();\n    stage_narrow",
+        "    wait_stores_read<Cut::kStoreBoxes>();\n    wave_barrier();\n    stage_narrow",
     ),
 }
+
+
+@pytest.mark.parametrize("mistake", MISTAKES | MORE_MISTAKES)
+def test_mistakes_can_be_made(tmp_path: Path, mistake: str) -> None:
+    """Also those of the slow tests: the sources still have each text that a mistake replaces."""
+    name, right, wrong = (MISTAKES | MORE_MISTAKES)[mistake]
+    change(tmp_path, CSRC / "gpu/pipelined" / name, right, wrong)
 
 
 @pytest.mark.parametrize("mistake", [*MISTAKES, *(pytest.param(one, marks=pytest.mark.slow) for one in MORE_MISTAKES)])

@@ -8,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from emulated_check import CDNA, CSRC, PIPELINED, Builder, assert_passes, change, first_fault, some_files
+from emulated_check import (
+    CDNA,
+    CSRC,
+    PIPELINED,
+    Builder,
+    assert_passes,
+    change,
+    first_fault,
+    some_files,
+)
 
 from jax_vbgemm import _core
 from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
@@ -29,7 +38,11 @@ ROUNDING = {
 }
 
 
-@pytest.fixture(scope="module", params=[32, 64], ids=lambda wave: f"waves of {wave}")
+# The default run has waves of 64 only among the kernels' own tests: with them, all kernels are compiled again.
+WAVES = [32, pytest.param(64, marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=WAVES, ids=lambda wave: f"waves of {wave}")
 def target(builder: Builder, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     machine = CDNA if request.param == 64 else []
     changed = tmp_path_factory.mktemp("ragged")
@@ -234,7 +247,7 @@ def test_batches(target):
 
 
 FEW_KERNELS = ["simt_f32:t128_light", "simt_c64:t128_light", "tensor_light_bf16:m128_light"]
-OPTIONS = ["--kinds", "float32", "complex64", "bfloat16", "--calls", "60"]
+OPTIONS = ["--kinds", "float32", "complex64", "bfloat16", "--calls", "30"]
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])

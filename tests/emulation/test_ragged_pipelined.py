@@ -9,6 +9,7 @@ from emulated_check import (
     CSRC,
     PIPELINED,
     PIPELINED_F16,
+    PIPELINED_TF32,
     SANITIZE,
     Builder,
     assert_passes,
@@ -22,33 +23,29 @@ OPTIMIZED = ["-O2"]  # hundreds of emulated threads wait for each other
 BFLOAT16 = ["--kinds", "bfloat16"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_random_calls(builder: Builder, seed: int) -> None:
-    executable = builder.ragged_executable(PIPELINED, OPTIMIZED)
-    assert_passes(executable, *BFLOAT16, "--calls", "40", "--seed", str(seed), common=[])
+    executable = builder.ragged_executable([*PIPELINED, *PIPELINED_TF32], OPTIMIZED)
+    options = ["--kinds", "bfloat16", "float32", "--calls", "40", "--seed", str(seed)]
+    assert_passes(executable, *options, common=[])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
-def test_random_calls_of_both_types(builder: Builder, seed: int) -> None:
-    executable = builder.ragged_executable([*PIPELINED, *PIPELINED_F16], OPTIMIZED)
+def test_random_calls_of_all_types(builder: Builder, seed: int) -> None:
+    executable = builder.ragged_executable([*PIPELINED, *PIPELINED_F16, *PIPELINED_TF32], OPTIMIZED)
     assert_passes(executable, "--calls", "40", "--seed", str(seed), common=[])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_sanitizers(builder: Builder, seed: int) -> None:
-    executable = builder.ragged_executable([*PIPELINED, *PIPELINED_F16], [*SANITIZE, *OPTIMIZED])
+    executable = builder.ragged_executable([*PIPELINED, *PIPELINED_F16, *PIPELINED_TF32], [*SANITIZE, *OPTIMIZED])
     assert_passes(executable, "--calls", "30", "--seed", str(seed), common=[])
 
 
 # The source file, the correct text, and the wrong text. The first of each sort is found in every run of the tests.
 MISTAKES = {
-    "a stale phase: gathered rows that are copied before their stage is free": (
-        "ragged/ragged_gather.h",
-        "        wait_phase(shared_.empty[stages.index], stages.parity ^ 1);\n",
-        "",
-    ),
     "a missing arrival: a stage not released to the other thread block": (
         "ragged/ragged_tile.h",
         "    if (Cut::kCluster > 1) arrive_at(shared_.empty[stage], rank_ ^ 1);\n",
@@ -61,6 +58,11 @@ MISTAKES = {
     ),
 }
 MORE_MISTAKES = {
+    "a stale phase: gathered rows that are copied before their stage is free": (
+        "ragged/ragged_gather.h",
+        "        wait_phase(shared_.empty[stages.index], stages.parity ^ 1);\n",
+        "",
+    ),
     "a stale phase: a lane that has not seen that a tile may be overwritten": (
         "ragged/ragged_tile.h",
         "      wave_barrier();  // all lanes have seen the end of the phase, before that of the next can follow\n",
@@ -126,7 +128,7 @@ MORE_MISTAKES = {
         "    if (begin == end) return;\n",
         "    if (begin % 2 == end % 2) return;\n",
     ),
-    "a chunk of K too few": ("pipelined/pipeline.h", "left > 2 * kChunk", "left > 2 * kChunk + 1"),
+    "a chunk of K too few": ("pipelined/pipeline.h", "left > 2 * Cut::kChunk", "left > 2 * Cut::kChunk + 1"),
     "rows of the next group stored by TMA": (
         "pipelined/store_rows.h",
         "kClipped || to.rows >= 16) {",
@@ -143,6 +145,34 @@ MORE_MISTAKES = {
         "copy_box_to(1 << rank_, to",
     ),
 }
+
+
+# In what TF32 alone has.
+OF_TF32 = {
+    "vectors of A confused": ("pipelined/pipeline.h", "(2 * chunk + i / 2) ^ (lane / 4)", "(2 * chunk + i / 2)"),
+    "rows of A confused": ("pipelined/pipeline.h", "from + i % 2 * (8 * 128)", "from + i / 2 * (8 * 128)"),
+    "sums of the tile before": (
+        "pipelined/pipeline.h",
+        "moved(b, chunk * 32), sums, adds || chunk > 0)",
+        "moved(b, chunk * 32), sums, adds || chunk >= 0)",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES | MORE_MISTAKES | OF_TF32)
+def test_mistakes_can_be_made(tmp_path: Path, mistake: str) -> None:
+    """Also those of the slow tests: the sources still have each text that a mistake replaces."""
+    name, right, wrong = (MISTAKES | MORE_MISTAKES | OF_TF32)[mistake]
+    change(tmp_path, CSRC / "gpu" / name, right, wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", OF_TF32)
+def test_mistakes_in_tf32_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
+    name, right, wrong = OF_TF32[mistake]
+    change(tmp_path, CSRC / "gpu" / name, right, wrong)
+    executable = builder.ragged_executable(PIPELINED_TF32, OPTIMIZED, tmp_path)
+    assert first_fault(executable, "--kinds", "float32", "--calls", "20", common=[])
 
 
 @pytest.mark.parametrize("mistake", [*MISTAKES, *(pytest.param(one, marks=pytest.mark.slow) for one in MORE_MISTAKES)])

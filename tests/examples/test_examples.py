@@ -19,6 +19,7 @@ def run(name, *options, cwd=None):
     return result.stdout
 
 
+@pytest.mark.slow  # as long as several others together
 def test_inception_digits(tmp_path):
     picture = tmp_path / "digits.png"
     text = run("inception_digits.py", "--epochs", 1, "--steps-per-epoch", 2, "--output", picture)
@@ -72,6 +73,7 @@ def test_moe_language_model(tmp_path):
     assert (tmp_path / "moe_language_model.png").stat().st_size > 1000
 
 
+@pytest.mark.slow  # as long as several others together
 def test_equivariant_forces(tmp_path):
     pytest.importorskip("e3nn_jax")
     sizes = ("--channels", 4, "--layers", 1, "--batch", 2, "--examples", 8)
@@ -80,6 +82,7 @@ def test_equivariant_forces(tmp_path):
     assert (tmp_path / "equivariant_forces.png").stat().st_size > 1000
 
 
+@pytest.mark.slow  # as long as several others together
 def test_heisenberg_dmrg(tmp_path):
     text = run("heisenberg_dmrg.py", "--sites", 4, "--sweeps", 2, cwd=tmp_path)
     assert "exact energy:    -1.616025" in text

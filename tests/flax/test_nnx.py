@@ -9,6 +9,7 @@ import optax
 import oracle
 import pytest
 from flax import nnx
+from slow_cases import slow_except
 
 from jax_vbgemm.flax import nnx as vbx
 
@@ -124,7 +125,7 @@ def test_outputs_and_gradients(name):
 
 
 @pytest.mark.parametrize("direction", ["ours to loop", "loop to ours"])
-@pytest.mark.parametrize("name", ["convs", "lora"])
+@pytest.mark.parametrize("name", slow_except(["convs", "lora"], ["lora"]))
 def test_a_checkpoint_of_one_loads_into_the_other(name, direction, tmp_path):
     checkpointing = pytest.importorskip("orbax.checkpoint")
     ours, loop, inputs = pair(name)

@@ -9,6 +9,7 @@ import oracle
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from slow_cases import slow_except
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.many_devices import divided
@@ -42,12 +43,12 @@ def assert_close(ours, theirs, tolerance=1e-10):
         np.testing.assert_allclose(oracle.wide(a), oracle.wide(b), rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("sizes", [(1,), (2,), (8,)])
+@pytest.mark.parametrize("sizes", [pytest.param((2,), marks=pytest.mark.slow), (1,), (8,)])
 def test_the_same_code_on_1_2_and_8_devices(sizes):
     mixed = tree() | {"complex": oracle.random((5, 7), "complex128", 7), "half": oracle.random((8, 9), "bfloat16", 8)}
     scale = jnp.arange(1.0, 8.0)
     run = functools.partial(vb.newton_schulz, mesh_axis="x", mesh=mesh(*sizes))
-    expected = vb.newton_schulz(mixed, scale=scale)
+    expected = jax.jit(vb.newton_schulz)(mixed, scale=scale)
     results = jax.jit(run)(mixed, scale=scale)
     assert_close(results.pop("half"), expected.pop("half"), 0.1)
     assert_close(results, expected)
@@ -75,7 +76,7 @@ def test_each_device_has_its_own_matrices():
     assert products == [3] * 8
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
 def test_results_in_two_rounds(monkeypatch, check_vma):
     """Rounds as for matrices that take long: two conditionals, of which each has matrices of its own."""
     monkeypatch.setattr(divided, "_SECONDS_OF_ROUND", 1e-12)
@@ -83,9 +84,9 @@ def test_results_in_two_rounds(monkeypatch, check_vma):
     run = functools.partial(vb.newton_schulz, mesh_axis="x")
     spread = jax.shard_map(run, mesh=mesh(4), in_specs=P(), out_specs=P(), check_vma=check_vma)
     assert str(jax.make_jaxpr(spread)(leaves)).count("cond[") == 2
-    assert_close(jax.jit(spread)(leaves), vb.newton_schulz(leaves))
+    assert_close(jax.jit(spread)(leaves), jax.jit(vb.newton_schulz)(leaves))
     stacks = {"stack": oracle.random((11, 6, 10), "float64", 3), "empty": jnp.zeros((0, 4))}
-    assert_close(jax.jit(spread)(stacks), vb.newton_schulz(stacks))
+    assert_close(jax.jit(spread)(stacks), jax.jit(vb.newton_schulz)(stacks))
 
 
 def test_nothing_but_empty_arrays():
@@ -94,7 +95,7 @@ def test_nothing_but_empty_arrays():
 
 
 def test_two_axes_as_one_and_one_of_two():
-    expected = vb.newton_schulz(tree())
+    expected = jax.jit(vb.newton_schulz)(tree())
     with jax.set_mesh(mesh(4, 2)):
         for axis in (("x", "y"), "y"):
             assert_close(jax.jit(functools.partial(vb.newton_schulz, mesh_axis=axis))(tree()), expected)
@@ -104,7 +105,7 @@ def test_two_axes_as_one_and_one_of_two():
 def test_inside_shard_map(check_vma):
     """Over the axis itself, and over another one with different matrices on each of its devices."""
     both = mesh(4, 2)
-    expected = vb.newton_schulz(tree())
+    expected = jax.jit(vb.newton_schulz)(tree())
 
     def spread(axis, **options):
         function = functools.partial(vb.newton_schulz, mesh_axis=axis)
@@ -142,7 +143,7 @@ def test_gradients():
     scale = jnp.array([0.5, 2.0])
     with jax.numpy_dtype_promotion("standard"):
         ours = jax.jit(jax.grad(functools.partial(loss, mesh_axis="x", mesh=mesh(2)), (0, 1)))(leaves, scale)
-        assert_close(ours, jax.grad(loss, (0, 1))(leaves, scale))
+        assert_close(ours, jax.jit(jax.grad(loss, (0, 1)))(leaves, scale))
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
@@ -159,7 +160,8 @@ def test_gradients_inside_shard_map(count, check_vma):
     on_devices = functools.partial(function, mesh_axis="x")
     spread = jax.shard_map(on_devices, mesh=mesh(4), in_specs=P(), out_specs=P(), check_vma=check_vma)
     assert_close(
-        jax.jit(jax.grad(functools.partial(loss, spread)))(leaves), jax.grad(functools.partial(loss, function))(leaves)
+        jax.jit(jax.grad(functools.partial(loss, spread)))(leaves),
+        jax.jit(jax.grad(functools.partial(loss, function)))(leaves),
     )
 
 

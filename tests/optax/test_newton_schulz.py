@@ -10,6 +10,7 @@ import oracle
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from slow_cases import slow_except
 
 import jax_vbgemm as vb
 from jax_vbgemm._src import newton_schulz as orthogonal
@@ -44,9 +45,12 @@ def assert_close(ours, expected, tolerance):
 
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
-    [("float64", 1e-12), ("complex128", 1e-12), ("float32", 2e-5), ("complex64", 2e-5), ("bfloat16", 0.1)],
+    slow_except(
+        [("float64", 1e-12), ("complex128", 1e-12), ("float32", 2e-5), ("complex64", 2e-5), ("bfloat16", 0.1)],
+        [("complex128", 1e-12), ("float32", 2e-5), ("bfloat16", 0.1)],
+    ),
 )
-@pytest.mark.parametrize("implementation", [None, "kernel", "xla"])
+@pytest.mark.parametrize("implementation", slow_except([None, "kernel", "xla"], [None, "xla"]))
 def test_values(dtype, tolerance, implementation):
     xs = tree(dtype)
     coeffs = (2.0, -1.5, 0.5)  # exact in every dtype
@@ -72,8 +76,8 @@ def test_coefficients_in_every_form():
     assert_close(traced, {name: truth(x, [MUON_COEFFS] * 3) for name, x in xs.items()}, 1e-12)
 
 
-@pytest.mark.parametrize("preconditioning", orthogonal.PRECONDITIONINGS)
-@pytest.mark.parametrize("steps", [0, 1, 4])
+@pytest.mark.parametrize("preconditioning", slow_except(orthogonal.PRECONDITIONINGS, ["frobenius", "aol"]))
+@pytest.mark.parametrize("steps", slow_except([0, 1, 4], [0, 4]))
 def test_a_traced_number_of_steps(preconditioning, steps):
     xs = tree()
 
@@ -104,8 +108,10 @@ def test_a_symbolic_batch_goes_through_xla():
     np.testing.assert_allclose(program.call(x), vb.newton_schulz([x])[0], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("shape", ["m,n", "b,m,8", "8,n"])
-@pytest.mark.parametrize("preconditioning", ["frobenius", "spectral", "schatten"])
+@pytest.mark.parametrize("shape", slow_except(["m,n", "b,m,8", "8,n"], ["m,n", "8,n"]))
+@pytest.mark.parametrize(
+    "preconditioning", slow_except(["frobenius", "spectral", "schatten"], ["frobenius", "spectral"])
+)
 def test_symbolic_sizes(shape, preconditioning):
     if preconditioning == "spectral" and jax.default_backend() == "gpu":
         pytest.skip("JAX's singular values on GPUs need to know which size is larger")
@@ -124,8 +130,10 @@ def test_symbolic_sizes_whose_order_counts():
         jax.export.export(f)([jax.ShapeDtypeStruct(jax.export.symbolic_shape("m,n"), "float64")])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "complex64"])
-@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize(
+    "dtype", slow_except(["float64", "float32", "bfloat16", "complex64"], ["float32", "complex64"])
+)
+@pytest.mark.parametrize("steps", slow_except([0, 1, 3], [0, 3]))
 def test_scale(dtype, steps):
     """A factor of the last product, in every form."""
     xs = tree(dtype)
@@ -144,11 +152,11 @@ def test_scale(dtype, steps):
 
 def test_transformations():
     xs = tree(names=["wide", "tall"])
-    once = vb.newton_schulz(xs)
-    stacked = jax.vmap(vb.newton_schulz)(jax.tree.map(lambda x: jnp.stack([x, 2 * x]), xs))
+    once = jax.jit(vb.newton_schulz)(xs)
+    stacked = jax.jit(jax.vmap(vb.newton_schulz))(jax.tree.map(lambda x: jnp.stack([x, 2 * x]), xs))
     assert_close({k: v[1] for k, v in stacked.items()}, once, 1e-7)
     scanned, _ = jax.lax.scan(lambda x, _: (vb.newton_schulz(x), None), xs, length=2)
-    assert_close(scanned, vb.newton_schulz(once), 1e-12)
+    assert_close(scanned, jax.jit(vb.newton_schulz)(once), 1e-12)
     small = {"a": oracle.random((2, 3), "float64"), "b": oracle.random((3, 2), "float64")}
     oracle.check_grads(functools.partial(vb.newton_schulz, steps=2), (small,), order=1, modes=["fwd", "rev"])
 
@@ -173,7 +181,7 @@ def test_three_calls_a_step():
     assert text.count("dot_general") == 12
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "float64"])
+@pytest.mark.parametrize("dtype", slow_except(["float32", "bfloat16", "complex64", "float64"], ["float32", "bfloat16"]))
 def test_norms(dtype):
     """Equal elements are the worst case: every rounding of a long sum then goes the same way."""
     shapes = [(1024, 1024), (768, 768), (96, 64), (64, 9), (37, 9), (16, 1), (1, 16), (16, 263), (5, 0), (2048, 1024)]

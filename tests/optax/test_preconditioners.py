@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from slow_cases import slow_except
 
 optax = pytest.importorskip("optax")
 
@@ -228,7 +229,7 @@ def test_a_donated_scan():
 @pytest.mark.parametrize(
     ("make", "static"), [(soap, ("max_precond_dim",)), (shampoo, ("exponent_override", "max_precond_dim"))]
 )
-@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("decay", slow_except([0.0, 0.1], [0.1]))
 def test_injected_hyperparameters(make, static, decay):
     plain = make(0.1, weight_decay=decay)
     injected = optax.inject_hyperparams(make, static_args=static)(0.1, weight_decay=decay)

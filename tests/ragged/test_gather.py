@@ -6,6 +6,7 @@ import numpy as np
 import oracle
 import pytest
 from jax.experimental import checkify
+from slow_cases import slow_except
 
 import jax_vbgemm as vb
 from jax_vbgemm._src import backends
@@ -30,7 +31,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 5e-2)])
-@pytest.mark.parametrize("case", OPTIONS)
+@pytest.mark.parametrize("case", slow_except(OPTIONS, ["plain", "gated", "a window"]))
 def test_the_product_and_its_derivatives_are_those_of_copied_rows(case, dtype, tolerance):
     """In bfloat16 a GPU's kernel may read the rows."""
     options = HIGHEST | OPTIONS[case]

@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import ragged_loop
+from slow_cases import slow_except
 
 import jax_vbgemm as vb
 
@@ -59,11 +60,11 @@ def test_gradient_and_tangent(case, implementation):
     ours, looped, x = both(case, implementation)
     v = oracle.random((M, N), "float64", 7)
     dx = jax.tree.map(lambda a: oracle.random(a.shape, "float64", 9), x)
-    assert_trees_close(jax.jvp(ours, [x], [dx]), jax.jvp(looped, [x], [dx]))
-    assert_trees_close(jax.jit(lambda x: jax.vjp(ours, x)[1](v))(x), jax.vjp(looped, x)[1](v))
+    both_modes = [jax.jit(lambda x, f=f: (jax.jvp(f, [x], [dx]), jax.vjp(f, x)[1](v)))(x) for f in (ours, looped)]
+    assert_trees_close(*both_modes)
 
 
-@pytest.mark.parametrize("case", ["plain", "transposed", "silu", "window"])
+@pytest.mark.parametrize("case", slow_except(["plain", "transposed", "silu", "window"], ["plain", "silu"]))
 def test_second_derivatives_in_every_order_of_modes(case):
     ours, looped, x = both(case, None)
 
@@ -72,12 +73,12 @@ def test_second_derivatives_in_every_order_of_modes(case):
 
     dx = jax.tree.map(lambda a: oracle.random(a.shape, "float64", 9), x)
     for transform in (
-        lambda f: jax.jit(jax.hessian(f)),
+        jax.hessian,
         lambda f: lambda x: jax.grad(lambda y: jax.tree.reduce(jnp.add, jax.tree.map(jnp.vdot, jax.grad(f)(y), dx)))(x),
         lambda f: lambda x: jax.grad(lambda y: jax.jvp(f, [y], [dx])[1])(x),
         lambda f: lambda x: jax.jvp(jax.grad(f), [x], [dx])[1],
     ):
-        assert_trees_close(transform(scalar(ours))(x), transform(scalar(looped))(x))
+        assert_trees_close(*(jax.jit(transform(scalar(f)))(x) for f in (ours, looped)))
 
 
 def test_derivatives_of_the_gradient_of_the_weights():
