@@ -40,6 +40,7 @@ def few(monkeypatch):
     monkeypatch.setattr(experiments, "BATCH_SIZES", (8, 16))
 
 
+@pytest.mark.slow
 def test_from_cases_to_the_page(few, tmp_path):
     file = tmp_path / "e.case"
     experiments.cases(file)

@@ -63,8 +63,9 @@ SIZES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow  # some of these kernels run in test_sanitizers
 @SIZES
-@pytest.mark.parametrize("files", ["simt_f32+rows_f32", pytest.param("simt_bf16+rows_bf16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("files", ["simt_f32+rows_f32", "simt_bf16+rows_bf16"])
 def test_all_groups(builder: Builder, files: str, size: list[str]) -> None:
     assert_passes(builder.executable(files.split("+")), *size)
 
@@ -133,7 +134,7 @@ def kinds(files: dict[str, list[str]], fast: tuple[str, ...]) -> pytest.MarkDeco
 
 
 @SIZES
-@kinds(OF_CDNA, fast=("bfloat16",))
+@kinds(OF_CDNA, fast=())
 def test_all_groups_on_cdna(builder: Builder, kind: str, size: list[str]) -> None:
     executable = of_cdna(builder, *OF_CDNA[kind])
     assert_passes(executable, "--kinds", kind, *size, tiles=tiles_of(kind, tensor=False))
@@ -189,8 +190,8 @@ def test_sanitizers(builder: Builder, tmp_path: Path, kernels: list[str], machin
     ("kernels", "machine"),
     [
         (["simt_f32:t128_light", "simt_f32:t256_dots", "rows_f32:t128_rows"], []),
-        (["tensor_f64:m128_heavy", "tensor_f64:m256_dots"], []),
         *slow(
+            (["tensor_f64:m128_heavy", "tensor_f64:m256_dots"], []),
             (["simt_f32:t128_light", "simt_f32:t128_deep", "simt_f32:t256_dots", "rows_f32:t128_rows"], []),
             (["tensor_light_f64", "tensor_f64:m256_dots", "tensor_f64:m128_rows"], []),
             (["tensor_tf32x3:m128_heavy"], []),

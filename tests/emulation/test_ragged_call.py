@@ -250,7 +250,8 @@ FEW_KERNELS = ["simt_f32:t128_light", "simt_c64:t128_light", "tensor_light_bf16:
 OPTIONS = ["--kinds", "float32", "complex64", "bfloat16", "--calls", "30"]
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
 def test_random_calls(builder: Builder, tmp_path, seed):
     kernels = some_files(tmp_path, FEW_KERNELS)
     executable = builder.ragged_executable(kernels, ["-O2"], tmp_path, unchanged=PIPELINED)

@@ -146,7 +146,7 @@ def test_gradients():
         assert_close(ours, jax.jit(jax.grad(loss, (0, 1)))(leaves, scale))
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
 @pytest.mark.parametrize("count", [1, 4])  # results are collected by a sum, and by an all-gather
 def test_gradients_inside_shard_map(count, check_vma):
     leaves = [oracle.random((4, 5), "float64", index) for index in range(count)]
@@ -198,7 +198,7 @@ def steps(params, make, count=2):
 PARAMS = tree() | {"bias": oracle.random((8,), "float64", 5)}
 
 
-@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("sharded", slow_except([False, True], [True]))
 def test_muon(sharded):
     """Muon equals the run on one device, and XLA gives the results the sharding of the parameters."""
     devices = mesh(8)

@@ -11,6 +11,7 @@ import ragged_loop
 from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from slow_cases import slow_except
 
 import jax_vbgemm as vb
 from jax_vbgemm._src import backends
@@ -65,7 +66,7 @@ def test_scan_and_remat():
 
 
 @pytest.mark.multidevice(4)
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
 @pytest.mark.parametrize("implementation", [None, "xla"])
 def test_shard_map_over_rows(check_vma, implementation):
     """Each device has rows and sizes of its own, and all have the same weights."""

@@ -164,7 +164,7 @@ def test_vmap_of_values_and_gradients(mapped):
 
 
 @pytest.mark.multidevice(4)
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_shard_map_over_rows(check_vma, implementation):
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
