@@ -33,20 +33,16 @@ def tensor(builder: Builder) -> Path:
     return builder.executable([f"{prefix}_{one}" for prefix in ("tensor", "tensor_light") for one in ids])
 
 
-@pytest.fixture(scope="session")
-def bytes_(builder: Builder) -> Path:
-    return builder.executable(["simt_e4m3", "simt_e5m2", "simt_e4m3_e5m2", "simt_e5m2_e4m3", "simt_s8"])
-
-
-OF_A_BYTE = [one.name for one in ARITHMETICS.values() if one.bytes == 1]
-# The files of kernels on tensor cores of arithmetics whose operands are bytes; two of them hold what is special in any.
-TENSOR_BYTES = {
-    "int8": "tensor_s8",
-    "float8_e4m3fn_e5m2": "tensor_e4m3_e5m2",
-    "float8_e4m3fn": "tensor_e4m3",
-    "float8_e5m2": "tensor_e5m2",
-    "float8_e5m2_e4m3fn": "tensor_e5m2_e4m3",
+# How the files of kernels of arithmetics whose operands are bytes end.
+OF_A_BYTE = {
+    "int8": "s8",
+    "float8_e4m3fn_e5m2": "e4m3_e5m2",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+    "float8_e5m2_e4m3fn": "e5m2_e4m3",
 }
+assert set(OF_A_BYTE) == {one.name for one in ARITHMETICS.values() if one.bytes == 1}
+BYTES = pytest.mark.parametrize("kind", slow_except(OF_A_BYTE, ["int8"]))
 
 
 def slow(*cases: tuple[list[str], list[str]]) -> list[ParameterSet]:
@@ -71,10 +67,11 @@ def test_all_groups(builder: Builder, files: str, size: list[str]) -> None:
 
 
 @SIZES
-@pytest.mark.parametrize("kind", OF_A_BYTE)
-def test_all_groups_of_types_of_a_byte(bytes_: Path, kind: str, size: list[str]) -> None:
+@BYTES
+def test_all_groups_of_types_of_a_byte(builder: Builder, kind: str, size: list[str]) -> None:
     rows = [row for row in COMPILED_TILES if not row.tensor and kind in row.k_steps["cuda"]]
-    assert_passes(bytes_, "--kinds", kind, *size, tiles=[f"{kind} {row.name}/{row.threads}" for row in rows])
+    tiles = [f"{kind} {row.name}/{row.threads}" for row in rows]
+    assert_passes(builder.executable([f"simt_{OF_A_BYTE[kind]}"]), "--kinds", kind, *size, tiles=tiles)
 
 
 @SIZES
@@ -84,13 +81,11 @@ def test_all_groups_on_tensor_cores(builder: Builder, kind: str, size: list[str]
 
 
 @SIZES
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind != "int8" else ()) for kind in TENSOR_BYTES]
-)
+@BYTES
 def test_all_groups_of_bytes_on_tensor_cores(builder: Builder, kind: str, size: list[str]) -> None:
     rows = [row for row in COMPILED_TILES if row.tensor and kind in row.k_steps["cuda"]]
     tiles = [f"{kind} {row.name}/{row.threads}" for row in rows]
-    assert_passes(builder.executable([TENSOR_BYTES[kind]]), *size, tiles=tiles)
+    assert_passes(builder.executable([f"tensor_{OF_A_BYTE[kind]}"]), *size, tiles=tiles)
 
 
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]

@@ -48,6 +48,7 @@ def test_multi_lora():
     assert "by 1 program" in text
 
 
+@pytest.mark.slow  # as long as several others together
 def test_muon_digits(tmp_path):
     out = run("muon_digits.py", "--steps", 3, "--width", 16, "--layers", 1, "--batch", 8, cwd=tmp_path)
     assert "test accuracy" in out
