@@ -29,7 +29,8 @@ struct RaggedPlan {
 
 // Whether there are pipelined kernels of a kind and layout, on devices that have any.
 inline bool has_ragged_pipeline(Kind kind, bool contraction, bool transpose_rhs, bool gathers) {
-  return kind == Kind::bf16 || kind == Kind::f16 || (kind == Kind::tf32 && !contraction && transpose_rhs && !gathers);
+  if (kind == Kind::bf16 || kind == Kind::f16) return !(contraction && gathers);
+  return kind == Kind::tf32 && !contraction && transpose_rhs && !gathers;
 }
 
 struct RaggedCall {

@@ -103,7 +103,7 @@ class RandomRagged {
     rhs_entry_ = call_.contraction ? call_.m * call_.n : call_.groups * call_.k * call_.columns();
     out_entry_ = call_.contraction ? call_.groups * call_.k * call_.n : call_.m * call_.n;
     if (call_.plan.shape != RaggedShape::none && has_ragged_pipeline(call_.kind, call_.contraction, call_.transpose_rhs, true) &&
-        !call_.contraction && chance(0.4)) {
+        chance(0.4)) {
       draw_gather();
     }
     lhs_ = operand(call_.lhs, call_.dtype, call_.lhs_rows * call_.k, chance(0.3));

@@ -60,12 +60,12 @@ Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, i
 
 // A build or a device without TMA and wgmma does not have the pipelined kernel.
 bool runs_ragged_pipeline(const RaggedCall& call) {
-  if (!has_ragged_pipeline(call.kind, call.contraction, call.transpose_rhs, call.gather.data)) return false;
+  const Pipelined* kernel = find_pipelined(call);
+  if (!kernel) return false;
   const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   const int vector = 16 / bytes_of(call.dtype);
   if (call.k % vector || call.n % vector || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
-  const Pipelined* kernel = find_pipelined(call);
-  return kernel && has_bulk_copies(kernel->address);
+  return has_bulk_copies(kernel->address);
 }
 
 Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {

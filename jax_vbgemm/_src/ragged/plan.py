@@ -95,8 +95,8 @@ def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> P
         tile = found
     # A cluster of thread blocks, which share copies, cannot gather.
     few_columns = rules is None or product.columns <= rules.gathered_columns
-    gathers = of_pipeline and certain and shape != "wide_pair" and few_columns
-    gathers = gathers and has_pipeline(kind, device, product, gathers=True)
+    has_kernel = of_pipeline and has_pipeline(kind, device, product, gathers=True)
+    gathers = has_kernel and certain and shape != "wide_pair" and few_columns
     return Plan.of(shape, counted, tile, product)._replace(gathers=gathers)
 
 
