@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_vbgemm as vb
+from jax_vbgemm._src.flax.groups import adapted
 from jax_vbgemm._src.tools.timing import looped, seconds_of
 from workloads import PRECISIONS, Row
 
@@ -80,32 +81,29 @@ def operands_of(name: str, skew: str, dtype: str) -> tuple[Operands, float]:
     return (uniform(rows, k), uniform(groups, k, n), sizes), 2.0 * rows * k * n
 
 
-def adapters(product: Product) -> Product:
-    """The down- and up-projection by products of one shape: ranks are padded to the largest one."""
-
-    def both(rows: Any, pairs: Any, sizes: Any) -> Any:
-        rank = max(a.shape[1] for a, _ in pairs)
-        down = jnp.stack([jnp.pad(a, ((0, 0), (0, rank - a.shape[1]))) for a, _ in pairs])
-        up = jnp.stack([jnp.pad(b, ((0, rank - b.shape[0]), (0, 0))) for _, b in pairs])
-        return product(product(rows, down, sizes), up, sizes)
-
-    return both
+def stacked(pairs: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
+    """All adapters' weights as two stacks, ranks padded to the largest one by zeros."""
+    rank = max(a.shape[1] for a, _ in pairs)
+    down = jnp.stack([jnp.pad(a, ((0, 0), (0, rank - a.shape[1]))) for a, _ in pairs])
+    up = jnp.stack([jnp.pad(b, ((0, rank - b.shape[0]), (0, 0))) for _, b in pairs])
+    return down, up
 
 
 def vbgemm(rows: Any, weights: Any, sizes: Any) -> Any:
     if isinstance(weights, list):
-        hidden = vb.ragged_matmul(rows, [a for a, _ in weights], sizes)
-        return vb.ragged_matmul(hidden, [b for _, b in weights], sizes, rows=rows.shape[0])
+        return adapted("benchmark", rows, *zip(*weights, strict=True), sizes)  # as the layer MultiLoRA
     return vb.ragged_dot(rows, weights, sizes)
 
 
-def uniform_shapes(product: Product) -> Product:
-    """Adapts a peer that takes weights of one shape only."""
+def of_stacks(product: Product) -> Product:
+    """Adapts a peer that takes weights of one shape only, to a stack or to the two stacks of adapters."""
 
-    def any_shape(rows: Any, weights: Any, sizes: Any) -> Any:
-        return (adapters(product) if isinstance(weights, list) else product)(rows, weights, sizes)
+    def of_any(rows: Any, weights: Any, sizes: Any) -> Any:
+        for stack in weights if isinstance(weights, tuple) else (weights,):
+            rows = product(rows, stack, sizes)
+        return rows
 
-    return any_shape
+    return of_any
 
 
 def static_loop(known: np.ndarray) -> Product:
@@ -130,7 +128,8 @@ def tokamax(rows: Any, weights: Any, sizes: Any) -> Any:
     return importlib.import_module("tokamax").ragged_dot(rows, weights, sizes)
 
 
-PEERS = ("vbgemm", "xla", "lax_ragged_dot", "static_loop", "tokamax")
+# The last four take adapters padded to the largest rank.
+PEERS = ("vbgemm", "static_loop", "vbgemm_padded", "xla", "lax_ragged_dot", "tokamax")
 
 
 def peer_named(peer: str, known: np.ndarray) -> Product:
@@ -141,7 +140,8 @@ def peer_named(peer: str, known: np.ndarray) -> Product:
         return static_loop(known)
     if peer == "vbgemm":
         return vbgemm
-    return uniform_shapes({"xla": xla, "lax_ragged_dot": jax.lax.ragged_dot, "tokamax": tokamax}[peer])
+    products = {"vbgemm_padded": vb.ragged_dot, "xla": xla, "lax_ragged_dot": jax.lax.ragged_dot, "tokamax": tokamax}
+    return of_stacks(products[peer])
 
 
 def directed(product: Product, direction: str) -> Callable[..., Any]:
@@ -164,6 +164,22 @@ def directed(product: Product, direction: str) -> Callable[..., Any]:
     return pulled
 
 
+def compared(results: Any, weights: Any) -> list[np.ndarray]:
+    """The results as float64 arrays; gradients of stacked adapters cut to their ranks."""
+
+    def cut(x: Any) -> Any:
+        if not isinstance(weights, list) or not isinstance(x, tuple) or any(y.ndim != 3 for y in x):
+            return x
+        pairs = zip(*x, weights, strict=True)
+        return [(down[:, : a.shape[1]], up[: b.shape[0]]) for down, up, (a, b) in pairs]
+
+    def is_stacked(x: Any) -> bool:
+        return isinstance(x, tuple) and all(isinstance(y, jax.Array) and y.ndim == 3 for y in x)
+
+    results = jax.tree.map(cut, results, is_leaf=is_stacked)
+    return [np.asarray(x).astype(np.float64) for x in jax.tree.leaves(results)]
+
+
 def measure(
     name: str, precision: str, skew: str, direction: str, peers: Sequence[str], rounds: int
 ) -> tuple[list[Row], list[str]]:
@@ -179,8 +195,12 @@ def measure(
         for peer in peers:
             try:
                 function = directed(peer_named(peer, known), direction)
-                programs[peer] = looped(function, iterations).lower(*operands).compile()
-                leaves = [np.asarray(x).astype(np.float64) for x in jax.tree.leaves(programs[peer](*operands))]
+                given = operands
+                if peer not in ("vbgemm", "static_loop") and isinstance(operands[1], list):
+                    given = (operands[0], stacked(operands[1]), operands[2])
+                program = looped(function, iterations).lower(*given).compile()
+                programs[peer] = program, given
+                leaves = compared(program(*given), operands[1])
             except (ImportError, NotImplementedError, ValueError) as error:
                 missing.append(f"{peer}, {name} {direction}: {error}")
                 continue
@@ -190,8 +210,8 @@ def measure(
             )
         times: dict[str, list[float]] = {peer: [] for peer in programs}
         for _ in range(rounds):
-            for peer, program in programs.items():
-                times[peer].append(seconds_of(program, operands) / iterations * 1e6)
+            for peer, (program, given) in programs.items():
+                times[peer].append(seconds_of(program, given) / iterations * 1e6)
     note = f"jitted loop on {jax.devices()[0].device_kind}, jax {jax.__version__}, {time.strftime('%Y-%m-%d')}"
     label = f"{name} {skew} {direction}"
     rows = [

@@ -154,10 +154,11 @@ def newton_schulz(
     options = {"scales": scales, "coeffs": coeffs, "steps": steps, "eps": eps}
     traced = {name: value for name, value in options.items() if isinstance(value, jax.Array)}
 
-    def part_of(parts: Sequence[jax.Array], indices: Sequence[int], traced: Any, into: Sequence[View]) -> list[Any]:
+    def part_of(parts: Sequence[jax.Array], indices: Any, traced: Any, into: Sequence[View]) -> list[Any]:
         of_part = options | traced
         if scales is not None:
-            of_part["scales"] = of_part["scales"][np.array(indices, int)]
+            of_all = of_part["scales"]
+            of_part["scales"] = (jnp.asarray(of_all) if isinstance(indices, jax.Array) else of_all)[indices]
         return all_of(parts, **of_part, into=into)
 
     seconds = matrix_seconds(leaves, precision, planner)

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.many_devices import divided
+from jax_vbgemm._src.many_devices import partition as partition_module
 from jax_vbgemm._src.many_devices.divided import Layout
 from jax_vbgemm._src.many_devices.partition import partition
 from jax_vbgemm._src.matmul.primitive import batched_matmul_p
@@ -54,7 +54,7 @@ def test_the_same_code_on_1_2_and_8_devices(sizes):
     assert_close(results, expected)
     assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(results))
     compiled = jax.jit(run).lower(tree()).compile().as_text()
-    assert (" conditional(" in compiled) == (sizes != (1,))
+    assert (" conditional(" in compiled) == (sizes != (1,))  # matrices that occur once
 
 
 def test_results_are_the_same_each_time_and_on_every_device():
@@ -76,16 +76,30 @@ def test_each_device_has_its_own_matrices():
     assert products == [3] * 8
 
 
+def test_equal_matrices_need_no_conditional():
+    """Each device multiplies its part of the matrices of each shape, which it selects."""
+    leaves = [oracle.random((16, 16 + i % 2), "float64", i) for i in range(8)] + [oracle.random((4, 5, 6), "float64")]
+    run = functools.partial(vb.newton_schulz, steps=1, mesh_axis="x", mesh=mesh(4), implementation="kernel")
+    equations = jax.make_jaxpr(run)(leaves).eqns
+    body = next(e for e in equations if e.primitive.name == "shard_map").params["jaxpr"]
+    assert not any(e.primitive.name == "cond" for e in body.eqns)
+    assert sum(len(e.outvars) for e in body.eqns if e.primitive is batched_matmul_p) == 3 * (2 + 1) - 2
+    scale = jnp.arange(1.0, 10.0)
+    assert_close(jax.jit(run)(leaves, scale=scale), jax.jit(vb.newton_schulz)(leaves, 1, scale=scale))
+
+
 @pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
-def test_results_in_two_rounds(monkeypatch, check_vma):
-    """Rounds as for matrices that take long: two conditionals, of which each has matrices of its own."""
-    monkeypatch.setattr(divided, "_SECONDS_OF_ROUND", 1e-12)
-    leaves = {str(i): oracle.random((16, 16), "float64", i) for i in range(8)}
+def test_results_in_rounds(monkeypatch, check_vma):
+    """Rounds as for matrices that take long: each but the last is sent while the next one is computed."""
+    monkeypatch.setattr(partition_module, "_SECONDS_OF_ROUND", 1e-12)
+    leaves = {str(i): oracle.random((16, 16), "float64", i) for i in range(9)}
     run = functools.partial(vb.newton_schulz, mesh_axis="x")
     spread = jax.shard_map(run, mesh=mesh(4), in_specs=P(), out_specs=P(), check_vma=check_vma)
-    assert str(jax.make_jaxpr(spread)(leaves)).count("cond[") == 2
+    text = str(jax.make_jaxpr(spread)(leaves))
+    assert text.count("cond[") == 1  # for the ninth matrix
+    assert text.count("all_gather_dimension=") == 2
     assert_close(jax.jit(spread)(leaves), jax.jit(vb.newton_schulz)(leaves))
-    stacks = {"stack": oracle.random((11, 6, 10), "float64", 3), "empty": jnp.zeros((0, 4))}
+    stacks = {"stack": oracle.random((27, 6, 10), "float64", 3), "empty": jnp.zeros((0, 4))}
     assert_close(jax.jit(spread)(stacks), jax.jit(vb.newton_schulz)(stacks))
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_vbgemm._src.many_devices.partition import Piece, partition
+from jax_vbgemm._src.many_devices.partition import Piece, in_rounds, partition
 from jax_vbgemm._src.newton_schulz_cost import matrix_seconds
 
 
@@ -17,6 +17,27 @@ def test_every_matrix_has_one_device(stacks, devices):
     owned = sorted((p.array, matrix) for share in shares for p in share for matrix in range(p.start, p.stop))
     assert owned == [(array, matrix) for array, count in enumerate(counts) for matrix in range(count)]
     assert all(len({p.array for p in share}) == len(share) for share in shares)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.sampled_from([0.0, 1e-5, 1.0])), max_size=12),
+    st.integers(0, 3),
+    st.integers(1, 5),
+)
+def test_every_matrix_is_in_one_round(stacks, kinds, devices):
+    counts, seconds = [count for count, _ in stacks], [cost for _, cost in stacks]
+    kind_of = [index % (kinds + 1) if count == 1 else None for index, count in enumerate(counts)]
+    rounds = in_rounds(counts, kind_of, seconds, devices)
+    pieces = [p for of_round in rounds for share in of_round.shares for p in share]
+    owned = sorted((p.array, matrix) for p in pieces for matrix in range(p.start, p.stop))
+    assert owned == [(array, matrix) for array, count in enumerate(counts) for matrix in range(count)]
+    assert all(of_round.is_even for of_round in rounds[1:])
+    for of_round in rounds:
+        assert len(of_round.shares) == devices
+        if of_round.is_even:
+            for slot in zip(*of_round.shares, strict=True):
+                assert len({(p.stop - p.start, kind_of[p.array]) for p in slot}) == 1
+                assert kind_of[slot[0].array] is not None or len({p.array for p in slot}) == 1
 
 
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=40), st.integers(1, 8))

@@ -9,19 +9,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jax_vbgemm._src import compat
+from jax_vbgemm._src.many_devices.after import after
 from jax_vbgemm._src.many_devices.mesh_axes import MeshAxes
-from jax_vbgemm._src.many_devices.partition import Piece, partition
+from jax_vbgemm._src.many_devices.partition import Piece, Round, in_rounds
 from jax_vbgemm._src.matmul.packed import row_multiple
 from jax_vbgemm._src.matmul.view import View
 
 Function = Callable[..., Sequence[jax.Array | View]]
-
-# Results are distributed in rounds, so that a round is sent while the next one is computed. More rounds are smaller
-# batches, and each costs a conditional, and a collective for each dtype.
-_MOST_ROUNDS = 2
-_SECONDS_OF_ROUND = 2e-4  # the predicted time from which on a round is worth that
+Layouts = Mapping[Any, "Layout"]  # by dtype
 
 
 def divided(
@@ -29,13 +27,15 @@ def divided(
 ) -> list[jax.Array]:
     """[f(x) for x in arrays], for an f that treats each matrix of (..., m, n) independently and keeps its shape.
 
-    Devices have matrices of different shapes, yet all devices run the same program: a conditional with a branch for
-    each device. Its results lie in one buffer for each dtype, and one collective distributes them to all devices.
+    All devices run the same program. Where the number of devices divides the number of matrices of a shape, each device
+    selects its own ones. Other matrices differ in shape between devices: a conditional has a branch for each device.
+    Results lie in one buffer for each dtype, and one collective distributes them to all devices, while the results of
+    the next round are computed.
 
     Args:
-      function: (arrays, indices, extras, into) -> results, where indices are those of the arrays in `arrays`; called
-        for each device with that device's matrices, which may be a part of a stack. Results may be the views `into`
-        of buffers into which they have been written; others are copied there.
+      function: (arrays, indices, extras, into) -> results, where indices, an array of integers that may be traced, are
+        those of the arrays in `arrays`; called with a device's matrices, which may be a part of a stack. Results may be
+        the views `into` of buffers into which they have been written; others are copied there.
       arrays: of rank 2 or more and of known shapes; inside a shard_map, the same on all devices.
       extras: a pytree of arrays that every device needs.
       seconds: the predicted time for one matrix of each array.
@@ -45,45 +45,22 @@ def divided(
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
     counts = [1 if x.ndim == 2 else len(x) for x in stacks]
     counts = [count if x.size else 0 for x, count in zip(stacks, counts, strict=True)]  # an empty array needs no work
-    rounds = [
-        {
-            dtype: Layout([[p for p in share if arrays[p.array].dtype == dtype] for share in shares], arrays)
-            for dtype in dict.fromkeys(arrays[p.array].dtype for share in shares for p in share)
-        }
-        for shares in in_rounds(counts, seconds, axes.size)
-    ]
-
-    def branch(device: int, layouts: Mapping[Any, Layout]) -> Callable[..., list[jax.Array]]:
-        def run(stacks: Sequence[jax.Array], extras: Any) -> list[jax.Array]:
-            buffers = [compat.varying(layout.zeros(), axes.names) for layout in layouts.values()]
-            pieces = [p for layout in layouts.values() for p in layout.shares[device]]
-            into = [
-                view
-                for buffer, layout in zip(buffers, layouts.values(), strict=True)
-                for view in layout.views(buffer, device)
-            ]
-            parts = [
-                stacks[p.array] if stacks[p.array].ndim == 2 else stacks[p.array][p.start : p.stop] for p in pieces
-            ]
-            values = iter(function(parts, [p.array for p in pieces], extras, into))
-            return [
-                compat.varying(layout.filled(buffer, device, values), axes.names)
-                for buffer, layout in zip(buffers, layouts.values(), strict=True)
-            ]
-
-        return run
+    kinds = [(x.shape, x.dtype) if x.ndim == 2 else None for x in stacks]
+    rounds = in_rounds(counts, kinds, seconds, axes.size)
 
     def on_device(stacks: Sequence[jax.Array], extras: Any) -> list[jax.Array]:
         # Each device reads only some operands, so that cotangents have to be summed over the devices, which the
         # transpose of this cast does.
         stacks, extras = jax.tree.map(lambda x: compat.varying(x, axes.names), (stacks, extras))
-        index = jax.lax.axis_index(axes.names)
         found: list[list[tuple[Piece, jax.Array]]] = [[] for _ in arrays]
-        for layouts in rounds:
-            branches = [branch(device, layouts) for device in range(axes.size)]
-            for buffer, layout in zip(jax.lax.switch(index, branches, stacks, extras), layouts.values(), strict=True):
-                for piece, values in layout.collected(buffer, axes.names):
-                    found[piece.array].append((piece, values))
+        sent: tuple[Layouts, list[jax.Array]] = {}, []
+        for of_round in rounds:
+            layouts = _layouts(of_round, arrays)
+            buffers = _computed(function, of_round, layouts, stacks, extras, axes)
+            # Else XLA might use the previous round's results before it computes this round's, and would wait for them.
+            _collect(sent[0], [after(rows, buffers) for rows in sent[1]], found)
+            sent = layouts, [x.sent(buffer, axes.names) for x, buffer in zip(layouts.values(), buffers, strict=True)]
+        _collect(*sent, found)
         return [_joined(parts, x) for parts, x in zip(found, shapes, strict=True)]
 
     if axes.manual:
@@ -100,20 +77,62 @@ def divided(
     return [compat.placed_as(y, x) for y, x in zip(results, arrays, strict=True)]
 
 
-def in_rounds(counts: Sequence[int], seconds: Sequence[float], devices: int) -> list[tuple[tuple[Piece, ...], ...]]:
-    """For each round of results, the pieces of each device."""
-    whole = partition(counts, seconds, devices)
-    longest = _makespan(whole, seconds)
-    for rounds in range(min(_MOST_ROUNDS, int(longest / _SECONDS_OF_ROUND)), 1, -1):
-        parts = partition(counts, seconds, devices * rounds)
-        shares = [parts[index::rounds] for index in range(rounds)]
-        if sum(_makespan(share, seconds) for share in shares) <= 1.02 * longest:
-            return shares
-    return [whole]
+def _layouts(of_round: Round, arrays: Sequence[jax.Array]) -> Layouts:
+    """The layout of the round's results of each dtype."""
+    dtypes = dict.fromkeys(arrays[p.array].dtype for share in of_round.shares for p in share)
+    return {
+        dtype: Layout([[p for p in share if arrays[p.array].dtype == dtype] for share in of_round.shares], arrays)
+        for dtype in dtypes
+    }
 
 
-def _makespan(shares: Sequence[Sequence[Piece]], seconds: Sequence[float]) -> float:
-    return max(sum((p.stop - p.start) * seconds[p.array] for p in share) for share in shares)
+def _computed(
+    function: Function, of_round: Round, layouts: Layouts, stacks: Sequence[jax.Array], extras: Any, axes: MeshAxes
+) -> list[jax.Array]:
+    """The buffer of each layout, with the results of this device."""
+    shares = [[p for layout in layouts.values() for p in layout.shares[device]] for device in range(axes.size)]
+    index = jax.lax.axis_index(axes.names)
+
+    def filled(parts: Sequence[jax.Array], indices: Any, extras: Any, device: int) -> list[jax.Array]:
+        buffers = [compat.varying(layout.zeros(), axes.names) for layout in layouts.values()]
+        pairs = list(zip(buffers, layouts.values(), strict=True))
+        into = [view for buffer, layout in pairs for view in layout.views(buffer, device)]
+        values = iter(function(parts, indices, extras, into))
+        return [compat.varying(layout.filled(buffer, device, values), axes.names) for buffer, layout in pairs]
+
+    def branch(device: int) -> Callable[..., list[jax.Array]]:
+        def run(stacks: Sequence[jax.Array], extras: Any) -> list[jax.Array]:
+            parts = [
+                stacks[p.array] if stacks[p.array].ndim == 2 else stacks[p.array][p.start : p.stop]
+                for p in shares[device]
+            ]
+            return filled(parts, np.array([p.array for p in shares[device]], int), extras, device)
+
+        return run
+
+    if not of_round.is_even:
+        branches = [branch(device) for device in range(axes.size)]
+        buffers: list[jax.Array] = jax.lax.switch(index, branches, stacks, extras)
+        return buffers
+    parts = [_selected(pieces, stacks, index) for pieces in zip(*shares, strict=True)]
+    indices = jnp.array([[p.array for p in share] for share in shares])[index]
+    return filled(parts, indices, extras, 0)  # all devices have the layout of the first one
+
+
+def _selected(pieces: Sequence[Piece], stacks: Sequence[jax.Array], index: jax.Array) -> jax.Array:
+    """The index-th piece."""
+    first = pieces[0]
+    if stacks[first.array].ndim == 2:
+        return jax.lax.select_n(index, *(stacks[p.array] for p in pieces))
+    start = jnp.array([p.start for p in pieces])[index]
+    return jax.lax.dynamic_slice_in_dim(stacks[first.array], start, first.stop - first.start)
+
+
+def _collect(layouts: Layouts, rows: Sequence[jax.Array], found: list[list[tuple[Piece, jax.Array]]]) -> None:
+    """Adds the pieces of a round to those found for each array."""
+    for of_dtype, layout in zip(rows, layouts.values(), strict=True):
+        for piece, values in layout.collected(of_dtype):
+            found[piece.array].append((piece, values))
 
 
 def _joined(parts: Sequence[tuple[Piece, jax.Array]], shape: jax.ShapeDtypeStruct) -> jax.Array:
@@ -169,9 +188,12 @@ class Layout:
                 buffer = jax.lax.dynamic_update_slice(buffer, value.ravel(), (self.starts[piece],))
         return buffer
 
-    def collected(self, buffer: jax.Array, names: tuple[str, ...]) -> Iterator[tuple[Piece, jax.Array]]:
-        """The results of all devices, on all devices."""
-        rows = compat.all_gather(buffer, names) if self.gathers else jax.lax.psum(buffer, names)[None]
+    def sent(self, buffer: jax.Array, names: tuple[str, ...]) -> jax.Array:
+        """The buffers of all devices as rows, or one row with all results; on all devices."""
+        return compat.all_gather(buffer, names) if self.gathers else jax.lax.psum(buffer, names)[None]
+
+    def collected(self, rows: jax.Array) -> Iterator[tuple[Piece, jax.Array]]:
+        """The results of all devices from what has been sent."""
         for device, share in enumerate(self.shares):
             for piece in share:
                 start, shape = self.starts[piece], self.shapes[piece]

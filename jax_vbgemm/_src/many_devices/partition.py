@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 # A stack of matrices is divided into at most this many pieces for each device: more pieces only take longer to trace.
 _PIECES_PER_DEVICE = 8
+
+# Results are distributed in rounds, so that a round is sent while the next one is computed. More rounds are smaller
+# batches, and each costs a collective for each dtype.
+_MOST_ROUNDS = 2
+_SECONDS_OF_ROUND = 2e-4  # the predicted time of a Newton-Schulz step from which on a round is worth that
 
 
 class Piece(NamedTuple):
@@ -16,6 +22,80 @@ class Piece(NamedTuple):
     array: int
     start: int
     stop: int
+
+    def moved(self, by: int) -> Piece:
+        """As many matrices of the same stack, so many places further on."""
+        return self._replace(start=self.start + by, stop=self.stop + by)
+
+
+class Round(NamedTuple):
+    """Pieces that are computed together, for each device. Where the round is even, the i-th pieces of all devices are
+    of the same kind and length."""
+
+    shares: tuple[tuple[Piece, ...], ...]
+    is_even: bool
+
+
+def in_rounds(counts: Sequence[int], kinds: Sequence[Hashable], seconds: Sequence[float], devices: int) -> list[Round]:
+    """All matrices, in rounds of which at most the first one is not even.
+
+    Args:
+      counts: the number of matrices of each stack. An empty stack has no pieces.
+      kinds: stacks of one matrix are of one kind if these are equal; of other stacks, None.
+      seconds: the predicted time of one matrix of each stack.
+      devices: the number of devices.
+    """
+    slots, rest = _slots(counts, kinds, devices)
+
+    def costs() -> list[float]:
+        return [seconds[slot[0].array] for slot in slots]
+
+    lengths = [slot[0].stop - slot[0].start for slot in slots]
+    total = sum(length * cost for length, cost in zip(lengths, costs(), strict=True))
+    if any(rest) and total < _SECONDS_OF_ROUND:  # a round of its own takes longer
+        slots, lengths, rest = [], [], list(counts)
+    rounds = [Round(_of_slots(part, slots, devices), True)
+              for part in partition(lengths, costs(), max(1, min(_MOST_ROUNDS, int(total / _SECONDS_OF_ROUND))))
+              if part]  # fmt: skip
+    if any(rest):
+        first = [count - left for count, left in zip(counts, rest, strict=True)]
+        shares = partition(rest, seconds, devices)
+        rounds.insert(0, Round(tuple(tuple(p.moved(first[p.array]) for p in share) for share in shares), False))
+    return rounds
+
+
+Slot = tuple[Piece, ...]  # one piece for each device, of one kind and length
+
+
+def _slots(counts: Sequence[int], kinds: Sequence[Hashable], devices: int) -> tuple[list[Slot], list[int]]:
+    """As many slots as there are, and the number of matrices of each stack that are left, which are its last ones."""
+    slots = [
+        tuple(Piece(array, device * each, (device + 1) * each) for device in range(devices))
+        for array, each in enumerate(count // devices for count in counts)
+        if each
+    ]
+    left = [count % devices for count in counts]
+    equal = defaultdict(list)
+    for array, kind in enumerate(kinds):
+        if left[array] and kind is not None:
+            equal[kind].append(array)
+    for arrays in equal.values():
+        for first in range(0, len(arrays) - devices + 1, devices):
+            slots.append(tuple(Piece(array, 0, 1) for array in arrays[first : first + devices]))
+            for piece in slots[-1]:
+                left[piece.array] = 0
+    return slots, left
+
+
+def _of_slots(part: Sequence[Piece], slots: Sequence[Slot], devices: int) -> tuple[tuple[Piece, ...], ...]:
+    """The pieces of each device, for parts of slots."""
+    return tuple(
+        tuple(
+            slots[p.array][device]._replace(stop=slots[p.array][device].start + p.stop - p.start).moved(p.start)
+            for p in part
+        )
+        for device in range(devices)
+    )
 
 
 def partition(counts: Sequence[int], seconds: Sequence[float], devices: int) -> tuple[tuple[Piece, ...], ...]:

@@ -69,6 +69,12 @@ def batch_of(operands: Sequence[Any], packed: Packed) -> Shape:
     return batch
 
 
+def stacked(matrices: Sequence[jax.Array]) -> jax.Array:
+    """Matrices of different shapes as one array, padded by zeros to the largest number of rows and of columns."""
+    k, n = (max(sizes) for sizes in zip(*(x.shape for x in matrices), strict=True))
+    return jnp.stack([jnp.pad(x, ((0, k - x.shape[0]), (0, n - x.shape[1]))) for x in matrices])
+
+
 ragged_lists_p = jex_core.Primitive("ragged_matmul")
 ragged_lists_p.multiple_results = True
 ragged_lists_p.def_impl(partial(compat.apply_primitive, ragged_lists_p))

@@ -19,7 +19,7 @@ from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.planner import kind_of
 from jax_vbgemm._src.problem import LARGEST_SIZE
-from jax_vbgemm._src.ragged.lists import Packed, batch_of, ragged_lists_p
+from jax_vbgemm._src.ragged.lists import Packed, batch_of, ragged_lists_p, stacked
 from jax_vbgemm._src.ragged.lowering import why_not_kernel
 from jax_vbgemm._src.ragged.primitive import Ragged, ragged_dot_p
 from jax_vbgemm._src.ragged.reference import Form, Rows, group_of, mapped, rows_of_groups
@@ -74,16 +74,16 @@ def _padded_entry(packed: Packed, x: jax.Array, group_sizes: jax.Array, *rest: j
         factors = [_unpack(x, rows, ks, packed.rows), _unpack(rest[0], rows, ns, packed.rows)]
         sums = ragged_dot_p.bind(*factors, sizes, ragged=product)
         return [sums[i, :k, :n] for i, (k, n) in enumerate(packed.shapes)]
-    weights = [b.T for b in rest] if packed.transpose_rhs else rest
-    padded = jnp.stack(
-        [jnp.pad(b, ((0, int(ks.max()) - b.shape[0]), (0, int(ns.max()) - b.shape[1]))) for b in weights]
-    )
-    y = ragged_dot_p.bind(_unpack(x, rows, ks, packed.rows), padded, sizes, ragged=product)
+    weights = stacked([b.T for b in rest] if packed.transpose_rhs else rest)
+    y = ragged_dot_p.bind(_unpack(x, rows, ks, packed.rows), weights, sizes, ragged=product)
     return [_pack(y, rows, ns, packed.y_size)]
 
 
 def _unpack(x: jax.Array, rows: Rows, widths: np.ndarray, count: int) -> jax.Array:
-    """Packed rows as an array (count, widest), with zeros beyond each group's width and after the last row."""
+    """Packed rows as an array (count, widest), with zeros beyond each group's width; rows after the last group's are
+    not defined."""
+    if np.ptp(widths) == 0 and x.shape[0] >= count * widths[0]:
+        return x[: count * int(widths[0])].reshape(count, int(widths[0]))
     width = jnp.asarray(widths)
     begin = _exclusive_sum((rows.end - rows.begin) * width)
     row = lax.iota(jnp.int32, count)
@@ -99,8 +99,10 @@ def _unpack(x: jax.Array, rows: Rows, widths: np.ndarray, count: int) -> jax.Arr
 
 
 def _pack(y: jax.Array, rows: Rows, widths: np.ndarray, size: int) -> jax.Array:
-    """The inverse of `_unpack`: the elements of each row, packed one row after another, and zeros after the last
-    row."""
+    """The inverse of `_unpack`: the elements of each row, packed one row after another, and zeros after the last row,
+    as y has."""
+    if np.ptp(widths) == 0 and y.size == size:
+        return y.reshape(-1)
     width = jnp.asarray(np.maximum(widths, 1))
     lengths = (rows.end - rows.begin) * jnp.asarray(widths)
     begin = _exclusive_sum(lengths)

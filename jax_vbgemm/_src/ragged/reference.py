@@ -140,9 +140,14 @@ def _tiles(rows: Rows, m: Any, ragged: Ragged) -> Tiles:
     return Tiles(group, row, valid, count, end)
 
 
+_FEW_GROUPS = 256
+
+
 def group_of(index: jax.Array, end: jax.Array) -> jax.Array:
     """The first group whose end lies beyond each index, or the last group."""
-    found = jnp.searchsorted(end, index, side="right").astype(jnp.int32)
+    # With few groups one comparison with each is one operation; a binary search is a loop, of many kernels on a GPU.
+    method = "compare_all" if len(end) <= _FEW_GROUPS else "scan"
+    found = jnp.searchsorted(end, index, side="right", method=method).astype(jnp.int32)
     return jnp.minimum(found, len(end) - 1)
 
 
