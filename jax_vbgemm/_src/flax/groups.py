@@ -76,7 +76,7 @@ def adapted(
     rows = x.reshape(-1, x.shape[-1])
     inner = rows.shape[0] // x.shape[0] if x.shape[0] else 1
     sizes = jnp.clip(sizes, 0, min(x.shape[0], np.iinfo(sizes.dtype).max)).astype(jnp.int32) * inner
-    if backends.traced_target().platform in backends.RAGGED_LISTS_PLATFORMS:
+    if backends.traced_target().platform in ("cpu",):
         hidden = ragged_matmul(rows, downs, sizes, precision=precision)
         y = ragged_matmul(hidden, ups, sizes, rows=rows.shape[0], precision=precision)
     else:  # ranks are padded once, and the rows between both products are not packed

@@ -15,32 +15,45 @@ import numpy as np
 from jax import lax
 from jax.interpreters import mlir
 
+from jax_vbgemm import _core
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.descriptors import KINDS
+from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.planner import kind_of
-from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged.lists import Packed, batch_of, ragged_lists_p, stacked
 from jax_vbgemm._src.ragged.lowering import why_not_kernel
+from jax_vbgemm._src.ragged.plan import PackedPlan, packed_plan
 from jax_vbgemm._src.ragged.primitive import Ragged, ragged_dot_p
 from jax_vbgemm._src.ragged.reference import Form, Rows, group_of, mapped, rows_of_groups
 
 
 def _lower(platform: str, ctx: Any, *operands: Any, packed: Packed) -> Any:
     why = why_not_kernel(
-        platform, backends.RAGGED_LISTS_PLATFORMS, ctx, packed.implementation, packed.out_dtype, packed.precision
+        platform, backends.RAGGED_PLATFORMS, ctx, packed.implementation, packed.out_dtype, packed.precision
     )
     avals = ctx.avals_in
     if not why:
         sizes = [packed.rows, *(x.size for x in avals), *(size for shape in packed.shapes for size in shape)]
         if 0 in (packed.rows, packed.y_size, avals[0].size, len(packed.shapes)):
             why = "nothing is to be multiplied"
-        elif max(sizes) > LARGEST_SIZE:
-            why = f"a dimension exceeds {LARGEST_SIZE}"
+        elif max(sizes) > _core.RAGGED_MOST_SIZE:
+            why = f"a dimension exceeds {_core.RAGGED_MOST_SIZE}"
+    planned = None
+    if not why and platform in backends.GPU_PLATFORMS:
+        planned = packed_plan(
+            _kind(platform, avals[0].dtype, packed), backends.planning_device(platform), packed.shapes, packed.rows,
+            packed.y_size, packed.contraction, packed.transpose_rhs,
+        )  # fmt: skip
+        why = None if planned else "it has too many tiles"
     empty = 0 in (packed.rows, packed.y_size, len(packed.shapes))
     if why and packed.implementation == "kernel" and not empty:
         raise NotImplementedError(f"ragged_matmul: implementation='kernel', but {why}")
-    form = partial(_padded, packed=packed) if why else partial(_call, platform=platform, packed=packed)
+    form = partial(_padded, packed=packed) if why else partial(_call, platform=platform, packed=packed, planned=planned)
     return mlir.lower_fun(form, multiple_results=True)(ctx, *operands)
+
+
+def _kind(platform: str, dtype: Any, packed: Packed) -> str:
+    return kind_of(dtype.name, precision_name(packed.precision), backends.planning_device(platform))
 
 
 def _lower_elsewhere(ctx: Any, *operands: Any, packed: Packed) -> Any:
@@ -119,7 +132,7 @@ def _exclusive_sum(lengths: jax.Array) -> jax.Array:
     return jnp.cumsum(lengths, dtype=jnp.int32) - lengths
 
 
-def _call(*operands: jax.Array, platform: str, packed: Packed) -> list[jax.Array]:
+def _call(*operands: jax.Array, platform: str, packed: Packed, planned: PackedPlan | None) -> list[jax.Array]:
     batch = batch_of(operands, packed)
     entries = int(np.prod(batch, dtype=np.int64))
     flat, is_shared = [], []
@@ -130,20 +143,23 @@ def _call(*operands: jax.Array, platform: str, packed: Packed) -> list[jax.Array
             x = jnp.broadcast_to(x, (*batch, *core))
         flat.append(x)
         is_shared.append(int(shared))
-    kind = kind_of(flat[0].dtype.name, "highest", backends.planning_device(platform))
-    results: Sequence[jax.Array] = jax.ffi.ffi_call(
-        backends.RAGGED_LISTS_TARGET_NAME,
-        [jax.ShapeDtypeStruct((*batch, *shape), packed.out_dtype) for shape in packed.results()],
-    )(
-        *flat,
-        kind=np.int64(KINDS.index(kind)),
-        contraction=np.int64(packed.contraction),
-        transpose_rhs=np.int64(packed.transpose_rhs),
-        sizes=np.array([packed.rows, operands[0].shape[-1], packed.y_size, entries], np.int64),
-        shapes=np.array(packed.shapes, np.int64).ravel(),
-        shared=np.array(is_shared, np.int64),
-    )
-    return list(results)
+    attributes = {
+        "kind": np.int64(KINDS.index(_kind(platform, flat[0].dtype, packed))),
+        "contraction": np.int64(packed.contraction),
+        "transpose_rhs": np.int64(packed.transpose_rhs),
+        "sizes": np.array([packed.rows, operands[0].shape[-1], packed.y_size, entries], np.int64),
+        "shapes": np.array(packed.shapes, np.int64).ravel(),
+        "shared": np.array(is_shared, np.int64),
+    }
+    types = [jax.ShapeDtypeStruct((*batch, *shape), packed.out_dtype) for shape in packed.results()]
+    name = backends.RAGGED_LISTS_TARGET_NAME
+    if planned is not None:
+        name = backends.GPU_RAGGED_LISTS_TARGET_NAME
+        flat.append(jnp.array(packed.shapes, jnp.int32))
+        attributes |= {"tile": np.int64(planned.tile), "catalogue": np.int64(_core.catalogue_hash())}
+        types.append(jax.ShapeDtypeStruct((planned.workspace,), np.uint8))
+    results: Sequence[jax.Array] = jax.ffi.ffi_call(name, types)(*flat, **attributes)
+    return list(results[: len(packed.results())])
 
 
 for _platform in backends.BACKENDS:
