@@ -234,3 +234,22 @@ def test_both_halves_of_a_gated_product_are_columns():
 
 def test_the_handler_of_cpus_gets_no_plan():
     assert plans_of(module_for("cpu", group_size_hint=16)) == [[]]
+
+
+@pytest.mark.parametrize(("platform", "device"), [("cuda", "h100"), ("cuda", "a100"), ("rocm", "mi210")])
+def test_weights_of_different_shapes_are_calls_too(platform, device):
+    """The product, and the gradients by rows and by weights."""
+
+    def both(x: Any, Bs: Any, sizes: Any) -> Any:
+        y, pull = jax.vjp(lambda x, Bs: vb.ragged_matmul(x, Bs, sizes, implementation="kernel"), x, Bs)
+        return y, pull(y)
+
+    Bs = [jax.ShapeDtypeStruct((64, n), jnp.float32) for n in (4, 8, 64)]
+    operands = jax.ShapeDtypeStruct((100, 64), jnp.float32), Bs, jax.ShapeDtypeStruct((3,), jnp.int32)
+    with vb.target(device):
+        program = export.export(jax.jit(both), platforms=[platform], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
+            *operands
+        )
+    calls = re.findall(rf"custom_call @{backends.GPU_RAGGED_LISTS_TARGET_NAME}\(.*->(.*)", str(program.mlir_module()))
+    assert len(calls) == 3
+    assert all("xui8>" in results for results in calls)

@@ -16,7 +16,7 @@ from jax_vbgemm._src.planner import Catalogue, Plan
 from jax_vbgemm._src.planner.tables.catalogue import PIPELINED
 from jax_vbgemm._src.planner.tiles.descriptor_size import MAX_BYTES, ready_bytes
 from jax_vbgemm._src.planner.tiles.launches import Launch
-from jax_vbgemm._src.planner.tiles.pieces import Pieces, count_pieces, cut, sums_of
+from jax_vbgemm._src.planner.tiles.pieces import Pieces, count_pieces, cut, of_sums, sums_of
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs
 from jax_vbgemm._src.planner.tiles.split_k import KSlices, slices_of
 from jax_vbgemm._src.records import (
@@ -160,7 +160,11 @@ def _split_k(rows: NDArray[np.void], slices: KSlices, catalogue: Catalogue) -> N
 
 
 def pack(
-    plan: Plan, table: NDArray[np.void], epilogues: NDArray[np.void] | None = None, owner: Ints | None = None
+    plan: Plan,
+    table: NDArray[np.void],
+    epilogues: NDArray[np.void] | None = None,
+    owner: Ints | None = None,
+    terms: Ints | None = None,
 ) -> Descriptors:
     """The descriptor arrays of a plan over the problems of `table`, with one epilogue for each row of it or none.
 
@@ -170,6 +174,8 @@ def pack(
 
     `owner`: for each row of the table, the index of the plan's problem whose sum the product belongs to, in ascending
     order. The K of a problem is the total K of its products. None: row i is problem i.
+    `terms`: on a GPU, for each problem of the plan, how many successive matrices of its batch are the products of one
+    sum, instead of parts of one long K. None: 1 everywhere.
     """
     runs, block_first, launches = plan.launch_form()
     owner = np.arange(len(table)) if owner is None else owner
@@ -182,6 +188,8 @@ def pack(
     single = runs.expand(plan.catalogue) if ready else runs
     products, slices, continued = single, None, np.zeros(0, bool)
     if sums:
+        if terms is not None:
+            single = of_sums(single, terms, np.array([problem.k for problem in plan.problems]))
         pieces = cut(single, owner, table["k"], len(plan.problems))
         products = pieces.products
         chained = plan.device.device_type == "cpu"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections import Counter
@@ -33,6 +34,7 @@ from jax_vbgemm._src.matmul.primitive import Epilogue, Scalar
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View, dense
 from jax_vbgemm._src.planner import DeviceSpec, kind_of, plan_problems
+from jax_vbgemm._src.problem import Problem
 
 
 def kernel_call(
@@ -56,7 +58,9 @@ def kernel_call(
     owner = np.repeat(np.arange(len(sums)), [len(x.products) for x in placed])
     lhs_dtype, rhs_dtype = (operands[index].dtype.name for index in sums[0].terms[0][:2])
     kind = kind_of(lhs_dtype, precision_name(precision), device, rhs_dtype)
-    plan = plan_problems(tuple(x.problem for x in placed), kind, device, planner)
+    terms = [_terms_side_by_side(x) if device.device_type == "gpu" else 1 for x in placed]
+    problems = tuple(_batch_of_terms(x.problem, count) for x, count in zip(placed, terms, strict=True))
+    plan = plan_problems(problems, kind, device, planner)
     if len(owner) > len(sums) and not sums_fit(plan, owner, np.array([product.k for product in products], np.int64)):
         added = _added_by_xla(operands, sums, dtype, precision, planner, platform, device)
         return list(added), list(targets)
@@ -71,7 +75,7 @@ def kernel_call(
     ]
     finishing = [given.epilogue(x, of_sum.epilogue) for x, of_sum in zip(placed, sums, strict=True) if of_sum.epilogue]
     epilogues = epilogue_table([finishing[index] for index in owner.tolist()] if finishing else [], products)
-    descriptors = pack(plan, problem_table(products, buffers), epilogues, owner)
+    descriptors = pack(plan, problem_table(products, buffers), epilogues, owner, np.array(terms))
 
     shapes = [*(sums[index].shape for index in returned.alone), *(target_shapes[index] for index in returned.targets)]
     types = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
@@ -85,6 +89,19 @@ def kernel_call(
     return [
         values[at] if x.window is None else None for x, at in zip(placed, returned.position, strict=True)
     ], new_targets
+
+
+def _terms_side_by_side(x: Placed) -> int:
+    """The number of a sum's products if they have the same K, else 1.
+
+    A GPU computes the products of a tile side by side, as K slices of it whose partial sums are added. Where these
+    slices have one length, the planner sees a batch of products in place of one product with a long K.
+    """
+    return len(x.products) if len({product.k for product in x.products}) == 1 else 1
+
+
+def _batch_of_terms(problem: Problem, terms: int) -> Problem:
+    return dataclasses.replace(problem, k=problem.k // terms, batch=problem.batch * terms)
 
 
 def _bases(

@@ -38,6 +38,14 @@ def sums_of(owner: Ints, depth: Ints, num_problems: int) -> Ints:
     return np.bincount(owner, depth, num_problems).astype(np.int64)
 
 
+def of_sums(tiles: Runs, terms: Ints, depth: Ints) -> Runs:
+    """Single tiles over batches of products as tiles over sums of these products: terms[i] successive matrices of
+    problem i are the products of a sum, each with K = depth[i]."""
+    batch, term = np.divmod(tiles.batch, terms[tiles.problem])
+    before = term * depth[tiles.problem]
+    return replace(tiles, batch=batch, k_begin=tiles.k_begin + before, k_end=tiles.k_end + before)
+
+
 def count_pieces(runs: Runs, owner: Ints, depth: Ints, num_problems: int) -> int:
     """How many pieces `cut` would make of all tiles of `runs`."""
     first, last = _products_touched(runs, owner, depth, num_problems)
