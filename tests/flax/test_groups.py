@@ -236,7 +236,7 @@ def test_adapters_with_sizes_as_data_are_those_with_numbers(lib, target):
 
     at_run_time = jax.jit(results)
     for sizes in ((3, 0, 5), (8, 0, 0)):
-        with vb.target(target):  # where there is no kernel for weights of different shapes, ranks are padded
+        with vb.target(target):  # for GPUs ranks are padded to multiples of 16 bytes
             got = at_run_time(parameters, x, jnp.array(sizes))
         assert_same(got, jax.jit(functools.partial(results, sizes=sizes))(parameters, x), 2e-5)
     assert len(traces) == 3  # one program for sizes that are data, and two for sizes that are numbers

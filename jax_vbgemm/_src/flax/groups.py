@@ -15,11 +15,11 @@ import numpy as np
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
+from jax_vbgemm._src.matmul.packed import row_multiple
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.layer import expert_mlp
 from jax_vbgemm._src.moe.routing import Auxiliary, load_balance_loss, route, router_z_loss
 from jax_vbgemm._src.ragged.api import ragged_dot
-from jax_vbgemm._src.ragged.lists import stacked
 from jax_vbgemm._src.ragged.packed_api import ragged_matmul
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 
@@ -76,12 +76,13 @@ def adapted(
     rows = x.reshape(-1, x.shape[-1])
     inner = rows.shape[0] // x.shape[0] if x.shape[0] else 1
     sizes = jnp.clip(sizes, 0, min(x.shape[0], np.iinfo(sizes.dtype).max)).astype(jnp.int32) * inner
-    if backends.traced_target().platform in ("cpu",):
-        hidden = ragged_matmul(rows, downs, sizes, precision=precision)
-        y = ragged_matmul(hidden, ups, sizes, rows=rows.shape[0], precision=precision)
-    else:  # ranks are padded once, and the rows between both products are not packed
-        hidden = ragged_dot(rows, stacked(downs), sizes, precision=precision)
-        y = ragged_dot(hidden, stacked(ups), sizes, precision=precision)
+    if backends.traced_target().platform in backends.GPU_PLATFORMS:
+        # GPUs read rows as vectors of 16 bytes; shorter rows of 16-bit numbers are read one number after another.
+        multiple = row_multiple(rows.dtype)
+        downs = [jnp.pad(down, ((0, 0), (0, -down.shape[1] % multiple))) for down in downs]
+        ups = [jnp.pad(up, ((0, -up.shape[0] % multiple), (0, 0))) for up in ups]
+    hidden = ragged_matmul(rows, downs, sizes, precision=precision)
+    y = ragged_matmul(hidden, ups, sizes, rows=rows.shape[0], precision=precision)
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
