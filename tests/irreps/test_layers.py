@@ -84,8 +84,8 @@ def test_linear_of_e3nn_in_flax(options):
     if "instructions" in options:
         options = options | {"irreps_in": x.irreps}
     ours, theirs = (layer("5x0e+2x2e+3x1e+4x3o", **options) for layer in (Linear, e3nn.flax.Linear))
-    variables = theirs.init(jax.random.key(1), x)
-    assert_same(ours.init(jax.random.key(1), x), variables)
+    variables = jax.jit(theirs.init)(jax.random.key(1), x)
+    assert_same(jax.jit(ours.init)(jax.random.key(1), x), variables)
     y, expected = ours.apply(variables, x), theirs.apply(variables, x)  # jit forgets which irreps are zeros
     assert y.irreps == expected.irreps
     assert y.zero_flags == expected.zero_flags
@@ -121,13 +121,13 @@ def test_weights_that_rows_choose_or_mix_in_e3nn(irreps):
     x = e3nn.normal(irreps, jax.random.key(0), (4,), dtype=jnp.float64)
     ours, theirs = (layer("4x0e+2x1o+3x2e", num_indexed_weights=3) for layer in (Linear, e3nn.flax.Linear))
     indices = jnp.array([2, 0, 0, 2])
-    variables = theirs.init(jax.random.key(1), indices, x)
-    assert_same(ours.init(jax.random.key(1), indices, x), variables)
-    assert_same(jax.jit(ours.apply)(variables, indices, x), theirs.apply(variables, indices, x))
+    variables = jax.jit(theirs.init)(jax.random.key(1), indices, x)
+    assert_same(jax.jit(ours.init)(jax.random.key(1), indices, x), variables)
+    assert_same(*(jax.jit(layer.apply)(variables, indices, x) for layer in (ours, theirs)))
     ours, theirs = (layer("4x0e+2x1o+3x2e") for layer in (Linear, e3nn.flax.Linear))
     mixing = oracle.random((4, 5), "float64", 1)
-    variables = theirs.init(jax.random.key(1), mixing, x)
-    assert_same(ours.apply(variables, mixing, x), theirs.apply(variables, mixing, x))
+    variables = jax.jit(theirs.init)(jax.random.key(1), mixing, x)
+    assert_same(*(jax.jit(layer.apply)(variables, mixing, x) for layer in (ours, theirs)))
     with pytest.raises(ValueError, match="num_indexed_weights"):
         ours.init(jax.random.key(1), indices, x)
 
@@ -146,9 +146,9 @@ def test_linear_of_e3nn_in_haiku():
 
     x, indices = e3nn.normal(NEQUIP, jax.random.key(0), (4,), dtype=jnp.float64), jnp.array([2, 0, 1, 2])
     ours, theirs = network(Linear), network(e3nn.haiku.Linear)
-    parameters = theirs.init(jax.random.key(1), x, indices)
-    assert_same(ours.init(jax.random.key(1), x, indices), parameters)
-    assert_same(jax.jit(ours.apply)(parameters, x, indices), theirs.apply(parameters, x, indices))
+    parameters = jax.jit(theirs.init)(jax.random.key(1), x, indices)
+    assert_same(jax.jit(ours.init)(jax.random.key(1), x, indices), parameters)
+    assert_same(*(jax.jit(network.apply)(parameters, x, indices) for network in (ours, theirs)))
 
 
 def test_irreps_that_don_t_fit_are_named():

@@ -160,10 +160,10 @@ def test_rows_choose_their_weights(layout):
     expected = dense_of_each(linear, [w[indices[0]] for w in weights], x.swapaxes(0, 1)).swapaxes(0, 1)
     np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
     # As JAX indexes: from the end, and clamped.
-    odd = linear(flat(linear, weights, 4), x, indices=jnp.array([-4, 7, -1, -9, 1]))
+    odd = jax.jit(linear.__call__)(flat(linear, weights, 4), x, indices=jnp.array([-4, 7, -1, -9, 1]))
     np.testing.assert_allclose(odd, y, rtol=1e-12, atol=1e-12)
     sorted_rows = x[0][jnp.array([0, 3, 4, 1])]
-    y = linear(weights, sorted_rows, counts=jnp.array([2, 1, 0, 0]))
+    y = jax.jit(linear.__call__)(weights, sorted_rows, counts=jnp.array([2, 1, 0, 0]))
     expected = dense_of_each(linear, [w[jnp.array([0, 0, 1])] for w in weights], sorted_rows[:3])
     np.testing.assert_allclose(y[:3], expected, rtol=1e-12, atol=1e-12)
     assert not y[3].any()

@@ -43,6 +43,11 @@ def assert_close(ours, expected, tolerance):
         np.testing.assert_allclose(oracle.wide(x), expected[name], rtol=0, atol=tolerance, err_msg=name)
 
 
+def compiled(xs, *args, **options):
+    """By one program. Outside of jit, which test_it_orthogonalises and test_trees keep, each operation is one."""
+    return jax.jit(lambda xs: vb.newton_schulz(xs, *args, **options))(xs)
+
+
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     slow_except(
@@ -54,7 +59,7 @@ def assert_close(ours, expected, tolerance):
 def test_values(dtype, tolerance, implementation):
     xs = tree(dtype)
     coeffs = (2.0, -1.5, 0.5)  # exact in every dtype
-    ours = vb.newton_schulz(xs, 4, coeffs, implementation=implementation)
+    ours = compiled(xs, 4, coeffs, implementation=implementation)
     assert all(ours[name].dtype == dtype for name in xs)
     assert_close(ours, {name: truth(x, [coeffs] * 4) for name, x in xs.items()}, tolerance)
 
@@ -70,7 +75,7 @@ def test_coefficients_in_every_form():
     xs = tree()
     rows = np.array([MUON_COEFFS, (2.0, -1.5, 0.5)])
     for form in (rows, jnp.asarray(rows), rows.tolist()):
-        ours = vb.newton_schulz(xs, coeffs=form)
+        ours = compiled(xs, coeffs=form)
         assert_close(ours, {name: truth(x, rows) for name, x in xs.items()}, 1e-12)
     traced = jax.jit(lambda xs, coeffs: vb.newton_schulz(xs, 3, coeffs))(xs, jnp.asarray(MUON_COEFFS))
     assert_close(traced, {name: truth(x, [MUON_COEFFS] * 3) for name, x in xs.items()}, 1e-12)
@@ -84,7 +89,7 @@ def test_a_traced_number_of_steps(preconditioning, steps):
     def run(xs, steps):
         return vb.newton_schulz(xs, steps, preconditioning=preconditioning, scale=2.0)
 
-    assert_close(jax.jit(run)(xs, jnp.int32(steps)), run(xs, steps), 1e-12)
+    assert_close(jax.jit(run)(xs, jnp.int32(steps)), jax.jit(run, static_argnums=1)(xs, steps), 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +149,8 @@ def test_scale(dtype, steps):
         assert all(ours[name].dtype == dtype for name in xs)
         of_leaf = dict(zip(sorted(xs), np.broadcast_to(scale, len(xs)), strict=True))
         assert_close(ours, {name: of_leaf[name] * truth(x, [coeffs] * steps) for name, x in xs.items()}, tolerance)
-    known = functools.partial(vb.newton_schulz, steps=steps, coeffs=coeffs, scale=many, preconditioning="aol")
-    alone = functools.partial(vb.newton_schulz, steps=steps, coeffs=coeffs, preconditioning="aol")
+    known = functools.partial(compiled, steps=steps, coeffs=coeffs, scale=many, preconditioning="aol")
+    alone = functools.partial(compiled, steps=steps, coeffs=coeffs, preconditioning="aol")
     of_leaf = dict(zip(sorted(xs), many, strict=True))
     assert_close(known(xs), {name: of_leaf[name] * oracle.wide(x) for name, x in alone(xs).items()}, tolerance)
 
@@ -241,7 +246,7 @@ def test_sharding(check_vma):
     """Sharded matrices under plain jit are replicated; under shard_map each device takes its part of a stack."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     xs = {"stack": oracle.random((8, 6, 10), "float64"), "matrix": oracle.random((12, 5), "float64")}
-    expected = vb.newton_schulz(xs)
+    expected = compiled(xs)
     placed = jax.tree.map(lambda x: jax.device_put(x, NamedSharding(mesh, P("x"))), xs)
     assert_close(jax.jit(vb.newton_schulz)(placed), expected, 1e-12)
     specs = {"stack": P("x"), "matrix": P()}

@@ -131,7 +131,7 @@ def test_a_learning_rate_with_a_dtype_changes_those_of_updates_as_in_optax(dtype
         updates = []
         for make in (muon, contrib.muon):
             optimizer = make(jnp.asarray(0.1, dtype), ns_steps=2, **options)
-            updates.append(optimizer.update(params, optimizer.init(params), params)[0])
+            updates.append(jax.jit(optimizer.update)(params, optimizer.init(params), params)[0])
         assert [x.dtype for x in updates[0]] == [x.dtype for x in updates[1]]
         for ours, theirs in zip(*updates, strict=True):
             np.testing.assert_allclose(oracle.wide(ours), oracle.wide(theirs), atol=2e-2)

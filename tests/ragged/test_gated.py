@@ -1,5 +1,7 @@
 """Gated ragged products: activation(one half of the columns) times the other half, in the kernel's epilogue."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,8 +60,10 @@ def test_values(shape, data, dtype, activation, aligned, transpose, extras):
     if "group_offset" in extras:
         options["group_offset"] = data.draw(st.integers(-3, total))
     stored = jnp.swapaxes(rhs, 1, 2) if transpose else rhs
-    got = vb.ragged_dot(lhs, stored, sizes, activation=activation, gated=True, transpose_rhs=transpose, **options)
-    close(got, composed(lhs, rhs, sizes, activation, **options), dtype)
+    ours = functools.partial(vb.ragged_dot, activation=activation, gated=True, transpose_rhs=transpose)
+    theirs = functools.partial(composed, activation=activation)
+    got = jax.jit(ours)(lhs, stored, sizes, **options)
+    close(got, jax.jit(theirs)(lhs, rhs, sizes, **options), dtype)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +75,14 @@ def test_borders_of_tiles_and_groups(rows, n):
     m, k, g, dtype = 1000, 136, len(rows), "bfloat16"
     lhs, rhs = operands(m, k, n, g, dtype)
     sizes = jnp.array(rows, jnp.int32)
-    truth = composed(lhs, rhs, sizes, "silu")
+    truth = jax.jit(functools.partial(composed, activation="silu"))(lhs, rhs, sizes)
     lhs = jnp.where((jnp.arange(m) < sum(rows))[:, None], lhs, jnp.nan)
     rhs = jnp.where((sizes > 0)[:, None, None], rhs, jnp.nan)
     for stored, transpose in ((rhs, False), (jnp.swapaxes(rhs, 1, 2), True)):
         for wide in (None, jnp.float32):
             options = {"transpose_rhs": transpose, "preferred_element_type": wide}
-            got = vb.ragged_dot(lhs, stored, sizes, activation="silu", gated=True, **options)
+            ours = functools.partial(vb.ragged_dot, activation="silu", gated=True, **options)
+            got = jax.jit(ours)(lhs, stored, sizes)
             close(got.astype(dtype), truth, dtype)
             assert (got[sum(rows) :] == 0).all()
 
@@ -100,11 +105,13 @@ def test_vmap_over_any_operand():
     def ours(lhs, rhs, sizes):
         return vb.ragged_dot(lhs, rhs, sizes, activation="silu", gated=True)
 
-    got = jax.vmap(ours, (None, 0, 0))(lhs, weights, sizes)
+    got = jax.jit(jax.vmap(ours, (None, 0, 0)))(lhs, weights, sizes)
+    one = jax.jit(ours)
     for index in range(2):
-        close(got[index], ours(lhs, weights[index], sizes[index]))
-    gradient = jax.vmap(jax.grad(lambda *x: ours(*x).sum()), (None, 0, 0))(lhs, weights, sizes)
-    close(gradient[1], jax.grad(lambda *x: ours(*x).sum())(lhs, weights[1], sizes[1]))
+        close(got[index], one(lhs, weights[index], sizes[index]))
+    gradient_of_one = jax.grad(lambda *x: ours(*x).sum())
+    gradient = jax.jit(jax.vmap(gradient_of_one, (None, 0, 0)))(lhs, weights, sizes)
+    close(gradient[1], jax.jit(gradient_of_one)(lhs, weights[1], sizes[1]))
 
 
 X, W, SIZES = jnp.ones((4, 3)), jnp.ones((2, 3, 6)), jnp.array([1, 2])

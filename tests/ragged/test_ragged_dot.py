@@ -1,5 +1,6 @@
 """vb.ragged_dot against float64: sizes and shapes, epilogues, dtypes, containment, bad input."""
 
+import functools
 from typing import Any
 
 import jax
@@ -43,8 +44,8 @@ def test_any_sizes_give_the_loop_over_static_groups(shape, data, transpose, wide
     lhs, rhs = operands(m, k, n, g)
     stored = jnp.swapaxes(rhs, 1, 2) if transpose else rhs
     group_sizes = jnp.array(sizes, jnp.int64 if wide_sizes else jnp.int32)
-    result = vb.ragged_dot(lhs, stored, group_sizes, transpose_rhs=transpose, implementation=implementation)
-    close(result, ragged_loop.truth(lhs, rhs, sizes))
+    f = jax.jit(functools.partial(vb.ragged_dot, transpose_rhs=transpose, implementation=implementation))
+    close(f(lhs, stored, group_sizes), ragged_loop.truth(lhs, rhs, sizes))
 
 
 @given(
@@ -62,10 +63,8 @@ def test_epilogue_and_window_of_groups(shape, offset, total, activation, extras,
     sizes = ragged_loop.random_sizes(np.random.default_rng(seed), m, total)
     options = {"bias": oracle.random((g, n), "float64", 2), "row_scale": oracle.random((m,), "float64", 3)}
     options = {name: options[name] for name in extras}
-    result = vb.ragged_dot(
-        lhs, rhs, jnp.asarray(sizes), group_offset=jnp.array([offset]), activation=activation,
-        implementation=implementation, **options,
-    )  # fmt: skip
+    f = jax.jit(functools.partial(vb.ragged_dot, activation=activation, implementation=implementation))
+    result = f(lhs, rhs, jnp.asarray(sizes), group_offset=jnp.array([offset]), **options)
     close(result, ragged_loop.truth(lhs, rhs, sizes, group_offset=offset, activation=activation, **options))
 
 
@@ -89,14 +88,14 @@ def test_dtypes(dtype, preferred, implementation):
     m, k, n, g = 90, 37, 50, 5
     lhs, rhs = operands(m, k, n, g, dtype)
     sizes = [20, 0, 31, 7, 25]
-    result = vb.ragged_dot(
-        lhs, rhs, jnp.array(sizes), preferred_element_type=preferred, implementation=implementation,
-        row_scale=jnp.full((m,), 2, jnp.float32 if dtype in ("bfloat16", "float16") else dtype),
-    )  # fmt: skip
+    row_scale = jnp.full((m,), 2, jnp.float32 if dtype in ("bfloat16", "float16") else dtype)
+    f = jax.jit(functools.partial(vb.ragged_dot, preferred_element_type=preferred, implementation=implementation))
+    result = f(lhs, rhs, jnp.array(sizes), row_scale=row_scale)
     assert result.dtype == (preferred or dtype)
+    lhs, rhs, result = map(np.asarray, (lhs, rhs, result))  # slices of arrays of JAX are programs
     for w, (begin, end) in enumerate(ragged_loop.group_rows(sizes, m)):
         oracle.check([result[begin:end]], [2 * lhs[begin:end]], [rhs[w]])
-    assert not np.asarray(result[83:]).any()
+    assert not result[83:].any()
 
 
 def test_integers_go_through_xla():

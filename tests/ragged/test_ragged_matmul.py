@@ -1,5 +1,6 @@
 """vb.ragged_matmul: packed rows times weights of different shapes."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,8 +54,9 @@ def test_any_shapes_and_sizes_give_the_loop(shapes, rows, data, transpose, imple
     sizes = data.draw(st.lists(st.integers(-2, 20), min_size=len(shapes), max_size=len(shapes)))
     x, Bs = packed_rows(shapes, rows), matrices(shapes)
     stored = [b.T for b in Bs] if transpose else Bs
-    y = vb.ragged_matmul(x, stored, jnp.array(sizes), rows=rows, transpose_b=transpose, implementation=implementation)
-    truth = looped(x, Bs, sizes, rows, rows * max(n for _, n in shapes))
+    options = {"rows": rows, "transpose_b": transpose, "implementation": implementation}
+    y = jax.jit(functools.partial(vb.ragged_matmul, **options))(x, stored, jnp.array(sizes))
+    truth = jax.jit(lambda x, Bs: looped(x, Bs, sizes, rows, rows * max(n for _, n in shapes)))(x, Bs)
     np.testing.assert_allclose(y.ravel(), truth, rtol=1e-12, atol=1e-12)
     assert y.ndim == (2 if len({n for _, n in shapes}) == 1 else 1)
 
@@ -88,7 +90,8 @@ def test_rows_that_are_not_in_x_as_a_whole_are_left_out(implementation):
 def test_nan_stays_in_its_group(implementation):
     x, Bs, sizes = packed_rows(SHAPES, 20), matrices(SHAPES), jnp.array([5, 3, 0, 4])
     x, Bs[1], Bs[2] = x.at[20:23].set(jnp.nan).at[43:].set(jnp.nan), Bs[1] * jnp.nan, Bs[2] * jnp.nan
-    y, pull = jax.vjp(lambda x, Bs: vb.ragged_matmul(x, Bs, sizes, rows=20, implementation=implementation), x, Bs)
+    f = jax.jit(functools.partial(vb.ragged_matmul, rows=20, implementation=implementation))
+    y, pull = jax.vjp(lambda x, Bs: f(x, Bs, sizes), x, Bs)
     assert np.isnan(y[35:44]).all()
     assert np.isfinite(y[:35]).all()
     assert np.isfinite(y[44:]).all()
@@ -152,14 +155,14 @@ def test_vmap_of_values_and_gradients(mapped):
         return vb.ragged_matmul(x, Bs, sizes, rows=rows)
 
     for function in (f, jax.grad(scalar(f), (0, 1))):
-        ours = jax.vmap(function, in_axes=mapped)(*given)
+        ours, alone = jax.jit(jax.vmap(function, in_axes=mapped))(*given), jax.jit(function)
         for i in range(b):
             entry = [
                 v if axis is None else jax.tree.map(lambda a, axis=axis, i=i: jnp.take(a, i, axis), v)
                 for v, axis in zip(given, mapped, strict=True)
             ]
             jax.tree.map(
-                lambda a, t, i=i: np.testing.assert_allclose(a[i], t, rtol=1e-12, atol=1e-12), ours, function(*entry)
+                lambda a, t, i=i: np.testing.assert_allclose(a[i], t, rtol=1e-12, atol=1e-12), ours, alone(*entry)
             )
 
 
