@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.arithmetic import FLOAT8
 from jax_vbgemm._src.planner import Auto, Catalogue, TileShape, catalogue_for, device_spec
 from jax_vbgemm._src.planner.auto import PAPERS
+from jax_vbgemm._src.planner.cores import mostly_write
 from jax_vbgemm._src.planner.model import cost_model
 from jax_vbgemm._src.planner.model.tile_families import worth_trying
 from jax_vbgemm._src.problem import Sizes, problems_of
@@ -175,9 +176,12 @@ def test_uniform_takes_the_tile_with_the_smallest_makespan(problems):
 
 
 @given(problem_lists)
+@example([vb.Problem(1, 256, 1)])
 def test_auto_is_never_predicted_slower_than_the_papers_planners(problems):
     for device in ("h100", "mi210", "cpu"):
         plan = make(Auto(), problems, device)
+        if mostly_write(Sizes.of(plan.problems), plan.device):  # there the cost model does not choose
+            continue
         papers = [make(planner, problems, device) for planner in (vb.Coordinated(), vb.SortSplit(), vb.LoadBalanced())]
         shortest = min(other.predicted_seconds for other in (*papers, make(vb.Uniform(), problems, device)))
         assert plan.predicted_seconds <= shortest * (1 + 1e-12)
