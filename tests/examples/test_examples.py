@@ -56,6 +56,7 @@ def test_muon_digits(tmp_path):
     assert (tmp_path / "muon_digits.png").stat().st_size > 1000
 
 
+@pytest.mark.slow  # as long as several others together
 def test_kfac_preconditioning(tmp_path):
     assert "two operations" in run(
         "kfac_preconditioning.py", "--shrink", 16, "--rounds", 2, "--batch", 32, cwd=tmp_path

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PLANS = """
 import hashlib, random
 from jax_vbgemm._src.planner import Auto, catalogue_for, device_spec
@@ -20,6 +22,7 @@ for _ in range(60):
 """
 
 
+@pytest.mark.slow
 def test_plans_do_not_depend_on_the_core_that_a_blas_is_chosen_for():
     def plans(core: str) -> str:
         environment = os.environ | {"OPENBLAS_CORETYPE": core, "JAX_PLATFORMS": "cpu"}
