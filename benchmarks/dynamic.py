@@ -199,9 +199,9 @@ def measure(
                 if peer not in ("vbgemm", "static_loop") and isinstance(operands[1], list):
                     given = (operands[0], stacked(operands[1]), operands[2])
                 program = looped(function, iterations).lower(*given).compile()
-                programs[peer] = program, given
                 leaves = compared(program(*given), operands[1])
-            except (ImportError, NotImplementedError, ValueError) as error:
+                programs[peer] = program, given
+            except (ImportError, NotImplementedError, ValueError, jax.errors.JaxRuntimeError) as error:
                 missing.append(f"{peer}, {name} {direction}: {error}")
                 continue
             truth = leaves if truth is None else truth

@@ -2,10 +2,13 @@
 
 import itertools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax import export
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.matmul.addresses import address
@@ -18,14 +21,18 @@ from jax_vbgemm._src.records import CONTINUED, READY_TILE, SPLIT_TILE
 SUMS = st.lists(
     st.tuples(
         st.sampled_from([1, 16, 70, 200]), st.sampled_from([1, 9, 64, 130]), st.sampled_from([1, 3]),
-        st.lists(st.sampled_from([1, 8, 33, 200, 9000]), min_size=1, max_size=5),
+        st.lists(st.sampled_from([1, 8, 33, 200, 9000]), min_size=1, max_size=5)
+        | st.tuples(st.sampled_from([8, 33, 1000]), st.integers(2, 5)).map(lambda x: [x[0]] * x[1]),
     ),
     min_size=1, max_size=3,
 )  # fmt: skip
 
 
 def described(sums, device, kind, planner="auto"):
-    """The plan, the table and the descriptors of sums (m, n, batch, depths) over random operands."""
+    """The plan, the table and the descriptors of sums (m, n, batch, depths) over random operands.
+
+    On GPUs sums of equal depths are planned as batches of products.
+    """
     rng = np.random.default_rng(0)
     sizes, addresses, buffers, owner, operands = [], [], [], [], []
     num_operands = 2 * sum(len(depths) for *_, depths in sums)
@@ -39,10 +46,14 @@ def described(sums, device, kind, planner="auto"):
             operands += [rng.integers(-4, 5, lhs), rng.integers(-4, 5, rhs)]
             owner.append(index)
     table = problem_table(addresses, buffers)
-    problems = [vb.Problem(m, n, sum(depths), batch, False, True) for m, n, batch, depths in sums]
+    terms = [len(depths) if device != "cpu" and len(set(depths)) == 1 else 1 for *_, depths in sums]
+    problems = [
+        vb.Problem(m, n, sum(depths) // count, batch * count, False, True)
+        for (m, n, batch, depths), count in zip(sums, terms, strict=True)
+    ]
     plan = plan_problems(problems, kind, device_spec(device), planner)
     assert plan.predicted_seconds > 0
-    return plan, table, pack(plan, table, None, np.array(owner)), operands, np.array(owner)
+    return plan, table, pack(plan, table, None, np.array(owner), np.array(terms)), operands, np.array(owner)
 
 
 def tables(table, descriptors):
@@ -135,3 +146,29 @@ def test_on_a_gpu_each_products_tile_is_a_block():
     assert set(splits["slices"].tolist()) == {3}
     assert set(splits["problem"].tolist()) == {0}
     assert plan.problems[0].k == 49
+
+
+def test_a_users_planner_may_give_the_matrices_of_a_batch_different_tiles():
+    """To it, a sum is one product with a long K, also where our planners see a batch of products."""
+    seen = []
+
+    def alternating(problems, device, catalogue):
+        (problem,) = problems
+        seen.append((problem.k, problem.batch))
+        shapes = [catalogue.find("small", 128), catalogue.find("large", 128)]
+        blocks = [
+            [vb.Tile(0, batch, row, col, 0, problem.k, shapes[batch % 2].key)]
+            for batch in range(problem.batch)
+            for row in range(0, problem.m, shapes[batch % 2].m)
+            for col in range(0, problem.n, shapes[batch % 2].n)
+        ]
+        return vb.Plan.from_blocks(problems, device, catalogue, planner="alternating", blocks=blocks)
+
+    A, B = jnp.ones((2, 70, 128), jnp.float32), jnp.ones((2, 128, 90), jnp.float32)
+
+    def total(A, B):
+        return vb.batched_matmul_sum([A] * 3, [B] * 3, [0] * 3, planner=alternating, precision="highest")
+
+    with vb.target("h100"):
+        export.export(jax.jit(total), platforms=["cuda"], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(A, B)
+    assert seen == [(384, 2)]

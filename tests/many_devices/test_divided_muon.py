@@ -134,6 +134,18 @@ def test_inside_shard_map(check_vma):
         assert_close(nested(stacks), of_stack)
 
 
+def test_matrices_that_vary_over_other_axes_beside_matrices_that_do_not():
+    """All results vary over the union of the axes, as they lie in one buffer."""
+    parts = {"parts": oracle.random((4, 6, 10), "float64", 1), "whole": oracle.random((5, 8), "float64", 2)}
+    run = functools.partial(vb.newton_schulz, mesh_axis="x")
+    spread = jax.shard_map(
+        run, mesh=mesh(2, 2), in_specs=({"parts": P("y"), "whole": P()},), out_specs={"parts": P("y"), "whole": P("y")}
+    )
+    results = jax.jit(spread)(parts)
+    expected = jax.jit(vb.newton_schulz)(parts)
+    assert_close(results, expected | {"whole": jnp.concatenate([expected["whole"]] * 2)})
+
+
 def test_explicit_shardings_are_kept():
     explicit = mesh(8, axis_type=AxisType.Explicit)
     specs = {"stack": P(None, None, None), "wide": P(None, "x"), "square": P("x", None)}

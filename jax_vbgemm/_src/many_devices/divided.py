@@ -52,6 +52,7 @@ def divided(
         # Each device reads only some operands, so that cotangents have to be summed over the devices, which the
         # transpose of this cast does.
         stacks, extras = jax.tree.map(lambda x: compat.varying(x, axes.names), (stacks, extras))
+        stacks = compat.unite_varying(stacks)  # all results lie in one buffer
         found: list[list[tuple[Piece, jax.Array]]] = [[] for _ in arrays]
         sent: tuple[Layouts, list[jax.Array]] = {}, []
         for of_round in rounds:

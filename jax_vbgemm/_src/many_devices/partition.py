@@ -11,9 +11,10 @@ from typing import NamedTuple
 _PIECES_PER_DEVICE = 8
 
 # Results are distributed in rounds, so that a round is sent while the next one is computed. More rounds are smaller
-# batches, and each costs a collective for each dtype.
+# batches, and each costs a collective for each dtype: on H200s three rounds are slower than two, and with a step of
+# less than the time below, as predicted, so are two (docs/design/jax.md, J10).
 _MOST_ROUNDS = 2
-_SECONDS_OF_ROUND = 2e-4  # the predicted time of a Newton-Schulz step from which on a round is worth that
+_SECONDS_OF_ROUND = 2e-4
 
 
 class Piece(NamedTuple):

@@ -33,7 +33,8 @@ from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.primitive import Epilogue, Scalar
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View, dense
-from jax_vbgemm._src.planner import DeviceSpec, kind_of, plan_problems
+from jax_vbgemm._src.planner import Auto, DeviceSpec, kind_of, plan_problems
+from jax_vbgemm._src.planner.plan.draft import DraftPlanner
 from jax_vbgemm._src.problem import Problem
 
 
@@ -58,7 +59,7 @@ def kernel_call(
     owner = np.repeat(np.arange(len(sums)), [len(x.products) for x in placed])
     lhs_dtype, rhs_dtype = (operands[index].dtype.name for index in sums[0].terms[0][:2])
     kind = kind_of(lhs_dtype, precision_name(precision), device, rhs_dtype)
-    terms = [_terms_side_by_side(x) if device.device_type == "gpu" else 1 for x in placed]
+    terms = [_terms_side_by_side(x, device, planner) for x in placed]
     problems = tuple(_batch_of_terms(x.problem, count) for x, count in zip(placed, terms, strict=True))
     plan = plan_problems(problems, kind, device, planner)
     if len(owner) > len(sums) and not sums_fit(plan, owner, np.array([product.k for product in products], np.int64)):
@@ -91,13 +92,16 @@ def kernel_call(
     ], new_targets
 
 
-def _terms_side_by_side(x: Placed) -> int:
-    """The number of a sum's products if they have the same K, else 1.
+def _terms_side_by_side(x: Placed, device: DeviceSpec, planner: Any) -> int:
+    """The number of a sum's products if they are planned as a batch, else 1.
 
     A GPU computes the products of a tile side by side, as K slices of it whose partial sums are added. Where these
-    slices have one length, the planner sees a batch of products in place of one product with a long K.
+    slices have one length, the planner sees a batch of products in place of one product with a long K. A user's planner
+    does not, as it might give the matrices of a batch different tiles.
     """
-    return len(x.products) if len({product.k for product in x.products}) == 1 else 1
+    is_ours = isinstance(planner, Auto | DraftPlanner)
+    equal = len({product.k for product in x.products}) == 1
+    return len(x.products) if device.device_type == "gpu" and is_ours and equal else 1
 
 
 def _batch_of_terms(problem: Problem, terms: int) -> Problem:

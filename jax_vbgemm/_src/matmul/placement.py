@@ -55,7 +55,7 @@ class _Attempt(NamedTuple):
 
 
 def place(operands: Sequence[Operand], of_sum: Sum) -> Placed:
-    """The sum with as few copies as descriptors need. The planner sees it as one product whose K is that of all terms
+    """The sum with as few copies as descriptors need. Its `problem` is one product whose K is that of all terms
     together."""
     for attempt in _attempts(operands, of_sum):
         pairs = [(attempt.factor(term.lhs), attempt.factor(term.rhs)) for term in of_sum.terms]

@@ -20,6 +20,7 @@ from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.planner import kind_of
+from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged.lists import Packed, batch_of, ragged_lists_p, stacked
 from jax_vbgemm._src.ragged.lowering import why_not_kernel
 from jax_vbgemm._src.ragged.plan import PackedPlan, packed_plan
@@ -33,7 +34,12 @@ def _lower(platform: str, ctx: Any, *operands: Any, packed: Packed) -> Any:
     )
     avals = ctx.avals_in
     if not why:
-        sizes = [packed.rows, *(x.size for x in avals), *(size for shape in packed.shapes for size in shape)]
+        sizes = [
+            packed.rows,
+            packed.y_size,
+            *(x.size for x in avals),
+            *(size for shape in packed.shapes for size in shape),
+        ]
         if 0 in (packed.rows, packed.y_size, avals[0].size, len(packed.shapes)):
             why = "nothing is to be multiplied"
         elif max(sizes) > _core.RAGGED_MOST_SIZE:
@@ -116,6 +122,8 @@ def _pack(y: jax.Array, rows: Rows, widths: np.ndarray, size: int) -> jax.Array:
     as y has."""
     if np.ptp(widths) == 0 and y.size == size:
         return y.reshape(-1)
+    if size > LARGEST_SIZE:
+        raise NotImplementedError(f"ragged_matmul: XLA packs up to {LARGEST_SIZE} elements, but the result has {size}")
     width = jnp.asarray(np.maximum(widths, 1))
     lengths = (rows.end - rows.begin) * jnp.asarray(widths)
     begin = _exclusive_sum(lengths)

@@ -140,7 +140,9 @@ def _tiles(rows: Rows, m: Any, ragged: Ragged) -> Tiles:
     return Tiles(group, row, valid, count, end)
 
 
-_FEW_GROUPS = 256
+# XLA's CPU backend fuses the comparison with up to so many groups, and holds all of its results in memory beyond that
+# (JAX 0.10.2: 1 GB for 4 million indices and 64 groups; 32 groups take 12 ms, a binary search 146 ms).
+_FEW_GROUPS = 32
 
 
 def group_of(index: jax.Array, end: jax.Array) -> jax.Array:

@@ -1,6 +1,6 @@
 """Pieces: tiles of a sum of products, cut along K where one product of the sum ends and the next one begins.
 
-To the planner such a sum is one problem with a long K.
+To the planner such a sum is one problem with a long K, or on a GPU, where its products have equal K, a batch of them.
 """
 
 from dataclasses import replace
