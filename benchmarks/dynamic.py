@@ -18,6 +18,7 @@ import numpy as np
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.flax.groups import adapted
+from jax_vbgemm._src.ragged.lists import stacked
 from jax_vbgemm._src.tools.timing import looped, seconds_of
 from workloads import PRECISIONS, Row
 
@@ -81,11 +82,9 @@ def operands_of(name: str, skew: str, dtype: str) -> tuple[Operands, float]:
     return (uniform(rows, k), uniform(groups, k, n), sizes), 2.0 * rows * k * n
 
 
-def stacked(pairs: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
+def padded_ranks(pairs: Sequence[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
     """All adapters' weights as two stacks, ranks padded to the largest one by zeros."""
-    rank = max(a.shape[1] for a, _ in pairs)
-    down = jnp.stack([jnp.pad(a, ((0, 0), (0, rank - a.shape[1]))) for a, _ in pairs])
-    up = jnp.stack([jnp.pad(b, ((0, rank - b.shape[0]), (0, 0))) for _, b in pairs])
+    down, up = map(stacked, zip(*pairs, strict=True))
     return down, up
 
 
@@ -128,8 +127,8 @@ def tokamax(rows: Any, weights: Any, sizes: Any) -> Any:
     return importlib.import_module("tokamax").ragged_dot(rows, weights, sizes)
 
 
-# The last four take adapters padded to the largest rank.
-PEERS = ("vbgemm", "static_loop", "vbgemm_padded", "xla", "lax_ragged_dot", "tokamax")
+PADDED = ("vbgemm_padded", "xla", "lax_ragged_dot", "tokamax")  # they take adapters padded to the largest rank
+PEERS = ("vbgemm", "static_loop", *PADDED)
 
 
 def peer_named(peer: str, known: np.ndarray) -> Product:
@@ -167,16 +166,15 @@ def directed(product: Product, direction: str) -> Callable[..., Any]:
 def compared(results: Any, weights: Any) -> list[np.ndarray]:
     """The results as float64 arrays; gradients of stacked adapters cut to their ranks."""
 
-    def cut(x: Any) -> Any:
-        if not isinstance(weights, list) or not isinstance(x, tuple) or any(y.ndim != 3 for y in x):
-            return x
-        pairs = zip(*x, weights, strict=True)
-        return [(down[:, : a.shape[1]], up[: b.shape[0]]) for down, up, (a, b) in pairs]
-
     def is_stacked(x: Any) -> bool:
         return isinstance(x, tuple) and all(isinstance(y, jax.Array) and y.ndim == 3 for y in x)
 
-    results = jax.tree.map(cut, results, is_leaf=is_stacked)
+    def cut(x: Any) -> Any:
+        pairs = zip(*x, weights, strict=True)
+        return [(down[:, : a.shape[1]], up[: b.shape[0]]) for down, up, (a, b) in pairs]
+
+    if isinstance(weights, list):
+        results = jax.tree.map(lambda x: cut(x) if is_stacked(x) else x, results, is_leaf=is_stacked)
     return [np.asarray(x).astype(np.float64) for x in jax.tree.leaves(results)]
 
 
@@ -196,8 +194,8 @@ def measure(
             try:
                 function = directed(peer_named(peer, known), direction)
                 given = operands
-                if peer not in ("vbgemm", "static_loop") and isinstance(operands[1], list):
-                    given = (operands[0], stacked(operands[1]), operands[2])
+                if peer in PADDED and isinstance(operands[1], list):
+                    given = (operands[0], padded_ranks(operands[1]), operands[2])
                 program = looped(function, iterations).lower(*given).compile()
                 leaves = compared(program(*given), operands[1])
                 programs[peer] = program, given

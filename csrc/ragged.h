@@ -57,11 +57,12 @@ struct TileEpilogues {
   Epilogue epilogue[2];
 };
 
+constexpr int64_t tiles_over(int64_t size, int each) { return (size + each - 1) / each; }
+
 // The maximum number of tiles of `rows` x `cols`, whatever the group sizes are.
 inline int64_t max_tiles(const RaggedCall& call, int rows, int cols) {
-  const auto tiles = [](int64_t size, int each) { return (size + each - 1) / each; };
-  const int64_t across = tiles(call.columns(), cols), nonempty = call.m < call.total_groups ? call.m : call.total_groups;
-  return call.contraction ? call.groups * tiles(call.k, rows) * across : (call.m / rows + nonempty + 1) * across;
+  const int64_t across = tiles_over(call.columns(), cols), nonempty = call.m < call.total_groups ? call.m : call.total_groups;
+  return call.contraction ? call.groups * tiles_over(call.k, rows) * across : (call.m / rows + nonempty + 1) * across;
 }
 
 // The size in bytes of the counter of tiles, and of the list of all tiles that a GPU computes by a tile of the catalogue (with the
@@ -98,16 +99,15 @@ struct PackedCall {
 
 // The maximum number of tiles, whatever the group sizes are. Zeros behind the last row are tiles, too.
 inline int64_t max_packed_tiles(const PackedCall& call, const TileShape& tile) {
-  const auto tiles = [](int64_t size, int each) { return (size + each - 1) / each; };
   int64_t widest = 0, of_results = 0;
   for (int64_t i = 0; i < call.groups; ++i) {
     const int64_t k = call.shapes[2 * i], n = call.shapes[2 * i + 1];
     widest = widest < n ? n : widest;
-    of_results += tiles(k, tile.m) * tiles(n, tile.n);
+    of_results += tiles_over(k, tile.m) * tiles_over(n, tile.n);
   }
   if (call.contraction) return of_results;
   const int64_t nonempty = call.rows < call.groups ? call.rows : call.groups;
-  return (call.rows / tile.m + nonempty) * tiles(widest, tile.n) + call.y_size / (int64_t{tile.m} * tile.n) + 2;
+  return (call.rows / tile.m + nonempty) * tiles_over(widest, tile.n) + call.y_size / (int64_t{tile.m} * tile.n) + 2;
 }
 
 // The size in bytes of the list of tiles, and of the workspace, in which the list is followed by the tile kernel's table of buffers.

@@ -1,6 +1,5 @@
 """The custom call of packed rows as GPUs get it, without a GPU: its checks, and the list of tiles."""
 
-import ctypes
 import re
 
 import emulated_call
@@ -9,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from emulated_check import CDNA, CSRC, Builder, change, some_files
-from test_ragged_call import KERNELS, ROUNDING, TILES, WAVES
+from emulated_check import CSRC, Builder, change
+from test_ragged_call import KERNELS, ROUNDING, TILES, WAVES, registered, with_waves
 
 from jax_vbgemm import _core
 from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
@@ -21,18 +20,9 @@ pytestmark = emulated_call.MARKS
 FORMS = pytest.mark.parametrize("form", ["rows", "transposed", "contraction"])
 
 
-def registered(builder: Builder, name: str, kernels, machine, changed) -> str:
-    library = builder.ragged_library(some_files(changed, kernels), jax.ffi.include_dir(), machine, changed)
-    function = ctypes.CDLL(str(library)).vbgemm_emulated_packed
-    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")
-    return name
-
-
 @pytest.fixture(scope="module", params=WAVES, ids=lambda wave: f"waves of {wave}")
 def target(builder: Builder, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    machine = CDNA if request.param == 64 else []
-    kernels = [*KERNELS, "mfma_bf16:m128_light" if machine else "tensor_light_bf16:m128_light"]
-    return registered(builder, f"packed_{request.param}", kernels, machine, tmp_path_factory.mktemp("packed"))
+    return with_waves(request.param, builder, "packed", tmp_path_factory.mktemp("packed"))
 
 
 def call(
@@ -198,7 +188,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_in_the_list_are_caught(builder: Builder, tmp_path, mistake):
     change(tmp_path, CSRC / "gpu/ragged/packed_list.h", *MISTAKES[mistake])
-    target = registered(builder, f"packed_{mistake}", KERNELS[:1], [], tmp_path)
+    target = registered(builder, "packed", f"packed_{mistake}", KERNELS[:1], [], tmp_path)
     caught = 0
     for form in ("rows", "transposed"):
         for seed in range(3):

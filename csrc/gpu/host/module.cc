@@ -5,6 +5,7 @@
 #include "gpu/host/addition_call.h"
 #include "gpu/host/launch.h"
 #include "gpu/host/square_sums_call.h"
+#include "gpu/host/status.h"
 
 extern "C" XLA_FFI_Error* vbgemm_gpu_ragged(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* vbgemm_gpu_packed(XLA_FFI_CallFrame* call_frame);
@@ -13,11 +14,6 @@ namespace {
 
 namespace ffi = xla::ffi;
 namespace nb = nanobind;
-
-ffi::Error status_of(vbgemm::Error launched) {
-  if (launched == vbgemm::kSuccess) return ffi::Error::Success();
-  return ffi::Error::Internal(std::string("jax_vbgemm: kernel launch failed: ") + vbgemm::error_name(launched));
-}
 
 ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::RemainingArgs operands, ffi::RemainingRets rets,
                   int64_t catalogue, int64_t kind, ffi::Span<const int64_t> problems, ffi::Span<const int64_t> epilogues,
@@ -54,7 +50,7 @@ ffi::Error Matmul(vbgemm::Stream stream, ffi::AnyBuffer descriptors, ffi::Remain
   gpu.elements = call.elements.data();
   gpu.num_buffers = static_cast<int>(call.buffers.size());
   gpu.num_operands = call.num_operands;
-  return status_of(vbgemm::launch(gpu, stream));
+  return vbgemm::status_of(vbgemm::launch(gpu, stream));
 }
 
 ffi::Error AddScaled(vbgemm::Stream stream, ffi::AnyBuffer alpha, ffi::AnyBuffer beta, ffi::RemainingArgs operands,
@@ -62,7 +58,7 @@ ffi::Error AddScaled(vbgemm::Stream stream, ffi::AnyBuffer alpha, ffi::AnyBuffer
   std::vector<vbgemm::Addition> members;
   vbgemm::AddScaledCall call;
   const ffi::Error error = vbgemm::check_addition(alpha, beta, operands, results, members, call);
-  return error.failure() ? error : status_of(vbgemm::add_scaled(call, stream));
+  return error.failure() ? error : vbgemm::status_of(vbgemm::add_scaled(call, stream));
 }
 
 ffi::Error SquareSums(vbgemm::Stream stream, ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> sums,
@@ -70,7 +66,7 @@ ffi::Error SquareSums(vbgemm::Stream stream, ffi::RemainingArgs operands, ffi::R
   std::vector<vbgemm::Buffer> arrays;
   vbgemm::SquareSumsCall call;
   const ffi::Error error = vbgemm::check_square_sums(operands, *sums, *partials, arrays, call);
-  return error.failure() ? error : status_of(vbgemm::square_sums(call, stream));
+  return error.failure() ? error : vbgemm::status_of(vbgemm::square_sums(call, stream));
 }
 
 }  // namespace

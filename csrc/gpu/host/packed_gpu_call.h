@@ -2,6 +2,7 @@
 #pragma once
 #include "gpu/host/packed_launch.h"
 #include "gpu/host/ragged_launch.h"
+#include "gpu/host/status.h"
 #include "packed_call.h"
 
 namespace vbgemm {
@@ -13,9 +14,7 @@ inline ffi::Error compute_packed(const PackedArguments& given, const PackedGpuAr
   ffi::Error error = check_packed(given, /*extra=*/1, weights, call);
   if (error.success()) error = check_packed_on_gpu(given, of_gpu, has_tile, call);
   if (error.failure()) return error;
-  const Error launched = launch_packed(call, stream);
-  if (launched == kSuccess) return ffi::Error::Success();
-  return ffi::Error::Internal(std::string("jax_vbgemm: kernel launch failed: ") + error_name(launched));
+  return status_of(launch_packed(call, stream));
 }
 
 }  // namespace vbgemm

@@ -1,6 +1,7 @@
 // What the handlers of ragged products on a GPU, and on an emulated one, do with their arguments.
 #pragma once
 #include "gpu/host/ragged_launch.h"
+#include "gpu/host/status.h"
 #include "ragged_call.h"
 
 namespace vbgemm {
@@ -14,9 +15,7 @@ inline ffi::Error compute_ragged(const RaggedArguments& given, Stream stream) {
   if (!has_ragged_kernel(call)) {
     return refuse("this ragged product was planned for another GPU: lower it on this machine, or in the context jax_vbgemm.target(...)");
   }
-  const Error launched = launch_ragged(call, stream);
-  if (launched == kSuccess) return ffi::Error::Success();
-  return ffi::Error::Internal(std::string("jax_vbgemm: kernel launch failed: ") + error_name(launched));
+  return status_of(launch_ragged(call, stream));
 }
 
 }  // namespace vbgemm

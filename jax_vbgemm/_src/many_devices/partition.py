@@ -24,9 +24,9 @@ class Piece(NamedTuple):
     start: int
     stop: int
 
-    def moved(self, by: int) -> Piece:
-        """As many matrices of the same stack, so many places further on."""
-        return self._replace(start=self.start + by, stop=self.stop + by)
+    def part(self, start: int, stop: int) -> Piece:
+        """Its matrices [start, stop)."""
+        return Piece(self.array, self.start + start, self.start + stop)
 
 
 class Round(NamedTuple):
@@ -46,22 +46,21 @@ def in_rounds(counts: Sequence[int], kinds: Sequence[Hashable], seconds: Sequenc
       seconds: the predicted time of one matrix of each stack.
       devices: the number of devices.
     """
-    slots, rest = _slots(counts, kinds, devices)
-
-    def costs() -> list[float]:
-        return [seconds[slot[0].array] for slot in slots]
-
+    slots, left = _slots(counts, kinds, devices)
     lengths = [slot[0].stop - slot[0].start for slot in slots]
-    total = sum(length * cost for length, cost in zip(lengths, costs(), strict=True))
-    if any(rest) and total < _SECONDS_OF_ROUND:  # a round of its own takes longer
-        slots, lengths, rest = [], [], list(counts)
-    rounds = [Round(_of_slots(part, slots, devices), True)
-              for part in partition(lengths, costs(), max(1, min(_MOST_ROUNDS, int(total / _SECONDS_OF_ROUND))))
-              if part]  # fmt: skip
-    if any(rest):
-        first = [count - left for count, left in zip(counts, rest, strict=True)]
-        shares = partition(rest, seconds, devices)
-        rounds.insert(0, Round(tuple(tuple(p.moved(first[p.array]) for p in share) for share in shares), False))
+    costs = [seconds[slot[0].array] for slot in slots]
+    total = sum(length * cost for length, cost in zip(lengths, costs, strict=True))
+    if any(left) and total < _SECONDS_OF_ROUND:  # a round of its own takes longer
+        return [Round(partition(counts, seconds, devices), False)]
+    rounds = []
+    if any(left):
+        last = [Piece(array, counts[array] - count, counts[array]) for array, count in enumerate(left)]
+        shares = partition(left, seconds, devices)
+        rounds.append(Round(tuple(tuple(last[p.array].part(p.start, p.stop) for p in x) for x in shares), False))
+    for parts in partition(lengths, costs, max(1, min(_MOST_ROUNDS, int(total / _SECONDS_OF_ROUND)))):
+        if parts:
+            of_slots = [[piece.part(p.start, p.stop) for piece in slots[p.array]] for p in parts]
+            rounds.append(Round(tuple(zip(*of_slots, strict=True)), True))
     return rounds
 
 
@@ -86,17 +85,6 @@ def _slots(counts: Sequence[int], kinds: Sequence[Hashable], devices: int) -> tu
             for piece in slots[-1]:
                 left[piece.array] = 0
     return slots, left
-
-
-def _of_slots(part: Sequence[Piece], slots: Sequence[Slot], devices: int) -> tuple[tuple[Piece, ...], ...]:
-    """The pieces of each device, for parts of slots."""
-    return tuple(
-        tuple(
-            slots[p.array][device]._replace(stop=slots[p.array][device].start + p.stop - p.start).moved(p.start)
-            for p in part
-        )
-        for device in range(devices)
-    )
 
 
 def partition(counts: Sequence[int], seconds: Sequence[float], devices: int) -> tuple[tuple[Piece, ...], ...]:

@@ -18,11 +18,9 @@ from jax.interpreters import mlir
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.descriptors import KINDS
-from jax_vbgemm._src.matmul.precision import precision_name
-from jax_vbgemm._src.planner import kind_of
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged.lists import Packed, batch_of, ragged_lists_p, stacked
-from jax_vbgemm._src.ragged.lowering import why_not_kernel
+from jax_vbgemm._src.ragged.lowering import kind_on, why_not_kernel
 from jax_vbgemm._src.ragged.plan import PackedPlan, packed_plan
 from jax_vbgemm._src.ragged.primitive import Ragged, ragged_dot_p
 from jax_vbgemm._src.ragged.reference import Form, Rows, group_of, mapped, rows_of_groups
@@ -46,20 +44,16 @@ def _lower(platform: str, ctx: Any, *operands: Any, packed: Packed) -> Any:
             why = f"a dimension exceeds {_core.RAGGED_MOST_SIZE}"
     planned = None
     if not why and platform in backends.GPU_PLATFORMS:
+        kind, device = kind_on(platform, avals[0].dtype, packed.precision), backends.planning_device(platform)
         planned = packed_plan(
-            _kind(platform, avals[0].dtype, packed), backends.planning_device(platform), packed.shapes, packed.rows,
-            packed.y_size, packed.contraction, packed.transpose_rhs,
-        )  # fmt: skip
+            kind, device, packed.shapes, packed.rows, packed.y_size, packed.contraction, packed.transpose_rhs
+        )
         why = None if planned else "it has too many tiles"
     empty = 0 in (packed.rows, packed.y_size, len(packed.shapes))
     if why and packed.implementation == "kernel" and not empty:
         raise NotImplementedError(f"ragged_matmul: implementation='kernel', but {why}")
     form = partial(_padded, packed=packed) if why else partial(_call, platform=platform, packed=packed, planned=planned)
     return mlir.lower_fun(form, multiple_results=True)(ctx, *operands)
-
-
-def _kind(platform: str, dtype: Any, packed: Packed) -> str:
-    return kind_of(dtype.name, precision_name(packed.precision), backends.planning_device(platform))
 
 
 def _lower_elsewhere(ctx: Any, *operands: Any, packed: Packed) -> Any:
@@ -152,7 +146,7 @@ def _call(*operands: jax.Array, platform: str, packed: Packed, planned: PackedPl
         flat.append(x)
         is_shared.append(int(shared))
     attributes = {
-        "kind": np.int64(KINDS.index(_kind(platform, flat[0].dtype, packed))),
+        "kind": np.int64(KINDS.index(kind_on(platform, flat[0].dtype, packed.precision))),
         "contraction": np.int64(packed.contraction),
         "transpose_rhs": np.int64(packed.transpose_rhs),
         "sizes": np.array([packed.rows, operands[0].shape[-1], packed.y_size, entries], np.int64),

@@ -134,8 +134,9 @@ def batch_strides(batch: Shape, operands: Sequence[Shape]) -> tuple[list[int], l
     return [1] * missing + counts, [[0] * missing + of_operand for of_operand in collapsed]
 
 
-def _kind(platform: str, dtype: Any, ragged: Ragged) -> str:
-    return kind_of(dtype.name, precision_name(ragged.precision), backends.planning_device(platform))
+def kind_on(platform: str, dtype: Any, precision: Any) -> str:
+    """The arithmetic of a product on the device for which a program is lowered."""
+    return kind_of(dtype.name, precision_name(precision), backends.planning_device(platform))
 
 
 def _planned(platform: str, ctx: Any, ragged: Ragged) -> plan.Plan | None:
@@ -149,7 +150,7 @@ def _planned(platform: str, ctx: Any, ragged: Ragged) -> plan.Plan | None:
     # An exported program may run on another device than the one for which it is planned.
     named = backends.named_target()
     certain = (named is not None and named.platform == platform) or not compat.is_export(ctx)
-    kind = _kind(platform, ctx.avals_in[0].dtype, ragged)
+    kind = kind_on(platform, ctx.avals_in[0].dtype, ragged.precision)
     return plan.plan(kind, backends.planning_device(platform), product, certain=certain)
 
 
@@ -194,7 +195,7 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged, planned: plan.Pla
     result: jax.Array
     result, *_ = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, results, input_output_aliases=aliases)(
         *buffers,
-        kind=np.int64(KINDS.index(_kind(platform, lhs.dtype, ragged))),
+        kind=np.int64(KINDS.index(kind_on(platform, lhs.dtype, ragged.precision))),
         contraction=np.int64(ragged.contraction),
         transpose_rhs=np.int64(ragged.transpose_rhs),
         activation=np.int64(ACTIVATIONS.index(ragged.activation)),
