@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.arguments import as_array, shown
+from jax_vbgemm._src.arguments import as_array, shown, unsharded_array
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.routing import Routing
@@ -40,7 +40,7 @@ def dispatch(x: Any, routing: Routing) -> jax.Array:
 
 def _tokens(name: str, x: Any, routing: Routing) -> jax.Array:
     """x as an array; ValueError where it does not hold the tokens of a routing."""
-    array: jax.Array = as_array(name, "x", x)
+    array = unsharded_array(name, "x", x)
     tokens = routing.slots.shape[0]
     if array.ndim != 2 or array.shape[0] != tokens:
         raise ValueError(f"{name}: x is {array.shape} but routing is of {tokens} tokens: x must be ({tokens}, d)")
@@ -68,7 +68,7 @@ def combine(y: Any, routing: Routing) -> jax.Array:
     Raises:
       ValueError: y is not (tokens * k, n).
     """
-    y = as_array("combine", "y", y)
+    y = unsharded_array("combine", "y", y)
     tokens, k = routing.slots.shape
     if y.ndim != 2 or y.shape[0] != tokens * k:
         raise ValueError(
@@ -178,7 +178,8 @@ def expert_mlp(
       ValueError: shapes don't fit; otherwise as `ragged_dot`.
       TypeError: gradients is no pair of Refs.
     """
-    gate_up, down = as_array("expert_mlp", "gate_up", gate_up), as_array("expert_mlp", "down", down)
+    gate_up = unsharded_array("expert_mlp", "gate_up", gate_up)
+    down = unsharded_array("expert_mlp", "down", down)
     experts = routing.group_sizes.shape[0]
     for argument, weights in {"gate_up": gate_up, "down": down}.items():
         if weights.ndim != 3 or weights.shape[0] != experts:
