@@ -12,7 +12,7 @@ SHAPES = [(5, 9), (1, 3), (70, 33), (3, 20, 6), (200, 2)]
 
 
 @pytest.mark.parametrize("dtype", oracle.DTYPES)
-@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("transpose", [False, np.True_])
 def test_values(dtype, transpose):
     Xs = [oracle.random(shape, dtype, 1) for shape in SHAPES]
     oracle.check(vb.batched_gram(Xs, transpose=transpose), Xs, Xs, [(transpose, not transpose)] * len(Xs))

@@ -275,6 +275,12 @@ F32 = jnp.float32
         ({"precision": "best"}, ValueError, r"ragged_dot: precision: unknown name 'best'"),
         ({"group_size_hint": [1]}, ValueError, r"group_size_hint is \[1\]: it must be one size, or one for each of"),
         ({"group_size_hint": 1.5}, TypeError, r"group_size_hint must be an integer or a sequence of integers, not 1.5"),
+        (
+            {"group_size_hint": True},
+            TypeError,
+            "group_size_hint must be an integer or a sequence of integers, not True",
+        ),
+        ({"group_size_hint": [1, True]}, TypeError, "group_size_hint must be an integer or a sequence of integers"),
         ({"lhs": "rows"}, TypeError, r"ragged_dot: lhs must be an array, but is 'rows'"),
     ],
 )
@@ -282,6 +288,22 @@ def test_bad_input_is_named(change, error, message):
     arguments = {"lhs": jnp.ones((4, 3)), "rhs": jnp.ones((2, 3, 5)), "group_sizes": jnp.ones((2,), int), **change}
     with pytest.raises(error, match=message):
         vb.ragged_dot(**arguments)
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, lambda x: np.array([x])])
+def test_integers_of_the_host_beyond_32_bits_saturate(kind):
+    """Without x64 JAX refuses or wraps them."""
+    x, w = jnp.ones((2, 1), F32), jnp.ones((1, 1, 1), F32)
+    with jax.enable_x64(False):
+        for offset in (2**40, -(2**40)):
+            assert not vb.ragged_dot(x, w, [2, 0], group_offset=kind(offset)).any()
+        for size, rows in ((2**40, 2), (2**32, 2), (-(2**40), 0), (2**32 + 1, 2)):
+            assert vb.ragged_dot(x, w, np.reshape(kind(size), 1)).sum() == rows
+        rows = jnp.arange(1.0, 3.0)[:, None]
+        gathered = vb.ragged_dot(rows, w, [2], gather=np.array([2**40, -(2**40)]))
+        np.testing.assert_array_equal(gathered[:, 0], [2, 1])
+        routing = vb.moe.route(jnp.zeros((1, 3)), experts=np.array([[2**40, -(2**40)]]))
+        assert (routing.experts.tolist(), routing.clamped) == ([[2, 0]], 2)
 
 
 def test_the_kernel_is_never_replaced_silently():

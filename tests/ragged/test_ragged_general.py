@@ -80,3 +80,36 @@ def test_bad_dimension_numbers_are_jaxs_errors():
         vb.ragged_dot_general(lhs, rhs, sizes, numbers)
     with pytest.raises(TypeError, match="ragged_dot_general: group_sizes is float64"):
         vb.ragged_dot_general(lhs, rhs, jnp.ones(3), arguments("basic")[3])
+
+
+@pytest.mark.parametrize(
+    ("case", "options", "error", "message"),
+    [
+        (
+            "contraction",
+            {"groups": -1, "group_offset": 0},
+            ValueError,
+            "groups is -1: it must be a non-negative integer",
+        ),
+        (
+            "contraction",
+            {"groups": 2.0, "group_offset": 0},
+            ValueError,
+            "groups is 2.0: it must be a non-negative integer",
+        ),
+        ("contraction", {"groups": True, "group_offset": 0}, ValueError, "groups is True"),
+        ("contraction", {"groups": 2}, ValueError, "groups is 2: it is for ragged contractions with a group_offset"),
+        ("basic", {"groups": 2, "group_offset": 0}, ValueError, "groups is 2: it is for ragged contractions with a"),
+        (
+            "basic",
+            {"ragged_dot_dimension_numbers": None},
+            TypeError,
+            "must be jax.lax.RaggedDotDimensionNumbers, not None",
+        ),
+    ],
+)
+def test_bad_options_are_named(case, options, error, message):
+    names = ("lhs", "rhs", "group_sizes", "ragged_dot_dimension_numbers")
+    given = dict(zip(names, arguments(case), strict=True)) | options
+    with pytest.raises(error, match=f"ragged_dot_general: .*{message}"):
+        vb.ragged_dot_general(**given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 
 from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.matmul.call import bind, with_windows
@@ -53,7 +54,7 @@ def batched_gram(
     """
     Xs = jax.tree.map_with_path(lambda path, x: as_array(NAME, "Xs" + jax.tree_util.keystr(path), x), Xs)
     for flag in jax.tree.leaves(transpose):
-        if not isinstance(flag, bool):
+        if not isinstance(flag, bool | np.bool_):
             raise TypeError(f"{NAME}: transpose must hold Python bools, not {flag!r}")
     others = jax.tree.map(lambda flag: not flag, transpose)
     call = products(

@@ -70,7 +70,9 @@ def _gathered(call: Call, lhs: Factors, rhs: Factors, outs: list[int], structure
     call = by_term._replace(
         shapes=tuple(call.shapes[term] for term in firsts), dtypes=tuple(call.dtypes[term] for term in firsts)
     )
-    flags = [symmetric] * len(first) if isinstance(symmetric, bool) else leaves_of(call, "symmetric", symmetric)
+    flags = (
+        [symmetric] * len(first) if isinstance(symmetric, bool | np.bool_) else leaves_of(call, "symmetric", symmetric)
+    )
     for result, (shape, flag) in enumerate(zip(call.shapes, flags, strict=True)):
         if not isinstance(flag, bool | np.bool_):
             raise TypeError(f"{NAME}: symmetric must hold Python bools, not {flag!r}")

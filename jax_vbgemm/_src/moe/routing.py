@@ -10,7 +10,7 @@ import numpy as np
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, unsharded_array
-from jax_vbgemm._src.integers import is_integer
+from jax_vbgemm._src.integers import is_integer, saturated
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.indices import clamp
 
@@ -106,7 +106,7 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
         chosen = jax.lax.top_k(logits, int(k))[1].astype(jnp.int32)
         clamped = jnp.zeros((), jnp.int32)
     else:
-        given = unsharded_array(name, "experts", experts)
+        given = unsharded_array(name, "experts", saturated(experts))
         if not jnp.issubdtype(given.dtype, jnp.integer):
             raise TypeError(f"{name}: experts is {given.dtype}{given.shape}: it must be integers")
         if given.ndim != 2 or given.shape[0] != tokens or given.shape[1] < 1 or count < 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from jax.experimental import checkify
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, promotes, refuse_explicit_axes, shown
+from jax_vbgemm._src.integers import is_integer, saturated
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, result_dtype
 from jax_vbgemm._src.matmul.precision import canonical_precision
@@ -247,7 +247,7 @@ def sizes_argument(name: str, value: Any) -> jax.Array:
 
 
 def _integers(name: str, argument: str, value: Any) -> jax.Array:
-    array = as_array(name, argument, value)
+    array = as_array(name, argument, saturated(value))
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise TypeError(f"{name}: {argument} is {array.dtype}{array.shape}: it must be integers")
     return array
@@ -288,11 +288,11 @@ def canonical_hint(name: str, hint: Any, groups: int) -> int | tuple[int, ...] |
     """The group_size_hint as a hashable value."""
     if hint is None:
         return None
-    try:
-        many = isinstance(hint, Sequence | np.ndarray)
-        sizes = tuple(map(operator.index, hint)) if many else (operator.index(hint),)
-    except TypeError:
-        raise TypeError(f"{name}: group_size_hint must be an integer or a sequence of integers, not {hint!r}") from None
+    many = isinstance(hint, Sequence | np.ndarray)
+    given = tuple(hint) if many else (hint,)
+    if not all(map(is_integer, given)):
+        raise TypeError(f"{name}: group_size_hint must be an integer or a sequence of integers, not {hint!r}")
+    sizes = tuple(map(int, given))
     if any(size < 0 for size in sizes) or (many and len(sizes) != groups):
         raise ValueError(
             f"{name}: group_size_hint is {hint!r}: it must be one size, or one for each of the {groups} groups, none "

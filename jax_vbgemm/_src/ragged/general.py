@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes
+from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes, shown
+from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.options import checked_implementation
 from jax_vbgemm._src.ragged.api import (
@@ -86,8 +87,12 @@ def ragged_dot_general(
     operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes} | ({} if total is None else {"accumulator": total})
     refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     numbers = ragged_dot_dimension_numbers
+    if not isinstance(numbers, jax.lax.RaggedDotDimensionNumbers):
+        raise TypeError(
+            f"{name}: ragged_dot_dimension_numbers must be jax.lax.RaggedDotDimensionNumbers, not {shown(numbers)}"
+        )
     weights = group_sizes.shape[-1] if group_sizes.ndim else 0
-    if group_offset is not None and numbers.rhs_group_dimensions:
+    if group_offset is not None and any(0 <= dim < rhs.ndim for dim in numbers.rhs_group_dimensions[:1]):
         weights = rhs.shape[numbers.rhs_group_dimensions[0]]
     _check_shapes(lhs, rhs, group_sizes, weights, numbers)
     ragged_dim = numbers.lhs_ragged_dimensions[0]
@@ -96,12 +101,16 @@ def ragged_dot_general(
         raise ValueError(
             f"{name}: an accumulator is for ragged contractions, but dimension {ragged_dim} of lhs is not contracted"
         )
+    if groups is not None:
+        if not is_integer(groups) or groups < 0:
+            raise ValueError(f"{name}: groups is {groups!r}: it must be a non-negative integer")
+        if group_offset is None or ragged_dim not in lhs_contract:
+            raise ValueError(f"{name}: groups is {groups}: it is for ragged contractions with a group_offset")
+        weights = int(groups)
     if ragged_dim in lhs_batch:
         return jax.lax.dot_general(
             lhs, rhs, numbers.dot_dimension_numbers, precision=precision, preferred_element_type=out_dtype
         )
-    if ragged_dim in lhs_contract:
-        weights = weights if groups is None else groups
     ragged = Ragged(
         out_dtype=np.dtype(out_dtype),
         groups=weights,
