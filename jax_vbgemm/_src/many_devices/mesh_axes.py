@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+
+from jax_vbgemm._src import compat
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,30 @@ class MeshAxes:
     def size(self) -> int:
         """The number of devices along the axes."""
         return math.prod(self.mesh.shape[name] for name in self.names)
+
+    def divide(self, name: str, what: str, count: int) -> int:
+        """How many of `count` things each device has; ValueError where the axes do not divide them."""
+        if not count or count % self.size:
+            axes = ", ".join(map(repr, self.names))
+            raise ValueError(f"{name}: the mesh axis {axes} has {self.size} devices, which don't divide {count} {what}")
+        return count // self.size
+
+    # The operations below are for use inside a shard_map over the axes.
+
+    def index(self) -> jax.Array:
+        """The number of this device along the axes."""
+        result: jax.Array = jax.lax.axis_index(self.names).astype(jnp.int32)
+        return result
+
+    def gathered(self, rows: jax.Array) -> jax.Array:
+        """The rows of all devices, one device after the other. The transpose sums the cotangents of each row."""
+        result: jax.Array = jax.lax.all_gather(compat.varying(rows, self.names), self.names, tiled=True)
+        return result
+
+    def summed_parts(self, rows: jax.Array) -> jax.Array:
+        """This device's part of the sum of the devices' rows: the transpose of `gathered`."""
+        result: jax.Array = jax.lax.psum_scatter(compat.varying(rows, self.names), self.names, tiled=True)
+        return result
 
 
 def mesh_axes(name: str, mesh_axis: Any, mesh: Any = None) -> MeshAxes:
