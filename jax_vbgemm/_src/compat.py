@@ -35,6 +35,19 @@ def register_nan_check(primitive: Any) -> None:
     checkify.error_checks[primitive] = functools.partial(checkify.nan_error_check, primitive)
 
 
+def register_user_check(primitive: Any) -> None:
+    """Makes checkify's user checks raise the parameter `message` of a primitive with the operands (value, wrong) where
+    `wrong`, an integer, is not 0; {wrong} in the message stands for it."""
+
+    def check(error: Any, enabled_errors: Any, value: Any, wrong: Any, *, message: str) -> tuple[Any, Any]:
+        if checkify.FailedCheckError in enabled_errors:
+            failed = checkify.FailedCheckError(checkify.get_traceback(), message, wrong=wrong)
+            error = checkify.assert_func(error, wrong != 0, failed)
+        return error, primitive.bind(value, wrong, message=message)
+
+    checkify.error_checks[primitive] = check
+
+
 def unite_varying(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
     """Makes operands of one product vary over the union of their mesh axes.
 

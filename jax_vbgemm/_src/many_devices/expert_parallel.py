@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.many_devices.mesh_axes import mesh_axes
 from jax_vbgemm._src.ragged.api import sizes_argument
-from jax_vbgemm._src.ragged.indices import inverse_permutation, sorted_by_group
+from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_group
 from jax_vbgemm._src.ragged.reference import rows_of_groups
 from jax_vbgemm._src.ragged.select_rows import select_rows
 

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import checkify
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, promotes, refuse_explicit_axes, shown
@@ -19,7 +18,7 @@ from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import accumulate, composed
-from jax_vbgemm._src.ragged.indices import clamp
+from jax_vbgemm._src.ragged.indices import clamp, reported
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 
@@ -214,10 +213,12 @@ def _selection(name: str, lhs: jax.Array, gather: Any) -> dict[str, jax.Array]:
             )
         selection["slots"] = clamp(name, "slots", slots, index.shape[0])[0]
         if index.shape[0] != 0:
-            named = selection["gather"].at[selection["slots"]].get(mode="clip")
-            distinct = jnp.sort(selection["slots"].ravel()) == jnp.arange(index.shape[0], dtype=jnp.int32)
-            checkify.debug_check(
-                jnp.all(named == jnp.arange(lhs.shape[0], dtype=named.dtype)[:, None]) & jnp.all(distinct),
+            rows = jnp.arange(lhs.shape[0], dtype=jnp.int32)
+            misplaced = selection["gather"].at[selection["slots"]].get(mode="clip") != rows[:, None]
+            missing = jnp.sort(selection["slots"].ravel()) != jnp.arange(index.shape[0], dtype=jnp.int32)
+            selection["slots"] = reported(
+                selection["slots"],
+                jnp.sum(misplaced, dtype=jnp.int32) + jnp.sum(missing, dtype=jnp.int32),
                 f"{name}: slots is not the inverse of gather: the gradient of lhs is wrong",
             )
     return selection
