@@ -131,6 +131,15 @@ def test_a_relu_is_differentiated_from_its_result():
     assert not backward.params["epilogues"]
 
 
+@pytest.mark.parametrize("alpha", [1e-4, jnp.float32(1e-4)])
+def test_a_relu_has_a_slope_where_its_result_rounds_to_zero(alpha):
+    """As an epilogue computes in float32: 1e-4 * 1e-4 is positive there, and 0 in float16."""
+    b = [jnp.ones((1, 1), "float16")]
+    gradient = jax.grad(lambda a: vb.batched_gemm([a], b, alpha=alpha, activation="relu")[0].sum() * 1e4)
+    values = [gradient(jnp.full((1, 1), x, "float16")).item() for x in (1e-4, -1e-4, np.nan)]
+    np.testing.assert_allclose(values, [1, 0, 0], rtol=1e-3)
+
+
 @pytest.mark.parametrize("mapped", slow_except(["A", "C", "bias", "alpha", "beta", "all"], ["A", "beta", "all"]))
 def test_vmap(mapped):
     As, Bs, Cs, bias = small()

@@ -198,6 +198,19 @@ def test_gated_dot_options():
     assert_close(moe.gated_dot(x, rhs, sizes, activation=jnp.sin), jnp.sin(both[:, :F]) * both[:, F:])
 
 
+def test_gated_dot_with_a_function_has_zeros_after_the_last_group():
+    x, rhs, sizes = jnp.ones((3, 2)), jnp.ones((2, 2, 4)), jnp.array([1, 1])
+    scale = jnp.array([1, 2, jnp.nan])
+    reciprocal = lambda x: 1 / x  # noqa: E731
+    f = lambda x, rhs: moe.gated_dot(x, rhs, sizes, activation=reciprocal, row_scale=scale)  # noqa: E731
+    np.testing.assert_array_equal(f(x, rhs), [[1, 1], [2, 2], [0, 0]])
+    for gradient in jax.grad(lambda *a: f(*a).sum(), (0, 1))(x, rhs):
+        assert jnp.isfinite(gradient).all()
+    # The second of three groups is the only one with weights.
+    window = moe.gated_dot(x, rhs[:1], jnp.array([1, 1, 1]), activation=reciprocal, group_offset=1)
+    np.testing.assert_array_equal(window, [[0, 0], [1, 1], [0, 0]])
+
+
 def test_losses():
     logits = LOADS["any"]
     routing = moe.route(logits, K)
@@ -212,7 +225,7 @@ def test_losses():
 
 X, L = jnp.ones((3, D)), jnp.zeros((3, EXPERTS))
 W, V = jnp.ones((EXPERTS, D, 2 * F)), jnp.ones((EXPERTS, F, N))
-R = moe.route(L, K)
+ONES, R = jnp.ones(EXPERTS, int), moe.route(L, K)
 ERRORS = [
     (lambda: moe.route(L, 6), ValueError, r"route: k is 6 but logits is \(3, 5\): k must be in \[1, 5\]"),
     (lambda: moe.route(L, 0), ValueError, "route: k is 0"),
@@ -231,6 +244,11 @@ ERRORS = [
     (lambda: moe.gated_dot(X, W, jnp.ones(EXPERTS, int), activation=None), ValueError, "gated_dot: activation"),
     (lambda: moe.gated_dot(X, W, jnp.ones(EXPERTS, int), activation="swish"), ValueError, "gated_dot: activation must"),
     (lambda: moe.gated_dot(X, W, jnp.ones(EXPERTS, int), row_scale=X), ValueError, "ragged_dot: row_scale is"),
+    (lambda: moe.gated_dot(X, W, ONES, activation="relu", gated=True), TypeError, "gated_dot: gated is no option"),
+    (lambda: moe.gated_dot(X, W, ONES, activation=jnp.sin, row_scale=X[0]), ValueError, "gated_dot: row_scale is"),
+    (lambda: moe.gated_dot(X, W, ONES, activation=jnp.sin, row_scale=jnp.ones(3, "complex128")), ValueError, "not promote"),
+    (lambda: moe.gated_dot(X.astype(int), W.astype(int), ONES, activation=jnp.sin), ValueError, "maps int64.* to float"),
+    (lambda: moe.gated_dot(X, W, ONES, activation=jnp.sum), ValueError, r"activation maps float64\(3, 3\) to .*\(\)"),
     (lambda: moe.expert_mlp(X, W[1:], V, R), ValueError, "expert_mlp: gate_up .* routing is of 5 experts"),
     (lambda: moe.expert_mlp(X, W, V[:, 1:], R), ValueError, "expert_mlp: gate_up is .* but down is"),
     (lambda: moe.load_balance_loss(L[:, 1:], R), ValueError, "load_balance_loss: logits is"),

@@ -103,6 +103,27 @@ def test_gradients_of_narrow_operands_have_their_dtype_and_are_summed_wide(dtype
     np.testing.assert_array_equal(oracle.wide(gradient).ravel(), [3008 if dtype == "bfloat16" else 3000, 500])
 
 
+@pytest.mark.parametrize("implementation", [None, "xla"])
+@pytest.mark.parametrize("scale", [None, 1e-4, jnp.inf])
+def test_relu_has_a_slope_where_jaxs_has_one(scale, implementation):
+    """Where the scaled result rounds to 0 or is NaN, too."""
+    lhs = jnp.array([[1e-4], [-1.0], [jnp.nan], [2.0], [1.0]], "float16")
+    rhs, sizes = jnp.ones((2, 1, 1), "float16"), jnp.array([3, 1])
+    scales = None if scale is None else jnp.full((5,), scale, jnp.float32)
+
+    def ours(lhs: Any) -> jax.Array:
+        return vb.ragged_dot(
+            lhs, rhs, sizes, activation="relu", row_scale=scales, implementation=implementation
+        ).astype(jnp.float32)
+
+    def theirs(lhs: Any) -> jax.Array:
+        y = jax.nn.relu(lhs.astype(jnp.float32)).at[4].set(0.0)
+        return y if scale is None else scale * y
+
+    gradients = [jax.grad(lambda lhs, f=f: 1e4 * jnp.sum(f(lhs)[:, 0]))(lhs) for f in (ours, theirs)]
+    np.testing.assert_allclose(*map(oracle.wide, gradients), rtol=1e-3)
+
+
 def test_mixed_dtypes_promote():
     lhs, rhs = oracle.random((M, K), "bfloat16"), oracle.random((G, K, N), "float32")
     with jax.numpy_dtype_promotion("standard"):

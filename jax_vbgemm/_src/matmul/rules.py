@@ -184,7 +184,9 @@ def _jvp_of_epilogues(
     A sum is kept only where a derivative needs it; otherwise the kernel applies its epilogue. The tangents of sums, and
     therefore the cotangents in a gradient, have the results' dtype: 16-bit products have 16-bit products as gradients.
     """
-    alone = [_follows_from_result(epilogue, tangents) for epilogue in epilogues]
+    alone = [
+        _follows_from_result(epilogue, tangents, dtype) for epilogue, dtype in zip(epilogues, out_dtypes, strict=True)
+    ]
     dtypes = [dtype if yes else accumulator(dtype) for dtype, yes in zip(out_dtypes, alone, strict=True)]
     kept = [epilogue if yes else Epilogue() for epilogue, yes in zip(epilogues, alone, strict=True)]
     values = contract(primals, terms, dtypes, epilogues=kept, **options)
@@ -197,10 +199,15 @@ def _jvp_of_epilogues(
     return results, result_tangents
 
 
-def _follows_from_result(epilogue: Epilogue, tangents: Sequence[Any]) -> bool:
+def _follows_from_result(epilogue: Epilogue, tangents: Sequence[Any], dtype: Any) -> bool:
     """Whether the derivative of a result can be computed from the result, without the sum before its epilogue."""
-    alpha_moves = isinstance(epilogue.alpha, tuple) and not isinstance(tangents[epilogue.alpha[0]], ad.Zero)
-    return epilogue.activation in (None, "relu") and not alpha_moves
+    if isinstance(epilogue.alpha, tuple) and _moves(tangents[epilogue.alpha[0]]):
+        return False
+    if epilogue.activation == "relu" and epilogue.alpha != 1:
+        # A sum times a small alpha may be positive in the accumulator and round to 0 in float16, which has fewer
+        # exponents: the result then does not tell where relu has a slope. bfloat16 has those of float32.
+        return bool(dtype in (accumulator(dtype), jnp.bfloat16))
+    return epilogue.activation in (None, "relu")
 
 
 def _finish(

@@ -11,7 +11,8 @@ from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.routing import Routing
-from jax_vbgemm._src.ragged.api import check_sums, ragged_dot
+from jax_vbgemm._src.ragged.api import check_sums, extra_operand, ragged_dot, scalar_integer, sizes_argument
+from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
 from jax_vbgemm._src.ragged.select_rows import select_rows
 
 
@@ -101,28 +102,40 @@ def gated_dot(lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = 
       (m, n).
 
     Raises:
-      ValueError: the size of the two weights is odd, activation is unknown or None; otherwise as `ragged_dot`.
+      ValueError: the size of the two weights is odd; activation is unknown or None, or a function that changes shapes
+        or the kind of numbers (integers to floats); otherwise as `ragged_dot`.
+      TypeError: gated is given; otherwise as `ragged_dot`.
     """
-    rhs = as_array("gated_dot", "rhs", rhs)
-    known, function = resolve_activation("gated_dot", activation)
+    name = "gated_dot"
+    if "gated" in options:
+        raise TypeError(f"{name}: gated is no option: the product is gated; `ragged_dot` has others")
+    rhs = as_array(name, "rhs", rhs)
+    known, function = resolve_activation(name, activation)
     if function is None:
-        raise ValueError("gated_dot: activation must be a function or a name, not None")
+        raise ValueError(f"{name}: activation must be a function or a name, not None")
     width = rhs.shape[-2 if options.get("transpose_rhs") else -1] if rhs.ndim == 3 else 0
     if width % 2:
-        raise ValueError(f"gated_dot: rhs is {rhs.shape}: gate and up lie side by side, but {width} is odd")
+        raise ValueError(f"{name}: rhs is {rhs.shape}: gate and up lie side by side, but {width} is odd")
     if known is not None:
         return ragged_dot(lhs, rhs, group_sizes, activation=known, gated=True, **options)
     scale = options.pop("row_scale", None)
     both = ragged_dot(lhs, rhs, group_sizes, **options)
-    wide = accumulator(both.dtype)
-    gate, up = jnp.split(both.astype(wide), 2, axis=-1)
-    result = function(gate) * up
+    m, wide = both.shape[0], accumulator(both.dtype)
     if scale is not None:
-        scale = as_array("gated_dot", "row_scale", scale)
-        if scale.shape != result.shape[:1]:
-            raise ValueError(f"gated_dot: row_scale is {scale.shape} but must be (m,), {result.shape[:1]}")
-        result = scale.astype(wide)[:, None] * result
-    return result.astype(both.dtype)
+        scale = extra_operand(name, "row_scale", scale, (m,), "(m,)", wide)
+    gate, up = jnp.split(both.astype(wide), 2, axis=-1)
+    activated = function(gate)
+    if activated.shape != gate.shape or not jnp.can_cast(activated.dtype, wide, "same_kind"):
+        raise ValueError(
+            f"{name}: activation maps {gate.dtype}{gate.shape} to {activated.dtype}{activated.shape}: the shape must "
+            "stay, and the result must be of the same kind of number"
+        )
+    offset = options.get("group_offset")
+    if offset is not None:
+        offset = scalar_integer(name, "group_offset", offset)
+    # A row after the last group is zero, even if the activation of 0 is not finite.
+    known_rows = rows_with_weights(sizes_argument(name, group_sizes), offset, m, rhs.shape[0])
+    return finish(activated.astype(wide) * up, scale, None, known_rows, both.dtype)
 
 
 def expert_mlp(

@@ -143,9 +143,9 @@ def ragged_dot(
     wide = accumulator(out_dtype)
     extras: dict[str, jax.Array] = {}
     if bias is not None:
-        extras["bias"] = _operand(name, "bias", bias, (groups, n), "(g, 2 n)" if gated else "(g, n)", out_dtype)
+        extras["bias"] = extra_operand(name, "bias", bias, (groups, n), "(g, 2 n)" if gated else "(g, n)", out_dtype)
     if row_scale is not None:
-        extras["row_scale"] = _operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
+        extras["row_scale"] = extra_operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
     if group_offset is not None:
         extras["group_offset"] = scalar_integer(name, "group_offset", group_offset)
     if rhs_gradient is not None:
@@ -262,7 +262,7 @@ def scalar_integer(name: str, argument: str, value: Any) -> jax.Array:
     return array.reshape(())
 
 
-def _operand(name: str, argument: str, value: Any, shape: tuple[Any, ...], rule: str, dtype: Any) -> jax.Array:
+def extra_operand(name: str, argument: str, value: Any, shape: tuple[Any, ...], rule: str, dtype: Any) -> jax.Array:
     array = as_array(name, argument, value)
     if array.shape != shape:
         raise ValueError(f"{name}: {argument} is {array.shape} but must be {rule}, {shape}")

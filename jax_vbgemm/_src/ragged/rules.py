@@ -59,8 +59,10 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
     if _moves(d_extras.get("bias")):
         parts.append(bias_of_rows(d_extras["bias"], lhs, group_sizes, kept, plain))
     scale, d_scale = extras.get("row_scale"), d_extras.get("row_scale")
-    if ragged.activation in (None, "relu") and not _moves(d_scale):
-        # The derivative can be computed from the result, without the sum before the epilogue.
+    # The derivative can be computed from the result, without the sum before the epilogue, where the epilogue is linear
+    # in the sum or is relu without a scale. A scaled result does not tell where relu has a slope: it may have been
+    # rounded to 0, in float16 above all, or be 0 times infinity.
+    if not _moves(d_scale) and (ragged.activation is None or (ragged.activation == "relu" and scale is None)):
         value = bind(primals, ragged)
         if not parts:
             return value, _sum(parts, value)
@@ -70,7 +72,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
             known = known_rows(group_sizes, extras, lhs, ragged)
             tangent = finish(tangent.astype(scale.dtype), scale, None, known, ragged.out_dtype)
         if ragged.activation == "relu":
-            tangent = jnp.where(value != 0, tangent, jnp.zeros((), tangent.dtype))
+            tangent = jnp.where(value > 0, tangent, jnp.zeros((), tangent.dtype))
         return value, tangent
 
     wide = accumulator(ragged.out_dtype)
