@@ -26,6 +26,7 @@ ROOMS = [
     "_src.distinct",
     "_src.compat",
     "_src.arguments",
+    "_src.mesh_axes",
     "_src.version",
     "_src.plugins",
     "_src.backends",

@@ -14,11 +14,11 @@ import numpy as np
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.elementwise.packed_norms import packed_norms
 from jax_vbgemm._src.many_devices.divided import divided
-from jax_vbgemm._src.many_devices.mesh_axes import mesh_axes
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
 from jax_vbgemm._src.matmul.packed import RaggedArray, pack_as
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View, dense, is_view
+from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.newton_schulz_cost import matrix_seconds, members_alone
 from jax_vbgemm._src.newton_schulz_norms import (
     divisors_of,

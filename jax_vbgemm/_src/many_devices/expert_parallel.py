@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src.arguments import as_array
-from jax_vbgemm._src.many_devices.mesh_axes import mesh_axes
+from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.ragged.api import sizes_argument
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_group
 from jax_vbgemm._src.ragged.reference import rows_of_groups
@@ -65,12 +65,10 @@ def expert_parallel(
     """
     name = "expert_parallel"
     lhs, sizes = as_array(name, "lhs", lhs), sizes_argument(name, group_sizes)
-    axes = mesh_axes(name, mesh_axis)
-    if not axes.manual:
-        raise ValueError(f"{name}: mesh_axis={mesh_axis!r}, but there is no enclosing shard_map over it")
+    axes = mesh_axes(name, mesh_axis, manual=True)
     if lhs.ndim != 2 or sizes.ndim != 1:
         raise ValueError(f"{name}: lhs must be (t, k) and group_sizes (E,), but they are {lhs.shape} and {sizes.shape}")
-    own = axes.divide(name, "experts", len(sizes))
+    own = axes.divide(f"{name}: group_sizes is {sizes.shape}", len(sizes), "experts")
     ends = rows_of_groups(sizes, None, len(lhs), len(sizes)).end
     expert = jnp.searchsorted(ends, jax.lax.iota(jnp.int32, len(lhs)), side="right", method="sort")
     rows, expert = axes.gathered(lhs), axes.gathered(expert.astype(jnp.int32))
@@ -78,7 +76,7 @@ def expert_parallel(
     local = jnp.where((local >= 0) & (local < own), local, own)  # the group of all rows that other devices compute
     own_sizes, order = sorted_by_group(local, own + 1)
     own_sizes = own_sizes[:own]
-    exists = (jnp.arange(len(order)) < jnp.sum(own_sizes, dtype=jnp.int32))[:, None]
+    exists = (jax.lax.iota(jnp.int32, len(order)) < jnp.sum(own_sizes, dtype=jnp.int32))[:, None]
     selected, back = order[:, None], inverse_permutation(order)[:, None]
     rows = jnp.where(exists, select_rows(rows, selected, back), jnp.zeros((), rows.dtype))
     results = function(rows, own_sizes)

@@ -30,11 +30,16 @@ class MeshAxes:
         """The number of devices along the axes."""
         return math.prod(self.mesh.shape[name] for name in self.names)
 
-    def divide(self, name: str, what: str, count: int) -> int:
-        """How many of `count` things each device has; ValueError where the axes do not divide them."""
+    def divide(self, given: str, count: int, what: str) -> int:
+        """How many of `count` things each device has; ValueError where the axes do not divide them.
+
+        given: the function and its argument that tells `count`, with which the message begins.
+        """
         if not count or count % self.size:
-            axes = ", ".join(map(repr, self.names))
-            raise ValueError(f"{name}: the mesh axis {axes} has {self.size} devices, which don't divide {count} {what}")
+            axes = " x ".join(map(repr, self.names))
+            raise ValueError(
+                f"{given}: the mesh axis {axes} has {self.size} devices, which don't divide {count} {what}"
+            )
         return count // self.size
 
     # The operations below are for use inside a shard_map over the axes.
@@ -46,17 +51,23 @@ class MeshAxes:
 
     def gathered(self, rows: jax.Array) -> jax.Array:
         """The rows of all devices, one device after the other. The transpose sums the cotangents of each row."""
+        if not len(rows):  # XLA gathers no arrays without rows
+            return rows
         result: jax.Array = jax.lax.all_gather(compat.varying(rows, self.names), self.names, tiled=True)
         return result
 
     def summed_parts(self, rows: jax.Array) -> jax.Array:
         """This device's part of the sum of the devices' rows: the transpose of `gathered`."""
+        if not len(rows):
+            return rows
         result: jax.Array = jax.lax.psum_scatter(compat.varying(rows, self.names), self.names, tiled=True)
         return result
 
 
-def mesh_axes(name: str, mesh_axis: Any, mesh: Any = None) -> MeshAxes:
+def mesh_axes(name: str, mesh_axis: Any, mesh: Any = None, *, manual: bool = False) -> MeshAxes:
     """Looks up the axes in `mesh`, or in the mesh of the enclosing shard_map or jax.set_mesh.
+
+    manual: whether there has to be an enclosing shard_map over the axes.
 
     Raises:
       TypeError: mesh_axis is neither a name nor a tuple of names, or mesh is no mesh.
@@ -69,8 +80,8 @@ def mesh_axes(name: str, mesh_axis: Any, mesh: Any = None) -> MeshAxes:
     if mesh is not None and not isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh):
         raise TypeError(f"{name}: mesh is {mesh!r}: it must be a jax.sharding.Mesh")
     ambient = jax.sharding.get_abstract_mesh()
-    manual = frozenset(ambient.manual_axes)
-    if mesh is None or manual:  # inside shard_map there is one mesh only
+    over = frozenset(ambient.manual_axes)  # of enclosing shard_maps
+    if mesh is None or over:  # inside shard_map there is one mesh only
         mesh = ambient
     if mesh.empty:
         raise ValueError(f"{name}: mesh_axis={mesh_axis!r}, but there is no mesh: pass it as mesh, or use jax.set_mesh")
@@ -80,9 +91,11 @@ def mesh_axes(name: str, mesh_axis: Any, mesh: Any = None) -> MeshAxes:
             raise ValueError(f"{name}: mesh_axis={mesh_axis!r}: {axis!r} is not an axis of the mesh, which has {known}")
         if names.count(axis) > 1:
             raise ValueError(f"{name}: mesh_axis={mesh_axis!r} names {axis!r} twice")
-    inside = [axis for axis in names if axis in manual]
+    inside = [axis for axis in names if axis in over]
     if inside and len(inside) < len(names):
         raise ValueError(
             f"{name}: mesh_axis={mesh_axis!r}, but the enclosing shard_map is over {', '.join(map(repr, inside))} only"
         )
-    return MeshAxes(mesh, names, bool(inside), frozenset(mesh.axis_names) - manual)
+    if manual and not inside:
+        raise ValueError(f"{name}: mesh_axis={mesh_axis!r}, but there is no enclosing shard_map over it")
+    return MeshAxes(mesh, names, bool(inside), frozenset(mesh.axis_names) - over)
