@@ -87,6 +87,33 @@ def test_rows_that_are_not_in_x_as_a_whole_are_left_out(implementation):
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_nan_of_rows_that_are_left_out_reaches_nothing(implementation):
+    """The last of 2 rows of group 1, and the row of group 2, do not lie in 8 numbers: their matrices are never read."""
+    Bs, sizes = [jnp.ones((3, 2)), jnp.ones((4, 1)), jnp.full((5, 3), jnp.nan)], jnp.array([1, 2, 1])
+    f = functools.partial(vb.ragged_matmul, group_sizes=sizes, rows=4, implementation=implementation)
+    y, pull = jax.vjp(lambda x, Bs: f(x, Bs), jnp.ones(8), Bs)
+    np.testing.assert_array_equal(y, [3, 3, 4, *[0] * 9])
+    d_x, d_Bs = pull(jnp.where(jnp.arange(12) < 3, 1.0, jnp.nan))
+    np.testing.assert_array_equal(d_x, [2, 2, 2, 1, 1, 1, 1, 0])
+    for b, right in zip(d_Bs, (1, 1, 0), strict=True):
+        np.testing.assert_array_equal(b, jnp.full(b.shape, right))
+
+
+@pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, "kernel"])
+def test_an_empty_x_has_no_rows(implementation):
+    Bs = [jnp.full((3, 2), jnp.nan), jnp.full((4, 2), jnp.nan)]
+    f = functools.partial(vb.ragged_matmul, group_sizes=jnp.array([1, 1]), rows=3, implementation=implementation)
+    y, pull = jax.vjp(lambda Bs: f(jnp.zeros(0), Bs), Bs)
+    np.testing.assert_array_equal(y, jnp.zeros((3, 2)))
+    assert not any(b.any() for b in pull(y * jnp.nan)[0])
+
+
+def test_matrices_without_rows_have_a_gradient():
+    f = functools.partial(vb.ragged_matmul, group_sizes=jnp.array([1]), rows=1, implementation="xla")
+    np.testing.assert_array_equal(jax.grad(lambda x: f(x, [jnp.ones((0, 3))]).sum())(jnp.ones(2)), jnp.zeros(2))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_nan_stays_in_its_group(implementation):
     x, Bs, sizes = packed_rows(SHAPES, 20), matrices(SHAPES), jnp.array([5, 3, 0, 4])
     x, Bs[1], Bs[2] = x.at[20:23].set(jnp.nan).at[43:].set(jnp.nan), Bs[1] * jnp.nan, Bs[2] * jnp.nan

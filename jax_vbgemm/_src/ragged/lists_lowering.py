@@ -38,7 +38,7 @@ def _lower(platform: str, ctx: Any, *operands: Any, packed: Packed) -> Any:
             *(x.size for x in avals),
             *(size for shape in packed.shapes for size in shape),
         ]
-        if 0 in (packed.rows, packed.y_size, avals[0].size, len(packed.shapes)):
+        if _is_empty(avals, packed):
             why = "nothing is to be multiplied"
         elif max(sizes) > _core.RAGGED_MOST_SIZE:
             why = f"a dimension exceeds {_core.RAGGED_MOST_SIZE}"
@@ -49,8 +49,7 @@ def _lower(platform: str, ctx: Any, *operands: Any, packed: Packed) -> Any:
             kind, device, packed.shapes, packed.rows, packed.y_size, packed.contraction, packed.transpose_rhs
         )
         why = None if planned else "it has too many tiles"
-    empty = 0 in (packed.rows, packed.y_size, len(packed.shapes))
-    if why and packed.implementation == "kernel" and not empty:
+    if why and packed.implementation == "kernel" and not _is_empty(avals, packed):
         raise NotImplementedError(f"ragged_matmul: implementation='kernel', but {why}")
     form = partial(_padded, packed=packed) if why else partial(_call, platform=platform, packed=packed, planned=planned)
     return mlir.lower_fun(form, multiple_results=True)(ctx, *operands)
@@ -60,9 +59,14 @@ def _lower_elsewhere(ctx: Any, *operands: Any, packed: Packed) -> Any:
     return _lower(" or ".join(ctx.module_context.platforms), ctx, *operands, packed=packed)
 
 
+def _is_empty(operands: Sequence[Any], packed: Packed) -> bool:
+    """Whether there are no products, so that all results are zeros."""
+    return 0 in (packed.rows, packed.y_size, operands[0].size) or not any(k * n for k, n in packed.shapes)
+
+
 def _padded(*operands: jax.Array, packed: Packed) -> list[jax.Array]:
     batch = batch_of(operands, packed)
-    if not packed.shapes or packed.rows == 0 or packed.y_size == 0:
+    if _is_empty(operands, packed):
         return [jnp.zeros((*batch, *shape), packed.out_dtype) for shape in packed.results()]
     aligned = [
         x.reshape((*(1,) * (len(batch) + rank - x.ndim), *x.shape))
@@ -77,12 +81,15 @@ def _padded(*operands: jax.Array, packed: Packed) -> list[jax.Array]:
 
 def _padded_entry(packed: Packed, x: jax.Array, group_sizes: jax.Array, *rest: jax.Array) -> list[jax.Array]:
     ks, ns = (np.array(sizes, np.int32) for sizes in zip(*packed.shapes, strict=True))
-    rows = rows_of_groups(group_sizes, None, packed.rows, len(packed.shapes))
+    sizes = _size_of(rows_of_groups(group_sizes, None, packed.rows, len(packed.shapes)))
+    # A row that does not lie in x and in y completely is left out before anything is multiplied: zeros in its place
+    # would still be multiplied by the matrix of its group, which may hold NaN.
+    sizes = jnp.minimum(_complete(sizes, ks, x.size, packed.rows), _complete(sizes, ns, packed.y_size, packed.rows))
+    rows = rows_of_groups(sizes, None, packed.rows, len(packed.shapes))
     product = Ragged(
         packed.out_dtype, len(ks), packed.contraction, precision=packed.precision,
         implementation="xla" if packed.implementation == "xla" else None,
     )  # fmt: skip
-    sizes = rows.end - rows.begin
     if packed.contraction:
         factors = [_unpack(x, rows, ks, packed.rows), _unpack(rest[0], rows, ns, packed.rows)]
         sums = ragged_dot_p.bind(*factors, sizes, ragged=product)
@@ -92,22 +99,36 @@ def _padded_entry(packed: Packed, x: jax.Array, group_sizes: jax.Array, *rest: j
     return [_pack(y, rows, ns, packed.y_size)]
 
 
+def _size_of(rows: Rows) -> jax.Array:
+    return rows.end - rows.begin
+
+
+def _complete(sizes: jax.Array, widths: np.ndarray, elements: int, count: int) -> jax.Array:
+    """How many rows of each group lie completely in so many elements, of `count` rows in all."""
+    if count * int(widths.max()) <= elements:
+        return sizes
+    _refuse_large(elements)
+    width = jnp.asarray(np.maximum(widths, 1))
+    # Where a group ends, saturated at `elements`, as products and sums of sizes may exceed 32 bits.
+    lengths = jnp.where(sizes > elements // width, elements, sizes * jnp.asarray(widths))
+    ends = lax.associative_scan(lambda x, y: x + jnp.minimum(y, elements - x), lengths)
+    begin = jnp.concatenate([jnp.zeros((1,), jnp.int32), ends[:-1]])
+    return jnp.where(widths == 0, sizes, jnp.minimum(sizes, (elements - begin) // width))
+
+
 def _unpack(x: jax.Array, rows: Rows, widths: np.ndarray, count: int) -> jax.Array:
     """Packed rows as an array (count, widest), with zeros beyond each group's width; rows after the last group's are
     not defined."""
     if np.ptp(widths) == 0 and x.shape[0] >= count * widths[0]:
         return x[: count * int(widths[0])].reshape(count, int(widths[0]))
+    _refuse_large(x.size)
     width = jnp.asarray(widths)
-    begin = _exclusive_sum((rows.end - rows.begin) * width)
+    begin = _exclusive_sum(_size_of(rows) * width)
     row = lax.iota(jnp.int32, count)
     group = group_of(row, rows.end)
     first = begin[group] + (row - rows.begin[group]) * width[group]
     column = lax.iota(jnp.int32, int(widths.max()))
-    # A row that does not lie in x completely does not count as a row.
-    known = (row < rows.end[-1]) & (first + width[group] <= x.shape[0])
-    valid = known[:, None] & (column[None] < width[group][:, None])
-    if x.shape[0] == 0:
-        return jnp.zeros(valid.shape, x.dtype)
+    valid = (row < rows.end[-1])[:, None] & (column[None] < width[group][:, None])
     return jnp.where(valid, x.at[first[:, None] + column[None]].get(mode="clip"), jnp.zeros((), x.dtype))
 
 
@@ -116,18 +137,23 @@ def _pack(y: jax.Array, rows: Rows, widths: np.ndarray, size: int) -> jax.Array:
     as y has."""
     if np.ptp(widths) == 0 and y.size == size:
         return y.reshape(-1)
-    if size > LARGEST_SIZE:
-        raise NotImplementedError(f"ragged_matmul: XLA packs up to {LARGEST_SIZE} elements, but the result has {size}")
+    _refuse_large(size)
     width = jnp.asarray(np.maximum(widths, 1))
-    lengths = (rows.end - rows.begin) * jnp.asarray(widths)
+    lengths = _size_of(rows) * jnp.asarray(widths)
     begin = _exclusive_sum(lengths)
     place = lax.iota(jnp.int32, size)
     group = group_of(place, begin + lengths)
     row = rows.begin[group] + (place - begin[group]) // width[group]
     column = (place - begin[group]) % width[group]
-    whole = begin[group] + (row - rows.begin[group] + 1) * width[group] <= size
-    known = (place < begin[-1] + lengths[-1]) & whole
+    known = place < begin[-1] + lengths[-1]
     return jnp.where(known, y.at[row, column].get(mode="clip"), jnp.zeros((), y.dtype))
+
+
+def _refuse_large(elements: int) -> None:
+    if elements > LARGEST_SIZE:
+        raise NotImplementedError(
+            f"ragged_matmul: XLA packs up to {LARGEST_SIZE} elements, but x or the result has {elements}"
+        )
 
 
 def _exclusive_sum(lengths: jax.Array) -> jax.Array:
