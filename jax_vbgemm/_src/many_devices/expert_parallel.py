@@ -12,6 +12,7 @@ from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.many_devices.mesh_axes import MeshAxes, mesh_axes
 from jax_vbgemm._src.ragged.api import sizes_argument
+from jax_vbgemm._src.ragged.segments import segment_of
 
 
 def expert_parallel(
@@ -97,7 +98,7 @@ def expert_parallel(
     offsets = _index(devices) * rows
     blocks = _exchanged(blocks, offsets, received, sent, rows, axes)
     row = _index(rows)
-    device = jnp.minimum(jnp.searchsorted(_ends(sent), row, side="right"), devices - 1).astype(jnp.int32)
+    device = jnp.minimum(segment_of(row, _ends(sent)), devices - 1)
     first = _starts(sent)
     back = blocks.at[device * rows + row - first[device]].get(mode="fill", fill_value=0)
     return jnp.where((row < _sum(sent))[:, None], back, jnp.zeros((), back.dtype))
@@ -126,8 +127,7 @@ def _expert_order(arriving: jax.Array, rows: int) -> jax.Array:
     starts = (_ends(arriving, 1) - arriving) + _index(devices)[:, None] * rows
     lengths, starts = arriving.T.ravel(), starts.T.ravel()  # of the segments, sorted by expert and then by device
     index = _index(devices * rows)
-    segment = jnp.searchsorted(_ends(lengths), index, side="right")
-    segment = jnp.minimum(segment, devices * experts - 1)
+    segment = jnp.minimum(segment_of(index, _ends(lengths)), devices * experts - 1)
     places: jax.Array = starts[segment] + index - _starts(lengths)[segment]
     return jnp.clip(places, 0, devices * rows - 1)
 
@@ -143,7 +143,9 @@ def _exchanged(
     devices, columns = axes.size, values.shape[1]
 
     def ragged(values: jax.Array, starts: jax.Array, sent: jax.Array, received: jax.Array) -> jax.Array:
-        zeros = compat.varying(jnp.zeros((devices * bound, columns), values.dtype), axes.names)
+        zeros = jnp.zeros((devices * bound, columns), values.dtype)
+        # Values may also vary over other mesh axes than those of the exchange.
+        zeros = compat.unite_varying([compat.varying(zeros, axes.names), values])[0]
         here = jax.lax.axis_index(axes.names).astype(jnp.int32)
         places = jnp.broadcast_to(here * bound, (devices,))
         names = axes.names if len(axes.names) > 1 else axes.names[0]
