@@ -39,10 +39,11 @@ def register_user_check(primitive: Any) -> None:
     """Makes checkify's user checks raise the parameter `message` of a primitive with the operands (value, wrong) where
     `wrong`, an integer, is not 0; {wrong} in the message stands for it."""
 
-    def check(error: Any, enabled_errors: Any, value: Any, wrong: Any, *, message: str) -> tuple[Any, Any]:
+    def check(*arguments: Any, message: str) -> tuple[Any, Any]:
+        *context, error, enabled_errors, value, wrong = arguments  # JAX 0.11 and later pass a context
         if checkify.FailedCheckError in enabled_errors:
             failed = checkify.FailedCheckError(checkify.get_traceback(), message, wrong=wrong)
-            error = checkify.assert_func(error, wrong != 0, failed)
+            error = checkify.assert_func(*context, error, wrong != 0, failed)
         return error, primitive.bind(value, wrong, message=message)
 
     checkify.error_checks[primitive] = check

@@ -1,6 +1,7 @@
 """Experts divided among devices: the results and gradients of one device that has all of them."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -109,6 +110,69 @@ def test_two_axes():
     assert_close(spread(two_products, mesh(4, 2), axis=("x", "y"))(*args), one_device(*args))
 
 
+TWO_AXES = {
+    # experts along x; the second axis divides the tokens
+    "tokens": (P(("y", "x")), P("x"), P("x")),
+    # it divides the columns of the first weights and the rows of the second ones
+    "weights": (P("x"), P("x", None, "y"), P("x", "y", None)),
+}
+
+
+@pytest.mark.parametrize(
+    ("divided", "check_vma"),
+    slow_except(list(itertools.product(TWO_AXES, [True, False])), [("tokens", True), ("weights", False)]),
+)
+def test_a_second_axis(divided, check_vma):
+    """Tokens or weights are divided along an axis over which nothing is exchanged."""
+    rows, *weights = TWO_AXES[divided]
+    lhs, up, sizes = operands(4 if divided == "tokens" else 2, "random")
+    down = oracle.random((EXPERTS, N, K), "float64", 3)
+    up, down = (jnp.concatenate([x, -2 * x], axis) for x, axis in ((up, 2), (down, 1)))  # two devices along y
+
+    def layer(rows, up, down, sizes):
+        return vb.ragged_dot(vb.ragged_dot(rows, up, sizes, activation="silu"), down, sizes)
+
+    def on_device(lhs, up, down, sizes):
+        function = lambda rows, sizes: layer(rows, up, down, sizes)  # noqa: E731
+        result = vb.expert_parallel(function, lhs, sizes, mesh_axis="x")
+        return jax.lax.psum(result, "y") if divided == "weights" else result
+
+    ours = jax.shard_map(
+        on_device, mesh=mesh(2, 2), in_specs=(rows, *weights, rows), out_specs=rows, check_vma=check_vma
+    )
+    theirs = lambda lhs, up, down, sizes: one_device(  # noqa: E731
+        lhs, None, sizes, lambda rows, _, sizes: layer(rows, up, down, sizes)
+    )
+    loss = lambda f: lambda *args: (y := f(*args, sizes), jnp.sum(jnp.sin(y)))[::-1]  # noqa: E731
+    both = (jax.jit(jax.value_and_grad(loss(f), (0, 1, 2), has_aux=True)) for f in (ours, theirs))
+    assert_close(*(f(lhs, up, down) for f in both))
+
+
+def test_rows_that_vary_over_a_second_axis_by_type_alone():
+    args = operands(2, "random")
+
+    def on_device(lhs, rhs, sizes):
+        lhs, sizes = (jax.lax.pcast(x, "y", to="varying") for x in (lhs, sizes))
+        result = vb.expert_parallel(lambda rows, sizes: two_products(rows, rhs, sizes), lhs, sizes, mesh_axis="x")
+        return jax.lax.pmean(result, "y")
+
+    ours = jax.jit(jax.shard_map(on_device, mesh=mesh(2, 2), in_specs=P("x"), out_specs=P("x")))
+    assert_close(ours(*args), one_device(*args))
+
+
+@pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
+def test_a_shard_map_over_one_axis_of_two(check_vma):
+    lhs, rhs, sizes = operands(2, "random")
+    product = functools.partial(vb.ragged_dot, implementation="xla")
+    partly = spread(product, mesh(2, 2), axis_names={"x"}, check_vma=check_vma)
+
+    def loss(function, lhs, rhs):
+        return jnp.sum(jnp.sin(function(lhs, rhs, sizes)))
+
+    theirs = functools.partial(one_device, product=vb.ragged_dot)
+    assert_close(*(jax.jit(jax.grad(functools.partial(loss, f), (0, 1)))(lhs, rhs) for f in (partly, theirs)))
+
+
 def test_nan_stays_in_its_group_and_behind_the_last():
     lhs, rhs, _ = operands(2, "none")
     sizes = jnp.array([[1, 0, 2, 0, 0, 1, 0, 0], [0, 1, 0, 0, 3, 0, 0, 0]])
@@ -154,22 +218,6 @@ def test_a_mixture_with_divided_experts(case, check_vma):
         return jax.jit(jax.value_and_grad(lambda *args: jnp.sum(jnp.sin(function(*args))), (0, 1, 2, 3)))(*args)
 
     assert_close(value_and_gradients(ours), value_and_gradients(mixture()))
-
-
-def test_rows_with_a_second_mesh_axis():
-    """Tokens that vary over both axes, experts divided along one of them."""
-    lhs, rhs, sizes = operands(8, "random")
-    both = P(("x", "y"))
-
-    def on_device(lhs, rhs, sizes):
-        return vb.expert_parallel(lambda rows, sizes: two_products(rows, rhs, sizes), lhs, sizes, mesh_axis="y")
-
-    def loss(function):
-        return lambda lhs, rhs: jnp.sum(jnp.sin(function(lhs, rhs, sizes)))
-
-    ours = jax.jit(jax.shard_map(on_device, mesh=mesh(2, 4), in_specs=(both, P("y"), both), out_specs=both))
-    assert_close(ours(lhs, rhs, sizes), one_device(lhs, rhs, sizes))
-    assert_close(*(jax.jit(jax.grad(loss(f), (0, 1)))(lhs, rhs) for f in (ours, one_device)))
 
 
 def test_a_mixture_on_a_mesh_that_does_not_divide_its_experts():

@@ -13,6 +13,7 @@ from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.ragged.api import sizes_argument
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_group
 from jax_vbgemm._src.ragged.reference import rows_of_groups
+from jax_vbgemm._src.ragged.segments import segment_of
 from jax_vbgemm._src.ragged.select_rows import select_rows
 
 
@@ -70,8 +71,8 @@ def expert_parallel(
         raise ValueError(f"{name}: lhs must be (t, k) and group_sizes (E,), but they are {lhs.shape} and {sizes.shape}")
     own = axes.divide(f"{name}: group_sizes is {sizes.shape}", len(sizes), "experts")
     ends = rows_of_groups(sizes, None, len(lhs), len(sizes)).end
-    expert = jnp.searchsorted(ends, jax.lax.iota(jnp.int32, len(lhs)), side="right", method="sort")
-    rows, expert = axes.gathered(lhs), axes.gathered(expert.astype(jnp.int32))
+    expert = segment_of(jax.lax.iota(jnp.int32, len(lhs)), ends)
+    rows, expert = axes.gathered(lhs), axes.gathered(expert)
     local = expert - axes.index() * own
     local = jnp.where((local >= 0) & (local < own), local, own)  # the group of all rows that other devices compute
     own_sizes, order = sorted_by_group(local, own + 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from jax_vbgemm._src.ragged.segments import segment_of
+
 
 def sorted_by_group(group: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     """The sizes of the groups [0, count), and the items in the order of their groups.
@@ -14,7 +16,7 @@ def sorted_by_group(group: jax.Array, count: int) -> tuple[jax.Array, jax.Array]
     # A GPU sorts by radix, so that narrower keys take fewer passes.
     key = group.astype(jnp.uint8 if count <= 2**8 else jnp.uint16 if count <= 2**16 else jnp.uint32)
     key, order = jax.lax.sort((key, jax.lax.iota(jnp.int32, len(group))), num_keys=1)
-    ends = jnp.searchsorted(key, jnp.arange(count).astype(key.dtype), side="right", method="sort").astype(jnp.int32)
+    ends = segment_of(jax.lax.iota(jnp.int32, count), key.astype(jnp.int32))
     return jnp.diff(ends, prepend=jnp.zeros(1, jnp.int32)), order
 
 
