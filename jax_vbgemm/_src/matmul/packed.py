@@ -17,6 +17,7 @@ from jax_vbgemm import _core
 from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.arithmetic import accumulator_of
 from jax_vbgemm._src.matmul.layout import Layout, Shape
+from jax_vbgemm._src.matmul.norms import root, run_sums
 from jax_vbgemm._src.matmul.view import View, dense, is_view
 
 ROW_BYTES: int = _core.VECTOR_LOAD_BYTES
@@ -71,6 +72,21 @@ class Members:
     def elements(self) -> int:
         """The number of elements of the buffer, padding included."""
         return sum(_rows(shape) * _pitch(shape, self.multiple) for shape in self.shapes)
+
+    @functools.cached_property
+    def padded_pieces(self) -> tuple[np.ndarray, np.ndarray]:
+        """The last 16 bytes of each row that has padding: their number in the buffer, and how many of their elements
+        belong to the row."""
+        numbers, counts = [], []
+        for shape, layout in zip(self.shapes, self.layouts, strict=True):
+            pitch, length = _pitch(shape, self.multiple), shape[-1] if shape else 1
+            if pitch != length:
+                ends = layout.offset + pitch * (1 + np.arange(_rows(shape)))
+                numbers.append(ends // self.multiple - 1)
+                counts.append(np.full(len(ends), length % self.multiple, np.uint8))
+        if not numbers:
+            return np.zeros(0, np.int32), np.zeros(0, np.uint8)
+        return np.concatenate(numbers).astype(np.int32), np.concatenate(counts)
 
     def views(self, buffer: Any) -> list[View]:
         """The members as views of the buffer."""
@@ -216,13 +232,28 @@ class RaggedArray:
 
     def norms(self) -> jax.Array:
         """The Frobenius norm of each member: a 1-D array in the accumulator's dtype."""
-        wide = np.dtype(accumulator_of(np.dtype(self.dtype).name))
-        squares = [jnp.sum(jnp.square(jnp.abs(x.astype(wide)))) for x in self]
-        return jnp.sqrt(jnp.stack(squares)) if squares else jnp.zeros(0, jnp.zeros((), wide).real.dtype)
+        return root(self.member_sums(self._squares()))
 
     def norm(self) -> jax.Array:
         """The norm of all elements."""
-        return jnp.sqrt(jnp.sum(jnp.square(self.norms())))
+        return root(jnp.sum(self._squares()))
+
+    def _squares(self) -> jax.Array:
+        wide = np.dtype(accumulator_of(np.dtype(self.dtype).name))
+        return jnp.square(jnp.abs(self.without_padding().astype(wide)))
+
+    def without_padding(self) -> jax.Array:
+        """The buffer with zeros in place of the padding, whatever the padding holds."""
+        self._check_buffer()
+        mask = _mask(self.members)
+        return self.buffer if mask is None else jnp.where(mask, self.buffer, jnp.zeros((), self.dtype))
+
+    def member_sums(self, values: jax.Array, indices: Sequence[int] | None = None) -> jax.Array:
+        """The sum of each member's elements of `values`, an array like the buffer with zeros in the padding; for some
+        members, or for all of them."""
+        spans = [self.span(index) for index in (range(len(self)) if indices is None else indices)]
+        starts, lengths = np.array(spans, int).reshape(-1, 2).T
+        return run_sums(values, starts, starts + lengths)
 
     def __add__(self, other: Any) -> RaggedArray:
         return self._combined(jnp.add, other)
@@ -379,18 +410,13 @@ def _pitch(shape: Shape, multiple: int) -> int:
 
 
 def _mask(members: Members) -> jax.Array | None:
-    """A mask of the buffer's elements that belong to members, or None where there is no padding.
-
-    The program computes it from a few numbers for each member.
-    """
-    lengths = np.array([shape[-1] if shape else 1 for shape in members.shapes])
-    pitches = np.array([_pitch(shape, members.multiple) for shape in members.shapes])
-    sizes = np.array([_rows(shape) for shape in members.shapes]) * pitches
-    if (lengths == pitches).all():
+    """A mask of the buffer's elements that belong to members, or None where there is no padding."""
+    pieces, counts = members.padded_pieces
+    if not len(pieces):
         return None
-    pieces, count = sizes // members.multiple, int(sizes.sum()) // members.multiple
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    member = jnp.repeat(jnp.arange(len(sizes)), jnp.asarray(pieces), total_repeat_length=count)
-    first = jnp.arange(count) * members.multiple - jnp.asarray(starts)[member]
-    column = (first % jnp.maximum(jnp.asarray(pitches)[member], 1))[:, None] + jnp.arange(members.multiple)[None, :]
-    return (column < jnp.asarray(lengths)[member][:, None]).reshape(-1)
+    # The program holds five bytes for each padded row. To compute where rows end from a few numbers for each member
+    # would take sums along the buffer, which XLA evaluates while it compiles: 50 s for 3.3 million elements.
+    multiple = members.multiple
+    used = jnp.full(members.elements // multiple, multiple, jnp.uint8)
+    used = used.at[jnp.asarray(pieces)].set(jnp.asarray(counts), indices_are_sorted=True, unique_indices=True)
+    return (jnp.arange(multiple, dtype=jnp.uint8)[None] < used[:, None]).reshape(-1)
