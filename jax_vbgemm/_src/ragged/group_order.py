@@ -15,11 +15,11 @@ def sorted_by_group(group: jax.Array, count: int) -> tuple[jax.Array, jax.Array]
     """
     # A GPU sorts by radix, so that narrower keys take fewer passes.
     key = group.astype(jnp.uint8 if count <= 2**8 else jnp.uint16 if count <= 2**16 else jnp.uint32)
-    key, order = jax.lax.sort((key, jax.lax.iota(jnp.int32, len(group))), num_keys=1)
+    key, order = jax.lax.sort((key, jax.lax.iota(jnp.int32, group.shape[0])), num_keys=1)
     ends = segment_of(jax.lax.iota(jnp.int32, count), key.astype(jnp.int32))
     return jnp.diff(ends, prepend=jnp.zeros(1, jnp.int32)), order
 
 
 def inverse_permutation(order: jax.Array) -> jax.Array:
-    index = jax.lax.iota(jnp.int32, len(order))
+    index = jax.lax.iota(jnp.int32, order.shape[0])
     return jnp.zeros_like(order).at[order].set(index, unique_indices=True)
