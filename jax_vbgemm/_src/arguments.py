@@ -46,3 +46,10 @@ def refuse_explicit_axes(name: str, arrays: Iterable[Any], written: Callable[[in
                 f"{name}: {written(index)} is sharded over the explicit mesh axes {', '.join(map(repr, axes))}: "
                 "replicate it with jax.sharding.reshard, or use jax.shard_map"
             )
+
+
+def unsharded_array(name: str, written: str, value: Any) -> jax.Array:
+    """The value as an array, as `as_array` does; ValueError where it is sharded over explicit mesh axes."""
+    array = as_array(name, written, value)
+    refuse_explicit_axes(name, [array], lambda _: written)
+    return array

@@ -104,7 +104,7 @@ def typed(
 
 def mixture(
     x: jax.Array, logits: jax.Array, gate_up: jax.Array, down: jax.Array, shared: jax.Array | None, k: int,
-    normalize: bool, activation: Activation, precision: Any, auxiliary: bool, gradients: Any,
+    normalize: bool | None, activation: Activation, precision: Any, auxiliary: bool, gradients: Any,
 ) -> Any:  # fmt: skip
     """The result of a mixture of experts, with the router's losses where `auxiliary` is set.
 

@@ -90,7 +90,8 @@ class MixtureOfExperts(nn.Module):
       experts: the number of experts.
       k: the number of experts of each token.
       shared_features: hidden features of the shared expert, None for none.
-      normalize: whether the probabilities of a token's experts add up to 1, as in `jax_vbgemm.moe.route`.
+      normalize: whether the probabilities of a token's experts add up to 1, as in `jax_vbgemm.moe.route`: by default
+        where k is above 1. With k=1, True would leave the router without a gradient from the result.
       activation: a function or one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid".
       dtype: of the experts' computation, as in nn.Dense. The router computes in float32 at least.
       param_dtype, precision, kernel_init, promote_dtype: as in nn.Dense.
@@ -101,7 +102,7 @@ class MixtureOfExperts(nn.Module):
     experts: int
     k: int
     shared_features: int | None = None
-    normalize: bool = True
+    normalize: bool | None = None
     activation: Activation = "silu"
     dtype: Any = None
     param_dtype: Any = jnp.float32
