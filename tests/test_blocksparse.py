@@ -216,13 +216,22 @@ def test_what_is_not_there_stays_so():
         ({(0, 0): (2, 2)}, {(0, 0): (2, 2)}, ([0, -2], [0, 1]), ValueError, "of a name one axis twice"),
         ({(0, 0): (2, 2)}, {(0, 0): (2, 2)}, ([0, 1], [0]), ValueError, "2 axes of a but 1 of b"),
         ({(0,): (2,)}, {(0,): (2,)}, "ab", TypeError, "axes must be an integer, or a pair"),
-        ({(0,): (2,)}, 5, 1, TypeError, "b must be a dict of blocks or an array of symmray"),
+        ({(0,): (2,)}, 5, 1, TypeError, "b must be a dict of blocks or an array of symmray.*, not 5"),
     ],
 )  # fmt: skip
 def test_errors_name_the_sector_and_the_rule(a, b, axes, error, message):
     a, b = ({s: jnp.ones(shape) for s, shape in x.items()} if isinstance(x, dict) else x for x in (a, b))
     with pytest.raises(error, match=f"tensordot: .*{message}"):
         jax.eval_shape(lambda: tensordot(a, b, axes))
+
+
+def test_dense_arrays_are_described():
+    with pytest.raises(TypeError, match=r"symmray that has blocks, not a dense array, float64\(30, 40\)$"):
+        tensordot(jnp.ones((30, 40)), {}, 1)
+    with pytest.raises(
+        TypeError, match=r"not a dense array, float64\(2,\): under jit, pass the blocks of an array of sy"
+    ):
+        jax.eval_shape(lambda x: tensordot(x, x, 1), jnp.ones(2))
 
 
 def test_dtypes_that_differ():

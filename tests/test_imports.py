@@ -12,6 +12,7 @@ ROOMS = [
     "_src.integers",
     "_src.arithmetic",
     "_src.compiled_tiles",
+    "_src.shown",
     "_src.records",
     "_src.problem",
     "_src.planner.tables",

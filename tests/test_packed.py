@@ -187,8 +187,14 @@ def test_mistakes_are_named():
         vb.pack([jnp.ones(2), "x"])
     with pytest.raises(ValueError, match=r"the members .* are not those of"):
         vb.pack([jnp.ones(2)]) + vb.pack([jnp.ones(3)])
-    with pytest.raises(TypeError, match="unsupported operand"):
-        RAGGED * jnp.ones(3)
+    for other in (jnp.ones(3), np.ones(3), TREE, "x", None):
+        with pytest.raises(
+            TypeError, match=r"RaggedArray: the other operand is .*: it must be a number, or a RaggedArray"
+        ):
+            RAGGED * other
+    for convert in (np.asarray, jnp.asarray):
+        with pytest.raises(TypeError, match=r"RaggedArray: it holds many arrays: take one .*unpack"):
+            convert(vb.pack([jnp.ones(2), jnp.ones(2)]))
     with pytest.raises(TypeError, match="further arguments of map must be RaggedArrays, not of type dict"):
         RAGGED.map(jnp.add, TREE)
     with pytest.raises(TypeError, match="not a container"):

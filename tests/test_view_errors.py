@@ -64,6 +64,8 @@ WINDOW = vb.View.of(X, "a b -> a b", window=np.s_[:, :2])
         ),
         (lambda: vb.batched_matmul([X], [X.T], into=[X]), TypeError, r"into\[0\] must be a View or None"),
         (lambda: vb.batched_matmul([X], [X.T], into=[WINDOW] * 2), ValueError, "into must have the structure of As"),
+        (lambda: np.asarray(WINDOW), TypeError, r"View: it does not become an array by itself: call its dense\(\)"),
+        (lambda: vb.View(X, X), TypeError, "View: shape must be a tuple of sizes, not of type ArrayImpl"),
         (lambda: vb.batched_matmul([WINDOW], [X]), ValueError, r"As\[0\] is \(4, 2\) but Bs\[0\] is \(4, 6\): in"),
     ],
 )  # fmt: skip

@@ -33,22 +33,25 @@ start() {  # name, seed, command...
   pids+=($!) rows+=("$name|$its_seed|$log")
 }
 sanitized() {  # tool, command...: its own allocator, as memcheck does not see overruns inside of a pool
-  XLA_PYTHON_CLIENT_ALLOCATOR=platform compute-sanitizer --tool "$1" --error-exitcode 1 --kernel-regex kns=vbgemm "${@:2}"
+  XLA_PYTHON_CLIENT_ALLOCATOR=platform compute-sanitizer --tool "$1" --error-exitcode 1 "${@:2}"
 }
+# racecheck does not know that a warp's arrival at an mbarrier, which one lane makes after the warp has met, releases what all its lanes have
+# written. Therefore it reports each hand-over of the warp-specialised kernels; the emulation looks for their races (tests/emulation).
+ours=(--kernel-name kns=vbgemm) specialised=("${ours[@]}" --kernel-name-exclude kns=pipelined --kernel-name-exclude kns=vbgemm_ragged)
 
-start "suite" - "$python" -m pytest -q -p no:cacheprovider -n "${JOBS:-8}" -c "$root/pyproject.toml" --rootdir "$root" "$root/tests" \
+start "suite" - "$python" -m pytest -q -o cache_dir="$work/cache" -n "${JOBS:-8}" -c "$root/pyproject.toml" --rootdir "$root" "$root/tests" \
   --ignore "$root/tests/emulation" --durations=5
 start "driver" "$seed" ./gpu_driver --check --seed "$seed"
 start "driver, small" "$((seed + 1))" ./gpu_driver --check --small --seed $((seed + 1))
 start "random calls" "$((seed * 1000))" "$python" "$root/tests/random_calls.py" --seed $((seed * 1000)) --seconds "$seconds"
 start "random ragged calls" "$((seed * 2000))" "$python" "$root/tests/random_calls.py" --seed $((seed * 2000)) --seconds "$seconds" \
   --families ragged ragged_lists mixtures windows --dtypes bfloat16 float16 float32
-start "memcheck of the driver" "$seed" sanitized memcheck ./gpu_driver --check --small --exact --no-replays --seed "$seed"
-start "memcheck of calls" "$seed" sanitized memcheck "$python" "$root/tests/random_calls.py" --seed "$seed" --seconds "$seconds"
-start "memcheck of ragged" "$seed" sanitized memcheck "$python" "$root/tests/random_calls.py" --seed "$seed" --seconds "$seconds" \
+start "memcheck of the driver" "$seed" sanitized memcheck "${ours[@]}" ./gpu_driver --check --small --exact --no-replays --seed "$seed"
+start "memcheck of calls" "$seed" sanitized memcheck "${ours[@]}" "$python" "$root/tests/random_calls.py" --seed "$seed" --seconds "$seconds"
+start "memcheck of ragged" "$seed" sanitized memcheck "${ours[@]}" "$python" "$root/tests/random_calls.py" --seed "$seed" --seconds "$seconds" \
   --families ragged ragged_lists mixtures --dtypes bfloat16 float16 float32
-start "racecheck of the driver" "$seed" sanitized racecheck ./gpu_driver --check --small --races --no-replays --seed "$seed"
-start "racecheck of calls" "$seed" sanitized racecheck "$python" "$root/tests/random_calls.py" --seed "$seed" --seconds "$seconds" \
+start "racecheck of the driver" "$seed" sanitized racecheck "${specialised[@]}" ./gpu_driver --check --small --races --no-replays --seed "$seed"
+start "racecheck of calls" "$seed" sanitized racecheck "${specialised[@]}" "$python" "$root/tests/random_calls.py" --seed "$seed" --seconds "$seconds" \
   --families ragged ragged_lists --dtypes bfloat16 float32
 wait "${pids[@]}"
 

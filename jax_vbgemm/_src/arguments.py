@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src import compat
+from jax_vbgemm._src.shown import shown as shown
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def shown(value: Any) -> str:
-    """The value as text for a message; only its type where the value would take more than a line."""
-    written = repr(value)
-    return written if len(written) <= 60 and "\n" not in written else f"of type {type(value).__name__}"
+def refuse_arguments_of(other: str, *names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator for a public function that lacks the keyword arguments `names`, which the function `other` has: a
+    call with one of them raises a TypeError that names `other`. The function's signature stays as it is."""
+
+    def decorated(f: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(f)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            found = [name for name in names if name in kwargs]
+            if found:
+                raise TypeError(f"{f.__name__}: it has no argument {found[0]!r}; {other} has {', '.join(names)}")
+            return f(*args, **kwargs)
+
+        return call
+
+    return decorated
 
 
 def as_array(name: str, written: str, value: Any) -> jax.Array:
@@ -46,3 +62,10 @@ def refuse_explicit_axes(name: str, arrays: Iterable[Any], written: Callable[[in
                 f"{name}: {written(index)} is sharded over the explicit mesh axes {', '.join(map(repr, axes))}: "
                 "replicate it with jax.sharding.reshard, or use jax.shard_map"
             )
+
+
+def unsharded_array(name: str, written: str, value: Any) -> jax.Array:
+    """The value as an array, as `as_array` does; ValueError where it is sharded over explicit mesh axes."""
+    array = as_array(name, written, value)
+    refuse_explicit_axes(name, [array], lambda _: written)
+    return array

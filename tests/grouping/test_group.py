@@ -301,3 +301,25 @@ def test_inside_shard_map():
 def test_what_is_no_function_is_refused_at_once():
     with pytest.raises(TypeError, match="group: expected a function, got 3"):
         vb.group(3)
+
+
+def test_as_a_decorator_with_options(capsys):
+    @vb.group(explain=True)
+    def products(x):
+        return x @ x, x.T @ x
+
+    assert [y.shape for y in products(jnp.ones((3, 3)))] == [(3, 3)] * 2
+    assert capsys.readouterr().out.startswith("group(products): ")
+    with pytest.raises(ValueError, match="best"):
+        vb.group(planner="best")
+
+
+def test_results_that_are_no_arrays_are_named():
+    def step(x, result):
+        return {"loss": x, "log": result}
+
+    with pytest.raises(TypeError, match=r"group: the result of step\['log'\] is a str, not an array or a number"):
+        vb.group(step)(jnp.ones(3), "done")
+    with pytest.raises(TypeError, match=r"group: the result of step\['log'\] is a generator"):
+        vb.group(step)(jnp.ones(3), (x for x in ()))
+    assert vb.group(step)(jnp.ones(3), 2)["log"] == 2

@@ -1,5 +1,7 @@
 """`LinearMap` beside its dense matrix: values, layouts, derivatives, vmap, weights that rows choose, errors."""
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -226,6 +228,12 @@ def test_descriptions_that_are_refused(make, message):
         make()
 
 
+class IrrepsArray(NamedTuple):
+    """As e3nn-jax's, a pytree with irreps beside the array."""
+
+    array: Any
+
+
 @pytest.mark.parametrize(
     ("weights", "x", "options", "message"),
     [
@@ -240,6 +248,8 @@ def test_descriptions_that_are_refused(make, message):
         (np.ones(8), np.ones((4, 8)), {}, r"3x0e\+2x1o have 9 numbers"),
         (np.ones(8), [np.ones((4, 3, 1)), np.ones((4, 3, 2))], {}, r"x\[1\] is \(4, 3, 2\), but for 2x1o it must be"),
         (np.ones(8), [np.ones((4, 3, 1))], {}, "one for each irrep"),
+        (np.ones(8, int), np.ones((4, 9), int), {}, "LinearMap: weights and x are int64: one of them must be floating"),
+        (np.ones(8), IrrepsArray(jnp.ones((4, 9))), {}, "LinearMap: x is of type IrrepsArray: pass its array, x.array"),
         (np.ones((2, 8)), np.ones((4, 9)), {"indices": np.ones(4)}, "indices is float64"),
         (np.ones((2, 8)), np.ones((4, 9)), {"indices": np.ones(3, int)}, "must broadcast"),
         (np.ones((2, 8)), np.ones((4, 9)), {"counts": np.ones(3, int)}, "a count for each of 2"),

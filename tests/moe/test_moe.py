@@ -121,10 +121,61 @@ def test_what_a_routing_holds(load):
 
 def test_no_scatter_adds_numbers():
     """On a GPU a scatter adds in any order; what a routing needs of it writes each place once."""
-    text = jax.jit(jax.grad(scalar(ours, K, True))).lower(operands() | {"logits": LOADS["any"]}).as_text()
-    scatters = re.findall(r'"stablehlo.scatter"\(.*?\}\) : \((.*?)\)', text, re.DOTALL)
-    assert scatters  # the inverse of the order of rows
-    assert [operands for operands in scatters if "f64" in operands] == []
+    chosen = jnp.array([[0, 1], [3, 3]])  # one expert twice
+
+    def given(x: Any, gate_up: Any, down: Any, logits: Any, k: int, normalize: bool) -> jax.Array:
+        return moe.expert_mlp(x, gate_up, down, moe.route(logits, experts=chosen[:, :k], normalize=normalize))
+
+    for f, tokens in ((ours, TOKENS), (given, 2)):
+        for normalize in (False, True):
+            moving = operands(tokens) | {"logits": LOADS["any"][:tokens]}
+            text = jax.jit(jax.grad(scalar(f, K, normalize))).lower(moving).as_text()
+            scatters = re.findall(r'"stablehlo.scatter"\((.*?)\}\) : \((.*?)\)', text, re.DOTALL)
+            floating = [attributes for attributes, operands in scatters if "f64" in operands]
+            assert len(floating) == 1  # the gradient of the chosen logits
+            assert "unique_indices = true" in floating[0]
+
+
+def test_the_same_expert_twice():
+    logits, chosen = LOADS["any"][:2], jnp.array([[4, 0, 4], [2, 2, 2]])
+    weights = oracle.random(chosen.shape, "float64", 8)
+
+    def plain(logits: Any, normalize: bool) -> jax.Array:
+        selected = jnp.take_along_axis(logits if normalize else jax.nn.softmax(logits), chosen, axis=1)
+        return jax.nn.softmax(selected) if normalize else selected
+
+    for n in (False, True):
+        ours = lambda x, n=n: jnp.sum(weights * moe.route(x, experts=chosen, normalize=n).probabilities)  # noqa: E731
+        theirs = lambda x, n=n: jnp.sum(weights * plain(x, n))  # noqa: E731
+        assert_close(*(jax.value_and_grad(f)(logits) for f in (ours, theirs)))
+
+
+@pytest.mark.parametrize("gap", [0.0, 87.0, 120.0, 1e4])
+def test_probabilities_of_given_experts_far_below_the_largest_logit(gap):
+    logits, chosen = jnp.array([[0, -gap, -gap - 1]], "float32"), jnp.array([[1, 2]])
+    f = lambda x: moe.route(x, experts=chosen).probabilities[0]  # noqa: E731
+    right = jax.nn.softmax(jnp.array([0.0, -1.0]))
+    np.testing.assert_allclose(f(logits), right, rtol=2e-6)
+    slope = right[0] * right[1]
+    np.testing.assert_allclose(jax.jacrev(f)(logits)[:, 0], [[0, slope, -slope], [0, -slope, slope]], rtol=2e-6)
+
+
+def test_a_single_choice_keeps_its_probability_and_its_gradient():
+    logits = LOADS["any"]
+    p = jax.nn.softmax(logits, -1)
+    f = lambda x: moe.route(x, 1).probabilities  # noqa: E731
+    assert_close(f(logits)[:, 0], p.max(-1))
+    assert jnp.abs(jax.grad(lambda x: f(x).sum())(logits)).max() > 0.01
+    assert_close(moe.route(logits, experts=jnp.full((TOKENS, 1), 2)).probabilities[:, 0], p[:, 2])
+    assert_close(moe.route(logits, K).probabilities.sum(-1), jnp.ones(TOKENS))
+
+
+def test_routing_takes_little_memory():
+    logits, experts = jax.ShapeDtypeStruct((1024, 512), np.float32), jax.ShapeDtypeStruct((1024, 8), np.int32)
+    for f in (lambda x, e: moe.route(x, 8, normalize=False), lambda x, e: moe.route(x, experts=e, normalize=False)):
+        for g in (f, jax.grad(lambda x, e, f=f: (f(x, e).probabilities ** 2).sum())):
+            memory = jax.jit(g).lower(logits, experts).compile().memory_analysis()
+            assert memory.temp_size_in_bytes < 2 * 4 * 1024 * 512
 
 
 def test_given_experts_and_gather():
@@ -225,6 +276,7 @@ def test_losses():
 
 X, L = jnp.ones((3, D)), jnp.zeros((3, EXPERTS))
 W, V = jnp.ones((EXPERTS, D, 2 * F)), jnp.ones((EXPERTS, F, N))
+SYMBOLIC = jax.ShapeDtypeStruct(jax.export.symbolic_shape("4, e"), np.float32)
 ONES, R = jnp.ones(EXPERTS, int), moe.route(L, K)
 ERRORS = [
     (lambda: moe.route(L, 6), ValueError, r"route: k is 6 but logits is \(3, 5\): k must be in \[1, 5\]"),
@@ -235,9 +287,10 @@ ERRORS = [
     (lambda: moe.route(L, 2, experts=jnp.zeros((3, 2), int)), ValueError, "route: give either k or experts"),
     (lambda: moe.route(L[0], 2), ValueError, r"route: logits is \(5,\)"),
     (lambda: moe.route(L.astype(int), 2), TypeError, "route: logits is int64"),
-    (lambda: moe.route(L, 2, normalize=1), TypeError, "normalize must be a bool"),
+    (lambda: moe.route(L, 2, normalize=1), TypeError, "normalize must be a bool or None"),
     (lambda: moe.route(L, experts=jnp.zeros((2, 2), int)), ValueError, r"route: experts is \(2, 2\) but logits"),
     (lambda: moe.route(L, experts=jnp.zeros((3, 2))), TypeError, "route: experts is float64"),
+    (lambda: jax.eval_shape(lambda x: moe.route(x, 2), SYMBOLIC), ValueError, "number of experts must be static"),
     (lambda: moe.dispatch(X[:2], R), ValueError, r"dispatch: x is \(2, 4\) but routing is of 3 tokens"),
     (lambda: moe.combine(X, R), ValueError, r"combine: y is \(3, 4\) but .* must be \(6, n\)"),
     (lambda: moe.gated_dot(X, W[..., 1:], jnp.ones(EXPERTS, int)), ValueError, "gated_dot: rhs .* 5 is odd"),
@@ -282,6 +335,27 @@ def test_tokens_divided_among_devices(check_vma):
         for f in (sharded, lambda m: plain(**m, k=K))
     ]
     assert_close(*values)
+
+
+@pytest.mark.multidevice(2)
+def test_explicit_axes_are_refused_by_name():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    x, gate_up, down = operands(8).values()
+    logits = LOADS["any"][:8]
+    routing = moe.route(logits, K)
+    with jax.set_mesh(mesh):
+        sharded = {name: jax.device_put(a, jax.NamedSharding(mesh, jax.P("data"))) for name, a in
+                   {"x": x, "logits": logits, "experts": routing.experts}.items()}  # fmt: skip
+        calls = {
+            "route: logits": lambda: moe.route(sharded["logits"], K),
+            "route: experts": lambda: moe.route(logits, experts=sharded["experts"]),
+            "dispatch: x": lambda: moe.dispatch(sharded["x"], routing),
+            "combine: y": lambda: moe.combine(jax.device_put(jnp.ones((16, 3)), sharded["x"].sharding), routing),
+            "expert_mlp: x": lambda: moe.expert_mlp(sharded["x"], gate_up, down, routing),
+        }
+        for what, call in calls.items():
+            with pytest.raises(ValueError, match=f"{what} is sharded over the explicit mesh axes 'data'"):
+                call()
 
 
 def test_a_symbolic_number_of_tokens_exports():

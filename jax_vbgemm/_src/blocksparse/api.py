@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import numpy as np
+
 from jax_vbgemm._src.blocksparse.blocks import NAME, Blocks
 from jax_vbgemm._src.blocksparse.contraction import contract
 from jax_vbgemm._src.blocksparse.symmray import contract_arrays, is_block_array
 from jax_vbgemm._src.matmul.api import AnyPlanner
+from jax_vbgemm._src.shown import shown
 
 
 def tensordot(
@@ -80,8 +84,19 @@ def tensordot(
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, Mapping) and not is_block_array(x):
             raise TypeError(
-                f"{NAME}: {name} must be a dict of blocks or an array of symmray that has blocks, not {x!r}"
+                f"{NAME}: {name} must be a dict of blocks or an array of symmray that has blocks, not {_what(x)}"
             )
     if isinstance(a, Mapping) or isinstance(b, Mapping):
         raise TypeError(f"{NAME}: a is {type(a).__name__} but b is {type(b).__name__}: both must be of one kind")
     return contract_arrays(a, b, axes, **options)
+
+
+def _what(x: Any) -> str:
+    """What was given in place of a block-sparse tensor."""
+    if not isinstance(x, jax.Array | np.ndarray):
+        return shown(x)
+    dense = f"a dense array, {x.dtype}{tuple(x.shape)}"
+    if not isinstance(x, jax.core.Tracer):
+        return dense
+    # jax.jit takes symmray's arrays for dense ones, as they convert themselves.
+    return f"{dense}: under jit, pass the blocks of an array of symmray and rebuild it inside by copy_with(blocks=...)"

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src import backends
+from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.packed import row_multiple
@@ -29,7 +30,7 @@ ROUTER_INIT = jax.nn.initializers.lecun_normal()
 
 def check_counts(where: str, what: str, group_sizes: Any, count: int) -> jax.Array:
     """The group sizes as an array (count,) of integers, one for each adapter or type."""
-    sizes = jnp.asarray(group_sizes)
+    sizes = as_array(where, "group_sizes", group_sizes)
     if not jnp.issubdtype(sizes.dtype, jnp.integer):
         raise TypeError(f"{where}: group_sizes is {sizes.dtype}{sizes.shape}: it must be integers")
     if sizes.shape != (count,):
@@ -105,7 +106,7 @@ def typed(
 
 def mixture(
     x: jax.Array, logits: jax.Array, gate_up: jax.Array, down: jax.Array, shared: jax.Array | None, k: int,
-    normalize: bool, activation: Activation, precision: Any, auxiliary: bool, gradients: Any,
+    normalize: bool | None, activation: Activation, precision: Any, auxiliary: bool, gradients: Any,
 ) -> Any:  # fmt: skip
     """The result of a mixture of experts, with the router's losses where `auxiliary` is set.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import jax
 import numpy as np
@@ -24,7 +24,15 @@ from jax_vbgemm._src.planner.single_dots import split
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F:
+@overload
+def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F: ...
+
+
+@overload
+def group(f: None = None, *, planner: str | Planner = "auto", explain: bool = False) -> Callable[[F], F]: ...
+
+
+def group(f: F | None = None, *, planner: str | Planner = "auto", explain: bool = False) -> F | Callable[[F], F]:
     """`f` with its independent small matrix products as one operation for each level of its dependencies.
 
     The function is traced. Products (`dot_general`) that do not depend on each other become one call where the cost
@@ -39,6 +47,8 @@ def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F:
 
     Args:
       f: a function of pytrees. Leaves that are not arrays (Python numbers, strings, functions) are passed unchanged.
+        Its results must be arrays or numbers, as under jit. Without f, `group` is a decorator with options:
+        `@vb.group(explain=True)`.
       planner: as for `batched_matmul`.
       explain: print, for each trace, what was grouped, what was not, and why.
 
@@ -46,7 +56,8 @@ def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F:
       A function with the arguments and the results of `f`.
 
     Raises:
-      ValueError, TypeError: the planner is unknown or is not a planner, or f is not a function.
+      ValueError, TypeError: the planner is unknown or is not a planner, or f is not a function. A call raises TypeError
+        where a result of f is neither an array nor a number.
 
     Examples:
       >>> import jax
@@ -58,8 +69,11 @@ def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F:
       [(6, 3), (6, 5), (6, 2)]
     """
     planner = resolve_planner(planner)
+    if f is None:
+        return functools.partial(group, planner=planner, explain=explain)
     if not callable(f):
         raise TypeError(f"group: expected a function, got {f!r}")
+    name = getattr(f, "__name__", repr(f))
 
     @functools.wraps(f)
     def grouped(*args: Any, **kwargs: Any) -> Any:
@@ -71,17 +85,24 @@ def group(f: F, *, planner: str | Planner = "auto", explain: bool = False) -> F:
             for place, array in zip(places, arrays, strict=True):
                 given[place] = array
             again, named = jax.tree.unflatten(structure, given)
-            return f(*again, **named)
+            results = f(*again, **named)
+            for path, result in jax.tree.leaves_with_path(results):
+                try:
+                    jax.typeof(result)
+                except TypeError:
+                    where, found = f"{name}{jax.tree_util.keystr(path)}", type(result).__name__
+                    raise TypeError(f"group: the result of {where} is a {found}, not an array or a number") from None
+            return results
 
         arrays = [leaves[place] for place in places]
         closed, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
-        report = Report(getattr(f, "__name__", repr(f)))
+        report = Report(name)
         results = _Grouping(planner, report).run(closed, arrays, report.name)
         if explain:
             print(report)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
-    return grouped  # type: ignore[return-value]
+    return grouped
 
 
 class _Grouping:

@@ -288,9 +288,18 @@ class RaggedArray:
     def _combined(self, f: Callable[[Any, Any], Any], other: Any) -> RaggedArray:
         if isinstance(other, RaggedArray):
             return self.map(f, other)
-        if np.ndim(other) != 0:
-            return NotImplemented  # type: ignore[no-any-return]
+        if not isinstance(other, jax.Array | np.ndarray | np.generic | int | float | complex) or np.ndim(other) != 0:
+            raise TypeError(
+                f"RaggedArray: the other operand is {shown(other)}: it must be a number, or a RaggedArray, "
+                "as pack makes one"
+            )
         return self.map(lambda x: f(x, other))
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        # Without this method NumPy would try to stack the members.
+        raise TypeError(
+            "RaggedArray: it holds many arrays: take one (packed[0]), all of them (unpack()), or its buffer"
+        )
 
     def __repr__(self) -> str:
         dtype = getattr(self.buffer, "dtype", None)

@@ -154,6 +154,10 @@ class View:
             )
         return None
 
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        # Without this method NumPy would make an array of one object.
+        raise TypeError("View: it does not become an array by itself: call its dense(), which copies its elements")
+
     def __repr__(self) -> str:
         buffer = self.buffer
         described = f"{buffer.dtype}{list(buffer.shape)}" if hasattr(buffer, "shape") else repr(buffer)
@@ -204,7 +208,7 @@ def _checked_buffer(name: str, argument: str, buffer: Any) -> jax.Array:
 
 def _layout_of(shape: Any, strides: Any, offset: Any) -> Layout:
     if not isinstance(shape, Sequence):
-        raise TypeError(f"View: shape must be a tuple of sizes, not {shape!r}")
+        raise TypeError(f"View: shape must be a tuple of sizes, not {shown(shape)}")
     sizes = [_integers("shape", entry) for entry in shape]
     offset = _integer("offset", offset)
     if strides is None:
@@ -217,7 +221,7 @@ def _layout_of(shape: Any, strides: Any, offset: Any) -> Layout:
             found.append(tuple(reversed(levels)))
         return Layout(tuple(reversed(found)), offset)
     if not isinstance(strides, Sequence):
-        raise TypeError(f"View: strides must be a tuple, not {strides!r}")
+        raise TypeError(f"View: strides must be a tuple, not {shown(strides)}")
     steps = [_integers("strides", entry) for entry in strides]
     if [len(entry) for entry in steps] != [len(entry) for entry in sizes]:
         raise ValueError(f"View: strides {tuple(strides)} don't have the form of shape {tuple(shape)}")
@@ -234,7 +238,7 @@ def _integer(what: str, x: Any) -> int:
         if isinstance(x, bool):
             raise TypeError
     except TypeError:
-        raise TypeError(f"View: {what} must hold integers that are known at trace time, not {x!r}") from None
+        raise TypeError(f"View: {what} must hold integers that are known at trace time, not {shown(x)}") from None
     if number < 0:
         raise ValueError(f"View: {what} holds {number}: it must not be negative")
     return number

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.arguments import as_array, shown
+from jax_vbgemm._src.arguments import as_array, shown, unsharded_array
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.mesh_axes import mesh_axes
@@ -42,7 +42,7 @@ def dispatch(x: Any, routing: Routing) -> jax.Array:
 
 def _tokens(name: str, x: Any, routing: Routing) -> jax.Array:
     """x as an array; ValueError where it does not hold the tokens of a routing."""
-    array: jax.Array = as_array(name, "x", x)
+    array = unsharded_array(name, "x", x)
     tokens = routing.slots.shape[0]
     if array.ndim != 2 or array.shape[0] != tokens:
         raise ValueError(f"{name}: x is {array.shape} but routing is of {tokens} tokens: x must be ({tokens}, d)")
@@ -70,7 +70,7 @@ def combine(y: Any, routing: Routing) -> jax.Array:
     Raises:
       ValueError: y is not (tokens * k, n).
     """
-    y = as_array("combine", "y", y)
+    y = unsharded_array("combine", "y", y)
     tokens, k = routing.slots.shape
     if y.ndim != 2 or y.shape[0] != tokens * k:
         raise ValueError(
@@ -193,7 +193,8 @@ def expert_mlp(
         experts; otherwise as `ragged_dot`.
       TypeError: gradients is no pair of Refs.
     """
-    gate_up, down = as_array("expert_mlp", "gate_up", gate_up), as_array("expert_mlp", "down", down)
+    gate_up = unsharded_array("expert_mlp", "gate_up", gate_up)
+    down = unsharded_array("expert_mlp", "down", down)
     x = _tokens("expert_mlp", x, routing)
     axes = None if mesh_axis is None else mesh_axes("expert_mlp", mesh_axis, manual=True)
     if axes is not None:

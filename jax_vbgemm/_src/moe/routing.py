@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.arguments import as_array
+from jax_vbgemm._src import compat
+from jax_vbgemm._src.arguments import as_array, unsharded_array
 from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_group
 from jax_vbgemm._src.ragged.indices import clamp
 
 
@@ -54,7 +56,7 @@ class Auxiliary(NamedTuple):
     group_sizes: jax.Array
 
 
-def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: bool = True) -> Routing:
+def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: bool | None = None) -> Routing:
     """Chooses each token's experts and sorts the choices by expert, on the device.
 
     Experts have no capacity: no choice is dropped, whatever the experts' load, and one compiled program serves every
@@ -69,12 +71,15 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
 
     Args:
       logits: (tokens, experts), real and floating. The softmax is done in float32, or float64 for float64.
-      k: the number of experts of a token: those of its largest logits, the first ones among equals. Not with `experts`.
+      k: the number of experts of a token: those of its largest logits, the first ones among equals (0.0 comes before
+        -0.0). Not with `experts`.
       experts: (tokens, k) integers, the experts of each token if they are chosen elsewhere. An entry out of range is
         clamped to the nearest expert and counted in `clamped`; `jax.experimental.checkify.checkify` (with
         `user_checks`) reports it.
-      normalize: whether the probabilities of a token's choices are scaled to add up to 1; otherwise they are those of
-        the softmax over all experts.
+      normalize: whether the probabilities of a token's choices add up to 1, as a softmax of the chosen logits;
+        otherwise they are those of the softmax over all experts. None: where a token has several choices (as in Mixtral
+        and Qwen3), while a single choice keeps its probability (as in Switch Transformer). With one choice, True makes
+        all probabilities 1, so that the result gives the router no gradient.
 
     Returns:
       A `Routing`.
@@ -82,16 +87,18 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
     Raises:
       ValueError: logits is not (tokens, experts), k is not in [1, experts], experts is not (tokens, k), or both k and
         experts are given, or neither.
-      TypeError: logits is not floating, experts are not integers, k is not an integer, normalize not a bool.
+      TypeError: logits is not floating, experts are not integers, k is not an integer, normalize neither a bool nor
+        None.
     """
     name = "route"
-    logits = _logits(name, logits)
-    if not isinstance(normalize, bool | np.bool_):
-        raise TypeError(f"{name}: normalize must be a bool, not {normalize!r}")
+    logits = _logits(name, unsharded_array(name, "logits", logits))
+    if not isinstance(normalize, bool | np.bool_ | None):
+        raise TypeError(f"{name}: normalize must be a bool or None, not {normalize!r}")
     tokens, count = logits.shape
     if (k is None) == (experts is None):
         raise ValueError(f"{name}: give either k or experts: k is {k!r} and experts is {_shown(experts)}")
-    scores = jax.nn.softmax(logits.astype(accumulator(logits.dtype)), axis=-1)
+    if not compat.is_static((count,)):
+        raise ValueError(f"{name}: logits is {logits.shape}: the number of experts must be static")
     if experts is None:
         if not is_integer(k):
             raise TypeError(f"{name}: k must be an integer, not {k!r}")
@@ -100,7 +107,7 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
         chosen = jax.lax.top_k(logits, int(k))[1].astype(jnp.int32)
         clamped = jnp.zeros((), jnp.int32)
     else:
-        given = as_array(name, "experts", experts)
+        given = unsharded_array(name, "experts", experts)
         if not jnp.issubdtype(given.dtype, jnp.integer):
             raise TypeError(f"{name}: experts is {given.dtype}{given.shape}: it must be integers")
         if given.ndim != 2 or given.shape[0] != tokens or given.shape[1] < 1 or count < 1:
@@ -109,17 +116,32 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
                 "k at least 1, and logits must have an expert"
             )
         chosen, clamped = clamp(name, "experts", given, count)
-    # Selected by mask: the transpose of a selection by index is a scatter-add, which has no fixed order on a GPU.
-    is_chosen = jax.nn.one_hot(chosen, count, dtype=jnp.bool_)
-    probabilities = jnp.where(is_chosen, scores[:, None, :], jnp.zeros((), scores.dtype)).sum(axis=-1)
+    if normalize is None:
+        normalize = chosen.shape[1] > 1
+    wide = accumulator(logits.dtype)
+    # A softmax over all experts may underflow in all chosen ones: it cannot be scaled afterwards.
     if normalize:
-        probabilities = probabilities / probabilities.sum(axis=-1, keepdims=True)
-    # A GPU sorts by radix, so that narrower keys take fewer passes.
-    key = chosen.astype(jnp.uint8 if count <= 2**8 else jnp.uint16 if count <= 2**16 else jnp.uint32).reshape(-1)
-    _, order = jax.lax.sort((key, jnp.arange(chosen.size, dtype=jnp.int32)), num_keys=1)
-    slots = jnp.zeros_like(order).at[order].set(jnp.arange(chosen.size, dtype=jnp.int32), unique_indices=True)
-    sizes = is_chosen.sum(axis=(0, 1), dtype=jnp.int32)
+        probabilities = jax.nn.softmax(_selected(logits, chosen, experts is None).astype(wide), axis=-1)
+    else:
+        probabilities = _selected(jax.nn.softmax(logits.astype(wide), axis=-1), chosen, experts is None)
+    sizes, order = sorted_by_group(chosen.reshape(-1), count)
+    slots = inverse_permutation(order)
     return Routing(sizes, order, slots.reshape(chosen.shape), chosen, probabilities, clamped)
+
+
+def _selected(values: jax.Array, chosen: jax.Array, distinct: bool) -> jax.Array:
+    """values[i, chosen[i, j]], of values (tokens, experts) and chosen (tokens, k). The transpose is a scatter that adds
+    at most one number to each place: more of them would have no fixed order on a GPU. `distinct`: whether no token
+    has the same choice twice."""
+    row = jax.lax.broadcasted_iota(jnp.int32, chosen.shape, 0)
+    if distinct:
+        return values.at[row, chosen].get(mode="promise_in_bounds", unique_indices=True)
+    same = chosen[:, :, None] == chosen[:, None, :]
+    place = jnp.arange(chosen.shape[1], dtype=jnp.int32)[None]
+    first = jax.lax.argmax(same, 2, jnp.int32) == place  # the others of equal choices read outside of the values, zeros
+    read = jnp.where(first, chosen, values.shape[1] + place)
+    once = values.at[row, read].get(mode="fill", fill_value=0, unique_indices=True)
+    return jnp.where(same, once[:, None, :], jnp.zeros((), values.dtype)).sum(axis=-1)
 
 
 def load_balance_loss(logits: Any, routing: Routing) -> jax.Array:

@@ -22,6 +22,7 @@ from typing import Any
 
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tables.rules import CoreRules, DotRates, RaggedRules, Rules
+from jax_vbgemm._src.shown import shown
 
 TABLES = Path(__file__).parent
 FOLDER = TABLES / "devices"
@@ -191,7 +192,7 @@ def device_spec(device: str | DeviceSpec) -> DeviceSpec:
     if isinstance(device, DeviceSpec):
         return device
     if not isinstance(device, str):
-        raise TypeError(f"device: expected a DeviceSpec or a name, got {device!r}")
+        raise TypeError(f"device: expected a DeviceSpec or a name, but it is {shown(device)}")
     if device.lower() not in DEVICES:
         raise ValueError(f"device: unknown name {device!r}; known are {', '.join(DEVICES)}")
     return DEVICES[device.lower()]
