@@ -143,11 +143,15 @@ def is_symbolic(size: Any) -> bool:
     return bool(core.is_symbolic_dim(size))
 
 
+InconclusiveSizes: type[Exception] = core.InconclusiveDimensionOperation
+"""Raised by comparisons of symbolic sizes whose answer depends on their values."""
+
+
 def certainly(comparison: Callable[[], Any]) -> bool:
     """Whether a comparison of sizes holds; False where the answer depends on the values of symbolic sizes."""
     try:
         return bool(comparison())
-    except core.InconclusiveDimensionOperation:
+    except InconclusiveSizes:
         return False
 
 
