@@ -43,7 +43,8 @@ def register_user_check(primitive: Any) -> None:
         *context, error, enabled_errors, value, wrong = arguments  # JAX 0.11 and later pass a context
         if checkify.FailedCheckError in enabled_errors:
             failed = checkify.FailedCheckError(checkify.get_traceback(), message, wrong=wrong)
-            error = checkify.assert_func(*context, error, wrong != 0, failed)
+            assert_func: Callable[..., Any] = checkify.assert_func
+            error = assert_func(*context, error, wrong != 0, failed)
         return error, primitive.bind(value, wrong, message=message)
 
     checkify.error_checks[primitive] = check
