@@ -51,14 +51,14 @@ class MeshAxes:
 
     def gathered(self, rows: jax.Array) -> jax.Array:
         """The rows of all devices, one device after the other. The transpose sums the cotangents of each row."""
-        if not len(rows):  # XLA gathers no arrays without rows
+        if rows.shape[0] == 0:  # XLA gathers no arrays without rows
             return rows
         result: jax.Array = jax.lax.all_gather(compat.varying(rows, self.names), self.names, tiled=True)
         return result
 
     def summed_parts(self, rows: jax.Array) -> jax.Array:
         """This device's part of the sum of the devices' rows: the transpose of `gathered`."""
-        if not len(rows):
+        if rows.shape[0] == 0:
             return rows
         result: jax.Array = jax.lax.psum_scatter(compat.varying(rows, self.names), self.names, tiled=True)
         return result

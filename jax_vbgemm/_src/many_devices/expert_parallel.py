@@ -69,19 +69,19 @@ def expert_parallel(
     axes = mesh_axes(name, mesh_axis, manual=True)
     if lhs.ndim != 2 or sizes.ndim != 1:
         raise ValueError(f"{name}: lhs must be (t, k) and group_sizes (E,), but they are {lhs.shape} and {sizes.shape}")
-    own = axes.divide(f"{name}: group_sizes is {sizes.shape}", len(sizes), "experts")
-    ends = rows_of_groups(sizes, None, len(lhs), len(sizes)).end
-    expert = segment_of(jax.lax.iota(jnp.int32, len(lhs)), ends)
+    own = axes.divide(f"{name}: group_sizes is {sizes.shape}", sizes.shape[0], "experts")
+    ends = rows_of_groups(sizes, None, lhs.shape[0], sizes.shape[0]).end
+    expert = segment_of(jax.lax.iota(jnp.int32, lhs.shape[0]), ends)
     rows, expert = axes.gathered(lhs), axes.gathered(expert)
     local = expert - axes.index() * own
     local = jnp.where((local >= 0) & (local < own), local, own)  # the group of all rows that other devices compute
     own_sizes, order = sorted_by_group(local, own + 1)
     own_sizes = own_sizes[:own]
-    exists = (jax.lax.iota(jnp.int32, len(order)) < jnp.sum(own_sizes, dtype=jnp.int32))[:, None]
+    exists = (jax.lax.iota(jnp.int32, order.shape[0]) < jnp.sum(own_sizes, dtype=jnp.int32))[:, None]
     selected, back = order[:, None], inverse_permutation(order)[:, None]
     rows = jnp.where(exists, select_rows(rows, selected, back), jnp.zeros((), rows.dtype))
     results = function(rows, own_sizes)
-    if results.ndim != 2 or len(results) != len(rows):
+    if results.ndim != 2 or results.shape[0] != rows.shape[0]:
         raise ValueError(
             f"{name}: function returned {results.shape} for rows {rows.shape}: it must return one row for each"
         )

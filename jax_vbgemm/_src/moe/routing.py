@@ -202,7 +202,7 @@ def router_z_loss(logits: Any) -> jax.Array:
     """
     logits = _logits("router_z_loss", logits)
     z = jax.nn.logsumexp(logits.astype(accumulator(logits.dtype)), axis=-1)
-    return jnp.sum(z * z) / max(len(z), 1)
+    return jnp.sum(z * z) / max(z.shape[0], 1)
 
 
 def _logits(name: str, value: Any) -> jax.Array:

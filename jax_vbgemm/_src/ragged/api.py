@@ -121,6 +121,7 @@ def ragged_dot(
             f"{name}: lhs must be (m, k), rhs (g, k, n) and group_sizes (g,), but they are {lhs.shape}, {rhs.shape} "
             f"and {group_sizes.shape}"
         )
+    check_groups(name, rhs=rhs.shape, group_sizes=group_sizes.shape)
     selection = {} if gather is None else _selection(name, lhs, gather)
     m, (groups, *matrix) = (lhs if gather is None else selection["gather"]).shape[0], rhs.shape
     k, n = reversed(matrix) if transpose_rhs else matrix
@@ -130,7 +131,7 @@ def ragged_dot(
             f"{name}: lhs is {lhs.shape} but rhs is {rhs.shape}{stored}: inner dimensions {lhs.shape[1]} and {k} "
             "must match"
         )
-    if group_offset is None and len(group_sizes) != groups:
+    if group_offset is None and group_sizes.shape[0] != groups:
         raise ValueError(
             f"{name}: rhs is {rhs.shape} but group_sizes is {group_sizes.shape}: there must be a size for each of the "
             f"{groups} groups (a group_offset is for part of the groups)"
@@ -174,6 +175,15 @@ def ragged_dot(
         known = rows_with_weights(group_sizes, extras.get("group_offset"), m, groups)
         result = jnp.where(known, after, jnp.zeros((), wide))[:, None] * result
     return result
+
+
+def check_groups(name: str, **shapes: tuple[Any, ...]) -> None:
+    """Raises where the number of groups, the first size of each argument's shape, is symbolic (jax.export)."""
+    for argument, shape in shapes.items():
+        if not compat.is_static(shape[:1]):
+            raise ValueError(
+                f"{name}: {argument} is {shape}: the number of groups must be static, but it is {shape[0]}"
+            )
 
 
 def check_sums(name: str, argument: str, sums: Any, weights: str, shape: tuple[int, ...], dtype: Any) -> None:

@@ -15,6 +15,7 @@ from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.options import checked_implementation
 from jax_vbgemm._src.ragged.api import (
     canonical_hint,
+    check_groups,
     factors,
     scalar_integer,
     sizes_argument,
@@ -86,6 +87,7 @@ def ragged_dot_general(
     operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes} | ({} if total is None else {"accumulator": total})
     refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     numbers = ragged_dot_dimension_numbers
+    check_groups(name, group_sizes=group_sizes.shape[-1:])
     weights = group_sizes.shape[-1] if group_sizes.ndim else 0
     if group_offset is not None and numbers.rhs_group_dimensions:
         weights = rhs.shape[numbers.rhs_group_dimensions[0]]

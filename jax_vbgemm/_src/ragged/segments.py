@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from jax_vbgemm._src import compat
+
 # XLA's CPU backend fuses the comparison with up to so many ends, and holds all of its results in memory beyond that
 # (JAX 0.10.2: 1 GB for 4 million indices and 64 ends).
 _FEW_SEGMENTS = 32
@@ -18,13 +20,13 @@ def segment_of(index: jax.Array, end: jax.Array) -> jax.Array:
     # jnp.searchsorted fails in a shard_map that is manual over some of the mesh's axes only (JAX 0.10.2 to 0.11.2), and
     # its search is a loop, of many kernels on a GPU.
     count = end.shape[0]
-    if count <= _FEW_SEGMENTS:
+    if compat.certainly(lambda: count <= _FEW_SEGMENTS):
         return jnp.sum(end[:, None] <= index[None], axis=0, dtype=jnp.int32)
     found = jnp.zeros(index.shape, jnp.int32)
-    step = 1 << count.bit_length() - 1
+    step = 1 << (count.bit_length() if compat.is_static((count,)) else 31) - 1
     while step:
         further = found + step
-        passed = (further <= count) & (end.at[further - 1].get(mode="clip") <= index)
+        passed = (further <= jnp.asarray(count, jnp.int32)) & (end.at[further - 1].get(mode="clip") <= index)
         found = jnp.where(passed, further, found)
         step //= 2
     return found
