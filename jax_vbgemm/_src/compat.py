@@ -43,7 +43,7 @@ def register_user_check(primitive: Any) -> None:
         *context, error, enabled_errors, value, wrong = arguments  # JAX 0.11 and later pass a context
         if checkify.FailedCheckError in enabled_errors:
             failed = checkify.FailedCheckError(checkify.get_traceback(), message, wrong=wrong)
-            assert_func: Callable[..., Any] = checkify.assert_func
+            assert_func: Any = checkify.assert_func
             error = assert_func(*context, error, wrong != 0, failed)
         return error, primitive.bind(value, wrong, message=message)
 
@@ -136,6 +136,19 @@ def run_equation(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
 def is_static(shape: Sequence[Any]) -> bool:
     """Whether all dimensions are numbers; in jax.export they may be symbolic."""
     return core.is_constant_shape(shape)
+
+
+def is_symbolic(size: Any) -> bool:
+    """Whether a size is symbolic, as in jax.export; it is at least 1 there."""
+    return bool(core.is_symbolic_dim(size))
+
+
+def certainly(comparison: Callable[[], Any]) -> bool:
+    """Whether a comparison of sizes holds; False where the answer depends on the values of symbolic sizes."""
+    try:
+        return bool(comparison())
+    except core.InconclusiveDimensionOperation:
+        return False
 
 
 def is_export(ctx: Any) -> bool:

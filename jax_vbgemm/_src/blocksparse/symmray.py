@@ -30,7 +30,7 @@ def contract_arrays(a: Any, b: Any, axes: Any, **options: Any) -> Any:
         raise TypeError(f"{NAME}: a is a {_kind(a)} but b is a {_kind(b)}: both must have one symmetry and statistics")
     axes_a, axes_b = contracted_axes(axes, a.ndim, b.ndim)
     for axis, other in zip(axes_a, axes_b, strict=True):
-        if a.indices[axis].dual == b.indices[other].dual:
+        if a.indices[axis].dual == b.indices[other].dual and not _is_undirected(a, axis):
             raise ValueError(
                 f"{NAME}: axis {axis} of a and axis {other} of b are contracted, but both are "
                 f"{'dual' if a.indices[axis].dual else 'not dual'}: one of the two must be"
@@ -52,6 +52,12 @@ def contract_arrays(a: Any, b: Any, axes: Any, **options: Any) -> Any:
 
 def _is_fermionic(x: Any) -> bool:
     return bool(getattr(x, "fermionic", False))
+
+
+def _is_undirected(x: Any, axis: int) -> bool:
+    """Whether the direction of an axis does not matter, as each charge is its own opposite (Z2, Z2Z2). Directions of
+    fermionic axes always decide signs."""
+    return not _is_fermionic(x) and all(x.symmetry.sign(charge, True) == charge for charge in x.indices[axis].charges)
 
 
 def _kind(x: Any) -> str:
