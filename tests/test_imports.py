@@ -10,6 +10,7 @@ PACKAGE = Path(vb.__file__).parent
 ROOMS = [
     "_core",
     "_src.integers",
+    "_src.shown",
     "_src.arithmetic",
     "_src.compiled_tiles",
     "_src.records",
