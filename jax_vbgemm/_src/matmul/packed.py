@@ -183,7 +183,8 @@ class RaggedArray:
         padded for the new dtype.
 
         Raises:
-          ValueError: another RaggedArray has other members, or f is not elementwise.
+          ValueError: another RaggedArray has other members, or f changes the shape. (No other sign that f is not
+            elementwise is looked for.)
           TypeError: one of `others` is not a RaggedArray.
         """
         for other in others:
