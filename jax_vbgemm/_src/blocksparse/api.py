@@ -50,8 +50,10 @@ def tensordot(
 
     Raises:
       ValueError: the blocks of a tensor differ in dtype or number of axes, a charge has different sizes in one axis or
-        in contracted axes, an axis is out of range, named twice or without a partner, contracted indices of symmray
-        have one direction, or dtypes differ under strict promotion. The message names the sectors and the rule.
+        in contracted axes, the charges of one axis or of contracted axes are of different kinds (an int and a tuple),
+        an axis is out of range, named twice or without a partner, contracted indices of symmray have one direction
+        (which bosonic Z2 and Z2Z2 arrays may have), or dtypes differ under strict promotion. The message names the
+        sectors and the rule.
       TypeError: a or b is neither a dict nor one of symmray's arrays with blocks, both are not of one kind, or a sector
         is not a tuple.
 
@@ -84,19 +86,14 @@ def tensordot(
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, Mapping) and not is_block_array(x):
             raise TypeError(
-                f"{NAME}: {name} must be a dict of blocks or an array of symmray that has blocks, not {_what(x)}"
+                f"{NAME}: {name} must be a dict of blocks or an array of symmray that has blocks, not {_described(x)}"
             )
     if isinstance(a, Mapping) or isinstance(b, Mapping):
         raise TypeError(f"{NAME}: a is {type(a).__name__} but b is {type(b).__name__}: both must be of one kind")
     return contract_arrays(a, b, axes, **options)
 
 
-def _what(x: Any) -> str:
-    """What was given in place of a block-sparse tensor."""
-    if not isinstance(x, jax.Array | np.ndarray):
-        return shown(x)
-    dense = f"a dense array, {x.dtype}{tuple(x.shape)}"
-    if not isinstance(x, jax.core.Tracer):
-        return dense
-    # jax.jit takes symmray's arrays for dense ones, as they convert themselves.
-    return f"{dense}: under jit, pass the blocks of an array of symmray and rebuild it inside by copy_with(blocks=...)"
+def _described(x: Any) -> str:
+    if isinstance(x, jax.core.Tracer):
+        return f"a traced {x.dtype}{x.shape}: jit makes a dense array of an array of symmray, so pass its blocks"
+    return f"a dense array, {x.dtype}{x.shape}" if isinstance(x, jax.Array | np.ndarray) else shown(x)

@@ -18,6 +18,7 @@ from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.arithmetic import accumulator_of
 from jax_vbgemm._src.matmul.layout import Layout, Shape
 from jax_vbgemm._src.matmul.norms import root, run_sums
+from jax_vbgemm._src.matmul.packed_state import register_with_flax
 from jax_vbgemm._src.matmul.view import View, dense, is_view
 
 ROW_BYTES: int = _core.VECTOR_LOAD_BYTES
@@ -123,6 +124,7 @@ class RaggedArray:
 
     def __init__(self, buffer: Any, members: Members) -> None:
         self.buffer, self.members = buffer, members
+        register_with_flax(RaggedArray)
 
     @property
     def structure(self) -> Any:
@@ -144,14 +146,14 @@ class RaggedArray:
 
     def __iter__(self) -> Iterator[jax.Array]:
         """The members, in the order of the tree's leaves."""
-        self._check_buffer()
+        self.check_buffer()
         return iter(_members_of(self.buffer, self.members))
 
     def __getitem__(self, key: Any) -> Any:
         """Member number `key`, or the array or subtree that the tree has under a key or a tuple of keys."""
         if isinstance(key, int | np.integer):
             return self.view(operator.index(key)).dense()
-        self._check_buffer()
+        self.check_buffer()
         numbers = jax.tree.unflatten(self.structure, range(len(self)))
         for step in key if isinstance(key, tuple) else (key,):
             try:
@@ -165,10 +167,10 @@ class RaggedArray:
         """Member number `index` as a view of the buffer; IndexError where there is no such member."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"RaggedArray: there is no member {index}: it has {len(self)}")
-        self._check_buffer()
+        self.check_buffer()
         return self.members.views(self.buffer)[index]
 
-    def _check_buffer(self) -> None:
+    def check_buffer(self) -> None:
         """Raises ValueError where the buffer does not have the members' size, as after vmap or scan have stacked it."""
         shape = getattr(self.buffer, "shape", None)
         if shape != (self.members.elements,):
@@ -193,13 +195,16 @@ class RaggedArray:
     def map(self, f: Callable[..., Any], *others: RaggedArray) -> RaggedArray:
         """The elementwise function f applied to all members in one operation.
 
+        f gets the elements of all members as one array. That it treats each of them by itself is for the caller to see
+        to: only the shape of its result is checked, so that jnp.cumsum would sum across members.
+
         `others` have members of the same shapes, and their elements are the further arguments of f.
 
         In place of the padding f gets ones, and the padding of the result is zero. Where f changes the dtype, rows are
         padded for the new dtype.
 
         Raises:
-          ValueError: another RaggedArray has other members, or f is not elementwise.
+          ValueError: another RaggedArray has other members, or f changes the shape.
           TypeError: one of `others` is not a RaggedArray.
         """
         for other in others:
@@ -244,7 +249,7 @@ class RaggedArray:
 
     def without_padding(self) -> jax.Array:
         """The buffer with zeros in place of the padding, whatever the padding holds."""
-        self._check_buffer()
+        self.check_buffer()
         mask = _mask(self.members)
         return self.buffer if mask is None else jnp.where(mask, self.buffer, jnp.zeros((), self.dtype))
 
@@ -330,7 +335,7 @@ def pack(tree: Any) -> RaggedArray:
 
     Raises:
       ValueError: two leaves differ in dtype; the message names them.
-      TypeError: a leaf is not an array.
+      TypeError: a leaf is not an array of numbers.
 
     Examples:
       >>> import jax
@@ -344,7 +349,7 @@ def pack(tree: Any) -> RaggedArray:
     """
     named, structure = jax.tree.flatten_with_path(tree, is_leaf=is_view)
     names = ["tree" + jax.tree_util.keystr(path) for path, _ in named]
-    leaves = [dense(x) if is_view(x) else as_array("pack", name, x) for name, (_, x) in zip(names, named, strict=True)]
+    leaves = [packable("pack", name, x) for name, (_, x) in zip(names, named, strict=True)]
     for name, leaf in zip(names, leaves, strict=True):
         if leaf.dtype != leaves[0].dtype:
             raise ValueError(
@@ -352,6 +357,14 @@ def pack(tree: Any) -> RaggedArray:
             )
     dtype = leaves[0].dtype if leaves else jnp.zeros(()).dtype
     return _packed(leaves, members_of(structure, [leaf.shape for leaf in leaves], dtype), dtype)
+
+
+def packable(name: str, written: str, x: Any) -> jax.Array:
+    """A leaf as an array that a buffer can hold; TypeError where it is none. `name`, `written`: as for `as_array`."""
+    array = dense(x) if is_view(x) else as_array(name, written, x)
+    if jnp.issubdtype(array.dtype, jax.dtypes.extended):
+        raise TypeError(f"{name}: {written} is {array.dtype}: a buffer holds numbers (jax.random.key_data makes some)")
+    return array
 
 
 @functools.partial(jax.jit, static_argnames="members")
