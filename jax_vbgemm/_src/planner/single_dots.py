@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from jax_vbgemm._src.planner.entry import Planner, plan_problems
 from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES, kind_of
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.planner.tables.rules import DotRates
+from jax_vbgemm._src.planner.tables.rules import CallCosts, DotRates
 from jax_vbgemm._src.problem import Problem
 
 
@@ -20,12 +20,23 @@ def _of_data_sheet(device: DeviceSpec) -> DotRates:
     return DotRates((*device.peak_rates, *tensor), device.launch_seconds, device.bandwidth)
 
 
-def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec) -> float:
-    """Predicted seconds of XLA's dot for one problem, with scaling the result and adding to it.
+def dots_of(device: DeviceSpec) -> DotRates:
+    """The speed of XLA's dots on a device, measured or by its data sheet."""
+    return device.dots or _of_data_sheet(device)
+
+
+def calls_of(device: DeviceSpec) -> CallCosts:
+    """What a call costs beside its kernels. Where nothing was measured: a copy is one kernel more, and arrays cost
+    nothing, as in a program that XLA records in a command buffer (a CUDA graph)."""
+    return device.calls or CallCosts(launch=None, array=0.0, copy=dots_of(device).launch, clear_gain=1.25, least_gain=0.0)
+
+
+def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec, *, bare: bool = False) -> float:
+    """Predicted seconds of XLA's dot for one problem, with scaling the result and adding to it unless it is `bare`.
 
     precision: "default", "high" or "highest"; except at "highest", a GPU's dots multiply float32 in TF32.
     """
-    known = device.dots or _of_data_sheet(device)
+    known = dots_of(device)
     scalar = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     rates = dict(known.rates)
     rate = (
@@ -46,8 +57,13 @@ def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec
         )
     flops = 8.0 if dtype.startswith("complex") else 2.0
     # The result is written, and then read and written once more to scale it and to add to it.
-    bytes_moved = float(batch) * (m * k + k * n + 3 * m * n) * ELEMENT_BYTES[dtype]
-    return known.launch + max(flops * products / rate, bytes_moved / known.bandwidth)
+    bytes_moved = float(batch) * (m * k + k * n + (1 if bare else 3) * m * n) * ELEMENT_BYTES[dtype]
+    launch = known.launch
+    if bare and known.inlined and (max(m, n, k) <= known.inlined or min(m, n) == 1):
+        launch = known.inlined_launch
+    elif bare and known.bare_launch is not None:
+        launch = known.bare_launch
+    return launch + max(flops * products / rate, bytes_moved / known.bandwidth)
 
 
 @dataclass(frozen=True)
@@ -87,17 +103,81 @@ def split(
     """
     members = len(rounds[0]) if rounds else 0
     alone_seconds = [sum(dot_seconds(r[i], dtype, precision, device) for r in rounds) for i in range(members)]
-    dots_seconds = sum(alone_seconds)
+    return _split(rounds, alone_seconds, [0.0] * members, 0.0, dtype, precision, device, planner)
 
+
+@dataclass(frozen=True)
+class Member:
+    """A sum of products, which a call computes at once, or XLA by single dots and additions.
+
+    problem: the sum as the planner sees it, one product whose K is the total K of its products.
+    dots: the products by themselves.
+    arrays: the number of arrays that are passed to the call or returned by it, without those that an earlier member
+      counts.
+    copied: the numbers of elements of the arrays among these that have to be transposed into a copy for the call.
+    """
+
+    problem: Problem
+    dots: tuple[Problem, ...]
+    arrays: int
+    copied: tuple[int, ...] = ()
+
+
+@lru_cache(maxsize=256)
+def worthwhile(
+    members: tuple[Member, ...], dtype: str, precision: str, device: DeviceSpec, planner: str | Planner = "auto"
+) -> Split:
+    """The split of a program's products, where XLA's dots are what the program has already: a call has to be clearly
+    faster (`CallCosts`), also if its arrays have to be passed and transposed, or else all products stay dots.
+
+    The arguments are those of `split`, except for `members`.
+    """
+    costs, bandwidth = calls_of(device), dots_of(device).bandwidth
+    launch = 0.0 if costs.launch is None else costs.launch - device.launch_seconds
+
+    def alone(member: Member) -> float:
+        added = 3.0 * (len(member.dots) - 1) * member.problem.m * member.problem.n * member.problem.batch
+        dots = sum(dot_seconds(dot, dtype, precision, device, bare=True) for dot in member.dots)
+        return dots + added * ELEMENT_BYTES[dtype] / bandwidth
+
+    def beside(member: Member) -> float:
+        moved = 2.0 * sum(member.copied) * ELEMENT_BYTES[dtype] / bandwidth  # read and written
+        return member.arrays * costs.array + len(member.copied) * costs.copy + moved
+
+    rounds = (tuple(member.problem for member in members),)
+    alone_seconds = [alone(member) for member in members]
+    best = _split(rounds, alone_seconds, [beside(x) for x in members], launch, dtype, precision, device, planner)
+    # What the members that leave the batch take is the same in both programs.
+    left = sum(cost for cost, out in zip(alone_seconds, best.alone, strict=True) if out)
+    dots, batch = best.dots_seconds - left, best.seconds - left
+    if dots >= costs.clear_gain * batch and dots - batch >= costs.least_gain:
+        return best
+    return replace(best, alone=(True,) * len(members), members=tuple(alone_seconds), seconds=best.dots_seconds)
+
+
+def _split(
+    rounds: tuple[tuple[Problem, ...], ...],
+    alone_seconds: Sequence[float],
+    beside: Sequence[float],
+    launch: float,
+    dtype: str,
+    precision: str,
+    device: DeviceSpec,
+    planner: str | Planner,
+) -> Split:
+    """The split, given the seconds of each member as dots, and the seconds beside those of the plan: of each member in
+    a batch, and of each batch (`launch`)."""
+    members = len(alone_seconds)
+    dots_seconds = sum(alone_seconds)
     kind = kind_of(dtype, precision, device)
 
     def batch_seconds(kept: Sequence[int]) -> float:
         if not kept:
             return 0.0
-        return sum(
+        return sum(beside[i] for i in kept) + sum(
             # Without tuned plans, as the result is cached and must not depend on a file, and as predictions are
             # compared.
-            plan_problems([problems[i] for i in kept], kind, device, planner, tuned=False).predicted_seconds
+            launch + plan_problems([problems[i] for i in kept], kind, device, planner, tuned=False).predicted_seconds
             for problems in rounds
         )
 
@@ -112,8 +192,11 @@ def split(
 
     none = (False,) * members
     best = Split(none, members_seconds(none, batched_seconds), batched_seconds, batched_seconds, dots_seconds)
-    for limit in sorted(set(size_class), reverse=True):
-        alone = tuple(of_member >= limit for of_member in size_class)
+    # A member whose dots take no longer than passing its arrays to a call never gains.
+    never = [0 < cost <= more for cost, more in zip(alone_seconds, beside, strict=True)]
+    limits = sorted(set(size_class), reverse=True)
+    for limit in [math.inf, *limits] if any(never) else limits:
+        alone = tuple(of_member >= limit or out for of_member, out in zip(size_class, never, strict=True))
         seconds = sum(cost for cost, out in zip(alone_seconds, alone, strict=True) if out)
         if seconds >= best.seconds:
             break  # lower limits would only take out more members

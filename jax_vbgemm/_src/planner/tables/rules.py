@@ -108,12 +108,41 @@ class CoreRules:
 class DotRates:
     """The measured speed of XLA's dots on a device.
 
-    rates: FLOP/s of a large dot by its arithmetic. launch: least seconds of a dot. bandwidth: byte/s.
+    rates: FLOP/s of a large dot by its arithmetic. launch: least seconds of a dot, with scaling and adding the result.
+    bandwidth: byte/s.
     tiles: the output tiles that the vendor's library chooses from, as (edge, fraction of the rate); empty where small
     outputs don't leave units idle.
+    bare_launch: least seconds of a dot with nothing after it; None: that of any dot.
+    inlined: a dot whose sizes are all at most this, or that has one row or one column, is a loop that XLA compiles into
+      its program, without a call of a library. Its least time, with nothing after it, is `inlined_launch`. 0: there are
+      no such loops.
     """
 
     rates: tuple[tuple[str, float], ...]
     launch: float
     bandwidth: float
     tiles: tuple[tuple[int, float], ...] = ((128, 1.0), (64, 0.5))
+    bare_launch: float | None = None
+    inlined: int = 0
+    inlined_launch: float = 0.0
+
+
+@dataclass(frozen=True)
+class CallCosts:
+    """What a call costs in a program that has dots in its place, and what it has to gain there (`group`, `blocksparse`).
+
+    launch: least seconds of a call; None: as for any plan (`launch_seconds`). A CPU's plans count the time of waking the
+      thread pool, which small calls don't use.
+    array: seconds for each array that is passed to the call or returned by it.
+    copy: least seconds of transposing an operand for the call. XLA's dots take operands in any order of axes, mostly
+      because the operation that computes the operand writes it in the order that the dot wants.
+    clear_gain: the predicted time of the dots divided by that of the call has to be at least this. A prediction does not
+      know what XLA fuses with a dot, nor that results of one call are there only when all are.
+    least_gain: seconds that a call has to save.
+    """
+
+    launch: float | None
+    array: float
+    copy: float
+    clear_gain: float
+    least_gain: float
