@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from jax_vbgemm._src.planner.entry import Planner, plan_problems
 from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES, kind_of
@@ -26,9 +27,18 @@ def dots_of(device: DeviceSpec) -> DotRates:
 
 
 def calls_of(device: DeviceSpec) -> CallCosts:
-    """What a call costs beside its kernels. Where nothing was measured: a copy is one kernel more, and arrays cost
-    nothing, as in a program that XLA records in a command buffer (a CUDA graph)."""
-    return device.calls or CallCosts(launch=None, array=0.0, copy=dots_of(device).launch, clear_gain=1.25, least_gain=0.0)
+    """What a call costs beside its kernels; where that was not measured, a copy is one kernel more."""
+    if device.calls is not None:
+        return device.calls
+    return CallCosts(
+        launch=None, array=_ARRAY_OF_A_GPU, copy=device.launch_seconds, clear_gain=1.25, least_gain=0.0, block=0.0,
+        element=0.0, small_bytes=0,
+    )  # fmt: skip
+
+
+# Seconds for each array of a GPU's call, of which XLA updates the address in a command buffer: estimated from one PEPS
+# on an H100, whose eleven calls have 8900 arrays and whose program took 454 us. Without command buffers it is 0.19 us.
+_ARRAY_OF_A_GPU = 0.05e-6
 
 
 def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec, *, bare: bool = False) -> float:
@@ -123,36 +133,79 @@ class Member:
     copied: tuple[int, ...] = ()
 
 
+class Alternative(NamedTuple):
+    """Another way in which the program would compute all members: products of XLA's, of blocks that are copied
+    together.
+
+    copies: the number of these blocks that consist of several. blocks, elements: how many go into them.
+    """
+
+    dots: tuple[Problem, ...]
+    copies: int
+    blocks: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class Choice(Split):
+    """The split; or `alternative`, if that is the fastest way. All members are then `alone`."""
+
+    alternative: bool = False
+
+
 @lru_cache(maxsize=256)
 def worthwhile(
-    members: tuple[Member, ...], dtype: str, precision: str, device: DeviceSpec, planner: str | Planner = "auto"
-) -> Split:
-    """The split of a program's products, where XLA's dots are what the program has already: a call has to be clearly
-    faster (`CallCosts`), also if its arrays have to be passed and transposed, or else all products stay dots.
+    members: tuple[Member, ...],
+    dtype: str,
+    precision: str,
+    device: DeviceSpec,
+    planner: str | Planner = "auto",
+    alternative: Alternative | None = None,
+    most_dots: float = math.inf,
+) -> Choice:
+    """The split of a program's products, where XLA's dots, or the alternative, are what the program has already.
 
-    The arguments are those of `split`, except for `members`.
+    A call has to be clearly faster (`CallCosts`), also if its arrays have to be passed and transposed. If it is not, all
+    products become dots, or the alternative is taken. More than `most_dots` products never become dots, which would take
+    long to compile.
+
+    The other arguments are those of `split`.
     """
     costs, bandwidth = calls_of(device), dots_of(device).bandwidth
+    size = ELEMENT_BYTES[dtype]
+    elements = max((max(p.m * p.k, p.k * p.n, p.m * p.n) * p.batch for x in members for p in x.dots), default=0)
     launch = 0.0 if costs.launch is None else costs.launch - device.launch_seconds
+
+    def bare(dots: Sequence[Problem]) -> float:
+        return sum(dot_seconds(dot, dtype, precision, device, bare=True) for dot in dots)
 
     def alone(member: Member) -> float:
         added = 3.0 * (len(member.dots) - 1) * member.problem.m * member.problem.n * member.problem.batch
-        dots = sum(dot_seconds(dot, dtype, precision, device, bare=True) for dot in member.dots)
-        return dots + added * ELEMENT_BYTES[dtype] / bandwidth
+        return bare(member.dots) + added * size / bandwidth
 
     def beside(member: Member) -> float:
-        moved = 2.0 * sum(member.copied) * ELEMENT_BYTES[dtype] / bandwidth  # read and written
+        moved = 2.0 * sum(member.copied) * size / bandwidth  # read and written
         return member.arrays * costs.array + len(member.copied) * costs.copy + moved
 
     rounds = (tuple(member.problem for member in members),)
-    alone_seconds = [alone(member) for member in members]
+    alone_seconds = tuple(alone(member) for member in members)
     best = _split(rounds, alone_seconds, [beside(x) for x in members], launch, dtype, precision, device, planner)
-    # What the members that leave the batch take is the same in both programs.
-    left = sum(cost for cost, out in zip(alone_seconds, best.alone, strict=True) if out)
-    dots, batch = best.dots_seconds - left, best.seconds - left
-    if dots >= costs.clear_gain * batch and dots - batch >= costs.least_gain:
-        return best
-    return replace(best, alone=(True,) * len(members), members=tuple(alone_seconds), seconds=best.dots_seconds)
+    other, is_alternative = best.dots_seconds, False
+    if alternative is not None:
+        copied = alternative.elements * max(costs.element, 2.0 * size / bandwidth)
+        copied += alternative.copies * costs.copy + alternative.blocks * costs.block
+        fused, count = bare(alternative.dots) + copied, sum(len(member.dots) for member in members)
+        if fused < other or count > most_dots:
+            other, is_alternative = fused, True
+    elif sum(len(member.dots) for member in members) > most_dots:
+        other = math.inf
+    # What the members that leave the batch take is the same in a program of dots.
+    left = 0.0 if is_alternative else sum(x for x, out in zip(alone_seconds, best.alone, strict=True) if out)
+    gains = other - left >= costs.clear_gain * (best.seconds - left) and other - best.seconds >= costs.least_gain
+    if gains and (elements * size > costs.small_bytes or other == math.inf):
+        return Choice(**vars(best))
+    none = (True,) * len(members)
+    return Choice(none, alone_seconds, other, best.batched_seconds, best.dots_seconds, is_alternative)
 
 
 def _split(
@@ -192,11 +245,8 @@ def _split(
 
     none = (False,) * members
     best = Split(none, members_seconds(none, batched_seconds), batched_seconds, batched_seconds, dots_seconds)
-    # A member whose dots take no longer than passing its arrays to a call never gains.
-    never = [0 < cost <= more for cost, more in zip(alone_seconds, beside, strict=True)]
-    limits = sorted(set(size_class), reverse=True)
-    for limit in [math.inf, *limits] if any(never) else limits:
-        alone = tuple(of_member >= limit or out for of_member, out in zip(size_class, never, strict=True))
+    for limit in sorted(set(size_class), reverse=True):
+        alone = tuple(of_member >= limit for of_member in size_class)
         seconds = sum(cost for cost, out in zip(alone_seconds, alone, strict=True) if out)
         if seconds >= best.seconds:
             break  # lower limits would only take out more members

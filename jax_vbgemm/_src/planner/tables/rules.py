@@ -139,6 +139,11 @@ class CallCosts:
     clear_gain: the predicted time of the dots divided by that of the call has to be at least this. A prediction does not
       know what XLA fuses with a dot, nor that results of one call are there only when all are.
     least_gain: seconds that a call has to save.
+    block, element: seconds for each block, and for each element, that XLA copies into a larger block or out of one, where
+      a program contracts block-sparse tensors in this way instead.
+    small_bytes: no call is made of products none of whose arrays is larger. XLA's CPU runtime runs a program in which no
+      array is larger than 512 bytes operation after operation. Any larger array, also the descriptors of a call, makes
+      it schedule each operation, which took longer than all operations of such a program.
     """
 
     launch: float | None
@@ -146,3 +151,6 @@ class CallCosts:
     copy: float
     clear_gain: float
     least_gain: float
+    block: float
+    element: float
+    small_bytes: int
