@@ -20,7 +20,8 @@ XS = [oracle.random((4, n), "float64", 10 + i) for i, n in enumerate(WIDTHS)]
 
 
 FREE_CALLS = dataclasses.replace(
-    device_spec("cpu"), calls=CallCosts(launch=None, array=0.0, copy=0.0, clear_gain=1.0, least_gain=0.0, small_bytes=0),
+    device_spec("cpu"),
+    calls=CallCosts(None, array=0.0, copy=0.0, clear_gain=1.0, least_gain=0.0, block=0.0, element=0.0, small_bytes=0),
     dots=dataclasses.replace(device_spec("cpu").dots, bare_launch=None, inlined=0),
 )  # fmt: skip
 """A CPU on which a call of two small products is faster than two dots, so that tests can use few and small ones."""

@@ -16,7 +16,7 @@ from jax_vbgemm._src.planner import Auto, resolve_planner
 from jax_vbgemm._src.planner.single_dots import Alternative, Choice, Member, worthwhile
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 
-_MOST_DOTS = 64  # of a contraction: XLA compiles each by itself, which takes some milliseconds
+_MOST_DOTS = 48  # of a contraction: XLA compiles each by itself, which takes some milliseconds
 
 
 def left_to_xla(work: Contraction, *, has_own_way: bool, **options: Any) -> frozenset[Sector] | None:
@@ -43,7 +43,7 @@ def _choice(
     device, (dtype, other), precision = backends.traced_target(), work.dtypes, canonical_precision(precision)
     if implementation is not None or resolve_planner(planner) != Auto() or not work.segments:
         return None
-    if dtype != other or preferred_element_type not in (None, dtype):
+    if dtype is None or dtype != other or preferred_element_type not in (None, dtype):
         return None
     has_algorithm = isinstance(precision, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm)
     if dtype.name not in backends.BACKENDS[device.platform].dtypes or has_algorithm:
@@ -97,7 +97,9 @@ def own_way_of(work: Contraction) -> Alternative:
     sizes: tuple[dict[Hashable, int], ...] = ({}, {}, {})
     for a, b in (pair for pairs in work.segments.values() for pair in pairs):
         (m, k), (_, n) = work.left[a].shape, work.right[b].shape
-        nodes = ("m", charges(a, work.free_a)), ("k", charges(a, work.axes_a)), ("n", charges(b, work.free_b))
+        nodes: tuple[Hashable, ...] = (
+            ("m", charges(a, work.free_a)), ("k", charges(a, work.axes_a)), ("n", charges(b, work.free_b))
+        )  # fmt: skip
         for size, node, of_kind in zip((m, k, n), nodes, sizes, strict=True):
             of_kind[node] = size
         parent[root(nodes[0])] = root(nodes[1])

@@ -25,8 +25,8 @@ def is_block_array(x: Any) -> bool:
 
 
 def contract_arrays(a: Any, b: Any, axes: Any, **options: Any) -> Any:
-    """The contraction as symmray defines it, with the blocks' products as one operation; by symmray itself where that is
-    predicted to be faster."""
+    """The contraction as symmray defines it, with the blocks' products as one operation; by symmray itself where that
+    is predicted to be faster."""
     if a.symmetry != b.symmetry or _is_fermionic(a) != _is_fermionic(b):
         raise TypeError(f"{NAME}: a is a {_kind(a)} but b is a {_kind(b)}: both must have one symmetry and statistics")
     axes_a, axes_b = contracted_axes(axes, a.ndim, b.ndim)

@@ -163,11 +163,11 @@ def worthwhile(
     alternative: Alternative | None = None,
     most_dots: float = math.inf,
 ) -> Choice:
-    """The split of a program's products, where XLA's dots, or the alternative, are what the program has already.
+    """The split of a program's products, where XLA's dots, or the alternative, are what the program has otherwise.
 
-    A call has to be clearly faster (`CallCosts`), also if its arrays have to be passed and transposed. If it is not, all
-    products become dots, or the alternative is taken. More than `most_dots` products never become dots, which would take
-    long to compile.
+    A call has to be clearly faster (`CallCosts`), with the time of passing and transposing its arrays. If it is not,
+    all products become dots, or the alternative is taken. More than `most_dots` products never become dots, which would
+    take long to compile.
 
     The other arguments are those of `split`.
     """
