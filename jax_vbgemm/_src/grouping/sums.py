@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,6 +12,7 @@ from jax.extend import core as jex_core
 
 from jax_vbgemm._src.grouping.dots import Dot
 from jax_vbgemm._src.grouping.program import Node, Program
+from jax_vbgemm._src.planner.single_dots import Member
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 
 _ADDITIONS = ("add", "add_any")
@@ -74,3 +77,22 @@ def add_up(program: Program, found: dict[int, Sum]) -> dict[int, Sum]:
         program.nodes[place] = total
     program.nodes = [node for node in program.nodes if id(node) not in absorbed]
     return {key: value for key, value in of_node.items() if key not in absorbed}
+
+
+def members_of(sums: Sequence[Sum]) -> tuple[Member, ...]:
+    """The sums as members of one call, with the arrays that the call is passed."""
+    members = []
+    passed: set[object] = set()
+    for each in sums:
+        arrays, copied = 1, []  # the result
+        for dot, node in zip(each.dots, each.products, strict=True):
+            for value, side in zip(node.inputs, (dot.lhs, dot.rhs), strict=True):
+                key = (value if isinstance(value, int) else id(value)), side[:2]
+                if key in passed:
+                    continue
+                passed.add(key)
+                arrays += 1
+                if side.order is not None:
+                    copied.append(math.prod(side.shape))
+        members.append(Member(each.problem, tuple(dot.problem for dot in each.dots), arrays, tuple(copied)))
+    return tuple(members)
