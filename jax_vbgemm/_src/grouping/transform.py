@@ -20,7 +20,7 @@ from jax_vbgemm._src.matmul.contract import contract
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.primitive import Term
 from jax_vbgemm._src.planner import Planner, resolve_planner
-from jax_vbgemm._src.planner.single_dots import worthwhile
+from jax_vbgemm._src.planner.single_dots import calls_of, worthwhile
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -173,9 +173,10 @@ class _Grouping:
     def _sums(self, program: Program, where: str) -> dict[int, Sum]:
         """The products that kernels can compute, summed where nothing else uses them, by the id of their node."""
         found: dict[int, Sum] = {}
+        fused_side = calls_of(self.device).fused_side
         for node in program.nodes:
             if node.eqn.primitive.name == "dot_general":
-                dot = dot_of(node.eqn, self.dtypes)
+                dot = dot_of(node.eqn, self.dtypes, fused_side)
                 if isinstance(dot, str):
                     self.report.leave(where, node.eqn, dot)
                 else:

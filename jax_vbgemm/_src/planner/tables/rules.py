@@ -144,6 +144,7 @@ class CallCosts:
     small_bytes: no call is made of products none of whose arrays is larger. XLA's CPU runtime runs a program in which
       no array is larger than 512 bytes operation after operation. Any larger array, also the descriptors of a call,
       makes it schedule each operation, which takes longer than the operations of such a program.
+    fused_side: `group` leaves products with a side (M, N or K) below this, as XLA fuses them with what surrounds them.
     """
 
     launch: float | None
@@ -154,3 +155,4 @@ class CallCosts:
     block: float
     element: float
     small_bytes: int
+    fused_side: int = 0
