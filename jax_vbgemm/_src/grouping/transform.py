@@ -15,7 +15,7 @@ from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.grouping.dots import dot_of
 from jax_vbgemm._src.grouping.program import Node, Program, Value, has_dots
 from jax_vbgemm._src.grouping.report import Report
-from jax_vbgemm._src.grouping.sums import Sum, add_up, members_of
+from jax_vbgemm._src.grouping.sums import Sum, add_up, fused_operands, members_of
 from jax_vbgemm._src.matmul.contract import contract
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.primitive import Term
@@ -146,6 +146,7 @@ class _Grouping:
         for node in program.nodes:
             levels.setdefault(node.level, []).append(node)
 
+        fused = fused_operands(program) if calls_of(self.device).fuses_operands else frozenset[Value]()
         steps: list[Callable[[Env], None]] = []
         before = self.report.calls
         for level in sorted(levels):
@@ -163,7 +164,7 @@ class _Grouping:
                 merged = self._merged(nodes, where) if len(nodes) > 1 else None
                 steps += [self._step(node, where) for node in nodes] if merged is None else [merged]
             for members in alike.values():
-                together = self._chosen(members, f"{where}, level {level}")
+                together = self._chosen(members, fused, f"{where}, level {level}")
                 if together:
                     steps.append(functools.partial(self._bind, together))
                 bound = set(map(id, together))
@@ -188,10 +189,10 @@ class _Grouping:
         eqn = self._with_grouped_bodies(node.eqn, where) if has_dots(node.eqn) else node.eqn
         return lambda env: node.write(compat.run_equation(eqn, node.operands(env)), env)
 
-    def _chosen(self, sums: list[Sum], where: str) -> list[Sum]:
+    def _chosen(self, sums: list[Sum], fused: frozenset[Value], where: str) -> list[Sum]:
         """The sums of a level that are predicted to be clearly faster in one call than as XLA's dots."""
         dot = sums[0].dots[0]
-        members = members_of(sums)
+        members = members_of(sums, fused)
         best = worthwhile(members, dot.dtype.name, precision_name(dot.precision), self.device, self.planner)
         together = [member for member, alone in zip(sums, best.alone, strict=True) if not alone]
         if sum(len(member.dots) for member in together) < 2:

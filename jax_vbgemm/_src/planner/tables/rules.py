@@ -145,6 +145,8 @@ class CallCosts:
       no array is larger than 512 bytes operation after operation. Any larger array, also the descriptors of a call,
       makes it schedule each operation, which takes longer than the operations of such a program.
     fused_side: `group` leaves products with a side (M, N or K) below this, as XLA fuses them with what surrounds them.
+    fuses_operands: whether XLA computes an operand that is the result of an elementwise operation in the dot's kernel.
+      For a call it is written to memory, as a copied operand is.
     """
 
     launch: float | None
@@ -156,3 +158,4 @@ class CallCosts:
     element: float
     small_bytes: int
     fused_side: int = 0
+    fuses_operands: bool = False
