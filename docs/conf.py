@@ -4,9 +4,13 @@ Pages are MyST Markdown. A page that has code begins with the header of docs/qui
 shows what they print, and an exception in one fails the build.
 """
 
+import inspect
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
+
+import sphinx.util.inspect
 
 import jax_vbgemm
 
@@ -56,3 +60,34 @@ nb_merge_streams = True
 os.environ["PYTHONPATH"] = str(Path(jax_vbgemm.__file__).parents[1])  # the kernels' package is this one
 os.environ["VBGEMM_CACHE"] = str(Path(tempfile.mkdtemp()) / "autotune.json")  # nobody's measurements, and none kept
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
+class Written(str):
+    """A default value as a signature shows it."""
+
+    __repr__ = str.__str__
+
+
+def shown_default(value: Any) -> Any:
+    """The default value of an argument, a dtype by its name and a function as `...`."""
+    if value is inspect.Parameter.empty or not callable(value):
+        return value
+    return Written(value.dtype.name if hasattr(value, "dtype") else "...")
+
+
+def signature_of_layer(app: Any, what: str, name: str, layer: Any, *_: Any) -> tuple[str, None] | None:
+    """The arguments of a Flax layer. By itself autodoc shows `(*args, **kwargs)`, of nnx's metaclass, or also `parent`
+    and `name`, which every module of linen has."""
+    del app
+    if what != "class" or not name.startswith("jax_vbgemm.flax."):
+        return None
+    arguments = [
+        argument.replace(default=shown_default(argument.default))
+        for argument in inspect.signature(layer.__init__).parameters.values()
+        if argument.name not in ("self", "parent", "name")
+    ]
+    return sphinx.util.inspect.stringify_signature(inspect.Signature(arguments), show_annotation=False), None
+
+
+def setup(app: Any) -> None:
+    app.connect("autodoc-process-signature", signature_of_layer)

@@ -1,5 +1,8 @@
 """Variable-size batched matrix multiplication for JAX: a list of differently sized products as one operation."""
 
+import importlib
+from typing import TYPE_CHECKING
+
 from jax_vbgemm._src import installation as _installation  # noqa: F401  (first: raises where something is missing)
 
 # isort: split
@@ -67,6 +70,19 @@ __all__ = [
     "ragged_matmul",
     "target",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that exists
+
+    def __getattr__(name: str) -> object:
+        """jax_vbgemm.flax and jax_vbgemm.optax, imported where they are first used: other packages, which need not be
+        installed, are imported with them."""
+        if name not in ("flax", "optax"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return importlib.import_module(f"{__name__}.{name}")
+        except ImportError as error:
+            raise AttributeError(f"import {__name__}.{name}: {error}") from error
 
 
 def __dir__() -> list[str]:

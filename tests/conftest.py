@@ -20,6 +20,7 @@ import hypothesis
 import jax
 import pytest
 from no_skip import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
+from source_tree import pytest_ignore_collect, pytest_terminal_summary  # noqa: F401
 
 from jax_vbgemm._src.backends import platform_of
 from jax_vbgemm._src.planner import entry

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.elementwise.addition import add_scaled
+from jax_vbgemm._src.elementwise.addition import add_scaled, negated
 
 SHAPES = [(), (1,), (7,), (3, 5), (64, 33), (2, 3, 4), (0, 4), (4099,)]
 DTYPES = {"float64": 1e-15, "float32": 1e-6, "bfloat16": 1e-2, "float16": 1e-3, "complex64": 1e-6, "complex128": 1e-15}
@@ -249,3 +249,19 @@ def test_more_members_than_a_launch_holds(dtype):
     xs, ys = arrays(dtype, shapes), arrays(dtype, shapes, 5000)
     beta = np.linspace(-1, 1, len(xs))
     check(jax.jit(add_scaled, donate_argnums=1)(xs, [jnp.copy(y) for y in ys], 0.5, beta), xs, ys, 0.5, beta)
+
+
+def test_multiples_are_one_operation_in_derivatives_too():
+    """On a GPU negated arrays are one launch; that of their gradient would be a kernel for each array otherwise."""
+    xs = [jnp.arange(3.0), jnp.ones((2, 2)), jnp.float64(2)]
+
+    def loss(xs):
+        return sum(jnp.sum(x**2) for x in negated(xs[:2])) + xs[2]
+
+    gradients = jax.jit(jax.grad(loss))(xs)
+    jax.tree.map(np.testing.assert_array_equal, gradients, [2 * xs[0], 2 * xs[1], np.float64(1)])
+    written = str(jax.make_jaxpr(jax.grad(loss))(xs))
+    assert written.count("add_scaled[") == 2
+    assert " neg " not in written
+    one_moves = jax.jvp(lambda x: negated([x, xs[1]]), (xs[0],), (xs[0],))[1]
+    jax.tree.map(np.testing.assert_array_equal, one_moves, [-xs[0], 0 * xs[1]])

@@ -61,12 +61,12 @@ def contractions(draw):
 @pytest.mark.parametrize("dtype", slow_except(DTYPES, ["float32", "complex128"]))
 @pytest.mark.parametrize("group", CHARGES)
 @settings(max_examples=4)
-@given(work=contractions(), seed=st.integers(0, 99))
-def test_values_and_structure(dtype, group, work, seed):
+@given(work=contractions(), seed=st.integers(0, 99), implementation=st.sampled_from([None, "kernel"]))
+def test_values_and_structure(dtype, group, work, seed, implementation):
     index_a, index_b, (axes_a, axes_b) = work
     charges = CHARGES[group]
     a, b = blocks_of(index_a, charges, dtype, seed), blocks_of(index_b, charges, dtype, seed + 100)
-    results = jax.jit(lambda a, b: tensordot(a, b, (axes_a, axes_b)))(a, b)
+    results = jax.jit(lambda a, b: tensordot(a, b, (axes_a, axes_b), implementation=implementation))(a, b)
 
     axes_b = [axis % len(index_b) for axis in axes_b]
     free = [[axis for axis in range(len(x)) if axis not in axes] for x, axes in ((index_a, axes_a), (index_b, axes_b))]
@@ -105,7 +105,7 @@ def test_no_order_of_insertion_changes_the_result():
 
 
 def transpositions(a, b, axes):
-    program = jax.jit(lambda a, b: tensordot(a, b, axes)).lower(a, b).as_text()
+    program = jax.jit(lambda a, b: tensordot(a, b, axes, implementation="kernel")).lower(a, b).as_text()
     assert program.count("custom_call @vbgemm_v1") == 1
     assert "stablehlo.add" not in program
     assert "dot_general" not in program
@@ -211,18 +211,32 @@ def test_what_is_not_there_stays_so():
         ({(0, 1): (2, 3)}, {(1,): (4,)}, 1, ValueError,
          r"axis 1 of a and axis 0 of b are contracted, but a\[\(0, 1\)\] is \(2, 3\) and b\[\(1,\)\] is \(4,\)"),
         ({(0,): (2,), ("x",): (2,)}, {(0,): (2,)}, 1, TypeError, "sectors of a must have an order"),
+        ({(0, 1): (2, 3)}, {((0, 1),): (3,)}, 1, ValueError,
+         r"the sector \(0, 1\) with the charge 1, and b has \(\(0, 1\),\) with \(0, 1\): charges of both must be of"),
+        ({((0, 1),): (2,)}, {((0, 1, 0),): (2,)}, 1, ValueError, r"with \(0, 1, 0\): charges of both must be"),
+        ({((0,),): (2,), ((0, 1),): (2,)}, {((0,),): (2,)}, 1, ValueError, r"charges \(0,\) and \(0, 1\) of axis 0"),
         ({(0,): (2,)}, {(0,): (2,)}, 2, ValueError, "axes=2, but a has 1 axes and b has 1"),
         ({(0,): (2,)}, {(0,): (2,)}, ([0], [1]), ValueError, "axis 1 of b is out of range"),
         ({(0, 0): (2, 2)}, {(0, 0): (2, 2)}, ([0, -2], [0, 1]), ValueError, "of a name one axis twice"),
         ({(0, 0): (2, 2)}, {(0, 0): (2, 2)}, ([0, 1], [0]), ValueError, "2 axes of a but 1 of b"),
         ({(0,): (2,)}, {(0,): (2,)}, "ab", TypeError, "axes must be an integer, or a pair"),
-        ({(0,): (2,)}, 5, 1, TypeError, "b must be a dict of blocks or an array of symmray"),
+        ({(0,): (2,)}, 5, 1, TypeError, "b must be a dict of blocks or an array of symmray that has blocks, not 5"),
+        ({(0,): (2,)}, np.ones((9, 9)), 1, TypeError, r"that has blocks, not a dense array, float64\(9, 9\)"),
     ],
 )  # fmt: skip
 def test_errors_name_the_sector_and_the_rule(a, b, axes, error, message):
     a, b = ({s: jnp.ones(shape) for s, shape in x.items()} if isinstance(x, dict) else x for x in (a, b))
     with pytest.raises(error, match=f"tensordot: .*{message}"):
         jax.eval_shape(lambda: tensordot(a, b, axes))
+
+
+def test_dense_arrays_are_described():
+    with pytest.raises(TypeError, match=r"symmray that has blocks, not a dense array, float64\(30, 40\)$"):
+        tensordot(jnp.ones((30, 40)), {}, 1)
+    with pytest.raises(
+        TypeError, match=r"a traced float64\(2,\): jit makes a dense array of an array of symmray, so pass"
+    ):
+        jax.eval_shape(lambda x: tensordot(x, x, 1), jnp.ones(2))
 
 
 def test_dtypes_that_differ():
@@ -295,6 +309,27 @@ def test_a_scalar_equals_symmrays(fermionic):
     assert contracted_in_jit(a, b, axes) == pytest.approx(a.tensordot(b, axes))
     nothing = a.copy_with(blocks={})
     assert contracted_in_jit(nothing, b, axes) == 0
+
+
+@pytest.mark.parametrize("symmetry", ["Z2", "Z2Z2"])
+def test_legs_of_one_direction(symmetry):
+    """Each charge of these groups is its own opposite."""
+    a, _, _ = symmray_arrays(symmetry, False, 1)
+    axes = ([0, 2], [0, 2])
+    expected = a.tensordot(a, axes, mode="blockwise", preserve_array=True)
+    found = contracted_in_jit(a, a, axes)
+    assert found.allclose(expected)
+    assert [x.hashkey() for x in found.indices] == [x.hashkey() for x in expected.indices]
+    np.testing.assert_allclose(found.to_dense(), np.tensordot(a.to_dense(), a.to_dense(), axes))
+    fermions, _, _ = symmray_arrays(symmetry, True, 1)
+    with pytest.raises(ValueError, match="are contracted, but both are"):  # its sign would be arbitrary
+        tensordot(fermions, fermions, axes)
+
+
+def test_a_symmray_array_through_jit():
+    a, b, axes = symmray_arrays("Z2", False, 1)
+    with pytest.raises(TypeError, match=r"not a traced float64\(.*\): jit makes a dense array .*, so pass its blocks"):
+        jax.jit(lambda a: tensordot(a, b, axes))(a)
 
 
 def test_arrays_that_do_not_fit():

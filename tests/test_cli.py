@@ -7,6 +7,7 @@ import sys
 import pytest
 from slow_cases import slow_except
 
+import jax_vbgemm as vb
 from jax_vbgemm.__main__ import main
 from jax_vbgemm._src.backends import BACKENDS
 
@@ -31,8 +32,9 @@ def test_plan_of_a_file(device, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
-        ("1 2\n", [], "shapes.txt, line 1"),
-        ("1 2 -3\n", [], "line 1.*non-negative"),
+        ("1 2\n", [], "shapes.txt, line 1: '1 2' must be three or four integers"),
+        ("1 2 3.5\n", [], "line 1: '1 2 3.5' must be three or four integers"),
+        ("1 2 -3\n", [], "line 1: '1 2 -3': k = -3: sizes must be non-negative"),
         ("1 2 3\n", ["--device", "h1000"], "h1000"),
         ("1 2 3\n", ["--planner", "best"], "best"),
         ("1 2 3\n", ["--dtype", "int32"], "int32"),
@@ -45,6 +47,27 @@ def test_bad_input_is_explained(text, arguments, message, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["plan", str(file), *arguments])
     assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        ([], {}),
+        (["--dtype", "bf16"], {"dtype": "bfloat16"}),
+        (["--dtype", "f32", "--precision", "highest"], {"precision": "highest"}),
+    ],
+)
+def test_comments_batches_and_precision(options, same, tmp_path, capsys):
+    file = tmp_path / "shapes.txt"
+    file.write_text("# M N K batch\n16 32 128  # one\n\n64 64 64 4\n")
+    assert main(["plan", str(file), "--device", "h100", *options]) == 0
+    assert capsys.readouterr().out == f"{vb.plan([(16, 32, 128), (64, 64, 64, 4)], device='h100', **same)}\n"
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"jax_vbgemm {vb.__version__}\n"
 
 
 def test_a_byte_order_mark(tmp_path, capsys):

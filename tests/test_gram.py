@@ -55,6 +55,12 @@ def test_kernels_are_told_that_results_are_symmetric_and_operands_are_passed_onc
     assert len(equation.invars) == 2
 
 
+def test_flags_of_numpy():
+    x = [jnp.ones((2, 3))]
+    assert vb.batched_gram(x, transpose=np.True_)[0].shape == (3, 3)
+    assert vb.batched_matmul_sum(x, x, [0], transpose_b=np.True_, symmetric=np.True_)[0].shape == (2, 2)
+
+
 def test_errors_name_the_matrix():
     with pytest.raises(ValueError, match=r"^batched_gram: Xs\['w'\] is \(3,\): .*rank 2"):
         vb.batched_gram({"w": jnp.ones(3)})

@@ -185,10 +185,18 @@ def test_mistakes_are_named():
         vb.pack({"a": jnp.ones(2), "b": jnp.ones(2, "float32")})
     with pytest.raises(TypeError, match=r"pack: tree\[1\] must be an array"):
         vb.pack([jnp.ones(2), "x"])
+    with pytest.raises(TypeError, match=r"pack: tree\[0\] is key<fry>: a buffer holds numbers"):
+        vb.pack([jax.random.key(0)])
     with pytest.raises(ValueError, match=r"the members .* are not those of"):
         vb.pack([jnp.ones(2)]) + vb.pack([jnp.ones(3)])
-    with pytest.raises(TypeError, match="unsupported operand"):
-        RAGGED * jnp.ones(3)
+    for other in (jnp.ones(3), np.ones(3), TREE, "x", None):
+        with pytest.raises(
+            TypeError, match=r"RaggedArray: the other operand is .*: it must be a number, or a RaggedArray"
+        ):
+            RAGGED * other
+    for convert in (np.asarray, jnp.asarray):
+        with pytest.raises(TypeError, match=r"RaggedArray: it holds many arrays: take one .*unpack"):
+            convert(vb.pack([jnp.ones(2), jnp.ones(2)]))
     with pytest.raises(TypeError, match="further arguments of map must be RaggedArrays, not of type dict"):
         RAGGED.map(jnp.add, TREE)
     with pytest.raises(TypeError, match="not a container"):
@@ -241,3 +249,70 @@ def test_stacked_buffers_are_refused():
     with pytest.raises(ValueError, match=r"As\['a'\] doesn't fit its buffer: it is a window of"):
         vb.batched_matmul(stacked, TREE)
     same(jax.vmap(lambda x: x["a"])(stacked), jnp.stack([TREE["a"]] * 2))
+
+
+def test_padding_reaches_no_result_and_no_gradient():
+    """NaN and other numbers in the padding of every operand."""
+    left, right = vb.pack(MATRICES), vb.pack([oracle.random((x.shape[1], 3), "float64", 2) for x in MATRICES])
+
+    def results(left, right):
+        products = vb.batched_matmul(left, right)
+        return {
+            "matmul": products,
+            "gemm": vb.batched_gemm(left, right, products, alpha=2.0, beta=0.5, activation="relu"),
+            "sum": vb.batched_matmul_sum(left, left, [0, 1, 2, 3], transpose_a=True),
+            "gram": vb.batched_gram(left),
+            "kernel": vb.newton_schulz(left, 2, implementation="kernel"),
+            "xla": vb.newton_schulz(left, 2, implementation="xla"),
+            "map": left.map(jnp.exp),
+            "norms": left.norms(),
+            "norm": left.norm(),
+        }
+
+    def loss(left, right):
+        found = results(left, right)
+        ragged = sum(x.map(jnp.sin).norm() for x in found.values() if isinstance(x, vb.RaggedArray))
+        return ragged + jnp.sum(found["norms"]) + found["norm"]
+
+    @jax.jit
+    def everything(left, right):
+        found, gradients = results(left, right), jax.grad(loss, (0, 1))(left, right)
+        members = [list(x) if isinstance(x, vb.RaggedArray) else x for x in found.values()]
+        return members, [list(x) for x in gradients], [x.buffer for x in gradients]
+
+    expected = everything(left, right)
+    for number in (jnp.nan, 7.0):
+        flags = [jnp.asarray(taken(x.buffer.size, tuple(x.members.layouts))) for x in (left, right)]
+        tainted = [
+            vb.RaggedArray(jnp.where(f, x.buffer, number), x.members) for x, f in zip((left, right), flags, strict=True)
+        ]
+        same(everything(*tainted), expected)
+
+
+def test_norms_of_large_members_and_their_gradients():
+    """Runs of many sums of sums; the gradient of a member is its direction, and that of zeros is zero."""
+    shapes = [(300, 37), (1, 1), (0, 3), (2, 3), (65, 33)]
+    matrices = [oracle.random(shape, "float64", index) for index, shape in enumerate(shapes)]
+    matrices[3] = jnp.zeros((2, 3))
+    packed = vb.pack(matrices)
+    norms = [np.linalg.norm(x) for x in matrices]
+    same(jax.jit(vb.RaggedArray.norms)(packed), np.array(norms))
+    gradients = jax.jit(jax.grad(lambda x: jnp.sum(x.norms())))(packed)
+    same(unpacked(gradients), [x / n if n else x for x, n in zip(matrices, norms, strict=True)])
+    whole = np.linalg.norm(norms)
+    of_norm = jax.jit(jax.grad(vb.RaggedArray.norm))
+    same(unpacked(of_norm(packed)), [x / whole for x in matrices])
+    assert not of_norm(jax.tree.map(jnp.zeros_like, packed)).buffer.any()
+    infinite = vb.pack([jnp.array([jnp.inf, 1.0]), jnp.array([jnp.nan]), jnp.array([3.0, 4.0])])
+    np.testing.assert_array_equal(infinite.norms(), [np.inf, np.nan, 5.0])
+
+
+def test_norms_and_arithmetic_are_a_few_operations():
+    """Whatever the number of members, so that XLA compiles them in less than a second."""
+
+    def lines(count):
+        packed = vb.pack([jnp.ones((1 + index % 5, 1 + index % 7)) for index in range(count)])
+        program = jax.jit(jax.grad(lambda x: (2 * x).norm() + jnp.sum(x.norms())))
+        return len(program.lower(packed).as_text().splitlines())
+
+    assert lines(300) == lines(150)

@@ -4,10 +4,12 @@ import doctest
 import importlib
 import inspect
 import operator
+import sys
 
 import jax
 import pytest
 
+import jax_vbgemm
 from jax_vbgemm._src.tools import tune
 
 PACKAGES = (
@@ -26,6 +28,7 @@ PACKAGES = (
 
 
 NEEDED = {
+    "jax_vbgemm.flax": ["flax"],
     "jax_vbgemm.flax.linen": ["flax"],
     "jax_vbgemm.flax.nnx": ["flax"],
     "jax_vbgemm.irreps.flax": ["e3nn_jax", "flax"],
@@ -49,6 +52,16 @@ def test_all_names_what_is_public(name):
         thing = getattr(found, public)
         assert inspect.isclass(thing) or inspect.isfunction(thing) or inspect.ismodule(thing) or public.isupper()
         assert inspect.getdoc(thing)
+
+
+@pytest.mark.parametrize("name", ["flax", "optax"])
+def test_packages_with_extras_are_attributes(name, monkeypatch):
+    found = package(f"jax_vbgemm.{name}")
+    monkeypatch.delattr(jax_vbgemm, name)
+    assert getattr(jax_vbgemm, name) is found
+    monkeypatch.setitem(sys.modules, f"jax_vbgemm.{name}", None)  # as where the extra is not installed
+    with pytest.raises(AttributeError, match=f"import jax_vbgemm.{name}: "):
+        getattr(jax_vbgemm, name)
 
 
 @pytest.mark.parametrize("name", ["jax_vbgemm", "jax_vbgemm.flax", "jax_vbgemm.optax"])
@@ -82,6 +95,11 @@ FUNCTIONS = [
 
 
 CLASSES = [("jax_vbgemm", name) for name in ("RaggedArray", "View", "View.of")] + [
+    *(
+        (f"jax_vbgemm.flax.{api}", name)
+        for api in ("linen", "nnx")
+        for name in ("BatchedLinear", "BranchedConv1x1", "HeteroLinear", "MixtureOfExperts", "MultiLoRA")
+    ),
     ("jax_vbgemm.irreps", "LinearMap"),
     ("jax_vbgemm.irreps.flax", "Linear"),
     ("jax_vbgemm.irreps.haiku", "Linear"),

@@ -1,5 +1,7 @@
 """Structures, None leaves, transposes as prefix trees, and the messages for bad input."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,6 +67,7 @@ ERRORS = [
     (([x(2, 2)], [x(2, 2)]), {"implementation": "cuda"}, "implementation must be None, 'kernel' or 'xla', not 'cuda'"),
     (([x(2, 2)], [x(2, 2)]), {"planner": "best"}, "best.*coordinated"),
     (([x(2, 2)], [x(2, 2)]), {"precision": "sloppy"}, "batched_matmul: precision: unknown name .sloppy."),
+    (([x(2, 2)], [x(2, 2)]), {"precision": "tf32"}, "'tf32'; known are 'default', 'high', 'highest', .*'TF32_TF32_F32'"),
     (([x(2, 2), x(2, 2)], [x(2, 2), x(2, 2, dtype="float64")]), {}, r"As\[1\] is float32\(2, 2\) but Bs\[1\] is float64\(2, 2\)"),
 ]  # fmt: skip
 
@@ -84,6 +87,9 @@ def test_wrong_types():
         vb.batched_matmul([x(2, 2)], [x(2, 2)], transpose_a=[1])
     with pytest.raises(TypeError, match="planner"):
         vb.batched_matmul([x(2, 2)], [x(2, 2)], planner=3)
+    with pytest.raises(TypeError, match=r"batched_matmul: it has no argument 'bias'; batched_gemm has .*bias"):
+        vb.batched_matmul([x(2, 2)], [x(2, 2)], bias=[x(2)], activation="relu")
+    assert "bias" not in inspect.signature(vb.batched_matmul).parameters
 
 
 def test_without_x64():

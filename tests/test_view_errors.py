@@ -64,6 +64,8 @@ WINDOW = vb.View.of(X, "a b -> a b", window=np.s_[:, :2])
         ),
         (lambda: vb.batched_matmul([X], [X.T], into=[X]), TypeError, r"into\[0\] must be a View or None"),
         (lambda: vb.batched_matmul([X], [X.T], into=[WINDOW] * 2), ValueError, "into must have the structure of As"),
+        (lambda: np.asarray(WINDOW), TypeError, r"View: it does not become an array by itself: call its dense\(\)"),
+        (lambda: vb.View(X, X), TypeError, "View: shape must be a tuple of sizes, not of type ArrayImpl"),
         (lambda: vb.batched_matmul([WINDOW], [X]), ValueError, r"As\[0\] is \(4, 2\) but Bs\[0\] is \(4, 6\): in"),
     ],
 )  # fmt: skip
@@ -72,11 +74,27 @@ def test_mistakes_are_named(make, error, message):
         make()
 
 
-def test_views_behind_scan_and_symbolic_sizes_are_refused():
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x: vb.View(x, (x.shape[0], 6), offset=1), r"element is number 6\*n of a buffer of 6\*n elements"),
+        (lambda x: vb.View(x, (2, 5)), r"its last element is number 9 of a buffer of 6\*n elements"),
+        (lambda x: vb.View(x, (x.shape[0] - 2, 6)), r"shape holds n - 2: it must not be negative"),
+        (lambda x: vb.View.of(x, "a b -> a b", window=np.s_[1:]), r"takes 1:None of axis 0, whose size n is symbolic"),
+        (lambda x: vb.View.of(x, "(a c) b -> a c b", c=2), r"an axis of n cannot be a x c=2"),
+        (lambda x: vb.batched_matmul([x, x], [jnp.ones((6, 2))] * 2, into=[
+            vb.View.of(x, "a b -> a b", window=np.s_[:, :2]), vb.View.of(x, "a b -> a b", window=np.s_[:, 1:3])
+        ]), r"into\[0\] and into\[1\] overlap"),
+    ],
+)  # fmt: skip
+def test_mistakes_with_symbolic_sizes_are_named(make, message):
+    symbolic = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 6"), "float64")
+    with pytest.raises(ValueError, match=message):
+        jax.export.export(jax.jit(make))(symbolic)
+
+
+def test_views_behind_scan_are_refused():
     stacked = jax.lax.scan(lambda c, _: (c, vb.View(c, (1, 2))), jnp.ones(3), length=4)[1]
     with pytest.raises(ValueError, match=r"a window of 3 elements, but its buffer is \(4, 3\): after vmap or scan"):
         stacked.dense()
     assert jax.vmap(vb.View.dense)(stacked).shape == (4, 1, 2)
-    symbolic = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 3"), "float64")
-    with pytest.raises(ValueError, match=r"View.of: its buffer is \(n, 3\): a view needs sizes that are numbers"):
-        jax.export.export(jax.jit(lambda x: vb.View.of(x, "a b -> b a").dense()))(symbolic)

@@ -237,3 +237,24 @@ def test_views_where_products_are_no_single_call():
     check(vb.ragged_matmul(rows, vb.pack([x[1:4, 2:6], others]), sizes), expected)
     with pytest.raises(TypeError, match="ragged_dot: rhs must be an array, but is of type View"):
         vb.ragged_dot(rows, view, sizes)
+
+
+def test_windows_of_symbolic_sizes_go_through_xla():
+    """The linear map in place, its gradient, and windows that no slice reaches."""
+
+    def f(x, weights, base):
+        def loss(x, weights, base):
+            y = linear(x, weights, base)
+            return jnp.sum(jnp.sin(y)), y
+
+        rows = x.shape[0]
+        overlapping = vb.View(x, (rows, 2, 3), (CHANNELS, 3, 2)).dense()
+        return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(x, weights, base), overlapping
+
+    (nodes,) = jax.export.symbolic_shape("nodes")
+    x, weights, base = ARGUMENTS
+    symbolic = [jax.ShapeDtypeStruct((nodes, array.shape[1]), array.dtype) for array in (x, base)]
+    program = jax.export.export(jax.jit(f), disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
+        symbolic[0], weights, symbolic[1]
+    )
+    check(program.call(*ARGUMENTS), jax.jit(f)(*ARGUMENTS))

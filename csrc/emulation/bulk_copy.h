@@ -81,12 +81,20 @@ inline const char* element_of(const CUtensorMap& map, int64_t x, int64_t y, int6
   const bool inside = x >= 0 && x < map.items && y >= 0 && y < map.lines && z >= 0 && z < map.matrices;
   return inside ? map.data + z * map.matrix_bytes + y * map.line_bytes + x * map.element_bytes : nullptr;
 }
+// The place at which a store writes an element. The hardware stores whole vectors of 16 bytes: of a vector of which the tensor has only the
+// first elements, it also writes those that lie behind the tensor's line (seen on an H100).
+inline char* stored_element(const CUtensorMap& map, int64_t x, int64_t y, int64_t z) {
+  const int64_t begin = x - x % (16 / map.element_bytes);
+  const char* const first = element_of(map, begin, y, z);
+  return first ? const_cast<char*>(first) + (x - begin) * map.element_bytes : nullptr;
+}
+// Calls copy(x, y, z, place) for each element of a box and its place in shared memory.
 template <class Copy>
 void each_element(const CUtensorMap& map, int x, int y, int z, void* box, const Copy& copy) {
   if (x * map.element_bytes % 16 != 0) fail("a box that begins within 16 bytes of a line");
   for (int line = 0; line < map.box_lines; ++line) {
     for (int byte = 0; byte < 128; byte += map.element_bytes) {
-      copy(element_of(map, x + byte / map.element_bytes, int64_t{y} + line, z), swizzled(box, line, byte));
+      copy(x + byte / map.element_bytes, int64_t{y} + line, z, swizzled(box, line, byte));
     }
   }
 }
@@ -94,7 +102,8 @@ inline void copy_box_later(void* shared, const CUtensorMap& map, int x, int y, i
   require_awaited();
   if (reinterpret_cast<uintptr_t>(shared) % 128 != 0) fail("a misaligned box");
   later([=, &map, &barrier] {
-    each_element(map, x, y, z, shared, [&map](const char* element, char* to) {
+    each_element(map, x, y, z, shared, [&map](int64_t x, int64_t y, int64_t z, char* to) {
+      const char* const element = element_of(map, x, y, z);
       if (element) std::memcpy(to, element, map.element_bytes);
       if (!element) std::memset(to, 0, map.element_bytes);
     });
@@ -116,20 +125,21 @@ inline void copy_box_to(uint16_t blocks, void* shared, const CUtensorMap& map, i
 }
 inline void store_box(const CUtensorMap& map, int x, int y, int z, const void* shared) {
   emulation::start_store([=, &map] {
-    emulation::each_element(map, x, y, z, const_cast<void*>(shared), [&map](const char* element, const char* from) {
-      if (element) std::memcpy(const_cast<char*>(element), from, map.element_bytes);
+    emulation::each_element(map, x, y, z, const_cast<void*>(shared), [&map](int64_t x, int64_t y, int64_t z, const char* from) {
+      if (char* const to = emulation::stored_element(map, x, y, z)) std::memcpy(to, from, map.element_bytes);
     });
   });
 }
 inline void add_box(const CUtensorMap& map, int x, int y, int z, const void* shared) {
   if (map.element_bytes != sizeof(float)) emulation::fail("a sum of boxes that are not of float32");
   emulation::start_store([=, &map] {
-    emulation::each_element(map, x, y, z, const_cast<void*>(shared), [](const char* element, const char* from) {
-      if (!element) return;
+    emulation::each_element(map, x, y, z, const_cast<void*>(shared), [&map](int64_t x, int64_t y, int64_t z, const char* from) {
+      char* const to = emulation::stored_element(map, x, y, z);
+      if (!to) return;
       float sums[2];
-      std::memcpy(&sums[0], element, sizeof(float)), std::memcpy(&sums[1], from, sizeof(float));
+      std::memcpy(&sums[0], to, sizeof(float)), std::memcpy(&sums[1], from, sizeof(float));
       sums[0] += sums[1];
-      std::memcpy(const_cast<char*>(element), &sums[0], sizeof(float));
+      std::memcpy(to, &sums[0], sizeof(float));
     });
   });
 }

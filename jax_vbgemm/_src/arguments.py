@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src import compat
+from jax_vbgemm._src.shown import shown as shown
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def shown(value: Any) -> str:
-    """The value as text for a message; only its type where the value would take more than a line."""
-    written = repr(value)
-    return written if len(written) <= 60 and "\n" not in written else f"of type {type(value).__name__}"
+def refuse_arguments_of(other: str, *names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator for a public function that lacks the keyword arguments `names`, which the function `other` has: a
+    call with one of them raises a TypeError that names `other`. The function's signature stays as it is."""
+
+    def decorated(f: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(f)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            found = [name for name in names if name in kwargs]
+            if found:
+                raise TypeError(f"{f.__name__}: it has no argument {found[0]!r}; {other} has {', '.join(names)}")
+            return f(*args, **kwargs)
+
+        return call
+
+    return decorated
 
 
 def as_array(name: str, written: str, value: Any) -> jax.Array:
@@ -24,7 +40,7 @@ def as_array(name: str, written: str, value: Any) -> jax.Array:
         raise TypeError(f"{name}: {written} is a jax.Ref: pass its value, {written}[...]")
     try:
         return value if isinstance(value, jax.Array) else jnp.asarray(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name}: {written} must be an array, but is {shown(value)}: {error}") from None
 
 

@@ -35,6 +35,21 @@ def register_nan_check(primitive: Any) -> None:
     checkify.error_checks[primitive] = functools.partial(checkify.nan_error_check, primitive)
 
 
+def register_user_check(primitive: Any) -> None:
+    """Makes checkify's user checks raise the parameter `message` of a primitive with the operands (value, wrong) where
+    `wrong`, an integer, is not 0; {wrong} in the message stands for it."""
+
+    def check(*arguments: Any, message: str) -> tuple[Any, Any]:
+        *context, error, enabled_errors, value, wrong = arguments  # JAX 0.11 and later pass a context
+        if checkify.FailedCheckError in enabled_errors:
+            failed = checkify.FailedCheckError(checkify.get_traceback(), message, wrong=wrong)
+            assert_func: Any = checkify.assert_func
+            error = assert_func(*context, error, wrong != 0, failed)
+        return error, primitive.bind(value, wrong, message=message)
+
+    checkify.error_checks[primitive] = check
+
+
 def unite_varying(operands: Sequence[jax.Array]) -> Sequence[jax.Array]:
     """Makes operands of one product vary over the union of their mesh axes.
 
@@ -121,6 +136,23 @@ def run_equation(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
 def is_static(shape: Sequence[Any]) -> bool:
     """Whether all dimensions are numbers; in jax.export they may be symbolic."""
     return core.is_constant_shape(shape)
+
+
+def is_symbolic(size: Any) -> bool:
+    """Whether a size is symbolic, as in jax.export; it is at least 1 there."""
+    return bool(core.is_symbolic_dim(size))
+
+
+InconclusiveSizes: type[Exception] = core.InconclusiveDimensionOperation
+"""Raised by comparisons of symbolic sizes whose answer depends on their values."""
+
+
+def certainly(comparison: Callable[[], Any]) -> bool:
+    """Whether a comparison of sizes holds; False where the answer depends on the values of symbolic sizes."""
+    try:
+        return bool(comparison())
+    except InconclusiveSizes:
+        return False
 
 
 def is_export(ctx: Any) -> bool:

@@ -12,13 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src import compat
+from jax_vbgemm._src.arguments import as_array, refuse_explicit_axes
 from jax_vbgemm._src.elementwise.packed_norms import packed_norms
 from jax_vbgemm._src.many_devices.divided import divided
-from jax_vbgemm._src.many_devices.mesh_axes import mesh_axes
 from jax_vbgemm._src.matmul.api import AnyPlanner, batched_gemm
+from jax_vbgemm._src.matmul.options import checked_implementation
 from jax_vbgemm._src.matmul.packed import RaggedArray, pack_as
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.view import View, dense, is_view
+from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.newton_schulz_cost import matrix_seconds, members_alone
 from jax_vbgemm._src.newton_schulz_norms import (
     divisors_of,
@@ -29,6 +31,7 @@ from jax_vbgemm._src.newton_schulz_norms import (
     small_size,
     times,
 )
+from jax_vbgemm._src.structure import path_of
 
 MUON_COEFFS = (3.4445, -4.7750, 2.0315)
 """Keller Jordan's quintic. It is steep at 0, and singular values end in about [0.7, 1.2] instead of at 1."""
@@ -110,23 +113,29 @@ def newton_schulz(
     if coeffs.ndim not in (1, 2) or coeffs.shape[-1] != 3:
         raise ValueError(f"Newton-Schulz coefficients must have shape (3,) or (n, 3), got {coeffs.shape}")
     steps = coeffs.shape[0] if coeffs.ndim == 2 else _steps(steps)
+    implementation = checked_implementation("newton_schulz", implementation)
     tree = jax.tree.map(dense, tree, is_leaf=is_view)
     packed = tree if isinstance(tree, RaggedArray) else None
     if packed is not None:
         tree = packed.unpack()
     leaves, structure = jax.tree.flatten(tree)
-    leaves = [jnp.asarray(leaf) for leaf in leaves]
+
+    def written(index: int) -> str:
+        return "tree" + path_of(structure, index)
+
+    leaves = [
+        leaf if isinstance(leaf, jax.Array) else as_array("newton_schulz", written(index), leaf)
+        for index, leaf in enumerate(leaves)
+    ]
     for index, leaf in enumerate(leaves):
-        if leaf.ndim < 2 or not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            where = jax.tree_util.keystr(jax.tree.leaves_with_path(tree)[index][0])
-            if leaf.ndim < 2:
-                raise ValueError(f"newton_schulz: tree{where} is {leaf.shape}: a matrix has rank 2 or more")
-            raise TypeError(f"newton_schulz: tree{where} is {leaf.dtype}: it must be floating or complex")
+        if leaf.ndim < 2:
+            raise ValueError(f"newton_schulz: {written(index)} is {leaf.shape}: a matrix has rank 2 or more")
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise TypeError(f"newton_schulz: {written(index)} is {leaf.dtype}: it must be floating or complex")
         if preconditioning == "aol" and not _sizes_tell(leaf.shape):  # only "aol" depends on which size is larger
-            where = jax.tree_util.keystr(jax.tree.leaves_with_path(tree)[index][0])
             raise ValueError(
-                f"newton_schulz: tree{where} is {leaf.shape}, and 'aol' needs to know which size is larger: give the "
-                "symbolic sizes a constraint, such as 'm <= n'"
+                f"newton_schulz: {written(index)} is {leaf.shape}, and 'aol' needs to know which size is larger: give "
+                "the symbolic sizes a constraint, such as 'm <= n'"
             )
 
     scales = None if scale is None else _scales(scale, len(leaves))
@@ -144,12 +153,12 @@ def newton_schulz(
 
     axes = None if mesh_axis is None else mesh_axes("newton_schulz", mesh_axis, mesh)
     if axes is None or axes.size == 1 or not leaves:
+        refuse_explicit_axes("newton_schulz", leaves, written)
         places = _places_of(packed, leaves, steps, preconditioning)
         return finished(all_of(leaves, scales, coeffs, steps, eps, **places))
-    for (path, _), leaf in zip(jax.tree.leaves_with_path(tree), leaves, strict=True):
+    for index, leaf in enumerate(leaves):
         if not compat.is_static(leaf.shape):
-            where = jax.tree_util.keystr(path)
-            raise ValueError(f"newton_schulz: tree{where} is {leaf.shape}: mesh_axis needs sizes that are numbers")
+            raise ValueError(f"newton_schulz: {written(index)} is {leaf.shape}: mesh_axis needs sizes that are numbers")
 
     options = {"scales": scales, "coeffs": coeffs, "steps": steps, "eps": eps}
     traced = {name: value for name, value in options.items() if isinstance(value, jax.Array)}

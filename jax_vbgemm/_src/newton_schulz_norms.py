@@ -12,6 +12,7 @@ import numpy as np
 
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.elementwise.square_sums import square_sums, squares
+from jax_vbgemm._src.matmul.norms import root
 from jax_vbgemm._src.matmul.reference import accumulator
 
 _RESCALING_EPS = 1e-8  # for "aol" and "schatten", the same constant as in optax
@@ -35,7 +36,7 @@ def divisors_of(norms: jax.Array, preconditioning: str, eps: Any) -> jax.Array:
 def norm_of(x: jax.Array, preconditioning: str) -> Any:
     """The spectral or Frobenius norm of each matrix of x (*batch, m, n): (*batch,) in the accumulator's real dtype."""
     if preconditioning != "spectral":
-        return jnp.sqrt(jnp.sum(squares(x), axis=(-2, -1)))
+        return root(jnp.sum(squares(x), axis=(-2, -1)))
     # Divided by a power of two, since cuSOLVER squares large elements without the scaling that LAPACK does. The power
     # is from the middle of the range, as XLA multiplies by its inverse, which must not be subnormal.
     wide = x.astype(accumulator(x.dtype))
@@ -60,7 +61,7 @@ def norms_of(xs: list[jax.Array], small: int) -> jax.Array:
     others = sorted(set(range(len(xs))) - set(together))
     norms = []
     if together:
-        norms.append(jnp.sqrt(square_sums([xs[i] for i in together])))
+        norms.append(root(square_sums([xs[i] for i in together])))
     if others:
         norms.append(jnp.stack([norm_of(xs[i], "frobenius") for i in others]))
     return norms[0] if len(norms) == 1 else jnp.concatenate(norms)[np.argsort(together + others)]
@@ -77,8 +78,8 @@ def rescale_aol(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> tuple[j
 def rescale_schatten(x: jax.Array, a: jax.Array, tall: bool, divisor: Any) -> tuple[jax.Array, jax.Array]:
     """X times 1 / sqrt of A's Frobenius norm (the Schatten-4 norm of X squared), and A; A is that of X / divisor."""
     del tall
-    norm = jnp.linalg.norm(a.astype(accumulator(a.dtype)), ord="fro", axis=(-2, -1))
-    s = _inverse_root(norm, divisor)[..., None, None]
+    squares_of_a = jnp.square(jnp.abs(a.astype(accumulator(a.dtype))))
+    s = _inverse_root(root(jnp.sum(squares_of_a, axis=(-2, -1))), divisor)[..., None, None]
     return _scaled(x, s, divisor), times(a, s, s)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jax_vbgemm import _core
+from jax_vbgemm._src.shown import shown
 
 LARGEST_SIZE = 2**31 - 1  # the kernels' descriptors hold int32
 
@@ -46,7 +47,7 @@ class Problem:
         for name, what in flags.items():
             flag = getattr(self, name)
             if not isinstance(flag, bool | np.bool_):
-                raise TypeError(f"Problem has {name} = {flag!r}: {what} must be bools")
+                raise TypeError(f"Problem has {name} = {shown(flag)}: {what} must be bools")
             object.__setattr__(self, name, bool(flag))
         if self.symmetric and self.m != self.n:
             raise ValueError(f"Problem has symmetric = True, m = {self.m} and n = {self.n}: m and n must be equal")
@@ -58,13 +59,13 @@ class Problem:
             return value
         if isinstance(value, tuple | list) and 3 <= len(value) <= 4:
             return cls(*value)
-        raise TypeError(f"Problem is {value!r}: expected a Problem or a tuple (m, n, k) or (m, n, k, batch)")
+        raise TypeError(f"Problem is {shown(value)}: expected a Problem or a tuple (m, n, k) or (m, n, k, batch)")
 
 
 def problems_of(values: Iterable["Problem | Sequence[int]"]) -> tuple[Problem, ...]:
     """Problem.of of each value; an error names the index of the value."""
     if not isinstance(values, Iterable):
-        raise TypeError(f"plan: problems is {values!r}: expected a sequence of problems")
+        raise TypeError(f"plan: problems is {shown(values)}: expected a sequence of problems")
     problems = []
     for index, value in enumerate(values):
         try:
@@ -154,7 +155,7 @@ def _size(field: str, value: Any) -> int:
     except TypeError:
         size = None
     if size is None:
-        raise TypeError(f"Problem has {field} = {value!r}: sizes must be non-negative integers")
+        raise TypeError(f"Problem has {field} = {shown(value)}: sizes must be non-negative integers")
     if size < 0:
         raise ValueError(f"Problem has {field} = {size}: sizes must be non-negative integers")
     if size > LARGEST_SIZE:

@@ -322,3 +322,20 @@ ERRORS = [
 def test_errors_name_the_argument(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
+
+
+@pytest.mark.parametrize("layer", ["MixtureOfExperts", "MultiLoRA"])
+def test_a_symbolic_number_of_tokens_exports(layer):
+    tokens, inner = jax.export.symbolic_shape("t, i")
+    if layer == "MixtureOfExperts":
+        model = vbx.MixtureOfExperts(D, F, experts=EXPERTS, k=K, rngs=nnx.Rngs(0))
+        call = functools.partial(model, auxiliary=True)
+    else:
+        model = vbx.MultiLoRA(D, (2, 3), D, b_initializer=nnx.initializers.normal(), rngs=nnx.Rngs(0))
+        call = functools.partial(model, group_sizes=jnp.array([2, 300], jnp.int16))
+    program = jax.export.export(jax.jit(call), disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
+        jax.ShapeDtypeStruct((tokens, inner, D), jnp.float32)
+    )
+    x = oracle.random((7, 2, D), "float32")
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, program.call(x), jax.jit(call)(x))

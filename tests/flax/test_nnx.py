@@ -352,7 +352,7 @@ def test_errors_name_the_index(call, message):
 
 
 def test_wrong_types():
-    with pytest.raises(TypeError, match=r"group_sizes\[0\] is traced"):
+    with pytest.raises(TypeError, match=r"group_sizes\[0\] is traced: .* or pass all sizes as one array"):
         jax.jit(LORA(3, [1, 1], 5))(X, [1, 1])
     with pytest.raises(TypeError, match="unexpected keyword argument 'sparsity'"):
         LINEAR(3, [4], sparsity=2)
@@ -365,5 +365,9 @@ def test_wrong_types():
     assert LINEAR(np.int64(3), [4])(X)[0].shape == (2, 4)
     with pytest.raises(TypeError, match="activation must be"):
         LINEAR(3, [4], activation=3)
+    with pytest.raises(TypeError, match="batched_linear: inputs must be an array, but is None"):
+        vbx.batched_linear([layer()], None)
+    with pytest.raises(TypeError, match=r"batched_linear: inputs\[1\] must be an array, but is 'x'"):
+        vbx.batched_linear([layer(), layer()], [X, "x"])
     with pytest.raises(TypeError, match="without parameters"):
         LINEAR(3, [4], activation=nnx.PReLU())

@@ -1,5 +1,7 @@
 """`LinearMap` beside its dense matrix: values, layouts, derivatives, vmap, weights that rows choose, errors."""
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_cases import slow_except
 
+import jax_vbgemm as vb
 from jax_vbgemm.irreps import LinearMap
 
 MACE = "128x0e+128x1o+128x2e+128x3o"
@@ -226,6 +229,12 @@ def test_descriptions_that_are_refused(make, message):
         make()
 
 
+class IrrepsArray(NamedTuple):
+    """As e3nn-jax's, a pytree with irreps beside the array."""
+
+    array: Any
+
+
 @pytest.mark.parametrize(
     ("weights", "x", "options", "message"),
     [
@@ -240,6 +249,8 @@ def test_descriptions_that_are_refused(make, message):
         (np.ones(8), np.ones((4, 8)), {}, r"3x0e\+2x1o have 9 numbers"),
         (np.ones(8), [np.ones((4, 3, 1)), np.ones((4, 3, 2))], {}, r"x\[1\] is \(4, 3, 2\), but for 2x1o it must be"),
         (np.ones(8), [np.ones((4, 3, 1))], {}, "one for each irrep"),
+        (np.ones(8, int), np.ones((4, 9), int), {}, "LinearMap: weights and x are int64: one of them must be floating"),
+        (np.ones(8), IrrepsArray(jnp.ones((4, 9))), {}, "LinearMap: x is of type IrrepsArray: pass its array, x.array"),
         (np.ones((2, 8)), np.ones((4, 9)), {"indices": np.ones(4)}, "indices is float64"),
         (np.ones((2, 8)), np.ones((4, 9)), {"indices": np.ones(3, int)}, "must broadcast"),
         (np.ones((2, 8)), np.ones((4, 9)), {"counts": np.ones(3, int)}, "a count for each of 2"),
@@ -249,3 +260,20 @@ def test_descriptions_that_are_refused(make, message):
 def test_arguments_that_are_refused(weights, x, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         LinearMap("3x0e+2x1o", "2x0e+1x1o")(weights, x, **options)
+
+
+@pytest.mark.parametrize("choice", [None, "indices", "counts"])
+def test_a_symbolic_number_of_nodes_exports(choice):
+    linear = LinearMap("3x0e+2x1o", "2x0e+1x1o", biases=True)
+    (nodes,) = jax.export.symbolic_shape("nodes")
+    weights = flat(linear, weights_of(linear, groups=2), 2)
+    x = oracle.random((5, linear.dim_in), "float64")
+    chosen = {"indices": jnp.array([1, 0, 1, 1, 0]), "counts": jnp.array([1, 3])}
+    operands = [weights if choice else weights[0], x, *([chosen[choice]] if choice else [])]
+
+    def f(weights, x, *chosen):
+        return linear(weights, x, **({choice: chosen[0]} if choice else {}))
+
+    specs = [jax.ShapeDtypeStruct((nodes, *a.shape[1:]) if len(a) == 5 else a.shape, a.dtype) for a in operands]
+    program = jax.export.export(jax.jit(f), disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(*specs)
+    np.testing.assert_allclose(program.call(*operands), jax.jit(f)(*operands), rtol=1e-12, atol=1e-12)

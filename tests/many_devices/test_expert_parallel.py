@@ -1,6 +1,7 @@
 """Experts divided among devices: the results and gradients of one device that has all of them."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -109,6 +110,69 @@ def test_two_axes():
     assert_close(spread(two_products, mesh(4, 2), axis=("x", "y"))(*args), one_device(*args))
 
 
+TWO_AXES = {
+    # experts along x; the second axis divides the tokens
+    "tokens": (P(("y", "x")), P("x"), P("x")),
+    # it divides the columns of the first weights and the rows of the second ones
+    "weights": (P("x"), P("x", None, "y"), P("x", "y", None)),
+}
+
+
+@pytest.mark.parametrize(
+    ("divided", "check_vma"),
+    slow_except(list(itertools.product(TWO_AXES, [True, False])), [("tokens", True), ("weights", False)]),
+)
+def test_a_second_axis(divided, check_vma):
+    """Tokens or weights are divided along an axis over which nothing is exchanged."""
+    rows, *weights = TWO_AXES[divided]
+    lhs, up, sizes = operands(4 if divided == "tokens" else 2, "random")
+    down = oracle.random((EXPERTS, N, K), "float64", 3)
+    up, down = (jnp.concatenate([x, -2 * x], axis) for x, axis in ((up, 2), (down, 1)))  # two devices along y
+
+    def layer(rows, up, down, sizes):
+        return vb.ragged_dot(vb.ragged_dot(rows, up, sizes, activation="silu"), down, sizes)
+
+    def on_device(lhs, up, down, sizes):
+        function = lambda rows, sizes: layer(rows, up, down, sizes)  # noqa: E731
+        result = vb.expert_parallel(function, lhs, sizes, mesh_axis="x")
+        return jax.lax.psum(result, "y") if divided == "weights" else result
+
+    ours = jax.shard_map(
+        on_device, mesh=mesh(2, 2), in_specs=(rows, *weights, rows), out_specs=rows, check_vma=check_vma
+    )
+    theirs = lambda lhs, up, down, sizes: one_device(  # noqa: E731
+        lhs, None, sizes, lambda rows, _, sizes: layer(rows, up, down, sizes)
+    )
+    loss = lambda f: lambda *args: (y := f(*args, sizes), jnp.sum(jnp.sin(y)))[::-1]  # noqa: E731
+    both = (jax.jit(jax.value_and_grad(loss(f), (0, 1, 2), has_aux=True)) for f in (ours, theirs))
+    assert_close(*(f(lhs, up, down) for f in both))
+
+
+def test_rows_that_vary_over_a_second_axis_by_type_alone():
+    args = operands(2, "random")
+
+    def on_device(lhs, rhs, sizes):
+        lhs, sizes = (jax.lax.pcast(x, "y", to="varying") for x in (lhs, sizes))
+        result = vb.expert_parallel(lambda rows, sizes: two_products(rows, rhs, sizes), lhs, sizes, mesh_axis="x")
+        return jax.lax.pmean(result, "y")
+
+    ours = jax.jit(jax.shard_map(on_device, mesh=mesh(2, 2), in_specs=P("x"), out_specs=P("x")))
+    assert_close(ours(*args), one_device(*args))
+
+
+@pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
+def test_a_shard_map_over_one_axis_of_two(check_vma):
+    lhs, rhs, sizes = operands(2, "random")
+    product = functools.partial(vb.ragged_dot, implementation="xla")
+    partly = spread(product, mesh(2, 2), axis_names={"x"}, check_vma=check_vma)
+
+    def loss(function, lhs, rhs):
+        return jnp.sum(jnp.sin(function(lhs, rhs, sizes)))
+
+    theirs = functools.partial(one_device, product=vb.ragged_dot)
+    assert_close(*(jax.jit(jax.grad(functools.partial(loss, f), (0, 1)))(lhs, rhs) for f in (partly, theirs)))
+
+
 def test_nan_stays_in_its_group_and_behind_the_last():
     lhs, rhs, _ = operands(2, "none")
     sizes = jnp.array([[1, 0, 2, 0, 0, 1, 0, 0], [0, 1, 0, 0, 3, 0, 0, 0]])
@@ -117,41 +181,53 @@ def test_nan_stays_in_its_group_and_behind_the_last():
     assert bad.tolist() == [True] + [False] * (2 * ROWS - 1)
 
 
-def emulated(values, output, starts, sent, places, received, *, axis_name):
-    """jax.lax.ragged_all_to_all, as its documentation defines it; XLA has none for CPUs."""
-    everything = [jax.lax.all_gather(x, axis_name) for x in (values, starts, sent, places)]
-    here = jax.lax.axis_index(axis_name)
-    for source in range(len(starts)):
-        rows, first, count, place = (x[source] for x in everything)
-        index = jnp.arange(len(output), dtype=jnp.int32) - place[here]
-        taken = rows[jnp.clip(first[here] + index, 0, len(rows) - 1)]
-        output = jnp.where(((index >= 0) & (index < received[source]))[:, None], taken, output)
-        del count
-    return output
+def mixture(devices=None, axis="x", specs=None, **options):
+    """A mixture of experts as a function of tokens, weights and logits: of one device, or with divided experts."""
+
+    def layer(x, gate_up, down, logits):
+        routing = vb.moe.route(logits, 3)
+        return vb.moe.expert_mlp(x, gate_up, down, routing, mesh_axis=None if devices is None else axis)
+
+    if devices is None:
+        return layer
+    in_specs = specs or (P(axis), P(axis), P(axis), P(axis))
+    return jax.jit(jax.shard_map(layer, mesh=devices, in_specs=in_specs, out_specs=in_specs[0], **options))
 
 
-def test_the_ragged_exchange(monkeypatch):
-    """The exchange of GPUs, with an emulated collective: values and gradients."""
-
-    def ragged(*args, cuda, default):
-        del default
-        return cuda(*args)
-
-    monkeypatch.setattr(jax.lax, "platform_dependent", ragged)
-    monkeypatch.setattr(jax.lax, "ragged_all_to_all", emulated)
-    lhs, rhs, sizes = operands(4, "random")
-    function = spread(two_products, mesh(4))
-    assert_close(function(lhs, rhs, sizes), one_device(lhs, rhs, sizes))
-    ours = jax.grad(lambda lhs: jnp.sum(jnp.sin(function(lhs, rhs, sizes))))(lhs)
-    assert_close(ours, jax.grad(lambda lhs: jnp.sum(jnp.sin(one_device(lhs, rhs, sizes))))(lhs))
+def mixture_operands(dtype="float64"):
+    shapes = (24, K), (EXPERTS, K, 2 * N), (EXPERTS, N, K), (24, EXPERTS)
+    return tuple(oracle.random(shape, dtype, seed) for seed, shape in enumerate(shapes))
 
 
-def test_the_ragged_exchange_can_be_lowered_for_cuda():
-    """With XLA's collective, which only a GPU can run."""
-    args = operands(2, "random")
-    lowered = spread(lambda rows, rhs, sizes: 2 * rows, mesh(2)).trace(*args).lower(lowering_platforms=("cuda",))
-    assert "ragged_all_to_all" in lowered.as_text()
-    assert "ragged_all_to_all" not in spread(lambda rows, rhs, sizes: 2 * rows, mesh(2)).lower(*args).as_text()
+TOKENS_OVER_BOTH = (P(("x", "y")), P("y"), P("y"), P(("x", "y")))
+DIVIDED = {
+    "one axis": (mesh, (4,), "x", None),
+    "two axes as one": (mesh, (4, 2), ("x", "y"), None),
+    "data parallel beside": (mesh, (2, 4), "y", TOKENS_OVER_BOTH),
+}
+
+
+@pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
+@pytest.mark.parametrize("case", DIVIDED)
+def test_a_mixture_with_divided_experts(case, check_vma):
+    make, sizes, axis, specs = DIVIDED[case]
+    args = mixture_operands()
+    ours = mixture(make(*sizes), axis, specs, check_vma=check_vma)
+
+    def value_and_gradients(function):
+        return jax.jit(jax.value_and_grad(lambda *args: jnp.sum(jnp.sin(function(*args))), (0, 1, 2, 3)))(*args)
+
+    assert_close(value_and_gradients(ours), value_and_gradients(mixture()))
+
+
+def test_a_mixture_on_a_mesh_that_does_not_divide_its_experts():
+    specs = (P("x"), P(), P(), P("x"))
+    with pytest.raises(
+        ValueError, match=r"expert_mlp: mesh_axis: the mesh axis 'x' has 3 devices, which don't divide 8"
+    ):
+        mixture(mesh(3), "x", specs)(*mixture_operands())
+    with pytest.raises(ValueError, match=r"gate_up is \(8, 5, 6\) but routing is of 4 experts on each of 2 devices"):
+        mixture(mesh(2), "x", specs)(*mixture_operands())
 
 
 def test_part_of_the_experts_and_a_sum():
@@ -194,7 +270,9 @@ def test_what_is_wrong_is_named():
         call = functools.partial(vb.expert_parallel, function, mesh_axis=axis)
         jax.jit(jax.shard_map(call, mesh=mesh(4), in_specs=P(), out_specs=P("x")))(lhs, sizes)
 
-    with pytest.raises(ValueError, match=r"group_sizes is \(6,\): mesh_axis='x' has 4 devices, which don't divide 6"):
+    with pytest.raises(
+        ValueError, match=r"group_sizes is \(6,\): the mesh axis 'x' has 4 devices, which don't divide 6"
+    ):
         run()
     with pytest.raises(ValueError, match=r"group_sizes is \(0,\)"):
         run(sizes=jnp.ones(0, jnp.int32))

@@ -254,3 +254,47 @@ def test_sharding(check_vma):
     lowered = jax.jit(split).lower(xs)
     assert_close(jax.jit(split)(xs), expected, 1e-12)
     assert "all-gather" not in lowered.compile().as_text()
+
+
+@pytest.mark.parametrize("preconditioning", slow_except(orthogonal.PRECONDITIONINGS, ["frobenius", "schatten"]))
+def test_the_gradient_in_zero_matrices(preconditioning):
+    """Those of difference quotients, for matrices, tall ones and batches; packed ones are read in place."""
+    xs = {"wide": (3, 4), "tall": (4, 2), "batch": (2, 2, 3)}
+    weights = [oracle.random(shape, "float64", 3) for shape in (*xs.values(), (3, 3))]
+    matrices = [*(jnp.zeros(shape) for shape in xs.values()), oracle.random((3, 3), "float64")]
+
+    def loss(matrices):
+        results = vb.newton_schulz(matrices, 2, preconditioning=preconditioning)
+        return sum(jnp.sum(w * x) for w, x in zip(weights, results, strict=True))
+
+    gradient, derivative = jax.jit(jax.grad(loss)), jax.jit(lambda x, y: (loss(x) - loss(y)) / 2e-13)
+    found = gradient(matrices)
+    steps = [1e-13 * oracle.random(x.shape, "float64", 4) for x in matrices[:3]]
+    up, down = ([sign * step for step in steps] + matrices[3:] for sign in (1, -1))
+    expected = float(derivative(up, down))
+    along = sum(float(jnp.vdot(step, x)) for step, x in zip(steps, found[:3], strict=True)) * 1e13
+    np.testing.assert_allclose(along, expected, rtol=1e-4)
+    alone = jax.jit(jax.grad(lambda x: loss([*matrices[:3], x])))(matrices[3])
+    np.testing.assert_allclose(found[3], alone, rtol=1e-12)
+    assert np.isfinite(alone).all()
+    flat = [matrices[index] for index in (0, 1, 3)]
+
+    def packed_loss(packed):
+        return loss_of_flat(vb.newton_schulz(packed, 2, preconditioning=preconditioning))
+
+    def loss_of_flat(results):
+        return sum(jnp.sum(weights[i] * x) for i, x in zip((0, 1, 3), results, strict=True))
+
+    packed = jax.jit(jax.grad(packed_loss))(vb.pack(flat))
+    for x, y in zip(packed, (found[0], found[1], found[3]), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-10)
+
+
+def test_mistakes_are_of_newton_schulz():
+    with pytest.raises(ValueError, match="newton_schulz: implementation must be None, 'kernel' or 'xla', not 'foo'"):
+        vb.newton_schulz(tree(names=["wide"]), implementation="foo")
+    with pytest.raises(TypeError, match=r"newton_schulz: tree\['w'\] must be an array, but is 'x'"):
+        vb.newton_schulz({"w": "x"})
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(mesh), pytest.raises(ValueError, match=r"newton_schulz: tree\['w'\] is sharded over .* 'd'"):
+        vb.newton_schulz({"w": jax.device_put(jnp.ones((8, 2)), NamedSharding(mesh, P("d")))})

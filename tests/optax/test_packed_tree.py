@@ -120,6 +120,44 @@ def test_matrices_and_other_leaves_in_one_buffer_are_refused():
         muon(0.1, weight_decay_mask=lambda params: params).init(pack_tree(tree()))
     with pytest.raises(ValueError, match="muon_weight_dimension_numbers cannot be used with packed parameters"):
         muon(0.1, muon_weight_dimension_numbers=lambda params: params).init(pack_tree(tree()))
+    with pytest.raises(TypeError, match=r"pack_tree: tree\['k'\] is key<fry>: a buffer holds numbers"):
+        pack_tree({"k": jax.random.key(0)})
+    with pytest.raises(TypeError, match=r"pack_tree: tree\[1\] must be an array, but is 'x'"):
+        pack_tree([jnp.ones(2), "x"])
+
+
+def test_padding_does_not_reach_muon():
+    """A function with f(0) != 0 leaves numbers in the padding of gradients."""
+    optimizer, params = muon(0.1, ns_steps=2, weight_decay=0.1), tree()
+    for f in (lambda x: x + 1, lambda x: jnp.where(x == 0, jnp.nan, x)):
+        gradients = jax.tree.map(f, tree(1))
+        packed = pack_tree(params)
+        updates, _ = jax.jit(optimizer.update)(jax.tree.map(f, pack_tree(tree(1))), optimizer.init(packed), packed)
+        expected, _ = jax.jit(optimizer.update)(gradients, optimizer.init(params), params)
+        assert_close(updates.unpack(), expected)
+
+
+def test_flax_serializes_members_by_name():
+    """Not the buffer, which would fit other members of the same total size."""
+    serialization = pytest.importorskip("flax.serialization")
+    packed = pack_tree(tree())
+    optimizer = muon(0.1)
+    state = optimizer.init(packed)
+    for value in (packed, state, pack_tree(jax.tree.map(lambda x: x.astype("bfloat16"), tree()))):
+        target = jax.tree.map(jnp.zeros_like, value)
+        restored = serialization.from_bytes(target, serialization.to_bytes(value))
+        assert_close(restored, value)
+    saved = serialization.to_bytes(vb.pack({"up": jnp.ones((3, 5)), "down": jnp.ones((5, 3))}))
+    for other, message in (
+        (
+            {"up": (5, 3), "down": (3, 5)},
+            r"the state has \['down'\] of shape \(5, 3\) where the target has \['down'\] of",
+        ),
+        ({"up": (3, 5), "out": (5, 3)}, r"the state has no member \['out'\] where the target has \['out'\] of shape"),
+        ({"up": (3, 5)}, r"the state has \['down'\] of shape \(5, 3\) where the target has no member \['down'\]"),
+    ):
+        with pytest.raises(ValueError, match=f"RaggedArray: {message}"):
+            serialization.from_bytes(vb.pack({name: jnp.ones(shape) for name, shape in other.items()}), saved)
 
 
 two_steps = jax.jit(functools.partial(vb.newton_schulz, steps=2))
@@ -127,7 +165,7 @@ two_steps = jax.jit(functools.partial(vb.newton_schulz, steps=2))
 
 @pytest.mark.parametrize("extreme", [1e-30, 1e18, np.inf, np.nan, 0.0])
 def test_extremes(extreme):
-    """Norms of packed matrices are products; they have the range of those of a list."""
+    """Norms of packed matrices have the range of those of a list."""
     matrices = [extreme * oracle.random((3, 5), "float32"), oracle.random((4, 4), "float32")]
     assert_close(two_steps(vb.pack(matrices)).unpack(), two_steps(matrices), 1e-5)
 

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from slow_cases import slow_except
 
 optax = pytest.importorskip("optax")
@@ -150,7 +152,7 @@ def test_soap(ours, theirs):
     found, state = trained(soap(0.02, **{"max_precond_dim": MOST} | ours), start(), 14)
     assert_close(found, plain_soap(start(), 14, 0.02, **theirs), 1e-7)
     assert all(np.abs(found[name] - x).max() > 1e-2 for name, x in start().items())
-    factors = state[0].Q["square"]
+    factors = jax.tree.map(lambda tree: tree["square"], state[0].Q, is_leaf=lambda x: isinstance(x, dict))
     assert (factors.left is None) == (factors.right is None) == (ours.get("max_precond_dim") == 5)
 
 
@@ -266,6 +268,102 @@ def test_injected_hyperparameters(make, static, decay):
 def test_wrong_hyperparameters_are_named(make, wrong, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make(0.1, **wrong)
+
+
+@pytest.mark.parametrize("make", [soap, shampoo])
+@pytest.mark.parametrize(
+    ("param", "gradient"),
+    slow_except([("float32", "bfloat16"), ("bfloat16", "float32")], [("float32", "bfloat16")]),
+)
+def test_updates_have_the_dtype_that_adam_gives_them(make, param, gradient):
+    params = {"w": jnp.ones((3, 2), param), "b": jnp.ones(2, param)}
+    gradients = jax.tree.map(lambda x: x.astype(gradient), params)
+    for optimizer, state_dtype in ((make(0.1), {"float32"}), (optax.adam(0.1), None)):
+        state = optimizer.init(params)
+        updates, new = jax.eval_shape(optimizer.update, gradients, state, params)
+        assert {x.dtype.name for x in jax.tree.leaves(updates)} == {"float32"}
+        if state_dtype:
+            assert {x.dtype.name for x in jax.tree.leaves(new) if x.ndim} == state_dtype
+            assert jax.tree.map(lambda x: x.dtype, new) == jax.tree.map(lambda x: x.dtype, state)
+
+
+def test_soap_corrects_the_bias_in_the_dtype_of_the_moments():
+    """A vector is left to Adam, whose moments are exact in float64 after three equal gradients."""
+    g, b1, b2 = np.array([1.0, -2.0, 0.5]), 0.9, 0.9999
+    optimizer = scale_by_soap(b1=b1, b2=b2)
+    state = optimizer.init(jnp.zeros(3))
+    for _ in range(4):  # the first step finds the bases
+        updates, state = optimizer.update(jnp.asarray(g), state)
+    np.testing.assert_allclose(updates, g / (np.abs(g) + 1e-8 / np.sqrt(1 - b2**3)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("number", slow_except([np.float64, jnp.asarray], [np.float64]))
+def test_a_matrix_epsilon_in_float64(number):
+    params = {"w": oracle.random((4, 3), "float32")}
+
+    def update(epsilon):
+        optimizer = shampoo(0.1, matrix_epsilon=epsilon, start_preconditioning_step=0)
+        updates, state = jax.jit(optimizer.update)(params, optimizer.init(params), params)
+        assert {x.dtype.name for x in jax.tree.leaves((updates, state)) if x.ndim} == {"float32"}
+        return updates
+
+    assert_close(update(number(1e-2)), update(1e-2), 1e-6)
+
+
+@pytest.mark.parametrize("make", slow_except([soap, shampoo], [soap]))
+def test_parameters_on_an_explicit_mesh(make):
+    """The statistics are replicated, and updates are sharded like the parameters."""
+    params = {"w": oracle.random((8, 6), "float64"), "t": oracle.random((2, 8, 3), "float64"), "b": jnp.ones(8)}
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+    specs = {"w": P("d"), "t": P(None, "d"), "b": P("d")}
+    sharded = {k: jax.device_put(x, NamedSharding(mesh, specs[k])) for k, x in params.items()}
+    optimizer = make(0.1, weight_decay=0.1)
+
+    def two(params):
+        state = optimizer.init(params)
+        for _ in range(2):
+            updates, state = optimizer.update(params, state, params)
+        return updates
+
+    expected = jax.jit(two)(params)
+    with jax.set_mesh(mesh):
+        found = jax.jit(two)(sharded)
+    assert {k: x.sharding.spec for k, x in found.items()} == {"w": P("d", None), "t": P(None, "d", None), "b": P("d")}
+    assert_close(found, expected, 1e-12)
+
+
+@pytest.mark.parametrize("make", [soap, shampoo])
+def test_in_an_nnx_optimizer(make):
+    """Three steps, which equal those of the functional style."""
+    nnx = pytest.importorskip("flax.nnx")
+    transformation = make(0.1)
+    model = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+    x = oracle.random((2, 4), "float32")
+
+    def loss(model):
+        return jnp.sum(model(x) ** 2)
+
+    graph, params = nnx.split(model)
+    params = jax.tree.map(jnp.copy, params)  # the model's own variables change in place
+    state = transformation.init(params)
+    optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model, optimizer):
+        optimizer.update(model, nnx.grad(loss)(model))
+
+    @jax.jit
+    def functional(params, state):
+        gradients = jax.grad(lambda params: loss(nnx.merge(graph, params)))(params)
+        updates, state = transformation.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state
+
+    for _ in range(3):
+        step(model, optimizer)
+        params, state = functional(params, state)
+    for ours, theirs in ((nnx.split(model)[1], params), (optimizer.opt_state, state)):
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("make", [soap, shampoo])

@@ -91,7 +91,7 @@ def test_names_and_specs():
     assert device_spec(device_spec("cpu")) is device_spec("cpu")
     with pytest.raises(ValueError, match=r"unknown name 'h1000'; known are a10, a100, .*, v100"):
         device_spec("h1000")
-    with pytest.raises(TypeError, match="expected a DeviceSpec or a name, got 3"):
+    with pytest.raises(TypeError, match="expected a DeviceSpec or a name, but it is 3"):
         device_spec(3)
 
 

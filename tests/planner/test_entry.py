@@ -1,6 +1,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import jax_vbgemm as vb
@@ -39,6 +40,8 @@ def test_plans_are_cached_by_shapes_dtype_device_and_planner(planner):
 def test_an_error_in_the_sizes_names_the_problem():
     with pytest.raises(ValueError, match=r"plan: problems\[1\] has n = -1: sizes must be non-negative integers"):
         plan_problems([(1, 1, 1), (1, -1, 1)], "float32", H100)
+    with pytest.raises(TypeError, match=r"plan: problems\[0\] is of type ndarray: expected a Problem or a tuple"):
+        plan_problems([np.ones((30, 40))], "float32", H100)
 
 
 def test_a_tile_that_is_not_built_is_an_error():

@@ -1,5 +1,6 @@
 """vb.ragged_dot under scan, remat, shard_map, export and donation, and what it lowers to."""
 
+import functools
 from typing import Any
 
 import jax
@@ -146,6 +147,40 @@ def test_symbolic_rows_go_through_xla():
     for m in (1, M, 1000):
         lhs = oracle.random((m, K), "float64", m)
         assert_close(program.call(lhs, rhs, sizes), jax.jit(f)(lhs, rhs, sizes))
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["rows", "packed rows"])
+def test_symbolic_rows_times_matrices_of_different_shapes(packed):
+    (size,) = export.symbolic_shape("size")
+    Bs = [
+        oracle.random(shape, "float64", i) for i, shape in enumerate([(2, 3), (4, 5)] if packed else [(K, 2), (K, 4)])
+    ]
+    sizes = jnp.array([2, 3])
+
+    def f(x: Any, Bs: Any) -> Any:
+        def loss(x: Any, Bs: Any) -> Any:
+            y = vb.ragged_matmul(x, Bs, sizes, rows=5 if packed else None)
+            return jnp.sum(jnp.sin(y)), y
+
+        return jax.value_and_grad(loss, (0, 1), has_aux=True)(x, Bs)
+
+    program = exported(f, jax.ShapeDtypeStruct((size,) if packed else (size, K), jnp.float64), Bs)
+    for count in (9,) if packed else (1, 7):  # of packed rows, some don't exist
+        x = oracle.random((count,) if packed else (count, K), "float64", count)
+        assert_close(program.call(x, Bs), jax.jit(f)(x, Bs))
+
+
+@pytest.mark.parametrize("argument", ["rhs", "group_sizes"])
+def test_a_symbolic_number_of_groups_is_refused(argument):
+    (g,) = export.symbolic_shape("g")
+    lhs, rhs, sizes = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands())
+    if argument == "rhs":
+        rhs, sizes = (jax.ShapeDtypeStruct((g, *x.shape[1:]), x.dtype) for x in (rhs, sizes))
+    else:  # weights of some groups
+        sizes = jax.ShapeDtypeStruct((g,), sizes.dtype)
+    product = functools.partial(vb.ragged_dot, group_offset=None if argument == "rhs" else 0)
+    with pytest.raises(ValueError, match=rf"ragged_dot: {argument} is \(g,.*: the number of groups must be static"):
+        exported(product, lhs, rhs, sizes)
 
 
 def test_a_kernel_of_symbolic_rows_is_refused():

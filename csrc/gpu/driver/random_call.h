@@ -43,9 +43,9 @@ class RandomCall {
     p.m = m, p.n = n, p.k = k, p.batch = batch;
     p.inner_batch = batch % 2 == 0 && between(0, 1) ? batch / 2 : std::max(batch, 1);
     p.a = place<T>(m, k, p, plain, true);
-    fill<T>(p.a);
+    fill<T>(p.a, m, k, p);
     p.b = place<Right>(k, n, p, plain, true);
-    fill<Right>(p.b);
+    fill<Right>(p.b, k, n, p);
     p.c = place<Out>(m, n, p, plain, false);
     plan_.problems.push_back(p);
     return static_cast<int>(plan_.problems.size()) - 1;
@@ -119,15 +119,17 @@ class RandomCall {
     Operand x{};
     const int layout = plain ? 0 : between(0, aligned_ ? 4 : 5);
     const int64_t pad = aligned_ ? 8 * between(0, 2) : between(0, 1) ? 4 : between(0, 5);
+    const auto padded = [&](int64_t elements) { return (aligned_ ? (elements + 7) / 8 * 8 : elements) + pad; };
     x.row_stride = cols, x.col_stride = 1;                                                 // row-major
     if (layout == 2) x.row_stride = 1, x.col_stride = rows;                                // transposed
-    if (layout == 3) x.row_stride = cols + pad;                                            // a view with a longer row
-    if (layout == 4) x.row_stride = 1, x.col_stride = rows + pad;                          // transposed, with a longer row
+    if (layout == 3) x.row_stride = padded(cols);                                          // a view with a longer row
+    if (layout == 4) x.row_stride = 1, x.col_stride = padded(rows);                        // transposed, with a longer row
     if (layout == 5) x.row_stride = 3 * static_cast<int64_t>(cols) + 1, x.col_stride = 3;  // contiguous in neither dimension
     x.offset = plain ? 0 : aligned_ ? 8 * between(0, 2) : one_of({0, 0, 4, 1, 3});
     const int64_t extent = std::max(rows - 1, 0) * x.row_stride + std::max(cols - 1, 0) * x.col_stride + 1;
-    x.batch_stride[1] = input && !plain && between(0, 3) == 0 ? 0 : extent + pad;
-    x.batch_stride[0] = input && !plain && between(0, 3) == 0 ? 0 : p.inner_batch * (extent + pad);
+    const int64_t matrix = between(0, 2) ? padded(extent) : extent;  // else the next matrix of the batch follows directly
+    x.batch_stride[1] = input && !plain && between(0, 3) == 0 ? 0 : matrix;
+    x.batch_stride[0] = input && !plain && between(0, 3) == 0 ? 0 : p.inner_batch * matrix;
     const int outer = p.inner_batch ? std::max(p.batch / p.inner_batch, 1) : 1;
     const int64_t size = x.offset + (outer - 1) * x.batch_stride[0] + std::max(p.inner_batch - 1, 0) * x.batch_stride[1] + extent;
     x.buffer = add_buffer<E>(size, input ? NAN : -777.0);
@@ -170,15 +172,19 @@ class RandomCall {
     return {value(random_), value(random_)};
   }
 
-  // Fills an operand's buffer, except for its margins, with random numbers; if infinite_of is not 0, one in infinite_of is infinite.
+  // Fills an operand's rows x cols matrices with random numbers, and no other element of its buffer; if infinite_of is not 0, one in
+  // infinite_of is infinite.
   template <class E>
-  void fill(const Operand& x, int infinite_of = 0) {
-    const int64_t size = static_cast<int64_t>(buffers_[x.buffer].size() / sizeof(E)) - 2 * margin_;
-    for (int64_t i = 0; i < size; ++i) {
-      Wide number = random_number();
-      if constexpr (is_integer(kDTypeOf<E>)) number *= 127;
-      if (infinite_of && between(1, infinite_of) == 1) number.real(INFINITY);
-      elements<E>(x)[i] = Number<E>::from(number);
+  void fill(const Operand& x, int rows, int cols, const Problem& p, int infinite_of = 0) {
+    for (int batch = 0; batch < p.batch; ++batch) {
+      for (int row = 0; row < rows; ++row) {
+        for (int col = 0; col < cols; ++col) {
+          Wide number = random_number();
+          if constexpr (is_integer(kDTypeOf<E>)) number *= 127;
+          if (infinite_of && between(1, infinite_of) == 1) number.real(INFINITY);
+          elements<E>(x)[offset_of(x, p, batch, row, col)] = Number<E>::from(number);
+        }
+      }
     }
   }
 
@@ -202,11 +208,11 @@ class RandomCall {
     const int kind = between(0, 3);
     e.beta = scalar_of(kind < 2 ? Wide(0) : between(0, 1) ? Wide(1) : random_number());
     if (kind == 1) e.source = place<Out>(p.m, p.n, p, false, true);  // NaN, which must not be read if beta is 0
-    if (kind == 2) e.source = place<Out>(p.m, p.n, p, false, true), fill<Out>(e.source, 16);
-    if (kind == 3) e.source = p.c, fill<Out>(p.c, 16);  // in place
+    if (kind == 2) e.source = place<Out>(p.m, p.n, p, false, true), fill<Out>(e.source, p.m, p.n, p, 16);
+    if (kind == 3) e.source = p.c, fill<Out>(p.c, p.m, p.n, p, 16);  // in place
     if (between(0, 2)) {
       e.bias = place<Out>(p.m, p.n, p, false, true);
-      fill<Out>(e.bias);
+      fill<Out>(e.bias, p.m, p.n, p);
       (between(0, 1) ? e.bias.row_stride : e.bias.col_stride) *= between(0, 1);  // broadcast along one dimension, or along none
     }
     if (!kIsComplex<Out> && !is_integer(kDTypeOf<Out>)) e.activation = static_cast<Activation>(between(0, 5));

@@ -275,9 +275,10 @@ class PipelinedBlock {
       lines = lines_of(place.matrix[lane], lane == kB ? place.depth : place.rows, lane == kA ? place.depth : place.cols, bytes);
     }
     const bool copies = value_of_lane(lines.data != nullptr, kA) && value_of_lane(lines.data != nullptr, kB);
-    // TMA stores rows of the type of the call's results.
+    // TMA stores rows of the type of the call's results, and only whole vectors of 16 bytes: behind the last column of other rows, it would
+    // overwrite up to 14 bytes, which belong to another result or to no result.
     const bool fits = there && !place.fused && !is_across(place.matrix[kC]) && place.result_type() == parameters_.result;
-    const bool stores = value_of_lane(lines.data != nullptr, kC) && fits;
+    const bool stores = value_of_lane(lines.data != nullptr && lines.whole_vectors, kC) && fits;
     if (lane == 0) {
       const MatrixView& b = place.matrix[kB];
       shared_.mine = {};

@@ -26,6 +26,7 @@ struct LinesOfMatrix {
   const void* data;
   int32_t items, lines;
   int64_t line_bytes;  // distance between lines
+  bool whole_vectors;  // whether each line is a multiple of the 16 bytes that TMA stores at a time
 };
 
 __device__ inline LinesOfMatrix lines_of(const MatrixView& x, int rows, int cols, int element_bytes) {
@@ -40,6 +41,7 @@ __device__ inline LinesOfMatrix lines_of(const MatrixView& x, int rows, int cols
   found.line_bytes = found.lines > 1 ? stride * element_bytes : (line + kAlignment - 1) / kAlignment * kAlignment;
   const bool aligned = reinterpret_cast<uintptr_t>(x.first) % kAlignment == 0 && found.line_bytes % kAlignment == 0;
   if (aligned && found.line_bytes >= line) found.data = x.first;
+  found.whole_vectors = line % kAlignment == 0;
   return found;
 }
 

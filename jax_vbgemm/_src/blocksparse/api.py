@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import numpy as np
+
 from jax_vbgemm._src.blocksparse.blocks import NAME, Blocks
-from jax_vbgemm._src.blocksparse.contraction import contract
+from jax_vbgemm._src.blocksparse.choice import left_to_xla
+from jax_vbgemm._src.blocksparse.contraction import Contraction
 from jax_vbgemm._src.blocksparse.symmray import contract_arrays, is_block_array
 from jax_vbgemm._src.matmul.api import AnyPlanner
+from jax_vbgemm._src.shown import shown
 
 
 def tensordot(
@@ -21,7 +26,8 @@ def tensordot(
     planner: AnyPlanner = "auto",
     implementation: str | None = None,
 ) -> Any:
-    """Contracts two block-sparse tensors, with all products of their blocks as one operation.
+    """Contracts two block-sparse tensors, with all products of their blocks as one operation where that is predicted to
+    be faster.
 
     A block-sparse tensor is a dict {sector: block}: a sector is a tuple with the charge of each axis, an int (U(1), Z2)
     or a tuple of ints (a product of groups), and a block is an array with as many axes. Missing blocks are zero. A
@@ -46,8 +52,10 @@ def tensordot(
 
     Raises:
       ValueError: the blocks of a tensor differ in dtype or number of axes, a charge has different sizes in one axis or
-        in contracted axes, an axis is out of range, named twice or without a partner, contracted indices of symmray
-        have one direction, or dtypes differ under strict promotion. The message names the sectors and the rule.
+        in contracted axes, the charges of one axis or of contracted axes are of different kinds (an int and a tuple),
+        an axis is out of range, named twice or without a partner, contracted indices of symmray have one direction
+        (which bosonic Z2 and Z2Z2 arrays may have), or dtypes differ under strict promotion. The message names the
+        sectors and the rule.
       TypeError: a or b is neither a dict nor one of symmray's arrays with blocks, both are not of one kind, or a sector
         is not a tuple.
 
@@ -76,12 +84,22 @@ def tensordot(
         "implementation": implementation,
     }
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return contract(Blocks("a", a), Blocks("b", b), axes, **options)
+        blocks_a, blocks_b = Blocks("a", a), Blocks("b", b)
+        work = Contraction(blocks_a, blocks_b, axes)
+        by_xla = left_to_xla(work, has_own_way=False, **options)
+        assert by_xla is not None
+        return work.results(blocks_a, blocks_b, by_xla, **options)
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, Mapping) and not is_block_array(x):
             raise TypeError(
-                f"{NAME}: {name} must be a dict of blocks or an array of symmray that has blocks, not {x!r}"
+                f"{NAME}: {name} must be a dict of blocks or an array of symmray that has blocks, not {_described(x)}"
             )
     if isinstance(a, Mapping) or isinstance(b, Mapping):
         raise TypeError(f"{NAME}: a is {type(a).__name__} but b is {type(b).__name__}: both must be of one kind")
     return contract_arrays(a, b, axes, **options)
+
+
+def _described(x: Any) -> str:
+    if isinstance(x, jax.core.Tracer):
+        return f"a traced {x.dtype}{x.shape}: jit makes a dense array of an array of symmray, so pass its blocks"
+    return f"a dense array, {x.dtype}{x.shape}" if isinstance(x, jax.Array | np.ndarray) else shown(x)

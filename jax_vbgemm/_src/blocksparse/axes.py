@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 from jax_vbgemm._src.blocksparse.blocks import NAME
+from jax_vbgemm._src.shown import shown
 
 Axes = tuple[int, ...]
 
@@ -24,7 +25,7 @@ def contracted_axes(axes: Any, ndim_a: int, ndim_b: int) -> tuple[Axes, Axes]:
         axes_a, axes_b = (_integers(part) for part in axes)
     except (TypeError, ValueError):
         raise TypeError(
-            f"{NAME}: axes must be an integer, or a pair with the axes of a and those of b, not {axes!r}"
+            f"{NAME}: axes must be an integer, or a pair with the axes of a and those of b, not {shown(axes)}"
         ) from None
     if len(axes_a) != len(axes_b):
         raise ValueError(f"{NAME}: axes names {len(axes_a)} axes of a but {len(axes_b)} of b: each needs a partner")

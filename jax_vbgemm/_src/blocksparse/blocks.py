@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -41,6 +42,8 @@ class Blocks:
         self.ndim = None if first is None else len(first)
         self.dtype = None if first is None else self.blocks[first].dtype
         self._sizes: dict[tuple[int, Hashable], tuple[int, Sector]] = {}
+        self._kinds: list[Any] = [_kind(charge) for charge in first or ()]
+        self._first: Sector = first or ()
         for sector, block in self.blocks.items():
             self._check(sector, block, first)
 
@@ -59,6 +62,11 @@ class Blocks:
                 "the blocks of one tensor must have one dtype"
             )
         for axis, (charge, size) in enumerate(zip(sector, block.shape, strict=True)):
+            if _kind(charge) != self._kinds[axis]:
+                raise ValueError(
+                    f"{NAME}: {self.name} has the sectors {first!r} and {sector!r}: the charges {first[axis]!r} and "
+                    f"{charge!r} of axis {axis} must be of one kind"
+                )
             known, where = self._sizes.setdefault((axis, charge), (size, sector))
             if known != size:
                 raise ValueError(
@@ -70,8 +78,17 @@ class Blocks:
         return f"{self.name}[{sector!r}] is {tuple(self.blocks[sector].shape)}"
 
     def check_contracted(self, axes: tuple[int, ...], other: Blocks, others: tuple[int, ...]) -> None:
-        """Raises where a charge has different sizes in an axis of this tensor and in the axis contracted with it."""
+        """Raises where a charge has different sizes in an axis of this tensor and in the axis contracted with it, or
+        where the charges of these axes are of different kinds, so that none could be equal."""
         meets = dict(zip(axes, others, strict=True))
+        for axis, its in meets.items():
+            if self._kinds[axis] != other._kinds[its]:
+                mine, yours = (x._first for x in (self, other))
+                raise ValueError(
+                    f"{NAME}: axis {axis} of {self.name} and axis {its} of {other.name} are contracted, but "
+                    f"{self.name} has the sector {mine!r} with the charge {mine[axis]!r}, and {other.name} has "
+                    f"{yours!r} with {yours[its]!r}: charges of both must be of one kind"
+                )
         for (axis, charge), (size, sector) in self._sizes.items():
             found = other._sizes.get((meets[axis], charge)) if axis in meets else None
             if found is not None and found[0] != size:
@@ -80,3 +97,10 @@ class Blocks:
                     f"{self._shown(sector)} and {other._shown(found[1])}: charge {charge!r} must have one size, "
                     f"not {size} and {found[0]}"
                 )
+
+
+def _kind(charge: Hashable) -> Any:
+    """What charges must have in common to be comparable: all are numbers, or tuples of equally many parts."""
+    if isinstance(charge, tuple):
+        return tuple(map(_kind, charge))
+    return "number" if isinstance(charge, numbers.Number) else type(charge).__name__

@@ -72,6 +72,11 @@ def add_scaled(
     return results
 
 
+def negated(xs: Sequence[jax.Array]) -> list[jax.Array]:
+    """[-x_i] of floating or complex arrays, also in derivatives in one launch."""
+    return add_scaled(xs, xs, -1, 0, in_place=False)
+
+
 def _scale(name: str, value: Any, count: int) -> Known | jax.Array:
     """The scales as numbers where they are known, otherwise as an array of rank 0 or 1."""
     if isinstance(value, numbers.Real):
@@ -142,8 +147,38 @@ def _xla_form(
     return [_sum(_entry(alphas, index), x, _entry(betas, index), y, x.dtype) for index, (x, y) in pairs]
 
 
+def _are_multiples(alpha: Known | None, beta: Known | None) -> bool:
+    """Whether the results are known multiples of the xs alone: a linear map, which is its own derivative and, of
+    cotangents, its own transpose."""
+    return alpha is not None and beta is not None and not any(beta)
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+    count = len(primals) // 2
+    if not _are_multiples(params["alpha"], params["beta"]):
+        return array_kernels.jvp(_xla_form, primals, tangents, **params)
+    moving = [index for index in range(count) if not isinstance(tangents[index], ad.Zero)]
+    multiples = iter(_multiples([tangents[index] for index in moving], _entries(params["alpha"], moving)))
+    results = add_scaled_p.bind(*primals, **params)
+    zeros = (ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results)
+    return results, [next(multiples) if index in moving else zero for index, zero in enumerate(zeros)]
+
+
+def _multiples(xs: Sequence[jax.Array], alpha: Any) -> list[jax.Array]:
+    if not xs:
+        return []
+    none = (0.0,) * len(xs)
+    result: list[jax.Array] = add_scaled_p.bind(*xs, *xs, alpha=tuple(alpha), beta=none, in_place=(False,) * len(xs))
+    return result
+
+
 def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:
-    """The rule for jax.linear_transpose; derivatives do not need it."""
+    if _are_multiples(params["alpha"], params["beta"]):
+        moving = [index for index, value in enumerate(cotangents) if not isinstance(value, ad.Zero)]
+        multiples = iter(_multiples([cotangents[index] for index in moving], _entries(params["alpha"], moving)))
+        of_xs = [next(multiples) if index in moving else None for index in range(len(cotangents))]
+        of_all = [*of_xs, *(None for _ in of_xs)]
+        return [x if ad.is_undefined_primal(operand) else None for x, operand in zip(of_all, operands, strict=True)]
     linear = [ad.is_undefined_primal(operand) for operand in operands]
     form = array_kernels.form_of(_xla_form, operands, linear, params)
     avals = [operand.aval for operand, yes in zip(operands, linear, strict=True) if yes]
@@ -170,4 +205,5 @@ def _kernel_form(
 
 
 array_kernels.define(add_scaled_p, _xla_form, _kernel_form)
+ad.primitive_jvps[add_scaled_p] = _jvp
 ad.primitive_transposes[add_scaled_p] = _transpose

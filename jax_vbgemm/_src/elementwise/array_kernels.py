@@ -28,7 +28,7 @@ def define(primitive: Any, xla_form: Form, kernel_form: Form) -> None:
     primitive.multiple_results = True
     primitive.def_impl(partial(compat.apply_primitive, primitive))
     compat.register_nan_check(primitive)
-    ad.primitive_jvps[primitive] = partial(_jvp, xla_form)
+    ad.primitive_jvps[primitive] = partial(jvp, xla_form)
     batching.primitive_batchers[primitive] = partial(_batch, xla_form)
     mlir.register_lowering(primitive, mlir.lower_fun(xla_form, multiple_results=True))
     for platform in backends.GPU_PLATFORMS:
@@ -45,7 +45,7 @@ def form_of(form: Form, given: Sequence[Any], free: Sequence[bool], params: Any)
     return of_free
 
 
-def _jvp(form: Form, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+def jvp(form: Form, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
     moves = [not isinstance(tangent, ad.Zero) for tangent in tangents]
     values, directions = ([x for x, yes in zip(given, moves, strict=True) if yes] for given in (primals, tangents))
     return jax.jvp(form_of(form, primals, moves, params), values, directions)

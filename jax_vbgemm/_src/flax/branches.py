@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.distinct import distinct
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.api import batched_gemm
@@ -58,27 +59,32 @@ def checked_inputs(
 def inputs_of(where: str, inputs: Any, count: int) -> list[jax.Array]:
     """One input for each branch: an array is the input of all branches, a list or tuple has one entry for each."""
     if not isinstance(inputs, list | tuple):
-        return [jnp.asarray(inputs)] * count
+        return [as_array(where, "inputs", inputs)] * count
     if len(inputs) != count:
         raise ValueError(
             f"{where}: inputs has {len(inputs)} entries but there are {count} branches: "
             "give one array for each branch, or one array for all"
         )
     objects, index = distinct(inputs)  # an object that occurs twice is converted once, so that the call reads one array
-    arrays = [jnp.asarray(x) for x in objects]
+    first = [index.index(i) for i in range(len(objects))]
+    arrays = [as_array(where, f"inputs[{i}]", x) for i, x in zip(first, objects, strict=True)]
     return [arrays[i] for i in index]
 
 
-def sizes_of(where: str, name: str, sizes: Sequence[int], minimum: int) -> tuple[int, ...]:
-    """The sizes as integers; an error where one is traced, no integer, or below `minimum`."""
+def sizes_of(where: str, name: str, sizes: Sequence[int], minimum: int, otherwise: str = "") -> tuple[int, ...]:
+    """The sizes as integers; an error where one is traced, no integer, or below `minimum`.
+
+    otherwise: the end of the message about a traced size, which says what else a caller can do.
+    """
     if not isinstance(sizes, Iterable):
-        raise TypeError(f"{where}: {name} is {sizes!r}: expected a sequence of integers")
+        raise TypeError(f"{where}: {name} is {shown(sizes)}: expected a sequence of integers")
     known = []
     for index, size in enumerate(sizes):
         if isinstance(size, jax.core.Tracer):
-            raise TypeError(f"{where}: {name}[{index}] is traced: sizes must be known at trace time (static under jit)")
+            rule = f"sizes must be known at trace time (static under jit){otherwise}"
+            raise TypeError(f"{where}: {name}[{index}] is traced: {rule}")
         if not isinstance(size, int | float | np.number) or int(size) != size or size < minimum:
-            raise ValueError(f"{where}: {name}[{index}] is {size!r}: must be an integer of at least {minimum}")
+            raise ValueError(f"{where}: {name}[{index}] is {shown(size)}: must be an integer of at least {minimum}")
         known.append(int(size))
     return tuple(known)
 
@@ -146,7 +152,7 @@ def outputs_of(
 
 def split_groups(where: str, inputs: jax.Array, group_sizes: Sequence[int], count: int) -> list[jax.Array]:
     """inputs (tokens, ..., features) cut into consecutive groups of tokens, one for each adapter."""
-    sizes = sizes_of(where, "group_sizes", group_sizes, 0)
+    sizes = sizes_of(where, "group_sizes", group_sizes, 0, "; or pass all sizes as one array, which is data")
     if len(sizes) != count:
         raise ValueError(f"{where}: group_sizes has {len(sizes)} entries but there are {count} adapters")
     if inputs.ndim < 2 or sum(sizes) != inputs.shape[0]:

@@ -5,21 +5,22 @@ The groups are the tokens of an adapter, the rows of a type, or the tokens of an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jax_vbgemm._src import backends
+from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.integers import is_integer, saturated
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.packed import row_multiple
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.layer import expert_mlp
 from jax_vbgemm._src.moe.routing import Auxiliary, load_balance_loss, route, router_z_loss
-from jax_vbgemm._src.ragged.api import ragged_dot
+from jax_vbgemm._src.ragged.api import ragged_dot, sizes_argument
 from jax_vbgemm._src.ragged.packed_api import ragged_matmul
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 
@@ -29,7 +30,7 @@ ROUTER_INIT = jax.nn.initializers.lecun_normal()
 
 def check_counts(where: str, what: str, group_sizes: Any, count: int) -> jax.Array:
     """The group sizes as an array (count,) of integers, one for each adapter or type."""
-    sizes = jnp.asarray(saturated(group_sizes))
+    sizes = as_array(where, "group_sizes", saturated(group_sizes))
     if not jnp.issubdtype(sizes.dtype, jnp.integer):
         raise TypeError(f"{where}: group_sizes is {sizes.dtype}{sizes.shape}: it must be integers")
     if sizes.shape != (count,):
@@ -74,8 +75,9 @@ def adapted(
     if x.ndim < 2:
         raise ValueError(f"{where}: inputs has shape {x.shape}: it must be (tokens, ..., features)")
     rows = x.reshape(-1, x.shape[-1])
-    inner = rows.shape[0] // x.shape[0] if x.shape[0] else 1
-    sizes = jnp.clip(sizes, 0, min(x.shape[0], np.iinfo(sizes.dtype).max)).astype(jnp.int32) * inner
+    sizes = sizes_argument(where, sizes)
+    sizes = jnp.clip(sizes, 0, jnp.asarray(x.shape[0], sizes.dtype)).astype(jnp.int32)
+    sizes *= jnp.asarray(math.prod(x.shape[1:-1]), jnp.int32)
     if backends.traced_target().platform in backends.GPU_PLATFORMS:
         # GPUs read rows as vectors of 16 bytes; shorter rows of 16-bit numbers are read one number after another.
         multiple = row_multiple(rows.dtype)

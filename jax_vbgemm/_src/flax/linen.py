@@ -131,8 +131,11 @@ class _Branches(nn.Module):
         Args:
           inputs: one array (..., in_features) for all branches, or a list or tuple with one array for each.
 
+        Returns:
+          One array (..., features[i]) for each branch, in the dtype that its Dense or Conv would give.
+
         Raises:
-          ValueError, TypeError: as `batched_linear`.
+          ValueError, TypeError: as `batched_linear`; also where `names` and `features` differ in length.
         """
         where = type(self).__name__
         widths = sizes_of(where, "features", self.features, 0)
@@ -153,11 +156,20 @@ class BatchedLinear(_Branches):
     Its parameters are those of a module that loops over nn.Dense: Dense_0, Dense_1 and so on, or `names`, with the same
     initial values from the same seed. To keep them in the parent's own scope, use `nn.share_scope` or `batched_linear`.
 
-    Attributes:
+    Args:
       features: output features, one number for each branch.
       activation: as in `batched_linear`.
       use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype: as in nn.Dense, for every branch.
-      names: of the branches' parameters.
+      names: of the branches' parameters, one for each; None: Dense_0, Dense_1 and so on.
+
+    Examples:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from jax_vbgemm.flax.linen import BatchedLinear
+      >>> layer = BatchedLinear((3, 5), activation="relu")
+      >>> ys, variables = layer.init_with_output(jax.random.key(0), jnp.ones((2, 8)))
+      >>> [y.shape for y in ys], sorted(variables["params"])
+      ([(2, 3), (2, 5)], ['Dense_0', 'Dense_1'])
     """
 
     def _layer(self, width: int, **options: Any) -> nn.Dense:
@@ -170,9 +182,21 @@ class BranchedConv1x1(_Branches):
     Its parameters are those of a module that loops over nn.Conv: Conv_0, Conv_1 and so on, or `names`. Inputs are
     (..., height, width, channels).
 
-    Attributes:
+    Args:
+      features: output channels, one number for each branch.
+      activation: as in `batched_linear`.
+      use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype: as in nn.Conv, for every branch.
+      names: of the branches' parameters, one for each; None: Conv_0, Conv_1 and so on.
       spatial_dims: 2 for images (kernels (1, 1, in, out)), 1 for sequences, 3 for volumes.
-      The others: as in `BatchedLinear`.
+
+    Examples:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from jax_vbgemm.flax.linen import BranchedConv1x1
+      >>> layer = BranchedConv1x1((3, 5))
+      >>> ys, variables = layer.init_with_output(jax.random.key(0), jnp.ones((1, 4, 4, 8)))
+      >>> [y.shape for y in ys]
+      [(1, 4, 4, 3), (1, 4, 4, 5)]
     """
 
     spatial_dims: int = 2
@@ -188,12 +212,24 @@ class MultiLoRA(nn.Module):
     with the base layer applied once to all tokens and the adapters as two operations. Parameters: `base_module`, and
     `lora_a_0`, `lora_b_0` and so on, each an nn.Dense's.
 
-    Attributes:
+    Args:
       ranks: one rank for each adapter, at least 1; there must be an adapter.
       features: of the base layer's output.
       base_module: a layer (tokens, ..., in_features) -> (tokens, ..., features), or None.
       a_initializer, b_initializer: as in nnx.LoRA; zeros for b, so that training starts at the base layer.
       dtype, param_dtype, precision, promote_dtype: as in nn.Dense, for every adapter.
+
+    Examples:
+      The first 4 tokens take the adapter of rank 2, the others that of rank 3:
+
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from flax import linen as nn
+      >>> from jax_vbgemm.flax.linen import MultiLoRA
+      >>> layer = MultiLoRA((2, 3), 5, base_module=nn.Dense(5))
+      >>> y, variables = layer.init_with_output(jax.random.key(0), jnp.ones((6, 8)), [4, 2])
+      >>> y.shape
+      (6, 5)
     """
 
     ranks: Sequence[int]

@@ -30,11 +30,20 @@ class HeteroLinear(nn.Module):
     The same as `activation(jnp.einsum("ri,rio->ro", inputs, kernel[type of row]) + bias[type of row])`. Parameters:
     `kernel` (types, in_features, features) and `bias` (types, features).
 
-    Attributes:
+    Args:
       features: of each map's output.
       types: the number of types.
       activation: as in `batched_linear`.
       use_bias, dtype, param_dtype, precision, kernel_init, bias_init, promote_dtype: as in nn.Dense.
+
+    Examples:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from jax_vbgemm.flax.linen import HeteroLinear
+      >>> layer = HeteroLinear(3, types=2)
+      >>> y, variables = layer.init_with_output(jax.random.key(0), jnp.ones((6, 8)), jnp.array([4, 2]))
+      >>> y.shape
+      (6, 3)
     """
 
     features: int
@@ -85,7 +94,7 @@ class MixtureOfExperts(nn.Module):
     front of up, `down` (experts, hidden_features, features); with a shared expert `shared_gate_up` and
     `shared_down`, nn.Dense layers without bias. The nnx layer has the same names and shapes.
 
-    Attributes:
+    Args:
       hidden_features: of each expert.
       experts: the number of experts.
       k: the number of experts of each token.
@@ -96,6 +105,15 @@ class MixtureOfExperts(nn.Module):
       dtype: of the experts' computation, as in nn.Dense. The router computes in float32 at least.
       param_dtype, precision, kernel_init, promote_dtype: as in nn.Dense.
       router_init: of the router's kernel.
+
+    Examples:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from jax_vbgemm.flax.linen import MixtureOfExperts
+      >>> layer = MixtureOfExperts(6, experts=4, k=2)
+      >>> y, variables = jax.jit(layer.init_with_output)(jax.random.key(0), jnp.ones((5, 8)))
+      >>> y.shape
+      (5, 8)
     """
 
     hidden_features: int
@@ -124,7 +142,7 @@ class MixtureOfExperts(nn.Module):
             `jax_vbgemm.moe.expert_mlp`; in float32 for 16-bit `dtype`.
 
         Returns:
-          (..., features).
+          (..., features); with `auxiliary` a pair of it and the losses.
 
         Raises:
           ValueError: a size is below 1, k is above experts, or the activation is unknown; the message names which.

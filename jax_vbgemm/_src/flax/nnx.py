@@ -102,6 +102,14 @@ class BatchedLinear(nnx.List[nnx.Linear]):
       ValueError: lengths differ, a size is negative or no integer, or the activation is unknown; the message names the
         index.
       TypeError: a size is traced, or the activation is an nnx.Module.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from jax_vbgemm.flax.nnx import BatchedLinear
+      >>> heads = BatchedLinear(8, (3, 5), activation="relu", rngs=nnx.Rngs(0))
+      >>> [y.shape for y in heads(jnp.ones((2, 8)))]
+      [(2, 3), (2, 5)]
     """
 
     def __init__(
@@ -118,7 +126,18 @@ class BatchedLinear(nnx.List[nnx.Linear]):
         self.activation = _static_activation("BatchedLinear", activation)
 
     def __call__(self, inputs: Any) -> list[jax.Array]:
-        """One output (..., out_features[i]) for each branch; `inputs`: an array for all, or a list with one each."""
+        """The output of each branch.
+
+        Args:
+          inputs: one array (..., in_features) for all branches, or a list or tuple with one array for each.
+
+        Returns:
+          One array (..., out_features[i]) for each branch, in the dtype that the branch's nnx.Linear would give.
+
+        Raises:
+          ValueError: the number of inputs or their shapes don't fit; the message names the index.
+          TypeError: an input is not an array.
+        """
         return _batched_linear("BatchedLinear", self, inputs, self.activation)
 
 
@@ -126,12 +145,23 @@ class BranchedConv1x1(nnx.List[nnx.Conv]):
     """An nnx.List of 1x1 nnx.Conv layers of different widths, such as an inception block's, called as one operation.
 
     Args:
-      in_features, out_features, activation, rngs: as for `BatchedLinear`.
+      in_features: channels of the input, or one number for each branch.
+      out_features: channels of the outputs, one number for each branch.
+      activation: as in `batched_linear`; a function must have no parameters.
       spatial_dims: 2 for images (kernels (1, 1, in, out)), 1 for sequences, 3 for volumes.
+      rngs: rng keys.
       **options: of nnx.Conv, for every branch, as for `BatchedLinear`.
 
     Raises:
       ValueError, TypeError: as `BatchedLinear`.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from jax_vbgemm.flax.nnx import BranchedConv1x1
+      >>> branches = BranchedConv1x1(8, (3, 5), rngs=nnx.Rngs(0))
+      >>> [y.shape for y in branches(jnp.ones((1, 4, 4, 8)))]
+      [(1, 4, 4, 3), (1, 4, 4, 5)]
     """
 
     def __init__(
@@ -149,7 +179,20 @@ class BranchedConv1x1(nnx.List[nnx.Conv]):
         self.activation = _static_activation("BranchedConv1x1", activation)
 
     def __call__(self, inputs: Any) -> list[jax.Array]:
-        """One feature map (..., height, width, out_features[i]) for each branch; `inputs` as for `BatchedLinear`."""
+        """The feature map of each branch.
+
+        Args:
+          inputs: one array (..., height, width, in_features) for all branches, or a list or tuple with one array for
+            each.
+
+        Returns:
+          One array (..., height, width, out_features[i]) for each branch, in the dtype that its
+            nnx.Conv would give.
+
+        Raises:
+          ValueError: the number of inputs or their shapes don't fit; the message names the index.
+          TypeError: an input is not an array.
+        """
         return _batched_linear("BranchedConv1x1", self, inputs, self.activation)
 
 
@@ -169,6 +212,17 @@ class MultiLoRA(nnx.Module):
 
     Raises:
       ValueError: a rank is below 1, or base_module is not callable; the message names the index.
+
+    Examples:
+      The first 4 tokens take the adapter of rank 2, the others that of rank 3:
+
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from jax_vbgemm.flax.nnx import MultiLoRA
+      >>> base = nnx.Linear(8, 5, rngs=nnx.Rngs(0))
+      >>> model = MultiLoRA(8, (2, 3), 5, base_module=base, rngs=nnx.Rngs(1))
+      >>> model(jnp.ones((6, 8)), [4, 2]).shape
+      (6, 5)
     """
 
     def __init__(

@@ -39,6 +39,14 @@ class HeteroLinear(nnx.Module):
 
     Raises:
       ValueError: a size is below 1, or the activation is unknown; the message names the argument.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from jax_vbgemm.flax.nnx import HeteroLinear
+      >>> linear = HeteroLinear(8, 3, types=2, rngs=nnx.Rngs(0))
+      >>> linear(jnp.ones((6, 8)), jnp.array([4, 2])).shape
+      (6, 3)
     """
 
     def __init__(
@@ -112,6 +120,15 @@ class MixtureOfExperts(nnx.Module):
 
     Raises:
       ValueError: a size is below 1, k is above experts, or the activation is unknown; the message names which.
+
+    Examples:
+      >>> import jax.numpy as jnp
+      >>> from flax import nnx
+      >>> from jax_vbgemm.flax.nnx import MixtureOfExperts
+      >>> layer = MixtureOfExperts(8, 6, experts=4, k=2, rngs=nnx.Rngs(0))
+      >>> y, auxiliary = nnx.jit(lambda layer, x: layer(x, auxiliary=True))(layer, jnp.ones((5, 8)))
+      >>> y.shape, auxiliary.group_sizes.sum().item()
+      ((5, 8), 10)
     """
 
     def __init__(
@@ -160,10 +177,10 @@ class MixtureOfExperts(nnx.Module):
             `jax_vbgemm.moe.expert_mlp`; in float32 for 16-bit `dtype`.
 
         Returns:
-          (..., in_features).
+          (..., in_features); with `auxiliary` a pair of it and the losses.
 
         Raises:
-          ValueError: inputs don't fit.
+          ValueError: the last dimension of inputs is not in_features.
         """
         inputs = jnp.asarray(inputs)
         check_features("MixtureOfExperts", None, inputs, self.in_features)

@@ -83,7 +83,13 @@ def core_shape(x: MulIrrep, layout: str) -> Shape:
 
 
 def features_of(name: str, irreps: Irreps, layout: str, x: Any) -> Features:
-    """The features that the user gave as x; ValueError where x does not have the shape of the irreps."""
+    """The features that the user gave as x.
+
+    Raises ValueError where x does not have the shape of the irreps, and TypeError where it is not an array, as where it
+    is an array of e3nn or cuequivariance.
+    """
+    if not isinstance(x, jax.Array) and isinstance(getattr(x, "array", None), jax.Array):
+        raise TypeError(f"{name}: x is of type {type(x).__name__}: pass its array, x.array")
     if not isinstance(x, list | tuple):
         array = as_array(name, "x", x)
         if array.ndim < 1 or array.shape[-1] != dim(irreps):

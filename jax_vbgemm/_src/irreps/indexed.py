@@ -15,6 +15,7 @@ from jax_vbgemm._src.irreps.features import Features
 from jax_vbgemm._src.irreps.paths import Path
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.ragged.api import ragged_dot
+from jax_vbgemm._src.ragged.segments import segment_of
 
 
 class Choice(NamedTuple):
@@ -40,7 +41,7 @@ def chosen(name: str, indices: Any, counts: Any, groups: int, leading: Shape) ->
                 f"each of {groups} weights, and one leading axis"
             )
         ends = jnp.cumsum(jnp.maximum(array, 0))
-        taken = jnp.searchsorted(ends, jnp.arange(leading[0], dtype=ends.dtype), side="right")
+        taken = segment_of(jnp.arange(leading[0], dtype=ends.dtype), ends)
         return Choice(taken, array, None), leading
     try:
         rows = jnp.broadcast_shapes(array.shape, leading)

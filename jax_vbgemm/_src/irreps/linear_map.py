@@ -135,11 +135,13 @@ class LinearMap:
 
         Raises:
           ValueError: x or weights don't have the shapes of the irreps and paths, which the message names.
-          TypeError: an argument is no array, or indices or counts are no integers.
+          TypeError: an argument is no array, weights and x are both integers, or indices or counts are none.
         """
         features = features_of(NAME, self.irreps_in, self.layout, x)
         arrays, groups = self._weights(weights, indices is not None or counts is not None)
         dtype = jnp.result_type(*features.arrays, *arrays)
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            raise TypeError(f"{NAME}: weights and x are {dtype}: one of them must be floating-point or complex")
         arrays = [array.astype(dtype) for array in arrays]
         features = features.map(lambda array: array.astype(dtype))
         options = {"precision": precision, "implementation": implementation}

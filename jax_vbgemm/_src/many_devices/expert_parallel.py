@@ -1,4 +1,4 @@
-"""expert_parallel: sends rows to the devices that have their experts' weights, and the results back."""
+"""expert_parallel: applies a function to each row on the device that has the weights of the row's expert."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array
-from jax_vbgemm._src.many_devices.mesh_axes import MeshAxes, mesh_axes
+from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.ragged.api import sizes_argument
+from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_group
+from jax_vbgemm._src.ragged.reference import rows_of_groups
+from jax_vbgemm._src.ragged.segments import segment_of
+from jax_vbgemm._src.ragged.select_rows import select_rows
 
 
 def expert_parallel(
@@ -24,9 +27,11 @@ def expert_parallel(
     device `function` gets the rows of these experts from all devices, in the experts' order, and the number of rows of
     each expert. The results are sent back to the devices of the rows, in the order of the rows.
 
-    There is no capacity, no row is dropped, and the host never reads the sizes. Where the platform has it (CUDA),
-    `jax.lax.ragged_all_to_all` sends exactly the rows; elsewhere `jax.lax.all_to_all` sends blocks as long as lhs.
-    Differentiable as often as `function` is.
+    There is no capacity, no row is dropped, and the host never reads the sizes: each device gathers the rows of all
+    devices (`jax.lax.all_gather`) and takes those of its experts, and `jax.lax.psum_scatter` brings the results back,
+    to each of which one device contributes. So each device receives n - 1 times its own rows, whatever the sizes are.
+    `jax_vbgemm.moe.expert_mlp` with `mesh_axis` gathers tokens in place of rows, of which a token has one for each of
+    its experts. Differentiable as often as `function` is.
 
     Args:
       function: (rows, group_sizes) -> results: rows (n t, k), sizes (E / n,), results (n t, p). Each result may
@@ -61,102 +66,24 @@ def expert_parallel(
     """
     name = "expert_parallel"
     lhs, sizes = as_array(name, "lhs", lhs), sizes_argument(name, group_sizes)
-    axes = mesh_axes(name, mesh_axis)
-    if not axes.manual:
-        raise ValueError(f"{name}: mesh_axis={mesh_axis!r}, but there is no enclosing shard_map over it")
+    axes = mesh_axes(name, mesh_axis, manual=True)
     if lhs.ndim != 2 or sizes.ndim != 1:
         raise ValueError(f"{name}: lhs must be (t, k) and group_sizes (E,), but they are {lhs.shape} and {sizes.shape}")
-    rows, devices, experts = lhs.shape[0], axes.size, len(sizes)
-    if not experts or experts % devices:
+    own = axes.divide(f"{name}: group_sizes is {sizes.shape}", sizes.shape[0], "experts")
+    ends = rows_of_groups(sizes, None, lhs.shape[0], sizes.shape[0]).end
+    expert = segment_of(jax.lax.iota(jnp.int32, lhs.shape[0]), ends)
+    rows, expert = axes.gathered(lhs), axes.gathered(expert)
+    local = expert - axes.index() * own
+    local = jnp.where((local >= 0) & (local < own), local, own)  # the group of all rows that other devices compute
+    own_sizes, order = sorted_by_group(local, own + 1)
+    own_sizes = own_sizes[:own]
+    exists = (jax.lax.iota(jnp.int32, order.shape[0]) < jnp.sum(own_sizes, dtype=jnp.int32))[:, None]
+    selected, back = order[:, None], inverse_permutation(order)[:, None]
+    rows = jnp.where(exists, select_rows(rows, selected, back), jnp.zeros((), rows.dtype))
+    results = function(rows, own_sizes)
+    if results.ndim != 2 or results.shape[0] != rows.shape[0]:
         raise ValueError(
-            f"{name}: group_sizes is {sizes.shape}: mesh_axis={mesh_axis!r} has {devices} devices, which don't divide "
-            f"{experts} experts"
+            f"{name}: function returned {results.shape} for rows {rows.shape}: it must return one row for each"
         )
-    # The ends of groups saturate at t, so that sizes of any value become sizes of existing rows. A plain sum might
-    # overflow.
-    wide = jnp.minimum(jnp.maximum(sizes, 0), rows).astype(jnp.int32)
-    ends = jax.lax.associative_scan(lambda a, b: jnp.minimum(a + b, rows), wide)
-    sizes = jnp.diff(ends, prepend=jnp.zeros(1, jnp.int32)).reshape(devices, experts // devices)
-
-    lhs = compat.varying(lhs, axes.names)
-    sizes = compat.varying(sizes, axes.names)
-    arriving = jax.lax.all_to_all(sizes, axes.names, 0, 0)  # (devices, own experts): the sizes from each device
-    sent, received = _sum(sizes, 1), _sum(arriving, 1)
-    blocks = _exchanged(lhs, _starts(sent), sent, received, rows, axes)
-    order = _expert_order(arriving, rows)
-    total = _sum(received)
-    own = jnp.where((_index(devices * rows) < total)[:, None], blocks[order], jnp.zeros((), lhs.dtype))
-    results = function(own, _sum(arriving, 0))
-    if results.ndim != 2 or len(results) != len(own):
-        raise ValueError(
-            f"{name}: function returned {results.shape} for rows {own.shape}: it must return one row for each"
-        )
-    # Results of rows after the last group are dropped, as their index is out of range.
-    places = jnp.where(_index(len(own)) < total, order, len(own))
-    blocks = jnp.zeros_like(results).at[places].set(results, mode="drop")
-    offsets = _index(devices) * rows
-    blocks = _exchanged(blocks, offsets, received, sent, rows, axes)
-    row = _index(rows)
-    device = jnp.minimum(jnp.searchsorted(_ends(sent), row, side="right"), devices - 1).astype(jnp.int32)
-    first = _starts(sent)
-    back = blocks.at[device * rows + row - first[device]].get(mode="fill", fill_value=0)
-    return jnp.where((row < _sum(sent))[:, None], back, jnp.zeros((), back.dtype))
-
-
-def _index(count: int) -> jax.Array:
-    return jnp.arange(count, dtype=jnp.int32)
-
-
-def _sum(sizes: jax.Array, axis: int = 0) -> jax.Array:
-    return jnp.sum(sizes, axis, dtype=jnp.int32)
-
-
-def _ends(sizes: jax.Array, axis: int = 0) -> jax.Array:
-    """The end of each of several consecutive segments: the prefix sums of their sizes."""
-    return jnp.cumsum(sizes, axis, dtype=jnp.int32)
-
-
-def _starts(sizes: jax.Array) -> jax.Array:
-    return _ends(sizes) - sizes
-
-
-def _expert_order(arriving: jax.Array, rows: int) -> jax.Array:
-    """For each row in the experts' order, its index in the received blocks; `arriving` is (devices, experts)."""
-    devices, experts = arriving.shape
-    starts = (_ends(arriving, 1) - arriving) + _index(devices)[:, None] * rows
-    lengths, starts = arriving.T.ravel(), starts.T.ravel()  # of the segments, sorted by expert and then by device
-    index = _index(devices * rows)
-    segment = jnp.searchsorted(_ends(lengths), index, side="right")
-    segment = jnp.minimum(segment, devices * experts - 1)
-    places: jax.Array = starts[segment] + index - _starts(lengths)[segment]
-    return jnp.clip(places, 0, devices * rows - 1)
-
-
-def _exchanged(
-    values: jax.Array, starts: jax.Array, sent: jax.Array, received: jax.Array, bound: int, axes: MeshAxes
-) -> jax.Array:
-    """Sends rows [starts[i], starts[i] + sent[i]) to device i; from device i come received[i], to rows from i bound on.
-
-    bound: an upper bound of the rows that one device sends to another. Rows of the result that receive nothing are
-    zeros.
-    """
-    devices, columns = axes.size, values.shape[1]
-
-    def ragged(values: jax.Array, starts: jax.Array, sent: jax.Array, received: jax.Array) -> jax.Array:
-        zeros = compat.varying(jnp.zeros((devices * bound, columns), values.dtype), axes.names)
-        here = jax.lax.axis_index(axes.names).astype(jnp.int32)
-        places = jnp.broadcast_to(here * bound, (devices,))
-        names = axes.names if len(axes.names) > 1 else axes.names[0]
-        result: jax.Array = jax.lax.ragged_all_to_all(values, zeros, starts, sent, places, received, axis_name=names)
-        return result
-
-    def bounded(values: jax.Array, starts: jax.Array, sent: jax.Array, received: jax.Array) -> jax.Array:
-        del received
-        row = _index(bound)[None]
-        blocks = values.at[starts[:, None] + row].get(mode="fill", fill_value=0)
-        blocks = jnp.where((row < sent[:, None])[..., None], blocks, jnp.zeros((), values.dtype))
-        result: jax.Array = jax.lax.all_to_all(blocks, axes.names, 0, 0)
-        return result.reshape(devices * bound, columns)
-
-    result: jax.Array = jax.lax.platform_dependent(values, starts, sent, received, cuda=ragged, default=bounded)
-    return result
+    results = jnp.where(exists, results, jnp.zeros((), results.dtype))
+    return axes.summed_parts(select_rows(results, back, selected))

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from jax_vbgemm._src.matmul.reference import ACTIVATIONS
+from jax_vbgemm._src.shown import shown
 
 Activation = str | Callable[[jax.Array], jax.Array] | None
 
@@ -27,7 +28,7 @@ def resolve_activation(where: str, activation: Any) -> tuple[str | None, Callabl
             raise ValueError(f"{where}: activation must be None, a function, or one of {known}, not {activation!r}")
         return activation, ACTIVATIONS[activation]
     if not callable(activation):
-        raise TypeError(f"{where}: activation must be None, a function or a name, not {activation!r}")
+        raise TypeError(f"{where}: activation must be None, a function or a name, not {shown(activation)}")
     meant = activation
     if isinstance(activation, functools.partial) and not activation.args and activation.func is jax.nn.gelu:
         # The kernel's gelu is the tanh approximation. gelu with approximate=False is another function, left to XLA.

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from jax_vbgemm._src import backends
+from jax_vbgemm._src.arguments import refuse_arguments_of
 from jax_vbgemm._src.matmul.activation import Activation
 from jax_vbgemm._src.matmul.call import bind, with_windows
 from jax_vbgemm._src.matmul.epilogues import with_epilogues
@@ -19,7 +20,11 @@ from jax_vbgemm._src.problem import Problem, problems_of
 
 AnyPlanner = str | Planner
 
+EPILOGUE = ("Cs", "alpha", "beta", "bias", "activation")
+"""The arguments of `batched_gemm` and `batched_matmul_sum` that `batched_matmul` lacks."""
 
+
+@refuse_arguments_of("batched_gemm", *EPILOGUE)
 def batched_matmul(
     As: Any,
     Bs: Any,
@@ -140,7 +145,8 @@ def batched_gemm(
 
     Raises:
       ValueError: as `batched_matmul`; also where beta is not 0 and there is no C, where alpha, beta, C or bias don't
-        fit (a fraction, or an integer beyond the dtype's range, does not fit an integer result), where an activation's
+        fit (a fraction does not fit an integer result, nor does an integer beyond the range of the accumulator, int32
+        for int8; the sums themselves wrap around), where an activation's
         name is unknown, and where a symmetric result has a bias. The message names the leaf and the rule.
       TypeError: as `batched_matmul`; also where alpha or beta is not a number, or activation is neither a name nor a
         function.

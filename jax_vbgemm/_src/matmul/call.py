@@ -12,6 +12,7 @@ Each step takes a Call and returns another one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -118,13 +119,13 @@ def bind(call: Call, planner: str | Planner, implementation: str | None) -> Any:
     """Binds the primitive and gives the results in their structure."""
     implementation = checked_implementation(call.name, implementation)
     planner = resolve_planner(planner)
-    # Nothing can be planned for symbolic dimensions (jax.export).
-    by_plan = implementation == "kernel" or all(compat.is_static(operand.shape) for operand in call.operands)
-
     windows = call.windows
     if call.is_packed and windows is None and call.shapes:
         windows = _packed_windows(call)
     read = [x.buffer if isinstance(x, View) else x for x in (operand.array for operand in call.operands)]
+    # Nothing can be planned for symbolic dimensions (jax.export).
+    shapes = chain(call.shapes, (x.shape for x in read), (operand.shape for operand in call.operands))
+    by_plan = implementation == "kernel" or all(map(compat.is_static, shapes))
     into = None if windows is None else windows.into(call.shapes, read)
     # Where XLA computes part of the results, they are arrays first and are put into their windows afterwards.
     put_later = into is not None and (not by_plan or any(call.after))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src import compat
-from jax_vbgemm._src.arguments import refuse_explicit_axes
+from jax_vbgemm._src.arguments import refuse_explicit_axes, shown
 from jax_vbgemm._src.matmul.call import Call, Operand, merged
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.options import check_options, result_dtype
@@ -166,7 +166,7 @@ def _flags(name: str, option: str, flags: Any, of: Factors) -> list[bool]:
         raise ValueError(f"{name}: {option} must be a bool or a prefix of {of.argument}: {found}") from None
     for leaf in leaves:
         if not isinstance(leaf, bool | np.bool_):
-            raise TypeError(f"{name}: {option} must hold Python bools, not {leaf!r}")
+            raise TypeError(f"{name}: {option} must hold Python bools, not {shown(leaf)}")
     return [bool(leaf) for leaf in leaves]
 
 

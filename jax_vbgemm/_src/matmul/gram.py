@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_vbgemm._src.arguments import as_array
+from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.matmul.call import bind, with_windows
 from jax_vbgemm._src.matmul.epilogues import with_epilogues
 from jax_vbgemm._src.matmul.factors import paired, products
@@ -55,7 +55,7 @@ def batched_gram(
     Xs = jax.tree.map_with_path(lambda path, x: as_array(NAME, "Xs" + jax.tree_util.keystr(path), x), Xs)
     for flag in jax.tree.leaves(transpose):
         if not isinstance(flag, bool | np.bool_):
-            raise TypeError(f"{NAME}: transpose must hold Python bools, not {flag!r}")
+            raise TypeError(f"{NAME}: transpose must hold Python bools, not {shown(flag)}")
     others = jax.tree.map(lambda flag: not flag, transpose)
     call = products(
         NAME,

@@ -3,6 +3,9 @@
 A dimension is a tuple of levels (size, stride), outermost first, as in CuTe. It needs several levels where no single
 stride leads from one index to the next: the rows of irreps data stored as (node, mul, 2l + 1) are pairs (node,
 component). Sizes and strides are in elements and known at trace time.
+
+Under jax.export sizes may be symbolic, for programs without kernels. Where an answer depends on their values, a layout
+counts as no box, as not injective, and as overlapping another one.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from jax_vbgemm._src import compat
+
 Shape = tuple[int, ...]
 Level = tuple[int, int]
 """(size, stride)."""
@@ -32,6 +37,11 @@ class Layout(NamedTuple):
 
     dimensions: tuple[Levels, ...]
     offset: int = 0
+
+    @property
+    def is_static(self) -> bool:
+        """Whether no size, stride or offset is symbolic."""
+        return compat.is_static((self.offset, *(number for level in self.levels for number in level)))
 
     @property
     def shape(self) -> Shape:
@@ -59,14 +69,19 @@ class Layout(NamedTuple):
     def is_dense(self, elements: int) -> bool:
         """Whether the layout is a whole buffer of so many elements in row-major order."""
         runs = merge((size, (stride,)) for size, stride in self.levels)
-        return self.offset == 0 and self.size == elements and (self.size < 2 or runs == [(elements, (1,))])
+        if self.offset != 0 or self.size != elements:
+            return False
+        return runs == [(elements, (1,))] or compat.certainly(lambda: elements < 2)
 
     def is_injective(self) -> bool:
         """Whether no two elements lie at the same position."""
+        return compat.certainly(self._is_injective)
+
+    def _is_injective(self) -> bool:
         reach = 0
         for size, stride in sorted(self.levels, key=lambda level: level[1]):
             if stride <= reach:
-                return self.size == 0 or bool(_count(self).max() == 1)
+                return self.size == 0 or (self.is_static and bool(_count(self).max() == 1))
             reach += (size - 1) * stride
         return True
 
@@ -88,13 +103,13 @@ class Layout(NamedTuple):
         dimensions: list[Levels] = []
         for wanted in reversed(shape):
             taken: list[Level] = []
-            while wanted > 1:
+            while wanted != 1:
                 size, stride = rest.pop()
-                part = math.gcd(size, wanted)
-                if part not in (size, wanted):
+                part = wanted if size % wanted == 0 else size
+                if wanted % part != 0:
                     raise ValueError(f"{self.shape} with {self.levels} cannot be seen as {tuple(shape)}")
                 taken.append((part, stride))
-                if size > part:
+                if size != part:
                     rest.append((size // part, stride * part))
                 wanted //= part
             dimensions.append(tuple(reversed(taken)) or ((1, 0),))
@@ -128,7 +143,7 @@ class Layout(NamedTuple):
             return flat.at[_indices(self, buffer.size)].set(values, unique_indices=True).reshape(buffer.shape)
         sorted_values = values.reshape([size for size, _ in self.levels]).transpose(box.order).reshape(box.sizes)
         part = jax.lax.dynamic_update_slice(_cut(flat, box), sorted_values, box.starts).reshape(-1)
-        if part.size < flat.size:
+        if part.size != flat.size:
             part = jax.lax.dynamic_update_slice(flat, part, (box.begin,))
         return part.reshape(buffer.shape)
 
@@ -185,6 +200,9 @@ def refine(dimensions: Sequence[Levels]) -> Refined | None:
 @functools.lru_cache(maxsize=1024)
 def overlap(layouts: tuple[Layout, ...]) -> tuple[int, int] | None:
     """The indices of two layouts that have a position in common; None where all layouts are disjoint."""
+    if not all(layout.is_static for layout in layouts):
+        pairs = itertools.combinations(range(len(layouts)), 2)
+        return next((pair for pair in pairs if not _are_certainly_apart(*(layouts[index] for index in pair))), None)
     spans = sorted((x.offset, x.end, index) for index, x in enumerate(layouts) if x.size)
     reaching: list[int] = []  # indices of the layouts whose end lies past the beginning of the current one
     for begin, _, index in spans:
@@ -201,13 +219,20 @@ def covers(layouts: tuple[Layout, ...], elements: int) -> bool:
     return sum(x.size for x in layouts) == elements
 
 
+def _are_certainly_apart(one: Layout, other: Layout) -> bool:
+    """Whether two layouts have no position in common, whatever the values of symbolic sizes."""
+    return compat.certainly(lambda: not _overlap_two(one, other))
+
+
 def _overlap_two(one: Layout, other: Layout) -> bool:
     """Whether two layouts have a position in common.
 
     Where both consist of rows of one pitch and no row crosses a multiple of the pitch, comparing the rows is enough;
     otherwise all positions are compared.
     """
-    if one.size == 0 or other.size == 0 or one.offset >= other.end or other.offset >= one.end:
+    if one.size == 0 or other.size == 0:
+        return False
+    if compat.certainly(lambda: one.offset >= other.end) or compat.certainly(lambda: other.offset >= one.end):
         return False
     pitch = max((stride for x in (one, other) for _, stride in x.levels), default=0)
     if pitch:
@@ -215,6 +240,8 @@ def _overlap_two(one: Layout, other: Layout) -> bool:
         if max(row.end, other_row.end) <= pitch:
             meet = begin < other_begin + other_count and other_begin < begin + count
             return meet and _overlap_two(row, other_row)
+    if not (one.is_static and other.is_static):
+        return True
     return bool(np.intersect1d(_elements(one), _elements(other)).size)
 
 
@@ -242,15 +269,17 @@ def _indices(layout: Layout, elements: int) -> jax.Array:
     """The position of each element in a buffer of `elements`, computed by the program instead of stored as a
     constant."""
     sizes = [size for size, _ in layout.levels]
-    dtype = np.int32 if elements < 2**31 else np.int64
+    dtype: Any = np.int32 if compat.certainly(lambda: elements < 2**31) else np.int64
+    if not compat.is_static((elements,)):
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise NotImplementedError(
             f"jax_vbgemm: without a kernel, this view of a buffer of {elements} elements needs 64-bit indices: set "
             "jax_enable_x64"
         )
-    index = jnp.full(sizes, layout.offset, dtype)
+    index = jnp.full(sizes, jnp.asarray(layout.offset, dtype))
     for axis, (_, stride) in enumerate(layout.levels):
-        index += jax.lax.broadcasted_iota(dtype, sizes, axis) * dtype(stride)
+        index += jax.lax.broadcasted_iota(dtype, sizes, axis) * jnp.asarray(stride, dtype)
     return index.reshape(layout.shape)
 
 
@@ -267,8 +296,16 @@ class _Box(NamedTuple):
     order: tuple[int, ...]  # the level that each axis of the box is
 
 
-@functools.lru_cache(maxsize=1024)
 def _box(layout: Layout, elements: int) -> _Box | None:
+    """The layout as a box; None where it is none, or may be none."""
+    try:
+        return _sure_box(layout, elements)
+    except compat.InconclusiveSizes:
+        return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _sure_box(layout: Layout, elements: int) -> _Box | None:
     levels = layout.levels
     order = tuple(sorted(range(len(levels)), key=lambda index: -levels[index][1]))
     sizes, strides = [levels[i][0] for i in order], [levels[i][1] for i in order]

@@ -17,6 +17,8 @@ from jax_vbgemm import _core
 from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.arithmetic import accumulator_of
 from jax_vbgemm._src.matmul.layout import Layout, Shape
+from jax_vbgemm._src.matmul.norms import root, run_sums
+from jax_vbgemm._src.matmul.packed_state import register_with_flax
 from jax_vbgemm._src.matmul.view import View, dense, is_view
 
 ROW_BYTES: int = _core.VECTOR_LOAD_BYTES
@@ -72,6 +74,21 @@ class Members:
         """The number of elements of the buffer, padding included."""
         return sum(_rows(shape) * _pitch(shape, self.multiple) for shape in self.shapes)
 
+    @functools.cached_property
+    def padded_pieces(self) -> tuple[np.ndarray, np.ndarray]:
+        """The last 16 bytes of each row that has padding: their number in the buffer, and how many of their elements
+        belong to the row."""
+        numbers, counts = [], []
+        for shape, layout in zip(self.shapes, self.layouts, strict=True):
+            pitch, length = _pitch(shape, self.multiple), shape[-1] if shape else 1
+            if pitch != length:
+                ends = layout.offset + pitch * (1 + np.arange(_rows(shape)))
+                numbers.append(ends // self.multiple - 1)
+                counts.append(np.full(len(ends), length % self.multiple, np.uint8))
+        if not numbers:
+            return np.zeros(0, np.int32), np.zeros(0, np.uint8)
+        return np.concatenate(numbers).astype(np.int32), np.concatenate(counts)
+
     def views(self, buffer: Any) -> list[View]:
         """The members as views of the buffer."""
         return [View.tree_unflatten((layout, self.elements), (buffer,)) for layout in self.layouts]
@@ -107,6 +124,7 @@ class RaggedArray:
 
     def __init__(self, buffer: Any, members: Members) -> None:
         self.buffer, self.members = buffer, members
+        register_with_flax(RaggedArray)
 
     @property
     def structure(self) -> Any:
@@ -128,14 +146,14 @@ class RaggedArray:
 
     def __iter__(self) -> Iterator[jax.Array]:
         """The members, in the order of the tree's leaves."""
-        self._check_buffer()
+        self.check_buffer()
         return iter(_members_of(self.buffer, self.members))
 
     def __getitem__(self, key: Any) -> Any:
         """Member number `key`, or the array or subtree that the tree has under a key or a tuple of keys."""
         if isinstance(key, int | np.integer):
             return self.view(operator.index(key)).dense()
-        self._check_buffer()
+        self.check_buffer()
         numbers = jax.tree.unflatten(self.structure, range(len(self)))
         for step in key if isinstance(key, tuple) else (key,):
             try:
@@ -149,10 +167,10 @@ class RaggedArray:
         """Member number `index` as a view of the buffer; IndexError where there is no such member."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"RaggedArray: there is no member {index}: it has {len(self)}")
-        self._check_buffer()
+        self.check_buffer()
         return self.members.views(self.buffer)[index]
 
-    def _check_buffer(self) -> None:
+    def check_buffer(self) -> None:
         """Raises ValueError where the buffer does not have the members' size, as after vmap or scan have stacked it."""
         shape = getattr(self.buffer, "shape", None)
         if shape != (self.members.elements,):
@@ -177,13 +195,16 @@ class RaggedArray:
     def map(self, f: Callable[..., Any], *others: RaggedArray) -> RaggedArray:
         """The elementwise function f applied to all members in one operation.
 
+        f gets the elements of all members as one array. That it treats each of them by itself is for the caller to see
+        to: only the shape of its result is checked, so that jnp.cumsum would sum across members.
+
         `others` have members of the same shapes, and their elements are the further arguments of f.
 
         In place of the padding f gets ones, and the padding of the result is zero. Where f changes the dtype, rows are
         padded for the new dtype.
 
         Raises:
-          ValueError: another RaggedArray has other members, or f is not elementwise.
+          ValueError: another RaggedArray has other members, or f changes the shape.
           TypeError: one of `others` is not a RaggedArray.
         """
         for other in others:
@@ -216,13 +237,28 @@ class RaggedArray:
 
     def norms(self) -> jax.Array:
         """The Frobenius norm of each member: a 1-D array in the accumulator's dtype."""
-        wide = np.dtype(accumulator_of(np.dtype(self.dtype).name))
-        squares = [jnp.sum(jnp.square(jnp.abs(x.astype(wide)))) for x in self]
-        return jnp.sqrt(jnp.stack(squares)) if squares else jnp.zeros(0, jnp.zeros((), wide).real.dtype)
+        return root(self.member_sums(self._squares()))
 
     def norm(self) -> jax.Array:
         """The norm of all elements."""
-        return jnp.sqrt(jnp.sum(jnp.square(self.norms())))
+        return root(jnp.sum(self._squares()))
+
+    def _squares(self) -> jax.Array:
+        wide = np.dtype(accumulator_of(np.dtype(self.dtype).name))
+        return jnp.square(jnp.abs(self.without_padding().astype(wide)))
+
+    def without_padding(self) -> jax.Array:
+        """The buffer with zeros in place of the padding, whatever the padding holds."""
+        self.check_buffer()
+        mask = _mask(self.members)
+        return self.buffer if mask is None else jnp.where(mask, self.buffer, jnp.zeros((), self.dtype))
+
+    def member_sums(self, values: jax.Array, indices: Sequence[int] | None = None) -> jax.Array:
+        """The sum of each member's elements of `values`, an array like the buffer with zeros in the padding; for some
+        members, or for all of them."""
+        spans = [self.span(index) for index in (range(len(self)) if indices is None else indices)]
+        starts, lengths = np.array(spans, int).reshape(-1, 2).T
+        return run_sums(values, starts, starts + lengths)
 
     def __add__(self, other: Any) -> RaggedArray:
         return self._combined(jnp.add, other)
@@ -257,9 +293,18 @@ class RaggedArray:
     def _combined(self, f: Callable[[Any, Any], Any], other: Any) -> RaggedArray:
         if isinstance(other, RaggedArray):
             return self.map(f, other)
-        if np.ndim(other) != 0:
-            return NotImplemented  # type: ignore[no-any-return]
+        if not isinstance(other, jax.Array | np.ndarray | np.generic | int | float | complex) or np.ndim(other) != 0:
+            raise TypeError(
+                f"RaggedArray: the other operand is {shown(other)}: it must be a number, or a RaggedArray, "
+                "as pack makes one"
+            )
         return self.map(lambda x: f(x, other))
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        # Without this method NumPy would try to stack the members.
+        raise TypeError(
+            "RaggedArray: it holds many arrays: take one (packed[0]), all of them (unpack()), or its buffer"
+        )
 
     def __repr__(self) -> str:
         dtype = getattr(self.buffer, "dtype", None)
@@ -290,7 +335,7 @@ def pack(tree: Any) -> RaggedArray:
 
     Raises:
       ValueError: two leaves differ in dtype; the message names them.
-      TypeError: a leaf is not an array.
+      TypeError: a leaf is not an array of numbers.
 
     Examples:
       >>> import jax
@@ -304,7 +349,7 @@ def pack(tree: Any) -> RaggedArray:
     """
     named, structure = jax.tree.flatten_with_path(tree, is_leaf=is_view)
     names = ["tree" + jax.tree_util.keystr(path) for path, _ in named]
-    leaves = [dense(x) if is_view(x) else as_array("pack", name, x) for name, (_, x) in zip(names, named, strict=True)]
+    leaves = [packable("pack", name, x) for name, (_, x) in zip(names, named, strict=True)]
     for name, leaf in zip(names, leaves, strict=True):
         if leaf.dtype != leaves[0].dtype:
             raise ValueError(
@@ -312,6 +357,14 @@ def pack(tree: Any) -> RaggedArray:
             )
     dtype = leaves[0].dtype if leaves else jnp.zeros(()).dtype
     return _packed(leaves, members_of(structure, [leaf.shape for leaf in leaves], dtype), dtype)
+
+
+def packable(name: str, written: str, x: Any) -> jax.Array:
+    """A leaf as an array that a buffer can hold; TypeError where it is none. `name`, `written`: as for `as_array`."""
+    array = dense(x) if is_view(x) else as_array(name, written, x)
+    if jnp.issubdtype(array.dtype, jax.dtypes.extended):
+        raise TypeError(f"{name}: {written} is {array.dtype}: a buffer holds numbers (jax.random.key_data makes some)")
+    return array
 
 
 @functools.partial(jax.jit, static_argnames="members")
@@ -379,18 +432,13 @@ def _pitch(shape: Shape, multiple: int) -> int:
 
 
 def _mask(members: Members) -> jax.Array | None:
-    """A mask of the buffer's elements that belong to members, or None where there is no padding.
-
-    The program computes it from a few numbers for each member.
-    """
-    lengths = np.array([shape[-1] if shape else 1 for shape in members.shapes])
-    pitches = np.array([_pitch(shape, members.multiple) for shape in members.shapes])
-    sizes = np.array([_rows(shape) for shape in members.shapes]) * pitches
-    if (lengths == pitches).all():
+    """A mask of the buffer's elements that belong to members, or None where there is no padding."""
+    pieces, counts = members.padded_pieces
+    if not len(pieces):
         return None
-    pieces, count = sizes // members.multiple, int(sizes.sum()) // members.multiple
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    member = jnp.repeat(jnp.arange(len(sizes)), jnp.asarray(pieces), total_repeat_length=count)
-    first = jnp.arange(count) * members.multiple - jnp.asarray(starts)[member]
-    column = (first % jnp.maximum(jnp.asarray(pitches)[member], 1))[:, None] + jnp.arange(members.multiple)[None, :]
-    return (column < jnp.asarray(lengths)[member][:, None]).reshape(-1)
+    # The program holds five bytes for each padded row. To compute where rows end from a few numbers for each member
+    # would take sums along the buffer, which XLA evaluates while it compiles: 50 s for 3.3 million elements.
+    multiple = members.multiple
+    used = jnp.full(members.elements // multiple, multiple, jnp.uint8)
+    used = used.at[jnp.asarray(pieces)].set(jnp.asarray(counts), indices_are_sorted=True, unique_indices=True)
+    return (jnp.arange(multiple, dtype=jnp.uint8)[None] < used[:, None]).reshape(-1)

@@ -6,7 +6,14 @@ from typing import Any
 
 import jax
 
+from jax_vbgemm._src.shown import shown
+
 _ORDER = ("default", "high", "highest")
+
+_KNOWN = (
+    f"{', '.join(map(repr, _ORDER))}, jax.lax.Precision's other names for them (such as 'tensorfloat32'), pairs of "
+    "them, and jax.lax.DotAlgorithmPreset's names (such as 'TF32_TF32_F32')"
+)
 
 
 def canonical_precision(precision: Any) -> Any:
@@ -34,5 +41,4 @@ def precision_name(precision: Any) -> str:
     try:
         return jax.lax.Precision(precision).name.lower()
     except (ValueError, TypeError):
-        known = "known are those of jax.lax.Precision, and pairs of them"
-        raise ValueError(f"precision: unknown name {precision!r}; {known}") from None
+        raise ValueError(f"precision: unknown name {shown(precision)}; known are {_KNOWN}") from None

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.arguments import refuse_explicit_axes
+from jax_vbgemm._src.arguments import refuse_explicit_axes, shown
 from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.call import Call, Operand, leaves_of
 
@@ -44,7 +44,7 @@ def checked_scalar(call: Call, option: str, index: int, value: Any) -> complex |
     dtype = reference.accumulator(call.dtypes[index])
     is_array = isinstance(array, jax.Array)
     if not is_array and not isinstance(array, numbers.Number):
-        raise TypeError(f"{call.name}: {written()} must be a number, not {array!r}")
+        raise TypeError(f"{call.name}: {written()} must be a number, not {shown(array)}")
     if is_array and element is None and array.ndim != 0:
         raise ValueError(f"{call.name}: {written()} has shape {array.shape}: it must be a number")
     is_complex = jnp.iscomplexobj(array) if is_array else isinstance(array, complex)

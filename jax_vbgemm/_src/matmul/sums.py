@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax_vbgemm._src.arguments import shown
 from jax_vbgemm._src.matmul.call import Call, leaves_of
 from jax_vbgemm._src.matmul.factors import Factors, paired, products
 from jax_vbgemm._src.matmul.packed import RaggedArray, unpacked
@@ -75,7 +76,7 @@ def _gathered(call: Call, lhs: Factors, rhs: Factors, outs: list[int], structure
     )
     for result, (shape, flag) in enumerate(zip(call.shapes, flags, strict=True)):
         if not isinstance(flag, bool | np.bool_):
-            raise TypeError(f"{NAME}: symmetric must hold Python bools, not {flag!r}")
+            raise TypeError(f"{NAME}: symmetric must hold Python bools, not {shown(flag)}")
         if flag and shape[-1] != shape[-2]:
             raise ValueError(
                 f"{NAME}: {call.result(result)} is {shape[-2]} x {shape[-1]}, but a symmetric result must be square"
@@ -127,13 +128,13 @@ def _results_of_indices(out: Any, count: int) -> tuple[list[int], list[int]]:
 def _terms_of_segments(segments: Any) -> tuple[list[int], Any, list[tuple[Any, Any]]]:
     """The index of each term's result, a tree with one leaf for each result, and each term's keys of As and Bs."""
     if not isinstance(segments, Mapping | list | tuple):
-        raise TypeError(f"{NAME}: segments must be a list or a dict with each result's terms, not {segments!r}")
+        raise TypeError(f"{NAME}: segments must be a list or a dict with each result's terms, not {shown(segments)}")
     named, structure = jax.tree.flatten_with_path(segments, is_leaf=lambda node: node is not segments)
     outs, keys = [], []
     for result, (path, pairs) in enumerate(named):
         where = f"{NAME}: segments{jax.tree_util.keystr(path)}"
         if not isinstance(pairs, list | tuple) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):
-            raise TypeError(f"{where} is {pairs!r}: it must be a list of pairs, a key of As and a key of Bs each")
+            raise TypeError(f"{where} is {shown(pairs)}: it must be a list of pairs, a key of As and a key of Bs each")
         if not pairs:
             raise ValueError(f"{where} is empty: each result needs a term")
         outs += [result] * len(pairs)

@@ -25,14 +25,14 @@ class View:
     Args:
       buffer: any jax.Array, seen as its elements in row-major order. Views of the same array share one buffer.
       shape: (batch..., rows, columns). A dimension may be a tuple of sizes, outermost first: ((nodes, 3), channels) has
-        3 nodes rows.
+        3 nodes rows. Sizes may be symbolic (jax.export).
       strides: the distance from one element to the next in each dimension, in elements of the buffer, in the form of
         `shape`. None: row-major without gaps.
       offset: where the first element lies.
 
     Raises:
-      ValueError: the window reaches past the buffer, a size, stride or the offset is negative, `strides` don't have the
-        form of `shape`, or the buffer's size is symbolic.
+      ValueError: the window reaches past the buffer, a size, stride or the offset is negative, or `strides` don't have
+        the form of `shape`.
       TypeError: `buffer` is not a jax.Array, or a size, stride or the offset is no integer.
 
     Examples:
@@ -58,7 +58,7 @@ class View:
 
     def __init__(self, buffer: Any, shape: Any, strides: Any = None, offset: Any = 0) -> None:
         self.buffer = _checked_buffer("View", "buffer", buffer)
-        self.layout, self.elements = _layout_of(shape, strides, offset), int(buffer.size)
+        self.layout, self.elements = _layout_of(shape, strides, offset), buffer.size
         why = self.misfit()
         if why:
             raise ValueError(f"View: {why}")
@@ -145,7 +145,7 @@ class View:
     def misfit(self) -> str | None:
         """Why the view does not fit its buffer; None where it fits."""
         end, found = self.layout.end, self.buffer.size
-        if end > found:
+        if not compat.certainly(lambda: end <= found):
             return f"its last element is number {end - 1} of a buffer of {found} elements"
         if found != self.elements:
             return (
@@ -153,6 +153,10 @@ class View:
                 "vmap or scan, take its buffer, or jax.vmap a function of the view"
             )
         return None
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        # Without this method NumPy would make an array of one object.
+        raise TypeError("View: it does not become an array by itself: call its dense(), which copies its elements")
 
     def __repr__(self) -> str:
         buffer = self.buffer
@@ -191,20 +195,18 @@ def dense(x: Any) -> jax.Array:
 
 
 def _checked_buffer(name: str, argument: str, buffer: Any) -> jax.Array:
-    """The buffer; TypeError where it is not a jax.Array, ValueError where its size is symbolic (jax.export)."""
+    """The buffer; TypeError where it is not a jax.Array."""
     if isinstance(buffer, View):
         raise TypeError(f"{name}: {argument} is a View already: take its buffer, or its dense() as an array of its own")
     if not isinstance(buffer, jax.Array):
         # A NumPy array would be converted to another buffer for each of its views.
         raise TypeError(f"{name}: {argument} must be a jax.Array, as jnp.asarray makes one, but is {shown(buffer)}")
-    if not compat.is_static(buffer.shape):
-        raise ValueError(f"{name}: its buffer is {tuple(buffer.shape)}: a view needs sizes that are numbers")
     return buffer
 
 
 def _layout_of(shape: Any, strides: Any, offset: Any) -> Layout:
     if not isinstance(shape, Sequence):
-        raise TypeError(f"View: shape must be a tuple of sizes, not {shape!r}")
+        raise TypeError(f"View: shape must be a tuple of sizes, not {shown(shape)}")
     sizes = [_integers("shape", entry) for entry in shape]
     offset = _integer("offset", offset)
     if strides is None:
@@ -217,7 +219,7 @@ def _layout_of(shape: Any, strides: Any, offset: Any) -> Layout:
             found.append(tuple(reversed(levels)))
         return Layout(tuple(reversed(found)), offset)
     if not isinstance(strides, Sequence):
-        raise TypeError(f"View: strides must be a tuple, not {strides!r}")
+        raise TypeError(f"View: strides must be a tuple, not {shown(strides)}")
     steps = [_integers("strides", entry) for entry in strides]
     if [len(entry) for entry in steps] != [len(entry) for entry in sizes]:
         raise ValueError(f"View: strides {tuple(strides)} don't have the form of shape {tuple(shape)}")
@@ -230,12 +232,12 @@ def _integers(what: str, entry: Any) -> tuple[int, ...]:
 
 def _integer(what: str, x: Any) -> int:
     try:
-        number = operator.index(x)
+        number = x if compat.is_symbolic(x) else operator.index(x)
         if isinstance(x, bool):
             raise TypeError
     except TypeError:
-        raise TypeError(f"View: {what} must hold integers that are known at trace time, not {x!r}") from None
-    if number < 0:
+        raise TypeError(f"View: {what} must hold integers that are known at trace time, not {shown(x)}") from None
+    if not compat.certainly(lambda: number >= 0):
         raise ValueError(f"View: {what} holds {number}: it must not be negative")
     return number
 
@@ -270,12 +272,12 @@ def _layout_of_pattern(shape: Shape, pattern: str, window: Any, sizes: Mapping[s
             product *= size
         if len(missing) > 1:
             raise refuse(f"say the size of {missing[0]!r} or of {missing[1]!r}")
-        if (length % product if missing and product else length != product) or (missing and not product):
+        if (length % product != 0 if missing and product else length != product) or (missing and not product):
             raise refuse(f"an axis of {length} cannot be {' x '.join(_shown(name, sizes) for name in group)}")
         for name in reversed(group):
-            size = sizes[name] if name in sizes else length // product
-            level_of[name] = (int(size), inner)
-            inner *= int(size)
+            size = _integer(name, sizes[name] if name in sizes else length // product)
+            level_of[name] = (size, inner)
+            inner *= size
         stride *= full
     dimensions: list[Levels] = [tuple(level_of[name] for name in group) for group in right]
     return Layout(tuple(dimensions), offset)
@@ -307,6 +309,11 @@ def _slices(shape: Shape, window: Any, refuse: Any) -> list[tuple[int, int, int]
     given[at : at + given.count(Ellipsis)] = [slice(None)] * missing
     found = []
     for axis, (part, size) in enumerate(zip(given, shape, strict=True)):
+        if compat.is_symbolic(size):
+            if part != slice(None):
+                raise refuse(f"window takes {part.start}:{part.stop} of axis {axis}, whose size {size} is symbolic")
+            found.append((0, size, 1))
+            continue
         first, end, step = (None if x is None else operator.index(x) for x in (part.start, part.stop, part.step))
         if step is not None and step < 1:
             raise refuse(f"window goes through axis {axis} in steps of {step}: they must be positive")

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax_vbgemm._src.arguments import as_array, shown, unsharded_array
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.mesh_axes import mesh_axes
+from jax_vbgemm._src.moe.own_experts import routed_to_own
 from jax_vbgemm._src.moe.routing import Routing
 from jax_vbgemm._src.ragged.api import check_sums, extra_operand, ragged_dot, scalar_integer, sizes_argument
 from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
@@ -74,10 +76,16 @@ def combine(y: Any, routing: Routing) -> jax.Array:
         raise ValueError(
             f"combine: y is {y.shape} but routing is of {tokens} tokens with {k} choices: y must be ({tokens * k}, n)"
         )
+    return _combined(y, routing).astype(y.dtype)
+
+
+def _combined(y: jax.Array, routing: Routing) -> jax.Array:
+    """`combine` in the accumulator's dtype."""
+    tokens, k = routing.slots.shape
     wide = accumulator(y.dtype)
     of_choices = select_rows(y, routing.slots.reshape(-1, 1), routing.order[:, None])
     of_choices = of_choices.reshape(tokens, k, y.shape[1]).astype(wide)
-    return jnp.sum(routing.probabilities[..., None].astype(wide) * of_choices, axis=1).astype(y.dtype)
+    return jnp.sum(routing.probabilities[..., None].astype(wide) * of_choices, axis=1)
 
 
 def gated_dot(lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = "silu", **options: Any) -> jax.Array:
@@ -146,6 +154,7 @@ def expert_mlp(
     *,
     activation: Activation = "silu",
     gradients: tuple[jax.Ref, jax.Ref] | None = None,
+    mesh_axis: Any = None,
     precision: Any = None,
     implementation: str | None = None,
 ) -> jax.Array:
@@ -169,23 +178,34 @@ def expert_mlp(
       gradients: a pair of `jax.Ref`, of the shapes of gate_up and of down, in float32 for 16-bit weights: a gradient
         with respect to them adds to these, in its kernels where they can (the rhs_gradient of both products; see
         `ragged_dot`). (Sums over micro-batches.)
+      mesh_axis: the axis of the enclosing shard_map along which the experts are divided, or a tuple of axes; None where
+        each device has all experts. With n devices along the axis, device i has gate_up and down of the experts
+        [i experts / n, (i + 1) experts / n), and x and routing are of its own tokens, as many on every device. Each
+        device gathers the tokens of all devices and computes what its experts contribute to them; the contributions to
+        a token are added in the accumulator's dtype.
       precision, implementation: as for `ragged_dot`.
 
     Returns:
       (tokens, n).
 
     Raises:
-      ValueError: shapes don't fit; otherwise as `ragged_dot`.
+      ValueError: shapes don't fit, or mesh_axis is not an axis of the enclosing shard_map or does not divide the
+        experts; otherwise as `ragged_dot`.
       TypeError: gradients is no pair of Refs.
     """
     gate_up = unsharded_array("expert_mlp", "gate_up", gate_up)
     down = unsharded_array("expert_mlp", "down", down)
+    x = _tokens("expert_mlp", x, routing)
+    axes = None if mesh_axis is None else mesh_axes("expert_mlp", mesh_axis, manual=True)
+    if axes is not None:
+        x, routing = axes.gathered(x), routed_to_own("expert_mlp", routing, axes)
     experts = routing.group_sizes.shape[0]
     for argument, weights in {"gate_up": gate_up, "down": down}.items():
         if weights.ndim != 3 or weights.shape[0] != experts:
+            where = "" if axes is None else f" on each of {axes.size} devices"
             raise ValueError(
-                f"expert_mlp: {argument} is {weights.shape} but routing is of {experts} experts: there must be a "
-                "matrix for each"
+                f"expert_mlp: {argument} is {weights.shape} but routing is of {experts} experts{where}: there must be "
+                "a matrix for each"
             )
     if gate_up.shape[2] != 2 * down.shape[1]:
         raise ValueError(
@@ -193,7 +213,6 @@ def expert_mlp(
             "down (experts, f, n)"
         )
     options: dict[str, Any] = {"precision": precision, "implementation": implementation}
-    x = _tokens("expert_mlp", x, routing)
     # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
     gather = routing.rows, routing.slots
     if gradients is not None:
@@ -209,4 +228,6 @@ def expert_mlp(
     hidden = gated_dot(
         x, gate_up, routing.group_sizes, activation=activation, gather=gather, rhs_gradient=of_gate_up, **options
     )
-    return combine(ragged_dot(hidden, down, routing.group_sizes, rhs_gradient=of_down, **options), routing)
+    y = ragged_dot(hidden, down, routing.group_sizes, rhs_gradient=of_down, **options)
+    result = _combined(y, routing)
+    return (result if axes is None else axes.summed_parts(result)).astype(y.dtype)

@@ -12,6 +12,7 @@ from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, unsharded_array
 from jax_vbgemm._src.integers import is_integer, saturated
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_group
 from jax_vbgemm._src.ragged.indices import clamp
 
 
@@ -123,11 +124,8 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
         probabilities = jax.nn.softmax(_selected(logits, chosen, experts is None).astype(wide), axis=-1)
     else:
         probabilities = _selected(jax.nn.softmax(logits.astype(wide), axis=-1), chosen, experts is None)
-    # A GPU sorts by radix, so that narrower keys take fewer passes.
-    key = chosen.astype(jnp.uint8 if count <= 2**8 else jnp.uint16 if count <= 2**16 else jnp.uint32).reshape(-1)
-    _, order = jax.lax.sort((key, jnp.arange(chosen.size, dtype=jnp.int32)), num_keys=1)
-    slots = jnp.zeros_like(order).at[order].set(jnp.arange(chosen.size, dtype=jnp.int32), unique_indices=True)
-    sizes = jnp.zeros((count,), jnp.int32).at[chosen.reshape(-1)].add(1)
+    sizes, order = sorted_by_group(chosen.reshape(-1), count)
+    slots = inverse_permutation(order)
     return Routing(sizes, order, slots.reshape(chosen.shape), chosen, probabilities, clamped)
 
 
@@ -204,7 +202,7 @@ def router_z_loss(logits: Any) -> jax.Array:
     """
     logits = _logits("router_z_loss", logits)
     z = jax.nn.logsumexp(logits.astype(accumulator(logits.dtype)), axis=-1)
-    return jnp.sum(z * z) / max(len(z), 1)
+    return jnp.sum(z * z) / max(z.shape[0], 1)
 
 
 def _logits(name: str, value: Any) -> jax.Array:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from optax.contrib import MuonDimensionNumbers
 
+from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.api import batched_matmul
 from jax_vbgemm._src.matmul.gram import batched_gram
 from jax_vbgemm._src.matmul.packed import RaggedArray
@@ -20,33 +21,61 @@ Options = dict[str, Any]
 
 
 class Factors(NamedTuple):
-    """The factors of one parameter: (*batch, rows, rows) and (*batch, columns, columns); None where it has no
-    factor."""
+    """A left and a right factor, (*batch, rows, rows) and (*batch, columns, columns), None where there is no factor: of
+    one parameter, or, in an optimizer's state, a tree of left factors and one of right factors.
+
+    In a state, None or an array stands in the place of each parameter, since flax.nnx rebuilds the state from such
+    leaves and keeps no other node there.
+    """
 
     left: Any
     right: Any
 
 
 class Leaf:
-    """A parameter as a matrix or a batch of matrices; a parameter without factors keeps its shape."""
+    """A parameter as a matrix or a batch of matrices; a parameter without factors keeps its shape.
 
-    def __init__(self, name: str, where: str, x: jax.Array, numbers: MuonDimensionNumbers | None, most: int) -> None:
+    x: the parameter or its gradient. param: the parameter of a gradient, where it is known. moment: an array of the
+    optimizer's state for this parameter, in `update`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        where: str,
+        x: jax.Array,
+        numbers: MuonDimensionNumbers | None,
+        most: int,
+        param: Any = None,
+        moment: Any = None,
+    ) -> None:
         if not jnp.issubdtype(x.dtype, jnp.floating):
             raise TypeError(f"{name}: {where} is {x.dtype}: it must be floating")
-        self.where = where
-        self.dtype = x.dtype
-        self.wide = accumulator(x.dtype)
+        self.x = x
+        with jax.numpy_dtype_promotion("standard"):  # of the updates: the dtype that optax.adam gives them
+            self.dtype = x.dtype if param is None else jnp.result_type(x, param)
+        self.wide = accumulator(x.dtype) if moment is None else moment.dtype
         self.matrices = None if numbers is None or x.ndim < 2 else Matrices(x, numbers)
-        self.shape: tuple[int, ...] = x.shape if self.matrices is None else jax.eval_shape(self.matrices.of, x).shape
+        plain = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        self.shape: tuple[int, ...] = (
+            x.shape if self.matrices is None else jax.eval_shape(self.matrices.of, plain).shape
+        )
         sizes = self.shape[-2:] if self.matrices is not None and 0 not in self.shape else ()
         self.sides = [0 < size <= most for size in sizes] or [False, False]
+        if moment is not None and moment.shape != self.shape:
+            raise ValueError(
+                f"{name}: {where} is {self.shape} where init's parameter was {moment.shape} (folded to matrices)"
+            )
 
     def of(self, x: jax.Array) -> jax.Array:
-        """x in the shape and dtype of the computation."""
+        """x in the shape and dtype of the computation; replicated where the mesh has explicit axes."""
+        x = compat.replicated(x)
         return (x if self.matrices is None else self.matrices.of(x)).astype(self.wide)
 
     def back(self, y: jax.Array) -> jax.Array:
-        return (y if self.matrices is None else self.matrices.back(y)).astype(self.dtype)
+        """The inverse of `of`, in the dtype of the updates and sharded like the leaf."""
+        y = (y if self.matrices is None else self.matrices.back(y)).astype(self.dtype)
+        return compat.placed_as(y, self.x)
 
     def factors(self, make: Callable[[tuple[int, ...], Any], jax.Array]) -> Factors:
         """The leaf's factors, each made by make(shape, dtype)."""
@@ -54,11 +83,14 @@ class Leaf:
         return Factors(*(make(s, self.wide) if has else None for s, has in zip(shapes, self.sides, strict=True)))
 
 
-def leaves_of(name: str, written: str, tree: Any, numbers: Any, most: int) -> list[Leaf]:
-    """The leaves of a tree of parameters, whose name in messages is `written`.
+def leaves_of(
+    name: str, written: str, tree: Any, numbers: Any, most: int, *, params: Any = None, moments: Any = None
+) -> list[Leaf]:
+    """The leaves of a tree of parameters or gradients, whose name in messages is `written`.
 
     `numbers`: a tree of dimension numbers or None, a callable that makes one, or None for the default: the last axis is
-    the output, and all axes before it are reduced.
+    the output, and all axes before it are reduced. `params`, `moments`: trees of the parameters and of arrays of the
+    state, for gradients; None where they are not known.
     """
     if any(isinstance(x, RaggedArray) for x in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, RaggedArray))):
         raise TypeError(f"{name}: {written} are packed: it takes arrays of their own, as unpack gives them")
@@ -68,19 +100,21 @@ def leaves_of(name: str, written: str, tree: Any, numbers: Any, most: int) -> li
         numbers = numbers(tree)
     structure: Any = jax.tree.structure(tree)
     paths = jax.tree.leaves_with_path(tree)
+    others = [[None] * len(paths) if other is None else structure.flatten_up_to(other) for other in (params, moments)]
     return [
-        Leaf(name, written + jax.tree_util.keystr(path), x, number, most)
-        for (path, x), number in zip(paths, structure.flatten_up_to(numbers), strict=True)
+        Leaf(name, written + jax.tree_util.keystr(path), x, number, most, param, moment)
+        for (path, x), number, param, moment in zip(paths, structure.flatten_up_to(numbers), *others, strict=True)
     ]
 
 
-def check_shapes(name: str, leaves: Sequence[Leaf], moments: Sequence[jax.Array]) -> None:
-    """Raises ValueError where the shape of a gradient differs from that of its parameter's moments."""
-    for leaf, moment in zip(leaves, moments, strict=True):
-        if leaf.shape != moment.shape:
-            raise ValueError(
-                f"{name}: {leaf.where} is {leaf.shape} where init's parameter was {moment.shape} (folded to matrices)"
-            )
+def tree_of(structure: Any, factors: Sequence[Factors]) -> Factors:
+    """The factors of all parameters as two trees, for the state."""
+    return Factors(*(structure.unflatten([pair[side] for pair in factors]) for side in (0, 1)))
+
+
+def list_of(structure: Any, factors: Factors) -> list[Factors]:
+    """The inverse of `tree_of`: a pair for each parameter."""
+    return [Factors(*pair) for pair in zip(*map(structure.flatten_up_to, factors), strict=True)]
 
 
 def _default_numbers(tree: Any) -> Any:

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jax_vbgemm._src.matmul.packed import RaggedArray, pack, pack_as
+from jax_vbgemm._src.matmul.packed import RaggedArray, pack, pack_as, packable
+from jax_vbgemm._src.matmul.view import is_view
 
 
 class PackedTree(NamedTuple):
@@ -46,7 +47,7 @@ def pack_tree(tree: Any) -> PackedTree:
     clipping by the global norm), and for `muon`, which knows the members of buffers of matrices.
 
     Raises:
-      TypeError: a leaf is not an array.
+      TypeError: a leaf is not an array of numbers.
 
     Examples:
       >>> import jax
@@ -63,8 +64,9 @@ def pack_tree(tree: Any) -> PackedTree:
       >>> [x.shape for x in jax.tree.leaves(params)], params.unpack()["up"].shape
       ([(56,), (8,)], (4, 6))
     """
-    leaves, structure = jax.tree.flatten(tree, is_leaf=_is_none)
-    groups = [None if x is None else (jnp.ndim(x) != 2, jnp.result_type(x).name) for x in leaves]
+    named, structure = jax.tree.flatten_with_path(tree, is_leaf=lambda x: x is None or is_view(x))
+    leaves = [None if x is None else packable("pack_tree", "tree" + jax.tree_util.keystr(path), x) for path, x in named]
+    groups = [None if x is None else (x.ndim != 2, x.dtype.name) for x in leaves]
 
     def part(group: Any) -> Any:
         return jax.tree.unflatten(structure, [x if of == group else None for x, of in zip(leaves, groups, strict=True)])

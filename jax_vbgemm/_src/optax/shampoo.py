@@ -22,11 +22,12 @@ from jax_vbgemm._src.optax.kronecker import (
     Factors,
     Leaf,
     Options,
-    check_shapes,
     flat,
     grams,
     leaves_of,
+    list_of,
     sandwiched,
+    tree_of,
     unflat,
 )
 
@@ -36,7 +37,7 @@ GRAFT_TYPES = ("sgd", "adagrad", "rmsprop")
 class ShampooState(NamedTuple):
     """Shampoo's state: trees of the parameters' structure; arrays of the shape of the folded matrix.
 
-    statistics: sums or averages of G G^T and G^T G, a pair (left, right) for each parameter, None where there is no
+    statistics: sums or averages of G G^T and G^T G, a pair (left, right) of trees, with None where a parameter has no
     factor. preconditioners: their inverse roots.
     diagonal_statistics: the grafted optimizer's second moments; zeros of shape () where it has none.
     momentum, diagonal_momentum: the momentum of Shampoo, and that of the grafted optimizer.
@@ -45,7 +46,7 @@ class ShampooState(NamedTuple):
       >>> import jax.numpy as jnp
       >>> import jax_vbgemm.optax
       >>> state, _ = jax_vbgemm.optax.shampoo(0.1).init({"w": jnp.ones((4, 6))})
-      >>> [factor.shape for factor in state.preconditioners["w"]]
+      >>> [factors["w"].shape for factors in state.preconditioners]
       [(4, 4), (6, 6)]
     """
 
@@ -174,18 +175,18 @@ class _Shampoo:
     exponent_override: int
     inverse_failure_threshold: Any
     moving_average_for_momentum: bool
-    leaves: Callable[[str, Any], list[Leaf]]
+    leaves: Callable[..., list[Leaf]]
     products: Options
 
     def init(self, params: Any) -> ShampooState:
         structure: Any = jax.tree.structure(params)
         found = self.leaves("params", params)
 
-        def factors(scale: Any) -> Any:
+        def factors(scale: Any) -> Factors:
             def make(shape: tuple[int, ...], dtype: Any) -> jax.Array:
-                return jnp.broadcast_to(scale * jnp.eye(shape[-1], dtype=dtype), shape)
+                return jnp.broadcast_to(jnp.asarray(scale, dtype) * jnp.eye(shape[-1], dtype=dtype), shape)
 
-            return structure.unflatten([leaf.factors(make) for leaf in found])
+            return tree_of(structure, [leaf.factors(make) for leaf in found])
 
         def zeros(*, whole: bool = True) -> Any:
             return structure.unflatten([jnp.zeros(leaf.shape if whole else (), leaf.wide) for leaf in found])
@@ -196,10 +197,10 @@ class _Shampoo:
 
     def update(self, updates: Any, state: ShampooState, params: Any = None) -> tuple[Any, ShampooState]:
         structure: Any = jax.tree.structure(updates)
-        found = self.leaves("updates", updates)
-        gradients = [leaf.of(g) for leaf, g in zip(found, jax.tree.leaves(updates), strict=True)]
-        statistics, roots, diagonal, momentum, graft_momentum = (structure.flatten_up_to(x) for x in state[1:])
-        check_shapes("shampoo", found, momentum)
+        found = self.leaves("updates", updates, params=params, moments=state.momentum)
+        gradients = [leaf.of(leaf.x) for leaf in found]
+        statistics, roots = list_of(structure, state.statistics), list_of(structure, state.preconditioners)
+        diagonal, momentum, graft_momentum = (structure.flatten_up_to(x) for x in state[3:])
         statistics = self._new_statistics(gradients, statistics, state.count)
         roots = self._new_roots(statistics, roots, state.count)
         diagonal, grafted = _grafted(self.graft_type, gradients, diagonal, self.beta2, self.diagonal_epsilon)
@@ -223,10 +224,11 @@ class _Shampoo:
         totals = used(momentum, graft_momentum)
         if self.nesterov:
             steps = used(moves, grafted)
-            totals = [weight * step + self.beta1 * total for step, total in zip(steps, totals, strict=True)]
+            totals = add_scaled(steps, totals, weight, self.beta1)
         results = [leaf.back(x) for leaf, x in zip(found, totals, strict=True)]
-        trees = (structure.unflatten(x) for x in (statistics, roots, diagonal, momentum, graft_momentum))
-        return structure.unflatten(results), ShampooState(optax.safe_increment(state.count), *trees)
+        factors = (tree_of(structure, statistics), tree_of(structure, roots))
+        moments = (structure.unflatten(x) for x in (diagonal, momentum, graft_momentum))
+        return structure.unflatten(results), ShampooState(optax.safe_increment(state.count), *factors, *moments)
 
     def _new_statistics(self, gradients: list[jax.Array], statistics: list[Factors], count: jax.Array) -> list[Factors]:
         def compute() -> list[jax.Array]:

@@ -19,11 +19,12 @@ from jax_vbgemm._src.optax.kronecker import (
     Factors,
     Options,
     by_shape,
-    check_shapes,
     flat,
     grams,
     leaves_of,
+    list_of,
     sandwiched,
+    tree_of,
     unflat,
 )
 
@@ -34,14 +35,14 @@ class SoapState(NamedTuple):
     """SOAP's state: trees of the parameters' structure. Moments have the shape of the folded matrix, and are in its
     eigenbasis.
 
-    exp_avg, exp_avg_sq: Adam's moments. GG: the averages of G G^T and G^T G, a pair (left, right) for each parameter,
-    None where there is no factor. Q: their eigenvectors.
+    exp_avg, exp_avg_sq: Adam's moments. GG: the averages of G G^T and G^T G, a pair (left, right) of trees, with None
+    where a parameter has no factor. Q: their eigenvectors.
 
     Examples:
       >>> import jax.numpy as jnp
       >>> import jax_vbgemm.optax
       >>> state = jax_vbgemm.optax.scale_by_soap(max_precond_dim=5).init({"w": jnp.ones((4, 6))})
-      >>> state.Q["w"].left.shape, state.Q["w"].right
+      >>> state.Q.left["w"].shape, state.Q.right["w"]
       ((4, 4), None)
     """
 
@@ -86,27 +87,27 @@ def scale_by_soap(
     gram_beta = _gram_beta(shampoo_beta, b2)
     options: Options = {"precision": precision, "implementation": implementation}
 
-    def leaves(written: str, tree: Any) -> Any:
-        return leaves_of("soap", written, tree, weight_dimension_numbers, max_precond_dim)
+    def leaves(written: str, tree: Any, **others: Any) -> Any:
+        return leaves_of("soap", written, tree, weight_dimension_numbers, max_precond_dim, **others)
 
     def init(params: Any) -> SoapState:
+        structure: Any = jax.tree.structure(params)
         found = leaves("params", params)
 
         def zeros() -> Any:
-            return jax.tree.unflatten(jax.tree.structure(params), [jnp.zeros(leaf.shape, leaf.wide) for leaf in found])
+            return structure.unflatten([jnp.zeros(leaf.shape, leaf.wide) for leaf in found])
 
-        def factors() -> Any:
-            return jax.tree.unflatten(jax.tree.structure(params), [leaf.factors(jnp.zeros) for leaf in found])
+        def factors() -> Factors:
+            return tree_of(structure, [leaf.factors(jnp.zeros) for leaf in found])
 
         return SoapState(jnp.zeros([], jnp.int32), zeros(), zeros(), factors(), factors())
 
     def update(updates: Any, state: SoapState, params: Any = None) -> tuple[Any, SoapState]:
-        del params
         structure: Any = jax.tree.structure(updates)
-        found = leaves("updates", updates)
-        gradients = [leaf.of(g) for leaf, g in zip(found, jax.tree.leaves(updates), strict=True)]
-        average, average_sq, gg, q = (structure.flatten_up_to(tree) for tree in state[1:])
-        check_shapes("soap", found, average)
+        found = leaves("updates", updates, params=params, moments=state.exp_avg)
+        gradients = [leaf.of(leaf.x) for leaf in found]
+        average, average_sq = structure.flatten_up_to(state.exp_avg), structure.flatten_up_to(state.exp_avg_sq)
+        gg, q = list_of(structure, state.GG), list_of(structure, state.Q)
         count = optax.safe_increment(state.count)
         step = count - 1  # counts the steps that move parameters: the first step only finds the bases
 
@@ -139,8 +140,9 @@ def scale_by_soap(
         which = jnp.where(step == 0, 0, jnp.where(step % precondition_frequency == 0, 1, 2))
         q, (average, average_sq) = jax.lax.switch(which, [first, refreshed, kept], (average, average_sq))
         results = [leaf.back(x) for leaf, x in zip(found, new, strict=True)]
-        trees = (structure.unflatten(values) for values in (average, average_sq, gg, q))
-        return structure.unflatten(results), SoapState(count, *trees)
+        moments = (structure.unflatten(average), structure.unflatten(average_sq))
+        factors = (tree_of(structure, gg), tree_of(structure, q))
+        return structure.unflatten(results), SoapState(count, *moments, *factors)
 
     return optax.GradientTransformation(init, update)
 
@@ -230,7 +232,7 @@ def _gram_beta(shampoo_beta: Any, b2: Any) -> Any:
 
 def _bias_correction(step: jax.Array, b1: Any, b2: Any) -> jax.Array:
     """What corrects Adam's averages together for their zeros at the start."""
-    t = jnp.maximum(step, 1).astype(jnp.float32)
+    t = jnp.maximum(step, 1).astype(jax.dtypes.canonicalize_dtype(float))  # 1 - b2^t is rounded once, to the moments'
     correction: jax.Array = jnp.sqrt(1 - b2**t) / (1 - b1**t)
     return correction
 

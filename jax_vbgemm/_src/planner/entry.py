@@ -14,6 +14,7 @@ from jax_vbgemm._src.planner.tables.catalogue import Catalogue, TileKey, catalog
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
 from jax_vbgemm._src.planner.tuned import VARIABLE, cache_file, winner_of
 from jax_vbgemm._src.problem import Problem, problems_of
+from jax_vbgemm._src.shown import shown
 
 Planner = Callable[[Sequence[Problem], DeviceSpec, Catalogue], Plan]
 
@@ -34,7 +35,8 @@ def resolve_planner(planner: str | Planner) -> Planner:
         raise TypeError(f"planner: {planner.__name__} is a class: give an object of it, {planner.__name__}()")
     if not callable(planner) or not isinstance(planner, Hashable):
         raise TypeError(
-            f"planner: expected a name or a hashable callable (problems, device, catalogue) -> Plan, got {planner!r}"
+            "planner: expected a name or a hashable callable (problems, device, catalogue) -> Plan, "
+            f"but it is {shown(planner)}"
         )
     return planner
 

@@ -29,6 +29,7 @@ with a column of ones.
     plan.py       by which kernel and which tiles a GPU computes a product
     reference.py  its definition in jnp, used on platforms and for dtypes without a kernel
     lowering.py   the choice between reference and kernel, and the custom call (csrc/ragged_call.h)
+    segments.py   which group each row belongs to
     indices.py    indices that are data: clamped, counted, reported by checkify
     general.py    jax.lax.ragged_dot_general's dimension numbers, translated to these two forms
 

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import checkify
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, promotes, refuse_explicit_axes, shown
@@ -19,7 +18,7 @@ from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import accumulate, composed
-from jax_vbgemm._src.ragged.indices import clamp
+from jax_vbgemm._src.ragged.indices import clamp, reported
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 
@@ -122,6 +121,7 @@ def ragged_dot(
             f"{name}: lhs must be (m, k), rhs (g, k, n) and group_sizes (g,), but they are {lhs.shape}, {rhs.shape} "
             f"and {group_sizes.shape}"
         )
+    check_groups(name, rhs=rhs.shape, group_sizes=group_sizes.shape)
     selection = {} if gather is None else _selection(name, lhs, gather)
     m, (groups, *matrix) = (lhs if gather is None else selection["gather"]).shape[0], rhs.shape
     k, n = reversed(matrix) if transpose_rhs else matrix
@@ -131,7 +131,7 @@ def ragged_dot(
             f"{name}: lhs is {lhs.shape} but rhs is {rhs.shape}{stored}: inner dimensions {lhs.shape[1]} and {k} "
             "must match"
         )
-    if group_offset is None and len(group_sizes) != groups:
+    if group_offset is None and group_sizes.shape[0] != groups:
         raise ValueError(
             f"{name}: rhs is {rhs.shape} but group_sizes is {group_sizes.shape}: there must be a size for each of the "
             f"{groups} groups (a group_offset is for part of the groups)"
@@ -177,6 +177,15 @@ def ragged_dot(
     return result
 
 
+def check_groups(name: str, **shapes: tuple[Any, ...]) -> None:
+    """Raises where the number of groups, the first size of each argument's shape, is symbolic (jax.export)."""
+    for argument, shape in shapes.items():
+        if not compat.is_static(shape[:1]):
+            raise ValueError(
+                f"{name}: {argument} is {shape}: the number of groups must be static, but it is {shape[0]}"
+            )
+
+
 def check_sums(name: str, argument: str, sums: Any, weights: str, shape: tuple[int, ...], dtype: Any) -> None:
     """Raises where `sums` is no Ref to which the gradient of weights of this shape and dtype can be added."""
     wide = accumulator(dtype)
@@ -214,10 +223,12 @@ def _selection(name: str, lhs: jax.Array, gather: Any) -> dict[str, jax.Array]:
             )
         selection["slots"] = clamp(name, "slots", slots, index.shape[0])[0]
         if index.shape[0] != 0:
-            named = selection["gather"].at[selection["slots"]].get(mode="clip")
-            distinct = jnp.sort(selection["slots"].ravel()) == jnp.arange(index.shape[0], dtype=jnp.int32)
-            checkify.debug_check(
-                jnp.all(named == jnp.arange(lhs.shape[0], dtype=named.dtype)[:, None]) & jnp.all(distinct),
+            rows = jnp.arange(lhs.shape[0], dtype=jnp.int32)
+            misplaced = selection["gather"].at[selection["slots"]].get(mode="clip") != rows[:, None]
+            missing = jnp.sort(selection["slots"].ravel()) != jnp.arange(index.shape[0], dtype=jnp.int32)
+            selection["slots"] = reported(
+                selection["slots"],
+                jnp.sum(misplaced, dtype=jnp.int32) + jnp.sum(missing, dtype=jnp.int32),
                 f"{name}: slots is not the inverse of gather: the gradient of lhs is wrong",
             )
     return selection

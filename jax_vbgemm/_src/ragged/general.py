@@ -16,6 +16,7 @@ from jax_vbgemm._src.matmul import reference
 from jax_vbgemm._src.matmul.options import checked_implementation
 from jax_vbgemm._src.ragged.api import (
     canonical_hint,
+    check_groups,
     factors,
     scalar_integer,
     sizes_argument,
@@ -91,6 +92,7 @@ def ragged_dot_general(
         raise TypeError(
             f"{name}: ragged_dot_dimension_numbers must be jax.lax.RaggedDotDimensionNumbers, not {shown(numbers)}"
         )
+    check_groups(name, group_sizes=group_sizes.shape[-1:])
     weights = group_sizes.shape[-1] if group_sizes.ndim else 0
     if group_offset is not None and any(0 <= dim < rhs.ndim for dim in numbers.rhs_group_dimensions[:1]):
         weights = rhs.shape[numbers.rhs_group_dimensions[0]]

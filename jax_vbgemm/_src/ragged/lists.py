@@ -27,7 +27,7 @@ from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.matmul.transpose import sum_broadcast
 from jax_vbgemm._src.ragged.rules import mapped_first
 
-Shape = tuple[int, ...]
+Shape = tuple[Any, ...]
 
 
 class Packed(NamedTuple):
@@ -36,13 +36,13 @@ class Packed(NamedTuple):
     Operands: x (..., x_size), group_sizes (..., groups), then each B_i (..., k_i, n_i), or (..., n_i, k_i) where
     `transpose_rhs`; the result is y (..., y_size). A `contraction` has the operands x, group_sizes and y, and a result
     (..., k_i, n_i) for each group. `shapes` holds (k_i, n_i); `rows` is an upper bound of the rows of all groups
-    together.
+    together. It, x_size and y_size may be symbolic (jax.export).
     """
 
     out_dtype: Any
     shapes: tuple[tuple[int, int], ...]
-    rows: int
-    y_size: int
+    rows: Any
+    y_size: Any
     contraction: bool = False
     transpose_rhs: bool = False
     precision: Any = None

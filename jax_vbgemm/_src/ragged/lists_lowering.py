@@ -16,7 +16,7 @@ from jax import lax
 from jax.interpreters import mlir
 
 from jax_vbgemm import _core
-from jax_vbgemm._src import backends
+from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged.lists import Packed, batch_of, ragged_lists_p, stacked
@@ -103,11 +103,12 @@ def _size_of(rows: Rows) -> jax.Array:
     return rows.end - rows.begin
 
 
-def _complete(sizes: jax.Array, widths: np.ndarray, elements: int, count: int) -> jax.Array:
+def _complete(sizes: jax.Array, widths: np.ndarray, elements: Any, count: Any) -> jax.Array:
     """How many rows of each group lie completely in so many elements, of `count` rows in all."""
-    if count * int(widths.max()) <= elements:
+    if compat.certainly(lambda: count * int(widths.max()) <= elements):
         return sizes
     _refuse_large(elements)
+    elements = jnp.asarray(elements, jnp.int32)
     width = jnp.asarray(np.maximum(widths, 1))
     # Where a group ends, saturated at `elements`, as products and sums of sizes may exceed 32 bits.
     lengths = jnp.where(sizes > elements // width, elements, sizes * jnp.asarray(widths))
@@ -116,23 +117,24 @@ def _complete(sizes: jax.Array, widths: np.ndarray, elements: int, count: int) -
     return jnp.where(widths == 0, sizes, jnp.minimum(sizes, (elements - begin) // width))
 
 
-def _unpack(x: jax.Array, rows: Rows, widths: np.ndarray, count: int) -> jax.Array:
+def _unpack(x: jax.Array, rows: Rows, widths: np.ndarray, count: Any) -> jax.Array:
     """Packed rows as an array (count, widest), with zeros beyond each group's width; rows after the last group's are
     not defined."""
-    if np.ptp(widths) == 0 and x.shape[0] >= count * widths[0]:
-        return x[: count * int(widths[0])].reshape(count, int(widths[0]))
+    widest = int(widths.max())
+    if np.ptp(widths) == 0 and compat.certainly(lambda: x.shape[0] >= count * widest):
+        return lax.slice(x, (0,), (count * widest,)).reshape(count, widest)
     _refuse_large(x.size)
     width = jnp.asarray(widths)
     begin = _exclusive_sum(_size_of(rows) * width)
     row = lax.iota(jnp.int32, count)
     group = group_of(row, rows.end)
     first = begin[group] + (row - rows.begin[group]) * width[group]
-    column = lax.iota(jnp.int32, int(widths.max()))
+    column = lax.iota(jnp.int32, widest)
     valid = (row < rows.end[-1])[:, None] & (column[None] < width[group][:, None])
     return jnp.where(valid, x.at[first[:, None] + column[None]].get(mode="clip"), jnp.zeros((), x.dtype))
 
 
-def _pack(y: jax.Array, rows: Rows, widths: np.ndarray, size: int) -> jax.Array:
+def _pack(y: jax.Array, rows: Rows, widths: np.ndarray, size: Any) -> jax.Array:
     """The inverse of `_unpack`: the elements of each row, packed one row after another, and zeros after the last row,
     as y has."""
     if np.ptp(widths) == 0 and y.size == size:
@@ -149,8 +151,8 @@ def _pack(y: jax.Array, rows: Rows, widths: np.ndarray, size: int) -> jax.Array:
     return jnp.where(known, y.at[row, column].get(mode="clip"), jnp.zeros((), y.dtype))
 
 
-def _refuse_large(elements: int) -> None:
-    if elements > LARGEST_SIZE:
+def _refuse_large(elements: Any) -> None:
+    if compat.certainly(lambda: elements > LARGEST_SIZE):
         raise NotImplementedError(
             f"ragged_matmul: XLA packs up to {LARGEST_SIZE} elements, but x or the result has {elements}"
         )

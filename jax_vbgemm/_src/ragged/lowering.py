@@ -67,7 +67,7 @@ def why_not_kernel(
     # An exported program may run on a machine that has the backend, even if this machine lacks it.
     if backend.module is None and not compat.is_export(ctx):
         return f"the {platform} backend is {backend.absent}"
-    if not all(compat.is_static(aval.shape) for aval in ctx.avals_in):  # jax.export
+    if not all(compat.is_static(aval.shape) for aval in (*ctx.avals_in, *ctx.avals_out)):  # jax.export
         return "kernels need static shapes"
     dtype = ctx.avals_in[0].dtype
     if out_dtype not in (dtype, accumulator(dtype)):

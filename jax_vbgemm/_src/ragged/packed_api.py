@@ -24,7 +24,7 @@ def ragged_matmul(
     Bs: Any,
     group_sizes: Any,
     *,
-    rows: int | None = None,
+    rows: Any = None,
     transpose_b: bool = False,
     precision: Any = None,
     preferred_element_type: Any = None,
@@ -64,6 +64,7 @@ def ragged_matmul(
         not lie in x completely, are left out; the result has zeros in their place. NaN in one group's rows or matrix
         does not reach the results of other groups.
       rows: a static upper bound of the rows of all groups together; required where x is packed, by default m otherwise.
+        Under jax.export it may be symbolic, as sizes of x may.
       precision, preferred_element_type, implementation: as for `ragged_dot`.
 
     Returns:
@@ -105,8 +106,9 @@ def ragged_matmul(
 
     shapes = tuple(b.shape[::-1] if transpose_b else b.shape for b in matrices.values())
     ks, ns = ([shape[axis] for shape in shapes] for axis in (0, 1))
-    if not compat.is_static((*x.shape, *ks, *ns)):
-        raise NotImplementedError(f"{name}: packed rows need static shapes, but x is {x.shape}")
+    for where, shape in zip(matrices, shapes, strict=True):
+        if not compat.is_static(shape):
+            raise NotImplementedError(f"{name}: {where} is {matrices[where].shape}: its sizes must not be symbolic")
     if x.ndim == 2:
         for where, k in zip(matrices, ks, strict=True):
             if k != x.shape[1]:
@@ -122,16 +124,17 @@ def ragged_matmul(
         raise ValueError(
             f"{name}: x is packed, {x.shape}: rows must be given, an upper bound of the rows of all groups"
         )
-    if not is_integer(rows) or rows < 0:
+    if not compat.is_symbolic(rows) and (not is_integer(rows) or rows < 0):
         raise ValueError(f"{name}: rows is {rows!r}: it must be a non-negative integer")
+    rows = rows if compat.is_symbolic(rows) else int(rows)
     packed = Packed(
         out_dtype=np.dtype(out_dtype),
         shapes=shapes,
-        rows=int(rows),
-        y_size=int(rows) * max(ns),
+        rows=rows,
+        y_size=rows * max(ns),
         transpose_rhs=bool(transpose_b),
         precision=precision,
         implementation=checked_implementation(name, implementation),
     )
     (y,) = bind([x.astype(dtype).reshape(-1), group_sizes, *(b.astype(dtype) for b in matrices.values())], packed)
-    return y.reshape(int(rows), ns[0]) if len(set(ns)) == 1 else y
+    return y.reshape(rows, ns[0]) if len(set(ns)) == 1 else y

@@ -23,6 +23,7 @@ from jax_vbgemm._src import compat
 from jax_vbgemm._src.arithmetic import DTYPES
 from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator, factor
 from jax_vbgemm._src.ragged.primitive import Ragged, sizes_of
+from jax_vbgemm._src.ragged.segments import segment_of
 
 Form = Callable[..., Any]
 
@@ -143,17 +144,9 @@ def _tiles(rows: Rows, m: Any, ragged: Ragged) -> Tiles:
     return Tiles(group, row, valid, count, end)
 
 
-# XLA's CPU backend fuses the comparison with up to so many groups, and holds all of its results in memory beyond that
-# (JAX 0.10.2: 1 GB for 4 million indices and 64 groups; 32 groups take 12 ms, a binary search 146 ms).
-_FEW_GROUPS = 32
-
-
 def group_of(index: jax.Array, end: jax.Array) -> jax.Array:
     """The first group whose end lies beyond each index, or the last group."""
-    # With few groups one comparison with each is one operation; a binary search is a loop, of many kernels on a GPU.
-    method = "compare_all" if len(end) <= _FEW_GROUPS else "scan"
-    found = jnp.searchsorted(end, index, side="right", method=method).astype(jnp.int32)
-    return jnp.minimum(found, len(end) - 1)
+    return jnp.minimum(segment_of(index, end), len(end) - 1)
 
 
 # Weights of so many bytes are copied at once in any case: a loop over fewer costs time and saves little.

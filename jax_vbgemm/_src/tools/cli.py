@@ -16,6 +16,9 @@ from jax_vbgemm._src.planner import DEVICES, PLANNERS, device_spec
 from jax_vbgemm._src.tools.calibrate import PRECISIONS
 from jax_vbgemm._src.tools.shapes import calibration_sample, read_problems
 
+_DTYPES = {"bf16": "bfloat16", "f16": "float16", "fp16": "float16", "f32": "float32", "fp32": "float32"}
+_DTYPES |= {"f64": "float64", "fp64": "float64"}
+
 
 def show_backends() -> None:
     """Prints one line for each backend: its devices, or why it is absent."""
@@ -100,10 +103,12 @@ def run(arguments: list[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jax_vbgemm", description=__doc__)
     known = ", ".join(PRECISIONS)
     commands = parser.add_subparsers(dest="command", title="commands (without one: show the backends)")
+    parser.add_argument("--version", action="version", version=f"jax_vbgemm {vb.__version__}")
     plan = commands.add_parser("plan", help="print the plan for a file of 'M N K' lines")
-    plan.add_argument("file", type=Path)
+    plan.add_argument("file", type=Path, help="a line 'M N K' or 'M N K batch' for each product; # begins a comment")
     plan.add_argument("--device", help=f"one of {', '.join(DEVICES)}; default: the one JAX would use")
-    plan.add_argument("--dtype", default="float32")
+    plan.add_argument("--dtype", default="float32", help="default: float32; bf16, f16, f32 and f64 are understood, too")
+    plan.add_argument("--precision", choices=("default", "high", "highest"), help="of float32 on tensor cores")
     plan.add_argument("--planner", default="auto", help=f"one of {', '.join(PLANNERS)}")
     demo = commands.add_parser("demo", help="GoogLeNet's inception blocks, forward and gradient, checked and timed")
     demo.add_argument("--batch", type=int, default=1, help="images (default: 1)")
@@ -150,7 +155,9 @@ def run(arguments: list[str] | None) -> int:
             parser.error(str(error))
         return 0
     try:
-        print(vb.plan(read_problems(options.file), dtype=options.dtype, device=options.device, planner=options.planner))
+        dtype = _DTYPES.get(options.dtype, options.dtype)
+        options_of_plan = {"device": options.device, "planner": options.planner, "precision": options.precision}
+        print(vb.plan(read_problems(options.file), dtype=dtype, **options_of_plan))
     except (OSError, ValueError, TypeError) as error:
         parser.error(str(error))
     return 0

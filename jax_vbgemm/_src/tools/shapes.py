@@ -1,4 +1,4 @@
-"""Shape files: a line 'M N K' for each product."""
+"""Shape files: a line 'M N K', or 'M N K batch', for each product; # begins a comment."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from jax_vbgemm._src.problem import Problem
 
 
 def parse_problems(text: str, name: str) -> tuple[Problem, ...]:
-    """The problems of a shape file's text; ValueError, naming file and line, for a line that isn't three sizes."""
+    """The problems of a shape file's text; ValueError, naming file and line, for a line that isn't three sizes, or
+    three and a batch."""
     problems = []
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
+        words = line.partition("#")[0].split()
+        if not words:
             continue
+        where = f"{name}, line {number}: {line!r}"
+        if not 3 <= len(words) <= 4 or not all(re.fullmatch(r"[+-]?[0-9]+", word) for word in words):
+            raise ValueError(f"{where} must be three or four integers, 'M N K' or 'M N K batch'")
         try:
-            m, n, k = map(int, line.split())
-            problems.append(Problem(m, n, k))
+            problems.append(Problem.of([int(word) for word in words]))
         except ValueError as error:
-            raise ValueError(f"{name}, line {number}: {line!r} is not 'M N K' ({error})") from None
+            raise ValueError(f"{where}: {str(error).removeprefix('Problem has ')}") from None
     return tuple(problems)
 
 

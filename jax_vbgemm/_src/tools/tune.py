@@ -30,6 +30,7 @@ from jax_vbgemm._src.planner.registry import REGISTERED
 from jax_vbgemm._src.planner.search.makespan import Makespan, narrower_searches
 from jax_vbgemm._src.planner.tuned import OFF, VARIABLE, cache_file, check, key_of, store, with_arithmetic
 from jax_vbgemm._src.problem import Problem, Sizes, problems_of
+from jax_vbgemm._src.shown import shown
 from jax_vbgemm._src.tools.timing import seconds_in_loop
 
 # A plan is measured if its predicted time is within this factor of the best; the error of the model is smaller.
@@ -45,17 +46,28 @@ class Tuned:
       plan: the fastest `Plan`, which `planner="auto"` takes from now on.
       winner: the name of the candidate that this plan belongs to.
       seconds: the median time of a call with each candidate, in seconds, by the candidate's name.
+      default: the name of the candidate whose plan the cost model alone would choose, None where it is not known.
     """
 
     plan: Plan
     winner: str
     seconds: Mapping[str, float]
+    default: str | None = None
 
     def __repr__(self) -> str:
-        """The winner, and a line for each candidate; `print(tuned.plan)` shows the plan."""
+        """The winner, what it gains over the default plan, and a line for each candidate; `print(tuned.plan)` shows the
+        plan."""
         ordered = sorted(self.seconds.items(), key=lambda item: item[1])
-        lines = [f"  {1e6 * seconds:10.1f} us  {name}" for name, seconds in ordered]
-        return "\n".join((f"Tuned: {self.winner!r} is the fastest of {len(lines)}", *lines))
+        lines = [
+            f"  {1e6 * seconds:10.1f} us  {name}{', the default' if name == self.default else ''}"
+            for name, seconds in ordered
+        ]
+        gain = ""
+        if self.default == self.winner:
+            gain = ", and is the default plan: nothing was gained"
+        elif self.default is not None:
+            gain = f", {self.seconds[self.default] / self.seconds[self.winner]:.2f} times as fast as the default plan"
+        return "\n".join((f"Tuned: {self.winner!r} is the fastest of {len(lines)}{gain}", *lines))
 
 
 def autotune(
@@ -151,7 +163,10 @@ def tune(
         "problems": len(kept),
     }
     store(file, key_of(kept, spec, catalogue), entry)
-    return Tuned(plan_problems(kept, kind, spec, candidates[winner]), winner, seconds)
+    plans = {name: plan_problems(kept, kind, spec, planner) for name, planner in candidates.items()}
+    chosen = _content(plan_problems(kept, kind, spec, tuned=False))
+    default = next((name for name, plan in plans.items() if _content(plan) == chosen), None)
+    return Tuned(plans[winner], winner, seconds, default)
 
 
 def candidate_planners(problems: Sequence[Problem], device: DeviceSpec, catalogue: Catalogue) -> dict[str, Planner]:
@@ -234,5 +249,6 @@ def _device(device: jax.Device | None) -> jax.Device:
         default = jax.config.jax_default_device  # type: ignore[attr-defined]
         return default if isinstance(default, jax.Device) else jax.devices(default)[0]
     if not isinstance(device, jax.Device):
-        raise TypeError(f"autotune: device = {device!r} must be a jax.Device, such as jax.devices()[0]")
+        here = "autotune measures on a device of this machine, and plan alone takes the names of others"
+        raise TypeError(f"autotune: device = {shown(device)} must be a jax.Device, such as jax.devices()[0]: {here}")
     return device

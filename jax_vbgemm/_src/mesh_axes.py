@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+
+from jax_vbgemm._src import compat
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,44 @@ class MeshAxes:
         """The number of devices along the axes."""
         return math.prod(self.mesh.shape[name] for name in self.names)
 
+    def divide(self, given: str, count: int, what: str) -> int:
+        """How many of `count` things each device has; ValueError where the axes do not divide them.
 
-def mesh_axes(name: str, mesh_axis: Any, mesh: Any = None) -> MeshAxes:
+        given: the function and its argument that tells `count`, with which the message begins.
+        """
+        if not count or count % self.size:
+            axes = " x ".join(map(repr, self.names))
+            raise ValueError(
+                f"{given}: the mesh axis {axes} has {self.size} devices, which don't divide {count} {what}"
+            )
+        return count // self.size
+
+    # The operations below are for use inside a shard_map over the axes.
+
+    def index(self) -> jax.Array:
+        """The number of this device along the axes."""
+        result: jax.Array = jax.lax.axis_index(self.names).astype(jnp.int32)
+        return result
+
+    def gathered(self, rows: jax.Array) -> jax.Array:
+        """The rows of all devices, one device after the other. The transpose sums the cotangents of each row."""
+        if rows.shape[0] == 0:  # XLA gathers no arrays without rows
+            return rows
+        result: jax.Array = jax.lax.all_gather(compat.varying(rows, self.names), self.names, tiled=True)
+        return result
+
+    def summed_parts(self, rows: jax.Array) -> jax.Array:
+        """This device's part of the sum of the devices' rows: the transpose of `gathered`."""
+        if rows.shape[0] == 0:
+            return rows
+        result: jax.Array = jax.lax.psum_scatter(compat.varying(rows, self.names), self.names, tiled=True)
+        return result
+
+
+def mesh_axes(name: str, mesh_axis: Any, mesh: Any = None, *, manual: bool = False) -> MeshAxes:
     """Looks up the axes in `mesh`, or in the mesh of the enclosing shard_map or jax.set_mesh.
+
+    manual: whether there has to be an enclosing shard_map over the axes.
 
     Raises:
       TypeError: mesh_axis is neither a name nor a tuple of names, or mesh is no mesh.
@@ -42,8 +80,8 @@ def mesh_axes(name: str, mesh_axis: Any, mesh: Any = None) -> MeshAxes:
     if mesh is not None and not isinstance(mesh, jax.sharding.Mesh | jax.sharding.AbstractMesh):
         raise TypeError(f"{name}: mesh is {mesh!r}: it must be a jax.sharding.Mesh")
     ambient = jax.sharding.get_abstract_mesh()
-    manual = frozenset(ambient.manual_axes)
-    if mesh is None or manual:  # inside shard_map there is one mesh only
+    over = frozenset(ambient.manual_axes)  # of enclosing shard_maps
+    if mesh is None or over:  # inside shard_map there is one mesh only
         mesh = ambient
     if mesh.empty:
         raise ValueError(f"{name}: mesh_axis={mesh_axis!r}, but there is no mesh: pass it as mesh, or use jax.set_mesh")
@@ -53,9 +91,11 @@ def mesh_axes(name: str, mesh_axis: Any, mesh: Any = None) -> MeshAxes:
             raise ValueError(f"{name}: mesh_axis={mesh_axis!r}: {axis!r} is not an axis of the mesh, which has {known}")
         if names.count(axis) > 1:
             raise ValueError(f"{name}: mesh_axis={mesh_axis!r} names {axis!r} twice")
-    inside = [axis for axis in names if axis in manual]
+    inside = [axis for axis in names if axis in over]
     if inside and len(inside) < len(names):
         raise ValueError(
             f"{name}: mesh_axis={mesh_axis!r}, but the enclosing shard_map is over {', '.join(map(repr, inside))} only"
         )
-    return MeshAxes(mesh, names, bool(inside), frozenset(mesh.axis_names) - manual)
+    if manual and not inside:
+        raise ValueError(f"{name}: mesh_axis={mesh_axis!r}, but there is no enclosing shard_map over it")
+    return MeshAxes(mesh, names, bool(inside), frozenset(mesh.axis_names) - over)

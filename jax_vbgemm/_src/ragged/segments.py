@@ -1,0 +1,30 @@
+"""Which of several consecutive segments each index lies in."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+# XLA's CPU backend fuses the comparison with up to so many ends, and holds all of its results in memory beyond that
+# (JAX 0.10.2: 1 GB for 4 million indices and 64 ends).
+_FEW_SEGMENTS = 32
+
+
+def segment_of(index: jax.Array, end: jax.Array) -> jax.Array:
+    """How many ends lie at or before each index: (m,) int32, for indices (m,) and ends (n,) in order.
+
+    That is the number of the first segment that ends after the index, or n where there is none.
+    """
+    # jnp.searchsorted fails in a shard_map that is manual over some of the mesh's axes only (JAX 0.10.2 to 0.11.2), and
+    # its search is a loop, of many kernels on a GPU.
+    count = len(end)
+    if count <= _FEW_SEGMENTS:
+        return jnp.sum(end[:, None] <= index[None], axis=0, dtype=jnp.int32)
+    found = jnp.zeros(index.shape, jnp.int32)
+    step = 1 << count.bit_length() - 1
+    while step:
+        further = found + step
+        passed = (further <= count) & (end.at[further - 1].get(mode="clip") <= index)
+        found = jnp.where(passed, further, found)
+        step //= 2
+    return found
