@@ -19,10 +19,15 @@ from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 _MOST_DOTS = 48  # of a contraction: XLA compiles each by itself, which takes some milliseconds
 
 
-def left_to_xla(work: Contraction, *, has_own_way: bool, **options: Any) -> frozenset[Sector] | None:
+def left_to_xla(
+    work: Contraction, *, has_own_way: bool, signed: bool = False, **options: Any
+) -> frozenset[Sector] | None:
     """The sectors of the result that XLA should compute by dots, by the cost model: all, or none, or those with large
-    products. None instead if symmray's own way is predicted to be the fastest, and `has_own_way`."""
-    choice = _choice(work, has_own_way, **options)
+    products. None instead if symmray's own way is predicted to be the fastest, and `has_own_way`.
+
+    signed: whether the contraction multiplies blocks by signs.
+    """
+    choice = _choice(work, has_own_way, signed, **options)
     if choice is None:
         return frozenset()
     if choice.alternative:
@@ -33,6 +38,7 @@ def left_to_xla(work: Contraction, *, has_own_way: bool, **options: Any) -> froz
 def _choice(
     work: Contraction,
     has_own_way: bool,
+    signed: bool,
     *,
     precision: Any,
     preferred_element_type: Any,
@@ -53,7 +59,7 @@ def _choice(
     members = members_of(work)
     if max(max(x.problem.m, x.problem.n, x.problem.k) for x in members) > LARGEST_SIZE:
         return None
-    own_way = own_way_of(work) if has_own_way and precision is None and work.axes_a else None
+    own_way = own_way_of(work, signed) if has_own_way and precision is None and work.axes_a else None
     return worthwhile(
         members, dtype.name, precision_name(precision), device, planner, alternative=own_way, most_dots=_MOST_DOTS
     )
@@ -79,7 +85,7 @@ def members_of(work: Contraction) -> tuple[Member, ...]:
     return tuple(members)
 
 
-def own_way_of(work: Contraction) -> Alternative:
+def own_way_of(work: Contraction, signed: bool = False) -> Alternative:
     """symmray's default way, which copies blocks into larger ones before it multiplies them.
 
     Charges are conserved. So the blocks of a tensor fall into classes, in which each combination of charges of the free
@@ -115,4 +121,4 @@ def own_way_of(work: Contraction) -> Alternative:
             if len(rows) * len(columns) > 1:
                 copies += 1
                 elements += sum(rows) * sum(columns)
-    return Alternative(tuple(dots), copies, len(work.left) + len(work.right) + len(work.segments), elements)
+    return Alternative(tuple(dots), copies, len(work.left) + len(work.right) + len(work.segments), elements, signed)

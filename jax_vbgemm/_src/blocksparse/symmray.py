@@ -38,7 +38,7 @@ def contract_arrays(a: Any, b: Any, axes: Any, **options: Any) -> Any:
                 f"{'dual' if a.indices[axis].dual else 'not dual'}: one of the two must be"
             )
     work = Contraction(Blocks("a", a.blocks), Blocks("b", b.blocks), (axes_a, axes_b))
-    by_xla = left_to_xla(work, has_own_way=True, **options)
+    by_xla = left_to_xla(work, has_own_way=True, signed=_is_fermionic(a), **options)
     if by_xla is None:
         return a.tensordot(b, (axes_a, axes_b))
     signed = _signed(a, b, axes_a, axes_b) if _is_fermionic(a) else (a.blocks, b.blocks)

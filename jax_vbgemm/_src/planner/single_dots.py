@@ -31,20 +31,20 @@ def calls_of(device: DeviceSpec) -> CallCosts:
     if device.calls is not None:
         return device.calls
     return CallCosts(
-        launch=None, array=_ARRAY_OF_A_GPU, copy=device.launch_seconds, clear_gain=1.25, least_gain=_GAIN_ON_A_GPU,
-        block=0.0, element=0.0, small_bytes=0, fused_side=_FUSED_SIDE_ON_A_GPU, fuses_operands=True,
+        launch=None, array=_ARRAY_OF_A_GPU, copy=device.launch_seconds, clear_gain=1.4, least_gain=4e-6, block=0.0,
+        element=0.0, small_bytes=0, fused_gain=20e-6, signed_gain=60e-6, fused_side=8,
+        fuses_operands=True,
     )  # fmt: skip
 
 
+# What a call has to gain on a GPU is chosen by whole programs on an H100 (jax 0.11.2, float32 as TF32). With clear_gain
+# 1.25 and no other rule, a training step of nequix took 25.6 ms in place of 22.0, as XLA had fused products with sides
+# of 3 to 7 (Clebsch-Gordan coefficients) with the arithmetic of edges; with calls that save 10 us by the prediction
+# 21.8 in place of 21.3. A layer of species-wise networks (FeNNol) gains 4 to 9 us by the prediction, and the whole
+# program 1.1 to 1.2 times. The norm of a 2 x 2 PEPS with bonds of 6 took 202 us with six calls and 152 without.
 # Seconds for each array of a GPU's call, of which XLA updates the address in a command buffer: estimated from one PEPS
 # on an H100, whose eleven calls have 8900 arrays and whose program took 454 us. Without command buffers it is 0.19 us.
 _ARRAY_OF_A_GPU = 0.05e-6
-
-# On an H100 (jax 0.11.2), with calls of any predicted gain and of products with sides of 3 to 7 (Clebsch-Gordan
-# coefficients), the training step of nequix took 25.6 ms in place of 22.0, as XLA had fused these products with the
-# arithmetic of edges; and the norm of a 2 x 2 PEPS with bonds of 6 took 203 us in place of 175, as XLA records a call
-# anew in its CUDA graph whenever the program's arrays have other addresses.
-_GAIN_ON_A_GPU, _FUSED_SIDE_ON_A_GPU = 10e-6, 8
 
 
 _SLICE_OF_K = 1024  # the shortest slice of K that cuBLAS and Triton are assumed to make
@@ -149,13 +149,15 @@ class Alternative(NamedTuple):
     """Another way in which the program would compute all members: products of XLA's, of blocks that are copied
     together.
 
-    copies: the number of these blocks that consist of several. blocks, elements: how many go into them.
+    copies: the number of these blocks that consist of several. blocks, elements: how many go into them. signed: whether
+    blocks are multiplied by signs on the way.
     """
 
     dots: tuple[Problem, ...]
     copies: int
     blocks: int
     elements: int
+    signed: bool = False
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,10 @@ def worthwhile(
         other = math.inf
     # What the members that leave the batch take is the same in a program of dots.
     left = 0.0 if is_alternative else sum(x for x, out in zip(alone_seconds, best.alone, strict=True) if out)
-    gains = other - left >= costs.clear_gain * (best.seconds - left) and other - best.seconds >= costs.least_gain
+    least_gain = costs.least_gain
+    if alternative is not None and is_alternative:
+        least_gain += costs.fused_gain + (costs.signed_gain if alternative.signed else 0.0)
+    gains = other - left >= costs.clear_gain * (best.seconds - left) and other - best.seconds >= least_gain
     if gains and (elements * size > costs.small_bytes or other == math.inf):
         return Choice(**vars(best))
     none = (True,) * len(members)

@@ -144,6 +144,8 @@ class CallCosts:
     small_bytes: no call is made of products none of whose arrays is larger. XLA's CPU runtime runs a program in which
       no array is larger than 512 bytes operation after operation. Any larger array, also the descriptors of a call,
       makes it schedule each operation, which takes longer than the operations of such a program.
+    fused_gain, signed_gain: further seconds that a call has to save where XLA otherwise copies blocks of tensors
+      together, which includes their transpositions; and where blocks have signs, which XLA applies in these copies.
     fused_side: `group` leaves products with a side (M, N or K) below this, as XLA fuses them with what surrounds them.
     fuses_operands: whether XLA computes an operand that is the result of an elementwise operation in the dot's kernel.
       For a call it is written to memory, as a copied operand is.
@@ -157,5 +159,7 @@ class CallCosts:
     block: float
     element: float
     small_bytes: int
+    fused_gain: float = 0.0
+    signed_gain: float = 0.0
     fused_side: int = 0
     fuses_operands: bool = False
