@@ -61,12 +61,12 @@ def contractions(draw):
 @pytest.mark.parametrize("dtype", slow_except(DTYPES, ["float32", "complex128"]))
 @pytest.mark.parametrize("group", CHARGES)
 @settings(max_examples=4)
-@given(work=contractions(), seed=st.integers(0, 99))
-def test_values_and_structure(dtype, group, work, seed):
+@given(work=contractions(), seed=st.integers(0, 99), implementation=st.sampled_from([None, "kernel"]))
+def test_values_and_structure(dtype, group, work, seed, implementation):
     index_a, index_b, (axes_a, axes_b) = work
     charges = CHARGES[group]
     a, b = blocks_of(index_a, charges, dtype, seed), blocks_of(index_b, charges, dtype, seed + 100)
-    results = jax.jit(lambda a, b: tensordot(a, b, (axes_a, axes_b)))(a, b)
+    results = jax.jit(lambda a, b: tensordot(a, b, (axes_a, axes_b), implementation=implementation))(a, b)
 
     axes_b = [axis % len(index_b) for axis in axes_b]
     free = [[axis for axis in range(len(x)) if axis not in axes] for x, axes in ((index_a, axes_a), (index_b, axes_b))]
@@ -105,7 +105,7 @@ def test_no_order_of_insertion_changes_the_result():
 
 
 def transpositions(a, b, axes):
-    program = jax.jit(lambda a, b: tensordot(a, b, axes)).lower(a, b).as_text()
+    program = jax.jit(lambda a, b: tensordot(a, b, axes, implementation="kernel")).lower(a, b).as_text()
     assert program.count("custom_call @vbgemm_v1") == 1
     assert "stablehlo.add" not in program
     assert "dot_general" not in program

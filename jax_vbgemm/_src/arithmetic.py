@@ -59,5 +59,8 @@ def arithmetic_of(lhs: str, rhs: str) -> Arithmetic | None:
 
 
 def accumulator_of(dtype: str) -> str:
-    """The dtype in which products of this dtype are summed; the dtype itself where the kernels don't know it."""
-    return DTYPES[dtype].accumulator if dtype in DTYPES else dtype
+    """The dtype in which products of this dtype are summed. Of the dtypes that no kernel knows, floats are narrow and
+    are summed in float32, others in themselves."""
+    if dtype in DTYPES:
+        return DTYPES[dtype].accumulator
+    return "float32" if dtype.startswith("float") else dtype

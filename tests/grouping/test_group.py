@@ -1,5 +1,7 @@
 """`group`: programs compute the same results, with one call for the small products of each level."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,22 +11,32 @@ from jax.sharding import PartitionSpec as P
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
+from jax_vbgemm._src.planner import device_spec
+from jax_vbgemm._src.planner.tables.rules import CallCosts
 
 WIDTHS = [8, 11, 14, 17, 20]
 WS = [oracle.random((n, 5 + i), "float64", i) for i, n in enumerate(WIDTHS)]
 XS = [oracle.random((4, n), "float64", 10 + i) for i, n in enumerate(WIDTHS)]
 
 
+FREE_CALLS = dataclasses.replace(
+    device_spec("cpu"),
+    calls=CallCosts(None, array=0.0, copy=0.0, clear_gain=1.0, least_gain=0.0, block=0.0, element=0.0, small_bytes=0),
+    dots=dataclasses.replace(device_spec("cpu").dots, bare_launch=None, inlined=0),
+)  # fmt: skip
+"""A CPU on which a call of two small products is faster than two dots, so that tests can use few and small ones."""
+
+
 @pytest.fixture(autouse=True)
-def planned_for_the_cpu():
-    """The device decides which products are grouped, so that the tests plan for the CPU."""
-    with vb.target("cpu"):
+def planned_for_one_device():
+    """The device decides which products are grouped."""
+    with vb.target(FREE_CALLS):
         yield
 
 
-def calls(function, *args):
-    """(calls of kernels, dots, additions) of a program."""
-    with vb.target("cpu"):
+def calls(function, *args, device=FREE_CALLS):
+    """(calls of kernels, dots) of a program."""
+    with vb.target(device):
         text = jax.jit(function).lower(*args).as_text()
     return text.count("custom_call @vbgemm_v1"), text.count("stablehlo.dot_general")
 

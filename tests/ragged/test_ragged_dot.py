@@ -15,6 +15,7 @@ from slow_cases import slow_except
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.matmul.reference import ACTIVATIONS
+from jax_vbgemm._src.ragged import reference
 
 IMPLEMENTATIONS = (None, "xla")
 
@@ -103,6 +104,36 @@ def test_integers_go_through_xla():
     result = vb.ragged_dot(lhs, rhs, jnp.array([2, 3]), preferred_element_type=jnp.int32)
     assert result.dtype == jnp.int32
     np.testing.assert_array_equal(result[:, 0], [1, 5, 9, 13, 17, 0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "float8_e4m3fn"])
+def test_xla_copies_the_weights_of_a_few_tiles_at_once(dtype, monkeypatch):
+    monkeypatch.setattr(reference, "_SMALL_COPY", 0)
+    m, k, n, g = 300, 64, 32, 20
+    # Small integers, which all of these dtypes hold and whose sums are exact.
+    lhs, rhs = (
+        (2 * oracle.random(shape, "float32", i)).round().astype(dtype) for i, shape in enumerate([(m, k), (g, k, n)])
+    )
+    sizes = [40, 0, 1, 130, *[7] * 16]
+    wide = jnp.int32 if dtype == "int8" else jnp.float32
+    f = functools.partial(vb.ragged_dot, implementation="xla", preferred_element_type=wide)
+    compiled = jax.jit(lambda *operands: f(*operands)).lower(lhs, rhs, jnp.array(sizes)).compile()
+    close(compiled(lhs, rhs, jnp.array(sizes)), ragged_loop.truth(lhs, rhs, sizes))
+    # The weights of all 57 tiles would take 2.85 * 4 bytes for each entry of rhs, in bfloat16 half of that and rows.
+    assert compiled.memory_analysis().temp_size_in_bytes < 1.5 * 4 * rhs.size
+    turned = jax.jit(jax.vmap(lambda rhs: f(lhs, rhs, jnp.array(sizes), transpose_rhs=True)))
+    close(turned(jnp.stack([rhs, -rhs]).swapaxes(2, 3))[1], ragged_loop.truth(lhs, -rhs, sizes))
+
+
+@pytest.mark.parametrize("preferred", [None, "float32"])
+def test_float4(preferred):
+    lhs, rhs = jnp.ones((40, 2), "float4_e2m1fn"), jnp.full((2, 2, 3), 1.5, "float4_e2m1fn")
+    f = jax.jit(functools.partial(vb.ragged_dot, preferred_element_type=preferred))
+    result = f(lhs, rhs, jnp.array([1, 38]))
+    assert result.dtype == (preferred or "float4_e2m1fn")
+    np.testing.assert_array_equal(oracle.wide(result), np.repeat([[3.0, 0.0]], [39, 1], axis=1).T * np.ones((1, 3)))
+    product = vb.batched_matmul([lhs], [rhs[0]], preferred_element_type=preferred)[0]
+    np.testing.assert_array_equal(oracle.wide(product), np.full((40, 3), 3))
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

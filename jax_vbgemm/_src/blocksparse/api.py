@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from jax_vbgemm._src.blocksparse.blocks import NAME, Blocks
-from jax_vbgemm._src.blocksparse.contraction import contract
+from jax_vbgemm._src.blocksparse.choice import left_to_xla
+from jax_vbgemm._src.blocksparse.contraction import Contraction
 from jax_vbgemm._src.blocksparse.symmray import contract_arrays, is_block_array
 from jax_vbgemm._src.matmul.api import AnyPlanner
 from jax_vbgemm._src.shown import shown
@@ -25,7 +26,8 @@ def tensordot(
     planner: AnyPlanner = "auto",
     implementation: str | None = None,
 ) -> Any:
-    """Contracts two block-sparse tensors, with all products of their blocks as one operation.
+    """Contracts two block-sparse tensors, with all products of their blocks as one operation where that is predicted to
+    be faster.
 
     A block-sparse tensor is a dict {sector: block}: a sector is a tuple with the charge of each axis, an int (U(1), Z2)
     or a tuple of ints (a product of groups), and a block is an array with as many axes. Missing blocks are zero. A
@@ -82,7 +84,11 @@ def tensordot(
         "implementation": implementation,
     }
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return contract(Blocks("a", a), Blocks("b", b), axes, **options)
+        blocks_a, blocks_b = Blocks("a", a), Blocks("b", b)
+        work = Contraction(blocks_a, blocks_b, axes)
+        by_xla = left_to_xla(work, has_own_way=False, **options)
+        assert by_xla is not None
+        return work.results(blocks_a, blocks_b, by_xla, **options)
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, Mapping) and not is_block_array(x):
             raise TypeError(

@@ -13,7 +13,8 @@ import numpy as np
 
 from jax_vbgemm._src.blocksparse.axes import Axes, contracted_axes, free_axes
 from jax_vbgemm._src.blocksparse.blocks import NAME, Blocks
-from jax_vbgemm._src.blocksparse.contraction import contract
+from jax_vbgemm._src.blocksparse.choice import left_to_xla
+from jax_vbgemm._src.blocksparse.contraction import Contraction
 from jax_vbgemm._src.elementwise.addition import negated
 
 
@@ -25,7 +26,8 @@ def is_block_array(x: Any) -> bool:
 
 
 def contract_arrays(a: Any, b: Any, axes: Any, **options: Any) -> Any:
-    """The contraction as symmray defines it, with the blocks' products computed by `contract`."""
+    """The contraction as symmray defines it, with the blocks' products as one operation; by symmray itself where that
+    is predicted to be faster."""
     if a.symmetry != b.symmetry or _is_fermionic(a) != _is_fermionic(b):
         raise TypeError(f"{NAME}: a is a {_kind(a)} but b is a {_kind(b)}: both must have one symmetry and statistics")
     axes_a, axes_b = contracted_axes(axes, a.ndim, b.ndim)
@@ -35,9 +37,13 @@ def contract_arrays(a: Any, b: Any, axes: Any, **options: Any) -> Any:
                 f"{NAME}: axis {axis} of a and axis {other} of b are contracted, but both are "
                 f"{'dual' if a.indices[axis].dual else 'not dual'}: one of the two must be"
             )
+    work = Contraction(Blocks("a", a.blocks), Blocks("b", b.blocks), (axes_a, axes_b))
+    by_xla = left_to_xla(work, has_own_way=True, **options)
+    if by_xla is None:
+        return a.tensordot(b, (axes_a, axes_b))
     signed = _signed(a, b, axes_a, axes_b) if _is_fermionic(a) else (a.blocks, b.blocks)
     blocks_a, blocks_b = Blocks("a", signed[0]), Blocks("b", signed[1])
-    blocks = contract(blocks_a, blocks_b, (axes_a, axes_b), **options)
+    blocks = work.results(blocks_a, blocks_b, by_xla, **options)
     # symmray itself determines the result's other attributes, by contracting arrays whose blocks have one element.
     small_a, small_b = (x.copy_with(blocks={sector: np.ones((1,) * x.ndim) for sector in x.blocks}) for x in (a, b))
     result = small_a.tensordot(small_b, (axes_a, axes_b), mode="blockwise", preserve_array=True)

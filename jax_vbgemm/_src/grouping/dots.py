@@ -40,9 +40,11 @@ class Dot(NamedTuple):
     precision: Any
 
 
-def dot_of(eqn: Any, dtypes: Sequence[str]) -> Dot | str:
-    """The product of a dot_general equation, or the reason why no kernel (for operands of `dtypes`) should compute
-    it."""
+def dot_of(eqn: Any, dtypes: Sequence[str], fused_side: int = 0) -> Dot | str:
+    """The product of a dot_general equation, or the reason why no kernel (for operands of `dtypes`) should compute it.
+
+    fused_side: XLA fuses products with a side below this with what surrounds them.
+    """
     lhs, rhs, out = eqn.invars[0].aval, eqn.invars[1].aval, eqn.outvars[0].aval
     (contract, batch), precision = eqn.params["dimension_numbers"], canonical_precision(eqn.params["precision"])
     if not all(map(compat.is_static, (lhs.shape, rhs.shape))):
@@ -65,6 +67,8 @@ def dot_of(eqn: Any, dtypes: Sequence[str]) -> Dot | str:
         return "an outer product, which XLA fuses with what follows"
     if m == n == 1:
         return "an inner product, which XLA fuses with what is before it"
+    if min(m, n, k) < fused_side:
+        return f"a side is below {fused_side}, so that XLA fuses it with what surrounds it"
     if max(m, n, k, count) > LARGEST_SIZE:
         return f"a dimension exceeds {LARGEST_SIZE}"
     left = _side(lhs.shape, batch[0], contract[0], (count, m, k), rows_first=True)

@@ -1,4 +1,5 @@
-"""A traced function as a flat list of equations with levels: calls are inlined and dead code is dropped."""
+"""A traced function as a flat list of equations with levels: calls with products are inlined and dead code is
+dropped."""
 
 from __future__ import annotations
 
@@ -40,15 +41,15 @@ class Node:
 
 
 class Program:
-    """`nodes` in an order in which they can run, over numbered values; `known` has the values that exist at the
-    start."""
+    """`nodes` in an order in which they can run, over numbered values. `inputs` are the values of the arguments, and
+    `known` has the constants."""
 
-    def __init__(self, closed: Any, args: Sequence[Any]) -> None:
+    def __init__(self, closed: Any) -> None:
         self.known: dict[Value, Any] = {}
         self.nodes: list[Node] = []
         self._count = 0
-        inputs = [self._constant(arg) for arg in args]
-        self.outputs = self._write_out(closed, inputs)
+        self.inputs = [self._new() for _ in closed.jaxpr.invars]
+        self.outputs = self._write_out(closed, self.inputs)
         self._drop_dead()
 
     def _new(self) -> Value:
@@ -61,7 +62,10 @@ class Program:
         return number
 
     def _write_out(self, closed: Any, inputs: Sequence[Value]) -> list[Value]:
-        """Appends the equations of a closed jaxpr, with calls inlined, and returns the values of its results."""
+        """Appends the equations of a closed jaxpr, with calls inlined, and returns the values of its results.
+
+        A call without products stays one equation, as JAX lowers a function that is called often only once.
+        """
         jaxpr = closed.jaxpr
         env: dict[Any, Value] = {}
 
@@ -75,7 +79,7 @@ class Program:
         env.update(zip(jaxpr.invars, inputs, strict=True))
         for eqn in jaxpr.eqns:
             called = compat.called_jaxpr(eqn)
-            if called is not None:
+            if called is not None and has_dots(eqn):
                 results = self._write_out(called, [read(atom) for atom in eqn.invars])
                 env.update(zip(eqn.outvars, results, strict=True))
                 continue
@@ -100,7 +104,7 @@ class Program:
 
         Equations with effects keep their order.
         """
-        depth = dict.fromkeys(self.known, 0)
+        depth = dict.fromkeys((*self.known, *self.inputs), 0)
         of_effects = 0
         for node in self.nodes:
             node.level = max((depth[value] for value in node.values()), default=0)
@@ -108,3 +112,10 @@ class Program:
                 node.level = of_effects = max(node.level, of_effects)
             after = node.level + deepens(node)
             depth.update(dict.fromkeys(node.outputs.values(), after))
+
+
+def has_dots(eqn: Any) -> bool:
+    """Whether an equation is a product, or has products in its functions."""
+    if eqn.primitive.name == "dot_general":
+        return True
+    return any(has_dots(inner) for jaxpr in jex_core.jaxprs_in_params(eqn.params) for inner in jaxpr.eqns)

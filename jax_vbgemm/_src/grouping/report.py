@@ -40,6 +40,13 @@ class Report:
         lhs, rhs = (variable.aval for variable in eqn.invars)
         self._left[f"  {where}: {lhs.dtype}{list(lhs.shape)} x {list(rhs.shape)}", why] += 1
 
+    def include(self, other: Report) -> None:
+        """Adds what the report of a part of the program has recorded."""
+        self.calls += other.calls
+        self.grouped += other.grouped
+        self._lines += other._lines
+        self._left += other._left
+
     def __str__(self) -> str:
         dots = sum(self._left.values())
         calls = f"{self.grouped} products in {self.calls} call" + ("" if self.calls == 1 else "s")

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jax.extend import core as jex_core
 
 from jax_vbgemm._src.grouping.dots import Dot
-from jax_vbgemm._src.grouping.program import Node, Program
+from jax_vbgemm._src.grouping.program import Node, Program, Value
+from jax_vbgemm._src.planner.single_dots import Member
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 
 _ADDITIONS = ("add", "add_any")
+
+# Operations that XLA computes in the kernel that uses their result.
+_ELEMENTWISE = frozenset(
+    (
+        "abs", "add", "add_any", "broadcast_in_dim", "convert_element_type", "cos", "div", "exp", "exp2", "integer_pow",
+        "log", "log1p", "logistic", "max", "min", "mul", "neg", "pow", "reshape", "rsqrt", "select_n", "sign", "sin",
+        "sqrt", "square", "sub", "tan", "tanh", "transpose",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,3 +86,35 @@ def add_up(program: Program, found: dict[int, Sum]) -> dict[int, Sum]:
         program.nodes[place] = total
     program.nodes = [node for node in program.nodes if id(node) not in absorbed]
     return {key: value for key, value in of_node.items() if key not in absorbed}
+
+
+def fused_operands(program: Program) -> frozenset[Value]:
+    """The values that only one equation uses and that an elementwise operation computes."""
+    uses = Counter(value for node in program.nodes for value in node.values())
+    uses.update(program.outputs)
+    made = (
+        value for node in program.nodes if node.eqn.primitive.name in _ELEMENTWISE for value in node.outputs.values()
+    )
+    return frozenset(value for value in made if uses[value] == 1)
+
+
+def members_of(sums: Sequence[Sum], fused: Collection[Value] = ()) -> tuple[Member, ...]:
+    """The sums as members of one call, with the arrays that the call is passed.
+
+    fused: the values that XLA would compute inside of a dot, and that have to be written for a call.
+    """
+    members = []
+    passed: set[object] = set()
+    for each in sums:
+        arrays, copied = 1, []  # the result
+        for dot, node in zip(each.dots, each.products, strict=True):
+            for value, side in zip(node.inputs, (dot.lhs, dot.rhs), strict=True):
+                key = (value if isinstance(value, int) else id(value)), side[:2]
+                if key in passed:
+                    continue
+                passed.add(key)
+                arrays += 1
+                if side.order is not None or (isinstance(value, int) and value in fused):
+                    copied.append(math.prod(side.shape))
+        members.append(Member(each.problem, tuple(dot.problem for dot in each.dots), arrays, tuple(copied)))
+    return tuple(members)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 import jax
@@ -12,14 +13,14 @@ from jax.extend import core as jex_core
 
 from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.grouping.dots import dot_of
-from jax_vbgemm._src.grouping.program import Node, Program
+from jax_vbgemm._src.grouping.program import Node, Program, Value, has_dots
 from jax_vbgemm._src.grouping.report import Report
-from jax_vbgemm._src.grouping.sums import Sum, add_up
+from jax_vbgemm._src.grouping.sums import Sum, add_up, fused_operands, members_of
 from jax_vbgemm._src.matmul.contract import contract
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.primitive import Term
 from jax_vbgemm._src.planner import Planner, resolve_planner
-from jax_vbgemm._src.planner.single_dots import split
+from jax_vbgemm._src.planner.single_dots import calls_of, worthwhile
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -97,25 +98,47 @@ def group(f: F | None = None, *, planner: str | Planner = "auto", explain: bool 
         arrays = [leaves[place] for place in places]
         closed, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
         report = Report(name)
-        results = _Grouping(planner, report).run(closed, arrays, report.name)
+        found = _Grouping(planner, report).grouped(closed, report.name)
         if explain:
             print(report)
+        results = found.run(arrays) if found.gains else jex_core.jaxpr_as_fun(closed)(*arrays)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return grouped
 
 
+Env = dict[Value, Any]
+
+
+@dataclass(frozen=True)
+class _Grouped:
+    """A program as steps, each of which computes some of its values; `gains` is false where it has no call that the
+    original program lacks."""
+
+    program: Program
+    steps: list[Callable[[Env], None]]
+    gains: bool
+
+    def run(self, args: Sequence[Any]) -> list[Any]:
+        """The results of the program."""
+        env = self.program.known | dict(zip(self.program.inputs, args, strict=True))
+        for step in self.steps:
+            step(env)
+        return [env[value] for value in self.program.outputs]
+
+
 class _Grouping:
-    """Runs programs with their products grouped, and records the decisions in the report."""
+    """Groups the products of programs, and records the decisions in the report."""
 
     def __init__(self, planner: Planner, report: Report) -> None:
         self.planner, self.report = planner, report
         self.device = backends.traced_target()
         self.dtypes = backends.BACKENDS[self.device.platform].dtypes
 
-    def run(self, closed: Any, args: Sequence[Any], where: str) -> list[Any]:
-        """The results of a closed jaxpr; `where` is its name in the report."""
-        program = Program(closed, args)
+    def grouped(self, closed: Any, where: str) -> _Grouped:
+        """A closed jaxpr with its products grouped; `where` is its name in the report. Nothing is traced again unless
+        there is a call to be made."""
+        program = Program(closed)
         sums = self._sums(program, where)
         loops = {id(node) for node in program.nodes if _is_loop(node.eqn)}
         program.number_levels(lambda node: id(node) in sums or id(node) in loops)
@@ -123,7 +146,9 @@ class _Grouping:
         for node in program.nodes:
             levels.setdefault(node.level, []).append(node)
 
-        env = dict(program.known)
+        fused = fused_operands(program) if calls_of(self.device).fuses_operands else frozenset[Value]()
+        steps: list[Callable[[Env], None]] = []
+        before = self.report.calls
         for level in sorted(levels):
             alike: dict[Any, list[Sum]] = {}
             scans: dict[Any, list[Node]] = {}
@@ -134,42 +159,41 @@ class _Grouping:
                 elif id(node) in loops:
                     scans.setdefault(_loop_key(node.eqn), []).append(node)
                 else:
-                    self._run(node, env, where)
+                    steps.append(self._step(node, where))
             for nodes in scans.values():
-                if len(nodes) > 1:
-                    self._run_loops(nodes, env, where)
-                else:
-                    self._run(nodes[0], env, where)
+                merged = self._merged(nodes, where) if len(nodes) > 1 else None
+                steps += [self._step(node, where) for node in nodes] if merged is None else [merged]
             for members in alike.values():
-                together = self._chosen(members, f"{where}, level {level}")
-                self._bind(together, env)
+                together = self._chosen(members, fused, f"{where}, level {level}")
+                if together:
+                    steps.append(functools.partial(self._bind, together))
                 bound = set(map(id, together))
-                for node in (node for member in members if id(member) not in bound for node in member.parts):
-                    self._run(node, env, where)
-        return [env[value] for value in program.outputs]
+                steps += [self._step(x, where) for member in members if id(member) not in bound for x in member.parts]
+        return _Grouped(program, steps, self.report.calls > before)
 
     def _sums(self, program: Program, where: str) -> dict[int, Sum]:
         """The products that kernels can compute, summed where nothing else uses them, by the id of their node."""
         found: dict[int, Sum] = {}
+        fused_side = calls_of(self.device).fused_side
         for node in program.nodes:
             if node.eqn.primitive.name == "dot_general":
-                dot = dot_of(node.eqn, self.dtypes)
+                dot = dot_of(node.eqn, self.dtypes, fused_side)
                 if isinstance(dot, str):
                     self.report.leave(where, node.eqn, dot)
                 else:
                     found[id(node)] = Sum(node, (dot,), (node,))
         return add_up(program, found)
 
-    def _run(self, node: Node, env: dict[int, Any], where: str) -> None:
+    def _step(self, node: Node, where: str) -> Callable[[Env], None]:
         """Runs one equation unchanged, except that the functions in it have their products grouped."""
-        eqn = self._with_grouped_bodies(node.eqn, where)
-        node.write(compat.run_equation(eqn, node.operands(env)), env)
+        eqn = self._with_grouped_bodies(node.eqn, where) if has_dots(node.eqn) else node.eqn
+        return lambda env: node.write(compat.run_equation(eqn, node.operands(env)), env)
 
-    def _chosen(self, sums: list[Sum], where: str) -> list[Sum]:
-        """The sums of a level that are predicted to be faster in one call than as XLA's dots."""
-        problems = tuple(member.problem for member in sums)
+    def _chosen(self, sums: list[Sum], fused: frozenset[Value], where: str) -> list[Sum]:
+        """The sums of a level that are predicted to be clearly faster in one call than as XLA's dots."""
         dot = sums[0].dots[0]
-        best = split((problems,), dot.dtype.name, precision_name(dot.precision), self.device, self.planner)
+        members = members_of(sums, fused)
+        best = worthwhile(members, dot.dtype.name, precision_name(dot.precision), self.device, self.planner)
         together = [member for member, alone in zip(sums, best.alone, strict=True) if not alone]
         if sum(len(member.dots) for member in together) < 2:
             together = []
@@ -182,10 +206,8 @@ class _Grouping:
             self.report.join(where, [member.problem for member in together], sum(len(x.dots) for x in together), best)
         return together
 
-    def _bind(self, sums: list[Sum], env: dict[int, Any]) -> None:
+    def _bind(self, sums: list[Sum], env: Env) -> None:
         """One call for all products of `sums`."""
-        if not sums:
-            return
         operands: list[Any] = []
         terms, dtypes = [], []
         reshaped: dict[Any, tuple[Any, jax.Array]] = {}  # an operand of several products is reshaped once
@@ -222,50 +244,59 @@ class _Grouping:
         grouped."""
         is_open = isinstance(body, jex_core.Jaxpr)
         closed = jex_core.ClosedJaxpr(body, ()) if is_open else body
-        before = self.report.calls
-        new = jax.make_jaxpr(lambda *args: self.run(closed, args, where))(*closed.in_avals)
-        if self.report.calls == before or (is_open and new.consts):
+        grouped = self.grouped(closed, where)
+        if not grouped.gains:
+            return body
+        new = jax.make_jaxpr(lambda *args: grouped.run(args))(*closed.in_avals)
+        if is_open and new.consts:
             return body
         return new.jaxpr if is_open else new
 
-    def _run_loops(self, nodes: list[Node], env: dict[int, Any], where: str) -> None:
-        """Runs independent scans of equal length as one scan, each step of which does a step of all."""
-        parts = []  # for each scan: its body, constants, carry and inputs
-        for node in nodes:
-            params, values = node.eqn.params, node.operands(env)
-            begin, num_carry = compat.scan_counts(node.eqn)
-            body = functools.partial(jex_core.jaxpr_as_fun(params["jaxpr"]), *values[:begin])
-            parts.append((body, values[begin : begin + num_carry], values[begin + num_carry :]))
+    def _merged(self, nodes: list[Node], where: str) -> Callable[[Env], None] | None:
+        """Runs independent scans of equal length as one scan, each step of which does a step of all; None where no
+        products are grouped by that."""
+        bodies = [node.eqn.params["jaxpr"] for node in nodes]
+        counts = [compat.scan_counts(node.eqn) for node in nodes]
+        ends = np.cumsum([len(body.in_avals) for body in bodies])[:-1].tolist()
 
-        def step(carries: list[list[Any]], inputs: list[list[Any]]) -> tuple[list[list[Any]], list[list[Any]]]:
-            results = [body(*carry, *x) for (body, *_), carry, x in zip(parts, carries, inputs, strict=True)]
-            counts = [len(carry) for carry in carries]
-            return [r[:n] for r, n in zip(results, counts, strict=True)], [
-                r[n:] for r, n in zip(results, counts, strict=True)
-            ]
+        def bodies_run(*args: Any) -> list[Any]:
+            parts = (args[begin:end] for begin, end in zip([0, *ends], [*ends, None], strict=True))
+            return [jex_core.jaxpr_as_fun(body)(*part) for body, part in zip(bodies, parts, strict=True)]
 
-        def grouped_step(carries: list[list[Any]], inputs: list[list[Any]]) -> Any:
-            closed, shapes = jax.make_jaxpr(step, return_shape=True)(carries, inputs)
-            results = self.run(closed, jax.tree.leaves((carries, inputs)), f"{where}, {len(nodes)} scans")
-            return jax.tree.unflatten(jax.tree.structure(shapes), results)
-
+        trial = _Grouping(self.planner, Report(self.report.name))
+        closed = jax.make_jaxpr(bodies_run)(*(aval for body in bodies for aval in body.in_avals))
+        grouped = trial.grouped(closed, f"{where}, {len(nodes)} scans")
+        if not grouped.gains:
+            return None
+        self.report.include(trial.report)
         params = nodes[0].eqn.params
         options = {name: params[name] for name in ("length", "reverse", "unroll")}
-        carries, outputs = jax.lax.scan(grouped_step, [c for _, c, _ in parts], [x for *_, x in parts], **options)
-        for node, carry, output in zip(nodes, carries, outputs, strict=True):
-            node.write([*carry, *output], env)
+
+        def run(env: Env) -> None:
+            values = [node.operands(env) for node in nodes]
+            constants = [x[:begin] for x, (begin, _) in zip(values, counts, strict=True)]
+            firsts = [x[begin : begin + carry] for x, (begin, carry) in zip(values, counts, strict=True)]
+            inputs = [x[begin + carry :] for x, (begin, carry) in zip(values, counts, strict=True)]
+
+            def step(carries: list[list[Any]], xs: list[list[Any]]) -> tuple[list[list[Any]], list[list[Any]]]:
+                args = [x for parts in zip(constants, carries, xs, strict=True) for part in parts for x in part]
+                results = iter(grouped.run(args))
+                each = [[next(results) for _ in body.out_avals] for body in bodies]
+                return [x[:carry] for x, (_, carry) in zip(each, counts, strict=True)], [
+                    x[carry:] for x, (_, carry) in zip(each, counts, strict=True)
+                ]
+
+            carries, outputs = jax.lax.scan(step, firsts, inputs, **options)
+            for node, carry, output in zip(nodes, carries, outputs, strict=True):
+                node.write([*carry, *output], env)
+
+        return run
 
 
 def _is_loop(eqn: Any) -> bool:
     """Whether an equation is a scan with products, which may be merged with other scans."""
-    return eqn.primitive.name == "scan" and not eqn.effects and _has_dots(eqn)
+    return eqn.primitive.name == "scan" and not eqn.effects and has_dots(eqn)
 
 
 def _loop_key(eqn: Any) -> tuple[Any, ...]:
     return tuple(eqn.params[name] for name in ("length", "reverse", "unroll"))
-
-
-def _has_dots(eqn: Any) -> bool:
-    if eqn.primitive.name == "dot_general":
-        return True
-    return any(_has_dots(inner) for jaxpr in jex_core.jaxprs_in_params(eqn.params) for inner in jaxpr.eqns)

@@ -31,11 +31,16 @@ def accumulator(dtype: Any) -> Any:
 
 
 def factor(x: jax.Array, wide: Any) -> jax.Array:
-    """x in the dtype in which XLA multiplies it: integers are converted to the dtype of the accumulator.
+    """x in the dtype in which XLA multiplies it: integers and 4-bit floats are converted to the accumulator's dtype.
 
-    XLA's int8 products on GPUs are twice what they should be where K or N is not a multiple of 4 (jaxlib 0.11.2).
+    XLA's int8 products on GPUs are twice what they should be where K or N is not a multiple of 4 (jaxlib 0.11.2). Its
+    CPU and GPU backends refuse products of 4-bit floats with wider results (jaxlib 0.10.2 to 0.11.2).
     """
-    return x.astype(wide) if jnp.issubdtype(x.dtype, jnp.integer) else x
+    return x.astype(wide) if _is_converted(x.dtype) else x
+
+
+def _is_converted(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.integer)) or dtype.name.startswith("float4")
 
 
 def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: Any) -> jax.Array:
@@ -46,7 +51,7 @@ def multiply(lhs: jax.Array, rhs: jax.Array, term: Term, dtype: Any, precision: 
     lhs, rhs = (x.reshape((*(1,) * (rank - x.ndim), *x.shape)) for x in (lhs, rhs))
     a = jnp.swapaxes(lhs, -1, -2) if term.transpose_a else lhs
     b = jnp.swapaxes(rhs, -1, -2) if term.transpose_b else rhs
-    if jnp.issubdtype(a.dtype, jnp.integer) and jnp.issubdtype(b.dtype, jnp.integer):
+    if _is_converted(a.dtype) and _is_converted(b.dtype):
         wide = accumulator(dtype)
         return jnp.matmul(factor(a, wide), factor(b, wide), preferred_element_type=wide).astype(dtype)
     if a.dtype == b.dtype:

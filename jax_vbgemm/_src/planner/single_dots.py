@@ -4,11 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from jax_vbgemm._src.planner.entry import Planner, plan_problems
 from jax_vbgemm._src.planner.tables.catalogue import ELEMENT_BYTES, kind_of
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.planner.tables.rules import DotRates
+from jax_vbgemm._src.planner.tables.rules import CallCosts, DotRates
 from jax_vbgemm._src.problem import Problem
 
 
@@ -20,12 +21,41 @@ def _of_data_sheet(device: DeviceSpec) -> DotRates:
     return DotRates((*device.peak_rates, *tensor), device.launch_seconds, device.bandwidth)
 
 
-def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec) -> float:
-    """Predicted seconds of XLA's dot for one problem, with scaling the result and adding to it.
+def dots_of(device: DeviceSpec) -> DotRates:
+    """The speed of XLA's dots on a device, measured or by its data sheet."""
+    return device.dots or _of_data_sheet(device)
+
+
+def calls_of(device: DeviceSpec) -> CallCosts:
+    """What a call costs beside its kernels; where that was not measured, a copy is one kernel more."""
+    if device.calls is not None:
+        return device.calls
+    return CallCosts(
+        launch=None, array=_ARRAY_OF_A_GPU, copy=device.launch_seconds, clear_gain=1.25, least_gain=_GAIN_ON_A_GPU,
+        block=0.0, element=0.0, small_bytes=0, fused_side=_FUSED_SIDE_ON_A_GPU, fuses_operands=True,
+    )  # fmt: skip
+
+
+# Seconds for each array of a GPU's call, of which XLA updates the address in a command buffer: estimated from one PEPS
+# on an H100, whose eleven calls have 8900 arrays and whose program took 454 us. Without command buffers it is 0.19 us.
+_ARRAY_OF_A_GPU = 0.05e-6
+
+# On an H100 (jax 0.11.2), with calls of any predicted gain and of products with sides of 3 to 7 (Clebsch-Gordan
+# coefficients), the training step of nequix took 25.6 ms in place of 22.0, as XLA had fused these products with the
+# arithmetic of edges; and the norm of a 2 x 2 PEPS with bonds of 6 took 203 us in place of 175, as XLA records a call
+# anew in its CUDA graph whenever the program's arrays have other addresses.
+_GAIN_ON_A_GPU, _FUSED_SIDE_ON_A_GPU = 10e-6, 8
+
+
+_SLICE_OF_K = 1024  # the shortest slice of K that cuBLAS and Triton are assumed to make
+
+
+def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec, *, bare: bool = False) -> float:
+    """Predicted seconds of XLA's dot for one problem, with scaling the result and adding to it unless it is `bare`.
 
     precision: "default", "high" or "highest"; except at "highest", a GPU's dots multiply float32 in TF32.
     """
-    known = device.dots or _of_data_sheet(device)
+    known = dots_of(device)
     scalar = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     rates = dict(known.rates)
     rate = (
@@ -36,18 +66,26 @@ def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec
     m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
     products = float(batch) * m * n * k
     if known.tiles:
-        # Wave quantization: a partial wave of tiles takes as long as a full one.
-        products = (
-            min(
-                math.ceil(batch * math.ceil(m / edge) * math.ceil(n / edge) / device.units) * edge**2 * float(k) / share
-                for edge, share in known.tiles
-            )
-            * device.units
-        )
+        # Wave quantization: a partial wave of tiles takes as long as a full one. A few tiles with a long K are divided
+        # along K, which takes a second kernel; this is not in the rates that were measured for whole products.
+        def waves(edge: int, slices: int) -> float:
+            tiles = batch * math.ceil(m / edge) * math.ceil(n / edge) * slices
+            return math.ceil(tiles / device.units) * edge**2 * float(math.ceil(k / slices))
+
+        def slices(edge: int) -> int:
+            tiles = batch * math.ceil(m / edge) * math.ceil(n / edge)
+            return max(min(device.units // max(tiles, 1), k // _SLICE_OF_K), 1) if bare else 1
+
+        products = min(waves(edge, slices(edge)) / share for edge, share in known.tiles) * device.units
     flops = 8.0 if dtype.startswith("complex") else 2.0
     # The result is written, and then read and written once more to scale it and to add to it.
-    bytes_moved = float(batch) * (m * k + k * n + 3 * m * n) * ELEMENT_BYTES[dtype]
-    return known.launch + max(flops * products / rate, bytes_moved / known.bandwidth)
+    bytes_moved = float(batch) * (m * k + k * n + (1 if bare else 3) * m * n) * ELEMENT_BYTES[dtype]
+    launch = known.launch
+    if bare and known.inlined and (max(m, n, k) <= known.inlined or min(m, n) == 1):
+        launch = known.inlined_launch
+    elif bare and known.bare_launch is not None:
+        launch = known.bare_launch
+    return launch + max(flops * products / rate, bytes_moved / known.bandwidth)
 
 
 @dataclass(frozen=True)
@@ -87,17 +125,124 @@ def split(
     """
     members = len(rounds[0]) if rounds else 0
     alone_seconds = [sum(dot_seconds(r[i], dtype, precision, device) for r in rounds) for i in range(members)]
-    dots_seconds = sum(alone_seconds)
+    return _split(rounds, alone_seconds, [0.0] * members, 0.0, dtype, precision, device, planner)
 
+
+@dataclass(frozen=True)
+class Member:
+    """A sum of products, which a call computes at once, or XLA by single dots and additions.
+
+    problem: the sum as the planner sees it, one product whose K is the total K of its products.
+    dots: the products by themselves.
+    arrays: the number of arrays that are passed to the call or returned by it, without those that an earlier member
+      counts.
+    copied: the numbers of elements of the arrays among these that have to be transposed into a copy for the call.
+    """
+
+    problem: Problem
+    dots: tuple[Problem, ...]
+    arrays: int
+    copied: tuple[int, ...] = ()
+
+
+class Alternative(NamedTuple):
+    """Another way in which the program would compute all members: products of XLA's, of blocks that are copied
+    together.
+
+    copies: the number of these blocks that consist of several. blocks, elements: how many go into them.
+    """
+
+    dots: tuple[Problem, ...]
+    copies: int
+    blocks: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class Choice(Split):
+    """The split; or `alternative`, if that is the fastest way. All members are then `alone`."""
+
+    alternative: bool = False
+
+
+@lru_cache(maxsize=256)
+def worthwhile(
+    members: tuple[Member, ...],
+    dtype: str,
+    precision: str,
+    device: DeviceSpec,
+    planner: str | Planner = "auto",
+    alternative: Alternative | None = None,
+    most_dots: float = math.inf,
+) -> Choice:
+    """The split of a program's products, where XLA's dots, or the alternative, are what the program has otherwise.
+
+    A call has to be clearly faster (`CallCosts`), with the time of passing and transposing its arrays. If it is not,
+    all products become dots, or the alternative is taken. More than `most_dots` products never become dots, which would
+    take long to compile.
+
+    The other arguments are those of `split`.
+    """
+    costs, bandwidth = calls_of(device), dots_of(device).bandwidth
+    size = ELEMENT_BYTES[dtype]
+    elements = max((max(p.m * p.k, p.k * p.n, p.m * p.n) * p.batch for x in members for p in x.dots), default=0)
+    launch = 0.0 if costs.launch is None else costs.launch - device.launch_seconds
+
+    def bare(dots: Sequence[Problem]) -> float:
+        return sum(dot_seconds(dot, dtype, precision, device, bare=True) for dot in dots)
+
+    def alone(member: Member) -> float:
+        added = 3.0 * (len(member.dots) - 1) * member.problem.m * member.problem.n * member.problem.batch
+        return bare(member.dots) + added * size / bandwidth
+
+    def beside(member: Member) -> float:
+        moved = 2.0 * sum(member.copied) * size / bandwidth  # read and written
+        return member.arrays * costs.array + len(member.copied) * costs.copy + moved
+
+    rounds = (tuple(member.problem for member in members),)
+    alone_seconds = tuple(alone(member) for member in members)
+    best = _split(rounds, alone_seconds, [beside(x) for x in members], launch, dtype, precision, device, planner)
+    other, is_alternative = best.dots_seconds, False
+    if alternative is not None:
+        copied = alternative.elements * max(costs.element, 2.0 * size / bandwidth)
+        copied += alternative.copies * costs.copy + alternative.blocks * costs.block
+        fused, count = bare(alternative.dots) + copied, sum(len(member.dots) for member in members)
+        if fused < other or count > most_dots:
+            other, is_alternative = fused, True
+    elif sum(len(member.dots) for member in members) > most_dots:
+        other = math.inf
+    # What the members that leave the batch take is the same in a program of dots.
+    left = 0.0 if is_alternative else sum(x for x, out in zip(alone_seconds, best.alone, strict=True) if out)
+    gains = other - left >= costs.clear_gain * (best.seconds - left) and other - best.seconds >= costs.least_gain
+    if gains and (elements * size > costs.small_bytes or other == math.inf):
+        return Choice(**vars(best))
+    none = (True,) * len(members)
+    return Choice(none, alone_seconds, other, best.batched_seconds, best.dots_seconds, is_alternative)
+
+
+def _split(
+    rounds: tuple[tuple[Problem, ...], ...],
+    alone_seconds: Sequence[float],
+    beside: Sequence[float],
+    launch: float,
+    dtype: str,
+    precision: str,
+    device: DeviceSpec,
+    planner: str | Planner,
+) -> Split:
+    """The split, given the seconds of each member as dots, and the seconds beside those of the plan: of each member in
+    a batch, and of each batch (`launch`)."""
+    members = len(alone_seconds)
+    dots_seconds = sum(alone_seconds)
     kind = kind_of(dtype, precision, device)
 
     def batch_seconds(kept: Sequence[int]) -> float:
         if not kept:
             return 0.0
-        return sum(
+        return sum(beside[i] for i in kept) + sum(
             # Without tuned plans, as the result is cached and must not depend on a file, and as predictions are
             # compared.
-            plan_problems([problems[i] for i in kept], kind, device, planner, tuned=False).predicted_seconds
+            launch + plan_problems([problems[i] for i in kept], kind, device, planner, tuned=False).predicted_seconds
             for problems in rounds
         )
 

@@ -1,23 +1,26 @@
 """Ragged products in jnp: their definition, and the form for platforms and dtypes without a kernel.
 
 The rows of each group are cut into tiles of a fixed number of rows. Ragged rows gather the tiles into one batch and
-multiply it by the weights of their groups in one batched product; a ragged contraction adds the tiles' products one
-after another. Both do about the work that the sizes require, where the expansion of jax.lax.ragged_dot multiplies each
-row by the weights of all groups. Rows are selected by index and mask, never by multiplication with 0, so that NaN does
-not spread.
+multiply it by the weights of their groups in one batched product, or in several where the copies of weights for all
+tiles would take more memory than the weights; a ragged contraction adds the tiles' products one after another. Both do
+about the work that the sizes require, where the expansion of jax.lax.ragged_dot multiplies each row by the weights of
+all groups. Rows are selected by index and mask, never by multiplication with 0, so that NaN does not spread.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jax_vbgemm._src import compat
+from jax_vbgemm._src.arithmetic import DTYPES
 from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator, factor
 from jax_vbgemm._src.ragged.primitive import Ragged, sizes_of
 from jax_vbgemm._src.ragged.segments import segment_of
@@ -146,19 +149,60 @@ def group_of(index: jax.Array, end: jax.Array) -> jax.Array:
     return jnp.minimum(segment_of(index, end), len(end) - 1)
 
 
+# Weights of so many bytes are copied at once in any case: a loop over fewer costs time and saves little.
+_SMALL_COPY = 2**24
+
+
+def _parts(tiles: Any, rhs: jax.Array, wide: Any) -> int:
+    """In how many parts the tiles are multiplied, such that the weights copied for a part, in the accumulator's dtype,
+    take half of the memory of rhs at most."""
+    if not compat.is_static((tiles, *rhs.shape)):
+        return 1
+    of_tile = max(math.prod(rhs.shape[1:]), 1) * np.dtype(wide).itemsize
+    at_once: int = max(rhs.size * rhs.dtype.itemsize // 2, _SMALL_COPY) // of_tile
+    parts: int = -(-tiles // max(at_once, 1))
+    return max(parts, 1)
+
+
+def _selected_bits(x: jax.Array, index: jax.Array) -> jax.Array:
+    """x[index]. XLA's CPU backend selects narrow floats as wider ones: it would convert all of x before a loop."""
+    if x.dtype.name not in DTYPES or not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype.itemsize > 2:
+        return x[index]
+    bits = np.uint16 if x.dtype.itemsize == 2 else np.uint8
+    return lax.bitcast_convert_type(lax.bitcast_convert_type(x, bits)[index], x.dtype)
+
+
+def _in_parts(products: Callable[..., jax.Array], tiles: Tiles, parts: int) -> jax.Array:
+    """The products of all tiles, by group and rows, of one part of the tiles after another."""
+    if parts == 1:
+        return products(tiles.group, tiles.rows)
+    of_part = -(-len(tiles.group) // parts)
+    missing = of_part * parts - len(tiles.group)
+    group = jnp.pad(tiles.group, (0, missing)).reshape(parts, of_part)
+    rows = jnp.pad(tiles.rows, ((0, missing), (0, 0))).reshape(parts, of_part, -1)
+    done: jax.Array = lax.map(lambda part: products(*part), (group, rows))
+    return done.reshape(parts * of_part, *done.shape[2:])
+
+
 def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     m = lhs.shape[0]
     rows = rows_of_groups(group_sizes, extras.get("group_offset"), m, ragged.groups)
     tiles = _tiles(rows, m, ragged)
     wide = accumulator(ragged.out_dtype)
-    total = jnp.einsum(
-        "tik,tnk->tin" if ragged.transpose_rhs else "tik,tkn->tin",
-        factor(lhs.at[tiles.rows].get(mode="clip"), wide),
-        factor(rhs[tiles.group], wide),
-        precision=ragged.precision,
-        preferred_element_type=wide,
-    )
+    parts = _parts(tiles.group.shape[0], rhs, wide)
+
+    def products(group: jax.Array, rows: jax.Array) -> jax.Array:
+        weights = rhs[group] if parts == 1 else _selected_bits(rhs, group)
+        return jnp.einsum(
+            "tik,tnk->tin" if ragged.transpose_rhs else "tik,tkn->tin",
+            factor(lhs.at[rows].get(mode="clip"), wide),
+            factor(weights, wide),
+            precision=ragged.precision,
+            preferred_element_type=wide,
+        )
+
+    total = _in_parts(products, tiles, parts)
     row = lax.iota(jnp.int32, m)
     group = group_of(row, rows.end)
     size = tiles.rows.shape[1]

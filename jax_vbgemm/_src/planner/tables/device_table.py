@@ -7,6 +7,7 @@ figures that were measured or that papers give:
   [costs]   seconds; else those of assumed_costs.toml
   [papers]  thresholds of the papers' planners; else derived from the architecture (`_thresholds`)
   [dots]    measured rates of XLA's dots (rules.DotRates); else the data sheet's rates
+  [calls]   what a call costs beside its kernels (rules.CallCosts); else assumed (single_dots.py)
   [rules]   rules.Rules, [ragged] rules.RaggedRules, [cores] rules.CoreRules; else none
   [boards]  by device_kind, the figures of [hardware] in which a board differs
 
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from jax_vbgemm._src.planner.tables.device import DeviceSpec
-from jax_vbgemm._src.planner.tables.rules import CoreRules, DotRates, RaggedRules, Rules
+from jax_vbgemm._src.planner.tables.rules import CallCosts, CoreRules, DotRates, RaggedRules, Rules
 from jax_vbgemm._src.shown import shown
 
 TABLES = Path(__file__).parent
@@ -85,6 +86,7 @@ def spec_of(name: str, architecture: str, tables: Mapping[str, Any], calibration
             ragged_rules=RaggedRules(**tables["ragged"]) if "ragged" in tables else None,
             core_rules=CoreRules(**_frozen(tables["cores"])) if "cores" in tables else None,
             dots=DotRates(**_frozen(tables["dots"])) if "dots" in tables else None,
+            calls=CallCosts(**tables["calls"]) if "calls" in tables else None,
             note=_note(architecture, of_architecture),
             **occupancy,
             **hardware,
@@ -137,7 +139,7 @@ def _check_base(
         for key in ("units", "peak_rates", "tensor_rates")
         if hardware.get(key, below["hardware"][key]) != below["hardware"][key]
     ]
-    measured = [f"[{table}]" for table in ("dots", "rules", "ragged") if table in below]
+    measured = [f"[{table}]" for table in ("dots", "calls", "rules", "ragged") if table in below]
     measured += ["calibration.csv"] if calibration else []
     if other and measured:
         raise ValueError(

@@ -108,12 +108,54 @@ class CoreRules:
 class DotRates:
     """The measured speed of XLA's dots on a device.
 
-    rates: FLOP/s of a large dot by its arithmetic. launch: least seconds of a dot. bandwidth: byte/s.
+    rates: FLOP/s of a large dot by its arithmetic. launch: least seconds of a dot, with scaling and adding the result.
+    bandwidth: byte/s.
     tiles: the output tiles that the vendor's library chooses from, as (edge, fraction of the rate); empty where small
-    outputs don't leave units idle.
+      outputs don't leave units idle.
+    bare_launch: least seconds of a dot with nothing after it; None: that of any dot.
+    inlined: a dot whose sizes are all at most this, or that has one row or one column, is a loop that XLA compiles into
+      its program, without a call of a library. Its least time, with nothing after it, is `inlined_launch`. 0: there are
+      no such loops.
     """
 
     rates: tuple[tuple[str, float], ...]
     launch: float
     bandwidth: float
     tiles: tuple[tuple[int, float], ...] = ((128, 1.0), (64, 0.5))
+    bare_launch: float | None = None
+    inlined: int = 0
+    inlined_launch: float = 0.0
+
+
+@dataclass(frozen=True)
+class CallCosts:
+    """What a call costs in a program that has dots otherwise, and what it has to gain (`group`, `blocksparse`).
+
+    launch: least seconds of a call; None: as for any plan (`launch_seconds`). A CPU's plans count the time of waking
+      the thread pool, which small calls don't use.
+    array: seconds for each array that is passed to the call or returned by it.
+    copy: least seconds of transposing an operand for the call. XLA's dots take operands in any order of axes: mostly
+      the operation that computes the operand writes it in the order that the dot wants.
+    clear_gain: the predicted time of the dots divided by that of the call has to be at least this. A prediction does
+      not know what XLA fuses with a dot, nor that all results of a call are there only when the last one is.
+    least_gain: seconds that a call has to save.
+    block, element: seconds for each block, and for each element, that XLA copies into a larger block or out of one,
+      where a program contracts block-sparse tensors in this way otherwise.
+    small_bytes: no call is made of products none of whose arrays is larger. XLA's CPU runtime runs a program in which
+      no array is larger than 512 bytes operation after operation. Any larger array, also the descriptors of a call,
+      makes it schedule each operation, which takes longer than the operations of such a program.
+    fused_side: `group` leaves products with a side (M, N or K) below this, as XLA fuses them with what surrounds them.
+    fuses_operands: whether XLA computes an operand that is the result of an elementwise operation in the dot's kernel.
+      For a call it is written to memory, as a copied operand is.
+    """
+
+    launch: float | None
+    array: float
+    copy: float
+    clear_gain: float
+    least_gain: float
+    block: float
+    element: float
+    small_bytes: int
+    fused_side: int = 0
+    fuses_operands: bool = False

@@ -1,0 +1,389 @@
+"""Whole programs before and after: `group`, and the function of this package that is made for a program.
+
+Each program is one jitted function, forward or a gradient step. The stand-ins below need no package beside JAX; the
+other programs (`whole_programs_real.py`) need one each, and are skipped with the reason where it is missing:
+
+\b
+  messages    stand-in: message passing of an equivariant network, a linear map for each irrep on nodes and on edges
+  species     stand-in: an energy as the sum of networks of different width, one for each chemical element
+  blocks      stand-in: a chain of block-sparse tensors, contracted from the left, as dicts of blocks
+  experts     stand-in: a mixture of experts as a loop over all experts with masks
+  lora        stand-in: a stack of dense layers with adapters of low rank
+  nequix      nequix: forces of a crystal, and a training step on forces
+  fennol      FeNNol: an energy of species-indexed networks, and its forces
+  qwen3       tunix: the mixture-of-experts layer of Qwen3 without a mesh
+  peps        quimb and symmray: the norm of a fermionic PEPS
+
+All variants of a program are timed in interleaved rounds after three calls; `before / after` are medians of the wall
+time of a call, `ratio` is before / after (above 1, this package is faster), `cpu` the same of the process's own time,
+which other work on the machine disturbs less, and `compile` that of lowering and compiling. `error` is the largest
+difference to `before`, relative to the largest entry of its array.
+
+\b
+    python benchmarks/whole_programs.py messages species blocks experts lora --size small
+    python benchmarks/whole_programs.py all --size gpu --csv whole_programs.csv
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import jax_vbgemm as vb
+from jax_vbgemm import blocksparse, irreps
+from options import commands, one_of
+from workloads import write_csv
+
+SIZES = ("small", "cpu", "gpu")
+
+
+@dataclass
+class Row:
+    """A line of the CSV: one variant of a program beside the program as it was."""
+
+    program: str
+    step: str
+    size: str
+    variant: str
+    before_us: float
+    after_us: float
+    ratio: float
+    cpu_ratio: float
+    before_compile_s: float
+    after_compile_s: float
+    compile_ratio: float
+    calls: int
+    error: float
+    device: str
+    jax: str
+    date: str
+
+
+class Case(NamedTuple):
+    """A function as its owners wrote it, its arguments, and the same function with this package; `variants` beside
+    `group`, which every program has."""
+
+    step: str
+    before: Callable[..., Any]
+    args: tuple[Any, ...]
+    variants: Mapping[str, Callable[..., Any]]
+
+
+def of_size(size: str, small: Any, cpu: Any, gpu: Any) -> Any:
+    return {"small": small, "cpu": cpu, "gpu": gpu}[size]
+
+
+def normal(seed: int, *shape: int, dtype: Any = jnp.float32) -> jax.Array:
+    """Random numbers, divided by the square root of the second-last dimension as a weight's."""
+    scale = shape[-2] ** -0.5 if len(shape) > 1 else 1.0
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape) * scale, dtype)
+
+
+def with_gradient(loss: Callable[..., Any], args: tuple[Any, ...], **variants: Callable[..., Any]) -> list[Case]:
+    """The loss and its gradient by the first argument, before and in each variant."""
+    return [
+        Case("forward", loss, args, variants),
+        Case("gradient", jax.grad(loss), args, {name: jax.grad(function) for name, function in variants.items()}),
+    ]
+
+
+def messages(size: str) -> list[Case]:
+    """Features of e3nn's layout (nodes, channels, 2l + 1); the gradient is that of training on forces."""
+    nodes, edges, layers = of_size(size, (6, 24, 1), (64, 1024, 2), (512, 16384, 4))
+    channels = of_size(size, (4, 3), (64, 32, 16), (128, 64, 32, 32))
+    degrees = range(len(channels))
+    names = "+".join(f"{n}x{degree}{'eo'[degree % 2]}" for degree, n in enumerate(channels))
+    linear = irreps.LinearMap(names, names)
+    rng = np.random.default_rng(0)
+    senders, receivers = (jnp.asarray(rng.integers(0, nodes, edges)) for _ in range(2))
+    weights = [[[normal(7 * i + d, n, n) for d, n in enumerate(channels)] for i in range(3)] for _ in range(layers)]
+    positions = normal(99, nodes, 3)
+    embedding = [normal(50 + degree, nodes, n, 2 * degree + 1) for degree, n in enumerate(channels)]
+
+    def plain(weights: Any, x: Any) -> Any:
+        return [
+            jnp.einsum("zui,uv->zvi", of_irrep, w) / w.shape[0] ** 0.5 for of_irrep, w in zip(x, weights, strict=True)
+        ]
+
+    def mapped(weights: Any, x: Any) -> Any:
+        flat = jnp.concatenate([of_irrep.reshape(len(of_irrep), -1) for of_irrep in x], axis=1)
+        result = linear(jnp.concatenate([w.reshape(-1) for w in weights]), flat)
+        ends = np.cumsum([n * (2 * degree + 1) for degree, n in enumerate(channels)])[:-1].tolist()
+        parts = zip(jnp.split(result, ends, axis=1), channels, degrees, strict=True)
+        return [part.reshape(-1, n, 2 * degree + 1) for part, n, degree in parts]
+
+    def energy(weights: Any, positions: Any, embedding: Any, linear: Callable[..., Any]) -> jax.Array:
+        x = embedding
+        for first, middle, last in weights:
+            distance = jnp.sum((positions[senders] - positions[receivers] + 0.1) ** 2, axis=1)[:, None, None]
+            message = [of_irrep[senders] * jnp.exp(-distance) for of_irrep in linear(first, x)]
+            message = [of_irrep * jax.nn.silu(message[0][:, :1]) for of_irrep in linear(middle, message)]
+            received = [jax.ops.segment_sum(of_irrep, receivers, nodes) for of_irrep in message]
+            x = [a + b for a, b in zip(x, linear(last, received), strict=True)]
+        return jnp.sum(x[0] ** 2)
+
+    def force_loss(weights: Any, positions: Any, embedding: Any, linear: Callable[..., Any]) -> jax.Array:
+        return jnp.mean(jax.grad(energy, 1)(weights, positions, embedding, linear) ** 2)
+
+    args = weights, positions, embedding
+    forces = jax.grad(energy, 1)
+    return [
+        Case("forces", partial(forces, linear=plain), args, {"LinearMap": partial(forces, linear=mapped)}),
+        Case("training", jax.grad(partial(force_loss, linear=plain)), args,
+             {"LinearMap": jax.grad(partial(force_loss, linear=mapped))}),
+    ]  # fmt: skip
+
+
+def species(size: str) -> list[Case]:
+    """ANI's networks: as many atoms of an element as there are, a network of its own for each element."""
+    scale = of_size(size, 1, 8, 100)
+    counts = [scale * n for n in (16, 6, 4, 3, 1)]
+    widths = [(96, 160, 128), (96, 144, 112), (96, 128, 112), (96, 128, 96), (96, 96, 64)]
+    if size == "small":
+        widths = [(5, 4, 3), (5, 3, 3), (5, 3, 2), (5, 2, 2), (5, 2, 1)]
+    networks = [
+        [normal(10 * e + i, m, n) for i, (m, n) in enumerate(zip(shape, (*shape[1:], 1), strict=True))]
+        for e, shape in enumerate(widths)
+    ]
+    features = [normal(90 + e, n, shape[0]) for e, (n, shape) in enumerate(zip(counts, widths, strict=True))]
+
+    def loss(networks: Any, features: Any) -> jax.Array:
+        energies = []
+        for layers, x in zip(networks, features, strict=True):
+            for w in layers[:-1]:
+                x = jax.nn.silu(x @ w)
+            energies.append(jnp.sum(x @ layers[-1]))
+        return sum(energies) ** 2
+
+    def batched(networks: Any, features: Any) -> jax.Array:
+        xs = features
+        for layer in range(2):
+            xs = vb.batched_gemm(xs, [layers[layer] for layers in networks], activation="silu")
+        return sum(map(jnp.sum, vb.batched_matmul(xs, [layers[2] for layers in networks]))) ** 2
+
+    return with_gradient(loss, (networks, features), batched_gemm=batched)
+
+
+def blocks(size: str) -> list[Case]:
+    """A matrix product state with charges from -q to q, and its norm from left to right."""
+    sites, largest, width = of_size(size, (3, 1, 2), (8, 3, 8), (16, 4, 32))
+    charges = range(-largest, largest + 1)
+    sizes = {q: max(width // (1 + abs(q)), 1) for q in charges}
+    tensors = [
+        {(q, s, q + s): normal(100 * i + 7 * (q - min(charges)) + s + 1, sizes[q], 1, sizes[q + s]) / 2
+         for q in charges for s in (-1, 0, 1) if q + s in sizes}
+        for i in range(sites)
+    ]  # fmt: skip
+
+    def by_block(a: Any, b: Any, axes: Any) -> Any:
+        """The contraction as a loop over pairs of blocks."""
+        found: dict[Any, Any] = {}
+        free = [
+            [axis for axis in range(len(next(iter(x)))) if axis not in of_x]
+            for x, of_x in zip((a, b), axes, strict=True)
+        ]
+        for s, x in a.items():
+            for t, y in b.items():
+                if [s[axis] for axis in axes[0]] == [t[axis] for axis in axes[1]]:
+                    key = tuple(s[axis] for axis in free[0]) + tuple(t[axis] for axis in free[1])
+                    product = jnp.tensordot(x, y, axes)
+                    found[key] = found[key] + product if key in found else product
+        return found
+
+    def norm(tensors: Any, tensordot: Callable[..., Any]) -> jax.Array:
+        environment = {(q, q): jnp.eye(n, dtype=jnp.float32) for q, n in sizes.items()}
+        for tensor in tensors:
+            environment = tensordot(tensordot(environment, tensor, ([0], [0])), tensor, ([0, 1], [0, 1]))
+        return sum(map(jnp.trace, environment.values()))
+
+    way = {"blocksparse": partial(norm, tensordot=blocksparse.tensordot)}
+    return with_gradient(partial(norm, tensordot=by_block), (tensors,), **way)
+
+
+def experts(size: str) -> list[Case]:
+    """All experts on all tokens, each masked by its probabilities, as models do that have no ragged product."""
+    tokens, width, hidden, count, k = of_size(size, (6, 4, 6, 3, 2), (64, 128, 96, 16, 4), (1024, 2048, 768, 64, 8))
+    dtype = of_size(size, jnp.float32, jnp.float32, jnp.bfloat16)
+    router = normal(0, width, count)
+    gate, up = (normal(i, count, width, hidden, dtype=dtype) for i in (1, 2))
+    down, x = normal(3, count, hidden, width, dtype=dtype), normal(4, tokens, width, dtype=dtype)
+
+    def loss(weights: Any, router: Any, x: Any) -> jax.Array:
+        gate, up, down = weights
+        top, chosen = jax.lax.top_k(x.astype(jnp.float32) @ router, k)
+        probabilities, y = jax.nn.softmax(top), jnp.zeros(x.shape, x.dtype)
+        for expert in range(count):
+            part = jnp.sum(jnp.where(chosen == expert, probabilities, 0.0), axis=-1).astype(x.dtype)
+            y += part[:, None] * ((jax.nn.silu(x @ gate[expert]) * (x @ up[expert])) @ down[expert])
+        return jnp.sum(y.astype(jnp.float32) ** 2)
+
+    def ragged(weights: Any, router: Any, x: Any) -> jax.Array:
+        gate, up, down = weights
+        routing = vb.moe.route(x.astype(jnp.float32) @ router, k)
+        rows = vb.moe.dispatch(x, routing)
+        inner = jax.nn.silu(vb.ragged_dot(rows, gate, routing.group_sizes)) * vb.ragged_dot(
+            rows, up, routing.group_sizes
+        )
+        y = vb.moe.combine(vb.ragged_dot(inner, down, routing.group_sizes), routing)
+        return jnp.sum(y.astype(jnp.float32) ** 2)
+
+    return with_gradient(loss, ((gate, up, down), router, x), ragged_dot=ragged)
+
+
+def lora(size: str) -> list[Case]:
+    """Frozen dense layers with two trained factors of low rank beside each of them."""
+    layers, width, rank, rows = of_size(size, (2, 8, 2, 3), (12, 128, 8, 32), (24, 1024, 16, 512))
+    dtype = of_size(size, jnp.float32, jnp.float32, jnp.bfloat16)
+    frozen = [normal(i, width, width, dtype=dtype) for i in range(layers)]
+    trained = [
+        (normal(50 + i, width, rank, dtype=dtype), normal(80 + i, rank, width, dtype=dtype)) for i in range(layers)
+    ]
+
+    def loss(trained: Any, frozen: Any, x: Any) -> jax.Array:
+        for w, (a, b) in zip(frozen, trained, strict=True):
+            x = jnp.tanh(x @ w + (x @ a) @ b)
+        return jnp.sum(x.astype(jnp.float32) ** 2)
+
+    return with_gradient(loss, (trained, frozen, normal(99, rows, width, dtype=dtype)))
+
+
+PROGRAMS: dict[str, Callable[[str], list[Case]]] = {
+    each.__name__: each for each in (messages, species, blocks, experts, lora)
+}
+REAL = ("nequix", "fennol", "qwen3", "peps")
+
+
+def cases_of(program: str, size: str) -> list[Case]:
+    """The cases of a program; ImportError where its package is not installed."""
+    if program in PROGRAMS:
+        return PROGRAMS[program](size)
+    import whole_programs_real
+
+    return getattr(whole_programs_real, program)(size)  # type: ignore[no-any-return]
+
+
+def error_of(found: Any, expected: Any) -> float:
+    """The largest difference relative to the largest entry of its array; arrays of rounding noise are measured by a
+    ten-thousandth of the largest array."""
+    xs, ys = ([np.asarray(x, np.complex128) for x in jax.tree.leaves(tree) if np.size(x)] for tree in (found, expected))
+    floor = 1e-4 * max((np.abs(y).max() for y in ys), default=0.0) + 1e-30
+    return max(
+        (float(np.abs(x - y).max() / max(np.abs(y).max(), floor)) for x, y in zip(xs, ys, strict=True)), default=0.0
+    )
+
+
+def measure(program: str, size: str, case: Case, budget: float, least_rounds: int) -> list[Row]:
+    """A row for each variant; all variants are timed in interleaved rounds."""
+    functions = {"before": case.before, "group": vb.group(case.before), **case.variants}
+    jax.eval_shape(case.before, *case.args)  # fills caches of the program, so that compile times compare
+    compiled: dict[str, Any] = {}
+    results: dict[str, Any] = {}
+    seconds: dict[str, float] = {}
+    for name, function in functions.items():
+        start = time.perf_counter()
+        compiled[name] = jax.jit(function).lower(*case.args).compile()
+        seconds[name] = time.perf_counter() - start
+        for _ in range(3):
+            results[name] = jax.block_until_ready(compiled[name](*case.args))
+    wall: dict[str, list[float]] = {name: [] for name in compiled}
+    cpu: dict[str, list[float]] = {name: [] for name in compiled}
+    start = time.perf_counter()
+    while len(wall["before"]) < least_rounds or time.perf_counter() - start < budget:
+        for name, function in compiled.items():
+            began, of_process = time.perf_counter(), time.process_time()
+            jax.block_until_ready(function(*case.args))
+            wall[name].append(time.perf_counter() - began)
+            cpu[name].append(time.process_time() - of_process)
+    us = {name: 1e6 * statistics.median(values) for name, values in wall.items()}
+    of_process_us = {name: 1e6 * statistics.median(values) for name, values in cpu.items()}
+    where = jax.devices()[0].device_kind, jax.__version__, time.strftime("%Y-%m-%d")
+    return [
+        Row(
+            program, case.step, size, name, us["before"], us[name], us["before"] / us[name],
+            of_process_us["before"] / max(of_process_us[name], 1e-9), seconds["before"], seconds[name],
+            seconds["before"] / seconds[name], compiled[name].as_text().count('custom_call_target="vbgemm'),
+            error_of(results[name], results["before"]), *where,
+        )
+        for name in functions
+        if name != "before"
+    ]  # fmt: skip
+
+
+def show(rows: list[Row]) -> None:
+    title = f"us before and after, {rows[0].device}, jax {rows[0].jax}" if rows else "nothing was measured"
+    table = Table(title=title)
+    for column in (
+        "program",
+        "step",
+        "variant",
+        "before",
+        "after",
+        "ratio",
+        "cpu",
+        "compile/s",
+        "ratio",
+        "calls",
+        "error",
+    ):
+        table.add_column(column, justify="left" if column in ("program", "step", "variant") else "right")
+    for row in rows:
+        table.add_row(
+            row.program, row.step, row.variant, f"{row.before_us:.0f}", f"{row.after_us:.0f}", f"{row.ratio:.2f}",
+            f"{row.cpu_ratio:.2f}", f"{row.before_compile_s:.2f} {row.after_compile_s:.2f}", f"{row.compile_ratio:.2f}",
+            str(row.calls), f"{row.error:.0e}",
+        )  # fmt: skip
+    Console(width=140).print(table)
+
+
+app = commands(__doc__)
+
+
+@app.command()
+def main(
+    programs: Annotated[
+        list[str],
+        typer.Argument(help=", ".join(("all", *PROGRAMS, *REAL)), callback=one_of(("all", *PROGRAMS, *REAL))),
+    ],
+    size: Annotated[str, typer.Option(help=", ".join(SIZES), callback=one_of(SIZES))] = "cpu",
+    budget: Annotated[float, typer.Option(help="seconds of timing for each step of a program", min=0)] = 10.0,
+    rounds: Annotated[int, typer.Option(help="at least so many interleaved rounds", min=1)] = 11,
+    explain: Annotated[bool, typer.Option("--explain", help="print what `group` decides, and time nothing")] = False,
+    csv: Annotated[Path | None, typer.Option(help="rows are appended")] = None,
+) -> None:
+    rows: list[Row] = []
+    skipped = []
+    for program in [*PROGRAMS, *REAL] if "all" in programs else programs:
+        try:
+            cases = cases_of(program, size)
+        except ImportError as error:
+            skipped.append(f"{program}: skipped, {error}")
+            continue
+        for case in cases:
+            if explain:
+                print(f"{program}, {case.step}:")
+                jax.eval_shape(vb.group(case.before, explain=True), *case.args)
+                continue
+            found = measure(program, size, case, budget, rounds)
+            rows += found
+            if csv:
+                write_csv(csv, found)
+    if not explain:
+        show(rows)
+    for line in skipped:
+        print(line)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,118 @@
+"""How a block-sparse contraction is computed: by one call, by XLA's dots, or by symmray in its own way."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+
+from jax_vbgemm._src import backends, compat
+from jax_vbgemm._src.blocksparse.blocks import Sector
+from jax_vbgemm._src.blocksparse.contraction import Contraction, charges
+from jax_vbgemm._src.matmul.precision import canonical_precision, precision_name
+from jax_vbgemm._src.planner import Auto, resolve_planner
+from jax_vbgemm._src.planner.single_dots import Alternative, Choice, Member, worthwhile
+from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
+
+_MOST_DOTS = 48  # of a contraction: XLA compiles each by itself, which takes some milliseconds
+
+
+def left_to_xla(work: Contraction, *, has_own_way: bool, **options: Any) -> frozenset[Sector] | None:
+    """The sectors of the result that XLA should compute by dots, by the cost model: all, or none, or those with large
+    products. None instead if symmray's own way is predicted to be the fastest, and `has_own_way`."""
+    choice = _choice(work, has_own_way, **options)
+    if choice is None:
+        return frozenset()
+    if choice.alternative:
+        return None
+    return frozenset(sector for sector, alone in zip(work.segments, choice.alone, strict=True) if alone)
+
+
+def _choice(
+    work: Contraction,
+    has_own_way: bool,
+    *,
+    precision: Any,
+    preferred_element_type: Any,
+    planner: Any,
+    implementation: str | None,
+) -> Choice | None:
+    """The fastest way; None where the caller asks for one, or where the cost model does not know the products."""
+    device, (dtype, other), precision = backends.traced_target(), work.dtypes, canonical_precision(precision)
+    if implementation is not None or resolve_planner(planner) != Auto() or not work.segments:
+        return None
+    if dtype is None or dtype != other or preferred_element_type not in (None, dtype):
+        return None
+    has_algorithm = isinstance(precision, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm)
+    if dtype.name not in backends.BACKENDS[device.platform].dtypes or has_algorithm:
+        return None
+    if not all(compat.is_static(form.shape) for form in (*work.left.values(), *work.right.values())):
+        return None
+    members = members_of(work)
+    if max(max(x.problem.m, x.problem.n, x.problem.k) for x in members) > LARGEST_SIZE:
+        return None
+    own_way = own_way_of(work) if has_own_way and precision is None and work.axes_a else None
+    return worthwhile(
+        members, dtype.name, precision_name(precision), device, planner, alternative=own_way, most_dots=_MOST_DOTS
+    )
+
+
+def members_of(work: Contraction) -> tuple[Member, ...]:
+    """The blocks of the result as members of one call."""
+    members = []
+    passed: set[tuple[int, Sector]] = set()
+    for pairs in work.segments.values():
+        dots, arrays, copied = [], 1, []  # one array is the result
+        for pair in pairs:
+            x, y = work.left[pair[0]], work.right[pair[1]]
+            for key, form in (((0, pair[0]), x), ((1, pair[1]), y)):
+                if key not in passed:
+                    passed.add(key)
+                    arrays += 1
+                    copied += [] if form.order is None else [form.shape[0] * form.shape[1]]
+            dots.append(Problem(x.shape[0], y.shape[1], x.shape[1], 1, x.transposed, y.transposed))
+        flags = all(dot.transpose_a for dot in dots), all(dot.transpose_b for dot in dots)
+        total = Problem(dots[0].m, dots[0].n, sum(dot.k for dot in dots), 1, *flags)
+        members.append(Member(total, tuple(dots), arrays, tuple(copied)))
+    return tuple(members)
+
+
+def own_way_of(work: Contraction) -> Alternative:
+    """symmray's default way, which copies blocks into larger ones before it multiplies them.
+
+    Charges are conserved. So the blocks of a tensor fall into classes, in which each combination of charges of the free
+    axes meets each one of the contracted axes: a class is one larger block.
+    """
+    parent: dict[Hashable, Hashable] = {}
+
+    def root(x: Hashable) -> Hashable:
+        parent.setdefault(x, x)
+        while parent[x] != x:
+            parent[x] = parent[parent[x]]
+            x = parent[x]
+        return x
+
+    sizes: tuple[dict[Hashable, int], ...] = ({}, {}, {})
+    for a, b in (pair for pairs in work.segments.values() for pair in pairs):
+        (m, k), (_, n) = work.left[a].shape, work.right[b].shape
+        nodes: tuple[Hashable, ...] = (
+            ("m", charges(a, work.free_a)), ("k", charges(a, work.axes_a)), ("n", charges(b, work.free_b))
+        )  # fmt: skip
+        for size, node, of_kind in zip((m, k, n), nodes, sizes, strict=True):
+            of_kind[node] = size
+        parent[root(nodes[0])] = root(nodes[1])
+        parent[root(nodes[2])] = root(nodes[1])
+    classes: dict[Hashable, tuple[list[int], ...]] = defaultdict(lambda: ([], [], []))
+    for place, of_kind in enumerate(sizes):
+        for node, size in of_kind.items():
+            classes[root(node)][place].append(size)
+    dots, copies, elements = [], 0, 0
+    for ms, ks, ns in classes.values():
+        dots.append(Problem(sum(ms), sum(ns), sum(ks)))
+        for rows, columns in ((ms, ks), (ks, ns), (ms, ns)):
+            if len(rows) * len(columns) > 1:
+                copies += 1
+                elements += sum(rows) * sum(columns)
+    return Alternative(tuple(dots), copies, len(work.left) + len(work.right) + len(work.segments), elements)
