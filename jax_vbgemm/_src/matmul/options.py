@@ -37,6 +37,24 @@ def result_dtype(lhs: Any, rhs: Any, precision: Any, preferred_element_type: Any
     return _result_dtype(lhs, rhs, precision, preferred_element_type, default_float)
 
 
+def mixed_dtypes(lhs: Any, rhs: Any, precision: Any, preferred_element_type: Any) -> tuple[Any, Any] | None:
+    """For a product of dtypes of which one promotes with no other one, as float8 and int4: a dtype that holds the
+    values of both, and the dtype of the result that jax.lax.dot gives. None for other dtypes."""
+    if lhs == rhs or not any(_widened(dtype) != dtype for dtype in (lhs, rhs)):
+        return None
+    ones = [jax.ShapeDtypeStruct((1, 1), dtype) for dtype in (lhs, rhs)]
+    dot = functools.partial(jax.lax.dot, precision=precision, preferred_element_type=preferred_element_type)
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(_widened(lhs), _widened(rhs)), jax.eval_shape(dot, *ones).dtype
+
+
+def _widened(dtype: Any) -> Any:
+    """The narrowest dtype that holds the values of a dtype and promotes with others."""
+    if dtype.itemsize > 1 or dtype in (np.bool_, np.int8, np.uint8):
+        return dtype
+    return np.dtype(jnp.bfloat16 if jnp.issubdtype(dtype, jnp.floating) else np.int8)
+
+
 @functools.lru_cache(maxsize=1024)
 def _result_dtype(lhs: Any, rhs: Any, precision: Any, preferred_element_type: Any, default_float: Any) -> Any:
     del default_float  # a key of the cache: the x64 mode decides which dtype preferred_element_type names

@@ -13,7 +13,7 @@ from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, promotes, refuse_explicit_axes, shown
 from jax_vbgemm._src.integers import is_integer, saturated
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
-from jax_vbgemm._src.matmul.options import check_options, checked_implementation, result_dtype
+from jax_vbgemm._src.matmul.options import check_options, checked_implementation, mixed_dtypes, result_dtype
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE
@@ -27,10 +27,10 @@ def ragged_dot(
     lhs: Any,
     rhs: Any,
     group_sizes: Any,
-    *,
     precision: Any = None,
     preferred_element_type: Any = None,
     group_offset: Any = None,
+    *,
     transpose_rhs: bool = False,
     bias: Any = None,
     activation: Activation = None,
@@ -63,7 +63,9 @@ def ragged_dot(
 
     Args:
       lhs: (m, k), or (any number, k) with `gather`.
-      rhs: (g, k, n), or (g, n, k) where `transpose_rhs`. Dtypes promote as in jnp.matmul.
+      rhs: (g, k, n), or (g, n, k) where `transpose_rhs`. Dtypes promote as in jnp.matmul. A float8
+        or a 4-bit integer times another dtype gives the dtype that jax.lax.ragged_dot gives; both are converted before
+        the product, to a dtype that holds the values of both.
       group_sizes: (g,) integers of any value: a negative size counts as 0, and rows from m on don't exist. The weights
         of a group without rows are never read. A NaN in one group's rows or weights, or in rows after the last group,
         does not reach the results of other groups.
@@ -240,8 +242,12 @@ def factors(name: str, lhs: Any, rhs: Any, precision: Any, preferred: Any) -> tu
     precision = canonical_precision(precision)
     check_options(name, precision, preferred)
     try:
-        dtype = jnp.result_type(lhs, rhs)
-        out_dtype = result_dtype(dtype, dtype, precision, preferred)
+        mixed = mixed_dtypes(lhs.dtype, rhs.dtype, precision, preferred)
+        if mixed is None:
+            dtype = jnp.result_type(lhs, rhs)
+            out_dtype = result_dtype(dtype, dtype, precision, preferred)
+        else:
+            dtype, out_dtype = mixed
     except (ValueError, TypeError) as error:
         raise type(error)(f"{name}: lhs is {lhs.dtype}{lhs.shape} but rhs is {rhs.dtype}{rhs.shape}: {error}") from None
     return lhs.astype(dtype), rhs.astype(dtype), precision, out_dtype

@@ -29,10 +29,10 @@ def ragged_dot_general(
     rhs: Any,
     group_sizes: Any,
     ragged_dot_dimension_numbers: jax.lax.RaggedDotDimensionNumbers,
-    *,
     precision: Any = None,
     preferred_element_type: Any = None,
     group_offset: Any = None,
+    *,
     groups: int | None = None,
     accumulator: Any = None,
     implementation: str | None = None,
@@ -47,7 +47,7 @@ def ragged_dot_general(
         batch        [b..., m..., k...], [b..., k..., n...] -> [b..., m..., n...]        jax.lax.dot_general
 
     Args:
-      lhs, rhs: arrays, whose dtypes promote as in jnp.matmul.
+      lhs, rhs: arrays, whose dtypes promote as in `ragged_dot`.
       group_sizes: (g,), or with leading dimensions: the batch dimensions, then those dimensions of the ragged
         dimension's kind that come before it in lhs (contracting ones in the order of the dimension numbers).
       ragged_dot_dimension_numbers: as in JAX.
