@@ -295,6 +295,10 @@ def test_mistakes_are_of_newton_schulz():
         vb.newton_schulz(tree(names=["wide"]), implementation="foo")
     with pytest.raises(TypeError, match=r"newton_schulz: tree\['w'\] must be an array, but is 'x'"):
         vb.newton_schulz({"w": "x"})
+
+
+@pytest.mark.multidevice(8)
+def test_explicit_axes_are_refused_by_newton_schulz():
     mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
     with jax.set_mesh(mesh), pytest.raises(ValueError, match=r"newton_schulz: tree\['w'\] is sharded over .* 'd'"):
         vb.newton_schulz({"w": jax.device_put(jnp.ones((8, 2)), NamedSharding(mesh, P("d")))})

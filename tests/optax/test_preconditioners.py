@@ -310,6 +310,7 @@ def test_a_matrix_epsilon_in_float64(number):
     assert_close(update(number(1e-2)), update(1e-2), 1e-6)
 
 
+@pytest.mark.multidevice(8)
 @pytest.mark.parametrize("make", slow_except([soap, shampoo], [soap]))
 def test_parameters_on_an_explicit_mesh(make):
     """The statistics are replicated, and updates are sharded like the parameters."""

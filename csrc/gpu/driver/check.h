@@ -207,7 +207,7 @@ class Check {
   void large(int tile_id, bool epilogues) {
     TrialOf<Types, Out> trial(kind_, seed(60 + epilogues), margin_);
     for (int i = 0; i < (options_.small ? 7 : 25); ++i) {
-      trial.align_rows(i % 3 > 0);  // TMA copies only aligned rows, and the kernel's other way must alternate with it
+      trial.align_rows(i % 3 > 0);           // TMA copies only aligned rows, and the kernel's other way must alternate with it
       const int odd = trial.between(1, 24);  // of these widths most are no multiple of the 16 bytes that TMA stores at a time
       const int m = trial.one_of({72, 129, 131, 136, 264, 264, 384}), n = trial.one_of({8, 200, 256, 264, 300, odd, 256 + odd});
       const int k = trial.one_of({8, 64, 72, 128, 384, 640, 64 + odd});
