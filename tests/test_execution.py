@@ -12,6 +12,7 @@ import numpy as np
 import oracle
 import pytest
 import random_calls
+import random_families
 
 import jax_vbgemm as vb
 
@@ -23,10 +24,10 @@ def ragged(count, low, high, dtype="float32", seed=0):
     return As, Bs
 
 
-@pytest.mark.parametrize("family", random_calls.FAMILIES)
+@pytest.mark.parametrize("family", random_families.FAMILIES)
 def test_random_calls(family):
     """Some of the calls that tools/gpu_check.sh makes for minutes."""
-    assert random_calls.run(1, 60, 2, (family,), random_calls.DTYPES) == (2, 0)
+    assert random_calls.run(1, 60, 2, (family,), random_families.DTYPES) == (2, 0)
 
 
 @pytest.mark.parametrize("planner", ["auto", "load_balanced"])
