@@ -9,7 +9,7 @@ printed; `--seed` with it, and `--count 1`, repeats that call alone.
 
 compute-sanitizer slows each kernel a hundredfold and cannot follow a whole test run, but some of these calls:
 
-    XLA_PYTHON_CLIENT_ALLOCATOR=platform compute-sanitizer --tool memcheck --kernel-regex kns=vbgemm \\
+    XLA_PYTHON_CLIENT_ALLOCATOR=platform compute-sanitizer --tool memcheck --kernel-name kns=vbgemm \\
         python tests/random_calls.py --count 40
 """
 
@@ -55,7 +55,7 @@ def run(seed: int, seconds: float, count: int, families: tuple[str, ...], dtypes
             text = call.text
             wrong = fault(draw, call)
         except Exception as error:  # one call that fails must not hide those after it
-            wrong = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            wrong = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         if wrong:
             failed += 1
             print(

@@ -37,10 +37,11 @@ def contract_arrays(a: Any, b: Any, axes: Any, **options: Any) -> Any:
                 f"{NAME}: axis {axis} of a and axis {other} of b are contracted, but both are "
                 f"{'dual' if a.indices[axis].dual else 'not dual'}: one of the two must be"
             )
-    work = Contraction(Blocks("a", a.blocks), Blocks("b", b.blocks), (axes_a, axes_b))
+    of_a, of_b = Blocks("a", a.blocks), Blocks("b", b.blocks)
+    work = Contraction(of_a, of_b, (axes_a, axes_b))
     by_xla = left_to_xla(work, has_own_way=True, signed=_is_fermionic(a), **options)
     if by_xla is None:
-        return a.tensordot(b, (axes_a, axes_b))
+        return a.copy_with(blocks=of_a.blocks).tensordot(b.copy_with(blocks=of_b.blocks), (axes_a, axes_b))
     signed = _signed(a, b, axes_a, axes_b) if _is_fermionic(a) else (a.blocks, b.blocks)
     blocks_a, blocks_b = Blocks("a", signed[0]), Blocks("b", signed[1])
     blocks = work.results(blocks_a, blocks_b, by_xla, **options)

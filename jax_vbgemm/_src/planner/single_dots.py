@@ -66,8 +66,8 @@ def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec
     m, n, k, batch = problem.m, problem.n, problem.k, problem.batch
     products = float(batch) * m * n * k
     if known.tiles:
-        # Wave quantization: a partial wave of tiles takes as long as a full one. A few tiles with a long K are divided
-        # along K, which takes a second kernel; this is not in the rates that were measured for whole products.
+        # Wave quantization: a partial wave of tiles takes as long as a full one. A bare dot of few tiles with a long K
+        # is divided along K; the second kernel of that is left out, as this is the least time of such a dot.
         def waves(edge: int, slices: int) -> float:
             tiles = batch * math.ceil(m / edge) * math.ceil(n / edge) * slices
             return math.ceil(tiles / device.units) * edge**2 * float(math.ceil(k / slices))
@@ -204,6 +204,9 @@ def worthwhile(
     rounds = (tuple(member.problem for member in members),)
     alone_seconds = tuple(alone(member) for member in members)
     best = _split(rounds, alone_seconds, [beside(x) for x in members], launch, dtype, precision, device, planner)
+    if sum(len(member.dots) for member, out in zip(members, best.alone, strict=True) if out) > most_dots:
+        none = (False,) * len(members)
+        best = Split(none, best.members, best.batched_seconds, best.batched_seconds, best.dots_seconds)
     other, is_alternative = best.dots_seconds, False
     if alternative is not None:
         copied = alternative.elements * max(costs.element, 2.0 * size / bandwidth)
