@@ -20,6 +20,7 @@ import hypothesis
 import jax
 import pytest
 from no_skip import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
+from slow_parts import mark_today, pytest_configure, pytest_report_header  # noqa: F401
 from source_tree import pytest_ignore_collect, pytest_terminal_summary  # noqa: F401
 
 from jax_vbgemm._src.backends import platform_of
@@ -58,7 +59,9 @@ def without_passes_of_llvm():
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # for the processes that tests start
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_today(items)
     platform = platform_of(jax.devices()[0])  # JAX says "gpu" for both vendors
     for item in items:
         if item.get_closest_marker("gpu") and platform != "cuda":
