@@ -3,12 +3,15 @@
 import os
 from importlib.metadata import version
 
-# XLA's older emitters compile its part of a program in half the time. Later jaxlibs refuse the flag.
+# XLA's older emitters compile its part of a program in half the time, and one module of LLVM compiles faster than
+# several. Later jaxlibs refuse the first flag.
 os.environ["XLA_FLAGS"] = " ".join(
     (
         os.environ.get("XLA_FLAGS", ""),
         "--xla_force_host_platform_device_count=8",
-        "--xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else "",
+        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+        if version("jaxlib").startswith("0.10.")
+        else "",
     )
 )
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -34,9 +37,8 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")  # otherwise XLA's dots on a GPU would use TF32
 
-hypothesis.settings.register_profile("default", deadline=None, max_examples=12, print_blob=True)
+hypothesis.settings.register_profile("default", deadline=None, max_examples=6, print_blob=True)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=100, print_blob=True)
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=6, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

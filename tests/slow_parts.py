@@ -1,8 +1,8 @@
 """The rotation of the slow tests, which conftest.py takes over.
 
 Each day has a part of the slow tests, and the marker `today` is on those of one part: of this day's, or of that which
-the environment variable VBGEMM_SLOW_PART names (modulo PARTS). `-m "not slow or today"` runs the default tests and this part,
-`-m today` the part alone, `-m slow` all slow tests. One part a week has no tests: CI builds the ROCm backend then.
+the environment variable VBGEMM_SLOW_PART names (modulo PARTS). `-m "not slow or today"` runs the default tests and this
+part, `-m today` the part alone, `-m slow` all slow tests. One part a week has no tests: CI then builds for ROCm.
 """
 
 import os

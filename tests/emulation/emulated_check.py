@@ -182,7 +182,7 @@ def some_files(changed: Path, names: Sequence[str]) -> list[str]:
 def leave(changed: Path, file: Path, kernels: Sequence[str]) -> None:
     """Writes a version of a file of kernels that has only some of them."""
     text = file.read_text()
-    (kind,) = set(re.findall(r"^VBGEMM_\w*KERNELS\w*\(DEFINE, (\w+)\)$", text, re.MULTILINE))
+    (kind,) = set(re.findall(r"^VBGEMM_\w+\(DEFINE, (\w+)\)$", text, re.MULTILINE))
     text = re.sub(r"^VBGEMM_.*$", "", text, flags=re.MULTILINE)
     write_version(changed, file, text + "".join(f"DEFINE({kernel}, {kind})\n" for kernel in kernels))
 
