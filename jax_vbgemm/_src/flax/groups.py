@@ -19,7 +19,8 @@ from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.packed import row_multiple
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.layer import expert_mlp
-from jax_vbgemm._src.moe.routing import Auxiliary, load_balance_loss, route, router_z_loss
+from jax_vbgemm._src.moe.losses import Auxiliary, load_balance_loss, router_z_loss
+from jax_vbgemm._src.moe.routing import route
 from jax_vbgemm._src.ragged.api import ragged_dot, sizes_argument
 from jax_vbgemm._src.ragged.packed_api import ragged_matmul
 from jax_vbgemm._src.ragged.reference import rows_with_weights
