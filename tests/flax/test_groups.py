@@ -12,6 +12,7 @@ from flax import nnx
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
+from jax_vbgemm._src.flax.groups import adapted
 from jax_vbgemm.flax import linen as vbl
 from jax_vbgemm.flax import nnx as vbx
 
@@ -320,6 +321,23 @@ def test_tokens_behind_the_last_adapter_have_the_base_alone(lib):
     some, none = (jax.jit(call)(parameters, x, jnp.array(sizes)) for sizes in ((3, 0, 2), (0, 0, 0)))
     np.testing.assert_array_equal(some[5:], none[5:])
     assert (np.abs(some[:5] - none[:5]).max(-1) > 0).all()
+
+
+@pytest.mark.parametrize("target", ["cpu", "h100"])
+def test_padded_ranks_reach_no_result(target):
+    """The adapter of rank 1 maps an infinite row to infinite numbers; infinity times a 0 of the padding is NaN."""
+    x = jnp.ones((4, 3)).at[0, 1].set(jnp.inf)
+    downs, ups = [[jnp.ones(shape) for shape in shapes] for shapes in ([(3, 1), (3, 4)], [(1, 2), (4, 2)])]
+    ct = jnp.ones((4, 2)).at[1, 0].set(jnp.inf)
+    with vb.target(target):
+        y, pull = jax.vjp(lambda *args: adapted("test", *args, jnp.array([2, 2])), x, downs, ups)
+        d_x, d_downs, d_ups = pull(ct)
+    np.testing.assert_array_equal(y, [[np.inf] * 2, [3] * 2, [12] * 2, [12] * 2])
+    np.testing.assert_array_equal(d_x, [[2] * 3, [np.inf] * 3, [8] * 3, [8] * 3])
+    np.testing.assert_array_equal(d_downs[0][:, 0], [np.inf] * 3)
+    np.testing.assert_array_equal(d_ups[0], [[np.inf] * 2])
+    np.testing.assert_array_equal(d_downs[1], np.full((3, 4), 4))
+    np.testing.assert_array_equal(d_ups[1], np.full((4, 2), 6))
 
 
 def hetero(lib, x, **options):

@@ -23,7 +23,7 @@ from jax_vbgemm._src.moe.losses import Auxiliary, load_balance_loss, router_z_lo
 from jax_vbgemm._src.moe.routing import Routing, route
 from jax_vbgemm._src.moe.scores import ExpertGroups, Scores, check_groups, check_scores
 from jax_vbgemm._src.ragged.api import ragged_dot, sizes_argument
-from jax_vbgemm._src.ragged.packed_api import ragged_matmul
+from jax_vbgemm._src.ragged.packed_rows import only_own_columns, stacked
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 
 STACK_INIT = jax.nn.initializers.lecun_normal(batch_axis=(0,))  # the fan-in is that of one matrix of the stack
@@ -86,13 +86,14 @@ def adapted(
     sizes = sizes_argument(where, sizes)
     sizes = jnp.clip(sizes, 0, jnp.asarray(x.shape[0], sizes.dtype)).astype(jnp.int32)
     sizes *= jnp.asarray(math.prod(x.shape[1:-1]), jnp.int32)
-    if backends.traced_target().platform in backends.GPU_PLATFORMS:
-        # GPUs read rows as vectors of 16 bytes; shorter rows of 16-bit numbers are read one number after another.
-        multiple = row_multiple(rows.dtype)
-        downs = [jnp.pad(down, ((0, 0), (0, -down.shape[1] % multiple))) for down in downs]
-        ups = [jnp.pad(up, ((0, -up.shape[0] % multiple), (0, 0))) for up in ups]
-    hidden = ragged_matmul(rows, downs, sizes, precision=precision)
-    y = ragged_matmul(hidden, ups, sizes, rows=rows.shape[0], precision=precision)
+    ranks = [down.shape[1] for down in downs]
+    on_gpu = backends.traced_target().platform in backends.GPU_PLATFORMS
+    # GPUs read rows as vectors of 16 bytes; shorter rows of 16-bit numbers are read one number after another.
+    width = max(ranks) + (-max(ranks) % row_multiple(rows.dtype) if on_gpu else 0)
+    hidden = ragged_dot(rows, stacked(downs, columns=width), sizes, precision=precision)
+    if min(ranks) < width:  # infinity times the zeros of the padding is NaN, which must not reach y
+        hidden = only_own_columns(hidden, sizes, ranks)
+    y = ragged_dot(hidden, stacked(ups, rows=width), sizes, precision=precision)
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
