@@ -168,7 +168,16 @@ def qwen3(size: str) -> list[Case]:
         )
         return vb.moe.combine(vb.ragged_dot(inner, self.down_proj[...], sizes), routing).reshape(x.shape)
 
-    return with_gradient(loss, (state, x), ragged_dot=replaced(loss, MoELayer, "__call__", by_ragged_dot))
+    def by_expert_mlp(self: Any, x: Any, use_megablox: bool = True) -> jax.Array:
+        tokens = x.reshape(-1, x.shape[-1])
+        routing = vb.moe.route(self.router(tokens).astype(jnp.float32), self.experts_per_tok, normalize=True)
+        gate_up = self.gate_proj[...], self.up_proj[...]
+        return vb.moe.expert_mlp(tokens, gate_up, self.down_proj[...], routing).reshape(x.shape)
+
+    variants = {"ragged_dot": by_ragged_dot, "expert_mlp": by_expert_mlp}
+    return with_gradient(
+        loss, (state, x), **{name: replaced(loss, MoELayer, "__call__", f) for name, f in variants.items()}
+    )
 
 
 def peps(size: str) -> list[Case]:

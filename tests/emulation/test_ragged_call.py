@@ -42,23 +42,17 @@ ROUNDING = {
 WAVES = [32, pytest.param(64, marks=pytest.mark.slow(turn="calls with waves of 64"))]
 
 
-def registered(builder, call, name, kernels, machine, changed):
-    """The name of a custom call, "ragged" or "packed", by these kernels."""
-    library = builder.ragged_library(some_files(changed, kernels), jax.ffi.include_dir(), machine, changed)
-    function = getattr(ctypes.CDLL(str(library)), f"vbgemm_emulated_{call}")
-    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")
-    return name
-
-
-def with_waves(lanes, builder, call, changed):
-    machine = CDNA if lanes == 64 else []
-    kernels = [*KERNELS, "mfma_bf16:m128_light" if machine else "tensor_light_bf16:m128_light"]
-    return registered(builder, call, f"vbgemm_{call}_emulated_{lanes}", kernels, machine, changed)
-
-
 @pytest.fixture(scope="module", params=WAVES, ids=lambda wave: f"waves of {wave}")
 def target(builder: Builder, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    return with_waves(request.param, builder, "ragged", tmp_path_factory.mktemp("ragged"))
+    """The name of the custom call by these kernels."""
+    machine = CDNA if request.param == 64 else []
+    kernels = [*KERNELS, "mfma_bf16:m128_light" if machine else "tensor_light_bf16:m128_light"]
+    changed = tmp_path_factory.mktemp("ragged")
+    library = builder.ragged_library(some_files(changed, kernels), jax.ffi.include_dir(), machine, changed)
+    name = f"vbgemm_ragged_emulated_{request.param}"
+    function = ctypes.CDLL(str(library)).vbgemm_emulated_ragged
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")
+    return name
 
 
 def call(
