@@ -66,5 +66,6 @@ def check(results: Sequence[Any], As: Sequence[Any], Bs: Sequence[Any], transpos
 
 
 def check_grads(f: Callable[..., Any], args: Sequence[Any], **options: Any) -> None:
-    """`jax.test_util.check_grads` of the jitted function: a program for each derivative, not for each operation."""
-    check_grads_of(jax.jit(f), args, **options)
+    """`jax.test_util.check_grads` of the jitted function: a program for each derivative, not for each operation, and
+    arrays of NumPy, of which difference quotients take no programs."""
+    check_grads_of(jax.jit(f), jax.device_get(args), **options)

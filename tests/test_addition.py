@@ -40,10 +40,15 @@ DEFAULT = [("bfloat16", True), ("complex64", True), ("float32", False)]
 def test_values(dtype, in_place):
     xs, ys = arrays(dtype), arrays(dtype, seed=100)
     many = np.linspace(-1, 2, len(xs))
-    for alpha, beta in [(1, 1), (0.95, 0.05), (many, 1.0), (1, many), (np.float32(0.5), np.int32(2)), (0, 1), (1, 0)]:
-        check(add_scaled(xs, ys, alpha, beta, in_place=in_place), xs, ys, alpha, beta)
-        jitted = jax.jit(functools.partial(add_scaled, in_place=in_place))  # scales are traced
-        check(jitted(xs, ys, alpha, beta), xs, ys, alpha, beta)
+    scales = [(1, 1), (0.95, 0.05), (many, 1.0), (1, many), (np.float32(0.5), np.int32(2)), (0, 1), (1, 0)]
+    add = functools.partial(add_scaled, in_place=in_place)
+
+    @jax.jit
+    def results(xs, ys, traced):
+        return [add(xs, ys, *pair) for pair in [*scales, *traced]]
+
+    for sums, (alpha, beta) in zip(results(xs, ys, scales), scales * 2, strict=True):
+        check(sums, xs, ys, alpha, beta)
     check(add_scaled(xs, xs), xs, xs, 1, 1)
 
 
@@ -72,9 +77,9 @@ def test_no_members_and_mixed_dtypes():
 @pytest.mark.parametrize("beta", [0, 0.0, jnp.zeros(()), jnp.zeros(len(SHAPES))], ids=str)
 def test_y_is_not_read_where_beta_is_0(beta):
     xs = arrays()
-    ys = [jnp.full_like(x, jnp.nan) for x in xs]
-    check(jax.jit(lambda xs, ys: add_scaled(xs, ys, 2, beta))(xs, ys), xs, xs, 2, 0)
-    check(jax.jit(add_scaled)(xs, ys, 2, beta), xs, xs, 2, 0)
+    ys = [np.full_like(x, np.nan) for x in xs]
+    for sums in jax.jit(lambda xs, ys, traced: [add_scaled(xs, ys, 2, b) for b in (beta, traced)])(xs, ys, beta):
+        check(sums, xs, xs, 2, 0)
 
 
 def test_nan_and_infinity():
@@ -98,15 +103,14 @@ def assert_close(ours, theirs):
 def test_derivatives():
     xs, ys = arrays("float64", SHAPES[2:5]), arrays("float64", SHAPES[2:5], 100)
     args = (xs, ys, jnp.asarray(0.7), jnp.asarray(-0.3))
-    for argnums in [(0, 1, 2, 3), (1,), (3,)]:
-        ours, theirs = (jax.jit(jax.grad(lambda *a, f=f: scalar(f(*a)), argnums))(*args) for f in (add_scaled, plain))
-        assert_close(ours, theirs)
-    assert_close(*(jax.jit(lambda *at, f=f: jax.jvp(f, at, at))(*args) for f in (add_scaled, plain)))
+
+    def derivatives(f, *args):
+        gradients = [jax.grad(lambda *a: scalar(f(*a)), argnums)(*args) for argnums in [(0, 1, 2, 3), (1,), (3,)]]
+        transpose = jax.linear_transpose(lambda y: f(xs, y, 0.0, 2.0)[1:], ys)
+        return gradients, jax.jvp(f, args, args), transpose(ys[1:])
+
+    assert_close(*jax.jit(lambda *args: [derivatives(f, *args) for f in (add_scaled, plain)])(*args))
     oracle.check_grads(lambda *a: scalar(add_scaled(*a)), args, order=1, modes=["fwd", "rev"])
-    ours, theirs = (
-        jax.linear_transpose(lambda y, f=f: f(xs, y, 0.0, 2.0)[1:], ys)(ys[1:]) for f in (add_scaled, plain)
-    )
-    assert_close(ours, theirs)
 
 
 def test_vmap_and_scan():
@@ -118,12 +122,13 @@ def test_vmap_and_scan():
         ((None, 0, 0, None), (xs, stacked, scales, 2.0)),
         ((0, 0, None, 0), (stacked, stacked, jnp.asarray(0.5), scales)),
     ]:
-        assert_close(*(jax.vmap(f, in_axes)(*args) for f in (add_scaled, plain)))
+        mapped = [jax.vmap(f, in_axes) for f in (add_scaled, plain)]
+        assert_close(*jax.jit(lambda *args, mapped=mapped: [f(*args) for f in mapped])(*args))
 
     def steps(xs):
         return jax.lax.scan(lambda ys, beta: (add_scaled(xs, ys, 0.5, beta), None), xs, scales)[0]
 
-    assert_close(jax.jit(steps)(xs), plain(xs, plain(xs, xs, 0.5, 0.5), 0.5, 2.0))
+    assert_close(*jax.jit(lambda xs: (steps(xs), plain(xs, plain(xs, xs, 0.5, 0.5), 0.5, 2.0)))(xs))
 
 
 def test_donated_operands():
@@ -156,8 +161,9 @@ def test_shard_map(check_vma):
             jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=specs, check_vma=check_vma)
             for function in (f, g)
         ]
-        assert_close(*(jax.jit(function)(*args) for function in sharded))
-        assert_close(*(jax.jit(jax.grad(lambda *a, f=f: scalar(f(*a)), (0, 1, 2, 3)))(*args) for f in sharded))
+        gradients = [jax.grad(lambda *a, f=f: scalar(f(*a)), (0, 1, 2, 3)) for f in sharded]
+        results = jax.jit(lambda *args, functions=(*sharded, *gradients): [f(*args) for f in functions])(*args)
+        assert_close(results[::2], results[1::2])
 
 
 @pytest.mark.multidevice(8)

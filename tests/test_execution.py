@@ -7,7 +7,6 @@ import sys
 import textwrap
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
@@ -88,7 +87,7 @@ def test_a_call_sees_what_the_one_before_it_wrote():
     rng = np.random.default_rng(3)
     sizes = [1, 7, 33, 64, 100, 127, 250, 257, 384]
     orders = [rng.permutation(size) for size in sizes]
-    swaps = [jnp.eye(size, dtype="float32")[order] for size, order in zip(sizes, orders, strict=True)]
+    swaps = [np.eye(size, dtype="float32")[order] for size, order in zip(sizes, orders, strict=True)]
 
     @jax.jit
     def forty(xs, swaps):
@@ -144,14 +143,6 @@ def test_persistent_compilation_cache(tmp_path):
     ]
     assert [run[0] for run in runs] == ["1050.0", "1050.0"]
     assert runs[1][1] == "True"
-
-
-def test_import_does_not_initialise_a_backend():
-    script = (
-        "import jax_vbgemm, jax; from jax._src import xla_bridge; assert not xla_bridge.backends_are_initialized();"
-        "print(jax_vbgemm.__version__)"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 
 @pytest.mark.gpu

@@ -38,30 +38,39 @@ def test_alpha_beta_bias(dtype, traced):
 
 
 @pytest.mark.parametrize("dtype", REAL)
-@pytest.mark.parametrize("activation", list(ACTIVATIONS))
-def test_activations(dtype, activation):
+def test_activations(dtype):
     As, Bs, Cs, bias = operands(dtype)
-    ours = jax.jit(functools.partial(vb.batched_gemm, alpha=2, beta=0.5, activation=activation))(As, Bs, Cs, bias=bias)
-    assert_close(ours, truth(As, Bs, Cs, [2.0] * 5, [0.5] * 5, bias, activation))
+
+    @jax.jit
+    def results(As, Bs, Cs, bias):
+        run = functools.partial(vb.batched_gemm, As, Bs, Cs, alpha=2, beta=0.5, bias=bias)
+        return {name: run(activation=name) for name in ACTIVATIONS}
+
+    for activation, ours in results(As, Bs, Cs, bias).items():
+        assert_close(ours, truth(As, Bs, Cs, [2.0] * 5, [0.5] * 5, bias, activation))
 
 
-@pytest.mark.parametrize("activation", list(ACTIVATIONS))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_activations_at_extremes(activation, dtype):
-    x = jnp.asarray([[-np.inf, -1e30, -90.0, -5.0, -1e-8, 0.0, 1e-8, 5.0, 90.0, 1e30, np.inf, np.nan]], dtype)
-    (ours,) = vb.batched_gemm(
-        [jnp.zeros((1, 1), dtype)], [jnp.zeros((1, 12), dtype)], [x], beta=1, activation=activation
-    )
-    expected = np.asarray(ACTIVATIONS[activation](x.astype("float64")))
+def test_activations_at_extremes(dtype):
+    x = np.array([[-np.inf, -1e30, -90.0, -5.0, -1e-8, 0.0, 1e-8, 5.0, 90.0, 1e30, np.inf, np.nan]], dtype)
+    zeros = [np.zeros((1, 1), dtype)], [np.zeros((1, 12), dtype)]
+
+    @jax.jit
+    def results(x):
+        ours = {name: vb.batched_gemm(*zeros, [x], beta=1, activation=name)[0] for name in ACTIVATIONS}
+        return ours, {name: function(x.astype("float64")) for name, function in ACTIVATIONS.items()}
+
     rtol, atol = (2e-6, 5e-7) if dtype == "float32" else (1e-14, 1e-15)  # gelu subtracts numbers near 1
-    np.testing.assert_allclose(np.asarray(ours, np.float64), expected, rtol=rtol, atol=atol)
+    ours, expected = results(x)
+    for name in ACTIVATIONS:
+        np.testing.assert_allclose(np.float64(ours[name]), expected[name], rtol=rtol, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize("beta", [0, 0.0, jnp.float64(0.0)], ids=["int", "float", "traced"])
 @pytest.mark.parametrize("dtype", oracle.DTYPES)
 def test_a_beta_of_zero_does_not_read_c(beta, dtype):
     As, Bs, Cs, _ = operands(dtype)
-    poison = [jnp.full_like(c, jnp.nan) for c in Cs]
+    poison = [np.full_like(c, np.nan) for c in Cs]
     ours = jax.jit(lambda As, Bs, Cs, beta: vb.batched_gemm(As, Bs, Cs, beta=beta))(As, Bs, poison, beta)
     assert_close(ours, truth(As, Bs, None, [1.0] * 5, [0.0] * 5, None, None))
 
@@ -88,9 +97,9 @@ def test_scalars_in_every_form():
     alpha = [0.5, 2.0, -1.0, 3.0, 1.0]
     forms = [alpha, tuple(alpha), np.array(alpha), jnp.asarray(alpha), [jnp.asarray(x) for x in alpha],
              [np.float32(x) for x in alpha], [jnp.float32(alpha[0]), *alpha[1:]]]  # fmt: skip
-    for form in forms:
-        form = list(form) if isinstance(form, tuple) else form
-        assert_close(vb.batched_gemm(As, Bs, alpha=form), truth(As, Bs, None, alpha, [0] * 5, None, None))
+    forms = [list(form) if isinstance(form, tuple) else form for form in forms]
+    for ours in jax.jit(lambda As, Bs: [vb.batched_gemm(As, Bs, alpha=form) for form in forms])(As, Bs):
+        assert_close(ours, truth(As, Bs, None, alpha, [0] * 5, None, None))
     tree = vb.batched_gemm({"x": As[0]}, {"x": Bs[0]}, {"x": Cs[0]}, alpha={"x": 2}, beta={"x": jnp.float64(0.5)})
     assert_close([tree["x"]], truth(As[:1], Bs[:1], Cs[:1], [2.0], [0.5], None, None))
 
@@ -104,15 +113,19 @@ def test_complex_scalars():
     assert_close(ours, truth(As, Bs, Cs, [alpha] * 5, beta, None, None))
 
 
-@pytest.mark.parametrize(
-    "shape", [(), (1,), (6,), (1, 6), (4, 1), (4, 6), (3, 1, 6), (3, 4, 6), (2, 1, 1, 1), (2, 3, 4, 6)]
-)
 @pytest.mark.parametrize("shared", [False, True])
-def test_bias_shapes_and_batches(shape, shared):
+def test_bias_shapes_and_batches(shared):
+    shapes = (), (1,), (6,), (1, 6), (4, 1), (4, 6), (3, 1, 6), (3, 4, 6), (2, 1, 1, 1), (2, 3, 4, 6)
     a, b = oracle.random((2, 3, 4, 5), "float64"), oracle.random((5, 6) if shared else (3, 5, 6), "float64", 1)
-    bias, c = oracle.random(shape, "float64", 2), oracle.random((2, 3, 4, 6), "float64", 3)
-    (ours,) = vb.batched_gemm([a], [b], [c], beta=2, bias=[bias])
-    np.testing.assert_allclose(ours, np.asarray(a) @ np.asarray(b) + 2 * np.asarray(c) + np.asarray(bias), rtol=1e-13)
+    biases, c = [oracle.random(shape, "float64", 2) for shape in shapes], oracle.random((2, 3, 4, 6), "float64", 3)
+
+    @jax.jit
+    def results(a, b, c, biases):
+        return [vb.batched_gemm([a], [b], [c], beta=2, bias=[bias])[0] for bias in biases]
+
+    for ours, bias in zip(results(a, b, c, biases), biases, strict=True):
+        expected = np.asarray(a) @ np.asarray(b) + 2 * np.asarray(c) + np.asarray(bias)
+        np.testing.assert_allclose(ours, expected, rtol=1e-13, err_msg=str(bias.shape))
 
 
 def test_bias_of_some():
@@ -171,13 +184,19 @@ def test_integer_results_are_exact():
 @pytest.mark.parametrize("traced", [False, True])
 def test_an_alpha_of_0_leaves_the_product_out(dtype, implementation, traced):
     """As in BLAS, NaN and Inf in the product then do not reach the result."""
-    As = [jnp.full((9, 7), value, dtype) for value in (jnp.nan, jnp.inf, 1)]
-    Bs, Cs = [jnp.ones((7, 5), dtype)] * 3, [oracle.random((9, 5), dtype)] * 3
-    alpha = jnp.asarray([0.0, 0.0, 2.0]) if traced else [0, 0, 2]
-    for beta, bias in ((1, None), (0, [jnp.ones(5, dtype)] * 3)):
-        f = functools.partial(vb.batched_gemm, beta=beta, bias=bias, implementation=implementation)
-        ours = jax.jit(lambda alpha, f=f: f(As, Bs, Cs, alpha=alpha))(alpha)
-        rest = oracle.wide(Cs[0]) if beta else np.ones((9, 5))
+    As = [np.full((9, 7), value, jnp.dtype(dtype)) for value in (np.nan, np.inf, 1)]
+    Bs, Cs = [np.ones((7, 5), jnp.dtype(dtype))] * 3, [oracle.random((9, 5), dtype)] * 3
+    bias = [np.ones(5, jnp.dtype(dtype))] * 3
+    run = functools.partial(vb.batched_gemm, implementation=implementation)
+
+    def results(As, Bs, Cs, alpha):
+        return run(As, Bs, Cs, alpha=alpha, beta=1), run(As, Bs, Cs, alpha=alpha, beta=0, bias=bias)
+
+    if traced:
+        found = jax.jit(results)(As, Bs, Cs, np.array([0.0, 0.0, 2.0]))
+    else:
+        found = jax.jit(functools.partial(results, alpha=[0, 0, 2]))(As, Bs, Cs)
+    for ours, rest in zip(found, (oracle.wide(Cs[0]), np.ones((9, 5))), strict=True):
         assert_close(ours, [rest, rest, 14 + rest])
 
 
@@ -185,10 +204,17 @@ def test_functions_as_activations():
     """Functions that correspond to names run in the kernel; XLA applies other functions after it."""
     As, Bs, Cs, bias = operands("float32")
     run = functools.partial(vb.batched_gemm, As, Bs, Cs, beta=0.5, bias=bias)
-    for name, function in [*ACTIVATIONS.items(), ("gelu", functools.partial(jax.nn.gelu, approximate=True))]:
-        assert_close(run(activation=function), [oracle.wide(c) for c in run(activation=name)])
+    pairs = [*ACTIVATIONS.items(), ("gelu", functools.partial(jax.nn.gelu, approximate=True))]
+
+    @jax.jit
+    def results():
+        by_name = [(run(activation=function), run(activation=name)) for name, function in pairs]
+        return [*by_name, (run(activation=jax.nn.softplus), [jax.nn.softplus(c) for c in run()])]
+
+    for ours, expected in results():
+        assert_close(ours, map(oracle.wide, expected))
+    for _, function in pairs:
         assert "erf" not in str(jax.make_jaxpr(lambda f=function: run(activation=f))())
-    assert_close(run(activation=jax.nn.softplus), [oracle.wide(jax.nn.softplus(c)) for c in run()])
     A = [jnp.full((2, 2), -3)]
     np.testing.assert_array_equal(vb.batched_gemm(A, A, alpha=-1, activation=jax.nn.relu)[0], 0)
     with pytest.raises(TypeError, match="activation must be None, a function or a name, not 3"):

@@ -18,12 +18,12 @@ import jax_vbgemm as vb
 from jax_vbgemm._src.elementwise.addition import add_scaled
 
 SIZES = [(5, 3, 7), (33, 17, 9), (64, 1, 20)]
-FEW = 2  # operands where each operation is a program of its own, or is looked at one by one
+FEW = [(4, 4, 4)] * 2  # where each operation on a shape is a program of its own, or is looked at one by one
 
 
-def operands(count=None):
-    As = [oracle.random((m, k), "float32", i) for i, (m, _, k) in enumerate(SIZES[:count])]
-    return As, [oracle.random((k, n), "float32", 9 + i) for i, (_, n, k) in enumerate(SIZES[:count])]
+def operands(sizes=SIZES):
+    As = [oracle.random((m, k), "float32", i) for i, (m, _, k) in enumerate(sizes)]
+    return As, [oracle.random((k, n), "float32", 9 + i) for i, (_, n, k) in enumerate(sizes)]
 
 
 def loss(As, Bs):
@@ -50,7 +50,7 @@ def differentiate_and_map(As, Bs):
 def test_nothing_leaks():
     with jax.checking_leaks():
         jax.jit(vb.batched_matmul)(*operands())
-        jax.jit(differentiate_and_map)(*operands(FEW))
+        jax.jit(differentiate_and_map).lower(*operands(FEW))
 
 
 def test_without_jit():

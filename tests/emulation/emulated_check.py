@@ -78,7 +78,7 @@ class Builder:
     def _fixed(
         self, kernels: str, instrument: Sequence[str], changed: Path | None
     ) -> tuple[str, Sequence[str], Path | None]:
-        optimization = UNOPTIMIZED.get(kernels, []) if instrument else []
+        optimization = UNOPTIMIZED.get(kernels, []) if SANITIZE[1] in instrument else []
         return f"gpu/instances/{kernels}.cu", [*instrument, *optimization], changed
 
     def ragged_executable(
