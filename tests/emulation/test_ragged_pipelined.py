@@ -23,10 +23,13 @@ OPTIMIZED = ["-O2"]  # hundreds of emulated threads wait for each other
 BFLOAT16 = ["--kinds", "bfloat16"]
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-def test_random_calls(builder: Builder, seed: int) -> None:
+SLOW_SEEDS = [pytest.param(seed, 40, marks=pytest.mark.slow(turn="ragged seeds")) for seed in (1, 2)]
+
+
+@pytest.mark.parametrize(("seed", "calls"), [(0, 20), *SLOW_SEEDS])
+def test_random_calls(builder: Builder, seed: int, calls: int) -> None:
     executable = builder.ragged_executable([*PIPELINED, *PIPELINED_TF32], OPTIMIZED)
-    options = ["--kinds", "bfloat16", "float32", "--calls", "20", "--seed", str(seed)]
+    options = ["--kinds", "bfloat16", "float32", "--calls", str(calls), "--seed", str(seed)]
     assert_passes(executable, *options, common=[])
 
 
