@@ -286,10 +286,16 @@ def contracted_in_jit(a, b, axes):
     return known["result"].copy_with(blocks=blocks) if isinstance(blocks, dict) else blocks
 
 
-@pytest.mark.parametrize("fermionic", [False, True])
-@pytest.mark.parametrize("symmetry", ["U1", "Z2", "U1U1", "Z2Z2"])
-@pytest.mark.parametrize(("count", "seed"), [(0, 0), (1, 1), (2, 7), (2, 3), (2, 4)])
-def test_equals_symmray(symmetry, fermionic, count, seed):
+SYMMETRIES, CONTRACTIONS = ["U1", "Z2", "U1U1", "Z2Z2"], [(0, 0), (1, 1), (2, 7), (2, 3), (2, 4)]
+GRID = itertools.product(SYMMETRIES, [False, True], range(len(CONTRACTIONS)))
+# By default each symmetry with each statistics, and each contraction with some of them.
+DEFAULT = [(symmetry, bool(odd), (2 * i + odd) % 5) for i, symmetry in enumerate(SYMMETRIES) for odd in (0, 1)]
+DEFAULT += [(symmetry, bool(odd), (2 * i + odd + 2) % 5) for i, symmetry in enumerate(SYMMETRIES) for odd in (0, 1)]
+
+
+@pytest.mark.parametrize(("symmetry", "fermionic", "contraction"), slow_except(GRID, DEFAULT))
+def test_equals_symmray(symmetry, fermionic, contraction):
+    count, seed = CONTRACTIONS[contraction]
     a, b, axes = symmray_arrays(symmetry, fermionic, seed, count=count)
     if not (a.num_blocks and b.num_blocks):
         pytest.fail("no blocks to contract")

@@ -1,6 +1,7 @@
 """batched_gemm: alpha, beta, bias and activation against jnp."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from gemm_operands import operands, small, truth
 from hypothesis import given
 from hypothesis import strategies as st
+from slow_cases import slow_except
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.matmul.reference import ACTIVATIONS
@@ -179,9 +181,14 @@ def test_integer_results_are_exact():
         np.testing.assert_array_equal(vb.batched_gemm(A, B, C, alpha=0, beta=number)[0], np.full((2, 2), expected))
 
 
-@pytest.mark.parametrize("implementation", ["kernel", "xla"])
-@pytest.mark.parametrize("dtype", oracle.DTYPES)
-@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(
+    ("traced", "dtype", "implementation"),
+    slow_except(
+        itertools.product([False, True], oracle.DTYPES, ["kernel", "xla"]),
+        [(traced, dtype, "kernel") for traced in (False, True) for dtype in ("float32", "bfloat16", "complex64")]
+        + [(False, "float32", "xla"), (True, "complex64", "xla")],
+    ),
+)
 def test_an_alpha_of_0_leaves_the_product_out(dtype, implementation, traced):
     """As in BLAS, NaN and Inf in the product then do not reach the result."""
     As = [np.full((9, 7), value, jnp.dtype(dtype)) for value in (np.nan, np.inf, 1)]

@@ -8,6 +8,7 @@ import sys
 
 import jax
 import pytest
+from slow_cases import slow_except
 
 import jax_vbgemm
 from jax_vbgemm._src.tools import tune
@@ -117,7 +118,24 @@ def test_every_public_function_is_among_those_whose_examples_run(name):
     assert public == {function for owner, function in FUNCTIONS if owner == name}
 
 
-@pytest.mark.parametrize(("name", "public"), FUNCTIONS + CLASSES)
+# Each of their examples runs dozens of operations, outside of jit a program each.
+LONG = [
+    ("jax_vbgemm", "ragged_matmul"),
+    ("jax_vbgemm.flax.nnx", "MixtureOfExperts"),
+    *(("jax_vbgemm.flax.linen", name) for name in ("batched_linear", "BranchedConv1x1", "MixtureOfExperts")),
+    ("jax_vbgemm.flax.linen", "MultiLoRA"),
+    ("jax_vbgemm.irreps.nnx", "IrrepsIndexedLinear"),
+    *(("jax_vbgemm.moe", name) for name in ("combine", "expert_mlp", "load_balance_loss", "router_z_loss")),
+    *(
+        ("jax_vbgemm.optax", name)
+        for name in ("muon", "pack_tree", "scale_by_muon", "scale_by_soap", "shampoo", "soap")
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "public"), slow_except(FUNCTIONS + CLASSES, [case for case in FUNCTIONS + CLASSES if case not in LONG])
+)
 def test_the_example_runs(name, public, tmp_path, monkeypatch):
     monkeypatch.setenv("VBGEMM_CACHE", str(tmp_path / "tuned.json"))
     monkeypatch.setattr(tune, "measure", lambda planners, *_: [1.0] * len(planners))  # measuring takes seconds

@@ -3,6 +3,7 @@
 Values, results of other types, scales, derivatives, vmap, bad input.
 """
 
+import functools
 import itertools
 
 import jax
@@ -64,14 +65,17 @@ def test_values(lhs, rhs, result, sizes):
 
 
 @pytest.mark.parametrize(("lhs", "rhs", "result"), CASES)
-@pytest.mark.parametrize(("m", "n"), [(50, 40), (50, 3), (3, 50), (1, 1)])
-def test_sums_of_products(lhs, rhs, result, m, n):
-    As, Bs, ta, tb = operands([(m, n, 70, False, False), (m, n, 9, True, True), (m, n, 900, False, True)], lhs, rhs)
-    (c,) = vb.batched_matmul_sum(
-        As, Bs, out=[0, 0, 0], transpose_a=ta, transpose_b=tb, preferred_element_type=result, implementation="kernel"
-    )
-    terms = [oracle.matmul(a, b, *flags) for a, b, *flags in zip(As, Bs, ta, tb, strict=True)]
-    check(c, sum(truth for truth, _ in terms), sum(scale for _, scale in terms), result)
+def test_sums_of_products(lhs, rhs, result):
+    shapes = (50, 40), (50, 3), (3, 50), (1, 1)
+    deep = (70, False, False), (9, True, True), (900, False, True)
+    of_shapes = [operands([(m, n, *of) for of in deep], lhs, rhs) for m, n in shapes]
+    (*_, ta, tb) = of_shapes[0]
+    add = functools.partial(vb.batched_matmul_sum, out=[0, 0, 0], transpose_a=ta, transpose_b=tb)
+    run = functools.partial(add, preferred_element_type=result, implementation="kernel")
+    factors = [(As, Bs) for As, Bs, *_ in of_shapes]
+    for (c,), (As, Bs) in zip(jax.jit(lambda pairs: [run(*pair) for pair in pairs])(factors), factors, strict=True):
+        terms = [oracle.matmul(a, b, *flags) for a, b, *flags in zip(As, Bs, ta, tb, strict=True)]
+        check(c, sum(truth for truth, _ in terms), sum(scale for _, scale in terms), result)
 
 
 def test_terms_of_a_sum_have_the_same_types():
@@ -123,8 +127,7 @@ def test_the_results_dtype_is_that_of_jnp_matmul(dtype):
 
 
 @pytest.mark.parametrize(("lhs", "rhs", "result"), FLOATS)
-@pytest.mark.parametrize("traced", [False, True])
-def test_scales(lhs, rhs, result, traced):
+def test_scales(lhs, rhs, result):
     sizes = [(20, 30, 40, False, False), (33, 5, 64, True, False)]
     As, Bs, ta, tb = operands(sizes, lhs, rhs)
     scales = [0.25, -1.7]
@@ -134,10 +137,12 @@ def test_scales(lhs, rhs, result, traced):
             As, Bs, alpha=alpha, transpose_a=ta, transpose_b=tb, preferred_element_type=result, implementation="kernel"
         )
 
-    Cs = jax.jit(f)(As, Bs, jnp.asarray(scales)) if traced else f(As, Bs, scales)
-    for c, a, b, alpha, *flags in zip(Cs, As, Bs, scales, ta, tb, strict=True):
-        truth, scale = oracle.matmul(a, b, *flags)
-        check(c, alpha * truth, abs(alpha) * scale, result)
+    for Cs in jax.jit(lambda As, Bs, traced: [f(As, Bs, alpha) for alpha in (scales, traced)])(
+        As, Bs, np.array(scales)
+    ):
+        for c, a, b, alpha, *flags in zip(Cs, As, Bs, scales, ta, tb, strict=True):
+            truth, scale = oracle.matmul(a, b, *flags)
+            check(c, alpha * truth, abs(alpha) * scale, result)
 
 
 @pytest.mark.parametrize("result", ["int8", "int32"])

@@ -98,9 +98,7 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("options", "rtol"), slow_except(OPTIONS, [OPTIONS[index] for index in (0, 2, 4)]), ids=range(len(OPTIONS))
-)
+@pytest.mark.parametrize(("options", "rtol"), slow_except(OPTIONS, [OPTIONS[2], OPTIONS[4]]), ids=range(len(OPTIONS)))
 def test_mixtures_of_nnx(options, rtol):
     ours, plain = (
         kind(D, F, experts=EXPERTS, k=K, rngs=nnx.Rngs(1), **options) for kind in (vbx.MixtureOfExperts, PlainMixture)
@@ -302,7 +300,10 @@ def lora_of(lib, x, sizes):
     return model.apply, variables
 
 
-@pytest.mark.parametrize(("lib", "target"), [("nnx", "cpu"), ("linen", "cpu"), ("nnx", "h100")])
+@pytest.mark.parametrize(
+    ("lib", "target"),
+    slow_except([("nnx", "cpu"), ("linen", "cpu"), ("nnx", "h100")], [("linen", "cpu"), ("nnx", "h100")]),
+)
 def test_adapters_with_sizes_as_data_are_those_with_numbers(lib, target):
     x = oracle.random((8, 2, 6), "float32")
     call, parameters = lora_of(lib, x, SIZES[0])

@@ -182,7 +182,9 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=range(len(OPTIONS)))
+@pytest.mark.parametrize(
+    "options", slow_except(OPTIONS, [OPTIONS[index] for index in (1, 3, 4, 5, 7)]), ids=range(len(OPTIONS))
+)
 def test_options_are_flaxs(options):
     ours, loop, inputs = pair("shared", activation=jnp.tanh, **options)
     assert_same(*both(ours, loop, inputs), rtol=4e-2 if jnp.bfloat16 in options.values() else 5e-5)
