@@ -25,7 +25,7 @@ inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  
 // What one thread of a thread block (on tensor cores one warp) owns. piece: a rectangle of the tile. rows: whole rows of the tile
 // (gpu/simt/row_tile.h). steps: steps of the whole thread block's K, shared with a few other threads (gpu/simt/deep_tile.h). steps_of_rows:
 // steps of the K of its warp's rows (gpu/simt/dot_tile.h, gpu/tensor/tensor_dot_tile.h). rows_of_warpgroup: the warps of a warpgroup own 64
-// rows together, and another warpgroup copies the operands (gpu/pipelined/pipelined_tile.h).
+// rows together, and another warpgroup copies the operands (gpu/sm90/block.h).
 enum class Owned : int32_t { piece, rows, steps, steps_of_rows, rows_of_warpgroup };
 inline constexpr const char* kOwnedNames[] = {"piece", "rows", "steps", "steps_of_rows", "rows_of_warpgroup"};
 

@@ -15,7 +15,7 @@
 namespace vbgemm {
 
 #define VBGEMM_WAVE_SIZE 32
-#define VBGEMM_HAS_PIPELINE 1  // the kernels of gpu/pipelined
+#define VBGEMM_HAS_PIPELINE 1  // the kernels of gpu/sm90
 
 using Error = cudaError_t;
 using Stream = cudaStream_t;

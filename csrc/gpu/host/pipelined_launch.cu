@@ -4,14 +4,14 @@
 #include "gpu/host/dynamic_shared.h"
 #include "gpu/host/pipelined_launch.h"
 #include "gpu/host/tensor_maps.h"
-#include "gpu/pipelined/pipelined_tile.h"
+#include "gpu/sm90/source_plan.h"
 #include "gpu/tile/kernels.h"
 
 namespace vbgemm {
 namespace {
 
-static_assert(pipeline_shared_bytes<PipelinedShared<PipelinedCut<Kind::bf16>>>() <= kPipelineMaxShared);
-static_assert(pipeline_shared_bytes<PipelinedShared<PipelinedCut<Kind::f16>>>() <= kPipelineMaxShared);
+static_assert(pipeline_shared_bytes<PlanSource<Kind::bf16>::Shared>() <= kPipelineMaxShared);
+static_assert(pipeline_shared_bytes<PlanSource<Kind::f16>::Shared>() <= kPipelineMaxShared);
 
 // A map of some matrix at `data`, whose address, size and stride the device replaces.
 Error encode_any(CUtensorMap& map, DType dtype, const void* data, uint32_t box_lines) {
@@ -25,8 +25,8 @@ bool runs_pipeline() { return has_bulk_copies(reinterpret_cast<const void*>(vbge
 
 Error launch_pipelined(Kind kind, const void* kernel, const KernelParameters& call, Stream stream) {
   constexpr uint32_t kFactorLines = 64, kResultLines = 16;  // of the boxes in which operands are copied and results are stored
-  constexpr int kCluster = PipelinedCut<Kind::bf16>::kCluster;
-  PipelinedParameters parameters{call, {}, {}};
+  constexpr int kCluster = PlanCut<Kind::bf16>::kCluster;
+  PlanParameters parameters{call, {}, {}};
   Error error = encode_any(parameters.factor, arithmetic_of(kind).lhs, call.maps, kFactorLines);
   if (error == kSuccess) error = encode_any(parameters.result, call.result, call.maps, kResultLines);
   if (error != kSuccess) return error;

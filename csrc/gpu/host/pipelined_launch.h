@@ -1,4 +1,4 @@
-// The launch of pipelined tiles (gpu/pipelined/pipelined_tile.h).
+// The launch of the pipelined tiles of a plan (gpu/sm90/source_plan.h).
 #pragma once
 #include "gpu/host/launch.h"
 

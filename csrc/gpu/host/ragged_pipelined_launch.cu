@@ -5,7 +5,7 @@
 #include "gpu/host/ragged_pipelined_launch.h"
 #include "gpu/host/tensor_maps.h"
 #include "gpu/ragged/ragged_entry.h"
-#include "gpu/ragged/ragged_kernels.h"
+#include "gpu/sm90/group_kernels.h"
 
 namespace vbgemm {
 namespace {
@@ -27,14 +27,14 @@ struct Pipelined {
    cluster,                                                                     \
    gathers,                                                                     \
    reinterpret_cast<const void*>(name),                                         \
-   pipeline_shared_bytes<RaggedShared<RaggedCut<Kind::kind, across_a, across_b, cols, cluster, gathers>>>()},
+   pipeline_shared_bytes<GroupSource<GroupCut<Kind::kind, across_a, across_b, cols, cluster, gathers>>::Shared>()},
 const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(
     VBGEMM_COMPILED, f16) VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, tf32) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16)
                                     VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16)};
 #undef VBGEMM_COMPILED
 
 // Of every pipelined kernel, whatever its type and width.
-constexpr int kTileRows = PipelineCut<Kind::bf16, 256>::kRows, kThreads = PipelineCut<Kind::bf16, 256>::kThreads;
+constexpr int kTileRows = PipelineCut<Kind::bf16, 256, 1>::kRows, kThreads = PipelineCut<Kind::bf16, 256, 1>::kThreads;
 
 const Pipelined* find_pipelined(const RaggedCall& call) {
   const RaggedShape shape = call.plan.shape;
@@ -71,7 +71,7 @@ bool runs_ragged_pipeline(const RaggedCall& call) {
 Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
   const Pipelined* kernel = find_pipelined(call);
   if (!kernel) return kInvalidValue;
-  RaggedParameters parameters{};
+  GroupParameters parameters{};
   parameters.sizes = sizes_of(call);
   parameters.results = call.out;
   parameters.bias = call.bias.data;

@@ -1,4 +1,4 @@
-// The launch of the pipelined kernel of ragged products (gpu/ragged/ragged_tile.h).
+// The launch of the pipelined kernel of ragged products (gpu/sm90/source_groups.h).
 #pragma once
 #include "gpu/arch/gpu_vendor.h"
 #include "ragged.h"

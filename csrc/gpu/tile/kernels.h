@@ -76,14 +76,14 @@
 #define VBGEMM_TENSOR_NONE(FOR_EACH, kind)
 
 namespace vbgemm {
-struct PipelinedParameters;
+struct PlanParameters;
 template <Kernel kKernel>
 struct ParametersOf {
   using type = KernelParameters;
 };
 template <>
 struct ParametersOf<Kernel::m384_pipelined> {
-  using type = PipelinedParameters;  // gpu/pipelined/tile_maps.h
+  using type = PlanParameters;  // gpu/sm90/tile_maps.h
 };
 }  // namespace vbgemm
 

@@ -1,9 +1,9 @@
 // The names of the pipelined kernels of ragged products: one for each arithmetic, layout of the operands, tile width and cluster size, and
 // those that gather rows.
 #pragma once
-#include "gpu/ragged/ragged_cut.h"
+#include "gpu/sm90/source_groups.h"
 
-// The arguments of `define`: name, arithmetic, whether A and whether B is contiguous across K, columns of a tile, thread blocks in a
+// The arguments of `define`: name, arithmetic, whether A and whether B is contiguous across K, columns of a tile, CTAs in a
 // cluster, whether rows are gathered.
 // clang-format off
 #define VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                               \
@@ -27,7 +27,7 @@
 // clang-format on
 
 #define VBGEMM_DECLARE(name, kind, across_a, across_b, cols, cluster, gathers) \
-  extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::RaggedParameters, parameters));
+  extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::GroupParameters, parameters));
 VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, f16)
 VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_DECLARE, tf32)
