@@ -5,7 +5,7 @@
 #include "gpu/host/ragged_pipelined_launch.h"
 #include "gpu/host/tensor_maps.h"
 #include "gpu/ragged/ragged_entry.h"
-#include "gpu/sm90/group_kernels.h"
+#include "gpu/sm90/kernel_groups.h"
 
 namespace vbgemm {
 namespace {

@@ -102,7 +102,7 @@ class PipelinedBlock {
   // The producer of what TMA copies: one lane, or a warp of which one lane copies, if it has to meet the copier.
   __device__ void copy_by_tma(int lane) const {
     each_tile<Cut>(shared_, [&](const Tile& tile, int place, Stages& stages) {
-      const auto boxes = source_.boxes(tile);
+      const TileBoxes boxes = source_.boxes(tile);
       const int cluster_depth = tile.cluster_depth();
       if constexpr (Copier::kCopiesAlone) wave_barrier();  // all lanes have read the tile
       if (lane == 0) {
@@ -116,8 +116,7 @@ class PipelinedBlock {
     });
   }
 
-  template <class Boxes>
-  __device__ void copy_boxes(const Boxes& boxes, int cluster_depth, Stages& stages) const {
+  __device__ void copy_boxes(const TileBoxes& boxes, int cluster_depth, Stages& stages) const {
     for (int k = 0; k < cluster_depth; k += Cut::kDepth, stages.advance()) {
       if (!boxes.by_tma) continue;
       wait_phase(shared_.empty[stages.index], stages.parity ^ 1);

@@ -1,4 +1,5 @@
-// The kernels of ragged products.
+// The pipelined kernels of ragged products: one for each arithmetic, layout of the operands, tile width and cluster size, and
+// those that gather rows.
 #pragma once
 #include "gpu/sm90/block.h"
 #include "gpu/sm90/copy_gather.h"
@@ -20,3 +21,35 @@ struct GroupKernel {
                           GroupKernel<vbgemm::GroupCut<vbgemm::Kind::kind, across_a, across_b, cols, cluster, gathers>>)
 
 }  // namespace vbgemm
+
+// The arguments of `define`: name, arithmetic, whether A and whether B is contiguous across K, columns of a tile, CTAs in a
+// cluster, whether rows are gathered.
+// clang-format off
+#define VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                               \
+  define(vbgemm_ragged_transposed_256_##kind, kind, false, false, 256, 1, false)   \
+  define(vbgemm_ragged_transposed_128_##kind, kind, false, false, 128, 1, false)
+
+#define VBGEMM_EVERY_RAGGED_KERNEL(define, kind)                                   \
+  VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                     \
+  define(vbgemm_ragged_transposed_256x2_##kind, kind, false, false, 256, 2, false) \
+  define(vbgemm_ragged_rows_256x2_##kind, kind, false, true, 256, 2, false)        \
+  define(vbgemm_ragged_rows_256_##kind, kind, false, true, 256, 1, false)          \
+  define(vbgemm_ragged_rows_128_##kind, kind, false, true, 128, 1, false)          \
+  define(vbgemm_ragged_contraction_256_##kind, kind, true, true, 256, 1, false)    \
+  define(vbgemm_ragged_contraction_128_##kind, kind, true, true, 128, 1, false)
+
+#define VBGEMM_EVERY_GATHERING_KERNEL(define, kind)                                      \
+  define(vbgemm_ragged_gathered_rows_256_##kind, kind, false, true, 256, 1, true)        \
+  define(vbgemm_ragged_gathered_rows_128_##kind, kind, false, true, 128, 1, true)        \
+  define(vbgemm_ragged_gathered_transposed_256_##kind, kind, false, false, 256, 1, true) \
+  define(vbgemm_ragged_gathered_transposed_128_##kind, kind, false, false, 128, 1, true)
+// clang-format on
+
+#define VBGEMM_DECLARE(name, kind, across_a, across_b, cols, cluster, gathers) \
+  extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::GroupParameters, parameters));
+VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, bf16)
+VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, f16)
+VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_DECLARE, tf32)
+VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, bf16)
+VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, f16)
+#undef VBGEMM_DECLARE

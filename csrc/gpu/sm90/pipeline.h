@@ -1,7 +1,7 @@
 // The pipeline of the kernels of large products on sm_90a (block.h): the stages and barriers of a CTA in shared memory, through which the
 // roles of its warps hand over tiles and operands.
 #pragma once
-#include "gpu/arch/gpu_bulk_copy.h"
+#include "gpu/arch/gpu_vendor.h"
 #include "gpu/limits.h"
 
 namespace vbgemm {
@@ -72,6 +72,18 @@ struct PipelineState {
   __device__ void advance() {
     if (++index == kPlaces) index = 0, parity ^= 1;
   }
+};
+
+// What TMA copies of a tile: boxes of A, and of B, whose boxes are those of one matrix or of its two halves.
+struct TileBoxes {
+  bool by_tma = true;  // whether TMA copies the tile at all
+  const CUtensorMap *a, *b;
+  int boxes_a, boxes_b;                         // of B in each half
+  bool across_a, across_b;                      // whether an operand is contiguous across K
+  bool shares_a = false, shares_b = false;      // both CTAs of the cluster need the same boxes
+  int depth;                                    // of this CTA's tile
+  int row = 0, col = 0, first = 0, matrix = 0;  // where the tile begins: row of A, column and matrix of B, step of K
+  int halves = 1, boxes_of_half = 0, cols_of_half = 0;
 };
 
 // The numbers of named barriers: of each consumer warpgroup, of the threads that copy operands, and of all producers.

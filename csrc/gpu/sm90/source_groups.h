@@ -43,18 +43,6 @@ struct GroupParameters {
   bool accumulates;             // the results are added to what is there
 };
 
-// What TMA copies of a tile.
-template <class Cut>
-struct GroupBoxes {
-  static constexpr bool by_tma = true, across_a = Cut::kAcrossA, across_b = Cut::kAcrossB;
-  const CUtensorMap *a, *b;
-  int boxes_a, boxes_b, depth;
-  // In a gated product, B's boxes are those of the gate, then as many of the other half of the matrix.
-  int halves, boxes_of_half, cols_of_half;
-  bool shares_a, shares_b;
-  int row, col, first, matrix;
-};
-
 template <class CutOfGroups>
 class GroupSource {
  public:
@@ -101,23 +89,19 @@ class GroupSource {
     }
   }
 
-  __device__ GroupBoxes<Cut> boxes(const Tile& tile) const {
-    const bool shares = Cut::kCluster > 1;
-    const int halves = parameters_.sizes.gated ? 2 : 1, most = Cut::kBoxesB / halves;
-    return {&parameters_.a,
-            &parameters_.b,
-            Cut::kGathers ? 0 : (tile.rows + Cut::kBox - 1) / Cut::kBox,
-            min(max(tile.cols + Cut::kBox - 1, 0) / Cut::kBox, most),
-            tile.depth,
-            halves,
-            most,
-            parameters_.sizes.n,
-            shares && tile.shared == SharedOperand::a,
-            shares && tile.shared == SharedOperand::b,
-            tile.row,
-            tile.col,
-            tile.first,
-            Cut::kContraction ? 0 : tile.matrix};
+  // In a gated product, B's boxes are those of the gate, then as many of the other half of the matrix.
+  __device__ TileBoxes boxes(const Tile& tile) const {
+    TileBoxes boxes;
+    boxes.halves = parameters_.sizes.gated ? 2 : 1, boxes.boxes_of_half = Cut::kBoxesB / boxes.halves;
+    boxes.cols_of_half = parameters_.sizes.n;
+    boxes.a = &parameters_.a, boxes.b = &parameters_.b;
+    boxes.boxes_a = Cut::kGathers ? 0 : (tile.rows + Cut::kBox - 1) / Cut::kBox;
+    boxes.boxes_b = min(max(tile.cols + Cut::kBox - 1, 0) / Cut::kBox, boxes.boxes_of_half);
+    boxes.across_a = Cut::kAcrossA, boxes.across_b = Cut::kAcrossB;
+    boxes.shares_a = tile.shared == SharedOperand::a, boxes.shares_b = tile.shared == SharedOperand::b;
+    boxes.depth = tile.depth;
+    boxes.row = tile.row, boxes.col = tile.col, boxes.first = tile.first, boxes.matrix = Cut::kContraction ? 0 : tile.matrix;
+    return boxes;
   }
 
   template <class Multiply>

@@ -44,15 +44,6 @@ struct PlanShared {
   SharedBarrier beside_full[kTiles];
 };
 
-// What TMA copies of a tile.
-struct PlanBoxes {
-  static constexpr int halves = 1, boxes_of_half = 0, cols_of_half = 0, row = 0, col = 0, first = 0, matrix = 0;
-  static constexpr bool shares_a = false;
-  const CUtensorMap *a, *b;
-  int boxes_a, boxes_b, depth;
-  bool by_tma, across_a, across_b, shares_b;
-};
-
 template <Kind kKind>
 class PlanSource {
  public:
@@ -96,11 +87,16 @@ class PlanSource {
     pass_on(place);
   }
 
-  __device__ PlanBoxes boxes(const Tile& tile) const {
+  __device__ TileBoxes boxes(const Tile& tile) const {
     const auto count = [](int lines, int most) { return min(max(lines + Cut::kBox - 1, 0) / Cut::kBox, most); };
-    return {&tile.maps->a, &tile.maps->b, count(tile.rows, Cut::kBoxesA), count(tile.cols, Cut::kBoxesB),
-            tile.depth,    tile.by_tma,   is_across(tile.matrix[kA]),     !is_across(tile.matrix[kB]),
-            tile.shares};
+    TileBoxes boxes;
+    boxes.by_tma = tile.by_tma;
+    boxes.a = &tile.maps->a, boxes.b = &tile.maps->b;
+    boxes.boxes_a = count(tile.rows, Cut::kBoxesA), boxes.boxes_b = count(tile.cols, Cut::kBoxesB);
+    boxes.across_a = is_across(tile.matrix[kA]), boxes.across_b = !is_across(tile.matrix[kB]);
+    boxes.shares_b = tile.shares;
+    boxes.depth = tile.depth;
+    return boxes;
   }
 
   // Threads copy operands so that they are contiguous along K.

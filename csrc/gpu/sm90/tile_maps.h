@@ -2,7 +2,7 @@
 // program. The warp that finds a tile makes the tile's maps, in a place of the workspace that belongs to the CTA: the driver's function on
 // the host would take longer than the products of many small problems, and a kernel of its own delays the first tile of a call.
 #pragma once
-#include "gpu/arch/gpu_bulk_copy.h"
+#include "gpu/arch/gpu_vendor.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
