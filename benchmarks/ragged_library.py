@@ -37,7 +37,7 @@ def product_of(m, k, rhs, groups, sizes, contraction, transpose_rhs, gated):
 def tiles_of(kind, product):
     """Choices of all tiles that can compute a product."""
     tiles = [tile for tile in catalogue_for(kind, H100) if is_short(product, tile.index)]
-    return [f"tile {tile.name}/{tile.threads}" for tile in tiles if tile.kernel != PIPELINED_TILES]
+    return [f"tile {tile.name}/{tile.threads}" for tile in tiles if tile.kernel not in PIPELINED_TILES]
 
 
 def plan_of(choice, kind, product):

@@ -118,7 +118,7 @@ const void* find_kernel(Kind kind, Kernel kernel) {
   };
 #undef VBGEMM_ADDRESS
   if (static_cast<int>(kind) < 0 || static_cast<int>(kind) >= kKinds) return nullptr;
-  if (kernel == Kernel::m384_pipelined && !runs_pipeline()) return nullptr;
+  if (shape_of(kernel).gpus == Gpus::hopper && !runs_pipeline()) return nullptr;
   // The kernel of the arithmetic itself, or else that of its element type: where TF32 has no kernel, float32 is at least as accurate.
   for (const char* name : {name_of(kind), name_of(plain_kind_of(kind))}) {
     const int i = find_compiled(name, kernel);
@@ -182,7 +182,7 @@ Error launch(const GpuCall& call, Stream stream) {
       parameters.launch_blocks = static_cast<int32_t>(blocks);
       const bool last = call.plan.num_splits <= 0 && begin + most >= launch.num_blocks && is_last(call, i);
       parameters.next_may_start = !last || next_call_may_start(blocks);
-      const Error error = static_cast<Kernel>(launch.kernel) == Kernel::m384_pipelined
+      const Error error = shape_of(static_cast<Kernel>(launch.kernel)).gpus == Gpus::hopper
                               ? launch_pipelined(call.kind, kernel, parameters, stream)
                               : launch_kernel(kernel, blocks, threads, shared_bytes, &parameters, stream, 1, !call.plan_is_computed);
       if (error != kSuccess) return error;

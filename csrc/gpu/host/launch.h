@@ -22,7 +22,7 @@ struct GpuCall {
 // Whether a launch is of pipelined tiles.
 inline bool has_pipelined_tiles(const Launch* launches, int num_launches) {
   for (int i = 0; i < num_launches; ++i) {
-    if (launches[i].kernel == static_cast<int>(Kernel::m384_pipelined)) return true;
+    if (launches[i].kernel >= 0 && launches[i].kernel < kKernels && kKernelShapes[launches[i].kernel].pipelined) return true;
   }
   return false;
 }

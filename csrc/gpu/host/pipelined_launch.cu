@@ -32,7 +32,7 @@ Error launch_pipelined(Kind kind, const void* kernel, const KernelParameters& ca
   if (error != kSuccess) return error;
   const int clusters = (call.launch_blocks + kCluster - 1) / kCluster, places = std::min(multiprocessors(), kMaxPipelinedBlocks) / kCluster;
   const auto blocks = static_cast<uint32_t>(kCluster * std::min(clusters, std::max(places, 1)));
-  return launch_kernel(kernel, blocks, threads_of(Kernel::m384_pipelined), kPipelineMaxShared, &parameters, stream, kCluster);
+  return launch_kernel(kernel, blocks, PlanCut<Kind::bf16>::kThreads, kPipelineMaxShared, &parameters, stream, kCluster);
 }
 
 }  // namespace vbgemm

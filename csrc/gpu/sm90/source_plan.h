@@ -123,7 +123,7 @@ class PlanSource {
     if (thread_index() == 0) arrive(shared_.tile_full[place.index]);
   }
 
-  static constexpr int kRow = held_by(kKind, Kernel::m384_pipelined).row[0];  // of the catalogue
+  static constexpr int kRow = held_by(kKind, pipelined_kernel(Gpus::hopper)).row[0];  // of the catalogue
   static_assert(kTiles[kRow].m == Cut::kRows && kTiles[kRow].n == Cut::kCols && kTiles[kRow].threads == Cut::kThreads);
   static_assert(k_step(kTiles[kRow], sizeof(T), kCdna) == Cut::kDepth);
   static __device__ TileExtent extent_of(int tile_id) {

@@ -72,7 +72,7 @@ class Descriptors(NamedTuple):
 def workspace_bytes(platform: str, num_buffers: int, descriptors: Descriptors, dtype: Any) -> int:
     """The workspace of a call whose results are summed in `dtype`, as csrc/gpu/host/launch.h computes it."""
     table = _core.BUFFER_BYTES * num_buffers if num_buffers > MAX_PARAMETER_BUFFERS[platform] else 0
-    pipelined = KERNELS.index(PIPELINED) in descriptors.launches[::3]
+    pipelined = any(KERNELS[kernel] in PIPELINED for kernel in descriptors.launches[::3])
     maps = _core.PIPELINED_MAP_BYTES if pipelined else 0
     return maps + table + descriptors.num_sums * int(np.dtype(dtype).itemsize)
 

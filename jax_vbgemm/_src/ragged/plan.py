@@ -75,8 +75,8 @@ def has_pipeline(kind: str, device: DeviceSpec, product: Product, *, gathers: bo
     compiled = _core.has_ragged_pipeline(
         list(ARITHMETICS).index(kind), product.contraction, product.transpose_rhs, gathers
     )
-    # A device whose batches of bfloat16 have pipelined tiles runs all pipelined kernels.
-    return compiled and PIPELINED in catalogue_for("bfloat16", device).kernels
+    # Only csrc/gpu/sm90 has them; a device that runs its kernel of batches runs these too.
+    return compiled and "m384_pipelined" in catalogue_for("bfloat16", device).kernels
 
 
 def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> Plan | None:
@@ -127,7 +127,7 @@ def catalogue_tile(kind: str, device: DeviceSpec, product: Product) -> int | Non
     each = [min(max(1, product.rows * half // 2), product.m) for half in (1, 2, 3)]
     problems = tuple(_problem(product, rows, -(-groups // 3)) for rows in each)
     catalogue = catalogue_for(kind, device)
-    tiles = [tile for tile in catalogue if tile.kernel != PIPELINED and is_short(product, tile.index)]
+    tiles = [tile for tile in catalogue if tile.kernel not in PIPELINED and is_short(product, tile.index)]
     if not tiles:
         return None
     catalogue = catalogue.only(lambda tile: tile in tiles)
