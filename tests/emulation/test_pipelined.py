@@ -29,9 +29,9 @@ def test_sanitizers(builder: Builder) -> None:
 MISTAKES = {
     "vectors of 16 bytes stored behind the last column": ("tile_maps.h", "line % kAlignment == 0;", "true;"),
     "a stale phase: producers that do not wait for each other": (
-        "block.h",
-        "        Copier::meet_tma();\n",
-        "",
+        "copy_threads.h",
+        "{ named_barrier(kProducerBarrier, 32 + kThreads); }",
+        "{}",
     ),
     "a missing arrival: a stage not released to the other thread block": (
         "block.h",

@@ -5,7 +5,7 @@
 #include "gpu/host/dynamic_shared.h"
 #include "gpu/host/early_start.h"
 #include "gpu/host/launch.h"
-#include "gpu/host/pipelined_launch.h"
+#include "gpu/host/sm90_launch.h"
 #include "gpu/tile/add_partial_sums.h"
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_cut.h"
