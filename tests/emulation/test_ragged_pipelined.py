@@ -100,7 +100,7 @@ MORE_MISTAKES = {
     "a tile released twice: also before its results are stored": (
         "sm90/block.h",
         "      if (!keeps_tile) release_tile(",
-        "      release_tile(",
+        "      if (keeps_tile || !keeps_tile) release_tile(",
     ),
     "results forgotten at the end": (
         "sm90/block.h",

@@ -5,9 +5,9 @@
 // tile are in flight.
 //
 // A kernel is put together from types:
-//   Cut       the tile's shape, the number of stages, and the cluster's size (pipeline.h)
 //   Source    which tiles a CTA computes, where TMA finds their operands, and what the CTAs of a cluster share: the tiles of a plan
-//             (source_plan.h), or those of groups of rows or of groups of a contraction (source_groups.h)
+//             (source_plan.h), or those of groups of rows or of groups of a contraction (source_groups.h); with its Cut, the tile's shape,
+//             the number of stages, and the cluster's size (pipeline.h)
 //   Copier    the producer of operands that TMA cannot copy (copy_threads.h, copy_gather.h), or NoCopier
 //   Epilogue  how a consumer warp stores its 16 rows of a tile (store_plan.h, store_groups.h)
 //
@@ -39,18 +39,16 @@ struct NoCopier {
   static constexpr bool kCopiesAlone = false;  // a stage is either the copier's or TMA's
 };
 
-template <class Kernel>
+template <class Source, class Copier, class Epilogue>
 class PipelinedBlock {
-  using Cut = typename Kernel::Cut;
-  using Source = typename Kernel::Source;
-  using Copier = typename Kernel::Copier;
-  using Epilogue = typename Kernel::Epilogue;
-  using Parameters = typename Source::Parameters;
-  using Shared = typename Source::Shared;
+  using Cut = typename Source::Cut;
   using Tile = typename Source::Tile;
   using Stages = PipelineState<Cut::kStages>;
 
  public:
+  using Parameters = typename Source::Parameters;
+  using Shared = typename Source::Shared;
+
   __device__ PipelinedBlock(const Parameters& parameters, Shared& shared)
       : parameters_(parameters), shared_(shared), rank_(Cut::kCluster > 1 ? cluster_rank() : 0), source_(parameters, shared, rank_) {}
 
@@ -231,19 +229,13 @@ class PipelinedBlock {
   Source source_;
 };
 
-template <class Kernel>
-__device__ inline void run_pipelined(const typename Kernel::Source::Parameters& parameters,
-                                     Unaligned<typename Kernel::Source::Shared>& dynamic) {
-  PipelinedBlock<Kernel>(parameters, aligned_in(dynamic)).run();
-}
-
 // Defines a kernel; its type comes last, as it may contain commas.
 #define VBGEMM_DEFINE_PIPELINED(name, Parameters, ...)                                                              \
   extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(384, 1) name(VBGEMM_PARAMETERS(vbgemm::Parameters, parameters)) { \
     if constexpr (vbgemm::kWarpgroupProducts) {                                                                     \
-      using Kernel = vbgemm::__VA_ARGS__;                                                                           \
-      VBGEMM_DYNAMIC_SHARED(vbgemm::Unaligned<Kernel::Source::Shared>, dynamic);                                    \
-      vbgemm::run_pipelined<Kernel>(parameters, dynamic);                                                           \
+      using Block = vbgemm::__VA_ARGS__;                                                                            \
+      VBGEMM_DYNAMIC_SHARED(vbgemm::Unaligned<Block::Shared>, dynamic);                                             \
+      Block(parameters, vbgemm::aligned_in(dynamic)).run();                                                         \
     } else {                                                                                                        \
       vbgemm::trap();                                                                                               \
     }                                                                                                               \
