@@ -74,6 +74,11 @@ inline bool inside(const Operand& x, int64_t rows, int64_t cols, const Problem& 
   return last < elements;
 }
 
+// For lists of a call's attributes, from which follow the members of a struct and how XLA decodes it.
+#define VBGEMM_MEMBER(type, name) type name
+#define VBGEMM_STRUCT_MEMBER(type, name) ::xla::ffi::StructMember<type>(#name)
+#define VBGEMM_COMMA ,
+
 // The arguments of both handlers after their contexts, and how they are bound.
 struct Arguments {
   ffi::AnyBuffer descriptors;

@@ -75,6 +75,29 @@ nb::dict Layouts() {
   return layouts;
 }
 
+// A shape by the names of its sizes; None if there is no such operand.
+nb::object ShapeOf(const vbgemm::OperandShape& shape) {
+  if (shape.rank < 0) return nb::none();
+  nb::list names;
+  for (int i = 0; i < shape.rank; ++i) names.append(vbgemm::kRaggedSizeNames[static_cast<int>(shape.sizes[i])]);
+  return nb::tuple(names);
+}
+
+nb::list RaggedOperands() {
+  nb::list operands;
+  for (const vbgemm::RaggedOperandInfo& one : vbgemm::ragged_table::kTable) {
+    operands.append(
+        nb::make_tuple(one.name, vbgemm::kRaggedTypeNames[static_cast<int>(one.type)], ShapeOf(one.rows), ShapeOf(one.contraction)));
+  }
+  return operands;
+}
+
+nb::list RaggedShapes() {
+  nb::list shapes;
+  for (const vbgemm::RaggedShapeInfo& one : vbgemm::kRaggedShapeTable) shapes.append(nb::make_tuple(one.name, one.columns, one.cluster));
+  return shapes;
+}
+
 template <size_t N>
 nb::list Names(const char* const (&names)[N]) {
   nb::list list;
@@ -107,14 +130,21 @@ NB_MODULE(_core, m) {
         "The element types: (name, bytes, accumulator, fraction bits, types to which sums of its products may be rounded).");
   m.def("arithmetics", &Arithmetics, "The arithmetics, in the order of their numbers: (name, left operand's type, right operand's type).");
   m.def("catalogue_hash", &vbgemm::catalogue_hash, "Identifies the catalogue; travels with every call.");
-  m.def("ragged_shapes", [] { return Names(vbgemm::kRaggedShapeNames); }, "A GPU's tile shapes of ragged products, by number.");
+  m.def("ragged_operands", &RaggedOperands,
+        "The operands of ragged products, in order, and their result: (name, type, shape in ragged rows, shape in a ragged contraction).");
+  m.attr("RAGGED_REQUIRED") = vbgemm::kRaggedRequired;
+  m.def("ragged_shapes", &RaggedShapes, "A GPU's tile shapes of ragged products, by number: (name, columns, thread blocks of a cluster).");
   m.def(
       "has_ragged_pipeline",
-      [](int kind, bool contraction, bool transpose_rhs, bool gathers) {
-        return vbgemm::has_ragged_pipeline(static_cast<vbgemm::Kind>(kind), contraction, transpose_rhs, gathers);
+      [](int kind, bool contraction, bool transpose_rhs, bool gathers, int shape) {
+        return vbgemm::has_ragged_pipeline(static_cast<vbgemm::Kind>(kind), contraction, transpose_rhs, gathers,
+                                           static_cast<vbgemm::RaggedShape>(shape));
       },
-      nb::arg("kind"), nb::arg("contraction"), nb::arg("transpose_rhs"), nb::arg("gathers"),
-      "Whether GPUs with TMA have a pipelined kernel of ragged products of an arithmetic, by its number, and of a layout.");
+      nb::arg("kind"), nb::arg("contraction"), nb::arg("transpose_rhs"), nb::arg("gathers"), nb::arg("shape"),
+      "Whether GPUs with TMA have a pipelined kernel of ragged products of an arithmetic and a shape, by their numbers, and of a layout.");
+  m.def(
+      "ragged_line_elements", [](int kind) { return vbgemm::pipelined_line_elements(static_cast<vbgemm::Kind>(kind)); }, nb::arg("kind"),
+      "Of how many elements the lines of operands and results of a pipelined kernel of ragged products must be multiples.");
   m.def(
       "ragged_list",
       [](int64_t m, int64_t k, int64_t columns, int64_t groups, int64_t total_groups, bool contraction, int tile) {
@@ -138,7 +168,7 @@ NB_MODULE(_core, m) {
   m.def("isa", &vbgemm::isa, "The instruction set the CPU kernel uses on this machine.");
   m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_matmul)); }, "The XLA FFI handler.");
   m.def(
-      "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_ragged)); },
+      "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_ragged)); },
       "The XLA FFI handler of products whose group sizes are data.");
   m.def(
       "ragged_lists_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_packed)); },

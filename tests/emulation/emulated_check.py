@@ -87,7 +87,7 @@ class Builder:
         """The custom call of ragged products as a shared library, with the headers of XLA in a folder."""
         flags = ["-O0", "-fPIC", "-isystem", include]  # its calls are small
         sources = [f"gpu/instances/{name}.cu" for name in [*kernels, "tile_list", "add_partial_sums"]] + LAUNCHES
-        sources += [f"emulation/{name}.cc" for name in ("ragged_handler", "fiber")]
+        sources += ["handlers/ragged.cc", "emulation/ragged_handler.cc", "emulation/fiber.cc"]
         if CDNA[0] not in machine:
             sources += [*PIPELINED_LAUNCHES, "emulation/tensor_maps.cc"]
         return self._linked([(name, flags, changed) for name in sources], ["-shared"], machine)

@@ -7,7 +7,7 @@
 #include "gpu/host/square_sums_call.h"
 #include "gpu/host/status.h"
 
-extern "C" XLA_FFI_Error* vbgemm_gpu_ragged(XLA_FFI_CallFrame* call_frame);
+extern "C" XLA_FFI_Error* vbgemm_ragged(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* vbgemm_gpu_packed(XLA_FFI_CallFrame* call_frame);
 
 namespace {
@@ -107,7 +107,7 @@ NB_MODULE(_cuda, m) {
       "square_sums_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_square_sums)); },
       "The XLA FFI handler of sums of squares.");
   m.def(
-      "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_ragged)); },
+      "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_ragged)); },
       "The XLA FFI handler of products over rows in groups whose sizes are data.");
   m.def(
       "ragged_lists_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_packed)); },
