@@ -12,7 +12,7 @@
 //   F="g++ -std=c++17 -O3 -fno-math-errno -Wall -Wextra -pthread -Icsrc" X="-mavx2 -mfma -mf16c"
 //   $F $X -c csrc/cpu/kernels_avx2.cc
 //   $F $X -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512 -c csrc/cpu/kernels_avx512.cc
-//   $F benchmarks/cpu_kernel_bench.cc csrc/cpu/{walk,group_walk,packed_groups,parallel_for,isa,kernels_portable}.cc kernels_avx*.o -o
+//   $F benchmarks/cpu_kernel_bench.cc csrc/cpu/{walk,group_walk,parallel_for,isa,kernels_portable}.cc kernels_avx*.o -o
 //   cpu_kernel_bench
 //
 // and elsewhere the last line without the objects.

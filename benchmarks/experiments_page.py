@@ -60,9 +60,12 @@ def _tiling_and_batching(data: Data) -> list[str]:
             ("over MAGMA", *(f"batch {batch}" for batch in batches)), ((s, *(at(s, b) for b in batches)) for s in steps)
         ),
         "",
-        "The paper batches tiles so that a block has loads in flight while it multiplies. Our kernels request all"
-        " of a short K at once, and several blocks share a multiprocessor. A second tile in a block therefore has"
-        " little latency left to hide.",
+        "The paper batches tiles so that a block has loads in flight while it multiplies.",
+        "",
+        "All twelve strategies of Li's Table 2 are in the catalogues of today's GPUs. On K40c, M40 and P100, which are "
+        "described for plans only, the tall, wide and huge tiles with 128 threads do not fit 48 KB of shared "
+        "memory, and "
+        "the large one replaces them (a note of the plan says so).",
         "",
         *_selector(data),
     ]
@@ -189,7 +192,7 @@ def _planners(data: Data) -> list[str]:
         ),
         "",
         "The authors' released kernels, measured as peers, take sizes that are multiples of 16, so that only `pow2` can"
-        " be compared. Three of the five tiles of Zhang's computed wrong results and were mended for this; of its two "
+        " be compared. As released, Zhang's computed wrong results for every workload, and were mended; of its two "
         "thresholds the faster one counts:",
         "",
         *claims(
@@ -263,7 +266,7 @@ def _readings(data: Data) -> list[str]:
         ("sort_split", "sort_split, tile first, one pass", "both of these"),
         ("load_balanced", "load_balanced, by problem", "phi bounds each problem's waves (Eq. 4 as printed)"),
         ("load_balanced", "load_balanced, by device", "phi bounds the batch's waves (Algorithm 1)"),
-        ("load_balanced", "load_balanced, whole passes", "Algorithm 1 as printed: all problems by a class each pass"),
+        ("load_balanced", "load_balanced, whole passes", "passes as in Algorithm 1: all problems by a class in each"),
         ("load_balanced", "load_balanced, smallest tiles", "where the threshold is out of reach, the smallest tiles"),
     )
     planners = {candidate.planner for candidate in data.every}
@@ -273,19 +276,22 @@ def _readings(data: Data) -> list[str]:
         "",
         "Eq. 4-9 of the paper count only the warps that can be active. At the device table's threshold "
         f"({data.device.load_balanced_threshold} threads, "
-        f"above the number that one class can have active) these equations change the plans of {differ} of "
-        f"{len(names)} workloads.",
+        f"above the number that one class can have active) these equations changed {differ} of the {len(names)} "
+        "measured plans.",
         "",
         *claims(
             (
                 ("new TLP over old", "1.085x (A800), 1.077x (MI210)", new(list(grids))),
-                ("batch <= 16", "1.04x", new(small)),
-                ("batch >= 32", "1.11x (A800), 1.10x (MI210)", new(large)),
+                ("batch <= 16 (ours: 16)", "1.04x", new(small)),
+                ("batch >= 32 (ours: 64 and 256)", "1.11x (A800), 1.10x (MI210)", new(large)),
             )
         ),
         "",
-        "Where a paper's text allows several readings, the planner's docstring says which one is the default and "
-        "why. Speedup of other readings over the default:",
+        "Where a paper's text allows several readings, each is an option, and the planner's docstring says "
+        "which one is "
+        "the default and why. Not measured: `Coordinated(switch=)`, and `LoadBalanced(undivided=, "
+        "divides_k=)`. Speedup "
+        "of other readings over the default:",
         "",
         *table(
             ("planner", "other reading", "times as fast as the default"),
@@ -313,10 +319,10 @@ def _occupancy() -> list[str]:
         "",
         *table(("tile", *devices), rows),
         "",
-        "17 kernels were measured on an H100 with Nsight Compute on `pow2_mn512_k512_b256`. The equations give "
-        "the profiler's theoretical occupancy in all 17 (12.5 to 50%), and 92-100% of it is achieved. In Fig. 6 "
-        "the proposed method has the highest occupancy. Our kernels keep few threads with many registers each, as"
-        " high rates require, and are faster for it.",
+        "17 kernels of 2026-11-22 were measured on an H100 with Nsight Compute on `pow2_mn512_k512_b256` "
+        "([C8](design/cost-model.md#c8); the profiler's files were not kept). The equations give the profiler's "
+        "theoretical occupancy in all 17 (12.5 to 50%), and 92-100% of it was achieved. In Fig. 6 the proposed method "
+        "has the highest occupancy. Ours have few threads with many registers each.",
         "",
         f"W_DL of Table 3 for our tiles, with the paper's Tk = 16: {w_dl} (the paper: 6, 10, 16, 14, 24). "
         "`Plan.work_per_thread` has W_DL for the K steps of our kernels.",
@@ -337,8 +343,8 @@ def _planning(data: Data) -> list[str]:
         "## Planning time (Zhang 2025, Fig. 7)",
         "",
         "The paper plans in every call, which takes 6.06% and 6.37% of the run time at batch 8, and less than 1% "
-        "at 1024. We plan once per compiled program, in Python, and never at run time, so planning takes 0% of "
-        "the run time. The table shows the time of planning (one core, the best of 3), and the same time as a "
+        "at 1024. We plan once per compiled program, in Python, which is not the same thing: the table shows "
+        "the time of planning (one core, the best of 3), and the same time as a "
         "multiple of one call's kernel time. After as many hundred calls as this multiple says, planning is 1% of"
         " the total:",
         "",
@@ -370,12 +376,15 @@ def _threads(data: Data) -> list[str]:
         us = row.get(f"{shape}/{threads}")
         return "-" if us is None else f"{1e3 * gflop / us:.1f}"
 
+    both = [shape for shape in shapes if f"{shape}/128" in row and f"{shape}/256" in row]
+    fewer = sum(row[f"{shape}/128"] < row[f"{shape}/256"] for shape in both)
     return [
         "## Threads and tiles (Zhang 2025, Fig. 3)",
         "",
         "TFLOP/s of 64 products of 512 x 512 x 512, for each tile with 128 and with 256 threads (the paper has "
         "64, 128, 256 and 512; kernels of 64 and 512 threads are not built). The paper finds that rates rise and "
-        "then fall as a thread's part of a tile grows, and that more threads suit larger tiles:",
+        f"then fall as a thread's part of a tile grows, and that more threads suit larger tiles; here {fewer} of "
+        f"{len(both)} tiles that have both are faster with 128:",
         "",
         *table(("tile", "128 threads", "256 threads"), ((s, cell(s, 128), cell(s, 256)) for s in shapes)),
         "",

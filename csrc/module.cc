@@ -1,6 +1,5 @@
 // The extension module _core: the CPU backend, and everything that Python needs to know of the compiled code.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/vector.h>
 
 #include "catalogue.h"
 #include "cpu/handler.h"
@@ -155,22 +154,9 @@ NB_MODULE(_core, m) {
       },
       nb::arg("m"), nb::arg("k"), nb::arg("columns"), nb::arg("groups"), nb::arg("total_groups"), nb::arg("contraction"), nb::arg("tile"),
       "The length of the list of tiles by which a GPU computes a ragged product, and its size in bytes.");
-  m.def(
-      "packed_list",
-      [](int64_t rows, int64_t y_size, const std::vector<int64_t>& shapes, bool contraction, int tile) {
-        vbgemm::PackedCall call{};
-        call.rows = rows, call.y_size = y_size, call.groups = static_cast<int64_t>(shapes.size() / 2), call.shapes = shapes.data();
-        call.contraction = contraction, call.tile = tile;
-        return nb::make_tuple(vbgemm::max_packed_tiles(call, vbgemm::kTiles[tile]), vbgemm::packed_workspace_bytes(call));
-      },
-      nb::arg("rows"), nb::arg("y_size"), nb::arg("shapes"), nb::arg("contraction"), nb::arg("tile"),
-      "The length of the list of tiles by which a GPU computes packed rows, and the size of its workspace in bytes.");
   m.def("isa", &vbgemm::isa, "The instruction set the CPU kernel uses on this machine.");
   m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_matmul)); }, "The XLA FFI handler.");
   m.def(
       "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_ragged)); },
       "The XLA FFI handler of products whose group sizes are data.");
-  m.def(
-      "ragged_lists_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_packed)); },
-      "The XLA FFI handler of packed rows times weights of different shapes.");
 }

@@ -4,7 +4,6 @@
 
 #include "catalogue.h"
 #include "descriptor.h"
-#include "gpu/limits.h"
 
 namespace vbgemm {
 
@@ -172,42 +171,5 @@ inline int64_t ragged_workspace_bytes(const RaggedCall& call) {
   const int64_t list = call.plan.tile >= 0 ? ragged_list_bytes(call, kTiles[call.plan.tile]) : 0;
   return counter < list ? list : counter;
 }
-
-// A product of packed rows with weights of different shapes; packed_call.h defines what it computes.
-struct PackedCall {
-  DType dtype, out_dtype;  // dtype: of the operands; out_dtype: of the results
-  Kind kind;
-  bool contraction, transpose_rhs, wide_sizes;
-  int64_t rows, x_size, y_size, entries, groups;
-  const int64_t* shapes;            // k and n of each group
-  RaggedOperand x, y, group_sizes;  // only batch_stride[0] is used; y is the result, except in a contraction
-  const RaggedOperand* weights;     // of each group; the results of a contraction
-  // On a GPU: the row of the catalogue by which the call is computed, `shapes` in device memory, and the workspace.
-  int32_t tile;
-  const int32_t* device_shapes;
-  void* workspace;
-
-  int64_t num_buffers() const { return groups + 2; }
-};
-
-// The maximum number of tiles, whatever the group sizes are. Zeros behind the last row are tiles, too.
-inline int64_t max_packed_tiles(const PackedCall& call, const TileShape& tile) {
-  int64_t widest = 0, of_results = 0;
-  for (int64_t i = 0; i < call.groups; ++i) {
-    const int64_t k = call.shapes[2 * i], n = call.shapes[2 * i + 1];
-    widest = widest < n ? n : widest;
-    of_results += tiles_over(k, tile.m) * tiles_over(n, tile.n);
-  }
-  if (call.contraction) return of_results;
-  const int64_t nonempty = call.rows < call.groups ? call.rows : call.groups;
-  return (call.rows / tile.m + nonempty) * tiles_over(widest, tile.n) + call.y_size / (int64_t{tile.m} * tile.n) + 2;
-}
-
-// The size in bytes of the list of tiles, and of the workspace, in which the list is followed by the tile kernel's table of buffers.
-inline int64_t packed_list_bytes(const PackedCall& call) {
-  const int64_t bytes = max_packed_tiles(call, kTiles[call.tile]) * static_cast<int64_t>(sizeof(ReadyTile));
-  return (bytes + kBufferBytes - 1) / kBufferBytes * kBufferBytes;
-}
-inline int64_t packed_workspace_bytes(const PackedCall& call) { return packed_list_bytes(call) + call.num_buffers() * kBufferBytes; }
 
 }  // namespace vbgemm

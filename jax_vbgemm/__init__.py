@@ -28,7 +28,6 @@ from jax_vbgemm._src.planner import (
     Uniform,
 )
 from jax_vbgemm._src.problem import Problem
-from jax_vbgemm._src.ragged import lists_lowering as _lists_lowering  # noqa: F401
 from jax_vbgemm._src.ragged import lowering as _ragged_lowering  # noqa: F401
 from jax_vbgemm._src.ragged import rules as _ragged_rules  # noqa: F401
 from jax_vbgemm._src.ragged.api import ragged_dot

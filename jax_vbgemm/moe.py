@@ -1,11 +1,16 @@
 """Mixtures of experts: routing, products of tokens with their experts' weights, and the auxiliary losses of routers."""
 
-from jax_vbgemm._src.moe.layer import combine, dispatch, expert_mlp, gated_dot
-from jax_vbgemm._src.moe.routing import Auxiliary, Routing, load_balance_loss, route, router_z_loss
+from jax_vbgemm._src.moe.layer import clamped_swiglu, combine, dispatch, expert_mlp, gated_dot
+from jax_vbgemm._src.moe.losses import Auxiliary, balanced_bias, load_balance_loss, router_z_loss
+from jax_vbgemm._src.moe.routing import Routing, route
+from jax_vbgemm._src.moe.scores import ExpertGroups
 
 __all__ = [
     "Auxiliary",
+    "ExpertGroups",
     "Routing",
+    "balanced_bias",
+    "clamped_swiglu",
     "combine",
     "dispatch",
     "expert_mlp",

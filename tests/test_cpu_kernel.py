@@ -60,7 +60,7 @@ def build(
     """The driver with the kernels of one instruction set, else by the build lines at its top; `x86`: for machines that
     have several, of which VBGEMM_CPU_ISA has to choose that one; `of_kernels`: more flags for the kernels alone."""
     compiled = Compiled(cache, compiler)
-    walks = ("walk", "group_walk", "packed_groups", "parallel_for", "isa")
+    walks = ("walk", "group_walk", "parallel_for", "isa")
     sources: dict[Path, Sequence[str]] = {**{CPU / f"{name}.cc": () for name in walks}, DRIVER: ()}
     sources[CPU / f"kernels_{isa}.cc"] = (*KERNELS[isa], *of_kernels)
     if x86:

@@ -83,7 +83,8 @@ FUNCTIONS = [
         "jax_vbgemm.flax.linen": ("batched_linear",),
         "jax_vbgemm.flax.nnx": ("batched_linear",),
         "jax_vbgemm.moe": (
-            "combine", "dispatch", "expert_mlp", "gated_dot", "load_balance_loss", "route", "router_z_loss",
+            "balanced_bias", "clamped_swiglu", "combine", "dispatch", "expert_mlp", "gated_dot", "load_balance_loss",
+            "route", "router_z_loss",
         ),
         "jax_vbgemm.optax": (
             "apply_updates", "muon", "orthogonalize", "pack_state", "pack_tree", "scale_by_muon", "scale_by_shape",

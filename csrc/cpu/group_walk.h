@@ -42,30 +42,18 @@ class GroupWalk {
   bool past_caches_ = false;
 };
 
-// Add the products of all entries of a call. No group size, whatever its value, leads outside the call's buffers.
+// Adds the products of all entries of a call. No group size, whatever its value, leads outside the call's buffers.
 void add_products(const RaggedCall& call, GroupWalk& walk);
-void add_products(const PackedCall& call, GroupWalk& walk);
 
 // Pool: any type with num_threads() and Schedule(f), such as XLA's FFI thread pool; may be null.
-template <class Pool>
-void run(GroupWalk& walk, Pool* pool) {
-  const int64_t available = pool ? pool->num_threads() : 1;
-  walk.cut(available);
-  const int64_t threads = threads_for(walk.work(), available < walk.pieces() ? available : walk.pieces());
-  parallel_for([&walk](int64_t begin, int64_t end) { walk.run(begin, end); }, walk.pieces(), threads, pool);
-}
-
 template <class Pool>
 void run(const RaggedCall& call, Pool* pool) {
   GroupWalk walk(call.kind, call.out_dtype, call.activation);
   add_products(call, walk);
-  run(walk, pool);
-}
-template <class Pool>
-void run(const PackedCall& call, Pool* pool) {
-  GroupWalk walk(call.kind, call.out_dtype, Activation::none);
-  add_products(call, walk);
-  run(walk, pool);
+  const int64_t available = pool ? pool->num_threads() : 1;
+  walk.cut(available);
+  const int64_t threads = threads_for(walk.work(), available < walk.pieces() ? available : walk.pieces());
+  parallel_for([&walk](int64_t begin, int64_t end) { walk.run(begin, end); }, walk.pieces(), threads, pool);
 }
 
 }  // namespace vbgemm

@@ -4,4 +4,3 @@
 
 extern "C" XLA_FFI_Error* vbgemm_cpu_matmul(XLA_FFI_CallFrame* call_frame);
 extern "C" XLA_FFI_Error* vbgemm_ragged(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* vbgemm_cpu_packed(XLA_FFI_CallFrame* call_frame);

@@ -23,21 +23,12 @@ TARGET_NAME = "vbgemm_v1"
 ADD_TARGET_NAME = "vbgemm_add_v1"  # on GPUs only; on the CPU XLA's own loops are as fast
 SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # on GPUs only
 RAGGED_TARGET_NAME = "vbgemm_ragged_v4"  # on RAGGED_PLATFORMS
-RAGGED_LISTS_TARGET_NAME = "vbgemm_ragged_lists_v1"  # on the CPU
-GPU_RAGGED_LISTS_TARGET_NAME = "vbgemm_gpu_ragged_lists_v1"  # on GPUs
 GPU_PLATFORMS = ("cuda", "rocm")
 RAGGED_PLATFORMS = ("cpu", "cuda", "rocm")
 
 DISABLE_JAX_EXPORT_CHECKS = [
     jax.export.DisabledSafetyCheck.custom_call(name)
-    for name in (
-        TARGET_NAME,
-        ADD_TARGET_NAME,
-        SQUARE_SUMS_TARGET_NAME,
-        RAGGED_TARGET_NAME,
-        RAGGED_LISTS_TARGET_NAME,
-        GPU_RAGGED_LISTS_TARGET_NAME,
-    )
+    for name in (TARGET_NAME, ADD_TARGET_NAME, SQUARE_SUMS_TARGET_NAME, RAGGED_TARGET_NAME)
 ]
 """Pass this as `disabled_checks` to jax.export.export, which otherwise refuses custom calls that it doesn't know."""
 
@@ -85,8 +76,6 @@ def _load(name: str, ffi_platform: str, default_device: str, load: Callable[[], 
         jax.ffi.register_ffi_target(TARGET_NAME, module.handler(), platform=ffi_platform)
         if name in RAGGED_PLATFORMS:
             jax.ffi.register_ffi_target(RAGGED_TARGET_NAME, module.ragged_handler(), platform=ffi_platform)
-            lists = GPU_RAGGED_LISTS_TARGET_NAME if name in GPU_PLATFORMS else RAGGED_LISTS_TARGET_NAME
-            jax.ffi.register_ffi_target(lists, module.ragged_lists_handler(), platform=ffi_platform)
         if name in GPU_PLATFORMS:
             jax.ffi.register_ffi_target(ADD_TARGET_NAME, module.add_handler(), platform=ffi_platform)
             handler = module.square_sums_handler()

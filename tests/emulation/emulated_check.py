@@ -23,7 +23,7 @@ PIPELINED = ["ragged_bf16", "ragged_gathered_bf16"]
 PIPELINED_TF32 = ["ragged_tf32"]  # of float32, with matrices that are contiguous along K
 PIPELINED_F16 = ["ragged_f16", "ragged_gathered_f16"]
 PIPELINED_LAUNCHES = ["gpu/host/pipelined_launch.cu", "gpu/host/ragged_pipelined_launch.cu"]
-LAUNCHES = ["emulation/block.cc", "gpu/host/launch.cu", "gpu/host/ragged_launch.cu", "gpu/host/packed_launch.cu"]
+LAUNCHES = ["emulation/block.cc", "gpu/host/launch.cu", "gpu/host/ragged_launch.cu"]
 TIMEOUT = 300  # seconds that a check may take
 # Of the driver of the check of batches: -O1 takes twice as long to compile, with -O0 the check takes up to six times as
 # long. The driver of races is that of the same machine without them, as its preprocessed source is the same.
@@ -87,7 +87,7 @@ class Builder:
         """The custom call of ragged products as a shared library, with the headers of XLA in a folder."""
         flags = ["-O0", "-fPIC", "-isystem", include]  # its calls are small
         sources = [f"gpu/instances/{name}.cu" for name in [*kernels, "tile_list", "add_partial_sums"]] + LAUNCHES
-        sources += ["handlers/ragged.cc", "emulation/ragged_handler.cc", "emulation/fiber.cc"]
+        sources += ["handlers/ragged.cc", "emulation/fiber.cc"]
         if CDNA[0] not in machine:
             sources += [*PIPELINED_LAUNCHES, "emulation/tensor_maps.cc"]
         return self._linked([(name, flags, changed) for name in sources], ["-shared"], machine)

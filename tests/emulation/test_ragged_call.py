@@ -42,29 +42,23 @@ ROUNDING = {
 WAVES = [32, pytest.param(64, marks=pytest.mark.slow)]
 
 
-def registered(builder, call, name, kernels, machine, changed):
-    """The name of a custom call, "ragged" or "packed", by these kernels."""
-    library = builder.ragged_library(some_files(changed, kernels), jax.ffi.include_dir(), machine, changed)
-    function = getattr(ctypes.CDLL(str(library)), {"ragged": "vbgemm_ragged", "packed": "vbgemm_emulated_packed"}[call])
-    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")
-    return name
-
-
-def with_waves(lanes, builder, call, changed):
-    machine = CDNA if lanes == 64 else []
-    kernels = [*KERNELS, "mfma_bf16:m128_light" if machine else "tensor_light_bf16:m128_light"]
-    return registered(builder, call, f"vbgemm_{call}_emulated_{lanes}", kernels, machine, changed)
-
-
 @pytest.fixture(scope="module", params=WAVES, ids=lambda wave: f"waves of {wave}")
 def target(builder: Builder, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    return with_waves(request.param, builder, "ragged", tmp_path_factory.mktemp("ragged"))
+    """The name of the custom call by these kernels."""
+    machine = CDNA if request.param == 64 else []
+    kernels = [*KERNELS, "mfma_bf16:m128_light" if machine else "tensor_light_bf16:m128_light"]
+    changed = tmp_path_factory.mktemp("ragged")
+    library = builder.ragged_library(some_files(changed, kernels), jax.ffi.include_dir(), machine, changed)
+    name = f"vbgemm_ragged_emulated_{request.param}"
+    function = ctypes.CDLL(str(library)).vbgemm_ragged
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")
+    return name
 
 
 def call(
     target, lhs, rhs, sizes, *, groups=None, contraction=False, transpose_rhs=False, bias=None, row_scale=None,
     offset=None, gather=None, activation=None, gated=False, out_dtype=None, batch=(), tile="medium",
-    missing_bytes=0, **changes,
+    missing_bytes=0, plan=None, **changes,
 ):  # fmt: skip
     m, k = lhs.shape[-2:]
     n = (rhs.shape[-2] if transpose_rhs else rhs.shape[-1]) // (2 if gated else 1)
@@ -89,7 +83,7 @@ def call(
         "tile": np.int64(row),
         "catalogue": np.int64(_core.catalogue_hash()),
     }
-    return jax.ffi.ffi_call(target, results)(lhs, rhs, sizes, *buffers, **attributes | changes)[0]
+    return jax.ffi.ffi_call(target, results)(lhs, rhs, sizes, *buffers, **attributes | changes | (plan or {}))[0]
 
 
 def rows_of(sizes, m, groups, offset=0):
@@ -208,9 +202,9 @@ def test_epilogue(target, out_dtype, has_bias):
 
 BAD_PLANS = {
     "an unknown shape": ({"shape": np.int64(4)}, "shape is 4"),
-    "a tile that does not exist": ({"tile": np.int64(999)}, "tile is 999"),
-    "a tile for the CPU": ({"tile": np.int64(len(COMPILED_TILES) - 1)}, "has no kernel"),
-    "no kernel at all": ({"tile": np.int64(-1)}, "planned for another GPU"),
+    "a tile that does not exist": ({"plan": {"tile": np.int64(999)}}, "tile is 999"),
+    "a tile for the CPU": ({"plan": {"tile": np.int64(len(COMPILED_TILES) - 1)}}, "has no kernel"),
+    "no kernel at all": ({"plan": {"tile": np.int64(-1)}}, "planned for another GPU"),
     "another catalogue": ({"catalogue": np.int64(5)}, "another version"),
 }
 

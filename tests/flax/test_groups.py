@@ -12,6 +12,7 @@ from flax import nnx
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
+from jax_vbgemm._src.flax.groups import adapted
 from jax_vbgemm.flax import linen as vbl
 from jax_vbgemm.flax import nnx as vbx
 
@@ -181,6 +182,77 @@ def test_auxiliary_losses_train_the_router():
 
 
 @pytest.mark.parametrize("lib", [vbx, vbl])
+def test_routers_masks_and_given_experts(lib):
+    """The layer with each option is the layer's parts by hand."""
+    options = {"scores": "sigmoid", "groups": (2, 1), "scale": 2.5}
+    experts, shape = 6, (2, 7)
+    model = vbx.MixtureOfExperts(D, F, experts=experts, k=K, rngs=nnx.Rngs(1), **WIDE, **options)
+    x, bias = oracle.random((*shape, D), "float64"), oracle.random((experts,), "float64", 8)
+    mask = jnp.arange(14).reshape(shape) % 4 != 0
+    chosen = jnp.arange(28).reshape(*shape, K) % (experts + 1) - 1
+    p = oracle.random((*shape, K), "float64", 3)
+
+    def ours(x, **given):
+        if lib is vbx:
+            return model(x, auxiliary=True, **given)
+        linen = vbl.MixtureOfExperts(F, experts, K, **WIDE, **options)
+        return linen.apply({"params": state(model)}, x, auxiliary=True, **given)
+
+    def parts(x, **given):
+        logits = model.router(x).reshape(-1, experts)
+        flat = {name: value if name == "bias" else value.reshape(14, *value.shape[2:]) for name, value in given.items()}
+        rule = {} if "probabilities" in given else {"scores": "sigmoid", "scale": 2.5}
+        choice = {} if "experts" in given else {"k": K, "groups": (2, 1)}
+        routing = vb.moe.route(logits, **rule, **choice, **flat)
+        y = vb.moe.expert_mlp(x.reshape(-1, D), model.gate_up[...], model.down[...], routing)
+        balance = vb.moe.load_balance_loss(logits, routing, scores="sigmoid")
+        return y.reshape(x.shape), (balance, vb.moe.router_z_loss(logits, routing), routing.group_sizes)
+
+    for given in ({}, {"bias": bias}, {"mask": mask}, {"experts": chosen}, {"experts": chosen, "probabilities": p}):
+        y, auxiliary = ours(x, **given)
+        expected, losses = parts(x, **given)
+        np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), tuple(auxiliary), losses)
+    with pytest.raises(ValueError, match=r"MixtureOfExperts: mask is \(14,\) but inputs have tokens \(2, 7\)"):
+        ours(x, mask=mask.reshape(-1))
+    with pytest.raises(ValueError, match="bias is given with experts"):
+        ours(x, experts=chosen, bias=bias)
+    with pytest.raises(ValueError, match="MixtureOfExperts: scores is 'tanh'"):
+        vbx.MixtureOfExperts(D, F, experts=experts, k=K, scores="tanh", rngs=nnx.Rngs(1))
+    with pytest.raises(ValueError, match="MixtureOfExperts: groups"):
+        vbx.MixtureOfExperts(D, F, experts=experts, k=K, groups=(4, 1), rngs=nnx.Rngs(1))
+
+
+@pytest.mark.multidevice(2)
+@pytest.mark.parametrize("lib", [vbx, vbl])
+def test_experts_divided_among_devices(lib):
+    mesh = jax.make_mesh((2,), ("expert",), axis_types=(jax.sharding.AxisType.Auto,))
+    whole = vbx.MixtureOfExperts(D, F, experts=4, k=K, rngs=nnx.Rngs(1), **WIDE)
+    divided = vbx.MixtureOfExperts(D, F, experts=4, k=K, mesh_axis="expert", rngs=nnx.Rngs(1), **WIDE)
+    linen = vbl.MixtureOfExperts(F, 4, K, mesh_axis="expert", **WIDE)
+    x, P = oracle.random((8, D), "float64"), jax.P("expert")
+    params = state(whole)
+
+    def on_device(params, x):
+        if lib is vbl:
+            return linen.apply({"params": params}, x)
+        graph, own = nnx.split(divided)
+        nnx.replace_by_pure_dict(own, params)
+        return nnx.merge(graph, own)(x)
+
+    specs = {name: jax.tree.map(lambda _, name=name: jax.P() if name == "router" else P, leaf) for name, leaf in
+             params.items()}  # fmt: skip
+    spread = jax.shard_map(on_device, mesh=mesh, in_specs=(specs, P), out_specs=P)
+
+    def alone(params, x):
+        return vbl.MixtureOfExperts(F, 4, K, **WIDE).apply({"params": params}, x)
+
+    values = [jax.jit(jax.value_and_grad(lambda p, x, f=f: jnp.sum(jnp.sin(f(p, x))), (0, 1)))(params, x) for f in
+              (spread, alone)]  # fmt: skip
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), *values)
+
+
+@pytest.mark.parametrize("lib", [vbx, vbl])
 def test_gradients_are_added_to_sums(lib):
     """In bfloat16 with parameters of float32, over two micro-batches."""
     model = vbx.MixtureOfExperts(D, F, experts=EXPERTS, k=K, dtype="bfloat16", rngs=nnx.Rngs(1))
@@ -249,6 +321,23 @@ def test_tokens_behind_the_last_adapter_have_the_base_alone(lib):
     some, none = (jax.jit(call)(parameters, x, jnp.array(sizes)) for sizes in ((3, 0, 2), (0, 0, 0)))
     np.testing.assert_array_equal(some[5:], none[5:])
     assert (np.abs(some[:5] - none[:5]).max(-1) > 0).all()
+
+
+@pytest.mark.parametrize("target", ["cpu", "h100"])
+def test_padded_ranks_reach_no_result(target):
+    """The adapter of rank 1 maps an infinite row to infinite numbers; infinity times a 0 of the padding is NaN."""
+    x = jnp.ones((4, 3)).at[0, 1].set(jnp.inf)
+    downs, ups = [[jnp.ones(shape) for shape in shapes] for shapes in ([(3, 1), (3, 4)], [(1, 2), (4, 2)])]
+    ct = jnp.ones((4, 2)).at[1, 0].set(jnp.inf)
+    with vb.target(target):
+        y, pull = jax.vjp(lambda *args: adapted("test", *args, jnp.array([2, 2])), x, downs, ups)
+        d_x, d_downs, d_ups = pull(ct)
+    np.testing.assert_array_equal(y, [[np.inf] * 2, [3] * 2, [12] * 2, [12] * 2])
+    np.testing.assert_array_equal(d_x, [[2] * 3, [np.inf] * 3, [8] * 3, [8] * 3])
+    np.testing.assert_array_equal(d_downs[0][:, 0], [np.inf] * 3)
+    np.testing.assert_array_equal(d_ups[0], [[np.inf] * 2])
+    np.testing.assert_array_equal(d_downs[1], np.full((3, 4), 4))
+    np.testing.assert_array_equal(d_ups[1], np.full((4, 2), 6))
 
 
 def hetero(lib, x, **options):

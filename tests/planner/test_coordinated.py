@@ -21,16 +21,20 @@ TABLE_2 = {
 PAPER = [(16, 32, 128), (64, 64, 64), (256, 256, 64)]
 
 
-def choose(problems, threshold):
+def choose(problems, threshold, switch="last"):
     """(names, threads, TLP) by the rules of section 4.2.3, one queue a problem."""
-    queues = [[name for name, (m, n) in TABLE_2.items() if m <= p.m and n <= p.n] or ["small"] for p in problems]
+    full = [[name for name, (m, n) in TABLE_2.items() if m <= p.m and n <= p.n] or ["small"] for p in problems]
+    queues, threads = full, 256
     while True:
         chosen = [queue[0] for queue in queues]
-        tlp = sum(num_tiles(p, *TABLE_2[name]) * 256 for p, name in zip(problems, chosen, strict=True))
-        if tlp <= threshold:
-            return chosen, 256, tlp
-        if all(len(queue) == 1 for queue in queues):
-            return chosen, 128, tlp // 2
+        tlp = sum(num_tiles(p, *TABLE_2[name]) * threads for p, name in zip(problems, chosen, strict=True))
+        at_last = all(len(queue) == 1 for queue in queues)
+        if at_last and threads == 256 and (tlp > threshold or switch == "early"):
+            threads = 128
+            queues = full if switch == "restart" else queues
+            continue
+        if tlp <= threshold or at_last:
+            return chosen, threads, tlp
         queues = [queue[1:] if len(queue) > 1 else queue for queue in queues]
 
 
@@ -91,6 +95,28 @@ def test_128_threads_where_no_tile_is_large_enough():
     assert plan.tlp == (2 + 1 + 4) * 128
 
 
+def test_each_reading_of_the_switch_to_128_threads():
+    """Two results of 32 x 32 end with two medium tiles, 512 threads; their eight small tiles have 2048."""
+    shapes = [(32, 32, 8)] * 2
+    chosen = {
+        (threshold, switch): make(vb.Coordinated(tlp_threshold=threshold, switch=switch), shapes).choices[0]
+        for threshold in (600, 300)
+        for switch in ("last", "restart", "early")
+    }
+    assert chosen == {
+        (600, "last"): ("medium", 256), (600, "restart"): ("medium", 256), (600, "early"): ("medium", 128),
+        (300, "last"): ("medium", 128), (300, "restart"): ("medium", 128), (300, "early"): ("medium", 128),
+    }  # fmt: skip
+    mixed = [(16, 16, 8)] * 4 + [(128, 128, 8)]  # 1024 and 256 threads at last; 512 and 512 with large tiles of 128
+    assert names(make(vb.Coordinated(tlp_threshold=1100), mixed)) == ["small"] * 4 + ["huge"]
+    assert names(make(vb.Coordinated(tlp_threshold=1100, switch="restart"), mixed)) == ["small"] * 4 + ["large"]
+
+
+def test_tensor_tiles_have_one_version():
+    plan = make(vb.Coordinated(switch="restart"), PAPER, dtype="bfloat16")
+    assert "switch = 'restart' has no effect: tiles on tensor cores have one version" in plan.notes
+
+
 def test_tall_and_wide_are_skipped_where_they_do_not_fit():
     plan = make(
         vb.Coordinated(tlp_threshold=0), [(128, 64, 1), (64, 128, 1), (127, 127, 1), (128, 128, 1), (5, 1000, 1)]
@@ -98,10 +124,10 @@ def test_tall_and_wide_are_skipped_where_they_do_not_fit():
     assert names(plan) == ["tall", "wide", "large", "huge", "small"]
 
 
-@given(problem_lists, st.integers(0, 300_000), st.sampled_from(DEVICES))
-def test_tiles_are_those_of_the_paper(problems, threshold, device):
-    plan = make(vb.Coordinated(tlp_threshold=threshold), problems, device)
-    chosen, threads, tlp = choose(problems, threshold)
+@given(problem_lists, st.integers(0, 300_000), st.sampled_from(DEVICES), st.sampled_from(("last", "restart", "early")))
+def test_tiles_are_those_of_the_paper(problems, threshold, device, switch):
+    plan = make(vb.Coordinated(tlp_threshold=threshold, switch=switch), problems, device)
+    chosen, threads, tlp = choose(problems, threshold, switch)
     assert plan.choices == tuple((name, threads) for name in chosen)
     assert plan.tlp == tlp
 

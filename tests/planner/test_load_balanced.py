@@ -22,10 +22,12 @@ TABLE_3 = {  # Tm, Tn, threads, W_CP, W_DL
 CLASSES = list(TABLE_3)
 
 
-def initial(problem):
+def initial(problem, undivided="fits", divides_k=False):
     fitting = [c for c in CLASSES if TABLE_3[c][0] <= problem.m and TABLE_3[c][1] <= problem.n]
     dividing = [c for c in fitting if problem.m % TABLE_3[c][0] == 0 and problem.n % TABLE_3[c][1] == 0]
-    return (dividing or fitting or ["small"])[-1]
+    if divides_k and problem.k % 16:
+        dividing = []
+    return (dividing or (fitting if undivided == "fits" else []) or ["small"])[-1]
 
 
 def reference(problems, threshold, wave_size, most_waves):
@@ -55,6 +57,25 @@ def test_the_initial_tile_divides_if_any_does():
     shapes = [(64, 64, 5), (96, 64, 5), (96, 96, 5), (80, 96, 5), (48, 48, 5), (65, 70, 5), (17, 40, 5), (16, 15, 5)]
     expected = ["large", "medium-large", "medium", "small-medium", "small", "large", "small-medium", "small"]
     assert names(make(vb.LoadBalanced(tlp_threshold=0), shapes)) == expected
+
+
+@given(problem_lists, st.sampled_from(("fits", "small")), st.booleans(), st.sampled_from(DEVICES))
+def test_readings_of_equation_10(problems, undivided, divides_k, device):
+    planner = vb.LoadBalanced(tlp_threshold=0, undivided=undivided, divides_k=divides_k)
+    assert names(make(planner, problems, device)) == [initial(p, undivided, divides_k) for p in problems]
+
+
+def test_readings_of_equation_10_by_hand():
+    shapes = [(64, 64, 16), (64, 64, 17), (65, 70, 16)]
+    chosen = {
+        (undivided, k): names(make(vb.LoadBalanced(tlp_threshold=0, undivided=undivided, divides_k=k), shapes))
+        for undivided in ("fits", "small")
+        for k in (False, True)
+    }
+    assert chosen == {
+        ("fits", False): ["large", "large", "large"], ("fits", True): ["large", "large", "large"],
+        ("small", False): ["large", "large", "small"], ("small", True): ["large", "small", "small"],
+    }  # fmt: skip
 
 
 def test_demotion_by_hand():
@@ -324,6 +345,10 @@ def test_options():
     assert vb.LoadBalanced(active_waves=(("small", 4),)) == vb.LoadBalanced(active_waves={"small": 4})
     with pytest.raises(ValueError, match="LoadBalanced: bound = 'unit' must be one of 'problem', 'class', 'device'"):
         vb.LoadBalanced(bound="unit")
+    with pytest.raises(ValueError, match="LoadBalanced: undivided = 'none' must be one of 'fits', 'small'"):
+        vb.LoadBalanced(undivided="none")
+    with pytest.raises(ValueError, match="LoadBalanced: divides_k = 1 must be one of True, False"):
+        vb.LoadBalanced(divides_k=1)
     with pytest.raises(ValueError, match="LoadBalanced: unreached = 'large' must be one of 'highest', 'smallest'"):
         vb.LoadBalanced(unreached="large")
     with pytest.raises(ValueError, match="LoadBalanced: demotion = 'all' must be one of 'class', 'batch'"):

@@ -139,6 +139,13 @@ def test_more_kernels_than_a_call_launches_are_not_asked_for():
         assert kernels[2] in DOT_PRODUCTS  # A is 1.7 GB
 
 
+@pytest.mark.parametrize("device", ["a100", "a800", "v100"])
+def test_on_a_device_without_measurements_the_papers_kernels_are_chosen(device):
+    deep = [vb.Problem(10240, 8, 10240), vb.Problem(10240, 8, 10240, transpose_a=True)]
+    assert [name.split("-")[0] for name in names(make(vb.TallSkinny(), deep, device))] == ["dots", "rows"]
+    assert names(make(vb.TallSkinny(), [(10**7, 16, 16)], device))[0].startswith("rows-")
+
+
 def test_latencies_and_rows_a_thread_may_be_given():
     slow = vb.TallSkinny(memory_latency=1e-3)  # nothing is hidden: fewest rounds
     assert names(make(slow, [(10**5, 8, 8)])) == ["rows-256x8"]
@@ -149,6 +156,15 @@ def test_latencies_and_rows_a_thread_may_be_given():
     assert make(vb.TallSkinny(tcf=3), [(10**6, 8, 8), (64, 64, 64)]).notes == (
         "tcf = 3: no tile for 1 of 1 problems of ISM2; they have the model's tcf",
     )
+    # Only tiles whose threads walk rows of C count, also where the device's measurements prefer others.
+    for device, dtype in (("a800", "float32"), ("mi210", "float32"), ("v100", "float64"), ("h100", "float64")):
+        for size in (10**4, 10**7):
+            planner = vb.TallSkinny(tcf=8, tensor=False)
+            plan = make(planner, [(size, 16, 16)], device, dtype=dtype)
+            assert names(plan) == ["rows-1024x16"]
+            assert not any("tcf" in note for note in plan.notes)
+            plan = make(vb.TallSkinny(tcf=2, tensor=False), [(size, 16, 16)], device, dtype=dtype)
+            assert names(plan) == ["rows-256x16"]
     for tcf in (0, 7.5):
         with pytest.raises(ValueError, match=f"TallSkinny: tcf = {tcf} must be a positive whole number"):
             vb.TallSkinny(tcf=tcf)

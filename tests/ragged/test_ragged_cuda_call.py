@@ -256,6 +256,4 @@ def test_weights_of_different_shapes_are_calls_too(platform, device):
         program = export.export(jax.jit(both), platforms=[platform], disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(
             *operands
         )
-    calls = re.findall(rf"custom_call @{backends.GPU_RAGGED_LISTS_TARGET_NAME}\(.*->(.*)", str(program.mlir_module()))
-    assert len(calls) == 3
-    assert all("xui8>" in results for results in calls)
+    assert str(program.mlir_module()).count(f"custom_call @{backends.RAGGED_TARGET_NAME}(") == 3

@@ -1,4 +1,4 @@
-"""The FFI handlers of ragged products: hand-made calls that break a rule get an error that says which."""
+"""The FFI handler of ragged products: hand-made calls that break a rule get an error that says which."""
 
 import re
 
@@ -36,20 +36,8 @@ def ragged(lhs=None, gather=None, accumulator=EMPTY, result=((M, N), "float32"),
     return call(*operands, **attributes)[0].block_until_ready()
 
 
-def packed(x=None, result=((M * N,), "float32"), group_sizes=SIZES, **changes):
-    x = jnp.ones(M * K, jnp.float32) if x is None else x
-    operands = [x, group_sizes, *(jnp.ones((K, N), jnp.float32) for _ in range(G))]
-    attributes = {
-        "kind": FLOAT32, "contraction": ZERO, "transpose_rhs": ZERO, "sizes": np.array([M, M * K, M * N, 1], np.int64),
-        "shapes": np.array([K, N] * G, np.int64), "shared": np.ones(2 + G, np.int64),
-    } | changes  # fmt: skip
-    call = jax.ffi.ffi_call(backends.RAGGED_LISTS_TARGET_NAME, [jax.ShapeDtypeStruct(*result)])
-    return call(*operands, **attributes)[0].block_until_ready()
-
-
 def test_calls_that_keep_the_rules_are_right():
     np.testing.assert_array_equal(ragged(), np.full((M, N), K))
-    np.testing.assert_array_equal(packed(), np.full(M * N, K))
 
 
 @pytest.mark.parametrize(
@@ -107,25 +95,3 @@ def test_calls_that_keep_the_rules_are_right():
 def test_ragged_calls(changes, message):
     with pytest.raises(Exception, match=re.escape(message)):
         ragged(**changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"kind": np.int64(-1)}, "arithmetic (kind) -1 does not exist, expected 0 to "),
-        ({"shapes": np.array([K, N, K], np.int64)}, "the shapes of packed rows are 3 numbers, expected two a group"),
-        ({"shapes": np.array([K, N, K, -1], np.int64)}, "shapes[3] of packed rows is -1, expected 0 to 2**31 - 1"),
-        ({"shapes": np.array([K, N], np.int64)}, "the number of operands is 4, expected 3 to 3"),
-        ({"shared": np.ones(1, np.int64)}, "the number of flags in `shared` is 1, expected 4 to 4"),
-        ({"x": jnp.ones(5, jnp.float32)}, "operand 0 of packed rows has 5 elements, expected 18"),
-        (
-            {"group_sizes": jnp.ones(G, jnp.float32)},
-            "operand 1 of packed rows, the group sizes, must be int32 or int64",
-        ),
-        ({"result": ((5,), "float32")}, "result 0 of packed rows has 5 elements, expected 24"),
-        ({"contraction": np.int64(1), "shapes": np.zeros(0, np.int64)}, "the number of groups is 0, expected 1 to"),
-    ],
-)
-def test_packed_calls(changes, message):
-    with pytest.raises(Exception, match=re.escape(message)):
-        packed(**changes)

@@ -128,6 +128,23 @@ def test_nan_stays_in_its_group(implementation):
         assert np.isfinite(d_Bs[i]).all()
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_infinity_times_the_zeros_of_padding_reaches_nothing(implementation):
+    """In rows, matrices and cotangents: the positive numbers give infinity, and any 0 of the padding would give NaN."""
+    sizes, rows = [5, 3, 0, 4], 20
+    x, Bs = (jax.tree.map(lambda a: jnp.abs(a) + 1, v) for v in (packed_rows(SHAPES, rows), matrices(SHAPES)))
+    x, Bs[1] = x.at[2].set(jnp.inf), Bs[1].at[0, 1].set(jnp.inf)
+    ct = jnp.ones(rows * 7).at[8].set(jnp.inf).at[50].set(jnp.inf)
+
+    def ours(x: Any, Bs: Any) -> Any:
+        return vb.ragged_matmul(x, Bs, jnp.array(sizes), rows=rows, implementation=implementation)
+
+    for f in (jax.jit, lambda f: jax.jit(lambda x, Bs: jax.vjp(f, x, Bs)[1](ct))):
+        found, right = f(ours)(x, Bs), f(lambda x, Bs: looped(x, Bs, sizes, rows, rows * 7))(x, Bs)
+        assert any(np.isinf(leaf).any() for leaf in jax.tree.leaves(right))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found, right)
+
+
 def scalar(f: Any) -> Any:
     return lambda *args: jnp.sum(jnp.sin(f(*args)))
 

@@ -8,7 +8,6 @@
 #include "gpu/host/status.h"
 
 extern "C" XLA_FFI_Error* vbgemm_ragged(XLA_FFI_CallFrame* call_frame);
-extern "C" XLA_FFI_Error* vbgemm_gpu_packed(XLA_FFI_CallFrame* call_frame);
 
 namespace {
 
@@ -109,7 +108,4 @@ NB_MODULE(_cuda, m) {
   m.def(
       "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_ragged)); },
       "The XLA FFI handler of products over rows in groups whose sizes are data.");
-  m.def(
-      "ragged_lists_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_gpu_packed)); },
-      "The XLA FFI handler of packed rows times weights of different shapes.");
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,11 @@ from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.packed import row_multiple
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.layer import expert_mlp
-from jax_vbgemm._src.moe.routing import Auxiliary, load_balance_loss, route, router_z_loss
+from jax_vbgemm._src.moe.losses import Auxiliary, load_balance_loss, router_z_loss
+from jax_vbgemm._src.moe.routing import Routing, route
+from jax_vbgemm._src.moe.scores import ExpertGroups, Scores, check_groups, check_scores
 from jax_vbgemm._src.ragged.api import ragged_dot, sizes_argument
-from jax_vbgemm._src.ragged.packed_api import ragged_matmul
+from jax_vbgemm._src.ragged.packed_rows import only_own_columns, stacked
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 
 STACK_INIT = jax.nn.initializers.lecun_normal(batch_axis=(0,))  # the fan-in is that of one matrix of the stack
@@ -45,11 +47,17 @@ def check_positive(where: str, **sizes: Any) -> None:
             raise ValueError(f"{where}: {name} is {size!r}: it must be an integer of at least 1")
 
 
-def check_experts(where: str, experts: Any, k: Any, shared_features: Any, activation: Activation, **sizes: Any) -> None:
+def check_experts(
+    where: str, experts: Any, router: Router, shared_features: Any, activation: Activation, **sizes: Any
+) -> None:
     """The arguments of a mixture of experts."""
+    k = router.k
     check_positive(where, experts=experts, k=k, **sizes)
     if k > experts:
         raise ValueError(f"{where}: k is {k} but experts is {experts}: a token cannot have more experts than there are")
+    check_scores(where, router.scores)
+    if router.groups is not None:
+        check_groups(where, router.groups, experts, k)
     if shared_features is not None:
         check_positive(where, shared_features=shared_features)
     if resolve_activation(where, activation)[1] is None:
@@ -78,13 +86,14 @@ def adapted(
     sizes = sizes_argument(where, sizes)
     sizes = jnp.clip(sizes, 0, jnp.asarray(x.shape[0], sizes.dtype)).astype(jnp.int32)
     sizes *= jnp.asarray(math.prod(x.shape[1:-1]), jnp.int32)
-    if backends.traced_target().platform in backends.GPU_PLATFORMS:
-        # GPUs read rows as vectors of 16 bytes; shorter rows of 16-bit numbers are read one number after another.
-        multiple = row_multiple(rows.dtype)
-        downs = [jnp.pad(down, ((0, 0), (0, -down.shape[1] % multiple))) for down in downs]
-        ups = [jnp.pad(up, ((0, -up.shape[0] % multiple), (0, 0))) for up in ups]
-    hidden = ragged_matmul(rows, downs, sizes, precision=precision)
-    y = ragged_matmul(hidden, ups, sizes, rows=rows.shape[0], precision=precision)
+    ranks = [down.shape[1] for down in downs]
+    on_gpu = backends.traced_target().platform in backends.GPU_PLATFORMS
+    # GPUs read rows as vectors of 16 bytes; shorter rows of 16-bit numbers are read one number after another.
+    width = max(ranks) + (-max(ranks) % row_multiple(rows.dtype) if on_gpu else 0)
+    hidden = ragged_dot(rows, stacked(downs, columns=width), sizes, precision=precision)
+    if min(ranks) < width:  # infinity times the zeros of the padding is NaN, which must not reach y
+        hidden = only_own_columns(hidden, sizes, ranks)
+    y = ragged_dot(hidden, stacked(ups, rows=width), sizes, precision=precision)
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
@@ -104,23 +113,54 @@ def typed(
     return jnp.where(known[:, None], function(y), jnp.zeros((), y.dtype))
 
 
+class Router(NamedTuple):
+    """How a mixture of experts chooses: the options of `jax_vbgemm.moe.route` that don't depend on a call."""
+
+    k: int
+    normalize: bool | None
+    scores: Scores
+    groups: ExpertGroups | tuple[int, int] | None
+    scale: float | None
+
+    def route(self, logits: jax.Array, tokens: tuple[int, ...], **of_call: Any) -> Routing:
+        """The routing of (tokens, experts), the logits of tokens of a shape; `of_call`: bias, experts, probabilities
+        and mask, whose leading dimensions are this shape but for the bias."""
+        options: dict[str, Any] = {"bias": of_call["bias"]}
+        if of_call["experts"] is None:
+            options |= {"k": self.k, "groups": self.groups}
+        if of_call["probabilities"] is None:
+            options |= {"normalize": self.normalize, "scores": self.scores, "scale": self.scale}
+        for name in ("experts", "probabilities", "mask"):
+            value = of_call[name]
+            if value is None:
+                continue
+            value = as_array("MixtureOfExperts", name, value)
+            if value.shape[: len(tokens)] != tokens or value.ndim != len(tokens) + (name != "mask"):
+                raise ValueError(
+                    f"MixtureOfExperts: {name} is {value.shape} but inputs have tokens {tokens}: its leading "
+                    "dimensions must be the same"
+                )
+            options[name] = value.reshape(-1, *value.shape[len(tokens) :])
+        return route(logits, **options)
+
+
 def mixture(
-    x: jax.Array, logits: jax.Array, gate_up: jax.Array, down: jax.Array, shared: jax.Array | None, k: int,
-    normalize: bool | None, activation: Activation, precision: Any, auxiliary: bool, gradients: Any,
+    x: jax.Array, logits: jax.Array, gate_up: jax.Array, down: jax.Array, shared: jax.Array | None, router: Router,
+    of_call: dict[str, Any], auxiliary: bool, **options: Any,
 ) -> Any:  # fmt: skip
     """The result of a mixture of experts, with the router's losses where `auxiliary` is set.
 
     x is (..., features), logits (..., experts), and `shared` the result of the shared expert, if there is one;
-    `gradients` as for `expert_mlp`.
+    `of_call` as for `Router.route`, options as for `expert_mlp`.
     """
     flat = logits.reshape(-1, logits.shape[-1])
-    routing = route(flat, k, normalize=normalize)
-    rows = x.reshape(-1, x.shape[-1])
-    y = expert_mlp(rows, gate_up, down, routing, activation=activation, gradients=gradients, precision=precision)
+    routing = router.route(flat, x.shape[:-1], **of_call)
+    y = expert_mlp(x.reshape(-1, x.shape[-1]), gate_up, down, routing, **options)
     y = y.reshape(*x.shape[:-1], y.shape[-1])
     if shared is not None:
         y += shared
-    losses = Auxiliary(load_balance_loss(flat, routing), router_z_loss(flat), routing.group_sizes)
+    balance = load_balance_loss(flat, routing, scores=router.scores)
+    losses = Auxiliary(balance, router_z_loss(flat, routing), routing.group_sizes)
     return (y, losses) if auxiliary else y
 
 

@@ -13,6 +13,7 @@ from flax.linen import dtypes
 from jax_vbgemm._src.flax.groups import (
     ROUTER_INIT,
     STACK_INIT,
+    Router,
     check_experts,
     check_positive,
     expert_shapes,
@@ -22,6 +23,8 @@ from jax_vbgemm._src.flax.groups import (
     typed,
 )
 from jax_vbgemm._src.matmul.activation import Activation
+from jax_vbgemm._src.mesh_axes import mesh_axes
+from jax_vbgemm._src.moe.scores import ExpertGroups, Scores
 
 
 class HeteroLinear(nn.Module):
@@ -101,6 +104,9 @@ class MixtureOfExperts(nn.Module):
       shared_features: hidden features of the shared expert, None for none.
       normalize: whether the probabilities of a token's experts add up to 1, as in `jax_vbgemm.moe.route`: by default
         where k is above 1. With k=1, True would leave the router without a gradient from the result.
+      scores, groups, scale: of the router, as for `jax_vbgemm.moe.route`.
+      mesh_axis: the axis of the enclosing shard_map along which the experts are divided, as for
+        `jax_vbgemm.moe.expert_mlp`: each device has gate_up and down of its own experts, and the whole router.
       activation: a function or one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid".
       dtype: of the experts' computation, as in nn.Dense. The router computes in float32 at least.
       param_dtype, precision, kernel_init, promote_dtype: as in nn.Dense.
@@ -128,15 +134,32 @@ class MixtureOfExperts(nn.Module):
     kernel_init: Callable[..., Any] = STACK_INIT
     router_init: Callable[..., Any] = ROUTER_INIT
     promote_dtype: Callable[..., Any] = dtypes.promote_dtype
+    scores: Scores = "softmax"
+    groups: ExpertGroups | tuple[int, int] | None = None
+    scale: float | None = None
+    mesh_axis: Any = None
 
     @nn.compact
     def __call__(
-        self, inputs: jax.Array, *, auxiliary: bool = False, gradients: tuple[jax.Ref, jax.Ref] | None = None
+        self,
+        inputs: jax.Array,
+        *,
+        experts: Any = None,
+        probabilities: Any = None,
+        bias: Any = None,
+        mask: Any = None,
+        auxiliary: bool = False,
+        gradients: tuple[jax.Ref, jax.Ref] | None = None,
     ) -> Any:
         """The mixture's result for each token.
 
         Args:
           inputs: (..., features).
+          experts: (..., k) integers, the experts of each token where they are chosen elsewhere, -1 for none, as for
+            `jax_vbgemm.moe.route` (a router replayed). Probabilities are those of the router.
+          probabilities: (..., k), with `experts`: the factors of the choices' results.
+          bias: (experts,), added to the scores for the choice only (`jax_vbgemm.moe.balanced_bias`).
+          mask: (...) bool: tokens that are False have no experts, and losses don't count them.
           auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`) with the losses for training the router.
           gradients: a pair of `jax.Ref` to which a gradient adds those of gate_up and down, as in
             `jax_vbgemm.moe.expert_mlp`; in float32 for 16-bit `dtype`.
@@ -149,13 +172,17 @@ class MixtureOfExperts(nn.Module):
         """
         where = "MixtureOfExperts"
         sizes = {"hidden_features": self.hidden_features}
-        check_experts(where, self.experts, self.k, self.shared_features, self.activation, **sizes)
+        routing = Router(self.k, self.normalize, self.scores, self.groups, self.scale)
+        check_experts(where, self.experts, routing, self.shared_features, self.activation, **sizes)
         inputs = jnp.asarray(inputs)
         features = inputs.shape[-1]
         options = {"use_bias": False, "param_dtype": self.param_dtype, "precision": self.precision}
         wide = router_dtype(self.dtype, self.param_dtype)
         router = nn.Dense(self.experts, dtype=wide, kernel_init=self.router_init, name="router", **options)
-        shapes = expert_shapes(self.experts, features, self.hidden_features)
+        own = self.experts
+        if self.mesh_axis is not None and not self.is_initializing():
+            own = mesh_axes(where, self.mesh_axis, manual=True).divide(f"{where}: experts", self.experts, "experts")
+        shapes = expert_shapes(own, features, self.hidden_features)
         weights = [self.param(name, self.kernel_init, shape, self.param_dtype) for name, shape in shapes.items()]
         x, gate_up, down = self.promote_dtype(inputs, *weights, dtype=self.dtype)
         logits = router(inputs)
@@ -164,16 +191,8 @@ class MixtureOfExperts(nn.Module):
             options |= {"dtype": self.dtype, "promote_dtype": self.promote_dtype}
             both = nn.Dense(2 * self.shared_features, name="shared_gate_up", **options)(inputs)
             shared = nn.Dense(features, name="shared_down", **options)(gated(both, self.activation))
+        of_call = {"experts": experts, "probabilities": probabilities, "bias": bias, "mask": mask}
         return mixture(
-            x,
-            logits,
-            gate_up,
-            down,
-            shared,
-            self.k,
-            self.normalize,
-            self.activation,
-            self.precision,
-            auxiliary,
-            gradients,
-        )
+            x, logits, gate_up, down, shared, routing, of_call, auxiliary, activation=self.activation,
+            precision=self.precision, gradients=gradients, mesh_axis=self.mesh_axis,
+        )  # fmt: skip

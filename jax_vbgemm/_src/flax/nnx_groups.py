@@ -13,6 +13,7 @@ from jax_vbgemm._src.flax.branches import check_features
 from jax_vbgemm._src.flax.groups import (
     ROUTER_INIT,
     STACK_INIT,
+    Router,
     check_experts,
     check_positive,
     expert_shapes,
@@ -22,6 +23,7 @@ from jax_vbgemm._src.flax.groups import (
     typed,
 )
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
+from jax_vbgemm._src.moe.scores import ExpertGroups, Scores
 
 
 class HeteroLinear(nnx.Module):
@@ -112,6 +114,9 @@ class MixtureOfExperts(nnx.Module):
       shared_features: hidden features of the shared expert, None for none.
       normalize: whether the probabilities of a token's experts add up to 1, as in `jax_vbgemm.moe.route`: by default
         where k is above 1. With k=1, True would leave the router without a gradient from the result.
+      scores, groups, scale: of the router, as for `jax_vbgemm.moe.route`.
+      mesh_axis: the axis of the enclosing shard_map along which the experts are divided, as for
+        `jax_vbgemm.moe.expert_mlp`: each device has gate_up and down of its own experts, and the whole router.
       activation: a function or one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid".
       dtype: of the experts' computation, as in nnx.Linear. The router computes in float32 at least.
       param_dtype, precision, kernel_init, promote_dtype: as in nnx.Linear.
@@ -140,6 +145,10 @@ class MixtureOfExperts(nnx.Module):
         k: int,
         shared_features: int | None = None,
         normalize: bool | None = None,
+        scores: Scores = "softmax",
+        groups: ExpertGroups | tuple[int, int] | None = None,
+        scale: float | None = None,
+        mesh_axis: Any = None,
         activation: Activation = "silu",
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
@@ -150,7 +159,8 @@ class MixtureOfExperts(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         sizes = {"in_features": in_features, "hidden_features": hidden_features}
-        check_experts("MixtureOfExperts", experts, k, shared_features, activation, **sizes)
+        self.routing = Router(k, normalize, scores, groups, scale)
+        check_experts("MixtureOfExperts", experts, self.routing, shared_features, activation, **sizes)
         options = {"use_bias": False, "param_dtype": param_dtype, "precision": precision, "rngs": rngs}
         wide = router_dtype(dtype, param_dtype)
         self.router = nnx.Linear(in_features, experts, dtype=wide, kernel_init=router_init, **options)
@@ -162,16 +172,29 @@ class MixtureOfExperts(nnx.Module):
             options |= {"dtype": dtype, "promote_dtype": promote_dtype}
             self.shared_gate_up = nnx.Linear(in_features, 2 * shared_features, **options)
             self.shared_down = nnx.Linear(shared_features, in_features, **options)
-        self.in_features, self.k, self.normalize, self.activation = in_features, k, normalize, activation
+        self.in_features, self.activation, self.mesh_axis = in_features, activation, mesh_axis
         self.dtype, self.precision, self.promote_dtype = dtype, precision, promote_dtype
 
     def __call__(
-        self, inputs: jax.Array, *, auxiliary: bool = False, gradients: tuple[jax.Ref, jax.Ref] | None = None
+        self,
+        inputs: jax.Array,
+        *,
+        experts: Any = None,
+        probabilities: Any = None,
+        bias: Any = None,
+        mask: Any = None,
+        auxiliary: bool = False,
+        gradients: tuple[jax.Ref, jax.Ref] | None = None,
     ) -> Any:
         """The mixture's result for each token.
 
         Args:
           inputs: (..., in_features).
+          experts: (..., k) integers, the experts of each token where they are chosen elsewhere, -1 for none, as for
+            `jax_vbgemm.moe.route` (a router replayed). Probabilities are those of the router.
+          probabilities: (..., k), with `experts`: the factors of the choices' results.
+          bias: (experts,), added to the scores for the choice only (`jax_vbgemm.moe.balanced_bias`).
+          mask: (...) bool: tokens that are False have no experts, and losses don't count them.
           auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`) with the losses for training the router.
           gradients: a pair of `jax.Ref` to which a gradient adds those of gate_up and down, as in
             `jax_vbgemm.moe.expert_mlp`; in float32 for 16-bit `dtype`.
@@ -189,16 +212,8 @@ class MixtureOfExperts(nnx.Module):
         shared = None
         if self.shared_features is not None:
             shared = self.shared_down(gated(self.shared_gate_up(inputs), self.activation))
+        of_call = {"experts": experts, "probabilities": probabilities, "bias": bias, "mask": mask}
         return mixture(
-            x,
-            logits,
-            gate_up,
-            down,
-            shared,
-            self.k,
-            self.normalize,
-            self.activation,
-            self.precision,
-            auxiliary,
-            gradients,
-        )
+            x, logits, gate_up, down, shared, self.routing, of_call, auxiliary, activation=self.activation,
+            precision=self.precision, gradients=gradients, mesh_axis=self.mesh_axis,
+        )  # fmt: skip

@@ -1,5 +1,7 @@
 """Mixtures of experts: from a router's logits to the sum of the experts' results, on top of `ragged_dot`.
 
-routing.py  from logits to experts, group sizes and the order of rows; the auxiliary losses
+scores.py   the scores of a router, and the experts of the best ones
+routing.py  from logits to experts, group sizes and the order of rows
+losses.py   the auxiliary losses, and a bias that balances experts without one
 layer.py    dispatches rows to experts, multiplies, and combines the results for each token
 """

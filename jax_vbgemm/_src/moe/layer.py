@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.arguments import as_array, shown, unsharded_array
+from jax_vbgemm._src.arguments import shown, unsharded_array
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.mesh_axes import mesh_axes
@@ -16,6 +17,8 @@ from jax_vbgemm._src.moe.routing import Routing
 from jax_vbgemm._src.ragged.api import check_sums, extra_operand, ragged_dot, scalar_integer, sizes_argument
 from jax_vbgemm._src.ragged.reference import finish, rows_with_weights
 from jax_vbgemm._src.ragged.select_rows import select_rows
+
+Gate = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def dispatch(x: Any, routing: Routing) -> jax.Array:
@@ -88,11 +91,14 @@ def _combined(y: jax.Array, routing: Routing) -> jax.Array:
     return jnp.sum(routing.probabilities[..., None].astype(wide) * of_choices, axis=1)
 
 
-def gated_dot(lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = "silu", **options: Any) -> jax.Array:
-    """activation(lhs @ gate) * (lhs @ up) of each group, with both weights side by side in rhs: SwiGLU, GeGLU.
+def gated_dot(
+    lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = "silu", gate: Gate | None = None,
+    interleaved: bool = False, **options: Any,
+) -> jax.Array:  # fmt: skip
+    """activation(lhs @ gate) * (lhs @ up) of each group: SwiGLU, GeGLU.
 
-    `ragged_dot` with `gated`, for any activation: where its epilogue lacks the function, one `ragged_dot` computes both
-    halves, and XLA the rest, in float32 for 16-bit results.
+    Where both weights lie side by side and the epilogue has the activation, `ragged_dot` with `gated`. Otherwise one
+    `ragged_dot` for each array of weights, and XLA the rest, in float32 for 16-bit results.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
@@ -102,48 +108,101 @@ def gated_dot(lhs: Any, rhs: Any, group_sizes: Any, *, activation: Activation = 
 
     Args:
       lhs, group_sizes: as for `ragged_dot`.
-      rhs: (g, k, 2 n), the gate before the up-projection; (g, 2 n, k) with `transpose_rhs`.
+      rhs: (g, k, 2 n), the gate before the up-projection, or the pair of both, each (g, k, n); with `transpose_rhs`
+        (g, 2 n, k), or a pair of (g, n, k).
       activation: a function or one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid".
-      **options: of `ragged_dot`; a bias is (g, 2 n), row_scale multiplies the result.
+      gate: a function of the two factors (m, n), in place of activation(gate) * up, such as `clamped_swiglu`.
+      interleaved: whether columns of the gate and of the up-projection alternate in one array rhs, as in gpt-oss.
+      **options: of `ragged_dot`; a bias is (g, 2 n), or a pair of (g, n) for a pair of weights, as rhs_gradient is a
+        pair; row_scale multiplies the result.
 
     Returns:
       (m, n).
 
     Raises:
-      ValueError: the size of the two weights is odd; activation is unknown or None, or a function that changes shapes
-        or the kind of numbers (integers to floats); otherwise as `ragged_dot`.
-      TypeError: gated is given; otherwise as `ragged_dot`.
+      ValueError: the size of the two weights is odd or differs; activation is unknown or None, or a function that
+        changes shapes or the kind of numbers (integers to floats); a pair is interleaved; otherwise as `ragged_dot`.
+      TypeError: gated is given, rhs is a pair and bias or rhs_gradient is none; otherwise as `ragged_dot`.
     """
     name = "gated_dot"
     if "gated" in options:
         raise TypeError(f"{name}: gated is no option: the product is gated; `ragged_dot` has others")
-    rhs = as_array(name, "rhs", rhs)
+    pair = isinstance(rhs, tuple | list)
+    weights = _weights(name, "rhs", rhs)
     known, function = resolve_activation(name, activation)
-    if function is None:
+    if function is None and gate is None:
         raise ValueError(f"{name}: activation must be a function or a name, not None")
-    width = rhs.shape[-2 if options.get("transpose_rhs") else -1] if rhs.ndim == 3 else 0
-    if width % 2:
-        raise ValueError(f"{name}: rhs is {rhs.shape}: gate and up lie side by side, but {width} is odd")
-    if known is not None:
-        return ragged_dot(lhs, rhs, group_sizes, activation=known, gated=True, **options)
+    if pair and interleaved:
+        raise ValueError(f"{name}: interleaved is for one array with both weights, but rhs is a pair")
+    width = weights[0].shape[-2 if options.get("transpose_rhs") else -1] if weights[0].ndim == 3 else 0
+    if pair and weights[0].shape != weights[1].shape:
+        raise ValueError(f"{name}: rhs[0] is {weights[0].shape} but rhs[1] is {weights[1].shape}: they must be equal")
+    if not pair and width % 2:
+        raise ValueError(f"{name}: rhs is {weights[0].shape}: gate and up lie side by side, but {width} is odd")
+    if not pair and not interleaved and known is not None and gate is None:
+        return ragged_dot(lhs, weights[0], group_sizes, activation=known, gated=True, **options)
     scale = options.pop("row_scale", None)
-    both = ragged_dot(lhs, rhs, group_sizes, **options)
-    m, wide = both.shape[0], accumulator(both.dtype)
+    parts = []
+    for index, array in enumerate(weights):
+        own = dict(options)
+        for option in ("bias", "rhs_gradient") if pair else ():
+            if (value := options.get(option)) is not None:
+                own[option] = _of_pair(name, option, value)[index]
+        parts.append(ragged_dot(lhs, array, group_sizes, **own))
+    m, dtype = parts[0].shape[0], parts[0].dtype
+    wide = accumulator(dtype)
     if scale is not None:
         scale = extra_operand(name, "row_scale", scale, (m,), "(m,)", wide)
-    gate, up = jnp.split(both.astype(wide), 2, axis=-1)
-    activated = function(gate)
-    if activated.shape != gate.shape or not jnp.can_cast(activated.dtype, wide, "same_kind"):
+    if not pair:
+        both = parts[0]
+        parts = [both[:, ::2], both[:, 1::2]] if interleaved else jnp.split(both, 2, axis=-1)
+    factors = [part.astype(wide) for part in parts]
+    hidden = (function(factors[0]) if function is not None else factors[0]) if gate is None else gate(*factors)
+    what = "activation" if gate is None else "gate"
+    if hidden.shape != factors[0].shape or not jnp.can_cast(hidden.dtype, wide, "same_kind"):
         raise ValueError(
-            f"{name}: activation maps {gate.dtype}{gate.shape} to {activated.dtype}{activated.shape}: the shape must "
-            "stay, and the result must be of the same kind of number"
+            f"{name}: {what} maps {wide}{factors[0].shape} to {hidden.dtype}{hidden.shape}: the shape must stay, and "
+            "the result must be of the same kind of number"
         )
+    hidden = hidden.astype(wide) * factors[1] if gate is None else hidden.astype(wide)
     offset = options.get("group_offset")
     if offset is not None:
         offset = scalar_integer(name, "group_offset", offset)
     # A row after the last group is zero, even if the activation of 0 is not finite.
-    known_rows = rows_with_weights(sizes_argument(name, group_sizes), offset, m, rhs.shape[0])
-    return finish(activated.astype(wide) * up, scale, None, known_rows, both.dtype)
+    known_rows = rows_with_weights(sizes_argument(name, group_sizes), offset, m, weights[0].shape[0])
+    return finish(hidden, scale, None, known_rows, dtype)
+
+
+def clamped_swiglu(gate: jax.Array, up: jax.Array, *, limit: float = 7.0, alpha: float = 1.702) -> jax.Array:
+    """The gate of gpt-oss: (up + 1) gate sigmoid(alpha gate), of a gate of at most `limit` and up within +-limit.
+
+    >>> import jax.numpy as jnp
+    >>> import jax_vbgemm as vb
+    >>> vb.moe.clamped_swiglu(jnp.array([0.0, 99.0]), jnp.array([1.0, 99.0])).round(2).tolist()
+    [0.0, 56.0]
+
+    Args:
+      gate, up: the two factors, of any equal shape.
+      limit, alpha: of the formula.
+
+    Returns:
+      The hidden features, of the factors' shape.
+    """
+    gate, up = jnp.minimum(gate, limit), jnp.clip(up, -limit, limit)
+    return (up + 1) * gate * jax.nn.sigmoid(alpha * gate)
+
+
+def _weights(name: str, argument: str, value: Any) -> list[jax.Array]:
+    """One array of weights, or the two of a pair."""
+    if not isinstance(value, tuple | list):
+        return [unsharded_array(name, argument, value)]
+    return [unsharded_array(name, f"{argument}[{i}]", x) for i, x in enumerate(_of_pair(name, argument, value))]
+
+
+def _of_pair(name: str, argument: str, value: Any) -> Sequence[Any]:
+    if not (isinstance(value, tuple | list) and len(value) == 2):
+        raise TypeError(f"{name}: {argument} must be a pair, for the gate and the up-projection, not {shown(value)}")
+    return value
 
 
 def expert_mlp(
@@ -153,7 +212,12 @@ def expert_mlp(
     routing: Routing,
     *,
     activation: Activation = "silu",
-    gradients: tuple[jax.Ref, jax.Ref] | None = None,
+    gate: Gate | None = None,
+    gated: bool = True,
+    interleaved: bool = False,
+    transpose_rhs: bool = False,
+    bias: tuple[Any, Any] | None = None,
+    gradients: tuple[Any, jax.Ref] | None = None,
     mesh_axis: Any = None,
     precision: Any = None,
     implementation: str | None = None,
@@ -161,25 +225,36 @@ def expert_mlp(
     """A mixture of gated experts: the sum over a token's choices e of p[e] (activation(x gate[e]) * (x up[e])) down[e].
 
     `gated_dot` of the dispatched tokens, `ragged_dot` and `combine`, one after the other; differentiable to any order
-    (with `gradients` once, in reverse mode).
+    (with `gradients` once, in reverse mode). Weights are taken as models store them, without a copy.
 
     >>> import jax.numpy as jnp
     >>> import jax_vbgemm as vb
     >>> x, gate_up, down = jnp.ones((5, 4)), jnp.ones((3, 4, 2 * 8)), jnp.ones((3, 8, 4))
-    >>> vb.moe.expert_mlp(x, gate_up, down, vb.moe.route(jnp.zeros((5, 3)), 2)).shape
+    >>> routing = vb.moe.route(jnp.zeros((5, 3)), 2)
+    >>> vb.moe.expert_mlp(x, gate_up, down, routing).shape
+    (5, 4)
+    >>> gate, up = jnp.split(gate_up, 2, axis=2)
+    >>> vb.moe.expert_mlp(x, (gate, up), down, routing).shape
     (5, 4)
 
     Args:
       x: (tokens, d).
-      gate_up: (experts, d, 2 f), the gate before the up-projection.
+      gate_up: (experts, d, 2 f), the gate before the up-projection, or the pair of both, each (experts, d, f); without
+        `gated` (experts, d, f).
       down: (experts, f, n).
       routing: the routing of these tokens to these experts.
-      activation: as for `gated_dot`.
+      activation: as for `gated_dot`; without `gated` that of x gate_up[e].
+      gate, interleaved: as for `gated_dot`.
+      gated: whether there is a gate; otherwise experts are activation(x gate_up[e]) down[e].
+      transpose_rhs: whether weights are stored (out, in): gate_up (experts, 2 f, d) or a pair of (experts, f, d), and
+        down (experts, n, f).
+      bias: a pair (of gate_up, of down), each of them None or (experts, columns): 2 f and n columns, or for a pair
+        gate_up a pair of f columns each.
       gradients: a pair of `jax.Ref`, of the shapes of gate_up and of down, in float32 for 16-bit weights: a gradient
         with respect to them adds to these, in its kernels where they can (the rhs_gradient of both products; see
-        `ragged_dot`). (Sums over micro-batches.)
+        `ragged_dot`). For a pair gate_up the first one is a pair. (Sums over micro-batches.)
       mesh_axis: the axis of the enclosing shard_map along which the experts are divided, or a tuple of axes; None where
-        each device has all experts. With n devices along the axis, device i has gate_up and down of the experts
+        each device has all experts. With n devices along the axis, device i has the weights of the experts
         [i experts / n, (i + 1) experts / n), and x and routing are of its own tokens, as many on every device. Each
         device gathers the tokens of all devices and computes what its experts contribute to them; the contributions to
         a token are added in the accumulator's dtype.
@@ -190,44 +265,78 @@ def expert_mlp(
 
     Raises:
       ValueError: shapes don't fit, or mesh_axis is not an axis of the enclosing shard_map or does not divide the
-        experts; otherwise as `ragged_dot`.
-      TypeError: gradients is no pair of Refs.
+        experts, or a gate or interleaved columns are given without `gated`; otherwise as `ragged_dot`.
+      TypeError: gradients is no pair of Refs, or bias is no pair.
     """
-    gate_up = unsharded_array("expert_mlp", "gate_up", gate_up)
-    down = unsharded_array("expert_mlp", "down", down)
-    x = _tokens("expert_mlp", x, routing)
-    axes = None if mesh_axis is None else mesh_axes("expert_mlp", mesh_axis, manual=True)
+    name = "expert_mlp"
+    pair = isinstance(gate_up, tuple | list)
+    weights = _weights(name, "gate_up", gate_up)
+    down = unsharded_array(name, "down", down)
+    x = _tokens(name, x, routing)
+    axes = None if mesh_axis is None else mesh_axes(name, mesh_axis, manual=True)
     if axes is not None:
-        x, routing = axes.gathered(x), routed_to_own("expert_mlp", routing, axes)
+        x, routing = axes.gathered(x), routed_to_own(name, routing, axes)
     experts = routing.group_sizes.shape[0]
-    for argument, weights in {"gate_up": gate_up, "down": down}.items():
-        if weights.ndim != 3 or weights.shape[0] != experts:
+    of_pair = ["gate_up[0]", "gate_up[1]"] if pair else ["gate_up"]
+    for argument, array in zip([*of_pair, "down"], [*weights, down], strict=True):
+        if array.ndim != 3 or array.shape[0] != experts:
             where = "" if axes is None else f" on each of {axes.size} devices"
             raise ValueError(
-                f"expert_mlp: {argument} is {weights.shape} but routing is of {experts} experts{where}: there must be "
+                f"{name}: {argument} is {array.shape} but routing is of {experts} experts{where}: there must be "
                 "a matrix for each"
             )
-    if gate_up.shape[2] != 2 * down.shape[1]:
-        raise ValueError(
-            f"expert_mlp: gate_up is {gate_up.shape} but down is {down.shape}: gate_up must be (experts, d, 2 f) and "
-            "down (experts, f, n)"
+    if not gated and (pair or interleaved or gate is not None):
+        raise ValueError(f"{name}: gated is False, but gate_up is a pair, or gate or interleaved is given")
+    out, inner = (1, 2) if transpose_rhs else (2, 1)
+    parts = 2 if gated and not pair else 1
+    if any(array.shape[out] != parts * down.shape[inner] for array in weights):
+        shapes = " and ".join(str(array.shape) for array in weights)
+        wanted = (
+            "(experts, 2 f, d) and down (experts, n, f)"
+            if transpose_rhs
+            else "(experts, d, 2 f) and down (experts, f, n)"
         )
-    options: dict[str, Any] = {"precision": precision, "implementation": implementation}
+        raise ValueError(
+            f"{name}: gate_up is {shapes} but down is {down.shape}: gate_up must be "
+            f"{wanted if parts == 2 else wanted.replace('2 f', 'f')}"
+        )
+    options: dict[str, Any] = {"precision": precision, "implementation": implementation, "transpose_rhs": transpose_rhs}
+    first, second = dict(options), dict(options)
     # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
-    gather = routing.rows, routing.slots
+    first["gather"] = routing.rows, routing.slots
+    if bias is not None:
+        if not (isinstance(bias, tuple | list) and len(bias) == 2):
+            raise TypeError(f"{name}: bias must be a pair, of gate_up and of down, not {shown(bias)}")
+        first["bias"], second["bias"] = bias
     if gradients is not None:
-        if not (isinstance(gradients, tuple | list) and len(gradients) == 2):
-            raise TypeError(
-                "expert_mlp: gradients must be a pair of jax.Ref, for sums of the gradients of gate_up and of down, "
-                f"not {shown(gradients)}"
-            )
-        for index, (argument, weights) in enumerate({"gate_up": gate_up, "down": down}.items()):
-            dtype = jnp.result_type(x, weights)
-            check_sums("expert_mlp", f"gradients[{index}]", gradients[index], argument, weights.shape, dtype)
-    of_gate_up, of_down = (None, None) if gradients is None else gradients
-    hidden = gated_dot(
-        x, gate_up, routing.group_sizes, activation=activation, gather=gather, rhs_gradient=of_gate_up, **options
-    )
-    y = ragged_dot(hidden, down, routing.group_sizes, rhs_gradient=of_down, **options)
+        _check_gradients(name, gradients, weights, down, x, pair)
+        first["rhs_gradient"], second["rhs_gradient"] = gradients
+    if gated:
+        weight = tuple(weights) if pair else weights[0]
+        hidden = gated_dot(
+            x, weight, routing.group_sizes, activation=activation, gate=gate, interleaved=interleaved, **first
+        )
+    else:
+        known, function = resolve_activation(name, activation)
+        hidden = ragged_dot(x, weights[0], routing.group_sizes, activation=known, **first)
+        if known is None and function is not None:
+            hidden = function(hidden)
+    y = ragged_dot(hidden, down, routing.group_sizes, **second)
     result = _combined(y, routing)
     return (result if axes is None else axes.summed_parts(result)).astype(y.dtype)
+
+
+def _check_gradients(
+    name: str, gradients: Any, weights: list[jax.Array], down: jax.Array, x: jax.Array, pair: bool
+) -> None:
+    if not (isinstance(gradients, tuple | list) and len(gradients) == 2):
+        raise TypeError(
+            f"{name}: gradients must be a pair of jax.Ref, for sums of the gradients of gate_up and of down, "
+            f"not {shown(gradients)}"
+        )
+    given = [("gradients[0]", gradients[0], "gate_up", weights[0])]
+    if pair:
+        both = zip(_of_pair(name, "gradients[0]", gradients[0]), weights, strict=True)
+        given = [(f"gradients[0][{i}]", sums, f"gate_up[{i}]", array) for i, (sums, array) in enumerate(both)]
+    for argument, sums, what, array in [*given, ("gradients[1]", gradients[1], "down", down)]:
+        check_sums(name, argument, sums, what, array.shape, jnp.result_type(x, array))

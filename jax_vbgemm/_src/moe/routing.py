@@ -1,4 +1,4 @@
-"""Routing: from a router's logits to experts, group sizes and the order of rows; the auxiliary losses of routers."""
+"""Routing: from a router's logits to experts, group sizes and the order of rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src import compat
-from jax_vbgemm._src.arguments import as_array, unsharded_array
+from jax_vbgemm._src.arguments import unsharded_array
 from jax_vbgemm._src.integers import is_integer, saturated
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.moe.scores import (
+    ExpertGroups,
+    Scores,
+    best_experts,
+    check_groups,
+    check_scores,
+    log_scores,
+    router_logits,
+    score,
+)
 from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_group
 from jax_vbgemm._src.ragged.indices import clamp
 
@@ -22,9 +32,9 @@ class Routing(NamedTuple):
     Attributes:
       group_sizes: (experts,) int32, how many choices each expert has. Never read by the host.
       order: (tokens * k,) int32: row i of the experts' input is choice order[i], counted token by token. Rows are
-        sorted by expert; those of one expert keep the order of their tokens.
+        sorted by expert; those of one expert keep the order of their tokens. Choices of no expert come last.
       slots: (tokens, k) int32, the row of each choice: the inverse of `order`.
-      experts: (tokens, k) int32, the expert of each choice.
+      experts: (tokens, k) int32, the expert of each choice, -1 for none.
       probabilities: (tokens, k), the factor of each choice's result.
       clamped: () int32, how many of the given experts were out of range.
     """
@@ -42,21 +52,19 @@ class Routing(NamedTuple):
         return self.order // self.slots.shape[-1]
 
 
-class Auxiliary(NamedTuple):
-    """The losses and statistics of a router, which the layers of `jax_vbgemm.flax` return with `auxiliary=True`.
-
-    Attributes:
-      load_balance: (), `load_balance_loss` of the layer's tokens.
-      router_z: (), `router_z_loss`.
-      group_sizes: (experts,) int32, how many choices each expert has.
-    """
-
-    load_balance: jax.Array
-    router_z: jax.Array
-    group_sizes: jax.Array
-
-
-def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: bool | None = None) -> Routing:
+def route(
+    logits: Any,
+    k: int | None = None,
+    *,
+    experts: Any = None,
+    probabilities: Any = None,
+    scores: Scores = "softmax",
+    bias: Any = None,
+    groups: ExpertGroups | tuple[int, int] | None = None,
+    normalize: bool | None = None,
+    scale: float | None = None,
+    mask: Any = None,
+) -> Routing:
     """Chooses each token's experts and sorts the choices by expert, on the device.
 
     Experts have no capacity: no choice is dropped, whatever the experts' load, and one compiled program serves every
@@ -69,29 +77,43 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
     >>> routing.experts.tolist(), routing.group_sizes.tolist(), routing.rows.tolist()
     ([[1, 2], [0, 2]], [1, 1, 2], [1, 0, 0, 1])
 
+    The router of DeepSeek-V3, with a bias that `balanced_bias` updates:
+    `route(logits, 8, scores="sigmoid", bias=bias, groups=(8, 4), scale=2.5)`.
+
     Args:
-      logits: (tokens, experts), real and floating. The softmax is done in float32, or float64 for float64.
-      k: the number of experts of a token: those of its largest logits, the first ones among equals (0.0 comes before
+      logits: (tokens, experts), real and floating. Scores are computed in float32, or float64 for float64.
+      k: the number of experts of a token: those of its largest scores, the first ones among equals (0.0 comes before
         -0.0). Not with `experts`.
-      experts: (tokens, k) integers, the experts of each token if they are chosen elsewhere. An entry out of range is
-        clamped to the nearest expert and counted in `clamped`; `jax.experimental.checkify.checkify` (with
-        `user_checks`) reports it.
-      normalize: whether the probabilities of a token's choices add up to 1, as a softmax of the chosen logits;
-        otherwise they are those of the softmax over all experts. None: where a token has several choices (as in Mixtral
-        and Qwen3), while a single choice keeps its probability (as in Switch Transformer). With one choice, True makes
-        all probabilities 1, so that the result gives the router no gradient.
+      experts: (tokens, k) integers, the experts of each token if they are chosen elsewhere (a router replayed, or one's
+        own rule). -1 is no expert: the choice contributes nothing. Another entry out of range is clamped to the nearest
+        expert and counted in `clamped`; `jax.experimental.checkify.checkify` (with `user_checks`) reports it.
+      probabilities: (tokens, k) floating, with `experts`: the factors of the choices' results, in place of those by
+        `scores`.
+      scores: of the experts: "softmax" over all experts, "sigmoid" or "sqrtsoftplus" (the square root of
+        log(1 + exp(logit))) of each.
+      bias: (experts,), added to the scores for the choice only; it has no gradient.
+      groups: an `ExpertGroups` or (number, kept): experts are chosen from the best groups of experts.
+      normalize: whether the probabilities of a token's choices add up to 1: their scores, divided by the sum of these;
+        otherwise they are the scores. None: where a token has several choices (as in Mixtral and Qwen3), while a single
+        choice keeps its score (as in Switch Transformer). With one choice, True makes all probabilities 1, so that the
+        result gives the router no gradient.
+      scale: a factor of all probabilities.
+      mask: (tokens,) bool: where False, a token has no experts (padding). Its result is zero, and losses don't count
+        it.
 
     Returns:
       A `Routing`.
 
     Raises:
-      ValueError: logits is not (tokens, experts), k is not in [1, experts], experts is not (tokens, k), or both k and
-        experts are given, or neither.
-      TypeError: logits is not floating, experts are not integers, k is not an integer, normalize neither a bool nor
-        None.
+      ValueError: logits is not (tokens, experts), k is not in [1, experts], an array has another shape, groups don't
+        divide the experts or hold fewer than k, scores is unknown, both k and experts are given, or neither, or options
+        of the choice (bias, groups) or of the scores (normalize, scores) beside what replaces them.
+      TypeError: logits, bias or probabilities are not floating, experts are not integers, mask is not bool, k is not an
+        integer, normalize neither a bool nor None.
     """
     name = "route"
-    logits = _logits(name, unsharded_array(name, "logits", logits))
+    logits = router_logits(name, unsharded_array(name, "logits", logits))
+    check_scores(name, scores)
     if not isinstance(normalize, bool | np.bool_ | None):
         raise TypeError(f"{name}: normalize must be a bool or None, not {normalize!r}")
     tokens, count = logits.shape
@@ -99,12 +121,21 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
         raise ValueError(f"{name}: give either k or experts: k is {k!r} and experts is {_shown(experts)}")
     if not compat.is_static((count,)):
         raise ValueError(f"{name}: logits is {logits.shape}: the number of experts must be static")
+    for option, value, needed in (("bias", bias, experts is None), ("groups", groups, experts is None),
+                                  ("probabilities", probabilities, experts is not None)):  # fmt: skip
+        if value is not None and not needed:
+            raise ValueError(f"{name}: {option} is given {'without' if experts is None else 'with'} experts")
+    wide = accumulator(logits.dtype)
+    present = None  # where choices may be none: whether each is one
     if experts is None:
         if not is_integer(k):
             raise TypeError(f"{name}: k must be an integer, not {k!r}")
         if not 1 <= k <= count:
             raise ValueError(f"{name}: k is {k} but logits is {logits.shape}: k must be in [1, {count}]")
-        chosen = jax.lax.top_k(logits, int(k))[1].astype(jnp.int32)
+        bias = None if bias is None else _floating(name, "bias", bias, (count,), "(experts,)")
+        limits = None if groups is None else check_groups(name, groups, count, int(k))
+        values = logits if bias is None and limits is None else logits.astype(wide)
+        chosen = best_experts(values, int(k), scores, bias, limits)
         clamped = jnp.zeros((), jnp.int32)
     else:
         given = unsharded_array(name, "experts", saturated(experts))
@@ -115,18 +146,63 @@ def route(logits: Any, k: int | None = None, *, experts: Any = None, normalize: 
                 f"{name}: experts is {given.shape} but logits is {logits.shape}: experts must be ({tokens}, k) with "
                 "k at least 1, and logits must have an expert"
             )
+        if jnp.issubdtype(given.dtype, jnp.signedinteger):
+            present = given != -1
+            given = jnp.where(present, given, jnp.zeros((), given.dtype))
         chosen, clamped = clamp(name, "experts", given, count)
+    if mask is not None:
+        mask = unsharded_array(name, "mask", mask)
+        if mask.dtype != np.bool_:
+            raise TypeError(f"{name}: mask is {mask.dtype}{mask.shape}: it must be bool")
+        if mask.shape != (tokens,):
+            raise ValueError(f"{name}: mask is {mask.shape} but logits is {logits.shape}: it must be ({tokens},)")
+        present = jnp.broadcast_to(mask[:, None], chosen.shape) & (True if present is None else present)
+    if probabilities is None:
+        weights = _probabilities(logits.astype(wide), chosen, present, experts is None, scores, normalize)
+    else:
+        if normalize is not None or scores != "softmax":
+            raise ValueError(f"{name}: probabilities are given: normalize and scores have no effect")
+        weights = _floating(name, "probabilities", probabilities, chosen.shape, "(tokens, k)")
+        weights = weights.astype(max(weights.dtype, wide, key=lambda dtype: dtype.itemsize))
+    if scale is not None:
+        weights = weights * jnp.asarray(scale, weights.dtype)
+    if present is None:
+        sizes, order = sorted_by_group(chosen.reshape(-1), count)
+    else:
+        # Choices of no expert come after the last group.
+        chosen = jnp.where(present, chosen, -1)
+        weights = jnp.where(present, weights, jnp.zeros((), weights.dtype))
+        sizes, order = sorted_by_group(jnp.where(present, chosen, count).reshape(-1), count + 1)
+        sizes = sizes[:count]
+    slots = inverse_permutation(order)
+    return Routing(sizes, order, slots.reshape(chosen.shape), chosen, weights, clamped)
+
+
+def _floating(name: str, argument: str, value: Any, shape: tuple[Any, ...], meaning: str) -> jax.Array:
+    array = unsharded_array(name, argument, value)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"{name}: {argument} is {array.dtype}{array.shape}: it must be floating")
+    if array.shape != shape:
+        raise ValueError(f"{name}: {argument} is {array.shape}: it must be {meaning}, {shape} here")
+    return array
+
+
+def _probabilities(
+    logits: jax.Array, chosen: jax.Array, present: jax.Array | None, distinct: bool, scores: Scores,
+    normalize: bool | None,
+) -> jax.Array:  # fmt: skip
+    """The scores of the chosen experts, divided by their sum over those `present` where they are normalized."""
     if normalize is None:
         normalize = chosen.shape[1] > 1
-    wide = accumulator(logits.dtype)
-    # A softmax over all experts may underflow in all chosen ones: it cannot be scaled afterwards.
-    if normalize:
-        probabilities = jax.nn.softmax(_selected(logits, chosen, experts is None).astype(wide), axis=-1)
-    else:
-        probabilities = _selected(jax.nn.softmax(logits.astype(wide), axis=-1), chosen, experts is None)
-    sizes, order = sorted_by_group(chosen.reshape(-1), count)
-    slots = inverse_permutation(order)
-    return Routing(sizes, order, slots.reshape(chosen.shape), chosen, probabilities, clamped)
+    if not normalize:
+        return _selected(score(logits, scores), chosen, distinct)
+    # Scores may underflow in all chosen experts: they cannot be scaled afterwards.
+    selected = _selected(log_scores(logits, scores), chosen, distinct)
+    if present is None:
+        return jax.nn.softmax(selected, axis=-1)
+    some = present.any(axis=-1, keepdims=True)
+    selected = jnp.where(present | ~some, selected, jnp.asarray(-np.inf, selected.dtype))
+    return jax.nn.softmax(selected, axis=-1)
 
 
 def _selected(values: jax.Array, chosen: jax.Array, distinct: bool) -> jax.Array:
@@ -142,76 +218,6 @@ def _selected(values: jax.Array, chosen: jax.Array, distinct: bool) -> jax.Array
     read = jnp.where(first, chosen, values.shape[1] + place)
     once = values.at[row, read].get(mode="fill", fill_value=0, unique_indices=True)
     return jnp.where(same, once[:, None, :], jnp.zeros((), values.dtype)).sum(axis=-1)
-
-
-def load_balance_loss(logits: Any, routing: Routing) -> jax.Array:
-    """The auxiliary loss that spreads tokens over experts: experts * sum over e of f[e] p[e], 1 where all are equal.
-
-    f[e] is the fraction of choices that fall on expert e (without derivative), p[e] its mean softmax probability over
-    all tokens. This is the loss of Switch Transformer with all k choices counted.
-
-    >>> import jax.numpy as jnp
-    >>> import jax_vbgemm as vb
-    >>> logits = 9 * jnp.eye(4)
-    >>> vb.moe.load_balance_loss(logits, vb.moe.route(logits, 1)).round(3)
-    Array(1., dtype=float32)
-
-    Args:
-      logits: (tokens, experts), the logits that were given to `route`.
-      routing: the routing that `route` returned.
-
-    Returns:
-      (), in float32, or float64 for float64 logits; 0 where there are no tokens.
-
-    Raises:
-      ValueError: the shapes don't fit.
-      TypeError: logits is not floating.
-    """
-    name = "load_balance_loss"
-    logits = _logits(name, logits)
-    wide = accumulator(logits.dtype)
-    tokens, count = logits.shape
-    if routing.group_sizes.shape != (count,) or routing.slots.shape[0] != tokens:
-        raise ValueError(
-            f"{name}: logits is {logits.shape} but routing is of {routing.slots.shape[0]} tokens and "
-            f"{routing.group_sizes.shape[0]} experts"
-        )
-    share = routing.group_sizes.astype(wide) / max(routing.slots.size, 1)
-    probability = jax.nn.softmax(logits.astype(wide), axis=-1).sum(axis=0) / max(tokens, 1)
-    loss: jax.Array = count * jnp.sum(share * probability)
-    return loss
-
-
-def router_z_loss(logits: Any) -> jax.Array:
-    """The auxiliary loss that keeps logits small: the mean over tokens of logsumexp(logits)^2.
-
-    >>> import jax.numpy as jnp
-    >>> import jax_vbgemm as vb
-    >>> vb.moe.router_z_loss(jnp.zeros((5, 1)))
-    Array(0., dtype=float32)
-
-    Args:
-      logits: (tokens, experts).
-
-    Returns:
-      (), in float32, or float64 for float64 logits; 0 where there are no tokens.
-
-    Raises:
-      ValueError: logits is not (tokens, experts).
-      TypeError: logits is not floating.
-    """
-    logits = _logits("router_z_loss", logits)
-    z = jax.nn.logsumexp(logits.astype(accumulator(logits.dtype)), axis=-1)
-    return jnp.sum(z * z) / max(z.shape[0], 1)
-
-
-def _logits(name: str, value: Any) -> jax.Array:
-    logits = as_array(name, "logits", value)
-    if not jnp.issubdtype(logits.dtype, jnp.floating):
-        raise TypeError(f"{name}: logits is {logits.dtype}{logits.shape}: it must be real and floating")
-    if logits.ndim != 2:
-        raise ValueError(f"{name}: logits is {logits.shape}: it must be (tokens, experts)")
-    return logits
 
 
 def _shown(value: Any) -> str:

@@ -85,7 +85,17 @@ def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec
         launch = known.inlined_launch
     elif bare and known.bare_launch is not None:
         launch = known.bare_launch
-    return launch + max(flops * products / rate, bytes_moved / known.bandwidth)
+    arithmetic = flops * products / rate
+    ratio = next((ratio for width, ratio in known.narrow if n * ELEMENT_BYTES[dtype] <= width), None)
+    if bare and ratio is not None and launch != known.inlined_launch:
+        arithmetic = ratio * _kernel_seconds(problem, kind_of(dtype, precision, device), device)
+    return launch + max(arithmetic, bytes_moved / known.bandwidth)
+
+
+@lru_cache(maxsize=1024)
+def _kernel_seconds(problem: Problem, kind: str, device: DeviceSpec) -> float:
+    """Predicted seconds of this package's kernels for one product, without the launch."""
+    return max(plan_problems([problem], kind, device, tuned=False).predicted_seconds - device.launch_seconds, 0.0)
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,8 @@ with a column of ones.
     indices.py    indices that are data: clamped, counted, reported by checkify
     general.py    jax.lax.ragged_dot_general's dimension numbers, translated to these two forms
 
-Weights of different shapes, for packed rows, have a primitive of their own:
+Matrices of different shapes are padded and become a `ragged_dot`:
 
-    packed_api.py      ragged_matmul: checks, dtypes
-    lists.py           the primitive: packed rows in, packed rows out, or one contraction for each group
-    lists_lowering.py  the custom call (csrc/cpu/packed_handler.cc), and the form without it
+    packed_api.py  ragged_matmul: checks, dtypes
+    packed_rows.py rows of different lengths in a flat array, unpacked and packed; padded matrices
 """

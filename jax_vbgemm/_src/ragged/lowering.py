@@ -13,7 +13,6 @@ from jax.interpreters import mlir
 
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends, compat
-from jax_vbgemm._src.arithmetic import DTYPES
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE
@@ -43,31 +42,6 @@ def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
 
 def _lower_elsewhere(ctx: Any, *operands: Any, ragged: Ragged) -> Any:
     return _lower(" or ".join(ctx.module_context.platforms), ctx, *operands, ragged=ragged)
-
-
-def why_not_kernel(
-    platform: str, platforms: Sequence[str], ctx: Any, implementation: str | None, out_dtype: Any, precision: Any
-) -> str | None:
-    """Why XLA has to compute a product of operands of one dtype; None where a kernel can. `platforms` have a kernel."""
-    if implementation == "xla":
-        return "XLA was asked for"
-    if platform not in platforms:
-        return f"there is no such kernel for {platform}"
-    backend = backends.BACKENDS[platform]
-    # An exported program may run on a machine that has the backend, even if this machine lacks it.
-    if backend.module is None and not compat.is_export(ctx):
-        return f"the {platform} backend is {backend.absent}"
-    if not all(compat.is_static(aval.shape) for aval in (*ctx.avals_in, *ctx.avals_out)):  # jax.export
-        return "kernels need static shapes"
-    dtype = ctx.avals_in[0].dtype
-    if out_dtype not in (dtype, accumulator(dtype)):
-        return f"there is no kernel for {dtype} -> {out_dtype}"
-    known = [name for name in backend.dtypes if DTYPES[name].bytes > 1]
-    if dtype.name not in known:
-        return f"there is no kernel for {dtype} on this platform (there is for {', '.join(known)})"
-    if isinstance(precision, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm):
-        return f"kernels don't implement the dot algorithm {precision}"
-    return None
 
 
 def collapsed(batch: Shape, operands: Sequence[Shape]) -> list[Shape] | None:

@@ -16,7 +16,8 @@ from jax_vbgemm._src.matmul.packed import unpacked
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.view import dense, is_view
 from jax_vbgemm._src.ragged.api import sizes_argument
-from jax_vbgemm._src.ragged.lists import Packed, bind
+from jax_vbgemm._src.ragged.packed_rows import packed_rows, stacked, unpacked_rows, whole_rows
+from jax_vbgemm._src.ragged.primitive import Ragged, bind
 
 
 def ragged_matmul(
@@ -41,6 +42,9 @@ def ragged_matmul(
 
     and the result is (m, n) where all n_i are n, or else packed into an array of rows * max(n_i) elements, with zeros
     after the last row. The program computes from the sizes where each group begins; the host never reads them.
+
+    The matrices are padded to one shape and stacked in each call, and the product is a `ragged_dot`. Where they don't
+    change, pad and stack them once and call that.
 
     Adapters of different ranks, one for each group of tokens, are two calls, with packed rows in between:
 
@@ -127,14 +131,26 @@ def ragged_matmul(
     if not compat.is_symbolic(rows) and (not is_integer(rows) or rows < 0):
         raise ValueError(f"{name}: rows is {rows!r}: it must be a non-negative integer")
     rows = rows if compat.is_symbolic(rows) else int(rows)
-    packed = Packed(
-        out_dtype=np.dtype(out_dtype),
-        shapes=shapes,
-        rows=rows,
-        y_size=rows * max(ns),
-        transpose_rhs=bool(transpose_b),
-        precision=precision,
+    values = [x.astype(dtype), group_sizes, *(b.astype(dtype) for b in matrices.values())]
+    product = Ragged(
+        np.dtype(out_dtype), len(matrices), transpose_rhs=bool(transpose_b), precision=precision,
         implementation=checked_implementation(name, implementation),
-    )
-    (y,) = bind([x.astype(dtype).reshape(-1), group_sizes, *(b.astype(dtype) for b in matrices.values())], packed)
-    return y.reshape(rows, ns[0]) if len(set(ns)) == 1 else y
+    )  # fmt: skip
+    return _multiplied(values, product, np.array(ks, np.int32), np.array(ns, np.int32), rows)
+
+
+def _multiplied(operands: list[jax.Array], product: Ragged, ks: np.ndarray, ns: np.ndarray, rows: Any) -> jax.Array:
+    """The result for rows whose lengths are `ks` in x and `ns` in the result."""
+    x, group_sizes, *matrices = operands
+    widest = int(ns.max())
+    size = rows * widest
+    is_packed = np.ptp(ns) > 0
+    if any(compat.is_static((length,)) and length == 0 for length in (size, x.size)) or not (ks * ns).any():
+        zeros = jnp.zeros((size,) if is_packed else (rows, widest), product.out_dtype)
+        return compat.unite_varying([zeros, *operands])[0]
+    x = x.reshape(-1)
+    # A row that does not lie in x completely is left out before anything is multiplied: zeros in its place would still
+    # be multiplied by the matrix of its group, which may hold NaN.
+    sizes = whole_rows(group_sizes, ks, x.size, rows)
+    y = bind([unpacked_rows(x, sizes, ks, rows), stacked(matrices), sizes], product)
+    return packed_rows(y, sizes, ns, size) if is_packed else y

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -156,48 +154,14 @@ def catalogue_tile(kind: str, device: DeviceSpec, product: Product) -> int | Non
     # Groups differ in size, so that their last tiles are half full on average.
     each = [min(max(1, product.rows * half // 2), product.m) for half in (1, 2, 3)]
     problems = tuple(_problem(product, rows, -(-groups // 3)) for rows in each)
-    return _fastest_tile(kind, device, problems, lambda tile: is_short(product, tile))
-
-
-def _fastest_tile(
-    kind: str, device: DeviceSpec, problems: tuple[Problem, ...], is_short: Callable[[int], bool]
-) -> int | None:
     catalogue = catalogue_for(kind, device)
-    tiles = [tile for tile in catalogue if tile.kernel != PIPELINED and is_short(tile.index)]
+    tiles = [tile for tile in catalogue if tile.kernel != PIPELINED and is_short(product, tile.index)]
     if not tiles:
         return None
     catalogue = catalogue.only(lambda tile: tile in tiles)
     if device.calibration is None and catalogue.on_tensor_cores:
         catalogue = catalogue.only(lambda tile: tile.tensor)  # as the papers' planners, for want of measurements
     return int(Uniform().draft(problems, device, catalogue).tile_id[0])
-
-
-class PackedPlan(NamedTuple):
-    """The tile of the catalogue by which a GPU computes packed rows, and the bytes of the workspace."""
-
-    tile: int
-    workspace: int
-
-
-@lru_cache(maxsize=256)
-def packed_plan(
-    kind: str, device: DeviceSpec, shapes: tuple[tuple[int, int], ...], rows: int, y_size: int, contraction: bool,
-    transpose_rhs: bool,
-) -> PackedPlan | None:  # fmt: skip
-    """The plan of packed rows with the smallest predicted time for groups of equal size; None where there are too many
-    tiles. shapes: k and n of each group."""
-    each = max(1, rows // len(shapes))
-    problems = tuple(
-        Problem(k, n, each, count, transpose_a=True) if contraction
-        else Problem(each, n, k, count, transpose_b=transpose_rhs)
-        for (k, n), count in Counter(shapes).items()
-    )  # fmt: skip
-    most: int = _core.RAGGED_MOST_TILES
-    flat = [size for shape in shapes for size in shape]
-    tile = _fastest_tile(
-        kind, device, problems, lambda tile: _core.packed_list(rows, y_size, flat, contraction, tile)[0] <= most
-    )
-    return None if tile is None else PackedPlan(tile, _core.packed_list(rows, y_size, flat, contraction, tile)[1])
 
 
 def is_short(product: Product, tile: int) -> bool:

@@ -26,6 +26,7 @@ TENSOR_QUEUE = (
 )  # fmt: skip
 
 Heuristic = Literal["threshold", "binary"]
+Switch = Literal["last", "restart", "early"]
 Selector = Callable[[float, float, float, int], Heuristic]
 HEURISTICS: tuple[Heuristic, ...] = ("threshold", "binary")
 
@@ -42,6 +43,14 @@ class Coordinated(PaperPlanner):
 
     `tlp_threshold`: the number of threads that keep the device busy, and `theta`: the sum of K that keeps a block busy;
     None: the device table's.
+
+    `switch`: when and how the versions of 128 threads are taken (section 4.2.3: "if all GEMMs have only one tiling
+    strategy in their priority queues, we switch to 128-thread version tiling strategies and repeat step 2").
+
+    - "last" (default): where the threads of these last strategies are still more than the threshold; each problem keeps
+      its strategy, in the other version.
+    - "restart": there, too, but all queues are filled again, so that step 2 begins with the smallest strategy.
+    - "early": as soon as each queue holds one strategy, however many threads these have; strategies are kept.
 
     `batching`: how tiles are put into blocks.
 
@@ -66,10 +75,12 @@ class Coordinated(PaperPlanner):
     theta: float | None = None
     batching: Heuristic | Literal["none"] | Selector | None = None
     tensor: bool | None = None
+    switch: Switch = "last"
 
     def __post_init__(self) -> None:
         check_number("Coordinated", "tlp_threshold", self.tlp_threshold)
         check_number("Coordinated", "theta", self.theta)
+        check_choice("Coordinated", "switch", self.switch, ("last", "restart", "early"))
         if not (callable(self.batching) and isinstance(self.batching, Hashable)):
             known = (None, *HEURISTICS, "none")
             check_choice("Coordinated", "batching", self.batching, known, "or a hashable callable")
@@ -81,10 +92,15 @@ class Coordinated(PaperPlanner):
         sizes = Sizes.of(problems)
         most_threads, *fewer_threads = self.sets_for(catalogue)
         queue, replaced = catalogue.resolve(most_threads)
-        position, tlp = _choose_tiles(sizes, queue, threshold)
-        if tlp > threshold and fewer_threads:
+        position, tlp, at_last = _choose_tiles(sizes, queue, threshold)
+        notes: tuple[str, ...] = ()
+        if not fewer_threads and self.switch != "last":
+            notes = (f"switch = {self.switch!r} has no effect: tiles on tensor cores have one version",)
+        if fewer_threads and (at_last if self.switch == "early" else tlp > threshold):
             queue, also_replaced = catalogue.resolve(fewer_threads[0])
             replaced += also_replaced
+            if self.switch == "restart":
+                position, _, _ = _choose_tiles(sizes, queue, threshold)
         draft = Draft.whole_problems(
             problems,
             device,
@@ -93,6 +109,7 @@ class Coordinated(PaperPlanner):
             tile_id=np.array([tile.index for tile in queue])[position],
             replaced=replaced,
         )
+        draft = replace(draft, notes=notes)
         batching = _selected(self.batching, sizes) if callable(self.batching) else self.batching
         if batching == "none":
             return draft
@@ -102,7 +119,8 @@ class Coordinated(PaperPlanner):
                 f"program holds at most {MOST_DESCRIBED_TILES}. batching=None does not batch so many"
             )
         if batching is None and draft.runs.num_tiles > MOST_BATCHED_TILES:
-            return replace(draft, notes=(f"one tile a block: more than {MOST_BATCHED_TILES} tiles to batch",))
+            note = f"one tile a block: more than {MOST_BATCHED_TILES} tiles to batch"
+            return replace(draft, notes=(*draft.notes, note))
         drafts = []
         if batching != "binary":
             drafts.append(_batch_by_threshold(draft, threshold, theta))
@@ -130,8 +148,9 @@ def _selected(selector: Selector, sizes: Sizes) -> Heuristic:
     return found
 
 
-def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) -> tuple[Ints, int]:
-    """Position in the queue of each problem's tile, and the TLP (Eq. 1) of these tiles."""
+def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) -> tuple[Ints, int, bool]:
+    """Position in the queue of each problem's tile, the TLP (Eq. 1) of these tiles, and whether each problem's queue
+    holds one strategy."""
     fits = np.array([(tile.m <= sizes.m) & (tile.n <= sizes.n) for tile in queue])
     fits[0] = True
     # the queue positions whose tile fits the problem come first, in order
@@ -143,8 +162,9 @@ def _choose_tiles(sizes: Sizes, queue: tuple[TileShape, ...], threshold: float) 
     while True:
         position = own_queue[step, problem]
         tlp = int(threads[position, problem].sum())
-        if tlp <= threshold or (step == last).all():
-            return position, tlp
+        at_last = bool((step == last).all())
+        if tlp <= threshold or at_last:
+            return position, tlp, at_last
         step = np.minimum(step + 1, last)
 
 
@@ -174,7 +194,7 @@ def _batch_by_threshold(draft: Draft, threshold: float, theta: float) -> Draft:
     left = (num_tiles - first + np.arange(len(first))) * threads
     last = int(np.count_nonzero(left[:-1] > threshold / 2))
     block_first = np.concatenate((first[: last + 1], np.arange(first[last] + 1, num_tiles + 1)))
-    return replace(draft, block_first=block_first, notes=("threshold batching",))
+    return replace(draft, block_first=block_first, notes=(*draft.notes, "threshold batching"))
 
 
 def _batch_by_pairs(draft: Draft) -> Draft:
@@ -188,4 +208,4 @@ def _batch_by_pairs(draft: Draft) -> Draft:
     paired[0 : 2 * half : 2], paired[1 : 2 * half : 2] = ascending[:half], ascending[::-1][:half]
     paired[2 * half :] = ascending[half : num_tiles - half]  # with an odd number, the last tile has a block of its own
     block_first = np.append(np.arange(0, 2 * half, 2), np.arange(2 * half, num_tiles + 1))
-    return replace(draft, tile_order=paired, block_first=block_first, notes=("binary batching",))
+    return replace(draft, tile_order=paired, block_first=block_first, notes=(*draft.notes, "binary batching"))

@@ -29,6 +29,7 @@ TABLE_3_STEP = 16  # Tk of all tiles of Table 3; the compiled kernels have other
 Bound = Literal["problem", "class", "device", "none"]
 Demotion = Literal["class", "batch"]
 Unreached = Literal["highest", "smallest"]
+Undivided = Literal["fits", "small"]
 
 _SAME = 1 - 1e-9  # a factor: TLPs that differ by less are equal but for rounding
 
@@ -86,6 +87,15 @@ class LoadBalanced(PaperPlanner):
     - "smallest": the smallest tile for all problems, where the passes end. On tensor cores of an H100 large batches
       then take two to four times as long (predicted).
 
+    `undivided`: the initial tile of a problem whose M and N no tile divides, which Eq. 10 leaves open.
+
+    - "fits" (default): the largest tile that is not larger than the result, whose last row and column of tiles are
+      partly empty.
+    - "small": the smallest tile.
+
+    `divides_k`: whether a tile has to divide K too, by the step Tk = 16 of Table 3, as Eq. 10 is printed. False
+    (default): the kernels compute a partial last step, so that K does not matter.
+
     `tensor`: whether plans use tensor-core tiles of the paper's shapes. None (default): for float32 at JAX's default
     precision and for 16-bit floats, but not for float32 at "highest" and for float64.
     """
@@ -100,12 +110,16 @@ class LoadBalanced(PaperPlanner):
     demotion: Demotion = "class"
     unreached: Unreached = "highest"
     tensor: bool | None = None
+    undivided: Undivided = "fits"
+    divides_k: bool = False
 
     def __post_init__(self) -> None:
         check_number("LoadBalanced", "tlp_threshold", self.tlp_threshold)
         check_choice("LoadBalanced", "bound", self.bound, ("problem", "class", "device", "none"))
         check_choice("LoadBalanced", "demotion", self.demotion, ("class", "batch"))
         check_choice("LoadBalanced", "unreached", self.unreached, ("highest", "smallest"))
+        check_choice("LoadBalanced", "undivided", self.undivided, ("fits", "small"))
+        check_choice("LoadBalanced", "divides_k", self.divides_k, (True, False))
         check_choice("LoadBalanced", "tensor", self.tensor, (None, True, False))
         waves = _as_mapping(self.active_waves)
         known = dict.fromkeys(name for name, _ in (*CLASSES, *TENSOR_CLASSES))
@@ -133,7 +147,7 @@ class LoadBalanced(PaperPlanner):
         waves = blocks * np.array([[device.waves_of(tile.threads)] for tile in tiles])
         if self.bound == "problem":
             waves = np.minimum(waves, most[:, None])
-        tile_class = _initial_classes(sizes, tiles)
+        tile_class = self._initial_classes(sizes, tiles)
         active = partial(_active, most=most, bound=self.bound)
         passes = _Passes(waves, active, threshold / device.wave_size, self.unreached)
         tile_class = passes.by_class(tile_class) if self.demotion == "class" else passes.by_batch(tile_class)
@@ -146,6 +160,17 @@ class LoadBalanced(PaperPlanner):
             tlp=int(device.wave_size * active(_of_classes(waves, tile_class))),
             replaced=replaced,
         )
+
+    def _initial_classes(self, sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
+        """The largest class that fits and divides (Eq. 10); where none divides, `undivided`."""
+        fitting = np.zeros(len(sizes.m), np.int64)
+        dividing = np.full(len(sizes.m), -1)
+        whole_k = sizes.k % TABLE_3_STEP == 0 if self.divides_k else np.ones(len(sizes.m), bool)
+        for index, tile in enumerate(tiles):
+            fits = (tile.m <= sizes.m) & (tile.n <= sizes.n)
+            fitting[fits] = index
+            dividing[fits & (sizes.m % tile.m == 0) & (sizes.n % tile.n == 0) & whole_k] = index
+        return np.where(dividing >= 0, dividing, fitting if self.undivided == "fits" else 0)
 
 
 def _as_mapping(active_waves: object) -> dict[str, float]:
@@ -228,17 +253,6 @@ def _demoted(tile_class: Ints, members: Ints) -> Ints:
     tile_class = tile_class.copy()
     tile_class[members] -= 1
     return tile_class
-
-
-def _initial_classes(sizes: Sizes, tiles: tuple[TileShape, ...]) -> Ints:
-    """The largest class that fits and divides (Eq. 10, without K), else the largest that fits, else small."""
-    fitting = np.zeros(len(sizes.m), np.int64)
-    dividing = np.full(len(sizes.m), -1)
-    for index, tile in enumerate(tiles):
-        fits = (tile.m <= sizes.m) & (tile.n <= sizes.n)
-        fitting[fits] = index
-        dividing[fits & (sizes.m % tile.m == 0) & (sizes.n % tile.n == 0)] = index
-    return np.where(dividing >= 0, dividing, fitting)
 
 
 def _of_classes(waves: Floats, tile_class: Ints) -> Floats:

@@ -63,10 +63,11 @@ class TallSkinny(PaperPlanner):
     storage, and JAX has row-major arrays. For ISM2 they are the row tiles (`rows-*`), whose threads compute whole rows
     of C (Algorithm 6: one row of A a thread, tcf rows in turn), in either storage. For TSM2 they are the row tiles
     where A is stored as k x m, and the dot-product tiles (`dots-*`), whose warps read along K, where A is contiguous
-    along K. For problems with few rows and many columns, and where the device has no such tiles, they are the skinny
-    tiles (`skinny-*`). Reductions (few rows, few columns and a deep K), which the paper does not treat, get the
-    smallest deep tile (`deep-*`) that holds their result. Other problems get the largest square tile that fits, and
-    tall and skinny ones of a dtype without such tiles the smallest square tile that holds the small dimension.
+    along K. Where the device's measurements say that other tiles are faster, and for problems with few rows and many
+    columns, they are the skinny tiles (`skinny-*`); on a device without measurements the paper's model alone decides.
+    Reductions (few rows, few columns and a deep K), which the paper does not treat, get the smallest deep tile
+    (`deep-*`) that holds their result. Other problems get the largest square tile that fits, and tall and skinny ones
+    of a dtype without such tiles the smallest square tile that holds the small dimension.
 
     t2 is the tile's short side, t3 the number of elements of A that a thread loads in a step, t1 tcf the long side;
     MaxOccup_SM comes from the compiler's report (`Kernel`). The model chooses among all tiles of the kernels named
@@ -79,8 +80,8 @@ class TallSkinny(PaperPlanner):
     (planner/search/makespan.py).
 
     `memory_latency`, `product_latency`: seconds from a load, and from a multiply-add, to its use; default: the device
-    table's. `tcf`: rows that a thread of ISM2 walks, where such a tile is built (otherwise a note of the plan says so);
-    default: the model's.
+    table's. `tcf`: rows of C that a thread of ISM2 computes one after another, where a row tile of this kind holds the
+    problem's columns (otherwise a note of the plan says so); default: the model's.
     `python -m jax_vbgemm profile` measures all three on the device at hand.
 
     `tensor`: whether skinny and square tiles are those of tensor cores. None (default): for float32 at JAX's default
@@ -110,7 +111,7 @@ class TallSkinny(PaperPlanner):
             return draft
         ism2 = np.flatnonzero(np.isin(shapes_of(Sizes.of(problems)), (Shape.ISM2, Shape.ISM2_MIRRORED)))
         tiles = [catalogue.by_index[index] for index in draft.tile_id[ism2].tolist()]
-        others = sum(_rows_of_thread(tile, max(tile.m, tile.n)) != self.tcf for tile in tiles)
+        others = sum(_walked_rows(tile) != self.tcf for tile in tiles)
         if others == 0:
             return draft
         note = f"tcf = {self.tcf:g}: no tile for {others} of {len(tiles)} problems of ISM2; they have the model's tcf"
@@ -244,21 +245,23 @@ def _tile_for(
         """The short and the long side."""
         return (tile.m, tile.n) if mirrored else (tile.n, tile.m)
 
-    tiles = _streaming(problem, shape, catalogue) if streaming and device.device_type == "gpu" else []
+    kernels_of_paper = streaming and device.device_type == "gpu"
+    tiles = _streaming(problem, shape, catalogue) if kernels_of_paper else []
     held = [tile for tile in tiles if sides(tile)[0] >= n]  # others may be shorter but are not taken
     shortest = min((sides(tile)[1] for tile in held), default=0)
     if shortest == 0 or (shape not in DEEP_SHAPES and problem.batch * -(-m // shortest) < device.units):
         # shorter tiles may leave fewer units idle; with a deep K, split-K fills the units
         tiles += _skinny(catalogue, mirrored, with_tensor and streaming)
+    if tcf is not None and kernels_of_paper and shape in (Shape.ISM2, Shape.ISM2_MIRRORED):
+        family = COLUMNS if mirrored else ROWS
+        asked = [tile for tile in family.tiles_of(catalogue) if _walked_rows(tile) == tcf and sides(tile)[0] >= n]
+        tiles = asked or tiles
     if not tiles:
         return None
 
     if device.device_type == "cpu":
         return min(tiles, key=lambda tile: (sides(tile)[0] < n, abs(sides(tile)[0] - n), -sides(tile)[1]))
     kernels = [kernel_of(tile, *sides(tile), problem.k, device, catalogue) for tile in tiles]
-    if tcf is not None and any(kernel.tcf == tcf for kernel in kernels):
-        tiles = [tile for tile, kernel in zip(tiles, kernels, strict=True) if kernel.tcf == tcf]
-        kernels = [kernel for kernel in kernels if kernel.tcf == tcf]
     index, _ = best_kernel(Gpu.of(device), catalogue.dtype, m, n, problem.k, kernels, batch=problem.batch)
     return tiles[index]
 
@@ -275,6 +278,11 @@ def kernel_of(tile: TileShape, short: int, long: int, k: int, device: DeviceSpec
         threads=tile_occupancy(tile, device).blocks * tile.threads,
         peak_rate=device.tensor_rate(catalogue.kind) if tile.tensor else device.peak_rate(catalogue.dtype),
     )
+
+
+def _walked_rows(tile: TileShape) -> int:
+    """The rows of C that a thread computes one after another: tcf, 0 for a tile whose threads share rows."""
+    return _rows_of_thread(tile, max(tile.m, tile.n)) if tile.kernel in WHOLE_ROWS else 0
 
 
 def _rows_of_thread(tile: TileShape, long: int) -> int:
@@ -294,20 +302,25 @@ def _skinny(catalogue: Catalogue, mirrored: bool, with_tensor: bool) -> list[Til
 
 
 def _streaming(problem: Problem, shape: Shape, catalogue: Catalogue) -> list[TileShape]:
-    """The tiles that are the paper's kernels for this problem."""
-    one = Sizes.of((problem,))
+    """The tiles that are the paper's kernels for this problem: where the device was measured, without those that were
+    slower than others; else all, among which the paper's model chooses."""
+    one, measured = Sizes.of((problem,)), catalogue.rules
     if shape in (Shape.ISM2, Shape.ISM2_MIRRORED):
         family, few, many = (ROWS, one.n, problem.m) if shape == Shape.ISM2 else (COLUMNS, one.m, problem.n)
+        if measured is None:
+            return list(family.tiles_of(catalogue))
         if not are_many(problem.batch * many, catalogue):
             return []
         # tcf is profiled offline (section 5.2): blocks of too many bytes were slower.
         return list(family.tiles_of(without_too_long(family, few, one, catalogue)))
-    if shape == Shape.TSM2 and DOTS.suits(one, catalogue).all():
+    if shape != Shape.TSM2:
+        return []
+    if bool(one.rows_along.all()) if measured is None else DOTS.suits(one, catalogue).all():
         return list(DOTS.tiles_of(catalogue))
-    if shape == Shape.TSM2 and problem.transpose_a and ROWS.suits(one, catalogue).all():
-        measured = catalogue.rules.few_columns if catalogue.rules else 0
+    if problem.transpose_a and (measured is None or ROWS.suits(one, catalogue).all()):
+        few_columns = 0 if measured is None else measured.few_columns
         short = filter(has_two_rows_a_thread, catalogue)
-        return [tile for tile in short if tile.n <= measured or problem.n > measured]
+        return [tile for tile in short if tile.n <= few_columns or problem.n > few_columns]
     return []
 
 

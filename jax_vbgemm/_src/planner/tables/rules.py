@@ -116,6 +116,8 @@ class DotRates:
     inlined: a dot whose sizes are all at most this, or that has one row or one column, is a loop that XLA compiles into
       its program, without a call of a library. Its least time, with nothing after it, is `inlined_launch`. 0: there are
       no such loops.
+    narrow: (bytes, ratio) in increasing order: a dot with nothing after it, whose result has rows of at most so many
+      bytes, takes so many times as long as this package's kernels by their prediction.
     """
 
     rates: tuple[tuple[str, float], ...]
@@ -125,6 +127,7 @@ class DotRates:
     bare_launch: float | None = None
     inlined: int = 0
     inlined_launch: float = 0.0
+    narrow: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,235 @@
+"""Public programs for `whole_programs.py`, each as its package has it; a method is replaced for the time of a trace.
+
+Importing a package here raises ImportError where it is not installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from whole_programs import Case, of_size, with_gradient
+
+import jax_vbgemm as vb
+from jax_vbgemm import blocksparse
+
+
+def without_init(package: str) -> None:
+    """Makes the modules of a package importable without what its `__init__` imports (wandb, TPU libraries)."""
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        raise ImportError(f"{package} is not installed")
+    module = types.ModuleType(package)
+    module.__path__ = list(spec.submodule_search_locations or ())
+    sys.modules.setdefault(package, module)
+
+
+def nequix(size: str) -> list[Case]:
+    """Forces of random atoms, and the gradient of a loss of forces by all weights."""
+    sys.modules.setdefault("wandb", types.ModuleType("wandb"))
+    without_init("nequix")
+    import equinox
+    from nequix.model import Nequix
+
+    atoms, neighbours, irreps, layers, degree = of_size(
+        size,
+        (16, 8, "8x0e+4x1o", 2, 1),
+        (64, 16, "32x0e+16x1o+8x2e", 3, 2),
+        (512, 32, "128x0e+64x1o+32x2e+32x3o", 4, 3),
+    )
+    model = Nequix(jax.random.key(0), 8, lmax=degree, hidden_irreps=irreps, n_layers=layers, layer_norm=True)
+    rng = np.random.default_rng(0)
+    positions = jnp.asarray(rng.standard_normal((atoms, 3)) * 2, jnp.float32)
+    species = jnp.asarray(rng.integers(0, 8, atoms))
+    senders = jnp.asarray(np.repeat(np.arange(atoms), neighbours))
+    receivers = jnp.asarray(rng.integers(0, atoms, atoms * neighbours))
+    weights, rest = equinox.partition(model, equinox.is_inexact_array)
+
+    def energy(weights: Any, positions: Any) -> jax.Array:
+        vectors = positions[senders] - positions[receivers] + 1e-3
+        return jnp.sum(equinox.combine(weights, rest).node_energies(vectors, species, senders, receivers))
+
+    def forces(weights: Any, positions: Any) -> jax.Array:
+        return -jax.grad(energy, 1)(weights, positions)
+
+    def training(weights: Any, positions: Any) -> Any:
+        return jax.grad(lambda weights: jnp.sum(forces(weights, positions) ** 2))(weights)
+
+    args = weights, positions
+    return [Case("forces", forces, args, {}), Case("training", training, args, {})]
+
+
+def fennol(size: str) -> list[Case]:
+    """ANI: atomic environments, and a network of its own width for each element (SPECIES_INDEX_NET)."""
+    from fennol import FENNIX
+    from fennol.models.misc.nets import SpeciesIndexNet
+
+    molecules = of_size(size, 2, 20, 250)
+    widths = {"H": [160, 128, 96], "C": [144, 112, 96], "N": [128, 112, 96], "O": [128, 112, 96]}
+    if size == "small":
+        widths = {element: [5, 4 + i] for i, element in enumerate(widths)}
+    rng = np.random.default_rng(0)
+    numbers = np.tile([6, 6, 7, 8, 1, 1, 1, 1, 1, 1, 1, 1], molecules)
+    per_molecule = 12
+    data = {
+        "species": numbers.astype(np.int32),
+        "coordinates": rng.uniform(0, 5, (len(numbers), 3)).astype(np.float32),
+        "natoms": np.full(molecules, per_molecule, np.int32),
+        "batch_index": np.repeat(np.arange(molecules), per_molecule).astype(np.int32),
+    }
+    order = list(widths)
+    model = FENNIX(
+        cutoff=5.2,
+        preprocessing={
+            "graph": {},
+            "angle": {"module_name": "GRAPH_FILTER", "cutoff": 3.5, "parent_graph": "graph",
+                      "graph_key": "graph_angle"},
+            "angles": {"module_name": "GRAPH_ANGULAR_EXTENSION", "graph_key": "graph_angle"},
+            "index": {"module_name": "SPECIES_INDEXER", "output_key": "species_index"},
+        },
+        modules={
+            "aev": {"module_name": "ANI_AEV", "species_order": order, "graph_angle_key": "graph_angle",
+                    "embedding_key": "aev"},
+            "energy": {"module_name": "SPECIES_INDEX_NET", "hidden_neurons": widths, "output_dim": 1,
+                       "input_key": "aev", "species_index_key": "species_index", "output_key": "energy"},
+        },
+        energy_terms=["energy"],
+        rng_key=jax.random.PRNGKey(0),
+        example_data=data,
+    )  # fmt: skip
+    inputs = {k: v for k, v in model.preprocess(**data).items() if not isinstance(v, str)}
+    arrays, rest = {}, {}
+    for key, value in inputs.items():
+        (arrays if all(hasattr(x, "dtype") for x in jax.tree.leaves(value)) else rest)[key] = value
+
+    def forces(variables: Any, arrays: Any) -> Any:
+        def total(coordinates: Any) -> jax.Array:
+            return jnp.sum(model.modules.apply(variables, {**rest, **arrays, "coordinates": coordinates})["energy"])
+
+        return jax.grad(total)(arrays["coordinates"])
+
+    def training(variables: Any, arrays: Any) -> Any:
+        return jax.grad(lambda variables: jnp.sum(forces(variables, arrays) ** 2))(variables)
+
+    def batched(net: Any, inputs: Any) -> Any:
+        """The networks of all elements layer by layer, each layer as one call."""
+        embedding, index = inputs[net.input_key], inputs[net.species_index_key]
+        names = [name for name in net.networks if name in index]
+        if net.is_initializing():
+            return plain(net, inputs)
+        weights = [net.networks[name].variables["params"] for name in names]
+        xs = [embedding[index[name]] for name in names]
+        layers = len(weights[0])
+        for i in range(1, layers + 1):
+            of_layer = [w[f"Layer_{i}"] for w in weights]
+            xs = vb.batched_gemm(xs, [w["kernel"] for w in of_layer], bias=[w["bias"] for w in of_layer],
+                                 activation="silu" if i < layers else None)  # fmt: skip
+        at = jnp.concatenate([index[name] for name in names])
+        out = jnp.zeros((inputs["species"].shape[0], xs[0].shape[1]), xs[0].dtype)
+        return {**inputs, net.output_key: out.at[at].set(jnp.concatenate(xs), mode="drop")}
+
+    plain = SpeciesIndexNet.__call__
+    args = model.variables, arrays
+    return [
+        Case(step, function, args, {"batched_gemm": replaced(function, SpeciesIndexNet, "__call__", batched)})
+        for step, function in (("forces", forces), ("training", training))
+    ]
+
+
+def qwen3(size: str) -> list[Case]:
+    """The mixture-of-experts layer of Qwen3 in the path that tunix takes without a mesh: a loop over all experts."""
+    without_init("tunix")
+    from flax import nnx
+    from tunix.models.qwen3.model import ModelConfig, MoELayer
+
+    tokens, width, hidden, experts, k = of_size(size, (6, 4, 6, 3, 2), (64, 128, 96, 16, 4), (1024, 2048, 768, 64, 8))
+    dtype = of_size(size, jnp.float32, jnp.float32, jnp.bfloat16)
+    config = ModelConfig(num_layers=1, vocab_size=32, embed_dim=width, hidden_dim=hidden, num_heads=2, head_dim=4,
+                         num_kv_heads=1, rope_theta=1e4, norm_eps=1e-6, num_experts=experts, num_experts_per_tok=k,
+                         dtype=dtype, param_dtype=dtype)  # fmt: skip
+    layer, state = nnx.split(MoELayer(config, rngs=nnx.Rngs(0)))
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((1, tokens, width)), dtype)
+
+    def loss(state: Any, x: Any) -> jax.Array:
+        return jnp.sum(nnx.merge(layer, state)(x).astype(jnp.float32) ** 2)
+
+    def by_ragged_dot(self: Any, x: Any, use_megablox: bool = True) -> jax.Array:
+        tokens = x.reshape(-1, x.shape[-1])
+        routing = vb.moe.route(self.router(tokens).astype(jnp.float32), self.experts_per_tok, normalize=True)
+        rows, sizes = vb.moe.dispatch(tokens, routing), routing.group_sizes
+        inner = nnx.silu(vb.ragged_dot(rows, self.gate_proj[...], sizes)) * vb.ragged_dot(
+            rows, self.up_proj[...], sizes
+        )
+        return vb.moe.combine(vb.ragged_dot(inner, self.down_proj[...], sizes), routing).reshape(x.shape)
+
+    def by_expert_mlp(self: Any, x: Any, use_megablox: bool = True) -> jax.Array:
+        tokens = x.reshape(-1, x.shape[-1])
+        routing = vb.moe.route(self.router(tokens).astype(jnp.float32), self.experts_per_tok, normalize=True)
+        gate_up = self.gate_proj[...], self.up_proj[...]
+        return vb.moe.expert_mlp(tokens, gate_up, self.down_proj[...], routing).reshape(x.shape)
+
+    variants = {"ragged_dot": by_ragged_dot, "expert_mlp": by_expert_mlp}
+    return with_gradient(
+        loss, (state, x), **{name: replaced(loss, MoELayer, "__call__", f) for name, f in variants.items()}
+    )
+
+
+def peps(size: str) -> list[Case]:
+    """The norm of a fermionic PEPS in float64, contracted by quimb with symmray's blocks."""
+    jax.config.update("jax_enable_x64", True)
+    import autoray
+    import quimb.tensor as qtn
+    import symmray
+
+    theirs = autoray.get_lib_fn("symmray", "tensordot")
+
+    def ours(function: Callable[..., Any]) -> Callable[..., Any]:
+        def traced(*args: Any) -> Any:
+            autoray.register_function("symmray", "tensordot", blocksparse.tensordot)
+            try:
+                return function(*args)
+            finally:
+                autoray.register_function("symmray", "tensordot", theirs)
+
+        return traced
+
+    def case(rows: int, columns: int, bond: int) -> list[Case]:
+        state = symmray.networks.PEPS_fermionic_rand(
+            "U1", rows, columns, bond_dim=bond, phys_dim=2, seed=1, dtype="float64"
+        )
+        state.apply_to_arrays(jnp.asarray)
+        params, skeleton = qtn.pack(state)
+
+        def norm(params: Any) -> jax.Array:
+            tensors = qtn.unpack(params, skeleton)
+            return (tensors.H & tensors).contract(all, optimize="greedy")
+
+        gradient = jax.grad(norm)
+        name = f"{rows}x{columns} bond {bond}"
+        return [
+            Case(name, norm, (params,), {"blocksparse": ours(norm)}),
+            Case(f"{name} gradient", gradient, (params,), {"blocksparse": ours(gradient)}),
+        ]
+
+    shapes = of_size(size, [(2, 2, 2)], [(2, 2, 4), (2, 2, 8)], [(2, 2, 6), (2, 3, 18)])
+    return [each for shape in shapes for each in case(*shape)]
+
+
+def replaced(function: Callable[..., Any], owner: Any, name: str, method: Any) -> Callable[..., Any]:
+    """The function, traced while a class has another method."""
+
+    def traced(*args: Any) -> Any:
+        before = getattr(owner, name)
+        setattr(owner, name, method)
+        try:
+            return function(*args)
+        finally:
+            setattr(owner, name, before)
+
+    return traced

@@ -1,0 +1,92 @@
+"""Rows of different lengths, one after another without gaps in a flat array, and matrices of different shapes.
+
+`ragged_dot` takes rows of one length and matrices of one shape: rows are unpacked into lines of the longest row's
+length before it and packed again after it, and matrices are padded by zeros. What is in the padding of a line is
+selected away by index and mask, never by multiplication with 0, so that no NaN or infinity gets out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_vbgemm._src import compat
+from jax_vbgemm._src.problem import LARGEST_SIZE
+from jax_vbgemm._src.ragged.reference import Rows, group_of, rows_of_groups
+
+
+def stacked(matrices: Sequence[jax.Array], *, columns: int = 0, rows: int = 0) -> jax.Array:
+    """Matrices of different shapes as one array, padded by zeros to the largest number of rows and of columns, and to
+    these at least."""
+    k, n = (max(sizes) for sizes in zip((rows, columns), *(x.shape for x in matrices), strict=True))
+    return jnp.stack([jnp.pad(x, ((0, k - x.shape[0]), (0, n - x.shape[1]))) for x in matrices])
+
+
+def only_own_columns(lines: jax.Array, group_sizes: jax.Array, widths: Sequence[int]) -> jax.Array:
+    """Lines (rows, columns) with zeros beyond the width of each line's group; lines after the last group stay."""
+    rows = rows_of_groups(group_sizes, None, lines.shape[0], len(widths))
+    width = jnp.array(widths, jnp.int32)[group_of(lax.iota(jnp.int32, lines.shape[0]), rows.end)]
+    own = lax.iota(jnp.int32, lines.shape[1])[None] < width[:, None]
+    return jnp.where(own, lines, jnp.zeros((), lines.dtype))
+
+
+def whole_rows(group_sizes: jax.Array, widths: np.ndarray, elements: Any, count: Any) -> jax.Array:
+    """How many rows of each group lie completely in so many elements, of `count` rows in all."""
+    sizes = _size_of(rows_of_groups(group_sizes, None, count, len(widths)))
+    if compat.certainly(lambda: count * int(widths.max()) <= elements):
+        return sizes
+    _refuse_large(elements)
+    elements = jnp.asarray(elements, jnp.int32)
+    width = jnp.asarray(np.maximum(widths, 1))
+    # Where a group ends, saturated at `elements`, as products and sums of sizes may exceed 32 bits.
+    lengths = jnp.where(sizes > elements // width, elements, sizes * jnp.asarray(widths))
+    ends = lax.associative_scan(lambda x, y: x + jnp.minimum(y, elements - x), lengths)
+    begin = jnp.concatenate([jnp.zeros((1,), jnp.int32), ends[:-1]])
+    return jnp.where(widths == 0, sizes, jnp.minimum(sizes, (elements - begin) // width))
+
+
+def unpacked_rows(x: jax.Array, group_sizes: jax.Array, widths: np.ndarray, count: Any) -> jax.Array:
+    """Packed rows, which all lie in x, as lines (count, widest), with zeros beyond each group's width and after the
+    last row."""
+    widest = int(widths.max())
+    if np.ptp(widths) == 0 and compat.certainly(lambda: x.shape[0] >= count * widest):
+        return lax.slice(x, (0,), (count * widest,)).reshape(count, widest)
+    place = _places(group_sizes, widths, count, x.shape[0])
+    return x.at[place].get(mode="fill", fill_value=0, unique_indices=True)
+
+
+def packed_rows(lines: jax.Array, group_sizes: jax.Array, widths: np.ndarray, size: Any) -> jax.Array:
+    """The inverse: the elements of each row, packed one row after another, and zeros after the last row."""
+    place = _places(group_sizes, widths, lines.shape[0], size)
+    return jnp.zeros((size,), lines.dtype).at[place].set(lines, mode="drop", unique_indices=True)
+
+
+def _places(group_sizes: jax.Array, widths: np.ndarray, count: Any, size: Any) -> jax.Array:
+    """Where each element of the lines (count, widest) lies among `size` packed ones; `size` where it does not exist."""
+    _refuse_large(size)
+    rows = rows_of_groups(group_sizes, None, count, len(widths))
+    width = jnp.asarray(widths)
+    lengths = _size_of(rows) * width
+    begin = jnp.cumsum(lengths, dtype=jnp.int32) - lengths
+    row = lax.iota(jnp.int32, count)
+    group = group_of(row, rows.end)
+    first = begin[group] + (row - rows.begin[group]) * width[group]
+    column = lax.iota(jnp.int32, int(widths.max()))
+    exists = (row < rows.end[-1])[:, None] & (column[None] < width[group][:, None])
+    return jnp.where(exists, first[:, None] + column[None], jnp.asarray(size, jnp.int32))
+
+
+def _size_of(rows: Rows) -> jax.Array:
+    return rows.end - rows.begin
+
+
+def _refuse_large(elements: Any) -> None:
+    if compat.certainly(lambda: elements > LARGEST_SIZE):
+        raise NotImplementedError(
+            f"ragged_matmul: rows are packed up to {LARGEST_SIZE} elements, but x or the result has {elements}"
+        )

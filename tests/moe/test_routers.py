@@ -1,0 +1,247 @@
+"""Routers of public models: their scores, choices and losses against plain implementations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import jax_vbgemm as vb
+from jax_vbgemm import moe
+
+TOKENS, EXPERTS, K = 13, 12, 3
+LOGITS = oracle.random((TOKENS, EXPERTS), "float64", 5)
+BIAS = oracle.random((EXPERTS,), "float64", 6)
+PLAIN = {
+    "softmax": lambda x: jax.nn.softmax(x, -1),
+    "sigmoid": lambda x: 1 / (1 + jnp.exp(-x)),
+    "sqrtsoftplus": lambda x: jnp.sqrt(jnp.log(1 + jnp.exp(x))),
+}
+
+
+def close(a, b, tolerance=1e-12):
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def plain_route(logits, k, scores, bias, groups, normalize, scale):
+    """The router of DeepSeek-V3 as its authors wrote it, a token at a time; (experts, probabilities)."""
+    values = np.asarray(PLAIN[scores](logits))
+    chosen, weights = [], []
+    for token in values:
+        choice = token + (0 if bias is None else np.asarray(bias))
+        if groups is not None:
+            number, kept, best = groups
+            by_group = choice.reshape(number, -1)
+            of_group = np.sort(by_group, axis=1)[:, -best:].sum(axis=1)
+            left = set(np.argsort(-of_group, kind="stable")[:kept].tolist())
+            choice = np.concatenate(
+                [row if g in left else np.full_like(row, -np.inf) for g, row in enumerate(by_group)]
+            )
+        top = np.argsort(-choice, kind="stable")[:k]
+        weight = token[top] / (token[top].sum() if normalize else 1)
+        chosen.append(top)
+        weights.append(weight * scale)
+    return np.array(chosen), np.array(weights)
+
+
+@pytest.mark.parametrize("scores", PLAIN)
+@pytest.mark.parametrize(
+    ("bias", "groups", "normalize", "scale"),
+    [(None, None, False, 1.0), (BIAS, None, True, 2.5), (BIAS, (4, 2, 2), True, 2.5), (None, (3, 1, 1), False, 16.0)],
+    ids=["plain", "bias", "deepseek_v3", "deepseek_v2"],
+)
+def test_choices_and_probabilities(scores, bias, groups, normalize, scale):
+    options = {"scores": scores, "bias": bias, "groups": groups, "normalize": normalize, "scale": scale}
+    routing = jax.jit(lambda x: moe.route(x, K, **options))(LOGITS)
+    chosen, weights = plain_route(LOGITS, K, scores, bias, groups, normalize, scale)
+    np.testing.assert_array_equal(routing.experts, chosen)
+    close(routing.probabilities, weights)
+
+    def of_choices(x):
+        values = jnp.take_along_axis(PLAIN[scores](x), chosen, 1)
+        return jnp.sum(jnp.sin(values / (values.sum(-1, keepdims=True) if normalize else 1) * scale))
+
+    close(
+        jax.grad(lambda x: jnp.sum(jnp.sin(moe.route(x, K, **options).probabilities)))(LOGITS),
+        jax.grad(of_choices)(LOGITS),
+    )
+
+
+def test_a_bias_moves_choices_alone_and_has_no_gradient():
+    f = lambda bias: moe.route(LOGITS, 2, scores="sigmoid", bias=bias)  # noqa: E731
+    forced = f(jnp.zeros(EXPERTS).at[7].set(9.0))
+    assert (forced.experts[:, 0] == 7).all()
+    second = jnp.take_along_axis(LOGITS, forced.experts[:, 1:], 1)[:, 0]
+    ratio = jax.nn.sigmoid(LOGITS[:, 7]) / jax.nn.sigmoid(second)
+    close(forced.probabilities[:, 0] / forced.probabilities[:, 1], ratio)
+    assert not jax.grad(lambda bias: f(bias).probabilities[0].sum() + f(bias).probabilities[1, 0])(BIAS).any()
+
+
+@pytest.mark.parametrize("scores", PLAIN)
+@pytest.mark.parametrize("logit", [-60.0, -200.0, -1e4, 200.0])
+def test_extreme_logits_keep_probabilities_and_gradients_finite(scores, logit):
+    logits = jnp.array([[logit, logit - 1, logit - 2]], "float32")
+    value, gradient = jax.value_and_grad(lambda x: moe.route(x, 2, scores=scores).probabilities[0, 0])(logits)
+    assert jnp.isfinite(gradient).all()
+    growth = {"softmax": 1.0, "sigmoid": 1.0 if logit < 0 else 0.0, "sqrtsoftplus": 0.5 if logit < 0 else 0.0}[scores]
+    np.testing.assert_allclose(value, 1 / (1 + np.exp(-growth)), rtol=3e-3)
+
+
+def weights_of(width=4, hidden=3):
+    shapes = {"x": (TOKENS, width), "gate_up": (EXPERTS, width, 2 * hidden), "down": (EXPERTS, hidden, width)}
+    return {name: oracle.random(shape, "float64", i) for i, (name, shape) in enumerate(shapes.items())}
+
+
+def test_masked_tokens_have_no_experts():
+    mask = jnp.arange(TOKENS) % 3 != 1
+    x, gate_up, down = weights_of().values()
+
+    def layer(logits, x, mask):
+        routing = moe.route(logits, K, mask=mask)
+        return moe.expert_mlp(x, gate_up, down, routing), routing
+
+    y, routing = jax.jit(layer)(LOGITS, x, mask)
+    assert (routing.experts[~mask] == -1).all()
+    assert routing.group_sizes.sum() == K * mask.sum()
+    assert not y[~mask].any()
+    close(y[mask], moe.expert_mlp(x[mask], gate_up, down, moe.route(LOGITS[mask], K)))
+    # Neither the values nor the gradients see what is in padding.
+    f = lambda x, logits: jnp.sum(jnp.sin(layer(logits, x, mask)[0]))  # noqa: E731
+    g = lambda x, logits: jnp.sum(jnp.sin(moe.expert_mlp(x, gate_up, down, moe.route(logits, K))))  # noqa: E731
+    for ours, kept in zip(jax.grad(f, (0, 1))(x, LOGITS), jax.grad(g, (0, 1))(x[mask], LOGITS[mask]), strict=True):
+        assert not ours[~mask].any()
+        close(ours[mask], kept)
+    for loss in (moe.load_balance_loss, moe.router_z_loss):
+        close(loss(LOGITS, routing), loss(LOGITS[mask], moe.route(LOGITS[mask], K)))
+    none = moe.route(LOGITS, K, mask=jnp.zeros(TOKENS, bool))
+    assert none.group_sizes.sum() == 0
+    assert moe.load_balance_loss(LOGITS, none) == moe.router_z_loss(LOGITS, none) == 0
+
+
+def test_choices_of_no_expert():
+    chosen = jnp.array([[2, -1, 5], [-1, -1, -1], [0, 0, 7], [-1, 99, -3]])
+    logits = LOGITS[:4]
+    routing = moe.route(logits, experts=chosen)
+    np.testing.assert_array_equal(routing.experts, [[2, -1, 5], [-1, -1, -1], [0, 0, 7], [-1, 11, 0]])
+    assert (routing.clamped, routing.group_sizes.sum()) == (2, 7)
+    close(routing.probabilities.sum(-1), [1, 0, 1, 1])
+    close(routing.probabilities[0, [0, 2]], jax.nn.softmax(logits[0, jnp.array([2, 5])]))
+    assert jnp.isfinite(jax.grad(lambda x: (moe.route(x, experts=chosen).probabilities ** 2).sum())(logits)).all()
+    x, gate_up, down = weights_of().values()
+    y = moe.expert_mlp(x[:4], gate_up, down, routing)
+    assert not y[1].any()
+    alone = moe.expert_mlp(x[:1], gate_up, down, moe.route(logits[:1], experts=chosen[:1, ::2]))
+    close(y[0], alone[0])
+
+
+def test_own_probabilities():
+    chosen = jax.lax.top_k(LOGITS, K)[1]
+    p = oracle.random((TOKENS, K), "float64", 3)
+    routing = moe.route(LOGITS, experts=chosen, probabilities=p, scale=2.0)
+    close(routing.probabilities, 2 * p)
+    assert moe.route(LOGITS, experts=chosen, probabilities=p.astype("bfloat16")).probabilities.dtype == "float64"
+
+
+@pytest.mark.parametrize("scores", PLAIN)
+def test_losses_of_sequences_and_of_the_whole_batch(scores):
+    tokens = 12
+    logits, k = LOGITS[:tokens], 2
+
+    def plain(logits, chosen):
+        values = PLAIN[scores](logits)
+        share = jnp.zeros(EXPERTS).at[chosen.reshape(-1)].add(1) / chosen.size
+        return EXPERTS * jnp.sum(share * (values / values.sum(-1, keepdims=True)).mean(0))
+
+    routing = moe.route(logits, k, scores=scores)
+    chosen = routing.experts
+    close(moe.load_balance_loss(logits, routing, scores=scores), plain(logits, chosen))
+    parts = [plain(logits[i : i + 4], chosen[i : i + 4]) for i in range(0, tokens, 4)]
+    close(moe.load_balance_loss(logits, routing, scores=scores, sequences=3), np.mean(parts))
+
+    def of_part(logits):
+        return moe.load_balance_loss(logits, moe.route(logits, k, scores=scores), scores=scores, axis_name="batch")
+
+    every = jax.vmap(of_part, axis_name="batch")(logits.reshape(3, 4, EXPERTS))
+    close(every, np.full(3, plain(logits, chosen)))
+
+
+def test_a_balanced_bias_evens_out_the_load():
+    """A router that prefers some experts strongly; after some steps all have about the same number of tokens."""
+    logits = oracle.random((512, EXPERTS), "float64", 1) + jnp.linspace(0, 3, EXPERTS)[None]
+    route = lambda bias: moe.route(logits, K, scores="sigmoid", bias=bias)  # noqa: E731
+
+    def step(bias, _):
+        sizes = route(bias).group_sizes
+        return moe.balanced_bias(bias, sizes, rate=0.004), sizes
+
+    _, sizes = jax.jit(lambda bias: jax.lax.scan(step, bias, length=400))(jnp.zeros(EXPERTS))
+    mean = 512 * K / EXPERTS
+    assert float(sizes[0].max()) > 1.8 * mean
+    assert float(sizes[-1].max()) < 1.25 * mean
+    split = jax.vmap(lambda b, s: moe.balanced_bias(b, s, axis_name="i"), in_axes=(None, 0), axis_name="i")
+    close(split(BIAS, sizes[:2])[0], moe.balanced_bias(BIAS, sizes[0] + sizes[1]))
+
+
+@pytest.mark.multidevice(2)
+def test_masks_and_none_with_experts_on_two_devices():
+    mesh = jax.make_mesh((2,), ("expert",), axis_types=(jax.sharding.AxisType.Auto,))
+    x, gate_up, down = (jnp.asarray(a) for a in weights_of().values())
+    x, logits, mask = x[:12], LOGITS[:12], jnp.arange(12) % 4 != 2
+
+    def on_device(x, logits, mask, gate_up, down):
+        return moe.expert_mlp(x, gate_up, down, moe.route(logits, K, mask=mask), mesh_axis="expert")
+
+    P = jax.P("expert")
+    spread = jax.shard_map(on_device, mesh=mesh, in_specs=(P,) * 5, out_specs=P)
+    alone = moe.expert_mlp(x, gate_up, down, moe.route(logits, K, mask=mask))
+    close(jax.jit(spread)(x, logits, mask, gate_up, down), alone)
+
+
+ERRORS = [
+    ({"scores": "tanh"}, ValueError, "route: scores is 'tanh'"),
+    ({"bias": BIAS[1:]}, ValueError, r"route: bias is \(11,\): it must be \(experts,\), \(12,\) here"),
+    ({"bias": jnp.zeros(EXPERTS, int)}, TypeError, "route: bias is int64"),
+    ({"groups": (5, 2)}, ValueError, "number is 5, which does not divide the 12 experts"),
+    ({"groups": (4, 5)}, ValueError, "kept must be at most 4"),
+    ({"groups": (6, 1)}, ValueError, "k is 3 but 1 groups of 2 experts are kept"),
+    ({"groups": (4, 0)}, ValueError, "kept is 0"),
+    ({"groups": 4}, TypeError, "groups must be an ExpertGroups"),
+    ({"mask": jnp.ones(TOKENS, int)}, TypeError, "route: mask is int64"),
+    ({"mask": jnp.ones(3, bool)}, ValueError, r"route: mask is \(3,\)"),
+    ({"probabilities": jnp.ones((TOKENS, K))}, ValueError, "route: probabilities is given without experts"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "message"), ERRORS, ids=range(len(ERRORS)))
+def test_errors_name_the_option(options, kind, message):
+    with pytest.raises(kind, match=message):
+        moe.route(LOGITS, K, **options)
+
+
+def test_further_errors():
+    chosen = jnp.zeros((TOKENS, 2), int)
+    p = jnp.ones((TOKENS, 2))
+    with pytest.raises(ValueError, match="route: bias is given with experts"):
+        moe.route(LOGITS, experts=chosen, bias=BIAS)
+    with pytest.raises(ValueError, match="normalize and scores have no effect"):
+        moe.route(LOGITS, experts=chosen, probabilities=p, normalize=True)
+    with pytest.raises(ValueError, match=r"route: probabilities is \(13, 2\): it must be \(tokens, k\), \(13, 1\)"):
+        moe.route(LOGITS, experts=chosen[:, :1], probabilities=p)
+    routing = moe.route(LOGITS, K)
+    with pytest.raises(ValueError, match="load_balance_loss: sequences is 5: it must divide the 13 tokens"):
+        moe.load_balance_loss(LOGITS, routing, sequences=5)
+    with pytest.raises(ValueError, match=r"router_z_loss: logits is .* routing is of 13 tokens"):
+        moe.router_z_loss(LOGITS[:2], routing)
+    with pytest.raises(ValueError, match=r"balanced_bias: bias is \(12,\) and group_sizes \(3,\)"):
+        moe.balanced_bias(BIAS, jnp.ones(3))
+    with pytest.raises(TypeError, match="balanced_bias: bias is int64"):
+        moe.balanced_bias(jnp.ones(3, int), jnp.ones(3))
+
+
+def test_a_routing_is_exported_with_any_number_of_tokens():
+    (tokens,) = jax.export.symbolic_shape("t")
+    f = jax.jit(lambda x, mask: moe.route(x, K, scores="sigmoid", bias=BIAS, groups=(4, 2), mask=mask))
+    shapes = (jax.ShapeDtypeStruct((tokens, EXPERTS), "float64"), jax.ShapeDtypeStruct((tokens,), "bool"))
+    exported = jax.export.export(f, disabled_checks=vb.DISABLE_JAX_EXPORT_CHECKS)(*shapes)
+    mask = jnp.arange(TOKENS) > 2
+    jax.tree.map(np.testing.assert_array_equal, exported.call(LOGITS, mask), f(LOGITS, mask))
