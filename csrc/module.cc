@@ -2,10 +2,10 @@
 #include <nanobind/nanobind.h>
 
 #include "catalogue.h"
-#include "cpu/handler.h"
 #include "cpu/walk.h"
 #include "gpu/limits.h"
 #include "gpu/vendor_tiles.h"
+#include "handlers/handlers.h"
 #include "layouts.h"
 #include "ragged.h"
 
@@ -116,12 +116,10 @@ NB_MODULE(_core, m) {
   m.def("layouts", &Layouts, "The records of a call's descriptors: {name: (bytes, [(field, type, count, offset)])}.");
   m.attr("AMONG_SUMS") = vbgemm::kAmongSums;
   m.attr("CONTINUED") = vbgemm::kContinued;
-  m.attr("BUFFER_BYTES") = vbgemm::kBufferBytes;
   m.attr("VECTOR_LOAD_BYTES") = vbgemm::kVectorLoadBytes;
-  m.attr("MAX_PARAMETER_BUFFERS_CUDA") = vbgemm::max_parameter_buffers(/*cdna=*/false);
-  m.attr("MAX_PARAMETER_BUFFERS_ROCM") = vbgemm::max_parameter_buffers(/*cdna=*/true);
   m.attr("ARRAY_CHUNK_BYTES") = vbgemm::kArrayChunkBytes;
-  m.attr("PIPELINED_MAP_BYTES") = vbgemm::kPipelinedMapBytes;
+  m.def("gpu_workspace_bytes", &vbgemm::gpu_workspace_bytes, nb::arg("cdna"), nb::arg("num_buffers"), nb::arg("sum_bytes"),
+        nb::arg("pipelined"), "The size of a call's workspace on a GPU.");
   m.attr("RAGGED_COUNTER_BYTES") = vbgemm::kRaggedCounterBytes;
   m.attr("RAGGED_MOST_SIZE") = vbgemm::kRaggedMostSize;
   m.attr("RAGGED_MOST_TILES") = vbgemm::kRaggedMostTiles;
@@ -155,7 +153,7 @@ NB_MODULE(_core, m) {
       nb::arg("m"), nb::arg("k"), nb::arg("columns"), nb::arg("groups"), nb::arg("total_groups"), nb::arg("contraction"), nb::arg("tile"),
       "The length of the list of tiles by which a GPU computes a ragged product, and its size in bytes.");
   m.def("isa", &vbgemm::isa, "The instruction set the CPU kernel uses on this machine.");
-  m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_matmul)); }, "The XLA FFI handler.");
+  m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_matmul)); }, "The XLA FFI handler.");
   m.def(
       "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_ragged)); },
       "The XLA FFI handler of products whose group sizes are data.");

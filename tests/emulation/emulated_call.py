@@ -35,17 +35,17 @@ def emulated(
     """Registers the call for the CPU and lowers programs for the CPU to it; `handler` and `kernels` are source
     files."""
     for source in (
-        f"emulation/{handler}.cc",
+        f"handlers/{handler}.cc",
         "emulation/block.cc",
         "emulation/fiber.cc",
         f"gpu/instances/{kernels}.cu",
     ):
         command = [COMPILER, *FLAGS, f"-I{CSRC}", "-isystem", jax.ffi.include_dir(), "-c", "-x", "c++"]
-        subprocess.run([*command, str(CSRC / source), "-o", str(folder / f"{Path(source).stem}.o")], check=True)
+        subprocess.run([*command, str(CSRC / source), "-o", str(folder / f"{source.replace('/', '_')}.o")], check=True)
     library = folder / "call.so"
     objects = [str(path) for path in folder.glob("*.o")]
     subprocess.run([COMPILER, "-shared", *objects, "-o", str(library)], check=True)
-    function = getattr(ctypes.CDLL(str(library)), f"vbgemm_emulated_{kernels}")
+    function = getattr(ctypes.CDLL(str(library)), f"vbgemm_{kernels}")
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform="cpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(backends.BACKENDS, "emulated", backends.BACKENDS["cpu"])

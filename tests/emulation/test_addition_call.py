@@ -23,7 +23,7 @@ pytestmark = emulated_call.MARKS
 def emulated(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("addition")
     target = backends.ADD_TARGET_NAME
-    with emulated_call.emulated(add_scaled_p, addition, target, "addition_handler", "add_scaled", folder):
+    with emulated_call.emulated(add_scaled_p, addition, target, "addition", "add_scaled", folder):
         yield
 
 

@@ -23,7 +23,7 @@ ROUNDING = {"float64": 1e-15}  # of sums in float32: 1e-6
 def emulated(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("square_sums")
     target = backends.SQUARE_SUMS_TARGET_NAME
-    with emulated_call.emulated(square_sums_p, square_sums, target, "square_sums_handler", "square_sums", folder):
+    with emulated_call.emulated(square_sums_p, square_sums, target, "square_sums", "square_sums", folder):
         yield
 
 

@@ -16,7 +16,7 @@ from jax_vbgemm._src.planner.tables.rules import RaggedRules
 from jax_vbgemm._src.problem import Problem
 
 
-class TileShape(NamedTuple):
+class PipelinedShape(NamedTuple):
     """A tile shape of the pipelined kernel: the columns of its tiles, and how many thread blocks share copies."""
 
     name: str
@@ -24,7 +24,7 @@ class TileShape(NamedTuple):
     cluster: int
 
 
-_SHAPES = [TileShape(*shape) for shape in _core.ragged_shapes()]
+_SHAPES = [PipelinedShape(*shape) for shape in _core.ragged_shapes()]
 SHAPES = tuple(shape.name for shape in _SHAPES)
 """The tile shapes of the pipelined kernel; a call refers to a shape by its position here (RaggedShape in
 csrc/ragged.h)."""
