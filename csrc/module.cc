@@ -85,8 +85,12 @@ nb::object ShapeOf(const vbgemm::OperandShape& shape) {
 nb::list RaggedOperands() {
   nb::list operands;
   for (const vbgemm::RaggedOperandInfo& one : vbgemm::ragged_table::kTable) {
-    operands.append(
-        nb::make_tuple(one.name, vbgemm::kRaggedTypeNames[static_cast<int>(one.type)], ShapeOf(one.rows), ShapeOf(one.contraction)));
+    nb::list kernels;
+    for (int i = 0; i < 3; ++i) {
+      if (one.kernels >> i & 1) kernels.append(vbgemm::kRaggedKernelNames[i]);
+    }
+    operands.append(nb::make_tuple(one.name, vbgemm::kRaggedTypeNames[static_cast<int>(one.type)], nb::tuple(kernels), ShapeOf(one.rows),
+                                   ShapeOf(one.contraction)));
   }
   return operands;
 }
@@ -128,7 +132,8 @@ NB_MODULE(_core, m) {
   m.def("arithmetics", &Arithmetics, "The arithmetics, in the order of their numbers: (name, left operand's type, right operand's type).");
   m.def("catalogue_hash", &vbgemm::catalogue_hash, "Identifies the catalogue; travels with every call.");
   m.def("ragged_operands", &RaggedOperands,
-        "The operands of ragged products, in order, and their result: (name, type, shape in ragged rows, shape in a ragged contraction).");
+        "The operands of ragged products, in order, and their result: (name, type, kernels that have it, shape in ragged rows, shape in a "
+        "ragged contraction).");
   m.attr("RAGGED_REQUIRED") = vbgemm::kRaggedRequired;
   m.def("ragged_shapes", &RaggedShapes, "A GPU's tile shapes of ragged products, by number: (name, columns, thread blocks of a cluster).");
   m.def(

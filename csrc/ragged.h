@@ -28,15 +28,21 @@ struct OperandShape {
   int rank;
   RaggedSize sizes[3];
 };
+// What computes a call: the CPU, tiles of the catalogue on a GPU, or the pipelined kernel.
+enum RaggedKernel { kRaggedCpu = 1, kRaggedTiles = 2, kRaggedPipelined = 4 };
+inline constexpr const char* kRaggedKernelNames[] = {"cpu", "tiles", "pipelined"};
+
 struct RaggedOperandInfo {
   const char* name;
   RaggedType type;
+  int kernels;  // a set of RaggedKernel
   OperandShape rows, contraction;
 };
 
 namespace ragged_table {
 constexpr RaggedSize lhs_rows = RaggedSize::lhs_rows, m = RaggedSize::m, k = RaggedSize::k, n = RaggedSize::n,
                      columns = RaggedSize::columns, groups = RaggedSize::groups, total_groups = RaggedSize::total_groups;
+constexpr int cpu = kRaggedCpu, tiles = kRaggedTiles, pipelined = kRaggedPipelined, all = cpu | tiles | pipelined;
 constexpr OperandShape absent{-1, {}};
 template <class... Size>
 constexpr OperandShape shape(Size... sizes) {
@@ -44,7 +50,7 @@ constexpr OperandShape shape(Size... sizes) {
 }
 // The operands, and behind them the result.
 inline constexpr RaggedOperandInfo kTable[] = {
-#define OPERAND(name, type, rows, contraction) {#name, RaggedType::type, rows, contraction},
+#define OPERAND(name, type, kernels, rows, contraction) {#name, RaggedType::type, kernels, rows, contraction},
 #define RESULT OPERAND
 #include "ragged_operands.def"
 };
@@ -115,6 +121,14 @@ inline int64_t elements_of(const RaggedCall& call, const RaggedOperandInfo& oper
   int64_t elements = 1;
   for (int i = 0; i < shape.rank; ++i) elements *= call.size(shape.sizes[i]);
   return elements;
+}
+
+// Whether a kernel has all operands of a call, and its gates.
+inline bool has_all(RaggedKernel kernel, const RaggedCall& call) {
+  for (int i = 0; i < kRaggedOperands; ++i) {
+    if ((call.*kRaggedMembers[i]).data && !(kRaggedOperandTable[i].kernels & kernel)) return false;
+  }
+  return !call.gated || kernel == kRaggedPipelined;
 }
 
 inline int64_t results_of(const RaggedCall& call) { return elements_of(call, kRaggedOperandTable[kRaggedOperands]); }

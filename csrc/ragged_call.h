@@ -5,10 +5,7 @@
 // whatever the sizes say. There are weights for `groups` groups only, beginning with group group_offset: group j has the weights w = j -
 // group_offset if 0 <= w < groups. A row "has weights" if its group has; rows after the last group do not.
 //
-//   ragged rows         out[i] = row_scale[i] activation(lhs[i] op(rhs[w]) + bias[w]) where row i has weights, else zeros
-//   gated ragged rows   out[i] = row_scale[i] activation(gate) up, where (gate, up) are both halves of lhs[i] op(rhs[w]) + bias[w]
-//   ragged contraction  out[w] = accumulator[w] + sum over the rows i of w's group of lhs[i]^T rhs[i]; accumulator[w] where it has none, or
-//                       zeros if there is no accumulator
+// ragged_operands.def has the operands and what is computed of them.
 //
 // Group sizes are in device memory, and no host code reads them on a GPU. Weights and biases of groups without rows are never read, and the
 // values of a row never reach the result of another group. Sums are computed in the accumulator's dtype, in an order that depends on the
@@ -17,10 +14,11 @@
 // With `gather`, lhs has any number of rows, and row gather[i] of it (the first or last one if there is no such row) takes the place of
 // lhs[i].
 //
-// Operands and results are those of ragged_operands.def, all row-major. rhs is (groups, columns, k) with transpose_rhs. An operand that the
+// Operands and results are row-major. rhs is (groups, columns, k) with transpose_rhs. An operand that the
 // call does not have has no elements and rank 1. Results: out, and the workspace, bytes (uint8) that the plan needs
 // (ragged_workspace_bytes), absent if it needs none. The accumulator, of which only a ragged contraction with results of float32 has one,
-// is aliased with the result. row_scale is for real numbers. The result has lhs's dtype, or float32 if that has 16 bits.
+// is aliased with the result. Operands of the accumulator's type are for real numbers. The result has lhs's dtype, or float32 if that has
+// 16 bits.
 //
 // All of this is computed for a batch: the result has up to two more dimensions before its own, and so may each operand. They broadcast: an
 // operand that lacks one, or has size 1 in it, is shared along it. All sizes are at least 1 and follow from the operands' dimensions.
@@ -112,6 +110,11 @@ inline bool is_given(int index, const ffi::AnyBuffer& buffer) {
   return index < kRaggedRequired || buffer.element_count() > 0 || buffer.dimensions().size() != 1;
 }
 
+inline bool has_real_sums(const RaggedCall& call) {
+  const DType accumulator = accumulator_of(call.kind);
+  return accumulator == DType::f32 || accumulator == DType::f64;
+}
+
 // Checks the dtype of an operand beside lhs.
 inline Fault check_ragged_dtype(const RaggedOperandInfo& operand, ffi::DataType type, RaggedCall& call) {
   const std::string name = operand.name;
@@ -119,7 +122,9 @@ inline Fault check_ragged_dtype(const RaggedOperandInfo& operand, ffi::DataType 
   switch (operand.type) {
     case RaggedType::factor: return dtype == call.dtype ? Fault{} : "lhs and rhs must have one dtype";
     case RaggedType::result: return dtype == call.out_dtype ? Fault{} : name + " must have the result's dtype";
-    case RaggedType::accumulator: return dtype == accumulator_of(call.kind) ? Fault{} : name + " must have the accumulator's dtype";
+    case RaggedType::accumulator:
+      if (dtype == accumulator_of(call.kind) && has_real_sums(call)) return {};
+      return name + " must have the accumulator's dtype, which must be real";
     case RaggedType::index: return type == ffi::DataType::S32 ? Fault{} : name + " must be int32";
     case RaggedType::group_size: call.wide_sizes = type == ffi::DataType::S64;
   }
@@ -183,10 +188,7 @@ inline Fault check_ragged_batch(const RaggedArguments& given, RaggedCall& call) 
 
 // Checks that the call has only what its product can have.
 inline Fault check_ragged_rules(const RaggedCall& call) {
-  const DType accumulator = accumulator_of(call.kind);
-  const bool is_real = accumulator == DType::f32 || accumulator == DType::f64;
-  if (!is_real && call.row_scale.data) return "complex numbers have no row_scale";
-  if (!is_real && (call.activation != Activation::none || call.gated)) return "complex numbers have no activation";
+  if (!has_real_sums(call) && (call.activation != Activation::none || call.gated)) return "complex numbers have no activation";
   if (call.contraction && (call.transpose_rhs || call.activation != Activation::none || call.gated)) {
     return "a ragged contraction has neither transpose_rhs nor an epilogue";
   }

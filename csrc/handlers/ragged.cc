@@ -16,7 +16,7 @@ bool has_tile(const TileShape&, Kind) { return false; }
 
 ffi::Error compute(const RaggedCall& call, Where pool) {
   if (call.plan.shape != RaggedShape::none) return refuse("this call was planned for a GPU");
-  if (call.gated || call.gather.data || call.accumulator.data) {
+  if (!has_all(kRaggedCpu, call)) {
     return refuse("this call was lowered for a GPU: the CPU has neither gated nor gathered products nor accumulators");
   }
   run(call, &pool);

@@ -16,7 +16,7 @@ from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.planner import kind_of
 from jax_vbgemm._src.ragged import composed, plan
-from jax_vbgemm._src.ragged.primitive import Ragged, Shape, Sizes, batch_of, sizes_of
+from jax_vbgemm._src.ragged.primitive import OPERANDS, Ragged, Shape, Sizes, batch_of, sizes_of
 
 
 class Choice(NamedTuple):
@@ -67,19 +67,18 @@ def choose(program: Program, dtype: Any, shapes: Sequence[Shape], ragged: Ragged
 
 
 def _reasons(ragged: Ragged, why: str | None, planned: plan.Plan | None) -> dict[str, str]:
-    """The parts of a product that no kernel computes, each with the reason. XLA scales rows itself where it computes
-    the product, and so does the CPU's kernel."""
+    """The parts of a product that its kernel does not compute, each with the reason. Where XLA computes the product, it
+    has the operands that the CPU's kernel has."""
     pipelined = planned is not None and planned.only_pipelined
+    kernel = "cpu" if planned is None else "pipelined" if pipelined else "tiles"
     lacks = why or (planned.why if planned else "the CPU's kernel does not") or "the program may run on another GPU"
-    reasons = {}
-    if "accumulator" in ragged.extras and not (pipelined and ragged.out_dtype == np.float32):
-        reasons["accumulator"] = lacks if not pipelined else "only float32 has accumulators"
-    if "gather" in ragged.extras and not (planned and planned.gathers):
-        reasons["gather"] = lacks if not pipelined else "copied rows are faster, or have the only kernel"
+    reasons = {name: lacks for name in ragged.extras if name in composed.FORMS and kernel not in OPERANDS[name].kernels}
+    if "accumulator" in ragged.extras and pipelined and ragged.out_dtype != np.float32:
+        reasons["accumulator"] = "only float32 has accumulators"
+    if "gather" in ragged.extras and planned is not None and not planned.gathers:
+        reasons.setdefault("gather", "copied rows are faster, or have the only kernel")
     if ragged.gated and not pipelined:
         reasons["gates"] = lacks
-    if "row_scale" in ragged.extras and planned and not pipelined:
-        reasons["row_scale"] = lacks
     return reasons
 
 

@@ -102,4 +102,4 @@ def _scaled(
 ) -> jax.Array:
     known = rows_with_weights(group_sizes, extras.get("group_offset"), lhs.shape[-2], ragged.groups)
     scale, known = (jnp.broadcast_to(x, value.shape[:-1]) for x in (scale, known))
-    return finish(value, scale, None, known, ragged.out_dtype)
+    return finish(value, {"row_scale": scale}, None, known, ragged.out_dtype)

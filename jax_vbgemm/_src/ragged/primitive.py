@@ -19,12 +19,18 @@ Shape = tuple[Any, ...]
 
 class Operand(NamedTuple):
     """An operand of a call, or the result. Its shapes in both forms are names of fields of `Sizes`; None where a call
-    of that form does not have it."""
+    of that form does not have it. kernels: those that have it."""
 
     name: str
     type: str
+    kernels: tuple[str, ...]
     rows: tuple[str, ...] | None
     contraction: tuple[str, ...] | None
+
+    @property
+    def is_of_epilogue(self) -> bool:
+        """Whether values of the operand are applied to the sums of ragged rows."""
+        return self.contraction is None and self.type != "index"
 
 
 *_OPERANDS, RESULT = (Operand(*row) for row in _core.ragged_operands())
@@ -33,7 +39,9 @@ CALL = tuple(operand.name for operand in _OPERANDS)
 
 REQUIRED = CALL[: _core.RAGGED_REQUIRED]
 # The primitive has one more, which only the gradient of lhs uses.
-OPERANDS = {operand.name: operand for operand in (*_OPERANDS, Operand("slots", "index", ("lhs_rows", "terms"), None))}
+OPERANDS = {
+    operand.name: operand for operand in (*_OPERANDS, Operand("slots", "index", (), ("lhs_rows", "terms"), None))
+}
 
 
 class Ragged(NamedTuple):
@@ -46,8 +54,8 @@ class Ragged(NamedTuple):
     With gather, lhs is (..., rows, k), and row gather[i] of it, which must exist, takes the place of row i. Only the
     gradient of lhs uses slots (..., rows, terms), the inverse selection: which rows of the product each row becomes.
 
-    A `gated` product has 2 n columns, and its result is row_scale activation(gate) up, where gate and up are both
-    halves of the sums; it has an activation and is no contraction.
+    A `gated` product has 2 n columns, and its result before it is scaled is activation(gate) up, where gate and up are
+    both halves of the sums; it has an activation and is no contraction.
 
     Group j has the next max(group_sizes[j], 0) rows and, for 0 <= j - group_offset < groups, the weights of that index.
     `hint`: the typical size of groups, or one for each group; results do not depend on it.
@@ -66,7 +74,7 @@ class Ragged(NamedTuple):
 
     @property
     def has_epilogue(self) -> bool:
-        return self.activation is not None or "bias" in self.extras or "row_scale" in self.extras
+        return self.activation is not None or any(OPERANDS[name].is_of_epilogue for name in self.extras)
 
     @property
     def typical_rows(self) -> int | None:
