@@ -13,7 +13,7 @@ from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.planner.tables.catalogue import PIPELINED as PIPELINED_TILES
 from jax_vbgemm._src.planner.tables.catalogue import catalogue_for
-from jax_vbgemm._src.ragged.plan import SHAPES, Plan, Product, catalogue_tile, is_short, pipelined, plan
+from jax_vbgemm._src.ragged.plan import SHAPES, Plan, Product, catalogue_tile, is_short, plan, why_not_pipelined
 from jax_vbgemm._src.records import ACTIVATIONS
 
 PIPELINED = [*SHAPES[1:], *(f"{shape}_taken" for shape in SHAPES[1:])]
@@ -43,7 +43,7 @@ def tiles_of(kind, product):
 def plan_of(choice, kind, product):
     if choice == "automatic":
         return plan(kind, H100, product, certain=True)
-    if choice == "tiles" or (choice in PIPELINED and not pipelined(kind, H100, product)):
+    if choice == "tiles" or (choice in PIPELINED and why_not_pipelined(kind, H100, product)):
         shape, counted, tile = "none", False, catalogue_tile(kind, H100, product)
     elif choice in PIPELINED:
         shape, counted, tile = choice.removesuffix("_taken"), choice.endswith("_taken"), -1

@@ -113,7 +113,7 @@ class Builder:
         parts.append(self._fixed("add_partial_sums", [], changed))
         parts += [(name, HOST, changed) for name in host]
         parts += [(name, DRIVER, None) for name in driver]
-        parts.append(("emulation/ragged_handler.cc", ["-O0", "-isystem", include], changed))
+        parts.append(("handlers/ragged.cc", ["-O0", "-isystem", include], changed))
         return self._linked(parts, ["-shared"], machine)
 
     def array_library(self, handler: str, kernels: str, include: str) -> Path:
@@ -122,7 +122,7 @@ class Builder:
             self._fixed(kernels, [], None),
             ("emulation/block.cc", HOST, None),
             ("emulation/fiber.cc", DRIVER, None),
-            (f"emulation/{handler}.cc", ["-O0", "-isystem", include], None),
+            (f"handlers/{handler}.cc", ["-O0", "-isystem", include], None),
         ]
         return self._linked(parts, ["-shared"])
 

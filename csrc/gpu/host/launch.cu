@@ -43,12 +43,11 @@ Error write_table(const GpuCall& call, Buffer* table, Stream stream) {
   return kSuccess;
 }
 
-size_t table_bytes(int num_buffers) { return num_buffers > kMaxParameterBuffers ? num_buffers * sizeof(Buffer) : 0; }
-
 }  // namespace
 
 size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums, bool pipelined) {
-  return (pipelined ? kPipelinedMapBytes : 0) + table_bytes(num_buffers) + num_sums * accumulator_bytes(kind);
+  static_assert(sizeof(Buffer) == kBufferBytes);
+  return gpu_workspace_bytes(kCdna, num_buffers, num_sums * accumulator_bytes(kind), pipelined);
 }
 
 static const void* find_add_partial_sums(DType dtype) {
@@ -157,12 +156,12 @@ Error launch(const GpuCall& call, Stream stream) {
     parameters.maps = workspace;
     workspace += kPipelinedMapBytes;
   }
-  if (table_bytes(call.num_buffers) > 0) {
+  if (call.num_buffers > kMaxParameterBuffers) {
     auto* const table = reinterpret_cast<Buffer*>(workspace);
     const Error error = write_table(call, table, stream);
     if (error != kSuccess) return error;
     parameters.overflow = table;
-    workspace += table_bytes(call.num_buffers);
+    workspace += call.num_buffers * sizeof(Buffer);
   } else {
     copy_buffers(call, 0, call.num_buffers, parameters.table);
   }

@@ -27,7 +27,7 @@ inline bool has_pipelined_tiles(const Launch* launches, int num_launches) {
   return false;
 }
 
-// Size of the workspace, which holds the tensor maps, the buffer table if the launch parameters cannot, and the split-K partial sums.
+// Size of the workspace (gpu_workspace_bytes).
 size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums, bool pipelined);
 
 // Returns the kernel's address for the launch functions, or null if this build has no such kernel for the arithmetic.

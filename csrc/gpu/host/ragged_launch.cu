@@ -64,9 +64,7 @@ Error launch_tiles(const RaggedCall& call, Stream stream) {
 }
 
 bool takes_pipeline(const RaggedCall& call) { return call.plan.shape != RaggedShape::none && runs_ragged_pipeline(call); }
-bool takes_tiles(const RaggedCall& call) {
-  return call.plan.tile >= 0 && !call.gated && !call.row_scale.data && !call.gather.data && !call.accumulator.data;
-}
+bool takes_tiles(const RaggedCall& call) { return call.plan.tile >= 0 && has_all(kRaggedTiles, call); }
 
 }  // namespace
 

@@ -55,13 +55,11 @@ Error encode_any(CUtensorMap& map, DType dtype, const void* data, uint32_t box_l
 }
 
 const Pipelined* find_pipelined(const RaggedCall& call) {
-  const RaggedShape shape = call.plan.shape;
-  const bool gathers = call.gather.data, has_pairs = !call.contraction && !gathers && bytes_of(call.dtype) == 2;
-  const bool pairs = shape == RaggedShape::wide_pair && has_pairs;
-  const int cols = shape == RaggedShape::narrow ? 128 : 256, cluster = pairs ? 2 : 1;
+  const RaggedShapeInfo& shape = info_of(call.plan.shape);
+  const bool gathers = call.gather.data;
   for (const Pipelined& one : kPipelined) {
-    if (one.kind == call.kind && one.across_a == call.contraction && one.across_b == !call.transpose_rhs && one.cols == cols &&
-        one.cluster == cluster && one.gathers == gathers) {
+    if (one.kind == call.kind && one.across_a == call.contraction && one.across_b == !call.transpose_rhs && one.cols == shape.columns &&
+        one.cluster == shape.cluster && one.gathers == gathers) {
       return &one;
     }
   }
@@ -93,8 +91,8 @@ bool runs_ragged_pipeline(const RaggedCall& call) {
   const Pipelined* kernel = find_pipelined(call);
   if (!kernel) return false;
   const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
-  const int vector = 16 / bytes_of(call.dtype);
-  if (call.k % vector || call.n % vector || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
+  const int line = pipelined_line_elements(call.kind);
+  if (call.k % line || call.n % line || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
   return has_bulk_copies(kernel->address);
 }
 

@@ -33,9 +33,7 @@ def product(ragged: Ragged, total: Any, *operands: jax.Array) -> jax.Array:
     if ragged.gated:
         gate, up = jnp.split(value, 2, axis=-1)
         value, activation = ACTIVATIONS[str(activation)](gate) * up, None
-    return finish(
-        value, extras.get("row_scale"), activation, known_rows(group_sizes, extras, lhs, ragged), ragged.out_dtype
-    )
+    return finish(value, extras, activation, known_rows(group_sizes, extras, lhs, ragged), ragged.out_dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
