@@ -39,7 +39,7 @@ ROUNDING = {
 
 
 # The default run has waves of 64 only among the kernels' own tests: with them, all kernels are compiled again.
-WAVES = [32, pytest.param(64, marks=pytest.mark.slow)]
+WAVES = [32, pytest.param(64, marks=pytest.mark.slow(turn="calls with waves of 64"))]
 
 
 @pytest.fixture(scope="module", params=WAVES, ids=lambda wave: f"waves of {wave}")
@@ -249,7 +249,7 @@ FEW_KERNELS = ["simt_f32:t128_light", "simt_c64:t128_light", "tensor_light_bf16:
 OPTIONS = ["--kinds", "float32", "complex64", "bfloat16", "--calls", "30"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(turn="random ragged calls")
 @pytest.mark.parametrize("seed", range(10))
 def test_random_calls(builder: Builder, tmp_path, seed):
     kernels = some_files(tmp_path, FEW_KERNELS)

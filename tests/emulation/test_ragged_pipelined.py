@@ -26,18 +26,17 @@ BFLOAT16 = ["--kinds", "bfloat16"]
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_random_calls(builder: Builder, seed: int) -> None:
     executable = builder.ragged_executable([*PIPELINED, *PIPELINED_TF32], OPTIMIZED)
-    options = ["--kinds", "bfloat16", "float32", "--calls", "40", "--seed", str(seed)]
+    options = ["--kinds", "bfloat16", "float32", "--calls", "20", "--seed", str(seed)]
     assert_passes(executable, *options, common=[])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [pytest.param(i, marks=pytest.mark.slow(turn=f"ragged {i % 8}")) for i in range(40)])
 def test_random_calls_of_all_types(builder: Builder, seed: int) -> None:
     executable = builder.ragged_executable([*PIPELINED, *PIPELINED_F16, *PIPELINED_TF32], OPTIMIZED)
     assert_passes(executable, "--calls", "40", "--seed", str(seed), common=[])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(turn="ragged, sanitized")
 @pytest.mark.parametrize("seed", range(3))
 def test_sanitizers(builder: Builder, seed: int) -> None:
     executable = builder.ragged_executable([*PIPELINED, *PIPELINED_F16, *PIPELINED_TF32], [*SANITIZE, *OPTIMIZED])
