@@ -15,6 +15,7 @@ from jax.interpreters import mlir
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends, compat
 from jax_vbgemm._src.arithmetic import DTYPES
+from jax_vbgemm._src.matmul.activation import activation_number
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.matmul.precision import precision_name
 from jax_vbgemm._src.matmul.reference import accumulator
@@ -22,7 +23,6 @@ from jax_vbgemm._src.planner import kind_of
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import composed, plan, reference
 from jax_vbgemm._src.ragged.primitive import Ragged, Shape, Sizes, ragged_dot_p, sizes_of
-from jax_vbgemm._src.records import ACTIVATIONS
 
 
 def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
@@ -198,7 +198,7 @@ def _call(*operands: jax.Array, platform: str, ragged: Ragged, planned: plan.Pla
         kind=np.int64(KINDS.index(kind_on(platform, lhs.dtype, ragged.precision))),
         contraction=np.int64(ragged.contraction),
         transpose_rhs=np.int64(ragged.transpose_rhs),
-        activation=np.int64(ACTIVATIONS.index(ragged.activation)),
+        activation=np.int64(activation_number(ragged.activation)),
         gated=np.int64(ragged.gated),
         sizes=np.array([sizes.m, sizes.k, sizes.n, ragged.groups, sizes.total_groups, *counts, lhs_rows], np.int64),
         batch_strides=np.array(
