@@ -9,12 +9,12 @@ import ctypes
 
 import torch
 
+from jax_vbgemm._src.matmul.activation import activation_number
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.planner.tables.catalogue import PIPELINED as PIPELINED_TILES
 from jax_vbgemm._src.planner.tables.catalogue import catalogue_for
 from jax_vbgemm._src.ragged.plan import SHAPES, Plan, Product, catalogue_tile, is_short, plan, why_not_pipelined
-from jax_vbgemm._src.records import ACTIVATIONS
 
 PIPELINED = [*SHAPES[1:], *(f"{shape}_taken" for shape in SHAPES[1:])]
 CHOICES = ["automatic", "tiles", *PIPELINED]
@@ -88,7 +88,7 @@ class Library:
         wide = out.dtype != lhs.dtype
         error = self.call(
             KINDS.index(kind), wide, contraction, transpose_rhs, gated, sizes.dtype == torch.int64,
-            ACTIVATIONS.index(activation), words, m, k, n, g, sizes.shape[0], lhs_rows, *pointers,
+            activation_number(activation), words, m, k, n, g, sizes.shape[0], lhs_rows, *pointers,
             torch.cuda.current_stream().cuda_stream,
         )  # fmt: skip
         if error:

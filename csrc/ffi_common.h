@@ -230,9 +230,8 @@ inline Fault check_inside(const char* name, const Operand& x, int64_t rows, int6
 }
 
 inline Fault check_activation(int64_t activation) {
-  constexpr int64_t kLast = static_cast<int64_t>(Activation::sigmoid);
-  if (activation >= 0 && activation <= kLast) return {};
-  return "activation " + std::to_string(activation) + " does not exist, expected 0 to " + std::to_string(kLast);
+  if (activation >= 0 && activation < kActivations) return {};
+  return "activation " + std::to_string(activation) + " does not exist, expected 0 to " + std::to_string(kActivations - 1);
 }
 
 inline Fault check_epilogue(const Epilogue& e, const Problem& p, const Call& call, const BufferEnds& ends) {

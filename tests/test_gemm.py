@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.matmul.reference import ACTIVATIONS
+from jax_vbgemm._src.matmul.reference import FUNCTIONS
 
 REAL = ["float32", "float64", "bfloat16", "float16"]
 
@@ -38,23 +38,33 @@ def test_alpha_beta_bias(dtype, traced):
 
 
 @pytest.mark.parametrize("dtype", REAL)
-@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+@pytest.mark.parametrize("activation", list(FUNCTIONS))
 def test_activations(dtype, activation):
     As, Bs, Cs, bias = operands(dtype)
     ours = jax.jit(functools.partial(vb.batched_gemm, alpha=2, beta=0.5, activation=activation))(As, Bs, Cs, bias=bias)
     assert_close(ours, truth(As, Bs, Cs, [2.0] * 5, [0.5] * 5, bias, activation))
 
 
-@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+@pytest.mark.parametrize("activation", list(FUNCTIONS))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_activations_at_extremes(activation, dtype):
     x = jnp.asarray([[-np.inf, -1e30, -90.0, -5.0, -1e-8, 0.0, 1e-8, 5.0, 90.0, 1e30, np.inf, np.nan]], dtype)
     (ours,) = vb.batched_gemm(
         [jnp.zeros((1, 1), dtype)], [jnp.zeros((1, 12), dtype)], [x], beta=1, activation=activation
     )
-    expected = np.asarray(ACTIVATIONS[activation](x.astype("float64")))
+    expected = np.asarray(FUNCTIONS[activation](x.astype("float64")))
     rtol, atol = (2e-6, 5e-7) if dtype == "float32" else (1e-14, 1e-15)  # gelu subtracts numbers near 1
     np.testing.assert_allclose(np.asarray(ours, np.float64), expected, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", REAL)
+def test_relu_of_negative_zero_is_zero_as_in_jax(dtype):
+    As, Bs = [jnp.zeros((2, 3), dtype)], [jnp.ones((3, 20), dtype)]
+    (sums,) = vb.batched_gemm(As, Bs, alpha=-1, implementation="kernel")
+    assert np.signbit(sums).all()
+    (ours,) = vb.batched_gemm(As, Bs, alpha=-1, activation="relu", implementation="kernel")
+    assert not np.signbit(ours).any()
+    assert not np.signbit(jax.nn.relu(sums)).any()
 
 
 @pytest.mark.parametrize("beta", [0, 0.0, jnp.float64(0.0)], ids=["int", "float", "traced"])
@@ -185,7 +195,7 @@ def test_functions_as_activations():
     """Functions that correspond to names run in the kernel; XLA applies other functions after it."""
     As, Bs, Cs, bias = operands("float32")
     run = functools.partial(vb.batched_gemm, As, Bs, Cs, beta=0.5, bias=bias)
-    for name, function in [*ACTIVATIONS.items(), ("gelu", functools.partial(jax.nn.gelu, approximate=True))]:
+    for name, function in [*FUNCTIONS.items(), ("gelu", functools.partial(jax.nn.gelu, approximate=True))]:
         assert_close(run(activation=function), [oracle.wide(c) for c in run(activation=name)])
         assert "erf" not in str(jax.make_jaxpr(lambda f=function: run(activation=f))())
     assert_close(run(activation=jax.nn.softplus), [oracle.wide(jax.nn.softplus(c)) for c in run()])

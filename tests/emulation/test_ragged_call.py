@@ -21,8 +21,8 @@ from emulated_check import (
 
 from jax_vbgemm import _core
 from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
+from jax_vbgemm._src.matmul.activation import activation_number
 from jax_vbgemm._src.matmul.descriptors import KINDS
-from jax_vbgemm._src.records import ACTIVATIONS
 
 pytestmark = emulated_call.MARKS
 
@@ -76,7 +76,7 @@ def call(
         "kind": np.int64(KINDS.index(lhs.dtype.name)),
         "contraction": np.bool_(contraction),
         "transpose_rhs": np.bool_(transpose_rhs),
-        "activation": np.int64(ACTIVATIONS.index(activation)),
+        "activation": np.int64(activation_number(activation)),
         "gated": np.bool_(gated),
         "shape": np.int64(0),
         "counted": np.bool_(False),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from jax_vbgemm import _core
 from jax_vbgemm._src.arithmetic import ARITHMETICS
+from jax_vbgemm._src.matmul.activation import activation_number
 from jax_vbgemm._src.matmul.addresses import Address, Place
 from jax_vbgemm._src.planner import Catalogue, Plan
 from jax_vbgemm._src.planner.tables.catalogue import PIPELINED
@@ -19,7 +20,6 @@ from jax_vbgemm._src.planner.tiles.pieces import Pieces, count_pieces, cut, of_s
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs
 from jax_vbgemm._src.planner.tiles.split_k import KSlices, slices_of
 from jax_vbgemm._src.records import (
-    ACTIVATIONS,
     AMONG_SUMS,
     CONTINUED,
     EPILOGUE,
@@ -94,7 +94,7 @@ def epilogue_table(epilogues: Sequence[EpilogueAddress], addresses: Sequence[Add
 
     rows = [
         (scalar(e.alpha), scalar(e.beta), addend(e.source, x.source), addend(e.bias, x.bias),
-         ACTIVATIONS.index(e.activation), 0)
+         activation_number(e.activation), 0)
         for e, x in zip(epilogues, addresses, strict=True)
     ] if epilogues else []  # fmt: skip
     return np.array(rows, EPILOGUE)

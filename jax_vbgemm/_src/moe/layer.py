@@ -110,7 +110,7 @@ def gated_dot(
       lhs, group_sizes: as for `ragged_dot`.
       rhs: (g, k, 2 n), the gate before the up-projection, or the pair of both, each (g, k, n); with `transpose_rhs`
         (g, 2 n, k), or a pair of (g, n, k).
-      activation: a function or one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid".
+      activation: a function or one of `jax_vbgemm.ACTIVATIONS`.
       gate: a function of the two factors (m, n), in place of activation(gate) * up, such as `clamped_swiglu`.
       interleaved: whether columns of the gate and of the up-projection alternate in one array rhs, as in gpt-oss.
       **options: of `ragged_dot`; a bias is (g, 2 n), or a pair of (g, n) for a pair of weights, as rhs_gradient is a

@@ -13,13 +13,13 @@ from jax.interpreters import mlir
 
 from jax_vbgemm import _core
 from jax_vbgemm._src import backends, compat
+from jax_vbgemm._src.matmul.activation import activation_number
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import composed, plan, reference
 from jax_vbgemm._src.ragged.choice import Program, choose, kind_on
 from jax_vbgemm._src.ragged.primitive import CALL, OPERANDS, Ragged, Shape, ragged_dot_p, sizes_of
-from jax_vbgemm._src.records import ACTIVATIONS
 
 
 def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
@@ -102,7 +102,7 @@ def _call(operands: Sequence[jax.Array], platform: str, ragged: Ragged, planned:
         kind=np.int64(KINDS.index(kind_on(platform, dtype, ragged.precision))),
         contraction=np.bool_(ragged.contraction),
         transpose_rhs=np.bool_(ragged.transpose_rhs),
-        activation=np.int64(ACTIVATIONS.index(ragged.activation)),
+        activation=np.int64(activation_number(ragged.activation)),
         gated=np.bool_(ragged.gated),
         **(planned or plan.NONE).attributes(),
         catalogue=np.int64(_core.catalogue_hash()),

@@ -21,7 +21,7 @@ from jax import lax
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arithmetic import DTYPES
-from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator, factor
+from jax_vbgemm._src.matmul.reference import FUNCTIONS, accumulator, factor
 from jax_vbgemm._src.ragged.primitive import Ragged, sizes_of
 from jax_vbgemm._src.ragged.segments import segment_of
 
@@ -71,7 +71,7 @@ def finish(
 ) -> jax.Array:
     """row_scale activation(total), and zeros in rows without weights; computed in total's dtype."""
     row_scale = extras.get("row_scale")
-    value = ACTIVATIONS[activation](total) if activation else total
+    value = FUNCTIONS[activation](total) if activation else total
     valid = valid[..., None]
     if row_scale is not None:
         value = jnp.where(valid, row_scale[..., None], jnp.zeros((), row_scale.dtype)).astype(value.dtype) * value
