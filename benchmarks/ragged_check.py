@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from jax_vbgemm._src.arithmetic import ARITHMETICS
+from jax_vbgemm._src.matmul.activation import ACTIVATIONS
 from jax_vbgemm._src.ragged.plan import Product, has_pipeline
-from jax_vbgemm._src.records import ACTIVATIONS
 from ragged_library import H100, PIPELINED, Library, product_of, tiles_of
 
 KINDS = [name for name, one in ARITHMETICS.items() if one.bytes > 1]
@@ -161,7 +161,7 @@ class Case:
             "bias": normal((g, columns), out_dtype) if finishes and rng.integers(2) else None,
             "row_scale": normal((m,), accumulator) if in_pipeline and finishes and rng.integers(2) else None,
             "gather": gather,
-            "activation": ACTIVATIONS[rng.integers(6)] if finishes else None,
+            "activation": (None, *ACTIVATIONS)[rng.integers(1 + len(ACTIVATIONS))] if finishes else None,
         }
         product = product_of(m, k, self.rhs, g, self.sizes, contraction, transpose, gated)
         choices = ["automatic", *PIPELINED] if in_pipeline else ["tiles", *tiles_of(self.kind, product)]

@@ -34,8 +34,17 @@ struct Scalar {
   int64_t offset;  // element of the buffer
 };
 
-enum class Activation : int32_t { none, relu, gelu, silu, tanh, sigmoid };
-inline constexpr const char* kActivationNames[] = {"none", "relu", "gelu", "silu", "tanh", "sigmoid"};
+enum class Activation : int32_t {
+  none,
+#define ACTIVATION(name, value) name,
+#include "activations.def"
+};
+inline constexpr const char* kActivationNames[] = {
+    "none",
+#define ACTIVATION(name, value) #name,
+#include "activations.def"
+};
+inline constexpr int32_t kActivations = sizeof(kActivationNames) / sizeof(kActivationNames[0]);  // with none
 
 // The epilogue of a problem: c = activation(alpha sum + beta source + bias). source and bias hold elements of the result's dtype and are
 // addressed like C (a broadcast dimension has stride 0); buffer < 0 means that the epilogue has no such term. If beta is 0, source is not

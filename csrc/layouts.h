@@ -131,7 +131,6 @@ constexpr bool layouts_are_complete() {
   }
   return true;
 }
-static_assert(std::size(kActivationNames) == static_cast<size_t>(Activation::sigmoid) + 1);
 static_assert(layouts_are_complete(), "a field of descriptor.h is missing or out of order here");
 
 }  // namespace vbgemm

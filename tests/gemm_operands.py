@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 
-from jax_vbgemm._src.matmul.reference import ACTIVATIONS
+from jax_vbgemm._src.matmul.reference import FUNCTIONS
 
 SIZES = [(19, 33, 7), (1, 40, 65), (64, 1, 3), (5, 6, 0), (130, 17, 20)]
 
@@ -26,7 +26,7 @@ def truth(As, Bs, Cs, alpha, beta, bias, activation):
             value = value + beta[i] * oracle.wide(Cs[i])
         if bias is not None and bias[i] is not None:
             value = value + oracle.wide(bias[i])
-        results.append(np.asarray(ACTIVATIONS[activation](jnp.asarray(value))) if activation else value)
+        results.append(np.asarray(FUNCTIONS[activation](jnp.asarray(value))) if activation else value)
     return results
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.backends import default_device
+from jax_vbgemm._src.matmul.activation import ACTIVATIONS
 from jax_vbgemm._src.planner.tables.catalogue import catalogue_for, kind_of
-from jax_vbgemm._src.records import ACTIVATIONS
 
 DTYPES = ("float32", "bfloat16", "float16", "float64", "complex64", "complex128")
 PLANNERS = ("auto", "uniform", "coordinated", "sort_split", "load_balanced", "tall_skinny")
@@ -116,7 +116,7 @@ def batches(draw: Draw) -> Call:
     Cs = [draw.array(*b, m, n) for (m, n, _), b in zip(shapes, batch, strict=True)]
     biases = [draw.array(n) for _, n, _ in shapes]
     finishes, planner = draw.chance(2), draw.planner()
-    activation = None if draw.is_complex or not finishes else draw.one_of(ACTIVATIONS)
+    activation = None if draw.is_complex or not finishes else draw.one_of((None, *ACTIVATIONS))
     epilogue = {"alpha": 2.0, "beta": -1.0, "bias": biases, "activation": activation} if finishes else {}
     options = {"transpose_a": [a for a, _ in flips], "transpose_b": [b for _, b in flips], "precision": draw.precision}
     call = jax.jit(lambda A, B, C: vb.batched_gemm(A, B, C, planner=planner, **epilogue, **options))
@@ -285,7 +285,7 @@ def ragged(draw: Draw) -> Call:
         given["gather"] = draw.rng.integers(-3, lhs_rows + 3, rows).astype(np.int32)
     else:
         lhs[parts[-1].stop :] = np.nan
-    activation = None if plain else draw.one_of(ACTIVATIONS[1:] if gated else ACTIVATIONS)
+    activation = None if plain else draw.one_of(ACTIVATIONS if gated else (None, *ACTIVATIONS))
     if not plain and draw.chance(2):
         given["bias"] = draw.array(groups, columns)
     if not plain and draw.chance(2):

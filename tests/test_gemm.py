@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.matmul.reference import ACTIVATIONS
+from jax_vbgemm._src.matmul.reference import FUNCTIONS
 
 REAL = ["float32", "float64", "bfloat16", "float16"]
 
@@ -46,7 +46,7 @@ def test_activations(dtype):
     @jax.jit
     def results(As, Bs, Cs, bias):
         run = functools.partial(vb.batched_gemm, As, Bs, Cs, alpha=2, beta=0.5, bias=bias)
-        return {name: run(activation=name) for name in ACTIVATIONS}
+        return {name: run(activation=name) for name in FUNCTIONS}
 
     for activation, ours in results(As, Bs, Cs, bias).items():
         assert_close(ours, truth(As, Bs, Cs, [2.0] * 5, [0.5] * 5, bias, activation))
@@ -59,13 +59,23 @@ def test_activations_at_extremes(dtype):
 
     @jax.jit
     def results(x):
-        ours = {name: vb.batched_gemm(*zeros, [x], beta=1, activation=name)[0] for name in ACTIVATIONS}
-        return ours, {name: function(x.astype("float64")) for name, function in ACTIVATIONS.items()}
+        ours = {name: vb.batched_gemm(*zeros, [x], beta=1, activation=name)[0] for name in FUNCTIONS}
+        return ours, {name: function(x.astype("float64")) for name, function in FUNCTIONS.items()}
 
     rtol, atol = (2e-6, 5e-7) if dtype == "float32" else (1e-14, 1e-15)  # gelu subtracts numbers near 1
     ours, expected = results(x)
-    for name in ACTIVATIONS:
+    for name in FUNCTIONS:
         np.testing.assert_allclose(np.float64(ours[name]), expected[name], rtol=rtol, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", REAL)
+def test_relu_of_negative_zero_is_zero_as_in_jax(dtype):
+    As, Bs = [jnp.zeros((2, 3), dtype)], [jnp.ones((3, 20), dtype)]
+    (sums,) = vb.batched_gemm(As, Bs, alpha=-1, implementation="kernel")
+    assert np.signbit(sums).all()
+    (ours,) = vb.batched_gemm(As, Bs, alpha=-1, activation="relu", implementation="kernel")
+    assert not np.signbit(ours).any()
+    assert not np.signbit(jax.nn.relu(sums)).any()
 
 
 @pytest.mark.parametrize("beta", [0, 0.0, jnp.float64(0.0)], ids=["int", "float", "traced"])
@@ -211,7 +221,7 @@ def test_functions_as_activations():
     """Functions that correspond to names run in the kernel; XLA applies other functions after it."""
     As, Bs, Cs, bias = operands("float32")
     run = functools.partial(vb.batched_gemm, As, Bs, Cs, beta=0.5, bias=bias)
-    pairs = [*ACTIVATIONS.items(), ("gelu", functools.partial(jax.nn.gelu, approximate=True))]
+    pairs = [*FUNCTIONS.items(), ("gelu", functools.partial(jax.nn.gelu, approximate=True))]
 
     @jax.jit
     def results():

@@ -72,39 +72,43 @@ inline Vec<T> exp_not_positive(Vec<T> x) {
   return y * power_of_two<T>(half) * power_of_two<T>(exponent - half);
 }
 
+// The functions of activations.def, of vectors of numbers.
 template <class T>
-inline Vec<T> sigmoid(Vec<T> x) {
-  const Vec<T> t = exp_not_positive<T>(minus_magnitude<T>(x));
-  return (x < T(0) ? t : splat<T>(1)) / (t + T(1));
-}
+struct Activations {
+  static Vec<T> relu(Vec<T> x) { return x <= T(0) ? Vec<T>{} : x; }
 
-// tanh x. Near 0, where 1 - exp(-2|x|) cancels, it uses Cephes' approximations of tanh x - x.
-template <class T>
-inline Vec<T> hyperbolic_tangent(Vec<T> x) {
-  const Vec<T> minus = minus_magnitude<T>(x), t = exp_not_positive<T>(minus * T(2)), z = x * x;
-  const Vec<T> far = (T(1) - t) / (t + T(1));
-  Vec<T> near;
-  if constexpr (sizeof(T) == 4) {
-    near = polynomial<T>(z, splat<T>(-5.70498872745e-3f), 2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f);
-  } else {
-    near = polynomial<T>(z, splat<T>(-9.64399179425052238628e-1), -9.92877231001918586564e1, -1.61468768441708447952e3) /
-           polynomial<T>(z, splat<T>(1), 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3);
+  static Vec<T> sigmoid(Vec<T> x) {
+    const Vec<T> t = exp_not_positive<T>(minus_magnitude<T>(x));
+    return (x < T(0) ? t : splat<T>(1)) / (t + T(1));
   }
-  return minus > T(-0.625) ? x + x * z * near : x < T(0) ? -far : far;
-}
 
-template <class T>
-inline Vec<T> activate(Vec<T> x, Activation activation) {
-  switch (activation) {
-    case Activation::relu: return x <= T(0) ? Vec<T>{} : x;
-    case Activation::silu: return x * sigmoid<T>(x);
-    case Activation::tanh: return hyperbolic_tangent<T>(x);
-    case Activation::sigmoid: return sigmoid<T>(x);
-    case Activation::gelu:  // 1/2 (1 + tanh(u)) = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)
-      return x * sigmoid<T>((x + x * x * x * T(0.044715)) * T(1.5957691216057307117598));
-    default: return x;
+  // Near 0, where 1 - exp(-2|x|) cancels, it uses Cephes' approximations of tanh x - x.
+  static Vec<T> tanh(Vec<T> x) {
+    const Vec<T> minus = minus_magnitude<T>(x), t = exp_not_positive<T>(minus * T(2)), z = x * x;
+    const Vec<T> far = (T(1) - t) / (t + T(1));
+    Vec<T> near;
+    if constexpr (sizeof(T) == 4) {
+      near = polynomial<T>(z, splat<T>(-5.70498872745e-3f), 2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f);
+    } else {
+      near = polynomial<T>(z, splat<T>(-9.64399179425052238628e-1), -9.92877231001918586564e1, -1.61468768441708447952e3) /
+             polynomial<T>(z, splat<T>(1), 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3);
+    }
+    return minus > T(-0.625) ? x + x * z * near : x < T(0) ? -far : far;
   }
-}
+
+  // 1/2 (1 + tanh(u)) = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+  static Vec<T> gelu(Vec<T> x) { return x * sigmoid((x + x * x * x * T(0.044715)) * T(1.5957691216057307117598)); }
+
+  static Vec<T> activate(Vec<T> x, Activation activation) {
+    switch (activation) {
+      case Activation::none: break;
+#define ACTIVATION(name, value) \
+  case Activation::name: return value;
+#include "activations.def"
+    }
+    return x;
+  }
+};
 
 // Multiplies vectors of numbers by a scalar; complex vectors hold (re, im) pairs.
 template <class T, int kParts>
@@ -154,7 +158,7 @@ __attribute__((noinline)) void finish_block(const Finish& finish, T* sums, int64
       if (reads_source) x += beta(load<Vec<T>>(source + at));
       if (finish.bias.data) x += load<Vec<T>>(bias + at);
       if constexpr (kParts == 1 && std::is_floating_point_v<T>) {
-        x = activate<T>(x, finish.activation);
+        x = Activations<T>::activate(x, finish.activation);
         if (finish.scale.data) x *= load<Vec<T>>(scale + at);
       }
       store(sums + at, x);

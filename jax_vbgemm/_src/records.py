@@ -31,9 +31,6 @@ PART = _dtype("Part")
 READY_TILE = _dtype("ReadyTile")
 SPLIT_TILE = _dtype("SplitTile")
 
-ACTIVATIONS = (None, *_core.activations()[1:])
-"""The activations; an epilogue refers to one by its index here, and index 0 means no activation."""
-
 AMONG_SUMS: int = _core.AMONG_SUMS
 """The buffer number of C for a tile that writes partial sums (a K slice) into the workspace."""
 

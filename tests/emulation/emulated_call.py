@@ -29,7 +29,7 @@ def emulated(
     """Registers the call for the CPU and lowers programs for the CPU to it; `handler` and `kernels` are source
     files."""
     library = builder.array_library(handler, kernels, jax.ffi.include_dir())
-    function = getattr(ctypes.CDLL(str(library)), f"vbgemm_emulated_{kernels}")
+    function = getattr(ctypes.CDLL(str(library)), f"vbgemm_{kernels}")
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform="cpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(backends.BACKENDS, "emulated", backends.BACKENDS["cpu"])

@@ -23,7 +23,7 @@ RACES = ["-DVBGEMM_RACES"]  # a flag of the whole executable, in which only the 
 PIPELINED = ["ragged_bf16", "ragged_gathered_bf16"]
 PIPELINED_TF32 = ["ragged_tf32"]  # of float32, with matrices that are contiguous along K
 PIPELINED_F16 = ["ragged_f16", "ragged_gathered_f16"]
-PIPELINED_LAUNCHES = ["gpu/host/pipelined_launch.cu", "gpu/host/ragged_pipelined_launch.cu"]
+PIPELINED_LAUNCHES = ["gpu/host/sm90_launch.cu"]
 LAUNCHES = ["emulation/block.cc", "gpu/host/launch.cu", "gpu/host/ragged_launch.cu"]
 TIMEOUT = 300  # seconds that a check may take
 # Of the driver of the check of batches: -O1 takes twice as long to compile, with -O0 the check takes up to six times as
@@ -63,7 +63,7 @@ class Builder:
         host = ["emulation/block.cc", "gpu/host/launch.cu"]
         if CDNA[0] not in machine:  # which has no pipelined kernels
             driver.append("emulation/tensor_maps.cc")
-            host.append("gpu/host/pipelined_launch.cu")
+            host += PIPELINED_LAUNCHES
         # The linker takes an inline function from the first object that has it, so those with changes come first.
         parts: list[tuple[str, Sequence[str], Path | None]] = []
         parts += [(f"gpu/instances/{name}.cu", [*flags, *instrument], changed) for name in kernels]
@@ -113,7 +113,7 @@ class Builder:
         parts.append(self._fixed("add_partial_sums", [], changed))
         parts += [(name, HOST, changed) for name in host]
         parts += [(name, DRIVER, None) for name in driver]
-        parts.append(("emulation/ragged_handler.cc", ["-O0", "-isystem", include], changed))
+        parts.append(("handlers/ragged.cc", ["-O0", "-isystem", include], changed))
         return self._linked(parts, ["-shared"], machine)
 
     def array_library(self, handler: str, kernels: str, include: str) -> Path:
@@ -122,7 +122,7 @@ class Builder:
             self._fixed(kernels, [], None),
             ("emulation/block.cc", HOST, None),
             ("emulation/fiber.cc", DRIVER, None),
-            (f"emulation/{handler}.cc", ["-O0", "-isystem", include], None),
+            (f"handlers/{handler}.cc", ["-O0", "-isystem", include], None),
         ]
         return self._linked(parts, ["-shared"])
 

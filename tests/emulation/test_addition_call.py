@@ -23,7 +23,7 @@ pytestmark = emulated_call.MARKS
 @pytest.fixture(scope="module", autouse=True)
 def emulated(builder: Builder):
     target = backends.ADD_TARGET_NAME
-    with emulated_call.emulated(builder, add_scaled_p, addition, target, "addition_handler", "add_scaled"):
+    with emulated_call.emulated(builder, add_scaled_p, addition, target, "addition", "add_scaled"):
         yield
 
 

@@ -8,7 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_vbgemm._src.matmul.reference import ACTIVATIONS
+from jax_vbgemm._src.matmul.reference import FUNCTIONS
+
+# In NumPy nothing is compiled for each shape.
+NUMPY_FUNCTIONS = {
+    **FUNCTIONS,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
 
 
 def group_rows(sizes: Sequence[int], m: int) -> list[tuple[int, int]]:
@@ -17,15 +27,6 @@ def group_rows(sizes: Sequence[int], m: int) -> list[tuple[int, int]]:
     for size in sizes:
         ends.append(min(m, ends[-1] + max(int(size), 0)))
     return list(itertools.pairwise(ends))
-
-
-NUMPY_ACTIVATIONS = {
-    "relu": lambda x: np.maximum(x, 0),
-    "gelu": lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}
 
 
 def loop(
@@ -42,7 +43,7 @@ def loop(
 ) -> Any:
     """One matmul for each group: differentiable, or in NumPy where xp=np."""
     m, n = lhs.shape[0], rhs.shape[1 if transpose_rhs else 2]
-    activations = ACTIVATIONS if xp is jnp else NUMPY_ACTIVATIONS
+    activations = FUNCTIONS if xp is jnp else NUMPY_FUNCTIONS
     parts, done = [], 0
     for group, (begin, end) in enumerate(group_rows(sizes, m)):
         w = group - group_offset

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
+from jax_vbgemm._src.matmul.reference import FUNCTIONS, accumulator
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 0.02, "float16": 0.003}
 
@@ -28,7 +28,7 @@ def composed(lhs, rhs, sizes, activation, row_scale=None, bias=None, **options):
         options["bias"] = bias.astype(wide)
     both = vb.ragged_dot(lhs, rhs, sizes, preferred_element_type=wide, implementation="xla", **options)
     gate, up = jnp.split(both, 2, axis=-1)
-    value = ACTIVATIONS[activation](gate) * up
+    value = FUNCTIONS[activation](gate) * up
     return value if row_scale is None else row_scale[:, None] * value
 
 
@@ -43,7 +43,7 @@ def close(got, truth, dtype="float64"):
     shape=st.tuples(st.integers(1, 300), st.integers(1, 5), st.integers(1, 18), st.integers(1, 6)),
     data=st.data(),
     dtype=st.sampled_from(sorted(TOLERANCE)),
-    activation=st.sampled_from(sorted(ACTIVATIONS)),
+    activation=st.sampled_from(sorted(FUNCTIONS)),
     aligned=st.booleans(),
     transpose=st.booleans(),
     extras=st.sets(st.sampled_from(["bias", "row_scale", "group_offset"])),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.matmul.reference import ACTIVATIONS
+from jax_vbgemm._src.matmul.reference import FUNCTIONS
 from jax_vbgemm._src.ragged import reference
 
 IMPLEMENTATIONS = (None, "xla")
@@ -53,7 +53,7 @@ def test_any_sizes_give_the_loop_over_static_groups(shape, data, transpose, wide
     shape=sizes_of_calls,
     offset=st.integers(-4, 9),
     total=st.integers(1, 8),
-    activation=st.sampled_from([None, *ACTIVATIONS]),
+    activation=st.sampled_from([None, *FUNCTIONS]),
     extras=st.sets(st.sampled_from(["bias", "row_scale"])),
     seed=st.integers(0, 99),
     implementation=st.sampled_from(IMPLEMENTATIONS),

@@ -98,13 +98,17 @@ class RandomRagged {
   explicit RandomRagged(const RaggedRange& range)
       : call_(drawn(range)), lhs_(call_.dtype, 0), rhs_(lhs_), bias_(lhs_), scale_(lhs_), out_(lhs_) {
     const bool real = !is_complex(call_.dtype), finishes = call_.gated || (!call_.contraction && chance(0.5));
-    if (finishes && real) call_.activation = static_cast<Activation>(uniform(0, 5));
+    if (finishes && real) call_.activation = static_cast<Activation>(uniform(0, kActivations - 1));
     entries_ = call_.batch[0] * call_.batch[1];
     rhs_entry_ = call_.contraction ? call_.m * call_.n : call_.groups * call_.k * call_.columns();
     out_entry_ = call_.contraction ? call_.groups * call_.k * call_.n : call_.m * call_.n;
-    if (call_.plan.shape != RaggedShape::none && has_ragged_pipeline(call_.kind, call_.contraction, call_.transpose_rhs, true) &&
-        chance(0.4)) {
+    if (call_.plan.shape != RaggedShape::none &&
+        has_ragged_pipeline(call_.kind, call_.contraction, call_.transpose_rhs, true, RaggedShape::wide) && chance(0.4)) {
       draw_gather();
+    }
+    if (!has_ragged_pipeline(call_.kind, call_.contraction, call_.transpose_rhs, !gather_.empty(), call_.plan.shape) &&
+        call_.plan.shape == RaggedShape::wide_pair) {
+      call_.plan.shape = RaggedShape::wide;
     }
     lhs_ = operand(call_.lhs, call_.dtype, call_.lhs_rows * call_.k, chance(0.3));
     rhs_ = operand(call_.rhs, call_.dtype, rhs_entry_, chance(0.3));
@@ -261,7 +265,7 @@ class RandomRagged {
       const int64_t r = i / call_.n, col = i % call_.n;
       double magnitude = 0;
       Number sum = product(entry, matrix, r, col, magnitude);
-      if (call_.activation != Activation::none) sum = activate(sum.real(), call_.activation), magnitude = 2 * magnitude + 1;
+      if (call_.activation != Activation::none) sum = activated(call_.activation, sum.real()), magnitude = 2 * magnitude + 1;
       if (call_.gated) {
         double other = 0;
         const Number up = product(entry, matrix, r, call_.n + col, other);

@@ -134,7 +134,7 @@ inline Epilogue random_epilogue(Workload& w, const Problem& p) {
     e.source = random_addend(w, p, value_of(w, e.beta) == 0.0);
   }
   if (chance(0.5)) e.bias = random_addend(w, p, false);
-  if (!is_complex(w.sum()) && !is_integer(w.sum())) e.activation = static_cast<Activation>(uniform(0, 5));
+  if (!is_complex(w.sum()) && !is_integer(w.sum())) e.activation = static_cast<Activation>(uniform(0, kActivations - 1));
   return e;
 }
 

@@ -2,22 +2,10 @@
 #pragma once
 #include <cmath>
 
-#include "descriptor.h"
+#include "expected_activation.h"
 #include "gpu/driver/number.h"
 
 namespace vbgemm::driver {
-
-inline double activated(Activation activation, double x) {
-  switch (activation) {
-    case Activation::none: return x;
-    case Activation::relu: return x > 0 || std::isnan(x) ? x : 0;
-    case Activation::gelu: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case Activation::silu: return x / (1 + std::exp(-x));
-    case Activation::tanh: return std::tanh(x);
-    case Activation::sigmoid: return 1 / (1 + std::exp(-x));
-  }
-  return NAN;
-}
 
 // Returns scale x + rest. A complex scale without imaginary part multiplies the real and the imaginary part separately.
 template <class Sum>
@@ -49,7 +37,9 @@ bool expected_epilogue(const EpilogueTerms<Sum, Out>& terms, Sum sum, Out found)
   if (Number<Sum>::wide(terms.alpha) == 0.0) sum = Number<Sum>::from({0, 0});  // alpha = 0: the sum is ignored, even if it is NaN
   const Wide x = Number<Sum>::wide(scaled(terms.alpha, sum, rest));
   if (e.activation == Activation::none || e.activation == Activation::relu) {
-    return same(found, Number<Out>::from(e.activation == Activation::none ? x : Wide(activated(Activation::relu, x.real()))));
+    const Out expected = Number<Out>::from(e.activation == Activation::none ? x : Wide(activated(Activation::relu, x.real())));
+    const bool negative_zero = std::signbit(Number<Out>::wide(found).real()) && Number<Out>::wide(found).real() == 0;
+    return same(found, expected) && !(e.activation == Activation::relu && negative_zero);
   }
   const double y = activated(e.activation, x.real()), got = Number<Out>::wide(found).real();
   if (!std::isfinite(y)) return same(got, y);

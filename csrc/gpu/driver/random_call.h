@@ -215,7 +215,7 @@ class RandomCall {
       fill<Out>(e.bias, p.m, p.n, p);
       (between(0, 1) ? e.bias.row_stride : e.bias.col_stride) *= between(0, 1);  // broadcast along one dimension, or along none
     }
-    if (!kIsComplex<Out> && !is_integer(kDTypeOf<Out>)) e.activation = static_cast<Activation>(between(0, 5));
+    if (!kIsComplex<Out> && !is_integer(kDTypeOf<Out>)) e.activation = static_cast<Activation>(between(0, kActivations - 1));
     return e;
   }
 

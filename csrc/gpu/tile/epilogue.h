@@ -57,21 +57,28 @@ __device__ inline Sum scale_sum(Sum alpha, Sum sum, Sum rest) {
   return scale_and_add(alpha, is_zero(alpha) ? make_scalar<Sum>(0, 0) : sum, rest);
 }
 
+// The functions of activations.def, beside the compiler's tanh.
+template <class Real>
+__device__ inline Real relu(Real x) {
+  return x <= 0 ? 0 : x;  // of -0 it is 0, as in JAX
+}
 template <class Real>
 __device__ inline Real sigmoid(Real x) {
   return 1 / (1 + exp(-x));
 }
+template <class Real>
+__device__ inline Real gelu(Real x) {
+  constexpr Real kSqrt2OverPi = static_cast<Real>(0.79788456080286535588), kCubic = static_cast<Real>(0.044715);
+  return x / 2 * (1 + tanh(kSqrt2OverPi * (x + kCubic * x * x * x)));
+}
 
 template <class Real>
 __device__ inline Real activate(Activation activation, Real x) {
-  constexpr Real kSqrt2OverPi = static_cast<Real>(0.79788456080286535588), kCubic = static_cast<Real>(0.044715);
   switch (activation) {
     case Activation::none: break;
-    case Activation::relu: return x < 0 ? 0 : x;  // NaN is preserved
-    case Activation::gelu: return x / 2 * (1 + tanh(kSqrt2OverPi * (x + kCubic * x * x * x)));
-    case Activation::silu: return x * sigmoid(x);
-    case Activation::tanh: return tanh(x);
-    case Activation::sigmoid: return sigmoid(x);
+#define ACTIVATION(name, value) \
+  case Activation::name: return value;
+#include "activations.def"
   }
   return x;
 }

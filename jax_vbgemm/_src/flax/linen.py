@@ -37,7 +37,7 @@ def batched_linear(layers: Sequence[nn.Dense | nn.Conv], inputs: Any, activation
       layers: nn.Dense layers and nn.Conv layers of kernel size 1, in any mixture, created as usual; they keep their
         names, parameters and initial values.
       inputs: one array (..., in_features) for all layers, or a list or tuple with one array for each.
-      activation: None, one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid", or a function. The
+      activation: None, one of `jax_vbgemm.ACTIVATIONS`, or a function. The
         kernel applies the named ones, and the functions of jax.nn that they stand for; XLA applies other functions.
 
     Returns:

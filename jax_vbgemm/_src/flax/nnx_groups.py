@@ -117,7 +117,7 @@ class MixtureOfExperts(nnx.Module):
       scores, groups, scale: of the router, as for `jax_vbgemm.moe.route`.
       mesh_axis: the axis of the enclosing shard_map along which the experts are divided, as for
         `jax_vbgemm.moe.expert_mlp`: each device has gate_up and down of its own experts, and the whole router.
-      activation: a function or one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid".
+      activation: a function or one of `jax_vbgemm.ACTIVATIONS`.
       dtype: of the experts' computation, as in nnx.Linear. The router computes in float32 at least.
       param_dtype, precision, kernel_init, promote_dtype: as in nnx.Linear.
       router_init: of the router's kernel.

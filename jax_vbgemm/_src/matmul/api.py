@@ -136,9 +136,8 @@ def batched_gemm(
         is 0, the product does not count: NaN in C or in the product then does not reach the result.
       bias: None, or a pytree with the structure of As whose leaves may be None; leaf i broadcasts to the shape of
         result i.
-      activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", for real results, or a function.
-        A kernel applies the named activations, and the functions of jax.nn that they stand for; XLA applies any other
-        function after the kernel.
+      activation: one of `jax_vbgemm.ACTIVATIONS`, for real results, or a function. A kernel applies the named
+        activations, and the functions of jax.nn that they stand for; XLA applies any other function after the kernel.
 
     Returns:
       A pytree with the structure of As; leaf i is (..., m_i, n_i).

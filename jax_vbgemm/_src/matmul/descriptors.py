@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from jax_vbgemm import _core
 from jax_vbgemm._src.arithmetic import ARITHMETICS
+from jax_vbgemm._src.matmul.activation import activation_number
 from jax_vbgemm._src.matmul.addresses import Address, Place
 from jax_vbgemm._src.planner import Catalogue, Plan
 from jax_vbgemm._src.planner.tables.catalogue import PIPELINED
@@ -20,7 +20,6 @@ from jax_vbgemm._src.planner.tiles.pieces import Pieces, count_pieces, cut, of_s
 from jax_vbgemm._src.planner.tiles.runs import Ints, Runs
 from jax_vbgemm._src.planner.tiles.split_k import KSlices, slices_of
 from jax_vbgemm._src.records import (
-    ACTIVATIONS,
     AMONG_SUMS,
     CONTINUED,
     EPILOGUE,
@@ -35,12 +34,6 @@ KERNELS = tuple(_core.kernels())
 
 KINDS = tuple(ARITHMETICS)
 """The names of the arithmetics (how products are formed); a call refers to one by its index here."""
-
-MAX_PARAMETER_BUFFERS = {
-    "cpu": math.inf,
-    "cuda": _core.MAX_PARAMETER_BUFFERS_CUDA,
-    "rocm": _core.MAX_PARAMETER_BUFFERS_ROCM,
-}
 """With more buffers than this, kernels read the table of buffers from memory instead of the parameters."""
 
 
@@ -70,11 +63,13 @@ class Descriptors(NamedTuple):
 
 
 def workspace_bytes(platform: str, num_buffers: int, descriptors: Descriptors, dtype: Any) -> int:
-    """The workspace of a call whose results are summed in `dtype`, as csrc/gpu/host/launch.h computes it."""
-    table = _core.BUFFER_BYTES * num_buffers if num_buffers > MAX_PARAMETER_BUFFERS[platform] else 0
-    pipelined = KERNELS.index(PIPELINED) in descriptors.launches[::3]
-    maps = _core.PIPELINED_MAP_BYTES if pipelined else 0
-    return maps + table + descriptors.num_sums * int(np.dtype(dtype).itemsize)
+    """The workspace of a call whose results are summed in `dtype`."""
+    sums = descriptors.num_sums * int(np.dtype(dtype).itemsize)
+    if platform == "cpu":
+        return sums
+    pipelined = any(KERNELS[kernel] in PIPELINED for kernel in descriptors.launches[::3])
+    size: int = _core.gpu_workspace_bytes(platform == "rocm", num_buffers, sums, pipelined)
+    return size
 
 
 def problem_table(addresses: Sequence[Address], buffers: Sequence[tuple[int, int, int]]) -> NDArray[np.void]:
@@ -99,7 +94,7 @@ def epilogue_table(epilogues: Sequence[EpilogueAddress], addresses: Sequence[Add
 
     rows = [
         (scalar(e.alpha), scalar(e.beta), addend(e.source, x.source), addend(e.bias, x.bias),
-         ACTIVATIONS.index(e.activation), 0)
+         activation_number(e.activation), 0)
         for e, x in zip(epilogues, addresses, strict=True)
     ] if epilogues else []  # fmt: skip
     return np.array(rows, EPILOGUE)

@@ -16,13 +16,14 @@ from jax_vbgemm._src.matmul.layout import Layout, overlap
 from jax_vbgemm._src.matmul.primitive import Epilogue, Scalar, Target, Term, Window
 from jax_vbgemm._src.matmul.view import View, dense
 
-ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
+FUNCTIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
     "gelu": jax.nn.gelu,  # its default, the tanh approximation
     "silu": jax.nn.silu,
     "tanh": jnp.tanh,
     "sigmoid": jax.nn.sigmoid,
 }
+"""The activations of csrc/activations.def, by name."""
 
 
 def accumulator(dtype: Any) -> Any:
@@ -116,7 +117,7 @@ def finish(
     results = []
     for total, epilogue, dtype in zip(sums, epilogues, out_dtypes, strict=True):
         value = linear_part(total, epilogue, operands)
-        results.append((ACTIVATIONS[epilogue.activation](value) if epilogue.activation else value).astype(dtype))
+        results.append((FUNCTIONS[epilogue.activation](value) if epilogue.activation else value).astype(dtype))
     return results
 
 

@@ -110,7 +110,7 @@ def gated_dot(
       lhs, group_sizes: as for `ragged_dot`.
       rhs: (g, k, 2 n), the gate before the up-projection, or the pair of both, each (g, k, n); with `transpose_rhs`
         (g, 2 n, k), or a pair of (g, n, k).
-      activation: a function or one of "relu", "gelu" (the tanh approximation), "silu", "tanh", "sigmoid".
+      activation: a function or one of `jax_vbgemm.ACTIVATIONS`.
       gate: a function of the two factors (m, n), in place of activation(gate) * up, such as `clamped_swiglu`.
       interleaved: whether columns of the gate and of the up-projection alternate in one array rhs, as in gpt-oss.
       **options: of `ragged_dot`; a bias is (g, 2 n), or a pair of (g, n) for a pair of weights, as rhs_gradient is a
@@ -170,7 +170,7 @@ def gated_dot(
         offset = scalar_integer(name, "group_offset", offset)
     # A row after the last group is zero, even if the activation of 0 is not finite.
     known_rows = rows_with_weights(sizes_argument(name, group_sizes), offset, m, weights[0].shape[0])
-    return finish(hidden, scale, None, known_rows, dtype)
+    return finish(hidden, {} if scale is None else {"row_scale": scale}, None, known_rows, dtype)
 
 
 def clamped_swiglu(gate: jax.Array, up: jax.Array, *, limit: float = 7.0, alpha: float = 1.702) -> jax.Array:

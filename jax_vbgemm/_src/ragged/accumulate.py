@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_vbgemm._src import compat
-from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
+from jax_vbgemm._src.matmul.reference import FUNCTIONS, accumulator
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
 from jax_vbgemm._src.ragged.reference import finish
 from jax_vbgemm._src.ragged.rules import bias_of_rows, gradient_of_rhs, in_one_dtype, known_rows
@@ -32,10 +32,8 @@ def product(ragged: Ragged, total: Any, *operands: jax.Array) -> jax.Array:
     activation = ragged.activation
     if ragged.gated:
         gate, up = jnp.split(value, 2, axis=-1)
-        value, activation = ACTIVATIONS[str(activation)](gate) * up, None
-    return finish(
-        value, extras.get("row_scale"), activation, known_rows(group_sizes, extras, lhs, ragged), ragged.out_dtype
-    )
+        value, activation = FUNCTIONS[str(activation)](gate) * up, None
+    return finish(value, extras, activation, known_rows(group_sizes, extras, lhs, ragged), ragged.out_dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

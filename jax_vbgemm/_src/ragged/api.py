@@ -12,10 +12,10 @@ import numpy as np
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, promotes, refuse_explicit_axes, shown
 from jax_vbgemm._src.integers import is_integer, saturated
-from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
+from jax_vbgemm._src.matmul.activation import ACTIVATIONS, Activation, resolve_activation
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, mixed_dtypes, result_dtype
 from jax_vbgemm._src.matmul.precision import canonical_precision
-from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator
+from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import accumulate, composed
 from jax_vbgemm._src.ragged.indices import clamp, reported
@@ -75,8 +75,7 @@ def ragged_dot(
         length. Rows of groups without weights are zeros. (One of many devices has a part of the experts, for example.)
       transpose_rhs: rhs holds transposed matrices; they are not copied.
       bias: (g, n), of a dtype that promotes to the result's.
-      activation: "relu", "gelu" (the tanh approximation), "silu", "tanh" or "sigmoid", or JAX's function of that name,
-        for real results.
+      activation: one of `jax_vbgemm.ACTIVATIONS`, or JAX's function of that name, for real results.
       gated: rhs and bias hold two weights side by side, the gate first: (g, k, 2 n), or (g, 2 n, k) where
         `transpose_rhs`, and (g, 2 n). The result is row_scale * activation(gate) * up, where gate and up are the two
         halves of lhs[i] @ rhs[group of i] + bias[group of i]. (SwiGLU and GeGLU; on a GPU neither half is stored. A

@@ -10,7 +10,7 @@ all groups. Rows are selected by index and mask, never by multiplication with 0,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from jax import lax
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arithmetic import DTYPES
-from jax_vbgemm._src.matmul.reference import ACTIVATIONS, accumulator, factor
+from jax_vbgemm._src.matmul.reference import FUNCTIONS, accumulator, factor
 from jax_vbgemm._src.ragged.primitive import Ragged, sizes_of
 from jax_vbgemm._src.ragged.segments import segment_of
 
@@ -67,10 +67,11 @@ def rows_with_weights(group_sizes: jax.Array, group_offset: jax.Array | None, m:
 
 
 def finish(
-    total: jax.Array, row_scale: jax.Array | None, activation: str | None, valid: jax.Array, dtype: Any
+    total: jax.Array, extras: Mapping[str, jax.Array], activation: str | None, valid: jax.Array, dtype: Any
 ) -> jax.Array:
     """row_scale activation(total), and zeros in rows without weights; computed in total's dtype."""
-    value = ACTIVATIONS[activation](total) if activation else total
+    row_scale = extras.get("row_scale")
+    value = FUNCTIONS[activation](total) if activation else total
     valid = valid[..., None]
     if row_scale is not None:
         value = jnp.where(valid, row_scale[..., None], jnp.zeros((), row_scale.dtype)).astype(value.dtype) * value
@@ -211,7 +212,7 @@ def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
     if "bias" in extras:
         total = total + extras["bias"][group].astype(total.dtype)
     valid = (row >= rows.begin[group]) & (row < rows.end[group])
-    return finish(total, extras.get("row_scale"), ragged.activation, valid, ragged.out_dtype)
+    return finish(total, extras, ragged.activation, valid, ragged.out_dtype)
 
 
 def _contraction(ragged: Ragged, *operands: jax.Array) -> jax.Array:
