@@ -22,6 +22,6 @@ extern "C" int ragged_trial(int kind, int wide_results, int contraction, int tra
   call.bias.data = bias, call.row_scale.data = row_scale, call.gather.data = gather;
   call.accumulator.data = accumulator, call.out = out;
   call.workspace = workspace;
-  call.plan = {static_cast<vbgemm::RaggedShape>(plan[0]), plan[1], plan[2]};
+  call.plan = {static_cast<vbgemm::RaggedShape>(plan[0]), plan[1] != 0, plan[2]};
   return static_cast<int>(vbgemm::launch_ragged(call, static_cast<vbgemm::Stream>(stream)));
 }

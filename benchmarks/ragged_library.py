@@ -14,7 +14,7 @@ from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.planner.tables.catalogue import PIPELINED as PIPELINED_TILES
 from jax_vbgemm._src.planner.tables.catalogue import catalogue_for
-from jax_vbgemm._src.ragged.plan import SHAPES, Plan, Product, catalogue_tile, is_short, pipelined, plan
+from jax_vbgemm._src.ragged.plan import SHAPES, Plan, Product, catalogue_tile, is_short, plan, why_not_pipelined
 
 PIPELINED = [*SHAPES[1:], *(f"{shape}_taken" for shape in SHAPES[1:])]
 CHOICES = ["automatic", "tiles", *PIPELINED]
@@ -37,13 +37,13 @@ def product_of(m, k, rhs, groups, sizes, contraction, transpose_rhs, gated):
 def tiles_of(kind, product):
     """Choices of all tiles that can compute a product."""
     tiles = [tile for tile in catalogue_for(kind, H100) if is_short(product, tile.index)]
-    return [f"tile {tile.name}/{tile.threads}" for tile in tiles if tile.kernel != PIPELINED_TILES]
+    return [f"tile {tile.name}/{tile.threads}" for tile in tiles if tile.kernel not in PIPELINED_TILES]
 
 
 def plan_of(choice, kind, product):
     if choice == "automatic":
         return plan(kind, H100, product, certain=True)
-    if choice == "tiles" or (choice in PIPELINED and not pipelined(kind, H100, product)):
+    if choice == "tiles" or (choice in PIPELINED and why_not_pipelined(kind, H100, product)):
         shape, counted, tile = "none", False, catalogue_tile(kind, H100, product)
     elif choice in PIPELINED:
         shape, counted, tile = choice.removesuffix("_taken"), choice.endswith("_taken"), -1

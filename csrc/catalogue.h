@@ -25,12 +25,13 @@ inline constexpr uint32_t ALL_TENSOR = F32 | F64 | BF16 | F16 | TF32 | TF32X3;  
 // What one thread of a thread block (on tensor cores one warp) owns. piece: a rectangle of the tile. rows: whole rows of the tile
 // (gpu/simt/row_tile.h). steps: steps of the whole thread block's K, shared with a few other threads (gpu/simt/deep_tile.h). steps_of_rows:
 // steps of the K of its warp's rows (gpu/simt/dot_tile.h, gpu/tensor/tensor_dot_tile.h). rows_of_warpgroup: the warps of a warpgroup own 64
-// rows together, and another warpgroup copies the operands (gpu/pipelined/pipelined_tile.h).
+// rows together, and another warpgroup copies the operands (gpu/sm90/block.h).
 enum class Owned : int32_t { piece, rows, steps, steps_of_rows, rows_of_warpgroup };
 inline constexpr const char* kOwnedNames[] = {"piece", "rows", "steps", "steps_of_rows", "rows_of_warpgroup"};
 
 // The GPUs for which a tile's kernel is written. hopper: compute capability 9.0 alone.
 enum class Gpus : int32_t { all, nvidia, hopper };
+inline constexpr const char* kGpusNames[] = {"all", "nvidia", "hopper"};
 
 struct TileShape {
   const char* name;
@@ -53,7 +54,7 @@ inline constexpr TileShape kTiles[] = {
 #define TENSOR_TILE(name, m, n, k, threads, kinds, gpus) {name, m, n, k, threads, kinds, true, Owned::piece, Gpus::gpus},
 #define TENSOR_ROW_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::rows, Gpus::nvidia},
 #define TENSOR_DOT_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::steps_of_rows, Gpus::nvidia},
-#define PIPELINED_TILE(name, m, n, k, threads, kinds) {name, m, n, k, threads, kinds, true, Owned::rows_of_warpgroup, Gpus::hopper},
+#define PIPELINED_TILE(name, m, n, k, threads, kinds, gpus) {name, m, n, k, threads, kinds, true, Owned::rows_of_warpgroup, Gpus::gpus},
 #define CPU_TILE(name, m, n, k, dtypes) {name, m, n, k, 1, dtypes, false, Owned::piece, Gpus::all},
 #include "tiles.def"
 #undef GPU_TILE
@@ -87,25 +88,38 @@ constexpr WaveGrid wave_grid(const TileShape& tile) {
 // tile does not inherit the registers, and therefore the occupancy, of a large one. Skinny tiles are bound by memory, however few
 // accumulators they have, and their copies need the shared memory of a medium tile.
 enum class Kernel : int32_t {
-#define ORDINARY_KERNEL(name, threads) name,
+#define ORDINARY_KERNEL(name, ...) name,
 #define TENSOR_KERNEL ORDINARY_KERNEL
 #define PIPELINED_KERNEL ORDINARY_KERNEL
 #include "kernels.def"
 };
 inline constexpr const char* kKernelNames[] = {
-#define ORDINARY_KERNEL(name, threads) #name,
+#define ORDINARY_KERNEL(name, ...) #name,
 #define TENSOR_KERNEL ORDINARY_KERNEL
 #define PIPELINED_KERNEL ORDINARY_KERNEL
 #include "kernels.def"
 };
-inline constexpr int kKernelThreads[] = {
-#define ORDINARY_KERNEL(name, threads) threads,
+struct KernelShape {
+  int32_t threads;
+  bool pipelined;
+  Gpus gpus;
+};
+inline constexpr KernelShape kKernelShapes[] = {
+#define ORDINARY_KERNEL(name, threads) {threads, false, Gpus::all},
 #define TENSOR_KERNEL ORDINARY_KERNEL
-#define PIPELINED_KERNEL ORDINARY_KERNEL
+#define PIPELINED_KERNEL(name, threads, gpus) {threads, true, Gpus::gpus},
 #include "kernels.def"
 };
-inline constexpr int kKernels = sizeof(kKernelThreads) / sizeof(kKernelThreads[0]);
-constexpr int threads_of(Kernel kernel) { return kKernelThreads[static_cast<int>(kernel)]; }
+inline constexpr int kKernels = sizeof(kKernelShapes) / sizeof(kKernelShapes[0]);
+constexpr const KernelShape& shape_of(Kernel kernel) { return kKernelShapes[static_cast<int>(kernel)]; }
+constexpr int threads_of(Kernel kernel) { return shape_of(kernel).threads; }
+
+// The pipelined kernel of an architecture.
+constexpr Kernel pipelined_kernel(Gpus gpus) {
+  int kernel = 0;
+  while (!kKernelShapes[kernel].pipelined || kKernelShapes[kernel].gpus != gpus) ++kernel;  // does not compile where there is none
+  return static_cast<Kernel>(kernel);
+}
 
 // Whether one side of a tile is at least four times the other, as in skinny tiles and in row and column tiles.
 constexpr bool is_far_longer(const TileShape& tile) { return tile.m >= 4 * tile.n || tile.n >= 4 * tile.m; }
@@ -122,7 +136,7 @@ constexpr bool is_short(const TileShape& tile) { return tile.m < 256 && tile.n <
 
 constexpr Kernel kernel_of(const TileShape& tile) {
   const int accumulators = tile.m * tile.n / tile.threads;
-  if (tile.owned == Owned::rows_of_warpgroup) return Kernel::m384_pipelined;
+  if (tile.owned == Owned::rows_of_warpgroup) return pipelined_kernel(tile.gpus);
   if (tile.owned == Owned::steps_of_rows) return tile.tensor ? Kernel::m256_dots : Kernel::t256_dots;
   if (tile.owned == Owned::rows) {
     const bool wide = shorter_side(tile) > 16;

@@ -74,15 +74,31 @@ inline bool inside(const Operand& x, int64_t rows, int64_t cols, const Problem& 
   return last < elements;
 }
 
-// The arguments of both handlers after their contexts, and how they are bound.
-struct Arguments {
+// For lists of a call's attributes, from which follow the members of a struct and how XLA decodes it.
+#define VBGEMM_MEMBER(type, name) type name
+#define VBGEMM_STRUCT_MEMBER(type, name) ::xla::ffi::StructMember<type>(#name)
+#define VBGEMM_COMMA ,
+
+// The attributes of a call of planned products.
+// clang-format off
+#define VBGEMM_ATTRIBUTES(ATTRIBUTE, SEPARATOR)                                                                                     \
+  ATTRIBUTE(int64_t, catalogue) SEPARATOR ATTRIBUTE(int64_t, kind) SEPARATOR                                                        \
+  ATTRIBUTE(::xla::ffi::Span<const int64_t>, problems) SEPARATOR ATTRIBUTE(::xla::ffi::Span<const int64_t>, epilogues) SEPARATOR    \
+  ATTRIBUTE(::xla::ffi::Span<const int32_t>, launches) SEPARATOR                                                                    \
+  ATTRIBUTE(int64_t, num_factors) SEPARATOR ATTRIBUTE(int64_t, num_addends) SEPARATOR ATTRIBUTE(int64_t, num_runs) SEPARATOR        \
+  ATTRIBUTE(int64_t, num_tiles) SEPARATOR ATTRIBUTE(int64_t, num_blocks) SEPARATOR ATTRIBUTE(int64_t, num_splits) SEPARATOR         \
+  ATTRIBUTE(int64_t, num_sums)
+// clang-format on
+
+struct Attributes {
+  VBGEMM_ATTRIBUTES(VBGEMM_MEMBER, ;);
+};
+
+// The arguments of a handler after its context.
+struct Arguments : Attributes {
   ffi::AnyBuffer descriptors;
   ffi::RemainingArgs operands;  // factors, then sources and biases (addends), then alphas and betas
   ffi::RemainingRets results;
-  int64_t catalogue, kind;
-  ffi::Span<const int64_t> problems, epilogues;
-  ffi::Span<const int32_t> launches;
-  int64_t num_factors, num_addends, num_runs, num_tiles, num_blocks, num_splits, num_sums;
 
   static constexpr int64_t kProblemWords = sizeof(Problem) / sizeof(int64_t);
   int64_t num_problems() const { return static_cast<int64_t>(problems.size()) / kProblemWords; }
@@ -95,23 +111,6 @@ struct Arguments {
 struct BufferEnds {
   size_t factors, addends, operands, results;
 };
-
-#define VBGEMM_BIND_ARGUMENTS(binding)                    \
-  binding.Arg<::xla::ffi::AnyBuffer>()                    \
-      .RemainingArgs()                                    \
-      .RemainingRets()                                    \
-      .Attr<int64_t>("catalogue")                         \
-      .Attr<int64_t>("kind")                              \
-      .Attr<::xla::ffi::Span<const int64_t>>("problems")  \
-      .Attr<::xla::ffi::Span<const int64_t>>("epilogues") \
-      .Attr<::xla::ffi::Span<const int32_t>>("launches")  \
-      .Attr<int64_t>("num_factors")                       \
-      .Attr<int64_t>("num_addends")                       \
-      .Attr<int64_t>("num_runs")                          \
-      .Attr<int64_t>("num_tiles")                         \
-      .Attr<int64_t>("num_blocks")                        \
-      .Attr<int64_t>("num_splits")                        \
-      .Attr<int64_t>("num_sums")
 
 // A number of a call, the lowest and the highest that it may be, and the reason, in words.
 struct Bound {
@@ -360,3 +359,5 @@ inline ffi::Error check_call(const Arguments& given, size_t extra_results, Call&
 }
 
 }  // namespace vbgemm
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(vbgemm::Attributes, VBGEMM_ATTRIBUTES(VBGEMM_STRUCT_MEMBER, VBGEMM_COMMA));

@@ -2,10 +2,10 @@
 #include <nanobind/nanobind.h>
 
 #include "catalogue.h"
-#include "cpu/handler.h"
 #include "cpu/walk.h"
 #include "gpu/limits.h"
 #include "gpu/vendor_tiles.h"
+#include "handlers/handlers.h"
 #include "layouts.h"
 #include "ragged.h"
 
@@ -74,6 +74,33 @@ nb::dict Layouts() {
   return layouts;
 }
 
+// A shape by the names of its sizes; None if there is no such operand.
+nb::object ShapeOf(const vbgemm::OperandShape& shape) {
+  if (shape.rank < 0) return nb::none();
+  nb::list names;
+  for (int i = 0; i < shape.rank; ++i) names.append(vbgemm::kRaggedSizeNames[static_cast<int>(shape.sizes[i])]);
+  return nb::tuple(names);
+}
+
+nb::list RaggedOperands() {
+  nb::list operands;
+  for (const vbgemm::RaggedOperandInfo& one : vbgemm::ragged_table::kTable) {
+    nb::list kernels;
+    for (int i = 0; i < 3; ++i) {
+      if (one.kernels >> i & 1) kernels.append(vbgemm::kRaggedKernelNames[i]);
+    }
+    operands.append(nb::make_tuple(one.name, vbgemm::kRaggedTypeNames[static_cast<int>(one.type)], nb::tuple(kernels), ShapeOf(one.rows),
+                                   ShapeOf(one.contraction)));
+  }
+  return operands;
+}
+
+nb::list RaggedShapes() {
+  nb::list shapes;
+  for (const vbgemm::RaggedShapeInfo& one : vbgemm::kRaggedShapeTable) shapes.append(nb::make_tuple(one.name, one.columns, one.cluster));
+  return shapes;
+}
+
 template <size_t N>
 nb::list Names(const char* const (&names)[N]) {
   nb::list list;
@@ -93,12 +120,10 @@ NB_MODULE(_core, m) {
   m.def("layouts", &Layouts, "The records of a call's descriptors: {name: (bytes, [(field, type, count, offset)])}.");
   m.attr("AMONG_SUMS") = vbgemm::kAmongSums;
   m.attr("CONTINUED") = vbgemm::kContinued;
-  m.attr("BUFFER_BYTES") = vbgemm::kBufferBytes;
   m.attr("VECTOR_LOAD_BYTES") = vbgemm::kVectorLoadBytes;
-  m.attr("MAX_PARAMETER_BUFFERS_CUDA") = vbgemm::max_parameter_buffers(/*cdna=*/false);
-  m.attr("MAX_PARAMETER_BUFFERS_ROCM") = vbgemm::max_parameter_buffers(/*cdna=*/true);
   m.attr("ARRAY_CHUNK_BYTES") = vbgemm::kArrayChunkBytes;
-  m.attr("PIPELINED_MAP_BYTES") = vbgemm::kPipelinedMapBytes;
+  m.def("gpu_workspace_bytes", &vbgemm::gpu_workspace_bytes, nb::arg("cdna"), nb::arg("num_buffers"), nb::arg("sum_bytes"),
+        nb::arg("pipelined"), "The size of a call's workspace on a GPU.");
   m.attr("RAGGED_COUNTER_BYTES") = vbgemm::kRaggedCounterBytes;
   m.attr("RAGGED_MOST_SIZE") = vbgemm::kRaggedMostSize;
   m.attr("RAGGED_MOST_TILES") = vbgemm::kRaggedMostTiles;
@@ -106,14 +131,22 @@ NB_MODULE(_core, m) {
         "The element types: (name, bytes, accumulator, fraction bits, types to which sums of its products may be rounded).");
   m.def("arithmetics", &Arithmetics, "The arithmetics, in the order of their numbers: (name, left operand's type, right operand's type).");
   m.def("catalogue_hash", &vbgemm::catalogue_hash, "Identifies the catalogue; travels with every call.");
-  m.def("ragged_shapes", [] { return Names(vbgemm::kRaggedShapeNames); }, "A GPU's tile shapes of ragged products, by number.");
+  m.def("ragged_operands", &RaggedOperands,
+        "The operands of ragged products, in order, and their result: (name, type, kernels that have it, shape in ragged rows, shape in a "
+        "ragged contraction).");
+  m.attr("RAGGED_REQUIRED") = vbgemm::kRaggedRequired;
+  m.def("ragged_shapes", &RaggedShapes, "A GPU's tile shapes of ragged products, by number: (name, columns, thread blocks of a cluster).");
   m.def(
       "has_ragged_pipeline",
-      [](int kind, bool contraction, bool transpose_rhs, bool gathers) {
-        return vbgemm::has_ragged_pipeline(static_cast<vbgemm::Kind>(kind), contraction, transpose_rhs, gathers);
+      [](int kind, bool contraction, bool transpose_rhs, bool gathers, int shape) {
+        return vbgemm::has_ragged_pipeline(static_cast<vbgemm::Kind>(kind), contraction, transpose_rhs, gathers,
+                                           static_cast<vbgemm::RaggedShape>(shape));
       },
-      nb::arg("kind"), nb::arg("contraction"), nb::arg("transpose_rhs"), nb::arg("gathers"),
-      "Whether GPUs with TMA have a pipelined kernel of ragged products of an arithmetic, by its number, and of a layout.");
+      nb::arg("kind"), nb::arg("contraction"), nb::arg("transpose_rhs"), nb::arg("gathers"), nb::arg("shape"),
+      "Whether GPUs with TMA have a pipelined kernel of ragged products of an arithmetic and a shape, by their numbers, and of a layout.");
+  m.def(
+      "ragged_line_elements", [](int kind) { return vbgemm::pipelined_line_elements(static_cast<vbgemm::Kind>(kind)); }, nb::arg("kind"),
+      "Of how many elements the lines of operands and results of a pipelined kernel of ragged products must be multiples.");
   m.def(
       "ragged_list",
       [](int64_t m, int64_t k, int64_t columns, int64_t groups, int64_t total_groups, bool contraction, int tile) {
@@ -125,8 +158,8 @@ NB_MODULE(_core, m) {
       nb::arg("m"), nb::arg("k"), nb::arg("columns"), nb::arg("groups"), nb::arg("total_groups"), nb::arg("contraction"), nb::arg("tile"),
       "The length of the list of tiles by which a GPU computes a ragged product, and its size in bytes.");
   m.def("isa", &vbgemm::isa, "The instruction set the CPU kernel uses on this machine.");
-  m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_matmul)); }, "The XLA FFI handler.");
+  m.def("handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_matmul)); }, "The XLA FFI handler.");
   m.def(
-      "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_cpu_ragged)); },
+      "ragged_handler", [] { return nb::capsule(reinterpret_cast<void*>(&vbgemm_ragged)); },
       "The XLA FFI handler of products whose group sizes are data.");
 }

@@ -13,25 +13,70 @@ struct RaggedOperand {
   int64_t batch_stride[2];  // in elements
 };
 
-// The tile shape of the pipelined kernel on a GPU. wide_pair and wide: 128 x 256 elements of the result for each thread block, in clusters
-// of two thread blocks that share copies (except in contractions and TF32), or single thread blocks. narrow: 128 x 128. none: the call is
-// not for the pipelined kernel. (Which is the fastest depends on the device: ragged/plan.py.)
+// The sizes of a call, of which the shapes of its operands consist. columns: of a matrix of rhs and of a bias in ragged rows, 2 n in a
+// gated product.
+enum class RaggedSize : int32_t { lhs_rows, m, k, n, columns, groups, total_groups };
+inline constexpr const char* kRaggedSizeNames[] = {"lhs_rows", "m", "k", "n", "columns", "groups", "total_groups"};
+inline constexpr int kRaggedSizes = sizeof(kRaggedSizeNames) / sizeof(kRaggedSizeNames[0]);
+
+// The type of an operand: that of lhs and rhs, of the result, of the sums, int32, or either of int32 and int64.
+enum class RaggedType : int32_t { factor, result, accumulator, index, group_size };
+inline constexpr const char* kRaggedTypeNames[] = {"factor", "result", "accumulator", "index", "group_size"};
+
+// A shape without batch dimensions; rank -1: the operand is absent.
+struct OperandShape {
+  int rank;
+  RaggedSize sizes[3];
+};
+// What computes a call: the CPU, tiles of the catalogue on a GPU, or the pipelined kernel.
+enum RaggedKernel { kRaggedCpu = 1, kRaggedTiles = 2, kRaggedPipelined = 4 };
+inline constexpr const char* kRaggedKernelNames[] = {"cpu", "tiles", "pipelined"};
+
+struct RaggedOperandInfo {
+  const char* name;
+  RaggedType type;
+  int kernels;  // a set of RaggedKernel
+  OperandShape rows, contraction;
+};
+
+namespace ragged_table {
+constexpr RaggedSize lhs_rows = RaggedSize::lhs_rows, m = RaggedSize::m, k = RaggedSize::k, n = RaggedSize::n,
+                     columns = RaggedSize::columns, groups = RaggedSize::groups, total_groups = RaggedSize::total_groups;
+constexpr int cpu = kRaggedCpu, tiles = kRaggedTiles, pipelined = kRaggedPipelined, all = cpu | tiles | pipelined;
+constexpr OperandShape absent{-1, {}};
+template <class... Size>
+constexpr OperandShape shape(Size... sizes) {
+  return {sizeof...(sizes), {sizes...}};
+}
+// The operands, and behind them the result.
+inline constexpr RaggedOperandInfo kTable[] = {
+#define OPERAND(name, type, kernels, rows, contraction) {#name, RaggedType::type, kernels, rows, contraction},
+#define RESULT OPERAND
+#include "ragged_operands.def"
+};
+}  // namespace ragged_table
+inline constexpr const RaggedOperandInfo* kRaggedOperandTable = ragged_table::kTable;
+inline constexpr int kRaggedOperands = sizeof(ragged_table::kTable) / sizeof(ragged_table::kTable[0]) - 1, kRaggedRequired = 3;
+
+// The tile shape of the pipelined kernel on a GPU: 128 rows by some columns of the result for each thread block, and how many thread blocks
+// are a cluster, in which they share copies. none: the call is not for the pipelined kernel. (Which is the fastest depends on the device:
+// ragged/plan.py.)
 enum class RaggedShape : int32_t { none, wide_pair, wide, narrow };
-inline constexpr const char* kRaggedShapeNames[] = {"none", "wide_pair", "wide", "narrow"};
-inline constexpr int kRaggedShapes = sizeof(kRaggedShapeNames) / sizeof(kRaggedShapeNames[0]);
+struct RaggedShapeInfo {
+  const char* name;
+  int columns, cluster;
+};
+inline constexpr RaggedShapeInfo kRaggedShapeTable[] = {{"none", 0, 0}, {"wide_pair", 256, 2}, {"wide", 256, 1}, {"narrow", 128, 1}};
+inline constexpr int kRaggedShapes = sizeof(kRaggedShapeTable) / sizeof(kRaggedShapeTable[0]);
+constexpr const RaggedShapeInfo& info_of(RaggedShape shape) { return kRaggedShapeTable[static_cast<int>(shape)]; }
 
 // How a GPU computes a call: the pipelined kernel's shape, and whether its thread blocks take tiles from a counter in the workspace; and
 // the tile of the catalogue for GPUs and operands without that kernel, or -1.
 struct RaggedPlan {
   RaggedShape shape;
-  int32_t counted, tile;
+  bool counted;
+  int32_t tile;
 };
-
-// Whether there are pipelined kernels of a kind and layout, on devices that have any.
-inline bool has_ragged_pipeline(Kind kind, bool contraction, bool transpose_rhs, bool gathers) {
-  if (kind == Kind::bf16 || kind == Kind::f16) return !(contraction && gathers);
-  return kind == Kind::tf32 && !contraction && transpose_rhs && !gathers;
-}
 
 struct RaggedCall {
   DType dtype, out_dtype;  // dtype: of lhs and rhs; out_dtype: of the result
@@ -41,14 +86,76 @@ struct RaggedCall {
   bool wide_sizes;  // group_sizes are int64
   int64_t m, k, n, groups, total_groups, lhs_rows;
   int64_t batch[2];
-  RaggedOperand lhs, rhs, group_sizes, bias, row_scale, group_offset, gather, accumulator;  // accumulator: its memory is that of the result
+#define OPERAND(name, ...) RaggedOperand name;  // the accumulator's memory is that of the result
+#define RESULT(...)
+#include "ragged_operands.def"
   void* out;
   void* workspace;
   int64_t workspace_bytes;
   RaggedPlan plan;  // on a GPU
 
   int64_t columns() const { return gated ? 2 * n : n; }  // of a matrix of rhs in ragged rows
+  int64_t size(RaggedSize which) const {
+    const int64_t sizes[kRaggedSizes] = {lhs_rows, m, k, n, columns(), groups, total_groups};
+    return sizes[static_cast<int>(which)];
+  }
+  int bytes(RaggedType type) const {  // of an element
+    const int each[] = {bytes_of(dtype), bytes_of(out_dtype), accumulator_bytes(kind), 4, wide_sizes ? 8 : 4};
+    return each[static_cast<int>(type)];
+  }
 };
+
+// The operands of a call, in the order of their table.
+inline constexpr RaggedOperand RaggedCall::* kRaggedMembers[kRaggedOperands] = {
+#define OPERAND(name, ...) &RaggedCall::name,
+#define RESULT(...)
+#include "ragged_operands.def"
+};
+
+// The shape of a call's operand, or of its result, in its form.
+inline const OperandShape& shape_of(const RaggedCall& call, const RaggedOperandInfo& operand) {
+  return call.contraction ? operand.contraction : operand.rows;
+}
+inline int64_t elements_of(const RaggedCall& call, const RaggedOperandInfo& operand) {
+  const OperandShape& shape = shape_of(call, operand);
+  int64_t elements = 1;
+  for (int i = 0; i < shape.rank; ++i) elements *= call.size(shape.sizes[i]);
+  return elements;
+}
+
+// Whether a kernel has all operands of a call, and its gates.
+inline bool has_all(RaggedKernel kernel, const RaggedCall& call) {
+  for (int i = 0; i < kRaggedOperands; ++i) {
+    if ((call.*kRaggedMembers[i]).data && !(kRaggedOperandTable[i].kernels & kernel)) return false;
+  }
+  return !call.gated || kernel == kRaggedPipelined;
+}
+
+inline int64_t results_of(const RaggedCall& call) { return elements_of(call, kRaggedOperandTable[kRaggedOperands]); }
+
+// Returns one entry of the batch as a call of its own.
+inline RaggedCall entry_of(const RaggedCall& call, int64_t outer, int64_t inner) {
+  RaggedCall entry = call;
+  entry.batch[0] = entry.batch[1] = 1;
+  for (int i = 0; i < kRaggedOperands; ++i) {
+    RaggedOperand& operand = entry.*kRaggedMembers[i];
+    if (!operand.data) continue;
+    const int64_t elements = outer * operand.batch_stride[0] + inner * operand.batch_stride[1];
+    operand.data = static_cast<const char*>(operand.data) + elements * call.bytes(kRaggedOperandTable[i].type);
+  }
+  entry.out = static_cast<char*>(call.out) + (outer * call.batch[1] + inner) * results_of(call) * bytes_of(call.out_dtype);
+  return entry;
+}
+
+// Whether devices that have any pipelined kernels have one of a call's arithmetic, layout, gathered rows and shape: only ragged rows of
+// 16-bit types have clusters, and no cluster gathers.
+inline bool has_ragged_pipeline(Kind kind, bool contraction, bool transpose_rhs, bool gathers, RaggedShape shape) {
+  if (shape == RaggedShape::none || (info_of(shape).cluster > 1 && (contraction || gathers || kind == Kind::tf32))) return false;
+  if (kind == Kind::bf16 || kind == Kind::f16) return !(contraction && gathers);
+  return kind == Kind::tf32 && !contraction && transpose_rhs && !gathers;
+}
+// Of how many elements the lines of operands and results of a pipelined kernel must be multiples: of 16 bytes.
+inline int pipelined_line_elements(Kind kind) { return 16 / bytes_of(arithmetic_of(kind).lhs); }
 
 // The head of the list of tiles: the epilogue of tiles whose group has a matrix, and that of tiles of zeros.
 struct TileEpilogues {

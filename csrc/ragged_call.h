@@ -1,14 +1,11 @@
 // The custom call of ragged products: products over rows in groups whose sizes are data. This file has its contract, and the checks between
-// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v3" on every platform.
+// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v4" on every platform.
 //
 // Rows belong to groups in order: group j of total_groups has the next max(group_sizes[j], 0) rows, but rows from m on do not exist,
 // whatever the sizes say. There are weights for `groups` groups only, beginning with group group_offset: group j has the weights w = j -
 // group_offset if 0 <= w < groups. A row "has weights" if its group has; rows after the last group do not.
 //
-//   ragged rows         out[i] = row_scale[i] activation(lhs[i] op(rhs[w]) + bias[w]) where row i has weights, else zeros
-//   gated ragged rows   out[i] = row_scale[i] activation(gate) up, where (gate, up) are both halves of lhs[i] op(rhs[w]) + bias[w]
-//   ragged contraction  out[w] = accumulator[w] + sum over the rows i of w's group of lhs[i]^T rhs[i]; accumulator[w] where it has none, or
-//                       zeros if there is no accumulator
+// ragged_operands.def has the operands and what is computed of them.
 //
 // Group sizes are in device memory, and no host code reads them on a GPU. Weights and biases of groups without rows are never read, and the
 // values of a row never reach the result of another group. Sums are computed in the accumulator's dtype, in an order that depends on the
@@ -17,33 +14,15 @@
 // With `gather`, lhs has any number of rows, and row gather[i] of it (the first or last one if there is no such row) takes the place of
 // lhs[i].
 //
-// Operands, all row-major; an operand that the call does not have is empty:
-//   0 lhs           (lhs_rows, k)   lhs_rows is m without gather
-//   1 rhs           ragged rows: (groups, k, n), or (groups, n, k) with transpose_rhs; ragged contraction: (m, n); lhs's dtype
-//                   (gated: 2 n in place of n, here and for the bias)
-//   2 group_sizes   (total_groups)  int32 or int64
-//   3 bias          (groups, n)     the result's dtype
-//   4 row_scale     (m)             the accumulator's dtype, which is real
-//   5 group_offset  ()              int32; 0 if absent
-//   6 gather        (m)             int32
-//   7 accumulator   as the result, with whose memory it is aliased; only of a ragged contraction with results of float32
-// Results:
-//   0 out           ragged rows: (m, n); ragged contraction: (groups, k, n); lhs's dtype, or float32 if that has 16 bits
-//   1 workspace     bytes (uint8) that the plan needs (ragged_workspace_bytes); absent if it needs none
-// Attributes:
-//   kind            how products are formed (Kind)
-//   contraction     0: ragged rows; 1: ragged contraction, which has neither transpose_rhs nor operands 3, 4 and 6 nor activation
-//   transpose_rhs   0 or 1
-//   activation      Activation
-//   gated           0 or 1
-//   sizes           m, k, n, groups, total_groups, batch[0], batch[1], lhs_rows; all at least 1
-//   batch_strides   two for each operand, in elements
-//   plan            int32 words. CPU: empty. GPU: those of a RaggedPlan. Only the pipelined kernel has row_scale, gather, accumulators
-//                   and gated products
-//   catalogue       the hash of the catalogue of tiles that the plan refers to
+// Operands and results are row-major. rhs is (groups, columns, k) with transpose_rhs. An operand that the call does not have has no
+// elements and rank 1. Results: out, and the workspace, bytes (uint8) that the plan needs (ragged_workspace_bytes), absent if it needs
+// none. The accumulator, of which only a ragged contraction with results of float32 has one, is aliased with the result. Operands of the
+// accumulator's type are for real numbers. The result has lhs's dtype, or float32 if that has 16 bits.
 //
-// All of this is computed for batch[0] x batch[1] entries. Entry (b0, b1) of an operand begins b0 batch_strides[0] + b1 batch_strides[1]
-// elements after its first entry; an operand that all entries share has strides of 0. Results are dense.
+// All of this is computed for a batch: the result has up to two more dimensions before its own, and so may each operand. They broadcast: an
+// operand that lacks one, or has size 1 in it, is shared along it. All sizes are at least 1 and follow from the operands' dimensions.
+//
+// The attributes are those of RaggedAttributes. catalogue is the hash of the catalogue of tiles to which `tile` refers.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -54,27 +33,25 @@
 
 namespace vbgemm {
 
+// The attributes: how products are formed (a Kind); the form of the call; and its RaggedPlan, which is {none, false, -1} on the CPU.
+// clang-format off
+#define VBGEMM_RAGGED_ATTRIBUTES(ATTRIBUTE, SEPARATOR)                                    \
+  ATTRIBUTE(int64_t, kind) SEPARATOR                                                      \
+  ATTRIBUTE(bool, contraction) SEPARATOR ATTRIBUTE(bool, transpose_rhs) SEPARATOR         \
+  ATTRIBUTE(int64_t, activation) SEPARATOR ATTRIBUTE(bool, gated) SEPARATOR               \
+  ATTRIBUTE(int64_t, shape) SEPARATOR ATTRIBUTE(bool, counted) SEPARATOR ATTRIBUTE(int64_t, tile) SEPARATOR \
+  ATTRIBUTE(int64_t, catalogue)
+// clang-format on
+
+struct RaggedAttributes {
+  VBGEMM_RAGGED_ATTRIBUTES(VBGEMM_MEMBER, ;);
+};
+
 struct RaggedArguments {
   ffi::RemainingArgs operands;
   ffi::RemainingRets results;
-  int64_t kind, contraction, transpose_rhs, activation, gated;
-  ffi::Span<const int64_t> sizes, batch_strides;
-  ffi::Span<const int32_t> plan;
-  int64_t catalogue;
+  RaggedAttributes attributes;
 };
-
-#define VBGEMM_BIND_RAGGED_ARGUMENTS(binding)                 \
-  binding.RemainingArgs()                                     \
-      .RemainingRets()                                        \
-      .Attr<int64_t>("kind")                                  \
-      .Attr<int64_t>("contraction")                           \
-      .Attr<int64_t>("transpose_rhs")                         \
-      .Attr<int64_t>("activation")                            \
-      .Attr<int64_t>("gated")                                 \
-      .Attr<::xla::ffi::Span<const int64_t>>("sizes")         \
-      .Attr<::xla::ffi::Span<const int64_t>>("batch_strides") \
-      .Attr<::xla::ffi::Span<const int32_t>>("plan")          \
-      .Attr<int64_t>("catalogue")
 
 // Checks that products whose operands have one dtype have kernels. 8-bit types have no such kernels.
 inline Fault check_ragged_kind(int64_t kind, ffi::DataType operands, ffi::DataType results) {
@@ -91,146 +68,178 @@ inline Fault check_ragged_kind(int64_t kind, ffi::DataType operands, ffi::DataTy
   return {};
 }
 
-inline constexpr int kRaggedOperands = 8, kRaggedSizes = 8;
-inline constexpr const char* kRaggedOperandNames[kRaggedOperands] = {"lhs",       "rhs",          "group_sizes", "bias",
-                                                                     "row_scale", "group_offset", "gather",      "accumulator"};
-
-// Checks how many operands, results and numbers a call has.
-inline ffi::Error check_ragged_counts(const RaggedArguments& given) {
-  const Bound counts[] = {
-      {"the number of operands", static_cast<int64_t>(given.operands.size()), kRaggedOperands, kRaggedOperands, "those of a ragged call"},
-      {"the number of results", static_cast<int64_t>(given.results.size()), 1, 2, "a ragged call has one beside its workspace"},
-      {"the number of sizes", static_cast<int64_t>(given.sizes.size()), kRaggedSizes, kRaggedSizes, "those of a ragged call"},
-      {"the number of batch strides", static_cast<int64_t>(given.batch_strides.size()), 2 * kRaggedOperands, 2 * kRaggedOperands,
-       "two for each operand"},
-  };
-  return check_bounds(counts);
+inline std::string text_of(const ffi::Span<const int64_t>& dimensions) {
+  std::string text;
+  for (const int64_t size : dimensions) text += (text.empty() ? "" : ", ") + std::to_string(size);
+  return "(" + text + ")";
 }
 
-// Fills in the sizes and the flags of `call`.
-inline ffi::Error check_ragged_sizes(const RaggedArguments& given, RaggedCall& call) {
-  const auto& sizes = given.sizes;
-  const auto of_size = [&sizes](const char* name, int i) { return Bound{name, sizes[i], 1, kRaggedMostSize, "sizes have 32 bits"}; };
-  const Bound of_sizes[kRaggedSizes] = {
-      of_size("m", 0),        of_size("k", 1),        of_size("n", 2),       of_size("groups", 3), of_size("total_groups", 4),
-      of_size("batch[0]", 5), of_size("batch[1]", 6), of_size("lhs_rows", 7)};
-  if (ffi::Error error = check_bounds(of_sizes); error.failure()) return error;
-  call.m = sizes[0], call.k = sizes[1], call.n = sizes[2], call.groups = sizes[3], call.total_groups = sizes[4];
-  call.batch[0] = sizes[5], call.batch[1] = sizes[6], call.lhs_rows = sizes[7];
-  call.contraction = given.contraction != 0, call.transpose_rhs = given.transpose_rhs != 0, call.gated = given.gated != 0;
-  if (call.columns() > kRaggedMostSize) return refuse("both halves of a gated product have too many columns for 32 bits");
-  return ffi::Error::Success();
-}
-
-// Fills in the operands and the result of `call`, whose sizes are known: they must have as many elements as these need.
-inline ffi::Error check_ragged_buffers(const ffi::AnyBuffer (&buffers)[kRaggedOperands], const ffi::AnyBuffer& out,
-                                       const int64_t* batch_strides, RaggedCall& call) {
-  const __int128 entry = call.contraction ? __int128{call.groups} * call.k * call.n : __int128{call.m} * call.n;
-  const __int128 whole[kRaggedOperands] = {__int128{call.lhs_rows} * call.k,
-                                           call.contraction ? __int128{call.m} * call.n : __int128{call.groups} * call.k * call.columns(),
-                                           call.total_groups,
-                                           __int128{call.groups} * call.columns(),
-                                           call.m,
-                                           1,
-                                           call.m,
-                                           entry};
-  RaggedOperand* const operand[kRaggedOperands] = {&call.lhs,       &call.rhs,          &call.group_sizes, &call.bias,
-                                                   &call.row_scale, &call.group_offset, &call.gather,      &call.accumulator};
-  for (int i = 0; i < kRaggedOperands; ++i) {
-    const int64_t elements = buffers[i].element_count(), *stride = batch_strides + 2 * i;
-    *operand[i] = {elements ? buffers[i].untyped_data() : nullptr, {stride[0], stride[1]}};
-    if (!elements && i >= 3) continue;
-    const std::string name = kRaggedOperandNames[i];
-    if (stride[0] < 0 || stride[1] < 0) return refuse(name + " has a negative batch stride");
-    const __int128 end = (call.batch[0] - 1) * __int128{stride[0]} + (call.batch[1] - 1) * __int128{stride[1]} + whole[i];
-    if (end > elements) return refuse(name + " has " + std::to_string(elements) + " elements, fewer than the call's sizes need");
-  }
-  if (entry * call.batch[0] * call.batch[1] != static_cast<int64_t>(out.element_count()))
-    return refuse("the result has " + std::to_string(out.element_count()) + " elements, not the number that the call's sizes need");
-  call.out = out.untyped_data();
-  return ffi::Error::Success();
-}
-
-// Checks the dtypes of the operands beside lhs, and that the call has only operands that its product can have.
-inline ffi::Error check_ragged_rules(const ffi::AnyBuffer (&buffers)[kRaggedOperands], RaggedCall& call) {
-  if (buffers[1].element_type() != buffers[0].element_type()) return refuse("lhs and rhs must have one dtype");
-  const ffi::DataType size_type = buffers[2].element_type();
-  if (size_type != ffi::DataType::S32 && size_type != ffi::DataType::S64) return refuse("group_sizes must be int32 or int64");
-  call.wide_sizes = size_type == ffi::DataType::S64;
-  if (call.bias.data && dtype_of(buffers[3].element_type()) != call.out_dtype) return refuse("bias must have the result's dtype");
-  const DType accumulator = accumulator_of(call.kind);
-  const bool is_real = accumulator == DType::f32 || accumulator == DType::f64;
-  if (call.row_scale.data && (!is_real || dtype_of(buffers[4].element_type()) != accumulator)) {
-    return refuse("row_scale must have the accumulator's dtype, which must be real");
-  }
-  if (!is_real && (call.activation != Activation::none || call.gated)) return refuse("complex numbers have no activation");
-  if (call.group_offset.data && buffers[5].element_type() != ffi::DataType::S32) return refuse("group_offset must be int32");
-  if (call.gather.data && buffers[6].element_type() != ffi::DataType::S32) return refuse("gather must be int32");
-  if (!call.gather.data && call.lhs_rows != call.m) return refuse("lhs must have m rows, as the call has no gather");
-  const bool finishes = call.bias.data || call.row_scale.data || call.activation != Activation::none || call.gated;
-  if (call.contraction && (call.transpose_rhs || finishes || call.gather.data)) {
-    return refuse("a ragged contraction has neither transpose_rhs nor gather nor an epilogue");
-  }
-  if (call.accumulator.data) {
-    if (!call.contraction) return refuse("only a ragged contraction has an accumulator");
-    if (call.out_dtype != DType::f32 || buffers[7].element_type() != ffi::DataType::F32) {
-      return refuse("an accumulator and its results must be float32");
+// The sizes of a call, as far as the operands that were read so far tell them.
+class KnownSizes {
+ public:
+  // Reads the dimensions of an operand behind those of its batch.
+  Fault read(const RaggedOperandInfo& operand, const OperandShape& shape, bool transposed, const ffi::AnyBuffer& buffer) {
+    const ffi::Span<const int64_t> dimensions = buffer.dimensions();
+    const int batch = static_cast<int>(dimensions.size()) - shape.rank;
+    const auto fault = [&](const std::string& rule) { return operand.name + (" is " + text_of(dimensions)) + ": " + rule; };
+    if (batch < 0 || batch > 2) {
+      return fault("it must have " + std::to_string(shape.rank) + " dimensions, and up to two of the batch before them");
     }
-    if (call.accumulator.data != call.out) return refuse("the accumulator's memory must be that of the result");
+    for (int i = 0; i < shape.rank; ++i) {
+      const int place = transposed && i > 0 ? shape.rank - i : i;  // of a matrix, the last two
+      const int64_t size = dimensions[batch + i];
+      int64_t& known = sizes_[static_cast<int>(shape.sizes[place])];
+      const char* const name = kRaggedSizeNames[static_cast<int>(shape.sizes[place])];
+      if (size < 1 || size > kRaggedMostSize) return fault(std::string(name) + " must be 1 to " + std::to_string(kRaggedMostSize));
+      if (known && known != size) return fault(std::string(name) + " is " + std::to_string(known) + " elsewhere");
+      known = size;
+    }
+    return {};
   }
-  return ffi::Error::Success();
+  int64_t operator[](RaggedSize size) const { return sizes_[static_cast<int>(size)]; }
+
+ private:
+  int64_t sizes_[kRaggedSizes] = {};
+};
+
+inline const RaggedOperandInfo& result_info() { return kRaggedOperandTable[kRaggedOperands]; }
+
+// Whether an operand of the table is there.
+inline bool is_given(int index, const ffi::AnyBuffer& buffer) {
+  return index < kRaggedRequired || buffer.element_count() > 0 || buffer.dimensions().size() != 1;
 }
 
-// Fills in the plan of `call`, for which `has_tile` says which tiles of the catalogue there are. A GPU's handler calls this.
-template <class HasTile>
-inline ffi::Error check_ragged_plan(const RaggedArguments& given, const HasTile& has_tile, RaggedCall& call) {
-  constexpr int kWords = sizeof(RaggedPlan) / sizeof(int32_t);
-  if (given.plan.size() != kWords) return refuse("the plan of a ragged call on a GPU must have " + std::to_string(kWords) + " words");
-  const int32_t* const words = given.plan.begin();
-  const Bound bounds[] = {
-      {"the plan's shape", words[0], 0, kRaggedShapes - 1, "RaggedShape"},
-      {"the plan's counter", words[1], 0, 1, "it is used or not"},
-      {"the plan's tile", words[2], -1, kNumTiles - 1, "rows of the catalogue"},
-  };
-  if (ffi::Error error = check_bounds(bounds); error.failure()) return error;
-  call.plan = {static_cast<RaggedShape>(words[0]), words[1], words[2]};
-  if (call.plan.tile >= 0) {
-    if (given.catalogue != catalogue_hash()) return refuse("this program was planned with another version of jax_vbgemm: lower it again");
-    const TileShape& tile = kTiles[call.plan.tile];
-    if (!has_tile(tile)) return refuse(std::string("tile ") + tile.name + " has no kernel for this arithmetic here");
-    if (max_tiles(call, tile.m, tile.n) > kRaggedMostTiles) return refuse("the call has too many tiles for 32 bits");
-  }
-  const int64_t needed = ragged_workspace_bytes(call);
-  if (needed > 0 && call.workspace_bytes < needed) return refuse("the workspace must have " + std::to_string(needed) + " bytes");
-  return ffi::Error::Success();
+inline bool has_real_sums(const RaggedCall& call) {
+  const DType accumulator = accumulator_of(call.kind);
+  return accumulator == DType::f32 || accumulator == DType::f64;
 }
 
-// Fills in `call` except for its plan, or returns an error that names the argument and the rule it breaks.
-inline ffi::Error check_ragged(const RaggedArguments& given, RaggedCall& call) {
-  if (ffi::Error error = check_ragged_counts(given); error.failure()) return error;
-  if (ffi::Error error = check_ragged_sizes(given, call); error.failure()) return error;
-  if (const Fault fault = check_activation(given.activation)) return refuse(*fault);
-  call.activation = static_cast<Activation>(given.activation);
+// Checks the dtype of an operand beside lhs.
+inline Fault check_ragged_dtype(const RaggedOperandInfo& operand, ffi::DataType type, RaggedCall& call) {
+  const std::string name = operand.name;
+  const std::optional<DType> dtype = dtype_of(type);
+  switch (operand.type) {
+    case RaggedType::factor: return dtype == call.dtype ? Fault{} : "lhs and rhs must have one dtype";
+    case RaggedType::result: return dtype == call.out_dtype ? Fault{} : name + " must have the result's dtype";
+    case RaggedType::accumulator:
+      if (dtype == accumulator_of(call.kind) && has_real_sums(call)) return {};
+      return name + " must have the accumulator's dtype, which must be real";
+    case RaggedType::index: return type == ffi::DataType::S32 ? Fault{} : name + " must be int32";
+    case RaggedType::group_size: call.wide_sizes = type == ffi::DataType::S64;
+  }
+  return call.wide_sizes || type == ffi::DataType::S32 ? Fault{} : name + " must be int32 or int64";
+}
 
-  const ffi::RemainingArgs& operands = given.operands;
-  const ffi::AnyBuffer buffers[kRaggedOperands] = {*operands.get<ffi::AnyBuffer>(0), *operands.get<ffi::AnyBuffer>(1),
-                                                   *operands.get<ffi::AnyBuffer>(2), *operands.get<ffi::AnyBuffer>(3),
-                                                   *operands.get<ffi::AnyBuffer>(4), *operands.get<ffi::AnyBuffer>(5),
-                                                   *operands.get<ffi::AnyBuffer>(6), *operands.get<ffi::AnyBuffer>(7)};
+// Fills in the sizes of `call`, whose form is known, its operands and its result.
+inline Fault check_ragged_buffers(const RaggedArguments& given, RaggedCall& call) {
   const ffi::AnyBuffer out = **given.results.get<ffi::AnyBuffer>(0);
-  if (const Fault fault = check_ragged_kind(given.kind, buffers[0].element_type(), out.element_type())) return refuse(*fault);
-  call.dtype = *dtype_of(buffers[0].element_type()), call.out_dtype = *dtype_of(out.element_type());
-  call.kind = static_cast<Kind>(given.kind);
-  if (ffi::Error error = check_ragged_buffers(buffers, out, given.batch_strides.begin(), call); error.failure()) return error;
-  if (ffi::Error error = check_ragged_rules(buffers, call); error.failure()) return error;
+  KnownSizes known;
+  if (Fault fault = known.read(result_info(), shape_of(call, result_info()), false, out)) return fault;
+  for (int i = 0; i < kRaggedOperands; ++i) {
+    const RaggedOperandInfo& operand = kRaggedOperandTable[i];
+    const ffi::AnyBuffer buffer = *given.operands.get<ffi::AnyBuffer>(i);
+    const OperandShape& shape = shape_of(call, operand);
+    RaggedOperand& place = call.*kRaggedMembers[i] = {};
+    if (!is_given(i, buffer)) continue;
+    if (shape.rank < 0)
+      return std::string(call.contraction ? "a ragged contraction has no " : "only a ragged contraction has an ") + operand.name;
+    if (Fault fault = known.read(operand, shape, call.transpose_rhs && &place == &call.rhs, buffer)) return fault;
+    if (Fault fault = check_ragged_dtype(operand, buffer.element_type(), call)) return fault;
+    place.data = buffer.untyped_data();
+  }
+  call.lhs_rows = known[RaggedSize::lhs_rows], call.k = known[RaggedSize::k];
+  call.m = known[RaggedSize::m], call.n = known[RaggedSize::n];
+  call.groups = known[RaggedSize::groups], call.total_groups = known[RaggedSize::total_groups];
+  if (!call.contraction && known[RaggedSize::columns] != call.columns()) {
+    return "rhs has " + std::to_string(known[RaggedSize::columns]) + " columns, expected " + std::to_string(call.columns());
+  }
+  if (!call.gather.data && call.lhs_rows != call.m) return "lhs must have m rows, as the call has no gather";
+  call.out = out.untyped_data();
+  return {};
+}
 
-  call.workspace = nullptr, call.workspace_bytes = 0;
+// Fills in the batch of `call`: that of its result, and the strides of its operands.
+inline Fault check_ragged_batch(const RaggedArguments& given, RaggedCall& call) {
+  const ffi::Span<const int64_t> whole = (**given.results.get<ffi::AnyBuffer>(0)).dimensions();
+  const int batch = static_cast<int>(whole.size()) - shape_of(call, result_info()).rank;
+  for (int i = 0; i < 2; ++i) call.batch[i] = i < 2 - batch ? 1 : whole[i - (2 - batch)];
+  for (const int64_t count : call.batch) {
+    if (count < 1 || count > kRaggedMostSize) return "the result is " + text_of(whole) + ": the batch is empty or has no 32 bits";
+  }
+  for (int i = 0; i < kRaggedOperands; ++i) {
+    RaggedOperand& operand = call.*kRaggedMembers[i];
+    if (!operand.data) continue;
+    const RaggedOperandInfo& info = kRaggedOperandTable[i];
+    const ffi::Span<const int64_t> dimensions = (*given.operands.get<ffi::AnyBuffer>(i)).dimensions();
+    int64_t entry = elements_of(call, info);
+    int at = static_cast<int>(dimensions.size()) - shape_of(call, info).rank;
+    for (int axis = 1; axis >= 0; --axis) {
+      const int64_t count = --at < 0 ? 1 : dimensions[at];
+      if (count != 1 && count != call.batch[axis]) {
+        return info.name + (" is " + text_of(dimensions)) + ": its batch does not broadcast to that of the result, " + text_of(whole);
+      }
+      operand.batch_stride[axis] = count == 1 ? 0 : entry;
+      entry *= count;
+    }
+  }
+  return {};
+}
+
+// Checks that the call has only what its product can have.
+inline Fault check_ragged_rules(const RaggedCall& call) {
+  if (!has_real_sums(call) && (call.activation != Activation::none || call.gated)) return "complex numbers have no activation";
+  if (call.contraction && (call.transpose_rhs || call.activation != Activation::none || call.gated)) {
+    return "a ragged contraction has neither transpose_rhs nor an epilogue";
+  }
+  if (call.columns() > kRaggedMostSize) return "both halves of a gated product have too many columns for 32 bits";
+  if (call.accumulator.data && call.out_dtype != DType::f32) return "an accumulator and its results must be float32";
+  if (call.accumulator.data && call.accumulator.data != call.out) return "the accumulator's memory must be that of the result";
+  return {};
+}
+
+// Fills in `call` except for its plan, or says what is wrong.
+inline Fault check_ragged_call(const RaggedArguments& given, RaggedCall& call) {
+  const RaggedAttributes& attributes = given.attributes;
+  if (given.operands.size() != kRaggedOperands) {
+    return "a ragged call has " + std::to_string(kRaggedOperands) + " operands, not " + std::to_string(given.operands.size());
+  }
+  if (given.results.size() < 1 || given.results.size() > 2) return "a ragged call has one result beside its workspace";
+  if (Fault fault = check_activation(attributes.activation)) return fault;
+  call.contraction = attributes.contraction, call.transpose_rhs = attributes.transpose_rhs, call.gated = attributes.gated;
+  call.activation = static_cast<Activation>(attributes.activation);
+  const ffi::AnyBuffer lhs = *given.operands.get<ffi::AnyBuffer>(0), out = **given.results.get<ffi::AnyBuffer>(0);
+  if (Fault fault = check_ragged_kind(attributes.kind, lhs.element_type(), out.element_type())) return fault;
+  call.dtype = *dtype_of(lhs.element_type()), call.out_dtype = *dtype_of(out.element_type());
+  call.kind = static_cast<Kind>(attributes.kind);
+  if (Fault fault = check_ragged_buffers(given, call)) return fault;
+  if (Fault fault = check_ragged_batch(given, call)) return fault;
+  if (Fault fault = check_ragged_rules(call)) return fault;
   if (given.results.size() == 2) {
     const ffi::AnyBuffer workspace = **given.results.get<ffi::AnyBuffer>(1);
     call.workspace = workspace.untyped_data(), call.workspace_bytes = static_cast<int64_t>(workspace.size_bytes());
   }
-  call.plan = {RaggedShape::none, 0, -1};
-  return ffi::Error::Success();
+  return {};
+}
+
+// Fills in the plan of `call`, for which `has_tile` says which tiles of the catalogue there are.
+template <class HasTile>
+inline Fault check_ragged_plan(const RaggedAttributes& attributes, const HasTile& has_tile, RaggedCall& call) {
+  if (attributes.shape < 0 || attributes.shape >= kRaggedShapes)
+    return "the plan's shape is " + std::to_string(attributes.shape) + ", which does not exist";
+  if (attributes.tile < -1 || attributes.tile >= kNumTiles)
+    return "the plan's tile is " + std::to_string(attributes.tile) + ", which does not exist";
+  call.plan = {static_cast<RaggedShape>(attributes.shape), attributes.counted, static_cast<int32_t>(attributes.tile)};
+  if (call.plan.tile >= 0) {
+    if (attributes.catalogue != catalogue_hash()) return "this program was planned with another version of jax_vbgemm: lower it again";
+    const TileShape& tile = kTiles[call.plan.tile];
+    if (!has_tile(tile)) return std::string("tile ") + tile.name + " has no kernel for this arithmetic here";
+    if (max_tiles(call, tile.m, tile.n) > kRaggedMostTiles) return "the call has too many tiles for 32 bits";
+  }
+  const int64_t needed = ragged_workspace_bytes(call);
+  if (needed > 0 && call.workspace_bytes < needed) return "the workspace must have " + std::to_string(needed) + " bytes";
+  return {};
 }
 
 }  // namespace vbgemm
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(vbgemm::RaggedAttributes, VBGEMM_RAGGED_ATTRIBUTES(VBGEMM_STRUCT_MEMBER, VBGEMM_COMMA));

@@ -3,12 +3,15 @@
 import os
 from importlib.metadata import version
 
-# XLA's older emitters compile its part of a program in half the time. Later jaxlibs refuse the flag.
+# XLA's older emitters compile its part of a program in half the time, and one module of LLVM compiles faster than
+# several. Later jaxlibs refuse the first flag.
 os.environ["XLA_FLAGS"] = " ".join(
     (
         os.environ.get("XLA_FLAGS", ""),
         "--xla_force_host_platform_device_count=8",
-        "--xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else "",
+        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+        if version("jaxlib").startswith("0.10.")
+        else "",
     )
 )
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -20,6 +23,7 @@ import hypothesis
 import jax
 import pytest
 from no_skip import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
+from slow_parts import mark_today, pytest_configure, pytest_report_header  # noqa: F401
 from source_tree import pytest_ignore_collect, pytest_terminal_summary  # noqa: F401
 
 from jax_vbgemm._src.backends import platform_of
@@ -33,9 +37,8 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")  # otherwise XLA's dots on a GPU would use TF32
 
-hypothesis.settings.register_profile("default", deadline=None, max_examples=12, print_blob=True)
+hypothesis.settings.register_profile("default", deadline=None, max_examples=6, print_blob=True)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=100, print_blob=True)
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=6, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
@@ -58,7 +61,9 @@ def without_passes_of_llvm():
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # for the processes that tests start
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_today(items)
     platform = platform_of(jax.devices()[0])  # JAX says "gpu" for both vendors
     for item in items:
         if item.get_closest_marker("gpu") and platform != "cuda":

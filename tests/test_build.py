@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 CMAKE = shutil.which("cmake", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CMAKE is None, reason="needs cmake")
 @pytest.mark.parametrize(
     ("capabilities", "message"),

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from slow_cases import slow_except
 
 MODULES = [name for name in ("_core", "_cuda", "_rocm") if importlib.util.find_spec(f"jax_vbgemm.{name}")]
 
@@ -38,11 +37,10 @@ ORDERS = [
     [*INSTALLED, "jax_vbgemm"],
     *itertools.chain.from_iterable((["jax_vbgemm", name], [name, "jax_vbgemm"]) for name in INSTALLED),
 ]
-# Of the pairs the default run has the libraries with C++ code that may differ from that of jaxlib.
-DEFAULT = [order for order in ORDERS if len(order) > 2 or "torch" in order]
 
 
-@pytest.mark.parametrize("order", slow_except(ORDERS, DEFAULT), ids=" ".join)
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
 def test_any_order_of_imports(order: list[str]) -> None:
     program = [f"import {name}" for name in order]
     program += [OTHERS[name] for name in order if name in OTHERS]

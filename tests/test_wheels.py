@@ -31,6 +31,7 @@ def nvcc_of(release, folder):
     return nvcc
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("strip") is None, reason="needs strip")
 def test_pip_installs_a_plugin(wheels, tmp_path):
     module = tmp_path / "built" / "_cuda.abi3.so"

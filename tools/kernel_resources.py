@@ -20,6 +20,8 @@ from resource_table import ROOT, SOURCES, TABLES, arguments_parser, compile_all,
 
 TABLE = TABLES / "resources.csv"
 ARCHS = ("sm_80", "sm_89", "sm_90a")
+# The architecture of each name of csrc/catalogue.h; kernels that are not of one architecture have code for all.
+ONLY_ON = {"hopper": "sm_90a"}
 
 ENTRY = re.compile(
     r"Compiling entry function 'vbgemm_(?P<kernel>[tm]\d+_(?:wide_)?[a-z]+)_(?P<dtype>\w+)' for '(?P<arch>\w+)'"
@@ -51,8 +53,9 @@ def command(nvcc: str, source: Path, arch: str) -> list[str]:
     return [nvcc, *options, f"-I{ROOT / 'csrc'}", str(source), "-o", os.devnull]
 
 
-def dynamic_shared_bytes() -> dict[tuple[str, str], int]:
-    """The dynamic shared memory of a launch, by (kernel, arithmetic), as a host program prints it from the sources."""
+def launched_kernels() -> tuple[dict[tuple[str, str], int], dict[str, str]]:
+    """The dynamic shared memory of a launch, by (kernel, arithmetic), and the GPUs that each kernel is written for, as
+    a host program prints them from the sources."""
     program = """
     #include <cstdio>
     #include "gpu/host/dynamic_shared.h"
@@ -60,8 +63,9 @@ def dynamic_shared_bytes() -> dict[tuple[str, str], int]:
       using namespace vbgemm;
       for (int kernel = 0; kernel < kKernels; ++kernel)
         for (int kind = 0; kind < kKinds; ++kind)
-          std::printf("%s %s %d\\n", kKernelNames[kernel], name_of(static_cast<Kind>(kind)),
-                      dynamic_shared_bytes(static_cast<Kind>(kind), static_cast<Kernel>(kernel)));
+          std::printf("%s %s %d %s\\n", kKernelNames[kernel], name_of(static_cast<Kind>(kind)),
+                      dynamic_shared_bytes(static_cast<Kind>(kind), static_cast<Kernel>(kernel)),
+                      kGpusNames[static_cast<int>(kKernelShapes[kernel].gpus)]);
     }"""
     with tempfile.TemporaryDirectory() as folder:
         executable = os.path.join(folder, "print")
@@ -77,7 +81,8 @@ def dynamic_shared_bytes() -> dict[tuple[str, str], int]:
             [command[0], executable + ".o", "-o", executable, "-Wl,--unresolved-symbols=ignore-all"], check=True
         )
         lines = subprocess.run([executable], capture_output=True, text=True, check=True).stdout.splitlines()
-    return {(kernel, kind): int(size) for kernel, kind, size in map(str.split, lines)}
+    rows = [line.split() for line in lines]
+    return {(kernel, kind): int(size) for kernel, kind, size, _ in rows}, {row[0]: row[3] for row in rows}
 
 
 def parse(report: str, dynamic: dict[tuple[str, str], int]) -> list[Resources]:
@@ -109,9 +114,9 @@ def faults(report: str) -> list[str]:
     return found
 
 
-def has_code(row: Resources) -> bool:
-    """Whether the kernel is more than a trap: on other architectures than sm_90a, pipelined kernels are not."""
-    return row.kernel != "m384_pipelined" or row.arch == "sm_90a"
+def has_code(row: Resources, gpus: str) -> bool:
+    """Whether the kernel is more than a trap: on other architectures than their own, pipelined kernels are not."""
+    return ONLY_ON.get(gpus, row.arch) == row.arch
 
 
 def waste(row: Resources) -> str:
@@ -134,8 +139,9 @@ def main() -> int:
         sources = sorted(SOURCES.glob("[!m]*.cu"))  # not mfma_*.cu, the kernels for AMD's matrix cores
         tasks = [(source, arch) for arch in archs for source in sources]
         reports = compile_all(tasks, partial(command, arguments.nvcc), arguments.jobs)
-    dynamic = dynamic_shared_bytes()
-    measured = [row for report in reports for row in parse(report, dynamic) if row.arch in archs and has_code(row)]
+    dynamic, gpus = launched_kernels()
+    rows = [row for report in reports for row in parse(report, dynamic)]
+    measured = [row for row in rows if row.arch in archs and has_code(row, gpus[row.kernel])]
     wrong = [fault for report in reports for fault in faults(report)]
     print("\n".join(wrong), file=sys.stderr)
     return finish(arguments, archs, measured, Resources, waste) or bool(wrong)

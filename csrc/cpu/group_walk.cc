@@ -12,14 +12,9 @@ char* element(const void* data, int64_t index, DType dtype) {
   return static_cast<char*>(const_cast<void*>(data)) + index * bytes_of(dtype);
 }
 
-// Returns the operand of one entry of the batch.
-const void* entry(const RaggedOperand& x, int64_t outer, int64_t inner, int64_t element_bytes) {
-  if (!x.data) return nullptr;
-  return static_cast<const char*>(x.data) + (outer * x.batch_stride[0] + inner * x.batch_stride[1]) * element_bytes;
-}
-
 // Returns the number of rows of a group, at most as many as there are after row `begin`.
-int64_t rows_of(const RaggedCall& call, const void* sizes, int64_t group, int64_t begin) {
+int64_t rows_of(const RaggedCall& call, int64_t group, int64_t begin) {
+  const void* const sizes = call.group_sizes.data;
   const int64_t size = call.wide_sizes ? static_cast<const int64_t*>(sizes)[group] : static_cast<const int32_t*>(sizes)[group];
   return std::clamp<int64_t>(size, 0, call.m - begin);
 }
@@ -27,31 +22,22 @@ int64_t rows_of(const RaggedCall& call, const void* sizes, int64_t group, int64_
 // One entry of a call: its operands, and the products of its groups.
 class Entry {
  public:
-  Entry(const RaggedCall& call, int64_t outer, int64_t inner, GroupWalk& walk) : call_(call), walk_(walk) {
-    const int64_t in = bytes_of(call.dtype), out = bytes_of(call.out_dtype);
-    const int64_t index = outer * call.batch[1] + inner, result = call.contraction ? call.groups * call.k * call.n : call.m * call.n;
-    lhs_ = entry(call.lhs, outer, inner, in), rhs_ = entry(call.rhs, outer, inner, in);
-    sizes_ = entry(call.group_sizes, outer, inner, call.wide_sizes ? 8 : 4);
-    bias_ = entry(call.bias, outer, inner, out);
-    row_scale_ = entry(call.row_scale, outer, inner, accumulator_bytes(call.kind));
-    const void* offset = entry(call.group_offset, outer, inner, 4);
-    offset_ = offset ? *static_cast<const int32_t*>(offset) : 0;
-    out_ = element(call.out, index * result, call.out_dtype);
-  }
+  Entry(const RaggedCall& entry, GroupWalk& walk)
+      : call_(entry), walk_(walk), offset_(entry.group_offset.data ? *static_cast<const int32_t*>(entry.group_offset.data) : 0) {}
 
   void add_products() const {
     const int64_t first = std::clamp<int64_t>(offset_, 0, call_.total_groups);
     const int64_t last = std::clamp<int64_t>(offset_ + call_.groups, first, call_.total_groups);
     int64_t row = 0;
-    for (int64_t group = 0; group < first; ++group) row += rows_of(call_, sizes_, group, row);
+    for (int64_t group = 0; group < first; ++group) row += rows_of(call_, group, row);
     if (call_.contraction) {
       const int64_t before = std::clamp<int64_t>(first - offset_, 0, call_.groups), behind = before + last - first;
       add_zeros_of_groups(0, before);
-      for (int64_t group = first; group < last; ++group) row = add_contraction(group - offset_, row, rows_of(call_, sizes_, group, row));
+      for (int64_t group = first; group < last; ++group) row = add_contraction(group - offset_, row, rows_of(call_, group, row));
       add_zeros_of_groups(behind, call_.groups);
     } else {
       add_zeros_of_rows(0, row);
-      for (int64_t group = first; group < last; ++group) row = add_rows(group - offset_, row, rows_of(call_, sizes_, group, row));
+      for (int64_t group = first; group < last; ++group) row = add_rows(group - offset_, row, rows_of(call_, group, row));
       add_zeros_of_rows(row, call_.m);
     }
   }
@@ -59,17 +45,24 @@ class Entry {
  private:
   int64_t add_rows(int64_t w, int64_t row, int64_t rows) const {
     if (rows == 0) return row;
-    const Matrix b = call_.transpose_rhs ? Matrix{element(rhs_, w * call_.k * call_.n, call_.dtype), 1, call_.k}
-                                         : Matrix{element(rhs_, w * call_.k * call_.n, call_.dtype), call_.n, 1};
+    void* const weights = element(call_.rhs.data, w * call_.k * call_.n, call_.dtype);
+    const Matrix b = call_.transpose_rhs ? Matrix{weights, 1, call_.k} : Matrix{weights, call_.n, 1};
     GroupProduct product{rows, call_.n, call_.k, lhs_from(row), b, rows_from(row), {}, {}};
-    if (bias_) product.bias = {element(bias_, w * call_.n, call_.out_dtype), 0, 1};
-    if (row_scale_) product.row_scale = {element(row_scale_, row, accumulator_of(call_.kind)), 1, 0};
+    if (call_.bias.data) product.bias = {element(call_.bias.data, w * call_.n, call_.out_dtype), 0, 1};
+    if (call_.row_scale.data) product.scale = {element(call_.row_scale.data, row, accumulator_of(call_.kind)), 1, 0};
     walk_.add(product);
     return row + rows;
   }
   int64_t add_contraction(int64_t w, int64_t row, int64_t rows) const {
     const Matrix a = lhs_from(row);
-    walk_.add({call_.k, call_.n, rows, {a.data, 1, call_.k}, {element(rhs_, row * call_.n, call_.dtype), call_.n, 1}, result(w), {}, {}});
+    walk_.add({call_.k,
+               call_.n,
+               rows,
+               {a.data, 1, call_.k},
+               {element(call_.rhs.data, row * call_.n, call_.dtype), call_.n, 1},
+               result(w),
+               {},
+               {}});
     return row + rows;
   }
   void add_zeros_of_rows(int64_t begin, int64_t end) const {
@@ -79,27 +72,20 @@ class Entry {
     for (int64_t w = begin; w < end; ++w) walk_.add({call_.k, call_.n, 0, lhs_from(0), lhs_from(0), result(w), {}, {}});
   }
 
-  Matrix lhs_from(int64_t row) const { return {element(lhs_, row * call_.k, call_.dtype), call_.k, 1}; }
-  Matrix rows_from(int64_t row) const { return {element(out_, row * call_.n, call_.out_dtype), call_.n, 1}; }
-  Matrix result(int64_t w) const { return {element(out_, w * call_.k * call_.n, call_.out_dtype), call_.n, 1}; }
+  Matrix lhs_from(int64_t row) const { return {element(call_.lhs.data, row * call_.k, call_.dtype), call_.k, 1}; }
+  Matrix rows_from(int64_t row) const { return {element(call_.out, row * call_.n, call_.out_dtype), call_.n, 1}; }
+  Matrix result(int64_t w) const { return {element(call_.out, w * call_.k * call_.n, call_.out_dtype), call_.n, 1}; }
 
-  const RaggedCall& call_;
+  const RaggedCall call_;
   GroupWalk& walk_;
-  const void *lhs_, *rhs_, *sizes_, *bias_, *row_scale_;
-  int64_t offset_;
-  void* out_;
+  const int64_t offset_;
 };
 
 Matrix from(const Matrix& x, int64_t row, int64_t col, DType dtype) {
   return {x.data ? element(x.data, row * x.row_stride + col * x.col_stride, dtype) : nullptr, x.row_stride, x.col_stride};
 }
 
-// Sizes of pieces that suit a core's caches, largest first: the CPU tiles of the catalogue. A piece with few rows gets more columns, and
-// vice versa.
-struct PieceShape {
-  int64_t rows, cols;
-};
-constexpr PieceShape kPieces[] = {{192, 256}, {96, 128}, {48, 64}};
+// Pieces have the sizes of CPU tiles of the catalogue, which suit a core's caches. One with few rows gets more columns, and vice versa.
 constexpr int64_t kPiecesPerThread = 8;
 
 // How many parts a length is cut into. A length that exceeds `part` a little remains whole.
@@ -126,12 +112,14 @@ void GroupWalk::add(const GroupProduct& product) {
 
 void GroupWalk::cut(int64_t threads) {
   first_piece_.resize(products_.size() + 1);
-  for (const auto& [rows, cols] : kPieces) {
-    rows_ = rows, cols_ = cols;
+  for (int index = kNumTiles - 1; index >= 0; --index) {  // largest first
+    const TileShape& tile = kTiles[index];
+    if (tile.is_gpu() || is_far_longer(tile)) continue;
+    rows_ = tile.m, cols_ = tile.n;
     int64_t count = 0;
     for (size_t i = 0; i < products_.size(); ++i) {
       first_piece_[i] = count;
-      const Parts parts = parts_of(products_[i], rows, cols);
+      const Parts parts = parts_of(products_[i], rows_, cols_);
       count += parts.rows * parts.cols;
     }
     first_piece_.back() = count;
@@ -151,8 +139,8 @@ void GroupWalk::run(int64_t begin, int64_t end) const {
     const int64_t row = p.m * y / parts.rows, rows = p.m * (y + 1) / parts.rows - row;
     const int64_t col = p.n * x / parts.cols, cols = p.n * (x + 1) / parts.cols - col;
     const Arithmetic& arithmetic = arithmetic_of(kind_);
-    const Matrix row_scale = from(p.row_scale, row, col, arithmetic.accumulator());
-    Finish finish{{1, 0}, {0, 0}, {}, from(p.bias, row, col, out_dtype_), activation_, row_scale};
+    const Matrix scale = from(p.scale, row, col, arithmetic.accumulator());
+    Finish finish{{1, 0}, {0, 0}, {}, from(p.bias, row, col, out_dtype_), activation_, scale};
     const bool finishes = p.k > 0 && (finish.bias.data || finish.scale.data || activation_ != Activation::none);
     kernels().multiply({kind_, out_dtype_, rows, cols, p.k, from(p.a, row, 0, arithmetic.lhs), from(p.b, 0, col, arithmetic.rhs),
                         from(p.c, row, col, out_dtype_), finishes ? &finish : nullptr, p.m, p.n, past_caches_},
@@ -161,11 +149,10 @@ void GroupWalk::run(int64_t begin, int64_t end) const {
 }
 
 void add_products(const RaggedCall& call, GroupWalk& walk) {
-  const int64_t entries = call.batch[0] * call.batch[1], result = call.contraction ? call.groups * call.k * call.n : call.m * call.n;
-  const int64_t bytes = entries * result * bytes_of(call.out_dtype);
+  const int64_t bytes = call.batch[0] * call.batch[1] * results_of(call) * bytes_of(call.out_dtype);
   if (bytes >= kCacheBytes) walk.past_caches();
   for (int64_t outer = 0; outer < call.batch[0]; ++outer) {
-    for (int64_t inner = 0; inner < call.batch[1]; ++inner) Entry(call, outer, inner, walk).add_products();
+    for (int64_t inner = 0; inner < call.batch[1]; ++inner) Entry(entry_of(call, outer, inner), walk).add_products();
   }
 }
 

@@ -10,12 +10,12 @@
 
 namespace vbgemm {
 
-// The product of one group, c = row_scale activation(a b + bias). k = 0 without an epilogue stands for rows without weights, which become
+// The product of one group, c = scale activation(a b + bias). k = 0 without an epilogue stands for rows without weights, which become
 // zero.
 struct GroupProduct {
   int64_t m, n, k;
   Matrix a, b, c;
-  Matrix bias, row_scale;  // addressed like c; data is null if absent
+  Matrix bias, scale;  // of each row; addressed like c; data is null if absent
 };
 
 // The products of a call's groups, cut into pieces.

@@ -1,4 +1,4 @@
-// What the pipelined kernels need of Hopper (gpu/arch/cuda_bulk_copy.h), on the CPU: barriers that count arrivals and bytes, and a copy
+// What the pipelined kernels need of Hopper (gpu/ptx/sm90.h), on the CPU: barriers that count arrivals and bytes, and a copy
 // engine that does its work at random moments.
 #pragma once
 #include <algorithm>
@@ -6,8 +6,6 @@
 #include <cstring>
 
 #include "emulation/gpu_vendor.h"
-
-#define VBGEMM_DEVICE_CODE 1
 
 // A tensor of matrices with lines of items. The boxes are 128 bytes wide.
 struct alignas(128) CUtensorMap {

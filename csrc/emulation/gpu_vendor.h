@@ -242,7 +242,7 @@ inline void multiply_float64(const double (&a)[4], const double (&b)[2], double 
   emulation::multiply_fragments<1>(a, b, c, [](double x, int) { return x; });
 }
 
-// Products of warpgroups: each thread reads the operands of its sums from shared memory, in the layout that cuda_warpgroup.h describes. The
+// Products of warpgroups: each thread reads the operands of its sums from shared memory, in the layout that gpu/ptx/sm90.h describes. The
 // matrix's base is a multiple of 1024.
 inline constexpr bool kWarpgroupProducts = true;
 
@@ -365,3 +365,7 @@ inline void mfma_tf32(const uint32_t (&a)[2], const uint32_t (&b)[2], float (&c)
 }
 
 }  // namespace vbgemm
+
+#ifdef VBGEMM_HAS_PIPELINE
+#include "emulation/bulk_copy.h"
+#endif

@@ -3,7 +3,7 @@
 //   emulated_check [--seed N] [--small] [--exact] [--races] [--no-replays] [--kinds NAME...]     as in benchmarks/gpu_driver.cu
 //
 // The seed also determines the order of threads. Build: csrc/emulation/{main,block,fiber,tensor_maps}.cc,
-// csrc/gpu/host/{launch,pipelined_launch}.cu, csrc/gpu/instances/{add_partial_sums,add_scaled,square_sums}.cu and any of
+// csrc/gpu/host/{launch,sm90_launch}.cu, csrc/gpu/instances/{add_partial_sums,add_scaled,square_sums}.cu and any of
 // csrc/gpu/instances/{simt,rows,tensor}_*.cu and pipelined.cu as C++17 with -DVBGEMM_GPU_VENDOR_HEADER='"emulation/gpu_vendor.h"' -Icsrc
 // (tests/emulation/emulated_check.py does this).
 #include <cstdio>

@@ -1,6 +1,7 @@
 // Limits that the GPU kernels are built with and that Python plans for. They need no vendor's headers, so that the CPU module can export
 // them.
 #pragma once
+#include <cstdint>
 
 namespace vbgemm {
 
@@ -23,6 +24,13 @@ constexpr int max_parameter_buffers(bool cdna) { return (max_parameter_bytes(cdn
 // one would use only as many.
 inline constexpr int kMaxPipelinedBlocks = 160, kTilesWithMaps = 4, kTileMapBytes = 3 * 128;
 inline constexpr int kPipelinedMapBytes = kMaxPipelinedBlocks * kTilesWithMaps * kTileMapBytes;
+
+// The size of a call's workspace, which holds the tensor maps, the buffer table if the launch parameters cannot, and the split-K partial
+// sums.
+constexpr int64_t gpu_workspace_bytes(bool cdna, int num_buffers, int64_t sum_bytes, bool pipelined) {
+  const int64_t table = num_buffers > max_parameter_buffers(cdna) ? int64_t{num_buffers} * kBufferBytes : 0;
+  return (pipelined ? kPipelinedMapBytes : 0) + table + sum_bytes;
+}
 
 // Shared memory, in bytes, that a thread block may use on a multiprocessor of sm_90. A pipelined kernel's launch requests all of it.
 inline constexpr int kPipelineMaxShared = 227 * 1024;

@@ -13,7 +13,7 @@ PEERS = {
 }
 
 
-@pytest.mark.parametrize("direction", slow_except(PEERS, ["micro_batches"]))
+@pytest.mark.parametrize("direction", slow_except(PEERS, []))
 def test_peers_agree(monkeypatch, direction):
     monkeypatch.setitem(moe_layer.MODELS, "test", moe_layer.Model(8, 6, 5, 2))
     rows, missing = moe_layer.measure("test", 7, "skewed", direction, "fp32", PEERS[direction], 1)

@@ -1,26 +1,20 @@
 """A custom call on many arrays on the CPU: its handler's checks and its kernels, emulated, under XLA."""
 
 import ctypes
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import jax
 import pytest
+from emulated_check import COMPILER, Builder
 from jax.interpreters import mlir
 
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.elementwise import array_kernels
-
-CSRC = Path(__file__).resolve().parents[2] / "csrc"
-COMPILER = os.environ.get("CXX", "g++")
-FLAGS = ["-std=c++17", "-O1", "-march=native", "-fPIC", '-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"']
 
 MARKS = [
     pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there"),
@@ -30,22 +24,12 @@ MARKS = [
 
 @contextmanager
 def emulated(
-    primitive: Any, module: ModuleType, target: str, handler: str, kernels: str, folder: Path
+    builder: Builder, primitive: Any, module: ModuleType, target: str, handler: str, kernels: str
 ) -> Iterator[None]:
     """Registers the call for the CPU and lowers programs for the CPU to it; `handler` and `kernels` are source
     files."""
-    for source in (
-        f"emulation/{handler}.cc",
-        "emulation/block.cc",
-        "emulation/fiber.cc",
-        f"gpu/instances/{kernels}.cu",
-    ):
-        command = [COMPILER, *FLAGS, f"-I{CSRC}", "-isystem", jax.ffi.include_dir(), "-c", "-x", "c++"]
-        subprocess.run([*command, str(CSRC / source), "-o", str(folder / f"{Path(source).stem}.o")], check=True)
-    library = folder / "call.so"
-    objects = [str(path) for path in folder.glob("*.o")]
-    subprocess.run([COMPILER, "-shared", *objects, "-o", str(library)], check=True)
-    function = getattr(ctypes.CDLL(str(library)), f"vbgemm_emulated_{kernels}")
+    library = builder.array_library(handler, kernels, jax.ffi.include_dir())
+    function = getattr(ctypes.CDLL(str(library)), f"vbgemm_{kernels}")
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(function), platform="cpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(backends.BACKENDS, "emulated", backends.BACKENDS["cpu"])

@@ -15,6 +15,7 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 COMPILER = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++17", "-O1", "-march=native", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
 FLAGS += ['-DVBGEMM_GPU_VENDOR_HEADER="emulation/gpu_vendor.h"']
+FLAGS += ["-fPIC", "-fno-semantic-interposition"]  # programs and shared libraries have the same objects
 CDNA = ["-DVBGEMM_WAVE_SIZE=64"]
 RACES = ["-DVBGEMM_RACES"]  # a flag of the whole executable, in which only the kernels are instrumented
 # The files of the pipelined kernels of ragged products of bfloat16. Those of float16 differ in one conversion and one
@@ -22,13 +23,22 @@ RACES = ["-DVBGEMM_RACES"]  # a flag of the whole executable, in which only the 
 PIPELINED = ["ragged_bf16", "ragged_gathered_bf16"]
 PIPELINED_TF32 = ["ragged_tf32"]  # of float32, with matrices that are contiguous along K
 PIPELINED_F16 = ["ragged_f16", "ragged_gathered_f16"]
-PIPELINED_LAUNCHES = ["gpu/host/pipelined_launch.cu", "gpu/host/ragged_pipelined_launch.cu"]
+PIPELINED_LAUNCHES = ["gpu/host/sm90_launch.cu"]
 LAUNCHES = ["emulation/block.cc", "gpu/host/launch.cu", "gpu/host/ragged_launch.cu"]
 TIMEOUT = 300  # seconds that a check may take
 # Of the driver of the check of batches: -O1 takes twice as long to compile, with -O0 the check takes up to six times as
 # long. The driver of races is that of the same machine without them, as its preprocessed source is the same.
 DRIVER = ["-Og"]
 SANITIZE = ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+# Of what every program has whatever kernels it is to check, so that it is compiled once: the launches and the threads.
+HOST = ["-O2"]
+FIXED_KERNELS = ["add_partial_sums", "add_scaled", "square_sums"]
+# Sanitized, the sums of all types take long to compile, and no time to run.
+UNOPTIMIZED = {"add_partial_sums": ["-O0"]}
+
+
+def sanitizing(flags: Sequence[str]) -> list[str]:
+    return [flag for flag in flags if flag in SANITIZE]
 
 
 class Builder:
@@ -48,22 +58,28 @@ class Builder:
 
         `flags` and `changed`, a folder with other versions of some files of csrc, are the kernels' alone: the driver is
         always the same."""
-        instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in machine else []
+        instrument = ["-g1", "-fsanitize=thread"] if RACES[0] in machine else sanitizing(flags)
         driver = ["emulation/main.cc", "emulation/fiber.cc"]
         host = ["emulation/block.cc", "gpu/host/launch.cu"]
         if CDNA[0] not in machine:  # which has no pipelined kernels
             driver.append("emulation/tensor_maps.cc")
-            host.append("gpu/host/pipelined_launch.cu")
-        kernels = [*kernels, "add_partial_sums", "add_scaled", "square_sums"]
+            host += PIPELINED_LAUNCHES
         # The linker takes an inline function from the first object that has it, so those with changes come first.
         parts: list[tuple[str, Sequence[str], Path | None]] = []
         parts += [(f"gpu/instances/{name}.cu", [*flags, *instrument], changed) for name in kernels]
+        parts += [self._fixed(name, instrument, changed) for name in FIXED_KERNELS]
         # What the host reads of the kernels' headers are sizes, which no mistake in a kernel changes.
         host_changed = changed if changed is not None and (changed / "gpu/host").exists() else None
-        parts += [(name, flags, host_changed) for name in host]
+        parts += [(name, [*HOST, *sanitizing(flags)], host_changed) for name in host]
         parts += [(name, DRIVER, None) for name in driver]
 
         return self._linked(parts, [*flags, *instrument], machine)
+
+    def _fixed(
+        self, kernels: str, instrument: Sequence[str], changed: Path | None
+    ) -> tuple[str, Sequence[str], Path | None]:
+        optimization = UNOPTIMIZED.get(kernels, []) if instrument else []
+        return f"gpu/instances/{kernels}.cu", [*instrument, *optimization], changed
 
     def ragged_executable(
         self,
@@ -77,20 +93,38 @@ class Builder:
         host = [*LAUNCHES, *PIPELINED_LAUNCHES]
         driver = [f"emulation/{name}.cc" for name in ("ragged_main", "fiber", "tensor_maps")]
         parts: list[tuple[str, Sequence[str], Path | None]] = []
-        parts += [(f"gpu/instances/{name}.cu", flags, changed) for name in [*kernels, "tile_list", "add_partial_sums"]]
+        parts += [(f"gpu/instances/{name}.cu", flags, changed) for name in [*kernels, "tile_list"]]
         parts += [(f"gpu/instances/{name}.cu", flags, None) for name in unchanged]
-        parts += [(name, flags, None) for name in host]
-        parts += [(name, (), None) for name in driver]
+        parts.append(self._fixed("add_partial_sums", sanitizing(flags), changed))
+        parts += [(name, [*HOST, *sanitizing(flags)], None) for name in host]
+        parts += [(name, DRIVER, None) for name in driver]
         return self._linked(parts, flags)
 
     def ragged_library(self, kernels: Sequence[str], include: str, machine: Sequence[str], changed: Path) -> Path:
         """The custom call of ragged products as a shared library, with the headers of XLA in a folder."""
-        flags = ["-O0", "-fPIC", "-isystem", include]  # its calls are small
-        sources = [f"gpu/instances/{name}.cu" for name in [*kernels, "tile_list", "add_partial_sums"]] + LAUNCHES
-        sources += [f"emulation/{name}.cc" for name in ("ragged_handler", "fiber")]
+        host, driver = [*LAUNCHES], ["emulation/fiber.cc"]
         if CDNA[0] not in machine:
-            sources += [*PIPELINED_LAUNCHES, "emulation/tensor_maps.cc"]
-        return self._linked([(name, flags, changed) for name in sources], ["-shared"], machine)
+            host += PIPELINED_LAUNCHES
+            driver.append("emulation/tensor_maps.cc")
+        parts: list[tuple[str, Sequence[str], Path | None]] = []
+        parts += [
+            (f"gpu/instances/{name}.cu", ["-O0"], changed) for name in [*kernels, "tile_list"]
+        ]  # its calls are small
+        parts.append(self._fixed("add_partial_sums", [], changed))
+        parts += [(name, HOST, changed) for name in host]
+        parts += [(name, DRIVER, None) for name in driver]
+        parts.append(("handlers/ragged.cc", ["-O0", "-isystem", include], changed))
+        return self._linked(parts, ["-shared"], machine)
+
+    def array_library(self, handler: str, kernels: str, include: str) -> Path:
+        """The custom call of a handler on many arrays as a shared library, with the headers of XLA in a folder."""
+        parts = [
+            self._fixed(kernels, [], None),
+            ("emulation/block.cc", HOST, None),
+            ("emulation/fiber.cc", DRIVER, None),
+            (f"handlers/{handler}.cc", ["-O0", "-isystem", include], None),
+        ]
+        return self._linked(parts, ["-shared"])
 
     def _linked(
         self, parts: Sequence[tuple[str, Sequence[str], Path | None]], flags: Sequence[str], machine: Sequence[str] = ()
@@ -148,7 +182,7 @@ def some_files(changed: Path, names: Sequence[str]) -> list[str]:
 def leave(changed: Path, file: Path, kernels: Sequence[str]) -> None:
     """Writes a version of a file of kernels that has only some of them."""
     text = file.read_text()
-    (kind,) = set(re.findall(r"^VBGEMM_\w*KERNELS\w*\(DEFINE, (\w+)\)$", text, re.MULTILINE))
+    (kind,) = set(re.findall(r"^VBGEMM_\w+\(DEFINE, (\w+)\)$", text, re.MULTILINE))
     text = re.sub(r"^VBGEMM_.*$", "", text, flags=re.MULTILINE)
     write_version(changed, file, text + "".join(f"DEFINE({kernel}, {kind})\n" for kernel in kernels))
 

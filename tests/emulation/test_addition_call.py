@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from emulated_check import Builder
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
@@ -20,10 +21,9 @@ pytestmark = emulated_call.MARKS
 
 
 @pytest.fixture(scope="module", autouse=True)
-def emulated(tmp_path_factory: pytest.TempPathFactory):
-    folder = tmp_path_factory.mktemp("addition")
+def emulated(builder: Builder):
     target = backends.ADD_TARGET_NAME
-    with emulated_call.emulated(add_scaled_p, addition, target, "addition_handler", "add_scaled", folder):
+    with emulated_call.emulated(builder, add_scaled_p, addition, target, "addition", "add_scaled"):
         yield
 
 

@@ -22,17 +22,6 @@ def tiles_of(kind: str, tensor: bool) -> list[str]:
     return [f"{kind} {row.name}/{row.threads}" for row in rows]
 
 
-@pytest.fixture(scope="session")
-def plain(builder: Builder) -> Path:
-    return builder.executable(["simt_f32", "simt_f64", "simt_c128", "simt_bf16", "rows_f32", "rows_f64", "rows_bf16"])
-
-
-@pytest.fixture(scope="session")
-def tensor(builder: Builder) -> Path:
-    ids = ("f64", "bf16", "f16", "tf32", "tf32x3")
-    return builder.executable([f"{prefix}_{one}" for prefix in ("tensor", "tensor_light") for one in ids])
-
-
 # How the files of kernels of arithmetics whose operands are bytes end.
 OF_A_BYTE = {
     "int8": "s8",
@@ -42,26 +31,33 @@ OF_A_BYTE = {
     "float8_e5m2_e4m3fn": "e5m2_e4m3",
 }
 assert set(OF_A_BYTE) == {one.name for one in ARITHMETICS.values() if one.bytes == 1}
-BYTES = pytest.mark.parametrize("kind", slow_except(OF_A_BYTE, ["int8"]))
+BYTES = pytest.mark.parametrize("kind", slow_except(OF_A_BYTE, [], turns="bytes"))
 
 
 def slow(*cases: tuple[list[str], list[str]]) -> list[ParameterSet]:
-    return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
+    return [pytest.param(*case, marks=pytest.mark.slow(turn=f"instrumented {case}")) for case in cases]
 
 
 def kernels_id(value: list[str]) -> str:
     return "cdna" if value == CDNA else "+".join(value) or "nvidia"
 
 
+# One or two kernels of most families, compiled alone: all kernels of an arithmetic take up to half a minute. Others run
+# in test_sanitizers, those of waves of 64 in slow tests alone.
+OF_EACH_FAMILY = ["simt_s8:t128_light", "rows_bf16:t128_rows", "tensor_s8:m128_light", "tensor_light_bf16:m128_light"]
+OF_EACH_FAMILY += ["tensor_bf16:m256_dots", "tensor_bf16:m128_heavy"]
+
+
+def test_a_kernel_of_each_family(builder: Builder, tmp_path: Path) -> None:
+    assert_passes(some_kernels(builder, tmp_path, OF_EACH_FAMILY), "--small")
+
+
 # The same groups and tiles, on fewer and smaller problems, with which the planted mistakes are found.
-SIZES = pytest.mark.parametrize(
-    "size", [pytest.param(["--small"], id="small"), pytest.param([], id="full", marks=pytest.mark.slow)]
-)
+SIZES = pytest.mark.parametrize("size", [[], ["--small"]], ids=["full", "small"])
 
 
-@pytest.mark.slow  # some of these kernels run in test_sanitizers
 @SIZES
-@pytest.mark.parametrize("files", ["simt_f32+rows_f32", "simt_bf16+rows_bf16"])
+@pytest.mark.parametrize("files", slow_except(["simt_f32+rows_f32", "simt_bf16+rows_bf16"], [], turns="all of"))
 def test_all_groups(builder: Builder, files: str, size: list[str]) -> None:
     assert_passes(builder.executable(files.split("+")), *size)
 
@@ -75,7 +71,7 @@ def test_all_groups_of_types_of_a_byte(builder: Builder, kind: str, size: list[s
 
 
 @SIZES
-@pytest.mark.parametrize("kind", slow_except(["f64", "bf16", "tf32x3"], ["bf16"]))
+@pytest.mark.parametrize("kind", slow_except(["f64", "bf16", "tf32x3"], [], turns="tensor cores"))
 def test_all_groups_on_tensor_cores(builder: Builder, kind: str, size: list[str]) -> None:
     assert_passes(builder.executable([f"tensor_{kind}", f"tensor_light_{kind}"]), *size)
 
@@ -88,14 +84,17 @@ def test_all_groups_of_bytes_on_tensor_cores(builder: Builder, kind: str, size: 
     assert_passes(builder.executable([f"tensor_{OF_A_BYTE[kind]}"]), *size, tiles=tiles)
 
 
-SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
+SIMT = ["simt_f32", "simt_f64", "simt_c128", "simt_bf16", "rows_f32", "rows_f64", "rows_bf16"]
+TENSOR = [
+    f"{prefix}_{one}" for prefix in ("tensor", "tensor_light") for one in ("f64", "bf16", "f16", "tf32", "tf32x3")
+]
+SEEDS = range(1, 6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_other_orders_and_problems(plain: Path, tensor: Path, seed: int) -> None:
-    assert_passes(plain, "--small", "--seed", str(seed))
-    assert_passes(tensor, "--small", "--seed", str(seed))
+@pytest.mark.parametrize("files", slow_except(["+".join(SIMT), "+".join(TENSOR)], [], turns="other orders of"))
+def test_other_orders_and_problems(builder: Builder, files: str, seed: int) -> None:
+    assert_passes(builder.executable(files.split("+")), "--small", "--seed", str(seed))
 
 
 # The kernels as the ROCm backend builds them (waves of 64, CDNA's stages and K steps), by the kinds that they compute.
@@ -123,31 +122,26 @@ def of_cdna(builder: Builder, *files: str) -> Path:
     return builder.executable(list(dict.fromkeys(("simt_f32", *files))), machine=CDNA)  # one check is simt_f32's
 
 
-def kinds(files: dict[str, list[str]], fast: tuple[str, ...]) -> pytest.MarkDecorator:
-    marked = [pytest.param(kind, marks=() if kind in fast else pytest.mark.slow) for kind in files]
-    return pytest.mark.parametrize("kind", marked)
-
-
 @SIZES
-@kinds(OF_CDNA, fast=())
+@pytest.mark.parametrize("kind", slow_except(OF_CDNA, [], turns="cdna"))
 def test_all_groups_on_cdna(builder: Builder, kind: str, size: list[str]) -> None:
     executable = of_cdna(builder, *OF_CDNA[kind])
     assert_passes(executable, "--kinds", kind, *size, tiles=tiles_of(kind, tensor=False))
 
 
 @SIZES
-@kinds(OF_MATRIX_UNITS, fast=("bfloat16",))
+@pytest.mark.parametrize("kind", slow_except(OF_MATRIX_UNITS, [], turns="cdna"))
 def test_all_groups_on_matrix_units(builder: Builder, kind: str, size: list[str]) -> None:
     executable = of_cdna(builder, *OF_MATRIX_UNITS[kind])
     assert_passes(executable, "--kinds", kind, *size, tiles=tiles_of(kind, tensor=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_other_orders_and_problems_on_cdna(builder: Builder, seed: int) -> None:
-    for files in (OF_CDNA, OF_MATRIX_UNITS):
-        executable = of_cdna(builder, *(name for names in files.values() for name in names))
-        assert_passes(executable, "--small", "--seed", str(seed))
+@pytest.mark.parametrize("files", slow_except(["cdna", "matrix units"], [], turns="other orders of"))
+def test_other_orders_and_problems_on_cdna(builder: Builder, files: str, seed: int) -> None:
+    by_kind = {"cdna": OF_CDNA, "matrix units": OF_MATRIX_UNITS}[files]
+    executable = of_cdna(builder, *(name for names in by_kind.values() for name in names))
+    assert_passes(executable, "--small", "--seed", str(seed))
 
 
 # Files of kernels, or file:kernel for one kernel alone. Instrumented, a file takes up to a minute to compile. The
@@ -184,7 +178,7 @@ def test_sanitizers(builder: Builder, tmp_path: Path, kernels: list[str], machin
 @pytest.mark.parametrize(
     ("kernels", "machine"),
     [
-        (["simt_f32:t128_light", "simt_f32:t256_dots", "rows_f32:t128_rows"], []),
+        (["simt_f32:t128_light", "rows_f32:t128_rows"], []),
         *slow(
             (["tensor_f64:m128_heavy", "tensor_f64:m256_dots"], []),
             (["simt_f32:t128_light", "simt_f32:t128_deep", "simt_f32:t256_dots", "rows_f32:t128_rows"], []),

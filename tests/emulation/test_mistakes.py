@@ -264,7 +264,6 @@ DEFAULT = [
     "a mask off by one",
     "an element behind K's end on tensor cores",
     "a row too many",
-    "rows of sums confused",
     "rows of tensor cores confused",
     "sums read too early",
     "a real scale times both parts",

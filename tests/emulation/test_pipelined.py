@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from emulated_check import COMPILER, CSRC, SANITIZE, Builder, assert_passes, change, first_fault
+from slow_cases import slow_except
 
 pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, {COMPILER} is not there")
 
@@ -24,43 +25,43 @@ def test_sanitizers(builder: Builder) -> None:
     assert_passes(executable, "--kinds", "bfloat16", "--small", "--exact")
 
 
-# The source file, the correct text, and the wrong text. The first of each sort is found in every run of the tests.
+# The source file, the correct text, and the wrong text.
 MISTAKES = {
     "vectors of 16 bytes stored behind the last column": ("tile_maps.h", "line % kAlignment == 0;", "true;"),
     "a stale phase: producers that do not wait for each other": (
-        "pipelined_tile.h",
-        "      meet_producers();\n    });\n  }\n\n  // The producers of other",
-        "    });\n  }\n\n  // The producers of other",
+        "copy_threads.h",
+        "{ named_barrier(kProducerBarrier, 32 + kThreads); }",
+        "{}",
     ),
     "a missing arrival: a stage not released to the other thread block": (
-        "pipelined_tile.h",
-        "          arrive_at(shared_.empty[stage], rank_ ^ 1);\n",
+        "block.h",
+        "    if (Cut::kCluster > 1) arrive_at(shared_.empty[stage], rank_ ^ 1);\n",
         "",
     ),
     "a row too many": (
-        "pipelined_store.h",
+        "store_plan.h",
         "min(place.rows - row, Patch::kRows)",
         "min(place.rows - row + 1, Patch::kRows)",
     ),
 }
 MORE_MISTAKES = {
     "a stale phase: a lane that has not seen a stage that is released": (
-        "pipelined_tile.h",
-        "        wave_barrier();  // all lanes have seen the end of the phase",
-        "        // all lanes have seen the end of the phase",
+        "block.h",
+        "      wave_barrier();  // all lanes have seen the end of the phase",
+        "      // all lanes have seen the end of the phase",
     ),
     "a missing arrival: a stage behind K's end": (
-        "pipelined_tile.h",
+        "block.h",
         "        arrive(full);\n        continue;",
         "        continue;",
     ),
     "a stage released before products have read it": (
-        "pipeline.h",
+        "mainloop.h",
         "    before = stages.index;",
         "    release(before = stages.index);",
     ),
     "half of B copied to one thread block only": (
-        "pipelined_tile.h",
+        "block.h",
         "copy_box_to(3, to",
         "copy_box_to(1 << rank_, to",
     ),
@@ -71,34 +72,38 @@ MORE_MISTAKES = {
         "",
     ),
     "a tensor map replaced while stores use it": (
-        "pipelined_tile.h",
+        "source_plan.h",
         "block_index() * kTilesWithMaps + maps_index]",
         "block_index() * kTilesWithMaps + maps_index % Cut::kTiles]",
     ),
     "columns shared with a tile that needs others": (
-        "pipelined_tile.h",
+        "source_plan.h",
         "count_lanes(lane < kWords && beside[lane] != mine[lane]) == 0",
         "count_lanes(false) == 0",
     ),
     "results overwritten while they are stored": (
-        "store_rows.h",
+        "store.h",
         "    wait_stores_read<Cut::kStoreBoxes - 1>();\n    wave_barrier();\n    stage_narrow",
         "    wait_stores_read<Cut::kStoreBoxes>();\n    wave_barrier();\n    stage_narrow",
     ),
 }
 
 
+# The first of most sorts, without one that takes many orders of threads to find.
+FOUND_FAST = list(MISTAKES)[1:]
+
+
 @pytest.mark.parametrize("mistake", MISTAKES | MORE_MISTAKES)
 def test_mistakes_can_be_made(tmp_path: Path, mistake: str) -> None:
     """Also those of the slow tests: the sources still have each text that a mistake replaces."""
     name, right, wrong = (MISTAKES | MORE_MISTAKES)[mistake]
-    change(tmp_path, CSRC / "gpu/pipelined" / name, right, wrong)
+    change(tmp_path, CSRC / "gpu/sm90" / name, right, wrong)
 
 
-@pytest.mark.parametrize("mistake", [*MISTAKES, *(pytest.param(one, marks=pytest.mark.slow) for one in MORE_MISTAKES)])
+@pytest.mark.parametrize("mistake", slow_except(MISTAKES | MORE_MISTAKES, FOUND_FAST))
 def test_mistakes_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
     name, right, wrong = (MISTAKES | MORE_MISTAKES)[mistake]
-    change(tmp_path, CSRC / "gpu/pipelined" / name, right, wrong)
+    change(tmp_path, CSRC / "gpu/sm90" / name, right, wrong)
     executable = builder.executable(["pipelined"], OPTIMIZED, changed=tmp_path)
     # Some mistakes need an unlucky order of threads.
     assert any(first_fault(executable, "--kinds", "bfloat16", "--small", "--seed", str(seed)) for seed in range(32))

@@ -39,7 +39,7 @@ ROUNDING = {
 
 
 # The default run has waves of 64 only among the kernels' own tests: with them, all kernels are compiled again.
-WAVES = [32, pytest.param(64, marks=pytest.mark.slow)]
+WAVES = [32, pytest.param(64, marks=pytest.mark.slow(turn="calls with waves of 64"))]
 
 
 @pytest.fixture(scope="module", params=WAVES, ids=lambda wave: f"waves of {wave}")
@@ -50,15 +50,15 @@ def target(builder: Builder, request: pytest.FixtureRequest, tmp_path_factory: p
     changed = tmp_path_factory.mktemp("ragged")
     library = builder.ragged_library(some_files(changed, kernels), jax.ffi.include_dir(), machine, changed)
     name = f"vbgemm_ragged_emulated_{request.param}"
-    function = ctypes.CDLL(str(library)).vbgemm_emulated_ragged
+    function = ctypes.CDLL(str(library)).vbgemm_ragged
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="cpu")
     return name
 
 
 def call(
     target, lhs, rhs, sizes, *, groups=None, contraction=False, transpose_rhs=False, bias=None, row_scale=None,
-    offset=None, gather=None, activation=None, gated=False, out_dtype=None, batch=(1, 1), strides=None, tile="medium",
-    missing_bytes=0, **changes,
+    offset=None, gather=None, activation=None, gated=False, out_dtype=None, batch=(), tile="medium",
+    missing_bytes=0, plan=None, **changes,
 ):  # fmt: skip
     m, k = lhs.shape[-2:]
     n = (rhs.shape[-2] if transpose_rhs else rhs.shape[-1]) // (2 if gated else 1)
@@ -66,7 +66,7 @@ def call(
     dtype = jnp.dtype(out_dtype or lhs.dtype)
     wide = jnp.float32 if lhs.dtype.itemsize == 2 else lhs.dtype
     shape = (groups, k, n) if contraction else (m, n)
-    shape = (*(size for size in batch if size > 1), *shape)
+    shape = (*batch, *shape)
     extras = [(bias, dtype), (row_scale, wide), (offset, jnp.int32), (gather, jnp.int32), (None, dtype)]
     buffers = [jnp.zeros(0, of) if extra is None else jnp.asarray(extra, of) for extra, of in extras]
     row = next(i for i, row in enumerate(COMPILED_TILES) if row.is_gpu and (row.name, row.threads) == TILES[tile])
@@ -74,16 +74,16 @@ def call(
     results = [jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct((workspace - missing_bytes,), jnp.uint8)]
     attributes = {
         "kind": np.int64(KINDS.index(lhs.dtype.name)),
-        "contraction": np.int64(contraction),
-        "transpose_rhs": np.int64(transpose_rhs),
+        "contraction": np.bool_(contraction),
+        "transpose_rhs": np.bool_(transpose_rhs),
         "activation": np.int64(activation_number(activation)),
-        "gated": np.int64(gated),
-        "sizes": np.array([m, k, n, groups, sizes.shape[-1], *batch, m], np.int64),
-        "batch_strides": np.array(strides or [0] * 16, np.int64),
-        "plan": np.array([0, 0, row], np.int32),
+        "gated": np.bool_(gated),
+        "shape": np.int64(0),
+        "counted": np.bool_(False),
+        "tile": np.int64(row),
         "catalogue": np.int64(_core.catalogue_hash()),
     }
-    return jax.ffi.ffi_call(target, results)(lhs, rhs, sizes, *buffers, **attributes | changes)[0]
+    return jax.ffi.ffi_call(target, results)(lhs, rhs, sizes, *buffers, **attributes | changes | (plan or {}))[0]
 
 
 def rows_of(sizes, m, groups, offset=0):
@@ -201,11 +201,10 @@ def test_epilogue(target, out_dtype, has_bias):
 
 
 BAD_PLANS = {
-    "too few words": ({"plan": np.array([0, 0], np.int32)}, "must have 3 words"),
-    "an unknown shape": ({"plan": np.array([4, 0, 0], np.int32)}, "shape is 4"),
-    "a tile that does not exist": ({"plan": np.array([0, 0, 999], np.int32)}, "tile is 999"),
-    "a tile for the CPU": ({"plan": np.array([0, 0, len(COMPILED_TILES) - 1], np.int32)}, "has no kernel"),
-    "no kernel at all": ({"plan": np.array([0, 0, -1], np.int32)}, "planned for another GPU"),
+    "an unknown shape": ({"shape": np.int64(4)}, "shape is 4"),
+    "a tile that does not exist": ({"plan": {"tile": np.int64(999)}}, "tile is 999"),
+    "a tile for the CPU": ({"plan": {"tile": np.int64(len(COMPILED_TILES) - 1)}}, "has no kernel"),
+    "no kernel at all": ({"plan": {"tile": np.int64(-1)}}, "planned for another GPU"),
     "another catalogue": ({"catalogue": np.int64(5)}, "another version"),
 }
 
@@ -238,20 +237,19 @@ def test_only_the_pipelined_kernel_has(target, given):
 
 def test_batches(target):
     """Two batch dimensions, of which lhs and sizes have one and rhs has the other."""
-    lhs, rhs = oracle.random((2, 30, 8), "float32", 1), oracle.random((3, 2, 8, 5), "float32", 2)
+    lhs, rhs = oracle.random((2, 30, 8), "float32", 1), oracle.random((3, 1, 2, 8, 5), "float32", 2)
     sizes = jnp.array([[10, 20], [5, 7]], "int32")
-    strides = [0, 30 * 8, 2 * 8 * 5, 0, 0, 2, *[0] * 10]
-    out = call(target, lhs, rhs, sizes, batch=(3, 2), strides=strides)
+    out = call(target, lhs, rhs, sizes, batch=(3, 2))
     for i in range(3):
         for j in range(2):
-            assert_close(out[i, j], expected(lhs[j], rhs[i], sizes[j], 2), "float32")
+            assert_close(out[i, j], expected(lhs[j], rhs[i, 0], sizes[j], 2), "float32")
 
 
 FEW_KERNELS = ["simt_f32:t128_light", "simt_c64:t128_light", "tensor_light_bf16:m128_light"]
 OPTIONS = ["--kinds", "float32", "complex64", "bfloat16", "--calls", "30"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(turn="random ragged calls")
 @pytest.mark.parametrize("seed", range(10))
 def test_random_calls(builder: Builder, tmp_path, seed):
     kernels = some_files(tmp_path, FEW_KERNELS)

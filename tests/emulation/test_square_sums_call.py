@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from emulated_check import Builder
 
 import jax_vbgemm as vb
 from jax_vbgemm import _core
@@ -20,10 +21,9 @@ ROUNDING = {"float64": 1e-15}  # of sums in float32: 1e-6
 
 
 @pytest.fixture(scope="module", autouse=True)
-def emulated(tmp_path_factory: pytest.TempPathFactory):
-    folder = tmp_path_factory.mktemp("square_sums")
+def emulated(builder: Builder):
     target = backends.SQUARE_SUMS_TARGET_NAME
-    with emulated_call.emulated(square_sums_p, square_sums, target, "square_sums_handler", "square_sums", folder):
+    with emulated_call.emulated(builder, square_sums_p, square_sums, target, "square_sums", "square_sums"):
         yield
 
 

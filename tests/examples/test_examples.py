@@ -8,6 +8,8 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
+pytestmark = pytest.mark.slow  # each is a program that compiles its own
+
 for needed in ("flax", "optax", "sklearn", "matplotlib", "typer", "rich"):
     pytest.importorskip(needed)
 
@@ -19,7 +21,6 @@ def run(name, *options, cwd=None):
     return result.stdout
 
 
-@pytest.mark.slow  # as long as several others together
 def test_inception_digits(tmp_path):
     picture = tmp_path / "digits.png"
     text = run("inception_digits.py", "--epochs", 1, "--steps-per-epoch", 2, "--output", picture)
@@ -33,7 +34,6 @@ def test_inception_digits(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
 def test_inception_digits_reaches_97_percent(tmp_path):
     text = run("inception_digits.py", "--output", tmp_path / "digits.png")
     rows = [line.split("│") for line in text.splitlines() if line.startswith(("│ batched", "│ loop"))]
@@ -48,7 +48,6 @@ def test_multi_lora():
     assert "by 1 program" in text
 
 
-@pytest.mark.slow  # as long as several others together
 def test_muon_digits(tmp_path):
     out = run("muon_digits.py", "--steps", 3, "--width", 16, "--layers", 1, "--batch", 8, cwd=tmp_path)
     assert "test accuracy" in out
@@ -56,7 +55,6 @@ def test_muon_digits(tmp_path):
     assert (tmp_path / "muon_digits.png").stat().st_size > 1000
 
 
-@pytest.mark.slow  # as long as several others together
 def test_kfac_preconditioning(tmp_path):
     assert "two operations" in run(
         "kfac_preconditioning.py", "--shrink", 16, "--rounds", 2, "--batch", 32, cwd=tmp_path
@@ -75,7 +73,6 @@ def test_moe_language_model(tmp_path):
     assert (tmp_path / "moe_language_model.png").stat().st_size > 1000
 
 
-@pytest.mark.slow  # as long as several others together
 def test_equivariant_forces(tmp_path):
     pytest.importorskip("e3nn_jax")
     sizes = ("--channels", 4, "--layers", 1, "--batch", 2, "--examples", 8)
@@ -84,7 +81,6 @@ def test_equivariant_forces(tmp_path):
     assert (tmp_path / "equivariant_forces.png").stat().st_size > 1000
 
 
-@pytest.mark.slow  # as long as several others together
 def test_heisenberg_dmrg(tmp_path):
     text = run("heisenberg_dmrg.py", "--sites", 4, "--sweeps", 2, cwd=tmp_path)
     assert "exact energy:    -1.616025" in text

@@ -82,9 +82,13 @@ def call(model, variables, inputs):
     return outputs if isinstance(outputs, list) else [outputs]
 
 
-def init(model, inputs, key=0):
-    groups = [GROUPS] if "LoRA" in type(model).__name__ else []
-    return jax.jit(lambda key: model.init(key, *inputs, *groups))(jax.random.key(key))
+def init(*models, inputs):
+    """The initial variables of each model."""
+
+    def one(model, key):
+        return model.init(key, *inputs, *([GROUPS] if "LoRA" in type(model).__name__ else []))
+
+    return jax.jit(lambda key: [one(model, key) for model in models])(jax.random.key(0))
 
 
 def loss(model, variables, inputs):
@@ -107,9 +111,9 @@ def assert_same(ours, theirs, rtol=2e-5):
 
 def check(ours, loop, inputs, rtol=2e-5):
     """Asserts equal initial values, and equal outputs and gradients where each has the other's checkpoint."""
-    variables, theirs = init(ours, inputs), init(loop, inputs)
+    variables, theirs = init(ours, loop, inputs=inputs)
     jax.tree.map(np.testing.assert_array_equal, variables, theirs)
-    trained = jax.tree.map(lambda x: x * 2 + 1, variables)
+    trained = jax.jit(lambda variables: jax.tree.map(lambda x: x * 2 + 1, variables))(variables)
     loaded = serialization.from_bytes(theirs, serialization.to_bytes(trained))
     back = serialization.from_bytes(variables, serialization.to_bytes(loaded))
     both = jax.jit(lambda v, w, x: (results(ours, v, x), results(loop, w, x)))
@@ -137,7 +141,7 @@ def test_options_are_flaxs(options):
 
 def test_one_call_does_it_all():
     ours, _, inputs = pair("conv", activation=nn.silu)
-    text = jax.jit(ours.apply).lower(init(ours, inputs), *inputs).as_text()
+    text = jax.jit(ours.apply).lower(*init(ours, inputs=inputs), *inputs).as_text()
     assert text.count("custom_call @vbgemm_v1") == 1
     assert not any(word in text for word in ("dot_general", "stablehlo.add", "logistic"))
 
@@ -145,7 +149,8 @@ def test_one_call_does_it_all():
 def test_partitioning_metadata():
     options = {"kernel_init": nn.with_partitioning(nn.initializers.lecun_normal(), (None, "model"))}
     ours, loop, inputs = pair("shared", **options)
-    assert nn.get_partition_spec(init(ours, inputs)) == nn.get_partition_spec(init(loop, inputs))
+    variables, theirs = init(ours, loop, inputs=inputs)
+    assert nn.get_partition_spec(variables) == nn.get_partition_spec(theirs)
     check(ours, loop, inputs)
 
 
@@ -178,8 +183,8 @@ class Inline(nn.Module):
 def test_existing_layers_keep_their_names(line):
     if line == "module":
         ours, loop, x = Inline(line), Inline("loop"), (oracle.random((3, 6), "float32"),)
-        variables = init(loop, x)
-        assert_same(jax.jit(ours.apply)(variables, *x), jax.jit(loop.apply)(variables, *x))
+        (variables,) = init(loop, inputs=x)
+        assert_same(*jax.jit(lambda *args: [model.apply(*args) for model in (ours, loop)])(variables, *x))
     else:
         check(Inline(line), Inline("loop"), (oracle.random((3, 6), "float32"),))
 
@@ -202,13 +207,13 @@ def test_scan_and_remat():
         return nn.scan(block, variable_axes={"params": 0}, split_rngs={"params": True}, length=3)(ours)
 
     x = oracle.random((3, 8), "float32")
-    found = []
-    for ours in (True, False):
-        model = make(ours)
-        variables = jax.jit(lambda key, model=model: model.init(key, x, None))(jax.random.key(0))
-        f = jax.jit(jax.value_and_grad(lambda v, model=model: jnp.sum(model.apply(v, x, None)[0])))
-        found.append((variables, f(variables)))
-    assert_same(*found)
+
+    def results(model, key):
+        variables = model.init(key, x, None)
+        return variables, jax.value_and_grad(lambda v: jnp.sum(model.apply(v, x, None)[0]))(variables)
+
+    models = make(True), make(False)
+    assert_same(*jax.jit(lambda key: [results(model, key) for model in models])(jax.random.key(0)))
 
 
 def test_training_with_donated_state():
@@ -216,8 +221,8 @@ def test_training_with_donated_state():
     trained = []
     for model in pair("shared")[:2]:
         inputs = pair("shared")[2]
-        variables = init(model, inputs)
-        memory = optimizer.init(variables)
+        (variables,) = init(model, inputs=inputs)
+        memory = jax.jit(optimizer.init)(variables)
 
         @functools.partial(jax.jit, donate_argnums=(0, 1))
         def step(variables, memory, model=model, inputs=inputs):

@@ -44,12 +44,12 @@ def calls(function, *args, device=FREE_CALLS):
 def assert_same(function, *args, kernels, dots=0):
     """Asserts that grouping keeps the values, and the numbers of kernel calls and dots."""
     grouped = vb.group(function)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11),
-        jax.jit(grouped)(*args),
-        jax.jit(function)(*args),
-    )
+    assert_close(*jax.jit(lambda *args: (grouped(*args), function(*args)))(*args))
     assert calls(grouped, *args) == (kernels, dots)
+
+
+def assert_close(ours, plain, rtol=1e-9):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-11), ours, plain)
 
 
 @jax.jit
@@ -71,32 +71,25 @@ def test_products_of_a_level_are_one_call_through_jit():
 
 
 def test_gradients_are_grouped_from_outside_and_from_inside():
-    assert_same(jax.grad(loss, (0, 1)), XS, WS, kernels=4)
-    gradient = jax.grad(vb.group(loss), (0, 1))
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9),
-        jax.jit(gradient)(XS, WS),
-        jax.jit(jax.grad(loss, (0, 1)))(XS, WS),
-    )
-    kernels, dots = calls(gradient, XS, WS)
-    assert (kernels, dots) == (4, 0)
+    outside, inside = vb.group(jax.grad(loss, (0, 1))), jax.grad(vb.group(loss), (0, 1))
+    *ours, plain = jax.jit(lambda *args: [f(*args) for f in (outside, inside, jax.grad(loss, (0, 1)))])(XS, WS)
+    for gradient, result in zip((outside, inside), ours, strict=True):
+        assert_close(result, plain)
+        assert calls(gradient, XS, WS) == (4, 0)
 
 
 def test_second_derivatives_and_vmap():
     def along(function):
-        return jax.jit(lambda *x: jax.jvp(jax.grad(function), x, x)[1])(XS, WS)
+        return lambda *x: jax.jvp(jax.grad(function), x, x)[1]
 
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-9), along(vb.group(loss)), along(loss)
-    )
-    batches = [jnp.stack([x, 2 * x]) for x in XS]
-    for function in (lambda f: jax.vmap(vb.group(f), (0, None)), lambda f: vb.group(jax.vmap(f, (0, None)))):
-        ours, plain = function(jax.grad(loss)), jax.vmap(jax.grad(loss), (0, None))
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9),
-            jax.jit(ours)(batches, WS),
-            jax.jit(plain)(batches, WS),
-        )
+    functions = [along(vb.group(loss)), along(loss)]
+    assert_close(*jax.jit(lambda *x: [f(*x) for f in functions])(XS, WS), rtol=1e-8)
+    batches, gradient = [np.stack([x, 2 * np.asarray(x)]) for x in XS], jax.grad(loss)
+    plain = jax.vmap(gradient, (0, None))
+    functions = [jax.vmap(vb.group(gradient), (0, None)), vb.group(plain), plain]
+    first, second, expected = jax.jit(lambda *x: [f(*x) for f in functions])(batches, WS)
+    assert_close(first, expected)
+    assert_close(second, expected)
 
 
 SQUARES = [oracle.random((n, n), "float64", n) / n for n in WIDTHS]
@@ -128,9 +121,11 @@ def test_independent_scans_of_one_length_become_one():
         return scans, other, jax.lax.scan(lambda c, _: (c @ c, None), scans[0][0], None, length=3)[0]
 
     assert_same(powers, SQUARES, kernels=1, dots=2)
-    weights = jax.jit(jax.grad(vb.group(lambda xs: sum(jnp.sum(c) for (c, _) in powers(xs)[0]))))(SQUARES)
-    plain = jax.jit(jax.grad(lambda xs: sum(jnp.sum(c) for (c, _) in powers(xs)[0])))(SQUARES)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), weights, plain)
+
+    def total(xs):
+        return sum(jnp.sum(c) for (c, _) in powers(xs)[0])
+
+    assert_close(*jax.jit(lambda xs: [jax.grad(f)(xs) for f in (vb.group(total), total)])(SQUARES))
 
 
 @jax.custom_jvp
@@ -156,9 +151,10 @@ def test_rules_of_their_own_stay(function):
     def total(xs):
         return sum(jnp.sum(function(x)) for x in xs)
 
-    expected = jax.grad(total)(SQUARES)
-    for gradient in (jax.grad(vb.group(total)), vb.group(jax.grad(total))):
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), gradient(SQUARES), expected)
+    gradients = [jax.grad(vb.group(total)), vb.group(jax.grad(total)), jax.grad(total)]
+    inside, outside, expected = jax.jit(lambda xs: [f(xs) for f in gradients])(SQUARES)
+    assert_close(inside, expected, rtol=1e-12)
+    assert_close(outside, expected, rtol=1e-12)
     np.testing.assert_allclose(vb.group(total)(SQUARES), total(SQUARES), rtol=1e-12)
 
 
@@ -181,7 +177,8 @@ def test_every_layout_of_a_dot(pattern, dtype):
 
     kernels, dots = calls(vb.group(products), xs, ys)
     assert (kernels, dots) == (1, 0)
-    for ours, plain in zip(vb.group(products)(xs, ys), products(xs, ys), strict=True):
+    both = jax.jit(lambda *args: [f(*args) for f in (vb.group(products), products)])(xs, ys)
+    for ours, plain in zip(*both, strict=True):
         assert (ours.shape, ours.dtype) == (plain.shape, plain.dtype)
         scale = 20 * oracle.ROUNDING[dtype]
         np.testing.assert_allclose(oracle.wide(ours), oracle.wide(plain), rtol=scale, atol=scale)
@@ -297,17 +294,13 @@ def test_effects_keep_their_order(capfd):
 @pytest.mark.multidevice(2)
 def test_inside_shard_map():
     mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
-    batches = [jnp.concatenate([x, 2 * x]) for x in XS]
+    batches = [np.concatenate([x, 2 * np.asarray(x)]) for x in XS]
 
-    def both(function):
-        mapped = jax.shard_map(function, mesh=mesh, in_specs=(P("i"), P()), out_specs=P())
-        return jax.jit(jax.grad(lambda xs, ws: mapped(xs, ws), (0, 1)))(batches, WS)
+    def gradient(function):
+        summed = lambda xs, ws: jax.lax.psum(function(xs, ws), "i")  # noqa: E731
+        return jax.grad(jax.shard_map(summed, mesh=mesh, in_specs=(P("i"), P()), out_specs=P()), (0, 1))
 
-    def summed(function):
-        return lambda xs, ws: jax.lax.psum(function(xs, ws), "i")
-
-    ours, plain = both(summed(vb.group(loss))), both(summed(loss))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11), ours, plain)
+    assert_close(*jax.jit(lambda *args: [gradient(f)(*args) for f in (vb.group(loss), loss)])(batches, WS))
 
 
 def test_what_is_no_function_is_refused_at_once():

@@ -1,5 +1,6 @@
 """`LinearMap` beside its dense matrix: values, layouts, derivatives, vmap, weights that rows choose, errors."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -44,7 +45,7 @@ def dense(linear, weights, x):
 
 def dense_of_each(linear, weights, x):
     """`dense` of each entry of the first axis of x, with weights of its own."""
-    return jax.jit(jax.vmap(lambda w, x: dense(linear, w, x)))(weights, x)
+    return jax.vmap(lambda w, x: dense(linear, w, x))(weights, x)
 
 
 def weights_of(linear, dtype="float64", groups=None, seed=0):
@@ -54,7 +55,7 @@ def weights_of(linear, dtype="float64", groups=None, seed=0):
 
 def flat(linear, weights, groups=None):
     leading = () if groups is None else (groups,)
-    return jnp.concatenate([w.reshape(*leading, -1) for w in weights], axis=-1)
+    return np.concatenate([np.asarray(w).reshape(*leading, -1) for w in weights], axis=-1)
 
 
 @settings(max_examples=8)
@@ -70,26 +71,29 @@ def flat(linear, weights, groups=None):
 def test_values(irreps_in, irreps_out, layout, leading, biases, normalization, is_flat):
     linear = LinearMap(irreps_in, irreps_out, biases=biases, path_normalization=normalization, layout=layout)
     weights, x = weights_of(linear), oracle.random((*leading, linear.dim_in), "float64", 99)
-    given_weights = jnp.zeros(0) if is_flat and not weights else flat(linear, weights) if is_flat else weights
-    y = linear(given_weights, x)
+    given_weights = np.zeros(0) if is_flat and not weights else flat(linear, weights) if is_flat else weights
+    both = jax.jit(lambda given_weights, weights, x: (linear(given_weights, x), dense(linear, weights, x)))
+    y, expected = both(given_weights, weights, x)
     assert y.shape == (*leading, linear.dim_out)
-    np.testing.assert_allclose(y, dense(linear, weights, x), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("irreps", "layout"), [(MACE, "mul_ir"), (NEQUIP, "ir_mul")])
 def test_arrays_an_irrep_and_one_array_are_the_same(irreps, layout):
     linear = LinearMap(irreps, irreps, layout=layout)
-    weights, x = weights_of(linear, "float32"), oracle.random((5, linear.dim_in), "float32", 9)
+    weights = weights_of(linear, "float32")
+    x = np.asarray(oracle.random((5, linear.dim_in), "float32", 9))
     parts, first = [], 0
     for of in linear.irreps_in:
         shape = (of.mul, of.irrep_dim) if layout == "mul_ir" else (of.irrep_dim, of.mul)
         parts.append(x[:, first : first + of.dim].reshape(5, *shape))
         first += of.dim
-    y = linear(weights, x)
-    np.testing.assert_allclose(y, dense(linear, weights, x), rtol=1e-4, atol=1e-5)
-    results = linear(weights, parts)
+    y, expected, results = jax.jit(lambda w, x, xs: (linear(w, x), dense(linear, w, x), linear(w, xs)))(
+        weights, x, parts
+    )
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
     assert [part.shape for part in results] == [part.shape for part in parts]
-    joined = jnp.concatenate([part.reshape(5, -1) for part in results], axis=-1)
+    joined = np.concatenate([np.asarray(part).reshape(5, -1) for part in results], axis=-1)
     np.testing.assert_allclose(joined, y, rtol=1e-5, atol=1e-6)
 
 
@@ -118,7 +122,13 @@ def gradients_of_forces(map_of):
     def loss(weights, x):
         return jnp.sum(jax.grad(energy, 1)(weights, x) ** 2)
 
-    return jax.jit(jax.grad(loss, (0, 1)))
+    return jax.grad(loss, (0, 1))
+
+
+def assert_same(functions, *args, tolerance=1e-12):
+    """Asserts equal results of two functions, in one program."""
+    found, expected = jax.jit(lambda *args: [function(*args) for function in functions])(*args)
+    jax.tree.map(lambda f, e: np.testing.assert_allclose(f, e, rtol=tolerance, atol=tolerance), found, expected)
 
 
 @pytest.mark.parametrize("biases", [False, True])
@@ -126,31 +136,30 @@ def gradients_of_forces(map_of):
 def test_gradients_of_gradients(layout, biases):
     linear = LinearMap("3x0e+2x1o+2x0e", "2x0e+3x1o+1x0e", layout=layout, biases=biases, path_normalization="path")
     weights, x = weights_of(linear), oracle.random((4, linear.dim_in), "float64", 5)
-    found = gradients_of_forces(linear)(weights, x)
-    expected = gradients_of_forces(lambda w, x: dense(linear, w, x))(weights, x)
-    jax.tree.map(lambda f, e: np.testing.assert_allclose(f, e, rtol=1e-9, atol=1e-9), found, expected)
+    maps = linear, functools.partial(dense, linear)
+    assert_same([gradients_of_forces(f) for f in maps], weights, x, tolerance=1e-9)
 
 
 def test_tangents():
     linear = LinearMap("3x0e+2x1o+2x0e", "2x0e+3x1o+1x0e", biases=True)
     arguments = weights_of(linear), oracle.random((4, linear.dim_in), "float64", 5)
     tangents = weights_of(linear, seed=50), oracle.random((4, linear.dim_in), "float64", 60)
-    found = jax.jvp(linear, arguments, tangents)
-    expected = jax.jvp(lambda w, x: dense(linear, w, x), arguments, tangents)
-    jax.tree.map(lambda f, e: np.testing.assert_allclose(f, e, rtol=1e-12, atol=1e-12), found, expected)
+    maps = linear, functools.partial(dense, linear)
+    assert_same([functools.partial(jax.jvp, f) for f in maps], arguments, tangents)
 
 
 def test_vmap_over_rows_weights_and_both():
     linear = LinearMap("3x0e+2x1o", "2x0e+3x1o", biases=True)
     weights = [oracle.random((3, *path.shape), "float64", i) for i, path in enumerate(linear.paths)]
     x = oracle.random((3, 4, linear.dim_in), "float64", 5)
-    both = jax.jit(jax.vmap(linear))(weights, x)
-    first = [w[0] for w in weights]
-    by_rows, by_weights = jax.vmap(linear, (None, 0))(first, x), jax.vmap(linear, (0, None))(weights, x[0])
-    np.testing.assert_allclose(both, dense_of_each(linear, weights, x), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(by_rows, dense(linear, first, x), rtol=1e-12, atol=1e-12)
-    same = jnp.broadcast_to(x[:1], x.shape)
-    np.testing.assert_allclose(by_weights, dense_of_each(linear, weights, same), rtol=1e-12, atol=1e-12)
+
+    def results(function, weights, x):
+        axes = (0, 0), (None, 0), (0, None)
+        args = (weights, x), ([w[0] for w in weights], x), (weights, x[0])
+        return [jax.vmap(function, of)(*arguments) for of, arguments in zip(axes, args, strict=True)]
+
+    maps = linear, functools.partial(dense, linear)
+    assert_same([functools.partial(results, f) for f in maps], weights, x)
 
 
 @pytest.mark.parametrize("layout", slow_except(["mul_ir", "ir_mul"], ["ir_mul"]))
@@ -158,46 +167,53 @@ def test_rows_choose_their_weights(layout):
     linear = LinearMap("3x0e+2x1o+1x2e", "2x0e+3x1o+1x0e+2x0o", layout=layout, biases=True)
     weights = weights_of(linear, groups=4)
     x = oracle.random((3, 5, linear.dim_in), "float64", 5)
-    indices = jnp.array([[0, 3, 3, 0, 1]])  # broadcasts; nothing has number 2
-    y = jax.jit(linear.__call__)(weights, x, indices=indices)
-    expected = dense_of_each(linear, [w[indices[0]] for w in weights], x.swapaxes(0, 1)).swapaxes(0, 1)
+    indices = np.array([[0, 3, 3, 0, 1]])  # broadcasts; nothing has number 2
+    odd = np.array([-4, 7, -1, -9, 1])  # as JAX indexes: from the end, and clamped
+    counts, of_sorted = np.array([2, 1, 0, 0]), np.array([0, 3, 4, 1])
+
+    @jax.jit
+    def results(weights, joined, x, indices, odd, counts):
+        by_index = linear(weights, x, indices=indices), linear(joined, x, indices=odd)
+        expected = dense_of_each(linear, [w[indices[0]] for w in weights], x.swapaxes(0, 1)).swapaxes(0, 1)
+        rows = x[0][of_sorted]
+        of_rows = dense_of_each(linear, [w[np.array([0, 0, 1])] for w in weights], rows[:3])
+        return (*by_index, expected), (linear(weights, rows, counts=counts), of_rows)
+
+    (y, from_end, expected), (by_count, of_rows) = results(weights, flat(linear, weights, 4), x, indices, odd, counts)
     np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
-    # As JAX indexes: from the end, and clamped.
-    odd = jax.jit(linear.__call__)(flat(linear, weights, 4), x, indices=jnp.array([-4, 7, -1, -9, 1]))
-    np.testing.assert_allclose(odd, y, rtol=1e-12, atol=1e-12)
-    sorted_rows = x[0][jnp.array([0, 3, 4, 1])]
-    y = jax.jit(linear.__call__)(weights, sorted_rows, counts=jnp.array([2, 1, 0, 0]))
-    expected = dense_of_each(linear, [w[jnp.array([0, 0, 1])] for w in weights], sorted_rows[:3])
-    np.testing.assert_allclose(y[:3], expected, rtol=1e-12, atol=1e-12)
-    assert not y[3].any()
+    np.testing.assert_allclose(from_end, y, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(by_count[:3], of_rows, rtol=1e-12, atol=1e-12)
+    assert not by_count[3].any()
 
 
 def test_gradients_of_gradients_where_rows_choose_their_weights():
     linear = LinearMap("3x0e+2x1o", "2x0e+3x1o", biases=True)
     weights, x = weights_of(linear, groups=3), oracle.random((5, linear.dim_in), "float64", 5)
     indices = jnp.array([2, 0, 2, 2, 0])
-
-    found = gradients_of_forces(lambda w, x: linear(w, x, indices=indices))(weights, x)
-    expected = gradients_of_forces(lambda w, x: dense_of_each(linear, [part[indices] for part in w], x))(weights, x)
-    jax.tree.map(lambda f, e: np.testing.assert_allclose(f, e, rtol=1e-9, atol=1e-9), found, expected)
+    maps = (
+        lambda w, x: linear(w, x, indices=indices),
+        lambda w, x: dense_of_each(linear, [part[indices] for part in w], x),
+    )
+    assert_same([gradients_of_forces(f) for f in maps], weights, x, tolerance=1e-9)
 
 
 @pytest.mark.parametrize("options", [{}, {"indices": np.array([0, 1, 0])}])
 def test_nan_stays_in_its_irrep_row_and_weights(options):
     linear = LinearMap("3x0e+2x1o+2x2e", "2x0e+3x1o+2x3o")
     weights = weights_of(linear, groups=2 if options else None)
-    x = oracle.random((3, linear.dim_in), "float64", 5)
-    x = x.at[0, 4].set(jnp.nan).at[:, -10:].set(jnp.nan)  # a vector of row 0, and tensors that go nowhere
-    y = linear(weights, x, **options)
-    nan = jnp.isnan(y)
+    x = np.array(oracle.random((3, linear.dim_in), "float64", 5))
+    x[0, 4], x[:, -10:] = np.nan, np.nan  # a vector of row 0, and tensors that go nowhere
+    run = jax.jit(lambda weights, x: linear(weights, x, **options))
+    nan = np.isnan(run(weights, x))
     assert nan[0, 2:11].any()
     assert not nan[0, :2].any()
     assert not nan[1:].any()
     assert not nan[:, 11:].any()
     if options:
-        y = linear([w.at[1].set(jnp.nan) for w in weights], x, **options)
-        assert jnp.isnan(y[1, :11]).all()
-        assert not jnp.isnan(y[2]).any()
+        wrong = np.arange(2) == 1
+        nan = np.isnan(run([np.where(wrong[:, None, None], np.nan, w) for w in weights], x))
+        assert nan[1, :11].all()
+        assert not nan[2].any()
 
 
 def test_dtypes():

@@ -44,7 +44,7 @@ def routing(devices, kind):
 
 def operands(devices, kind):
     lhs = oracle.random((devices * ROWS, K), "float64", 1)
-    return lhs, oracle.random((EXPERTS, K, N), "float64", 2), jnp.asarray(routing(devices, kind).ravel(), jnp.int32)
+    return lhs, oracle.random((EXPERTS, K, N), "float64", 2), routing(devices, kind).ravel().astype(np.int32)
 
 
 def two_products(lhs, rhs, sizes):
@@ -68,46 +68,50 @@ def assert_close(ours, theirs):
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), ours, theirs)
 
 
-@pytest.mark.parametrize("kind", slow_except(["random", "one expert", "none", "illegal"], ["random", "illegal"]))
+def assert_same(functions, *args):
+    """Asserts equal results of two functions, in one program."""
+    assert_close(*jax.jit(lambda *args: [function(*args) for function in functions])(*args))
+
+
+def gradient(function, *arguments):
+    def loss(*args):
+        return jnp.sum(jnp.sin(function(*args)))
+
+    return jax.value_and_grad(loss, arguments)
+
+
 @pytest.mark.parametrize("devices", slow_except([1, 2, 8], [1, 8]))
-def test_results(devices, kind):
-    args = operands(devices, kind)
-    assert_close(spread(two_products, mesh(devices))(*args), one_device(*args))
+def test_results(devices):
+    both = jax.jit(lambda *args: [f(*args) for f in (spread(two_products, mesh(devices)), one_device)])
+    for kind in ("random", "one expert", "none", "illegal"):
+        assert_close(*both(*operands(devices, kind)))
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_gradients(check_vma):
-    lhs, rhs, sizes = operands(4, "random")
-
-    def loss(function, lhs, rhs):
-        return jnp.sum(jnp.sin(function(lhs, rhs, sizes)))
-
-    ours = functools.partial(loss, spread(two_products, mesh(4), check_vma=check_vma))
-    theirs = functools.partial(loss, one_device)
-    assert_close(*(jax.jit(jax.grad(f, (0, 1)))(lhs, rhs) for f in (ours, theirs)))
+    functions = spread(two_products, mesh(4), check_vma=check_vma), one_device
+    assert_same([gradient(f, 0, 1) for f in functions], *operands(4, "random"))
 
 
 def test_second_derivatives():
     lhs, rhs, sizes = operands(2, "random")
 
     def hessian_vector(function):
-        gradient = jax.grad(lambda *args: jnp.sum(jnp.sin(function(*args, sizes))), (0, 1))
-        return jax.jit(lambda *x: jax.jvp(gradient, x, x)[1])(lhs, rhs)
+        return lambda *x: jax.jvp(gradient(lambda *args: function(*args, sizes), 0, 1), x, x)[1]
 
-    assert_close(hessian_vector(spread(two_products, mesh(2))), hessian_vector(one_device))
+    assert_same([hessian_vector(f) for f in (spread(two_products, mesh(2)), one_device)], lhs, rhs)
 
 
 @pytest.mark.parametrize("shape", [(0, K), (2 * ROWS, 0)])
 def test_nothing_to_send(shape):
-    args = jnp.zeros(shape), jnp.zeros((EXPERTS, shape[1], N)), jnp.ones(2 * EXPERTS, jnp.int32)
+    args = np.zeros(shape), np.zeros((EXPERTS, shape[1], N)), np.ones(2 * EXPERTS, np.int32)
     result = spread(vb.ragged_dot, mesh(2))(*args)
     assert result.shape == (shape[0], N)
     assert not result.any()
 
 
 def test_two_axes():
-    args = operands(8, "random")
-    assert_close(spread(two_products, mesh(4, 2), axis=("x", "y"))(*args), one_device(*args))
+    assert_same([spread(two_products, mesh(4, 2), axis=("x", "y")), one_device], *operands(8, "random"))
 
 
 TWO_AXES = {
@@ -143,34 +147,27 @@ def test_a_second_axis(divided, check_vma):
     theirs = lambda lhs, up, down, sizes: one_device(  # noqa: E731
         lhs, None, sizes, lambda rows, _, sizes: layer(rows, up, down, sizes)
     )
-    loss = lambda f: lambda *args: (y := f(*args, sizes), jnp.sum(jnp.sin(y)))[::-1]  # noqa: E731
-    both = (jax.jit(jax.value_and_grad(loss(f), (0, 1, 2), has_aux=True)) for f in (ours, theirs))
-    assert_close(*(f(lhs, up, down) for f in both))
+    assert_same(
+        [lambda *args, f=f: (f(*args), gradient(f, 0, 1, 2)(*args)) for f in (ours, theirs)], lhs, up, down, sizes
+    )
 
 
 def test_rows_that_vary_over_a_second_axis_by_type_alone():
-    args = operands(2, "random")
-
     def on_device(lhs, rhs, sizes):
         lhs, sizes = (jax.lax.pcast(x, "y", to="varying") for x in (lhs, sizes))
         result = vb.expert_parallel(lambda rows, sizes: two_products(rows, rhs, sizes), lhs, sizes, mesh_axis="x")
         return jax.lax.pmean(result, "y")
 
-    ours = jax.jit(jax.shard_map(on_device, mesh=mesh(2, 2), in_specs=P("x"), out_specs=P("x")))
-    assert_close(ours(*args), one_device(*args))
+    ours = jax.shard_map(on_device, mesh=mesh(2, 2), in_specs=P("x"), out_specs=P("x"))
+    assert_same([ours, one_device], *operands(2, "random"))
 
 
 @pytest.mark.parametrize("check_vma", slow_except([True, False], [True]))
 def test_a_shard_map_over_one_axis_of_two(check_vma):
-    lhs, rhs, sizes = operands(2, "random")
     product = functools.partial(vb.ragged_dot, implementation="xla")
     partly = spread(product, mesh(2, 2), axis_names={"x"}, check_vma=check_vma)
-
-    def loss(function, lhs, rhs):
-        return jnp.sum(jnp.sin(function(lhs, rhs, sizes)))
-
     theirs = functools.partial(one_device, product=vb.ragged_dot)
-    assert_close(*(jax.jit(jax.grad(functools.partial(loss, f), (0, 1)))(lhs, rhs) for f in (partly, theirs)))
+    assert_same([gradient(f, 0, 1) for f in (partly, theirs)], *operands(2, "random"))
 
 
 def test_nan_stays_in_its_group_and_behind_the_last():
@@ -211,13 +208,8 @@ DIVIDED = {
 @pytest.mark.parametrize("case", DIVIDED)
 def test_a_mixture_with_divided_experts(case, check_vma):
     make, sizes, axis, specs = DIVIDED[case]
-    args = mixture_operands()
-    ours = mixture(make(*sizes), axis, specs, check_vma=check_vma)
-
-    def value_and_gradients(function):
-        return jax.jit(jax.value_and_grad(lambda *args: jnp.sum(jnp.sin(function(*args))), (0, 1, 2, 3)))(*args)
-
-    assert_close(value_and_gradients(ours), value_and_gradients(mixture()))
+    functions = mixture(make(*sizes), axis, specs, check_vma=check_vma), mixture()
+    assert_same([gradient(f, 0, 1, 2, 3) for f in functions], *mixture_operands())
 
 
 def test_a_mixture_on_a_mesh_that_does_not_divide_its_experts():
@@ -239,9 +231,8 @@ def test_part_of_the_experts_and_a_sum():
         return jax.lax.psum(vb.ragged_dot(lhs, rhs, sizes, group_offset=offset), "x")
 
     ours = jax.shard_map(on_device, mesh=mesh(4), in_specs=(P(), P("x"), P()), out_specs=P())
-    loss = lambda product: lambda lhs, rhs: jnp.sum(jnp.sin(product(lhs, rhs, sizes)))  # noqa: E731
-    assert_close(jax.jit(ours)(lhs, rhs, sizes), vb.ragged_dot(lhs, rhs, sizes))
-    assert_close(*(jax.jit(jax.grad(loss(f), (0, 1)))(lhs, rhs) for f in (ours, vb.ragged_dot)))
+    both = ours, vb.ragged_dot
+    assert_same([lambda *args, f=f: (f(*args), gradient(f, 0, 1)(*args)) for f in both], lhs, rhs, sizes)
 
 
 @pytest.mark.parametrize("split", ["n", "k"])
@@ -257,10 +248,8 @@ def test_tensor_parallelism(split):
 
     out = P(None, "x") if split == "n" else P()
     ours = jax.shard_map(on_device, mesh=mesh(4), in_specs=specs, out_specs=out)
-    loss = lambda product: lambda lhs, rhs: jnp.sum(jnp.sin(product(lhs, rhs)))  # noqa: E731
     whole = lambda lhs, rhs: vb.ragged_dot(lhs, rhs, sizes)  # noqa: E731
-    assert_close(jax.jit(ours)(lhs, rhs), whole(lhs, rhs))
-    assert_close(*(jax.jit(jax.grad(loss(f), (0, 1)))(lhs, rhs) for f in (ours, whole)))
+    assert_same([lambda *args, f=f: (f(*args), gradient(f, 0, 1)(*args)) for f in (ours, whole)], lhs, rhs)
 
 
 def test_what_is_wrong_is_named():

@@ -16,7 +16,7 @@ from jax_vbgemm import _core
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
 from jax_vbgemm._src.planner import device_spec
-from jax_vbgemm._src.ragged.plan import SHAPES
+from jax_vbgemm._src.ragged.plan import NONE, SHAPES
 
 
 def module_for(
@@ -45,8 +45,14 @@ def module_for(
 
 def plans_of(text: str) -> list[list[int]]:
     """The plans of the ragged calls in a program."""
-    found = re.findall(r"plan = dense<(?:\[(.*?)\])?> : tensor<[03]xi32>", text)
-    return [[int(word) for word in words.split(",") if word] for words in found]
+    calls = [line for line in text.splitlines() if f"custom_call @{backends.RAGGED_TARGET_NAME}(" in line]
+    plans = []
+    for call in calls:
+        (shape,), (counted,), (tile,) = (
+            re.findall(rf"\b{name} = (-?\w+)", call) for name in ("shape", "counted", "tile")
+        )
+        plans.append([int(shape), int(counted == "true"), int(tile)])
+    return plans
 
 
 def workspace_of(text: str) -> int:
@@ -233,7 +239,7 @@ def test_both_halves_of_a_gated_product_are_columns():
 
 
 def test_the_handler_of_cpus_gets_no_plan():
-    assert plans_of(module_for("cpu", group_size_hint=16)) == [[]]
+    assert plans_of(module_for("cpu", group_size_hint=16)) == [NONE.words]
 
 
 @pytest.mark.parametrize(("platform", "device"), [("cuda", "h100"), ("cuda", "a100"), ("rocm", "mi210")])

@@ -9,28 +9,28 @@ import pytest
 
 from jax_vbgemm._src import backends
 from jax_vbgemm._src.matmul.descriptors import KINDS
+from jax_vbgemm._src.ragged.plan import NONE
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="these calls are those of the CPU")
 
 M, K, N, G = 6, 3, 4, 2
 FLOAT32 = np.int64(KINDS.index("float32"))
 ZERO = np.int64(0)
-NONE = jnp.zeros(0, jnp.float32)
+NO = np.bool_(False)
+EMPTY = jnp.zeros(0, jnp.float32)
 SIZES = jnp.array([4, 2], jnp.int32)
 
-CONTRACTION = {"contraction": np.int64(1), "rhs": jnp.ones((M, N), jnp.float32), "result": ((G, K, N), "float32")}
+CONTRACTION = {"contraction": np.bool_(True), "rhs": jnp.ones((M, N), jnp.float32), "result": ((G, K, N), "float32")}
 
 
-def ragged(lhs=None, gather=None, accumulator=NONE, result=((M, N), "float32"), **changes):
+def ragged(lhs=None, gather=None, accumulator=EMPTY, result=((M, N), "float32"), **changes):
     lhs = jnp.ones((M, K), jnp.float32) if lhs is None else lhs
     gathers = [jnp.zeros(0, jnp.int32), jnp.zeros(0, jnp.int32) if gather is None else gather]
     rhs = changes.pop("rhs", jnp.ones((G, K, N), jnp.float32))
-    operands = [lhs, rhs, SIZES, NONE, NONE, *gathers, accumulator]
+    operands = [lhs, rhs, SIZES, changes.pop("bias", EMPTY), EMPTY, *gathers, accumulator]
     attributes = {
-        "kind": FLOAT32, "contraction": ZERO, "transpose_rhs": ZERO, "activation": ZERO, "gated": ZERO,
-        "sizes": np.array([M, K, N, G, G, 1, 1, M], np.int64), "batch_strides": np.zeros(16, np.int64),
-        "plan": np.zeros(0, np.int32),
-        "catalogue": np.int64(0),
+        "kind": FLOAT32, "contraction": NO, "transpose_rhs": NO, "activation": ZERO, "gated": NO, **NONE.attributes(),
+        "catalogue": ZERO,
     } | changes  # fmt: skip
     call = jax.ffi.ffi_call(backends.RAGGED_TARGET_NAME, [jax.ShapeDtypeStruct(*result)])
     return call(*operands, **attributes)[0].block_until_ready()
@@ -47,26 +47,49 @@ def test_calls_that_keep_the_rules_are_right():
         ({"kind": np.int64(KINDS.index("float64"))}, "arithmetic float64 does not multiply operands of float32"),
         ({"lhs": jnp.ones((M, K), jnp.int8)}, "no ragged product has kernels for operands of int8"),
         ({"result": ((M, N), "float64")}, "arithmetic float32 gives no results of float64"),
-        ({"result": ((M, N + 1), "float32")}, "the result has 30 elements"),
+        ({"result": ((M, N + 1), "float32")}, "rhs has 4 columns, expected 5"),
+        ({"result": ((M + 1, N), "float32")}, "lhs must have m rows, as the call has no gather"),
+        (
+            {"result": ((N,), "float32")},
+            "out is (4): it must have 2 dimensions, and up to two of the batch before them",
+        ),
+        ({"result": ((1, 1, 1, M, N), "float32")}, "out is (1, 1, 1, 6, 4): it must have 2 dimensions"),
         ({"activation": np.int64(9)}, "activation 9 does not exist, expected 0 to 5"),
-        ({"sizes": np.array([M, K, N], np.int64)}, "the number of sizes is 3, expected 8 to 8"),
-        ({"sizes": np.array([M, K, N, G, G, 0, 1, M], np.int64)}, "batch[0] is 0, expected 1 to 2147479551"),
-        ({"batch_strides": np.zeros(4, np.int64)}, "the number of batch strides is 4, expected 16 to 16"),
-        ({"sizes": np.array([M, K, N, G, G, 1, 1, M - 1], np.int64)}, "lhs must have m rows"),
-        ({"gather": jnp.zeros(M - 1, jnp.int32)}, "gather has 5 elements, fewer"),
+        ({"lhs": jnp.ones((M, 0), jnp.float32)}, "lhs is (6, 0): k must be 1 to 2147479551"),
+        (
+            {"lhs": jnp.ones((2, M, K), jnp.float32)},
+            "lhs is (2, 6, 3): its batch does not broadcast to that of the result",
+        ),
+        (
+            {"lhs": jnp.ones((3, M, K), jnp.float32), "result": ((2, M, N), "float32")},
+            "lhs is (3, 6, 3): its batch does",
+        ),
+        ({"lhs": jnp.ones((M, K + 1), jnp.float32)}, "rhs is (2, 3, 4): k is 4 elsewhere"),
+        ({"lhs": jnp.ones(M, jnp.float32)}, "lhs is (6): it must have 2 dimensions"),
+        (
+            {"rhs": jnp.ones((G + 1, K, N), jnp.float32), "bias": jnp.ones((G, N))},
+            "bias is (2, 4): groups is 3 elsewhere",
+        ),
+        ({"bias": jnp.ones((G, N), jnp.int32)}, "bias must have the result's dtype"),
+        ({"rhs": jnp.ones((G, K, N), jnp.int32)}, "lhs and rhs must have one dtype"),
+        ({"gated": np.bool_(True)}, "rhs has 4 columns, expected 8"),
+        ({"shape": np.int64(4)}, "the plan's shape is 4, which does not exist"),
+        ({"shape": np.int64(1)}, "this call was planned for a GPU"),
+        ({"lhs": jnp.ones((M - 1, K), jnp.float32)}, "lhs must have m rows"),
+        ({"gather": jnp.zeros(M - 1, jnp.int32)}, "gather is (5): m is 6 elsewhere"),
         ({"gather": jnp.zeros(M, jnp.int64 if jax.config.jax_enable_x64 else jnp.int16)}, "gather must be int32"),
         ({"gather": jnp.zeros(M, jnp.int32)}, "the CPU has neither gated nor gathered products nor accumulators"),
         ({"accumulator": jnp.zeros((M, N))}, "only a ragged contraction has an accumulator"),
-        (CONTRACTION | {"accumulator": jnp.zeros((G, K, N - 1))}, "accumulator has 18 elements, fewer"),
+        (CONTRACTION | {"accumulator": jnp.zeros((G, K, N - 1))}, "accumulator is (2, 3, 3): n is 4 elsewhere"),
+        (CONTRACTION | {"bias": jnp.ones((G, N))}, "a ragged contraction has no bias"),
         (
             CONTRACTION | {"accumulator": jnp.zeros((G, K, N), jnp.int32)},
-            "an accumulator and its results must be float32",
+            "accumulator must have the result's dtype",
         ),
         (
             CONTRACTION | {"accumulator": jnp.zeros((G, K, N), jnp.float32)},
             "the accumulator's memory must be",
         ),
-        ({"lhs": jnp.ones((M - 1, K), jnp.float32)}, "lhs has 15 elements, fewer than the call's sizes need"),
     ],
 )
 def test_ragged_calls(changes, message):

@@ -102,9 +102,13 @@ class RandomRagged {
     entries_ = call_.batch[0] * call_.batch[1];
     rhs_entry_ = call_.contraction ? call_.m * call_.n : call_.groups * call_.k * call_.columns();
     out_entry_ = call_.contraction ? call_.groups * call_.k * call_.n : call_.m * call_.n;
-    if (call_.plan.shape != RaggedShape::none && has_ragged_pipeline(call_.kind, call_.contraction, call_.transpose_rhs, true) &&
-        chance(0.4)) {
+    if (call_.plan.shape != RaggedShape::none &&
+        has_ragged_pipeline(call_.kind, call_.contraction, call_.transpose_rhs, true, RaggedShape::wide) && chance(0.4)) {
       draw_gather();
+    }
+    if (!has_ragged_pipeline(call_.kind, call_.contraction, call_.transpose_rhs, !gather_.empty(), call_.plan.shape) &&
+        call_.plan.shape == RaggedShape::wide_pair) {
+      call_.plan.shape = RaggedShape::wide;
     }
     lhs_ = operand(call_.lhs, call_.dtype, call_.lhs_rows * call_.k, chance(0.3));
     rhs_ = operand(call_.rhs, call_.dtype, rhs_entry_, chance(0.3));

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "gpu/arch/cuda_warpgroup.h"
+#include "gpu/ptx/sm90.h"
 
 // Older GPUs have neither the asynchronous copies nor the tensor-core products that the kernels use.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
@@ -15,7 +15,7 @@
 namespace vbgemm {
 
 #define VBGEMM_WAVE_SIZE 32
-#define VBGEMM_HAS_PIPELINE 1  // the kernels of gpu/pipelined
+#define VBGEMM_HAS_PIPELINE 1  // the kernels of gpu/sm90
 
 using Error = cudaError_t;
 using Stream = cudaStream_t;
@@ -86,6 +86,23 @@ inline Error load_kernel(const void* kernel) {
 }
 
 #ifdef __CUDACC__  // the rest is device code
+
+// Keeps the compiler from moving reads of x across this place.
+__device__ inline void keep_in_place(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+__device__ inline void keep_in_place(int& x) { asm volatile("" : "+r"(x)::"memory"); }
+__device__ inline void keep_in_place(uint64_t& x) { asm volatile("" : "+l"(x)::"memory"); }
+
+template <class Value>
+__device__ inline Value value_of_lane(Value value, int lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
+__device__ inline int grid_blocks() { return static_cast<int>(gridDim.x); }
+// Returns the counter's value and increments it, as one step.
+__device__ inline uint32_t take_next(uint32_t* counter) { return atomicAdd(counter, 1u); }
+// For y up to 2^126, and with an error of about 2 + |x| units in the last place (CUDA C++ Programming Guide, "Intrinsic Functions").
+__device__ inline float fast_divide(float x, float y) { return __fdividef(x, y); }
+__device__ inline float fast_exp(float x) { return __expf(x); }
+__device__ inline void trap() { asm volatile("trap;"); }
 
 // Volatile, so that values derived from the index are computed for each tile and not held in registers for all tiles of a kernel.
 __device__ inline int thread_index() {

@@ -35,7 +35,7 @@ constexpr int tensor_shared_bytes(Kernel kernel) {
 #define ORDINARY_KERNEL(...)
 #define TENSOR_KERNEL(name, threads) \
   case Kernel::name: return sizeof(typename TileKernel<TensorFamily<kKind>, Kernel::name>::Shared);
-#define PIPELINED_KERNEL(name, threads) \
+#define PIPELINED_KERNEL(name, ...) \
   case Kernel::name: return kPipelineMaxShared;
 #include "kernels.def"
     default: return 0;

@@ -5,7 +5,7 @@
 #include "gpu/host/dynamic_shared.h"
 #include "gpu/host/early_start.h"
 #include "gpu/host/launch.h"
-#include "gpu/host/pipelined_launch.h"
+#include "gpu/host/sm90_launch.h"
 #include "gpu/tile/add_partial_sums.h"
 #include "gpu/tile/kernels.h"
 #include "gpu/tile/tile_cut.h"
@@ -43,12 +43,11 @@ Error write_table(const GpuCall& call, Buffer* table, Stream stream) {
   return kSuccess;
 }
 
-size_t table_bytes(int num_buffers) { return num_buffers > kMaxParameterBuffers ? num_buffers * sizeof(Buffer) : 0; }
-
 }  // namespace
 
 size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums, bool pipelined) {
-  return (pipelined ? kPipelinedMapBytes : 0) + table_bytes(num_buffers) + num_sums * accumulator_bytes(kind);
+  static_assert(sizeof(Buffer) == kBufferBytes);
+  return gpu_workspace_bytes(kCdna, num_buffers, num_sums * accumulator_bytes(kind), pipelined);
 }
 
 static const void* find_add_partial_sums(DType dtype) {
@@ -118,7 +117,7 @@ const void* find_kernel(Kind kind, Kernel kernel) {
   };
 #undef VBGEMM_ADDRESS
   if (static_cast<int>(kind) < 0 || static_cast<int>(kind) >= kKinds) return nullptr;
-  if (kernel == Kernel::m384_pipelined && !runs_pipeline()) return nullptr;
+  if (shape_of(kernel).gpus == Gpus::hopper && !runs_pipeline()) return nullptr;
   // The kernel of the arithmetic itself, or else that of its element type: where TF32 has no kernel, float32 is at least as accurate.
   for (const char* name : {name_of(kind), name_of(plain_kind_of(kind))}) {
     const int i = find_compiled(name, kernel);
@@ -157,12 +156,12 @@ Error launch(const GpuCall& call, Stream stream) {
     parameters.maps = workspace;
     workspace += kPipelinedMapBytes;
   }
-  if (table_bytes(call.num_buffers) > 0) {
+  if (call.num_buffers > kMaxParameterBuffers) {
     auto* const table = reinterpret_cast<Buffer*>(workspace);
     const Error error = write_table(call, table, stream);
     if (error != kSuccess) return error;
     parameters.overflow = table;
-    workspace += table_bytes(call.num_buffers);
+    workspace += call.num_buffers * sizeof(Buffer);
   } else {
     copy_buffers(call, 0, call.num_buffers, parameters.table);
   }
@@ -182,7 +181,7 @@ Error launch(const GpuCall& call, Stream stream) {
       parameters.launch_blocks = static_cast<int32_t>(blocks);
       const bool last = call.plan.num_splits <= 0 && begin + most >= launch.num_blocks && is_last(call, i);
       parameters.next_may_start = !last || next_call_may_start(blocks);
-      const Error error = static_cast<Kernel>(launch.kernel) == Kernel::m384_pipelined
+      const Error error = shape_of(static_cast<Kernel>(launch.kernel)).gpus == Gpus::hopper
                               ? launch_pipelined(call.kind, kernel, parameters, stream)
                               : launch_kernel(kernel, blocks, threads, shared_bytes, &parameters, stream, 1, !call.plan_is_computed);
       if (error != kSuccess) return error;

@@ -22,12 +22,12 @@ struct GpuCall {
 // Whether a launch is of pipelined tiles.
 inline bool has_pipelined_tiles(const Launch* launches, int num_launches) {
   for (int i = 0; i < num_launches; ++i) {
-    if (launches[i].kernel == static_cast<int>(Kernel::m384_pipelined)) return true;
+    if (launches[i].kernel >= 0 && launches[i].kernel < kKernels && kKernelShapes[launches[i].kernel].pipelined) return true;
   }
   return false;
 }
 
-// Size of the workspace, which holds the tensor maps, the buffer table if the launch parameters cannot, and the split-K partial sums.
+// Size of the workspace (gpu_workspace_bytes).
 size_t workspace_bytes(Kind kind, int num_buffers, int64_t num_sums, bool pipelined);
 
 // Returns the kernel's address for the launch functions, or null if this build has no such kernel for the arithmetic.

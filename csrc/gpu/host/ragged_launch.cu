@@ -4,7 +4,7 @@
 
 #include "gpu/host/launch.h"
 #include "gpu/host/ragged_launch.h"
-#include "gpu/host/ragged_pipelined_launch.h"
+#include "gpu/host/sm90_launch.h"
 #include "gpu/ragged/ragged_entry.h"
 #include "gpu/ragged/tile_list.h"
 #include "gpu/vendor_tiles.h"
@@ -64,9 +64,7 @@ Error launch_tiles(const RaggedCall& call, Stream stream) {
 }
 
 bool takes_pipeline(const RaggedCall& call) { return call.plan.shape != RaggedShape::none && runs_ragged_pipeline(call); }
-bool takes_tiles(const RaggedCall& call) {
-  return call.plan.tile >= 0 && !call.gated && !call.row_scale.data && !call.gather.data && !call.accumulator.data;
-}
+bool takes_tiles(const RaggedCall& call) { return call.plan.tile >= 0 && has_all(kRaggedTiles, call); }
 
 }  // namespace
 

@@ -1,7 +1,7 @@
 // TMA descriptors (tensor maps), encoded by the driver, and whether the device has what the kernels that use them need.
 #pragma once
 #include "dtypes.h"
-#include "gpu/arch/gpu_bulk_copy.h"
+#include "gpu/arch/gpu_vendor.h"
 
 namespace vbgemm {
 

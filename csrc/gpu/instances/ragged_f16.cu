@@ -1,5 +1,4 @@
 // Ragged products of float16, accumulated in float32: TMA copies and warpgroup products.
-#include "gpu/ragged/ragged_kernels.h"
-#include "gpu/ragged/ragged_tile.h"
+#include "gpu/sm90/kernel_groups.h"
 
-VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DEFINE_RAGGED_KERNEL, f16)
+VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DEFINE_GROUP_KERNEL, f16)

@@ -1,5 +1,4 @@
 // Ragged products of bfloat16 whose rows are gathered, accumulated in float32.
-#include "gpu/ragged/ragged_kernels.h"
-#include "gpu/ragged/ragged_tile.h"
+#include "gpu/sm90/kernel_groups.h"
 
-VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DEFINE_RAGGED_KERNEL, bf16)
+VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DEFINE_GROUP_KERNEL, bf16)

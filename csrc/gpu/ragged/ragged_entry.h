@@ -1,4 +1,4 @@
-// Host-side helpers of a ragged call: its sizes as the device gets them, and its batch as one call for each entry.
+// Host-side helpers of a ragged call on a GPU: its sizes as the device gets them, and its batch as one launch for each entry.
 #pragma once
 #include "gpu/ragged/ragged_walk.h"
 #include "ragged.h"
@@ -16,30 +16,6 @@ inline RaggedSizes sizes_of(const RaggedCall& call) {
           call.wide_sizes,
           call.contraction,
           call.gated};
-}
-
-inline int64_t results_of(const RaggedCall& call) { return call.contraction ? call.groups * call.k * call.n : call.m * call.n; }
-
-// Returns one entry of the batch as a call of its own.
-inline RaggedCall entry_of(const RaggedCall& call, int64_t outer, int64_t inner) {
-  RaggedCall entry = call;
-  entry.batch[0] = entry.batch[1] = 1;
-  const int bytes = bytes_of(call.dtype), out_bytes = bytes_of(call.out_dtype);
-  const auto move = [&](RaggedOperand& operand, int element_bytes) {
-    if (!operand.data) return;
-    const int64_t elements = outer * operand.batch_stride[0] + inner * operand.batch_stride[1];
-    operand.data = static_cast<const char*>(operand.data) + elements * element_bytes;
-  };
-  move(entry.lhs, bytes);
-  move(entry.rhs, bytes);
-  move(entry.group_sizes, call.wide_sizes ? 8 : 4);
-  move(entry.bias, out_bytes);
-  move(entry.row_scale, accumulator_bytes(call.kind));
-  move(entry.group_offset, 4);
-  move(entry.gather, 4);
-  move(entry.accumulator, out_bytes);
-  entry.out = static_cast<char*>(call.out) + (outer * call.batch[1] + inner) * results_of(call) * out_bytes;
-  return entry;
 }
 
 // Calls `launch`, which returns an Error, for each entry of the batch until a launch fails.

@@ -29,9 +29,9 @@ struct RaggedSizes {
   __device__ int columns() const { return gated ? 2 * n : n; }  // of the product
 };
 
-// The tile of one thread block. `Shared` says what the two thread blocks of a cluster share: the tile's columns of B, while each has rows
-// of its own, or the tile's rows of A.
-enum class Shared : int32_t { none, b, a };
+// The tile of one thread block. `SharedOperand` says what the two thread blocks of a cluster share: the tile's columns of B, while each has
+// rows of its own, or the tile's rows of A.
+enum class SharedOperand : int32_t { none, b, a };
 struct RaggedTile {
   int32_t matrix;  // which matrix of B (rows mode) or of the result (contraction mode)
   // Where the tile begins in the result. In rows mode `row` counts from the first group's first row, in contraction mode from the first row
@@ -41,7 +41,10 @@ struct RaggedTile {
   // to copy for the other one of its cluster.
   int32_t rows, cols;
   int32_t first, depth;  // the range of K; depth 0: the tile is zero; depth below 0: there is no further work
-  Shared shared;
+  SharedOperand shared;
+
+  __device__ bool ends() const { return depth < 0; }
+  __device__ int cluster_depth() const { return depth; }  // of both tiles of the cluster
 };
 
 // The size of tiles, known when a kernel is compiled or when it is launched.
@@ -80,11 +83,11 @@ struct RaggedUnits {
       const int band = unit / (kBand * cols), first = band * kBand, height = lesser(kBand, pairs - first), in_band = unit - first * cols;
       row = (first + in_band % height) * kCluster + rank;
       col = in_band / height;
-      tile.shared = kCluster == 2 ? Shared::b : Shared::none;
+      tile.shared = kCluster == 2 ? SharedOperand::b : SharedOperand::none;
     } else {
       row = down - 1;
       col = (unit - pairs * cols) * kCluster + rank;
-      tile.shared = Shared::a;
+      tile.shared = SharedOperand::a;
     }
     tile.row = row * size.rows;
     tile.col = col * size.cols;

@@ -25,7 +25,7 @@ struct KernelParameters {
   DType result;                       // dtype of the results
   bool next_may_start;                // the next kernel of the stream waits for this one before it touches memory
   Buffer sums;                        // workspace for the split-K partial sums, in the accumulator's type
-  const void* maps;                   // TileMaps of each thread block (pipelined_tile.h), or null
+  const void* maps;                   // TileMaps of each thread block (gpu/sm90/tile_maps.h), or null
   const Buffer* overflow;             // the whole table in global memory, where it does not fit the launch parameters; else null
   Buffer table[kMaxParameterBuffers];
 };

@@ -2,6 +2,8 @@
 // arithmetic (Kind, dtypes.h), each defined in the instances/ file of its tile family and arithmetic. host/launch.cu compares these lists
 // with what has code (gpu/vendor_tiles.h).
 #pragma once
+#include <type_traits>
+
 #include "catalogue.h"
 #include "gpu/tile/kernel_parameters.h"
 
@@ -66,7 +68,9 @@
 #define VBGEMM_ORDINARY_ALL(FOR_EACH, kind) VBGEMM_ORDINARY_ROWS_AND_DOTS(FOR_EACH, kind) FOR_EACH(t128_full, kind)
 #define VBGEMM_ORDINARY_NONE(FOR_EACH, kind)
 #ifdef VBGEMM_HAS_PIPELINE
-#define VBGEMM_TENSOR_SHORT(FOR_EACH, kind) VBGEMM_LIGHT_AND(VBGEMM_TENSOR_KERNELS_16, FOR_EACH, kind) FOR_EACH(m384_pipelined, kind)
+#define VBGEMM_PIPELINED_KERNELS(FOR_EACH, kind) FOR_EACH(m384_pipelined, kind)
+#define VBGEMM_TENSOR_SHORT(FOR_EACH, kind) \
+  VBGEMM_LIGHT_AND(VBGEMM_TENSOR_KERNELS_16, FOR_EACH, kind) VBGEMM_PIPELINED_KERNELS(FOR_EACH, kind)
 #else
 #define VBGEMM_TENSOR_SHORT(FOR_EACH, kind) VBGEMM_LIGHT_AND(VBGEMM_TENSOR_KERNELS_16, FOR_EACH, kind)
 #endif
@@ -76,14 +80,10 @@
 #define VBGEMM_TENSOR_NONE(FOR_EACH, kind)
 
 namespace vbgemm {
-struct PipelinedParameters;
+struct PlanParameters;
 template <Kernel kKernel>
 struct ParametersOf {
-  using type = KernelParameters;
-};
-template <>
-struct ParametersOf<Kernel::m384_pipelined> {
-  using type = PipelinedParameters;  // gpu/pipelined/tile_maps.h
+  using type = std::conditional_t<shape_of(kKernel).pipelined, PlanParameters, KernelParameters>;  // gpu/sm90/tile_maps.h
 };
 }  // namespace vbgemm
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -35,12 +34,6 @@ KERNELS = tuple(_core.kernels())
 
 KINDS = tuple(ARITHMETICS)
 """The names of the arithmetics (how products are formed); a call refers to one by its index here."""
-
-MAX_PARAMETER_BUFFERS = {
-    "cpu": math.inf,
-    "cuda": _core.MAX_PARAMETER_BUFFERS_CUDA,
-    "rocm": _core.MAX_PARAMETER_BUFFERS_ROCM,
-}
 """With more buffers than this, kernels read the table of buffers from memory instead of the parameters."""
 
 
@@ -70,11 +63,13 @@ class Descriptors(NamedTuple):
 
 
 def workspace_bytes(platform: str, num_buffers: int, descriptors: Descriptors, dtype: Any) -> int:
-    """The workspace of a call whose results are summed in `dtype`, as csrc/gpu/host/launch.h computes it."""
-    table = _core.BUFFER_BYTES * num_buffers if num_buffers > MAX_PARAMETER_BUFFERS[platform] else 0
-    pipelined = KERNELS.index(PIPELINED) in descriptors.launches[::3]
-    maps = _core.PIPELINED_MAP_BYTES if pipelined else 0
-    return maps + table + descriptors.num_sums * int(np.dtype(dtype).itemsize)
+    """The workspace of a call whose results are summed in `dtype`."""
+    sums = descriptors.num_sums * int(np.dtype(dtype).itemsize)
+    if platform == "cpu":
+        return sums
+    pipelined = any(KERNELS[kernel] in PIPELINED for kernel in descriptors.launches[::3])
+    size: int = _core.gpu_workspace_bytes(platform == "rocm", num_buffers, sums, pipelined)
+    return size
 
 
 def problem_table(addresses: Sequence[Address], buffers: Sequence[tuple[int, int, int]]) -> NDArray[np.void]:

@@ -174,7 +174,7 @@ def gated_dot(
         offset = scalar_integer(name, "group_offset", offset)
     # A row after the last group is zero, even if the activation of 0 is not finite.
     known_rows = rows_with_weights(sizes_argument(name, group_sizes), offset, m, weights[0].shape[0])
-    return finish(hidden, scale, None, known_rows, dtype)
+    return finish(hidden, {} if scale is None else {"row_scale": scale}, None, known_rows, dtype)
 
 
 def clamped_swiglu(gate: jax.Array, up: jax.Array, *, limit: float = 7.0, alpha: float = 1.702) -> jax.Array:

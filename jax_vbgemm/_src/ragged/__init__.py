@@ -26,9 +26,10 @@ with a column of ones.
                   without them
     accumulate.py a product whose derivative adds the gradient of its weights to an accumulator
     select_rows.py sums of rows selected by index, whose transpose is again a selection
+    choice.py     what computes a product: which parts XLA, and which kernel the rest
     plan.py       by which kernel and which tiles a GPU computes a product
     reference.py  its definition in jnp, used on platforms and for dtypes without a kernel
-    lowering.py   the choice between reference and kernel, and the custom call (csrc/ragged_call.h)
+    lowering.py   the parts that were chosen, around the custom call (csrc/ragged_call.h)
     segments.py   which group each row belongs to
     indices.py    indices that are data: clamped, counted, reported by checkify
     general.py    jax.lax.ragged_dot_general's dimension numbers, translated to these two forms

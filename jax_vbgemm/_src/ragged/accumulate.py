@@ -29,7 +29,7 @@ def product(ragged: Ragged, total: Any, *operands: jax.Array) -> jax.Array:
     if "bias" in extras:
         value = value + bias_of_rows(extras["bias"], lhs, group_sizes, kept, plain).astype(value.dtype)
     known = known_rows(group_sizes, extras, lhs, ragged)
-    return finish(value, extras.get("row_scale"), ragged.activation, known, ragged.out_dtype, gated=ragged.gated)
+    return finish(value, extras, ragged.activation, known, ragged.out_dtype, gated=ragged.gated)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
@@ -13,12 +13,15 @@ from jax_vbgemm._src.ragged.primitive import Ragged, bind
 from jax_vbgemm._src.ragged.reference import finish, mapped, rows_with_weights
 from jax_vbgemm._src.ragged.select_rows import select_rows
 
+Product = Callable[[Sequence[jax.Array], Ragged], jax.Array]
+"""Computes the product that remains: by default binds the primitive."""
 
-def gathered(*operands: jax.Array, ragged: Ragged) -> jax.Array:
+
+def gathered(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
     """The product of rows that are copied before it."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     rows = selected_rows(lhs, extras.pop("gather"), extras.pop("slots", None))
-    return bind([rows, rhs, group_sizes, *extras.values()], ragged._replace(extras=tuple(extras)))
+    return product([rows, rhs, group_sizes, *extras.values()], remaining("gather", ragged))
 
 
 def selected_rows(lhs: jax.Array, index: jax.Array, slots: jax.Array | None) -> jax.Array:
@@ -34,38 +37,57 @@ def selected_rows(lhs: jax.Array, index: jax.Array, slots: jax.Array | None) -> 
     return rows
 
 
-def accumulated(*operands: jax.Array, ragged: Ragged) -> jax.Array:
+def accumulated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
     """The sum of an accumulator and a contraction that is rounded before it."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     total = extras.pop("accumulator")
-    product = bind([lhs, rhs, group_sizes, *extras.values()], ragged._replace(extras=tuple(extras)))
-    product, total = jnp.broadcast_arrays(product, total)
-    return product + total
+    sums = product([lhs, rhs, group_sizes, *extras.values()], remaining("accumulator", ragged))
+    sums, total = jnp.broadcast_arrays(sums, total)
+    return sums + total
 
 
-def gated(*operands: jax.Array, ragged: Ragged) -> jax.Array:
+def gated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
     """row_scale activation(gate) up, where one product computes (gate, up); both are rounded to the result's dtype."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     scale = extras.pop("row_scale", None)
-    product = ragged._replace(extras=tuple(extras), activation=None, gated=False)
-    both = bind([lhs, rhs, group_sizes, *extras.values()], product)
+    both = product([lhs, rhs, group_sizes, *extras.values()], remaining("gates", ragged))
     value = activated(both.astype(accumulator(ragged.out_dtype)), ragged.activation, halves=True)
     if scale is None:
         return value.astype(ragged.out_dtype)  # rows without weights are zero: their `up` is
     return _scaled(value, scale, lhs, group_sizes, extras, ragged)
 
 
-def scaled(*operands: jax.Array, ragged: Ragged) -> jax.Array:
+def scaled(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
     """row_scale activation(product + bias), of which the product's kernel computes all but the scale, without rounding
     before it."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
     scale = extras.pop("row_scale")
-    wide = accumulator(ragged.out_dtype)
+    rest = remaining("row_scale", ragged)
     if "bias" in extras:
-        extras["bias"] = extras["bias"].astype(wide)
-    product = ragged._replace(extras=tuple(extras), out_dtype=wide)
-    value = bind([lhs, rhs, group_sizes, *extras.values()], product)
+        extras["bias"] = extras["bias"].astype(rest.out_dtype)
+    value = product([lhs, rhs, group_sizes, *extras.values()], rest)
     return _scaled(value, scale, lhs, group_sizes, extras, ragged)
+
+
+FORMS: dict[str, Callable[..., jax.Array]] = {
+    "accumulator": accumulated,
+    "gather": gathered,
+    "gates": gated,
+    "row_scale": scaled,
+}
+"""The forms in which XLA computes one part of a product, in the order in which XLA takes them over."""
+
+
+def remaining(part: str, ragged: Ragged) -> Ragged:
+    """The product that remains where XLA computes a part of `FORMS`."""
+    match part:
+        case "gather":
+            return ragged.without("gather", "slots")
+        case "gates":
+            return ragged.without("row_scale")._replace(activation=None, gated=False)
+        case "row_scale":
+            return ragged.without("row_scale")._replace(out_dtype=accumulator(ragged.out_dtype))
+    return ragged.without(part)
 
 
 def _scaled(
@@ -78,4 +100,4 @@ def _scaled(
 ) -> jax.Array:
     known = rows_with_weights(group_sizes, extras.get("group_offset"), lhs.shape[-2], ragged.groups)
     scale, known = (jnp.broadcast_to(x, value.shape[:-1]) for x in (scale, known))
-    return finish(value, scale, None, known, ragged.out_dtype)
+    return finish(value, {"row_scale": scale}, None, known, ragged.out_dtype)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from jax_vbgemm import _core
 from jax_vbgemm._src.arithmetic import ARITHMETICS
@@ -13,11 +15,21 @@ from jax_vbgemm._src.planner.tables.catalogue import PIPELINED, catalogue_for
 from jax_vbgemm._src.planner.tables.rules import RaggedRules
 from jax_vbgemm._src.problem import Problem
 
-SHAPES: tuple[str, ...] = tuple(_core.ragged_shapes())
+
+class PipelinedShape(NamedTuple):
+    """A tile shape of the pipelined kernel: the columns of its tiles, and how many thread blocks share copies."""
+
+    name: str
+    columns: int
+    cluster: int
+
+
+_SHAPES = [PipelinedShape(*shape) for shape in _core.ragged_shapes()]
+SHAPES = tuple(shape.name for shape in _SHAPES)
 """The tile shapes of the pipelined kernel; a call refers to a shape by its position here (RaggedShape in
 csrc/ragged.h)."""
 
-NARROW, WIDE = 128, 256  # columns of tiles
+COLUMNS = {shape.name: shape.columns for shape in _SHAPES}
 
 
 class Product(NamedTuple):
@@ -38,13 +50,15 @@ class Product(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """RaggedPlan in csrc/ragged.h, the bytes of the workspace, and whether the kernel is to read rows by index."""
+    """RaggedPlan in csrc/ragged.h, the bytes of the workspace, whether the kernel is to read rows by index, and why the
+    pipelined kernel cannot compute the product."""
 
     shape: str
     counted: bool
     tile: int
     workspace: int
     gathers: bool = False
+    why: str | None = None
 
     @classmethod
     def of(cls, shape: str, counted: bool, tile: int, product: Product) -> Plan:
@@ -62,55 +76,69 @@ class Plan(NamedTuple):
     def words(self) -> list[int]:
         return [SHAPES.index(self.shape), int(self.counted), self.tile]
 
+    def attributes(self) -> dict[str, Any]:
+        """The plan's attributes of a call."""
+        shape, counted, tile = self.words
+        return {"shape": np.int64(shape), "counted": np.bool_(counted), "tile": np.int64(tile)}
 
-def pipelined(kind: str, device: DeviceSpec, product: Product) -> bool:
-    """Whether the pipelined kernel computes a product on a device."""
+
+NONE = Plan(SHAPES[0], counted=False, tile=-1, workspace=0)
+"""The plan of a call for the CPU."""
+
+
+def why_not_pipelined(kind: str, device: DeviceSpec, product: Product) -> str | None:
+    """Why a device's pipelined kernel cannot compute a product; None where it can."""
+    if not has_pipeline(kind, device, product):
+        return f"{device.name} has no pipelined kernel of this arithmetic and layout"
     n = product.columns // 2 if product.gated else product.columns
-    vector = 16 // ARITHMETICS[kind].bytes
-    return product.k % vector == 0 and n % vector == 0 and has_pipeline(kind, device, product)
+    line: int = _core.ragged_line_elements(list(ARITHMETICS).index(kind))
+    if product.k % line or n % line:
+        return f"the lines of operands and results are no multiples of {line} elements"
+    return None
 
 
-def has_pipeline(kind: str, device: DeviceSpec, product: Product, *, gathers: bool = False) -> bool:
-    """Whether a device has a pipelined kernel of an arithmetic and of a product's layout."""
+def has_pipeline(
+    kind: str, device: DeviceSpec, product: Product, *, gathers: bool = False, shape: str = "wide"
+) -> bool:
+    """Whether a device has a pipelined kernel of an arithmetic, of a product's layout and of a tile shape."""
     compiled = _core.has_ragged_pipeline(
-        list(ARITHMETICS).index(kind), product.contraction, product.transpose_rhs, gathers
+        list(ARITHMETICS).index(kind), product.contraction, product.transpose_rhs, gathers, SHAPES.index(shape)
     )
-    # A device whose batches of bfloat16 have pipelined tiles runs all pipelined kernels.
-    return compiled and PIPELINED in catalogue_for("bfloat16", device).kernels
+    # Only csrc/gpu/sm90 has them; a device that runs its kernel of batches runs these too.
+    return compiled and "m384_pipelined" in catalogue_for("bfloat16", device).kernels
 
 
 def plan(kind: str, device: DeviceSpec, product: Product, *, certain: bool) -> Plan | None:
     """The plan for an arithmetic on a device; None where the product has too many tiles. certain: the program will run
     on such a device. Otherwise a product for the pipelined kernel gets a tile of the catalogue as well."""
-    of_pipeline = pipelined(kind, device, product)
+    why = why_not_pipelined(kind, device, product)
     rules = device.ragged_rules
     shape, counted = "none", False
-    if of_pipeline:
-        shape, counted = tile_shape(kind, rules, product), takes_from_counter(rules, product)
+    if why is None:
+        shape, counted = tile_shape(kind, device, product), takes_from_counter(rules, product)
     tile = -1
-    if not (of_pipeline and certain):
+    if why is not None or not certain:
         found = catalogue_tile(kind, device, product)
         if found is None:
             return None
         tile = found
-    # A cluster of thread blocks, which share copies, cannot gather.
     few_columns = rules is None or product.columns <= rules.gathered_columns
-    has_kernel = of_pipeline and has_pipeline(kind, device, product, gathers=True)
-    gathers = has_kernel and certain and shape != "wide_pair" and few_columns
-    return Plan.of(shape, counted, tile, product)._replace(gathers=gathers)
+    gathers = certain and few_columns and why is None and has_pipeline(kind, device, product, gathers=True, shape=shape)
+    return Plan.of(shape, counted, tile, product)._replace(gathers=gathers, why=why)
 
 
-def tile_shape(kind: str, rules: RaggedRules | None, product: Product) -> str:
+def tile_shape(kind: str, device: DeviceSpec, product: Product) -> str:
     """The fastest shape by a device's rules; without rules the narrowest that holds all columns, in single blocks.
 
     In clusters of two thread blocks these share the copies of what two neighbouring tiles have in common: the columns
-    of rhs, or the rows of lhs. Contractions and TF32 have no clusters.
+    of rhs, or the rows of lhs.
     """
+    rules = device.ragged_rules
     few_rows, paired_k = (0, None) if rules is None else (rules.few_rows, rules.paired_k)
-    if product.columns <= NARROW or (not product.contraction and product.rows < few_rows):
+    if product.columns <= COLUMNS["narrow"] or (not product.contraction and product.rows < few_rows):
         return "narrow"
-    has_pairs = not product.contraction and ARITHMETICS[kind].bytes == 2 and product.columns > WIDE
-    return "wide_pair" if has_pairs and paired_k is not None and product.k >= paired_k else "wide"
+    pairs = product.columns > COLUMNS["wide"] and paired_k is not None and product.k >= paired_k
+    return "wide_pair" if pairs and has_pipeline(kind, device, product, shape="wide_pair") else "wide"
 
 
 def takes_from_counter(rules: RaggedRules | None, product: Product) -> bool:
@@ -127,7 +155,7 @@ def catalogue_tile(kind: str, device: DeviceSpec, product: Product) -> int | Non
     each = [min(max(1, product.rows * half // 2), product.m) for half in (1, 2, 3)]
     problems = tuple(_problem(product, rows, -(-groups // 3)) for rows in each)
     catalogue = catalogue_for(kind, device)
-    tiles = [tile for tile in catalogue if tile.kernel != PIPELINED and is_short(product, tile.index)]
+    tiles = [tile for tile in catalogue if tile.kernel not in PIPELINED and is_short(product, tile.index)]
     if not tiles:
         return None
     catalogue = catalogue.only(lambda tile: tile in tiles)

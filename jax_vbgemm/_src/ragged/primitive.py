@@ -11,28 +11,51 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex_core
 
+from jax_vbgemm import _core
 from jax_vbgemm._src import compat
 
 Shape = tuple[Any, ...]
 
-EXTRAS = ("bias", "row_scale", "group_offset", "gather", "slots", "accumulator")
-"""The operands that a call may have after lhs, rhs and group_sizes, in this order."""
+
+class Operand(NamedTuple):
+    """An operand of a call, or the result. Its shapes in both forms are names of fields of `Sizes`; None where a call
+    of that form does not have it. kernels: those that have it."""
+
+    name: str
+    type: str
+    kernels: tuple[str, ...]
+    rows: tuple[str, ...] | None
+    contraction: tuple[str, ...] | None
+
+    @property
+    def is_of_epilogue(self) -> bool:
+        """Whether values of the operand are applied to the sums of ragged rows."""
+        return self.contraction is None and self.type != "index"
+
+
+*_OPERANDS, RESULT = (Operand(*row) for row in _core.ragged_operands())
+CALL = tuple(operand.name for operand in _OPERANDS)
+"""The operands of the custom call, in order (csrc/ragged_operands.def)."""
+
+REQUIRED = CALL[: _core.RAGGED_REQUIRED]
+# The primitive has one more, which only the gradient of lhs uses.
+OPERANDS = {
+    operand.name: operand for operand in (*_OPERANDS, Operand("slots", "index", (), ("lhs_rows", "terms"), None))
+}
 
 
 class Ragged(NamedTuple):
     """The static description of a call. (...) are batch dimensions, which broadcast among all operands.
 
-    Operands: lhs (..., m, k); rhs (..., groups, k, n), or (..., groups, n, k) where `transpose_rhs`; group_sizes
-    (..., total groups), int32 or int64; then the operands that `extras` names: bias (..., groups, n) in the result's
-    dtype, row_scale (..., m) in the accumulator's dtype, group_offset (...), gather (..., m) int32. The result is
-    (..., m, n). A `contraction` has rhs (..., m, n), no extras but group_offset and accumulator, and the result
-    (..., groups, k, n). The latter is added to an accumulator of its dtype and shape.
+    Operands: lhs, rhs and group_sizes, int32 or int64; then those that `extras` names, in any order. `OPERANDS` has
+    their shapes and types. With `transpose_rhs`, rhs is (..., groups, columns, k). A `contraction` is added to its
+    accumulator.
 
     With gather, lhs is (..., rows, k), and row gather[i] of it, which must exist, takes the place of row i. Only the
     gradient of lhs uses slots (..., rows, terms), the inverse selection: which rows of the product each row becomes.
 
-    A `gated` product has 2 n in place of n in rhs and bias, and its result is row_scale activation(gate) up, where gate
-    and up are both halves of the sums; it has an activation and is no contraction.
+    A `gated` product has 2 n columns, and its result before it is scaled is activation(gate) up, where gate and up are
+    both halves of the sums; it has an activation and is no contraction.
 
     Group j has the next max(group_sizes[j], 0) rows and, for 0 <= j - group_offset < groups, the weights of that index.
     `hint`: the typical size of groups, or one for each group; results do not depend on it.
@@ -51,17 +74,31 @@ class Ragged(NamedTuple):
 
     @property
     def has_epilogue(self) -> bool:
-        return self.activation is not None or "bias" in self.extras or "row_scale" in self.extras
+        return self.activation is not None or any(OPERANDS[name].is_of_epilogue for name in self.extras)
 
     @property
     def typical_rows(self) -> int | None:
         """The number of rows of a typical group; None where the caller gave no hint."""
         return sum(self.hint) // max(len(self.hint), 1) if isinstance(self.hint, tuple) else self.hint
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The operands, in order."""
+        return (*REQUIRED, *self.extras)
+
+    def core(self, operand: Operand) -> tuple[str, ...]:
+        """The shape of an operand, or of the result, without its batch dimensions, by the names of its sizes."""
+        shape = operand.contraction if self.contraction else operand.rows
+        assert shape is not None, f"{operand.name} is not for this form"
+        return (shape[0], shape[2], shape[1]) if operand.name == "rhs" and self.transpose_rhs else shape
+
     def core_ranks(self) -> list[int]:
         """The rank of each operand without its batch dimensions."""
-        extra = {"bias": 2, "row_scale": 1, "group_offset": 0, "gather": 1, "slots": 2, "accumulator": 3}
-        return [2, 2 if self.contraction else 3, 1, *(extra[name] for name in self.extras)]
+        return [len(self.core(OPERANDS[name])) for name in self.names]
+
+    def without(self, *names: str) -> Ragged:
+        """The same product without some of its extras."""
+        return self._replace(extras=tuple(name for name in self.extras if name not in names))
 
     def split(self, operands: Sequence[Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
         """lhs, rhs, group_sizes, and the extras by name."""
@@ -76,47 +113,54 @@ class Ragged(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The sizes of a call, and its broadcast batch dimensions."""
+    """The sizes of a call, and its broadcast batch dimensions. columns: of a matrix of rhs and of a bias."""
 
     batch: Shape
+    lhs_rows: Any
     m: Any
     k: Any
     n: Any
+    columns: Any
+    groups: Any
     total_groups: Any
+    terms: Any = None
+
+    def shape(self, names: Sequence[str]) -> Shape:
+        return tuple(getattr(self, name) for name in names)
 
     def result(self, ragged: Ragged) -> Shape:
-        core = (ragged.groups, self.k, self.n) if ragged.contraction else (self.m, self.n)
-        return (*self.batch, *core)
-
-    def columns(self, ragged: Ragged) -> Any:
-        """The number of columns of a matrix of rhs and of a bias."""
-        return 2 * self.n if ragged.gated else self.n
+        return (*self.batch, *self.shape(ragged.core(RESULT)))
 
 
 def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> Sizes:
     """The sizes of a call over operands of these shapes; ValueError where they don't fit."""
+    of = dict(zip(ragged.names, shapes, strict=True))
     ranks = ragged.core_ranks()
     leading = [shape[: len(shape) - rank] for shape, rank in zip(shapes, ranks, strict=True)]
-    static = all(map(compat.is_static, leading))
-    batch: Shape = (np if static else jnp).broadcast_shapes(*leading)
-    lhs_rows, k = shapes[0][-2:]
-    m = shapes[3 + ragged.extras.index("gather")][-1] if "gather" in ragged.extras else lhs_rows
-    columns = shapes[1][-2 if ragged.transpose_rhs else -1]
-    sizes = Sizes(batch, m, k, columns // 2 if ragged.gated else columns, shapes[2][-1])
-    rhs = (
-        (m, columns)
-        if ragged.contraction
-        else (ragged.groups, *((columns, k) if ragged.transpose_rhs else (k, columns)))
+    lhs_rows, k = of["lhs"][-2:]
+    columns = of["rhs"][-2 if ragged.transpose_rhs else -1]
+    sizes = Sizes(
+        batch_of(leading),
+        lhs_rows,
+        of["gather"][-1] if "gather" in of else lhs_rows,
+        k,
+        columns // 2 if ragged.gated else columns,
+        columns,
+        ragged.groups,
+        of["group_sizes"][-1],
+        of["slots"][-1] if "slots" in of else None,
     )
-    extra = {"bias": (ragged.groups, columns), "row_scale": (m,), "group_offset": (), "gather": (m,)}
-    extra["accumulator"] = (ragged.groups, k, columns)
-    if "slots" in ragged.extras:
-        extra["slots"] = (lhs_rows, shapes[3 + ragged.extras.index("slots")][-1])
-    cores = [(lhs_rows, k), rhs, (sizes.total_groups,), *(extra[name] for name in ragged.extras)]
-    for shape, core, rank in zip(shapes, cores, ranks, strict=True):
+    for (name, shape), rank in zip(of.items(), ranks, strict=True):
+        core = sizes.shape(ragged.core(OPERANDS[name]))
         if shape[len(shape) - rank :] != core:
             raise ValueError(f"ragged_dot: operands of shapes {list(shapes)} don't fit: {shape} must end in {core}")
     return sizes
+
+
+def batch_of(leading: Sequence[Shape]) -> Shape:
+    """The batch dimensions of a call from those of its operands."""
+    batch: Shape = (np if all(map(compat.is_static, leading)) else jnp).broadcast_shapes(*leading)
+    return batch
 
 
 ragged_dot_p = jex_core.Primitive("ragged_dot")

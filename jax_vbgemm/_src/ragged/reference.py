@@ -10,7 +10,7 @@ all groups. Rows are selected by index and mask, never by multiplication with 0,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -67,11 +67,12 @@ def rows_with_weights(group_sizes: jax.Array, group_offset: jax.Array | None, m:
 
 
 def finish(
-    total: jax.Array, row_scale: jax.Array | None, activation: str | None, valid: jax.Array, dtype: Any, *,
+    total: jax.Array, extras: Mapping[str, jax.Array], activation: str | None, valid: jax.Array, dtype: Any, *,
     gated: bool = False,
 ) -> jax.Array:  # fmt: skip
     """row_scale activation(total), or that of the gated product of total's halves, and zeros in rows without weights;
     computed in total's dtype."""
+    row_scale = extras.get("row_scale")
     value = activated(total, activation, halves=gated)
     valid = valid[..., None]
     if row_scale is not None:
@@ -213,7 +214,7 @@ def _rows(ragged: Ragged, *operands: jax.Array) -> jax.Array:
     if "bias" in extras:
         total = total + extras["bias"][group].astype(total.dtype)
     valid = (row >= rows.begin[group]) & (row < rows.end[group])
-    return finish(total, extras.get("row_scale"), ragged.activation, valid, ragged.out_dtype)
+    return finish(total, extras, ragged.activation, valid, ragged.out_dtype)
 
 
 def _contraction(ragged: Ragged, *operands: jax.Array) -> jax.Array:

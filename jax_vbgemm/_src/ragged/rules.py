@@ -70,7 +70,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         if scale is not None:
             # The tangent of a row without weights is 0, even if its row_scale holds NaN.
             known = known_rows(group_sizes, extras, lhs, ragged)
-            tangent = finish(tangent.astype(scale.dtype), scale, None, known, ragged.out_dtype)
+            tangent = finish(tangent.astype(scale.dtype), extras, None, known, ragged.out_dtype)
         if ragged.activation == "relu":
             tangent = jnp.where(value > 0, tangent, jnp.zeros((), tangent.dtype))
         return value, tangent
@@ -89,9 +89,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         moving["row_scale"] = scale, d_scale
 
     def finished(moved: dict[str, Any]) -> jax.Array:
-        return finish(
-            moved.get("total", total), moved.get("row_scale", scale), ragged.activation, known, ragged.out_dtype
-        )
+        return finish(moved.get("total", total), {**extras, **moved}, ragged.activation, known, ragged.out_dtype)
 
     if not moving:
         value = finished({})

@@ -272,7 +272,7 @@ LONG = Family(
 )
 # Pipelined tiles: for problems that TMA can copy and that are not much smaller than a tile, beside all other tiles.
 LARGE = Family(
-    lambda tile: tile.kernel == PIPELINED, lambda sizes, catalogue: _are_large(sizes, catalogue),
+    lambda tile: tile.kernel in PIPELINED, lambda sizes, catalogue: _are_large(sizes, catalogue),
     lambda *_: lambda _: True, measured=False,
 )  # fmt: skip
 FAMILIES = (DOTS, DEEP, ROWS, COLUMNS, LONG, LARGE)  # in the order in which `worth_trying` asks them

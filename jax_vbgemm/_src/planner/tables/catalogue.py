@@ -35,7 +35,7 @@ def _kernels_of(owned: str) -> tuple[str, ...]:
 WHOLE_ROWS = _kernels_of("rows")
 (SHARED_DEPTH,) = _kernels_of("steps")
 DOT_PRODUCTS = _kernels_of("steps_of_rows")
-(PIPELINED,) = _kernels_of("rows_of_warpgroup")
+PIPELINED = _kernels_of("rows_of_warpgroup")  # one for each architecture that has them
 
 TileKey = tuple[str, int]  # (name, threads): several tiles may have one name, but not with the same threads
 
@@ -68,12 +68,12 @@ class TileShape:
     @property
     def stores_mirrored(self) -> bool:
         """Whether on NVIDIA GPUs the tile can also store its result transposed, as the mirror image."""
-        return self.tensor and self.kernel not in (*WHOLE_ROWS, PIPELINED)
+        return COMPILED_TILES[self.index].stores_mirrored
 
     @property
     def is_far_longer(self) -> bool:
         """Whether one side is at least four times the other."""
-        return self.m >= 4 * self.n or self.n >= 4 * self.m
+        return COMPILED_TILES[self.index].is_far_longer
 
 
 class Replacement(NamedTuple):

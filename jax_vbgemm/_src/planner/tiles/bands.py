@@ -13,7 +13,7 @@ def in_bands(runs: Runs, catalogue: Catalogue) -> Runs:
     """The same tiles, with each run of pipelined tiles as bands: BAND rows of tiles, of which those of the first column
     come first, then those of the second column, and so on. Each column of a band is a run."""
     pipelined = np.zeros(len(catalogue.columns.m), bool)
-    pipelined[[tile.index for tile in catalogue if tile.kernel == PIPELINED]] = True
+    pipelined[[tile.index for tile in catalogue if tile.kernel in PIPELINED]] = True
     cut = pipelined[runs.tile_id] & (runs.tiles_y * runs.tiles_x > 1)
     if not cut.any():
         return runs

@@ -1,26 +1,26 @@
 // The producer of A where rows of lhs are read by index. TMA reads boxes of adjacent rows only, so that the threads of two warps copy the
 // rows, 16 bytes at a time, to the places where TMA would put them.
 #pragma once
-#include "gpu/ragged/ragged_cut.h"
+#include "gpu/sm90/source_groups.h"
 
 namespace vbgemm {
 
-template <class Cut>
+template <class Source>
 class RowGatherer {
+  using Cut = typename Source::Cut;
+
  public:
-  // A warp copies one box of A of each stage: 64 rows of the tile.
-  __device__ RowGatherer(const RaggedParameters& parameters, RaggedShared<Cut>& shared, int box, int lane)
-      : parameters_(parameters), shared_(shared), box_(box), lane_(lane) {}
+  static constexpr int kWarps = Cut::kBoxesA, kArrivals = 32 * kWarps;  // a warp copies one box of A of each stage: 64 rows of the tile
+  static constexpr bool kCopiesAlone = false;                           // TMA copies B of the same stages
+
+  // `thread` counts from 0.
+  __device__ RowGatherer(const GroupParameters& parameters, typename Source::Shared& shared, int thread)
+      : parameters_(parameters), shared_(shared), box_(value_of_lane(thread / 32, 0)), lane_(thread % 32) {}
 
   __device__ void run() const {
-    RingPlace<Cut::kTiles> tiles;
-    RingPlace<Cut::kStages> stages;
-    for (;; tiles.advance()) {
-      wait_phase(shared_.tile_full[tiles.index], tiles.parity);
-      const RaggedTile tile = shared_.tile[tiles.index];
-      wave_barrier();  // all lanes have read the tile
-      if (lane_ == 0) arrive(shared_.tile_empty[tiles.index]);
-      if (tile.depth < 0) return;
+    each_tile<Cut>(shared_, [&](const RaggedTile& found, int place, PipelineState<Cut::kStages>& stages) {
+      const RaggedTile tile = found;
+      release_tile(shared_, place, lane_);  // all lanes have read the tile
       int rows[kLines];
       load_rows(tile, rows);
       for (int k = 0; k < tile.depth; k += Cut::kDepth, stages.advance()) {
@@ -29,7 +29,7 @@ class RowGatherer {
         if (box_ * Cut::kBox < tile.rows) copy_lines(shared_.stage[stages.index] + box_ * Cut::kBoxBytes, rows, k);
         arrive_after_copies(shared_.full[stages.index]);
       }
-    }
+    });
   }
 
  private:
@@ -72,8 +72,8 @@ class RowGatherer {
     }
   }
 
-  const RaggedParameters& parameters_;
-  RaggedShared<Cut>& shared_;
+  const GroupParameters& parameters_;
+  typename Source::Shared& shared_;
   int box_, lane_;
 };
 

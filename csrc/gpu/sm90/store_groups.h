@@ -1,7 +1,8 @@
-// How a warp stores its part of a tile of a ragged product beside plain sums (store_rows.h): zeros, and sums with an epilogue.
+// The epilogue of a tile of a ragged product: a consumer warp stores its 16 rows as plain sums (store.h), as zeros, or as sums with a bias,
+// an activation, a gate and a row scale.
 #pragma once
-#include "gpu/pipelined/store_rows.h"
-#include "gpu/ragged/ragged_cut.h"
+#include "gpu/sm90/source_groups.h"
+#include "gpu/sm90/store.h"
 #include "gpu/tile/epilogue.h"
 
 namespace vbgemm {
@@ -103,5 +104,93 @@ __device__ inline void store_finished(const RowsDestination& to, const float (&s
     }
   }
 }
+
+template <class Source>
+class GroupEpilogue {
+  using Cut = typename Source::Cut;
+  static constexpr int kBlocks = Cut::kBlocks;
+  static constexpr bool kClipped = Cut::kContraction;  // TMA clips rows behind the end of a matrix, not behind the end of a group
+
+ public:
+  static constexpr bool kStoresZeros = true;
+
+  __device__ GroupEpilogue(const GroupParameters& parameters, typename Source::Shared& shared, int warp, int lane)
+      : parameters_(parameters), shared_(shared), warp_(warp), lane_(lane) {}
+
+  // Stores a tile, or keeps a part of it in registers until products of the next tile run. Returns whether the tile, which is at `place` of
+  // the ring, is needed until then.
+  __device__ bool store(const RaggedTile& tile, int place, const float (&sums)[kBlocks][4]) {
+    const RaggedSizes& sizes = parameters_.sizes;
+    const RowsDestination to = destination(tile);
+    unsigned char* const staging = shared_.staging[warp_];
+    const bool finishes = !Cut::kContraction && parameters_.finishes;
+    const bool gates = sizes.gated && !parameters_.bias && !parameters_.row_scale;
+    const auto store_values = [&](auto blocks, const auto& value) __attribute__((always_inline)) {
+      constexpr int kValueBlocks = decltype(blocks)::value;
+      if (Cut::kElement == 4 || parameters_.wide_results) {
+        store_wide<Cut, kClipped, kValueBlocks>(to, value, staging, lane_);
+      } else if constexpr (Cut::kElement == 2) {
+        rows_.template store<kClipped, kValueBlocks>(to, value, staging, lane_);
+      }
+    };
+    if (!finishes) {
+      store_values(std::integral_constant<int, kBlocks>{}, [&](int block, int i) __attribute__((always_inline)) { return sums[block][i]; });
+    } else if (gates && parameters_.activation == Activation::silu) {
+      store_values(std::integral_constant<int, kBlocks / 2>{}, gated<Activation::silu>(sums));
+    } else if (gates && parameters_.activation == Activation::gelu) {
+      store_values(std::integral_constant<int, kBlocks / 2>{}, gated<Activation::gelu>(sums));
+    } else {
+      store_finished<Cut>(to, sums, reinterpret_cast<float*>(staging), lane_, finish_of(tile));
+    }
+    waiting_ = place;
+    return rows_.waits();
+  }
+
+  __device__ void store_zeros(const RaggedTile& tile) const {
+    if (!accumulates()) vbgemm::store_zeros<Cut>(destination(tile), lane_, parameters_.wide_results);
+  }
+
+  // Stores the results that wait in registers, and releases their tile.
+  __device__ void store_waiting() {
+    if (!rows_.waits()) return;
+    rows_.template store_waiting<kClipped>(destination(shared_.tile[waiting_]), shared_.staging[warp_], lane_);
+    release_tile(shared_, waiting_, lane_);
+  }
+  __device__ void skip() const {}
+
+ private:
+  // The destination of this warp's rows.
+  __device__ RowsDestination destination(const RaggedTile& tile) const {
+    const RaggedSizes& sizes = parameters_.sizes;
+    const int row = tile.row + warp_ * 16;
+    const int64_t line = Cut::kContraction ? int64_t{tile.matrix} * sizes.k + row : row, row_bytes = int64_t{sizes.n} * result_bytes();
+    return {static_cast<char*>(parameters_.results) + line * row_bytes + tile.col * result_bytes(),
+            row_bytes,
+            tile.rows - warp_ * 16,
+            min(tile.cols, sizes.gated ? Cut::kCols / 2 : Cut::kCols),
+            parameters_.out,
+            tile.col,
+            row,
+            Cut::kContraction ? tile.matrix : 0,
+            accumulates()};
+  }
+  __device__ bool accumulates() const { return Cut::kContraction && parameters_.accumulates; }
+  __device__ int result_bytes() const { return parameters_.wide_results ? 4 : 2; }
+
+  __device__ RaggedFinish finish_of(const RaggedTile& tile) const {
+    const RaggedSizes& sizes = parameters_.sizes;
+    const char* const bias = static_cast<const char*>(parameters_.bias);
+    const float* const row_scale = static_cast<const float*>(parameters_.row_scale);
+    return {bias ? bias + (int64_t{tile.matrix} * sizes.columns() + tile.col) * result_bytes() : nullptr,
+            row_scale ? row_scale + tile.row + warp_ * 16 : nullptr, parameters_.activation, sizes.gated ? sizes.n : 0,
+            parameters_.wide_results};
+  }
+
+  const GroupParameters& parameters_;
+  typename Source::Shared& shared_;
+  int warp_, lane_;
+  NarrowRows<Cut> rows_;
+  int waiting_ = 0;  // the place in the ring of the tile whose results wait, which is kept until they are stored
+};
 
 }  // namespace vbgemm

@@ -1,9 +1,24 @@
-// The names of the pipelined kernels of ragged products: one for each arithmetic, layout of the operands, tile width and cluster size, and
+// The pipelined kernels of ragged products: one for each arithmetic, layout of the operands, tile width and cluster size, and
 // those that gather rows.
 #pragma once
-#include "gpu/ragged/ragged_cut.h"
+#include "gpu/sm90/block.h"
+#include "gpu/sm90/copy_gather.h"
+#include "gpu/sm90/store_groups.h"
 
-// The arguments of `define`: name, arithmetic, whether A and whether B is contiguous across K, columns of a tile, thread blocks in a
+namespace vbgemm {
+
+template <class Source>
+using GroupBlock = PipelinedBlock<Source, std::conditional_t<Source::Cut::kGathers, RowGatherer<Source>, NoCopier>, GroupEpilogue<Source>>;
+
+// The kernel's name says which operands are contiguous across K: none or B for rows, both for a contraction.
+#define VBGEMM_DEFINE_GROUP_KERNEL(name, kind, across_a, across_b, cols, cluster, gathers) \
+  VBGEMM_DEFINE_PIPELINED(                                                                 \
+      name, GroupParameters,                                                               \
+      GroupBlock<vbgemm::GroupSource<vbgemm::GroupCut<vbgemm::Kind::kind, across_a, across_b, cols, cluster, gathers>>>)
+
+}  // namespace vbgemm
+
+// The arguments of `define`: name, arithmetic, whether A and whether B is contiguous across K, columns of a tile, CTAs in a
 // cluster, whether rows are gathered.
 // clang-format off
 #define VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                               \
@@ -27,7 +42,7 @@
 // clang-format on
 
 #define VBGEMM_DECLARE(name, kind, across_a, across_b, cols, cluster, gathers) \
-  extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::RaggedParameters, parameters));
+  extern "C" __global__ void name(VBGEMM_PARAMETERS(vbgemm::GroupParameters, parameters));
 VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, f16)
 VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_DECLARE, tf32)

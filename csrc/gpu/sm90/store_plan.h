@@ -1,7 +1,8 @@
-// How a consumer warp of the pipelined kernel stores its 16 rows of a tile of a batch: by TMA, or through shared memory by threads, which
+// The epilogue of a plan's tiles: a consumer warp stores its 16 rows by TMA, or through shared memory by threads, which
 // see to epilogues, unaligned rows, partial sums and a C stored by columns.
 #pragma once
-#include "gpu/pipelined/store_rows.h"
+#include "gpu/sm90/source_plan.h"
+#include "gpu/sm90/store.h"
 #include "gpu/tensor/tensor_store.h"
 
 namespace vbgemm {
@@ -76,5 +77,34 @@ __device__ inline void store_by_threads(const TilePlace<T>& place, int warp, con
     store_patches<T, Cut>(place, warp, sums, plane, lane);
   }
 }
+
+template <class Source>
+class PlanEpilogue {
+  using Cut = typename Source::Cut;
+
+ public:
+  static constexpr bool kStoresZeros = false;  // a tile of depth 0 may have an epilogue
+
+  __device__ PlanEpilogue(const PlanParameters&, typename Source::Shared& shared, int warp, int lane)
+      : staging_(shared.staging[warp]), warp_(warp), lane_(lane) {}
+
+  // Returns whether the tile is needed for longer: results never wait here.
+  __device__ bool store(const typename Source::Tile& tile, int, const float (&sums)[Cut::kBlocks][4]) const {
+    if (tile.stored_by_tma) {
+      store_by_tma<Cut>(tile.maps->c, tile, warp_, sums, staging_, lane_);
+    } else {
+      store_by_threads<Cut>(tile, warp_, sums, staging_, lane_);
+    }
+    return false;
+  }
+  __device__ void store_zeros(const typename Source::Tile&) const {}
+  __device__ void store_waiting() const {}
+  // No rows to store, but TMA must have read those of the tile before, as for those who store: the tile's maps are soon replaced.
+  __device__ void skip() const { wait_stores_read(); }
+
+ private:
+  unsigned char* staging_;
+  int warp_, lane_;
+};
 
 }  // namespace vbgemm

@@ -1,11 +1,13 @@
-// The launch of the pipelined kernel of ragged products: picks the compiled kernel, encodes the TMA descriptors of its operands and
-// enqueues it.
+// The launches of the pipelined kernels of sm_90a. For a plan's tiles it encodes tensor maps from which the kernel makes those of its
+// tiles; for a ragged product it picks the compiled kernel and encodes the maps of its operands.
 #include <algorithm>
 
-#include "gpu/host/ragged_pipelined_launch.h"
+#include "gpu/host/sm90_launch.h"
 #include "gpu/host/tensor_maps.h"
 #include "gpu/ragged/ragged_entry.h"
-#include "gpu/ragged/ragged_kernels.h"
+#include "gpu/sm90/kernel_groups.h"
+#include "gpu/sm90/source_plan.h"
+#include "gpu/tile/kernels.h"
 
 namespace vbgemm {
 namespace {
@@ -27,23 +29,37 @@ struct Pipelined {
    cluster,                                                                     \
    gathers,                                                                     \
    reinterpret_cast<const void*>(name),                                         \
-   pipeline_shared_bytes<RaggedShared<RaggedCut<Kind::kind, across_a, across_b, cols, cluster, gathers>>>()},
+   pipeline_shared_bytes<GroupSource<GroupCut<Kind::kind, across_a, across_b, cols, cluster, gathers>>::Shared>()},
 const Pipelined kPipelined[] = {VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_COMPILED, bf16) VBGEMM_EVERY_RAGGED_KERNEL(
     VBGEMM_COMPILED, f16) VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_COMPILED, tf32) VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, bf16)
                                     VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_COMPILED, f16)};
 #undef VBGEMM_COMPILED
 
 // Of every pipelined kernel, whatever its type and width.
-constexpr int kTileRows = PipelineCut<Kind::bf16, 256>::kRows, kThreads = PipelineCut<Kind::bf16, 256>::kThreads;
+constexpr int kTileRows = PipelineCut<Kind::bf16, 256, 1>::kRows, kThreads = PipelineCut<Kind::bf16, 256, 1>::kThreads;
+constexpr uint32_t kBoxLines = 64, kStoreLines = 16;  // of the boxes in which operands are copied and results are stored
+
+static_assert(pipeline_shared_bytes<PlanSource<Kind::bf16>::Shared>() <= kPipelineMaxShared);
+static_assert(pipeline_shared_bytes<PlanSource<Kind::f16>::Shared>() <= kPipelineMaxShared);
+
+// Launches the clusters that `most` units of work keep busy, as far as `places` CTAs have room.
+Error launch_clusters(const void* kernel, int64_t most, int places, int cluster, int shared_bytes, void* parameters, Stream stream) {
+  const auto clusters = static_cast<uint32_t>(std::min<int64_t>(most, std::max(places / cluster, 1)));
+  return launch_kernel(kernel, clusters * cluster, kThreads, shared_bytes, parameters, stream, cluster);
+}
+
+// A map of some matrix at `data`, whose address, size and stride the device replaces.
+Error encode_any(CUtensorMap& map, DType dtype, const void* data, uint32_t box_lines) {
+  constexpr int kBytes = 128, kLines = 64;
+  return encode_map(map, {dtype, data, kBytes / bytes_of(dtype), kLines, 1, kBytes, kBytes * kLines}, box_lines);
+}
 
 const Pipelined* find_pipelined(const RaggedCall& call) {
-  const RaggedShape shape = call.plan.shape;
-  const bool gathers = call.gather.data, has_pairs = !call.contraction && !gathers && bytes_of(call.dtype) == 2;
-  const bool pairs = shape == RaggedShape::wide_pair && has_pairs;
-  const int cols = shape == RaggedShape::narrow ? 128 : 256, cluster = pairs ? 2 : 1;
+  const RaggedShapeInfo& shape = info_of(call.plan.shape);
+  const bool gathers = call.gather.data;
   for (const Pipelined& one : kPipelined) {
-    if (one.kind == call.kind && one.across_a == call.contraction && one.across_b == !call.transpose_rhs && one.cols == cols &&
-        one.cluster == cluster && one.gathers == gathers) {
+    if (one.kind == call.kind && one.across_a == call.contraction && one.across_b == !call.transpose_rhs && one.cols == shape.columns &&
+        one.cluster == shape.cluster && one.gathers == gathers) {
       return &one;
     }
   }
@@ -58,20 +74,32 @@ Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, i
 
 }  // namespace
 
+bool runs_pipeline() { return has_bulk_copies(reinterpret_cast<const void*>(vbgemm_m384_pipelined_bfloat16)); }
+
+Error launch_pipelined(Kind kind, const void* kernel, const KernelParameters& call, Stream stream) {
+  constexpr int kCluster = PlanCut<Kind::bf16>::kCluster;
+  PlanParameters parameters{call, {}, {}};
+  Error error = encode_any(parameters.factor, arithmetic_of(kind).lhs, call.maps, kBoxLines);
+  if (error == kSuccess) error = encode_any(parameters.result, call.result, call.maps, kStoreLines);
+  if (error != kSuccess) return error;
+  const int clusters = (call.launch_blocks + kCluster - 1) / kCluster, places = std::min(multiprocessors(), kMaxPipelinedBlocks);
+  return launch_clusters(kernel, clusters, places, kCluster, kPipelineMaxShared, &parameters, stream);
+}
+
 // A build or a device without TMA and wgmma does not have the pipelined kernel.
 bool runs_ragged_pipeline(const RaggedCall& call) {
   const Pipelined* kernel = find_pipelined(call);
   if (!kernel) return false;
   const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
-  const int vector = 16 / bytes_of(call.dtype);
-  if (call.k % vector || call.n % vector || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
+  const int line = pipelined_line_elements(call.kind);
+  if (call.k % line || call.n % line || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
   return has_bulk_copies(kernel->address);
 }
 
 Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
   const Pipelined* kernel = find_pipelined(call);
   if (!kernel) return kInvalidValue;
-  RaggedParameters parameters{};
+  GroupParameters parameters{};
   parameters.sizes = sizes_of(call);
   parameters.results = call.out;
   parameters.bias = call.bias.data;
@@ -82,7 +110,6 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
   parameters.accumulates = call.accumulator.data;
   parameters.next_unit = call.plan.counted ? static_cast<uint32_t*>(call.workspace) : nullptr;
   const DType dtype = arithmetic_of(call.kind).lhs;
-  constexpr int kBoxLines = 64, kStoreLines = 16;
   const bool contraction = call.contraction, transposed = call.transpose_rhs;
   parameters.lhs = call.lhs.data;
   parameters.gather = static_cast<const int32_t*>(call.gather.data);
@@ -102,9 +129,8 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
   }
   if (error == kSuccess && parameters.next_unit) error = clear_memory(parameters.next_unit, sizeof(uint32_t), stream);
   if (error != kSuccess) return error;
-  const int64_t places = std::max(multiprocessors() / kernel->cluster, 1);
-  const auto clusters = static_cast<uint32_t>(std::min(places, max_tiles(call, kTileRows, kernel->cols)));
-  return launch_kernel(kernel->address, clusters * kernel->cluster, kThreads, kernel->shared_bytes, &parameters, stream, kernel->cluster);
+  return launch_clusters(kernel->address, max_tiles(call, kTileRows, kernel->cols), multiprocessors(), kernel->cluster,
+                         kernel->shared_bytes, &parameters, stream);
 }
 
 }  // namespace vbgemm

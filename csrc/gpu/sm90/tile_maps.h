@@ -1,8 +1,8 @@
-// The TMA descriptors (tensor maps) of a pipelined tile's matrices. A map holds an address, so that it cannot be a constant of the program.
-// The warp that finds a tile makes the tile's maps, in a place of the workspace that belongs to the thread block: the driver's function on
+// The TMA descriptors (tensor maps) of the matrices of a plan's tile. A map holds an address, so that it cannot be a constant of the
+// program. The warp that finds a tile makes the tile's maps, in a place of the workspace that belongs to the CTA: the driver's function on
 // the host would take longer than the products of many small problems, and a kernel of its own delays the first tile of a call.
 #pragma once
-#include "gpu/arch/gpu_bulk_copy.h"
+#include "gpu/arch/gpu_vendor.h"
 #include "gpu/tile/tile_place.h"
 
 namespace vbgemm {
@@ -12,14 +12,12 @@ struct TileMaps {
 };
 static_assert(sizeof(TileMaps) == kTileMapBytes);
 
-// The parameters of the pipelined kernel. `factor` and `result` are maps of the right types and boxes; a tile's address, size and stride
-// replace theirs.
-struct PipelinedParameters {
+// The parameters of a kernel of a plan's tiles. `factor` and `result` are maps of the right types and boxes; a tile's address, size and
+// stride replace theirs.
+struct PlanParameters {
   KernelParameters call;
   CUtensorMap factor, result;
 };
-
-#ifdef VBGEMM_DEVICE_CODE
 
 // A matrix as TMA copies it: lines of adjacent elements. `data` is null where TMA cannot copy it.
 struct LinesOfMatrix {
@@ -44,7 +42,5 @@ __device__ inline LinesOfMatrix lines_of(const MatrixView& x, int rows, int cols
   found.whole_vectors = line % kAlignment == 0;
   return found;
 }
-
-#endif
 
 }  // namespace vbgemm

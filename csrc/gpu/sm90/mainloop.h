@@ -1,78 +1,8 @@
-// The pipeline of large products on sm_90a, of 16-bit types and of TF32, which ragged products (ragged_tile.h) and large products of a
-// batch (pipelined_tile.h) share: its layout in shared memory, and the main loop of the consumers.
-//
-// A thread block has three warpgroups, and a multiprocessor one thread block. The first warpgroup is the producer: it finds tiles and
-// issues TMA copies into a ring of stages. The other two warpgroups are the consumers: each multiplies 64 rows of the tile and stores
-// them. All hand-over goes through mbarriers in shared memory, and neither consumer waits for the other: while one stores its half of a
-// tile, the other still multiplies, and copies of the next tile are in flight.
+// What the consumers do with the stages of a tile: warpgroup products, which run asynchronously while the next stages arrive.
 #pragma once
-#include <type_traits>
-
-#include "gpu/arch/gpu_bulk_copy.h"
-#include "gpu/limits.h"
+#include "gpu/sm90/pipeline.h"
 
 namespace vbgemm {
-
-template <Kind kKindOfProducts, int kTileCols>
-struct PipelineCut {
-  static constexpr Kind kKind = kKindOfProducts;
-  using T = LeftOf<kKind>;
-  // A stage has 128 bytes of each line, and one product multiplies 32.
-  static constexpr int kElement = static_cast<int>(sizeof(T)), kDepth = 128 / kElement, kChunk = 32 / kElement, kChunks = kDepth / kChunk;
-  static constexpr int kRows = 128, kCols = kTileCols;
-  static constexpr int kMultiplyingWarps = 8, kThreads = 384;
-  static constexpr bool kThreadsCopy = false;  // whether threads copy operands, too: their writes have to be made visible to tensor cores
-  // All copies are swizzled boxes of 64 lines of 128 bytes each. The lines of an operand run along its contiguous dimension.
-  static constexpr int kBox = 64, kBoxBytes = kBox * 128, kBoxesA = kRows / kBox, kBoxesB = kCols / kBox;
-  static constexpr int kStageBytes = (kBoxesA + kBoxesB) * kBoxBytes;
-  // A warp stages its 16 rows of results in two boxes at a time, each with 128 bytes of every row. Staging a whole tile would cost one
-  // pipeline stage, and with only three stages left the products wait for copies.
-  static constexpr int kStoreBoxBytes = 16 * 128, kStoreBoxes = 2, kStagingBytes = kStoreBoxes * kStoreBoxBytes;
-  static constexpr int kStages = (kPipelineMaxShared - 2048 - kMultiplyingWarps * kStagingBytes) / kStageBytes;
-  static constexpr int kBlocks = kCols / 8;  // of 8 columns, in which a thread's sums are counted
-};
-
-template <class Cut>
-struct PipelineBuffers {
-  alignas(1024) unsigned char stage[Cut::kStages][Cut::kStageBytes];
-  alignas(1024) unsigned char staging[Cut::kMultiplyingWarps][Cut::kStagingBytes];
-};
-// Apart from the buffers, so that what a kernel needs in addition follows these barriers, and not the padding to 1024 bytes.
-template <class Cut>
-struct StageBarriers {
-  SharedBarrier full[Cut::kStages], empty[Cut::kStages];
-};
-// Shared memory of a thread block is only guaranteed to begin at a multiple of 16 bytes; swizzled boxes need 1024, so that up to 1024 more
-// are requested.
-template <class Shared>
-struct Unaligned {
-  unsigned char bytes[sizeof(Shared) + 1024];
-};
-
-template <class Shared>
-constexpr int pipeline_shared_bytes() {
-  constexpr int kBytes = sizeof(Unaligned<Shared>);
-  static_assert(kBytes <= kPipelineMaxShared);
-  return kBytes;
-}
-
-// A position in a ring, and the parity of the phase that its barriers are in.
-template <int kPlaces>
-struct RingPlace {
-  int index = 0;
-  uint32_t parity = 0;
-
-  __device__ void advance() {
-    if (++index == kPlaces) index = 0, parity ^= 1;
-  }
-};
-
-#ifdef VBGEMM_DEVICE_CODE
-
-template <class Shared>
-__device__ inline Shared& aligned_in(Unaligned<Shared>& dynamic) {
-  return *reinterpret_cast<Shared*>(dynamic.bytes + (1024 - shared_address(&dynamic) % 1024) % 1024);
-}
 
 // For measurements: a build without products shows how fast the remaining parts are alone.
 #ifndef VBGEMM_PIPELINE_PRODUCTS
@@ -140,13 +70,14 @@ class StageProducts<Cut, false, false, Kind::tf32> {
 // with steps of K. release(stage) is called when products no longer read a stage, and after it overlapped(), while the products of the next
 // stage run.
 template <class Cut, bool kAcrossA, bool kAcrossB, bool kWholeStages, class Shared, class Clear, class Overlapped, class Release>
-__device__ inline void multiply_stages(Shared& shared, int depth, int half, RingPlace<Cut::kStages>& stages, float (&sums)[Cut::kBlocks][4],
-                                       const Clear& clear, const Overlapped& overlapped, const Release& release) {
+__device__ inline void multiply_stages(Shared& shared, int depth, int half, PipelineState<Cut::kStages>& stages,
+                                       float (&sums)[Cut::kBlocks][4], const Clear& clear, const Overlapped& overlapped,
+                                       const Release& release) {
   StageProducts<Cut, kAcrossA, kAcrossB> products;
   int before = -1;  // the stage that products in flight may still be reading
   for (int k = 0; k < depth; k += Cut::kDepth, stages.advance()) {
     wait_phase(shared.full[stages.index], stages.parity);
-    if (Cut::kThreadsCopy) fence_async_proxy();
+    if (Cut::kGathers) fence_async_proxy();
     const int left = depth - k;
     if (left < Cut::kDepth) clear(stages.index, left);
     if (VBGEMM_PIPELINE_PRODUCTS) {
@@ -180,7 +111,5 @@ __device__ inline void multiply_stages(Shared& shared, int depth, int half, Ring
   }
   release(before);
 }
-
-#endif
 
 }  // namespace vbgemm

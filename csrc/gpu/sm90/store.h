@@ -1,6 +1,6 @@
 // How a consumer warp stores its part of a tile: 16 rows, in the register layout in which warpgroup products leave them.
 #pragma once
-#include "gpu/pipelined/pipeline.h"
+#include "gpu/sm90/pipeline.h"
 #include "gpu/tile/tile_cut.h"
 
 namespace vbgemm {

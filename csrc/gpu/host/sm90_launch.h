@@ -1,0 +1,32 @@
+// The launches of the pipelined kernels of sm_90a (gpu/sm90/block.h): of a plan's tiles, and of a ragged product.
+#pragma once
+#include "gpu/host/launch.h"
+#include "ragged.h"
+
+namespace vbgemm {
+
+#ifdef VBGEMM_HAS_PIPELINE
+
+// Whether this build and the current device can run pipelined tiles.
+bool runs_pipeline();
+
+// Launches a pipelined kernel for the plan's blocks that `call` names. The grid is at most one CTA for each multiprocessor, each of which
+// computes several of the plan's blocks. `call.maps` has to hold kPipelinedMapBytes.
+Error launch_pipelined(Kind kind, const void* kernel, const KernelParameters& call, Stream stream);
+
+// Whether the pipelined kernel can compute a call, which has no batch, on the current device: of a kind and layout that it has
+// (has_ragged_pipeline), with operands whose lines begin at multiples of 16 bytes.
+bool runs_ragged_pipeline(const RaggedCall& call);
+
+Error launch_ragged_pipeline(const RaggedCall& call, Stream stream);
+
+#else
+
+inline bool runs_pipeline() { return false; }
+inline Error launch_pipelined(Kind, const void*, const KernelParameters&, Stream) { return kInvalidValue; }
+inline bool runs_ragged_pipeline(const RaggedCall&) { return false; }
+inline Error launch_ragged_pipeline(const RaggedCall&, Stream) { return kInvalidValue; }
+
+#endif
+
+}  // namespace vbgemm

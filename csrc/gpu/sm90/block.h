@@ -1,0 +1,244 @@
+// The one kernel body of large products on sm_90a. A CTA has three warpgroups, and a multiprocessor one CTA. The first warpgroup is the
+// producer: one of its warps finds tiles, one issues TMA copies into a ring of stages, and two copy by threads what TMA cannot. The other
+// two warpgroups are the consumers: each multiplies 64 rows of the tile and stores them. All hand-over goes through mbarriers in shared
+// memory, and neither consumer waits for the other: while one stores its half of a tile, the other still multiplies, and copies of the next
+// tile are in flight.
+//
+// A kernel is put together from types:
+//   Source    which tiles a CTA computes, where TMA finds their operands, and what the CTAs of a cluster share: the tiles of a plan
+//             (source_plan.h), or those of groups of rows or of groups of a contraction (source_groups.h); with its Cut, the tile's shape,
+//             the number of stages, and the cluster's size (pipeline.h)
+//   Copier    the producer of operands that TMA cannot copy (copy_threads.h, copy_gather.h), or NoCopier
+//   Epilogue  how a consumer warp stores its 16 rows of a tile (store_plan.h, store_groups.h)
+//
+// What the body asks of a Source:
+//   kFindsEarly     the first tile is found before the previous kernel of the stream has ended
+//   kEqualDepths    the tiles of a cluster have the same depth; otherwise a CTA also passes the stages that the other one's tile has more
+//   kPartialStages  products end at a tile's last step of K, behind which a stage may hold anything: clear_lines() has cleared its chunk
+//   boxes(tile)     the boxes of the operands that TMA copies, by value, so that the tile need not be kept for it
+//   with_layout(tile, multiply)  calls multiply(across_a, across_b): whether A and B are contiguous across K, as compile-time constants
+#pragma once
+#include <type_traits>
+
+#include "gpu/sm90/mainloop.h"
+
+namespace vbgemm {
+
+// For measurements: a build without copies or stores shows how fast the remaining parts are alone.
+#ifndef VBGEMM_PIPELINE_COPIES
+#define VBGEMM_PIPELINE_COPIES 1
+#endif
+#ifndef VBGEMM_PIPELINE_STORES
+#define VBGEMM_PIPELINE_STORES 1
+#endif
+
+// Where TMA copies all operands.
+struct NoCopier {
+  static constexpr int kWarps = 0;
+  static constexpr int kArrivals = 0;          // at each stage, besides that of TMA's producer
+  static constexpr bool kCopiesAlone = false;  // a stage is either the copier's or TMA's
+};
+
+template <class Source, class Copier, class Epilogue>
+class PipelinedBlock {
+  using Cut = typename Source::Cut;
+  using Tile = typename Source::Tile;
+  using Stages = PipelineState<Cut::kStages>;
+
+ public:
+  using Parameters = typename Source::Parameters;
+  using Shared = typename Source::Shared;
+
+  __device__ PipelinedBlock(const Parameters& parameters, Shared& shared)
+      : parameters_(parameters), shared_(shared), rank_(Cut::kCluster > 1 ? cluster_rank() : 0), source_(parameters, shared, rank_) {}
+
+  __device__ void run() {
+    const int warp = value_of_lane(thread_index() / 32, 0), lane = thread_index() % 32;
+    source_.prefetch();
+    if (thread_index() == 0) init_barriers();
+    if constexpr (Cut::kCluster > 1) {
+      cluster_barrier();
+    } else {
+      block_barrier();
+    }
+    if (warp < 4) {
+      shrink_registers<40>();
+      if (warp > 0 || !Source::kFindsEarly) await_previous_kernel();
+      if (warp == 0) {
+        source_.find_tiles(lane);
+      } else if (warp == 1) {
+        if (lane == 0 || Copier::kCopiesAlone) copy_by_tma(lane);
+      } else if constexpr (Copier::kWarps > 0) {
+        Copier(parameters_, shared_, thread_index() - 64).run();
+      }
+    } else {
+      grow_registers<232>();
+      await_previous_kernel();
+      multiply_tiles(warp - 4, lane);
+    }
+    // A CTA must not end while the other one of its cluster still copies to it or arrives at its barriers.
+    if constexpr (Cut::kCluster > 1) {
+      wave_barrier();
+      cluster_barrier();
+    }
+  }
+
+ private:
+  __device__ void init_barriers() const {
+    for (int i = 0; i < Cut::kStages; ++i) {
+      init_barrier(shared_.full[i], 1 + Copier::kArrivals);
+      init_barrier(shared_.empty[i], Cut::kCluster * Cut::kMultiplyingWarps);
+    }
+    for (int i = 0; i < Cut::kTiles; ++i) {
+      init_barrier(shared_.tile_full[i], 1);
+      init_barrier(shared_.tile_empty[i], 1 + Copier::kWarps + Cut::kMultiplyingWarps);
+    }
+    source_.init_barriers();
+    fence_barrier_init();
+  }
+
+  // The producer of what TMA copies: one lane, or a warp of which one lane copies, if it has to meet the copier.
+  __device__ void copy_by_tma(int lane) const {
+    each_tile<Cut>(shared_, [&](const Tile& tile, int place, Stages& stages) {
+      const TileBoxes boxes = source_.boxes(tile);
+      const int cluster_depth = tile.cluster_depth();
+      if constexpr (Copier::kCopiesAlone) wave_barrier();  // all lanes have read the tile
+      if (lane == 0) {
+        arrive(shared_.tile_empty[place]);
+        copy_boxes(boxes, cluster_depth, stages);
+      }
+      if constexpr (Copier::kCopiesAlone) {
+        wave_barrier();  // a named barrier is for whole warps
+        Copier::meet_tma();
+      }
+    });
+  }
+
+  __device__ void copy_boxes(const TileBoxes& boxes, int cluster_depth, Stages& stages) const {
+    for (int k = 0; k < cluster_depth; k += Cut::kDepth, stages.advance()) {
+      if (!boxes.by_tma) continue;
+      wait_phase(shared_.empty[stages.index], stages.parity ^ 1);
+      SharedBarrier& full = shared_.full[stages.index];
+      if (!VBGEMM_PIPELINE_COPIES || (!Source::kEqualDepths && k >= boxes.depth)) {
+        arrive(full);
+        continue;
+      }
+      unsigned char* const stage = shared_.stage[stages.index];
+      arrive_expecting(full, (boxes.boxes_a + boxes.halves * boxes.boxes_b) * Cut::kBoxBytes);
+      const int deep = boxes.first + k;
+      for (int box = 0; box < boxes.boxes_a; ++box) {
+        const int along = boxes.row + box * Cut::kBox;
+        copy_shared(boxes.shares_a, box, stage + box * Cut::kBoxBytes, *boxes.a, boxes.across_a ? along : deep,
+                    boxes.across_a ? deep : along, 0, full);
+      }
+      for (int half = 0; half < boxes.halves; ++half) {
+        for (int i = 0; i < boxes.boxes_b; ++i) {
+          const int box = half * boxes.boxes_of_half + i, along = half * boxes.cols_of_half + boxes.col + i * Cut::kBox;
+          copy_shared(boxes.shares_b, box, stage + (Cut::kBoxesA + box) * Cut::kBoxBytes, *boxes.b, boxes.across_b ? along : deep,
+                      boxes.across_b ? deep : along, boxes.matrix, full);
+        }
+      }
+    }
+  }
+
+  // If both CTAs of a cluster need the same operand, each copies every other box to both by multicast.
+  __device__ void copy_shared(bool shares, int box, void* to, const CUtensorMap& map, int x, int y, int z, SharedBarrier& full) const {
+    if (Cut::kCluster == 1 || !shares) {
+      copy_box(to, map, x, y, z, full);
+    } else if (box % 2 == rank_) {
+      copy_box_to(3, to, map, x, y, z, full);
+    }
+  }
+
+  // The consumers. Eight warps run this, and `warp` counts from 0.
+  __device__ void multiply_tiles(int warp, int lane) {
+    const int half = warp / 4;
+    Epilogue epilogue(parameters_, shared_, warp, lane);
+    PipelineState<Cut::kTiles> tiles;
+    Stages stages;
+    for (;; tiles.advance()) {
+      wait_phase(shared_.tile_full[tiles.index], tiles.parity);
+      const Tile& tile = shared_.tile[tiles.index];
+      const int depth = tile.depth;
+      // False where this warpgroup's 64 rows, or the whole tile, lie outside of the result: it then only releases the stages.
+      const bool computes = tile.rows > half * 64 && tile.cols > 0;
+      if (depth <= 0 || !computes) epilogue.store_waiting();
+      if (tile.ends()) break;
+      if (!computes || (Epilogue::kStoresZeros && depth == 0)) {
+        if (computes) {
+          epilogue.store_zeros(tile);
+        } else {
+          epilogue.skip();
+          pass_stages(0, tile, lane, stages);
+        }
+        release_tile(shared_, tiles.index, lane);
+        continue;
+      }
+      float sums[Cut::kBlocks][4];
+      if constexpr (!Epilogue::kStoresZeros) clear(sums);
+      if (depth > 0) multiply(tile, depth, half, lane, stages, sums, [&]() __attribute__((always_inline)) { epilogue.store_waiting(); });
+      const bool keeps_tile = VBGEMM_PIPELINE_STORES && epilogue.store(tile, tiles.index, sums);
+      if constexpr (!Source::kEqualDepths) pass_stages((depth + Cut::kDepth - 1) / Cut::kDepth * Cut::kDepth, tile, lane, stages);
+      if (!keeps_tile) release_tile(shared_, tiles.index, lane);
+    }
+    wait_stores();
+  }
+
+  // The compiler must not know that the sums are zero: it would move zeros to them again before the main loop of each layout.
+  static __device__ void clear(float (&sums)[Cut::kBlocks][4]) {
+#pragma unroll
+    for (auto& block : sums) {
+#pragma unroll
+      for (float& x : block) keep_in_place(x = 0);
+    }
+  }
+
+  template <class Overlapped>
+  __device__ __forceinline__ void multiply(const Tile& tile, int depth, int half, int lane, Stages& stages, float (&sums)[Cut::kBlocks][4],
+                                           const Overlapped& overlapped) const {
+    Source::with_layout(tile, [&](auto across_a, auto across_b) __attribute__((always_inline)) {
+      multiply_stages<Cut, decltype(across_a)::value, decltype(across_b)::value, !Source::kPartialStages>(
+          shared_, depth, half, stages, sums,
+          [&](int stage, int begin) __attribute__((always_inline)) {
+            if constexpr (Source::kPartialStages) source_.clear_lines(stage, half, begin);
+          },
+          overlapped, [&](int stage) __attribute__((always_inline)) { release_stage(stage, lane); });
+    });
+  }
+
+  // Passes the stages of the cluster's tiles from step k of K on, which this warpgroup does not multiply.
+  __device__ void pass_stages(int k, const Tile& tile, int lane, Stages& stages) const {
+    for (; k < tile.cluster_depth(); k += Cut::kDepth, stages.advance()) {
+      wait_phase(shared_.full[stages.index], stages.parity);
+      wave_barrier();  // all lanes have seen the end of the phase: once the stage is released, that of the next may follow
+      release_stage(stages.index, lane);
+    }
+  }
+
+  // This warp no longer reads the stage, so that the copies of both CTAs may overwrite it. Arrives here first: once the other CTA has all
+  // our arrivals it may go on, and arrive here for the next use of the stage.
+  __device__ void release_stage(int stage, int lane) const {
+    if (lane > 0) return;
+    arrive(shared_.empty[stage]);
+    if (Cut::kCluster > 1) arrive_at(shared_.empty[stage], rank_ ^ 1);
+  }
+
+  const Parameters& parameters_;
+  Shared& shared_;
+  int rank_;
+  Source source_;
+};
+
+// Defines a kernel; its type comes last, as it may contain commas.
+#define VBGEMM_DEFINE_PIPELINED(name, Parameters, ...)                                                              \
+  extern "C" __global__ void VBGEMM_LAUNCH_BOUNDS(384, 1) name(VBGEMM_PARAMETERS(vbgemm::Parameters, parameters)) { \
+    if constexpr (vbgemm::kWarpgroupProducts) {                                                                     \
+      using Block = vbgemm::__VA_ARGS__;                                                                            \
+      VBGEMM_DYNAMIC_SHARED(vbgemm::Unaligned<Block::Shared>, dynamic);                                             \
+      Block(parameters, vbgemm::aligned_in(dynamic)).run();                                                         \
+    } else {                                                                                                        \
+      vbgemm::trap();                                                                                               \
+    }                                                                                                               \
+  }
+
+}  // namespace vbgemm

@@ -1,0 +1,68 @@
+// The producer of operands that TMA cannot copy, because their rows are not aligned: two warps, which is slow. They store lines along K, in
+// the layout of TMA's boxes.
+#pragma once
+#include "gpu/sm90/source_plan.h"
+
+namespace vbgemm {
+
+template <class Source>
+class ThreadCopier {
+  using Cut = typename Source::Cut;
+  using Tile = typename Source::Tile;
+  static constexpr int kThreads = 64;
+
+ public:
+  static constexpr int kWarps = kThreads / 32, kArrivals = 0;
+  static constexpr bool kCopiesAlone = true;
+
+  // `thread` counts from 0.
+  __device__ ThreadCopier(const PlanParameters&, typename Source::Shared& shared, int thread) : shared_(shared), thread_(thread) {}
+
+  // Both producers pass every tile together. Otherwise the one that has nothing to copy for a tile would run ahead by more than one use of
+  // a stage, and take the end of an earlier use for that of a later one: a barrier only tells the parity of its phase.
+  static __device__ void meet_tma() { named_barrier(kProducerBarrier, 32 + kThreads); }
+
+  __device__ void run() const {
+    each_tile<Cut>(shared_, [&](const Tile& tile, int place, PipelineState<Cut::kStages>& stages) {
+      const int depth = tile.depth, cluster_depth = tile.cluster_depth();
+      for (int k = 0; k < cluster_depth; k += Cut::kDepth, stages.advance()) {
+        if (tile.by_tma) continue;
+        wait_phase(shared_.empty[stages.index], stages.parity ^ 1);
+        unsigned char* const stage = shared_.stage[stages.index];
+        const MatrixView &a = tile.matrix[kA], &b = tile.matrix[kB];
+        if (k < depth) copy_lines(stage, a.first, a.row_stride, a.col_stride, tile.rows, k, depth);
+        if (k < depth) copy_lines(stage + Cut::kBoxesA * Cut::kBoxBytes, b.first, b.col_stride, b.row_stride, tile.cols, k, depth);
+        fence_async_proxy();
+        named_barrier(kCopierBarrier, kThreads);
+        if (thread_ == 0) arrive(shared_.full[stages.index]);
+      }
+      release_tile(shared_, place, thread_ % 32);
+      meet_tma();
+    });
+  }
+
+ private:
+  // Copies kDepth steps of K of up to four boxes of lines; each thread has one step of all lines.
+  __device__ void copy_lines(unsigned char* to, const void* from, int64_t line_stride, int64_t step_stride, int lines, int k,
+                             int depth) const {
+    constexpr int kTogether = 8;
+    static_assert(kThreads == Cut::kDepth && sizeof(typename Cut::T) == 2);
+    const uint16_t* const first = static_cast<const uint16_t*>(from) + (k + thread_) * step_stride;
+    const bool exists = k + thread_ < depth;
+    for (int begin = 0; begin < lines; begin += kTogether) {
+      uint16_t x[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) x[i] = exists && begin + i < lines ? load_awaited(first + (begin + i) * line_stride) : 0;
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const int line = begin + i;
+        *reinterpret_cast<uint16_t*>(to + line * 128 + ((thread_ / 8 ^ (line & 7)) * 16) + thread_ % 8 * 2) = x[i];
+      }
+    }
+  }
+
+  typename Source::Shared& shared_;
+  int thread_;
+};
+
+}  // namespace vbgemm

@@ -1,0 +1,155 @@
+// The tile source of a ragged product: tiles of groups of rows, or of groups of a contraction. The finder walks the groups on the device
+// (ragged_walk.h).
+#pragma once
+#include <type_traits>
+
+#include "descriptor.h"
+#include "gpu/ragged/ragged_walk.h"
+#include "gpu/sm90/pipeline.h"
+#include "gpu/tile/tile_cut.h"
+
+namespace vbgemm {
+
+// A is contiguous along K in rows mode, and across K in contraction mode, where A is the transpose of lhs and the groups are ranges of K. B
+// is contiguous along K or across it. kGathering: rows of lhs are read by index, which TMA cannot do on Hopper; threads copy A then.
+template <Kind kKindOfProducts, bool kAcrossOfA, bool kAcrossOfB, int kTileCols, int kCtas, bool kGathering = false>
+struct GroupCut : PipelineCut<kKindOfProducts, kTileCols, kCtas> {
+  using Pipeline = PipelineCut<kKindOfProducts, kTileCols, kCtas>;
+  static constexpr bool kAcrossA = kAcrossOfA, kAcrossB = kAcrossOfB, kContraction = kAcrossA, kGathers = kGathering;
+  static_assert(!kGathers || (kCtas == 1 && !kContraction));
+  static_assert(Pipeline::kElement == 2 || !(kAcrossA || kAcrossB));  // wgmma takes other types along K alone
+  using Units = RaggedUnits<CompiledTileSize<Pipeline::kRows, Pipeline::kCols>, kCtas>;
+};
+
+// The unit of work that the first CTA of a cluster has taken for both.
+struct GroupShared {
+  uint32_t unit;
+  SharedBarrier unit_full, unit_empty;
+};
+
+struct GroupParameters {
+  CUtensorMap a, b, out;  // a: not if rows are gathered
+  const void* lhs;        // with its number of rows, and the row that takes the place of each row, where rows are gathered
+  const int32_t* gather;
+  int32_t lhs_rows;
+  RaggedSizes sizes;
+  void* results;
+  // A counter of the units that have been taken beyond each cluster's first one; it must be zero when the kernel starts. If it is null,
+  // clusters take units in turn.
+  uint32_t* next_unit;
+  const void *bias, *row_scale;
+  Activation activation;
+  bool wide_results, finishes;  // finishes: the call has a bias, a row scale or an activation, or is gated
+  bool accumulates;             // the results are added to what is there
+};
+
+template <class CutOfGroups>
+class GroupSource {
+ public:
+  using Cut = CutOfGroups;
+  using Parameters = GroupParameters;
+  using Tile = RaggedTile;
+  using Shared = PipelineShared<Cut, Tile, GroupShared>;
+  static constexpr bool kFindsEarly = false, kEqualDepths = true, kPartialStages = Cut::kContraction;
+
+  __device__ GroupSource(const Parameters& parameters, Shared& shared, int rank) : parameters_(parameters), shared_(shared), rank_(rank) {}
+
+  __device__ void prefetch() const {
+    if (thread_index() > 0) return;
+    if (!Cut::kGathers) prefetch_map(parameters_.a);
+    prefetch_map(parameters_.b);
+    prefetch_map(parameters_.out);
+  }
+
+  __device__ void init_barriers() const {
+    init_barrier(shared_.source.unit_full, 1);
+    init_barrier(shared_.source.unit_empty, 1);
+  }
+
+  // The tile finder. One warp runs it.
+  __device__ void find_tiles(int lane) const {
+    const typename Cut::Units units({}, parameters_.sizes.columns());
+    RaggedWalk<typename Cut::Units> walk(parameters_.sizes, units, lane, rank_);
+    PipelineState<Cut::kTiles> place;
+    const int clusters = grid_blocks() / Cut::kCluster;
+    for (int unit = static_cast<int>(block_index()) / Cut::kCluster;; place.advance()) {
+      wait_phase(shared_.tile_empty[place.index], place.parity ^ 1);
+      wave_barrier();  // all lanes have seen the end of the phase, before that of the next can follow
+      RaggedTile& tile = shared_.tile[place.index];
+      bool ends = false;
+      if (walk.find(unit, tile)) {
+        ends = tile.depth < 0;
+        arrive(shared_.tile_full[place.index]);
+      }
+      if (count_lanes(ends) > 0) return;
+      // Whether this is an even or an odd tile, without a register of its own: the warp has none left.
+      static_assert(Cut::kTiles % 2 == 1);
+      const uint32_t parity = (place.parity ^ place.index) & 1;
+      unit = parameters_.next_unit ? clusters + take_unit(lane, parity) : unit + clusters;
+    }
+  }
+
+  // In a gated product, B's boxes are those of the gate, then as many of the other half of the matrix.
+  __device__ TileBoxes boxes(const Tile& tile) const {
+    TileBoxes boxes;
+    boxes.halves = parameters_.sizes.gated ? 2 : 1, boxes.boxes_of_half = Cut::kBoxesB / boxes.halves;
+    boxes.cols_of_half = parameters_.sizes.n;
+    boxes.a = &parameters_.a, boxes.b = &parameters_.b;
+    boxes.boxes_a = Cut::kGathers ? 0 : (tile.rows + Cut::kBox - 1) / Cut::kBox;
+    boxes.boxes_b = min(max(tile.cols + Cut::kBox - 1, 0) / Cut::kBox, boxes.boxes_of_half);
+    boxes.across_a = Cut::kAcrossA, boxes.across_b = Cut::kAcrossB;
+    boxes.shares_a = tile.shared == SharedOperand::a, boxes.shares_b = tile.shared == SharedOperand::b;
+    boxes.depth = tile.depth;
+    boxes.row = tile.row, boxes.col = tile.col, boxes.first = tile.first, boxes.matrix = Cut::kContraction ? 0 : tile.matrix;
+    return boxes;
+  }
+
+  template <class Multiply>
+  static __device__ __forceinline__ void with_layout(const Tile&, const Multiply& multiply) {
+    multiply(std::bool_constant<Cut::kAcrossA>{}, std::bool_constant<Cut::kAcrossB>{});
+  }
+
+  // Clears the lines of both operands that belong to the next group: they have to be zero on both sides, because 0 times an Inf or NaN of
+  // the other operand is not 0. Both consumer warpgroups clear B's lines; they write the same zeros.
+  __device__ void clear_lines(int stage, int half, int begin) const {
+    constexpr int kVectors = 8;  // 16-byte vectors in a line; the swizzle permutes them within the line
+    const int end = (begin + Cut::kChunk - 1) / Cut::kChunk * Cut::kChunk;  // products read no further
+    if (begin == end) return;
+    const int thread = thread_index() % 128, count = (end - begin) * kVectors;
+    for (int i = thread; i < count * (1 + Cut::kBoxesB); i += 128) {
+      const int box = i / count, vector = i - box * count;
+      unsigned char* const to = shared_.stage[stage] + (box == 0 ? half : Cut::kBoxesA + box - 1) * Cut::kBoxBytes;
+      reinterpret_cast<Vector<uint32_t, 4>*>(to + begin * 128)[vector] = {};
+    }
+    fence_async_proxy();
+    named_barrier(kConsumerBarrier + half, 128);
+  }
+
+ private:
+  // Returns the next unit that no cluster has taken. Which cluster computes a unit does not affect the result. The first CTA of a cluster
+  // takes the unit and sends its number to the other one.
+  __device__ int take_unit(int lane, uint32_t parity) const {
+    uint32_t unit = 0;
+    if (rank_ == 0) {
+      if (lane == 0) unit = take_next(parameters_.next_unit);
+      if (Cut::kCluster > 1) {
+        wait_phase(shared_.source.unit_empty, parity ^ 1);
+        wave_barrier();
+        if (lane == 0) send(&shared_.source.unit, 1, unit, shared_.source.unit_full);
+      }
+      return static_cast<int>(value_of_lane(unit, 0));
+    }
+    if (lane == 0) arrive_expecting(shared_.source.unit_full, 4);
+    wait_phase(shared_.source.unit_full, parity);
+    unit = *static_cast<volatile uint32_t*>(&shared_.source.unit);
+    wave_barrier();
+    if (lane == 0) arrive_at(shared_.source.unit_empty, 0);
+    return static_cast<int>(unit);
+  }
+
+  const Parameters& parameters_;
+  Shared& shared_;
+  int rank_;
+};
+
+}  // namespace vbgemm

@@ -1,0 +1,204 @@
+// The tile source of a plan: tiles of problems of any size, layout and alignment, with any epilogue, whole or as K slices.
+//
+// Two CTAs form a cluster and compute two blocks of the plan side by side, step by step of K. If their tiles are above each other, as
+// neighbours in the plan usually are, they need the same columns of B, and each copies one half of these to both by multicast.
+#pragma once
+#include <type_traits>
+
+#include "gpu/sm90/pipeline.h"
+#include "gpu/sm90/tile_maps.h"
+#include "gpu/tile/tile_kernel.h"
+
+namespace vbgemm {
+
+template <Kind kKindOfProducts>
+struct PlanCut : PipelineCut<kKindOfProducts, 256, 2> {
+  // A consumer that has passed on a tile may still have stores of it under way, by the tile's map, but none of the tile before.
+  static_assert(kTilesWithMaps > PlanCut::kTiles);
+};
+
+// A tile as the finder passes it on.
+template <class T>
+struct PlanTile : TilePlace<T> {
+  TileMaps* maps;      // in the workspace
+  int longer_depth;    // of the cluster's two tiles
+  bool by_tma;         // TMA copies the operands, otherwise threads do
+  bool stored_by_tma;  // TMA stores C
+  bool shares;         // both tiles of the cluster need the same columns of B
+  bool last;           // there is no further tile, and this is none
+
+  __device__ bool ends() const { return last; }
+  __device__ int cluster_depth() const { return longer_depth; }
+};
+
+// What the finders of a cluster tell each other of their tiles. `columns` is null where TMA does not copy them.
+struct TileColumns {
+  const void* columns;
+  int32_t row_stride, col_stride, cols, depth;
+};
+
+template <int kTiles>
+struct PlanShared {
+  alignas(128) CUtensorMap map[3];   // that the finder changes for each tile before it publishes them
+  TileColumns mine, beside[kTiles];  // of this CTA, and of the other one of the cluster
+  SharedBarrier beside_full[kTiles];
+};
+
+template <Kind kKind>
+class PlanSource {
+ public:
+  using Cut = PlanCut<kKind>;
+  using T = typename Cut::T;
+  using Parameters = PlanParameters;
+  using Tile = PlanTile<T>;
+  using Shared = PipelineShared<Cut, Tile, PlanShared<Cut::kTiles>>;
+  static constexpr bool kFindsEarly = true, kEqualDepths = false, kPartialStages = false;
+
+  __device__ PlanSource(const Parameters& parameters, Shared& shared, int rank)
+      : parameters_(parameters.call), maps_(parameters), shared_(shared), rank_(rank) {}
+
+  __device__ void prefetch() const {
+    if (parameters_.next_may_start) let_next_kernel_start();
+    prefetch_descriptors<Cut::kThreads>(parameters_.plan);
+  }
+
+  __device__ void init_barriers() const {
+    for (SharedBarrier& full : shared_.source.beside_full) init_barrier(full, 1);
+  }
+
+  // The tile finder: the first warp of the CTA. The grid's CTAs take the blocks of the plan in turn. The first tile is found
+  // before the previous kernel has ended.
+  __device__ void find_tiles(int) const {
+    copy_words(shared_.source.map[kA], maps_.factor);
+    copy_words(shared_.source.map[kB], maps_.factor);
+    copy_words(shared_.source.map[kC], maps_.result);
+    PipelineState<Cut::kTiles> place;
+    PipelineState<kTilesWithMaps> maps;
+    for (int first = block_index() / Cut::kCluster * Cut::kCluster; first < parameters_.launch_blocks; first += grid_blocks()) {
+      Walk mine = walk_of(first + rank_), other = walk_of(first + (rank_ ^ 1));
+      for (; mine.tile < mine.end || other.tile < other.end; ++mine.tile, ++other.tile, place.advance(), maps.advance()) {
+        wait_phase(shared_.tile_empty[place.index], place.parity ^ 1);
+        find(mine, place, maps.index);
+        pass_on(place);
+      }
+    }
+    wait_phase(shared_.tile_empty[place.index], place.parity ^ 1);
+    if (thread_index() == 0) shared_.tile[place.index].last = true;
+    pass_on(place);
+  }
+
+  __device__ TileBoxes boxes(const Tile& tile) const {
+    const auto count = [](int lines, int most) { return min(max(lines + Cut::kBox - 1, 0) / Cut::kBox, most); };
+    TileBoxes boxes;
+    boxes.by_tma = tile.by_tma;
+    boxes.a = &tile.maps->a, boxes.b = &tile.maps->b;
+    boxes.boxes_a = count(tile.rows, Cut::kBoxesA), boxes.boxes_b = count(tile.cols, Cut::kBoxesB);
+    boxes.across_a = is_across(tile.matrix[kA]), boxes.across_b = !is_across(tile.matrix[kB]);
+    boxes.shares_b = tile.shares;
+    boxes.depth = tile.depth;
+    return boxes;
+  }
+
+  // Threads copy operands so that they are contiguous along K.
+  template <class Multiply>
+  static __device__ __forceinline__ void with_layout(const Tile& tile, const Multiply& multiply) {
+    const bool across_a = tile.by_tma && is_across(tile.matrix[kA]), across_b = tile.by_tma && !is_across(tile.matrix[kB]);
+    if (across_a && across_b) {
+      multiply(std::true_type{}, std::true_type{});
+    } else if (across_a) {
+      multiply(std::true_type{}, std::false_type{});
+    } else if (across_b) {
+      multiply(std::false_type{}, std::true_type{});
+    } else {
+      multiply(std::false_type{}, std::false_type{});
+    }
+  }
+
+ private:
+  // Whether a matrix is contiguous down its columns. One that is contiguous in both directions counts as one of rows.
+  static __device__ bool is_across(const MatrixView& x) { return x.col_stride != 1; }
+
+  __device__ void pass_on(const PipelineState<Cut::kTiles>& place) const {
+    wave_barrier();
+    if (thread_index() == 0) arrive(shared_.tile_full[place.index]);
+  }
+
+  static constexpr int kRow = held_by(kKind, pipelined_kernel(Gpus::hopper)).row[0];  // of the catalogue
+  static_assert(kTiles[kRow].m == Cut::kRows && kTiles[kRow].n == Cut::kCols && kTiles[kRow].threads == Cut::kThreads);
+  static_assert(k_step(kTiles[kRow], sizeof(T), kCdna) == Cut::kDepth);
+  static __device__ TileExtent extent_of(int tile_id) {
+    if (tile_id == kRow) return {Cut::kRows, Cut::kCols, 0, false};
+    return {0, 0, 0, false};
+  }
+
+  __device__ Walk walk_of(int block) const {
+    const Walk walk = block < parameters_.launch_blocks ? tiles_of_block(parameters_, block) : Walk{0, 0};
+    return walk.tile < walk.end ? walk : Walk{0, 0};  // so that counting on from a first tile that lies does not overflow
+  }
+
+  // The finder's lanes copy a map from the launch parameters.
+  static __device__ void copy_words(CUtensorMap& to, const CUtensorMap& from) {
+    static_assert(sizeof from == 4 * 32);
+    reinterpret_cast<uint32_t*>(&to)[thread_index()] = reinterpret_cast<const uint32_t*>(&from)[thread_index()];
+  }
+
+  // Finds a tile, makes its maps, and learns of the other CTA's tile. Whatever the descriptors hold, a tile that is not entirely
+  // inside the call's buffers has no rows: the CTA then only takes part in the cluster's steps.
+  __device__ void find(const Walk& walk, const PipelineState<Cut::kTiles>& at, int maps_index) const {
+    const int lane = thread_index();
+    Tile& place = shared_.tile[at.index];
+    if (lane == 0) place.code = kNoCode;
+    if (walk.tile < walk.end) find_tile<false>(parameters_, walk.tile, extent_of, place);
+    wave_barrier();
+
+    const bool there = place.code != kNoCode;
+    LinesOfMatrix lines{};
+    if (there && lane <= kC) {
+      const int bytes = lane < kC ? static_cast<int>(sizeof(T)) : result_bytes<T>(place.result_type());
+      lines = lines_of(place.matrix[lane], lane == kB ? place.depth : place.rows, lane == kA ? place.depth : place.cols, bytes);
+    }
+    const bool copies = value_of_lane(lines.data != nullptr, kA) && value_of_lane(lines.data != nullptr, kB);
+    // TMA stores rows of the type of the call's results, and only whole vectors of 16 bytes: behind the last column of other rows, it would
+    // overwrite up to 14 bytes, which belong to another result or to no result.
+    const bool fits = there && !place.fused && !is_across(place.matrix[kC]) && place.result_type() == parameters_.result;
+    const bool stores = value_of_lane(lines.data != nullptr && lines.whole_vectors, kC) && fits;
+    if (lane == 0) {
+      const MatrixView& b = place.matrix[kB];
+      shared_.source.mine = {};
+      if (there) shared_.source.mine.depth = place.depth;
+      if (copies) {
+        shared_.source.mine = {b.first, static_cast<int32_t>(b.row_stride), static_cast<int32_t>(b.col_stride), place.cols, place.depth};
+      }
+      arrive_expecting(shared_.source.beside_full[at.index], sizeof(TileColumns));
+    }
+    wave_barrier();
+    constexpr int kWords = sizeof(TileColumns) / sizeof(uint32_t);
+    uint32_t* const mine = reinterpret_cast<uint32_t*>(&shared_.source.mine);
+    uint32_t* const beside = reinterpret_cast<uint32_t*>(&shared_.source.beside[at.index]);
+    if (lane < kWords) send(beside + lane, rank_ ^ 1, mine[lane], shared_.source.beside_full[at.index]);
+
+    if (lines.data) replace_tensor(shared_.source.map[lane], lines.data, lines.items, lines.lines, lines.line_bytes);
+    wave_barrier();
+    TileMaps& maps = static_cast<TileMaps*>(const_cast<void*>(parameters_.maps))[block_index() * kTilesWithMaps + maps_index];
+    await_previous_kernel();  // which may have the workspace
+    publish_maps<kC + 1>(&maps.a, shared_.source.map);
+
+    wait_phase(shared_.source.beside_full[at.index], at.parity);
+    const bool same = count_lanes(lane < kWords && beside[lane] != mine[lane]) == 0;
+    if (lane > 0) return;
+    if (!there) place.rows = place.cols = place.depth = 0;
+    place.maps = &maps;
+    place.longer_depth = max(place.depth, shared_.source.beside[at.index].depth);
+    place.by_tma = copies;
+    place.stored_by_tma = stores;
+    place.shares = copies && same;
+    place.last = false;
+  }
+
+  const KernelParameters& parameters_;
+  const PlanParameters& maps_;
+  Shared& shared_;
+  int rank_;
+};
+
+}  // namespace vbgemm

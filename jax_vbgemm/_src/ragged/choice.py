@@ -1,0 +1,155 @@
+"""What computes a ragged product: which parts of it XLA computes, and which kernel the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jax_vbgemm import _core
+from jax_vbgemm._src import backends, compat
+from jax_vbgemm._src.arithmetic import DTYPES
+from jax_vbgemm._src.matmul.precision import precision_name
+from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.planner import kind_of
+from jax_vbgemm._src.ragged import composed, plan
+from jax_vbgemm._src.ragged.primitive import OPERANDS, Ragged, Shape, Sizes, batch_of, sizes_of
+
+
+class Choice(NamedTuple):
+    """What computes a product.
+
+    parts: what XLA computes around it, outermost first: names of composed.FORMS, each with the reason. product: what
+    remains. why: the reason for which XLA computes that, too; None where a kernel does, on a GPU by `plan`.
+    """
+
+    parts: dict[str, str]
+    product: Ragged
+    why: str | None
+    plan: plan.Plan | None
+
+
+class Program(NamedTuple):
+    """The program for which a product is lowered. exported: it may run on another machine."""
+
+    platform: str
+    exported: bool
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.platform in backends.GPU_PLATFORMS
+
+
+def choose(program: Program, dtype: Any, shapes: Sequence[Shape], ragged: Ragged) -> Choice:
+    """Chooses for operands of these shapes and factors of this dtype.
+
+    XLA takes over one part after another until a kernel, or XLA itself, can compute what remains.
+    """
+    parts: dict[str, str] = {}
+    while True:
+        sizes = sizes_of(shapes, ragged)
+        planned = None
+        why = _why_not_kernel(program, dtype, shapes, ragged) or _why_no_sizes(sizes)
+        if not why and program.on_gpu:
+            planned = _planned(program, dtype, sizes, ragged)
+            why = None if planned else "it has too many tiles"
+        if why and ragged.implementation == "kernel" and not _is_empty(sizes):
+            raise NotImplementedError(f"ragged_dot: implementation='kernel', but {why}")
+        reasons = _reasons(ragged, why, planned)
+        part = next((part for part in composed.FORMS if part in reasons), None)
+        if part is None:
+            return Choice(parts, ragged, why, planned)
+        parts[part] = reasons[part]
+        ragged, shapes = _remaining(part, shapes, sizes, ragged)
+
+
+def _reasons(ragged: Ragged, why: str | None, planned: plan.Plan | None) -> dict[str, str]:
+    """The parts of a product that its kernel does not compute, each with the reason. Where XLA computes the product, it
+    has the operands that the CPU's kernel has."""
+    pipelined = planned is not None and planned.only_pipelined
+    kernel = "cpu" if planned is None else "pipelined" if pipelined else "tiles"
+    lacks = why or (planned.why if planned else "the CPU's kernel does not") or "the program may run on another GPU"
+    reasons = {name: lacks for name in ragged.extras if name in composed.FORMS and kernel not in OPERANDS[name].kernels}
+    if "accumulator" in ragged.extras and pipelined and ragged.out_dtype != np.float32:
+        reasons["accumulator"] = "only float32 has accumulators"
+    if "gather" in ragged.extras and planned is not None and not planned.gathers:
+        reasons.setdefault("gather", "copied rows are faster, or have the only kernel")
+    if ragged.gated and not pipelined:
+        reasons["gates"] = lacks
+    return reasons
+
+
+def _remaining(part: str, shapes: Sequence[Shape], sizes: Sizes, ragged: Ragged) -> tuple[Ragged, list[Shape]]:
+    """The product without a part that XLA computes, and the shapes of its operands."""
+    of = dict(zip(ragged.names, shapes, strict=True))
+    if part == "gather":
+        ranks = dict(zip(ragged.names, ragged.core_ranks(), strict=True))
+        leading = [of[name][: len(of[name]) - ranks[name]] for name in ("lhs", "gather", "slots") if name in of]
+        of["lhs"] = (*batch_of(leading), sizes.m, sizes.k)
+    rest = composed.remaining(part, ragged)
+    return rest, [of[name] for name in rest.names]
+
+
+def _why_not_kernel(program: Program, dtype: Any, shapes: Sequence[Shape], ragged: Ragged) -> str | None:
+    """Why XLA has to compute a product; None where a kernel can."""
+    platform = program.platform
+    if ragged.implementation == "xla":
+        return "XLA was asked for"
+    if platform not in backends.RAGGED_PLATFORMS:
+        return f"there is no such kernel for {platform}"
+    backend = backends.BACKENDS[platform]
+    # An exported program may run on a machine that has the backend, even if this machine lacks it.
+    if backend.module is None and not program.exported:
+        return f"the {platform} backend is {backend.absent}"
+    if not all(map(compat.is_static, shapes)):  # jax.export
+        return "kernels need static shapes"
+    if ragged.out_dtype not in (dtype, accumulator(dtype)):
+        return f"there is no kernel for {dtype} -> {ragged.out_dtype}"
+    known = [name for name in backend.dtypes if DTYPES[name].bytes > 1]
+    if dtype.name not in known:
+        return f"there is no kernel for {dtype} on this platform (there is for {', '.join(known)})"
+    if isinstance(ragged.precision, jax.lax.DotAlgorithmPreset | jax.lax.DotAlgorithm):
+        return f"kernels don't implement the dot algorithm {ragged.precision}"
+    return None
+
+
+def _counts(sizes: Sizes) -> Shape:
+    return sizes.m, sizes.k, sizes.n, sizes.groups, sizes.total_groups
+
+
+def _why_no_sizes(sizes: Sizes) -> str | None:
+    """Why a kernel cannot take these sizes; None where it can."""
+    stated = (*_counts(sizes), sizes.columns, math.prod(sizes.batch), sizes.lhs_rows)
+    if 0 in stated:
+        return "nothing is to be multiplied"
+    if max(stated) > _core.RAGGED_MOST_SIZE:
+        return f"a dimension exceeds {_core.RAGGED_MOST_SIZE}"
+    return None
+
+
+def _is_empty(sizes: Sizes) -> bool:
+    """Whether there are no products, so that no kernel is needed."""
+    stated = (*sizes.batch, *_counts(sizes))
+    return compat.is_static(stated) and 0 in stated
+
+
+def kind_on(platform: str, dtype: Any, precision: Any) -> str:
+    """The arithmetic of a product on the device for which a program is lowered."""
+    return kind_of(dtype.name, precision_name(precision), backends.planning_device(platform))
+
+
+def _planned(program: Program, dtype: Any, sizes: Sizes, ragged: Ragged) -> plan.Plan | None:
+    """The plan on a GPU, for the typical group, or for the average one where the caller gave no hint."""
+    rows = sizes.m // sizes.total_groups if ragged.typical_rows is None else ragged.typical_rows
+    product = plan.Product(
+        ragged.contraction, ragged.transpose_rhs, ragged.gated, sizes.m, sizes.k, sizes.columns, ragged.groups,
+        sizes.total_groups, rows,
+    )  # fmt: skip
+    # An exported program may run on another device than the one for which it is planned.
+    named = backends.named_target()
+    certain = (named is not None and named.platform == program.platform) or not program.exported
+    kind = kind_on(program.platform, dtype, ragged.precision)
+    return plan.plan(kind, backends.planning_device(program.platform), product, certain=certain)
