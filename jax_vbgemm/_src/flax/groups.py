@@ -17,7 +17,7 @@ from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.integers import is_integer, saturated
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.packed import row_multiple
-from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.matmul.reference import accumulator, gated_product
 from jax_vbgemm._src.moe.layer import expert_mlp
 from jax_vbgemm._src.moe.losses import Auxiliary, load_balance_loss, router_z_loss
 from jax_vbgemm._src.moe.routing import Routing, route
@@ -165,8 +165,8 @@ def mixture(
 
 
 def gated(both: jax.Array, activation: Activation) -> jax.Array:
-    """activation(gate) * up of the two halves of (..., 2 f), for the shared expert."""
+    """The gated product of the two halves of (..., 2 f), for the shared expert."""
     _, function = resolve_activation("MixtureOfExperts", activation)
     assert function is not None  # check_experts has refused None
     gate, up = jnp.split(both, 2, axis=-1)
-    return function(gate) * up
+    return gated_product(function, gate, up)

@@ -16,7 +16,9 @@ from jax_vbgemm._src.matmul.layout import Layout, overlap
 from jax_vbgemm._src.matmul.primitive import Epilogue, Scalar, Target, Term, Window
 from jax_vbgemm._src.matmul.view import View, dense
 
-FUNCTIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
+Function = Callable[[jax.Array], jax.Array]
+
+FUNCTIONS: Mapping[str, Function] = {
     "relu": jax.nn.relu,
     "gelu": jax.nn.gelu,  # its default, the tanh approximation
     "silu": jax.nn.silu,
@@ -24,6 +26,19 @@ FUNCTIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "sigmoid": jax.nn.sigmoid,
 }
 """The activations of csrc/activations.def, by name."""
+
+
+def gated_product(activation: Function, gate: jax.Array, up: jax.Array) -> jax.Array:
+    """The result of a gated product, of whose sums one half is the gate and the other one multiplies it."""
+    return activation(gate) * up
+
+
+def activated(x: jax.Array, activation: str | None, halves: bool = False) -> jax.Array:
+    """activation(x), or where x is the sums of a gated product, the gate before the other half, its result."""
+    if halves:
+        gate, up = jnp.split(x, 2, axis=-1)
+        return gated_product(FUNCTIONS[str(activation)], gate, up)
+    return x if activation is None else FUNCTIONS[activation](x)
 
 
 def accumulator(dtype: Any) -> Any:
@@ -117,7 +132,7 @@ def finish(
     results = []
     for total, epilogue, dtype in zip(sums, epilogues, out_dtypes, strict=True):
         value = linear_part(total, epilogue, operands)
-        results.append((FUNCTIONS[epilogue.activation](value) if epilogue.activation else value).astype(dtype))
+        results.append(activated(value, epilogue.activation).astype(dtype))
     return results
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jax_vbgemm._src.arguments import shown, unsharded_array
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
-from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.matmul.reference import accumulator, gated_product
 from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.moe.own_experts import routed_to_own
 from jax_vbgemm._src.moe.routing import Routing
@@ -157,14 +157,18 @@ def gated_dot(
         both = parts[0]
         parts = [both[:, ::2], both[:, 1::2]] if interleaved else jnp.split(both, 2, axis=-1)
     factors = [part.astype(wide) for part in parts]
-    hidden = (function(factors[0]) if function is not None else factors[0]) if gate is None else gate(*factors)
-    what = "activation" if gate is None else "gate"
-    if hidden.shape != factors[0].shape or not jnp.can_cast(hidden.dtype, wide, "same_kind"):
-        raise ValueError(
-            f"{name}: {what} maps {wide}{factors[0].shape} to {hidden.dtype}{hidden.shape}: the shape must stay, and "
-            "the result must be of the same kind of number"
-        )
-    hidden = hidden.astype(wide) * factors[1] if gate is None else hidden.astype(wide)
+
+    def checked(*values: jax.Array) -> jax.Array:
+        given: Any = function if gate is None else gate
+        value: jax.Array = given(*values)
+        if value.shape != values[0].shape or not jnp.can_cast(value.dtype, wide, "same_kind"):
+            raise ValueError(
+                f"{name}: {'activation' if gate is None else 'gate'} maps {wide}{values[0].shape} to "
+                f"{value.dtype}{value.shape}: the shape must stay, and the result must be of the same kind of number"
+            )
+        return value.astype(wide)
+
+    hidden = gated_product(checked, *factors) if gate is None else checked(*factors)
     offset = options.get("group_offset")
     if offset is not None:
         offset = scalar_integer(name, "group_offset", offset)

@@ -6,10 +6,9 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jax_vbgemm._src import compat
-from jax_vbgemm._src.matmul.reference import FUNCTIONS, accumulator
+from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
 from jax_vbgemm._src.ragged.reference import finish
 from jax_vbgemm._src.ragged.rules import bias_of_rows, gradient_of_rhs, in_one_dtype, known_rows
@@ -29,11 +28,8 @@ def product(ragged: Ragged, total: Any, *operands: jax.Array) -> jax.Array:
     value = result.astype(accumulator(ragged.out_dtype))
     if "bias" in extras:
         value = value + bias_of_rows(extras["bias"], lhs, group_sizes, kept, plain).astype(value.dtype)
-    activation = ragged.activation
-    if ragged.gated:
-        gate, up = jnp.split(value, 2, axis=-1)
-        value, activation = FUNCTIONS[str(activation)](gate) * up, None
-    return finish(value, extras, activation, known_rows(group_sizes, extras, lhs, ragged), ragged.out_dtype)
+    known = known_rows(group_sizes, extras, lhs, ragged)
+    return finish(value, extras, ragged.activation, known, ragged.out_dtype, gated=ragged.gated)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

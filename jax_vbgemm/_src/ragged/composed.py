@@ -8,7 +8,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.matmul.reference import FUNCTIONS, accumulator
+from jax_vbgemm._src.matmul.reference import accumulator, activated
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
 from jax_vbgemm._src.ragged.reference import finish, mapped, rows_with_weights
 from jax_vbgemm._src.ragged.select_rows import select_rows
@@ -49,11 +49,9 @@ def accumulated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -
 def gated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
     """row_scale activation(gate) up, where one product computes (gate, up); both are rounded to the result's dtype."""
     lhs, rhs, group_sizes, extras = ragged.split(operands)
-    assert ragged.activation is not None
     scale = extras.pop("row_scale", None)
     both = product([lhs, rhs, group_sizes, *extras.values()], remaining("gates", ragged))
-    gate, up = jnp.split(both.astype(accumulator(ragged.out_dtype)), 2, axis=-1)
-    value = FUNCTIONS[ragged.activation](gate) * up
+    value = activated(both.astype(accumulator(ragged.out_dtype)), ragged.activation, halves=True)
     if scale is None:
         return value.astype(ragged.out_dtype)  # rows without weights are zero: their `up` is
     return _scaled(value, scale, lhs, group_sizes, extras, ragged)

@@ -21,7 +21,7 @@ from jax import lax
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arithmetic import DTYPES
-from jax_vbgemm._src.matmul.reference import FUNCTIONS, accumulator, factor
+from jax_vbgemm._src.matmul.reference import accumulator, activated, factor
 from jax_vbgemm._src.ragged.primitive import Ragged, sizes_of
 from jax_vbgemm._src.ragged.segments import segment_of
 
@@ -67,11 +67,13 @@ def rows_with_weights(group_sizes: jax.Array, group_offset: jax.Array | None, m:
 
 
 def finish(
-    total: jax.Array, extras: Mapping[str, jax.Array], activation: str | None, valid: jax.Array, dtype: Any
-) -> jax.Array:
-    """row_scale activation(total), and zeros in rows without weights; computed in total's dtype."""
+    total: jax.Array, extras: Mapping[str, jax.Array], activation: str | None, valid: jax.Array, dtype: Any, *,
+    gated: bool = False,
+) -> jax.Array:  # fmt: skip
+    """row_scale activation(total), or that of the gated product of total's halves, and zeros in rows without weights;
+    computed in total's dtype."""
     row_scale = extras.get("row_scale")
-    value = FUNCTIONS[activation](total) if activation else total
+    value = activated(total, activation, halves=gated)
     valid = valid[..., None]
     if row_scale is not None:
         value = jnp.where(valid, row_scale[..., None], jnp.zeros((), row_scale.dtype)).astype(value.dtype) * value
