@@ -13,6 +13,7 @@ from jax_vbgemm._src import compat
 from jax_vbgemm._src.matmul.layout import Shape
 from jax_vbgemm._src.matmul.precision import canonical_precision
 from jax_vbgemm._src.matmul.reference import accumulator
+from jax_vbgemm._src.planner.tables.rules import CallCosts
 from jax_vbgemm._src.problem import LARGEST_SIZE, Problem
 
 
@@ -40,11 +41,9 @@ class Dot(NamedTuple):
     precision: Any
 
 
-def dot_of(eqn: Any, dtypes: Sequence[str], fused_side: int = 0) -> Dot | str:
-    """The product of a dot_general equation, or the reason why no kernel (for operands of `dtypes`) should compute it.
-
-    fused_side: XLA fuses products with a side below this with what surrounds them.
-    """
+def dot_of(eqn: Any, dtypes: Sequence[str], costs: CallCosts) -> Dot | str:
+    """The product of a dot_general equation, or the reason why no kernel (for operands of `dtypes`) should compute it;
+    `costs` says which products XLA fuses with what surrounds them."""
     lhs, rhs, out = eqn.invars[0].aval, eqn.invars[1].aval, eqn.outvars[0].aval
     (contract, batch), precision = eqn.params["dimension_numbers"], canonical_precision(eqn.params["precision"])
     if not all(map(compat.is_static, (lhs.shape, rhs.shape))):
@@ -67,8 +66,9 @@ def dot_of(eqn: Any, dtypes: Sequence[str], fused_side: int = 0) -> Dot | str:
         return "an outer product, which XLA fuses with what follows"
     if m == n == 1:
         return "an inner product, which XLA fuses with what is before it"
-    if min(m, n, k) < fused_side:
-        return f"a side is below {fused_side}, so that XLA fuses it with what surrounds it"
+    largest = max(m * k, k * n, m * n) * count
+    if min(m, n, k) < costs.fused_side and largest > costs.fused_elements:
+        return f"a side is below {costs.fused_side}, so that XLA fuses it with what surrounds it"
     if max(m, n, k, count) > LARGEST_SIZE:
         return f"a dimension exceeds {LARGEST_SIZE}"
     left = _side(lhs.shape, batch[0], contract[0], (count, m, k), rows_first=True)

@@ -174,10 +174,10 @@ class _Grouping:
     def _sums(self, program: Program, where: str) -> dict[int, Sum]:
         """The products that kernels can compute, summed where nothing else uses them, by the id of their node."""
         found: dict[int, Sum] = {}
-        fused_side = calls_of(self.device).fused_side
+        costs = calls_of(self.device)
         for node in program.nodes:
             if node.eqn.primitive.name == "dot_general":
-                dot = dot_of(node.eqn, self.dtypes, fused_side)
+                dot = dot_of(node.eqn, self.dtypes, costs)
                 if isinstance(dot, str):
                     self.report.leave(where, node.eqn, dot)
                 else:

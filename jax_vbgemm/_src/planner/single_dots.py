@@ -33,13 +33,15 @@ def calls_of(device: DeviceSpec) -> CallCosts:
     return CallCosts(
         launch=None, array=_ARRAY_OF_A_GPU, copy=device.launch_seconds, clear_gain=1.4, least_gain=4e-6, block=0.0,
         element=0.0, small_bytes=0, fused_gain=20e-6, signed_gain=60e-6, fused_side=8,
-        fuses_operands=True,
+        fused_elements=4096, fuses_operands=True,
     )  # fmt: skip
 
 
 # What a call has to gain on a GPU is chosen by whole programs on an H100 (jax 0.11.2, float32 as TF32). With clear_gain
 # 1.25 and no other rule, a training step of nequix took 25.6 ms in place of 22.0, as XLA had fused products with sides
-# of 3 to 7 (Clebsch-Gordan coefficients) with the arithmetic of edges; with calls that save 10 us by the prediction
+# of 3 to 7 (Clebsch-Gordan coefficients) with the arithmetic of edges. Small products with such a side are kernels of
+# their own: a chain of block-sparse tensors took 959 us with them in its calls and 1209 without, its gradient 3916 and
+# 4626 (H200); with calls that save 10 us by the prediction
 # 21.8 in place of 21.3. A layer of species-wise networks (FeNNol) gains 4 to 9 us by the prediction, and the whole
 # program 1.1 to 1.2 times. The norm of a 2 x 2 PEPS with bonds of 6 took 202 us with six calls and 152 without.
 # Seconds for each array of a GPU's call, of which XLA updates the address in a command buffer: estimated from one PEPS

@@ -149,7 +149,8 @@ class CallCosts:
       makes it schedule each operation, which takes longer than the operations of such a program.
     fused_gain, signed_gain: further seconds that a call has to save where XLA otherwise copies blocks of tensors
       together, which includes their transpositions; and where blocks have signs, which XLA applies in these copies.
-    fused_side: `group` leaves products with a side (M, N or K) below this, as XLA fuses them with what surrounds them.
+    fused_side, fused_elements: `group` leaves products with a side (M, N or K) below this and an array of more elements
+      than this, as XLA fuses them with what surrounds them.
     fuses_operands: whether XLA computes an operand that is the result of an elementwise operation in the dot's kernel.
       For a call it is written to memory, as a copied operand is.
     """
@@ -165,4 +166,5 @@ class CallCosts:
     fused_gain: float = 0.0
     signed_gain: float = 0.0
     fused_side: int = 0
+    fused_elements: int = 0
     fuses_operands: bool = False
