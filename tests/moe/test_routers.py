@@ -118,6 +118,38 @@ def test_masked_tokens_have_no_experts():
     assert moe.load_balance_loss(LOGITS, none) == moe.router_z_loss(LOGITS, none) == 0
 
 
+@pytest.mark.parametrize("scores", PLAIN)
+def test_losses_of_tiny_scores_and_of_padding_have_finite_gradients(scores):
+    logits = jnp.array([[-46.0] * 4, [-200.0] * 4, [-1e4] * 4, [0, 1, 2, 3]], "float32")
+    loss = lambda x: moe.load_balance_loss(x, moe.route(x, 2, scores=scores), scores=scores)  # noqa: E731
+    assert jnp.isfinite(jax.grad(loss)(logits)).all()
+    close(loss(logits[:3]), 1, 1e-5)
+    mask = jnp.array([True, False, False, True])
+    for value in (-jnp.inf, jnp.inf, jnp.nan):
+        padded = logits.at[1:3].set(value)
+
+        def everything(x):
+            routing = moe.route(x, 2, scores=scores, mask=mask)
+            losses = moe.load_balance_loss(x, routing, scores=scores) + moe.router_z_loss(x, routing)
+            return losses + routing.probabilities[:, 0].sum()
+
+        gradient = jax.grad(everything)(padded)
+        assert jnp.isfinite(gradient).all()
+        assert not gradient[1:3].any()
+
+
+def test_a_bias_of_minus_infinity_stays_within_the_kept_groups():
+    logits, low = jnp.array([[0.0] * 4 + [1.0] * 4]), -jnp.inf
+    bias = jnp.array([0, 0, 0, 0, 5, low, low, low])
+    assert moe.route(logits, 2, scores="sigmoid", bias=bias, groups=(2, 1, 1)).experts.tolist() == [[4, 5]]
+
+
+def test_sequences_of_padding_alone_do_not_count():
+    routing = moe.route(jnp.zeros((4, 2)), 1, mask=jnp.array([True, True, False, False]))
+    both = routing._replace(experts=jnp.array([[0], [1], [-1], [-1]], "int32"))
+    close(moe.load_balance_loss(jnp.zeros((4, 2)), both, sequences=2), 1)
+
+
 def test_choices_of_no_expert():
     chosen = jnp.array([[2, -1, 5], [-1, -1, -1], [0, 0, 7], [-1, 99, -3]])
     logits = LOGITS[:4]
@@ -207,6 +239,7 @@ ERRORS = [
     ({"groups": (4, 0)}, ValueError, "kept is 0"),
     ({"groups": 4}, TypeError, "groups must be an ExpertGroups"),
     ({"mask": jnp.ones(TOKENS, int)}, TypeError, "route: mask is int64"),
+    ({"scale": jnp.ones(2)}, ValueError, r"route: scale is of shape \(2,\): it must be a number"),
     ({"mask": jnp.ones(3, bool)}, ValueError, r"route: mask is \(3,\)"),
     ({"probabilities": jnp.ones((TOKENS, K))}, ValueError, "route: probabilities is given without experts"),
 ]

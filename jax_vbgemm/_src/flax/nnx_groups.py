@@ -116,7 +116,8 @@ class MixtureOfExperts(nnx.Module):
         where k is above 1. With k=1, True would leave the router without a gradient from the result.
       scores, groups, scale: of the router, as for `jax_vbgemm.moe.route`.
       mesh_axis: the axis of the enclosing shard_map along which the experts are divided, as for
-        `jax_vbgemm.moe.expert_mlp`: each device has gate_up and down of its own experts, and the whole router.
+        `jax_vbgemm.moe.expert_mlp`: each device has gate_up and down of its own experts, and the whole router. Losses
+        and group sizes are those of the device's own tokens.
       activation: a function or one of `jax_vbgemm.ACTIVATIONS`.
       dtype: of the experts' computation, as in nnx.Linear. The router computes in float32 at least.
       param_dtype, precision, kernel_init, promote_dtype: as in nnx.Linear.
@@ -192,7 +193,7 @@ class MixtureOfExperts(nnx.Module):
           inputs: (..., in_features).
           experts: (..., k) integers, the experts of each token where they are chosen elsewhere, -1 for none, as for
             `jax_vbgemm.moe.route` (a router replayed). Probabilities are those of the router.
-          probabilities: (..., k), with `experts`: the factors of the choices' results.
+          probabilities: (..., k), with `experts`: the factors of the choices' results; `scale` does not apply.
           bias: (experts,), added to the scores for the choice only (`jax_vbgemm.moe.balanced_bias`).
           mask: (...) bool: tokens that are False have no experts, and losses don't count them.
           auxiliary: whether to return (result, `jax_vbgemm.moe.Auxiliary`) with the losses for training the router.

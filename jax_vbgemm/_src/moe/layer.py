@@ -247,7 +247,7 @@ def expert_mlp(
         `gated` (experts, d, f).
       down: (experts, f, n).
       routing: the routing of these tokens to these experts.
-      activation: as for `gated_dot`; without `gated` that of x gate_up[e].
+      activation: as for `gated_dot`; without `gated` that of x gate_up[e], or None.
       gate, interleaved: as for `gated_dot`.
       gated: whether there is a gate; otherwise experts are activation(x gate_up[e]) down[e].
       transpose_rhs: whether weights are stored (out, in): gate_up (experts, 2 f, d) or a pair of (experts, f, d), and
@@ -324,7 +324,10 @@ def expert_mlp(
         known, function = resolve_activation(name, activation)
         hidden = ragged_dot(x, weights[0], routing.group_sizes, activation=known, **first)
         if known is None and function is not None:
-            hidden = function(hidden)
+            activated = function(hidden)
+            if activated.shape != hidden.shape:
+                raise ValueError(f"{name}: activation maps {hidden.shape} to {activated.shape}: the shape must stay")
+            hidden = activated
     y = ragged_dot(hidden, down, routing.group_sizes, **second)
     result = _combined(y, routing)
     return (result if axes is None else axes.summed_parts(result)).astype(y.dtype)

@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.routing import Routing
-from jax_vbgemm._src.moe.scores import Scores, check_scores, router_logits, score
+from jax_vbgemm._src.moe.scores import Scores, check_scores, log_scores, router_logits
 
 
 class Auxiliary(NamedTuple):
@@ -54,7 +53,8 @@ def load_balance_loss(
       routing: the routing that `route` returned.
       scores: as for `route`.
       sequences: the tokens are so many sequences of equal length, one after the other, and the loss is the mean of
-        their losses (the sequence-wise loss of DeepSeek-V3). None: all tokens are one batch.
+        their losses (the sequence-wise loss of DeepSeek-V3) over those that have tokens with experts. None:
+        all tokens are one batch.
       axis_name: the axes of the enclosing shard_map, pmap or vmap along which the batch is divided: f and p are those
         of the whole batch, and every device gets its loss. Not with `sequences`, whose losses are averaged by
         `jax.lax.pmean`.
@@ -76,9 +76,6 @@ def load_balance_loss(
             f"{name}: logits is {logits.shape} but routing is of {routing.slots.shape[0]} tokens and "
             f"{routing.group_sizes.shape[0]} experts"
         )
-    of_token = score(logits.astype(wide), scores)
-    if scores != "softmax":
-        of_token = of_token / jnp.maximum(of_token.sum(axis=-1, keepdims=True), np.finfo(wide).tiny)
     if sequences is not None:
         if axis_name is not None:
             raise ValueError(f"{name}: give either sequences or axis_name: the losses of sequences are averaged")
@@ -86,6 +83,10 @@ def load_balance_loss(
             raise ValueError(f"{name}: sequences is {sequences!r}: it must divide the {tokens} tokens")
     parts = 1 if sequences is None else int(sequences)
     counts = have_experts(routing)
+    # The softmax of the scores' logarithms: the scores divided by their sum, also where all are tiny. Tokens without an
+    # expert (padding) may hold anything, whose derivative must not be asked for.
+    logits = jnp.where(counts[:, None], logits, jnp.zeros((), logits.dtype))
+    of_token = jax.nn.softmax(log_scores(logits.astype(wide), scores), axis=-1)
     of_token = jnp.where(counts[:, None], of_token, jnp.zeros((), wide))
     if parts == 1:
         choices = routing.group_sizes[None]
@@ -99,7 +100,8 @@ def load_balance_loss(
         choices, sums, number = (jax.lax.psum(x, axis_name) for x in (choices, sums, number))
     share = choices.astype(wide) / jnp.maximum(choices.sum(axis=1, keepdims=True), 1).astype(wide)
     mean = sums / jnp.maximum(number, 1).astype(wide)[:, None]
-    loss: jax.Array = count * jnp.sum(share * mean) / parts
+    filled = jnp.maximum((number > 0).sum(dtype=jnp.int32), 1).astype(wide)
+    loss: jax.Array = count * jnp.sum(share * mean) / filled
     return loss
 
 
@@ -123,12 +125,14 @@ def router_z_loss(logits: Any, routing: Routing | None = None) -> jax.Array:
       TypeError: logits is not floating.
     """
     logits = router_logits("router_z_loss", logits)
-    z = jax.nn.logsumexp(logits.astype(accumulator(logits.dtype)), axis=-1)
     if routing is None:
+        z = jax.nn.logsumexp(logits.astype(accumulator(logits.dtype)), axis=-1)
         return jnp.sum(z * z) / max(z.shape[0], 1)
     if routing.slots.shape[0] != logits.shape[0]:
         raise ValueError(f"router_z_loss: logits is {logits.shape} but routing is of {routing.slots.shape[0]} tokens")
     counts = have_experts(routing)
+    logits = jnp.where(counts[:, None], logits, jnp.zeros((), logits.dtype))
+    z = jax.nn.logsumexp(logits.astype(accumulator(logits.dtype)), axis=-1)
     z = jnp.where(counts, z, jnp.zeros((), z.dtype))
     return jnp.sum(z * z) / jnp.maximum(counts.sum(dtype=jnp.int32), 1).astype(z.dtype)
 

@@ -83,7 +83,8 @@ def route(
     Args:
       logits: (tokens, experts), real and floating. Scores are computed in float32, or float64 for float64.
       k: the number of experts of a token: those of its largest scores, the first ones among equals (0.0 comes before
-        -0.0). Not with `experts`.
+        -0.0). Where a token has fewer finite logits, it gets experts of the logit -inf too, with the probability 0. Not
+        with `experts`.
       experts: (tokens, k) integers, the experts of each token if they are chosen elsewhere (a router replayed, or one's
         own rule). -1 is no expert: the choice contributes nothing. Another entry out of range is clamped to the nearest
         expert and counted in `clamped`; `jax.experimental.checkify.checkify` (with `user_checks`) reports it.
@@ -157,6 +158,9 @@ def route(
         if mask.shape != (tokens,):
             raise ValueError(f"{name}: mask is {mask.shape} but logits is {logits.shape}: it must be ({tokens},)")
         present = jnp.broadcast_to(mask[:, None], chosen.shape) & (True if present is None else present)
+    if present is not None:
+        # What padding holds must not be asked for its derivative.
+        logits = jnp.where(present.any(axis=-1, keepdims=True), logits, jnp.zeros((), logits.dtype))
     if probabilities is None:
         weights = _probabilities(logits.astype(wide), chosen, present, experts is None, scores, normalize)
     else:
@@ -165,6 +169,8 @@ def route(
         weights = _floating(name, "probabilities", probabilities, chosen.shape, "(tokens, k)")
         weights = weights.astype(max(weights.dtype, wide, key=lambda dtype: dtype.itemsize))
     if scale is not None:
+        if jnp.shape(scale) != ():
+            raise ValueError(f"{name}: scale is of shape {jnp.shape(scale)}: it must be a number")
         weights = weights * jnp.asarray(scale, weights.dtype)
     if present is None:
         sizes, order = sorted_by_group(chosen.reshape(-1), count)

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.integers import is_integer
@@ -102,7 +101,8 @@ def best_experts(logits: jax.Array, k: int, scores: Scores, bias: jax.Array | No
         by_group = values.reshape(values.shape[0], groups.number, each)
         of_group = jax.lax.top_k(by_group, groups.best)[0].sum(axis=-1)
         kept = jax.lax.top_k(of_group, groups.kept)[1]
-        is_kept = (kept[:, :, None] == jnp.arange(groups.number, dtype=kept.dtype)[None, None]).any(axis=1)
-        lowest = jnp.asarray(-np.inf, values.dtype)
-        values = jnp.where(is_kept[:, :, None], by_group, lowest).reshape(values.shape)
+        first = jnp.sort(kept, axis=1)[:, :, None] * each
+        columns = (first + jnp.arange(each, dtype=kept.dtype)[None, None]).reshape(values.shape[0], -1)
+        best = jax.lax.top_k(jnp.take_along_axis(values, columns, axis=1), k)[1]
+        return jnp.take_along_axis(columns, best, axis=1).astype(jnp.int32)
     return jax.lax.top_k(values, k)[1].astype(jnp.int32)
