@@ -1,5 +1,7 @@
 """The layers beside those of e3nn-jax and cuequivariance-jax: the same parameters, results and derivatives."""
 
+import copy
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,13 +66,16 @@ def assert_same_layers(layers, *inputs, tolerance=1e-10):
     """Compares initial parameters, which it returns, and results of ours and e3nn's layer."""
     flags = []
 
+    def own():  # an IrrepsArray keeps its chunks, which are tracers inside of jit
+        return map(copy.copy, inputs)
+
     @jax.jit
     def results(variables):  # the inputs are constants, as jit forgets which of their irreps are zeros
-        ys = [layer.apply(variables, *inputs) for layer in layers]
+        ys = [layer.apply(variables, *own()) for layer in layers]
         flags.append([y.zero_flags for y in ys])
         return ys
 
-    ours, variables = jax.jit(lambda key: [layer.init(key, *inputs) for layer in layers])(jax.random.key(1))
+    ours, variables = jax.jit(lambda key: [layer.init(key, *own()) for layer in layers])(jax.random.key(1))
     assert_same(ours, variables)
     y, expected = results(variables)
     assert y.irreps == expected.irreps
