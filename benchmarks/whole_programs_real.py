@@ -159,9 +159,12 @@ def qwen3(size: str) -> list[Case]:
     def loss(state: Any, x: Any) -> jax.Array:
         return jnp.sum(nnx.merge(layer, state)(x).astype(jnp.float32) ** 2)
 
-    def by_ragged_dot(self: Any, x: Any, use_megablox: bool = True) -> jax.Array:
+    def routed(self: Any, x: Any) -> tuple[jax.Array, vb.moe.Routing]:
         tokens = x.reshape(-1, x.shape[-1])
-        routing = vb.moe.route(self.router(tokens).astype(jnp.float32), self.experts_per_tok, normalize=True)
+        return tokens, vb.moe.route(self.router(tokens).astype(jnp.float32), self.experts_per_tok, normalize=True)
+
+    def by_ragged_dot(self: Any, x: Any, use_megablox: bool = True) -> jax.Array:
+        tokens, routing = routed(self, x)
         rows, sizes = vb.moe.dispatch(tokens, routing), routing.group_sizes
         inner = nnx.silu(vb.ragged_dot(rows, self.gate_proj[...], sizes)) * vb.ragged_dot(
             rows, self.up_proj[...], sizes
@@ -169,8 +172,7 @@ def qwen3(size: str) -> list[Case]:
         return vb.moe.combine(vb.ragged_dot(inner, self.down_proj[...], sizes), routing).reshape(x.shape)
 
     def by_expert_mlp(self: Any, x: Any, use_megablox: bool = True) -> jax.Array:
-        tokens = x.reshape(-1, x.shape[-1])
-        routing = vb.moe.route(self.router(tokens).astype(jnp.float32), self.experts_per_tok, normalize=True)
+        tokens, routing = routed(self, x)
         gate_up = self.gate_proj[...], self.up_proj[...]
         return vb.moe.expert_mlp(tokens, gate_up, self.down_proj[...], routing).reshape(x.shape)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.mesh_axes import mesh_axes
 from jax_vbgemm._src.ragged.api import sizes_argument
-from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_group
+from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_with_rest
 from jax_vbgemm._src.ragged.reference import rows_of_groups
 from jax_vbgemm._src.ragged.segments import segment_of
 from jax_vbgemm._src.ragged.select_rows import select_rows
@@ -74,9 +74,7 @@ def expert_parallel(
     expert = segment_of(jax.lax.iota(jnp.int32, lhs.shape[0]), ends)
     rows, expert = axes.gathered(lhs), axes.gathered(expert)
     local = expert - axes.index() * own
-    local = jnp.where((local >= 0) & (local < own), local, own)  # the group of all rows that other devices compute
-    own_sizes, order = sorted_by_group(local, own + 1)
-    own_sizes = own_sizes[:own]
+    own_sizes, order = sorted_with_rest(local, (local >= 0) & (local < own), own)  # other devices compute the rest
     exists = (jax.lax.iota(jnp.int32, order.shape[0]) < jnp.sum(own_sizes, dtype=jnp.int32))[:, None]
     selected, back = order[:, None], inverse_permutation(order)[:, None]
     rows = jnp.where(exists, select_rows(rows, selected, back), jnp.zeros((), rows.dtype))

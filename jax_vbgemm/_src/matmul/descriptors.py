@@ -34,7 +34,6 @@ KERNELS = tuple(_core.kernels())
 
 KINDS = tuple(ARITHMETICS)
 """The names of the arithmetics (how products are formed); a call refers to one by its index here."""
-"""With more buffers than this, kernels read the table of buffers from memory instead of the parameters."""
 
 
 class EpilogueAddress(NamedTuple):

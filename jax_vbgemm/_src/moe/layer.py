@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -157,24 +158,28 @@ def gated_dot(
         both = parts[0]
         parts = [both[:, ::2], both[:, 1::2]] if interleaved else jnp.split(both, 2, axis=-1)
     factors = [part.astype(wide) for part in parts]
-
-    def checked(*values: jax.Array) -> jax.Array:
-        given: Any = function if gate is None else gate
-        value: jax.Array = given(*values)
-        if value.shape != values[0].shape or not jnp.can_cast(value.dtype, wide, "same_kind"):
-            raise ValueError(
-                f"{name}: {'activation' if gate is None else 'gate'} maps {wide}{values[0].shape} to "
-                f"{value.dtype}{value.shape}: the shape must stay, and the result must be of the same kind of number"
-            )
-        return value.astype(wide)
-
-    hidden = gated_product(checked, *factors) if gate is None else checked(*factors)
+    if gate is None:
+        hidden = gated_product(partial(_applied, name, "activation", function), *factors)
+    else:
+        hidden = _applied(name, "gate", gate, *factors)
     offset = options.get("group_offset")
     if offset is not None:
         offset = scalar_integer(name, "group_offset", offset)
     # A row after the last group is zero, even if the activation of 0 is not finite.
     known_rows = rows_with_weights(sizes_argument(name, group_sizes), offset, m, weights[0].shape[0])
     return finish(hidden, {} if scale is None else {"row_scale": scale}, None, known_rows, dtype)
+
+
+def _applied(name: str, what: str, function: Any, *values: jax.Array) -> jax.Array:
+    """function(*values), of the shape and dtype of the first one; ValueError where it cannot be."""
+    result: jax.Array = function(*values)
+    shape, dtype = values[0].shape, values[0].dtype
+    if result.shape != shape or not jnp.can_cast(result.dtype, dtype, "same_kind"):
+        raise ValueError(
+            f"{name}: {what} maps {dtype}{shape} to {result.dtype}{result.shape}: the shape must stay, and the result "
+            "must be of the same kind of number"
+        )
+    return result.astype(dtype)
 
 
 def clamped_swiglu(gate: jax.Array, up: jax.Array, *, limit: float = 7.0, alpha: float = 1.702) -> jax.Array:
@@ -295,19 +300,14 @@ def expert_mlp(
     parts = 2 if gated and not pair else 1
     if any(array.shape[out] != parts * down.shape[inner] for array in weights):
         shapes = " and ".join(str(array.shape) for array in weights)
+        columns = "2 f" if parts == 2 else "f"
         wanted = (
-            "(experts, 2 f, d) and down (experts, n, f)"
-            if transpose_rhs
-            else "(experts, d, 2 f) and down (experts, f, n)"
+            f"{columns}, d) and down (experts, n, f)" if transpose_rhs else f"d, {columns}) and down (experts, f, n)"
         )
-        raise ValueError(
-            f"{name}: gate_up is {shapes} but down is {down.shape}: gate_up must be "
-            f"{wanted if parts == 2 else wanted.replace('2 f', 'f')}"
-        )
-    options: dict[str, Any] = {"precision": precision, "implementation": implementation, "transpose_rhs": transpose_rhs}
-    first, second = dict(options), dict(options)
+        raise ValueError(f"{name}: gate_up is {shapes} but down is {down.shape}: gate_up must be (experts, {wanted}")
+    second: dict[str, Any] = {"precision": precision, "implementation": implementation, "transpose_rhs": transpose_rhs}
     # Without derivatives no copy of the tokens is made where the kernel reads rows by index.
-    first["gather"] = routing.rows, routing.slots
+    first: dict[str, Any] = second | {"gather": (routing.rows, routing.slots)}
     if bias is not None:
         if not (isinstance(bias, tuple | list) and len(bias) == 2):
             raise TypeError(f"{name}: bias must be a pair, of gate_up and of down, not {shown(bias)}")
@@ -324,10 +324,7 @@ def expert_mlp(
         known, function = resolve_activation(name, activation)
         hidden = ragged_dot(x, weights[0], routing.group_sizes, activation=known, **first)
         if known is None and function is not None:
-            activated = function(hidden)
-            if activated.shape != hidden.shape:
-                raise ValueError(f"{name}: activation maps {hidden.shape} to {activated.shape}: the shape must stay")
-            hidden = activated
+            hidden = _applied(name, "activation", function, hidden)
     y = ragged_dot(hidden, down, routing.group_sizes, **second)
     result = _combined(y, routing)
     return (result if axes is None else axes.summed_parts(result)).astype(y.dtype)

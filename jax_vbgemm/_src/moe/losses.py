@@ -11,7 +11,7 @@ from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.integers import is_integer
 from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.moe.routing import Routing
-from jax_vbgemm._src.moe.scores import Scores, check_scores, log_scores, router_logits
+from jax_vbgemm._src.moe.scores import Scores, check_scores, log_scores, router_logits, without_padding
 
 
 class Auxiliary(NamedTuple):
@@ -83,9 +83,8 @@ def load_balance_loss(
             raise ValueError(f"{name}: sequences is {sequences!r}: it must divide the {tokens} tokens")
     parts = 1 if sequences is None else int(sequences)
     counts = have_experts(routing)
-    # The softmax of the scores' logarithms: the scores divided by their sum, also where all are tiny. Tokens without an
-    # expert (padding) may hold anything, whose derivative must not be asked for.
-    logits = jnp.where(counts[:, None], logits, jnp.zeros((), logits.dtype))
+    logits = without_padding(logits, counts)
+    # The softmax of the scores' logarithms: the scores divided by their sum, also where all are tiny.
     of_token = jax.nn.softmax(log_scores(logits.astype(wide), scores), axis=-1)
     of_token = jnp.where(counts[:, None], of_token, jnp.zeros((), wide))
     if parts == 1:
@@ -125,16 +124,15 @@ def router_z_loss(logits: Any, routing: Routing | None = None) -> jax.Array:
       TypeError: logits is not floating.
     """
     logits = router_logits("router_z_loss", logits)
-    if routing is None:
-        z = jax.nn.logsumexp(logits.astype(accumulator(logits.dtype)), axis=-1)
-        return jnp.sum(z * z) / max(z.shape[0], 1)
-    if routing.slots.shape[0] != logits.shape[0]:
+    tokens = logits.shape[0]
+    if routing is not None and routing.slots.shape[0] != tokens:
         raise ValueError(f"router_z_loss: logits is {logits.shape} but routing is of {routing.slots.shape[0]} tokens")
-    counts = have_experts(routing)
-    logits = jnp.where(counts[:, None], logits, jnp.zeros((), logits.dtype))
+    counts = jnp.ones((tokens,), bool) if routing is None else have_experts(routing)
+    logits = without_padding(logits, counts)
     z = jax.nn.logsumexp(logits.astype(accumulator(logits.dtype)), axis=-1)
     z = jnp.where(counts, z, jnp.zeros((), z.dtype))
-    return jnp.sum(z * z) / jnp.maximum(counts.sum(dtype=jnp.int32), 1).astype(z.dtype)
+    loss: jax.Array = jnp.sum(z * z) / jnp.maximum(counts.sum(dtype=jnp.int32), 1).astype(z.dtype)
+    return loss
 
 
 def balanced_bias(bias: Any, group_sizes: Any, *, rate: float = 1e-3, axis_name: Any = None) -> jax.Array:

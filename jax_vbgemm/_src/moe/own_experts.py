@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jax_vbgemm._src.mesh_axes import MeshAxes
 from jax_vbgemm._src.moe.routing import Routing
-from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_group
+from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_with_rest
 
 
 def routed_to_own(name: str, routing: Routing, axes: MeshAxes) -> Routing:
@@ -21,8 +21,8 @@ def routed_to_own(name: str, routing: Routing, axes: MeshAxes) -> Routing:
     experts, probabilities = axes.gathered(routing.experts), axes.gathered(routing.probabilities)
     local = experts - axes.index() * own
     here = (local >= 0) & (local < own)
-    sizes, order = sorted_by_group(jnp.where(here, local, own).reshape(-1), own + 1)
+    sizes, order = sorted_with_rest(local.reshape(-1), here.reshape(-1), own)
     slots = inverse_permutation(order).reshape(experts.shape)
     probabilities = jnp.where(here, probabilities, jnp.zeros((), probabilities.dtype))
     clamped: jax.Array = jnp.zeros_like(sizes[0])
-    return Routing(sizes[:own], order, slots, jnp.clip(local, 0, own - 1), probabilities, clamped)
+    return Routing(sizes, order, slots, jnp.clip(local, 0, own - 1), probabilities, clamped)

@@ -21,8 +21,9 @@ from jax_vbgemm._src.moe.scores import (
     log_scores,
     router_logits,
     score,
+    without_padding,
 )
-from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_group
+from jax_vbgemm._src.ragged.group_order import inverse_permutation, sorted_by_group, sorted_with_rest
 from jax_vbgemm._src.ragged.indices import clamp
 
 
@@ -99,8 +100,8 @@ def route(
         choice keeps its score (as in Switch Transformer). With one choice, True makes all probabilities 1, so that the
         result gives the router no gradient.
       scale: a factor of all probabilities.
-      mask: (tokens,) bool: where False, a token has no experts (padding). Its result is zero, and losses don't count
-        it.
+      mask: (tokens,) bool: where False, a token has no experts (padding). Its result is zero, losses don't count it,
+        and its logits may be anything; those of other tokens have to be finite where they are differentiated.
 
     Returns:
       A `Routing`.
@@ -158,9 +159,7 @@ def route(
         if mask.shape != (tokens,):
             raise ValueError(f"{name}: mask is {mask.shape} but logits is {logits.shape}: it must be ({tokens},)")
         present = jnp.broadcast_to(mask[:, None], chosen.shape) & (True if present is None else present)
-    if present is not None:
-        # What padding holds must not be asked for its derivative.
-        logits = jnp.where(present.any(axis=-1, keepdims=True), logits, jnp.zeros((), logits.dtype))
+        logits = without_padding(logits, mask)
     if probabilities is None:
         weights = _probabilities(logits.astype(wide), chosen, present, experts is None, scores, normalize)
     else:
@@ -178,8 +177,7 @@ def route(
         # Choices of no expert come after the last group.
         chosen = jnp.where(present, chosen, -1)
         weights = jnp.where(present, weights, jnp.zeros((), weights.dtype))
-        sizes, order = sorted_by_group(jnp.where(present, chosen, count).reshape(-1), count + 1)
-        sizes = sizes[:count]
+        sizes, order = sorted_with_rest(chosen.reshape(-1), present.reshape(-1), count)
     slots = inverse_permutation(order)
     return Routing(sizes, order, slots.reshape(chosen.shape), chosen, weights, clamped)
 

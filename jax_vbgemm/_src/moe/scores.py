@@ -63,6 +63,12 @@ def router_logits(name: str, value: Any) -> jax.Array:
     return logits
 
 
+def without_padding(logits: jax.Array, counts: jax.Array) -> jax.Array:
+    """The logits, with zeros for the tokens that don't count. These may hold anything, infinity and NaN too, and the
+    derivative of a score at that place would be NaN even if no result depends on it."""
+    return jnp.where(counts[:, None], logits, jnp.zeros((), logits.dtype))
+
+
 def check_scores(name: str, scores: Any) -> None:
     if scores not in SCORES:
         raise ValueError(f"{name}: scores is {scores!r}: it must be one of {', '.join(map(repr, SCORES))}")

@@ -89,9 +89,11 @@ def dot_seconds(problem: Problem, dtype: str, precision: str, device: DeviceSpec
     elif bare and known.bare_launch is not None:
         launch = known.bare_launch
     arithmetic = flops * products / rate
-    ratio = next((ratio for width, ratio in known.narrow if n * ELEMENT_BYTES[dtype] <= width), None)
-    if bare and ratio is not None and not inlined:
-        arithmetic = ratio * _kernel_seconds(problem, kind_of(dtype, precision, device), device)
+    if bare and not inlined:
+        for width, ratio in known.narrow:
+            if n * ELEMENT_BYTES[dtype] <= width:
+                arithmetic = ratio * _kernel_seconds(problem, kind_of(dtype, precision, device), device)
+                break
     return launch + max(arithmetic, bytes_moved / known.bandwidth)
 
 

@@ -17,5 +17,11 @@ def sorted_by_group(group: jax.Array, count: int) -> tuple[jax.Array, jax.Array]
     return jnp.zeros((count,), jnp.int32).at[group].add(1), order
 
 
+def sorted_with_rest(group: jax.Array, has_group: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """`sorted_by_group`, where the items without a group come after the last one."""
+    sizes, order = sorted_by_group(jnp.where(has_group, group, count), count + 1)
+    return sizes[:count], order
+
+
 def inverse_permutation(order: jax.Array) -> jax.Array:
     return jnp.zeros_like(order).at[order].set(jnp.arange(order.shape[0], dtype=jnp.int32), unique_indices=True)
