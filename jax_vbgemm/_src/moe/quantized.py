@@ -89,10 +89,14 @@ def quantized_mlp(
     """
     form = _Form(activation, cotangents, implementation)
     rows = _Rows(routing.group_sizes, routing.rows, routing.order, routing.slots)
-    probabilities = routing.probabilities.reshape(-1, 1)
-    of_rows = select_rows(probabilities, routing.order[:, None], routing.slots.reshape(-1, 1))[:, 0]
-    result: jax.Array = _mlp(form, x, gate_up, down, experts, rows, of_rows.astype(np.float32))
+    result: jax.Array = _mlp(form, x, gate_up, down, experts, rows, factors_of_rows(routing).astype(np.float32))
     return result
+
+
+def factors_of_rows(routing: Routing) -> jax.Array:
+    """The probability of each row's choice, (tokens * k,)."""
+    probabilities = routing.probabilities.reshape(-1, 1)
+    return select_rows(probabilities, routing.order[:, None], routing.slots.reshape(-1, 1))[:, 0]
 
 
 class _Form(NamedTuple):

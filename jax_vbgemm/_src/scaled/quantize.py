@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jax_vbgemm._src.arguments import as_array, shown
 from jax_vbgemm._src.integers import is_integer
-from jax_vbgemm._src.scaled.scaled import DTYPES, Scaled, spread
+from jax_vbgemm._src.scaled.scaled import DTYPES, Scaled, merged, split
 
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
 
@@ -58,25 +57,21 @@ def quantize(x: Any, dtype: Any = "float8_e4m3fn", block: tuple[int, ...] = (1, 
     whole = (1,) * (x.ndim - len(block)) + tuple(block)
     whole = tuple(max(size, 1) if each == -1 else int(each) for size, each in zip(x.shape, whole, strict=True))
     largest = LARGEST[kind]
-    wide = x.astype(np.float32)
+    # With two dimensions for each of x: one pass over a block finds its largest number and divides by its scale.
+    blocks = split(x.astype(np.float32), whole)
+    inside = tuple(range(1, blocks.ndim, 2))
     if scales is None:
-        magnitude = _largest_of_blocks(jnp.abs(wide), whole)
+        magnitude = jnp.max(jnp.abs(blocks), axis=inside, initial=0, keepdims=True)
         smallest = np.finfo(np.float32).tiny  # for a smaller scale, which is 0, there is no ratio
-        scales = jnp.where(magnitude == 0, jnp.ones_like(magnitude), jnp.maximum(magnitude / largest, smallest))
+        each = jnp.where(magnitude == 0, jnp.ones_like(magnitude), jnp.maximum(magnitude / largest, smallest))
+        each = jnp.where(jnp.isinf(each), np.float32(np.nan), each)
+        scales = jnp.squeeze(each, inside)
     else:
         scales = as_array(name, "scales", scales)
         expected = tuple(-(-size // each) for size, each in zip(x.shape, whole, strict=True))
         if (scales.shape, scales.dtype) != (expected, np.float32):
             raise ValueError(f"{name}: scales is {scales.dtype}{scales.shape} but must be float32{expected}")
-    ratio = jnp.clip(wide / spread(scales, x.shape, whole), -largest, largest)
+        each = jnp.expand_dims(scales, inside)
+    ratio = jnp.clip(blocks / each, -largest, largest)
     values = jnp.round(jnp.nan_to_num(ratio)) if kind == "int8" else ratio
-    return Scaled(values.astype(kind), scales, whole[x.ndim - len(block) :])
-
-
-def _largest_of_blocks(x: jax.Array, block: tuple[int, ...]) -> jax.Array:
-    """The largest element of each block of non-negative numbers; NaN where one is NaN or infinite."""
-    blocks = [-(-size // each) for size, each in zip(x.shape, block, strict=True)]
-    padding = [(0, count * each - size) for count, each, size in zip(blocks, block, x.shape, strict=True)]
-    x = jnp.pad(jnp.where(jnp.isinf(x), np.float32(np.nan), x), padding)
-    split = [size for pair in zip(blocks, block, strict=True) for size in pair]
-    return x.reshape(split).max(axis=tuple(range(1, 2 * len(block), 2)), initial=0)
+    return Scaled(merged(values.astype(kind), x.shape), scales, whole[x.ndim - len(block) :])

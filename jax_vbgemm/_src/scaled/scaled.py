@@ -106,9 +106,21 @@ class Scaled:
 
 
 def spread(scales: jax.Array, shape: tuple[Any, ...], block: tuple[int, ...]) -> jax.Array:
-    """The scale of each element of an array in blocks; a dimension that is one block is broadcast."""
-    for axis, (size, each) in enumerate(zip(shape, block, strict=True)):
-        if scales.shape[axis] > 1:
-            scales = jnp.repeat(scales, each, axis=axis, total_repeat_length=scales.shape[axis] * each)
-            scales = jax.lax.slice_in_dim(scales, 0, size, axis=axis)
-    return jnp.broadcast_to(scales, shape)
+    """The scale of each element of an array in blocks; where there is one block, of any size."""
+    block = tuple(size if count == 1 else each for size, count, each in zip(shape, scales.shape, block, strict=True))
+    blocked = jnp.expand_dims(scales, tuple(range(1, 2 * scales.ndim, 2)))
+    return merged(jnp.broadcast_to(blocked, [x for pair in zip(scales.shape, block, strict=True) for x in pair]), shape)
+
+
+def split(x: jax.Array, block: tuple[int, ...]) -> jax.Array:
+    """x with two dimensions for each of its own: the number of blocks and their size. Last blocks end in zeros."""
+    blocks = [-(-size // each) for size, each in zip(x.shape, block, strict=True)]
+    padding = [(0, count * each - size) for count, each, size in zip(blocks, block, x.shape, strict=True)]
+    padded = jnp.pad(x, padding) if any(behind for _, behind in padding) else x
+    return padded.reshape([size for pair in zip(blocks, block, strict=True) for size in pair])
+
+
+def merged(x: jax.Array, shape: tuple[Any, ...]) -> jax.Array:
+    """The inverse of `split`, for an array of a shape."""
+    whole = x.reshape([x.shape[i] * x.shape[i + 1] for i in range(0, x.ndim, 2)])
+    return whole if whole.shape == shape else whole[tuple(map(slice, shape))]
