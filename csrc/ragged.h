@@ -193,7 +193,8 @@ inline constexpr int kScaledDepth = 128, kScaledColumns = 128;
 // Whether devices that have any pipelined kernels have one of a call's arithmetic, layout, gathered rows and shape: only ragged rows of
 // 16-bit types have clusters, and no cluster gathers.
 inline bool has_ragged_pipeline(Kind kind, bool contraction, bool transpose_rhs, bool gathers, RaggedShape shape) {
-  if (shape == RaggedShape::none || (info_of(shape).cluster > 1 && (contraction || gathers || kind == Kind::tf32))) return false;
+  if (shape == RaggedShape::none || (info_of(shape).cluster > 1 && (contraction || gathers || (kind != Kind::bf16 && kind != Kind::f16))))
+    return false;
   if (kind == Kind::bf16 || kind == Kind::f16) return !(contraction && gathers);
   const bool along_k = !contraction && transpose_rhs && !gathers;  // wgmma reads these alone
   return along_k && (kind == Kind::tf32 || is_float8(kind));
