@@ -13,7 +13,7 @@ from flax import nnx
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.flax.groups import adapted
+from jax_vbgemm._src.flax.adapters import adapted
 from jax_vbgemm.flax import linen as vbl
 from jax_vbgemm.flax import nnx as vbx
 

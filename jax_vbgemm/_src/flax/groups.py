@@ -5,25 +5,20 @@ The groups are the tokens of an adapter, the rows of a type, or the tokens of an
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src import backends
 from jax_vbgemm._src.arguments import as_array
 from jax_vbgemm._src.integers import is_integer, saturated
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
-from jax_vbgemm._src.matmul.packed import row_multiple
 from jax_vbgemm._src.matmul.reference import accumulator, gated_product
 from jax_vbgemm._src.moe.layer import expert_mlp
 from jax_vbgemm._src.moe.losses import Auxiliary, load_balance_loss, router_z_loss
 from jax_vbgemm._src.moe.routing import Routing, route
 from jax_vbgemm._src.moe.scores import ExpertGroups, Scores, check_groups, check_scores
-from jax_vbgemm._src.ragged.api import ragged_dot, sizes_argument
-from jax_vbgemm._src.ragged.packed_rows import only_own_columns, stacked
+from jax_vbgemm._src.ragged.api import ragged_dot
 from jax_vbgemm._src.ragged.reference import rows_with_weights
 
 STACK_INIT = jax.nn.initializers.lecun_normal(batch_axis=(0,))  # the fan-in is that of one matrix of the stack
@@ -72,29 +67,6 @@ def expert_shapes(experts: int, features: int, hidden_features: int) -> dict[str
 def router_dtype(dtype: Any, param_dtype: Any) -> Any:
     """The dtype in which the router computes: float32 at least."""
     return accumulator(param_dtype if dtype is None else dtype)
-
-
-def adapted(
-    where: str, x: jax.Array, downs: Sequence[jax.Array], ups: Sequence[jax.Array], group_sizes: jax.Array,
-    precision: Any = None,
-) -> jax.Array:  # fmt: skip
-    """x down[i] up[i] for the tokens of adapter i, zeros for tokens after the last group; x (tokens, ..., features)."""
-    sizes = check_counts(where, "adapters", group_sizes, len(downs))
-    if x.ndim < 2:
-        raise ValueError(f"{where}: inputs has shape {x.shape}: it must be (tokens, ..., features)")
-    rows = x.reshape(-1, x.shape[-1])
-    sizes = sizes_argument(where, sizes)
-    sizes = jnp.clip(sizes, 0, jnp.asarray(x.shape[0], sizes.dtype)).astype(jnp.int32)
-    sizes *= jnp.asarray(math.prod(x.shape[1:-1]), jnp.int32)
-    ranks = [down.shape[1] for down in downs]
-    on_gpu = backends.traced_target().platform in backends.GPU_PLATFORMS
-    # GPUs read rows as vectors of 16 bytes; shorter rows of 16-bit numbers are read one number after another.
-    width = max(ranks) + (-max(ranks) % row_multiple(rows.dtype) if on_gpu else 0)
-    hidden = ragged_dot(rows, stacked(downs, columns=width), sizes, precision=precision)
-    if min(ranks) < width:  # infinity times the zeros of the padding is NaN, which must not reach y
-        hidden = only_own_columns(hidden, sizes, ranks)
-    y = ragged_dot(hidden, stacked(ups, rows=width), sizes, precision=precision)
-    return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
 def typed(

@@ -11,6 +11,7 @@ from flax import linen as nn
 from flax.linen import dtypes, initializers
 from flax.linen.linear import default_kernel_init
 
+from jax_vbgemm._src.flax.adapters import adapted, scaled, scales_of, static_sizes
 from jax_vbgemm._src.flax.branches import (
     NOT_1X1,
     Branch,
@@ -22,7 +23,6 @@ from jax_vbgemm._src.flax.branches import (
     sizes_of,
     split_groups,
 )
-from jax_vbgemm._src.flax.groups import adapted
 from jax_vbgemm._src.matmul.activation import Activation
 
 __all__ = ["BatchedLinear", "BranchedConv1x1", "MultiLoRA", "batched_linear"]
@@ -218,6 +218,8 @@ class MultiLoRA(nn.Module):
       base_module: a layer (tokens, ..., in_features) -> (tokens, ..., features), or None.
       a_initializer, b_initializer: as in nnx.LoRA; zeros for b, so that training starts at the base layer.
       dtype, param_dtype, precision, promote_dtype: as in nn.Dense, for every adapter.
+      scale: a factor of the adapters' results, a number or one for each adapter: `[alpha / rank for rank in ranks]`
+        as adapters are trained in other libraries. None: 1.
 
     Examples:
       The first 4 tokens take the adapter of rank 2, the others that of rank 3:
@@ -230,6 +232,11 @@ class MultiLoRA(nn.Module):
       >>> y, variables = layer.init_with_output(jax.random.key(0), jnp.ones((6, 8)), [4, 2])
       >>> y.shape
       (6, 5)
+
+      Tokens of adapters in any order, the third one without an adapter:
+
+      >>> layer.apply(variables, jnp.ones((6, 8)), adapter_ids=jnp.array([1, 0, -1, 0, 1, 0])).shape
+      (6, 5)
     """
 
     ranks: Sequence[int]
@@ -241,16 +248,29 @@ class MultiLoRA(nn.Module):
     a_initializer: Callable[..., Any] = initializers.he_uniform()
     b_initializer: Callable[..., Any] = initializers.zeros_init()
     promote_dtype: Callable[..., Any] = dtypes.promote_dtype
+    scale: float | Sequence[float] | None = None
 
     @nn.compact
-    def __call__(self, inputs: jax.Array, group_sizes: Sequence[int] | jax.Array, **kwargs: Any) -> jax.Array:
-        """Adapter i on the i-th group of consecutive tokens.
+    def __call__(
+        self,
+        inputs: jax.Array,
+        group_sizes: Sequence[int] | jax.Array | None = None,
+        *,
+        adapter_ids: Any = None,
+        **kwargs: Any,
+    ) -> jax.Array:
+        """Adapter i on the i-th group of consecutive tokens, or on the tokens of the id i.
 
         Args:
-          inputs: (tokens, ..., in_features), the tokens of the first adapter first.
+          inputs: (tokens, ..., in_features), with group_sizes the tokens of the first adapter first.
           group_sizes: the number of tokens of each adapter, which may be 0. Python numbers are static: each set of
             sizes compiles its own program. A jax.Array (adapters,) of integers is data that the host never reads: one
             program serves all sizes, and tokens after the last group get the base layer only.
+          adapter_ids: in place of group_sizes, the adapter of each token in any order: (tokens,) integers, or as many
+            of the dimensions of inputs before the features as they have, such as (batch,). -1 is no adapter: the token
+            gets the base layer only. Data that the host never reads; tokens are sorted on the device. Another entry out
+            of range is clamped to the nearest adapter; `jax.experimental.checkify.checkify` (with `user_checks`)
+            reports it.
           **kwargs: passed to the base layer.
 
         Returns:
@@ -258,9 +278,11 @@ class MultiLoRA(nn.Module):
 
         Raises:
           ValueError: a rank is below 1, or the sizes don't fit; the message names the index.
-          TypeError: an entry of a list of sizes is traced, or an array of sizes does not hold integers.
+          TypeError: an entry of a list of sizes is traced, or an array of sizes or of ids does not hold integers.
         """
         ranks = ranks_of("MultiLoRA", self.ranks)
+        scales = scales_of("MultiLoRA", self.scale, len(ranks))
+        static = static_sizes("MultiLoRA", group_sizes, adapter_ids)
         inputs = jnp.asarray(inputs)
 
         def layers(letter: str, widths: Sequence[int], init: Callable[..., Any]) -> list[nn.Dense]:
@@ -272,16 +294,19 @@ class MultiLoRA(nn.Module):
 
         lora_a = layers("a", ranks, self.a_initializer)
         lora_b = layers("b", [self.features] * len(ranks), self.b_initializer)
-        if isinstance(group_sizes, jax.Array):
+        if static is None:
             downs = _factors(lora_a, [inputs] * len(ranks))
             # The parameters and the promotion of a Dense depend only on the features and the dtype of its input.
             hidden = [jnp.zeros((0, rank), down.kernel.dtype) for rank, down in zip(ranks, downs, strict=True)]
             ups = _factors(lora_b, hidden)
             kernels = [[branch.kernel for branch in branches] for branches in (downs, ups)]
-            output = adapted("MultiLoRA", downs[0].inputs, kernels[0], kernels[1], group_sizes, self.precision)
+            output = adapted(
+                "MultiLoRA", downs[0].inputs, kernels[0], kernels[1], group_sizes, adapter_ids=adapter_ids, scales=scales,
+                precision=self.precision,
+            )  # fmt: skip
         else:
-            groups = split_groups("MultiLoRA", inputs, group_sizes, len(ranks))
-            parts = _batched_linear("MultiLoRA", lora_a, groups, None)
+            groups = split_groups("MultiLoRA", inputs, static, len(ranks))
+            parts = scaled(_batched_linear("MultiLoRA", lora_a, groups, None), scales)
             output = jnp.concatenate(_batched_linear("MultiLoRA", lora_b, parts, None))
         if self.base_module is not None:
             output += self.base_module(inputs, **kwargs)

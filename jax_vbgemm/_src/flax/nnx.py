@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jax_vbgemm._src.flax.adapters import adapted, scaled, scales_of, static_sizes
 from jax_vbgemm._src.flax.branches import (
     NOT_1X1,
     Branch,
@@ -20,7 +21,6 @@ from jax_vbgemm._src.flax.branches import (
     sizes_of,
     split_groups,
 )
-from jax_vbgemm._src.flax.groups import adapted
 from jax_vbgemm._src.matmul.activation import Activation, resolve_activation
 from jax_vbgemm._src.matmul.api import batched_matmul
 
@@ -206,12 +206,16 @@ class MultiLoRA(nnx.Module):
       in_features, out_features: of the base layer.
       ranks: one rank for each adapter, at least 1; there must be an adapter.
       base_module: a layer (tokens, ..., in_features) -> (tokens, ..., out_features), or None.
+      scale: a factor of the adapters' results, a number or one for each adapter: `[alpha / rank for rank in ranks]`
+        as adapters are trained in other libraries. None: 1, as in nnx.LoRA.
       rngs: rng keys.
       **options: of nnx.LoRA, for every adapter: dtype, param_dtype, a_initializer, b_initializer, lora_param_type,
         promote_dtype, a_metadata, b_metadata.
 
     Raises:
-      ValueError: a rank is below 1, or base_module is not callable; the message names the index.
+      ValueError: a rank is below 1, base_module is not callable, or there is another number of factors than of
+        adapters; the message names the index.
+      TypeError: a factor is not a number.
 
     Examples:
       The first 4 tokens take the adapter of rank 2, the others that of rank 3:
@@ -223,6 +227,11 @@ class MultiLoRA(nnx.Module):
       >>> model = MultiLoRA(8, (2, 3), 5, base_module=base, rngs=nnx.Rngs(1))
       >>> model(jnp.ones((6, 8)), [4, 2]).shape
       (6, 5)
+
+      Tokens of adapters in any order, the third one without an adapter:
+
+      >>> model(jnp.ones((6, 8)), adapter_ids=jnp.array([1, 0, -1, 0, 1, 0])).shape
+      (6, 5)
     """
 
     def __init__(
@@ -232,23 +241,37 @@ class MultiLoRA(nnx.Module):
         out_features: int,
         *,
         base_module: Any = None,
+        scale: float | Sequence[float] | None = None,
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
         ranks = ranks_of("MultiLoRA", ranks)
+        self.scales = scales_of("MultiLoRA", scale, len(ranks))
         if base_module is not None and not callable(base_module):
             raise ValueError("MultiLoRA: `base_module` must be callable.")
         self.base_module = base_module
         self.adapters = nnx.List([nnx.LoRA(in_features, rank, out_features, rngs=rngs, **options) for rank in ranks])
 
-    def __call__(self, inputs: jax.Array, group_sizes: Sequence[int] | jax.Array, **kwargs: Any) -> jax.Array:
-        """Adapter i on the i-th group of consecutive tokens.
+    def __call__(
+        self,
+        inputs: jax.Array,
+        group_sizes: Sequence[int] | jax.Array | None = None,
+        *,
+        adapter_ids: Any = None,
+        **kwargs: Any,
+    ) -> jax.Array:
+        """Adapter i on the i-th group of consecutive tokens, or on the tokens of the id i.
 
         Args:
-          inputs: (tokens, ..., in_features), the tokens of the first adapter first.
+          inputs: (tokens, ..., in_features), with group_sizes the tokens of the first adapter first.
           group_sizes: the number of tokens of each adapter, which may be 0. Python numbers are static: each set of
             sizes compiles its own program. A jax.Array (adapters,) of integers is data that the host never reads: one
             program serves all sizes, and tokens after the last group get the base layer only.
+          adapter_ids: in place of group_sizes, the adapter of each token in any order: (tokens,) integers, or as many
+            of the dimensions of inputs before the features as they have, such as (batch,). -1 is no adapter: the token
+            gets the base layer only. Data that the host never reads; tokens are sorted on the device. Another entry out
+            of range is clamped to the nearest adapter; `jax.experimental.checkify.checkify` (with `user_checks`)
+            reports it.
           **kwargs: passed to the base layer.
 
         Returns:
@@ -256,20 +279,22 @@ class MultiLoRA(nnx.Module):
 
         Raises:
           ValueError: the sizes don't fit; the message names the index.
-          TypeError: an entry of a list of sizes is traced, or an array of sizes does not hold integers.
+          TypeError: an entry of a list of sizes is traced, or an array of sizes or of ids does not hold integers.
         """
         inputs = jnp.asarray(inputs)
         check_features("MultiLoRA", None, inputs, self.adapters[0].in_features)
-        if isinstance(group_sizes, jax.Array):
+        static = static_sizes("MultiLoRA", group_sizes, adapter_ids)
+        if static is None:
             factors = [_promoted(adapter, inputs) for adapter in self.adapters]
             (inputs, *_), downs, ups = map(list, zip(*factors, strict=True))
-            output = adapted("MultiLoRA", inputs, downs, ups, group_sizes)
+            output = adapted("MultiLoRA", inputs, downs, ups, group_sizes, adapter_ids=adapter_ids, scales=self.scales)
         else:
             inputs = _promoted(self.adapters[0], inputs)[0]
-            groups = split_groups("MultiLoRA", inputs, group_sizes, len(self.adapters))
+            groups = split_groups("MultiLoRA", inputs, static, len(self.adapters))
             factors = [_promoted(adapter, x) for adapter, x in zip(self.adapters, groups, strict=True)]
             xs, downs, ups = map(list, zip(*factors, strict=True))
-            output = jnp.concatenate(batched_matmul(batched_matmul(xs, downs), ups))
+            hidden = scaled(batched_matmul(xs, downs), self.scales)
+            output = jnp.concatenate(batched_matmul(hidden, ups))
         if self.base_module is not None:
             output += self.base_module(inputs, **kwargs)
         return output
