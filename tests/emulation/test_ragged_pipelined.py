@@ -9,6 +9,7 @@ from emulated_check import (
     CSRC,
     PIPELINED,
     PIPELINED_F16,
+    PIPELINED_FLOAT8,
     PIPELINED_TF32,
     SANITIZE,
     Builder,
@@ -37,6 +38,16 @@ def test_random_calls(builder: Builder, seed: int, calls: int) -> None:
 def test_random_calls_of_all_types(builder: Builder, seed: int) -> None:
     executable = builder.ragged_executable([*PIPELINED, *PIPELINED_F16, *PIPELINED_TF32], OPTIMIZED)
     assert_passes(executable, "--calls", "40", "--seed", str(seed), common=[])
+
+
+SLOW_FLOAT8 = [pytest.param(seed, 40, marks=pytest.mark.slow(turn="ragged, 8 bits")) for seed in range(1, 5)]
+
+
+@pytest.mark.parametrize(("seed", "calls"), [(0, 12), *SLOW_FLOAT8])
+def test_random_calls_of_8_bits(builder: Builder, seed: int, calls: int) -> None:
+    executable = builder.ragged_executable(PIPELINED_FLOAT8, OPTIMIZED)
+    options = ["--kinds", "float8_e4m3fn", "float8_e5m2", "--calls", str(calls), "--seed", str(seed)]
+    assert_passes(executable, *options, common=[])
 
 
 @pytest.mark.slow(turn="ragged, sanitized")
@@ -141,6 +152,16 @@ MORE_MISTAKES = {
         "    wait_stores_read();  // TMA has read what was staged before\n",
         "",
     ),
+    "columns of both halves from the first array": (
+        "sm90/block.h",
+        "boxes.b[beside || behind]",
+        "boxes.b[behind]",
+    ),
+    "steps of K of the second array from its end on": (
+        "sm90/block.h",
+        "behind ? deep - boxes.split_depth : deep",
+        "deep",
+    ),
     "half of the shared copies to one thread block only": (
         "sm90/block.h",
         "copy_box_to(3, to",
@@ -161,11 +182,32 @@ OF_TF32 = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES | MORE_MISTAKES | OF_TF32)
+# In what 8-bit types alone have.
+OF_FLOAT8 = {
+    "scales of the first block of K": ("sm90/mainloop_scaled.h", "row_[i] += row_step_;", "row_[i] += 0;"),
+    "scales of the first block of columns": ("sm90/source_groups.h", "i * (Cut::kCols / 2)", "0 * (Cut::kCols / 2)"),
+    "products of the stage before": (
+        "sm90/mainloop_scaled.h",
+        "moved(b, chunk * 32), products, chunk > 0)",
+        "moved(b, chunk * 32), products, chunk > 0 || k > 0)",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES | MORE_MISTAKES | OF_TF32 | OF_FLOAT8)
 def test_mistakes_can_be_made(tmp_path: Path, mistake: str) -> None:
     """Also those of the slow tests: the sources still have each text that a mistake replaces."""
-    name, right, wrong = (MISTAKES | MORE_MISTAKES | OF_TF32)[mistake]
+    name, right, wrong = (MISTAKES | MORE_MISTAKES | OF_TF32 | OF_FLOAT8)[mistake]
     change(tmp_path, CSRC / "gpu" / name, right, wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", OF_FLOAT8)
+def test_mistakes_in_8_bits_are_caught(builder: Builder, tmp_path: Path, mistake: str) -> None:
+    name, right, wrong = OF_FLOAT8[mistake]
+    change(tmp_path, CSRC / "gpu" / name, right, wrong)
+    executable = builder.ragged_executable(PIPELINED_FLOAT8[:1], OPTIMIZED, tmp_path)
+    assert first_fault(executable, "--kinds", "float8_e4m3fn", "--calls", "20", common=[])
 
 
 @pytest.mark.slow
