@@ -8,7 +8,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jax_vbgemm._src.matmul.reference import accumulator, activated
+from jax_vbgemm._src.epilogue import activated
+from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.ragged.primitive import Ragged, bind
 from jax_vbgemm._src.ragged.reference import finish, mapped, rows_with_weights
 from jax_vbgemm._src.ragged.select_rows import select_rows
