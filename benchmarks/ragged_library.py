@@ -9,7 +9,7 @@ import ctypes
 
 import torch
 
-from jax_vbgemm._src.matmul.activation import activation_number
+from jax_vbgemm._src.epilogue import activation_number
 from jax_vbgemm._src.matmul.descriptors import KINDS
 from jax_vbgemm._src.planner import device_spec
 from jax_vbgemm._src.planner.tables.catalogue import PIPELINED as PIPELINED_TILES

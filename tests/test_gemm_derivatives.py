@@ -104,7 +104,9 @@ def test_gradients_of_16_bit_products_are_16_bit_products(dtype, activation):
     gradient = jax.grad(f, (0, 1, 2))
     jaxpr = jax.make_jaxpr(gradient)(As, Bs, bias, Cs)
     calls = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "batched_matmul"]
-    factors = [c.invars[i].aval.dtype for c in calls for term in c.params["terms"] for i in (term.lhs, term.rhs)]
+    factors = [
+        c.invars[i].aval.dtype for c in calls for term in c.params["batched"].terms for i in (term.lhs, term.rhs)
+    ]
     assert len(calls) == 2
     assert set(factors) == {jnp.dtype(dtype)}
 
@@ -127,8 +129,8 @@ def test_a_relu_is_differentiated_from_its_result():
     forward, backward = (
         eqn for eqn in jax.make_jaxpr(jax.grad(f, (0, 1)))(As, Bs, bias).eqns if eqn.primitive.name == "batched_matmul"
     )
-    assert all(epilogue.activation == "relu" for epilogue in forward.params["epilogues"])
-    assert not backward.params["epilogues"]
+    assert all(epilogue.activation == "relu" for epilogue in forward.params["batched"].epilogues)
+    assert not backward.params["batched"].epilogues
 
 
 @pytest.mark.parametrize("alpha", [1e-4, jnp.float32(1e-4)])

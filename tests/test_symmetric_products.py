@@ -33,7 +33,7 @@ def polynomial(symmetric, **options):
 def terms_of(function, *args) -> list[list[Term]]:
     """The terms of each call of the primitive."""
     jaxpr = jax.make_jaxpr(function)(*args)
-    return [list(eqn.params["terms"]) for eqn in jaxpr.eqns if eqn.primitive.name == "batched_matmul"]
+    return [list(eqn.params["batched"].terms) for eqn in jaxpr.eqns if eqn.primitive.name == "batched_matmul"]
 
 
 def flags_of(function, *args) -> list[list[bool]]:
@@ -82,7 +82,7 @@ def test_only_the_call_itself_keeps_the_flag():
 def test_a_symmetric_product_never_becomes_a_tall_one():
     batch, matrix = jnp.ones((3, 4, 4)), jnp.eye(4)
     call = jax.make_jaxpr(lambda a, b: vb.batched_matmul([a], [b], symmetric=True))(batch, matrix).eqns[0]
-    assert call.params["terms"] == (Term(0, 1, 0, symmetric=True),)
+    assert call.params["batched"].terms == (Term(0, 1, 0, symmetric=True),)
     assert call.outvars[0].aval.shape == (3, 4, 4)
     tall = jax.make_jaxpr(lambda a, b: vb.batched_matmul([a], [b]))(batch, matrix)
     assert any(v.aval.shape == (12, 4) for eqn in tall.eqns for v in eqn.outvars)

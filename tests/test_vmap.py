@@ -9,7 +9,7 @@ import oracle
 import pytest
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.matmul.primitive import Epilogue
+from jax_vbgemm._src.epilogue import Epilogue
 
 
 def pair(lead_a=(), lead_b=(), dtype="float64"):
@@ -134,4 +134,4 @@ def test_what_is_added_alone_is_mapped(name):
             np.testing.assert_allclose(ours[i], truth, rtol=1e-13)
     (eqn,) = (eqn for eqn in jax.make_jaxpr(jax.vmap(both))(mapped).eqns if "batched_matmul" in eqn.primitive.name)
     assert eqn.outvars[0].aval.shape == (5, 6)
-    assert [epilogue != Epilogue() for epilogue in eqn.params["epilogues"]] == [False, True]
+    assert [epilogue != Epilogue() for epilogue in eqn.params["batched"].epilogues] == [False, True]

@@ -21,7 +21,7 @@ from emulated_check import (
 
 from jax_vbgemm import _core
 from jax_vbgemm._src.compiled_tiles import COMPILED_TILES
-from jax_vbgemm._src.matmul.activation import activation_number
+from jax_vbgemm._src.epilogue import activation_number
 from jax_vbgemm._src.matmul.descriptors import KINDS
 
 pytestmark = emulated_call.MARKS

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
-from jax_vbgemm._src.matmul.reference import FUNCTIONS, accumulator
+from jax_vbgemm._src.epilogue import FUNCTIONS
+from jax_vbgemm._src.matmul.reference import accumulator
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 0.02, "float16": 0.003}
 

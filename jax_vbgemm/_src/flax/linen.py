@@ -11,6 +11,7 @@ from flax import linen as nn
 from flax.linen import dtypes, initializers
 from flax.linen.linear import default_kernel_init
 
+from jax_vbgemm._src.epilogue import Activation
 from jax_vbgemm._src.flax.branches import (
     NOT_1X1,
     Branch,
@@ -23,7 +24,6 @@ from jax_vbgemm._src.flax.branches import (
     split_groups,
 )
 from jax_vbgemm._src.flax.groups import adapted
-from jax_vbgemm._src.matmul.activation import Activation
 
 __all__ = ["BatchedLinear", "BranchedConv1x1", "MultiLoRA", "batched_linear"]
 

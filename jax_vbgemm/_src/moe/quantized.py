@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jax_vbgemm._src.arguments import as_array, shown
-from jax_vbgemm._src.matmul.reference import activated
+from jax_vbgemm._src.epilogue import activated
 from jax_vbgemm._src.moe.routing import Routing
 from jax_vbgemm._src.ragged.api import ragged_dot
 from jax_vbgemm._src.ragged.general import ragged_dot_general
