@@ -202,6 +202,7 @@ class Block(nn.Module):
         return x + wide + jnp.concatenate(narrow, -1), None
 
 
+@pytest.mark.slow
 def test_scan_and_remat():
     def make(ours):
         block = nn.remat(Block, prevent_cse=False)

@@ -265,6 +265,7 @@ def scanned(kind):
     return make(nnx.Rngs(0)), nnx.scan(forward, in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
 
 
+@pytest.mark.slow
 def test_scan_and_remat():
     x = oracle.random((3, 8), "float32")
     models, forwards = zip(*map(scanned, (vbx.BatchedLinear, LinearLoop)), strict=True)

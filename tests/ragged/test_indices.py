@@ -57,6 +57,7 @@ def found(function, *operands):
     return error.get()
 
 
+@pytest.mark.slow
 def test_checkify_finds_checks_in_transformed_functions():
     def product(x, rows):
         return jnp.sum(vb.ragged_dot(x, GATE_UP, SIZES, gather=rows))
