@@ -10,6 +10,7 @@ import oracle
 import pytest
 from flax import linen as nn
 from flax import nnx
+from oracle import assert_same
 from slow_cases import slow_except
 
 import jax_vbgemm as vb
@@ -77,14 +78,6 @@ class PlainLinenMixture(nn.Module):
             both = nn.Dense(2 * self.shared_features, dtype=self.dtype, name="shared_gate_up", **options)(x)
             y += nn.Dense(d, dtype=self.dtype, name="shared_down", **options)(swiglu(both))
         return y
-
-
-def assert_same(ours, theirs, rtol):
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        truth = oracle.wide(b)
-        np.testing.assert_allclose(oracle.wide(a), truth, rtol=rtol, atol=rtol * max(1, np.abs(truth).max(initial=0)))
 
 
 def state(model):
