@@ -13,7 +13,7 @@ from jax_vbgemm._src.newton_schulz import newton_schulz
 
 SIZES = [(19, 33), (1, 5), (64, 7), (130, 20)]
 XS = [oracle.random((n, k), "float64", 1) for n, k in SIZES]
-CS = [c + c.T for c in (oracle.random((n, n), "float64", 2) for n, _ in SIZES)]
+CS = jax.device_put([c + c.T for c in (np.asarray(oracle.random((n, n), "float64", 2)) for n, _ in SIZES)])
 
 
 def products(symmetric, **options):

@@ -11,7 +11,7 @@ from jax_vbgemm import moe
 
 TOKENS, EXPERTS, K, D, F, N = 9, 4, 2, 5, 3, 6
 LOGITS = oracle.random((TOKENS, EXPERTS), "float64", 5)
-ROUTING = moe.route(LOGITS, K)
+ROUTING = jax.jit(moe.route, static_argnums=1)(LOGITS, K)
 SHAPES = {
     "x": (TOKENS, D), "gate": (EXPERTS, D, F), "up": (EXPERTS, D, F), "down": (EXPERTS, F, N),
     "gate_bias": (EXPERTS, F), "up_bias": (EXPERTS, F), "down_bias": (EXPERTS, N),

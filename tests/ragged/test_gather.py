@@ -17,8 +17,8 @@ MORE_SIZES = jnp.array([4, 11, 0, 9, 2])  # of which the groups 1 to 3 have weig
 INDEX = jnp.asarray(np.random.default_rng(0).integers(0, ROWS, M))
 LHS, RHS = oracle.random((ROWS, K), "float32", 1), oracle.random((GROUPS, K, N), "float32", 2)
 # Every row of lhs is taken by as many rows of the product.
-EVEN = jnp.asarray(np.random.default_rng(3).permutation(4 * ROWS) % ROWS)
-SLOTS = jnp.stack([jnp.flatnonzero(row == EVEN, size=4) for row in range(ROWS)])
+EVEN = np.random.default_rng(3).permutation(4 * ROWS) % ROWS
+EVEN, SLOTS = jax.device_put((EVEN, np.stack([np.flatnonzero(row == EVEN) for row in range(ROWS)])))
 
 HIGHEST = {"precision": "highest"}
 OPTIONS = {
