@@ -1,5 +1,5 @@
 // The custom call of ragged products: products over rows in groups whose sizes are data. This file has its contract, and the checks between
-// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v4" on every platform.
+// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v5" on every platform.
 //
 // Rows belong to groups in order: group j of total_groups has the next max(group_sizes[j], 0) rows, but rows from m on do not exist,
 // whatever the sizes say. There are weights for `groups` groups only, beginning with group group_offset: group j has the weights w = j -
@@ -14,16 +14,17 @@
 // With `gather`, lhs has any number of rows, and row gather[i] of it (the first or last one if there is no such row) takes the place of
 // lhs[i].
 //
-// Operands and results are row-major. rhs is (groups, columns, k) with transpose_rhs. An operand that the call does not have has no
-// elements and rank 1. Results: out, and the workspace, bytes (uint8) that the plan needs (ragged_workspace_bytes), absent if it needs
-// none. The accumulator, of which only a ragged contraction with results of float32 has one, is aliased with the result. Operands of the
-// accumulator's type are for real numbers. The result has lhs's dtype, or float32 if that has 16 bits.
+// Operands and results are row-major. rhs is (groups, rhs_columns, rhs_k) with transpose_rhs, and so is second. An operand that the call
+// does not have has no elements and rank 1. Results: out, and the workspace, bytes (uint8) that the plan needs (ragged_workspace_bytes),
+// absent if it needs none. The accumulator, of which only a ragged contraction with results of float32 has one, is aliased with the result.
+// Operands of the accumulator's type are for real numbers. The result has lhs's dtype, or float32 if that has 16 bits.
 //
 // All of this is computed for a batch: the result has up to two more dimensions before its own, and so may each operand. They broadcast: an
 // operand that lacks one, or has size 1 in it, is shared along it. All sizes are at least 1 and follow from the operands' dimensions.
 //
 // The attributes are those of RaggedAttributes. catalogue is the hash of the catalogue of tiles to which `tile` refers.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -38,7 +39,7 @@ namespace vbgemm {
 #define VBGEMM_RAGGED_ATTRIBUTES(ATTRIBUTE, SEPARATOR)                                    \
   ATTRIBUTE(int64_t, kind) SEPARATOR                                                      \
   ATTRIBUTE(bool, contraction) SEPARATOR ATTRIBUTE(bool, transpose_rhs) SEPARATOR         \
-  ATTRIBUTE(int64_t, activation) SEPARATOR ATTRIBUTE(bool, gated) SEPARATOR               \
+  ATTRIBUTE(int64_t, activation) SEPARATOR ATTRIBUTE(bool, gated) SEPARATOR ATTRIBUTE(int64_t, halves) SEPARATOR \
   ATTRIBUTE(int64_t, shape) SEPARATOR ATTRIBUTE(bool, counted) SEPARATOR ATTRIBUTE(int64_t, tile) SEPARATOR \
   ATTRIBUTE(int64_t, catalogue)
 // clang-format on
@@ -53,15 +54,17 @@ struct RaggedArguments {
   RaggedAttributes attributes;
 };
 
-// Checks that products whose operands have one dtype have kernels. 8-bit types have no such kernels.
+// Checks that products of a kind, by left operands of a dtype, have kernels. Of 8-bit types these are floats.
 inline Fault check_ragged_kind(int64_t kind, ffi::DataType operands, ffi::DataType results) {
   const std::optional<DType> in = dtype_of(operands), out = dtype_of(results);
   if (kind < 0 || kind >= kKinds) {
     return "arithmetic (kind) " + std::to_string(kind) + " does not exist, expected 0 to " + std::to_string(kKinds - 1);
   }
   const Arithmetic& arithmetic = arithmetic_of(static_cast<Kind>(kind));
-  if (!in || bytes_of(*in) == 1) return "no ragged product has kernels for operands of " + name_of(operands);
-  if (arithmetic.lhs != *in || arithmetic.rhs != *in) {
+  if (!in || (bytes_of(*in) == 1 && !is_float8(static_cast<Kind>(kind)))) {
+    return "no ragged product has kernels for operands of " + name_of(operands);
+  }
+  if (arithmetic.lhs != *in) {
     return std::string("arithmetic ") + arithmetic.name + " does not multiply operands of " + name_of(operands);
   }
   if (!out || !arithmetic.gives(*out)) return std::string("arithmetic ") + arithmetic.name + " gives no results of " + name_of(results);
@@ -119,7 +122,9 @@ inline Fault check_ragged_dtype(const RaggedOperandInfo& operand, ffi::DataType 
   const std::string name = operand.name;
   const std::optional<DType> dtype = dtype_of(type);
   switch (operand.type) {
-    case RaggedType::factor: return dtype == call.dtype ? Fault{} : "lhs and rhs must have one dtype";
+    case RaggedType::factor:
+      if (&operand == &kRaggedOperandTable[0] || dtype == arithmetic_of(call.kind).rhs) return {};
+      return name + " must have the dtype that the arithmetic multiplies on its side";
     case RaggedType::result: return dtype == call.out_dtype ? Fault{} : name + " must have the result's dtype";
     case RaggedType::accumulator:
       if (dtype == accumulator_of(call.kind) && has_real_sums(call)) return {};
@@ -143,15 +148,21 @@ inline Fault check_ragged_buffers(const RaggedArguments& given, RaggedCall& call
     if (!is_given(i, buffer)) continue;
     if (shape.rank < 0)
       return std::string(call.contraction ? "a ragged contraction has no " : "only a ragged contraction has an ") + operand.name;
-    if (Fault fault = known.read(operand, shape, call.transpose_rhs && &place == &call.rhs, buffer)) return fault;
+    const bool transposed = call.transpose_rhs && (&place == &call.rhs || &place == &call.second || &place == &call.rhs_scale);
+    if (Fault fault = known.read(operand, shape, transposed, buffer)) return fault;
     if (Fault fault = check_ragged_dtype(operand, buffer.element_type(), call)) return fault;
     place.data = buffer.untyped_data();
   }
   call.lhs_rows = known[RaggedSize::lhs_rows], call.k = known[RaggedSize::k];
   call.m = known[RaggedSize::m], call.n = known[RaggedSize::n];
   call.groups = known[RaggedSize::groups], call.total_groups = known[RaggedSize::total_groups];
-  if (!call.contraction && known[RaggedSize::columns] != call.columns()) {
-    return "rhs has " + std::to_string(known[RaggedSize::columns]) + " columns, expected " + std::to_string(call.columns());
+  call.lhs_blocks = known[RaggedSize::lhs_blocks];
+  call.rhs_k_blocks = known[RaggedSize::rhs_k_blocks], call.rhs_column_blocks = known[RaggedSize::rhs_column_blocks];
+  for (const RaggedSize derived : {RaggedSize::columns, RaggedSize::lhs_columns, RaggedSize::rhs_k, RaggedSize::rhs_columns}) {
+    if (known[derived] && known[derived] != call.size(derived)) {
+      return kRaggedSizeNames[static_cast<int>(derived)] + (" is " + std::to_string(known[derived])) + ", expected " +
+             std::to_string(call.size(derived));
+    }
   }
   if (!call.gather.data && call.lhs_rows != call.m) return "lhs must have m rows, as the call has no gather";
   call.out = out.untyped_data();
@@ -191,7 +202,29 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
   if (call.contraction && (call.transpose_rhs || call.activation != Activation::none || call.gated)) {
     return "a ragged contraction has neither transpose_rhs nor an epilogue";
   }
-  if (call.columns() > kRaggedMostSize) return "both halves of a gated product have too many columns for 32 bits";
+  const bool of_rows = call.halves == RaggedHalves::columns || call.halves == RaggedHalves::k;
+  if (call.contraction ? of_rows : call.halves > RaggedHalves::k) {
+    return std::string("halves of ") + kRaggedHalvesNames[static_cast<int>(call.halves)] + " are not for this form";
+  }
+  if (of_rows != (call.second.data != nullptr)) return "second must be given with halves of columns or of k, and only with them";
+  if ((call.halves == RaggedHalves::k && call.k % 2) || (call.halves == RaggedHalves::columns && call.columns() % 2)) {
+    return "what comes in halves must be even";
+  }
+  if ((call.lhs_scale.data || call.rhs_scale.data) && !is_float8(call.kind)) return "scales are for 8-bit floats";
+  const auto blocks = [](const RaggedOperand& scale, int64_t given, int64_t size, int each) {
+    return !scale.data || given == 1 || given == tiles_over(size, each);
+  };
+  if (!blocks(call.lhs_scale, call.lhs_blocks, call.k, kScaledDepth) || !blocks(call.rhs_scale, call.rhs_k_blocks, call.k, kScaledDepth) ||
+      !blocks(call.rhs_scale, call.rhs_column_blocks, call.columns(), kScaledColumns)) {
+    return "a scale must have one block, or one for each 128 steps of K and 128 columns of rhs";
+  }
+  if (call.gated && call.rhs_scale.data && call.rhs_column_blocks > 1 && call.n % kScaledColumns) {
+    return "blocks of columns of a gated product must not lie in both halves";
+  }
+  if (call.halves == RaggedHalves::k && call.gated) return "a gated product has halves of columns";
+  if (std::max(call.columns(), std::max(call.lhs_columns(), call.rhs_columns())) > kRaggedMostSize) {
+    return "both halves have too many columns for 32 bits";
+  }
   if (call.accumulator.data && call.out_dtype != DType::f32) return "an accumulator and its results must be float32";
   if (call.accumulator.data && call.accumulator.data != call.out) return "the accumulator's memory must be that of the result";
   return {};
@@ -205,6 +238,9 @@ inline Fault check_ragged_call(const RaggedArguments& given, RaggedCall& call) {
   }
   if (given.results.size() < 1 || given.results.size() > 2) return "a ragged call has one result beside its workspace";
   if (Fault fault = check_activation(attributes.activation)) return fault;
+  if (attributes.halves < 0 || attributes.halves >= kRaggedHalves)
+    return "halves are " + std::to_string(attributes.halves) + ", which does not exist";
+  call.halves = static_cast<RaggedHalves>(attributes.halves);
   call.contraction = attributes.contraction, call.transpose_rhs = attributes.transpose_rhs, call.gated = attributes.gated;
   call.activation = static_cast<Activation>(attributes.activation);
   const ffi::AnyBuffer lhs = *given.operands.get<ffi::AnyBuffer>(0), out = **given.results.get<ffi::AnyBuffer>(0);

@@ -15,12 +15,14 @@
 //   kFindsEarly     the first tile is found before the previous kernel of the stream has ended
 //   kEqualDepths    the tiles of a cluster have the same depth; otherwise a CTA also passes the stages that the other one's tile has more
 //   kPartialStages  products end at a tile's last step of K, behind which a stage may hold anything: clear_lines() has cleared its chunk
+//   scales(tile, warp, lane)  the StageScales of a consumer thread, of 8-bit operands
 //   boxes(tile)     the boxes of the operands that TMA copies, by value, so that the tile need not be kept for it
 //   with_layout(tile, multiply)  calls multiply(across_a, across_b): whether A and B are contiguous across K, as compile-time constants
 #pragma once
 #include <type_traits>
 
 #include "gpu/sm90/mainloop.h"
+#include "gpu/sm90/mainloop_scaled.h"
 
 namespace vbgemm {
 
@@ -126,6 +128,8 @@ class PipelinedBlock {
       unsigned char* const stage = shared_.stage[stages.index];
       arrive_expecting(full, (boxes.boxes_a + boxes.halves * boxes.boxes_b) * Cut::kBoxBytes);
       const int deep = boxes.first + k;
+      const bool behind = deep >= boxes.split_depth;
+      const int deep_of_b = behind ? deep - boxes.split_depth : deep;
       for (int box = 0; box < boxes.boxes_a; ++box) {
         const int along = boxes.row + box * Cut::kBox;
         copy_shared(boxes.shares_a, box, stage + box * Cut::kBoxBytes, *boxes.a, boxes.across_a ? along : deep,
@@ -133,9 +137,11 @@ class PipelinedBlock {
       }
       for (int half = 0; half < boxes.halves; ++half) {
         for (int i = 0; i < boxes.boxes_b; ++i) {
-          const int box = half * boxes.boxes_of_half + i, along = half * boxes.cols_of_half + boxes.col + i * Cut::kBox;
-          copy_shared(boxes.shares_b, box, stage + (Cut::kBoxesA + box) * Cut::kBoxBytes, *boxes.b, boxes.across_b ? along : deep,
-                      boxes.across_b ? deep : along, boxes.matrix, full);
+          const int box = half * boxes.boxes_of_half + i, col = boxes.col + i * Cut::kBox;
+          const bool beside = half > 0 || col >= boxes.split_col;
+          const int along = half == 0 && beside ? col - boxes.split_col : col;
+          copy_shared(boxes.shares_b, box, stage + (Cut::kBoxesA + box) * Cut::kBoxBytes, boxes.b[beside || behind],
+                      boxes.across_b ? along : deep_of_b, boxes.across_b ? deep_of_b : along, boxes.matrix, full);
         }
       }
     }
@@ -175,8 +181,8 @@ class PipelinedBlock {
         continue;
       }
       float sums[Cut::kBlocks][4];
-      if constexpr (!Epilogue::kStoresZeros) clear(sums);
-      if (depth > 0) multiply(tile, depth, half, lane, stages, sums, [&]() __attribute__((always_inline)) { epilogue.store_waiting(); });
+      if constexpr (!Epilogue::kStoresZeros || Cut::kBytes) clear(sums);
+      if (depth > 0) multiply(tile, depth, warp, lane, stages, sums, [&]() __attribute__((always_inline)) { epilogue.store_waiting(); });
       const bool keeps_tile = VBGEMM_PIPELINE_STORES && epilogue.store(tile, tiles.index, sums);
       if constexpr (!Source::kEqualDepths) pass_stages((depth + Cut::kDepth - 1) / Cut::kDepth * Cut::kDepth, tile, lane, stages);
       if (!keeps_tile) release_tile(shared_, tiles.index, lane);
@@ -194,16 +200,23 @@ class PipelinedBlock {
   }
 
   template <class Overlapped>
-  __device__ __forceinline__ void multiply(const Tile& tile, int depth, int half, int lane, Stages& stages, float (&sums)[Cut::kBlocks][4],
+  __device__ __forceinline__ void multiply(const Tile& tile, int depth, int warp, int lane, Stages& stages, float (&sums)[Cut::kBlocks][4],
                                            const Overlapped& overlapped) const {
-    Source::with_layout(tile, [&](auto across_a, auto across_b) __attribute__((always_inline)) {
-      multiply_stages<Cut, decltype(across_a)::value, decltype(across_b)::value, !Source::kPartialStages>(
-          shared_, depth, half, stages, sums,
-          [&](int stage, int begin) __attribute__((always_inline)) {
-            if constexpr (Source::kPartialStages) source_.clear_lines(stage, half, begin);
-          },
-          overlapped, [&](int stage) __attribute__((always_inline)) { release_stage(stage, lane); });
-    });
+    const int half = warp / 4;
+    const auto release = [&](int stage) __attribute__((always_inline)) { release_stage(stage, lane); };
+    if constexpr (Cut::kBytes) {
+      StageScales scales = source_.scales(tile, warp, lane);
+      multiply_scaled_stages<Cut>(shared_, depth, half, stages, sums, scales, overlapped, release);
+    } else {
+      Source::with_layout(tile, [&](auto across_a, auto across_b) __attribute__((always_inline)) {
+        multiply_stages<Cut, decltype(across_a)::value, decltype(across_b)::value, !Source::kPartialStages>(
+            shared_, depth, half, stages, sums,
+            [&](int stage, int begin) __attribute__((always_inline)) {
+              if constexpr (Source::kPartialStages) source_.clear_lines(stage, half, begin);
+            },
+            overlapped, release);
+      });
+    }
   }
 
   // Passes the stages of the cluster's tiles from step k of K on, which this warpgroup does not multiply.

@@ -34,6 +34,11 @@ using GroupBlock = PipelinedBlock<Source, std::conditional_t<Source::Cut::kGathe
   define(vbgemm_ragged_contraction_256_##kind, kind, true, true, 256, 1, false)    \
   define(vbgemm_ragged_contraction_128_##kind, kind, true, true, 128, 1, false)
 
+// Of 8-bit types, which are contiguous along K.
+#define VBGEMM_EVERY_BYTE_KERNEL(define, kind)                                     \
+  VBGEMM_EVERY_TRANSPOSED_KERNEL(define, kind)                                     \
+  define(vbgemm_ragged_transposed_256x2_##kind, kind, false, false, 256, 2, false)
+
 #define VBGEMM_EVERY_GATHERING_KERNEL(define, kind)                                      \
   define(vbgemm_ragged_gathered_rows_256_##kind, kind, false, true, 256, 1, true)        \
   define(vbgemm_ragged_gathered_rows_128_##kind, kind, false, true, 128, 1, true)        \
@@ -46,6 +51,10 @@ using GroupBlock = PipelinedBlock<Source, std::conditional_t<Source::Cut::kGathe
 VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_RAGGED_KERNEL(VBGEMM_DECLARE, f16)
 VBGEMM_EVERY_TRANSPOSED_KERNEL(VBGEMM_DECLARE, tf32)
+VBGEMM_EVERY_BYTE_KERNEL(VBGEMM_DECLARE, e4m3)
+VBGEMM_EVERY_BYTE_KERNEL(VBGEMM_DECLARE, e5m2)
+VBGEMM_EVERY_BYTE_KERNEL(VBGEMM_DECLARE, e4m3_e5m2)
+VBGEMM_EVERY_BYTE_KERNEL(VBGEMM_DECLARE, e5m2_e4m3)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, bf16)
 VBGEMM_EVERY_GATHERING_KERNEL(VBGEMM_DECLARE, f16)
 #undef VBGEMM_DECLARE

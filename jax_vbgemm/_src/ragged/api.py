@@ -11,6 +11,7 @@ import numpy as np
 
 from jax_vbgemm._src import compat
 from jax_vbgemm._src.arguments import as_array, promotes, refuse_explicit_axes, shown
+from jax_vbgemm._src.arithmetic import FLOAT8, arithmetic_of
 from jax_vbgemm._src.integers import is_integer, saturated
 from jax_vbgemm._src.matmul.activation import ACTIVATIONS, Activation, resolve_activation
 from jax_vbgemm._src.matmul.options import check_options, checked_implementation, mixed_dtypes, result_dtype
@@ -19,8 +20,9 @@ from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import accumulate, composed
 from jax_vbgemm._src.ragged.indices import clamp, reported
-from jax_vbgemm._src.ragged.primitive import Ragged, bind
+from jax_vbgemm._src.ragged.primitive import SCALED, Ragged, bind
 from jax_vbgemm._src.ragged.reference import rows_with_weights
+from jax_vbgemm._src.scaled.scaled import Scaled
 
 
 def ragged_dot(
@@ -62,8 +64,14 @@ def ragged_dot(
            [  0.,   0.]], dtype=float32)
 
     Args:
-      lhs: (m, k), or (any number, k) with `gather`.
-      rhs: (g, k, n), or (g, n, k) where `transpose_rhs`. Dtypes promote as in jnp.matmul. A float8
+      lhs: (m, k), or (any number, k) with `gather`. Of two `Scaled` factors the result is bfloat16 unless
+        preferred_element_type says otherwise. On GPUs of compute capability 9.0 8-bit floats are multiplied as they
+        are, with `transpose_rhs` and with scales of (1, 128) or whole rows of lhs and of (1, 128, 128) or whole
+        matrices of rhs, and summed in float32, 128 products at a time; elsewhere, and where one factor is not scaled,
+        they are widened before the product.
+      rhs: (g, k, n), or (g, n, k) where `transpose_rhs`; or a pair of such arrays, which stand for one with the columns
+        of both side by side. On GPUs of compute capability 9.0 neither the pair nor its gradient is copied (for
+        bfloat16 and float16; without `gated`, for multiples of 64 columns). Dtypes promote as in jnp.matmul. A float8
         or a 4-bit integer times another dtype gives the dtype that jax.lax.ragged_dot gives; both are converted before
         the product, to a dtype that holds the values of both.
       group_sizes: (g,) integers of any value: a negative size counts as 0, and rows from m on don't exist. The weights
@@ -90,14 +98,14 @@ def ragged_dot(
         (gather, slots) has a gradient with a fixed order: slots (rows of lhs, m / rows of lhs) is the inverse
         selection, that is, gather (in range) contains r at the places slots[r], and nowhere else; checkify reports
         others, whose gradient is wrong. (The `rows` and `slots` of a `jax_vbgemm.moe.Routing`.)
-      rhs_gradient: a `jax.Ref` of the shape of rhs and of the accumulator's dtype (float32 for 16-bit operands), to
-        which a gradient adds the gradient of rhs, in place. (Sums over micro-batches.) The result does not depend on
-        it, except that an epilogue is computed from rounded products, and the gradients of all operands are what they
-        are without it. A gradient that does not pass through this product adds nothing: differentiate with respect to
-        rhs, or to what lhs or rhs depend on. Under jit the ordinary gradient of rhs costs nothing where it is not used.
-        On GPUs of compute capability 9.0 the kernel that computes the gradient of bfloat16 or float16 operands adds to
-        the sums itself. Derivatives are of first order and in reverse mode; JAX refuses others, and a vmap over
-        operands while the Ref is not mapped (at axis 0).
+      rhs_gradient: a `jax.Ref` of the shape of rhs, which is one array, and of the accumulator's dtype (float32 for
+        16-bit operands), to which a gradient adds the gradient of rhs, in place. (Sums over micro-batches.) The result
+        does not depend on it, except that an epilogue is computed from rounded products, and the gradients of all
+        operands are what they are without it. A gradient that does not pass through this product adds nothing:
+        differentiate with respect to rhs, or to what lhs or rhs depend on. Under jit the ordinary gradient of rhs costs
+        nothing where it is not used. On GPUs of compute capability 9.0 the kernel that computes the gradient of
+        bfloat16 or float16 operands adds to the sums itself. Derivatives are of first order and in reverse mode; JAX
+        refuses others, and a vmap over operands while the Ref is not mapped (at axis 0).
       implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
       group_size_hint: the typical size of groups, or a sequence with the typical size of each group. It guides the
         choice of tiles and changes no result.
@@ -112,7 +120,18 @@ def ragged_dot(
       NotImplementedError: implementation="kernel" where there is no kernel.
     """
     name = "ragged_dot"
-    lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
+    second = None
+    scales: dict[str, jax.Array] = {}
+    if isinstance(lhs, Scaled) or isinstance(rhs, Scaled):
+        lhs, rhs, scales, preferred_element_type = _scaled_factors(name, lhs, rhs, preferred_element_type)
+    if isinstance(rhs, tuple | list):
+        rhs, second = _pair(name, rhs)
+        if rhs_gradient is not None:
+            raise ValueError(f"{name}: rhs_gradient is for one array rhs, but rhs is a pair")
+    if scales:
+        precision, out_dtype = canonical_precision(precision), preferred_element_type
+    else:
+        lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
     group_sizes = sizes_argument(name, group_sizes)
     for flag, value in {"transpose_rhs": transpose_rhs, "gated": gated}.items():
         if not isinstance(value, bool | np.bool_):
@@ -126,6 +145,7 @@ def ragged_dot(
     selection = {} if gather is None else _selection(name, lhs, gather)
     m, (groups, *matrix) = (lhs if gather is None else selection["gather"]).shape[0], rhs.shape
     k, n = reversed(matrix) if transpose_rhs else matrix
+    n = n if second is None else 2 * n
     if lhs.shape[1] != k:
         stored = ", transposed" if transpose_rhs else ""
         raise ValueError(
@@ -148,16 +168,22 @@ def ragged_dot(
         extras["bias"] = extra_operand(name, "bias", bias, (groups, n), "(g, 2 n)" if gated else "(g, n)", out_dtype)
     if row_scale is not None:
         extras["row_scale"] = extra_operand(name, "row_scale", row_scale, (m,), "(m,)", wide)
+    extras |= scales
     if group_offset is not None:
         extras["group_offset"] = scalar_integer(name, "group_offset", group_offset)
+    if rhs_gradient is not None and scales:
+        raise ValueError(f"{name}: rhs_gradient is for weights that have a gradient, but rhs is Scaled")
     if rhs_gradient is not None:
         check_sums(name, "rhs_gradient", rhs_gradient, "rhs", rhs.shape, rhs.dtype)
+    if second is not None:
+        extras = {"second": second.astype(rhs.dtype), **extras}
     operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **extras, **selection}
     refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     ragged = Ragged(
         out_dtype=np.dtype(out_dtype),
         groups=groups,
         transpose_rhs=bool(transpose_rhs),
+        halves="none" if second is None else "columns",
         extras=tuple(extras),
         activation=activation_name,
         gated=bool(gated),
@@ -176,6 +202,42 @@ def ragged_dot(
         known = rows_with_weights(group_sizes, extras.get("group_offset"), m, groups)
         result = jnp.where(known, after, jnp.zeros((), wide))[:, None] * result
     return result
+
+
+def _scaled_factors(name: str, lhs: Any, rhs: Any, preferred: Any) -> tuple[Any, Any, dict[str, jax.Array], Any]:
+    """Both factors, their scales, which the primitive takes, and the result's dtype. A factor in blocks that the
+    primitive does not know, or beside one that is not scaled, is converted."""
+    if not (isinstance(lhs, Scaled) and isinstance(rhs, Scaled)):
+        other = rhs if isinstance(lhs, Scaled) else lhs
+        dtype = as_array(name, "rhs" if other is rhs else "lhs", other).dtype
+        lhs, rhs = (x.dequantized(dtype) if isinstance(x, Scaled) else x for x in (lhs, rhs))
+        return lhs, rhs, {}, preferred
+    preferred = np.dtype(jnp.bfloat16 if preferred is None else preferred)
+    known = arithmetic_of(lhs.dtype.name, rhs.dtype.name)
+    if known is None or known.name not in FLOAT8 or not (_fits(lhs, (1, SCALED)) and _fits(rhs, (1, SCALED, SCALED))):
+        return lhs.dequantized(), rhs.dequantized(), {}, preferred
+    return lhs.values, rhs.values, {"lhs_scale": lhs.scales, "rhs_scale": rhs.scales}, preferred
+
+
+def _fits(x: Scaled, block: tuple[int, ...]) -> bool:
+    """Whether each dimension of x is in blocks of these sizes, or one block (where a block is of more than 1)."""
+    return x.ndim == len(block) and all(
+        given == wanted or (wanted > 1 and given >= size)
+        for given, wanted, size in zip(x.sizes, block, x.shape, strict=True)
+    )
+
+
+def _pair(name: str, rhs: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
+    """Both arrays of a pair rhs."""
+    if len(rhs) != 2:
+        raise ValueError(f"{name}: rhs has {len(rhs)} arrays: it must be one array or a pair")
+    first, second = (as_array(name, f"rhs[{i}]", x) for i, x in enumerate(rhs))
+    if (first.shape, first.dtype) != (second.shape, second.dtype):
+        raise ValueError(
+            f"{name}: rhs[0] is {first.dtype}{first.shape} but rhs[1] is {second.dtype}{second.shape}: they must have "
+            "one shape and dtype"
+        )
+    return first, second
 
 
 def check_groups(name: str, **shapes: tuple[Any, ...]) -> None:
