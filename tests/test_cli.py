@@ -108,6 +108,7 @@ def test_a_missing_file(capsys):
 
 
 @pytest.mark.parametrize("arguments", slow_except([[], ["--help"]], [[]]), ids=["backends", "help"])
+@pytest.mark.slow
 def test_a_reader_that_has_gone(arguments):
     command = [sys.executable, "-m", "jax_vbgemm", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from slow_cases import slow_except
 
 import jax_vbgemm as vb
 from jax_vbgemm._src.epilogue import Epilogue
@@ -53,6 +54,7 @@ def test_vmap_of_different_ranks():
     assert_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_vmap_of_vmap_with_grad():
     As, Bs = pair((2, 3), (3,))
 
@@ -116,7 +118,7 @@ def test_scan_and_while_and_cond():
     assert_equal(chosen, plain(As, Bs))
 
 
-@pytest.mark.parametrize("name", ["C", "bias"])
+@pytest.mark.parametrize("name", slow_except(["C", "bias"], ["bias"]))
 def test_what_is_added_alone_is_mapped(name):
     """One product serves all mapped entries, and the other results' epilogues stay in the kernel."""
     As = [oracle.random((5, 7), "float64", 1), oracle.random((3, 2, 4), "float64", 2)]
