@@ -107,7 +107,8 @@ def draw(plan: "Plan", file: Any = None) -> Any:
     used = plan.tiles_used
     colour = {tile.index: _COLOURS[number % len(_COLOURS)] for number, tile in enumerate(used)}
     middle = begin + length * drawn.useful[kept]
-    edge = {"linewidths": 0.3 if len(low) < 2000 else 0, "edgecolors": "white"}
+    rows = plan.device.units * int(drawn.lanes.max(initial=1))
+    edge = {"linewidths": 0.3 if rows < 200 and len(low) < 2000 else 0, "edgecolors": "white"}
     of_tiles = [colour[index] for index in drawn.tile_id[kept].tolist()]
     axes.add_collection(PolyCollection(boxes(begin, middle), facecolors=of_tiles, **edge))
     axes.add_collection(PolyCollection(boxes(middle, begin + length), facecolors=_PADDING, **edge))
