@@ -135,6 +135,8 @@ NB_MODULE(_core, m) {
         "The operands of ragged products, in order, and their result: (name, type, kernels that have it, shape in ragged rows, shape in a "
         "ragged contraction).");
   m.attr("RAGGED_REQUIRED") = vbgemm::kRaggedRequired;
+  m.def("ragged_halves", [] { return Names(vbgemm::kRaggedHalvesNames); }, "What of a ragged product comes in halves, by number.");
+  m.attr("RAGGED_HALF_ELEMENTS") = vbgemm::kRaggedHalfElements;
   m.def("ragged_shapes", &RaggedShapes, "A GPU's tile shapes of ragged products, by number: (name, columns, thread blocks of a cluster).");
   m.def(
       "has_ragged_pipeline",

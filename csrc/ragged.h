@@ -13,15 +13,25 @@ struct RaggedOperand {
   int64_t batch_stride[2];  // in elements
 };
 
-// The sizes of a call, of which the shapes of its operands consist. columns: of a matrix of rhs and of a bias in ragged rows, 2 n in a
-// gated product.
-enum class RaggedSize : int32_t { lhs_rows, m, k, n, columns, groups, total_groups };
-inline constexpr const char* kRaggedSizeNames[] = {"lhs_rows", "m", "k", "n", "columns", "groups", "total_groups"};
+// The sizes of a call, of which the shapes of its operands consist. columns: of the sums and of a bias in ragged rows, 2 n in a gated
+// product. lhs_columns, rhs_k and rhs_columns differ from k, k and columns (n in a contraction) where the call has halves.
+enum class RaggedSize : int32_t { lhs_rows, m, k, n, columns, groups, total_groups, lhs_columns, rhs_k, rhs_columns };
+inline constexpr const char* kRaggedSizeNames[] = {"lhs_rows",     "m",           "k",     "n",          "columns", "groups",
+                                                   "total_groups", "lhs_columns", "rhs_k", "rhs_columns"};
 inline constexpr int kRaggedSizes = sizeof(kRaggedSizeNames) / sizeof(kRaggedSizeNames[0]);
 
 // The type of an operand: that of lhs and rhs, of the result, of the sums, int32, or either of int32 and int64.
 enum class RaggedType : int32_t { factor, result, accumulator, index, group_size };
 inline constexpr const char* kRaggedTypeNames[] = {"factor", "result", "accumulator", "index", "group_size"};
+
+// What comes in halves, so that weights in two arrays take part in one call, and neither they nor cotangents are copied. Ragged rows: the
+// halves of the columns of each matrix, or of its K, are those of two arrays, rhs and second. Ragged contraction: of a side with twice the
+// columns, one half takes part.
+enum class RaggedHalves : int32_t { none, columns, k, lhs_first, lhs_second, rhs_first, rhs_second };
+inline constexpr const char* kRaggedHalvesNames[] = {"none", "columns", "k", "lhs_first", "lhs_second", "rhs_first", "rhs_second"};
+inline constexpr int kRaggedHalves = sizeof(kRaggedHalvesNames) / sizeof(kRaggedHalvesNames[0]);
+// Of how many elements a half must be a multiple, except for both halves of a gated product: no box of TMA lies in both.
+inline constexpr int kRaggedHalfElements = 64;
 
 // A shape without batch dimensions; rank -1: the operand is absent.
 struct OperandShape {
@@ -41,7 +51,8 @@ struct RaggedOperandInfo {
 
 namespace ragged_table {
 constexpr RaggedSize lhs_rows = RaggedSize::lhs_rows, m = RaggedSize::m, k = RaggedSize::k, n = RaggedSize::n,
-                     columns = RaggedSize::columns, groups = RaggedSize::groups, total_groups = RaggedSize::total_groups;
+                     columns = RaggedSize::columns, groups = RaggedSize::groups, total_groups = RaggedSize::total_groups,
+                     lhs_columns = RaggedSize::lhs_columns, rhs_k = RaggedSize::rhs_k, rhs_columns = RaggedSize::rhs_columns;
 constexpr int cpu = kRaggedCpu, tiles = kRaggedTiles, pipelined = kRaggedPipelined, all = cpu | tiles | pipelined;
 constexpr OperandShape absent{-1, {}};
 template <class... Size>
@@ -82,6 +93,7 @@ struct RaggedCall {
   DType dtype, out_dtype;  // dtype: of lhs and rhs; out_dtype: of the result
   Kind kind;
   bool contraction, transpose_rhs, gated;
+  RaggedHalves halves;
   Activation activation;
   bool wide_sizes;  // group_sizes are int64
   int64_t m, k, n, groups, total_groups, lhs_rows;
@@ -94,9 +106,15 @@ struct RaggedCall {
   int64_t workspace_bytes;
   RaggedPlan plan;  // on a GPU
 
-  int64_t columns() const { return gated ? 2 * n : n; }  // of a matrix of rhs in ragged rows
+  int64_t columns() const { return gated ? 2 * n : n; }  // of the sums
+  int64_t lhs_columns() const { return halves == RaggedHalves::lhs_first || halves == RaggedHalves::lhs_second ? 2 * k : k; }
+  int64_t rhs_k() const { return halves == RaggedHalves::k ? k / 2 : k; }
+  int64_t rhs_columns() const {
+    if (halves == RaggedHalves::rhs_first || halves == RaggedHalves::rhs_second) return 2 * n;
+    return halves == RaggedHalves::columns ? columns() / 2 : columns();
+  }
   int64_t size(RaggedSize which) const {
-    const int64_t sizes[kRaggedSizes] = {lhs_rows, m, k, n, columns(), groups, total_groups};
+    const int64_t sizes[kRaggedSizes] = {lhs_rows, m, k, n, columns(), groups, total_groups, lhs_columns(), rhs_k(), rhs_columns()};
     return sizes[static_cast<int>(which)];
   }
   int bytes(RaggedType type) const {  // of an element
@@ -123,12 +141,12 @@ inline int64_t elements_of(const RaggedCall& call, const RaggedOperandInfo& oper
   return elements;
 }
 
-// Whether a kernel has all operands of a call, and its gates.
+// Whether a kernel has all operands of a call, its gates and its halves.
 inline bool has_all(RaggedKernel kernel, const RaggedCall& call) {
   for (int i = 0; i < kRaggedOperands; ++i) {
     if ((call.*kRaggedMembers[i]).data && !(kRaggedOperandTable[i].kernels & kernel)) return false;
   }
-  return !call.gated || kernel == kRaggedPipelined;
+  return (!call.gated && call.halves == RaggedHalves::none) || kernel == kRaggedPipelined;
 }
 
 inline int64_t results_of(const RaggedCall& call) { return elements_of(call, kRaggedOperandTable[kRaggedOperands]); }

@@ -1,5 +1,5 @@
 // The custom call of ragged products: products over rows in groups whose sizes are data. This file has its contract, and the checks between
-// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v4" on every platform.
+// its arguments and a kernel. jax_vbgemm/_src/ragged/lowering.py emits it under the name "vbgemm_ragged_v5" on every platform.
 //
 // Rows belong to groups in order: group j of total_groups has the next max(group_sizes[j], 0) rows, but rows from m on do not exist,
 // whatever the sizes say. There are weights for `groups` groups only, beginning with group group_offset: group j has the weights w = j -
@@ -14,16 +14,17 @@
 // With `gather`, lhs has any number of rows, and row gather[i] of it (the first or last one if there is no such row) takes the place of
 // lhs[i].
 //
-// Operands and results are row-major. rhs is (groups, columns, k) with transpose_rhs. An operand that the call does not have has no
-// elements and rank 1. Results: out, and the workspace, bytes (uint8) that the plan needs (ragged_workspace_bytes), absent if it needs
-// none. The accumulator, of which only a ragged contraction with results of float32 has one, is aliased with the result. Operands of the
-// accumulator's type are for real numbers. The result has lhs's dtype, or float32 if that has 16 bits.
+// Operands and results are row-major. rhs is (groups, rhs_columns, rhs_k) with transpose_rhs, and so is second. An operand that the call
+// does not have has no elements and rank 1. Results: out, and the workspace, bytes (uint8) that the plan needs (ragged_workspace_bytes),
+// absent if it needs none. The accumulator, of which only a ragged contraction with results of float32 has one, is aliased with the result.
+// Operands of the accumulator's type are for real numbers. The result has lhs's dtype, or float32 if that has 16 bits.
 //
 // All of this is computed for a batch: the result has up to two more dimensions before its own, and so may each operand. They broadcast: an
 // operand that lacks one, or has size 1 in it, is shared along it. All sizes are at least 1 and follow from the operands' dimensions.
 //
 // The attributes are those of RaggedAttributes. catalogue is the hash of the catalogue of tiles to which `tile` refers.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -38,7 +39,7 @@ namespace vbgemm {
 #define VBGEMM_RAGGED_ATTRIBUTES(ATTRIBUTE, SEPARATOR)                                    \
   ATTRIBUTE(int64_t, kind) SEPARATOR                                                      \
   ATTRIBUTE(bool, contraction) SEPARATOR ATTRIBUTE(bool, transpose_rhs) SEPARATOR         \
-  ATTRIBUTE(int64_t, activation) SEPARATOR ATTRIBUTE(bool, gated) SEPARATOR               \
+  ATTRIBUTE(int64_t, activation) SEPARATOR ATTRIBUTE(bool, gated) SEPARATOR ATTRIBUTE(int64_t, halves) SEPARATOR \
   ATTRIBUTE(int64_t, shape) SEPARATOR ATTRIBUTE(bool, counted) SEPARATOR ATTRIBUTE(int64_t, tile) SEPARATOR \
   ATTRIBUTE(int64_t, catalogue)
 // clang-format on
@@ -143,15 +144,19 @@ inline Fault check_ragged_buffers(const RaggedArguments& given, RaggedCall& call
     if (!is_given(i, buffer)) continue;
     if (shape.rank < 0)
       return std::string(call.contraction ? "a ragged contraction has no " : "only a ragged contraction has an ") + operand.name;
-    if (Fault fault = known.read(operand, shape, call.transpose_rhs && &place == &call.rhs, buffer)) return fault;
+    const bool transposed = call.transpose_rhs && (&place == &call.rhs || &place == &call.second);
+    if (Fault fault = known.read(operand, shape, transposed, buffer)) return fault;
     if (Fault fault = check_ragged_dtype(operand, buffer.element_type(), call)) return fault;
     place.data = buffer.untyped_data();
   }
   call.lhs_rows = known[RaggedSize::lhs_rows], call.k = known[RaggedSize::k];
   call.m = known[RaggedSize::m], call.n = known[RaggedSize::n];
   call.groups = known[RaggedSize::groups], call.total_groups = known[RaggedSize::total_groups];
-  if (!call.contraction && known[RaggedSize::columns] != call.columns()) {
-    return "rhs has " + std::to_string(known[RaggedSize::columns]) + " columns, expected " + std::to_string(call.columns());
+  for (const RaggedSize derived : {RaggedSize::columns, RaggedSize::lhs_columns, RaggedSize::rhs_k, RaggedSize::rhs_columns}) {
+    if (known[derived] && known[derived] != call.size(derived)) {
+      return kRaggedSizeNames[static_cast<int>(derived)] + (" is " + std::to_string(known[derived])) + ", expected " +
+             std::to_string(call.size(derived));
+    }
   }
   if (!call.gather.data && call.lhs_rows != call.m) return "lhs must have m rows, as the call has no gather";
   call.out = out.untyped_data();
@@ -191,7 +196,18 @@ inline Fault check_ragged_rules(const RaggedCall& call) {
   if (call.contraction && (call.transpose_rhs || call.activation != Activation::none || call.gated)) {
     return "a ragged contraction has neither transpose_rhs nor an epilogue";
   }
-  if (call.columns() > kRaggedMostSize) return "both halves of a gated product have too many columns for 32 bits";
+  const bool of_rows = call.halves == RaggedHalves::columns || call.halves == RaggedHalves::k;
+  if (call.contraction ? of_rows : call.halves > RaggedHalves::k) {
+    return std::string("halves of ") + kRaggedHalvesNames[static_cast<int>(call.halves)] + " are not for this form";
+  }
+  if (of_rows != (call.second.data != nullptr)) return "second must be given with halves of columns or of k, and only with them";
+  if ((call.halves == RaggedHalves::k && call.k % 2) || (call.halves == RaggedHalves::columns && call.columns() % 2)) {
+    return "what comes in halves must be even";
+  }
+  if (call.halves == RaggedHalves::k && call.gated) return "a gated product has halves of columns";
+  if (std::max(call.columns(), std::max(call.lhs_columns(), call.rhs_columns())) > kRaggedMostSize) {
+    return "both halves have too many columns for 32 bits";
+  }
   if (call.accumulator.data && call.out_dtype != DType::f32) return "an accumulator and its results must be float32";
   if (call.accumulator.data && call.accumulator.data != call.out) return "the accumulator's memory must be that of the result";
   return {};
@@ -205,6 +221,9 @@ inline Fault check_ragged_call(const RaggedArguments& given, RaggedCall& call) {
   }
   if (given.results.size() < 1 || given.results.size() > 2) return "a ragged call has one result beside its workspace";
   if (Fault fault = check_activation(attributes.activation)) return fault;
+  if (attributes.halves < 0 || attributes.halves >= kRaggedHalves)
+    return "halves are " + std::to_string(attributes.halves) + ", which does not exist";
+  call.halves = static_cast<RaggedHalves>(attributes.halves);
   call.contraction = attributes.contraction, call.transpose_rhs = attributes.transpose_rhs, call.gated = attributes.gated;
   call.activation = static_cast<Activation>(attributes.activation);
   const ffi::AnyBuffer lhs = *given.operands.get<ffi::AnyBuffer>(0), out = **given.results.get<ffi::AnyBuffer>(0);

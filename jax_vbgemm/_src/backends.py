@@ -22,7 +22,7 @@ from jax_vbgemm._src.plugins import cuda_module
 TARGET_NAME = "vbgemm_v1"
 ADD_TARGET_NAME = "vbgemm_add_v1"  # on GPUs only; on the CPU XLA's own loops are as fast
 SQUARE_SUMS_TARGET_NAME = "vbgemm_square_sums_v1"  # on GPUs only
-RAGGED_TARGET_NAME = "vbgemm_ragged_v4"  # on RAGGED_PLATFORMS
+RAGGED_TARGET_NAME = "vbgemm_ragged_v5"  # on RAGGED_PLATFORMS
 GPU_PLATFORMS = ("cuda", "rocm")
 RAGGED_PLATFORMS = ("cpu", "cuda", "rocm")
 

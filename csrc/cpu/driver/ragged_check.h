@@ -96,11 +96,11 @@ inline std::vector<DType> ragged_dtypes() {
 class RandomRagged {
  public:
   explicit RandomRagged(const RaggedRange& range)
-      : call_(drawn(range)), lhs_(call_.dtype, 0), rhs_(lhs_), bias_(lhs_), scale_(lhs_), out_(lhs_) {
+      : call_(drawn(range)), lhs_(call_.dtype, 0), rhs_(lhs_), second_(lhs_), bias_(lhs_), scale_(lhs_), out_(lhs_) {
     const bool real = !is_complex(call_.dtype), finishes = call_.gated || (!call_.contraction && chance(0.5));
     if (finishes && real) call_.activation = static_cast<Activation>(uniform(0, kActivations - 1));
     entries_ = call_.batch[0] * call_.batch[1];
-    rhs_entry_ = call_.contraction ? call_.m * call_.n : call_.groups * call_.k * call_.columns();
+    rhs_entry_ = (call_.contraction ? call_.m : call_.groups * call_.rhs_k()) * call_.rhs_columns();
     out_entry_ = call_.contraction ? call_.groups * call_.k * call_.n : call_.m * call_.n;
     if (call_.plan.shape != RaggedShape::none &&
         has_ragged_pipeline(call_.kind, call_.contraction, call_.transpose_rhs, true, RaggedShape::wide) && chance(0.4)) {
@@ -110,8 +110,9 @@ class RandomRagged {
         call_.plan.shape == RaggedShape::wide_pair) {
       call_.plan.shape = RaggedShape::wide;
     }
-    lhs_ = operand(call_.lhs, call_.dtype, call_.lhs_rows * call_.k, chance(0.3));
+    lhs_ = operand(call_.lhs, call_.dtype, call_.lhs_rows * call_.lhs_columns(), chance(0.3));
     rhs_ = operand(call_.rhs, call_.dtype, rhs_entry_, chance(0.3));
+    if (has_second()) second_ = operand(call_.second, call_.dtype, rhs_entry_, chance(0.3));
     if (finishes && chance(0.7)) bias_ = operand(call_.bias, call_.out_dtype, call_.groups * call_.columns(), true);
     if (finishes && real && call_.plan.tile < 0 && chance(0.7))
       scale_ = operand(call_.row_scale, accumulator_of(call_.dtype), call_.m, true);
@@ -175,10 +176,26 @@ class RandomRagged {
     const auto size = [&](int64_t most) { return multiple * uniform(1, std::max<int64_t>(most / multiple, 1)); };
     const int64_t part = chance(0.1) ? 1 : 6;  // most are small
     call.m = uniform(1, range.m / part), call.k = size(range.k / part), call.n = size(range.n / part);
+    if (pipelined && chance(0.3)) draw_halves(call);
     call.groups = call.total_groups = uniform(1, 9);
     call.lhs_rows = call.m;
     for (int64_t& batch : call.batch) batch = chance(0.2) ? uniform(1, 3) : 1;
     return call;
+  }
+
+  static void draw_halves(RaggedCall& call) {
+    const auto in_halves = [](int64_t size) {
+      return (size + 2 * kRaggedHalfElements - 1) / (2 * kRaggedHalfElements) * 2 * kRaggedHalfElements;
+    };
+    if (call.contraction) {
+      call.halves = static_cast<RaggedHalves>(uniform(static_cast<int64_t>(RaggedHalves::lhs_first), kRaggedHalves - 1));
+    } else if (call.gated || chance(0.5)) {
+      call.halves = RaggedHalves::columns;
+      if (!call.gated) call.n = in_halves(call.n);
+    } else {
+      call.halves = RaggedHalves::k;
+      call.k = in_halves(call.k);
+    }
   }
 
   static RaggedPlan drawn_plan(const RaggedRange& range, const RaggedCall& call) {
@@ -228,15 +245,16 @@ class RandomRagged {
   // Fills with NaN the weights of groups without rows, and the rows without a group: of a contraction, those of both operands, which may be
   // copied with the last group's.
   void hide_what_is_never_read() {
-    const int64_t weights = call_.contraction ? 0 : call_.k * call_.columns();
+    const int64_t weights = call_.contraction ? 0 : call_.rhs_k() * call_.rhs_columns();
     int64_t row = 0;
     for (int64_t group = 0; group < call_.groups; ++group) {
       const int64_t rows = rows_of(0, group, row);
       if (rows == 0) rhs_.fill(group * weights, (group + 1) * weights, NAN);
+      if (rows == 0 && has_second()) second_.fill(group * weights, (group + 1) * weights, NAN);
       row += rows;
     }
-    if (gather_.empty()) lhs_.fill(row * call_.k, call_.m * call_.k, NAN);
-    if (call_.contraction) rhs_.fill(row * call_.n, call_.m * call_.n, NAN);
+    if (gather_.empty()) lhs_.fill(row * call_.lhs_columns(), call_.m * call_.lhs_columns(), NAN);
+    if (call_.contraction) rhs_.fill(row * call_.rhs_columns(), call_.m * call_.rhs_columns(), NAN);
   }
 
   int64_t first(const RaggedOperand& x, int64_t entry) const {
@@ -247,12 +265,14 @@ class RandomRagged {
   }
 
   void check_contraction(int64_t entry, int64_t matrix, int64_t row, int64_t rows, std::vector<bool>& written) const {
-    const int64_t k = call_.k, n = call_.n;
+    const int64_t k = call_.k, n = call_.n, lhs_columns = call_.lhs_columns(), rhs_columns = call_.rhs_columns();
+    const int64_t left = call_.halves == RaggedHalves::lhs_second ? k : 0, right = call_.halves == RaggedHalves::rhs_second ? n : 0;
     for (int64_t i = 0; i < k * n; ++i) {
       Number sum = start(entry * out_entry_ + matrix * k * n + i);
       double magnitude = std::abs(sum);
       for (int64_t r = row; r < row + rows; ++r) {
-        const int64_t x = first(call_.lhs, entry) + r * k + i / n, y = first(call_.rhs, entry) + r * n + i % n;
+        const int64_t x = first(call_.lhs, entry) + r * lhs_columns + left + i / n;
+        const int64_t y = first(call_.rhs, entry) + r * rhs_columns + right + i % n;
         sum += lhs_.values[x] * rhs_.values[y], magnitude += lhs_.sizes[x] * rhs_.sizes[y];
       }
       expect("contraction", out_, entry * out_entry_ + matrix * k * n + i, sum, magnitude, rows);
@@ -278,21 +298,26 @@ class RandomRagged {
   }
   // An element of lhs op(rhs) + bias. The product of absolute values is added to `magnitude`.
   Number product(int64_t entry, int64_t matrix, int64_t row, int64_t col, double& magnitude) const {
-    const int64_t k = call_.k, columns = call_.columns();
-    const int64_t x = first(call_.lhs, entry) + lhs_row(row) * k, y = first(call_.rhs, entry) + matrix * k * columns;
+    const int64_t k = call_.k, rhs_k = call_.rhs_k(), rhs_columns = call_.rhs_columns();
+    const int64_t x = first(call_.lhs, entry) + lhs_row(row) * k;
     Number sum = 0;
     for (int64_t i = 0; i < k; ++i) {
-      const int64_t z = y + (call_.transpose_rhs ? col * k + i : i * columns + col);
-      sum += lhs_.values[x + i] * rhs_.values[z], magnitude += lhs_.sizes[x + i] * rhs_.sizes[z];
+      const bool behind = has_second() && (i >= rhs_k || col >= rhs_columns);
+      const Numbers& weights = behind ? second_ : rhs_;
+      const int64_t y = first(behind ? call_.second : call_.rhs, entry) + matrix * rhs_k * rhs_columns;
+      const int64_t z = y + (call_.transpose_rhs ? col % rhs_columns * rhs_k + i % rhs_k : i % rhs_k * rhs_columns + col % rhs_columns);
+      sum += lhs_.values[x + i] * weights.values[z], magnitude += lhs_.sizes[x + i] * weights.sizes[z];
     }
     if (!call_.bias.data) return sum;
-    const Number bias = bias_.values[matrix * columns + col];
+    const Number bias = bias_.values[matrix * call_.columns() + col];
     magnitude += std::abs(bias);
     return sum + bias;
   }
 
+  bool has_second() const { return call_.halves == RaggedHalves::columns || call_.halves == RaggedHalves::k; }
+
   RaggedCall call_;
-  Numbers lhs_, rhs_, bias_, scale_, out_;
+  Numbers lhs_, rhs_, second_, bias_, scale_, out_;
   std::optional<SizesOfGroups> sizes_;
   int32_t offset_ = 0;
   std::vector<int32_t> gather_;

@@ -66,10 +66,47 @@ const Pipelined* find_pipelined(const RaggedCall& call) {
   return nullptr;
 }
 
-// The map of `matrices` consecutive matrices, each with `lines` lines of `items` elements.
-Error describe(CUtensorMap& map, DType dtype, const void* data, int64_t items, int64_t lines, int64_t matrices, uint32_t box_lines) {
+// Consecutive matrices, each with `lines` lines of `items` elements without gaps.
+TensorOfLines matrices_of(DType dtype, const void* data, int64_t items, int64_t lines, int64_t matrices) {
   const int64_t line = items * bytes_of(dtype);
-  return encode_map(map, {dtype, data, items, lines, matrices, line, line * lines}, box_lines);
+  return {dtype, data, items, lines, matrices, line, line * lines};
+}
+
+// The first or second half of the elements of each line, or of the lines of each matrix.
+TensorOfLines half_of(TensorOfLines tensor, bool of_lines, bool second) {
+  int64_t& count = of_lines ? tensor.lines : tensor.items;
+  count /= 2;
+  const int64_t stride = of_lines ? tensor.line_stride : bytes_of(tensor.dtype);
+  if (second) tensor.data = static_cast<const char*>(tensor.data) + count * stride;
+  return tensor;
+}
+
+// Both maps of B, and where the second one begins.
+Error describe_rhs(const RaggedCall& call, GroupParameters& parameters) {
+  const DType dtype = arithmetic_of(call.kind).rhs;
+  TensorOfLines first = matrices_of(dtype, call.rhs.data, call.transpose_rhs ? call.rhs_k() : call.rhs_columns(),
+                                    call.contraction     ? call.m
+                                    : call.transpose_rhs ? call.rhs_columns()
+                                                         : call.rhs_k(),
+                                    call.contraction ? 1 : call.groups);
+  TensorOfLines second = first;
+  parameters.split_col = parameters.split_depth = kNoSplit;
+  switch (call.halves) {
+    case RaggedHalves::columns:
+    case RaggedHalves::k:
+      second.data = call.second.data;
+      (call.halves == RaggedHalves::k ? parameters.split_depth : parameters.split_col) =
+          static_cast<int32_t>(call.halves == RaggedHalves::k ? call.rhs_k() : call.rhs_columns());
+      break;
+    case RaggedHalves::rhs_first:
+    case RaggedHalves::rhs_second: first = second = half_of(first, false, call.halves == RaggedHalves::rhs_second); break;
+    default:
+      if (!call.gated) break;
+      second = half_of(first, call.transpose_rhs, true), first = half_of(first, call.transpose_rhs, false);
+      parameters.split_col = static_cast<int32_t>(call.n);
+  }
+  const Error error = encode_map(parameters.b[0], first, kBoxLines);
+  return error == kSuccess ? encode_map(parameters.b[1], second, kBoxLines) : error;
 }
 
 }  // namespace
@@ -93,6 +130,11 @@ bool runs_ragged_pipeline(const RaggedCall& call) {
   const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
   const int line = pipelined_line_elements(call.kind);
   if (call.k % line || call.n % line || !aligned(call.lhs.data) || !aligned(call.rhs.data) || !aligned(call.out)) return false;
+  if (!aligned(call.second.data)) return false;
+  if (!call.contraction && call.halves != RaggedHalves::none && !call.gated) {
+    const int64_t half = call.halves == RaggedHalves::k ? call.rhs_k() : call.rhs_columns();
+    if (half % kRaggedHalfElements) return false;
+  }
   return has_bulk_copies(kernel->address);
 }
 
@@ -110,22 +152,20 @@ Error launch_ragged_pipeline(const RaggedCall& call, Stream stream) {
   parameters.accumulates = call.accumulator.data;
   parameters.next_unit = call.plan.counted ? static_cast<uint32_t*>(call.workspace) : nullptr;
   const DType dtype = arithmetic_of(call.kind).lhs;
-  const bool contraction = call.contraction, transposed = call.transpose_rhs;
+  const bool contraction = call.contraction;
   parameters.lhs = call.lhs.data;
   parameters.gather = static_cast<const int32_t*>(call.gather.data);
   parameters.lhs_rows = static_cast<int32_t>(call.lhs_rows);
   Error error = kSuccess;
-  if (!call.gather.data) error = describe(parameters.a, dtype, call.lhs.data, call.k, call.m, 1, kBoxLines);
-  if (error == kSuccess) {
-    error = describe(parameters.b, dtype, call.rhs.data, transposed ? call.k : call.columns(),
-                     contraction  ? call.m
-                     : transposed ? call.columns()
-                                  : call.k,
-                     contraction ? 1 : call.groups, kBoxLines);
+  if (!call.gather.data) {
+    TensorOfLines lhs = matrices_of(dtype, call.lhs.data, call.lhs_columns(), call.m, 1);
+    if (call.lhs_columns() != call.k) lhs = half_of(lhs, false, call.halves == RaggedHalves::lhs_second);
+    error = encode_map(parameters.a, lhs, kBoxLines);
   }
+  if (error == kSuccess) error = describe_rhs(call, parameters);
   if (error == kSuccess) {
-    error = describe(parameters.out, call.out_dtype, call.out, call.n, contraction ? call.k : call.m, contraction ? call.groups : 1,
-                     kStoreLines);
+    const int64_t rows = contraction ? call.k : call.m;
+    error = encode_map(parameters.out, matrices_of(call.out_dtype, call.out, call.n, rows, contraction ? call.groups : 1), kStoreLines);
   }
   if (error == kSuccess && parameters.next_unit) error = clear_memory(parameters.next_unit, sizeof(uint32_t), stream);
   if (error != kSuccess) return error;

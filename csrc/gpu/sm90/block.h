@@ -126,6 +126,8 @@ class PipelinedBlock {
       unsigned char* const stage = shared_.stage[stages.index];
       arrive_expecting(full, (boxes.boxes_a + boxes.halves * boxes.boxes_b) * Cut::kBoxBytes);
       const int deep = boxes.first + k;
+      const bool behind = deep >= boxes.split_depth;
+      const int deep_of_b = behind ? deep - boxes.split_depth : deep;
       for (int box = 0; box < boxes.boxes_a; ++box) {
         const int along = boxes.row + box * Cut::kBox;
         copy_shared(boxes.shares_a, box, stage + box * Cut::kBoxBytes, *boxes.a, boxes.across_a ? along : deep,
@@ -133,9 +135,11 @@ class PipelinedBlock {
       }
       for (int half = 0; half < boxes.halves; ++half) {
         for (int i = 0; i < boxes.boxes_b; ++i) {
-          const int box = half * boxes.boxes_of_half + i, along = half * boxes.cols_of_half + boxes.col + i * Cut::kBox;
-          copy_shared(boxes.shares_b, box, stage + (Cut::kBoxesA + box) * Cut::kBoxBytes, *boxes.b, boxes.across_b ? along : deep,
-                      boxes.across_b ? deep : along, boxes.matrix, full);
+          const int box = half * boxes.boxes_of_half + i, col = boxes.col + i * Cut::kBox;
+          const bool beside = half > 0 || col >= boxes.split_col;
+          const int along = half == 0 && beside ? col - boxes.split_col : col;
+          copy_shared(boxes.shares_b, box, stage + (Cut::kBoxesA + box) * Cut::kBoxBytes, boxes.b[beside || behind],
+                      boxes.across_b ? along : deep_of_b, boxes.across_b ? deep_of_b : along, boxes.matrix, full);
         }
       }
     }

@@ -74,7 +74,9 @@ struct PipelineState {
   }
 };
 
-// What TMA copies of a tile: boxes of A, and of B, whose boxes are those of one matrix or of its two halves.
+constexpr int kNoSplit = INT32_MAX;
+
+// What TMA copies of a tile: boxes of A, and of B, whose halves may be two arrays.
 struct TileBoxes {
   bool by_tma = true;  // whether TMA copies the tile at all
   const CUtensorMap *a, *b;
@@ -83,7 +85,9 @@ struct TileBoxes {
   bool shares_a = false, shares_b = false;      // both CTAs of the cluster need the same boxes
   int depth;                                    // of this CTA's tile
   int row = 0, col = 0, first = 0, matrix = 0;  // where the tile begins: row of A, column and matrix of B, step of K
-  int halves = 1, boxes_of_half = 0, cols_of_half = 0;
+  // From which column and which step of K on the second map of B has the boxes. No box lies in both halves.
+  int split_col = kNoSplit, split_depth = kNoSplit;
+  int halves = 1, boxes_of_half = 0;  // two: a gated product's tile has the same columns of both halves
 };
 
 // The numbers of named barriers: of each consumer warpgroup, of the threads that copy operands, and of all producers.

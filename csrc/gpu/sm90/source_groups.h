@@ -28,8 +28,9 @@ struct GroupShared {
 };
 
 struct GroupParameters {
-  CUtensorMap a, b, out;  // a: not if rows are gathered
-  const void* lhs;        // with its number of rows, and the row that takes the place of each row, where rows are gathered
+  CUtensorMap a, b[2], out;        // a: not if rows are gathered; b: of both halves, or the same map twice
+  int32_t split_col, split_depth;  // where the second half of b begins, or kNoSplit
+  const void* lhs;                 // with its number of rows, and the row that takes the place of each row, where rows are gathered
   const int32_t* gather;
   int32_t lhs_rows;
   RaggedSizes sizes;
@@ -57,7 +58,8 @@ class GroupSource {
   __device__ void prefetch() const {
     if (thread_index() > 0) return;
     if (!Cut::kGathers) prefetch_map(parameters_.a);
-    prefetch_map(parameters_.b);
+    prefetch_map(parameters_.b[0]);
+    prefetch_map(parameters_.b[1]);
     prefetch_map(parameters_.out);
   }
 
@@ -89,12 +91,12 @@ class GroupSource {
     }
   }
 
-  // In a gated product, B's boxes are those of the gate, then as many of the other half of the matrix.
+  // In a gated product, B's boxes are those of the gate, then as many of the other half.
   __device__ TileBoxes boxes(const Tile& tile) const {
     TileBoxes boxes;
     boxes.halves = parameters_.sizes.gated ? 2 : 1, boxes.boxes_of_half = Cut::kBoxesB / boxes.halves;
-    boxes.cols_of_half = parameters_.sizes.n;
-    boxes.a = &parameters_.a, boxes.b = &parameters_.b;
+    boxes.a = &parameters_.a, boxes.b = parameters_.b;
+    boxes.split_col = parameters_.split_col, boxes.split_depth = parameters_.split_depth;
     boxes.boxes_a = Cut::kGathers ? 0 : (tile.rows + Cut::kBox - 1) / Cut::kBox;
     boxes.boxes_b = min(max(tile.cols + Cut::kBox - 1, 0) / Cut::kBox, boxes.boxes_of_half);
     boxes.across_a = Cut::kAcrossA, boxes.across_b = Cut::kAcrossB;

@@ -85,11 +85,21 @@ def combine(y: Any, routing: Routing) -> jax.Array:
 
 def _combined(y: jax.Array, routing: Routing) -> jax.Array:
     """`combine` in the accumulator's dtype."""
+    of_choices = _of_choices(y, routing)
+    return jnp.sum(routing.probabilities[..., None].astype(of_choices.dtype) * of_choices, axis=1)
+
+
+def _of_choices(y: jax.Array, routing: Routing) -> jax.Array:
+    """The rows of y for each choice, (tokens, k, n), in the accumulator's dtype."""
     tokens, k = routing.slots.shape
-    wide = accumulator(y.dtype)
-    of_choices = select_rows(y, routing.slots.reshape(-1, 1), routing.order[:, None])
-    of_choices = of_choices.reshape(tokens, k, y.shape[1]).astype(wide)
-    return jnp.sum(routing.probabilities[..., None].astype(wide) * of_choices, axis=1)
+    rows = select_rows(y, routing.slots.reshape(-1, 1), routing.order[:, None])
+    return rows.reshape(tokens, k, y.shape[1]).astype(accumulator(y.dtype))
+
+
+def _factors_of_rows(routing: Routing) -> jax.Array:
+    """The probability of each row's choice, (tokens * k,)."""
+    probabilities = routing.probabilities.reshape(-1, 1)
+    return select_rows(probabilities, routing.order[:, None], routing.slots.reshape(-1, 1))[:, 0]
 
 
 def gated_dot(
@@ -140,13 +150,22 @@ def gated_dot(
         raise ValueError(f"{name}: rhs[0] is {weights[0].shape} but rhs[1] is {weights[1].shape}: they must be equal")
     if not pair and width % 2:
         raise ValueError(f"{name}: rhs is {weights[0].shape}: gate and up lie side by side, but {width} is odd")
-    if not pair and not interleaved and known is not None and gate is None:
-        return ragged_dot(lhs, weights[0], group_sizes, activation=known, gated=True, **options)
+    if pair and options.get("rhs_gradient") is None:
+        rhs = tuple(weights)
+        if options.get("bias") is not None:
+            options["bias"] = jnp.concatenate(
+                _weights(name, "bias", tuple(_of_pair(name, "bias", options["bias"]))), axis=-1
+            )
+        apart = False
+    else:
+        rhs, apart = weights[0], pair
+    if not apart and not interleaved and known is not None and gate is None:
+        return ragged_dot(lhs, rhs, group_sizes, activation=known, gated=True, **options)
     scale = options.pop("row_scale", None)
     parts = []
-    for index, array in enumerate(weights):
+    for index, array in enumerate(weights if apart else [rhs]):
         own = dict(options)
-        for option in ("bias", "rhs_gradient") if pair else ():
+        for option in ("bias", "rhs_gradient") if apart else ():
             if (value := options.get(option)) is not None:
                 own[option] = _of_pair(name, option, value)[index]
         parts.append(ragged_dot(lhs, array, group_sizes, **own))
@@ -154,7 +173,7 @@ def gated_dot(
     wide = accumulator(dtype)
     if scale is not None:
         scale = extra_operand(name, "row_scale", scale, (m,), "(m,)", wide)
-    if not pair:
+    if not apart:
         both = parts[0]
         parts = [both[:, ::2], both[:, 1::2]] if interleaved else jnp.split(both, 2, axis=-1)
     factors = [part.astype(wide) for part in parts]
@@ -312,6 +331,12 @@ def expert_mlp(
         if not (isinstance(bias, tuple | list) and len(bias) == 2):
             raise TypeError(f"{name}: bias must be a pair, of gate_up and of down, not {shown(bias)}")
         first["bias"], second["bias"] = bias
+    # Where nothing is added to the second product, each row is multiplied by its probability in the first product's
+    # epilogue: the gradient of a probability then follows from features that the gradient of `down` needs anyway, and
+    # results of experts are neither kept nor read for it.
+    weighs_results = bias is not None or not gated
+    if not weighs_results:
+        first["row_scale"] = _factors_of_rows(routing).astype(accumulator(x.dtype))
     if gradients is not None:
         _check_gradients(name, gradients, weights, down, x, pair)
         first["rhs_gradient"], second["rhs_gradient"] = gradients
@@ -326,7 +351,7 @@ def expert_mlp(
         if known is None and function is not None:
             hidden = _applied(name, "activation", function, hidden)
     y = ragged_dot(hidden, down, routing.group_sizes, **second)
-    result = _combined(y, routing)
+    result = _combined(y, routing) if weighs_results else _of_choices(y, routing).sum(axis=1)
     return (result if axes is None else axes.summed_parts(result)).astype(y.dtype)
 
 

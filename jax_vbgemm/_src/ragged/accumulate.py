@@ -27,7 +27,7 @@ def product(ragged: Ragged, total: Any, *operands: jax.Array) -> jax.Array:
         return result
     value = result.astype(accumulator(ragged.out_dtype))
     if "bias" in extras:
-        value = value + bias_of_rows(extras["bias"], lhs, group_sizes, kept, plain).astype(value.dtype)
+        value = value + bias_of_rows(extras["bias"], lhs, group_sizes, extras, plain).astype(value.dtype)
     known = known_rows(group_sizes, extras, lhs, ragged)
     return finish(value, extras, ragged.activation, known, ragged.out_dtype, gated=ragged.gated)
 

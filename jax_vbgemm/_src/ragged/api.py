@@ -63,7 +63,9 @@ def ragged_dot(
 
     Args:
       lhs: (m, k), or (any number, k) with `gather`.
-      rhs: (g, k, n), or (g, n, k) where `transpose_rhs`. Dtypes promote as in jnp.matmul. A float8
+      rhs: (g, k, n), or (g, n, k) where `transpose_rhs`; or a pair of such arrays, which stand for one with the columns
+        of both side by side. On GPUs of compute capability 9.0 neither the pair nor its gradient is copied (for
+        bfloat16 and float16; without `gated`, for multiples of 64 columns). Dtypes promote as in jnp.matmul. A float8
         or a 4-bit integer times another dtype gives the dtype that jax.lax.ragged_dot gives; both are converted before
         the product, to a dtype that holds the values of both.
       group_sizes: (g,) integers of any value: a negative size counts as 0, and rows from m on don't exist. The weights
@@ -90,14 +92,14 @@ def ragged_dot(
         (gather, slots) has a gradient with a fixed order: slots (rows of lhs, m / rows of lhs) is the inverse
         selection, that is, gather (in range) contains r at the places slots[r], and nowhere else; checkify reports
         others, whose gradient is wrong. (The `rows` and `slots` of a `jax_vbgemm.moe.Routing`.)
-      rhs_gradient: a `jax.Ref` of the shape of rhs and of the accumulator's dtype (float32 for 16-bit operands), to
-        which a gradient adds the gradient of rhs, in place. (Sums over micro-batches.) The result does not depend on
-        it, except that an epilogue is computed from rounded products, and the gradients of all operands are what they
-        are without it. A gradient that does not pass through this product adds nothing: differentiate with respect to
-        rhs, or to what lhs or rhs depend on. Under jit the ordinary gradient of rhs costs nothing where it is not used.
-        On GPUs of compute capability 9.0 the kernel that computes the gradient of bfloat16 or float16 operands adds to
-        the sums itself. Derivatives are of first order and in reverse mode; JAX refuses others, and a vmap over
-        operands while the Ref is not mapped (at axis 0).
+      rhs_gradient: a `jax.Ref` of the shape of rhs, which is one array, and of the accumulator's dtype (float32 for
+        16-bit operands), to which a gradient adds the gradient of rhs, in place. (Sums over micro-batches.) The result
+        does not depend on it, except that an epilogue is computed from rounded products, and the gradients of all
+        operands are what they are without it. A gradient that does not pass through this product adds nothing:
+        differentiate with respect to rhs, or to what lhs or rhs depend on. Under jit the ordinary gradient of rhs costs
+        nothing where it is not used. On GPUs of compute capability 9.0 the kernel that computes the gradient of
+        bfloat16 or float16 operands adds to the sums itself. Derivatives are of first order and in reverse mode; JAX
+        refuses others, and a vmap over operands while the Ref is not mapped (at axis 0).
       implementation: "kernel", "xla", or None for the best available. An explicit choice is never replaced.
       group_size_hint: the typical size of groups, or a sequence with the typical size of each group. It guides the
         choice of tiles and changes no result.
@@ -112,6 +114,11 @@ def ragged_dot(
       NotImplementedError: implementation="kernel" where there is no kernel.
     """
     name = "ragged_dot"
+    second = None
+    if isinstance(rhs, tuple | list):
+        rhs, second = _pair(name, rhs)
+        if rhs_gradient is not None:
+            raise ValueError(f"{name}: rhs_gradient is for one array rhs, but rhs is a pair")
     lhs, rhs, precision, out_dtype = factors(name, lhs, rhs, precision, preferred_element_type)
     group_sizes = sizes_argument(name, group_sizes)
     for flag, value in {"transpose_rhs": transpose_rhs, "gated": gated}.items():
@@ -126,6 +133,7 @@ def ragged_dot(
     selection = {} if gather is None else _selection(name, lhs, gather)
     m, (groups, *matrix) = (lhs if gather is None else selection["gather"]).shape[0], rhs.shape
     k, n = reversed(matrix) if transpose_rhs else matrix
+    n = n if second is None else 2 * n
     if lhs.shape[1] != k:
         stored = ", transposed" if transpose_rhs else ""
         raise ValueError(
@@ -152,12 +160,15 @@ def ragged_dot(
         extras["group_offset"] = scalar_integer(name, "group_offset", group_offset)
     if rhs_gradient is not None:
         check_sums(name, "rhs_gradient", rhs_gradient, "rhs", rhs.shape, rhs.dtype)
+    if second is not None:
+        extras = {"second": second.astype(rhs.dtype), **extras}
     operands = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes, **extras, **selection}
     refuse_explicit_axes(name, operands.values(), list(operands).__getitem__)
     ragged = Ragged(
         out_dtype=np.dtype(out_dtype),
         groups=groups,
         transpose_rhs=bool(transpose_rhs),
+        halves="none" if second is None else "columns",
         extras=tuple(extras),
         activation=activation_name,
         gated=bool(gated),
@@ -176,6 +187,19 @@ def ragged_dot(
         known = rows_with_weights(group_sizes, extras.get("group_offset"), m, groups)
         result = jnp.where(known, after, jnp.zeros((), wide))[:, None] * result
     return result
+
+
+def _pair(name: str, rhs: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
+    """Both arrays of a pair rhs."""
+    if len(rhs) != 2:
+        raise ValueError(f"{name}: rhs has {len(rhs)} arrays: it must be one array or a pair")
+    first, second = (as_array(name, f"rhs[{i}]", x) for i, x in enumerate(rhs))
+    if (first.shape, first.dtype) != (second.shape, second.dtype):
+        raise ValueError(
+            f"{name}: rhs[0] is {first.dtype}{first.shape} but rhs[1] is {second.dtype}{second.shape}: they must have "
+            "one shape and dtype"
+        )
+    return first, second
 
 
 def check_groups(name: str, **shapes: tuple[Any, ...]) -> None:

@@ -58,7 +58,7 @@ def choose(program: Program, dtype: Any, shapes: Sequence[Shape], ragged: Ragged
             why = None if planned else "it has too many tiles"
         if why and ragged.implementation == "kernel" and not _is_empty(sizes):
             raise NotImplementedError(f"ragged_dot: implementation='kernel', but {why}")
-        reasons = _reasons(ragged, why, planned)
+        reasons = _reasons(ragged, sizes, why, planned)
         part = next((part for part in composed.FORMS if part in reasons), None)
         if part is None:
             return Choice(parts, ragged, why, planned)
@@ -66,7 +66,7 @@ def choose(program: Program, dtype: Any, shapes: Sequence[Shape], ragged: Ragged
         ragged, shapes = _remaining(part, shapes, sizes, ragged)
 
 
-def _reasons(ragged: Ragged, why: str | None, planned: plan.Plan | None) -> dict[str, str]:
+def _reasons(ragged: Ragged, sizes: Sizes, why: str | None, planned: plan.Plan | None) -> dict[str, str]:
     """The parts of a product that its kernel does not compute, each with the reason. Where XLA computes the product, it
     has the operands that the CPU's kernel has."""
     pipelined = planned is not None and planned.only_pipelined
@@ -79,6 +79,12 @@ def _reasons(ragged: Ragged, why: str | None, planned: plan.Plan | None) -> dict
         reasons.setdefault("gather", "copied rows are faster, or have the only kernel")
     if ragged.gated and not pipelined:
         reasons["gates"] = lacks
+    if ragged.halves != "none" and not pipelined:
+        reasons["halves"] = lacks
+    elif not ragged.contraction and not (ragged.gated and pipelined):
+        half = {"k": sizes.rhs_k, "columns": sizes.rhs_columns}.get(ragged.halves, 0)
+        if half % _core.RAGGED_HALF_ELEMENTS:
+            reasons["halves"] = f"halves of {half} are no multiples of {_core.RAGGED_HALF_ELEMENTS}"
     return reasons
 
 
@@ -89,6 +95,11 @@ def _remaining(part: str, shapes: Sequence[Shape], sizes: Sizes, ragged: Ragged)
         ranks = dict(zip(ragged.names, ragged.core_ranks(), strict=True))
         leading = [of[name][: len(of[name]) - ranks[name]] for name in ("lhs", "gather", "slots") if name in of]
         of["lhs"] = (*batch_of(leading), sizes.m, sizes.k)
+    if part == "halves":
+        halved = {"k": ["lhs"], "columns": ["bias"]}.get(ragged.halves, [ragged.halves.split("_")[0]])
+        for name in halved:
+            if name in of:
+                of[name] = (*of[name][:-1], of[name][-1] // 2)
     rest = composed.remaining(part, ragged)
     return rest, [of[name] for name in rest.names]
 

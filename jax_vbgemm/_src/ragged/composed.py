@@ -57,6 +57,33 @@ def gated(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.
     return _scaled(value, scale, lhs, group_sizes, extras, ragged)
 
 
+def halved(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
+    """The product of both halves, one after the other; of a contraction, that of a copy of the half."""
+    lhs, rhs, group_sizes, extras = ragged.split(operands)
+    rest = remaining("halves", ragged)
+    if ragged.contraction:
+        side, which = ragged.halves.split("_")
+        lhs, rhs = (_half(x, which) if side == name else x for name, x in (("lhs", lhs), ("rhs", rhs)))
+        return product([lhs, rhs, group_sizes, *extras.values()], rest)
+    weights = {"first": rhs, "second": extras.pop("second")}
+    of_columns = ragged.halves == "columns"
+
+    def part(which: str) -> jax.Array:
+        own = dict(extras)
+        if of_columns and "bias" in own:
+            own["bias"] = _half(own["bias"], which)
+        rows = lhs if of_columns else _half(lhs, which)
+        return product([rows, weights[which], group_sizes, *own.values()], rest)
+
+    first, second = part("first"), part("second")
+    return jnp.concatenate([first, second], axis=-1) if of_columns else (first + second).astype(ragged.out_dtype)
+
+
+def _half(x: jax.Array, which: str) -> jax.Array:
+    middle = x.shape[-1] // 2
+    return x[..., :middle] if which == "first" else x[..., middle:]
+
+
 def scaled(*operands: jax.Array, ragged: Ragged, product: Product = bind) -> jax.Array:
     """row_scale activation(product + bias), of which the product's kernel computes all but the scale, without rounding
     before it."""
@@ -73,6 +100,7 @@ FORMS: dict[str, Callable[..., jax.Array]] = {
     "accumulator": accumulated,
     "gather": gathered,
     "gates": gated,
+    "halves": halved,
     "row_scale": scaled,
 }
 """The forms in which XLA computes one part of a product, in the order in which XLA takes them over."""
@@ -85,6 +113,10 @@ def remaining(part: str, ragged: Ragged) -> Ragged:
             return ragged.without("gather", "slots")
         case "gates":
             return ragged.without("row_scale")._replace(activation=None, gated=False)
+        case "halves":
+            # Both parts of a sum are added before they are rounded.
+            dtype = accumulator(ragged.out_dtype) if ragged.halves == "k" else ragged.out_dtype
+            return ragged.without("second")._replace(halves="none", out_dtype=dtype)
         case "row_scale":
             return ragged.without("row_scale")._replace(out_dtype=accumulator(ragged.out_dtype))
     return ragged.without(part)

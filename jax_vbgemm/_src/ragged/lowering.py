@@ -19,7 +19,7 @@ from jax_vbgemm._src.matmul.reference import accumulator
 from jax_vbgemm._src.problem import LARGEST_SIZE
 from jax_vbgemm._src.ragged import composed, plan, reference
 from jax_vbgemm._src.ragged.choice import Program, choose, kind_on
-from jax_vbgemm._src.ragged.primitive import CALL, OPERANDS, Ragged, Shape, ragged_dot_p, sizes_of
+from jax_vbgemm._src.ragged.primitive import CALL, HALVES, OPERANDS, Ragged, Shape, ragged_dot_p, sizes_of
 
 
 def _lower(platform: str, ctx: Any, *operands: Any, ragged: Ragged) -> Any:
@@ -104,6 +104,7 @@ def _call(operands: Sequence[jax.Array], platform: str, ragged: Ragged, planned:
         transpose_rhs=np.bool_(ragged.transpose_rhs),
         activation=np.int64(activation_number(ragged.activation)),
         gated=np.bool_(ragged.gated),
+        halves=np.int64(HALVES.index(ragged.halves)),
         **(planned or plan.NONE).attributes(),
         catalogue=np.int64(_core.catalogue_hash()),
     )

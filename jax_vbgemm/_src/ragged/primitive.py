@@ -30,7 +30,7 @@ class Operand(NamedTuple):
     @property
     def is_of_epilogue(self) -> bool:
         """Whether values of the operand are applied to the sums of ragged rows."""
-        return self.contraction is None and self.type != "index"
+        return self.contraction is None and self.type not in ("index", "factor")
 
 
 *_OPERANDS, RESULT = (Operand(*row) for row in _core.ragged_operands())
@@ -42,6 +42,12 @@ REQUIRED = CALL[: _core.RAGGED_REQUIRED]
 OPERANDS = {
     operand.name: operand for operand in (*_OPERANDS, Operand("slots", "index", (), ("lhs_rows", "terms"), None))
 }
+
+
+HALVES = tuple(_core.ragged_halves())
+"""What of a product comes in halves, in the order of its numbers (RaggedHalves in csrc/ragged.h). In ragged rows, rhs
+and the operand "second" are both halves of each matrix, of its "columns" or of its "k". In a contraction, one half of
+the columns of lhs or of rhs takes part."""
 
 
 class Ragged(NamedTuple):
@@ -57,6 +63,9 @@ class Ragged(NamedTuple):
     A `gated` product has 2 n columns, and its result before it is scaled is activation(gate) up, where gate and up are
     both halves of the sums; it has an activation and is no contraction.
 
+    With `halves` of columns or k, rhs and second are two arrays of equal shape that stand for one of twice the size:
+    weights that are stored apart take part in one product, as do their gradients.
+
     Group j has the next max(group_sizes[j], 0) rows and, for 0 <= j - group_offset < groups, the weights of that index.
     `hint`: the typical size of groups, or one for each group; results do not depend on it.
     """
@@ -65,6 +74,7 @@ class Ragged(NamedTuple):
     groups: int
     contraction: bool = False
     transpose_rhs: bool = False
+    halves: str = HALVES[0]
     extras: tuple[str, ...] = ()
     activation: str | None = None
     gated: bool = False
@@ -90,7 +100,8 @@ class Ragged(NamedTuple):
         """The shape of an operand, or of the result, without its batch dimensions, by the names of its sizes."""
         shape = operand.contraction if self.contraction else operand.rows
         assert shape is not None, f"{operand.name} is not for this form"
-        return (shape[0], shape[2], shape[1]) if operand.name == "rhs" and self.transpose_rhs else shape
+        transposed = self.transpose_rhs and operand.name in ("rhs", "second")
+        return (shape[0], shape[2], shape[1]) if transposed else shape
 
     def core_ranks(self) -> list[int]:
         """The rank of each operand without its batch dimensions."""
@@ -107,13 +118,13 @@ class Ragged(NamedTuple):
 
     def without_epilogue(self, out_dtype: Any, extras: dict[str, Any]) -> tuple[Ragged, list[Any]]:
         """The same product without its epilogue, in a dtype, and the extras that it still has."""
-        kept = [name for name in self.extras if name == "group_offset"]
+        kept = [name for name in self.extras if name in ("second", "group_offset")]
         plain = self._replace(out_dtype=out_dtype, extras=tuple(kept), activation=None, gated=False)
         return plain, [extras[name] for name in kept]
 
 
 class Sizes(NamedTuple):
-    """The sizes of a call, and its broadcast batch dimensions. columns: of a matrix of rhs and of a bias."""
+    """The sizes of a call, and its broadcast batch dimensions (RaggedSize in csrc/ragged.h)."""
 
     batch: Shape
     lhs_rows: Any
@@ -123,6 +134,9 @@ class Sizes(NamedTuple):
     columns: Any
     groups: Any
     total_groups: Any
+    lhs_columns: Any
+    rhs_k: Any
+    rhs_columns: Any
     terms: Any = None
 
     def shape(self, names: Sequence[str]) -> Shape:
@@ -137,18 +151,25 @@ def sizes_of(shapes: Sequence[Shape], ragged: Ragged) -> Sizes:
     of = dict(zip(ragged.names, shapes, strict=True))
     ranks = ragged.core_ranks()
     leading = [shape[: len(shape) - rank] for shape, rank in zip(shapes, ranks, strict=True)]
-    lhs_rows, k = of["lhs"][-2:]
-    columns = of["rhs"][-2 if ragged.transpose_rhs else -1]
+    lhs_rows, lhs_columns = of["lhs"][-2:]
+    rhs_columns = of["rhs"][-2 if ragged.transpose_rhs else -1]
+    k = lhs_columns // 2 if ragged.halves.startswith("lhs") else lhs_columns
+    columns = rhs_columns // 2 if ragged.halves.startswith("rhs") else rhs_columns
+    if ragged.halves == "columns":
+        columns = 2 * rhs_columns
     sizes = Sizes(
-        batch_of(leading),
-        lhs_rows,
-        of["gather"][-1] if "gather" in of else lhs_rows,
-        k,
-        columns // 2 if ragged.gated else columns,
-        columns,
-        ragged.groups,
-        of["group_sizes"][-1],
-        of["slots"][-1] if "slots" in of else None,
+        batch=batch_of(leading),
+        lhs_rows=lhs_rows,
+        m=of["gather"][-1] if "gather" in of else lhs_rows,
+        k=k,
+        n=columns // 2 if ragged.gated else columns,
+        columns=columns,
+        groups=ragged.groups,
+        total_groups=of["group_sizes"][-1],
+        lhs_columns=lhs_columns,
+        rhs_k=k // 2 if ragged.halves == "k" else k,
+        rhs_columns=rhs_columns,
+        terms=of["slots"][-1] if "slots" in of else None,
     )
     for (name, shape), rank in zip(of.items(), ranks, strict=True):
         core = sizes.shape(ragged.core(OPERANDS[name]))

@@ -38,6 +38,8 @@ def _sum(parts: Sequence[Any], like: jax.Array) -> Any:
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> tuple[Any, Any]:
     if "gather" in ragged.extras:  # the gradient of the weights needs the rows themselves
         return _jvp_of(composed.gathered, primals, tangents, ragged)
+    if ragged.contraction and ragged.halves != "none":  # a cotangent of the operand has both halves
+        return _jvp_of(composed.halved, primals, tangents, ragged)
     if ragged.gated:  # a derivative needs both halves of the sums, which the kernel of a gated product does not store
         return _jvp_of(composed.gated, primals, tangents, ragged)
     lhs, rhs, group_sizes, extras = ragged.split(primals)
@@ -48,8 +50,14 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
     parts = []
     if _moves(d_lhs):
         parts.append(bind([d_lhs, rhs, group_sizes, *kept], plain))
-    if _moves(d_rhs):
-        parts.append(bind([lhs, d_rhs, group_sizes, *kept], plain))
+    d_weights = {"rhs": d_rhs, "second": d_extras.get("second")}
+    if any(map(_moves, d_weights.values())):
+        weights = {"rhs": rhs, **dict(zip(plain.extras, kept, strict=True))}
+        for name, tangent in d_weights.items():
+            if name in weights:
+                weights[name] = tangent if _moves(tangent) else jnp.zeros_like(weights[name])
+        of_rhs, *others = weights.values()
+        parts.append(bind([lhs, of_rhs, group_sizes, *others], plain))
     if not ragged.has_epilogue:
         value = bind(primals, ragged)
         if _moves(d_extras.get("accumulator")):
@@ -57,7 +65,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, ragged: Ragged) -> 
         return value, _sum(parts, value)
 
     if _moves(d_extras.get("bias")):
-        parts.append(bias_of_rows(d_extras["bias"], lhs, group_sizes, kept, plain))
+        parts.append(bias_of_rows(d_extras["bias"], lhs, group_sizes, extras, plain))
     scale, d_scale = extras.get("row_scale"), d_extras.get("row_scale")
     # The derivative can be computed from the result, without the sum before the epilogue, where the epilogue is linear
     # in the sum or is relu without a scale. A scaled result does not tell where relu has a slope: it may have been
@@ -126,12 +134,12 @@ def known_rows(group_sizes: jax.Array, extras: dict[str, Any], lhs: jax.Array, r
 
 
 def bias_of_rows(
-    bias: jax.Array, lhs: jax.Array, group_sizes: jax.Array, kept: Sequence[jax.Array], plain: Ragged
+    bias: jax.Array, lhs: jax.Array, group_sizes: jax.Array, extras: dict[str, jax.Array], plain: Ragged
 ) -> jax.Array:
     """The bias of each row, as a ragged product with a column of ones: its transpose sums the rows of each group."""
     ones = jnp.ones((lhs.shape[-2], 1), bias.dtype)
-    ragged = plain._replace(transpose_rhs=False)
-    return bind([ones, jnp.expand_dims(bias, -2), group_sizes, *kept], ragged)
+    ragged = plain.without("second")._replace(transpose_rhs=False, halves="none")
+    return bind([ones, jnp.expand_dims(bias, -2), group_sizes, *(extras[name] for name in ragged.extras)], ragged)
 
 
 def in_one_dtype(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -147,38 +155,54 @@ def gradient_of_rhs(lhs: jax.Array, cotangent: jax.Array, ragged: Ragged) -> tup
 
 
 def _transpose(cotangent: Any, *operands: Any, ragged: Ragged) -> list[Any]:
-    lhs, rhs, group_sizes, extras = ragged.split(operands)
+    _, _, group_sizes, extras = ragged.split(operands)
     results: list[Any] = [None] * len(operands)
     if isinstance(cotangent, ad.Zero):
         for index, operand in enumerate(operands):
             if ad.is_undefined_primal(operand):
                 results[index] = ad.Zero(operand.aval.to_ct_aval())
         return results
-    if ragged.has_epilogue or not {"gather", "accumulator"}.isdisjoint(ragged.extras):
+    halves_of_contraction = ragged.contraction and ragged.halves != "none"
+    if ragged.has_epilogue or halves_of_contraction or not {"gather", "accumulator"}.isdisjoint(ragged.extras):
         return _transpose_by_tangent(cotangent, operands, ragged)
-    if ad.is_undefined_primal(lhs) and ad.is_undefined_primal(rhs):
+    linear = [index for index, operand in enumerate(operands) if ad.is_undefined_primal(operand)]
+    if 0 in linear and len(linear) > 1:
         raise NotImplementedError("jax_vbgemm: a product of two linear values cannot be transposed")
-    index = 0 if ad.is_undefined_primal(lhs) else 1
-    aval = operands[index].aval
-    ct, other = in_one_dtype(cotangent, operands[1 - index])
-    dtype = ct.dtype
-    if not ragged.contraction:
-        if index == 0:
-            factors, form = (ct, other), ragged._replace(transpose_rhs=not ragged.transpose_rhs)
-        else:
-            factors, form = gradient_of_rhs(other, ct, ragged)
-    else:
-        factors, form = (other, ct), ragged._replace(contraction=False, transpose_rhs=index == 0)
-    # The primitive rounds to the primal's dtype unless the cotangent is to be summed over broadcast batch dimensions:
-    # it then stays in the accumulator's dtype until it is summed.
-    leading = [x.shape[: x.ndim - rank] for x, rank in zip((*factors, group_sizes), form.core_ranks(), strict=False)]
-    leading += [extra.shape for extra in extras.values()]  # a derived product has group_offset at most
-    batch = jnp.broadcast_shapes(*leading) if any(leading) else ()
-    summed = (*batch, *aval.shape[-ragged.core_ranks()[index] :]) != aval.shape
-    out_dtype = accumulator(dtype) if summed or aval.dtype not in (dtype, accumulator(dtype)) else aval.dtype
-    value = bind([*factors, group_sizes, *extras.values()], form._replace(out_dtype=out_dtype))
-    results[index] = sum_broadcast(value, aval.shape).astype(aval.dtype)
+    for index in linear:
+        aval = operands[index].aval
+        factors, form = _derived(cotangent, operands, index, ragged)
+        dtype = factors[0].dtype
+        others = extras | ({"second": extras["second"].astype(dtype)} if "second" in form.extras else {})
+        values = [*factors, group_sizes, *(others[name] for name in form.extras)]
+        # The primitive rounds to the primal's dtype unless the cotangent is to be summed over broadcast batch
+        # dimensions: it then stays in the accumulator's dtype until it is summed.
+        leading = [x.shape[: x.ndim - rank] for x, rank in zip(values, form.core_ranks(), strict=True)]
+        batch = jnp.broadcast_shapes(*leading) if any(leading) else ()
+        summed = (*batch, *aval.shape[-ragged.core_ranks()[index] :]) != aval.shape
+        out_dtype = accumulator(dtype) if summed or aval.dtype not in (dtype, accumulator(dtype)) else aval.dtype
+        value = bind(values, form._replace(out_dtype=out_dtype))
+        results[index] = sum_broadcast(value, aval.shape).astype(aval.dtype)
     return results
+
+
+def _derived(
+    cotangent: jax.Array, operands: Sequence[Any], index: int, ragged: Ragged
+) -> tuple[tuple[jax.Array, jax.Array], Ragged]:
+    """lhs and rhs of the product that is the cotangent of an operand (lhs, rhs or second), and its form."""
+    if index == 0:
+        ct, rhs = in_one_dtype(cotangent, operands[1])
+        if ragged.contraction:
+            return (rhs, ct), ragged._replace(contraction=False, transpose_rhs=True)
+        halves = {"columns": "k", "k": "columns"}.get(ragged.halves, "none")
+        return (ct, rhs), ragged._replace(transpose_rhs=not ragged.transpose_rhs, halves=halves)
+    ct, lhs = in_one_dtype(cotangent, operands[0])
+    if ragged.contraction:
+        return (lhs, ct), ragged._replace(contraction=False, transpose_rhs=False)
+    factors, form = gradient_of_rhs(lhs, ct, ragged)
+    if ragged.halves == "none":
+        return factors, form
+    side = "rhs" if (ragged.halves == "columns") != ragged.transpose_rhs else "lhs"
+    return factors, form.without("second")._replace(halves=f"{side}_{'first' if index == 1 else 'second'}")
 
 
 def _transpose_by_tangent(cotangent: jax.Array, operands: Sequence[Any], ragged: Ragged) -> list[Any]:
