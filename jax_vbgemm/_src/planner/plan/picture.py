@@ -71,11 +71,8 @@ def schedule(plan: "Plan") -> Drawn:
             found.append((unit, lane, lanes, begin, length, useful, int(tiles.tile_id[part.start])))
             end = max(end, begin + length)
         start = end
-    unit, lane, of_lanes, begins, lengths, useful_parts, tile_ids = zip(*found, strict=True) if found else ((),) * 7
-    return Drawn(
-        np.array(unit, np.int64), np.array(lane, np.int64), np.array(of_lanes, np.int64), np.array(begins, float),
-        np.array(lengths, float), np.array(useful_parts, float), np.array(tile_ids, np.int64),
-    )  # fmt: skip
+    arrays = [np.array(column) for column in zip(*found, strict=True)] or [np.zeros(0, np.int64)] * 7
+    return Drawn(*arrays)
 
 
 def draw(plan: "Plan", file: Any = None) -> Any:
@@ -108,7 +105,7 @@ def draw(plan: "Plan", file: Any = None) -> Any:
     colour = {tile.index: _COLOURS[number % len(_COLOURS)] for number, tile in enumerate(used)}
     middle = begin + length * drawn.useful[kept]
     rows = plan.device.units * int(drawn.lanes.max(initial=1))
-    edge = {"linewidths": 0.3 if rows < 200 and len(low) < 2000 else 0, "edgecolors": "white"}
+    edge: dict[str, Any] = {"linewidths": 0.3 if rows < 200 and len(low) < 2000 else 0, "edgecolors": "white"}
     of_tiles = [colour[index] for index in drawn.tile_id[kept].tolist()]
     axes.add_collection(PolyCollection(boxes(begin, middle), facecolors=of_tiles, **edge))
     axes.add_collection(PolyCollection(boxes(middle, begin + length), facecolors=_PADDING, **edge))
