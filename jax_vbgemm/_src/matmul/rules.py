@@ -219,7 +219,7 @@ def _finish(
     tangents: Sequence[Any],
     finished: bool,
 ) -> tuple[jax.Array, Any]:
-    """A result and its tangent, where `value` is the sum, or with `alone` the result itself."""
+    """A result and its tangent, where `value` is the sum, or with `finished` the result itself."""
     # Where `value` is the result, `total` takes the place of the unknown sum, of which only shape and dtype are used.
     total = value.astype(accumulator(dtype))
     if not isinstance(sum_tangent, ad.Zero):
